@@ -97,7 +97,7 @@ pub(super) fn ready(core: &Core, link: &mut Link, body: &[u8]) {
 }
 
 impl Worker {
-    /// A new peer is at home here; `accepted` if it has greeted us.
+    /// A new peer, which this worker owns; `accepted` if it has greeted us.
     pub fn add_link(
         &mut self,
         peer: Arc<Peer>,
@@ -122,7 +122,7 @@ impl Worker {
     pub fn link_accepted(&mut self, peer: PeerId, accepted: &AcceptedHandshake, now: u64) {
         let plan = accepted.plan;
         let core = self.core.clone();
-        let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else { return };
+        let Some(link) = self.link(peer).filter(|link| link.closing.is_none()) else { return };
         if link.holds_off(plan) {
             return; // It handshaking again.
         }

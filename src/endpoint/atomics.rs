@@ -135,7 +135,7 @@ fn check_place(remote: &RemoteMemory, range: u64, offset: u64) -> Result<()> {
 
 impl Core {
     /// Once the owner has said that its memory is there, an atomic goes to its peer's
-    /// home.
+    /// owner.
     pub(super) fn go_on_atomic(&self, hold: Hold, now: u64) {
         let Some(remote) = self.table.held(&hold).1.atomic().map(|atomic| atomic.remote.clone()) else {
             return self.abandon(hold, Outcome::of(Status::Internal), now);
@@ -150,7 +150,9 @@ impl Core {
             }
         };
         match self.peers.get(remote.peer) {
-            Ok(peer) => self.inboxes[peer.home].hand_over(self, Command::Atomic { peer: peer.id, hold }, now),
+            Ok(peer) => {
+                self.inboxes[peer.owner].hand_over(self, Command::Atomic { peer: peer.id, hold }, now)
+            }
             Err(_) => self.abandon(hold, Outcome::of(Status::PeerLost), now),
         }
     }
@@ -167,7 +169,7 @@ impl Worker {
     /// counts as outstanding for so long, and no more than the table's slots are.
     pub fn link_atomic(&mut self, peer: PeerId, hold: Hold, now: u64) {
         let core = self.core.clone();
-        let link = self.link(peer).filter(|link| link.parting.is_none());
+        let link = self.link(peer).filter(|link| link.closing.is_none());
         let (Some(link), Some(request)) = (link, core.request(&hold)) else {
             return core.abandon(hold, Outcome::of(Status::PeerClosed), now);
         };

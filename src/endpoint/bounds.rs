@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 pub(super) const ANSWERS: usize = 4096;
 /// Memories that a peer takes back while transfers here still use them.
 const REVOKING: usize = 65_536;
-/// Frames of a peer that wait for its home. Its windows allow some hundred.
+/// Frames of a peer that wait for its owner. Its windows allow some hundred.
 const AWAITING: u32 = 4096;
 
 impl Worker {
@@ -25,7 +25,7 @@ impl Worker {
         if !peer.breached.swap(true, Ordering::Relaxed) {
             log::warn!("{peer} broke the protocol and is disconnected: {why}");
             let outcome = Outcome::of(Status::Protocol);
-            self.tell_home(peer, Command::EndPeer { peer: peer.id, outcome });
+            self.command_owner(peer, Command::EndPeer { peer: peer.id, outcome });
         }
     }
 
@@ -44,16 +44,16 @@ impl Worker {
         link.revoking.insert(memory);
     }
 
-    /// Something of a peer that its home is to look at.
-    pub(super) fn hand_home(&self, peer: &Peer, command: Command) {
+    /// Something of a peer that its owner is to look at.
+    pub(super) fn hand_to_owner(&self, peer: &Peer, command: Command) {
         if peer.awaiting.fetch_add(1, Ordering::Relaxed) >= AWAITING {
             peer.awaiting.fetch_sub(1, Ordering::Relaxed);
             return self.breach(peer, "it sends more than its windows allow");
         }
-        self.tell_home(peer, command);
+        self.command_owner(peer, command);
     }
 
-    /// What `hand_home` gave us.
+    /// What `hand_to_owner` gave us.
     pub(super) fn handed(&mut self, peer: PeerId) {
         if let Some(link) = self.link(peer) {
             link.peer.awaiting.fetch_sub(1, Ordering::Relaxed);

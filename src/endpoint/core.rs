@@ -98,7 +98,7 @@ pub struct Core {
     pub inboxes: Arc<[Inbox]>,
     /// SeqCst, with slots' states (`Slot::state`), where operations begin and where it closes.
     pub phase: AtomicU8,
-    byes: AtomicUsize,
+    closed_workers: AtomicUsize,
     poisoned: AtomicBool,
     poison: OnceCell<String>,
     /// Signalled when importers have gone.
@@ -148,7 +148,7 @@ impl Core {
             revoking: Mutex::default(),
             inboxes,
             phase: AtomicU8::new(OPEN),
-            byes: AtomicUsize::new(0),
+            closed_workers: AtomicUsize::new(0),
             poisoned: AtomicBool::new(false),
             poison: OnceCell::new(),
             importers: Default::default(),
@@ -216,9 +216,9 @@ impl Core {
     }
 
     /// A worker's peers all know that we end; after the last one rails may close.
-    pub fn said_bye(&self, worker: usize) {
+    pub fn count_closed(&self, worker: usize) {
         let bit = 1usize << worker;
-        let before = self.byes.fetch_or(bit, Ordering::AcqRel);
+        let before = self.closed_workers.fetch_or(bit, Ordering::AcqRel);
         let all = (1u128 << self.inboxes.len()) - 1;
         if (before | bit) as u128 == all {
             self.phase.store(STOPPING, Ordering::Release);
@@ -279,14 +279,14 @@ impl Core {
     }
 
     /// The worker at which a peer's link is.
-    pub fn home_of(&self, peer: PeerId) -> Option<usize> {
-        self.peers.get(peer).ok().map(|peer| peer.home)
+    pub fn owner_of(&self, peer: PeerId) -> Option<usize> {
+        self.peers.get(peer).ok().map(|peer| peer.owner)
     }
 
     /// Every byte of a transfer has arrived, of which its peer wants to know.
     pub fn notify(&self, id: OpId, peer: PeerId, now: u64) {
         match self.peers.get(peer) {
-            Ok(found) => self.inboxes[found.home].command(Command::Notify { peer, id }),
+            Ok(found) => self.inboxes[found.owner].command(Command::Notify { peer, id }),
             Err(_) => {
                 self.table.end(id, Outcome::of(Status::PeerLost), now);
             }
@@ -310,10 +310,10 @@ impl Core {
         let mut waited = remote.settle(state);
         let mut later = waited.split_off(waited.len().min(GO_ON));
         self.let_go_on(remote, state, waited, now);
-        let home = self.home_of(remote.peer).unwrap_or(0);
+        let owner = self.owner_of(remote.peer).unwrap_or(0);
         while !later.is_empty() {
             let holds = later.drain(..later.len().min(GO_ON)).collect();
-            self.inboxes[home].hand_over(self, Command::GoOn { remote: remote.clone(), state, holds }, now);
+            self.inboxes[owner].hand_over(self, Command::GoOn { remote: remote.clone(), state, holds }, now);
         }
     }
 
@@ -486,12 +486,12 @@ impl Core {
         approach.plans.iter().fold(0, |mask, plan| mask | 1 << self.rails[plan.rail.place()].worker)
     }
 
-    /// The worker that a peer is at home with: of the best fabric, and of as many
+    /// The worker that owns a peer: of the best fabric, and of as many
     /// others as can be, since it talks over its own lanes most quickly.
-    fn choose_home(&self, incarnation: u64, approaches: &[Approach]) -> usize {
+    fn choose_owner(&self, incarnation: u64, approaches: &[Approach]) -> usize {
         let mut masks = approaches.iter().map(|approach| self.workers_of(approach));
         let best = masks.next().unwrap_or(1);
-        let narrowed = masks.fold(best, |home, mask| if home & mask != 0 { home & mask } else { home });
+        let narrowed = masks.fold(best, |owner, mask| if owner & mask != 0 { owner & mask } else { owner });
         let nth = incarnation % u64::from(narrowed.count_ones().max(1));
         let without = (0..nth).fold(narrowed, |mask, _| mask & mask.wrapping_sub(1));
         without.trailing_zeros() as usize
@@ -502,7 +502,7 @@ impl Core {
         let approaches = self.approaches(&address)?;
         let workers = approaches.iter().fold(0, |mask, approach| mask | self.workers_of(approach));
         let incarnation = address.incarnation;
-        let home = self.choose_home(incarnation, &approaches);
+        let owner = self.choose_owner(incarnation, &approaches);
         let approaches = Approaches::new(approaches, timeout_ns);
         let reason = approaches.reason();
         let deadline = self.clock.now().saturating_add(timeout_ns);
@@ -511,13 +511,13 @@ impl Core {
             |id, before| {
                 let begun = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
                 let tokens = Tokens { token: self.random.u128()?, begun, before };
-                Ok(Peer::new(id, address, home, workers, reason, deadline, tokens))
+                Ok(Peer::new(id, address, owner, workers, reason, deadline, tokens))
             },
             |peer| self.start_peer(peer, approaches, begin),
         )
     }
 
-    /// Lets a new peer's home begin with it.
+    /// Lets a new peer's owner begin with it.
     fn start_peer(&self, peer: &Arc<Peer>, approaches: Approaches, begin: Begin) {
         let accepted = match begin {
             Begin::Connecting { user_data } => {
@@ -532,7 +532,7 @@ impl Core {
                 Some(accepted)
             }
         };
-        self.inboxes[peer.home].command(Command::AddLink { peer: peer.clone(), approaches, accepted });
+        self.inboxes[peer.owner].command(Command::AddLink { peer: peer.clone(), approaches, accepted });
     }
 }
 

@@ -154,7 +154,7 @@ impl Worker {
     /// Completions of what has ended early wait until the NICs have given back what they
     /// had of it: nothing touches the caller's memory afterwards. A lane that does not
     /// is cut; where that cannot be, the completion comes all the same, in time.
-    /// While the endpoint shuts down, a lane that still moves is left to the parting: over one
+    /// While the endpoint shuts down, a lane that still moves is left to the closing: over one
     /// that is cut nobody can be told.
     pub(super) fn release_late(&mut self, now: u64) {
         if self.core.table.late() == 0 {
@@ -191,7 +191,7 @@ impl Worker {
     fn give_up(&mut self, lane: LaneId, last: bool) {
         let Some(of) = self.rails.lane(lane) else { return };
         let plan = of.plan();
-        if of.peer.lose(plan) || last && of.peer.part_with(plan) {
+        if of.peer.lose(plan) || last && of.peer.take_out(plan) {
             let rail = Some(plan.rail);
             let outcome = Outcome { provider_errno: libc::ETIMEDOUT, rail, ..Outcome::of(Status::PeerLost) };
             self.break_lane(lane, outcome, Theirs::Open);
@@ -240,13 +240,13 @@ impl Worker {
         self.owing.retain(|other| *other != lane);
         // Only now: what the peer's end sends us until it is cut must find ours as it was.
         let asks = theirs == Theirs::Open;
-        self.tell_home(&found, Command::LaneBroken { peer, plan, epoch, outcome, asks });
+        self.command_owner(&found, Command::LaneBroken { peer, plan, epoch, outcome, asks });
         if let (Theirs::Asks, Some(epoch)) = (theirs, heard) {
-            self.tell_home(&found, Command::LaneCut { peer, plan, epoch });
+            self.command_owner(&found, Command::LaneCut { peer, plan, epoch });
         }
     }
 
-    /// At the peer's home: one of its lanes is broken.
+    /// At the peer's owner: one of its lanes is broken.
     pub fn link_lane_broken(
         &mut self,
         peer: PeerId,
@@ -264,7 +264,7 @@ impl Worker {
         };
         link.approaches.lane_failed(plan, why.clone());
         // A peer that closes may be gone before its last frame arrives.
-        let (level, then) = match (link.parting.is_some(), link.lanes_up().len()) {
+        let (level, then) = match (link.closing.is_some(), link.lanes_up().len()) {
             (true, _) => (log::Level::Debug, "the peer is closing".to_owned()),
             (_, 0) => {
                 (log::Level::Info, "it has no other, so operations wait for a new connection".to_owned())
@@ -315,11 +315,13 @@ impl Worker {
             ..Outcome::of(Status::PeerLost)
         };
         match lane {
-            Some((_, true)) | None if asks => self.tell_home(&found, Command::LaneCut { peer, plan, epoch }),
+            Some((_, true)) | None if asks => {
+                self.command_owner(&found, Command::LaneCut { peer, plan, epoch })
+            }
             // What the peer had sent may still land.
-            Some(_) if asks && !cuts => self.tell_home(&found, Command::EndPeer { peer, outcome }),
+            Some(_) if asks && !cuts => self.command_owner(&found, Command::EndPeer { peer, outcome }),
             Some((lane, false)) if asks => {
-                found.part_with(plan);
+                found.take_out(plan);
                 self.break_lane(lane, outcome, Theirs::Asks)
             }
             _ => {}
@@ -327,7 +329,7 @@ impl Worker {
         self.reap_closing();
     }
 
-    /// At the peer's home: our end is cut, as it asked.
+    /// At the peer's owner: our end is cut, as it asked.
     pub fn link_lane_cut(&mut self, peer: PeerId, plan: Plan, epoch: u64) {
         if let Some(link) = self.link(peer) {
             link.push(Out::new(Kind::Fenced, of_lane(plan, epoch)));
@@ -363,7 +365,7 @@ impl Worker {
             gone.abandon(rail);
             rail.drop_lane(gone.lane, lanes);
             let peer = gone.peer;
-            self.tell_home(&peer, Command::LaneFenced { peer: peer.id, plan, epoch: gone.epoch });
+            self.command_owner(&peer, Command::LaneFenced { peer: peer.id, plan, epoch: gone.epoch });
             self.note_health(plan.rail, errno);
         }
     }
@@ -413,7 +415,7 @@ impl Worker {
     }
 
     /// No lane here can carry a transfer: another worker's may. If none is known to, or those
-    /// that do are not what they are known for, it waits: its peer's home is about to hear
+    /// that do are not what they are known for, it waits: its peer's owner is about to hear
     /// what became of them.
     pub(super) fn pass_on(&mut self, hold: Hold, runs: Vec<Run>, hops: u32) {
         let core = self.core.clone();
@@ -455,7 +457,7 @@ impl Worker {
 
     // Return.
 
-    /// At the peer's home: a broken lane is at rest.
+    /// At the peer's owner: a broken lane is at rest.
     pub fn link_lane_fenced(&mut self, peer: PeerId, plan: Plan, epoch: u64, now: u64) {
         let Some(link) = self.link(peer) else { return };
         let Some(at) = link.fencing.iter().position(|of| (of.plan, of.epoch) == (plan, epoch)) else {
@@ -470,7 +472,7 @@ impl Worker {
     /// Lets lanes greet whose pause is over.
     pub(super) fn bring_lanes_back(&mut self, now: u64) {
         let core = self.core.clone();
-        for link in self.links.iter_mut().flatten().filter(|link| link.up && link.parting.is_none()) {
+        for link in self.links.iter_mut().flatten().filter(|link| link.up && link.closing.is_none()) {
             let due = link.take_due(now);
             if !due.is_empty() {
                 let new = link.approaches.extend(&due);

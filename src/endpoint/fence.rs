@@ -39,7 +39,7 @@ impl Endpoint {
         let down = || (peer.state() == PeerState::Down).then(|| Error::handle("the peer has just ended"));
         let of = (spec.queue, spec.user_data, spec.timeout_ns);
         let id = self.begin_fence(of, Some(peer.id), down)?;
-        core.inboxes[peer.home].command(Command::Fence { peer: peer.id, id });
+        core.inboxes[peer.owner].command(Command::Fence { peer: peer.id, id });
         self.kick(core.clock.now());
         Ok(id)
     }
@@ -177,7 +177,7 @@ impl Worker {
         link.quiescing.push(Quiescing { number, waiting });
     }
 
-    /// At the peer's home: the lanes of one worker are at rest.
+    /// At the peer's owner: the lanes of one worker are at rest.
     pub fn link_lanes_quiet(&mut self, peer: PeerId, number: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
@@ -226,7 +226,7 @@ impl Worker {
         self.quiescing_lanes.retain(|of| !of.lanes.is_empty());
         for (peer, number) in done {
             if let Ok(found) = self.core.peers.get(peer) {
-                self.tell_home(&found, Command::LanesQuiet { peer, number });
+                self.command_owner(&found, Command::LanesQuiet { peer, number });
             }
         }
     }

@@ -69,7 +69,8 @@ impl Endpoint {
         // Another one has the key: one in 2^64.
         for _ in 0..8 {
             let Some(token) = GrantToken::of(core.random.u128()?, number) else { continue };
-            if core.grants.add(Grant::new(token, (peer.id, peer.home), (memory.id, access), ranges.clone())) {
+            if core.grants.add(Grant::new(token, (peer.id, peer.owner), (memory.id, access), ranges.clone()))
+            {
                 return Ok(token);
             }
         }
@@ -165,7 +166,7 @@ impl Core {
     fn revoke(&self, of: &Arc<Revoking>) {
         let peer = self.peers.get(of.grant.peer).ok();
         // Of a peer that has gone, nobody knows any more which had lanes.
-        let workers = peer.as_ref().map_or(u64::MAX, |peer| peer.workers) | 1 << of.grant.home;
+        let workers = peer.as_ref().map_or(u64::MAX, |peer| peer.workers) | 1 << of.grant.worker;
         // Where a fabric that does not check may still come to serve it, the answer is waited for.
         let checks = |(index, rail): (RailIndex, &super::RailInfo)| {
             let other = |peer: &Arc<Peer>| peer.has_service() && !peer.is_served_by(index);
@@ -226,7 +227,7 @@ impl Worker {
         let core = self.core.clone();
         self.rails.iter_mut().for_each(|work| work.rail.revoke(of.grant.token));
         let peer = of.grant.peer;
-        if of.grant.home == self.index {
+        if of.grant.worker == self.index {
             if let Some(link) = self.link(peer) {
                 let token = of.grant.token.get();
                 link.push(Out::new(Kind::Withdraw, numbers(&[token as u64, (token >> 64) as u64])));

@@ -35,10 +35,10 @@ const STALE: &str = "what it says was said before, and holds no longer";
 const RETURN_NS: u64 = 1_000_000_000;
 
 /// How a frame came: over which rail, and by what there.
-pub type Way = (RailIndex, Connection);
+pub type Origin = (RailIndex, Connection);
 
 /// What an unauthenticated endpoint comes from: its connection, or else what it says itself.
-fn source((rail, connection): Way, back: &[u8]) -> u64 {
+fn source((rail, connection): Origin, back: &[u8]) -> u64 {
     if connection != 0 {
         return u64::from(rail.get()) << 32 | u64::from(connection);
     }
@@ -108,7 +108,7 @@ impl Worker {
                 Err(error) => {
                     log::debug!("{peer}: no lane from rail {}: {error}", plan.rail);
                     let (errno, why) = (error.provider_errno, error.message.into_owned());
-                    self.tell_home(peer, Command::LaneFailed { peer: peer.id, plan: *plan, errno, why });
+                    self.command_owner(peer, Command::LaneFailed { peer: peer.id, plan: *plan, errno, why });
                 }
             }
         }
@@ -258,15 +258,15 @@ impl Worker {
 
     fn say_failed(&self, peer: &Peer, plan: Plan, errno: i32) {
         let why = error_text(errno);
-        self.tell_home(peer, Command::LaneFailed { peer: peer.id, plan, errno, why });
+        self.command_owner(peer, Command::LaneFailed { peer: peer.id, plan, errno, why });
     }
 
-    pub fn tell_home(&self, peer: &Peer, command: Command) {
-        self.core.inboxes[peer.home].command(command);
+    pub fn command_owner(&self, peer: &Peer, command: Command) {
+        self.core.inboxes[peer.owner].command(command);
     }
 
     /// Somebody greets us over a rail of ours.
-    pub fn on_handshake_request(&mut self, (rail, connection): Way, body: &[u8], now: u64) {
+    pub fn on_handshake_request(&mut self, (rail, connection): Origin, body: &[u8], now: u64) {
         let Some(request) = HandshakeRequest::decode(body) else { return self.core.count_malformed() };
         let address = match crate::wire::address::Address::decode(request.address) {
             Ok(address) if address.rails.len() > request.rail.place() => address,
@@ -336,14 +336,14 @@ impl Worker {
             self.revive(lane);
             self.reply_to_handshake(lane, &accepted);
         } else {
-            self.hand_home(&peer, Command::HandshakeAccepted { peer: peer.id, accepted });
+            self.hand_to_owner(&peer, Command::HandshakeAccepted { peer: peer.id, accepted });
         }
     }
 
     /// The other side has ended what we still have.
     fn end_stale(&self, peer: &Peer) {
         let outcome = Outcome::of(Status::PeerClosed);
-        self.tell_home(peer, Command::EndPeer { peer: peer.id, outcome });
+        self.command_owner(peer, Command::EndPeer { peer: peer.id, outcome });
     }
 
     pub(super) fn find_lane(&self, peer: &Peer, plan: Plan) -> Option<LaneId> {
@@ -354,17 +354,24 @@ impl Worker {
             .find(|id| self.rails.lane(*id).is_some_and(|of| of.lane.peer == peer.id && of.plan() == plan))
     }
 
-    fn refuse(&mut self, way: Way, request: &HandshakeRequest, to: (u64, &[u8]), status: Status, text: &str) {
-        self.send_refusal(way, request.token, to, frame::refuse(status, text));
+    fn refuse(
+        &mut self,
+        origin: Origin,
+        request: &HandshakeRequest,
+        to: (u64, &[u8]),
+        status: Status,
+        text: &str,
+    ) {
+        self.send_refusal(origin, request.token, to, frame::refuse(status, text));
     }
 
     /// Refuses whoever is at an address: who it says it is, and by what it is named.
-    pub(super) fn send_refusal(&mut self, way: Way, token: Token, to: (u64, &[u8]), body: Vec<u8>) {
+    pub(super) fn send_refusal(&mut self, origin: Origin, token: Token, to: (u64, &[u8]), body: Vec<u8>) {
         let header = Header { to: token, ..Header::plain(Kind::Refuse) };
         let body = self.core.refusal(to.0, token, body);
         let now = self.core.clock.now();
-        let RailWork { rail, lanes, .. } = &mut self.rails[way.0];
-        rail.answer(lanes, (to.1, way.1), now, |frame| header.write(frame, &body, &[]));
+        let RailWork { rail, lanes, .. } = &mut self.rails[origin.0];
+        rail.answer(lanes, (to.1, origin.1), now, |frame| header.write(frame, &body, &[]));
     }
 
     fn reply_to_handshake(&mut self, lane: LaneId, accepted: &AcceptedHandshake) {
@@ -464,10 +471,10 @@ impl Worker {
         of.lane.state = LaneState::Up;
         of.lane.delivered_ns = now;
         let (peer, plan) = (of.peer.clone(), of.plan());
-        if peer.home == self.index {
+        if peer.owner == self.index {
             self.link_lane_up(peer.id, plan, now);
         } else {
-            self.tell_home(&peer, Command::LaneUp { peer: peer.id, plan });
+            self.command_owner(&peer, Command::LaneUp { peer: peer.id, plan });
         }
         self.rejoin(lane, &peer);
     }
@@ -497,7 +504,7 @@ impl Worker {
             LaneState::Up
                 if serves
                     && rail.limits().cuts
-                    && (peer.lose(plan) || resume::helps(errno) && peer.part_with(plan)) =>
+                    && (peer.lose(plan) || resume::helps(errno) && peer.take_out(plan)) =>
             {
                 self.break_lane(lane, outcome, Theirs::Open)
             }
@@ -509,7 +516,7 @@ impl Worker {
                     return self.say_failed(&peer, plan, errno);
                 }
                 peer.note_failure(outcome);
-                self.tell_home(&peer, Command::EndPeer { peer: peer.id, outcome });
+                self.command_owner(&peer, Command::EndPeer { peer: peer.id, outcome });
             }
             LaneState::Down if serves => peer.note_failure(outcome),
             LaneState::Down => {}

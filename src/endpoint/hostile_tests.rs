@@ -379,7 +379,7 @@ fn unauthenticated_endpoint_is_ignored() {
         attacker.say(Header::plain(Kind::HandshakeReply), &reply);
         until("it is counted", || endpoint.handshakes_rejected() >= 2);
         assert!(memory.importers().is_empty());
-        attacker.say(Header::plain(Kind::Leave), &[]);
+        attacker.say(Header::plain(Kind::Closing), &[]);
         until("it is counted", || endpoint.handshakes_rejected() >= 3);
         assert_eq!(take(&endpoint, KIND_PEER_UP).status, Status::Unreachable as i32);
     }
@@ -447,7 +447,9 @@ fn token_alone_does_not_authenticate() {
                 say(Kind::Count, &raise);
                 say(Kind::Import, &import);
                 say(Kind::Revoke, &numbers(&[1]));
-                [Kind::Leave, Kind::Bye, Kind::ByeAck, Kind::Ack].into_iter().for_each(|kind| say(kind, &[]));
+                [Kind::Closing, Kind::Close, Kind::CloseAck, Kind::Ack]
+                    .into_iter()
+                    .for_each(|kind| say(kind, &[]));
                 say(Kind::Refuse, &frame::refuse(Status::PeerGone, "it is gone"));
                 // Names that nobody has.
                 attacker.named(Random::System.u128().expect("a number"));
@@ -485,7 +487,7 @@ fn replayed_frames_do_nothing() {
             assert!(next(&endpoint, Duration::from_millis(50)).is_none());
         };
         again(&mut thief, &[0, name], &[&request, &said]);
-        let bye = peer.say(Header::plain(Kind::Bye), &[]);
+        let bye = peer.say(Header::plain(Kind::Close), &[]);
         assert_eq!(take(&endpoint, KIND_PEER_DOWN).status, Status::PeerClosed as i32);
         // All of it, after the peer has ended; and after it has come back.
         again(&mut thief, &[0, name], &[&request, &said, &bye]);

@@ -27,7 +27,7 @@ pub enum Command {
         memory: Arc<Memory>,
         reply: Reply<Result<()>>,
     },
-    /// From a peer's home to the workers that may have lanes; `welcome` is the
+    /// From a peer's owner to the workers that may have lanes; `welcome` is the
     /// handshake request that asks for them.
     AddLanes {
         peer: Arc<Peer>,
@@ -44,12 +44,12 @@ pub enum Command {
     DrainLanes {
         peer: PeerId,
     },
-    /// A frame to a peer whose home has no lane for it.
-    Carry {
+    /// A frame to a peer whose owner has no lane for it.
+    Relay {
         peer: PeerId,
         bytes: Vec<u8>,
     },
-    /// The rest is for the peer's home.
+    /// The rest is for the peer's owner.
     AddLink {
         peer: Arc<Peer>,
         approaches: Approaches,
@@ -133,7 +133,7 @@ pub enum Command {
         outcome: Outcome,
     },
     /// An unauthenticated endpoint had time enough to become a peer, and others want its place.
-    TurnOut {
+    Evict {
         peer: PeerId,
     },
     Frame {

@@ -31,7 +31,7 @@ impl Core {
     }
 
     /// Sends a transfer that may start on its way: to the workers that have lanes
-    /// for it, or to its peer's home to have one made.
+    /// for it, or to its peer's owner to have one made.
     #[inline]
     pub(super) fn send_off(&self, hold: Hold, transfer: &Move, now: u64) {
         let (view, slices) = (transfer.view(), transfer.slices);
@@ -46,7 +46,7 @@ impl Core {
         };
         let usable = workers(self, peer.lanes.lock().up(), view);
         match usable {
-            0 => self.inboxes[peer.home].hand_over(self, Command::Join { peer: peer.id, hold }, now),
+            0 => self.inboxes[peer.owner].hand_over(self, Command::Join { peer: peer.id, hold }, now),
             workers => self.dispatch(hold, workers, slices, now),
         }
     }
@@ -56,7 +56,7 @@ impl Worker {
     /// A transfer wants lanes that there are not.
     pub fn link_join(&mut self, peer: PeerId, hold: Hold, now: u64) {
         let core = self.core.clone();
-        let Some(link) = self.link(peer).filter(|link| link.parting.is_none()) else {
+        let Some(link) = self.link(peer).filter(|link| link.closing.is_none()) else {
             return core.abandon(hold, Outcome::of(Status::PeerClosed), now);
         };
         if link.resuming.is_some() {

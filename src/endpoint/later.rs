@@ -33,7 +33,7 @@ pub enum What {
 }
 
 /// A frame that waits for room. There are no more than the channels' windows allow.
-pub struct Carried {
+pub struct Relayed {
     pub peer: PeerId,
     pub bytes: Vec<u8>,
     pub since: u64,

@@ -36,12 +36,12 @@ pub struct Leaving {
     pub(super) peer: PeerId,
     outcome: Outcome,
     since: u64,
-    stage: Leaves,
+    stage: LeavingStage,
     /// Grants that it can use no more once it has gone.
     pub(super) revoking: Vec<Arc<Revoking>>,
 }
 
-enum Leaves {
+enum LeavingStage {
     /// What is outstanding ends. First: what lanes leave undone would say that these had failed.
     Ending(Box<Link>, Outstanding),
     /// Its lanes go.
@@ -110,7 +110,7 @@ impl Worker {
     }
 
     /// Ends an unauthenticated endpoint, unless it is a peer by now.
-    pub fn turn_out(&mut self, peer: PeerId, now: u64) {
+    pub fn evict(&mut self, peer: PeerId, now: u64) {
         let Some(link) = self.link(peer).filter(|link| !link.up) else { return };
         if link.peer.connects.lock().is_empty() {
             self.end_peer(peer, Outcome::of(Status::Unreachable), now);
@@ -126,7 +126,7 @@ impl Worker {
         let at = peer.place();
         let Some(link) = self.link(peer) else { return };
         // One that was leaving is no more lost when its lanes go before its last word came.
-        let outcome = link.parting.as_ref().map_or(outcome, |parting| parting.outcome);
+        let outcome = link.closing.as_ref().map_or(outcome, |closing| closing.outcome);
         let outcome = match link.peer.failure() {
             Some(failure) if outcome.status == Status::PeerLost => failure,
             _ => outcome,
@@ -136,7 +136,7 @@ impl Worker {
         }
         if matches!(outcome.status, Status::PeerLost | Status::Protocol) {
             // It may only have been stopped: when it goes on it should know.
-            self.say(peer, Kind::Bye);
+            self.say(peer, Kind::Close);
         }
         let Some(mut link) = self.links[at].take() else { return };
         link.peer.set_state(PeerState::Down);
@@ -145,13 +145,13 @@ impl Worker {
         outstanding.waited.extend(std::mem::take(&mut link.atomics).into_values());
         let mut revoking = std::mem::take(&mut link.to_rest);
         revoking.extend(link.resting.take().into_iter().flat_map(|(_, rested)| rested));
-        let stage = Leaves::Ending(link, outstanding);
+        let stage = LeavingStage::Ending(link, outstanding);
         self.leaving.push_back(Leaving { peer, outcome, since: now, stage, revoking });
         self.finish_leaving(now, || core.clock.now().saturating_sub(now) > ENDS_NS);
     }
 
     /// All that was outstanding with a peer has ended: its lanes go, and what is known of it.
-    fn drop_peer(&mut self, mut link: Box<Link>, outcome: Outcome, now: u64) -> Leaves {
+    fn drop_peer(&mut self, mut link: Box<Link>, outcome: Outcome, now: u64) -> LeavingStage {
         let core = self.core.clone();
         let peer = link.peer.id;
         if link.assembly.is_some() {
@@ -165,8 +165,8 @@ impl Worker {
         }
         // Where both have drained, nothing is under way that could land. What was never up
         // has nothing of the kind, and its last word should arrive.
-        let cut = link.up && !link.parting.as_ref().is_some_and(|parting| parting.agreed);
-        let others = self.send_away(&link.peer, cut);
+        let cut = link.up && !link.closing.as_ref().is_some_and(|closing| closing.agreed);
+        let others = self.drop_peers_lanes(&link.peer, cut);
         let down = link.up.then(|| Completion::new(completion::KIND_PEER_DOWN, outcome, peer, now));
         if !link.up {
             core.queue.unreserve(1 + link.accepted as u64);
@@ -180,11 +180,11 @@ impl Worker {
         if !shed(&mut link) {
             self.remains.links.push(*link);
         }
-        Leaves::Dropping { down, others, ended: None }
+        LeavingStage::Dropping { down, others, ended: None }
     }
 
     /// Has all workers drop a peer's lanes: how many have not yet.
-    fn send_away(&mut self, peer: &Peer, cut: bool) -> Arc<AtomicUsize> {
+    fn drop_peers_lanes(&mut self, peer: &Peer, cut: bool) -> Arc<AtomicUsize> {
         let core = self.core.clone();
         let here = self.index;
         let workers: Vec<usize> = (0..core.inboxes.len())
@@ -209,16 +209,16 @@ impl Worker {
     fn finish_leaving(&mut self, now: u64, over: impl Fn() -> bool) {
         for _ in 0..self.leaving.len() {
             let Some(mut leaving) = self.leaving.pop_front() else { return };
-            if let Leaves::Ending(_, outstanding) = &mut leaving.stage {
+            if let LeavingStage::Ending(_, outstanding) = &mut leaving.stage {
                 if !self.core.go_on_ending(outstanding, now, &over) {
                     return self.leaving.push_front(leaving); // The first in the next tick.
                 }
             }
             leaving.stage = match leaving.stage {
-                Leaves::Ending(link, _) => self.drop_peer(link, leaving.outcome, now),
+                LeavingStage::Ending(link, _) => self.drop_peer(link, leaving.outcome, now),
                 stage => stage,
             };
-            if !self.is_away(&mut leaving, now) {
+            if !self.has_left(&mut leaving, now) {
                 self.leaving.push_back(leaving);
             }
             if over() {
@@ -228,9 +228,9 @@ impl Worker {
     }
 
     /// Whether a peer has gone, and its PEER_DOWN was published if there is one.
-    fn is_away(&self, leaving: &mut Leaving, now: u64) -> bool {
+    fn has_left(&self, leaving: &mut Leaving, now: u64) -> bool {
         let core = &self.core;
-        let Leaves::Dropping { down, others, ended } = &mut leaving.stage else { return false };
+        let LeavingStage::Dropping { down, others, ended } = &mut leaving.stage else { return false };
         let took = now.saturating_sub(leaving.since);
         let held = others.load(Ordering::Acquire) != 0 && took < HELD_NS;
         let late = core.table.has_late(leaving.peer) && took < OFF_NS;
@@ -252,11 +252,11 @@ impl Worker {
     }
 
     /// The rails are closed: all peers that have ended are seen off.
-    pub(super) fn see_all_off(&mut self, now: u64) {
-        self.leave_remains(|| false);
+    pub(super) fn finish_all_leaving(&mut self, now: u64) {
+        self.drop_remains(|| false);
         self.settle(now);
         self.finish_leaving(now, || false);
-        self.leave_remains(|| false);
+        self.drop_remains(|| false);
         self.settle(now);
     }
 
@@ -275,12 +275,12 @@ impl Worker {
                 break;
             }
         }
-        self.leave_remains(&over);
+        self.drop_remains(&over);
         self.settle(now);
         self.finish_leaving(now, &over);
         let mut lanes = self.rails.iter().flat_map(|work| work.lanes.iter());
         let stopping = lanes.any(|lane| lane.stripes.is_stopping());
-        let ending = |leaving: &Leaving| matches!(leaving.stage, Leaves::Ending(..));
+        let ending = |leaving: &Leaving| matches!(leaving.stage, LeavingStage::Ending(..));
         stopping || self.has_remains() || self.leaving.front().is_some_and(ending)
     }
 
@@ -299,7 +299,7 @@ impl Worker {
         !(stripes.is_empty() && links.is_empty() && self.sweeps.is_empty() && self.breaking.is_empty())
     }
 
-    pub(super) fn leave_remains(&mut self, over: impl Fn() -> bool) {
+    pub(super) fn drop_remains(&mut self, over: impl Fn() -> bool) {
         while let Some(stripes) = self.remains.stripes.last_mut() {
             if !stripes.abandon(&self.core.table, &mut self.left, &over) {
                 return;
@@ -316,12 +316,12 @@ impl Worker {
         }
     }
 
-    /// What is due: connects that took too long, stragglers, byes not answered.
+    /// What is due: connects that took too long, stragglers, close messages not answered.
     pub fn tend_links(&mut self, now: u64) {
         let mut ended = Vec::new();
         let mut coming = Vec::new();
         let (mut marked, mut joining) = (Vec::new(), Vec::new());
-        let (mut partings, mut beats, mut resuming) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut closing, mut beats, mut resuming) = (Vec::new(), Vec::new(), Vec::new());
         let refusals = self.refusals();
         let core = self.core.clone();
         let pause = if core.table.active() > 0 { BUSY_HEARTBEAT_NS } else { HEARTBEAT_NS };
@@ -336,8 +336,8 @@ impl Worker {
                 );
                 let outcome = link.not_reached();
                 ended.push((peer, outcome));
-            } else if link.parting.is_some() {
-                partings.push(peer);
+            } else if link.closing.is_some() {
+                closing.push(peer);
             } else if link.resuming.is_some() {
                 resuming.push(peer);
             } else if link.up && now.saturating_sub(link.sent_ns) > pause {
@@ -364,8 +364,8 @@ impl Worker {
         for peer in joining {
             self.go_on_joining(peer, now);
         }
-        for peer in partings {
-            self.go_on_parting(peer, now);
+        for peer in closing {
+            self.advance_closing(peer, now);
         }
         for peer in resuming {
             self.go_on_resuming(peer, now);
@@ -384,7 +384,7 @@ impl Worker {
         self.listen(now);
         let none_left = self.links.iter().all(Option::is_none) && self.leaving.is_empty();
         if self.shutting_down && none_left && !self.rails.lanes().any(|lane| lane.is_saying(now)) {
-            self.core.said_bye(self.index);
+            self.core.count_closed(self.index);
         }
     }
 }

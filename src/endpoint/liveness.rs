@@ -8,11 +8,11 @@ use crate::transfer::Outcome;
 use crate::wire::frame::{Header, Kind};
 
 impl Worker {
-    /// Looks at the peers at home here.
+    /// Looks at the peers that this worker owns.
     pub(super) fn listen(&mut self, now: u64) {
         let Some(allowed) = self.core.config.liveness_ns else { return };
         let mut silent = Vec::new();
-        for link in self.links.iter_mut().flatten().filter(|link| link.up && link.parting.is_none()) {
+        for link in self.links.iter_mut().flatten().filter(|link| link.up && link.closing.is_none()) {
             match link.silence.look(link.peer.alive_ns(), now, allowed) {
                 Verdict::Alive => {}
                 verdict => silent.push((link.peer.id, verdict)),
@@ -27,12 +27,12 @@ impl Worker {
     }
 
     fn ask_for_a_word(&mut self, peer: PeerId) {
-        let Some(way) = self.link_here(peer).and_then(|link| self.way_to(link)) else {
+        let Some(path) = self.link_here(peer).and_then(|link| self.path_to(link)) else {
             return;
         };
         let header = Header::plain(Kind::Ask);
         // Without room, what is under way asks as well.
-        let _ = self.send_by(way, peer, &header, &[], &[]);
+        let _ = self.send_by(path, peer, &header, &[], &[]);
     }
 
     /// A peer has heard nothing of us for long: the next tick says something.

@@ -9,7 +9,7 @@ mod atomics;
 mod authenticate;
 mod bounds;
 mod bundles;
-mod carry;
+mod close;
 pub mod core;
 mod counters;
 mod credits;
@@ -30,9 +30,9 @@ mod mailbox;
 mod messages;
 mod near;
 mod open;
-mod part;
 pub mod preview;
 mod registering;
+mod relay;
 mod resume;
 mod stalls;
 mod submit;
@@ -412,7 +412,7 @@ impl Endpoint {
         if !new {
             core.queue.unreserve(1);
             peer.connects.lock().push(user_data);
-            core.inboxes[peer.home].command(Command::Connected { peer: peer.id });
+            core.inboxes[peer.owner].command(Command::Connected { peer: peer.id });
             if peer.state() == PeerState::Down {
                 return self.connect_to_ended(&peer, user_data);
             }
@@ -441,7 +441,7 @@ impl Endpoint {
         self.core.check_open()?;
         let peer = self.core.peers.find(peer)?;
         log::trace!("disconnect from {peer}");
-        self.core.inboxes[peer.home].command(Command::Disconnect { peer: peer.id });
+        self.core.inboxes[peer.owner].command(Command::Disconnect { peer: peer.id });
         Ok(())
     }
 
@@ -559,7 +559,7 @@ impl Endpoint {
         for peer in memory.importers() {
             match core.peers.get(peer) {
                 Ok(peer) => {
-                    core.inboxes[peer.home].command(Command::Revoke { peer: peer.id, memory: memory.id })
+                    core.inboxes[peer.owner].command(Command::Revoke { peer: peer.id, memory: memory.id })
                 }
                 Err(_) => memory.forget(peer),
             }
@@ -595,7 +595,7 @@ impl Endpoint {
             for peer in memory.importers() {
                 if let Ok(peer) = core.peers.get(peer) {
                     let outcome = Outcome::of(Status::PeerLost);
-                    core.inboxes[peer.home].command(Command::EndPeer { peer: peer.id, outcome });
+                    core.inboxes[peer.owner].command(Command::EndPeer { peer: peer.id, outcome });
                 }
             }
             cut = true;
@@ -641,7 +641,7 @@ impl Endpoint {
             ));
         }
         log::trace!("memory {:#x} of {peer} is imported", remote.id);
-        self.core.inboxes[peer.home].command(Command::Import { remote: remote.clone() });
+        self.core.inboxes[peer.owner].command(Command::Import { remote: remote.clone() });
         Ok(remote)
     }
 
@@ -651,7 +651,7 @@ impl Endpoint {
             _ => memory::in_use("remote memory", &remote.prepared, keepers),
         })?;
         if let Ok(peer) = self.core.peers.get(remote.peer) {
-            self.core.inboxes[peer.home].command(Command::Release { remote: remote.clone() });
+            self.core.inboxes[peer.owner].command(Command::Release { remote: remote.clone() });
         }
         Ok(())
     }

@@ -102,7 +102,7 @@ impl Worker {
             let rail = Some(lane.rail);
             let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
             of.peer.note_failure(outcome);
-            self.tell_home(&of.peer, Command::EndPeer { peer: of.peer.id, outcome });
+            self.command_owner(&of.peer, Command::EndPeer { peer: of.peer.id, outcome });
         }
     }
 
@@ -129,7 +129,7 @@ impl Worker {
             LaneState::Up => {
                 let (errno, rail) = (libc::ECONNRESET, Some(plan.rail));
                 let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
-                peer.part_with(plan);
+                peer.take_out(plan);
                 self.break_lane(lane, outcome, Theirs::Cut);
             }
             LaneState::Handshaking | LaneState::Probing => self.give_up_lane(lane),
@@ -153,7 +153,7 @@ impl Worker {
         both
     }
 
-    /// At the peer's home: its last lane is cut.
+    /// At the peer's owner: its last lane is cut.
     pub(super) fn begin_resuming(&mut self, peer: PeerId, of: (Plan, u64), outcome: Outcome, now: u64) {
         // Of the fabrics that connect anew, ofi_rxm says nothing of being refused.
         let tells = !self.core.rails[of.0.rail.place()].fabric.ends_with(";ofi_rxm");
@@ -164,7 +164,7 @@ impl Worker {
         let lasted = last_ns.is_none_or(|last| now.saturating_sub(last) > BRIEF_NS);
         (*count, *brief) =
             (*count + 1, if lasted { 0 } else { *brief + u32::from(errno != libc::ETIMEDOUT) });
-        if !link.up || link.parting.is_some() || *brief > BRIEF_MOST {
+        if !link.up || link.closing.is_some() || *brief > BRIEF_MOST {
             return self.end_peer(peer, outcome, now);
         }
         let before = link.resuming.take().filter(|of| of.up_ns.is_none());
@@ -221,9 +221,9 @@ impl Worker {
     /// Posts an unsequenced frame, if there is room.
     fn say_plainly(&mut self, peer: PeerId, kind: Kind, body: &[u8]) {
         let Some(link) = self.link_here(peer) else { return };
-        let Some(way) = self.way_to(link) else { return };
+        let Some(path) = self.path_to(link) else { return };
         let header = Header::plain(kind);
-        let _ = self.send_by(way, peer, &header, body, &[]);
+        let _ = self.send_by(path, peer, &header, body, &[]);
     }
 
     /// The peer asks what has been delivered of it. All that came over lanes which are cut has

@@ -1,7 +1,7 @@
 //! What stands still, for the log (debug): lanes that have had something under way for
 //! long, and peers that have not acknowledged what they were sent.
 
-use super::carry::Way;
+use super::relay::Path;
 use super::worker::{LaneWork, Worker};
 use crate::rail::LaneState;
 use std::fmt;
@@ -23,7 +23,7 @@ impl fmt::Display for Still<'_> {
         write!(
             f,
             "to its rail {}, {:?} for {} ms: {} bytes (window {window}), {} operations and {} frames under \
-             way; ",
+             path; ",
             lane.remote_rail,
             lane.state,
             still_ns / 1_000_000,
@@ -74,14 +74,14 @@ impl Worker {
             if link.asked_ns.is_none_or(|asked| now.saturating_sub(asked) < STILL_NS) {
                 continue;
             }
-            let way = match self.way_to(link) {
-                None => "no way",
-                Some(Way::Lane(..)) => "a lane here",
-                Some(Way::Worker(_)) => "another worker's lane",
+            let path = match self.path_to(link) {
+                None => "no path",
+                Some(Path::Lane(..)) => "a lane here",
+                Some(Path::Worker(_)) => "another worker's lane",
             };
             let channels: Vec<String> = link.channels.iter().map(ToString::to_string).collect();
             log::debug!(
-                "{} acknowledges nothing; {way}; frames sent and waiting by channel: {}; lanes up {:?}, being cut {:?}",
+                "{} acknowledges nothing; {path}; frames sent and waiting by channel: {}; lanes up {:?}, being cut {:?}",
                 link.peer,
                 channels.join(", "),
                 link.lanes_up(),

@@ -290,7 +290,7 @@ impl Endpoint {
         // A send has no stripes: its place in the peer's channel ends it.
         let _ = core.table.leave(hold);
         if !self.send_now(peer.id, id, (&data, allowance), now) {
-            core.inboxes[peer.home].command(Command::Send { peer: peer.id, id, data, allowance });
+            core.inboxes[peer.owner].command(Command::Send { peer: peer.id, id, data, allowance });
             self.kick(now);
         }
         Ok(id)
@@ -314,7 +314,7 @@ impl Endpoint {
         // Should the two just miss each other, the next tick delivers.
         if peer.stalled.load(Ordering::Relaxed) && peer.state() == PeerState::Up {
             peer.stalled.store(false, Ordering::Relaxed);
-            self.core.inboxes[peer.home].command(Command::Resume { peer: peer.id });
+            self.core.inboxes[peer.owner].command(Command::Resume { peer: peer.id });
         }
         Ok(())
     }

@@ -1,11 +1,11 @@
 //! What links say: frames out and in, messages, notifications, imports.
 
 use super::arrival;
-use super::carry::Way;
 use super::grants::granted;
 use super::handshake;
 use super::inbox::Command;
 use super::later::Until;
+use super::relay::Path;
 use super::worker::{LaneWork, RailWork, Worker};
 use crate::fabric::Posted;
 use crate::ids::{GrantToken, LaneId, MemoryId, OpId, PeerId, RailIndex};
@@ -80,7 +80,7 @@ impl Worker {
 
     /// Lets links send what they have; true if anything was sent.
     pub fn talk(&mut self, now: u64) -> bool {
-        let mut busy = !self.carried.is_empty() && self.post_carried(now);
+        let mut busy = !self.relayed.is_empty() && self.post_relayed(now);
         if self.dirty.is_empty() {
             return busy;
         }
@@ -103,10 +103,10 @@ impl Worker {
     }
 
     pub(super) fn beat(&mut self, peer: PeerId, now: u64) {
-        let Some(way) = self.link_here(peer).and_then(|link| self.way_to(link)) else { return };
-        let under_way = match way {
-            Way::Lane(lane) => self.rails.lane(lane).is_some_and(|of| of.lane.inflight_frames >= BEATS),
-            Way::Worker(_) => false,
+        let Some(path) = self.link_here(peer).and_then(|link| self.path_to(link)) else { return };
+        let under_way = match path {
+            Path::Lane(lane) => self.rails.lane(lane).is_some_and(|of| of.lane.inflight_frames >= BEATS),
+            Path::Worker(_) => false,
         };
         let Some(link) = self.link(peer) else { return };
         link.sent_ns = now;
@@ -116,8 +116,8 @@ impl Worker {
         let header = Header::plain(Kind::Ack);
         let body = acknowledgement(link);
         // Without room, something else is being sent.
-        let _ = self.send_by(way, peer, &header, &body, &[]);
-        if let Way::Lane(lane) = way {
+        let _ = self.send_by(path, peer, &header, &body, &[]);
+        if let Path::Lane(lane) = path {
             self.watch_refusal(peer, lane, now);
         }
     }
@@ -149,7 +149,7 @@ impl Worker {
         for memory in link.take_revoked() {
             self.answer(link, Out::new(Kind::Revoked, numbers(&[memory.get()])));
         }
-        let Some(way) = self.way_to(link) else { return (false, false) };
+        let Some(path) = self.path_to(link) else { return (false, false) };
         let peer = link.peer.id;
         let (mut sent, mut full) = (false, false);
         for channel in &mut link.channels {
@@ -159,7 +159,7 @@ impl Worker {
                 }
                 let acknowledged = channel.delivered();
                 let header = Header { acknowledged, ..Header::numbered(out.kind, sequence) };
-                if self.send_by(way, peer, &header, &out.body, out.payload()) != Posted::Yes {
+                if self.send_by(path, peer, &header, &out.body, out.payload()) != Posted::Yes {
                     full = true;
                     break;
                 }
@@ -170,7 +170,7 @@ impl Worker {
         if link.channels.iter().any(|channel| channel.acknowledgement_due(now)) {
             let body = acknowledgement(link);
             let header = Header::plain(Kind::Ack);
-            match self.send_by(way, peer, &header, &body, &[]) {
+            match self.send_by(path, peer, &header, &body, &[]) {
                 Posted::Yes => {
                     link.channels.iter_mut().for_each(|channel| channel.acknowledgement_sent_alone(now));
                     sent = true;
@@ -191,18 +191,18 @@ impl Worker {
     // Frames in.
 
     /// A frame came over a rail of ours.
-    pub fn frame(&mut self, way: handshake::Way, frame: &[u8], now: u64) {
-        let r = way.0;
+    pub fn frame(&mut self, origin: handshake::Origin, frame: &[u8], now: u64) {
+        let r = origin.0;
         if frame.is_empty() {
             return; // Its sender only wanted to know whether it can be sent.
         }
         let Some((header, body, rest)) = Header::begins(frame) else { return self.core.count_malformed() };
         if header.kind == Kind::HandshakeRequest && rest == body.len() {
-            return self.on_handshake_request(way, body, now);
+            return self.on_handshake_request(origin, body, now);
         }
         let peer = match self.core.peers.named(header.to) {
             Some(Named::Peer(peer)) => peer,
-            Some(Named::Ended(token, address)) => return self.answer_ended(way, &header, token, &address),
+            Some(Named::Ended(token, address)) => return self.answer_ended(origin, &header, token, &address),
             None => return self.core.reject("it names no peer"),
         };
         // A handshake's messages prove themselves.
@@ -228,8 +228,8 @@ impl Worker {
             Kind::Landed | Kind::Unlanded => return self.bundle_landed(r, &peer, &header, body, now),
             _ => {}
         }
-        if peer.home != self.index {
-            return self.hand_home(&peer, Command::Frame { peer: peer.id, bytes: frame.to_vec() });
+        if peer.owner != self.index {
+            return self.hand_to_owner(&peer, Command::Frame { peer: peer.id, bytes: frame.to_vec() });
         }
         self.link_frame(peer.id, frame, now);
     }
@@ -251,25 +251,25 @@ impl Worker {
     }
 
     /// A frame for a peer that has ended here: the other side is told.
-    fn answer_ended(&mut self, way: handshake::Way, header: &Header, token: Token, address: &Address) {
-        let unasked = [Kind::Leave, Kind::Bye, Kind::ByeAck, Kind::Refuse, Kind::HandshakeReply];
+    fn answer_ended(&mut self, origin: handshake::Origin, header: &Header, token: Token, address: &Address) {
+        let unasked = [Kind::Closing, Kind::Close, Kind::CloseAck, Kind::Refuse, Kind::HandshakeReply];
         if unasked.contains(&header.kind) {
             return;
         }
-        let fabric = &self.core.rails[way.0.place()].fabric;
+        let fabric = &self.core.rails[origin.0.place()].fabric;
         let Some(theirs) = address.rails.iter().find(|rail| rail.fabric == *fabric) else { return };
         if self.core.has_secret() {
             // Out of the session, which has ended, too.
             let body = frame::refuse(Status::PeerGone, "the other side has ended this peer");
-            return self.send_refusal(way, token, (address.incarnation, &theirs.address), body);
+            return self.send_refusal(origin, token, (address.incarnation, &theirs.address), body);
         }
-        let bye = Header { to: token, ..Header::plain(Kind::Bye) };
+        let close = Header { to: token, ..Header::plain(Kind::Close) };
         let now = self.core.clock.now();
-        let RailWork { rail, lanes, .. } = &mut self.rails[way.0];
-        rail.answer(lanes, (&theirs.address, way.1), now, |frame| bye.write(frame, &[], &[]));
+        let RailWork { rail, lanes, .. } = &mut self.rails[origin.0];
+        rail.answer(lanes, (&theirs.address, origin.1), now, |frame| close.write(frame, &[], &[]));
     }
 
-    /// A frame for a link at home here.
+    /// A frame for a link that this worker owns.
     pub fn link_frame(&mut self, peer: PeerId, frame: &[u8], now: u64) {
         let Some((header, body)) = Header::read(frame) else { return };
         if self.link(peer).is_none_or(|link| link.peer.breached.load(Ordering::Relaxed)) {
@@ -277,9 +277,9 @@ impl Worker {
         }
         match header.kind {
             Kind::Refuse => self.refused(peer, body, now),
-            Kind::Leave => self.left(peer, now),
-            Kind::Bye => self.bye(peer, now),
-            Kind::ByeAck => self.bye_ack(peer, now),
+            Kind::Closing => self.on_closing(peer, now),
+            Kind::Close => self.on_close(peer, now),
+            Kind::CloseAck => self.on_close_ack(peer, now),
             Kind::Ask => self.asked_for_a_word(peer),
             Kind::Resume => self.asked_to_resume(peer, body),
             Kind::Resumed => self.resumed(peer, body, now),
@@ -626,8 +626,8 @@ impl Worker {
         let core = self.core.clone();
         let peer = remote.peer;
         match self.link(peer) {
-            Some(Link { parting: Some(parting), .. }) => {
-                let state = remote_state_of_end(parting.outcome.status);
+            Some(Link { closing: Some(closing), .. }) => {
+                let state = remote_state_of_end(closing.outcome.status);
                 core.answered(&remote, state, now);
             }
             Some(link) => {

@@ -129,7 +129,7 @@ impl Core {
     pub fn let_in(&self, source: u64, now: u64) -> Result<()> {
         let room = self.unauthenticated.room(source, now);
         if let Some(peer) = room.goes.and_then(|oldest| self.peers.get(oldest).ok()) {
-            self.inboxes[peer.home].command(Command::TurnOut { peer: peer.id });
+            self.inboxes[peer.owner].command(Command::Evict { peer: peer.id });
         }
         if room.enters {
             return Ok(());

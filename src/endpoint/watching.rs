@@ -11,8 +11,8 @@ use crate::transfer::Outcome;
 impl Endpoint {
     /// Has a worker start an accepted transfer when its word says so.
     pub(super) fn start_later(&self, hold: Hold, start: Mark, now: u64) {
-        let home = self.core.table.held(&hold).1.peer.and_then(|peer| self.core.home_of(peer)).unwrap_or(0);
-        self.core.inboxes[home].hand_over(&self.core, Command::Await(Awaiting { hold, start }), now);
+        let owner = self.core.table.held(&hold).1.peer.and_then(|peer| self.core.owner_of(peer)).unwrap_or(0);
+        self.core.inboxes[owner].hand_over(&self.core, Command::Await(Awaiting { hold, start }), now);
     }
 }
 

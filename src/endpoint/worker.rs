@@ -7,7 +7,7 @@
 use super::core::Core;
 use super::failover::{Broken, Health, HOPS};
 use super::inbox::Command;
-use super::later::{Awaiting, Carried, Drain, FenceWaits, Owed, Parked, QuiescingLanes};
+use super::later::{Awaiting, Drain, FenceWaits, Owed, Parked, QuiescingLanes, Relayed};
 use super::links::Leaving;
 use super::registering::Chores;
 use super::Idle;
@@ -65,7 +65,7 @@ pub struct Worker {
     pub index: usize,
     pub core: Arc<Core>,
     pub rails: Rails,
-    /// Peers at home here, by their place.
+    /// Peers that this worker owns, by their place.
     pub links: Vec<Option<Box<Link>>>,
     /// Lanes of each peer, by its place.
     pub lanes_of: Vec<Vec<LaneId>>,
@@ -99,8 +99,8 @@ pub struct Worker {
     pub parked: VecDeque<Parked>,
     /// Numbers lanes.
     pub epochs: u64,
-    /// Frames of peers that are at home elsewhere.
-    pub carried: VecDeque<Carried>,
+    /// Frames of peers that another worker owns.
+    pub relayed: VecDeque<Relayed>,
     scratch: Vec<u8>,
     fds: Vec<libc::pollfd>,
     /// Commands that were taken in, and not obeyed yet.
@@ -286,7 +286,7 @@ impl LaneWork {
         self.landing.iter_mut().for_each(Landing::settle);
     }
 
-    /// Dropped while its last frame (of parting, say) was on its way: a route that is removed takes
+    /// Dropped while its last frame (of closing, say) was on its way: a route that is removed takes
     /// along what was posted to it.
     pub(super) fn is_saying(&self, now: u64) -> bool {
         let recent = self.closing.is_some_and(|since| now.saturating_sub(since) < LAST_FRAME_NS);
@@ -338,7 +338,7 @@ impl Worker {
             parked: Default::default(),
             epochs: 0,
             words: Vec::new(),
-            carried: Default::default(),
+            relayed: Default::default(),
             scratch: Vec::new(),
             fds: Vec::new(),
             commands: VecDeque::new(),
@@ -484,7 +484,7 @@ impl Worker {
             || !self.owing.is_empty()
             || !self.copying.is_empty()
             || !self.words.is_empty()
-            || !self.carried.is_empty()
+            || !self.relayed.is_empty()
             || !self.unsettled.is_empty()
             || self.core.counters.has_unsettled();
         if !self.awaiting.is_empty() || !self.commands.is_empty() || !self.chores.is_empty() {
@@ -805,8 +805,8 @@ impl Worker {
         if self.core.table.arrives(id) {
             return;
         }
-        match self.core.home_of(peer) {
-            Some(home) if home == self.index => self.link_notify(peer, id, false, now),
+        match self.core.owner_of(peer) {
+            Some(owner) if owner == self.index => self.link_notify(peer, id, false, now),
             _ => self.core.notify(id, peer, now),
         }
     }
@@ -861,7 +861,7 @@ impl Worker {
             Command::QuiesceLanes { peer, number } => self.quiesce_lanes(peer, number),
             Command::LanesQuiet { peer, number } => self.link_lanes_quiet(peer, number),
             Command::Probe { peer } => self.probe_lanes(peer, now),
-            Command::Carry { peer, bytes } => self.carry(peer, bytes, now),
+            Command::Relay { peer, bytes } => self.relay(peer, bytes, now),
             Command::AddLink { peer, approaches, accepted } => {
                 self.add_link(peer, approaches, accepted.as_ref(), now)
             }
@@ -874,7 +874,7 @@ impl Worker {
                 self.link_lane_failed(peer, plan, errno, why, now)
             }
             Command::EndPeer { peer, outcome } => self.end_peer(peer, outcome, now),
-            Command::TurnOut { peer } => self.turn_out(peer, now),
+            Command::Evict { peer } => self.evict(peer, now),
             Command::Frame { peer, bytes } => {
                 self.handed(peer);
                 self.link_frame(peer, &bytes, now)
@@ -892,7 +892,7 @@ impl Worker {
             Command::Join { peer, hold } => self.link_join(peer, hold, now),
             Command::Disconnect { peer } => self.link_disconnect(peer, now),
             Command::Await(awaiting) => self.awaiting.push(awaiting),
-            Command::Shutdown => self.leave_all(now),
+            Command::Shutdown => self.close_all(now),
         }
     }
 
@@ -910,7 +910,7 @@ impl Worker {
             }
         }
         self.leave_broken();
-        self.leave_remains(|| false);
+        self.drop_remains(|| false);
         self.closed = true;
         self.chores.close();
         let now = self.core.clock.now();
@@ -918,7 +918,7 @@ impl Worker {
         self.leave_parked();
         self.close_inbox(now);
         self.settle(now);
-        self.see_all_off(now);
+        self.finish_all_leaving(now);
         outcome
     }
 
@@ -949,7 +949,7 @@ impl Worker {
     pub fn failed(&mut self, message: &str) {
         self.core.poison(message);
         self.core.table.end_all(Outcome::of(Status::Internal), self.core.clock.now());
-        self.core.said_bye(self.index);
+        self.core.count_closed(self.index);
         self.core.queue.interrupt(false);
     }
 }

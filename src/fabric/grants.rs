@@ -15,8 +15,8 @@ pub struct Grant {
     pub token: GrantToken,
     /// Who alone may use it.
     pub peer: PeerId,
-    /// The worker at which that one is at home.
-    pub home: usize,
+    /// The worker that owns that one.
+    pub worker: usize,
     pub memory: MemoryId,
     pub access: Access,
     /// Disjoint, by address; never empty.
@@ -27,7 +27,7 @@ impl Grant {
     /// Ranges of registered memory, in any order.
     pub fn new(
         token: GrantToken,
-        (peer, home): (PeerId, usize),
+        (peer, worker): (PeerId, usize),
         (memory, access): (MemoryId, Access),
         mut ranges: Vec<HostRange>,
     ) -> Grant {
@@ -39,7 +39,7 @@ impl Grant {
                 None => merged.push(range),
             }
         }
-        Grant { token, peer, home, memory, access, ranges: merged.into() }
+        Grant { token, peer, worker, memory, access, ranges: merged.into() }
     }
 
     pub fn first(&self) -> HostRange {

@@ -33,8 +33,8 @@ const KINDS: [Kind; 20] = [
     Kind::Raise,
     Kind::Atomic,
     Kind::Ready,
-    Kind::Leave,
-    Kind::Bye,
+    Kind::Closing,
+    Kind::Close,
 ];
 
 const LEN: usize = 4096;

@@ -173,7 +173,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("frame", "hello", frame(Kind::HandshakeRequest, &request(false).encode())),
         ("frame", "hello_proven", frame(Kind::HandshakeRequest, &proven)),
         ("frame", "welcome", frame(Kind::HandshakeReply, &reply)),
-        ("frame", "sealed", [&frame(Kind::Bye, &[])[..], &[5; 24]].concat()),
+        ("frame", "sealed", [&frame(Kind::Close, &[])[..], &[5; 24]].concat()),
         ("frame", "refuse", frame(Kind::Refuse, &frame::refuse(crate::status::Status::Denied, "no"))),
         ("frame", "ready", frame(Kind::Ready, &frame::ready("tcp"))),
         ("frame", "import", frame(Kind::Import, &numbers(&[1, 2, 3]))),

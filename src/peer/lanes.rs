@@ -1,12 +1,12 @@
-//! The lanes that serve a peer, as its workers and its home see them.
+//! The lanes that serve a peer, as its workers and its owner see them.
 
 use super::Plan;
 
 #[derive(Default)]
 pub struct Serving {
-    /// As its home knows.
+    /// As its owner knows.
     up: Vec<Plan>,
-    /// Of these, what workers found broken: the home is about to hear of it.
+    /// Of these, what workers found broken: the owner is about to hear of it.
     broken: Vec<Plan>,
 }
 
@@ -33,13 +33,13 @@ impl Serving {
     pub fn lose(&mut self, plan: Plan) -> bool {
         let others = self.left().any(|other| *other != plan);
         if others {
-            self.part_with(plan);
+            self.take_out(plan);
         }
         others
     }
 
     /// Takes a lane out, though it may be the last.
-    pub fn part_with(&mut self, plan: Plan) {
+    pub fn take_out(&mut self, plan: Plan) {
         if !self.broken.contains(&plan) {
             self.broken.push(plan);
         }
@@ -68,7 +68,7 @@ mod tests {
         assert!(lanes.lose(plan(0, 0)));
         assert!(!lanes.lose(plan(1, 1)) && !lanes.is_empty());
         assert_eq!((lanes.up().len(), lanes.working()), (2, vec![plan(1, 1)]));
-        lanes.part_with(plan(1, 1));
+        lanes.take_out(plan(1, 1));
         assert!(lanes.is_empty());
         lanes.set(&[]);
         lanes.set(&[plan(1, 1)]);

@@ -1,4 +1,4 @@
-//! The home worker's side of a peer: its channels, and what waits on them.
+//! The owner's side of a peer: its channels, and what waits on them.
 
 use super::approach::{Approach, Approaches};
 use super::channel::{Channel, Out};
@@ -48,7 +48,7 @@ pub struct Link {
     pub joining: Vec<Hold>,
     /// Atomics that the peer has not answered.
     pub atomics: BTreeMap<OpId, Hold>,
-    pub parting: Option<Parting>,
+    pub closing: Option<Closing>,
     /// Fences that the caller waits for, by number.
     pub fences: HashMap<u64, OpId>,
     pub next_fence: u64,
@@ -140,8 +140,8 @@ pub struct Outstanding {
     pub outcome: Outcome,
 }
 
-/// How a link ends while both sides are alive (see `endpoint::part`).
-pub struct Parting {
+/// How a link ends while both sides are alive (see `endpoint::close`).
+pub struct Closing {
     pub stage: Stage,
     /// When this stage began.
     pub since: u64,
@@ -151,7 +151,7 @@ pub struct Parting {
     /// The peer leaves: the word to say is the answer to its bye.
     pub answers: bool,
     /// It has said bye.
-    pub heard: bool,
+    pub peer_drained: bool,
     /// Both sides have drained, and said so.
     pub agreed: bool,
     /// What PEER_DOWN will say.
@@ -163,7 +163,7 @@ pub enum Stage {
     /// What is outstanding ends.
     Ending,
     Draining,
-    Saying,
+    Sending,
     Waiting,
     Over,
 }
@@ -218,7 +218,7 @@ impl Link {
             revoking: BTreeSet::new(),
             joining: Vec::new(),
             atomics: BTreeMap::new(),
-            parting: None,
+            closing: None,
             fences: HashMap::new(),
             resting: None,
             to_rest: Vec::new(),
@@ -377,7 +377,7 @@ impl Link {
     pub fn is_waiting(&self) -> bool {
         !self.up
             || self.asked_ns.is_some()
-            || self.parting.is_some()
+            || self.closing.is_some()
             || self.refused_ns.is_some()
             || !self.revoking.is_empty()
             || !self.fencing.is_empty()

@@ -1,7 +1,7 @@
 //! Peers: remote endpoints that come and go.
 //!
 //! A `Peer` is what all threads know of one; its `Link` belongs to one worker,
-//! the peer's home, and has the connection's life in it:
+//! the peer's owner, and has the connection's life in it:
 //!
 //! 1. **Greet.** Every lane says hello, with a nonce, until it is welcomed with
 //!    the same nonce over the same pair of rails: a pair is what has answered.
@@ -84,7 +84,7 @@ pub struct Peer {
     pub id: PeerId,
     pub address: Address,
     /// The worker that has its link.
-    pub home: usize,
+    pub owner: usize,
     /// Workers that may have lanes to it, one bit each.
     pub workers: u64,
     service: Mutex<Service>,
@@ -112,7 +112,7 @@ pub struct Peer {
     /// Grants that it has taken back; and how many we have made for it.
     pub revoked: Arc<Revoked>,
     pub grants: AtomicU64,
-    /// Frames of it that its home has not looked at yet.
+    /// Frames of it that its owner has not looked at yet.
     pub awaiting: AtomicU32,
     /// It went past a bound: it is dropped.
     pub breached: AtomicBool,
@@ -252,7 +252,7 @@ impl Peer {
     pub fn new(
         id: PeerId,
         address: Address,
-        home: usize,
+        owner: usize,
         workers: u64,
         reason: String,
         connect_deadline: u64,
@@ -264,7 +264,7 @@ impl Peer {
             begun: tokens.begun,
             theirs: Mutex::new(Theirs { begun: tokens.before, ..Theirs::default() }),
             address,
-            home,
+            owner,
             workers,
             service: Mutex::new(Service { fabric: String::new(), reason }),
             rails: AtomicU64::new(0),
@@ -398,10 +398,10 @@ impl Peer {
     }
 
     /// Takes a lane out, though it may be the last; false if the peer is not up.
-    pub fn part_with(&self, plan: Plan) -> bool {
+    pub fn take_out(&self, plan: Plan) -> bool {
         let up = self.state() == PeerState::Up;
         if up {
-            self.lanes.lock().part_with(plan);
+            self.lanes.lock().take_out(plan);
         }
         up
     }

@@ -59,7 +59,7 @@ impl Rail {
 impl Burst<'_> {
     /// The rails that the lane joins, and whether grants are checked there.
     #[inline]
-    pub fn way(&self) -> (RailIndex, RailIndex, bool) {
+    pub fn path(&self) -> (RailIndex, RailIndex, bool) {
         (self.rail, self.lane.remote_rail, self.limits.grants)
     }
 

@@ -336,7 +336,7 @@ impl Stripe {
             return Step::Finished;
         }
         if self.layer.index != self.at.layer {
-            self.layer = Layer::of(transfer, self.at.layer, burst.way());
+            self.layer = Layer::of(transfer, self.at.layer, burst.path());
         }
         if starved && self.layer.immediate.is_some() {
             return Step::Starved;
@@ -422,7 +422,7 @@ impl Stripe {
         let mut outcome = Step::Posted;
         while posts > 0 && room > 0 && self.turn > 0 && self.next < self.end {
             if self.layer.index != self.at.layer {
-                self.layer = Layer::of(transfer, self.at.layer, burst.way());
+                self.layer = Layer::of(transfer, self.at.layer, burst.path());
                 if self.layer.on_device {
                     break;
                 }
@@ -587,7 +587,7 @@ impl Stripe {
                 return;
             }
             if gathered.after.layer != layer.index {
-                layer = Layer::of(transfer, gathered.after.layer, burst.way());
+                layer = Layer::of(transfer, gathered.after.layer, burst.path());
                 if !layer.joins(&self.layer) {
                     return;
                 }
@@ -618,7 +618,7 @@ impl Stripe {
         let (mut at, mut slices, mut bytes) = (self.at, 0, 0);
         while self.next + slices < self.end && bytes < room {
             if at.layer != self.layer.index {
-                let layer = Layer::of(transfer, at.layer, burst.way());
+                let layer = Layer::of(transfer, at.layer, burst.path());
                 if !layer.packs(&self.layer) {
                     break;
                 }

@@ -343,7 +343,7 @@ impl Table {
     }
 
     /// The peer is told before the last byte is known to have arrived. By the worker
-    /// that is the peer's home, as what follows.
+    /// that is the peer's owner, as what follows.
     pub fn tell_early(&self, slot: &Slot) {
         slot.progress.fetch_or(TOLD, Ordering::Relaxed);
     }

@@ -211,7 +211,7 @@ impl HostNic {
         PASS - budget
     }
 
-    // Meeting and parting.
+    // Meeting and closing.
 
     /// Looks at what the sockets have to say.
     #[cold]

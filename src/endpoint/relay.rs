@@ -1,9 +1,9 @@
-//! Control frames of a peer whose home has no lane that serves it: another worker
-//! carries them.
+//! Control frames of a peer whose owner has no lane that serves it: another worker
+//! relays them.
 
 use super::core::Core;
 use super::inbox::Command;
-use super::later::Carried;
+use super::later::Relayed;
 use super::worker::Worker;
 use crate::fabric::Posted;
 use crate::ids::{LaneId, PeerId, RailIndex};
@@ -18,7 +18,7 @@ const REFUSED_AGAIN_NS: u64 = 100_000_000;
 
 /// How a link's frames go.
 #[derive(Clone, Copy)]
-pub(super) enum Way {
+pub(super) enum Path {
     /// By a lane of this worker.
     Lane(LaneId),
     Worker(usize),
@@ -30,14 +30,14 @@ fn is_ack(bytes: &[u8]) -> bool {
 
 impl Core {
     /// A worker that has a lane which serves a link.
-    fn carrier(&self, link: &Link) -> Option<usize> {
+    fn relaying_worker(&self, link: &Link) -> Option<usize> {
         link.lanes_up().first().map(|plan| self.rails[plan.rail.place()].worker)
     }
 
-    fn carry(&self, worker: usize, peer: PeerId, header: &Header, body: &[u8], payload: &[u8]) {
+    fn relay(&self, worker: usize, peer: PeerId, header: &Header, body: &[u8], payload: &[u8]) {
         let mut bytes = vec![0; HEADER + body.len() + payload.len()];
         header.write(&mut bytes, body, payload);
-        self.inboxes[worker].command(Command::Carry { peer, bytes });
+        self.inboxes[worker].command(Command::Relay { peer, bytes });
     }
 }
 
@@ -51,49 +51,50 @@ impl Worker {
         }
     }
 
-    pub(super) fn way_to(&self, link: &Link) -> Option<Way> {
-        let lane = self.control_lane(link.peer.id).map(Way::Lane);
-        let carrier = || self.core.carrier(link).filter(|worker| *worker != self.index).map(Way::Worker);
-        lane.or_else(carrier)
+    pub(super) fn path_to(&self, link: &Link) -> Option<Path> {
+        let lane = self.control_lane(link.peer.id).map(Path::Lane);
+        let relaying_worker =
+            || self.core.relaying_worker(link).filter(|worker| *worker != self.index).map(Path::Worker);
+        lane.or_else(relaying_worker)
     }
 
-    /// Posts a control frame, or has it carried.
+    /// Posts a control frame, or has it relayed.
     pub(super) fn send_by(
         &mut self,
-        way: Way,
+        path: Path,
         peer: PeerId,
         header: &Header,
         body: &[u8],
         payload: &[u8],
     ) -> Posted {
-        match way {
-            Way::Lane(lane) => match self.rails.lane_mut(lane) {
+        match path {
+            Path::Lane(lane) => match self.rails.lane_mut(lane) {
                 Some((rail, of)) => rail.send_frame(&mut of.lane, |frame| header.write(frame, body, payload)),
                 None => Posted::Failed(libc::ENOTCONN),
             },
-            Way::Worker(worker) => {
-                self.core.carry(worker, peer, header, body, payload);
+            Path::Worker(worker) => {
+                self.core.relay(worker, peer, header, body, payload);
                 Posted::Yes
             }
         }
     }
 
-    /// The peer's home asks us to post a frame.
-    pub fn carry(&mut self, peer: PeerId, bytes: Vec<u8>, now: u64) {
-        let waiting = self.carried.iter_mut().find(|other| {
+    /// The peer's owner asks us to post a frame.
+    pub fn relay(&mut self, peer: PeerId, bytes: Vec<u8>, now: u64) {
+        let waiting = self.relayed.iter_mut().find(|other| {
             // Both acknowledge all up to a number: the last one says it all.
             other.peer == peer && is_ack(&other.bytes) && is_ack(&bytes)
         });
         match waiting {
             Some(other) => other.bytes = bytes,
-            None => self.carried.push_back(Carried { peer, bytes, since: now }),
+            None => self.relayed.push_back(Relayed { peer, bytes, since: now }),
         }
-        self.post_carried(now);
+        self.post_relayed(now);
     }
 
     /// Posts what there is room for, each peer's frames in their order.
-    pub(super) fn post_carried(&mut self, now: u64) -> bool {
-        let mut queue = std::mem::take(&mut self.carried);
+    pub(super) fn post_relayed(&mut self, now: u64) -> bool {
+        let mut queue = std::mem::take(&mut self.relayed);
         let (mut held, mut posted) = (Vec::new(), false);
         queue.retain(|frame| {
             if held.contains(&frame.peer) {
@@ -116,8 +117,8 @@ impl Worker {
             held.push(frame.peer);
             true
         });
-        queue.append(&mut self.carried);
-        self.carried = queue;
+        queue.append(&mut self.relayed);
+        self.relayed = queue;
         posted
     }
 }
