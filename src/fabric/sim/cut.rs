@@ -8,17 +8,11 @@
 //! What is posted afterwards goes over a new connection.
 
 use super::endpoint::{Endpoint, NOWHERE};
-use super::flight::{is_mute, retry_at};
+use super::flight::retry_at;
+use super::progress::is_mute;
 use super::queue::Entry;
-use super::wire::{Kind, State, Wire};
+use super::wire::{Kind, Orphan, State};
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::Arc;
-
-/// Writes that were given back, and are still on their way.
-pub struct Orphan {
-    wire: Arc<Wire>,
-    ops: Vec<u32>,
-}
 
 impl Endpoint {
     /// Others have cut wires of ours.

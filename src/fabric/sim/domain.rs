@@ -3,8 +3,9 @@
 use super::endpoint::{self, Endpoint};
 use super::fid_ops::{self, table};
 use super::info::Info;
+use super::port::{Port, Region};
 use super::queue;
-use super::world::{Port, Region, World};
+use super::world::World;
 use crate::clock::Sequence;
 use crate::device::fake;
 use crate::range::{self, Range};

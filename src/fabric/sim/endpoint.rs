@@ -1,16 +1,15 @@
 //! Endpoints: what is posted, and what of it is refused at once. `flight` has
 //! what happens to it then, `serve` the target's side.
 
-use super::cut::Orphan;
 use super::domain::{AddressVector, Domain};
-use super::faults::{AGAIN, DEAD, KILLED};
 use super::fid_ops::{self, table};
 use super::flight::Flight;
 use super::mode::Mode;
+use super::port::{Port, Region, AGAIN, DEAD, KILLED};
 use super::queue::{Entry, Queue};
 use super::spec::Spec;
-use super::wire::{Kind, Op, Pool, State, Wire};
-use super::world::{Port, Region, World};
+use super::wire::{Kind, Op, Orphan, Pool, State, Wire};
+use super::world::World;
 use crate::clock::Sequence;
 use libfabric_sys::*;
 use std::collections::{HashMap, VecDeque};
@@ -464,7 +463,7 @@ impl Endpoint {
     /// # Safety
     /// The entry must be of this endpoint.
     #[inline]
-    pub unsafe fn given_back(&mut self, entry: &Entry) -> bool {
+    pub(super) unsafe fn give_back(&mut self, entry: &Entry) -> bool {
         if entry.sent {
             self.outstanding -= 1;
         }

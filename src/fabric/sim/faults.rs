@@ -14,17 +14,9 @@
 //! | `slow=SHARE` | of the line rate |
 //! | `kill` | the endpoint is gone, without a word |
 
-use super::world::Port;
+use super::port::{Port, AGAIN, DEAD, ERRORS, KILLED, RX_DOWN, TX_DOWN};
 use crate::status::{Error, Result};
 use std::sync::atomic::Ordering::Relaxed;
-
-/// Bits of a port's state.
-pub const TX_DOWN: u32 = 1;
-pub const RX_DOWN: u32 = 2;
-pub const DEAD: u32 = 4;
-pub const ERRORS: u32 = 8;
-pub const AGAIN: u32 = 16;
-pub const KILLED: u32 = 32;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Action {

@@ -23,7 +23,7 @@
 //! fabrics of one endpoint, best first, if all have a wall clock.
 //!
 //! An operation is posted (`endpoint`), takes its time on the lines of both
-//! NICs and lands (`flight`), by the poster's own progress or, as a message or
+//! NICs and lands (`progress`), by the poster's own progress or, as a message or
 //! where the mode is so, by the target's (`serve`), to which it goes over a
 //! `wire`. Nothing locks on that way.
 
@@ -36,6 +36,8 @@ mod fid_ops;
 mod flight;
 mod info;
 mod mode;
+mod port;
+mod progress;
 mod queue;
 mod ring;
 mod serve;

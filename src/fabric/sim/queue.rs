@@ -1,6 +1,5 @@
 //! Completion queues.
 
-use super::endpoint::Endpoint;
 use super::fid_ops::{self, table};
 use libfabric_sys::*;
 use std::collections::VecDeque;
@@ -20,11 +19,26 @@ pub struct Entry {
     pub sent: bool,
 }
 
+/// What a queue's completions come from.
+pub trait Owner {
+    /// Drives all that is under way.
+    fn progress(&mut self);
+
+    /// Whether nothing happens before another side acts; then the bell rings.
+    fn may_sleep(&mut self) -> bool;
+
+    /// A completion was read: its context is the caller's again. False if it was touched before.
+    ///
+    /// # Safety
+    /// The entry must be of this owner.
+    unsafe fn given_back(&mut self, entry: &Entry) -> bool;
+}
+
 #[repr(C)]
 pub struct Queue {
     fid: fid_cq,
     pub users: usize,
-    endpoint: *mut Endpoint,
+    owner: Option<*mut dyn Owner>,
     entries: VecDeque<Entry>,
     size: usize,
     overrun: bool,
@@ -60,7 +74,7 @@ pub unsafe fn open(
     let queue = Box::new(Queue {
         fid: fid_cq { fid: fid_ops::fid(FI_CLASS_CQ, context, &FID), ops: table(&OPS) },
         users: 0,
-        endpoint: ptr::null_mut(),
+        owner: None,
         entries: VecDeque::with_capacity(size),
         size,
         overrun: false,
@@ -76,13 +90,13 @@ pub unsafe fn open(
 }
 
 impl Queue {
-    pub fn serve(&mut self, endpoint: *mut Endpoint) {
-        self.endpoint = endpoint;
+    pub fn serve(&mut self, owner: *mut dyn Owner) {
+        self.owner = Some(owner);
         self.users += 1;
     }
 
     pub fn release(&mut self) {
-        self.endpoint = ptr::null_mut();
+        self.owner = None;
         self.users -= 1;
     }
 
@@ -126,8 +140,7 @@ pub unsafe extern "C" fn trywait(_fabric: *mut fid_fabric, fids: *mut *mut fid, 
         // SAFETY: queues that `open` made; their endpoints release them before they go.
         let ready = unsafe {
             let queue: *mut Queue = (*fids.add(i)).cast();
-            let endpoint = (*queue).endpoint;
-            (*queue).entries.is_empty() && !endpoint.is_null() && (*endpoint).may_sleep()
+            (*queue).entries.is_empty() && (*queue).owner.is_some_and(|owner| (*owner).may_sleep())
         };
         if !ready {
             return -FI_EAGAIN;
@@ -154,11 +167,8 @@ unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> is
     // releases the queue before it goes. The borrow ends before the endpoint pushes to the queue.
     unsafe {
         let queue: *mut Queue = cq.cast();
-        let endpoint = (*queue).endpoint;
-        if endpoint.is_null() {
-            return -(FI_EAGAIN as isize);
-        }
-        Endpoint::progress(endpoint);
+        let Some(owner) = (*queue).owner else { return -(FI_EAGAIN as isize) };
+        (*owner).progress();
         let queue = &mut *queue;
         if queue.overrun {
             return -(FI_EOVERRUN as isize);
@@ -173,7 +183,7 @@ unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> is
             queue.entries.pop_front();
             let Entry { context, flags, len, data, .. } = entry;
             out.write(fi_cq_data_entry { op_context: context, flags, len, buf: ptr::null_mut(), data });
-            if !(*endpoint).given_back(&entry) {
+            if !(*owner).given_back(&entry) {
                 // Found out now: the entry says so instead.
                 queue.entries.push_front(Entry { errno: FI_EINVAL, sent: false, ..entry });
                 break;
@@ -193,7 +203,7 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, _flags:
     // SAFETY: a queue that `open` made, and one entry of the caller's.
     unsafe {
         let queue: *mut Queue = cq.cast();
-        let endpoint = (*queue).endpoint;
+        let owner = (*queue).owner;
         let queue = &mut *queue;
         let Some(entry) = queue.entries.front().copied().filter(|entry| entry.errno != 0) else {
             return -(FI_EAGAIN as isize);
@@ -206,8 +216,8 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, _flags:
         out.err = entry.errno;
         out.prov_errno = entry.errno;
         out.err_data_size = 0;
-        if !endpoint.is_null() {
-            (*endpoint).given_back(&entry);
+        if let Some(owner) = owner {
+            (*owner).given_back(&entry);
         }
     }
     1

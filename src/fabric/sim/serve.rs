@@ -2,8 +2,9 @@
 //! writes and reads, which its own progress serves.
 
 use super::endpoint::{access_of, Endpoint, Receive};
-use super::faults::DEAD;
-use super::flight::{copy, is_down, move_bytes, retry_at};
+use super::flight::retry_at;
+use super::port::DEAD;
+use super::progress::{copy, is_down, move_bytes};
 use super::queue::Entry;
 use super::wire::{enter, leave, Answer, Kind, Op, Request, Wire};
 use libfabric_sys::*;

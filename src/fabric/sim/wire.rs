@@ -1,7 +1,7 @@
 //! What goes from one NIC to another: requests one way, answers back.
 
+use super::port::Port;
 use super::ring::Ring;
-use super::world::Port;
 use crossbeam_utils::{Backoff, CachePadded};
 use libfabric_sys::{fi_rma_iov, iovec};
 use std::cell::UnsafeCell;
@@ -142,6 +142,12 @@ pub struct Wire {
     /// One side touches memory of the other.
     pub sender_works: CachePadded<AtomicBool>,
     pub target_works: CachePadded<AtomicBool>,
+}
+
+/// Writes that were given back, and are still on their way.
+pub struct Orphan {
+    pub wire: Arc<Wire>,
+    pub ops: Vec<u32>,
 }
 
 /// Begins to touch memory of the other side, unless that has gone or the wire is

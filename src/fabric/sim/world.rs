@@ -1,18 +1,15 @@
-//! Worlds: NICs of one process that reach each other, their clock, their lines,
-//! and the memory that others may write to.
+//! Worlds: NICs of one process that reach each other, their clock, and their planned faults.
 
-use super::bell::Bell;
-use super::faults::{self, Fault, KILLED};
+use super::faults::{self, Fault};
 use super::mode::{Like, Mode};
+use super::port::Port;
 use super::spec::Spec;
-use super::wire::Wire;
 use crate::clock::{Clock, Random, Virtual};
 use crate::status::{Error, Result};
-use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
 /// Plans faults, for worlds that begin while it is set.
@@ -176,189 +173,5 @@ impl World {
         let number = address.rsplit('/').next()?.parse::<usize>().ok()?;
         let port = self.ports.lock().get(number)?.upgrade()?;
         (self.address_of(&port) == address).then_some(port)
-    }
-}
-
-/// A NIC as the others see it.
-pub struct Port {
-    pub number: u64,
-    pub rail: usize,
-    /// Closed by its owner.
-    closed: AtomicBool,
-    /// What faults made of it.
-    pub state: AtomicU32,
-    pub errors: AtomicU32,
-    /// Registrations that are closed until one is in use.
-    pub busy: AtomicU32,
-    pub again_until: AtomicU64,
-    /// Picoseconds a byte, as the bits of an f64; 0: no limit.
-    byte_ps: AtomicU64,
-    pub sending: Line,
-    pub receiving: Line,
-    regions: Mutex<HashMap<u64, Arc<Region>>>,
-    inbound: Mutex<Vec<Arc<Wire>>>,
-    inbound_changes: AtomicU64,
-    /// How many wires from this port were cut.
-    pub cuts: AtomicU64,
-    pub bell: Bell,
-}
-
-impl Port {
-    fn new(number: u64, rail: usize, gbps: f64) -> Port {
-        let byte_ps = if gbps > 0.0 { 8000.0 / gbps } else { 0.0 };
-        Port {
-            number,
-            rail,
-            closed: AtomicBool::new(false),
-            state: AtomicU32::new(0),
-            errors: AtomicU32::new(0),
-            busy: AtomicU32::new(0),
-            again_until: AtomicU64::new(0),
-            byte_ps: AtomicU64::new(byte_ps.to_bits()),
-            sending: Line::default(),
-            receiving: Line::default(),
-            regions: Mutex::default(),
-            inbound: Mutex::default(),
-            inbound_changes: AtomicU64::new(0),
-            cuts: AtomicU64::new(0),
-            bell: Bell::default(),
-        }
-    }
-
-    #[inline]
-    pub fn is_gone(&self) -> bool {
-        self.closed.load(SeqCst) || self.state.load(SeqCst) & KILLED != 0
-    }
-
-    #[inline]
-    pub fn has(&self, bits: u32) -> bool {
-        self.state.load(Relaxed) & bits != 0
-    }
-
-    #[inline]
-    pub fn cost(&self, len: usize) -> u64 {
-        (len as f64 * f64::from_bits(self.byte_ps.load(Relaxed))) as u64
-    }
-
-    pub fn slow_down(&self, share: f64) {
-        let byte_ps = f64::from_bits(self.byte_ps.load(Relaxed)) / share;
-        self.byte_ps.store(byte_ps.to_bits(), Relaxed);
-    }
-
-    // Memory.
-
-    /// False when the key is taken.
-    pub fn add_region(&self, region: Arc<Region>) -> bool {
-        let mut regions = self.regions.lock();
-        if regions.contains_key(&region.key) {
-            return false;
-        }
-        regions.insert(region.key, region);
-        true
-    }
-
-    pub fn region(&self, key: u64) -> Option<Arc<Region>> {
-        self.regions.lock().get(&key).cloned()
-    }
-
-    /// Whether the registration that is to be closed is in use, as a fault has it.
-    pub fn is_busy(&self) -> bool {
-        let count = |left: u32| left.checked_sub(1);
-        self.busy.fetch_update(SeqCst, SeqCst, count) == Ok(1)
-    }
-
-    /// When it returns, nobody writes to the region.
-    pub fn remove_region(&self, region: &Region) {
-        region.valid.store(false, SeqCst);
-        self.regions.lock().remove(&region.key);
-        self.await_writers();
-    }
-
-    fn await_writers(&self) {
-        self.inbound.lock().iter().for_each(|wire| wire.await_sender());
-    }
-
-    // Wires towards this port.
-
-    pub fn attach(&self, wire: &Arc<Wire>) {
-        let mut inbound = self.inbound.lock();
-        if !self.is_gone() {
-            inbound.push(wire.clone());
-        }
-        self.inbound_changes.fetch_add(1, Release);
-    }
-
-    /// Cuts what comes from another port.
-    pub fn cut_from(&self, other: &Port) {
-        let of_other = |wire: &&Arc<Wire>| wire.from.number == other.number && !wire.is_cut();
-        self.inbound.lock().iter().filter(of_other).for_each(|wire| wire.cut());
-    }
-
-    /// Copies the wires into `known` if they changed.
-    #[inline]
-    pub fn inbound(&self, known: &mut Vec<Arc<Wire>>, seen: &mut u64) {
-        let changes = self.inbound_changes.load(Acquire);
-        if changes != *seen {
-            *seen = changes;
-            known.clone_from(&self.inbound.lock());
-        }
-    }
-
-    /// Forgets wires through which nothing can come any longer.
-    pub fn detach_ended(&self) {
-        self.inbound.lock().retain(|wire| !wire.has_ended());
-        self.inbound_changes.fetch_add(1, Release);
-    }
-
-    /// When it returns, nobody touches memory for this port any longer.
-    pub fn close(&self) {
-        self.closed.store(true, SeqCst);
-        self.await_writers();
-        self.inbound.lock().drain(..).for_each(|wire| wire.from.bell.ring());
-    }
-}
-
-/// One direction of a link: bytes follow each other.
-#[derive(Default)]
-pub struct Line {
-    /// Until then it is busy.
-    until: CachePadded<AtomicU64>,
-}
-
-impl Line {
-    /// Takes the line for `cost`, not before `earliest`; when it began.
-    #[inline]
-    pub fn take(&self, earliest: u64, cost: u64) -> u64 {
-        if cost == 0 {
-            return earliest;
-        }
-        let mut until = self.until.load(Relaxed);
-        loop {
-            let begin = until.max(earliest);
-            match self.until.compare_exchange_weak(until, begin + cost, Relaxed, Relaxed) {
-                Ok(_) => return begin,
-                Err(now) => until = now,
-            }
-        }
-    }
-}
-
-/// Registered memory.
-pub struct Region {
-    pub base: u64,
-    pub len: u64,
-    pub key: u64,
-    pub access: u64,
-    pub virtual_addresses: bool,
-    pub valid: AtomicBool,
-}
-
-impl Region {
-    /// Where a remote range lies, if it lies inside and may be used so.
-    #[inline]
-    pub fn locate(&self, addr: u64, len: u64, access: u64) -> Option<u64> {
-        let offset = if self.virtual_addresses { addr.wrapping_sub(self.base) } else { addr };
-        let inside = offset <= self.len && len <= self.len - offset;
-        (inside && self.access & access != 0 && self.valid.load(SeqCst)).then(|| self.base + offset)
     }
 }

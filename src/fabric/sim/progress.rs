@@ -1,0 +1,411 @@
+//! What happens to an operation once the doorbell has rung: lines, delays,
+//! landing, completion. `cut` has how a connection ends before.
+
+use super::endpoint::{access_of, Endpoint};
+use super::flight::{retry_at, Next};
+use super::port::{Port, DEAD, ERRORS, KILLED, RX_DOWN, TX_DOWN};
+use super::queue::{Entry, Owner};
+use super::wire::{enter, leave, Answer, Kind, Op, Request, State, Wire};
+use crate::device::fake;
+use std::ptr;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::Arc;
+
+/// How far apart writes of one route may land that were posted together.
+const SPREAD_PS: u64 = 4_000_000;
+/// Copies, also between overlapping ranges.
+///
+/// # Safety
+/// `from` readable, `to` writable.
+pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: as the caller promised.
+    unsafe {
+        if len > 0 && !fake::move_bytes(from as u64, to as u64, len) {
+            ptr::copy(from, to, len);
+        }
+    }
+}
+
+/// Moves an operation's bytes between its local range and the remote one, which lies there.
+///
+/// # Safety
+/// Both ranges must be in use for nothing else.
+pub unsafe fn move_bytes(op: &Op, remote: u64) {
+    let local = op.local.iov_base;
+    // SAFETY: as the caller promised.
+    unsafe {
+        if op.kind == Kind::Read {
+            copy(remote as *const u8, local.cast(), op.len);
+        } else {
+            copy(local.cast(), remote as *mut u8, op.len);
+        }
+    }
+}
+
+impl Owner for Endpoint {
+    fn progress(&mut self) {
+        self.world.strike_faults();
+        if self.port.has(KILLED) {
+            return;
+        }
+        if self.port.cuts.load(SeqCst) != self.cuts_seen {
+            self.notice_cuts();
+        }
+        if !self.orphans.is_empty() {
+            self.bury();
+        }
+        if !self.flight.is_empty() {
+            self.fly();
+        }
+        if self.in_wires > 0 {
+            self.read_answers();
+        }
+        self.serve();
+    }
+
+    fn may_sleep(&mut self) -> bool {
+        let port = self.port.clone();
+        port.bell.arm();
+        port.inbound(&mut self.inbound, &mut self.inbound_seen);
+        // SAFETY: this endpoint's thread is the only one that pops.
+        let asked = self.inbound.iter().any(|wire| unsafe { wire.requests.peek() }.is_some());
+        let answered = self.outbound.iter().any(|out| {
+            let busy = out.in_wire > 0 || out.shaking;
+            // SAFETY: as above.
+            busy && out.wire.as_ref().is_some_and(|w| unsafe { w.answers.peek() }.is_some() || w.to.is_gone())
+        });
+        let cut = port.cuts.load(SeqCst) != self.cuts_seen;
+        let idle = !asked && !answered && !cut && self.flight.is_empty() && !self.world.has_faults();
+        if !idle {
+            port.bell.disarm();
+        }
+        idle
+    }
+
+    unsafe fn given_back(&mut self, entry: &Entry) -> bool {
+        // SAFETY: passed on.
+        unsafe { self.give_back(entry) }
+    }
+}
+
+impl Endpoint {
+    pub(super) fn now(&self) -> u64 {
+        if self.timeless {
+            0
+        } else {
+            self.world.now()
+        }
+    }
+
+    fn at(&mut self, due: u64, op: u32, next: Next) {
+        self.world.wake_at(due);
+        self.flight.add(due, op, next);
+    }
+
+    /// The doorbell has rung for an operation.
+    pub(super) fn launch(&mut self, index: u32) {
+        // SAFETY: an operation that is here is ours.
+        let op = unsafe { &mut *self.pool.op(index) };
+        let out = &mut self.outbound[op.outbound as usize];
+        let Some(wire) = &out.wire else {
+            return self.fail_later(index, self.mode.never_there);
+        };
+        if wire.to.is_gone() {
+            return self.fail_later(index, self.mode.gone);
+        }
+        if out.shaken {
+            return self.depart(index);
+        }
+        out.waiting.push_back(index);
+        if !out.shaking {
+            out.shaking = true;
+            self.in_wires += 1;
+            let wire = wire.clone();
+            let due = if self.delay == 0 { 0 } else { self.world.now() + self.delay };
+            self.tell(&wire, due, Request::Handshake);
+        }
+    }
+
+    fn fail_later(&mut self, index: u32, errno: i32) {
+        // SAFETY: an operation that is here is ours.
+        unsafe { (*self.pool.op(index)).errno = errno };
+        let due = if self.delay == 0 { 0 } else { self.world.now() + 2 * self.delay };
+        self.complete_at(index, due);
+    }
+
+    fn tell(&self, wire: &Wire, due: u64, request: Request) {
+        self.world.wake_at(due);
+        // SAFETY: this endpoint's thread is the only one that pushes. There is room for every
+        // operation and as many arrivals, for which `land` looks first.
+        let pushed = unsafe { wire.requests.push((due, request)) };
+        debug_assert!(pushed);
+        wire.to.bell.ring();
+    }
+
+    /// When bytes that begin now have left, and when they are there.
+    fn cross(&self, from: &Port, to: &Port, now: u64, len: usize) -> (u64, u64) {
+        let (slow, fast) = (from.cost(len), to.cost(len));
+        let left = from.sending.take(now, slow) + slow;
+        let there = to.receiving.take(left - slow + self.delay, fast) + fast;
+        (left, there.max(left + self.delay))
+    }
+
+    fn depart(&mut self, index: u32) {
+        // SAFETY: an operation that is here is ours.
+        let op = unsafe { &mut *self.pool.op(index) };
+        let Some(wire) = self.outbound[op.outbound as usize].wire.clone() else { return };
+        let now = self.now();
+        match op.kind {
+            Kind::Send => {
+                let (_, there) = self.cross(&wire.from, &wire.to, now, op.len);
+                if !self.mode.ordered_messages && !self.timeless {
+                    let due = there + self.random.next() % SPREAD_PS;
+                    return self.at(due, index, Next::Depart);
+                }
+                self.hand_over(index, &wire, there);
+            }
+            Kind::Write if self.mode.target_serves => {
+                let (_, there) = self.cross(&wire.from, &wire.to, now, op.len);
+                self.hand_over(index, &wire, there);
+            }
+            Kind::Read if self.mode.target_serves => self.hand_over(index, &wire, now + self.delay),
+            kind => {
+                let (_, there) = match kind {
+                    Kind::Read => self.cross(&wire.to, &wire.from, now + self.delay, op.len),
+                    _ => self.cross(&wire.from, &wire.to, now, op.len),
+                };
+                if self.timeless {
+                    return self.land(index, now);
+                }
+                let spread = if self.mode.ordered { 0 } else { self.random.next() % SPREAD_PS };
+                self.at(there + spread, index, Next::Land);
+            }
+        }
+    }
+
+    /// Gives an operation to the other side.
+    fn hand_over(&mut self, index: u32, wire: &Wire, due: u64) {
+        // SAFETY: an operation that is here is ours.
+        let op = unsafe { &mut *self.pool.op(index) };
+        op.state = State::InWire;
+        self.outbound[op.outbound as usize].in_wire += 1;
+        self.in_wires += 1;
+        self.tell(wire, due, Request::Op(index));
+    }
+
+    fn fly(&mut self) {
+        let now = self.world.now();
+        while let Some((due, index, next)) = self.flight.due(now) {
+            match next {
+                Next::Complete if self.awaits_answer(index) => self.at(retry_at(now), index, Next::Complete),
+                Next::Complete => self.finish(index),
+                Next::Land => self.land(index, now),
+                Next::Depart => {
+                    // SAFETY: an operation that is here is ours.
+                    let out = unsafe { (*self.pool.op(index)).outbound } as usize;
+                    if let Some(wire) = self.outbound[out].wire.clone() {
+                        self.hand_over(index, &wire, due);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether what says that an operation is there cannot pass now.
+    fn awaits_answer(&self, index: u32) -> bool {
+        // SAFETY: an operation that is here is ours, and of an orphan these are only read.
+        let op = unsafe { &*self.pool.op(index) };
+        let wire = self.outbound[op.outbound as usize].wire.as_ref();
+        !op.orphan && op.kind == Kind::Write && wire.is_some_and(|wire| is_mute(wire))
+    }
+
+    fn complete_at(&mut self, index: u32, due: u64) {
+        if due == 0 {
+            self.finish(index);
+        } else {
+            self.at(due, index, Next::Complete);
+        }
+    }
+
+    /// A write or read that this side does by itself is there.
+    fn land(&mut self, index: u32, now: u64) {
+        // SAFETY: an operation that is here is ours.
+        let op = unsafe { &mut *self.pool.op(index) };
+        let Some(wire) = self.outbound[op.outbound as usize].wire.clone() else { return };
+        // That a wire is cut is noticed when the word of it can pass.
+        let down = is_down(&wire, op.kind) || wire.is_cut();
+        let full = op.data.is_some() && !wire.requests.is_half_free();
+        let behind = self.mode.ordered && !op.stalled && self.outbound[op.outbound as usize].stalled > 0;
+        if down || full || behind {
+            let full = full && !down && !behind;
+            return self.stall(index, if full { now + SPREAD_PS } else { retry_at(self.world.now()) });
+        }
+        if std::mem::take(&mut op.stalled) {
+            self.outbound[op.outbound as usize].stalled -= 1;
+        }
+        op.errno = if enter(&wire, &wire.sender_works, &wire.to) {
+            let errno = self.reach(op, &wire);
+            leave(&wire.sender_works);
+            errno
+        } else if wire.is_cut() {
+            return self.stall(index, retry_at(self.world.now()));
+        } else {
+            self.mode.gone
+        };
+        if let (Some(data), 0) = (op.data, op.errno) {
+            self.tell(&wire, now, Request::Arrived { data, len: op.len });
+        }
+        let back = if op.kind == Kind::Read { 0 } else { self.delay };
+        let due = if self.timeless || back == 0 { 0 } else { now + back };
+        self.complete_at(index, due);
+    }
+
+    /// Waits to land, and with it, where NICs keep the order, what was posted after it.
+    fn stall(&mut self, index: u32, due: u64) {
+        // SAFETY: an operation that is here is ours.
+        let op = unsafe { &mut *self.pool.op(index) };
+        if !std::mem::replace(&mut op.stalled, true) {
+            self.outbound[op.outbound as usize].stalled += 1;
+        }
+        self.at(due, index, Next::Land);
+    }
+
+    fn reach(&mut self, op: &Op, wire: &Wire) -> i32 {
+        let out = &mut self.outbound[op.outbound as usize];
+        let Some(remote) = out.locate(&op.remote, access_of(op.kind)) else { return self.mode.refused };
+        if wire.copies {
+            // SAFETY: the target waits for us before its region goes, and ours is held by the caller.
+            unsafe { move_bytes(op, remote) };
+        }
+        0
+    }
+
+    // What comes back.
+
+    fn read_answers(&mut self) {
+        let mut now = 0;
+        for out in 0..self.outbound.len() {
+            let to = &self.outbound[out];
+            if to.in_wire == 0 && !to.shaking {
+                continue;
+            }
+            let Some(wire) = to.wire.clone() else { continue };
+            // SAFETY: this endpoint's thread is the only one that pops.
+            while let Some((due, answer)) = unsafe { wire.answers.peek() } {
+                if due > 0 && now == 0 {
+                    now = self.world.now();
+                }
+                if due > now {
+                    break;
+                }
+                if is_mute(&wire) {
+                    self.world.wake_at(retry_at(self.world.now()));
+                    break;
+                }
+                // SAFETY: as above.
+                unsafe { wire.answers.pop() };
+                self.answered(out, answer);
+            }
+            if wire.to.is_gone() {
+                self.abandon(out, &wire);
+            }
+        }
+    }
+
+    fn answered(&mut self, out: usize, answer: Answer) {
+        self.in_wires -= 1;
+        match answer {
+            Answer::Handshake => {
+                let to = &mut self.outbound[out];
+                (to.shaking, to.shaken) = (false, true);
+                while let Some(op) = self.outbound[out].waiting.pop_front() {
+                    self.depart(op);
+                }
+            }
+            Answer::Op { op: index, errno } => {
+                self.outbound[out].in_wire -= 1;
+                // SAFETY: answered: it is ours again.
+                let op = unsafe { &mut *self.pool.op(index) };
+                op.state = State::Here;
+                op.errno = errno;
+                self.finish(index);
+            }
+        }
+    }
+
+    /// The other side has gone: nobody will answer.
+    fn abandon(&mut self, out: usize, wire: &Arc<Wire>) {
+        // SAFETY: this endpoint's thread is the only one that pops.
+        let answers = unsafe { wire.answers.peek() }.is_some();
+        if answers || wire.target_works.load(SeqCst) {
+            return; // Not yet.
+        }
+        let to = &mut self.outbound[out];
+        if std::mem::take(&mut to.shaking) {
+            to.shaken = true;
+            self.in_wires -= 1;
+        }
+        let waiting = std::mem::take(&mut to.waiting);
+        self.in_wires -= std::mem::take(&mut to.in_wire);
+        let in_wire = (0..self.pool.len() as u32).filter(|index| {
+            // SAFETY: these two fields are always ours.
+            let op = unsafe { &*self.pool.op(*index) };
+            op.state == State::InWire && op.outbound as usize == out
+        });
+        let lost: Vec<u32> = in_wire.chain(waiting).collect();
+        for index in lost {
+            // SAFETY: the target touches it no more.
+            let op = unsafe { &mut *self.pool.op(index) };
+            op.state = State::Here;
+            op.errno = self.mode.gone;
+            self.finish(index);
+        }
+    }
+
+    /// Puts an operation into the queue.
+    pub(super) fn finish(&mut self, index: u32) {
+        // SAFETY: an operation that is done is ours.
+        let op = unsafe { &*self.pool.op(index) };
+        let entry =
+            Entry { context: op.context, flags: op.flags, len: 0, data: 0, errno: op.errno, sent: true };
+        self.release(index);
+        self.publish(entry);
+    }
+
+    pub(super) fn publish(&mut self, mut entry: Entry) {
+        if self.port.has(DEAD) {
+            return;
+        }
+        if self.port.has(ERRORS) && entry.errno == 0 {
+            self.spoil(&mut entry);
+        }
+        if entry.errno != 0 && !self.mode.errors_have_flags {
+            entry.flags = 0;
+        }
+        // SAFETY: bound, and open as long as the endpoint.
+        unsafe { (*self.cq).push(entry) };
+    }
+
+    /// A planned error. Who does not connect does not say of what.
+    #[cold]
+    fn spoil(&mut self, entry: &mut Entry) {
+        entry.errno = libfabric_sys::FI_EIO;
+        if !self.mode.connects {
+            entry.context = ptr::null_mut();
+        }
+        if self.port.errors.fetch_sub(1, Relaxed) == 1 {
+            self.port.state.fetch_and(!ERRORS, Relaxed);
+        }
+    }
+}
+
+/// Whether the target's answers cannot pass now. (That it has gone is known without one.)
+pub fn is_mute(wire: &Wire) -> bool {
+    (wire.to.has(TX_DOWN) || wire.from.has(RX_DOWN)) && !wire.to.is_gone()
+}
+
+/// Whether the bytes of an operation cannot pass now.
+pub fn is_down(wire: &Wire, kind: Kind) -> bool {
+    let there = wire.from.has(TX_DOWN) || wire.to.has(RX_DOWN);
+    there || kind == Kind::Read && (wire.from.has(RX_DOWN) || wire.to.has(TX_DOWN))
+}
