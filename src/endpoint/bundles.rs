@@ -263,7 +263,7 @@ impl LaneWork {
     pub(super) fn answer_fetches(&mut self, rail: &mut Rail, core: &Core, now: u64) {
         while self.stripes.packer.as_ref().is_some_and(Packer::has_slot) {
             let next = self.fetches.iter().position(|(number, _)| *number == self.next_fetch);
-            let Some(next) = next.filter(|_| !self.lane.cut) else { return };
+            let Some(next) = next.filter(|_| !self.lane.reset) else { return };
             let (number, list) = self.fetches.swap_remove(next);
             self.next_fetch = number.wrapping_add(1);
             let peer = self.peer.id;

@@ -3,7 +3,7 @@
 //! 1. **Notice.** An operation of a lane fails, or the lane stands still while others
 //!    to the same peer move (`watch_lanes`).
 //! 2. **Cut.** The lane is closed here, both ways
-//!    (`Rail::cut_lane`), and what it had under way comes back from the NIC.
+//!    (`Rail::reset_lane`), and what it had under way comes back from the NIC.
 //! 3. **Fence.** The peer hears so over another lane, cuts its own end, and answers.
 //!    Whoever learns that the other end is cut knows that nothing which it had posted
 //!    can land any more: not when the link comes back either.
@@ -23,7 +23,7 @@ use super::worker::{LaneWork, RailWork, Which, Worker, LOOK};
 use crate::fabric::error_text;
 use crate::ids::{Hold, LaneId, OpId, PeerId, RailIndex};
 use crate::peer::channel::Out;
-use crate::peer::link::Fencing;
+use crate::peer::link::PendingReset;
 use crate::peer::{Peer, PeerState, Plan};
 use crate::rail::LaneState;
 use crate::status::Status;
@@ -58,25 +58,25 @@ const BYTES_PER_S_LEAST: u64 = 10_000_000;
 pub const HOPS: u32 = 64;
 
 /// A lane that failed, until its stripes can go to others.
-pub struct Broken {
+pub struct Resetting {
     outcome: Outcome,
     /// The peer's end is cut, too, as it said.
-    pub(super) theirs_cut: bool,
+    pub(super) peer_reset: bool,
 }
 
 /// What is known of the peer's end of a lane that breaks.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Theirs {
+pub(super) enum PeerEnd {
     Open,
-    Cut,
+    Reset,
     /// It is cut, and the peer waits for ours.
     Asks,
 }
 
-impl Broken {
+impl Resetting {
     /// Nothing that was posted over the lane can land any more, on either side.
-    pub fn is_fenced(&self) -> bool {
-        self.theirs_cut
+    pub fn is_done(&self) -> bool {
+        self.peer_reset
     }
 }
 
@@ -113,7 +113,7 @@ impl Worker {
     pub(super) fn watch_lanes(&mut self, now: u64) {
         let mut failed = Vec::new();
         let mut suspects = Vec::new();
-        for work in self.rails.iter_mut().filter(|work| work.rail.limits().cuts) {
+        for work in self.rails.iter_mut().filter(|work| work.rail.limits().resets) {
             for lane in work.lanes.iter_mut().filter(|lane| lane.closing.is_none()) {
                 let of = &lane.lane;
                 if of.state != LaneState::Up {
@@ -165,11 +165,11 @@ impl Worker {
         let mut stuck = Vec::new();
         for work in self.rails.iter_mut() {
             for lane in work.lanes.iter_mut() {
-                let cuts = work.rail.limits().cuts && lane.closing.is_none();
-                let patience = if cuts { LATE_NS } else { LATEST_NS };
+                let resets = work.rail.limits().resets && lane.closing.is_none();
+                let patience = if resets { LATE_NS } else { LATEST_NS };
                 lane.stripes.let_go(&core.table, &mut self.left);
                 let mut overdue = lane.stripes.overdue(now, patience);
-                if cuts {
+                if resets {
                     if !closing || now.saturating_sub(lane.lane.progress_ns) > LATE_NS {
                         stuck.extend(overdue.find(|(_, stripe)| stripe.is_posted()).map(|_| lane.lane.id));
                     }
@@ -194,7 +194,7 @@ impl Worker {
         if of.peer.lose(plan) || last && of.peer.take_out(plan) {
             let rail = Some(plan.rail);
             let outcome = Outcome { provider_errno: libc::ETIMEDOUT, rail, ..Outcome::of(Status::PeerLost) };
-            self.break_lane(lane, outcome, Theirs::Open);
+            self.begin_reset(lane, outcome, PeerEnd::Open);
         }
     }
 
@@ -224,14 +224,14 @@ impl Worker {
     // Cut.
 
     /// A lane has failed: others go on, or a new one will.
-    pub(super) fn break_lane(&mut self, lane: LaneId, outcome: Outcome, theirs: Theirs) {
+    pub(super) fn begin_reset(&mut self, lane: LaneId, outcome: Outcome, theirs: PeerEnd) {
         let of = self.rails.lane_mut(lane).filter(|(_, of)| of.closing.is_none());
         let Some((rail, of)) = of else { return };
         of.closing = Some(self.core.clock.now());
-        of.broken = Some(Broken { outcome, theirs_cut: theirs != Theirs::Open });
+        of.resetting = Some(Resetting { outcome, peer_reset: theirs != PeerEnd::Open });
         of.settle();
         of.stripes.suspend();
-        rail.cut_lane(&mut of.lane);
+        rail.reset_lane(&mut of.lane);
         let (found, epoch, heard) = (of.peer.clone(), of.epoch, of.heard);
         let (peer, plan) = (found.id, of.plan());
         if let Some(lanes) = self.lanes_of.get_mut(peer.place()) {
@@ -239,22 +239,15 @@ impl Worker {
         }
         self.owing.retain(|other| *other != lane);
         // Only now: what the peer's end sends us until it is cut must find ours as it was.
-        let asks = theirs == Theirs::Open;
-        self.command_owner(&found, Command::LaneBroken { peer, plan, epoch, outcome, asks });
-        if let (Theirs::Asks, Some(epoch)) = (theirs, heard) {
-            self.command_owner(&found, Command::LaneCut { peer, plan, epoch });
+        let asks = theirs == PeerEnd::Open;
+        self.command_owner(&found, Command::LaneReset { peer, plan, epoch, outcome, asks });
+        if let (PeerEnd::Asks, Some(epoch)) = (theirs, heard) {
+            self.command_owner(&found, Command::LaneResetHere { peer, plan, epoch });
         }
     }
 
     /// At the peer's owner: one of its lanes is broken.
-    pub fn link_lane_broken(
-        &mut self,
-        peer: PeerId,
-        of: (Plan, u64),
-        outcome: Outcome,
-        asks: bool,
-        now: u64,
-    ) {
+    pub fn link_lane_reset(&mut self, peer: PeerId, of: (Plan, u64), outcome: Outcome, asks: bool, now: u64) {
         let core = self.core.clone();
         let (plan, epoch) = of;
         let Some(link) = self.link(peer) else { return };
@@ -284,10 +277,10 @@ impl Worker {
         if link.lanes_up().is_empty() {
             return self.begin_resuming(peer, of, outcome, now);
         }
-        link.fencing.push(Fencing { plan, epoch, handshaking: false });
+        link.pending_resets.push(PendingReset { plan, epoch, handshaking: false });
         let told_early: Vec<OpId> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
         if asks {
-            link.push(Out::new(Kind::Fence, of_lane(plan, epoch)));
+            link.push(Out::new(Kind::Reset, of_lane(plan, epoch)));
         }
         self.mark(peer);
         for id in told_early {
@@ -298,17 +291,17 @@ impl Worker {
     // Fence.
 
     /// The peer has cut its end of a lane. It `asks` that we cut ours, or answers that.
-    pub fn cut(&mut self, peer: PeerId, plan: Plan, epoch: u64, asks: bool) {
+    pub fn reset_as_asked(&mut self, peer: PeerId, plan: Plan, epoch: u64, asks: bool) {
         let Ok(found) = self.core.peers.get(peer) else { return };
         let Some(work) = self.rails.get_mut(plan.rail) else { return };
-        let cuts = work.rail.limits().cuts;
-        let broken = |broken: &mut Broken| broken.theirs_cut = true;
+        let resets = work.rail.limits().resets;
+        let mark = |resetting: &mut Resetting| resetting.peer_reset = true;
         let lane = work.lanes.iter_mut().filter(|of| of.peer.id == peer).find(|of| {
             let meant = if asks { of.heard == Some(epoch) } else { of.epoch == epoch };
-            let stands = of.broken.is_some() || of.closing.is_none();
+            let stands = of.resetting.is_some() || of.closing.is_none();
             meant && stands && of.plan() == plan
         });
-        let lane = lane.map(|of| (of.lane.id, of.broken.as_mut().map(broken).is_some()));
+        let lane = lane.map(|of| (of.lane.id, of.resetting.as_mut().map(mark).is_some()));
         let outcome = Outcome {
             provider_errno: libc::ECONNRESET,
             rail: Some(plan.rail),
@@ -316,13 +309,13 @@ impl Worker {
         };
         match lane {
             Some((_, true)) | None if asks => {
-                self.command_owner(&found, Command::LaneCut { peer, plan, epoch })
+                self.command_owner(&found, Command::LaneResetHere { peer, plan, epoch })
             }
             // What the peer had sent may still land.
-            Some(_) if asks && !cuts => self.command_owner(&found, Command::EndPeer { peer, outcome }),
+            Some(_) if asks && !resets => self.command_owner(&found, Command::EndPeer { peer, outcome }),
             Some((lane, false)) if asks => {
                 found.take_out(plan);
-                self.break_lane(lane, outcome, Theirs::Asks)
+                self.begin_reset(lane, outcome, PeerEnd::Asks)
             }
             _ => {}
         }
@@ -330,9 +323,9 @@ impl Worker {
     }
 
     /// At the peer's owner: our end is cut, as it asked.
-    pub fn link_lane_cut(&mut self, peer: PeerId, plan: Plan, epoch: u64) {
+    pub fn link_lane_reset_here(&mut self, peer: PeerId, plan: Plan, epoch: u64) {
         if let Some(link) = self.link(peer) {
-            link.push(Out::new(Kind::Fenced, of_lane(plan, epoch)));
+            link.push(Out::new(Kind::ResetDone, of_lane(plan, epoch)));
             self.mark(peer);
         }
     }
@@ -343,42 +336,42 @@ impl Worker {
         let plan = index(remote_rail).zip(index(rail)).map(|(rail, remote_rail)| Plan { rail, remote_rail });
         let of = plan.and_then(|plan| Some((plan, self.core.rails.get(plan.rail.place())?)));
         let Some((plan, of)) = of else { return self.core.count_malformed() };
-        self.core.inboxes[of.worker].command(Command::Cut { peer: peer.id, plan, epoch, asks });
+        self.core.inboxes[of.worker].command(Command::ResetLane { peer: peer.id, plan, epoch, asks });
     }
 
     // Again.
 
     /// Lanes whose operations have come back, and whose peers' ends are cut: what they had to do is
     /// given to others, as far as there is time.
-    pub(super) fn finish_breaking(&mut self, over: impl Fn() -> bool) {
-        while let Some(mut gone) = self.breaking.pop_front() {
+    pub(super) fn finish_resets(&mut self, over: impl Fn() -> bool) {
+        while let Some(mut gone) = self.resetting.pop_front() {
             let plan = gone.plan();
-            let errno = gone.broken.as_ref().map_or(0, |broken| broken.outcome.provider_errno);
+            let errno = gone.resetting.as_ref().map_or(0, |resetting| resetting.outcome.provider_errno);
             for n in 1.. {
                 let Some(stripe) = gone.stripes.take_suspended(&self.core.table) else { break };
-                self.give_away(stripe, plan, errno);
+                self.redistribute(stripe, plan, errno);
                 if n % LOOK == 0 && over() {
-                    return self.breaking.push_front(gone);
+                    return self.resetting.push_front(gone);
                 }
             }
             let RailWork { rail, lanes, .. } = &mut self.rails[plan.rail];
             gone.abandon(rail);
             rail.drop_lane(gone.lane, lanes);
             let peer = gone.peer;
-            self.command_owner(&peer, Command::LaneFenced { peer: peer.id, plan, epoch: gone.epoch });
+            self.command_owner(&peer, Command::LaneResetDone { peer: peer.id, plan, epoch: gone.epoch });
             self.note_health(plan.rail, errno);
         }
     }
 
     /// The rails are closed: nobody takes what these had to do.
-    pub(super) fn leave_broken(&mut self) {
-        for mut gone in self.breaking.drain(..) {
+    pub(super) fn drop_resets(&mut self) {
+        for mut gone in self.resetting.drain(..) {
             self.remains.stripes.push(gone.abandon(&mut self.rails[gone.lane.id.rail].rail));
         }
     }
 
     /// Gives what a stripe has not done to other lanes.
-    fn give_away(&mut self, mut stripe: Stripe, plan: Plan, errno: i32) {
+    fn redistribute(&mut self, mut stripe: Stripe, plan: Plan, errno: i32) {
         let core = self.core.clone();
         let (settled, runs) = stripe.surrender();
         let hold = Hold::of(core.table.id_of(stripe.slot())); // The stripe's, which ends here.
@@ -458,12 +451,12 @@ impl Worker {
     // Return.
 
     /// At the peer's owner: a broken lane is at rest.
-    pub fn link_lane_fenced(&mut self, peer: PeerId, plan: Plan, epoch: u64, now: u64) {
+    pub fn link_lane_reset_done(&mut self, peer: PeerId, plan: Plan, epoch: u64, now: u64) {
         let Some(link) = self.link(peer) else { return };
-        let Some(at) = link.fencing.iter().position(|of| (of.plan, of.epoch) == (plan, epoch)) else {
+        let Some(at) = link.pending_resets.iter().position(|of| (of.plan, of.epoch) == (plan, epoch)) else {
             return;
         };
-        if !link.fencing.swap_remove(at).handshaking {
+        if !link.pending_resets.swap_remove(at).handshaking {
             link.let_return(plan, now);
         }
         self.go_on_resuming(peer, now);

@@ -234,5 +234,5 @@ impl Worker {
 
 /// Whether nothing of a lane is under way.
 fn is_at_rest(of: &LaneWork) -> bool {
-    of.lane.inflight_ops == 0 && of.broken.is_none() && !of.stripes.has_bundles()
+    of.lane.inflight_ops == 0 && of.resetting.is_none() && !of.stripes.has_bundles()
 }

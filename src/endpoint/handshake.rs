@@ -1,7 +1,7 @@
 //! The life of lanes: handshake, warming, failing, closing.
 
 use super::authenticate::{denial, Verdict};
-use super::failover::{Broken, Theirs};
+use super::failover::{PeerEnd, Resetting};
 use super::inbox::Command;
 use super::resume;
 use super::worker::{LaneWork, RailWork, Worker};
@@ -148,7 +148,7 @@ impl Worker {
             closing: None,
             drain: Default::default(),
             held: 0,
-            broken: None,
+            resetting: None,
             looks: 0,
             probe_ns: 0,
         })?;
@@ -185,7 +185,7 @@ impl Worker {
                     lane.handshake.next_ns = None;
                     continue;
                 }
-                if handshaking && late && lane.peer.state() == PeerState::Up && work.rail.limits().cuts {
+                if handshaking && late && lane.peer.state() == PeerState::Up && work.rail.limits().resets {
                     unanswered.push(lane.lane.id);
                     continue;
                 }
@@ -248,7 +248,7 @@ impl Worker {
     pub(super) fn give_up_lane(&mut self, lane: LaneId) {
         let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
         of.closing = Some(self.core.clock.now());
-        rail.cut_lane(&mut of.lane);
+        rail.reset_lane(&mut of.lane);
         let (peer, plan) = (of.peer.clone(), of.plan());
         if let Some(lanes) = self.lanes_of.get_mut(peer.id.place()) {
             lanes.retain(|other| *other != lane);
@@ -329,7 +329,7 @@ impl Worker {
         }
         peer.authenticate_by(&accepted.root);
         if !self.meets(&peer, plan, request.epoch) {
-            return; // It handshaking again, and what it handshaking by was not cut with the lane from before.
+            return; // It retries, and the connection that it used was not reset with the lane from before.
         }
         self.rails[rail].rail.assign_connection(connection, peer.id);
         if let Some(lane) = self.find_lane(&peer, plan) {
@@ -461,7 +461,7 @@ impl Worker {
         }
         lane.handshake.next_ns = Some(0);
         lane.handshake.failures = 0;
-        self.fenced_by(peer.id, plan, reply.epoch);
+        self.note_peer_reset(peer.id, plan, reply.epoch);
         self.advance_handshakes(now);
     }
 
@@ -484,7 +484,7 @@ impl Worker {
     pub fn lane_failed(&mut self, lane: LaneId, errno: i32, provider_errno: i32, now: u64) {
         let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
         if of.closing.is_some() {
-            return self.broken_by(lane, errno);
+            return self.reset_fails(lane, errno);
         }
         let (state, peer, plan) = (of.lane.state, of.peer.clone(), of.plan());
         log::debug!(
@@ -503,10 +503,10 @@ impl Worker {
             }
             LaneState::Up
                 if serves
-                    && rail.limits().cuts
+                    && rail.limits().resets
                     && (peer.lose(plan) || resume::helps(errno) && peer.take_out(plan)) =>
             {
-                self.break_lane(lane, outcome, Theirs::Open)
+                self.begin_reset(lane, outcome, PeerEnd::Open)
             }
             LaneState::Up => {
                 of.settle();
@@ -528,7 +528,7 @@ impl Worker {
     pub fn drop_lanes(&mut self, peer: PeerId, keep: u64, ended: Option<(bool, Arc<AtomicUsize>)>) {
         for of in self.rails.lanes_mut() {
             if of.peer.id == peer {
-                of.broken = None;
+                of.resetting = None;
             }
         }
         self.drop_all_but(peer, keep, ended.as_ref().is_some_and(|(cut, _)| *cut));
@@ -550,8 +550,8 @@ impl Worker {
         for lane in gone {
             let Some((rail, of)) = self.rails.lane_mut(lane) else { continue };
             of.lane.state = LaneState::Down;
-            if cut && rail.limits().cuts {
-                rail.cut_lane(&mut of.lane);
+            if cut && rail.limits().resets {
+                rail.reset_lane(&mut of.lane);
             }
             of.closing = Some(now);
             of.stripes.stop(&self.core.table, &mut self.left);
@@ -562,30 +562,30 @@ impl Worker {
     /// Takes off the lanes that wait for nothing any more.
     pub fn reap_closing(&mut self) {
         let now = self.core.clock.now();
-        let broken = self.breaking.len();
+        let resetting = self.resetting.len();
         for RailWork { rail, lanes, .. } in self.rails.iter_mut() {
             for place in 0..lanes.places() {
                 let Some(lane) = lanes.at(place).filter(|lane| lane.closing.is_some()) else { continue };
                 let rests = lane.lane.inflight_ops == 0;
-                if rests && lane.broken.is_some() {
+                if rests && lane.resetting.is_some() {
                     lane.stripes.put_down(&self.core.table, &mut self.left);
                 }
-                let at_rest = rests && lane.broken.as_ref().is_none_or(Broken::is_fenced);
-                if !at_rest || lane.broken.is_none() && lane.is_saying(now) {
+                let at_rest = rests && lane.resetting.as_ref().is_none_or(Resetting::is_done);
+                if !at_rest || lane.resetting.is_none() && lane.is_saying(now) {
                     continue;
                 }
                 let id = lane.lane.id;
                 let Some(mut gone) = lanes.remove(id.slot) else { continue };
-                if gone.broken.is_some() {
-                    self.breaking.push_back(gone);
+                if gone.resetting.is_some() {
+                    self.resetting.push_back(gone);
                 } else {
                     self.remains.stripes.push(gone.abandon(rail));
                     rail.drop_lane(gone.lane, lanes);
                 }
             }
         }
-        if self.breaking.len() > broken {
-            self.finish_breaking(|| true);
+        if self.resetting.len() > resetting {
+            self.finish_resets(|| true);
         }
     }
 }

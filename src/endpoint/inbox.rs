@@ -76,7 +76,7 @@ pub enum Command {
         plan: Plan,
     },
     /// A lane that served failed, and is cut. The peer does not know (`asks`), or said so.
-    LaneBroken {
+    LaneReset {
         peer: PeerId,
         plan: Plan,
         epoch: u64,
@@ -84,21 +84,21 @@ pub enum Command {
         asks: bool,
     },
     /// Nothing of it moves any more, on either side: it may greet again.
-    LaneFenced {
+    LaneResetDone {
         peer: PeerId,
         plan: Plan,
         epoch: u64,
     },
     /// To a lane's worker: the peer has cut its end, and (`asks`) waits for ours. `epoch` is
     /// that of the lane of who asked.
-    Cut {
+    ResetLane {
         peer: PeerId,
         plan: Plan,
         epoch: u64,
         asks: bool,
     },
     /// Our end is cut, as the peer asked.
-    LaneCut {
+    LaneResetHere {
         peer: PeerId,
         plan: Plan,
         epoch: u64,

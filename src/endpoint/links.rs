@@ -165,8 +165,8 @@ impl Worker {
         }
         // Where both have drained, nothing is under way that could land. What was never up
         // has nothing of the kind, and its last word should arrive.
-        let cut = link.up && !link.closing.as_ref().is_some_and(|closing| closing.agreed);
-        let others = self.drop_peers_lanes(&link.peer, cut);
+        let reset = link.up && !link.closing.as_ref().is_some_and(|closing| closing.agreed);
+        let others = self.drop_peers_lanes(&link.peer, reset);
         let down = link.up.then(|| Completion::new(completion::KIND_PEER_DOWN, outcome, peer, now));
         if !link.up {
             core.queue.unreserve(1 + link.accepted as u64);
@@ -184,7 +184,7 @@ impl Worker {
     }
 
     /// Has all workers drop a peer's lanes: how many have not yet.
-    fn drop_peers_lanes(&mut self, peer: &Peer, cut: bool) -> Arc<AtomicUsize> {
+    fn drop_peers_lanes(&mut self, peer: &Peer, reset: bool) -> Arc<AtomicUsize> {
         let core = self.core.clone();
         let here = self.index;
         let workers: Vec<usize> = (0..core.inboxes.len())
@@ -192,7 +192,7 @@ impl Worker {
             .collect();
         let others = Arc::new(AtomicUsize::new(workers.len() + 1));
         for worker in workers {
-            let ended = Some((cut, others.clone()));
+            let ended = Some((reset, others.clone()));
             if core.inboxes[worker]
                 .try_command(Command::DropLanes { peer: peer.id, keep: 0, ended })
                 .is_some()
@@ -200,7 +200,7 @@ impl Worker {
                 others.fetch_sub(1, Ordering::AcqRel); // Its rails are closed.
             }
         }
-        self.drop_lanes(peer.id, 0, Some((cut, others.clone())));
+        self.drop_lanes(peer.id, 0, Some((reset, others.clone())));
         others
     }
 
@@ -265,8 +265,8 @@ impl Worker {
     pub(super) fn go_on_ending(&mut self, now: u64, over: impl Fn() -> bool) -> bool {
         self.go_on_sweeping(now, &over);
         self.go_on_counting(now, usize::MAX, &over);
-        if !self.breaking.is_empty() {
-            self.finish_breaking(&over);
+        if !self.resetting.is_empty() {
+            self.finish_resets(&over);
         }
         let (table, left) = (&self.core.table, &mut self.left);
         let lanes = self.rails.lanes_mut();
@@ -296,7 +296,7 @@ impl Worker {
 
     pub(super) fn has_remains(&self) -> bool {
         let Remains { stripes, links } = &self.remains;
-        !(stripes.is_empty() && links.is_empty() && self.sweeps.is_empty() && self.breaking.is_empty())
+        !(stripes.is_empty() && links.is_empty() && self.sweeps.is_empty() && self.resetting.is_empty())
     }
 
     pub(super) fn drop_remains(&mut self, over: impl Fn() -> bool) {

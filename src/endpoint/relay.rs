@@ -44,7 +44,7 @@ impl Core {
 impl Worker {
     /// For how long a lane may refuse frames.
     pub(super) fn refusal_ns(&self, rail: RailIndex) -> u64 {
-        if self.rails[rail].rail.limits().cuts {
+        if self.rails[rail].rail.limits().resets {
             REFUSED_AGAIN_NS
         } else {
             REFUSED_NS

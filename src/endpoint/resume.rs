@@ -15,13 +15,13 @@
 //! A peer that does not come back is lost: at once if it is known to be gone (`Nic::is_gone`);
 //! else when it has been silent for longer than is allowed.
 
-use super::failover::{of_lane, Theirs, HOPS};
+use super::failover::{of_lane, PeerEnd, HOPS};
 use super::inbox::Command;
 use super::later::Parked;
 use super::worker::Worker;
 use crate::fabric::is_closed;
 use crate::ids::{Hold, LaneId, OpId, PeerId};
-use crate::peer::link::{Fencing, Resumes, Resuming};
+use crate::peer::link::{PendingReset, Resumes, Resuming};
 use crate::peer::{channel::Out, Peer, PeerState, Plan};
 use crate::rail::LaneState;
 use crate::status::Status;
@@ -96,9 +96,9 @@ impl Worker {
 
     /// An operation of a lane that is given up failed. If it would fail on any lane, there is no
     /// use in new ones.
-    pub(super) fn broken_by(&self, lane: LaneId, errno: i32) {
+    pub(super) fn reset_fails(&self, lane: LaneId, errno: i32) {
         let Some(of) = self.rails.lane(lane) else { return };
-        if errno != 0 && !helps(errno) && of.broken.is_some() && of.peer.is_away() {
+        if errno != 0 && !helps(errno) && of.resetting.is_some() && of.peer.is_away() {
             let rail = Some(lane.rail);
             let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
             of.peer.note_failure(outcome);
@@ -111,13 +111,15 @@ impl Worker {
     /// A lane of the peer's greets: what we have of an older one is cut. False if it is to
     /// greet again later.
     pub(super) fn meets(&mut self, peer: &Peer, plan: Plan, epoch: u64) -> bool {
-        if !self.fenced_by(peer.id, plan, epoch) {
+        if !self.note_peer_reset(peer.id, plan, epoch) {
             return false;
         }
         let lane = self.find_lane(peer, plan);
         let Some((rail, of)) = lane.and_then(|lane| self.rails.lane_mut(lane)) else { return true };
         let (lane, state) = (of.lane.id, of.lane.state);
-        if of.heard.is_none_or(|heard| heard == epoch) || peer.state() != PeerState::Up || !rail.limits().cuts
+        if of.heard.is_none_or(|heard| heard == epoch)
+            || peer.state() != PeerState::Up
+            || !rail.limits().resets
         {
             of.heard = Some(epoch);
             return true;
@@ -130,24 +132,24 @@ impl Worker {
                 let (errno, rail) = (libc::ECONNRESET, Some(plan.rail));
                 let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
                 peer.take_out(plan);
-                self.break_lane(lane, outcome, Theirs::Cut);
+                self.begin_reset(lane, outcome, PeerEnd::Reset);
             }
             LaneState::Handshaking | LaneState::Probing => self.give_up_lane(lane),
             LaneState::Down => return false,
         }
         self.reap_closing();
-        self.fenced_by(peer.id, plan, epoch)
+        self.note_peer_reset(peer.id, plan, epoch)
     }
 
     /// The peer has a lane of this epoch: its ends of older ones are cut. False if that is not
     /// so, or ours are not.
-    pub(super) fn fenced_by(&mut self, peer: PeerId, plan: Plan, epoch: u64) -> bool {
+    pub(super) fn note_peer_reset(&mut self, peer: PeerId, plan: Plan, epoch: u64) -> bool {
         let mut both = true;
         let lanes = self.rails[plan.rail].lanes.iter_mut();
         for of in lanes.filter(|of| of.peer.id == peer && of.plan() == plan) {
-            if let Some(broken) = &mut of.broken {
-                broken.theirs_cut |= of.heard < Some(epoch);
-                both &= broken.theirs_cut;
+            if let Some(resetting) = &mut of.resetting {
+                resetting.peer_reset |= of.heard < Some(epoch);
+                both &= resetting.peer_reset;
             }
         }
         both
@@ -176,10 +178,10 @@ impl Worker {
             outcome,
         });
         let (plan, epoch) = of;
-        link.fencing.push(Fencing { plan, epoch, handshaking: false });
-        for at in 0..link.fencing.len() {
-            if !std::mem::replace(&mut link.fencing[at].handshaking, true) {
-                link.let_return(link.fencing[at].plan, now);
+        link.pending_resets.push(PendingReset { plan, epoch, handshaking: false });
+        for at in 0..link.pending_resets.len() {
+            if !std::mem::replace(&mut link.pending_resets[at].handshaking, true) {
+                link.let_return(link.pending_resets[at].plan, now);
             }
         }
         if lasted && is_closed(errno) {
@@ -207,7 +209,7 @@ impl Worker {
         if up == now {
             link.resumes.last_ns = Some(now);
         }
-        if !link.fencing.is_empty() {
+        if !link.pending_resets.is_empty() {
             if now.saturating_sub(up) > FENCE_NS {
                 self.resume_blindly(peer, now);
             }
@@ -282,8 +284,8 @@ impl Worker {
         let Some(link) = self.link(peer) else { return };
         let told: Vec<OpId> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
         let outcome = link.resuming.as_ref().map_or(Outcome::OK, |of| of.outcome);
-        for of in link.fencing.clone() {
-            link.push(Out::new(Kind::Fence, of_lane(of.plan, of.epoch)));
+        for of in link.pending_resets.clone() {
+            link.push(Out::new(Kind::Reset, of_lane(of.plan, of.epoch)));
         }
         for id in told {
             core.table.end(id, Outcome { status: Status::RailLost, ..outcome }, now);

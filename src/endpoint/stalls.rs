@@ -36,10 +36,13 @@ impl fmt::Display for Still<'_> {
             (lane.parked, "parked"),
             (lane.refused, "refused"),
             (lane.failed, "failed"),
-            (lane.cut, "cut"),
+            (lane.reset, "reset"),
             (work.closing.is_some(), "closing"),
             (work.held > 0, "held for a fence"),
-            (work.broken.as_ref().is_some_and(|broken| !broken.is_fenced()), "its peer's end is not cut"),
+            (
+                work.resetting.as_ref().is_some_and(|resetting| !resetting.is_done()),
+                "its peer's end is not reset",
+            ),
         ];
         words.iter().filter(|(is_so, _)| *is_so).try_for_each(|(_, word)| write!(f, ", {word}"))
     }
@@ -81,11 +84,11 @@ impl Worker {
             };
             let channels: Vec<String> = link.channels.iter().map(ToString::to_string).collect();
             log::debug!(
-                "{} acknowledges nothing; {path}; frames sent and waiting by channel: {}; lanes up {:?}, being cut {:?}",
+                "{} acknowledges nothing; {path}; frames sent and waiting by channel: {}; lanes up {:?}, being reset {:?}",
                 link.peer,
                 channels.join(", "),
                 link.lanes_up(),
-                link.fencing
+                link.pending_resets
             );
         }
     }

@@ -456,7 +456,7 @@ impl Worker {
                 link.imports.remove(&memory);
                 core.revoked(memory, link.peer.id)
             }
-            (Kind::Fence, .., Some(of)) => self.fence_of(&link.peer, of, true),
+            (Kind::Reset, .., Some(of)) => self.fence_of(&link.peer, of, true),
             (Kind::Withdraw, _, Some([low, high]), _) => {
                 let token = u128::from(low) | u128::from(high) << 64;
                 GrantToken::new(token)
@@ -465,7 +465,7 @@ impl Worker {
             (Kind::Rest, Some([number]), ..) => self.come_to_rest(link, number, Until::Swept),
             (Kind::Quiesce, Some([number]), ..) => self.quiesce(link, number),
             (Kind::Quiesced, Some([number]), ..) => self.quiesced(link, number, now),
-            (Kind::Fenced, .., Some(of)) => self.fence_of(&link.peer, of, false),
+            (Kind::ResetDone, .., Some(of)) => self.fence_of(&link.peer, of, false),
             _ => core.count_malformed(),
         }
         Delivery::TakenUrgently

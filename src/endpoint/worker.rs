@@ -5,7 +5,7 @@
 //! `talk` that of links.
 
 use super::core::Core;
-use super::failover::{Broken, Health, HOPS};
+use super::failover::{Health, Resetting, HOPS};
 use super::inbox::Command;
 use super::later::{Awaiting, Drain, FenceWaits, Owed, Parked, QuiescingLanes, Relayed};
 use super::links::Leaving;
@@ -90,7 +90,7 @@ pub struct Worker {
     /// Transfers of remote memories that are gone.
     pub(super) sweeps: VecDeque<Sweep>,
     /// Lanes that failed, and whose stripes go to others.
-    pub(super) breaking: VecDeque<LaneWork>,
+    pub(super) resetting: VecDeque<LaneWork>,
     pub fence_waits: Vec<FenceWaits>,
     pub quiescing_lanes: Vec<QuiescingLanes>,
     /// Transfers that wait for words.
@@ -171,7 +171,7 @@ pub struct LaneWork {
     /// Fences of the peer that wait for it to come to rest.
     pub held: u32,
     /// It failed, and others go on.
-    pub broken: Option<Broken>,
+    pub resetting: Option<Resetting>,
     /// How often it was seen to stand still, and when others were last asked.
     pub looks: u32,
     pub probe_ns: u64,
@@ -290,7 +290,7 @@ impl LaneWork {
     /// along what was posted to it.
     pub(super) fn is_saying(&self, now: u64) -> bool {
         let recent = self.closing.is_some_and(|since| now.saturating_sub(since) < LAST_FRAME_NS);
-        recent && !self.lane.cut && self.lane.inflight_frames > 0
+        recent && !self.lane.reset && self.lane.inflight_frames > 0
     }
 
     /// It has nothing to post, and may.
@@ -331,7 +331,7 @@ impl Worker {
             leaving: VecDeque::new(),
             remains: Default::default(),
             sweeps: VecDeque::new(),
-            breaking: VecDeque::new(),
+            resetting: VecDeque::new(),
             fence_waits: Vec::new(),
             quiescing_lanes: Vec::new(),
             awaiting: Vec::new(),
@@ -572,7 +572,7 @@ impl Worker {
             return None;
         }
         let first = lanes.first().copied().filter(|lane| self.control_lane(peer) == Some(*lane))?;
-        self.rails[first.rail].rail.limits().failures_cut.then_some(first)
+        self.rails[first.rail].rail.limits().failures_reset.then_some(first)
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -850,12 +850,12 @@ impl Worker {
             Command::DropLanes { peer, keep, ended } => self.drop_lanes(peer, keep, ended),
             Command::DrainLanes { peer } => self.drain_lanes(peer),
             Command::LaneDrained { peer, plan } => self.link_lane_drained(peer, plan, now),
-            Command::LaneBroken { peer, plan, epoch, outcome, asks } => {
-                self.link_lane_broken(peer, (plan, epoch), outcome, asks, now)
+            Command::LaneReset { peer, plan, epoch, outcome, asks } => {
+                self.link_lane_reset(peer, (plan, epoch), outcome, asks, now)
             }
-            Command::LaneFenced { peer, plan, epoch } => self.link_lane_fenced(peer, plan, epoch, now),
-            Command::Cut { peer, plan, epoch, asks } => self.cut(peer, plan, epoch, asks),
-            Command::LaneCut { peer, plan, epoch } => self.link_lane_cut(peer, plan, epoch),
+            Command::LaneResetDone { peer, plan, epoch } => self.link_lane_reset_done(peer, plan, epoch, now),
+            Command::ResetLane { peer, plan, epoch, asks } => self.reset_as_asked(peer, plan, epoch, asks),
+            Command::LaneResetHere { peer, plan, epoch } => self.link_lane_reset_here(peer, plan, epoch),
             Command::Again { hold, runs, hops } => self.again(hold, runs, hops),
             Command::Fence { peer, id } => self.link_fence(peer, id, now),
             Command::QuiesceLanes { peer, number } => self.quiesce_lanes(peer, number),
@@ -909,7 +909,7 @@ impl Worker {
                 self.remains.stripes.push(lane.abandon(&mut work.rail));
             }
         }
-        self.leave_broken();
+        self.drop_resets();
         self.drop_remains(|| false);
         self.closed = true;
         self.chores.close();

@@ -77,12 +77,12 @@ pub struct Limits {
     pub sends_follow_writes: bool,
     /// A write that fails takes what was posted to the same peer after it along:
     /// none of that arrives.
-    pub failures_cut: bool,
+    pub failures_reset: bool,
     /// A route that failed may work later: the fabric connects anew.
     pub reconnects: bool,
     /// Removing a route closes it both ways: nothing that was posted to it before, here
     /// or by the peer, moves bytes here afterwards.
-    pub cuts: bool,
+    pub resets: bool,
     /// Bytes of one message.
     pub message_max: usize,
     /// Remote addresses are virtual addresses, else offsets into the region.
@@ -236,7 +236,7 @@ pub trait Nic {
     fn remove(&mut self, route: Route);
     /// As `remove`, at once, where that closes the route (`Limits::cuts`). `connected`:
     /// operations are under way there, and none has failed.
-    fn cut(&mut self, route: Route, connected: bool) {
+    fn reset(&mut self, route: Route, connected: bool) {
         let _ = connected;
         self.remove(route);
     }

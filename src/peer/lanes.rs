@@ -7,7 +7,7 @@ pub struct Serving {
     /// As its owner knows.
     up: Vec<Plan>,
     /// Of these, what workers found broken: the owner is about to hear of it.
-    broken: Vec<Plan>,
+    failed: Vec<Plan>,
 }
 
 impl Serving {
@@ -17,11 +17,11 @@ impl Serving {
 
     pub fn set(&mut self, up: &[Plan]) {
         self.up = up.to_vec();
-        self.broken.retain(|plan| up.contains(plan));
+        self.failed.retain(|plan| up.contains(plan));
     }
 
     fn left(&self) -> impl Iterator<Item = &Plan> {
-        self.up.iter().filter(|plan| !self.broken.contains(plan))
+        self.up.iter().filter(|plan| !self.failed.contains(plan))
     }
 
     /// Those that workers have not found broken.
@@ -40,8 +40,8 @@ impl Serving {
 
     /// Takes a lane out, though it may be the last.
     pub fn take_out(&mut self, plan: Plan) {
-        if !self.broken.contains(&plan) {
-            self.broken.push(plan);
+        if !self.failed.contains(&plan) {
+            self.failed.push(plan);
         }
     }
 

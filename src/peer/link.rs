@@ -59,7 +59,7 @@ pub struct Link {
     /// Fences that the peer waits for.
     pub quiescing: Vec<Quiescing>,
     /// Lanes that failed, until nothing of them moves on either side.
-    pub fencing: Vec<Fencing>,
+    pub pending_resets: Vec<PendingReset>,
     /// No lane is left, or those that are new wait for a word (`endpoint::resume`).
     pub resuming: Option<Resuming>,
     pub resumes: Resumes,
@@ -84,15 +84,15 @@ pub struct Quiescing {
 
 /// A lane that failed, and the peer has not said that its end is cut.
 #[derive(Clone, Copy, Debug)]
-pub struct Fencing {
+pub struct PendingReset {
     pub plan: Plan,
     pub epoch: u64,
     /// A new one may greet already: its handshake reply will say it, too.
     pub handshaking: bool,
 }
 
-fn holds_off(fencing: &[Fencing], plan: Plan) -> bool {
-    fencing.iter().any(|of| of.plan == plan && !of.handshaking)
+fn holds_off(pending_resets: &[PendingReset], plan: Plan) -> bool {
+    pending_resets.iter().any(|of| of.plan == plan && !of.handshaking)
 }
 
 /// A peer whose last lane was cut.
@@ -224,7 +224,7 @@ impl Link {
             to_rest: Vec::new(),
             next_fence: 1,
             quiescing: Vec::new(),
-            fencing: Vec::new(),
+            pending_resets: Vec::new(),
             resuming: None,
             resumes: Resumes::default(),
             returning: Vec::new(),
@@ -380,7 +380,7 @@ impl Link {
             || self.closing.is_some()
             || self.refused_ns.is_some()
             || !self.revoking.is_empty()
-            || !self.fencing.is_empty()
+            || !self.pending_resets.is_empty()
             || self.resuming.is_some()
             || self.returning.iter().any(|known| known.due_ns.is_some())
             || self.is_held_back()
@@ -427,9 +427,9 @@ impl Link {
 
     /// The lanes that are to greet now.
     pub fn take_due(&mut self, now: u64) -> Vec<Plan> {
-        let fencing = &self.fencing;
+        let pending_resets = &self.pending_resets;
         let due = |known: &&mut Returning| {
-            known.due_ns.is_some_and(|due| due <= now) && !holds_off(fencing, known.plan)
+            known.due_ns.is_some_and(|due| due <= now) && !holds_off(pending_resets, known.plan)
         };
         let due = self.returning.iter_mut().filter(due);
         due.map(|known| {
@@ -441,7 +441,7 @@ impl Link {
 
     /// A lane that failed may not greet before its fence.
     pub fn holds_off(&self, plan: Plan) -> bool {
-        holds_off(&self.fencing, plan)
+        holds_off(&self.pending_resets, plan)
     }
 
     /// The lanes that serve the peer.

@@ -37,7 +37,7 @@ impl Rail {
     #[inline]
     pub fn burst<'a>(&'a mut self, lane: &'a mut Lane, now: u64) -> Option<Burst<'a>> {
         Some(Burst {
-            lane: Some(lane).filter(|lane| !lane.cut)?,
+            lane: Some(lane).filter(|lane| !lane.reset)?,
             limits: &self.limits,
             rail: self.index,
             now,

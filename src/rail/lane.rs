@@ -50,7 +50,7 @@ pub struct Lane {
     /// When something was delivered last.
     pub delivered_ns: u64,
     /// Its way to the peer is closed; it waits for its operations to come back.
-    pub cut: bool,
+    pub reset: bool,
     /// For writes with immediates, where they need some.
     pub credits: Credits,
     /// What the peer has of ours.
@@ -78,7 +78,7 @@ impl Lane {
             progress_ns: 0,
             parked: false,
             delivered_ns: 0,
-            cut: false,
+            reset: false,
             credits: Credits::default(),
             granted: Granted::default(),
         }

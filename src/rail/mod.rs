@@ -255,7 +255,7 @@ impl Rail {
         if !gone.parked {
             self.inflight_bytes -= gone.inflight_bytes;
         }
-        if !gone.cut {
+        if !gone.reset {
             self.release(gone.route, lanes);
         }
         self.budget.take_back(gone.granted);
@@ -264,29 +264,29 @@ impl Rail {
     /// Gives a route back, unless a lane uses the same. (Where removing cuts, the NIC counts
     /// how often a route was inserted.)
     fn release(&mut self, route: Route, lanes: &Lanes<impl HasLane>) {
-        let used = |lane: &Lane| lane.route == route && !lane.cut;
-        if self.limits.cuts || !lanes.iter().any(|of| used(of.lane())) {
+        let used = |lane: &Lane| lane.route == route && !lane.reset;
+        if self.limits.resets || !lanes.iter().any(|of| used(of.lane())) {
             self.nic.remove(route);
         }
     }
 
     /// Closes a lane's way to its peer, where the NIC can: nothing that either side
     /// posted to it moves bytes here from now on. Its operations come back.
-    pub fn cut_lane(&mut self, of: &mut Lane) {
-        if of.cut {
+    pub fn reset_lane(&mut self, of: &mut Lane) {
+        if of.reset {
             return;
         }
         // The peer may have closed it: then what was under way has failed. With nothing under
         // way, nobody knows.
         let connected = !of.failed && (of.inflight_ops > 0 || of.inflight_frames > 0);
-        (of.cut, of.state) = (true, LaneState::Down);
+        (of.reset, of.state) = (true, LaneState::Down);
         let route = of.route;
         // Also what was inserted to answer it before it was this peer.
         let answers = self.answered.iter().filter(|(answered, _)| *answered == route).count();
         let answers = answers + self.callers.iter().filter(|caller| caller.route == route).count();
         self.answered.retain(|(answered, _)| *answered != route);
         self.callers.retain(|caller| caller.route != route);
-        (0..=answers).for_each(|_| self.nic.cut(route, connected));
+        (0..=answers).for_each(|_| self.nic.reset(route, connected));
     }
 
     /// Rings a doorbell that waits for a post which did not come: by a write to
@@ -430,7 +430,7 @@ impl Rail {
         (seals, follows): (bool, bool),
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Posted {
-        if to.cut {
+        if to.reset {
             return Posted::Failed(libc::ENOTCONN);
         }
         let handshaking = matches!(to.state, LaneState::Handshaking | LaneState::Probing);

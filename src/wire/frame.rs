@@ -79,8 +79,8 @@ pub enum Kind {
     AtomicDone = 24,
     /// A lane failed, and the sender has cut its end: the receiver cuts its own, and
     /// says so.
-    Fence = 25,
-    Fenced = 26,
+    Reset = 25,
+    ResetDone = 26,
     /// A fence: everything that the receiver has posted to the sender is to come to
     /// rest; it has.
     Quiesce = 27,
@@ -127,8 +127,8 @@ impl Kind {
             Revoked,
             Count,
             AtomicDone,
-            Fence,
-            Fenced,
+            Reset,
+            ResetDone,
             Quiesce,
             Quiesced,
             Message,

@@ -84,8 +84,8 @@ fn check(source: Source, doing: &str, rc: i32) -> Result<()> {
 impl OfiNic {
     pub fn open(entry: &Entry, waits: bool) -> Result<OfiNic> {
         let mut nic = Self::open_fresh(entry, waits)?;
-        if nic.limits.cuts && matches!(entry.source(), Source::Libfabric(_)) {
-            nic.limits.cuts = super::cuts::proven(entry);
+        if nic.limits.resets && matches!(entry.source(), Source::Libfabric(_)) {
+            nic.limits.resets = super::resets::proven(entry);
         }
         Ok(nic)
     }
@@ -343,11 +343,11 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             rx_depth: depth(rx.size, RX_DEPTH),
             sends_follow_writes: ordered && order & FI_ORDER_SAW != 0,
             // tcp closes the connection, and verbs' queue pair stops; shm and simulated NICs go on.
-            failures_cut: ordered && !shm && !entry.provider.starts_with("sim"),
+            failures_reset: ordered && !shm && !entry.provider.starts_with("sim"),
             reconnects: true,
             // With the setting that `discover` makes, if `cuts` finds it in force. (tcp's 1.17 crashes
             // when a connection is closed over which it receives what a read asked for.)
-            cuts: connects(&entry.provider),
+            resets: connects(&entry.provider),
             vector: 1,
             message_max: ep.max_msg_size.min(largest),
             virtual_addresses: domain.mr_mode & FI_MR_VIRT_ADDR != 0,
@@ -423,10 +423,10 @@ impl Nic for OfiNic {
     }
 
     fn remove(&mut self, route: Route) {
-        self.cut(route, false);
+        self.reset(route, false);
     }
 
-    fn cut(&mut self, route: Route, connected: bool) {
+    fn reset(&mut self, route: Route, connected: bool) {
         if self.keeps_routes {
             return;
         }
@@ -454,7 +454,7 @@ impl Nic for OfiNic {
 
     /// Nothing was sent there but over a connection that was there: nothing is tried.
     fn forget(&mut self, route: Route) {
-        self.cut(route, true);
+        self.reset(route, true);
     }
 
     fn tend(&mut self) {

@@ -143,9 +143,9 @@ impl TcpNic {
             tx_depth: TX_DEPTH,
             rx_depth: RX_DEPTH,
             sends_follow_writes: true,
-            failures_cut: true,
+            failures_reset: true,
             reconnects: true,
-            cuts: true,
+            resets: true,
             vector: PIECES,
             message_max: MESSAGE,
             virtual_addresses: true,
@@ -511,7 +511,7 @@ impl Nic for TcpNic {
 
     /// Our own worker does what the peer asks for: with its connections closed, it does no more.
     /// One that nobody has proven to be of has done nothing yet, and may be the peer's next.
-    fn cut(&mut self, route: Route, _connected: bool) {
+    fn reset(&mut self, route: Route, _connected: bool) {
         let Some(place) = find(&mut self.places, route) else { return };
         let of = (place.target, place.peer);
         self.end_those(libc::ECANCELED, |_, one| (one.name, one.owner) == of && !one.is_unauthenticated());

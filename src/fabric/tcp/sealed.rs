@@ -37,7 +37,7 @@ enum Noise {
     Asked(Vec<HandshakeState>),
     Handshake(Box<HandshakeState>),
     Open(Box<TransportState>),
-    Broken,
+    Failed,
 }
 
 /// Room before the secret is proven: not much is spent on strangers.
@@ -142,7 +142,7 @@ impl Sealed {
         let sealed = match &mut self.noise {
             Noise::Handshake(state) => state.write_message(plain, to),
             Noise::Open(state) => state.write_message(plain, to),
-            Noise::Asked(_) | Noise::Broken => return Err(BAD),
+            Noise::Asked(_) | Noise::Failed => return Err(BAD),
         };
         let sealed = sealed.map_err(|_| BAD)?;
         self.record.bytes[..LEN].copy_from_slice(&(sealed as u16).to_le_bytes());
@@ -253,7 +253,7 @@ impl Sealed {
             }
             Noise::Handshake(state) => state.read_message(record, to).map_err(|_| BAD)?,
             Noise::Open(state) => state.read_message(record, to).map_err(|_| BAD)?,
-            Noise::Broken => return Err(BAD),
+            Noise::Failed => return Err(BAD),
         };
         (self.opened.start, self.opened.end) = (0, opened);
         self.raw.start += LEN + len;
@@ -269,7 +269,7 @@ impl Sealed {
 
     /// The handshake may be over.
     fn opens(&mut self) {
-        self.noise = match std::mem::replace(&mut self.noise, Noise::Broken) {
+        self.noise = match std::mem::replace(&mut self.noise, Noise::Failed) {
             Noise::Handshake(state) if state.is_handshake_finished() => match state.into_transport_mode() {
                 Ok(state) => {
                     self.plain.resize(RECORD, 0);
@@ -278,7 +278,7 @@ impl Sealed {
                     }
                     Noise::Open(Box::new(state))
                 }
-                Err(_) => Noise::Broken,
+                Err(_) => Noise::Failed,
             },
             noise => noise,
         }

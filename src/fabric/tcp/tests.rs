@@ -359,7 +359,7 @@ fn no_write_lands_after_a_deregistration_or_reset() {
         }
         rounds(&mut a, &mut b, 3);
         if cut {
-            b.cut(back, true);
+            b.reset(back, true);
         } else {
             b.deregister(to).unwrap();
         }
@@ -416,10 +416,10 @@ fn reset_connection_is_made_anew() {
         assert!(target == source);
         target.fill(0);
         if n % 2 == 0 {
-            a.cut(route, false);
-            b.cut(back, false);
+            a.reset(route, false);
+            b.reset(back, false);
         } else {
-            b.cut(back, false);
+            b.reset(back, false);
             a.remove(route);
         }
     }
@@ -597,7 +597,7 @@ fn ended_peer_changes_nothing(mut a: TcpNic, mut b: TcpNic, at_once: bool) {
         post(&mut a, route, &rma(false, &[whole], to.key), 8);
         assert_eq!(drive(&mut a, &mut b, 1), [(token(8), libc::EACCES)], "it does not come back");
     }
-    a.cut(route, true);
+    a.reset(route, true);
     let route = a.insert(b.address(), Some(PEER)).unwrap();
     post(&mut a, route, &rma(false, &[whole], to.key), 9);
     let (of_a, _) = rounds(&mut a, &mut b, 200);
@@ -612,10 +612,10 @@ fn reset_spares_a_connection_that_is_not_proven() {
     let back = b.insert(a.address(), Some(PEER)).unwrap();
     let first = link(&mut a, &mut b);
     // The peer has reset its end, and its next connection is there before ours is reset.
-    a.cut(first, true);
+    a.reset(first, true);
     let next = a.insert(b.address(), Some(PEER)).unwrap();
     rounds(&mut a, &mut b, 50);
-    b.cut(back, true);
+    b.reset(back, true);
     introduce(&mut a, &mut b, next);
     let segment = Segment { local: source.as_mut_ptr() as u64, remote: at(&target, 0), len: 1000 };
     post(&mut a, next, &rma(false, &[segment], to.key), 1);
@@ -770,7 +770,7 @@ fn claimed_name_diverts_nothing() {
         if proves {
             // A route to the name that the thief's address has, too: its end is not the other's.
             let route = b.insert(a.address(), Some(THIEF)).unwrap();
-            b.cut(route, true);
+            b.reset(route, true);
             assert!(thief.is_closed(&mut b).0);
             b.end_peer(THIEF, true);
             sound(&mut a, &mut b);
