@@ -12,7 +12,7 @@ use super::worker::Worker;
 use super::Endpoint;
 use crate::clock::Clock;
 use crate::fabric::{Rma, Segment};
-use crate::ids::OpId;
+use crate::ids::{GrantToken, OpId};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::rail::{Burst, LaneState};
 use crate::status::Status;
@@ -56,7 +56,7 @@ impl Parcel<'_> {
     fn is_plain(&self) -> bool {
         let Parcel { local, remote, terms, .. } = self;
         let on_hosts = local.place().is_none() && remote.device.is_none();
-        on_hosts && terms.grant.is_none() && terms.notify.is_none() && terms.marks.are_none()
+        on_hosts && terms.notify.is_none() && terms.marks.are_none()
     }
 }
 
@@ -97,7 +97,8 @@ impl Parcel<'_> {
         let Parcel { local, remote, single, terms } = self;
         let (table, now) = (&core.table, burst.now);
         let entered = Entered::new(local, remote).ok()?;
-        if core.phase.load(Ordering::SeqCst) != OPEN || remote.state() != RemoteState::Ready {
+        let state = remote.state_under(terms.grant);
+        if core.phase.load(Ordering::SeqCst) != OPEN || state != RemoteState::Ready {
             return None;
         }
         if !terms.queue.reserve(1) {
@@ -127,7 +128,9 @@ impl Parcel<'_> {
     fn post(&self, stripes: &mut Stripes, burst: &mut Burst) -> bool {
         let Single { len, local: (from, at), remote: (to, offset) } = self.single;
         let (from, to) = (from as usize, to as usize);
-        let (remote, key) = self.remote.locate(burst.lane.remote_rail, to, offset);
+        let (_, remote_rail, grants) = burst.way();
+        let (remote, base_key) = self.remote.locate(remote_rail, to, offset);
+        let key = self.terms.grant.filter(|_| grants).map_or(base_key, GrantToken::key);
         let local = self.local.ranges()[from].base + at;
         let rma = Rma {
             read: self.terms.direction == Direction::Read,

@@ -4,10 +4,10 @@
 //!    (`fabric::grants`), and nobody is told. The token reaches the peer by the caller's own message.
 //! 2. The peer names it in operations. Requests carry its key instead of the memory's where the NIC
 //!    checks grants; frames that tell of an operation carry the token (`under_a_grant`).
-//! 3. The owner takes it back (`Endpoint::revoke`). It leaves the table at once; each of the peer's workers
-//!    has its NICs forget it, and with that nothing moves under it any more, whatever the peer does. Over
-//!    fabrics that do not check, the peer is asked to come to rest, as for a fence (`ask_to_rest`). Its end
-//!    is as good an answer.
+//! 3. The owner takes it back (`Endpoint::revoke`). It leaves the table at once, and nobody enters it any
+//!    more. With that nothing moves under it, whatever the peer does; where something moves just then, once
+//!    each of the peer's workers has had its NICs forget it. Over fabrics that do not check, the peer is asked
+//!    to come to rest, as for a fence (`ask_to_rest`). Its end is as good an answer.
 //! 4. The peer is told (a withdraw): what it has under the grant ends with `WEFT_ERR_REVOKED`. Until it has
 //!    heard of that, frames of the grant are neither delivered nor acknowledged: an operation that was not told of
 //!    does not succeed.
@@ -26,7 +26,7 @@ use crate::peer::link::Link;
 use crate::peer::{Peer, Revoking};
 use crate::status::{Error, Result, Status};
 use crate::transfer::ending::Sweep;
-use crate::transfer::geometry::{Pages, Side};
+use crate::transfer::geometry::Pages;
 use crate::transfer::{Outcome, RevokeSpec};
 use crate::wire::frame::{numbers, Kind};
 use std::sync::atomic::Ordering;
@@ -121,28 +121,14 @@ fn pieces(memory: &Memory, pages: &Pages) -> Result<Vec<HostRange>> {
         )));
     }
     let mut all = crate::room::vec(pages.count() as usize, "the pages of the grant")?;
-    for layer in 0..u64::from(pages.layer_count.max(1)) {
-        for page in 0..pages.page_count {
-            all.push(piece(memory, &pages.remote, (page, layer), pages.page_len)?);
-        }
-    }
+    pages.each_remote(
+        |range| memory.range_len(range),
+        |range, offset| {
+            let base = memory.ranges()[range].base + offset;
+            all.push(HostRange { base, len: pages.page_len });
+        },
+    )?;
     Ok(all)
-}
-
-fn piece(memory: &Memory, side: &Side, (nth, layer): (u64, u64), len: u64) -> Result<HostRange> {
-    let page = side.pages.map_or(Some(nth), |pages| pages.get(nth as usize).map(u64::from)).unwrap_or(nth);
-    let range = u64::from(side.first_range) + layer * u64::from(side.range_step);
-    let within = |of: &HostRange| {
-        let offset =
-            page.checked_mul(side.page_stride)?.checked_add(layer.checked_mul(side.layer_stride)?)?;
-        let offset = offset.checked_add(side.offset)?;
-        (offset.checked_add(len)? <= of.len).then_some(HostRange { base: of.base + offset, len })
-    };
-    let found = memory.ranges().get(range as usize);
-    found.and_then(within).ok_or_else(|| {
-        let text = format!("page {page} of layer {layer} does not lie in range {range} of the memory");
-        Error::new(Status::Range, text)
-    })
 }
 
 impl Core {
@@ -175,15 +161,25 @@ impl Core {
         let rests = !RailIndex::each(&self.rails).all(checks);
         let those: Vec<usize> = (0..self.inboxes.len()).filter(|at| workers >> at & 1 != 0).collect();
         if of.begin(those.len(), rests) {
+            // Nobody waits for workers that do not use it.
+            if of.grant.close() && !rests {
+                self.is_revoked(of, self.clock.now());
+            }
             those.iter().for_each(|at| self.inboxes[*at].command(Command::RevokeGrant(of.clone())));
         }
+    }
+
+    /// Nothing reaches the memory under it any more.
+    fn is_revoked(&self, of: &Arc<Revoking>, now: u64) {
+        of.let_memory_go();
+        of.take_ops().into_iter().for_each(|id| _ = self.table.end(id, Outcome::OK, now));
+        self.forget_revoking(of);
     }
 
     /// One of those for whom a revoke waits is done.
     pub(super) fn revoked_by_one(&self, of: &Arc<Revoking>, now: u64) {
         if of.is_done_by_one() {
-            of.take_ops().into_iter().for_each(|id| _ = self.table.end(id, Outcome::OK, now));
-            self.forget_revoking(of);
+            self.is_revoked(of, now);
         }
     }
 
@@ -282,7 +278,8 @@ impl Worker {
             return Delivery::Taken;
         };
         let ours = |grant: &Arc<Grant>| grant.peer == link.peer.id;
-        if core.grants.named(token).is_some_and(|grant| ours(&grant)) {
+        let entered = core.grants.named(token).filter(ours).and_then(|grant| grant.enter());
+        if entered.is_some() {
             return match kind {
                 Kind::NotifyUnder => self.notification(link, body, now),
                 _ => self.raise(body, now),

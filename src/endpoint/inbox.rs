@@ -202,7 +202,7 @@ impl Command {
             Command::DropLanes { ended: Some((_, others)), .. } => {
                 others.fetch_sub(1, Ordering::AcqRel);
             }
-            Command::RevokeGrant(of) => _ = of.is_done_by_one(),
+            Command::RevokeGrant(of) => _ = of.is_done_by_one().then(|| of.let_memory_go()),
             _ => {}
         }
     }

@@ -2,13 +2,15 @@
 //!
 //! NICs whose own worker does what peers ask for (`Limits::grants`) share this table. A request names a
 //! grant by its key as it names a registration by its own. A NIC that does not know the key looks it up
-//! here, and keeps what it found; to revoke is to take the grant off the table first, and then to have each
-//! of these NICs forget it (`Nic::revoke`): none finds it again.
+//! here, and keeps what it found. Whoever touches memory under a grant holds a `Use` of it meanwhile. To revoke
+//! is to take the grant off the table and to close it: nobody uses it from then on but those who do already,
+//! whom each of these NICs stops (`Nic::revoke`). Where there are none, nobody is waited for.
 
 use super::{Access, HostRange};
 use crate::ids::{GrantToken, MemoryId, PeerId};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 pub struct Grant {
@@ -21,6 +23,20 @@ pub struct Grant {
     pub access: Access,
     /// Disjoint, by address; never empty.
     ranges: Box<[HostRange]>,
+    /// Uses; and that there are to be no more.
+    users: AtomicU32,
+}
+
+const CLOSED: u32 = 1 << 31;
+
+/// Memory is touched under a grant, or what was done under it is told.
+pub struct Use(Arc<Grant>);
+
+impl Drop for Use {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::Release);
+    }
 }
 
 impl Grant {
@@ -39,7 +55,20 @@ impl Grant {
                 None => merged.push(range),
             }
         }
-        Grant { token, peer, worker, memory, access, ranges: merged.into() }
+        Grant { token, peer, worker, memory, access, ranges: merged.into(), users: AtomicU32::new(0) }
+    }
+
+    /// `None`: it is closed.
+    #[inline]
+    pub fn enter(self: &Arc<Grant>) -> Option<Use> {
+        let before = self.users.fetch_add(1, Ordering::AcqRel);
+        let entered = Use(self.clone());
+        (before & CLOSED == 0).then_some(entered)
+    }
+
+    /// Whether nobody uses it, and so nobody ever will.
+    pub fn close(&self) -> bool {
+        self.users.fetch_or(CLOSED, Ordering::AcqRel) & !CLOSED == 0
     }
 
     pub fn first(&self) -> HostRange {
@@ -125,5 +154,19 @@ mod tests {
             grants.find(u64::MAX).is_some() && grants.named(other).is_none() && grants.take(other).is_none()
         );
         assert!(grants.take(token).is_some() && grants.find(u64::MAX).is_none());
+    }
+
+    #[test]
+    fn nobody_enters_a_grant_that_is_closed() {
+        let token = GrantToken::new(7).unwrap();
+        let of = (MemoryId::new(1), Access::ALL);
+        let grant = || Arc::new(Grant::new(token, (PeerId::numbered(9), 0), of, vec![range(1, 1)]));
+        let (used, idle) = (grant(), grant());
+        let within = used.enter();
+        assert!(within.is_some() && !used.close() && used.enter().is_none());
+        drop(within);
+        assert!(used.close() && used.enter().is_none());
+        drop(idle.enter());
+        assert!(idle.close() && idle.enter().is_none());
     }
 }

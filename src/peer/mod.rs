@@ -178,11 +178,7 @@ impl Revoking {
     }
 
     pub fn is_done_by_one(&self) -> bool {
-        let done = self.left.fetch_sub(1, Ordering::AcqRel) == 1;
-        if done {
-            self.let_memory_go();
-        }
-        done
+        self.left.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     /// Nothing reaches the memory under it.

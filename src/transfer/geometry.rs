@@ -265,6 +265,22 @@ impl Pages<'_> {
         self.page_count.saturating_mul(self.layers())
     }
 
+    /// Checks the remote side alone, against its ranges, and tells the range of each page and where in it.
+    pub fn each_remote(
+        &self,
+        range_len: impl Fn(u64) -> Option<u64>,
+        mut place: impl FnMut(usize, u64),
+    ) -> Result<()> {
+        // Copied first, as below.
+        let kept = self.remote.keep("pages")?;
+        kept.check("pages", (&self.remote, self), range_len)?;
+        for layer in 0..self.layers() {
+            let (range, start) = kept.layer(layer);
+            (0..self.page_count).for_each(|page| place(range, start + kept.page(page) * kept.page_stride));
+        }
+        Ok(())
+    }
+
     /// Checks everything against the two memories, and keeps a copy.
     #[inline(always)] // It is large, and goes into its slot without a stop.
     pub fn check(

@@ -293,9 +293,10 @@ impl Incoming {
             }
         }
         let bytes = pieces.iter().map(|p| (p.remote, p.len));
-        if let Err(errno) = with.registry.check((self.peer, request.key), bytes, Wish::Write) {
-            return Refused(errno);
-        }
+        let _entered = match with.registry.check((self.peer, request.key), bytes, Wish::Write) {
+            Ok(entered) => entered,
+            Err(errno) => return Refused(errno),
+        };
         let stream = request.stream;
         if request.area == 0 {
             // SAFETY: the block holds the list, then as many bytes as the request has.
@@ -340,9 +341,10 @@ impl Incoming {
             return shown.map_or_else(Refused, |()| Done);
         }
         let bytes = pieces.iter().map(|p| (p.remote, p.len));
-        if let Err(errno) = registry.check((self.peer, request.key), bytes, Wish::Read) {
-            return Refused(errno);
-        }
+        let _entered = match registry.check((self.peer, request.key), bytes, Wish::Read) {
+            Ok(entered) => entered,
+            Err(errno) => return Refused(errno),
+        };
         let place = Block::after(self.back, request.len);
         if !place.fits(self.back_free) {
             let free = self.channel.returned().load(Ordering::Acquire);
@@ -481,9 +483,10 @@ impl Drop for Incoming {
 
 fn write_inline(request: &Request, peer: Option<PeerId>, registry: &mut Registry) -> Outcome {
     let bytes = [(request.remote, request.len)];
-    if let Err(errno) = registry.check((peer, request.key), bytes, Wish::Write) {
-        return Refused(errno);
-    }
+    let _entered = match registry.check((peer, request.key), bytes, Wish::Write) {
+        Ok(entered) => entered,
+        Err(errno) => return Refused(errno),
+    };
     let bytes = request.inline_bytes();
     // SAFETY: registered memory, as `check` said; at most as long as the bytes.
     unsafe { copy::copy(request.remote as *mut u8, bytes.as_ptr(), request.len as usize, false) };

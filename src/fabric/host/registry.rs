@@ -1,7 +1,7 @@
 //! What peers may reach: the registrations of one NIC, and the grants that it knows, by key.
 
 use crate::device::Device;
-use crate::fabric::grants::{Grant, Grants};
+use crate::fabric::grants::{Grant, Grants, Use};
 use crate::fabric::{Access, HostRange, GONE};
 use crate::ids::PeerId;
 use std::collections::{hash_map, HashMap};
@@ -99,26 +99,27 @@ impl Registry {
         self.parts.iter_mut().for_each(Part::clear);
     }
 
-    /// Whether a peer that knows `key` may do this with these bytes; else the error number that
-    /// its request ends with.
+    /// Whether a peer that knows `key` may do this with these bytes, as long as the use of a grant is held;
+    /// else the error number that its request ends with.
     #[inline]
     pub fn check(
         &mut self,
         (peer, key): (Option<PeerId>, u64),
         bytes: impl IntoIterator<Item = (u64, u64)>,
         wish: Wish,
-    ) -> Result<(), i32> {
+    ) -> Result<Option<Use>, i32> {
         // Who is of no peer, or of one that has ended, has no place here at all.
         let Some(entry) = self.find(key) else { return Err(peer.map_or(libc::EACCES, |_| GONE)) };
         let mut bytes = bytes.into_iter();
         if let Some(grant) = &entry.granted {
             let covers = |(address, len)| entry.allows(address, len, wish) || grant.covers(address, len);
             let theirs = peer == Some(grant.peer) && entry.access.has(wish);
-            return if theirs && bytes.all(covers) { Ok(()) } else { Err(GONE) };
+            let entered = if theirs && bytes.all(covers) { grant.enter() } else { None };
+            return entered.map(Some).ok_or(GONE);
         }
         let allowed = entry.device.is_none() && bytes.all(|(address, len)| entry.allows(address, len, wish));
         if allowed {
-            Ok(())
+            Ok(None)
         } else {
             Err(libc::EACCES)
         }
@@ -220,18 +221,18 @@ mod tests {
             assert_eq!(allowed.is_ok(), expected, "{key} {address} {len} {wish:?}");
         }
         assert!(registry.add(9, HostRange { base: 9000, len: 100 }, both, Some((3, 77))));
-        assert_eq!(registry.check((None, 9), [(9000, 1)], Wish::Write), Err(libc::EACCES));
+        assert_eq!(registry.check((None, 9), [(9000, 1)], Wish::Write).err(), Some(libc::EACCES));
         let mut device = |key, address, len| registry.allows_device(key, address, len, Wish::Write);
         assert_eq!(device(9, 9000, 100), Some(3));
         assert_eq!(device(9, 9000, 101).or(device(7, 1000, 1)), None);
-        assert_eq!(registry.check((None, 7), [(1000, 1)], Wish::Write), Ok(()));
+        assert!(registry.check((None, 7), [(1000, 1)], Wish::Write).is_ok());
         assert!(registry.remove(7) && !registry.remove(7));
-        assert_eq!(registry.check((None, 7), [(1000, 1)], Wish::Write), Err(libc::EACCES));
-        assert_eq!(registry.check((PeerId::new(1), 7), [(1000, 1)], Wish::Write), Err(GONE));
+        assert_eq!(registry.check((None, 7), [(1000, 1)], Wish::Write).err(), Some(libc::EACCES));
+        assert_eq!(registry.check((PeerId::new(1), 7), [(1000, 1)], Wish::Write).err(), Some(GONE));
     }
 
     #[test]
-    fn a_grant_is_its_peers_alone_until_it_is_forgotten() {
+    fn a_grant_is_its_peers_alone_until_it_is_closed() {
         let (ours, theirs) = (PeerId::new(1), PeerId::numbered(2));
         let (grants, mut registry) = (Arc::new(Grants::default()), Registry::default());
         registry.use_grants(grants.clone());
@@ -239,14 +240,15 @@ mod tests {
         let writes = Access { remote_read: false, ..Access::ALL };
         let ranges = [(1000, 100), (3000, 100)].map(|(base, len)| HostRange { base, len });
         assert!(grants.add(Grant::new(token, (theirs, 0), (MemoryId::new(1), writes), ranges.to_vec())));
-        let mut check = |peer, address, wish| registry.check((peer, 77), [(1000, 50), (address, 50)], wish);
+        let mut check =
+            |peer, address, wish| registry.check((peer, 77), [(1000, 50), (address, 50)], wish).map(drop);
         assert_eq!(check(Some(theirs), 3050, Wish::Write), Ok(()));
         assert_eq!(check(Some(theirs), 3051, Wish::Write), Err(GONE));
         assert_eq!(check(Some(theirs), 3050, Wish::Read), Err(GONE));
         assert_eq!(check(ours, 3050, Wish::Write).or(check(None, 3050, Wish::Write)), Err(GONE));
-        assert!(grants.take(token).is_some());
-        assert_eq!(check(Some(theirs), 1000, Wish::Write), Ok(()), "not until it is forgotten");
+        assert!(grants.take(token).is_some_and(|grant| grant.close()));
+        assert_eq!(check(Some(theirs), 1000, Wish::Write), Err(GONE));
         assert!(registry.remove(77));
-        assert_eq!(registry.check((Some(theirs), 77), [(1000, 50)], Wish::Write), Err(GONE));
+        assert_eq!(registry.check((Some(theirs), 77), [(1000, 50)], Wish::Write).err(), Some(GONE));
     }
 }

@@ -10,6 +10,7 @@
 use super::sealed::Sealed;
 use super::socket;
 use super::stream::{chunks, Batch, Got, Inbox, Owner, Spare, INBOX};
+use crate::fabric::grants::Use;
 use crate::fabric::host::registry::{Registry, Wish};
 use crate::fabric::{Buffer, Connection as Number, Immediate, Reaped, Rma, Scratch, Segment, GONE};
 use crate::fork::Descriptor;
@@ -190,6 +191,8 @@ pub struct Connection {
     batch: Batch,
     inbox: Inbox,
     coming: Coming,
+    /// Of the grant that a payload which comes is under.
+    entered: Option<Use>,
     /// Bytes of the last frame's header: the next one's are likely as many.
     ahead: usize,
     readable: bool,
@@ -246,6 +249,7 @@ impl Connection {
             batch: Batch::default(),
             inbox: Inbox::default(),
             coming: Coming::Head,
+            entered: None,
             ahead: REQUEST,
             readable: state == State::Unauthenticated,
             writable: state == State::Unauthenticated,
@@ -402,6 +406,7 @@ impl Connection {
             return;
         }
         self.state = State::Dead(errno);
+        self.entered = None;
         if let Some(socket) = self.socket.take() {
             socket::shut(socket.as_fd());
         }
@@ -490,6 +495,7 @@ impl Connection {
             if is_of(request.key) && *errno == 0 {
                 *errno = ends;
                 self.inbox.discard(sink);
+                self.entered = None;
             }
         }
     }
@@ -691,15 +697,19 @@ impl Connection {
             let Some(first) = self.pending.pop_front() else { return };
             match first {
                 Pending::Read { number, key, len, pieces } => {
-                    let errno = self.check(key, &pieces, Wish::Read, registry);
-                    if errno == 0 {
-                        self.batch.copy(&Answer::Data { number, len }.bytes());
-                        for piece in pieces.iter().filter(|piece| piece.len > 0) {
-                            // SAFETY: registered memory, which stays so until `forget` takes it back.
-                            unsafe { self.batch.lend(Owner::Key(key), piece.address, piece.len as usize) };
+                    match self.check(key, &pieces, Wish::Read, registry) {
+                        Ok(entered) => {
+                            entered.into_iter().for_each(|entered| self.batch.enter(entered));
+                            self.batch.copy(&Answer::Data { number, len }.bytes());
+                            for piece in pieces.iter().filter(|piece| piece.len > 0) {
+                                let owner = Owner::Key(key);
+                                // SAFETY: registered memory, which stays so until `forget` takes it back.
+                                unsafe { self.batch.lend(owner, piece.address, piece.len as usize) };
+                            }
                         }
-                    } else {
-                        self.batch.copy(&Answer::Failed { number, errno: errno as u32 }.bytes());
+                        Err(errno) => {
+                            self.batch.copy(&Answer::Failed { number, errno: errno as u32 }.bytes())
+                        }
                     }
                     self.told = number + 1;
                 }
@@ -756,7 +766,7 @@ impl Connection {
             Coming::Head => self.head(with),
             _ if self.inbox.left() > 0 => Ok(Step::Waits),
             Coming::Payload(request, errno) => {
-                self.coming = Coming::Head;
+                (self.coming, self.entered) = (Coming::Head, None);
                 with.reaped.extend(request.immediate.filter(|_| errno == 0).map(Reaped::arrival));
                 self.settle(errno);
                 Ok(Step::Done)
@@ -811,21 +821,22 @@ impl Connection {
         }
     }
 
-    /// 0 if all pieces may be touched so, or an error number.
+    /// Whether all pieces may be touched so, or an error number.
     #[inline]
-    fn check(&self, key: u64, pieces: &[Piece], wish: Wish, registry: &mut Registry) -> i32 {
+    fn check(&self, key: u64, pieces: &[Piece], wish: Wish, registry: &mut Registry) -> Outcome<Option<Use>> {
         if self.reach != Reach::Memory {
-            return libc::EACCES;
+            return Err(libc::EACCES);
         }
         let bytes = pieces.iter().map(|piece| (piece.address, piece.len.into()));
-        registry.check((self.owner, key), bytes, wish).err().unwrap_or(0)
+        registry.check((self.owner, key), bytes, wish)
     }
 
     #[inline]
     fn begin_write(&mut self, request: Request, head: usize, with: &mut Moving) -> Outcome<Step> {
-        let errno = self.check(request.key, &self.pieces, Wish::Write, with.registry);
+        let entered = self.check(request.key, &self.pieces, Wish::Write, with.registry);
         self.inbox.consume(head);
         self.ahead = head;
+        let errno = entered.as_ref().err().copied().unwrap_or(0);
         if errno == 0 {
             let ranges = self.pieces.iter().map(|piece| (piece.address, piece.len as usize));
             // SAFETY: registered memory, which stays so until `forget` says otherwise.
@@ -833,6 +844,7 @@ impl Connection {
         } else {
             self.expect_nothing(request.len, with.sink);
         }
+        self.entered = entered.ok().flatten();
         self.coming = Coming::Payload(request, errno);
         Ok(Step::Done)
     }
@@ -844,7 +856,9 @@ impl Connection {
     }
 
     fn read(&mut self, request: Request, head: usize, with: &mut Moving) -> Outcome<Step> {
-        let errno = self.check(request.key, &self.pieces, Wish::Read, with.registry);
+        // What is under a grant is entered when it is sent.
+        let checked = self.check(request.key, &self.pieces, Wish::Read, with.registry);
+        let errno = checked.err().unwrap_or(0);
         self.inbox.consume(head);
         self.ahead = head;
         if errno == 0 {

@@ -2,6 +2,7 @@
 
 use super::sealed::Sealed;
 use super::socket;
+use crate::fabric::grants::Use;
 use std::os::fd::BorrowedFd;
 
 /// Vectors of one call: the system takes 1024.
@@ -60,6 +61,8 @@ pub struct Batch {
     bytes: u64,
     /// Copies of what was taken back.
     stash: Vec<Vec<u8>>,
+    /// Of the grants under which memory is lent.
+    entered: Vec<Use>,
 }
 
 /// Whose memory a vector is.
@@ -156,6 +159,11 @@ impl Batch {
         self.bytes += len as u64;
     }
 
+    /// Memory is lent under a grant.
+    pub fn enter(&mut self, entered: Use) {
+        self.entered.push(entered);
+    }
+
     /// Memory of these owners is not read any more: what is still to be sent is copied.
     pub fn take_back(&mut self, is_theirs: impl Fn(Owner) -> bool) {
         for (iov, owner) in self.iov[self.at..].iter_mut().zip(&mut self.owners[self.at..]) {
@@ -222,6 +230,7 @@ impl Batch {
         self.iov.clear();
         self.owners.clear();
         self.stash.clear();
+        self.entered.clear();
         (self.at, self.used, self.bytes) = (0, 0, 0);
     }
 }
