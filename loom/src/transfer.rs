@@ -55,7 +55,7 @@ pub mod operation {
             None
         }
 
-        pub(super) fn tells(&self) -> bool {
+        pub(super) fn completes(&self) -> bool {
             true
         }
     }

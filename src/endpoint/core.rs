@@ -385,7 +385,7 @@ impl Core {
         if let Some(memory) = self.memories.lock().get(&memory) {
             memory.forget(peer);
         }
-        self.tell_importers();
+        self.notify_importers();
     }
 
     /// It has ended: it uses none of these any more.
@@ -395,10 +395,10 @@ impl Core {
                 memory.forget(peer);
             }
         }
-        self.tell_importers();
+        self.notify_importers();
     }
 
-    fn tell_importers(&self) {
+    fn notify_importers(&self) {
         let _held = self.importers.0.lock();
         self.importers.1.notify_all();
     }

@@ -14,7 +14,7 @@ impl Worker {
     pub(super) fn credits_done(&mut self, lane: LaneId, half: Half, posts: u32) {
         let due = self.rails.lane_mut(lane).is_some_and(|(_, of)| of.lane.credits.done(half, posts));
         if due {
-            self.words.push(Owed { lane, half, what: What::Ask });
+            self.owed_credits.push(Owed { lane, half, what: What::Ask });
         }
     }
 
@@ -22,13 +22,13 @@ impl Worker {
     pub(super) fn credits_asked(&mut self, rail: RailIndex, peer: &Peer, header: &Header) {
         let of = self.lane_about(rail, peer, header).zip(Half::named(header.sequence));
         let Some((lane, half)) = of else { return self.core.count_malformed() };
-        let owed = |word: &Owed| (word.lane, word.half) == (lane, half) && word.what != What::Ask;
-        if self.words.iter().any(owed) {
+        let owed = |credit: &Owed| (credit.lane, credit.half) == (lane, half) && credit.what != What::Ask;
+        if self.owed_credits.iter().any(owed) {
             return self.core.count_malformed();
         }
         let RailWork { rail, lanes, .. } = &mut self.rails[rail];
         if let Some(size) = rail.grant(lanes, lane.slot, half) {
-            self.words.push(Owed { lane, half, what: What::Grant(size) });
+            self.owed_credits.push(Owed { lane, half, what: What::Grant(size) });
         }
     }
 
@@ -44,24 +44,24 @@ impl Worker {
     }
 
     /// Says what there is to say about credits.
-    pub(super) fn tell_of_credits(&mut self, now: u64) {
-        if self.words.is_empty() {
+    pub(super) fn send_credits(&mut self, now: u64) {
+        if self.owed_credits.is_empty() {
             return;
         }
-        let mut words = std::mem::take(&mut self.words);
-        words.retain(|word| match self.tell_word(word) {
+        let mut owed = std::mem::take(&mut self.owed_credits);
+        owed.retain(|credit| match self.send_credit(credit) {
             Posted::Yes => false,
             Posted::Again => true,
             Posted::Failed(errno) => {
-                self.lane_failed(word.lane, errno, 0, now);
+                self.lane_failed(credit.lane, errno, 0, now);
                 false
             }
         });
-        self.words = words;
+        self.owed_credits = owed;
     }
 
-    fn tell_word(&mut self, word: &Owed) -> Posted {
-        let &Owed { lane, half, what } = word;
+    fn send_credit(&mut self, credit: &Owed) -> Posted {
+        let &Owed { lane, half, what } = credit;
         // A lane that takes nothing new needs none.
         let serves = |of: &LaneWork| of.lane.state != LaneState::Down && of.closing.is_none();
         let of = self.rails.lane_mut(lane).filter(|(_, of)| serves(of));

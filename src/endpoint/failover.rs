@@ -232,7 +232,7 @@ impl Worker {
         of.settle();
         of.stripes.suspend();
         rail.reset_lane(&mut of.lane);
-        let (found, epoch, heard) = (of.peer.clone(), of.epoch, of.heard);
+        let (found, epoch, peer_epoch) = (of.peer.clone(), of.epoch, of.peer_epoch);
         let (peer, plan) = (found.id, of.plan());
         if let Some(lanes) = self.lanes_of.get_mut(peer.place()) {
             lanes.retain(|other| *other != lane);
@@ -241,7 +241,7 @@ impl Worker {
         // Only now: what the peer's end sends us until it is cut must find ours as it was.
         let asks = theirs == PeerEnd::Open;
         self.command_owner(&found, Command::LaneReset { peer, plan, epoch, outcome, asks });
-        if let (PeerEnd::Asks, Some(epoch)) = (theirs, heard) {
+        if let (PeerEnd::Asks, Some(epoch)) = (theirs, peer_epoch) {
             self.command_owner(&found, Command::LaneResetHere { peer, plan, epoch });
         }
     }
@@ -278,12 +278,12 @@ impl Worker {
             return self.begin_resuming(peer, of, outcome, now);
         }
         link.pending_resets.push(PendingReset { plan, epoch, handshaking: false });
-        let told_early: Vec<OpId> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
+        let retracted: Vec<OpId> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
         if asks {
             link.push(Out::new(Kind::Reset, of_lane(plan, epoch)));
         }
         self.mark(peer);
-        for id in told_early {
+        for id in retracted {
             core.table.end(id, Outcome { status: Status::RailLost, ..outcome }, now);
         }
     }
@@ -297,7 +297,7 @@ impl Worker {
         let resets = work.rail.limits().resets;
         let mark = |resetting: &mut Resetting| resetting.peer_reset = true;
         let lane = work.lanes.iter_mut().filter(|of| of.peer.id == peer).find(|of| {
-            let meant = if asks { of.heard == Some(epoch) } else { of.epoch == epoch };
+            let meant = if asks { of.peer_epoch == Some(epoch) } else { of.epoch == epoch };
             let stands = of.resetting.is_some() || of.closing.is_none();
             meant && stands && of.plan() == plan
         });
@@ -387,7 +387,7 @@ impl Worker {
             return self.left.push(core.table.stripe_leaves(stripe.slot(), settled));
         }
         core.table.settle(stripe.slot(), settled);
-        if Table::is_told(stripe.slot()) {
+        if Table::is_notified(stripe.slot()) {
             return self.park(hold, runs); // Its peer may have heard: that is asked first.
         }
         Table::join_all(stripe.slot());
@@ -490,7 +490,7 @@ impl Worker {
     }
 
     /// Publishes what rails became, when there is room.
-    pub(super) fn tell_health(&mut self, now: u64) {
+    pub(super) fn report_health(&mut self, now: u64) {
         for work in self.rails.iter_mut() {
             let health = &mut work.health;
             let down = health.since.is_some_and(|since| health.said || now.saturating_sub(since) > DOWN_NS);
@@ -504,8 +504,8 @@ impl Worker {
             };
             let rail = Some(work.rail.index);
             let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(status) };
-            let told = Completion::new(kind, outcome, None::<PeerId>, now);
-            self.core.queue.publish(told);
+            let completion = Completion::new(kind, outcome, None::<PeerId>, now);
+            self.core.queue.publish(completion);
         }
     }
 }

@@ -142,12 +142,12 @@ impl Worker {
                 && match &mut of.until {
                     Until::Ended(accepted) => core.table.have_ended(accepted, over),
                     Until::Swept => self.sweeps.is_empty(),
-                    Until::Taken(told, asked) => {
+                    Until::Taken(ends, asked) => {
                         asked.retain(|id| link.atomics.contains_key(id));
                         let taken = |(channel, last): (&Channel, &Option<u32>)| {
                             last.is_none_or(|last| channel.has_acknowledged(last))
                         };
-                        asked.is_empty() && link.channels.iter().zip(told).map(|(c, l)| (c, &*l)).all(taken)
+                        asked.is_empty() && link.channels.iter().zip(ends).map(|(c, l)| (c, &*l)).all(taken)
                     }
                 };
             match &of.until {
@@ -189,9 +189,9 @@ impl Worker {
         link.quiescing.retain(|of| of.number != number);
         // What operations that ended early have told the peer, or asked of it, may still be on its way.
         let wanted = |id: OpId| core.table.is_active(id);
-        let told = link.channels.each_mut().map(|channel| channel.end(wanted));
+        let ends = link.channels.each_mut().map(|channel| channel.end(wanted));
         let asked = link.atomics.keys().copied().filter(|id| !wanted(*id)).collect();
-        self.fence_waits.push(FenceWaits { peer, number, until: Until::Taken(told, asked) });
+        self.fence_waits.push(FenceWaits { peer, number, until: Until::Taken(ends, asked) });
     }
 
     /// Holds each of a peer's lanes until it is at rest.

@@ -134,7 +134,7 @@ impl Worker {
             lane,
             peer: peer.clone(),
             epoch,
-            heard: None,
+            peer_epoch: None,
             stripes: Default::default(),
             handshake,
             own,
@@ -434,7 +434,9 @@ impl Worker {
         let Some(reply) = HandshakeReply::decode(proven) else { return self.core.count_malformed() };
         let (plan, l) = (lane.plan(), &mut lane.lane);
         // A newer one of the peer's than has greeted will greet.
-        if l.state != LaneState::Handshaking || lane.heard.is_some_and(|heard| heard != reply.epoch) {
+        if l.state != LaneState::Handshaking
+            || lane.peer_epoch.is_some_and(|epoch_seen| epoch_seen != reply.epoch)
+        {
             return;
         }
         match peer.meet(reply.token, reply.begun) {
@@ -449,7 +451,7 @@ impl Worker {
                 Side { incarnation: from, nonce: reply.own, epoch: reply.epoch, rail: plan.remote_rail };
             Sealer::new(root, &ours, &theirs)
         });
-        lane.heard = Some(reply.epoch);
+        lane.peer_epoch = Some(reply.epoch);
         if let Some(landing) =
             reply.landing.filter(|slots| pack::is_slot(slots.len) && pack::is_possible(work.rail.limits()))
         {

@@ -21,12 +21,12 @@ impl Worker {
         for (peer, verdict) in silent {
             match verdict {
                 Verdict::Lost => self.end_peer(peer, Outcome::of(Status::PeerLost), now),
-                _ => self.ask_for_a_word(peer),
+                _ => self.send_probe(peer),
             }
         }
     }
 
-    fn ask_for_a_word(&mut self, peer: PeerId) {
+    fn send_probe(&mut self, peer: PeerId) {
         let Some(path) = self.link_here(peer).and_then(|link| self.path_to(link)) else {
             return;
         };
@@ -36,7 +36,7 @@ impl Worker {
     }
 
     /// A peer has heard nothing of us for long: the next tick says something.
-    pub(super) fn asked_for_a_word(&mut self, peer: PeerId) {
+    pub(super) fn answer_probe(&mut self, peer: PeerId) {
         if let Some(link) = self.link(peer) {
             link.sent_ns = 0;
         }

@@ -169,9 +169,9 @@ impl Endpoint {
             threads.working.push(start_watchdog(core.clone(), ended.clone())?);
         }
         for (thread, go) in threads.waiting.drain(..) {
-            let told = go.send(Go { core: core.clone(), indexes: indexes.clone() });
+            let sent = go.send(Go { core: core.clone(), indexes: indexes.clone() });
             threads.working.push(thread);
-            told.map_err(|_| Error::new(Status::Internal, "a worker ended before it began"))?;
+            sent.map_err(|_| Error::new(Status::Internal, "a worker ended before it began"))?;
         }
         Ok(Arc::new(Endpoint {
             core,

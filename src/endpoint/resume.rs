@@ -8,7 +8,7 @@
 //!    own: so the handshakes are the fence. (Both sides may begin; who has another lane by
 //!    then says it over that, as `failover` does.)
 //! 3. **Ask.** What has the peer delivered of our frames? A transfer that it was told of
-//!    early (`Worker::early_lane`) has arrived if that was heard, and is told again after
+//!    early (`Worker::speculative_lane`) has arrived if that was heard, and is told again after
 //!    its last byte if it was not. Until the answer nothing is sent over the channels.
 //! 4. **Go on.** Frames that were not delivered go again, and so do the parked transfers.
 //!
@@ -76,7 +76,7 @@ impl Worker {
                 self.left.push(core.table.leave(one.hold));
                 continue;
             };
-            let waits = Table::is_told(slot)
+            let waits = Table::is_notified(slot)
                 || peer.is_away()
                 || core.workers_for(&one.hold, &peer.lanes.lock().working()) == 0;
             if waits {
@@ -117,14 +117,14 @@ impl Worker {
         let lane = self.find_lane(peer, plan);
         let Some((rail, of)) = lane.and_then(|lane| self.rails.lane_mut(lane)) else { return true };
         let (lane, state) = (of.lane.id, of.lane.state);
-        if of.heard.is_none_or(|heard| heard == epoch)
+        if of.peer_epoch.is_none_or(|epoch_seen| epoch_seen == epoch)
             || peer.state() != PeerState::Up
             || !rail.limits().resets
         {
-            of.heard = Some(epoch);
+            of.peer_epoch = Some(epoch);
             return true;
         }
-        if Some(epoch) < of.heard {
+        if Some(epoch) < of.peer_epoch {
             return false; // Of long ago.
         }
         match state {
@@ -148,7 +148,7 @@ impl Worker {
         let lanes = self.rails[plan.rail].lanes.iter_mut();
         for of in lanes.filter(|of| of.peer.id == peer && of.plan() == plan) {
             if let Some(resetting) = &mut of.resetting {
-                resetting.peer_reset |= of.heard < Some(epoch);
+                resetting.peer_reset |= of.peer_epoch < Some(epoch);
                 both &= resetting.peer_reset;
             }
         }
@@ -158,7 +158,7 @@ impl Worker {
     /// At the peer's owner: its last lane is cut.
     pub(super) fn begin_resuming(&mut self, peer: PeerId, of: (Plan, u64), outcome: Outcome, now: u64) {
         // Of the fabrics that connect anew, ofi_rxm says nothing of being refused.
-        let tells = !self.core.rails[of.0.rail.place()].fabric.ends_with(";ofi_rxm");
+        let reports_ends = !self.core.rails[of.0.rail.place()].fabric.ends_with(";ofi_rxm");
         let Some(link) = self.link(peer) else { return };
         link.peer.note_failure(outcome);
         let errno = outcome.provider_errno;
@@ -172,7 +172,7 @@ impl Worker {
         let before = link.resuming.take().filter(|of| of.up_ns.is_none());
         link.resuming = Some(Resuming {
             since_ns: before.as_ref().map_or(now, |of| of.since_ns),
-            closed: is_closed(errno) && !tells || before.is_some_and(|of| of.closed),
+            closed: is_closed(errno) && !reports_ends || before.is_some_and(|of| of.closed),
             up_ns: None,
             asked_ns: None,
             outcome,
@@ -255,24 +255,24 @@ impl Worker {
         let Some(link) = self.link(peer) else { return };
         let unheard: Vec<OpId> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
         for id in unheard {
-            self.untell(peer, id, now);
+            self.retract(peer, id, now);
         }
         self.has_resumed(peer, now);
     }
 
     /// The peer has not heard of a transfer that it was told of early.
-    fn untell(&mut self, peer: PeerId, id: OpId, now: u64) {
+    fn retract(&mut self, peer: PeerId, id: OpId, now: u64) {
         let core = self.core.clone();
-        let one_word = core.table.read(id).map(|slot| {
+        let one_frame = core.table.read(id).map(|slot| {
             // SAFETY: held as a reader until it is released.
-            let one_word = unsafe { core.table.body(slot) }.transfer().is_some_and(Move::is_one_word);
+            let one_frame = unsafe { core.table.body(slot) }.transfer().is_some_and(Move::is_one_frame);
             core.table.release(slot);
-            one_word
+            one_frame
         });
-        match one_word {
+        match one_frame {
             // It has heard a part, perhaps.
             Some(false) => _ = core.table.end(id, Outcome::of(Status::RailLost), now),
-            Some(true) if core.table.untell(id) == Some(true) => self.link_notify(peer, id, false, now),
+            Some(true) if core.table.retract(id) == Some(true) => self.link_notify(peer, id, false, now),
             _ => {}
         }
     }
@@ -282,12 +282,12 @@ impl Worker {
     fn resume_blindly(&mut self, peer: PeerId, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
-        let told: Vec<OpId> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
+        let retracted: Vec<OpId> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
         let outcome = link.resuming.as_ref().map_or(Outcome::OK, |of| of.outcome);
         for of in link.pending_resets.clone() {
             link.push(Out::new(Kind::Reset, of_lane(of.plan, of.epoch)));
         }
-        for id in told {
+        for id in retracted {
             core.table.end(id, Outcome { status: Status::RailLost, ..outcome }, now);
         }
         self.has_resumed(peer, now);

@@ -51,10 +51,10 @@ impl fmt::Display for Still<'_> {
 impl Worker {
     /// At a tick.
     pub(super) fn report_stalls(&mut self, now: u64) {
-        if !log::log_enabled!(log::Level::Debug) || now < self.tell_still_ns {
+        if !log::log_enabled!(log::Level::Debug) || now < self.stalls_reported_ns {
             return;
         }
-        self.tell_still_ns = now + STILL_NS;
+        self.stalls_reported_ns = now + STILL_NS;
         self.report_stalled_lanes(now);
         self.report_stalled_links(now);
     }

@@ -132,7 +132,7 @@ impl Endpoint {
             terms.queue.unreserve(completions);
             return Err(self.no_slots());
         };
-        let to = |tells: bool| if tells { core.table.to(terms.queue) } else { To::Nowhere };
+        let to = |completes: bool| if completes { core.table.to(terms.queue) } else { To::Nowhere };
         let whole = || Body {
             kind: kind(terms.direction),
             to: to(!terms.each_peer),

@@ -50,7 +50,7 @@ fn acknowledgement(link: &Link) -> Vec<u8> {
 
 /// Whether a frame is under a grant that the peer has taken back, as it says before it drops such frames.
 fn is_revoked(out: &Out, revoked: &Revoked) -> bool {
-    let under = out.kind.tells().is_some_and(|kind| kind != out.kind);
+    let under = out.kind.announces().is_some_and(|kind| kind != out.kind);
     under && granted(&out.body).is_some_and(|(grant, _)| revoked.contains(grant))
 }
 
@@ -219,7 +219,7 @@ impl Worker {
         if frame.len() != HEADER + body.len() {
             return self.core.count_malformed();
         }
-        peer.hear(now);
+        peer.note_received(now);
         match header.kind {
             Kind::Bundle | Kind::Fetched => return self.bundle(r, &peer, &header, body, now),
             Kind::Fetch => return self.fetch(r, &peer, &header, body),
@@ -280,7 +280,7 @@ impl Worker {
             Kind::Closing => self.on_closing(peer, now),
             Kind::Close => self.on_close(peer, now),
             Kind::CloseAck => self.on_close_ack(peer, now),
-            Kind::Ask => self.asked_for_a_word(peer),
+            Kind::Ask => self.answer_probe(peer),
             Kind::Resume => self.asked_to_resume(peer, body),
             Kind::Resumed => self.resumed(peer, body, now),
             Kind::Ack => {
@@ -602,7 +602,7 @@ impl Worker {
 
     /// Tells the peer of a transfer that has arrived, or (`early`) all of which was
     /// posted to the lane that the frame goes over.
-    pub fn link_notify(&mut self, peer: PeerId, id: OpId, early: bool, now: u64) {
+    pub fn link_notify(&mut self, peer: PeerId, id: OpId, speculative: bool, now: u64) {
         let core = self.core.clone();
         if self.link(peer).is_none() {
             core.table.end(id, Outcome::of(Status::PeerLost), now);
@@ -612,10 +612,10 @@ impl Worker {
         // SAFETY: held as a reader until it is released.
         let body = unsafe { core.table.body(slot) };
         if let (Some(link), Some(transfer)) = (self.link(peer), body.transfer()) {
-            link.push_arrived(id, transfer, early);
+            link.push_arrived(id, transfer, speculative);
             link.channels.iter_mut().for_each(|channel| channel.sweep(|id| core.table.is_active(id)));
-            if early {
-                core.table.tell_early(slot);
+            if speculative {
+                core.table.notify_early(slot);
             }
         }
         core.table.release(slot);

@@ -83,7 +83,7 @@ pub struct Worker {
     pub(super) unsettled: Unsettled,
     pub(super) counted: usize,
     /// What there is to say of credits.
-    pub words: Vec<Owed>,
+    pub owed_credits: Vec<Owed>,
     /// Peers that have ended here, whose PEER_DOWN waits for what was under way.
     pub leaving: VecDeque<Leaving>,
     pub(super) remains: super::links::Remains,
@@ -110,7 +110,7 @@ pub struct Worker {
     passes: Passes,
     next_tick: u64,
     /// When what stands still is told next.
-    pub tell_still_ns: u64,
+    pub stalls_reported_ns: u64,
     pub(super) turn: usize,
     pub shutting_down: bool,
     /// There was no time for all that is to end.
@@ -138,7 +138,7 @@ pub(super) enum Which {
     All,
     One(LaneId),
     /// One, which tells the peer of it right behind the last post.
-    Early(LaneId),
+    Speculative(LaneId),
 }
 
 /// A lane, and what the worker does on it.
@@ -148,7 +148,7 @@ pub struct LaneWork {
     /// Grows from one lane between the same rails to the next; and that of the peer's end, once it
     /// is known.
     pub epoch: u64,
-    pub heard: Option<u64>,
+    pub peer_epoch: Option<u64>,
     pub stripes: Stripes,
     pub handshake: super::handshake::Handshake,
     /// What we draw for the session of the peer's frames; the handshake request that it is for.
@@ -337,7 +337,7 @@ impl Worker {
             awaiting: Vec::new(),
             parked: Default::default(),
             epochs: 0,
-            words: Vec::new(),
+            owed_credits: Vec::new(),
             relayed: Default::default(),
             scratch: Vec::new(),
             fds: Vec::new(),
@@ -345,7 +345,7 @@ impl Worker {
             alarms: 0,
             passes: Passes::default(),
             next_tick: 0,
-            tell_still_ns: 0,
+            stalls_reported_ns: 0,
             turn: 0,
             shutting_down: false,
             ends_more: false,
@@ -375,7 +375,7 @@ impl Worker {
         busy |= self.settle(now);
         self.advance_landings(now);
         self.acknowledge_bundles(now);
-        self.tell_of_credits(now);
+        self.send_credits(now);
         self.advance_fences(now);
         self.advance_quiescing();
         busy |= self.talk(now);
@@ -438,7 +438,7 @@ impl Worker {
                 }
                 None => waitless |= !work.lanes.is_empty(),
             }
-            work.rail.tell_changes(&work.lanes);
+            work.rail.publish_changes(&work.lanes);
         }
         if waitless {
             std::thread::yield_now();
@@ -483,7 +483,7 @@ impl Worker {
         let unsaid = self.rails.lanes().any(waits)
             || !self.owing.is_empty()
             || !self.copying.is_empty()
-            || !self.words.is_empty()
+            || !self.owed_credits.is_empty()
             || !self.relayed.is_empty()
             || !self.unsettled.is_empty()
             || self.core.counters.has_unsettled();
@@ -557,7 +557,7 @@ impl Worker {
     /// The lane that may carry all of a transfer and right behind it, without waiting
     /// for its arrival, what the peer is to hear of it. The frame must not go another
     /// way: control frames take the first lane that is up.
-    fn early_lane(&self, hold: &Hold) -> Option<LaneId> {
+    fn speculative_lane(&self, hold: &Hold) -> Option<LaneId> {
         let transfer = self.core.held(hold)?;
         // The target may take a grant back between the two.
         if !transfer.is_announced() || transfer.direction != Direction::Write || transfer.grant.is_some() {
@@ -581,15 +581,15 @@ impl Worker {
 
     /// Begins a transfer's stripes on the peer's lanes here.
     fn start(&mut self, hold: Hold) {
-        let early = self.early_lane(&hold);
+        let speculative = self.speculative_lane(&hold);
         let core = self.core.clone();
         let (slot, body) = core.table.held(&hold);
         let announced = body.transfer().is_some_and(Move::is_announced);
-        let early = early.filter(|_| Table::takes_part(slot, true));
-        if early.is_none() && announced && !Table::takes_part(slot, false) {
+        let speculative = speculative.filter(|_| Table::takes_part(slot, true));
+        if speculative.is_none() && announced && !Table::takes_part(slot, false) {
             return self.left.push(core.table.leave(hold)); // One lane does it all.
         }
-        let to = early.map_or(Which::All, Which::Early);
+        let to = speculative.map_or(Which::All, Which::Speculative);
         if let Err((hold, runs)) = self.begin(hold, to, Vec::new()) {
             // The lanes went meanwhile: others may have some.
             self.pass_on(hold, runs, HOPS);
@@ -611,10 +611,10 @@ impl Worker {
         let (view, slices) = (transfer.view(), transfer.slices);
         let peer = view.peer();
         let all = lanes_of.get(peer.place()).map_or(&[][..], Vec::as_slice);
-        let (lanes, early) = match &to {
+        let (lanes, speculative) = match &to {
             Which::All => (all, false),
             Which::One(lane) => (std::slice::from_ref(lane), false),
-            Which::Early(lane) => (std::slice::from_ref(lane), true),
+            Which::Speculative(lane) => (std::slice::from_ref(lane), true),
         };
         let wanted = (lanes.len() as u64).min(slices) as usize;
         let parts = (all.len() as u64).min(slices) * core.inboxes.len() as u64;
@@ -625,7 +625,7 @@ impl Worker {
             let Some(of) = lane.and_then(|(_, lane)| lane.stripes_for(peer, view)) else { continue };
             // They are no more than two windows: the first one does them.
             let again = std::mem::take(&mut runs);
-            of.begin(hold.another(), (slot, transfer), NewStripe { parts, early, again }, &core.table);
+            of.begin(hold.another(), (slot, transfer), NewStripe { parts, speculative, again }, &core.table);
             chosen += 1;
         }
         match chosen {
@@ -790,7 +790,7 @@ impl Worker {
                 table.end(id, Outcome::OK, now);
             }
             Left::Posted(id, peer) => self.link_notify(peer, id, true, now),
-            Left::ToNotify(id, peer) => self.tell(id, peer, now),
+            Left::ToNotify(id, peer) => self.notify(id, peer, now),
             Left::Ended(id, status) => {
                 table.end(id, Outcome::of(status), now);
             }
@@ -801,7 +801,7 @@ impl Worker {
     }
 
     /// A transfer has arrived, and its peer wants to know.
-    fn tell(&mut self, id: OpId, peer: PeerId, now: u64) {
+    fn notify(&mut self, id: OpId, peer: PeerId, now: u64) {
         if self.core.table.arrives(id) {
             return;
         }
@@ -833,7 +833,7 @@ impl Worker {
         self.watch_lanes(now);
         self.release_late(now);
         self.bring_lanes_back(now);
-        self.tell_health(now);
+        self.report_health(now);
         let rejected: u64 = self.rails.iter_mut().map(|work| work.rail.park(&mut work.lanes, now)).sum();
         (0..rejected)
             .for_each(|_| self.core.reject("it names no NIC here, or proves no secret to encrypt by"));

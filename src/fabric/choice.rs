@@ -104,10 +104,15 @@ pub fn matches(pattern: &str, name: &str) -> bool {
 /// Where a NIC is: what the provider tells, if it is true of this machine; else
 /// by its names. EFA's domains are called as the RDMA device, with the kind of
 /// endpoint behind.
-pub fn place(told: Option<PciAddress>, device: &str, domain: &str, machine: &Machine) -> Option<PciAddress> {
+pub fn place(
+    reported: Option<PciAddress>,
+    device: &str,
+    domain: &str,
+    machine: &Machine,
+) -> Option<PciAddress> {
     let short = domain.trim_end_matches("-rdm");
-    let known = || machine.device(told).map(|device| device.address);
-    known().or_else(|| machine.place_of(&[device, domain, short])).or(told)
+    let known = || machine.device(reported).map(|device| device.address);
+    known().or_else(|| machine.place_of(&[device, domain, short])).or(reported)
 }
 
 /// Whether NICs of one of the fabrics that are opened by default may be here, as the tree shows it:
@@ -276,9 +281,14 @@ mod tests {
     fn places_are_given_or_found_by_name() {
         let machine = trees::p5().machine();
         let at = PciAddress::parse;
-        let of = |told: Option<&str>, device, domain| place(told.and_then(at), device, domain, &machine);
+        let of =
+            |reported: Option<&str>, device, domain| place(reported.and_then(at), device, domain, &machine);
         assert_eq!(of(Some("0000:4f:00.0"), "", "x"), at("0000:4f:00.0"));
-        assert_eq!(of(Some("0000:4f:00.0"), "rdmap80s0", "ens32"), at("0000:4f:00.0"), "told comes first");
+        assert_eq!(
+            of(Some("0000:4f:00.0"), "rdmap80s0", "ens32"),
+            at("0000:4f:00.0"),
+            "reported comes first"
+        );
         assert_eq!(of(None, "rdmap80s0", "ens32"), at("0000:50:00.0"));
         assert_eq!(of(None, "", "rdmap81s0-rdm"), at("0000:51:00.0"));
         assert_eq!(of(Some("0000:00:00.0"), "", "ens32"), at("0000:00:05.0"), "there is no such function");

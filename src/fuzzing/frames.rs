@@ -82,7 +82,7 @@ pub fn bundle(data: &[u8]) {
         assert_eq!(list.pieces.count() * 16 + 16, data.len());
     }
     let (mut tally, mut r) = (Tally::default(), Reader::new(data));
-    let (mut taken, mut told) = (0u32, 0);
+    let (mut taken, mut answered) = (0u32, 0);
     while let Some(step) = r.u8() {
         match step % 4 {
             0 | 1 if tally.expects(taken, 0) => {
@@ -94,12 +94,12 @@ pub fn bundle(data: &[u8]) {
             _ => {
                 if let Some(due) = tally.due() {
                     tally.said(due);
-                    told += 1;
+                    answered += 1;
                 }
             }
         }
         assert!(tally.due().is_some() || tally.expects(taken, 0));
     }
     // Who was told nothing has no more than its slots.
-    assert!(taken <= SLOTS * (1 + told));
+    assert!(taken <= SLOTS * (1 + answered));
 }

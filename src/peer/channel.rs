@@ -28,7 +28,7 @@ pub struct Out {
     /// The operation that its acknowledgement completes.
     pub done: Option<OpId>,
     /// That operation has not arrived yet, as far as is known.
-    pub early: bool,
+    pub speculative: bool,
     /// Bytes that its acknowledgement gives back to the sender's allowance.
     pub allowance: u64,
     /// It has been sent already, and keeps its number.
@@ -37,7 +37,7 @@ pub struct Out {
 
 impl Out {
     pub fn new(kind: Kind, body: Vec<u8>) -> Out {
-        Out { kind, body, payload: None, done: None, early: false, allowance: 0, again: false }
+        Out { kind, body, payload: None, done: None, speculative: false, allowance: 0, again: false }
     }
 
     pub fn payload(&self) -> &[u8] {
@@ -61,7 +61,7 @@ pub struct Channel {
     /// The last that was delivered here.
     delivered: u32,
     /// Received, not delivered yet.
-    early: BTreeMap<u32, (Kind, Vec<u8>)>,
+    out_of_order: BTreeMap<u32, (Kind, Vec<u8>)>,
     /// Delivered frames that the sender does not know of, and since when.
     owed: u32,
     owed_since: u64,
@@ -101,18 +101,18 @@ impl Channel {
     /// or were heard of, and nothing is said of them any longer.
     pub fn rewind(&mut self) -> Vec<OpId> {
         // Of what has no number yet, nobody will hear.
-        let mut told: Vec<OpId> =
-            self.waiting.iter().filter(|out| out.early).filter_map(|out| out.done).collect();
-        self.waiting.retain(|out| !out.early);
+        let mut retracted: Vec<OpId> =
+            self.waiting.iter().filter(|out| out.speculative).filter_map(|out| out.done).collect();
+        self.waiting.retain(|out| !out.speculative);
         while let Some(mut out) = self.unacknowledged.pop_back() {
-            if out.early {
-                told.extend(out.done.take());
+            if out.speculative {
+                retracted.extend(out.done.take());
                 out = Out::new(out.kind.raising_nothing(), Vec::new());
             }
             out.again = true;
             self.waiting.push_front(out);
         }
-        told
+        retracted
     }
 
     /// Sent frames are not acknowledged.
@@ -140,7 +140,7 @@ impl Channel {
         let sent = self.unacknowledged.iter().chain(self.waiting.iter().take_while(|out| out.again));
         let theirs = |out: &Out| {
             // Of several frames of a transfer only the last knows it.
-            out.kind.tells().is_some() && !out.done.is_some_and(&wanted)
+            out.kind.announces().is_some() && !out.done.is_some_and(&wanted)
         };
         let last = sent.enumerate().filter(|(_, out)| theirs(out)).map(|(at, _)| at as u32).last();
         last.map(|at| self.acknowledged.wrapping_add(at).wrapping_add(1))
@@ -156,7 +156,7 @@ impl Channel {
         let mut keep = true;
         // From the back: the last frame of a transfer knows it.
         for out in self.waiting.drain(..).rev() {
-            keep = match (out.kind.tells(), out.done) {
+            keep = match (out.kind.announces(), out.done) {
                 _ if out.again => true,
                 (Some(_), Some(id)) => wanted(id),
                 (Some(Kind::Count | Kind::Raise), None) => keep,
@@ -254,7 +254,7 @@ impl Channel {
     pub fn receive(&mut self, number: u32, kind: Kind, body: &[u8], now: u64) {
         let ahead = number.wrapping_sub(self.delivered).wrapping_sub(1);
         if ahead < WINDOW {
-            self.early.entry(number).or_insert_with(|| (kind, body.to_vec()));
+            self.out_of_order.entry(number).or_insert_with(|| (kind, body.to_vec()));
         } else {
             // Seen before: its acknowledgement was lost.
             self.owe(now, true);
@@ -263,27 +263,27 @@ impl Channel {
 
     /// Whether a frame that came is the next in order.
     pub fn is_next(&self, number: u32) -> bool {
-        number == self.delivered.wrapping_add(1) && self.early.is_empty()
+        number == self.delivered.wrapping_add(1) && self.out_of_order.is_empty()
     }
 
     /// The next frame in order, if it is here. `deliver` when it was taken.
     pub fn deliverable(&self) -> Option<(Kind, &[u8])> {
         let next = self.delivered.wrapping_add(1);
-        self.early.get(&next).map(|(kind, body)| (*kind, body.as_slice()))
+        self.out_of_order.get(&next).map(|(kind, body)| (*kind, body.as_slice()))
     }
 
     /// Takes the next frame in order out; `deliver` or `put_back` follows.
     pub fn take_deliverable(&mut self) -> Option<(Kind, Vec<u8>)> {
-        self.early.remove(&self.delivered.wrapping_add(1))
+        self.out_of_order.remove(&self.delivered.wrapping_add(1))
     }
 
     pub fn put_back(&mut self, kind: Kind, body: Vec<u8>) {
-        self.early.insert(self.delivered.wrapping_add(1), (kind, body));
+        self.out_of_order.insert(self.delivered.wrapping_add(1), (kind, body));
     }
 
     pub fn deliver(&mut self, now: u64, urgent: bool) {
         self.delivered = self.delivered.wrapping_add(1);
-        self.early.remove(&self.delivered);
+        self.out_of_order.remove(&self.delivered);
         self.owe(now, urgent);
     }
 
@@ -372,7 +372,7 @@ mod tests {
     fn frame_that_is_not_resent_keeps_its_place() {
         for kind in [Kind::Count, Kind::Raise, Kind::Notify] {
             let mut channel = Channel::default();
-            channel.push(Out { early: true, done: OpId::new(7), ..Out::new(kind, vec![1]) });
+            channel.push(Out { speculative: true, done: OpId::new(7), ..Out::new(kind, vec![1]) });
             channel.push(Out::new(kind, vec![2]));
             channel.sent(0);
             assert_eq!(channel.rewind(), [OpId::numbered(7)]);

@@ -294,7 +294,7 @@ impl Link {
     /// What the peer hears of a transfer after its last byte: the counters that it
     /// raises, and the notification. The last frame completes it; `early`: once it
     /// has arrived, too.
-    pub fn push_arrived(&mut self, id: OpId, transfer: &Move, early: bool) {
+    pub fn push_arrived(&mut self, id: OpId, transfer: &Move, speculative: bool) {
         let raises = transfer.raises();
         // On the notification's channel they come before it; else they need not wait
         // for what the user has not taken.
@@ -316,7 +316,7 @@ impl Link {
             frames.push(out(Kind::Notify, body.finish()));
         }
         if let Some(last) = frames.last_mut() {
-            (last.done, last.early) = (Some(id), early);
+            (last.done, last.speculative) = (Some(id), speculative);
         }
         frames.into_iter().for_each(|out| self.push(out));
     }

@@ -13,7 +13,7 @@ const ASKS: u64 = 6;
 
 #[derive(Default)]
 pub struct Silence {
-    heard_ns: u64,
+    received_ns: u64,
     looked_ns: u64,
     silent_ns: u64,
     asked: u64,
@@ -27,12 +27,12 @@ pub enum Verdict {
 }
 
 impl Silence {
-    /// Looks at `now`, when something was last heard at `heard_ns`; `allowed` is not 0.
-    pub fn look(&mut self, heard_ns: u64, now: u64, allowed: u64) -> Verdict {
+    /// Looks at `now`, when something was last heard at `received_ns`; `allowed` is not 0.
+    pub fn look(&mut self, received_ns: u64, now: u64, allowed: u64) -> Verdict {
         let since = if self.looked_ns == 0 { 0 } else { now.saturating_sub(self.looked_ns) };
         self.looked_ns = now;
-        if heard_ns > self.heard_ns {
-            (self.heard_ns, self.silent_ns, self.asked) = (heard_ns, 0, 0);
+        if received_ns > self.received_ns {
+            (self.received_ns, self.silent_ns, self.asked) = (received_ns, 0, 0);
             return Verdict::Alive;
         }
         self.silent_ns += since.min(allowed / LOOKS);

@@ -78,7 +78,7 @@ pub enum Meeting {
 }
 
 /// How exactly it is known when a peer was heard.
-const HEARD_EVERY_NS: u64 = 10_000_000;
+const RECEIVED_EVERY_NS: u64 = 10_000_000;
 
 pub struct Peer {
     pub id: PeerId,
@@ -120,7 +120,7 @@ pub struct Peer {
     pub lanes: Mutex<Serving>,
     pub lanes_up: AtomicU32,
     /// When a frame of it last came, to some ms.
-    heard_ns: AtomicU64,
+    received_ns: AtomicU64,
     /// When something was last delivered over any of its lanes, as of its workers' ticks.
     pub moved_ns: AtomicU64,
     /// What the fabric said when it failed a lane that served it.
@@ -277,7 +277,7 @@ impl Peer {
             breached: AtomicBool::new(false),
             lanes: Mutex::default(),
             lanes_up: AtomicU32::new(0),
-            heard_ns: AtomicU64::new(0),
+            received_ns: AtomicU64::new(0),
             moved_ns: AtomicU64::new(0),
             failure: Mutex::default(),
             local_rails: AtomicU32::new(0),
@@ -299,15 +299,15 @@ impl Peer {
 
     /// A frame of it came. Workers share this word: it is not written for each.
     #[inline]
-    pub fn hear(&self, now: u64) {
-        if now.saturating_sub(self.heard_ns.load(Ordering::Relaxed)) > HEARD_EVERY_NS {
-            self.heard_ns.store(now, Ordering::Relaxed);
+    pub fn note_received(&self, now: u64) {
+        if now.saturating_sub(self.received_ns.load(Ordering::Relaxed)) > RECEIVED_EVERY_NS {
+            self.received_ns.store(now, Ordering::Relaxed);
         }
     }
 
     /// When it last gave a sign of life.
     pub fn alive_ns(&self) -> u64 {
-        self.heard_ns.load(Ordering::Relaxed).max(self.moved_ns.load(Ordering::Relaxed))
+        self.received_ns.load(Ordering::Relaxed).max(self.moved_ns.load(Ordering::Relaxed))
     }
 
     /// Takes what a hello or a welcome says: the peer's token for us, and its number of this time.

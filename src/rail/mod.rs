@@ -373,22 +373,22 @@ impl Rail {
         let old: Vec<(Route, u64)> = old;
         old.into_iter().for_each(|(route, _)| self.release(route, lanes));
         self.nic.tend();
-        self.tell(lanes);
+        self.publish(lanes);
         self.nic.take_rejected()
     }
 
     /// Before a rest: nobody should see as under way what is not.
-    pub fn tell_changes(&mut self, lanes: &Lanes<impl HasLane>) {
+    pub fn publish_changes(&mut self, lanes: &Lanes<impl HasLane>) {
         if self.changed {
-            self.tell(lanes);
+            self.publish(lanes);
         }
     }
 
-    fn tell(&mut self, lanes: &Lanes<impl HasLane>) {
+    fn publish(&mut self, lanes: &Lanes<impl HasLane>) {
         self.changed = false;
         let mut glance = Glance::default();
         lanes.iter().for_each(|of| of.lane().add_to(&mut glance));
-        self.traffic.tell(&glance);
+        self.traffic.publish(&glance);
     }
 
     /// A handshake was said again.

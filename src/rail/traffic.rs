@@ -77,7 +77,7 @@ impl Traffic {
         self.posts.add(posts);
     }
 
-    pub fn tell(&self, glance: &Glance) {
+    pub fn publish(&self, glance: &Glance) {
         self.inflight_bytes.set(glance.bytes);
         self.inflight_ops.set(glance.ops);
         self.bytes_per_s.set(glance.bytes_per_s);
@@ -88,7 +88,7 @@ impl Traffic {
 
     /// The rail is no more.
     pub fn close(&self) {
-        self.tell(&Glance {
+        self.publish(&Glance {
             bytes_per_s: self.bytes_per_s.get(),
             round_trip_ns: Some(self.round_trip_ns.get()),
             ..Glance::default()

@@ -154,7 +154,7 @@ impl Table {
         let Some(slot) = self.take_end(id) else { return false };
         // SAFETY: the operation's own hold is ours now, until we release it.
         let body = unsafe { self.body(slot) };
-        let tells = body.tells();
+        let completes = body.completes();
         match &body.to {
             To::Nowhere => {}
             To::Own => self.queue.unreserve(1),
@@ -162,7 +162,7 @@ impl Table {
         }
         let kind = body.kind;
         self.release(slot);
-        if tells {
+        if completes {
             self.tally.taken_back(kind);
         }
         true
@@ -233,20 +233,20 @@ impl Table {
         completion.first_post_ns = first_post;
         self.count(body, &completion, outcome.status);
         let other = if let To::Queue(queue) = &body.to { Some(queue.clone()) } else { None };
-        let (tells, deadline) = (body.tells(), slot.deadline.load(Ordering::Relaxed));
+        let (completes, deadline) = (body.completes(), slot.deadline.load(Ordering::Relaxed));
         if let Some((watch, value)) = body.done.as_deref() {
             watch.set(*value);
         }
         // First: whoever polls the completion may give the memory back at once.
         self.release(slot);
-        if tells {
+        if completes {
             self.tally.over();
         }
         if let Some(whole) = whole {
             // Before its own completion: who has polled the last one finds all of it gone.
             self.part_ended(whole, outcome, (completion.peer, first_post), now);
         }
-        if tells {
+        if completes {
             other.as_ref().unwrap_or(&self.queue).publish(completion);
         }
         (outcome.status != Status::Ok).then_some(Published { completion, outcome, deadline })
@@ -272,7 +272,7 @@ impl Table {
     }
 
     fn count(&self, body: &Body, completion: &Completion, status: Status) {
-        if body.tells() {
+        if body.completes() {
             self.tally.ended(&Ended {
                 kind: completion.kind,
                 status,

@@ -123,30 +123,30 @@ impl Part {
     }
 
     /// Its writes tell the peer by themselves of the counters that they raise.
-    fn tells(&self, direction: Direction) -> bool {
+    fn uses_immediates(&self, direction: Direction) -> bool {
         direction == Direction::Write && self.raises.is_some_and(|raises| raises.immediates)
     }
 
     /// Some of its posts carry an immediate.
     pub fn is_counted(&self, direction: Direction) -> bool {
-        self.counted && self.tells(direction)
+        self.counted && self.uses_immediates(direction)
     }
 
     /// What the post of an entry carries.
     #[inline]
     pub fn immediate_of(&self, entry: u64, direction: Direction) -> Option<Immediate> {
-        self.entry(entry).immediate.filter(|_| self.tells(direction))
+        self.entry(entry).immediate.filter(|_| self.uses_immediates(direction))
     }
 
     /// Whether the peer hears of counters after the last byte.
     pub fn announces(&self, direction: Direction) -> bool {
-        !self.empty.is_empty() || self.counted && !self.tells(direction)
+        !self.empty.is_empty() || self.counted && !self.uses_immediates(direction)
     }
 
     /// Those counters, each as often as it is raised.
     pub fn announced(&self, direction: Direction) -> impl Iterator<Item = Immediate> + '_ {
-        let told = if self.tells(direction) { &[] } else { self.entries.as_slice() };
-        self.empty.iter().copied().chain(told.iter().filter_map(|entry| entry.immediate))
+        let at_end = if self.uses_immediates(direction) { &[] } else { self.entries.as_slice() };
+        self.empty.iter().copied().chain(at_end.iter().filter_map(|entry| entry.immediate))
     }
 
     #[inline]

@@ -57,7 +57,7 @@ impl Move {
     }
 
     /// Its peer hears of it by one frame, so wholly or not at all.
-    pub fn is_one_word(&self) -> bool {
+    pub fn is_one_frame(&self) -> bool {
         let counted = self.counting.is_some_and(|counting| counting.at_end.is_some());
         let twice = counted && self.notify.is_some() || self.view().announces(self.direction);
         !twice
@@ -133,7 +133,7 @@ impl Body {
         }
     }
 
-    pub(super) fn tells(&self) -> bool {
+    pub(super) fn completes(&self) -> bool {
         !matches!(self.to, To::Nowhere)
     }
 

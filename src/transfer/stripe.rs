@@ -69,7 +69,7 @@ pub struct Stripe {
     exhausted: bool,
     /// Nobody else carries it, and what the peer is to hear of it may follow the last
     /// post over this lane.
-    early: bool,
+    speculative: bool,
     /// Something of it failed, or may have: what is not settled does not count.
     spoilt: bool,
     /// Its lane failed: it waits until others may take what it has.
@@ -109,7 +109,7 @@ pub enum Step {
 /// How a stripe begins.
 pub struct NewStripe {
     pub parts: u64,
-    pub early: bool,
+    pub speculative: bool,
     /// What a lane that failed had claimed.
     pub again: Vec<Run>,
 }
@@ -136,7 +136,7 @@ impl Stripe {
             turn: TURN,
             begun: false,
             exhausted: false,
-            early: new.early,
+            speculative: new.speculative,
             spoilt: false,
             suspended: false,
             down: false,
@@ -197,7 +197,7 @@ impl Stripe {
 
     pub fn spoil(&mut self) {
         self.spoilt = true;
-        self.early = false;
+        self.speculative = false;
     }
 
     /// The lane failed, and others will do what it has not done.
@@ -252,8 +252,8 @@ impl Stripe {
     }
 
     /// Whether the peer may hear of the transfer now that all is posted: asked once.
-    pub fn may_tell(&mut self) -> bool {
-        std::mem::take(&mut self.early)
+    pub fn may_notify(&mut self) -> bool {
+        std::mem::take(&mut self.speculative)
     }
 
     /// Whether its turn is over; then the next one begins, with what was left of it: a few
@@ -269,7 +269,7 @@ impl Stripe {
     /// Nobody waits for it any longer: nothing is claimed.
     pub fn give_up(&mut self) {
         self.exhausted = true;
-        self.early = false;
+        self.speculative = false;
     }
 
     /// Slices that count as arrived when it leaves.
@@ -614,7 +614,7 @@ impl Stripe {
     ) -> Step {
         let view = transfer.view();
         // The target may refuse a bundle, and goes on.
-        self.early = false;
+        self.speculative = false;
         let (mut at, mut slices, mut bytes) = (self.at, 0, 0);
         while self.next + slices < self.end && bytes < room {
             if at.layer != self.layer.index {

@@ -141,7 +141,7 @@ impl Stripes {
     /// It was: its stripe begins, the next one after that post.
     #[inline]
     pub fn posted(&mut self, hold: Hold, of: (&Slot, &Move), table: &Table, now: u64) {
-        let new = NewStripe { parts: 1, early: false, again: Vec::new() };
+        let new = NewStripe { parts: 1, speculative: false, again: Vec::new() };
         let index = self.add(hold, of, new, table);
         if let Some(stripe) = self.stripes.get_mut(index) {
             stripe.posted_alone(now);
@@ -253,7 +253,7 @@ impl Stripes {
                 }
                 Step::Finished => {
                     self.ready[class].pop_front();
-                    if stripe.may_tell() {
+                    if stripe.may_notify() {
                         left.push(Left::Posted(table.id_of(stripe.slot()), burst.lane.peer));
                     }
                     self.leave_if_done(index, table, left);

@@ -29,7 +29,7 @@ const READERS: u64 = STRIPE - READER;
 const CHUNK: usize = 1024;
 
 /// What has happened to a transfer: its peer was told early; all of it has arrived; workers have it.
-const TOLD: u8 = 1;
+const NOTIFIED: u8 = 1;
 const ARRIVED: u8 = 2;
 const SENT_OFF: u8 = 4;
 /// One lane carries all of it, and may tell the peer early; or any may take part.
@@ -326,7 +326,7 @@ impl Table {
         slot.first_post.store(0, Ordering::Relaxed);
         slot.progress.store(0, Ordering::Relaxed);
         slot.late.store(0, Ordering::Relaxed);
-        if body.tells() {
+        if body.completes() {
             self.tally.begun(body.kind);
         }
         slot.whole.belong(whole);
@@ -344,20 +344,20 @@ impl Table {
 
     /// The peer is told before the last byte is known to have arrived. By the worker
     /// that is the peer's owner, as what follows.
-    pub fn tell_early(&self, slot: &Slot) {
-        slot.progress.fetch_or(TOLD, Ordering::Relaxed);
+    pub fn notify_early(&self, slot: &Slot) {
+        slot.progress.fetch_or(NOTIFIED, Ordering::Relaxed);
     }
 
     /// Whether the peer was told of a slot's transfer early, and it has not ended of that.
-    pub fn is_told(slot: &Slot) -> bool {
-        slot.progress.load(Ordering::Acquire) & TOLD != 0
+    pub fn is_notified(slot: &Slot) -> bool {
+        slot.progress.load(Ordering::Acquire) & NOTIFIED != 0
     }
 
     /// The peer has not heard what it was told early, and will not: any lane may take part in
     /// the rest. `Some(true)`: it has arrived, and only the word is missing.
-    pub fn untell(&self, id: OpId) -> Option<bool> {
+    pub fn retract(&self, id: OpId) -> Option<bool> {
         let slot = self.read(id)?;
-        let before = slot.progress.fetch_and(!(TOLD | ALONE | ARRIVED), Ordering::AcqRel);
+        let before = slot.progress.fetch_and(!(NOTIFIED | ALONE | ARRIVED), Ordering::AcqRel);
         self.release(slot);
         Some(before & ARRIVED != 0)
     }
@@ -380,7 +380,7 @@ impl Table {
         let Some(slot) = self.read(id) else { return true };
         let before = slot.progress.fetch_or(ARRIVED, Ordering::Relaxed);
         self.release(slot);
-        before & TOLD != 0
+        before & NOTIFIED != 0
     }
 
     /// Operations that have not ended and will tell of it: of those in parts, the whole

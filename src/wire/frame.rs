@@ -156,7 +156,7 @@ impl Kind {
     }
 
     /// What it raises, if it is of the frames that tell of a transfer.
-    pub fn tells(self) -> Option<Kind> {
+    pub fn announces(self) -> Option<Kind> {
         match self {
             Kind::Count | Kind::CountUnder => Some(Kind::Count),
             Kind::Raise | Kind::RaiseUnder => Some(Kind::Raise),

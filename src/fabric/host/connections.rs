@@ -9,7 +9,7 @@
 use super::channel::Channel;
 use super::incoming::{Incoming, Listened, Serving, WORDS};
 use super::registry::Registry;
-use super::socket::{self, Heard, Word};
+use super::socket::{self, Control, Received};
 use super::user;
 use super::watch::{self, Timer, Watch, Whose};
 use crate::fabric::Connection as Number;
@@ -362,15 +362,15 @@ impl Connections {
 
 /// What a new connection says first is its channel. False if it is to be closed.
 fn meet(socket: OwnedFd, number: Number) -> (State, bool) {
-    match socket::hear(socket.as_fd()) {
-        Heard::Word(Word::Channel(file)) => match Channel::attach(file.as_fd()) {
+    match socket::receive(socket.as_fd()) {
+        Received::Control(Control::Channel(file)) => match Channel::attach(file.as_fd()) {
             Ok(channel) => (State::Open(Box::new(Incoming::new(socket, number, channel))), true),
             Err(error) => {
                 warn_seldom!("a connection of a process on this host is closed: {error}");
                 (State::Silent(socket), false)
             }
         },
-        Heard::Nothing => (State::Silent(socket), true),
+        Received::Nothing => (State::Silent(socket), true),
         _ => (State::Silent(socket), false),
     }
 }

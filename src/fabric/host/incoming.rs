@@ -11,7 +11,7 @@ use super::device::{self, Devices};
 use super::mapped::Areas;
 use super::registry::{Registry, Wish};
 use super::request::{Kind, Piece, Pieces, Request};
-use super::socket::{self, Heard, Word};
+use super::socket::{self, Control, Received};
 use crate::fabric::{Buffer, Connection, Reaped, Scratch};
 use crate::ids::PeerId;
 use std::collections::VecDeque;
@@ -54,7 +54,7 @@ enum Blocked {
     /// A read finds no room in `back` up to here.
     Room(u64),
     /// What a request names is perhaps still in the socket.
-    Word,
+    Socket,
 }
 
 /// How a request went.
@@ -89,7 +89,7 @@ pub struct Incoming {
     /// The last number of requests that was published.
     answered: u64,
     /// Something was published of which a sleeping initiator was not told.
-    untold: bool,
+    wake_due: bool,
     blocked: Blocked,
     /// The peer is gone: only what it left in the channel remains.
     ended: bool,
@@ -115,7 +115,7 @@ impl Incoming {
             back: 0,
             back_free: 0,
             answered: 0,
-            untold: false,
+            wake_due: false,
             blocked: Blocked::No,
             ended: false,
             refused: false,
@@ -180,7 +180,7 @@ impl Incoming {
         }
         if !self.is_there() {
             self.answer();
-            self.tell();
+            self.wake_peer();
             return true;
         }
         self.blocked = Blocked::No;
@@ -190,7 +190,7 @@ impl Incoming {
         // Who sleeps already is woken at once. To see one that is just about to takes a fence,
         // which would hold up what came: that is left to a pass without work.
         if self.channel.initiator_sleeps().load(Ordering::Relaxed) != 0 || self.blocked != Blocked::No {
-            self.tell();
+            self.wake_peer();
         }
         sane
     }
@@ -265,7 +265,7 @@ impl Incoming {
         if self.answered != self.settled {
             self.answered = self.settled;
             self.channel.done().store(self.settled, Ordering::Release);
-            self.untold = true;
+            self.wake_due = true;
         }
     }
 
@@ -283,7 +283,7 @@ impl Incoming {
         let Some(pieces) = self.pieces(request, block) else { return Senseless };
         if request.area != 0 && !self.areas.has(request.area) {
             if !self.devices.has(request.area) && self.listen(&mut with.words) == Listened::Part {
-                return Later(Blocked::Word);
+                return Later(Blocked::Socket);
             }
             if self.devices.has(request.area) {
                 return match self.devices.copy(request.area, request.key, &pieces, with.registry) {
@@ -411,22 +411,22 @@ impl Incoming {
     /// Reads what the socket has, up to this many words.
     pub fn listen(&mut self, words: &mut u32) -> Listened {
         for _ in 0..WORDS.min(*words) {
-            let heard = socket::hear(self.socket.as_fd());
+            let received = socket::receive(self.socket.as_fd());
             *words -= 1;
-            match heard {
-                Heard::Nothing => return Listened::All,
-                Heard::Word(Word::Wake) => {}
-                Heard::Word(Word::Forget(number)) if self.devices.forget(number) => {}
-                Heard::Word(Word::Forget(number)) => self.areas.remove(number),
-                Heard::Word(Word::Unread(number)) => self.devices.unread(number),
+            match received {
+                Received::Nothing => return Listened::All,
+                Received::Control(Control::Wake) => {}
+                Received::Control(Control::Forget(number)) if self.devices.forget(number) => {}
+                Received::Control(Control::Forget(number)) => self.areas.remove(number),
+                Received::Control(Control::Unread(number)) => self.devices.unread(number),
                 // Who is no peer writes nothing.
-                Heard::Word(Word::Area(..) | Word::Device(..)) if self.peer.is_none() => {
+                Received::Control(Control::Area(..) | Control::Device(..)) if self.peer.is_none() => {
                     return Listened::End
                 }
-                Heard::Word(Word::Device(number, handle)) if self.devices.has_room() => {
+                Received::Control(Control::Device(number, handle)) if self.devices.has_room() => {
                     self.devices.add(number, handle)
                 }
-                Heard::Word(Word::Area(number, len, file)) => {
+                Received::Control(Control::Area(number, len, file)) => {
                     // Without it, writes from there are refused.
                     if let Err(error) = self.areas.add(number, len, file.as_fd()) {
                         let level = if self.warned { log::Level::Debug } else { log::Level::Warn };
@@ -434,7 +434,9 @@ impl Incoming {
                         log::log!(level, "memory of a peer on this host: {error}");
                     }
                 }
-                Heard::Word(Word::Channel(_) | Word::Device(..)) | Heard::End => return Listened::End,
+                Received::Control(Control::Channel(_) | Control::Device(..)) | Received::End => {
+                    return Listened::End
+                }
             }
         }
         Listened::Part
@@ -442,11 +444,11 @@ impl Incoming {
 
     /// Wakes the initiator if it sleeps and there is something new for it.
     #[inline]
-    fn tell(&mut self) {
-        if !self.untold {
+    fn wake_peer(&mut self) {
+        if !self.wake_due {
             return;
         }
-        self.untold = false;
+        self.wake_due = false;
         // Pairs with the fence before an initiator sleeps.
         fence(Ordering::SeqCst);
         let sleeps = self.channel.initiator_sleeps();
@@ -462,11 +464,11 @@ impl Incoming {
 
     /// Whether `serve` has something to do.
     pub fn has_work(&self, receives: bool) -> bool {
-        self.untold
+        self.wake_due
             || !self.devices.is_empty()
             || self.is_there()
                 && match self.blocked {
-                    Blocked::No | Blocked::Word => true,
+                    Blocked::No | Blocked::Socket => true,
                     Blocked::Receive => receives,
                     Blocked::Room(end) => {
                         end.wrapping_sub(self.channel.returned().load(Ordering::Acquire)) <= AREA

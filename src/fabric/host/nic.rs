@@ -201,7 +201,7 @@ impl HostNic {
                     outgoing.fail_all(libc::EPROTO, reaped);
                 }
                 outgoing.pump(&mut budget, reaped);
-                outgoing.tell();
+                outgoing.wake_peer();
             } else if outgoing.removed {
                 Self::unwatch_line(&self.watch, line);
                 place.route = None;
@@ -221,8 +221,8 @@ impl HostNic {
             match whose {
                 Whose::Listener => self.connections.accept(&self.watch),
                 Whose::Timer => self.connections.resume(&self.watch),
-                Whose::Route(at) => self.hear_route(at, false),
-                Whose::RouteProcess(at) => self.hear_route(at, true),
+                Whose::Route(at) => self.receive_route(at, false),
+                Whose::RouteProcess(at) => self.receive_route(at, true),
                 Whose::Connection(number) if words == 0 => _ = number, // It is ready again.
                 Whose::Connection(number) => self.connections.listen(number, false, &mut words, &self.watch),
                 Whose::ConnectionProcess(number) => {
@@ -242,7 +242,7 @@ impl HostNic {
         }
     }
 
-    fn hear_route(&mut self, at: u32, process_ended: bool) {
+    fn receive_route(&mut self, at: u32, process_ended: bool) {
         let Some(line) = self.places.get_mut(at as usize).and_then(|place| place.route.as_deref_mut()) else {
             return;
         };
@@ -446,7 +446,7 @@ impl Nic for HostNic {
         }
         line.outgoing.pump(&mut { PASS }, &mut self.finished);
         if !rma.more {
-            line.outgoing.tell();
+            line.outgoing.wake_peer();
         }
         (scratches.len(), Posted::Yes)
     }
@@ -470,7 +470,7 @@ impl Nic for HostNic {
         }
         line.outgoing.send(buffer.address as u64, buffer.len as u64, scratch);
         line.outgoing.pump(&mut { PASS }, &mut self.finished);
-        line.outgoing.tell();
+        line.outgoing.wake_peer();
         Posted::Yes
     }
 

@@ -12,7 +12,7 @@ use super::copy;
 use super::device;
 use super::pull::Pulls;
 use super::request::{Kind, Piece, Pieces, Request, AREA_BYTES, BYTES, DEVICE_BYTES, INLINE};
-use super::socket::{self, Heard};
+use super::socket::{self, Received};
 use super::user;
 use crate::fabric::{Immediate, Reaped, Rma, Scratch, Segment};
 use crate::status::{Error, Result, Status};
@@ -100,7 +100,7 @@ pub struct Outgoing {
     forward_free: u64,
     back: u64,
     /// Something was published of which a sleeping target was not told.
-    untold: bool,
+    wake_due: bool,
     /// By place: the number of the area that was passed, or 0.
     passed: Vec<u32>,
     /// Whether the target can copy from device memory to what a key of its names.
@@ -135,7 +135,7 @@ impl Outgoing {
             forward: 0,
             forward_free: 0,
             back: 0,
-            untold: false,
+            wake_due: false,
             passed: Vec::new(),
             probes: Vec::new(),
             last_probe: 0,
@@ -186,7 +186,7 @@ impl Outgoing {
     /// Nothing is under way.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.sent == self.done && self.queue.is_empty() && !self.untold && self.pulls.is_empty()
+        self.sent == self.done && self.queue.is_empty() && !self.wake_due && self.pulls.is_empty()
     }
 
     /// Queues a write or read; false if the memory is not there any longer.
@@ -291,7 +291,7 @@ impl Outgoing {
         (op.scratch, op.kind, op.open, op.all_asked) = (scratch, kind, 1, true);
         (op.errno, op.probe, op.on_device, op.disowned) = (0, None, false, false);
         self.sent += 1;
-        self.untold = true;
+        self.wake_due = true;
         true
     }
 
@@ -472,7 +472,7 @@ impl Outgoing {
         op.all_asked = after.segment == op.segments.len();
         self.sent += 1;
         self.forward = block.end;
-        self.untold = true;
+        self.wake_due = true;
         true
     }
 
@@ -504,7 +504,7 @@ impl Outgoing {
         self.pulls.pump();
         if self.back != back {
             self.channel.returned().store(self.back, Ordering::Release);
-            self.untold = true;
+            self.wake_due = true;
         }
         true
     }
@@ -607,12 +607,12 @@ impl Outgoing {
 
     /// Wakes the target if it sleeps and there is something new for it.
     #[inline]
-    pub fn tell(&mut self) {
-        if !self.untold {
+    pub fn wake_peer(&mut self) {
+        if !self.wake_due {
             return;
         }
         let Some(socket) = &self.socket else { return };
-        self.untold = false;
+        self.wake_due = false;
         // Pairs with the fence before a target sleeps: either it sees what we published, or we
         // see that it sleeps.
         fence(Ordering::SeqCst);
@@ -633,7 +633,7 @@ impl Outgoing {
     pub fn has_work(&self) -> bool {
         let answered = self.sent != self.done && self.channel.done().load(Ordering::Acquire) != self.done;
         answered
-            || self.untold
+            || self.wake_due
             || !self.pulls.is_empty()
             || (self.sent == self.done && !self.queue.is_empty())
             || self.socket.is_none()
@@ -647,13 +647,15 @@ impl Outgoing {
     fn listen_to(&mut self, words: u32) -> bool {
         for _ in 0..words {
             let Some(socket) = self.socket() else { break };
-            match socket::hear(socket) {
-                Heard::Word(socket::Word::Wake) => {}
-                Heard::Word(socket::Word::Device(number, handle)) => self.pulls.passed(number, handle),
-                Heard::Word(socket::Word::Forget(gone)) => {
+            match socket::receive(socket) {
+                Received::Control(socket::Control::Wake) => {}
+                Received::Control(socket::Control::Device(number, handle)) => {
+                    self.pulls.passed(number, handle)
+                }
+                Received::Control(socket::Control::Forget(gone)) => {
                     self.pulls.forget(|number, _| number == gone);
                 }
-                Heard::Nothing => return true,
+                Received::Nothing => return true,
                 _ => return false,
             }
         }
@@ -673,7 +675,7 @@ impl Outgoing {
         self.ops.clear();
         self.free.clear();
         self.done = self.sent;
-        self.untold = false;
+        self.wake_due = false;
     }
 }
 

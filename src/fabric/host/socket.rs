@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// What NICs say to each other over a socket.
 #[derive(Debug)]
-pub enum Word {
+pub enum Control {
     /// The first: the channel.
     Channel(OwnedFd),
     /// Memory that the initiator writes from: number, length, file.
@@ -26,8 +26,8 @@ pub enum Word {
 }
 
 /// What reading a socket gave.
-pub enum Heard {
-    Word(Word),
+pub enum Received {
+    Control(Control),
     Nothing,
     /// The other side is gone, or talks rubbish.
     End,
@@ -209,7 +209,7 @@ pub fn wake(socket: BorrowedFd) {
     send(socket, WAKE, 0, 0, None);
 }
 
-pub fn hear(socket: BorrowedFd) -> Heard {
+pub fn receive(socket: BorrowedFd) -> Received {
     let mut frame = [0u8; LONG];
     let mut part = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: LONG };
     let mut beside = Ancillary([0; 24]);
@@ -227,23 +227,23 @@ pub fn hear(socket: BorrowedFd) -> Heard {
     };
     if got < 0 {
         let errno = errno();
-        return if errno == libc::EAGAIN || errno == libc::EINTR { Heard::Nothing } else { Heard::End };
+        return if errno == libc::EAGAIN || errno == libc::EINTR { Received::Nothing } else { Received::End };
     }
     let number = u32::from_ne_bytes([frame[4], frame[5], frame[6], frame[7]]);
     let len = u64::from_ne_bytes([
         frame[8], frame[9], frame[10], frame[11], frame[12], frame[13], frame[14], frame[15],
     ]);
     match (got as usize, frame[0], fd) {
-        (FRAME, CHANNEL, Some(fd)) if number == VERSION => Heard::Word(Word::Channel(fd)),
-        (FRAME, AREA, Some(fd)) => Heard::Word(Word::Area(number, len, fd)),
-        (FRAME, FORGET, None) => Heard::Word(Word::Forget(number)),
-        (FRAME, UNREAD, None) => Heard::Word(Word::Unread(number)),
-        (FRAME, WAKE, None) => Heard::Word(Word::Wake),
+        (FRAME, CHANNEL, Some(fd)) if number == VERSION => Received::Control(Control::Channel(fd)),
+        (FRAME, AREA, Some(fd)) => Received::Control(Control::Area(number, len, fd)),
+        (FRAME, FORGET, None) => Received::Control(Control::Forget(number)),
+        (FRAME, UNREAD, None) => Received::Control(Control::Unread(number)),
+        (FRAME, WAKE, None) => Received::Control(Control::Wake),
         (LONG, DEVICE, None) => match handle_in(&frame) {
-            Some(handle) => Heard::Word(Word::Device(number, handle)),
-            None => Heard::End,
+            Some(handle) => Received::Control(Control::Device(number, handle)),
+            None => Received::End,
         },
-        _ => Heard::End,
+        _ => Received::End,
     }
 }
 
@@ -280,13 +280,13 @@ mod tests {
         let far = accept(listener.as_fd()).unwrap().unwrap();
         // SAFETY: asks for our own number.
         assert_eq!(super::super::user::process_of(near.as_fd()), Some(unsafe { libc::getpid() }));
-        assert!(matches!(hear(far.as_fd()), Heard::Nothing));
+        assert!(matches!(receive(far.as_fd()), Received::Nothing));
         assert!(pass_area(near.as_fd(), 7, 99, listener.as_fd()));
         wake(near.as_fd());
-        let Heard::Word(Word::Area(7, 99, fd)) = hear(far.as_fd()) else { panic!("no area") };
+        let Received::Control(Control::Area(7, 99, fd)) = receive(far.as_fd()) else { panic!("no area") };
         assert_ne!(fd.as_raw_fd(), listener.as_raw_fd());
-        assert!(matches!(hear(far.as_fd()), Heard::Word(Word::Wake)));
+        assert!(matches!(receive(far.as_fd()), Received::Control(Control::Wake)));
         drop(near);
-        assert!(matches!(hear(far.as_fd()), Heard::End));
+        assert!(matches!(receive(far.as_fd()), Received::End));
     }
 }

@@ -491,7 +491,7 @@ fn unauthenticated_connections_are_few_and_brief() {
 }
 
 fn is_closed(socket: &OwnedFd) -> bool {
-    matches!(socket::hear(socket.as_fd()), socket::Heard::End)
+    matches!(socket::receive(socket.as_fd()), socket::Received::End)
 }
 
 /// Two threads that sleep after each word wake each other 100,000 times.

@@ -408,15 +408,15 @@ mod tests {
             let attr = fi_bus_attr_attr { pci: address };
             let mut on_pci = fi_bus_attr { bus_type: fi_bus_type::FI_BUS_PCI, attr };
             let mut elsewhere = fi_bus_attr { bus_type: fi_bus_type::FI_BUS_UNSPEC, attr };
-            let told = |device_attr, bus_attr| {
+            let reported = |device_attr, bus_attr| {
                 let mut nic = fid_nic { device_attr, bus_attr, ..zeroed() };
                 let info = fi_info { nic: &mut nic, ..zeroed() };
                 (device_name(&info), pci(&info).map(|pci| pci.to_string()))
             };
             let (none, address) = (String::new(), Some("0001:4f:02.3".to_owned()));
-            assert_eq!(told(&mut device, &mut on_pci), ("rdmap79s0".to_owned(), address));
-            assert_eq!(told(&mut zeroed(), &mut elsewhere), (none.clone(), None));
-            assert_eq!(told(ptr::null_mut(), ptr::null_mut()), (none.clone(), None));
+            assert_eq!(reported(&mut device, &mut on_pci), ("rdmap79s0".to_owned(), address));
+            assert_eq!(reported(&mut zeroed(), &mut elsewhere), (none.clone(), None));
+            assert_eq!(reported(ptr::null_mut(), ptr::null_mut()), (none.clone(), None));
             let info: fi_info = zeroed();
             assert_eq!((device_name(&info), pci(&info)), (none, None));
         }

@@ -122,7 +122,7 @@ impl Endpoint {
             self.in_wires += 1;
             let wire = wire.clone();
             let due = if self.delay == 0 { 0 } else { self.world.now() + self.delay };
-            self.tell(&wire, due, Request::Handshake);
+            self.send_request(&wire, due, Request::Handshake);
         }
     }
 
@@ -133,7 +133,7 @@ impl Endpoint {
         self.complete_at(index, due);
     }
 
-    fn tell(&self, wire: &Wire, due: u64, request: Request) {
+    fn send_request(&self, wire: &Wire, due: u64, request: Request) {
         self.world.wake_at(due);
         // SAFETY: this endpoint's thread is the only one that pushes. There is room for every
         // operation and as many arrivals, for which `land` looks first.
@@ -190,7 +190,7 @@ impl Endpoint {
         op.state = State::InWire;
         self.outbound[op.outbound as usize].in_wire += 1;
         self.in_wires += 1;
-        self.tell(wire, due, Request::Op(index));
+        self.send_request(wire, due, Request::Op(index));
     }
 
     fn fly(&mut self) {
@@ -253,7 +253,7 @@ impl Endpoint {
             self.mode.gone
         };
         if let (Some(data), 0) = (op.data, op.errno) {
-            self.tell(&wire, now, Request::Arrived { data, len: op.len });
+            self.send_request(&wire, now, Request::Arrived { data, len: op.len });
         }
         let back = if op.kind == Kind::Read { 0 } else { self.delay };
         let due = if self.timeless || back == 0 { 0 } else { now + back };

@@ -177,7 +177,7 @@ pub struct Connection {
     pieces: Vec<Piece>,
     /// Requests of the peer that were settled, and of which it was told.
     settled: u64,
-    told: u64,
+    acknowledged: u64,
     pending: VecDeque<Pending>,
     /// How often of late a request followed an acknowledgement in the same pass.
     rides: u8,
@@ -240,7 +240,7 @@ impl Connection {
             reads: 0,
             pieces: Vec::new(),
             settled: 0,
-            told: 0,
+            acknowledged: 0,
             rides: 0,
             alone: 0,
             held: false,
@@ -342,7 +342,7 @@ impl Connection {
     }
 
     fn has_answers(&self) -> bool {
-        !self.pending.is_empty() || self.told != self.settled
+        !self.pending.is_empty() || self.acknowledged != self.settled
     }
 
     fn may_ask(&self) -> bool {
@@ -545,7 +545,7 @@ impl Connection {
     /// asked, answers, and sends both by one call.
     #[inline]
     fn holds_acknowledgement(&mut self) -> bool {
-        let alone = self.told != self.settled && self.pending.is_empty() && !self.is_sending();
+        let alone = self.acknowledged != self.settled && self.pending.is_empty() && !self.is_sending();
         if !alone || self.rides < RIDES || self.leaving || !self.queue.is_empty() || !self.messages.is_empty()
         {
             return false;
@@ -559,14 +559,14 @@ impl Connection {
     /// Requests are about to be made, or an acknowledgement sent without any.
     #[inline]
     fn watch_acknowledgement(&mut self, pass: u32) {
-        let (tells, asks) = (self.told != self.settled, self.may_ask());
-        if asks && (tells || self.alone == pass) {
+        let (owes, asks) = (self.acknowledged != self.settled, self.may_ask());
+        if asks && (owes || self.alone == pass) {
             self.rides = (self.rides + 1).min(RIDES);
             self.alone = pass.wrapping_sub(1);
-        } else if tells {
+        } else if owes {
             self.alone = pass;
         }
-        self.held &= !tells;
+        self.held &= !owes;
     }
 
     /// Sends what there is, as far as the socket takes it.
@@ -711,17 +711,17 @@ impl Connection {
                             self.batch.copy(&Answer::Failed { number, errno: errno as u32 }.bytes())
                         }
                     }
-                    self.told = number + 1;
+                    self.acknowledged = number + 1;
                 }
                 Pending::Failed { number, errno } => {
                     self.batch.copy(&Answer::Failed { number, errno }.bytes());
-                    self.told = number + 1;
+                    self.acknowledged = number + 1;
                 }
             }
         }
-        if self.told != self.settled {
+        if self.acknowledged != self.settled {
             self.batch.copy(&Answer::Done(self.settled).bytes());
-            self.told = self.settled;
+            self.acknowledged = self.settled;
         }
     }
 
