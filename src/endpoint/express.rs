@@ -128,7 +128,7 @@ impl Parcel<'_> {
     fn post(&self, stripes: &mut Stripes, burst: &mut Burst) -> bool {
         let Single { len, local: (from, at), remote: (to, offset) } = self.single;
         let (from, to) = (from as usize, to as usize);
-        let (_, remote_rail, grants) = burst.way();
+        let (_, remote_rail, grants) = burst.path();
         let (remote, base_key) = self.remote.locate(remote_rail, to, offset);
         let key = self.terms.grant.filter(|_| grants).map_or(base_key, GrantToken::key);
         let local = self.local.ranges()[from].base + at;

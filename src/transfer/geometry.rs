@@ -272,7 +272,7 @@ impl Pages<'_> {
         mut place: impl FnMut(usize, u64),
     ) -> Result<()> {
         // Copied first, as below.
-        let kept = self.remote.keep("pages")?;
+        let kept = self.remote.prepare("pages")?;
         kept.check("pages", (&self.remote, self), range_len)?;
         for layer in 0..self.layers() {
             let (range, start) = kept.layer(layer);
