@@ -170,7 +170,7 @@ impl Worker {
         }
     }
 
-    /// Says handshake request on lanes that were not welcomed yet, and writes to the pads of
+    /// Says handshake request on lanes that were not welcomed yet, and writes to the probe buffers of
     /// those that were.
     pub fn advance_handshakes(&mut self, now: u64) {
         let core = self.core.clone();
@@ -405,7 +405,7 @@ impl Worker {
             token: peer.token,
             begun: peer.begun,
             epoch: of.epoch,
-            pad: rail.pad(),
+            probe_buffer: rail.probe_buffer(),
             landing,
         };
         let body = self.core.handshake_reply(&peer, &reply, accepted.root.as_ref());
@@ -444,7 +444,7 @@ impl Worker {
             Meeting::Other => return self.end_stale(peer),
             Meeting::Stale => return self.core.reject(STALE),
         }
-        (l.state, l.to, l.pad) = (LaneState::Probing, reply.token, reply.pad);
+        (l.state, l.to, l.probe_buffer) = (LaneState::Probing, reply.token, reply.probe_buffer);
         l.sealer = lane.handshake.root.as_ref().map(|root| {
             let ours = Side { incarnation: to, nonce, epoch: lane.epoch, rail: plan.rail };
             let theirs =

@@ -263,8 +263,15 @@ impl Attacker {
 
     fn reply(&self, nonce: u128) -> Vec<u8> {
         let (token, begun, epoch) = (TOKEN, self.begun, self.epoch);
-        let reply =
-            HandshakeReply { nonce, own: 5, token, begun, epoch, pad: self.rail.pad(), landing: None };
+        let reply = HandshakeReply {
+            nonce,
+            own: 5,
+            token,
+            begun,
+            epoch,
+            probe_buffer: self.rail.probe_buffer(),
+            landing: None,
+        };
         let mut body = reply.encode();
         if let Some(root) = &self.root {
             root.prove(Proof::Reply, self.incarnation, self.target.incarnation, &mut body);

@@ -41,7 +41,7 @@ struct Handshake {
 
 /// Whether one more may come in, in whose stead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Room {
+struct Admission {
     /// Its place is kept, until `came` or `stayed_out`.
     enters: bool,
     goes: Option<PeerId>,
@@ -63,7 +63,7 @@ impl Unauthenticated {
     }
 
     /// `source`: where its handshake came from.
-    fn room(&self, source: u64, now: u64) -> Room {
+    fn admit(&self, source: u64, now: u64) -> Admission {
         let mut inner = self.inner.lock();
         let Inner { under_way, entering } = &mut *inner;
         let staying = || under_way.iter().filter(|one| !one.ends);
@@ -73,10 +73,10 @@ impl Unauthenticated {
         let (fits, leaving) = (under_way.len() + *entering < self.most, under_way.len() + *entering > all);
         if fits && all < usual && own < (usual / 2).max(1) {
             *entering += 1;
-            return Room { enters: true, goes: None };
+            return Admission { enters: true, goes: None };
         }
         if !fits && leaving {
-            return Room { enters: false, goes: None }; // Its next handshake finds room.
+            return Admission { enters: false, goes: None }; // Its next handshake finds room.
         }
         // The oldest of the sources that have most.
         let mut counts = HashMap::new();
@@ -85,12 +85,12 @@ impl Unauthenticated {
         let is_one = |one: &&mut Handshake| !one.ends && counts.get(&one.source) == Some(&most);
         let fair = |one: &&mut Handshake| most > own + 1 || now.saturating_sub(one.since) >= TIME_NS;
         let Some(oldest) = under_way.iter_mut().find(is_one).filter(fair) else {
-            return Room { enters: false, goes: None };
+            return Admission { enters: false, goes: None };
         };
         oldest.ends = true;
         let goes = Some(oldest.peer);
         *entering += usize::from(fits);
-        Room { enters: fits, goes }
+        Admission { enters: fits, goes }
     }
 
     /// One that was let in is a peer now.
@@ -127,7 +127,7 @@ impl Core {
 
     /// Keeps a place for a handshake, if there is one.
     pub fn let_in(&self, source: u64, now: u64) -> Result<()> {
-        let room = self.unauthenticated.room(source, now);
+        let room = self.unauthenticated.admit(source, now);
         if let Some(peer) = room.goes.and_then(|oldest| self.peers.get(oldest).ok()) {
             self.inboxes[peer.owner].command(Command::Evict { peer: peer.id });
         }
@@ -143,34 +143,34 @@ impl Core {
 mod tests {
     use super::*;
 
-    const NO: Room = Room { enters: false, goes: None };
+    const NO: Admission = Admission { enters: false, goes: None };
 
     fn id(number: u64) -> PeerId {
         PeerId::numbered(number + 1)
     }
 
-    fn yes(goes: Option<PeerId>) -> Room {
-        Room { enters: true, goes }
+    fn yes(goes: Option<PeerId>) -> Admission {
+        Admission { enters: true, goes }
     }
 
     #[test]
     fn oldest_unauthenticated_endpoint_makes_room_after_its_time() {
         let known = Unauthenticated::new(16, 1024);
         (0..6).for_each(|peer| {
-            assert_eq!(known.room(peer, peer), yes(None));
+            assert_eq!(known.admit(peer, peer), yes(None));
             known.came(id(peer), peer, peer);
         });
-        assert_eq!(known.room(9, TIME_NS - 1), NO);
+        assert_eq!(known.admit(9, TIME_NS - 1), NO);
         known.settled(id(2));
-        assert_eq!(known.room(9, TIME_NS - 1), yes(None));
-        assert_eq!(known.room(9, TIME_NS - 1), NO, "the place is kept");
+        assert_eq!(known.admit(9, TIME_NS - 1), yes(None));
+        assert_eq!(known.admit(9, TIME_NS - 1), NO, "the place is kept");
         known.came(id(6), 9, TIME_NS - 1);
-        assert_eq!(known.room(10, TIME_NS), yes(Some(id(0))));
-        assert_eq!(known.room(10, TIME_NS), NO, "the next has come later");
+        assert_eq!(known.admit(10, TIME_NS), yes(Some(id(0))));
+        assert_eq!(known.admit(10, TIME_NS), NO, "the next has come later");
         known.stayed_out();
-        assert_eq!(known.room(10, TIME_NS), yes(None));
+        assert_eq!(known.admit(10, TIME_NS), yes(None));
         known.came(id(7), 10, TIME_NS);
-        assert_eq!(known.room(11, TIME_NS + 1), yes(Some(id(1))));
+        assert_eq!(known.admit(11, TIME_NS + 1), yes(Some(id(1))));
         known.stayed_out();
         known.settled(id(0));
         known.settled(id(1));
@@ -180,7 +180,7 @@ mod tests {
     fn one_source_leaves_room_for_others() {
         let known = Unauthenticated::new(64, 1024);
         let enter = |source: u64, now| {
-            let room = known.room(source, now);
+            let room = known.admit(source, now);
             if room.enters {
                 known.came(PeerId::numbered(source << 32 | now), source, now);
             }

@@ -157,7 +157,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         token: 9,
         begun: 6,
         epoch: 5,
-        pad: (4096, 78),
+        probe_buffer: (4096, 78),
         landing: Some(Slots { address: 4096, key: 77, len: 1 << 18 }),
     }
     .encode();

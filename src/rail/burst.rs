@@ -2,12 +2,12 @@
 
 use super::lane::Lane;
 use super::op::{Op, Tag, Work};
-use super::{Rail, Traffic, PAD, SENDS, STAGED_WINDOW, URGENT_NS, URGENT_WINDOW};
+use super::{Rail, Traffic, PROBE_LEN, SENDS, STAGED_WINDOW, URGENT_NS, URGENT_WINDOW};
 use crate::fabric::{Limits, Nic, Posted, Rma, Segment};
 use crate::ids::{LaneSlot, RailIndex};
 use std::ffi::c_void;
 
-/// Bytes of a warm-up write.
+/// Bytes of a probe write.
 const WARM: u64 = 8;
 
 pub struct Burst<'a> {
@@ -16,8 +16,8 @@ pub struct Burst<'a> {
     /// The rail's index.
     pub rail: RailIndex,
     pub now: u64,
-    /// Past what peers write to in the rail's pad: where its bytes are, and their registration.
-    pad: (u64, *mut c_void),
+    /// Past what peers write to in the rail's probe buffer: where its bytes are, and their registration.
+    probe_buffer: (u64, *mut c_void),
     nic: &'a mut dyn Nic,
     free_ops: &'a mut Vec<*mut Op>,
     lane_ops: u32,
@@ -41,7 +41,10 @@ impl Rail {
             limits: &self.limits,
             rail: self.index,
             now,
-            pad: (self.pad.address() as u64 + PAD as u64 / 2, self.pad.descriptor()),
+            probe_buffer: (
+                self.probe_buffer.address() as u64 + PROBE_LEN as u64 / 2,
+                self.probe_buffer.descriptor(),
+            ),
             nic: &mut *self.nic,
             free_ops: &mut self.free_ops,
             lane_ops: self.lane_ops,
@@ -161,9 +164,9 @@ impl Burst<'_> {
         unsafe { self.post_part(rma, (1, bytes), tag).1 }
     }
 
-    /// Writes a few bytes to the peer's pad.
-    pub fn warm(&mut self, tag: Tag) -> Posted {
-        let ((local, descriptor), (remote, key)) = (self.pad, self.lane.pad);
+    /// Writes a few bytes to the peer's probe buffer.
+    pub fn probe(&mut self, tag: Tag) -> Posted {
+        let ((local, descriptor), (remote, key)) = (self.probe_buffer, self.lane.probe_buffer);
         let rma = Rma {
             read: false,
             segments: &[Segment { local, remote, len: WARM }],
@@ -172,7 +175,7 @@ impl Burst<'_> {
             immediate: None,
             more: false,
         };
-        // SAFETY: the pad lives as long as the rail.
+        // SAFETY: the probe buffer lives as long as the rail.
         unsafe { self.post(rma, WARM, tag) }
     }
 

@@ -25,8 +25,8 @@ pub struct Lane {
     pub peer: PeerId,
     pub remote_rail: RailIndex,
     pub route: Route,
-    /// Address and key of the remote rail's pad, once it was welcomed.
-    pub pad: (u64, u64),
+    /// Address and key of the remote rail's probe buffer, once it was welcomed.
+    pub probe_buffer: (u64, u64),
     /// The peer's token for us, once it is known.
     pub to: u128,
     /// Of the session's two directions, where there is a secret.
@@ -64,7 +64,7 @@ impl Lane {
             peer,
             remote_rail,
             route,
-            pad: (0, 0),
+            probe_buffer: (0, 0),
             to: 0,
             sealer: None,
             opener: None,

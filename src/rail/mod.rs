@@ -67,7 +67,7 @@ const CALLER_NS: u64 = 2_500_000_000;
 /// Before that, removing such a route could take our answer along.
 const ANSWERED_NS: u64 = 1_000_000_000;
 /// What peers write to prove that they can.
-const PAD: usize = 4096;
+const PROBE_LEN: usize = 4096;
 
 /// Where an unauthenticated endpoint says it is, and since when that is looked for.
 struct Caller {
@@ -106,7 +106,7 @@ pub struct Rail {
     budget: Budget,
     sends: ManuallyDrop<Frames>,
     receives: ManuallyDrop<Frames>,
-    pad: ManuallyDrop<Frame>,
+    probe_buffer: ManuallyDrop<Frame>,
     /// How closing went.
     closed: Option<Result<()>>,
 }
@@ -118,7 +118,7 @@ impl Rail {
     pub fn open(index: RailIndex, nic: Box<dyn Nic>) -> Result<Rail> {
         // Declared first, dropped last: where one of them fails, the NIC is closed before the rest
         // goes that it knows.
-        let (sends, receives, pad);
+        let (sends, receives, probe_buffer);
         let mut nic = nic;
         let limits = nic.limits().clone();
         let receive_count = RECEIVES.min(limits.rx_depth);
@@ -126,7 +126,7 @@ impl Rail {
         let frame = limits.message_max;
         sends = Frames::new(&mut *nic, SENDS, frame)?;
         receives = Frames::new(&mut *nic, receive_count, frame)?;
-        pad = Frame::new(&mut *nic, PAD, true)?;
+        probe_buffer = Frame::new(&mut *nic, PROBE_LEN, true)?;
         let ops: Box<[Op]> = (0..op_count).map(|_| Op::empty()).collect();
         let ops = Box::into_raw(ops) as *mut Op;
         let mut rail = Rail {
@@ -149,7 +149,7 @@ impl Rail {
             budget: Budget::new(limits.arrival_room),
             sends: ManuallyDrop::new(sends),
             receives: ManuallyDrop::new(receives),
-            pad: ManuallyDrop::new(pad),
+            probe_buffer: ManuallyDrop::new(probe_buffer),
             limits,
             nic,
             closed: None,
@@ -171,9 +171,9 @@ impl Rail {
     }
 
     /// Where peers may write to prove a lane: address and key.
-    pub fn pad(&self) -> (u64, u64) {
-        let base = if self.limits.virtual_addresses { self.pad.address() as u64 } else { 0 };
-        (base, self.pad.key())
+    pub fn probe_buffer(&self) -> (u64, u64) {
+        let base = if self.limits.virtual_addresses { self.probe_buffer.address() as u64 } else { 0 };
+        (base, self.probe_buffer.key())
     }
 
     pub fn register(&mut self, range: HostRange, access: Access) -> Result<Registration> {
@@ -290,7 +290,7 @@ impl Rail {
     }
 
     /// Rings a doorbell that waits for a post which did not come: by a write to
-    /// the pad of the lane that was posted to last.
+    /// the probe buffer of the lane that was posted to last.
     pub fn flush(&mut self, lanes: &mut Lanes<impl HasLane>, now: u64) {
         if let Some(lane) = self.unflushed {
             let lane = lanes.get_mut(lane);
@@ -400,7 +400,7 @@ impl Rail {
     pub fn post_probe(&mut self, lane: &mut Lane, now: u64) -> Posted {
         let tag = Tag::new(Work::Probe, lane.id.slot, 0, 0);
         let Some(mut burst) = self.burst(lane, now) else { return Posted::Failed(libc::ENOTCONN) };
-        burst.warm(tag)
+        burst.probe(tag)
     }
 
     /// Sends a control frame over a lane, in its session; `fill` writes it and says its length.
@@ -604,7 +604,7 @@ impl Drop for Rail {
                 drop(Box::from_raw(ptr::slice_from_raw_parts_mut(self.ops, self.op_count)));
                 ManuallyDrop::drop(&mut self.sends);
                 ManuallyDrop::drop(&mut self.receives);
-                ManuallyDrop::drop(&mut self.pad);
+                ManuallyDrop::drop(&mut self.probe_buffer);
             }
         }
     }

@@ -16,7 +16,7 @@ pub enum Work {
     Counted(Half),
     /// A bundle of bytes that a device has or is to have, into the peer's landing.
     Bundle,
-    /// A lane's warm-up write.
+    /// A lane's probe write.
     Probe,
     /// A control frame in send buffer `Tag::index`.
     Frame,

@@ -329,7 +329,7 @@ pub struct HandshakeReply {
     /// The sender's lane, as in a handshake request of its own.
     pub epoch: u64,
     /// Where the lane's first write goes, and its key.
-    pub pad: (u64, u64),
+    pub probe_buffer: (u64, u64),
     /// Where the sender takes bundles over this lane.
     pub landing: Option<Slots>,
 }
@@ -348,14 +348,14 @@ impl HandshakeReply {
         let Slots { address, key, len } = self.landing.unwrap_or_default();
         let mut w = Writer::new();
         w.u128(self.nonce).u128(self.own).u128(self.token).u64(self.begun).u64(self.epoch);
-        w.u64(self.pad.0).u64(self.pad.1).u64(address).u64(key).u64(len);
+        w.u64(self.probe_buffer.0).u64(self.probe_buffer.1).u64(address).u64(key).u64(len);
         w.finish()
     }
 
     pub fn decode(body: &[u8]) -> Option<HandshakeReply> {
         let mut r = Reader::new(body);
         let (nonce, own, token) = (r.u128()?, r.u128()?, r.u128()?);
-        let (begun, epoch, pad) = (r.u64()?, r.u64()?, (r.u64()?, r.u64()?));
+        let (begun, epoch, probe_buffer) = (r.u64()?, r.u64()?, (r.u64()?, r.u64()?));
         let landing = Slots { address: r.u64()?, key: r.u64()?, len: r.u64()? };
         (r.remaining() == 0).then_some(HandshakeReply {
             nonce,
@@ -363,7 +363,7 @@ impl HandshakeReply {
             token,
             begun,
             epoch,
-            pad,
+            probe_buffer,
             landing: Some(landing).filter(|slots| slots.len != 0),
         })
     }

@@ -197,7 +197,7 @@ const OF_RAILS: &[OfRails] = &[
     ("weft_rail_posts_refused_total", "counter", "Posts for which there was no room; they were tried again.",
         &[(&[], |rail| rail.posts_refused as f64)]),
     ("weft_rail_errors_total", "counter", "Posts that failed.", &[(&[], |rail| rail.errors as f64)]),
-    ("weft_rail_retries_total", "counter", "Greetings of peers that were repeated.",
+    ("weft_rail_retries_total", "counter", "Handshakes that were repeated.",
         &[(&[], |rail| rail.retries as f64)]),
     ("weft_rail_frames_total", "counter", "Control frames.",
         &[(SENT, |rail| rail.frames_sent as f64), (RECEIVED, |rail| rail.frames_received as f64)]),

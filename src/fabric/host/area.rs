@@ -1,8 +1,8 @@
 //! Memory that other processes of this host can read: what `weft_memory_alloc`
 //! gives out. All areas of the process are known here, by their address.
 
+use super::budget::budget;
 use super::channel::{area_seals, memfd, page_len, Mapping, HUGE};
-use super::room::room;
 use crate::device::Handle;
 use crate::status::{Error, Result, Status};
 use parking_lot::Mutex;
@@ -87,7 +87,7 @@ fn no_memory(len: usize) -> Error {
 /// Whether there is memory for this many bytes more, of `len` that were asked for.
 fn check_room(more: usize, len: usize) -> Result<()> {
     let tables = more as u64 / 256;
-    match room() {
+    match budget() {
         Some(room) if more as u64 + tables + SPARE > room.bytes => Err(Error::new(
             Status::NoMemory,
             format!("len is {len}, and {} has {} bytes left for the last {more}", room.of, room.bytes),

@@ -20,6 +20,7 @@
 //! others reach no memory. Once a peer has ended, so has what it had under way.
 
 pub mod area;
+mod budget;
 mod channel;
 mod connections;
 mod copies;
@@ -32,7 +33,6 @@ mod outgoing;
 mod pull;
 pub mod registry;
 mod request;
-mod room;
 mod socket;
 #[cfg(test)]
 mod tests;

@@ -4,17 +4,17 @@
 use std::path::{Path, PathBuf};
 
 /// Bytes that are left, and whose word that is.
-pub struct Room {
+pub struct Budget {
     pub bytes: u64,
     pub of: &'static str,
 }
 
 /// `None` where nobody says.
-pub fn room() -> Option<Room> {
-    let system = available().map(|bytes| Room { bytes, of: "the system" });
+pub fn budget() -> Option<Budget> {
+    let system = available().map(|bytes| Budget { bytes, of: "the system" });
     let group = groups().iter().filter_map(Group::left).min();
-    let group = group.map(|bytes| Room { bytes, of: "this process's control group" });
-    [system, group].into_iter().flatten().min_by_key(|room| room.bytes)
+    let group = group.map(|bytes| Budget { bytes, of: "this process's control group" });
+    [system, group].into_iter().flatten().min_by_key(|budget| budget.bytes)
 }
 
 /// A value of a file of lines as "name value ...", whichever unit.
@@ -106,6 +106,6 @@ mod tests {
 
     #[test]
     fn memory_of_this_machine_is_read() {
-        assert!(room().is_some_and(|room| room.bytes > 0));
+        assert!(budget().is_some_and(|budget| budget.bytes > 0));
     }
 }
