@@ -21,7 +21,7 @@ find "$out" -maxdepth 1 -name '*.result' ! -newer "$library/libweft.so" -delete 
 
 # What is between Weft and the system: libfabric, its fabrics, memory, processes and threads.
 programs="errors signals lifecycle peers fallback transfers large counters lists messages atomics waiting alloc losses
-    strangers fences weft_hpp end_to_end"
+    unauthenticated fences weft_hpp end_to_end"
 # The same without libfabric, as far as tests do not ask for it.
 programs_without="no_libfabric lifecycle messages counters lists prepared waiting fences weft_hpp"
 

@@ -258,7 +258,7 @@ static void shuts_down_under_load(struct team *team)
     meet(team, 1, NULL);
 }
 
-static void target_until_told(struct team *team)
+static void target_until_notified(struct team *team)
 {
     struct box *box = box_of(open_endpoint());
     join(team, 0, box);
@@ -272,7 +272,7 @@ static void target_until_told(struct team *team)
 
 static void shutdown_under_load(void)
 {
-    run_pair(shuts_down_under_load, target_until_told);
+    run_pair(shuts_down_under_load, target_until_notified);
 }
 
 static void *waits_for_a_minute(void *arg)

@@ -10,7 +10,7 @@
  *     ledger.c    what is polled, compared with what was submitted
  *     host.c      the life of one host: opens, polls, submits, leaves
  *     faults.c    what happens to links and hosts: a row of its table for each kind of fault
- *     strangers.c who attacks a host from outside
+ *     attackers.c a process that attacks a host from outside
  *     worlds.c    the worlds: two hosts in one process (wall clock or virtual time), three processes, three namespaces
  *     scenarios.c the tests of virtual time whose faults a table names
  *     report.c    the sums at the end: a table, the figures that must be zero, JSON
@@ -369,8 +369,8 @@ void world_open(const struct plan *plan);
 void world_play(uint64_t ns);
 bool world_close(void);
 
-/* strangers.c: a process that attacks a host's endpoints, until it is killed. */
-pid_t strangers_begin(int host, uint64_t random);
+/* attackers.c: a process that attacks a host's endpoints, until it is killed. */
+pid_t attackers_begin(int host, uint64_t random);
 
 /* scenarios.c: tests of the worlds of virtual time whose faults are known. */
 extern const struct test scenarios[];

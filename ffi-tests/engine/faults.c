@@ -327,7 +327,7 @@ static void heal(uint64_t now)
     }
 }
 
-/* ---- Strangers ---- */
+/* ---- Attackers ---- */
 
 static void attack_ends(int host)
 {
@@ -347,15 +347,15 @@ static void attacks_step(uint64_t now, const char *only)
     for (int host = 0; host < book->plan.hosts; host++)
         if (attacks[host].pid && now >= attacks[host].until_ns)
             attack_ends(host);
-    if (now < next_attack_ns || book->quiet || (only && !strstr(only, "strangers")))
+    if (now < next_attack_ns || book->quiet || (only && !strstr(only, "attackers")))
         return;
     int host = (int)below(&attack_random, (uint32_t)book->plan.hosts);
     uint32_t ms = 500 + below(&attack_random, 4000);
     next_attack_ns = now + (ms + below(&attack_random, 4000)) * MS;
     if (attacks[host].pid)
         return;
-    fprintf(stderr, "%6" PRIu64 " ms: strangers of host %d for %u ms\n", book_ms(), host, ms);
-    attacks[host].pid = strangers_begin(host, next_random(&attack_random));
+    fprintf(stderr, "%6" PRIu64 " ms: attackers of host %d for %u ms\n", book_ms(), host, ms);
+    attacks[host].pid = attackers_begin(host, next_random(&attack_random));
     attacks[host].until_ns = now + ms * MS;
     book->faults_count++;
 }

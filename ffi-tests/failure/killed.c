@@ -86,7 +86,7 @@ static bool write_smalls(struct box *box, weft_memory *memory, weft_remote_memor
 }
 
 /* What it was told nothing of when the peer died ends long before its deadline. */
-static void hears_no_more(struct team *team)
+static void receives_nothing_more(struct team *team)
 {
     struct box *box = box_of(open_endpoint());
     weft_memory *memory = register_one(box->endpoint, map_bytes(SMALLS * SMALL), SMALLS * SMALL);
@@ -120,7 +120,7 @@ static void hears_no_more(struct team *team)
 
 static void killed_while_others_wait_for_its_answer(void)
 {
-    const role roles[] = {hears_no_more, takes};
+    const role roles[] = {receives_nothing_more, takes};
     for (int i = 0; i < 2 * TIMES; i++)
         run_team(2, roles);
 }

@@ -72,7 +72,7 @@ static void stops_in_the_middle(struct team *team)
     box_close(box);
 }
 
-static void hears_all_once(struct team *team)
+static void receives_all_once(struct team *team)
 {
     struct box *box = box_of_one_rail();
     join(team, 0, box);
@@ -103,7 +103,7 @@ static void hears_all_once(struct team *team)
 
 static void stopped_peer_receives_each_notification_once(void)
 {
-    run_pair(stops_in_the_middle, hears_all_once);
+    run_pair(stops_in_the_middle, receives_all_once);
 }
 
 static void counts_all_once(struct team *team)

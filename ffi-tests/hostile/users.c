@@ -43,7 +43,7 @@ static void host_needs_a_map_of_users(void)
 }
 
 /* Connects, and waits to be turned away. */
-static void is_turned_away(const char *name)
+static void is_rejected(const char *name)
 {
     if (setgroups(0, NULL) != 0 || setgid(USER) != 0)
         _exit(1);
@@ -73,7 +73,7 @@ static void user_of_another_group_is_rejected(void)
         char name[108] = {0};
         if (read(words[0], name, sizeof name - 1) <= 0)
             _exit(1);
-        is_turned_away(name);
+        is_rejected(name);
         _exit(0);
     }
     struct box *box = box_of(open_endpoint());

@@ -207,7 +207,7 @@ static void leaves(struct team *team)
     meet(team, 0, NULL);
 }
 
-static void calls_who_left(struct team *team)
+static void calls_the_peer_that_left(struct team *team)
 {
     struct box *box = open_both();
     char theirs[8192];
@@ -228,7 +228,7 @@ static void calls_who_left(struct team *team)
 static void closed_peer_is_unreachable(void)
 {
     way = (struct way){0};
-    run_pair(calls_who_left, leaves);
+    run_pair(calls_the_peer_that_left, leaves);
 }
 
 /* ---- Simulated NICs, of which the better ones fail in other ways than host does ---- */

@@ -124,7 +124,7 @@ static void polls_now_and_then(struct team *team)
     box_close(box);
 }
 
-static void hears_of_it_now_and_then(struct team *team)
+static void receives_now_and_then(struct team *team)
 {
     const uint64_t liveness = 5 * SECOND;
     uint64_t judged = judged_from();
@@ -140,7 +140,7 @@ static void hears_of_it_now_and_then(struct team *team)
 
 static void peer_that_does_not_poll_is_lost_in_time(void)
 {
-    run_pair(hears_of_it_now_and_then, polls_now_and_then);
+    run_pair(receives_now_and_then, polls_now_and_then);
 }
 
 /* ---- Alive ---- */

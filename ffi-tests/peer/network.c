@@ -394,7 +394,7 @@ static void advertised_addresses_are_those_that_peers_dial(void)
 /* ---- A port that another program has taken over ---- */
 
 /* What the program says to whoever connects. One that says nothing is as a peer that is stopped: lost for its silence. */
-enum { NOTHING, RUBBISH, ECHO, CLOSES, TAKEOVERS };
+enum { NOTHING, MALFORMED, ECHO, CLOSES, TAKEOVERS };
 static int takeover;
 
 static void *answers(void *arg)
@@ -406,7 +406,7 @@ static void *answers(void *arg)
         ssize_t len = recv(fd, bytes, sizeof bytes, 0);
         if (len <= 0)
             break;
-        if (takeover == RUBBISH)
+        if (takeover == MALFORMED)
             fill_random(bytes, sizeof bytes, seed), len = sizeof bytes;
         if (takeover != NOTHING && send(fd, bytes, (size_t)len, MSG_NOSIGNAL) < 0)
             break;

@@ -35,7 +35,7 @@ static void finds_nobody(struct box *box, const void *address, size_t len)
     CHECK_ONE_OF(status, WEFT_ERR_HANDLE, WEFT_ERR_PEER_LOST, WEFT_ERR_PEER_CLOSED);
 }
 
-static void closes_and_tells(struct team *team)
+static void closes_and_reports(struct team *team)
 {
     char address[4096];
     weft_endpoint *endpoint = open_endpoint();
@@ -45,7 +45,7 @@ static void closes_and_tells(struct team *team)
     meet(team, 0, NULL);
 }
 
-static void dies_and_has_told(struct team *team)
+static void dies_after_a_report(struct team *team)
 {
     char address[4096];
     weft_endpoint *endpoint = open_endpoint();
@@ -72,12 +72,12 @@ static void calls_the_closed(struct team *team)
 
 static void closed_endpoint_is_unreachable(void)
 {
-    run_pair(calls_the_closed, closes_and_tells);
+    run_pair(calls_the_closed, closes_and_reports);
 }
 
 static void dead_process_is_unreachable(void)
 {
-    run_pair(calls_the_dead, dies_and_has_told);
+    run_pair(calls_the_dead, dies_after_a_report);
 }
 
 static void own_address_is_refused(void)

@@ -221,7 +221,7 @@ static void lists_and_both_classes(void)
 
 /* ---- A sender that waits ---- */
 
-static void wakes_when_told(struct team *team)
+static void wakes_when_notified(struct team *team)
 {
     struct target target = open_target(team);
     await_word(team, AWAKE);
@@ -256,7 +256,7 @@ static void goes_past(struct team *team)
 
 static void other_peers_pass_one_without_credits(void)
 {
-    run_pair(wakes_when_told, goes_past);
+    run_pair(wakes_when_notified, goes_past);
 }
 
 /* What ended while it waited holds nothing, and what comes later is counted. */
@@ -285,7 +285,7 @@ static void gives_up(struct team *team)
 
 static void deadline_and_cancel(void)
 {
-    run_pair(wakes_when_told, gives_up);
+    run_pair(wakes_when_notified, gives_up);
 }
 
 static void loses_its_peer(struct team *team)

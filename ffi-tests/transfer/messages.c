@@ -236,7 +236,7 @@ static void messages_to_a_receiver_that_does_not_poll(void)
 #define WAITING 200
 
 /* They wait for room at the receiver; their bytes, and other transfers, do not. */
-static void notifies_who_does_not_poll(struct team *team)
+static void notifies_a_peer_that_does_not_poll(struct team *team)
 {
     struct box *box = box_of(open_endpoint());
     weft_peer peer = join(team, 1, box);
@@ -277,7 +277,7 @@ static void takes_notifications_late(struct team *team)
 
 static void unpolled_notifications_delay_nothing(void)
 {
-    run_pair(notifies_who_does_not_poll, takes_notifications_late);
+    run_pair(notifies_a_peer_that_does_not_poll, takes_notifications_late);
 }
 
 static void does_not_release(struct team *team)

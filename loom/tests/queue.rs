@@ -61,7 +61,7 @@ fn sleeping_thread_is_woken_again() {
 }
 
 #[test]
-fn each_of_two_who_sleep_gets_one() {
+fn each_of_two_sleepers_gets_one() {
     bounded(2, || {
         let queue = Arc::new(Queue::new(2).expect("there is memory"));
         let publisher = publishes(&queue, 2);
@@ -122,7 +122,7 @@ fn rearmed_descriptor_is_signalled_again() {
 }
 
 #[test]
-fn two_publishers_signal_who_is_armed() {
+fn two_publishers_signal_the_armed_poller() {
     bounded(2, || {
         let queue = Arc::new(Queue::new(2).expect("there is memory"));
         let publishers = [publishes(&queue, 1), publishes(&queue, 1)];

@@ -201,11 +201,11 @@ impl Worker {
                 take(&core, link, at);
             }
         }
-        self.say_ready(peer, now);
+        self.send_ready(peer, now);
     }
 
     /// When the lanes are up that will be.
-    fn say_ready(&mut self, peer: PeerId, now: u64) {
+    fn send_ready(&mut self, peer: PeerId, now: u64) {
         let Some(link) = self.link(peer) else { return };
         if !link.ready_sent && link.approaches.is_ready(now) {
             let fabric = link.approaches.serving().map_or("", |serving| &serving.fabric);

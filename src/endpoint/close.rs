@@ -93,7 +93,7 @@ impl Worker {
             // What was delivered here has arrived, also where its acknowledgement still waited.
             self.beat(peer, now);
             // Without room, the close will say it.
-            self.say(peer, Kind::Closing);
+            self.send_plain(peer, Kind::Closing);
         }
     }
 
@@ -138,7 +138,7 @@ impl Worker {
         }
         let (stage, answers, outcome) = (closing.stage, closing.answers, closing.outcome);
         match stage {
-            Stage::Sending if self.say(peer, if answers { Kind::CloseAck } else { Kind::Close }) => {
+            Stage::Sending if self.send_plain(peer, if answers { Kind::CloseAck } else { Kind::Close }) => {
                 if let Some(closing) = self.link(peer).and_then(|link| link.closing.as_mut()) {
                     closing.agreed = answers && closing.draining.is_empty();
                     (closing.stage, closing.since) = (Stage::Waiting, now);
@@ -153,7 +153,7 @@ impl Worker {
     }
 
     /// Posts a frame without a body; false if there was no room.
-    pub(super) fn say(&mut self, peer: PeerId, kind: Kind) -> bool {
+    pub(super) fn send_plain(&mut self, peer: PeerId, kind: Kind) -> bool {
         let Some(link) = self.link_here(peer) else { return false };
         let Some(path) = self.path_to(link) else { return false };
         let header = Header::plain(kind);

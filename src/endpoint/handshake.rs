@@ -237,7 +237,7 @@ impl Worker {
             }
         }
         for (peer, plan, errno) in failed {
-            self.say_failed(&peer, plan, errno);
+            self.report_failed(&peer, plan, errno);
         }
         for lane in unanswered {
             self.give_up_lane(lane);
@@ -253,10 +253,10 @@ impl Worker {
         if let Some(lanes) = self.lanes_of.get_mut(peer.id.place()) {
             lanes.retain(|other| *other != lane);
         }
-        self.say_failed(&peer, plan, libc::ETIMEDOUT);
+        self.report_failed(&peer, plan, libc::ETIMEDOUT);
     }
 
-    fn say_failed(&self, peer: &Peer, plan: Plan, errno: i32) {
+    fn report_failed(&self, peer: &Peer, plan: Plan, errno: i32) {
         let why = error_text(errno);
         self.command_owner(peer, Command::LaneFailed { peer: peer.id, plan, errno, why });
     }
@@ -500,7 +500,7 @@ impl Worker {
         match state {
             LaneState::Handshaking | LaneState::Probing => {
                 if of.handshake.failed(now, is_for_good(rail, errno)) {
-                    self.say_failed(&peer, plan, errno);
+                    self.report_failed(&peer, plan, errno);
                 }
             }
             LaneState::Up
@@ -515,7 +515,7 @@ impl Worker {
                 of.stripes.fail(&self.core.table, &mut self.left);
                 of.lane.state = LaneState::Down;
                 if !serves {
-                    return self.say_failed(&peer, plan, errno);
+                    return self.report_failed(&peer, plan, errno);
                 }
                 peer.note_failure(outcome);
                 self.command_owner(&peer, Command::EndPeer { peer: peer.id, outcome });

@@ -49,7 +49,7 @@ fn open(config: EndpointConfig) -> Arc<Endpoint> {
 }
 
 /// A frame as it came.
-struct Heard {
+struct ReceivedFrame {
     header: Header,
     body: Vec<u8>,
     /// All of it.
@@ -74,7 +74,7 @@ struct Attacker {
     root: Option<Root>,
     /// Acknowledges what it hears.
     acknowledges: bool,
-    heard: Vec<Heard>,
+    received: Vec<ReceivedFrame>,
 }
 
 impl Attacker {
@@ -90,7 +90,7 @@ impl Attacker {
         let lane = rail.add_lane(&mut lanes, of, &theirs.address, |lane| lane).expect("a lane").slot;
         let incarnation = Random::System.u64().expect("random numbers");
         let (fabric, network) = (candidate.fabric.clone(), candidate.network.clone());
-        let (sequence, begun, epoch, root, heard) = (0, 1, 1, None, Vec::new());
+        let (sequence, begun, epoch, root, received) = (0, 1, 1, None, Vec::new());
         Attacker {
             rail,
             fabric,
@@ -105,7 +105,7 @@ impl Attacker {
             own_rail: 0,
             root,
             acknowledges: true,
-            heard,
+            received,
         }
     }
 
@@ -212,16 +212,16 @@ impl Attacker {
                     self.say(Header::plain(Kind::Ack), &ack);
                 }
                 let body = body.to_vec();
-                self.heard.push(Heard { header, body, frame });
+                self.received.push(ReceivedFrame { header, body, frame });
             }
         }
     }
 
-    fn hears_within(&mut self, kind: Kind, time: Duration) -> Option<Heard> {
+    fn receives_within(&mut self, kind: Kind, time: Duration) -> Option<ReceivedFrame> {
         let began = Instant::now();
         loop {
-            if let Some(at) = self.heard.iter().position(|heard| heard.header.kind == kind) {
-                return Some(self.heard.remove(at));
+            if let Some(at) = self.received.iter().position(|received| received.header.kind == kind) {
+                return Some(self.received.remove(at));
             }
             if began.elapsed() > time {
                 return None;
@@ -230,16 +230,16 @@ impl Attacker {
         }
     }
 
-    fn hear(&mut self, kind: Kind) -> Heard {
-        self.hears_within(kind, PATIENCE).unwrap_or_else(|| panic!("no {kind:?} came"))
+    fn receive(&mut self, kind: Kind) -> ReceivedFrame {
+        self.receives_within(kind, PATIENCE).unwrap_or_else(|| panic!("no {kind:?} came"))
     }
 
     /// Greets until it is welcome: an endpoint without room says nothing.
-    fn handshake_again(&mut self) -> Heard {
+    fn handshake_again(&mut self) -> ReceivedFrame {
         let (address, began) = (self.address(), Instant::now());
         loop {
             self.handshake(&address);
-            if let Some(reply) = self.hears_within(Kind::HandshakeReply, Duration::from_secs(1)) {
+            if let Some(reply) = self.receives_within(Kind::HandshakeReply, Duration::from_secs(1)) {
                 return reply;
             }
             assert!(began.elapsed() < PATIENCE, "no welcome came");
@@ -247,7 +247,7 @@ impl Attacker {
     }
 
     /// Takes a handshake reply: it has a session then.
-    fn take_reply(&mut self, reply: &Heard) -> HandshakeReply {
+    fn take_reply(&mut self, reply: &ReceivedFrame) -> HandshakeReply {
         let (us, them) = (self.incarnation, self.target.incarnation);
         let body = match &self.root {
             None => Some(&reply.body[..]),
@@ -283,13 +283,13 @@ impl Attacker {
     fn become_a_peer(&mut self) {
         let reply = self.handshake_again();
         self.take_reply(&reply);
-        let request = self.hear(Kind::HandshakeRequest);
+        let request = self.receive(Kind::HandshakeRequest);
         let request = HandshakeRequest::decode(&request.body).expect("a hello");
         let reply = self.reply(request.nonce);
         self.say_openly(Header::plain(Kind::HandshakeReply), &reply);
         let ready = frame::ready(&self.fabric.clone());
         let began = Instant::now();
-        while self.hears_within(Kind::Ready, Duration::from_millis(50)).is_none() {
+        while self.receives_within(Kind::Ready, Duration::from_millis(50)).is_none() {
             // Whoever decides: said early, it is dropped.
             assert!(began.elapsed() < PATIENCE, "it does not get ready");
             self.ask(Kind::Ready, &ready);
@@ -371,7 +371,7 @@ fn unauthenticated_endpoint_is_ignored() {
         let memory = register(&endpoint);
         let mut attacker = Attacker::new(fabric, &endpoint);
         endpoint.connect(&attacker.address().encode(), 5_000_000_000, 0).expect("a connect");
-        let request = attacker.hear(Kind::HandshakeRequest);
+        let request = attacker.receive(Kind::HandshakeRequest);
         let request = HandshakeRequest::decode(&request.body).expect("a hello");
         assert_eq!(request.proven, secret);
         // It knows everything that it was shown, and a descriptor.
@@ -393,7 +393,7 @@ fn unauthenticated_endpoint_is_ignored() {
 }
 
 #[test]
-fn hello_is_accepted_by_its_proof() {
+fn handshake_is_accepted_by_its_proof() {
     for fabric in FABRICS {
         let endpoint = open(EndpointConfig { secrets: secrets(&[SECRET, OTHERS]), ..config(fabric) });
         let refused = |root: Option<Root>, target: Option<u64>| {
@@ -402,7 +402,7 @@ fn hello_is_accepted_by_its_proof() {
             attacker.target.incarnation = target.unwrap_or(attacker.target.incarnation);
             let address = attacker.address();
             attacker.handshake(&address);
-            let refusal = attacker.hear(Kind::Refuse);
+            let refusal = attacker.receive(Kind::Refuse);
             assert_eq!((refusal.header.to, refusal.header.rail), (TOKEN, RailIndex::at(0)));
             let (status, text) = frame::read_refuse(&refusal.body).expect("a refusal");
             let known = endpoint.incarnation().to_le_bytes();
@@ -499,7 +499,7 @@ fn replayed_frames_do_nothing() {
         // All of it, after the peer has ended; and after it has come back.
         again(&mut thief, &[0, name], &[&request, &said, &bye]);
         (peer.begun, peer.epoch, peer.sequence) = (2, 2, 0);
-        peer.heard.clear();
+        peer.received.clear();
         peer.named(0);
         peer.become_a_peer();
         assert_eq!(take(&endpoint, KIND_PEER_UP).status, Status::Ok as i32);
@@ -527,9 +527,9 @@ fn frames_of_other_sessions_do_nothing() {
             peer.acknowledges = false;
             until("it says something", || {
                 peer.listen();
-                peer.heard.iter().any(|heard| heard.header.kind.channel().is_some())
+                peer.received.iter().any(|received| received.header.kind.channel().is_some())
             });
-            std::mem::take(&mut peer.heard).into_iter().map(|heard| heard.frame).collect::<Vec<_>>()
+            std::mem::take(&mut peer.received).into_iter().map(|received| received.frame).collect::<Vec<_>>()
         };
         peers.iter_mut().for_each(|peer| peer.ask(Kind::Import, &numbers(&[1, 2, 3])));
         let mut frames = [said(&mut peers[0]), said(&mut peers[1])].concat();
@@ -620,7 +620,7 @@ fn text_of_peers_is_one_line_of_the_log() {
     let mut address = attacker.address();
     address.rails.push(RailAddress { fabric: "evil\nfabric\x1b[31m".into(), ..address.rails[0].clone() });
     endpoint.connect(&address.encode(), 5_000_000_000, 0).expect("a connect");
-    let request = attacker.hear(Kind::HandshakeRequest);
+    let request = attacker.receive(Kind::HandshakeRequest);
     attacker.named(HandshakeRequest::decode(&request.body).expect("a hello").token);
     let text = format!("evil\nERROR a defect of Weft\x1b[31m{}", "A".repeat(4000));
     attacker.say(Header::plain(Kind::Refuse), &frame::refuse(Status::Denied, &text));
@@ -649,14 +649,15 @@ fn peer_has_at_most_its_share_of_bounce_buffers() {
             attacker.own_rail = welcomed;
             attacker.epoch = 1 + u64::from(welcomed);
             attacker.handshake(&address);
-            let Some(reply) = attacker.hears_within(Kind::HandshakeReply, Duration::from_millis(100)) else {
+            let Some(reply) = attacker.receives_within(Kind::HandshakeReply, Duration::from_millis(100))
+            else {
                 assert!(began.elapsed() < PATIENCE, "{welcomed} lanes were welcomed");
                 continue;
             };
             let landing = HandshakeReply::decode(&reply.body).expect("a welcome").landing;
             landings += landing.map_or(0, |slots| 8 * slots.len);
             welcomed += 1;
-            attacker.heard.clear();
+            attacker.received.clear();
         }
         assert!(landings <= 8 << 20, "{fabric}: {landings} bytes of landings");
     }
@@ -700,7 +701,7 @@ fn refused_handshakes_leak_nothing() {
                 attacker.incarnation = random.next();
                 attacker.handshake(&address);
                 attacker.listen();
-                attacker.heard.clear();
+                attacker.received.clear();
             }
             drop(attacker);
             std::thread::sleep(Duration::from_secs(5));
@@ -774,7 +775,7 @@ fn another_wire_version_is_refused_and_counted() {
         let mut attacker = Attacker::new(fabric, &endpoint);
         let newer = Address { wire: (8, 9), ..attacker.address() };
         attacker.handshake(&newer);
-        let (status, text) = frame::read_refuse(&attacker.hear(Kind::Refuse).body).expect("a refusal");
+        let (status, text) = frame::read_refuse(&attacker.receive(Kind::Refuse).body).expect("a refusal");
         assert_eq!(status, Status::Version);
         assert!(text.to_string().contains("8 to 9"), "{text}");
         assert_eq!(endpoint.handshakes_rejected(), 1);
@@ -793,7 +794,7 @@ fn handshake_flood_is_bounded_and_others_connect() {
                 let address = attacker.address();
                 attacker.handshake(&address);
                 attacker.listen();
-                attacker.heard.clear();
+                attacker.received.clear();
             }
         };
         let most = 256 + 1;
@@ -827,16 +828,16 @@ fn asks_for_ever(fabric: &str, acknowledges: bool, body: impl Fn(u64) -> (Kind, 
     attacker.become_a_peer();
     assert_eq!(take(&endpoint, KIND_PEER_UP).status, Status::Ok as i32);
     attacker.acknowledges = acknowledges;
-    attacker.heard.clear();
+    attacker.received.clear();
     for n in 0..3 * bounds::ANSWERS as u64 {
         let (kind, body) = body(n);
         attacker.ask(kind, &body);
         attacker.listen();
         // Who means well keeps to the window.
         let began = Instant::now();
-        while acknowledges && (attacker.heard.len() as u64) + u64::from(WINDOW) / 2 < n {
+        while acknowledges && (attacker.received.len() as u64) + u64::from(WINDOW) / 2 < n {
             attacker.listen();
-            attacker.heard.retain(|heard| heard.header.kind.channel().is_some());
+            attacker.received.retain(|received| received.header.kind.channel().is_some());
             assert!(began.elapsed() < PATIENCE, "no answer to {n}");
         }
     }
@@ -883,7 +884,7 @@ fn repeated_revocations_cause_one_sweep() {
         let of = Descriptor { incarnation, id, writable: true, ranges, rails, ..Descriptor::default() };
         let peer = endpoint.core.peers.all()[0].id.get();
         let remote = endpoint.import(peer, &of.encode()).expect("an import");
-        let asked = attacker.hear(Kind::Import);
+        let asked = attacker.receive(Kind::Import);
         let [.., number] = frame::read_numbers::<3>(&asked.body).expect("an import");
         attacker.ask(Kind::Imported, &numbers(&[number, 1]));
         until("it is imported", || remote.state() == RemoteState::Ready);

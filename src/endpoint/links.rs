@@ -136,7 +136,7 @@ impl Worker {
         }
         if matches!(outcome.status, Status::PeerLost | Status::Protocol) {
             // It may only have been stopped: when it goes on it should know.
-            self.say(peer, Kind::Close);
+            self.send_plain(peer, Kind::Close);
         }
         let Some(mut link) = self.links[at].take() else { return };
         link.peer.set_state(PeerState::Down);

@@ -216,12 +216,12 @@ impl Worker {
         } else if of.asked_ns.is_none_or(|asked| now.saturating_sub(asked) > AGAIN_NS) {
             of.asked_ns = Some(now);
             let body = numbers(&[link.resumes.count]);
-            self.say_plainly(peer, Kind::Resume, &body);
+            self.send_plainly(peer, Kind::Resume, &body);
         }
     }
 
     /// Posts an unsequenced frame, if there is room.
-    fn say_plainly(&mut self, peer: PeerId, kind: Kind, body: &[u8]) {
+    fn send_plainly(&mut self, peer: PeerId, kind: Kind, body: &[u8]) {
         let Some(link) = self.link_here(peer) else { return };
         let Some(path) = self.path_to(link) else { return };
         let header = Header::plain(kind);
@@ -235,7 +235,7 @@ impl Worker {
         let Some(link) = self.link(peer) else { return };
         let mut answer = vec![number];
         answer.extend(link.channels.iter().map(|channel| u64::from(channel.delivered())));
-        self.say_plainly(peer, Kind::Resumed, &numbers(&answer));
+        self.send_plainly(peer, Kind::Resumed, &numbers(&answer));
     }
 
     /// It answers.

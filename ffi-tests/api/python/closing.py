@@ -29,7 +29,7 @@ def next_message(endpoint):
             return event
 
 
-def close_waits_for_who_copies_a_message():
+def close_waits_for_a_copy_of_a_message():
     """The thread that takes a message stands still where it is about to copy: the data stays until it has."""
     a, b, peer = pair()
     inside, go_on, copy = threading.Event(), threading.Event(), weft.events.data_of
@@ -135,7 +135,7 @@ def operations_and_the_end_do_not_meet():
 
 
 TESTS = {
-    "close_waits_for_who_copies_a_message": close_waits_for_who_copies_a_message,
+    "close_waits_for_a_copy_of_a_message": close_waits_for_a_copy_of_a_message,
     "all_threads_may_close": all_threads_may_close,
     "operations_and_the_end_do_not_meet": operations_and_the_end_do_not_meet,
 }

@@ -110,7 +110,7 @@ def by_address(seen):
     return {device["address"]: device for device in seen["devices"]}
 
 
-def lengths_are_told():
+def lengths_are_reported():
     import raw as weft
 
     with p5():
@@ -201,7 +201,7 @@ def this_machine_without_libfabric():
 
 
 def damaged_trees_do_no_harm():
-    rubbish = ["", "-1", "99999999999999999999", "\x00\x01", "0x", "a\nb", "0-", "," * 9999]
+    malformed = ["", "-1", "99999999999999999999", "\x00\x01", "0x", "a\nb", "0-", "," * 9999]
     draw = random.Random(7)
     with p5() as tree:
         for round_ in range(6):
@@ -210,7 +210,7 @@ def damaged_trees_do_no_harm():
                 os.unlink(path)
                 if draw.random() < 0.4:
                     with open(path, "w") as file:
-                        file.write(draw.choice(rubbish))
+                        file.write(draw.choice(malformed))
             os.environ["CUDA_VISIBLE_DEVICES"] = draw.choice(["0", "3,4", "", "GPU-x"])
             topology()
 
@@ -365,7 +365,7 @@ def endpoints_open_what_is_near():
 
 
 TESTS = {
-    "lengths_are_told": lengths_are_told,
+    "lengths_are_reported": lengths_are_reported,
     "a_p5_is_described": a_p5_is_described,
     "ranks_get_their_own_rails": ranks_get_their_own_rails,
     "machines_that_show_nothing": machines_that_show_nothing,

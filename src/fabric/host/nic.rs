@@ -289,7 +289,7 @@ impl HostNic {
     // Sleeping.
 
     /// Tells peers whether we sleep.
-    fn say_sleeping(&mut self, sleeping: bool) {
+    fn publish_sleeping(&mut self, sleeping: bool) {
         self.armed = sleeping;
         for place in &self.places {
             if let Some(line) = &place.route {
@@ -485,7 +485,7 @@ impl Nic for HostNic {
     #[inline]
     fn reap(&mut self, reaped: &mut Vec<Reaped>) {
         if self.armed {
-            self.say_sleeping(false);
+            self.publish_sleeping(false);
             self.passes = LOOK;
         }
         let copied = self.serve(reaped) + self.progress(reaped);
@@ -501,13 +501,13 @@ impl Nic for HostNic {
     }
 
     fn wait_fd(&mut self) -> Option<(RawFd, bool)> {
-        self.say_sleeping(true);
+        self.publish_sleeping(true);
         // Pairs with the fence of who publishes: either we see what it published, or it sees that
         // we sleep.
         fence(Ordering::SeqCst);
         let busy = self.has_work();
         if busy {
-            self.say_sleeping(false);
+            self.publish_sleeping(false);
         }
         Some((self.watch.fd(), !busy))
     }

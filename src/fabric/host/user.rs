@@ -21,13 +21,13 @@ pub fn process_of(socket: BorrowedFd) -> Option<libc::pid_t> {
         let place = (&raw mut peer).cast();
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &mut len)
     };
-    (rc == 0 && (peer.uid, peer.gid) == ours() && is_told_apart(peer.uid)).then_some(peer.pid)
+    (rc == 0 && (peer.uid, peer.gid) == ours() && is_distinct(peer.uid)).then_some(peer.pid)
 }
 
 /// Whether our own user id is no other user's, too.
 pub fn check() -> Result<()> {
     let (uid, _) = ours();
-    if is_told_apart(uid) {
+    if is_distinct(uid) {
         return Ok(());
     }
     Err(Error::new(
@@ -40,7 +40,7 @@ pub fn check() -> Result<()> {
 }
 
 /// In a user namespace all ids that it does not map read as one and the same.
-fn is_told_apart(uid: u32) -> bool {
+fn is_distinct(uid: u32) -> bool {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let overflow = || read("/proc/sys/kernel/overflowuid").trim().parse().unwrap_or(OVERFLOW);
     (uid != OVERFLOW && uid != overflow()) || maps(&read("/proc/self/uid_map"), uid)

@@ -210,7 +210,7 @@ fn operations_finish_once_each(mut a: TcpNic, mut b: TcpNic) {
 }
 
 #[test]
-fn acknowledgement_waits_one_pass_for_who_answers() {
+fn acknowledgement_waits_one_pass_for_an_answer() {
     pairs().into_iter().for_each(|(a, b)| acknowledgement_waits(a, b));
 }
 
@@ -811,7 +811,7 @@ fn attacker_is_answered_over_its_own_connection() {
 }
 
 #[test]
-fn answers_come_back_when_their_attacker_makes_room() {
+fn answers_resume_when_their_attacker_reads() {
     const COUNT: usize = 1500;
     let (mut b, a) = (open(), open());
     let (one, number) = speaker(&mut b, NAME);

@@ -10,7 +10,7 @@
 
 #include "harness.h"
 
-#define STRANGERS 300
+#define CROWD 300
 
 /* Connects to the first rail, whatever it listens at. */
 static int knock(const char *address)
@@ -47,7 +47,7 @@ static void first_address(weft_endpoint *endpoint, weft_rail_properties *rail)
     CHECK_OK(weft_rail_info(endpoint, 0, rail, NULL));
 }
 
-/* The strangers are a process of their own, so that what they cost here can be seen. */
+/* The attackers are a process of their own, so that what they cost here can be seen. */
 struct crowd {
     pid_t pid;
     int words;
@@ -61,7 +61,7 @@ static struct crowd send_in(const char *address, bool rubbish)
     CHECK(pid >= 0);
     if (pid == 0) {
         uint8_t bytes[1024];
-        for (int i = 0; i < STRANGERS; i++) {
+        for (int i = 0; i < CROWD; i++) {
             int fd = knock(address);
             fill_random(bytes, sizeof bytes, (uint64_t)i);
             if (rubbish)
@@ -112,9 +112,9 @@ static void slow_nobody(bool rubbish)
     CHECK_EQ(read(crowd.words, &word, 1), 1); /* all are there */
     uint64_t with_all = slowest_write(&duo, 200);
     printf("slowest write of 64 KiB: %.2f ms alone, %.2f ms while %d connect, %.2f ms beside them\n",
-           (double)alone / 1e6, (double)beside / 1e6, STRANGERS, (double)with_all / 1e6);
+           (double)alone / 1e6, (double)beside / 1e6, CROWD, (double)with_all / 1e6);
     /* host keeps 256 of them, with a descriptor for each one's process. */
-    CHECK(open_fds() <= fds + (on_fabric("host") ? 2 * 256 : STRANGERS) + 8);
+    CHECK(open_fds() <= fds + (on_fabric("host") ? 2 * 256 : CROWD) + 8);
     /* One more that means well. */
     char address[8192];
     struct box *guest = box_of(open_endpoint());
@@ -129,7 +129,7 @@ static void slow_nobody(bool rubbish)
     uint64_t until = now_ns() + patience_ms() * MS;
     while (open_fds() > fds + 2) {
         if (now_ns() > until)
-            FAIL("%d descriptors were open before the strangers, %d are after them", fds, open_fds());
+            FAIL("%d descriptors were open before the attackers, %d are after them", fds, open_fds());
         sleep_ms(20);
     }
     CHECK_EQ(running_threads(), threads);

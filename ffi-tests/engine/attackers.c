@@ -95,7 +95,7 @@ static void floods(uint64_t random)
     }
 }
 
-pid_t strangers_begin(int host, uint64_t random)
+pid_t attackers_begin(int host, uint64_t random)
 {
     fflush(NULL);
     pid_t pid = fork();
