@@ -115,7 +115,7 @@ fn one_flow_is_the_last_and_sees_all() {
     loom::model(|| {
         let table = table();
         let hold = begin(&table, 7, 2);
-        table.share(table.held_slot(&hold), 1);
+        table.add_stripes(table.held_slot(&hold), 1);
         let id = hold.give();
         let arrived = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
         let leaves = move |table: &Table, arrived: &[UnsafeCell<u32>; 2], stripe: usize| {
