@@ -2,7 +2,7 @@
 //! taken, both sides are ready.
 
 use super::core::Core;
-use super::handshake::AcceptedHandshake;
+use super::inbox::AcceptedHandshake;
 use super::inbox::Command;
 use super::links::warn_of_failure;
 use super::worker::Worker;

@@ -150,9 +150,7 @@ impl Core {
             }
         };
         match self.peers.get(remote.peer) {
-            Ok(peer) => {
-                self.inboxes[peer.owner].hand_over(self, Command::Atomic { peer: peer.id, hold }, now)
-            }
+            Ok(peer) => self.hand_over(peer.owner, Command::Atomic { peer: peer.id, hold }, now),
             Err(_) => self.abandon(hold, Outcome::of(Status::PeerLost), now),
         }
     }

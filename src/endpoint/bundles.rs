@@ -2,7 +2,8 @@
 //! acknowledged (see `transfer::pack` for the sender's end).
 
 use super::core::Core;
-use super::worker::{LaneWork, Worker};
+use super::lanes::LaneWork;
+use super::worker::Worker;
 use crate::device::staging::Stage;
 use crate::device::Device;
 use crate::fabric::{Immediate, Posted};

@@ -8,7 +8,8 @@
 
 use super::inbox::Command;
 use super::later::Drain;
-use super::worker::{Worker, ENDS_NS};
+use super::later::ENDS_NS;
+use super::worker::Worker;
 use crate::fabric::Posted;
 use crate::ids::PeerId;
 use crate::peer::link::{Closing, Stage};

@@ -1,11 +1,10 @@
 //! What all threads of an endpoint share.
 
-use super::handshake::AcceptedHandshake;
-use super::inbox::{Command, Inbox};
+use super::config::EndpointConfig;
+use super::inbox::{AcceptedHandshake, Command, Inbox};
+use super::later::LOOK;
 use super::messages::Messages;
 use super::unauthenticated::Unauthenticated;
-use super::worker::{Worker, LOOK};
-use super::EndpointConfig;
 use crate::clock::{Clock, Random};
 use crate::codec::Text;
 use crate::fabric::grants::Grants;
@@ -211,10 +210,6 @@ impl Core {
 
     // Stopping.
 
-    pub fn stopping(&self, worker: &Worker) -> bool {
-        worker.shutting_down && self.phase.load(Ordering::Acquire) == STOPPING
-    }
-
     /// A worker's peers all know that we end; after the last one rails may close.
     pub fn count_closed(&self, worker: usize) {
         let bit = 1usize << worker;
@@ -222,6 +217,27 @@ impl Core {
         let all = (1u128 << self.inboxes.len()) - 1;
         if (before | bit) as u128 == all {
             self.phase.store(STOPPING, Ordering::Release);
+        }
+    }
+
+    /// Hands a command about an operation to a worker.
+    pub(super) fn hand_over(&self, worker: usize, command: Command, now: u64) {
+        if let Some(refused) = self.inboxes[worker].try_command(command) {
+            self.end_command(refused, now);
+        }
+    }
+
+    /// Ends what a command was for: its worker has ended.
+    pub(super) fn end_command(&self, command: Command, now: u64) {
+        let canceled = |hold| self.abandon(hold, Outcome::of(Status::Canceled), now);
+        match command {
+            Command::Import { remote } => self.answered(&remote, RemoteState::Disconnected, now),
+            Command::GoOn { holds, .. } => holds.into_iter().for_each(canceled),
+            Command::Again { hold, .. } | Command::Join { hold, .. } | Command::Atomic { hold, .. } => {
+                canceled(hold)
+            }
+            Command::Await(awaiting) => canceled(awaiting.hold),
+            other => other.refuse(),
         }
     }
 
@@ -313,7 +329,7 @@ impl Core {
         let owner = self.owner_of(remote.peer).unwrap_or(0);
         while !later.is_empty() {
             let holds = later.drain(..later.len().min(GO_ON)).collect();
-            self.inboxes[owner].hand_over(self, Command::GoOn { remote: remote.clone(), state, holds }, now);
+            self.hand_over(owner, Command::GoOn { remote: remote.clone(), state, holds }, now);
         }
     }
 

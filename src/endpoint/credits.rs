@@ -1,8 +1,9 @@
 //! Frames about credits (see `rail::credits`): a sender asks for a half anew, the
 //! target gives it. What finds no room is said in a later pass.
 
+use super::lanes::{LaneWork, RailWork};
 use super::later::{Owed, What};
-use super::worker::{LaneWork, RailWork, Worker};
+use super::worker::Worker;
 use crate::fabric::Posted;
 use crate::ids::{LaneId, RailIndex};
 use crate::peer::Peer;

@@ -19,7 +19,9 @@
 use super::arrival::{add_lanes, count_lanes};
 use super::core::OPEN;
 use super::inbox::Command;
-use super::worker::{LaneWork, RailWork, Which, Worker, LOOK};
+use super::lanes::{LaneWork, PeerEnd, RailWork, Resetting, Which};
+use super::later::{HOPS, LOOK};
+use super::worker::Worker;
 use crate::fabric::error_text;
 use crate::ids::{Hold, LaneId, OpId, PeerId, RailIndex};
 use crate::peer::channel::Out;
@@ -54,32 +56,6 @@ const SLOW: u64 = 4;
 /// No lane is taken for slower than this: the rate of one that had little to do is only
 /// what there was to do.
 const BYTES_PER_S_LEAST: u64 = 10_000_000;
-/// Workers that may pass on what none of them has a lane for.
-pub const HOPS: u32 = 64;
-
-/// A lane that failed, until its stripes can go to others.
-pub struct Resetting {
-    outcome: Outcome,
-    /// The peer's end is cut, too, as it said.
-    pub(super) peer_reset: bool,
-}
-
-/// What is known of the peer's end of a lane that breaks.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum PeerEnd {
-    Open,
-    Reset,
-    /// It is cut, and the peer waits for ours.
-    Asks,
-}
-
-impl Resetting {
-    /// Nothing that was posted over the lane can land any more, on either side.
-    pub fn is_done(&self) -> bool {
-        self.peer_reset
-    }
-}
-
 /// A rail that reaches nobody for so long is down: a lane that was cut for another
 /// reason is back by then.
 const DOWN_NS: u64 = 300_000_000;
@@ -87,23 +63,6 @@ const DOWN_NS: u64 = 300_000_000;
 /// The body of a fence, and of its answer.
 pub(super) fn of_lane(plan: Plan, epoch: u64) -> Vec<u8> {
     numbers(&[plan.rail.get().into(), plan.remote_rail.get().into(), epoch])
-}
-
-/// What a rail is doing, as its lanes show it.
-#[derive(Default)]
-pub struct Health {
-    /// Since when no lane is up, though others serve the peer.
-    since: Option<u64>,
-    errno: i32,
-    /// It was said that the rail is down.
-    said: bool,
-}
-
-impl Health {
-    /// Whether something is to be said soon.
-    pub fn is_waiting(&self) -> bool {
-        self.since.is_some() != self.said
-    }
 }
 
 impl Worker {

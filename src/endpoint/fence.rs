@@ -10,8 +10,9 @@
 //! own fence is (`failover`).
 
 use super::inbox::Command;
+use super::lanes::LaneWork;
 use super::later::{FenceWaits, QuiescingLanes, Until};
-use super::worker::{LaneWork, Worker};
+use super::worker::Worker;
 use super::Endpoint;
 use crate::ids::{OpId, PeerId};
 use crate::peer::channel::{Channel, Out};

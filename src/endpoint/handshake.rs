@@ -1,10 +1,11 @@
 //! The life of lanes: handshake, warming, failing, closing.
 
 use super::authenticate::{denial, Verdict};
-use super::failover::{PeerEnd, Resetting};
-use super::inbox::Command;
+use super::inbox::{AcceptedHandshake, Command};
+use super::lanes::{Handshake, LaneWork, RailWork};
+use super::lanes::{PeerEnd, Resetting, AGAIN_NS};
 use super::resume;
-use super::worker::{LaneWork, RailWork, Worker};
+use super::worker::Worker;
 use crate::fabric::select::readable;
 use crate::fabric::{error_text, Connection, Posted};
 use crate::ids::{LaneId, PeerId, RailIndex};
@@ -14,16 +15,10 @@ use crate::status::Status;
 use crate::transfer::pack::{self, Landing, Packer};
 use crate::transfer::Outcome;
 use crate::wire::frame::{self, HandshakeReply, HandshakeRequest, Header, Kind, Token};
-use crate::wire::seal::{Opener, Proof, Root, Sealer, Side};
+use crate::wire::seal::{Opener, Proof, Sealer, Side};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
-
-/// Between handshake requests that are not answered.
-const AGAIN_NS: u64 = 20_000_000;
-/// Failed handshake requests in a row before a lane gives up: a fabric's connection may
-/// fail once because both sides opened it at the same time.
-const PATIENCE: u32 = 5;
 
 /// Lanes of one peer and one rail that have a landing, where no devices need one: 8 MiB.
 const LANDINGS: usize = 4;
@@ -47,43 +42,9 @@ fn source((rail, connection): Origin, back: &[u8]) -> u64 {
     hasher.finish()
 }
 
-pub struct Handshake {
-    nonce: u128,
-    /// The secret that it proves.
-    root: Option<Root>,
-    /// When to try again; 0: it has not begun. `None`: not any more.
-    next_ns: Option<u64>,
-    failures: u32,
-    since_ns: u64,
-}
-
-impl Handshake {
-    pub fn is_waiting(&self) -> bool {
-        self.next_ns.is_some()
-    }
-
-    /// One has failed: true if there is no point in another.
-    fn failed(&mut self, now: u64, for_good: bool) -> bool {
-        self.failures += 1;
-        let gives_up = for_good || self.failures >= PATIENCE;
-        self.next_ns = (!gives_up).then_some(now + AGAIN_NS);
-        gives_up
-    }
-}
-
 /// Whether a lane that greets need not try again.
 fn is_for_good(rail: &Rail, errno: i32) -> bool {
     !rail.limits().reconnects || matches!(errno, libc::EACCES | libc::EPERM)
-}
-
-/// A handshake request of a peer's lane, which is to be welcomed.
-#[derive(Clone)]
-pub struct AcceptedHandshake {
-    pub plan: Plan,
-    nonce: u128,
-    pub epoch: u64,
-    /// The secret that proved it.
-    pub root: Option<Root>,
 }
 
 impl Worker {

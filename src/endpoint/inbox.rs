@@ -1,22 +1,28 @@
 //! What reaches a worker from other threads, and what it answers.
 
-use super::core::Core;
-use super::handshake::AcceptedHandshake;
+use super::chores::{RailRegistrations, Reply, Wanted};
 use super::later::Awaiting;
 use super::mailbox::Mailbox;
-use super::registering::Wanted;
-use crate::fabric::Registration;
-use crate::ids::{Hold, MemoryId, OpId, PeerId, RailIndex};
+use crate::ids::{Hold, MemoryId, OpId, PeerId};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::approach::Approaches;
 use crate::peer::{Peer, Plan, Revoking};
-use crate::status::{Error, Result, Status};
+use crate::status::{Error, Result};
 use crate::transfer::claims::Run;
 use crate::transfer::Outcome;
-use parking_lot::{Condvar, Mutex};
+use crate::wire::seal::Root;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
-use std::time::Duration;
+
+/// A handshake request of a peer's lane, which is to be welcomed.
+#[derive(Clone)]
+pub struct AcceptedHandshake {
+    pub plan: Plan,
+    pub nonce: u128,
+    pub epoch: u64,
+    /// The secret that proved it.
+    pub root: Option<Root>,
+}
 
 pub enum Command {
     Register {
@@ -194,7 +200,7 @@ pub enum Command {
 
 impl Command {
     /// The worker has ended: who waits for an answer gets one.
-    fn refuse(self) {
+    pub(super) fn refuse(self) {
         match self {
             Command::Register { reply, .. } => reply.put(Err(Error::closed())),
             // The rails are closed, and the registrations with them.
@@ -206,58 +212,6 @@ impl Command {
             _ => {}
         }
     }
-
-    /// The same, and operations end.
-    pub(super) fn end(self, core: &Core, now: u64) {
-        let canceled = |hold| core.abandon(hold, Outcome::of(Status::Canceled), now);
-        match self {
-            Command::Import { remote } => core.answered(&remote, RemoteState::Disconnected, now),
-            Command::GoOn { holds, .. } => holds.into_iter().for_each(canceled),
-            Command::Again { hold, .. } | Command::Join { hold, .. } | Command::Atomic { hold, .. } => {
-                canceled(hold)
-            }
-            Command::Await(awaiting) => canceled(awaiting.hold),
-            other => other.refuse(),
-        }
-    }
-}
-
-/// By rail: the ranges' registrations.
-pub type RailRegistrations = Vec<(RailIndex, Box<[Registration]>)>;
-
-/// An answer that a caller waits for.
-pub struct Reply<T> {
-    place: Arc<(Mutex<Option<T>>, Condvar)>,
-}
-
-impl<T> Clone for Reply<T> {
-    fn clone(&self) -> Self {
-        Reply { place: self.place.clone() }
-    }
-}
-
-impl<T> Reply<T> {
-    pub fn new() -> Reply<T> {
-        Reply { place: Arc::new((Mutex::new(None), Condvar::new())) }
-    }
-
-    pub fn put(&self, value: T) {
-        *self.place.0.lock() = Some(value);
-        self.place.1.notify_all();
-    }
-
-    pub fn take(&self) -> Option<T> {
-        self.place.0.lock().take()
-    }
-
-    /// Waits a while for the answer.
-    pub fn wait(&self, at_most: Duration) -> Option<T> {
-        let mut place = self.place.0.lock();
-        if place.is_none() {
-            self.place.1.wait_for(&mut place, at_most);
-        }
-        place.take()
-    }
 }
 
 pub type Inbox = Mailbox<Command>;
@@ -266,13 +220,6 @@ impl Inbox {
     pub fn command(&self, command: Command) {
         if let Some(refused) = self.try_command(command) {
             refused.refuse();
-        }
-    }
-
-    /// Of an operation.
-    pub(super) fn hand_over(&self, core: &Core, command: Command, now: u64) {
-        if let Some(refused) = self.try_command(command) {
-            refused.end(core, now);
         }
     }
 }

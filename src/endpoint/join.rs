@@ -46,7 +46,7 @@ impl Core {
         };
         let usable = workers(self, peer.lanes.lock().up(), view);
         match usable {
-            0 => self.inboxes[peer.owner].hand_over(self, Command::Join { peer: peer.id, hold }, now),
+            0 => self.hand_over(peer.owner, Command::Join { peer: peer.id, hold }, now),
             workers => self.dispatch(hold, workers, slices, now),
         }
     }

@@ -1,11 +1,27 @@
 //! What a worker has to come back to.
 
 use crate::ids::{Hold, LaneId, OpId, PeerId};
+use crate::peer::link::{Link, Outstanding};
+use crate::peer::Revoking;
 use crate::rail::Half;
 use crate::transfer::claims::Run;
+use crate::transfer::completion::Completion;
 use crate::transfer::ending::Accepted;
+use crate::transfer::gate::Before;
+use crate::transfer::stripes::Stripes;
 use crate::transfer::watch::Mark;
+use crate::transfer::Outcome;
 use crate::wire::frame::CHANNELS;
+use std::sync::atomic::AtomicUsize;
+use std::sync::Arc;
+
+/// What a tick does of what may be much work takes no longer.
+pub(super) const ENDS_NS: u64 = 1_000_000;
+/// So many are done between looks at the clock.
+pub(super) const LOOK: usize = 64;
+
+/// Workers that may pass on what none of them has a lane for.
+pub const HOPS: u32 = 64;
 
 /// How far a lane is with draining.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -75,4 +91,37 @@ pub struct Parked {
     pub peer: Option<PeerId>,
     /// What lanes that failed had claimed.
     pub runs: Vec<Run>,
+}
+
+/// A peer that has ended, and whose PEER_DOWN is to come.
+pub struct Leaving {
+    pub peer: PeerId,
+    pub outcome: Outcome,
+    pub since: u64,
+    pub stage: LeavingStage,
+    /// Grants that it can use no more once it has gone.
+    pub revoking: Vec<Arc<Revoking>>,
+}
+
+pub enum LeavingStage {
+    /// What is outstanding ends. First: what lanes leave undone would say that these had failed.
+    Ending(Box<Link>, Outstanding),
+    /// Its lanes go.
+    Dropping {
+        /// If it was up.
+        down: Option<Completion>,
+        /// Workers that have not dropped its lanes.
+        others: Arc<AtomicUsize>,
+        /// Operations that had ended when the last worker had dropped its lanes: PEER_DOWN follows their
+        /// completions.
+        ended: Option<Before>,
+    },
+}
+
+/// What peers and lanes leave, which goes in steps: a pass has other things to do.
+#[derive(Default)]
+pub struct Remains {
+    /// Shares of lanes that were removed.
+    pub stripes: Vec<Stripes>,
+    pub links: Vec<Link>,
 }

@@ -2,15 +2,14 @@
 
 use super::core::Core;
 use super::inbox::Command;
-use super::worker::{Worker, ENDS_NS};
+use super::later::{Leaving, LeavingStage, Remains, ENDS_NS};
+use super::worker::Worker;
 use crate::fabric::{error_text, is_closed};
 use crate::ids::PeerId;
-use crate::peer::link::{Link, Outstanding};
-use crate::peer::{status_of_end, Peer, PeerState, Revoking};
+use crate::peer::link::Link;
+use crate::peer::{status_of_end, Peer, PeerState};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
-use crate::transfer::gate::Before;
-use crate::transfer::stripes::Stripes;
 use crate::transfer::Outcome;
 use crate::wire::frame::{Kind, REQUESTS, USER};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,39 +29,6 @@ const OFF_NS: u64 = 300_000_000;
 /// Nor is a worker that a call into a provider holds for so long: until it has dropped the peer's
 /// lanes, bytes of the peer may land.
 const HELD_NS: u64 = 20_000_000_000;
-
-/// A peer that has ended, and whose PEER_DOWN is to come.
-pub struct Leaving {
-    pub(super) peer: PeerId,
-    outcome: Outcome,
-    since: u64,
-    stage: LeavingStage,
-    /// Grants that it can use no more once it has gone.
-    pub(super) revoking: Vec<Arc<Revoking>>,
-}
-
-enum LeavingStage {
-    /// What is outstanding ends. First: what lanes leave undone would say that these had failed.
-    Ending(Box<Link>, Outstanding),
-    /// Its lanes go.
-    Dropping {
-        /// If it was up.
-        down: Option<Completion>,
-        /// Workers that have not dropped its lanes.
-        others: Arc<AtomicUsize>,
-        /// Operations that had ended when the last worker had dropped its lanes: PEER_DOWN follows their
-        /// completions.
-        ended: Option<Before>,
-    },
-}
-
-/// What peers and lanes leave, which goes in steps: a pass has other things to do.
-#[derive(Default)]
-pub struct Remains {
-    /// Shares of lanes that were removed.
-    pub stripes: Vec<Stripes>,
-    links: Vec<Link>,
-}
 
 fn warn_of_loss(peer: &Peer, outcome: Outcome) {
     let errno = outcome.provider_errno;

@@ -9,7 +9,9 @@ mod atomics;
 mod authenticate;
 mod bounds;
 mod bundles;
+mod chores;
 mod close;
+mod config;
 pub mod core;
 mod counters;
 mod credits;
@@ -22,6 +24,7 @@ mod handshake;
 mod hostile_tests;
 pub mod inbox;
 mod join;
+mod lanes;
 mod later;
 mod links;
 pub mod lists;
@@ -43,7 +46,7 @@ pub mod worker;
 
 use crate::clock::Clock;
 use crate::device::{self, Claim};
-use crate::fabric::{tcp, Registration};
+use crate::fabric::Registration;
 use crate::ids::{MemoryId, RailIndex};
 use crate::memory::{self, Access, Memory, Range, RemoteMemory, RemoteState};
 use crate::peer::{PeerInfo, PeerState};
@@ -55,11 +58,11 @@ use crate::transfer::queue::{Arm, Queue};
 use crate::transfer::{pack, tally, Outcome};
 use crate::wire::address::Address;
 use crate::wire::descriptor::Descriptor;
-use crate::wire::secret::Secrets;
+use chores::{RailRegistrations, Reply, Wanted};
+pub use config::{EndpointConfig, Idle};
 use core::{Begin, Core, RailInfo, CLOSING, OPEN};
-use inbox::{Command, RailRegistrations, Reply};
+use inbox::Command;
 use parking_lot::Mutex;
-use registering::Wanted;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -73,87 +76,6 @@ const REVOKE: Duration = Duration::from_secs(2);
 const MANUAL_SPIN_NS: u64 = 200_000;
 /// A worker that takes longer has a provider that does not return.
 const UNRESPONSIVE: Duration = Duration::from_secs(20);
-
-/// What worker threads do when there is nothing to do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Idle {
-    /// Spin for a while, then sleep.
-    Adaptive,
-    Spin,
-    Sleep,
-}
-
-#[derive(Clone, Debug)]
-pub struct EndpointConfig {
-    pub fabric: Option<String>,
-    pub rails: Option<String>,
-    /// 0: one for each NIC.
-    pub rail_count: usize,
-    pub min_rails: usize,
-    pub manual: bool,
-    pub idle: Idle,
-    /// 0: one for each group of rails.
-    pub workers: usize,
-    pub max_transfers: usize,
-    pub queue_depth: usize,
-    pub max_peers: usize,
-    pub max_counters: usize,
-    pub timeout_ns: u64,
-    pub connect_timeout_ns: u64,
-    pub message_bytes: u64,
-    /// A peer that is silent for this long is lost; `None`: never.
-    pub liveness_ns: Option<u64>,
-    /// What peers must know, too.
-    pub secrets: Option<Arc<Secrets>>,
-    /// Nothing goes over a network in the clear.
-    pub encrypt: bool,
-    /// Where peers find what listens for tcp.
-    pub tcp_at: tcp::At,
-    /// Rails that a NIC of tcp becomes; 0: by its line and the CPUs.
-    pub tcp_streams: usize,
-    /// Of tcp's packets; 0: the system's.
-    pub tcp_dscp: u8,
-}
-
-impl Default for EndpointConfig {
-    fn default() -> Self {
-        EndpointConfig {
-            fabric: None,
-            rails: None,
-            rail_count: 0,
-            min_rails: 1,
-            manual: false,
-            idle: Idle::Adaptive,
-            workers: 0,
-            max_transfers: 16_384,
-            queue_depth: 16_384,
-            max_peers: 4096,
-            max_counters: 65_536,
-            timeout_ns: 30_000_000_000,
-            connect_timeout_ns: 10_000_000_000,
-            message_bytes: 16 << 20,
-            liveness_ns: Some(120_000_000_000),
-            secrets: None,
-            encrypt: false,
-            tcp_at: tcp::At::default(),
-            tcp_streams: 0,
-            tcp_dscp: 0,
-        }
-    }
-}
-
-impl EndpointConfig {
-    /// Whether anybody sleeps until a rail has something to do. (A completion queue
-    /// that can be slept on costs tcp some 4 % of its rate: measured.)
-    pub fn sleeps(&self) -> bool {
-        self.idle != Idle::Spin
-    }
-
-    /// Largest message that is believed.
-    pub fn message_max(&self) -> usize {
-        1 << 20
-    }
-}
 
 pub struct Endpoint {
     core: Arc<Core>,
@@ -707,7 +629,7 @@ impl Endpoint {
 
     fn stop_manual(&self, worker: &Mutex<Worker>) -> Result<()> {
         let until = self.core.clock.now() + UNRESPONSIVE.as_nanos() as u64;
-        while !self.core.stopping(&worker.lock()) && self.core.clock.now() < until {
+        while !worker.lock().may_close() && self.core.clock.now() < until {
             self.progress();
         }
         worker.lock().close()

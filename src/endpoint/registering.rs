@@ -1,15 +1,13 @@
 //! Registering and deregistering, in steps: a memory has up to 65,536 ranges, each known to every
 //! rail, and meanwhile others' operations go on and their deadlines pass.
 
-use super::inbox::{RailRegistrations, Reply};
+use super::chores::{Back, Chore, RailRegistrations, Registering, Reply, Wanted};
 use super::worker::Worker;
-use crate::device::Device;
-use crate::fabric::{Access, HostRange, Registration};
+use crate::fabric::Registration;
 use crate::ids::RailIndex;
 use crate::memory::Memory;
-use crate::status::{Error, Result};
+use crate::status::Result;
 use crate::transfer::pack;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A pass does no more of it than this: by time, which is looked at after so many, and in all,
@@ -17,61 +15,6 @@ use std::sync::Arc;
 const STEP_NS: u64 = 1_000_000;
 const LOOK: usize = 8;
 const MOST: usize = 1024;
-
-/// What callers wait for, each in its turn.
-#[derive(Default)]
-pub(super) struct Chores(VecDeque<Chore>);
-
-enum Chore {
-    Register(Registering),
-    Deregister { memory: Arc<Memory>, reply: Reply<Result<()>> },
-}
-
-/// What is to become of the ranges of a memory.
-pub struct Wanted {
-    pub ranges: Arc<[HostRange]>,
-    pub access: Access,
-    /// The rails that should know it, one bit each; 0: all.
-    pub rails: u64,
-    /// Of a device's memory: which one, and whether other processes can open it.
-    pub device: Option<(Device, bool)>,
-}
-
-struct Registering {
-    wanted: Wanted,
-    reply: Reply<Result<RailRegistrations>>,
-    /// The worker's rail whose turn it is, and what that has learnt.
-    at: Option<RailIndex>,
-    done: Vec<Registration>,
-    /// Of the rails before it.
-    all: Vec<(RailIndex, Vec<Registration>)>,
-    back: Back,
-}
-
-/// What is taken back.
-enum Back {
-    Nothing,
-    /// What this rail has learnt: it cannot know the memory.
-    Rail,
-    /// What all have: the memory cannot be registered.
-    All(Error),
-}
-
-impl Chores {
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The rails are closed, and all registrations with them.
-    pub fn close(&mut self) {
-        for chore in self.0.drain(..) {
-            match chore {
-                Chore::Register(of) => of.reply.put(Err(Error::closed())),
-                Chore::Deregister { reply, .. } => reply.put(Ok(())),
-            }
-        }
-    }
-}
 
 /// glibc keeps the small pieces of memory that a provider frees, and joins all of them at one go
 /// when it is asked for a large one: 10 ms for 65,536 registrations (measured). So they are joined

@@ -15,9 +15,11 @@
 //! A peer that does not come back is lost: at once if it is known to be gone (`Nic::is_gone`);
 //! else when it has been silent for longer than is allowed.
 
-use super::failover::{of_lane, PeerEnd, HOPS};
+use super::failover::of_lane;
 use super::inbox::Command;
+use super::lanes::PeerEnd;
 use super::later::Parked;
+use super::later::HOPS;
 use super::worker::Worker;
 use crate::fabric::is_closed;
 use crate::ids::{Hold, LaneId, OpId, PeerId};

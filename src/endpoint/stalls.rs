@@ -1,8 +1,9 @@
 //! What stands still, for the log (debug): lanes that have had something under way for
 //! long, and peers that have not acknowledged what they were sent.
 
+use super::lanes::LaneWork;
 use super::relay::Path;
-use super::worker::{LaneWork, Worker};
+use super::worker::Worker;
 use crate::rail::LaneState;
 use std::fmt;
 

@@ -12,7 +12,7 @@ impl Endpoint {
     /// Has a worker start an accepted transfer when its word says so.
     pub(super) fn start_later(&self, hold: Hold, start: Mark, now: u64) {
         let owner = self.core.table.held(&hold).1.peer.and_then(|peer| self.core.owner_of(peer)).unwrap_or(0);
-        self.core.inboxes[owner].hand_over(&self.core, Command::Await(Awaiting { hold, start }), now);
+        self.core.hand_over(owner, Command::Await(Awaiting { hold, start }), now);
     }
 }
 

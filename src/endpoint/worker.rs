@@ -4,35 +4,32 @@
 //! talk, and looks at the clock now and then. `greet` has the life of lanes,
 //! `talk` that of links.
 
-use super::core::Core;
-use super::failover::{Health, Resetting, HOPS};
+use super::chores::Chores;
+use super::config::Idle;
+use super::core::{Core, STOPPING};
 use super::inbox::Command;
-use super::later::{Awaiting, Drain, FenceWaits, Owed, Parked, QuiescingLanes, Relayed};
-use super::links::Leaving;
-use super::registering::Chores;
-use super::Idle;
+use super::lanes::{LaneWork, Rails, Which};
+use super::later::{
+    Awaiting, FenceWaits, Leaving, Owed, Parked, QuiescingLanes, Relayed, Remains, ENDS_NS, HOPS,
+};
 use crate::event;
 use crate::fabric::GONE;
 use crate::ids::{Hold, LaneId, OpId, PeerId, RailIndex};
-use crate::memory::Memory;
 use crate::pass::Passes;
 use crate::peer::link::Link;
-use crate::peer::{Peer, Plan};
-use crate::rail::{Done, HasLane, Lane, LaneState, Lanes, Rail, Work};
+use crate::rail::{Done, LaneState, Rail, Work};
 use crate::status::{Result, Status};
 use crate::transfer::claims::Run;
 use crate::transfer::counters::Unsettled;
 use crate::transfer::ending::Sweep;
 use crate::transfer::operation::Move;
-use crate::transfer::pack::{Landing, Packer, Word};
-use crate::transfer::shape::View;
+use crate::transfer::pack::{Packer, Word};
 use crate::transfer::stripe::NewStripe;
-use crate::transfer::stripes::Stripes;
 use crate::transfer::table::{Left, Table};
 use crate::transfer::{Direction, Outcome};
 use crate::wire::frame::{self, Header, Kind};
 use std::collections::VecDeque;
-use std::ops::{Index, IndexMut};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,19 +45,11 @@ const YIELD_NS: u64 = 300_000;
 const ALARMS: u32 = 64;
 const DEAF: Duration = Duration::from_millis(2);
 
-/// What a tick does of what may be much work takes no longer.
-pub(super) const ENDS_NS: u64 = 1_000_000;
 /// Operations that arrivals end in one pass, about.
 pub(super) const ENDS: usize = 512;
-/// So many are done between looks at the clock.
-pub(super) const LOOK: usize = 64;
-
 /// A pass begins no more transfers, and obeys commands for no longer: deadlines pass meanwhile.
 const STARTS: usize = 1024;
 const DISPATCH_NS: u64 = 1_000_000;
-/// A lane that is dropped waits so long for its last frame to be on its way.
-const LAST_FRAME_NS: u64 = 100_000_000;
-
 pub struct Worker {
     pub index: usize,
     pub core: Arc<Core>,
@@ -86,7 +75,7 @@ pub struct Worker {
     pub owed_credits: Vec<Owed>,
     /// Peers that have ended here, whose PEER_DOWN waits for what was under way.
     pub leaving: VecDeque<Leaving>,
-    pub(super) remains: super::links::Remains,
+    pub(super) remains: Remains,
     /// Transfers of remote memories that are gone.
     pub(super) sweeps: VecDeque<Sweep>,
     /// Lanes that failed, and whose stripes go to others.
@@ -118,200 +107,12 @@ pub struct Worker {
     pub(super) closed: bool,
 }
 
-/// A rail and what the worker does on it.
-pub struct RailWork {
-    pub rail: Rail,
-    pub lanes: Lanes<LaneWork>,
-    pub health: Health,
-    turn: usize,
-}
-
-/// A worker's rails, by their indexes among those of the endpoint.
-pub struct Rails {
-    all: Vec<Option<RailWork>>,
-    /// Which there are, one bit each.
-    set: u64,
-}
-
-/// Which lanes take part in a transfer.
-pub(super) enum Which {
-    All,
-    One(LaneId),
-    /// One, which tells the peer of it right behind the last post.
-    Speculative(LaneId),
-}
-
-/// A lane, and what the worker does on it.
-pub struct LaneWork {
-    pub lane: Lane,
-    pub peer: Arc<Peer>,
-    /// Grows from one lane between the same rails to the next; and that of the peer's end, once it
-    /// is known.
-    pub epoch: u64,
-    pub peer_epoch: Option<u64>,
-    pub stripes: Stripes,
-    pub handshake: super::handshake::Handshake,
-    /// What we draw for the session of the peer's frames; the handshake request that it is for.
-    pub own: u128,
-    pub accepted: Option<u128>,
-    /// Bytes of a slot of bundles.
-    pub slot: u64,
-    /// Where the peer's bundles land, and the memory that the last one was for.
-    pub landing: Option<Landing>,
-    pub memory: Option<Arc<Memory>>,
-    /// Bundles that were announced before those before them.
-    pub early: Vec<(Header, Vec<u8>)>,
-    /// What the peer wants to be sent, numbers and lists; and which is next.
-    pub fetches: Vec<(u32, Vec<u8>)>,
-    pub next_fetch: u32,
-    /// Dropped, and when: only waits for the fabric to give its operations back.
-    pub closing: Option<u64>,
-    /// Its peer parts, or we do.
-    pub drain: Drain,
-    /// Fences of the peer that wait for it to come to rest.
-    pub held: u32,
-    /// It failed, and others go on.
-    pub resetting: Option<Resetting>,
-    /// How often it was seen to stand still, and when others were last asked.
-    pub looks: u32,
-    pub probe_ns: u64,
-}
-
-impl Rails {
-    fn new(rails: Vec<Rail>) -> Rails {
-        let set = rails.iter().fold(0, |set, rail| set | rail.index.bit());
-        let mut all = Vec::new();
-        for rail in rails {
-            let (place, lanes) = (rail.index.place(), Lanes::new(rail.index));
-            all.resize_with(all.len().max(place + 1), || None);
-            all[place] = Some(RailWork { rail, lanes, health: Health::default(), turn: 0 });
-        }
-        Rails { all, set }
-    }
-
-    /// Their indexes.
-    pub fn each(&self) -> impl Iterator<Item = RailIndex> + use<> {
-        RailIndex::each_in(self.set)
-    }
-
-    /// The next of them.
-    pub fn after(&self, rail: Option<RailIndex>) -> Option<RailIndex> {
-        self.each().find(|next| Some(*next) > rail)
-    }
-
-    pub fn get_mut(&mut self, rail: RailIndex) -> Option<&mut RailWork> {
-        self.all.get_mut(rail.place())?.as_mut()
-    }
-
-    /// A lane, if it is there.
-    pub fn lane(&self, id: LaneId) -> Option<&LaneWork> {
-        self.all.get(id.rail.place())?.as_ref()?.lanes.get(id.slot)
-    }
-
-    /// The same to be changed, with its rail.
-    pub fn lane_mut(&mut self, id: LaneId) -> Option<(&mut Rail, &mut LaneWork)> {
-        let work = self.get_mut(id.rail)?;
-        Some((&mut work.rail, work.lanes.get_mut(id.slot)?))
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = &RailWork> {
-        self.all.iter().flatten()
-    }
-
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut RailWork> {
-        self.all.iter_mut().flatten()
-    }
-
-    pub fn lanes(&self) -> impl Iterator<Item = &LaneWork> {
-        self.iter().flat_map(|work| work.lanes.iter())
-    }
-
-    pub fn lanes_mut(&mut self) -> impl Iterator<Item = &mut LaneWork> {
-        self.iter_mut().flat_map(|work| work.lanes.iter_mut())
-    }
-}
-
-impl Index<RailIndex> for Rails {
-    type Output = RailWork;
-
-    fn index(&self, rail: RailIndex) -> &RailWork {
-        self.all[rail.place()].as_ref().expect("a rail of this worker's")
-    }
-}
-
-impl IndexMut<RailIndex> for Rails {
-    fn index_mut(&mut self, rail: RailIndex) -> &mut RailWork {
-        self.all[rail.place()].as_mut().expect("a rail of this worker's")
-    }
-}
-
-impl HasLane for LaneWork {
-    fn lane(&self) -> &Lane {
-        &self.lane
-    }
-
-    fn lane_mut(&mut self) -> &mut Lane {
-        &mut self.lane
-    }
-}
-
-impl LaneWork {
-    /// The rails that it joins.
-    pub fn plan(&self) -> Plan {
-        Plan { rail: self.lane.id.rail, remote_rail: self.lane.remote_rail }
-    }
-
-    /// Its stripes, if it can carry a transfer to that peer.
-    fn stripes_for(&mut self, peer: PeerId, view: View) -> Option<&mut Stripes> {
-        let (up, plan) = (self.lane.state == LaneState::Up && self.lane.peer == peer, self.plan());
-        let takes = up && self.drain == Drain::No && self.peer.is_served_by(plan.rail);
-        (takes && view.reaches(plan.rail, plan.remote_rail)).then_some(&mut self.stripes)
-    }
-
-    /// Gives its memory back: its stripes are left to end.
-    pub fn abandon(&mut self, rail: &mut Rail) -> Stripes {
-        self.settle();
-        if let Some(packer) = self.stripes.packer.take() {
-            packer.close(rail);
-        }
-        if let Some(landing) = self.landing.take() {
-            landing.close(rail);
-        }
-        std::mem::take(&mut self.stripes)
-    }
-
-    /// Waits until no copy of a device touches anybody's memory.
-    pub fn settle(&mut self) {
-        self.stripes.packer.iter_mut().for_each(Packer::settle);
-        self.landing.iter_mut().for_each(Landing::settle);
-    }
-
-    /// Dropped while its last frame (of closing, say) was on its way: a route that is removed takes
-    /// along what was posted to it.
-    pub(super) fn is_saying(&self, now: u64) -> bool {
-        let recent = self.closing.is_some_and(|since| now.saturating_sub(since) < LAST_FRAME_NS);
-        recent && !self.lane.reset && self.lane.inflight_frames > 0
-    }
-
-    /// It has nothing to post, and may.
-    #[inline]
-    pub(super) fn is_free(&self) -> bool {
-        let takes = self.drain == Drain::No && self.held == 0 && self.peer.is_served_by(self.lane.id.rail);
-        takes && !self.has_work()
-    }
-
-    #[inline]
-    fn has_work(&self) -> bool {
-        self.stripes.has_work() || !self.fetches.is_empty()
-    }
-
-    /// Something of it is due soon.
-    fn is_waiting(&self) -> bool {
-        self.closing.is_some() || self.drain != Drain::No || self.handshake.is_waiting()
-    }
-}
-
 impl Worker {
+    /// Every peer knows that the endpoint ends: the rails may close.
+    pub fn may_close(&self) -> bool {
+        self.shutting_down && self.core.phase.load(Ordering::Acquire) == STOPPING
+    }
+
     pub fn new(index: usize, core: Arc<Core>, mut rails: Vec<Rail>) -> Worker {
         rails.iter_mut().for_each(|rail| rail.use_grants(core.grants.clone()));
         Worker {
@@ -398,7 +199,7 @@ impl Worker {
     pub fn run(&mut self) {
         let mut idle_since = None;
         self.passes.read(self.core.clock.now());
-        while !self.core.stopping(self) {
+        while !self.may_close() {
             if self.step() {
                 idle_since = None;
                 continue;
@@ -936,7 +737,7 @@ impl Worker {
                 Command::AddLink { peer, approaches, accepted } => {
                     self.add_link(peer, approaches, accepted.as_ref(), now)
                 }
-                other => other.end(&core, now),
+                other => core.end_command(other, now),
             }
         }
         let links: Vec<PeerId> = self.links.iter().flatten().map(|link| link.peer.id).collect();

@@ -1,0 +1,104 @@
+//! What callers wait for, and how they get the answers.
+
+use crate::device::Device;
+use crate::fabric::{Access, HostRange, Registration};
+use crate::ids::RailIndex;
+use crate::memory::Memory;
+use crate::status::{Error, Result};
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// By rail: the ranges' registrations.
+pub type RailRegistrations = Vec<(RailIndex, Box<[Registration]>)>;
+
+/// An answer that a caller waits for.
+pub struct Reply<T> {
+    place: Arc<(Mutex<Option<T>>, Condvar)>,
+}
+
+impl<T> Clone for Reply<T> {
+    fn clone(&self) -> Self {
+        Reply { place: self.place.clone() }
+    }
+}
+
+impl<T> Reply<T> {
+    pub fn new() -> Reply<T> {
+        Reply { place: Arc::new((Mutex::new(None), Condvar::new())) }
+    }
+
+    pub fn put(&self, value: T) {
+        *self.place.0.lock() = Some(value);
+        self.place.1.notify_all();
+    }
+
+    pub fn take(&self) -> Option<T> {
+        self.place.0.lock().take()
+    }
+
+    /// Waits a while for the answer.
+    pub fn wait(&self, at_most: Duration) -> Option<T> {
+        let mut place = self.place.0.lock();
+        if place.is_none() {
+            self.place.1.wait_for(&mut place, at_most);
+        }
+        place.take()
+    }
+}
+
+/// What callers wait for, each in its turn.
+#[derive(Default)]
+pub(super) struct Chores(pub VecDeque<Chore>);
+
+pub(super) enum Chore {
+    Register(Registering),
+    Deregister { memory: Arc<Memory>, reply: Reply<Result<()>> },
+}
+
+/// What is to become of the ranges of a memory.
+pub struct Wanted {
+    pub ranges: Arc<[HostRange]>,
+    pub access: Access,
+    /// The rails that should know it, one bit each; 0: all.
+    pub rails: u64,
+    /// Of a device's memory: which one, and whether other processes can open it.
+    pub device: Option<(Device, bool)>,
+}
+
+pub(super) struct Registering {
+    pub wanted: Wanted,
+    pub reply: Reply<Result<RailRegistrations>>,
+    /// The worker's rail whose turn it is, and what that has learnt.
+    pub at: Option<RailIndex>,
+    pub done: Vec<Registration>,
+    /// Of the rails before it.
+    pub all: Vec<(RailIndex, Vec<Registration>)>,
+    pub back: Back,
+}
+
+/// What is taken back.
+pub(super) enum Back {
+    Nothing,
+    /// What this rail has learnt: it cannot know the memory.
+    Rail,
+    /// What all have: the memory cannot be registered.
+    All(Error),
+}
+
+impl Chores {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The rails are closed, and all registrations with them.
+    pub fn close(&mut self) {
+        for chore in self.0.drain(..) {
+            match chore {
+                Chore::Register(of) => of.reply.put(Err(Error::closed())),
+                Chore::Deregister { reply, .. } => reply.put(Ok(())),
+            }
+        }
+    }
+}

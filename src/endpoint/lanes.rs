@@ -1,0 +1,282 @@
+//! A worker's rails and lanes: what it does on them, and how far each lane is with its handshake,
+//! with draining, with failing.
+
+use super::later::Drain;
+use crate::ids::{LaneId, PeerId, RailIndex};
+use crate::memory::Memory;
+use crate::peer::{Peer, Plan};
+use crate::rail::{HasLane, Lane, LaneState, Lanes, Rail};
+use crate::transfer::pack::{Landing, Packer};
+use crate::transfer::shape::View;
+use crate::transfer::stripes::Stripes;
+use crate::transfer::Outcome;
+use crate::wire::frame::Header;
+use crate::wire::seal::Root;
+use std::ops::{Index, IndexMut};
+use std::sync::Arc;
+
+/// Between handshake requests that are not answered.
+pub const AGAIN_NS: u64 = 20_000_000;
+/// Failed handshake requests in a row before a lane gives up: a fabric's connection may
+/// fail once because both sides opened it at the same time.
+const PATIENCE: u32 = 5;
+/// A lane that is dropped waits so long for its last frame to be on its way.
+const LAST_FRAME_NS: u64 = 100_000_000;
+
+/// A rail and what the worker does on it.
+pub struct RailWork {
+    pub rail: Rail,
+    pub lanes: Lanes<LaneWork>,
+    pub health: Health,
+    pub turn: usize,
+}
+
+/// A worker's rails, by their indexes among those of the endpoint.
+pub struct Rails {
+    all: Vec<Option<RailWork>>,
+    /// Which there are, one bit each.
+    set: u64,
+}
+
+/// Which lanes take part in a transfer.
+pub(super) enum Which {
+    All,
+    One(LaneId),
+    /// One, which tells the peer of it right behind the last post.
+    Speculative(LaneId),
+}
+
+/// A lane, and what the worker does on it.
+pub struct LaneWork {
+    pub lane: Lane,
+    pub peer: Arc<Peer>,
+    /// Grows from one lane between the same rails to the next; and that of the peer's end, once it
+    /// is known.
+    pub epoch: u64,
+    pub peer_epoch: Option<u64>,
+    pub stripes: Stripes,
+    pub handshake: Handshake,
+    /// What we draw for the session of the peer's frames; the handshake request that it is for.
+    pub own: u128,
+    pub accepted: Option<u128>,
+    /// Bytes of a slot of bundles.
+    pub slot: u64,
+    /// Where the peer's bundles land, and the memory that the last one was for.
+    pub landing: Option<Landing>,
+    pub memory: Option<Arc<Memory>>,
+    /// Bundles that were announced before those before them.
+    pub early: Vec<(Header, Vec<u8>)>,
+    /// What the peer wants to be sent, numbers and lists; and which is next.
+    pub fetches: Vec<(u32, Vec<u8>)>,
+    pub next_fetch: u32,
+    /// Dropped, and when: only waits for the fabric to give its operations back.
+    pub closing: Option<u64>,
+    /// Its peer parts, or we do.
+    pub drain: Drain,
+    /// Fences of the peer that wait for it to come to rest.
+    pub held: u32,
+    /// It failed, and others go on.
+    pub resetting: Option<Resetting>,
+    /// How often it was seen to stand still, and when others were last asked.
+    pub looks: u32,
+    pub probe_ns: u64,
+}
+
+/// How far a lane is with its handshake.
+pub struct Handshake {
+    pub nonce: u128,
+    /// The secret that it proves.
+    pub root: Option<Root>,
+    /// When to try again; 0: it has not begun. `None`: not any more.
+    pub next_ns: Option<u64>,
+    pub failures: u32,
+    pub since_ns: u64,
+}
+
+impl Handshake {
+    pub fn is_waiting(&self) -> bool {
+        self.next_ns.is_some()
+    }
+
+    /// One has failed: true if there is no point in another.
+    pub fn failed(&mut self, now: u64, for_good: bool) -> bool {
+        self.failures += 1;
+        let gives_up = for_good || self.failures >= PATIENCE;
+        self.next_ns = (!gives_up).then_some(now + AGAIN_NS);
+        gives_up
+    }
+}
+
+/// A lane that failed, until its stripes can go to others.
+pub struct Resetting {
+    pub outcome: Outcome,
+    /// The peer's end is cut, too, as it said.
+    pub peer_reset: bool,
+}
+
+/// What is known of the peer's end of a lane that breaks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum PeerEnd {
+    Open,
+    Reset,
+    /// It is cut, and the peer waits for ours.
+    Asks,
+}
+
+impl Resetting {
+    /// Nothing that was posted over the lane can land any more, on either side.
+    pub fn is_done(&self) -> bool {
+        self.peer_reset
+    }
+}
+
+/// What a rail is doing, as its lanes show it.
+#[derive(Default)]
+pub struct Health {
+    /// Since when no lane is up, though others serve the peer.
+    pub since: Option<u64>,
+    pub errno: i32,
+    /// It was said that the rail is down.
+    pub said: bool,
+}
+
+impl Health {
+    /// Whether something is to be said soon.
+    pub fn is_waiting(&self) -> bool {
+        self.since.is_some() != self.said
+    }
+}
+
+impl Rails {
+    pub fn new(rails: Vec<Rail>) -> Rails {
+        let set = rails.iter().fold(0, |set, rail| set | rail.index.bit());
+        let mut all = Vec::new();
+        for rail in rails {
+            let (place, lanes) = (rail.index.place(), Lanes::new(rail.index));
+            all.resize_with(all.len().max(place + 1), || None);
+            all[place] = Some(RailWork { rail, lanes, health: Health::default(), turn: 0 });
+        }
+        Rails { all, set }
+    }
+
+    /// Their indexes.
+    pub fn each(&self) -> impl Iterator<Item = RailIndex> + use<> {
+        RailIndex::each_in(self.set)
+    }
+
+    /// The next of them.
+    pub fn after(&self, rail: Option<RailIndex>) -> Option<RailIndex> {
+        self.each().find(|next| Some(*next) > rail)
+    }
+
+    pub fn get_mut(&mut self, rail: RailIndex) -> Option<&mut RailWork> {
+        self.all.get_mut(rail.place())?.as_mut()
+    }
+
+    /// A lane, if it is there.
+    pub fn lane(&self, id: LaneId) -> Option<&LaneWork> {
+        self.all.get(id.rail.place())?.as_ref()?.lanes.get(id.slot)
+    }
+
+    /// The same to be changed, with its rail.
+    pub fn lane_mut(&mut self, id: LaneId) -> Option<(&mut Rail, &mut LaneWork)> {
+        let work = self.get_mut(id.rail)?;
+        Some((&mut work.rail, work.lanes.get_mut(id.slot)?))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &RailWork> {
+        self.all.iter().flatten()
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut RailWork> {
+        self.all.iter_mut().flatten()
+    }
+
+    pub fn lanes(&self) -> impl Iterator<Item = &LaneWork> {
+        self.iter().flat_map(|work| work.lanes.iter())
+    }
+
+    pub fn lanes_mut(&mut self) -> impl Iterator<Item = &mut LaneWork> {
+        self.iter_mut().flat_map(|work| work.lanes.iter_mut())
+    }
+}
+
+impl Index<RailIndex> for Rails {
+    type Output = RailWork;
+
+    fn index(&self, rail: RailIndex) -> &RailWork {
+        self.all[rail.place()].as_ref().expect("a rail of this worker's")
+    }
+}
+
+impl IndexMut<RailIndex> for Rails {
+    fn index_mut(&mut self, rail: RailIndex) -> &mut RailWork {
+        self.all[rail.place()].as_mut().expect("a rail of this worker's")
+    }
+}
+
+impl HasLane for LaneWork {
+    fn lane(&self) -> &Lane {
+        &self.lane
+    }
+
+    fn lane_mut(&mut self) -> &mut Lane {
+        &mut self.lane
+    }
+}
+
+impl LaneWork {
+    /// The rails that it joins.
+    pub fn plan(&self) -> Plan {
+        Plan { rail: self.lane.id.rail, remote_rail: self.lane.remote_rail }
+    }
+
+    /// Its stripes, if it can carry a transfer to that peer.
+    pub fn stripes_for(&mut self, peer: PeerId, view: View) -> Option<&mut Stripes> {
+        let (up, plan) = (self.lane.state == LaneState::Up && self.lane.peer == peer, self.plan());
+        let takes = up && self.drain == Drain::No && self.peer.is_served_by(plan.rail);
+        (takes && view.reaches(plan.rail, plan.remote_rail)).then_some(&mut self.stripes)
+    }
+
+    /// Gives its memory back: its stripes are left to end.
+    pub fn abandon(&mut self, rail: &mut Rail) -> Stripes {
+        self.settle();
+        if let Some(packer) = self.stripes.packer.take() {
+            packer.close(rail);
+        }
+        if let Some(landing) = self.landing.take() {
+            landing.close(rail);
+        }
+        std::mem::take(&mut self.stripes)
+    }
+
+    /// Waits until no copy of a device touches anybody's memory.
+    pub fn settle(&mut self) {
+        self.stripes.packer.iter_mut().for_each(Packer::settle);
+        self.landing.iter_mut().for_each(Landing::settle);
+    }
+
+    /// Dropped while its last frame (of closing, say) was on its way: a route that is removed takes
+    /// along what was posted to it.
+    pub(super) fn is_saying(&self, now: u64) -> bool {
+        let recent = self.closing.is_some_and(|since| now.saturating_sub(since) < LAST_FRAME_NS);
+        recent && !self.lane.reset && self.lane.inflight_frames > 0
+    }
+
+    /// It has nothing to post, and may.
+    #[inline]
+    pub(super) fn is_free(&self) -> bool {
+        let takes = self.drain == Drain::No && self.held == 0 && self.peer.is_served_by(self.lane.id.rail);
+        takes && !self.has_work()
+    }
+
+    #[inline]
+    pub fn has_work(&self) -> bool {
+        self.stripes.has_work() || !self.fetches.is_empty()
+    }
+
+    /// Something of it is due soon.
+    pub fn is_waiting(&self) -> bool {
+        self.closing.is_some() || self.drain != Drain::No || self.handshake.is_waiting()
+    }
+}
