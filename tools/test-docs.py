@@ -134,7 +134,7 @@ def ranges():
     """Least, most and default of fields, as src has them, beside those of the table."""
     rows = dict(fields_table())
     constants = {"SECOND_NS": 10**9, "DAY_NS": 24 * 3600 * 10**9}
-    defaults = read("src/endpoint/mod.rs").partition("impl Default for EndpointConfig")[2]
+    defaults = read("src/endpoint/config.rs").partition("impl Default for EndpointConfig")[2]
     bounds = re.findall(r'within\(\s*"(\w+)",[^,]+,([^,]+),([^,]+),([^,]+?),?\s*\)\?', read("src/capi/endpoint.rs"))
     for field, low, high, default in bounds:
         here, there = rows.get(field, ("", ""))
