@@ -269,7 +269,41 @@ def hostile_tests():
                 yield f"{page}: {cell!r} names no test"
 
 
+def workflows():
+    """.github: YAML, of which each step that runs something runs a target of make, .ci/run or rustup."""
+    try:
+        import yaml  # pylint: disable=import-outside-toplevel
+    except ImportError:
+        print("skipped: .github is not parsed: python3-yaml is missing")
+        yaml = None
+    targets = set(re.findall(r"^([\w-]+):", read("Makefile"), re.M))
+    folder = os.path.join(ROOT, ".github")
+    paths_of = sorted(os.path.join(at, name) for at, _, names in os.walk(folder) for name in names if name.endswith(".yml"))
+    for path in paths_of:
+        text, path = read(path), os.path.relpath(path, ROOT)
+        try:
+            parsed = yaml.safe_load(text) if yaml else None
+        except yaml.YAMLError as error:
+            yield f"{path}: {' '.join(str(error).split())}"
+            continue
+        if yaml and "workflows" in path:
+            for name, job in parsed["jobs"].items():
+                if not {"runs-on", "steps", "timeout-minutes"} <= set(job):
+                    yield f"{path}: {name}: has no runs-on, steps or timeout-minutes"
+        elif yaml and not {"name", "description", "body"} <= set(parsed):
+            yield f"{path}: has no name, description or body"
+        called = re.findall(r"- run: (.*)", text)
+        if lists := re.findall(r"target: \[(.*)\]", text):
+            called += ["make " + one.strip(' "') for one in lists[0].split(",")]
+        for command in called:
+            words = command.split()
+            known = words[0] in (".ci/run", "rustup") or words[0] == "make" and (words[1] in targets or words[1] == "${{")
+            if not known:
+                yield f"{path}: {command}: is no target of make"
+
+
 CHECKS = {
+    "workflows and issue forms are what they should be": workflows,
     "links lead somewhere": links,
     "docs/troubleshooting.md has every status": statuses,
     "docs/tuning.md has every field and variable": settings,
