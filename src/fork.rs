@@ -1,6 +1,6 @@
-//! A forked child shares the parent's memory but none of its threads: it is turned away before it
-//! touches a lock. And it does not keep the parent's sockets, or peers would not learn of the
-//! parent's death while the child lives: close-on-exec is for those that exec.
+//! A forked child shares the parent's memory but none of its threads, so its calls are rejected
+//! before they touch a lock. It must not keep the parent's sockets either, or peers would not
+//! notice the parent's death while the child lives; close-on-exec covers only children that exec.
 
 use crate::status::{Error, Result, Status};
 use parking_lot::Mutex;
@@ -11,8 +11,7 @@ use std::time::Duration;
 
 static CHILD: AtomicBool = AtomicBool::new(false);
 
-/// Descriptors that a child closes, a bit each. Beyond those (a process has seldom so many) they stay
-/// open in it.
+/// Descriptors that a child closes, a bit each. Higher ones, which are rare, stay open in it.
 const WORDS: usize = (1 << 20) / 64;
 static OURS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 /// Words that are in use, from the first on.
@@ -101,7 +100,7 @@ extern "C" fn in_child() {
     for (at, word) in OURS.iter().enumerate().take(USED.load(Ordering::Relaxed)) {
         let mut bits = word.swap(0, Ordering::Relaxed);
         while bits != 0 {
-            // SAFETY: the child's own copy of a descriptor of ours, which is turned away from it.
+            // SAFETY: the child's own copy of one of our descriptors, which nothing in it uses.
             unsafe { libc::close((at * 64) as RawFd + bits.trailing_zeros() as RawFd) };
             bits &= bits - 1;
         }

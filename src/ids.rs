@@ -132,8 +132,8 @@ impl fmt::Display for RailIndex {
     }
 }
 
-/// A hold on an operation: its slot stays as it is. Who has one gives it to whoever goes on with the
-/// operation, or takes it off (`Table::leave`): dropped, the slot would never be free again.
+/// A hold on an operation: its slot stays as it is. The holder passes it on with the operation, or
+/// releases it (`Table::leave`); dropped, the slot would never be free again.
 #[must_use]
 #[derive(Debug)]
 pub struct Hold(OpId);

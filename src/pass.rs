@@ -23,7 +23,7 @@ pub fn call<T>(call: impl FnOnce() -> T) -> T {
     let answer = call();
     let took = began.elapsed().as_nanos() as u64;
     if took > LONG_CALL_NS {
-        // A thread that is ending has no such place any more.
+        // A thread that is ending no longer has thread-locals.
         let _ = CALLS.try_with(|calls| {
             let (sum, longest) = calls.get();
             calls.set((sum + took, longest.max(took)));

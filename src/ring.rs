@@ -1,7 +1,7 @@
 //! A bounded queue of many producers and many consumers.
 //!
 //! Each place has a stamp: twice the lap around the ring in which it is used next, and one more
-//! while it is full. Whoever moves the tail (or the head) past a place has it alone until it
+//! while it is full. The thread that moves the tail (or the head) past a place owns it until it
 //! stores the stamp.
 
 use crate::room;
@@ -21,7 +21,7 @@ pub struct Ring<T> {
     tail: CachePadded<AtomicUsize>,
     /// A power of two of them.
     places: Box<[Place<T>]>,
-    /// The laps of a position are above its place: so many bits.
+    /// Bits of a position that are its place; its lap is above them.
     shift: u32,
 }
 
@@ -92,7 +92,8 @@ impl<T: Copy> Ring<T> {
                 let moved =
                     self.head.compare_exchange_weak(head, head + 1, Ordering::SeqCst, Ordering::Relaxed);
                 let Err(now) = moved else {
-                    // SAFETY: the place is ours, and whoever stored this stamp had written the value.
+                    // SAFETY: the place is ours, and the thread that stored this stamp had written
+                    // the value.
                     let value = place.value.with(|at| unsafe { (*at).assume_init() });
                     place.stamp.store(empty + 2, Ordering::Release);
                     return Some(value);

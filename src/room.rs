@@ -54,7 +54,7 @@ impl<'a, T: Copy> Theirs<'a, T> {
     /// Read anew with each call: two may differ.
     #[inline(always)]
     pub fn get(self, at: usize) -> Option<T> {
-        // SAFETY: within the array, as whoever made it promised.
+        // SAFETY: within the array, as the maker of this value promised.
         (at < self.1).then(|| unsafe { self.0.add(at).read() })
     }
 
@@ -67,7 +67,7 @@ impl<'a, T: Copy> Theirs<'a, T> {
     #[inline]
     pub fn copied(self, what: &str) -> Result<Vec<T>> {
         let mut copy = vec(self.1, what)?;
-        // SAFETY: so many elements can be read, and there is room for them.
+        // SAFETY: this many elements can be read, and there is room for them.
         unsafe {
             std::ptr::copy_nonoverlapping(self.0, copy.as_mut_ptr(), self.1);
             copy.set_len(self.1);

@@ -9,7 +9,7 @@ pub use std::sync::atomic;
 use atomic::{AtomicUsize, Ordering};
 use std::cell::Cell;
 
-/// What threads count in has so many parts, so that they seldom share a cache line.
+/// Parts of a counter that many threads increment, so that they seldom share a cache line.
 pub const PARTS: usize = 16;
 
 /// The part that this thread counts in.

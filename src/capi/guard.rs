@@ -1,5 +1,5 @@
-//! The boundary: panics are caught, errors become statuses and messages, and a
-//! forked child is turned away before it touches a lock.
+//! The boundary: panics are caught, errors become statuses and messages, and a forked child is
+//! rejected before it touches a lock.
 
 use super::handle::{self, Handle, Ref};
 use super::status::{fail, weft_status};
@@ -43,7 +43,7 @@ pub struct Output<T>(*mut T);
 
 impl<T> Output<T> {
     pub fn store(&self, value: T) {
-        // SAFETY: aligned, not NULL, and valid for writes, as whoever made it promised.
+        // SAFETY: aligned, not NULL, and valid for writes, as the maker of this value promised.
         unsafe { self.0.write(value) }
     }
 }

@@ -335,8 +335,8 @@ fn remove_named<T: Kind + Send + Sync + 'static>(name: Name) -> Result<()> {
     Ok(())
 }
 
-/// Releases what was removed, and waits for whoever is still in a call with it: not for long, but
-/// where calls never end, they keep what they use.
+/// Releases what was removed, after a short wait for calls that still use it. Calls that do not end
+/// keep what they use.
 pub fn settle(alive: &Weak<()>) {
     const TURNS: u32 = 10_000;
     for turn in 0..TURNS {

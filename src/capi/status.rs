@@ -145,7 +145,7 @@ pub extern "C" fn weft_last_error() -> *const c_char {
 const MESSAGE: usize = 1024;
 
 thread_local! {
-    /// One place for as long as the thread lives: whoever has its address reads the last message.
+    /// One place for as long as the thread lives, so a pointer to it always reads the last message.
     static LAST_ERROR: UnsafeCell<[u8; MESSAGE]> = const { UnsafeCell::new([0; MESSAGE]) };
 }
 

@@ -1,13 +1,12 @@
-//! Devices that are none, for tests: two of them, with memory that their tests map
-//! without any right to it (PROT_NONE, private and anonymous), so that whoever touches
-//! it other than through here is caught. Copies are late on purpose: a use of bytes
-//! before they were copied is seen.
+//! Fake devices for tests: two of them. Their memory is mapped without access rights (PROT_NONE,
+//! private and anonymous), so code that touches it by other means than this driver faults. Copies
+//! complete late on purpose, so that a use of bytes before they were copied shows.
 //!
 //! WEFT_DEVICES: "fake", then optionally ":late=N" (microseconds until a copy is done; 20),
 //! ":fail=N" (the Nth launch fails), ":private" (memory that no process can open), ":hmem"
 //! (simulated NICs reach the memory by themselves, where what they stand in for can), ":dmabuf"
-//! (its DMA-BUFs can be had), ":at=N" (where the memory lies, for what has other uses for the
-//! usual place, as ThreadSanitizer).
+//! (its DMA-BUFs can be had), ":at=N" (where the memory lies, for what has other uses for the usual
+//! place, as ThreadSanitizer).
 
 use super::{unsupported, Copier, Device, Driver, Export, Found, Handle};
 use crate::range::Range;

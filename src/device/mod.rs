@@ -1,9 +1,8 @@
-//! Memory of devices: what it is, and what Weft needs of whoever drives it.
+//! Device memory, and the interface of a driver.
 //!
-//! Only a `Driver` touches device memory: `cuda`, loaded at run time, or, in a library built for
-//! tests, `fake`, which WEFT_DEVICES=fake chooses. Bytes move by a `Copier`, in the order
-//! in which it was asked, behind the back of the thread that asks; what is done is
-//! learnt by asking again.
+//! Only a `Driver` touches device memory: `cuda`, loaded at run time, or `fake`, in a library built
+//! for tests, chosen by WEFT_DEVICES=fake. A `Copier` moves bytes asynchronously, in submission
+//! order; its caller polls for completion.
 
 mod cuda;
 #[cfg(any(test, feature = "sim"))]
@@ -99,8 +98,8 @@ pub trait Driver: Send + Sync {
 
 static DRIVER: OnceCell<Result<&'static dyn Driver>> = OnceCell::new();
 
-/// The driver of this process. It is loaded if the program has loaded it, or if
-/// `needed`: who uses no device should not pay for one.
+/// The driver of this process. It is loaded if the program has loaded it, or if `needed`: a process
+/// that uses no device does not pay for one.
 fn find_driver(needed: bool) -> Option<&'static Result<&'static dyn Driver>> {
     if DRIVER.get().is_none() && !needed && fake().is_none() && !cuda::is_loaded() {
         return None;

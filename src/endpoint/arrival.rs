@@ -97,7 +97,7 @@ pub(super) fn ready(core: &Core, link: &mut Link, body: &[u8]) {
 }
 
 impl Worker {
-    /// A new peer, which this worker owns; `accepted` if it has greeted us.
+    /// Takes ownership of a new peer; `accepted` if its handshake reached us first.
     pub fn add_link(
         &mut self,
         peer: Arc<Peer>,
@@ -118,7 +118,7 @@ impl Worker {
         self.links[at] = Some(Box::new(Link::new(peer, approaches, accepted.is_some())));
     }
 
-    /// The peer greets over a fabric that we may not have tried yet.
+    /// The peer sent a handshake over a fabric that we may not have tried yet.
     pub fn link_accepted(&mut self, peer: PeerId, accepted: &AcceptedHandshake, now: u64) {
         let plan = accepted.plan;
         let core = self.core.clone();
@@ -143,7 +143,7 @@ impl Worker {
             }
             return;
         }
-        // Otherwise its lane is on its way, or not wanted: the peer greets again.
+        // Otherwise its lane is on its way, or not wanted: the peer repeats its handshake.
         if let Some(plans) = link.approaches.follow(&core.rails[plan.rail.place()].fabric, now) {
             add_lanes(&core, &link.peer, &plans, Some(accepted));
         }

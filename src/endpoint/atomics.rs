@@ -163,8 +163,8 @@ impl Core {
 }
 
 impl Worker {
-    /// Asks the peer. The hold is kept until it has answered: what was canceled
-    /// counts as outstanding for so long, and no more than the table's slots are.
+    /// Sends the request. The hold is kept until the answer arrives, so a canceled atomic still
+    /// counts as outstanding, and the table's slots bound how many there are.
     pub fn link_atomic(&mut self, peer: PeerId, hold: Hold, now: u64) {
         let core = self.core.clone();
         let link = self.link(peer).filter(|link| link.closing.is_none());
@@ -201,7 +201,7 @@ impl Worker {
             return Delivery::Taken;
         };
         let table = &self.core.table;
-        // First: whoever polls the completion may release the remote memory at once.
+        // First: the poller of the completion may release the remote memory at once.
         let _ = table.leave(hold);
         match done {
             Ok(old) => table.end_with_previous(id, Outcome::OK, old, now),

@@ -74,7 +74,7 @@ impl Core {
     }
 
     /// The body of a refusal to the one that named itself by `to`. With a secret, it is proven for
-    /// that name: who has heard of nobody by it learns nothing.
+    /// that name, so an endpoint that does not know the name learns nothing.
     pub(super) fn refusal(&self, incarnation: u64, to: Token, mut body: Vec<u8>) -> Vec<u8> {
         if let Some(root) = self.root_for(None) {
             let (named, len) = (to.to_le_bytes(), body.len());

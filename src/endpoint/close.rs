@@ -1,10 +1,9 @@
 //! Closing: how a peer ends while both sides are alive.
 //!
-//! Whoever leaves says so, and both sides drain their lanes: stripes stop, and
-//! what is in flight comes back. Who has drained says close,
-//! the other side answers when it has, too. So each side's PEER_DOWN comes when
-//! nothing of the other's can land any more. A side that does not drain or answer
-//! in time is left without.
+//! The closing side sends Closing, and both sides drain their lanes: stripes stop, and operations
+//! in flight come back. A side that has drained sends Close; the other side answers with CloseAck
+//! once it has drained, too. So PEER_DOWN comes on each side when nothing of the other side can
+//! land any longer. A side that does not drain or answer in time is abandoned.
 
 use super::inbox::Command;
 use super::later::Drain;
@@ -20,25 +19,25 @@ use crate::wire::frame::{Header, Kind};
 
 /// Lanes that have not drained by then are not waited for.
 const DRAIN_NS: u64 = 500_000_000;
-/// A lane that has no room for a word of closing for so long has no reader.
+/// A lane that takes no frame for this long has no reader.
 const UNSENT_NS: u64 = 1_000_000_000;
-/// A side that was told that the other leaves waits so long for its close.
+/// How long a side that got Closing waits for the peer's Close.
 const CLOSE_NS: u64 = 2_000_000_000;
-/// Within so long the other side has drained and answered, or will not.
+/// Within this time the other side has drained and answered, or will not.
 const ANSWER_NS: u64 = 700_000_000;
 
 impl Worker {
-    /// The caller leaves a peer: what is outstanding ends at once.
+    /// The caller disconnects a peer: outstanding operations end at once.
     pub fn link_disconnect(&mut self, peer: PeerId, now: u64) {
         let Some(link) = self.link(peer) else { return };
-        // It may be up over there, but there is nobody to tell.
+        // The peer may consider itself up, but no lane leads to it.
         if link.lanes_up().is_empty() {
             return self.end_peer(peer, Outcome::OK, now);
         }
         self.begin_closing(peer, Outcome::OK, false, now);
     }
 
-    /// The endpoint shuts down: it leaves every peer.
+    /// The endpoint shuts down: it closes every peer.
     pub fn close_all(&mut self, now: u64) {
         self.shutting_down = true;
         let peers = self.links.iter().flatten().map(|link| link.peer.id);
@@ -46,16 +45,16 @@ impl Worker {
         self.tend_links(now);
     }
 
-    /// The peer leaves.
+    /// The peer closes.
     pub(super) fn on_closing(&mut self, peer: PeerId, now: u64) {
         self.begin_closing(peer, Outcome::of(Status::PeerClosed), true, now);
     }
 
-    /// The peer says close: it has drained.
+    /// The peer has drained.
     pub(super) fn on_close(&mut self, peer: PeerId, now: u64) {
         self.on_closing(peer, now);
         let Some(closing) = self.link(peer).and_then(|link| link.closing.as_mut()) else { return };
-        // If both leave, there is no answer to wait for, only one to give.
+        // If both sides close, no answer will come; one is still owed.
         closing.answers = true;
         closing.peer_drained = true;
         if closing.stage == Stage::Waiting {
@@ -64,7 +63,7 @@ impl Worker {
         self.advance_closing(peer, now);
     }
 
-    /// The peer answers our close: it has drained, too.
+    /// The peer has drained, too.
     pub(super) fn on_close_ack(&mut self, peer: PeerId, now: u64) {
         if let Some(closing) = self.link(peer).and_then(|link| link.closing.as_mut()) {
             closing.agreed = true;
@@ -74,7 +73,7 @@ impl Worker {
     }
 
     fn begin_closing(&mut self, peer: PeerId, outcome: Outcome, answers: bool, now: u64) {
-        // What came back before this has not been ended by it.
+        // Operations that came back earlier complete normally.
         self.settle(now);
         let Some(link) = self.link(peer).filter(|link| link.closing.is_none()) else { return };
         let draining = link.lanes_up().to_vec();
@@ -91,15 +90,15 @@ impl Worker {
         });
         self.end_outstanding(peer, now);
         if !answers {
-            // What was delivered here has arrived, also where its acknowledgement still waited.
+            // Acknowledges what was delivered here and not yet acknowledged.
             self.beat(peer, now);
-            // Without room, the close will say it.
+            // If the lane takes no frame now, Close will say it.
             self.send_plain(peer, Kind::Closing);
         }
     }
 
-    /// What is outstanding ends, as far as there is time; then the lanes drain: what they leave
-    /// undone would say that they had failed.
+    /// Ends outstanding operations as time allows, then drains the lanes. In this order, because
+    /// what the lanes leave undone would otherwise look like failures.
     fn end_outstanding(&mut self, peer: PeerId, now: u64) {
         let core = self.core.clone();
         let over = || core.clock.now().saturating_sub(now) > ENDS_NS;
@@ -116,7 +115,7 @@ impl Worker {
         }
     }
 
-    /// Moves a closing on: ended, then drained, then said, then answered.
+    /// Advances a closing: end what is outstanding, drain, send Close, wait for the answer.
     pub(super) fn advance_closing(&mut self, peer: PeerId, now: u64) {
         self.end_outstanding(peer, now);
         let Some(closing) = self.link(peer).and_then(|link| link.closing.as_mut()) else { return };

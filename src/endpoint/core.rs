@@ -41,7 +41,7 @@ pub const CLOSING: u8 = 1;
 /// Every peer knows: the rails can be closed.
 pub const STOPPING: u8 = 2;
 
-/// Of the transfers that wait for a remote memory, so many go on at one go.
+/// Of the transfers that wait for a remote memory, this many go on at once.
 const GO_ON: usize = 1024;
 
 /// A rail as everybody knows it.
@@ -70,7 +70,7 @@ fn on_fabric<'a>(fabric: &str, rails: impl Iterator<Item = (&'a str, &'a str)>) 
     wanted.map(|(index, (_, network))| (index, network)).collect()
 }
 
-/// How a peer begins: we connect, or it greeted us.
+/// How a peer begins: we connect, or its handshake request was accepted.
 pub enum Begin {
     Connecting { user_data: u64 },
     Accepted { named: (Token, u64), accepted: AcceptedHandshake, source: u64 },
@@ -283,7 +283,7 @@ impl Core {
     /// Ends an operation that a hand-over leads nowhere with.
     pub fn abandon(&self, hold: Hold, outcome: Outcome, now: u64) {
         let id = hold.id();
-        // First: whoever polls the completion may give the memory back at once.
+        // First: the poller of the completion may give the memory back at once.
         let _ = self.table.leave(hold);
         self.table.end(id, outcome, now);
     }
@@ -367,7 +367,7 @@ impl Core {
         self.send_off(hold, transfer, now)
     }
 
-    /// Sends an accepted transfer of so many slices on its way.
+    /// Starts an accepted transfer of `slices` slices.
     #[inline]
     pub fn start(&self, hold: Hold, slices: u64, now: u64) {
         if slices > 0 {
@@ -404,7 +404,7 @@ impl Core {
         self.notify_importers();
     }
 
-    /// It has ended: it uses none of these any more.
+    /// The peer has ended and no longer uses these.
     pub fn forget_importer(&self, peer: PeerId, imports: &HashSet<MemoryId>) {
         for memory in imports {
             if let Some(memory) = self.memories.lock().get(memory) {

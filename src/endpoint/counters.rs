@@ -96,7 +96,7 @@ impl Endpoint {
         Ok(Wanted::new(entries))
     }
 
-    /// How a transfer of so many pages is to raise a counter of its peer.
+    /// How a transfer of this many pages is to raise a counter of its peer.
     pub(super) fn counting(
         &self,
         terms: &Terms,

@@ -1,20 +1,20 @@
 //! A rail that fails gives its unfinished slices to the others.
 //!
-//! 1. **Notice.** An operation of a lane fails, or the lane stands still while others
-//!    to the same peer move (`watch_lanes`).
-//! 2. **Cut.** The lane is closed here, both ways
-//!    (`Rail::reset_lane`), and what it had under way comes back from the NIC.
-//! 3. **Fence.** The peer hears so over another lane, cuts its own end, and answers.
-//!    Whoever learns that the other end is cut knows that nothing which it had posted
-//!    can land any more: not when the link comes back either.
-//! 4. **Again.** Then other lanes take what the lane had claimed and is not known to
-//!    have arrived (`transfer::claims`). Control frames keep their numbers and go
-//!    again, so that each is delivered once.
-//! 5. **Return.** The lane greets anew after a pause, longer each time; once it is up,
-//!    transfers that are under way use it, too.
+//! 1. **Detect.** An operation of a lane fails, or the lane stalls while others to the same peer
+//!    move (`watch_lanes`).
+//! 2. **Reset.** The lane is closed here, both ways (`Rail::reset_lane`), and its operations come
+//!    back from the NIC.
+//! 3. **Reset there.** A Reset frame goes to the peer over another lane; the peer resets its own
+//!    end and answers. A side that knows that the other end is reset knows that nothing it had
+//!    posted can land any longer, not even when the link comes back.
+//! 4. **Repost.** Then other lanes take what the lane had claimed and is not known to have arrived
+//!    (`transfer::claims`). Control frames keep their numbers and are sent again, so that each is
+//!    delivered once.
+//! 5. **Return.** The lane repeats its handshake after a pause, longer each time; once it is up,
+//!    transfers in progress use it, too.
 //!
-//! Without another lane the peer is resumed over a new one (`resume`). A NIC that cannot
-//! cut a lane, on either side, loses the peer.
+//! Without another lane the peer is resumed over a new one (`resume`). If a NIC on either side
+//! cannot reset a lane, the peer is lost.
 
 use super::arrival::{add_lanes, count_lanes};
 use super::core::OPEN;
@@ -40,27 +40,27 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// A lane with bytes under way of which none was delivered for so long is suspect.
+/// A lane with bytes in flight that has delivered none for this long is suspect.
 const SUSPECT_NS: u64 = 100_000_000;
-/// It has failed after so many more looks (one a tick) that saw others move, or at once
-/// if the kernel says that its NIC is down.
+/// A suspect lane has failed after this many checks, one a tick, that saw others move, or at once
+/// if the kernel reports its NIC down.
 const LOOKS: u32 = 500;
-/// Others move if they delivered something within so long.
+/// Others move if they delivered something within this time.
 const MOVING_NS: u64 = 100_000_000;
-/// What has ended waits so long for the NIC before its lane is cut.
+/// An ended operation waits this long for the NIC before its lane is reset.
 const LATE_NS: u64 = 80_000_000;
-/// And so long in all: its completion is due 200 ms after its deadline.
+/// And this long in all: its completion is due 200 ms after its deadline.
 const LATEST_NS: u64 = 160_000_000;
 /// A slow lane may take this many times as long as its rate says.
 const SLOW: u64 = 4;
 /// No lane is taken for slower than this: the rate of one that had little to do is only
 /// what there was to do.
 const BYTES_PER_S_LEAST: u64 = 10_000_000;
-/// A rail that reaches nobody for so long is down: a lane that was cut for another
-/// reason is back by then.
+/// A rail that reaches no peer for this long is down: a lane that was reset for another reason is
+/// back by then.
 const DOWN_NS: u64 = 300_000_000;
 
-/// The body of a fence, and of its answer.
+/// The body of Reset and ResetDone.
 pub(super) fn of_lane(plan: Plan, epoch: u64) -> Vec<u8> {
     numbers(&[plan.rail.get().into(), plan.remote_rail.get().into(), epoch])
 }
@@ -110,11 +110,11 @@ impl Worker {
         }
     }
 
-    /// Completions of what has ended early wait until the NICs have given back what they
-    /// had of it: nothing touches the caller's memory afterwards. A lane that does not
-    /// is cut; where that cannot be, the completion comes all the same, in time.
-    /// While the endpoint shuts down, a lane that still moves is left to the closing: over one
-    /// that is cut nobody can be told.
+    /// Completions of operations that ended early wait until the NICs have given back their posts,
+    /// so that nothing touches the caller's memory afterwards. A lane that does not give back in
+    /// time is reset; where a lane cannot be reset, the completion is published in time regardless.
+    /// During shutdown a lane that still moves is left to the closing: a reset lane cannot carry
+    /// the close messages.
     pub(super) fn release_late(&mut self, now: u64) {
         if self.core.table.late() == 0 {
             return;
@@ -347,7 +347,7 @@ impl Worker {
         }
         core.table.settle(stripe.slot(), settled);
         if Table::is_notified(stripe.slot()) {
-            return self.park(hold, runs); // Its peer may have heard: that is asked first.
+            return self.park(hold, runs); // Its peer may have received the notification: that is asked first.
         }
         Table::join_all(stripe.slot());
         self.again(hold, runs, HOPS);
@@ -366,9 +366,9 @@ impl Worker {
         }
     }
 
-    /// No lane here can carry a transfer: another worker's may. If none is known to, or those
-    /// that do are not what they are known for, it waits: its peer's owner is about to hear
-    /// what became of them.
+    /// No lane here can take a transfer: another worker's may. If no worker is known to have one,
+    /// or those workers' lanes have just failed, the transfer waits: its peer's owner is about to
+    /// learn what became of them.
     pub(super) fn pass_on(&mut self, hold: Hold, runs: Vec<Run>, hops: u32) {
         let core = self.core.clone();
         let wanted = Table::wanted(core.table.held_slot(&hold));
@@ -421,7 +421,7 @@ impl Worker {
         self.go_on_resuming(peer, now);
     }
 
-    /// Lets lanes greet whose pause is over.
+    /// Restarts the handshake of lanes whose pause is over.
     pub(super) fn bring_lanes_back(&mut self, now: u64) {
         let core = self.core.clone();
         for link in self.links.iter_mut().flatten().filter(|link| link.up && link.closing.is_none()) {
@@ -433,7 +433,7 @@ impl Worker {
         }
     }
 
-    // What the caller hears.
+    // Completions about rails.
 
     /// After a lane of a rail came or went: the rail may be down, or up again.
     fn note_health(&mut self, rail: RailIndex, errno: i32) {

@@ -45,8 +45,8 @@ impl Endpoint {
         Ok(id)
     }
 
-    /// Begins an operation that moves nothing: whoever is asked for it ends it. `peer`: with whom it
-    /// ends; `ended`: why it cannot begin, once it can be seen.
+    /// Begins an operation that moves no bytes and that an answer ends. `peer`: the peer that its
+    /// completion names; `ended`: why it cannot begin, checked once it is visible.
     pub(super) fn begin_fence(
         &self,
         (queue, user_data, timeout_ns): (&Arc<Queue>, u64, Option<NonZeroU64>),
@@ -188,7 +188,7 @@ impl Worker {
             return;
         }
         link.quiescing.retain(|of| of.number != number);
-        // What operations that ended early have told the peer, or asked of it, may still be on its way.
+        // Notifications and requests of operations that ended early may still be in flight.
         let wanted = |id: OpId| core.table.is_active(id);
         let ends = link.channels.each_mut().map(|channel| channel.end(wanted));
         let asked = link.atomics.keys().copied().filter(|id| !wanted(*id)).collect();

@@ -1,4 +1,4 @@
-//! The life of lanes: handshake, warming, failing, closing.
+//! The life of lanes: handshake, probe, failure, closing.
 
 use super::authenticate::{denial, Verdict};
 use super::inbox::{AcceptedHandshake, Command};
@@ -20,19 +20,19 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
-/// Lanes of one peer and one rail that have a landing, where no devices need one: 8 MiB.
+/// Lanes of one peer and one rail that have a bounce buffer, where no devices need one: 8 MiB.
 const LANDINGS: usize = 4;
 
-/// Of a handshake request or a handshake reply that was said before.
+/// For a request or reply that repeats an earlier one.
 const STALE: &str = "what it says was said before, and holds no longer";
 
-/// A lane to a peer that is up gives up after so long, and begins anew later.
+/// A lane to a peer that is up gives up after this long, and starts again later.
 const RETURN_NS: u64 = 1_000_000_000;
 
-/// How a frame came: over which rail, and by what there.
+/// Where a frame came from: the rail, and the connection there.
 pub type Origin = (RailIndex, Connection);
 
-/// What an unauthenticated endpoint comes from: its connection, or else what it says itself.
+/// The source of a request: its connection, or else the address that it names.
 fn source((rail, connection): Origin, back: &[u8]) -> u64 {
     if connection != 0 {
         return u64::from(rail.get()) << 32 | u64::from(connection);
@@ -42,7 +42,7 @@ fn source((rail, connection): Origin, back: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Whether a lane that greets need not try again.
+/// Whether a handshake that failed so need not be repeated.
 fn is_for_good(rail: &Rail, errno: i32) -> bool {
     !rail.limits().reconnects || matches!(errno, libc::EACCES | libc::EPERM)
 }
@@ -56,7 +56,7 @@ impl Worker {
         now: u64,
     ) {
         if peer.state() == PeerState::Down {
-            return; // It ended before this was heard of.
+            return; // It ended before this command arrived.
         }
         for plan in plans {
             match self.add_lane(peer, plan) {
@@ -122,7 +122,7 @@ impl Worker {
         Ok(Some(id))
     }
 
-    /// A lane that has given up greets again.
+    /// Restarts the handshake of a lane that has given up.
     fn revive(&mut self, lane: LaneId) {
         if let Some((_, of)) = self.rails.lane_mut(lane) {
             if of.lane.state == LaneState::Handshaking && !of.handshake.is_waiting() {
@@ -131,8 +131,7 @@ impl Worker {
         }
     }
 
-    /// Says handshake request on lanes that were not welcomed yet, and writes to the probe buffers of
-    /// those that were.
+    /// Sends handshake requests on lanes that were not answered yet, and probes those that were.
     pub fn advance_handshakes(&mut self, now: u64) {
         let core = self.core.clone();
         let (mut failed, mut unanswered) = (Vec::new(), Vec::new());
@@ -154,7 +153,7 @@ impl Worker {
                 let Some(due) = due else { continue };
                 lane.handshake.next_ns = Some(now + AGAIN_NS);
                 if state == LaneState::Probing {
-                    // One is enough: it has been posted unless there was no room.
+                    // One is enough: it is repeated only if the lane had no room.
                     lane.handshake.next_ns = match work.rail.post_probe(&mut lane.lane, now) {
                         Posted::Yes => None,
                         Posted::Again => Some(now),
@@ -166,7 +165,7 @@ impl Worker {
                     continue;
                 }
                 if !work.rail.may_handshake(&lane.lane) {
-                    // In the next tick: others had their turn.
+                    // In the next tick: the limit of concurrent handshakes is reached.
                     lane.handshake.next_ns = Some(now);
                     continue;
                 }
@@ -205,7 +204,7 @@ impl Worker {
         }
     }
 
-    /// A lane to a peer that is up was not answered: it begins anew later.
+    /// A lane to a peer that is up got no answer: it starts again later.
     pub(super) fn give_up_lane(&mut self, lane: LaneId) {
         let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
         of.closing = Some(self.core.clock.now());
@@ -226,7 +225,7 @@ impl Worker {
         self.core.inboxes[peer.owner].command(command);
     }
 
-    /// Somebody greets us over a rail of ours.
+    /// A handshake request arrived over one of our rails.
     pub fn on_handshake_request(&mut self, (rail, connection): Origin, body: &[u8], now: u64) {
         let Some(request) = HandshakeRequest::decode(body) else { return self.core.count_malformed() };
         let address = match crate::wire::address::Address::decode(request.address) {
@@ -280,7 +279,7 @@ impl Worker {
         }
         match peer.meet(request.token, request.begun) {
             Meeting::Same => {}
-            // Its next handshake request finds it gone.
+            // Its next handshake request finds no peer.
             Meeting::Other => return self.end_stale(&peer),
             Meeting::Stale => return self.core.reject(STALE),
         }
@@ -301,7 +300,7 @@ impl Worker {
         }
     }
 
-    /// The other side has ended what we still have.
+    /// The other side has ended a peer that still exists here.
     fn end_stale(&self, peer: &Peer) {
         let outcome = Outcome::of(Status::PeerClosed);
         self.command_owner(peer, Command::EndPeer { peer: peer.id, outcome });
@@ -326,7 +325,7 @@ impl Worker {
         self.send_refusal(origin, request.token, to, frame::refuse(status, text));
     }
 
-    /// Refuses whoever is at an address: who it says it is, and by what it is named.
+    /// Sends a refusal to the address `to.1`, naming the receiver by its incarnation and `token`.
     pub(super) fn send_refusal(&mut self, origin: Origin, token: Token, to: (u64, &[u8]), body: Vec<u8>) {
         let header = Header { to: token, ..Header::plain(Kind::Refuse) };
         let body = self.core.refusal(to.0, token, body);
@@ -371,11 +370,11 @@ impl Worker {
         };
         let body = self.core.handshake_reply(&peer, &reply, accepted.root.as_ref());
         let header = Header::plain(Kind::HandshakeReply);
-        // The sender of the handshake request repeats it if there is no room.
+        // If the lane has no room now, the requester repeats its request.
         let _ = rail.send_open(&mut of.lane, |frame| header.write(frame, &body, &[]));
     }
 
-    /// We were welcomed over a rail of ours.
+    /// A handshake reply arrived over one of our rails.
     pub fn on_handshake_reply(&mut self, rail: RailIndex, peer: &Peer, body: &[u8], now: u64) {
         let Some(nonce) = body.first_chunk::<16>().map(|nonce| u128::from_le_bytes(*nonce)) else {
             return self.core.count_malformed();
@@ -394,7 +393,7 @@ impl Worker {
         };
         let Some(reply) = HandshakeReply::decode(proven) else { return self.core.count_malformed() };
         let (plan, l) = (lane.plan(), &mut lane.lane);
-        // A newer one of the peer's than has greeted will greet.
+        // The peer has a newer lane than this one, whose request will follow.
         if l.state != LaneState::Handshaking
             || lane.peer_epoch.is_some_and(|epoch_seen| epoch_seen != reply.epoch)
         {
@@ -442,8 +441,8 @@ impl Worker {
         self.rejoin(lane, &peer);
     }
 
-    /// An operation of a lane failed. A lane that greets tries again for a while, where
-    /// that can help; one that serves its peer leaves it to the others, or takes it down.
+    /// An operation of a lane failed. A lane in its handshake retries for a while where that can
+    /// help; a lane that serves its peer leaves it to the others, or takes it down.
     pub fn lane_failed(&mut self, lane: LaneId, errno: i32, provider_errno: i32, now: u64) {
         let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
         if of.closing.is_some() {
@@ -486,8 +485,8 @@ impl Worker {
         }
     }
 
-    /// A peer has ended, or only the rails in `keep` serve it: the other lanes take
-    /// nothing new, and go when the fabric has given back what they have in flight.
+    /// A peer has ended, or only the rails in `keep` serve it: the other lanes take nothing new,
+    /// and are removed when the fabric has given back their operations.
     pub fn drop_lanes(&mut self, peer: PeerId, keep: u64, ended: Option<(bool, Arc<AtomicUsize>)>) {
         for of in self.rails.lanes_mut() {
             if of.peer.id == peer {
@@ -504,7 +503,7 @@ impl Worker {
     fn drop_all_but(&mut self, peer: PeerId, keep: u64, cut: bool) {
         let now = self.core.clock.now();
         let Some(lanes) = self.lanes_of.get_mut(peer.place()) else { return };
-        // A successor at the same place may have lanes here already.
+        // A successor in the same table slot may have lanes here already.
         let of_peer = |lane: &LaneId| {
             !lane.rail.is_in(keep) && self.rails.lane(*lane).is_none_or(|of| of.lane.peer == peer)
         };
@@ -522,7 +521,7 @@ impl Worker {
         self.reap_closing();
     }
 
-    /// Takes off the lanes that wait for nothing any more.
+    /// Removes lanes that wait for nothing.
     pub fn reap_closing(&mut self) {
         let now = self.core.clock.now();
         let resetting = self.resetting.len();

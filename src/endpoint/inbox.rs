@@ -33,8 +33,8 @@ pub enum Command {
         memory: Arc<Memory>,
         reply: Reply<Result<()>>,
     },
-    /// From a peer's owner to the workers that may have lanes; `welcome` is the
-    /// handshake request that asks for them.
+    /// From a peer's owner to the workers that may have lanes; `accepted`: the handshake request
+    /// that asks for them.
     AddLanes {
         peer: Arc<Peer>,
         plans: Vec<Plan>,
@@ -44,7 +44,8 @@ pub enum Command {
     DropLanes {
         peer: PeerId,
         keep: u64,
-        /// Of a peer that has ended: whether they are cut, and who has yet to do it.
+        /// For a peer that has ended: whether its lanes are reset, and how many workers have yet to
+        /// drop them.
         ended: Option<(bool, Arc<AtomicUsize>)>,
     },
     DrainLanes {
@@ -59,10 +60,10 @@ pub enum Command {
     AddLink {
         peer: Arc<Peer>,
         approaches: Approaches,
-        /// It greeted us.
+        /// Its handshake request reached us first.
         accepted: Option<AcceptedHandshake>,
     },
-    /// The peer greets over a rail that has no lane to it.
+    /// The peer sent a handshake request over a rail that has no lane to it.
     HandshakeAccepted {
         peer: PeerId,
         accepted: AcceptedHandshake,
@@ -81,7 +82,8 @@ pub enum Command {
         peer: PeerId,
         plan: Plan,
     },
-    /// A lane that served failed, and is cut. The peer does not know (`asks`), or said so.
+    /// A serving lane failed and is reset here. The peer does not know it yet (`asks`), or reported
+    /// it.
     LaneReset {
         peer: PeerId,
         plan: Plan,
@@ -89,21 +91,21 @@ pub enum Command {
         outcome: Outcome,
         asks: bool,
     },
-    /// Nothing of it moves any more, on either side: it may greet again.
+    /// Both ends are reset and nothing moves: the lane may start its handshake again.
     LaneResetDone {
         peer: PeerId,
         plan: Plan,
         epoch: u64,
     },
-    /// To a lane's worker: the peer has cut its end, and (`asks`) waits for ours. `epoch` is
-    /// that of the lane of who asked.
+    /// To a lane's worker: the peer has reset its end, and (`asks`) waits for ours. `epoch` is that
+    /// of the requester's lane.
     ResetLane {
         peer: PeerId,
         plan: Plan,
         epoch: u64,
         asks: bool,
     },
-    /// Our end is cut, as the peer asked.
+    /// Our end is reset, as the peer asked.
     LaneResetHere {
         peer: PeerId,
         plan: Plan,
@@ -199,7 +201,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The worker has ended: who waits for an answer gets one.
+    /// The worker has ended: answers callers that still wait.
     pub(super) fn refuse(self) {
         match self {
             Command::Register { reply, .. } => reply.put(Err(Error::closed())),

@@ -44,7 +44,7 @@ pub struct Owed {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum What {
     Ask,
-    /// So many are given.
+    /// This many are granted.
     Grant(u32),
 }
 
@@ -67,8 +67,8 @@ pub enum Until {
     Ended(Accepted),
     /// What is under grants that the peer has taken back has ended.
     Swept,
-    /// The peer has taken what ended operations told it, or asked of it: the last frame of each channel, and
-    /// atomics that it has not answered.
+    /// The peer has taken the frames of ended operations: the last number of each channel, and
+    /// unanswered atomics.
     Taken([Option<u32>; CHANNELS], Vec<OpId>),
 }
 

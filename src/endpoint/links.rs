@@ -15,19 +15,19 @@ use crate::wire::frame::{Kind, REQUESTS, USER};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
-/// A link that has been silent for so long says something: where a fabric tells
-/// of a dead peer, it tells only who sends to it.
+/// A link that has been silent for this long sends a keep-alive: where a fabric reports a dead
+/// peer, it reports it only to a sender.
 const HEARTBEAT_NS: u64 = 1_000_000_000;
 /// The same while operations are under way, which a dead peer holds up.
 const BUSY_HEARTBEAT_NS: u64 = 300_000_000;
 
-/// Frames that a link had to send go so many at once.
+/// Frames of an ended link that are freed in one step.
 const SHED: usize = 64;
 
 /// A NIC that has not given back by then what a peer left is not waited for.
 const OFF_NS: u64 = 300_000_000;
-/// Nor is a worker that a call into a provider holds for so long: until it has dropped the peer's
-/// lanes, bytes of the peer may land.
+/// How long a PEER_DOWN waits for a worker that is held by a call into a provider: until the worker
+/// has dropped the peer's lanes, bytes of the peer may land.
 const HELD_NS: u64 = 20_000_000_000;
 
 fn warn_of_loss(peer: &Peer, outcome: Outcome) {
@@ -50,7 +50,8 @@ fn shed(link: &mut Link) -> bool {
     link.channels.iter_mut().all(|channel| channel.shed(SHED))
 }
 
-/// No connection came about. Of who only greeted us, the log does not hear each time.
+/// Logs that no connection came about, rate-limited for peers that only sent us a handshake
+/// request.
 pub(super) fn warn_of_failure(core: &Core, link: &Link, why: &str) {
     if link.accepted && link.peer.connects.lock().is_empty() {
         core.reject(&format!("{}: {why}", link.peer));
@@ -170,8 +171,8 @@ impl Worker {
         others
     }
 
-    /// Moves on peers that have ended, of which it publishes PEER_DOWN when no lane of theirs works
-    /// any more, and all that was outstanding has its completion.
+    /// Advances peers that have ended. PEER_DOWN is published when none of their lanes works and
+    /// everything outstanding has its completion.
     fn finish_leaving(&mut self, now: u64, over: impl Fn() -> bool) {
         for _ in 0..self.leaving.len() {
             let Some(mut leaving) = self.leaving.pop_front() else { return };

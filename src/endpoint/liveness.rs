@@ -1,4 +1,4 @@
-//! Peers of whom nothing is heard: they are asked, and then lost (`peer::liveness`).
+//! Silent peers: they are probed, and then lost (`peer::liveness`).
 
 use super::worker::Worker;
 use crate::ids::PeerId;
@@ -35,7 +35,7 @@ impl Worker {
         let _ = self.send_by(path, peer, &header, &[], &[]);
     }
 
-    /// A peer has heard nothing of us for long: the next tick says something.
+    /// The peer has received nothing of ours for long: the next tick sends a keep-alive.
     pub(super) fn answer_probe(&mut self, peer: PeerId) {
         if let Some(link) = self.link(peer) {
             link.sent_ns = 0;

@@ -1,8 +1,8 @@
 //! Endpoints: opening and closing, and what callers ask of them.
 //!
-//! An `Endpoint` is the caller's end; `core` is what all of its threads share, a
-//! `worker` drives rails. With manual progress there is one worker and no
-//! thread: whoever polls takes it for a moment.
+//! An `Endpoint` is the caller's end; `core` is what all of its threads share, a `worker` drives
+//! rails. With manual progress there is one worker and no thread: the polling caller takes the
+//! worker for a moment.
 
 mod arrival;
 mod atomics;
@@ -72,7 +72,7 @@ use worker::Worker;
 
 /// Importers that do not answer a revocation by then are disconnected.
 const REVOKE: Duration = Duration::from_secs(2);
-/// With manual progress a wait spins for so long without work before it sleeps.
+/// With manual progress a wait spins this long without work before it sleeps.
 const MANUAL_SPIN_NS: u64 = 200_000;
 /// A worker that takes longer has a provider that does not return.
 const UNRESPONSIVE: Duration = Duration::from_secs(20);
@@ -82,7 +82,7 @@ pub struct Endpoint {
     threads: Mutex<Vec<JoinHandle<Result<()>>>>,
     /// Threads that have ended, or will never start.
     ended: Arc<AtomicUsize>,
-    /// Manual progress: the worker, taken by whoever polls.
+    /// Manual progress: the worker, taken by the polling caller.
     manual: Option<Arc<Mutex<Worker>>>,
     libfabric: String,
     /// As it was when the endpoint was opened.
@@ -227,7 +227,7 @@ impl Endpoint {
         }
     }
 
-    /// Nothing will come to this queue any more.
+    /// Whether nothing will be published to this queue any longer.
     fn check_over(&self, queue: &Queue) -> Result<()> {
         self.check_poison()?;
         if self.down.load(Ordering::Acquire) && queue.is_empty() {

@@ -56,7 +56,7 @@ struct RailFound {
 /// Of each rail that opened: the place it was planned for, and its index.
 type Indexes = Vec<(usize, RailIndex)>;
 
-/// What a worker is told then: which of its rails count, under which index.
+/// What a worker then gets: which of its rails count, under which index.
 struct Go {
     core: Arc<Core>,
     indexes: Indexes,

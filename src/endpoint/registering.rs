@@ -10,8 +10,8 @@ use crate::status::Result;
 use crate::transfer::pack;
 use std::sync::Arc;
 
-/// A pass does no more of it than this: by time, which is looked at after so many, and in all,
-/// where time stands still.
+/// A pass registers for this long at most; the clock is read after every `LOOK` pieces, and `MOST`
+/// bounds the pass where time stands still.
 const STEP_NS: u64 = 1_000_000;
 const LOOK: usize = 8;
 const MOST: usize = 1024;

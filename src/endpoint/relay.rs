@@ -10,13 +10,13 @@ use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::peer::link::Link;
 use crate::wire::frame::{Header, Kind, HEADER};
 
-/// A lane that refuses frames for so long, with nothing posted, is lost.
+/// A lane that refuses frames for this long, with nothing posted, is lost.
 const REFUSED_NS: u64 = 3_000_000_000;
-/// Where only its own connection can be in the way, which is gone then: a new one is tried,
-/// and where nobody takes it, the peer is lost.
+/// The same where lanes can be reset: only its own connection can be the cause, so a new one is
+/// tried, and if the peer does not accept it, the peer is lost.
 const REFUSED_AGAIN_NS: u64 = 100_000_000;
 
-/// How a link's frames go.
+/// The path of a link's frames.
 #[derive(Clone, Copy)]
 pub(super) enum Path {
     /// By a lane of this worker.
@@ -82,7 +82,7 @@ impl Worker {
     /// The peer's owner asks us to post a frame.
     pub fn relay(&mut self, peer: PeerId, bytes: Vec<u8>, now: u64) {
         let waiting = self.relayed.iter_mut().find(|other| {
-            // Both acknowledge all up to a number: the last one says it all.
+            // Both acknowledge everything up to a number: the later one suffices.
             other.peer == peer && is_ack(&other.bytes) && is_ack(&bytes)
         });
         match waiting {

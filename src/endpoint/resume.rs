@@ -1,19 +1,20 @@
-//! A peer whose last lane was cut is resumed over a new one.
+//! A peer whose last lane was reset is resumed over a new lane.
 //!
-//! 1. **Park.** The peer stays up. What its lanes had claimed waits in them until the peer's
-//!    end is known to be cut, too; then it is parked here, with what is submitted meanwhile.
-//!    Operations whose deadlines pass end as always.
-//! 2. **Greet.** A new lane between the same rails greets, with a higher epoch. Who hears it
-//!    cuts what it has of an older one before it answers with a lane, and an epoch, of its
-//!    own: so the handshakes are the fence. (Both sides may begin; who has another lane by
-//!    then says it over that, as `failover` does.)
-//! 3. **Ask.** What has the peer delivered of our frames? A transfer that it was told of
-//!    early (`Worker::speculative_lane`) has arrived if that was heard, and is told again after
-//!    its last byte if it was not. Until the answer nothing is sent over the channels.
-//! 4. **Go on.** Frames that were not delivered go again, and so do the parked transfers.
+//! 1. **Park.** The peer stays up. What its lanes had claimed waits in them until the peer's end is
+//!    known to be reset, too; then it is parked here, with what is submitted meanwhile. Operations
+//!    whose deadlines pass end as always.
+//! 2. **Handshake.** A new lane between the same rails starts a handshake with a higher epoch. The
+//!    receiver resets any older lane before it replies with an epoch of its own, so the handshake
+//!    has the effect of Reset and ResetDone. (Both sides may begin; a side that has another lane by
+//!    then sends Reset over that, as `failover` does.)
+//! 3. **Ask.** A Resume frame asks which of our frames the peer has delivered. A transfer with a
+//!    speculative notification (`Worker::speculative_lane`) has arrived if that was delivered;
+//!    otherwise it is notified again after its last byte. Until the answer comes nothing is sent
+//!    over the channels.
+//! 4. **Continue.** Frames that were not delivered are sent again, and parked transfers go on.
 //!
-//! A peer that does not come back is lost: at once if it is known to be gone (`Nic::is_gone`);
-//! else when it has been silent for longer than is allowed.
+//! A peer that does not come back is lost: at once if it is known to be gone (`Nic::is_gone`); else
+//! when it has been silent for longer than is allowed.
 
 use super::failover::of_lane;
 use super::inbox::Command;
@@ -33,13 +34,13 @@ use crate::transfer::table::Table;
 use crate::transfer::Outcome;
 use crate::wire::frame::{numbers, read_numbers, Header, Kind, CHANNELS};
 
-/// Who has closed the connection, as a process that dies does, has greeted anew by then, or is
-/// gone: where nothing else tells.
+/// A peer that closed the connection, as a dying process does, has sent a new handshake within this
+/// time or is gone. For fabrics that report no ends otherwise.
 const CLOSED_NS: u64 = 1_000_000_000;
-/// Where silence is allowed for ever (`liveness_ns`), the lanes may be away for so long.
+/// How long the lanes may be away where silence is allowed forever (`liveness_ns`).
 const AWAY_NS: u64 = 120_000_000_000;
-/// A lane that fails sooner after it came back was brief; after so many in a row there is no
-/// point in another: an operation may be what makes them fail.
+/// A lane that fails sooner than this after its return was brief. After several in a row another is
+/// pointless: an operation may be what makes them fail.
 const BRIEF_NS: u64 = 1_000_000_000;
 const BRIEF_MOST: u32 = 8;
 /// Between questions that are not answered.
@@ -108,10 +109,10 @@ impl Worker {
         }
     }
 
-    // Greet.
+    // Handshake.
 
-    /// A lane of the peer's greets: what we have of an older one is cut. False if it is to
-    /// greet again later.
+    /// A lane of the peer sent a request: an older lane of ours to it is reset. False if the peer
+    /// is to repeat the request later.
     pub(super) fn meets(&mut self, peer: &Peer, plan: Plan, epoch: u64) -> bool {
         if !self.note_peer_reset(peer.id, plan, epoch) {
             return false;
@@ -262,7 +263,7 @@ impl Worker {
         self.has_resumed(peer, now);
     }
 
-    /// The peer has not heard of a transfer that it was told of early.
+    /// The peer has not received a speculative notification.
     fn retract(&mut self, peer: PeerId, id: OpId, now: u64) {
         let core = self.core.clone();
         let one_frame = core.table.read(id).map(|slot| {
@@ -272,15 +273,15 @@ impl Worker {
             one_frame
         });
         match one_frame {
-            // It has heard a part, perhaps.
+            // It may have received a part.
             Some(false) => _ = core.table.end(id, Outcome::of(Status::RailLost), now),
             Some(true) if core.table.retract(id) == Some(true) => self.link_notify(peer, id, false, now),
             _ => {}
         }
     }
 
-    /// Another lane came back before the one that failed: its fence goes over this one. Nobody
-    /// knows what became of transfers that were told early.
+    /// Another lane came back before the failed one: the Reset goes over this one. What became of
+    /// speculative notifications is unknown.
     fn resume_blindly(&mut self, peer: PeerId, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };

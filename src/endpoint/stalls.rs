@@ -7,7 +7,7 @@ use super::worker::Worker;
 use crate::rail::LaneState;
 use std::fmt;
 
-/// What moves within so long does not stand still; what does not is told so often.
+/// What has not moved for this long is stalled, and reported this often.
 const STILL_NS: u64 = 1_000_000_000;
 
 /// A lane that stands still, and why it may.

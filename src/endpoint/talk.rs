@@ -236,7 +236,7 @@ impl Worker {
     }
 
     /// A frame without its seal, if it is of the session of the lane that it came over. Without a
-    /// secret there is none: whoever knows the token is the peer.
+    /// secret there is no seal: a sender that knows the token is the peer.
     fn open_frame<'a>(
         &mut self,
         rail: RailIndex,
@@ -251,7 +251,7 @@ impl Worker {
         self.rails.lane_mut(lane)?.1.lane.opener.as_mut()?.open(frame)
     }
 
-    /// A frame for a peer that has ended here: the other side is told.
+    /// A frame for a peer that has ended here: the other side gets a refusal or Close.
     fn answer_ended(&mut self, origin: handshake::Origin, header: &Header, token: Token, address: &Address) {
         let unasked = [Kind::Closing, Kind::Close, Kind::CloseAck, Kind::Refuse, Kind::HandshakeReply];
         if unasked.contains(&header.kind) {
@@ -345,12 +345,12 @@ impl Worker {
                 core.knows_of_revoke(&out.body);
                 withdrawn = true;
             }
-            // First: whoever polls the completion may send the next at once.
+            // First: the poller of the completion may send the next at once.
             if out.allowance > 0 {
                 link.peer.outgoing.fetch_sub(out.allowance, Ordering::Relaxed);
             }
             if let Some(id) = out.done {
-                // What was told early has arrived, too: it came first.
+                // A speculative notification implies that the bytes have arrived: they came first.
                 let outcome =
                     if is_revoked(&out, &revoked) { Outcome::of(Status::Revoked) } else { Outcome::OK };
                 core.table.end(id, outcome, now);

@@ -1,4 +1,4 @@
-//! Transfers that wait for a word to reach a value.
+//! Transfers that wait for a watch to reach a value.
 
 use super::inbox::Command;
 use super::later::Awaiting;
@@ -17,8 +17,8 @@ impl Endpoint {
 }
 
 impl Worker {
-    /// Starts what need not wait any more; true while something waits, for then words are
-    /// looked at without rest.
+    /// Starts transfers whose watch has reached its value; true while others wait, since watches
+    /// are polled without pause.
     pub(super) fn look_at_watches(&mut self, now: u64) -> bool {
         if self.awaiting.is_empty() {
             return false;

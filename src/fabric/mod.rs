@@ -255,7 +255,7 @@ pub trait Nic {
     fn end_peer(&mut self, peer: PeerId, at_once: bool) {
         let _ = (peer, at_once);
     }
-    /// Whether it is known that a peer's NIC is not there any more.
+    /// Whether a peer's NIC is known to be gone.
     fn is_gone(&mut self, route: Route) -> bool {
         let _ = route;
         false
@@ -265,7 +265,7 @@ pub trait Nic {
     fn dials(&self) -> bool {
         false
     }
-    /// A route for an answer to who sent by a connection, and says that it is at an address.
+    /// A route for an answer to the sender behind a connection, which gives this address.
     fn insert_caller(&mut self, address: &[u8], connection: Connection) -> Result<Route> {
         let _ = connection;
         self.insert(address, None)
@@ -317,8 +317,8 @@ pub trait Nic {
     /// The segments' local bytes and the scratches stay valid until the operations are reaped
     /// or the NIC closed.
     unsafe fn rma(&mut self, rma: &Rma<'_>, route: Route, scratches: &[*mut Scratch]) -> (usize, Posted);
-    /// Nobody waits for these operations any more: where the NIC itself touches their local
-    /// memory, it does so no longer. They are reaped all the same.
+    /// The operations' callers have gone: if the NIC itself touches their local memory, it stops.
+    /// The operations are reaped as usual.
     fn disown(&mut self, scratches: &[*mut Scratch]) {
         let _ = scratches;
     }

@@ -15,8 +15,8 @@ use std::sync::Arc;
 /// Network fabrics, best first: what is opened when nothing is named.
 const RANKED: &str = "efa,verbs,tcp";
 
-/// Megabits a second that one connection is good for, and how many connections a line has at most
-/// if nobody says; where its rate is not known; and one for so many CPUs.
+/// Megabits a second of one connection; the default number of connections of a line at most; the
+/// number where its rate is unknown; and CPUs per connection.
 const STREAM_MBPS: i64 = 20_000;
 const STREAMS: usize = 8;
 const STREAMS_UNKNOWN: usize = 4;
@@ -62,7 +62,7 @@ impl Candidate {
     }
 
     /// Rails that it becomes: of tcp one for each connection, as many as are wanted, or else as its
-    /// line needs and CPUs can drive, which so many NICs share.
+    /// line needs and the CPUs, shared by `nics` NICs, can drive.
     pub fn streams(&self, wanted: usize, machine: &Machine, cpus: usize, nics: usize) -> usize {
         let Source::Tcp(interface, options) = &self.source else { return 1 };
         if wanted > 0 || interface.loopback || options.at.ports().is_some() {

@@ -76,7 +76,7 @@ fn drain(endpoint: &Endpoint) -> usize {
     let mut room = [const { MaybeUninit::uninit() }; 64];
     let count = endpoint.poll(endpoint.queue(), &mut room).expect("it is open") as usize;
     for done in &room[..count] {
-        // SAFETY: so many were written.
+        // SAFETY: this many were written.
         let done: Completion = unsafe { done.assume_init_read() };
         if !done.data.is_null() {
             endpoint.release_message(done.transfer).expect("a message");

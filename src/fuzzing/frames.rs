@@ -59,7 +59,8 @@ fn session() -> (Sealer, Opener) {
     (Sealer::new(&root, &side(1), &side(2)), Opener::new(&root, &side(1), &side(2)))
 }
 
-/// Nobody proves what they do not know: not by rubbish, and not by what another said.
+/// No input proves a secret that its author does not know: neither random bytes nor a replayed
+/// message.
 pub fn handshake(data: &[u8]) {
     let root = Root::new(b"nobody knows this one");
     for what in [Proof::Request, Proof::Reply, Proof::Refusal] {
@@ -100,6 +101,6 @@ pub fn bundle(data: &[u8]) {
         }
         assert!(tally.due().is_some() || tally.expects(taken, 0));
     }
-    // Who was told nothing has no more than its slots.
+    // A sender without an acknowledgement has no more than its slots.
     assert!(taken <= SLOTS * (1 + answered));
 }

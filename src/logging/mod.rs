@@ -17,8 +17,8 @@ pub type Sink = Box<dyn Fn(log::Level, &str, &str) + Send + Sync>;
 struct Logger {
     /// As WEFT_LOG says.
     usual: LevelFilter,
-    /// Whoever logs reads it for as long as its line takes: who changes it waits
-    /// until nobody is in the old sink.
+    /// A logging thread holds the lock for reading while it writes a line, so a change of the sink
+    /// waits until the old one is unused.
     to: RwLock<To>,
 }
 
@@ -68,8 +68,8 @@ pub fn start() {
     logger();
 }
 
-/// From now on lines go to `sink`, or to stderr, up to a level or as usual. The
-/// sink that there was is not called any more.
+/// Sends lines to `sink`, or to stderr, up to a level or as usual. The previous sink is no longer
+/// called.
 pub fn set(level: Option<LevelFilter>, sink: Option<Sink>) -> Result<()> {
     let (logger, ours) = logger();
     if !ours {
@@ -104,7 +104,7 @@ impl Log for Logger {
     }
 
     fn log(&self, record: &Record) {
-        // A thread that is ending has no such place any more.
+        // A thread that is ending no longer has thread-locals.
         if INSIDE.try_with(|inside| inside.replace(true)).unwrap_or(true) {
             return;
         }

@@ -12,7 +12,7 @@ use std::os::fd::{FromRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 const STDERR: RawFd = 2;
-/// A pipe takes so many bytes whole or not at all (PIPE_BUF).
+/// A pipe takes this many bytes whole or not at all (PIPE_BUF).
 const LINE: usize = 4096;
 const CUT: &str = "...";
 
@@ -70,7 +70,7 @@ fn write_now(fd: RawFd, text: &[u8]) -> io::Result<usize> {
     match kind(fd)? {
         libc::S_IFREG => borrowed(fd).write(text), // It is all there is room for, or fails.
         libc::S_IFSOCK => {
-            // SAFETY: so many bytes of the text.
+            // SAFETY: within the text.
             let sent = unsafe {
                 let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
                 libc::send(fd, text.as_ptr().cast(), text.len(), flags)

@@ -36,8 +36,8 @@ pub fn in_use(what: &str, prepared: &AtomicU64, users: u64) -> Error {
     Error::new(Status::Busy, text)
 }
 
-/// Stages of a memory: in use; its importers are told that it goes; its registrations are
-/// closed; some could not be.
+/// Stages of a memory: in use; importers are being notified; its registrations are closed; some
+/// could not be closed.
 const STAYS: u8 = 0;
 const LEAVES: u8 = 1;
 const CLOSES: u8 = 2;
@@ -61,8 +61,9 @@ pub struct Memory {
     descriptor: Option<Vec<u8>>,
     /// What `weft_memory_alloc` made of it: not freed before it is deregistered.
     areas: Mutex<Vec<Arc<Area>>>,
-    /// Transfers that use it. SeqCst, with `stage`: who begins to use it counts itself and then reads that,
-    /// who deregisters it sets that and then counts these. (Apart from what is only read: it never rests.)
+    /// Transfers that use it. SeqCst, with `stage`: a new user counts itself and then reads
+    /// `stage`; deregistration sets `stage` and then reads this count. (Apart from read-only
+    /// fields, because this line is always being written.)
     users: CachePadded<AtomicU64>,
     /// Kept geometries among them, and grants.
     pub prepared: AtomicU64,

@@ -72,8 +72,8 @@ pub struct RemoteMemory {
     holds: CachePadded<AtomicU64>,
     /// Kept geometries among them.
     pub prepared: AtomicU64,
-    /// SeqCst, with slots' states (`transfer::table::Slot::state`), and with `holds`: who begins to use
-    /// it counts itself and then reads this, who ends it sets this and then counts users.
+    /// SeqCst, with slots' states (`transfer::table::Slot::state`) and with `holds`: a new user
+    /// counts itself and then reads this; ending the memory sets this and then counts users.
     state: AtomicU8,
     /// Transfers that wait for the owner's answer.
     waiting: Mutex<Vec<Hold>>,

@@ -10,8 +10,8 @@ const RUNS: usize = 1 << 20;
 
 #[derive(Default)]
 pub struct Revoked {
-    /// SeqCst, with slots' states: who begins an operation makes it and then reads this, who takes a grant
-    /// back sets this and then looks for operations.
+    /// SeqCst, with slots' states: beginning an operation activates its slot and then reads this;
+    /// revoking a grant sets this and then looks for operations.
     any: AtomicBool,
     /// The first number of each run, and the one behind its last.
     runs: Mutex<BTreeMap<u64, u64>>,

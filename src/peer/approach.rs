@@ -14,10 +14,10 @@ const HEAD_START_HOST_NS: u64 = 300_000_000;
 const HEAD_START_NS: u64 = 1_500_000_000;
 /// No head start is more than this part of the time that the connect has.
 const HEAD_STARTS: u64 = 4;
-/// A better fabric that has not answered gets so long after another one has: who
-/// was busy answers all of them at about the same time.
+/// How long a better fabric gets after another one has answered: a peer that was busy answers over
+/// all of them at about the same time.
 const LAST_CALL_NS: u64 = 50_000_000;
-/// Lanes that greet get so long after the first one is up.
+/// How long other lanes get for their handshakes after the first one is up.
 const STRAGGLERS_NS: u64 = 1_000_000_000;
 
 /// The lanes over one fabric.
@@ -92,8 +92,8 @@ impl Approaches {
         (late || tried.iter().all(Approach::has_failed)).then(|| self.begin(self.tried + 1, now))
     }
 
-    /// The peer greets over this fabric: tries it, too, and all that are better.
-    /// `None` if that is nothing new.
+    /// The peer sent a handshake over this fabric: tries it, too, and all that are better. `None`
+    /// if that is nothing new.
     pub fn follow(&mut self, fabric: &str, now: u64) -> Option<Vec<Plan>> {
         let at = self.all.iter().position(|approach| approach.fabric == fabric)?;
         (self.serving.is_none() && at >= self.tried).then(|| self.begin(at + 1, now))

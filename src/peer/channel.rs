@@ -50,10 +50,10 @@ pub struct Channel {
     /// Go before all that waits.
     ahead: VecDeque<Out>,
     waiting: VecDeque<Out>,
-    /// So many of those ahead go before the first that waits: who asks on and on does not
-    /// keep it from its turn.
+    /// How many of the ones ahead go before the first that waits: a peer that keeps asking does not
+    /// starve it.
     before: usize,
-    /// So many waited when it was last asked who wants them.
+    /// How many waited at the last check of which are still wanted.
     wanted: usize,
     /// Sent, in sequence; the first is number `acknowledged + 1`.
     unacknowledged: VecDeque<Out>,
@@ -96,11 +96,11 @@ impl Channel {
         self.ahead.len()
     }
 
-    /// A lane failed: what it may have lost is sent again, with the numbers that it had.
-    /// Hands out the transfers that were told early: nobody knows whether they arrived,
-    /// or were heard of, and nothing is said of them any longer.
+    /// A lane failed: frames that it may have lost are sent again with their numbers. Returns the
+    /// transfers with speculative notifications: whether they arrived, or were notified, is
+    /// unknown, and their frames are dropped.
     pub fn rewind(&mut self) -> Vec<OpId> {
-        // Of what has no number yet, nobody will hear.
+        // Frames without a number were never sent, and are dropped.
         let mut retracted: Vec<OpId> =
             self.waiting.iter().filter(|out| out.speculative).filter_map(|out| out.done).collect();
         self.waiting.retain(|out| !out.speculative);
@@ -244,7 +244,7 @@ impl Channel {
     /// The other side has all up to `number`; hands out the frames it had not.
     pub fn acknowledge(&mut self, number: u32) -> impl Iterator<Item = Out> + '_ {
         let newly = number.wrapping_sub(self.acknowledged) as usize;
-        // A number that was never sent is rubbish.
+        // A number that was never sent is malformed.
         let newly = if newly <= self.unacknowledged.len() { newly } else { 0 };
         self.acknowledged = self.acknowledged.wrapping_add(newly as u32);
         self.unacknowledged.drain(..newly)

@@ -6,7 +6,7 @@ use super::Plan;
 pub struct Serving {
     /// As its owner knows.
     up: Vec<Plan>,
-    /// Of these, what workers found broken: the owner is about to hear of it.
+    /// Of these, the lanes that workers found failed: the owner is about to learn of it.
     failed: Vec<Plan>,
 }
 

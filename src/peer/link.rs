@@ -60,10 +60,10 @@ pub struct Link {
     pub quiescing: Vec<Quiescing>,
     /// Lanes that failed, until nothing of them moves on either side.
     pub pending_resets: Vec<PendingReset>,
-    /// No lane is left, or those that are new wait for a word (`endpoint::resume`).
+    /// No lane is left, or new ones wait for the peer's answer (`endpoint::resume`).
     pub resuming: Option<Resuming>,
     pub resumes: Resumes,
-    /// Lanes that have failed before, and when they may greet again.
+    /// Lanes that have failed, and when they may start their handshakes again.
     pub returning: Vec<Returning>,
     pub silence: Silence,
     /// When a frame was last sent.
@@ -87,7 +87,7 @@ pub struct Quiescing {
 pub struct PendingReset {
     pub plan: Plan,
     pub epoch: u64,
-    /// A new one may greet already: its handshake reply will say it, too.
+    /// A new lane may start its handshake: its reply will report the reset, too.
     pub handshaking: bool,
 }
 
@@ -112,14 +112,14 @@ pub struct Resuming {
 pub struct Resumes {
     pub count: u64,
     pub last_ns: Option<u64>,
-    /// So many in a row did not last.
+    /// How many in a row were brief.
     pub brief: u32,
 }
 
 /// A lane that has failed, and comes back.
 pub struct Returning {
     pub plan: Plan,
-    /// When to greet; `None` while it is up, or greets.
+    /// When to start the handshake; `None` during it, or while the lane is up.
     pub due_ns: Option<u64>,
     /// The pause after its next failure.
     pub pause_ns: u64,
@@ -129,7 +129,7 @@ pub struct Returning {
 /// The first pause, and the longest: they double.
 const PAUSE_LEAST_NS: u64 = 100_000_000;
 const PAUSE_MOST_NS: u64 = 2_000_000_000;
-/// Who was up for this long begins with the first one.
+/// A lane that was up for this long starts with the first pause again.
 const STEADY_NS: u64 = 10_000_000_000;
 
 /// What is outstanding with a peer that ends, as far as that has not ended.
@@ -148,13 +148,13 @@ pub struct Closing {
     pub outstanding: Outstanding,
     /// Lanes that have not drained yet.
     pub draining: Vec<Plan>,
-    /// The peer leaves: the word to say is the answer to its bye.
+    /// The peer closes: what to send is CloseAck.
     pub answers: bool,
-    /// It has said bye.
+    /// Close has arrived.
     pub peer_drained: bool,
-    /// Both sides have drained, and said so.
+    /// Both sides have drained, and reported it.
     pub agreed: bool,
-    /// What PEER_DOWN will say.
+    /// The outcome for PEER_DOWN.
     pub outcome: crate::transfer::Outcome,
 }
 
@@ -291,9 +291,9 @@ impl Link {
         }
     }
 
-    /// What the peer hears of a transfer after its last byte: the counters that it
-    /// raises, and the notification. The last frame completes it; `early`: once it
-    /// has arrived, too.
+    /// Queues what the peer gets of a transfer after its last byte: the counters that it raises,
+    /// and the notification. The last frame completes the transfer; `speculative`: once its bytes
+    /// have arrived, too.
     pub fn push_arrived(&mut self, id: OpId, transfer: &Move, speculative: bool) {
         let raises = transfer.raises();
         // On the notification's channel they come before it; else they need not wait
@@ -353,7 +353,7 @@ impl Link {
         self.numbered(memory).cloned().collect()
     }
 
-    /// Memories whose last user is gone: their owner can be told.
+    /// Memories whose last user is gone: their owner can be notified.
     pub fn take_revoked(&mut self) -> Vec<MemoryId> {
         let unused = |memory: &MemoryId| !self.numbered(*memory).any(|remote| remote.users() > 0);
         let done: Vec<MemoryId> = self.revoking.iter().copied().filter(unused).collect();
@@ -425,7 +425,7 @@ impl Link {
         })
     }
 
-    /// The lanes that are to greet now.
+    /// The lanes that are to start their handshakes now.
     pub fn take_due(&mut self, now: u64) -> Vec<Plan> {
         let pending_resets = &self.pending_resets;
         let due = |known: &&mut Returning| {
@@ -439,7 +439,7 @@ impl Link {
         .collect()
     }
 
-    /// A lane that failed may not greet before its fence.
+    /// A failed lane may not start a handshake before its reset is done.
     pub fn holds_off(&self, plan: Plan) -> bool {
         holds_off(&self.pending_resets, plan)
     }

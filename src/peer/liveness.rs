@@ -1,10 +1,10 @@
-//! Whether a peer of whom nothing is heard is still there.
+//! Whether a silent peer is still alive.
 //!
-//! Whoever is alive says something at least once a second, with or without traffic
-//! (`endpoint::links`), unless its program drives it by hand and does not. So silence is
-//! counted, and broken by any frame of the peer's and by anything that was delivered to
-//! it. After a third of what is allowed the peer is asked for a word; after all of it,
-//! it is lost. Only time counts in which we were awake to listen.
+//! A live endpoint sends something at least once a second, with or without traffic
+//! (`endpoint::links`), unless its program drives it manually and does not poll. So silence is
+//! measured, and ended by any frame of the peer and by anything delivered to it. After a third of
+//! the allowed time the peer is probed; after all of it, the peer is lost. Only time in which we
+//! were able to receive counts.
 
 /// What one look adds at most, of the time allowed: we may have slept, or been stopped.
 const LOOKS: u64 = 8;
@@ -27,7 +27,8 @@ pub enum Verdict {
 }
 
 impl Silence {
-    /// Looks at `now`, when something was last heard at `received_ns`; `allowed` is not 0.
+    /// Judges the silence at `now`, when something was last received at `received_ns`; `allowed` is
+    /// not 0.
     pub fn look(&mut self, received_ns: u64, now: u64, allowed: u64) -> Verdict {
         let since = if self.looked_ns == 0 { 0 } else { now.saturating_sub(self.looked_ns) };
         self.looked_ns = now;

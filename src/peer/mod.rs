@@ -1,22 +1,22 @@
 //! Peers: remote endpoints that come and go.
 //!
-//! A `Peer` is what all threads know of one; its `Link` belongs to one worker,
-//! the peer's owner, and has the connection's life in it:
+//! A `Peer` is what all threads know of one; its `Link` belongs to one worker, the peer's owner,
+//! and has the connection's life in it:
 //!
-//! 1. **Greet.** Every lane says hello, with a nonce, until it is welcomed with
-//!    the same nonce over the same pair of rails: a pair is what has answered.
-//!    A hello from an unauthenticated endpoint makes a peer of it, whose lanes greet in turn, so
-//!    both sides prove every lane, and two that connect at once become one.
-//! 2. **Warm.** A welcomed lane writes a few bytes to the peer's pad: the first
-//!    write pays for connections and handshakes below.
-//! 3. **Ready.** Of the fabrics over which lanes are up, one of the two sides takes
-//!    the best (`approach`) and says so; the other follows, says the same when its
-//!    own lanes are up, and the lanes over other fabrics go. Up is who has said it
-//!    and heard it.
-//! 4. **Talk** over three sequenced channels: memory and answers on one, messages
-//!    and notifications on another, requests for atomics on the third.
-//! 5. **End**, by a bye, a lost lane or a disconnect: everything outstanding
-//!    ends, then PEER_DOWN is published.
+//! 1. **Handshake.** Every lane sends a handshake request with a nonce until a reply with the same
+//!    nonce comes over the same pair of rails: a pair is what has answered. A request from an
+//!    unauthenticated endpoint makes a peer of it, whose lanes send requests in turn, so both sides
+//!    verify every lane, and two endpoints that connect at once become one peer.
+//! 2. **Probe.** An answered lane writes a few bytes to the peer's probe buffer: the first write
+//!    pays for connections and handshakes below.
+//! 3. **Ready.** Of the fabrics over which lanes are up, one of the two sides selects the best
+//!    (`approach`) and sends Ready; the other side follows and sends Ready when its own lanes are
+//!    up, and the lanes over other fabrics are closed. A peer is up once it has sent and received
+//!    Ready.
+//! 4. **Talk** over three sequenced channels: memory and answers on one, messages and notifications
+//!    on another, requests for atomics on the third.
+//! 5. **End**, by Close, a lost lane or a disconnect: everything outstanding ends, then PEER_DOWN
+//!    is published.
 
 pub mod approach;
 pub mod channel;
@@ -77,7 +77,7 @@ pub enum Meeting {
     Stale,
 }
 
-/// How exactly it is known when a peer was heard.
+/// The resolution of the time of the last frame from a peer.
 const RECEIVED_EVERY_NS: u64 = 10_000_000;
 
 pub struct Peer {
@@ -92,7 +92,7 @@ pub struct Peer {
     rails: AtomicU64,
     /// A connect that takes longer has failed.
     pub connect_deadline: u64,
-    /// What names it in its frames to us: told to it alone, and in no order.
+    /// The token that the peer puts into its frames to us: random, and known to it alone.
     pub token: Token,
     /// Of the times that we began with somebody: this one's number.
     pub begun: u64,
@@ -162,7 +162,8 @@ impl Revoking {
         self.ops.lock().as_mut().map(|ops| ops.push(id)).is_some()
     }
 
-    /// So many workers are asked, and (`rests`) the peer. False: they were before.
+    /// Starts the wait for `workers` workers and (`rests`) for the peer. False if it was started
+    /// before.
     pub fn begin(&self, workers: usize, rests: bool) -> bool {
         let mut first = false;
         self.begun.get_or_init(|| {

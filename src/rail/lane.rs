@@ -9,7 +9,7 @@ use crate::wire::seal::{Opener, Sealer};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LaneState {
-    /// Greets until the peer has answered over it.
+    /// In its handshake: the peer has not answered over it yet.
     Handshaking,
     /// Answered; its first write is under way.
     Probing,

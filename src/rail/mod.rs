@@ -47,9 +47,8 @@ const SENDS: usize = 128;
 /// Of these, what one lane may have in flight: a peer that stalls must not keep
 /// the others from talking.
 const SENDS_OF_LANE: u32 = 16;
-/// And what goes to who is no peer yet, in answers and in handshakes, of
-/// which one lane has a few: who gives an address that nobody reads at must not keep
-/// peers from talking.
+/// Frames to endpoints that are no peers yet, answers and handshakes, of which one lane has a few:
+/// an endpoint that gives an address where nobody reads must not keep peers from sending.
 const ANSWERS: usize = 16;
 const HANDSHAKES: usize = 48;
 const HANDSHAKES_OF_LANE: u32 = 4;
@@ -87,14 +86,14 @@ pub struct Rail {
     /// Operations that one lane may have in flight; as many stay free for lanes
     /// that have none.
     lane_ops: u32,
-    /// Frames in flight to who is no peer yet.
+    /// Frames in flight to endpoints that are no peers yet.
     answers: usize,
     handshakes: usize,
     urgent_until: u64,
     /// Of all lanes that move.
     inflight_bytes: u64,
     traffic: Arc<Traffic>,
-    /// Something has come since it was told how the rail is.
+    /// Something has completed since the figures were published.
     changed: bool,
     reaped: Vec<Reaped>,
     /// Routes of unauthenticated endpoints that were answered, and when.

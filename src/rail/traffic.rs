@@ -1,4 +1,4 @@
-//! What a rail has carried, and how it is: told by its worker, read by anybody.
+//! Figures of a rail: published by its worker, read by any thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -40,7 +40,7 @@ pub struct Traffic {
     pub refused: Figure,
     /// Posts that failed.
     pub errors: Figure,
-    /// Greetings that were said again.
+    /// Handshake requests that were repeated.
     pub retries: Figure,
     pub frames_sent: Figure,
     pub frames_received: Figure,

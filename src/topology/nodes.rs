@@ -31,7 +31,7 @@ fn node(root: &Root, id: u32, online: &CpuSet) -> Node {
     let text = |file: &str| root.text(&format!("{FOLDER}/node{id}/{file}")).unwrap_or_default();
     let listed = CpuSet::parse(&text("cpulist"));
     let cpus = if online.is_empty() { listed } else { listed.and(online) };
-    // One that is rubbish keeps its place.
+    // A malformed one keeps its place.
     let distances = text("distance").split_whitespace().map(|d| d.parse().unwrap_or(REMOTE)).collect();
     Node { id, cpus, distances }
 }

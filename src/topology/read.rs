@@ -1,5 +1,5 @@
-//! The tree that the machine is read from: `/`, or a folder that stands for it.
-//! What is missing, hidden or rubbish reads as nothing.
+//! The tree that the machine is read from: `/`, or a folder that stands for it. What is missing,
+//! hidden or malformed reads as nothing.
 
 use std::fs::{self, OpenOptions};
 use std::io::Read;

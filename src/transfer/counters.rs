@@ -29,8 +29,9 @@ pub const NOBODY: u64 = u64::MAX;
 /// On a cache line of its own: rails raise neighbours at the same time.
 #[repr(align(64))]
 pub struct Counter {
-    /// `generation << VALUE_BITS | value`; 0: there is none. SeqCst, with `wanted`: who raises it reads
-    /// that afterwards, who waits for a value writes that and then reads this (`Counters::settle_in`).
+    /// `generation << VALUE_BITS | value`; 0: there is none. SeqCst, with `wanted`: a raise changes
+    /// this and reads `wanted` afterwards, a wait for a value writes `wanted` and then reads this
+    /// (`Counters::settle_in`).
     state: AtomicU64,
     /// The lowest value that somebody waits for.
     pub wanted: AtomicU64,

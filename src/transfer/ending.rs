@@ -42,8 +42,8 @@ enum Swept {
     Revoked(PeerId, Arc<Revoked>),
 }
 
-/// Ends many operations in steps: a pass of a worker has other things to do. What is submitted
-/// meanwhile is not for it: whoever submits sees that the peer or the memory has gone.
+/// Ends many operations in steps: a pass of a worker has other things to do. Operations submitted
+/// meanwhile are not its concern: their submitters see that the peer or the memory has gone.
 pub struct Sweep {
     what: Swept,
     outcome: Outcome,
@@ -98,7 +98,7 @@ impl Table {
     /// any longer.
     pub fn carry(&self, slot: &Slot) -> bool {
         slot.carried.fetch_add(1, Ordering::SeqCst);
-        // Who ended it before has not seen this; who ends it after waits.
+        // An end before this did not see the count; an end after it waits.
         slot.state.load(Ordering::SeqCst) & 0xff == ACTIVE
     }
 
@@ -133,7 +133,7 @@ impl Table {
     /// Publishes the completion of an operation that has ended, unless somebody has.
     /// The caller holds the slot.
     pub fn publish_late(&self, slot: &Slot) {
-        // First: who sees that none waits should wait for this one's completion.
+        // First: a thread that sees none waiting must then wait for this completion.
         let passing = self.gate.pass();
         let taken = slot.late.compare_exchange(WAITS, PUBLISHED, Ordering::SeqCst, Ordering::Relaxed).is_ok();
         if !taken {
@@ -178,7 +178,7 @@ impl Table {
         self.end_as(id, outcome, (None, previous), now)
     }
 
-    /// As `end`. `peer`: who the completion names, if not the body's.
+    /// As `end`. `peer`: the one that the completion names, if not the body's.
     pub(super) fn end_as(
         &self,
         id: OpId,
@@ -237,13 +237,14 @@ impl Table {
         if let Some((watch, value)) = body.done.as_deref() {
             watch.set(*value);
         }
-        // First: whoever polls the completion may give the memory back at once.
+        // First: the poller of the completion may give the memory back at once.
         self.release(slot);
         if completes {
             self.tally.over();
         }
         if let Some(whole) = whole {
-            // Before its own completion: who has polled the last one finds all of it gone.
+            // Before its own completion: after the last completion is polled, the whole must be
+            // gone.
             self.part_ended(whole, outcome, (completion.peer, first_post), now);
         }
         if completes {
@@ -266,7 +267,7 @@ impl Table {
         self.gate.have_passed(ended)
     }
 
-    /// As these, at once: for who has nothing else to do.
+    /// The same, blocking: for callers with nothing else to do.
     pub fn await_publication(&self) {
         self.gate.wait();
     }
@@ -280,7 +281,7 @@ impl Table {
                 took_ns: completion.done_ns - body.submit_ns,
             });
         }
-        // A whole's parts have told their peers.
+        // A whole's parts have notified their peers.
         let notifies = body.transfer().is_some_and(|transfer| transfer.notify.is_some());
         if notifies && status == Status::Ok {
             self.tally.notified();
@@ -404,10 +405,10 @@ impl Table {
         outcome
     }
 
-    /// For who looks after deadlines, and is about to sleep until some time: until when it may.
-    /// An operation that is due earlier, and is not known here, wakes it.
+    /// Announces that the thread that checks deadlines sleeps until some time; returns until when
+    /// it may. An operation that is due earlier, and is not known here, wakes it.
     pub fn may_sleep_until(&self, until: u64) -> u64 {
-        // Either this sees the operation's deadline, or whoever submits it sees this.
+        // Either this sees the operation's deadline, or its submitter sees this.
         self.sleeps_until.store(until, Ordering::SeqCst);
         self.next_deadline.load(Ordering::SeqCst).min(until)
     }

@@ -159,7 +159,7 @@ impl Counters {
         }
     }
 
-    /// A counter is gone: who waits for it ends.
+    /// A counter is gone: operations that wait for it end.
     pub fn abandon(&self, index: u32, ended: &mut Vec<OpId>) {
         loop {
             let mut waiting = self.waiting.lock();

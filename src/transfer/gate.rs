@@ -1,10 +1,10 @@
-//! Lets a thread wait for what others are at: completions that are on their way into
-//! their queues, before a PEER_DOWN is published.
+//! Lets a thread wait for others that are inside: completions on their way into their queues,
+//! before a PEER_DOWN is published.
 //!
-//! Who passes counts itself in and out, in one of several parts, so that threads
-//! seldom share a cache line, and in one of two rounds. Who waits begins the other
-//! round, and waits only for those who were there before: by looking now and then, for one
-//! of them may be a caller's thread that the system does not run.
+//! A passing thread counts itself in and out, in one of several parts, so that threads seldom share
+//! a cache line, and in one of two rounds. A waiter begins the other round, and waits only for
+//! threads of the round before: by polling, since one of them may be a caller's thread that the
+//! system does not run.
 
 use crate::sync::{part, PARTS};
 use crossbeam_utils::{Backoff, CachePadded};
@@ -15,8 +15,9 @@ use std::time::Duration;
 /// Between looks at those that are long inside.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// All in one order (SeqCst): who passes counts itself in and then looks whether the round is still the
-/// same, who waits begins the next round and then looks who is counted, so one of the two sees the other.
+/// All in one order (SeqCst): a passing thread counts itself in and then checks that the round is
+/// still the same, a waiter begins the next round and then reads the counts, so one of the two sees
+/// the other.
 pub struct Gate {
     round: AtomicU64,
     /// For each round, who is passing: two rounds at most have any.

@@ -138,7 +138,7 @@ impl Part {
         self.entry(entry).immediate.filter(|_| self.uses_immediates(direction))
     }
 
-    /// Whether the peer hears of counters after the last byte.
+    /// Whether counters are raised by frames after the last byte.
     pub fn announces(&self, direction: Direction) -> bool {
         !self.empty.is_empty() || self.counted && !self.uses_immediates(direction)
     }

@@ -1,36 +1,33 @@
 //! The life of a transfer, from the call to its completion.
 //!
-//! 1. **Submit** (`endpoint::submit`, the caller's thread). What moves is checked
-//!    against all memories, once: pages (`geometry`) or the entries of a list
-//!    (`list`, one part for each peer); a `shape` holds either, its own or kept. A place in the completion queue is
-//!    reserved, a slot of the `table` is taken and filled, and its id is pushed
-//!    to the workers that have lanes to the peer. Nothing is made per page.
-//!    With manual progress the same call posts what there is room for; a small one even
-//!    before it is an operation (`endpoint::express`).
-//! 2. **Claim** (`stripe`, a worker). Each lane that takes part has a stripe, and
-//!    gives its stripes their turns (`stripes`). A stripe claims the next run of slices
-//!    from the slot's cursor by one atomic add, in one pass no more than its share:
-//!    whoever is free takes more, so a slow rail takes less.
-//! 3. **Post** (`stripe` -> `rail`). Slices are computed as they are posted,
-//!    neighbours merged, several in one post where the NIC takes that, within
-//!    the windows of lane and rail. Bytes of a device that the NIC cannot reach
-//!    are gathered into bundles that the target scatters (`pack`). A post
-//!    that finds no room stays in the stripe and is the first to be tried again.
-//! 4. **Reap** (`rail`). A finished operation names its stripe, which counts its
-//!    slices for itself. It means that they are at the target (`fabric::Delivery`).
-//! 5. **Settle** (`table`). A stripe with nothing left to claim and nothing in
-//!    flight leaves the slot, subtracting its slices and itself in one atomic.
-//!    The last one to leave has seen the transfer arrive.
-//! 6. **Notify** (`peer::channel`), if asked for, or raise a counter: a sequenced
-//!    control message to the target, sent now that every byte is there; its
-//!    acknowledgement ends the transfer. Where a write that fails takes along what
-//!    follows it, and one lane carries all, it is sent right behind the last post, which
-//!    then need not ask for delivery: who has heard has every byte. (A counter of pages is
-//!    raised by the immediates of their writes: `counters` has the target's end.)
-//! 7. **Publish** (`ending`, `queue`). Whoever moves the slot from active to ended (the
-//!    last stripe, the acknowledgement, a deadline, a cancel, the loss of the
-//!    peer) writes the one completion. The slot is free again when every stripe
-//!    has left it.
+//! 1. **Submit** (`endpoint::submit`, the caller's thread). What moves is checked against all
+//!    memories, once: pages (`geometry`) or the entries of a list (`list`, one part for each peer);
+//!    a `shape` holds either, its own or kept. A place in the completion queue is reserved, a slot
+//!    of the `table` is taken and filled, and its id is pushed to the workers that have lanes to
+//!    the peer. Nothing is made per page. With manual progress the same call posts what there is
+//!    room for; a small one even before it is an operation (`endpoint::express`).
+//! 2. **Claim** (`stripe`, a worker). Each lane that takes part has a stripe, and gives its stripes
+//!    their turns (`stripes`). A stripe claims the next run of slices from the slot's cursor by one
+//!    atomic add, in one pass no more than its share: an idle lane takes more, so a slow rail takes
+//!    less.
+//! 3. **Post** (`stripe` -> `rail`). Slices are computed as they are posted, neighbours merged,
+//!    several in one post where the NIC takes that, within the windows of lane and rail. Bytes of a
+//!    device that the NIC cannot reach are gathered into bundles that the target scatters (`pack`).
+//!    A post that finds no room stays in the stripe and is the first to be tried again.
+//! 4. **Reap** (`rail`). A finished operation names its stripe, which counts its slices for itself.
+//!    It means that they are at the target (`fabric::Delivery`).
+//! 5. **Settle** (`table`). A stripe with nothing left to claim and nothing in flight leaves the
+//!    slot, subtracting its slices and itself in one atomic. The last one to leave has seen the
+//!    transfer arrive.
+//! 6. **Notify** (`peer::channel`), if asked for, or raise a counter: a sequenced control message
+//!    to the target, sent once every byte is there; its acknowledgement ends the transfer. Where a
+//!    failed write takes along what follows it, and one lane carries all, the message is
+//!    speculative: it is sent right behind the last post, which then need not ask for delivery,
+//!    since an acknowledged message implies every byte. (A counter of pages is raised by the
+//!    immediates of their writes: `counters` has the target's end.)
+//! 7. **Publish** (`ending`, `queue`). The thread that moves the slot from active to ended (for the
+//!    last stripe, the acknowledgement, a deadline, a cancel, the loss of the peer) writes the one
+//!    completion. The slot is free again when every stripe has left it.
 
 pub mod atomic;
 pub mod claims;
@@ -100,7 +97,7 @@ pub struct Terms<'a> {
     pub grant: Option<GrantToken>,
 }
 
-/// What the caller asked for: to be told when counters have reached values.
+/// A caller's wait for counters to reach values.
 pub struct ExpectSpec<'a> {
     /// Counters and values, equally many.
     pub counters: Theirs<'a, u64>,

@@ -50,13 +50,13 @@ impl Move {
         }
     }
 
-    /// The peer hears of it after the last byte.
+    /// A frame announces it to the peer after the last byte.
     pub fn is_announced(&self) -> bool {
         let counted = self.counting.is_some_and(|counting| counting.at_end.is_some());
         self.notify.is_some() || counted || self.view().announces(self.direction)
     }
 
-    /// Its peer hears of it by one frame, so wholly or not at all.
+    /// One frame announces it, so the peer gets all of it or nothing.
     pub fn is_one_frame(&self) -> bool {
         let counted = self.counting.is_some_and(|counting| counting.at_end.is_some());
         let twice = counted && self.notify.is_some() || self.view().announces(self.direction);

@@ -18,8 +18,8 @@ pub struct Queue {
     /// Threads asleep in `sleep`.
     sleepers: AtomicU32,
     armed: AtomicBool,
-    /// Nothing will be published any longer. SeqCst, with `armed`: who closes it sets this and then looks
-    /// whether that is set, who arms does it the other way round.
+    /// Nothing will be published any longer. SeqCst, with `armed`: closing sets this and then reads
+    /// `armed`, arming does it the other way round.
     closed: AtomicBool,
     /// Its endpoint is closed. Under the lock of `event`.
     shut: AtomicBool,

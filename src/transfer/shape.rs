@@ -250,7 +250,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The peer hears of counters after the last byte.
+    /// Counters are raised by frames after the last byte.
     pub fn announces(self, direction: Direction) -> bool {
         match self {
             View::Pages(_) => false,

@@ -31,8 +31,8 @@ const SHARED_VECTOR: usize = 64;
 const SHARED_VECTOR_LEN: u64 = 1 << 20;
 /// Whole pages that are posted at one go.
 const RUN: usize = 32;
-/// So many times the time that a transfer would take must be left when it begins: more
-/// may begin after it, and what begins and is late costs the line for nothing.
+/// A transfer begins only if this many times its expected duration is left: others may begin after
+/// it, and one that ends late costs the line for nothing.
 const HEADROOM: u128 = 2;
 /// Shortest part of a slice, where bulk slices are cut to keep the queue short.
 const PART_LEAST: u64 = 16 << 10;
@@ -67,8 +67,7 @@ pub struct Stripe {
     /// It need not be deferred any longer.
     begun: bool,
     exhausted: bool,
-    /// Nobody else carries it, and what the peer is to hear of it may follow the last
-    /// post over this lane.
+    /// This lane alone carries the transfer, and its notification may follow the last post.
     speculative: bool,
     /// Something of it failed, or may have: what is not settled does not count.
     spoilt: bool,
@@ -251,7 +250,7 @@ impl Stripe {
         self.next == self.end && self.again.is_empty() && !self.has_unclaimed()
     }
 
-    /// Whether the peer may hear of the transfer now that all is posted: asked once.
+    /// Whether the notification may be sent now that all is posted; true once.
     pub fn may_notify(&mut self) -> bool {
         std::mem::take(&mut self.speculative)
     }

@@ -47,7 +47,7 @@ fn class_of(transfer: &Move) -> usize {
 #[derive(Default)]
 struct StripeSlots(Vec<Vec<Option<Stripe>>>);
 
-/// So many lie together.
+/// Stripes per chunk.
 const CHUNK: usize = 256;
 
 impl StripeSlots {
@@ -111,7 +111,7 @@ pub struct Stripes {
     /// they begin when they would, or nothing else is ready. So the others are in time
     /// where more is submitted than the line carries.
     deferred: VecDeque<u32>,
-    /// Nothing new is taken: those before this one have been told so.
+    /// Nothing new is taken; stripes before this one are already stopped.
     stopping: Option<u32>,
     round: usize,
     posts: u32,
@@ -535,8 +535,8 @@ impl Stripes {
         self.stopping.is_some()
     }
 
-    /// The lane is no more: every stripe ends, with what had arrived, as far as there is time. True:
-    /// none is left. The ids of the transfers are told by `left`.
+    /// The lane is no more: every stripe ends, with what had arrived, as far as there is time.
+    /// True: none is left. `left` gets the ids of the transfers.
     pub fn abandon(&mut self, table: &Table, left: &mut Vec<Left>, over: impl Fn() -> bool) -> bool {
         while let Some(place) = self.stripes.pop() {
             left.extend(place.map(|mut stripe| end(table, &mut stripe)));

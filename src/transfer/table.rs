@@ -28,7 +28,8 @@ const SLICES: u64 = READER - 1;
 const READERS: u64 = STRIPE - READER;
 const CHUNK: usize = 1024;
 
-/// What has happened to a transfer: its peer was told early; all of it has arrived; workers have it.
+/// Progress of a transfer: a speculative notification was sent; all of it has arrived; workers have
+/// it.
 const NOTIFIED: u8 = 1;
 const ARRIVED: u8 = 2;
 const SENT_OFF: u8 = 4;
@@ -43,10 +44,10 @@ const ENDED: u64 = 2;
 
 pub struct Slot {
     pub(super) index: u32,
-    /// `generation << 8 | phase`. SeqCst, as the endpoint's phase and the states of peers and remote
-    /// memories: who submits makes it active and then reads those, who ends one of these sets it and then
-    /// looks at all slots, so one of the two sees the other. The same with `carried` (`Table::carry`),
-    /// and with `next_deadline` (`Table::expire`).
+    /// `generation << 8 | phase`. SeqCst, as the endpoint's phase and the states of peers and
+    /// remote memories: a submission makes it active and then reads those, an end of one of these
+    /// sets it and then looks at all slots, so one of the two sees the other. The same with
+    /// `carried` (`Table::carry`), and with `next_deadline` (`Table::expire`).
     pub(super) state: AtomicU64,
     pub(super) deadline: AtomicU64,
     pub(super) peer: AtomicU64,
@@ -58,8 +59,8 @@ pub struct Slot {
     pub first_post: AtomicU64,
     /// Of a transfer: what has happened to it, and which lanes may take part.
     pub(super) progress: AtomicU8,
-    /// Stripes that NICs may be at work for. SeqCst, with `late`: who ends the operation sets that and then
-    /// counts these, the last of these leaves and then reads that.
+    /// Stripes that NICs may be at work for. SeqCst, with `late`: the end of the operation sets
+    /// `late` and then reads this, the last stripe leaves and then reads `late`.
     pub(super) carried: AtomicU32,
     pub(super) late: AtomicU8,
     /// How an operation ended while NICs were at work for it (`late`).
@@ -79,11 +80,11 @@ unsafe impl Send for Slot {}
 pub enum Left {
     /// Other stripes go on.
     Done,
-    /// It has not left yet, but posted everything: the peer may hear of it already.
+    /// It has not left yet, but posted everything: a speculative notification may be sent.
     Posted(OpId, PeerId),
     /// It was the last, and every slice has arrived.
     Arrived(OpId),
-    /// As before, and this peer should be told.
+    /// As before, and this peer is to be notified.
     ToNotify(OpId, PeerId),
     /// It cannot go on here.
     Ended(OpId, Status),
@@ -108,8 +109,8 @@ pub struct Table {
     wakes: OnceCell<Box<dyn Fn() + Send + Sync>>,
     /// Operations that have ended, and whose completions wait for NICs.
     pub(super) waiting: CachePadded<AtomicU64>,
-    /// Those with each peer, by its place. SeqCst, with the gate: who sees that none waits, and then asks who
-    /// is passing, waits for whoever has just taken its completion to publish it.
+    /// Those with each peer, by its place. SeqCst, with the gate: a thread that reads 0 here and
+    /// then waits for the gate has also waited for the publication of the last completion.
     pub(super) waiting_of: Box<[AtomicU64]>,
     pub(super) expiring: Expiring,
     pub tally: Tally,
@@ -342,19 +343,19 @@ impl Table {
         Hold::of(id_in(state, slot.index))
     }
 
-    /// The peer is told before the last byte is known to have arrived. By the worker
-    /// that is the peer's owner, as what follows.
+    /// Marks the notification as sent before the last byte is known to have arrived. Called by the
+    /// peer's owner, as what follows.
     pub fn notify_early(&self, slot: &Slot) {
         slot.progress.fetch_or(NOTIFIED, Ordering::Relaxed);
     }
 
-    /// Whether the peer was told of a slot's transfer early, and it has not ended of that.
+    /// Whether a speculative notification was sent that has not ended the operation yet.
     pub fn is_notified(slot: &Slot) -> bool {
         slot.progress.load(Ordering::Acquire) & NOTIFIED != 0
     }
 
-    /// The peer has not heard what it was told early, and will not: any lane may take part in
-    /// the rest. `Some(true)`: it has arrived, and only the word is missing.
+    /// A speculative notification was not delivered, and will not be: any lane may take part in the
+    /// rest. `Some(true)`: the bytes have arrived, and only the notification is missing.
     pub fn retract(&self, id: OpId) -> Option<bool> {
         let slot = self.read(id)?;
         let before = slot.progress.fetch_and(!(NOTIFIED | ALONE | ARRIVED), Ordering::AcqRel);
@@ -362,8 +363,8 @@ impl Table {
         Some(before & ARRIVED != 0)
     }
 
-    /// Whether a lane may take part in a transfer that its peer will hear of: `alone`, or
-    /// with others. The first decides. The caller holds the slot.
+    /// Whether a lane may take part in a transfer that is announced to its peer: `alone`, or with
+    /// others. The first decides. The caller holds the slot.
     pub fn takes_part(slot: &Slot, alone: bool) -> bool {
         let (how, other) = if alone { (ALONE, SHARED) } else { (SHARED, ALONE) };
         let join = |before: u8| (before & other == 0).then_some(before | how);
@@ -375,7 +376,8 @@ impl Table {
         slot.progress.fetch_and(!ALONE, Ordering::AcqRel);
     }
 
-    /// All of it has arrived. Whether its peer was told early: then it ends when that has heard.
+    /// All of it has arrived. True if a speculative notification was sent: then its delivery ends
+    /// the operation.
     pub fn arrives(&self, id: OpId) -> bool {
         let Some(slot) = self.read(id) else { return true };
         let before = slot.progress.fetch_or(ARRIVED, Ordering::Relaxed);

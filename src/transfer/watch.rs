@@ -43,7 +43,7 @@ impl Watch {
         self.word().load(Ordering::Acquire).wrapping_sub(value) as i64 >= 0
     }
 
-    /// What was written before is seen by who sees the value.
+    /// A thread that sees the value sees what was written before.
     pub fn set(&self, value: u64) {
         self.word().store(value, Ordering::Release);
     }

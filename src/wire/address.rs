@@ -6,8 +6,8 @@
 //!     u32 crc32 of all that
 //!
 //! Format 1. All little-endian; texts and bytes carry a u16 length. (The two zeros were keys in
-//! wire version 1: who has an address has none, and version 1 can still read which versions it
-//! does not speak.) Whoever has an address can connect; with a secret, that is not enough.
+//! wire version 1; addresses no longer carry them, and version 1 can still read which versions it
+//! does not speak.) An endpoint that has an address can connect; with a secret, that is not enough.
 
 use super::frame::{WIRE_HIGHEST, WIRE_LOWEST};
 use super::{ADDRESS, DAMAGED, DESCRIPTOR};

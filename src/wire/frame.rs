@@ -38,14 +38,14 @@ const MAGIC: u16 = u16::from_le_bytes(*b"WF");
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// Unsequenced: a lane greets, is welcomed, or is refused.
+    /// Unsequenced: the handshake of a lane.
     HandshakeRequest = 1,
     HandshakeReply = 2,
     Refuse = 3,
     Ack = 4,
-    /// The receiver has been silent for long: it is to say something.
+    /// A probe: the receiver has been silent for long and is to answer.
     Ask = 14,
-    /// The sender's lanes are new: what has the receiver delivered of it? The answer.
+    /// The sender's lanes are new: which of its frames has the receiver delivered? The answer.
     Resume = 65,
     Resumed = 66,
     /// A bundle is in the landing; the target has scattered all up to one, or
@@ -59,7 +59,7 @@ pub enum Kind {
     /// The writes that took a half of the sender's credits are done; the target gives it anew.
     Spent = 11,
     Credits = 12,
-    /// The sender leaves; it has drained its lanes; so has who answers.
+    /// The sender closes; it has drained its lanes; the receiver has, too.
     Closing = 7,
     Close = 5,
     CloseAck = 6,
@@ -77,8 +77,7 @@ pub enum Kind {
     Rest = 23,
     /// The answer to an atomic.
     AtomicDone = 24,
-    /// A lane failed, and the sender has cut its end: the receiver cuts its own, and
-    /// says so.
+    /// A lane failed, and the sender has reset its end: the receiver resets its own, and answers.
     Reset = 25,
     ResetDone = 26,
     /// A fence: everything that the receiver has posted to the sender is to come to
@@ -145,8 +144,8 @@ impl Kind {
         .find(|kind| *kind as u8 == v)
     }
 
-    /// What takes the place in its channel, with an empty body, of a frame that was told early
-    /// and is not to be sent again: a count, or a notification and what it raises.
+    /// The frame, with an empty body, that replaces a speculative frame which is not sent again: a
+    /// count, or a notification and what it raises.
     pub fn raising_nothing(self) -> Kind {
         if self.channel() == Some(SYSTEM) {
             Kind::Count

@@ -1,15 +1,15 @@
-//! How much memory the system, and the control groups of this process, can still
-//! give: who asks for more meets the kernel's OOM killer and not an error.
+//! How much memory the system, and the control groups of this process, can still give: a process
+//! that takes more meets the kernel's OOM killer and not an error.
 
 use std::path::{Path, PathBuf};
 
-/// Bytes that are left, and whose word that is.
+/// Bytes that are left, and what limits them.
 pub struct Budget {
     pub bytes: u64,
     pub of: &'static str,
 }
 
-/// `None` where nobody says.
+/// `None` where neither is known.
 pub fn budget() -> Option<Budget> {
     let system = available().map(|bytes| Budget { bytes, of: "the system" });
     let group = groups().iter().filter_map(Group::left).min();

@@ -293,12 +293,12 @@ impl Channel {
         self.word(RETURNED)
     }
 
-    /// Not 0: who waits for requests (or room in `back`) sleeps.
+    /// Not 0: the waiter for requests (or room in `back`) sleeps.
     pub fn target_sleeps(&self) -> &AtomicU32 {
         self.flag(TARGET_SLEEPS)
     }
 
-    /// Not 0: who waits for answers sleeps.
+    /// Not 0: the waiter for answers sleeps.
     pub fn initiator_sleeps(&self) -> &AtomicU32 {
         self.flag(INITIATOR_SLEEPS)
     }

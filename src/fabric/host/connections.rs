@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// each of which costs a mapping and descriptors.
 const ACCEPTS: usize = 32;
 const NEW: usize = 4;
-/// For so long nobody is accepted after that, or where there is no descriptor.
+/// How long nothing is accepted after that, or when no descriptor is left.
 const PAUSE: Duration = Duration::from_millis(4);
 const LONG_PAUSE: Duration = Duration::from_millis(100);
 /// Connections that are of no peer. Of the process that has most of them the oldest makes room,

@@ -88,7 +88,7 @@ pub struct Incoming {
     back_free: u64,
     /// The last number of requests that was published.
     answered: u64,
-    /// Something was published of which a sleeping initiator was not told.
+    /// Something was published, and the initiator may sleep.
     wake_due: bool,
     blocked: Blocked,
     /// The peer is gone: only what it left in the channel remains.

@@ -30,7 +30,7 @@ const PASS: u64 = 512 << 10;
 const WORDS: u32 = 64;
 /// Passes between looks at the sockets; each 64 KiB that were copied count as one.
 const LOOK: u64 = 128;
-/// Passes in which what a peer has left in its channel is done, before its route's end is told.
+/// Passes in which requests that a dead peer left in its channel are served, before its route ends.
 const LAST_PASSES: u32 = 16;
 const TX_DEPTH: usize = 512;
 const RX_DEPTH: usize = 256;
@@ -52,7 +52,7 @@ struct Line {
     process: Option<OwnedFd>,
     /// The peer that is there; 0: none yet.
     peer: Option<PeerId>,
-    /// The other side is gone: passes until that is told.
+    /// The other side is gone: passes until the route ends.
     ending: Option<u32>,
 }
 
@@ -72,7 +72,7 @@ pub struct HostNic {
     /// Finished between two calls of `reap`.
     finished: Vec<Reaped>,
     random: Random,
-    /// Peers were told that we sleep.
+    /// Channels say that we sleep.
     armed: bool,
     passes: u64,
 }
@@ -253,8 +253,7 @@ impl HostNic {
         }
     }
 
-    /// Routes whose other side is gone: what the peer had asked for is done, and then nothing is
-    /// done for it any longer. Only then is the route's end told.
+    /// Ends routes whose other side is gone, once the requests that the peer left have been served.
     #[cold]
     fn finish_ending(&mut self, reaped: &mut Vec<Reaped>) {
         self.ending = false;
@@ -464,7 +463,7 @@ impl Nic for HostNic {
             return Posted::Failed(libc::EMSGSIZE);
         }
         if let Some(errno) = line.outgoing.dead() {
-            // By a completion: who sends seldom looks at what a post says.
+            // By a completion: senders seldom check the result of a post.
             self.finished.push(Reaped::of(scratch, errno));
             return Posted::Yes;
         }
@@ -502,7 +501,7 @@ impl Nic for HostNic {
 
     fn wait_fd(&mut self) -> Option<(RawFd, bool)> {
         self.publish_sleeping(true);
-        // Pairs with the fence of who publishes: either we see what it published, or it sees that
+        // Pairs with the fence of the publisher: either we see what it published, or it sees that
         // we sleep.
         fence(Ordering::SeqCst);
         let busy = self.has_work();

@@ -99,7 +99,7 @@ pub struct Outgoing {
     forward: u64,
     forward_free: u64,
     back: u64,
-    /// Something was published of which a sleeping target was not told.
+    /// Something was published, and the target may sleep.
     wake_due: bool,
     /// By place: the number of the area that was passed, or 0.
     passed: Vec<u32>,
@@ -329,7 +329,7 @@ impl Outgoing {
         })
     }
 
-    /// Makes an area known to the target; false if it cannot be told now.
+    /// Passes an area to the target; false if the socket is full.
     #[inline]
     fn pass(&mut self, area: &Shared) -> bool {
         if self.passed.get(area.place) == Some(&area.number) {

@@ -1,15 +1,15 @@
-//! Unix sockets by which two NICs meet: they pass memory along, wake each other,
-//! and tell of a process that died.
+//! Unix sockets between two NICs: they pass memory, wake the other side, and report the death of
+//! its process.
 //!
-//! Their names are abstract: they vanish with their process, and other network
-//! namespaces do not see them. Nothing here blocks.
+//! Their names are abstract: they vanish with their process, and other network namespaces do not
+//! see them. Nothing here blocks.
 
 use crate::device::Handle;
 use crate::status::{Error, Result};
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// What NICs say to each other over a socket.
+/// What NICs send each other over a socket.
 #[derive(Debug)]
 pub enum Control {
     /// The first: the channel.
@@ -29,7 +29,7 @@ pub enum Control {
 pub enum Received {
     Control(Control),
     Nothing,
-    /// The other side is gone, or talks rubbish.
+    /// The other side is gone, or sent something malformed.
     End,
 }
 

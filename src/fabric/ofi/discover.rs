@@ -181,8 +181,8 @@ unsafe fn text(s: *const c_char) -> String {
 
 /// The NICs of a provider that can do what a rail needs, one entry for each.
 pub fn entries(fabrics: &'static Fabrics, provider: &str) -> Result<Vec<Entry>> {
-    // Where the program has GPUs, NICs that reach their memory. (Those that do not are not listed
-    // for who asks for it.)
+    // Where the program has GPUs, list NICs that reach their memory: without this flag they are not
+    // listed.
     if crate::device::present().is_some() {
         let found = entries_with(fabrics, provider, true).unwrap_or_default();
         if !found.is_empty() {

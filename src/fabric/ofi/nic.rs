@@ -54,7 +54,7 @@ pub struct OfiNic {
     /// It moves memory of devices by itself (FI_HMEM), and takes DMA-BUFs of it.
     hmem: bool,
     takes_dmabufs: bool,
-    /// A device of the target's copies what it is told that other processes can open: shm.
+    /// A device of the target copies from memory that other processes can open: shm.
     ipc: bool,
     /// A write with an immediate takes a receive here.
     arrivals_take_receives: bool,

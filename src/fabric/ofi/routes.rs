@@ -46,7 +46,7 @@ impl Routes {
         0
     }
 
-    /// All that nobody uses any more.
+    /// Removes what is unused.
     fn clear(&mut self, route: Route) -> u32 {
         let Some(uses) = self.uses.get_mut(&route) else { return 0 };
         let left = std::mem::take(&mut uses.left);

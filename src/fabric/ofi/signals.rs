@@ -36,7 +36,7 @@ fn loaded() -> Vec<(Part, bool)> {
             name = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
         }
         if !info.dlpi_phdr.is_null() {
-            // SAFETY: so many headers.
+            // SAFETY: this many headers.
             headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
         }
         let file = name.rsplit(|byte| *byte == b'/').next().unwrap_or(name);
@@ -58,7 +58,7 @@ pub fn is_libfabric_loaded() -> bool {
 }
 
 /// This process's environment as a file, locked: of all copies of Weft in the process, one has it.
-/// (Nobody else may open it but who may trace the process.) `None` where there is no /proc.
+/// (Only processes that may trace this one can open it, too.) `None` where there is no /proc.
 struct Turn(File);
 
 impl Turn {

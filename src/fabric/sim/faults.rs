@@ -1,8 +1,8 @@
-//! Planned faults: lines of "at_us who action", separated by newlines or ";".
+//! Planned faults: lines of "at_us target action", separated by newlines or ";".
 //!
-//! `at_us` counts from the world's beginning, or, as `port4+at_us`, from the opening of
-//! the world's NIC 4: a test says when by opening an endpoint. `who` is `*`, `rail2` (that rail
-//! of every endpoint) or `port5` (the world's fifth opened NIC, from 0). Actions:
+//! `at_us` counts from the world's beginning, or, as `port4+at_us`, from the opening of the world's
+//! NIC 4: a test says when by opening an endpoint. `target` is `*`, `rail2` (that rail of every
+//! endpoint) or `port5` (the world's fifth opened NIC, from 0). Actions:
 //!
 //! | | |
 //! | --- | --- |
@@ -12,7 +12,7 @@
 //! | `busy=N` | the Nth registration that is closed is in use, once |
 //! | `again=US` | posts find no room for this long |
 //! | `slow=SHARE` | of the line rate |
-//! | `kill` | the endpoint is gone, without a word |
+//! | `kill` | the endpoint vanishes silently |
 
 use super::port::{Port, AGAIN, DEAD, ERRORS, KILLED, RX_DOWN, TX_DOWN};
 use crate::status::{Error, Result};
@@ -29,7 +29,7 @@ enum Action {
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Who {
+enum Target {
     All,
     Rail(usize),
     Port(u64),
@@ -50,7 +50,7 @@ pub struct Fault {
     /// Picoseconds from the world's beginning; `NOT_YET` until the NIC of `opens` is there.
     pub at: u64,
     opens: Option<Opening>,
-    who: Who,
+    target: Target,
     action: Action,
 }
 
@@ -62,7 +62,7 @@ pub fn parse(plan: &str) -> Result<Vec<Fault>> {
 
 fn wrong(line: &str) -> Error {
     Error::invalid(format!(
-        "the fault \"{line}\" is not understood: \"at_us who action\" is, with *, railN or portN, and down, up, \
+        "the fault \"{line}\" is not understood: \"at_us target action\" is, with *, railN or portN, and down, up, \
          down:tx, down:rx, up:tx, up:rx, dead, error=N, busy=N, again=US, slow=SHARE or kill"
     ))
 }
@@ -70,8 +70,8 @@ fn wrong(line: &str) -> Error {
 fn fault(line: &str) -> Option<Fault> {
     let mut words = line.split_whitespace();
     let (at, opens) = when(words.next()?)?;
-    let (who, action) = (who(words.next()?)?, action(words.next()?)?);
-    words.next().is_none().then_some(Fault { at, opens, who, action })
+    let (target, action) = (target(words.next()?)?, action(words.next()?)?);
+    words.next().is_none().then_some(Fault { at, opens, target, action })
 }
 
 fn when(word: &str) -> Option<(u64, Option<Opening>)> {
@@ -83,11 +83,11 @@ fn when(word: &str) -> Option<(u64, Option<Opening>)> {
     }
 }
 
-fn who(word: &str) -> Option<Who> {
+fn target(word: &str) -> Option<Target> {
     match word {
-        "*" => Some(Who::All),
-        _ if word.starts_with("rail") => word[4..].parse().ok().map(Who::Rail),
-        _ => word.strip_prefix("port")?.parse().ok().map(Who::Port),
+        "*" => Some(Target::All),
+        _ if word.starts_with("rail") => word[4..].parse().ok().map(Target::Rail),
+        _ => word.strip_prefix("port")?.parse().ok().map(Target::Port),
     }
 }
 
@@ -124,10 +124,10 @@ impl Fault {
     }
 
     pub fn is_about(&self, port: &Port) -> bool {
-        match self.who {
-            Who::All => true,
-            Who::Rail(rail) => port.rail == rail,
-            Who::Port(number) => port.number == number,
+        match self.target {
+            Target::All => true,
+            Target::Rail(rail) => port.rail == rail,
+            Target::Port(number) => port.number == number,
         }
     }
 
@@ -158,10 +158,10 @@ mod tests {
         let plan = "10 rail2 down:rx; 20 * up\n30 port7 again=5; port4+9 * dead";
         let opens = Some(Opening { port: 4, after: 9_000_000 });
         let want = [
-            Fault { at: 10_000_000, opens: None, who: Who::Rail(2), action: Action::Set(RX_DOWN) },
-            Fault { at: 20_000_000, opens: None, who: Who::All, action: Action::Clear(TX_DOWN | RX_DOWN) },
-            Fault { at: 30_000_000, opens: None, who: Who::Port(7), action: Action::Again(5) },
-            Fault { at: NOT_YET, opens, who: Who::All, action: Action::Set(DEAD) },
+            Fault { at: 10_000_000, opens: None, target: Target::Rail(2), action: Action::Set(RX_DOWN) },
+            Fault { at: 20_000_000, opens: None, target: Target::All, action: Action::Clear(TX_DOWN | RX_DOWN) },
+            Fault { at: 30_000_000, opens: None, target: Target::Port(7), action: Action::Again(5) },
+            Fault { at: NOT_YET, opens, target: Target::All, action: Action::Set(DEAD) },
         ];
         assert_eq!(parse(plan).unwrap_or_default(), want);
     }

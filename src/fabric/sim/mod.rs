@@ -80,8 +80,7 @@ pub fn list(name: &str) -> Result<Simulated> {
     })
 }
 
-/// The infos of a fabric's name, for who calls the tables directly; to be freed
-/// by `free`.
+/// The infos of a fabric's name, for callers of the tables; to be freed by `free`.
 pub fn nics(name: &str) -> std::result::Result<Vec<*mut fi_info>, String> {
     list(name).map(|simulated| simulated.infos).map_err(|error| error.message.into_owned())
 }

@@ -386,7 +386,7 @@ impl Endpoint {
         unsafe { (*self.cq).push(entry) };
     }
 
-    /// A planned error. Who does not connect does not say of what.
+    /// A planned error. NICs without connections do not name the operation.
     #[cold]
     fn spoil(&mut self, entry: &mut Entry) {
         entry.errno = libfabric_sys::FI_EIO;

@@ -87,7 +87,7 @@ impl Op {
 /// All operations of a NIC: in place while anybody may look at them.
 pub struct Pool(Box<[UnsafeCell<Op>]>);
 
-// SAFETY: who may touch an operation is said by its state, and handed over by rings.
+// SAFETY: an operation's state says which side may touch it, and rings hand it over.
 unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
@@ -150,8 +150,8 @@ pub struct Orphan {
     pub ops: Vec<u32>,
 }
 
-/// Begins to touch memory of the other side, unless that has gone or the wire is
-/// cut; whoever goes or cuts waits until we are through.
+/// Begins to touch memory of the other side, unless that is closed or the wire is reset; a close or
+/// reset waits until we are through.
 pub fn enter(wire: &Wire, works: &AtomicBool, other: &Port) -> bool {
     works.store(true, SeqCst);
     if other.is_gone() || wire.is_cut() || wire.is_leaving() || wire.is_left() {

@@ -24,8 +24,8 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Nothing is added to what one call sends beyond so many bytes. With the last run this is what has
-/// to be copied where memory is taken back.
+/// Nothing is added to what one call sends beyond this many bytes. Together with the last run this
+/// is what has to be copied when memory is taken back.
 const BATCH: u64 = 64 << 10;
 /// Requests ask for so much until `QUIET` bytes have gone without a message: with `BATCH`, a
 /// message finds at most 256 KiB in front of it. (Throughput would lose 3 % by short runs alone.)
@@ -38,7 +38,7 @@ const FLIGHTS: usize = 4096;
 const READS: usize = 256;
 /// Operations that a connection at rest keeps room for.
 const FEW: usize = 8;
-/// An acknowledgement waits for a request, if one followed so many before it.
+/// An acknowledgement waits for a request if one followed this many before it.
 const RIDES: u8 = 4;
 
 /// How an end fails: an error number.
@@ -89,9 +89,9 @@ enum Pending {
 pub enum State {
     /// We connect.
     Dialing,
-    /// We have sent our handshake.
+    /// Our handshake is sent.
     Handshaking,
-    /// Somebody has connected, and has not sent its handshake.
+    /// Accepted; the other side has not sent its handshake.
     Unauthenticated,
     Up,
     /// How operations end.
@@ -101,7 +101,7 @@ pub enum State {
 /// What becomes of the other end's writes and reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// They wait until a peer has proven itself over the connection.
+    /// They wait until a peer has authenticated over the connection.
     Waits,
     Memory,
     /// They fail: that peer has ended.
@@ -125,7 +125,7 @@ enum Step {
     Done,
     /// More has to come first, or a receive.
     Waits,
-    /// The handshake of a stranger has come: its NIC decides.
+    /// A handshake has come: the NIC decides.
     Met,
 }
 
@@ -148,15 +148,15 @@ pub struct Connection {
     pub state: State,
     /// What its messages are received by.
     pub number: Number,
-    /// The NIC that we dialled, or that the other end claims to be: a claim proves nothing.
+    /// The NIC that we dialled, or that the other end claims to be, without proof.
     pub name: Name,
     pub dialed: bool,
-    /// The peer whose address we dialled, or that proved itself over a connection that we accepted.
+    /// The peer whose address we dialled, or that authenticated over a connection that we accepted.
     pub owner: Option<PeerId>,
     pub reach: Reach,
     /// Where it connected from.
     pub host: Option<IpAddr>,
-    /// The handshake of a stranger.
+    /// The handshake of a connection that was accepted.
     pub handshake: Option<Handshake>,
     pub since_ns: u64,
     /// What `first` and `settled` were at the last look.
@@ -175,7 +175,7 @@ pub struct Connection {
     reads: usize,
 
     pieces: Vec<Piece>,
-    /// Requests of the peer that were settled, and of which it was told.
+    /// Requests of the peer that were settled, and those that were acknowledged.
     settled: u64,
     acknowledged: u64,
     pending: VecDeque<Pending>,
@@ -199,7 +199,7 @@ pub struct Connection {
     writable: bool,
     /// The other side has closed: there is an end to be read.
     closing: bool,
-    /// A message waits for a receive, or a request until a peer has proven itself.
+    /// A message waits for a receive, or a request waits until a peer has authenticated.
     starved: bool,
     /// Nobody here uses it any longer: it goes when everything is answered.
     pub leaving: bool,
@@ -285,7 +285,7 @@ impl Connection {
         connection
     }
 
-    /// The handshake of a stranger is accepted.
+    /// Accepts the handshake.
     pub fn accept(&mut self) {
         let Some(handshake) = self.handshake.take() else { return };
         (self.state, self.name) = (State::Up, handshake.initiator);
@@ -366,7 +366,7 @@ impl Connection {
 
     // Whose it is.
 
-    /// It was accepted, and no peer has proven itself over it.
+    /// It was accepted, and no peer has authenticated over it.
     pub fn is_unauthenticated(&self) -> bool {
         !self.dialed && self.owner.is_none()
     }
@@ -375,8 +375,8 @@ impl Connection {
         !self.dialed && self.owner == Some(peer) && self.name == name
     }
 
-    /// Whether a peer may prove itself over it: who was dialled is known, and who has ended comes
-    /// back as another peer.
+    /// Whether a peer may authenticate over it: a connection that we dialled already has its peer,
+    /// and a peer that has ended comes back as another peer.
     pub fn may_be_of(&self, peer: PeerId) -> bool {
         match self.owner == Some(peer) {
             true => self.reach == Reach::Waits,
@@ -384,12 +384,12 @@ impl Connection {
         }
     }
 
-    /// A peer has proven itself over it.
+    /// A peer has authenticated over it.
     pub fn authenticate(&mut self, peer: PeerId) {
         (self.owner, self.reach, self.starved) = (Some(peer), Reach::Memory, false);
     }
 
-    /// Its peer has ended: nothing of ours is written or read for it from here on.
+    /// Its peer has ended: its writes and reads are refused from here on.
     pub fn refuse(&mut self, now: u64, sink: &mut [u8]) {
         (self.reach, self.starved, self.since_ns) = (Reach::Refused, false, now);
         self.withdraw(|_| true, libc::EACCES, sink);
@@ -470,7 +470,7 @@ impl Connection {
         index
     }
 
-    /// The memory of these operations is not to be touched any more.
+    /// Stops touching the memory of these operations.
     pub fn disown(&mut self, scratches: &[*mut Scratch], sink: &mut [u8]) {
         for op in &mut self.ops {
             op.disowned |= !op.scratch.is_null() && scratches.contains(&op.scratch);
@@ -483,7 +483,7 @@ impl Connection {
         }
     }
 
-    /// A registration, or a grant, ends: none of its memory is touched any more.
+    /// A registration, or a grant, ends: its memory is no longer touched.
     pub fn forget(&mut self, key: u64, sink: &mut [u8]) {
         self.withdraw(|of| of == key, GONE, sink);
     }
@@ -525,8 +525,8 @@ impl Connection {
 
     // Sending.
 
-    /// Moves everything on; false when the connection has ended. `state` tells when a stranger has
-    /// sent its handshake.
+    /// Moves everything on; false when the connection has ended. `state` shows when a new
+    /// connection has sent its handshake.
     pub fn progress(&mut self, with: &mut Moving) -> Outcome<()> {
         if self.state == State::Dialing && self.writable {
             match self.socket.as_ref().map_or(libc::ENOTCONN, |socket| socket::outcome(socket.as_fd())) {
@@ -541,8 +541,8 @@ impl Connection {
         }
     }
 
-    /// An acknowledgement alone waits for one pass, if of late a request followed each: who is
-    /// asked, answers, and sends both by one call.
+    /// A lone acknowledgement waits for one pass if of late a request followed each: the answering
+    /// side then sends both in one call.
     #[inline]
     fn holds_acknowledgement(&mut self) -> bool {
         let alone = self.acknowledged != self.settled && self.pending.is_empty() && !self.is_sending();

@@ -1,24 +1,25 @@
-//! The fabric of plain TCP sockets: our own, since libfabric's tcp ends a process for a few
-//! bytes from anybody, and posts one operation where a socket takes hundreds of pages.
+//! The fabric of plain TCP sockets: our own, since libfabric's tcp ends a process for a few bytes
+//! from anybody, and posts one operation where a socket takes hundreds of pages.
 //!
-//! A NIC of this fabric is a listener at one interface's address, and a connection to each NIC
-//! that it talks to. A connection is of one peer: of whom the dialled address is, or of who proved
-//! itself over it by a handshake (`Nic::assign_connection`). The name that a handshake claims counts among
-//! that peer's connections only. Until its peer has proven itself over a connection, whoever
-//! dialled, messages are received over it, and writes and reads wait; when that peer has ended,
+//! A NIC of this fabric is a listener at one interface's address, and a connection to each NIC that
+//! it talks to. A connection belongs to one peer: the one whose address was dialled, or the one
+//! that authenticated over it by a handshake (`Nic::assign_connection`). The name in a handshake
+//! counts among that peer's connections only. Until a peer has authenticated over an accepted
+//! connection, messages are received over it, and writes and reads wait; when that peer has ended,
 //! they are refused.
 //!
-//! The initiator's worker sends from where the bytes lie, many pages in one call; the target's worker
-//! checks each request against its own registrations before it accepts the first byte, and
+//! The initiator's worker sends from where the bytes lie, many pages in one call; the target's
+//! worker checks each request against its own registrations before it accepts the first byte, and
 //! receives where the bytes belong. So a completion means delivered, and closing one's end of a
-//! connection is a fence: nothing that the peer sent is copied afterwards.
+//! connection has the effect of a fence: nothing that the peer sent is copied afterwards.
 //!
-//! Two that dial each other at once keep both connections: each side has proven itself over the one
-//! that it dialled, and would have to do so again over the other before its writes are served
-//! there. Whoever dials later uses the one that is there. An idle one costs some hundred bytes.
+//! Two NICs that dial each other at once keep both connections: each side has authenticated over
+//! the one that it dialled, and would have to do so again over the other before its writes are
+//! served there. A later connect reuses the connection that is there. An idle one costs some
+//! hundred bytes.
 //!
-//! Who connects says first which NIC it means, by a name of 128 random bits that only an address
-//! tells, and which it is. Integers are little-endian.
+//! The initiator first sends the name of the NIC that it means, 128 random bits that only an
+//! address contains, and its own. Integers are little-endian.
 //!
 //! ```text
 //! handshake      "WEFT-TCP"   u16 version   6 zero bytes   name of the target   name of the initiator
@@ -40,8 +41,9 @@
 //! Where connections are encrypted, all of this goes through `sealed`.
 //!
 //! Requests are settled in their order, and are short (`RUN`), so that nothing waits long for the
-//! end of one; messages overtake those that were not begun. An initiator takes back memory of what was not sent yet by copying the bytes of the
-//! call that was begun; the same holds for a target whose memory is being read.
+//! end of one; messages overtake those that were not begun. An initiator takes back memory of what
+//! was not sent yet by copying the bytes of the call that was begun; the same holds for a target
+//! whose memory is being read.
 
 mod connection;
 #[cfg(any(test, fuzzing))]

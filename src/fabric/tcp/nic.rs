@@ -44,11 +44,11 @@ const OF_PEER: usize = RAILS_MAX;
 const UNUSED_NS: u64 = 30_000_000_000;
 /// How often that is looked at.
 const LOOK_NS: u64 = 100_000_000;
-/// The listener is left alone for so long where nothing can be accepted.
+/// The listener pauses for this long where nothing can be accepted.
 const PAUSE_NS: u64 = 10_000_000;
 /// Events of one look.
 const EVENTS: usize = 64;
-/// The target of a route back to a stranger: no NIC's name.
+/// The target of a route back to an unauthenticated endpoint: no NIC's name.
 const NOBODY: Name = [0; 16];
 
 /// What the listener's events say; those of connections say their place.
@@ -445,8 +445,8 @@ impl TcpNic {
         true
     }
 
-    /// A stranger has said which NIC it means, and which it is. Whose it is, a peer has to prove:
-    /// until then it is only answered over the connection.
+    /// A handshake names the NIC that it means, and its sender. Which peer that is, the peer has to
+    /// prove: until then it is only answered over the connection.
     #[cold]
     fn meet(&mut self, at: u32) {
         let Some(handshake) = self.connection(at).and_then(|connection| connection.handshake) else { return };
@@ -485,8 +485,7 @@ impl Nic for TcpNic {
                 && !one.leaving
         };
         let theirs = self.connections.iter().position(|one| one.as_deref().is_some_and(is_theirs));
-        // Who cannot be dialled now, because a link is down, is dialled when something is sent.
-        // Ourselves not by what others know us by: who translates may not let us in.
+        // To ourselves by the local address: a NAT may not let us in by the public one.
         let to = if target == self.name { self.at } else { to };
         let leads = match theirs.filter(|_| target != self.name) {
             Some(at) => Ok(at as u32),
@@ -675,7 +674,7 @@ impl Nic for TcpNic {
                 connection.push_message(&rma, buffer.follows, scratch);
                 self.pump(at);
             }
-            // By a completion: who sends seldom looks at what a post says.
+            // By a completion: senders seldom check the result of a post.
             Ok((_, None)) => self.finished.push(Reaped::of(scratch, libc::ENOTCONN)),
             Err(errno) => self.finished.push(Reaped::of(scratch, errno)),
         }

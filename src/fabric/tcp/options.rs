@@ -56,7 +56,7 @@ impl fmt::Display for Ports {
 }
 
 impl Options {
-    /// How long who was dialled may take to answer: whoever has the port may never do so.
+    /// How long a dialled NIC may take to answer: the port may belong to a program that never does.
     pub fn patience_ns(&self) -> u64 {
         self.liveness_ns.unwrap_or(PATIENCE_NS)
     }

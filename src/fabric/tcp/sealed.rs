@@ -2,15 +2,16 @@
 //!
 //! The handshake and the records are those of the Noise Protocol Framework, revision 34,
 //! `Noise_NNpsk0_25519_AESGCM_SHA256`: both sides prove the secret, and the keys are new for each
-//! connection, so that who learns the secret later reads nothing of it. A record is opened and
-//! its tag compared before one byte of it is used.
+//! connection, so that a later leak of the secret reveals nothing of it. A record is opened and its
+//! tag compared before one byte of it is used.
 //!
 //! ```text
 //! record     u16 len (little-endian)   len bytes of a Noise message
 //! ```
 //!
-//! The initiator's first record carries its handshake, the target's first one the acceptance; a target
-//! that does not know the secret says so by a record of no bytes. Each direction takes a new key after `REKEY` records.
+//! The initiator's first record carries its handshake, the target's first one the acceptance; a
+//! target that does not know the secret says so by a record of no bytes. Each direction takes a new
+//! key after `REKEY` records.
 
 use super::socket;
 use super::stream::advance;
@@ -40,7 +41,7 @@ enum Noise {
     Failed,
 }
 
-/// Room before the secret is proven: not much is spent on strangers.
+/// The buffer before authentication: an unauthenticated endpoint costs little.
 const SMALL: usize = LEN + HANDSHAKE + KEY + TAG;
 
 /// The bytes `start..end` of a buffer.
@@ -100,7 +101,7 @@ impl Sealed {
         })
     }
 
-    /// Of a side that connects: it proves the first of the secrets that hold.
+    /// For the side that connects: it uses the first of the valid secrets.
     pub fn initiator(roots: &[Root]) -> crate::status::Result<Box<Sealed>> {
         let key = roots.first().map(Root::connection_key);
         let state = key.and_then(|key| builder(&key).ok()?.build_initiator().ok());
@@ -109,7 +110,7 @@ impl Sealed {
         Ok(Self::new(Noise::Handshake(Box::new(state))))
     }
 
-    /// Of a side that is connected to, by whoever knows one of the secrets that hold.
+    /// For an accepted connection, whose other side must know one of the valid secrets.
     pub fn target(roots: &[Root]) -> Box<Sealed> {
         let state = |root: &Root| builder(&root.connection_key()).and_then(Builder::build_responder).ok();
         Self::new(Noise::Asked(roots.iter().filter_map(state).collect()))

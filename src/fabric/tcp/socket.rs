@@ -178,7 +178,7 @@ pub fn outcome(socket: BorrowedFd) -> i32 {
     }
 }
 
-/// The next of who connected, and from where; or an error number.
+/// The next accepted connection, and its address; or an error number.
 pub fn accept(
     listener: BorrowedFd,
     options: &Options,

@@ -164,7 +164,7 @@ impl Batch {
         self.entered.push(entered);
     }
 
-    /// Memory of these owners is not read any more: what is still to be sent is copied.
+    /// Memory of these owners is no longer read: what is still to be sent is copied.
     pub fn take_back(&mut self, is_theirs: impl Fn(Owner) -> bool) {
         for (iov, owner) in self.iov[self.at..].iter_mut().zip(&mut self.owners[self.at..]) {
             if !is_theirs(*owner) {
@@ -313,7 +313,7 @@ impl Inbox {
     /// Begins a payload.
     ///
     /// # Safety
-    /// The ranges stay writable until the payload is complete, or was turned away.
+    /// The ranges stay writable until the payload is complete, or discarded.
     #[inline]
     pub unsafe fn expect(&mut self, ranges: impl Iterator<Item = (u64, usize)>) {
         self.iov.clear();
