@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 /// Between handshake requests that are not answered.
 pub const AGAIN_NS: u64 = 20_000_000;
-/// Failed handshake requests in a row before a lane gives up: a fabric's connection may
-/// fail once because both sides opened it at the same time.
+/// Failed handshake requests in a row before a lane gives up: a fabric's connection may fail once
+/// because both sides opened it at the same time.
 const PATIENCE: u32 = 5;
 /// A lane that is dropped waits so long for its last frame to be on its way.
 const LAST_FRAME_NS: u64 = 100_000_000;
@@ -85,9 +85,9 @@ pub struct LaneWork {
 /// How far a lane is with its handshake.
 pub struct Handshake {
     pub nonce: u128,
-    /// The secret that it proves.
+    /// The secret that it is authenticated by.
     pub root: Option<Root>,
-    /// When to try again; 0: it has not begun. `None`: not any more.
+    /// When to try again; 0: at once. `None`: no longer.
     pub next_ns: Option<u64>,
     pub failures: u32,
     pub since_ns: u64,
@@ -98,7 +98,7 @@ impl Handshake {
         self.next_ns.is_some()
     }
 
-    /// One has failed: true if there is no point in another.
+    /// Counts a failure; true if another attempt is pointless.
     pub fn failed(&mut self, now: u64, for_good: bool) -> bool {
         self.failures += 1;
         let gives_up = for_good || self.failures >= PATIENCE;
@@ -107,24 +107,24 @@ impl Handshake {
     }
 }
 
-/// A lane that failed, until its stripes can go to others.
+/// A failed lane, until its stripes can go to other lanes.
 pub struct Resetting {
     pub outcome: Outcome,
-    /// The peer's end is cut, too, as it said.
+    /// The peer has reset its end, too.
     pub peer_reset: bool,
 }
 
-/// What is known of the peer's end of a lane that breaks.
+/// What is known of the peer's end of a lane that is reset.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum PeerEnd {
     Open,
     Reset,
-    /// It is cut, and the peer waits for ours.
+    /// It is reset, and the peer waits for ours.
     Asks,
 }
 
 impl Resetting {
-    /// Nothing that was posted over the lane can land any more, on either side.
+    /// Nothing that was posted over the lane can land any longer, on either side.
     pub fn is_done(&self) -> bool {
         self.peer_reset
     }
@@ -136,12 +136,12 @@ pub struct Health {
     /// Since when no lane is up, though others serve the peer.
     pub since: Option<u64>,
     pub errno: i32,
-    /// It was said that the rail is down.
+    /// RAIL_DOWN was published.
     pub said: bool,
 }
 
 impl Health {
-    /// Whether something is to be said soon.
+    /// Whether a change is to be reported soon.
     pub fn is_waiting(&self) -> bool {
         self.since.is_some() != self.said
     }

@@ -159,7 +159,12 @@ mod tests {
         let opens = Some(Opening { port: 4, after: 9_000_000 });
         let want = [
             Fault { at: 10_000_000, opens: None, target: Target::Rail(2), action: Action::Set(RX_DOWN) },
-            Fault { at: 20_000_000, opens: None, target: Target::All, action: Action::Clear(TX_DOWN | RX_DOWN) },
+            Fault {
+                at: 20_000_000,
+                opens: None,
+                target: Target::All,
+                action: Action::Clear(TX_DOWN | RX_DOWN),
+            },
             Fault { at: 30_000_000, opens: None, target: Target::Port(7), action: Action::Again(5) },
             Fault { at: NOT_YET, opens, target: Target::All, action: Action::Set(DEAD) },
         ];
