@@ -592,6 +592,11 @@ struct options : detail::sized<weft_op_options> {
         notify_data_len = detail::to_u32(data.size());
         return with(WEFT_NOTIFY);
     }
+    /** As `with_notification`; of a failure, too. */
+    options &with_notification_either_way(std::uint64_t value, bytes data = {}) noexcept
+    {
+        return with_notification(value, data).with(WEFT_NOTIFY_FAILURE);
+    }
     options &latency_class() noexcept { return with(WEFT_CLASS_LATENCY); }
     /** Of a list: one completion for each peer. */
     options &completing_each_peer() noexcept { return with(WEFT_COMPLETE_EACH_PEER); }

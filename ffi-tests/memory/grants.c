@@ -267,6 +267,215 @@ static void ten_thousand_grants_at_once(void)
     duo_close(&duo);
 }
 
+/* ---- Atomics ---- */
+
+static weft_status added(struct duo *duo, const weft_op_options *options, uint64_t offset)
+{
+    weft_op id;
+    weft_status status = weft_fetch_add(duo->a->endpoint, duo->b_of_a, offset, 1, options, &id);
+    return status != WEFT_OK ? status : await_both(duo, duo->a, id);
+}
+
+static uint64_t word_at(const struct duo *duo, uint64_t offset)
+{
+    uint64_t word;
+    memcpy(&word, duo->b_bytes + offset, sizeof word);
+    return word;
+}
+
+static void atomics_are_under_grants(void)
+{
+    static const uint32_t pages[] = {3};
+    uint32_t both = WEFT_ACCESS_REMOTE_WRITE | WEFT_ACCESS_REMOTE_READ;
+    struct duo duo = duo_granted(LEN), other = duo_granted(LEN);
+    weft_op_options options = WEFT_OP_OPTIONS_INIT;
+    REFUSED(WEFT_ERR_INVALID, weft_fetch_add(duo.a->endpoint, duo.b_of_a, 0, 1, &options, NULL));
+    options.grant = grant_pages(&duo, both, pages, COUNT(pages));
+    CHECK_OK(added(&duo, &options, 3 * PAGE));
+    CHECK_OK(added(&duo, &options, 4 * PAGE - 8));
+    CHECK_STATUS(added(&duo, &options, 4 * PAGE), WEFT_ERR_REVOKED);
+    CHECK_OK(revoke_now(&duo, options.grant));
+    CHECK_STATUS(added(&duo, &options, 3 * PAGE), WEFT_ERR_REVOKED);
+    options.grant = grant_pages(&duo, WEFT_ACCESS_REMOTE_WRITE, pages, COUNT(pages));
+    CHECK_STATUS(added(&duo, &options, 3 * PAGE), WEFT_ERR_REMOTE_ACCESS);
+    options.grant.bytes[0] ^= 1;
+    CHECK_STATUS(added(&duo, &options, 3 * PAGE), WEFT_ERR_REVOKED);
+    options.grant = grant_whole(&other);
+    CHECK_STATUS(added(&duo, &options, 3 * PAGE), WEFT_ERR_REVOKED);
+    CHECK_EQ(word_at(&duo, 3 * PAGE), 1);
+    CHECK_EQ(word_at(&duo, 4 * PAGE - 8), 1);
+    CHECK_EQ(word_at(&duo, 4 * PAGE), 0);
+    duo_close(&duo);
+    duo_close(&other);
+}
+
+/* Atomics under way when their grant ends: what was not counted as done was not done. */
+static void revoked_atomics_change_nothing(void)
+{
+    enum { ROUNDS = 50, EACH = 20 };
+    struct duo duo = duo_granted(LEN);
+    uint64_t seed = 3, done = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        weft_op_options options = WEFT_OP_OPTIONS_INIT;
+        weft_op adds[EACH], id;
+        options.grant = grant_whole(&duo);
+        for (int i = 0; i < EACH; i++)
+            CHECK_OK(weft_fetch_add(duo.a->endpoint, duo.b_of_a, 0, 1, &options, &adds[i]));
+        for (uint64_t n = next_random(&seed) % 8; n > 0; n--)
+            pump_both(&duo, 0);
+        CHECK_OK(weft_grant_revoke(duo.b->endpoint, &options.grant, NULL, &id));
+        CHECK_OK(await_both(&duo, duo.b, id));
+        uint64_t then = word_at(&duo, 0);
+        for (int i = 0; i < EACH; i++)
+            done += await_both(&duo, duo.a, adds[i]) == WEFT_OK;
+        CHECK_EQ(word_at(&duo, 0), then);
+        CHECK(done <= then);
+    }
+    duo_close(&duo);
+}
+
+/* ---- Both sides hear of a failure ---- */
+
+/* Writes that succeed, are canceled or too late, under a grant or not: b hears of each once. */
+static void each_transfer_is_heard_of_once(void)
+{
+    enum { WRITES = 600, AT_ONCE = 4 };
+    static int heard[WRITES];
+    static weft_status said[WRITES];
+    struct duo duo = duo_open(LEN);
+    weft_op_options none = WEFT_OP_OPTIONS_INIT;
+    weft_grant_token grant = grant_whole(&duo);
+    uint64_t seed = 5;
+    int failed = 0;
+    weft_completion told;
+    memset(heard, 0, sizeof heard);
+    for (int at = 0; at < WRITES; at += AT_ONCE) {
+        weft_op writes[AT_ONCE];
+        for (int i = 0; i < AT_ONCE; i++) {
+            struct range_request args = range_args(duo.a_memory, duo.b_of_a, 1 + next_random(&seed) % LEN);
+            args.options.flags = WEFT_NOTIFY | WEFT_NOTIFY_FAILURE;
+            args.options.notify = (uint64_t)(at + i);
+            args.options.timeout_ns = next_random(&seed) % 3 ? 0 : 1 + next_random(&seed) % (1 * MS);
+            args.options.grant = next_random(&seed) % 2 ? grant : none.grant;
+            writes[i] = write_now(duo.a, &args);
+        }
+        for (uint64_t n = next_random(&seed) % 16; n > 0; n--)
+            pump_both(&duo, 0);
+        for (int i = 0; i < AT_ONCE; i += 2)
+            CHECK_ONE_OF(weft_op_cancel(duo.a->endpoint, writes[i]), WEFT_OK, WEFT_ERR_HANDLE);
+        for (int i = 0; i < AT_ONCE; i++) {
+            said[at + i] = await_both(&duo, duo.a, writes[i]);
+            failed += said[at + i] != WEFT_OK;
+        }
+        uint64_t end = now_ns() + patience_ms() * MS;
+        for (int i = 0; i < AT_ONCE; i++)
+            while (heard[at + i] == 0) {
+                CHECK(now_ns() < end);
+                pump_both(&duo, 0);
+                while (box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &told)) {
+                    CHECK(told.notify < (uint64_t)(at + AT_ONCE));
+                    heard[told.notify]++;
+                    /* One that failed may have been told of as done just before. */
+                    if (told.status != WEFT_OK)
+                        CHECK_STATUS(told.status, said[told.notify]);
+                }
+            }
+    }
+    pump_both(&duo, 20);
+    CHECK(!box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &told));
+    for (int i = 0; i < WRITES; i++)
+        CHECK_EQ(heard[i], 1);
+    CHECK(failed > 0);
+    duo_close(&duo);
+}
+
+static weft_grant_token grant_until(struct duo *duo, uint64_t timeout_ns, uint64_t notify)
+{
+    weft_grant_args args = WEFT_GRANT_ARGS_INIT;
+    weft_grant_token token;
+    args.flags = WEFT_NOTIFY_FAILURE;
+    args.timeout_ns = timeout_ns;
+    args.notify = notify;
+    CHECK_OK(weft_grant_create(duo->b_memory, duo->b_to_a, &args, &token));
+    return token;
+}
+
+static weft_completion hear_notification(struct duo *duo)
+{
+    uint64_t end = now_ns() + patience_ms() * MS;
+    weft_completion told;
+    while (!box_try(duo->b, WEFT_COMPLETION_NOTIFICATION, &told)) {
+        CHECK(now_ns() < end);
+        pump_both(duo, 1);
+    }
+    return told;
+}
+
+static void a_grant_ends_by_itself(void)
+{
+    struct duo duo = duo_granted(LEN);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, PAGE);
+    weft_completion told;
+    weft_grant_token later = grant_until(&duo, 3600 * UINT64_C(1000000000), 8);
+    args.options.grant = grant_until(&duo, 50 * MS, 7);
+    CHECK_OK(moved(&duo, &args, false));
+    told = hear_notification(&duo);
+    CHECK_STATUS(told.status, WEFT_ERR_TIMED_OUT);
+    CHECK_EQ(told.notify, 7);
+    CHECK_EQ(told.peer, duo.b_to_a);
+    CHECK_STATUS(moved(&duo, &args, false), WEFT_ERR_REVOKED);
+    CHECK_OK(revoke_now(&duo, args.options.grant));
+    REFUSED(WEFT_ERR_HANDLE, weft_grant_revoke(duo.b->endpoint, &args.options.grant, NULL, NULL));
+    args.options.grant = later;
+    CHECK_OK(moved(&duo, &args, false));
+    CHECK_OK(revoke_now(&duo, later));
+    pump_both(&duo, 5);
+    CHECK(!box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &told));
+    duo_close(&duo);
+}
+
+/* The peer ends: each grant that stands says so once, before PEER_DOWN. */
+static void a_peers_end_raises_what_its_grants_promise(void)
+{
+    enum { GRANTS = 5 };
+    struct duo duo = duo_granted(LEN);
+    weft_grant_token tokens[GRANTS];
+    weft_completion told, down;
+    bool heard[GRANTS] = {false};
+    for (int i = 0; i < GRANTS; i++)
+        tokens[i] = grant_until(&duo, 0, (uint64_t)i);
+    CHECK_OK(revoke_now(&duo, tokens[0]));
+    /* Of a failure of its own the peer has heard: its end adds nothing. */
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, PAGE);
+    args.options.flags = WEFT_NOTIFY | WEFT_NOTIFY_FAILURE;
+    args.options.notify = 1000;
+    args.options.grant = tokens[1];
+    args.options.timeout_ns = 1;
+    weft_op late = write_now(duo.a, &args);
+    weft_status status = await_both(&duo, duo.a, late);
+    told = hear_notification(&duo);
+    CHECK_EQ(told.notify, 1000);
+    bool failed = told.status != WEFT_OK;
+    CHECK(failed || status != WEFT_OK || told.status == WEFT_OK);
+    CHECK_OK(weft_peer_disconnect(duo.a->endpoint, duo.a_to_b));
+    uint64_t end = now_ns() + patience_ms() * MS;
+    while (!box_try(duo.b, WEFT_COMPLETION_PEER_DOWN, &down)) {
+        CHECK(now_ns() < end);
+        pump_both(&duo, 1);
+    }
+    while (box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &told)) {
+        CHECK(told.notify < GRANTS && !heard[told.notify]);
+        CHECK(told.status != WEFT_OK);
+        heard[told.notify] = true;
+    }
+    for (int i = 0; i < GRANTS; i++)
+        CHECK_EQ(heard[i], i >= 2 || (i == 1 && !failed));
+    for (int i = 1; i < GRANTS; i++)
+        CHECK_OK(revoke_now(&duo, tokens[i]));
+    CHECK(!box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &told));
+    duo_close(&duo);
+}
+
 /* ---- What docs/performance.md says of them ---- */
 
 static int by_number(const void *a, const void *b)
@@ -592,6 +801,11 @@ int main(int argc, char **argv)
         {"nothing_arrives_after_a_revoke", FABRICS, nothing_arrives_after_a_revoke},
         {"what_waits_for_room_is_revoked", FABRICS, what_waits_for_room_is_revoked},
         {"ten_thousand_grants_at_once", FABRICS, ten_thousand_grants_at_once},
+        {"atomics_are_under_grants", FABRICS, atomics_are_under_grants},
+        {"revoked_atomics_change_nothing", FABRICS, revoked_atomics_change_nothing},
+        {"each_transfer_is_heard_of_once", FABRICS, each_transfer_is_heard_of_once},
+        {"a_grant_ends_by_itself", FABRICS, a_grant_ends_by_itself},
+        {"a_peers_end_raises_what_its_grants_promise", FABRICS, a_peers_end_raises_what_its_grants_promise},
         {"revokes_of_every_kind", FABRICS, revokes_of_every_kind},
         {"a_revoke_takes_no_round_trip", CHECKS, a_revoke_takes_no_round_trip},
         {"others_go_on_beside_revokes", CHECKS, others_go_on_beside_revokes},

@@ -66,6 +66,24 @@ class Grants(Pair):
         with self.assertRaises(ValueError):
             self.here.write(local, remote, grant=b"short")
 
+    def test_both_sides_hear_of_a_failure(self) -> None:
+        granted = self.there.register(bytearray(PAGE), access=weft.Access.GRANTED)
+        local, remote = self.here.register(pattern(1)), self.peer.import_memory(granted.export())
+        peer = next_event(self.there, weft.PeerUp).peer
+        short = self.there.grant(granted, peer, timeout=0.05, notify=7)
+        ended = next_event(self.there, weft.Notification)
+        self.assertEqual((ended.value, ended.status), (7, weft.c.ERR_TIMED_OUT))
+        self.there.revoke(short).wait(20)
+        grant = self.there.grant(granted, peer, notify=8)
+        self.assertEqual(remote.fetch_add(0, 5, grant=grant).wait(20), 0)
+        self.here.write(local, remote, grant=grant, notify=9, notify_failure=True).wait(20)
+        self.assertEqual(next_event(self.there, weft.Notification).status, 0)
+        self.here.close()
+        ended = next_event(self.there, weft.Notification)
+        self.assertEqual(ended.value, 8)
+        self.assertNotEqual(ended.status, 0)
+        self.there.revoke(grant).wait(20)
+
 
 class Configs(unittest.TestCase):
     def test_liveness_is_checked(self) -> None:

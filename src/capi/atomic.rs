@@ -81,7 +81,7 @@ unsafe fn submit(
     options: *const weft_op_options,
     op: *mut weft_op,
 ) -> Result<()> {
-    let takes = Takes { flags: WEFT_CLASS_LATENCY, ..Takes::NOTHING };
+    let takes = Takes { flags: WEFT_CLASS_LATENCY, grant: true, ..Takes::NOTHING };
     // SAFETY: passed on.
     let options = unsafe { self::options(ep, options, takes)? };
     let remote = handle::beside(remote, ep, "remote")?;
@@ -93,6 +93,7 @@ unsafe fn submit(
             ep.atomic(AtomicSpec {
                 operation,
                 remote,
+                grant: options.grant(),
                 range: range.into(),
                 offset,
                 operand,

@@ -1,11 +1,11 @@
 //! Grants: what a peer may reach of a memory until it is revoked.
 
-use super::args::{read_or_default, zero_reserved, Sized32};
+use super::args::{read_or_default, timeout, Sized32};
 use super::endpoint::weft_endpoint;
 use super::guard::{guard, output, with_endpoint};
 use super::handle;
 use super::memory::{weft_memory, WEFT_ACCESS_REMOTE_READ, WEFT_ACCESS_REMOTE_WRITE};
-use super::op::{weft_grant_token, weft_op, weft_op_options};
+use super::op::{no_flags, weft_grant_token, weft_op, weft_op_options, WEFT_NOTIFY_FAILURE};
 use super::options::{options, Takes};
 use super::peer::weft_peer;
 use super::status::weft_status;
@@ -30,24 +30,31 @@ pub struct weft_grant_args {
     pub page_len: u64,
     pub page_count: u64,
     pub layer_count: u32,
-    pub reserved: u32,
+    /// 0, or `WEFT_NOTIFY_FAILURE`.
+    pub flags: u32,
+    /// Nanoseconds until the grant ends as by a revoke; revoke it all the same.
+    /// 0: none.
+    pub timeout_ns: u64,
+    /// With the flag: the value of one notification if the peer ends, or the
+    /// time is over, and no transfer has notified of a failure. It takes a
+    /// place in the endpoint's queue.
+    pub notify: u64,
 }
 
 // SAFETY: integers and pointers only.
 unsafe impl Sized32 for weft_grant_args {}
 
 /// Lets a peer reach a host memory, or some pages of it, until
-/// `weft_grant_revoke`. Nothing is sent: send the peer the token by any means.
-/// The peer names it in the options of its transfers, and reaches by it what is
-/// granted alone; no other peer can use it. The peer imports the memory once.
+/// `weft_grant_revoke`: docs/pages-back.md. Nothing is sent: send the peer the
+/// token by any means. The peer names it in the options of its operations; no
+/// other peer can use it. The peer imports the memory once.
 ///
-/// Memory with `WEFT_ACCESS_GRANTED` is reached under grants alone, whatever a
-/// peer does; a peer that lies can reach other memory without one. The memory
+/// Memory with `WEFT_ACCESS_GRANTED` is reached under grants alone. The memory
 /// is in use until its grants are revoked.
 ///
 /// `peer`: it may still be connecting. `args`: NULL: the whole memory. Errors:
 /// `WEFT_ERR_RANGE`, `WEFT_ERR_LIMIT`, `WEFT_ERR_UNSUPPORTED` (memory of a
-/// device), `WEFT_ERR_NO_MEMORY`. Since 0.2.
+/// device), `WEFT_ERR_NO_MEMORY`, `WEFT_ERR_AGAIN`. Since 0.2.
 ///
 /// # Safety
 /// `args` must be NULL or valid for `args->size` bytes, its pages for `page_count`
@@ -66,7 +73,12 @@ pub unsafe extern "C" fn weft_grant_create(
         let ep = memory.endpoint()?;
         // SAFETY: passed on.
         let args = unsafe { read_or_default(args)? };
-        zero_reserved(args.reserved)?;
+        no_flags(args.flags, WEFT_NOTIFY_FAILURE)?;
+        let notify = (args.flags & WEFT_NOTIFY_FAILURE != 0).then_some(args.notify);
+        if notify.is_none() && args.notify != 0 {
+            return Err(Error::invalid("notify is set, but WEFT_NOTIFY_FAILURE is not in flags"));
+        }
+        let timeout_ns = timeout("timeout_ns", args.timeout_ns)?;
         let unknown = args.access & !(WEFT_ACCESS_REMOTE_READ | WEFT_ACCESS_REMOTE_WRITE);
         if unknown != 0 {
             return Err(Error::invalid(format!(
@@ -92,7 +104,7 @@ pub unsafe extern "C" fn weft_grant_create(
         };
         let write = args.access & WEFT_ACCESS_REMOTE_WRITE != 0;
         let read = args.access & WEFT_ACCESS_REMOTE_READ != 0;
-        let token = ep.grant(memory.of(&ep)?, &GrantSpec { peer, write, read, pages })?;
+        let token = ep.grant(memory.of(&ep)?, &GrantSpec { peer, write, read, pages, timeout_ns, notify })?;
         out.store(weft_grant_token { bytes: token.get().to_le_bytes() });
         Ok(())
     })
@@ -103,10 +115,8 @@ pub unsafe extern "C" fn weft_grant_create(
 /// memory can be reused at once. The peer's operations under it end with
 /// `WEFT_ERR_REVOKED`; its others go on.
 ///
-/// Over host and tcp this needs no answer: the peer may be stopped, dead or
-/// lie. Over other fabrics the completion waits for the peer's answer, or its
-/// end: a peer that lies can still write. After `WEFT_ERR_TIMED_OUT` call it
-/// again.
+/// Over host and tcp this needs no answer of the peer; over other fabrics:
+/// docs/pages-back.md. After `WEFT_ERR_TIMED_OUT` call it again.
 ///
 /// Errors: `WEFT_ERR_HANDLE` (no such grant, or revoked before). In the
 /// completion: `WEFT_ERR_TIMED_OUT`, `WEFT_ERR_CANCELED`. Since 0.2.

@@ -102,14 +102,16 @@ const _: () = {
     assert!(offset_of!(weft_pages, page_count) == 16);
     assert!(offset_of!(weft_pages, local) == 24);
     assert!(offset_of!(weft_pages, remote) == 64);
-    assert!(size_of::<weft_grant_args>() >= 40);
+    assert!(size_of::<weft_grant_args>() >= 56);
     assert!(offset_of!(weft_grant_args, size) == 0);
     assert!(offset_of!(weft_grant_args, access) == 4);
     assert!(offset_of!(weft_grant_args, pages) == 8);
     assert!(offset_of!(weft_grant_args, page_len) == 16);
     assert!(offset_of!(weft_grant_args, page_count) == 24);
     assert!(offset_of!(weft_grant_args, layer_count) == 32);
-    assert!(offset_of!(weft_grant_args, reserved) == 36);
+    assert!(offset_of!(weft_grant_args, flags) == 36);
+    assert!(offset_of!(weft_grant_args, timeout_ns) == 40);
+    assert!(offset_of!(weft_grant_args, notify) == 48);
     assert!(size_of::<weft_list_entry>() == 64);
     assert!(offset_of!(weft_list_entry, local) == 0);
     assert!(offset_of!(weft_list_entry, remote) == 8);

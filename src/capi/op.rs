@@ -71,6 +71,8 @@ pub const WEFT_CLASS_LATENCY: u32 = 2;
 pub const WEFT_COUNT_PAGES: u32 = 4;
 /// Of lists: one completion for each peer instead of one for all.
 pub const WEFT_COMPLETE_EACH_PEER: u32 = 8;
+/// With `WEFT_NOTIFY`: of a failure, too, with its status instead of the data.
+pub const WEFT_NOTIFY_FAILURE: u32 = 16;
 
 pub const WEFT_NOTIFY_DATA_MAX: u32 = 256;
 
@@ -83,8 +85,7 @@ pub const WEFT_NOTIFY_DATA_MAX: u32 = 256;
 #[derive(Clone, Copy, PartialEq)]
 pub struct weft_op_options {
     pub size: u32,
-    /// `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY`, `WEFT_COUNT_PAGES` and
-    /// `WEFT_COMPLETE_EACH_PEER` added up; 0: none.
+    /// Such flags added up; 0: none.
     pub flags: u32,
     /// Nanoseconds from the call to the deadline, up to 24 hours. 0: the
     /// endpoint's `timeout_ns` (of a connect: `connect_timeout_ns`).
@@ -115,7 +116,7 @@ pub struct weft_op_options {
     /// just before its completion. NULL: none.
     pub done_watch: *const weft_watch,
     pub done_value: u64,
-    /// Of transfers: the grant of the peer that it is under; all bytes 0: none.
+    /// Of transfers and atomics: the peer's grant; all bytes 0: none.
     /// What it does not cover, and all after its revoke, ends with
     /// `WEFT_ERR_REVOKED`.
     pub grant: weft_grant_token,
@@ -142,11 +143,12 @@ pub unsafe extern "C" fn weft_op_cancel(endpoint: *mut weft_endpoint, op: weft_o
 }
 
 /// Flags of submissions, and what they are for.
-const FLAGS: [(u32, &str, &str); 4] = [
+const FLAGS: [(u32, &str, &str); 5] = [
     (WEFT_NOTIFY, "WEFT_NOTIFY", "writes and reads"),
     (WEFT_CLASS_LATENCY, "WEFT_CLASS_LATENCY", "writes, reads and atomics"),
     (WEFT_COUNT_PAGES, "WEFT_COUNT_PAGES", "writes of ranges and pages that name a counter"),
     (WEFT_COMPLETE_EACH_PEER, "WEFT_COMPLETE_EACH_PEER", "lists and prepared lists"),
+    (WEFT_NOTIFY_FAILURE, "WEFT_NOTIFY_FAILURE", "writes, reads and grants"),
 ];
 
 /// Refuses flags that this call does not know, though others may.

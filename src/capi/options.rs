@@ -5,7 +5,7 @@ use super::guard::bytes;
 use super::handle;
 use super::op::{
     no_flags, weft_op, weft_op_options, weft_queue, weft_watch, WEFT_CLASS_LATENCY, WEFT_COMPLETE_EACH_PEER,
-    WEFT_COUNT_PAGES, WEFT_NOTIFY, WEFT_NOTIFY_DATA_MAX,
+    WEFT_COUNT_PAGES, WEFT_NOTIFY, WEFT_NOTIFY_DATA_MAX, WEFT_NOTIFY_FAILURE,
 };
 use crate::endpoint::Endpoint;
 use crate::ids::{GrantToken, OpId};
@@ -30,14 +30,14 @@ impl Takes {
     /// Fences, messages, connects.
     pub const NOTHING: Takes = Takes { flags: 0, counter: false, start: false, done: false, grant: false };
     pub const TRANSFER: Takes = Takes {
-        flags: WEFT_NOTIFY | WEFT_CLASS_LATENCY | WEFT_COUNT_PAGES,
+        flags: WEFT_NOTIFY | WEFT_NOTIFY_FAILURE | WEFT_CLASS_LATENCY | WEFT_COUNT_PAGES,
         counter: true,
         start: true,
         done: true,
         grant: true,
     };
     pub const LIST: Takes = Takes {
-        flags: WEFT_NOTIFY | WEFT_CLASS_LATENCY | WEFT_COMPLETE_EACH_PEER,
+        flags: WEFT_NOTIFY | WEFT_NOTIFY_FAILURE | WEFT_CLASS_LATENCY | WEFT_COMPLETE_EACH_PEER,
         counter: false,
         start: true,
         done: true,
@@ -108,7 +108,11 @@ unsafe fn notify<'a>(theirs: &weft_op_options, takes: Takes) -> Result<Option<No
             "notify_data has {len} bytes: at most {WEFT_NOTIFY_DATA_MAX} are allowed"
         )));
     }
+    let of_failure = theirs.flags & WEFT_NOTIFY_FAILURE != 0;
     if theirs.flags & WEFT_NOTIFY == 0 {
+        if of_failure {
+            return Err(Error::invalid("WEFT_NOTIFY_FAILURE is set in flags, but WEFT_NOTIFY is not"));
+        }
         if len > 0 || value != 0 {
             let what = if len > 0 { "notify_data is given".into() } else { format!("notify is {value}") };
             let why = match takes.flags & WEFT_NOTIFY {
@@ -120,7 +124,7 @@ unsafe fn notify<'a>(theirs: &weft_op_options, takes: Takes) -> Result<Option<No
         return Ok(None);
     }
     // SAFETY: passed on.
-    Ok(Some(Notify { value, data: unsafe { bytes(data, len as usize, "notify_data")? } }))
+    Ok(Some(Notify { value, data: unsafe { bytes(data, len as usize, "notify_data")? }, of_failure }))
 }
 
 fn count(theirs: &weft_op_options) -> Result<Option<Count>> {
@@ -210,6 +214,10 @@ impl Options<'_> {
         };
         // SAFETY: passed on.
         unsafe { self.submit(ep, op, terms) }
+    }
+
+    pub fn grant(&self) -> Option<GrantToken> {
+        self.grant
     }
 
     pub fn urgent(&self) -> bool {

@@ -7,11 +7,12 @@
 
 use super::core::Core;
 use super::inbox::Command;
-use super::submit::full;
+use super::submit::{full, ungranted};
 use super::talk::Delivery;
 use super::worker::Worker;
 use super::Endpoint;
-use crate::ids::{Hold, OpId, PeerId};
+use crate::fabric::grants::Grant;
+use crate::ids::{GrantToken, Hold, OpId, PeerId};
 use crate::memory::{RemoteMemory, RemoteState};
 use crate::peer::channel::Out;
 use crate::peer::link::Link;
@@ -36,7 +37,7 @@ impl Endpoint {
         }
         let ended = |error| Error::of_remote(RemoteState::PeerLost).unwrap_or(error);
         check_support(&*core.peers.get(remote.peer).map_err(ended)?)?;
-        check_access(remote)?;
+        check_access(remote, spec.grant)?;
         check_place(remote, spec.range, spec.offset)?;
         let now = core.clock.now();
         let request = Request {
@@ -47,7 +48,7 @@ impl Endpoint {
             operand: spec.operand,
             compare: spec.compare,
         };
-        let Some(atomic) = Atomic::new(remote, request) else {
+        let Some(atomic) = Atomic::new(remote, spec.grant, request) else {
             return Err(Error::handle("the remote memory was released"));
         };
         if !spec.queue.reserve(1) {
@@ -69,7 +70,7 @@ impl Endpoint {
                 "max_transfers operations are outstanding, or ended and still with their peers",
             ));
         };
-        let hold = self.take_back_if_late(hold, Error::of_remote(remote.state()))?;
+        let hold = self.take_back_if_late(hold, Error::of_remote(remote.state_under(spec.grant)))?;
         let id = hold.id();
         core.go_on(hold, now);
         self.kick(now);
@@ -87,7 +88,7 @@ fn check_support(peer: &Peer) -> Result<()> {
     Ok(())
 }
 
-fn check_access(remote: &RemoteMemory) -> Result<()> {
+fn check_access(remote: &RemoteMemory, grant: Option<GrantToken>) -> Result<()> {
     if !remote.writable || !remote.readable {
         let missing = if remote.writable { "READ" } else { "WRITE" };
         return Err(Error::new(
@@ -97,9 +98,8 @@ fn check_access(remote: &RemoteMemory) -> Result<()> {
             ),
         ));
     }
-    if remote.granted_only {
-        let text = "its owner lets nobody reach this memory but under grants: atomics have none";
-        return Err(Error::new(Status::Unsupported, text));
+    if remote.granted_only && grant.is_none() {
+        return Err(ungranted());
     }
     if remote.device.is_some() {
         return Err(Error::new(
@@ -156,9 +156,9 @@ impl Core {
     }
 
     /// What an atomic asks for, if anybody still wants it.
-    fn request(&self, hold: &Hold) -> Option<Request> {
+    fn request(&self, hold: &Hold) -> Option<(Request, Option<GrantToken>)> {
         let atomic = self.table.held(hold).1.atomic()?;
-        self.table.is_active(hold.id()).then_some(atomic.request)
+        self.table.is_active(hold.id()).then_some((atomic.request, atomic.grant))
     }
 }
 
@@ -168,16 +168,20 @@ impl Worker {
     pub fn link_atomic(&mut self, peer: PeerId, hold: Hold, now: u64) {
         let core = self.core.clone();
         let link = self.link(peer).filter(|link| link.closing.is_none());
-        let (Some(link), Some(request)) = (link, core.request(&hold)) else {
+        let (Some(link), Some((request, grant))) = (link, core.request(&hold)) else {
             return core.abandon(hold, Outcome::of(Status::PeerClosed), now);
         };
-        link.push(Out::new(Kind::Atomic, request.encode(hold.id().get())));
+        let body = request.encode(hold.id().get());
+        link.push(match grant {
+            Some(grant) => Out::new(Kind::AtomicUnder, [&grant.get().to_le_bytes()[..], &body].concat()),
+            None => Out::new(Kind::Atomic, body),
+        });
         link.atomics.insert(hold.id(), hold);
         self.mark(peer);
     }
 
     /// A peer asks.
-    pub(super) fn atomic(&mut self, link: &mut Link, body: &[u8]) -> Delivery {
+    pub(super) fn atomic(&mut self, link: &mut Link, body: &[u8], grant: Option<&Grant>) -> Delivery {
         if !takes_requests(link) {
             return Delivery::Stalled;
         }
@@ -185,10 +189,27 @@ impl Worker {
             self.core.count_malformed();
             return Delivery::Taken;
         };
-        let memory = self.core.offered(request.memory, link.peer.id).ok_or(Status::MemoryGone);
+        let memory = match grant {
+            Some(grant) => self.core.granted(grant, request.memory),
+            None => self.core.offered(request.memory, link.peer.id).ok_or(Status::MemoryGone),
+        };
         // SAFETY: deregistering waits for every worker's pass to end.
-        let done = memory.and_then(|memory| unsafe { request.execute(&memory) });
+        let done = memory.and_then(|memory| unsafe { request.execute(&memory, grant) });
         self.answer(link, Out::new(Kind::AtomicDone, atomic::answer(id, done)));
+        Delivery::Taken
+    }
+
+    /// A peer asks for what it may not do.
+    pub(super) fn refuse_atomic(&mut self, link: &mut Link, body: &[u8], status: Status) -> Delivery {
+        if !takes_requests(link) {
+            return Delivery::Stalled;
+        }
+        match Request::decode(body) {
+            Some((id, _)) => {
+                self.answer(link, Out::new(Kind::AtomicDone, atomic::answer(id, Err(status))));
+            }
+            None => self.core.count_malformed(),
+        }
         Delivery::Taken
     }
 

@@ -7,7 +7,7 @@ use super::messages::Messages;
 use super::unauthenticated::Unauthenticated;
 use crate::clock::{Clock, Random};
 use crate::codec::Text;
-use crate::fabric::grants::Grants;
+use crate::fabric::grants::{Grant, Grants};
 use crate::fabric::host;
 use crate::ids::{GrantToken, Hold, MemoryId, OpId, PeerId, RailIndex};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
@@ -130,6 +130,12 @@ impl Core {
         let table = Table::new(config.max_transfers, config.max_peers, first, queue.clone());
         let of_deadlines = inboxes.clone();
         table.woken_by(move || of_deadlines.first().into_iter().for_each(Inbox::wake));
+        let of_failures = inboxes.clone();
+        table.failing_to(move |failed| {
+            if let Some(inbox) = of_failures.first() {
+                inbox.command(Command::Failed(failed));
+            }
+        });
         Ok(Core {
             clock,
             random,
@@ -394,6 +400,12 @@ impl Core {
     pub fn offered(&self, memory: MemoryId, peer: PeerId) -> Option<Arc<Memory>> {
         let open = |memory: &&Arc<Memory>| memory.is_imported(peer) && !memory.access().granted_only;
         self.memories.lock().get(&memory).filter(open).cloned()
+    }
+
+    /// The memory of ours that a grant is on, if a peer names that.
+    pub fn granted(&self, grant: &Grant, memory: MemoryId) -> std::result::Result<Arc<Memory>, Status> {
+        let named = self.memories.lock().get(&memory).filter(|_| memory == grant.memory).cloned();
+        named.ok_or(Status::Revoked)
     }
 
     /// A peer uses a memory of ours no more.

@@ -25,10 +25,12 @@ use crate::peer::channel::Out;
 use crate::peer::link::Link;
 use crate::peer::{Peer, Revoking};
 use crate::status::{Error, Result, Status};
+use crate::transfer::completion::{Completion, KIND_NOTIFICATION};
 use crate::transfer::ending::Sweep;
 use crate::transfer::geometry::Pages;
 use crate::transfer::{Outcome, RevokeSpec};
 use crate::wire::frame::{numbers, Kind};
+use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -43,6 +45,10 @@ pub struct GrantSpec<'a> {
     pub read: bool,
     /// `None`: the whole memory. Else its remote side.
     pub pages: Option<Pages<'a>>,
+    /// How long it lasts.
+    pub timeout_ns: Option<NonZeroU64>,
+    /// What we are notified of if the peer ends, or the grant by itself.
+    pub notify: Option<u64>,
 }
 
 impl Endpoint {
@@ -65,15 +71,29 @@ impl Endpoint {
             return Err(Error::handle("the memory is being deregistered"));
         }
         memory.grants.fetch_add(1, Ordering::Relaxed);
+        if spec.notify.is_some() && !core.queue.reserve(1) {
+            memory.ungrant();
+            return Err(self.no_places(&core.queue, 1));
+        }
+        let end = |ns: NonZeroU64| core.clock.now().saturating_add(ns.get());
+        let deadline = spec.timeout_ns.map_or(u64::MAX, end);
         let number = peer.grants.fetch_add(1, Ordering::Relaxed);
         // Another one has the key: one in 2^64.
         for _ in 0..8 {
             let Some(token) = GrantToken::of(core.random.u128()?, number) else { continue };
-            if core.grants.add(Grant::new(token, (peer.id, peer.owner), (memory.id, access), ranges.clone()))
-            {
+            let of = (memory.id, access);
+            let grant = Grant::new(token, (peer.id, peer.owner), of, ranges.clone());
+            if core.grants.add(grant.until(deadline, spec.notify)) {
+                if deadline != u64::MAX {
+                    core.inboxes[0].wake(); // Who looks after deadlines may sleep for longer.
+                }
+                if core.peers.get(peer.id).is_err() {
+                    core.notify_of_end(peer.id, Outcome::of(Status::PeerLost));
+                }
                 return Ok(token);
             }
         }
+        spec.notify.into_iter().for_each(|_| core.queue.unreserve(1));
         memory.ungrant();
         Err(Error::new(Status::System, "no random numbers"))
     }
@@ -81,14 +101,16 @@ impl Endpoint {
     pub fn revoke(&self, spec: RevokeSpec) -> Result<OpId> {
         let core = &self.core;
         core.check_open()?;
-        let of = core.begin_to_revoke(spec.grant)?;
+        let of = core.begin_to_revoke(spec.grant, false)?;
         // It outlives the peer: PEER_LOST would say less than it can.
         let id = self.begin_fence((spec.queue, spec.user_data, spec.timeout_ns), None, || None)?;
         let now = core.clock.now();
         if !of.await_by(id) {
             core.table.end(id, Outcome::OK, now);
         }
+        of.ask();
         core.revoke(&of);
+        core.forget_revoking(&of);
         self.kick(now);
         Ok(id)
     }
@@ -132,18 +154,18 @@ fn pieces(memory: &Memory, pages: &Pages) -> Result<Vec<HostRange>> {
 }
 
 impl Core {
-    /// Takes a grant off the table, or finds it where it was.
-    fn begin_to_revoke(&self, token: GrantToken) -> Result<Arc<Revoking>> {
+    /// Takes a grant off the table, or finds it where it was. `expired`: it ends by itself.
+    fn begin_to_revoke(&self, token: GrantToken, expired: bool) -> Result<Arc<Revoking>> {
         // Held: who sees no grant sees that it is being taken back.
         let mut revoking = self.revoking.lock();
         let unknown =
             || Error::handle("the token is of no grant of this endpoint, or that was revoked before");
         if let Some(of) = revoking.get(&token) {
-            return if of.is_done() { Err(unknown()) } else { Ok(of.clone()) };
+            return if of.is_done() && !of.is_expired() { Err(unknown()) } else { Ok(of.clone()) };
         }
         let grant = self.grants.take(token).ok_or_else(unknown)?;
         let memory = self.memories.lock().get(&grant.memory).cloned().ok_or_else(unknown)?;
-        let of = Arc::new(Revoking::new(grant, memory));
+        let of = Arc::new(Revoking::new(grant, memory, expired));
         revoking.insert(token, of.clone());
         Ok(of)
     }
@@ -169,11 +191,43 @@ impl Core {
         }
     }
 
+    /// Ends grants whose time is over.
+    pub(super) fn expire_grants(&self, now: u64) {
+        for token in self.grants.due(now) {
+            // It may have been revoked meanwhile.
+            let of = self.begin_to_revoke(token, true);
+            of.into_iter().for_each(|of| self.revoke(&of));
+        }
+    }
+
+    /// Tells the owner of what its grants to a peer promised, as the peer has ended.
+    pub(super) fn notify_of_end(&self, peer: PeerId, outcome: Outcome) {
+        self.grants.of_peer(peer).iter().for_each(|grant| self.notify_owner(grant, outcome));
+    }
+
+    fn notify_owner(&self, grant: &Grant, outcome: Outcome) {
+        let Some(value) = grant.take_notify() else { return };
+        let now = self.clock.now();
+        let mut completion = Completion::new(KIND_NOTIFICATION, outcome, grant.peer, now);
+        completion.notify = value;
+        self.table.tally.notification();
+        self.queue.publish(completion);
+    }
+
     /// Nothing reaches the memory under it any more.
     fn is_revoked(&self, of: &Arc<Revoking>, now: u64) {
         of.let_memory_go();
+        if of.is_expired() {
+            self.notify_owner(&of.grant, Outcome::of(Status::TimedOut));
+        }
+        self.spare_owner(&of.grant);
         of.take_ops().into_iter().for_each(|id| _ = self.table.end(id, Outcome::OK, now));
         self.forget_revoking(of);
+    }
+
+    /// The owner knows of what it was to be notified of.
+    fn spare_owner(&self, grant: &Grant) {
+        grant.take_notify().into_iter().for_each(|_| self.queue.unreserve(1));
     }
 
     /// One of those for whom a revoke waits is done.
@@ -279,11 +333,22 @@ impl Worker {
         };
         let ours = |grant: &Arc<Grant>| grant.peer == link.peer.id;
         let entered = core.grants.named(token).filter(ours).and_then(|grant| grant.enter());
-        if entered.is_some() {
+        if let Some(entered) = entered {
             return match kind {
                 Kind::NotifyUnder => self.notification(link, body, now),
+                Kind::FailureUnder => {
+                    let delivery = self.failure(link, body, now);
+                    if !matches!(delivery, Delivery::Stalled) {
+                        core.spare_owner(entered.of());
+                    }
+                    delivery
+                }
+                Kind::AtomicUnder => self.atomic(link, body, Some(entered.of())),
                 _ => self.raise(body, now),
             };
+        }
+        if kind == Kind::AtomicUnder {
+            return self.refuse_atomic(link, body, Status::Revoked);
         }
         // After the table: a grant that has left it is here.
         let revoking = core.revoking.lock().get(&token).cloned();

@@ -9,6 +9,7 @@ use crate::peer::approach::Approaches;
 use crate::peer::{Peer, Plan, Revoking};
 use crate::status::{Error, Result};
 use crate::transfer::claims::Run;
+use crate::transfer::ending::Failed;
 use crate::transfer::Outcome;
 use crate::wire::seal::Root;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -158,6 +159,8 @@ pub enum Command {
         peer: PeerId,
         id: OpId,
     },
+    /// The peer is to hear of the failure of a transfer.
+    Failed(Failed),
     /// To be asked for.
     Atomic {
         peer: PeerId,

@@ -321,11 +321,13 @@ impl Endpoint {
 }
 
 /// Whether a transfer needs a grant, or has one that cannot be.
+pub(super) fn ungranted() -> Error {
+    Error::invalid("its owner lets nobody reach this memory but under grants: name one in the options")
+}
+
 pub(super) fn check_grant(terms: &Terms, local: &Memory, remote: &RemoteMemory) -> Result<()> {
     match terms.grant {
-        None if remote.granted_only => Err(Error::invalid(
-            "its owner lets nobody reach this memory but under grants: name one in the options",
-        )),
+        None if remote.granted_only => Err(ungranted()),
         Some(_) if local.place().is_some() || remote.device.is_some() => Err(Error::new(
             Status::Unsupported,
             "memory of a device under a grant: grants are of host memory, from and to host memory",
@@ -384,6 +386,7 @@ pub(super) fn body(
             urgent: terms.urgent,
             slices: view.slices(),
             notify,
+            notifies_failure: terms.notify.is_some_and(|notify| notify.of_failure),
             counting,
             grant: terms.grant,
             shape,

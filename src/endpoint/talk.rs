@@ -19,7 +19,7 @@ use crate::rail::LaneState;
 use crate::room;
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
-use crate::transfer::ending::Sweep;
+use crate::transfer::ending::{Failed, Sweep};
 use crate::transfer::Outcome;
 use crate::wire::address::Address;
 use crate::wire::frame::{
@@ -337,7 +337,7 @@ impl Worker {
     pub(super) fn acknowledged(&mut self, peer: PeerId, channel: usize, number: u32, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
-        let (mut opened, mut withdrawn) = (false, false);
+        let (mut opened, mut withdrawn, mut link_notified) = (false, false, Vec::new());
         let revoked = link.peer.revoked.clone();
         for out in link.channels[channel].acknowledge(number) {
             opened = true;
@@ -353,9 +353,12 @@ impl Worker {
                 // A speculative notification implies that the bytes have arrived: they came first.
                 let outcome =
                     if is_revoked(&out, &revoked) { Outcome::of(Status::Revoked) } else { Outcome::OK };
-                core.table.end(id, outcome, now);
+                if !core.table.end(id, outcome, now) && out.or_failure {
+                    link_notified.push(id);
+                }
             }
         }
+        link.notified.extend(link_notified);
         if opened {
             link.asked_ns = link.is_asking().then_some(now);
         }
@@ -401,10 +404,13 @@ impl Worker {
             Kind::Message => self.message(link, body, now),
             Kind::Notify => self.notification(link, body, now),
             Kind::Count | Kind::Raise => self.raise(body, now),
-            Kind::Atomic => self.atomic(link, body),
-            Kind::NotifyUnder | Kind::RaiseUnder | Kind::CountUnder => {
-                self.under_a_grant(link, kind, body, now)
-            }
+            Kind::Failure => self.failure(link, body, now),
+            Kind::Atomic => self.atomic(link, body, None),
+            Kind::NotifyUnder
+            | Kind::RaiseUnder
+            | Kind::CountUnder
+            | Kind::FailureUnder
+            | Kind::AtomicUnder => self.under_a_grant(link, kind, body, now),
             Kind::AtomicDone => self.atomic_done(link, body, now),
             _ => self.system(link, kind, body, now),
         }
@@ -550,6 +556,26 @@ impl Worker {
         Delivery::TakenUrgently
     }
 
+    /// A transfer of the peer has failed.
+    pub(super) fn failure(&mut self, link: &Link, body: &[u8], now: u64) -> Delivery {
+        let core = &self.core;
+        let known =
+            read_numbers::<2>(body).map(|[value, code]| (value, Status::from_code(code as u32 as i32)));
+        let Some((value, status)) = known.filter(|(_, status)| *status != Status::Ok) else {
+            core.count_malformed();
+            return Delivery::Taken;
+        };
+        if !core.queue.reserve(1) {
+            return Delivery::Stalled;
+        }
+        let outcome = Outcome::of(status);
+        let mut completion = Completion::new(completion::KIND_NOTIFICATION, outcome, link.peer.id, now);
+        completion.notify = value;
+        core.table.tally.notification();
+        core.queue.publish(completion);
+        Delivery::TakenUrgently
+    }
+
     /// What a transfer raises after its last byte: pairs of an immediate and by how much.
     pub(super) fn raise(&mut self, body: &[u8], now: u64) -> Delivery {
         for pair in body.chunks(16) {
@@ -621,6 +647,20 @@ impl Worker {
         }
         core.table.release(slot);
         self.mark(peer);
+    }
+
+    /// Tells a peer of the failure of a transfer.
+    pub fn link_failed(&mut self, failed: Failed) {
+        let core = self.core.clone();
+        // A peer that has ended hears of nothing.
+        let Some(owner) = core.owner_of(failed.peer) else { return };
+        if owner != self.index {
+            return core.inboxes[owner].command(Command::Failed(failed));
+        }
+        if let Some(link) = self.link(failed.peer) {
+            link.push_failed(&failed);
+            self.mark(failed.peer);
+        }
     }
 
     pub fn link_import(&mut self, remote: Arc<RemoteMemory>, now: u64) {

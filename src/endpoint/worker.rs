@@ -273,7 +273,8 @@ impl Worker {
             return patience;
         }
         let until = now.saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX));
-        patience.min(Duration::from_nanos(self.core.table.may_sleep_until(until).saturating_sub(now)))
+        let until = self.core.table.may_sleep_until(until).min(self.core.grants.next_deadline());
+        patience.min(Duration::from_nanos(until.saturating_sub(now)))
     }
 
     /// How long this worker may sleep: until something could be due.
@@ -362,6 +363,10 @@ impl Worker {
         let transfer = self.core.held(hold)?;
         // The target may take a grant back between the two.
         if !transfer.is_announced() || transfer.direction != Direction::Write || transfer.grant.is_some() {
+            return None;
+        }
+        // Nobody would know whether it was heard of, should it fail.
+        if transfer.notifies_failure {
             return None;
         }
         let peer = transfer.view().peer();
@@ -626,6 +631,7 @@ impl Worker {
         let over = || core.clock.now().saturating_sub(began) > ENDS_NS;
         if self.index == 0 {
             core.table.expire(now, over);
+            core.expire_grants(now);
         }
         self.ends_more = self.go_on_ending(now, over);
         self.advance_handshakes(now);
@@ -682,6 +688,7 @@ impl Worker {
             }
             Command::Send { peer, id, data, allowance } => self.link_send(peer, id, data, allowance),
             Command::Notify { peer, id } => self.link_notify(peer, id, false, now),
+            Command::Failed(failed) => self.link_failed(failed),
             Command::Atomic { peer, hold } => self.link_atomic(peer, hold, now),
             Command::Import { remote } => self.link_import(remote, now),
             Command::GoOn { remote, state, holds } => self.core.let_go_on(&remote, state, holds, now),

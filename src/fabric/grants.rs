@@ -9,8 +9,8 @@
 use super::{Access, HostRange};
 use crate::ids::{GrantToken, MemoryId, PeerId};
 use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 pub struct Grant {
@@ -23,6 +23,11 @@ pub struct Grant {
     pub access: Access,
     /// Disjoint, by address; never empty.
     ranges: Box<[HostRange]>,
+    /// When it ends by itself.
+    deadline: u64,
+    /// What its owner is notified of once, if its peer ends, or it by itself.
+    notify: Option<u64>,
+    notified: AtomicBool,
     /// Uses; and that there are to be no more.
     users: AtomicU32,
 }
@@ -31,6 +36,12 @@ const CLOSED: u32 = 1 << 31;
 
 /// Memory is touched under a grant, or what was done under it is told.
 pub struct Use(Arc<Grant>);
+
+impl Use {
+    pub fn of(&self) -> &Grant {
+        &self.0
+    }
+}
 
 impl Drop for Use {
     #[inline]
@@ -55,7 +66,27 @@ impl Grant {
                 None => merged.push(range),
             }
         }
-        Grant { token, peer, worker, memory, access, ranges: merged.into(), users: AtomicU32::new(0) }
+        Grant {
+            token,
+            peer,
+            worker,
+            memory,
+            access,
+            ranges: merged.into(),
+            deadline: u64::MAX,
+            notify: None,
+            notified: AtomicBool::new(false),
+            users: AtomicU32::new(0),
+        }
+    }
+
+    pub fn until(self, deadline: u64, notify: Option<u64>) -> Grant {
+        Grant { deadline, notify, ..self }
+    }
+
+    /// What its owner is to be notified of: handed out once.
+    pub fn take_notify(&self) -> Option<u64> {
+        self.notify.filter(|_| !self.notified.swap(true, Ordering::AcqRel))
     }
 
     /// `None`: it is closed.
@@ -85,19 +116,63 @@ impl Grant {
     }
 }
 
+pub struct Grants {
+    all: Mutex<All>,
+    /// The earliest deadline; u64::MAX: none.
+    next_deadline: AtomicU64,
+}
+
 #[derive(Default)]
-pub struct Grants(Mutex<HashMap<u64, Arc<Grant>>>);
+struct All {
+    by_key: HashMap<u64, Arc<Grant>>,
+    /// Those that end by themselves, by deadline and key.
+    ending: BTreeMap<(u64, u64), GrantToken>,
+}
+
+impl Default for Grants {
+    fn default() -> Grants {
+        Grants { all: Mutex::default(), next_deadline: AtomicU64::new(u64::MAX) }
+    }
+}
 
 impl Grants {
     /// False if its key is taken.
     pub fn add(&self, grant: Grant) -> bool {
-        let mut all = self.0.lock();
-        let key = grant.token.key();
-        !all.contains_key(&key) && all.insert(key, Arc::new(grant)).is_none()
+        let mut all = self.all.lock();
+        let (key, deadline) = (grant.token.key(), grant.deadline);
+        if all.by_key.contains_key(&key) {
+            return false;
+        }
+        if deadline != u64::MAX {
+            all.ending.insert((deadline, key), grant.token);
+            self.next_deadline.fetch_min(deadline, Ordering::SeqCst);
+        }
+        all.by_key.insert(key, Arc::new(grant)).is_none()
+    }
+
+    pub fn next_deadline(&self) -> u64 {
+        self.next_deadline.load(Ordering::SeqCst)
+    }
+
+    /// Those whose time is over.
+    pub fn due(&self, now: u64) -> Vec<GrantToken> {
+        if now < self.next_deadline() {
+            return Vec::new();
+        }
+        let mut all = self.all.lock();
+        let later = all.ending.split_off(&(now.saturating_add(1), 0));
+        let due = std::mem::replace(&mut all.ending, later);
+        let next = all.ending.keys().next().map_or(u64::MAX, |(deadline, _)| *deadline);
+        self.next_deadline.store(next, Ordering::SeqCst);
+        due.into_values().collect()
     }
 
     pub fn find(&self, key: u64) -> Option<Arc<Grant>> {
-        self.0.lock().get(&key).cloned()
+        self.all.lock().by_key.get(&key).cloned()
+    }
+
+    pub fn of_peer(&self, peer: PeerId) -> Vec<Arc<Grant>> {
+        self.all.lock().by_key.values().filter(|grant| grant.peer == peer).cloned().collect()
     }
 
     /// That of a token: who knows its key alone does not know it.
@@ -106,13 +181,15 @@ impl Grants {
     }
 
     pub fn take_all(&self) -> Vec<Arc<Grant>> {
-        self.0.lock().drain().map(|(_, grant)| grant).collect()
+        std::mem::take(&mut *self.all.lock()).by_key.into_values().collect()
     }
 
     pub fn take(&self, token: GrantToken) -> Option<Arc<Grant>> {
-        let mut all = self.0.lock();
-        all.get(&token.key()).filter(|grant| grant.token == token)?;
-        all.remove(&token.key())
+        let mut all = self.all.lock();
+        let key = token.key();
+        let deadline = all.by_key.get(&key).filter(|grant| grant.token == token)?.deadline;
+        all.ending.remove(&(deadline, key));
+        all.by_key.remove(&key)
     }
 }
 

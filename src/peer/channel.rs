@@ -29,6 +29,8 @@ pub struct Out {
     pub done: Option<OpId>,
     /// That operation has not arrived yet, as far as is known.
     pub speculative: bool,
+    /// The peer is to hear of the operation's failure, unless it hears this.
+    pub or_failure: bool,
     /// Bytes that its acknowledgement gives back to the sender's allowance.
     pub allowance: u64,
     /// It has been sent already, and keeps its number.
@@ -37,7 +39,16 @@ pub struct Out {
 
 impl Out {
     pub fn new(kind: Kind, body: Vec<u8>) -> Out {
-        Out { kind, body, payload: None, done: None, speculative: false, allowance: 0, again: false }
+        Out {
+            kind,
+            body,
+            payload: None,
+            done: None,
+            speculative: false,
+            or_failure: false,
+            allowance: 0,
+            again: false,
+        }
     }
 
     pub fn payload(&self) -> &[u8] {
@@ -144,6 +155,13 @@ impl Channel {
         };
         let last = sent.enumerate().filter(|(_, out)| theirs(out)).map(|(at, _)| at as u32).last();
         last.map(|at| self.acknowledged.wrapping_add(at).wrapping_add(1))
+    }
+
+    /// Takes out what an operation has left here that was not sent: true if any of it was.
+    pub fn has_sent(&mut self, id: OpId) -> bool {
+        self.forget(|of| of != id);
+        let again = self.waiting.iter().take_while(|out| out.again);
+        self.unacknowledged.iter().chain(again).any(|out| out.done == Some(id))
     }
 
     /// Whether a number that was sent is acknowledged.

@@ -9,6 +9,7 @@ use crate::ids::{Hold, MemoryId, OpId};
 use crate::memory::RemoteMemory;
 use crate::peer::Revoking;
 use crate::status::Status;
+use crate::transfer::ending::Failed;
 use crate::transfer::ending::Sweep;
 use crate::transfer::operation::Move;
 use crate::transfer::Outcome;
@@ -48,6 +49,8 @@ pub struct Link {
     pub joining: Vec<Hold>,
     /// Atomics that the peer has not answered.
     pub atomics: BTreeMap<OpId, Hold>,
+    /// Failed transfers whose peer was notified of their success.
+    pub notified: BTreeSet<OpId>,
     pub closing: Option<Closing>,
     /// Fences that the caller waits for, by number.
     pub fences: HashMap<u64, OpId>,
@@ -218,6 +221,7 @@ impl Link {
             revoking: BTreeSet::new(),
             joining: Vec::new(),
             atomics: BTreeMap::new(),
+            notified: BTreeSet::new(),
             closing: None,
             fences: HashMap::new(),
             resting: None,
@@ -317,8 +321,22 @@ impl Link {
         }
         if let Some(last) = frames.last_mut() {
             (last.done, last.speculative) = (Some(id), speculative);
+            last.or_failure = transfer.notifies_failure;
         }
         frames.into_iter().for_each(|out| self.push(out));
+    }
+
+    /// What the peer hears of the failure of a transfer, unless it was sent that it succeeded.
+    pub fn push_failed(&mut self, failed: &Failed) {
+        let unheard = matches!(failed.status, Status::Revoked | Status::PeerLost | Status::PeerClosed);
+        if self.notified.remove(&failed.id) || self.channels[USER].has_sent(failed.id) || unheard {
+            return;
+        }
+        let body = numbers(&[failed.value, failed.status as i32 as u32 as u64]);
+        self.push(match failed.grant {
+            Some(grant) => Out::new(Kind::FailureUnder, [&grant.get().to_le_bytes()[..], &body].concat()),
+            None => Out::new(Kind::Failure, body),
+        });
     }
 
     /// Asks the owner whether a memory still exists.

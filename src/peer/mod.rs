@@ -142,10 +142,12 @@ pub struct Revoking {
     left: AtomicUsize,
     /// The peer knows, or is not there to.
     known: AtomicBool,
+    /// It ended by itself: its owner has not asked for that yet.
+    expired: AtomicBool,
 }
 
 impl Revoking {
-    pub fn new(grant: Arc<Grant>, memory: Arc<Memory>) -> Revoking {
+    pub fn new(grant: Arc<Grant>, memory: Arc<Memory>, expired: bool) -> Revoking {
         Revoking {
             grant,
             memory,
@@ -154,6 +156,7 @@ impl Revoking {
             begun: OnceCell::new(),
             left: AtomicUsize::new(0),
             known: AtomicBool::new(false),
+            expired: AtomicBool::new(expired),
         }
     }
 
@@ -205,8 +208,17 @@ impl Revoking {
         self.ops.lock().is_none()
     }
 
+    pub fn is_expired(&self) -> bool {
+        self.expired.load(Ordering::Acquire)
+    }
+
+    /// The owner asks for the end of what ended by itself. False: it has before, or it did not.
+    pub fn ask(&self) -> bool {
+        self.expired.swap(false, Ordering::AcqRel)
+    }
+
     pub fn is_over(&self) -> bool {
-        self.is_known() && self.is_done()
+        self.is_known() && self.is_done() && !self.is_expired()
     }
 }
 

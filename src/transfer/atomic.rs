@@ -4,7 +4,8 @@
 //! there do to the word, and is the same over every fabric.
 
 use super::queue::Queue;
-use crate::ids::MemoryId;
+use crate::fabric::grants::Grant;
+use crate::ids::{GrantToken, MemoryId};
 use crate::memory::{Memory, RemoteMemory};
 use crate::status::Status;
 use crate::wire::frame::{numbers, read_numbers};
@@ -39,6 +40,8 @@ pub struct Request {
 pub struct AtomicSpec<'a> {
     pub operation: Operation,
     pub remote: &'a Arc<RemoteMemory>,
+    /// The peer's, under which it is.
+    pub grant: Option<GrantToken>,
     pub range: u64,
     pub offset: u64,
     pub operand: u64,
@@ -52,13 +55,14 @@ pub struct AtomicSpec<'a> {
 /// An operation's part of its slot.
 pub struct Atomic {
     pub remote: Arc<RemoteMemory>,
+    pub grant: Option<GrantToken>,
     pub request: Request,
 }
 
 impl Atomic {
     /// The remote memory is not given back while it lives; `None` if it was.
-    pub fn new(remote: &Arc<RemoteMemory>, request: Request) -> Option<Atomic> {
-        remote.keep_and_enter().then(|| Atomic { remote: remote.clone(), request })
+    pub fn new(remote: &Arc<RemoteMemory>, grant: Option<GrantToken>, request: Request) -> Option<Atomic> {
+        remote.keep_and_enter().then(|| Atomic { remote: remote.clone(), grant, request })
     }
 }
 
@@ -85,8 +89,8 @@ impl Request {
     }
 
     /// The address of the word, if the asker may have it.
-    fn locate(&self, memory: &Memory) -> Result<u64, Status> {
-        let access = memory.access();
+    fn locate(&self, memory: &Memory, grant: Option<&Grant>) -> Result<u64, Status> {
+        let access = grant.map_or(memory.access(), |grant| grant.access);
         if !access.remote_read || !access.remote_write {
             return Err(Status::RemoteAccess);
         }
@@ -94,6 +98,9 @@ impl Request {
         let range = range.ok_or(Status::Range)?;
         let end = self.offset.checked_add(WORD).ok_or(Status::Range)?;
         let address = range.base.wrapping_add(self.offset);
+        if grant.is_some_and(|grant| !grant.covers(address, WORD)) {
+            return Err(Status::Revoked);
+        }
         match end <= range.len {
             true if address % WORD == 0 => Ok(address),
             true => Err(Status::Invalid),
@@ -105,11 +112,11 @@ impl Request {
     ///
     /// # Safety
     /// The memory must stay registered meanwhile.
-    pub unsafe fn execute(&self, memory: &Memory) -> Result<u64, Status> {
+    pub unsafe fn execute(&self, memory: &Memory, grant: Option<&Grant>) -> Result<u64, Status> {
         if memory.place().is_some() {
             return Err(Status::RemoteAccess);
         }
-        let address = self.locate(memory)?;
+        let address = self.locate(memory, grant)?;
         // SAFETY: aligned, inside a registered range, and other accesses of the program to memory that peers
         // change at any time are atomic or do not count on what they read. (SeqCst: the pair is in the
         // program whose memory it is, which may count on the strongest order there is.)
@@ -137,7 +144,11 @@ pub fn read_answer(body: &[u8]) -> Option<(u64, Result<u64, Status>)> {
     let done = match Status::from_code(code as u32 as i32) {
         Status::Ok => Ok(old),
         // Whatever else a target claims, it has refused.
-        known @ (Status::MemoryGone | Status::Range | Status::Invalid | Status::Unsupported) => Err(known),
+        known @ (Status::MemoryGone
+        | Status::Range
+        | Status::Invalid
+        | Status::Unsupported
+        | Status::Revoked) => Err(known),
         _ => Err(Status::RemoteAccess),
     };
     Some((id, done))
@@ -165,7 +176,7 @@ mod tests {
         let range = Range { base: words.as_ptr() as u64, len: 31 };
         let of = |access| Memory::new((MemoryId::new(1), 2), vec![range], (access, None), vec![], (1, &[]));
         let both = of(Access::ALL);
-        let locate = |range, offset| request(range, offset).locate(&both);
+        let locate = |range, offset| request(range, offset).locate(&both, None);
         assert_eq!(locate(0, 16), Ok(range.base + 16));
         assert_eq!(locate(0, 17), Err(Status::Invalid));
         assert_eq!(locate(0, 24), Err(Status::Range), "its last byte is outside");
@@ -173,7 +184,7 @@ mod tests {
         assert_eq!(locate(1, 0), Err(Status::Range));
         for (remote_write, remote_read) in [(true, false), (false, true)] {
             let half = of(Access { remote_write, remote_read, ..Access::ALL });
-            assert_eq!(request(0, 0).locate(&half), Err(Status::RemoteAccess));
+            assert_eq!(request(0, 0).locate(&half, None), Err(Status::RemoteAccess));
         }
     }
 

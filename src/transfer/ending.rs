@@ -8,7 +8,7 @@ use super::table::{id_in, Slot, Table, ACTIVE};
 use super::tally::Ended;
 use super::Outcome;
 use crate::fabric::error_text;
-use crate::ids::{Hold, OpId, PeerId};
+use crate::ids::{GrantToken, Hold, OpId, PeerId};
 use crate::memory::{RemoteMemory, Revoked};
 use crate::status::Status;
 use parking_lot::Mutex;
@@ -27,6 +27,16 @@ pub(super) struct Ending {
     peer: Option<PeerId>,
     previous: u64,
     now: u64,
+}
+
+/// A transfer of whose failure its peer is to hear.
+pub struct Failed {
+    pub id: OpId,
+    pub peer: PeerId,
+    pub status: Status,
+    /// The notification's.
+    pub value: u64,
+    pub grant: Option<GrantToken>,
 }
 
 /// Slots that are looked at before the clock is.
@@ -234,11 +244,15 @@ impl Table {
         self.count(body, &completion, outcome.status);
         let other = if let To::Queue(queue) = &body.to { Some(queue.clone()) } else { None };
         let (completes, deadline) = (body.completes(), slot.deadline.load(Ordering::Relaxed));
+        let failed = if outcome.status == Status::Ok { None } else { body.failed(id, outcome.status) };
         if let Some((watch, value)) = body.done.as_deref() {
             watch.set(*value);
         }
         // First: the poller of the completion may give the memory back at once.
         self.release(slot);
+        if let (Some(failed), Some(tell)) = (failed, self.failing.get()) {
+            tell(failed);
+        }
         if completes {
             self.tally.over();
         }
@@ -391,7 +405,9 @@ impl Table {
     fn is_under(&self, id: OpId, revoked: &Revoked) -> bool {
         let Some(slot) = self.read(id) else { return false };
         // SAFETY: held as a reader.
-        let grant = unsafe { self.body(slot) }.transfer().and_then(|transfer| transfer.grant);
+        let body = unsafe { self.body(slot) };
+        let of_transfer = body.transfer().and_then(|transfer| transfer.grant);
+        let grant = of_transfer.or(body.atomic().and_then(|atomic| atomic.grant));
         self.release(slot);
         grant.is_some_and(|grant| revoked.contains(grant))
     }

@@ -77,6 +77,8 @@ pub struct Count {
 pub struct Notify<'a> {
     pub value: u64,
     pub data: Theirs<'a, u8>,
+    /// Of a failure, too.
+    pub of_failure: bool,
 }
 
 /// How a transfer goes, whatever it moves.

@@ -1,14 +1,16 @@
 //! What an operation is: what does not change while it is under way.
 
 use super::atomic::Atomic;
+use super::ending::Failed;
 use super::expect::Expecting;
 use super::queue::Queue;
 use super::shape::{Shape, View};
 use super::watch::Mark;
 use super::{Direction, Outcome};
 use crate::fabric::Immediate;
-use crate::ids::{GrantToken, PeerId};
+use crate::ids::{GrantToken, OpId, PeerId};
 use crate::memory::RemoteMemory;
+use crate::status::Status;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -20,6 +22,8 @@ pub struct Move {
     pub shape: Shape,
     pub slices: u64,
     pub notify: Option<(u64, Box<[u8]>)>,
+    /// Of a failure, too.
+    pub notifies_failure: bool,
     pub counting: Option<Counting>,
     /// The peer's grant that it is under.
     pub grant: Option<GrantToken>,
@@ -131,6 +135,13 @@ impl Body {
             Work::Transfer(transfer) => Some(transfer),
             _ => None,
         }
+    }
+
+    /// What its peer is to hear of its failure.
+    pub(super) fn failed(&self, id: OpId, status: Status) -> Option<Failed> {
+        let transfer = self.transfer().filter(|transfer| transfer.notifies_failure)?;
+        let value = transfer.notify.as_ref().map_or(0, |(value, _)| *value);
+        Some(Failed { id, peer: transfer.view().peer(), status, value, grant: transfer.grant })
     }
 
     pub(super) fn completes(&self) -> bool {

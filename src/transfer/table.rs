@@ -6,6 +6,7 @@
 //! the one who takes the stripes to zero knows whether everything has arrived. The
 //! slot is free again when stripes and readers are both gone.
 
+use super::ending::Failed;
 use super::ending::{Ending, Expiring, PartOf, Whole};
 use super::gate::Gate;
 use super::operation::{Body, To};
@@ -107,6 +108,7 @@ pub struct Table {
     /// Who looks after deadlines sleeps until then.
     pub(super) sleeps_until: AtomicU64,
     wakes: OnceCell<Box<dyn Fn() + Send + Sync>>,
+    pub(super) failing: OnceCell<Box<dyn Fn(Failed) + Send + Sync>>,
     /// Operations that have ended, and whose completions wait for NICs.
     pub(super) waiting: CachePadded<AtomicU64>,
     /// Those with each peer, by its place. SeqCst, with the gate: a thread that reads 0 here and
@@ -145,6 +147,7 @@ impl Table {
             next_deadline: CachePadded::new(AtomicU64::new(u64::MAX)),
             sleeps_until: AtomicU64::new(0),
             wakes: OnceCell::new(),
+            failing: OnceCell::new(),
             waiting: CachePadded::new(AtomicU64::new(0)),
             waiting_of: (0..peers).map(|_| AtomicU64::new(0)).collect(),
             expiring: Expiring::default(),
@@ -156,6 +159,11 @@ impl Table {
     /// What wakes who looks after deadlines.
     pub fn woken_by(&self, wake: impl Fn() + Send + Sync + 'static) {
         let _ = self.wakes.set(Box::new(wake));
+    }
+
+    /// Who tells peers of failures.
+    pub fn failing_to(&self, tell: impl Fn(Failed) + Send + Sync + 'static) {
+        let _ = self.failing.set(Box::new(tell));
     }
 
     pub(super) fn slot(&self, index: usize) -> Option<&Slot> {

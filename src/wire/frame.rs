@@ -92,10 +92,14 @@ pub enum Kind {
     /// These, under a grant: its token comes first.
     NotifyUnder = 35,
     RaiseUnder = 36,
+    /// A transfer has failed: instead of its notification.
+    Failure = 37,
+    FailureUnder = 38,
     /// Requests channel.
     Atomic = 48,
     /// A count under a grant: here, nothing waits for it that a grant's end waits for.
     CountUnder = 49,
+    AtomicUnder = 50,
 }
 
 impl Kind {
@@ -139,6 +143,9 @@ impl Kind {
             NotifyUnder,
             RaiseUnder,
             CountUnder,
+            Failure,
+            FailureUnder,
+            AtomicUnder,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == v)

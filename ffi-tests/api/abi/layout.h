@@ -107,14 +107,16 @@ AT(weft_pages, page_count, 16, uint64_t);
 AT(weft_pages, local, 24, weft_page_side);
 AT(weft_pages, remote, 64, weft_page_side);
 
-GROWS(weft_grant_args, 40);
+GROWS(weft_grant_args, 56);
 AT(weft_grant_args, size, 0, uint32_t);
 AT(weft_grant_args, access, 4, uint32_t);
 AT(weft_grant_args, pages, 8, const weft_page_side *);
 AT(weft_grant_args, page_len, 16, uint64_t);
 AT(weft_grant_args, page_count, 24, uint64_t);
 AT(weft_grant_args, layer_count, 32, uint32_t);
-AT(weft_grant_args, reserved, 36, uint32_t);
+AT(weft_grant_args, flags, 36, uint32_t);
+AT(weft_grant_args, timeout_ns, 40, uint64_t);
+AT(weft_grant_args, notify, 48, uint64_t);
 
 SIZE(weft_list_entry, 64);
 AT(weft_list_entry, local, 0, const weft_memory *);
@@ -247,6 +249,7 @@ VALUE(WEFT_NOTIFY, 1);
 VALUE(WEFT_CLASS_LATENCY, 2);
 VALUE(WEFT_COUNT_PAGES, 4);
 VALUE(WEFT_COMPLETE_EACH_PEER, 8);
+VALUE(WEFT_NOTIFY_FAILURE, 16);
 VALUE(WEFT_NOTIFY_DATA_MAX, 256);
 VALUE(WEFT_CAPABILITY_ATOMICS, 1);
 VALUE(WEFT_ACCESS_REMOTE_WRITE, 1);

@@ -436,6 +436,10 @@ weft_status weft_endpoint_destroy(weft_endpoint *endpoint);
 /** Of lists: one completion for each peer instead of one for all. */
 #define WEFT_COMPLETE_EACH_PEER 8
 
+/** With `WEFT_NOTIFY`: of a failure, too, with its status instead of the data.
+*/
+#define WEFT_NOTIFY_FAILURE 16
+
 #define WEFT_NOTIFY_DATA_MAX 256
 
 /** A completion queue: the endpoint's own (`weft_endpoint_queue`), or one more,
@@ -470,8 +474,7 @@ typedef struct weft_grant_token {
     have is refused (`WEFT_ERR_INVALID`, flags: `WEFT_ERR_UNSUPPORTED`). */
 typedef struct weft_op_options {
     uint32_t size;
-    /** `WEFT_NOTIFY`, `WEFT_CLASS_LATENCY`, `WEFT_COUNT_PAGES` and
-        `WEFT_COMPLETE_EACH_PEER` added up; 0: none. */
+    /** Such flags added up; 0: none. */
     uint32_t flags;
     /** Nanoseconds from the call to the deadline, up to 24 hours. 0: the
         endpoint's `timeout_ns` (of a connect: `connect_timeout_ns`). */
@@ -502,9 +505,9 @@ typedef struct weft_op_options {
         just before its completion. NULL: none. */
     const weft_watch *done_watch;
     uint64_t done_value;
-    /** Of transfers: the grant of the peer that it is under; all bytes 0: none.
-        What the grant does not cover, or no more, ends with `WEFT_ERR_REVOKED`.
-    */
+    /** Of transfers and atomics: the peer's grant; all bytes 0: none.
+        What it does not cover, and all after its revoke, ends with
+        `WEFT_ERR_REVOKED`. */
     weft_grant_token grant;
 } weft_op_options;
 
@@ -1093,23 +1096,30 @@ typedef struct weft_grant_args {
     uint64_t page_len;
     uint64_t page_count;
     uint32_t layer_count;
-    uint32_t reserved;
+    /** 0, or `WEFT_NOTIFY_FAILURE`. */
+    uint32_t flags;
+    /** Nanoseconds until the grant ends as by a revoke; revoke it all the same.
+        0: none. */
+    uint64_t timeout_ns;
+    /** With the flag: the value of one notification if the peer ends, or the
+        time is over, and no transfer has notified of a failure. It takes a
+        place in the endpoint's queue. */
+    uint64_t notify;
 } weft_grant_args;
 
-#define WEFT_GRANT_ARGS_INIT {sizeof(weft_grant_args),0,0,0,0,0,0}
+#define WEFT_GRANT_ARGS_INIT {sizeof(weft_grant_args),0,0,0,0,0,0,0,0}
 
 /** Lets a peer reach a host memory, or some pages of it, until
-    `weft_grant_revoke`. Nothing is sent: send the peer the token by any means.
-    The peer names it in the options of its transfers, and reaches by it what is
-    granted alone; no other peer can use it. The peer imports the memory once.
+    `weft_grant_revoke`: docs/pages-back.md. Nothing is sent: send the peer the
+    token by any means. The peer names it in the options of its operations; no
+    other peer can use it. The peer imports the memory once.
 
-    Memory with `WEFT_ACCESS_GRANTED` is reached under grants alone, whatever a
-    peer does; a peer that lies can reach other memory without one. The memory
+    Memory with `WEFT_ACCESS_GRANTED` is reached under grants alone. The memory
     is in use until its grants are revoked.
 
     `peer`: it may still be connecting. `args`: NULL: the whole memory. Errors:
     `WEFT_ERR_RANGE`, `WEFT_ERR_LIMIT`, `WEFT_ERR_UNSUPPORTED` (memory of a
-    device), `WEFT_ERR_NO_MEMORY`. Since 0.2. */
+    device), `WEFT_ERR_NO_MEMORY`, `WEFT_ERR_AGAIN`. Since 0.2. */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_grant_create(const weft_memory *memory,
@@ -1122,10 +1132,8 @@ weft_status weft_grant_create(const weft_memory *memory,
     memory can be reused at once. The peer's operations under it end with
     `WEFT_ERR_REVOKED`; its others go on.
 
-    Over host and tcp this needs no answer: the peer may be stopped, dead or
-    lie. Over other fabrics the completion waits for the peer's answer, or its
-    end: a peer that lies can still write. After `WEFT_ERR_TIMED_OUT` call it
-    again.
+    Over host and tcp this needs no answer of the peer; over other fabrics:
+    docs/pages-back.md. After `WEFT_ERR_TIMED_OUT` call it again.
 
     Errors: `WEFT_ERR_HANDLE` (no such grant, or revoked before). In the
     completion: `WEFT_ERR_TIMED_OUT`, `WEFT_ERR_CANCELED`. Since 0.2. */

@@ -83,6 +83,7 @@ NOTIFY: Final = 1
 CLASS_LATENCY: Final = 2
 COUNT_PAGES: Final = 4
 COMPLETE_EACH_PEER: Final = 8
+NOTIFY_FAILURE: Final = 16
 NOTIFY_DATA_MAX: Final = 256
 CAPABILITY_ATOMICS: Final = 1
 ACCESS_REMOTE_WRITE: Final = 1
@@ -354,7 +355,9 @@ class GrantArgs(Sized):
     page_len: int
     page_count: int
     layer_count: int
-    reserved: int
+    flags: int
+    timeout_ns: int
+    notify: int
     _fields_ = [
         ("size", c_uint32),
         ("access", c_uint32),
@@ -362,7 +365,9 @@ class GrantArgs(Sized):
         ("page_len", c_uint64),
         ("page_count", c_uint64),
         ("layer_count", c_uint32),
-        ("reserved", c_uint32),
+        ("flags", c_uint32),
+        ("timeout_ns", c_uint64),
+        ("notify", c_uint64),
     ]
 
 

@@ -23,11 +23,13 @@ class Message:
 
 @dataclass(frozen=True)
 class Notification:
-    """A peer's transfer with `notify` has arrived, every byte of it."""
+    """A peer's transfer with `notify` has arrived, every byte of it. Or (`status` is not 0, but a
+    `weft.c.ERR_*`) one with `notify_failure` has failed, or a grant with `notify` has ended by itself."""
 
     peer: Peer
     value: int
     data: bytes
+    status: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def event_of(endpoint: int, raw: c.Completion, peer_of: Callable[[int], Peer]) -
     if raw.kind == c.COMPLETION_MESSAGE:
         return Message(peer_of(raw.peer), data_of(endpoint, raw))
     if raw.kind == c.COMPLETION_NOTIFICATION:
-        return Notification(peer_of(raw.peer), raw.notify, data_of(endpoint, raw))
+        return Notification(peer_of(raw.peer), raw.notify, data_of(endpoint, raw), raw.status)
     if raw.kind == c.COMPLETION_PEER_UP:
         return PeerUp(peer_of(raw.peer))
     if raw.kind == c.COMPLETION_PEER_DOWN:

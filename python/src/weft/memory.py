@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, List, Optional, Sequence, Tuple
 
 from . import c
 from ._buffers import Buffer, Held
-from ._library import blob, fill, lib, nanoseconds, number
+from ._library import blob, fill, lib, nanoseconds, number, token
 from .errors import check, taken_back
 from .operation import Completion, Operation
 
@@ -120,21 +120,24 @@ class RemoteMemory:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def fetch_add(self, offset: int, operand: int, *, timeout: Optional[float] = None) -> Operation[int]:
+    def fetch_add(self, offset: int, operand: int, *, timeout: Optional[float] = None,
+                  grant: bytes = b"") -> Operation[int]:
         """Adds `operand` to the 8 bytes at `offset` (around 2^64); its result is what they were
         before. See `weft_fetch_add` of what is and is not atomic."""
         args = (number("offset", offset), number("operand", operand))
-        return self._atomic("fetch_add", args, timeout)
+        return self._atomic("fetch_add", args, timeout, grant)
 
     def compare_swap(self, offset: int, expected: int, desired: int, *,
-                     timeout: Optional[float] = None) -> Operation[int]:
+                     timeout: Optional[float] = None, grant: bytes = b"") -> Operation[int]:
         """Replaces the 8 bytes at `offset` by `desired` if they are `expected`; its result is what
         they were before, so `expected` if it did."""
         args = (number("offset", offset), number("expected", expected), number("desired", desired))
-        return self._atomic("compare_swap", args, timeout)
+        return self._atomic("compare_swap", args, timeout, grant)
 
-    def _atomic(self, name: str, args: Tuple[int, ...], timeout: Optional[float]) -> Operation[int]:
+    def _atomic(self, name: str, args: Tuple[int, ...], timeout: Optional[float], grant: bytes) -> Operation[int]:
         options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout))
+        if grant:
+            options.grant = token(grant)
         return self._endpoint._submit(f"{name}, peer {self.peer.id:#x}", getattr(lib, f"weft_{name}"), (self.handle, *args), options, _value)
 
 

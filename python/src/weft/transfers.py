@@ -78,6 +78,7 @@ class Transfers:
 
     notify: the peer gets a `Notification` with this value when all bytes have arrived;
     notify_data: up to 256 bytes that go with it;
+    notify_failure: it gets one, with `status` set, if the transfer fails, too;
     counter: the `Counter.id` of a counter of the peer that is raised by 1 after the last byte, or
     (count_pages=True) with each page;
     latency: goes before other transfers, for small ones that somebody waits for;
@@ -100,22 +101,26 @@ class Transfers:
     def write(self, local: Memory, remote: RemoteMemory, length: Optional[int] = None, *, local_offset: int = 0,
               remote_offset: int = 0, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
               count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
-              start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"") -> Operation[Completion]:
+              start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"",
+              notify_failure: bool = False) -> Operation[Completion]:
         """Writes bytes of local memory into remote memory. Offsets count from the start of a
         memory, its ranges one behind the other; the bytes lie in one range. length: None stands
         for all from `local_offset` to the end of its range."""
         args, what = _range("write", local, remote, length, local_offset, remote_offset)
-        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant)
+        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant,
+                           notify_failure)
         return self._transfer(what, lib.weft_write, args, options)
 
     def read(self, local: Memory, remote: RemoteMemory, length: Optional[int] = None, *, local_offset: int = 0,
              remote_offset: int = 0, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
              count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
-             start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"") -> Operation[Completion]:
+             start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"",
+             notify_failure: bool = False) -> Operation[Completion]:
         """Reads bytes of remote memory into local memory; otherwise as `write`."""
         _writable(local)
         args, what = _range("read", local, remote, length, local_offset, remote_offset)
-        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant)
+        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant,
+                           notify_failure)
         return self._transfer(what, lib.weft_read, args, options)
 
     # Pages.
@@ -124,24 +129,28 @@ class Transfers:
                     page_count: Optional[int] = None, *, layers: int = 1, local: PagesOf = None,
                     remote: PagesOf = None, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
                     count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
-                    start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"") -> Operation[Completion]:
+                    start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"",
+                    notify_failure: bool = False) -> Operation[Completion]:
         """Writes pages of local memory into pages of remote memory, of each layer.
 
         local, remote: which pages, and where they lie: a `Side`, or indexes alone (a list, a numpy
         array, a torch tensor). page_count: None stands for as many as the indexes are."""
         args, what = _pages("write", local_memory, remote_memory, page_length, page_count, layers, local, remote)
-        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant)
+        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant,
+                           notify_failure)
         return self._transfer(what, lib.weft_write_pages, args, options)
 
     def read_pages(self, local_memory: Memory, remote_memory: RemoteMemory, page_length: int,
                    page_count: Optional[int] = None, *, layers: int = 1, local: PagesOf = None,
                    remote: PagesOf = None, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
                    count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
-                   start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"") -> Operation[Completion]:
+                   start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"",
+                   notify_failure: bool = False) -> Operation[Completion]:
         """Reads pages of remote memory into pages of local memory; otherwise as `write_pages`."""
         _writable(local_memory)
         args, what = _pages("read", local_memory, remote_memory, page_length, page_count, layers, local, remote)
-        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant)
+        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant,
+                           notify_failure)
         return self._transfer(what, lib.weft_read_pages, args, options)
 
     def prepare_pages(self, local_memory: Memory, remote_memory: RemoteMemory, page_length: int,
@@ -156,23 +165,27 @@ class Transfers:
 
     def write_list(self, entries: Sequence[Entry], *, each_peer: bool = False, notify: Optional[int] = None,
                    notify_data: bytes = b"", latency: bool = False, timeout: Optional[float] = None,
-                   start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"") -> Operation[Completion]:
+                   start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"",
+                   notify_failure: bool = False) -> Operation[Completion]:
         """Writes the entries of a list, of any memories and peers, each of which gets the notification.
 
         It ends once, when all peers have everything or have failed; with `each_peer` its
         `completions` has one for each peer, and it raises what the first failed with.
         """
-        options = _options(notify, notify_data, 0, False, latency, timeout, start, done, grant, each_peer)
+        options = _options(notify, notify_data, 0, False, latency, timeout, start, done, grant,
+                           notify_failure, each_peer)
         return self._transfer(_entries("write", entries), lib.weft_write_list, _list(entries), options,
                               _peers(entries) if each_peer else 1)
 
     def read_list(self, entries: Sequence[Entry], *, each_peer: bool = False, notify: Optional[int] = None,
                   notify_data: bytes = b"", latency: bool = False, timeout: Optional[float] = None,
-                  start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"") -> Operation[Completion]:
+                  start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"",
+                  notify_failure: bool = False) -> Operation[Completion]:
         """Reads the entries of a list; otherwise as `write_list`."""
         for entry in entries:
             _writable(entry.local)
-        options = _options(notify, notify_data, 0, False, latency, timeout, start, done, grant, each_peer)
+        options = _options(notify, notify_data, 0, False, latency, timeout, start, done, grant,
+                           notify_failure, each_peer)
         return self._transfer(_entries("read", entries), lib.weft_read_list, _list(entries), options,
                               _peers(entries) if each_peer else 1)
 
@@ -184,14 +197,19 @@ class Transfers:
     # Grants.
 
     def grant(self, memory: Memory, peer: Peer, page_length: int = 0, pages: PagesOf = None, *,
-              page_count: Optional[int] = None, layers: int = 1, access: int = 0) -> bytes:
+              page_count: Optional[int] = None, layers: int = 1, access: int = 0, timeout: Optional[float] = None,
+              notify: Optional[int] = None) -> bytes:
         """Lets a peer reach a memory, or some pages of it (as its `remote` side has them), until `revoke`.
 
         Returns 16 bytes that go to the peer with a request, and that it passes as `grant` to its
         transfers. access: `Access.REMOTE_*`, 0: what the memory has. Memory that is registered with
-        `Access.GRANTED` is reached under grants alone."""
+        `Access.GRANTED` is reached under grants alone. timeout: seconds after which the grant ends as by
+        a revoke (revoke it all the same); notify: the value of one `Notification`, with `status` set, if
+        the peer ends before, or the time is over."""
         held: List[Any] = []
-        args, made = fill(c.GrantArgs, access=access), c.GrantToken()
+        args, made = fill(c.GrantArgs, access=access, timeout_ns=nanoseconds(timeout)), c.GrantToken()
+        if notify is not None:
+            args.flags, args.notify = c.NOTIFY_FAILURE, notify
         if page_length:
             side, count = _side("granted", pages, held)
             args.pages = ctypes.pointer(side)
@@ -229,18 +247,22 @@ class Prepared:
 
     def write(self, *, each_peer: bool = False, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
               count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
-              start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"") -> Operation[Completion]:
+              start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"",
+              notify_failure: bool = False) -> Operation[Completion]:
         """Writes it, as `Endpoint.write_pages` or `write_list` would."""
-        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant, each_peer)
+        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant,
+                           notify_failure, each_peer)
         return self._use(f"write of {self._what}", lib.weft_write_prepared, each_peer, options)
 
     def read(self, *, each_peer: bool = False, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
              count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
-             start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"") -> Operation[Completion]:
+             start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"",
+             notify_failure: bool = False) -> Operation[Completion]:
         """Reads it, as `Endpoint.read_pages` or `read_list` would."""
         for local in self._local:
             _writable(local)
-        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant, each_peer)
+        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant,
+                           notify_failure, each_peer)
         return self._use(f"read of {self._what}", lib.weft_read_prepared, each_peer, options)
 
     def _use(self, what: str, function: Any, each_peer: bool, options: c.OpOptions) -> Operation[Completion]:
@@ -261,7 +283,7 @@ class Prepared:
 
 def _options(notify: Optional[int], notify_data: bytes, counter: int, count_pages: bool, latency: bool,
              timeout: Optional[float], start: Optional[At], done: Optional[At], grant: bytes,
-             each_peer: bool = False) -> c.OpOptions:
+             notify_failure: bool, each_peer: bool = False) -> c.OpOptions:
     """The options that transfers have."""
     if isinstance(counter, Counter):
         raise TypeError("counter is the id of a counter of the peer: its Counter.id, which the peer sends")
@@ -275,7 +297,7 @@ def _options(notify: Optional[int], notify_data: bytes, counter: int, count_page
         fields["grant"] = token(grant)
     fields.update(**mark("start", start), **mark("done", done))
     fields["flags"] = (
-        (notify is not None) * c.NOTIFY | latency * c.CLASS_LATENCY | count_pages * c.COUNT_PAGES
+        (notify is not None) * c.NOTIFY | notify_failure * c.NOTIFY_FAILURE | latency * c.CLASS_LATENCY | count_pages * c.COUNT_PAGES
         | each_peer * c.COMPLETE_EACH_PEER)
     return fill(c.OpOptions, **fields)
 
