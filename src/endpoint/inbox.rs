@@ -9,7 +9,7 @@ use crate::peer::approach::Approaches;
 use crate::peer::{Peer, Plan, Revoking};
 use crate::status::{Error, Result};
 use crate::transfer::claims::Run;
-use crate::transfer::ending::Failed;
+use crate::transfer::operation::Failed;
 use crate::transfer::Outcome;
 use crate::wire::seal::Root;
 use std::sync::atomic::{AtomicUsize, Ordering};

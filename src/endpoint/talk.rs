@@ -19,7 +19,8 @@ use crate::rail::LaneState;
 use crate::room;
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
-use crate::transfer::ending::{Failed, Sweep};
+use crate::transfer::ending::Sweep;
+use crate::transfer::operation::Failed;
 use crate::transfer::Outcome;
 use crate::wire::address::Address;
 use crate::wire::frame::{

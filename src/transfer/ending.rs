@@ -8,7 +8,7 @@ use super::table::{id_in, Slot, Table, ACTIVE};
 use super::tally::Ended;
 use super::Outcome;
 use crate::fabric::error_text;
-use crate::ids::{GrantToken, Hold, OpId, PeerId};
+use crate::ids::{Hold, OpId, PeerId};
 use crate::memory::{RemoteMemory, Revoked};
 use crate::status::Status;
 use parking_lot::Mutex;
@@ -27,16 +27,6 @@ pub(super) struct Ending {
     peer: Option<PeerId>,
     previous: u64,
     now: u64,
-}
-
-/// A transfer of whose failure its peer is to hear.
-pub struct Failed {
-    pub id: OpId,
-    pub peer: PeerId,
-    pub status: Status,
-    /// The notification's.
-    pub value: u64,
-    pub grant: Option<GrantToken>,
 }
 
 /// Slots that are looked at before the clock is.

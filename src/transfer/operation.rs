@@ -1,7 +1,6 @@
 //! What an operation is: what does not change while it is under way.
 
 use super::atomic::Atomic;
-use super::ending::Failed;
 use super::expect::Expecting;
 use super::queue::Queue;
 use super::shape::{Shape, View};
@@ -102,6 +101,16 @@ pub struct Body {
     /// Set when it has ended. (Rare: it should not make every slot larger.)
     pub done: Option<Box<Mark>>,
     pub work: Work,
+}
+
+/// A transfer of whose failure its peer is to hear.
+pub struct Failed {
+    pub id: OpId,
+    pub peer: PeerId,
+    pub status: Status,
+    /// The notification's.
+    pub value: u64,
+    pub grant: Option<GrantToken>,
 }
 
 /// Where a completion goes.

@@ -6,10 +6,9 @@
 //! the one who takes the stripes to zero knows whether everything has arrived. The
 //! slot is free again when stripes and readers are both gone.
 
-use super::ending::Failed;
 use super::ending::{Ending, Expiring, PartOf, Whole};
 use super::gate::Gate;
-use super::operation::{Body, To};
+use super::operation::{Body, Failed, To};
 use super::queue::Queue;
 use super::tally::Tally;
 use crate::ids::{Hold, OpId, PeerId};
