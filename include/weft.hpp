@@ -34,6 +34,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <initializer_list>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -656,6 +657,8 @@ struct pages : detail::sized<weft_pages> {
         local.pages = mine.data();
         remote.pages = theirs.data();
     }
+    /** Name arrays that outlive the call: lists in braces would be gone by then. */
+    pages(std::uint64_t, std::initializer_list<std::uint32_t>, std::initializer_list<std::uint32_t>) = delete;
     /** Each layer is a range of its own; set `range_step` and `layer_stride` where it is not. */
     pages &layers(std::uint32_t count) noexcept
     {

@@ -45,7 +45,7 @@ static void log_callback_receives_lines(void)
     CHECK_OK(weft_log_set(WEFT_LOG_DEBUG, keep, lines));
     open_and_close();
     CHECK(lines->count > 0 && lines->highest <= WEFT_LOG_DEBUG);
-    if (strstr(lines->text, "endpoint: 1 rails: ") == NULL)
+    if (strstr(lines->text, "endpoint: rails (1): ") == NULL)
         FAIL("no line of the endpoint that opened: %s", lines->text);
     CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
     lines->dead = true;
@@ -202,10 +202,11 @@ static void last_error_names_the_cause(void)
     weft_op id;
     CHECK_OK(weft_log_set(WEFT_LOG_DEBUG, keep, lines));
     w.args.options.timeout_ns = 10 * MS;
+    w.args.options.user_data = (void *)0x2a;
     CHECK_OK(submit_write(w.box->endpoint, &w.args, &id));
     CHECK_STATUS(box_await(w.box, id, patience_ms()).status, WEFT_ERR_TIMED_OUT);
-    snprintf(wanted, sizeof wanted, "write 0x%" PRIx64 " with peer 0x%" PRIx64 ": the deadline passed, "
-             "10000000 ns after the submission", id, w.peer);
+    snprintf(wanted, sizeof wanted, "write 0x%" PRIx64 " (user_data 0x2a) with peer 0x%" PRIx64
+             ": the deadline passed, 10000000 ns after the submission", id, w.peer);
     await_line(lines, wanted);
     CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
     end_waiting(&w);
@@ -240,13 +241,36 @@ static void libfabric_error_text_is_logged(void)
         c = box_take(a, WEFT_COMPLETION_WRITE, patience_ms());
     } while (c.status == WEFT_OK);
     CHECK(c.provider_errno != 0);
-    snprintf(wanted, sizeof wanted, "write 0x%" PRIx64 " with peer 0x%" PRIx64, c.op, peer);
+    snprintf(wanted, sizeof wanted, "write 0x%" PRIx64 " (user_data 0x%" PRIx64 ") with peer 0x%" PRIx64,
+             c.op, (uint64_t)(uintptr_t)c.user_data, peer);
     const char *line = strstr(lines->text, wanted);
     if (line == NULL || strstr(line, "rail 0") == NULL)
         FAIL("\"%s\" and its rail are not in: %s", wanted, lines->text);
     CHECK_EQ(lines->highest, WEFT_LOG_INFO);
     box_close(a);
     box_close(b);
+}
+
+/* An address out of date: the line says who was not there, why, and what to look at. */
+static void refused_connect_names_its_cause(void)
+{
+    char blob[8192];
+    struct lines *lines = new_lines();
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    config.fabric = "tcp";
+    config.rails = "lo";
+    struct box *a = box_of(open_with(&config));
+    weft_endpoint *gone = open_with(&config);
+    size_t len = address_of(gone, blob, sizeof blob);
+    CHECK_OK(weft_endpoint_destroy(gone));
+    CHECK_OK(weft_log_set(WEFT_LOG_WARN, keep, lines));
+    weft_peer peer;
+    CHECK_OK(weft_peer_connect(a->endpoint, blob, len, NULL, &peer));
+    CHECK_STATUS(box_take(a, WEFT_COMPLETION_PEER_UP, patience_ms()).status, WEFT_ERR_UNREACHABLE);
+    await_line(lines, ", tcp): tcp could not be reached: Connection refused (nothing listens there: is the "
+                      "address out of date?)");
+    CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
+    box_close(a);
 }
 
 /* ---- Replacing a callback while others log ---- */
@@ -322,11 +346,12 @@ static void replaced_log_callback_is_not_called(void)
     end_waiting(&w);
 }
 
-/* Not over libfabric's shm: it may crash when one of a process's endpoints closes while the other greets. */
+/* Not over libfabric's shm: it may crash when one of a process's endpoints closes while the other connects. */
 #define QUIET "tcp,host,sim:like=tcp,sim:like=efa"
 
 static const struct test tests[] = {
     {"log_callback_receives_lines", "once", log_callback_receives_lines},
+    {"refused_connect_names_its_cause", "once", refused_connect_names_its_cause},
     {"log_levels_are_filtered", "once", log_levels_are_filtered},
     {"stderr_is_the_default_log", "once", stderr_is_the_default_log},
     {"full_stderr_blocks_no_thread", "tcp,host", full_stderr_blocks_no_thread},

@@ -82,11 +82,10 @@ pub unsafe extern "C" fn weft_peer_connect(
 
 /// Ends the connection with a peer: its operations end at once with
 /// `WEFT_ERR_CANCELED`; both sides drain what is in flight; a
-/// `WEFT_COMPLETION_PEER_DOWN` with `WEFT_OK` follows, after which none of the
-/// peer's writes arrives here. The id is valid until then. The peer gets a
-/// PEER_DOWN with `WEFT_ERR_PEER_CLOSED`. A peer that does not answer within 3
-/// seconds is not waited for, and its writes may still arrive. Its remote
-/// memory remains to be released.
+/// `WEFT_COMPLETION_PEER_DOWN` with `WEFT_OK` follows, within 3 seconds also if
+/// the peer does not answer. The id is valid until then. The peer gets a
+/// PEER_DOWN with `WEFT_ERR_PEER_CLOSED`. Its remote memory remains to be
+/// released.
 ///
 /// # Safety
 /// `endpoint` must be a handle from `weft_endpoint_create`.

@@ -217,7 +217,10 @@ impl Worker {
     }
 
     fn report_failed(&self, peer: &Peer, plan: Plan, errno: i32) {
-        let why = error_text(errno);
+        let mut why = error_text(errno);
+        if errno == libc::ECONNREFUSED {
+            why.push_str(" (nothing listens there: is the address out of date?)");
+        }
         self.command_owner(peer, Command::LaneFailed { peer: peer.id, plan, errno, why });
     }
 
@@ -450,7 +453,7 @@ impl Worker {
         }
         let (state, peer, plan) = (of.lane.state, of.peer.clone(), of.plan());
         log::debug!(
-            "rail {}: {peer}: lane {state:?}: {} (libfabric error {errno}, the provider's {provider_errno})",
+            "rail {}: {peer}: lane {state:?}: {} (error {errno}, provider error {provider_errno})",
             plan.rail,
             error_text(errno)
         );

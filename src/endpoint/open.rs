@@ -92,7 +92,7 @@ impl Endpoint {
         let streams = |nic: &Candidate| nic.streams(config.tcp_streams, &machine, cpus, nics);
         let chosen = spread(found.candidates, config.rail_count, streams);
         let names: Vec<&str> = chosen.iter().map(|candidate| candidate.name.as_str()).collect();
-        log::debug!("{} rails: {}; chosen: {}", chosen.len(), names.join(", "), found.why);
+        log::debug!("rails ({}): {}; chosen: {}", chosen.len(), names.join(", "), found.why);
         let wanted = match (config.manual, config.workers) {
             (true, _) => 1,
             // Each connection is one CPU's.

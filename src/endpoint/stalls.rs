@@ -23,11 +23,11 @@ impl fmt::Display for Still<'_> {
         let lane = &work.lane;
         write!(
             f,
-            "to its rail {}, {:?} for {} ms: {} bytes (window {window}), {} operations and {} frames under \
-             path; ",
+            "has moved nothing to its rail {} for {} ms (lane {:?}); in flight: {} bytes (window {window}), {} \
+             operations, {} frames; ",
             lane.remote_rail,
-            lane.state,
             still_ns / 1_000_000,
+            lane.state,
             lane.inflight_bytes,
             lane.inflight_ops,
             lane.inflight_frames
@@ -68,7 +68,7 @@ impl Worker {
             let still_ns = now.saturating_sub(lane.progress_ns.max(lane.delivered_ns));
             if waits && still_ns > STILL_NS && lane.state != LaneState::Handshaking {
                 let still = Still { work, window: lane.window.bytes(), still_ns };
-                log::debug!("{}: rail {} stands still {still}", work.peer, lane.id.rail);
+                log::debug!("{}: rail {} {still}", work.peer, lane.id.rail);
             }
         }
     }
@@ -79,13 +79,13 @@ impl Worker {
                 continue;
             }
             let path = match self.path_to(link) {
-                None => "no path",
+                None => "none",
                 Some(Path::Lane(..)) => "a lane here",
                 Some(Path::Worker(_)) => "another worker's lane",
             };
             let channels: Vec<String> = link.channels.iter().map(ToString::to_string).collect();
             log::debug!(
-                "{} acknowledges nothing; {path}; frames sent and waiting by channel: {}; lanes up {:?}, being reset {:?}",
+                "{} acknowledges nothing (path: {path}); frames sent and waiting by channel: {}; lanes up {:?}, being reset {:?}",
                 link.peer,
                 channels.join(", "),
                 link.lanes_up(),

@@ -434,7 +434,8 @@ impl Worker {
                 let memory = MemoryId::new(memory);
                 let known = core.offer(memory, secret, link.peer.id);
                 link.imports.extend(known.then_some(memory));
-                log::debug!("{}: imports memory {memory:#x}: {known}", link.peer);
+                let found = if known { "found" } else { "not here" };
+                log::debug!("{}: imports memory {memory:#x}: {found}", link.peer);
                 self.answer(link, Out::new(Kind::Imported, numbers(&[number, known as u64])));
             }
             (Kind::Imported, _, Some([number, known]), _) => {

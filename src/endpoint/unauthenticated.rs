@@ -121,7 +121,7 @@ impl Core {
         let known = &self.unauthenticated;
         let count = known.refused.fetch_add(1, Ordering::Relaxed) + 1;
         if known.lines.due(self.clock.now()).is_some() {
-            log::warn!("rejected what an unauthenticated endpoint sent ({count} times so far): {why}");
+            log::warn!("rejected what an unauthenticated endpoint sent ({count} so far): {why}");
         }
     }
 

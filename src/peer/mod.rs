@@ -442,7 +442,12 @@ impl fmt::Display for Peer {
         let fabric = self.service.lock().fabric.clone();
         let rails = &self.address.rails;
         let rail = rails.iter().find(|rail| rail.fabric == fabric).or(rails.first());
-        let name = |rail: &RailAddress| (readable(&rail.address), Text::of(rail.fabric.as_bytes()));
+        // Of "boot id/namespace/weft-id" the id's first digits suffice.
+        let short = |text: String| match text.rsplit_once("/weft-") {
+            Some((_, id)) => format!("weft-{}", id.get(..8).unwrap_or(id)),
+            None => text,
+        };
+        let name = |rail: &RailAddress| (short(readable(&rail.address)), Text::of(rail.fabric.as_bytes()));
         let (at, over) = rail.map(name).unwrap_or_default();
         write!(f, "peer {:#x} ({at}, {over})", self.id)
     }

@@ -614,7 +614,7 @@ impl Published {
         if !log::log_enabled!(level) {
             return;
         }
-        let Completion { transfer, kind, submit_ns, done_ns, .. } = completion;
+        let Completion { transfer, kind, user_data, submit_ns, done_ns, .. } = completion;
         let peer = completion.peer.map_or(0, PeerId::get);
         let why = Status::text_of(completion.status).to_string_lossy();
         let ended = match outcome.status {
@@ -631,7 +631,8 @@ impl Published {
         let after = ended.saturating_sub(submit_ns);
         log::log!(
             level,
-            "{what} {transfer:#x} with peer {peer:#x}: {why}, {after} ns after the submission{cause}"
+            "{what} {transfer:#x} (user_data {user_data:#x}) with peer {peer:#x}: {why}, {after} ns after the \
+             submission{cause}"
         );
     }
 }
