@@ -33,8 +33,7 @@ pub(super) fn add_lanes(core: &Core, peer: &Arc<Peer>, plans: &[Plan], reply: Op
     }
 }
 
-/// Of two sides, one says which fabric they take: both come to the same by
-/// themselves, whoever connected.
+/// Whether this side selects the fabric. Both sides compute the same answer, whichever connected.
 fn decides(core: &Core, peer: &Peer) -> bool {
     core.incarnation < peer.address.incarnation
 }
@@ -131,7 +130,7 @@ impl Worker {
             let ours = &core.rails[plan.rail.place()].fabric;
             let theirs = link.peer.address.rails.get(plan.remote_rail.place()).map(|rail| &rail.fabric);
             let serving = link.approaches.serving().map(|serving| &serving.fabric);
-            // Its share: as many as join all rails of either side, and as many again.
+            // How many lanes a peer may have: enough to join all rails of either side, twice.
             let rails = core.rails.len().max(link.peer.address.rails.len());
             let plans = link.approaches.serving().map_or(&[][..], |serving| &serving.plans);
             if plans.len() >= 2 * rails && !plans.contains(&plan) {
@@ -175,7 +174,7 @@ impl Worker {
             return self.end_peer(peer, outcome, now);
         }
         if link.up && link.lanes_up().is_empty() && link.resuming.is_none() {
-            // It failed while this side was coming up.
+            // The lane failed while this side was coming up.
             let outcome = Outcome { provider_errno: errno, ..Outcome::of(Status::PeerLost) };
             return self.end_peer(peer, outcome, now);
         }
@@ -230,7 +229,8 @@ impl Worker {
             core.queue.publish(completion);
         } else {
             if link.accepted {
-                // Its place is not needed: the connects have their own.
+                // The place reserved for the peer's own PEER_UP is not needed: each connect has
+                // one.
                 core.queue.unreserve(1);
             }
             for user_data in connects.drain(..) {

@@ -141,7 +141,7 @@ impl Core {
             return self.abandon(hold, Outcome::of(Status::Internal), now);
         };
         let hold = match remote.wait(hold) {
-            // Whoever hands out the answer has it now.
+            // The worker that delivers the answer has the hold now.
             Ok(()) => return,
             Err((hold, RemoteState::Ready)) => hold,
             Err((hold, state)) => {
@@ -155,7 +155,7 @@ impl Core {
         }
     }
 
-    /// What an atomic asks for, if anybody still wants it.
+    /// The request of an atomic, if it is still wanted.
     fn request(&self, hold: &Hold) -> Option<(Request, Option<GrantToken>)> {
         let atomic = self.table.held(hold).1.atomic()?;
         self.table.is_active(hold.id()).then_some((atomic.request, atomic.grant))

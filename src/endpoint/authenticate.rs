@@ -10,9 +10,9 @@ use crate::wire::frame::{HandshakeReply, HandshakeRequest, Token};
 use crate::wire::seal::{Proof, Root};
 use std::borrow::Cow;
 
-/// What to do about a handshake request.
+/// The verdict on a handshake request.
 pub(super) enum Verdict {
-    /// By this secret, where there is one.
+    /// Authenticated by this secret, where the endpoint has one.
     Believed(Option<Root>),
     Denied(&'static str),
 }
@@ -98,7 +98,7 @@ impl Core {
     }
 }
 
-/// What a refusal says, for people.
+/// The text of a refusal.
 pub(super) fn denial(why: &'static str) -> Cow<'static, str> {
     format!("{why} (secret in weft_endpoint_config)").into()
 }

@@ -1,5 +1,5 @@
-//! What a peer may ask of us: one that asks for more is dropped, and the log says
-//! for what. No endpoint of Weft comes near these bounds.
+//! Bounds on what a peer may request. A peer that goes beyond one is dropped, and the log names the
+//! bound. No endpoint of Weft comes near them.
 
 use super::inbox::Command;
 use super::worker::Worker;
@@ -53,7 +53,7 @@ impl Worker {
         self.command_owner(peer, command);
     }
 
-    /// What `hand_to_owner` gave us.
+    /// Counts off a command that `hand_to_owner` passed.
     pub(super) fn handed(&mut self, peer: PeerId) {
         if let Some(link) = self.link(peer) {
             link.peer.awaiting.fetch_sub(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What callers wait for, and how they get the answers.
+//! Work that callers wait for, and how they get the answers.
 
 use crate::device::Device;
 use crate::fabric::{Access, HostRange, Registration};
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// By rail: the ranges' registrations.
+/// The ranges' registrations, by rail.
 pub type RailRegistrations = Vec<(RailIndex, Box<[Registration]>)>;
 
 /// An answer that a caller waits for.
@@ -48,7 +48,7 @@ impl<T> Reply<T> {
     }
 }
 
-/// What callers wait for, each in its turn.
+/// Work that callers wait for, in order.
 #[derive(Default)]
 pub(super) struct Chores(pub VecDeque<Chore>);
 
@@ -57,13 +57,13 @@ pub(super) enum Chore {
     Deregister { memory: Arc<Memory>, reply: Reply<Result<()>> },
 }
 
-/// What is to become of the ranges of a memory.
+/// How the ranges of a memory are to be registered.
 pub struct Wanted {
     pub ranges: Arc<[HostRange]>,
     pub access: Access,
     /// The rails that should know it, one bit each; 0: all.
     pub rails: u64,
-    /// Of a device's memory: which one, and whether other processes can open it.
+    /// For device memory: the device, and whether other processes can open the memory.
     pub device: Option<(Device, bool)>,
 }
 
@@ -73,17 +73,17 @@ pub(super) struct Registering {
     /// The worker's rail whose turn it is, and what that has learnt.
     pub at: Option<RailIndex>,
     pub done: Vec<Registration>,
-    /// Of the rails before it.
+    /// Registrations of the rails before this one.
     pub all: Vec<(RailIndex, Vec<Registration>)>,
     pub back: Back,
 }
 
-/// What is taken back.
+/// How much is taken back.
 pub(super) enum Back {
     Nothing,
-    /// What this rail has learnt: it cannot know the memory.
+    /// The registrations of this rail, which cannot register all of the memory.
     Rail,
-    /// What all have: the memory cannot be registered.
+    /// The registrations of all rails: the memory cannot be registered.
     All(Error),
 }
 

@@ -4,7 +4,7 @@ use crate::fabric::tcp;
 use crate::wire::secret::Secrets;
 use std::sync::Arc;
 
-/// What worker threads do when there is nothing to do.
+/// Behaviour of idle worker threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Idle {
     /// Spin for a while, then sleep.
@@ -33,7 +33,7 @@ pub struct EndpointConfig {
     pub message_bytes: u64,
     /// A peer that is silent for this long is lost; `None`: never.
     pub liveness_ns: Option<u64>,
-    /// What peers must know, too.
+    /// The secrets that peers must have, too.
     pub secrets: Option<Arc<Secrets>>,
     /// Nothing goes over a network in the clear.
     pub encrypt: bool,
@@ -41,7 +41,7 @@ pub struct EndpointConfig {
     pub tcp_at: tcp::At,
     /// Rails that a NIC of tcp becomes; 0: by its line and the CPUs.
     pub tcp_streams: usize,
-    /// Of tcp's packets; 0: the system's.
+    /// DSCP class of tcp's packets; 0: the system's.
     pub tcp_dscp: u8,
 }
 

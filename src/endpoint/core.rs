@@ -1,4 +1,4 @@
-//! What all threads of an endpoint share.
+//! The state that all threads of an endpoint share.
 
 use super::config::EndpointConfig;
 use super::inbox::{AcceptedHandshake, Command, Inbox};
@@ -34,14 +34,14 @@ use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-/// What an endpoint is doing.
+/// Phases of an endpoint.
 pub const OPEN: u8 = 0;
 /// Shutting down: nothing new is accepted.
 pub const CLOSING: u8 = 1;
 /// Every peer knows: the rails can be closed.
 pub const STOPPING: u8 = 2;
 
-/// Of the transfers that wait for a remote memory, this many go on at once.
+/// Transfers waiting for a remote memory that are started in one step.
 const GO_ON: usize = 1024;
 
 /// A rail as everybody knows it.
@@ -55,7 +55,7 @@ pub struct RailInfo {
     pub pci: Option<PciAddress>,
     pub address: String,
     pub virtual_addresses: bool,
-    /// Its NIC checks grants.
+    /// Whether its NIC checks grants.
     pub grants: bool,
     /// Bytes of one control frame.
     pub message_max: usize,
@@ -91,7 +91,7 @@ pub struct Core {
     pub messages: Messages,
     pub counters: Arc<Counters>,
     pub memories: Mutex<HashMap<MemoryId, Arc<Memory>>>,
-    /// What peers may reach under tokens; and those that are being taken back.
+    /// Grants, by token, and grants that are being revoked.
     pub grants: Arc<Grants>,
     pub(super) revoking: Mutex<HashMap<GrantToken, Arc<Revoking>>>,
     pub inboxes: Arc<[Inbox]>,
@@ -360,7 +360,7 @@ impl Core {
         let view = transfer.view();
         for remote in view.remotes() {
             match remote.wait(hold) {
-                // Whoever hands out the answer has it now.
+                // The worker that delivers the answer has the hold now.
                 Ok(()) => return,
                 Err((of, RemoteState::Ready)) => hold = of,
                 Err((of, state)) => {

@@ -91,7 +91,7 @@ impl Endpoint {
             })?;
             entries.push(Entry { place, value });
         }
-        // They are sorted into nodes, each of which is small.
+        // The entries go into many small nodes, whose allocation cannot report failure.
         room::probe::<[u64; 16]>(count, "the counters that are waited for")?;
         Ok(Wanted::new(entries))
     }
@@ -126,7 +126,7 @@ impl Endpoint {
         check_counted(len, self.raises(peer)?.most)
     }
 
-    /// What a peer takes of counters.
+    /// Which ways of raising counters a peer accepts.
     pub fn raises(&self, peer: PeerId) -> Result<Raises> {
         let peer = self.core.peers.get(peer)?;
         // Before it is settled which fabric serves the peer, any may.

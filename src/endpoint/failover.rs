@@ -49,7 +49,7 @@ const LOOKS: u32 = 500;
 const MOVING_NS: u64 = 100_000_000;
 /// An ended operation waits this long for the NIC before its lane is reset.
 const LATE_NS: u64 = 80_000_000;
-/// And this long in all: its completion is due 200 ms after its deadline.
+/// The most that its completion is delayed: it is due 200 ms after its deadline.
 const LATEST_NS: u64 = 160_000_000;
 /// A slow lane may take this many times as long as its rate says.
 const SLOW: u64 = 4;
@@ -270,7 +270,7 @@ impl Worker {
             Some((_, true)) | None if asks => {
                 self.command_owner(&found, Command::LaneResetHere { peer, plan, epoch })
             }
-            // What the peer had sent may still land.
+            // What the peer had posted may still land.
             Some(_) if asks && !resets => self.command_owner(&found, Command::EndPeer { peer, outcome }),
             Some((lane, false)) if asks => {
                 found.take_out(plan);

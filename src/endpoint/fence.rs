@@ -74,7 +74,7 @@ impl Endpoint {
         };
         let hold = self.take_back_if_late(hold, ended())?;
         let id = hold.id();
-        // It has no stripes.
+        // A fence has no stripes.
         let _ = core.table.leave(hold);
         Ok(id)
     }
@@ -118,7 +118,7 @@ impl Worker {
     pub(super) fn come_to_rest(&mut self, link: &mut Link, number: u64, until: Until) {
         let peer = link.peer.id;
         let waits = self.fence_waits.iter().filter(|of| of.peer == peer).count();
-        // One more is of grants that the peer has taken back.
+        // One more place is for grants that the peer has revoked.
         if waits + link.quiescing.len() > FENCES {
             return self.breach(&link.peer, "it asks for more fences than there can be");
         }

@@ -153,7 +153,7 @@ impl Worker {
                 let Some(due) = due else { continue };
                 lane.handshake.next_ns = Some(now + AGAIN_NS);
                 if state == LaneState::Probing {
-                    // One is enough: it is repeated only if the lane had no room.
+                    // One probe is enough: it is repeated only if the lane had no room.
                     lane.handshake.next_ns = match work.rail.post_probe(&mut lane.lane, now) {
                         Posted::Yes => None,
                         Posted::Again => Some(now),
@@ -282,7 +282,7 @@ impl Worker {
         }
         match peer.meet(request.token, request.begun) {
             Meeting::Same => {}
-            // Its next handshake request finds no peer.
+            // The peer's next handshake request then finds no peer here.
             Meeting::Other => return self.end_stale(&peer),
             Meeting::Stale => return self.core.reject(STALE),
         }

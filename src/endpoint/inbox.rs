@@ -1,4 +1,4 @@
-//! What reaches a worker from other threads, and what it answers.
+//! Commands that other threads send a worker.
 
 use super::chores::{RailRegistrations, Reply, Wanted};
 use super::later::Awaiting;
@@ -41,7 +41,7 @@ pub enum Command {
         plans: Vec<Plan>,
         reply: Option<AcceptedHandshake>,
     },
-    /// Those over the rails in `keep`, one bit each, stay.
+    /// Lanes over the rails in `keep`, one bit each, stay.
     DropLanes {
         peer: PeerId,
         keep: u64,
@@ -61,7 +61,7 @@ pub enum Command {
     AddLink {
         peer: Arc<Peer>,
         approaches: Approaches,
-        /// Its handshake request reached us first.
+        /// Set if the peer's handshake request reached us first.
         accepted: Option<AcceptedHandshake>,
     },
     /// The peer sent a handshake request over a rail that has no lane to it.
@@ -128,7 +128,7 @@ pub enum Command {
         peer: PeerId,
         number: u64,
     },
-    /// They have.
+    /// The lanes are at rest.
     LanesQuiet {
         peer: PeerId,
         number: u64,

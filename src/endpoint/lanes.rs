@@ -56,7 +56,8 @@ pub struct LaneWork {
     pub peer_epoch: Option<u64>,
     pub stripes: Stripes,
     pub handshake: Handshake,
-    /// What we draw for the session of the peer's frames; the handshake request that it is for.
+    /// Our nonce for the session of the peer's frames, and the nonce of the request that it
+    /// answers.
     pub own: u128,
     pub accepted: Option<u128>,
     /// Bytes of a slot of bundles.
@@ -66,16 +67,16 @@ pub struct LaneWork {
     pub memory: Option<Arc<Memory>>,
     /// Bundles that were announced before those before them.
     pub early: Vec<(Header, Vec<u8>)>,
-    /// What the peer wants to be sent, numbers and lists; and which is next.
+    /// Fetches that the peer requested: numbers and lists; and the next number.
     pub fetches: Vec<(u32, Vec<u8>)>,
     pub next_fetch: u32,
     /// Dropped, and when: only waits for the fabric to give its operations back.
     pub closing: Option<u64>,
-    /// Its peer parts, or we do.
+    /// The state of draining, when one side closes.
     pub drain: Drain,
     /// Fences of the peer that wait for it to come to rest.
     pub held: u32,
-    /// It failed, and others go on.
+    /// Set while it is being reset after a failure.
     pub resetting: Option<Resetting>,
     /// How often it was seen to stand still, and when others were last asked.
     pub looks: u32,
@@ -114,12 +115,12 @@ pub struct Resetting {
     pub peer_reset: bool,
 }
 
-/// What is known of the peer's end of a lane that is reset.
+/// The state of the peer's end of a lane that is reset.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum PeerEnd {
     Open,
     Reset,
-    /// It is reset, and the peer waits for ours.
+    /// Reset, and the peer waits for our reset.
     Asks,
 }
 
@@ -130,7 +131,7 @@ impl Resetting {
     }
 }
 
-/// What a rail is doing, as its lanes show it.
+/// Health of a rail, judged by its lanes.
 #[derive(Default)]
 pub struct Health {
     /// Since when no lane is up, though others serve the peer.
@@ -178,7 +179,7 @@ impl Rails {
         self.all.get(id.rail.place())?.as_ref()?.lanes.get(id.slot)
     }
 
-    /// The same to be changed, with its rail.
+    /// The lane, mutable, with its rail.
     pub fn lane_mut(&mut self, id: LaneId) -> Option<(&mut Rail, &mut LaneWork)> {
         let work = self.get_mut(id.rail)?;
         Some((&mut work.rail, work.lanes.get_mut(id.slot)?))
@@ -231,7 +232,7 @@ impl LaneWork {
         Plan { rail: self.lane.id.rail, remote_rail: self.lane.remote_rail }
     }
 
-    /// Its stripes, if it can carry a transfer to that peer.
+    /// The lane's stripes, if the lane can take a transfer to that peer.
     pub fn stripes_for(&mut self, peer: PeerId, view: View) -> Option<&mut Stripes> {
         let (up, plan) = (self.lane.state == LaneState::Up && self.lane.peer == peer, self.plan());
         let takes = up && self.drain == Drain::No && self.peer.is_served_by(plan.rail);
@@ -263,7 +264,7 @@ impl LaneWork {
         recent && !self.lane.reset && self.lane.inflight_frames > 0
     }
 
-    /// It has nothing to post, and may.
+    /// Whether the lane is free to post and has nothing to post.
     #[inline]
     pub(super) fn is_free(&self) -> bool {
         let takes = self.drain == Drain::No && self.held == 0 && self.peer.is_served_by(self.lane.id.rail);

@@ -1,4 +1,4 @@
-//! What a worker has to come back to.
+//! Work that a worker comes back to in later passes.
 
 use crate::ids::{Hold, LaneId, OpId, PeerId};
 use crate::peer::link::{Link, Outstanding};
@@ -15,9 +15,9 @@ use crate::wire::frame::CHANNELS;
 use std::sync::atomic::AtomicUsize;
 use std::sync::Arc;
 
-/// What a tick does of what may be much work takes no longer.
+/// The longest that a tick spends on work that may be large.
 pub(super) const ENDS_NS: u64 = 1_000_000;
-/// So many are done between looks at the clock.
+/// Steps between reads of the clock.
 pub(super) const LOOK: usize = 64;
 
 /// Workers that may pass on what none of them has a lane for.
@@ -28,7 +28,7 @@ pub const HOPS: u32 = 64;
 pub enum Drain {
     #[default]
     No,
-    /// It is drained when nothing is in flight.
+    /// Stopped; drained once nothing is in flight.
     Begun,
     Done,
 }
@@ -63,9 +63,9 @@ pub struct FenceWaits {
 }
 
 pub enum Until {
-    /// What was accepted before it has ended.
+    /// Operations accepted before the fence have ended.
     Ended(Accepted),
-    /// What is under grants that the peer has taken back has ended.
+    /// Operations under grants that the peer has revoked have ended.
     Swept,
     /// The peer has taken the frames of ended operations: the last number of each channel, and
     /// unanswered atomics.
@@ -89,7 +89,7 @@ pub struct Awaiting {
 pub struct Parked {
     pub hold: Hold,
     pub peer: Option<PeerId>,
-    /// What lanes that failed had claimed.
+    /// Runs that failed lanes had claimed.
     pub runs: Vec<Run>,
 }
 
@@ -104,9 +104,10 @@ pub struct Leaving {
 }
 
 pub enum LeavingStage {
-    /// What is outstanding ends. First: what lanes leave undone would say that these had failed.
+    /// Outstanding operations end. This comes first: posts that lanes leave undone would look like
+    /// failures.
     Ending(Box<Link>, Outstanding),
-    /// Its lanes go.
+    /// Its lanes are dropped.
     Dropping {
         /// If it was up.
         down: Option<Completion>,
@@ -118,7 +119,7 @@ pub enum LeavingStage {
     },
 }
 
-/// What peers and lanes leave, which goes in steps: a pass has other things to do.
+/// State of removed peers and lanes, freed in steps: a pass has other things to do.
 #[derive(Default)]
 pub struct Remains {
     /// Shares of lanes that were removed.

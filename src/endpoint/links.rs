@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// A link that has been silent for this long sends a keep-alive: where a fabric reports a dead
 /// peer, it reports it only to a sender.
 const HEARTBEAT_NS: u64 = 1_000_000_000;
-/// The same while operations are under way, which a dead peer holds up.
+/// The interval while operations are in flight, which a dead peer would hold up.
 const BUSY_HEARTBEAT_NS: u64 = 300_000_000;
 
 /// Frames of an ended link that are freed in one step.
@@ -92,7 +92,7 @@ impl Worker {
         let core = self.core.clone();
         let at = peer.place();
         let Some(link) = self.link(peer) else { return };
-        // One that was leaving is no more lost when its lanes go before its last word came.
+        // A closing peer whose lanes fail before its last frame came is closed, not lost.
         let outcome = link.closing.as_ref().map_or(outcome, |closing| closing.outcome);
         let outcome = match link.peer.failure() {
             Some(failure) if outcome.status == Status::PeerLost => failure,
@@ -102,7 +102,7 @@ impl Worker {
             warn_of_loss(&link.peer, outcome);
         }
         if matches!(outcome.status, Status::PeerLost | Status::Protocol) {
-            // It may only have been stopped: when it goes on it should know.
+            // The peer may only have been stopped: once it continues it learns of its end.
             self.send_plain(peer, Kind::Close);
         }
         let Some(mut link) = self.links[at].take() else { return };
@@ -140,7 +140,7 @@ impl Worker {
         if !link.up {
             core.queue.unreserve(1 + link.accepted as u64);
         }
-        // What is outstanding was canceled if we ended it ourselves.
+        // Outstanding operations are canceled if this side ended the peer.
         let ended = Outcome { status: status_of_end(outcome.status), ..outcome };
         for user_data in std::mem::take(&mut *link.peer.connects.lock()) {
             let completion = Completion::new(completion::KIND_PEER_UP, ended, peer, now);
@@ -285,7 +285,7 @@ impl Worker {
         }
     }
 
-    /// What is due: connects that took too long, stragglers, close messages not answered.
+    /// Handles what is due: connects that timed out, late lanes, close messages without an answer.
     pub fn tend_links(&mut self, now: u64) {
         let mut ended = Vec::new();
         let mut coming = Vec::new();

@@ -15,7 +15,7 @@ use std::slice::from_ref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// What a caller keeps, until it is released. Transfers that use it share it.
+/// Prepared geometry of a caller, shared by the transfers that use it.
 pub struct Prepared {
     is_list: bool,
     shape: Mutex<Option<PreparedShape>>,
@@ -52,7 +52,7 @@ impl Prepared {
         self.is_list
     }
 
-    /// Its memories are free once the transfers that use it have ended.
+    /// Releases the geometry. Its memories are free once the transfers that use it have ended.
     pub fn release(&self) {
         let released = self.shape.lock().take();
         if let Some(shape) = released {

@@ -1,5 +1,4 @@
-//! What other threads push to a worker: ids of transfers by a bounded queue, everything
-//! rarer as commands.
+//! The mailbox of a worker: ids of transfers in a bounded queue, everything rarer as commands.
 
 use crate::ids::{Hold, OpId};
 use crate::ring::Ring;

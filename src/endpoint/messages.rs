@@ -17,7 +17,7 @@ type Held = (Box<[u8]>, Arc<Peer>, u64);
 #[derive(Default)]
 pub struct Messages {
     next: AtomicU64,
-    /// By ids of ours: nobody chooses how they are spread.
+    /// Keyed by our own ids, so a peer cannot choose how they hash.
     held: Mutex<FxHashMap<u64, Held>>,
 }
 

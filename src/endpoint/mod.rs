@@ -85,7 +85,7 @@ pub struct Endpoint {
     /// Manual progress: the worker, taken by the polling caller.
     manual: Option<Arc<Mutex<Worker>>>,
     libfabric: String,
-    /// As it was when the endpoint was opened.
+    /// The machine when the endpoint was opened.
     machine: Machine,
     /// Queues beside the endpoint's own.
     queues: Mutex<Vec<Weak<Queue>>>,
@@ -115,7 +115,7 @@ impl Endpoint {
         })
     }
 
-    /// What its operations have come to.
+    /// Statistics of its operations.
     pub fn tally(&self) -> tally::Sum {
         self.core.table.tally.sum()
     }
@@ -180,7 +180,7 @@ impl Endpoint {
         self.progress_until(u64::MAX)
     }
 
-    /// As `progress`; virtual time does not go past `horizon`.
+    /// Like `progress`, but virtual time stops at `horizon`.
     fn progress_until(&self, horizon: u64) -> bool {
         match (&self.manual, &self.core.clock) {
             (Some(_), Clock::Virtual(time)) => time.step(horizon),
@@ -266,7 +266,7 @@ impl Endpoint {
     fn rest(&self, now: u64, at_most: Duration) {
         match self.manual.as_ref().and_then(|worker| worker.try_lock()) {
             Some(mut worker) => worker.rest(now, at_most),
-            // Somebody else drives the rails.
+            // Another thread drives the rails.
             None => std::thread::sleep(at_most.min(Duration::from_micros(50))),
         }
     }
@@ -403,7 +403,7 @@ impl Endpoint {
                 core.rails.len()
             )));
         }
-        // What workers and the descriptor will take, piece by piece.
+        // Memory that workers and the descriptor will take, piece by piece.
         let each =
             2 * size_of::<Range>() + core.rails.len() * (size_of::<Registration>() + 2 * size_of::<u64>());
         room::probe::<u8>(ranges.len() * each, "the registrations of the ranges")?;
@@ -452,7 +452,7 @@ impl Endpoint {
         let names = (core.incarnation, &virtual_addresses[..]);
         let memory = Arc::new(Memory::new((id, secret), ranges, (access, place), by_rail, names));
         if let Some(error) = failed {
-            // What other workers' rails have learnt is taken back.
+            // Takes back the registrations of other workers' rails.
             let _ = self.deregister_from_rails(&memory);
             memory.let_go();
             return Err(error);
@@ -532,7 +532,7 @@ impl Endpoint {
             reply
         };
         let replies: Vec<Reply<Result<()>>> = self.core.inboxes.iter().map(ask).collect();
-        // All of them: who tries again finds no worker still at it.
+        // Waits for all of them, so that a retry finds no worker still busy with it.
         let answers: Vec<Result<()>> =
             replies.iter().map(|reply| self.answer(reply, UNRESPONSIVE, || memory.open())?).collect();
         answers.into_iter().collect()
@@ -666,7 +666,7 @@ impl Endpoint {
             self.shutdown(0)?;
         }
         self.closed.store(true, Ordering::Release);
-        // Whoever still waits has the queue for a moment, but its descriptor goes now.
+        // A waiting thread may still hold the queue for a moment, but its descriptor closes now.
         self.each_queue(Queue::close_event);
         Ok(())
     }

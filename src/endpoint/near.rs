@@ -4,8 +4,8 @@ use super::Endpoint;
 use crate::device::{self, Device};
 
 impl Endpoint {
-    /// Of each fabric the rails nearest to a device, one bit each; 0: all, where the machine
-    /// does not show the device.
+    /// The rails of each fabric nearest to a device, one bit each; 0: all, where the topology does
+    /// not show the device.
     pub(super) fn rails_near(&self, device: Device) -> u64 {
         let place = device::present().and_then(|driver| driver.place(device));
         let Some(gpu) = self.machine.device(place) else { return 0 };

@@ -32,13 +32,13 @@ static OPENED: AtomicU32 = AtomicU32::new(0);
 /// Between the watchdog's looks at deadlines.
 const WATCH: Duration = Duration::from_millis(20);
 
-/// What a worker is to open, and where its thread stays.
+/// The rails that a worker opens, and the CPUs of its thread.
 struct Plan {
     rails: Vec<(usize, Candidate)>,
     cpus: Option<CpuSet>,
 }
 
-/// What a worker found when it opened its rails.
+/// What opening a worker's rails resulted in.
 struct Opened {
     rails: Vec<(usize, Result<RailFound>)>,
 }
@@ -53,7 +53,7 @@ struct RailFound {
     traffic: Arc<Traffic>,
 }
 
-/// Of each rail that opened: the place it was planned for, and its index.
+/// For each rail that opened: the place it was planned for, and its index.
 type Indexes = Vec<(usize, RailIndex)>;
 
 /// What a worker then gets: which of its rails count, under which index.
@@ -191,7 +191,7 @@ impl Endpoint {
 /// until their rails are closed.
 #[derive(Default)]
 struct Threads {
-    /// They end when their channel closes.
+    /// Threads that wait to start; they end when their channel closes.
     waiting: Vec<(JoinHandle<Result<()>>, Sender<Go>)>,
     working: Vec<JoinHandle<Result<()>>>,
     core: Option<Arc<Core>>,
@@ -205,7 +205,7 @@ impl Drop for Threads {
         }
         let waiting = self.waiting.drain(..).map(|(thread, _)| thread);
         for thread in waiting.chain(self.working.drain(..)) {
-            // Its panic was caught.
+            // A panic of the thread was caught.
             let _ = thread.join();
         }
     }
@@ -217,8 +217,8 @@ impl Part for Mutex<Worker> {
     }
 }
 
-/// As many rails as were asked for: the NICs in turn, or one for each, and of each as many as it
-/// has streams. The host's, beside those of the network, is not counted.
+/// Spreads the requested number of rails over the NICs in turn; without a number, one for each NIC
+/// and stream. The host's rail beside network rails is not counted.
 fn spread(candidates: Vec<Candidate>, count: usize, streams: impl Fn(&Candidate) -> usize) -> Vec<Candidate> {
     let (mut host, network): (Vec<_>, Vec<_>) = candidates.into_iter().partition(Candidate::is_host);
     let beside = if network.is_empty() { Vec::new() } else { std::mem::take(&mut host) };

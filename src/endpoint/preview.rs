@@ -7,7 +7,7 @@ use crate::topology::json::{Rail, Rails};
 use crate::topology::read::Root;
 use crate::topology::Machine;
 
-/// As JSON.
+/// The preview as JSON.
 pub fn preview() -> Result<String> {
     let machine = Machine::read(Root::from_environment());
     let visible = select::visible_gpus();
@@ -16,8 +16,8 @@ pub fn preview() -> Result<String> {
     json.map_err(|error| Error::new(Status::Internal, format!("the machine as JSON: {error}")))
 }
 
-/// Those that an open would find; where it finds none, or the tree is of another machine, guessed from
-/// what the tree shows.
+/// The rails that an open would use; guessed from the topology where an open would find none, or
+/// the topology is of another machine.
 fn rails(machine: &Machine, visible: Option<&str>) -> Rails {
     let listed = if machine.root.is_real() { select::candidates(None, None, machine).ok() } else { None };
     let (source, why, list) = match listed {

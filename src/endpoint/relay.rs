@@ -19,7 +19,7 @@ const REFUSED_AGAIN_NS: u64 = 100_000_000;
 /// The path of a link's frames.
 #[derive(Clone, Copy)]
 pub(super) enum Path {
-    /// By a lane of this worker.
+    /// Over a lane of this worker.
     Lane(LaneId),
     Worker(usize),
 }

@@ -160,7 +160,7 @@ impl Worker {
 
     /// At the peer's owner: its last lane is cut.
     pub(super) fn begin_resuming(&mut self, peer: PeerId, of: (Plan, u64), outcome: Outcome, now: u64) {
-        // Of the fabrics that connect anew, ofi_rxm says nothing of being refused.
+        // Of the fabrics that reconnect, only ofi_rxm does not report a refused connection.
         let reports_ends = !self.core.rails[of.0.rail.place()].fabric.ends_with(";ofi_rxm");
         let Some(link) = self.link(peer) else { return };
         link.peer.note_failure(outcome);
@@ -241,7 +241,7 @@ impl Worker {
         self.send_plainly(peer, Kind::Resumed, &numbers(&answer));
     }
 
-    /// It answers.
+    /// The peer's answer to Resume.
     pub(super) fn resumed(&mut self, peer: PeerId, body: &[u8], now: u64) {
         let core = self.core.clone();
         let Some([number, delivered @ ..]) = read_numbers::<{ 1 + CHANNELS }>(body) else {

@@ -1,5 +1,4 @@
-//! What stands still, for the log (debug): lanes that have had something under way for
-//! long, and peers that have not acknowledged what they were sent.
+//! Debug log of stalls: lanes whose posts do not move, and peers that do not acknowledge frames.
 
 use super::lanes::LaneWork;
 use super::relay::Path;
@@ -7,7 +6,7 @@ use super::worker::Worker;
 use crate::rail::LaneState;
 use std::fmt;
 
-/// What has not moved for this long is stalled, and reported this often.
+/// A lane is stalled after this long without progress, and reported at this interval.
 const STILL_NS: u64 = 1_000_000_000;
 
 /// A lane that stands still, and why it may.

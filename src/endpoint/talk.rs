@@ -1,4 +1,4 @@
-//! What links say: frames out and in, messages, notifications, imports.
+//! Frames of links, out and in: messages, notifications, imports.
 
 use super::arrival;
 use super::grants::granted;
@@ -36,10 +36,10 @@ const BEATS: u32 = 4;
 /// Most data of a notification, in bytes: callers rely on it.
 const NOTIFY_DATA: usize = 256;
 
-/// What became of a frame that was next in its channel.
+/// The outcome of delivering the next frame of a channel.
 pub(super) enum Delivery {
     Taken,
-    /// Somebody waits for its acknowledgement.
+    /// Taken, and a caller waits for its acknowledgement.
     TakenUrgently,
     /// No room: leave it with the sender.
     Stalled,
@@ -367,7 +367,7 @@ impl Worker {
             self.mark(peer);
         }
         if withdrawn {
-            // What stood still for it goes on.
+            // Delivers the frames that waited for it.
             self.deliver(peer, USER, now);
             self.deliver(peer, REQUESTS, now);
             self.mark(peer);
@@ -451,7 +451,7 @@ impl Worker {
             (Kind::Revoke, Some([memory]), ..) => {
                 let memory = MemoryId::new(memory);
                 link.peer.gone.lock().insert(memory);
-                // Of one that is known to be gone nothing is under way, or it is being ended.
+                // Transfers of a remote memory known to be gone have ended, or are being ended.
                 let unknown = |remote: &Arc<RemoteMemory>| remote.state() != RemoteState::Gone;
                 for remote in link.remotes_of(memory).into_iter().filter(unknown) {
                     core.answered(&remote, RemoteState::Gone, now);
@@ -521,7 +521,7 @@ impl Worker {
         Delivery::Taken
     }
 
-    /// Its place in the queue is reserved.
+    /// Publishes a message, whose place in the queue is reserved.
     fn publish_message(&self, link: &Link, bytes: Vec<u8>, now: u64) {
         let core = &self.core;
         let mut completion = Completion::new(completion::KIND_MESSAGE, Outcome::OK, link.peer.id, now);
@@ -578,7 +578,7 @@ impl Worker {
         Delivery::TakenUrgently
     }
 
-    /// What a transfer raises after its last byte: pairs of an immediate and by how much.
+    /// Counters that a transfer raises after its last byte: pairs of an immediate and an increment.
     pub(super) fn raise(&mut self, body: &[u8], now: u64) -> Delivery {
         for pair in body.chunks(16) {
             match read_numbers::<2>(pair) {
@@ -589,7 +589,7 @@ impl Worker {
         Delivery::TakenUrgently
     }
 
-    // What callers ask of a link.
+    // Requests of callers.
 
     pub fn link_send(&mut self, peer: PeerId, id: OpId, data: Arc<Vec<u8>>, allowance: u64) {
         let frame = self.frame_bytes();

@@ -42,7 +42,7 @@ struct Handshake {
 /// Whether one more may come in, in whose stead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Admission {
-    /// Its place is kept, until `came` or `stayed_out`.
+    /// Whether it is admitted; its place is kept until `came` or `stayed_out`.
     enters: bool,
     goes: Option<PeerId>,
 }
@@ -93,19 +93,19 @@ impl Unauthenticated {
         Admission { enters: fits, goes }
     }
 
-    /// One that was let in is a peer now.
+    /// An admitted endpoint is a peer now.
     pub fn came(&self, peer: PeerId, source: u64, now: u64) {
         let mut inner = self.inner.lock();
         inner.entering -= 1;
         inner.under_way.push_back(Handshake { peer, source, since: now, ends: false });
     }
 
-    /// One that was let in is none.
+    /// An admitted endpoint did not become a peer.
     pub fn stayed_out(&self) {
         self.inner.lock().entering -= 1;
     }
 
-    /// One of them is up, or has gone.
+    /// One of these peers is up, or has gone.
     pub fn settled(&self, peer: PeerId) {
         let mut inner = self.inner.lock();
         if let Some(at) = inner.under_way.iter().position(|one| one.peer == peer) {

@@ -26,7 +26,7 @@ impl Worker {
         let core = &self.core;
         for Awaiting { hold, start: (watch, value) } in std::mem::take(&mut self.awaiting) {
             if !core.table.is_active(hold.id()) {
-                // It was canceled, or its deadline has passed.
+                // The transfer was canceled, or its deadline has passed.
                 core.abandon(hold, Outcome::OK, now);
             } else if watch.has_reached(value) {
                 let slices = core.held(&hold).map_or(0, |transfer| transfer.slices);

@@ -173,12 +173,12 @@ impl Approaches {
         self.serving = Some(at);
     }
 
-    /// What serves the peer, once that is settled.
+    /// The fabric that serves the peer, once settled.
     pub fn serving(&self) -> Option<&Approach> {
         self.all.get(self.serving?)
     }
 
-    /// What serves has the lanes that it will have.
+    /// Whether the serving fabric has all the lanes that it will have.
     pub fn is_ready(&self, now: u64) -> bool {
         self.serving().is_some_and(|approach| approach.is_ready(now))
     }

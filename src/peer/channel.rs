@@ -27,13 +27,13 @@ pub struct Out {
     pub payload: Option<(Arc<Vec<u8>>, Range<usize>)>,
     /// The operation that its acknowledgement completes.
     pub done: Option<OpId>,
-    /// That operation has not arrived yet, as far as is known.
+    /// Sent before the operation is known to have arrived.
     pub speculative: bool,
     /// The peer is to hear of the operation's failure, unless it hears this.
     pub or_failure: bool,
     /// Bytes that its acknowledgement gives back to the sender's allowance.
     pub allowance: u64,
-    /// It has been sent already, and keeps its number.
+    /// Sent before, and keeps its number.
     pub again: bool,
 }
 
@@ -76,9 +76,9 @@ pub struct Channel {
     /// Delivered frames that the sender does not know of, and since when.
     owed: u32,
     owed_since: u64,
-    /// Somebody waits for the acknowledgement: do not let it wait for a ride.
+    /// A caller waits for the acknowledgement: send it at once instead of with the next frame.
     urgent: bool,
-    /// What is urgent was answered soon, of late; when it was acknowledged on its own.
+    /// Urgent frames were lately answered soon; the time of the last lone acknowledgement.
     answers: bool,
     alone_ns: u64,
 }
@@ -150,7 +150,7 @@ impl Channel {
         self.forget(&wanted);
         let sent = self.unacknowledged.iter().chain(self.waiting.iter().take_while(|out| out.again));
         let theirs = |out: &Out| {
-            // Of several frames of a transfer only the last knows it.
+            // Only the last of a transfer's frames carries its id.
             out.kind.announces().is_some() && !out.done.is_some_and(&wanted)
         };
         let last = sent.enumerate().filter(|(_, out)| theirs(out)).map(|(at, _)| at as u32).last();
@@ -188,7 +188,7 @@ impl Channel {
         self.waiting = kept;
     }
 
-    /// Nobody wants what it has any longer: some of it goes. True: nothing is left.
+    /// Frees some of an ended channel's frames. True: nothing is left.
     pub fn shed(&mut self, most: usize) -> bool {
         [&mut self.ahead, &mut self.waiting, &mut self.unacknowledged].into_iter().all(|frames| {
             frames.truncate(frames.len().saturating_sub(most));
@@ -241,7 +241,7 @@ impl Channel {
         self.acknowledgement_sent();
     }
 
-    /// What to acknowledge.
+    /// The number to acknowledge.
     pub fn delivered(&self) -> u32 {
         self.delivered
     }
@@ -414,7 +414,7 @@ mod tests {
         channel.push(Out::new(Kind::Revoke, vec![]));
         channel.push(Out::new(Kind::Import, vec![]));
         let sent: Vec<_> = (0..8).map(|_| next(&mut channel)).collect();
-        // Not before the answers that were there.
+        // Not before the answers that were queued already.
         assert!(
             sent[..3].iter().all(|kind| *kind == Kind::AtomicDone) && sent[3] == Kind::Revoke,
             "{sent:?}"

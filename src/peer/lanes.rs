@@ -4,7 +4,7 @@ use super::Plan;
 
 #[derive(Default)]
 pub struct Serving {
-    /// As its owner knows.
+    /// Lanes that are up, as the owner knows.
     up: Vec<Plan>,
     /// Of these, the lanes that workers found failed: the owner is about to learn of it.
     failed: Vec<Plan>,
@@ -24,7 +24,7 @@ impl Serving {
         self.up.iter().filter(|plan| !self.failed.contains(plan))
     }
 
-    /// Those that workers have not found broken.
+    /// Lanes that workers have not found failed.
     pub fn working(&self) -> Vec<Plan> {
         self.left().copied().collect()
     }

@@ -109,7 +109,7 @@ pub struct Resuming {
     pub outcome: crate::transfer::Outcome,
 }
 
-/// Of all times that a peer lost its last lane.
+/// How often a peer lost its last lane and was resumed.
 #[derive(Default)]
 pub struct Resumes {
     pub count: u64,
@@ -134,7 +134,7 @@ const PAUSE_MOST_NS: u64 = 2_000_000_000;
 /// A lane that was up for this long starts with the first pause again.
 const STEADY_NS: u64 = 10_000_000_000;
 
-/// What is outstanding with a peer that ends, as far as that has not ended.
+/// Outstanding operations of an ending peer that have not ended yet.
 pub struct Outstanding {
     /// Transfers that would not have begun yet.
     pub waited: Vec<Hold>,
@@ -162,7 +162,7 @@ pub struct Closing {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// What is outstanding ends.
+    /// Outstanding operations end.
     Ending,
     Draining,
     Sending,
@@ -195,7 +195,7 @@ impl Link {
     /// How a connect ends that reached nobody.
     pub fn not_reached(&self) -> Outcome {
         let status = match self.last_errno {
-            // Nothing of a fabric that encrypts is read before the secret is proven.
+            // A fabric that encrypts reports a missing or wrong secret by this error.
             libc::EKEYREJECTED => Status::Denied,
             _ => Status::Unreachable,
         };
@@ -245,8 +245,8 @@ impl Link {
         }
     }
 
-    /// What the peer asked for. It goes before what we ask ourselves: however much that
-    /// is, only a peer that takes no answers lets them pile up.
+    /// Queues an answer. Answers go before our own requests: however many those are, answers only
+    /// pile up at a peer that does not take them.
     pub fn push_answer(&mut self, out: Out) {
         self.channels[SYSTEM].push_ahead(out);
     }
@@ -261,7 +261,7 @@ impl Link {
         len <= frame - HEADER - PART
     }
 
-    /// As `push_message`, of a message that is short.
+    /// Like `push_message`, for a short message.
     pub fn push_short(&mut self, id: OpId, data: &[u8], allowance: u64) {
         let mut body = Vec::with_capacity(PART + data.len());
         body.extend_from_slice(&(data.len() as u64).to_le_bytes());
@@ -325,7 +325,7 @@ impl Link {
         frames.into_iter().for_each(|out| self.push(out));
     }
 
-    /// What the peer hears of the failure of a transfer, unless it was sent that it succeeded.
+    /// Queues the notification of a failed transfer, unless its success was notified.
     pub fn push_failed(&mut self, failed: &Failed) {
         let unheard = matches!(failed.status, Status::Revoked | Status::PeerLost | Status::PeerClosed);
         if self.notified.remove(&failed.id) || self.channels[USER].has_sent(failed.id) || unheard {
@@ -380,7 +380,7 @@ impl Link {
         done
     }
 
-    /// Nothing of a peer is published before its PEER_UP.
+    /// Whether frames of a channel are delivered yet: nothing is published before PEER_UP.
     pub fn takes(&self, channel: usize) -> bool {
         channel == SYSTEM || self.up
     }
@@ -427,7 +427,7 @@ impl Link {
         known.up_ns = None;
     }
 
-    /// It need not wait for its pause.
+    /// Ends the pause of a lane.
     pub fn kick(&mut self, plan: Plan, now: u64) {
         let known = self.returning.iter_mut().find(|known| known.plan == plan);
         known.into_iter().for_each(|known| known.due_ns = Some(now));

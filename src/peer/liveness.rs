@@ -6,7 +6,8 @@
 //! the allowed time the peer is probed; after all of it, the peer is lost. Only time in which we
 //! were able to receive counts.
 
-/// What one look adds at most, of the time allowed: we may have slept, or been stopped.
+/// A check adds at most this fraction of the allowed time: this process may have slept, or been
+/// stopped.
 const LOOKS: u64 = 8;
 /// How often a silent peer is asked, within the time allowed.
 const ASKS: u64 = 6;

@@ -53,27 +53,27 @@ pub enum PeerState {
     Down,
 }
 
-/// What a peer has said of itself in handshakes.
+/// What a peer's handshakes contained.
 #[derive(Default)]
 struct Theirs {
-    /// Its token for us: the `to` of our frames. 0 until it is known.
+    /// The peer's token for us: the `to` of our frames. 0 until it is known.
     token: Token,
-    /// Its number of this time that it began with us; before that is known, of the last one.
+    /// The peer's number for this connection with us; before it is known, the last one's.
     begun: u64,
     /// The secret that it proved last.
     root: Option<Root>,
-    /// Its newest lanes between two rails each, by their epochs.
+    /// The epochs of the peer's newest lanes, by pair of rails.
     lanes: Vec<(Plan, u64)>,
 }
 
-/// What a handshake's message says of the peer that it is from.
+/// How a handshake message relates to the peer that is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Meeting {
-    /// It is the one that we know, or the first word of it.
+    /// Of the connection that we know, or the first message of it.
     Same,
-    /// It has ended what we still have, and begun anew.
+    /// Of a newer connection: the peer has ended the one that we have.
     Other,
-    /// It was said before, and holds no longer.
+    /// A repeated message of an earlier connection.
     Stale,
 }
 
@@ -94,7 +94,7 @@ pub struct Peer {
     pub connect_deadline: u64,
     /// The token that the peer puts into its frames to us: random, and known to it alone.
     pub token: Token,
-    /// Of the times that we began with somebody: this one's number.
+    /// Our number for this connection, counted over all peers.
     pub begun: u64,
     theirs: Mutex<Theirs>,
     /// SeqCst, with slots' states (`transfer::table::Slot::state`).
@@ -105,7 +105,7 @@ pub struct Peer {
     pub outgoing: AtomicU64,
     /// Bytes of messages from it that the caller has not released.
     pub held: AtomicU64,
-    /// Its next message waits for room.
+    /// The next message of the peer waits for room.
     pub stalled: AtomicBool,
     /// Memories that it said are no more.
     pub gone: Mutex<Gone>,
@@ -114,16 +114,16 @@ pub struct Peer {
     pub grants: AtomicU64,
     /// Frames of it that its owner has not looked at yet.
     pub awaiting: AtomicU32,
-    /// It went past a bound: it is dropped.
+    /// The peer exceeded a bound and is dropped.
     pub breached: AtomicBool,
-    /// Of the fabric that serves it.
+    /// Lanes of the fabric that serves it.
     pub lanes: Mutex<Serving>,
     pub lanes_up: AtomicU32,
     /// When a frame of it last came, to some ms.
     received_ns: AtomicU64,
     /// When something was last delivered over any of its lanes, as of its workers' ticks.
     pub moved_ns: AtomicU64,
-    /// What the fabric said when it failed a lane that served it.
+    /// The fabric's error when a serving lane failed.
     failure: Mutex<Option<Outcome>>,
     pub local_rails: AtomicU32,
     pub remote_rails: AtomicU32,
@@ -134,7 +134,7 @@ pub struct Revoking {
     pub grant: Arc<Grant>,
     memory: Arc<Memory>,
     let_go: AtomicBool,
-    /// Who waits for that; none once it is done.
+    /// Operations that wait for it; `None` once it is done.
     ops: Mutex<Option<Vec<OpId>>>,
     /// Whether the peer is to come to rest: once that has begun.
     begun: OnceCell<bool>,
@@ -142,7 +142,7 @@ pub struct Revoking {
     left: AtomicUsize,
     /// The peer knows, or is not there to.
     known: AtomicBool,
-    /// It ended by itself: its owner has not asked for that yet.
+    /// The grant ended by itself, and its owner has not revoked it yet.
     expired: AtomicBool,
 }
 
@@ -222,7 +222,7 @@ impl Revoking {
     }
 }
 
-/// What a new peer is drawn.
+/// The random numbers of a new peer.
 pub struct Tokens {
     pub token: Token,
     pub begun: u64,
@@ -237,7 +237,7 @@ pub struct Service {
     pub reason: String,
 }
 
-/// What the caller may know of a peer.
+/// Properties of a peer for the caller.
 pub struct PeerInfo {
     pub up: bool,
     pub lanes: u32,
@@ -250,7 +250,7 @@ pub struct PeerInfo {
     pub reason: String,
 }
 
-/// One of a peer's lanes, as planned.
+/// A planned lane of a peer: a pair of rails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
     pub rail: RailIndex,
@@ -347,7 +347,7 @@ impl Peer {
         self.theirs.lock().root.clone()
     }
 
-    /// Its token for us (0: not known yet), and its number of this time.
+    /// The peer's token for us (0: not known yet), and its connection number.
     pub fn named_by(&self) -> (Token, u64) {
         let theirs = self.theirs.lock();
         (theirs.token, theirs.begun)
@@ -391,7 +391,7 @@ impl Peer {
         }
     }
 
-    /// Its lanes are back: what failed before is no cause of what fails later.
+    /// Forgets the last failure once lanes are back: it is not the cause of later ones.
     pub fn forget_failure(&self) {
         *self.failure.lock() = None;
     }
@@ -415,7 +415,7 @@ impl Peer {
         up
     }
 
-    /// It is up, and has lost its lanes: they may come back (`endpoint::resume`).
+    /// Whether it is up without lanes, which may come back (`endpoint::resume`).
     pub fn is_away(&self) -> bool {
         self.state() == PeerState::Up && self.lanes.lock().is_empty()
     }
@@ -442,7 +442,7 @@ impl fmt::Display for Peer {
         let fabric = self.service.lock().fabric.clone();
         let rails = &self.address.rails;
         let rail = rails.iter().find(|rail| rail.fabric == fabric).or(rails.first());
-        // Of "boot id/namespace/weft-id" the id's first digits suffice.
+        // "boot id/namespace/weft-id" is shortened to the id's first digits.
         let short = |text: String| match text.rsplit_once("/weft-") {
             Some((_, id)) => format!("weft-{}", id.get(..8).unwrap_or(id)),
             None => text,

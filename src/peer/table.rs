@@ -31,10 +31,10 @@ struct Ended {
     address: Address,
 }
 
-/// Whose a token is.
+/// The peer that a token names.
 pub enum Named {
     Peer(Arc<Peer>),
-    /// It ended: its token for us, its incarnation and its address.
+    /// A peer that has ended: its token for us, and its address with its incarnation.
     Ended(Token, Address),
 }
 
@@ -94,7 +94,7 @@ impl PeerTable {
         self.inner.read().begun_before(incarnation)
     }
 
-    /// Whose frames name this token.
+    /// The peer whose frames carry this token.
     pub fn named(&self, token: Token) -> Option<Named> {
         let inner = self.inner.read();
         if let Some(peer) = inner.by_token.get(&token) {

@@ -1,4 +1,4 @@
-//! What a lane posts at one go: everything is looked up once.
+//! A burst of posts of one lane: everything is looked up once.
 
 use super::lane::Lane;
 use super::op::{Op, Tag, Work};
@@ -87,7 +87,7 @@ impl Burst<'_> {
         self.lane.is_idle() && self.ops == 0
     }
 
-    /// What the lane's window is for a class.
+    /// The lane's window for a class.
     #[inline]
     fn window(&self, urgent: bool) -> u64 {
         if !urgent && self.is_brief() {
@@ -121,7 +121,7 @@ impl Burst<'_> {
         self.lane_ops.saturating_sub(self.lane.inflight_ops).min(free)
     }
 
-    /// What a post with an immediate is for, and how many of them may follow each other.
+    /// The work of a post with an immediate, and how many such posts the credits allow.
     #[inline]
     pub fn countable(&self) -> (Work, u32) {
         if self.limits.arrival_room.is_none() {
@@ -179,8 +179,8 @@ impl Burst<'_> {
         unsafe { self.post(rma, WARM, tag) }
     }
 
-    /// The same for a run of posts, of this many bytes each and equally many segments: how many
-    /// were made, and what became of the next. `rma.more` is for the last.
+    /// Like `post` for a run of posts with this many bytes and equally many segments each. Returns
+    /// how many were made, and the result of the next. `rma.more` applies to the last.
     ///
     /// # Safety
     /// As `post`.

@@ -24,7 +24,7 @@ pub enum Half {
 impl Half {
     pub const BOTH: [Half; 2] = [Half::A, Half::B];
 
-    /// As frames name it.
+    /// The half that a frame names.
     pub fn named(number: u32) -> Option<Half> {
         Half::BOTH.into_iter().find(|half| half.number() == number)
     }
@@ -45,7 +45,7 @@ impl Half {
 struct Credit {
     size: u32,
     posted: u32,
-    /// Of these, not done.
+    /// Credits spent and not done.
     pending: u32,
     /// The target was asked for it anew.
     asked: bool,
@@ -124,7 +124,7 @@ impl Credits {
 #[derive(Default)]
 pub struct Granted([u32; 2]);
 
-/// What a rail may give, beyond the first credits of each lane.
+/// Credits that a rail may grant beyond the first ones of each lane.
 pub struct Budget {
     all: u32,
     free: u32,

@@ -7,7 +7,7 @@ use memmap2::{Advice, MmapMut, MmapRaw};
 use std::ffi::c_void;
 use std::ptr;
 
-/// One buffer. Its memory stays in place, and goes back to the system as a whole: an
+/// A registered buffer. Its memory stays in place, and goes back to the system as a whole: an
 /// allocator would keep large ones of lanes that come and go.
 pub struct Frame {
     memory: MmapRaw,
@@ -17,7 +17,7 @@ pub struct Frame {
 impl Frame {
     pub fn new(nic: &mut dyn Nic, len: usize, remote: bool) -> Result<Frame> {
         let mapped = MmapMut::map_anon(len).map_err(|_| Error::system("mapping buffers of a NIC"))?;
-        // Of bundles' slots only devices fill all: huge pages would have it all there.
+        // Without devices only a part of a slot is used; huge pages would make all of it resident.
         if present().is_none() {
             let _ = mapped.advise(Advice::NoHugePage);
         }

@@ -29,7 +29,7 @@ pub struct Lane {
     pub probe_buffer: (u64, u64),
     /// The peer's token for us, once it is known.
     pub to: u128,
-    /// Of the session's two directions, where there is a secret.
+    /// Keys of the session's two directions, where there is a secret.
     pub sealer: Option<Sealer>,
     pub opener: Option<Opener>,
     pub state: LaneState,
@@ -39,7 +39,7 @@ pub struct Lane {
     /// Operations that the NIC has not given back.
     pub inflight_ops: u32,
     pub inflight_frames: u32,
-    /// One of its operations, or a post, has failed.
+    /// An operation or a post of the lane has failed.
     pub failed: bool,
     /// The last frame was refused although nothing was in flight.
     pub refused: bool,
@@ -49,11 +49,11 @@ pub struct Lane {
     pub parked: bool,
     /// When something was delivered last.
     pub delivered_ns: u64,
-    /// Its way to the peer is closed; it waits for its operations to come back.
+    /// Its route is closed; it waits for its operations to come back.
     pub reset: bool,
     /// For writes with immediates, where they need some.
     pub credits: Credits,
-    /// What the peer has of ours.
+    /// Credits granted to the peer.
     pub granted: Granted,
 }
 
@@ -130,7 +130,7 @@ impl Lane {
         glance.parked += u32::from(self.state == LaneState::Up && self.parked);
     }
 
-    /// Nothing of it is under way.
+    /// Whether nothing of the lane is in flight.
     pub fn is_idle(&self) -> bool {
         self.inflight_ops == 0 && self.inflight_bytes == 0
     }

@@ -1,9 +1,9 @@
-//! What is known of a rail's lanes, in one slab: looking a lane up checks its generation, here alone.
+//! A rail's lanes in one slab; only the lookup here checks generations.
 
 use super::lane::Lane;
 use crate::ids::{LaneId, LaneSlot, RailIndex};
 
-/// What a slab keeps of a lane: that, and what those above the rail know of it.
+/// An element of the slab: a lane, and what the layers above keep with it.
 pub trait HasLane {
     fn lane(&self) -> &Lane;
     fn lane_mut(&mut self) -> &mut Lane;
@@ -25,7 +25,7 @@ pub struct Lanes<L> {
 }
 
 struct Place<L> {
-    /// Of the lane that is here, or of the next one.
+    /// The slot of the lane that is here, or of the next one.
     slot: LaneSlot,
     lane: Option<L>,
 }

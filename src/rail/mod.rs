@@ -44,8 +44,7 @@ const LANE_OPS: usize = 128;
 const RECEIVES: usize = 128;
 /// Each has an op slot, so that no window of data can hold back control frames.
 const SENDS: usize = 128;
-/// Of these, what one lane may have in flight: a peer that stalls must not keep
-/// the others from talking.
+/// How many of these one lane may have in flight: a stalled peer must not block the others.
 const SENDS_OF_LANE: u32 = 16;
 /// Frames to endpoints that are no peers yet, answers and handshakes, of which one lane has a few:
 /// an endpoint that gives an address where nobody reads must not keep peers from sending.
@@ -54,7 +53,7 @@ const HANDSHAKES: usize = 48;
 const HANDSHAKES_OF_LANE: u32 = 4;
 /// Past a full window, for transfers of the latency class.
 const URGENT_WINDOW: u64 = 128 << 10;
-/// The same for what devices gather, or scatter at the target: that they do meanwhile.
+/// Past a full window, for staged transfers: devices gather and scatter meanwhile.
 const STAGED_WINDOW: u64 = 7 << 20;
 /// After something of that class, the queue before the next is kept short so long.
 const URGENT_NS: u64 = 5_000_000;
@@ -65,7 +64,7 @@ const CALLERS: usize = 16;
 const CALLER_NS: u64 = 2_500_000_000;
 /// Before that, removing such a route could take our answer along.
 const ANSWERED_NS: u64 = 1_000_000_000;
-/// What peers write to prove that they can.
+/// Bytes of the buffer that peers probe lanes with.
 const PROBE_LEN: usize = 4096;
 
 /// Where an unauthenticated endpoint says it is, and since when that is looked for.
@@ -90,7 +89,7 @@ pub struct Rail {
     answers: usize,
     handshakes: usize,
     urgent_until: u64,
-    /// Of all lanes that move.
+    /// Bytes in flight of all lanes that are not stalled.
     inflight_bytes: u64,
     traffic: Arc<Traffic>,
     /// Something has completed since the figures were published.
@@ -234,7 +233,7 @@ impl Rail {
         Ok(lanes.insert(|id| make(Lane::new(id, peer, remote_rail, route, window))))
     }
 
-    /// What comes over a connection is of this peer.
+    /// Assigns a connection to a peer.
     pub fn assign_connection(&mut self, connection: Connection, peer: PeerId) {
         self.nic.assign_connection(connection, peer);
     }
@@ -326,8 +325,8 @@ impl Rail {
         (unsafe { (*op).tag.work } != Work::Nothing).then_some(op)
     }
 
-    /// Nobody waits for the posts of some stripes of a lane any longer: their local memory is not
-    /// touched again, where that is not up to a NIC.
+    /// The callers of some stripes of a lane are gone: their local memory is not touched again,
+    /// unless only the NIC decides that.
     pub fn disown(&mut self, lane: LaneSlot, of: impl Fn(u32) -> bool) {
         // SAFETY: all ops lie there.
         let ops = (0..self.op_count).map(|i| unsafe { self.ops.add(i) });
@@ -407,13 +406,13 @@ impl Rail {
         self.send_over(lane, (true, false), fill)
     }
 
-    /// The same, of one that says something of the writes posted before it: it comes after them,
-    /// where the NIC keeps that (`Limits::sends_follow_writes`).
+    /// Like `send_frame`, for a frame about the writes posted before it: it arrives after them,
+    /// where the NIC guarantees that (`Limits::sends_follow_writes`).
     pub fn send_behind(&mut self, lane: &mut Lane, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
         self.send_over(lane, (true, true), fill)
     }
 
-    /// The same of a handshake, before there is a session.
+    /// Like `send_frame` for a handshake, before there is a session.
     pub fn send_open(&mut self, lane: &mut Lane, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
         self.send_over(lane, (false, false), fill)
     }
@@ -458,7 +457,7 @@ impl Rail {
                 to.inflight_frames += 1;
                 to.refused = false;
             }
-            // Nothing of ours is in its way: the provider has no connection.
+            // The lane has nothing in flight, so the provider lacks the connection.
             _ => {
                 to.refused = idle && room;
                 to.failed |= posted != Posted::Again;

@@ -5,14 +5,14 @@ use crate::fabric::{Connection, Scratch};
 use crate::ids::LaneSlot;
 use std::ptr;
 
-/// What an operation was for.
+/// The purpose of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
     /// No NIC has it.
     Nothing,
     /// A post of a stripe (`Tag::index`).
     Slice,
-    /// The same with an immediate, which took a credit.
+    /// A post of a stripe with an immediate, which took a credit.
     Counted(Half),
     /// A bundle of bytes that a device has or is to have, into the peer's landing.
     Bundle,
@@ -20,7 +20,7 @@ pub enum Work {
     Probe,
     /// A control frame in send buffer `Tag::index`.
     Frame,
-    /// One of a lane that was not up yet.
+    /// A control frame of a lane that is not up yet.
     Handshake,
     /// A frame to an unauthenticated endpoint, whose route is `Tag::bytes`.
     Answer,
@@ -40,9 +40,9 @@ pub struct Tag {
     pub bytes: u64,
     /// Bytes of transfers that it carries.
     pub len: u64,
-    /// Its completion ends a sample of the lane's window.
+    /// Whether its completion ends a sample of the lane's window.
     pub sampled: bool,
-    /// Of a read.
+    /// Whether it is a read.
     pub read: bool,
 }
 
@@ -83,7 +83,7 @@ pub struct Done {
     /// Bytes received, and what they came by.
     pub len: usize,
     pub connection: Connection,
-    /// Of an arrival.
+    /// The immediate of an arrival.
     pub immediate: u32,
 }
 
@@ -96,7 +96,7 @@ impl Done {
         Done { work, lane, index, slices, posts: 1, errno, provider_errno, len, connection, immediate }
     }
 
-    /// It holds a receive buffer, to be given back.
+    /// Whether it holds a receive buffer, to be reposted.
     pub fn took_receive(&self) -> bool {
         self.work == Work::Receive || self.work == Work::Arrival && self.index != NO_RECEIVE
     }

@@ -21,7 +21,7 @@ impl Figure {
     }
 }
 
-/// Of one direction.
+/// Figures of one direction.
 #[derive(Default)]
 pub struct Carried {
     pub bytes: Figure,
@@ -44,7 +44,7 @@ pub struct Traffic {
     pub retries: Figure,
     pub frames_sent: Figure,
     pub frames_received: Figure,
-    // What follows is looked at from time to time.
+    // The fields below are updated from time to time.
     pub inflight_bytes: Figure,
     pub inflight_ops: Figure,
     pub bytes_per_s: Figure,

@@ -8,12 +8,11 @@
 /// Time's worth of bytes that may wait on top of what a round trip carries. A
 /// transfer that comes behind others waits about so long.
 const QUEUE_NS: u64 = 500_000;
-/// The same while something of the latency class is about, and the least bytes
-/// then. It is for the mean rate: samples that a pause of ours made look fast
-/// would make the queue long.
+/// The queue while the latency class is active, and the least bytes then. The rate is a mean:
+/// samples inflated by a pause of our own would make the queue long.
 const BRIEF_QUEUE_NS: u64 = 100_000;
 const BRIEF_LEAST: u64 = 32 << 10;
-/// What the mean is taken over.
+/// The time over which the mean is taken.
 const MEAN_NS: u64 = 10_000_000;
 /// Between samples: what is measured more often is no better for it.
 const PAUSE_NS: u64 = 10_000;
@@ -34,11 +33,11 @@ pub struct Window {
     round_trip_ns: u64,
     delivered: u64,
     sample: Option<Sample>,
-    /// Not before.
+    /// The earliest next sample.
     next_ns: u64,
 }
 
-/// What goes in `ns`, where `bytes` go in `took_ns`.
+/// Bytes delivered in `ns` at the rate of `bytes` in `took_ns`.
 #[inline]
 fn carried(bytes: u64, ns: u64, took_ns: u64) -> u64 {
     match bytes.checked_mul(ns) {
@@ -56,8 +55,8 @@ fn carried_much(bytes: u64, ns: u64, took_ns: u64) -> u64 {
 /// A post that says when it was delivered.
 struct Sample {
     posted_ns: u64,
-    /// What had been delivered then, and since when: what is delivered after that
-    /// moment took from there on, not only from the post on.
+    /// Bytes delivered at that time, and since when: what is delivered after that moment took from
+    /// there on, not only from the post on.
     delivered: u64,
     since_ns: u64,
 }
@@ -181,7 +180,7 @@ mod tests {
         const MOST: u64 = 16 << 20;
         let mut window = Window::new(128 << 10, MOST);
         let mut now = 1;
-        // What a lane posts first is short.
+        // The first post of a lane is short.
         window.begin(now, now);
         window.deliver(8);
         now += 100_000;
