@@ -74,7 +74,7 @@ pub fn move_bytes(from: u64, to: u64, len: usize) -> bool {
     let on_device = device_of(from).is_some() || device_of(to).is_some();
     if on_device {
         let mut bytes = vec![0; len];
-        // What is not there any longer goes nowhere.
+        // Memory that is gone is skipped.
         let _ = open_memory().map(|memory| {
             memory.read_exact_at(&mut bytes, from).and_then(|()| memory.write_all_at(&bytes, to))
         });
@@ -82,7 +82,7 @@ pub fn move_bytes(from: u64, to: u64, len: usize) -> bool {
     on_device
 }
 
-/// What stands in for a DMA-BUF: a file that says which memory it is.
+/// Stands in for a DMA-BUF: a file that names the memory.
 fn dmabuf_of(base: u64, len: u64) -> Result<OwnedFd> {
     // SAFETY: a constant name; a descriptor that is our own.
     let file = unsafe {

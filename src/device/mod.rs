@@ -27,7 +27,7 @@ pub enum Claim {
     Device,
 }
 
-/// What a driver knows of a range.
+/// A driver's view of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
     pub device: Device,
@@ -37,10 +37,10 @@ pub struct Found {
     pub identity: u64,
 }
 
-/// What another process opens a device's memory by.
+/// A handle by which another process opens device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Handle {
-    /// Whose it is: a process that has it needs to open nothing.
+    /// The owning process, which needs to open nothing.
     pub process: u64,
     pub device: Device,
     /// Where the allocation is, there.
@@ -52,7 +52,7 @@ pub struct Handle {
 /// A device's memory as a file, which NICs take.
 pub struct Export {
     pub dmabuf: OwnedFd,
-    /// What is at its beginning; what was asked for lies behind it.
+    /// The address of its beginning; the requested address lies behind it.
     pub base: u64,
 }
 
@@ -135,7 +135,7 @@ pub fn driver() -> Result<&'static dyn Driver> {
 pub struct Place {
     pub device: Device,
     pub shareable: bool,
-    /// By range.
+    /// Identities, by range.
     identities: Box<[u64]>,
 }
 
@@ -203,7 +203,7 @@ impl Error {
     }
 }
 
-/// What a driver does not do.
+/// The error for what a driver does not support.
 pub(super) fn unsupported(text: impl Into<String>) -> Error {
     Error::new(Status::Unsupported, text.into())
 }

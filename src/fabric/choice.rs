@@ -128,8 +128,8 @@ pub fn may_have(fabric: &str, machine: &Machine) -> bool {
     }
 }
 
-/// What libfabric would list on a machine of which only the tree is there: its
-/// RDMA devices, else its network interfaces.
+/// The NICs that libfabric would list on a machine of which only the sysfs tree is known: its RDMA
+/// devices, else its network interfaces.
 pub fn guess(machine: &Machine) -> Vec<Listed> {
     let of = |wanted: Type| machine.interfaces.iter().filter(move |i| i.of == wanted && i.up);
     let is_efa = |pci| machine.device(pci).is_some_and(|nic| nic.vendor == AMAZON);

@@ -29,7 +29,7 @@ use std::ffi::c_void;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// What libfabric says of an error number, for people.
+/// libfabric's text for an error number.
 pub fn error_text(errno: i32) -> String {
     ofi::discover::error_text(errno)
 }
@@ -47,10 +47,10 @@ pub const GONE: i32 = libc::ESTALE;
 /// A peer's NIC, as the local NIC knows it.
 pub type Route = u64;
 
-/// What a message came by, as the NIC that received it counts them; 0 where it does not.
+/// The connection that a message came over, as the receiving NIC numbers them; 0 where it does not.
 pub type Connection = u32;
 
-/// That of a NIC that `dials`.
+/// The connection of a route, for a NIC that `dials`.
 pub fn connection_of(route: Route) -> Connection {
     u32::try_from(route).map_or(0, |route| route.wrapping_add(1))
 }
@@ -64,7 +64,7 @@ pub enum Delivery {
     Native,
 }
 
-/// What a NIC can do; fixed once it is open.
+/// Capabilities of a NIC; fixed once it is open.
 #[derive(Clone, Debug)]
 pub struct Limits {
     pub delivery: Delivery,
@@ -87,7 +87,8 @@ pub struct Limits {
     pub message_max: usize,
     /// Remote addresses are virtual addresses, else offsets into the region.
     pub virtual_addresses: bool,
-    /// It checks what peers ask for itself: a request for host memory may name a grant by its key.
+    /// The NIC checks requests of peers itself: a request for host memory may name a grant by its
+    /// key.
     pub grants: bool,
     /// Local buffers must be registered, too.
     pub local_registration: bool,
@@ -119,9 +120,9 @@ impl Access {
 /// How a NIC that reaches a device's memory by itself knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direct {
-    /// By its address: the provider finds out the rest.
+    /// Registered by address: the provider finds out the rest.
     Address,
-    /// By a DMA-BUF, which the device's driver made of it.
+    /// Registered by a DMA-BUF that the device's driver made.
     Dmabuf,
 }
 
@@ -129,16 +130,16 @@ pub enum Direct {
 #[derive(Clone, Copy, Debug)]
 pub struct Registration {
     pub handle: *mut c_void,
-    /// What local posts pass along with an address inside the range.
+    /// The descriptor that local posts pass along with an address inside the range.
     pub descriptor: *mut c_void,
-    /// What a peer names the range by.
+    /// The key by which peers name the range.
     pub key: u64,
-    /// It is a device's memory, which the NIC reaches by itself.
+    /// Set for device memory that the NIC reaches by itself.
     pub direct: Option<Direct>,
 }
 
 impl Registration {
-    /// Of device memory, which the NIC knows nothing of: its bytes are staged.
+    /// The registration of device memory that the NIC does not know: its bytes are staged.
     pub const STAGED: Registration =
         Registration { handle: std::ptr::null_mut(), descriptor: std::ptr::null_mut(), key: 0, direct: None };
 
@@ -173,7 +174,7 @@ pub struct Rma<'a> {
     pub segments: &'a [Segment],
     pub descriptor: *mut c_void,
     pub key: u64,
-    /// Of a write of one segment: the target reaps it when the bytes are there
+    /// For a write of one segment: the target reaps the immediate when the bytes are there
     /// (`Reaped::immediate`).
     pub immediate: Option<Immediate>,
     /// Another post follows at once: the doorbell may wait for it.
@@ -186,11 +187,11 @@ pub struct Buffer {
     pub address: *mut c_void,
     pub len: usize,
     pub descriptor: *mut c_void,
-    /// As a message it may not overtake writes.
+    /// Like a message, it may not overtake writes.
     pub follows: bool,
 }
 
-/// What became of a post.
+/// The result of a post.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Posted {
     Yes,
@@ -234,18 +235,17 @@ pub trait Nic {
     /// A route to an address; `peer`: whose it is.
     fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route>;
     fn remove(&mut self, route: Route);
-    /// As `remove`, at once, where that closes the route (`Limits::cuts`). `connected`:
-    /// operations are under way there, and none has failed.
+    /// Like `remove`, but at once, where that closes the route (`Limits::resets`).
     fn reset(&mut self, route: Route, connected: bool) {
         let _ = connected;
         self.remove(route);
     }
-    /// What is sent next to a route is a handshake: where its connection has ended, that makes
-    /// another. (What is of a session goes by no other connection than the handshake before it.)
+    /// The next frame to a route is a handshake: where its connection has ended, it makes a new
+    /// one. (Frames of a session are sent only over the connection of their handshake.)
     fn redial(&mut self, route: Route) {
         let _ = route;
     }
-    /// What comes over a connection (`Reaped::connection`) is of this peer, which has proven so.
+    /// Assigns a connection (`Reaped::connection`) to a peer that has authenticated over it.
     fn assign_connection(&mut self, connection: Connection, peer: PeerId) {
         let _ = (connection, peer);
     }
@@ -260,8 +260,8 @@ pub trait Nic {
         let _ = route;
         false
     }
-    /// What is sent to a route without a connection makes one, and a message's `connection` is
-    /// `connection_of` the route to where it is from, if that was inserted.
+    /// Whether sending to a route without a connection makes one, and a message's `connection` is
+    /// `connection_of` its sender's route, if that was inserted.
     fn dials(&self) -> bool {
         false
     }
@@ -270,7 +270,7 @@ pub trait Nic {
         let _ = connection;
         self.insert(address, None)
     }
-    /// As `remove`, of a route that nothing was sent to but where a connection was.
+    /// Like `remove`, for a route that was only sent to over an existing connection.
     fn forget(&mut self, route: Route) {
         self.remove(route);
     }
@@ -310,12 +310,13 @@ pub trait Nic {
         false
     }
 
-    /// As many operations as scratches, of equally many segments: how many were posted, and
-    /// what became of the next. `rma.more` is the last one's: the others are followed by another.
+    /// Posts one operation per scratch, with equally many segments each. Returns how many were
+    /// posted, and the result of the next. `rma.more` applies to the last: each other one is
+    /// followed by another.
     ///
     /// # Safety
-    /// The segments' local bytes and the scratches stay valid until the operations are reaped
-    /// or the NIC closed.
+    /// The segments' local bytes and the scratches stay valid until the operations are reaped or
+    /// the NIC closed.
     unsafe fn rma(&mut self, rma: &Rma<'_>, route: Route, scratches: &[*mut Scratch]) -> (usize, Posted);
     /// The operations' callers have gone: if the NIC itself touches their local memory, it stops.
     /// The operations are reaped as usual.

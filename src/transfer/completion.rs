@@ -17,7 +17,7 @@ pub const KIND_RAIL_DOWN: i32 = 10;
 pub const KIND_RAIL_UP: i32 = 11;
 pub const KIND_FENCE: i32 = 12;
 
-/// What an operation with such a completion is called.
+/// The name of an operation with this kind of completion.
 pub fn name_of(kind: i32) -> &'static str {
     match kind {
         KIND_WRITE => "write",
@@ -36,7 +36,7 @@ pub struct Outcome {
     pub status: Status,
     pub provider_errno: i32,
     pub rail: Option<RailIndex>,
-    /// Of a list.
+    /// The entry of a list that failed.
     pub entry: Option<u64>,
 }
 

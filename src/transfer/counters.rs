@@ -16,14 +16,14 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Of a counter's word: its value, below its generation.
+/// Bits of a counter's value, below its generation.
 const VALUE_BITS: u32 = 48;
 pub const VALUE_MAX: u64 = (1 << VALUE_BITS) - 1;
 const GENERATION_BITS: u32 = 64 - VALUE_BITS;
 const CHUNK: usize = 1024;
 /// A place is used again only when this many others were freed after it, if there are others.
 const REST: usize = 1024;
-/// Nobody waits for a value.
+/// No operation waits for a value.
 pub const NOBODY: u64 = u64::MAX;
 
 /// On a cache line of its own: rails raise neighbours at the same time.
@@ -57,13 +57,13 @@ impl Counter {
         Counter { state: AtomicU64::new(0), wanted: AtomicU64::new(NOBODY), listed: AtomicU32::new(0) }
     }
 
-    /// Of the counter of that generation, if it is still the place's.
+    /// The value of the counter of that generation, if it is still there.
     pub fn value(&self, generation: u32) -> Option<u64> {
         let state = self.state.load(Ordering::SeqCst);
         (state >> VALUE_BITS == u64::from(generation) && generation != 0).then_some(state & VALUE_MAX)
     }
 
-    /// Of whichever counter is here.
+    /// The value of the counter that is here.
     pub fn any_value(&self) -> u64 {
         self.state.load(Ordering::SeqCst) & VALUE_MAX
     }
@@ -76,13 +76,13 @@ pub struct Place {
     pub generation: u32,
 }
 
-/// What became of an arrival.
+/// The result of an arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Raised {
-    /// It names no counter.
+    /// The arrival names no counter.
     Unknown,
     Yes,
-    /// Somebody may have waited for that value: `settle` this place.
+    /// An operation may wait for that value: `settle` this place.
     Reached(u32),
 }
 
@@ -111,7 +111,7 @@ fn owner_of(incarnation: u64) -> u32 {
     (incarnation >> 32) as u32
 }
 
-/// What names a counter of a peer on the wire.
+/// The name of a peer's counter on the wire.
 pub fn immediate_of(id: u64, incarnation: u64) -> Result<Immediate> {
     let owner = owner_of(incarnation);
     let of_owner = (id >> 32) as u32 == owner;
@@ -227,7 +227,7 @@ impl Counters {
         value.map(|value| (place, value)).ok_or_else(|| gone(id))
     }
 
-    /// From here on it is raised no more; who waits for it is in `ended`.
+    /// The counter is not raised any longer; operations that wait for it are added to `ended`.
     pub fn destroy(&self, id: u64, ended: &mut Vec<OpId>) -> Result<()> {
         let (place, _) = self.find(id)?;
         let counter = self.counter(place.index).ok_or_else(|| gone(id))?;

@@ -15,15 +15,15 @@ use parking_lot::Mutex;
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// Of `Slot::late`: its completion waits for the NICs; somebody publishes it.
+/// States of `Slot::late`: the completion waits for the NICs; it is being published.
 const WAITS: u8 = 1;
 const PUBLISHED: u8 = 2;
 
-/// What a completion will say.
+/// The contents of a completion to come.
 #[derive(Clone, Copy)]
 pub(super) struct Ending {
     outcome: Outcome,
-    /// Who it names, if not the body's.
+    /// The peer that it names, if not the body's.
     peer: Option<PeerId>,
     previous: u64,
     now: u64,
@@ -34,11 +34,11 @@ const LOOK: usize = 64;
 
 /// Which operations a sweep ends.
 enum Swept {
-    /// All of a peer.
+    /// All operations with a peer.
     Peer(PeerId),
     /// The transfers that use a remote memory.
     Remote(Arc<RemoteMemory>),
-    /// Those of a peer under grants that it has taken back.
+    /// Operations of a peer under grants that it has revoked.
     Revoked(PeerId, Arc<Revoked>),
 }
 
@@ -89,7 +89,7 @@ pub(super) struct Expiring {
 #[derive(Default)]
 struct Look {
     next: usize,
-    /// Of those that it has passed.
+    /// The earliest deadline of the slots that it has passed.
     earliest: u64,
 }
 
@@ -173,7 +173,7 @@ impl Table {
         self.end_as(id, outcome, (None, 0), now)
     }
 
-    /// As `end`; the completion has what the word was before.
+    /// Like `end`; the completion has the word's previous value.
     pub fn end_with_previous(&self, id: OpId, outcome: Outcome, previous: u64, now: u64) -> bool {
         self.end_as(id, outcome, (None, previous), now)
     }
@@ -262,7 +262,8 @@ impl Table {
         self.gate.pass()
     }
 
-    /// What has ended so far: `are_published` says when the completions are in their queues.
+    /// Marks what has ended so far: `are_published` says when those completions are in their
+    /// queues.
     pub fn ended_so_far(&self) -> Before {
         self.gate.before()
     }
@@ -292,7 +293,7 @@ impl Table {
         }
     }
 
-    /// Of a list that failed: the entry, unless that is known already.
+    /// Adds the entry of a failed list, unless it is known already.
     fn with_entry(&self, body: &Body, outcome: Outcome) -> Outcome {
         if outcome.status == Status::Ok || outcome.entry.is_some() {
             return outcome;
@@ -358,7 +359,7 @@ impl Table {
         true
     }
 
-    /// Those that are accepted now. What is submitted from here on need not be among them.
+    /// Operations accepted so far. Later submissions need not be among them.
     pub fn accepted(&self, peer: PeerId) -> Accepted {
         fence(Ordering::SeqCst);
         Accepted { peer, next: 0, until: self.used.load(Ordering::Acquire), active: Vec::new() }
@@ -430,7 +431,7 @@ impl Table {
         // Another thread may be at it.
         let Some(mut at) = look.try_lock() else { return };
         if !begun.swap(true, Ordering::Relaxed) {
-            // What is submitted from here on says when it is due.
+            // Later submissions report their deadlines.
             self.next_deadline.store(u64::MAX, Ordering::SeqCst);
             *at = Look { next: 0, earliest: u64::MAX };
         }
@@ -475,7 +476,7 @@ struct Failure {
     peer: Option<PeerId>,
 }
 
-/// What a slot knows of the whole.
+/// A part's reference to the whole.
 pub(super) struct Whole {
     of: AtomicU64,
     /// Parts that have not ended.

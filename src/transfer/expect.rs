@@ -21,7 +21,7 @@ pub struct Entry {
     pub value: u64,
 }
 
-/// What an operation waits for.
+/// The counters and values that an operation waits for.
 pub struct Wanted {
     entries: Vec<Entry>,
     /// The operation has ended.
@@ -41,23 +41,23 @@ impl Wanted {
 #[derive(Default)]
 pub struct Waiting {
     next: u64,
-    /// By counter, the lowest value first.
+    /// Waiting values by counter, the lowest first.
     values: BTreeSet<Value>,
-    /// By ticket. Those of operations that have ended otherwise do no harm, and go as others come, by
-    /// their callers' threads.
+    /// Waits by ticket. Waits of operations that have ended otherwise do no harm, and are removed
+    /// as others come, by their callers' threads.
     waits: BTreeMap<u64, Wait>,
     /// The last ticket that was looked at for that.
     looked: u64,
 }
 
-/// One value that an operation waits for.
+/// A value that an operation waits for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Value {
     /// The counter's.
     index: u32,
     value: u64,
     ticket: u64,
-    /// Its place among the operation's.
+    /// Its index in the operation.
     at: u32,
 }
 
@@ -231,7 +231,7 @@ impl Waiting {
         NOBODY
     }
 
-    /// One thing less that an operation waits for.
+    /// Counts off a value that an operation waits for.
     fn reached(&mut self, ticket: u64, ended: &mut Vec<OpId>) {
         let Some(wait) = self.waits.get_mut(&ticket) else { return };
         wait.missing -= 1;

@@ -27,7 +27,7 @@ pub struct Gate {
     looking: Mutex<()>,
 }
 
-/// Those who were passing at some moment.
+/// The threads that were passing at some moment.
 #[derive(Clone, Copy)]
 pub struct Before(u64);
 
@@ -74,7 +74,7 @@ impl Gate {
             if empty > before.0 {
                 return true;
             }
-            // Who passes from here on counts in the next round, of whose place nobody is left.
+            // Later threads count in the next round, whose place is empty.
             let _ = self.round.compare_exchange(empty, empty + 1, Ordering::SeqCst, Ordering::SeqCst);
             let inside =
                 |part: &CachePadded<[AtomicU64; 2]>| part[empty as usize & 1].load(Ordering::SeqCst) != 0;

@@ -38,13 +38,13 @@ pub const SLICES_MAX: u64 = 1 << 39;
 pub struct Cut {
     /// For this many rails.
     pub rails: u64,
-    /// Of the latency class.
+    /// Whether it is of the latency class.
     pub urgent: bool,
-    /// Not at all, and not merged either.
+    /// Not cut, and not merged either.
     pub whole: bool,
 }
 
-/// One side of what the caller asked for, as in `weft_page_side`.
+/// One side of a request, as in `weft_page_side`.
 #[derive(Clone, Copy, Default)]
 pub struct Side<'a> {
     pub pages: Option<Theirs<'a, u32>>,
@@ -55,7 +55,7 @@ pub struct Side<'a> {
     pub range_step: u32,
 }
 
-/// What the caller asked for, not checked yet.
+/// A request, not checked yet.
 #[derive(Clone, Copy)]
 pub struct Pages<'a> {
     pub local: Side<'a>,
@@ -202,7 +202,7 @@ impl PreparedSide {
     }
 }
 
-/// One page that was checked and is not cut: its bytes, and on each side the range and where in it.
+/// A checked page that is not cut: its bytes, and on each side the range and where in it.
 #[derive(Clone, Copy)]
 pub struct Single {
     pub len: u64,
@@ -332,7 +332,7 @@ impl Pages<'_> {
     }
 }
 
-/// One side of a checked transfer.
+/// A side of a checked transfer.
 pub struct PreparedSide {
     /// Where they are not in a row from the first page on.
     pages: Option<Box<[u32]>>,
@@ -433,7 +433,7 @@ impl Geometry {
     }
 
     pub fn bytes(&self) -> u64 {
-        // Whole pages may be more than can be counted, and than can ever be moved.
+        // The bytes of all pages may exceed u64; such a transfer never ends.
         self.page_len.saturating_mul(self.pages())
     }
 

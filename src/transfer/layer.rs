@@ -16,19 +16,19 @@ pub struct Layer {
     pub descriptor: *mut c_void,
     pub remote: u64,
     pub key: u64,
-    /// The same place as the owner names it.
+    /// The owner's name for the same memory.
     pub memory: MemoryId,
     pub range: u32,
     pub offset: u64,
     /// The device that the local end is on.
     pub device: Option<Device>,
-    /// One end is on a device: CPUs do not reach it, and few NICs.
+    /// Whether one end is on a device, which CPUs and most NICs do not reach.
     pub on_device: bool,
     /// The remote end is.
     pub to_device: bool,
-    /// And was freed.
+    /// Whether that memory was freed.
     pub gone: bool,
-    /// What each of its pages, or the entry, raises: each is posted in one piece.
+    /// The counter that each page, or the entry, raises; each is posted in one piece.
     pub immediate: Option<Immediate>,
 }
 

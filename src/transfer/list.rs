@@ -16,10 +16,10 @@ use crate::status::{Error, Result};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What memory is wanted for.
+/// Names the memory in errors.
 const LIST: &str = "a list";
 
-/// One entry as the caller asked for it; memories by their number in the builder.
+/// An entry as requested; memories by their number in the builder.
 #[derive(Clone, Copy)]
 pub struct Asked {
     pub local: Option<u32>,
@@ -46,7 +46,7 @@ pub struct Entry {
     len: u64,
     /// Names the counter that it raises.
     immediate: Option<Immediate>,
-    /// Its first slice.
+    /// The part's first slice.
     first: u64,
 }
 
@@ -62,7 +62,7 @@ impl Entry {
     }
 
     fn slices(&self, piece: u64) -> u64 {
-        // What raises a counter is one post.
+        // An entry that raises a counter is one post.
         match self.immediate {
             None => self.len.div_ceil(piece),
             Some(_) => 1,
@@ -70,7 +70,7 @@ impl Entry {
     }
 }
 
-/// What a peer takes of counters.
+/// Which ways of raising counters a peer accepts.
 #[derive(Clone, Copy)]
 pub struct Raises {
     pub incarnation: u64,
@@ -122,7 +122,7 @@ impl Part {
         }
     }
 
-    /// Its writes tell the peer by themselves of the counters that they raise.
+    /// Whether writes raise counters by their immediates.
     fn uses_immediates(&self, direction: Direction) -> bool {
         direction == Direction::Write && self.raises.is_some_and(|raises| raises.immediates)
     }
@@ -132,7 +132,7 @@ impl Part {
         self.counted && self.uses_immediates(direction)
     }
 
-    /// What the post of an entry carries.
+    /// The immediate of an entry's post.
     #[inline]
     pub fn immediate_of(&self, entry: u64, direction: Direction) -> Option<Immediate> {
         self.entry(entry).immediate.filter(|_| self.uses_immediates(direction))
@@ -143,7 +143,7 @@ impl Part {
         !self.empty.is_empty() || self.counted && !self.uses_immediates(direction)
     }
 
-    /// Those counters, each as often as it is raised.
+    /// The counters raised by frames, each as often as it is raised.
     pub fn announced(&self, direction: Direction) -> impl Iterator<Item = Immediate> + '_ {
         let at_end = if self.uses_immediates(direction) { &[] } else { self.entries.as_slice() };
         self.empty.iter().copied().chain(at_end.iter().filter_map(|entry| entry.immediate))

@@ -112,7 +112,7 @@ pub struct ExpectSpec<'a> {
     pub done: Option<Mark>,
 }
 
-/// What the caller asked for: a message.
+/// A caller's message.
 pub struct SendSpec<'a> {
     /// As the caller names it.
     pub peer: u64,
@@ -122,7 +122,7 @@ pub struct SendSpec<'a> {
     pub queue: &'a Arc<Queue>,
 }
 
-/// What the caller asked for: to take a grant back.
+/// A caller's revoke of a grant.
 pub struct RevokeSpec<'a> {
     pub grant: GrantToken,
     pub timeout_ns: Option<NonZeroU64>,
@@ -130,7 +130,7 @@ pub struct RevokeSpec<'a> {
     pub queue: &'a Arc<Queue>,
 }
 
-/// What the caller asked for: a fence.
+/// A caller's fence.
 pub struct FenceSpec<'a> {
     /// As the caller names it.
     pub peer: u64,

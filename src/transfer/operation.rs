@@ -1,4 +1,4 @@
-//! What an operation is: what does not change while it is under way.
+//! The immutable description of an operation.
 
 use super::atomic::Atomic;
 use super::expect::Expecting;
@@ -13,7 +13,7 @@ use crate::status::Status;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-/// What a transfer moves.
+/// The move of a transfer.
 pub struct Move {
     pub direction: Direction,
     /// Of the latency class.
@@ -38,7 +38,7 @@ pub struct Counting {
 }
 
 impl Move {
-    /// What each page raises: it is posted in one piece.
+    /// The counter that each page raises; each is posted in one piece.
     #[inline]
     pub fn page_immediate(&self) -> Option<Immediate> {
         self.counting.filter(|counting| counting.at_end.is_none()).map(|counting| counting.immediate)
@@ -89,7 +89,7 @@ impl Move {
     }
 }
 
-/// What does not change while a slot is held.
+/// The part of a slot that does not change while it is held.
 pub struct Body {
     /// Of its completion.
     pub kind: i32,
@@ -123,15 +123,15 @@ pub enum To {
     Queue(Arc<Queue>),
 }
 
-/// What an operation is at.
+/// The work of an operation.
 pub enum Work {
     Send,
     Fence,
     Transfer(Move),
-    /// It has parts, which are operations of their own.
+    /// A whole, whose parts are operations of their own.
     Parts,
     Atomic(Atomic),
-    /// It leaves the counters that it waits for when the slot is free.
+    /// A wait for counters, which it leaves when the slot is freed.
     Expect {
         _until: Expecting,
     },
@@ -146,7 +146,7 @@ impl Body {
         }
     }
 
-    /// What its peer is to hear of its failure.
+    /// The notification of its failure, if one is due.
     pub(super) fn failed(&self, id: OpId, status: Status) -> Option<Failed> {
         let transfer = self.transfer().filter(|transfer| transfer.notifies_failure)?;
         let value = transfer.notify.as_ref().map_or(0, |(value, _)| *value);

@@ -21,14 +21,14 @@ pub struct Queue {
     /// Nothing will be published any longer. SeqCst, with `armed`: closing sets this and then reads
     /// `armed`, arming does it the other way round.
     closed: AtomicBool,
-    /// Its endpoint is closed. Under the lock of `event`.
+    /// Set when its endpoint is closed, under the lock of `event`.
     shut: AtomicBool,
-    /// Who sleeps waits with this lock.
+    /// A sleeping poller waits with this lock.
     event: Mutex<Option<Event>>,
     wake: Condvar,
 }
 
-/// What arming found.
+/// The result of arming.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arm {
     Armed,
@@ -149,7 +149,7 @@ impl Queue {
         }
     }
 
-    /// Its endpoint is closed: nobody is to be signalled, and the descriptor is gone with it.
+    /// Closes the event fd with its endpoint: no poller is signalled any longer.
     pub fn close_event(&self) {
         let mut event = self.event.lock();
         self.shut.store(true, Ordering::Relaxed);

@@ -1,6 +1,5 @@
-//! What a transfer moves, checked, with the memories that it holds: pages, or the
-//! part of a list that goes to one peer. `Geometry` and `Part` have the cutting
-//! into slices.
+//! The checked shape of a transfer, with the memories that it holds: pages, or the part of a list
+//! that goes to one peer. `Geometry` and `Part` cut it into slices.
 
 use super::geometry::{Geometry, Position, Slice};
 use super::list::{List, Part};
@@ -114,7 +113,7 @@ pub struct Shape {
 enum Held {
     Own(Paged),
     Pages(Arc<PreparedPages>),
-    /// One part of a list.
+    /// A part of a list.
     List(Arc<List>, usize),
 }
 
@@ -203,7 +202,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// As `Geometry::take`; entries of lists are not merged.
+    /// Like `Geometry::take`; entries of lists are not merged.
     #[inline(always)]
     pub fn take(self, at: Position, most: u64) -> (Slice, Position) {
         match self {
@@ -212,7 +211,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// As `Geometry::whole_pages`, with what they are pages of.
+    /// Like `Geometry::whole_pages`, with the geometry.
     #[inline]
     pub fn whole_pages(self, at: Position, most: u64) -> Option<(&'a Geometry, u64)> {
         let View::Pages(paged) = self else { return None };
@@ -234,7 +233,7 @@ impl<'a> View<'a> {
         self.remotes().any(|used| Arc::ptr_eq(used, remote))
     }
 
-    /// Of a list: the first entry that uses a remote memory.
+    /// The first entry of a list that uses a remote memory.
     pub fn entry_of(self, remote: &Arc<RemoteMemory>) -> Option<u64> {
         match self {
             View::Pages(_) => None,
@@ -242,7 +241,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Of a list: its first entry.
+    /// The first entry of a list.
     pub fn first_entry(self) -> Option<u64> {
         match self {
             View::Pages(_) => None,

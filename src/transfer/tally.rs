@@ -1,5 +1,5 @@
-//! What became of an endpoint's operations: counted where they begin and end, in
-//! several parts, so that threads seldom share a cache line; added up by readers.
+//! Statistics of an endpoint's operations: counted where operations begin and end, in several
+//! parts, so that threads seldom share a cache line; summed by readers.
 
 use super::completion::{KIND_ATOMIC, KIND_COUNTER, KIND_FENCE, KIND_READ, KIND_SEND, KIND_WRITE};
 use crate::status::Status;
@@ -25,7 +25,7 @@ pub struct Ended {
 struct Part {
     /// Operations that were accepted, by their kind.
     submitted: [AtomicU64; KINDS],
-    /// Of these, those of which only the completion is missing, if that.
+    /// Of the active ones, those that lack at most their completion.
     over: AtomicU64,
     /// Bytes of those that succeeded, by their kind.
     bytes: [AtomicU64; KINDS],
@@ -34,7 +34,7 @@ struct Part {
     took: [AtomicU64; BUCKETS],
     ended: [AtomicU64; STATUSES],
     sent: AtomicU64,
-    /// What peers sent.
+    /// Messages and notifications from peers.
     messages: AtomicU64,
     message_bytes: AtomicU64,
     notifications: AtomicU64,
@@ -126,7 +126,7 @@ impl Tally {
         self.0.iter().map(begun).sum::<u64>().wrapping_sub(over)
     }
 
-    /// It was not, after all. By the thread that `begun` it.
+    /// Undoes `begun`, on the same thread.
     pub fn taken_back(&self, kind: i32) {
         self.0[part()].submitted[kind_of(kind)].fetch_sub(1, Release);
     }

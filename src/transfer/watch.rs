@@ -13,7 +13,7 @@ const LEN: u64 = 128;
 /// A word in memory of the host that devices reach, too.
 pub struct Watch {
     base: u64,
-    /// Who made the memory; none: the allocator.
+    /// The driver that made the memory; `None`: the allocator.
     driver: Option<&'static dyn Driver>,
 }
 

@@ -24,7 +24,7 @@ pub const ATOMICS: u32 = 1;
 pub struct RailAddress {
     /// The provider: both sides must have the same.
     pub fabric: String,
-    /// Its name for the network: equal ones are tried first.
+    /// The name of its network: rails of equal names are paired first.
     pub network: String,
     pub address: Vec<u8>,
 }
@@ -33,7 +33,7 @@ pub struct RailAddress {
 pub struct Address {
     pub incarnation: u64,
     pub wire: (u16, u16),
-    /// What it does for its peers, one bit each.
+    /// Capabilities of the endpoint, one bit each.
     pub capabilities: u32,
     pub rails: Vec<RailAddress>,
 }

@@ -26,7 +26,7 @@ const ABSENT: u8 = 2;
 pub struct Rail {
     /// Addresses are virtual, else offsets into each range.
     pub virtual_addresses: bool,
-    /// By range; none if this rail does not know the memory.
+    /// Keys by range; empty if this rail does not know the memory.
     pub keys: Box<[u64]>,
 }
 

@@ -87,7 +87,7 @@ pub enum Kind {
     /// User channel.
     Message = 32,
     Notify = 33,
-    /// As a count, before the notification of the same transfer.
+    /// A count that precedes the notification of the same transfer.
     Raise = 34,
     /// These, under a grant: its token comes first.
     NotifyUnder = 35,
@@ -161,7 +161,7 @@ impl Kind {
         }
     }
 
-    /// What it raises, if it is of the frames that tell of a transfer.
+    /// The base kind, if the frame announces a transfer.
     pub fn announces(self) -> Option<Kind> {
         match self {
             Kind::Count | Kind::CountUnder => Some(Kind::Count),
@@ -171,7 +171,7 @@ impl Kind {
         }
     }
 
-    /// The same under a grant.
+    /// The kind for the same under a grant.
     pub fn under(self) -> Kind {
         match self {
             Kind::Count => Kind::CountUnder,
@@ -199,13 +199,13 @@ pub const USER: usize = 1;
 pub const REQUESTS: usize = 2;
 pub const CHANNELS: usize = 3;
 
-/// What names a peer in frames to the endpoint that drew it. 0: none.
+/// Names a peer in frames to the endpoint that drew the token. 0: none.
 pub type Token = u128;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
     pub kind: Kind,
-    /// As it came: `Rail::send_frame` fills in those of the lane.
+    /// As received; `Rail::send_frame` fills in the lane's.
     pub rail: RailIndex,
     pub to: Token,
     pub sequence: u32,
@@ -219,7 +219,7 @@ impl Header {
         Header { kind, rail: RailIndex::at(0), to: 0, sequence: 0, acknowledged: 0 }
     }
 
-    /// Of a frame that is about a lane, with a number of its own.
+    /// The header of a frame about a lane, with its own number.
     pub fn numbered(kind: Kind, sequence: u32) -> Header {
         Header { sequence, ..Header::plain(kind) }
     }
@@ -262,7 +262,7 @@ impl Header {
     }
 }
 
-/// What a lane says until it is welcomed.
+/// A lane's request, repeated until it is answered.
 pub struct HandshakeRequest<'a> {
     /// The incarnation that is meant.
     pub target: u64,
@@ -271,9 +271,9 @@ pub struct HandshakeRequest<'a> {
     /// The receiver's token for the sender; 0 if that is not known yet.
     pub yours: Token,
     pub nonce: u128,
-    /// Of the times that the sender began with the receiver, a later one has a higher number.
+    /// The number of the connection: a later one between the two endpoints is higher.
     pub begun: u64,
-    /// Of the sender's lanes between the two rails, a later one has a higher number.
+    /// The number of the lane: a later one between the two rails is higher.
     pub epoch: u64,
     /// The sender's rail, and the receiver's.
     pub rail: RailIndex,

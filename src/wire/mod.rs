@@ -11,10 +11,10 @@ pub mod tcp;
 use crate::ids::RailIndex;
 use std::num::NonZeroU32;
 
-/// What a write tells its target beside its bytes. (Non-zero, so `Option<Immediate>` fits in 32 bits.)
+/// The immediate data of a write. (Non-zero, so `Option<Immediate>` fits in 32 bits.)
 pub type Immediate = NonZeroU32;
 
-/// What one of our own NICs asks another for.
+/// The kinds of requests between our own NICs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum RequestKind {
@@ -36,8 +36,8 @@ pub fn stamp(frame: &mut [u8], rail: RailIndex, to: u128) {
     }
 }
 
-/// What blobs that programs pass on begin with: addresses, and descriptors.
+/// The magic numbers of addresses and descriptors.
 const ADDRESS: u32 = u32::from_le_bytes(*b"WFTA");
 const DESCRIPTOR: u32 = u32::from_le_bytes(*b"WFTM");
-/// Of a blob that begins as it should.
+/// The error for a blob with the right magic number.
 const DAMAGED: &str = "is damaged or truncated (it has zero bytes in it: pass its length on, not strlen)";

@@ -27,7 +27,7 @@ pub const PROOF: usize = 32;
 const TAG: usize = 16;
 pub const SEAL: usize = 8 + TAG;
 
-/// What a proof is for: no message can be sent back as another.
+/// The purpose of a proof, so that no message can be replayed as another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Proof {
     Request,
@@ -45,10 +45,10 @@ impl Proof {
     }
 }
 
-/// What a session key is used for.
+/// The purpose of a session key.
 const FRAMES: &[u8; 16] = b"weft.2 frames...";
 
-/// One side's part of a session: what it drew, and where it stands.
+/// One side's part of a session: its nonce, lane and epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Side {
     pub incarnation: u64,
@@ -118,7 +118,7 @@ impl Root {
         body.extend_from_slice(&proof);
     }
 
-    /// What was proven, without its proof; `None` if there is no right one.
+    /// The body of an authenticated message, without its proof; `None` if the proof is wrong.
     pub fn verify<'a>(&self, what: Proof, from: u64, to: u64, message: &'a [u8]) -> Option<&'a [u8]> {
         let (body, proof) = message.split_last_chunk::<PROOF>()?;
         // In constant time.
@@ -222,7 +222,7 @@ impl Window {
 
     fn note(&mut self, number: u64) {
         if number > self.highest {
-            // What comes into the window was not seen.
+            // Numbers that enter the window are unseen.
             let (first, last) = (self.highest / 64 + 1, number / 64);
             (first..=last).take(WORDS).for_each(|word| self.bits[word as usize % WORDS] = 0);
             self.highest = number;

@@ -23,7 +23,7 @@ const LOOK_NS: u64 = 1_000_000_000;
 /// Longer ones are not read.
 const FILE_LONGEST: u64 = 64 << 10;
 
-/// Those that hold now, the one for connecting first.
+/// The valid secrets, the one for connecting first.
 pub type Roots = Arc<[Root]>;
 
 #[derive(Debug)]
@@ -40,7 +40,7 @@ struct Known {
     stamp: Option<Stamp>,
 }
 
-/// What changes with a file: device, inode, length, and when it was written.
+/// The identity of a file's contents: device, inode, length, and time of modification.
 type Stamp = (u64, u64, u64, i64, i64);
 
 pub fn check_len(len: u64, name: &str) -> Result<usize> {
@@ -118,7 +118,7 @@ fn stamp_of(file: &Path) -> Result<Stamp> {
     Ok((of.dev(), of.ino(), of.len(), of.mtime(), of.mtime_nsec()))
 }
 
-/// One in each line; empty lines, and white space around secrets, are none.
+/// Reads one secret per line; empty lines, and white space around secrets, are skipped.
 fn read(file: &Path) -> Result<Roots> {
     let bytes = fs::read(file).map_err(|error| failed(file, error))?;
     let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);

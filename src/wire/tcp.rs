@@ -29,7 +29,7 @@ pub fn is_answer(first: u8) -> bool {
     first >= DONE
 }
 
-/// What names a NIC.
+/// The name of a NIC.
 pub type Name = [u8; 16];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,7 +74,7 @@ pub struct Request {
     pub len: u32,
     pub key: u64,
     pub immediate: Option<Immediate>,
-    /// Of the only piece.
+    /// The address of the only piece.
     pub address: u64,
 }
 

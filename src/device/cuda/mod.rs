@@ -46,7 +46,7 @@ pub fn driver() -> Result<&'static dyn Driver> {
     Ok(Box::leak(Box::new(Cuda::load()?)))
 }
 
-/// What CUDA calls a result.
+/// CUDA's name of a result.
 fn name_of(result: CUresult) -> String {
     let mut name = null();
     // SAFETY: stores a constant text.
@@ -67,7 +67,7 @@ fn check(result: CUresult, what: &str) -> Result<()> {
     Err(Error { provider_errno: result as i32, ..Error::new(status, format!("{what}: {}", name_of(result))) })
 }
 
-/// What CUDA says of a device.
+/// An attribute of a device.
 fn attribute(device: Device, what: About) -> Result<i32> {
     let mut value: c_int = 0;
     // SAFETY: a place for the answer; a device that is not there is answered.
@@ -182,7 +182,7 @@ impl Cuda {
     }
 }
 
-/// What CUDA says of a pointer.
+/// Attributes of a pointer.
 #[derive(Default)]
 struct Pointer {
     /// 0: none of CUDA's; 1: host; 2: device.

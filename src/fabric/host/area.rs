@@ -17,16 +17,16 @@ const MADV_COLLAPSE: i32 = 25;
 
 /// Between looks at how much memory there is: others take of it, too.
 const STEP: usize = 1 << 30;
-/// What the system needs for itself, beside page tables.
+/// Memory left to the system, beside page tables.
 const SPARE: u64 = 16 << 20;
 
 /// All areas of this process, by their first byte.
 static AREAS: Mutex<BTreeMap<u64, Arc<Area>>> = Mutex::new(BTreeMap::new());
 
-/// What an area's pages are.
+/// The kind of an area's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Pages {
-    /// Of the system's pool of huge pages.
+    /// From the system's pool of huge pages.
     Pool,
     /// Huge where the system has them, else small.
     Any,
@@ -188,7 +188,7 @@ pub fn free(base: u64) -> Result<()> {
         return Err(Error::new(Status::Busy, "the memory is registered: deregister it first"));
     }
     let unmapped = areas.remove(&base);
-    // That takes long for much memory, and others register meanwhile.
+    // This takes long for much memory; the lock is released so that others can register.
     drop(areas);
     drop(unmapped);
     Ok(())
@@ -217,7 +217,7 @@ impl Shared {
         }
     }
 
-    /// Of an area: its file and length.
+    /// The file and length of an area.
     pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
         match &self.what {
             What::Area(area) => Some((area.file.as_fd(), area.len())),
@@ -225,7 +225,7 @@ impl Shared {
         }
     }
 
-    /// Of device memory: what it is opened by.
+    /// The handle of device memory.
     pub fn handle(&self) -> Option<&Handle> {
         match &self.what {
             What::Area(_) => None,
@@ -233,7 +233,7 @@ impl Shared {
         }
     }
 
-    /// What registrations in it are posted with: place and number in one.
+    /// The descriptor that posts in it pass along: place and number in one.
     fn descriptor(&self) -> u64 {
         (self.place as u64 + 1) << 32 | self.number as u64
     }
@@ -265,7 +265,7 @@ impl SharedAreas {
         descriptor
     }
 
-    /// As `enter`, of device memory that others can open.
+    /// Like `enter`, for device memory that other processes can open.
     pub fn enter_device(&mut self, handle: Handle) -> u64 {
         let same = |shared: &&mut Shared| shared.handle() == Some(&handle);
         if let Some(shared) = self.places.iter_mut().flatten().find(same) {

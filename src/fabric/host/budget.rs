@@ -33,7 +33,7 @@ struct Group {
     at: PathBuf,
     limit: &'static str,
     used: &'static str,
-    /// Of the page cache, which goes when memory is wanted.
+    /// Figures of the page cache, which shrinks under pressure.
     cache: [&'static str; 2],
 }
 
@@ -48,13 +48,13 @@ impl Group {
     }
 }
 
-/// Those that this process is in, each with the groups above it.
+/// The groups of this process, each with its ancestors.
 fn groups() -> Vec<Group> {
     let lines = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     lines.lines().flat_map(above).collect()
 }
 
-/// Of a line as "number:controllers:path".
+/// The groups of a line "number:controllers:path".
 fn above(line: &str) -> Vec<Group> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { return Vec::new() };

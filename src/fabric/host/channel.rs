@@ -97,7 +97,7 @@ impl Mapping {
         Ok(Mapping { base: base.cast(), len })
     }
 
-    /// Of ordinary memory: at an address that huge pages can be mapped to.
+    /// A mapping of ordinary memory, at an address that huge pages can be mapped to.
     pub fn aligned(fd: BorrowedFd, len: usize, writable: bool) -> Result<Mapping> {
         let len = len.next_multiple_of(page_len());
         let room = len + HUGE;
@@ -167,13 +167,13 @@ pub fn page_len() -> usize {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(1)
 }
 
-/// What kind of file a peer passed.
+/// The kind of a file that a peer passed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Memory,
-    /// Of the system's pool of huge pages.
+    /// From the system's pool of huge pages.
     Pool,
-    /// Its pages may be anybody's affair.
+    /// Anything else, whose pages other processes may control.
     Other,
 }
 
@@ -257,7 +257,7 @@ impl Channel {
         Ok((Channel(Mapping::new(fd.as_fd(), WHOLE, true)?), fd))
     }
 
-    /// One that a peer made.
+    /// Attaches to a channel that a peer made.
     pub fn attach(fd: BorrowedFd) -> Result<Channel> {
         Ok(Channel(Mapping::of_channel(fd)?))
     }
@@ -273,22 +273,22 @@ impl Channel {
         unsafe { &*self.0.base().add(at).cast() }
     }
 
-    /// By the target: requests that are done.
+    /// Written by the target: the number of requests done.
     pub fn done(&self) -> &AtomicU64 {
         self.word(ANSWERS)
     }
 
-    /// By the target: how many of those failed, stored before `done`.
+    /// Written by the target: how many of those failed, stored before `done`.
     pub fn failed(&self) -> &AtomicU64 {
         self.word(ANSWERS + 8)
     }
 
-    /// By the target: the request (its low 32 bits, above) and error number of a failure.
+    /// Written by the target: the request (its low 32 bits, above) and error number of a failure.
     pub fn failure(&self, n: u64) -> &AtomicU64 {
         self.word(FAILURES + (n % CELLS) as usize * 8)
     }
 
-    /// By the initiator: up to where `back` is free again.
+    /// Written by the initiator: up to where `back` is free again.
     pub fn returned(&self) -> &AtomicU64 {
         self.word(RETURNED)
     }
@@ -439,7 +439,7 @@ mod tests {
         assert!(Mapping::of_area(file.as_fd(), len).is_ok());
         assert!(Mapping::of_area(file.as_fd(), len + 4096).is_err());
         assert!(Mapping::of_area(file.as_fd(), 100).is_err());
-        // Nobody takes them out again.
+        // No side can punch the pages out again.
         let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         // SAFETY: a file of ours.
         let rc = unsafe { libc::fallocate(file.as_raw_fd(), hole, 0, 4096) };

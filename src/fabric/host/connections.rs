@@ -31,8 +31,8 @@ const LONG_PAUSE: Duration = Duration::from_millis(100);
 /// once it has had time to say what it wants.
 const UNASSIGNED: usize = 64;
 const TIME: Duration = Duration::from_millis(50);
-/// One that is of no peer, or of one to which no route leads, is closed after so long; and how
-/// often that is looked at. Longer pauses of this process do not count.
+/// How long a connection lives that belongs to no peer, or to a peer without a route; and how often
+/// that is checked. Longer pauses of this process do not count.
 const UNUSED: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(100);
 const LONGEST_LOOK: Duration = Duration::from_millis(200);
@@ -93,7 +93,7 @@ pub struct Connections {
     all: Vec<Connection>,
     last_number: Number,
     turn: usize,
-    /// What those reach that are of no peer.
+    /// The empty registry, for connections that belong to no peer.
     nothing: Registry,
     looked: Instant,
     /// The log has a line on a lack of descriptors.
@@ -176,7 +176,7 @@ impl Connections {
             return new.close(watch);
         }
         self.all.push(new);
-        // What it has to say is usually there.
+        // Its first message is usually there.
         self.listen(number, false, &mut { WORDS }, watch);
     }
 
@@ -198,7 +198,7 @@ impl Connections {
         true
     }
 
-    // What they say.
+    // Reading.
 
     /// Reads what a connection's socket has.
     pub fn listen(&mut self, number: Number, process_ended: bool, words: &mut u32, watch: &Watch) {
@@ -254,7 +254,7 @@ impl Connections {
         });
     }
 
-    // Whose they are.
+    // Ownership.
 
     pub fn assign(&mut self, number: Number, peer: PeerId, watch: &Watch) {
         let Some(one) = self.all.iter_mut().find(|one| one.number == number) else { return };
@@ -350,8 +350,8 @@ impl Connections {
         self.all.drain(..).for_each(|one| one.close(watch));
         let Some(listener) = self.listener.take() else { return };
         watch.remove(listener.as_fd());
-        // From here on nobody else comes; a forked child may hold the listener, and with it those
-        // that are there.
+        // Stops accepting. A forked child may hold the listener, and with it the connections
+        // waiting there.
         socket::shut(listener.as_fd());
         for _ in 0..=socket::BACKLOG {
             let Ok(Some(socket)) = socket::accept(listener.as_fd()) else { break };
@@ -360,7 +360,7 @@ impl Connections {
     }
 }
 
-/// What a new connection says first is its channel. False if it is to be closed.
+/// Reads a new connection's first message, its channel. False if it is to be closed.
 fn meet(socket: OwnedFd, number: Number) -> (State, bool) {
     match socket::receive(socket.as_fd()) {
         Received::Control(Control::Channel(file)) => match Channel::attach(file.as_fd()) {

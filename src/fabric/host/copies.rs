@@ -11,7 +11,7 @@ const ENOUGH: u64 = 4 << 20;
 /// overlap.
 const COPIERS: usize = 3;
 
-/// What follows the copies that were added for it, and those before them.
+/// An item that is done when the copies added for it, and those before them, are.
 struct Begun<T> {
     what: T,
     /// The launch that does it: a copier, and whether it has begun.
@@ -26,7 +26,7 @@ enum Launch {
 
 pub struct Copies<T> {
     copiers: Vec<(Device, Box<dyn Copier>)>,
-    /// What is not done yet, in order.
+    /// Items that are not done yet, in order.
     begun: VecDeque<Begun<T>>,
     /// Bytes that were gathered for no launch yet, and of which copier.
     gathered: u64,
@@ -109,7 +109,7 @@ impl<T> Copies<T> {
         }
     }
 
-    /// What is done next, if it is, and an error number if its copies were not.
+    /// The next item, if it is done, and an error number if its copies were not.
     pub fn take(&mut self) -> Option<(T, i32)> {
         let errno = match self.begun.front()?.launch {
             None => 0,

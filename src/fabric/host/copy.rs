@@ -42,7 +42,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize, stream: bool) {
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
 }
 
-/// What was stored past the caches is visible before what is stored from here on.
+/// Stores past the caches become visible before later stores.
 #[inline]
 pub fn settle(stream: bool) {
     #[cfg(target_arch = "x86_64")]

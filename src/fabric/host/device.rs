@@ -11,7 +11,7 @@ use crate::device::{driver, present, Device, Handle};
 use crate::fabric::{Immediate, Reaped, GONE};
 use std::os::fd::BorrowedFd;
 
-/// What a piece costs of the bytes that a pass may copy: nothing is copied here.
+/// The cost of a piece in the byte budget of a pass, although the CPU copies nothing here.
 pub const COST: u64 = 256;
 /// Memories of ours that a peer may have open at once, and of its that we may.
 const SHOWN: usize = 4096;
@@ -31,7 +31,7 @@ struct Answer {
     immediate: Option<Immediate>,
 }
 
-/// One channel's.
+/// State of one channel.
 #[derive(Default)]
 pub struct Devices {
     opened: Vec<Opened>,
@@ -157,7 +157,7 @@ impl Devices {
         let opened = self.opened.iter_mut().find(|opened| opened.number == number).ok_or(libc::EIO)?;
         match opened.at {
             Some((of, place)) if of == device => Ok(place),
-            // One device of ours reaches it; to others' memory bytes are staged.
+            // Reached by one device of ours alone; memory of other devices is staged.
             Some(_) => Err(libc::EIO),
             None => {
                 let place = driver().and_then(|driver| driver.open(device, &opened.handle));

@@ -18,13 +18,13 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{fence, Ordering};
 
-/// What a request costs of the bytes that a pass may copy, beside its own: one of no bytes takes
+/// The cost of a request in the byte budget of a pass, beside its bytes: one of no bytes takes
 /// time, too.
 const REQUEST: u64 = 128;
 /// Words of a socket that are read at once: one may cost a mapping.
 pub const WORDS: u32 = 16;
 
-/// What requests are done with.
+/// The resources for serving requests.
 pub struct Serving<'a> {
     pub registry: &'a mut Registry,
     /// Posted receives, the oldest first.
@@ -35,7 +35,7 @@ pub struct Serving<'a> {
     pub words: u32,
 }
 
-/// What reading a socket gave.
+/// The result of reading a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Listened {
     All,
@@ -53,7 +53,7 @@ enum Blocked {
     Receive,
     /// A read finds no room in `back` up to here.
     Room(u64),
-    /// What a request names is perhaps still in the socket.
+    /// The area that a request names may still be in the socket.
     Socket,
 }
 
@@ -93,7 +93,7 @@ pub struct Incoming {
     blocked: Blocked,
     /// The peer is gone: only what it left in the channel remains.
     ended: bool,
-    /// It broke the rules.
+    /// The peer violated the protocol.
     refused: bool,
     /// The log has a line on what was passed over it.
     warned: bool,
@@ -136,7 +136,7 @@ impl Incoming {
         self.peer = Some(peer);
     }
 
-    /// Its peer has ended: nothing of ours is written or read for it from here on.
+    /// Its peer has ended: its writes and reads are refused from here on.
     pub fn withdraw(&mut self) {
         self.peer = None;
         self.areas.clear();
@@ -187,8 +187,8 @@ impl Incoming {
         let sane = self.serve_all(with);
         self.devices.pump();
         self.answer();
-        // Who sleeps already is woken at once. To see one that is just about to takes a fence,
-        // which would hold up what came: that is left to a pass without work.
+        // An initiator that sleeps already is woken at once. To see one that is just about to sleep
+        // takes a fence, which would delay what came: that is left to a pass without work.
         if self.channel.initiator_sleeps().load(Ordering::Relaxed) != 0 || self.blocked != Blocked::No {
             self.wake_peer();
         }
@@ -220,7 +220,7 @@ impl Incoming {
             let ours = !begun && (request.kind != Kind::Read || request.area == 0);
             let cost = if ours { request.len } else { request.pieces as u64 * device::COST };
             with.budget = with.budget.saturating_sub(cost + REQUEST);
-            // Its part of the channel can be used again while we go on.
+            // The initiator can reuse this part of the channel meanwhile.
             if request.stream || self.settled - self.answered >= CELLS / 4 {
                 self.answer();
             }
@@ -419,7 +419,7 @@ impl Incoming {
                 Received::Control(Control::Forget(number)) if self.devices.forget(number) => {}
                 Received::Control(Control::Forget(number)) => self.areas.remove(number),
                 Received::Control(Control::Unread(number)) => self.devices.unread(number),
-                // Who is no peer writes nothing.
+                // An endpoint that is no peer writes nothing.
                 Received::Control(Control::Area(..) | Control::Device(..)) if self.peer.is_none() => {
                     return Listened::End
                 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// mappings by default.
 const AREAS: usize = 8192;
 const AREAS_IN_ALL: u64 = 24 << 10;
-/// And their bytes, of 128 TiB of addresses.
+/// The most bytes of them, of 128 TiB of addresses.
 const BYTES_IN_ALL: u64 = 16 << 40;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -22,7 +22,7 @@ struct Area {
     _share: Share,
 }
 
-/// What an area takes of the process's addresses.
+/// An area's share of the process's address space.
 struct Share(u64);
 
 impl Share {
@@ -50,7 +50,7 @@ impl Drop for Share {
     }
 }
 
-/// One connection's.
+/// Areas of one connection.
 #[derive(Default)]
 pub struct Areas {
     /// In the order of their numbers.

@@ -47,13 +47,13 @@ use std::os::unix::fs::MetadataExt;
 /// The fabric's name, and that of its only NIC.
 pub const NAME: &str = "host";
 
-/// What becomes of a cell with these words, whoever wrote them.
+/// Decodes a cell with these words, from any writer.
 #[cfg(any(test, fuzzing))]
 pub fn check_cell(words: [u64; 8]) {
     request::check(words);
 }
 
-/// What processes must have in common to be on one host.
+/// The identity that processes of one host have in common.
 pub fn network() -> Result<String> {
     let unknown = |what: &str, error: std::io::Error| {
         Error::new(Status::System, format!("the fabric \"host\" needs {what}: {error}"))

@@ -271,13 +271,13 @@ impl HostNic {
             if let Some(peer) = line.peer {
                 self.connections.end_peer(peer, true, &self.watch);
             }
-            // What it had answered before counts.
+            // Answers that came before the end count.
             line.outgoing.progress(&mut { u64::MAX }, reaped);
             Self::end_line(&self.watch, line, libc::ECONNRESET, reaped);
         }
     }
 
-    /// Nobody is at the other end any longer.
+    /// Ends a line whose other end is gone.
     fn end_line(watch: &Watch, line: &mut Line, errno: i32, reaped: &mut Vec<Reaped>) {
         Self::unwatch_line(watch, line);
         line.ending = None;
@@ -339,8 +339,8 @@ impl Nic for HostNic {
         Ok((place.generation as u64) << 32 | at as u64)
     }
 
-    /// What was posted still goes: a route is taken off when all is answered, or
-    /// its peer is gone.
+    /// Posted operations are still sent: a route is removed when all are answered, or its peer is
+    /// gone.
     fn remove(&mut self, route: Route) {
         if let Some(line) = line(&mut self.places, route) {
             line.outgoing.removed = true;

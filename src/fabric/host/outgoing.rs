@@ -38,12 +38,12 @@ const PULL: usize = usize::MAX;
 /// An operation whose requests are not all answered.
 struct Op {
     scratch: *mut Scratch,
-    /// It is none of the caller's: it finds out whether the target reaches device memory.
+    /// Set for an operation of our own, which finds out whether the target reaches device memory.
     probe: Option<usize>,
     kind: Kind,
     key: u64,
-    /// Its memory, as the target knows it; 0 if it does not. Of a read into a device's, the
-    /// number of the target's.
+    /// The target's number for its memory; 0 if none. For a read into device memory: the number of
+    /// the target's memory.
     area: u32,
     area_base: u64,
     on_device: bool,
@@ -57,7 +57,7 @@ struct Op {
     open: u32,
     all_asked: bool,
     errno: i32,
-    /// Nobody waits for it: its memory is not touched.
+    /// Its caller is gone: its memory is not touched.
     disowned: bool,
 }
 
@@ -101,16 +101,16 @@ pub struct Outgoing {
     back: u64,
     /// Something was published, and the target may sleep.
     wake_due: bool,
-    /// By place: the number of the area that was passed, or 0.
+    /// The numbers of passed areas, by place; 0: none.
     passed: Vec<u32>,
     /// Whether the target can copy from device memory to what a key of its names.
     probes: Vec<Probe>,
     last_probe: usize,
-    /// And our devices from there.
+    /// Copies by our devices from the target's memory.
     pulls: Pulls,
     /// The peer is gone: how operations end.
     dead: Option<i32>,
-    /// Its user wants no more of it; it goes when everything is answered.
+    /// Removed by its user; it is dropped when everything is answered.
     pub removed: bool,
 }
 
@@ -360,7 +360,7 @@ impl Outgoing {
         };
         *passed = 0;
         for probe in self.probes.iter_mut().filter(|probe| probe.number == area.number) {
-            // Its number is never used again; the place stays for those who know theirs.
+            // The number is never used again; the place stays, so that other numbers keep theirs.
             probe.number = 0;
         }
         if let Some(socket) = self.socket() {
@@ -493,7 +493,7 @@ impl Outgoing {
             return false;
         }
         let failed = self.channel.failed().load(Ordering::Acquire);
-        // It may tell of later ones already.
+        // The failure may already be that of a later request.
         if failed.wrapping_sub(self.failures) > self.sent - self.done {
             return false;
         }
@@ -509,7 +509,7 @@ impl Outgoing {
         true
     }
 
-    /// One request is answered.
+    /// Handles the answer to one request.
     #[inline]
     fn settle(&mut self, failed: u64, budget: &mut u64, reaped: &mut Vec<Reaped>) {
         let n = self.done;
@@ -593,7 +593,7 @@ impl Outgoing {
     fn finish(&mut self, index: u32, reaped: &mut Vec<Reaped>) {
         let op = &mut self.ops[index as usize];
         if op.probe == Some(PULL) && op.errno == 0 {
-            // What the memory is opened by came first.
+            // The handle of the memory came first.
             self.listen_to(WORDS_MOST);
         }
         let op = &mut self.ops[index as usize];
@@ -706,7 +706,7 @@ impl Op {
         }
     }
 
-    /// Its memory is worked on.
+    /// Whether its memory is being copied.
     #[inline]
     fn goes_on(&self) -> bool {
         self.errno == 0 && !self.disowned

@@ -8,7 +8,7 @@ use crate::device::{driver, present, Device, Handle};
 
 /// Memory of the target's that a device of ours may reach.
 struct Source {
-    /// What the target knows it by, as soon as it was asked.
+    /// The target's number for it, once requested.
     number: u32,
     /// The area of ours that is read into, and its device; the target's key.
     area: u32,
@@ -19,7 +19,7 @@ struct Source {
     at: Option<(u64, u64)>,
 }
 
-/// One route's.
+/// Pulls of one route.
 #[derive(Default)]
 pub struct Pulls {
     sources: Vec<Source>,
@@ -126,7 +126,7 @@ impl Pulls {
         self.copies.settle();
     }
 
-    /// Nobody waits for what is under way.
+    /// Drops what is in flight.
     pub fn end(&mut self) {
         self.settle();
         self.copies.clear();

@@ -1,4 +1,5 @@
-//! What peers may reach: the registrations of one NIC, and the grants that it knows, by key.
+//! The memory that peers may reach: the registrations of one NIC, and the grants that it knows, by
+//! key.
 
 use crate::device::Device;
 use crate::fabric::grants::{Grant, Grants, Use};
@@ -8,7 +9,7 @@ use std::collections::{hash_map, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-/// What a peer wants of memory.
+/// The access that a peer requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wish {
     Write,
@@ -18,11 +19,11 @@ pub enum Wish {
 #[derive(Clone)]
 struct Entry {
     key: u64,
-    /// Of a grant: its first range.
+    /// For a grant: its first range.
     base: u64,
     len: u64,
     access: Access,
-    /// It is memory of a device, which the CPU must not touch; and its identity.
+    /// The device of device memory, which the CPU must not touch, and the memory's identity.
     device: Option<(Device, u64)>,
     granted: Option<Arc<Grant>>,
 }
@@ -52,11 +53,11 @@ type Part = HashMap<u64, Entry, BuildHasherDefault<Itself>>;
 const PARTS: usize = 256;
 
 pub struct Registry {
-    /// By some bits of the key that hash tables make no use of.
+    /// Partitioned by bits of the key that hash tables do not use.
     parts: Box<[Part]>,
     /// The one that was asked for last.
     last: Option<Entry>,
-    /// Those of the endpoint.
+    /// The endpoint's grants.
     grants: Arc<Grants>,
 }
 
@@ -108,7 +109,7 @@ impl Registry {
         bytes: impl IntoIterator<Item = (u64, u64)>,
         wish: Wish,
     ) -> Result<Option<Use>, i32> {
-        // Who is of no peer, or of one that has ended, has no place here at all.
+        // Connections that belong to no peer, or to one that has ended, do not get here.
         let Some(entry) = self.find(key) else { return Err(peer.map_or(libc::EACCES, |_| GONE)) };
         let mut bytes = bytes.into_iter();
         if let Some(grant) = &entry.granted {
@@ -148,7 +149,7 @@ impl Registry {
         self.last.as_ref()
     }
 
-    /// One that was not used here before.
+    /// Looks up a key that was not used here before.
     #[cold]
     fn find_grant(&mut self, key: u64) -> Option<Entry> {
         let grant = self.grants.find(key)?;

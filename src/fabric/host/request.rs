@@ -24,7 +24,7 @@ pub const PIECES: usize = 64;
 /// does a request in one go.
 pub const BYTES: u64 = 64 << 10;
 pub const AREA_BYTES: u64 = 256 << 10;
-/// The same of what a device copies.
+/// The same limit for copies by a device.
 pub const DEVICE_BYTES: u64 = 1 << 20;
 /// Bytes that fit into the cell.
 pub const INLINE: u64 = 32;
@@ -34,7 +34,7 @@ pub const MESSAGE: u64 = 8192;
 /// In the cell, a write with an immediate has a kind of its own.
 const WRITE_IMMEDIATE: u8 = 4;
 
-/// One segment of a request.
+/// A segment of a request.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Piece {
@@ -44,21 +44,21 @@ pub struct Piece {
     pub offset: u64,
 }
 
-/// Those of a request.
+/// The pieces of a request.
 pub type Pieces = ArrayVec<Piece, PIECES>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     pub kind: Kind,
     pub inline: u64,
-    /// Its bytes had better go past the caches.
+    /// Whether its bytes should bypass the caches.
     pub stream: bool,
     pub pieces: usize,
     pub len: u64,
     pub area: u32,
     pub key: u64,
     pub remote: u64,
-    /// Of a write that has no inline bytes.
+    /// For a write without inline bytes.
     pub immediate: Option<Immediate>,
     /// The inline bytes, or the offset first.
     pub words: [u64; 4],

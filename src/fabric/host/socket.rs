@@ -16,7 +16,7 @@ pub enum Control {
     Channel(OwnedFd),
     /// Memory that the initiator writes from: number, length, file.
     Area(u32, u64, OwnedFd),
-    /// The same, of a device.
+    /// Device memory that the initiator writes from: number, handle.
     Device(u32, Handle),
     /// Memory that it will not write from any longer.
     Forget(u32),
@@ -25,7 +25,7 @@ pub enum Control {
     Wake,
 }
 
-/// What reading a socket gave.
+/// The result of reading a socket.
 pub enum Received {
     Control(Control),
     Nothing,
@@ -162,7 +162,7 @@ pub fn pass_channel(socket: BorrowedFd, fd: BorrowedFd) -> bool {
     send(socket, CHANNEL, VERSION, 0, Some(fd.as_raw_fd()))
 }
 
-/// As `pass_area`, of a device.
+/// Like `pass_area`, for device memory.
 pub fn pass_device(socket: BorrowedFd, number: u32, handle: &Handle) -> bool {
     let mut frame = [0u8; LONG];
     frame[0] = DEVICE;

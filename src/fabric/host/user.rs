@@ -4,7 +4,7 @@ use crate::status::{Error, Result, Status};
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// What user ids without a mapping read as, where /proc does not tell.
+/// The id that unmapped user ids read as, where /proc does not name it.
 const OVERFLOW: u32 = 65534;
 
 fn ours() -> (u32, u32) {

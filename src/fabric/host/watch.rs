@@ -5,7 +5,7 @@ use crate::status::{Error, Result};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// What a descriptor belongs to.
+/// The owner of a watched descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whose {
     Listener,
@@ -81,7 +81,7 @@ impl Watch {
         };
     }
 
-    /// Those that have something to say, at most 32; never waits.
+    /// Owners of readable descriptors, at most 32; never waits.
     pub fn ready(&self) -> impl Iterator<Item = Whose> {
         const MOST: usize = 32;
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST];
@@ -118,7 +118,7 @@ impl Timer {
         unsafe { libc::timerfd_settime(self.0.as_raw_fd(), 0, &once, std::ptr::null_mut()) };
     }
 
-    /// It is no longer readable.
+    /// Makes it no longer readable.
     pub fn clear(&self) {
         self.set(Duration::ZERO);
     }

@@ -54,12 +54,12 @@ pub fn started() -> Option<&'static Fabrics> {
     FABRICS.get()
 }
 
-/// What libfabric says of an error number.
+/// libfabric's text for an error number.
 pub fn error_text(errno: i32) -> String {
     FABRICS.get().map_or_else(|| own_text(errno), |fabrics| fabrics.library.strerror(errno))
 }
 
-/// As `fi_strerror`, of the numbers that errno has no text for, where libfabric is not loaded.
+/// Like `fi_strerror`, for numbers without an errno text, where libfabric is not loaded.
 fn own_text(errno: i32) -> String {
     match errno {
         FI_ENOKEY => "required key not available".into(),
@@ -76,7 +76,7 @@ fn own_text(errno: i32) -> String {
     }
 }
 
-/// Who drives a NIC.
+/// The driver of a NIC.
 #[derive(Clone, Copy)]
 pub enum Source {
     Libfabric(&'static Fabrics),
@@ -131,7 +131,7 @@ pub struct Entry {
     pub network: String,
     pub loopback: bool,
     pub link_local: bool,
-    /// What the provider tells of the NIC behind it: the kernel's name for it, or "", and its place.
+    /// The NIC that the provider names: the kernel's name for it, or "", and its place.
     pub device: String,
     pub pci: Option<PciAddress>,
     /// Completions mean delivery without being asked to.
@@ -361,8 +361,8 @@ unsafe fn pci(info: *const fi_info) -> Option<PciAddress> {
     Some(PciAddress { domain, bus, device: pci.device_id, function: pci.function_id })
 }
 
-/// Of a socket address: loopback, link-local, and whether it can be used: an
-/// IPv6 address only where nothing better is known of the NIC, so they come last.
+/// Classifies a socket address: loopback, link-local, and usable. An IPv6 address is usable only
+/// where the NIC has no better one, so they come last.
 unsafe fn kind_of_address(info: *const fi_info) -> (bool, bool, bool) {
     // SAFETY: src_addr has src_addrlen bytes, or is NULL.
     let address = unsafe {

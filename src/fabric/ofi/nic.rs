@@ -26,8 +26,8 @@ use std::ptr;
 const MESSAGE_MAX: usize = 8192;
 /// Entries of a completion queue that grows by itself.
 const QUEUE: usize = 8192;
-/// Of one that can run over: arrivals of peers' writes come unasked. What NICs have at most;
-/// enough for the first credits of a thousand lanes.
+/// The size of a queue that can overrun, since arrivals of peers' writes are unsolicited. The most
+/// that NICs have; enough for the first credits of a thousand lanes.
 const QUEUE_FIXED: usize = 32768;
 /// shm holds back messages above this when no receive is posted.
 const MESSAGE_MAX_SHM: usize = 4096;
@@ -51,7 +51,7 @@ pub struct OfiNic {
     mrs: Registrations,
     limits: Limits,
     mr_mode: i32,
-    /// It moves memory of devices by itself (FI_HMEM), and takes DMA-BUFs of it.
+    /// The NIC reaches device memory (FI_HMEM), and takes DMA-BUFs of it.
     hmem: bool,
     takes_dmabufs: bool,
     /// A device of the target copies from memory that other processes can open: shm.
@@ -63,7 +63,7 @@ pub struct OfiNic {
     /// shm reads freed memory when an address is removed while its peer lives on
     /// (1.17: a crash in the next read of the queue).
     keeps_routes: bool,
-    /// Of ofi_rxm.
+    /// Routes of ofi_rxm.
     routes: Option<Routes>,
     /// The queue says by which route a frame came: of ofi_rxm, whose connections have one.
     sources: bool,
@@ -296,12 +296,12 @@ impl OfiNic {
     }
 }
 
-/// What a range is registered by.
+/// How a range is registered.
 #[derive(Clone, Copy)]
 enum By<'a> {
-    /// Its address, in memory of the host.
+    /// By address, host memory.
     Host,
-    /// Its address, in memory of a device, which other processes can open or not.
+    /// By address, device memory; whether other processes can open it.
     Address(Device, bool),
     Dmabuf(Device, &'a Export),
 }
@@ -664,7 +664,7 @@ impl OfiNic {
     fn arrival(&self, entry: &fi_cq_data_entry) -> Reaped {
         // Where it took no receive, the context is nobody's.
         let scratch = if self.arrivals_take_receives { entry.op_context.cast() } else { ptr::null_mut() };
-        // What none of us sends names no counter, as 1 does.
+        // A value that no endpoint sends names no counter, as 1 does.
         let sent = u32::try_from(entry.data).ok().and_then(Immediate::new);
         Reaped { scratch, ..Reaped::arrival(sent.unwrap_or(Immediate::MIN)) }
     }

@@ -22,7 +22,7 @@ struct Place {
     mr: *mut fid_mr,
     /// Tells it from the registrations that were here before.
     generation: u32,
-    /// Of a free one: the next, plus 1.
+    /// For a free place: the next one, plus 1.
     next: u32,
 }
 
@@ -62,7 +62,7 @@ impl Registrations {
         self.find(name).map(|(_, place)| place.mr)
     }
 
-    /// It is closed.
+    /// The registration is closed.
     pub fn forget(&mut self, name: *mut c_void) {
         let free = self.free;
         if let Ok((at, place)) = self.find(name) {

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(4);
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// One answer for the process: it is ofi_rxm's, whatever is beneath.
+/// One answer for the process: it depends on ofi_rxm alone.
 static PROVEN: Mutex<(Option<bool>, Duration)> = Mutex::new((None, PATIENCE));
 
 pub fn proven(entry: &Entry) -> bool {

@@ -22,7 +22,7 @@ struct Uses {
 #[derive(Default)]
 pub struct Routes {
     uses: HashMap<Route, Uses>,
-    /// Nobody uses them; how often each was tried.
+    /// Unused routes, and how often the removal of each was tried.
     retiring: Vec<(Route, u32)>,
 }
 
@@ -32,7 +32,7 @@ impl Routes {
         self.retiring.retain(|(retiring, _)| *retiring != route);
     }
 
-    /// One of its users is gone: how often to remove it. `connected`: that is safe now.
+    /// A user of the route is gone. Returns how often to remove it.
     pub fn left(&mut self, route: Route, connected: bool) -> u32 {
         let Some(uses) = self.uses.get_mut(&route) else { return 0 };
         uses.live = uses.live.saturating_sub(1);
@@ -56,17 +56,17 @@ impl Routes {
         left
     }
 
-    /// Those that are to go, and how often each was tried. `tried` follows for each.
+    /// Routes to be removed, and how often each was tried.
     pub fn take_retiring(&mut self) -> Vec<(Route, u32)> {
         std::mem::take(&mut self.retiring)
     }
 
-    /// What came of a try: how often to remove it now.
+    /// The result of a try. Returns how often to remove the route now.
     pub fn tried(&mut self, route: Route, tries: u32, posted: Posted) -> u32 {
         match posted {
             Posted::Yes => return self.clear(route),
             Posted::Again if tries + 1 < TRIES => self.retiring.push((route, tries + 1)),
-            // It may be without a connection at this moment, which nobody can see.
+            // The route may be without a connection at this moment, which cannot be seen.
             Posted::Again | Posted::Failed(_) => {}
         }
         0

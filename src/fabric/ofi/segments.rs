@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 const FOLDER: &str = "/dev/shm";
-/// What one endpoint takes.
+/// Bytes that one endpoint takes.
 const NEEDED: u64 = 17 << 20;
 /// The inode of the first PID namespace: there, a PID that is not to be seen is dead.
 const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;

@@ -1,5 +1,5 @@
-//! What providers read from the environment as their settings. The user's stay, and ours
-//! are there only while they are read.
+//! Settings that providers read from the environment. The user's are kept, and ours are there only
+//! while providers read them.
 
 use super::discover::{Entry, Source};
 use crate::status::{Error, Result, Status};
@@ -31,7 +31,7 @@ const YES: [&str; 4] = ["1", "true", "yes", "on"];
 /// Whether libfabric read `NO_CROSS_MEMORY`, as far as is known.
 static CROSS_MEMORY_IS_OFF: OnceCell<bool> = OnceCell::new();
 
-/// What the providers of some names are to read when they start.
+/// Settings for the providers of these names at their start.
 fn starting(providers: &[&str]) -> Vec<Setting> {
     let mut settings = Vec::new();
     if providers.iter().any(|name| copies_by_shm(name)) {

@@ -90,7 +90,7 @@ impl Drop for Turn {
 /// Runs `body`, then puts every disposition back that the libraries changed which it has loaded, or
 /// an earlier one. Signals that arrive for this thread meanwhile wait.
 pub fn preserved<T>(body: impl FnOnce() -> T) -> T {
-    // One at a time: what another one's body installed is not what was there before.
+    // One at a time, so that what one body installs is not saved as the state before another.
     static OURS: Mutex<Vec<Part>> = Mutex::new(Vec::new());
     let mut ours = OURS.lock();
     let _turn = Turn::take();
