@@ -53,7 +53,7 @@ pub enum Random {
 }
 
 impl Random {
-    /// Of 128 bits; never 0.
+    /// A random number of 128 bits; never 0.
     pub fn u128(&self) -> Result<u128> {
         Ok(u128::from(self.u64()?) << 64 | u128::from(self.u64()?))
     }
@@ -93,9 +93,9 @@ impl Sequence {
     }
 }
 
-/// What a virtual world drives: a worker and its rails.
+/// A part of a virtual world: a worker and its rails.
 pub trait Part: Send + Sync {
-    /// One pass; true if there was anything to do.
+    /// Makes one pass; true if there was anything to do.
     fn step(&self) -> bool;
 }
 

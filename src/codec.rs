@@ -57,7 +57,7 @@ impl<'a> Reader<'a> {
         Reader { bytes }
     }
 
-    /// Of a blob that `Writer::sealed` made; `None` if it was damaged.
+    /// A reader of a blob that `Writer::sealed` made; `None` if the blob was damaged.
     pub fn unseal(blob: &'a [u8]) -> Option<Reader<'a>> {
         let (bytes, sum) = blob.split_last_chunk::<4>()?;
         (crc32fast::hash(bytes) == u32::from_le_bytes(*sum)).then_some(Reader { bytes })
@@ -103,8 +103,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What others sent, for people: one line of at most `TEXT` bytes. Whatever is not printed as it
-/// is, is escaped: a log line, an error and a terminal take it for text.
+/// Text from others, safe to show: one line of at most `TEXT` bytes. Whatever is not printable is
+/// escaped, for log lines, errors and terminals.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Text(String);
 
@@ -114,7 +114,7 @@ const CUT: &str = "...";
 impl Text {
     pub fn of(bytes: &[u8]) -> Text {
         let mut text = String::new();
-        // Of what is longer, nothing more is shown.
+        // Longer text is cut off.
         for chunk in bytes[..bytes.len().min(TEXT + 1)].utf8_chunks() {
             for c in chunk.valid().chars() {
                 match c {

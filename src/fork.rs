@@ -17,7 +17,7 @@ static OURS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 /// Words that are in use, from the first on.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Whoever forks has it, so that each descriptor that is open has its bit then.
+/// Held while forking, so that every open descriptor has its bit set.
 static CHANGES: Mutex<()> = Mutex::new(());
 /// The thread that has it for a fork: another one may fork at the same time, without it.
 static FORKING: AtomicUsize = AtomicUsize::new(0);
@@ -28,7 +28,8 @@ const WAIT: Duration = Duration::from_millis(10);
 pub struct Descriptor(RawFd);
 
 impl Descriptor {
-    /// Of a call that makes a descriptor, which nobody else has, or answers less than 0: `None`.
+    /// Wraps the descriptor that `make` returns and nothing else owns; `None` if it returns less
+    /// than 0.
     pub fn of(make: impl FnOnce() -> RawFd) -> Option<Descriptor> {
         let _changes = CHANGES.lock();
         let fd = make();

@@ -1,5 +1,5 @@
-//! What names things inside an endpoint. Numbers of callers and of the wire become one of these where they
-//! come in, so that one kind is not taken for another; "none" is `None`.
+//! Ids of things inside an endpoint. Numbers from callers and from the wire become one of these
+//! types where they enter, so that one kind cannot be used as another; "none" is `None`.
 
 use std::fmt;
 use std::num::{NonZeroU128, NonZeroU32, NonZeroU64};
@@ -27,19 +27,19 @@ impl PeerId {
         PeerId::new(number).expect("it is not 0")
     }
 
-    /// As callers know it.
+    /// The id that callers see.
     pub const fn get(self) -> u64 {
         self.0.get()
     }
 
-    /// Its place in tables.
+    /// Its index in tables.
     pub const fn place(self) -> usize {
         (self.get() & 0xffff_ffff) as usize
     }
 }
 
-/// What names a grant: 88 random bits, and above them the grant's number among those of its endpoint, so that
-/// none comes again. What it lets a peer reach, a request names by its low half alone.
+/// Names a grant: 88 random bits, and above them the grant's number in its endpoint, so that none
+/// repeats. Requests name the memory that it covers by its low half alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct GrantToken(NonZeroU128);
@@ -80,12 +80,12 @@ impl GrantToken {
 pub struct RailIndex(u16);
 
 impl RailIndex {
-    /// Of the wire: whether there is such a rail is for the caller to look up.
+    /// An index from the wire; the caller checks that there is such a rail.
     pub const fn new(index: u16) -> RailIndex {
         RailIndex(index)
     }
 
-    /// Of a list of rails, of which there are at most `RAILS_MAX`.
+    /// The index in a list of at most `RAILS_MAX` rails.
     pub const fn at(place: usize) -> RailIndex {
         RailIndex(place as u16)
     }
@@ -99,7 +99,7 @@ impl RailIndex {
         (0..).map(RailIndex).zip(rails)
     }
 
-    /// Those of a set.
+    /// The rails of a set.
     pub fn each_in(mut rails: u64) -> impl Iterator<Item = RailIndex> {
         std::iter::from_fn(move || {
             let next = (rails != 0).then(|| RailIndex(rails.trailing_zeros() as u16));
@@ -108,7 +108,7 @@ impl RailIndex {
         })
     }
 
-    /// Its place in lists of rails.
+    /// Its index in lists of rails.
     #[inline]
     pub const fn place(self) -> usize {
         self.0 as usize
@@ -153,7 +153,7 @@ impl Hold {
         Hold(self.0)
     }
 
-    /// It stands for a number from here on (`of`), or a stripe has it.
+    /// Gives up the hold: its number stands for it (`of`), or a stripe has it.
     #[inline]
     pub const fn give(self) -> OpId {
         let id = self.0;
@@ -186,7 +186,7 @@ impl LaneSlot {
         LaneSlot(1 << Self::INDEX_BITS | index as u32)
     }
 
-    /// The same slot, of the next one that has it.
+    /// The same slot with the next generation.
     pub const fn next(self) -> LaneSlot {
         let generation = (self.0 >> Self::INDEX_BITS) % Self::GENERATIONS + 1;
         LaneSlot(generation << Self::INDEX_BITS | self.index() as u32)
@@ -252,13 +252,13 @@ impl OpId {
         OpId::new(number).expect("it is not 0")
     }
 
-    /// As callers know it.
+    /// The id that callers see.
     #[inline]
     pub const fn get(self) -> u64 {
         self.0.get()
     }
 
-    /// Its slot's.
+    /// The index of its slot.
     #[inline]
     pub const fn index(self) -> usize {
         (self.get() & ((1 << Self::INDEX_BITS) - 1)) as usize

@@ -46,7 +46,7 @@ impl Longest {
     }
 }
 
-/// One thread's.
+/// Figures of one thread.
 #[derive(Default)]
 pub struct Passes {
     /// When both clocks were read last, and the thread's; 0: no thread is known.
@@ -56,7 +56,7 @@ pub struct Passes {
     began_ns: u64,
 }
 
-/// What this thread has computed so far.
+/// CPU time of this thread so far.
 fn thread_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: room for the answer.
@@ -71,7 +71,7 @@ impl Passes {
         CALLS.set((0, 0));
     }
 
-    /// As `read`, if a thread is known.
+    /// Like `read`, if a thread is known.
     pub fn tick(&mut self, now: u64) {
         if self.read_ns != 0 {
             self.read(now);

@@ -45,7 +45,7 @@ impl<T: Copy> Ring<T> {
         })
     }
 
-    /// Of a position in the ring: its place, and the stamp of an empty one.
+    /// The place of a position in the ring, and the stamp of an empty one.
     #[inline]
     fn at(&self, position: usize) -> (&Place<T>, usize) {
         (&self.places[position & (self.places.len() - 1)], position >> self.shift << 1)

@@ -6,7 +6,7 @@ use std::fmt;
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What an operation or call has to say. The numbers are the ABI's.
+/// The result of an operation or call. The numbers are the ABI's.
 #[repr(i32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
@@ -178,7 +178,7 @@ impl Error {
         Error::new(Status::Limit, message)
     }
 
-    /// The same, said of something.
+    /// The same error, with its subject in front.
     pub fn about(mut self, what: &str) -> Error {
         self.message = format!("{what}: {}", self.message).into();
         self

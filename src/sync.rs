@@ -1,5 +1,5 @@
-//! What threads meet by, in the structures that `loom/` models: there loom's take the places
-//! of these, and all interleavings are tried.
+//! Synchronization primitives of the structures that `loom/` models: there loom's replace these,
+//! and all interleavings are tried.
 
 pub use crate::event::Event;
 pub use crossbeam_utils::Backoff;
@@ -27,7 +27,7 @@ pub fn part() -> usize {
     chosen.unwrap_or(0)
 }
 
-/// As the standard library's; loom's sees who has access when.
+/// Like the standard library's; loom's version checks accesses.
 pub struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
 impl<T> UnsafeCell<T> {

@@ -22,7 +22,7 @@ const STREAMS: usize = 8;
 const STREAMS_UNKNOWN: usize = 4;
 const STREAM_CPUS: usize = 4;
 
-/// What callers name, beside libfabric's providers.
+/// Names of fabrics, beside libfabric's providers.
 const NAMES: [&str; 5] = ["host", "efa", "verbs", "tcp", "shm"];
 
 /// A NIC that could be a rail.
@@ -39,7 +39,7 @@ pub struct Candidate {
     source: Source,
 }
 
-/// Who opens it.
+/// The opener of a candidate.
 #[derive(Clone)]
 enum Source {
     Ofi(Arc<Entry>),
@@ -81,7 +81,7 @@ impl Candidate {
         }
     }
 
-    /// As the choice among the network's NICs sees it.
+    /// The candidate as a listed NIC, if it takes part in the choice.
     fn listed(&self) -> Option<Listed> {
         let (loopback, link_local) = match &self.source {
             Source::Ofi(entry) => (entry.loopback, entry.link_local),
@@ -104,14 +104,14 @@ pub struct Found {
 }
 
 impl Found {
-    /// What the sockets among them are to be.
+    /// Sets the options of the tcp candidates.
     pub fn set_tcp(&mut self, options: tcp::Options) {
         let options = Arc::new(options);
         for candidate in &mut self.candidates {
             let Source::Tcp(_, theirs) = &mut candidate.source else { continue };
             *theirs = options.clone();
             if options.secrets.is_some() {
-                // Its peers are those that encrypt, too.
+                // An encrypting NIC reaches only NICs that encrypt, too.
                 candidate.fabric = tcp::ENCRYPTED.into();
             }
             if let Some(ip) = options.at.ip() {
@@ -162,7 +162,7 @@ pub fn candidates(fabric: Option<&str>, rails: Option<&str>, machine: &Machine) 
     Ok(found)
 }
 
-/// Those that can encrypt what they send.
+/// Candidates that can encrypt.
 pub fn encrypting(fabric: Option<&str>, rails: Option<&str>, machine: &Machine) -> Result<Found> {
     let names = fabric.map_or_else(|| format!("{},{}", host::NAME, tcp::NAME), str::to_owned);
     let known = |name: &str| name == host::NAME || name == tcp::NAME || name.is_empty();
@@ -230,7 +230,7 @@ fn no_rails(patterns: Option<&str>, names: &str) -> Error {
 /// The NICs of the fabrics that are named, or of the best that has some.
 fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Machine) -> Result<Found> {
     let names = fabric.unwrap_or(RANKED).split(',').map(str::trim).filter(|name| !name.is_empty());
-    // What the machine has no device for is not looked for: libfabric is not even started then.
+    // Fabrics without a device here are not searched for: libfabric is not even loaded then.
     let names: Vec<&str> = names.filter(|name| fabric.is_some() || may_have(name, machine)).collect();
     if fabric.is_none() && names == [tcp::NAME] && libfabric_sys::variable("WEFT_LIBFABRIC").is_some() {
         log::warn!(
@@ -320,7 +320,7 @@ fn simulated(fabric: &str) -> Result<Option<Vec<Entry>>> {
     Ok(Some(found))
 }
 
-/// Those that the patterns name, or that are near what this process may use.
+/// The NICs that the patterns name, or that are near what this process may use.
 fn chosen(
     found: Vec<Candidate>,
     patterns: Option<&str>,
@@ -338,7 +338,7 @@ fn chosen(
     Ok(Found { candidates: chosen, why: choice.why, libfabric, clock, random })
 }
 
-/// Of a fabric that was named, no NIC was found.
+/// The error if no NIC of a named fabric was found.
 fn no_nic(name: &str) -> Error {
     let library = discover::started();
     let known = library.map_or_else(Vec::new, discover::providers);

@@ -11,11 +11,11 @@ use once_cell::sync::OnceCell;
 use parking_lot::RwLock;
 use std::cell::Cell;
 
-/// What the host program does with a line: level, component, message.
+/// The host program's handler of a line: level, component, message.
 pub type Sink = Box<dyn Fn(log::Level, &str, &str) + Send + Sync>;
 
 struct Logger {
-    /// As WEFT_LOG says.
+    /// The level of WEFT_LOG.
     usual: LevelFilter,
     /// A logging thread holds the lock for reading while it writes a line, so a change of the sink
     /// waits until the old one is unused.

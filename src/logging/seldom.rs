@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const PAUSE_NS: u64 = 1_000_000_000;
 
-/// One kind of line.
+/// Rate limit of one kind of line.
 pub struct Seldom {
     said_ns: AtomicU64,
     omitted: AtomicU64,
@@ -32,7 +32,7 @@ impl Seldom {
     }
 }
 
-/// As `log::warn`, at most once a second for each place in the source.
+/// Like `log::warn`, at most once a second for each place in the source.
 macro_rules! warn_seldom {
     ($($text:tt)*) => {{
         static KIND: $crate::logging::seldom::Seldom = $crate::logging::seldom::Seldom::new();

@@ -16,7 +16,7 @@ const STDERR: RawFd = 2;
 const LINE: usize = 4096;
 const CUT: &str = "...";
 
-/// What env_logger writes lines to, one call each.
+/// The target that env_logger writes lines to, one call each.
 #[derive(Default)]
 pub struct Stderr {
     dropped: u64,
@@ -88,7 +88,7 @@ fn write_now(fd: RawFd, text: &[u8]) -> io::Result<usize> {
     }
 }
 
-/// What kind of file a descriptor is of.
+/// The type of a descriptor's file.
 fn kind(fd: RawFd) -> io::Result<libc::mode_t> {
     // SAFETY: integers, which the call fills in.
     let (rc, about) = unsafe {
@@ -101,7 +101,7 @@ fn kind(fd: RawFd) -> io::Result<libc::mode_t> {
     }
 }
 
-/// The same pipe or terminal, by a description of our own that does not block.
+/// Reopens the pipe or terminal with a non-blocking file description of our own.
 fn reopened(fd: RawFd) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     OpenOptions::new().write(true).custom_flags(flags).open(format!("/proc/self/fd/{fd}"))

@@ -52,14 +52,14 @@ pub struct Memory {
     access: Access,
     /// Where it is, if not on the host.
     place: Option<Place>,
-    /// By rail, then by range; none for rails that do not know it.
+    /// Registrations by rail, then by range; empty for rails without them.
     rails: Box<[Box<[Registration]>]>,
-    /// By rail: this many of its registrations are open, those before the others.
+    /// By rail: how many of its registrations are open, those before the others.
     open: Box<[AtomicUsize]>,
     /// Rails that know it, one bit each.
     known: u64,
     descriptor: Option<Vec<u8>>,
-    /// What `weft_memory_alloc` made of it: not freed before it is deregistered.
+    /// Areas of `weft_memory_alloc` in it: not freed before it is deregistered.
     areas: Mutex<Vec<Arc<Area>>>,
     /// Transfers that use it. SeqCst, with `stage`: a new user counts itself and then reads
     /// `stage`; deregistration sets `stage` and then reads this count. (Apart from read-only
@@ -163,12 +163,12 @@ impl Memory {
         self.place.as_ref().is_some_and(|place| place.shareable) && self.any_rail(opened)
     }
 
-    /// It is a device's, and NICs reach it by themselves.
+    /// Whether it is device memory that NICs reach by themselves.
     pub fn is_direct(&self) -> bool {
         self.any_rail(|r| r.direct.is_some())
     }
 
-    /// And some of them know it by a DMA-BUF.
+    /// Whether some rails registered it by a DMA-BUF.
     pub fn is_exported(&self) -> bool {
         self.any_rail(|r| r.direct == Some(Direct::Dmabuf))
     }
@@ -186,7 +186,7 @@ impl Memory {
         self.ranges.get(usize::try_from(range).ok()?).map(|r| r.len)
     }
 
-    /// What a rail posts a range with.
+    /// A rail's descriptor for posts of a range.
     #[inline]
     pub fn registration(&self, rail: RailIndex, range: usize) -> &Registration {
         &self.rails[rail.place()][range]
@@ -257,7 +257,7 @@ impl Memory {
         true
     }
 
-    /// Its registrations are closed from here on: nothing that peers have sent goes there.
+    /// Marks its registrations as closing: nothing that peers have sent goes there any longer.
     pub fn close(&self) {
         let _importers = self.importers.lock();
         self.stage.store(CLOSES, Ordering::SeqCst);
@@ -269,7 +269,7 @@ impl Memory {
         self.stage.store(STUCK, Ordering::SeqCst);
     }
 
-    /// Of a rail's registrations, the one to be closed next: `closed` when it was. Both by the
+    /// The registration of a rail to be closed next; call `closed` when it was. Both are for the
     /// rail's worker.
     pub fn last_open(&self, rail: RailIndex) -> Option<&Registration> {
         let open = self.open.get(rail.place())?.load(Ordering::Relaxed);
@@ -285,7 +285,7 @@ impl Memory {
         self.open.iter().map(|open| open.load(Ordering::Relaxed) as u64).sum()
     }
 
-    /// It is registered no more.
+    /// Marks it as no longer registered.
     pub fn let_go(&self) {
         self.areas.lock().clear();
     }

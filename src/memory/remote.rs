@@ -29,7 +29,7 @@ pub enum RemoteState {
     PeerLost,
     PeerClosed,
     Disconnected,
-    /// Its owner has taken back the grant under which it was to be reached.
+    /// Its owner has revoked the grant under which it is used.
     Revoked,
 }
 
@@ -59,9 +59,9 @@ pub struct RemoteMemory {
     pub readable: bool,
     /// Under grants alone.
     pub granted_only: bool,
-    /// Its owner's device that it is on; none: its owner's CPU reaches it.
+    /// The owner's device that it is on; `None`: the owner's CPU reaches it.
     pub device: Option<u8>,
-    /// What its owner answers an import by; given by its peer's link.
+    /// The number of the import, which the owner's answer names; assigned by the peer's link.
     pub number: AtomicU64,
     /// Workers that have lanes to the peer, one bit each.
     pub workers: AtomicU64,
@@ -137,7 +137,7 @@ impl RemoteMemory {
         self.known
     }
 
-    /// All of the owner's rails know it.
+    /// Whether all of the owner's rails registered it.
     #[inline]
     pub fn is_whole(&self) -> bool {
         self.known.count_ones() as usize == self.rails.len()
@@ -159,7 +159,7 @@ impl RemoteMemory {
         RemoteState::from_u8(self.state.load(Ordering::SeqCst))
     }
 
-    /// As it is for a transfer under this grant.
+    /// Its state for a transfer under this grant.
     #[inline]
     pub fn state_under(&self, grant: Option<GrantToken>) -> RemoteState {
         match grant {
@@ -213,7 +213,7 @@ impl RemoteMemory {
         self.holds.fetch_sub(KEEPER, Ordering::SeqCst);
     }
 
-    /// As `keep` and `enter`, at once.
+    /// `keep` and `enter` in one step.
     #[inline]
     pub fn keep_and_enter(&self) -> bool {
         self.hold(KEEPER + USER)

@@ -13,7 +13,7 @@ const WORDS: usize = CPUS_MAX / 64;
 pub struct CpuSet(BTreeSet<usize>);
 
 impl CpuSet {
-    /// What is no number or range is skipped.
+    /// Parses a list; anything that is no number or range is skipped.
     pub fn parse(text: &str) -> CpuSet {
         let mut cpus = BTreeSet::new();
         for part in text.split(',').map(str::trim) {
@@ -75,7 +75,7 @@ impl CpuSet {
     }
 }
 
-/// As the kernel writes it.
+/// In the kernel's format.
 impl fmt::Display for CpuSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut left = self.0.iter().copied().peekable();

@@ -18,7 +18,7 @@ pub struct Shown {
     uuid: Option<String>,
 }
 
-/// By address.
+/// Sorted by address.
 pub fn read(root: &Root) -> Vec<Shown> {
     let names = root.names(FOLDER);
     let mut shown: Vec<Shown> =
@@ -59,8 +59,8 @@ impl Machine {
         Some(left).filter(|left| !left.is_empty() && left.len() < all.len())
     }
 
-    /// As CUDA reads it: up to the first that names no GPU. `None` where a UUID
-    /// names one that we cannot find.
+    /// Reads it as CUDA does: up to the first entry that names no GPU. `None` where a UUID names
+    /// one that is not found.
     fn picked(&self, among: &[PciAddress], visible: &str) -> Option<Vec<PciAddress>> {
         let mut picked = Vec::new();
         for name in visible.split(',').map(str::trim) {

@@ -1,5 +1,5 @@
-//! What the kernel calls the NICs: network interfaces and RDMA devices, and the
-//! PCI function that each belongs to. Virtual ones belong to none.
+//! The kernel's names of NICs: network interfaces and RDMA devices, and the PCI function that each
+//! belongs to. Virtual ones belong to none.
 
 use super::pci::PciAddress;
 use super::read::Root;
@@ -15,7 +15,7 @@ pub struct Interface {
     pub name: String,
     pub of: Type,
     pub pci: Option<PciAddress>,
-    /// It can carry traffic, or does not say that it cannot.
+    /// Whether it can carry traffic, as far as is known.
     pub up: bool,
 }
 

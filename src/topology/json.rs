@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// Raised when a field changes its meaning; new fields may come at any time.
 const FORMAT: u32 = 1;
 
-/// What an endpoint would open here.
+/// The rails that an endpoint would open here.
 pub struct Rails {
     pub source: &'static str,
     pub why: String,
@@ -62,7 +62,7 @@ struct DeviceView {
     near: Option<NearView>,
 }
 
-/// What only GPUs, NICs and drives have.
+/// Fields of GPUs, NICs and drives alone.
 #[derive(Serialize)]
 struct NearView {
     near_cpus: String,
@@ -227,7 +227,7 @@ impl Machine {
         }
     }
 
-    /// What the kernel and drivers call the devices.
+    /// Names of devices in the kernel and drivers.
     fn names_by_device(&self) -> Names {
         let mut names = Names::new();
         let interfaces = self.interfaces.iter().map(|i| (i.pci, i.name.clone()));

@@ -40,9 +40,9 @@ pub struct Machine {
     pub online: CpuSet,
     /// CPUs that the calling thread may use.
     pub affinity: CpuSet,
-    /// By number; none where the tree does not tell.
+    /// Sorted by number; empty where the tree has none.
     pub nodes: Vec<Node>,
-    /// By address.
+    /// Sorted by address.
     pub devices: Vec<Device>,
     pub interfaces: Vec<Interface>,
     /// GPUs that NVIDIA's driver shows this process.

@@ -1,12 +1,12 @@
-//! What is near what: which NICs serve a GPU or a NUMA node, which CPUs a
-//! device, and which NICs are near all that this process may use.
+//! Distances: which NICs serve a GPU or a NUMA node, which CPUs a device, and which NICs are near
+//! all that this process may use.
 
 use super::cpus::CpuSet;
 use super::distance::Distance;
 use super::pci::{Device, PciAddress};
 use super::{nodes, Machine};
 
-/// Of some places, which are near, and why, in a sentence.
+/// Which of some places are near, and why, in a sentence.
 pub struct Near {
     pub which: Vec<bool>,
     pub why: String,
@@ -21,8 +21,8 @@ impl Machine {
         self.device(address)?.node
     }
 
-    /// Of NICs at these places, those near what this process may use: the GPUs
-    /// that it was left with, else the nodes of its CPUs, else everything.
+    /// The NICs at these places that are near what this process may use: the GPUs that it was left
+    /// with, else the nodes of its CPUs, else everything.
     pub fn near_this_process(&self, places: &[Option<PciAddress>], visible: Option<&str>) -> Near {
         if let Some(gpus) = self.gpus_left(visible) {
             let names: Vec<String> = gpus.iter().map(PciAddress::to_string).collect();
@@ -51,7 +51,7 @@ impl Machine {
         Near { which, why }
     }
 
-    /// Of NICs at these places, the nearest to a device.
+    /// The NICs at these places nearest to a device.
     pub fn near_device(&self, places: &[Option<PciAddress>], device: &Device) -> Vec<bool> {
         self.nearest_to_any(places, [device].into_iter(), |machine, nic, device| {
             Some(machine.distance(device, nic))
@@ -65,7 +65,7 @@ impl Machine {
         distance: impl Fn(&Machine, &Device, &A) -> Option<Distance>,
     ) -> Vec<bool> {
         let nics: Vec<Option<&Device>> = places.iter().map(|place| self.device(*place)).collect();
-        // One whose place is not known is near everything.
+        // A NIC whose place is not known is near everything.
         let mut near: Vec<bool> = nics.iter().map(Option::is_none).collect();
         for anchor in anchors {
             let to = |nic: &Option<&Device>| nic.and_then(|nic| distance(self, nic, &anchor));
@@ -77,7 +77,7 @@ impl Machine {
         near
     }
 
-    /// Of some devices the nearest to one, and how near they are.
+    /// The devices nearest to one, and their distance.
     pub fn nearest<'a>(
         &self,
         to: &Device,

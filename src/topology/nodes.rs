@@ -3,7 +3,7 @@
 use super::cpus::CpuSet;
 use super::read::Root;
 
-/// What firmware says of a node and itself, and of two whose distance it does not tell.
+/// Firmware's distance of a node to itself, and the default between two nodes.
 pub const LOCAL: u32 = 10;
 const REMOTE: u32 = 20;
 

@@ -4,7 +4,7 @@ use super::nodes::Node;
 use super::read::Root;
 use std::fmt;
 
-/// Of one function: "0000:53:00.0".
+/// The address of a function: "0000:53:00.0".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddress {
     pub domain: u32,
@@ -81,7 +81,7 @@ pub struct Device {
     pub device: u16,
     /// "pci0000:44"; "" where the tree does not tell.
     pub root: String,
-    /// Those above it, from the root complex down.
+    /// Bridges above it, from the root complex down.
     pub bridges: Vec<PciAddress>,
     /// Its own NUMA node, or else that of the nearest bridge above that knows one.
     pub node: Option<u32>,

@@ -97,7 +97,7 @@ impl Tree {
         self.member("nvme", name, Some(pci));
     }
 
-    /// As NVIDIA's driver shows it.
+    /// A GPU as NVIDIA's driver shows it.
     pub fn nvidia(&self, address: &str, uuid: &str) {
         let text = format!("Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:  17\nGPU UUID: \t {uuid}\n");
         self.file(&format!("proc/driver/nvidia/gpus/{address}/information"), text);

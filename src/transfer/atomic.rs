@@ -25,7 +25,7 @@ pub enum Operation {
     CompareSwap = 2,
 }
 
-/// What the target is asked for.
+/// The request to the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     pub operation: Operation,
@@ -36,7 +36,7 @@ pub struct Request {
     pub compare: u64,
 }
 
-/// What the caller asked for.
+/// A caller's atomic.
 pub struct AtomicSpec<'a> {
     pub operation: Operation,
     pub remote: &'a Arc<RemoteMemory>,

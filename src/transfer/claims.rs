@@ -1,10 +1,9 @@
-//! What a stripe has claimed and cannot be sure of yet: what others do again if its
-//! lane fails.
+//! Runs that a stripe has claimed and that may not have arrived: others repost them if its lane
+//! fails.
 //!
-//! Claims belong to two generations. Posts are tagged with the newer one's parity;
-//! once everything posted for the older one has come back, its claims
-//! are settled, and the newer one takes its place. So there are never more claims
-//! to remember than two windows hold.
+//! Claims belong to two generations. Posts are tagged with the newer one's parity; once everything
+//! posted for the older one has come back, its claims are settled, and the newer one takes its
+//! place. So there are never more claims to remember than two windows hold.
 
 /// Slices from the first to before the second.
 pub type Run = (u64, u64);
@@ -36,7 +35,7 @@ impl Claims {
         Claims { runs: self.runs, ..Claims::default() }
     }
 
-    /// What posts of the stripe are tagged with.
+    /// The tag of the stripe's posts.
     #[inline]
     pub fn tag(&self, stripe: u32) -> u32 {
         stripe | (self.newer as u32) << 31
@@ -69,7 +68,7 @@ impl Claims {
             return;
         }
         if rest.0 < rest.1 {
-            // What goes on is of the next generation.
+            // Later posts are of the next generation.
             if let Some(last) = self.runs[self.newer].last_mut() {
                 last.1 = rest.0;
             }
@@ -92,7 +91,7 @@ impl Claims {
         self.settled
     }
 
-    /// What is not known to have arrived.
+    /// Takes the runs that are not known to have arrived.
     pub fn take_unsettled(&mut self) -> Vec<Run> {
         let [mut all, more] = std::mem::take(&mut self.runs);
         all.extend(more);

@@ -18,7 +18,7 @@ impl Bell {
         self.event.get_or_try_init(Event::new).ok().map(Event::descriptor)
     }
 
-    /// From here on, what is pushed rings; what was pushed before must be looked for.
+    /// Later pushes ring; earlier ones must be looked for.
     pub fn arm(&self) {
         if let Some(event) = self.event.get() {
             event.clear();

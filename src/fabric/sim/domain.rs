@@ -26,7 +26,7 @@ static FABRIC_FID: fi_ops = fi_ops { close: Some(close_fabric), ..fi_ops::EMPTY 
 static FABRIC_OPS: fi_ops_fabric =
     fi_ops_fabric { domain: Some(open_domain), trywait: Some(queue::trywait), ..fi_ops_fabric::EMPTY };
 
-/// As `fi_fabric`.
+/// Like `fi_fabric`.
 ///
 /// # Safety
 /// `fabric` is written.
@@ -53,7 +53,7 @@ unsafe extern "C" fn close_fabric(fid: *mut fid) -> c_int {
     0
 }
 
-/// One NIC.
+/// A simulated NIC.
 #[repr(C)]
 pub struct Domain {
     fid: fid_domain,
@@ -62,7 +62,7 @@ pub struct Domain {
     pub port: Arc<Port>,
     /// Objects that are open in it.
     users: usize,
-    /// By their descriptor, less one.
+    /// Local regions by their descriptor, less one.
     locals: Vec<Option<Arc<Region>>>,
     free_locals: Vec<usize>,
     keys: Sequence,
@@ -193,7 +193,7 @@ unsafe extern "C" fn reg(
     unsafe { regattr(fid, &attr, flags, mr) }
 }
 
-/// What a NIC may write to, it pins as memory that the process may write to.
+/// Memory that a NIC may write to is pinned as memory that the process may write to.
 fn can_pin(base: u64, len: u64, access: u64) -> bool {
     let writes = access & (FI_RECV | FI_READ | FI_REMOTE_WRITE) != 0;
     range::check(&[Range { base, len }]).is_ok_and(|writable| writable || !writes)
@@ -292,7 +292,7 @@ pub struct AddressVector {
     domain: *mut Domain,
     pub users: usize,
     pub endpoint: *mut Endpoint,
-    /// By their `fi_addr_t`.
+    /// Routes by their `fi_addr_t`.
     routes: Vec<Option<Entry>>,
 }
 
@@ -339,7 +339,7 @@ unsafe extern "C" fn close_av(fid: *mut fid) -> c_int {
     0
 }
 
-/// Of each address a C string.
+/// Inserts addresses, each a C string.
 unsafe extern "C" fn insert(
     av: *mut fid_av,
     addr: *const c_void,
@@ -385,7 +385,7 @@ unsafe extern "C" fn remove(av: *mut fid_av, fi_addr: *mut fi_addr_t, count: usi
 }
 
 impl AddressVector {
-    /// Nobody is at an address any longer.
+    /// Whether the NIC at an address is gone.
     ///
     /// # Safety
     /// The domain must be open.

@@ -36,23 +36,23 @@ pub struct Endpoint {
     depth: usize,
     pub(super) copies: bool,
     pub(super) delay: u64,
-    /// Nothing of it takes time.
+    /// Operations take no time.
     pub(super) timeless: bool,
-    /// Nothing of it takes time, and no byte moves: what is posted is done.
+    /// Operations take no time and move no bytes: a post is done at once.
     instant: bool,
     /// Posted, and not read from the queue.
     outstanding: usize,
     pub(super) pool: Arc<Pool>,
     pub(super) free: Vec<u32>,
-    /// What waits for the doorbell: operations, and those that are done already.
+    /// Operations that wait for the doorbell, and those that are done already.
     pub(super) held: Vec<u32>,
     pub(super) orphans: Vec<Orphan>,
     quiet: Vec<Entry>,
     pub(super) flight: Flight,
     pub(super) outbound: Vec<Outbound>,
-    /// By port number.
+    /// Outbound wires by port number.
     outbound_of: HashMap<u64, u32>,
-    /// By route, where it is known yet.
+    /// Outbound wires by route, where known.
     routes: Vec<u32>,
     pub(super) in_wires: usize,
     pub(super) inbound: Vec<Arc<Wire>>,
@@ -63,7 +63,7 @@ pub struct Endpoint {
     pub(super) random: Sequence,
 }
 
-/// What goes to one other NIC.
+/// The connection to one other NIC.
 pub struct Outbound {
     /// None: nobody was ever there.
     pub wire: Option<Arc<Wire>>,
@@ -75,8 +75,7 @@ pub struct Outbound {
     pub in_wire: usize,
     /// Operations that wait to land: others do not pass them, where the mode is so.
     pub stalled: usize,
-    /// That it has gone was said.
-    /// Operations of the pool that name it, and routes.
+    /// Whether its end was reported. Operations of the pool that name it, and routes.
     pub(super) ops: usize,
     routes: usize,
 }
@@ -219,7 +218,7 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
 }
 
 unsafe extern "C" fn cancel(_fid: fid_t, _context: *mut c_void) -> isize {
-    // As tcp's: it says yes and does nothing.
+    // Like tcp's: succeeds and does nothing.
     0
 }
 
@@ -355,7 +354,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// What the mode does not offer or misses.
+    /// Checks for what the mode does not offer or lacks.
     ///
     /// # Safety
     /// As `fi_writemsg` says.
@@ -546,7 +545,7 @@ impl Endpoint {
         wire
     }
 
-    /// Its address was removed from the vector. Where NICs connect, the connection ends.
+    /// Its address was removed from the vector: where NICs connect, the connection ends.
     pub fn forget_route(&mut self, route: usize, address: &str) {
         if let Some(out) = self.routes.get_mut(route).filter(|out| **out != NOWHERE) {
             self.outbound[*out as usize].routes -= 1;
@@ -652,7 +651,7 @@ impl Endpoint {
     }
 }
 
-/// What a region must allow.
+/// The access that a region must allow.
 #[inline]
 pub fn access_of(kind: Kind) -> u64 {
     if kind == Kind::Read {

@@ -1,4 +1,4 @@
-//! What all objects have in common.
+//! Operations that all objects have in common.
 
 use libfabric_sys::*;
 use std::ffi::c_void;

@@ -1,4 +1,4 @@
-//! What `fi_getinfo` would list.
+//! The list of `fi_getinfo`.
 
 use super::mode::Mode;
 use super::spec::Spec;
@@ -124,7 +124,7 @@ impl Info {
     }
 }
 
-/// As `fi_freeinfo`.
+/// Like `fi_freeinfo`.
 ///
 /// # Safety
 /// Of `Info::make`, once.

@@ -56,7 +56,7 @@ use world::World;
 
 /// The NICs that a fabric's name describes.
 pub struct Simulated {
-    /// One for each; to be freed by `free`.
+    /// One info for each NIC; to be freed by `free`.
     pub infos: Vec<*mut fi_info>,
     /// The fabric's name, for peers to compare.
     pub fabric: String,

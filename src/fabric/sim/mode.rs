@@ -22,12 +22,12 @@ pub struct Mode {
     pub target_serves: bool,
     pub delivery_complete: bool,
     pub mr_mode: c_int,
-    /// What the caller must do: `FI_CONTEXT2`, `FI_RX_CQ_DATA`.
+    /// Mode bits required of the caller: `FI_CONTEXT2`, `FI_RX_CQ_DATA`.
     pub mode: u64,
     pub cq_data: usize,
     pub auto_progress: bool,
-    /// It reaches memory of devices, and knows it by a DMA-BUF, too. (efa's does not: as with
-    /// an rdma-core or a kernel that is too old.)
+    /// Reaches device memory, and registers it by DMA-BUF, too. (efa does not: as with an rdma-core
+    /// or a kernel that is too old.)
     pub hmem: bool,
     pub dmabuf: bool,
     /// Operations that wait for a peer's first answer.
@@ -40,7 +40,7 @@ pub struct Mode {
     /// A peer that has gone, and a key or range that is refused.
     pub gone: c_int,
     pub refused: c_int,
-    /// What a peer that never was there gives.
+    /// The error for a peer that never existed.
     pub never_there: c_int,
 }
 

@@ -23,7 +23,7 @@ pub struct Port {
     pub rail: usize,
     /// Closed by its owner.
     closed: AtomicBool,
-    /// What faults made of it.
+    /// State set by faults.
     pub state: AtomicU32,
     pub errors: AtomicU32,
     /// Registrations that are closed until one is in use.

@@ -1,5 +1,5 @@
-//! What happens to an operation once the doorbell has rung: lines, delays,
-//! landing, completion. `cut` has how a connection ends before.
+//! The progress of an operation after the doorbell: lines, delays, landing, completion. `cut` has
+//! how a connection ends before.
 
 use super::endpoint::{access_of, Endpoint};
 use super::flight::{retry_at, Next};
@@ -232,7 +232,7 @@ impl Endpoint {
         // SAFETY: an operation that is here is ours.
         let op = unsafe { &mut *self.pool.op(index) };
         let Some(wire) = self.outbound[op.outbound as usize].wire.clone() else { return };
-        // That a wire is cut is noticed when the word of it can pass.
+        // A reset is noticed once its packet can pass.
         let down = is_down(&wire, op.kind) || wire.is_cut();
         let full = op.data.is_some() && !wire.requests.is_half_free();
         let behind = self.mode.ordered && !op.stalled && self.outbound[op.outbound as usize].stalled > 0;
@@ -280,7 +280,7 @@ impl Endpoint {
         0
     }
 
-    // What comes back.
+    // Answers.
 
     fn read_answers(&mut self) {
         let mut now = 0;

@@ -15,11 +15,11 @@ pub struct Entry {
     pub len: usize,
     pub data: u64,
     pub errno: c_int,
-    /// It makes room in the endpoint when it is read.
+    /// Whether reading it makes room in the endpoint.
     pub sent: bool,
 }
 
-/// What a queue's completions come from.
+/// The source of a queue's completions.
 pub trait Owner {
     /// Drives all that is under way.
     fn progress(&mut self);
@@ -109,7 +109,7 @@ impl Queue {
         }
     }
 
-    /// Who serves by itself takes no more arrivals then.
+    /// An endpoint that serves by itself then takes no more arrivals.
     pub fn is_half_full(&self) -> bool {
         self.entries.len() >= self.size / 2
     }
@@ -134,7 +134,7 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) ->
     0
 }
 
-/// As `fi_trywait`, of queues.
+/// Like `fi_trywait`, for queues.
 pub unsafe extern "C" fn trywait(_fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
     for i in 0..count as usize {
         // SAFETY: queues that `open` made; their endpoints release them before they go.

@@ -1,4 +1,4 @@
-//! What "sim:like=efa:rails=4" says.
+//! Parses "sim:like=efa:rails=4".
 
 use super::mode::Like;
 use crate::status::{Error, Result};
@@ -76,7 +76,7 @@ impl Spec {
         Ok(())
     }
 
-    /// What both sides must have in common to reach each other.
+    /// The fabric name, which both sides must have in common.
     pub fn fabric(&self) -> String {
         format!("sim:like={}:world={}", self.like.name(), self.world)
     }

@@ -1,4 +1,4 @@
-//! What goes from one NIC to another: requests one way, answers back.
+//! A wire from one NIC to another: requests one way, answers back.
 
 use super::port::Port;
 use super::ring::Ring;
@@ -35,7 +35,7 @@ pub struct Op {
     pub outbound: u32,
     pub kind: Kind,
     pub context: *mut c_void,
-    /// Of its completion entry.
+    /// Flags of its completion entry.
     pub flags: u64,
     /// Its sender has closed the connection; the bytes are in `bytes`.
     pub orphan: bool,
@@ -137,9 +137,9 @@ pub struct Wire {
     cut: AtomicBool,
     /// The sender has closed it: what has left still lands, and nobody answers.
     left: AtomicBool,
-    /// It is about to: nobody serves.
+    /// The side is about to close: nothing is served.
     leaving: AtomicBool,
-    /// One side touches memory of the other.
+    /// Set while one side touches memory of the other.
     pub sender_works: CachePadded<AtomicBool>,
     pub target_works: CachePadded<AtomicBool>,
 }

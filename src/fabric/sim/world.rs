@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 /// Plans faults, for worlds that begin while it is set.
 const FAULTS: &str = "WEFT_SIM_FAULTS";
 
-/// By mode and name.
+/// Worlds by mode and name.
 type Worlds = HashMap<(Like, String), Weak<World>>;
 
 static WORLDS: Mutex<Option<Worlds>> = Mutex::new(None);
@@ -34,7 +34,7 @@ pub struct World {
     pub counts: Counts,
 }
 
-/// What went wrong in the hands of the caller.
+/// Violations by the caller.
 #[derive(Default)]
 pub struct Counts {
     /// Operations that waited for a doorbell when their endpoint closed.
@@ -164,7 +164,7 @@ impl World {
         port
     }
 
-    /// As peers insert it: other processes have worlds of their own.
+    /// The address that peers insert; other processes have worlds of their own.
     pub fn address_of(&self, port: &Port) -> String {
         format!("sim://{:08x}/{}/{}/{}", std::process::id(), self.like.name(), self.name, port.number)
     }

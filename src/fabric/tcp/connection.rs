@@ -64,7 +64,7 @@ struct Op {
     open: u32,
     all_asked: bool,
     errno: i32,
-    /// Nobody waits for it: its memory is not touched.
+    /// Its caller is gone: its memory is not touched.
     disowned: bool,
 }
 
@@ -79,7 +79,7 @@ struct Flight {
 
 const NO_OP: u32 = u32::MAX;
 
-/// What is to be answered, in this order.
+/// Answers to be sent, in this order.
 enum Pending {
     Read { number: u64, key: u64, len: u32, pieces: Vec<Piece> },
     Failed { number: u64, errno: u32 },
@@ -98,17 +98,17 @@ pub enum State {
     Dead(i32),
 }
 
-/// What becomes of the other end's writes and reads.
+/// How the other end's writes and reads are handled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
     /// They wait until a peer has authenticated over the connection.
     Waits,
     Memory,
-    /// They fail: that peer has ended.
+    /// They fail, since the peer has ended.
     Refused,
 }
 
-/// What is being received.
+/// The part that is being received.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Coming {
     /// A frame's header.
@@ -129,24 +129,24 @@ enum Step {
     Met,
 }
 
-/// What moving a connection on needs of its NIC.
+/// What the progress of a connection needs of its NIC.
 pub struct Moving<'a> {
     pub registry: &'a mut Registry,
     pub receives: &'a mut VecDeque<(Buffer, *mut Scratch)>,
     pub reaped: &'a mut Vec<Reaped>,
     pub spare: &'a mut Spare,
     pub sink: &'a mut [u8],
-    /// Of the NIC.
+    /// Number of the NIC's pass.
     pub pass: u32,
     pub budget: u64,
 }
 
 pub struct Connection {
     socket: Option<Descriptor>,
-    /// What encrypts it.
+    /// Its encryption.
     sealed: Option<Box<Sealed>>,
     pub state: State,
-    /// What its messages are received by.
+    /// The number by which its messages name it.
     pub number: Number,
     /// The NIC that we dialled, or that the other end claims to be, without proof.
     pub name: Name,
@@ -159,7 +159,7 @@ pub struct Connection {
     /// The handshake of a connection that was accepted.
     pub handshake: Option<Handshake>,
     pub since_ns: u64,
-    /// What `first` and `settled` were at the last look.
+    /// `first` and `settled` at the last check.
     looked: (u64, u64),
 
     ops: Vec<Op>,
@@ -183,15 +183,15 @@ pub struct Connection {
     rides: u8,
     /// The pass in which one was sent alone.
     alone: u32,
-    /// One waits for the next pass, or for a request.
+    /// An acknowledgement waits for the next pass, or for a request.
     held: bool,
 
-    /// What goes first: the handshake or the acceptance.
+    /// The first bytes to send: the handshake or the acceptance.
     opening: ArrayVec<u8, HANDSHAKE>,
     batch: Batch,
     inbox: Inbox,
     coming: Coming,
-    /// Of the grant that a payload which comes is under.
+    /// The use of the grant that an incoming payload is under.
     entered: Option<Use>,
     /// Bytes of the last frame's header: the next one's are likely as many.
     ahead: usize,
@@ -201,7 +201,7 @@ pub struct Connection {
     closing: bool,
     /// A message waits for a receive, or a request waits until a peer has authenticated.
     starved: bool,
-    /// Nobody here uses it any longer: it goes when everything is answered.
+    /// Unused here: it is closed when everything is answered.
     pub leaving: bool,
     pub listed: bool,
 }
@@ -303,7 +303,7 @@ impl Connection {
         }
     }
 
-    /// Nothing of ours is under way.
+    /// Whether nothing of ours is in flight.
     pub fn is_idle(&self) -> bool {
         self.flights.is_empty() && self.queue.is_empty() && self.messages.is_empty() && !self.is_sending()
     }
@@ -357,14 +357,14 @@ impl Connection {
         self.dead().is_none() && (self.readable && !self.starved || self.writable && sends)
     }
 
-    /// What the system says of the socket.
+    /// Takes the socket's events from epoll.
     pub fn heed(&mut self, readable: bool, writable: bool, ends: bool) {
         self.readable |= readable || ends;
         self.writable |= writable || ends;
         self.closing |= ends;
     }
 
-    // Whose it is.
+    // Ownership.
 
     /// It was accepted, and no peer has authenticated over it.
     pub fn is_unauthenticated(&self) -> bool {
@@ -488,7 +488,7 @@ impl Connection {
         self.withdraw(|of| of == key, GONE, sink);
     }
 
-    /// What is under way for the peer with registrations of these keys touches them no longer.
+    /// The peer's operations in flight stop touching registrations of these keys.
     fn withdraw(&mut self, is_of: impl Fn(u64) -> bool, ends: i32, sink: &mut [u8]) {
         self.batch.take_back(|owner| matches!(owner, Owner::Key(key) if is_of(key)));
         if let Coming::Payload(request, errno) = &mut self.coming {
@@ -507,7 +507,7 @@ impl Connection {
         if errno != 0 && op.errno == 0 {
             op.errno = errno;
         }
-        // One that waits for its turn in the queue ends there.
+        // An operation that waits in the queue ends there.
         if op.open == 0 && op.all_asked && self.queue.front() != Some(&index) {
             self.finish(index, reaped);
         }
@@ -604,7 +604,7 @@ impl Connection {
         }
         while let Some(&index) = self.queue.front() {
             let op = &mut self.ops[index as usize];
-            // What is over already is not asked for.
+            // Operations that are over are not requested.
             op.all_asked |= op.disowned || op.errno != 0;
             let (spent, open, message) = (op.all_asked, op.open, op.kind == Kind::Message);
             if spent {
@@ -849,14 +849,14 @@ impl Connection {
         Ok(Step::Done)
     }
 
-    /// What comes goes nowhere.
+    /// Discards the payload.
     fn expect_nothing(&mut self, len: u32, sink: &mut [u8]) {
         // SAFETY: the sink outlives the NIC's connections.
         unsafe { self.inbox.expect(chunks(sink, len as usize)) };
     }
 
     fn read(&mut self, request: Request, head: usize, with: &mut Moving) -> Outcome<Step> {
-        // What is under a grant is entered when it is sent.
+        // A grant's use begins when the bytes are sent.
         let checked = self.check(request.key, &self.pieces, Wish::Read, with.registry);
         let errno = checked.err().unwrap_or(0);
         self.inbox.consume(head);

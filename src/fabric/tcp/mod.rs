@@ -67,5 +67,5 @@ pub use options::{At, Options};
 
 /// The fabric's name.
 pub const NAME: &str = "tcp";
-/// Its name where connections are encrypted: the two do not reach each other.
+/// The fabric's name where connections are encrypted: it does not reach the unencrypted one.
 pub const ENCRYPTED: &str = "tcp-encrypted";

@@ -51,7 +51,7 @@ const EVENTS: usize = 64;
 /// The target of a route back to an unauthenticated endpoint: no NIC's name.
 const NOBODY: Name = [0; 16];
 
-/// What the listener's events say; those of connections say their place.
+/// The event data of the listener; that of connections is their place.
 const LISTENER: u64 = u64::MAX;
 
 /// A route: what an address stands for.
@@ -60,12 +60,12 @@ struct Place {
     /// How often its address was inserted; 0: the place is free.
     users: u32,
     target: Name,
-    /// Whose address it is.
+    /// The peer that has the address.
     peer: Option<PeerId>,
     to: SocketAddr,
-    /// Its connection, or what ended it.
+    /// Its connection, or the error that ended it.
     leads: std::result::Result<u32, i32>,
-    /// What failed with its connection was reaped.
+    /// Operations that failed with its connection were reaped.
     reported: bool,
 }
 
@@ -86,7 +86,7 @@ pub struct TcpNic {
     /// Connections that may have something to do.
     active: Vec<u32>,
     next_active: Vec<u32>,
-    /// Somebody waits to be accepted.
+    /// A connection waits to be accepted.
     calls: bool,
     /// Counts them.
     pass: u32,
@@ -249,7 +249,7 @@ impl TcpNic {
         self.connections.get_mut(at as usize).and_then(Option::as_deref_mut)
     }
 
-    /// That of a number: another has its place when it has ended.
+    /// The place of a connection by its number, unless that has ended and another has its place.
     fn numbered(&self, number: Number) -> Option<u32> {
         let is_it = |one: &Option<Box<Connection>>| one.as_ref().is_some_and(|one| one.number == number);
         self.connections.iter().position(is_it).map(|at| at as u32)
@@ -524,7 +524,7 @@ impl Nic for TcpNic {
         one.authenticate(peer);
         self.list(at);
         if new {
-            // It would not dial if it still had an earlier one.
+            // The peer would not dial if it still had an earlier connection.
             self.end_those(libc::ECONNRESET, |other, one| other != at && one.is_accepted_of(peer, name));
             let connections = self.connections.iter().flatten();
             let theirs = connections.filter(|one| !one.dialed && one.owner == Some(peer));
@@ -552,14 +552,14 @@ impl Nic for TcpNic {
 
     fn redial(&mut self, route: Route) {
         let Some(place) = find(&mut self.places, route) else { return };
-        // What failed with the connection is reaped first: nothing may overtake that.
+        // Operations that failed with the connection are reaped first: nothing may overtake them.
         let (true, Err(errno)) = (place.reported, place.leads) else { return };
         let (to, target, peer) = (place.to, place.target, place.peer);
         let leads = self.dial(to, target, peer).map_err(|_| errno);
         find(&mut self.places, route).into_iter().for_each(|place| place.leads = leads);
     }
 
-    /// Nobody is dialled for an answer.
+    /// Answers never dial.
     fn insert_caller(&mut self, _address: &[u8], connection: Number) -> Result<Route> {
         let at = self.numbered(connection);
         let up = |at: &u32| self.connections[*at as usize].as_ref().is_some_and(|one| one.state == State::Up);
@@ -715,7 +715,7 @@ impl Nic for TcpNic {
     }
 
     fn close(&mut self) -> Result<()> {
-        // Who waits to be accepted sees it, too, when the listener goes.
+        // Connections that wait to be accepted see the end, too, when the listener closes.
         if let Some(listener) = self.listener.take() {
             socket::shut(listener.as_fd());
         }

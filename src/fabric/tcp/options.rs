@@ -1,4 +1,4 @@
-//! What an endpoint's config asks of its sockets.
+//! Socket options of an endpoint's config.
 
 use crate::status::{Error, Result};
 use crate::wire::secret::Secrets;
@@ -17,7 +17,7 @@ pub struct Options {
     /// How long a peer may be silent; `None`: for ever.
     pub liveness_ns: Option<u64>,
     pub at: At,
-    /// Of all packets (DSCP, 6 bits); 0: the system's.
+    /// DSCP of all packets (6 bits); 0: the system's.
     pub dscp: u8,
     /// How many ports NICs have tried: no two get the same, whatever their addresses, so that
     /// one advertised address does for all.
@@ -42,7 +42,7 @@ struct Ports {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Advertised {
     ip: IpAddr,
-    /// Of the first port of the range, and so on; `None`: ports stay as they are.
+    /// The translated first port of the range; `None`: ports stay as they are.
     port: Option<u16>,
 }
 
@@ -71,7 +71,7 @@ impl Options {
 }
 
 impl At {
-    /// By the config's `tcp_ports` and `tcp_address`.
+    /// From the config's `tcp_ports` and `tcp_address`.
     pub fn new(ports: Option<&str>, address: Option<&str>) -> Result<At> {
         let ports = ports.map(Ports::read).transpose()?;
         let advertised = address.map(|address| Advertised::read(address, ports)).transpose()?;

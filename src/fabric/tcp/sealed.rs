@@ -1,4 +1,4 @@
-//! What encrypts a connection: a stream of bytes in, a stream of records out, and back.
+//! Encryption of a connection: a stream of bytes in, a stream of records out, and back.
 //!
 //! The handshake and the records are those of the Noise Protocol Framework, revision 34,
 //! `Noise_NNpsk0_25519_AESGCM_SHA256`: both sides prove the secret, and the keys are new for each
@@ -34,7 +34,7 @@ const ROOM: usize = LEN + RECORD + TAG;
 const REKEY: u64 = if cfg!(test) { 5 } else { 1 << 16 };
 
 enum Noise {
-    /// Of each secret that holds, until the first record tells which one is meant.
+    /// One handshake for each valid secret, until the first record shows which one is used.
     Asked(Vec<HandshakeState>),
     Handshake(Box<HandshakeState>),
     Open(Box<TransportState>),
@@ -67,11 +67,11 @@ impl Part {
 
 pub struct Sealed {
     noise: Noise,
-    /// What the next record is made of.
+    /// The text of the next record.
     plain: Vec<u8>,
     /// A record that is being sent.
     record: Part,
-    /// What was received and not opened yet, and what was opened and not used yet.
+    /// Bytes received and not decrypted yet, and bytes decrypted and not used yet.
     raw: Part,
     opened: Part,
     /// Records of each direction under its key.

@@ -45,11 +45,11 @@ pub struct Spare {
     inboxes: Vec<Inbox>,
 }
 
-/// As many of each are kept.
+/// How many of each are kept.
 const SPARE: usize = 16;
 
-/// What the next calls send: nothing is added before all of it is gone, so that the copied bytes
-/// stay where they are. The default has no room (`begin`).
+/// The bytes of the next sends: nothing is added before all are sent, so that copied bytes stay in
+/// place. The default has no buffers (`begin`).
 #[derive(Default)]
 pub struct Batch {
     iov: Vec<libc::iovec>,
@@ -61,14 +61,14 @@ pub struct Batch {
     bytes: u64,
     /// Copies of what was taken back.
     stash: Vec<Vec<u8>>,
-    /// Of the grants under which memory is lent.
+    /// Uses of the grants under which memory is lent.
     entered: Vec<Use>,
 }
 
-/// Whose memory a vector is.
+/// The owner of a vector's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
-    /// It lies in `heads` or `stash`.
+    /// The batch itself: in `heads` or `stash`.
     Batch,
     /// An operation's.
     Op(u32),
@@ -124,7 +124,7 @@ impl Batch {
         unsafe { self.copy_from(bytes.as_ptr(), bytes.len()) }
     }
 
-    /// As `copy`, of memory that may change meanwhile.
+    /// Like `copy`, for memory that may change meanwhile.
     ///
     /// # Safety
     /// `from` is readable for `len` bytes.
@@ -235,7 +235,7 @@ impl Batch {
     }
 }
 
-/// What a call that receives came to.
+/// The result of a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Got {
     /// There may be more.
@@ -246,8 +246,8 @@ pub enum Got {
     End,
 }
 
-/// What was received and not used yet, and the payload that is being received. The default has no
-/// room (`begin`).
+/// Bytes received and not used yet, and the payload that is being received. The default has no
+/// buffers (`begin`).
 #[derive(Default)]
 pub struct Inbox {
     bytes: Box<[u8]>,
@@ -290,7 +290,7 @@ impl Inbox {
         self.bytes.len() + self.iov.capacity() * size_of::<libc::iovec>()
     }
 
-    /// What is there, in front of which no payload is missing.
+    /// The buffered bytes, unless a payload before them is incomplete.
     #[inline]
     pub fn ready(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
@@ -320,7 +320,7 @@ impl Inbox {
         self.iov.extend(ranges.filter(|(_, len)| *len > 0).map(|(at, len)| vector(at as *const u8, len)));
         self.at = 0;
         self.left = self.iov.iter().map(|iov| iov.iov_len).sum();
-        // What is there already.
+        // Bytes that are buffered already.
         while self.left > 0 && self.start < self.end {
             let Some(first) = self.iov.get(self.at) else { break };
             let len = first.iov_len.min(self.end - self.start);
