@@ -1,9 +1,9 @@
-//! The way of an atomic: submitted, sent as a request to the peer's worker, done
-//! there, answered.
+//! The path of an atomic: submitted, sent as a request to the peer's owner, executed by the peer,
+//! answered.
 //!
-//! Requests have a channel of their own, which the target leaves unread while
-//! its answers pile up; answers go by the system channel, which is always read.
-//! So two sides that ask each other at once cannot block one another.
+//! Requests have a channel of their own, which the target does not read while its answers pile up;
+//! answers use the system channel, which is always read. So two sides with requests to each other
+//! cannot block one another.
 
 use super::core::Core;
 use super::inbox::Command;
@@ -134,8 +134,7 @@ fn check_place(remote: &RemoteMemory, range: u64, offset: u64) -> Result<()> {
 }
 
 impl Core {
-    /// Once the owner has said that its memory is there, an atomic goes to its peer's
-    /// owner.
+    /// Once the memory's owner has confirmed it, an atomic goes to its peer's owner.
     pub(super) fn go_on_atomic(&self, hold: Hold, now: u64) {
         let Some(remote) = self.table.held(&hold).1.atomic().map(|atomic| atomic.remote.clone()) else {
             return self.abandon(hold, Outcome::of(Status::Internal), now);
@@ -231,8 +230,8 @@ impl Worker {
         Delivery::Taken
     }
 
-    /// Requests that were left unread, once there is room for their answers; true
-    /// if there were any.
+    /// Reads requests that were left unread, once there is room for their answers; true if there
+    /// were any.
     pub(super) fn resume_requests(&mut self, peer: PeerId, now: u64) -> bool {
         let resumes =
             |link: &&Link| link.channels[REQUESTS].deliverable().is_some() && link.up && takes_requests(link);

@@ -1,8 +1,8 @@
 //! How handshakes prove that they know the endpoint's secret (`wire::seal`).
 //!
-//! A handshake request and its handshake reply carry proofs. A handshake request's says who sends it and to whom, and may be said
-//! again by somebody else: what it leads to is a handshake reply and lanes to the address in it, whose
-//! sender alone can go on from there. Frames are believed in sessions only.
+//! A handshake request and its reply carry proofs. A request's proof names its sender and its
+//! target, and can be replayed by an attacker: that only leads to a reply and lanes to the address
+//! in it, whose owner alone can continue from there.
 
 use super::core::Core;
 use crate::peer::Peer;
@@ -18,8 +18,8 @@ pub(super) enum Verdict {
 }
 
 impl Core {
-    /// The secret that a new lane to a peer proves: the one that the peer has proven, if it holds
-    /// now, else the first. None without a secret.
+    /// The secret for a new lane to a peer: the one that the peer has proven, if it is still valid,
+    /// else the first. `None` without secrets.
     pub(super) fn root_for(&self, peer: Option<&Peer>) -> Option<Root> {
         let roots = self.config.secrets.as_ref()?.now(self.clock.now());
         let known = peer.and_then(Peer::root).filter(|known| roots.contains(known));
@@ -73,8 +73,8 @@ impl Core {
         body
     }
 
-    /// The body of a refusal to the one that named itself by `to`. With a secret, it is proven for
-    /// that name, so an endpoint that does not know the name learns nothing.
+    /// The body of a refusal to the endpoint named by `to`. With a secret, it is proven for that
+    /// name, so an endpoint that does not know the name learns nothing.
     pub(super) fn refusal(&self, incarnation: u64, to: Token, mut body: Vec<u8>) -> Vec<u8> {
         if let Some(root) = self.root_for(None) {
             let (named, len) = (to.to_le_bytes(), body.len());

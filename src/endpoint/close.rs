@@ -92,7 +92,7 @@ impl Worker {
         if !answers {
             // Acknowledges what was delivered here and not yet acknowledged.
             self.beat(peer, now);
-            // If the lane takes no frame now, Close will say it.
+            // If the lane takes no frame now, Close will do.
             self.send_plain(peer, Kind::Closing);
         }
     }

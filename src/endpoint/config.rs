@@ -73,8 +73,8 @@ impl Default for EndpointConfig {
 }
 
 impl EndpointConfig {
-    /// Whether anybody sleeps until a rail has something to do. (A completion queue
-    /// that can be slept on costs tcp some 4 % of its rate: measured.)
+    /// Whether a thread sleeps until a rail has something to do. (A completion queue that can be
+    /// slept on costs tcp some 4 % of its rate: measured.)
     pub fn sleeps(&self) -> bool {
         self.idle != Idle::Spin
     }

@@ -178,7 +178,7 @@ impl Core {
         Ok(())
     }
 
-    /// A frame that makes no sense: dropped and counted.
+    /// Counts a malformed frame, which is dropped.
     #[cold]
     pub fn count_malformed(&self) {
         self.malformed.fetch_add(1, Ordering::Relaxed);
@@ -188,7 +188,7 @@ impl Core {
         self.malformed.load(Ordering::Relaxed)
     }
 
-    /// Whether the kernel says that a rail's NIC carries nothing.
+    /// Whether the kernel reports a rail's NIC down.
     pub fn nic_is_down(&self, rail: RailIndex) -> bool {
         self.rails.get(rail.place()).is_some_and(|rail| is_down(&Root::from_environment(), &rail.name))
     }
@@ -249,7 +249,7 @@ impl Core {
 
     // Transfers.
 
-    /// When an operation ends that may take so long, or as long as the endpoint's may.
+    /// The deadline of an operation with this timeout, or with the endpoint's.
     #[inline]
     pub fn deadline(&self, now: u64, timeout_ns: Option<NonZeroU64>) -> u64 {
         now.saturating_add(timeout_ns.map_or(self.config.timeout_ns, NonZeroU64::get))
@@ -286,7 +286,7 @@ impl Core {
         hold.give(); // The last one's.
     }
 
-    /// Ends an operation that a hand-over leads nowhere with.
+    /// Ends an operation that could not be handed over.
     pub fn abandon(&self, hold: Hold, outcome: Outcome, now: u64) {
         let id = hold.id();
         // First: the poller of the completion may give the memory back at once.
@@ -476,8 +476,8 @@ impl Core {
         entered
     }
 
-    /// A host's own fabric leads to peers on the same host, and in the same network
-    /// namespace: both say where they are. (It may not lead there all the same.)
+    /// Whether the host fabric may reach the peer: both addresses name the same host and network
+    /// namespace. (It may still fail.)
     fn shares_host(&self, fabric: &str, address: &Address) -> bool {
         if fabric != host::NAME {
             return true;
@@ -514,8 +514,8 @@ impl Core {
         approach.plans.iter().fold(0, |mask, plan| mask | 1 << self.rails[plan.rail.place()].worker)
     }
 
-    /// The worker that owns a peer: of the best fabric, and of as many
-    /// others as can be, since it talks over its own lanes most quickly.
+    /// The worker that owns a peer: of the best fabric, and of as many others as can be, since its
+    /// own lanes need no relay.
     fn choose_owner(&self, incarnation: u64, approaches: &[Approach]) -> usize {
         let mut masks = approaches.iter().map(|approach| self.workers_of(approach));
         let best = masks.next().unwrap_or(1);

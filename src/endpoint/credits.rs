@@ -1,5 +1,5 @@
-//! Frames about credits (see `rail::credits`): a sender asks for a half anew, the
-//! target gives it. What finds no room is said in a later pass.
+//! Frames about credits (see `rail::credits`): a sender requests a new half, the target grants it.
+//! Frames that find no room are sent in a later pass.
 
 use super::lanes::{LaneWork, RailWork};
 use super::later::{Owed, What};
@@ -44,7 +44,7 @@ impl Worker {
         }
     }
 
-    /// Says what there is to say about credits.
+    /// Sends the frames about credits.
     pub(super) fn send_credits(&mut self, now: u64) {
         if self.owed_credits.is_empty() {
             return;

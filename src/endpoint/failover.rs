@@ -51,7 +51,7 @@ const MOVING_NS: u64 = 100_000_000;
 const LATE_NS: u64 = 80_000_000;
 /// The most that its completion is delayed: it is due 200 ms after its deadline.
 const LATEST_NS: u64 = 160_000_000;
-/// A slow lane may take this many times as long as its rate says.
+/// A slow lane may take this many times what its rate needs.
 const SLOW: u64 = 4;
 /// No lane is taken for slower than this: the rate of one that had little to do is only
 /// what there was to do.
@@ -322,7 +322,7 @@ impl Worker {
         }
     }
 
-    /// The rails are closed: nobody takes what these had to do.
+    /// The rails are closed: no lane takes over the work of these.
     pub(super) fn drop_resets(&mut self) {
         for mut gone in self.resetting.drain(..) {
             self.remains.stripes.push(gone.abandon(&mut self.rails[gone.lane.id.rail].rail));

@@ -112,7 +112,7 @@ pub enum Command {
         plan: Plan,
         epoch: u64,
     },
-    /// To a worker with lanes: runs of a transfer that lanes left which failed.
+    /// To a worker with lanes: runs of a transfer that failed lanes had claimed.
     Again {
         hold: Hold,
         runs: Vec<Run>,
@@ -198,7 +198,7 @@ pub enum Command {
     Disconnect {
         peer: PeerId,
     },
-    /// To be started when a word says so.
+    /// A transfer that starts when its watch reaches a value.
     Await(Awaiting),
     Shutdown,
 }

@@ -20,7 +20,7 @@ pub const AGAIN_NS: u64 = 20_000_000;
 /// Failed handshake requests in a row before a lane gives up: a fabric's connection may fail once
 /// because both sides opened it at the same time.
 const PATIENCE: u32 = 5;
-/// A lane that is dropped waits so long for its last frame to be on its way.
+/// A dropped lane waits this long for its last frame to be on its way.
 const LAST_FRAME_NS: u64 = 100_000_000;
 
 /// A rail and what the worker does on it.
@@ -251,7 +251,7 @@ impl LaneWork {
         std::mem::take(&mut self.stripes)
     }
 
-    /// Waits until no copy of a device touches anybody's memory.
+    /// Waits until no device copies to or from memory of a transfer.
     pub fn settle(&mut self) {
         self.stripes.packer.iter_mut().for_each(Packer::settle);
         self.landing.iter_mut().for_each(Landing::settle);

@@ -33,7 +33,7 @@ pub enum Drain {
     Done,
 }
 
-/// A word about a half of a lane's credits that is still to be said.
+/// A frame about a half of a lane's credits that is still to be sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Owed {
     pub lane: LaneId,

@@ -24,7 +24,7 @@ const BUSY_HEARTBEAT_NS: u64 = 300_000_000;
 /// Frames of an ended link that are freed in one step.
 const SHED: usize = 64;
 
-/// A NIC that has not given back by then what a peer left is not waited for.
+/// How long a PEER_DOWN waits for a NIC that still has operations of the peer.
 const OFF_NS: u64 = 300_000_000;
 /// How long a PEER_DOWN waits for a worker that is held by a call into a provider: until the worker
 /// has dropped the peer's lanes, bytes of the peer may land.
@@ -132,8 +132,8 @@ impl Worker {
         if link.accepted && !link.up {
             core.unauthenticated.settled(peer);
         }
-        // Where both have drained, nothing is under way that could land. What was never up
-        // has nothing of the kind, and its last word should arrive.
+        // Where both sides have drained, nothing in flight could land. A peer that was never up has
+        // nothing in flight, and its last frame should arrive.
         let reset = link.up && !link.closing.as_ref().is_some_and(|closing| closing.agreed);
         let others = self.drop_peers_lanes(&link.peer, reset);
         let down = link.up.then(|| Completion::new(completion::KIND_PEER_DOWN, outcome, peer, now));

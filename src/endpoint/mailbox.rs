@@ -37,7 +37,7 @@ impl<C> Mailbox<C> {
         Ok(())
     }
 
-    /// Gives the command back if nobody will dispatch it.
+    /// Returns the command if the worker has ended.
     pub fn try_command(&self, command: C) -> Option<C> {
         let mut commands = self.commands.lock();
         if self.closed.load(Ordering::Relaxed) {

@@ -189,7 +189,7 @@ impl Endpoint {
         }
     }
 
-    /// Waits for a worker's answer, driving the worker where nobody else does. `at_most`:
+    /// Waits for a worker's answer, driving the worker where no other thread does. `at_most`:
     /// without any change of `left`.
     fn answer<T>(&self, reply: &Reply<T>, at_most: Duration, left: impl Fn() -> u64) -> Result<T> {
         let (mut before, mut since) = (left(), self.core.clock.now());
@@ -386,8 +386,9 @@ impl Endpoint {
         nodes.iter().copied().find(|node| on(*node) * 2 > nodes.len())
     }
 
-    /// `rails`: those that should know it, one bit each; 0: all, of a device's memory those near it.
-    /// `claim`: where the caller says that the ranges are. What the process may write is found out.
+    /// `rails`: those that should know it, one bit each; 0: all, of a device's memory those near
+    /// it. `claim`: the kind of memory that the caller names. Whether the process may write is
+    /// found out.
     pub fn register(
         &self,
         ranges: Vec<Range>,

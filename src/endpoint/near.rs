@@ -1,4 +1,4 @@
-//! Which rails serve a device's memory when the caller does not say: those near it.
+//! The default rails of a device's memory: those near it.
 
 use super::Endpoint;
 use crate::device::{self, Device};

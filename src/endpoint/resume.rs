@@ -45,8 +45,8 @@ const BRIEF_NS: u64 = 1_000_000_000;
 const BRIEF_MOST: u32 = 8;
 /// Between questions that are not answered.
 const AGAIN_NS: u64 = 100_000_000;
-/// A new lane is up, and the old one's fence is as good as known: if not by then, another
-/// lane came back first.
+/// How long a new lane waits for the reset of the old one to be known; after that, another lane has
+/// come back first.
 const FENCE_NS: u64 = 50_000_000;
 /// Parked transfers that a tick looks at.
 const LOOKS: usize = 1024;
@@ -97,8 +97,8 @@ impl Worker {
         self.left.extend(parked.into_iter().map(|one| core.table.leave(one.hold)));
     }
 
-    /// An operation of a lane that is given up failed. If it would fail on any lane, there is no
-    /// use in new ones.
+    /// An operation of a lane that is being reset failed. If it would fail on any lane, new lanes
+    /// are pointless.
     pub(super) fn reset_fails(&self, lane: LaneId, errno: i32) {
         let Some(of) = self.rails.lane(lane) else { return };
         if errno != 0 && !helps(errno) && of.resetting.is_some() && of.peer.is_away() {
@@ -144,8 +144,8 @@ impl Worker {
         self.note_peer_reset(peer.id, plan, epoch)
     }
 
-    /// The peer has a lane of this epoch: its ends of older ones are cut. False if that is not
-    /// so, or ours are not.
+    /// The peer has a lane of this epoch, so it has reset its ends of older ones. False if an older
+    /// one is not reset here yet.
     pub(super) fn note_peer_reset(&mut self, peer: PeerId, plan: Plan, epoch: u64) -> bool {
         let mut both = true;
         let lanes = self.rails[plan.rail].lanes.iter_mut();
@@ -194,7 +194,7 @@ impl Worker {
 
     // Ask.
 
-    /// Moves it on: a lane is up, the old one's fence is known, the peer has answered.
+    /// Advances a resume: a lane is up, the old lane's reset is known, the peer has answered.
     pub(super) fn go_on_resuming(&mut self, peer: PeerId, now: u64) {
         let forever = self.core.config.liveness_ns.is_none();
         let Some(link) = self.link(peer) else { return };

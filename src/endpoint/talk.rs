@@ -50,7 +50,8 @@ fn acknowledgement(link: &Link) -> Vec<u8> {
     numbers(&link.channels.each_ref().map(|channel| channel.delivered().into()))
 }
 
-/// Whether a frame is under a grant that the peer has taken back, as it says before it drops such frames.
+/// Whether a frame is under a grant that the peer has revoked. The peer announces that before it
+/// drops such frames.
 fn is_revoked(out: &Out, revoked: &Revoked) -> bool {
     let under = out.kind.announces().is_some_and(|kind| kind != out.kind);
     under && granted(&out.body).is_some_and(|(grant, _)| revoked.contains(grant))

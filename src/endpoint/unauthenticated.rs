@@ -1,6 +1,6 @@
-//! Unauthenticated endpoints whose handshake is under way: counted, and bounded in all and for each
-//! source. One costs a place in the table of peers, two in the queue, and handshakes over its lanes.
-//! No source keeps others out: the one with the most handshakes makes room for the next source.
+//! Unauthenticated endpoints in their handshakes: counted, and bounded in all and for each source.
+//! One costs a place in the table of peers, two in the queue, and handshakes over its lanes. No
+//! source keeps others out: the one with the most handshakes makes room for the next source.
 
 use super::core::Core;
 use super::inbox::Command;

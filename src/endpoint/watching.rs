@@ -9,7 +9,7 @@ use crate::transfer::watch::Mark;
 use crate::transfer::Outcome;
 
 impl Endpoint {
-    /// Has a worker start an accepted transfer when its word says so.
+    /// Has a worker start an accepted transfer when its watch reaches a value.
     pub(super) fn start_later(&self, hold: Hold, start: Mark, now: u64) {
         let owner = self.core.table.held(&hold).1.peer.and_then(|peer| self.core.owner_of(peer)).unwrap_or(0);
         self.core.hand_over(owner, Command::Await(Awaiting { hold, start }), now);

@@ -1,9 +1,8 @@
-//! How a peer is approached: over the fabrics that both sides have, best first.
+//! Connecting to a peer over the fabrics that both sides have, best first.
 //!
-//! The next fabric is tried when the better ones have failed, or none of their
-//! lanes has come up within a head start. Those go on all the same: a peer that
-//! was only busy is not kept to a worse fabric. One of the two sides takes the
-//! fabric that serves, and the other follows.
+//! The next fabric is tried when the better ones have failed, or none of their lanes has come up
+//! within a head start. Those go on all the same: a peer that was only busy is not kept to a worse
+//! fabric. One of the two sides takes the fabric that serves, and the other follows.
 
 use super::Plan;
 use crate::fabric::host;
@@ -140,7 +139,7 @@ impl Approaches {
         self.all.iter_mut().find(|approach| approach.plans.contains(&plan))
     }
 
-    /// There is nothing left that could come up.
+    /// Whether no fabric is left that could come up.
     pub fn is_hopeless(&self) -> bool {
         match self.serving() {
             Some(approach) => approach.has_failed(),

@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 /// Frames in flight in one direction.
 pub const WINDOW: u32 = 64;
-/// An acknowledgement waits so long for a frame to ride on.
+/// An acknowledgement waits this long for a frame to travel with.
 pub const ACK_DELAY_NS: u64 = 50_000;
 /// An answer comes so soon.
 const ANSWER_NS: u64 = 50_000;
-/// Frames that may wait before it is asked whether anybody still wants them.
+/// Frames that may wait before those of ended transfers are dropped.
 const LONG: usize = 1024;
 
 /// A frame to send.
@@ -136,16 +136,16 @@ impl Channel {
         self.ahead.len() + self.waiting.len()
     }
 
-    /// Takes out what transfers have left here that ended meanwhile (`wanted`: the others),
-    /// once much has gathered: a peer that takes nothing must not cost more and more memory.
+    /// Drops frames of transfers that have ended (`wanted`: the others), once many have gathered: a
+    /// peer that takes nothing must not cost more and more memory.
     pub fn sweep(&mut self, wanted: impl Fn(OpId) -> bool) {
         if self.waiting.len() >= LONG.max(2 * self.wanted) {
             self.forget(wanted);
         }
     }
 
-    /// Takes out what ended transfers (`wanted`: the others) have left here. Of theirs that was sent and is not
-    /// acknowledged: the number of the last.
+    /// Drops unsent frames of transfers that have ended (`wanted`: the others). Returns the number
+    /// of their last frame that was sent and is not acknowledged.
     pub fn end(&mut self, wanted: impl Fn(OpId) -> bool) -> Option<u32> {
         self.forget(&wanted);
         let sent = self.unacknowledged.iter().chain(self.waiting.iter().take_while(|out| out.again));
@@ -157,7 +157,7 @@ impl Channel {
         last.map(|at| self.acknowledged.wrapping_add(at).wrapping_add(1))
     }
 
-    /// Takes out what an operation has left here that was not sent: true if any of it was.
+    /// Drops the unsent frames of an operation; true if any of its frames was sent.
     pub fn has_sent(&mut self, id: OpId) -> bool {
         self.forget(|of| of != id);
         let again = self.waiting.iter().take_while(|out| out.again);
@@ -246,9 +246,8 @@ impl Channel {
         self.delivered
     }
 
-    /// Whether an acknowledgement should go out on its own now. What somebody waits for
-    /// goes at once, or, where answers came at once before, in the next pass: an answer
-    /// may carry it.
+    /// Whether an acknowledgement should be sent on its own now. An urgent one is sent at once or,
+    /// where answers lately came at once, in the next pass: an answer may carry it.
     pub fn acknowledgement_due(&self, now: u64) -> bool {
         let waited = now.saturating_sub(self.owed_since);
         let urgent = self.urgent && (waited > 0 || !self.answers);

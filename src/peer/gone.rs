@@ -1,5 +1,5 @@
-//! Memories that a peer said are no more. It may say so of any number: the oldest
-//! are forgotten, and asking for one of them gets the same answer from the peer.
+//! Memories that a peer has reported deregistered. It may report any number: the oldest are
+//! forgotten, and importing one of them gets the same answer from the peer.
 
 use crate::ids::MemoryId;
 use std::collections::{HashSet, VecDeque};

@@ -29,7 +29,7 @@ impl Serving {
         self.left().copied().collect()
     }
 
-    /// Takes a lane out, if others are left.
+    /// Removes a lane, if others are left.
     pub fn lose(&mut self, plan: Plan) -> bool {
         let others = self.left().any(|other| *other != plan);
         if others {
@@ -45,7 +45,7 @@ impl Serving {
         }
     }
 
-    /// None is left.
+    /// Whether no lane is left.
     pub fn is_empty(&self) -> bool {
         self.left().next().is_none()
     }

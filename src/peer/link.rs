@@ -84,7 +84,7 @@ pub struct Quiescing {
     pub waiting: usize,
 }
 
-/// A lane that failed, and the peer has not said that its end is cut.
+/// A failed lane whose peer has not confirmed the reset of its end.
 #[derive(Clone, Copy, Debug)]
 pub struct PendingReset {
     pub plan: Plan,
@@ -192,7 +192,7 @@ impl Link {
         Outstanding { waited, all: Sweep::of_peer(self.peer.id, ended), outcome: ended }
     }
 
-    /// How a connect ends that reached nobody.
+    /// The outcome of a connect that reached no endpoint.
     pub fn not_reached(&self) -> Outcome {
         let status = match self.last_errno {
             // A fabric that encrypts reports a missing or wrong secret by this error.

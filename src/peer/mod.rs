@@ -107,7 +107,7 @@ pub struct Peer {
     pub held: AtomicU64,
     /// The next message of the peer waits for room.
     pub stalled: AtomicBool,
-    /// Memories that it said are no more.
+    /// Memories that it has reported deregistered.
     pub gone: Mutex<Gone>,
     /// Grants that it has taken back; and how many we have made for it.
     pub revoked: Arc<Revoked>,
@@ -323,7 +323,7 @@ impl Peer {
         self.received_ns.load(Ordering::Relaxed).max(self.moved_ns.load(Ordering::Relaxed))
     }
 
-    /// Takes what a hello or a welcome says: the peer's token for us, and its number of this time.
+    /// Takes the peer's token for us and its connection number from a handshake message.
     pub fn meet(&self, token: Token, begun: u64) -> Meeting {
         let mut theirs = self.theirs.lock();
         match (theirs.token, begun.cmp(&theirs.begun)) {

@@ -43,9 +43,9 @@ struct Inner {
     slots: Vec<Slot>,
     free: Vec<usize>,
     by_incarnation: HashMap<u64, Arc<Peer>>,
-    /// Tokens are random: nobody chooses how they are spread.
+    /// Tokens are random and ours, so a peer cannot choose how they hash.
     by_token: FxHashMap<Token, Arc<Peer>>,
-    /// The last ones last.
+    /// Peers that have ended, the latest last.
     ended: VecDeque<Ended>,
 }
 
@@ -104,9 +104,9 @@ impl PeerTable {
         Some(Named::Ended(ended.theirs, ended.address.clone()))
     }
 
-    /// The peer of this incarnation: the one there is, or a new one that `make`
-    /// makes for an id and the number of the time before, and that `start` starts before anybody else can see it.
-    /// Says whether it is new.
+    /// The peer of this incarnation: the existing one, or a new one that `make` makes for an id and
+    /// the number of the last connection, and that `start` starts before other threads see it.
+    /// Returns whether it is new.
     pub fn get_or_insert(
         &self,
         incarnation: u64,

@@ -26,7 +26,7 @@ pub struct Burst<'a> {
     /// Posted, and not counted on the lane yet.
     ops: u32,
     bytes: u64,
-    /// The last one said that another follows.
+    /// The last post announced another.
     more: bool,
     unflushed: &'a mut Option<LaneSlot>,
     traffic: &'a Traffic,

@@ -7,7 +7,7 @@
 //! target that answers it has taken them out, and gives the half anew. Meanwhile
 //! the other half is in use.
 
-/// Credits of a half before the target has said how many: both sides count on it.
+/// Credits of a half before the target has granted any: both sides assume this.
 pub const FIRST: u32 = 8;
 /// Credits of a half at most.
 pub const MOST: u32 = 1024;
@@ -107,7 +107,7 @@ impl Credits {
         self.of(half).asked = true;
     }
 
-    /// The target gives a half anew; false if nobody asked.
+    /// The target grants a half anew; false if it was not requested.
     pub fn renew(&mut self, half: Half, size: u32) -> bool {
         if !self.of(half).asked {
             return false;

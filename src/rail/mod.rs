@@ -55,9 +55,9 @@ const HANDSHAKES_OF_LANE: u32 = 4;
 const URGENT_WINDOW: u64 = 128 << 10;
 /// Past a full window, for staged transfers: devices gather and scatter meanwhile.
 const STAGED_WINDOW: u64 = 7 << 20;
-/// After something of that class, the queue before the next is kept short so long.
+/// After a post of that class, the queue is kept short for this long.
 const URGENT_NS: u64 = 5_000_000;
-/// A lane with bytes in flight that says nothing for this long does not move.
+/// A lane with bytes in flight that completes nothing for this long is stalled.
 const PARKED_NS: u64 = 20_000_000;
 /// Unauthenticated whose connections are looked for, and for how long: they ask again.
 const CALLERS: usize = 16;
@@ -67,7 +67,7 @@ const ANSWERED_NS: u64 = 1_000_000_000;
 /// Bytes of the buffer that peers probe lanes with.
 const PROBE_LEN: usize = 4096;
 
-/// Where an unauthenticated endpoint says it is, and since when that is looked for.
+/// The address that an unauthenticated endpoint gives, and since when its route is looked for.
 struct Caller {
     address: Box<[u8]>,
     route: Route,
@@ -99,7 +99,7 @@ pub struct Rail {
     answered: Vec<(Route, u64)>,
     /// Unauthenticated that are answered when they ask again by a connection of theirs.
     callers: Vec<Caller>,
-    /// The last post said that another would follow.
+    /// The lane whose last post announced another.
     unflushed: Option<LaneSlot>,
     budget: Budget,
     sends: ManuallyDrop<Frames>,
@@ -274,8 +274,8 @@ impl Rail {
         if of.reset {
             return;
         }
-        // The peer may have closed it: then what was under way has failed. With nothing under
-        // way, nobody knows.
+        // The peer may have closed it, which shows by failed operations; with none in flight it is
+        // unknown.
         let connected = !of.failed && (of.inflight_ops > 0 || of.inflight_frames > 0);
         (of.reset, of.state) = (true, LaneState::Down);
         let route = of.route;
@@ -350,8 +350,8 @@ impl Rail {
         Some(self.budget.renew(&mut lanes.get_mut(lane)?.lane_mut().granted, half, count))
     }
 
-    /// Takes lanes that do not move off the rail's account: a peer that is silent
-    /// must not hold back the others. Says how many connections the NIC has rejected meanwhile.
+    /// Takes stalled lanes off the rail's account: a silent peer must not hold back the others.
+    /// Returns how many connections the NIC has rejected meanwhile.
     pub fn park(&mut self, lanes: &mut Lanes<impl HasLane>, now: u64) -> u64 {
         for lane in lanes.iter_mut().map(HasLane::lane_mut) {
             if !lane.parked && lane.inflight_bytes > 0 && now.saturating_sub(lane.progress_ns) > PARKED_NS {
@@ -375,7 +375,7 @@ impl Rail {
         self.nic.take_rejected()
     }
 
-    /// Before a rest: nobody should see as under way what is not.
+    /// Publishes figures before the worker rests, so that none shows work that has ended.
     pub fn publish_changes(&mut self, lanes: &Lanes<impl HasLane>) {
         if self.changed {
             self.publish(lanes);
@@ -389,7 +389,7 @@ impl Rail {
         self.traffic.publish(&glance);
     }
 
-    /// A handshake was said again.
+    /// Counts a repeated handshake.
     pub fn count_retry(&self) {
         self.traffic.retries.add(1);
     }
@@ -401,7 +401,7 @@ impl Rail {
         burst.probe(tag)
     }
 
-    /// Sends a control frame over a lane, in its session; `fill` writes it and says its length.
+    /// Sends a control frame over a lane, in its session; `fill` writes it and returns its length.
     pub fn send_frame(&mut self, lane: &mut Lane, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
         self.send_over(lane, (true, false), fill)
     }
@@ -495,9 +495,9 @@ impl Rail {
         posted
     }
 
-    /// Answers an unauthenticated endpoint, at an address that is no lane's, over the connection by which it came
-    /// (`connection`): nobody is dialled because it names them. What finds no room is
-    /// dropped: it asks again.
+    /// Answers an unauthenticated endpoint, at an address of no lane, over the connection of its
+    /// frame (`connection`), so that its word alone makes us dial nobody. An answer that finds no
+    /// room is dropped: the endpoint asks again.
     pub fn answer(
         &mut self,
         lanes: &Lanes<impl HasLane>,
@@ -521,8 +521,8 @@ impl Rail {
         }
     }
 
-    /// The route to an unauthenticated endpoint that is known to be where it says. It is looked for first: the
-    /// next message by its connection comes from there.
+    /// The route to an unauthenticated endpoint whose address is confirmed. It is looked up first:
+    /// the next message over its connection comes from there.
     fn caller(&mut self, address: &[u8], connection: Connection, now: u64) -> Option<Route> {
         if let Some(known) = self.callers.iter().find(|caller| *caller.address == *address) {
             return Some(known.route).filter(|route| connection_of(*route) == connection);

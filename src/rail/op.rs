@@ -36,7 +36,7 @@ pub struct Tag {
     pub lane: LaneSlot,
     pub index: u32,
     pub slices: u32,
-    /// Bytes that its completion says were delivered.
+    /// Bytes that are delivered when it completes.
     pub bytes: u64,
     /// Bytes of transfers that it carries.
     pub len: u64,

@@ -91,8 +91,8 @@ impl Rail {
             };
         }
         let Some(op) = op else {
-            // The provider does not say whose error it is, or names what it does not have: it is
-            // the rail's.
+            // The provider does not name the operation, or names an unknown one: the error is
+            // counted for the rail.
             self.traffic.errors.add(1);
             return Done { errno, provider_errno, ..Done::of(Work::Frame, LaneSlot::NONE, u32::MAX) };
         };

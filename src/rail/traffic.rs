@@ -62,7 +62,7 @@ pub struct Glance {
     pub ops: u64,
     pub bytes_per_s: u64,
     pub round_trip_ns: Option<u64>,
-    /// Lanes that are up, and of these the ones that do not move.
+    /// Lanes that are up, and the stalled ones among them.
     pub lanes: u32,
     pub parked: u32,
 }

@@ -1,12 +1,10 @@
-//! How many bytes to keep in flight: what the line carries in a round trip and a
-//! short queue on top.
+//! The bytes to keep in flight: what the line carries in a round trip, and a short queue on top.
 //!
-//! Too few leave the line idle; too many are a queue that whatever comes later
-//! must wait for. Rate and round trip are measured all the time, from a post that
-//! says when it was delivered: one sample at a time.
+//! Too few leave the line idle; too many delay later transfers by a queue. Rate and round trip are
+//! measured all the time, by one post at a time whose delivery is timed.
 
-/// Time's worth of bytes that may wait on top of what a round trip carries. A
-/// transfer that comes behind others waits about so long.
+/// The queue on top of a round trip, as time at the line's rate. A transfer that comes behind
+/// others waits about this long.
 const QUEUE_NS: u64 = 500_000;
 /// The queue while the latency class is active, and the least bytes then. The rate is a mean:
 /// samples inflated by a pause of our own would make the queue long.
@@ -24,7 +22,7 @@ pub struct Window {
     brief: u64,
     least: u64,
     most: u64,
-    /// Bytes per second: the best of this stretch of time, and of the one before.
+    /// Bytes per second: the best of this period, and of the one before.
     rates: [u64; 2],
     stretch_ns: u64,
     /// Bytes and the time they took, of late.
@@ -52,7 +50,7 @@ fn carried_much(bytes: u64, ns: u64, took_ns: u64) -> u64 {
     u64::try_from(u128::from(bytes) * u128::from(ns) / u128::from(took_ns)).unwrap_or(u64::MAX)
 }
 
-/// A post that says when it was delivered.
+/// A post whose delivery is timed.
 struct Sample {
     posted_ns: u64,
     /// Bytes delivered at that time, and since when: what is delivered after that moment took from

@@ -33,13 +33,13 @@ pub struct Counter {
     /// this and reads `wanted` afterwards, a wait for a value writes `wanted` and then reads this
     /// (`Counters::settle_in`).
     state: AtomicU64,
-    /// The lowest value that somebody waits for.
+    /// The lowest value that an operation waits for.
     pub wanted: AtomicU64,
-    /// 0: it is not listed as `unsettled`. `LAST`, or the next one's index and `AFTER`.
+    /// 0: not in the list `unsettled`; else `LAST`, or the next index and `AFTER`.
     listed: AtomicU32,
 }
 
-/// Counters that a worker took from the list, which nobody else settles.
+/// Counters that a worker took from the list to settle them alone.
 #[derive(Default)]
 pub struct Unsettled(u32);
 
@@ -242,8 +242,8 @@ impl Counters {
         Ok(())
     }
 
-    /// Something arrived that names a counter. Whoever sees the value sees the bytes
-    /// that came before it.
+    /// Raises a counter for an arrival. A thread that sees the value sees the bytes that came
+    /// before it.
     #[inline]
     pub fn raise(&self, immediate: u32, by: u64) -> Raised {
         let Place { index, generation } = self.place(immediate);
@@ -256,7 +256,7 @@ impl Counters {
             let value = (state & VALUE_MAX).saturating_add(by).min(VALUE_MAX);
             let new = u64::from(generation) << VALUE_BITS | value;
             match counter.state.compare_exchange_weak(state, new, Ordering::SeqCst, Ordering::Relaxed) {
-                // Either this sees what somebody waits for, or they see the value (see `settle`).
+                // Either this sees the waited value, or the waiter sees this value (see `settle`).
                 Ok(_) if value < counter.wanted.load(Ordering::SeqCst) => return Raised::Yes,
                 Ok(_) => return Raised::Reached(index),
                 Err(now) => state = now,

@@ -94,15 +94,14 @@ struct Look {
 }
 
 impl Table {
-    /// A stripe is with a lane from now on: NICs may work for it. False: nobody wants it
-    /// any longer.
+    /// Counts a stripe of a lane, for which NICs may work. False: the operation has ended.
     pub fn carry(&self, slot: &Slot) -> bool {
         slot.carried.fetch_add(1, Ordering::SeqCst);
         // An end before this did not see the count; an end after it waits.
         slot.state.load(Ordering::SeqCst) & 0xff == ACTIVE
     }
 
-    /// No NIC works for a stripe any longer. It leaves, or goes to another lane.
+    /// Counts off a stripe for which no NIC works: it leaves, or moves to another lane.
     pub fn put_down(&self, slot: &Slot) {
         if slot.carried.fetch_sub(1, Ordering::SeqCst) == 1 && slot.late.load(Ordering::SeqCst) == WAITS {
             self.publish_late(slot);
@@ -130,8 +129,8 @@ impl Table {
         peer.and_then(|peer| self.waiting_of.get(peer.place())).into_iter().for_each(count);
     }
 
-    /// Publishes the completion of an operation that has ended, unless somebody has.
-    /// The caller holds the slot.
+    /// Publishes the completion of an operation that has ended, unless another thread has. The
+    /// caller holds the slot.
     pub fn publish_late(&self, slot: &Slot) {
         // First: a thread that sees none waiting must then wait for this completion.
         let passing = self.gate.pass();
@@ -201,13 +200,13 @@ impl Table {
             return true;
         }
         let published = self.publish(slot, &ending);
-        // First: nobody waits for what the host program does with a line of the log.
+        // First: a slow log callback must not delay a PEER_DOWN.
         drop(passing);
         published.iter().for_each(Published::explain);
         true
     }
 
-    /// Publishes the completion of an operation that has ended: what there is to say of it.
+    /// Publishes the completion of an operation that has ended; returns it for the log.
     fn publish(&self, slot: &Slot, ending: &Ending) -> Option<Published> {
         let &Ending { outcome, peer, previous, now } = ending;
         let id = self.id_of(slot);
@@ -335,7 +334,7 @@ impl Table {
         self.end_where(|_| true, outcome, now);
     }
 
-    /// Goes on with a sweep until it is done (true), or `over` says that there is no more time.
+    /// Continues a sweep until it is done (true) or the time is `over`.
     pub fn go_on(&self, sweep: &mut Sweep, now: u64, over: impl Fn() -> bool) -> bool {
         fence(Ordering::SeqCst);
         while sweep.next < self.used.load(Ordering::Acquire) {
@@ -365,7 +364,7 @@ impl Table {
         Accepted { peer, next: 0, until: self.used.load(Ordering::Acquire), active: Vec::new() }
     }
 
-    /// Whether all of these have ended; `over` says that there is no more time to look for them.
+    /// Whether all of these have ended, as far as could be checked until the time was `over`.
     pub fn have_ended(&self, these: &mut Accepted, over: impl Fn() -> bool) -> bool {
         while these.next < these.until {
             let found = self
@@ -420,9 +419,9 @@ impl Table {
         self.next_deadline.load(Ordering::SeqCst).min(until)
     }
 
-    /// Ends what is past its deadline, until `over` says that there is no more time: the others in
-    /// the next tick. Cheap until the earliest one has passed: with long deadlines and short
-    /// transfers the table is scanned about once in a deadline.
+    /// Ends operations past their deadlines, until the time is `over`: the others in the next tick.
+    /// Cheap until the earliest one has passed: with long deadlines and short transfers the table
+    /// is scanned about once in a deadline.
     pub fn expire(&self, now: u64, over: impl Fn() -> bool) {
         let Expiring { begun, look } = &self.expiring;
         if !begun.load(Ordering::Relaxed) && now < self.next_deadline.load(Ordering::Relaxed) {
@@ -466,7 +465,7 @@ pub(super) enum PartOf {
     HasParts,
 }
 
-/// In a slot, where it is one word. (No id is all ones.)
+/// The slot's representation of an operation with parts. (No id is all ones.)
 const HAS_PARTS: u64 = u64::MAX;
 
 /// How the first part that failed did.
@@ -608,7 +607,7 @@ struct Published {
 }
 
 impl Published {
-    /// Says why an operation failed: what its completion has no room for.
+    /// Logs why an operation failed, which its completion has no field for.
     fn explain(&self) {
         let &Published { completion, outcome, deadline } = self;
         let level = if outcome.provider_errno == 0 { log::Level::Debug } else { log::Level::Info };

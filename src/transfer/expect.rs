@@ -1,6 +1,6 @@
-//! Who waits for values of counters. All of it is behind one lock, which callers hold for a stride at
-//! a time, and for which no worker waits: an arrival that reaches a value somebody waits for, and
-//! finds it taken, lists the counter, and the worker's next pass tries again.
+//! Operations that wait for values of counters. One lock guards all, which callers hold for a
+//! stride at a time, and which no worker waits for: an arrival that reaches a waited value and
+//! finds the lock taken lists the counter, and the worker's next pass tries again.
 
 use super::counters::{Counters, Place, NOBODY};
 use crate::ids::OpId;
@@ -133,8 +133,8 @@ impl Counters {
         true
     }
 
-    /// A counter may have reached values that somebody waits for. Where very many do, or another thread
-    /// is at it, it is listed, to be settled again. False: another thread is.
+    /// Settles a counter that may have reached waited values. With very many values, or another
+    /// thread at it, the counter is listed to be settled again. False: another thread is at it.
     pub fn settle(&self, index: u32, ended: &mut Vec<OpId>) -> bool {
         let waiting = self.waiting.try_lock();
         let alone = waiting.is_some();
@@ -144,9 +144,10 @@ impl Counters {
         alone
     }
 
-    /// Takes out what was reached, of this many entries; false if there are more. The lowest value that is
-    /// left is published before the counter is read again, and an arrival raises the counter before it
-    /// reads the lowest value, all in one order (SeqCst): so one of the two sees the other.
+    /// Removes reached values, of this many entries; false if there are more. The lowest value that
+    /// is left is published before the counter is read again, and an arrival raises the counter
+    /// before it reads the lowest value, all in one order (SeqCst): so one of the two sees the
+    /// other.
     fn settle_in(&self, waiting: &mut Waiting, index: u32, ended: &mut Vec<OpId>, mut most: usize) -> bool {
         let Some(counter) = self.counter(index) else { return true };
         loop {
@@ -176,8 +177,8 @@ impl Counters {
         }
     }
 
-    /// Takes out what operations left that have ended, of this many entries or some more. (Until
-    /// then it may go on being published: an arrival that reaches it finds nothing.)
+    /// Removes values of ended operations, of this many entries or some more. (Until then such a
+    /// value may stay published: an arrival that reaches it finds nothing.)
     fn clear_ended(&self, mut entries: usize) {
         let mut looks = LOOKS;
         while entries > 0 {
@@ -218,7 +219,7 @@ impl Waiting {
         self.values.range(least..).next().filter(|first| first.index == index).copied()
     }
 
-    /// Takes out a counter's values up to one, of this many entries; the lowest that is left.
+    /// Removes a counter's values up to `value`, of this many entries; returns the lowest left.
     fn take_reached(&mut self, index: u32, value: u64, ended: &mut Vec<OpId>, most: &mut usize) -> u64 {
         while let Some(first) = self.first(index) {
             if first.value > value || *most == 0 {

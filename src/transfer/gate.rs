@@ -61,7 +61,7 @@ impl Gate {
         }
     }
 
-    /// All who are passing now: `have_passed` says when they have.
+    /// Marks the threads that are passing now: `have_passed` says when they have passed.
     pub fn before(&self) -> Before {
         Before(self.round.load(Ordering::SeqCst))
     }
@@ -125,7 +125,7 @@ mod tests {
         });
     }
 
-    /// Whoever looks goes on with its work, however long somebody stands in the gate.
+    /// A thread that checks the gate never waits for a thread inside.
     #[test]
     fn gate_check_never_waits() {
         let gate = Gate::new();
@@ -141,7 +141,7 @@ mod tests {
         assert!(gate.have_passed(second) && gate.have_passed(first) && gate.have_passed(gate.before()));
     }
 
-    /// What was begun before its end was told is over when the wait is.
+    /// Passes begun before the wait are over when it returns.
     #[test]
     fn gate_lets_no_late_user_in() {
         let (gate, gone, over) = (Gate::new(), AtomicU64::new(0), AtomicBool::new(false));

@@ -1,9 +1,7 @@
-//! Which bytes go where: pages x layers, checked once, computed as they are
-//! posted.
+//! The geometry of transfers: pages x layers, checked once, computed as they are posted.
 //!
-//! Slice `s` of a transfer is a piece of a page of a layer: pieces vary fastest,
-//! then pages, then layers. Pages are cut where they are large, into pieces so
-//! long that all rails have a share.
+//! Slice `s` of a transfer is a piece of a page of a layer: pieces vary fastest, then pages, then
+//! layers. Pages are cut where they are large, into pieces so long that all rails have a share.
 
 use super::Direction;
 use crate::room::Theirs;
@@ -415,8 +413,7 @@ pub struct Slice {
 }
 
 impl Geometry {
-    /// Layers that are written on top of each other are a mistake: somebody forgot
-    /// to say where they are. (Their source may well be one.)
+    /// Several layers with one destination are an error of the caller. (They may have one source.)
     pub fn check_destination(&self, direction: Direction) -> Result<()> {
         let (side, name) = match direction {
             Direction::Write => (&self.remote, "remote"),

@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(queue.arm().ok(), Some(Arm::NotEmpty));
     }
 
-    /// Each is published while the other side goes to sleep after the one before.
+    /// Publishes each completion while the poller goes to sleep after the last one.
     fn one_by_one(rounds: u32, wait: impl Fn(&Queue)) {
         let (queue, taken) = (queue(), AtomicU32::new(0));
         std::thread::scope(|scope| {

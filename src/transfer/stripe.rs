@@ -23,7 +23,7 @@ const CLAIM_MAX: u64 = 256;
 /// Segments of one post at most, and the bytes that they are added up to.
 const VECTOR: usize = 16;
 const VECTOR_LEN: u64 = 256 << 10;
-/// The same where the target has to call for the bytes of each: long ones make its calls few.
+/// Segments of a post where the target makes a call for each: long vectors need few calls.
 const LONG_VECTOR: usize = 128;
 const LONG_VECTOR_LEN: u64 = 512 << 10;
 /// The same between devices' memory: what a post costs is most of it there.
@@ -62,7 +62,7 @@ pub struct Stripe {
     /// Runs that another lane had claimed, which failed: they come first.
     again: Vec<Run>,
     arrived: u64,
-    /// Bytes left of this turn.
+    /// Bytes left in this turn.
     turn: u64,
     /// It need not be deferred any longer.
     begun: bool,
@@ -149,9 +149,8 @@ impl Stripe {
         unsafe { self.slot.as_ref() }
     }
 
-    /// Whether it had better not begin yet: at `rate`, bytes a second of each lane, which
-    /// `others` share, it would not be done by its deadline. Once it has begun, on
-    /// whatever lane, it goes on.
+    /// Whether it should be deferred: at `rate`, bytes a second of each lane, shared with `others`,
+    /// it would miss its deadline. Once begun, on any lane, it continues.
     pub fn would_miss(&mut self, now: u64, rate: u64, others: usize) -> bool {
         if self.begun || rate == 0 {
             return false;
@@ -171,7 +170,7 @@ impl Stripe {
         self.begun = true;
     }
 
-    /// It has left: its claims, empty.
+    /// Its claims, emptied, after it has left.
     pub fn take_claims(&mut self) -> Claims {
         std::mem::take(&mut self.claims).cleared()
     }
@@ -237,7 +236,7 @@ impl Stripe {
         (self.claims.settled(), runs)
     }
 
-    /// Whether there may be slices that nobody has claimed.
+    /// Whether there may be unclaimed slices.
     pub fn has_unclaimed(&self) -> bool {
         // SAFETY: the stripe holds the slot, and with it the transfer.
         let (slot, transfer) = unsafe { (self.slot.as_ref(), self.transfer.as_ref()) };
@@ -255,8 +254,8 @@ impl Stripe {
         std::mem::take(&mut self.speculative)
     }
 
-    /// Whether its turn is over; then the next one begins, with what was left of it: a few
-    /// posts are not worth a turn of their own.
+    /// Whether its turn is over; then the next turn begins, with what was left: a few posts do not
+    /// deserve a turn of their own.
     pub fn end_turn(&mut self) -> bool {
         let over = self.turn < TURN / 4;
         if over {
@@ -265,13 +264,13 @@ impl Stripe {
         over
     }
 
-    /// Nobody waits for it any longer: nothing is claimed.
+    /// Claims nothing more, since the operation has ended.
     pub fn give_up(&mut self) {
         self.exhausted = true;
         self.speculative = false;
     }
 
-    /// Slices that count as arrived when it leaves.
+    /// Slices to be counted as arrived when it leaves.
     pub fn counts(&self) -> u64 {
         if self.spoilt {
             self.claims.settled()
@@ -300,7 +299,7 @@ impl Stripe {
         (self.pass, self.quota) = (pass, unclaimed.div_ceil(self.parts).max(1));
     }
 
-    /// Posts until the turn, the claim, the room or the budget of posts is over.
+    /// Posts until the turn, the claim, the window or the budget of posts is used up.
     #[inline]
     pub fn step(
         &mut self,
@@ -557,7 +556,7 @@ impl Stripe {
         }
     }
 
-    /// Leaves of a slice what has not been posted yet, and what there is room for.
+    /// Cuts a segment to what is not posted yet and fits the window.
     fn cut(&self, segment: &mut Segment, gathered: &mut Gathered, room: u64) {
         segment.local += self.within;
         segment.remote += self.within;

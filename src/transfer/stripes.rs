@@ -1,5 +1,5 @@
-//! The stripes that one lane has in transfers: whose turn it is, what arrives of
-//! each, and when it leaves. `stripe` has what one of them does.
+//! The stripes of one lane: whose turn it is, what arrives of each, and when it leaves. `stripe`
+//! has what one of them does.
 
 use super::claims::{split, Claims};
 use super::operation::Move;
@@ -24,7 +24,7 @@ const BULK_TURN: u32 = 8;
 /// The classes.
 const URGENT: usize = 0;
 const BULK: usize = 1;
-/// Stripes that are looked at for having nothing left to do, when a lane is full or has no credits.
+/// Stripes that are checked for being finished, when a lane is full or has no credits.
 const SWEEP: usize = 16;
 /// And in a tick, when an operation has ended that one of them may be of.
 const LET_GO: usize = 256;
@@ -188,8 +188,8 @@ impl Stripes {
         !self.ready[URGENT].is_empty()
     }
 
-    /// Posts what the windows allow, up to a batch. Stripes that are through with
-    /// everything leave; `left` learns it. True if anything was posted.
+    /// Posts what the windows allow, up to a batch. Stripes that are finished with everything
+    /// leave; `left` learns it. True if anything was posted.
     pub fn pump(
         &mut self,
         rail: &mut Rail,
@@ -282,8 +282,8 @@ impl Stripes {
         }
     }
 
-    /// Stripes that wait for credits are ready again when there are some; until then,
-    /// those that nobody waits for any longer leave.
+    /// Stripes that wait for credits are ready again when there are some; until then, those of
+    /// ended operations leave.
     fn tend_starved(&mut self, credits: u32, table: &Table, left: &mut Vec<Left>) {
         for class in [URGENT, BULK] {
             let mut starved = std::mem::take(&mut self.starved[class]);
@@ -476,9 +476,8 @@ impl Stripes {
         Some(stripe)
     }
 
-    /// The lane is cut, and its operations are back: no operation waits for it to end. Those
-    /// that nobody waits for leave.
-    /// (Of very many, the others when it is called again.)
+    /// The lane is reset, and its operations are back: no completion waits for it. Stripes of ended
+    /// operations leave. (Of very many, the others in the next call.)
     pub fn put_down(&mut self, table: &Table, left: &mut Vec<Left>) {
         let next = self.next_round();
         for place in self.stripes.places().skip(next).take(ROUND) {

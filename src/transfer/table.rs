@@ -53,7 +53,7 @@ pub struct Slot {
     pub(super) peer: AtomicU64,
     next_free: AtomicU32,
     body: UnsafeCell<Option<Body>>,
-    /// The next slice that nobody has claimed.
+    /// The next unclaimed slice.
     pub cursor: CachePadded<AtomicU64>,
     held: CachePadded<AtomicU64>,
     pub first_post: AtomicU64,
@@ -75,7 +75,7 @@ unsafe impl Sync for Slot {}
 // SAFETY: all parts can move between threads.
 unsafe impl Send for Slot {}
 
-/// What a holder learns when it leaves.
+/// What the end of a hold means.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Left {
     /// Other stripes go on.
@@ -88,7 +88,7 @@ pub enum Left {
     ToNotify(OpId, PeerId),
     /// It cannot go on here.
     Ended(OpId, Status),
-    /// It was the last, and slices are missing, or nobody wants them any longer.
+    /// The last stripe left, and slices are missing or no longer wanted.
     Short(OpId),
 }
 
@@ -217,8 +217,8 @@ impl Table {
         }
     }
 
-    /// Has the slot fetched that will be taken next: other processors had it last. (In a
-    /// burst whoever took the one before has done so; here it is one that came back since.)
+    /// Prefetches the slot that will be taken next, which other processors had last. (In a burst
+    /// the previous take has done so.)
     #[inline]
     pub fn prefetch(&self) {
         self.fetch(self.free.load(Ordering::Relaxed) & 0xffff_ffff);
@@ -402,7 +402,7 @@ impl Table {
         self.slot(id.index()).is_some_and(|slot| slot.state.load(Ordering::Acquire) == state_of(id, ACTIVE))
     }
 
-    /// With whom an active operation is.
+    /// The peer of an active operation.
     pub fn peer_of(&self, id: OpId) -> Option<PeerId> {
         let slot = self.read(id)?;
         let peer = slot.peer.load(Ordering::Relaxed);
@@ -482,7 +482,7 @@ impl Table {
         None
     }
 
-    /// A reader leaves.
+    /// Ends a reader's hold.
     pub fn release(&self, slot: &Slot) {
         let before = slot.held.fetch_sub(READER, Ordering::AcqRel);
         if before & !SLICES == READER {

@@ -1,16 +1,15 @@
-//! Words that devices and Weft write for each other: a transfer starts when a word has
-//! reached a value, which a stream wrote; a stream goes on when it has, which a
-//! transfer's end wrote.
+//! Words shared with devices: a transfer starts when a stream has raised a word to a value; a
+//! stream continues when a transfer's end has.
 
 use crate::device::{present, Driver};
 use crate::status::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// Bytes of a watch: words of two are on no common cache line.
+/// Bytes of a watch, so that two watches share no cache line.
 const LEN: u64 = 128;
 
-/// A word in memory of the host that devices reach, too.
+/// A word in host memory that devices reach, too.
 pub struct Watch {
     base: u64,
     /// The driver that made the memory; `None`: the allocator.
