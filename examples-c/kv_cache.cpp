@@ -1,5 +1,6 @@
 // Prefill and decode as two processes, in C++: decode asks for the pages of requests, prefill fills its own and writes
-// them into decode's cache, which learns of each request by its notification.
+// them into decode's cache, which learns of each request by its notification. A request that fails ends alone: prefill
+// reports it by a message, and decode fences prefill before it uses the pages again.
 //
 //     kv_cache prefill PORT                 PORT 0: any that is free
 //     kv_cache decode HOST PORT
@@ -20,8 +21,8 @@ using namespace std::chrono_literals;
 constexpr kv_cache::shape shape{16, 256, 16384};
 constexpr std::uint64_t requests = 8, pages_of_each = 24;
 
-// A message is a vector of numbers: a request's id and the pages where decode wants it; before all others, and as
-// bytes, the descriptor of decode's cache.
+// A message is a vector of numbers: a request's id and the pages where decode wants it (or, from prefill, the id alone: the
+// request failed); before all others, and as bytes, the descriptor of decode's cache.
 using numbers = std::vector<std::uint32_t>;
 
 int content(std::uint64_t request, std::uint32_t layer, std::size_t i)
@@ -29,7 +30,7 @@ int content(std::uint64_t request, std::uint32_t layer, std::size_t i)
     return static_cast<int>((request * 31 + layer * 7 + i) % 251);
 }
 
-/** Passes on completions until `done`. One that failed is an exception. */
+/** Passes on completions until `done`. An exception of `each` loses those behind it: it ends the program. */
 template <class Done, class Each> void run(weft::endpoint &endpoint, Done done, Each each)
 {
     std::array<weft::completion, 64> room;
@@ -84,13 +85,21 @@ private:
         cache_.send(theirs_, mine, wanted, request, 10s);
     }
 
-    /** However it went: nothing reads the pages any more. */
+    /** With any status: nothing reads the pages any longer. */
     void finish(const weft::completion &c)
     {
         const auto of = pages_.find(reinterpret_cast<std::uint64_t>(c.user_data));
         cache_.give(of->second);
+        if (c.status != WEFT_OK)
+            report(static_cast<std::uint32_t>(of->first), c);
         pages_.erase(of);
-        weft::check(c);
+    }
+
+    void report(std::uint32_t request, const weft::completion &c)
+    try {
+        std::printf("prefill: request %u: %s\n", request, weft_status_text(c.status));
+        endpoint_.send(c.peer, numbers{request});
+    } catch (const weft::error &) { // decode is gone: its PEER_DOWN follows
     }
 
     weft::endpoint endpoint_;
@@ -124,19 +133,46 @@ public:
     bool await_all()
     {
         run(endpoint_, [this] { return pages_.empty(); }, [this](const weft::completion &c) { handle(c); });
-        std::printf("decode: %d requests, %d bytes wrong\n", static_cast<int>(requests), wrong_);
-        endpoint_.shutdown(1s); // tells prefill at once
-        return wrong_ == 0;
+        std::printf("decode: %d requests, %d failed, %d bytes wrong\n", static_cast<int>(requests), failed_, wrong_);
+        endpoint_.shutdown(1s); // prefill gets its PEER_DOWN at once
+        return wrong_ == 0 && failed_ == 0;
     }
 
 private:
     void handle(const weft::completion &c)
     {
-        weft::check(c);
-        if (c.kind == WEFT_COMPLETION_PEER_DOWN)
-            throw std::runtime_error("prefill has left");
-        if (c.kind != WEFT_COMPLETION_NOTIFICATION)
-            return;
+        switch (c.kind) {
+        case WEFT_COMPLETION_NOTIFICATION: arrive(c); break;
+        case WEFT_COMPLETION_MESSAGE: fence(endpoint_.take(c)); break;
+        case WEFT_COMPLETION_FENCE: retire(c); break;
+        case WEFT_COMPLETION_PEER_DOWN: throw std::runtime_error("prefill has left");
+        default: weft::check(c);
+        }
+    }
+
+    /** A request failed, but some of its bytes may still arrive: until the fence has ended. */
+    void fence(const weft::message &failed)
+    {
+        std::uint32_t request = 0;
+        std::memcpy(&request, failed.data(), sizeof request);
+        void *tag = reinterpret_cast<void *>(static_cast<std::uint64_t>(request));
+        endpoint_.fence(prefill_, weft::options().tagged(tag));
+    }
+
+    /** Nothing of a failed request arrives any longer: its pages are free. */
+    void retire(const weft::completion &c)
+    {
+        weft::check(c); // else the pages could only be used again after PEER_DOWN
+        const auto of = pages_.find(reinterpret_cast<std::uint64_t>(c.user_data));
+        if (of == pages_.end())
+            return; // its notification had arrived all the same
+        cache_.give(of->second);
+        pages_.erase(of);
+        failed_++;
+    }
+
+    void arrive(const weft::completion &c)
+    {
         const auto of = pages_.find(c.notify);
         for (std::uint32_t l = 0; l < shape.layers; l++)
             for (std::size_t i = 0; i < of->second.size(); i++)
@@ -151,7 +187,7 @@ private:
     kv_cache cache_{endpoint_, shape};
     weft::peer prefill_ = 0;
     std::map<std::uint64_t, numbers> pages_; // of requests that have not come
-    int wrong_ = 0;
+    int wrong_ = 0, failed_ = 0;
 };
 
 } // namespace

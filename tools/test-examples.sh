@@ -117,7 +117,7 @@ served "many peers: all are answered, and each end is noticed" 7 '^here is guest
 
 serve kv_cache prefill 0
 client decode kv_cache decode 127.0.0.1 "$port"
-served "weft.hpp: a paged KV cache in two processes" 8 'request . is here' 1 ' 8 requests, 0 bytes wrong' \
+served "weft.hpp: a paged KV cache in two processes" 8 'request . is here' 1 ' 8 requests, 0 failed, 0 bytes wrong' \
     1 '^prefill: 256 of 256 pages are free again$' 0 '^status'
 
 counted
