@@ -21,8 +21,8 @@ using namespace std::chrono_literals;
 constexpr kv_cache::shape shape{16, 256, 16384};
 constexpr std::uint64_t requests = 8, pages_of_each = 24;
 
-// A message is a vector of numbers: a request's id and the pages where decode wants it (or, from prefill, the id alone: the
-// request failed); before all others, and as bytes, the descriptor of decode's cache.
+// A message is a vector of numbers: a request's id and the pages where decode wants it, or, from prefill, the id of one
+// that failed; before all others, and as bytes, the descriptor of decode's cache.
 using numbers = std::vector<std::uint32_t>;
 
 int content(std::uint64_t request, std::uint32_t layer, std::size_t i)
