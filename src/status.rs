@@ -4,43 +4,79 @@ use std::borrow::Cow;
 use std::ffi::CStr;
 use std::fmt;
 
+/// A result of Weft's.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// The result of an operation or call. The numbers are the ABI's.
 #[repr(i32)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Status {
+    /// Success.
     Ok = 0,
+    /// No room (operations, completions, bytes of messages in flight), or nothing there yet. Poll, then try
+    /// again.
     Again = -1,
+    /// The object is in use, by operations or still by a fabric. Poll until they have completed, then try again.
     Busy = -2,
+    /// The deadline passed.
     TimedOut = -20,
+    /// Canceled by this side: by a cancel, a disconnect, or the shutdown of the endpoint.
     Canceled = -21,
+    /// The peer died or can no longer be reached.
     PeerLost = -22,
+    /// The address or descriptor names an endpoint that no longer exists.
     PeerGone = -23,
+    /// The peer disconnected or shut its endpoint down.
     PeerClosed = -24,
+    /// No answer from the address within the connect timeout, or it refused.
     Unreachable = -25,
+    /// The two libraries have no wire version in common.
     Version = -26,
+    /// The two endpoints have no fabric in common.
     NoCommonFabric = -27,
+    /// The remote memory was deregistered by its owner.
     MemoryGone = -28,
+    /// The target refused the access.
     RemoteAccess = -29,
+    /// The two sides do not have the same secret, or only one has one.
     Denied = -30,
+    /// The peer broke the protocol or exceeded a bound, and was dropped.
     Protocol = -31,
+    /// A rail failed after this operation may already have raised a counter or sent its notification, so that it
+    /// cannot be retried safely.
     RailLost = -32,
+    /// The grant was revoked by its owner, or does not cover the access.
     Revoked = -33,
+    /// An argument is wrong; the message says which and why.
     Invalid = -40,
+    /// The object or id is stale, or of another endpoint.
     Handle = -41,
+    /// An access lies outside the memory.
     Range = -42,
+    /// This fabric, build or version cannot do that.
     Unsupported = -43,
+    /// A documented limit is exceeded.
     Limit = -44,
+    /// An address or descriptor is damaged, truncated or something else.
     Format = -45,
+    /// The buffer is too small.
     TooSmall = -46,
+    /// The endpoint is shut down.
     Closed = -47,
+    /// This process was forked after the object was made: only the parent can use it.
     Forked = -48,
+    /// libfabric could not be loaded.
     NoLibfabric = -70,
+    /// No rail could be opened, or fewer than `min_rails`; in a completion: no rails know both memories.
     NoRails = -71,
+    /// libfabric reported an error: see the message, or `provider_errno`.
     Fabric = -72,
+    /// Out of memory, of registrations or of another resource of the system.
     NoMemory = -73,
+    /// A system call failed.
     System = -74,
+    /// A defect of Weft: please report it.
     Internal = -90,
 }
 
@@ -105,11 +141,11 @@ impl Status {
         TABLE.iter().find(|row| row.0 as i32 == code)
     }
 
-    pub fn name_of(code: i32) -> &'static CStr {
+    pub(crate) fn name_of(code: i32) -> &'static CStr {
         Self::row(code.min(0)).map_or(c"WEFT_ERR_UNKNOWN", |row| row.1)
     }
 
-    pub fn text_of(code: i32) -> &'static CStr {
+    pub(crate) fn text_of(code: i32) -> &'static CStr {
         if code > 0 {
             return c"success: a positive number is a count, as weft_queue_poll returns it";
         }
@@ -117,26 +153,63 @@ impl Status {
     }
 
     /// For a status that came from another process.
-    pub fn from_code(code: i32) -> Status {
+    pub(crate) fn from_code(code: i32) -> Status {
         Self::row(code).map_or(Status::Internal, |row| row.0)
+    }
+}
+
+/// For programs in Rust.
+#[cfg(feature = "api")]
+impl Status {
+    /// The number of the C interface: 0, or negative.
+    pub fn code(self) -> i32 {
+        self as i32
+    }
+
+    /// As `WEFT_ERR_TIMED_OUT`.
+    pub fn name(self) -> &'static str {
+        Status::name_of(self as i32).to_str().unwrap_or_default()
+    }
+
+    /// One sentence on what it means.
+    pub fn text(self) -> &'static str {
+        Status::text_of(self as i32).to_str().unwrap_or_default()
+    }
+
+    /// What a caller can do about it.
+    ///
+    /// ```
+    /// use libweft::{Category, Status};
+    /// assert_eq!(Status::PeerLost.category(), Category::Peer);
+    /// assert_eq!(Status::Again.category(), Category::Retry);
+    /// assert_eq!((Status::Again.code(), Status::Again.name()), (-1, "WEFT_ERR_AGAIN"));
+    /// ```
+    pub fn category(self) -> Category {
+        Category::of(self as i32)
     }
 }
 
 /// What a caller can do about a status.
 #[repr(i32)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Category {
+    /// Nothing failed.
     Ok = 0,
+    /// Poll, then try again.
     Retry = 1,
+    /// The peer, or the path to it: reconnect, or use another peer.
     Peer = 2,
+    /// The call is wrong: mend the program.
     Usage = 3,
+    /// The machine: install, free or configure something.
     System = 4,
+    /// A defect of Weft: report it.
     Internal = 5,
 }
 
 impl Category {
     /// The blocks of the numbering say it.
-    pub fn of(code: i32) -> Category {
+    pub(crate) fn of(code: i32) -> Category {
         let code = code.min(0);
         if Status::row(code).is_none() {
             return Category::Internal;
@@ -154,48 +227,74 @@ impl Category {
 
 /// A status with a message that says what was wrong and what to do.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Error {
+    /// What went wrong.
     pub status: Status,
+    /// What was wrong, the values, and what to do.
     pub message: Cow<'static, str>,
     /// libfabric's error number, or 0.
     pub provider_errno: i32,
 }
 
 impl Error {
-    pub fn new(status: Status, message: impl Into<Cow<'static, str>>) -> Error {
+    pub(crate) fn new(status: Status, message: impl Into<Cow<'static, str>>) -> Error {
         Error { status, message: message.into(), provider_errno: 0 }
     }
 
-    pub fn invalid(message: impl Into<Cow<'static, str>>) -> Error {
+    pub(crate) fn invalid(message: impl Into<Cow<'static, str>>) -> Error {
         Error::new(Status::Invalid, message)
     }
 
-    pub fn handle(message: impl Into<Cow<'static, str>>) -> Error {
+    pub(crate) fn handle(message: impl Into<Cow<'static, str>>) -> Error {
         Error::new(Status::Handle, message)
     }
 
-    pub fn limit(message: impl Into<Cow<'static, str>>) -> Error {
+    pub(crate) fn limit(message: impl Into<Cow<'static, str>>) -> Error {
         Error::new(Status::Limit, message)
     }
 
     /// The same error, with its subject in front.
-    pub fn about(mut self, what: &str) -> Error {
+    pub(crate) fn about(mut self, what: &str) -> Error {
         self.message = format!("{what}: {}", self.message).into();
         self
     }
 
-    pub fn closed() -> Error {
+    pub(crate) fn closed() -> Error {
         Error::new(Status::Closed, "the endpoint is shut down")
     }
 
     /// The last OS error, with what was being done.
-    pub fn system(doing: &str) -> Error {
+    pub(crate) fn system(doing: &str) -> Error {
         let why = std::io::Error::last_os_error();
         let status = match why.raw_os_error() {
             Some(libc::ENOMEM) => Status::NoMemory,
             _ => Status::System,
         };
         Error::new(status, format!("{doing}: {why}"))
+    }
+}
+
+#[cfg(feature = "api")]
+impl Error {
+    /// What a caller can do about it.
+    ///
+    /// ```
+    /// # let world = libweft::testing::world()?;
+    /// use libweft::{Category, OpOptions};
+    /// let beyond = world.local.len();
+    /// let error = world.a.write(&world.local, beyond, &world.remote, 0, 1, &OpOptions::new()).unwrap_err();
+    /// assert_eq!(error.category(), Category::Usage);
+    /// println!("{error}"); // Which range, and how many bytes it has.
+    /// # Ok::<(), libweft::Error>(())
+    /// ```
+    pub fn category(&self) -> Category {
+        self.status.category()
+    }
+
+    /// Nothing but a defect panics.
+    pub(crate) fn defect(what: &str) -> Error {
+        Error::new(Status::Internal, format!("a defect of Weft: {what}"))
     }
 }
 

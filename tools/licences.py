@@ -59,7 +59,7 @@ def main():
     target = arguments.parse_args().target
     if not target:
         target = next(l.split()[1] for l in said_by("rustc", "-vV").splitlines() if l.startswith("host:"))
-    ours = {"weft", "libfabric-sys"}
+    ours = {"weft", "weft-libfabric-sys"}
     parts = [of_package(p) for p in inside(target) if p["name"] not in ours] + [of_rust()]
 
     print("libweft.so is under Apache-2.0 or MIT, as you like. Inside it are:\n")

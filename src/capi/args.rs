@@ -7,15 +7,14 @@
 
 use super::guard::bytes;
 use super::status::boundary;
+pub(super) use crate::endpoint::timeout;
 use crate::room::Theirs;
 use crate::status::{Error, Result, Status};
 use std::ffi::c_char;
 use std::mem::size_of;
-use std::num::NonZeroU64;
 
 /// No struct of the header comes near this; a larger size is malformed.
 const SIZE_MAX: usize = 4096;
-pub(super) const DAY_NS: u64 = 24 * 3600 * 1_000_000_000;
 
 /// Structs of integers and pointers: all zero bytes are a value, and they begin
 /// with their size.
@@ -164,24 +163,6 @@ pub(super) fn zero_reserved(reserved: u32) -> Result<()> {
         ));
     }
     Ok(())
-}
-
-pub(super) fn timeout(name: &str, ns: u64) -> Result<Option<NonZeroU64>> {
-    if ns > DAY_NS {
-        return Err(Error::limit(format!("{name} is {ns} ns: at most 24 hours ({DAY_NS} ns) are allowed")));
-    }
-    Ok(NonZeroU64::new(ns))
-}
-
-pub(super) fn within(name: &str, value: u64, low: u64, high: u64, default: u64) -> Result<u64> {
-    match value {
-        0 => Ok(default),
-        v if (low..=high).contains(&v) => Ok(v),
-        v => {
-            let default = if default == 0 { "the default".to_owned() } else { default.to_string() };
-            Err(Error::limit(format!("{name} is {v}: it must be {low} to {high}, or 0 for {default}")))
-        }
-    }
 }
 
 /// # Safety

@@ -7,9 +7,9 @@ use super::memory::weft_remote_memory;
 use super::op::{weft_op, weft_op_options, WEFT_CLASS_LATENCY};
 use super::options::{options, Takes};
 use super::status::weft_status;
-use super::transfer::place;
 
 use crate::endpoint::Endpoint;
+use crate::memory::place;
 use crate::status::Result;
 use crate::transfer::atomic::{AtomicSpec, Operation};
 

@@ -1,13 +1,13 @@
 //! Endpoint objects.
 
-use super::args::{read, string, unknown_flags, within, Sized32, DAY_NS};
+use super::args::{read, string, unknown_flags, Sized32};
 use super::guard::{bytes, copy_out, guard, output, with_endpoint};
 use super::handle::{self, Handle};
 use super::status::weft_status;
-use crate::endpoint::{Endpoint, EndpointConfig, Idle};
-use crate::fabric::tcp::At;
+use crate::endpoint::{Endpoint, EndpointConfig, Idle, Settings, LIVENESS_OFF};
+use crate::logging;
 use crate::status::{Error, Result};
-use crate::wire::secret::{check_len, Secrets};
+use crate::wire::secret::check_len;
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
@@ -38,6 +38,7 @@ pub const WEFT_IDLE_SLEEP: u32 = 2;
 
 /// As `liveness_ns`: no peer is lost for its silence.
 pub const WEFT_LIVENESS_OFF: u64 = u64::MAX;
+const _: () = assert!(WEFT_LIVENESS_OFF == LIVENESS_OFF);
 
 /// How to open an endpoint. Start from `WEFT_ENDPOINT_CONFIG_INIT`; 0 or NULL
 /// in a field means its default. docs/configuration.md has each field in full.
@@ -147,7 +148,8 @@ pub unsafe extern "C" fn weft_endpoint_create(
 ) -> weft_status {
     guard(|| {
         let out = output(endpoint, "endpoint")?;
-        let config = if config.is_null() { EndpointConfig::default() } else { self::config(config)? };
+        logging::start();
+        let config = if config.is_null() { Settings::default().check()? } else { self::config(config)? };
         out.store(handle::insert(|| Endpoint::open(config))?);
         Ok(())
     })
@@ -231,55 +233,19 @@ pub unsafe extern "C" fn weft_endpoint_destroy(endpoint: *mut weft_endpoint) -> 
     })
 }
 
-const SECOND_NS: u64 = 1_000_000_000;
-
 /// A secret of the config's: its bytes, if it is set.
 ///
 /// # Safety
 /// As the header asks of the config's secrets.
-unsafe fn secret(of: *const c_void, len: u64, name: &str) -> Result<Option<(Vec<u8>, &str)>> {
+unsafe fn secret(of: *const c_void, len: u64, name: &str) -> Result<Option<Vec<u8>>> {
     match (of.is_null(), len) {
         (true, 0) => Ok(None),
         (false, 0) => {
             Err(Error::invalid(format!("{name} is set, but {name}_len is 0: pass its length in bytes")))
         }
         // SAFETY: valid for this many bytes, as the header asks; the length is checked first.
-        (_, len) => unsafe { Ok(Some((bytes(of, check_len(len, name)?, name)?.copied(name)?, name))) },
+        (_, len) => unsafe { Ok(Some(bytes(of, check_len(len, name)?, name)?.copied(name)?)) },
     }
-}
-
-/// # Safety
-/// As the header asks of the config's secrets.
-unsafe fn secrets(theirs: &weft_endpoint_config) -> Result<Option<Arc<Secrets>>> {
-    // SAFETY: passed on.
-    let (first, other, file) = unsafe {
-        (
-            secret(theirs.secret, theirs.secret_len, "secret")?,
-            secret(theirs.other_secret, theirs.other_secret_len, "other_secret")?,
-            string("secret_file", theirs.secret_file)?,
-        )
-    };
-    if other.is_some() && first.is_none() {
-        return Err(Error::invalid("other_secret is set, but secret is not: set the one for connecting"));
-    }
-    let file = match (&first, file) {
-        (Some(_), Some(_)) => {
-            return Err(Error::invalid("secret and secret_file are both set: secrets are of one of them"))
-        }
-        (Some(_), None) => None,
-        (None, Some(file)) => Some(file.into()),
-        (None, None) => libfabric_sys::variable("WEFT_SECRET_FILE"),
-    };
-    let mut copies: Vec<(Vec<u8>, &str)> = first.into_iter().chain(other).collect();
-    let given: Vec<(&[u8], &str)> = copies.iter().map(|(copy, name)| (&copy[..], *name)).collect();
-    let secrets = match file {
-        Some(file) => Some(Secrets::of_file(file.into())),
-        None if given.is_empty() => None,
-        None => Some(Secrets::new(&given)),
-    };
-    copies.iter_mut().for_each(|(copy, _)| copy.fill(0));
-    std::hint::black_box(&copies); // Or the compiler leaves that out.
-    Ok(secrets.transpose()?.map(Arc::new))
 }
 
 /// # Safety
@@ -300,58 +266,36 @@ unsafe fn config(config: *const weft_endpoint_config) -> Result<EndpointConfig> 
     if theirs.encrypt > 1 {
         return Err(Error::invalid(format!("encrypt is {}: it must be 0 or 1", theirs.encrypt)));
     }
+    let mut settings = Settings::default();
+    // First: they are overwritten whatever fails.
     // SAFETY: as the header asks.
-    let secrets = unsafe { secrets(&theirs)? };
-    if theirs.encrypt != 0 && secrets.is_none() {
-        return Err(Error::invalid("encrypt is 1, but there is no secret: set secret or secret_file"));
+    unsafe {
+        settings.secret = secret(theirs.secret, theirs.secret_len, "secret")?;
+        settings.other_secret = secret(theirs.other_secret, theirs.other_secret_len, "other_secret")?;
     }
     // SAFETY: C strings or NULL, as the header asks.
-    let tcp_at = unsafe {
-        let (ports, address) =
-            (string("tcp_ports", theirs.tcp_ports)?, string("tcp_address", theirs.tcp_address)?);
-        At::new(ports.as_deref(), address.as_deref())?
-    };
-    let d = EndpointConfig::default();
-    Ok(EndpointConfig {
-        // SAFETY: C strings or NULL, as the header asks.
-        fabric: unsafe { string("fabric", theirs.fabric)? },
-        // SAFETY: the same.
-        rails: unsafe { string("rails", theirs.rails)? },
-        rail_count: within("rail_count", theirs.rail_count.into(), 1, 64, 0)? as usize,
-        min_rails: within("min_rails", theirs.min_rails.into(), 1, 64, 1)? as usize,
-        manual: theirs.progress == WEFT_PROGRESS_MANUAL,
-        idle,
-        workers: within("workers", theirs.workers.into(), 1, 64, d.workers as u64)? as usize,
-        max_transfers: within(
-            "max_transfers",
-            theirs.max_transfers.into(),
-            1,
-            1 << 20,
-            d.max_transfers as u64,
-        )? as usize,
-        queue_depth: within("queue_depth", theirs.queue_depth.into(), 16, 1 << 20, d.queue_depth as u64)?
-            as usize,
-        max_peers: within("max_peers", theirs.max_peers.into(), 1, 65536, d.max_peers as u64)? as usize,
-        max_counters: within("max_counters", theirs.max_counters.into(), 1, 1 << 20, d.max_counters as u64)?
-            as usize,
-        timeout_ns: within("timeout_ns", theirs.timeout_ns, 1, DAY_NS, d.timeout_ns)?,
-        connect_timeout_ns: within(
-            "connect_timeout_ns",
-            theirs.connect_timeout_ns,
-            1,
-            DAY_NS,
-            d.connect_timeout_ns,
-        )?,
-        message_bytes: within("message_bytes", theirs.message_bytes, 1 << 20, 1 << 30, d.message_bytes)?,
-        liveness_ns: match theirs.liveness_ns {
-            WEFT_LIVENESS_OFF => None,
-            0 => d.liveness_ns,
-            ns => Some(within("liveness_ns", ns, SECOND_NS, DAY_NS, 0)?),
-        },
-        secrets,
-        encrypt: theirs.encrypt != 0,
-        tcp_at,
-        tcp_streams: within("tcp_streams", theirs.tcp_streams.into(), 1, 16, 0)? as usize,
-        tcp_dscp: within("tcp_dscp", theirs.tcp_dscp.into(), 1, 63, 0)? as u8,
-    })
+    unsafe {
+        settings.secret_file = string("secret_file", theirs.secret_file)?.map(Into::into);
+        settings.fabric = string("fabric", theirs.fabric)?;
+        settings.rails = string("rails", theirs.rails)?;
+        settings.tcp_ports = string("tcp_ports", theirs.tcp_ports)?;
+        settings.tcp_address = string("tcp_address", theirs.tcp_address)?;
+    }
+    settings.rail_count = theirs.rail_count.into();
+    settings.min_rails = theirs.min_rails.into();
+    settings.tcp_streams = theirs.tcp_streams.into();
+    settings.manual = theirs.progress == WEFT_PROGRESS_MANUAL;
+    settings.idle = idle;
+    settings.workers = theirs.workers.into();
+    settings.max_transfers = theirs.max_transfers.into();
+    settings.queue_depth = theirs.queue_depth.into();
+    settings.max_peers = theirs.max_peers.into();
+    settings.max_counters = theirs.max_counters.into();
+    settings.timeout_ns = theirs.timeout_ns;
+    settings.connect_timeout_ns = theirs.connect_timeout_ns;
+    settings.message_bytes = theirs.message_bytes;
+    settings.liveness_ns = theirs.liveness_ns;
+    settings.encrypt = theirs.encrypt != 0;
+    settings.tcp_dscp = theirs.tcp_dscp.into();
+    settings.check()
 }

@@ -3,7 +3,7 @@
 
 use super::handle::{self, Handle, Ref};
 use super::status::{fail, weft_status};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{panic_text, Endpoint};
 use crate::fork;
 use crate::room::Theirs;
 use crate::status::{Error, Result, Status};
@@ -28,14 +28,6 @@ pub fn guard_count(body: impl FnOnce() -> Result<i32>) -> i32 {
             fail(Error::new(Status::Internal, format!("a defect of Weft: {}", panic_text(&*panic))))
         }
     }
-}
-
-pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("a panic without a message")
 }
 
 /// Where the caller wants a result, which need not be initialised yet.
@@ -128,14 +120,7 @@ pub fn with_endpoint<H: Handle<Object = Endpoint>, T>(
     guarded(&endpoint, || body(&endpoint))
 }
 
-/// As `with_endpoint`, of what the handle named.
+/// Runs a call on an endpoint: a panic in it stops that endpoint.
 pub fn guarded<T>(endpoint: &Endpoint, body: impl FnOnce() -> Result<T>) -> Result<T> {
-    endpoint.check_poison()?;
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(outcome) => outcome,
-        Err(panic) => {
-            endpoint.poison(panic_text(&*panic));
-            Err(endpoint.check_poison().err().unwrap_or_else(Error::closed))
-        }
-    }
+    endpoint.guarded(body)
 }

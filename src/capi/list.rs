@@ -10,11 +10,9 @@ use super::peer::weft_peer;
 use super::status::weft_status;
 use crate::endpoint::Endpoint;
 use crate::ids::PeerId;
-use crate::room;
 use crate::status::{Error, Result};
-use crate::transfer::list::{Asked, Builder, List};
+use crate::transfer::list::{Asked, Builder, List, Numbers};
 use crate::transfer::Direction;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 pub const WEFT_LIST_ENTRIES_MAX: u32 = 1048576;
@@ -102,48 +100,18 @@ pub unsafe extern "C" fn weft_read_list(
     guard(|| with_endpoint(endpoint, |ep| submit_list(ep, Direction::Read, list, options, op)))
 }
 
-/// Handles that were looked up before, and the numbers they got.
-#[derive(Default)]
-struct Seen {
-    numbers: HashMap<usize, u32>,
-    /// The last one: lists often name one memory many times in a row.
-    last: Option<(usize, u32)>,
-}
-
-impl Seen {
-    /// The number of a handle; `None` for NULL.
-    fn number<T>(&mut self, handle: *const T, look_up: impl FnOnce() -> Result<u32>) -> Result<Option<u32>> {
-        let at = handle as usize;
-        if at == 0 {
-            return Ok(None);
-        }
-        if let Some((_, number)) = self.last.filter(|(last, _)| *last == at) {
-            return Ok(Some(number));
-        }
-        let number = match self.numbers.get(&at) {
-            Some(number) => *number,
-            None => {
-                let number = look_up()?;
-                room::insert(&mut self.numbers, at, number, "a list")?;
-                number
-            }
-        };
-        self.last = Some((at, number));
-        Ok(Some(number))
-    }
-}
-
 /// Adds an entry to a list.
 fn add(
     ep: &Ref<Endpoint>,
     list: &mut Builder,
-    (locals, remotes): (&mut Seen, &mut Seen),
+    (locals, remotes): (&mut Numbers, &mut Numbers),
     entry: &weft_list_entry,
 ) -> Result<()> {
-    let local =
-        locals.number(entry.local, || list.add_local(handle::beside(entry.local, ep, "local")?.of(ep)?))?;
-    let remote = remotes
-        .number(entry.remote, || list.add_remote(handle::beside(entry.remote, ep, "remote")?.of(ep)?))?;
+    let local = locals
+        .number(entry.local as usize, || list.add_local(handle::beside(entry.local, ep, "local")?.of(ep)?))?;
+    let remote = remotes.number(entry.remote as usize, || {
+        list.add_remote(handle::beside(entry.remote, ep, "remote")?.of(ep)?)
+    })?;
     let asked = Asked {
         local,
         remote,
@@ -176,7 +144,7 @@ pub(super) unsafe fn list(ep: &Ref<Endpoint>, (entries, count): Entries, urgent:
     if !entries.is_aligned() {
         return Err(Error::invalid("entries is not aligned as a weft_list_entry must be"));
     }
-    let (mut list, mut locals, mut remotes) = (Builder::default(), Seen::default(), Seen::default());
+    let (mut list, mut locals, mut remotes) = (Builder::default(), Numbers::default(), Numbers::default());
     for i in 0..count as usize {
         // Copied first: the caller's entries may change while they are checked.
         // SAFETY: `count` entries are valid, as the header asks.

@@ -7,7 +7,7 @@ use super::handle::{self, Handle, Owned};
 use super::peer::weft_peer;
 use super::status::weft_status;
 use crate::device::Claim;
-use crate::memory::{Access, Memory, Range, RemoteMemory};
+use crate::memory::{self, check_range_count, Access, Memory, Range, RemoteMemory};
 use crate::room;
 use crate::status::{Error, Result, Status};
 use std::ffi::c_void;
@@ -335,25 +335,12 @@ fn node(node: i32) -> Result<Option<u32>> {
 /// # Safety
 /// `ranges` must be NULL or valid for `count` elements.
 unsafe fn ranges(ranges: *const weft_memory_range, count: usize) -> Result<Vec<Range>> {
-    const MOST: usize = 65_536;
-    if ranges.is_null() || count == 0 {
-        return Err(Error::invalid("no ranges: pass at least one"));
-    }
-    if count > MOST {
-        return Err(Error::limit(format!("{count} ranges: at most {MOST} are allowed")));
-    }
+    check_range_count(if ranges.is_null() { 0 } else { count })?;
     // SAFETY: valid for `count` elements as the caller promised.
     let theirs = unsafe { array(ranges, count, "ranges")? };
     let mut checked = room::vec(count, "the ranges")?;
     for (i, range) in theirs.iter().enumerate() {
-        let (base, len) = (range.address as u64, range.len);
-        if base == 0 || len == 0 {
-            return Err(Error::invalid(format!("range {i} is empty (address {base:#x}, {len} bytes)")));
-        }
-        if len > 1 << 47 || base.checked_add(len).is_none() {
-            return Err(Error::limit(format!("range {i} has {len} bytes: at most 2^47 are allowed")));
-        }
-        checked.push(Range { base, len });
+        checked.push(memory::range(i, range.address as u64, range.len)?);
     }
     Ok(checked)
 }

@@ -9,6 +9,7 @@ use super::op::{weft_op, weft_op_options};
 use super::options::{self, Takes};
 use super::status::weft_status;
 use crate::endpoint::Endpoint;
+use crate::memory::place;
 use crate::status::{Error, Result};
 use crate::transfer::geometry::{Pages, Side};
 use crate::transfer::Direction;
@@ -169,20 +170,6 @@ pub unsafe extern "C" fn weft_read_pages(
             move_pages(ep, Direction::Read, (local, remote), &pages, options, op)
         })
     })
-}
-
-/// Where an offset into a memory lies whose ranges count as if one lay behind the other: range and
-/// offset in it. What is beyond the end lies in the last range, which refuses it.
-#[inline(always)]
-pub(super) fn place(range_len: impl Fn(u64) -> Option<u64>, mut offset: u64) -> (u32, u64) {
-    let mut range = 0;
-    while let Some(len) = range_len(range).filter(|len| offset >= *len) {
-        if range_len(range + 1).is_none() {
-            break;
-        }
-        (range, offset) = (range + 1, offset - len);
-    }
-    (range as u32, offset)
 }
 
 /// # Safety

@@ -566,7 +566,7 @@ impl Core {
 
 impl Error {
     /// Why transfers to a remote memory cannot start, if they cannot.
-    pub fn of_remote(state: RemoteState) -> Option<Error> {
+    pub(crate) fn of_remote(state: RemoteState) -> Option<Error> {
         let (status, text) = match state {
             RemoteState::Asking | RemoteState::Ready => return None,
             RemoteState::Gone => (Status::MemoryGone, "the remote memory was deregistered by its owner"),

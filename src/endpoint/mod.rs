@@ -59,11 +59,12 @@ use crate::transfer::{pack, tally, Outcome};
 use crate::wire::address::Address;
 use crate::wire::descriptor::Descriptor;
 use chores::{RailRegistrations, Reply, Wanted};
-pub use config::{EndpointConfig, Idle};
+pub use config::{timeout, EndpointConfig, Idle, Settings, LIVENESS_OFF};
 use core::{Begin, Core, RailInfo, CLOSING, OPEN};
 use inbox::Command;
 use parking_lot::Mutex;
 use std::mem::MaybeUninit;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -76,6 +77,14 @@ const REVOKE: Duration = Duration::from_secs(2);
 const MANUAL_SPIN_NS: u64 = 200_000;
 /// A worker that takes longer has a provider that does not return.
 const UNRESPONSIVE: Duration = Duration::from_secs(20);
+
+pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a panic without a message")
+}
 
 pub struct Endpoint {
     core: Arc<Core>,
@@ -170,6 +179,18 @@ impl Endpoint {
 
     pub fn check_poison(&self) -> Result<()> {
         self.core.check_poison()
+    }
+
+    /// Runs a caller's request. A panic is a defect: it stops the endpoint.
+    pub fn guarded<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.check_poison()?;
+        match catch_unwind(AssertUnwindSafe(body)) {
+            Ok(outcome) => outcome,
+            Err(panic) => {
+                self.poison(panic_text(&*panic));
+                Err(self.check_poison().err().unwrap_or_else(Error::closed))
+            }
+        }
     }
 
     // Progress.

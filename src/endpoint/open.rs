@@ -11,7 +11,6 @@ use crate::fabric::select::{self, Candidate};
 use crate::fabric::tcp;
 use crate::fork;
 use crate::ids::RailIndex;
-use crate::logging;
 use crate::rail::{Rail, Traffic};
 use crate::status::{Error, Result, Status};
 use crate::topology::cpus::CpuSet;
@@ -65,7 +64,6 @@ struct Go {
 impl Endpoint {
     pub fn open(config: EndpointConfig) -> Result<Arc<Endpoint>> {
         fork::watch();
-        logging::start();
         let machine = Machine::read(Root::from_environment());
         let (fabric, rails) = (config.fabric.as_deref(), config.rails.as_deref());
         let mut found = match config.encrypt {

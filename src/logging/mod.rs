@@ -31,8 +31,10 @@ impl To {
     fn stderr(level: Option<LevelFilter>) -> To {
         let mut builder = env_logger::Builder::new();
         match level {
-            Some(level) => builder.filter_module("weft", level),
-            None => builder.parse_env(env_logger::Env::new().filter_or("WEFT_LOG", "weft=warn")),
+            Some(level) => builder.filter_module(CRATE, level),
+            None => builder.parse_env(
+                env_logger::Env::new().filter_or("WEFT_LOG", concat!(env!("CARGO_CRATE_NAME"), "=warn")),
+            ),
         };
         To::Stderr(builder.target(Target::Pipe(Box::new(stderr::Stderr::default()))).build())
     }
@@ -92,10 +94,13 @@ pub fn set(level: Option<LevelFilter>, sink: Option<Sink>) -> Result<()> {
     Ok(())
 }
 
+/// What the targets of our lines begin with.
+const CRATE: &str = env!("CARGO_CRATE_NAME");
+
 /// The part of the library that a line is of: of "weft::rail::lane", "rail".
 fn component(target: &str) -> Option<&str> {
     let mut parts = target.split("::");
-    (parts.next()? == "weft").then(|| parts.next().unwrap_or("weft"))
+    (parts.next()? == CRATE).then(|| parts.next().unwrap_or("weft"))
 }
 
 impl Log for Logger {

@@ -27,6 +27,40 @@ fn bits(flags: impl Iterator<Item = bool>) -> u64 {
     flags.take(64).enumerate().fold(0, |bits, (i, flag)| bits | (flag as u64) << i)
 }
 
+/// Where an offset into a memory lies whose ranges count as if one lay behind the other: range and
+/// offset in it. What is beyond the end lies in the last range, which refuses it.
+#[inline(always)]
+pub fn place(range_len: impl Fn(u64) -> Option<u64>, mut offset: u64) -> (u32, u64) {
+    let mut range = 0;
+    while let Some(len) = range_len(range).filter(|len| offset >= *len) {
+        if range_len(range + 1).is_none() {
+            break;
+        }
+        (range, offset) = (range + 1, offset - len);
+    }
+    (range as u32, offset)
+}
+
+/// The `i`-th range that a caller registers.
+pub fn range(i: usize, base: u64, len: u64) -> Result<Range> {
+    if base == 0 || len == 0 {
+        return Err(Error::invalid(format!("range {i} is empty (address {base:#x}, {len} bytes)")));
+    }
+    if len > 1 << 47 || base.checked_add(len).is_none() {
+        return Err(Error::limit(format!("range {i} has {len} bytes: at most 2^47 are allowed")));
+    }
+    Ok(Range { base, len })
+}
+
+/// Ranges that a caller registers as one memory.
+pub fn check_range_count(count: usize) -> Result<()> {
+    match count {
+        0 => Err(Error::invalid("no ranges: pass at least one")),
+        1..=RANGES_MAX => Ok(()),
+        _ => Err(Error::limit(format!("{count} ranges: at most {RANGES_MAX} are allowed"))),
+    }
+}
+
 /// Why a memory cannot be given back yet.
 pub fn in_use(what: &str, prepared: &AtomicU64, users: u64) -> Error {
     let text = match prepared.load(Ordering::Relaxed) {
@@ -35,6 +69,9 @@ pub fn in_use(what: &str, prepared: &AtomicU64, users: u64) -> Error {
     };
     Error::new(Status::Busy, text)
 }
+
+/// Ranges of one memory.
+const RANGES_MAX: usize = 65_536;
 
 /// Stages of a memory: in use; importers are being notified; its registrations are closed; some
 /// could not be closed.

@@ -243,6 +243,36 @@ impl Drop for List {
     }
 }
 
+/// The numbers of the memories that a list has named; entries name few memories, often the one
+/// before.
+#[derive(Default)]
+pub struct Numbers {
+    numbers: HashMap<usize, u32>,
+    last: Option<(usize, u32)>,
+}
+
+impl Numbers {
+    /// Of what the caller names by this number, which is looked up once; 0: none.
+    pub fn number(&mut self, name: usize, look_up: impl FnOnce() -> Result<u32>) -> Result<Option<u32>> {
+        if name == 0 {
+            return Ok(None);
+        }
+        if let Some((_, number)) = self.last.filter(|(last, _)| *last == name) {
+            return Ok(Some(number));
+        }
+        let number = match self.numbers.get(&name) {
+            Some(number) => *number,
+            None => {
+                let number = look_up()?;
+                room::insert(&mut self.numbers, name, number, LIST)?;
+                number
+            }
+        };
+        self.last = Some((name, number));
+        Ok(Some(number))
+    }
+}
+
 /// Takes entries one by one, and checks them.
 #[derive(Default)]
 pub struct Builder {

@@ -1,9 +1,11 @@
 //! The address of an endpoint: what others need to connect to it.
 //!
-//!     u32 "WFTA"  u16 format  u16 lowest and u16 highest wire version  u64 incarnation
-//!     u32 capabilities
-//!     u16 rails   rails x (text fabric, text network, bytes address, u64 0, u64 0)
-//!     u32 crc32 of all that
+//! ```text
+//! u32 "WFTA"  u16 format  u16 lowest and u16 highest wire version  u64 incarnation
+//! u32 capabilities
+//! u16 rails   rails x (text fabric, text network, bytes address, u64 0, u64 0)
+//! u32 crc32 of all that
+//! ```
 //!
 //! Format 1. All little-endian; texts and bytes carry a u16 length. (The two zeros were keys in
 //! wire version 1; addresses no longer carry them, and version 1 can still read which versions it

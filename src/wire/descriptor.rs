@@ -1,9 +1,11 @@
 //! The descriptor of a memory: what a peer needs to reach it.
 //!
-//!     u32 "WFTM"  u16 format  u64 incarnation  u64 memory  u64 secret  u8 access
-//!     u8 device, plus 1 (0: host)  u16 rails   u32 ranges  ranges x (u64 base, u64 len)
-//!     rails x (u8 flags: 1 virtual addresses, 2 the rail does not know it; unless it does not,
-//!     ranges x u64 key)   u32 crc32 of all that
+//! ```text
+//! u32 "WFTM"  u16 format  u64 incarnation  u64 memory  u64 secret  u8 access
+//! u8 device, plus 1 (0: host)  u16 rails   u32 ranges  ranges x (u64 base, u64 len)
+//! rails x (u8 flags: 1 virtual addresses, 2 the rail does not know it; unless it does not,
+//! ranges x u64 key)   u32 crc32 of all that
+//! ```
 //!
 //! Format 1. All little-endian.
 

@@ -2,9 +2,11 @@
 //!
 //! A frame is one message of the fabric (wire version 2):
 //!
-//!     u16 "WF"  u8 2  u8 kind  u16 rail  u16 body length  u128 to  u32 sequence  u32 acknowledged
-//!     body
-//!     u64 number  16 bytes tag                            in a session with a secret: `wire::seal`
+//! ```text
+//! u16 "WF"  u8 2  u8 kind  u16 rail  u16 body length  u128 to  u32 sequence  u32 acknowledged
+//! body
+//! u64 number  16 bytes tag                            in a session with a secret: `wire::seal`
+//! ```
 //!
 //! `rail` is the sender's rail. `to` is the receiver's token for the sender: 128 random bits that the
 //! receiver drew for this peer, and gave to it alone (0 in a handshake request). It says whose frame it is;
@@ -15,8 +17,10 @@
 //! A handshake takes two messages, each proven where there is a secret, and each side makes its
 //! own for each of its lanes:
 //!
-//!     handshake request    the endpoint that is meant, the sender's token, nonce and lane; its whole address
-//!     welcome  the same nonce; the receiver's token, nonce and lane; its keys for this lane
+//! ```text
+//! handshake request    the endpoint that is meant, the sender's token, nonce and lane; its whole address
+//! welcome  the same nonce; the receiver's token, nonce and lane; its keys for this lane
+//! ```
 //!
 //! The handshake request's proof says who sends it, the handshake reply's that it is an answer to that handshake request. With both
 //! nonces the two have the key of what the sender of the handshake request sends from now on. A handshake request

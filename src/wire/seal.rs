@@ -1,12 +1,14 @@
 //! The key schedule: how a secret that endpoints share becomes proofs and session keys, and how
 //! control frames are authenticated under a session key.
 //!
-//!     root     = HMAC(secret, "weft.2 root key.")
-//!     proof    = HMAC(root, label  u64 from  u64 to  body)                        a handshake's message
-//!     session  = HMAC(root, "weft.2 session.."  from  to  both nonces  both epochs  both rails)
-//!     key      = HMAC(session, purpose)                                           one for each purpose
-//!     psk      = HMAC(root, "weft.2 connectns")                                   of an encrypted connection's handshake
-//!     tag      = HMAC(key, frame  u64 number), the first 16 bytes
+//! ```text
+//! root     = HMAC(secret, "weft.2 root key.")
+//! proof    = HMAC(root, label  u64 from  u64 to  body)                        a handshake's message
+//! session  = HMAC(root, "weft.2 session.."  from  to  both nonces  both epochs  both rails)
+//! key      = HMAC(session, purpose)                                           one for each purpose
+//! psk      = HMAC(root, "weft.2 connectns")                                   of an encrypted connection's handshake
+//! tag      = HMAC(key, frame  u64 number), the first 16 bytes
+//! ```
 //!
 //! HMAC is HMAC-SHA256; integers are little-endian; labels and purposes have 16 bytes. A session
 //! has one direction, from the side that sends its frames to the side that reads them: `from`

@@ -1,0 +1,319 @@
+//! Operations as futures, and what arrives as a stream. No runtime is needed, and any can be used: it waits for the
+//! event fd of a queue, and calls [`Dispatcher::dispatch`] when that is readable.
+//!
+//! With tokio, a task beside the others (`AsyncFd` watches a descriptor):
+//!
+//! ```ignore
+//! let fd = tokio::io::unix::AsyncFd::new(dispatcher.clone())?;
+//! tokio::spawn(async move {
+//!     while dispatcher.dispatch().is_ok() {
+//!         fd.readable().await?.clear_ready();
+//!     }
+//! });
+//! ```
+//!
+//! Without a runtime, a thread does the same with `poll(2)`, or a loop calls [`Dispatcher::turn`].
+
+use super::completion::Completion;
+use super::ids::Op;
+use super::options::OpOptions;
+use super::queue::{Queue, QueueEvent};
+use crate::status::{Error, Result};
+use futures_core::Stream;
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::future::Future;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// Completions taken from the queue at once.
+const BATCH: usize = 64;
+/// User data of operations that are futures.
+const FUTURE: u64 = 1 << 63;
+
+enum Waiting {
+    Pending(Option<Waker>),
+    Done(Completion),
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    waiting: HashMap<u64, Waiting>,
+    /// What is nobody's future.
+    arrived: VecDeque<Completion>,
+    listener: Option<Waker>,
+    /// Why nothing comes any longer.
+    over: Option<Error>,
+}
+
+struct Inner {
+    event: QueueEvent,
+    state: Mutex<State>,
+}
+
+/// Takes completions from a queue, and completes futures with them. Clones are the same dispatcher.
+///
+/// It is the only one that polls its queue. Operations on that queue which are not its futures are items of
+/// [`completions`](Dispatcher::completions); bit 63 of their user data must be 0.
+///
+/// ```
+/// # let world = libweft::testing::world()?;
+/// # let (a, local, remote) = (&world.a, &world.local, &world.remote);
+/// use libweft::{futures::Dispatcher, OpOptions};
+///
+/// let dispatcher = Dispatcher::new(&a.create_queue(0)?)?;
+/// let work = async {
+///     let first = dispatcher.submit(OpOptions::new(), |options| a.write(local, 0, remote, 0, 4096, options))?;
+///     let second = dispatcher.submit(OpOptions::new(), |options| a.read(local, 0, remote, 0, 4096, options))?;
+///     first.await?;
+///     second.await?;
+///     Ok::<(), libweft::Error>(())
+/// };
+/// libweft::testing::block_on(&dispatcher, work)?;
+/// # Ok::<(), libweft::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Dispatcher(Arc<Inner>);
+
+impl fmt::Debug for Dispatcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dispatcher").field("queue", self.0.event.queue()).finish()
+    }
+}
+
+impl AsFd for Dispatcher {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.event.as_fd()
+    }
+}
+
+impl AsRawFd for Dispatcher {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.event.as_raw_fd()
+    }
+}
+
+impl State {
+    /// Sorts a completion in, and adds whom it wakes.
+    fn take(&mut self, completion: Completion, woken: &mut Vec<Waker>) {
+        let key = completion.done().map_or(0, |done| done.user_data);
+        match self.waiting.get_mut(&key) {
+            Some(waiting) => {
+                if let Waiting::Pending(Some(waker)) = std::mem::replace(waiting, Waiting::Done(completion)) {
+                    woken.push(waker);
+                }
+            }
+            // Its future was dropped.
+            None if key & FUTURE != 0 => {}
+            None => {
+                self.arrived.push_back(completion);
+                woken.extend(self.listener.take());
+            }
+        }
+    }
+
+    fn end(&mut self, why: Error, woken: &mut Vec<Waker>) {
+        self.over = Some(why);
+        woken.extend(self.listener.take());
+        for waiting in self.waiting.values_mut() {
+            if let Waiting::Pending(waker) = waiting {
+                woken.extend(waker.take());
+            }
+        }
+    }
+}
+
+impl Dispatcher {
+    /// Takes over the polling of a queue.
+    ///
+    /// # Errors
+    /// As of [`Queue::event`].
+    pub fn new(queue: &Queue) -> Result<Dispatcher> {
+        Ok(Dispatcher(Arc::new(Inner { event: queue.event()?, state: Mutex::default() })))
+    }
+
+    /// Takes all completions that are there, wakes whom they are for, and arms the event fd: it is readable when
+    /// there is more to do. Does not block.
+    ///
+    /// # Errors
+    /// [`Closed`](crate::Status::Closed) once the endpoint is shut down and the queue is empty; futures that still
+    /// wait end with it, too.
+    pub fn dispatch(&self) -> Result<()> {
+        loop {
+            let (mut taken, mut woken) = (Vec::new(), Vec::new());
+            let more = match self.0.event.queue().poll_into(&mut taken, BATCH) {
+                Ok(0) => self.0.event.arm().map(|armed| !armed),
+                Ok(_) => Ok(true),
+                Err(error) => Err(error),
+            };
+            {
+                let mut state = self.0.state.lock();
+                taken.into_iter().for_each(|completion| state.take(completion, &mut woken));
+                if let Err(error) = &more {
+                    state.end(error.clone(), &mut woken);
+                }
+            }
+            // With no lock held: they may run at once.
+            woken.into_iter().for_each(Waker::wake);
+            if !more? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits up to `timeout` for a completion, and then does what [`dispatch`](Dispatcher::dispatch) does: for a
+    /// thread without a reactor.
+    ///
+    /// # Errors
+    /// As of `dispatch`.
+    pub fn turn(&self, timeout: Duration) -> Result<()> {
+        let mut woken = Vec::new();
+        if let Ok(Some(completion)) = self.0.event.queue().wait(timeout) {
+            self.0.state.lock().take(completion, &mut woken);
+        }
+        woken.into_iter().for_each(Waker::wake);
+        self.dispatch()
+    }
+
+    /// Submits an operation whose completion the future gets. `submit` is called once, with `options` that name the
+    /// queue and the user data of the future, and submits with them.
+    ///
+    /// ```
+    /// # let world = libweft::testing::world()?;
+    /// # let (a, local, remote) = (&world.a, &world.local, &world.remote);
+    /// # let dispatcher = libweft::futures::Dispatcher::new(&a.create_queue(0)?)?;
+    /// use libweft::{OpOptions, Status};
+    /// // What is refused is no future.
+    /// let beyond = local.len();
+    /// let refused = dispatcher.submit(OpOptions::new(), |options| a.write(local, beyond, remote, 0, 1, options));
+    /// assert_eq!(refused.unwrap_err().status, Status::Range);
+    /// # Ok::<(), libweft::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `submit`.
+    pub fn submit(
+        &self,
+        options: OpOptions,
+        submit: impl FnOnce(&OpOptions) -> Result<Op>,
+    ) -> Result<OpFuture> {
+        let key = {
+            let mut state = self.0.state.lock();
+            state.next += 1;
+            let key = FUTURE | state.next;
+            state.waiting.insert(key, Waiting::Pending(None));
+            key
+        };
+        // Before the call: if it fails or panics, nobody waits for it.
+        let mut future = OpFuture { inner: self.0.clone(), key, op: None };
+        future.op = Some(submit(&options.queue(self.0.event.queue()).user_data(key))?);
+        Ok(future)
+    }
+
+    /// What arrives in the queue beside the completions of futures: messages, notifications, events of peers and
+    /// rails, and operations that were submitted by themselves. One stream at a time is woken.
+    pub fn completions(&self) -> Completions {
+        Completions(self.0.clone())
+    }
+}
+
+/// An operation that was submitted by [`Dispatcher::submit`]. Dropping it does not cancel the operation.
+///
+/// Its output is the completion of a success, and the error of a failure.
+#[must_use = "the operation is under way, but nobody waits for it"]
+pub struct OpFuture {
+    inner: Arc<Inner>,
+    key: u64,
+    op: Option<Op>,
+}
+
+impl fmt::Debug for OpFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpFuture").field("op", &self.op).finish()
+    }
+}
+
+impl OpFuture {
+    /// The operation, to be canceled, say.
+    pub fn op(&self) -> Option<Op> {
+        self.op
+    }
+}
+
+impl Future for OpFuture {
+    type Output = Result<Completion>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.inner.state.lock();
+        let over = state.over.clone();
+        match state.waiting.remove(&self.key) {
+            Some(Waiting::Done(completion)) => {
+                let failed = completion.done().map_or(Ok(()), |done| done.result());
+                Poll::Ready(failed.map(|()| completion))
+            }
+            Some(Waiting::Pending(_)) if over.is_none() => {
+                state.waiting.insert(self.key, Waiting::Pending(Some(cx.waker().clone())));
+                Poll::Pending
+            }
+            // Polled after it was ready, if the queue is not over.
+            _ => {
+                Poll::Ready(Err(over.unwrap_or_else(|| Error::handle("the operation has completed already"))))
+            }
+        }
+    }
+}
+
+impl Drop for OpFuture {
+    fn drop(&mut self) {
+        let dropped = self.inner.state.lock().waiting.remove(&self.key);
+        drop(dropped); // With no lock held.
+    }
+}
+
+/// What arrives in a queue beside the completions of futures. Ends when the endpoint is shut down.
+///
+/// ```
+/// # let world = libweft::testing::world()?;
+/// # let (a, b, peer) = (&world.a, &world.b, world.a_to_b);
+/// use futures_core::Stream;
+/// use libweft::{futures::Dispatcher, Completion, OpOptions};
+/// use std::{future::poll_fn, pin::pin};
+///
+/// let dispatcher = Dispatcher::new(&b.queue())?;
+/// let mut arrivals = pin!(dispatcher.completions());
+/// a.send(peer, b"hello", &OpOptions::new())?;
+/// let next = poll_fn(|cx| arrivals.as_mut().poll_next(cx)); // `next` of any crate of combinators.
+/// match libweft::testing::block_on(&dispatcher, next) {
+///     Some(Completion::Message(message)) => assert_eq!(&message[..], b"hello"),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), libweft::Error>(())
+/// ```
+pub struct Completions(Arc<Inner>);
+
+impl fmt::Debug for Completions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completions").field("queue", self.0.event.queue()).finish()
+    }
+}
+
+impl Stream for Completions {
+    type Item = Completion;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Completion>> {
+        let mut state = self.0.state.lock();
+        match state.arrived.pop_front() {
+            Some(completion) => Poll::Ready(Some(completion)),
+            None if state.over.is_some() => Poll::Ready(None),
+            None => {
+                state.listener = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! What an endpoint, its rails, peers and memories are, and what they have done.
+
+use super::endpoint::Endpoint;
+use super::ids::Peer;
+use super::memory::Memory;
+use crate::endpoint::preview::preview;
+use crate::fork;
+use crate::status::Result;
+
+/// What an endpoint is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct EndpointInfo {
+    /// Rails, from 0.
+    pub rails: u32,
+    /// Worker threads; 0 with manual progress.
+    pub workers: u32,
+    /// Peers that are up.
+    pub peers: u32,
+    /// Random, and different for every endpoint ever opened.
+    pub incarnation: u64,
+    /// Version and path of libfabric; empty if it was not needed or is not there.
+    pub libfabric: String,
+}
+
+/// What an endpoint has done since it was opened. All but `peers` and `active` only grow; an operation counts before
+/// its completion can be polled. The figures are not of one moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct EndpointStatistics {
+    /// Peers that are up.
+    pub peers: u32,
+    /// Operations that have not ended.
+    pub active: u64,
+    /// Writes that were accepted; a list counts once per completion.
+    pub writes: u64,
+    /// Reads that were accepted.
+    pub reads: u64,
+    /// Sends that were accepted.
+    pub sends: u64,
+    /// Atomics that were accepted.
+    pub atomics: u64,
+    /// Waits for counters that were accepted.
+    pub expects: u64,
+    /// Fences and revokes that were accepted.
+    pub fences: u64,
+    /// Bytes of writes that succeeded.
+    pub bytes_written: u64,
+    /// Bytes of reads that succeeded.
+    pub bytes_read: u64,
+    /// Bytes of sends that succeeded.
+    pub bytes_sent: u64,
+    /// Sends that succeeded.
+    pub messages_sent: u64,
+    /// Notifications that arrived with transfers of ours.
+    pub notifications_sent: u64,
+    /// Messages that arrived here.
+    pub messages_received: u64,
+    /// Bytes of these.
+    pub bytes_received: u64,
+    /// Notifications that arrived here.
+    pub notifications_received: u64,
+    /// Frames dropped as malformed, or of peers that have ended.
+    pub frames_dropped: u64,
+    /// Operations that have ended, by status: `completions[-code]`.
+    pub completions: Vec<u64>,
+    /// Times of writes and reads that succeeded, from submission: `[i]` counts 2^i to 2^(i + 1) ns, the last all
+    /// longer ones.
+    pub latency: Vec<u64>,
+    /// The sum of these times.
+    pub latency_sum_ns: u64,
+    /// Handshakes and connections that were rejected.
+    pub handshakes_rejected: u64,
+}
+
+/// What a rail is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct RailInfo {
+    /// The worker that drives it, from 0.
+    pub worker: u32,
+    /// `host`, `tcp`, or the libfabric provider, as `verbs;ofi_rxm`.
+    pub fabric: String,
+    /// The network interface, or libfabric's domain, as `eth0`.
+    pub name: String,
+    /// As `10.0.0.7:4711`; empty if it has none.
+    pub address: String,
+    /// Its NUMA node, if known.
+    pub numa_node: Option<u32>,
+    /// PCI address, as `0000:53:00.0`, if it has one.
+    pub pci: Option<String>,
+}
+
+/// What a rail has done since it was opened, by this endpoint's own writes and reads. "Now" is up to some ms ago.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct RailStatistics {
+    /// It is open.
+    pub up: bool,
+    /// Rails of peers that it reaches now.
+    pub lanes: u32,
+    /// Those with bytes in flight that have taken none for 20 ms.
+    pub lanes_stalled: u32,
+    /// Bytes delivered by writes.
+    pub bytes_written: u64,
+    /// Bytes delivered by reads.
+    pub bytes_read: u64,
+    /// Slices of writes: pages, or pieces of large ones.
+    pub slices_written: u64,
+    /// Slices of reads.
+    pub slices_read: u64,
+    /// Posts to the NIC.
+    pub posts: u64,
+    /// Posts for which the NIC had no room; each was retried.
+    pub posts_refused: u64,
+    /// Errors that the NIC reported.
+    pub errors: u64,
+    /// Handshakes sent again for lack of an answer.
+    pub retries: u64,
+    /// Control frames sent.
+    pub frames_sent: u64,
+    /// Control frames received.
+    pub frames_received: u64,
+    /// Bytes in flight now.
+    pub inflight_bytes: u64,
+    /// Posts in flight now.
+    pub inflight_posts: u64,
+    /// Recent rate of its fastest lane while it had work; 0: not measured.
+    pub bytes_per_s: u64,
+    /// The shortest time from post to delivery; 0: not measured.
+    pub round_trip_ns: u64,
+}
+
+/// What is known of a peer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct PeerInfo {
+    /// It is up.
+    pub up: bool,
+    /// Lanes that are up: pairs of one of our rails and one of theirs.
+    pub lanes: u32,
+    /// Rails of ours that have a lane.
+    pub local_rails: u32,
+    /// Rails of theirs that have a lane.
+    pub remote_rails: u32,
+    /// It does [`fetch_add`](Endpoint::fetch_add) and [`compare_swap`](Endpoint::compare_swap).
+    pub atomics: bool,
+    /// As in the peer's [`EndpointInfo`].
+    pub incarnation: u64,
+    /// The fabric in use for this peer; empty until it is up.
+    pub fabric: String,
+    /// Why this fabric; of better ones, why not.
+    pub reason: String,
+}
+
+/// What a memory is, and how its bytes move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct MemoryInfo {
+    /// CUDA's number of the device, as this process sees it; `None`: host memory.
+    pub device: Option<u64>,
+    /// The rails that know it, a bit each.
+    pub rails: u64,
+    /// NICs reach it by themselves.
+    pub direct: bool,
+    /// Of a device: its bytes go through host buffers of Weft's.
+    pub staged: bool,
+    /// Of a device: to and from GPU memory of peers on this host, a GPU copies.
+    pub shared: bool,
+    /// Beside `direct`: NICs know the memory by a DMA-BUF.
+    pub dmabuf: bool,
+}
+
+impl Endpoint {
+    /// What the endpoint is.
+    ///
+    /// # Errors
+    /// [`Internal`](crate::Status::Internal), [`Forked`](crate::Status::Forked).
+    pub fn info(&self) -> Result<EndpointInfo> {
+        self.shared().call(|ep| {
+            Ok(EndpointInfo {
+                rails: ep.rails().len() as u32,
+                workers: ep.worker_threads(),
+                peers: ep.connected_peers(),
+                incarnation: ep.incarnation(),
+                libfabric: ep.libfabric().to_owned(),
+            })
+        })
+    }
+
+    /// What the endpoint has done.
+    ///
+    /// ```
+    /// # let world = libweft::testing::world()?;
+    /// use libweft::OpOptions;
+    /// let op = world.a.write(&world.local, 0, &world.remote, 0, 4096, &OpOptions::new())?;
+    /// world.wait_a(op)?;
+    /// let done = world.a.statistics()?;
+    /// assert_eq!((done.writes, done.bytes_written, done.active), (1, 4096, 0));
+    /// # Ok::<(), libweft::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As of [`info`](Endpoint::info).
+    pub fn statistics(&self) -> Result<EndpointStatistics> {
+        self.shared().call(|ep| {
+            let sum = ep.tally();
+            Ok(EndpointStatistics {
+                peers: ep.connected_peers(),
+                active: sum.active(),
+                writes: sum.writes,
+                reads: sum.reads,
+                sends: sum.sends,
+                atomics: sum.atomics,
+                expects: sum.expects,
+                fences: sum.fences,
+                bytes_written: sum.bytes_written,
+                bytes_read: sum.bytes_read,
+                bytes_sent: sum.bytes_sent,
+                messages_sent: sum.messages_sent,
+                notifications_sent: sum.notifications_sent,
+                messages_received: sum.messages_received,
+                bytes_received: sum.bytes_received,
+                notifications_received: sum.notifications_received,
+                frames_dropped: ep.malformed(),
+                completions: sum.completions.to_vec(),
+                latency: sum.latency.to_vec(),
+                latency_sum_ns: sum.latency_sum_ns,
+                handshakes_rejected: ep.handshakes_rejected(),
+            })
+        })
+    }
+
+    /// What rail `index` is.
+    ///
+    /// ```
+    /// # let world = libweft::testing::world()?;
+    /// assert_eq!(world.a.rail_info(0)?.fabric, "host");
+    /// assert!(world.a.rail_statistics(0)?.up);
+    /// assert!(world.a.rail_info(1).is_err()); // It has no other.
+    /// # Ok::<(), libweft::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Range`](crate::Status::Range) (no such rail).
+    pub fn rail_info(&self, index: u32) -> Result<RailInfo> {
+        self.shared().call(|ep| {
+            let rail = ep.rail(index)?;
+            Ok(RailInfo {
+                worker: rail.worker as u32,
+                fabric: rail.fabric.clone(),
+                name: rail.name.clone(),
+                address: rail.address.clone(),
+                numa_node: rail.node,
+                pci: rail.pci.map(|pci| pci.to_string()),
+            })
+        })
+    }
+
+    /// What rail `index` has done.
+    ///
+    /// # Errors
+    /// As of [`rail_info`](Endpoint::rail_info).
+    pub fn rail_statistics(&self, index: u32) -> Result<RailStatistics> {
+        self.shared().call(|ep| {
+            let traffic = &ep.rail(index)?.traffic;
+            let (lanes, lanes_stalled) = traffic.lanes();
+            Ok(RailStatistics {
+                up: !traffic.is_closed(),
+                lanes,
+                lanes_stalled,
+                bytes_written: traffic.written.bytes.get(),
+                bytes_read: traffic.read.bytes.get(),
+                slices_written: traffic.written.slices.get(),
+                slices_read: traffic.read.slices.get(),
+                posts: traffic.posts.get(),
+                posts_refused: traffic.refused.get(),
+                errors: traffic.errors.get(),
+                retries: traffic.retries.get(),
+                frames_sent: traffic.frames_sent.get(),
+                frames_received: traffic.frames_received.get(),
+                inflight_bytes: traffic.inflight_bytes.get(),
+                inflight_posts: traffic.inflight_ops.get(),
+                bytes_per_s: traffic.bytes_per_s.get(),
+                round_trip_ns: traffic.round_trip_ns.get(),
+            })
+        })
+    }
+
+    /// What is known of a peer, until its PEER_DOWN has been polled.
+    ///
+    /// ```
+    /// # let world = libweft::testing::world()?;
+    /// let peer = world.a.peer_info(world.a_to_b)?;
+    /// assert!(peer.up && peer.atomics && peer.fabric == "host");
+    /// assert_eq!(peer.incarnation, world.b.info()?.incarnation);
+    /// # Ok::<(), libweft::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Handle`](crate::Status::Handle) (it has ended).
+    pub fn peer_info(&self, peer: Peer) -> Result<PeerInfo> {
+        let info = self.shared().call(|ep| ep.peer_info(peer.id()))?;
+        Ok(PeerInfo {
+            up: info.up,
+            lanes: info.lanes,
+            local_rails: info.local_rails,
+            remote_rails: info.remote_rails,
+            atomics: info.capabilities & 1 != 0,
+            incarnation: info.incarnation,
+            fabric: info.fabric,
+            reason: info.reason,
+        })
+    }
+}
+
+impl Memory {
+    /// What it is, and how its bytes move.
+    ///
+    /// ```
+    /// # let world = libweft::testing::world()?;
+    /// let info = world.local.info()?;
+    /// assert!(info.direct && info.device.is_none());
+    /// # Ok::<(), libweft::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As of [`Endpoint::info`].
+    pub fn info(&self) -> Result<MemoryInfo> {
+        self.shared.call(|ep| {
+            let memory = self.internal()?;
+            let on_device = memory.place().is_some();
+            Ok(MemoryInfo {
+                device: memory.device().map(u64::from),
+                rails: memory.known(),
+                direct: !on_device || memory.is_direct(),
+                staged: on_device && ep.stages(memory),
+                shared: memory.is_shared(),
+                dmabuf: memory.is_exported(),
+            })
+        })
+    }
+}
+
+/// This machine's topology, and the rails that an endpoint with all defaults would open, as JSON.
+///
+/// Blocks for 10 ms to some seconds (libfabric looks at the hardware). Where there are RDMA devices, no other thread
+/// should use the environment meanwhile.
+///
+/// # Errors
+/// As of [`Endpoint::open`].
+pub fn topology() -> Result<String> {
+    fork::check()?;
+    preview()
+}

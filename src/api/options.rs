@@ -1,0 +1,277 @@
+//! Operations: their ids, and the options that all of them take.
+
+use super::ids::{CounterId, GrantToken, Op};
+use super::parked::Shared;
+use super::queue::Queue;
+use super::time::ns_not_0;
+use super::watch::Watch;
+use crate::endpoint::{self, timeout};
+use crate::ids::{self, OpId};
+use crate::status::{Error, Result, Status};
+use crate::transfer::queue;
+use crate::transfer::watch::Marks;
+use crate::transfer::{Count, Direction, Notify, Terms};
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes of the longest data of a notification.
+pub const NOTIFY_DATA_MAX: usize = 256;
+
+/// What an operation is, and so which options it has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Of {
+    Plain,
+    Atomic,
+    Expect,
+    Transfer,
+    List,
+}
+
+/// Options of an operation. Every operation has [`timeout`](OpOptions::timeout),
+/// [`user_data`](OpOptions::user_data) and [`queue`](OpOptions::queue). An option that an operation does not have is
+/// refused.
+///
+/// ```
+/// # let world = libweft::testing::world()?;
+/// # let (a, local, remote) = (&world.a, &world.local, &world.remote);
+/// use libweft::OpOptions;
+/// use std::time::Duration;
+///
+/// let options = OpOptions::new().timeout(Duration::from_secs(5)).user_data(42).notify(1).notify_data(b"layer 0");
+/// let op = a.write(local, 0, remote, 0, 4096, &options)?;
+/// let notification = world.notification_b()?;
+/// assert_eq!((notification.notify, notification.data()), (1, &b"layer 0"[..]));
+/// # world.wait_a(op)?;
+/// # Ok::<(), libweft::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+#[must_use]
+pub struct OpOptions<'a> {
+    timeout: Option<Duration>,
+    user_data: u64,
+    queue: Option<&'a Queue>,
+    notify: Option<u64>,
+    notify_data: &'a [u8],
+    notify_failure: bool,
+    latency: bool,
+    count_pages: bool,
+    each_peer: bool,
+    counter: Option<CounterId>,
+    start: Option<(&'a Watch, u64)>,
+    done: Option<(&'a Watch, u64)>,
+    grant: Option<GrantToken>,
+}
+
+/// What all submissions need.
+pub(super) struct Common<'a> {
+    pub timeout_ns: Option<NonZeroU64>,
+    pub user_data: u64,
+    pub queue: &'a Arc<queue::Queue>,
+    pub marks: &'a Marks,
+    pub grant: Option<ids::GrantToken>,
+}
+
+impl<'a> OpOptions<'a> {
+    /// All defaults.
+    pub fn new() -> OpOptions<'a> {
+        OpOptions::default()
+    }
+
+    /// From the call to the deadline, up to 24 hours. Default: the endpoint's `timeout` (of a connect:
+    /// `connect_timeout`).
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Returned in the completion.
+    pub fn user_data(mut self, user_data: u64) -> Self {
+        self.user_data = user_data;
+        self
+    }
+
+    /// The queue that gets the completion. Default: the endpoint's own.
+    pub fn queue(mut self, queue: &'a Queue) -> Self {
+        self.queue = Some(queue);
+        self
+    }
+
+    /// Of transfers: when the last byte has arrived, the peer gets one
+    /// [`Completion::Notification`](crate::Completion::Notification) with this value; the transfer completes when
+    /// that has arrived, too.
+    pub fn notify(mut self, value: u64) -> Self {
+        self.notify = Some(value);
+        self
+    }
+
+    /// Data of the notification, up to [`NOTIFY_DATA_MAX`] bytes.
+    pub fn notify_data(mut self, data: &'a [u8]) -> Self {
+        self.notify_data = data;
+        self
+    }
+
+    /// With `notify`: of a failure, too, with its status instead of the data.
+    pub fn notify_failure(mut self) -> Self {
+        self.notify_failure = true;
+        self
+    }
+
+    /// Of transfers and atomics: latency class, posted before bulk transfers. For small transfers that somebody
+    /// waits for.
+    pub fn latency(mut self) -> Self {
+        self.latency = true;
+        self
+    }
+
+    /// Of transfers: a counter of the peer, raised by 1, exactly once, after the last byte. Not of lists, whose
+    /// entries name counters.
+    pub fn counter(mut self, counter: CounterId) -> Self {
+        self.counter = Some(counter);
+        self
+    }
+
+    /// Of writes with a `counter`: raises it by 1 for each page that has arrived, not once at the end.
+    pub fn count_pages(mut self) -> Self {
+        self.count_pages = true;
+        self
+    }
+
+    /// Of lists: one completion for each peer instead of one for all.
+    pub fn complete_each_peer(mut self) -> Self {
+        self.each_peer = true;
+        self
+    }
+
+    /// The transfer starts when this watch has reached `value`; its deadline counts from the call.
+    pub fn start_watch(mut self, watch: &'a Watch, value: u64) -> Self {
+        self.start = Some((watch, value));
+        self
+    }
+
+    /// Set to `value` when the operation has ended, with whatever status, just before its completion.
+    pub fn done_watch(mut self, watch: &'a Watch, value: u64) -> Self {
+        self.done = Some((watch, value));
+        self
+    }
+
+    /// Of transfers and atomics: the grant of the peer that it is under. What it does not cover, and all after its revoke, ends
+    /// with [`Status::Revoked`](crate::Status::Revoked).
+    pub fn grant(mut self, grant: GrantToken) -> Self {
+        self.grant = Some(grant);
+        self
+    }
+
+    /// The timeout as the library takes it, and the user data, of what has these two alone.
+    pub(super) fn connect(&self) -> Result<(u64, u64)> {
+        self.check(Of::Plain)?;
+        absent(self.queue.is_some(), "queue")?;
+        let ns = self.timeout.map_or(0, ns_not_0);
+        timeout("timeout", ns)?;
+        Ok((ns, self.user_data))
+    }
+
+    fn check(&self, of: Of) -> Result<()> {
+        let transfer = matches!(of, Of::Transfer | Of::List);
+        absent(
+            !transfer && (self.notify.is_some() || self.notify_failure || !self.notify_data.is_empty()),
+            "notify",
+        )?;
+        absent(!transfer && of != Of::Atomic && self.latency, "latency")?;
+        absent(of != Of::Transfer && self.counter.is_some(), "counter")?;
+        absent(of != Of::Transfer && self.count_pages, "count_pages")?;
+        absent(of != Of::List && self.each_peer, "complete_each_peer")?;
+        absent(!transfer && self.start.is_some(), "start_watch")?;
+        absent(!transfer && of != Of::Expect && self.done.is_some(), "done_watch")?;
+        absent(!transfer && of != Of::Atomic && self.grant.is_some(), "grant")?;
+        if self.notify.is_none() && (!self.notify_data.is_empty() || self.notify_failure) {
+            return Err(Error::invalid("notify_data or notify_failure is set, but notify is not"));
+        }
+        if self.notify_data.len() > NOTIFY_DATA_MAX {
+            let text = format!(
+                "notify_data has {} bytes: at most {NOTIFY_DATA_MAX} are allowed",
+                self.notify_data.len()
+            );
+            return Err(Error::limit(text));
+        }
+        if self.count_pages && self.counter.is_none() {
+            return Err(Error::invalid("count_pages is set, but counter is not"));
+        }
+        Ok(())
+    }
+
+    /// Checks the options, and submits.
+    pub(super) fn submit(
+        &self,
+        shared: &Arc<Shared>,
+        of: Of,
+        submit: impl FnOnce(&Arc<endpoint::Endpoint>, Common) -> Result<OpId>,
+    ) -> Result<Op> {
+        self.check(of)?;
+        let timeout_ns = timeout("timeout", self.timeout.map_or(0, ns_not_0))?;
+        let mark = |named: Option<(&Watch, u64)>| {
+            named.map(|(watch, value)| {
+                shared.check(&watch.shared, "Watch").map(|()| (watch.watch.clone(), value))
+            })
+        };
+        let marks = Marks { start: mark(self.start).transpose()?, done: mark(self.done).transpose()? };
+        let queue = match self.queue {
+            None => shared.endpoint().queue(),
+            Some(queue) => shared.check(&queue.shared, "Queue").map(|()| &queue.queue)?,
+        };
+        let common = Common {
+            timeout_ns,
+            user_data: self.user_data,
+            queue,
+            marks: &marks,
+            grant: self.grant.map(|grant| grant.0),
+        };
+        shared.call(|ep| submit(ep, common)).map(|id| Op(id.get()))
+    }
+
+    /// As `submit`, of a transfer.
+    pub(super) fn transfer(
+        &self,
+        shared: &Arc<Shared>,
+        (of, direction): (Of, Direction),
+        submit: impl FnOnce(&Arc<endpoint::Endpoint>, &Terms) -> Result<OpId>,
+    ) -> Result<Op> {
+        self.submit(shared, of, |ep, common| {
+            let terms = Terms {
+                direction,
+                notify: self.notify.map(|value| Notify {
+                    value,
+                    data: self.notify_data.into(),
+                    of_failure: self.notify_failure,
+                }),
+                count: self.counter.map(|counter| Count { counter: counter.0, pages: self.count_pages }),
+                each_peer: self.each_peer,
+                urgent: self.latency,
+                timeout_ns: common.timeout_ns,
+                user_data: common.user_data,
+                queue: common.queue,
+                marks: common.marks,
+                grant: common.grant,
+            };
+            submit(ep, &terms)
+        })
+    }
+
+    pub(super) fn counts_pages(&self) -> bool {
+        self.count_pages
+    }
+
+    pub(super) fn is_latency(&self) -> bool {
+        self.latency
+    }
+}
+
+fn absent(set: bool, name: &str) -> Result<()> {
+    match set {
+        true => {
+            let text = format!("{name} is set, but this operation does not have that option");
+            Err(Error::new(Status::Invalid, text))
+        }
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,118 @@
+//! What all objects of an endpoint share, and what was dropped before it could be given back.
+
+use super::buffer::Registered;
+use crate::endpoint::Endpoint;
+use crate::fork;
+use crate::memory::RemoteMemory;
+use crate::status::{Error, Result};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Dropped by the caller, and perhaps still in use.
+pub(super) enum Parked {
+    Memory(Registered),
+    Remote(Arc<RemoteMemory>),
+}
+
+#[derive(Default)]
+struct Lot {
+    parked: Vec<Parked>,
+    /// The endpoint is shut down: nothing uses any memory.
+    over: bool,
+}
+
+/// An endpoint, as its objects know it. They may outlive the caller's `Endpoint`, which shuts it down.
+pub(super) struct Shared {
+    endpoint: Arc<Endpoint>,
+    lot: Mutex<Lot>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#x}", self.endpoint().incarnation())
+    }
+}
+
+impl Shared {
+    pub fn new(endpoint: Arc<Endpoint>) -> Arc<Shared> {
+        Arc::new(Shared { endpoint, lot: Mutex::default() })
+    }
+
+    /// Runs a request: not in a forked child, and not on an endpoint that a defect stopped.
+    pub fn call<T>(&self, body: impl FnOnce(&Arc<Endpoint>) -> Result<T>) -> Result<T> {
+        fork::check()?;
+        self.endpoint.guarded(|| body(&self.endpoint))
+    }
+
+    /// What only reads, and cannot fail.
+    pub fn endpoint(&self) -> &Arc<Endpoint> {
+        &self.endpoint
+    }
+
+    /// That an object which is passed belongs to this endpoint.
+    pub fn check(self: &Arc<Shared>, other: &Arc<Shared>, what: &str) -> Result<()> {
+        match Arc::ptr_eq(self, other) {
+            true => Ok(()),
+            false => Err(Error::handle(format!(
+                "the {what} belongs to another endpoint: each endpoint uses those that were made with it"
+            ))),
+        }
+    }
+
+    /// Keeps what was dropped until it can be given back. Never blocks. A forked child keeps it for good: the
+    /// parent's locks may be taken for ever there.
+    pub fn park(&self, dropped: Parked) {
+        if fork::check().is_err() {
+            return std::mem::forget(dropped);
+        }
+        let mut lot = self.lot.lock();
+        if lot.over {
+            drop(lot);
+            return dropped.free();
+        }
+        lot.parked.push(dropped);
+    }
+
+    /// Gives back what is no longer in use; how many objects still are.
+    pub fn reclaim(&self) -> Result<usize> {
+        let parked = std::mem::take(&mut self.lot.lock().parked);
+        for dropped in parked {
+            let given = match &dropped {
+                Parked::Memory(memory) => self.call(|ep| ep.deregister(&memory.memory)),
+                Parked::Remote(remote) => self.call(|ep| ep.release(remote)),
+            };
+            match given {
+                Ok(()) => dropped.free(),
+                // In use, or the endpoint is of no more use: until its shutdown.
+                Err(_) => self.park(dropped),
+            }
+        }
+        Ok(self.lot.lock().parked.len())
+    }
+
+    pub fn shutdown(&self, drain_ns: u64) -> Result<()> {
+        fork::check()?;
+        self.endpoint.shutdown(drain_ns)?;
+        let parked = {
+            let mut lot = self.lot.lock();
+            lot.over = true;
+            std::mem::take(&mut lot.parked)
+        };
+        parked.into_iter().for_each(Parked::free);
+        Ok(())
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.lot.lock().over
+    }
+}
+
+impl Parked {
+    /// Nothing uses it any longer.
+    fn free(self) {
+        if let Parked::Memory(memory) = self {
+            // SAFETY: it is deregistered, or its endpoint is shut down.
+            drop(unsafe { memory.into_buffers() });
+        }
+    }
+}
