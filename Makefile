@@ -9,7 +9,7 @@ WARNINGS    := -Wall -Wextra -Wpedantic
 EXAMPLES    := $(TARGET)/examples-c
 # Programs of one file, of one file and exchange.c, and random_fill.
 ALONE       := $(addprefix $(EXAMPLES)/,hello pages epoll manual errors cancel)
-PAIRS       := $(addprefix $(EXAMPLES)/,two_processes many_peers)
+PAIRS       := $(addprefix $(EXAMPLES)/,two_processes many_peers pages_back)
 FILL_PARTS  := random_fill options session prefill decode pattern common
 FILL_C      := $(FILL_PARTS:%=examples-c/%.c)
 NIXL        := integrations/nixl
@@ -158,7 +158,7 @@ tested: ## Both
 
 examples: lib ## Builds the examples, in C and C++, into target/examples-c
 	@$(MAKE) --no-print-directory $(ALONE) $(PAIRS) $(EXAMPLES)/random_fill \
-		$(if $(shell command -v $(CXX)),$(EXAMPLES)/kv_cache)
+		$(if $(shell command -v $(CXX)),$(EXAMPLES)/kv_cache $(EXAMPLES)/pages_back_cpp)
 
 $(EXAMPLES)/random_fill: $(FILL_C) $(wildcard examples-c/*.h) include/weft.h $(LIB)
 	@mkdir -p $(@D)
@@ -175,8 +175,8 @@ $(EXAMPLES)/exchange.o: examples-c/exchange.c examples-c/exchange.h
 $(PAIRS): $(EXAMPLES)/%: examples-c/%.c $(EXAMPLES)/exchange.o examples-c/check.h include/weft.h $(LIB)
 	$(CC) -std=c11 $(WARNINGS) $(CFLAGS) -Iinclude $< $(EXAMPLES)/exchange.o $(LINK) -o $@
 
-$(EXAMPLES)/kv_cache: examples-c/kv_cache.cpp $(EXAMPLES)/exchange.o $(wildcard examples-c/*.hpp include/*.h*) $(LIB)
-	$(CXX) -std=c++17 $(WARNINGS) $(CXXFLAGS) -Iinclude $< $(EXAMPLES)/exchange.o $(LINK) -o $@
+$(EXAMPLES)/kv_cache $(EXAMPLES)/pages_back_cpp: $(EXAMPLES)/exchange.o $(wildcard examples-c/*.?pp include/*.h*) $(LIB)
+	$(CXX) -std=c++17 $(WARNINGS) $(CXXFLAGS) -Iinclude examples-c/$(@F:_cpp=).cpp $(EXAMPLES)/exchange.o $(LINK) -o $@
 
 # Its library lies beside it when it is installed.
 $(NIXL_PLUGIN): $(wildcard $(NIXL)/*.cpp $(NIXL)/*.hpp) $(NIXL)/exports.map include/weft.h $(LIB)

@@ -63,6 +63,7 @@ for minor in 9 10 12 13 14; do
     check "Python: the package's tests with $python" from_source suite "$python"
 done
 check "Python: the example" from_source example python3
+check "Python: pages are used again" from_source timeout 300 python3 python/examples/pages_back.py
 check "Python: README" from_source readme python3
 
 if { [ -x "$venv/bin/pip" ] || python3 -m venv "$venv"; } >"$log" 2>&1 &&
