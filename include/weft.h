@@ -1367,8 +1367,8 @@ weft_status weft_compare_swap(weft_endpoint *endpoint,
 */
 #define WEFT_WAY_DIRECT 1
 
-/** Its bytes go through host buffers of Weft's: 16 MiB of pinned memory for
-    each lane with such transfers. */
+/** Its bytes go through host buffers of Weft's, over tcp and host: at most 8 MiB
+    of pinned memory for each connection with such transfers. */
 #define WEFT_WAY_STAGED 2
 
 /** To and from GPU memory of peers on this host, a GPU copies, where the two
@@ -1524,8 +1524,7 @@ typedef struct weft_rail_statistics {
         taken none for 20 ms. */
     uint32_t lanes;
     uint32_t lanes_stalled;
-    /** Bytes delivered (of staged device memory: written to the peer's
-        buffers). */
+    /** Bytes delivered. */
     uint64_t bytes_written;
     uint64_t bytes_read;
     /** Slices of these: pages, or pieces of large ones. */

@@ -41,8 +41,6 @@ if [ "$what" != figures ]; then
             run_program "$program" "$fabric"
         done
     done
-    # Real GPUs on a made-up machine with simulated NICs.
-    LD_LIBRARY_PATH=$PWD/lib/simulated${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} run_program device_near sim:like=verbs
     run gpu_pages "${own[@]}" timeout -k 5 90 tests/gpu_pages
     if python3 -c 'import torch' 2>/dev/null; then
         export WEFT_LIBRARY=$PWD/lib/libweft.so.0 PYTHONPATH=$PWD/python

@@ -17,7 +17,7 @@ mkdir "$to/lib/simulated"
 strip -g -o "$to/lib/simulated/libweft.so.0" "$library/libweft_simulated.so"
 
 flags=(-std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Iinclude -Iffi-tests/harness "-Wl,-rpath,\$ORIGIN/../lib" -Wl,--allow-shlib-undefined)
-for program in device device_kinds device_near watches gpu_figures; do
+for program in device device_kinds watches gpu_figures; do
     cc "${flags[@]}" "ffi-tests/device/$program.c" ffi-tests/harness/harness.c -o "$to/tests/$program" "$to/lib/libweft.so.0" -lpthread -ldl
 done
 # It is linked with CUDA's driver, which is not here: with something that has its functions' names.

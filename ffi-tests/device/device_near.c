@@ -293,17 +293,12 @@ static void near_rails_that_fail(void)
     duo_close(&duo);
 }
 
-static void staged_bytes(void)
-{
-    bytes_go_by_near_rails("");
-}
-
 static void bytes_of_nics_that_reach_it(void)
 {
     bytes_go_by_near_rails(":hmem:dmabuf");
 }
 
-#define SIMULATED "sim:like=tcp,sim:like=efa-direct,sim:like=verbs"
+#define SIMULATED "sim:like=efa-direct,sim:like=verbs"
 
 int main(int argc, char **argv)
 {
@@ -311,7 +306,6 @@ int main(int argc, char **argv)
         {"rails_near_the_device_know_it", SIMULATED, rails_near_the_device_know_it},
         {"rails_without_a_place_know_it", "sim:like=verbs", rails_without_a_place_know_it},
         {"devices_without_a_place", "sim:like=verbs", devices_without_a_place},
-        {"staged_bytes", SIMULATED, staged_bytes},
         {"bytes_of_nics_that_reach_it", SIMULATED, bytes_of_nics_that_reach_it},
         {"near_rails_that_fail", "sim:like=efa-direct,sim:like=verbs timed", near_rails_that_fail},
         {0},

@@ -150,7 +150,7 @@ static void writes_that_waited_for_a_link_never_land(void)
 {
     for (uint32_t k = 0; k < 12; k++) {
         struct plan plan = scene(k, 3, 450, "%u port%u down; 1000000 * up", 60000 + 31 * k, k / 2 % 6);
-        plan.layer = 32 * KIB; /* so that some pages are too long for a bundle */
+        plan.layer = 32 * KIB;
         plan.kinds = 1u << PAGES;
         plan.flags = WEFT_NOTIFY;
         plan.only = 1 + k / 2 % 2;

@@ -50,9 +50,11 @@ static inline int device_count(void)
     return count;
 }
 
-/* Chooses the devices; `options` are the fake's, as ":late=3". Before any call of Weft. */
+/* Chooses the devices; `options` are the fake's, as ":late=3". Before any call of Weft. Simulated NICs reach their memory
+ * by themselves (":hmem"), unless `options` is ":unreached". */
 static inline void devices_begin(const char *options)
 {
+    bool reached = strstr(fabric(), "sim") == fabric() && strstr(options, ":") != options;
     char choice[96];
     if (on_cuda()) {
         cuda_library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -63,7 +65,7 @@ static inline void devices_begin(const char *options)
             skip("what only a fake device does");
         return;
     }
-    snprintf(choice, sizeof choice, "fake:at=%" PRIu64 "%s", FAKE_BASE, options);
+    snprintf(choice, sizeof choice, "fake:at=%" PRIu64 "%s%s", FAKE_BASE, options, reached ? ":hmem" : "");
     CHECK_EQ(setenv("WEFT_DEVICES", choice, 1), 0);
 }
 

@@ -14,8 +14,8 @@ use std::sync::Arc;
 /// NICs reach the memory by themselves: the host's, or a GPU's over rails whose
 /// provider can (FI_HMEM), if CUDA was loaded before the endpoint was opened.
 pub const WEFT_WAY_DIRECT: u32 = 1;
-/// Its bytes go through host buffers of Weft's: 16 MiB of pinned memory for
-/// each lane with such transfers.
+/// Its bytes go through host buffers of Weft's, over tcp and host: at most 8 MiB
+/// of pinned memory for each connection with such transfers.
 pub const WEFT_WAY_STAGED: u32 = 2;
 /// To and from GPU memory of peers on this host, a GPU copies, where the two
 /// reach each other and other processes can open the memory.
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn weft_memory_info(
 ) -> weft_status {
     guard(|| {
         let owned = handle::get(memory)?;
-        let endpoint = owned.endpoint()?;
+        owned.endpoint()?;
         let memory = &owned.object;
         let mut filled: weft_memory_properties = args::zeroed();
         let when = |is, way| if is { way } else { 0 };
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn weft_memory_info(
             Some(_) => {
                 let direct = when(memory.is_direct(), WEFT_WAY_DIRECT);
                 let dmabuf = when(memory.is_exported(), WEFT_WAY_DMABUF);
-                let staged = when(endpoint.stages(memory), WEFT_WAY_STAGED);
+                let staged = when(memory.is_staged(), WEFT_WAY_STAGED);
                 let shared = when(memory.is_shared(), WEFT_WAY_SHARED);
                 (WEFT_MEMORY_CUDA, direct | dmabuf | staged | shared)
             }

@@ -114,8 +114,7 @@ pub struct weft_rail_statistics {
     /// taken none for 20 ms.
     pub lanes: u32,
     pub lanes_stalled: u32,
-    /// Bytes delivered (of staged device memory: written to the peer's
-    /// buffers).
+    /// Bytes delivered.
     pub bytes_written: u64,
     pub bytes_read: u64,
     /// Slices of these: pages, or pieces of large ones.

@@ -142,9 +142,13 @@ pub struct Place {
 impl Place {
     /// Whether a range is still what was registered.
     pub fn holds(&self, index: usize, range: &Range) -> bool {
-        let now = present().and_then(|driver| driver.identity(range.base));
-        now.is_some() && now == self.identities.get(index).copied()
+        self.identities.get(index).is_some_and(|identity| is_there(range.base, *identity))
     }
+}
+
+/// Whether what is at an address is what was there.
+pub fn is_there(address: u64, identity: u64) -> bool {
+    present().and_then(|driver| driver.identity(address)) == Some(identity)
 }
 
 /// Finds out where ranges are: `None` on the host.

@@ -1,72 +1,108 @@
-//! Copies between the slots of a staging buffer and device memory.
+//! Copies between slots in memory of the host and memory of devices.
 
 use super::{driver, Copier, Device};
-use crate::status::Result;
+use crate::status::{Error, Result};
+use memmap2::{MmapMut, MmapRaw};
 
 /// Of what was added and not begun.
 const ADDED: u64 = u64::MAX;
 
-/// Of one buffer that has slots: one launch fills, or empties, what slots there are.
-pub struct Stage {
-    base: u64,
-    len: u64,
-    /// The device that it was pinned for: then all reach it.
-    pinned: Option<Device>,
+/// Slots of one length: one launch fills, or empties, what slots there are.
+pub struct Slots {
     copiers: Vec<(Device, Box<dyn Copier>)>,
     /// By slot: the copier that works for it, and its ticket; `ADDED` before there is one.
     busy: Box<[Option<(usize, u64)>]>,
     /// The copier that has something to begin.
     filling: Option<usize>,
+    /// Slots that nobody has, one bit each.
+    free: u32,
+    len: u64,
+    /// The device that the memory was pinned for: then all reach it.
+    pinned: Option<Device>,
+    memory: MmapRaw,
 }
 
-impl Stage {
-    pub fn new(base: u64, len: u64, slots: u32) -> Stage {
-        let busy = (0..slots).map(|_| None).collect();
-        Stage { base, len, pinned: None, copiers: Vec::new(), busy, filling: None }
+impl Slots {
+    /// At most 31.
+    pub fn new(count: u32, len: u64) -> Result<Slots> {
+        let memory = MmapMut::map_anon((u64::from(count) * len) as usize);
+        let memory = memory.map_err(|_| Error::system("mapping memory for copies of devices"))?;
+        Ok(Slots {
+            copiers: Vec::new(),
+            busy: (0..count).map(|_| None).collect(),
+            filling: None,
+            free: (1 << count) - 1,
+            len,
+            pinned: None,
+            memory: memory.into(),
+        })
     }
 
-    /// The copier of a device. The first time it is made, and the buffer pinned.
-    pub fn copier(&mut self, device: Device) -> Result<usize> {
+    pub fn free(&self) -> u32 {
+        self.free.count_ones()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.free() as usize == self.busy.len()
+    }
+
+    /// One that nobody has: `give_back` when its bytes are not needed any longer.
+    pub fn take(&mut self) -> Option<u32> {
+        let slot = self.free.trailing_zeros();
+        (self.free != 0).then(|| {
+            self.free &= !(1 << slot);
+            slot
+        })
+    }
+
+    /// Nothing is under way for it.
+    pub fn give_back(&mut self, slot: u32) {
+        self.free |= 1 << slot;
+    }
+
+    pub fn base(&self, slot: u32) -> u64 {
+        self.memory.as_mut_ptr() as u64 + u64::from(slot) * self.len
+    }
+
+    /// The copier of a device. The first time it is made, and the memory pinned.
+    fn copier(&mut self, device: Device) -> Result<usize> {
         if let Some(at) = self.copiers.iter().position(|(of, _)| *of == device) {
             return Ok(at);
         }
-        let driver = driver()?;
-        let copier = driver.copier(device)?;
+        let copier = driver()?.copier(device)?;
         if self.pinned.is_none() {
-            driver.pin(device, self.base, self.len)?;
+            driver()?.pin(device, self.base(0), self.memory.len() as u64)?;
             self.pinned = Some(device);
         }
         self.copiers.push((device, copier));
         Ok(self.copiers.len() - 1)
     }
 
-    /// Adds a copy to the next launch of a copier.
+    /// Has a device copy between a slot and places of its memory, in order. It is begun, with that
+    /// of other slots, when it is asked for.
     ///
     /// # Safety
-    /// As `Copier::add`.
-    pub unsafe fn add(&mut self, copier: usize, from: u64, to: u64, len: u64) {
-        // SAFETY: passed on.
-        unsafe { self.copiers[copier].1.add(from, to, len) }
-    }
-
-    /// What was added is all of a slot. It is begun with that of others, when it is asked
-    /// for.
-    pub fn close(&mut self, copier: usize, slot: u32) {
-        if self.filling != Some(copier) {
+    /// The places are valid until it is done, and no longer than the slot.
+    pub unsafe fn copy(
+        &mut self,
+        (slot, into_slot): (u32, bool),
+        device: Device,
+        places: impl Iterator<Item = (u64, u64)>,
+    ) -> Result<()> {
+        let at = self.copier(device)?;
+        let mut run = self.base(slot);
+        for (place, len) in places {
+            let (from, to) = if into_slot { (place, run) } else { (run, place) };
+            // SAFETY: as promised.
+            unsafe { self.copiers[at].1.add(from, to, len) };
+            run += len;
+        }
+        if self.filling != Some(at) {
             self.launch();
         }
-        self.busy[slot as usize] = Some((copier, ADDED));
-        self.filling = Some(copier);
-    }
-
-    /// A device works for it, or has.
-    pub fn is_used(&self) -> bool {
-        !self.copiers.is_empty()
-    }
-
-    /// Something waits to be begun.
-    pub fn has_added(&self) -> bool {
-        self.filling.is_some()
+        self.busy[slot as usize] = Some((at, ADDED));
+        self.filling = Some(at);
+        Ok(())
     }
 
     fn launch(&mut self) {
@@ -90,18 +126,19 @@ impl Stage {
         done
     }
 
-    /// Waits until nothing is under way: the memory of nobody is touched any longer.
+    /// Waits until nothing is under way: no memory but its own is touched any longer.
     pub fn wait(&mut self) {
         self.launch();
         self.copiers.iter_mut().for_each(|(_, copier)| copier.wait());
     }
 }
 
-impl Drop for Stage {
+impl Drop for Slots {
     fn drop(&mut self) {
+        self.wait();
         self.copiers.clear();
         if let Some(device) = self.pinned {
-            driver().into_iter().for_each(|driver| driver.unpin(device, self.base));
+            driver().into_iter().for_each(|driver| driver.unpin(device, self.base(0)));
         }
     }
 }

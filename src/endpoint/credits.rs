@@ -72,7 +72,7 @@ impl Worker {
             What::Grant(size) => (Kind::Credits, size),
         };
         let header = Header::numbered(kind, half.number());
-        let posted = rail.send_frame(lane, |frame| header.write(frame, &size.to_le_bytes(), &[]));
+        let posted = rail.send_frame(lane, false, |frame| header.write(frame, &size.to_le_bytes(), &[]));
         if (posted, what) == (Posted::Yes, What::Ask) {
             lane.credits.asked(half);
         }

@@ -188,7 +188,6 @@ impl Worker {
         let Some((rail, of)) = of else { return };
         of.closing = Some(self.core.clock.now());
         of.resetting = Some(Resetting { outcome, peer_reset: theirs != PeerEnd::Open });
-        of.settle();
         of.stripes.suspend();
         rail.reset_lane(&mut of.lane);
         let (found, epoch, peer_epoch) = (of.peer.clone(), of.epoch, of.peer_epoch);
@@ -196,7 +195,6 @@ impl Worker {
         if let Some(lanes) = self.lanes_of.get_mut(peer.place()) {
             lanes.retain(|other| *other != lane);
         }
-        self.owing.retain(|other| *other != lane);
         // Only now: what the peer's end sends us until it is cut must find ours as it was.
         let asks = theirs == PeerEnd::Open;
         self.command_owner(&found, Command::LaneReset { peer, plan, epoch, outcome, asks });
@@ -314,7 +312,6 @@ impl Worker {
                 }
             }
             let RailWork { rail, lanes, .. } = &mut self.rails[plan.rail];
-            gone.abandon(rail);
             rail.drop_lane(gone.lane, lanes);
             let peer = gone.peer;
             self.command_owner(&peer, Command::LaneResetDone { peer: peer.id, plan, epoch: gone.epoch });
@@ -325,7 +322,7 @@ impl Worker {
     /// The rails are closed: no lane takes over the work of these.
     pub(super) fn drop_resets(&mut self) {
         for mut gone in self.resetting.drain(..) {
-            self.remains.stripes.push(gone.abandon(&mut self.rails[gone.lane.id.rail].rail));
+            self.remains.stripes.push(std::mem::take(&mut gone.stripes));
         }
     }
 

@@ -4,8 +4,7 @@
 //! writes of operations that ended early are posted all the same. It waits until the
 //! operations that it had accepted when it saw the fence have ended, with their notifications
 //! and counts; others are submitted and go on meanwhile. Then it holds its lanes to us,
-//! each until everything on it has come back delivered and its bundles are
-//! acknowledged: then that one goes on, whatever the others do (one may be dead, and not
+//! each until everything on it has come back delivered: then that one goes on, whatever the others do (one may be dead, and not
 //! known to be). When all have, and frames of ended operations are acknowledged, the peer answers. A lane that is broken is at rest once its
 //! own fence is (`failover`).
 
@@ -235,5 +234,5 @@ impl Worker {
 
 /// Whether nothing of a lane is under way.
 fn is_at_rest(of: &LaneWork) -> bool {
-    of.lane.inflight_ops == 0 && of.resetting.is_none() && !of.stripes.has_bundles()
+    of.lane.inflight_ops == 0 && of.resetting.is_none()
 }

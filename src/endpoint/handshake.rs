@@ -12,16 +12,12 @@ use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::peer::{Meeting, Peer, PeerState, Plan};
 use crate::rail::{LaneState, Rail};
 use crate::status::Status;
-use crate::transfer::pack::{self, Landing, Packer};
 use crate::transfer::Outcome;
 use crate::wire::frame::{self, HandshakeReply, HandshakeRequest, Header, Kind, Token};
 use crate::wire::seal::{Opener, Proof, Sealer, Side};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
-
-/// Lanes of one peer and one rail that have a bounce buffer, where no devices need one: 8 MiB.
-const LANDINGS: usize = 4;
 
 /// For a request or reply that repeats an earlier one.
 const STALE: &str = "what it says was said before, and holds no longer";
@@ -100,12 +96,6 @@ impl Worker {
             handshake,
             own,
             accepted: None,
-            slot: pack::slot_len(),
-            landing: None,
-            memory: None,
-            early: Vec::new(),
-            fetches: Vec::new(),
-            next_fetch: 0,
             closing: None,
             drain: Default::default(),
             held: 0,
@@ -339,20 +329,7 @@ impl Worker {
 
     fn reply_to_handshake(&mut self, lane: LaneId, accepted: &AcceptedHandshake) {
         let Some(peer) = self.rails.lane(lane).map(|of| of.peer.clone()) else { return };
-        let of_peer = self.rails[lane.rail].lanes.iter().filter(|of| of.peer.id == peer.id);
-        let landings = of_peer.filter(|of| of.landing.is_some()).count();
         let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
-        let has_share = landings < LANDINGS || of.slot > pack::HOST_LEN;
-        if of.landing.is_none() && has_share && pack::is_wanted(rail.limits()) {
-            of.landing = Landing::new(rail, of.slot)
-                .inspect_err(|error| {
-                    log::warn!(
-                        "{peer}: no bounce buffers to receive coalesced writes over this lane: {error}"
-                    )
-                })
-                .ok();
-        }
-        let landing = of.landing.as_ref().map(|landing| landing.place(rail));
         of.lane.to = peer.named_by().0;
         if let Some(root) = accepted.root.as_ref().filter(|_| of.accepted != Some(accepted.nonce)) {
             let &AcceptedHandshake { plan, nonce, epoch, .. } = accepted;
@@ -369,7 +346,6 @@ impl Worker {
             begun: peer.begun,
             epoch: of.epoch,
             probe_buffer: rail.probe_buffer(),
-            landing,
         };
         let body = self.core.handshake_reply(&peer, &reply, accepted.root.as_ref());
         let header = Header::plain(Kind::HandshakeReply);
@@ -415,15 +391,6 @@ impl Worker {
             Sealer::new(root, &ours, &theirs)
         });
         lane.peer_epoch = Some(reply.epoch);
-        if let Some(landing) =
-            reply.landing.filter(|slots| pack::is_slot(slots.len) && pack::is_possible(work.rail.limits()))
-        {
-            lane.stripes.packer = Packer::new(&mut work.rail, landing, lane.slot)
-                .inspect_err(|error| {
-                    log::warn!("{peer}: no bounce buffers to send coalesced writes over this lane: {error}")
-                })
-                .ok();
-        }
         lane.handshake.next_ns = Some(0);
         lane.handshake.failures = 0;
         self.note_peer_reset(peer.id, plan, reply.epoch);
@@ -474,7 +441,6 @@ impl Worker {
                 self.begin_reset(lane, outcome, PeerEnd::Open)
             }
             LaneState::Up => {
-                of.settle();
                 of.stripes.fail(&self.core.table, &mut self.left);
                 of.lane.state = LaneState::Down;
                 if !serves {
@@ -544,7 +510,7 @@ impl Worker {
                 if gone.resetting.is_some() {
                     self.resetting.push_back(gone);
                 } else {
-                    self.remains.stripes.push(gone.abandon(rail));
+                    self.remains.stripes.push(std::mem::take(&mut gone.stripes));
                     rail.drop_lane(gone.lane, lanes);
                 }
             }

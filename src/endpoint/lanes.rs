@@ -3,14 +3,11 @@
 
 use super::later::Drain;
 use crate::ids::{LaneId, PeerId, RailIndex};
-use crate::memory::Memory;
 use crate::peer::{Peer, Plan};
 use crate::rail::{HasLane, Lane, LaneState, Lanes, Rail};
-use crate::transfer::pack::{Landing, Packer};
 use crate::transfer::shape::View;
 use crate::transfer::stripes::Stripes;
 use crate::transfer::Outcome;
-use crate::wire::frame::Header;
 use crate::wire::seal::Root;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
@@ -60,16 +57,6 @@ pub struct LaneWork {
     /// answers.
     pub own: u128,
     pub accepted: Option<u128>,
-    /// Bytes of a slot of bundles.
-    pub slot: u64,
-    /// Where the peer's bundles land, and the memory that the last one was for.
-    pub landing: Option<Landing>,
-    pub memory: Option<Arc<Memory>>,
-    /// Bundles that were announced before those before them.
-    pub early: Vec<(Header, Vec<u8>)>,
-    /// Fetches that the peer requested: numbers and lists; and the next number.
-    pub fetches: Vec<(u32, Vec<u8>)>,
-    pub next_fetch: u32,
     /// Dropped, and when: only waits for the fabric to give its operations back.
     pub closing: Option<u64>,
     /// The state of draining, when one side closes.
@@ -239,24 +226,6 @@ impl LaneWork {
         (takes && view.reaches(plan.rail, plan.remote_rail)).then_some(&mut self.stripes)
     }
 
-    /// Gives its memory back: its stripes are left to end.
-    pub fn abandon(&mut self, rail: &mut Rail) -> Stripes {
-        self.settle();
-        if let Some(packer) = self.stripes.packer.take() {
-            packer.close(rail);
-        }
-        if let Some(landing) = self.landing.take() {
-            landing.close(rail);
-        }
-        std::mem::take(&mut self.stripes)
-    }
-
-    /// Waits until no device copies to or from memory of a transfer.
-    pub fn settle(&mut self) {
-        self.stripes.packer.iter_mut().for_each(Packer::settle);
-        self.landing.iter_mut().for_each(Landing::settle);
-    }
-
     /// Dropped while its last frame (of closing, say) was on its way: a route that is removed takes
     /// along what was posted to it.
     pub(super) fn is_saying(&self, now: u64) -> bool {
@@ -273,7 +242,7 @@ impl LaneWork {
 
     #[inline]
     pub fn has_work(&self) -> bool {
-        self.stripes.has_work() || !self.fetches.is_empty()
+        self.stripes.has_work()
     }
 
     /// Something of it is due soon.

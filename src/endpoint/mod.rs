@@ -8,7 +8,6 @@ mod arrival;
 mod atomics;
 mod authenticate;
 mod bounds;
-mod bundles;
 mod chores;
 mod close;
 mod config;
@@ -47,7 +46,7 @@ pub mod worker;
 use crate::clock::Clock;
 use crate::device::{self, Claim};
 use crate::fabric::Registration;
-use crate::ids::{MemoryId, RailIndex};
+use crate::ids::MemoryId;
 use crate::memory::{self, Access, Memory, Range, RemoteMemory, RemoteState};
 use crate::peer::{PeerInfo, PeerState};
 use crate::room;
@@ -55,7 +54,7 @@ use crate::status::{Error, Result, Status};
 use crate::topology::Machine;
 use crate::transfer::completion::Completion;
 use crate::transfer::queue::{Arm, Queue};
-use crate::transfer::{pack, tally, Outcome};
+use crate::transfer::{tally, Outcome};
 use crate::wire::address::Address;
 use crate::wire::descriptor::Descriptor;
 use chores::{RailRegistrations, Reply, Wanted};
@@ -465,7 +464,7 @@ impl Endpoint {
             failed.get_or_insert_with(|| {
                 Error::new(
                     Status::Unsupported,
-                    "no rail moves device memory: the messages of libfabric's shm are too small for staging headers; open host or tcp, too",
+                    "no rail moves device memory: libfabric has no FI_HMEM for these NICs; open host or tcp, too",
                 )
             });
         }
@@ -482,13 +481,6 @@ impl Endpoint {
         core.memories.lock().insert(id, memory.clone());
         log::trace!("memory {id:#x} is registered: {} ranges", memory.ranges().len());
         Ok(memory)
-    }
-
-    /// Whether bytes of a device's memory may go through the host.
-    pub fn stages(&self, memory: &Memory) -> bool {
-        let has_room =
-            |(index, rail): (RailIndex, &RailInfo)| memory.knows(index) && pack::has_room(rail.message_max);
-        RailIndex::each(self.rails()).any(has_room)
     }
 
     pub fn deregister(&self, memory: &Arc<Memory>) -> Result<()> {

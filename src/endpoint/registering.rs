@@ -7,7 +7,6 @@ use crate::fabric::Registration;
 use crate::ids::RailIndex;
 use crate::memory::Memory;
 use crate::status::Result;
-use crate::transfer::pack;
 use std::sync::Arc;
 
 /// A pass registers for this long at most; the clock is read after every `LOOK` pieces, and `MOST`
@@ -33,12 +32,6 @@ impl Worker {
 
     pub(super) fn deregister(&mut self, memory: Arc<Memory>, reply: Reply<Result<()>>) {
         // Nothing is scattered into it, or gathered from it, from here on.
-        for lane in self.rails.lanes_mut() {
-            lane.memory.take_if(|last| last.id == memory.id);
-            if memory.place().is_some() {
-                lane.settle();
-            }
-        }
         self.chores.0.push_back(Chore::Deregister { memory, reply });
     }
 
@@ -97,16 +90,12 @@ impl Worker {
             return None;
         };
         let learnt = match wanted.device {
-            None => rail.register(*range, wanted.access),
+            None => rail.register(*range, wanted.access).map(Some),
             Some(device) => rail.register_device(*range, wanted.access, device),
         };
         match learnt {
-            Ok(registration) => {
-                done.push(registration);
-                if registration.is_staged() && !pack::is_possible(rail.limits()) {
-                    *back = Back::Rail;
-                }
-            }
+            Ok(Some(registration)) => done.push(registration),
+            Ok(None) => *back = Back::Rail,
             Err(error) => *back = Back::All(error),
         }
         None

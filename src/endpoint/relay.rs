@@ -19,8 +19,11 @@ const REFUSED_AGAIN_NS: u64 = 100_000_000;
 /// The path of a link's frames.
 #[derive(Clone, Copy)]
 pub(super) enum Path {
-    /// Over a lane of this worker.
-    Lane(LaneId),
+    /// Over a lane of this worker; `behind`: after its writes.
+    Lane {
+        lane: LaneId,
+        behind: bool,
+    },
     Worker(usize),
 }
 
@@ -52,7 +55,7 @@ impl Worker {
     }
 
     pub(super) fn path_to(&self, link: &Link) -> Option<Path> {
-        let lane = self.control_lane(link.peer.id).map(Path::Lane);
+        let lane = self.control_lane(link.peer.id).map(|lane| Path::Lane { lane, behind: false });
         let relaying_worker =
             || self.core.relaying_worker(link).filter(|worker| *worker != self.index).map(Path::Worker);
         lane.or_else(relaying_worker)
@@ -68,8 +71,10 @@ impl Worker {
         payload: &[u8],
     ) -> Posted {
         match path {
-            Path::Lane(lane) => match self.rails.lane_mut(lane) {
-                Some((rail, of)) => rail.send_frame(&mut of.lane, |frame| header.write(frame, body, payload)),
+            Path::Lane { lane, behind } => match self.rails.lane_mut(lane) {
+                Some((rail, of)) => {
+                    rail.send_frame(&mut of.lane, behind, |frame| header.write(frame, body, payload))
+                }
                 None => Posted::Failed(libc::ENOTCONN),
             },
             Path::Worker(worker) => {
@@ -107,7 +112,7 @@ impl Worker {
                 to[..frame.bytes.len()].copy_from_slice(&frame.bytes);
                 frame.bytes.len()
             };
-            if rail.send_frame(&mut of.lane, fill) == Posted::Yes {
+            if rail.send_frame(&mut of.lane, false, fill) == Posted::Yes {
                 posted = true;
                 return false;
             }

@@ -79,7 +79,7 @@ impl Worker {
             }
             let path = match self.path_to(link) {
                 None => "none",
-                Some(Path::Lane(..)) => "a lane here",
+                Some(Path::Lane { .. }) => "a lane here",
                 Some(Path::Worker(_)) => "another worker's lane",
             };
             let channels: Vec<String> = link.channels.iter().map(ToString::to_string).collect();

@@ -14,7 +14,7 @@ use crate::memory::{RemoteMemory, RemoteState, Revoked};
 use crate::peer::channel::Out;
 use crate::peer::link::{remote_state_of_end, Assembly, Link, Part};
 use crate::peer::table::Named;
-use crate::peer::Peer;
+use crate::peer::{Peer, Plan};
 use crate::rail::LaneState;
 use crate::room;
 use crate::status::Status;
@@ -108,7 +108,9 @@ impl Worker {
     pub(super) fn beat(&mut self, peer: PeerId, now: u64) {
         let Some(path) = self.link_here(peer).and_then(|link| self.path_to(link)) else { return };
         let under_way = match path {
-            Path::Lane(lane) => self.rails.lane(lane).is_some_and(|of| of.lane.inflight_frames >= BEATS),
+            Path::Lane { lane, .. } => {
+                self.rails.lane(lane).is_some_and(|of| of.lane.inflight_frames >= BEATS)
+            }
             Path::Worker(_) => false,
         };
         let Some(link) = self.link(peer) else { return };
@@ -120,7 +122,7 @@ impl Worker {
         let body = acknowledgement(link);
         // Without room, something else is being sent.
         let _ = self.send_by(path, peer, &header, &body, &[]);
-        if let Path::Lane(lane) = path {
+        if let Path::Lane { lane, .. } = path {
             self.watch_refusal(peer, lane, now);
         }
     }
@@ -162,6 +164,10 @@ impl Worker {
                 }
                 let acknowledged = channel.delivered();
                 let header = Header { acknowledged, ..Header::numbered(out.kind, sequence) };
+                let path = match path {
+                    Path::Lane { lane, .. } => Path::Lane { lane, behind: out.follows_writes() },
+                    path => path,
+                };
                 if self.send_by(path, peer, &header, &out.body, out.payload()) != Posted::Yes {
                     full = true;
                     break;
@@ -224,11 +230,8 @@ impl Worker {
         }
         peer.note_received(now);
         match header.kind {
-            Kind::Bundle | Kind::Fetched => return self.bundle(r, &peer, &header, body, now),
-            Kind::Fetch => return self.fetch(r, &peer, &header, body),
             Kind::Spent => return self.credits_asked(r, &peer, &header),
             Kind::Credits => return self.credits_granted(r, &peer, &header, body),
-            Kind::Landed | Kind::Unlanded => return self.bundle_landed(r, &peer, &header, body, now),
             _ => {}
         }
         if peer.owner != self.index {
@@ -251,6 +254,11 @@ impl Worker {
         }
         let lane = self.lane_about(rail, peer, header)?;
         self.rails.lane_mut(lane)?.1.lane.opener.as_mut()?.open(frame)
+    }
+
+    /// The local end of the lane that a frame is about.
+    pub(super) fn lane_about(&self, rail: RailIndex, peer: &Peer, header: &Header) -> Option<LaneId> {
+        self.find_lane(peer, Plan { rail, remote_rail: header.rail })
     }
 
     /// A frame for a peer that has ended here: the other side gets a refusal or Close.

@@ -23,11 +23,9 @@ use crate::transfer::claims::Run;
 use crate::transfer::counters::Unsettled;
 use crate::transfer::ending::Sweep;
 use crate::transfer::operation::Move;
-use crate::transfer::pack::{Packer, Word};
 use crate::transfer::stripe::NewStripe;
 use crate::transfer::table::{Left, Table};
 use crate::transfer::{Direction, Outcome};
-use crate::wire::frame::{self, Header, Kind};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -64,10 +62,6 @@ pub struct Worker {
     pub(super) chores: Chores,
     done: Vec<Done>,
     pub left: Vec<Left>,
-    /// Lanes whose peers should hear what was scattered.
-    pub owing: Vec<LaneId>,
-    /// Lanes with bundles that devices copy, to where they belong or to be sent.
-    pub copying: Vec<LaneId>,
     /// Counters whose values were reached, and operations that this pass has ended for that.
     pub(super) unsettled: Unsettled,
     pub(super) counted: usize,
@@ -125,8 +119,6 @@ impl Worker {
             chores: Chores::default(),
             done: Vec::new(),
             left: Vec::new(),
-            owing: Vec::new(),
-            copying: Vec::new(),
             unsettled: Unsettled::default(),
             counted: 0,
             leaving: VecDeque::new(),
@@ -174,8 +166,6 @@ impl Worker {
         busy |= self.go_on_counting(now, ENDS, || false);
         self.counted = 0;
         busy |= self.settle(now);
-        self.advance_landings(now);
-        self.acknowledge_bundles(now);
         self.send_credits(now);
         self.advance_fences(now);
         self.advance_quiescing();
@@ -281,11 +271,7 @@ impl Worker {
     fn patience(&self, now: u64) -> Duration {
         let handshake = self.rails.lanes().any(LaneWork::is_waiting);
         let stalled = self.links.iter().flatten().any(|link| link.is_waiting());
-        let waits = |lane: &LaneWork| lane.stripes.packer.as_ref().is_some_and(Packer::is_behind);
-        let unsaid = self.rails.lanes().any(waits)
-            || !self.owing.is_empty()
-            || !self.copying.is_empty()
-            || !self.owed_credits.is_empty()
+        let unsaid = !self.owed_credits.is_empty()
             || !self.relayed.is_empty()
             || !self.unsettled.is_empty()
             || self.core.counters.has_unsettled();
@@ -476,10 +462,6 @@ impl Worker {
                 let arrived = (done.posts, slices);
                 lane.stripes.reaped(done.index, arrived, &self.core.table, &mut self.left);
             }
-            Work::Bundle if done.errno == 0 => {
-                let packer = self.rails.lane_mut(id).and_then(|(_, of)| of.stripes.packer.as_mut());
-                packer.into_iter().for_each(|packer| packer.delivered(done.index));
-            }
             Work::Receive => self.received(rail, done, now),
             Work::Arrival => self.arrived(rail, done, now),
             Work::Probe if done.errno == 0 => self.lane_is_probed(id, now),
@@ -547,32 +529,8 @@ impl Worker {
         now: u64,
         left: &mut Vec<Left>,
     ) -> std::result::Result<bool, i32> {
-        let say = |word: &Word, frame: &mut [u8]| {
-            let (kind, number, answer);
-            let body = match word {
-                Word::Bundle(of, list) => {
-                    (kind, number) = (Kind::Bundle, *of);
-                    *list
-                }
-                Word::Fetch(of, list) => {
-                    (kind, number) = (Kind::Fetch, *of);
-                    *list
-                }
-                Word::Fetched(of, fetch, status) => {
-                    (kind, number) = (Kind::Fetched, *of);
-                    answer = frame::numbers(&[(*fetch).into(), *status as i32 as u32 as u64]);
-                    &answer[..]
-                }
-            };
-            Header::numbered(kind, number).write(frame, body, &[])
-        };
         let held = lane.held > 0;
         let posted = !held && lane.stripes.pump(rail, &mut lane.lane, now, &core.table, left)?;
-        lane.answer_fetches(rail, core, now);
-        if let Some(packer) = &mut lane.stripes.packer {
-            packer.advance(rail, &mut lane.lane, now, &say)?;
-        }
-        lane.stripes.end_lost(&core.table, left);
         Ok(posted)
     }
 
@@ -714,7 +672,7 @@ impl Worker {
         }
         for work in self.rails.iter_mut() {
             for mut lane in work.lanes.drain() {
-                self.remains.stripes.push(lane.abandon(&mut work.rail));
+                self.remains.stripes.push(std::mem::take(&mut lane.stripes));
             }
         }
         self.drop_resets();

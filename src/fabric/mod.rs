@@ -73,8 +73,6 @@ pub struct Limits {
     pub rx_depth: usize,
     /// Segments that one write or read may have.
     pub vector: usize,
-    /// A message that is to (`Buffer::follows`) comes after the writes that were posted before it.
-    pub sends_follow_writes: bool,
     /// A write that fails takes what was posted to the same peer after it along:
     /// none of that arrives.
     pub failures_reset: bool,
@@ -87,8 +85,8 @@ pub struct Limits {
     pub message_max: usize,
     /// Remote addresses are virtual addresses, else offsets into the region.
     pub virtual_addresses: bool,
-    /// The NIC checks requests of peers itself: a request for host memory may name a grant by its
-    /// key.
+    /// The NIC's own worker does what peers ask for: a request for host memory may name a grant by
+    /// its key, and bytes of devices wait for copies.
     pub grants: bool,
     /// Local buffers must be registered, too.
     pub local_registration: bool,
@@ -117,9 +115,13 @@ impl Access {
         Access { remote_write: true, remote_read: true, local_write: true, granted_only: false };
 }
 
-/// How a NIC that reaches a device's memory by itself knows it.
+/// How a NIC moves a device's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Direct {
+pub enum Way {
+    /// Through host memory: the NIC's worker has the device copy.
+    Staged,
+    /// The same, or between devices: other processes open it.
+    Shared,
     /// Registered by address: the provider finds out the rest.
     Address,
     /// Registered by a DMA-BUF that the device's driver made.
@@ -134,18 +136,8 @@ pub struct Registration {
     pub descriptor: *mut c_void,
     /// The key by which peers name the range.
     pub key: u64,
-    /// Set for device memory that the NIC reaches by itself.
-    pub direct: Option<Direct>,
-}
-
-impl Registration {
-    /// The registration of device memory that the NIC does not know: its bytes are staged.
-    pub const STAGED: Registration =
-        Registration { handle: std::ptr::null_mut(), descriptor: std::ptr::null_mut(), key: 0, direct: None };
-
-    pub fn is_staged(&self) -> bool {
-        self.handle.is_null() && self.key == 0
-    }
+    /// Set for device memory.
+    pub way: Option<Way>,
 }
 
 // SAFETY: plain tokens; only the owning worker gives them back to the NIC.
@@ -292,24 +284,16 @@ pub trait Nic {
     fn revoke(&mut self, grant: GrantToken) {
         let _ = grant;
     }
-    /// Memory of a device, which other processes can open or not.
+    /// Memory of a device, which other processes can open or not. `None`: the NIC moves none.
     fn register_device(
         &mut self,
         range: HostRange,
         access: Access,
         device: (Device, bool),
-    ) -> Result<Registration> {
+    ) -> Result<Option<Registration>> {
         let _ = (range, access, device);
-        Ok(Registration::STAGED)
+        Ok(None)
     }
-    /// Whether writes, or reads, may be posted to a route as of any memory, although an end is
-    /// on a device: `local` as it was registered, the remote place by its address and key. It
-    /// may be so later.
-    fn reaches_device(&mut self, route: Route, read: bool, local: *mut c_void, remote: (u64, u64)) -> bool {
-        let _ = (route, read, local, remote);
-        false
-    }
-
     /// Posts one operation per scratch, with equally many segments each. Returns how many were
     /// posted, and the result of the next. `rma.more` applies to the last: each other one is
     /// followed by another.

@@ -14,14 +14,11 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-const KINDS: [Kind; 20] = [
+const KINDS: [Kind; 17] = [
     Kind::HandshakeRequest,
     Kind::HandshakeReply,
     Kind::Refuse,
     Kind::Ack,
-    Kind::Bundle,
-    Kind::Landed,
-    Kind::Unlanded,
     Kind::Import,
     Kind::Imported,
     Kind::Revoke,
@@ -180,8 +177,6 @@ impl World {
         let mut body = match how % 4 {
             1 => numbers(&[self.memory.id.get()]),
             2 => numbers(&[self.memory.id.get(), self.memory.secret]),
-            // Of a bundle: the lane, then the list.
-            3 => numbers(&[0, self.memory.id.get(), u64::from(self.counter as u32)]),
             _ => Vec::new(),
         };
         if kind == Kind::Count || kind == Kind::Raise {

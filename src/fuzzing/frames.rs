@@ -1,10 +1,8 @@
 //! Control frames and what is in them.
 
-use crate::codec::Reader;
 use crate::ids::RailIndex;
 use crate::peer::link::Part;
 use crate::transfer::atomic::{read_answer, Request};
-use crate::transfer::pack::{read_list, Tally, SLOTS};
 use crate::wire::address::Address;
 use crate::wire::frame::{self, HandshakeReply, HandshakeRequest, Header};
 use crate::wire::seal::{Opener, Proof, Root, Sealer, Side, SEAL};
@@ -75,32 +73,4 @@ pub fn handshake(data: &[u8]) {
     request[at] ^= 1 << (data.len() % 8);
     assert!(root.verify(Proof::Request, 1, 2, &request).is_none());
     self::request(data);
-}
-
-/// The list of a bundle, and what becomes of bundles that a peer announces as it likes.
-pub fn bundle(data: &[u8]) {
-    if let Some(list) = read_list(data) {
-        assert_eq!(list.pieces.count() * 16 + 16, data.len());
-    }
-    let (mut tally, mut r) = (Tally::default(), Reader::new(data));
-    let (mut taken, mut answered) = (0u32, 0);
-    while let Some(step) = r.u8() {
-        match step % 4 {
-            0 | 1 if tally.expects(taken, 0) => {
-                let refused = step % 4 == 1;
-                tally.advance(if refused { Err(crate::status::Status::RemoteAccess) } else { Ok(()) });
-                taken += 1;
-            }
-            2 => assert!(!tally.expects(taken.wrapping_add(1 + u32::from(step)), 0)),
-            _ => {
-                if let Some(due) = tally.due() {
-                    tally.said(due);
-                    answered += 1;
-                }
-            }
-        }
-        assert!(tally.due().is_some() || tally.expects(taken, 0));
-    }
-    // A sender without an acknowledgement has no more than its slots.
-    assert!(taken <= SLOTS * (1 + answered));
 }

@@ -15,7 +15,7 @@ mod tests;
 pub use blobs::{address, descriptor};
 pub use channel::channel;
 pub use endpoint::endpoint;
-pub use frames::{bundle, frame, handshake};
+pub use frames::{frame, handshake};
 pub use numbers::{immediates, request};
 pub use tcp::{tcp_frame, tcp_stream};
 

@@ -10,7 +10,7 @@ pub use revoked::Revoked;
 use crate::device::{Device, Place};
 use crate::fabric::host::area::Area;
 pub use crate::fabric::Access;
-use crate::fabric::{Direct, Registration};
+use crate::fabric::{Registration, Way};
 use crate::ids::{MemoryId, PeerId, RailIndex};
 use crate::prefetch;
 pub use crate::range::Range;
@@ -196,18 +196,22 @@ impl Memory {
 
     /// Peers on this host open it.
     pub fn is_shared(&self) -> bool {
-        let opened = |r: &Registration| !r.is_staged() && r.direct.is_none();
-        self.place.as_ref().is_some_and(|place| place.shareable) && self.any_rail(opened)
+        self.any_rail(|r| r.way == Some(Way::Shared))
+    }
+
+    /// Its bytes may go through the host.
+    pub fn is_staged(&self) -> bool {
+        self.any_rail(|r| matches!(r.way, Some(Way::Shared | Way::Staged)))
     }
 
     /// Whether it is device memory that NICs reach by themselves.
     pub fn is_direct(&self) -> bool {
-        self.any_rail(|r| r.direct.is_some())
+        self.any_rail(|r| matches!(r.way, Some(Way::Address | Way::Dmabuf)))
     }
 
     /// Whether some rails registered it by a DMA-BUF.
     pub fn is_exported(&self) -> bool {
-        self.any_rail(|r| r.direct == Some(Direct::Dmabuf))
+        self.any_rail(|r| r.way == Some(Way::Dmabuf))
     }
 
     fn any_rail(&self, which: impl Fn(&Registration) -> bool) -> bool {

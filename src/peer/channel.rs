@@ -51,6 +51,12 @@ impl Out {
         }
     }
 
+    /// Whether it may not come before the writes that were posted before it. (Of several frames of an
+    /// operation only the last knows it.)
+    pub fn follows_writes(&self) -> bool {
+        self.speculative || self.done.is_none() && self.kind.announces().is_some()
+    }
+
     pub fn payload(&self) -> &[u8] {
         self.payload.as_ref().map_or(&[], |(bytes, range)| &bytes[range.clone()])
     }

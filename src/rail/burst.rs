@@ -139,18 +139,6 @@ impl Burst<'_> {
         }
     }
 
-    /// Whether writes, or reads, between these two places, both of devices, may be posted.
-    pub fn reaches_device(&mut self, read: bool, local: *mut c_void, remote: (u64, u64)) -> bool {
-        self.nic.reaches_device(self.lane.route, read, local, remote)
-    }
-
-    /// Counts bytes as in flight that a later post will carry: whether their
-    /// delivery should end a sample of the lane's window.
-    pub fn charge(&mut self, bytes: u64) -> bool {
-        self.bytes += bytes;
-        self.lane.begin_sample(self.now)
-    }
-
     /// Posts a write or read of `bytes`.
     ///
     /// # Safety

@@ -1,14 +1,12 @@
 //! Buffers of a rail, registered where the NIC needs that.
 
-use crate::device::present;
 use crate::fabric::{Access, Buffer, HostRange, Nic, Registration};
 use crate::status::{Error, Result};
-use memmap2::{Advice, MmapMut, MmapRaw};
+use memmap2::{MmapMut, MmapRaw};
 use std::ffi::c_void;
 use std::ptr;
 
-/// A registered buffer. Its memory stays in place, and goes back to the system as a whole: an
-/// allocator would keep large ones of lanes that come and go.
+/// A registered buffer, whose memory stays in place.
 pub struct Frame {
     memory: MmapRaw,
     registration: Option<Registration>,
@@ -17,20 +15,12 @@ pub struct Frame {
 impl Frame {
     pub fn new(nic: &mut dyn Nic, len: usize, remote: bool) -> Result<Frame> {
         let mapped = MmapMut::map_anon(len).map_err(|_| Error::system("mapping buffers of a NIC"))?;
-        // Without devices only a part of a slot is used; huge pages would make all of it resident.
-        if present().is_none() {
-            let _ = mapped.advise(Advice::NoHugePage);
-        }
         let memory = MmapRaw::from(mapped);
         let range = HostRange { base: memory.as_mut_ptr() as u64, len: len as u64 };
         let access = Access { remote_write: remote, remote_read: false, ..Access::ALL };
         let needed = remote || nic.limits().local_registration;
         let registration = if needed { Some(nic.register(range, access)?) } else { None };
         Ok(Frame { memory, registration })
-    }
-
-    pub fn take_registration(&mut self) -> Option<Registration> {
-        self.registration.take()
     }
 
     pub fn address(&self) -> *mut c_void {

@@ -183,14 +183,11 @@ impl Rail {
         range: HostRange,
         access: Access,
         device: (Device, bool),
-    ) -> Result<Registration> {
+    ) -> Result<Option<Registration>> {
         self.nic.register_device(range, access, device)
     }
 
     pub fn deregister(&mut self, registration: Registration) -> Result<()> {
-        if registration.is_staged() {
-            return Ok(());
-        }
         self.nic.deregister(registration)
     }
 
@@ -200,24 +197,6 @@ impl Rail {
 
     pub fn revoke(&mut self, grant: GrantToken) {
         self.nic.revoke(grant);
-    }
-
-    /// Memory for this NIC to use; `drop_frame` gives it back.
-    pub fn make_frame(&mut self, len: usize, remote: bool) -> Result<Frame> {
-        Frame::new(&mut *self.nic, len, remote)
-    }
-
-    pub fn drop_frame(&mut self, mut frame: Frame) {
-        let Some(registration) = frame.take_registration() else { return };
-        let outcome = match &self.closed {
-            None => self.nic.deregister(registration),
-            Some(outcome) => outcome.clone(),
-        };
-        if let Err(error) = outcome {
-            log::warn!("rail {}: memory of Weft stays registered: {error}", self.index);
-            // The NIC may still use it.
-            std::mem::forget(frame);
-        }
     }
 
     /// For a lane to one of a peer's rails, which is at that address.
@@ -339,11 +318,6 @@ impl Rail {
         self.nic.disown(&scratches);
     }
 
-    /// Counts bytes as delivered that `Burst::charge` counted.
-    pub fn credit(&mut self, lane: &mut Lane, bytes: u64, sampled: bool, now: u64) {
-        lane.credit(bytes, sampled, &mut self.inflight_bytes, now);
-    }
-
     /// The size of a half of the peer's credits that it gets anew, if the lane is there.
     pub fn grant(&mut self, lanes: &mut Lanes<impl HasLane>, lane: LaneSlot, half: Half) -> Option<u32> {
         let count = lanes.iter().count() as u32;
@@ -402,14 +376,15 @@ impl Rail {
     }
 
     /// Sends a control frame over a lane, in its session; `fill` writes it and returns its length.
-    pub fn send_frame(&mut self, lane: &mut Lane, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
-        self.send_over(lane, (true, false), fill)
-    }
-
-    /// Like `send_frame`, for a frame about the writes posted before it: it arrives after them,
-    /// where the NIC guarantees that (`Limits::sends_follow_writes`).
-    pub fn send_behind(&mut self, lane: &mut Lane, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
-        self.send_over(lane, (true, true), fill)
+    /// `behind`: it is about the writes posted before it, and arrives after them, where the NIC
+    /// guarantees that.
+    pub fn send_frame(
+        &mut self,
+        lane: &mut Lane,
+        behind: bool,
+        fill: impl FnOnce(&mut [u8]) -> usize,
+    ) -> Posted {
+        self.send_over(lane, (true, behind), fill)
     }
 
     /// Like `send_frame` for a handshake, before there is a session.

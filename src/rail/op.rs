@@ -14,8 +14,6 @@ pub enum Work {
     Slice,
     /// A post of a stripe with an immediate, which took a credit.
     Counted(Half),
-    /// A bundle of bytes that a device has or is to have, into the peer's landing.
-    Bundle,
     /// A lane's probe write.
     Probe,
     /// A control frame in send buffer `Tag::index`.

@@ -106,7 +106,7 @@ impl Rail {
             }
         }
         match tag.work {
-            Work::Slice | Work::Counted(_) | Work::Bundle | Work::Probe => {
+            Work::Slice | Work::Counted(_) | Work::Probe => {
                 if tag.len > 0 && errno == 0 {
                     self.traffic.add(tag.read, 1, tag.slices.into(), tag.len);
                 }

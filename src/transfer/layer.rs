@@ -4,10 +4,10 @@
 use super::geometry::Slice;
 use super::operation::Move;
 use super::shape::View;
-use crate::device::Device;
 use crate::fabric::{Immediate, Segment};
-use crate::ids::{GrantToken, MemoryId, RailIndex};
+use crate::ids::{GrantToken, RailIndex};
 use std::ffi::c_void;
+use std::ptr;
 
 #[derive(Clone, Copy)]
 pub struct Layer {
@@ -16,17 +16,9 @@ pub struct Layer {
     pub descriptor: *mut c_void,
     pub remote: u64,
     pub key: u64,
-    /// The owner's name for the same memory.
-    pub memory: MemoryId,
-    pub range: u32,
-    pub offset: u64,
-    /// The device that the local end is on.
-    pub device: Option<Device>,
-    /// Whether one end is on a device, which CPUs and most NICs do not reach.
+    /// Whether one end is on a device, which CPUs do not reach.
     pub on_device: bool,
-    /// The remote end is.
-    pub to_device: bool,
-    /// Whether that memory was freed.
+    /// Whether the local end is, and was freed.
     pub gone: bool,
     /// The counter that each page, or the entry, raises; each is posted in one piece.
     pub immediate: Option<Immediate>,
@@ -39,12 +31,7 @@ impl Layer {
         descriptor: std::ptr::null_mut(),
         remote: 0,
         key: 0,
-        memory: MemoryId::new(0),
-        range: 0,
-        offset: 0,
-        device: None,
         on_device: false,
-        to_device: false,
         gone: false,
         immediate: None,
     };
@@ -71,26 +58,19 @@ impl Layer {
         let (address, base_key) = remote.locate(remote_rail, range, offset);
         let grant = transfer.grant.filter(|_| grants && remote.device.is_none());
         let key = grant.map_or(base_key, GrantToken::key);
+        let descriptor = local.registration(rail, from).descriptor;
+        // The target's CPU, which our own NICs have do the work, does not read it for a device.
+        let hidden = grants && remote.device.is_some() && local.place().is_none();
         Layer {
             index,
             local: local.ranges()[from].base + at,
-            descriptor: local.registration(rail, from).descriptor,
+            descriptor: if hidden { ptr::null_mut() } else { descriptor },
             remote: address,
             key,
-            memory: remote.id,
-            range: range as u32,
-            offset,
-            device: local.device(),
             on_device: local.place().is_some() || remote.device.is_some(),
-            to_device: remote.device.is_some(),
             gone: local.place().is_some_and(|place| !place.holds(from, &local.ranges()[from])),
             immediate,
         }
-    }
-
-    /// Whether it may be posted as of any memory: what is on devices, the lane's NICs know.
-    pub fn may_be_posted(&self) -> bool {
-        (self.device.is_none() || !self.descriptor.is_null()) && (!self.to_device || self.key != 0)
     }
 
     #[inline]
@@ -102,12 +82,6 @@ impl Layer {
     /// registrations, and raise the same counter or none.
     pub fn joins(&self, other: &Layer) -> bool {
         (self.descriptor, self.on_device, self.gone) == (other.descriptor, other.on_device, other.gone)
-            && (self.memory, self.key, self.immediate) == (other.memory, other.key, other.immediate)
-    }
-
-    /// Whether its slices may go in one bundle with another's.
-    pub fn packs(&self, other: &Layer) -> bool {
-        (self.memory, self.immediate, self.on_device) == (other.memory, other.immediate, other.on_device)
-            && (self.device, self.gone) == (other.device, other.gone)
+            && (self.key, self.immediate) == (other.key, other.immediate)
     }
 }

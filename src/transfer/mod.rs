@@ -11,8 +11,7 @@
 //!    atomic add, in one pass no more than its share: an idle lane takes more, so a slow rail takes
 //!    less.
 //! 3. **Post** (`stripe` -> `rail`). Slices are computed as they are posted, neighbours merged,
-//!    several in one post where the NIC takes that, within the windows of lane and rail. Bytes of a
-//!    device that the NIC cannot reach are gathered into bundles that the target scatters (`pack`).
+//!    several in one post where the NIC takes that, within the windows of lane and rail.
 //!    A post that finds no room stays in the stripe and is the first to be tried again.
 //! 4. **Reap** (`rail`). A finished operation names its stripe, which counts its slices for itself.
 //!    It means that they are at the target (`fabric::Delivery`).
@@ -35,13 +34,11 @@ pub mod completion;
 pub mod counters;
 pub mod ending;
 pub mod expect;
-mod fetch;
 pub mod gate;
 pub mod geometry;
 mod layer;
 pub mod list;
 pub mod operation;
-pub mod pack;
 pub mod queue;
 pub mod shape;
 pub mod stripe;

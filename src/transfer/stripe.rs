@@ -5,7 +5,6 @@ use super::claims::{Claims, Run};
 use super::geometry::{Geometry, Position, PIECE};
 use super::layer::Layer;
 use super::operation::Move;
-use super::pack::{Gathering, Packer, Piece};
 use super::shape::View;
 use super::stripes::TURN;
 use super::table::{Slot, Table};
@@ -48,7 +47,7 @@ pub struct Stripe {
     quota: u64,
     pass: u32,
     urgent: bool,
-    /// Its bytes wait for devices, too: they are under way for longer than the line takes.
+    /// Its bytes may wait for devices, too: they are under way for longer than the line takes.
     staged: bool,
     /// Posts of it may take credits.
     counted: bool,
@@ -301,13 +300,7 @@ impl Stripe {
 
     /// Posts until the turn, the claim, the window or the budget of posts is used up.
     #[inline]
-    pub fn step(
-        &mut self,
-        burst: &mut Burst,
-        index: u32,
-        packer: Option<&mut Packer>,
-        budget: &mut u32,
-    ) -> Step {
+    pub fn step(&mut self, burst: &mut Burst, index: u32, budget: &mut u32) -> Step {
         // SAFETY: the stripe holds the slot, and with it the transfer.
         let (slot, transfer) = unsafe { (self.slot.as_ref(), self.transfer.as_ref()) };
         if !Table::wanted(slot) {
@@ -342,56 +335,21 @@ impl Stripe {
         if slot.first_post.load(Relaxed) == 0 {
             slot.first_post.store(burst.now, Relaxed);
         }
-        self.staged = self.layer.on_device && !self.is_shared(burst, transfer.direction);
-        if self.staged {
-            return self.stage(burst, index, transfer, packer, (room, budget));
-        }
+        self.staged = self.layer.on_device && burst.limits.grants;
         if self.layer.on_device {
-            self.post::<SHARED_VECTOR, SHARED_VECTOR_LEN>(burst, index, transfer, (room, budget))
-        } else if burst.limits.vector >= LONG_VECTOR {
+            if self.layer.gone {
+                log::warn!("a transfer ends: local device memory was freed while it was registered");
+                return Step::Ended(Status::MemoryGone);
+            }
+            // What a device has to copy yet may be overtaken.
+            self.speculative = false;
+        }
+        if burst.limits.vector >= LONG_VECTOR {
             self.post::<LONG_VECTOR, LONG_VECTOR_LEN>(burst, index, transfer, (room, budget))
+        } else if self.layer.on_device {
+            self.post::<SHARED_VECTOR, SHARED_VECTOR_LEN>(burst, index, transfer, (room, budget))
         } else {
             self.post::<VECTOR, VECTOR_LEN>(burst, index, transfer, (room, budget))
-        }
-    }
-
-    /// Whether what is next is posted although it is on devices.
-    fn is_shared(&self, burst: &mut Burst, direction: Direction) -> bool {
-        let layer = &self.layer;
-        let read = direction == Direction::Read;
-        self.within == 0
-            && !layer.gone
-            && layer.may_be_posted()
-            && burst.reaches_device(read, layer.descriptor, (layer.remote, layer.key))
-    }
-
-    /// Device memory goes in bundles, whatever its pages.
-    #[cold]
-    fn stage(
-        &mut self,
-        burst: &mut Burst,
-        index: u32,
-        transfer: &Move,
-        packer: Option<&mut Packer>,
-        room: (u64, &mut u32),
-    ) -> Step {
-        let Layer { memory, device, immediate, gone, .. } = self.layer;
-        if gone {
-            log::warn!("a transfer ends: local device memory was freed while it was registered");
-            return Step::Ended(Status::MemoryGone);
-        }
-        let Some(packer) = packer else { return Step::Ended(Status::Unsupported) };
-        let bundle = match transfer.direction {
-            Direction::Write => packer.gather(memory, immediate, device),
-            Direction::Read => Ok(packer.fetcher.ask(memory, device)),
-        };
-        match bundle {
-            Ok(Some(bundle)) => self.pack(burst, index, transfer, bundle, room),
-            Ok(None) => Step::Full,
-            Err(error) => {
-                log::warn!("a transfer of device memory ends: {error}");
-                Step::Ended(error.status)
-            }
         }
     }
 
@@ -599,57 +557,6 @@ impl Stripe {
             gathered.slices += slice.slices;
             gathered.after = after;
         }
-    }
-
-    /// Puts slices into a bundle, or parts of them.
-    fn pack(
-        &mut self,
-        burst: &mut Burst,
-        index: u32,
-        transfer: &Move,
-        mut bundle: Gathering,
-        (room, budget): (u64, &mut u32),
-    ) -> Step {
-        let view = transfer.view();
-        // The target may refuse a bundle, and goes on.
-        self.speculative = false;
-        let (mut at, mut slices, mut bytes) = (self.at, 0, 0);
-        while self.next + slices < self.end && bytes < room {
-            if at.layer != self.layer.index {
-                let layer = Layer::of(transfer, at.layer, burst.path());
-                if !layer.packs(&self.layer) {
-                    break;
-                }
-                self.layer = layer;
-            }
-            let (slice, after) = view.take(at, self.end - self.next - slices);
-            let (begun, left) = (self.within, slice.len - self.within);
-            let len = left.min(bundle.room());
-            let goes_on = len < left;
-            let piece = Piece {
-                range: self.layer.range,
-                len: len as u32,
-                offset: self.layer.offset + slice.remote + begun,
-                goes_on,
-            };
-            let counts = if goes_on { 0 } else { slice.slices };
-            let local = self.layer.local + slice.local + begun;
-            // SAFETY: the transfer's memory is the caller's to keep until its completion.
-            if len == 0 || !unsafe { bundle.add(local, piece, counts as u32) } {
-                break;
-            }
-            bytes += len;
-            if goes_on {
-                self.within += len;
-                break;
-            }
-            self.within = 0;
-            (at, slices) = (after, slices + slice.slices);
-        }
-        bundle.finish(burst, index);
-        self.advance(bytes, slices, at);
-        *budget -= 1;
-        Step::Posted
     }
 
     #[inline]

@@ -3,11 +3,10 @@
 
 use super::claims::{split, Claims};
 use super::operation::Move;
-use super::pack::{Landed, Packer};
 use super::stripe::{NewStripe, Step, Stripe};
 use super::table::{Left, Slot, Table};
 use crate::fabric::{Posted, Rma};
-use crate::ids::{Hold, LaneSlot, OpId};
+use crate::ids::{Hold, LaneSlot};
 use crate::rail::{Burst, Lane, Rail, Tag, Work};
 use crate::status::Status;
 use std::collections::VecDeque;
@@ -116,7 +115,6 @@ pub struct Stripes {
     round: usize,
     posts: u32,
     passes: u32,
-    pub packer: Option<Packer>,
 }
 
 impl Stripes {
@@ -173,15 +171,7 @@ impl Stripes {
 
     /// Something to post, now or with credits, or to announce.
     pub fn has_work(&self) -> bool {
-        self.is_ready()
-            || !self.starved.iter().all(VecDeque::is_empty)
-            || !self.deferred.is_empty()
-            || self.packer.as_ref().is_some_and(Packer::is_behind)
-    }
-
-    /// Bundles that the target has not acknowledged.
-    pub fn has_bundles(&self) -> bool {
-        self.packer.as_ref().is_some_and(Packer::is_awaiting)
+        self.is_ready() || !self.starved.iter().all(VecDeque::is_empty) || !self.deferred.is_empty()
     }
 
     pub fn is_urgent(&self) -> bool {
@@ -226,7 +216,7 @@ impl Stripes {
             let most = most.min(left_of_batch);
             let mut budget = most;
             stripe.enter(self.passes);
-            let step = stripe.step(&mut burst, index, self.packer.as_mut(), &mut budget);
+            let step = stripe.step(&mut burst, index, &mut budget);
             left_of_batch -= most - budget;
             self.posts = self.posts.wrapping_add(most - budget);
             match step {
@@ -352,30 +342,6 @@ impl Stripes {
         }
     }
 
-    /// The target has scattered bundles up to number `count`.
-    pub fn landed(
-        &mut self,
-        count: u32,
-        rail: &mut Rail,
-        lane: &mut Lane,
-        now: u64,
-        table: &Table,
-        left: &mut Vec<Left>,
-    ) {
-        while let Some(landed) = self.packer.as_mut().and_then(|packer| packer.acknowledge(count)) {
-            let Landed { stripe, slices, bytes, sampled } = landed;
-            rail.credit(lane, bytes, sampled, now);
-            self.reaped(stripe, (1, slices), table, left);
-        }
-    }
-
-    /// Ends the transfers whose bytes a device could not copy.
-    pub fn end_lost(&mut self, table: &Table, left: &mut Vec<Left>) {
-        while let Some(stripe) = self.packer.as_mut().and_then(Packer::take_lost) {
-            self.end_of(stripe, Status::MemoryGone, table, left);
-        }
-    }
-
     /// Ends the transfer that a stripe is of.
     pub fn end_of(&mut self, tagged: u32, status: Status, table: &Table, left: &mut Vec<Left>) {
         if let Some(stripe) = self.stripes.get(split(tagged).0) {
@@ -388,55 +354,6 @@ impl Stripes {
         let granted = self.stripes.get(split(tagged).0).is_some_and(Stripe::is_granted);
         let status = if granted { Status::Revoked } else { Status::MemoryGone };
         self.end_of(tagged, status, table, left);
-    }
-
-    /// Whether a transfer still wants what one of its stripes has fetched.
-    pub fn wants(&self, tagged: u32) -> bool {
-        let stripe = self.stripes.get(split(tagged).0);
-        stripe.is_some_and(|stripe| Table::wanted(stripe.slot()))
-    }
-
-    /// The next answer to a question is at its place, or never will be.
-    pub fn fetched(
-        &mut self,
-        outcome: Result<(), Status>,
-        rail: &mut Rail,
-        (lane, now): (&mut Lane, u64),
-        table: &Table,
-        left: &mut Vec<Left>,
-    ) {
-        let Some(landed) = self.packer.as_mut().and_then(|packer| packer.fetcher.finish()) else { return };
-        let Landed { stripe, slices, bytes, sampled } = landed;
-        rail.credit(lane, bytes, sampled, now);
-        if let Err(status) = outcome {
-            self.end_of(stripe, status, table, left);
-        }
-        let arrived = if outcome.is_ok() { slices } else { 0 };
-        self.reaped(stripe, (1, arrived), table, left);
-    }
-
-    /// Whether all bundles before this one are acknowledged, and it is not.
-    pub fn is_next(&self, bundle: u32) -> bool {
-        self.packer.as_ref().is_some_and(|packer| packer.acknowledged() == bundle)
-    }
-
-    /// The target refused the next bundle: the id of its transfer.
-    pub fn refused(
-        &mut self,
-        rail: &mut Rail,
-        lane: &mut Lane,
-        now: u64,
-        table: &Table,
-        left: &mut Vec<Left>,
-    ) -> Option<OpId> {
-        let packer = self.packer.as_mut()?;
-        let next = packer.acknowledged().wrapping_add(1);
-        let Landed { stripe, bytes, sampled, .. } = packer.acknowledge(next)?;
-        rail.credit(lane, bytes, sampled, now);
-        let of = self.stripes.get(split(stripe).0)?;
-        let id = table.id_of(of.slot());
-        self.reaped(stripe, (1, 0), table, left);
-        Some(id)
     }
 
     fn leave_if_done(&mut self, index: u32, table: &Table, left: &mut Vec<Left>) {
@@ -554,8 +471,7 @@ impl fmt::Display for Stripes {
         let all = self.stripes.0.iter().flatten().flatten().count();
         let (ready, starved) = (of(&self.ready), of(&self.starved));
         let deferred = self.deferred.len();
-        write!(f, "{all} stripes ({ready} ready, {starved} without credits, {deferred} deferred)")?;
-        self.packer.as_ref().map_or(Ok(()), |packer| write!(f, ", bundles {packer}"))
+        write!(f, "{all} stripes ({ready} ready, {starved} without credits, {deferred} deferred)")
     }
 }
 

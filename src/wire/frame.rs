@@ -34,8 +34,8 @@ pub use crate::wire::HEADER;
 use crate::wire::{RAIL, TO};
 
 /// Wire versions that this library speaks.
-pub const WIRE_LOWEST: u16 = 2;
-pub const WIRE_HIGHEST: u16 = 2;
+pub const WIRE_LOWEST: u16 = 3;
+pub const WIRE_HIGHEST: u16 = 3;
 
 const MAGIC: u16 = u16::from_le_bytes(*b"WF");
 
@@ -52,14 +52,6 @@ pub enum Kind {
     /// The sender's lanes are new: which of its frames has the receiver delivered? The answer.
     Resume = 65,
     Resumed = 66,
-    /// A bundle is in the landing; the target has scattered all up to one, or
-    /// refuses the next.
-    Bundle = 8,
-    Landed = 9,
-    Unlanded = 10,
-    /// The sender wants the bytes of pieces in a bundle; there they are, or a refusal.
-    Fetch = 15,
-    Fetched = 64,
     /// The writes that took a half of the sender's credits are done; the target gives it anew.
     Spent = 11,
     Credits = 12,
@@ -117,11 +109,6 @@ impl Kind {
             Ask,
             Resume,
             Resumed,
-            Bundle,
-            Landed,
-            Unlanded,
-            Fetch,
-            Fetched,
             Spent,
             Credits,
             Closing,
@@ -340,25 +327,13 @@ pub struct HandshakeReply {
     pub epoch: u64,
     /// Where the lane's first write goes, and its key.
     pub probe_buffer: (u64, u64),
-    /// Where the sender takes bundles over this lane.
-    pub landing: Option<Slots>,
-}
-
-/// Memory of a lane's end that the other end writes bundles to.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Slots {
-    pub address: u64,
-    pub key: u64,
-    /// Bytes of each slot.
-    pub len: u64,
 }
 
 impl HandshakeReply {
     pub fn encode(&self) -> Vec<u8> {
-        let Slots { address, key, len } = self.landing.unwrap_or_default();
         let mut w = Writer::new();
         w.u128(self.nonce).u128(self.own).u128(self.token).u64(self.begun).u64(self.epoch);
-        w.u64(self.probe_buffer.0).u64(self.probe_buffer.1).u64(address).u64(key).u64(len);
+        w.u64(self.probe_buffer.0).u64(self.probe_buffer.1);
         w.finish()
     }
 
@@ -366,16 +341,7 @@ impl HandshakeReply {
         let mut r = Reader::new(body);
         let (nonce, own, token) = (r.u128()?, r.u128()?, r.u128()?);
         let (begun, epoch, probe_buffer) = (r.u64()?, r.u64()?, (r.u64()?, r.u64()?));
-        let landing = Slots { address: r.u64()?, key: r.u64()?, len: r.u64()? };
-        (r.remaining() == 0).then_some(HandshakeReply {
-            nonce,
-            own,
-            token,
-            begun,
-            epoch,
-            probe_buffer,
-            landing: Some(landing).filter(|slots| slots.len != 0),
-        })
+        (r.remaining() == 0).then_some(HandshakeReply { nonce, own, token, begun, epoch, probe_buffer })
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::budget::budget;
 use super::channel::{area_seals, memfd, page_len, Mapping, HUGE};
-use crate::device::Handle;
+use crate::device::{Device, Handle};
 use crate::status::{Error, Result, Status};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -236,6 +236,21 @@ impl Shared {
     /// The descriptor that posts in it pass along: place and number in one.
     fn descriptor(&self) -> u64 {
         (self.place as u64 + 1) << 32 | self.number as u64
+    }
+}
+
+/// What registrations of device memory are posted with that no other process can open: no area has
+/// it as its descriptor.
+pub fn only_on(device: Device) -> u64 {
+    u64::from(device) + 1
+}
+
+/// The device whose memory is posted with a descriptor.
+#[inline]
+pub fn device_of(descriptor: u64, area: Option<&Shared>) -> Option<Device> {
+    match area {
+        Some(area) => area.handle().map(|handle| handle.device),
+        None => u32::try_from(descriptor).ok()?.checked_sub(1),
     }
 }
 

@@ -9,7 +9,10 @@
 //! Of those that failed it keeps a list. Nothing here is locked, and all that the
 //! other side wrote is read once and checked.
 
+use crate::device::{driver, present, Device};
+use crate::fabric::GONE;
 use crate::status::{Error, Result, Status};
+use std::cell::OnceCell;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::OnceLock;
@@ -239,7 +242,11 @@ pub fn area_seals() -> i32 {
     })
 }
 
-pub struct Channel(Mapping);
+pub struct Channel {
+    mapping: Mapping,
+    /// The device that it is pinned for: then all reach it.
+    pinned: OnceCell<Device>,
+}
 
 impl Channel {
     /// A new one, and the file to pass to the target.
@@ -254,23 +261,41 @@ impl Channel {
             return Err(Error::system("making memory to share with another process"));
         }
         use std::os::fd::AsFd;
-        Ok((Channel(Mapping::new(fd.as_fd(), WHOLE, true)?), fd))
+        Ok((Channel::of(Mapping::new(fd.as_fd(), WHOLE, true)?), fd))
     }
 
     /// Attaches to a channel that a peer made.
     pub fn attach(fd: BorrowedFd) -> Result<Channel> {
-        Ok(Channel(Mapping::of_channel(fd)?))
+        Ok(Channel::of(Mapping::of_channel(fd)?))
+    }
+
+    fn of(mapping: Mapping) -> Channel {
+        Channel { mapping, pinned: OnceCell::new() }
+    }
+
+    /// Has devices reach it. An error number: they cannot.
+    pub fn pin(&self, device: Device) -> std::result::Result<(), i32> {
+        if self.pinned.get().is_none() {
+            let base = self.mapping.base() as u64;
+            let pinned = driver().and_then(|driver| driver.pin(device, base, WHOLE as u64));
+            pinned.map_err(|error| {
+                log::warn!("{error}");
+                GONE
+            })?;
+            let _ = self.pinned.set(device);
+        }
+        Ok(())
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
         debug_assert!(at + 8 <= WHOLE && at % 8 == 0);
         // SAFETY: inside the mapping, aligned, and valid in every state.
-        unsafe { &*self.0.base().add(at).cast() }
+        unsafe { &*self.mapping.base().add(at).cast() }
     }
 
     fn flag(&self, at: usize) -> &AtomicU32 {
         // SAFETY: as above.
-        unsafe { &*self.0.base().add(at).cast() }
+        unsafe { &*self.mapping.base().add(at).cast() }
     }
 
     /// Written by the target: the number of requests done.
@@ -306,18 +331,26 @@ impl Channel {
     /// The cell of request `n`.
     pub fn cell(&self, n: u64) -> &Cell {
         // SAFETY: inside the mapping, aligned, and valid in every state.
-        unsafe { &*self.0.base().add(REQUESTS + (n % CELLS) as usize * 64).cast() }
+        unsafe { &*self.mapping.base().add(REQUESTS + (n % CELLS) as usize * 64).cast() }
     }
 
     /// Where a block of `forward` lies that `Block::after` has placed.
     pub fn forward(&self, block: &Block) -> *mut u8 {
         // SAFETY: a block lies within its area.
-        unsafe { self.0.base().add(FORWARD + (block.start % AREA) as usize) }
+        unsafe { self.mapping.base().add(FORWARD + (block.start % AREA) as usize) }
     }
 
     pub fn back(&self, block: &Block) -> *mut u8 {
         // SAFETY: a block lies within its area.
-        unsafe { self.0.base().add(BACK + (block.start % AREA) as usize) }
+        unsafe { self.mapping.base().add(BACK + (block.start % AREA) as usize) }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        if let (Some(device), Some(driver)) = (self.pinned.get(), present()) {
+            driver.unpin(*device, self.mapping.base() as u64);
+        }
     }
 }
 

@@ -1,14 +1,14 @@
 //! Device memory at the target. A write's bytes are copied by the target's own device,
 //! from memory that the initiator passed; a read's by the initiator's (`pull`), from
-//! memory that the target passes. Each request is checked as any other. Those that a
+//! memory that the target passes. Where devices do not reach each other, bytes go through the
+//! channel, which both copy from and to. Each request is checked as any other. Those that a
 //! device does are answered, in order, when it has.
 
 use super::copies::Copies;
-use super::registry::{Registry, Wish};
 use super::request::Piece;
 use super::socket;
 use crate::device::{driver, present, Device, Handle};
-use crate::fabric::{Immediate, Reaped, GONE};
+use crate::fabric::{Immediate, Reaped};
 use std::os::fd::BorrowedFd;
 
 /// The cost of a piece in the byte budget of a pass, although the CPU copies nothing here.
@@ -39,8 +39,6 @@ pub struct Devices {
     shown: Vec<(u32, u64)>,
     /// Requests that are not answered yet, in order.
     copies: Copies<Answer>,
-    /// The key that was looked at last in this pass.
-    checked: Option<u64>,
 }
 
 impl Devices {
@@ -69,15 +67,8 @@ impl Devices {
         true
     }
 
-    /// Begins a write's copies. An error number: they may not be, or cannot.
-    pub fn copy(
-        &mut self,
-        number: u32,
-        key: u64,
-        pieces: &[Piece],
-        registry: &mut Registry,
-    ) -> Result<(), i32> {
-        let device = self.check(key, pieces, Wish::Write, registry)?;
+    /// Begins a write's copies, to what was checked. An error number: they may not be, or cannot.
+    pub fn copy(&mut self, number: u32, device: Device, pieces: &[Piece]) -> Result<(), i32> {
         let (base, len) = self.place_of(number, device)?;
         if !pieces.iter().all(|p| p.offset <= len && p.len <= len - p.offset) {
             return Err(libc::EACCES);
@@ -91,24 +82,42 @@ impl Devices {
         Ok(())
     }
 
-    /// Whether the peer may read so; the first time it is passed what it opens the memory by.
-    /// An error number: it may not, or cannot.
+    /// Begins to copy between a run of the channel, which was pinned, and what was checked: places
+    /// and lengths. An error number: it cannot.
+    ///
+    /// # Safety
+    /// The run is as long, and stays until it is answered.
+    pub unsafe fn stage(
+        &mut self,
+        device: Device,
+        (mut run, into_run): (u64, bool),
+        places: impl Iterator<Item = (u64, u64)>,
+    ) -> Result<(), i32> {
+        self.copies.choose(device)?;
+        for (place, len) in places {
+            let (from, to) = if into_run { (place, run) } else { (run, place) };
+            // SAFETY: as promised; and inside a registration of ours, which waits for us before it ends.
+            unsafe { self.copies.add(from, to, len) };
+            run += len;
+        }
+        Ok(())
+    }
+
+    /// The peer may read so: the first time it is passed what it opens the memory by. An error
+    /// number: it cannot.
     pub fn show(
         &mut self,
-        number: u32,
-        key: u64,
-        pieces: &[Piece],
-        registry: &mut Registry,
+        (number, key): (u32, u64),
+        device: Device,
+        address: u64,
         socket: BorrowedFd,
     ) -> Result<(), i32> {
-        let device = self.check(key, pieces, Wish::Read, registry)?;
         if self.shown.contains(&(number, key)) {
             return Ok(());
         }
         if self.shown.len() >= SHOWN {
             return Err(libc::ENOBUFS);
         }
-        let address = pieces.first().map_or(0, |piece| piece.remote);
         let handle = driver().and_then(|driver| driver.share(device, address));
         let handle = handle.inspect_err(|error| log::info!("bytes go through the host: {error}"));
         if !handle.is_ok_and(|handle| socket::pass_device(socket, number, &handle)) {
@@ -131,26 +140,6 @@ impl Devices {
     /// The peer has closed what it knew by this number.
     pub fn unread(&mut self, number: u32) {
         self.shown.retain(|(of, _)| *of != number);
-    }
-
-    /// The device that all pieces are on, if they may be written, or read, and are there.
-    #[inline(always)]
-    fn check(
-        &mut self,
-        key: u64,
-        pieces: &[Piece],
-        wish: Wish,
-        registry: &mut Registry,
-    ) -> Result<Device, i32> {
-        let mut device = None;
-        for piece in pieces {
-            device = Some(registry.allows_device(key, piece.remote, piece.len, wish).ok_or(libc::EACCES)?);
-        }
-        if self.checked != Some(key) && !is_there(registry.identity_of(key)) {
-            return Err(GONE);
-        }
-        self.checked = Some(key);
-        device.ok_or(libc::EACCES)
     }
 
     fn place_of(&mut self, number: u32, device: Device) -> Result<(u64, u64), i32> {
@@ -176,7 +165,6 @@ impl Devices {
 
     /// Ends a pass.
     pub fn pump(&mut self) {
-        self.checked = None;
         self.copies.pump();
     }
 
@@ -214,10 +202,4 @@ impl Opened {
             driver.close(device, &self.handle);
         }
     }
-}
-
-/// Whether device memory was not freed: an address, and what was there.
-fn is_there(registered: Option<(u64, u64)>) -> bool {
-    let Some((address, identity)) = registered else { return false };
-    present().and_then(|driver| driver.identity(address)) == Some(identity)
 }

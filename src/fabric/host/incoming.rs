@@ -272,7 +272,7 @@ impl Incoming {
     #[inline]
     fn perform(&mut self, request: &Request, block: &Block, with: &mut Serving) -> Outcome {
         match request.kind {
-            Kind::Write if request.inline > 0 => write_inline(request, self.peer, with.registry),
+            Kind::Write if request.inline > 0 => self.write_inline(request, with.registry),
             Kind::Write => self.write(request, block, with),
             Kind::Read => self.read(request, block, with.registry),
             Kind::Message => self.message(request, block, with),
@@ -281,22 +281,31 @@ impl Incoming {
 
     fn write(&mut self, request: &Request, block: &Block, with: &mut Serving) -> Outcome {
         let Some(pieces) = self.pieces(request, block) else { return Senseless };
-        if request.area != 0 && !self.areas.has(request.area) {
-            if !self.devices.has(request.area) && self.listen(&mut with.words) == Listened::Part {
-                return Later(Blocked::Socket);
-            }
-            if self.devices.has(request.area) {
-                return match self.devices.copy(request.area, request.key, &pieces, with.registry) {
-                    Ok(()) => Begun,
-                    Err(errno) => Refused(errno),
-                };
-            }
+        let known = self.areas.has(request.area) || self.devices.has(request.area);
+        if request.area != 0 && !known && self.listen(&mut with.words) == Listened::Part {
+            return Later(Blocked::Socket);
         }
         let bytes = pieces.iter().map(|p| (p.remote, p.len));
-        let _entered = match with.registry.check((self.peer, request.key), bytes, Wish::Write) {
-            Ok(entered) => entered,
+        let checked = with.registry.check((self.peer, request.key), bytes.clone(), Wish::Write);
+        let (_entered, device) = match checked {
             Err(errno) => return Refused(errno),
+            Ok(allowed) => (allowed.entered, allowed.device),
         };
+        if let Some(device) = device {
+            let begun = match request.area {
+                0 => self.channel.pin(device).and_then(|()| {
+                    // SAFETY: the block holds the list, then as many bytes as the request has.
+                    let run = unsafe { self.channel.forward(block).add(request.list_len() as usize) } as u64;
+                    // SAFETY: the block is ours until the request is answered.
+                    unsafe { self.devices.stage(device, (run, false), bytes) }
+                }),
+                area => self.devices.copy(area, device, &pieces),
+            };
+            return begun.map_or_else(Refused, |()| Begun);
+        }
+        if self.devices.has(request.area) {
+            return Refused(libc::EACCES);
+        }
         let stream = request.stream;
         if request.area == 0 {
             // SAFETY: the block holds the list, then as many bytes as the request has.
@@ -336,15 +345,18 @@ impl Incoming {
         if self.ended {
             return Refused(libc::ENOTCONN); // Nobody makes room for it any longer.
         }
-        if request.area != 0 {
-            let shown = self.devices.show(request.area, request.key, &pieces, registry, self.socket.as_fd());
-            return shown.map_or_else(Refused, |()| Done);
-        }
         let bytes = pieces.iter().map(|p| (p.remote, p.len));
-        let _entered = match registry.check((self.peer, request.key), bytes, Wish::Read) {
-            Ok(entered) => entered,
+        let (_entered, device) = match registry.check((self.peer, request.key), bytes.clone(), Wish::Read) {
+            Ok(allowed) => (allowed.entered, allowed.device),
             Err(errno) => return Refused(errno),
         };
+        if request.area != 0 {
+            let of = (request.area, request.key);
+            let Some(device) = device else { return Refused(libc::EACCES) };
+            let address = pieces.first().map_or(0, |piece| piece.remote);
+            let shown = self.devices.show(of, device, address, self.socket.as_fd());
+            return shown.map_or_else(Refused, |()| Done);
+        }
         let place = Block::after(self.back, request.len);
         if !place.fits(self.back_free) {
             let free = self.channel.returned().load(Ordering::Acquire);
@@ -355,6 +367,21 @@ impl Incoming {
             if !place.fits(free) {
                 return Later(Blocked::Room(place.end));
             }
+        }
+        if let Some(device) = device {
+            let run = self.channel.back(&place) as u64;
+            // SAFETY: the place has room for all pieces, and is ours until the request is answered.
+            let begun = self
+                .channel
+                .pin(device)
+                .and_then(|()| unsafe { self.devices.stage(device, (run, true), bytes) });
+            return match begun {
+                Ok(()) => {
+                    self.back = place.end;
+                    Begun
+                }
+                Err(errno) => Refused(errno),
+            };
         }
         let stream = request.stream;
         let mut to = self.channel.back(&place);
@@ -383,6 +410,27 @@ impl Incoming {
         unsafe { copy::copy(buffer.address.cast(), self.channel.forward(block), len, false) };
         with.receives.pop_front();
         with.reaped.push(Reaped { len: len as u32, connection: self.number, ..Reaped::of(scratch, 0) });
+        Done
+    }
+
+    fn write_inline(&mut self, request: &Request, registry: &mut Registry) -> Outcome {
+        let bytes = [(request.remote, request.len)];
+        let (_entered, device) = match registry.check((self.peer, request.key), bytes, Wish::Write) {
+            Ok(allowed) => (allowed.entered, allowed.device),
+            Err(errno) => return Refused(errno),
+        };
+        if let Some(device) = device {
+            let run = &raw const self.channel.cell(self.next)[4] as u64;
+            // SAFETY: the cell has room for as many bytes, and is ours until the request is answered.
+            let begun = self
+                .channel
+                .pin(device)
+                .and_then(|()| unsafe { self.devices.stage(device, (run, false), bytes.into_iter()) });
+            return begun.map_or_else(Refused, |()| Begun);
+        }
+        let bytes = request.inline_bytes();
+        // SAFETY: registered memory, as `check` said; at most as long as the bytes.
+        unsafe { copy::copy(request.remote as *mut u8, bytes.as_ptr(), request.len as usize, false) };
         Done
     }
 
@@ -479,18 +527,7 @@ impl Incoming {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
+        self.devices.end(); // Before its channel.
         socket::shut(self.socket.as_fd());
     }
-}
-
-fn write_inline(request: &Request, peer: Option<PeerId>, registry: &mut Registry) -> Outcome {
-    let bytes = [(request.remote, request.len)];
-    let _entered = match registry.check((peer, request.key), bytes, Wish::Write) {
-        Ok(entered) => entered,
-        Err(errno) => return Refused(errno),
-    };
-    let bytes = request.inline_bytes();
-    // SAFETY: registered memory, as `check` said; at most as long as the bytes.
-    unsafe { copy::copy(request.remote as *mut u8, bytes.as_ptr(), request.len as usize, false) };
-    Done
 }

@@ -13,7 +13,8 @@
 //! Bytes of ordinary memory are copied twice, by both sides at the same time;
 //! memory that `weft_memory_alloc` made (`area`) is read by the target straight
 //! from where it is. `copy` has the measurements. Between devices' memory the target's
-//! device copies what is written (`device`), and the initiator's what is read (`pull`).
+//! device copies what is written (`device`), and the initiator's what is read (`pull`); where they
+//! do not reach each other, both copy from and to the channel.
 //!
 //! Peers must be of the same user and group, and in the same network namespace: that is
 //! what makes a host here. Which `connections` are of which peer the endpoint tells; the

@@ -1,6 +1,6 @@
 //! A NIC of the fabric between processes of one host.
 
-use super::area::SharedAreas;
+use super::area::{self, SharedAreas};
 use super::connections::Connections;
 use super::incoming::Serving;
 use super::outgoing::Outgoing;
@@ -13,7 +13,7 @@ use crate::device::{driver, present, Device};
 use crate::fabric::grants::Grants;
 use crate::fabric::{
     Access, Buffer, Connection, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route,
-    Scratch, GONE,
+    Scratch, Way,
 };
 use crate::ids::{GrantToken, PeerId};
 use crate::logging::seldom::warn_seldom;
@@ -99,7 +99,6 @@ impl HostNic {
             delivery: Delivery::Native,
             tx_depth: TX_DEPTH,
             rx_depth: RX_DEPTH,
-            sends_follow_writes: true,
             failures_reset: false,
             reconnects: false,
             resets: false,
@@ -179,6 +178,7 @@ impl HostNic {
     /// Does what peers ask for.
     #[inline]
     fn serve(&mut self, reaped: &mut Vec<Reaped>) -> u64 {
+        self.registry.begin_pass();
         let (registry, receives) = (&mut self.registry, &mut self.receives);
         let mut with = Serving { registry, receives, reaped, budget: PASS, words: WORDS };
         self.connections.serve(&mut with, &self.watch);
@@ -374,7 +374,7 @@ impl Nic for HostNic {
             key = self.random.u64()?;
         }
         let area = self.areas.enter(range.base, range.len);
-        Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key, direct: None })
+        Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key, way: None })
     }
 
     fn register_device(
@@ -382,23 +382,17 @@ impl Nic for HostNic {
         range: HostRange,
         access: Access,
         (device, shareable): (Device, bool),
-    ) -> Result<Registration> {
+    ) -> Result<Option<Registration>> {
         let handle = if shareable { Some(driver()?.share(device, range.base)?) } else { None };
         let identity = driver()?.identity(range.base).unwrap_or_default();
         let mut key = self.random.u64()?;
         while !self.registry.add(key, range, access, Some((device, identity))) {
             key = self.random.u64()?;
         }
-        let area = handle.map_or(0, |handle| self.areas.enter_device(handle));
-        Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key, direct: None })
-    }
-
-    fn reaches_device(&mut self, route: Route, read: bool, local: *mut c_void, remote: (u64, u64)) -> bool {
-        let area = self.areas.get(local as u64).filter(|area| area.handle().is_some());
-        let (Some(line), Some(area)) = (line(&mut self.places, route), area) else {
-            return false;
-        };
-        line.outgoing.reaches_device(read, area, remote)
+        let way = Some(if handle.is_some() { Way::Shared } else { Way::Staged });
+        let area = handle.map_or(area::only_on(device), |handle| self.areas.enter_device(handle));
+        let descriptor = area as *mut c_void;
+        Ok(Some(Registration { handle: key as *mut c_void, descriptor, key, way }))
     }
 
     fn use_grants(&mut self, grants: Arc<Grants>) {
@@ -411,7 +405,7 @@ impl Nic for HostNic {
     }
 
     fn deregister(&mut self, registration: Registration) -> Result<()> {
-        if self.registry.identity_of(registration.key).is_some() {
+        if self.registry.is_device(registration.key) {
             self.settle_devices(registration.key);
         }
         if !self.registry.remove(registration.key) {
@@ -439,9 +433,7 @@ impl Nic for HostNic {
         }
         let area = self.areas.get(rma.descriptor as u64);
         for (segments, scratch) in rma.segments.chunks_exact(segments).zip(scratches) {
-            if !line.outgoing.rma(&Rma { segments, ..*rma }, area, *scratch) {
-                self.finished.push(Reaped::of(*scratch, GONE));
-            }
+            line.outgoing.rma(&Rma { segments, ..*rma }, area, *scratch);
         }
         line.outgoing.pump(&mut { PASS }, &mut self.finished);
         if !rma.more {

@@ -4,16 +4,20 @@
 //! is room in the channel: bytes of writes are copied into it, unless they lie in
 //! memory that the target can read by itself; bytes of reads are copied out. So
 //! the memory of an operation is touched by this process alone, or read by the
-//! target.
+//! target. Devices copy from and to the channel behind the worker's back: a request is made
+//! known when its bytes are there, and those before it; and the room of a read's bytes is given
+//! back when they are at their place.
 
-use super::area::Shared;
+use super::area::{device_of, Shared};
 use super::channel::{self, Block, Channel, CELLS};
+use super::copies::Copies;
 use super::copy;
 use super::device;
 use super::pull::Pulls;
 use super::request::{Kind, Piece, Pieces, Request, AREA_BYTES, BYTES, DEVICE_BYTES, INLINE};
 use super::socket::{self, Received};
 use super::user;
+use crate::device::Device;
 use crate::fabric::{Immediate, Reaped, Rma, Scratch, Segment};
 use crate::status::{Error, Result, Status};
 use std::collections::VecDeque;
@@ -47,6 +51,8 @@ struct Op {
     area: u32,
     area_base: u64,
     on_device: bool,
+    /// The one that copies its bytes from the channel, or to it.
+    through: Option<Device>,
     /// Goes with the last request.
     immediate: Option<Immediate>,
     segments: Vec<Segment>,
@@ -92,13 +98,23 @@ pub struct Outgoing {
     /// Operations that have requests to make.
     queue: VecDeque<u32>,
     flights: Box<[Flight; CELLS as usize]>,
+    /// Requests that were made, known to the target, and answered.
+    made: u64,
     sent: u64,
     done: u64,
     failures: u64,
+    /// Those that wait for a device, or behind such.
+    held: Copies<(u32, Request)>,
     /// How far `forward` is used, and up to where it is free again.
     forward: u64,
     forward_free: u64,
+    /// How far `back` has been read, and up to where it was given back.
     back: u64,
+    returned: u64,
+    /// Up to where devices have copied what is in it.
+    landed: u64,
+    /// Bytes on their way out of it: of an operation, and up to where.
+    landing: Copies<(u32, u64)>,
     /// Something was published, and the target may sleep.
     wake_due: bool,
     /// The numbers of passed areas, by place; 0: none.
@@ -129,12 +145,17 @@ impl Outgoing {
             free: Vec::new(),
             queue: VecDeque::new(),
             flights: Box::new([flight; CELLS as usize]),
+            made: 0,
             sent: 0,
             done: 0,
             failures: 0,
+            held: Copies::default(),
             forward: 0,
             forward_free: 0,
             back: 0,
+            returned: 0,
+            landed: 0,
+            landing: Copies::default(),
             wake_due: false,
             passed: Vec::new(),
             probes: Vec::new(),
@@ -186,32 +207,48 @@ impl Outgoing {
     /// Nothing is under way.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.sent == self.done && self.queue.is_empty() && !self.wake_due && self.pulls.is_empty()
+        let copied = self.pulls.is_empty() && self.landing.is_empty();
+        self.made == self.done && self.queue.is_empty() && !self.wake_due && copied
     }
 
-    /// Queues a write or read; false if the memory is not there any longer.
+    /// Queues a write or read.
     #[inline]
-    pub fn rma(&mut self, rma: &Rma<'_>, area: Option<&Shared>, scratch: *mut Scratch) -> bool {
-        if area.is_none_or(|area| area.handle().is_none()) && self.ask_inline(rma, scratch) {
-            return true;
+    pub fn rma(&mut self, rma: &Rma<'_>, area: Option<&Shared>, scratch: *mut Scratch) {
+        if let Some(device) = device_of(rma.descriptor as u64, area) {
+            return self.rma_of_device(rma, (area, device), scratch);
         }
-        if let Some(area) = area.filter(|area| rma.read && area.handle().is_some()) {
-            let Ok(Some(number)) = self.pulls.find(area.number, rma.key) else { return false };
-            self.push(Kind::Read, rma.key, (number, 0), rma.segments, scratch).on_device = true;
-            return true;
+        if self.ask_inline(rma, scratch) {
+            return;
         }
         let kind = if rma.read { Kind::Read } else { Kind::Write };
         let passed = area.filter(|area| !rma.read && self.pass(area));
-        let on_device = passed.is_some_and(|area| area.handle().is_some());
         let area = passed.map_or((0, 0), |area| (area.number, area.base()));
-        let op = self.push(kind, rma.key, area, rma.segments, scratch);
-        (op.immediate, op.on_device) = (rma.immediate, on_device);
-        true
+        self.push(kind, rma.key, area, rma.segments, scratch).immediate = rma.immediate;
+    }
+
+    /// Of device memory: between devices, where one reaches what the other's process has passed.
+    fn rma_of_device(
+        &mut self,
+        rma: &Rma<'_>,
+        (area, device): (Option<&Shared>, Device),
+        scratch: *mut Scratch,
+    ) {
+        let kind = if rma.read { Kind::Read } else { Kind::Write };
+        let remote = (rma.segments.first().map_or(0, |segment| segment.remote), rma.key);
+        let shared = area.filter(|area| self.reaches_device(rma.read, area, remote));
+        let of = match shared {
+            Some(area) if rma.read => self.pulls.find(area.number, rma.key).ok().flatten().map(|n| (n, 0)),
+            Some(area) => self.pass(area).then_some((area.number, area.base())),
+            None => None,
+        };
+        let op = self.push(kind, rma.key, of.unwrap_or((0, 0)), rma.segments, scratch);
+        (op.immediate, op.on_device) = (rma.immediate, of.is_some());
+        op.through = of.is_none().then_some(device);
     }
 
     /// Whether the target can copy from device memory of ours to what a key names there, or
     /// our device from there. The first time it is asked, by a request of no bytes.
-    pub fn reaches_device(&mut self, read: bool, area: &Shared, (remote, key): (u64, u64)) -> bool {
+    fn reaches_device(&mut self, read: bool, area: &Shared, (remote, key): (u64, u64)) -> bool {
         if read {
             return match self.pulls.find(area.number, key) {
                 Ok(found) => found.is_some(),
@@ -260,7 +297,7 @@ impl Outgoing {
     fn ask_inline(&mut self, rma: &Rma<'_>, scratch: *mut Scratch) -> bool {
         let [segment] = rma.segments else { return false };
         let few = (1..=INLINE).contains(&segment.len) && !rma.read && rma.immediate.is_none();
-        if !few || !self.queue.is_empty() || self.sent - self.done == CELLS {
+        if !few || !self.queue.is_empty() || self.sent != self.made || self.sent - self.done == CELLS {
             return false;
         }
         let mut words = [0u64; 4];
@@ -289,8 +326,8 @@ impl Outgoing {
         self.flights[(self.sent % CELLS) as usize] = Flight { op, kind, len, stream: false, end };
         let op = &mut self.ops[op as usize];
         (op.scratch, op.kind, op.open, op.all_asked) = (scratch, kind, 1, true);
-        (op.errno, op.probe, op.on_device, op.disowned) = (0, None, false, false);
-        self.sent += 1;
+        (op.errno, op.probe, op.on_device, op.disowned, op.through) = (0, None, false, false, None);
+        (self.made, self.sent) = (self.made + 1, self.sent + 1);
         self.wake_due = true;
         true
     }
@@ -316,7 +353,7 @@ impl Outgoing {
         (op.asked, op.arrived) = Default::default();
         (op.open, op.all_asked, op.errno, op.immediate, op.probe, op.on_device) =
             (0, false, 0, None, None, false);
-        op.disowned = false;
+        (op.disowned, op.through) = (false, None);
         self.queue.push_back(index);
         op
     }
@@ -380,7 +417,7 @@ impl Outgoing {
                 }
                 continue;
             }
-            if self.sent - self.done == CELLS || *budget == 0 || !self.ask(index, budget) {
+            if self.made - self.done == CELLS || *budget == 0 || !self.ask(index, budget) {
                 break;
             }
             if self.ops[index as usize].all_asked {
@@ -389,6 +426,25 @@ impl Outgoing {
                     self.finish(index, reaped);
                 }
             }
+        }
+        if self.sent != self.made {
+            self.publish_held();
+        }
+    }
+
+    /// Makes requests known whose bytes devices have copied.
+    #[cold]
+    fn publish_held(&mut self) {
+        self.held.pump();
+        while let Some(((index, mut request), errno)) = self.held.take() {
+            if errno != 0 {
+                // It is refused, and so is its operation: a message alone is none.
+                self.ops[index as usize].errno = errno;
+                (request.key, request.immediate) = (0, None);
+            }
+            request.publish(self.channel.cell(self.sent), channel::stamp(self.sent));
+            self.sent += 1;
+            self.wake_due = true;
         }
     }
 
@@ -402,8 +458,13 @@ impl Outgoing {
 
     /// The memory of these operations is not to be touched any longer.
     pub fn disown(&mut self, scratches: &[*mut Scratch]) {
+        let mut on_device = false;
         for op in &mut self.ops {
             op.disowned |= !op.scratch.is_null() && scratches.contains(&op.scratch);
+            on_device |= op.disowned && (op.on_device || op.through.is_some());
+        }
+        if on_device {
+            self.settle_devices();
         }
     }
 
@@ -427,12 +488,13 @@ impl Outgoing {
             && count == 1
             && len <= INLINE
             && op.area == 0
+            && op.through.is_none()
             && len > 0
             && immediate.is_none();
         let mut request = Request {
             kind: op.kind,
             inline: if is_inline { len } else { 0 },
-            stream: copy::streams(len, self.sent - self.done),
+            stream: copy::streams(len, self.made - self.done),
             pieces: count,
             len,
             area: op.area,
@@ -445,6 +507,7 @@ impl Outgoing {
         if !block.fits(self.forward_free) {
             return false;
         }
+        let mut copied = false;
         if is_inline {
             // SAFETY: at most as long as the words; the operation's memory is valid until it is done.
             unsafe { op.gather(len, request.words.as_mut_ptr().cast(), false) };
@@ -456,7 +519,21 @@ impl Outgoing {
                     std::ptr::copy_nonoverlapping(pieces.as_ptr().cast(), place, count * size_of::<Piece>())
                 };
             }
-            if op.area == 0 && op.kind != Kind::Read {
+            if let Some(device) = op.through.filter(|_| op.kind == Kind::Write) {
+                let pinned = self.channel.pin(device).and_then(|()| self.held.choose(device));
+                if let Err(errno) = pinned {
+                    op.errno = errno;
+                    return true;
+                }
+                // SAFETY: the block has room for the list, and then for the bytes.
+                let mut to = unsafe { place.add(request.list_len() as usize) } as u64;
+                for piece in &pieces {
+                    // SAFETY: the operation's memory is valid until it is done, or `disown` waits.
+                    unsafe { self.held.add(piece.offset, to, piece.len) };
+                    to += piece.len;
+                }
+                copied = true;
+            } else if op.area == 0 && op.kind != Kind::Read {
                 let stream = request.stream;
                 // SAFETY: and then for the bytes, which are valid until the operation is done.
                 unsafe { op.gather(len, place.add(request.list_len() as usize), stream) };
@@ -464,23 +541,28 @@ impl Outgoing {
                 *budget = budget.saturating_sub(len);
             }
         }
-        request.publish(self.channel.cell(self.sent), channel::stamp(self.sent));
-        self.flights[(self.sent % CELLS) as usize] =
+        if copied || self.sent != self.made {
+            self.held.push((index, request), copied);
+        } else {
+            request.publish(self.channel.cell(self.sent), channel::stamp(self.sent));
+            self.sent += 1;
+            self.wake_due = true;
+        }
+        self.flights[(self.made % CELLS) as usize] =
             Flight { op: index, kind: op.kind, len, stream: request.stream, end: block.end };
         op.asked = after;
         op.open += 1;
         op.all_asked = after.segment == op.segments.len();
-        self.sent += 1;
+        self.made += 1;
         self.forward = block.end;
-        self.wake_due = true;
         true
     }
 
     /// Takes the target's answers; false if they make no sense.
     #[inline]
     pub fn progress(&mut self, budget: &mut u64, reaped: &mut Vec<Reaped>) -> bool {
-        if !self.pulls.is_empty() {
-            self.take_pulled(reaped);
+        if !self.pulls.is_empty() || !self.landing.is_empty() {
+            self.take_copied(reaped);
         }
         if self.sent == self.done {
             return true;
@@ -497,16 +579,24 @@ impl Outgoing {
         if failed.wrapping_sub(self.failures) > self.sent - self.done {
             return false;
         }
-        let back = self.back;
         while self.done != done && *budget > 0 {
             self.settle(failed, budget, reaped);
         }
         self.pulls.pump();
-        if self.back != back {
-            self.channel.returned().store(self.back, Ordering::Release);
+        self.landing.pump();
+        self.give_back();
+        true
+    }
+
+    /// Says how far the bytes of reads are out of the channel.
+    #[inline]
+    fn give_back(&mut self) {
+        let free = if self.landing.is_empty() { self.back } else { self.landed };
+        if self.returned != free {
+            self.returned = free;
+            self.channel.returned().store(free, Ordering::Release);
             self.wake_due = true;
         }
-        true
     }
 
     /// Handles the answer to one request.
@@ -535,6 +625,9 @@ impl Outgoing {
         }
         if flight.kind == Kind::Read && errno == 0 {
             let block = Block::after(self.back, flight.len);
+            if op.through.is_some() || !self.landing.is_empty() {
+                return self.land(flight, block);
+            }
             if op.goes_on() {
                 // SAFETY: the block holds as many bytes; the operation's memory is valid until it
                 // is done.
@@ -550,6 +643,39 @@ impl Outgoing {
         if op.open == 0 && op.all_asked {
             self.finish(flight.op, reaped);
         }
+    }
+
+    /// Bytes of a read are in the channel that a device copies out of it, or that come behind such.
+    #[cold]
+    fn land(&mut self, flight: Flight, block: Block) {
+        let op = &mut self.ops[flight.op as usize];
+        let mut from = self.channel.back(&block) as u64;
+        let mut copied = false;
+        match op.through.filter(|_| op.goes_on() && flight.len > 0) {
+            Some(device) => {
+                let pinned = self.channel.pin(device).and_then(|()| self.landing.choose(device));
+                op.errno = pinned.map_or_else(
+                    |errno| errno,
+                    |()| {
+                        op.arrive(flight.len, |(local, _, len)| {
+                            // SAFETY: the block holds as many bytes; the operation's memory is valid until it
+                            // is done, or `disown` waits.
+                            unsafe { self.landing.add(from, local, len) };
+                            from += len;
+                            copied = true;
+                            Ok(())
+                        })
+                    },
+                );
+            }
+            None if op.goes_on() && op.through.is_none() => {
+                // SAFETY: as above.
+                unsafe { op.scatter(flight.len, from as *const u8, flight.stream) };
+            }
+            None => {}
+        }
+        self.back = block.end;
+        self.landing.push((flight.op, block.end), copied);
     }
 
     /// The target says that bytes may be read: a device of ours does that.
@@ -571,8 +697,13 @@ impl Outgoing {
 
     /// Finishes what our devices have copied.
     #[cold]
-    fn take_pulled(&mut self, reaped: &mut Vec<Reaped>) {
-        while let Some((index, errno)) = self.pulls.take() {
+    fn take_copied(&mut self, reaped: &mut Vec<Reaped>) {
+        loop {
+            let landed = self.landing.take().map(|((index, end), errno)| {
+                self.landed = end;
+                (index, errno)
+            });
+            let Some((index, errno)) = landed.or_else(|| self.pulls.take()) else { break };
             let op = &mut self.ops[index as usize];
             if op.errno == 0 {
                 op.errno = errno;
@@ -583,11 +714,15 @@ impl Outgoing {
             }
         }
         self.pulls.pump();
+        self.landing.pump();
+        self.give_back();
     }
 
     /// Waits until no device of ours touches memory for it.
     pub fn settle_devices(&mut self) {
         self.pulls.settle();
+        self.held.settle();
+        self.landing.settle();
     }
 
     fn finish(&mut self, index: u32, reaped: &mut Vec<Reaped>) {
@@ -635,6 +770,8 @@ impl Outgoing {
         answered
             || self.wake_due
             || !self.pulls.is_empty()
+            || !self.landing.is_empty()
+            || self.sent != self.made
             || (self.sent == self.done && !self.queue.is_empty())
             || self.socket.is_none()
     }
@@ -665,7 +802,10 @@ impl Outgoing {
     /// Ends everything that is under way.
     pub fn fail_all(&mut self, errno: i32, reaped: &mut Vec<Reaped>) {
         self.queue.clear();
+        self.settle_devices();
         self.pulls.end();
+        self.held.clear();
+        self.landing.clear();
         for op in &mut self.ops {
             if !op.scratch.is_null() {
                 let scratch = std::mem::replace(&mut op.scratch, std::ptr::null_mut());
@@ -674,13 +814,14 @@ impl Outgoing {
         }
         self.ops.clear();
         self.free.clear();
-        self.done = self.sent;
+        (self.done, self.sent) = (self.made, self.made);
         self.wake_due = false;
     }
 }
 
 impl Drop for Outgoing {
     fn drop(&mut self) {
+        self.settle_devices(); // Before its channel.
         self.socket().into_iter().for_each(socket::shut);
     }
 }
@@ -695,6 +836,7 @@ impl Op {
             area: 0,
             area_base: 0,
             on_device: false,
+            through: None,
             disowned: false,
             immediate: None,
             segments: Vec::new(),

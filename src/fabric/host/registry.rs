@@ -1,7 +1,7 @@
 //! The memory that peers may reach: the registrations of one NIC, and the grants that it knows, by
 //! key.
 
-use crate::device::Device;
+use crate::device::{is_there, Device};
 use crate::fabric::grants::{Grant, Grants, Use};
 use crate::fabric::{Access, HostRange, GONE};
 use crate::ids::PeerId;
@@ -14,6 +14,15 @@ use std::sync::Arc;
 pub enum Wish {
     Write,
     Read,
+}
+
+/// What `check` says of bytes that may be touched.
+#[derive(Default)]
+pub struct Allowed {
+    /// The use of a grant, which is held meanwhile.
+    pub entered: Option<Use>,
+    /// The device that they are on: the CPU must not touch them.
+    pub device: Option<Device>,
 }
 
 #[derive(Clone)]
@@ -57,6 +66,8 @@ pub struct Registry {
     parts: Box<[Part]>,
     /// The one that was asked for last.
     last: Option<Entry>,
+    /// The key of device memory that was still allocated when this pass looked.
+    there: Option<u64>,
     /// The endpoint's grants.
     grants: Arc<Grants>,
 }
@@ -68,7 +79,7 @@ fn part_of(key: u64) -> usize {
 impl Default for Registry {
     fn default() -> Registry {
         let parts = (0..PARTS).map(|_| Part::default()).collect();
-        Registry { parts, last: None, grants: Arc::default() }
+        Registry { parts, last: None, there: None, grants: Arc::default() }
     }
 }
 
@@ -100,15 +111,15 @@ impl Registry {
         self.parts.iter_mut().for_each(Part::clear);
     }
 
-    /// Whether a peer that knows `key` may do this with these bytes, as long as the use of a grant is held;
-    /// else the error number that its request ends with.
+    /// Whether a peer that knows `key` may do this with these bytes, as long as the use of a grant is held,
+    /// and the device that they are on; else the error number that its request ends with.
     #[inline]
     pub fn check(
         &mut self,
         (peer, key): (Option<PeerId>, u64),
         bytes: impl IntoIterator<Item = (u64, u64)>,
         wish: Wish,
-    ) -> Result<Option<Use>, i32> {
+    ) -> Result<Allowed, i32> {
         // Connections that belong to no peer, or to one that has ended, do not get here.
         let Some(entry) = self.find(key) else { return Err(peer.map_or(libc::EACCES, |_| GONE)) };
         let mut bytes = bytes.into_iter();
@@ -116,28 +127,28 @@ impl Registry {
             let covers = |(address, len)| entry.allows(address, len, wish) || grant.covers(address, len);
             let theirs = peer == Some(grant.peer) && entry.access.has(wish);
             let entered = if theirs && bytes.all(covers) { grant.enter() } else { None };
-            return entered.map(Some).ok_or(GONE);
+            return entered.map(|entered| Allowed { entered: Some(entered), device: None }).ok_or(GONE);
         }
-        let allowed = entry.device.is_none() && bytes.all(|(address, len)| entry.allows(address, len, wish));
-        if allowed {
-            Ok(None)
-        } else {
-            Err(libc::EACCES)
+        if !bytes.all(|(address, len)| entry.allows(address, len, wish)) {
+            return Err(libc::EACCES);
         }
+        let Some((device, identity)) = entry.device else { return Ok(Allowed::default()) };
+        let base = entry.base;
+        if self.there != Some(key) && !is_there(base, identity) {
+            return Err(GONE);
+        }
+        self.there = Some(key);
+        Ok(Allowed { entered: None, device: Some(device) })
     }
 
-    /// The device whose memory a peer that knows `key` may write to, or read, there.
-    #[inline]
-    pub fn allows_device(&mut self, key: u64, address: u64, len: u64, wish: Wish) -> Option<Device> {
-        let entry =
-            self.find(key).filter(|entry| entry.granted.is_none() && entry.allows(address, len, wish))?;
-        entry.device.map(|(device, _)| device)
+    /// Device memory may have been freed since it was looked at last.
+    pub fn begin_pass(&mut self) {
+        self.there = None;
     }
 
-    /// Where device memory begins, and its identity when it was registered.
-    pub fn identity_of(&mut self, key: u64) -> Option<(u64, u64)> {
-        let entry = self.find(key)?;
-        entry.device.map(|(_, identity)| (entry.base, identity))
+    /// Whether it is a device's.
+    pub fn is_device(&mut self, key: u64) -> bool {
+        self.find(key).is_some_and(|entry| entry.device.is_some())
     }
 
     #[inline]
@@ -221,11 +232,11 @@ mod tests {
             let allowed = registry.check((None, key), [(address, len)], wish);
             assert_eq!(allowed.is_ok(), expected, "{key} {address} {len} {wish:?}");
         }
+        // No device of this process has that.
         assert!(registry.add(9, HostRange { base: 9000, len: 100 }, both, Some((3, 77))));
-        assert_eq!(registry.check((None, 9), [(9000, 1)], Wish::Write).err(), Some(libc::EACCES));
-        let mut device = |key, address, len| registry.allows_device(key, address, len, Wish::Write);
-        assert_eq!(device(9, 9000, 100), Some(3));
-        assert_eq!(device(9, 9000, 101).or(device(7, 1000, 1)), None);
+        assert!(registry.is_device(9) && !registry.is_device(7));
+        assert_eq!(registry.check((None, 9), [(9000, 101)], Wish::Write).err(), Some(libc::EACCES));
+        assert_eq!(registry.check((None, 9), [(9000, 100)], Wish::Write).err(), Some(GONE));
         assert!(registry.check((None, 7), [(1000, 1)], Wish::Write).is_ok());
         assert!(registry.remove(7) && !registry.remove(7));
         assert_eq!(registry.check((None, 7), [(1000, 1)], Wish::Write).err(), Some(libc::EACCES));

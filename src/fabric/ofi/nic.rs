@@ -10,8 +10,8 @@ use crate::device::{driver, Device, Export};
 #[cfg(any(test, feature = "sim"))]
 use crate::fabric::sim;
 use crate::fabric::{
-    connection_of, Access, Buffer, Delivery, Direct, HostRange, Immediate, Limits, Nic, Posted, Reaped,
-    Registration, Rma, Route, Scratch,
+    connection_of, Access, Buffer, Delivery, HostRange, Immediate, Limits, Nic, Posted, Reaped, Registration,
+    Rma, Route, Scratch, Way,
 };
 use crate::ids::PeerId;
 use crate::pass;
@@ -280,7 +280,7 @@ impl OfiNic {
                 handle: self.mrs.keep(mr),
                 descriptor: fi_mr_desc(mr),
                 key: fi_mr_key(mr),
-                direct: by.direct(),
+                way: by.way(),
             })
         }
     }
@@ -307,11 +307,11 @@ enum By<'a> {
 }
 
 impl By<'_> {
-    fn direct(self) -> Option<Direct> {
+    fn way(self) -> Option<Way> {
         match self {
             By::Host => None,
-            By::Address(..) => Some(Direct::Address),
-            By::Dmabuf(..) => Some(Direct::Dmabuf),
+            By::Address(..) => Some(Way::Address),
+            By::Dmabuf(..) => Some(Way::Dmabuf),
         }
     }
 }
@@ -341,7 +341,6 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             delivery,
             tx_depth: depth(tx.size, TX_DEPTH),
             rx_depth: depth(rx.size, RX_DEPTH),
-            sends_follow_writes: ordered && order & FI_ORDER_SAW != 0,
             // tcp closes the connection, and verbs' queue pair stops; shm and simulated NICs go on.
             failures_reset: ordered && !shm && !entry.provider.starts_with("sim"),
             reconnects: true,
@@ -477,37 +476,24 @@ impl Nic for OfiNic {
         range: HostRange,
         access: Access,
         (device, shareable): (Device, bool),
-    ) -> Result<Registration> {
+    ) -> Result<Option<Registration>> {
         if !self.hmem {
-            return Ok(Registration::STAGED);
+            return Ok(None);
         }
         if self.takes_dmabufs {
             let registered = driver()
                 .and_then(|driver| driver.export(device, &range))
                 .and_then(|export| self.register_at(range, access, By::Dmabuf(device, &export)));
             match registered {
-                Ok(registration) => return Ok(registration),
+                Ok(registration) => return Ok(Some(registration)),
                 Err(error) => log::info!("no DMA-BUF of device {device}: {error}"),
             }
         }
         // Some providers make DMA-BUFs of their own then.
         let registered = self.register_at(range, access, By::Address(device, shareable));
-        Ok(registered.unwrap_or_else(|error| {
-            log::info!("bytes of device {device} are staged: {error}");
-            Registration::STAGED
-        }))
+        Ok(registered.inspect_err(|error| log::info!("memory of device {device} is not moved: {error}")).ok())
     }
 
-    /// The provider has said that it moves memory of devices.
-    fn reaches_device(
-        &mut self,
-        _route: Route,
-        _read: bool,
-        _local: *mut c_void,
-        _remote: (u64, u64),
-    ) -> bool {
-        self.hmem
-    }
     fn deregister(&mut self, registration: Registration) -> Result<()> {
         let mr = self.mrs.get(registration.handle)?;
         // SAFETY: open until here. Where closing fails it still is.

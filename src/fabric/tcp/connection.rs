@@ -9,9 +9,11 @@
 
 use super::sealed::Sealed;
 use super::socket;
+use super::staged::{Next, Run, Staged};
 use super::stream::{chunks, Batch, Got, Inbox, Owner, Spare, INBOX};
+use crate::device::Device;
 use crate::fabric::grants::Use;
-use crate::fabric::host::registry::{Registry, Wish};
+use crate::fabric::host::registry::{Allowed, Registry, Wish};
 use crate::fabric::{Buffer, Connection as Number, Immediate, Reaped, Rma, Scratch, Segment, GONE};
 use crate::fork::Descriptor;
 use crate::ids::PeerId;
@@ -21,6 +23,7 @@ use crate::wire::tcp::{
 };
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
+use std::ffi::c_void;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -59,6 +62,10 @@ struct Op {
     /// Goes with the last request.
     immediate: Option<Immediate>,
     segments: Vec<Segment>,
+    /// The one that its memory is on.
+    device: Option<Device>,
+    /// Up to where bytes of a device were gathered, and up to where requests were made.
+    gathered: Cursor,
     asked: Cursor,
     /// Requests without an answer.
     open: u32,
@@ -79,10 +86,24 @@ struct Flight {
 
 const NO_OP: u32 = u32::MAX;
 
+/// The segments of a request.
+type Segments = ArrayVec<Segment, PIECES>;
+
 /// Answers to be sent, in this order.
-enum Pending {
-    Read { number: u64, key: u64, len: u32, pieces: Vec<Piece> },
-    Failed { number: u64, errno: u32 },
+pub enum Pending {
+    /// `device` has the bytes, and `slot` gets them.
+    Read {
+        number: u64,
+        key: u64,
+        len: u32,
+        pieces: Vec<Piece>,
+        device: Option<Device>,
+        slot: Option<u32>,
+    },
+    Failed {
+        number: u64,
+        errno: u32,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -190,6 +211,8 @@ pub struct Connection {
     opening: ArrayVec<u8, HANDSHAKE>,
     batch: Batch,
     inbox: Inbox,
+    /// Of devices' memory, once there was some.
+    staged: Option<Box<Staged>>,
     coming: Coming,
     /// The use of the grant that an incoming payload is under.
     entered: Option<Use>,
@@ -248,6 +271,7 @@ impl Connection {
             opening: ArrayVec::new(),
             batch: Batch::default(),
             inbox: Inbox::default(),
+            staged: None,
             coming: Coming::Head,
             entered: None,
             ahead: REQUEST,
@@ -305,7 +329,9 @@ impl Connection {
 
     /// Whether nothing of ours is in flight.
     pub fn is_idle(&self) -> bool {
-        self.flights.is_empty() && self.queue.is_empty() && self.messages.is_empty() && !self.is_sending()
+        let staged = self.staged.as_ref().is_some_and(|staged| staged.is_landing());
+        let queued = !self.flights.is_empty() || !self.queue.is_empty() || !self.messages.is_empty();
+        !queued && !staged && !self.is_sending()
     }
 
     /// Gives back what operations took, if nothing has been asked since the last look.
@@ -318,6 +344,9 @@ impl Connection {
         }
         if rests && self.flights.capacity().max(self.pending.capacity()) > FEW {
             (self.flights, self.pending, self.pieces) = (VecDeque::new(), VecDeque::new(), Vec::new());
+        }
+        if rests {
+            self.staged.take_if(|staged| staged.is_idle());
         }
     }
 
@@ -354,7 +383,8 @@ impl Connection {
     /// Whether `progress` has something to do.
     pub fn has_work(&self) -> bool {
         let sends = self.is_sending() || self.has_answers() || self.may_ask();
-        self.dead().is_none() && (self.readable && !self.starved || self.writable && sends)
+        let lands = self.staged.as_ref().is_some_and(|staged| staged.is_landing());
+        self.dead().is_none() && (self.readable && !self.starved || self.writable && sends || lands)
     }
 
     /// Takes the socket's events from epoll.
@@ -413,6 +443,8 @@ impl Connection {
         self.opening.clear();
         self.batch = Batch::default();
         self.pending.clear();
+        // What devices are at is over, and nothing follows it.
+        self.staged = None;
         for flight in std::mem::take(&mut self.flights) {
             self.answered(flight.op, errno, reaped);
         }
@@ -421,6 +453,11 @@ impl Connection {
             let op = &mut self.ops[index as usize];
             (op.errno, op.all_asked) = (errno, true);
             self.finish(index, reaped);
+        }
+        // And those whose last bytes were with a device.
+        for index in 0..self.ops.len() {
+            self.ops[index].errno = errno;
+            self.finish(index as u32, reaped);
         }
     }
 
@@ -435,6 +472,8 @@ impl Connection {
                 key: 0,
                 immediate: None,
                 segments: Vec::new(),
+                device: None,
+                gathered: Cursor::default(),
                 asked: Cursor::default(),
                 open: 0,
                 all_asked: true,
@@ -467,16 +506,45 @@ impl Connection {
         op.segments.extend_from_slice(rma.segments);
         (op.scratch, op.kind, op.key, op.immediate) = (scratch, kind, rma.key, rma.immediate);
         (op.asked, op.open, op.all_asked, op.errno, op.disowned) = (Cursor::default(), 0, false, 0, false);
+        op.device = device_of(rma.descriptor);
+        if op.device.is_some() {
+            op.gathered = Cursor::default();
+            let errno = self.stage().err().unwrap_or(0);
+            self.ops[index as usize].errno = errno;
+        }
         index
+    }
+
+    /// Makes room for devices' memory.
+    #[cold]
+    fn stage(&mut self) -> Outcome<&mut Staged> {
+        if self.staged.is_none() {
+            self.staged = Some(Staged::new().map_err(|error| {
+                log::warn!("{error}");
+                libc::ENOMEM
+            })?);
+        }
+        self.staged.as_deref_mut().ok_or(libc::ENOMEM)
+    }
+
+    /// Waits until no device touches memory for it.
+    fn settle_devices(&mut self) {
+        self.staged.iter_mut().for_each(|staged| staged.settle());
     }
 
     /// Stops touching the memory of these operations.
     pub fn disown(&mut self, scratches: &[*mut Scratch], sink: &mut [u8]) {
+        let mut staged = false;
         for op in &mut self.ops {
             op.disowned |= !op.scratch.is_null() && scratches.contains(&op.scratch);
+            staged |= op.disowned && op.device.is_some();
+        }
+        if staged {
+            self.settle_devices();
         }
         let ops = &self.ops;
         let disowned = |op: u32| ops.get(op as usize).is_some_and(|op| op.disowned);
+        // (What comes for a device comes to a slot, and stays there.)
         self.batch.take_back(|owner| matches!(owner, Owner::Op(op) if disowned(op)));
         if self.coming == Coming::Data && self.flights.front().is_some_and(|flight| disowned(flight.op)) {
             self.inbox.discard(sink);
@@ -490,6 +558,7 @@ impl Connection {
 
     /// The peer's operations in flight stop touching registrations of these keys.
     fn withdraw(&mut self, is_of: impl Fn(u64) -> bool, ends: i32, sink: &mut [u8]) {
+        self.settle_devices();
         self.batch.take_back(|owner| matches!(owner, Owner::Key(key) if is_of(key)));
         if let Coming::Payload(request, errno) = &mut self.coming {
             if is_of(request.key) && *errno == 0 {
@@ -535,6 +604,9 @@ impl Connection {
             }
         }
         self.take(with)?;
+        if self.staged.is_some() {
+            self.land(with.reaped);
+        }
         match self.holds_acknowledgement() {
             true => Ok(()),
             false => self.pump(with),
@@ -580,12 +652,18 @@ impl Connection {
                     self.opening.clear();
                 }
                 self.watch_acknowledgement(with.pass);
+                if self.staged.is_some() {
+                    self.gather(with.registry);
+                }
                 self.answer(with.registry);
                 self.ask(with.reaped);
             }
             let Some(socket) = self.socket.as_ref().filter(|_| self.is_sending()) else { break };
             let sealed = self.sealed.as_deref_mut();
             self.writable = self.batch.send(socket.as_fd(), sealed, &mut with.budget)?;
+            if let Some(staged) = self.staged.as_mut().filter(|_| self.writable) {
+                staged.sent();
+            }
         }
         self.batch.end(with.spare);
         Ok(())
@@ -609,10 +687,21 @@ impl Connection {
             let (spent, open, message) = (op.all_asked, op.open, op.kind == Kind::Message);
             if spent {
                 self.queue.pop_front();
+                self.staged.iter_mut().for_each(|staged| staged.drop_ahead(index));
                 if open == 0 {
                     self.finish(index, reaped);
                 }
                 continue;
+            }
+            if op.device.is_some() && op.kind == Kind::Write {
+                match self.staged.as_mut().map_or(Err(GONE), |staged| staged.is_ahead(index)) {
+                    Ok(true) => {}
+                    Ok(false) => return,
+                    Err(errno) => {
+                        op.errno = errno;
+                        continue;
+                    }
+                }
             }
             let copied = HEAD_MAX + if message { MESSAGE } else { SHORT as usize };
             if !self.may_ask() || !self.batch.has_room(1 + PIECES, copied, BATCH) {
@@ -627,58 +716,106 @@ impl Connection {
         }
     }
 
+    /// Has devices gather what is asked of them, and what our next writes are to carry.
+    #[cold]
+    fn gather(&mut self, registry: &mut Registry) {
+        if !self.staged.as_ref().is_some_and(|staged| staged.gathers()) {
+            return;
+        }
+        for at in 0..self.pending.len() {
+            let Pending::Read { key, pieces, device: Some(device), slot: None, .. } = &self.pending[at]
+            else {
+                continue;
+            };
+            if self.check(*key, pieces, Wish::Read, registry).is_err() {
+                continue; // It is answered so.
+            }
+            let Some(staged) = &mut self.staged else { return };
+            let places = pieces.iter().map(|piece| (piece.address, u64::from(piece.len)));
+            // SAFETY: registered memory, which stays so until `forget` waits for the device.
+            match unsafe { staged.gather(*device, places) } {
+                Ok(None) => return,
+                Ok(gathered) => {
+                    if let Pending::Read { slot, .. } = &mut self.pending[at] {
+                        *slot = gathered;
+                    }
+                }
+                Err(errno) => {
+                    let Pending::Read { number, .. } = self.pending[at] else { continue };
+                    self.pending[at] = Pending::Failed { number, errno: errno as u32 };
+                }
+            }
+        }
+        let Some(staged) = &mut self.staged else { return };
+        let most = if self.quiet < QUIET { SHORT_RUN } else { RUN };
+        for index in &self.queue {
+            let op = &mut self.ops[*index as usize];
+            let Some(device) = op.device.filter(|_| op.kind == Kind::Write) else { continue };
+            while op.errno == 0 && !op.disowned && op.gathered.segment < op.segments.len() {
+                let mut list = Segments::new();
+                let (len, after) = op.take(op.gathered, most, &mut list);
+                let places = list.iter().map(|part| (part.local, part.len));
+                // SAFETY: the operation's memory is valid until it is reaped; `disown` waits.
+                let slot = match unsafe { staged.gather(device, places) } {
+                    Ok(None) => return,
+                    Ok(slot) => slot,
+                    Err(errno) => {
+                        op.errno = errno;
+                        break;
+                    }
+                };
+                op.gathered = after;
+                staged.ahead.push_back(Run { op: *index, len, slot });
+            }
+        }
+    }
+
     /// Makes an operation's next request.
     #[inline]
     fn request(&mut self, index: u32) {
         let op = &mut self.ops[index as usize];
         let from = op.asked;
-        let (mut at, mut len) = (from, 0u64);
-        let run = if self.quiet < QUIET { SHORT_RUN } else { RUN };
-        let mut list = ArrayVec::<Piece, PIECES>::new();
-        while let Some(segment) = op.segments.get(at.segment) {
-            if list.is_full() || len == run && segment.len > 0 {
-                break;
-            }
-            let part = (segment.len - at.offset).min(run - len);
-            list.push(Piece { address: segment.remote.wrapping_add(at.offset), len: part as u32 });
-            len += part;
-            at.offset += part;
-            if at.offset == segment.len {
-                at = Cursor { segment: at.segment + 1, offset: 0 };
-            }
-        }
-        op.asked = at;
+        let ahead = match &mut self.staged {
+            Some(staged) if op.device.is_some() && op.kind == Kind::Write => staged.ahead.pop_front(),
+            _ => None,
+        };
+        let most = if self.quiet < QUIET { SHORT_RUN } else { RUN };
+        let mut list = Segments::new();
+        let (len, after) = op.take(from, ahead.as_ref().map_or(most, |run| run.len), &mut list);
+        op.asked = after;
         self.quiet = self.quiet.saturating_add(len);
-        op.all_asked = at.segment == op.segments.len();
+        op.all_asked = after.segment == op.segments.len();
         let header = Request {
             kind: op.kind,
             pieces: list.len() as u16,
             len: len as u32,
             key: op.key,
             immediate: op.immediate.filter(|_| op.all_asked),
-            address: list.first().map_or(0, |piece| piece.address),
+            address: list.first().map_or(0, |part| part.remote),
         };
         self.batch.copy(&header.bytes());
         if list.len() > 1 {
             let mut bytes = ArrayVec::<u8, { PIECES * PIECE }>::new();
-            list.iter().for_each(|piece| bytes.extend(piece.bytes()));
+            for part in &list {
+                bytes.extend(Piece { address: part.remote, len: part.len as u32 }.bytes());
+            }
             self.batch.copy(&bytes);
         }
         let copies = op.kind == Kind::Message || len <= SHORT;
-        let (mut at, mut left) = (from, if op.kind == Kind::Read { 0 } else { len });
-        while left > 0 {
-            let Some(segment) = op.segments.get(at.segment) else { break };
-            let part = (segment.len - at.offset).min(left);
-            let local = segment.local.wrapping_add(at.offset);
+        let owner = if ahead.is_some() { Owner::Batch } else { Owner::Op(index) };
+        if let (Some(slot), Some(staged)) = (ahead.and_then(|run| run.slot), &mut self.staged) {
+            staged.lent.push(slot);
+            list.clear();
+            list.push(Segment { local: staged.out.base(slot), remote: 0, len });
+        }
+        for part in list.iter().filter(|part| op.kind != Kind::Read && part.len > 0) {
             if copies {
                 // SAFETY: the operation's memory is valid until it is reaped.
-                unsafe { self.batch.copy_from(local as *const u8, part as usize) };
-            } else if part > 0 {
+                unsafe { self.batch.copy_from(part.local as *const u8, part.len as usize) };
+            } else {
                 // SAFETY: as above; `disown` takes it back.
-                unsafe { self.batch.lend(Owner::Op(index), local, part as usize) };
+                unsafe { self.batch.lend(owner, part.local, part.len as usize) };
             }
-            left -= part;
-            at = Cursor { segment: at.segment + 1, offset: 0 };
         }
         let of = if op.kind == Kind::Message { NO_OP } else { index };
         op.open += u32::from(of != NO_OP);
@@ -690,28 +827,47 @@ impl Connection {
     #[inline]
     fn answer(&mut self, registry: &mut Registry) {
         while let Some(first) = self.pending.front() {
+            let mut lost = None;
+            if let (Pending::Read { slot: Some(slot), .. }, Some(staged)) = (first, &mut self.staged) {
+                match staged.is_gathered(*slot) {
+                    Ok(false) => return,
+                    gathered => lost = gathered.err(),
+                }
+            }
             let vectors = if let Pending::Read { pieces, .. } = first { 1 + pieces.len() } else { 1 };
             if !self.batch.has_room(vectors, ANSWER, BATCH) {
                 return;
             }
             let Some(first) = self.pending.pop_front() else { return };
             match first {
-                Pending::Read { number, key, len, pieces } => {
-                    match self.check(key, &pieces, Wish::Read, registry) {
-                        Ok(entered) => {
-                            entered.into_iter().for_each(|entered| self.batch.enter(entered));
-                            self.batch.copy(&Answer::Data { number, len }.bytes());
-                            for piece in pieces.iter().filter(|piece| piece.len > 0) {
-                                let owner = Owner::Key(key);
-                                // SAFETY: registered memory, which stays so until `forget` takes it back.
-                                unsafe { self.batch.lend(owner, piece.address, piece.len as usize) };
-                            }
-                        }
-                        Err(errno) => {
-                            self.batch.copy(&Answer::Failed { number, errno: errno as u32 }.bytes())
-                        }
+                Pending::Read { number, key, len, pieces, device, slot } => {
+                    let checked = self.check(key, &pieces, Wish::Read, registry);
+                    let errno = checked.as_ref().err().copied().or(lost);
+                    let staged = slot.zip(self.staged.as_deref_mut());
+                    if errno.is_none() && device.is_some() && slot.is_none() {
+                        let read = Pending::Read { number, key, len, pieces, device, slot };
+                        return self.pending.push_front(read);
+                    }
+                    if let Some((slot, staged)) = staged {
+                        staged.lent.push(slot);
                     }
                     self.acknowledged = number + 1;
+                    if let Some(errno) = errno {
+                        self.batch.copy(&Answer::Failed { number, errno: errno as u32 }.bytes());
+                        continue;
+                    }
+                    let entered = checked.ok().and_then(|allowed| allowed.entered);
+                    entered.into_iter().for_each(|entered| self.batch.enter(entered));
+                    self.batch.copy(&Answer::Data { number, len }.bytes());
+                    if let Some((slot, staged)) = slot.zip(self.staged.as_ref()) {
+                        // SAFETY: a slot of ours, which stays until the batch is sent.
+                        unsafe { self.batch.lend(Owner::Batch, staged.out.base(slot), len as usize) };
+                        continue;
+                    }
+                    for piece in pieces.iter().filter(|piece| piece.len > 0) {
+                        // SAFETY: registered memory, which stays so until `forget` takes it back.
+                        unsafe { self.batch.lend(Owner::Key(key), piece.address, piece.len as usize) };
+                    }
                 }
                 Pending::Failed { number, errno } => {
                     self.batch.copy(&Answer::Failed { number, errno }.bytes());
@@ -767,15 +923,84 @@ impl Connection {
             _ if self.inbox.left() > 0 => Ok(Step::Waits),
             Coming::Payload(request, errno) => {
                 (self.coming, self.entered) = (Coming::Head, None);
-                with.reaped.extend(request.immediate.filter(|_| errno == 0).map(Reaped::arrival));
-                self.settle(errno);
+                let (mut errno, mut slot) = (errno, None);
+                if let Some(staged) = &mut self.staged {
+                    let places = self.pieces.iter().map(|piece| (piece.address, piece.len.into()));
+                    if errno != 0 {
+                        staged.refuse();
+                    }
+                    // SAFETY: registered memory, as nothing has taken back; `forget` waits.
+                    match unsafe { staged.arrived(places) } {
+                        Ok(copied) => slot = copied,
+                        Err(failed) => errno = failed,
+                    }
+                }
+                self.follow(Next::Settled(errno, request.immediate), slot, with.reaped);
                 Ok(Step::Done)
             }
             Coming::Data => {
                 self.coming = Coming::Head;
-                self.settle_next(0, with.reaped)?;
+                let flight = self.next_flight()?;
+                let (mut errno, mut slot) = (0, None);
+                if let (Some(staged), Some(op)) = (&mut self.staged, self.ops.get(flight.op as usize)) {
+                    if op.disowned {
+                        staged.refuse();
+                    }
+                    let mut list = Segments::new();
+                    op.take(flight.from, flight.len.into(), &mut list);
+                    // SAFETY: the operation's memory is valid until it is reaped; `disown` waits.
+                    match unsafe { staged.arrived(list.iter().map(|part| (part.local, part.len))) } {
+                        Ok(copied) => slot = copied,
+                        Err(failed) => errno = failed,
+                    }
+                }
+                match (errno, slot) {
+                    (0, Some(slot)) => self.follow(Next::Data(flight.op), Some(slot), with.reaped),
+                    _ => self.answered(flight.op, errno, with.reaped),
+                }
                 Ok(Step::Done)
             }
+        }
+    }
+
+    /// What comes after what devices are at, or now.
+    #[inline]
+    fn follow(&mut self, next: Next, slot: Option<u32>, reaped: &mut Vec<Reaped>) {
+        match &mut self.staged {
+            Some(staged) if slot.is_some() || staged.is_landing() => staged.push(next, slot),
+            _ => self.proceed(next, 0, reaped),
+        }
+    }
+
+    #[inline]
+    fn proceed(&mut self, next: Next, failed: i32, reaped: &mut Vec<Reaped>) {
+        match next {
+            Next::Settled(errno, immediate) => {
+                let errno = if failed != 0 { failed } else { errno };
+                reaped.extend(immediate.filter(|_| errno == 0).map(Reaped::arrival));
+                if errno != 0 {
+                    let failed = Pending::Failed { number: self.settled, errno: errno as u32 };
+                    self.pending.push_back(failed);
+                }
+                self.settled += 1;
+            }
+            Next::Answer(mut pending) => {
+                if let Pending::Read { number, .. } = &mut pending {
+                    *number = self.settled;
+                }
+                self.pending.push_back(pending);
+                self.settled += 1;
+            }
+            Next::Data(op) => self.answered(op, failed, reaped),
+        }
+    }
+
+    /// Goes on with what devices have done.
+    #[cold]
+    fn land(&mut self, reaped: &mut Vec<Reaped>) {
+        while let Some((next, failed)) = self.staged.as_mut().and_then(|staged| staged.take()) {
+            self.starved = false;
+            self.proceed(next, failed, reaped);
         }
     }
 
@@ -793,6 +1018,11 @@ impl Connection {
         if is_answer(first) {
             let Some(bytes) = ready.first_chunk::<ANSWER>() else { return Ok(Step::Waits) };
             let answer = Answer::read(bytes).ok_or(libc::EPROTO)?;
+            if matches!(answer, Answer::Data { .. }) && self.staged.as_ref().is_some_and(|of| !of.has_room())
+            {
+                self.starved = true;
+                return Ok(Step::Waits);
+            }
             self.inbox.consume(ANSWER);
             return self.heed_answer(answer, with).map(|()| Step::Done);
         }
@@ -806,7 +1036,8 @@ impl Connection {
             return Ok(Step::Waits);
         }
         // An honest peer has no more requests under way; one that takes no answers would pile them up here.
-        if self.pending.len() >= FLIGHTS {
+        let landing = self.staged.as_ref().map_or(0, |staged| staged.landing());
+        if self.pending.len() + landing >= FLIGHTS {
             return Err(libc::EPROTO);
         }
         let head = REQUEST + request.list_len();
@@ -823,7 +1054,7 @@ impl Connection {
 
     /// Whether all pieces may be touched so, or an error number.
     #[inline]
-    fn check(&self, key: u64, pieces: &[Piece], wish: Wish, registry: &mut Registry) -> Outcome<Option<Use>> {
+    fn check(&self, key: u64, pieces: &[Piece], wish: Wish, registry: &mut Registry) -> Outcome<Allowed> {
         if self.reach != Reach::Memory {
             return Err(libc::EACCES);
         }
@@ -833,18 +1064,31 @@ impl Connection {
 
     #[inline]
     fn begin_write(&mut self, request: Request, head: usize, with: &mut Moving) -> Outcome<Step> {
-        let entered = self.check(request.key, &self.pieces, Wish::Write, with.registry);
+        let checked = self.check(request.key, &self.pieces, Wish::Write, with.registry);
+        let mut slot = None;
+        let device = checked.as_ref().ok().and_then(|allowed| allowed.device);
+        if let Some(device) = device {
+            let staged = self.stage()?;
+            slot = staged.expect(device);
+            if slot.is_none() {
+                self.starved = true;
+                return Ok(Step::Waits);
+            }
+        }
         self.inbox.consume(head);
         self.ahead = head;
-        let errno = entered.as_ref().err().copied().unwrap_or(0);
-        if errno == 0 {
-            let ranges = self.pieces.iter().map(|piece| (piece.address, piece.len as usize));
-            // SAFETY: registered memory, which stays so until `forget` says otherwise.
-            unsafe { self.inbox.expect(ranges) };
-        } else {
-            self.expect_nothing(request.len, with.sink);
+        match (&checked, slot) {
+            (Err(_), _) => self.expect_nothing(request.len, with.sink),
+            // SAFETY: a slot of ours.
+            (Ok(_), Some(slot)) => unsafe { self.inbox.expect([(slot, request.len as usize)].into_iter()) },
+            (Ok(_), None) => {
+                let ranges = self.pieces.iter().map(|piece| (piece.address, piece.len as usize));
+                // SAFETY: registered memory, which stays so until `forget` says otherwise.
+                unsafe { self.inbox.expect(ranges) };
+            }
         }
-        self.entered = entered.ok().flatten();
+        let errno = checked.as_ref().err().copied().unwrap_or(0);
+        self.entered = checked.ok().and_then(|allowed| allowed.entered);
         self.coming = Coming::Payload(request, errno);
         Ok(Step::Done)
     }
@@ -858,14 +1102,19 @@ impl Connection {
     fn read(&mut self, request: Request, head: usize, with: &mut Moving) -> Outcome<Step> {
         // A grant's use begins when the bytes are sent.
         let checked = self.check(request.key, &self.pieces, Wish::Read, with.registry);
-        let errno = checked.err().unwrap_or(0);
         self.inbox.consume(head);
         self.ahead = head;
-        if errno == 0 {
-            let (pieces, number) = (std::mem::take(&mut self.pieces), self.settled);
-            self.pending.push_back(Pending::Read { number, key: request.key, len: request.len, pieces });
-        }
-        self.settle(errno);
+        let next = match checked {
+            Err(errno) => Next::Settled(errno, None),
+            Ok(Allowed { device, .. }) => {
+                if device.is_some() {
+                    self.stage()?;
+                }
+                let (key, len, pieces) = (request.key, request.len, std::mem::take(&mut self.pieces));
+                Next::Answer(Pending::Read { number: 0, key, len, pieces, device, slot: None })
+            }
+        };
+        self.follow(next, None, with.reaped);
         Ok(Step::Done)
     }
 
@@ -885,17 +1134,8 @@ impl Connection {
         with.receives.pop_front();
         with.reaped.push(Reaped { len: request.len, connection: self.number, ..Reaped::of(scratch, 0) });
         self.inbox.consume(head + len);
-        self.settle(0);
+        self.follow(Next::Settled(0, None), None, with.reaped);
         Ok(Step::Done)
-    }
-
-    /// The peer's next request is over.
-    #[inline]
-    fn settle(&mut self, errno: i32) {
-        if errno != 0 {
-            self.pending.push_back(Pending::Failed { number: self.settled, errno: errno as u32 });
-        }
-        self.settled += 1;
     }
 
     // Answers to us.
@@ -932,17 +1172,16 @@ impl Connection {
             self.expect_nothing(len, sink);
             return Ok(());
         }
-        let mut left = u64::from(len);
-        let segments = op.segments.get(flight.from.segment..).unwrap_or_default();
-        let ranges = segments.iter().enumerate().map_while(|(i, segment)| {
-            let offset = if i == 0 { flight.from.offset } else { 0 };
-            let part = (segment.len - offset).min(left);
-            let wanted = left > 0;
-            left -= part;
-            wanted.then_some((segment.local.wrapping_add(offset), part as usize))
-        });
+        if let (Some(device), Some(staged)) = (op.device, &mut self.staged) {
+            let slot = staged.expect(device).ok_or(libc::ENOBUFS)?;
+            // SAFETY: a slot of ours.
+            unsafe { self.inbox.expect([(slot, len as usize)].into_iter()) };
+            return Ok(());
+        }
+        let mut list = Segments::new();
+        op.take(flight.from, len.into(), &mut list);
         // SAFETY: the operation's memory is valid until it is reaped, or disowned.
-        unsafe { self.inbox.expect(ranges) };
+        unsafe { self.inbox.expect(list.iter().map(|part| (part.local, part.len as usize))) };
         Ok(())
     }
 
@@ -965,11 +1204,53 @@ impl Connection {
 
     #[inline]
     fn settle_next(&mut self, errno: i32, reaped: &mut Vec<Reaped>) -> Outcome<()> {
+        let flight = self.next_flight()?;
+        self.answered(flight.op, errno, reaped);
+        Ok(())
+    }
+
+    #[inline]
+    fn next_flight(&mut self) -> Outcome<Flight> {
         let flight = self.flights.pop_front().ok_or(libc::EPROTO)?;
         self.first += 1;
         self.reads -= usize::from(self.ops.get(flight.op as usize).is_some_and(|op| op.kind == Kind::Read));
-        self.answered(flight.op, errno, reaped);
-        Ok(())
+        Ok(flight)
+    }
+}
+
+/// What local memory's descriptor says of it.
+pub fn descriptor_of(device: Device) -> *mut c_void {
+    (device as usize + 1) as *mut c_void
+}
+
+#[inline]
+fn device_of(descriptor: *mut c_void) -> Option<Device> {
+    (descriptor as usize).checked_sub(1).map(|device| device as Device)
+}
+
+impl Op {
+    /// The next parts of its segments, of `most` bytes in all and as many as a request has: their
+    /// bytes, and where they end.
+    #[inline]
+    fn take(&self, from: Cursor, most: u64, list: &mut Segments) -> (u64, Cursor) {
+        let (mut at, mut len) = (from, 0u64);
+        while let Some(segment) = self.segments.get(at.segment) {
+            if list.is_full() || len == most && segment.len > 0 {
+                break;
+            }
+            let part = (segment.len - at.offset).min(most - len);
+            list.push(Segment {
+                local: segment.local.wrapping_add(at.offset),
+                remote: segment.remote.wrapping_add(at.offset),
+                len: part,
+            });
+            len += part;
+            at.offset += part;
+            if at.offset == segment.len {
+                at = Cursor { segment: at.segment + 1, offset: 0 };
+            }
+        }
+        (len, at)
     }
 }
 

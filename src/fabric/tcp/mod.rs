@@ -44,6 +44,10 @@
 //! end of one; messages overtake those that were not begun. An initiator takes back memory of what
 //! was not sent yet by copying the bytes of the call that was begun; the same holds for a target
 //! whose memory is being read.
+//!
+//! Memory of devices moves through slots of pinned host memory (`staged`), run by run: devices fill
+//! the next runs while the socket takes the last, and a write is settled, counted and acknowledged
+//! when the device has its bytes. The wire does not show where memory is.
 
 mod connection;
 #[cfg(any(test, fuzzing))]
@@ -55,6 +59,7 @@ mod nic;
 mod options;
 mod sealed;
 mod socket;
+mod staged;
 mod stream;
 #[cfg(test)]
 mod tests;

@@ -1,17 +1,18 @@
 //! A NIC of the fabric of TCP sockets: a listener, and one connection to each NIC that it talks to.
 
-use super::connection::{Connection, Moving, Reach, State};
+use super::connection::{descriptor_of, Connection, Moving, Reach, State};
 use super::interfaces::Interface;
 use super::options::Options;
 use super::sealed::{Sealed, OTHER_SECRET};
 use super::socket::{self, from_system, to_system};
 use super::stream::{Spare, SINK};
 use crate::clock::{Clock, Random};
+use crate::device::{driver, Device};
 use crate::fabric::grants::Grants;
 use crate::fabric::host::registry::Registry;
 use crate::fabric::{
     Access, Buffer, Connection as Number, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration,
-    Rma, Route, Scratch, Segment,
+    Rma, Route, Scratch, Segment, Way,
 };
 use crate::fork::Descriptor;
 use crate::ids::{GrantToken, PeerId};
@@ -142,7 +143,6 @@ impl TcpNic {
             delivery: Delivery::Native,
             tx_depth: TX_DEPTH,
             rx_depth: RX_DEPTH,
-            sends_follow_writes: true,
             failures_reset: true,
             reconnects: true,
             resets: true,
@@ -604,7 +604,23 @@ impl Nic for TcpNic {
         while !self.registry.add(key, range, access, None) {
             key = self.random.u64()?;
         }
-        Ok(Registration { handle: key as *mut c_void, descriptor: std::ptr::null_mut(), key, direct: None })
+        Ok(Registration { handle: key as *mut c_void, descriptor: std::ptr::null_mut(), key, way: None })
+    }
+
+    fn register_device(
+        &mut self,
+        range: HostRange,
+        access: Access,
+        (device, _): (Device, bool),
+    ) -> Result<Option<Registration>> {
+        let identity = driver()?.identity(range.base).unwrap_or_default();
+        let mut key = self.random.u64()?;
+        while !self.registry.add(key, range, access, Some((device, identity))) {
+            key = self.random.u64()?;
+        }
+        let handle = key as *mut c_void;
+        let descriptor = descriptor_of(device);
+        Ok(Some(Registration { handle, descriptor, key, way: Some(Way::Staged) }))
     }
 
     fn use_grants(&mut self, grants: Arc<Grants>) {
@@ -699,6 +715,7 @@ impl Nic for TcpNic {
     #[inline]
     fn reap(&mut self, reaped: &mut Vec<Reaped>) {
         self.pass = self.pass.wrapping_add(1);
+        self.registry.begin_pass();
         self.look();
         if self.calls {
             self.accept();
