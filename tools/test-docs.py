@@ -134,8 +134,9 @@ def ranges():
     """Least, most and default of fields, as src has them, beside those of the table."""
     rows = dict(fields_table())
     constants = {"SECOND_NS": 10**9, "DAY_NS": 24 * 3600 * 10**9}
-    defaults = read("src/endpoint/config.rs").partition("impl Default for EndpointConfig")[2]
-    bounds = re.findall(r'within\(\s*"(\w+)",[^,]+,([^,]+),([^,]+),([^,]+?),?\s*\)\?', read("src/capi/endpoint.rs"))
+    source = read("src/endpoint/config.rs")
+    bounds = re.findall(r'(?:within|size)\(\s*"(\w+)",[^,]+,\s*\(([^,]+),([^,]+)\),([^,]+?),?\s*\)\?', source)
+    defaults = source.partition("impl Default for EndpointConfig")[2]
     for field, low, high, default in bounds:
         here, there = rows.get(field, ("", ""))
         if named := re.match(r"\s*d\.(\w+)", default):
@@ -145,7 +146,7 @@ def ranges():
         if said != [low, high] or default not in (0, number(here)):
             yield f"{field}: {low} to {high}, default {default}; docs/tuning.md has \"{there}\" and \"{here}\""
     if len(bounds) < 10:
-        yield "src/capi/endpoint.rs was not understood"
+        yield "src/endpoint/config.rs was not understood"
 
 
 def settings():
