@@ -95,7 +95,7 @@ extern "C" fn in_parent() {
     }
 }
 
-/// No lock is given back: nobody here takes one again.
+/// No lock is released: the child takes none again.
 extern "C" fn in_child() {
     CHILD.store(true, Ordering::Relaxed);
     for (at, word) in OURS.iter().enumerate().take(USED.load(Ordering::Relaxed)) {

@@ -181,7 +181,7 @@ impl LaneSlot {
     const GENERATIONS: u32 = u32::MAX >> Self::INDEX_BITS;
     pub const NONE: LaneSlot = LaneSlot(0);
 
-    /// A slot that nobody has had.
+    /// A slot that was never used.
     pub const fn first(index: usize) -> LaneSlot {
         LaneSlot(1 << Self::INDEX_BITS | index as u32)
     }

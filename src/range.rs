@@ -11,10 +11,10 @@ pub struct Range {
     pub len: u64,
 }
 
-/// Sees that all of the ranges can be read: whether they can be written, too.
+/// Checks that all of the ranges can be read. Returns whether they can be written, too.
 pub fn check(ranges: &[Range]) -> Result<bool> {
     ranges.iter().enumerate().try_for_each(|(i, range)| check_mapped(i, range))?;
-    // Without it nobody knows better.
+    // Without /proc the claim cannot be checked.
     let Ok(maps) = fs::read_to_string("/proc/self/maps") else { return Ok(true) };
     let readable = Runs::with(&maps, "r");
     if let Some(index) = ranges.iter().position(|range| !readable.cover(range)) {

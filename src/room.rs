@@ -1,4 +1,4 @@
-//! Memory whose size a caller chose: where there is none, the call says so.
+//! Allocations whose size a caller chose: a lack of memory fails the call.
 
 use crate::status::{Error, Result, Status};
 use std::collections::HashMap;
@@ -28,7 +28,8 @@ pub fn insert<K: Hash + Eq, V>(map: &mut HashMap<K, V>, key: K, value: V, what: 
     Ok(())
 }
 
-/// Whether there is room at this moment, for what allocates piece by piece and cannot say so.
+/// Whether there is memory at this moment, for structures that allocate piece by piece and cannot
+/// report failure.
 pub fn probe<T>(len: usize, what: &str) -> Result<()> {
     vec::<T>(len, what).map(drop)
 }

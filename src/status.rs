@@ -80,7 +80,7 @@ pub enum Status {
     Internal = -90,
 }
 
-/// Status, name and meaning; the one list of them all.
+/// Status, name and meaning: the one list.
 const TABLE: &[(Status, &CStr, &CStr)] = &[
     (Status::Ok, c"WEFT_OK", c"success"),
     (Status::Again, c"WEFT_ERR_AGAIN", c"no room at the moment, or nothing there yet: poll, then try again"),
@@ -208,7 +208,7 @@ pub enum Category {
 }
 
 impl Category {
-    /// The blocks of the numbering say it.
+    /// Categories are blocks of the numbering.
     pub(crate) fn of(code: i32) -> Category {
         let code = code.min(0);
         if Status::row(code).is_none() {
@@ -225,7 +225,7 @@ impl Category {
     }
 }
 
-/// A status with a message that says what was wrong and what to do.
+/// A status with a message: what was wrong and what to do.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Error {

@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 /// Which device, as its driver counts them.
 pub type Device = u32;
 
-/// Where a caller says that memory is.
+/// The kind and device of memory that a caller names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Claim {
     /// Nowhere: it is found out.
@@ -168,7 +168,7 @@ pub fn locate(ranges: &[Range], claim: Claim) -> Result<Option<Place>> {
     one_place(ranges, &all, claim)
 }
 
-/// All ranges of a memory are at one place, and where the caller says.
+/// Checks that all ranges of a memory are at one place, and at the one that the caller names.
 fn one_place(ranges: &[Range], all: &[Option<Found>], claim: Claim) -> Result<Option<Place>> {
     let text = |found: &Option<Found>| match found {
         None => "host memory".to_owned(),

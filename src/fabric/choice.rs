@@ -18,7 +18,7 @@ pub struct Listed {
     pub pci: Option<PciAddress>,
 }
 
-/// Indexes of the chosen ones, in their order, and why these.
+/// Indexes of the chosen NICs, in their order, and the reason.
 #[derive(Debug)]
 pub struct Choice {
     pub chosen: Vec<usize>,
@@ -174,7 +174,8 @@ mod tests {
         assert!(!take("eth*,!eth3", "eth3") && !take("eth*", "lo"));
     }
 
-    /// As a plain definition says, for all short patterns and names; and of many stars soon.
+    /// Agrees with a plain definition, for all short patterns and names; patterns of many stars end
+    /// soon.
     #[test]
     fn patterns_match_in_linear_time() {
         fn slowly(pattern: &[u8], name: &[u8]) -> bool {
@@ -249,7 +250,7 @@ mod tests {
         for (excluded, left) in [("!eth0", "tun0"), ("!eth*,!host", "tun0"), ("!eth0,!tun0", "lo")] {
             assert_eq!(names(&all, &choose(&all, Some(excluded), &machine, None)), [left], "{excluded}");
         }
-        // lo of one fabric is not left out for the sake of another's NIC.
+        // lo of one fabric is not excluded because another fabric has a NIC.
         let mut two = vec![tcp("lo"), tcp("shm")];
         two[1].fabric = "shm".into();
         assert_eq!(names(&two, &choose(&two, None, &machine, None)), ["lo", "shm"]);

@@ -1,5 +1,5 @@
-//! Keys that we choose are all that guards memory: nobody guesses them, neither from
-//! nothing nor from others.
+//! Our keys are all that guards memory: no key can be guessed, neither from nothing nor from other
+//! keys.
 
 use super::select::candidates;
 use super::{Access, HostRange};

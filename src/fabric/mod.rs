@@ -34,7 +34,7 @@ pub fn error_text(errno: i32) -> String {
     ofi::discover::error_text(errno)
 }
 
-/// Whether an error number says that the other side has closed the connection.
+/// Whether an error number means that the other side has closed the connection.
 pub fn is_closed(errno: i32) -> bool {
     use libc::*;
     matches!(errno, ECONNRESET | ECONNABORTED | ECONNREFUSED | EPIPE | ENOTCONN | ESHUTDOWN | ECANCELED | EIO)
@@ -196,8 +196,8 @@ pub enum Posted {
 /// A finished operation, or a peer's write that arrived here.
 #[derive(Clone, Copy)]
 pub struct Reaped {
-    /// NULL when the provider did not say which operation failed. Of an arrival:
-    /// the receive that it took, or NULL.
+    /// NULL when the provider did not name the failed operation. For an arrival: the receive that
+    /// it took, or NULL.
     pub scratch: *mut Scratch,
     /// Bytes received, and what they came by.
     pub len: u32,

@@ -48,7 +48,7 @@ enum Source {
 }
 
 impl Candidate {
-    /// `waits`: somebody may want to sleep until something happens.
+    /// `waits`: a thread may sleep until there is an event.
     pub fn open(&self, waits: bool) -> Result<Box<dyn Nic>> {
         Ok(match &self.source {
             Source::Ofi(entry) => Box::new(OfiNic::open(entry, waits)?),

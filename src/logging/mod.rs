@@ -1,5 +1,4 @@
-//! Where log lines go: to stderr as WEFT_LOG says, or to the host program's own
-//! callback.
+//! The log: lines go to stderr, as WEFT_LOG sets, or to the host program's callback.
 
 pub mod seldom;
 mod stderr;
@@ -47,8 +46,7 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Starts the log, once. A host that has a logger of Rust's keeps it: then this
-/// is not the one.
+/// Starts the log, once. A host program with its own Rust logger keeps that: false then.
 fn logger() -> (&'static Logger, bool) {
     static OURS: OnceCell<bool> = OnceCell::new();
     let logger = LOGGER.get_or_init(|| {

@@ -1,6 +1,6 @@
-//! Standard error, written to without ever waiting: a full pipe, a stopped terminal or a log
-//! collector that hangs must not stop a worker. Lines that do not fit are dropped, and the next
-//! one that fits says how many.
+//! Standard error, written to without blocking: a full pipe, a stopped terminal or a log collector
+//! that hangs must not stop a worker. Lines that do not fit are dropped, and the next one that fits
+//! reports how many.
 //!
 //! The flags of descriptor 2 are shared with other processes and stay as they are: what can block
 //! is opened anew for each line, with flags of its own.
@@ -81,7 +81,7 @@ fn write_now(fd: RawFd, text: &[u8]) -> io::Result<usize> {
             Ok(mut file) => file.write(text),
             // Without a reader, a write would end the process.
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Err(error),
-            // No right to, no /proc, no descriptor left: the descriptor that everybody uses.
+            // No permission, no /proc, or no descriptor left: the shared descriptor.
             Err(_) if is_writable(fd) => borrowed(fd).write(text),
             Err(error) => Err(error),
         },
@@ -107,7 +107,7 @@ fn reopened(fd: RawFd) -> io::Result<File> {
     OpenOptions::new().write(true).custom_flags(flags).open(format!("/proc/self/fd/{fd}"))
 }
 
-/// A pipe that says so has room for a line; if no other process is faster.
+/// A writable pipe has room for a line, unless another process is faster.
 fn is_writable(fd: RawFd) -> bool {
     let mut fd = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
     // SAFETY: one descriptor.

@@ -281,8 +281,8 @@ impl Memory {
         }
     }
 
-    /// Begins to deregister it, or goes on with what failed before: false if transfers use it,
-    /// or somebody is at it, and then nothing changed.
+    /// Begins to deregister it, or continues a failed attempt. False, without any change, if
+    /// transfers use it, or another thread is at it.
     pub fn leave(&self) -> bool {
         // Under the lock, an import sees the outcome and not the attempt.
         let _importers = self.importers.lock();

@@ -177,7 +177,7 @@ impl RemoteMemory {
         std::mem::take(&mut *waiting)
     }
 
-    /// Keeps a transfer until the owner has answered; otherwise says the state.
+    /// Keeps a transfer until the owner has answered; otherwise returns the state.
     pub fn wait(&self, transfer: Hold) -> Result<(), (Hold, RemoteState)> {
         if self.state() == RemoteState::Asking {
             let mut waiting = self.waiting.lock();
@@ -233,7 +233,7 @@ impl RemoteMemory {
         true
     }
 
-    /// Gives it back: nobody keeps it from here on. Else how many do; 0: it was before.
+    /// Releases it. `Err`: how many still use it; 0: it was released before.
     pub fn release(&self) -> Result<(), u64> {
         let released = self.holds.compare_exchange(0, RELEASED, Ordering::SeqCst, Ordering::SeqCst);
         released.map(drop).map_err(|holds| holds & KEEPERS)

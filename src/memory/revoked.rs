@@ -13,7 +13,7 @@ pub struct Revoked {
     /// SeqCst, with slots' states: beginning an operation activates its slot and then reads this;
     /// revoking a grant sets this and then looks for operations.
     any: AtomicBool,
-    /// The first number of each run, and the one behind its last.
+    /// The first number of each run, and the number after its last.
     runs: Mutex<BTreeMap<u64, u64>>,
 }
 

@@ -43,8 +43,8 @@ impl Machine {
         self.devices.iter().filter(|device| device.kind == Kind::Gpu)
     }
 
-    /// The GPUs that this process is left with, if it is left with some of the
-    /// machine's and not with all. `visible` is CUDA_VISIBLE_DEVICES.
+    /// The GPUs that this process may use, if these are some of the machine's and not all.
+    /// `visible` is CUDA_VISIBLE_DEVICES.
     pub fn gpus_left(&self, visible: Option<&str>) -> Option<Vec<PciAddress>> {
         let all: Vec<PciAddress> =
             self.gpus().filter(|gpu| gpu.vendor == NVIDIA).map(|gpu| gpu.address).collect();

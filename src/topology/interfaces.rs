@@ -39,7 +39,7 @@ pub fn read(root: &Root) -> Vec<Interface> {
     all
 }
 
-/// Whether the kernel says that a network interface carries nothing.
+/// Whether the kernel reports a network interface down.
 pub fn is_down(root: &Root, name: &str) -> bool {
     let state = root.text(&format!("{NET}/{name}/operstate")).unwrap_or_default();
     ["down", "lowerlayerdown", "notpresent"].contains(&state.as_str())
@@ -56,7 +56,7 @@ pub fn members(root: &Root, class: &str) -> Vec<(String, Option<PciAddress>)> {
     names.map(|name| (place(&name), name)).map(|(pci, name)| (name, pci)).collect()
 }
 
-/// Megabits a second, as the driver says.
+/// Megabits a second, as the driver reports.
 pub fn speed_mbps(root: &Root, interface: &Interface) -> Option<i64> {
     match interface.of {
         Type::Net => root.number(&format!("{NET}/{}/speed", interface.name)).filter(|speed| *speed > 0),

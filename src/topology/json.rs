@@ -1,4 +1,4 @@
-//! The machine as JSON. `weft_topology` in the header says what each field is.
+//! The machine as JSON. docs/topology.md describes each field.
 
 use super::pci::{self, Device, Kind, PciAddress, NVIDIA};
 use super::{interfaces, nodes, Machine};

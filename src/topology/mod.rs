@@ -78,7 +78,7 @@ impl Machine {
     }
 }
 
-/// The calling thread's; in a tree that stands for another machine, what that says.
+/// The affinity of the calling thread; in a tree of another machine, the one recorded there.
 fn affinity(root: &Root) -> CpuSet {
     if root.is_real() {
         return CpuSet::of_this_thread().unwrap_or_default();

@@ -67,8 +67,8 @@ pub enum Kind {
     Revoked = 20,
     /// A transfer has arrived: counters are raised.
     Count = 21,
-    /// The sender takes a grant back that it made for the receiver. After some of these: everything that
-    /// the receiver had posted under them is to come to rest; a quiesced says that it has.
+    /// The sender revokes a grant of the receiver. After some of these: all posts of the receiver
+    /// under them are to come to rest; Quiesced reports that they have.
     Withdraw = 22,
     Rest = 23,
     /// The answer to an atomic.
@@ -345,7 +345,7 @@ impl HandshakeReply {
     }
 }
 
-/// A refusal: a proof may follow, where the sender has the secret of the one that it refuses.
+/// The body of a refusal; a proof may follow it, if the sender has the receiver's secret.
 pub fn refuse(status: Status, text: &str) -> Vec<u8> {
     let mut w = Writer::new();
     w.u32(status as i32 as u32).short(text.as_bytes());

@@ -74,7 +74,7 @@ fn derive(key: &Keyed, parts: &[&[u8]]) -> Keyed {
 #[derive(Clone)]
 pub struct Root {
     key: Arc<Keyed>,
-    /// Tells secrets apart; it is sent to nobody.
+    /// Distinguishes secrets; it is never sent.
     mark: [u8; 32],
 }
 
@@ -114,7 +114,7 @@ impl Root {
         mac
     }
 
-    /// Appends the proof that `from` says this to `to`, and knows the secret.
+    /// Appends the proof that `from`, which knows the secret, sends this to `to`.
     pub fn prove(&self, what: Proof, from: u64, to: u64, body: &mut Vec<u8>) {
         let proof = self.mac(what, from, to, body).finalize().into_bytes();
         body.extend_from_slice(&proof);
@@ -154,8 +154,8 @@ impl Sealer {
         Sealer { key: root.frames(from, to), number: 0 }
     }
 
-    /// Seals the first `len` bytes, in place; the length then. Where there is no room, nothing
-    /// is sealed, and nobody will believe it.
+    /// Seals the first `len` bytes in place and returns the new length. Without room nothing is
+    /// sealed, and the receiver drops the frame.
     pub fn seal(&mut self, frame: &mut [u8], len: usize) -> usize {
         let Some(tail) = frame.get_mut(len..len + SEAL) else { return len };
         self.number += 1;

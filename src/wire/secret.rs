@@ -20,7 +20,7 @@ pub const LONGEST: usize = 1024;
 const MOST: usize = 2;
 /// Between two looks at a file.
 const LOOK_NS: u64 = 1_000_000_000;
-/// Longer ones are not read.
+/// Longer files are not read.
 const FILE_LONGEST: u64 = 64 << 10;
 
 /// The valid secrets, the one for connecting first.

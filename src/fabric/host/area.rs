@@ -96,8 +96,8 @@ fn check_room(more: usize, len: usize) -> Result<()> {
     }
 }
 
-/// Gives every page memory now: a transfer should not wait for it, and what is
-/// not there should be said here.
+/// Populates every page now: a transfer should not wait for pages, and a lack of memory should fail
+/// here.
 fn populate(mapping: &Mapping, pages: Pages) -> Result<()> {
     let (base, len) = (mapping.base(), mapping.len());
     // SAFETY: advice about a mapping of ours.
@@ -176,7 +176,7 @@ pub fn find(base: u64, len: u64) -> Option<Arc<Area>> {
     (offset <= area.len() && len <= area.len() - offset).then(|| area.clone())
 }
 
-/// Gives an area back, unless somebody still has it.
+/// Frees an area, unless it is still in use.
 pub fn free(base: u64) -> Result<()> {
     let mut areas = AREAS.lock();
     let Some(area) = areas.get(&base) else {

@@ -122,7 +122,8 @@ impl Mapping {
             unmap(start, base - start);
             unmap(base + len, start + room - base - len);
             match failed {
-                // The kernel may have given up what was reserved: it can be somebody else's by now.
+                // The kernel may have dropped the reservation, and the addresses may be in other
+                // use by now.
                 Some(error) => Err(error),
                 None => Ok(Mapping { base: base as *mut u8, len }),
             }
@@ -153,7 +154,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Gives addresses back. What the kernel does not take stays reserved.
+/// Unmaps addresses. Those that the kernel does not unmap stay reserved.
 ///
 /// # Safety
 /// They are the caller's, and nobody uses them.
@@ -222,9 +223,9 @@ fn refused(what: &str) -> Error {
     Error::new(Status::Fabric, text)
 }
 
-/// What an area is sealed with on this system, whose kernel all of its processes share: it cannot
-/// shrink, and nobody can write to it or take pages out of it that could not before. (Linux before
-/// 5.1 does not know the latter.)
+/// The seals of an area on this system, whose kernel all of its processes share: it cannot shrink,
+/// and a process that could not write to it before cannot write to it or punch pages out. (Linux
+/// before 5.1 lacks the latter seal.)
 pub fn area_seals() -> i32 {
     const F_SEAL_FUTURE_WRITE: i32 = 0x10;
     static SEALS_OF_AREAS: OnceLock<i32> = OnceLock::new();

@@ -27,8 +27,8 @@ const NEW: usize = 4;
 /// How long nothing is accepted after that, or when no descriptor is left.
 const PAUSE: Duration = Duration::from_millis(4);
 const LONG_PAUSE: Duration = Duration::from_millis(100);
-/// Connections that are of no peer. Of the process that has most of them the oldest makes room,
-/// once it has had time to say what it wants.
+/// The most connections that belong to no peer. The oldest of the process with the most of them
+/// makes room, once it has had time to send its handshake.
 const UNASSIGNED: usize = 64;
 const TIME: Duration = Duration::from_millis(50);
 /// How long a connection lives that belongs to no peer, or to a peer without a route; and how often
@@ -283,7 +283,7 @@ impl Connections {
         self.sweep(watch);
     }
 
-    /// Does what a peer has asked for that has gone; false if something of it is left.
+    /// Serves the requests that an ended peer left; false if some remain.
     pub fn finish(&mut self, peer: PeerId, with: &mut Serving) -> bool {
         let mut all = true;
         for one in self.all.iter_mut().filter(|one| one.peer() == Some(peer)) {
@@ -375,7 +375,7 @@ fn meet(socket: OwnedFd, number: Number) -> (State, bool) {
     }
 }
 
-/// Serves one connection; true if it is over.
+/// Serves one connection; true if it has ended.
 #[inline]
 fn serve(channel: &mut Incoming, nothing: &mut Registry, with: &mut Serving) -> bool {
     let of_nobody = channel.peer().is_none();

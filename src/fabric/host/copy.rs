@@ -17,9 +17,8 @@
 //! of memcpy instead of 0.25 between such cores. Cross-memory reads never win:
 //! they pin each page. `weft-bench figures --only 'host_*'` measures the whole.
 
-/// Whether a request's bytes go past the caches: those of large ones, and of
-/// smaller ones in a crowd. Somebody probably waits for others, and finds them
-/// sooner in a cache.
+/// Whether a request's bytes bypass the caches: those of large requests, and of smaller ones under
+/// load. Other bytes are probably awaited, and are found sooner in a cache.
 #[inline]
 pub fn streams(len: u64, under_way: u64) -> bool {
     len >= 32 << 10 || len >= 2048 && under_way >= 8

@@ -183,7 +183,7 @@ impl Devices {
         self.copies.settle();
     }
 
-    /// Nothing more comes, and nobody waits for an answer.
+    /// Ends it: no request comes any longer, and no answer is expected.
     pub fn end(&mut self) {
         self.settle();
         self.opened.drain(..).for_each(Opened::close);

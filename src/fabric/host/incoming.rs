@@ -1,9 +1,8 @@
-//! The target's end of a channel: does what one of a peer's NICs asks for.
+//! The target's end of a channel, which serves the requests of one NIC of a peer.
 //!
-//! Requests are done in order, each in one go: it is checked against our own
-//! registrations, then its bytes are copied, then it is answered. What the peer
-//! wrote is hostile until checked: a request that may not be is answered with an
-//! error, one that makes no sense ends the channel.
+//! Requests are done in order, each in one go: it is checked against our own registrations, then
+//! its bytes are copied, then it is answered. What the peer wrote is hostile until checked: a
+//! request that may not be is answered with an error, one that makes no sense ends the channel.
 
 use super::channel::{self, Block, Channel, AREA, CELLS};
 use super::copy;
@@ -21,7 +20,7 @@ use std::sync::atomic::{fence, Ordering};
 /// The cost of a request in the byte budget of a pass, beside its bytes: one of no bytes takes
 /// time, too.
 const REQUEST: u64 = 128;
-/// Words of a socket that are read at once: one may cost a mapping.
+/// Messages of a socket that are read at once: one may cost a mapping.
 pub const WORDS: u32 = 16;
 
 /// The resources for serving requests.
@@ -30,7 +29,7 @@ pub struct Serving<'a> {
     /// Posted receives, the oldest first.
     pub receives: &'a mut VecDeque<(Buffer, *mut Scratch)>,
     pub reaped: &'a mut Vec<Reaped>,
-    /// Bytes that may be copied now, and words of sockets that may be read.
+    /// Bytes that may be copied now, and messages of sockets that may be read.
     pub budget: u64,
     pub words: u32,
 }
@@ -150,7 +149,7 @@ impl Incoming {
         self.devices.end();
     }
 
-    /// Has nothing to do with the peer any longer: it sees that by the hangup.
+    /// Stops serving the peer, which sees the hangup.
     pub fn refuse(&mut self) {
         self.end();
         self.refused = true;
@@ -505,7 +504,7 @@ impl Incoming {
         }
     }
 
-    /// Says whether we sleep.
+    /// Publishes whether we sleep.
     pub fn sleeps(&self, sleeps: bool) {
         self.channel.target_sleeps().store(sleeps as u32, Ordering::Relaxed);
     }

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 /// Bytes that a pass copies for peers, and for our own operations.
 const PASS: u64 = 512 << 10;
-/// Words of sockets that it reads for requests; and that a look at the sockets does.
+/// Messages of sockets that it reads for requests; and that a check of the sockets reads.
 const WORDS: u32 = 64;
 /// Passes between looks at the sockets; each 64 KiB that were copied count as one.
 const LOOK: u64 = 128;
@@ -213,7 +213,7 @@ impl HostNic {
 
     // Meeting and closing.
 
-    /// Looks at what the sockets have to say.
+    /// Reads the sockets.
     #[cold]
     fn look(&mut self, reaped: &mut Vec<Reaped>) {
         let mut words = WORDS;

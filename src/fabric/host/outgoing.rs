@@ -31,8 +31,8 @@ struct Cursor {
     offset: u64,
 }
 
-/// Words of the socket that are read at once; and where one is waited for, which came before what
-/// said so: no socket holds more.
+/// Messages of the socket that are read at once; and when one is awaited that was sent before its
+/// request: no socket holds more.
 const WORDS: u32 = 16;
 const WORDS_MOST: u32 = 4096;
 
@@ -70,7 +70,7 @@ struct Op {
 /// A request on its way.
 #[derive(Clone, Copy)]
 struct Flight {
-    /// A message's is somebody else's meanwhile.
+    /// The operation of a message may have been reused meanwhile.
     op: u32,
     kind: Kind,
     len: u64,
@@ -448,7 +448,7 @@ impl Outgoing {
         }
     }
 
-    /// Whether an operation is over already: the rest of it is not asked for.
+    /// Whether an operation has ended already: the rest of it is not requested.
     #[inline]
     fn is_spent(&mut self, index: u32) -> bool {
         let op = &mut self.ops[index as usize];
@@ -608,7 +608,7 @@ impl Outgoing {
         if self.failures != failed {
             let failure = self.channel.failure(self.failures).load(Ordering::Relaxed);
             if failure as u32 == n as u32 {
-                // Whatever it says, it is an error.
+                // Any value is taken as an error.
                 errno = ((failure >> 32) as i32).clamp(1, 4095);
                 self.failures += 1;
             }
@@ -678,7 +678,7 @@ impl Outgoing {
         self.landing.push((flight.op, block.end), copied);
     }
 
-    /// The target says that bytes may be read: a device of ours does that.
+    /// The target allows bytes to be read, which a device of ours does.
     fn pull(&mut self, flight: Flight, errno: i32) {
         let op = &mut self.ops[flight.op as usize];
         if op.errno == 0 {
@@ -757,7 +757,7 @@ impl Outgoing {
         }
     }
 
-    /// Says whether we sleep.
+    /// Publishes whether we sleep.
     pub fn sleeps(&self, sleeps: bool) {
         if self.sent != self.done {
             self.channel.initiator_sleeps().store(sleeps as u32, Ordering::Relaxed);

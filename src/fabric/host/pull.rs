@@ -35,8 +35,8 @@ impl Pulls {
         self.copies.is_empty()
     }
 
-    /// Whether memory that a key names can be read into an area: its number. `Err`: nobody
-    /// has asked.
+    /// The number of the memory that a key names, if it can be read into an area. `Err`: not
+    /// requested yet.
     pub fn find(&mut self, area: u32, key: u64) -> Result<Option<u32>, ()> {
         let is_it = |source: &Source| source.area == area && source.key == key;
         if !self.sources.get(self.last).is_some_and(is_it) {

@@ -64,7 +64,7 @@ const PARTS: usize = 256;
 pub struct Registry {
     /// Partitioned by bits of the key that hash tables do not use.
     parts: Box<[Part]>,
-    /// The one that was asked for last.
+    /// The entry that was looked up last.
     last: Option<Entry>,
     /// The key of device memory that was still allocated when this pass looked.
     there: Option<u64>,

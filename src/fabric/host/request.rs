@@ -113,7 +113,7 @@ impl Request {
         cell[0].load(Acquire) as u32 == stamp
     }
 
-    /// Reads a cell once; `None` if it makes no sense.
+    /// Reads a cell once; `None` if it is malformed.
     #[inline]
     pub fn read(cell: &Cell) -> Option<Request> {
         let (first, second) = (cell[0].load(Acquire), cell[1].load(Relaxed));

@@ -1,4 +1,4 @@
-//! Which processes are of our own user: by what the kernel says of a socket's other end.
+//! Tells processes of our own user, by the kernel's credentials of a socket's other end.
 
 use crate::status::{Error, Result, Status};
 use std::mem::size_of;

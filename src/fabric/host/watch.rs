@@ -9,7 +9,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whose {
     Listener,
-    /// The time is over for which the listener was not watched.
+    /// The pause of the listener is over.
     Timer,
     /// The socket of a route, by its index; of a connection to us, by its number.
     Route(u32),

@@ -26,10 +26,10 @@ impl Fabrics {
     }
 }
 
-/// Asked for at least, for EFA's sake: older API versions turn device RDMA off.
-/// Newer ones change defaults that nobody here has tried.
+/// The least version requested, for EFA: older API versions turn device RDMA off. Newer ones change
+/// defaults that are untested here.
 const API: u32 = FI_VERSION(1, 18);
-/// Asked for where devices are: with older ones efa refuses DMA-BUFs. (Up to 2.1 nothing else
+/// Requested where devices are: with older versions efa refuses DMA-BUFs. (Up to 2.1 nothing else
 /// that we use depends on it: read, not run.)
 pub const DMABUFS: u32 = FI_VERSION(1, 20);
 

@@ -65,7 +65,7 @@ pub struct OfiNic {
     keeps_routes: bool,
     /// Routes of ofi_rxm.
     routes: Option<Routes>,
-    /// The queue says by which route a frame came: of ofi_rxm, whose connections have one.
+    /// The queue reports the route of a frame: for ofi_rxm, whose connections have one.
     sources: bool,
     /// -1 where the provider has none.
     wait_fd: i32,
@@ -211,7 +211,7 @@ impl OfiNic {
                 }
             }
             if opened == 0 && fixed {
-                // The provider says what it made of our wish.
+                // The provider reports the size that it chose.
                 let room = attr.size.saturating_sub(self.own_entries());
                 self.limits.arrival_room = Some(room.try_into().unwrap_or(u32::MAX));
             }
@@ -266,7 +266,7 @@ impl OfiNic {
                 By::Address(..) | By::Host => {}
             }
             if self.mr_mode & FI_MR_PROV_KEY == 0 {
-                // Ours to choose: nobody should guess it.
+                // We choose the key, so that it cannot be guessed.
                 attr.requested_key = self.random.u64()?;
             }
             let mut mr = ptr::null_mut();
@@ -648,7 +648,7 @@ impl OfiNic {
     /// A peer's write with an immediate arrived.
     #[cold]
     fn arrival(&self, entry: &fi_cq_data_entry) -> Reaped {
-        // Where it took no receive, the context is nobody's.
+        // Where it took no receive, the context is meaningless.
         let scratch = if self.arrivals_take_receives { entry.op_context.cast() } else { ptr::null_mut() };
         // A value that no endpoint sends names no counter, as 1 does.
         let sent = u32::try_from(entry.data).ok().and_then(Immediate::new);

@@ -9,7 +9,7 @@
 use crate::fabric::{Posted, Route};
 use std::collections::HashMap;
 
-/// An address is tried so often: once a tick.
+/// How often an address is tried: once a tick.
 const TRIES: u32 = 100;
 
 #[derive(Default)]

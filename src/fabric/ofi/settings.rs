@@ -48,8 +48,8 @@ fn copies_by_shm(provider: &str) -> bool {
     provider == "shm" || provider.starts_with("efa")
 }
 
-/// Has libfabric and its providers read their settings, for whom may open rails of these providers.
-/// `in_use`: somebody else may have had them do so before.
+/// Has libfabric and its providers read their settings, before rails of these providers are opened.
+/// `in_use`: another user may have had them do so before.
 pub fn settle(library: &Library, api: u32, providers: &[&str], in_use: bool) {
     with(&starting(providers), || {
         let says_yes = std::env::var(NO_CROSS_MEMORY.0).is_ok_and(|value| is_yes(&value));
@@ -64,7 +64,7 @@ pub fn settle(library: &Library, api: u32, providers: &[&str], in_use: bool) {
     });
 }
 
-/// Says, once, that bytes may land late.
+/// Warns, once, that bytes may land late.
 fn warn_of_cross_memory(provider: &str) {
     static ONCE: Once = Once::new();
     if copies_by_shm(provider) && CROSS_MEMORY_IS_OFF.get() == Some(&false) {

@@ -1,9 +1,9 @@
-//! How a connection ends: one side removes the other's address, and nothing that was
-//! posted to it by either side lands there any longer. It has its own operations back at
-//! once; the other side has when the word of it can pass.
+//! How a connection ends: one side removes the other's address, and nothing that was posted to it
+//! by either side lands there any longer. It has its own operations back at once; the other side
+//! once the reset can pass.
 //!
-//! Over tcp, what has left such a side is in its kernel's hands: it still lands on the
-//! other one, later even than the link is up again, unless that cuts, too.
+//! Over tcp, what has left such a side is in its kernel's hands: it still lands on the other one,
+//! later even than the link is up again, unless that cuts, too.
 //!
 //! What is posted afterwards goes over a new connection.
 

@@ -132,7 +132,7 @@ unsafe extern "C" fn open_cq(
     let domain: *mut Domain = domain.cast();
     // SAFETY: as `fi_cq_open` says; domains outlive their queues.
     unsafe {
-        // In virtual time nobody sleeps.
+        // In virtual time no thread sleeps.
         let of = &*domain;
         let fd = if of.world.is_virtual() { None } else { of.port.bell.descriptor() };
         queue::open(attr, cq, context, fd, &raw mut (*domain).users)

@@ -65,7 +65,7 @@ pub struct Endpoint {
 
 /// The connection to one other NIC.
 pub struct Outbound {
-    /// None: nobody was ever there.
+    /// None: there never was a NIC.
     pub wire: Option<Arc<Wire>>,
     pub regions: [Option<Arc<Region>>; KNOWN_REGIONS],
     pub shaken: bool,

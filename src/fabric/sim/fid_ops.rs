@@ -3,7 +3,7 @@
 use libfabric_sys::*;
 use std::ffi::c_void;
 
-/// Objects point to their tables without `const`; nobody writes to them.
+/// Objects point to their tables without `const`; they are never written to.
 pub fn table<T>(ops: &'static T) -> *mut T {
     std::ptr::from_ref(ops).cast_mut()
 }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A link that is down is tried again so often.
+/// A link that is down is retried at this interval.
 const RETRY_PS: u64 = 1_000_000_000;
 
 /// When to try again: at one time for all, so that those who wait do not become more.

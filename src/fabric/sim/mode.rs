@@ -32,10 +32,10 @@ pub struct Mode {
     pub dmabuf: bool,
     /// Operations that wait for a peer's first answer.
     pub before_handshake: Option<usize>,
-    /// Errors of the completion queue say what they were.
+    /// Errors of the completion queue name the operation.
     pub errors_have_flags: bool,
-    /// Two NICs talk over a connection, which ends when one of them removes the other's
-    /// address; elsewhere that ends nothing.
+    /// Two NICs share a connection, which ends when one of them removes the other's address;
+    /// elsewhere that ends nothing.
     pub connects: bool,
     /// A peer that has gone, and a key or range that is refused.
     pub gone: c_int,

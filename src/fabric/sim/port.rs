@@ -105,7 +105,7 @@ impl Port {
         self.busy.fetch_update(SeqCst, SeqCst, count) == Ok(1)
     }
 
-    /// When it returns, nobody writes to the region.
+    /// After the return nothing writes to the region.
     pub fn remove_region(&self, region: &Region) {
         region.valid.store(false, SeqCst);
         self.regions.lock().remove(&region.key);
@@ -148,7 +148,7 @@ impl Port {
         self.inbound_changes.fetch_add(1, Release);
     }
 
-    /// When it returns, nobody touches memory for this port any longer.
+    /// After the return no memory is touched for this port.
     pub fn close(&self) {
         self.closed.store(true, SeqCst);
         self.await_writers();

@@ -142,7 +142,7 @@ impl Endpoint {
         wire.to.bell.ring();
     }
 
-    /// When bytes that begin now have left, and when they are there.
+    /// The times at which bytes that start now have left, and have arrived.
     fn cross(&self, from: &Port, to: &Port, now: u64, len: usize) -> (u64, u64) {
         let (slow, fast) = (from.cost(len), to.cost(len));
         let left = from.sending.take(now, slow) + slow;
@@ -211,7 +211,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether what says that an operation is there cannot pass now.
+    /// Whether the packet of an operation's arrival cannot pass now.
     fn awaits_answer(&self, index: u32) -> bool {
         // SAFETY: an operation that is here is ours, and of an orphan these are only read.
         let op = unsafe { &*self.pool.op(index) };
@@ -333,7 +333,7 @@ impl Endpoint {
         }
     }
 
-    /// The other side has gone: nobody will answer.
+    /// The other side has gone and will not answer.
     fn abandon(&mut self, out: usize, wire: &Arc<Wire>) {
         // SAFETY: this endpoint's thread is the only one that pops.
         let answers = unsafe { wire.answers.peek() }.is_some();

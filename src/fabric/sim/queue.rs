@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::RawFd;
 use std::ptr;
 
-/// A finished operation that nobody has read yet.
+/// A finished operation that was not read yet.
 #[derive(Clone, Copy)]
 pub struct Entry {
     pub context: *mut c_void,
@@ -184,7 +184,7 @@ unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> is
             let Entry { context, flags, len, data, .. } = entry;
             out.write(fi_cq_data_entry { op_context: context, flags, len, buf: ptr::null_mut(), data });
             if !(*owner).given_back(&entry) {
-                // Found out now: the entry says so instead.
+                // The error is found only now: the entry reports it instead.
                 queue.entries.push_front(Entry { errno: FI_EINVAL, sent: false, ..entry });
                 break;
             }

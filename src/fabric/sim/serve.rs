@@ -99,7 +99,7 @@ impl Endpoint {
         wire.from.bell.ring();
     }
 
-    /// When the bytes of a read have left this side.
+    /// The time at which the bytes of a read have left this side.
     fn sent_back(&self, op: &Op, wire: &Wire, now: u64) -> u64 {
         if op.kind != Kind::Read || now == 0 {
             return now;

@@ -84,7 +84,7 @@ impl Op {
     }
 }
 
-/// All operations of a NIC: in place while anybody may look at them.
+/// All operations of a NIC; they stay in place while any side may read them.
 pub struct Pool(Box<[UnsafeCell<Op>]>);
 
 // SAFETY: an operation's state says which side may touch it, and rings hand it over.
@@ -135,7 +135,7 @@ pub struct Wire {
     pub answers: Ring<(u64, Answer)>,
     /// One side has closed the connection: nothing crosses any longer.
     cut: AtomicBool,
-    /// The sender has closed it: what has left still lands, and nobody answers.
+    /// The sender has closed it: bytes that have left still land, and get no answers.
     left: AtomicBool,
     /// The side is about to close: nothing is served.
     leaving: AtomicBool,

@@ -1,11 +1,11 @@
-//! A connection between two NICs. Both ends ask, and do what the other asks for.
+//! A connection between two NICs. Both ends send requests and serve the other's.
 //!
 //! As an initiator, an end queues its operations in order. Each becomes one or several requests,
 //! whose bytes are sent from where they lie; what is read is received where it belongs.
 //!
 //! As a target it believes nothing: a request is checked against our own registrations before its
-//! first byte is accepted. One that may not be is answered with an error, and its bytes go
-//! nowhere; one that makes no sense ends the connection.
+//! first byte is accepted. One that may not be is answered with an error, and its bytes go nowhere;
+//! one that makes no sense ends the connection.
 
 use super::sealed::Sealed;
 use super::socket;
@@ -78,7 +78,7 @@ struct Op {
 /// A request without an answer; of a read, where its bytes go.
 #[derive(Clone, Copy)]
 struct Flight {
-    /// `NO_OP` of a message, which is over when it was copied.
+    /// `NO_OP` for a message, which is done when it was copied.
     op: u32,
     len: u32,
     from: Cursor,
@@ -216,7 +216,7 @@ pub struct Connection {
     coming: Coming,
     /// The use of the grant that an incoming payload is under.
     entered: Option<Use>,
-    /// Bytes of the last frame's header: the next one's are likely as many.
+    /// Bytes of the last frame's header, as a guess for the next one's.
     ahead: usize,
     readable: bool,
     writable: bool,
@@ -430,7 +430,7 @@ impl Connection {
         std::mem::take(&mut self.starved)
     }
 
-    /// The connection is over: all operations end with it.
+    /// Ends the connection, and all operations with it.
     pub fn die(&mut self, errno: i32, reaped: &mut Vec<Reaped>) {
         if self.dead().is_some() {
             return;
@@ -914,7 +914,7 @@ impl Connection {
         }
     }
 
-    /// Does one thing of what was received; an error if it makes no sense.
+    /// Handles one frame or payload of what was received; an error if it is malformed.
     #[inline]
     fn step(&mut self, with: &mut Moving) -> Outcome<Step> {
         match self.coming {

@@ -1,4 +1,4 @@
-//! A connection, and a peer at its other end that says anything, in pieces of any length, while
+//! A connection, and a peer at its other end that sends anything, in pieces of any length, while
 //! operations are posted and memory is taken back.
 
 use super::connection::{Connection, Moving};

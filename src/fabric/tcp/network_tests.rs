@@ -131,7 +131,7 @@ fn on_two_hosts(
     });
 }
 
-/// Moves a NIC on until it is told to stop. Whoever says something is a peer.
+/// Drives a NIC until it is stopped. Every sender becomes a peer.
 fn serve(mut nic: TcpNic, stop: &AtomicBool, met: &AtomicU64) {
     let room = [0u8; 16];
     while !stop.load(Ordering::Relaxed) {
@@ -214,7 +214,7 @@ impl Far {
     }
 }
 
-/// The right side of most: serves memory until the left has done what it does with it.
+/// The right side of most tests: serves memory until the left side is done with it.
 fn with_far(setup: [&'static [&'static str]; 2], len: usize, left: impl FnOnce(Far) + Send) {
     let (give, take) = channel();
     let stop = AtomicBool::new(false);
@@ -287,7 +287,7 @@ fn dropped_path_ends_connections_in_the_time_of_liveness() {
             assert_eq!(next(nic), 0);
             route
         });
-        // What is sent goes to nobody.
+        // Packets go to no host.
         ip("neigh replace 10.78.0.2 lladdr 02:00:00:00:00:99 dev rail nud permanent").unwrap();
         let began = Instant::now();
         post(&mut busy, to_busy, false, &local, &far);

@@ -34,8 +34,8 @@ const LANE_WINDOW: u64 = 4 << 20;
 const RAIL_WINDOW: u64 = 64 << 20;
 /// Accepted in one pass.
 const ACCEPTS: usize = 16;
-/// Connections that are of no peer. Of the host that has most of them the oldest makes room, once
-/// it has had time to say what it wants; one is closed after this long.
+/// The most connections that belong to no peer. The oldest of the host with the most of them makes
+/// room, once it has had time to send its handshake; one is closed after this time.
 const UNAUTHENTICATED_MOST: usize = 256;
 const TIME_NS: u64 = 50_000_000;
 const UNAUTHENTICATED_NS: u64 = 5_000_000_000;
@@ -198,7 +198,7 @@ impl TcpNic {
         self.connections.iter().flatten().map(|one| one.held()).sum()
     }
 
-    /// Whether the listener says that somebody waits.
+    /// Sets whether events of the listener are reported.
     fn heed_listener(&self, heed: bool) {
         let Some(listener) = &self.listener else { return };
         let events = if heed { libc::EPOLLIN as u32 } else { 0 };
@@ -280,7 +280,7 @@ impl TcpNic {
         self.add(connection)
     }
 
-    /// A connection is over, and so are the routes that it was of.
+    /// Ends a connection and its routes.
     fn end(&mut self, at: u32, errno: i32) {
         let Some(mut connection) = self.connections.get_mut(at as usize).and_then(Option::take) else {
             return;
@@ -508,8 +508,9 @@ impl Nic for TcpNic {
         }
     }
 
-    /// Our own worker does what the peer asks for: with its connections closed, it does no more.
-    /// One that nobody has proven to be of has done nothing yet, and may be the peer's next.
+    /// Our own worker serves the peer's requests: with the connections closed, it serves none. A
+    /// connection that no peer has authenticated over has done nothing yet, and may be the peer's
+    /// next.
     fn reset(&mut self, route: Route, _connected: bool) {
         let Some(place) = find(&mut self.places, route) else { return };
         let of = (place.target, place.peer);

@@ -79,7 +79,7 @@ pub struct Sealed {
     received: u64,
 }
 
-/// How a connection ends: with a record that makes no sense, or another secret.
+/// The error of a malformed record, or of another secret.
 const BAD: i32 = libc::EPROTO;
 pub const OTHER_SECRET: i32 = libc::EKEYREJECTED;
 

@@ -1,4 +1,4 @@
-//! NICs of one process with each other; and strangers who speak the protocol by hand, or not.
+//! NICs of one process with each other; and attackers that speak the protocol, or not.
 
 use super::connection::SHORT_RUN;
 use super::interfaces::{self, Interface};
@@ -25,10 +25,10 @@ use std::time::{Duration, Instant};
 
 const BOTH: Access = Access::ALL;
 const LEN: usize = 3 << 20;
-/// Of whom connections of these tests are, and who proves itself although it is another.
+/// The peer of these tests' connections, and one that authenticates under the peer's name.
 const PEER: PeerId = PeerId::numbered(7);
 const THIEF: PeerId = PeerId::numbered(8);
-/// What strangers say that they are.
+/// The name that attackers give.
 const NAME: Name = [1; 16];
 
 fn lo() -> Interface {
@@ -302,7 +302,7 @@ fn connection_at_rest_gives_back_what_it_grew_to() {
     let busy = a.held();
     drive(&mut a, &mut b, 400);
     assert!(busy > 400 * 64 * size_of::<Segment>());
-    // By themselves: with the next look they have answered all, and with the one after nothing new.
+    // By themselves: the next pass has answered all, and the one after it nothing new.
     let began = Instant::now();
     while a.held().max(b.held()) > 2000 {
         rounds(&mut a, &mut b, 10);
@@ -681,7 +681,7 @@ fn message(text: &[u8]) -> Vec<u8> {
 }
 
 impl Attacker {
-    /// Whether the NIC has closed the connection, and what it said.
+    /// Whether the NIC has closed the connection, and the bytes that it sent.
     fn is_closed(&mut self, nic: &mut TcpNic) -> (bool, Vec<u8>) {
         let mut said = Vec::new();
         for _ in 0..200 {
@@ -732,7 +732,7 @@ fn connection_must_name_the_nic() {
     assert!(!silent[399].is_closed(&mut nic).0);
 }
 
-/// Who says that it is another gets nothing of what is for that one, and takes nothing from it;
+/// An attacker under another's name gets nothing that is for that one, and takes nothing from it;
 /// also if it is a peer itself.
 #[test]
 fn claimed_name_diverts_nothing() {
@@ -780,7 +780,7 @@ fn claimed_name_diverts_nothing() {
     }
 }
 
-/// However many NICs it says that it has.
+/// However many NICs it claims to have.
 #[test]
 fn peer_has_a_bounded_number_of_connections() {
     const MOST: usize = crate::wire::address::RAILS_MAX;
@@ -888,7 +888,7 @@ fn stream_may_be_split_and_end_anywhere() {
 /// Ways in which a connection ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
-    /// It says no more, and would listen.
+    /// It sends nothing more, and still reads.
     Half,
     Whole,
     Reset,
@@ -1089,7 +1089,7 @@ fn peer_that_reads_slowly_delays_no_other() {
     slow.0.write_all(&read.bytes().repeat(4000)).unwrap();
     let beside = passes(&mut a, &mut b, &mut || _ = slow.0.read(&mut [0; 1]));
     assert!(beside <= 2 * alone + 300, "{beside} passes beside it, {alone} without");
-    // And one that says its write a byte at a time.
+    // And one that sends its write a byte at a time.
     let mut drips = proven(&mut b, [2; 16], THIEF);
     let write = Request { kind: Kind::Write, len: 250, ..read };
     let bytes = [&write.bytes()[..], &[0; 250]].concat();
@@ -1157,8 +1157,8 @@ fn malformed_request_ends_its_connection_alone() {
 
 // Encrypted.
 
-/// Stands between an initiator and a target, and sends on what the initiator says, byte `flip` of
-/// it damaged; and what it has heard of both.
+/// Relays between an initiator and a target, with byte `flip` of the initiator damaged; and keeps
+/// what both have sent.
 struct Between {
     listener: TcpListener,
     to: SocketAddr,
