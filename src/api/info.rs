@@ -327,14 +327,14 @@ impl Memory {
     /// # Errors
     /// As of [`Endpoint::info`].
     pub fn info(&self) -> Result<MemoryInfo> {
-        self.shared.call(|ep| {
+        self.shared.call(|_| {
             let memory = self.internal()?;
             let on_device = memory.place().is_some();
             Ok(MemoryInfo {
                 device: memory.device().map(u64::from),
                 rails: memory.known(),
                 direct: !on_device || memory.is_direct(),
-                staged: on_device && ep.stages(memory),
+                staged: memory.is_staged(),
                 shared: memory.is_shared(),
                 dmabuf: memory.is_exported(),
             })
