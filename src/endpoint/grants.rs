@@ -1,16 +1,18 @@
-//! The life of a grant: what one peer may reach of a memory, until its owner takes it back.
+//! The life of a grant: the part of a memory that one peer may reach, until its owner revokes it.
 //!
-//! 1. The owner makes it (`Endpoint::grant`): it stands in the table that the endpoint's NICs share
-//!    (`fabric::grants`), and nobody is told. The token reaches the peer by the caller's own message.
+//! 1. The owner creates it (`Endpoint::grant`): it stands in the table that the endpoint's NICs
+//!    share (`fabric::grants`), and nothing is sent. The token reaches the peer by the caller's own
+//!    message.
 //! 2. The peer names it in operations. Requests carry its key instead of the memory's where the NIC
-//!    checks grants; frames that tell of an operation carry the token (`under_a_grant`).
-//! 3. The owner takes it back (`Endpoint::revoke`). It leaves the table at once, and nobody enters it any
-//!    more. With that nothing moves under it, whatever the peer does; where something moves just then, once
-//!    each of the peer's workers has had its NICs forget it. Over fabrics that do not check, the peer is asked
-//!    to come to rest, as for a fence (`ask_to_rest`). Its end is as good an answer.
-//! 4. The peer is told (a withdraw): what it has under the grant ends with `WEFT_ERR_REVOKED`. Until it has
-//!    heard of that, frames of the grant are neither delivered nor acknowledged: an operation that was not told of
-//!    does not succeed.
+//!    checks grants; frames that announce an operation carry the token (`under_a_grant`).
+//! 3. The owner revokes it (`Endpoint::revoke`). It leaves the table at once, and no use of it can
+//!    begin. Then nothing moves under it, whatever the peer does; uses in progress end once each of
+//!    the peer's workers has had its NICs forget it. Over fabrics that do not check, the peer is
+//!    asked to come to rest, as for a fence (`ask_to_rest`). The end of the peer is as good an
+//!    answer.
+//! 4. The peer is notified (Withdraw): its operations under the grant end with `WEFT_ERR_REVOKED`.
+//!    Until then, frames of the grant are neither delivered nor acknowledged: an operation that was
+//!    not announced does not succeed.
 
 use super::core::Core;
 use super::inbox::Command;
@@ -156,7 +158,7 @@ fn pieces(memory: &Memory, pages: &Pages) -> Result<Vec<HostRange>> {
 impl Core {
     /// Takes a grant off the table, or finds it where it was. `expired`: it ends by itself.
     fn begin_to_revoke(&self, token: GrantToken, expired: bool) -> Result<Arc<Revoking>> {
-        // Held: who sees no grant sees that it is being taken back.
+        // Held: a thread that finds no grant must find that it is being revoked.
         let mut revoking = self.revoking.lock();
         let unknown =
             || Error::handle("the token is of no grant of this endpoint, or that was revoked before");
@@ -173,7 +175,7 @@ impl Core {
     /// Has the peer's workers forget a grant, once.
     fn revoke(&self, of: &Arc<Revoking>) {
         let peer = self.peers.get(of.grant.peer).ok();
-        // Of a peer that has gone, nobody knows any more which had lanes.
+        // Which workers had lanes of a peer that has gone is unknown.
         let workers = peer.as_ref().map_or(u64::MAX, |peer| peer.workers) | 1 << of.grant.worker;
         // Where a fabric that does not check may still come to serve it, the answer is waited for.
         let checks = |(index, rail): (RailIndex, &super::RailInfo)| {
@@ -214,7 +216,7 @@ impl Core {
         self.queue.publish(completion);
     }
 
-    /// Nothing reaches the memory under it any more.
+    /// Nothing reaches the memory under it any longer.
     fn is_revoked(&self, of: &Arc<Revoking>, now: u64) {
         of.let_memory_go();
         if of.is_expired() {
@@ -246,7 +248,7 @@ impl Core {
         });
     }
 
-    /// A peer has ended: nobody is to hear of what it could use.
+    /// A peer has ended: its grants are revoked without notifying it.
     pub(super) fn no_peer_to_know(&self, peer: PeerId) {
         let all: Vec<Arc<Revoking>> = self.revoking.lock().values().cloned().collect();
         for of in all.iter().filter(|of| of.grant.peer == peer) {

@@ -159,7 +159,7 @@ pub enum Command {
         peer: PeerId,
         id: OpId,
     },
-    /// The peer is to hear of the failure of a transfer.
+    /// Notify the peer of a failed transfer.
     Failed(Failed),
     /// To be asked for.
     Atomic {

@@ -127,7 +127,7 @@ impl Worker {
         core.forget_importer(peer, &link.imports);
         core.no_peer_to_know(peer);
         core.peers.remove(&link.peer, link.up || link.ready_sent);
-        // After that: who grants anything from here on sees that it is gone.
+        // After that, so that a later grant sees that the peer is gone.
         core.notify_of_end(peer, Outcome { status: status_of_end(outcome.status), ..outcome });
         if link.accepted && !link.up {
             core.unauthenticated.settled(peer);

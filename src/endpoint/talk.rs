@@ -663,7 +663,7 @@ impl Worker {
     /// Tells a peer of the failure of a transfer.
     pub fn link_failed(&mut self, failed: Failed) {
         let core = self.core.clone();
-        // A peer that has ended hears of nothing.
+        // A peer that has ended is not notified.
         let Some(owner) = core.owner_of(failed.peer) else { return };
         if owner != self.index {
             return core.inboxes[owner].command(Command::Failed(failed));

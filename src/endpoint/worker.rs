@@ -1,8 +1,7 @@
 //! A worker: the thread (or the polling caller) that alone touches its rails.
 //!
-//! One pass takes what others pushed, reaps and pumps each rail, lets links
-//! talk, and looks at the clock now and then. `greet` has the life of lanes,
-//! `talk` that of links.
+//! One pass takes what others pushed, reaps and pumps each rail, lets links send, and checks the
+//! clock now and then. `handshake` has the life of lanes, `talk` that of links.
 
 use super::chores::Chores;
 use super::config::Idle;
@@ -33,8 +32,7 @@ use std::time::Duration;
 
 /// Between looks at deadlines, handshakes and the like.
 const TICK_NS: u64 = 1_000_000;
-/// Without work for so long, a worker yields its core between passes, then
-/// waits for its rails.
+/// Without work for this long, a worker yields its core between passes, then waits for its rails.
 const SPIN_NS: u64 = 50_000;
 const YIELD_NS: u64 = 300_000;
 
@@ -92,7 +90,7 @@ pub struct Worker {
     alarms: u32,
     passes: Passes,
     next_tick: u64,
-    /// When what stands still is told next.
+    /// When stalls are reported next.
     pub stalls_reported_ns: u64,
     pub(super) turn: usize,
     pub shutting_down: bool,
@@ -342,16 +340,16 @@ impl Worker {
         }
     }
 
-    /// The lane that may carry all of a transfer and right behind it, without waiting
-    /// for its arrival, what the peer is to hear of it. The frame must not go another
-    /// way: control frames take the first lane that is up.
+    /// The lane that may carry all of a transfer and, right behind it, without waiting for its
+    /// arrival, its notification. The frame must not take another path: control frames take the
+    /// first lane that is up.
     fn speculative_lane(&self, hold: &Hold) -> Option<LaneId> {
         let transfer = self.core.held(hold)?;
         // The target may take a grant back between the two.
         if !transfer.is_announced() || transfer.direction != Direction::Write || transfer.grant.is_some() {
             return None;
         }
-        // Nobody would know whether it was heard of, should it fail.
+        // If the transfer failed, it would be unknown whether the notification had arrived.
         if transfer.notifies_failure {
             return None;
         }

@@ -1,10 +1,10 @@
-//! What one peer may reach of our memory under a token, until it is revoked.
+//! Grants: the memory that one peer may reach under a token, until it is revoked.
 //!
-//! NICs whose own worker does what peers ask for (`Limits::grants`) share this table. A request names a
-//! grant by its key as it names a registration by its own. A NIC that does not know the key looks it up
-//! here, and keeps what it found. Whoever touches memory under a grant holds a `Use` of it meanwhile. To revoke
-//! is to take the grant off the table and to close it: nobody uses it from then on but those who do already,
-//! whom each of these NICs stops (`Nic::revoke`). Where there are none, nobody is waited for.
+//! NICs whose own worker serves the peers' requests (`Limits::grants`) share this table. A request
+//! names a grant by its key as it names a registration by its own. A NIC that does not know the key
+//! looks it up here, and keeps the result. A NIC holds a `Use` of the grant while it touches memory
+//! under it. To revoke is to take the grant off the table and to close it: no new use can begin,
+//! and each of these NICs stops its own (`Nic::revoke`). Without uses there is nothing to wait for.
 
 use super::{Access, HostRange};
 use crate::ids::{GrantToken, MemoryId, PeerId};
@@ -34,7 +34,7 @@ pub struct Grant {
 
 const CLOSED: u32 = 1 << 31;
 
-/// Memory is touched under a grant, or what was done under it is told.
+/// Memory is touched under a grant, or an operation under it is announced.
 pub struct Use(Arc<Grant>);
 
 impl Use {
@@ -175,7 +175,7 @@ impl Grants {
         self.all.lock().by_key.values().filter(|grant| grant.peer == peer).cloned().collect()
     }
 
-    /// That of a token: who knows its key alone does not know it.
+    /// The grant of a token; knowing its key alone does not suffice.
     pub fn named(&self, token: GrantToken) -> Option<Arc<Grant>> {
         self.find(token.key()).filter(|grant| grant.token == token)
     }

@@ -29,7 +29,7 @@ pub struct Out {
     pub done: Option<OpId>,
     /// Sent before the operation is known to have arrived.
     pub speculative: bool,
-    /// The peer is to hear of the operation's failure, unless it hears this.
+    /// If this frame is dropped, the operation's failure is notified instead.
     pub or_failure: bool,
     /// Bytes that its acknowledgement gives back to the sender's allowance.
     pub allowance: u64,

@@ -103,7 +103,7 @@ pub struct Body {
     pub work: Work,
 }
 
-/// A transfer of whose failure its peer is to hear.
+/// A failed transfer whose peer is to be notified.
 pub struct Failed {
     pub id: OpId,
     pub peer: PeerId,

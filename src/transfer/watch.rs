@@ -1,5 +1,5 @@
-//! Words shared with devices: a transfer starts when a stream has raised a word to a value; a
-//! stream continues when a transfer's end has.
+//! Words shared with devices: a transfer starts when a stream has raised its word so far; a stream
+//! continues when a transfer's end has.
 
 use crate::device::{present, Driver};
 use crate::status::Result;
