@@ -25,7 +25,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo t test test-all test-load loop coverage nixl nixl-figures ray test-distros test-aarch64 test-verbs gpu-test figures fuzz sanitize miri loom lab chaos dist header abi check check-msrv lib lib-simulated tested examples clean
+.PHONY: help demo t test test-all test-load loop coverage nixl nixl-figures ray test-distros test-aarch64 test-verbs gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -119,6 +119,10 @@ gpu-test: ## Makes target/gpu-test, to be carried to a machine with GPUs, and sa
 dist: ## Packs headers, library, CMake package and licences into target/dist, for machines without Rust (GLIBC=2.28: for old ones)
 	@tools/need.sh dist
 	@tools/dist.sh $(TARGET)/dist $(GLIBC)
+
+crate: ## The crate libweft: its tests and doctests, that all of it is documented, and that cargo package passes (no registry is asked)
+	@tools/need.sh lib
+	@tools/crate.sh
 
 chaos: ## Three hosts (root), and everything that can fail does: make chaos MINUTES=10 SEED=1; a ledger at the end
 	@tools/need.sh chaos
