@@ -3,7 +3,7 @@
 
 pub use crate::event::Event;
 pub use crossbeam_utils::Backoff;
-pub use parking_lot::{Condvar, Mutex};
+pub use parking_lot::{Condvar, Mutex, MutexGuard as Guard};
 pub use std::sync::atomic;
 
 use atomic::{AtomicUsize, Ordering};

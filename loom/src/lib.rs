@@ -47,6 +47,9 @@ pub mod room;
 #[path = "../../src/endpoint/mailbox.rs"]
 pub mod mailbox;
 
+#[path = "../../src/endpoint/driver.rs"]
+pub mod driver;
+
 pub mod transfer;
 
 pub mod prefetch {

@@ -52,6 +52,10 @@ impl<T> Mutex<T> {
     pub fn lock(&self) -> Guard<'_, T> {
         Guard(self.0.lock().ok())
     }
+
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.0.try_lock().ok().map(|held| Guard(Some(held)))
+    }
 }
 
 impl<T> Deref for Guard<'_, T> {

@@ -103,6 +103,8 @@ pub struct Core {
     /// Signalled when importers have gone.
     importers: (Mutex<()>, Condvar),
     turn: AtomicU64,
+    /// Which worker has the last transfer of one slice.
+    pub(super) last_worker: AtomicUsize,
     /// The longest passes of workers.
     pub longest: Longest,
     malformed: AtomicU64,
@@ -158,6 +160,7 @@ impl Core {
             poison: OnceCell::new(),
             importers: Default::default(),
             turn: AtomicU64::new(0),
+            last_worker: AtomicUsize::new(0),
             longest: Longest::default(),
             malformed: AtomicU64::new(0),
             unauthenticated: Unauthenticated::new(config.max_peers, config.queue_depth),
@@ -279,6 +282,9 @@ impl Core {
             }
             let worker = after.trailing_zeros() as usize;
             after &= after - 1;
+            if wanted == 1 && self.last_worker.load(Ordering::Relaxed) != worker {
+                self.last_worker.store(worker, Ordering::Relaxed);
+            }
             if let Err(hold) = self.inboxes[worker].transfer(hold.another()) {
                 self.abandon(hold, Outcome::of(Status::Internal), now);
             }

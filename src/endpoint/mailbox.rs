@@ -94,11 +94,38 @@ impl<C> Mailbox<C> {
     /// Sleeps until something is pushed, one of the descriptors is readable, or
     /// the time has passed, which is asked for last of all.
     pub fn sleep(&self, fds: &mut Vec<libc::pollfd>, at_most: impl FnOnce() -> Duration) {
+        if self.unattend() {
+            self.wait(fds, at_most());
+        }
+        self.attend();
+    }
+
+    /// From here on nobody looks: what is pushed rings. False if something was pushed before.
+    #[inline]
+    pub fn unattend(&self) -> bool {
         self.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        if self.is_empty() {
-            self.event.wait(fds, at_most());
-        }
+        self.is_empty()
+    }
+
+    /// Somebody looks again.
+    #[inline]
+    pub fn attend(&self) {
         self.sleeping.store(false, Ordering::Relaxed);
+    }
+
+    /// Ends a `wait` of the thread's, or the next one.
+    pub fn ring(&self) {
+        self.event.set();
+    }
+
+    /// Waits until it rings, one of the descriptors is readable, or the time has passed.
+    pub fn wait(&self, fds: &mut Vec<libc::pollfd>, at_most: Duration) {
+        self.event.wait(fds, at_most);
+    }
+
+    #[inline]
+    pub fn has_commands(&self) -> bool {
+        self.has_commands.load(Ordering::Relaxed)
     }
 }

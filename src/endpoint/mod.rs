@@ -14,7 +14,7 @@ mod config;
 pub mod core;
 mod counters;
 mod credits;
-mod express;
+mod driver;
 mod failover;
 mod fence;
 pub mod grants;
@@ -22,6 +22,7 @@ mod handshake;
 #[cfg(test)]
 mod hostile_tests;
 pub mod inbox;
+mod inline;
 mod join;
 mod lanes;
 mod later;
@@ -32,6 +33,7 @@ mod mailbox;
 mod messages;
 mod near;
 mod open;
+mod pause;
 pub mod preview;
 mod registering;
 mod relay;
@@ -60,6 +62,7 @@ use crate::wire::descriptor::Descriptor;
 use chores::{RailRegistrations, Reply, Wanted};
 pub use config::{timeout, EndpointConfig, Idle, Settings, LIVENESS_OFF};
 use core::{Begin, Core, RailInfo, CLOSING, OPEN};
+use driver::Driver;
 use inbox::Command;
 use parking_lot::Mutex;
 use std::mem::MaybeUninit;
@@ -85,13 +88,20 @@ pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
         .unwrap_or("a panic without a message")
 }
 
+/// A worker, and whether callers may make its passes.
+struct Driven {
+    driver: Arc<Driver<Worker>>,
+    open_to_callers: bool,
+}
+
 pub struct Endpoint {
     core: Arc<Core>,
     threads: Mutex<Vec<JoinHandle<Result<()>>>>,
     /// Threads that have ended, or will never start.
     ended: Arc<AtomicUsize>,
-    /// Manual progress: the worker, taken by the polling caller.
-    manual: Option<Arc<Mutex<Worker>>>,
+    /// With manual progress one, taken by whoever polls.
+    workers: Box<[Driven]>,
+    waits: inline::Waits,
     libfabric: String,
     /// The machine when the endpoint was opened.
     machine: Machine,
@@ -148,12 +158,12 @@ impl Endpoint {
 
     /// With manual progress.
     #[cfg(any(test, fuzzing))]
-    pub fn worker(&self) -> Option<&Mutex<Worker>> {
-        self.manual.as_deref()
+    pub fn worker(&self) -> Option<&Driver<Worker>> {
+        self.manual()
     }
 
     pub fn worker_threads(&self) -> u32 {
-        if self.manual.is_some() {
+        if self.core.config.manual {
             0
         } else {
             self.core.inboxes.len() as u32
@@ -194,6 +204,11 @@ impl Endpoint {
 
     // Progress.
 
+    /// With manual progress: the one worker.
+    fn manual(&self) -> Option<&Driver<Worker>> {
+        self.workers.first().filter(|_| self.core.config.manual).map(|of| &*of.driver)
+    }
+
     /// With manual progress: one pass, unless another thread is at it. In virtual
     /// time it is a pass of the whole world.
     fn progress(&self) -> bool {
@@ -202,9 +217,9 @@ impl Endpoint {
 
     /// Like `progress`, but virtual time stops at `horizon`.
     fn progress_until(&self, horizon: u64) -> bool {
-        match (&self.manual, &self.core.clock) {
+        match (self.manual(), &self.core.clock) {
             (Some(_), Clock::Virtual(time)) => time.step(horizon),
-            (Some(worker), _) => worker.try_lock().is_some_and(|mut worker| worker.step()),
+            (Some(driver), _) => driver.try_lock().is_some_and(|mut worker| worker.step()),
             (None, _) => false,
         }
     }
@@ -214,10 +229,10 @@ impl Endpoint {
     fn answer<T>(&self, reply: &Reply<T>, at_most: Duration, left: impl Fn() -> u64) -> Result<T> {
         let (mut before, mut since) = (left(), self.core.clock.now());
         loop {
-            if self.manual.is_some() {
+            if self.core.config.manual {
                 self.progress();
             }
-            let nap = if self.manual.is_some() { Duration::ZERO } else { Duration::from_millis(50) };
+            let nap = if self.core.config.manual { Duration::ZERO } else { Duration::from_millis(50) };
             if let Some(answer) = if nap.is_zero() { reply.take() } else { reply.wait(nap) } {
                 return Ok(answer);
             }
@@ -238,8 +253,10 @@ impl Endpoint {
     // Completions.
 
     pub fn poll(&self, queue: &Queue, out: &mut [MaybeUninit<Completion>]) -> Result<i32> {
-        if self.manual.is_some() {
+        if self.core.config.manual {
             self.progress();
+        } else if queue.is_empty() {
+            self.glance(queue);
         }
         match queue.poll(out) {
             0 if !out.is_empty() => self.check_over(queue).map(|()| 0),
@@ -257,22 +274,31 @@ impl Endpoint {
     }
 
     pub fn wait(&self, queue: &Queue, out: &mut [MaybeUninit<Completion>], timeout_ns: u64) -> Result<i32> {
-        let until = self.core.clock.now().saturating_add(timeout_ns);
-        let mut idle_since = 0;
+        let begun = self.core.clock.now();
+        let until = begun.saturating_add(timeout_ns);
+        let (mut idle_since, mut attended) = (0, false);
         loop {
             let busy = self.progress_until(until);
             let taken = queue.poll(out);
             if taken > 0 || out.is_empty() {
+                if attended {
+                    self.waits.ended(self.core.clock.now() - begun);
+                }
                 return Ok(taken as i32);
             }
             self.check_over(queue)?;
             let now = self.core.clock.now();
             if now >= until {
+                self.waits.ended(now - begun);
                 return Ok(0);
             }
             let left = Duration::from_nanos(until - now);
-            if self.manual.is_none() {
-                queue.sleep(left);
+            if !self.core.config.manual {
+                if !std::mem::replace(&mut attended, true) {
+                    self.attend(queue, until);
+                } else {
+                    queue.sleep(left);
+                }
             } else if busy || idle_since == 0 || matches!(self.core.clock, Clock::Virtual(_)) {
                 idle_since = now;
             } else if now - idle_since > MANUAL_SPIN_NS {
@@ -284,7 +310,7 @@ impl Endpoint {
 
     /// With manual progress: sleeps until the rails have something to do.
     fn rest(&self, now: u64, at_most: Duration) {
-        match self.manual.as_ref().and_then(|worker| worker.try_lock()) {
+        match self.manual().and_then(Driver::try_lock) {
             Some(mut worker) => worker.rest(now, at_most),
             // Another thread drives the rails.
             None => std::thread::sleep(at_most.min(Duration::from_micros(50))),
@@ -292,7 +318,7 @@ impl Endpoint {
     }
 
     fn needs_threads(&self) -> Result<()> {
-        if self.manual.is_some() {
+        if self.core.config.manual {
             return Err(Error::new(
                 Status::Unsupported,
                 "an event fd needs worker threads: with manual progress nothing happens while the caller sleeps",
@@ -517,7 +543,7 @@ impl Endpoint {
         let mut until = core.clock.now() + REVOKE.as_nanos() as u64;
         let mut cut = false;
         while !memory.importers().is_empty() && !self.down.load(Ordering::Acquire) {
-            if self.manual.is_some() {
+            if self.core.config.manual {
                 self.progress();
             } else {
                 core.wait_importers(memory, Duration::from_millis(5));
@@ -615,8 +641,8 @@ impl Endpoint {
         for inbox in core.inboxes.iter() {
             inbox.command(Command::Shutdown);
         }
-        let ended = match &self.manual {
-            Some(worker) => self.stop_manual(worker),
+        let ended = match self.manual() {
+            Some(driver) => self.stop_manual(driver),
             None => self.join_threads(),
         };
         if ended.is_ok() {
@@ -641,7 +667,7 @@ impl Endpoint {
         self.core.alive()
     }
 
-    fn stop_manual(&self, worker: &Mutex<Worker>) -> Result<()> {
+    fn stop_manual(&self, worker: &Driver<Worker>) -> Result<()> {
         let until = self.core.clock.now() + UNRESPONSIVE.as_nanos() as u64;
         while !worker.lock().may_close() && self.core.clock.now() < until {
             self.progress();

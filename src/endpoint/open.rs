@@ -2,9 +2,11 @@
 //! they found becomes the address.
 
 use super::core::{Core, RailInfo, STOPPING};
+use super::driver::Driver;
 use super::inbox::Command;
+use super::inline::Waits;
 use super::worker::Worker;
-use super::{Endpoint, EndpointConfig};
+use super::{panic_text, Driven, Endpoint, EndpointConfig};
 use crate::clock::{Clock, Part, Random};
 use crate::fabric::ofi::signals::Blocked;
 use crate::fabric::select::{self, Candidate};
@@ -59,6 +61,7 @@ type Indexes = Vec<(usize, RailIndex)>;
 struct Go {
     core: Arc<Core>,
     indexes: Indexes,
+    made: Sender<Driven>,
 }
 
 impl Endpoint {
@@ -116,16 +119,17 @@ impl Endpoint {
             open_rails(plans.pop().map(|plan| plan.rails).unwrap_or_default(), config.sleeps());
         let (core, indexes) = assemble(config, time, chosen, vec![opened], 1)?;
         let rails = number(rails, &indexes);
-        let worker = Arc::new(Mutex::new(Worker::new(0, core.clone(), rails)));
+        let driver = Arc::new(Driver::new(Worker::new(0, core.clone(), rails)));
         if let Clock::Virtual(time) = &core.clock {
-            let part: Weak<Mutex<Worker>> = Arc::downgrade(&worker);
+            let part: Weak<Driver<Worker>> = Arc::downgrade(&driver);
             time.join(part);
         }
         Ok(Arc::new(Endpoint {
             core,
             threads: Mutex::default(),
             ended: Arc::default(),
-            manual: Some(worker),
+            workers: Box::new([Driven { driver, open_to_callers: true }]),
+            waits: Waits::default(),
             libfabric,
             machine,
             queues: Mutex::default(),
@@ -166,16 +170,22 @@ impl Endpoint {
         if core.rails.iter().any(|rail| rail.fabric == "shm") {
             threads.working.push(start_watchdog(core.clone(), ended.clone())?);
         }
+        let mut made = Vec::new();
         for (thread, go) in threads.waiting.drain(..) {
-            let sent = go.send(Go { core: core.clone(), indexes: indexes.clone() });
+            let (makes, worker) = channel();
+            let sent = go.send(Go { core: core.clone(), indexes: indexes.clone(), made: makes });
             threads.working.push(thread);
             sent.map_err(|_| Error::new(Status::Internal, "a worker ended before it began"))?;
+            made.push(worker);
         }
+        let early = |_| Error::new(Status::Internal, "a worker ended as it began");
+        let workers = made.iter().map(|worker| worker.recv().map_err(early)).collect::<Result<_>>()?;
         Ok(Arc::new(Endpoint {
             core,
             threads: Mutex::new(std::mem::take(&mut threads.working)),
             ended,
-            manual: None,
+            workers,
+            waits: Waits::default(),
             libfabric,
             machine,
             queues: Mutex::default(),
@@ -209,7 +219,7 @@ impl Drop for Threads {
     }
 }
 
-impl Part for Mutex<Worker> {
+impl Part for Driver<Worker> {
     fn step(&self) -> bool {
         self.try_lock().is_some_and(|mut worker| worker.step())
     }
@@ -408,13 +418,18 @@ fn life(index: usize, plan: Plan, waits: bool, report: Sender<Opened>, wait: Rec
     }
     let Ok(go) = wait.recv() else { return Ok(()) };
     let core = go.core.clone();
-    let mut worker = Worker::new(index, go.core, number(rails, &go.indexes));
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run())) {
-        let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
-        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-        worker.failed(&text.unwrap_or_else(|| "a panic without a message".into()));
+    let rails = number(rails, &go.indexes);
+    // With its own thread always awake callers find no gap.
+    let open_to_callers = core.config.sleeps() && rails.iter().all(|rail| rail.limits().prompt);
+    let driver = Arc::new(Driver::new(Worker::new(index, go.core, rails)));
+    let _ = go.made.send(Driven { driver: driver.clone(), open_to_callers });
+    let ran = catch_unwind(AssertUnwindSafe(|| Worker::run(&driver, &core, index)));
+    let mut worker = driver.lock();
+    if worker.broken || ran.is_err() {
+        worker.failed(ran.as_ref().err().map_or("a caller's pass panicked", |panic| panic_text(&**panic)));
     }
     let closed = worker.close();
+    drop(worker);
     drop(core);
     closed
 }

@@ -2,8 +2,7 @@
 
 use super::inbox::Command;
 use super::Endpoint;
-use crate::clock::Clock;
-use crate::ids::{Hold, OpId, PeerId};
+use crate::ids::{Hold, OpId};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::PeerState;
 use crate::room;
@@ -40,7 +39,7 @@ impl Endpoint {
         terms: &Terms,
     ) -> Result<OpId> {
         self.core.check_open()?;
-        if self.manual.is_none() {
+        if !self.core.config.manual {
             self.core.table.prefetch();
             remote.prefetch();
             local.prefetch();
@@ -71,7 +70,7 @@ impl Endpoint {
         single: Single,
         terms: &Terms,
     ) -> Result<OpId> {
-        if let Some(id) = self.express(local, remote, single, terms) {
+        if let Some(id) = self.post_inline(local, remote, single, terms) {
             return Ok(id);
         }
         let entered = Entered::new(local, remote)?;
@@ -100,9 +99,8 @@ impl Endpoint {
             return Err(self.no_slots());
         };
         let hold = self.take_back_if_late(hold, Error::of_remote(state()))?;
-        let id = hold.id();
-        self.start_when(hold, slices, terms, now);
-        self.kick(now);
+        let (id, bytes) = (hold.id(), core.table.held(&hold).1.bytes);
+        self.start_inline(terms.queue, bytes, now, || self.start_when(hold, slices, terms, now));
         Ok(id)
     }
 
@@ -154,10 +152,12 @@ impl Endpoint {
             self.end_if_too_late(hold.id(), state(part));
         }
         drop(passing);
-        for (hold, part) in holds.into_iter().zip(list.parts()) {
-            self.start_when(hold, part.slices, terms, now);
-        }
-        self.kick(now);
+        let bytes = list.parts().iter().fold(0, |sum: u64, part| sum.saturating_add(part.bytes));
+        self.start_inline(terms.queue, bytes, now, || {
+            for (hold, part) in holds.into_iter().zip(list.parts()) {
+                self.start_when(hold, part.slices, terms, now);
+            }
+        });
         Ok(whole)
     }
 
@@ -188,22 +188,6 @@ impl Endpoint {
             false => ("the weft_queue", "depth"),
         };
         full(&format!("{name} has no room for {wanted} more ({depth} is {})", queue.capacity()))
-    }
-
-    /// With manual progress the caller is the worker, too: unless another thread is
-    /// at it, posts go out at once.
-    pub(super) fn kick(&self, now: u64) {
-        if let (Some(worker), Clock::System) = (&self.manual, &self.core.clock) {
-            if let Some(mut worker) = worker.try_lock() {
-                worker.kick(now);
-            }
-        }
-    }
-
-    /// As `kick`, of a message; false if it must take its turn.
-    fn send_now(&self, peer: PeerId, id: OpId, (data, allowance): (&Arc<Vec<u8>>, u64), now: u64) -> bool {
-        let (Some(worker), Clock::System) = (&self.manual, &self.core.clock) else { return false };
-        worker.try_lock().is_some_and(|mut worker| worker.send_now(peer, id, (data, allowance), now))
     }
 
     /// Sends an accepted transfer on its way, now or when its word says so.
@@ -289,7 +273,7 @@ impl Endpoint {
         let id = hold.id();
         // A send has no stripes: its place in the peer's channel ends it.
         let _ = core.table.leave(hold);
-        if !self.send_now(peer.id, id, (&data, allowance), now) {
+        if !self.send_now(peer.id, id, (&data, allowance), (spec.queue, now)) {
             core.inboxes[peer.owner].command(Command::Send { peer: peer.id, id, data, allowance });
             self.kick(now);
         }

@@ -617,7 +617,7 @@ impl Worker {
         (data, allowance): (&Arc<Vec<u8>>, u64),
         now: u64,
     ) -> bool {
-        if self.is_closed() || self.has_mail() {
+        if self.is_closed() || self.has_mail() || self.link(peer).is_none() {
             return false;
         }
         let frame = self.frame_bytes();

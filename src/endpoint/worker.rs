@@ -6,11 +6,13 @@
 use super::chores::Chores;
 use super::config::Idle;
 use super::core::{Core, STOPPING};
+use super::driver::Driver;
 use super::inbox::Command;
 use super::lanes::{LaneWork, Rails, Which};
 use super::later::{
     Awaiting, FenceWaits, Leaving, Owed, Parked, QuiescingLanes, Relayed, Remains, ENDS_NS, HOPS,
 };
+use super::pause::Pause;
 use crate::event;
 use crate::fabric::GONE;
 use crate::ids::{Hold, LaneId, OpId, PeerId, RailIndex};
@@ -18,6 +20,7 @@ use crate::pass::Passes;
 use crate::peer::link::Link;
 use crate::rail::{Done, LaneState, Rail, Work};
 use crate::status::{Result, Status};
+use crate::sync::Guard;
 use crate::transfer::claims::Run;
 use crate::transfer::counters::Unsettled;
 use crate::transfer::ending::Sweep;
@@ -32,9 +35,13 @@ use std::time::Duration;
 
 /// Between looks at deadlines, handshakes and the like.
 const TICK_NS: u64 = 1_000_000;
-/// Without work for this long, a worker yields its core between passes, then waits for its rails.
-const SPIN_NS: u64 = 50_000;
-const YIELD_NS: u64 = 300_000;
+/// Without work for this long, a worker waits for its rails.
+const AWAKE_NS: u64 = 300_000;
+/// For this long after a caller made passes, the thread looks at every tick: a caller who comes again need not wake it.
+const DRIVEN_NS: u64 = 100_000_000;
+
+/// A caller makes so many passes more for what it leaves behind.
+const LAST_PASSES: usize = 4;
 
 /// A rail's descriptor that rings so often for nothing may ring for want of descriptors: then
 /// nobody listens to it for a while.
@@ -88,6 +95,12 @@ pub struct Worker {
     pub(super) commands: VecDeque<Command>,
     /// Rests in a row that ended by a rail's descriptor, and there was nothing to do.
     alarms: u32,
+    /// Until when its thread sleeps at most.
+    sleeps_until: u64,
+    /// When a caller made passes last.
+    pub(super) driven_ns: u64,
+    /// A pass panicked.
+    pub(super) broken: bool,
     passes: Passes,
     next_tick: u64,
     /// When stalls are reported next.
@@ -97,6 +110,16 @@ pub struct Worker {
     /// There was no time for all that is to end.
     ends_more: bool,
     pub(super) closed: bool,
+}
+
+/// Whether the rails' descriptors say what comes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Armed {
+    Yes,
+    /// There is something to do.
+    Busy,
+    /// A rail with lanes has no descriptor.
+    Waitless,
 }
 
 impl Worker {
@@ -134,6 +157,9 @@ impl Worker {
             fds: Vec::new(),
             commands: VecDeque::new(),
             alarms: 0,
+            sleeps_until: 0,
+            driven_ns: 0,
+            broken: false,
             passes: Passes::default(),
             next_tick: 0,
             stalls_reported_ns: 0,
@@ -146,9 +172,17 @@ impl Worker {
 
     /// One pass; true if there was anything to do.
     pub fn step(&mut self) -> bool {
-        if self.closed {
+        if self.is_closed() {
             return false;
         }
+        // What a panic leaves behind goes no further.
+        self.broken = true;
+        let busy = self.pass();
+        self.broken = false;
+        busy
+    }
+
+    fn pass(&mut self) -> bool {
         let now = self.core.clock.now();
         self.passes.begin(now, &self.core.longest);
         let ticks = now >= self.next_tick;
@@ -184,75 +218,153 @@ impl Worker {
     }
 
     /// The life of a worker thread.
-    pub fn run(&mut self) {
+    pub fn run(driver: &Driver<Worker>, core: &Core, index: usize) {
+        let inbox = &core.inboxes[index];
+        let (mut worker, pause) = (driver.take(inbox, || ()), Pause::default());
         let mut idle_since = None;
-        self.passes.read(self.core.clock.now());
-        while !self.may_close() {
-            if self.step() {
+        worker.passes.read(core.clock.now());
+        while !worker.may_close() && !worker.broken {
+            if worker.step() {
                 idle_since = None;
                 continue;
             }
-            let now = self.core.clock.now();
-            match now - *idle_since.get_or_insert(now) {
-                _ if self.core.config.idle == Idle::Spin => std::hint::spin_loop(),
-                _ if self.core.config.idle == Idle::Sleep => self.rest(now, Duration::MAX),
-                0..SPIN_NS => std::hint::spin_loop(),
-                SPIN_NS..YIELD_NS => std::thread::yield_now(),
-                _ => self.rest(now, Duration::MAX),
+            let now = core.clock.now();
+            let idle = now - *idle_since.get_or_insert(now);
+            match core.config.idle {
+                Idle::Spin => std::hint::spin_loop(),
+                Idle::Adaptive if idle < AWAKE_NS && !driver.is_attended() => {
+                    pause.between(&core.clock, now, idle)
+                }
+                _ => worker = Worker::sleep(driver, worker, now),
             }
         }
         // Another worker may have given its last word to be carried.
-        self.step();
+        worker.step();
     }
 
-    /// Waits for the rails and the inbox. A rail that has no descriptor and has
-    /// lanes must be driven all the time: a peer may be writing through it.
+    /// Its thread sleeps until the rails or the inbox have something to do.
+    fn sleep<'a>(driver: &'a Driver<Worker>, mut worker: Guard<'a, Worker>, now: u64) -> Guard<'a, Worker> {
+        match worker.arm() {
+            Armed::Yes => {}
+            Armed::Busy => return worker,
+            Armed::Waitless => {
+                std::thread::yield_now();
+                return worker;
+            }
+        }
+        let (core, index) = (worker.core.clone(), worker.index);
+        worker.passes.end(now, &core.longest);
+        let mut fds = std::mem::take(&mut worker.fds);
+        let deaf = worker.is_deaf();
+        if deaf {
+            fds.clear();
+        }
+        driver.sleep(worker, &core.inboxes[index], &mut fds, |worker| {
+            let patience = worker.patience(now).min(if deaf { DEAF } else { Duration::MAX });
+            let at_most = worker.until_a_deadline(now, patience);
+            worker.sleeps_until = now.saturating_add(at_most.as_nanos() as u64);
+            at_most
+        });
+        // Deadlines hold although a caller may have lost its processor with the worker in its hands.
+        let late = || core.table.expire(core.clock.now(), || false);
+        let mut worker = driver.take(&core.inboxes[index], || {
+            if index == 0 {
+                late()
+            }
+        });
+        if !deaf {
+            worker.alarms = if worker.woken(&fds) { worker.alarms + 1 } else { 0 };
+        }
+        worker.passes.read(core.clock.now());
+        worker.fds = fds;
+        worker
+    }
+
+    /// With manual progress: waits for the rails and the inbox.
     pub fn rest(&mut self, now: u64, at_most: Duration) {
-        if self.closed {
+        if self.is_closed() {
             return;
         }
-        if !self.core.config.sleeps() {
-            return std::thread::yield_now();
+        match self.arm() {
+            Armed::Yes => {}
+            Armed::Busy => return,
+            Armed::Waitless => return std::thread::yield_now(),
         }
-        self.passes.end(now, &self.core.longest);
         let mut fds = std::mem::take(&mut self.fds);
-        fds.clear();
-        let mut waitless = false;
-        let mut busy = false;
+        let patience = self.patience(now).min(at_most);
+        self.core.inboxes[self.index].sleep(&mut fds, || self.until_a_deadline(now, patience));
+        self.woken(&fds);
+        self.fds = fds;
+    }
+
+    /// Has the rails make their descriptors readable for whatever comes. A rail that has no descriptor and has
+    /// lanes must be driven all the time: a peer may be writing through it.
+    fn arm(&mut self) -> Armed {
+        if !self.core.config.sleeps() {
+            return Armed::Waitless;
+        }
+        self.fds.clear();
+        let (mut waitless, mut busy) = (false, false);
         for work in self.rails.iter_mut() {
             match work.rail.wait_fd() {
                 Some((fd, ready)) => {
                     busy |= !ready;
-                    fds.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+                    self.fds.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
                 }
                 None => waitless |= !work.lanes.is_empty(),
             }
             work.rail.publish_changes(&work.lanes);
         }
-        if waitless {
-            std::thread::yield_now();
-        } else if !busy {
-            self.sleep(&mut fds, self.patience(now).min(at_most), now);
+        match (waitless, busy) {
+            (true, _) => Armed::Waitless,
+            (_, true) => Armed::Busy,
+            _ => Armed::Yes,
         }
-        self.passes.tick(self.core.clock.now());
-        self.fds = fds;
     }
 
-    fn sleep(&mut self, fds: &mut Vec<libc::pollfd>, mut patience: Duration, now: u64) {
-        // A connection that cannot be accepted without a descriptor would wake us on and on.
+    /// Rails look at what their descriptors have become readable for.
+    fn woken(&mut self, fds: &[libc::pollfd]) -> bool {
+        // The last is the inbox's.
+        let rung = fds.iter().rev().skip(1).any(|fd| fd.revents != 0);
+        if rung {
+            self.rails.iter_mut().for_each(|work| work.rail.woken());
+        }
+        rung
+    }
+
+    /// A caller leaves: whether the thread may sleep on.
+    pub(super) fn settles(&mut self) -> bool {
+        let more = |worker: &Worker| worker.ends_more || worker.rails.lanes().any(LaneWork::has_work);
+        if (0..LAST_PASSES).all(|_| more(self) && self.step_for_caller()) || self.is_closed() {
+            return false;
+        }
+        if self.arm() != Armed::Yes {
+            return false;
+        }
+        let now = self.core.clock.now();
+        self.driven_ns = now;
+        // The thread looks again in time for whatever comes with the next tick.
+        let soon = self.sleeps_until <= now + TICK_NS + TICK_NS / 8;
+        let rests = !self.is_behind() && !self.is_pressed();
+        rests
+            && (soon
+                || now + self.until_a_deadline(now, self.patience(now)).as_nanos() as u64
+                    >= self.sleeps_until)
+    }
+
+    /// A connection that cannot be accepted without a descriptor would wake us on and on.
+    fn is_deaf(&mut self) -> bool {
         let deaf = self.alarms >= ALARMS && event::is_out_of_descriptors();
-        if deaf {
-            fds.clear();
-            patience = patience.min(DEAF);
-        } else if self.alarms >= ALARMS {
+        if self.alarms >= ALARMS && !deaf {
             self.alarms = 0;
         }
-        let rails = fds.len();
-        self.core.inboxes[self.index].sleep(fds, || self.until_a_deadline(now, patience));
-        if !deaf {
-            let rung = fds.iter().take(rails).any(|fd| fd.revents != 0);
-            self.alarms = if rung { self.alarms + 1 } else { 0 };
-        }
+        deaf
+    }
+
+    /// A caller's pass: its thread's time is not the worker's.
+    pub(super) fn step_for_caller(&mut self) -> bool {
+        self.passes = Passes::default();
+        self.step()
     }
 
     /// The first worker looks after all deadlines.
@@ -265,25 +377,34 @@ impl Worker {
         patience.min(Duration::from_nanos(until.saturating_sub(now)))
     }
 
-    /// How long this worker may sleep: until something could be due.
-    fn patience(&self, now: u64) -> Duration {
-        let handshake = self.rails.lanes().any(LaneWork::is_waiting);
-        let stalled = self.links.iter().flatten().any(|link| link.is_waiting());
-        let unsaid = !self.owed_credits.is_empty()
+    /// Something waits for the next pass.
+    fn is_pressed(&self) -> bool {
+        !self.awaiting.is_empty() || !self.commands.is_empty() || !self.chores.is_empty()
+    }
+
+    /// Something waits for room, or for others of its kind.
+    fn is_behind(&self) -> bool {
+        !self.dirty.is_empty()
+            || !self.owed_credits.is_empty()
             || !self.relayed.is_empty()
             || !self.unsettled.is_empty()
-            || self.core.counters.has_unsettled();
-        if !self.awaiting.is_empty() || !self.commands.is_empty() || !self.chores.is_empty() {
+            || self.core.counters.has_unsettled()
+    }
+
+    /// How long this worker may sleep: until something could be due.
+    fn patience(&self, now: u64) -> Duration {
+        if self.is_pressed() {
             Duration::ZERO
-        } else if !self.dirty.is_empty() || unsaid {
+        } else if self.is_behind() {
             Duration::from_micros(50)
-        } else if handshake
-            || stalled
+        } else if self.rails.lanes().any(LaneWork::is_waiting)
+            || self.links.iter().flatten().any(|link| link.is_waiting())
             || !self.leaving.is_empty()
             || self.has_remains()
             || !self.quiescing_lanes.is_empty()
             || !self.fence_waits.is_empty()
             || self.rails.iter().any(|work| work.health.is_waiting())
+            || now.saturating_sub(self.driven_ns) < DRIVEN_NS
             || self.core.table.active() > 0
             || self.shutting_down
         {
@@ -306,6 +427,11 @@ impl Worker {
     /// Something was pushed that has not begun.
     pub(super) fn has_mail(&self) -> bool {
         !self.commands.is_empty() || !self.core.inboxes[self.index].is_empty()
+    }
+
+    /// As `has_mail`, of what may take long.
+    pub(super) fn has_commands(&self) -> bool {
+        !self.commands.is_empty() || self.core.inboxes[self.index].has_commands()
     }
 
     fn dispatch_some(&mut self, now: u64) -> bool {
@@ -331,7 +457,7 @@ impl Worker {
 
     /// With manual progress: posts what was just submitted, ahead of the next pass.
     pub fn kick(&mut self, now: u64) {
-        if !self.closed && self.take_inbox(now) {
+        if !self.is_closed() && self.take_inbox(now) {
             for rail in self.rails.each() {
                 self.pump(rail, now);
             }
@@ -365,8 +491,9 @@ impl Worker {
         self.rails[first.rail].rail.limits().failures_reset.then_some(first)
     }
 
+    #[inline]
     pub(super) fn is_closed(&self) -> bool {
-        self.closed
+        self.closed || self.broken
     }
 
     /// Begins a transfer's stripes on the peer's lanes here.
@@ -430,8 +557,7 @@ impl Worker {
     fn reap(&mut self, rail: RailIndex, now: u64) -> bool {
         let mut done = std::mem::take(&mut self.done);
         let work = &mut self.rails[rail];
-        work.rail.reap(&mut work.lanes, &mut done, now);
-        let busy = !done.is_empty();
+        let busy = work.rail.reap(&mut work.lanes, &mut done, now) | !done.is_empty();
         for one in done.drain(..) {
             self.finish(rail, &one, now);
         }

@@ -85,6 +85,8 @@ pub struct Limits {
     pub message_max: usize,
     /// Remote addresses are virtual addresses, else offsets into the region.
     pub virtual_addresses: bool,
+    /// No call into the NIC waits for others, so threads of the host program may make them, too.
+    pub prompt: bool,
     /// The NIC's own worker does what peers ask for: a request for host memory may name a grant by
     /// its key, and bytes of devices wait for copies.
     pub grants: bool,
@@ -313,12 +315,15 @@ pub trait Nic {
     /// # Safety
     /// As `send`.
     unsafe fn receive(&mut self, buffer: Buffer, scratch: *mut Scratch) -> Posted;
-    /// Drives the provider, and appends finished operations to `reaped`.
-    fn reap(&mut self, reaped: &mut Vec<Reaped>);
+    /// Drives the provider, and appends finished operations to `reaped`. True: there was something
+    /// to do, for peers or for us.
+    fn reap(&mut self, reaped: &mut Vec<Reaped>) -> bool;
 
     /// A descriptor that becomes readable when `reap` has something to do, and
     /// whether it may be waited on now. `None`: only reaping tells.
     fn wait_fd(&mut self) -> Option<(RawFd, bool)>;
+    /// That descriptor has become readable.
+    fn woken(&mut self) {}
 
     /// Ends all operations without completions; registrations must be gone or
     /// are given back here.

@@ -555,6 +555,11 @@ impl Rail {
         self.nic.wait_fd()
     }
 
+    /// That descriptor has become readable.
+    pub fn woken(&mut self) {
+        self.nic.woken();
+    }
+
     /// Closes the NIC: nothing of it touches memory afterwards.
     pub fn close(&mut self) -> Result<()> {
         if let Some(outcome) = &self.closed {

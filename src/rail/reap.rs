@@ -41,9 +41,9 @@ impl Run {
 
 impl Rail {
     /// Drives the NIC; finished operations go to `done`.
-    pub fn reap(&mut self, lanes: &mut Lanes<impl HasLane>, done: &mut Vec<Done>, now: u64) {
+    pub fn reap(&mut self, lanes: &mut Lanes<impl HasLane>, done: &mut Vec<Done>, now: u64) -> bool {
         let mut reaped = std::mem::take(&mut self.reaped);
-        self.nic.reap(&mut reaped);
+        let busy = self.nic.reap(&mut reaped);
         let mut run: Option<Run> = None;
         for one in &reaped {
             let op = self.op_of(one.scratch);
@@ -65,6 +65,7 @@ impl Rail {
         self.changed |= !reaped.is_empty();
         reaped.clear();
         self.reaped = reaped;
+        busy
     }
 
     #[inline]

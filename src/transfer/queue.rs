@@ -18,6 +18,8 @@ pub struct Queue {
     /// Threads asleep in `sleep`.
     sleepers: AtomicU32,
     armed: AtomicBool,
+    /// Somebody has its descriptor: completions are waited for by that.
+    signals: AtomicBool,
     /// Nothing will be published any longer. SeqCst, with `armed`: closing sets this and then reads
     /// `armed`, arming does it the other way round.
     closed: AtomicBool,
@@ -55,6 +57,7 @@ impl Queue {
             reserved: CachePadded::new(AtomicU64::new(0)),
             sleepers: AtomicU32::new(0),
             armed: AtomicBool::new(false),
+            signals: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             shut: AtomicBool::new(false),
             event: Mutex::new(None),
@@ -84,6 +87,12 @@ impl Queue {
     /// Completions not polled yet, or operations that will complete here.
     pub fn in_use(&self) -> bool {
         self.reserved.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether those who use it sleep on its descriptor.
+    #[inline]
+    pub fn signals(&self) -> bool {
+        self.signals.load(Ordering::Relaxed)
     }
 
     /// Publishes a completion whose place was reserved.
@@ -168,6 +177,7 @@ impl Queue {
     }
 
     pub fn event_fd(&self) -> Result<i32> {
+        self.signals.store(true, Ordering::Relaxed);
         self.with_event(Event::descriptor)
     }
 

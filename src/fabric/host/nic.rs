@@ -105,6 +105,7 @@ impl HostNic {
             vector: PIECES,
             message_max: MESSAGE as usize,
             virtual_addresses: true,
+            prompt: true,
             grants: true,
             local_registration: false,
             immediate_max: u64::MAX,
@@ -474,10 +475,9 @@ impl Nic for HostNic {
     }
 
     #[inline]
-    fn reap(&mut self, reaped: &mut Vec<Reaped>) {
+    fn reap(&mut self, reaped: &mut Vec<Reaped>) -> bool {
         if self.armed {
             self.publish_sleeping(false);
-            self.passes = LOOK;
         }
         let copied = self.serve(reaped) + self.progress(reaped);
         reaped.append(&mut self.finished);
@@ -489,6 +489,7 @@ impl Nic for HostNic {
         if self.ending {
             self.finish_ending(reaped);
         }
+        copied > 0 || !reaped.is_empty()
     }
 
     fn wait_fd(&mut self) -> Option<(RawFd, bool)> {
@@ -501,6 +502,10 @@ impl Nic for HostNic {
             self.publish_sleeping(false);
         }
         Some((self.watch.fd(), !busy))
+    }
+
+    fn woken(&mut self) {
+        self.passes = LOOK;
     }
 
     fn close(&mut self) -> Result<()> {

@@ -350,6 +350,7 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             vector: 1,
             message_max: ep.max_msg_size.min(largest),
             virtual_addresses: domain.mr_mode & FI_MR_VIRT_ADDR != 0,
+            prompt: false,
             grants: false,
             local_registration: domain.mr_mode & FI_MR_LOCAL != 0,
             immediate_max: if is_rxm(&entry.provider) || domain.cq_data_size < size_of::<u32>() {
@@ -559,7 +560,7 @@ impl Nic for OfiNic {
     }
 
     #[inline]
-    fn reap(&mut self, reaped: &mut Vec<Reaped>) {
+    fn reap(&mut self, reaped: &mut Vec<Reaped>) -> bool {
         const MOST: usize = 32;
         let mut entries: [MaybeUninit<fi_cq_data_entry>; MOST] = [const { MaybeUninit::uninit() }; MOST];
         let mut sources: [fi_addr_t; MOST] = [FI_ADDR_NOTAVAIL; MOST];
@@ -586,6 +587,7 @@ impl Nic for OfiNic {
         } else if rc == -(FI_EAVAIL as isize) {
             self.reap_error(reaped);
         }
+        !reaped.is_empty()
     }
 
     fn wait_fd(&mut self) -> Option<(RawFd, bool)> {

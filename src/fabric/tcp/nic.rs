@@ -149,6 +149,7 @@ impl TcpNic {
             vector: PIECES,
             message_max: MESSAGE,
             virtual_addresses: true,
+            prompt: true,
             grants: true,
             local_registration: false,
             immediate_max: u64::MAX,
@@ -332,7 +333,7 @@ impl TcpNic {
     // A pass.
 
     /// Asks the system which connections have something to do.
-    fn look(&mut self) {
+    fn look(&mut self) -> bool {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         // SAFETY: room for as many events.
         let count =
@@ -350,6 +351,7 @@ impl TcpNic {
                 self.list(at as u32);
             }
         }
+        count > 0
     }
 
     fn move_on(&mut self, reaped: &mut Vec<Reaped>) {
@@ -714,10 +716,10 @@ impl Nic for TcpNic {
     }
 
     #[inline]
-    fn reap(&mut self, reaped: &mut Vec<Reaped>) {
+    fn reap(&mut self, reaped: &mut Vec<Reaped>) -> bool {
         self.pass = self.pass.wrapping_add(1);
         self.registry.begin_pass();
-        self.look();
+        let busy = self.look();
         if self.calls {
             self.accept();
         }
@@ -726,6 +728,7 @@ impl Nic for TcpNic {
         if std::mem::take(&mut self.deaths) {
             self.places.iter_mut().for_each(|place| place.reported = place.leads.is_err());
         }
+        busy
     }
 
     fn wait_fd(&mut self) -> Option<(RawFd, bool)> {

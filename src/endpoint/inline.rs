@@ -1,0 +1,356 @@
+//! What callers do by themselves, in place of the worker's thread: with manual progress everything, else whatever
+//! they can while the thread sleeps (`Driver`). A caller who submits posts; one who waits makes passes for a while.
+//!
+//! A transfer that is one small post goes an even shorter way: the caller posts it on a lane that has nothing else to
+//! do, and only then makes its operation. Whoever waits for the bytes waits for what comes before the post alone. All
+//! of it happens while the worker is held, so nothing of the peer ends, and nothing comes back, before the operation
+//! is there. From there on its stripe is as any other.
+
+use super::core::{Core, OPEN};
+use super::driver::Driver;
+use super::pause::Pause;
+use super::submit::body;
+use super::worker::Worker;
+use super::{Endpoint, Idle};
+use crate::clock::Clock;
+use crate::fabric::{Rma, Segment};
+use crate::ids::{GrantToken, OpId, PeerId};
+use crate::memory::{Memory, RemoteMemory, RemoteState};
+use crate::rail::{Burst, LaneState};
+use crate::status::Status;
+use crate::sync::Guard;
+use crate::transfer::geometry::Single;
+use crate::transfer::queue::Queue;
+use crate::transfer::shape::Entered;
+use crate::transfer::stripes::Stripes;
+use crate::transfer::{Direction, Outcome, Terms};
+use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// Callers post no more themselves: what takes longer is the thread's, beside which they go on.
+const INLINE_BYTES: u64 = 64 << 10;
+/// A wait makes passes for so long at most before it sleeps; of waits that ended asleep the next ones for shorter.
+const SPIN_NS: u64 = 50_000;
+const LEAST_SPIN_NS: u64 = 2_000;
+/// Passes of a poll that does not wait.
+const PASSES: usize = 4;
+/// How often a thread looks whether it has as much of the processor as a worker.
+const LOOK_NS: u64 = 100_000_000;
+
+/// How callers wait.
+pub(super) struct Waits {
+    /// What was submitted last was small: a wait for it is short.
+    small: AtomicBool,
+    spin_ns: AtomicU64,
+    pause: Pause,
+}
+
+impl Default for Waits {
+    fn default() -> Waits {
+        Waits { small: AtomicBool::new(false), spin_ns: AtomicU64::new(SPIN_NS), pause: Pause::default() }
+    }
+}
+
+impl Waits {
+    #[inline]
+    fn submitted(&self, small: bool) {
+        if self.small.load(Ordering::Relaxed) != small {
+            self.small.store(small, Ordering::Relaxed);
+        }
+    }
+
+    /// A wait is over that took so long, or it sleeps on.
+    pub(super) fn ended(&self, took_ns: u64) {
+        let before = self.spin_ns.load(Ordering::Relaxed);
+        // Sleeping and waking take their time, too.
+        let worth = took_ns < 2 * SPIN_NS;
+        let next = if worth { SPIN_NS } else { (before / 2).max(LEAST_SPIN_NS) };
+        if next != before {
+            self.spin_ns.store(next, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A worker in a caller's hands.
+pub(super) struct Turn<'a> {
+    core: &'a Core,
+    driver: &'a Driver<Worker>,
+    worker: Option<Guard<'a, Worker>>,
+    /// The thread was unwinding when it came.
+    panicking: bool,
+}
+
+impl Deref for Turn<'_> {
+    type Target = Worker;
+
+    fn deref(&self) -> &Worker {
+        self.worker.as_ref().expect("it is held until the drop")
+    }
+}
+
+impl DerefMut for Turn<'_> {
+    fn deref_mut(&mut self) -> &mut Worker {
+        self.worker.as_mut().expect("it is held until the drop")
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let Some(mut worker) = self.worker.take() else { return };
+        if self.core.config.manual {
+            return;
+        }
+        worker.broken |= !self.panicking && std::thread::panicking();
+        let inbox = &self.core.inboxes[worker.index];
+        self.driver.leave(worker, inbox, Worker::settles);
+    }
+}
+
+/// Whether this thread gets as much of the processor as a worker's: the worker would wait for one that gets less.
+fn has_its_share(now: u64) -> bool {
+    thread_local! {
+        static LOOKED: Cell<(u64, bool)> = const { Cell::new((0, false)) };
+    }
+    LOOKED
+        .try_with(|looked| {
+            let (at, has) = looked.get();
+            if at != 0 && now.saturating_sub(at) < LOOK_NS {
+                return has;
+            }
+            // SAFETY: plain system calls.
+            let (policy, nice) =
+                unsafe { (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0)) };
+            let has = policy != libc::SCHED_IDLE && policy != libc::SCHED_BATCH && nice <= 0;
+            looked.set((now.max(1), has));
+            has
+        })
+        .unwrap_or(false)
+}
+
+/// What is to be moved.
+struct Parcel<'a> {
+    local: &'a Arc<Memory>,
+    remote: &'a Arc<RemoteMemory>,
+    single: Single,
+    terms: &'a Terms<'a>,
+}
+
+impl Endpoint {
+    /// The worker that a caller may use now; `None`: its thread or another caller has it.
+    #[inline]
+    fn enter(&self) -> Option<Turn<'_>> {
+        let core = &*self.core;
+        let at = core.last_worker.load(Ordering::Relaxed);
+        let of = self.workers.get(at)?;
+        if !of.open_to_callers || !matches!(core.clock, Clock::System) {
+            return None;
+        }
+        let worker = of.driver.enter(&core.inboxes[at])?;
+        let panicking = std::thread::panicking();
+        Some(Turn { core, driver: &of.driver, worker: Some(worker), panicking })
+    }
+
+    /// As `enter`, for so many bytes that are to be moved. Where a descriptor is waited for, the thread posts: awake, it
+    /// sees the end at once.
+    #[inline]
+    fn enter_for(&self, queue: &Queue, bytes: u64, now: u64) -> Option<Turn<'_>> {
+        if self.core.config.manual {
+            return self.enter();
+        }
+        let small = bytes <= INLINE_BYTES && !queue.signals();
+        self.waits.submitted(small);
+        if !small || !has_its_share(now) {
+            return None;
+        }
+        self.enter()
+    }
+
+    /// Sends an accepted transfer on its way by `start`. The caller posts at once what it can.
+    #[inline]
+    pub(super) fn start_inline(&self, queue: &Queue, bytes: u64, now: u64, start: impl FnOnce()) {
+        let turn = self.enter_for(queue, bytes, now);
+        start();
+        // Commands may take long: they are the thread's.
+        if let Some(mut turn) = turn.filter(|turn| self.core.config.manual || !turn.has_commands()) {
+            turn.kick(now);
+        }
+    }
+
+    /// With manual progress the caller is the worker, too: unless another thread is
+    /// at it, what was asked for is begun at once.
+    pub(super) fn kick(&self, now: u64) {
+        if self.core.config.manual {
+            self.enter().into_iter().for_each(|mut turn| turn.kick(now));
+        }
+    }
+
+    /// Sends a message at once; false if it must take its turn.
+    pub(super) fn send_now(
+        &self,
+        peer: PeerId,
+        id: OpId,
+        (data, allowance): (&Arc<Vec<u8>>, u64),
+        (queue, now): (&Queue, u64),
+    ) -> bool {
+        let turn = self.enter_for(queue, data.len() as u64, now);
+        turn.is_some_and(|mut turn| turn.send_now(peer, id, (data, allowance), now))
+    }
+
+    /// Posts a transfer, if it is as simple as that. `None`: nothing has happened, and it takes
+    /// the long way, where it is said if anything is wrong with it.
+    #[inline]
+    pub(super) fn post_inline(
+        &self,
+        local: &Arc<Memory>,
+        remote: &Arc<RemoteMemory>,
+        single: Single,
+        terms: &Terms,
+    ) -> Option<OpId> {
+        let parcel = Parcel { local, remote, single, terms };
+        if !parcel.is_plain() {
+            return None;
+        }
+        let now = self.core.clock.now();
+        self.enter_for(terms.queue, single.len, now)?.post_inline(&parcel, now)
+    }
+
+    /// With worker threads: a wait makes passes until something has come to the queue, or it has done so for
+    /// long enough.
+    pub(super) fn attend(&self, queue: &Queue, until: u64) {
+        let (core, waits) = (&*self.core, &self.waits);
+        let Some(of) = self.workers.get(core.last_worker.load(Ordering::Relaxed)) else { return };
+        if !of.open_to_callers || !waits.small.load(Ordering::Relaxed) {
+            return;
+        }
+        let begun = core.clock.now();
+        let Some(_attending) = of.driver.attend().filter(|_| has_its_share(begun)) else { return };
+        let spin_ns = if core.config.idle == Idle::Sleep { 0 } else { waits.spin_ns.load(Ordering::Relaxed) };
+        let mut turn = None;
+        loop {
+            turn = turn.or_else(|| self.enter());
+            if turn.as_mut().is_some_and(|turn| turn.has_commands()) {
+                break; // They may take long: they are the thread's.
+            }
+            turn.as_mut().map(|turn| turn.step_for_caller());
+            let now = core.clock.now();
+            if !queue.is_empty() || now - begun > spin_ns || now >= until {
+                break;
+            }
+            waits.pause.between(&core.clock, now, now - begun);
+        }
+    }
+
+    /// With worker threads: a poll makes some passes for what it could find.
+    pub(super) fn glance(&self, queue: &Queue) {
+        if !self.waits.small.load(Ordering::Relaxed)
+            || !queue.in_use()
+            || !has_its_share(self.core.clock.now())
+        {
+            return;
+        }
+        let Some(mut turn) = self.enter() else { return };
+        for _ in 0..PASSES {
+            turn.step_for_caller();
+            if !queue.is_empty() {
+                break;
+            }
+        }
+    }
+}
+
+impl Parcel<'_> {
+    #[inline]
+    fn is_plain(&self) -> bool {
+        let Parcel { local, remote, terms, .. } = self;
+        let on_hosts = local.place().is_none() && remote.device.is_none();
+        on_hosts && terms.notify.is_none() && terms.marks.are_none()
+    }
+}
+
+impl Worker {
+    fn post_inline(&mut self, parcel: &Parcel, now: u64) -> Option<OpId> {
+        let Parcel { local, remote, terms, .. } = parcel;
+        // A peer ends where its link is: not while that worker is held.
+        if self.is_closed() || self.has_mail() || self.link(remote.peer).is_none() {
+            return None;
+        }
+        let Worker { core, rails, lanes_of, turn, .. } = self;
+        let lanes = lanes_of.get(remote.peer.place()).filter(|lanes| !lanes.is_empty())?;
+        *turn = turn.wrapping_add(1);
+        let id = lanes[*turn % lanes.len()];
+        let (rail, work) = rails.lane_mut(id).filter(|(_, work)| work.is_free())?;
+        let mut burst = rail.burst(&mut work.lane, now)?;
+        let (of, there) = (&burst.lane, burst.lane.remote_rail);
+        let up = of.state == LaneState::Up && of.peer == remote.peer;
+        if !up || !local.knows(id.rail) || !remote.knows(there) || !has_room(&mut burst, terms.urgent) {
+            return None;
+        }
+        parcel.send(core, &mut work.stripes, &mut burst)
+    }
+}
+
+/// Whether a lane that is free posts a whole page now.
+#[inline]
+fn has_room(burst: &mut Burst, urgent: bool) -> bool {
+    if urgent {
+        burst.kick();
+    }
+    (urgent || !burst.is_brief()) && burst.room(urgent, false) > 0
+}
+
+impl Parcel<'_> {
+    #[inline]
+    fn send(&self, core: &Core, stripes: &mut Stripes, burst: &mut Burst) -> Option<OpId> {
+        let Parcel { local, remote, single, terms } = self;
+        let (table, now) = (&core.table, burst.now);
+        let entered = Entered::new(local, remote).ok()?;
+        let state = remote.state_under(terms.grant);
+        if core.phase.load(Ordering::SeqCst) != OPEN || state != RemoteState::Ready {
+            return None;
+        }
+        if !terms.queue.reserve(1) {
+            return None;
+        }
+        let slot = table.take().filter(|slot| self.post(stripes, burst) || table.put_back(slot));
+        let Some(slot) = slot else {
+            terms.queue.unreserve(1);
+            return None;
+        };
+        let body =
+            || body(|| entered.shape(single.geometry()), None, (terms, table.to(terms.queue), None), now);
+        let hold = table.fill(slot, body, 1, core.deadline(now, terms.timeout_ns));
+        let id = hold.id();
+        // SAFETY: it is held.
+        if let Some(transfer) = unsafe { table.body(slot) }.transfer() {
+            stripes.posted(hold, (slot, transfer), table, now);
+        }
+        if core.phase.load(Ordering::SeqCst) != OPEN {
+            // Who closes the endpoint may not have seen it.
+            table.end(id, Outcome::of(Status::Canceled), now);
+        }
+        Some(id)
+    }
+
+    #[inline]
+    fn post(&self, stripes: &mut Stripes, burst: &mut Burst) -> bool {
+        let Single { len, local: (from, at), remote: (to, offset) } = self.single;
+        let (from, to) = (from as usize, to as usize);
+        let (_, remote_rail, grants) = burst.path();
+        let (remote, base_key) = self.remote.locate(remote_rail, to, offset);
+        let key = self.terms.grant.filter(|_| grants).map_or(base_key, GrantToken::key);
+        let local = self.local.ranges()[from].base + at;
+        let rma = Rma {
+            read: self.terms.direction == Direction::Read,
+            segments: &[Segment { local, remote, len }],
+            descriptor: self.local.registration(burst.rail, from).descriptor,
+            key,
+            immediate: None,
+            more: false,
+        };
+        // SAFETY: both memories are entered, and will be while the transfer's slot is held; the rail
+        // keeps the op until the NIC gives it back.
+        unsafe { stripes.post_first(burst, rma, len) }
+    }
+}
