@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import itertools
+import operator
+import struct
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from . import c
 from ._library import lib, quick
@@ -37,12 +39,13 @@ class Progress:
         self._tokens = itertools.count(1)
         self._changed = threading.Condition(threading.Lock())
         self._leading = False
+        self._followers = 0
         self._leaders = (c.Completion * _BATCH)()
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._loops = (c.Completion * _BATCH)()
         self._fd = -1
         self._listeners: List["asyncio.Future[None]"] = []
-        # With manual progress a poll drives rails, behind locks.
+        # Of a queue whose descriptor an event loop waits for: else a poll may drive rails, behind locks.
         self._poll = (lib if manual else quick).weft_queue_poll
         self._arm = (lib if manual else quick).weft_queue_arm
 
@@ -51,30 +54,30 @@ class Progress:
     def submit(self, operation: Operation[Any], call: Callable[[int], int]) -> None:
         """Makes a call with a token for `user_data`, by which its completions are known."""
         token = next(self._tokens)
-        with self._changed:
-            self._operations[token] = operation
+        # Without the lock: whoever goes through all of them has a list of its own.
+        self._operations[token] = operation
         try:
-            check(call(token))
+            status = call(token)
+            if status < 0:
+                check(status)
         except BaseException:
-            with self._changed:
-                self._operations.pop(token, None)
+            self._operations.pop(token, None)
             raise
 
     def _hand_out(self, taken: Any, count: int, loop: Optional[asyncio.AbstractEventLoop]) -> None:
+        """With the lock."""
         heard = False
-        with self._changed:
-            for i in range(count):
-                raw = taken[i]
-                operation = self._operations.get(raw.user_data or 0)
-                if operation is None:
-                    self.events.append(c.Completion.from_buffer_copy(raw))
-                    heard = True
-                elif operation._settle(_completion(raw)):
-                    del self._operations[raw.user_data]
-                    _wake(operation._futures, loop)
-            if heard:
-                _wake(self._listeners, loop)
-            self._changed.notify_all()
+        for i in range(count):
+            user_data, fields = _read(taken, i)
+            operation = self._operations.get(user_data)
+            if operation is None:
+                self.events.append(c.Completion.from_buffer_copy(taken[i]))
+                heard = True
+            elif operation._settle(fields):
+                del self._operations[user_data]
+                _wake(operation._futures, loop)
+        if heard:
+            _wake(self._listeners, loop)
 
     def _end(self, status: int, loop: Optional[asyncio.AbstractEventLoop]) -> None:
         """The queue is empty for good: who still waits has nothing to wait for."""
@@ -82,7 +85,7 @@ class Progress:
             if self.over is None:
                 self.over = error_of(status, "the endpoint is shut down" if status == c.ERR_CLOSED
                                      else quick.weft_last_error().decode("utf-8", "replace"))
-            for operation in self._operations.values():
+            for operation in list(self._operations.values()):
                 operation._fail(canceled() if status == c.ERR_CLOSED else self.over)
                 _wake(operation._futures, loop)
             self._operations.clear()
@@ -100,13 +103,20 @@ class Progress:
                     return ready()
                 left = _NAP_NS if deadline is None else int((deadline - time.monotonic()) * 1e9)
                 if self._leading:
-                    if left <= 0 or not self._changed.wait(left / 1e9) and deadline is not None:
+                    if left <= 0 or not self._follow(left / 1e9) and deadline is not None:
                         return ready()
                     continue
                 self._leading = True
             self._lead(max(0, min(left, _NAP_NS)))
-            if left <= 0:
+            if left <= 0 or ready():
                 return ready()
+
+    def _follow(self, seconds: float) -> bool:
+        self._followers += 1
+        try:
+            return self._changed.wait(seconds)
+        finally:
+            self._followers -= 1
 
     def poll(self) -> None:
         """Takes what is there."""
@@ -117,19 +127,18 @@ class Progress:
         self._lead(0)
 
     def _lead(self, wait_ns: int) -> None:
+        count = 0
         try:
-            if wait_ns:
-                count = lib.weft_queue_poll(self._queue, self._leaders, _BATCH, wait_ns)
-            else:
-                count = self._poll(self._queue, self._leaders, _BATCH, 0)
-            if count >= 0:
-                self._hand_out(self._leaders, count, None)
-            else:
-                self._end(count, None)
+            count = lib.weft_queue_poll(self._queue, self._leaders, _BATCH, wait_ns)
         finally:
             with self._changed:
+                if count > 0:
+                    self._hand_out(self._leaders, count, None)
                 self._leading = False
-                self._changed.notify_all()
+                if self._followers:
+                    self._changed.notify_all()
+        if count < 0:
+            self._end(count, None)
 
     # An event loop.
 
@@ -140,6 +149,7 @@ class Progress:
             if operation.done:
                 return None
             future = asyncio.get_running_loop().create_future()
+            operation._futures = operation._futures or []
             operation._futures.append(future)
             return future
 
@@ -187,7 +197,9 @@ class Progress:
         for _ in range(16):
             count = self._poll(self._queue, self._loops, _BATCH, 0)
             if count > 0:
-                self._hand_out(self._loops, count, loop)
+                with self._changed:
+                    self._hand_out(self._loops, count, loop)
+                    self._changed.notify_all()
             elif count == 0:
                 count = self._arm(self._queue, None)
                 if count == c.OK:
@@ -200,9 +212,32 @@ class Progress:
         loop.call_soon(self._on_ready, loop)
 
 
-def _completion(raw: c.Completion) -> Completion:
-    return Completion(raw.kind, raw.status, raw.peer, raw.previous, raw.bytes, raw.provider_errno, raw.rail,
-                      raw.entry, raw.submit_ns, raw.first_post_ns, raw.done_ns)
+def _reader() -> Callable[[Any, int], Tuple[int, Completion]]:
+    """What reads a completion out of an array: its `user_data`, and the fields of a `Completion`."""
+    wanted = {"user_data": "user_data", "kind": "kind", "status": "status", "peer": "peer", "previous": "value",
+              "bytes": "bytes", "provider_errno": "provider_errno", "rail": "rail", "entry": "entry",
+              "submit_ns": "submit_ns", "first_post_ns": "first_post_ns", "done_ns": "done_ns"}
+    codes = {ctypes.c_int32: "i", ctypes.c_uint32: "I", ctypes.c_uint64: "Q", ctypes.c_void_p: "Q"}
+    layout, names = "=", []
+    for name, kind in c.Completion._fields_:
+        if name in wanted:
+            layout += codes[kind]
+            names.append(wanted[name])
+        else:
+            layout += f"{ctypes.sizeof(kind)}x"
+    unpack, size = struct.Struct(layout).unpack_from, ctypes.sizeof(c.Completion)
+    token = names.index("user_data")
+    places = operator.itemgetter(*(names.index(name) for name in Completion._fields))
+    make = Completion._make
+
+    def read(taken: Any, i: int) -> Tuple[int, Completion]:
+        fields = unpack(taken, i * size)
+        return fields[token], make(places(fields))
+
+    return read
+
+
+_read = _reader()
 
 
 def _running() -> Optional[asyncio.AbstractEventLoop]:
@@ -217,8 +252,10 @@ def _settle(future: "asyncio.Future[None]") -> None:
         future.set_result(None)
 
 
-def _wake(futures: "List[asyncio.Future[None]]", here: Optional[asyncio.AbstractEventLoop]) -> None:
+def _wake(futures: "Optional[List[asyncio.Future[None]]]", here: Optional[asyncio.AbstractEventLoop]) -> None:
     """Sets futures, of the loop that runs this code or of another."""
+    if not futures:
+        return
     for future in futures:
         loop = future.get_loop()
         if loop is here:

@@ -23,7 +23,7 @@ from .counters import Counter, expect
 from .errors import WeftError, check
 from .events import Event, event_of
 from .memory import Memory, allocate
-from .operation import Completion, Operation
+from .operation import Completion, Operation, Words
 from .peer import Peer
 from .transfers import Transfers
 from .watch import Watch
@@ -223,7 +223,7 @@ class Endpoint(Transfers):
     def _peer(self, id: int) -> Peer:
         return self._peers.setdefault(id, Peer(self, id))
 
-    def _submit(self, what: str, function: Any, args: Tuple[Any, ...], options: c.OpOptions,
+    def _submit(self, what: Words, function: Any, args: Tuple[Any, ...], options: c.OpOptions,
                 result: Callable[[Completion], T], count: int = 1) -> Operation[T]:
         operation: Operation[T] = Operation(self._completions, what, result, count)
         op = ctypes.c_uint64()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any, Callable, Generator, Generic, List, NamedTuple, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Generator, Generic, List, NamedTuple, Optional, TypeVar, Union
 
 from . import c
 from ._library import lib, quick
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from ._progress import Progress
 
 T = TypeVar("T")
+
+#: What an operation is, in words; or what makes them when somebody asks.
+Words = Union[str, Callable[[], str]]
 
 
 class Completion(NamedTuple):
@@ -80,17 +83,27 @@ class Operation(Generic[T]):
     transfer that is late (use `asyncio.shield` if it should go on).
     """
 
-    def __init__(self, progress: Progress, what: str, result: Callable[[Completion], T], count: int = 1) -> None:
+    __slots__ = ("_progress", "_words", "_convert", "_left", "_futures", "_error", "_taken", "id", "__weakref__")
+
+    def __init__(self, progress: Progress, what: Words, result: Callable[[Completion], T], count: int = 1) -> None:
         self._progress = progress
-        self._what = what
+        self._words = what
         self._convert = result
         self._left = count
-        self._futures: List["asyncio.Future[None]"] = []
+        self._futures: Optional[List["asyncio.Future[None]"]] = None
         self._error: Optional[WeftError] = None
-        #: The completions that have come: one, or (`each_peer`) one of each peer.
-        self.completions: List[Completion] = []
+        self._taken: List[Completion] = []
         #: `weft_op`; 0 of a connect.
         self.id = 0
+
+    @property
+    def completions(self) -> List[Completion]:
+        """The completions that have come: one, or (`each_peer`) one of each peer."""
+        return self._taken
+
+    @property
+    def _what(self) -> str:
+        return self._words if isinstance(self._words, str) else self._words()
 
     def __repr__(self) -> str:
         if self._left:
@@ -108,22 +121,23 @@ class Operation(Generic[T]):
     def _failure(self) -> Optional[WeftError]:
         if self._error is not None:
             return self._error
-        return next((error for error in (done.error(self._what) for done in self.completions) if error), None)
+        return next((done.error(self._what) for done in self._taken if done.status < 0), None)
 
     def result(self) -> T:
         """What it gave; raises what it failed with. Of one that is `done`."""
         if self._left:
             raise RuntimeError("the operation has not ended yet")
-        error = self._failure()
-        if error is not None:
-            raise error
-        return self._convert(self.completions[-1])
+        if self._error is not None or len(self._taken) > 1 or self._taken[-1].status < 0:
+            error = self._failure()
+            if error is not None:
+                raise error
+        return self._convert(self._taken[-1])
 
     def wait(self, timeout: Optional[float] = None) -> T:
         """Waits in this thread; others run meanwhile. After `timeout` seconds it raises
         StillRunningError, and the operation goes on; None: until its own deadline ends it,
         with TimedOutError."""
-        if not self._left or self._progress.until(lambda: not self._left, timeout):
+        if not self._left or self._progress.until(self._has_ended, timeout):
             return self.result()
         raise StillRunningError(f"{self._what} has not ended within {timeout} s, and goes on")
 
@@ -151,11 +165,14 @@ class Operation(Generic[T]):
             raise canceled
         return self.result()
 
+    def _has_ended(self) -> bool:
+        return not self._left
+
     # Called with the lock of Progress.
 
     def _settle(self, completion: Completion) -> bool:
         """Takes a completion; whether it was the last."""
-        self.completions.append(completion)
+        self._taken.append(completion)
         self._left -= 1
         return self._left == 0
 

@@ -12,7 +12,7 @@ from ._library import fill, lib, nanoseconds, number, token
 from .counters import Counter
 from .errors import check
 from .memory import Memory, RemoteMemory
-from .operation import Completion, Operation
+from .operation import Completion, Operation, Words
 from .peer import Peer
 from .watch import Watch, mark
 
@@ -92,7 +92,7 @@ class Transfers:
 
     handle: int
 
-    def _submit(self, what: str, function: Any, args: Tuple[Any, ...], options: c.OpOptions,
+    def _submit(self, what: Words, function: Any, args: Tuple[Any, ...], options: c.OpOptions,
                 result: Callable[[Completion], T], count: int = 1) -> Operation[T]:
         raise NotImplementedError
 
@@ -224,10 +224,10 @@ class Transfers:
         options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout))
         return self._submit("a revoke", lib.weft_grant_revoke, (token(grant),), options, _itself)
 
-    def _transfer(self, what: str, function: Any, args: Tuple[Any, ...], options: c.OpOptions,
+    def _transfer(self, what: Words, function: Any, args: Tuple[Any, ...], options: c.OpOptions,
                   count: int = 1) -> Operation[Completion]:
         if options.flags & c.NOTIFY:
-            what += f", notify {options.notify}"
+            what = f"{what if isinstance(what, str) else what()}, notify {options.notify}"
         return self._submit(what, function, args, options, _itself, count)
 
 
@@ -281,10 +281,17 @@ class Prepared:
         self.release()
 
 
+#: Options without any.
+_PLAIN = bytes(c.OpOptions())
+
+
 def _options(notify: Optional[int], notify_data: bytes, counter: int, count_pages: bool, latency: bool,
              timeout: Optional[float], start: Optional[At], done: Optional[At], grant: bytes,
              notify_failure: bool, each_peer: bool = False) -> c.OpOptions:
     """The options that transfers have."""
+    if not (counter or count_pages or latency or each_peer or notify_data or grant) and (
+            notify is timeout is start is done is None):
+        return c.OpOptions.from_buffer_copy(_PLAIN)
     if isinstance(counter, Counter):
         raise TypeError("counter is the id of a counter of the peer: its Counter.id, which the peer sends")
     fields: Dict[str, Any] = {"timeout_ns": nanoseconds(timeout), "notify": notify or 0,
@@ -303,7 +310,7 @@ def _options(notify: Optional[int], notify_data: bytes, counter: int, count_page
 
 
 def _range(verb: str, local: Memory, remote: RemoteMemory, length: Optional[int], local_offset: int,
-           remote_offset: int) -> Tuple[Tuple[Any, ...], str]:
+           remote_offset: int) -> Tuple[Tuple[Any, ...], Words]:
     if length is None:
         length = local_offset
         for of_range in local.lengths:
@@ -315,7 +322,7 @@ def _range(verb: str, local: Memory, remote: RemoteMemory, length: Optional[int]
         length = of_range - length
     args = (_handle(local), number("local_offset", local_offset), _handle(remote),
             number("remote_offset", remote_offset), number("length", length))
-    return args, f"{verb} of {length} bytes{_with(remote)}"
+    return args, lambda: f"{verb} of {length} bytes{_with(remote)}"
 
 
 def _pages(verb: str, local_memory: Memory, remote_memory: RemoteMemory, page_length: int, page_count: Optional[int],
