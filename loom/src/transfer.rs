@@ -28,6 +28,8 @@ pub mod operation {
     use super::queue::Queue;
     use std::sync::Arc;
 
+    pub struct Failed;
+
     pub struct Move;
 
     impl Move {

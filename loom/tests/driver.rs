@@ -28,11 +28,14 @@ struct Side {
     driver: Driver<Worker>,
     mailbox: Mailbox<u64>,
     line: Line,
+    /// All that comes: pushed, and sent by the peer.
+    all: (usize, usize),
 }
 
 impl Side {
-    fn new() -> Arc<Side> {
+    fn new(all: (usize, usize)) -> Arc<Side> {
         Arc::new(Side {
+            all,
             driver: Driver::new(Worker { taken: Vec::new(), received: 0 }),
             mailbox: Mailbox::new(2).unwrap(),
             line: Line { sent: AtomicUsize::new(0), armed: AtomicBool::new(false) },
@@ -60,14 +63,18 @@ impl Side {
         self.line.sent.load(Ordering::Acquire) == worker.received
     }
 
-    /// The thread's life, until so much has come.
-    fn run(&self, taken: usize, received: usize) -> Vec<u64> {
+    fn is_over(&self, worker: &Worker) -> bool {
+        (worker.taken.len(), worker.received) == self.all
+    }
+
+    /// The thread's life, until all has come.
+    fn run(&self) -> Vec<u64> {
         let mut worker = self.driver.take(&self.mailbox, || ());
         loop {
             if self.step(&mut worker) {
                 continue;
             }
-            if worker.taken.len() == taken && worker.received == received {
+            if self.is_over(&worker) {
                 return worker.taken.clone();
             }
             if self.arm(&worker) {
@@ -77,13 +84,13 @@ impl Side {
         }
     }
 
-    /// A caller makes a pass if it may.
+    /// A caller makes a pass if it may. (A thread that slept on when all has come would never end.)
     fn drive(&self, after: impl FnOnce()) {
         let worker = self.driver.enter(&self.mailbox);
         after();
         if let Some(mut worker) = worker {
             self.step(&mut worker);
-            self.driver.leave(worker, &self.mailbox, |worker| self.arm(worker));
+            self.driver.leave(worker, &self.mailbox, |worker| self.arm(worker) && !self.is_over(worker));
         }
     }
 
@@ -105,10 +112,10 @@ fn bounded(most: usize, test: impl Fn() + Sync + Send + 'static) {
 #[test]
 fn a_transfer_beside_a_caller_reaches_one_of_the_two() {
     bounded(3, || {
-        let side = Side::new();
+        let side = Side::new((1, 0));
         let other = side.clone();
         let caller = thread::spawn(move || other.drive(|| other.mailbox.transfer(op(7)).unwrap()));
-        assert_eq!(side.run(1, 0), [7]);
+        assert_eq!(side.run(), [7]);
         caller.join().unwrap();
     });
 }
@@ -116,11 +123,11 @@ fn a_transfer_beside_a_caller_reaches_one_of_the_two() {
 #[test]
 fn what_a_peer_sends_while_a_caller_leaves_is_received() {
     bounded(3, || {
-        let side = Side::new();
+        let side = Side::new((0, 1));
         let (one, peer) = (side.clone(), side.clone());
         let caller = thread::spawn(move || one.drive(|| ()));
         let peer = thread::spawn(move || peer.send());
-        assert!(side.run(0, 1).is_empty());
+        assert!(side.run().is_empty());
         caller.join().unwrap();
         peer.join().unwrap();
     });
@@ -129,11 +136,11 @@ fn what_a_peer_sends_while_a_caller_leaves_is_received() {
 #[test]
 fn a_command_of_another_thread_while_a_caller_leaves_is_taken() {
     bounded(3, || {
-        let side = Side::new();
+        let side = Side::new((1, 0));
         let (one, other) = (side.clone(), side.clone());
         let caller = thread::spawn(move || one.drive(|| ()));
         let other = thread::spawn(move || assert!(other.mailbox.try_command(8).is_none()));
-        assert_eq!(side.run(1, 0), [8]);
+        assert_eq!(side.run(), [8]);
         caller.join().unwrap();
         other.join().unwrap();
     });

@@ -354,3 +354,24 @@ impl Parcel<'_> {
         unsafe { stripes.post_first(burst, rma, len) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thread_of_low_priority_makes_no_passes() {
+        let look = |lower: fn() -> i32| {
+            let thread = std::thread::spawn(move || (lower() == 0, has_its_share(1)));
+            thread.join().expect("it does not panic")
+        };
+        let idle = || {
+            let none = libc::sched_param { sched_priority: 0 };
+            // SAFETY: a plain system call, about this thread.
+            unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &none) }
+        };
+        assert_eq!(look(idle), (true, false));
+        // SAFETY: the same.
+        assert_eq!(look(|| unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) }), (true, false));
+    }
+}

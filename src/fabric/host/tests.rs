@@ -354,13 +354,13 @@ fn messages_sent_before_closing_arrive() {
         assert_eq!(a.send(message, route, token(1)), Posted::Yes);
         a.close().unwrap();
         // The hangup is seen before there is a receive.
-        (0..1000).for_each(|_| b.reap(&mut Vec::new()));
+        (0..1000).for_each(|_| _ = b.reap(&mut Vec::new()));
         let to =
             Buffer { address: buffer.as_mut_ptr().cast(), len: 64, descriptor: null_mut(), follows: false };
         assert_eq!(b.receive(to, token(2)), Posted::Yes);
     }
     let mut received = Vec::new();
-    (0..1000).for_each(|_| b.reap(&mut received));
+    (0..1000).for_each(|_| _ = b.reap(&mut received));
     assert!(received.len() == 1 && buffer[..8] == word);
 }
 
@@ -384,7 +384,7 @@ fn memory_of_an_ended_peer_does_not_change() {
         // A part is written, and the channel is full again.
         let (mut done, mut others) = (Vec::new(), Vec::new());
         b.reap(&mut others);
-        (0..3).for_each(|_| a.reap(&mut done));
+        (0..3).for_each(|_| _ = a.reap(&mut done));
         assert!(target[0] == 1 && target[target.len() - 1] == 0 && done.is_empty());
         b.end_peer(PEER, at_once);
         let before = target.clone();
@@ -455,7 +455,7 @@ fn nothing_lands_after_a_route_has_failed() {
         b.reap(&mut done);
     }
     let before = target.clone();
-    (0..2000).for_each(|_| b.reap(&mut done));
+    (0..2000).for_each(|_| _ = b.reap(&mut done));
     assert!(target == before);
     // What was there was done.
     assert_eq!(target[0], 1);
@@ -483,7 +483,7 @@ fn unauthenticated_connections_are_few_and_brief() {
     let began = std::time::Instant::now();
     for most in [64, 0] {
         while open(&all) > most {
-            (0..200).for_each(|_| b.reap(&mut done));
+            (0..200).for_each(|_| _ = b.reap(&mut done));
             b.tend();
             assert!(began.elapsed().as_secs() < 60, "{} are open", open(&all));
         }
@@ -531,7 +531,7 @@ fn wake_ups_are_not_lost() {
                     done.clear();
                 }
                 // The last word must get through.
-                (0..1_000).for_each(|_| nic.reap(&mut done));
+                (0..1_000).for_each(|_| _ = nic.reap(&mut done));
             });
         }
     });

@@ -940,9 +940,9 @@ fn peer_may_end_at_each_byte() {
         one.0.write_all(&first[..until.min(first.len())]).unwrap();
         (0..10).for_each(|_| reap_believing(&mut nic, &mut done));
         one.0.write_all(&rest[..until.saturating_sub(first.len())]).unwrap();
-        (0..2).for_each(|_| nic.reap(&mut done));
+        (0..2).for_each(|_| _ = nic.reap(&mut done));
         let socket = end(one.0, how);
-        (0..20).for_each(|_| nic.reap(&mut done));
+        (0..20).for_each(|_| _ = nic.reap(&mut done));
         let arrivals = done.iter().filter(|one| one.immediate.is_some()).count();
         let whole = usize::from(until >= written);
         assert!(arrivals == whole || how == End::Reset && arrivals < whole, "{until}, {how:?}: {arrivals}");
@@ -978,12 +978,12 @@ fn target_may_end_at_each_byte() {
         }
         assert_eq!(came, asked, "{until}, {how:?}");
         socket.write_all(&answers[until.min(ANSWER)..until]).unwrap();
-        (0..2).for_each(|_| nic.reap(&mut finished));
+        (0..2).for_each(|_| _ = nic.reap(&mut finished));
         let socket = end(socket, how);
         while finished.len() < 2 && began.elapsed() < Duration::from_secs(60) {
             nic.reap(&mut finished);
         }
-        (0..5).for_each(|_| nic.reap(&mut finished));
+        (0..5).for_each(|_| _ = nic.reap(&mut finished));
         let of = |n| finished.iter().filter(|one| one.scratch == token(n)).collect::<Vec<_>>();
         for (n, whole) in [(1, until >= 2 * ANSWER), (2, until == answers.len())] {
             let [one] = of(n)[..] else {
@@ -1033,7 +1033,7 @@ fn message_waits_for_at_most_256_kib_of_writes() {
         // Until the sockets take no more.
         let mut before = 0;
         while std::mem::replace(&mut before, waiting(&nic, &socket)) != before || before == 0 {
-            (0..20).for_each(|_| nic.reap(&mut Vec::new()));
+            (0..20).for_each(|_| _ = nic.reap(&mut Vec::new()));
             std::thread::sleep(Duration::from_millis(1));
         }
         // SAFETY: it is copied, or the NIC ends before it.
