@@ -3,9 +3,7 @@
 //! ```text
 //! u64 stamp (32 bits), kind (8), inline bytes (7), past the caches (1), segments (16)
 //! u64 bytes in all (32 bits), area (32): where a write's bytes are, or the number by
-//! ```text
-//! which the initiator reads device memory of the target's; 0 for the ring
-//! ```
+//!     which the initiator reads device memory of the target's; 0 for the ring
 //! u64 key
 //! u64 remote address          } of the only segment; several stand in
 //! u64 offset in the area      } `forward`, as pieces
