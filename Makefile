@@ -25,7 +25,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo t test test-all test-load loop coverage nixl nixl-figures ray test-distros test-aarch64 test-verbs gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
+.PHONY: help demo t test test-all test-load loop coverage nixl nixl-figures ray test-distros test-aarch64 test-verbs test-netem gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -110,6 +110,12 @@ test-verbs: ## Tests over verbs, on soft-RoCE in a virtual machine (Debian): an 
 	@$(MAKE) --no-print-directory lib
 	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill
 	@tools/test-verbs.sh $(LIBDIR) $(EXAMPLES)/random_fill '$(T)'
+
+test-netem: ## Tests tcp where packets are lost and late, beside a plain socket, in a virtual machine (Debian): some minutes
+	@tools/need.sh verbs
+	@$(MAKE) --no-print-directory tested
+	$(CARGO) build --release $(CARGO_FLAGS) -p weft-bench
+	@tools/test-netem.sh $(TARGET)/release/weft-bench
 
 gpu-test: ## Makes target/gpu-test, to be carried to a machine with GPUs, and says how to run it there
 	@tools/need.sh test

@@ -43,6 +43,16 @@ fn try_enter() -> Result<()> {
     std::fs::write(SETTING, CONGESTION_CONTROL).with_context(|| format!("writing {SETTING}"))
 }
 
+/// Has the own loopback lose packets, each as long as the MTU, and delay them. Not of the machine's own loopback.
+pub fn lose() -> Result<()> {
+    ensure!(congestion_control() == CONGESTION_CONTROL, "no network namespace of our own (not root?)");
+    set_link("lo", &["gso_max_segs", "1"])?;
+    let netem = ["qdisc", "add", "dev", "lo", "root", "netem", "loss", "1%", "delay", "5ms", "limit", "100000"];
+    let status = Command::new("tc").args(netem).stderr(Stdio::null()).status().context("starting tc")?;
+    ensure!(status.success(), "this kernel has no netem");
+    Ok(())
+}
+
 /// Brings an interface up or down, above all.
 pub fn set_link(interface: &str, to: &[&str]) -> Result<()> {
     let status =

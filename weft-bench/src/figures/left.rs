@@ -28,7 +28,7 @@ const fn left(id: &'static str, least: &'static str, what: &'static str) -> Figu
     Figure { id, what, least, aim: "", run: read }
 }
 
-fn read(_: &mut Bench, id: &str) -> Result<f64> {
+pub fn read(_: &mut Bench, id: &str) -> Result<f64> {
     let text = std::fs::read_to_string(root().join(FOLDER).join(id))
         .with_context(|| format!("nothing has left {FOLDER}/{id}"))?;
     text.trim().parse().with_context(|| format!("{FOLDER}/{id} is not one number"))

@@ -1,7 +1,7 @@
 //! Weft beside bare libfabric and a plain socket, on this machine's loopback and
 //! shared memory.
 
-use super::{figures, Bench, Figure};
+use super::{figures, left, Bench, Figure};
 use crate::pair::{self, Case, Fabric, Outcome, Rival};
 use crate::stats::Spread;
 use anyhow::{ensure, Context, Result};
@@ -39,6 +39,9 @@ figures! {
          that sleeps";
     tcp_sealed_share ["0.35", "0.60"] |bench| ratio(bench, (Tcp, LARGE, Encrypted)) =>
         "throughput of encrypted writes over those in the clear: random 64 KiB pages over tcp";
+    tcp_netem_verified ["0.8", ""] lossy =>
+        "throughput of writes over a plain socket's, 1 % of packets lost and 10 ms there and back, bytes verified: \
+         median of 9 in turns; of the last make test-netem where this kernel has no netem";
     raw_ratio_shm_64k ["0.97", "1.00"] |bench| ratio(bench, (Shm, LARGE, Weft)) =>
         "Weft's throughput over the bare loop's: random 64 KiB pages over shm, copied through the shared ring";
     raw_ratio_shm_4k ["0.95", "1.00"] |bench| ratio(bench, (Shm, SMALL, Weft)) =>
@@ -94,6 +97,16 @@ fn tcp_streams(bench: &mut Bench) -> Result<f64> {
     (case.threads, case.at_once) = (true, 4);
     (case.pairs, case.sessions) = bench.full_or((case.pairs, case.sessions), (60, 2));
     Ok(Spread::of(measure(bench, &case)?.ratios()).median)
+}
+
+/// 9 transfers of 16 MiB.
+fn lossy(bench: &mut Bench) -> Result<f64> {
+    let mut case = Case::new(Tcp, LARGE, Socket);
+    (case.lossy, case.pages, case.pairs, case.sessions) = (true, 256, 9, 1);
+    match measure(bench, &case) {
+        Ok(outcome) => Ok(Spread::of(outcome.ratios()).median),
+        Err(error) => left::read(bench, "tcp_netem_verified").map_err(|_| error),
+    }
 }
 
 fn tcp_cpu(bench: &mut Bench) -> Result<f64> {

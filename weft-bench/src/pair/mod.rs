@@ -72,6 +72,8 @@ pub struct Case {
     pub threads: bool,
     /// What counts is the CPU time of both processes, which sleep where they can.
     pub cpu: bool,
+    /// The loopback loses and delays packets (netem).
+    pub lossy: bool,
     /// Those of the initiator and of the target.
     pub processors: Option<(usize, usize)>,
 }
@@ -90,6 +92,7 @@ impl Case {
             shared: false,
             threads: false,
             cpu: false,
+            lossy: false,
             processors: None,
         }
     }
@@ -106,6 +109,7 @@ impl fmt::Display for Case {
             Rival::Weft => "weft beside the bare loop",
             Rival::Itself => "the bare loop beside itself",
             Rival::Socket if self.cpu => "CPU time of weft beside a plain socket",
+            Rival::Socket if self.lossy => "weft beside a plain socket, 1 % of packets lost, 10 ms there and back",
             Rival::Socket => "weft beside a plain socket",
             Rival::Reads => "reads beside writes",
             Rival::Streams => "4 streams beside one",
