@@ -47,7 +47,8 @@ fn try_enter() -> Result<()> {
 pub fn lose() -> Result<()> {
     ensure!(congestion_control() == CONGESTION_CONTROL, "no network namespace of our own (not root?)");
     set_link("lo", &["gso_max_segs", "1"])?;
-    let netem = ["qdisc", "add", "dev", "lo", "root", "netem", "loss", "1%", "delay", "5ms", "limit", "100000"];
+    let netem =
+        ["qdisc", "add", "dev", "lo", "root", "netem", "loss", "1%", "delay", "5ms", "limit", "100000"];
     let status = Command::new("tc").args(netem).stderr(Stdio::null()).status().context("starting tc")?;
     ensure!(status.success(), "this kernel has no netem");
     Ok(())

@@ -109,7 +109,9 @@ impl fmt::Display for Case {
             Rival::Weft => "weft beside the bare loop",
             Rival::Itself => "the bare loop beside itself",
             Rival::Socket if self.cpu => "CPU time of weft beside a plain socket",
-            Rival::Socket if self.lossy => "weft beside a plain socket, 1 % of packets lost, 10 ms there and back",
+            Rival::Socket if self.lossy => {
+                "weft beside a plain socket, 1 % of packets lost, 10 ms there and back"
+            }
             Rival::Socket => "weft beside a plain socket",
             Rival::Reads => "reads beside writes",
             Rival::Streams => "4 streams beside one",
