@@ -35,7 +35,9 @@ static void the_line_says(weft_peer peer, const char *address, int provider_errn
 {
     char text[160];
     CHECK_EQ(lines.lost, 1);
-    snprintf(text, sizeof text, "peer 0x%" PRIx64 " (%s, ", peer, address);
+    /* Of an address of host the log has the beginning of the last part. */
+    const char *slash = strrchr(address, '/');
+    snprintf(text, sizeof text, "peer 0x%" PRIx64 " (%.*s, ", peer, slash ? 13 : 100, slash ? slash + 1 : address);
     is_in_the_line(text);
     snprintf(text, sizeof text, "(%d)", provider_errno);
     is_in_the_line(text);

@@ -34,7 +34,7 @@ impl<W> Driver<W> {
         }
     }
 
-    /// The worker, unless somebody has it. Whoever has a thread beside it ends with `leave` or `sleep`.
+    /// The worker, unless another thread has it. A caller beside a worker's thread ends with `leave` or `sleep`.
     #[inline]
     pub fn enter<C>(&self, mailbox: &Mailbox<C>) -> Option<Guard<'_, W>> {
         let worker = self.worker.try_lock()?;
@@ -47,7 +47,7 @@ impl<W> Driver<W> {
         self.worker.try_lock()
     }
 
-    /// As `try_lock`, of whoever may wait for the others.
+    /// As `try_lock`, for a thread that may wait for the others.
     pub fn lock(&self) -> Guard<'_, W> {
         self.worker.lock()
     }

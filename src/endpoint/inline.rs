@@ -2,7 +2,7 @@
 //! they can while the thread sleeps (`Driver`). A caller who submits posts; one who waits makes passes for a while.
 //!
 //! A transfer that is one small post goes an even shorter way: the caller posts it on a lane that has nothing else to
-//! do, and only then makes its operation. Whoever waits for the bytes waits for what comes before the post alone. All
+//! do, and only then makes its operation: the bytes wait for nothing but what comes before the post. All
 //! of it happens while the worker is held, so nothing of the peer ends, and nothing comes back, before the operation
 //! is there. From there on its stripe is as any other.
 
@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 /// Callers post no more themselves: what takes longer is the thread's, beside which they go on.
 const INLINE_BYTES: u64 = 64 << 10;
-/// A wait makes passes for so long at most before it sleeps; of waits that ended asleep the next ones for shorter.
+/// A wait makes passes for at most this long before it sleeps; after waits that ended asleep, for less.
 const SPIN_NS: u64 = 50_000;
 const LEAST_SPIN_NS: u64 = 2_000;
 /// Passes of a poll that does not wait.
@@ -152,7 +152,7 @@ impl Endpoint {
         Some(Turn { core, driver: &of.driver, worker: Some(worker), panicking })
     }
 
-    /// As `enter`, for so many bytes that are to be moved. Where a descriptor is waited for, the thread posts: awake, it
+    /// As `enter`, for a transfer of this many bytes. Where a descriptor is waited for, the thread posts: awake, it
     /// sees the end at once.
     #[inline]
     fn enter_for(&self, queue: &Queue, bytes: u64, now: u64) -> Option<Turn<'_>> {

@@ -99,7 +99,7 @@ pub struct Endpoint {
     threads: Mutex<Vec<JoinHandle<Result<()>>>>,
     /// Threads that have ended, or will never start.
     ended: Arc<AtomicUsize>,
-    /// With manual progress one, taken by whoever polls.
+    /// With manual progress one, taken by the thread that polls.
     workers: Box<[Driven]>,
     waits: inline::Waits,
     libfabric: String,

@@ -40,7 +40,7 @@ const AWAKE_NS: u64 = 300_000;
 /// For this long after a caller made passes, the thread looks at every tick: a caller who comes again need not wake it.
 const DRIVEN_NS: u64 = 100_000_000;
 
-/// A caller makes so many passes more for what it leaves behind.
+/// Further passes of a caller for what it leaves behind.
 const LAST_PASSES: usize = 4;
 
 /// A rail's descriptor that rings so often for nothing may ring for want of descriptors: then
