@@ -219,7 +219,7 @@ def _reader() -> Callable[[Any, int], Tuple[int, Completion]]:
               "submit_ns": "submit_ns", "first_post_ns": "first_post_ns", "done_ns": "done_ns"}
     codes = {ctypes.c_int32: "i", ctypes.c_uint32: "I", ctypes.c_uint64: "Q", ctypes.c_void_p: "Q"}
     layout, names = "=", []
-    for name, kind in c.Completion._fields_:
+    for name, kind in (field[:2] for field in c.Completion._fields_):
         if name in wanted:
             layout += codes[kind]
             names.append(wanted[name])

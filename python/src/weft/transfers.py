@@ -290,7 +290,7 @@ def _options(notify: Optional[int], notify_data: bytes, counter: int, count_page
              notify_failure: bool, each_peer: bool = False) -> c.OpOptions:
     """The options that transfers have."""
     if not (counter or count_pages or latency or each_peer or notify_data or grant) and (
-            notify is timeout is start is done is None):
+            notify is None and timeout is None and start is None and done is None):
         return c.OpOptions.from_buffer_copy(_PLAIN)
     if isinstance(counter, Counter):
         raise TypeError("counter is the id of a counter of the peer: its Counter.id, which the peer sends")
