@@ -1,4 +1,5 @@
-//! The bytes to keep in flight: what the line carries in a round trip, and a short queue on top.
+//! The bytes to keep in flight: what the line carries in two round trips, and a short queue on top.
+//! Two: where packets are lost, what comes after one is acknowledged only a round trip later.
 //!
 //! Too few leave the line idle; too many delay later transfers by a queue. Rate and round trip are
 //! measured all the time, by one post at a time whose delivery is timed.
@@ -14,8 +15,10 @@ const BRIEF_LEAST: u64 = 32 << 10;
 const MEAN_NS: u64 = 10_000_000;
 /// Between samples: what is measured more often is no better for it.
 const PAUSE_NS: u64 = 10_000;
-/// A rate counts as the line's for one to two of these.
+/// A rate counts as the line's for one to two of these, or of this many round trips: a line that
+/// loses packets stands still for some of them.
 const MEMORY_NS: u64 = 100_000_000;
+const MEMORY_ROUND_TRIPS: u64 = 100;
 
 pub struct Window {
     bytes: u64,
@@ -126,7 +129,8 @@ impl Window {
         self.round_trip_ns = self.round_trip_ns.min(since(sample.posted_ns));
         let (bytes, took) = (self.delivered - sample.delivered, since(sample.since_ns));
         let rate = carried(bytes, 1_000_000_000, took);
-        if now.saturating_sub(self.stretch_ns) > MEMORY_NS {
+        let memory_ns = MEMORY_NS.max(self.round_trip_ns.saturating_mul(MEMORY_ROUND_TRIPS));
+        if now.saturating_sub(self.stretch_ns) > memory_ns {
             self.rates[1] = self.rates[0];
             self.rates[0] = 0;
             self.stretch_ns = now;
@@ -138,9 +142,12 @@ impl Window {
         if self.late.1 > MEAN_NS {
             self.late = (self.late.0 / 2, self.late.1 / 2);
         }
-        let carries = |rate, queue_ns| carried(rate, self.round_trip_ns + queue_ns, 1_000_000_000);
-        self.bytes = carries(best, QUEUE_NS).clamp(self.least, self.most);
-        self.brief = carries(mean, BRIEF_QUEUE_NS).max(BRIEF_LEAST).min(self.bytes);
+        let carries = |rate, round_trips, queue_ns| {
+            let ns = self.round_trip_ns.saturating_mul(round_trips).saturating_add(queue_ns);
+            carried(rate, ns, 1_000_000_000)
+        };
+        self.bytes = carries(best, 2, QUEUE_NS).clamp(self.least, self.most);
+        self.brief = carries(mean, 1, BRIEF_QUEUE_NS).max(BRIEF_LEAST).min(self.bytes);
     }
 
     /// The sample's post failed, or is not waited for any longer.
@@ -192,6 +199,25 @@ mod tests {
         assert!(window.bytes() <= 128 << 10, "and it is forgotten when it slows down: {}", window.bytes());
     }
 
+    /// Each 20th window takes as long as TCP's timer for a lost packet.
+    #[test]
+    fn rate_of_a_lossy_line_is_remembered() {
+        const RATE: u64 = 10_000_000;
+        const ROUND_TRIP: u64 = 10_000_000;
+        let mut window = Window::new(32 << 10, 4 << 20);
+        let (mut now, mut starved) = (1, 0);
+        for _ in 0..50 {
+            run(&mut window, RATE, ROUND_TRIP, 20, &mut now);
+            now += PAUSE_NS;
+            assert!(window.begin(now, now));
+            now += 250_000_000;
+            window.deliver(32 << 10);
+            window.measure(now);
+            starved += u32::from(window.bytes() < RATE * 3 / 2 / 100);
+        }
+        assert_eq!(starved, 0, "windows of less than one and a half round trips");
+    }
+
     #[test]
     fn rate_excludes_bytes_in_flight_before_a_sample() {
         let mut window = Window::new(1, u64::MAX);
@@ -200,7 +226,7 @@ mod tests {
         assert!(window.begin(900_000, 0));
         window.deliver(101_000);
         window.measure(1_000_000);
-        assert!(window.bytes() < 101_000 * 700 / 1000, "{}", window.bytes());
+        assert!(window.bytes() < 101_000 * 800 / 1000, "{}", window.bytes());
     }
 
     #[test]
