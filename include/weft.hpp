@@ -24,7 +24,8 @@
  *
  * Owners move and do not copy; one that was moved from owns nothing, and is answered with WEFT_ERR_HANDLE. Their
  * destructors never throw. Keep what belongs to an endpoint no longer than the endpoint: declare it after. An order
- * that is wrong is harmless, since handles are checked.
+ * that is wrong is harmless, since handles are checked. A `memory` that is destroyed while transfers use it shuts its
+ * endpoint down: `deregister` it first.
  */
 #ifndef WEFT_HPP
 #define WEFT_HPP

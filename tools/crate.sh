@@ -20,7 +20,7 @@ in_crate() { # cargo's words
     "$cargo" "$1" ${CARGO_FLAGS:-} -p libweft --features futures "${@:2}"
 }
 
-run_tests() {
+run_test() {
     in_crate test --tests --examples
     for example in rust/examples/*.rs; do
         in_crate run -q --example "$(basename "$example" .rs)"
