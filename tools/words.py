@@ -2,7 +2,7 @@
 """Counts words of a private dialect: docs/glossary.md has the field's.     tools/words.py [--list]
 
 `dialect_hits`: in the header, the documents, and the texts of errors and log lines (literals of src/); it must be 0.
-`dialect_hits_src`: in the comments and names of src/. Both go into target/figures; --list shows where.
+`dialect_hits_src`: in the comments and names of src/. All go into target/figures, beside the size of the header; --list shows where.
 """
 
 import re
@@ -59,6 +59,15 @@ def hits(path, text):
             yield f"{path.relative_to(ROOT)}:{number}: {found[0].strip(' .;:(,')}: {' '.join(line.split())[:140]}"
 
 
+def header():
+    """How large the header is: functions, fields of its structs, words."""
+    text = (ROOT / "include/weft.h").read_text()
+    structs = re.findall(r"typedef struct \w* ?\{(.*?)\}", re.sub(r"/\*.*?\*/", "", text, flags=re.S), re.S)
+    yield "header_functions", len(re.findall(r"^WEFT_API", text, re.M))
+    yield "header_fields", sum(body.count(";") for body in structs)
+    yield "header_words", len(text.split())
+
+
 def main():
     said = [hit for path, text in documents() for hit in hits(path, text)]
     written = []
@@ -67,9 +76,9 @@ def main():
         written += hits(path, rest)
     figures = ROOT / "target/figures"
     figures.mkdir(parents=True, exist_ok=True)
-    for name, found in (("dialect_hits", said), ("dialect_hits_src", written)):
-        (figures / name).write_text(f"{len(found)}\n")
-        print(f"{name}: {len(found)}")
+    for name, value in (("dialect_hits", len(said)), ("dialect_hits_src", len(written)), *header()):
+        (figures / name).write_text(f"{value}\n")
+        print(f"{name}: {value}")
     if "--list" in sys.argv[1:]:
         print(*said, *written, sep="\n")
     sys.exit(len(said) > 0)
