@@ -64,11 +64,17 @@ serve() { # program, arguments...
     shift
     timeout 300 "$programs/$program" "$@" >"$scratch/server" 2>&1 </dev/null &
     server=$!
-    for _ in $(seq 100); do
+    for _ in $(seq 1000); do
         port=$(sed -n 's/^listening on port //p' "$scratch/server")
         [ -z "$port" ] || return 0
+        kill -0 "$server" 2>/dev/null || break
         sleep 0.1
     done
+    echo "$program does not listen; its threads wait in:"
+    cat "$scratch/server"
+    grep -H . "/proc/$(pgrep -P "$server")/task/"*/{comm,wchan,syscall} 2>/dev/null || true
+    kill "$server" 2>/dev/null || true
+    port=0
 }
 
 # Waits for it; every pattern must be in what it and the others said, as often as told.

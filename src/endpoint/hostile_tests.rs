@@ -457,7 +457,15 @@ fn token_alone_does_not_authenticate() {
                 sent += 1;
             }
         }
-        until("they are counted", || friends.b.handshakes_rejected() + friends.b.malformed() >= sent);
+        // On a slow machine the connection is closed before all has arrived: it does not authenticate in time.
+        let counted = || friends.b.handshakes_rejected() + friends.b.malformed();
+        let (mut last, mut since) = (counted(), Instant::now());
+        until("they are counted", || {
+            if counted() != last {
+                (last, since) = (counted(), Instant::now());
+            }
+            last >= sent || (last > 0 && since.elapsed() > Duration::from_secs(2))
+        });
         friends.talk(20);
         assert!(next(&friends.b, Duration::from_millis(20)).is_none());
         assert!(memory.importers().is_empty());
