@@ -25,7 +25,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo t test test-all test-load loop coverage nixl nixl-figures ray test-distros test-aarch64 test-verbs test-netem gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
+.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures ray test-distros test-aarch64 test-verbs test-netem gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,6 +36,11 @@ demo: ## Shows it at work: two processes over tcp, over shm, and (as root) betwe
 	@$(MAKE) --no-print-directory lib
 	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill
 	@tools/demo.sh $(EXAMPLES)/random_fill
+
+compare: ## Weft beside NIXL and Mooncake, in ROUNDS=5 turns (registry of Python packages): tables, target/compare.json, charts; SHORT=1: some minutes; RECORD=1: into docs/
+	@tools/need.sh compare
+	@$(MAKE) --no-print-directory lib
+	@tools/compare.sh $(LIBDIR)
 
 t: export WEFT_TEST_FABRICS := $(or $(FABRIC),first)
 t: export WEFT_TEST_REPEAT := $(REPEAT)

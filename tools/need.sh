@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Looks for what a make target needs, installs what is missing with apt-get, and says so.
-#     tools/need.sh lib|demo|test|verbs|figures|chaos|sanitize|check|dist|nixl
+#     tools/need.sh lib|demo|compare|test|verbs|figures|chaos|sanitize|check|dist|nixl
 # With WEFT_NO_INSTALL=1 it only says what is missing, and fails if that is something the target cannot do without.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin # where ldconfig and ip live; not in everybody's PATH
-target=${1:?what for: lib, demo, test, verbs, figures, chaos, sanitize, check, dist or nixl}
+target=${1:?what for: lib, demo, compare, test, verbs, figures, chaos, sanitize, check, dist or nixl}
 cargo=${CARGO:-cargo}
 packages=() reasons=() optional=()
 
@@ -59,6 +59,11 @@ look() {
         nixl)
             have g++ || want g++ "the plugin"
             python3 -c 'import ensurepip' 2>/dev/null || want python3-venv "NIXL's wheels" ;;
+        compare)
+            python3 -c 'import ensurepip' 2>/dev/null || want python3-venv "the peers' wheels"
+            have iperf3 || want_if_possible iperf3 "a limit beside the figures"
+            have ucx_perftest || want_if_possible ucx-utils "a limit beside the figures"
+            have_libfabric || want_if_possible libfabric1 "NIXL's LIBFABRIC backend" ;;
         dist) have python3 || want python3 "collecting the licences" ;;
         demo | test | verbs | figures | chaos | sanitize) have_libfabric || want libfabric1 "the library beneath Weft" ;;
         *) say "tools/need.sh: what is $target?" >&2; exit 2 ;;
@@ -85,7 +90,7 @@ look() {
         have abidiff || want_if_possible abigail-tools "the comparison with the first ABI"
         python3 -c 'import ensurepip' 2>/dev/null || want_if_possible python3-venv "the tests of the wheel"
     fi
-    if [[ $target =~ ^(demo|test|figures|chaos)$ ]] && [ "$(id -u)" = 0 ]; then
+    if [[ $target =~ ^(demo|compare|test|figures|chaos)$ ]] && [ "$(id -u)" = 0 ]; then
         have ip || want_if_possible iproute2 "two hosts on one machine: network namespaces"
     fi
 }
