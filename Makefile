@@ -31,11 +31,12 @@ help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo "WEFT_NO_INSTALL=1 makes any of them say what is missing instead of installing it."
 
-demo: ## Shows it at work: two processes over tcp, over shm, and (as root) between two network namespaces
+demo: export WEFT_LIBRARY = $(abspath $(LIB))
+demo: export PYTHONPATH = $(CURDIR)/python/src
+demo: ## Shows it at work, in a minute: two processes of this host, the same over TCP, and (as root) two hosts of which a cable is cut
 	@tools/need.sh demo
 	@$(MAKE) --no-print-directory lib
-	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill
-	@tools/demo.sh $(EXAMPLES)/random_fill
+	@PYTHONDONTWRITEBYTECODE=1 tools/demo.py
 
 compare: ## Weft beside NIXL and Mooncake, in ROUNDS=5 turns (registry of Python packages): tables, target/compare.json, charts; SHORT=1: some minutes; RECORD=1: into docs/
 	@tools/need.sh compare

@@ -65,7 +65,8 @@ look() {
             have ucx_perftest || want_if_possible ucx-utils "a limit beside the figures"
             have_libfabric || want_if_possible libfabric1 "NIXL's LIBFABRIC backend" ;;
         dist) have python3 || want python3 "collecting the licences" ;;
-        demo | test | verbs | figures | chaos | sanitize) have_libfabric || want libfabric1 "the library beneath Weft" ;;
+        demo) have python3 || want python3 "the demonstration" ;;
+        test | verbs | figures | chaos | sanitize) have_libfabric || want libfabric1 "the library beneath Weft" ;;
         *) say "tools/need.sh: what is $target?" >&2; exit 2 ;;
     esac
     if [ "$target" = test ] || [ "$target" = dist ]; then
