@@ -14,6 +14,7 @@ trap 'rm -rf "$logs"' EXIT
 # shellcheck source=tools/nixl-wheels.sh
 . tools/nixl-wheels.sh
 main=1.4.1 others="1.0.0 1.2.0 1.5.1" old=0.9.0
+export NIXL_CALLS=$logs/calls
 export PYTHONDONTWRITEBYTECODE=1 NIXL_LOG_LEVEL=${NIXL_LOG_LEVEL:-WARN} NIXL_PLUGIN_DIR=${plugin%/*}
 
 suite() { # version, fabric, names of unittest
@@ -41,7 +42,8 @@ with() {
 }
 
 for fabric in host tcp; do
-    with $main "NIXL $main: transfers and engines' calls over $fabric" suite $main $fabric test_transfers test_engines
+    with $main "NIXL $main: every call, transfers and engines' calls over $fabric" \
+        suite $main $fabric test_calls test_transfers test_engines
     with $main "NIXL $main: faults over $fabric" suite $main $fabric test_faults
 done
 if tools/lab.sh --rails 1 true >/dev/null 2>&1; then
@@ -55,4 +57,5 @@ if [ -z "${SHORT:-}" ]; then
     done
     with $old "NIXL $old is refused" refused
 fi
+[ ! -e "$NIXL_CALLS" ] || sort "$NIXL_CALLS" | head -n 1 # of the fabric with the fewest
 counted

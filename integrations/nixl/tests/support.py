@@ -1,6 +1,7 @@
 """Agents with the WEFT backend, in this process and in others.
 
-NIXL_PLUGIN_DIR is where libplugin_WEFT.so lies; WEFT_NIXL_FABRIC which fabric is tested.
+NIXL_PLUGIN_DIR is where libplugin_WEFT.so lies; WEFT_NIXL_FABRIC which fabric is tested; with NIXL_MEMORY=VRAM the memory
+of agents lies on GPUs (torch), and `bytes` is a tensor.
 """
 
 import contextlib
@@ -27,6 +28,7 @@ FABRIC = os.environ.setdefault("WEFT_NIXL_FABRIC", "host")
 if FABRIC == "tcp":
     os.environ.setdefault("WEFT_NIXL_RAILS", "lo")
 BACKEND = os.environ.get("NIXL_BACKEND", "WEFT")
+MEMORY = os.environ.get("NIXL_MEMORY", "DRAM")
 PATIENCE = 120.0  # after which something hangs
 names = (f"agent-{os.getpid()}-{i}" for i in itertools.count())
 
@@ -42,7 +44,7 @@ def state_of(call, *arguments):
 class Agent:
     """A nixl_agent with one memory, `bytes`, which other agents reach."""
 
-    def __init__(self, size=1 << 20, name=None, threads=False, backend=BACKEND, **parameters):
+    def __init__(self, size=1 << 20, name=None, threads=False, backend=BACKEND, device=0, **parameters):
         if threads and not hasattr(nixl, "nixl_thread_sync_t"):
             raise unittest.SkipTest("this NIXL leaves locking to its caller")
         more = {"sync_mode": nixl.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT} if threads else {}
@@ -50,8 +52,18 @@ class Agent:
         self.backend = backend
         self.nixl = nixl.nixl_agent(self.name, nixl.nixl_agent_config(backends=[], **more))
         self.nixl.create_backend(backend, {key: str(value) for key, value in parameters.items()})
-        self.bytes = np.zeros(size, dtype=np.uint8)
-        self.registered = self.register(self.bytes)
+        self.device = device
+        if MEMORY == "VRAM":
+            import torch
+
+            torch.cuda.set_device(device)
+            self.bytes = torch.empty(size, dtype=torch.uint8, device="cuda")
+            self.fill(0)
+            self.base = self.bytes.data_ptr()
+        else:
+            self.bytes = np.zeros(size, dtype=np.uint8)
+            self.base = self.bytes.ctypes.data
+        self.registered = self.nixl.register_memory([(self.base, size, device, "")], MEMORY)
 
     def register(self, *arrays):
         return self.nixl.register_memory([(a.ctypes.data, a.nbytes, 0, "") for a in arrays], "DRAM")
@@ -62,10 +74,18 @@ class Agent:
         return name.decode() if isinstance(name, bytes) else name
 
     def describe(self):
-        return self.nixl.get_agent_metadata(), self.bytes.ctypes.data
+        return self.nixl.get_agent_metadata(), self.base
 
     def descs(self, triples):
-        return self.nixl.get_xfer_descs(np.array(triples, dtype=np.uint64).reshape(-1, 3), "DRAM")
+        return self.nixl.get_xfer_descs(np.array(triples, dtype=np.uint64).reshape(-1, 3), MEMORY)
+
+    def fill(self, value):
+        self.bytes[:] = value
+        if MEMORY == "VRAM":
+            sys.modules["torch"].cuda.synchronize()
+
+    def checksum(self):
+        return zlib.crc32(self.bytes if MEMORY == "DRAM" else self.bytes.cpu().numpy())
 
     def request(self, operation, local, remote, other, notification=b""):
         """`local`, `remote`: pairs of address and length."""
@@ -115,9 +135,7 @@ def _child(pipe, options):
         agent = Agent(**options)
         pipe.send(agent.describe())
         for what, arguments in iter(pipe.recv, None):
-            if what == "checksum":
-                pipe.send(zlib.crc32(agent.bytes))
-            elif what == "reuse":  # as another request does, whose bytes all have this value
+            if what == "reuse":  # as another request does, whose bytes all have this value
                 agent.bytes[:] = arguments[0]
                 pipe.send(None)
             elif what == "foreign":
