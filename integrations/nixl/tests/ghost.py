@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Ghost writes: a transfer is released half-way, its pages are used again at once, and every byte that changes is counted.
 
-    ghost.py ROUNDS      a table of all backends
+    ghost.py ROUNDS      a table of all backends; MOONCAKE: a Python with Mooncake's engine, to be one of them
     ghost.py --one ROUNDS
 """
 
 import json
 import os
+import pathlib
+import subprocess
 import sys
 import time
 
@@ -72,9 +74,15 @@ def one(rounds):
 def main(rounds):
     rows = [(fabric, name, run(environment, __file__, "--one", str(rounds)))
             for fabric, backends in BACKENDS.items() for name, environment in backends.items()]
+    if python := os.environ.get("MOONCAKE"):
+        program = pathlib.Path(__file__).with_name("ghost_mooncake.py")
+        done = subprocess.run([python, program, str(rounds)], capture_output=True, text=True, timeout=300, check=True)
+        rows.append(("tcp", "Mooncake", json.loads(done.stdout.splitlines()[-1])))
     print(f"{'':24}" + "".join(f"{key:>18}" for key in rows[0][2]))
     for fabric, name, counted in rows:
         print(f"{fabric + ', ' + name:24}" + "".join(f"{value:18.0f}" for value in counted.values()))
+    ours = sum(c["ghost_write_bytes"] + c["ghost_read_bytes"] for _, name, c in rows if name == "WEFT")
+    print(f"\n{'ghost_bytes_weft':28}{ours:10}")
 
 
 if __name__ == "__main__":
