@@ -25,7 +25,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures ray test-distros test-aarch64 test-verbs test-netem gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
+.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray weights-figures test-distros test-aarch64 test-verbs test-netem gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -85,10 +85,23 @@ nixl: lib ## Builds the WEFT backend of NIXL, target/nixl/libplugin_WEFT.so, and
 	@$(MAKE) --no-print-directory $(NIXL_PLUGIN)
 	@tools/test-nixl.sh $(NIXL_PLUGIN) '$(T)'
 
-nixl-figures: lib ## Measures the WEFT backend beside UCX, through the same calls, in ROUNDS=3 turns: target/nixl/figures.json
+nixl-figures: lib ## Measures the WEFT backend beside UCX and LIBFABRIC, through the same calls, in ROUNDS=3 turns: target/nixl/figures.json
 	@tools/need.sh nixl
 	@$(MAKE) --no-print-directory $(NIXL_PLUGIN)
 	@tools/nixl-figures.sh $(NIXL_PLUGIN) $(LIBDIR) $(or $(ROUNDS),3)
+
+nixl-gpu: lib ## Makes target/nixl-gpu, to be carried to a machine with two GPUs and measure the WEFT backend beside UCX there (PYTHON=3.12: its Python)
+	@tools/need.sh nixl
+	@$(MAKE) --no-print-directory $(NIXL_PLUGIN)
+	@tools/nixl-gpu.sh $(NIXL_PLUGIN) $(LIBDIR) $(or $(PYTHON),3.12)
+
+vllm: lib ## Runs vLLM, prefill and decode in two processes, over the WEFT backend of NIXL; it goes into target/vllm (6.7 GB)
+	@tools/need.sh nixl
+	@$(MAKE) --no-print-directory $(NIXL_PLUGIN)
+	@tools/test-vllm.sh $(NIXL_PLUGIN) $(LIBDIR)
+
+weights-figures: lib ## Measures weft.weights over four rails between two network namespaces (root), GB=4
+	@tools/weights-figures.sh $(LIBDIR) $(or $(GB),4)
 
 ray: lib ## Tests the transport for Ray (weft.ray), which it installs into target/ray: actors in processes of their own
 	@tools/test-ray.sh $(LIBDIR)
