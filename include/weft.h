@@ -1570,6 +1570,16 @@ weft_status weft_rail_info(const weft_endpoint *endpoint,
                            weft_rail_properties *properties,
                            weft_rail_statistics *statistics);
 
+/** Writes all that is counted as text for Prometheus; docs/metrics.md has the
+    names. Meant for every second. `buffer`, `capacity`, `len`, errors: as in
+    `weft_topology`. */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_endpoint_metrics(const weft_endpoint *endpoint,
+                                  char *buffer,
+                                  size_t capacity,
+                                  size_t *len);
+
 /* ---- The machine: what is near what ---- */
 
 /** Writes this machine's topology, and the rails that an endpoint with all

@@ -777,6 +777,13 @@ public:
         check(weft_rail_info(get(), rail, nullptr, &all));
         return all;
     }
+    /** All that is counted, as text for Prometheus. */
+    std::string metrics() const
+    {
+        return detail::fetch<std::string>([this](char *to, std::size_t room, std::size_t *len) {
+            return weft_endpoint_metrics(get(), to, room, len);
+        });
+    }
 
     /** Answered by one `WEFT_COMPLETION_PEER_UP`; the peer can be used at once. */
     weft::peer connect(bytes address, deadline by = {}, void *user_data = nullptr)

@@ -164,13 +164,18 @@ def settings():
         yield "weft_endpoint_config was not understood"
 
 
+def metric_names():
+    code = read("src/endpoint/metrics.rs").partition("#[cfg(test)]")[0]
+    return set(re.findall(r'"(weft_\w+)"', code))
+
+
 def names():
     """weft_* of the headers; WEFT_* of anything that is no document."""
     code = HEADER + read("include/weft.hpp")
     others = "".join(read(path) for path in FILES if re.match(
         r"(include|src|libfabric-sys|cmake|tools|ffi-tests|weft-bench|python|integrations)/|Makefile|CMakeLists|build\.rs", path)
         and not path.endswith((".md", ".svg")) and path != "tools/test-docs.py")
-    known = set(re.findall(r"\bweft_\w+", code)) | set(re.findall(r"\bWEFT_\w+", code + others)) | COMING | MADE_UP
+    known = metric_names() | set(re.findall(r"\bweft_\w+", code)) | set(re.findall(r"\bWEFT_\w+", code + others)) | COMING | MADE_UP
     for path, text in DOCUMENTS.items():
         for name, star in sorted(set(re.findall(r"(?<![\w/.#-])(weft_\w+|WEFT_[A-Z]\w*)(\*?)", text))):
             if star:
@@ -182,11 +187,12 @@ def names():
 
 def messages():
     """Functions that errors and lines of the log name. (weft_copy is a kernel of a GPU.)"""
+    others = metric_names() | {"weft_copy"}
     for path, text in rust("src/"):
         text = re.sub(r"^ *//.*$", "", text.split("#[cfg(test)]\nmod tests {")[0], flags=re.M)
         for literal in re.findall(r'"((?:[^"\\]|\\.)*)"', text, re.S):
             for name in re.findall(r"\bweft_[a-z_]+\b", literal):
-                if not re.search(rf"\b{name}\b", HEADER) and name != "weft_copy":
+                if not re.search(rf"\b{name}\b", HEADER) and name not in others:
                     yield f"{path}: \"{literal[:60]}...\": there is no {name}"
 
 
@@ -303,11 +309,22 @@ def workflows():
                 yield f"{path}: {command}: is no target of make"
 
 
+def metrics():
+    """docs/metrics.md has the metrics that the library writes, and their kinds."""
+    listed = re.findall(r"^\| `(weft_\w+)` \| (\w+) \|", DOCUMENTS["docs/metrics.md"], re.M)
+    for name in metric_names().symmetric_difference(name for name, _ in listed):
+        yield f"{name}: in only one of docs/metrics.md and src/endpoint/metrics.rs"
+    for name, kind in listed:
+        if (kind == "counter") != name.endswith("_total"):
+            yield f"docs/metrics.md: {name}: a {kind}, by its name"
+
+
 CHECKS = {
     "workflows and issue forms are what they should be": workflows,
     "links lead somewhere": links,
     "docs/troubleshooting.md has every status": statuses,
     "docs/tuning.md has every field and variable": settings,
+    "docs/metrics.md has every metric": metrics,
     "ranges and defaults are those of the code": ranges,
     "functions and constants are in the headers": names,
     "messages name what is in the header": messages,

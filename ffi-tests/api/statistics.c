@@ -440,6 +440,97 @@ static void statistics_show_a_stalled_peer(void)
     box_close(b);
 }
 
+static char *metrics_of(struct box *box)
+{
+    size_t len, capacity = 1 << 20;
+    char *text = malloc(capacity + 1);
+    CHECK_OK(weft_endpoint_metrics(box->endpoint, text, capacity, &len));
+    text[len] = 0;
+    CHECK_EQ(strlen(text), len);
+    return text;
+}
+
+/* The value of the sample that begins so; it is there once. */
+static double sample(const char *text, const char *name)
+{
+    char line[200];
+    CHECK((size_t)snprintf(line, sizeof line, "\n%s ", name) < sizeof line);
+    const char *at = strstr(text, line);
+    if (at == NULL || strstr(at + 1, line) != NULL)
+        fail(__FILE__, __LINE__, "not there once: %s in:\n%s", name, text);
+    return strtod(at + strlen(line), NULL);
+}
+
+/* Each sample follows the HELP and TYPE of its metric, and has a number. */
+static void is_prometheus_text(char *text)
+{
+    char metric[100] = "", *rest = text;
+    int samples = 0;
+    CHECK(text[strlen(text) - 1] == '\n');
+    for (char *line; (line = strtok_r(rest, "\n", &rest)) != NULL;) {
+        char name[100], kind[20];
+        if (sscanf(line, "# HELP %99s", name) == 1) {
+            CHECK(strncmp(name, "weft_", 5) == 0 && line[strlen(line) - 1] == '.');
+            CHECK(metric[0] == 0 || samples > 0 || strstr(metric, "weft_peer_") == metric);
+            CHECK(sscanf(rest, "# TYPE %99s %19s", metric, kind) == 2 && strcmp(metric, name) == 0);
+            bool total = strcmp(name + strlen(name) - 6, "_total") == 0;
+            CHECK(total == (strcmp(kind, "counter") == 0));
+            CHECK(total || strcmp(kind, "gauge") == 0 || strcmp(kind, "histogram") == 0);
+            samples = 0;
+        } else if (line[0] != '#') {
+            char *end, *value = strrchr(line, ' ');
+            CHECK(strncmp(line, metric, strlen(metric)) == 0 && value != NULL);
+            strtod(value + 1, &end);
+            CHECK(end > value + 1 && *end == 0);
+            samples++;
+        }
+    }
+}
+
+static void metrics_equal_statistics(void)
+{
+    struct duo duo = duo_open(MIB);
+    uint64_t latency[WEFT_STATISTICS_BUCKETS] = {0}, total = 0;
+    move_some(&duo, latency, &total);
+    char *text = metrics_of(duo.a), name[200];
+    CHECK_EQ(sample(text, "weft_peers"), 1);
+    CHECK_EQ(sample(text, "weft_operations_active"), 0);
+    CHECK_EQ(sample(text, "weft_operations_total{kind=\"write\"}"), WRITES);
+    CHECK_EQ(sample(text, "weft_operations_total{kind=\"read\"}"), READS);
+    CHECK_EQ(sample(text, "weft_bytes_total{kind=\"read\"}"), READS * READ_LEN);
+    CHECK_EQ(sample(text, "weft_completions_total{status=\"ok\"}"), WRITES + READS + SENDS);
+    CHECK_EQ(sample(text, "weft_completions_total{status=\"timed_out\"}"), 0);
+    CHECK_EQ(sample(text, "weft_messages_total{direction=\"sent\"}"), SENDS);
+    CHECK_EQ(sample(text, "weft_transfer_seconds_count"), WRITES + READS);
+    double took = sample(text, "weft_transfer_seconds_sum") * 1e9 - (double)total;
+    CHECK(took > -1000 && took < 1000);
+    /* All of them moved more than 2 KiB; the reads at most 4 KiB, all at most 16 KiB. */
+    CHECK_EQ(sample(text, "weft_transfer_size_bytes_bucket{le=\"2048\"}"), 0);
+    CHECK_EQ(sample(text, "weft_transfer_size_bytes_bucket{le=\"4096\"}"), READS);
+    CHECK_EQ(sample(text, "weft_transfer_size_bytes_bucket{le=\"16384\"}"), READS + WRITES);
+    CHECK_EQ(sample(text, "weft_transfer_size_bytes_sum"), WRITES * WRITE_LEN + READS * READ_LEN);
+    weft_peer_properties peer = WEFT_PEER_PROPERTIES_INIT;
+    CHECK_OK(weft_peer_info(duo.a->endpoint, duo.a_to_b, &peer));
+    snprintf(name, sizeof name, "weft_peer_lanes{peer=\"0x%llx\",fabric=\"%s\"}",
+             (unsigned long long)duo.a_to_b, peer.fabric);
+    CHECK_EQ(sample(text, name), peer.lanes);
+    weft_rail_properties rail = WEFT_RAIL_PROPERTIES_INIT;
+    CHECK_OK(weft_rail_info(duo.a->endpoint, 0, &rail, NULL));
+    snprintf(name, sizeof name, "weft_rail_bytes_total{rail=\"0\",name=\"%s\",fabric=\"%s\",direction=\"read\"}",
+             rail.name, rail.fabric);
+    CHECK_EQ(sample(text, name), rail_stats(duo.a, 0).bytes_read);
+    is_prometheus_text(text);
+    free(text);
+    size_t len = 0;
+    char few[10];
+    REFUSED(WEFT_ERR_TOO_SMALL, weft_endpoint_metrics(duo.a->endpoint, few, sizeof few, &len));
+    CHECK(len > sizeof few);
+    CHECK_OK(weft_endpoint_metrics(duo.a->endpoint, NULL, 0, &len));
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_metrics(duo.a->endpoint, few, sizeof few, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_endpoint_metrics(NULL, few, sizeof few, &len));
+    duo_close(&duo);
+}
+
 static atomic_bool over;
 
 /* Counters seen by one who looks while others work. */
@@ -513,6 +604,7 @@ static void arguments_are_checked(void)
 
 static const struct test tests[] = {
     {"statistics_equal_what_was_moved", "any", statistics_equal_what_was_moved},
+    {"metrics_equal_statistics", "any", metrics_equal_statistics},
     {"statistics_of_all_kinds_add_up", QUIET, statistics_of_all_kinds_add_up},
     {"pages_count_as_slices", "once", pages_count_as_slices},
     {"statistics_count_every_operation", "any", statistics_count_every_operation},

@@ -231,6 +231,20 @@ impl Endpoint {
         })
     }
 
+    /// All that is counted, as text for Prometheus (text format 0.0.4).
+    ///
+    /// ```
+    /// # let world = libweft::testing::world()?;
+    /// assert!(world.a.metrics()?.contains("\nweft_peers 1\n"));
+    /// # Ok::<(), libweft::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As of [`info`](Endpoint::info).
+    pub fn metrics(&self) -> Result<String> {
+        self.shared().call(|ep| Ok(ep.metrics()))
+    }
+
     /// What rail `index` is.
     ///
     /// ```

@@ -2,7 +2,7 @@
 
 use super::args::{self, Sized32};
 use super::endpoint::weft_endpoint;
-use super::guard::{guard, with_endpoint};
+use super::guard::{copy_out, guard, output, with_endpoint};
 use super::status::weft_status;
 use crate::endpoint::core::RailInfo;
 use crate::endpoint::Endpoint;
@@ -205,6 +205,26 @@ pub unsafe extern "C" fn weft_rail_info(
                 || of_rail(rail),
             )
         })
+    })
+}
+
+/// Writes all that is counted as text for Prometheus; docs/metrics.md has the
+/// names. Meant for every second. `buffer`, `capacity`, `len`, errors: as in
+/// `weft_topology`.
+///
+/// # Safety
+/// `buffer` must be valid for `capacity` bytes, `len` valid.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_endpoint_metrics(
+    endpoint: *const weft_endpoint,
+    buffer: *mut c_char,
+    capacity: usize,
+    len: *mut usize,
+) -> weft_status {
+    guard(|| {
+        let len = output(len, "len")?;
+        with_endpoint(endpoint, |ep| copy_out(ep.metrics().as_bytes(), buffer.cast(), capacity, &len))
     })
 }
 

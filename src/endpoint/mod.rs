@@ -31,6 +31,7 @@ pub mod lists;
 mod liveness;
 mod mailbox;
 mod messages;
+mod metrics;
 mod near;
 mod open;
 mod pause;

@@ -11,7 +11,8 @@ use crossbeam_utils::CachePadded;
 pub const STATUSES: usize = 96;
 /// More than there are kinds of completions.
 const KINDS: usize = 16;
-/// Transfers that took 2^i to 2^(i + 1) ns are in place i, longer ones in the last.
+/// Transfers that took 2^i to 2^(i + 1) ns are in place i, longer ones in the last; in those of sizes, such that moved
+/// more than 2^i bytes and at most twice as many.
 pub const BUCKETS: usize = 40;
 
 /// How an operation ended.
@@ -32,6 +33,7 @@ struct Part {
     notified: AtomicU64,
     took_ns: AtomicU64,
     took: [AtomicU64; BUCKETS],
+    sizes: [AtomicU64; BUCKETS],
     ended: [AtomicU64; STATUSES],
     sent: AtomicU64,
     /// Messages and notifications from peers.
@@ -59,6 +61,7 @@ pub struct Sum {
     pub completions: [u64; STATUSES],
     pub latency: [u64; BUCKETS],
     pub latency_sum_ns: u64,
+    pub sizes: [u64; BUCKETS],
 }
 
 impl Sum {
@@ -71,8 +74,8 @@ impl Sum {
 
 pub struct Tally(Box<[CachePadded<Part>]>);
 
-fn bucket(ns: u64) -> usize {
-    (ns.max(1).ilog2() as usize).min(BUCKETS - 1)
+fn bucket(value: u64) -> usize {
+    (value.max(1).ilog2() as usize).min(BUCKETS - 1)
 }
 
 fn kind_of(kind: i32) -> usize {
@@ -92,6 +95,7 @@ impl Part {
             notified: AtomicU64::new(0),
             took_ns: AtomicU64::new(0),
             took: zeros(),
+            sizes: zeros(),
             ended: zeros(),
             sent: AtomicU64::new(0),
             messages: AtomicU64::new(0),
@@ -148,6 +152,7 @@ impl Tally {
         }
         part.took[bucket(ended.took_ns)].fetch_add(1, Relaxed);
         part.took_ns.fetch_add(ended.took_ns, Relaxed);
+        part.sizes[bucket(ended.bytes.saturating_sub(1))].fetch_add(1, Relaxed);
     }
 
     /// A notification of ours has arrived.
@@ -196,6 +201,7 @@ impl Tally {
             completions,
             latency: std::array::from_fn(|i| sum(&|part| &part.took[i])),
             latency_sum_ns: sum(&|part| &part.took_ns),
+            sizes: std::array::from_fn(|i| sum(&|part| &part.sizes[i])),
         }
     }
 }
@@ -226,5 +232,6 @@ mod tests {
         let (sum, all) = (tally.sum(), 3 * PARTS as u64);
         assert_eq!((sum.reads, sum.bytes_read, sum.completions[0]), (all, 5 * all, all));
         assert_eq!((sum.latency[3], sum.latency_sum_ns, sum.writes), (all, 8 * all, 0));
+        assert_eq!(sum.sizes[2], all, "5 is more than 4, and at most 8");
     }
 }

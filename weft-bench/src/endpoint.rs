@@ -94,9 +94,15 @@ pub fn text(field: &[c_char]) -> String {
 fn blob(call: &str, write: impl Fn(*mut c_void, usize, &mut usize) -> weft_status) -> Result<Vec<u8>> {
     let mut len = 0;
     check(call, write(ptr::null_mut(), 0, &mut len))?;
-    let mut bytes = vec![0u8; len];
-    check(call, write(bytes.as_mut_ptr().cast(), len, &mut len))?;
-    Ok(bytes)
+    loop {
+        let mut bytes = vec![0u8; len];
+        let status = write(bytes.as_mut_ptr().cast(), bytes.len(), &mut len);
+        if status != WEFT_ERR_TOO_SMALL {
+            check(call, status)?;
+            bytes.truncate(len);
+            return Ok(bytes);
+        }
+    }
 }
 
 /// How an endpoint is opened; what is not said is left to Weft.
@@ -228,6 +234,25 @@ impl Endpoint {
         blob("weft_endpoint_address", |buffer, capacity, len| unsafe {
             weft_endpoint_address(self.raw, buffer, capacity, len)
         })
+    }
+
+    /// All that it counts, as text for Prometheus.
+    pub fn metrics(&self) -> Result<String> {
+        // SAFETY: `blob` passes buffers with their size.
+        let text = blob("weft_endpoint_metrics", |buffer, capacity, len| unsafe {
+            weft_endpoint_metrics(self.raw, buffer.cast(), capacity, len)
+        })?;
+        Ok(String::from_utf8(text)?)
+    }
+
+    /// The same into a buffer that is long enough; its length.
+    pub fn metrics_into(&self, text: &mut [u8]) -> Result<usize> {
+        let mut len = 0;
+        // SAFETY: the buffer has the length that is passed with it.
+        check("weft_endpoint_metrics", unsafe {
+            weft_endpoint_metrics(self.raw, text.as_mut_ptr().cast(), text.len(), &mut len)
+        })?;
+        Ok(len)
     }
 
     pub fn offer(&self, memory: Memory) -> Result<Offer> {

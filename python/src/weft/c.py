@@ -596,6 +596,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "weft_watch_destroy": (c_int32, [c_void_p]),
     "weft_endpoint_info": (c_int32, [c_void_p, ctypes.POINTER(EndpointProperties), ctypes.POINTER(EndpointStatistics)]),
     "weft_rail_info": (c_int32, [c_void_p, c_uint32, ctypes.POINTER(RailProperties), ctypes.POINTER(RailStatistics)]),
+    "weft_endpoint_metrics": (c_int32, [c_void_p, c_void_p, c_size_t, ctypes.POINTER(c_size_t)]),
     "weft_topology": (c_int32, [c_void_p, c_size_t, ctypes.POINTER(c_size_t)]),
     "weft_log_set": (c_int32, [c_uint32, LogCallback, c_void_p]),
     "weft_version": (c_uint32, []),

@@ -175,6 +175,10 @@ class Endpoint(Transfers):
         check(lib.weft_rail_info(self.handle, index, None, statistics))
         return statistics
 
+    def metrics(self) -> str:
+        """All that is counted, as text for Prometheus: see `weft_endpoint_metrics`."""
+        return blob(lib.weft_endpoint_metrics, self.handle).decode()
+
     # Peers and memory.
 
     def connect(self, address: bytes, *, timeout: Optional[float] = None) -> Operation[Peer]:

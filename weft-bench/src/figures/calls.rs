@@ -3,7 +3,7 @@
 use super::{figures, root, said_by, Bench, Figure};
 use crate::sim::calls::{Calls, Times};
 use crate::sim::counts::Counts;
-use crate::sim::lists;
+use crate::sim::{lists, metrics};
 use anyhow::{Context, Result};
 use std::process::Command;
 
@@ -21,6 +21,8 @@ figures! {
     list_kentries_per_s ["", ""] list_entries =>
         "thousand entries of 64 bytes a second, by turns to 16 peers, 16,000 a list; simulated NICs without \
          limit";
+    metrics_us ["under 500", ""] metrics_us =>
+        "us of a call of weft_endpoint_metrics: 100 peers, 32 simulated rails";
     counter_marrivals_per_s ["1", ""] arrivals =>
         "million counted pages a second that a receiver sees, over one simulated NIC without limit";
     counter_data_share ["0.95", ""] counted_share =>
@@ -64,6 +66,16 @@ fn from_python(bench: &mut Bench) -> Result<f64> {
 fn list_entries(bench: &mut Bench) -> Result<f64> {
     bench.progress.begin("lists to 16 peers");
     Ok(lists::entries_per_s(bench.full_or(200, 20))? / 1e3)
+}
+
+fn metrics_us(bench: &mut Bench) -> Result<f64> {
+    bench.progress.begin("metrics of 100 peers");
+    let (times, len) = metrics::call_us(bench.full_or(2000, 200))?;
+    bench.notes.push(format!(
+        "weft_endpoint_metrics: {:.0} us (10 % {:.0}, 90 % {:.0}), {len} bytes",
+        times.median, times.low, times.high
+    ));
+    Ok(times.median)
 }
 
 fn arrivals(bench: &mut Bench) -> Result<f64> {

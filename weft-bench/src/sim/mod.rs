@@ -7,6 +7,7 @@ pub mod calls;
 pub mod counts;
 mod ends;
 pub mod lists;
+pub mod metrics;
 pub mod profile;
 
 use crate::process::Part;

@@ -1,0 +1,218 @@
+//! What an endpoint counts, as text for Prometheus (text format 0.0.4). docs/metrics.md has the same names.
+
+use super::core::RailInfo;
+use super::Endpoint;
+use crate::peer::PeerInfo;
+use crate::rail::Traffic;
+use crate::status::{Category, Status};
+use crate::transfer::tally::{Sum, STATUSES};
+use std::fmt::{Display, Write};
+
+/// Places of the histograms' counts that have a bound of their own: 2^10 to 2^36 ns or bytes.
+const BOUNDS: std::ops::Range<usize> = 9..36;
+
+/// The text so far.
+struct Text(String);
+
+/// A value of a label.
+struct Escaped<'a>(&'a str);
+
+impl Display for Escaped<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        self.0.chars().try_for_each(|c| match c {
+            '\\' => f.write_str("\\\\"),
+            '"' => f.write_str("\\\""),
+            '\n' => f.write_str("\\n"),
+            c => f.write_char(c),
+        })
+    }
+}
+
+impl Text {
+    /// Begins a metric, whose samples follow.
+    fn metric(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a string does not fail, here and below.
+        let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    /// `labels`: as they stand between the braces.
+    fn sample(&mut self, name: &str, labels: impl Display, value: impl Display) {
+        let _ = writeln!(self.0, "{name}{{{labels}}} {value}");
+    }
+
+    /// A metric of the whole endpoint with one sample.
+    fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+        self.metric(name, kind, help);
+        let _ = writeln!(self.0, "{name} {value}");
+    }
+
+    /// A metric with a sample for each value of a label.
+    fn by(&mut self, name: &str, help: &str, label: &str, values: &[(&str, u64)]) {
+        self.metric(name, "counter", help);
+        values.iter().for_each(|(of, value)| self.sample(name, format_args!("{label}=\"{of}\""), value));
+    }
+
+    /// Counts by the binary logarithm of a value; `scale`: what the unit is of those.
+    fn histogram(&mut self, name: &str, help: &str, counts: &[u64], sum: u64, scale: f64) {
+        self.metric(name, "histogram", help);
+        let mut count = 0;
+        for (place, more) in counts.iter().enumerate() {
+            count += more;
+            if BOUNDS.contains(&place) {
+                let bound = (1u64 << (place + 1)) as f64 * scale;
+                let _ = writeln!(self.0, "{name}_bucket{{le=\"{bound}\"}} {count}");
+            }
+        }
+        let _ = writeln!(self.0, "{name}_bucket{{le=\"+Inf\"}} {count}");
+        let _ = writeln!(self.0, "{name}_sum {}\n{name}_count {count}", sum as f64 * scale);
+    }
+}
+
+impl Endpoint {
+    /// Everything that it counts.
+    pub fn metrics(&self) -> String {
+        let peers: Vec<_> = self.core.peers.all().iter().map(|peer| (peer.id, peer.info())).collect();
+        let mut text = Text(String::with_capacity(8 << 10 | self.rails().len() << 11 | peers.len() << 9));
+        let up = peers.iter().filter(|(_, peer)| peer.up).count();
+        text.single("weft_peers", "gauge", "Peers that are connected.", up);
+        operations(&mut text, &self.tally());
+        let rejected = self.handshakes_rejected();
+        let help = "Handshakes and connections that were rejected.";
+        text.single("weft_handshakes_rejected_total", "counter", help, rejected);
+        let help = "Frames dropped as malformed, or of peers that have ended.";
+        text.single("weft_frames_dropped_total", "counter", help, self.malformed());
+        let (pass, call) = self.longest_pass();
+        let help = "The longest pass of a worker thread, in its CPU time; 0: none has taken 0.5 ms.";
+        text.single("weft_pass_longest_seconds", "gauge", help, pass as f64 / 1e9);
+        let help = "The longest call into a driver.";
+        text.single("weft_driver_call_longest_seconds", "gauge", help, call as f64 / 1e9);
+        for (name, kind, help, value) in OF_PEERS {
+            text.metric(name, kind, help);
+            for (id, peer) in &peers {
+                let fabric = Escaped(&peer.fabric);
+                text.sample(name, format_args!("peer=\"{:#x}\",fabric=\"{fabric}\"", id.get()), value(peer));
+            }
+        }
+        for (name, kind, help, parts) in OF_RAILS {
+            text.metric(name, kind, help);
+            for (index, rail) in self.rails().iter().enumerate() {
+                parts.iter().for_each(|(further, value)| {
+                    let RailInfo { name: rail_name, fabric, traffic, .. } = rail;
+                    let (rail_name, fabric) = (Escaped(rail_name), Escaped(fabric));
+                    let labels =
+                        format_args!("rail=\"{index}\",name=\"{rail_name}\",fabric=\"{fabric}\"{further}");
+                    text.sample(name, labels, value(traffic));
+                });
+            }
+        }
+        text.0
+    }
+}
+
+fn operations(text: &mut Text, done: &Sum) {
+    let help = "Operations that are outstanding.";
+    text.single("weft_operations_active", "gauge", help, done.active());
+    let kinds = [
+        ("write", done.writes),
+        ("read", done.reads),
+        ("send", done.sends),
+        ("atomic", done.atomics),
+        ("expect", done.expects),
+        ("fence", done.fences),
+    ];
+    text.by("weft_operations_total", "Operations that were accepted.", "kind", &kinds);
+    let bytes = [("write", done.bytes_written), ("read", done.bytes_read), ("send", done.bytes_sent)];
+    text.by("weft_bytes_total", "Bytes of the operations that succeeded.", "kind", &bytes);
+    let ends =
+        (0..STATUSES).filter_map(|place| Some((short_name(-(place as i32))?, done.completions[place])));
+    let ends: Vec<(String, u64)> = ends.collect();
+    let ends: Vec<(&str, u64)> = ends.iter().map(|(status, count)| (&**status, *count)).collect();
+    text.by("weft_completions_total", "Operations that have ended, by their status.", "status", &ends);
+    let help = "From submission to completion, of writes and reads that succeeded.";
+    text.histogram("weft_transfer_seconds", help, &done.latency, done.latency_sum_ns, 1e-9);
+    let help = "Bytes of a write or read that succeeded.";
+    let moved = done.bytes_written + done.bytes_read;
+    text.histogram("weft_transfer_size_bytes", help, &done.sizes, moved, 1.0);
+    let mut both = |name: &str, help: &str, sent: u64, received: u64| {
+        text.by(name, help, "direction", &[("sent", sent), ("received", received)]);
+    };
+    both("weft_messages_total", "Messages that arrived.", done.messages_sent, done.messages_received);
+    both("weft_message_bytes_total", "Bytes of these messages.", done.bytes_sent, done.bytes_received);
+    let (sent, received) = (done.notifications_sent, done.notifications_received);
+    both("weft_notifications_total", "Notifications that arrived.", sent, received);
+}
+
+/// The name of a status that operations end with, as "timed_out".
+fn short_name(code: i32) -> Option<String> {
+    let ends = matches!(Category::of(code), Category::Ok | Category::Peer | Category::System)
+        || code == Status::Internal as i32;
+    let name = Status::name_of(code).to_str().ok().filter(|_| ends)?;
+    Some(name.trim_start_matches("WEFT_").trim_start_matches("ERR_").to_lowercase())
+}
+
+/// A metric of all peers: its name, kind and help, and its value.
+type OfPeers = (&'static str, &'static str, &'static str, fn(&PeerInfo) -> u32);
+
+#[rustfmt::skip] // A table.
+const OF_PEERS: &[OfPeers] = &[
+    ("weft_peer_up", "gauge", "1 while the peer is connected.", |peer| u32::from(peer.up)),
+    ("weft_peer_lanes", "gauge", "Lanes to the peer that are up.", |peer| peer.lanes),
+];
+
+type Value = fn(&Traffic) -> f64;
+/// A metric of all rails: its name, kind and help; of each rail a sample for each of its parts, which have a label.
+type OfRails = (&'static str, &'static str, &'static str, &'static [(&'static str, Value)]);
+
+const WRITE: &str = ",direction=\"write\"";
+const READ: &str = ",direction=\"read\"";
+const SENT: &str = ",direction=\"sent\"";
+const RECEIVED: &str = ",direction=\"received\"";
+const UP: &str = ",state=\"up\"";
+const STALLED: &str = ",state=\"stalled\"";
+
+#[rustfmt::skip] // A table.
+const OF_RAILS: &[OfRails] = &[
+    ("weft_rail_bytes_total", "counter", "Bytes of this endpoint's own writes and reads that the rail has carried.",
+        &[(WRITE, |rail| rail.written.bytes.get() as f64), (READ, |rail| rail.read.bytes.get() as f64)]),
+    ("weft_rail_slices_total", "counter", "Slices of these: pages, or pieces of large ones.",
+        &[(WRITE, |rail| rail.written.slices.get() as f64), (READ, |rail| rail.read.slices.get() as f64)]),
+    ("weft_rail_posts_total", "counter", "The posts that carried them.", &[("", |rail| rail.posts.get() as f64)]),
+    ("weft_rail_posts_refused_total", "counter", "Posts for which there was no room; they were tried again.",
+        &[("", |rail| rail.refused.get() as f64)]),
+    ("weft_rail_errors_total", "counter", "Posts that failed.", &[("", |rail| rail.errors.get() as f64)]),
+    ("weft_rail_retries_total", "counter", "Handshakes that were repeated.",
+        &[("", |rail| rail.retries.get() as f64)]),
+    ("weft_rail_frames_total", "counter", "Control frames.",
+        &[(SENT, |rail| rail.frames_sent.get() as f64), (RECEIVED, |rail| rail.frames_received.get() as f64)]),
+    ("weft_rail_up", "gauge", "1 while the rail is open.", &[("", |rail| f64::from(!rail.is_closed() as u8))]),
+    ("weft_rail_lanes", "gauge", "Rails of peers that it reaches, and those that take no bytes.",
+        &[(UP, |rail| rail.lanes().0.into()), (STALLED, |rail| rail.lanes().1.into())]),
+    ("weft_rail_inflight_bytes", "gauge", "Bytes in flight.", &[("", |rail| rail.inflight_bytes.get() as f64)]),
+    ("weft_rail_inflight_posts", "gauge", "Posts in flight.", &[("", |rail| rail.inflight_ops.get() as f64)]),
+    ("weft_rail_bytes_per_second", "gauge", "The rate that was measured of late, by the fastest lane; 0: none yet.",
+        &[("", |rail| rail.bytes_per_s.get() as f64)]),
+    ("weft_rail_round_trip_seconds", "gauge", "The shortest time from a post to its delivery; 0: none yet.",
+        &[("", |rail| rail.round_trip_ns.get() as f64 / 1e9)]),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_labels_are_escaped() {
+        assert_eq!(Escaped("x\"\\\n").to_string(), "x\\\"\\\\\\n");
+    }
+
+    #[test]
+    fn histogram_counts_what_is_at_most_its_bound() {
+        let (mut text, mut counts) = (Text(String::new()), [0; 40]);
+        (counts[0], counts[10], counts[39]) = (1, 2, 4);
+        text.histogram("x_bytes", "A size.", &counts, 99, 1.0);
+        let lines: Vec<&str> = text.0.lines().collect();
+        assert_eq!(lines[..2], ["# HELP x_bytes A size.", "# TYPE x_bytes histogram"]);
+        assert_eq!(lines[2..4], ["x_bytes_bucket{le=\"1024\"} 1", "x_bytes_bucket{le=\"2048\"} 3"]);
+        assert_eq!(lines[28..30], ["x_bytes_bucket{le=\"68719476736\"} 3", "x_bytes_bucket{le=\"+Inf\"} 7"]);
+        assert_eq!(lines[30..], ["x_bytes_sum 99", "x_bytes_count 7"]);
+    }
+}
