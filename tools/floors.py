@@ -100,8 +100,8 @@ def circles(graph):
     return found
 
 
-#: Only in the libraries for tests and measurements.
-NOT_SHIPPED = ("fabric/sim/", "fuzzing/", "device/fake")
+#: Only in the libraries for tests and measurements, or in the crate for Rust programs.
+NOT_SHIPPED = ("api/", "fabric/sim/", "fuzzing/", "device/fake")
 
 
 def sizes(files, of_tests):
