@@ -22,6 +22,12 @@ venv=$PWD/target/nixl/$nixl
 "$venv/bin/python" -c 'import mooncake' 2>/dev/null ||
     timeout 300 "$venv/bin/pip" install -q --no-deps --disable-pip-version-check "mooncake-transfer-engine-non-cuda==$mooncake" ||
     say "Mooncake cannot be installed: its cells say so"
+# Its LIBFABRIC backend, as it was in 1.4.1: 1.5.1 needs a newer libfabric than Debian has.
+if environment 1.4.1 && why=$(tools/nixl-libfabric.sh make); then
+    export NIXL_LIBFABRIC="$PWD/tools/nixl-libfabric.sh $PWD/target/nixl/1.4.1/bin/python"
+else
+    say "NIXL's LIBFABRIC backend has the system's libfabric: $why"
+fi
 mkdir -p target/compare
 rm -rf target/compare/pieces
 cc -std=c11 -O2 -Wall -Wextra tools/compare/limits.c -o target/compare/limits
@@ -48,8 +54,7 @@ for fabric in "${fabrics[@]}"; do
 done
 for ((round = 0; round < rounds; round++)); do
     for fabric in "${fabrics[@]}"; do
-        piece piece "$fabric" "$round"
-        piece events "$fabric" "$round"
+        piece round "$fabric" "$round"
     done
 done
 "$venv/bin/python" tools/compare/compare.py report "$rounds"

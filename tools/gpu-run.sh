@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # On a machine with GPUs, from the bundle that `make gpu-test` made: runs the tests of GPU memory and measures it.
 #     ./run.sh [all|tests|figures] [FILTER]
+#     ./run.sh compare [nvlink|staged]      beside NIXL, in ROUNDS=5 turns: tables, target/compare-gpu.json, charts
 set -uo pipefail
 cd "$(dirname "$0")"
 what=${1:-all} filter=${2:-}
@@ -33,6 +34,22 @@ run_program() {
         WEFT_TEST_FABRIC=$2 run "$1.$name.$2" "${own[@]}" timeout -k 5 90 "tests/$1" "$name"
     done < <("${own[@]}" "tests/$1" --list)
 }
+
+if [ "$what" = compare ]; then
+    [ -e nixl.tar.gz ] || { echo "SKIPPED: the bundle was made without NIXL's wheel"; exit 77; }
+    [ -d nixl ] || { mkdir nixl && tar -C nixl -xzf nixl.tar.gz; }
+    rm -rf target/compare
+    export WEFT_LIBRARY=$PWD/lib/libweft.so.0 PYTHONPATH=$PWD/python:$PWD/nixl NIXL_LOG_LEVEL=ERROR NIXL_BACKEND=UCX
+    export LD_LIBRARY_PATH=$PWD/nixl/nixl_cu12.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    for fabric in ${filter:-nvlink staged}; do
+        "${own[@]}" python3 tools/compare/compare.py limits "$fabric" || exit 1
+        for ((round = 0; round < ${ROUNDS:-5}; round++)); do
+            "${own[@]}" python3 tools/compare/compare.py round "$fabric" "$round" || exit 1
+        done
+    done
+    "${own[@]}" python3 tools/compare/compare.py report "${ROUNDS:-5}"
+    exit
+fi
 
 if [ "$what" != figures ]; then
     export WEFT_TEST_DEVICES=cuda

@@ -48,6 +48,18 @@ if [ -n "$theirs" ]; then
         "$to/lib/libweft.so.0" "$to/fabric-cuda/libfabric.so.1" -lpthread -ldl
 fi
 
+# NIXL beside it, if there is a registry.
+# shellcheck source=tools/nixl-wheels.sh
+. tools/nixl-wheels.sh
+if slim_wheel 1.5.1 "${GPU_PYTHON:-3.12}" "$scratch/nixl"; then
+    tar -C "$scratch/nixl" -czf "$to/nixl.tar.gz" .
+    mkdir -p "$to/tools/compare" "$to/integrations/nixl/tests"
+    cp tools/compare/*.py "$to/tools/compare/"
+    cp integrations/nixl/tests/support.py "$to/integrations/nixl/tests/"
+else
+    echo "NIXL's wheel cannot be had: the bundle does not compare"
+fi
+
 cp tools/gpu-run.sh "$to/run.sh"
 du -sh "$to" | cut -f 1 | sed 's|$| in target/gpu-test|'
 cat <<'END'
@@ -55,4 +67,6 @@ Carry the folder to a machine with GPUs and run there:
     ./run.sh              tests, then figures
     ./run.sh tests        tests alone
     ./run.sh figures      figures alone; they are left in gpu-figures.json
+    ./run.sh compare      beside NIXL, with two GPUs (ROUNDS=5; "nvlink" or "staged" for a half): target/compare-gpu.json
+                          (python3 with torch and numpy; GPU_PYTHON names its version when the bundle is made, 3.12)
 END

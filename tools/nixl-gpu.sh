@@ -8,38 +8,11 @@ plugin=$(realpath "${1:?where is libplugin_WEFT.so?}")
 library=$(realpath "${2:?where is libweft.so?}")/libweft.so
 python=${3:-3.12}
 to=target/nixl-gpu
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
 # shellcheck source=tools/nixl-wheels.sh
 . tools/nixl-wheels.sh
-environment 1.4.1
 
-wheel() { # name
-    target/nixl/1.4.1/bin/pip download -q --no-deps --disable-pip-version-check --only-binary=:all: --python-version "$python" \
-        --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 -d "$scratch" "$1"
-    python3 -m zipfile -e "$scratch/${1%%==*}"*.whl "$scratch/all"
-    rm "$scratch"/*.whl
-}
-wheel nixl_cu12==1.4.1
-wheel nvidia_cuda_runtime_cu12==12.9.79
-
-# Of the wheel's 120 MB, what NIXL and its UCX backend load, with UCX's own modules for CUDA and for one host.
 rm -rf "$to"
-mkdir -p "$to/site/nixl_cu12.libs/ucx" "$to/site/.nixl_cu12.mesonpy.libs/plugins"
-cp -r "$scratch/all/nixl_cu12" "$to/site/"
-cp "$scratch/all/.nixl_cu12.mesonpy.libs/plugins/libplugin_UCX.so" "$to/site/.nixl_cu12.mesonpy.libs/plugins/"
-cp "$scratch"/all/nixl_cu12.libs/ucx/lib{uct,ucm}_c{uda,ma}.so* "$to/site/nixl_cu12.libs/ucx/" 2>/dev/null || true
-for ((more = 1; more;)); do
-    more=0
-    for name in $(find "$to/site" -name '*.so*' -exec readelf -d {} + | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort -u); do
-        for folder in nixl_cu12.libs .nixl_cu12.mesonpy.libs; do
-            [ -e "$scratch/all/$folder/$name" ] && [ ! -e "$to/site/$folder/$name" ] || continue
-            cp "$scratch/all/$folder/$name" "$to/site/$folder/"
-            more=1
-        done
-    done
-done
-cp "$scratch"/all/nvidia/cuda_runtime/lib/libcudart.so.12 "$to/site/nixl_cu12.libs/"
+slim_wheel 1.4.1 "$python" "$to/site"
 cp "$plugin" "$to/site/.nixl_cu12.mesonpy.libs/plugins/"
 cp "$library" "$to/site/.nixl_cu12.mesonpy.libs/plugins/libweft.so.0"
 find "$to/site" \( -name 'libplugin_WEFT.so' -o -name 'libweft.so.0' \) -exec strip -g {} +

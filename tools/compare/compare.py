@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The comparison: `tools/compare.sh` calls this once for each piece, then for the report.
 
-    compare.py piece FABRIC ROUND       host, tcp or lab: every engine once, in an order that turns with the rounds
-    compare.py events FABRIC ROUND      what happens when a rail is slow, a link goes down, the target is killed
+    compare.py round FABRIC ROUND       host, tcp or lab, or (between two GPUs) nvlink or staged: every engine once, in an order that
+                                        turns with the rounds; then a rail is slow, a link goes down, the target is killed
     compare.py limits FABRIC            what a copy and a socket do here
     compare.py report ROUNDS            a table, target/compare.json, charts; RECORD=1: into docs/, too
 
@@ -28,10 +28,15 @@ SIZES = {
     "1 x 4 KiB": (4 * KIB, 1), "1 x 64 KiB": (64 * KIB, 1), "1000 x 64 KiB": (64 * KIB, 1000),
     "4000 x 16 KiB": (16 * KIB, 4000), "20,000 x 4 KiB": (4 * KIB, 20_000), "128 x 1 MiB": (MIB, 128),
 }
+#: Of GPUs, which move more in the same time.
+GPU_SIZES = {
+    "1 x 4 KiB": (4 * KIB, 1), "1 x 64 KiB": (64 * KIB, 1), "4000 x 64 KiB": (64 * KIB, 4000),
+    "16,000 x 16 KiB": (16 * KIB, 16_000), "60,000 x 4 KiB": (4 * KIB, 60_000), "500 x 1 MiB": (MIB, 500),
+}
+GPUS = ("nvlink", "staged")
 if SHORT:
     SIZES = {name: SIZES[name] for name in ("1 x 4 KiB", "1000 x 64 KiB", "20,000 x 4 KiB")}
-#: Twice what is moved at most, so that pages have places to be scattered over.
-REGION = max(2 * page * count for page, count in SIZES.values())
+    GPU_SIZES = {name: GPU_SIZES[name] for name in ("1 x 4 KiB", "4000 x 64 KiB", "60,000 x 4 KiB")}
 RAILS, RATE, SLOW = 4, "2gbit", "500mbit"
 #: Of a transfer that comes to no end.
 PATIENCE = 20.0
@@ -59,8 +64,17 @@ VARIANTS = {
             "UCX_NET_DEVICES": LAB_DEVICES, "UCX_MAX_RMA_RAILS": str(RAILS), "UCX_MAX_RNDV_RAILS": str(RAILS)}),
         "Mooncake": ("mooncake", {"address": "{address}"}, {}),
     },
+    "nvlink": {
+        "Weft": ("weft", {"fabric": "host", "gpu": "{gpu}"}, {}),
+        "NIXL UCX": ("nixl", {"gpu": "{gpu}"}, {}),
+    },
+    "staged": {
+        "Weft": ("weft", {"fabric": "tcp", "rails": "lo", "gpu": "{gpu}"}, {}),
+        "NIXL UCX": ("nixl", {"gpu": "{gpu}"}, {"UCX_TLS": "tcp,cuda_copy,self", "UCX_NET_DEVICES": "lo"}),
+    },
 }
 WHAT = {
+    "nvlink": "From one GPU to another of the same host", "staged": "From one GPU to another over loopback TCP",
     "host": "Two processes of one host",
     "tcp": "TCP over loopback",
     "lab": f"Two hosts with {RAILS} rails of 2 Gbit (network namespaces)",
@@ -71,7 +85,7 @@ CANNOT = {
     ("host", "NIXL LIBFABRIC"): "NIXL's plugin uses libfabric's network providers only",
     ("lab", "NIXL LIBFABRIC"): "its plugin uses only the first tcp device",
 }
-EVENTS = {"host": ("killed",), "tcp": ("killed",), "lab": ("slow", "down", "killed")}
+EVENTS = {"host": ("killed",), "tcp": ("killed",), "nvlink": ("killed",), "staged": (), "lab": ("slow", "down", "killed")}
 #: Metrics: unit, whether more is better, whether it is judged.
 METRICS = {
     "gbs": ("GB/s", True, True), "p50_us": ("us, p50", False, True), "p99_us": ("us, p99", False, False),
@@ -86,6 +100,15 @@ def say(line):
     print(f"{time.strftime('%H:%M:%S')}  {line}", file=sys.stderr, flush=True)
 
 
+def sizes(fabric):
+    return GPU_SIZES if fabric in GPUS else SIZES
+
+
+def region(fabric):
+    """Twice what is moved at most, so that pages have places to be scattered over."""
+    return max(2 * page * count for page, count in sizes(fabric).values())
+
+
 def hosts():
     """For each side its address, and the words before its command."""
     if "WEFT_LAB_LEFT" not in os.environ:
@@ -94,19 +117,19 @@ def hosts():
             for side in ("LEFT", "RIGHT")}
 
 
-def pair(fabric, name, size=REGION):
+def pair(fabric, name):
     engine, settings, environment = VARIANTS[fabric][name]
     sides = []
-    for address, space in hosts().values():
-        own = {key: value.format(address=address) if isinstance(value, str) else value for key, value in settings.items()}
+    for gpu, (address, space) in enumerate(hosts().values()):
+        own = {key: value.format(address=address, gpu=gpu) if isinstance(value, str) else value for key, value in settings.items()}
         sides.append({"settings": own, "environment": environment, "space": space})
-    return Pair(engine, size, *sides)
+    return Pair(engine, region(fabric), *sides)
 
 
 def command(fabric, name):
     engine, settings, environment = VARIANTS[fabric][name]
     words = [f"{key}={value}" for key, value in environment.items()]
-    return " ".join([*words, f"tools/compare/side.py {engine} '{json.dumps(settings)}' {REGION}"])
+    return " ".join([*words, f"tools/compare/side.py {engine} '{json.dumps(settings)}' {region(fabric)}"])
 
 
 class Round:
@@ -148,7 +171,7 @@ class Round:
 def first(both):
     values = {"first_ms": (both.connected + both.initiator.ask("once", "write", 64 * KIB, 256, [1, 2])["whole"]) * 1e3,
               "resident_mib": (both.initiator.ask("resident") + both.target.ask("resident")) / MIB}
-    submits = [both.initiator.ask("once", "write", 64 * KIB, 1000 if REGION >= 125 * MIB else 200, [3 + i, 4])["submit"] for i in range(5)]
+    submits = [both.initiator.ask("once", "write", 64 * KIB, 1000, [3 + i, 4])["submit"] for i in range(5)]
     return values | {"submit_us": sorted(submits)[2] * 1e6}
 
 
@@ -171,23 +194,40 @@ def piece(fabric, number):
     results = {}
     for name in names[number % len(names):] + names[:number % len(names)]:
         say(f"{fabric}, round {number + 1}: {name}")
-        results[name] = mine = {}
-        with Round(fabric, name) as turn:
-            mine["first"] = turn.run(first)
-            for operation in "write", "read":
-                if operation == "read" and turn.both:
-                    turn.both.initiator.ask("fill", 3)
-                    turn.both.target.ask("fill", 4)
-                for seed, (size, (page, count)) in enumerate(SIZES.items()):
-                    key = f"{operation} {size}"
-                    # What failed once fails again, after a while that nobody has.
-                    mine[key] = ({"why": tried[name, key]} if (name, key) in tried else
-                                 turn.run(lambda both: cell(both, operation, page, count, 10 * seed)))  # pylint: disable=cell-var-from-loop
-            mine["idle"] = turn.run(lambda both: {"idle_p50_us": both.initiator.ask("after_idleness", "write", 4 * KIB, 1, [1, 2])["p50"] * 1e6})
-        for key, values in mine.items():
+        results[name] = within(fabric, name) or turn_of(fabric, name, tried)
+        for key, values in results[name].items():
             if "why" in values:
                 say(f"    {key}: {values['why']}")
     return results
+
+
+def within(fabric, name):
+    """The same by the Python of NIXL_LIBFABRIC, of an engine that needs another libfabric than the system's."""
+    words = os.environ.get("NIXL_LIBFABRIC", "").split() if name == "NIXL LIBFABRIC" else []
+    if not words or os.environ.get("COMPARE_WITHIN"):
+        return None
+    run = subprocess.run([*words, __file__, "turn", fabric, name], env=os.environ | {"COMPARE_WITHIN": "1"},
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False, timeout=300)
+    if run.returncode:
+        return {"first": {"why": (run.stderr.strip().splitlines() or ["it fails"])[-1][:200]}}
+    return json.loads(run.stdout)
+
+
+def turn_of(fabric, name, tried):
+    mine = {}
+    with Round(fabric, name) as turn:
+        mine["first"] = turn.run(first)
+        for operation in "write", "read":
+            if operation == "read" and turn.both:
+                turn.both.initiator.ask("fill", 3)
+                turn.both.target.ask("fill", 4)
+            for seed, (size, (page, count)) in enumerate(sizes(fabric).items()):
+                key = f"{operation} {size}"
+                # What failed once fails again, after a while that nobody has.
+                mine[key] = ({"why": tried[name, key]} if (name, key) in tried else
+                             turn.run(lambda both: cell(both, operation, page, count, 10 * seed)))  # pylint: disable=cell-var-from-loop
+        mine["idle"] = turn.run(lambda both: {"idle_p50_us": both.initiator.ask("after_idleness", "write", 4 * KIB, 1, [1, 2])["p50"] * 1e6})
+    return mine
 
 
 def failures(fabric):
@@ -253,7 +293,7 @@ def events(fabric, number):
     names, tried, results = list(VARIANTS[fabric]), failures(fabric), {}
     for name in names[number % len(names):] + names[:number % len(names)]:
         results[name] = {}
-        for event in EVENTS[fabric]:
+        for event in EVENTS[fabric] if name != "NIXL LIBFABRIC" else ():
             say(f"{fabric}, round {number + 1}: {name}: {event}")
             if (name, event) in tried:
                 results[name][event] = {"why": tried[name, event]}
@@ -272,6 +312,20 @@ def output(*words, **environment):
                           timeout=60).stdout
 
 
+def copied():
+    """GB/s of a copy from one GPU to another by the driver."""
+    import torch
+    source, target = (torch.zeros(1 << 30, dtype=torch.uint8, device=f"cuda:{gpu}") for gpu in (0, 1))
+    best = 0.0
+    for _ in range(6):
+        torch.cuda.synchronize(0), torch.cuda.synchronize(1)
+        began = time.perf_counter()
+        target.copy_(source)
+        torch.cuda.synchronize(0), torch.cuda.synchronize(1)
+        best = max(best, source.numel() / (time.perf_counter() - began) / 1e9)
+    return best
+
+
 @contextlib.contextmanager
 def beside(*words, **environment):
     process = subprocess.Popen(words, env=os.environ | environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -287,6 +341,8 @@ def limits(fabric):
     results = {}
     many = {size: work for size, work in SIZES.items() if work[1] > 1}
     (_, here), (address, there) = hosts().values()
+    if fabric in GPUS:
+        return {"one contiguous copy": {"any": copied()}} if fabric == "nvlink" else {}
     if fabric == "host":
         results["memcpy, one thread"] = {size: float(output(program, "memcpy", str(page), str(count)))
                                          for size, (page, count) in many.items()}
@@ -321,10 +377,13 @@ def main(what, *arguments):
     if what == "report":
         import report
         return report.main(int(arguments[0]))
+    if what == "turn":
+        print(json.dumps(turn_of(*arguments, {})))
+        return 0
     PIECES.mkdir(parents=True, exist_ok=True)
-    made = {"piece": piece, "events": events, "limits": limits}[what](arguments[0], *map(int, arguments[1:]))
-    path = PIECES / f"{'-'.join((what, *arguments))}.json"
-    path.write_text(json.dumps(made))
+    for kind in ("piece", "events") if what == "round" else (what,):
+        made = {"piece": piece, "events": events, "limits": limits}[kind](arguments[0], *map(int, arguments[1:]))
+        (PIECES / f"{'-'.join((kind, *arguments))}.json").write_text(json.dumps(made))
     return 0
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Odd, so that what it multiplies stays different.
+FACTOR = 0x9E3779B97F4A7C15
 
 
 def text(data):
@@ -26,7 +28,52 @@ def data(of):
     return base64.b64decode(of)
 
 
+class Host:
+    """Ordinary memory of this process."""
+
+    kind, device = "DRAM", 0
+
+    def __init__(self, size, own=None):
+        self.buffer = np.zeros(size, np.uint8) if own is None else np.frombuffer(own, dtype=np.uint8)
+        self.buffer[:] = 0  # every page is there
+        self.address, self.size = self.buffer.ctypes.data, size
+
+    def fill(self, seed):
+        words = self.buffer[: self.size // 8 * 8].view(np.uint64)
+        words[:] = np.arange(seed << 32, (seed << 32) + words.size, dtype=np.uint64)
+        words *= np.uint64(FACTOR)
+
+    def pages(self, page, picked):
+        return self.buffer[: self.size // page * page].reshape(-1, page)[picked]
+
+
+class Gpu:
+    """Memory of a GPU, by torch."""
+
+    kind = "VRAM"
+
+    def __init__(self, size, device):
+        import torch
+        self.torch, self.device, self.size = torch, device, size
+        torch.cuda.set_device(device)
+        self.buffer = torch.zeros(size, dtype=torch.uint8, device=f"cuda:{device}")
+        self.address = self.buffer.data_ptr()
+
+    def fill(self, seed):
+        words = self.buffer[: self.size // 8 * 8].view(self.torch.int64)
+        words.copy_(self.torch.arange(seed << 32, (seed << 32) + words.numel(), device=words.device))
+        words.mul_(FACTOR - (1 << 64))
+        self.torch.cuda.synchronize()
+
+    def pages(self, page, picked):
+        rows = self.torch.from_numpy(picked.astype(np.int64)).to(self.buffer.device)
+        return self.buffer[: self.size // page * page].view(-1, page)[rows].cpu().numpy()
+
+
 class Engine:
+    def memory_of(self, size, gpu, own=None):
+        self.memory = Host(size, own) if gpu is None else Gpu(size, int(gpu))
+
     def know(self, other):
         """Of a target: what describes the initiator."""
 
@@ -37,15 +84,18 @@ class Engine:
 class Weft(Engine):
     """Settings are fields of the endpoint's configuration; `allocated`: the memory is Weft's own."""
 
-    def __init__(self, size, allocated=False, **settings):
+    def __init__(self, size, allocated=False, gpu=None, **settings):
         import weft
         self.weft = weft
+        if not allocated:  # with a GPU, CUDA is to be there first
+            self.memory_of(size, gpu)
         self.endpoint = weft.Endpoint(**settings)
-        self.bytes = np.frombuffer(self.endpoint.allocate(size), dtype=np.uint8) if allocated else np.zeros(size, np.uint8)
-        self.memory = self.endpoint.register(self.bytes)
+        if allocated:
+            self.memory_of(size, None, self.endpoint.allocate(size))
+        self.mine = self.endpoint.register(self.memory.buffer)
 
     def describe(self):
-        return {"address": text(self.endpoint.address), "memory": text(self.memory.export())}
+        return {"address": text(self.endpoint.address), "memory": text(self.mine.export())}
 
     def connect(self, other):
         peer = self.endpoint.connect(data(other["address"])).wait(20)
@@ -56,14 +106,14 @@ class Weft(Engine):
             # What its manual has for a single page.
             call = self.endpoint.write if operation == "write" else self.endpoint.read
             at = dict(length=page, local_offset=int(local[0]) * page, remote_offset=int(remote[0]) * page)
-            return lambda: call(self.memory, self.remote, **at).wait()
-        prepared = self.endpoint.prepare_pages(self.memory, self.remote, page, local=local, remote=remote)
+            return lambda: call(self.mine, self.remote, **at).wait()
+        prepared = self.endpoint.prepare_pages(self.mine, self.remote, page, local=local, remote=remote)
         call = prepared.write if operation == "write" else prepared.read
         return lambda: call().wait()
 
     def hand_over(self, operation, page, local, remote):
         call = self.endpoint.write_pages if operation == "write" else self.endpoint.read_pages
-        return call(self.memory, self.remote, page, local=local, remote=remote)
+        return call(self.mine, self.remote, page, local=local, remote=remote)
 
     def end(self, handed):
         handed.wait()
@@ -101,33 +151,36 @@ def lacking(backend):
 class Nixl(Engine):
     """An agent with one backend. The tests of Weft's own backend have the agent."""
 
-    def __init__(self, size, backend="UCX", parameters=None):
+    def __init__(self, size, backend="UCX", gpu=None):
         sys.path.insert(0, str(ROOT / "integrations/nixl/tests"))
         from support import Agent, state_of
         self.state_of = state_of
         if why := lacking(backend):
             raise RuntimeError(why)
-        self.agent = Agent(size, name=f"{backend}-{os.getpid()}", backend=backend, **(parameters or {}))
-        self.bytes = self.agent.bytes
+        self.memory_of(size, gpu)
+        self.agent = Agent(4096, name=f"{backend}-{os.getpid()}", backend=backend)
+        self.registered = self.agent.nixl.register_memory([(self.memory.address, size, self.memory.device, "")], self.memory.kind)
         self.sides = {}
 
     def describe(self):
-        metadata, self.base = self.agent.describe()
-        return {"metadata": text(metadata), "base": self.base}
+        return {"metadata": text(self.agent.nixl.get_agent_metadata()), "base": self.memory.address, "device": self.memory.device}
 
     def know(self, other):
         self.agent.meet(data(other["metadata"]))
 
     def connect(self, other):
-        self.name, self.there = self.agent.meet(data(other["metadata"])), other["base"]
+        self.name, self.there = self.agent.meet(data(other["metadata"])), (other["base"], other["device"])
         self.agent.nixl.make_connection(self.name)
 
     def prepared(self, page):
         """Both sides' pages, whole memories of them, checked once: as its benchmark does."""
         if page not in self.sides:
-            slots = self.bytes.size // page
-            made = [self.agent.descs(np.stack([base + np.arange(slots, dtype=np.uint64) * page, np.full(slots, page, np.uint64),
-                                               np.zeros(slots, np.uint64)], axis=1)) for base in (self.base, self.there)]
+            slots = self.memory.size // page
+            made = []
+            for base, device in (self.memory.address, self.memory.device), self.there:
+                places = np.empty((slots, 3), np.uint64)
+                places[:, 0], places[:, 1], places[:, 2] = base + np.arange(slots, dtype=np.uint64) * page, page, device
+                made.append(self.agent.nixl.get_xfer_descs(places, self.memory.kind))
             self.sides[page] = (self.agent.nixl.prep_xfer_dlist("", made[0]), self.agent.nixl.prep_xfer_dlist(self.name, made[1]))
         return self.sides[page]
 
@@ -179,18 +232,13 @@ class Mooncake(Engine):
 
     BATCH = 1000
 
-    def __init__(self, size, address="127.0.0.1", protocol="tcp", allocated=False):
+    def __init__(self, size, address="127.0.0.1", protocol="tcp"):
         from mooncake.engine import TransferEngine
         self.engine = TransferEngine()
         assert self.engine.initialize(address, "P2PHANDSHAKE", protocol, "") == 0, "it does not initialize"
-        if allocated:
-            base = self.engine.allocate_managed_buffer(size)
-            assert base, "it allocates no memory"
-            self.bytes = np.frombuffer((ctypes.c_uint8 * size).from_address(base), dtype=np.uint8)
-        else:
-            self.bytes = np.zeros(size, np.uint8)
-            assert self.engine.register_memory(self.bytes.ctypes.data, size) == 0, "it does not register the memory"
-        self.base = self.bytes.ctypes.data
+        self.memory_of(size, None)
+        self.base = self.memory.address
+        assert self.engine.register_memory(self.base, size) == 0, "it does not register the memory"
         self.session = f"{address}:{self.engine.get_rpc_port()}"
 
     def describe(self):

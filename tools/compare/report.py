@@ -10,19 +10,13 @@ import subprocess
 import time
 
 import charts
-from compare import CANNOT, METRICS, PIECES, RATE, ROOT, SIZES, SLOW, VARIANTS, WHAT, command
+from compare import CANNOT, GPUS, METRICS, PIECES, ROOT, SLOW, VARIANTS, WHAT, command, sizes
 
 TARGET = ROOT / "target/compare"
 #: A cell is lost if another's median is better by more than this, and the quartiles do not overlap.
 MARGIN = 1.05
 COLOURS = {"Weft": 0, "Weft, its memory": 1, "NIXL UCX": 2, "NIXL UCX posix": 3, "NIXL UCX, 4 rails": 3, "NIXL LIBFABRIC": 4,
            "Mooncake": 4}
-EVENTS = {
-    "first": "First transfer after a connect (256 x 64 KiB, with the connect), submission (1000 x 64 KiB from indexes), memory",
-    "idle": "One page of 4 KiB after 10 ms of idleness", "slow": f"One rail of the four at {SLOW} in place of {RATE}",
-    "down": "One link of the four goes down under transfers: the longest pause, the rate afterwards",
-    "killed": "The target is killed under a transfer: until the initiator has an error",
-}
 
 
 def gathered():
@@ -100,7 +94,7 @@ def markdown(cells, limits, lost, versions, rounds):
     for fabric, names in cells.items():
         reasons, names = [], list(names)
         yield f"\n### {WHAT[fabric]}\n"
-        many = [size for size in SIZES if SIZES[size][1] > 1]
+        many = [size for size, (_, count) in sizes(fabric).items() if count > 1]
         mine = limits.get(fabric, {})
         for metric, title in (("gbs", "GB/s"), ("cpu_s_per_gb", "CPU seconds per GB, of both sides")):
             rows = [row(fabric, names, f"{operation} {size}", metric, f"{operation} {size}") +
@@ -108,7 +102,7 @@ def markdown(cells, limits, lost, versions, rounds):
                     for operation in ("write", "read") for size in many]
             yield from table([title, *names, *(f"limit: {name}" for name in (mine if metric == "gbs" else ()))], rows)
             yield ""
-        one = [size for size in SIZES if SIZES[size][1] == 1]
+        one = [size for size, (_, count) in sizes(fabric).items() if count == 1]
         yield from table(["one page, us", *names], [
             row(fabric, names, f"{operation} {size}", metric, f"{operation} {size}, {metric[:3]}")
             for operation in ("write", "read") for size in one for metric in ("p50_us", "p99_us")] + [
@@ -142,7 +136,8 @@ def processor():
 
 
 def versions():
-    found = {"Weft": re.search(r'^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.M)[1]}
+    import weft
+    found = {"Weft": weft.library_version()}
     commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     if commit:
         found["Weft"] += f" ({commit})"
@@ -164,31 +159,32 @@ def middle(found, metric):
     return None if not found or "why" in found or metric not in found else quartiles(found[metric])[1]
 
 
+def stem(cells):
+    return "compare-gpu" if set(cells) & set(GPUS) else "compare"
+
+
 def draw(cells, limits):
     """Charts: rates of writes, one page, processor time."""
-    many = [size for size in SIZES if SIZES[size][1] > 1]
-
-    def panel(fabric, keys, metric, unit, limited=False):
+    def panel(fabric, several, operations, metric, unit, limited=False):
+        keys = [f"{operation} {size}" for operation in operations for size, (_, count) in sizes(fabric).items() if (count > 1) == several]
         names = [name for name in cells[fabric] if any(middle(cells[fabric][name].get(key), metric) for key in keys)]
         groups = []
         for key in keys:
             rows = [(name, middle(cells[fabric][name].get(key), metric), False) for name in names]
             for name, by_size in (limits.get(fabric, {}).items() if limited else ()):
-                if name.startswith(("memcpy", "plain")):
-                    rows.append((name, by_size.get(key.partition(" ")[2]), True))
+                if name.startswith(("memcpy", "plain", "one")):
+                    rows.append((name, by_size.get(key.partition(" ")[2], by_size.get("any")), True))
             groups.append((key, rows))
         return WHAT[fabric], unit, groups
 
     pictures = {
-        "rate": [panel(fabric, [f"write {size}" for size in many], "gbs", "GB/s, more is better", True) for fabric in cells],
-        "page": [panel(fabric, [f"{operation} {size}" for operation in ("write", "read") for size in SIZES if SIZES[size][1] == 1], "p50_us",
-                       "us, median, less is better") for fabric in cells],
-        "cpu": [panel(fabric, [f"write {size}" for size in many], "cpu_s_per_gb", "CPU seconds per GB of both sides, less is better")
-                for fabric in cells],
+        "rate": [panel(fabric, True, ("write",), "gbs", "GB/s, more is better", True) for fabric in cells],
+        "page": [panel(fabric, False, ("write", "read"), "p50_us", "us, median, less is better") for fabric in cells],
+        "cpu": [panel(fabric, True, ("write",), "cpu_s_per_gb", "CPU seconds per GB of both sides, less is better") for fabric in cells],
     }
     for name, panels in pictures.items():
         for theme in charts.THEMES:
-            yield f"compare-{name}-{theme}.svg", charts.bars(panels, theme, COLOURS)
+            yield f"{stem(cells)}-{name}-{theme}.svg", charts.bars(panels, theme, COLOURS)
 
 
 def record(text, files):
@@ -208,17 +204,18 @@ def main(rounds):
     lost = [verdict for verdict in verdicts if verdict[3]]
     found = versions()
     text = "\n".join(markdown(cells, limits, lost, found, rounds))
-    figures = {"compare_cells_lost": len(lost), "compare_cells_judged": len(verdicts)}
+    name = stem(cells).replace("-", "_")
+    figures = {f"{name}_cells_lost": len(lost), f"{name}_cells_judged": len(verdicts)}
     result = {
         "date": time.strftime("%Y-%m-%d"), "cpus": os.cpu_count(), "processor": processor(), "rounds": rounds, "versions": found,
         "commands": {fabric: {name: command(fabric, name) for name in names} for fabric, names in cells.items()},
         "figures": figures, "lost": [dict(zip(("fabric", "cell", "metric", "to"), verdict)) for verdict in lost], "limits": limits, "cells": cells,
     }
-    files = dict(draw(cells, limits)) | {"compare.json": json.dumps(result, indent=1) + "\n"}
+    files = dict(draw(cells, limits)) | {f"{stem(cells)}.json": json.dumps(result, indent=1) + "\n"}
     for name, content in files.items():
         (TARGET / name).write_text(content)
-    (ROOT / "target/compare.json").write_text(files["compare.json"])
-    (TARGET / "compare.md").write_text(text + "\n")
+    (ROOT / f"target/{stem(cells)}.json").write_text(files[f"{stem(cells)}.json"])
+    (TARGET / f"{stem(cells)}.md").write_text(text + "\n")
     print(text)
     print("\nWhat was run, once for each side:")
     for fabric, commands in result["commands"].items():
@@ -229,11 +226,11 @@ def main(rounds):
         print(f"    {fabric}, {key}, {METRICS[metric][0]}: to {name}, {shown(cells[fabric][name].get(key), metric)} "
               f"against {shown(cells[fabric]['Weft'].get(key), metric)}")
     target = ROOT / "target/figures"
-    target.mkdir(exist_ok=True)
+    target.mkdir(parents=True, exist_ok=True)
     for name, value in figures.items():
         (target / name).write_text(f"{value}\n")
         print(f"{name}: {value}")
-    print("target/compare.json, target/compare/compare-*.svg")
+    print(f"target/{stem(cells)}.json, target/compare/{stem(cells)}-*.svg")
     if os.environ.get("RECORD"):
         record(text, files)
     return 0
