@@ -67,7 +67,7 @@ private:
 
     weft_status reach(const std::string &other, weft_peer *peer);
     weft_status import(remote_memory &memory, weft_peer peer);
-    void progress();
+    void progress(std::uint64_t wait_ns = 0);
     void completed(transfer &t, const weft_completion &done);
     void all_parts_ended(transfer &t);
     void end(transfer &t, weft_status status);

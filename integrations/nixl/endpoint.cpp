@@ -2,6 +2,7 @@
 #include "endpoint.hpp"
 #include "log.hpp"
 
+#include <cstring>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -186,6 +187,7 @@ void endpoint::announce(weft_peer id, peer &of)
     if (of.announced || !of.up || of.agent.empty() || weft_peer_info(endpoint_, id, &known) != WEFT_OK)
         return;
     of.announced = true;
+    of.on_host = std::strcmp(known.fabric, "host") == 0;
     log(level::information, "agent %s: peer %s: fabric %s, %u rails: %s", agent_.c_str(), of.agent.c_str(), known.fabric,
         known.local_rails, known.reason);
 }

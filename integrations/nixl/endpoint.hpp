@@ -54,6 +54,12 @@ public:
     /** Connects unless that was done; the peer may still be connecting. */
     weft_status connect(const std::string &agent, weft_peer *peer);
     bool has(weft_peer peer) const { return peers_.count(peer) != 0; }
+    /** It is served by shared memory. */
+    bool is_on_host(weft_peer peer) const
+    {
+        const auto found = peers_.find(peer);
+        return found != peers_.end() && found->second.on_host;
+    }
     void disconnect(weft_peer peer) { (void)!weft_peer_disconnect(endpoint_, peer); }
     weft_status send(weft_peer peer, message what, const std::string &rest, const weft_op_options *options = nullptr,
                      weft_op *op = nullptr);
@@ -68,7 +74,7 @@ private:
     };
     struct peer {
         std::string agent; // "" until its hello, unless it was connected to
-        bool greeted = false, up = false, announced = false;
+        bool greeted = false, up = false, announced = false, on_host = false;
         std::vector<std::string> early; // notifications that came before the hello
     };
 

@@ -141,7 +141,7 @@ def main(rounds, path, backends_of=ON_GPUS if os.environ.get("NIXL_MEMORY") == "
             better = max if key.endswith("gbs") else min
             ratio = statistics.median(
                 results[fabric]["WEFT"][i][key] / better(results[fabric][name][i][key] for name in others)
-                for i in range(rounds))
+                for i in range(rounds)) if others else float("nan")
             figures[f"{fabric}_{key.rsplit('_', 1)[0]}_over_best"] = round(ratio, 3)
             print(f"{key:20}" + "".join(f"{backends[name][key]:14.2f}" for name in backends) + f"{ratio:16.2f}")
     named = as_the_docs_name_them(figures, middle)
