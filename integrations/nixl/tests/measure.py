@@ -61,9 +61,8 @@ def one():
         began = time.perf_counter()
         state = here.transfer(handle)
         posted = time.perf_counter() - began
-        while state == "PROC":
+        while state == "PROC" and (state := here.check_xfer_state(handle)) == "PROC":
             os.sched_yield()
-            state = here.check_xfer_state(handle)
         assert state == "DONE", state
         return time.perf_counter() - began, posted
 
