@@ -1,7 +1,7 @@
-//! Atomics: what one asks for, how that travels, and what the target does.
+//! Atomics: requests, their wire format, and their execution at the target.
 //!
-//! The target's own CPU does it, not a NIC: so it is atomic with what programs
-//! there do to the word, and is the same over every fabric.
+//! The target's CPU executes them, not a NIC: so they are atomic with the target program's own
+//! accesses, over every fabric alike.
 
 use super::queue::Queue;
 use crate::fabric::grants::Grant;
@@ -19,9 +19,9 @@ pub const WORD: u64 = 8;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum Operation {
-    /// Adds `operand`, around 2^64.
+    /// Adds `operand`, modulo 2^64.
     FetchAdd = 1,
-    /// Becomes `operand` if it is `compare`.
+    /// Stores `operand` if the value is `compare`.
     CompareSwap = 2,
 }
 
@@ -36,11 +36,10 @@ pub struct Request {
     pub compare: u64,
 }
 
-/// A caller's atomic.
 pub struct AtomicSpec<'a> {
     pub operation: Operation,
     pub remote: &'a Arc<RemoteMemory>,
-    /// The peer's, under which it is.
+    /// The peer's grant under which the atomic runs.
     pub grant: Option<GrantToken>,
     pub range: u64,
     pub offset: u64,
@@ -60,7 +59,7 @@ pub struct Atomic {
 }
 
 impl Atomic {
-    /// The remote memory is not given back while it lives; `None` if it was.
+    /// Keeps the remote memory from being released; `None` if it was released.
     pub fn new(remote: &Arc<RemoteMemory>, grant: Option<GrantToken>, request: Request) -> Option<Atomic> {
         remote.keep_and_enter().then(|| Atomic { remote: remote.clone(), grant, request })
     }
@@ -73,7 +72,7 @@ impl Drop for Atomic {
 }
 
 impl Request {
-    /// `id`: the asker's, for the answer.
+    /// `id`: the requester's, for the answer.
     pub fn encode(&self, id: u64) -> Vec<u8> {
         let Request { operation, memory, range, offset, operand, compare } = *self;
         numbers(&[id, operation as u64, memory.get(), range, offset, operand, compare])
@@ -88,7 +87,7 @@ impl Request {
         Some((id, Request { operation, memory, range, offset, operand, compare }))
     }
 
-    /// The address of the word, if the asker may have it.
+    /// The address of the word, if the requester may access it.
     fn locate(&self, memory: &Memory, grant: Option<&Grant>) -> Result<u64, Status> {
         let access = grant.map_or(memory.access(), |grant| grant.access);
         if !access.remote_read || !access.remote_write {
@@ -108,18 +107,18 @@ impl Request {
         }
     }
 
-    /// Does it, and gives what the word was.
+    /// Executes the request, and returns the previous value.
     ///
     /// # Safety
-    /// The memory must stay registered meanwhile.
+    /// The memory must stay registered during the call.
     pub unsafe fn execute(&self, memory: &Memory, grant: Option<&Grant>) -> Result<u64, Status> {
         if memory.place().is_some() {
             return Err(Status::RemoteAccess);
         }
         let address = self.locate(memory, grant)?;
-        // SAFETY: aligned, inside a registered range, and other accesses of the program to memory that peers
-        // change at any time are atomic or do not count on what they read. (SeqCst: the pair is in the
-        // program whose memory it is, which may count on the strongest order there is.)
+        // SAFETY: the address is aligned and inside a registered range. The program's own accesses
+        // to memory that peers may change are atomic or do not depend on the value read. (SeqCst:
+        // the program that owns the memory may depend on the strongest order.)
         let word = unsafe { AtomicU64::from_ptr(address as *mut u64) };
         Ok(match self.operation {
             Operation::FetchAdd => word.fetch_add(self.operand, Ordering::SeqCst),
@@ -130,7 +129,7 @@ impl Request {
     }
 }
 
-/// The answer to a request: what the word was, or why nothing was done.
+/// The answer to a request: the previous value, or why nothing was done.
 pub fn answer(id: u64, done: Result<u64, Status>) -> Vec<u8> {
     let (old, status) = match done {
         Ok(old) => (old, Status::Ok),
@@ -143,7 +142,7 @@ pub fn read_answer(body: &[u8]) -> Option<(u64, Result<u64, Status>)> {
     let [id, old, code] = read_numbers(body)?;
     let done = match Status::from_code(code as u32 as i32) {
         Status::Ok => Ok(old),
-        // Whatever else a target claims, it has refused.
+        // Any other status of the target counts as a rejection.
         known @ (Status::MemoryGone
         | Status::Range
         | Status::Invalid
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn only_words_that_a_peer_may_have_are_touched() {
+    fn atomics_reach_only_accessible_aligned_words() {
         let words = [7u64; 4];
         let range = Range { base: words.as_ptr() as u64, len: 31 };
         let of = |access| Memory::new((MemoryId::new(1), 2), vec![range], (access, None), vec![], (1, &[]));
@@ -189,12 +188,12 @@ mod tests {
     }
 
     #[test]
-    fn requests_and_answers_are_read_as_written_and_malformed_ones_refused() {
+    fn requests_and_answers_round_trip_and_malformed_ones_are_rejected() {
         let asked = Request { operation: Operation::CompareSwap, ..request(3, 64) };
         let body = asked.encode(9);
         assert_eq!(Request::decode(&body), Some((9, asked)));
         assert_eq!(Request::decode(&body[..body.len() - 1]), None);
-        assert_eq!(Request::decode(&[3; 56]), None, "an operation that is none");
+        assert_eq!(Request::decode(&[3; 56]), None, "an unknown operation");
         for done in [Ok(u64::MAX), Err(Status::MemoryGone), Err(Status::Unsupported)] {
             assert_eq!(read_answer(&answer(4, done)), Some((4, done)));
         }

@@ -11,7 +11,7 @@ pub type Run = (u64, u64);
 /// Bit of a stripe's number, in the tags of its posts.
 const PARITY: u32 = 1 << 31;
 
-/// A stripe's number and the generation, of a tag.
+/// The stripe's number and the generation in a tag.
 #[inline]
 pub fn split(tagged: u32) -> (u32, usize) {
     (tagged & !PARITY, (tagged >> 31) as usize)
@@ -29,7 +29,7 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Empty again, with the room that it had.
+    /// Empties the claims, and keeps their capacity.
     pub fn cleared(mut self) -> Claims {
         self.runs.iter_mut().for_each(Vec::clear);
         Claims { runs: self.runs, ..Claims::default() }
@@ -51,7 +51,7 @@ impl Claims {
         self.inflight[self.newer] += posts;
     }
 
-    /// Counts finished posts. `rest`: what of the last claim is not posted.
+    /// Counts finished posts. `rest`: the part of the last claim that is not posted.
     #[inline]
     pub fn finished(&mut self, generation: usize, posts: u32, rest: Run) {
         self.inflight[generation] -= posts;
@@ -60,7 +60,6 @@ impl Claims {
         }
     }
 
-    /// The older generation is settled.
     fn turn(&mut self, rest: Run) {
         let older = 1 - self.newer;
         self.settled += self.runs[older].drain(..).map(|(start, end)| end - start).sum::<u64>();
@@ -68,7 +67,7 @@ impl Claims {
             return;
         }
         if rest.0 < rest.1 {
-            // Later posts are of the next generation.
+            // Later posts belong to the next generation.
             if let Some(last) = self.runs[self.newer].last_mut() {
                 last.1 = rest.0;
             }
@@ -77,7 +76,7 @@ impl Claims {
         self.newer = older;
     }
 
-    /// Counts posts that came back from a lane which failed: they settle nothing.
+    /// Counts posts returned by a failed lane: they settle nothing.
     pub fn came_back(&mut self, generation: usize, posts: u32) {
         self.inflight[generation] -= posts;
     }
@@ -104,7 +103,7 @@ impl Claims {
 mod tests {
     use super::*;
 
-    /// Of two generations, the older is settled when its posts are back.
+    /// The older of two generations is settled when its posts have come back.
     #[test]
     fn claims_are_settled_generation_by_generation() {
         let mut claims = Claims::default();
@@ -114,10 +113,10 @@ mod tests {
         claims.finished(first, 1, (2, 4));
         assert_eq!(claims.settled(), 0);
         let (stripe, second) = split(claims.tag(7));
-        assert!(stripe == 7 && first != second, "what goes on is newer");
+        assert!(stripe == 7 && first != second, "later posts have the newer generation");
         claims.posted(2);
         claims.finished(second, 1, (4, 4));
-        assert_eq!(claims.settled(), 0, "one of the older is under way");
+        assert_eq!(claims.settled(), 0, "a post of the older generation is in flight");
         claims.finished(first, 1, (4, 4));
         assert_eq!(claims.settled(), 2);
         claims.finished(second, 1, (4, 4));

@@ -1,4 +1,4 @@
-//! The record that polling hands out.
+//! The record that polling returns.
 
 use crate::ids::{PeerId, RailIndex};
 use crate::status::Status;
@@ -71,7 +71,7 @@ pub struct Completion {
     pub reserved: [u32; 5],
 }
 
-// SAFETY: `data` is only a token until the one who polled it reads it.
+// SAFETY: `data` is not dereferenced before the poller reads it.
 unsafe impl Send for Completion {}
 
 impl Completion {

@@ -1,10 +1,9 @@
 //! Counters at their owner.
 //!
-//! What raises one names it by 32 bits (an immediate): its place in a dense array
-//! and, above that, the place's generation, so that what arrives late for a
-//! counter that was destroyed does not count for its successor. A counter's value
-//! and generation share one word: an arrival finds the place, compares and adds,
-//! without a lock, a lookup or an allocation. `expect` has who waits for values.
+//! A raise names its counter by 32 bits (an immediate): its index in a dense array and, above that,
+//! the generation, so that late arrivals for a destroyed counter do not count for its successor. A
+//! counter's value and generation share one word: an arrival indexes, compares and adds, without a
+//! lock, a lookup or an allocation. `expect` has the operations that wait for values.
 
 use super::expect::Waiting;
 use crate::fabric::Immediate;
@@ -21,12 +20,12 @@ const VALUE_BITS: u32 = 48;
 pub const VALUE_MAX: u64 = (1 << VALUE_BITS) - 1;
 const GENERATION_BITS: u32 = 64 - VALUE_BITS;
 const CHUNK: usize = 1024;
-/// A place is used again only when this many others were freed after it, if there are others.
-const REST: usize = 1024;
+/// A freed place is reused only after this many others were freed, while unused places are left.
+const REUSE_DISTANCE: usize = 1024;
 /// No operation waits for a value.
-pub const NOBODY: u64 = u64::MAX;
+pub const NO_WAITER: u64 = u64::MAX;
 
-/// On a cache line of its own: rails raise neighbours at the same time.
+/// On its own cache line, since rails raise neighbouring counters concurrently.
 #[repr(align(64))]
 pub struct Counter {
     /// `generation << VALUE_BITS | value`; 0: there is none. SeqCst, with `wanted`: a raise changes
@@ -39,7 +38,7 @@ pub struct Counter {
     listed: AtomicU32,
 }
 
-/// Counters that a worker took from the list to settle them alone.
+/// Counters that a worker took from the list to settle; other workers do not see them.
 #[derive(Default)]
 pub struct Unsettled(u32);
 
@@ -54,16 +53,15 @@ const AFTER: u32 = 2;
 
 impl Counter {
     fn new() -> Counter {
-        Counter { state: AtomicU64::new(0), wanted: AtomicU64::new(NOBODY), listed: AtomicU32::new(0) }
+        Counter { state: AtomicU64::new(0), wanted: AtomicU64::new(NO_WAITER), listed: AtomicU32::new(0) }
     }
 
-    /// The value of the counter of that generation, if it is still there.
+    /// The value of the counter, if it still has that generation.
     pub fn value(&self, generation: u32) -> Option<u64> {
         let state = self.state.load(Ordering::SeqCst);
         (state >> VALUE_BITS == u64::from(generation) && generation != 0).then_some(state & VALUE_MAX)
     }
 
-    /// The value of the counter that is here.
     pub fn any_value(&self) -> u64 {
         self.state.load(Ordering::SeqCst) & VALUE_MAX
     }
@@ -76,13 +74,12 @@ pub struct Place {
     pub generation: u32,
 }
 
-/// The result of an arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Raised {
     /// The arrival names no counter.
     Unknown,
     Yes,
-    /// An operation may wait for that value: `settle` this place.
+    /// An operation may wait for that value: call `settle` with this index.
     Reached(u32),
 }
 
@@ -95,15 +92,15 @@ struct Places {
 
 pub struct Counters {
     capacity: usize,
-    /// Bits of an immediate that are the place.
+    /// The low bits of an immediate that are the index.
     index_bits: u32,
     generations: u32,
-    /// The high half of ids: an owner's counters mean nothing to others.
+    /// The high half of ids, so that another endpoint's ids are rejected.
     owner: u32,
     chunks: Box<[OnceCell<Box<[Counter]>>]>,
     places: Mutex<Places>,
     pub waiting: Mutex<Waiting>,
-    /// The first of those of which not all that was reached is taken out: its index and `AFTER`, or 0.
+    /// The head of the list of counters with reached values to be removed: index + `AFTER`, or 0.
     unsettled: AtomicU32,
 }
 
@@ -125,7 +122,7 @@ pub fn immediate_of(id: u64, incarnation: u64) -> Result<Immediate> {
 
 impl Counters {
     pub fn new(capacity: usize, incarnation: u64) -> Counters {
-        // At least one: then 1 has generation 0 and names no counter.
+        // At least one bit: then the immediate 1 has generation 0 and names no counter.
         let index_bits = capacity.next_power_of_two().trailing_zeros().max(1);
         let generation_bits = GENERATION_BITS.min(u32::BITS - index_bits);
         Counters {
@@ -168,7 +165,8 @@ impl Counters {
         }
     }
 
-    /// The next of those that were taken, or that are listed now. It may be listed again from then on.
+    /// The next of the taken counters, or else of the listed ones. It may be listed again from then
+    /// on.
     pub fn next_unsettled(&self, taken: &mut Unsettled) -> Option<u32> {
         if taken.is_empty() {
             taken.0 = self.unsettled.swap(0, Ordering::AcqRel);
@@ -184,11 +182,10 @@ impl Counters {
         Place { index, generation: immediate >> self.index_bits }
     }
 
-    /// Makes one, of value 0: its id.
     pub fn create(&self) -> Result<u64> {
         let mut places = self.places.lock();
         let fresh = places.used < self.capacity;
-        let place = if places.free.len() > REST || !fresh { places.free.pop_front() } else { None };
+        let place = if places.free.len() > REUSE_DISTANCE || !fresh { places.free.pop_front() } else { None };
         let place = match place {
             Some(place) => place,
             None if fresh => {
@@ -216,7 +213,6 @@ impl Counters {
         Ok(u64::from(self.owner) << 32 | u64::from(place.generation << self.index_bits | place.index))
     }
 
-    /// The counter of an id, and its value.
     pub fn find(&self, id: u64) -> Result<(Place, u64)> {
         if (id >> 32) as u32 != self.owner || id as u32 == 0 {
             let why = if id == 0 { "0 is no counter" } else { "it is another endpoint's, or none" };
@@ -227,7 +223,8 @@ impl Counters {
         value.map(|value| (place, value)).ok_or_else(|| gone(id))
     }
 
-    /// The counter is not raised any longer; operations that wait for it are added to `ended`.
+    /// Destroys a counter: it is no longer raised, and operations that wait for it are added to
+    /// `ended`.
     pub fn destroy(&self, id: u64, ended: &mut Vec<OpId>) -> Result<()> {
         let (place, _) = self.find(id)?;
         let counter = self.counter(place.index).ok_or_else(|| gone(id))?;
@@ -242,8 +239,8 @@ impl Counters {
         Ok(())
     }
 
-    /// Raises a counter for an arrival. A thread that sees the value sees the bytes that came
-    /// before it.
+    /// Raises a counter for an arrival. A thread that sees the value also sees the bytes that
+    /// arrived before.
     #[inline]
     pub fn raise(&self, immediate: u32, by: u64) -> Raised {
         let Place { index, generation } = self.place(immediate);
@@ -279,7 +276,7 @@ mod tests {
     fn late_arrival_does_not_count_for_the_next_counter() {
         let counters = Counters::new(1, INCARNATION);
         let first = counters.create().expect("room");
-        assert!(counters.create().is_err(), "there is room for one");
+        assert!(counters.create().is_err(), "the capacity is one");
         assert_eq!(counters.raise(first as u32, 3), Raised::Yes);
         assert_eq!(counters.find(first).map(|(_, value)| value).ok(), Some(3));
         counters.destroy(first, &mut Vec::new()).expect("it exists");
@@ -291,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn immediates_that_were_never_made_are_unknown() {
+    fn immediates_never_issued_are_unknown() {
         let counters = Counters::new(1 << 20, INCARNATION);
         let id = counters.create().expect("room");
         for immediate in [0, 1, u32::MAX, id as u32 + 1, id as u32 ^ 1 << 31] {
@@ -324,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn generations_come_round_without_0() {
+    fn counter_generations_wrap_past_0() {
         let counters = Counters::new(1, INCARNATION);
         for _ in 0..200_000 {
             let id = counters.create().expect("room");

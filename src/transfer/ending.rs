@@ -1,5 +1,5 @@
-//! How operations end: each with its one completion, which waits for the NICs where they
-//! may still be at work for it.
+//! How operations end: each with exactly one completion, which is held back while NICs may still
+//! work for the operation.
 
 use super::completion::{self, Completion};
 use super::gate::{Before, Passing};
@@ -15,24 +15,22 @@ use parking_lot::Mutex;
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// States of `Slot::late`: the completion waits for the NICs; it is being published.
+/// States of `Slot::late`: the completion waits for NICs, or is being published.
 const WAITS: u8 = 1;
 const PUBLISHED: u8 = 2;
 
-/// The contents of a completion to come.
 #[derive(Clone, Copy)]
 pub(super) struct Ending {
     outcome: Outcome,
-    /// The peer that it names, if not the body's.
+    /// The peer that the completion names, if not the body's.
     peer: Option<PeerId>,
     previous: u64,
     now: u64,
 }
 
-/// Slots that are looked at before the clock is.
+/// Slots scanned between checks of the clock.
 const LOOK: usize = 64;
 
-/// Which operations a sweep ends.
 enum Swept {
     /// All operations with a peer.
     Peer(PeerId),
@@ -42,8 +40,8 @@ enum Swept {
     Revoked(PeerId, Arc<Revoked>),
 }
 
-/// Ends many operations in steps: a pass of a worker has other things to do. Operations submitted
-/// meanwhile are not its concern: their submitters see that the peer or the memory has gone.
+/// Ends many operations in steps, so that one pass of a worker is not held up. It may miss
+/// operations submitted meanwhile: their submitters see that the peer or the memory has ended.
 pub struct Sweep {
     what: Swept,
     outcome: Outcome,
@@ -64,14 +62,14 @@ impl Sweep {
         Sweep { what, outcome: Outcome::of(Status::Revoked), next: 0 }
     }
 
-    /// Whether it has not begun, and is of all that a peer has taken back.
+    /// Whether this sweep is for the peer's revoked grants, and has not begun.
     pub fn is_of_revoked(&self, peer: PeerId) -> bool {
         self.next == 0 && matches!(self.what, Swept::Revoked(of, _) if of == peer)
     }
 }
 
-/// The operations with a peer that can change its memory and were active when this began; found in steps,
-/// and forgotten as they end.
+/// The active operations with a peer that can change its memory, as of this call; found in steps,
+/// and removed as they end.
 pub struct Accepted {
     peer: PeerId,
     next: usize,
@@ -79,7 +77,7 @@ pub struct Accepted {
     active: Vec<OpId>,
 }
 
-/// How far a look at all deadlines has come.
+/// The progress of a scan of all deadlines.
 #[derive(Default)]
 pub(super) struct Expiring {
     begun: AtomicBool,
@@ -89,19 +87,19 @@ pub(super) struct Expiring {
 #[derive(Default)]
 struct Look {
     next: usize,
-    /// The earliest deadline of the slots that it has passed.
+    /// The earliest deadline of the slots scanned so far.
     earliest: u64,
 }
 
 impl Table {
-    /// Counts a stripe of a lane, for which NICs may work. False: the operation has ended.
+    /// Counts a stripe for which NICs may work. False: the operation has ended.
     pub fn carry(&self, slot: &Slot) -> bool {
         slot.carried.fetch_add(1, Ordering::SeqCst);
-        // An end before this did not see the count; an end after it waits.
+        // An end before this load did not see the count; a later end waits for the stripe.
         slot.state.load(Ordering::SeqCst) & 0xff == ACTIVE
     }
 
-    /// Counts off a stripe for which no NIC works: it leaves, or moves to another lane.
+    /// Uncounts a stripe for which no NIC works: the stripe leaves, or moves to another lane.
     pub fn put_down(&self, slot: &Slot) {
         if slot.carried.fetch_sub(1, Ordering::SeqCst) == 1 && slot.late.load(Ordering::SeqCst) == WAITS {
             self.publish_late(slot);
@@ -113,12 +111,12 @@ impl Table {
         slot.late.load(Ordering::Relaxed) == WAITS
     }
 
-    /// How many there are of these.
+    /// The number of ended operations whose completions wait for NICs.
     pub fn late(&self) -> u64 {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Whether any of a peer's is one of them; or of one that was in its place before.
+    /// Whether completions of this peer, or of an earlier peer with its index, wait for NICs.
     pub fn has_late(&self, peer: PeerId) -> bool {
         self.waiting_of.get(peer.place()).is_some_and(|waiting| waiting.load(Ordering::SeqCst) != 0)
     }
@@ -132,14 +130,14 @@ impl Table {
     /// Publishes the completion of an operation that has ended, unless another thread has. The
     /// caller holds the slot.
     pub fn publish_late(&self, slot: &Slot) {
-        // First: a thread that sees none waiting must then wait for this completion.
+        // Pass first: a thread that reads 0 waiting must then wait at the gate for this completion.
         let passing = self.gate.pass();
         let taken = slot.late.compare_exchange(WAITS, PUBLISHED, Ordering::SeqCst, Ordering::Relaxed).is_ok();
         if !taken {
             return;
         }
         self.count_late(slot, |waiting| _ = waiting.fetch_sub(1, Ordering::SeqCst));
-        // SAFETY: written before `late` was, and taken by us alone.
+        // SAFETY: `ending` was written before `late`, and only this thread has moved `late` on.
         if let Some(ending) = slot.ending.with_mut(|ending| unsafe { (*ending).take() }) {
             let published = self.publish(slot, &ending);
             drop(passing);
@@ -147,11 +145,11 @@ impl Table {
         }
     }
 
-    /// Ends an operation that was never accepted, without a completion; false if it
-    /// has ended with one.
+    /// Ends an operation that was not accepted, without a completion; false if it has ended with
+    /// one.
     pub fn take_back(&self, id: OpId) -> bool {
         let Some(slot) = self.take_end(id) else { return false };
-        // SAFETY: the operation's own hold is ours now, until we release it.
+        // SAFETY: this thread ended the operation, so it owns the operation's hold until it releases it.
         let body = unsafe { self.body(slot) };
         let completes = body.completes();
         match &body.to {
@@ -177,7 +175,7 @@ impl Table {
         self.end_as(id, outcome, (None, previous), now)
     }
 
-    /// As `end`. `peer`: the one that the completion names, if not the body's.
+    /// Like `end`. `peer`: the peer that the completion names, if not the body's.
     pub(super) fn end_as(
         &self,
         id: OpId,
@@ -190,7 +188,8 @@ impl Table {
         let ending = Ending { outcome, peer, previous, now };
         if outcome.status != Status::Ok && slot.carried.load(Ordering::SeqCst) != 0 {
             self.count_late(slot, |waiting| _ = waiting.fetch_add(1, Ordering::SeqCst));
-            // SAFETY: only who ended it writes, and nobody reads before `late` says so.
+            // SAFETY: only the thread that ended the operation writes, and no thread reads before
+            // `late` is set.
             slot.ending.with_mut(|at| unsafe { *at = Some(ending) });
             slot.late.store(WAITS, Ordering::SeqCst);
             drop(passing);
@@ -200,20 +199,21 @@ impl Table {
             return true;
         }
         let published = self.publish(slot, &ending);
-        // First: a slow log callback must not delay a PEER_DOWN.
+        // Leave the gate first: a slow log callback must not delay a PEER_DOWN.
         drop(passing);
         published.iter().for_each(Published::explain);
         true
     }
 
-    /// Publishes the completion of an operation that has ended; returns it for the log.
+    /// Publishes the completion of an operation that has ended; returns it for the log if it
+    /// failed.
     fn publish(&self, slot: &Slot, ending: &Ending) -> Option<Published> {
         let &Ending { outcome, peer, previous, now } = ending;
         let id = self.id_of(slot);
-        // SAFETY: the operation's own hold is ours now, until we release it.
+        // SAFETY: this thread ended the operation, so it owns the operation's hold until it releases it.
         let body = unsafe { self.body(slot) };
         let outcome = self.with_entry(body, outcome);
-        // A worker's time is that of the beginning of its pass, and workers' passes overlap.
+        // A worker's clock is read when its pass begins, and passes of workers overlap.
         let first_post = match slot.first_post.load(Ordering::Relaxed) {
             0 => 0,
             posted => posted.max(body.submit_ns),
@@ -237,7 +237,7 @@ impl Table {
         if let Some((watch, value)) = body.done.as_deref() {
             watch.set(*value);
         }
-        // First: the poller of the completion may give the memory back at once.
+        // Release first: the poller of the completion may deregister the memory at once.
         self.release(slot);
         if let (Some(failed), Some(tell)) = (failed, self.failing.get()) {
             tell(failed);
@@ -246,8 +246,8 @@ impl Table {
             self.tally.over();
         }
         if let Some(whole) = whole {
-            // Before its own completion: after the last completion is polled, the whole must be
-            // gone.
+            // End the whole before the part's completion: once the last completion is polled, the
+            // whole must have ended.
             self.part_ended(whole, outcome, (completion.peer, first_post), now);
         }
         if completes {
@@ -256,13 +256,13 @@ impl Table {
         (outcome.status != Status::Ok).then_some(Published { completion, outcome, deadline })
     }
 
-    /// Holds up `await_publication` until it is dropped.
+    /// Blocks `await_publication` until it is dropped.
     pub fn pass(&self) -> Passing<'_> {
         self.gate.pass()
     }
 
-    /// Marks what has ended so far: `are_published` says when those completions are in their
-    /// queues.
+    /// Marks the operations ended so far; `are_published` checks whether their completions are in
+    /// their queues.
     pub fn ended_so_far(&self) -> Before {
         self.gate.before()
     }
@@ -271,7 +271,7 @@ impl Table {
         self.gate.have_passed(ended)
     }
 
-    /// The same, blocking: for callers with nothing else to do.
+    /// Like `are_published`, blocking, for callers' threads.
     pub fn await_publication(&self) {
         self.gate.wait();
     }
@@ -285,14 +285,14 @@ impl Table {
                 took_ns: completion.done_ns - body.submit_ns,
             });
         }
-        // A whole's parts have notified their peers.
+        // (The parts of a whole notify their peers.)
         let notifies = body.transfer().is_some_and(|transfer| transfer.notify.is_some());
         if notifies && status == Status::Ok {
             self.tally.notified();
         }
     }
 
-    /// Adds the entry of a failed list, unless it is known already.
+    /// Adds the first entry of a failed list, unless the failed entry is known.
     fn with_entry(&self, body: &Body, outcome: Outcome) -> Outcome {
         if outcome.status == Status::Ok || outcome.entry.is_some() {
             return outcome;
@@ -300,7 +300,7 @@ impl Table {
         Outcome { entry: body.transfer().and_then(|t| t.view().first_entry()), ..outcome }
     }
 
-    /// Whether it is an operation with parts, which has not ended.
+    /// Whether the operation has parts and has not ended.
     pub(super) fn is_in_parts(&self, id: OpId) -> bool {
         self.slot(id.index()).is_some_and(|slot| slot.whole.of() == PartOf::HasParts) && self.is_active(id)
     }
@@ -310,8 +310,8 @@ impl Table {
         self.end_where(|slot| slot.whole.of() == PartOf::Whole(whole), outcome, now)
     }
 
-    /// Ends all active operations that `which` (slot, id) chooses; whether there was
-    /// any. Those with parts end with these.
+    /// Ends all active operations that `which` selects; true if it ended any. Operations with parts
+    /// end with their parts.
     fn end_where(&self, which: impl Fn(&Slot) -> bool, outcome: Outcome, now: u64) -> bool {
         let mut any = false;
         fence(Ordering::SeqCst);
@@ -322,7 +322,7 @@ impl Table {
         any
     }
 
-    /// The active operation of a slot, if it has no parts.
+    /// The active operation of a slot, unless it has parts.
     fn active_at(&self, index: usize) -> Option<(&Slot, OpId)> {
         let slot = self.slot(index)?;
         let state = slot.state.load(Ordering::SeqCst);
@@ -358,13 +358,13 @@ impl Table {
         true
     }
 
-    /// Operations accepted so far. Later submissions need not be among them.
+    /// The peer's operations accepted so far; may include later ones.
     pub fn accepted(&self, peer: PeerId) -> Accepted {
         fence(Ordering::SeqCst);
         Accepted { peer, next: 0, until: self.used.load(Ordering::Acquire), active: Vec::new() }
     }
 
-    /// Whether all of these have ended, as far as could be checked until the time was `over`.
+    /// Whether all of these have ended; false also if the time is `over` before all are checked.
     pub fn have_ended(&self, these: &mut Accepted, over: impl Fn() -> bool) -> bool {
         while these.next < these.until {
             let found = self
@@ -384,7 +384,7 @@ impl Table {
 
     fn may_change_memory(&self, id: OpId) -> bool {
         let Some(slot) = self.read(id) else { return false };
-        // SAFETY: held as a reader.
+        // SAFETY: `read` holds the slot.
         let body = unsafe { self.body(slot) };
         let may = body.transfer().is_some() || body.atomic().is_some();
         self.release(slot);
@@ -394,7 +394,7 @@ impl Table {
     /// Whether an operation is under one of these grants.
     fn is_under(&self, id: OpId, revoked: &Revoked) -> bool {
         let Some(slot) = self.read(id) else { return false };
-        // SAFETY: held as a reader.
+        // SAFETY: `read` holds the slot.
         let body = unsafe { self.body(slot) };
         let of_transfer = body.transfer().and_then(|transfer| transfer.grant);
         let grant = of_transfer.or(body.atomic().and_then(|atomic| atomic.grant));
@@ -402,32 +402,33 @@ impl Table {
         grant.is_some_and(|grant| revoked.contains(grant))
     }
 
-    /// How an operation ends because of a remote memory, if it uses it.
+    /// The outcome of an operation if a remote memory ends it; `None` if it does not use that
+    /// memory.
     fn if_using(&self, id: OpId, remote: &Arc<RemoteMemory>, outcome: Outcome) -> Option<Outcome> {
         let slot = self.read(id)?;
-        // SAFETY: held as a reader.
+        // SAFETY: `read` holds the slot.
         let outcome = unsafe { self.body(slot) }.if_using(remote, outcome);
         self.release(slot);
         outcome
     }
 
-    /// Announces that the thread that checks deadlines sleeps until some time; returns until when
-    /// it may. An operation that is due earlier, and is not known here, wakes it.
+    /// Announces that the thread that checks deadlines sleeps until `until`; returns how long it
+    /// may sleep. A later operation with an earlier deadline wakes it.
     pub fn may_sleep_until(&self, until: u64) -> u64 {
-        // Either this sees the operation's deadline, or its submitter sees this.
+        // Either this thread sees the operation's deadline, or the submitter sees `sleeps_until`.
         self.sleeps_until.store(until, Ordering::SeqCst);
         self.next_deadline.load(Ordering::SeqCst).min(until)
     }
 
     /// Ends operations past their deadlines, until the time is `over`: the others in the next tick.
-    /// Cheap until the earliest one has passed: with long deadlines and short transfers the table
-    /// is scanned about once in a deadline.
+    /// Cheap before the earliest deadline: with long deadlines and short transfers, the table is
+    /// scanned about once per deadline.
     pub fn expire(&self, now: u64, over: impl Fn() -> bool) {
         let Expiring { begun, look } = &self.expiring;
         if !begun.load(Ordering::Relaxed) && now < self.next_deadline.load(Ordering::Relaxed) {
             return;
         }
-        // Another thread may be at it.
+        // Another thread may be scanning.
         let Some(mut at) = look.try_lock() else { return };
         if !begun.swap(true, Ordering::Relaxed) {
             // Later submissions report their deadlines.
@@ -454,10 +455,10 @@ impl Table {
     }
 }
 
-// Parts: a list over several peers. Each is an operation of its own, with its own deadline; the whole
-// ends when the last of them has.
+// Parts: a list over several peers. Each part is an operation with its own deadline; the whole ends
+// when its last part ends.
 
-/// How an operation and others belong together.
+/// An operation's role in a list over several peers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum PartOf {
     Nothing,
@@ -465,10 +466,9 @@ pub(super) enum PartOf {
     HasParts,
 }
 
-/// The slot's representation of an operation with parts. (No id is all ones.)
+/// Marks an operation with parts in `Whole::of`. (No id is all ones.)
 const HAS_PARTS: u64 = u64::MAX;
 
-/// How the first part that failed did.
 #[derive(Clone, Copy)]
 struct Failure {
     outcome: Outcome,
@@ -506,7 +506,7 @@ impl Whole {
     }
 }
 
-/// Slots that were taken and not filled yet; those left over go back.
+/// Slots taken and not yet filled; dropping it frees the rest.
 pub struct Reserved<'a> {
     pub(super) table: &'a Table,
     pub(super) first: Option<&'a Slot>,
@@ -519,16 +519,15 @@ impl<'a> Reserved<'a> {
         Some(slot)
     }
 
-    /// Begins an operation of this many parts. It is held until the last has ended.
+    /// Begins an operation of this many parts. Its slot is held until the last part has ended.
     pub fn begin_whole(&mut self, body: impl FnOnce() -> Body, parts: u64) -> Option<OpId> {
         let slot = self.take()?;
         slot.whole.left.store(parts, Ordering::Relaxed);
         *slot.whole.failed.lock() = None;
-        // The last part has the hold (`part_ended`).
+        // `part_ended` takes the hold back for the last part.
         Some(self.table.fill_part(slot, body, 0, u64::MAX, PartOf::HasParts).give())
     }
 
-    /// Begins one of its parts, as `Table::begin`.
     pub fn begin_part(
         &mut self,
         body: impl FnOnce() -> Body,
@@ -550,7 +549,7 @@ impl Drop for Reserved<'_> {
 }
 
 impl Table {
-    /// Takes slots; `None`, and none is taken, where there are not this many.
+    /// Takes this many slots, or none and returns `None`.
     pub fn reserve(&self, count: usize) -> Option<Reserved<'_>> {
         let mut reserved = Reserved { table: self, first: None };
         for _ in 0..count {
@@ -561,7 +560,7 @@ impl Table {
         Some(reserved)
     }
 
-    /// A part has ended; the last one ends the whole.
+    /// Counts an ended part; the last one ends the whole.
     pub(super) fn part_ended(
         &self,
         whole: OpId,
@@ -599,7 +598,6 @@ impl Table {
     }
 }
 
-/// A completion that is in its queue, of an operation that failed.
 struct Published {
     completion: Completion,
     outcome: Outcome,
@@ -607,7 +605,7 @@ struct Published {
 }
 
 impl Published {
-    /// Logs why an operation failed, which its completion has no field for.
+    /// Logs why the operation failed, with details that its completion has no field for.
     fn explain(&self) {
         let &Published { completion, outcome, deadline } = self;
         let level = if outcome.provider_errno == 0 { log::Level::Debug } else { log::Level::Info };

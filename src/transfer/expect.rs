@@ -1,17 +1,17 @@
-//! Operations that wait for values of counters. One lock guards all, which callers hold for a
-//! stride at a time, and which no worker waits for: an arrival that reaches a waited value and
-//! finds the lock taken lists the counter, and the worker's next pass tries again.
+//! Operations that wait for values of counters. One lock guards them all. Callers hold it for a
+//! stride at a time, and workers never wait for it: where an arrival reaches a waited value and the
+//! lock is taken, the worker lists the counter and tries again in its next pass.
 
-use super::counters::{Counters, Place, NOBODY};
+use super::counters::{Counters, Place, NO_WAITER};
 use crate::ids::OpId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-/// Entries that are entered or removed at one go.
+/// Entries added or removed per hold of the lock.
 const STRIDE: usize = 256;
-/// Operations that are looked at, when a new one comes, for whether they have ended.
+/// Operations that a new operation checks for having ended.
 const LOOKS: usize = 4;
 
 /// A value that is waited for.
@@ -43,17 +43,15 @@ pub struct Waiting {
     next: u64,
     /// Waiting values by counter, the lowest first.
     values: BTreeSet<Value>,
-    /// Waits by ticket. Waits of operations that have ended otherwise do no harm, and are removed
-    /// as others come, by their callers' threads.
+    /// Waits by ticket. Waits of operations that ended early do no harm; the callers of later
+    /// operations remove them.
     waits: BTreeMap<u64, Wait>,
-    /// The last ticket that was looked at for that.
+    /// The last ticket that was checked for having ended.
     looked: u64,
 }
 
-/// A value that an operation waits for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Value {
-    /// The counter's.
     index: u32,
     value: u64,
     ticket: u64,
@@ -62,12 +60,12 @@ struct Value {
 }
 
 struct Wait {
-    /// `None`: it is not entered yet.
+    /// `None`: not entered yet.
     operation: Option<OpId>,
-    /// Values that were not reached; one more while they are entered.
+    /// Values not reached so far; one more while entries are being added.
     missing: u64,
     wanted: Arc<Wanted>,
-    /// Entries that were taken out since the operation ended.
+    /// Entries removed since the operation ended.
     cleared: usize,
 }
 
@@ -106,13 +104,13 @@ fn strides(entries: &[Entry]) -> impl Iterator<Item = Range<usize>> {
 }
 
 impl Counters {
-    /// Enters what an operation waits for. Operations whose values are all reached go
-    /// to `ended`. False: a counter is gone.
+    /// Enters an operation's counters and values. Operations whose values are all reached are added
+    /// to `ended`. False: a counter was destroyed.
     pub fn watch(&self, ticket: u64, operation: OpId, wanted: &Wanted, ended: &mut Vec<OpId>) -> bool {
         for stride in strides(&wanted.entries) {
             let mut waiting = self.waiting.lock();
             for at in stride {
-                // The operation has ended meanwhile, and its entries are being taken out.
+                // The operation has ended meanwhile, and its entries are being removed.
                 let Some(wait) = waiting.waits.get_mut(&ticket).filter(|_| !wanted.is_over()) else {
                     return true;
                 };
@@ -133,8 +131,9 @@ impl Counters {
         true
     }
 
-    /// Settles a counter that may have reached waited values. With very many values, or another
-    /// thread at it, the counter is listed to be settled again. False: another thread is at it.
+    /// Settles a counter that may have reached waited values. With very many values, or while
+    /// another thread holds the lock, the counter is listed to be settled again. False: another
+    /// thread holds the lock.
     pub fn settle(&self, index: u32, ended: &mut Vec<OpId>) -> bool {
         let waiting = self.waiting.try_lock();
         let alone = waiting.is_some();
@@ -144,10 +143,10 @@ impl Counters {
         alone
     }
 
-    /// Removes reached values, of this many entries; false if there are more. The lowest value that
-    /// is left is published before the counter is read again, and an arrival raises the counter
-    /// before it reads the lowest value, all in one order (SeqCst): so one of the two sees the
-    /// other.
+    /// Removes reached values, at most `most` of them; false if more are left. The lowest value
+    /// that is left is published before the counter is read again, and an arrival raises the
+    /// counter before it reads the lowest value, all in one order (SeqCst): so one of the two sees
+    /// the other.
     fn settle_in(&self, waiting: &mut Waiting, index: u32, ended: &mut Vec<OpId>, mut most: usize) -> bool {
         let Some(counter) = self.counter(index) else { return true };
         loop {
@@ -160,14 +159,14 @@ impl Counters {
         }
     }
 
-    /// A counter is gone: operations that wait for it end.
+    /// The counter was destroyed: operations that wait for it end.
     pub fn abandon(&self, index: u32, ended: &mut Vec<OpId>) {
         loop {
             let mut waiting = self.waiting.lock();
             for _ in 0..STRIDE {
                 let Some(first) = waiting.first(index) else {
                     if let Some(counter) = self.counter(index) {
-                        counter.wanted.store(NOBODY, Ordering::SeqCst);
+                        counter.wanted.store(NO_WAITER, Ordering::SeqCst);
                     }
                     return;
                 };
@@ -177,8 +176,8 @@ impl Counters {
         }
     }
 
-    /// Removes values of ended operations, of this many entries or some more. (Until then such a
-    /// value may stay published: an arrival that reaches it finds nothing.)
+    /// Removes about this many values of ended operations. (Until then such a value may stay
+    /// published: an arrival that reaches it finds no operation.)
     fn clear_ended(&self, mut entries: usize) {
         let mut looks = LOOKS;
         while entries > 0 {
@@ -186,7 +185,7 @@ impl Counters {
             let Waiting { values, waits, looked, .. } = &mut *waiting;
             let (ticket, wait) = loop {
                 let Some((&ticket, wait)) = waits.range_mut(*looked..).next() else {
-                    *looked = 0; // From the first on, next time.
+                    *looked = 0; // The next call begins with the first ticket.
                     return;
                 };
                 *looked = ticket;
@@ -219,7 +218,7 @@ impl Waiting {
         self.values.range(least..).next().filter(|first| first.index == index).copied()
     }
 
-    /// Removes a counter's values up to `value`, of this many entries; returns the lowest left.
+    /// Removes at most `most` values of a counter, up to `value`; returns the lowest one left.
     fn take_reached(&mut self, index: u32, value: u64, ended: &mut Vec<OpId>, most: &mut usize) -> u64 {
         while let Some(first) = self.first(index) {
             if first.value > value || *most == 0 {
@@ -229,7 +228,7 @@ impl Waiting {
             self.values.remove(&first);
             self.reached(first.ticket, ended);
         }
-        NOBODY
+        NO_WAITER
     }
 
     /// Counts off a value that an operation waits for.
@@ -254,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_ends_when_the_last_value_is_reached() {
+    fn expectation_ends_when_its_last_value_is_reached() {
         let counters = Arc::new(Counters::new(8, 1));
         let [a, b] = [(); 2].map(|()| counters.create().expect("room"));
         let entries =
@@ -271,7 +270,7 @@ mod tests {
             }
             assert_eq!(ended, expected);
         }
-        assert_eq!(counters.raise(a as u32, 1), Raised::Yes, "nobody waits any more");
+        assert_eq!(counters.raise(a as u32, 1), Raised::Yes, "no operation waits");
     }
 
     #[test]
@@ -282,7 +281,7 @@ mod tests {
         let expecting = Expecting::new(&counters, entries.clone());
         assert!(counters.watch(expecting.ticket(), OpId::numbered(5), &entries, &mut Vec::new()));
         drop(expecting);
-        // The next ones clear away what it left, also from among those that go on.
+        // Later operations remove its entries, also from among active ones.
         let others: Vec<Expecting> = (0..100).map(|_| Expecting::new(&counters, entries.clone())).collect();
         assert!(counters.waiting.lock().values.is_empty());
         drop(others);
@@ -302,9 +301,9 @@ mod tests {
         assert!(!counters.watch(late.ticket(), OpId::numbered(6), &entries, &mut ended));
     }
 
-    /// A caller's thread that is not run while it has the lock holds no arrival up, and nothing is lost.
+    /// A caller's thread preempted with the lock delays no arrival, and no value is lost.
     #[test]
-    fn arrivals_and_ends_do_not_wait_for_callers() {
+    fn arrivals_and_ends_never_wait_for_a_caller_with_the_lock() {
         let counters = Arc::new(Counters::new(8, 1));
         let a = counters.create().expect("room");
         let of_first = Wanted::new(vec![entry(&counters, a, 1)]);
@@ -323,9 +322,9 @@ mod tests {
         assert_eq!(ended, [OpId::numbered(5)]);
     }
 
-    /// In each round one arrival and one who waits for it meet: one of them sees it.
+    /// In each round an arrival races with a wait for it: one of the two sees the other.
     #[test]
-    fn no_value_is_missed_while_others_raise_it() {
+    fn expected_values_are_not_missed_during_concurrent_raises() {
         const ROUNDS: u64 = 50_000;
         let counters = Arc::new(Counters::new(8, 1));
         let a = counters.create().expect("room");

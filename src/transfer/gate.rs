@@ -1,10 +1,10 @@
-//! Lets a thread wait for others that are inside: completions on their way into their queues,
-//! before a PEER_DOWN is published.
+//! Lets a thread wait for threads inside: completions are in their queues before a PEER_DOWN is
+//! published.
 //!
 //! A passing thread counts itself in and out, in one of several parts, so that threads seldom share
-//! a cache line, and in one of two rounds. A waiter begins the other round, and waits only for
-//! threads of the round before: by polling, since one of them may be a caller's thread that the
-//! system does not run.
+//! a cache line, and in one of two rounds. A waiter begins the next round, and waits only for
+//! threads of the previous one. It polls, since such a thread may be a caller's that the system has
+//! preempted.
 
 use crate::sync::{part, PARTS};
 use crossbeam_utils::{Backoff, CachePadded};
@@ -12,17 +12,16 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Between looks at those that are long inside.
+/// Pause between checks while a thread stays inside.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// All in one order (SeqCst): a passing thread counts itself in and then checks that the round is
-/// still the same, a waiter begins the next round and then reads the counts, so one of the two sees
-/// the other.
+/// SeqCst: a passing thread counts itself in and then checks that the round is still the same, a
+/// waiter begins the next round and then reads the counts, so one of the two sees the other.
 pub struct Gate {
     round: AtomicU64,
-    /// For each round, who is passing: two rounds at most have any.
+    /// Passing threads by the parity of their round: at most two rounds have any.
     parts: Box<[CachePadded<[AtomicU64; 2]>]>,
-    /// All who passed in earlier rounds than this have passed. One thread at a time looks.
+    /// All threads of rounds before this one have passed. One thread at a time checks.
     empty: AtomicU64,
     looking: Mutex<()>,
 }
@@ -31,7 +30,7 @@ pub struct Gate {
 #[derive(Clone, Copy)]
 pub struct Before(u64);
 
-/// Passes until it is dropped. Must not wait for another thread meanwhile.
+/// A pass, until it is dropped. Its thread must not wait for another thread meanwhile.
 pub struct Passing<'a>(&'a AtomicU64);
 
 impl Drop for Passing<'_> {
@@ -54,19 +53,20 @@ impl Gate {
             let round = self.round.load(Ordering::SeqCst);
             let passing = Passing(&part[round as usize & 1]);
             passing.0.fetch_add(1, Ordering::SeqCst);
-            // Otherwise who waits may have looked before this was counted.
+            // Otherwise a waiter may have read the count before this increment.
             if self.round.load(Ordering::SeqCst) == round {
                 return passing;
             }
         }
     }
 
-    /// Marks the threads that are passing now: `have_passed` says when they have passed.
+    /// Marks the threads that are passing now; `have_passed` checks them.
     pub fn before(&self) -> Before {
         Before(self.round.load(Ordering::SeqCst))
     }
 
-    /// Never waits: one of them may be preempted for long.
+    /// Whether all marked threads have passed. Never waits: a marked thread may be preempted for
+    /// long.
     pub fn have_passed(&self, before: Before) -> bool {
         let Some(_alone) = self.looking.try_lock() else { return false };
         loop {
@@ -74,7 +74,7 @@ impl Gate {
             if empty > before.0 {
                 return true;
             }
-            // Later threads count in the next round, whose place is empty.
+            // Later threads count in the next round, whose counts are 0.
             let _ = self.round.compare_exchange(empty, empty + 1, Ordering::SeqCst, Ordering::SeqCst);
             let inside =
                 |part: &CachePadded<[AtomicU64; 2]>| part[empty as usize & 1].load(Ordering::SeqCst) != 0;
@@ -85,12 +85,12 @@ impl Gate {
         }
     }
 
-    /// Returns when all who were passing have passed.
+    /// Returns when all threads that were passing have passed.
     pub fn wait(&self) {
         let (before, backoff) = (self.before(), Backoff::new());
         while !self.have_passed(before) {
             if backoff.is_completed() {
-                std::thread::sleep(PAUSE); // The system does not run one of them.
+                std::thread::sleep(PAUSE); // One of the threads is preempted.
             } else {
                 backoff.snooze();
             }
@@ -117,7 +117,7 @@ mod tests {
             }
             let _after = gate.pass();
             std::thread::sleep(std::time::Duration::from_millis(20));
-            assert!(!waited.load(Ordering::SeqCst), "one is passing");
+            assert!(!waited.load(Ordering::SeqCst), "a thread is passing");
             drop(before);
             while !waited.load(Ordering::SeqCst) {
                 std::thread::yield_now();
@@ -136,7 +136,7 @@ mod tests {
         let second = gate.before();
         assert!(!gate.have_passed(second) && !gate.have_passed(first));
         drop(later);
-        assert!(!gate.have_passed(first) && !gate.have_passed(second), "the first is inside");
+        assert!(!gate.have_passed(first) && !gate.have_passed(second), "the first thread is inside");
         drop(passing);
         assert!(gate.have_passed(second) && gate.have_passed(first) && gate.have_passed(gate.before()));
     }
@@ -163,7 +163,7 @@ mod tests {
                     inside.iter().map(|at| at.load(Ordering::SeqCst)).find(|at| (1..=round).contains(at));
                 if let Some(late) = late {
                     over.store(true, Ordering::SeqCst);
-                    panic!("one of round {} is inside after {round}", late - 1);
+                    panic!("a thread of round {} is inside after {round}", late - 1);
                 }
             }
             over.store(true, Ordering::SeqCst);

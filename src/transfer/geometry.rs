@@ -1,22 +1,22 @@
-//! The geometry of transfers: pages x layers, checked once, computed as they are posted.
+//! The geometry of transfers: pages x layers, checked once; slices are computed as they are posted.
 //!
 //! Slice `s` of a transfer is a piece of a page of a layer: pieces vary fastest, then pages, then
-//! layers. Pages are cut where they are large, into pieces so long that all rails have a share.
+//! layers. Large pages are cut into pieces, short enough that every rail has a share.
 
 use super::Direction;
 use crate::room::Theirs;
 use crate::status::{Error, Result, Status};
 
-/// Longest piece of a page, and longest merge of neighbours, in bytes: a post
-/// costs little beside this many.
+/// Longest piece of a page, and longest merge of neighbours, in bytes: the cost of a post is small
+/// compared to moving this many.
 pub const PIECE: u64 = 1 << 20;
-/// Shortest piece that a page is cut into, and of the latency class.
+/// Shortest piece that a page is cut into; for the bulk class, and for the latency class.
 const PIECE_LEAST: u64 = 64 << 10;
 const URGENT_PIECE_LEAST: u64 = 16 << 10;
-/// Pieces that a rail should have of a transfer, so that a fast one can take more.
+/// Pieces of a transfer per rail, so that a fast rail can take more of them.
 const PIECES_OF_RAIL: u64 = 4;
 
-/// How long pieces are, for this many bytes over this many rails.
+/// The length of pieces, for this many bytes over this many rails.
 pub(super) fn piece_len(bytes: u64, rails: u64, urgent: bool) -> u64 {
     let (least, pieces) = if urgent { (URGENT_PIECE_LEAST, 1) } else { (PIECE_LEAST, PIECES_OF_RAIL) };
     let shares = (rails * pieces).max(1);
@@ -24,21 +24,19 @@ pub(super) fn piece_len(bytes: u64, rails: u64, urgent: bool) -> u64 {
         return least;
     }
     let share = bytes / shares;
-    // Clamped first: it may be near 2^64.
+    // Clamped first, because the share may be near 2^64.
     share.clamp(least, PIECE).next_multiple_of(least)
 }
 
-/// More slices than this would not fit beside the stripes in a slot's account.
+/// Exclusive limit: a slot's `held` word has 40 bits for slices.
 pub const SLICES_MAX: u64 = 1 << 39;
 
 /// How a transfer's pages are cut.
 #[derive(Clone, Copy, Default)]
 pub struct Cut {
-    /// For this many rails.
     pub rails: u64,
-    /// Whether it is of the latency class.
     pub urgent: bool,
-    /// Not cut, and not merged either.
+    /// Pages are neither cut nor merged.
     pub whole: bool,
 }
 
@@ -53,7 +51,6 @@ pub struct Side<'a> {
     pub range_step: u32,
 }
 
-/// A request, not checked yet.
 #[derive(Clone, Copy)]
 pub struct Pages<'a> {
     pub local: Side<'a>,
@@ -63,7 +60,6 @@ pub struct Pages<'a> {
     pub layer_count: u32,
 }
 
-/// Whether bytes at an offset lie in a range of a memory.
 pub(super) fn within(
     name: &str,
     range: u32,
@@ -89,7 +85,7 @@ fn no_range(what: &str, range_len: &impl Fn(u64) -> Option<u64>) -> Error {
 }
 
 impl Side<'_> {
-    /// Copies it. Pages in a row need no list.
+    /// Copies the side. Consecutive pages need no list.
     #[inline]
     fn prepare(&self, name: &str) -> Result<PreparedSide> {
         let first = self.pages.and_then(|pages| pages.get(0)).map_or(0, u64::from);
@@ -108,7 +104,7 @@ impl Side<'_> {
         })
     }
 
-    /// Where a page is that is the only one: its range, and the offset in it.
+    /// The range of the only page, and the page's offset in it; `None` if it is not inside.
     #[inline(always)]
     fn only_page(&self, len: u64, range_len: impl Fn(u64) -> Option<u64>) -> Option<(u64, u64)> {
         let page = self.pages.map_or(Some(0), |pages| pages.get(0))?;
@@ -117,7 +113,7 @@ impl Side<'_> {
         (offset.checked_add(len)? <= range_len(range)?).then_some((range, offset))
     }
 
-    /// How the caller named a page.
+    /// The name of a page in the caller's terms.
     fn named(&self, name: &str, page: u64) -> String {
         match self.pages.and_then(|pages| pages.iter().position(|known| u64::from(known) == page)) {
             Some(index) => format!("{name}.pages[{index}] is {page}: this page"),
@@ -160,7 +156,7 @@ impl PreparedSide {
         }
     }
 
-    /// Where a page ends within its range; `None`: further than can be counted.
+    /// The end of a page within its range; `None` if it overflows.
     #[inline]
     fn end_of(&self, page: u64, layer: u64, page_len: u64) -> Option<u64> {
         let page = page.checked_mul(self.page_stride)?;
@@ -168,8 +164,8 @@ impl PreparedSide {
         self.offset.checked_add(page)?.checked_add(layer)?.checked_add(page_len)
     }
 
-    /// Checks at least one page of each layer. `of`: what the caller asked for, which may
-    /// have changed since.
+    /// Checks the largest page of each layer. `of`: the caller's request, which may have changed
+    /// since it was copied.
     #[inline]
     fn check(
         &self,
@@ -192,7 +188,7 @@ impl PreparedSide {
             }
         };
         let last = pages.layers() - 1;
-        // Layers of one range: the last one ends last.
+        // In one range, the last layer ends last.
         if self.range_step == 0 {
             return check(last);
         }
@@ -200,7 +196,7 @@ impl PreparedSide {
     }
 }
 
-/// A checked page that is not cut: its bytes, and on each side the range and where in it.
+/// A checked page that is not cut: its length, and on each side its range and its offset in it.
 #[derive(Clone, Copy)]
 pub struct Single {
     pub len: u64,
@@ -236,7 +232,7 @@ impl Single {
 }
 
 impl Pages<'_> {
-    /// If it is one page, so short that it is not cut, and lies in two ranges of these lengths.
+    /// The only page, if it is too short to be cut and inside its ranges; else `None`.
     #[inline(always)]
     pub fn single(
         &self,
@@ -263,7 +259,8 @@ impl Pages<'_> {
         self.page_count.saturating_mul(self.layers())
     }
 
-    /// Checks the remote side alone, against its ranges, and tells the range of each page and where in it.
+    /// Checks the remote side alone, against its ranges, and passes each page's range and offset to
+    /// `place`.
     pub fn each_remote(
         &self,
         range_len: impl Fn(u64) -> Option<u64>,
@@ -332,7 +329,7 @@ impl Pages<'_> {
 
 /// A side of a checked transfer.
 pub struct PreparedSide {
-    /// Where they are not in a row from the first page on.
+    /// The page indexes, unless they are consecutive from `first_page` on.
     pages: Option<Box<[u32]>>,
     first_page: u64,
     page_stride: u64,
@@ -351,7 +348,7 @@ impl PreparedSide {
         }
     }
 
-    /// The range of a layer, and where in it the layer's page 0 begins.
+    /// The range of a layer, and the offset of the layer's page 0 in it.
     #[inline]
     pub fn layer(&self, layer: u64) -> (usize, u64) {
         let range = self.first_range as usize + layer as usize * self.range_step as usize;
@@ -359,12 +356,12 @@ impl PreparedSide {
     }
 }
 
-/// Whether any two pages follow each other on both sides.
+/// Whether any two pages are neighbours on both sides.
 #[inline]
 fn have_neighbours(local: &PreparedSide, remote: &PreparedSide, page_count: u64) -> bool {
-    // (Of two that only do where numbers wrap, merging will see that they do not.)
+    // (Wrapping from the last index to 0 counts as following; merging checks again.)
     let follows = |pages: &[u32]| pages[0].wrapping_add(1) == pages[1];
-    // Without a way out, so that several are compared at once.
+    // No early exit, so that the compiler can vectorize the comparison.
     match (&local.pages, &remote.pages) {
         _ if page_count < 2 => false,
         (None, None) => true,
@@ -388,13 +385,13 @@ pub struct Geometry {
     piece: u64,
     pieces: u64,
     pub slices: u64,
-    /// There are neighbours on both sides, which may go in one post.
+    /// Some pages are neighbours on both sides, and may share a post.
     mergeable: bool,
-    /// Each page goes in one piece.
+    /// Pages are not cut into pieces.
     pub whole: bool,
 }
 
-/// Where a stripe is within its transfer.
+/// A stripe's position within its transfer.
 #[derive(Clone, Copy, Default)]
 pub struct Position {
     pub layer: u64,
@@ -408,12 +405,12 @@ pub struct Slice {
     pub local: u64,
     pub remote: u64,
     pub len: u64,
-    /// How many slices of the count it stands for.
+    /// The number of slices merged.
     pub slices: u64,
 }
 
 impl Geometry {
-    /// Several layers with one destination are an error of the caller. (They may have one source.)
+    /// Rejects several layers with the same destination. (They may have the same source.)
     pub fn check_destination(&self, direction: Direction) -> Result<()> {
         let (side, name) = match direction {
             Direction::Write => (&self.remote, "remote"),
@@ -430,7 +427,7 @@ impl Geometry {
     }
 
     pub fn bytes(&self) -> u64 {
-        // The bytes of all pages may exceed u64; such a transfer never ends.
+        // The bytes of all pages may exceed u64; such a transfer would never end.
         self.page_len.saturating_mul(self.pages())
     }
 
@@ -443,7 +440,7 @@ impl Geometry {
         self.page_len
     }
 
-    /// Bytes of most slices.
+    /// The length of most slices.
     pub fn slice_len(&self) -> u64 {
         self.page_len.min(self.piece).max(1)
     }
@@ -485,7 +482,7 @@ impl Geometry {
         (slice, next)
     }
 
-    /// How many of the next slices are whole pages of one layer that are not merged.
+    /// The number of next slices that are whole, unmerged pages of one layer.
     #[inline]
     pub fn whole_pages(&self, at: Position, most: u64) -> u64 {
         if self.pieces > 1 || self.mergeable {
@@ -494,7 +491,7 @@ impl Geometry {
         most.min(self.page_count - at.page)
     }
 
-    /// The next this many of those, one by one.
+    /// The next `run` of these pages, one by one.
     #[inline(always)]
     pub fn each_whole_page(&self, at: Position, run: u64) -> impl Iterator<Item = Slice> + '_ {
         let (from, run) = (at.page as usize, run as usize);
@@ -502,8 +499,9 @@ impl Geometry {
         let first = |side: &PreparedSide| side.first_page + at.page;
         let (local, remote) = (list(&self.local), list(&self.remote));
         let (first_local, first_remote) = (first(&self.local), first(&self.remote));
-        // Bounds are looked at once for the run: 10 instructions a page less (callgrind).
-        // SAFETY: `i` is below `run`, and this many indexes follow in each list, which `self` holds.
+        // Bounds are checked once for the run, which saves 10 instructions per page (callgrind).
+        // SAFETY: `i < run`, and the slice of `run` indexes in each list outlives the borrow of
+        // `self`.
         let page = move |list: Option<*const u32>, first: u64, i: usize| match list {
             Some(list) => u64::from(unsafe { *list.add(i) }),
             None => first + i as u64,
@@ -516,7 +514,7 @@ impl Geometry {
         })
     }
 
-    /// The position after this many of them.
+    /// The position after this many pages.
     pub fn after_pages(&self, at: Position, pages: u64) -> Position {
         let page = at.page + pages;
         if page == self.page_count {
@@ -570,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_in_a_row_need_no_list() {
+    fn consecutive_pages_need_no_list() {
         let cut = Cut { rails: 1, whole: true, ..Cut::default() };
         let check = |list: &[u32], len| pages(list).check(cut, |_| Some(len), |_| Some(1000));
         let geometry = check(&[7, 8, 9], 1000).expect("valid");
@@ -586,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_page_that_lies_inside_is_single() {
+    fn single_is_one_short_page_inside_its_ranges() {
         let single = |pages: Pages, len| pages.single(|range| (range == 0).then_some(len), |_| Some(1000));
         let nine = single(pages(&[9]), 1000).expect("it ends at 1000");
         assert_eq!((nine.len, nine.local, nine.remote), (100, (0, 900), (0, 900)));
@@ -607,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_page_is_cut_and_layers_follow_each_other() {
+    fn large_pages_are_cut_layer_by_layer() {
         let side = Side { page_stride: 3 * PIECE, range_step: 1, ..Side::default() };
         let pages =
             Pages { local: side, remote: side, page_len: 2 * PIECE + 5, page_count: 1, layer_count: 2 };
@@ -621,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rail_has_a_share_of_a_large_page() {
+    fn large_pages_are_cut_into_shares_for_every_rail() {
         let pieces = |len: u64, rails| len.div_ceil(piece_len(len, rails, false));
         assert_eq!((pieces(64 << 10, 32), pieces(256 << 10, 4), pieces(1 << 20, 4)), (1, 4, 16));
         assert_eq!(pieces(32 << 20, 32), 128);
@@ -630,7 +628,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_outside_or_overflowing_are_refused() {
+    fn pages_outside_or_overflowing_are_rejected() {
         let refused = |p: Pages, len: u64| {
             p.check(Cut { rails: 4, ..Cut::default() }, move |_| Some(len), |_| Some(1 << 40))
                 .err()

@@ -16,11 +16,11 @@ pub struct Layer {
     pub descriptor: *mut c_void,
     pub remote: u64,
     pub key: u64,
-    /// Whether one end is on a device, which CPUs do not reach.
+    /// Whether one end is device memory, which CPUs cannot access.
     pub on_device: bool,
-    /// Whether the local end is, and was freed.
+    /// Whether the local end is device memory that was freed.
     pub gone: bool,
-    /// The counter that each page, or the entry, raises; each is posted in one piece.
+    /// The counter that each page, or the entry, raises; each is a single post.
     pub immediate: Option<Immediate>,
 }
 
@@ -59,7 +59,7 @@ impl Layer {
         let grant = transfer.grant.filter(|_| grants && remote.device.is_none());
         let key = grant.map_or(base_key, GrantToken::key);
         let descriptor = local.registration(rail, from).descriptor;
-        // The target's CPU, which our own NICs have do the work, does not read it for a device.
+        // Where the rail has the target's CPU do the work, that CPU cannot access device memory.
         let hidden = grants && remote.device.is_some() && local.place().is_none();
         Layer {
             index,
@@ -78,8 +78,8 @@ impl Layer {
         Segment { local: self.local + slice.local, remote: self.remote + slice.remote, len: slice.len }
     }
 
-    /// Whether its slices may go in one post with another's: they lie in the same
-    /// registrations, and raise the same counter or none.
+    /// Whether its slices may share a post with the other's: both use the same registrations, and
+    /// raise the same counter or none.
     pub fn joins(&self, other: &Layer) -> bool {
         (self.descriptor, self.on_device, self.gone) == (other.descriptor, other.on_device, other.gone)
             && (self.key, self.immediate) == (other.key, other.immediate)

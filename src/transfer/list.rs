@@ -1,8 +1,8 @@
-//! Lists: entries between many memories of many peers, checked once. The entries of
-//! each peer are a part, which moves as a transfer of its own.
+//! Lists: entries between many memories of many peers, checked once. The entries of each peer form
+//! a part, which is a transfer of its own.
 //!
-//! Slice `s` of a part is a piece of an entry: a sum of slices before each entry
-//! leads from one to the other.
+//! Slice `s` of a part is a piece of an entry. Each entry has the sum of slices before it
+//! (`Entry::first`), by which a slice's entry is found.
 
 use super::counters::immediate_of;
 use super::geometry::{piece_len, within, Position, Slice, SLICES_MAX};
@@ -16,10 +16,9 @@ use crate::status::{Error, Result};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Names the memory in errors.
 const LIST: &str = "a list";
 
-/// An entry as requested; memories by their number in the builder.
+/// An entry as requested; memories are named by their number in the builder.
 #[derive(Clone, Copy)]
 pub struct Asked {
     pub local: Option<u32>,
@@ -44,9 +43,9 @@ pub struct Entry {
     local_offset: u64,
     remote_offset: u64,
     len: u64,
-    /// Names the counter that it raises.
+    /// The counter that the entry raises.
     immediate: Option<Immediate>,
-    /// The part's first slice.
+    /// The entry's first slice.
     first: u64,
 }
 
@@ -62,7 +61,7 @@ impl Entry {
     }
 
     fn slices(&self, piece: u64) -> u64 {
-        // An entry that raises a counter is one post.
+        // An entry that raises a counter is a single post.
         match self.immediate {
             None => self.len.div_ceil(piece),
             Some(_) => 1,
@@ -76,14 +75,14 @@ pub struct Raises {
     pub incarnation: u64,
     /// A write can carry an immediate.
     pub immediates: bool,
-    /// Bytes of what raises one.
+    /// Maximum bytes of an entry that raises a counter.
     pub most: u64,
 }
 
 /// The entries of one peer.
 pub struct Part {
     pub peer: PeerId,
-    /// The caller's first entry for this peer, as are those of `remotes`.
+    /// The first entry for this peer, by the caller's index, like those in `remotes`.
     pub first_entry: u64,
     entries: Vec<Entry>,
     /// Each remote memory, and the first entry that uses it.
@@ -95,7 +94,7 @@ pub struct Part {
     pub local_known: u64,
     pub remote_known: u64,
     pub whole: bool,
-    /// Known once an entry names a counter.
+    /// Set once an entry names a counter.
     raises: Option<Raises>,
     /// The counters of its empty entries.
     empty: Vec<Immediate>,
@@ -127,7 +126,7 @@ impl Part {
         direction == Direction::Write && self.raises.is_some_and(|raises| raises.immediates)
     }
 
-    /// Some of its posts carry an immediate.
+    /// Whether posts of it carry immediates.
     pub fn is_counted(&self, direction: Direction) -> bool {
         self.counted && self.uses_immediates(direction)
     }
@@ -143,7 +142,7 @@ impl Part {
         !self.empty.is_empty() || self.counted && !self.uses_immediates(direction)
     }
 
-    /// The counters raised by frames, each as often as it is raised.
+    /// The counters raised by frames, each repeated for each raise.
     pub fn announced(&self, direction: Direction) -> impl Iterator<Item = Immediate> + '_ {
         let at_end = if self.uses_immediates(direction) { &[] } else { self.entries.as_slice() };
         self.empty.iter().copied().chain(at_end.iter().filter_map(|entry| entry.immediate))
@@ -176,7 +175,7 @@ impl Part {
         (slice, Position { layer: at.layer + 1, page: 0, piece: 0 })
     }
 
-    /// Cuts it for this many rails and for the class.
+    /// Cuts the part into slices for this many rails and the class.
     fn cut(&mut self, rails: u64, urgent: bool) -> Result<()> {
         self.entries.shrink_to_fit();
         self.piece = piece_len(self.bytes, rails, urgent);
@@ -199,7 +198,7 @@ pub struct List {
     locals: Vec<Arc<Memory>>,
     remotes: Vec<Arc<RemoteMemory>>,
     parts: Vec<Part>,
-    /// Why it cannot be written, or read.
+    /// Why the list cannot be written, or read: by direction.
     refusals: [Option<Error>; 2],
 }
 
@@ -273,12 +272,12 @@ impl Numbers {
     }
 }
 
-/// Takes entries one by one, and checks them.
+/// Checks entries one by one, and builds the list.
 #[derive(Default)]
 pub struct Builder {
     locals: Vec<Arc<Memory>>,
     remotes: Vec<Arc<RemoteMemory>>,
-    /// The part of each remote memory; none before an entry uses it.
+    /// The part of each remote memory; `None` until an entry uses it.
     part_of: Vec<Option<u32>>,
     part_of_peer: HashMap<PeerId, u32>,
     parts: Vec<Part>,
@@ -287,7 +286,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// The number of a memory that was not named before.
+    /// Adds a memory that was not added before, and returns its number.
     pub fn add_local(&mut self, memory: &Arc<Memory>) -> Result<u32> {
         room::push(&mut self.locals, memory.clone(), LIST)?;
         Ok(self.locals.len() as u32 - 1)
@@ -309,7 +308,7 @@ impl Builder {
         Ok(part)
     }
 
-    /// `raises`: what a peer takes of counters.
+    /// `raises`: the ways of raising counters that a peer accepts.
     pub fn add(&mut self, asked: &Asked, raises: impl Fn(PeerId) -> Result<Raises>) -> Result<()> {
         let index = self.entries;
         let peer = self.peer(asked)?;
@@ -397,7 +396,7 @@ impl Builder {
         Ok(())
     }
 
-    /// The part of an entry, which learns of the memories.
+    /// The part of an entry, with the entry's memories added.
     fn part_using(&mut self, peer: PeerId, local: u32, remote: u32) -> Result<&mut Part> {
         let entry = self.entries;
         let known = self.part_of[remote as usize];
@@ -416,7 +415,6 @@ impl Builder {
         Ok(part)
     }
 
-    /// All entries are there.
     pub fn finish(mut self, urgent: bool) -> Result<List> {
         for part in &mut self.parts {
             let rails = part.remotes.iter().map(|(remote, _)| self.remotes[*remote as usize].lanes()).max();
@@ -428,7 +426,7 @@ impl Builder {
     }
 }
 
-/// All memories, or none.
+/// Holds all memories, or none.
 fn hold(locals: &[Arc<Memory>], remotes: &[Arc<RemoteMemory>]) -> Result<()> {
     let entered = locals.iter().take_while(|memory| memory.enter()).count();
     let kept = remotes.iter().take_while(|memory| memory.keep()).count();
@@ -465,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn every_slice_is_found_from_anywhere() {
+    fn list_slices_are_found_from_any_position() {
         let lens = [1, 5 << 20, 64 << 10, (64 << 10) + 1, 7];
         let part = part(&lens);
         let (mut at, mut sums) = (Position::default(), [0; 5]);

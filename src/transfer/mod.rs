@@ -1,32 +1,32 @@
 //! The life of a transfer, from the call to its completion.
 //!
-//! 1. **Submit** (`endpoint::submit`, the caller's thread). What moves is checked against all
-//!    memories, once: pages (`geometry`) or the entries of a list (`list`, one part for each peer);
-//!    a `shape` holds either, its own or kept. A place in the completion queue is reserved, a slot
-//!    of the `table` is taken and filled, and its id is pushed to the workers that have lanes to
-//!    the peer. Nothing is made per page. With manual progress the same call posts what there is
-//!    room for; a small one even before it is an operation (`endpoint::express`).
-//! 2. **Claim** (`stripe`, a worker). Each lane that takes part has a stripe, and gives its stripes
-//!    their turns (`stripes`). A stripe claims the next run of slices from the slot's cursor by one
-//!    atomic add, in one pass no more than its share: an idle lane takes more, so a slow rail takes
+//! 1. **Submit** (`endpoint::submit`, the caller's thread). Pages (`geometry`) or the entries of a
+//!    list (`list`, one part for each peer) are checked once against all memories; a `shape` holds
+//!    either, owned or prepared. A place in the completion queue is reserved, a slot of the `table`
+//!    is filled, and its id is pushed to the workers that have lanes to the peer. Nothing is
+//!    allocated per page. With manual progress the same call posts what the windows allow; a small
+//!    transfer even before it is an operation (`endpoint::express`).
+//! 2. **Claim** (`stripe`, a worker). Each lane that takes part has a stripe, and serves its
+//!    stripes in turn (`stripes`). A stripe claims the next run of slices from the slot's cursor by
+//!    one atomic add, per pass at most its share: an idle lane claims more, so a slow rail claims
 //!    less.
-//! 3. **Post** (`stripe` -> `rail`). Slices are computed as they are posted, neighbours merged,
-//!    several in one post where the NIC takes that, within the windows of lane and rail.
-//!    A post that finds no room stays in the stripe and is the first to be tried again.
+//! 3. **Post** (`stripe` -> `rail`). Slices are computed as they are posted. Neighbours are merged,
+//!    and several slices go in one post where the NIC supports it, within the windows of lane and
+//!    rail. A post that exceeds a window stays in the stripe and is tried again first.
 //! 4. **Reap** (`rail`). A finished operation names its stripe, which counts its slices for itself.
-//!    It means that they are at the target (`fabric::Delivery`).
+//!    The slices are then at the target (`fabric::Delivery`).
 //! 5. **Settle** (`table`). A stripe with nothing left to claim and nothing in flight leaves the
-//!    slot, subtracting its slices and itself in one atomic. The last one to leave has seen the
-//!    transfer arrive.
+//!    slot, subtracting its slices and itself in one atomic. When the last stripe leaves, the
+//!    transfer has arrived.
 //! 6. **Notify** (`peer::channel`), if asked for, or raise a counter: a sequenced control message
 //!    to the target, sent once every byte is there; its acknowledgement ends the transfer. Where a
-//!    failed write takes along what follows it, and one lane carries all, the message is
-//!    speculative: it is sent right behind the last post, which then need not ask for delivery,
+//!    failed write also fails everything posted after it, and one lane carries all, the message is
+//!    speculative: it is sent right behind the last post, which then needs no delivery completion,
 //!    since an acknowledged message implies every byte. (A counter of pages is raised by the
 //!    immediates of their writes: `counters` has the target's end.)
-//! 7. **Publish** (`ending`, `queue`). The thread that moves the slot from active to ended (for the
-//!    last stripe, the acknowledgement, a deadline, a cancel, the loss of the peer) writes the one
-//!    completion. The slot is free again when every stripe has left it.
+//! 7. **Publish** (`ending`, `queue`). The thread that moves the slot from active to ended (because
+//!    of the last stripe, the acknowledgement, a deadline, a cancel, or the loss of the peer)
+//!    writes the one completion. The slot is free again when every stripe has left it.
 
 pub mod atomic;
 pub mod claims;
@@ -65,7 +65,7 @@ pub enum Direction {
 #[derive(Clone, Copy)]
 pub struct Count {
     pub counter: u64,
-    /// For each page, with its bytes; else once, after the last byte.
+    /// Raised by each page, by its bytes; else once, after the last byte.
     pub pages: bool,
 }
 
@@ -74,42 +74,40 @@ pub struct Count {
 pub struct Notify<'a> {
     pub value: u64,
     pub data: Theirs<'a, u8>,
-    /// Of a failure, too.
+    /// Sent also if the transfer fails.
     pub of_failure: bool,
 }
 
-/// How a transfer goes, whatever it moves.
+/// The terms of a transfer, for pages and lists alike.
 pub struct Terms<'a> {
     pub direction: Direction,
     pub notify: Option<Notify<'a>>,
     pub count: Option<Count>,
     /// A list completes once for each peer.
     pub each_peer: bool,
-    /// Of the latency class.
+    /// In the latency class.
     pub urgent: bool,
     /// `None`: the endpoint's default.
     pub timeout_ns: Option<NonZeroU64>,
     pub user_data: u64,
     pub queue: &'a Arc<Queue>,
     pub marks: &'a Marks,
-    /// The peer's grant that it is under.
+    /// The peer's grant under which the transfer runs.
     pub grant: Option<GrantToken>,
 }
 
-/// A caller's wait for counters to reach values.
 pub struct ExpectSpec<'a> {
-    /// Counters and values, equally many.
+    /// As many counters as values.
     pub counters: Theirs<'a, u64>,
     pub values: Theirs<'a, u64>,
     /// `None`: the endpoint's default.
     pub timeout_ns: Option<NonZeroU64>,
     pub user_data: u64,
     pub queue: &'a Arc<Queue>,
-    /// Set when it has ended.
+    /// Set when the wait has ended.
     pub done: Option<Mark>,
 }
 
-/// A caller's message.
 pub struct SendSpec<'a> {
     /// As the caller names it.
     pub peer: u64,
@@ -119,7 +117,6 @@ pub struct SendSpec<'a> {
     pub queue: &'a Arc<Queue>,
 }
 
-/// A caller's revoke of a grant.
 pub struct RevokeSpec<'a> {
     pub grant: GrantToken,
     pub timeout_ns: Option<NonZeroU64>,
@@ -127,7 +124,6 @@ pub struct RevokeSpec<'a> {
     pub queue: &'a Arc<Queue>,
 }
 
-/// A caller's fence.
 pub struct FenceSpec<'a> {
     /// As the caller names it.
     pub peer: u64,

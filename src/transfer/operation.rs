@@ -13,18 +13,18 @@ use crate::status::Status;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-/// The move of a transfer.
+/// What a transfer moves, and under which terms.
 pub struct Move {
     pub direction: Direction,
-    /// Of the latency class.
+    /// In the latency class.
     pub urgent: bool,
     pub shape: Shape,
     pub slices: u64,
     pub notify: Option<(u64, Box<[u8]>)>,
-    /// Of a failure, too.
+    /// A notification is sent also if the transfer fails.
     pub notifies_failure: bool,
     pub counting: Option<Counting>,
-    /// The peer's grant that it is under.
+    /// The peer's grant under which the transfer runs.
     pub grant: Option<GrantToken>,
 }
 
@@ -33,18 +33,18 @@ pub struct Move {
 pub struct Counting {
     /// Names the counter.
     pub immediate: Immediate,
-    /// By how much after the last byte; `None`: by each page, with its bytes.
+    /// The amount added after the last byte; `None`: each page adds its bytes.
     pub at_end: Option<NonZeroU64>,
 }
 
 impl Move {
-    /// The counter that each page raises; each is posted in one piece.
+    /// The counter that each page raises; each page is a single post.
     #[inline]
     pub fn page_immediate(&self) -> Option<Immediate> {
         self.counting.filter(|counting| counting.at_end.is_none()).map(|counting| counting.immediate)
     }
 
-    /// Some of its posts carry an immediate.
+    /// Whether posts of it carry immediates.
     #[inline]
     pub fn is_counted(&self) -> bool {
         match self.view() {
@@ -53,20 +53,20 @@ impl Move {
         }
     }
 
-    /// A frame announces it to the peer after the last byte.
+    /// Whether a frame announces it to the peer after the last byte.
     pub fn is_announced(&self) -> bool {
         let counted = self.counting.is_some_and(|counting| counting.at_end.is_some());
         self.notify.is_some() || counted || self.view().announces(self.direction)
     }
 
-    /// One frame announces it, so the peer gets all of it or nothing.
+    /// Whether at most one frame announces it, so the peer gets all of the announcement or nothing.
     pub fn is_one_frame(&self) -> bool {
         let counted = self.counting.is_some_and(|counting| counting.at_end.is_some());
         let twice = counted && self.notify.is_some() || self.view().announces(self.direction);
         !twice
     }
 
-    /// The counters that are raised after the last byte, and by how much.
+    /// The counters raised after the last byte, with the amounts.
     pub fn raises(&self) -> Vec<(Immediate, u64)> {
         let mut raises: Vec<(Immediate, u64)> = Vec::new();
         if let Some(Counting { immediate, at_end: Some(by) }) = self.counting {
@@ -91,14 +91,15 @@ impl Move {
 
 /// The part of a slot that does not change while it is held.
 pub struct Body {
-    /// Of its completion.
+    /// The kind of its completion.
     pub kind: i32,
     pub to: To,
     pub user_data: u64,
     pub peer: Option<PeerId>,
     pub submit_ns: u64,
     pub bytes: u64,
-    /// Set when it has ended. (Rare: it should not make every slot larger.)
+    /// Set when the operation has ended. (Boxed: it is rare, and should not make every slot
+    /// larger.)
     pub done: Option<Box<Mark>>,
     pub work: Work,
 }
@@ -108,22 +109,19 @@ pub struct Failed {
     pub id: OpId,
     pub peer: PeerId,
     pub status: Status,
-    /// The notification's.
     pub value: u64,
     pub grant: Option<GrantToken>,
 }
 
-/// Where a completion goes.
 pub enum To {
-    /// There is none: of parts that only the whole tells of, or a whole whose parts tell
-    /// for themselves.
+    /// There is no completion: a part that only its whole completes, or a whole whose parts
+    /// complete.
     Nowhere,
-    /// The endpoint's own queue: nothing is counted for it.
+    /// The endpoint's own queue, without a reference count.
     Own,
     Queue(Arc<Queue>),
 }
 
-/// The work of an operation.
 pub enum Work {
     Send,
     Fence,
@@ -131,7 +129,7 @@ pub enum Work {
     /// A whole, whose parts are operations of their own.
     Parts,
     Atomic(Atomic),
-    /// A wait for counters, which it leaves when the slot is freed.
+    /// A wait for counters, which ends when the slot is freed.
     Expect {
         _until: Expecting,
     },
@@ -164,7 +162,7 @@ impl Body {
         }
     }
 
-    /// How it ends if that is because of a remote memory; `None` if it does not use it.
+    /// Its outcome if a remote memory ends it; `None` if it does not use that memory.
     pub(super) fn if_using(&self, remote: &Arc<RemoteMemory>, outcome: Outcome) -> Option<Outcome> {
         if self.atomic().is_some_and(|atomic| Arc::ptr_eq(&atomic.remote, remote)) {
             return Some(outcome);

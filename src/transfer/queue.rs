@@ -13,15 +13,15 @@ use std::time::Duration;
 pub struct Queue {
     capacity: u64,
     ring: Ring<Completion>,
-    /// Places taken: by completions in the ring and by operations under way.
+    /// Places taken by completions in the ring and by active operations.
     reserved: CachePadded<AtomicU64>,
     /// Threads asleep in `sleep`.
     sleepers: AtomicU32,
     armed: AtomicBool,
-    /// Somebody has its descriptor: completions are waited for by that.
+    /// A caller has its descriptor, and may wait on it.
     signals: AtomicBool,
-    /// Nothing will be published any longer. SeqCst, with `armed`: closing sets this and then reads
-    /// `armed`, arming does it the other way round.
+    /// Nothing more will be published. SeqCst, with `armed`: closing sets this and then reads
+    /// `armed`, arming does the reverse.
     closed: AtomicBool,
     /// Set when its endpoint is closed, under the lock of `event`.
     shut: AtomicBool,
@@ -30,7 +30,6 @@ pub struct Queue {
     wake: Condvar,
 }
 
-/// The result of arming.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arm {
     Armed,
@@ -65,12 +64,11 @@ impl Queue {
         })
     }
 
-    /// Places in all.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Takes `places` for completions to come; false when the queue is full.
+    /// Reserves `places` for later completions; false when the queue is full.
     pub fn reserve(&self, places: u64) -> bool {
         let before = self.reserved.fetch_add(places, Ordering::Relaxed);
         if before + places > self.capacity() {
@@ -84,23 +82,23 @@ impl Queue {
         self.reserved.fetch_sub(places, Ordering::Relaxed);
     }
 
-    /// Completions not polled yet, or operations that will complete here.
+    /// Whether there are unpolled completions, or operations that will complete here.
     pub fn in_use(&self) -> bool {
         self.reserved.load(Ordering::Acquire) > 0
     }
 
-    /// Whether those who use it sleep on its descriptor.
+    /// Whether its users may sleep on its descriptor.
     #[inline]
     pub fn signals(&self) -> bool {
         self.signals.load(Ordering::Relaxed)
     }
 
-    /// Publishes a completion whose place was reserved.
+    /// Publishes a completion in its reserved place.
     pub fn publish(&self, completion: Completion) {
         let pushed = self.ring.push(completion);
         debug_assert!(pushed.is_ok(), "a completion without a reserved place");
-        // Pairs with the fences in `sleep` and `arm`: either they see the
-        // completion, or we see that they sleep.
+        // Pairs with the fences in `sleep` and `arm`: either the poller sees the completion, or
+        // this thread sees that the poller sleeps.
         fence(Ordering::SeqCst);
         if self.sleepers.load(Ordering::Relaxed) > 0 {
             let _held = self.event.lock();
@@ -117,10 +115,9 @@ impl Queue {
         }
     }
 
-    /// Takes completions; how many.
     pub fn poll(&self, out: &mut [MaybeUninit<Completion>]) -> usize {
         let mut taken = 0;
-        // No more than there are: taking from an empty ring costs a fence.
+        // At most the ring's length: taking from an empty ring costs a fence.
         for place in out.iter_mut().take(self.ring.len()) {
             let Some(completion) = self.ring.pop() else { break };
             place.write(completion);
@@ -147,8 +144,8 @@ impl Queue {
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Wakes all who sleep here, with nothing to show for it; for good if nothing
-    /// will be published any longer.
+    /// Wakes all sleeping pollers without a completion; for good (`over`) if nothing more will be
+    /// published.
     pub fn interrupt(&self, over: bool) {
         let event = self.event.lock();
         self.closed.fetch_or(over, Ordering::SeqCst);
@@ -158,7 +155,7 @@ impl Queue {
         }
     }
 
-    /// Closes the event fd with its endpoint: no poller is signalled any longer.
+    /// Closes the event fd with its endpoint: pollers are no longer signalled.
     pub fn close_event(&self) {
         let mut event = self.event.lock();
         self.shut.store(true, Ordering::Relaxed);
@@ -189,7 +186,7 @@ impl Queue {
             return Ok(Arm::Armed);
         }
         if !self.armed.swap(false, Ordering::AcqRel) {
-            self.with_event(Event::clear)?; // It was published meanwhile and has set the event: take that back.
+            self.with_event(Event::clear)?; // A completion was published meanwhile and has set the event.
         }
         Ok(Arm::NotEmpty)
     }
@@ -210,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_refuses_reservations_until_it_is_polled() {
+    fn full_queue_rejects_reservations_until_polled() {
         let queue = queue();
         assert!(queue.reserve(16) && !queue.reserve(1));
         queue.publish(one());
@@ -221,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn arming_reports_what_is_there_and_signals_what_comes() {
+    fn arm_reports_existing_and_signals_later_completions() {
         let queue = queue();
         assert_eq!(queue.arm().ok(), Some(Arm::Armed));
         assert!(queue.reserve(1));
@@ -255,7 +252,7 @@ mod tests {
         });
     }
 
-    /// Also with what a weaker processor may do, which Miri tries out (tools/miri.sh).
+    /// Miri also tries the orders that weaker processors allow (tools/miri.sh).
     const ROUNDS: u32 = if cfg!(miri) { 4 } else { 20_000 };
     const PATIENCE: Duration = Duration::from_secs(20);
 

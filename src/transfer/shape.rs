@@ -1,5 +1,5 @@
 //! The checked shape of a transfer, with the memories that it holds: pages, or the part of a list
-//! that goes to one peer. `Geometry` and `Part` cut it into slices.
+//! for one peer. `Geometry` and `Part` cut it into slices.
 
 use super::geometry::{Geometry, Position, Slice};
 use super::list::{List, Part};
@@ -18,7 +18,7 @@ pub struct Paged {
     pub remote: Arc<RemoteMemory>,
 }
 
-/// Pages whose memories are not given back while this lives.
+/// Pages whose memories are not deregistered or released while this lives.
 pub struct PreparedPages(Paged);
 
 impl PreparedPages {
@@ -46,7 +46,7 @@ impl Drop for PreparedPages {
     }
 }
 
-/// Two memories that are not given back while this lives, or a shape that it becomes.
+/// Two memories that are not deregistered or released while this, or the shape made from it, lives.
 pub struct Entered<'a>(&'a Arc<Memory>, &'a Arc<RemoteMemory>);
 
 impl<'a> Entered<'a> {
@@ -86,7 +86,7 @@ fn released() -> Error {
     Error::handle("the remote memory was released")
 }
 
-/// Whether bytes may go this way between two memories.
+/// Checks that bytes may be moved in this direction between two memories.
 pub fn check_access(direction: Direction, local: &Memory, remote: &RemoteMemory) -> Result<()> {
     let (allowed, needed) = match direction {
         Direction::Write => (remote.writable, "WEFT_ACCESS_REMOTE_WRITE"),
@@ -104,8 +104,8 @@ pub fn check_access(direction: Direction, local: &Memory, remote: &RemoteMemory)
     Ok(())
 }
 
-/// A shape as its transfer has it: its own, or shared with others. The transfer is a
-/// user of the remote memories for as long as this lives.
+/// A transfer's shape: its own, or shared with other transfers. The transfer counts as a user of
+/// the remote memories while this lives.
 pub struct Shape {
     held: Held,
 }
@@ -152,7 +152,6 @@ impl Drop for Shape {
     }
 }
 
-/// A shape, whoever has it.
 #[derive(Clone, Copy)]
 pub enum View<'a> {
     Pages(&'a Paged),
@@ -186,7 +185,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Bytes of most slices, or their mean.
+    /// The length of most slices, or the mean length.
     #[inline]
     pub fn slice_len(self) -> u64 {
         match self {
@@ -241,7 +240,6 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The first entry of a list.
     pub fn first_entry(self) -> Option<u64> {
         match self {
             View::Pages(_) => None,
@@ -249,7 +247,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Counters are raised by frames after the last byte.
+    /// Whether counters are raised by frames after the last byte.
     pub fn announces(self, direction: Direction) -> bool {
         match self {
             View::Pages(_) => false,
@@ -257,7 +255,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// All rails know all of its memories.
+    /// Whether all rails have registered all of its memories.
     #[inline]
     pub fn is_whole(self) -> bool {
         match self {
@@ -282,7 +280,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether a lane between two rails can carry it: both know its memory.
+    /// Whether a lane between two rails can carry it: both have registered its memories.
     #[inline]
     pub fn reaches(self, rail: RailIndex, remote_rail: RailIndex) -> bool {
         self.knows(rail) && self.remote_knows(remote_rail)

@@ -1,5 +1,4 @@
-//! A lane's part of one transfer: claims runs of slices and posts them, in
-//! whichever way is best for them.
+//! A lane's part of one transfer: claims runs of slices and posts them in the cheapest way.
 
 use super::claims::{Claims, Run};
 use super::geometry::{Geometry, Position, PIECE};
@@ -17,71 +16,70 @@ use arrayvec::ArrayVec;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Slices of one claim at most, however small they are.
+/// Maximum slices per claim, regardless of size.
 const CLAIM_MAX: u64 = 256;
-/// Segments of one post at most, and the bytes that they are added up to.
+/// Maximum segments per post, and the bytes up to which segments are added.
 const VECTOR: usize = 16;
 const VECTOR_LEN: u64 = 256 << 10;
-/// Segments of a post where the target makes a call for each: long vectors need few calls.
+/// The same where the target makes a call for each post: long vectors need few calls.
 const LONG_VECTOR: usize = 128;
 const LONG_VECTOR_LEN: u64 = 512 << 10;
-/// The same between devices' memory: what a post costs is most of it there.
+/// The same between devices' memory, where the cost of a post dominates.
 const SHARED_VECTOR: usize = 64;
 const SHARED_VECTOR_LEN: u64 = 1 << 20;
-/// Whole pages that are posted at one go.
+/// Maximum whole pages posted at once.
 const RUN: usize = 32;
-/// A transfer begins only if this many times its expected duration is left: others may begin after
-/// it, and one that ends late costs the line for nothing.
+/// A transfer begins only if this many times its expected duration is left. Others may begin after
+/// it and slow it, and a transfer that misses its deadline wastes the link.
 const HEADROOM: u128 = 2;
-/// Shortest part of a slice, where bulk slices are cut to keep the queue short.
+/// Shortest part of a slice, where bulk slices are split to keep the queue short.
 const PART_LEAST: u64 = 16 << 10;
 
 pub struct Stripe {
-    /// Valid while the stripe has not left it.
+    /// Valid until the stripe leaves the slot.
     slot: NonNull<Slot>,
-    /// Of the slot's body.
+    /// In the slot's body.
     transfer: NonNull<Move>,
     /// How many lanes share the transfer: claims shrink towards its end.
     parts: u64,
-    /// What may be claimed in this pass: the other lanes come next.
+    /// Slices that may be claimed in this pass; the rest is for the other lanes.
     quota: u64,
     pass: u32,
     urgent: bool,
-    /// Its bytes may wait for devices, too: they are under way for longer than the line takes.
+    /// Its bytes may wait for devices too, so they are in flight longer than the link takes.
     staged: bool,
-    /// Posts of it may take credits.
+    /// Its posts may need credits.
     counted: bool,
     next: u64,
     end: u64,
     at: Position,
-    /// Bytes of the next slice that were posted: it goes in parts.
+    /// Bytes of the next slice posted so far, if it is split.
     within: u64,
     layer: Layer,
     claims: Claims,
-    /// Runs that another lane had claimed, which failed: they come first.
+    /// Runs claimed by a lane that failed: these are posted first.
     again: Vec<Run>,
     arrived: u64,
     /// Bytes left in this turn.
     turn: u64,
-    /// It need not be deferred any longer.
+    /// The stripe is no longer deferred.
     begun: bool,
     exhausted: bool,
-    /// This lane alone carries the transfer, and its notification may follow the last post.
+    /// This lane alone carries the transfer, so the notification may follow the last post.
     speculative: bool,
-    /// Something of it failed, or may have: what is not settled does not count.
+    /// A post failed or may have failed: unsettled slices do not count as arrived.
     spoilt: bool,
-    /// Its lane failed: it waits until others may take what it has.
+    /// Its lane failed: the stripe waits until other lanes may take over its claims.
     suspended: bool,
-    /// No NIC works for it any longer.
+    /// No NIC works for the stripe.
     down: bool,
-    /// Since when its operation has ended and waits for the NIC.
+    /// When its operation was first seen ended, with posts still at the NIC.
     late_ns: Option<u64>,
 }
 
 // SAFETY: the slot outlives the stripe and is shared between threads by design.
 unsafe impl Send for Stripe {}
 
-/// What goes in one post.
 struct Gathered {
     bytes: u64,
     slices: u64,
@@ -91,24 +89,23 @@ struct Gathered {
 pub enum Step {
     /// Something was posted; there may be more.
     Posted,
-    /// The lane or rail has no room: try again after completions.
+    /// The window of lane or rail is full: try again after completions.
     Full,
-    /// What is next takes a credit, and the lane has none: other stripes may go on.
+    /// The next post needs a credit, and the lane has none: other stripes may continue.
     Starved,
-    /// The stripe has its share of this pass.
+    /// The stripe has claimed its share of this pass.
     Shared,
     /// Nothing more to post in this stripe.
     Finished,
-    /// It cannot go on: the transfer ends so.
+    /// The stripe cannot continue: the transfer ends with this status.
     Ended(Status),
     Failed(i32),
 }
 
-/// How a stripe begins.
 pub struct NewStripe {
     pub parts: u64,
     pub speculative: bool,
-    /// What a lane that failed had claimed.
+    /// Runs claimed by a lane that failed.
     pub again: Vec<Run>,
 }
 
@@ -142,9 +139,8 @@ impl Stripe {
         }
     }
 
-    /// What it works on.
     pub fn slot(&self) -> &Slot {
-        // SAFETY: held until the stripe has left it.
+        // SAFETY: the stripe holds the slot until it leaves.
         unsafe { self.slot.as_ref() }
     }
 
@@ -164,17 +160,16 @@ impl Stripe {
         misses
     }
 
-    /// It was deferred, and begins all the same.
     pub fn begin(&mut self) {
         self.begun = true;
     }
 
-    /// Its claims, emptied, after it has left.
+    /// Its emptied claims, after the stripe has left.
     pub fn take_claims(&mut self) -> Claims {
         std::mem::take(&mut self.claims).cleared()
     }
 
-    /// Everything has been posted, and has come back.
+    /// Everything has been posted and has come back.
     pub fn is_done(&self) -> bool {
         self.exhausted && self.claims.inflight() == 0 && !self.suspended
     }
@@ -197,13 +192,13 @@ impl Stripe {
         self.speculative = false;
     }
 
-    /// The lane failed, and others will do what it has not done.
+    /// The lane failed: other lanes will take over what has not arrived.
     pub fn suspend(&mut self) {
         self.spoil();
         self.suspended = true;
     }
 
-    /// No NIC works for it any longer: its operation need not wait for one to end.
+    /// No NIC works for the stripe, so its operation's completion need not wait for it.
     pub fn put_down(&mut self, table: &Table) {
         if !std::mem::replace(&mut self.down, true) {
             table.put_down(self.slot());
@@ -215,12 +210,12 @@ impl Stripe {
         unsafe { self.transfer.as_ref() }.grant.is_some()
     }
 
-    /// A NIC has something of it.
+    /// A NIC has a post of the stripe.
     pub fn is_posted(&self) -> bool {
         self.claims.inflight() > 0
     }
 
-    /// Whether its operation has ended, and has waited longer than this for the stripe.
+    /// Whether its operation has ended and has waited for the stripe for longer than `grace_ns`.
     pub fn is_overdue(&mut self, now: u64, grace_ns: u64) -> bool {
         if !Table::is_late(self.slot()) {
             return false;
@@ -228,7 +223,7 @@ impl Stripe {
         now.saturating_sub(*self.late_ns.get_or_insert(now)) > grace_ns
     }
 
-    /// Slices of a suspended stripe that have arrived, and the runs that have not.
+    /// The arrived slices of a suspended stripe, and its other runs.
     pub fn surrender(&mut self) -> (u64, Vec<Run>) {
         let mut runs = self.claims.take_unsettled();
         runs.append(&mut self.again);
@@ -242,19 +237,19 @@ impl Stripe {
         slot.cursor.load(Relaxed) < transfer.slices
     }
 
-    /// Whether everything is claimed, and it has posted what it claimed.
+    /// Whether every slice is claimed, and the stripe has posted all that it claimed.
     #[inline]
     fn is_through(&self) -> bool {
         self.next == self.end && self.again.is_empty() && !self.has_unclaimed()
     }
 
-    /// Whether the notification may be sent now that all is posted; true once.
+    /// Whether the speculative notification may be sent, now that all is posted. True once.
     pub fn may_notify(&mut self) -> bool {
         std::mem::take(&mut self.speculative)
     }
 
-    /// Whether its turn is over; then the next turn begins, with what was left: a few posts do not
-    /// deserve a turn of their own.
+    /// Whether its turn has ended; then the next turn begins, with the bytes left: a few posts do
+    /// not deserve a turn of their own.
     pub fn end_turn(&mut self) -> bool {
         let over = self.turn < TURN / 4;
         if over {
@@ -263,13 +258,13 @@ impl Stripe {
         over
     }
 
-    /// Claims nothing more, since the operation has ended.
+    /// Stops claiming, since the operation has ended.
     pub fn give_up(&mut self) {
         self.exhausted = true;
         self.speculative = false;
     }
 
-    /// Slices to be counted as arrived when it leaves.
+    /// Slices that count as arrived when the stripe leaves.
     pub fn counts(&self) -> u64 {
         if self.spoilt {
             self.claims.settled()
@@ -278,7 +273,6 @@ impl Stripe {
         }
     }
 
-    /// Whether it has nothing to post any longer.
     pub fn is_over(&mut self) -> bool {
         if !Table::wanted(self.slot()) {
             self.give_up();
@@ -287,7 +281,7 @@ impl Stripe {
         self.exhausted
     }
 
-    /// Begins a pass: a lane claims no more than its share before others have a look.
+    /// Begins a pass: a lane claims at most its share before the other lanes may claim.
     pub fn enter(&mut self, pass: u32) {
         if self.pass == pass {
             return;
@@ -341,7 +335,7 @@ impl Stripe {
                 log::warn!("a transfer ends: local device memory was freed while it was registered");
                 return Step::Ended(Status::MemoryGone);
             }
-            // What a device has to copy yet may be overtaken.
+            // The notification could overtake bytes that a device has yet to copy.
             self.speculative = false;
         }
         if burst.limits.vector >= LONG_VECTOR {
@@ -353,7 +347,6 @@ impl Stripe {
         }
     }
 
-    /// Posts slices, several at once where the NIC takes that.
     #[inline]
     fn post<const MOST: usize, const MOST_LEN: u64>(
         &mut self,
@@ -439,7 +432,7 @@ impl Stripe {
         }
     }
 
-    /// Segments of a post at most. `whole`: slices go as they are, not in parts.
+    /// Maximum segments of a post. `whole`: slices are not split.
     #[inline]
     fn vector(&self, burst: &Burst, read: bool, whole: bool) -> usize {
         if whole && (read || self.layer.immediate.is_none()) {
@@ -449,7 +442,7 @@ impl Stripe {
         }
     }
 
-    /// Posts a run of whole pages of one layer, one by one: the shortest way.
+    /// Posts a run of whole pages of one layer, one by one: the shortest code path.
     fn post_pages(
         &mut self,
         burst: &mut Burst,
@@ -483,7 +476,8 @@ impl Stripe {
         }
     }
 
-    /// It is a transfer of one slice, which was posted, delivered, before it was there.
+    /// Begins as the stripe of a one-slice transfer whose post preceded the stripe
+    /// (`Stripes::post_first`).
     #[inline]
     pub fn posted_alone(&mut self, now: u64) {
         let slot = self.slot();
@@ -495,7 +489,6 @@ impl Stripe {
         self.exhausted = true;
     }
 
-    /// What follows a post: perhaps nothing.
     #[inline]
     fn after_posts(&mut self) -> Step {
         if !self.is_through() {
@@ -505,7 +498,7 @@ impl Stripe {
         Step::Finished
     }
 
-    /// What the next post is for, and how many there may be.
+    /// The kind of the next post, and how many posts are allowed.
     #[inline]
     fn work(&self, burst: &Burst) -> (Work, u32) {
         match self.layer.immediate {
@@ -514,7 +507,7 @@ impl Stripe {
         }
     }
 
-    /// Cuts a segment to what is not posted yet and fits the window.
+    /// Cuts a segment to the unposted bytes that fit the window.
     fn cut(&self, segment: &mut Segment, gathered: &mut Gathered, room: u64) {
         segment.local += self.within;
         segment.remote += self.within;
@@ -527,7 +520,7 @@ impl Stripe {
         gathered.bytes = segment.len;
     }
 
-    /// Adds the slices that may go in the same post, of this many segments and bytes in all.
+    /// Adds the slices that may go in the same post, up to this many segments and bytes.
     fn gather<const MOST: usize>(
         &self,
         segments: &mut ArrayVec<Segment, MOST>,
@@ -567,8 +560,8 @@ impl Stripe {
         self.turn = self.turn.saturating_sub(bytes);
     }
 
-    /// Claims the next run of slices, of about as many bytes as there is room for;
-    /// false when there are no more.
+    /// Claims the next run of slices, of about as many bytes as the window allows; false when no
+    /// slices are left.
     fn claim(&mut self, slot: &Slot, transfer: &Move, burst: &Burst, room: u64) -> bool {
         let (view, slices) = (transfer.view(), transfer.slices);
         if let Some(run) = self.again.pop() {
@@ -581,7 +574,7 @@ impl Stripe {
             return false;
         }
         let fair = unclaimed / (2 * self.parts);
-        // What a lane has no credits for, another may have.
+        // Leave slices beyond this lane's credits to other lanes.
         let limit = if self.counted { burst.countable().1.into() } else { CLAIM_MAX };
         let most = (room.min(PIECE) / view.slice_len()).clamp(1, CLAIM_MAX.min(limit).max(1));
         let run = fair.clamp(1, most).min(self.quota.max(1));

@@ -1,5 +1,5 @@
-//! The stripes of one lane: whose turn it is, what arrives of each, and when it leaves. `stripe`
-//! has what one of them does.
+//! The stripes of one lane: their turns, their arrivals, and when they leave. `stripe` has the work
+//! of one stripe.
 
 use super::claims::{split, Claims};
 use super::operation::Move;
@@ -12,26 +12,24 @@ use crate::status::Status;
 use std::collections::VecDeque;
 use std::fmt;
 
-/// Posts of one lane before the completion queue is looked at again: some NICs
-/// lose rate when posts come without polls.
+/// Posts of one lane between polls of the completion queue: some NICs lose rate when posts come
+/// without polls.
 const BATCH: u32 = 32;
-/// Bytes of one stripe before the lane's next stripe has its turn.
+/// Bytes of one stripe's turn.
 pub(super) const TURN: u64 = 128 << 10;
-/// Of this many posts, one is for the bulk class even while the latency class has
-/// something to post.
+/// One of this many posts is for the bulk class even while the latency class has posts.
 const BULK_TURN: u32 = 8;
-/// The classes.
 const URGENT: usize = 0;
 const BULK: usize = 1;
-/// Stripes that are checked for being finished, when a lane is full or has no credits.
+/// Stripes checked for being finished, when a lane is full or has no credits.
 const SWEEP: usize = 16;
-/// And in a tick, when an operation has ended that one of them may be of.
+/// The same in a tick, after an operation ended that a stripe may belong to.
 const LET_GO: usize = 256;
-/// Claims that are kept for stripes to come.
+/// Claims kept for later stripes.
 const SPARE: usize = 64;
-/// Stripes that are looked at in one go, of those of a lane that waits: once a tick.
+/// Stripes of a waiting lane checked per tick.
 const ROUND: usize = 4096;
-/// Stripes that end before the clock is looked at.
+/// Stripes ended between checks of the clock.
 const LOOK: u32 = 64;
 
 fn class_of(transfer: &Move) -> usize {
@@ -42,11 +40,10 @@ fn class_of(transfer: &Move) -> usize {
     }
 }
 
-/// StripeSlots by number. They do not move when there are more: copying very many takes too long.
+/// Stripes by number. They do not move when more are added: copying very many takes too long.
 #[derive(Default)]
 struct StripeSlots(Vec<Vec<Option<Stripe>>>);
 
-/// Stripes per chunk.
 const CHUNK: usize = 256;
 
 impl StripeSlots {
@@ -95,22 +92,21 @@ impl StripeSlots {
     }
 }
 
-/// The stripes of one lane.
 #[derive(Default)]
 pub struct Stripes {
     stripes: StripeSlots,
     free: Vec<u32>,
-    /// Of stripes that left: the next ones need not allocate.
+    /// Claims of stripes that left, so that the next ones need not allocate.
     spare: Vec<Claims>,
-    /// Stripes that may have something to post, in turn: by class.
+    /// Stripes that may have something to post, by class, in the order of their turns.
     ready: [VecDeque<u32>; 2],
-    /// Stripes that wait for credits: by class.
+    /// Stripes that wait for credits, by class.
     starved: [VecDeque<u32>; 2],
-    /// Stripes of the bulk class that would not be done by their deadlines beside the others:
-    /// they begin when they would, or nothing else is ready. So the others are in time
-    /// where more is submitted than the line carries.
+    /// Bulk stripes that would miss their deadlines beside the others: each begins when it would no
+    /// longer miss its deadline, or when nothing else is ready. So the others meet theirs where
+    /// more is submitted than the link carries.
     deferred: VecDeque<u32>,
-    /// Nothing new is taken; stripes before this one are already stopped.
+    /// The lane is stopping: stripes before this number are already stopped.
     stopping: Option<u32>,
     round: usize,
     posts: u32,
@@ -118,13 +114,13 @@ pub struct Stripes {
 }
 
 impl Stripes {
-    /// Begins a stripe, which has the hold from here on.
+    /// Begins a stripe, which takes over the hold.
     pub fn begin(&mut self, hold: Hold, of: (&Slot, &Move), new: NewStripe, table: &Table) {
         let index = self.add(hold, of, new, table);
         self.ready[class_of(of.1)].push_back(index);
     }
 
-    /// Posts what is all of a transfer, whose stripe is made when it is `posted`.
+    /// Posts the only slice of a transfer, whose stripe is made by `posted`.
     ///
     /// # Safety
     /// As `Burst::post`.
@@ -132,11 +128,12 @@ impl Stripes {
     pub unsafe fn post_first(&mut self, burst: &mut Burst, rma: Rma, len: u64) -> bool {
         let index = self.free.last().map_or(self.stripes.len(), |index| *index);
         let tag = Tag { len, ..Tag::new(Work::Slice, LaneSlot::NONE, index, 1) };
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract of `Burst::post`.
         unsafe { burst.post(rma, len, tag) == Posted::Yes }
     }
 
-    /// It was: its stripe begins, the next one after that post.
+    /// Begins the stripe of the transfer that `post_first` posted; no other stripe may begin in
+    /// between.
     #[inline]
     pub fn posted(&mut self, hold: Hold, of: (&Slot, &Move), table: &Table, now: u64) {
         let new = NewStripe { parts: 1, speculative: false, again: Vec::new() };
@@ -146,10 +143,9 @@ impl Stripes {
         }
     }
 
-    /// The stripe's number.
     #[inline]
     fn add(&mut self, hold: Hold, (slot, transfer): (&Slot, &Move), new: NewStripe, table: &Table) -> u32 {
-        hold.give(); // The stripe's, from here on.
+        hold.give(); // The stripe leaves with it.
         let wanted = table.carry(slot);
         let claims = self.spare.pop().unwrap_or_default();
         let mut stripe = Stripe::new(slot, transfer, new, claims);
@@ -164,12 +160,12 @@ impl Stripes {
         index
     }
 
-    /// Something is to be posted as soon as there is room.
+    /// Whether something can be posted once the window allows.
     pub fn is_ready(&self) -> bool {
         !self.ready.iter().all(VecDeque::is_empty)
     }
 
-    /// Something to post, now or with credits, or to announce.
+    /// Whether there is something to post, now or with credits or later.
     pub fn has_work(&self) -> bool {
         self.is_ready() || !self.starved.iter().all(VecDeque::is_empty) || !self.deferred.is_empty()
     }
@@ -178,8 +174,8 @@ impl Stripes {
         !self.ready[URGENT].is_empty()
     }
 
-    /// Posts what the windows allow, up to a batch. Stripes that are finished with everything
-    /// leave; `left` learns it. True if anything was posted.
+    /// Posts what the windows allow, up to a batch. Stripes that are done leave, and are added to
+    /// `left`. True if anything was posted.
     pub fn pump(
         &mut self,
         rail: &mut Rail,
@@ -197,7 +193,7 @@ impl Stripes {
         if !self.deferred.is_empty() {
             self.tend_deferred(&burst, table, left);
         }
-        // What has room for the latency class may have none for the bulk class.
+        // A window may be full for the bulk class but not for the latency class.
         let mut bulk_full = false;
         while left_of_batch > 0 {
             let (class, most) = self.class(bulk_full);
@@ -260,8 +256,7 @@ impl Stripes {
         Ok(left_of_batch < BATCH)
     }
 
-    /// Whose turn it is, and for how many posts: the latency class's, with a little
-    /// for the others.
+    /// The class whose turn it is, and for how many posts: mostly the latency class.
     fn class(&self, bulk_full: bool) -> (usize, u32) {
         let until_bulk = BULK_TURN - 1 - self.posts % BULK_TURN;
         match (self.ready[URGENT].is_empty(), self.ready[BULK].is_empty() || bulk_full) {
@@ -272,8 +267,8 @@ impl Stripes {
         }
     }
 
-    /// Stripes that wait for credits are ready again when there are some; until then, those of
-    /// ended operations leave.
+    /// Stripes that wait for credits become ready when credits arrive; until then, finished ones
+    /// leave.
     fn tend_starved(&mut self, credits: u32, table: &Table, left: &mut Vec<Left>) {
         for class in [URGENT, BULK] {
             let mut starved = std::mem::take(&mut self.starved[class]);
@@ -286,8 +281,8 @@ impl Stripes {
         }
     }
 
-    /// Stripes that were deferred begin if they need not be, or another lane has begun, or there
-    /// is nothing else to do; those that are over leave.
+    /// Deferred stripes begin if they would meet their deadlines, if another lane has begun their
+    /// transfer, or if nothing else is ready; finished ones leave.
     fn tend_deferred(&mut self, burst: &Burst, table: &Table, left: &mut Vec<Left>) {
         let rate = burst.lane.window.bytes_per_s();
         let mut deferred = std::mem::take(&mut self.deferred);
@@ -306,7 +301,7 @@ impl Stripes {
         }
     }
 
-    /// Stripes for which others have claimed everything need not wait for room, or for
+    /// Removes stripes whose slices other lanes have claimed: these need not wait for the window or
     /// credits.
     fn sweep(&mut self, waiting: &mut VecDeque<u32>, most: usize, table: &Table, left: &mut Vec<Left>) {
         for _ in 0..waiting.len().min(most) {
@@ -320,8 +315,8 @@ impl Stripes {
         }
     }
 
-    /// Stripes whose operations have ended leave, whatever the lane waits for, unless something of
-    /// them is posted. (Of very many, some at a time.)
+    /// Stripes whose operations have ended leave, whatever the lane waits for, unless a NIC has a
+    /// post of theirs. (Of very many, some at a time.)
     pub fn let_go(&mut self, table: &Table, left: &mut Vec<Left>) {
         let [urgent, bulk] = std::mem::take(&mut self.ready);
         let [urgent_starved, bulk_starved] = std::mem::take(&mut self.starved);
@@ -342,14 +337,14 @@ impl Stripes {
         }
     }
 
-    /// Ends the transfer that a stripe is of.
     pub fn end_of(&mut self, tagged: u32, status: Status, table: &Table, left: &mut Vec<Left>) {
         if let Some(stripe) = self.stripes.get(split(tagged).0) {
             left.push(Left::Ended(table.id_of(stripe.slot()), status));
         }
     }
 
-    /// The target does not have the memory that a stripe is of, or nothing under its grant.
+    /// Ends a stripe's transfer because the target no longer has its memory, or has nothing under
+    /// its grant.
     pub fn end_gone(&mut self, tagged: u32, table: &Table, left: &mut Vec<Left>) {
         let granted = self.stripes.get(split(tagged).0).is_some_and(Stripe::is_granted);
         let status = if granted { Status::Revoked } else { Status::MemoryGone };
@@ -367,34 +362,33 @@ impl Stripes {
         self.free.push(index);
     }
 
-    /// The lane failed: nothing that it carried for transfers which are not over is
-    /// known to be delivered. StripeSlots end as their operations come back.
+    /// The lane failed: its undelivered posts do not count as delivered. Stripes end as their
+    /// operations come back.
     pub fn fail(&mut self, table: &Table, left: &mut Vec<Left>) {
         self.stripes.all().for_each(Stripe::spoil);
         self.stop(table, left);
     }
 
-    /// The lane failed, and other lanes will do what it has not done.
+    /// The lane failed, and other lanes will take over its unsettled slices.
     pub fn suspend(&mut self) {
         self.clear();
         self.stripes.all().for_each(Stripe::suspend);
     }
 
-    /// Nothing of it will be posted.
+    /// Empties the queues: nothing more will be posted.
     fn clear(&mut self) {
         self.ready.iter_mut().chain(&mut self.starved).for_each(VecDeque::clear);
         self.deferred.clear();
     }
 
-    /// The next of the stripes that were suspended.
     pub fn take_suspended(&mut self, table: &Table) -> Option<Stripe> {
         let mut stripe = std::iter::from_fn(|| self.stripes.pop()).flatten().next()?;
         stripe.put_down(table);
         Some(stripe)
     }
 
-    /// The lane is reset, and its operations are back: no completion waits for it. Stripes of ended
-    /// operations leave. (Of very many, the others in the next call.)
+    /// The lane is reset, and the NIC has returned its posts: no completion waits for the lane.
+    /// Stripes of ended operations leave. (Of very many, the others in the next call.)
     pub fn put_down(&mut self, table: &Table, left: &mut Vec<Left>) {
         let next = self.next_round();
         for place in self.stripes.places().skip(next).take(ROUND) {
@@ -404,8 +398,8 @@ impl Stripes {
         }
     }
 
-    /// Stripes whose operations have ended, and that have not left for longer than this, by
-    /// number. (Of very many, some at a time.)
+    /// The numbers of stripes that have not left `grace_ns` after their operations ended. (Of very
+    /// many, some at a time.)
     pub fn overdue(&mut self, now: u64, grace_ns: u64) -> impl Iterator<Item = (u32, &Stripe)> {
         let next = self.next_round();
         let places = self.stripes.places().skip(next).take(ROUND);
@@ -415,22 +409,22 @@ impl Stripes {
             .filter_map(move |(index, stripe)| stripe.is_overdue(now, grace_ns).then_some((index, &*stripe)))
     }
 
-    /// Where a look at some of the stripes begins: where the last one ended.
+    /// Where the next check of some of the stripes begins: where the last one ended.
     fn next_round(&mut self) -> usize {
         let next = if self.round < self.stripes.len() as usize { self.round } else { 0 };
         self.round = next + ROUND;
         next
     }
 
-    /// The lane takes nothing new: stripes end as their operations come back, those that wait for
-    /// none now, or where they are many as it goes on (`go_on_stopping`).
+    /// The lane accepts nothing new. Stripes end as their posts come back, those without posts now
+    /// or, of very many, in `go_on_stopping`.
     pub fn stop(&mut self, table: &Table, left: &mut Vec<Left>) {
         self.clear();
         self.stopping = Some(0);
         self.go_on_stopping(table, left, || true);
     }
 
-    /// True: it has stopped, or has no time to (`over`).
+    /// Continues to stop until the time is `over`; true when all stripes are stopped.
     pub fn go_on_stopping(&mut self, table: &Table, left: &mut Vec<Left>, over: impl Fn() -> bool) -> bool {
         let Some(from) = self.stopping else { return true };
         for index in from..self.stripes.len() {
@@ -451,8 +445,8 @@ impl Stripes {
         self.stopping.is_some()
     }
 
-    /// The lane is no more: every stripe ends, with what had arrived, as far as there is time.
-    /// True: none is left. `left` gets the ids of the transfers.
+    /// The lane was closed: every stripe ends, with the slices that had arrived, until the time is
+    /// `over`. True when no stripe is left. `left` gets the ids of the transfers.
     pub fn abandon(&mut self, table: &Table, left: &mut Vec<Left>, over: impl Fn() -> bool) -> bool {
         while let Some(place) = self.stripes.pop() {
             left.extend(place.map(|mut stripe| end(table, &mut stripe)));
@@ -464,7 +458,7 @@ impl Stripes {
     }
 }
 
-/// What there is to do, for the log.
+/// The pending work, for the log.
 impl fmt::Display for Stripes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let of = |queues: &[VecDeque<u32>; 2]| queues.iter().map(VecDeque::len).sum::<usize>();
@@ -475,7 +469,7 @@ impl fmt::Display for Stripes {
     }
 }
 
-/// A stripe ends: no NIC works for it.
+/// No NIC works for the stripe.
 fn end(table: &Table, stripe: &mut Stripe) -> Left {
     stripe.put_down(table);
     table.stripe_leaves(stripe.slot(), stripe.counts())

@@ -1,10 +1,9 @@
-//! The table of operations: slots that are recycled, ids that are checked.
+//! The table of operations: recycled slots, checked ids.
 //!
-//! A slot's `held` word counts, in one place, the stripes that work on it (and its
-//! hand-overs to workers), its readers (the active operation itself is one) and
-//! the slices that are not settled. A stripe leaves with a single subtraction, and
-//! the one who takes the stripes to zero knows whether everything has arrived. The
-//! slot is free again when stripes and readers are both gone.
+//! A slot's `held` word counts the stripes that work on it (and its hand-overs to workers), its
+//! readers (the active operation itself is one) and the slices that have not arrived. A stripe
+//! leaves with a single subtraction, and the thread that takes the stripes to zero sees whether
+//! everything has arrived. The slot is free again when no stripe and no reader is left.
 
 use super::ending::{Ending, Expiring, PartOf, Whole};
 use super::gate::Gate;
@@ -28,12 +27,13 @@ const SLICES: u64 = READER - 1;
 const READERS: u64 = STRIPE - READER;
 const CHUNK: usize = 1024;
 
-/// Progress of a transfer: a speculative notification was sent; all of it has arrived; workers have
-/// it.
+/// Progress of a transfer: a speculative notification was sent; all slices have arrived; workers
+/// have the transfer.
 const NOTIFIED: u8 = 1;
 const ARRIVED: u8 = 2;
 const SENT_OFF: u8 = 4;
-/// One lane carries all of it, and may tell the peer early; or any may take part.
+/// One lane carries all of the transfer, and may notify the peer speculatively; or any lane may
+/// take part.
 const ALONE: u8 = 8;
 const SHARED: u8 = 16;
 
@@ -44,10 +44,10 @@ const ENDED: u64 = 2;
 
 pub struct Slot {
     pub(super) index: u32,
-    /// `generation << 8 | phase`. SeqCst, as the endpoint's phase and the states of peers and
-    /// remote memories: a submission makes it active and then reads those, an end of one of these
-    /// sets it and then looks at all slots, so one of the two sees the other. The same with
-    /// `carried` (`Table::carry`), and with `next_deadline` (`Table::expire`).
+    /// `generation << 8 | phase`. SeqCst, like the endpoint's phase and the states of peers and
+    /// remote memories: a submission activates the slot and then reads those states, while an end
+    /// sets its state and then scans all slots, so one of the two sees the other. The same holds
+    /// with `carried` (`Table::carry`), and with `next_deadline` (`Table::expire`).
     pub(super) state: AtomicU64,
     pub(super) deadline: AtomicU64,
     pub(super) peer: AtomicU64,
@@ -57,69 +57,68 @@ pub struct Slot {
     pub cursor: CachePadded<AtomicU64>,
     held: CachePadded<AtomicU64>,
     pub first_post: AtomicU64,
-    /// Of a transfer: what has happened to it, and which lanes may take part.
+    /// Progress flags of a transfer, and which lanes may take part.
     pub(super) progress: AtomicU8,
-    /// Stripes that NICs may be at work for. SeqCst, with `late`: the end of the operation sets
-    /// `late` and then reads this, the last stripe leaves and then reads `late`.
+    /// Stripes for which NICs may work. SeqCst, with `late`: the end of the operation sets `late`
+    /// and then reads this; the last stripe decrements this and then reads `late`.
     pub(super) carried: AtomicU32,
     pub(super) late: AtomicU8,
-    /// How an operation ended while NICs were at work for it (`late`).
+    /// The outcome of an operation that ended while NICs worked for it (`late`).
     pub(super) ending: UnsafeCell<Option<Ending>>,
     pub(super) whole: Whole,
 }
 
-// SAFETY: `ending` is written by the one who ended the operation, and read by the one who takes
-// `late` (`ending`). `body` is written only by the one who took the slot (before its id is known to anyone)
-// and by the last holder; holders only read it.
+// SAFETY: `ending` is written by the thread that ended the operation, and read by the one that
+// takes `late` (`publish_late`). `body` is written only by the thread that took the slot, before
+// its id is published, and by the last holder; other holders only read it.
 unsafe impl Sync for Slot {}
-// SAFETY: all parts can move between threads.
+// SAFETY: all fields can move between threads.
 unsafe impl Send for Slot {}
 
-/// What the end of a hold means.
+/// The result of the end of a hold.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Left {
-    /// Other stripes go on.
+    /// Nothing to do: other stripes continue, or the operation had ended.
     Done,
-    /// It has not left yet, but posted everything: a speculative notification may be sent.
+    /// The stripe has posted everything, but not left: a speculative notification may be sent.
     Posted(OpId, PeerId),
-    /// It was the last, and every slice has arrived.
+    /// The last stripe left, and every slice has arrived.
     Arrived(OpId),
-    /// As before, and this peer is to be notified.
+    /// Like `Arrived`, and this peer is to be notified.
     ToNotify(OpId, PeerId),
-    /// It cannot go on here.
+    /// The operation cannot continue, and ends with this status.
     Ended(OpId, Status),
     /// The last stripe left, and slices are missing or no longer wanted.
     Short(OpId),
 }
 
 pub struct Table {
-    /// The endpoint's own.
     pub(super) queue: Arc<Queue>,
     first: u64,
     chunks: Box<[OnceCell<Box<[Slot]>>]>,
     capacity: usize,
-    /// Slots that were ever used; those below may be scanned.
+    /// The number of slots used so far; scans cover these.
     pub(super) used: AtomicUsize,
     /// Free slots, last in first out: `tag << 32 | index + 1`.
     free: CachePadded<AtomicU64>,
     /// No deadline is earlier than this. SeqCst, with `sleeps_until` (`Table::may_sleep_until`).
     pub(super) next_deadline: CachePadded<AtomicU64>,
-    /// Who looks after deadlines sleeps until then.
+    /// The thread that checks deadlines sleeps until then.
     pub(super) sleeps_until: AtomicU64,
     wakes: OnceCell<Box<dyn Fn() + Send + Sync>>,
     pub(super) failing: OnceCell<Box<dyn Fn(Failed) + Send + Sync>>,
-    /// Operations that have ended, and whose completions wait for NICs.
+    /// Ended operations whose completions wait for NICs.
     pub(super) waiting: CachePadded<AtomicU64>,
-    /// Those with each peer, by its place. SeqCst, with the gate: a thread that reads 0 here and
-    /// then waits for the gate has also waited for the publication of the last completion.
+    /// The same by peer index. SeqCst, with the gate: a thread that reads 0 here and then waits for
+    /// the gate has also waited for the publication of the last completion.
     pub(super) waiting_of: Box<[AtomicU64]>,
     pub(super) expiring: Expiring,
     pub tally: Tally,
-    /// Who ends an operation passes it until the completion is in its queue.
+    /// A thread that ends an operation is inside until the completion is in its queue.
     pub(super) gate: Gate,
 }
 
-/// The id of an operation, by its slot's state.
+/// The id of the operation in a slot with this state.
 #[inline]
 pub(super) fn id_in(state: u64, index: u32) -> OpId {
     OpId::of(state >> 8, index)
@@ -132,8 +131,7 @@ fn state_of(id: OpId, phase: u64) -> u64 {
 }
 
 impl Table {
-    /// `first` is where generations begin: ids of one endpoint should mean
-    /// nothing to another.
+    /// `first`: the first generation, so that ids of one endpoint are unlikely to match another's.
     pub fn new(capacity: usize, peers: usize, first: u64, queue: Arc<Queue>) -> Table {
         debug_assert!(capacity <= 1 << OpId::INDEX_BITS);
         Table {
@@ -155,14 +153,14 @@ impl Table {
         }
     }
 
-    /// What wakes who looks after deadlines.
+    /// Sets how the thread that checks deadlines is woken.
     pub fn woken_by(&self, wake: impl Fn() + Send + Sync + 'static) {
         let _ = self.wakes.set(Box::new(wake));
     }
 
-    /// Who tells peers of failures.
-    pub fn failing_to(&self, tell: impl Fn(Failed) + Send + Sync + 'static) {
-        let _ = self.failing.set(Box::new(tell));
+    /// Sets how peers are notified of failures.
+    pub fn failing_to(&self, notify: impl Fn(Failed) + Send + Sync + 'static) {
+        let _ = self.failing.set(Box::new(notify));
     }
 
     pub(super) fn slot(&self, index: usize) -> Option<&Slot> {
@@ -175,7 +173,7 @@ impl Table {
 
     pub fn held<'a>(&'a self, hold: &'a Hold) -> (&'a Slot, &'a Body) {
         let slot = self.held_slot(hold);
-        // SAFETY: it is held.
+        // SAFETY: `hold` holds the slot.
         (slot, unsafe { self.body(slot) })
     }
 
@@ -184,7 +182,8 @@ impl Table {
     /// # Safety
     /// The caller must hold the slot for as long as it uses the reference.
     pub unsafe fn body<'a>(&self, slot: &'a Slot) -> &'a Body {
-        // SAFETY: it was filled before the id was published, and stays while the slot is held.
+        // SAFETY: the body was written before the id was published, and stays while the slot is
+        // held.
         slot.body.with(|body| unsafe { (*body).as_ref() }).expect("a held slot has a body")
     }
 
@@ -196,7 +195,7 @@ impl Table {
             let new = (head & !0xffff_ffff).wrapping_add(1 << 32) | next as u64;
             match self.free.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
-                    // Whoever takes the next one should not have to wait for it.
+                    // The next thread to take a slot should not miss the cache.
                     self.fetch(u64::from(next));
                     return Some(index);
                 }
@@ -217,14 +216,14 @@ impl Table {
         }
     }
 
-    /// Prefetches the slot that will be taken next, which other processors had last. (In a burst
-    /// the previous take has done so.)
+    /// Prefetches the slot that will be taken next, which other processors used last. (In a burst
+    /// the previous take has prefetched it.)
     #[inline]
     pub fn prefetch(&self) {
         self.fetch(self.free.load(Ordering::Relaxed) & 0xffff_ffff);
     }
 
-    /// A slot by its number, from 1 on.
+    /// Prefetches a slot by its number, counted from 1.
     #[inline]
     fn fetch(&self, number: u64) {
         if let Some(slot) = number.checked_sub(1).and_then(|index| self.slot(index as usize)) {
@@ -232,7 +231,7 @@ impl Table {
         }
     }
 
-    /// A free slot, to be filled or put back.
+    /// Takes a free slot, to be filled or put back.
     pub fn take(&self) -> Option<&Slot> {
         if let Some(index) = self.pop_free() {
             return self.slot(index);
@@ -247,7 +246,7 @@ impl Table {
         }
     }
 
-    /// The slots among which one is, made if need be; `None`: there is no memory.
+    /// The chunk of a slot, allocated on first use; `None`: out of memory.
     fn chunk(&self, index: usize) -> Option<&[Slot]> {
         let make = || {
             let first = index / CHUNK * CHUNK;
@@ -278,19 +277,19 @@ impl Table {
         Some(self.fill(self.take()?, body, slices, deadline))
     }
 
-    /// As `begin`, in a slot that was taken.
+    /// Like `begin`, in a slot that was taken.
     #[inline]
     pub fn fill(&self, slot: &Slot, body: impl FnOnce() -> Body, slices: u64, deadline: u64) -> Hold {
         self.fill_part(slot, body, slices, deadline, PartOf::Nothing)
     }
 
-    /// A slot that was taken stays free; false.
+    /// Frees a slot that was taken and not filled; returns false.
     pub fn put_back(&self, slot: &Slot) -> bool {
         self.push_free(slot);
         false
     }
 
-    /// For a completion in one of the endpoint's queues.
+    /// The destination of a completion in one of the endpoint's queues.
     #[inline]
     pub fn to(&self, queue: &Arc<Queue>) -> To {
         if Arc::ptr_eq(queue, &self.queue) {
@@ -300,19 +299,18 @@ impl Table {
         }
     }
 
-    /// Chains slots that were taken, and not filled yet.
+    /// Chains slots that were taken and not yet filled.
     pub(super) fn chain(&self, slot: &Slot, next: Option<&Slot>) {
         slot.next_free.store(next.map_or(0, |next| next.index + 1), Ordering::Relaxed);
     }
 
-    /// The next of a chain.
     pub(super) fn after(&self, slot: &Slot) -> Option<&Slot> {
         let next = slot.next_free.load(Ordering::Relaxed);
         self.slot(next.checked_sub(1)? as usize)
     }
 
-    /// Begins in a slot that was taken. `body` is made in place: it is large. `whole`: what
-    /// it is a part of.
+    /// Begins an operation in a slot that was taken. `body` is large, so it is made in place.
+    /// `whole`: what the operation is a part of.
     #[inline]
     pub(super) fn fill_part(
         &self,
@@ -323,7 +321,7 @@ impl Table {
         whole: PartOf,
     ) -> Hold {
         let generation = slot.state.load(Ordering::Relaxed) >> 8;
-        // SAFETY: the slot came off the free list, so it is empty, and nobody else holds it.
+        // SAFETY: the slot was taken, so it is empty and no other thread holds it.
         let body = unsafe {
             slot.body.with_mut(|at| at.write(Some(body())));
             self.body(slot)
@@ -351,18 +349,18 @@ impl Table {
     }
 
     /// Marks the notification as sent before the last byte is known to have arrived. Called by the
-    /// peer's owner, as what follows.
+    /// peer's owner, like `retract` and `arrives`.
     pub fn notify_early(&self, slot: &Slot) {
         slot.progress.fetch_or(NOTIFIED, Ordering::Relaxed);
     }
 
-    /// Whether a speculative notification was sent that has not ended the operation yet.
+    /// Whether a speculative notification was sent and not retracted.
     pub fn is_notified(slot: &Slot) -> bool {
         slot.progress.load(Ordering::Acquire) & NOTIFIED != 0
     }
 
-    /// A speculative notification was not delivered, and will not be: any lane may take part in the
-    /// rest. `Some(true)`: the bytes have arrived, and only the notification is missing.
+    /// Retracts a speculative notification that will not be delivered: any lane may take part in
+    /// the rest. `Some(true)`: all bytes have arrived, and only the notification is missing.
     pub fn retract(&self, id: OpId) -> Option<bool> {
         let slot = self.read(id)?;
         let before = slot.progress.fetch_and(!(NOTIFIED | ALONE | ARRIVED), Ordering::AcqRel);
@@ -371,20 +369,20 @@ impl Table {
     }
 
     /// Whether a lane may take part in a transfer that is announced to its peer: `alone`, or with
-    /// others. The first decides. The caller holds the slot.
+    /// others. The first lane decides. The caller holds the slot.
     pub fn takes_part(slot: &Slot, alone: bool) -> bool {
         let (how, other) = if alone { (ALONE, SHARED) } else { (SHARED, ALONE) };
         let join = |before: u8| (before & other == 0).then_some(before | how);
         slot.progress.fetch_update(Ordering::AcqRel, Ordering::Acquire, join).is_ok()
     }
 
-    /// The lane that was alone gives it up: any may take part.
+    /// Lets any lane take part after the lane that was alone.
     pub fn join_all(slot: &Slot) {
         slot.progress.fetch_and(!ALONE, Ordering::AcqRel);
     }
 
-    /// All of it has arrived. True if a speculative notification was sent: then its delivery ends
-    /// the operation.
+    /// Marks all slices as arrived. True if a speculative notification was sent: then its delivery
+    /// ends the operation.
     pub fn arrives(&self, id: OpId) -> bool {
         let Some(slot) = self.read(id) else { return true };
         let before = slot.progress.fetch_or(ARRIVED, Ordering::Relaxed);
@@ -392,8 +390,8 @@ impl Table {
         before & NOTIFIED != 0
     }
 
-    /// Operations that have not ended and will tell of it: of those in parts, the whole
-    /// or the parts.
+    /// Operations that have not released their resources; of a list in parts, either the whole or
+    /// the parts count.
     pub fn active(&self) -> u64 {
         self.tally.active()
     }
@@ -402,7 +400,6 @@ impl Table {
         self.slot(id.index()).is_some_and(|slot| slot.state.load(Ordering::Acquire) == state_of(id, ACTIVE))
     }
 
-    /// The peer of an active operation.
     pub fn peer_of(&self, id: OpId) -> Option<PeerId> {
         let slot = self.read(id)?;
         let peer = slot.peer.load(Ordering::Relaxed);
@@ -410,14 +407,14 @@ impl Table {
         PeerId::new(peer)
     }
 
-    /// Whether the operation of a slot that the caller holds is still wanted.
+    /// Whether the operation of a slot that the caller holds is active.
     #[inline]
     pub fn wanted(slot: &Slot) -> bool {
         slot.state.load(Ordering::Relaxed) & 0xff == ACTIVE
     }
 
-    /// The slot of an operation that was active, and that the caller has ended: it is the
-    /// reader that the operation was.
+    /// Ends an active operation: the caller takes over the operation's hold as a reader. `None` if
+    /// it was not active.
     pub(super) fn take_end(&self, id: OpId) -> Option<&Slot> {
         let slot = self.slot(id.index())?;
         let (active, ended) = (state_of(id, ACTIVE), state_of(id, ENDED));
@@ -425,13 +422,13 @@ impl Table {
         won.then_some(slot)
     }
 
-    /// Counts slices as arrived, of a slot that the caller holds as a stripe.
+    /// Counts slices as arrived. The caller holds the slot as a stripe.
     pub fn settle(&self, slot: &Slot, arrived: u64) {
         slot.held.fetch_sub(arrived, Ordering::AcqRel);
     }
 
-    /// It waits for nothing any longer: workers have it from here on, and any lane may join. The
-    /// caller holds the slot.
+    /// Marks the transfer as handed to the workers: from here on, any lane may join. The caller
+    /// holds the slot.
     #[inline]
     pub fn send_off(slot: &Slot) {
         slot.progress.store(SENT_OFF, Ordering::Release);
@@ -441,8 +438,8 @@ impl Table {
         slot.progress.load(Ordering::Acquire) & SENT_OFF != 0
     }
 
-    /// Holds, as stripes, the transfers with a peer that workers have and that are not claimed
-    /// whole. Where another operation has taken a slot meanwhile, `each` has that one: it looks.
+    /// Holds as stripes the transfers with a peer that workers have. If another operation has taken
+    /// the slot meanwhile, `each` gets that one, and must check.
     pub fn join(&self, peer: PeerId, mut each: impl FnMut(Hold)) {
         for index in 0..self.used.load(Ordering::Acquire) {
             let Some(slot) = self.slot(index) else { continue };
@@ -457,12 +454,12 @@ impl Table {
         }
     }
 
-    /// Adds stripes to a slot that the caller holds as one.
+    /// The caller holds the slot as a stripe.
     pub fn add_stripes(&self, slot: &Slot, stripes: u64) {
         slot.held.fetch_add(stripes * STRIPE, Ordering::Relaxed);
     }
 
-    /// Holds the slot of an active operation as a reader; to be released.
+    /// Holds the slot of an active operation as a reader, until `release`.
     pub fn read(&self, id: OpId) -> Option<&Slot> {
         let slot = self.slot(id.index())?;
         let mut held = slot.held.load(Ordering::Acquire);
@@ -495,14 +492,14 @@ impl Table {
         id_in(slot.state.load(Ordering::Acquire), slot.index)
     }
 
-    /// Who had it does nothing for the operation any longer.
+    /// Ends a hold of a stripe: its holder no longer works for the operation.
     pub fn leave(&self, hold: Hold) -> Left {
         let slot = self.held_slot(&hold);
         hold.give();
         self.stripe_leaves(slot, 0)
     }
 
-    /// A stripe leaves, with the slices that arrived through it.
+    /// A stripe leaves, and counts the slices that arrived through it.
     pub fn stripe_leaves(&self, slot: &Slot, arrived: u64) -> Left {
         let id = self.id_of(slot);
         // SAFETY: the stripe holds the slot until it has left.
@@ -560,7 +557,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lane_is_alone_or_with_others() {
+    fn lane_takes_part_alone_or_shared() {
         let slot = Slot::new(0, 1);
         assert!(Table::takes_part(&slot, true));
         assert!(!Table::takes_part(&slot, false));

@@ -7,15 +7,14 @@ use crate::sync::atomic::{fence, AtomicU64, Ordering::Acquire, Ordering::Relaxed
 use crate::sync::{part, PARTS};
 use crossbeam_utils::CachePadded;
 
-/// Completions are counted by their status, whose negative is the place.
+/// Completions are counted at the index that is their negated status.
 pub const STATUSES: usize = 96;
-/// More than there are kinds of completions.
+/// Exceeds every kind of completion.
 const KINDS: usize = 16;
 /// Transfers that took 2^i to 2^(i + 1) ns are in place i, longer ones in the last; in those of sizes, such that moved
 /// more than 2^i bytes and at most twice as many.
 pub const BUCKETS: usize = 40;
 
-/// How an operation ended.
 pub struct Ended {
     pub kind: i32,
     pub status: Status,
@@ -24,11 +23,11 @@ pub struct Ended {
 }
 
 struct Part {
-    /// Operations that were accepted, by their kind.
+    /// Accepted operations, by kind.
     submitted: [AtomicU64; KINDS],
-    /// Of the active ones, those that lack at most their completion.
+    /// Accepted operations that have released their resources; at most their completion is missing.
     over: AtomicU64,
-    /// Bytes of those that succeeded, by their kind.
+    /// Bytes of successful operations, by kind.
     bytes: [AtomicU64; KINDS],
     notified: AtomicU64,
     took_ns: AtomicU64,
@@ -42,7 +41,6 @@ struct Part {
     notifications: AtomicU64,
 }
 
-/// All parts together.
 pub struct Sum {
     pub writes: u64,
     pub reads: u64,
@@ -65,7 +63,7 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// Operations that have not ended, as their completions count.
+    /// Accepted operations without a completion so far.
     pub fn active(&self) -> u64 {
         let Sum { writes, reads, sends, atomics, expects, fences, .. } = self;
         (writes + reads + sends + atomics + expects + fences).saturating_sub(self.completions.iter().sum())
@@ -110,21 +108,20 @@ impl Tally {
         Tally((0..PARTS).map(|_| CachePadded::new(Part::new())).collect())
     }
 
-    /// An operation was accepted.
     #[inline]
     pub fn begun(&self, kind: i32) {
         self.0[part()].submitted[kind_of(kind)].fetch_add(1, Relaxed);
     }
 
-    /// An operation that was accepted uses nothing any longer.
+    /// Counts an accepted operation that has released its resources.
     #[inline]
     pub fn over(&self) {
         self.0[part()].over.fetch_add(1, Release);
     }
 
-    /// Operations that were accepted and are not over.
+    /// Accepted operations that still hold resources.
     pub fn active(&self) -> u64 {
-        // First: what is over counts among what began.
+        // Read first: every operation counted here is then also counted in `submitted`.
         let over: u64 = self.0.iter().map(|part| part.over.load(Acquire)).sum();
         let begun = |part: &CachePadded<Part>| part.submitted.iter().map(|of| of.load(Acquire)).sum::<u64>();
         self.0.iter().map(begun).sum::<u64>().wrapping_sub(over)
@@ -135,7 +132,6 @@ impl Tally {
         self.0[part()].submitted[kind_of(kind)].fetch_sub(1, Release);
     }
 
-    /// An operation ended.
     pub fn ended(&self, ended: &Ended) {
         let part = &self.0[part()];
         let place = (ended.status as i32).unsigned_abs() as usize;
@@ -155,19 +151,17 @@ impl Tally {
         part.sizes[bucket(ended.bytes.saturating_sub(1))].fetch_add(1, Relaxed);
     }
 
-    /// A notification of ours has arrived.
+    /// Counts a notification that the peer has received.
     pub fn notified(&self) {
         self.0[part()].notified.fetch_add(1, Relaxed);
     }
 
-    /// A peer's message was published.
     pub fn message(&self, bytes: u64) {
         let part = &self.0[part()];
         part.messages.fetch_add(1, Relaxed);
         part.message_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// A peer's notification was published.
     pub fn notification(&self) {
         self.0[part()].notifications.fetch_add(1, Relaxed);
     }
@@ -177,7 +171,7 @@ impl Tally {
     }
 
     pub fn sum(&self) -> Sum {
-        // First: what has ended counts among what began.
+        // Read first: every operation counted here is then also counted in `submitted`.
         let completions = self.completions();
         fence(Acquire);
         let sum = |of: &dyn Fn(&Part) -> &AtomicU64| self.0.iter().map(|part| of(part).load(Relaxed)).sum();
@@ -211,13 +205,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_fall_between_powers_of_two() {
+    fn latencies_are_bucketed_by_powers_of_two() {
         assert_eq!([0, 1, 2, 3, 4, 1023, 1024].map(bucket), [0, 0, 1, 1, 2, 9, 10]);
         assert_eq!(bucket(u64::MAX), BUCKETS - 1);
     }
 
     #[test]
-    fn parts_add_up() {
+    fn sum_adds_all_parts() {
         let tally = Tally::new();
         let count = || {
             tally.begun(KIND_READ);

@@ -1,5 +1,5 @@
-//! Words shared with devices: a transfer starts when a stream has raised its word so far; a stream
-//! continues when a transfer's end has.
+//! Words shared with devices: a transfer starts when a stream has set its word to a value; a stream
+//! continues when a transfer's end has set it.
 
 use crate::device::{present, Driver};
 use crate::status::Result;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 /// Bytes of a watch, so that two watches share no cache line.
 const LEN: u64 = 128;
 
-/// A word in host memory that devices reach, too.
+/// A word in host memory that devices can access too.
 pub struct Watch {
     base: u64,
-    /// The driver that made the memory; `None`: the allocator.
+    /// The driver that allocated the memory; `None`: the global allocator.
     driver: Option<&'static dyn Driver>,
 }
 
@@ -32,17 +32,18 @@ impl Watch {
 
     #[inline]
     fn word(&self) -> &AtomicU64 {
-        // SAFETY: aligned, valid as long as the watch, and written by atomics or devices.
+        // SAFETY: the word is aligned, valid as long as the watch, and written only by atomics or
+        // devices.
         unsafe { AtomicU64::from_ptr(self.base as *mut u64) }
     }
 
-    /// Whether the word has reached a value; it may run over, as CUDA's waits have it.
+    /// Whether the word has reached a value, modulo 2^64 like CUDA's waits.
     #[inline]
     pub fn has_reached(&self, value: u64) -> bool {
         self.word().load(Ordering::Acquire).wrapping_sub(value) as i64 >= 0
     }
 
-    /// A thread that sees the value sees what was written before.
+    /// A thread that sees the value also sees the writes before it.
     pub fn set(&self, value: u64) {
         self.word().store(value, Ordering::Release);
     }
@@ -52,16 +53,15 @@ impl Drop for Watch {
     fn drop(&mut self) {
         match self.driver {
             Some(driver) => driver.free_words(self.base),
-            // SAFETY: as it was made.
+            // SAFETY: `new` made it by `Box::into_raw` with this type.
             None => drop(unsafe { Box::from_raw(self.base as *mut [u64; LEN as usize / 8]) }),
         }
     }
 }
 
-/// A watch and a value of it.
 pub type Mark = (Arc<Watch>, u64);
 
-/// The marks of a transfer: that it waits for, and that it sets when it ends.
+/// The marks of a transfer: `start`, which it waits for, and `done`, which it sets when it ends.
 #[derive(Clone, Default)]
 pub struct Marks {
     pub start: Option<Mark>,
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_reaches_values_and_runs_over() {
+    fn watch_compares_values_modulo_2_to_64() {
         let watch = Watch::new().unwrap();
         assert!(watch.has_reached(0) && !watch.has_reached(1));
         watch.set(5);
