@@ -1,4 +1,4 @@
-//! Memory: registered ranges of this process, and what is known of a peer's.
+//! Memory: registered ranges of this process, and imported ranges of peers.
 
 pub mod alloc;
 mod remote;
@@ -22,13 +22,13 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-/// A bit for each.
+/// Packs up to 64 flags, one bit each.
 fn bits(flags: impl Iterator<Item = bool>) -> u64 {
     flags.take(64).enumerate().fold(0, |bits, (i, flag)| bits | (flag as u64) << i)
 }
 
-/// Where an offset into a memory lies whose ranges count as if one lay behind the other: range and
-/// offset in it. What is beyond the end lies in the last range, which refuses it.
+/// The range, and the offset in it, of an offset into a memory's concatenated ranges. An offset
+/// beyond the end maps to the last range, whose bounds check rejects it.
 #[inline(always)]
 pub fn place(range_len: impl Fn(u64) -> Option<u64>, mut offset: u64) -> (u32, u64) {
     let mut range = 0;
@@ -41,7 +41,6 @@ pub fn place(range_len: impl Fn(u64) -> Option<u64>, mut offset: u64) -> (u32, u
     (range as u32, offset)
 }
 
-/// The `i`-th range that a caller registers.
 pub fn range(i: usize, base: u64, len: u64) -> Result<Range> {
     if base == 0 || len == 0 {
         return Err(Error::invalid(format!("range {i} is empty (address {base:#x}, {len} bytes)")));
@@ -52,7 +51,6 @@ pub fn range(i: usize, base: u64, len: u64) -> Result<Range> {
     Ok(Range { base, len })
 }
 
-/// Ranges that a caller registers as one memory.
 pub fn check_range_count(count: usize) -> Result<()> {
     match count {
         0 => Err(Error::invalid("no ranges: pass at least one")),
@@ -61,7 +59,7 @@ pub fn check_range_count(count: usize) -> Result<()> {
     }
 }
 
-/// Why a memory cannot be given back yet.
+/// Why a memory cannot be deregistered or released yet.
 pub fn in_use(what: &str, prepared: &AtomicU64, users: u64) -> Error {
     let text = match prepared.load(Ordering::Relaxed) {
         0 => format!("operations use the {what} ({users}), or the fabric has not given it back yet: poll, then try again"),
@@ -70,11 +68,11 @@ pub fn in_use(what: &str, prepared: &AtomicU64, users: u64) -> Error {
     Error::new(Status::Busy, text)
 }
 
-/// Ranges of one memory.
+/// Maximum ranges of one memory.
 const RANGES_MAX: usize = 65_536;
 
-/// Stages of a memory: in use; importers are being notified; its registrations are closed; some
-/// could not be closed.
+/// Stages of a memory: in use; importers are being notified; its registrations are being closed;
+/// some could not be closed.
 const STAYS: u8 = 0;
 const LEAVES: u8 = 1;
 const CLOSES: u8 = 2;
@@ -83,26 +81,26 @@ const STUCK: u8 = 3;
 /// One handle for one or many ranges, registered on every rail.
 pub struct Memory {
     pub id: MemoryId,
-    /// Proves, in an import, that the descriptor was really seen.
+    /// Proves, in an import, that the importer has the descriptor.
     pub secret: u64,
     ranges: Box<[Range]>,
     access: Access,
-    /// Where it is, if not on the host.
+    /// The memory's device and location, if not on the host.
     place: Option<Place>,
     /// Registrations by rail, then by range; empty for rails without them.
     rails: Box<[Box<[Registration]>]>,
-    /// By rail: how many of its registrations are open, those before the others.
+    /// The number of open registrations by rail; they are closed from the last to the first.
     open: Box<[AtomicUsize]>,
-    /// Rails that know it, one bit each.
+    /// Rails that registered it, one bit each.
     known: u64,
     descriptor: Option<Vec<u8>>,
-    /// Areas of `weft_memory_alloc` in it: not freed before it is deregistered.
+    /// Allocations of `weft_memory_alloc` that contain its ranges: held until it is deregistered.
     areas: Mutex<Vec<Arc<Area>>>,
     /// Transfers that use it. SeqCst, with `stage`: a new user counts itself and then reads
     /// `stage`; deregistration sets `stage` and then reads this count. (Apart from read-only
     /// fields, because this line is always being written.)
     users: CachePadded<AtomicU64>,
-    /// Kept geometries among them, and grants.
+    /// Prepared geometries and grants, which `users` includes.
     pub prepared: AtomicU64,
     pub grants: AtomicU64,
     /// Changed under the importers' lock.
@@ -173,12 +171,11 @@ impl Memory {
         rail.is_in(self.known)
     }
 
-    /// Rails that know it, one bit each.
     pub fn known(&self) -> u64 {
         self.known
     }
 
-    /// All rails know it.
+    /// Whether all rails registered it.
     #[inline]
     pub fn is_whole(&self) -> bool {
         self.known.count_ones() as usize == self.rails.len()
@@ -188,28 +185,28 @@ impl Memory {
         self.access.local_write
     }
 
-    /// Where it is, if not on the host: the CPU must not touch it.
+    /// Its device and location, if not on the host: the CPU must not access it.
     #[inline]
     pub fn place(&self) -> Option<&Place> {
         self.place.as_ref()
     }
 
-    /// Peers on this host open it.
+    /// Whether peers on this host map it.
     pub fn is_shared(&self) -> bool {
         self.any_rail(|r| r.way == Some(Way::Shared))
     }
 
-    /// Its bytes may go through the host.
+    /// Whether its bytes may be staged through the host.
     pub fn is_staged(&self) -> bool {
         self.any_rail(|r| matches!(r.way, Some(Way::Shared | Way::Staged)))
     }
 
-    /// Whether it is device memory that NICs reach by themselves.
+    /// Whether it is device memory that NICs access directly.
     pub fn is_direct(&self) -> bool {
         self.any_rail(|r| matches!(r.way, Some(Way::Address | Way::Dmabuf)))
     }
 
-    /// Whether some rails registered it by a DMA-BUF.
+    /// Whether a rail registered it by a DMA-BUF.
     pub fn is_exported(&self) -> bool {
         self.any_rail(|r| r.way == Some(Way::Dmabuf))
     }
@@ -239,13 +236,13 @@ impl Memory {
         })
     }
 
-    /// Has its account fetched: other processors had it last.
+    /// Prefetches its count of users, which other processors wrote last.
     #[inline]
     pub fn prefetch(&self) {
         prefetch::to_write(&*self.users);
     }
 
-    /// A transfer begins to use it; false once it is being deregistered.
+    /// Counts a new user; false once the memory is being deregistered.
     pub fn enter(&self) -> bool {
         self.users.fetch_add(1, Ordering::SeqCst);
         if self.stage.load(Ordering::SeqCst) != STAYS {
@@ -263,13 +260,12 @@ impl Memory {
         self.users.load(Ordering::SeqCst)
     }
 
-    /// A grant on it, which has used it, is no more.
     pub fn ungrant(&self) {
         self.grants.fetch_sub(1, Ordering::Relaxed);
         self.exit();
     }
 
-    /// Why it cannot be given back yet.
+    /// Why it cannot be deregistered yet.
     pub fn in_use(&self) -> Error {
         match self.grants.load(Ordering::Relaxed) {
             0 => in_use("memory", &self.prepared, self.users()),
@@ -282,9 +278,9 @@ impl Memory {
     }
 
     /// Begins to deregister it, or continues a failed attempt. False, without any change, if
-    /// transfers use it, or another thread is at it.
+    /// transfers use it or another thread is deregistering it.
     pub fn leave(&self) -> bool {
-        // Under the lock, an import sees the outcome and not the attempt.
+        // Under the lock, so that an import sees the outcome and not the attempt.
         let _importers = self.importers.lock();
         let before = self.stage.load(Ordering::SeqCst);
         if !matches!(before, STAYS | STUCK) {
@@ -298,20 +294,22 @@ impl Memory {
         true
     }
 
-    /// Marks its registrations as closing: nothing that peers have sent goes there any longer.
+    /// Marks its registrations as closing: from here on, nothing that peers have sent may access
+    /// them.
     pub fn close(&self) {
         let _importers = self.importers.lock();
         self.stage.store(CLOSES, Ordering::SeqCst);
     }
 
-    /// Deregistering failed half-way. It may be tried again, and nothing uses it until then.
+    /// Marks it as partly deregistered. Deregistering may be tried again; until then nothing can
+    /// use the memory.
     pub fn stay_stuck(&self) {
         let _importers = self.importers.lock();
         self.stage.store(STUCK, Ordering::SeqCst);
     }
 
-    /// The registration of a rail to be closed next; call `closed` when it was. Both are for the
-    /// rail's worker.
+    /// The registration of a rail to be closed next; call `closed` afterwards. Only the rail's
+    /// worker may call both.
     pub fn last_open(&self, rail: RailIndex) -> Option<&Registration> {
         let open = self.open.get(rail.place())?.load(Ordering::Relaxed);
         self.rails.get(rail.place())?.get(open.checked_sub(1)?)
@@ -321,17 +319,16 @@ impl Memory {
         self.open.get(rail.place()).into_iter().for_each(|open| _ = open.fetch_sub(1, Ordering::Relaxed));
     }
 
-    /// Registrations that are open.
     pub fn open(&self) -> u64 {
         self.open.iter().map(|open| open.load(Ordering::Relaxed) as u64).sum()
     }
 
-    /// Marks it as no longer registered.
+    /// Releases its allocations, once it is no longer registered.
     pub fn let_go(&self) {
         self.areas.lock().clear();
     }
 
-    /// A peer asks to use it; false if it is on its way out.
+    /// False if it is being deregistered.
     pub fn import(&self, peer: PeerId) -> bool {
         let mut importers = self.importers.lock();
         if self.stage.load(Ordering::SeqCst) != STAYS {
@@ -341,12 +338,11 @@ impl Memory {
         true
     }
 
-    /// A peer uses it no more.
     pub fn forget(&self, peer: PeerId) {
         self.importers.lock().remove(&peer);
     }
 
-    /// Whether a peer may use it, until it has answered that it uses it no more.
+    /// Whether a peer may use it: an importer may, until it acknowledges the deregistration.
     pub fn is_imported(&self, peer: PeerId) -> bool {
         let importers = self.importers.lock();
         matches!(self.stage.load(Ordering::SeqCst), STAYS | LEAVES) && importers.contains(&peer)

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 use std::sync::Arc;
 
-/// The parts of `holds`: 32 bits of keepers, 31 of users, and that it was given back.
+/// The parts of `holds`: 32 bits of keepers, 31 of users, and the released flag.
 const KEEPER: u64 = 1;
 const KEEPERS: u64 = (1 << 32) - 1;
 const USER: u64 = 1 << 32;
@@ -20,7 +20,7 @@ const RELEASED: u64 = 1 << 63;
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RemoteState {
-    /// Its owner has not answered yet.
+    /// Its owner has not answered the import.
     Asking,
     Ready,
     /// Its owner deregistered it.
@@ -53,34 +53,36 @@ pub struct RemoteMemory {
     pub secret: u64,
     ranges: Box<[Range]>,
     rails: Box<[Rail]>,
-    /// The owner's rails that know it, one bit each.
+    /// The owner's rails that registered it, one bit each.
     known: u64,
     pub writable: bool,
     pub readable: bool,
-    /// Under grants alone.
+    /// Accessible only under grants.
     pub granted_only: bool,
-    /// The owner's device that it is on; `None`: the owner's CPU reaches it.
+    /// The owner's device that holds it; `None`: the owner's CPU can access it.
     pub device: Option<u8>,
-    /// The number of the import, which the owner's answer names; assigned by the peer's link.
+    /// The number of the import, by which the owner's answer refers to it; assigned by the peer's
+    /// link.
     pub number: AtomicU64,
     /// Workers that have lanes to the peer, one bit each.
     pub workers: AtomicU64,
     /// Lanes to the peer.
     pub lanes: AtomicU64,
-    /// Keepers: geometries that name it, kept or of a transfer, and atomics. Users:
-    /// transfers, for which its owner's revocation waits; what they use is kept. (Apart from what is only read.)
+    /// Keepers: geometries that name it, prepared or of a transfer, and atomics. Users: transfers,
+    /// for which its owner's deregistration waits; users are also keepers. (Apart from the
+    /// read-only fields.)
     holds: CachePadded<AtomicU64>,
-    /// Kept geometries among them.
+    /// Prepared geometries, which `holds` includes.
     pub prepared: AtomicU64,
     /// SeqCst, with slots' states (`transfer::table::Slot::state`) and with `holds`: a new user
     /// counts itself and then reads this; ending the memory sets this and then counts users.
     state: AtomicU8,
-    /// Transfers that wait for the owner's answer.
+    /// Transfers that wait for the owner to answer the import.
     waiting: Mutex<Vec<Hold>>,
 }
 
 impl RemoteMemory {
-    /// `revoked`: the peer's.
+    /// `revoked`: the grants that the peer has revoked.
     pub fn new(peer: PeerId, revoked: Arc<Revoked>, from: Descriptor) -> RemoteMemory {
         let Descriptor {
             incarnation: _,
@@ -132,7 +134,6 @@ impl RemoteMemory {
         rail.is_in(self.known)
     }
 
-    /// The owner's rails that know it, one bit each.
     pub fn known(&self) -> u64 {
         self.known
     }
@@ -147,7 +148,7 @@ impl RemoteMemory {
         self.rails.len()
     }
 
-    /// The address and key of an offset in a range, through one of its rails.
+    /// The address and key for an offset in a range, through one of the owner's rails.
     #[inline]
     pub fn locate(&self, rail: RailIndex, range: usize, offset: u64) -> (u64, u64) {
         let through = &self.rails[rail.place()];
@@ -159,7 +160,7 @@ impl RemoteMemory {
         RemoteState::from_u8(self.state.load(Ordering::SeqCst))
     }
 
-    /// Its state for a transfer under this grant.
+    /// The state for a transfer under this grant.
     #[inline]
     pub fn state_under(&self, grant: Option<GrantToken>) -> RemoteState {
         match grant {
@@ -168,7 +169,7 @@ impl RemoteMemory {
         }
     }
 
-    /// Moves on, unless it ended already, and hands out the transfers that waited.
+    /// Sets the state, unless it has ended already, and returns the transfers that waited.
     pub fn settle(&self, state: RemoteState) -> Vec<Hold> {
         let mut waiting = self.waiting.lock();
         if matches!(self.state(), RemoteState::Asking | RemoteState::Ready) {
@@ -177,7 +178,7 @@ impl RemoteMemory {
         std::mem::take(&mut *waiting)
     }
 
-    /// Keeps a transfer until the owner has answered; otherwise returns the state.
+    /// Queues a transfer until the owner has answered; if it has, returns the state.
     pub fn wait(&self, transfer: Hold) -> Result<(), (Hold, RemoteState)> {
         if self.state() == RemoteState::Asking {
             let mut waiting = self.waiting.lock();
@@ -189,13 +190,13 @@ impl RemoteMemory {
         Err((transfer, self.state()))
     }
 
-    /// Has its account fetched: other processors had it last.
+    /// Prefetches its counts, which other processors wrote last.
     #[inline]
     pub fn prefetch(&self) {
         prefetch::to_write(&*self.holds);
     }
 
-    /// A transfer begins to use it; it is kept already.
+    /// Counts a user, which is a keeper already.
     pub fn enter(&self) {
         self.holds.fetch_add(USER, Ordering::SeqCst);
     }
@@ -204,7 +205,7 @@ impl RemoteMemory {
         self.holds.fetch_sub(USER, Ordering::SeqCst);
     }
 
-    /// False once it was given back.
+    /// Counts a keeper; false once the memory was released.
     pub fn keep(&self) -> bool {
         self.hold(KEEPER)
     }
@@ -233,7 +234,7 @@ impl RemoteMemory {
         true
     }
 
-    /// Releases it. `Err`: how many still use it; 0: it was released before.
+    /// Releases it. `Err`: the number of keepers; 0: it was released before.
     pub fn release(&self) -> Result<(), u64> {
         let released = self.holds.compare_exchange(0, RELEASED, Ordering::SeqCst, Ordering::SeqCst);
         released.map(drop).map_err(|holds| holds & KEEPERS)

@@ -1,11 +1,12 @@
-//! The grants that a peer has taken back, by their numbers among those that it made for us.
+//! The grants that a peer has revoked, by their numbers among those that it made for this endpoint.
 
 use crate::ids::GrantToken;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Runs of numbers. A peer that keeps more grants than this between those that it takes back goes too far.
+/// Maximum runs of numbers: a peer that leaves more gaps between its revoked grants exceeds the
+/// limit.
 const RUNS: usize = 1 << 20;
 
 #[derive(Default)]
@@ -18,7 +19,7 @@ pub struct Revoked {
 }
 
 impl Revoked {
-    /// False: there are too many runs.
+    /// False: there are too many runs (`RUNS`).
     pub fn insert(&self, grant: GrantToken) -> bool {
         let number = grant.number();
         let mut runs = self.runs.lock();
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_of_grants_take_the_room_of_one() {
+    fn revoked_runs_are_merged() {
         let grant = |number| GrantToken::of(77, number).unwrap();
         let revoked = Revoked::default();
         assert!(!revoked.contains(grant(0)));
