@@ -1,4 +1,4 @@
-//! A burst of posts of one lane: everything is looked up once.
+//! A burst of posts of one lane, with one lookup for all of them.
 
 use super::lane::Lane;
 use super::op::{Op, Tag, Work};
@@ -8,7 +8,7 @@ use crate::ids::{LaneSlot, RailIndex};
 use std::ffi::c_void;
 
 /// Bytes of a probe write.
-const WARM: u64 = 8;
+const PROBE_BYTES: u64 = 8;
 
 pub struct Burst<'a> {
     pub lane: &'a mut Lane,
@@ -16,24 +16,25 @@ pub struct Burst<'a> {
     /// The rail's index.
     pub rail: RailIndex,
     pub now: u64,
-    /// Past what peers write to in the rail's probe buffer: where its bytes are, and their registration.
+    /// The half of the rail's probe buffer that peers do not write to: its address, and its
+    /// descriptor.
     probe_buffer: (u64, *mut c_void),
     nic: &'a mut dyn Nic,
     free_ops: &'a mut Vec<*mut Op>,
     lane_ops: u32,
     urgent_until: &'a mut u64,
     inflight_bytes: &'a mut u64,
-    /// Posted, and not counted on the lane yet.
+    /// Posted since the last `settle`, and not yet counted on the lane.
     ops: u32,
     bytes: u64,
-    /// The last post announced another.
+    /// The last post announced that another follows.
     more: bool,
     unflushed: &'a mut Option<LaneSlot>,
     traffic: &'a Traffic,
 }
 
 impl Rail {
-    /// `None`: the lane is cut.
+    /// `None`: the lane was reset.
     #[inline]
     pub fn burst<'a>(&'a mut self, lane: &'a mut Lane, now: u64) -> Option<Burst<'a>> {
         Some(Burst {
@@ -60,15 +61,15 @@ impl Rail {
 }
 
 impl Burst<'_> {
-    /// The rails that the lane joins, and whether grants are checked there.
+    /// The rails that the lane connects, and whether the local NIC checks grants.
     #[inline]
     pub fn path(&self) -> (RailIndex, RailIndex, bool) {
         (self.rail, self.lane.remote_rail, self.limits.grants)
     }
 
-    /// Bytes that the lane may post now. An idle lane always may post something, so
-    /// a window smaller than a slice cannot stop it; what is urgent or staged may go
-    /// past a full window.
+    /// Bytes that the lane may post now. An idle lane may always post at least one byte, so a
+    /// window smaller than a slice cannot block it. Urgent or staged transfers may exceed a full
+    /// window.
     #[inline]
     pub fn room(&mut self, urgent: bool, staged: bool) -> u64 {
         self.settle();
@@ -97,14 +98,14 @@ impl Burst<'_> {
         }
     }
 
-    /// Something of the latency class goes over this rail.
+    /// Notes that this rail carries a transfer of the latency class.
     #[inline]
     pub fn kick(&mut self) {
         *self.urgent_until = self.now + URGENT_NS;
     }
 
-    /// Something of the latency class went over this rail not long ago: the bulk
-    /// class keeps its queue short.
+    /// Whether the rail recently carried the latency class, so that the bulk class keeps its queue
+    /// short.
     #[inline]
     pub fn is_brief(&self) -> bool {
         *self.urgent_until > self.now
@@ -131,7 +132,6 @@ impl Burst<'_> {
         (Work::Counted(half), left)
     }
 
-    /// Counts posts with immediates.
     #[inline]
     pub fn spend(&mut self, posts: u32) {
         if self.limits.arrival_room.is_some() {
@@ -148,27 +148,27 @@ impl Burst<'_> {
         if self.free_ops.is_empty() {
             return Posted::Again;
         }
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { self.post_part(rma, (1, bytes), tag).1 }
     }
 
-    /// Writes a few bytes to the peer's probe buffer.
     pub fn probe(&mut self, tag: Tag) -> Posted {
         let ((local, descriptor), (remote, key)) = (self.probe_buffer, self.lane.probe_buffer);
         let rma = Rma {
             read: false,
-            segments: &[Segment { local, remote, len: WARM }],
+            segments: &[Segment { local, remote, len: PROBE_BYTES }],
             descriptor,
             key,
             immediate: None,
             more: false,
         };
         // SAFETY: the probe buffer lives as long as the rail.
-        unsafe { self.post(rma, WARM, tag) }
+        unsafe { self.post(rma, PROBE_BYTES, tag) }
     }
 
-    /// Like `post` for a run of posts with this many bytes and equally many segments each. Returns
-    /// how many were made, and the result of the next. `rma.more` applies to the last.
+    /// Like `post`, for a run of posts with this many bytes and the same number of segments each.
+    /// Returns how many were made, and the result of the next one. `rma.more` applies to the last
+    /// post.
     ///
     /// # Safety
     /// As `post`.
@@ -192,7 +192,7 @@ impl Burst<'_> {
             let run = rest.min(free);
             (part.segments, left) = left.split_at(run * segments);
             part.more = rma.more || run < rest;
-            // SAFETY: as the caller promised.
+            // SAFETY: the caller upholds the contract.
             let (done, outcome) = unsafe { self.post_part(part, (run, bytes), tag) };
             posted += done;
             if outcome != Posted::Yes {
@@ -202,9 +202,9 @@ impl Burst<'_> {
         (posted as u32, Posted::Yes)
     }
 
-    /// A run for which there are free ops.
-    // Always inline: a tag that went through memory in parts, and is read as a whole, would wait for
-    // all stores before it, some of which are to lines that the peer has.
+    /// Posts a run for which there are free ops.
+    // Always inline: otherwise the tag is stored to the stack in parts and loaded as a whole. That
+    // load stalls on all earlier stores, some of them to cache lines that the peer holds.
     #[inline(always)]
     unsafe fn post_part(
         &mut self,
@@ -217,13 +217,13 @@ impl Burst<'_> {
         let sampled = bytes > 0 && self.lane.begin_sample(self.now);
         (tag.lane, tag.read, tag.bytes) = (self.lane.id.slot, rma.read, bytes);
         for op in ops {
-            // SAFETY: a free op is ours alone.
+            // SAFETY: no NIC has a free op.
             unsafe { (**op).tag = tag };
         }
         // SAFETY: as above.
         unsafe { (*ops[0]).tag.sampled = sampled };
-        // SAFETY: an op begins with its scratch, and stays in place until it is reaped; the ranges
-        // as the caller promised.
+        // SAFETY: an op begins with its scratch, and stays in place until it is reaped; the caller
+        // keeps the ranges registered.
         let (done, outcome) = unsafe {
             let scratches = std::slice::from_raw_parts(ops.as_ptr().cast(), count);
             self.nic.rma(&rma, self.lane.route, scratches)
@@ -259,7 +259,7 @@ impl Burst<'_> {
         posted
     }
 
-    /// Counts what was posted since the last time.
+    /// Counts the posts since the last call on the lane and the rail.
     #[inline]
     fn settle(&mut self) {
         self.lane.inflight_ops += self.ops;

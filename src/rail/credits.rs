@@ -1,20 +1,18 @@
 //! How many writes with immediates a lane may post.
 //!
-//! Each takes an entry of the target's completion queue without being asked for,
-//! and a NIC's queue that runs over is lost. So each needs a credit. Credits come
-//! in two halves. When the writes of a half are done, their entries lie in the
-//! target's queue, and a frame that is sent then is found there behind them: a
-//! target that answers it has taken them out, and gives the half anew. Meanwhile
-//! the other half is in use.
+//! Each takes an unsolicited entry in the target's completion queue, and a NIC's overrun queue is
+//! lost. So each write needs a credit. Credits come in two halves. When the writes of a half are
+//! done, their entries are in the target's queue, and a frame sent then arrives behind them: a
+//! target that answers the frame has reaped the entries, and grants the half again. Meanwhile the
+//! other half is in use.
 
-/// Credits of a half before the target has granted any: both sides assume this.
+/// Credits per half before the target has granted any: both sides assume this number.
 pub const FIRST: u32 = 8;
-/// Credits of a half at most.
+/// Maximum credits per half.
 pub const MOST: u32 = 1024;
-/// A rail with fewer lanes keeps something for those to come.
+/// A rail with fewer lanes reserves credits for later ones.
 const LANES_LEAST: u32 = 8;
 
-/// Which half of a lane's credits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Half {
     A,
@@ -24,7 +22,7 @@ pub enum Half {
 impl Half {
     pub const BOTH: [Half; 2] = [Half::A, Half::B];
 
-    /// The half that a frame names.
+    /// The half with this number, as in a frame.
     pub fn named(number: u32) -> Option<Half> {
         Half::BOTH.into_iter().find(|half| half.number() == number)
     }
@@ -45,9 +43,9 @@ impl Half {
 struct Credit {
     size: u32,
     posted: u32,
-    /// Credits spent and not done.
+    /// Credits of writes that are not done.
     pending: u32,
-    /// The target was asked for it anew.
+    /// The half was requested from the target again.
     asked: bool,
 }
 
@@ -76,7 +74,7 @@ impl Credits {
         &mut self.halves[half as usize]
     }
 
-    /// The half that is in use, and what is left of it.
+    /// The half in use, and its remaining credits.
     #[inline]
     pub fn room(&self) -> (Half, u32) {
         (self.in_use, self.halves[self.in_use as usize].left())
@@ -92,7 +90,7 @@ impl Credits {
         }
     }
 
-    /// Some of them are done; true if the half is to be asked for.
+    /// Counts writes that are done; true if the half is to be requested again.
     pub fn done(&mut self, half: Half, posts: u32) -> bool {
         self.of(half).pending -= posts;
         self.is_due(half)
@@ -107,7 +105,7 @@ impl Credits {
         self.of(half).asked = true;
     }
 
-    /// The target grants a half anew; false if it was not requested.
+    /// The target has granted a half again; false if it was not requested.
     pub fn renew(&mut self, half: Half, size: u32) -> bool {
         if !self.of(half).asked {
             return false;
@@ -120,7 +118,7 @@ impl Credits {
     }
 }
 
-/// The target's end, of one lane: what it gave beyond the first credits.
+/// The target's end, of one lane: credits granted per half beyond the first ones.
 #[derive(Default)]
 pub struct Granted([u32; 2]);
 
@@ -128,20 +126,20 @@ pub struct Granted([u32; 2]);
 pub struct Budget {
     all: u32,
     free: u32,
-    /// Arrivals do not run over.
+    /// Arrivals cannot overrun the queue.
     unbounded: bool,
 }
 
 impl Budget {
-    /// `room`: entries of the completion queue for arrivals. Half of them are for the
-    /// first credits of lanes.
+    /// `room`: entries of the completion queue for arrivals. Half of the entries are for the first
+    /// credits of lanes.
     pub fn new(room: Option<u32>) -> Budget {
         let all = room.unwrap_or(0) / 2;
         Budget { all, free: all, unbounded: room.is_none() }
     }
 
-    /// The size of a half that is given anew: a lane's share, whatever others have and
-    /// do not use.
+    /// The size of a half that is granted again: the lane's share, regardless of what other lanes
+    /// leave unused.
     pub fn renew(&mut self, granted: &mut Granted, half: Half, lanes: u32) -> u32 {
         if self.unbounded {
             return MOST;
@@ -154,7 +152,7 @@ impl Budget {
         FIRST + *extra
     }
 
-    /// A lane is no more.
+    /// Reclaims the credits of a closed lane.
     pub fn take_back(&mut self, granted: Granted) {
         if !self.unbounded {
             self.free += granted.0.into_iter().sum::<u32>();
@@ -170,11 +168,11 @@ mod tests {
     fn credits_are_requested_once_a_full_half_has_completed() {
         let mut credits = Credits::default();
         credits.spend(FIRST - 1);
-        assert!(!credits.done(Half::A, FIRST - 1), "it is not used up");
+        assert!(!credits.done(Half::A, FIRST - 1), "one credit is left");
         assert_eq!(credits.room(), (Half::A, 1));
         credits.spend(1);
         assert_eq!(credits.room(), (Half::B, FIRST));
-        assert!(!credits.renew(Half::A, 9), "nobody has asked");
+        assert!(!credits.renew(Half::A, 9), "it was not requested");
         assert!(credits.done(Half::A, 1));
         credits.asked(Half::A);
         assert!(!credits.is_due(Half::A));
@@ -182,7 +180,7 @@ mod tests {
         assert_eq!(credits.room().1, 0);
         assert!(credits.renew(Half::A, 100));
         assert_eq!(credits.room(), (Half::A, 100));
-        assert!(!credits.renew(Half::A, 100), "once");
+        assert!(!credits.renew(Half::A, 100), "granted once only");
     }
 
     #[test]
@@ -192,7 +190,7 @@ mod tests {
         let mut budget = Budget::new(Some(ROOM));
         let mut all: Vec<(Granted, [u32; 2])> =
             (0..lanes).map(|_| (Granted::default(), [FIRST; 2])).collect();
-        // More and more of them are there, and in use.
+        // More and more lanes are in use.
         for count in [1, 8, 100, lanes] {
             for (granted, sizes) in &mut all[..count as usize] {
                 for half in Half::BOTH {

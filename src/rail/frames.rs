@@ -1,4 +1,4 @@
-//! Buffers of a rail, registered where the NIC needs that.
+//! Buffers of a rail, registered if the NIC requires it.
 
 use crate::fabric::{Access, Buffer, HostRange, Nic, Registration};
 use crate::status::{Error, Result};
@@ -6,7 +6,7 @@ use memmap2::{MmapMut, MmapRaw};
 use std::ffi::c_void;
 use std::ptr;
 
-/// A registered buffer, whose memory stays in place.
+/// A mapped buffer with a stable address, registered if needed.
 pub struct Frame {
     memory: MmapRaw,
     registration: Option<Registration>,
@@ -53,7 +53,7 @@ impl Frames {
         self.free.pop()
     }
 
-    /// All are taken.
+    /// Whether all buffers are taken.
     pub fn is_empty(&self) -> bool {
         self.free.is_empty()
     }
@@ -72,17 +72,18 @@ impl Frames {
         }
     }
 
-    /// A buffer that the NIC has given back.
+    /// The bytes of a buffer that the NIC has returned.
     pub fn bytes(&self, buffer: u32) -> &[u8] {
         let buffer = self.buffer(buffer);
-        // SAFETY: inside the memory; the NIC does not write to it while we hold it.
+        // SAFETY: the buffer is inside the mapping, and the NIC does not write to a buffer that it
+        // has returned.
         unsafe { std::slice::from_raw_parts(buffer.address.cast(), buffer.len) }
     }
 
-    /// A buffer that was taken and is not posted.
+    /// The bytes of a buffer that was taken and is not posted.
     pub fn bytes_mut(&mut self, buffer: u32) -> &mut [u8] {
         let buffer = self.buffer(buffer);
-        // SAFETY: as above, and `self` is borrowed mutably.
+        // SAFETY: as above; the buffer is not posted, and `self` is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(buffer.address.cast(), buffer.len) }
     }
 }

@@ -1,4 +1,4 @@
-//! A rail's queue towards one of a peer's rails.
+//! A rail's queue to one of a peer's rails.
 
 use super::credits::{Credits, Granted};
 use super::traffic::Glance;
@@ -9,15 +9,15 @@ use crate::wire::seal::{Opener, Sealer};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LaneState {
-    /// In its handshake: the peer has not answered over it yet.
+    /// Handshake in progress: the peer has not answered over the lane.
     Handshaking,
-    /// Answered; its first write is under way.
+    /// The peer has answered; the lane's first write is in flight.
     Probing,
     Up,
     Down,
 }
 
-/// Keeps the line busy while the last of it is reaped, whatever was measured.
+/// The least window: keeps the link busy while completions are reaped, whatever was measured.
 const WINDOW_LEAST: u64 = 128 << 10;
 
 pub struct Lane {
@@ -25,33 +25,33 @@ pub struct Lane {
     pub peer: PeerId,
     pub remote_rail: RailIndex,
     pub route: Route,
-    /// Address and key of the remote rail's probe buffer, once it was welcomed.
+    /// Address and key of the remote rail's probe buffer, once the peer has answered.
     pub probe_buffer: (u64, u64),
-    /// The peer's token for us, once it is known.
+    /// The peer's token for this endpoint, once it is known.
     pub to: u128,
-    /// Keys of the session's two directions, where there is a secret.
+    /// Keys of the session's two directions, if a secret is set.
     pub sealer: Option<Sealer>,
     pub opener: Option<Opener>,
     pub state: LaneState,
     pub window: Window,
-    /// Bytes that were posted and are not known to be delivered.
+    /// Bytes posted and not known to be delivered.
     pub inflight_bytes: u64,
-    /// Operations that the NIC has not given back.
+    /// Operations that the NIC has not returned.
     pub inflight_ops: u32,
     pub inflight_frames: u32,
     /// An operation or a post of the lane has failed.
     pub failed: bool,
-    /// The last frame was refused although nothing was in flight.
+    /// The NIC rejected the last frame although nothing was in flight.
     pub refused: bool,
-    /// When something was delivered last, or posted after a pause.
+    /// The time of the last delivery, or of the first post after a pause.
     pub progress_ns: u64,
-    /// Nothing moves: its bytes do not count against the rail.
+    /// The lane is stalled: its bytes do not count against the rail's window.
     pub parked: bool,
-    /// When something was delivered last.
+    /// The time of the last delivery.
     pub delivered_ns: u64,
-    /// Its route is closed; it waits for its operations to come back.
+    /// The route is closed; the lane waits for its operations to come back.
     pub reset: bool,
-    /// For writes with immediates, where they need some.
+    /// Credits for writes with immediates, on rails that need them.
     pub credits: Credits,
     /// Credits granted to the peer.
     pub granted: Granted,
@@ -84,7 +84,7 @@ impl Lane {
         }
     }
 
-    /// Counts bytes as in flight, here and on the rail.
+    /// Counts bytes as in flight, on the lane and on the rail.
     #[inline]
     pub fn charge(&mut self, bytes: u64, of_rail: &mut u64, now: u64) {
         if self.inflight_bytes == 0 {
@@ -96,14 +96,14 @@ impl Lane {
         }
     }
 
-    /// Whether a post of now should end a sample of the window when it is delivered.
+    /// Whether the delivery of a post made now should end a sample of the window.
     #[inline]
     pub fn begin_sample(&mut self, now: u64) -> bool {
         let since = if self.inflight_bytes == 0 { now } else { self.progress_ns };
         self.window.begin(now, since)
     }
 
-    /// Counts bytes as delivered: the lane moves.
+    /// Counts bytes as delivered, so the lane is not stalled.
     #[inline]
     pub fn credit(&mut self, bytes: u64, sampled: bool, of_rail: &mut u64, now: u64) {
         if self.parked {
@@ -119,7 +119,7 @@ impl Lane {
         }
     }
 
-    /// Adds itself to what its rail tells.
+    /// Adds the lane to its rail's figures.
     pub fn add_to(&self, glance: &mut Glance) {
         glance.bytes += self.inflight_bytes;
         glance.ops += u64::from(self.inflight_ops);
@@ -130,7 +130,6 @@ impl Lane {
         glance.parked += u32::from(self.state == LaneState::Up && self.parked);
     }
 
-    /// Whether nothing of the lane is in flight.
     pub fn is_idle(&self) -> bool {
         self.inflight_ops == 0 && self.inflight_bytes == 0
     }

@@ -3,7 +3,7 @@
 use super::lane::Lane;
 use crate::ids::{LaneId, LaneSlot, RailIndex};
 
-/// An element of the slab: a lane, and what the layers above keep with it.
+/// An element of the slab: a lane, with the state that higher layers keep for it.
 pub trait HasLane {
     fn lane(&self) -> &Lane;
     fn lane_mut(&mut self) -> &mut Lane;
@@ -25,7 +25,7 @@ pub struct Lanes<L> {
 }
 
 struct Place<L> {
-    /// The slot of the lane that is here, or of the next one.
+    /// The slot of the current lane, or of the next one.
     slot: LaneSlot,
     lane: Option<L>,
 }
@@ -35,7 +35,7 @@ impl<L: HasLane> Lanes<L> {
         Lanes { rail, places: Vec::new() }
     }
 
-    /// Takes a lane in, which `make` makes of what is to name it.
+    /// Inserts a lane, made by `make` from its id.
     pub fn insert(&mut self, make: impl FnOnce(LaneId) -> L) -> LaneId {
         let index = self.places.iter().position(|place| place.lane.is_none()).unwrap_or_else(|| {
             let slot = LaneSlot::first(self.places.len());
@@ -62,25 +62,23 @@ impl<L: HasLane> Lanes<L> {
         self.place(slot)?.lane.as_mut()
     }
 
-    /// Takes a lane off. Its operations keep their slots until the NIC gives them back.
+    /// Removes a lane. Its operations keep their slots until the NIC returns them.
     pub fn remove(&mut self, slot: LaneSlot) -> Option<L> {
         let place = self.place(slot)?;
         place.slot = slot.next();
         place.lane.take()
     }
 
-    /// Takes all off.
     pub fn drain(&mut self) -> impl Iterator<Item = L> + '_ {
         self.places.drain(..).filter_map(|place| place.lane)
     }
 
-    /// Places, of which some have a lane.
+    /// The number of places, with or without a lane.
     #[inline]
     pub fn places(&self) -> usize {
         self.places.len()
     }
 
-    /// The lane of a place, if it has one.
     #[inline]
     pub fn at(&mut self, place: usize) -> Option<&mut L> {
         self.places[place].lane.as_mut()
@@ -117,7 +115,7 @@ mod tests {
         assert!(lanes.get(first.slot).is_none() && lanes.get_mut(first.slot).is_none());
         assert!(lanes.get(last.slot).is_some_and(|lane| lane.id == last));
         assert!(lanes.get(LaneSlot::NONE).is_none() && lanes.get_mut(other.slot).is_some());
-        // Generations come round, and never to that of no lane.
+        // Generations wrap around, and skip the one of `LaneSlot::NONE`.
         for _ in 0..1 << 14 {
             lanes.remove(last.slot);
             last = insert(&mut lanes);

@@ -1,7 +1,7 @@
-//! One NIC, opened: its window, its op slots, its frames, its lanes.
+//! An open NIC: its window, its op slots, its frames, its lanes.
 //!
-//! A rail belongs to one worker. It keeps every operation's slot until the NIC
-//! gives it back, whatever became of the transfer meanwhile.
+//! A rail belongs to one worker. It keeps each operation's slot until the NIC returns the
+//! operation, even if the transfer has ended meanwhile.
 
 mod burst;
 mod credits;
@@ -39,35 +39,38 @@ use std::ptr;
 use std::sync::Arc;
 use traffic::Glance;
 
-/// Enough for the smallest pages: more gained nothing on any provider (measured).
+/// Maximum operations in flight per lane. Enough for the smallest pages: more gained nothing on any
+/// provider (measured).
 const LANE_OPS: usize = 128;
 const RECEIVES: usize = 128;
-/// Each has an op slot, so that no window of data can hold back control frames.
+/// Send buffers. Each has an op slot, so that data cannot hold back control frames.
 const SENDS: usize = 128;
-/// How many of these one lane may have in flight: a stalled peer must not block the others.
+/// Maximum sends in flight per lane: a stalled peer must not block the others.
 const SENDS_OF_LANE: u32 = 16;
-/// Frames to endpoints that are no peers yet, answers and handshakes, of which one lane has a few:
-/// an endpoint that gives an address where nobody reads must not keep peers from sending.
+/// Maximum answers and handshakes in flight to endpoints that are not peers yet: an endpoint that
+/// gives an address where nothing receives must not keep peers from sending.
 const ANSWERS: usize = 16;
 const HANDSHAKES: usize = 48;
 const HANDSHAKES_OF_LANE: u32 = 4;
-/// Past a full window, for transfers of the latency class.
+/// Bytes beyond a full window for transfers of the latency class.
 const URGENT_WINDOW: u64 = 128 << 10;
-/// Past a full window, for staged transfers: devices gather and scatter meanwhile.
+/// Bytes beyond a full window for staged transfers, whose bytes are also in flight while devices
+/// gather and scatter.
 const STAGED_WINDOW: u64 = 7 << 20;
 /// After a post of that class, the queue is kept short for this long.
 const URGENT_NS: u64 = 5_000_000;
 /// A lane with bytes in flight that completes nothing for this long is stalled.
 const PARKED_NS: u64 = 20_000_000;
-/// Unauthenticated whose connections are looked for, and for how long: they ask again.
+/// Maximum unauthenticated endpoints whose connections are looked for, and for how long: they
+/// repeat their requests.
 const CALLERS: usize = 16;
 const CALLER_NS: u64 = 2_500_000_000;
-/// Before that, removing such a route could take our answer along.
+/// Routes of answers are kept this long: removing one earlier could drop the answer.
 const ANSWERED_NS: u64 = 1_000_000_000;
 /// Bytes of the buffer that peers probe lanes with.
 const PROBE_LEN: usize = 4096;
 
-/// The address that an unauthenticated endpoint gives, and since when its route is looked for.
+/// An unauthenticated endpoint's address, its route, and since when its connection is looked for.
 struct Caller {
     address: Box<[u8]>,
     route: Route,
@@ -82,10 +85,9 @@ pub struct Rail {
     ops: *mut Op,
     op_count: usize,
     free_ops: Vec<*mut Op>,
-    /// Operations that one lane may have in flight; as many stay free for lanes
-    /// that have none.
+    /// Operations that one lane may have in flight; the same number stays free for idle lanes.
     lane_ops: u32,
-    /// Frames in flight to endpoints that are no peers yet.
+    /// Answers in flight to endpoints that are not peers yet.
     answers: usize,
     handshakes: usize,
     urgent_until: u64,
@@ -95,17 +97,17 @@ pub struct Rail {
     /// Something has completed since the figures were published.
     changed: bool,
     reaped: Vec<Reaped>,
-    /// Routes of unauthenticated endpoints that were answered, and when.
+    /// Routes by which unauthenticated endpoints were answered, and when.
     answered: Vec<(Route, u64)>,
-    /// Unauthenticated that are answered when they ask again by a connection of theirs.
+    /// Unauthenticated endpoints that are answered when their request arrives again over their own
+    /// connection.
     callers: Vec<Caller>,
-    /// The lane whose last post announced another.
+    /// The lane whose last post announced that another follows.
     unflushed: Option<LaneSlot>,
     budget: Budget,
     sends: ManuallyDrop<Frames>,
     receives: ManuallyDrop<Frames>,
     probe_buffer: ManuallyDrop<Frame>,
-    /// How closing went.
     closed: Option<Result<()>>,
 }
 
@@ -114,8 +116,8 @@ unsafe impl Send for Rail {}
 
 impl Rail {
     pub fn open(index: RailIndex, nic: Box<dyn Nic>) -> Result<Rail> {
-        // Declared first, dropped last: where one of them fails, the NIC is closed before the rest
-        // goes that it knows.
+        // Declared before the NIC, so dropped after it: if one allocation fails, the NIC is closed
+        // before buffers registered with it are freed.
         let (sends, receives, probe_buffer);
         let mut nic = nic;
         let limits = nic.limits().clone();
@@ -131,7 +133,7 @@ impl Rail {
             index,
             ops,
             op_count,
-            // SAFETY: inside the array.
+            // SAFETY: `i < op_count`, so the pointer is inside the array.
             free_ops: (0..op_count).rev().map(|i| unsafe { ops.add(i) }).collect(),
             lane_ops: (limits.tx_depth / 4).clamp(1, LANE_OPS) as u32,
             answers: 0,
@@ -168,7 +170,7 @@ impl Rail {
         self.nic.address()
     }
 
-    /// Where peers may write to prove a lane: address and key.
+    /// The buffer that peers probe lanes with: address and key.
     pub fn probe_buffer(&self) -> (u64, u64) {
         let base = if self.limits.virtual_addresses { self.probe_buffer.address() as u64 } else { 0 };
         (base, self.probe_buffer.key())
@@ -199,7 +201,7 @@ impl Rail {
         self.nic.revoke(grant);
     }
 
-    /// For a lane to one of a peer's rails, which is at that address.
+    /// Adds a lane to the peer's rail at that address.
     pub fn add_lane<L: HasLane>(
         &mut self,
         lanes: &mut Lanes<L>,
@@ -212,7 +214,6 @@ impl Rail {
         Ok(lanes.insert(|id| make(Lane::new(id, peer, remote_rail, route, window))))
     }
 
-    /// Assigns a connection to a peer.
     pub fn assign_connection(&mut self, connection: Connection, peer: PeerId) {
         self.nic.assign_connection(connection, peer);
     }
@@ -222,12 +223,12 @@ impl Rail {
         self.nic.end_peer(peer, at_once);
     }
 
-    /// The peer's NIC is known not to be there.
+    /// Whether the peer's NIC is known to be gone.
     pub fn is_gone(&mut self, lane: &Lane) -> bool {
         self.nic.is_gone(lane.route)
     }
 
-    /// A lane was taken off.
+    /// Cleans up after a lane was removed from `lanes`.
     pub fn drop_lane(&mut self, gone: Lane, lanes: &Lanes<impl HasLane>) {
         if !gone.parked {
             self.inflight_bytes -= gone.inflight_bytes;
@@ -238,8 +239,8 @@ impl Rail {
         self.budget.take_back(gone.granted);
     }
 
-    /// Gives a route back, unless a lane uses the same. (Where removing cuts, the NIC counts
-    /// how often a route was inserted.)
+    /// Removes a route, unless another lane uses it. (Where removing a route closes its connection,
+    /// the NIC counts insertions.)
     fn release(&mut self, route: Route, lanes: &Lanes<impl HasLane>) {
         let used = |lane: &Lane| lane.route == route && !lane.reset;
         if self.limits.resets || !lanes.iter().any(|of| used(of.lane())) {
@@ -247,18 +248,18 @@ impl Rail {
         }
     }
 
-    /// Closes a lane's way to its peer, where the NIC can: nothing that either side
-    /// posted to it moves bytes here from now on. Its operations come back.
+    /// Closes a lane's path to its peer, where the NIC can: from now on, no post of either side
+    /// over the lane moves bytes here. Its operations come back.
     pub fn reset_lane(&mut self, of: &mut Lane) {
         if of.reset {
             return;
         }
-        // The peer may have closed it, which shows by failed operations; with none in flight it is
+        // A peer that closed the connection shows by failed operations; with none in flight it is
         // unknown.
         let connected = !of.failed && (of.inflight_ops > 0 || of.inflight_frames > 0);
         (of.reset, of.state) = (true, LaneState::Down);
         let route = of.route;
-        // Also what was inserted to answer it before it was this peer.
+        // Also the routes inserted to answer the endpoint before it was a peer.
         let answers = self.answered.iter().filter(|(answered, _)| *answered == route).count();
         let answers = answers + self.callers.iter().filter(|caller| caller.route == route).count();
         self.answered.retain(|(answered, _)| *answered != route);
@@ -266,8 +267,8 @@ impl Rail {
         (0..=answers).for_each(|_| self.nic.reset(route, connected));
     }
 
-    /// Rings a doorbell that waits for a post which did not come: by a write to
-    /// the probe buffer of the lane that was posted to last.
+    /// Rings the doorbell if the last post announced another that did not follow: by a write to the
+    /// probe buffer of its lane.
     pub fn flush(&mut self, lanes: &mut Lanes<impl HasLane>, now: u64) {
         if let Some(lane) = self.unflushed {
             let lane = lanes.get_mut(lane);
@@ -279,38 +280,38 @@ impl Rail {
 
     fn take_op(&mut self, tag: Tag) -> Option<*mut Op> {
         let op = self.free_ops.pop()?;
-        // SAFETY: a free op is ours alone.
+        // SAFETY: no NIC has a free op.
         unsafe { (*op).tag = tag };
         Some(op)
     }
 
-    /// An op that the NIC does not have.
+    /// Frees an op that the NIC does not have.
     #[inline]
     fn put_op(&mut self, op: *mut Op) {
-        // SAFETY: one of this rail's, which is ours again.
+        // SAFETY: an op of this rail that the NIC does not have.
         unsafe { (*op).tag.work = Work::Nothing };
         self.free_ops.push(op);
     }
 
-    /// The op whose scratch a NIC gave back: a provider is not believed where a pointer of its is
-    /// to be followed. `None`: it is not one that a NIC has.
+    /// The op whose scratch the NIC returned. A provider's pointer is checked before it is
+    /// followed. `None`: the NIC has no such op.
     #[inline]
     fn op_of(&self, scratch: *mut Scratch) -> Option<*mut Op> {
         let offset = (scratch as usize).wrapping_sub(self.ops as usize);
         let is_one = offset < self.op_count * size_of::<Op>() && offset % size_of::<Op>() == 0;
-        // SAFETY: it lies in the array of ops, at one's beginning.
+        // SAFETY: the offset is inside the array, at the beginning of an op.
         let op = is_one.then(|| unsafe { self.ops.byte_add(offset) })?;
-        // SAFETY: the NIC has the scratch, not the tag.
+        // SAFETY: the NIC writes only the scratch, not the tag.
         (unsafe { (*op).tag.work } != Work::Nothing).then_some(op)
     }
 
-    /// The callers of some stripes of a lane are gone: their local memory is not touched again,
-    /// unless only the NIC decides that.
+    /// Disowns the posts of some stripes of a lane, whose operations have ended: their local memory
+    /// is not touched again, except by hardware.
     pub fn disown(&mut self, lane: LaneSlot, of: impl Fn(u32) -> bool) {
-        // SAFETY: all ops lie there.
+        // SAFETY: `i < op_count`, so the pointer is inside the array.
         let ops = (0..self.op_count).map(|i| unsafe { self.ops.add(i) });
         let its = ops.filter(|op| {
-            // SAFETY: the NIC has the scratch of those that are not free, not the tag.
+            // SAFETY: the NIC writes only the scratch of a posted op, not the tag.
             let tag = unsafe { (**op).tag };
             tag.lane == lane && matches!(tag.work, Work::Slice | Work::Counted(_)) && of(tag.index)
         });
@@ -318,13 +319,13 @@ impl Rail {
         self.nic.disown(&scratches);
     }
 
-    /// The size of a half of the peer's credits that it gets anew, if the lane is there.
+    /// The size of a half of the peer's credits that is granted again; `None` if the lane is gone.
     pub fn grant(&mut self, lanes: &mut Lanes<impl HasLane>, lane: LaneSlot, half: Half) -> Option<u32> {
         let count = lanes.iter().count() as u32;
         Some(self.budget.renew(&mut lanes.get_mut(lane)?.lane_mut().granted, half, count))
     }
 
-    /// Takes stalled lanes off the rail's account: a silent peer must not hold back the others.
+    /// Subtracts stalled lanes' bytes from the rail's: a silent peer must not hold back the others.
     /// Returns how many connections the NIC has rejected meanwhile.
     pub fn park(&mut self, lanes: &mut Lanes<impl HasLane>, now: u64) -> u64 {
         for lane in lanes.iter_mut().map(HasLane::lane_mut) {
@@ -349,7 +350,7 @@ impl Rail {
         self.nic.take_rejected()
     }
 
-    /// Publishes figures before the worker rests, so that none shows work that has ended.
+    /// Publishes figures before the worker goes idle, so that none shows work that has ended.
     pub fn publish_changes(&mut self, lanes: &Lanes<impl HasLane>) {
         if self.changed {
             self.publish(lanes);
@@ -363,12 +364,11 @@ impl Rail {
         self.traffic.publish(&glance);
     }
 
-    /// Counts a repeated handshake.
     pub fn count_retry(&self) {
         self.traffic.retries.add(1);
     }
 
-    /// The lane's first write, or its last.
+    /// Posts a small write, as the first of a lane or after its last post (`flush`).
     pub fn post_probe(&mut self, lane: &mut Lane, now: u64) -> Posted {
         let tag = Tag::new(Work::Probe, lane.id.slot, 0, 0);
         let Some(mut burst) = self.burst(lane, now) else { return Posted::Failed(libc::ENOTCONN) };
@@ -376,8 +376,8 @@ impl Rail {
     }
 
     /// Sends a control frame over a lane, in its session; `fill` writes it and returns its length.
-    /// `behind`: it is about the writes posted before it, and arrives after them, where the NIC
-    /// guarantees that.
+    /// `behind`: the frame refers to earlier writes, and arrives after them where the NIC
+    /// guarantees this.
     pub fn send_frame(
         &mut self,
         lane: &mut Lane,
@@ -387,12 +387,12 @@ impl Rail {
         self.send_over(lane, (true, behind), fill)
     }
 
-    /// Like `send_frame` for a handshake, before there is a session.
+    /// Like `send_frame`, for a handshake before the session exists.
     pub fn send_open(&mut self, lane: &mut Lane, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
         self.send_over(lane, (false, false), fill)
     }
 
-    /// Whether there is room for a handshake.
+    /// Whether a handshake can be sent now.
     pub fn may_handshake(&self, lane: &Lane) -> bool {
         self.handshakes < HANDSHAKES && lane.inflight_frames < HANDSHAKES_OF_LANE
     }
@@ -412,7 +412,7 @@ impl Rail {
         if to.inflight_frames >= most || handshaking && self.handshakes >= HANDSHAKES {
             return Posted::Again;
         }
-        // (What waits for the peer's word is not with the provider any longer.)
+        // (Operations that wait for the peer's acknowledgement have left the provider.)
         let idle = to.inflight_frames == 0 && to.inflight_ops == 0;
         let room = !self.sends.is_empty() && !self.free_ops.is_empty();
         let rail = self.index;
@@ -432,7 +432,8 @@ impl Rail {
                 to.inflight_frames += 1;
                 to.refused = false;
             }
-            // The lane has nothing in flight, so the provider lacks the connection.
+            // With nothing in flight on the lane, the provider rejects because there is no
+            // connection.
             _ => {
                 to.refused = idle && room;
                 to.failed |= posted != Posted::Again;
@@ -456,7 +457,7 @@ impl Rail {
             return Posted::Again;
         };
         let bytes = Buffer { len, follows, ..self.sends.buffer(buffer) };
-        // SAFETY: the buffer stays taken until the op is reaped.
+        // SAFETY: the buffer stays taken, and in place, until the op is reaped.
         let posted = unsafe { self.nic.send(bytes, route, op.cast()) };
         match posted {
             Posted::Yes => self.traffic.frames_sent.add(1),
@@ -470,9 +471,9 @@ impl Rail {
         posted
     }
 
-    /// Answers an unauthenticated endpoint, at an address of no lane, over the connection of its
-    /// frame (`connection`), so that its word alone makes us dial nobody. An answer that finds no
-    /// room is dropped: the endpoint asks again.
+    /// Answers an unauthenticated endpoint over the connection of its frame (`connection`), so that
+    /// a claimed address alone never makes this endpoint dial it. If no send buffer is free, the
+    /// answer is dropped: the endpoint repeats its request.
     pub fn answer(
         &mut self,
         lanes: &Lanes<impl HasLane>,
@@ -496,8 +497,8 @@ impl Rail {
         }
     }
 
-    /// The route to an unauthenticated endpoint whose address is confirmed. It is looked up first:
-    /// the next message over its connection comes from there.
+    /// The route to an unauthenticated endpoint, once its address is confirmed: its next message
+    /// over the same connection comes from the looked-up route.
     fn caller(&mut self, address: &[u8], connection: Connection, now: u64) -> Option<Route> {
         if let Some(known) = self.callers.iter().find(|caller| *caller.address == *address) {
             return Some(known.route).filter(|route| connection_of(*route) == connection);
@@ -509,12 +510,12 @@ impl Rail {
         None
     }
 
-    /// False when the NIC has no room for it now.
+    /// False when the NIC's receive queue is full.
     fn post_receive(&mut self, buffer: u32) -> Result<bool> {
         let tag = Tag::new(Work::Receive, LaneSlot::NONE, buffer, 0);
         let Some(op) = self.take_op(tag) else { return Ok(false) };
         let bytes = self.receives.buffer(buffer);
-        // SAFETY: the buffer is the NIC's until the op is reaped.
+        // SAFETY: only the NIC uses the buffer until the op is reaped.
         match unsafe { self.nic.receive(bytes, op.cast()) } {
             Posted::Yes => Ok(true),
             Posted::Again => {
@@ -529,13 +530,13 @@ impl Rail {
         }
     }
 
-    /// The bytes of a received frame; `give_back` when they were read.
+    /// The bytes of a received frame; call `give_back` after reading them.
     pub fn received(&self, done: &Done) -> &[u8] {
         let bytes = self.receives.bytes(done.index);
         &bytes[..done.len.min(bytes.len())]
     }
 
-    /// Posts a receive buffer again, with those that found no room before.
+    /// Posts a receive buffer again, and earlier ones that the NIC rejected.
     pub fn give_back(&mut self, done: &Done) -> Result<()> {
         self.receives.put(done.index);
         self.post_receives()
@@ -555,12 +556,12 @@ impl Rail {
         self.nic.wait_fd()
     }
 
-    /// That descriptor has become readable.
+    /// The NIC's `wait_fd` has become readable.
     pub fn woken(&mut self) {
         self.nic.woken();
     }
 
-    /// Closes the NIC: nothing of it touches memory afterwards.
+    /// Closes the NIC: it does not access memory afterwards.
     pub fn close(&mut self) -> Result<()> {
         if let Some(outcome) = &self.closed {
             return outcome.clone();
@@ -574,10 +575,10 @@ impl Rail {
 
 impl Drop for Rail {
     fn drop(&mut self) {
-        // A NIC that could not be closed may still use its memory: that stays.
+        // A NIC that could not be closed may still use the memory, so the memory is leaked.
         if self.close().is_ok() {
-            // SAFETY: made from a boxed slice of this length, dropped once, and nobody uses them
-            // any longer.
+            // SAFETY: `ops` was made from a boxed slice of this length. All four are dropped once,
+            // and the closed NIC does not use them.
             unsafe {
                 drop(Box::from_raw(ptr::slice_from_raw_parts_mut(self.ops, self.op_count)));
                 ManuallyDrop::drop(&mut self.sends);

@@ -1,4 +1,4 @@
-//! An operation of a NIC: what it is for, and what became of it.
+//! An operation of a NIC: its purpose, and its result.
 
 use super::credits::Half;
 use crate::fabric::{Connection, Scratch};
@@ -8,7 +8,7 @@ use std::ptr;
 /// The purpose of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// No NIC has it.
+    /// The NIC does not have the operation.
     Nothing,
     /// A post of a stripe (`Tag::index`).
     Slice,
@@ -34,13 +34,12 @@ pub struct Tag {
     pub lane: LaneSlot,
     pub index: u32,
     pub slices: u32,
-    /// Bytes that are delivered when it completes.
+    /// Bytes that count as delivered when it completes.
     pub bytes: u64,
-    /// Bytes of transfers that it carries.
+    /// Bytes of transfers in the post.
     pub len: u64,
     /// Whether its completion ends a sample of the lane's window.
     pub sampled: bool,
-    /// Whether it is a read.
     pub read: bool,
 }
 
@@ -50,8 +49,8 @@ impl Tag {
     }
 }
 
-/// An operation that the NIC has. The provider's part comes first: its address
-/// is what the NIC gives back. (Of a size by which an address is divided in no time.)
+/// An operation posted to the NIC. The provider's scratch comes first, because the NIC returns its
+/// address. (The size is a power of two, so that dividing an address by it is fast.)
 #[repr(C, align(64))]
 pub(super) struct Op {
     pub scratch: Scratch,
@@ -67,7 +66,7 @@ impl Op {
     }
 }
 
-/// A finished operation, or several slices of one stripe.
+/// A finished operation, or a run of finished posts of one stripe.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
     pub work: Work,
@@ -78,14 +77,14 @@ pub struct Done {
     /// 0, or an error number of libfabric.
     pub errno: i32,
     pub provider_errno: i32,
-    /// Bytes received, and what they came by.
+    /// Bytes received, and the connection that they came over.
     pub len: usize,
     pub connection: Connection,
     /// The immediate of an arrival.
     pub immediate: u32,
 }
 
-/// An arrival that took no receive.
+/// The index of an arrival that took no receive.
 pub(super) const NO_RECEIVE: u32 = u32::MAX;
 
 impl Done {

@@ -1,17 +1,17 @@
-//! Finished operations: their slots are free again, their lanes have room again.
+//! Reaps finished operations: frees their slots, and takes their bytes off the windows.
 
 use super::op::{Done, Op, Tag, Work, NO_RECEIVE};
 use super::{HasLane, Lanes, Rail};
 use crate::fabric::Reaped;
 use crate::ids::LaneSlot;
 
-/// Slices of one stripe that arrived, one after the other.
+/// Consecutive finished posts of one stripe.
 struct Run {
     lane: LaneSlot,
     index: u32,
     posts: u32,
     slices: u32,
-    /// Delivered, and carried: as in a tag.
+    /// As in `Tag`.
     bytes: u64,
     len: u64,
     sampled: bool,
@@ -97,7 +97,7 @@ impl Rail {
             self.traffic.errors.add(1);
             return Done { errno, provider_errno, ..Done::of(Work::Frame, LaneSlot::NONE, u32::MAX) };
         };
-        // SAFETY: an op that the NIC had, which is ours again.
+        // SAFETY: `op_of` found a posted op, which the NIC has returned.
         let tag = unsafe { (*op).tag };
         self.put_op(op);
         if errno != 0 {
@@ -136,10 +136,10 @@ impl Rail {
 
     /// The buffer of the receive that an arrival took, if it took one.
     fn take_receive(&mut self, op: Option<*mut Op>) -> u32 {
-        // SAFETY: an op that the NIC has.
+        // SAFETY: `op_of` found a posted op, and the NIC does not write its tag.
         let of_receive = |op: &*mut Op| unsafe { (**op).tag.work } == Work::Receive;
         let Some(op) = op.filter(of_receive) else { return NO_RECEIVE };
-        // SAFETY: it is ours again.
+        // SAFETY: the NIC has returned the op.
         let buffer = unsafe { (*op).tag.index };
         self.put_op(op);
         buffer
@@ -153,7 +153,7 @@ impl Rail {
         (bytes, sampled): (u64, bool),
         now: u64,
     ) {
-        // A lane that was removed took its bytes off already.
+        // The bytes of a removed lane were subtracted when it was removed.
         let Some(lane) = lanes.get_mut(lane).map(HasLane::lane_mut) else { return };
         lane.inflight_ops -= posts;
         if bytes > 0 {
@@ -162,10 +162,10 @@ impl Rail {
     }
 }
 
-/// A post of slices that have arrived, with its tag.
+/// The op and tag of a post of slices that succeeded.
 #[inline]
 fn arrived(reaped: &Reaped, op: *mut Op) -> Option<(*mut Op, &Tag)> {
-    // SAFETY: an op that the NIC had; nobody takes it before the tag has been read.
+    // SAFETY: the NIC has returned the op, and the tag is read before the op is reused.
     let tag = unsafe { &(*op).tag };
     (reaped.errno == 0 && tag.work == Work::Slice).then_some((op, tag))
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// A figure that one worker writes: no atomic addition is needed.
+/// A figure written by one worker, so it needs no atomic addition.
 #[derive(Default)]
 pub struct Figure(AtomicU64);
 
@@ -21,7 +21,6 @@ impl Figure {
     }
 }
 
-/// Figures of one direction.
 #[derive(Default)]
 pub struct Carried {
     pub bytes: Figure,
@@ -34,9 +33,9 @@ pub struct Carried {
 pub struct Traffic {
     pub written: Carried,
     pub read: Carried,
-    /// Posts that are done.
+    /// Completed posts.
     pub posts: Figure,
-    /// Posts for which the NIC had no room.
+    /// Posts that the NIC rejected because its queue was full.
     pub refused: Figure,
     /// Posts that failed.
     pub errors: Figure,
@@ -44,31 +43,31 @@ pub struct Traffic {
     pub retries: Figure,
     pub frames_sent: Figure,
     pub frames_received: Figure,
-    // The fields below are updated from time to time.
+    // The fields below are updated by `publish`.
     pub inflight_bytes: Figure,
     pub inflight_ops: Figure,
     pub bytes_per_s: Figure,
-    /// 0: nothing was measured.
+    /// 0: not measured yet.
     pub round_trip_ns: Figure,
     lanes: AtomicU32,
     parked: AtomicU32,
     closed: AtomicBool,
 }
 
-/// A rail and its lanes, at a glance.
+/// Current figures of a rail and its lanes.
 #[derive(Default)]
 pub struct Glance {
     pub bytes: u64,
     pub ops: u64,
     pub bytes_per_s: u64,
     pub round_trip_ns: Option<u64>,
-    /// Lanes that are up, and the stalled ones among them.
+    /// Lanes that are up, and how many of them are stalled.
     pub lanes: u32,
     pub parked: u32,
 }
 
 impl Traffic {
-    /// Counts what was carried, in one direction.
+    /// Counts completed posts of one direction.
     #[inline]
     pub fn add(&self, read: bool, posts: u64, slices: u64, bytes: u64) {
         let carried = if read { &self.read } else { &self.written };
@@ -86,7 +85,7 @@ impl Traffic {
         self.parked.store(glance.parked, Relaxed);
     }
 
-    /// The rail is no more.
+    /// Publishes that the rail is closed.
     pub fn close(&self) {
         self.publish(&Glance {
             bytes_per_s: self.bytes_per_s.get(),

@@ -1,22 +1,22 @@
-//! The bytes to keep in flight: what the line carries in two round trips, and a short queue on top.
-//! Two: where packets are lost, what comes after one is acknowledged only a round trip later.
+//! The bytes to keep in flight: what the link carries in two round trips, plus a short queue. Two,
+//! because the bytes behind a lost packet are acknowledged only a round trip later.
 //!
-//! Too few leave the line idle; too many delay later transfers by a queue. Rate and round trip are
-//! measured all the time, by one post at a time whose delivery is timed.
+//! Too few leave the link idle; too many delay later transfers by a queue. Rate and round trip are
+//! measured continuously, by one timed post at a time.
 
-/// The queue on top of a round trip, as time at the line's rate. A transfer that comes behind
-/// others waits about this long.
+/// The queue beyond the round trips, as time at the link's rate. A transfer behind others waits
+/// about this long.
 const QUEUE_NS: u64 = 500_000;
 /// The queue while the latency class is active, and the least bytes then. The rate is a mean:
-/// samples inflated by a pause of our own would make the queue long.
+/// samples inflated by a pause of this process would make the queue long.
 const BRIEF_QUEUE_NS: u64 = 100_000;
 const BRIEF_LEAST: u64 = 32 << 10;
-/// The time over which the mean is taken.
+/// The time over which the mean rate is taken.
 const MEAN_NS: u64 = 10_000_000;
-/// Between samples: what is measured more often is no better for it.
+/// Between samples: more frequent samples do not improve the estimate.
 const PAUSE_NS: u64 = 10_000;
-/// A rate counts as the line's for one to two of these, or of this many round trips: a line that
-/// loses packets stands still for some of them.
+/// A best rate is remembered for one to two of these periods, or of this many round trips if
+/// longer: a link that loses packets stalls for several round trips.
 const MEMORY_NS: u64 = 100_000_000;
 const MEMORY_ROUND_TRIPS: u64 = 100;
 
@@ -25,10 +25,10 @@ pub struct Window {
     brief: u64,
     least: u64,
     most: u64,
-    /// Bytes per second: the best of this period, and of the one before.
+    /// Bytes per second: the best of the current period, and of the previous one.
     rates: [u64; 2],
     stretch_ns: u64,
-    /// Bytes and the time they took, of late.
+    /// Recent bytes, and the time they took.
     late: (u64, u64),
     /// The shortest round trip ever seen.
     round_trip_ns: u64,
@@ -42,7 +42,7 @@ pub struct Window {
 #[inline]
 fn carried(bytes: u64, ns: u64, took_ns: u64) -> u64 {
     match bytes.checked_mul(ns) {
-        // Mostly, and several times as fast.
+        // The usual case, and several times as fast.
         Some(product) => product / took_ns,
         None => carried_much(bytes, ns, took_ns),
     }
@@ -56,8 +56,8 @@ fn carried_much(bytes: u64, ns: u64, took_ns: u64) -> u64 {
 /// A post whose delivery is timed.
 struct Sample {
     posted_ns: u64,
-    /// Bytes delivered at that time, and since when: what is delivered after that moment took from
-    /// there on, not only from the post on.
+    /// Bytes delivered at that time, and the time of the last delivery: later deliveries are timed
+    /// from there, not only from the post.
     delivered: u64,
     since_ns: u64,
 }
@@ -84,13 +84,13 @@ impl Window {
         self.bytes
     }
 
-    /// For the bulk class while something of the latency class is about.
+    /// The window of the bulk class while the latency class is active.
     #[inline]
     pub fn brief(&self) -> u64 {
         self.brief
     }
 
-    /// The mean rate of late; 0 before anything was measured.
+    /// The recent mean rate; 0 before the first measurement.
     pub fn bytes_per_s(&self) -> u64 {
         let (bytes, took) = self.late;
         if took == 0 {
@@ -99,13 +99,12 @@ impl Window {
         carried(bytes, 1_000_000_000, took)
     }
 
-    /// The shortest round trip that was measured.
     pub fn round_trip_ns(&self) -> Option<u64> {
         Some(self.round_trip_ns).filter(|ns| *ns != u64::MAX)
     }
 
-    /// Whether the post of now should be a sample: then `measure` when it is done.
-    /// `since_ns`: when something was delivered last; now, if nothing is under way.
+    /// Whether a post made now should be a sample: then call `measure` when it is delivered.
+    /// `since_ns`: the time of the last delivery; now, if nothing is in flight.
     #[inline]
     pub fn begin(&mut self, now: u64, since_ns: u64) -> bool {
         if self.sample.is_some() || now < self.next_ns {
@@ -115,13 +114,12 @@ impl Window {
         true
     }
 
-    /// Bytes that have been delivered.
     #[inline]
     pub fn deliver(&mut self, bytes: u64) {
         self.delivered += bytes;
     }
 
-    /// The sample's post was delivered.
+    /// Ends the sample: its post was delivered.
     pub fn measure(&mut self, now: u64) {
         let Some(sample) = self.sample.take() else { return };
         self.next_ns = now + PAUSE_NS;
@@ -150,7 +148,7 @@ impl Window {
         self.brief = carries(mean, 1, BRIEF_QUEUE_NS).max(BRIEF_LEAST).min(self.bytes);
     }
 
-    /// The sample's post failed, or is not waited for any longer.
+    /// Drops the sample: its post failed, or was not made.
     pub fn forget(&mut self) {
         self.sample = None;
     }
@@ -160,12 +158,12 @@ impl Window {
 mod tests {
     use super::*;
 
-    /// A line with `rate` bytes per second and `delay` ns, kept full by `window`.
+    /// Simulates a link of `rate` bytes per second and `delay` ns, kept full by `window`.
     fn run(window: &mut Window, rate: u64, delay: u64, rounds: usize, now: &mut u64) {
         for _ in 0..rounds {
             *now += PAUSE_NS;
             assert!(window.begin(*now, *now));
-            // A full window: it takes its time on the line, or a round trip if that is longer.
+            // A full window takes its time on the link, or a round trip if that is longer.
             let bytes = window.bytes();
             *now += (bytes * 1_000_000_000 / rate).max(delay);
             window.deliver(bytes);
@@ -174,14 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn rate_is_right_at_every_magnitude() {
+    fn carried_bytes_are_exact_at_every_magnitude() {
         assert_eq!(carried(3 << 30, 1_000_000_000, 500_000_000), 6 << 30);
         assert_eq!(carried(1 << 40, 1_000_000_000, 2_000_000_000), 1 << 39);
         assert_eq!(carried(u64::MAX, 1_000_000_000, 1), u64::MAX);
     }
 
     #[test]
-    fn rate_follows_the_line() {
+    fn window_rate_converges_to_the_link_rate() {
         const MOST: u64 = 16 << 20;
         let mut window = Window::new(128 << 10, MOST);
         let mut now = 1;
@@ -199,9 +197,9 @@ mod tests {
         assert!(window.bytes() <= 128 << 10, "and it is forgotten when it slows down: {}", window.bytes());
     }
 
-    /// Each 20th window takes as long as TCP's timer for a lost packet.
+    /// Every 20th window takes as long as TCP's retransmission timeout.
     #[test]
-    fn rate_of_a_lossy_line_is_remembered() {
+    fn rate_of_a_lossy_link_is_remembered() {
         const RATE: u64 = 10_000_000;
         const ROUND_TRIP: u64 = 10_000_000;
         let mut window = Window::new(32 << 10, 4 << 20);
@@ -221,8 +219,8 @@ mod tests {
     #[test]
     fn rate_excludes_bytes_in_flight_before_a_sample() {
         let mut window = Window::new(1, u64::MAX);
-        // 100 kB were posted at 0 and nothing has been heard; a little follows at 0.9 ms,
-        // and all is told of at 1 ms.
+        // 100 kB are posted at 0 without an acknowledgement; a little more follows at 0.9 ms, and
+        // all is acknowledged at 1 ms.
         assert!(window.begin(900_000, 0));
         window.deliver(101_000);
         window.measure(1_000_000);
