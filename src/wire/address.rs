@@ -1,4 +1,4 @@
-//! The address of an endpoint: what others need to connect to it.
+//! The address of an endpoint, with which others connect to it.
 //!
 //! ```text
 //! u32 "WFTA"  u16 format  u16 lowest and u16 highest wire version  u64 incarnation
@@ -7,9 +7,9 @@
 //! u32 crc32 of all that
 //! ```
 //!
-//! Format 1. All little-endian; texts and bytes carry a u16 length. (The two zeros were keys in
-//! wire version 1; addresses no longer carry them, and version 1 can still read which versions it
-//! does not speak.) An endpoint that has an address can connect; with a secret, that is not enough.
+//! Format 1. All little-endian; texts and bytes carry a u16 length. (The two zeros keep the layout
+//! of wire version 1, which had keys there, so that it can still parse the version range.) An
+//! endpoint that has an address can connect; if a secret is set, it must also prove the secret.
 
 use super::frame::{WIRE_HIGHEST, WIRE_LOWEST};
 use super::{ADDRESS, DAMAGED, DESCRIPTOR};
@@ -21,12 +21,12 @@ pub const RAILS_MAX: usize = 64;
 /// Capabilities, as in `weft_peer_properties`.
 pub const ATOMICS: u32 = 1;
 
-/// A rail as others see it.
+/// A rail in an address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RailAddress {
     /// The provider: both sides must have the same.
     pub fabric: String,
-    /// The name of its network: rails of equal names are paired first.
+    /// The name of its network: rails with the same name are paired first.
     pub network: String,
     pub address: Vec<u8>,
 }
@@ -101,7 +101,7 @@ impl Address {
         self.capabilities & ATOMICS != 0
     }
 
-    /// The fabrics that it has, each once, in order.
+    /// Its fabrics without duplicates, in order.
     pub fn fabrics(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for rail in &self.rails {
@@ -112,7 +112,7 @@ impl Address {
         names
     }
 
-    /// The wire version that both speak.
+    /// The highest wire version that both support.
     pub fn common_wire(&self) -> Result<u16> {
         let version = self.wire.1.min(WIRE_HIGHEST);
         if version < self.wire.0.max(WIRE_LOWEST) {
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn address_is_read_as_written_and_damage_is_refused() {
+    fn address_round_trips_and_corruption_is_rejected() {
         let rail = |n: u8| RailAddress {
             fabric: "tcp".into(),
             network: format!("10.77.{n}.0/24"),

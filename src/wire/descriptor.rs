@@ -1,4 +1,4 @@
-//! The descriptor of a memory: what a peer needs to reach it.
+//! The descriptor of a memory, with which a peer accesses it.
 //!
 //! ```text
 //! u32 "WFTM"  u16 format  u64 incarnation  u64 memory  u64 secret  u8 access
@@ -23,12 +23,12 @@ const GRANTED: u8 = 4;
 const VIRTUAL: u8 = 1;
 const ABSENT: u8 = 2;
 
-/// How one of the owner's rails names the ranges.
+/// The ranges' addressing through one of the owner's rails.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Rail {
     /// Addresses are virtual, else offsets into each range.
     pub virtual_addresses: bool,
-    /// Keys by range; empty if this rail does not know the memory.
+    /// Keys by range; empty if this rail has not registered the memory.
     pub keys: Box<[u64]>,
 }
 
@@ -39,9 +39,9 @@ pub struct Descriptor {
     pub secret: u64,
     pub writable: bool,
     pub readable: bool,
-    /// Under grants alone.
+    /// Accessible only under grants.
     pub granted_only: bool,
-    /// The owner's device that it is on; none: its owner's CPU reaches it.
+    /// The owner's device that holds it; `None`: the owner's CPU can access it.
     pub device: Option<u8>,
     pub ranges: Vec<Range>,
     pub rails: Vec<Rail>,
@@ -93,7 +93,7 @@ impl Descriptor {
         let (incarnation, id, secret, access, device) =
             (r.u64()?, MemoryId::new(r.u64()?), r.u64()?, r.u8()?, r.u8()?);
         let (rails, ranges) = (r.u16()? as usize, r.u32()? as usize);
-        // Before anything is allocated: the blob must have room for it.
+        // Before allocating, check that the blob is long enough for the counts.
         if ranges == 0 || rails == 0 || rails > RAILS_MAX || ranges.checked_mul(16)? > r.remaining() {
             return None;
         }

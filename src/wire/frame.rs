@@ -1,30 +1,30 @@
-//! Control frames: what endpoints send each other beside the data.
+//! Control frames, which endpoints exchange beside the data.
 //!
-//! A frame is one message of the fabric (wire version 2):
+//! A frame is one message of the fabric (wire version 3):
 //!
 //! ```text
-//! u16 "WF"  u8 2  u8 kind  u16 rail  u16 body length  u128 to  u32 sequence  u32 acknowledged
+//! u16 "WF"  u8 3  u8 kind  u16 rail  u16 body length  u128 to  u32 sequence  u32 acknowledged
 //! body
 //! u64 number  16 bytes tag                            in a session with a secret: `wire::seal`
 //! ```
 //!
-//! `rail` is the sender's rail. `to` is the receiver's token for the sender: 128 random bits that the
-//! receiver drew for this peer, and gave to it alone (0 in a handshake request). It says whose frame it is;
-//! where there is a secret, nothing but a handshake is believed without the tag of the lane's
-//! session. Frames of a channel are sequenced (see `channel`); others are repeated by their
-//! sender until answered, or do not matter.
+//! `rail` is the sender's rail. `to` is the receiver's token for the sender: 128 random bits that
+//! the receiver drew for this peer, and gave to it alone (0 in a handshake request). It identifies
+//! the sender. If a secret is set, only a handshake is accepted without the tag of the lane's
+//! session. Frames of a channel are sequenced (see `channel`); others are repeated by their sender
+//! until answered, or may be lost.
 //!
-//! A handshake takes two messages, each proven where there is a secret, and each side makes its
-//! own for each of its lanes:
+//! A handshake has two messages, each with a proof if a secret is set. Each side makes its own
+//! handshake for each of its lanes:
 //!
 //! ```text
-//! handshake request    the endpoint that is meant, the sender's token, nonce and lane; its whole address
-//! welcome  the same nonce; the receiver's token, nonce and lane; its keys for this lane
+//! request  the target endpoint; the sender's token, nonce, lane and whole address
+//! reply    the same nonce; the receiver's token, nonce and lane; its keys for this lane
 //! ```
 //!
-//! The handshake request's proof says who sends it, the handshake reply's that it is an answer to that handshake request. With both
-//! nonces the two have the key of what the sender of the handshake request sends from now on. A handshake request
-//! that is said again later by somebody else leads to a key that only its first sender can know.
+//! The request's proof authenticates its sender; the reply's proof binds it to the request. From
+//! both nonces the two sides derive the key for the requester's frames. A replayed request leads to
+//! a key that only the original sender can derive.
 
 use crate::codec::{Reader, Text, Writer};
 use crate::ids::RailIndex;
@@ -33,7 +33,7 @@ use crate::wire::seal::PROOF;
 pub use crate::wire::HEADER;
 use crate::wire::{RAIL, TO};
 
-/// Wire versions that this library speaks.
+/// Wire versions that this library supports.
 pub const WIRE_LOWEST: u16 = 3;
 pub const WIRE_HIGHEST: u16 = 3;
 
@@ -47,37 +47,38 @@ pub enum Kind {
     HandshakeReply = 2,
     Refuse = 3,
     Ack = 4,
-    /// A probe: the receiver has been silent for long and is to answer.
+    /// A probe: the receiver has been silent for too long, and must answer.
     Ask = 14,
-    /// The sender's lanes are new: which of its frames has the receiver delivered? The answer.
+    /// The sender has new lanes: it requests which of its frames were delivered. The answer.
     Resume = 65,
     Resumed = 66,
-    /// The writes that took a half of the sender's credits are done; the target gives it anew.
+    /// The writes that took a half of the sender's credits are done; the target grants the half
+    /// again.
     Spent = 11,
     Credits = 12,
-    /// The sender closes; it has drained its lanes; the receiver has, too.
+    /// The sender is closing; it has drained its lanes; the receiver has drained its own.
     Closing = 7,
     Close = 5,
     CloseAck = 6,
-    /// System channel: the sender's lanes over the fabric that serves are up.
+    /// System channel: the sender's lanes over the fabric in use are up.
     Ready = 16,
     Import = 17,
     Imported = 18,
     Revoke = 19,
     Revoked = 20,
-    /// A transfer has arrived: counters are raised.
+    /// A transfer has arrived, and raises counters.
     Count = 21,
-    /// The sender revokes a grant of the receiver. After some of these: all posts of the receiver
-    /// under them are to come to rest; Quiesced reports that they have.
+    /// The sender revokes a grant that the receiver uses. Rest, after some of these: the receiver
+    /// finishes all its posts under these grants, and reports it by Quiesced.
     Withdraw = 22,
     Rest = 23,
     /// The answer to an atomic.
     AtomicDone = 24,
-    /// A lane failed, and the sender has reset its end: the receiver resets its own, and answers.
+    /// A lane failed, and the sender has reset its end: the receiver resets its own end, and
+    /// answers.
     Reset = 25,
     ResetDone = 26,
-    /// A fence: everything that the receiver has posted to the sender is to come to
-    /// rest; it has.
+    /// A fence: the receiver finishes everything that it has posted to the sender; it has finished.
     Quiesce = 27,
     Quiesced = 28,
     /// User channel.
@@ -85,15 +86,16 @@ pub enum Kind {
     Notify = 33,
     /// A count that precedes the notification of the same transfer.
     Raise = 34,
-    /// These, under a grant: its token comes first.
+    /// The same under a grant, whose token comes first.
     NotifyUnder = 35,
     RaiseUnder = 36,
-    /// A transfer has failed: instead of its notification.
+    /// A transfer has failed: sent instead of its notification.
     Failure = 37,
     FailureUnder = 38,
     /// Requests channel.
     Atomic = 48,
-    /// A count under a grant: here, nothing waits for it that a grant's end waits for.
+    /// A count under a grant: on this channel, so that no frame which a revoke waits for is queued
+    /// behind it.
     CountUnder = 49,
     AtomicUnder = 50,
 }
@@ -142,8 +144,8 @@ impl Kind {
         .find(|kind| *kind as u8 == v)
     }
 
-    /// The frame, with an empty body, that replaces a speculative frame which is not sent again: a
-    /// count, or a notification and what it raises.
+    /// The kind of the frame, with an empty body, that replaces a speculative frame which is not
+    /// sent again.
     pub fn raising_nothing(self) -> Kind {
         if self.channel() == Some(SYSTEM) {
             Kind::Count
@@ -162,7 +164,6 @@ impl Kind {
         }
     }
 
-    /// The kind for the same under a grant.
     pub fn under(self) -> Kind {
         match self {
             Kind::Count => Kind::CountUnder,
@@ -172,7 +173,7 @@ impl Kind {
         }
     }
 
-    /// The channel that carries it, if one does.
+    /// The channel of a sequenced frame.
     pub fn channel(self) -> Option<usize> {
         match self as u8 {
             16..32 => Some(SYSTEM),
@@ -183,20 +184,20 @@ impl Kind {
     }
 }
 
-/// Memory must be revoked even while messages are held back.
+/// A channel of its own: memory must be revoked even while messages are held back.
 pub const SYSTEM: usize = 0;
 pub const USER: usize = 1;
 /// Held back while their answers pile up.
 pub const REQUESTS: usize = 2;
 pub const CHANNELS: usize = 3;
 
-/// Names a peer in frames to the endpoint that drew the token. 0: none.
+/// Identifies a peer in frames to the endpoint that drew the token. 0: none.
 pub type Token = u128;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
     pub kind: Kind,
-    /// As received; `Rail::send_frame` fills in the lane's.
+    /// The sender's rail; `Rail::send_frame` fills it in.
     pub rail: RailIndex,
     pub to: Token,
     pub sequence: u32,
@@ -205,7 +206,6 @@ pub struct Header {
 }
 
 impl Header {
-    /// An unsequenced frame's.
     pub fn plain(kind: Kind) -> Header {
         Header { kind, rail: RailIndex::at(0), to: 0, sequence: 0, acknowledged: 0 }
     }
@@ -215,7 +215,7 @@ impl Header {
         Header { sequence, ..Header::plain(kind) }
     }
 
-    /// Writes header and body into a frame; its length. The parts must fit.
+    /// Writes header and body into a frame, where they must fit; returns its length.
     pub fn write(&self, frame: &mut [u8], body: &[u8], payload: &[u8]) -> usize {
         let len = body.len() + payload.len();
         frame[0..2].copy_from_slice(&MAGIC.to_le_bytes());
@@ -231,15 +231,15 @@ impl Header {
         HEADER + len
     }
 
-    /// Reads a frame without a seal; `None` if it is not one.
+    /// Parses a frame without a seal; `None` if it is malformed.
     pub fn read(frame: &[u8]) -> Option<(Header, &[u8])> {
         Self::begins(frame)
             .filter(|(_, body, rest)| body.len() == *rest)
             .map(|(header, body, _)| (header, body))
     }
 
-    /// Reads what may have a seal behind it: the header, the body, and how many bytes follow the
-    /// header.
+    /// Parses a frame that may end with a seal: the header, the body, and the number of bytes after
+    /// the header.
     pub fn begins(frame: &[u8]) -> Option<(Header, &[u8], usize)> {
         let mut r = Reader::new(frame);
         if r.u16()? != MAGIC || u16::from(r.u8()?) != WIRE_HIGHEST {
@@ -253,13 +253,13 @@ impl Header {
     }
 }
 
-/// A lane's request, repeated until it is answered.
+/// A lane's handshake request, repeated until answered.
 pub struct HandshakeRequest<'a> {
-    /// The incarnation that is meant.
+    /// The incarnation of the intended receiver.
     pub target: u64,
     /// The sender's token for the receiver: the `to` of answers.
     pub token: Token,
-    /// The receiver's token for the sender; 0 if that is not known yet.
+    /// The receiver's token for the sender; 0 if not known yet.
     pub yours: Token,
     pub nonce: u128,
     /// The number of the connection: a later one between the two endpoints is higher.
@@ -270,7 +270,7 @@ pub struct HandshakeRequest<'a> {
     pub rail: RailIndex,
     pub your_rail: RailIndex,
     pub wire: u16,
-    /// A proof ends the body: the sender has a secret.
+    /// Whether a proof ends the body, since the sender has a secret.
     pub proven: bool,
     pub address: &'a [u8],
 }
@@ -394,7 +394,7 @@ mod tests {
     use crate::wire::stamp;
 
     #[test]
-    fn frames_are_read_as_written_and_malformed_ones_refused() {
+    fn frames_round_trip_and_malformed_ones_are_rejected() {
         let header = Header { acknowledged: 10, ..Header::numbered(Kind::Notify, 9) };
         let mut frame = [0; 64];
         let len = header.write(&mut frame, b"body", b"payload");

@@ -1,5 +1,5 @@
-//! Formats: bytes in, values out; and the secret that keys come from. Nothing here knows of peers,
-//! rails or time.
+//! Formats: bytes in, values out; and the secret that keys are derived from. Nothing here depends
+//! on peers, rails or time.
 
 pub mod address;
 pub mod descriptor;
@@ -14,7 +14,7 @@ use std::num::NonZeroU32;
 /// The immediate data of a write. (Non-zero, so `Option<Immediate>` fits in 32 bits.)
 pub type Immediate = NonZeroU32;
 
-/// The kinds of requests between our own NICs.
+/// The kinds of requests between Weft's own NICs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum RequestKind {
@@ -23,8 +23,8 @@ pub enum RequestKind {
     Message = 3,
 }
 
-/// Bytes of a control frame before its body (drawn in `frame`), and where the sender's rail
-/// and the receiver's token are in it: the lane that carries a frame fills them in.
+/// Bytes of a control frame's header (drawn in `frame`), and the offsets of the sender's rail and
+/// the receiver's token in it, which the lane fills in.
 pub const HEADER: usize = 32;
 pub const RAIL: usize = 4;
 pub const TO: usize = 8;

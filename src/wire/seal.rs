@@ -11,9 +11,9 @@
 //! ```
 //!
 //! HMAC is HMAC-SHA256; integers are little-endian; labels and purposes have 16 bytes. A session
-//! has one direction, from the side that sends its frames to the side that reads them: `from`
-//! draws the nonce of its hello, `to` that of its welcome, so the key is new for each lane and
-//! no side alone decides it. Nothing in a session can be read or replayed as of another.
+//! has one direction, from the side that sends its frames to the side that receives them. `from`
+//! draws the request's nonce and `to` the reply's, so the key is new for each lane and neither side
+//! alone decides it. A frame of one session is not valid in another.
 
 use crate::ids::RailIndex;
 use hmac::{Hmac, Mac};
@@ -25,7 +25,7 @@ type Keyed = Hmac<Sha256>;
 
 /// Bytes of a proof.
 pub const PROOF: usize = 32;
-/// Bytes of a truncated tag, and what a sealed frame has behind its body: number and tag.
+/// Bytes of a truncated tag; bytes of a seal, which is number and tag.
 const TAG: usize = 16;
 pub const SEAL: usize = 8 + TAG;
 
@@ -70,11 +70,11 @@ fn derive(key: &Keyed, parts: &[&[u8]]) -> Keyed {
     keyed(&mac.finalize().into_bytes())
 }
 
-/// A secret, as far as it is kept: the state of a keyed hash, which is never shown.
+/// The key schedule's root of a secret: the state of a keyed hash, which is never shown.
 #[derive(Clone)]
 pub struct Root {
     key: Arc<Keyed>,
-    /// Distinguishes secrets; it is never sent.
+    /// Tells secrets apart; never sent.
     mark: [u8; 32],
 }
 
@@ -98,7 +98,7 @@ impl Root {
         Root { key: Arc::new(key), mark: mark.finalize().into_bytes().into() }
     }
 
-    /// The key by which both ends of an encrypted connection prove that they know the secret.
+    /// The key by which both ends of an encrypted connection prove the secret.
     pub fn connection_key(&self) -> [u8; 32] {
         let mut mac = Keyed::clone(&self.key);
         mac.update(b"weft.2 connectns");
@@ -114,7 +114,7 @@ impl Root {
         mac
     }
 
-    /// Appends the proof that `from`, which knows the secret, sends this to `to`.
+    /// Appends the proof that `from`, an owner of the secret, sends this to `to`.
     pub fn prove(&self, what: Proof, from: u64, to: u64, body: &mut Vec<u8>) {
         let proof = self.mac(what, from, to, body).finalize().into_bytes();
         body.extend_from_slice(&proof);
@@ -127,7 +127,6 @@ impl Root {
         self.mac(what, from, to, body).verify_slice(proof).is_ok().then_some(body)
     }
 
-    /// The key of frames that `from` sends and `to` reads.
     fn frames(&self, from: &Side, to: &Side) -> Keyed {
         let mut session = Keyed::clone(&self.key);
         session.update(b"weft.2 session..");
@@ -154,8 +153,8 @@ impl Sealer {
         Sealer { key: root.frames(from, to), number: 0 }
     }
 
-    /// Seals the first `len` bytes in place and returns the new length. Without room nothing is
-    /// sealed, and the receiver drops the frame.
+    /// Seals the first `len` bytes in place and returns the new length. If the seal does not fit,
+    /// the frame stays unsealed, and the receiver drops it.
     pub fn seal(&mut self, frame: &mut [u8], len: usize) -> usize {
         let Some(tail) = frame.get_mut(len..len + SEAL) else { return len };
         self.number += 1;
@@ -168,7 +167,7 @@ impl Sealer {
     }
 }
 
-/// Opens frames of a session: each once, in whatever order they come.
+/// Opens frames of a session: each once, in any order.
 pub struct Opener {
     key: Keyed,
     seen: Window,
@@ -179,7 +178,7 @@ impl Opener {
         Opener { key: root.frames(from, to), seen: Window::default() }
     }
 
-    /// A sealed frame without its seal; `None` if it is not of this session, or was seen.
+    /// A sealed frame without its seal; `None` if it is not of this session, or a replay.
     pub fn open<'a>(&mut self, sealed: &'a [u8]) -> Option<&'a [u8]> {
         let (numbered, tag) = sealed.split_last_chunk::<TAG>()?;
         let (frame, number) = numbered.split_last_chunk::<8>()?;
@@ -195,12 +194,12 @@ impl Opener {
     }
 }
 
-/// Frames that may overtake one that comes later, and it is still taken. A lane has far fewer
-/// under way; some fabrics deliver them in any order. (Of the bits, a word is being entered.)
+/// A frame is accepted if at most this many later ones overtook it. Some fabrics reorder frames; a
+/// lane has far fewer in flight. (One word is being refilled.)
 const AHEAD: u64 = 64 * (WORDS as u64 - 1);
 const WORDS: usize = 32;
 
-/// Which numbers were seen: all before the window count as seen.
+/// The numbers that were seen: all numbers before the window count as seen.
 struct Window {
     highest: u64,
     bits: Box<[u64; WORDS]>,
@@ -263,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_schedule_gives_its_test_vectors() {
+    fn key_schedule_matches_its_test_vectors() {
         let mut proof = b"body".to_vec();
         Root::new(SECRET).prove(Proof::Request, 1, 2, &mut proof);
         assert_eq!(hex(&proof[4..]), "6981ada2578bd7d97c53e6d5da4f00b6d8e41fcfb3501ed7432a1b11830725c3");
@@ -272,13 +271,13 @@ mod tests {
     }
 
     #[test]
-    fn proofs_hold_for_their_content_only() {
+    fn proofs_are_valid_for_their_content_only() {
         let root = Root::new(SECRET);
         let mut message = b"body".to_vec();
         root.prove(Proof::Request, 1, 2, &mut message);
         assert_eq!(root.verify(Proof::Request, 1, 2, &message), Some(&b"body"[..]));
-        assert!(root.verify(Proof::Reply, 1, 2, &message).is_none(), "sent back as an answer");
-        assert!(root.verify(Proof::Request, 2, 1, &message).is_none(), "sent back");
+        assert!(root.verify(Proof::Reply, 1, 2, &message).is_none(), "reflected as an answer");
+        assert!(root.verify(Proof::Request, 2, 1, &message).is_none(), "reflected");
         assert!(root.verify(Proof::Request, 1, 3, &message).is_none(), "sent to another");
         assert!(Root::new(b"correct horse batterz").verify(Proof::Request, 1, 2, &message).is_none());
         for at in 0..message.len() {
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_opens_once_and_in_its_own_session() {
+    fn frame_opens_once_and_only_in_its_session() {
         let (mut sealer, mut opener) = session();
         let first = sealed(&mut sealer, b"frame");
         assert_eq!(opener.open(&first), Some(&b"frame"[..]));

@@ -1,8 +1,8 @@
-//! The secrets by which endpoints know each other: one, or two while they are exchanged. A proof
-//! by either is believed; the first one is used for connecting.
+//! The secrets by which endpoints authenticate each other: one, or two during a rotation. A proof
+//! by either is accepted; the first one is used for connecting.
 //!
-//! They are given once, or are the lines of a file, which is read again when it has changed:
-//! looked at when a handshake needs them, once a second at most.
+//! They are set once, or are the lines of a file, which is read again when it has changed: it is
+//! checked when a handshake needs a secret, at most once a second.
 
 use crate::codec::Text;
 use crate::status::{Error, Result};
@@ -16,10 +16,10 @@ use std::sync::Arc;
 /// Bytes of a secret.
 pub const SHORTEST: usize = 16;
 pub const LONGEST: usize = 1024;
-/// Secrets that hold at once.
+/// Maximum valid secrets.
 const MOST: usize = 2;
-/// Between two looks at a file.
-const LOOK_NS: u64 = 1_000_000_000;
+/// Minimum time between checks of a file.
+const CHECK_NS: u64 = 1_000_000_000;
 /// Longer files are not read.
 const FILE_LONGEST: u64 = 64 << 10;
 
@@ -35,12 +35,12 @@ pub struct Secrets {
 #[derive(Debug)]
 struct Known {
     roots: Roots,
-    looked_ns: u64,
-    /// The file that they are from, or that was no good.
+    checked_ns: u64,
+    /// The stamp of the file when it was last read, even if it was invalid.
     stamp: Option<Stamp>,
 }
 
-/// The identity of a file's contents: device, inode, length, and time of modification.
+/// Identifies a file's contents: device, inode, length, and modification time.
 type Stamp = (u64, u64, u64, i64, i64);
 
 pub fn check_len(len: u64, name: &str) -> Result<usize> {
@@ -61,7 +61,6 @@ fn root(bytes: &[u8], name: &str) -> Result<Root> {
 }
 
 impl Secrets {
-    /// The first, and the second if there is one.
     pub fn new(secrets: &[(&[u8], &str)]) -> Result<Secrets> {
         let check = |(bytes, name): &(&[u8], &str)| {
             check_len(bytes.len() as u64, name)?;
@@ -71,23 +70,23 @@ impl Secrets {
         Ok(Self::of(None, roots.into(), None))
     }
 
-    /// The lines of a file.
+    /// The secrets in the lines of a file.
     pub fn of_file(file: PathBuf) -> Result<Secrets> {
         let (stamp, roots) = (stamp_of(&file)?, read(&file)?);
         Ok(Self::of(Some(file), roots, Some(stamp)))
     }
 
     fn of(file: Option<PathBuf>, roots: Roots, stamp: Option<Stamp>) -> Secrets {
-        Secrets { file, known: Mutex::new(Known { roots, looked_ns: 0, stamp }) }
+        Secrets { file, known: Mutex::new(Known { roots, checked_ns: 0, stamp }) }
     }
 
     pub fn now(&self, now: u64) -> Roots {
         let mut known = self.known.lock();
         let Some(file) = &self.file else { return known.roots.clone() };
-        if known.looked_ns != 0 && now.saturating_sub(known.looked_ns) < LOOK_NS {
+        if known.checked_ns != 0 && now.saturating_sub(known.checked_ns) < CHECK_NS {
             return known.roots.clone();
         }
-        known.looked_ns = now.max(1);
+        known.checked_ns = now.max(1);
         let stamp = stamp_of(file);
         if stamp.as_ref().ok() != known.stamp.as_ref() {
             known.stamp = stamp.as_ref().ok().copied();
@@ -149,14 +148,14 @@ mod tests {
         message
     }
 
-    /// Which of them prove it.
-    fn believed(secrets: &Secrets, secret: &[u8], now: u64) -> Vec<bool> {
+    /// Which of the valid secrets accept a proof by `secret`.
+    fn accepted(secrets: &Secrets, secret: &[u8], now: u64) -> Vec<bool> {
         let of = |root: &Root| root.verify(Proof::Request, 1, 2, &proof(secret)).is_some();
         secrets.now(now).iter().map(of).collect()
     }
 
     #[test]
-    fn poor_secrets_are_refused_and_none_is_shown() {
+    fn weak_secrets_are_rejected_and_secrets_are_never_shown() {
         for poor in [&b""[..], b"too short", &[7; 64], &[0; LONGEST + 1]] {
             assert!(Secrets::new(&[(poor, "secret")]).is_err(), "{poor:?}");
             assert!(Secrets::new(&[(b"correct horse battery", "secret"), (poor, "other")]).is_err());
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_again_when_it_has_changed() {
+    fn secret_file_is_reloaded_when_it_changes() {
         let (first, second) = (b"the first secret of all", b"the second secret of all");
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("secrets");
@@ -183,15 +182,19 @@ mod tests {
         }
         put(&[b"", first, b" "], &file);
         let secrets = Secrets::of_file(file.clone()).expect("it is good");
-        assert_eq!((believed(&secrets, first, 1), believed(&secrets, second, 1)), (vec![true], vec![false]));
+        assert_eq!((accepted(&secrets, first, 1), accepted(&secrets, second, 1)), (vec![true], vec![false]));
         put(&[second, first], &file);
-        assert_eq!(believed(&secrets, first, LOOK_NS), [true], "it was looked at a moment ago");
-        assert_eq!(believed(&secrets, first, 2 * LOOK_NS), [false, true]);
+        assert_eq!(accepted(&secrets, first, CHECK_NS), [true], "it was checked less than a second ago");
+        assert_eq!(accepted(&secrets, first, 2 * CHECK_NS), [false, true]);
         put(&[b"short"], &file);
-        assert_eq!(believed(&secrets, second, 4 * LOOK_NS), [true, false], "what is no good changes nothing");
+        assert_eq!(
+            accepted(&secrets, second, 4 * CHECK_NS),
+            [true, false],
+            "an invalid file changes nothing"
+        );
         fs::remove_file(&file).expect("removed");
-        assert_eq!(believed(&secrets, second, 6 * LOOK_NS), [true, false]);
+        assert_eq!(accepted(&secrets, second, 6 * CHECK_NS), [true, false]);
         put(&[second], &file);
-        assert_eq!(believed(&secrets, second, 8 * LOOK_NS), [true]);
+        assert_eq!(accepted(&secrets, second, 8 * CHECK_NS), [true]);
     }
 }

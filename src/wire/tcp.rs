@@ -1,14 +1,14 @@
-//! The formats of `fabric::tcp`, which draws them.
+//! The formats of `fabric::tcp`, which documents them.
 
 use super::Immediate;
 pub use super::RequestKind as Kind;
 
-/// Bytes of a request's payload, and of an answer's: as many are received by one call, each of
-/// which costs an acknowledgement of TCP's (64 KiB at once take 1.4 times the CPU time, 1 MiB no less).
+/// Maximum payload of a request or an answer, and the bytes received by one call. Each call costs a
+/// TCP acknowledgement (64 KiB per call takes 1.4 times the CPU time; 1 MiB saves nothing more).
 pub const RUN: u64 = 512 << 10;
-/// Pieces of a request.
+/// Maximum pieces of a request.
 pub const PIECES: usize = 128;
-/// Bytes of a message.
+/// Maximum bytes of a message.
 pub const MESSAGE: usize = 8192;
 
 const MAGIC: [u8; 8] = *b"WEFT-TCP";
@@ -18,13 +18,13 @@ pub const HANDSHAKE: usize = 48;
 pub const REQUEST: usize = 32;
 pub const PIECE: usize = 12;
 pub const ANSWER: usize = 16;
-/// A request's header and list at most.
+/// Maximum bytes of a request's header and list.
 pub const HEAD_MAX: usize = REQUEST + PIECES * PIECE;
 
-/// The first kind of an answer: those below are requests.
+/// The lowest kind of an answer: lower kinds are requests.
 const DONE: u8 = 4;
 
-/// Whether a frame that begins so is an answer.
+/// Whether a frame with this first byte is an answer.
 pub fn is_answer(first: u8) -> bool {
     first >= DONE
 }
@@ -48,7 +48,7 @@ impl Handshake {
         bytes
     }
 
-    /// `None`: it is no handshake of this version.
+    /// `None`: not a handshake of this version.
     pub fn read(bytes: &[u8; HANDSHAKE]) -> Option<Handshake> {
         let (head, names) = bytes.split_first_chunk::<16>()?;
         let mut expected = [0; 16];
@@ -90,7 +90,7 @@ impl Request {
         bytes
     }
 
-    /// `None`: it makes no sense.
+    /// `None`: the request is malformed.
     pub fn read(bytes: &[u8; REQUEST]) -> Option<Request> {
         let kind = match bytes[0] {
             1 => Kind::Write,
@@ -125,7 +125,7 @@ impl Request {
         }
     }
 
-    /// The pieces, into `to`; false if they do not add up to the request.
+    /// Reads the pieces into `to`; false if they do not add up to the request.
     pub fn read_pieces(&self, list: &[u8], to: &mut Vec<Piece>) -> bool {
         to.clear();
         if self.pieces == 1 {
@@ -149,7 +149,7 @@ impl Piece {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// Requests below a number are settled.
+    /// Requests with lower numbers are complete.
     Done(u64),
     /// The bytes of a read follow.
     Data {
@@ -160,7 +160,7 @@ pub enum Answer {
         number: u64,
         errno: u32,
     },
-    /// To a handshake: the connection is up.
+    /// Answers a handshake: the connection is up.
     Accepted,
 }
 
@@ -179,7 +179,7 @@ impl Answer {
         bytes
     }
 
-    /// `None`: it makes no sense.
+    /// `None`: the answer is malformed.
     pub fn read(bytes: &[u8; ANSWER]) -> Option<Answer> {
         let (len, number) = (word(&bytes[4..]), long(&bytes[8..]));
         if bytes[1..4] != [0; 3] {
