@@ -1,5 +1,5 @@
-//! Time and randomness. All of an endpoint's goes through here: of the machine,
-//! or of a virtual world that decides both and can be replayed.
+//! Time and randomness of an endpoint: from the machine, or from a virtual world that decides both
+//! and can be replayed.
 
 use crate::status::{Error, Result, Status};
 use parking_lot::Mutex;
@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Nanoseconds since some moment.
+/// A clock that counts nanoseconds from an arbitrary origin.
 #[derive(Clone, Default)]
 pub enum Clock {
     /// CLOCK_MONOTONIC.
@@ -26,7 +26,7 @@ impl Clock {
         }
     }
 
-    /// Something is due then: virtual time does not jump past it.
+    /// Registers a time at which something is due: virtual time does not jump past it.
     #[inline]
     pub fn wake_at(&self, at: u64) {
         if let Clock::Virtual(time) = self {
@@ -38,13 +38,13 @@ impl Clock {
 #[inline]
 fn monotonic() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: fills in `t`; this clock always exists.
+    // SAFETY: `t` is valid for the call, and this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Unpredictable numbers, from the system: keys and incarnations are guarded by
-/// nothing else. Those of a virtual world follow from its seed.
+/// Unpredictable numbers from the system, on which keys and incarnations depend. In a virtual
+/// world, numbers follow from its seed.
 #[derive(Clone, Default)]
 pub enum Random {
     #[default]
@@ -79,7 +79,7 @@ fn from_system() -> Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Splitmix64: numbers that follow from a seed.
+/// Splitmix64, a deterministic generator.
 #[derive(Clone, Debug)]
 pub struct Sequence(pub u64);
 
@@ -95,24 +95,23 @@ impl Sequence {
 
 /// A part of a virtual world: a worker and its rails.
 pub trait Part: Send + Sync {
-    /// Makes one pass; true if there was anything to do.
+    /// Makes one pass; true if it did anything.
     fn step(&self) -> bool;
 }
 
-/// The time and randomness of a world in which one thread at a time steps all
-/// parts, in the order in which they joined. Time stands still while any of
-/// them has something to do, then jumps to when the next thing is due.
+/// The time and randomness of a world in which one thread at a time steps all parts, in the order
+/// in which they joined. Time stands still while any part is busy, then jumps to the next due time.
 pub struct Virtual {
     now: AtomicU64,
     wakes: Mutex<BinaryHeap<Reverse<u64>>>,
-    /// Something is due now that no part has seen yet.
+    /// Something is due now, and no part has run since.
     stirred: AtomicBool,
     random: Mutex<Sequence>,
     parts: Mutex<Vec<Weak<dyn Part>>>,
     stepping: Mutex<()>,
 }
 
-/// A world begins here: 0 means "never" in many places.
+/// The initial time. Not 0, which means "never" in many places.
 const BEGIN_NS: u64 = 1_000_000_000;
 
 impl Virtual {
@@ -144,8 +143,8 @@ impl Virtual {
         self.parts.lock().push(part);
     }
 
-    /// Steps every part once. If none had anything to do, time jumps to the next
-    /// thing that is due, at most to `horizon`. True if anything was done.
+    /// Steps every part once. If all were idle, time jumps to the next due time, at most to
+    /// `horizon`. True if any part was busy.
     pub fn step(&self, horizon: u64) -> bool {
         let Some(_turn) = self.stepping.try_lock() else { return false };
         let parts: Vec<Arc<dyn Part>> = {
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn time_jumps_only_when_nothing_can_happen() {
+    fn virtual_time_jumps_only_while_all_parts_are_idle() {
         let time = Virtual::new(1);
         let part = Arc::new(Busy(AtomicU64::new(2)));
         let weak: Weak<Busy> = Arc::downgrade(&part);
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn randomness_follows_from_the_seed() {
+    fn virtual_randomness_follows_from_the_seed() {
         let draw = |seed| {
             let random = Random::Virtual(Arc::new(Virtual::new(seed)));
             (random.u64().unwrap_or(0), random.u64().unwrap_or(0))

@@ -1,5 +1,5 @@
-//! Little-endian writing and checked reading, for all that travels: addresses,
-//! descriptors and control frames. A reader never trusts a length.
+//! Little-endian writing and checked reading of addresses, descriptors and control frames. A reader
+//! never trusts a length.
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ impl Writer {
         self.bytes.extend_from_slice(v);
         self
     }
-    /// A length of 16 bits and the bytes; what is longer is cut.
+    /// Writes a 16-bit length and the bytes; longer input is truncated.
     pub fn short(&mut self, v: &[u8]) -> &mut Self {
         let v = &v[..v.len().min(u16::MAX as usize)];
         self.u16(v.len() as u16).raw(v)
@@ -57,7 +57,7 @@ impl<'a> Reader<'a> {
         Reader { bytes }
     }
 
-    /// A reader of a blob that `Writer::sealed` made; `None` if the blob was damaged.
+    /// A reader of a blob made by `Writer::sealed`; `None` if the blob is corrupt.
     pub fn unseal(blob: &'a [u8]) -> Option<Reader<'a>> {
         let (bytes, sum) = blob.split_last_chunk::<4>()?;
         (crc32fast::hash(bytes) == u32::from_le_bytes(*sum)).then_some(Reader { bytes })
@@ -103,8 +103,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Text from others, safe to show: one line of at most `TEXT` bytes. Whatever is not printable is
-/// escaped, for log lines, errors and terminals.
+/// Text from peers or files, safe for log lines, errors and terminals: one line of at most `TEXT`
+/// bytes, with unprintable characters escaped.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Text(String);
 
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_of_peers_is_one_short_line() {
+    fn peer_text_is_one_short_line() {
         let shown = |bytes: &[u8]| Text::of(bytes).to_string();
         assert_eq!(shown(b"no fabric in common: {tcp}"), "no fabric in common: {tcp}");
         assert_eq!(shown(b"a\nb\r\t\x1b[31m\0"), r"a\nb\r\t\u{1b}[31m\u{0}");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn encoded_values_are_read_and_damage_is_seen() {
+    fn encoded_values_round_trip_and_corruption_is_detected() {
         let mut w = Writer::new();
         w.u8(1).u16(2).u32(3).u64(4).short(b"five");
         let blob = w.sealed();

@@ -1,4 +1,4 @@
-//! A descriptor that one thread sets and another waits for, alone or beside others.
+//! An eventfd that one thread sets and another waits for, alone or with other descriptors.
 
 use crate::status::{Error, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -8,12 +8,12 @@ pub struct Event(OwnedFd);
 
 impl Event {
     pub fn new() -> Result<Event> {
-        // SAFETY: makes a descriptor that nobody else has.
+        // SAFETY: takes no pointers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
             return Err(Error::system("making an event fd"));
         }
-        // SAFETY: as above.
+        // SAFETY: the descriptor is new, so nothing else owns it.
         Ok(Event(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -23,25 +23,25 @@ impl Event {
 
     pub fn set(&self) {
         let one = 1u64;
-        // SAFETY: writes eight bytes to an eventfd of ours; a full counter is readable already.
+        // SAFETY: reads eight bytes from `one`. (If the counter is full, the event is set already.)
         unsafe { libc::write(self.descriptor(), (&raw const one).cast(), 8) };
     }
 
     pub fn clear(&self) {
         let mut count = 0u64;
-        // SAFETY: reads eight bytes; an eventfd that is not set gives EAGAIN.
+        // SAFETY: writes eight bytes to `count`. (An eventfd that is not set returns EAGAIN.)
         unsafe { libc::read(self.descriptor(), (&raw mut count).cast(), 8) };
     }
 
-    /// Until it is set, or one of `fds` is readable, to which it is added; or the time has
-    /// passed. It is clear then.
+    /// Waits until the event is set, one of `fds` is readable, or the time has passed. Adds the
+    /// event to `fds`, and clears it.
     pub fn wait(&self, fds: &mut Vec<libc::pollfd>, at_most: Duration) {
         fds.push(libc::pollfd { fd: self.descriptor(), events: libc::POLLIN, revents: 0 });
         let time = libc::timespec {
             tv_sec: at_most.as_secs() as libc::time_t,
             tv_nsec: at_most.subsec_nanos() as libc::c_long,
         };
-        // SAFETY: pollfds, a valid time, no signal mask.
+        // SAFETY: `fds` and `time` are valid for the call; no signal mask is passed.
         unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, &time, std::ptr::null()) };
         if fds.last().is_some_and(|event| event.revents != 0) {
             self.clear();
@@ -49,9 +49,9 @@ impl Event {
     }
 }
 
-/// Whether this process, or the system, has no descriptor left for one more file.
+/// Whether this process or the system has run out of file descriptors.
 pub fn is_out_of_descriptors() -> bool {
-    // SAFETY: makes a descriptor that nobody else has, and closes it.
+    // SAFETY: closes only the descriptor that it created.
     unsafe {
         let fd = libc::eventfd(0, libc::EFD_CLOEXEC);
         fd < 0 || libc::close(fd) != 0

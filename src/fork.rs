@@ -11,25 +11,28 @@ use std::time::Duration;
 
 static CHILD: AtomicBool = AtomicBool::new(false);
 
-/// Descriptors that a child closes, a bit each. Higher ones, which are rare, stay open in it.
+/// Descriptors that a child closes, one bit each. Descriptors beyond this, which are rare, stay
+/// open in the child.
 const WORDS: usize = (1 << 20) / 64;
 static OURS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
-/// Words that are in use, from the first on.
+/// The number of words in use, from the first on.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// Held while forking, so that every open descriptor has its bit set.
 static CHANGES: Mutex<()> = Mutex::new(());
-/// The thread that has it for a fork: another one may fork at the same time, without it.
+/// The thread that holds `CHANGES` for a fork. Another thread may fork at the same time without the
+/// lock.
 static FORKING: AtomicUsize = AtomicUsize::new(0);
-/// How long a fork waits for it. A signal's handler may have interrupted who has it, and fork.
+/// How long a fork waits for `CHANGES`: a signal handler that forks may have interrupted the
+/// holder.
 const WAIT: Duration = Duration::from_millis(10);
 
-/// A descriptor that forked children do not keep.
+/// A descriptor that forked children close.
 pub struct Descriptor(RawFd);
 
 impl Descriptor {
-    /// Wraps the descriptor that `make` returns and nothing else owns; `None` if it returns less
-    /// than 0.
+    /// Wraps the descriptor that `make` returns, which nothing else may own; `None` if it is
+    /// negative.
     pub fn of(make: impl FnOnce() -> RawFd) -> Option<Descriptor> {
         let _changes = CHANGES.lock();
         let fd = make();
@@ -43,7 +46,7 @@ impl Descriptor {
 
 impl AsFd for Descriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: it is open until the drop.
+        // SAFETY: the descriptor is open until `self` is dropped.
         unsafe { BorrowedFd::borrow_raw(self.0) }
     }
 }
@@ -57,13 +60,13 @@ impl AsRawFd for Descriptor {
 impl Drop for Descriptor {
     fn drop(&mut self) {
         if CHILD.load(Ordering::Relaxed) {
-            return; // It was closed, and is somebody else's by now.
+            return; // The fork closed it, and its number may be reused.
         }
         let _changes = CHANGES.lock();
         if let Some((word, bit)) = place(self.0) {
             word.fetch_and(!bit, Ordering::Relaxed);
         }
-        // SAFETY: ours alone.
+        // SAFETY: nothing else owns the descriptor.
         unsafe { libc::close(self.0) };
     }
 }
@@ -74,7 +77,7 @@ fn place(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
 }
 
 fn this_thread() -> usize {
-    // SAFETY: asks for a number.
+    // SAFETY: takes no arguments.
     unsafe { libc::pthread_self() as usize }
 }
 
@@ -95,23 +98,24 @@ extern "C" fn in_parent() {
     }
 }
 
-/// No lock is released: the child takes none again.
+/// Releases no lock: the child never locks again.
 extern "C" fn in_child() {
     CHILD.store(true, Ordering::Relaxed);
     for (at, word) in OURS.iter().enumerate().take(USED.load(Ordering::Relaxed)) {
         let mut bits = word.swap(0, Ordering::Relaxed);
         while bits != 0 {
-            // SAFETY: the child's own copy of one of our descriptors, which nothing in it uses.
+            // SAFETY: the child's copy of a descriptor of the library, which nothing in the child
+            // uses.
             unsafe { libc::close((at * 64) as RawFd + bits.trailing_zeros() as RawFd) };
             bits &= bits - 1;
         }
     }
 }
 
-/// From now on, children of this process know that they are.
+/// Installs the fork handlers, so that children reject calls.
 pub fn watch() {
     static ONCE: Once = Once::new();
-    // SAFETY: the handlers touch statics only, and the library is never unloaded (-z nodelete).
+    // SAFETY: the handlers use only statics, and the library is never unloaded (-z nodelete).
     ONCE.call_once(|| unsafe {
         libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
     });
@@ -132,8 +136,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fork_keeps_its_lock_beside_another_fork() {
-        // Other tests may have the lock, but not for long.
+    fn concurrent_fork_does_not_release_the_lock_of_another() {
+        // Other tests may hold the lock briefly.
         while FORKING.load(Ordering::Relaxed) != this_thread() {
             before();
         }

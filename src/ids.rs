@@ -1,16 +1,16 @@
-//! Ids of things inside an endpoint. Numbers from callers and from the wire become one of these
-//! types where they enter, so that one kind cannot be used as another; "none" is `None`.
+//! Ids of things inside an endpoint. Numbers from callers and the wire are converted where they
+//! enter, so that one kind cannot be used as another; "none" is `None`.
 
 use std::fmt;
 use std::num::{NonZeroU128, NonZeroU32, NonZeroU64};
 
-/// A remote endpoint of this one: its generation, and its place in tables.
+/// A peer: its generation, and its index in tables.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct PeerId(NonZeroU64);
 
 impl PeerId {
-    /// `None`: 0, by which callers name no peer.
+    /// `None` for 0, which is no peer.
     pub const fn new(number: u64) -> Option<PeerId> {
         match NonZeroU64::new(number) {
             Some(number) => Some(PeerId(number)),
@@ -38,8 +38,8 @@ impl PeerId {
     }
 }
 
-/// Names a grant: 88 random bits, and above them the grant's number in its endpoint, so that none
-/// repeats. Requests name the memory that it covers by its low half alone.
+/// Identifies a grant: 88 random bits, and above them the grant's number in its endpoint, so that
+/// tokens never repeat. Requests use only the low half (`key`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct GrantToken(NonZeroU128);
@@ -47,7 +47,7 @@ pub struct GrantToken(NonZeroU128);
 impl GrantToken {
     const NUMBER: u32 = 88;
 
-    /// `None`: 0, by which callers name no grant.
+    /// `None` for 0, which is no grant.
     pub const fn new(token: u128) -> Option<GrantToken> {
         match NonZeroU128::new(token) {
             Some(token) => Some(GrantToken(token)),
@@ -74,13 +74,13 @@ impl GrantToken {
     }
 }
 
-/// A rail of an endpoint, ours or a peer's: its place in the endpoint's address.
+/// A rail of this endpoint or a peer: its index in the endpoint's address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(transparent)]
 pub struct RailIndex(u16);
 
 impl RailIndex {
-    /// An index from the wire; the caller checks that there is such a rail.
+    /// An index from the wire; the caller checks that the rail exists.
     pub const fn new(index: u16) -> RailIndex {
         RailIndex(index)
     }
@@ -94,7 +94,7 @@ impl RailIndex {
         self.0
     }
 
-    /// Each of a list of rails, by its index.
+    /// Pairs each element of a list of rails with its index.
     pub fn each<T>(rails: impl IntoIterator<Item = T>) -> impl Iterator<Item = (RailIndex, T)> {
         (0..).map(RailIndex).zip(rails)
     }
@@ -132,8 +132,8 @@ impl fmt::Display for RailIndex {
     }
 }
 
-/// A hold on an operation: its slot stays as it is. The holder passes it on with the operation, or
-/// releases it (`Table::leave`); dropped, the slot would never be free again.
+/// A hold on an operation: its slot is not recycled. The holder passes it on with the operation, or
+/// releases it (`Table::leave`); if it were dropped, the slot would leak.
 #[must_use]
 #[derive(Debug)]
 pub struct Hold(OpId);
@@ -143,17 +143,17 @@ impl Hold {
         self.0
     }
 
-    /// Where a number stands for it: in a ring, or in the count of a slot that was just taken.
+    /// Makes a hold from an id that stands for it: in a ring, or for a count just taken.
     pub const fn of(id: OpId) -> Hold {
         Hold(id)
     }
 
-    /// Another one, which is still to be counted (`Table::share`).
+    /// Another hold on the same operation, which the caller must count.
     pub const fn another(&self) -> Hold {
         Hold(self.0)
     }
 
-    /// Gives up the hold: its number stands for it (`of`), or a stripe has it.
+    /// Turns the hold into its id, which stands for it (`of`), or passes it to a stripe.
     #[inline]
     pub const fn give(self) -> OpId {
         let id = self.0;
@@ -169,9 +169,9 @@ impl Drop for Hold {
     }
 }
 
-/// A lane of a rail: its slot there, and the slot's generation: operations of a lane that is gone
-/// are not those of its successor. (`NONE` is of generation 0, which no slot has: looked up, it is no
-/// lane. An `Option` would cost operations of NICs another word.)
+/// A lane of a rail: its slot and the slot's generation, so that operations of a removed lane are
+/// not taken for its successor's. (`NONE` has generation 0, which no slot has, so a lookup finds no
+/// lane. An `Option` would enlarge each NIC operation by a word.)
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(transparent)]
 pub struct LaneSlot(u32);
@@ -181,7 +181,7 @@ impl LaneSlot {
     const GENERATIONS: u32 = u32::MAX >> Self::INDEX_BITS;
     pub const NONE: LaneSlot = LaneSlot(0);
 
-    /// A slot that was never used.
+    /// The first generation of a slot.
     pub const fn first(index: usize) -> LaneSlot {
         LaneSlot(1 << Self::INDEX_BITS | index as u32)
     }
@@ -198,14 +198,13 @@ impl LaneSlot {
     }
 }
 
-/// A lane of an endpoint's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LaneId {
     pub rail: RailIndex,
     pub slot: LaneSlot,
 }
 
-/// A memory, as its owner drew it. Peers name it, so it may be anything.
+/// The owner's random number of a memory. Peers send it, so it may be any number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 #[repr(transparent)]
 pub struct MemoryId(u64);
@@ -220,19 +219,19 @@ impl MemoryId {
     }
 }
 
-/// An operation: a slot of the table, and the slot's generation. (No id has the highest bit: those
-/// are of messages.)
+/// An operation: its slot in the table, and the slot's generation. (The highest bit is never set:
+/// it marks messages.)
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct OpId(NonZeroU64);
 
 impl OpId {
-    /// The lowest bits are the slot's index; above them is its generation: an operation a
-    /// microsecond in one slot takes 101 days to come round.
+    /// The low bits are the slot's index; above them is its generation. At one operation per
+    /// microsecond, one slot's generations wrap after 101 days.
     pub const INDEX_BITS: u32 = 20;
     pub const GENERATIONS: u64 = (1 << (63 - Self::INDEX_BITS)) - 1;
 
-    /// `None`: 0, which is no operation's.
+    /// `None` for 0, which is no operation.
     pub const fn new(number: u64) -> Option<OpId> {
         match NonZeroU64::new(number) {
             Some(number) => Some(OpId(number)),
@@ -258,7 +257,6 @@ impl OpId {
         self.0.get()
     }
 
-    /// The index of its slot.
     #[inline]
     pub const fn index(self) -> usize {
         (self.get() & ((1 << Self::INDEX_BITS) - 1)) as usize

@@ -1,8 +1,8 @@
-// Weft moves memory between processes over every NIC of a machine, and tells
-// the caller, by polling, when the bytes have arrived. Its interface is the C
-// header `include/weft.h`, made from `capi`.
+// Weft moves memory between processes over every NIC of a machine. The caller
+// polls for completions. Its interface is the C header `include/weft.h`, made
+// from `capi`.
 //
-// Each floor knows only those under it:
+// Each floor uses only the floors below it:
 //
 // | | |
 // | --- | --- |
@@ -13,9 +13,9 @@
 // | `transfer` | the life of a transfer: read its top comment first |
 // | `memory` | registered ranges, descriptors |
 // | `rail` | one NIC: op slots, windows, lanes |
-// | `fabric` | the seam to NICs, and behind it libfabric, and our own between processes of one host |
+// | `fabric` | the interface to NICs; behind it libfabric, and Weft's own fabrics |
 // | `device` | memory of devices: CUDA, staging |
-// | `topology` | the machine: what is near what |
+// | `topology` | the machine: distances of CPUs, GPUs and NICs |
 // | `wire` | formats: bytes in, values out |
 
 #![cfg_attr(feature = "api", doc = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")))]
@@ -57,7 +57,7 @@ mod topology;
 mod transfer;
 mod wire;
 
-/// The simulated NICs without Weft: to measure what they cost by themselves.
+/// The simulated NICs without Weft, to measure their own cost.
 #[cfg(feature = "sim")]
 #[doc(hidden)]
 #[allow(missing_docs)]

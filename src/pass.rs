@@ -1,22 +1,22 @@
-//! How long a worker's passes take, in its thread's own time: all that the worker looks after
-//! waits for as long. Reading that clock is a system call, so it is read once a tick, and after
-//! passes that were long by the clock on the wall.
+//! Measures how long a worker's passes take, in CPU time of its thread: everything that the worker
+//! serves waits that long. Reading that clock is a system call, so it is read once per tick, and
+//! after passes that were long in wall-clock time.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Shorter passes are not looked at.
+/// Shorter passes are not measured.
 const LONG_NS: u64 = 500_000;
-/// Shorter calls count as the pass's own: there may be many.
+/// Shorter calls into drivers count as part of the pass: there may be many.
 const LONG_CALL_NS: u64 = 50_000;
 
 thread_local! {
-    /// Long calls into drivers since the last reading: all together, and the longest.
+    /// Time of long calls into drivers since the last reading: the sum, and the longest.
     static CALLS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
-/// A call into a driver, which takes as long as it takes.
+/// Makes a call into a driver, whose duration Weft does not control.
 #[inline]
 pub fn call<T>(call: impl FnOnce() -> T) -> T {
     let began = Instant::now();
@@ -32,7 +32,6 @@ pub fn call<T>(call: impl FnOnce() -> T) -> T {
     answer
 }
 
-/// The longest of all workers.
 #[derive(Default)]
 pub struct Longest {
     pass_ns: AtomicU64,
@@ -40,7 +39,7 @@ pub struct Longest {
 }
 
 impl Longest {
-    /// The longest pass, without long calls into drivers; the longest such call.
+    /// The longest pass without long driver calls, and the longest driver call.
     pub fn get(&self) -> (u64, u64) {
         (self.pass_ns.load(Ordering::Relaxed), self.call_ns.load(Ordering::Relaxed))
     }
@@ -49,29 +48,29 @@ impl Longest {
 /// Figures of one thread.
 #[derive(Default)]
 pub struct Passes {
-    /// When both clocks were read last, and the thread's; 0: no thread is known.
+    /// Wall-clock and CPU time at the last reading; 0: never read.
     read_ns: u64,
     cpu_ns: u64,
-    /// When the pass that goes on began; 0: none does.
+    /// When the current pass began; 0: no pass is running.
     began_ns: u64,
 }
 
 /// CPU time of this thread so far.
 fn thread_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: room for the answer.
+    // SAFETY: `time` is valid for the call.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 impl Passes {
-    /// Reads both clocks: from a worker's own thread only.
+    /// Reads both clocks; only on the worker's own thread.
     pub fn read(&mut self, now: u64) {
         (self.read_ns, self.cpu_ns) = (now.max(1), thread_ns());
         CALLS.set((0, 0));
     }
 
-    /// Like `read`, if a thread is known.
+    /// Like `read`, if the clocks were read before.
     pub fn tick(&mut self, now: u64) {
         if self.read_ns != 0 {
             self.read(now);
@@ -95,7 +94,7 @@ impl Passes {
     #[cold]
     fn count(&mut self, began: u64, now: u64, longest: &Longest) {
         let computed = thread_ns().saturating_sub(self.cpu_ns);
-        // Before the pass the thread can have computed all the time.
+        // The thread may have computed during all the time before the pass.
         let before = began.saturating_sub(self.read_ns);
         let (calls, call) = CALLS.get();
         let pass = computed.saturating_sub(before).min(now - began).saturating_sub(calls);
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_are_measured_in_what_the_thread_computed() {
+    fn passes_are_measured_in_cpu_time_of_the_thread() {
         let (clock, longest) = (Clock::System, Longest::default());
         let mut passes = Passes::default();
         passes.read(clock.now());

@@ -1,14 +1,14 @@
-//! Tells the processor what will be written soon.
+//! Prefetches memory that will be written soon.
 
-/// Has all of a value brought near, to be written to: other processors have it.
+/// Prefetches all of a value for writing, from other processors' caches.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn to_write<T>(value: &T) {
     const LINE: usize = 64;
     let at = std::ptr::from_ref(value).cast::<u8>();
     for line in (0..size_of::<T>()).step_by(LINE) {
-        // SAFETY: a hint, which every such processor at least ignores. (`_mm_prefetch` asks for
-        // a line to be read only, unless the program is made for newer processors.)
+        // SAFETY: a hint, which older processors ignore. (`_mm_prefetch` requests a line for
+        // reading only, unless the program is compiled for newer processors.)
         unsafe {
             std::arch::asm!("prefetchw [{}]", in(reg) at.add(line), options(nostack, preserves_flags, readonly));
         }

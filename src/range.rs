@@ -1,6 +1,6 @@
-//! A range of host memory, and what this process may do with it. The kernel or a NIC would
-//! answer for a page that cannot be read or written; where Weft copies by itself, an access
-//! would be the end of the process. So it is checked when memory is registered.
+//! Ranges of host memory, and this process's rights to them. The kernel or a NIC reports an error
+//! for a page that cannot be read or written; where Weft copies by itself, such an access would
+//! kill the process. So the rights are checked when memory is registered.
 
 use crate::status::{Error, Result};
 use std::fs;
@@ -11,10 +11,10 @@ pub struct Range {
     pub len: u64,
 }
 
-/// Checks that all of the ranges can be read. Returns whether they can be written, too.
+/// Checks that all ranges can be read. Returns whether they can also be written.
 pub fn check(ranges: &[Range]) -> Result<bool> {
     ranges.iter().enumerate().try_for_each(|(i, range)| check_mapped(i, range))?;
-    // Without /proc the claim cannot be checked.
+    // Without /proc, the rights cannot be checked.
     let Ok(maps) = fs::read_to_string("/proc/self/maps") else { return Ok(true) };
     let readable = Runs::with(&maps, "r");
     if let Some(index) = ranges.iter().position(|range| !readable.cover(range)) {
@@ -27,14 +27,13 @@ pub fn check(ranges: &[Range]) -> Result<bool> {
     Ok(ranges.iter().all(|range| writable.cover(range)))
 }
 
-/// Memory that is not there would be found out by a provider in mid-transfer, at
-/// the cost of the connection.
+/// Otherwise a provider would find unmapped memory in mid-transfer, at the cost of the connection.
 fn check_mapped(index: usize, range: &Range) -> Result<()> {
-    // SAFETY: asks for a constant.
+    // SAFETY: takes no pointers.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
     let first = range.base / page * page;
     let len = (range.base + range.len - first) as usize;
-    // SAFETY: with MS_ASYNC it changes nothing; what is not mapped is answered by ENOMEM.
+    // SAFETY: MS_ASYNC changes nothing, and unmapped memory returns ENOMEM.
     let rc = unsafe { libc::msync(first as *mut std::ffi::c_void, len, libc::MS_ASYNC) };
     if rc != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM) {
         return Err(Error::invalid(format!(
@@ -45,11 +44,11 @@ fn check_mapped(index: usize, range: &Range) -> Result<()> {
     Ok(())
 }
 
-/// Mappings with a right, in order, those that touch in one.
+/// Mappings with a right, in order; adjacent ones are merged.
 struct Runs(Vec<(u64, u64)>);
 
 impl Runs {
-    /// From lines as "7f5c3000-7f5c5000 rw-p 00000000 00:00 0".
+    /// From lines like "7f5c3000-7f5c5000 rw-p 00000000 00:00 0".
     fn with(maps: &str, right: &str) -> Runs {
         let mut all: Vec<(u64, u64)> = Vec::new();
         for line in maps.lines() {
@@ -81,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mappings_that_touch_are_one() {
+    fn adjacent_mappings_are_merged() {
         let maps =
             "1000-3000 rw-p 0 0 0 x\n3000-4000 -w-p 0 0 0\n4000-5000 r--p 0\n6000-7000 rw-s 0\nrubbish\n";
         assert_eq!(Runs::with(maps, "w").0, [(0x1000, 0x4000), (0x6000, 0x7000)]);
@@ -89,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_knows_its_constants_from_its_variables() {
+    fn constants_are_readable_but_not_writable() {
         static CONSTANT: [u8; 64] = [7; 64];
         let bytes = vec![0u8; 100_000];
         let range = |base: *const u8, len: u64| Range { base: base as u64, len };

@@ -1,8 +1,7 @@
-//! A bounded queue of many producers and many consumers.
+//! A bounded queue for many producers and many consumers.
 //!
-//! Each place has a stamp: twice the lap around the ring in which it is used next, and one more
-//! while it is full. The thread that moves the tail (or the head) past a place owns it until it
-//! stores the stamp.
+//! Each place has a stamp: twice the lap of its next push, plus one while it is full. The thread
+//! that moves the tail (or the head) past a place owns it until it stores the stamp.
 
 use crate::room;
 use crate::status::Result;
@@ -19,19 +18,19 @@ struct Place<T> {
 pub struct Ring<T> {
     head: CachePadded<AtomicUsize>,
     tail: CachePadded<AtomicUsize>,
-    /// A power of two of them.
+    /// The number of places is a power of two.
     places: Box<[Place<T>]>,
-    /// Bits of a position that are its place; its lap is above them.
+    /// The low bits of a position are its place; the bits above are its lap.
     shift: u32,
 }
 
-// SAFETY: a value is written and read by the thread that has its place alone.
+// SAFETY: only the thread that owns a place writes or reads its value.
 unsafe impl<T: Send> Sync for Ring<T> {}
-// SAFETY: the same.
+// SAFETY: as above.
 unsafe impl<T: Send> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// With room for `least` or more.
+    /// A ring of at least `least` places.
     pub fn new(least: usize, what: &str) -> Result<Ring<T>> {
         let len = least.next_power_of_two();
         let mut places = room::vec(len, what)?;
@@ -45,13 +44,13 @@ impl<T: Copy> Ring<T> {
         })
     }
 
-    /// The place of a position in the ring, and the stamp of an empty one.
+    /// The place of a position, and the stamp that it has while it is empty.
     #[inline]
     fn at(&self, position: usize) -> (&Place<T>, usize) {
         (&self.places[position & (self.places.len() - 1)], position >> self.shift << 1)
     }
 
-    /// Gives the value back if the ring is full.
+    /// Returns the value if the ring is full.
     #[inline]
     pub fn push(&self, value: T) -> std::result::Result<(), T> {
         let (mut tail, backoff) = (self.tail.load(Ordering::Relaxed), Backoff::new());
@@ -62,7 +61,7 @@ impl<T: Copy> Ring<T> {
                 let moved =
                     self.tail.compare_exchange_weak(tail, tail + 1, Ordering::SeqCst, Ordering::Relaxed);
                 let Err(now) = moved else {
-                    // SAFETY: the place is ours.
+                    // SAFETY: this thread moved the tail past the place, so it owns the place.
                     place.value.with_mut(|at| unsafe { (*at).write(value) });
                     place.stamp.store(empty + 1, Ordering::Release);
                     return Ok(());
@@ -71,7 +70,8 @@ impl<T: Copy> Ring<T> {
                 continue;
             }
             if stamp < empty {
-                // Full, unless it is being taken just now. (Pairs with the move of `head` in `pop`.)
+                // Full, unless a thread is just taking the value. (Pairs with the move of `head` in
+                // `pop`.)
                 fence(Ordering::SeqCst);
                 if self.head.load(Ordering::Relaxed) + self.places.len() == tail {
                     return Err(value);
@@ -92,8 +92,8 @@ impl<T: Copy> Ring<T> {
                 let moved =
                     self.head.compare_exchange_weak(head, head + 1, Ordering::SeqCst, Ordering::Relaxed);
                 let Err(now) = moved else {
-                    // SAFETY: the place is ours, and the thread that stored this stamp had written
-                    // the value.
+                    // SAFETY: this thread owns the place, and the thread that stored this stamp had
+                    // written the value.
                     let value = place.value.with(|at| unsafe { (*at).assume_init() });
                     place.stamp.store(empty + 2, Ordering::Release);
                     return Some(value);
@@ -102,7 +102,8 @@ impl<T: Copy> Ring<T> {
                 continue;
             }
             if stamp == empty {
-                // Empty, unless it is being filled just now. (Pairs with the move of `tail` in `push`.)
+                // Empty, unless a thread is just pushing a value. (Pairs with the move of `tail` in
+                // `push`.)
                 fence(Ordering::SeqCst);
                 if self.tail.load(Ordering::Relaxed) == head {
                     return None;
@@ -113,8 +114,8 @@ impl<T: Copy> Ring<T> {
         }
     }
 
-    /// How many there were, or were being pushed, a moment ago: asking costs less than taking
-    /// from none.
+    /// The recent number of values, including those being pushed: cheaper than a `pop` of an empty
+    /// ring.
     #[inline]
     pub fn len(&self) -> usize {
         let head = self.head.load(Ordering::SeqCst);
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_come_out_in_their_order_lap_after_lap() {
+    fn ring_is_fifo_lap_after_lap() {
         let ring = Ring::new(3, "a ring").expect("there is memory");
         for lap in 0..5 {
             for i in 0..4 {
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn each_value_is_taken_once() {
+    fn ring_value_is_popped_once() {
         const EACH: u64 = if cfg!(miri) { 20 } else { 100_000 };
         let (ring, taken) = (Ring::new(8, "a ring").expect("there is memory"), AtomicUsize::new(0));
         let sum = crate::sync::atomic::AtomicU64::new(0);

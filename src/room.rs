@@ -1,18 +1,16 @@
-//! Allocations whose size a caller chose: a lack of memory fails the call.
+//! Allocations whose size a caller chose: if memory is short, the call fails.
 
 use crate::status::{Error, Result, Status};
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::marker::PhantomData;
 
-/// A vector with room for `len` elements, to which they can be pushed.
 pub fn vec<T>(len: usize, what: &str) -> Result<Vec<T>> {
     let mut vec = Vec::new();
     vec.try_reserve_exact(len).map_err(|_| none::<T>(len, what))?;
     Ok(vec)
 }
 
-/// Adds to a vector that grows.
 #[inline]
 pub fn push<T>(vec: &mut Vec<T>, element: T, what: &str) -> Result<()> {
     if vec.len() == vec.capacity() {
@@ -28,14 +26,14 @@ pub fn insert<K: Hash + Eq, V>(map: &mut HashMap<K, V>, key: K, value: V, what: 
     Ok(())
 }
 
-/// Whether there is memory at this moment, for structures that allocate piece by piece and cannot
+/// Checks that the memory is available now, for structures that allocate piece by piece and cannot
 /// report failure.
 pub fn probe<T>(len: usize, what: &str) -> Result<()> {
     vec::<T>(len, what).map(drop)
 }
 
-/// An array of the caller's. Its elements may be changing, or be padding that was never written:
-/// they are read by themselves, and no reference to them is made.
+/// A caller's array. Its elements may change concurrently, or contain uninitialised padding: they
+/// are read one by one, and no reference to them is made.
 #[derive(Clone, Copy)]
 pub struct Theirs<'a, T>(*const T, usize, PhantomData<&'a T>);
 
@@ -52,23 +50,23 @@ impl<'a, T: Copy> Theirs<'a, T> {
         self.1
     }
 
-    /// Read anew with each call: two may differ.
+    /// Reads the element; two calls may return different values.
     #[inline(always)]
     pub fn get(self, at: usize) -> Option<T> {
-        // SAFETY: within the array, as the maker of this value promised.
+        // SAFETY: `at` is inside the array, which is valid by the contract of `new`.
         (at < self.1).then(|| unsafe { self.0.add(at).read() })
     }
 
     #[inline(always)]
     pub fn iter(self) -> impl Iterator<Item = T> + 'a {
-        // SAFETY: the same.
+        // SAFETY: as above.
         (0..self.1).map(move |at| unsafe { self.0.add(at).read() })
     }
 
     #[inline]
     pub fn copied(self, what: &str) -> Result<Vec<T>> {
         let mut copy = vec(self.1, what)?;
-        // SAFETY: this many elements can be read, and there is room for them.
+        // SAFETY: this many elements can be read, and the copy has capacity for them.
         unsafe {
             std::ptr::copy_nonoverlapping(self.0, copy.as_mut_ptr(), self.1);
             copy.set_len(self.1);

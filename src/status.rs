@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ffi::CStr;
 use std::fmt;
 
-/// A result of Weft's.
+/// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// The result of an operation or call. The numbers are the ABI's.
@@ -14,8 +14,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Status {
     /// Success.
     Ok = 0,
-    /// No room (operations, completions, bytes of messages in flight), or nothing there yet. Poll, then try
-    /// again.
+    /// A limit is reached (operations, completions, bytes of messages in flight), or nothing is
+    /// there yet. Poll, then try again.
     Again = -1,
     /// The object is in use, by operations or still by a fabric. Poll until they have completed, then try again.
     Busy = -2,
@@ -29,7 +29,7 @@ pub enum Status {
     PeerGone = -23,
     /// The peer disconnected or shut its endpoint down.
     PeerClosed = -24,
-    /// No answer from the address within the connect timeout, or it refused.
+    /// No answer from the address within the connect timeout, or it rejected the connection.
     Unreachable = -25,
     /// The two libraries have no wire version in common.
     Version = -26,
@@ -50,7 +50,7 @@ pub enum Status {
     Revoked = -33,
     /// An argument is wrong; the message says which and why.
     Invalid = -40,
-    /// The object or id is stale, or of another endpoint.
+    /// The object or id is stale, or belongs to another endpoint.
     Handle = -41,
     /// An access lies outside the memory.
     Range = -42,
@@ -80,7 +80,7 @@ pub enum Status {
     Internal = -90,
 }
 
-/// Status, name and meaning: the one list.
+/// Status, name and meaning.
 const TABLE: &[(Status, &CStr, &CStr)] = &[
     (Status::Ok, c"WEFT_OK", c"success"),
     (Status::Again, c"WEFT_ERR_AGAIN", c"no room at the moment, or nothing there yet: poll, then try again"),
@@ -152,7 +152,7 @@ impl Status {
         Self::row(code).map_or(c"a status that this version of Weft does not know", |row| row.2)
     }
 
-    /// For a status that came from another process.
+    /// The status of a code from another process.
     pub(crate) fn from_code(code: i32) -> Status {
         Self::row(code).map_or(Status::Internal, |row| row.0)
     }
@@ -166,12 +166,12 @@ impl Status {
         self as i32
     }
 
-    /// As `WEFT_ERR_TIMED_OUT`.
+    /// The C name, like `WEFT_ERR_TIMED_OUT`.
     pub fn name(self) -> &'static str {
         Status::name_of(self as i32).to_str().unwrap_or_default()
     }
 
-    /// One sentence on what it means.
+    /// Its meaning in one sentence.
     pub fn text(self) -> &'static str {
         Status::text_of(self as i32).to_str().unwrap_or_default()
     }
@@ -197,11 +197,11 @@ pub enum Category {
     Ok = 0,
     /// Poll, then try again.
     Retry = 1,
-    /// The peer, or the path to it: reconnect, or use another peer.
+    /// The peer or the path to it failed: reconnect, or use another peer.
     Peer = 2,
-    /// The call is wrong: mend the program.
+    /// The call is wrong: fix the program.
     Usage = 3,
-    /// The machine: install, free or configure something.
+    /// The machine lacks something: install, free or configure it.
     System = 4,
     /// A defect of Weft: report it.
     Internal = 5,
@@ -264,7 +264,7 @@ impl Error {
         Error::new(Status::Closed, "the endpoint is shut down")
     }
 
-    /// The last OS error, with what was being done.
+    /// The last OS error, with the action that failed.
     pub(crate) fn system(doing: &str) -> Error {
         let why = std::io::Error::last_os_error();
         let status = match why.raw_os_error() {
@@ -292,7 +292,7 @@ impl Error {
         self.status.category()
     }
 
-    /// Nothing but a defect panics.
+    /// The error for a caught panic, which is always a defect.
     pub(crate) fn defect(what: &str) -> Error {
         Error::new(Status::Internal, format!("a defect of Weft: {what}"))
     }
@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_names_and_categories_agree() {
+    fn status_codes_names_and_categories_agree() {
         for (status, name, _) in TABLE {
             let code = *status as i32;
             assert_eq!(Status::from_code(code), *status);

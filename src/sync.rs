@@ -1,5 +1,5 @@
-//! Synchronization primitives of the structures that `loom/` models: there loom's replace these,
-//! and all interleavings are tried.
+//! Synchronization primitives of the structures that `loom/` models, where loom's versions replace
+//! these.
 
 pub use crate::event::Event;
 pub use crossbeam_utils::Backoff;
@@ -9,10 +9,10 @@ pub use std::sync::atomic;
 use atomic::{AtomicUsize, Ordering};
 use std::cell::Cell;
 
-/// Parts of a counter that many threads increment, so that they seldom share a cache line.
+/// The number of parts of a sharded counter, so that threads seldom share a cache line.
 pub const PARTS: usize = 16;
 
-/// The part that this thread counts in.
+/// The part in which this thread counts.
 #[inline]
 pub fn part() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);

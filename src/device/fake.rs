@@ -1,12 +1,12 @@
 //! Fake devices for tests: two of them. Their memory is mapped without access rights (PROT_NONE,
-//! private and anonymous), so code that touches it by other means than this driver faults. Copies
-//! complete late on purpose, so that a use of bytes before they were copied shows.
+//! private and anonymous), so any access except by this driver faults. Copies complete late on
+//! purpose, to expose a use of bytes before they were copied.
 //!
 //! WEFT_DEVICES: "fake", then optionally ":late=N" (microseconds until a copy is done; 20),
-//! ":fail=N" (the Nth launch fails), ":private" (memory that no process can open), ":hmem"
-//! (simulated NICs reach the memory by themselves, where what they stand in for can), ":dmabuf"
-//! (its DMA-BUFs can be had), ":at=N" (where the memory lies, for what has other uses for the usual
-//! place, as ThreadSanitizer).
+//! ":fail=N" (the Nth launch fails), ":private" (memory that other processes cannot open), ":hmem"
+//! (simulated NICs access the memory directly, where the real NICs could), ":dmabuf" (it can be
+//! exported as a DMA-BUF), ":at=N" (the memory's address, if the default is in use, as under
+//! ThreadSanitizer).
 
 use super::{unsupported, Copier, Device, Driver, Export, Found, Handle};
 use crate::range::Range;
@@ -20,11 +20,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Where the devices' memory usually lies: 64 GiB for each.
+/// The default address of the devices' memory, 64 GiB each.
 const USUAL_BASE: u64 = 0x2a00_0000_0000;
 const EACH: u64 = 64 << 30;
 const DEVICES: u32 = 2;
-/// Their PCI domain, which no machine has: on buses 1 and 2.
+/// The devices' PCI domain, which no machine has; they are on buses 1 and 2.
 const DOMAIN: u32 = 0xfa4e;
 
 struct Fake {
@@ -63,18 +63,18 @@ fn device_of(address: u64) -> Option<Device> {
     (device < DEVICES.into()).then_some(device as Device)
 }
 
-/// Whether simulated NICs reach the memory.
+/// Whether simulated NICs access the memory directly.
 pub fn has_hmem() -> bool {
     let choice = choice();
     choice.starts_with("fake") && choice.contains(":hmem")
 }
 
-/// Copies what such a NIC moves; false if no end is on a device.
+/// Copies the bytes that such a NIC moves; false if neither end is on a device.
 pub fn move_bytes(from: u64, to: u64, len: usize) -> bool {
     let on_device = device_of(from).is_some() || device_of(to).is_some();
     if on_device {
         let mut bytes = vec![0; len];
-        // Memory that is gone is skipped.
+        // Freed memory is skipped.
         let _ = open_memory().map(|memory| {
             memory.read_exact_at(&mut bytes, from).and_then(|()| memory.write_all_at(&bytes, to))
         });
@@ -84,7 +84,7 @@ pub fn move_bytes(from: u64, to: u64, len: usize) -> bool {
 
 /// Stands in for a DMA-BUF: a file that names the memory.
 fn dmabuf_of(base: u64, len: u64) -> Result<OwnedFd> {
-    // SAFETY: a constant name; a descriptor that is our own.
+    // SAFETY: the name is a constant, and nothing else owns the descriptor.
     let file = unsafe {
         let fd = libc::memfd_create(c"weft-dmabuf".as_ptr(), libc::MFD_CLOEXEC);
         if fd < 0 {
@@ -97,7 +97,7 @@ fn dmabuf_of(base: u64, len: u64) -> Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Which memory it is, base and length.
+/// The base and length of a DMA-BUF's memory.
 pub fn memory_of(dmabuf: BorrowedFd) -> Option<(u64, u64)> {
     let file = File::from(dmabuf.try_clone_to_owned().ok()?);
     let mut said = [0; 16];
@@ -138,7 +138,7 @@ impl Driver for Fake {
         let (late, fail) = (self.late, self.fail);
         let failed = false;
         let launches = &raw const self.launches;
-        // SAFETY: the driver is leaked.
+        // SAFETY: the driver is leaked, so `launches` lives forever.
         let launches = unsafe { &*launches };
         Ok(Box::new(Late {
             memory: open_memory()?,
@@ -187,17 +187,17 @@ impl Driver for Fake {
         Ok(Box::leak(vec![0u64; len as usize / 8].into_boxed_slice()).as_ptr() as u64)
     }
 
-    fn free_words(&self, _base: u64) {} // Tests end soon.
+    fn free_words(&self, _base: u64) {} // Leaked: tests end soon.
 }
 
 /// From, to, bytes.
 type Piece = (u64, u64, u64);
 
-/// A copier whose copies are done when they were asked after often enough.
+/// A copier whose copies are done some time after their launch.
 struct Late {
     memory: File,
     added: Vec<Piece>,
-    /// Begun: the copies, and when they are done.
+    /// The launched copies, with the times at which they are done.
     queue: VecDeque<(Vec<Piece>, Instant)>,
     /// Tickets so far.
     next: u64,

@@ -1,8 +1,8 @@
 //! Device memory, and the interface of a driver.
 //!
-//! Only a `Driver` touches device memory: `cuda`, loaded at run time, or `fake`, in a library built
-//! for tests, chosen by WEFT_DEVICES=fake. A `Copier` moves bytes asynchronously, in submission
-//! order; its caller polls for completion.
+//! Only a `Driver` accesses device memory: `cuda`, loaded at run time, or `fake`, in a library
+//! built for tests, chosen by WEFT_DEVICES=fake. A `Copier` moves bytes asynchronously, in
+//! submission order; its caller polls for completion.
 
 mod cuda;
 #[cfg(any(test, feature = "sim"))]
@@ -15,91 +15,90 @@ use crate::topology::pci::PciAddress;
 use once_cell::sync::OnceCell;
 use std::os::fd::OwnedFd;
 
-/// Which device, as its driver counts them.
+/// A device's number in its driver.
 pub type Device = u32;
 
 /// The kind and device of memory that a caller names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Claim {
-    /// Nowhere: it is found out.
+    /// Not named: the driver detects it.
     Unsaid,
     Host,
     Device,
 }
 
-/// A driver's view of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
     pub device: Device,
-    /// Other processes can open it.
+    /// Whether other processes can open it.
     pub shareable: bool,
-    /// Another number once it is freed, or something else is there.
+    /// Changes once the memory is freed, or other memory is at its address.
     pub identity: u64,
 }
 
 /// A handle by which another process opens device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Handle {
-    /// The owning process, which needs to open nothing.
+    /// The owning process, which uses its memory without opening the handle.
     pub process: u64,
     pub device: Device,
-    /// Where the allocation is, there.
+    /// The address of the allocation in the owning process.
     pub base: u64,
     pub len: u64,
     pub token: [u8; 64],
 }
 
-/// A device's memory as a file, which NICs take.
+/// Device memory as a file that NICs can register.
 pub struct Export {
     pub dmabuf: OwnedFd,
-    /// The address of its beginning; the requested address lies behind it.
+    /// The address of the file's beginning, at or before the requested address.
     pub base: u64,
 }
 
-/// Copies of one device, one after the other.
+/// Copies of one device, in order.
 pub trait Copier: Send {
-    /// Adds a copy: `from` and `to` are host memory that was pinned, memory of this
-    /// device, or what was opened for it.
+    /// Adds a copy: `from` and `to` are pinned host memory, memory of this device, or memory opened
+    /// for it.
     ///
     /// # Safety
-    /// Both are valid for `len` bytes until it is done.
+    /// Both must be valid for `len` bytes until the copy is done.
     unsafe fn add(&mut self, from: u64, to: u64, len: u64);
-    /// Begins what was added; its ticket.
+    /// Launches the added copies; returns their ticket.
     fn launch(&mut self) -> u64;
-    /// Whether everything up to a ticket is done, and visible to everybody.
+    /// Whether all copies up to a ticket are done, and visible to all threads and NICs.
     fn is_done(&mut self, ticket: u64) -> Result<bool>;
-    /// Waits for all that was begun.
+    /// Waits for all launched copies.
     fn wait(&mut self);
 }
 
 pub trait Driver: Send + Sync {
-    /// Where a device is, if that is known.
+    /// The PCI address of a device, if known.
     fn place(&self, device: Device) -> Option<PciAddress>;
-    /// Where a range is; `None`: in memory that the host reads and writes itself.
+    /// The device that holds a range; `None`: host memory.
     fn find(&self, range: &Range) -> Result<Option<Found>>;
-    /// The identity of what is at an address; `None`: nothing.
+    /// The identity of the memory at an address; `None`: no device memory.
     fn identity(&self, address: u64) -> Option<u64>;
     fn copier(&self, device: Device) -> Result<Box<dyn Copier>>;
-    /// Makes host memory one that copies reach.
+    /// Pins host memory, so that copies can use it.
     fn pin(&self, device: Device, base: u64, len: u64) -> Result<()>;
     fn unpin(&self, device: Device, base: u64);
-    /// For other processes, what a range is in.
+    /// A handle to the allocation at an address, for other processes.
     fn share(&self, device: Device, address: u64) -> Result<Handle>;
-    /// Where another process's memory is for a device of ours, and how long it is, whatever
-    /// the handle claims.
+    /// Opens another process's memory for a device of this one. Returns its address and its real
+    /// length, whatever the handle claims.
     fn open(&self, device: Device, handle: &Handle) -> Result<(u64, u64)>;
     fn close(&self, device: Device, handle: &Handle);
-    /// A range, for NICs; once one knows it, the file need not be kept.
+    /// Exports a range for NICs; once a NIC has registered it, the file may be closed.
     fn export(&self, device: Device, range: &Range) -> Result<Export>;
-    /// Memory of the host that devices write words to.
+    /// Host memory in which devices can write words.
     fn words(&self, len: u64) -> Result<u64>;
     fn free_words(&self, base: u64);
 }
 
 static DRIVER: OnceCell<Result<&'static dyn Driver>> = OnceCell::new();
 
-/// The driver of this process. It is loaded if the program has loaded it, or if `needed`: a process
-/// that uses no device does not pay for one.
+/// The driver of this process. It is loaded only if the program has loaded it or if `needed`, so
+/// that processes without devices do not pay for it.
 fn find_driver(needed: bool) -> Option<&'static Result<&'static dyn Driver>> {
     if DRIVER.get().is_none() && !needed && fake().is_none() && !cuda::is_loaded() {
         return None;
@@ -107,14 +106,14 @@ fn find_driver(needed: bool) -> Option<&'static Result<&'static dyn Driver>> {
     Some(DRIVER.get_or_init(|| fake().map_or_else(cuda::driver, Ok)))
 }
 
-/// The fake devices, if a test asked for them.
+/// The fake devices, if a test enabled them.
 #[cfg(any(test, feature = "sim"))]
 fn fake() -> Option<&'static dyn Driver> {
     let choice = libfabric_sys::variable("WEFT_DEVICES")?;
     choice.as_encoded_bytes().starts_with(b"fake").then(fake::driver)
 }
 
-/// The library that ships has none.
+/// The shipped library has no fake devices.
 #[cfg(not(any(test, feature = "sim")))]
 fn fake() -> Option<&'static dyn Driver> {
     None
@@ -125,12 +124,12 @@ pub fn present() -> Option<&'static dyn Driver> {
     find_driver(false)?.as_ref().ok().copied()
 }
 
-/// The driver, which device memory was found by.
+/// The driver, after it has found device memory.
 pub fn driver() -> Result<&'static dyn Driver> {
     find_driver(true).cloned().unwrap_or_else(|| Err(Error::closed()))
 }
 
-/// Where a memory is that is a device's.
+/// The device that holds a memory.
 #[derive(Debug)]
 pub struct Place {
     pub device: Device,
@@ -140,18 +139,18 @@ pub struct Place {
 }
 
 impl Place {
-    /// Whether a range is still what was registered.
+    /// Whether a range is still the memory that was registered.
     pub fn holds(&self, index: usize, range: &Range) -> bool {
         self.identities.get(index).is_some_and(|identity| is_there(range.base, *identity))
     }
 }
 
-/// Whether what is at an address is what was there.
+/// Whether the memory at an address still has this identity.
 pub fn is_there(address: u64, identity: u64) -> bool {
     present().and_then(|driver| driver.identity(address)) == Some(identity)
 }
 
-/// Finds out where ranges are: `None` on the host.
+/// Detects the device of ranges; `None`: on the host.
 pub fn locate(ranges: &[Range], claim: Claim) -> Result<Option<Place>> {
     let driver = match claim {
         Claim::Host => return Ok(None),
@@ -168,7 +167,7 @@ pub fn locate(ranges: &[Range], claim: Claim) -> Result<Option<Place>> {
     one_place(ranges, &all, claim)
 }
 
-/// Checks that all ranges of a memory are at one place, and at the one that the caller names.
+/// Checks that all ranges of a memory are on one device or the host, as the caller claims.
 fn one_place(ranges: &[Range], all: &[Option<Found>], claim: Claim) -> Result<Option<Place>> {
     let text = |found: &Option<Found>| match found {
         None => "host memory".to_owned(),

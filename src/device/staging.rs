@@ -1,29 +1,29 @@
-//! Copies between slots in memory of the host and memory of devices.
+//! Copies between slots in host memory and device memory.
 
 use super::{driver, Copier, Device};
 use crate::status::{Error, Result};
 use memmap2::{MmapMut, MmapRaw};
 
-/// Of what was added and not begun.
+/// The ticket of copies that are added but not launched.
 const ADDED: u64 = u64::MAX;
 
-/// Slots of one length: one launch fills, or empties, what slots there are.
+/// Slots of one length: one launch fills or empties several slots.
 pub struct Slots {
     copiers: Vec<(Device, Box<dyn Copier>)>,
-    /// By slot: the copier that works for it, and its ticket; `ADDED` before there is one.
+    /// By slot: its copier and ticket; `ADDED` before the launch.
     busy: Box<[Option<(usize, u64)>]>,
-    /// The copier that has something to begin.
+    /// The copier with copies to launch.
     filling: Option<usize>,
-    /// Slots that nobody has, one bit each.
+    /// Free slots, one bit each.
     free: u32,
     len: u64,
-    /// The device that the memory was pinned for: then all reach it.
+    /// The device that the memory was pinned for; all devices can use it then.
     pinned: Option<Device>,
     memory: MmapRaw,
 }
 
 impl Slots {
-    /// At most 31.
+    /// Makes at most 31 slots.
     pub fn new(count: u32, len: u64) -> Result<Slots> {
         let memory = MmapMut::map_anon((u64::from(count) * len) as usize);
         let memory = memory.map_err(|_| Error::system("mapping memory for copies of devices"))?;
@@ -46,7 +46,7 @@ impl Slots {
         self.free() as usize == self.busy.len()
     }
 
-    /// One that nobody has: `give_back` when its bytes are not needed any longer.
+    /// Takes a free slot; `give_back` it when its bytes are no longer needed.
     pub fn take(&mut self) -> Option<u32> {
         let slot = self.free.trailing_zeros();
         (self.free != 0).then(|| {
@@ -55,7 +55,7 @@ impl Slots {
         })
     }
 
-    /// Nothing is under way for it.
+    /// The slot must have no copy in flight.
     pub fn give_back(&mut self, slot: u32) {
         self.free |= 1 << slot;
     }
@@ -64,7 +64,7 @@ impl Slots {
         self.memory.as_mut_ptr() as u64 + u64::from(slot) * self.len
     }
 
-    /// The copier of a device. The first time it is made, and the memory pinned.
+    /// The copier of a device. The first call makes it, and pins the memory.
     fn copier(&mut self, device: Device) -> Result<usize> {
         if let Some(at) = self.copiers.iter().position(|(of, _)| *of == device) {
             return Ok(at);
@@ -78,11 +78,11 @@ impl Slots {
         Ok(self.copiers.len() - 1)
     }
 
-    /// Has a device copy between a slot and places of its memory, in order. It is begun, with that
-    /// of other slots, when it is asked for.
+    /// Adds a device's copies between a slot and places of its memory, in order. They are launched
+    /// together with those of other slots, by `is_done`.
     ///
     /// # Safety
-    /// The places are valid until it is done, and no longer than the slot.
+    /// The places must be valid until the copies are done, and fit the slot together.
     pub unsafe fn copy(
         &mut self,
         (slot, into_slot): (u32, bool),
@@ -93,7 +93,7 @@ impl Slots {
         let mut run = self.base(slot);
         for (place, len) in places {
             let (from, to) = if into_slot { (place, run) } else { (run, place) };
-            // SAFETY: as promised.
+            // SAFETY: the caller keeps the places valid, and the run is inside the slot.
             unsafe { self.copiers[at].1.add(from, to, len) };
             run += len;
         }
@@ -115,7 +115,7 @@ impl Slots {
         }
     }
 
-    /// Whether nothing is under way for a slot. An error: its bytes are not there.
+    /// Whether no copy is in flight for a slot. An error: its bytes were not copied.
     pub fn is_done(&mut self, slot: u32) -> Result<bool> {
         self.launch();
         let Some((copier, ticket)) = self.busy[slot as usize] else { return Ok(true) };
@@ -126,7 +126,7 @@ impl Slots {
         done
     }
 
-    /// Waits until nothing is under way: no memory but its own is touched any longer.
+    /// Waits until no copy is in flight: from then on, no memory but the slots' own is accessed.
     pub fn wait(&mut self) {
         self.launch();
         self.copiers.iter_mut().for_each(|(_, copier)| copier.wait());

@@ -1,4 +1,4 @@
-//! The log: lines go to stderr, as WEFT_LOG sets, or to the host program's callback.
+//! The log: lines go to stderr, filtered by WEFT_LOG, or to the host program's callback.
 
 pub mod seldom;
 mod stderr;
@@ -42,11 +42,11 @@ impl To {
 static LOGGER: OnceCell<Logger> = OnceCell::new();
 
 thread_local! {
-    /// This thread is in the sink: what it logs there goes nowhere.
+    /// This thread is inside the sink: lines that it logs there are dropped.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Starts the log, once. A host program with its own Rust logger keeps that: false then.
+/// Starts the log, once. False if the host program has its own Rust logger, which stays.
 fn logger() -> (&'static Logger, bool) {
     static OURS: OnceCell<bool> = OnceCell::new();
     let logger = LOGGER.get_or_init(|| {
@@ -68,8 +68,8 @@ pub fn start() {
     logger();
 }
 
-/// Sends lines to `sink`, or to stderr, up to a level or as usual. The previous sink is no longer
-/// called.
+/// Sends lines to `sink`, or to stderr, up to a level (`None`: WEFT_LOG's). The previous sink is no
+/// longer called.
 pub fn set(level: Option<LevelFilter>, sink: Option<Sink>) -> Result<()> {
     let (logger, ours) = logger();
     if !ours {
@@ -92,10 +92,10 @@ pub fn set(level: Option<LevelFilter>, sink: Option<Sink>) -> Result<()> {
     Ok(())
 }
 
-/// What the targets of our lines begin with.
+/// The prefix of the targets of Weft's lines.
 const CRATE: &str = env!("CARGO_CRATE_NAME");
 
-/// The part of the library that a line is of: of "weft::rail::lane", "rail".
+/// The component of a line's target: "rail" for "weft::rail::lane".
 fn component(target: &str) -> Option<&str> {
     let mut parts = target.split("::");
     (parts.next()? == CRATE).then(|| parts.next().unwrap_or("weft"))
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_of_a_part_of_the_library() {
+    fn component_is_the_first_module_of_the_target() {
         assert_eq!(component("weft::rail::lane"), Some("rail"));
         assert_eq!(component("weft"), Some("weft"));
         assert_eq!(component("other::rail"), None);

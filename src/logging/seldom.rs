@@ -1,4 +1,4 @@
-//! Lines that others can cause, again and again: one a second of each kind.
+//! Rate limit for lines that peers can cause repeatedly: one per second and kind.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +15,7 @@ impl Seldom {
         Seldom { said_ns: AtomicU64::new(0), omitted: AtomicU64::new(0) }
     }
 
-    /// Whether a line is due, and how many were omitted before it, in words.
+    /// `Some` if a line is due, with a suffix that reports the omitted ones.
     pub fn due(&self, now: u64) -> Option<String> {
         let said = self.said_ns.load(Ordering::Relaxed);
         let due = said == 0 || now.saturating_sub(said) >= PAUSE_NS;
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_a_second_is_due() {
+    fn log_lines_are_limited_to_one_per_second() {
         let kind = Seldom::new();
         assert_eq!(kind.due(5).as_deref(), Some(""));
         assert!((6..10_000).all(|now| kind.due(now).is_none()));

@@ -2,8 +2,8 @@
 //! that hangs must not stop a worker. Lines that do not fit are dropped, and the next one that fits
 //! reports how many.
 //!
-//! The flags of descriptor 2 are shared with other processes and stay as they are: what can block
-//! is opened anew for each line, with flags of its own.
+//! The flags of descriptor 2 are shared with other processes and stay as they are: a file that can
+//! block is reopened for each line, with its own flags.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ const CUT: &str = "...";
 #[derive(Default)]
 pub struct Stderr {
     dropped: u64,
-    /// The last line went out in part.
+    /// The last line was written in part.
     cut: bool,
 }
 
@@ -31,7 +31,7 @@ impl Write for Stderr {
             Ok(0) | Err(_) => self.dropped += 1,
             Ok(written) => (self.dropped, self.cut) = (0, written < text.len()),
         }
-        // For the logger all is well: it would write the rest again.
+        // Reports success: otherwise the logger would write the rest again.
         Ok(line.len())
     }
 
@@ -41,7 +41,7 @@ impl Write for Stderr {
 }
 
 impl Stderr {
-    /// A line as it goes out: short enough, and with the number of those that were dropped.
+    /// The line as written: short enough, and with the number of dropped lines.
     fn framed(&self, line: &[u8]) -> Vec<u8> {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         let dropped = match self.dropped {
@@ -65,12 +65,12 @@ impl Stderr {
     }
 }
 
-/// Writes in one call, as much as fits at once.
+/// Writes in one call as much as fits.
 fn write_now(fd: RawFd, text: &[u8]) -> io::Result<usize> {
     match kind(fd)? {
-        libc::S_IFREG => borrowed(fd).write(text), // It is all there is room for, or fails.
+        libc::S_IFREG => borrowed(fd).write(text), // Writes what fits on the device, or fails.
         libc::S_IFSOCK => {
-            // SAFETY: within the text.
+            // SAFETY: reads `text` only.
             let sent = unsafe {
                 let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
                 libc::send(fd, text.as_ptr().cast(), text.len(), flags)
@@ -79,9 +79,9 @@ fn write_now(fd: RawFd, text: &[u8]) -> io::Result<usize> {
         }
         _ => match reopened(fd) {
             Ok(mut file) => file.write(text),
-            // Without a reader, a write would end the process.
+            // Without a reader, a write would raise SIGPIPE and kill the process.
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Err(error),
-            // No permission, no /proc, or no descriptor left: the shared descriptor.
+            // Without permission, /proc or a free descriptor, use the shared descriptor.
             Err(_) if is_writable(fd) => borrowed(fd).write(text),
             Err(error) => Err(error),
         },
@@ -90,7 +90,7 @@ fn write_now(fd: RawFd, text: &[u8]) -> io::Result<usize> {
 
 /// The type of a descriptor's file.
 fn kind(fd: RawFd) -> io::Result<libc::mode_t> {
-    // SAFETY: integers, which the call fills in.
+    // SAFETY: `about` is made of integers, and valid for the call.
     let (rc, about) = unsafe {
         let mut about: libc::stat = zeroed();
         (libc::fstat(fd, &mut about), about)
@@ -101,21 +101,21 @@ fn kind(fd: RawFd) -> io::Result<libc::mode_t> {
     }
 }
 
-/// Reopens the pipe or terminal with a non-blocking file description of our own.
+/// Reopens the pipe or terminal with its own non-blocking file description.
 fn reopened(fd: RawFd) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     OpenOptions::new().write(true).custom_flags(flags).open(format!("/proc/self/fd/{fd}"))
 }
 
-/// A writable pipe has room for a line, unless another process is faster.
+/// Whether a line fits, unless another process writes first.
 fn is_writable(fd: RawFd) -> bool {
     let mut fd = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one descriptor.
+    // SAFETY: `fd` is one valid pollfd.
     unsafe { libc::poll(&mut fd, 1, 0) == 1 && fd.revents == libc::POLLOUT }
 }
 
 fn borrowed(fd: RawFd) -> ManuallyDrop<File> {
-    // SAFETY: never closed by us; if it is not open, a write says so.
+    // SAFETY: never closed here; if the descriptor is not open, a write returns an error.
     ManuallyDrop::new(unsafe { File::from_raw_fd(fd) })
 }
 
@@ -128,7 +128,7 @@ mod tests {
     /// A pipe whose writer blocks.
     fn pipe() -> (File, OwnedFd) {
         let mut fds = [0; 2];
-        // SAFETY: room for two; nobody else has them.
+        // SAFETY: `fds` has space for two descriptors, which nothing else owns.
         unsafe {
             assert_eq!(libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC), 0);
             (File::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1]))
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn full_pipes_take_nothing_and_are_left_as_they_are() {
+    fn full_pipe_rejects_lines_and_keeps_its_flags() {
         let (mut reader, writer) = pipe();
         let fd = writer.as_raw_fd();
         let mut room = 0;
@@ -144,7 +144,7 @@ mod tests {
             room += written;
         }
         assert!(room >= LINE, "room for {room} bytes");
-        // SAFETY: asks for the flags.
+        // SAFETY: takes no pointers.
         assert_eq!(unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_NONBLOCK, 0);
         assert!(write_now(fd, b"y").is_err());
         reader.read_exact(&mut vec![0; room]).expect("what was written");
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn pipes_without_a_reader_and_closed_descriptors_are_errors() {
+    fn writes_without_reader_or_descriptor_fail() {
         let (reader, writer) = pipe();
         drop(reader);
         assert!(write_now(writer.as_raw_fd(), b"x").is_err());
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_written_to_where_they_stand() {
+    fn files_are_written_at_their_shared_offset() {
         let mut file = tempfile::tempfile().expect("a file");
         file.write_all(b"a").expect("a byte");
         assert_eq!(write_now(file.as_raw_fd(), b"b").ok(), Some(1));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_cut_between_characters_and_say_what_was_dropped() {
+    fn lines_are_cut_between_characters_and_report_drops() {
         let text =
             |stderr: &Stderr, line: &str| String::from_utf8(stderr.framed(line.as_bytes())).expect("text");
         let mut stderr = Stderr::default();

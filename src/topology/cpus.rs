@@ -1,5 +1,4 @@
-//! Sets of CPUs: as the kernel writes them ("0-47,96-143"), and as the affinity
-//! of a thread.
+//! Sets of CPUs, in the kernel's format ("0-47,96-143") and as a thread's affinity.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,7 +12,7 @@ const WORDS: usize = CPUS_MAX / 64;
 pub struct CpuSet(BTreeSet<usize>);
 
 impl CpuSet {
-    /// Parses a list; anything that is no number or range is skipped.
+    /// Parses a list; malformed parts are skipped.
     pub fn parse(text: &str) -> CpuSet {
         let mut cpus = BTreeSet::new();
         for part in text.split(',').map(str::trim) {
@@ -49,7 +48,7 @@ impl CpuSet {
     pub fn of_this_thread() -> io::Result<CpuSet> {
         let mut words = [0u64; WORDS];
         let bytes = std::mem::size_of_val(&words);
-        // SAFETY: room for `bytes` bytes; a CPU set is an array of words.
+        // SAFETY: `words` has `bytes` bytes; a CPU set is an array of words.
         let rc = unsafe { libc::sched_getaffinity(0, bytes, words.as_mut_ptr().cast()) };
         if rc != 0 {
             return Err(io::Error::last_os_error());
@@ -57,8 +56,8 @@ impl CpuSet {
         Ok(CpuSet((0..CPUS_MAX).filter(|cpu| words[cpu / 64] >> (cpu % 64) & 1 == 1).collect()))
     }
 
-    /// Keeps the calling thread on these CPUs, as far as it may use them. If it
-    /// may use none of them, nothing changes.
+    /// Pins the calling thread to those of these CPUs that it may use. If it may use none, nothing
+    /// changes.
     pub fn pin_this_thread(&self) -> io::Result<()> {
         let allowed = self.and(&CpuSet::of_this_thread()?);
         if allowed.is_empty() {
@@ -66,7 +65,7 @@ impl CpuSet {
         }
         let mut words = [0u64; WORDS];
         allowed.0.iter().for_each(|cpu| words[cpu / 64] |= 1 << (cpu % 64));
-        // SAFETY: a CPU set is an array of words; it is only read.
+        // SAFETY: the call only reads `words`; a CPU set is an array of words.
         let rc = unsafe { libc::sched_setaffinity(0, std::mem::size_of_val(&words), words.as_ptr().cast()) };
         if rc != 0 {
             return Err(io::Error::last_os_error());
@@ -75,7 +74,6 @@ impl CpuSet {
     }
 }
 
-/// In the kernel's format.
 impl fmt::Display for CpuSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut left = self.0.iter().copied().peekable();
@@ -100,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_read_and_written() {
+    fn cpu_lists_round_trip() {
         assert_eq!(CpuSet::parse("0-3, 8,10-11\n").to_string(), "0-3,8,10-11");
         assert_eq!(CpuSet::parse("3,2,1").to_string(), "1-3");
         assert_eq!(CpuSet::parse("").to_string(), "");
@@ -111,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_pinned_and_no_other() {
+    fn pinning_affects_only_the_calling_thread() {
         let before = CpuSet::of_this_thread().unwrap();
         assert!(!before.is_empty());
         let first = CpuSet(before.0.iter().copied().take(1).collect());

@@ -4,16 +4,16 @@ use super::pci::Device;
 use super::{nodes, Machine};
 use std::cmp::Reverse;
 
-/// Nearest first. A node that is not known counts as the same.
+/// Nearest first. An unknown node counts as the same node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Distance {
-    /// A bridge above both, by its depth: switches below a switch are nearer.
+    /// A common bridge, by its depth: deeper is nearer.
     Switch(Reverse<usize>),
     /// The same root complex.
     Root,
     /// The same NUMA node.
     Node,
-    /// Another one, at the distance that the firmware tells.
+    /// Another node, at the distance that firmware reports.
     Far(u32),
 }
 

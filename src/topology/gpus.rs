@@ -1,8 +1,8 @@
 //! Which of the machine's NVIDIA GPUs this process may use, without CUDA.
 //!
-//! A container shows its GPUs in NVIDIA's folder of /proc, while /sys has all
-//! of the host's. CUDA_VISIBLE_DEVICES picks among those that are shown, by
-//! number (in the order of PCI addresses) or by UUID.
+//! In a container, NVIDIA's folder in /proc has the container's GPUs, while /sys has all of the
+//! host's. CUDA_VISIBLE_DEVICES selects among the shown ones, by number (in the order of PCI
+//! addresses) or by UUID.
 
 use super::pci::{Device, Kind, PciAddress, NVIDIA};
 use super::read::Root;
@@ -43,7 +43,7 @@ impl Machine {
         self.devices.iter().filter(|device| device.kind == Kind::Gpu)
     }
 
-    /// The GPUs that this process may use, if these are some of the machine's and not all.
+    /// The GPUs that this process may use; `None` if that is all or none of the machine's.
     /// `visible` is CUDA_VISIBLE_DEVICES.
     pub fn gpus_left(&self, visible: Option<&str>) -> Option<Vec<PciAddress>> {
         let all: Vec<PciAddress> =
@@ -51,7 +51,7 @@ impl Machine {
         let shown = |address: &PciAddress| self.shown.iter().any(|gpu| gpu.address == *address);
         let mut left: Vec<PciAddress> = all.iter().copied().filter(shown).collect();
         if left.is_empty() {
-            left = all.clone(); // No driver, or no folder of it: nothing is hidden.
+            left = all.clone(); // Without the driver or its folder, no GPU is hidden.
         }
         if let Some(picked) = visible.and_then(|visible| self.picked(&left, visible)) {
             left = picked;
@@ -59,8 +59,7 @@ impl Machine {
         Some(left).filter(|left| !left.is_empty() && left.len() < all.len())
     }
 
-    /// Reads it as CUDA does: up to the first entry that names no GPU. `None` where a UUID names
-    /// one that is not found.
+    /// Parses it like CUDA: up to the first entry that names no GPU. `None` if a UUID is not found.
     fn picked(&self, among: &[PciAddress], visible: &str) -> Option<Vec<PciAddress>> {
         let mut picked = Vec::new();
         for name in visible.split(',').map(str::trim) {
@@ -79,7 +78,7 @@ impl Machine {
         Some(picked)
     }
 
-    /// CUDA takes the beginning of a UUID, too, if it is the only such.
+    /// Like CUDA, also accepts an unambiguous prefix of a UUID.
     fn by_uuid(&self, among: &[PciAddress], begin: &str) -> Option<PciAddress> {
         let begins = |gpu: &&Shown| gpu.uuid.as_ref().is_some_and(|uuid| uuid.starts_with(begin));
         let mut matching = self.shown.iter().filter(begins).map(|gpu| gpu.address);

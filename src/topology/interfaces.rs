@@ -1,5 +1,5 @@
-//! The kernel's names of NICs: network interfaces and RDMA devices, and the PCI function that each
-//! belongs to. Virtual ones belong to none.
+//! The kernel's names of NICs: network interfaces and RDMA devices, with the PCI function of each.
+//! Virtual ones have none.
 
 use super::pci::PciAddress;
 use super::read::Root;
@@ -29,7 +29,7 @@ pub fn read(root: &Root) -> Vec<Interface> {
         all.push(Interface { name, of: Type::Net, pci, up });
     }
     for (name, pci) in members(root, RDMA) {
-        // "4: ACTIVE", of each port.
+        // Each port's state, like "4: ACTIVE".
         let ports = root.names(&format!("{RDMA}/{name}/ports"));
         let states = ports.iter().filter_map(|port| root.text(&format!("{RDMA}/{name}/ports/{port}/state")));
         let states: Vec<String> = states.collect();
@@ -45,7 +45,7 @@ pub fn is_down(root: &Root, name: &str) -> bool {
     ["down", "lowerlayerdown", "notpresent"].contains(&state.as_str())
 }
 
-/// The members of a class of devices, and the PCI functions that they belong to.
+/// The members of a class of devices, with their PCI functions.
 pub fn members(root: &Root, class: &str) -> Vec<(String, Option<PciAddress>)> {
     let place = |name: &str| {
         let own = root.link(&format!("{class}/{name}")).and_then(|path| PciAddress::last_of(&path));
@@ -56,7 +56,7 @@ pub fn members(root: &Root, class: &str) -> Vec<(String, Option<PciAddress>)> {
     names.map(|name| (place(&name), name)).map(|(pci, name)| (name, pci)).collect()
 }
 
-/// Megabits a second, as the driver reports.
+/// Megabits per second, as reported by the driver.
 pub fn speed_mbps(root: &Root, interface: &Interface) -> Option<i64> {
     match interface.of {
         Type::Net => root.number(&format!("{NET}/{}/speed", interface.name)).filter(|speed| *speed > 0),

@@ -1,11 +1,11 @@
-//! The machine as JSON. docs/topology.md describes each field.
+//! The machine as JSON: docs/topology.md describes each field.
 
 use super::pci::{self, Device, Kind, PciAddress, NVIDIA};
 use super::{interfaces, nodes, Machine};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Raised when a field changes its meaning; new fields may come at any time.
+/// Incremented when a field changes its meaning; new fields may be added at any time.
 const FORMAT: u32 = 1;
 
 /// The rails that an endpoint would open here.
@@ -106,7 +106,7 @@ struct WorkerView {
     rails: Vec<usize>,
 }
 
-/// -1 stands for a node that is not known.
+/// -1: unknown.
 fn number(node: Option<u32>) -> i64 {
     node.map_or(-1, i64::from)
 }

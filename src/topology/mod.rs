@@ -1,17 +1,16 @@
-//! The machine: its NUMA nodes and CPUs, the PCI tree with GPUs and NICs in it,
-//! and what is near what.
+//! The machine: its NUMA nodes and CPUs, its PCI tree with GPUs and NICs, and the distances between
+//! them.
 //!
-//! It is read from sysfs and procfs, under a folder that can be replaced
-//! (`WEFT_SYSFS_ROOT`). Any machine will do, also one that shows little or
-//! nothing of itself, as in a container: what is not known is near everything,
-//! and nothing here is an error.
+//! It is read from sysfs and procfs, under a folder that can be replaced (`WEFT_SYSFS_ROOT`). A
+//! machine may show little or nothing of itself, as in a container: a device with an unknown place
+//! counts as near everything, and nothing here fails.
 //!
 //! | | |
 //! | --- | --- |
 //! | [`read`] | files, links and folders of the tree |
 //! | [`cpus`], [`nodes`], [`pci`], [`interfaces`], [`gpus`] | the parts of the machine |
-//! | [`distance`], [`near`] | what is near what, and near this process |
-//! | [`crews`] | which worker drives which rails, and where |
+//! | [`distance`], [`near`] | distances, and what is near this process |
+//! | [`worker_groups`] | which worker drives which rails, and where |
 //! | [`json`] | all of it, for people and programs |
 
 pub mod cpus;
@@ -55,7 +54,7 @@ impl Machine {
         let nodes = nodes::read(&root, &listed);
         let of_nodes = nodes.iter().fold(CpuSet::default(), |all, node| all.or(&node.cpus));
         let affinity = affinity(&root);
-        // A tree that tells nothing of its CPUs has those that we run on.
+        // A tree without CPUs gets those of this machine.
         let own = CpuSet::of_this_thread().unwrap_or_default();
         let online = [listed, of_nodes, affinity.clone(), own].into_iter().find(|cpus| !cpus.is_empty());
         let online = online.unwrap_or_default();

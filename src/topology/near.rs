@@ -6,7 +6,7 @@ use super::distance::Distance;
 use super::pci::{Device, PciAddress};
 use super::{nodes, Machine};
 
-/// Which of some places are near, and why, in a sentence.
+/// Which of some places are near, and the reason in a sentence.
 pub struct Near {
     pub which: Vec<bool>,
     pub why: String,
@@ -21,8 +21,8 @@ impl Machine {
         self.device(address)?.node
     }
 
-    /// The NICs at these places that are near what this process may use: the GPUs that it was left
-    /// with, else the nodes of its CPUs, else everything.
+    /// The NICs at these places that are near what this process may use: near its GPUs if it has
+    /// only some of the machine's, else near the nodes of its CPUs, else all.
     pub fn near_this_process(&self, places: &[Option<PciAddress>], visible: Option<&str>) -> Near {
         if let Some(gpus) = self.gpus_left(visible) {
             let names: Vec<String> = gpus.iter().map(PciAddress::to_string).collect();
@@ -65,7 +65,7 @@ impl Machine {
         distance: impl Fn(&Machine, &Device, &A) -> Option<Distance>,
     ) -> Vec<bool> {
         let nics: Vec<Option<&Device>> = places.iter().map(|place| self.device(*place)).collect();
-        // A NIC whose place is not known is near everything.
+        // A NIC with an unknown place is near everything.
         let mut near: Vec<bool> = nics.iter().map(Option::is_none).collect();
         for anchor in anchors {
             let to = |nic: &Option<&Device>| nic.and_then(|nic| distance(self, nic, &anchor));
@@ -89,8 +89,8 @@ impl Machine {
         (least, nearest.map(|(_, device)| device).collect())
     }
 
-    /// The CPUs nearest to a NUMA node: its own, or the nearest node's that has
-    /// any. All, where the node is not known.
+    /// The CPUs nearest to a NUMA node: its own, or those of the nearest node with CPUs. All, if
+    /// the node is unknown.
     pub fn cpus_near(&self, node: Option<u32>) -> CpuSet {
         let Some(node) = node.filter(|id| self.nodes.iter().any(|node| node.id == *id)) else {
             return self.online.clone();

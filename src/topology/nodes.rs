@@ -1,4 +1,4 @@
-//! NUMA nodes: their CPUs, and how far they are from each other.
+//! NUMA nodes: their CPUs and distances.
 
 use super::cpus::CpuSet;
 use super::read::Root;
@@ -12,13 +12,12 @@ pub struct Node {
     pub id: u32,
     /// Its CPUs that are online.
     pub cpus: CpuSet,
-    /// To each node of the machine, in the order of their numbers.
+    /// Distances to each node, in the order of their numbers.
     distances: Vec<u32>,
 }
 
 const FOLDER: &str = "sys/devices/system/node";
 
-/// The nodes, by number.
 pub fn read(root: &Root, online: &CpuSet) -> Vec<Node> {
     let names = root.names(FOLDER);
     let mut ids: Vec<u32> = names.iter().filter_map(|name| name.strip_prefix("node")?.parse().ok()).collect();
@@ -31,7 +30,7 @@ fn node(root: &Root, id: u32, online: &CpuSet) -> Node {
     let text = |file: &str| root.text(&format!("{FOLDER}/node{id}/{file}")).unwrap_or_default();
     let listed = CpuSet::parse(&text("cpulist"));
     let cpus = if online.is_empty() { listed } else { listed.and(online) };
-    // A malformed one keeps its place.
+    // A malformed distance keeps its index.
     let distances = text("distance").split_whitespace().map(|d| d.parse().unwrap_or(REMOTE)).collect();
     Node { id, cpus, distances }
 }

@@ -33,7 +33,7 @@ impl PciAddress {
         })
     }
 
-    /// The last one that a path goes through: the function that a device belongs to.
+    /// The last address in a path: the function that a device belongs to.
     pub fn last_of(path: &str) -> Option<PciAddress> {
         path.rsplit('/').find_map(PciAddress::parse)
     }
@@ -51,7 +51,7 @@ pub enum Kind {
     Gpu,
     Nic,
     Nvme,
-    /// A display controller that computes nothing, as servers have for their consoles.
+    /// A display controller without compute, for a server's console.
     Display,
     Other,
 }
@@ -79,11 +79,11 @@ pub struct Device {
     pub kind: Kind,
     pub vendor: u16,
     pub device: u16,
-    /// "pci0000:44"; "" where the tree does not tell.
+    /// Like "pci0000:44"; "" if unknown.
     pub root: String,
     /// Bridges above it, from the root complex down.
     pub bridges: Vec<PciAddress>,
-    /// Its own NUMA node, or else that of the nearest bridge above that knows one.
+    /// Its NUMA node, or else that of the nearest bridge above with one.
     pub node: Option<u32>,
 }
 
@@ -115,7 +115,7 @@ fn device(root: &Root, name: &str, address: PciAddress, nodes: &[Node]) -> Devic
         device: u16::try_from(number("device")).unwrap_or(0),
         root: complex.unwrap_or_default().to_owned(),
         bridges: steps().filter_map(PciAddress::parse).filter(|bridge| *bridge != address).collect(),
-        // A node that does not exist is none.
+        // A node that does not exist counts as unknown.
         node: node.filter(|id| nodes.is_empty() || nodes.iter().any(|node| node.id == *id)),
     }
 }
@@ -126,7 +126,7 @@ fn kind(class: i64, vendor: u16) -> Kind {
         0x0200..=0x02ff => Kind::Nic,
         0x0108 => Kind::Nvme,
         0x0300 if ![NVIDIA, AMD, INTEL].contains(&vendor) => Kind::Display,
-        // Display, 3D, and what has no screen at all.
+        // VGA, 3D, other display controllers, and processing accelerators.
         0x0300 | 0x0302 | 0x0380 | 0x1200 => Kind::Gpu,
         0x0301..=0x03ff => Kind::Display,
         _ => Kind::Other,
@@ -138,14 +138,14 @@ fn inherited(devices: &[Device], device: &Device) -> Option<u32> {
     device.node.or_else(|| above().next())
 }
 
-/// In a list that `read` has made.
+/// `devices`: as returned by `read`.
 pub fn find(devices: &[Device], address: PciAddress) -> Option<&Device> {
     let at = devices.binary_search_by_key(&address, |device| device.address).ok()?;
     devices.get(at)
 }
 
-/// Speed ("32.0 GT/s PCIe") and number of lanes of a device's link. Read only for
-/// people: it wakes a device that sleeps.
+/// Speed ("32.0 GT/s PCIe") and number of lanes of a device's link. Read only for people, because
+/// it wakes a sleeping device.
 pub fn link(root: &Root, address: PciAddress) -> (Option<String>, Option<i64>) {
     let path = |file: &str| format!("{FOLDER}/{address}/{file}");
     let speed = root.text(&path("current_link_speed")).filter(|speed| speed.contains("GT/s"));
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses() {
+    fn pci_addresses_round_trip() {
         let address = PciAddress::parse("0000:5a:1f.7").unwrap();
         assert_eq!(address, PciAddress { domain: 0, bus: 0x5a, device: 31, function: 7 });
         for text in ["0000:5a:1f.7", "10000:e1:00.0", "00fe:00:02.1"] {

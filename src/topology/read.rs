@@ -1,12 +1,12 @@
-//! The tree that the machine is read from: `/`, or a folder that stands for it. What is missing,
-//! hidden or malformed reads as nothing.
+//! The tree that the machine is read from: `/`, or a folder in its place. Missing, hidden or
+//! malformed files read as nothing.
 
 use std::fs::{self, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// No file that is read here is longer; one that is, is not what it claims to be.
+/// No genuine file here is longer.
 const BYTES_MAX: u64 = 64 << 10;
 
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ impl Root {
         &self.folder
     }
 
-    /// Whether it is the machine that we run on.
+    /// Whether it is this machine, and not a replaced tree.
     pub fn is_real(&self) -> bool {
         self.folder == Path::new("/")
     }
@@ -44,7 +44,7 @@ impl Root {
     /// A file's text without the white space around it.
     pub fn text(&self, path: &str) -> Option<String> {
         let mut options = OpenOptions::new();
-        // A pipe in a replaced tree must not make us wait.
+        // A pipe in a replaced tree must not block.
         let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(self.folder.join(path)).ok()?;
         let mut bytes = Vec::new();
         file.take(BYTES_MAX).read_to_end(&mut bytes).ok()?;
@@ -69,12 +69,12 @@ impl Root {
         names
     }
 
-    /// Where a link points to, as it is written there.
+    /// The target of a link, as written.
     pub fn link(&self, path: &str) -> Option<String> {
         Some(fs::read_link(self.folder.join(path)).ok()?.to_string_lossy().into_owned())
     }
 
-    /// Where a path leads to when all links are followed, if that is in the tree.
+    /// A path with all links resolved, if it is in the tree.
     pub fn resolved(&self, path: &str) -> Option<String> {
         let whole = fs::canonicalize(self.folder.join(path)).ok()?;
         let folder = fs::canonicalize(&self.folder).ok()?;

@@ -1,4 +1,4 @@
-//! Machines for the tests, as folders: what sysfs and procfs would show of them.
+//! Machines for tests, as folders with their sysfs and procfs.
 
 use super::read::Root;
 use super::Machine;
@@ -17,7 +17,7 @@ pub const NVME: u32 = 0x010802;
 
 pub struct Tree {
     folder: TempDir,
-    /// Where in sys/devices each function is.
+    /// The path of each function in sys/devices.
     paths: BTreeMap<String, String>,
 }
 
@@ -60,7 +60,7 @@ impl Tree {
         self.file("proc/self/status", format!("Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t{cpus}\n"));
     }
 
-    /// A function below others: "pci0000:44/0000:44:00.0/0000:45:00.0".
+    /// Adds a function at a path like "pci0000:44/0000:44:00.0/0000:45:00.0".
     pub fn function(&mut self, path: &str, class: u32, (vendor, device): (u16, u16), node: i32) {
         let address = path.rsplit('/').next().unwrap();
         let folder = format!("sys/devices/{path}");
@@ -97,13 +97,12 @@ impl Tree {
         self.member("nvme", name, Some(pci));
     }
 
-    /// A GPU as NVIDIA's driver shows it.
     pub fn nvidia(&self, address: &str, uuid: &str) {
         let text = format!("Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:  17\nGPU UUID: \t {uuid}\n");
         self.file(&format!("proc/driver/nvidia/gpus/{address}/information"), text);
     }
 
-    /// Everything in it that is no folder, in a fixed order.
+    /// All files and links, in a fixed order.
     pub fn files(&self) -> Vec<PathBuf> {
         let (mut files, mut folders) = (Vec::new(), vec![self.path().to_owned()]);
         while let Some(folder) = folders.pop() {
@@ -201,7 +200,7 @@ pub fn dgx() -> Tree {
     tree
 }
 
-/// One node, and firmware that tells no node of any device.
+/// One node, and firmware that reports no node of any device.
 pub fn laptop() -> Tree {
     let mut tree = Tree::new();
     tree.nodes(&["0-7"]);

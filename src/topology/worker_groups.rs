@@ -1,27 +1,25 @@
-//! Which worker drives which rails, and on which CPUs.
+//! The division of rails among workers, and the workers' CPUs.
 
 use super::cpus::CpuSet;
 use super::pci::PciAddress;
 use super::Machine;
 
-/// Rails that one worker drives with ease.
+/// Rails per worker by default.
 const RAILS_EACH: usize = 4;
 
-/// The rails of one worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerGroup {
     /// Indexes into the list of rails.
     pub rails: Vec<usize>,
-    /// The NUMA node that all of them are on.
+    /// The NUMA node of all these rails.
     pub node: Option<u32>,
-    /// Where the worker's thread stays; `None`: wherever it may run.
+    /// The CPUs that the worker's thread is pinned to; `None`: not pinned.
     pub cpus: Option<CpuSet>,
 }
 
 impl Machine {
-    /// Divides rails at these places among `wanted` workers, node by node and
-    /// switch by switch. 0: a worker for up to four rails of a node, but fewer
-    /// workers than the CPUs that this process may use.
+    /// Divides rails at these places among `wanted` workers, node by node and switch by switch. 0:
+    /// a worker per four rails of a node, but fewer workers than the CPUs of this process.
     pub fn worker_groups(&self, places: &[Option<PciAddress>], wanted: usize) -> Vec<WorkerGroup> {
         let nodes = self.by_node(places);
         let count = match wanted {
@@ -41,10 +39,10 @@ impl Machine {
         parts.into_iter().map(|rails| self.worker_group(rails, places)).collect()
     }
 
-    /// The rails of each node, in the order of the PCI tree, so that those of a
-    /// switch are side by side.
+    /// The rails of each node, in the order of the PCI tree, so that rails of a switch are
+    /// adjacent.
     fn by_node(&self, places: &[Option<PciAddress>]) -> Vec<Vec<usize>> {
-        // With one node only, a place that is not known is there, too.
+        // If there is only one node, an unknown place is on it.
         let node = |rail: &usize| self.node_of(places[*rail]).filter(|_| self.nodes.len() != 1);
         let mut order: Vec<usize> = (0..places.len()).collect();
         order.sort_by_key(|rail| {
@@ -65,8 +63,8 @@ impl Machine {
     }
 }
 
-/// How many workers each node gets, one at least and no more than it has rails: the
-/// next goes to where they have most to do.
+/// The number of workers of each node, at least one and at most its rails: each further worker goes
+/// to the node with the most rails per worker.
 fn shares(nodes: &[Vec<usize>], count: usize) -> Vec<usize> {
     let mut shares = vec![1; nodes.len()];
     for _ in nodes.len()..count {
@@ -78,7 +76,6 @@ fn shares(nodes: &[Vec<usize>], count: usize) -> Vec<usize> {
     shares
 }
 
-/// In this many pieces, as equal as can be.
 fn cut(rails: &[usize], pieces: usize) -> Vec<Vec<usize>> {
     let bound = |piece: usize| rails.len() * piece / pieces;
     (0..pieces)

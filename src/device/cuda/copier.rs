@@ -1,6 +1,5 @@
-//! A stream of copies. What is added is written into a table that the device reads, a
-//! launch of the kernel does one table, and an event says when. Tables are used in
-//! turn.
+//! A stream of copies. Added copies are written into a table that the device reads. A kernel launch
+//! executes one table, and an event signals its end. Tables are used in turn.
 
 use super::{check, Current, HOST_MAPPED};
 use crate::device::Copier;
@@ -9,17 +8,17 @@ use cudarc::driver::sys::{self, CUcontext, CUevent, CUfunction, CUresult, CUstre
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-/// Launches under way, and pieces of one: what a table has room for.
+/// Maximum launches in flight, and maximum pieces of one launch.
 const TABLES: usize = 16;
 const PIECES: usize = 2048;
-/// Bytes of a piece at most, and what a block of the kernel copies of it.
+/// Maximum bytes of a piece, and bytes that one block of the kernel copies.
 const PIECE: u64 = 64 << 10;
 const BLOCK: u64 = 16 << 10;
 const THREADS: u32 = 256;
 const NON_BLOCKING: u32 = 1;
 const NO_TIMING: u32 = 2;
 
-/// The layout that the kernel reads.
+/// As the kernel reads it.
 #[repr(C)]
 struct Entry {
     from: u64,
@@ -35,16 +34,16 @@ pub struct Stream {
     events: [CUevent; TABLES],
     /// Host memory that the device reads.
     tables: *mut Entry,
-    /// Pieces in the table that is filled, and bytes of the longest.
+    /// Pieces in the table being filled, and bytes of the longest one.
     filled: usize,
     longest: u64,
-    /// Launches begun, and known to be done.
+    /// Launches begun, and launches known to be done.
     begun: u64,
     done: u64,
     failed: Option<Error>,
 }
 
-// SAFETY: handles of the driver, which any thread may use, one at a time.
+// SAFETY: any thread may use the driver's handles, one thread at a time.
 unsafe impl Send for Stream {}
 
 impl Stream {
@@ -64,10 +63,10 @@ impl Stream {
         };
         let (mut least, mut greatest, mut tables) = (0, 0, null_mut());
         let len = TABLES * PIECES * size_of::<Entry>();
-        // SAFETY: places for the answers. What was made goes with `new`.
+        // SAFETY: all outputs are valid for the calls. Dropping `new` frees what was made.
         unsafe {
             sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest);
-            // Before other work of the device: what waits for it is a NIC.
+            // Higher priority than the device's other work, since a NIC waits for the copies.
             let made = sys::cuStreamCreateWithPriority(&mut new.stream, NON_BLOCKING, greatest);
             check(made, "making a stream for copies")?;
             for event in &mut new.events {
@@ -80,7 +79,7 @@ impl Stream {
     }
 
     fn table(&self) -> *mut Entry {
-        // SAFETY: inside what was made.
+        // SAFETY: the index is inside the allocation of `TABLES * PIECES` entries.
         unsafe { self.tables.add(self.begun as usize % TABLES * PIECES) }
     }
 
@@ -89,7 +88,7 @@ impl Stream {
         self.failed.get_or_insert(error);
     }
 
-    /// Begins what the table has, and takes the next one.
+    /// Launches the table's copies, and takes the next table.
     fn flush(&mut self) {
         let (mut table, pieces) = (self.table() as u64, self.filled as u32);
         let blocks = self.longest.div_ceil(BLOCK).max(1) as u32;
@@ -97,7 +96,7 @@ impl Stream {
         let begun = Current::new(self.context).and_then(|_current| {
             let mut arguments: [*mut c_void; 1] = [(&raw mut table).cast()];
             let event = self.events[self.begun as usize % TABLES];
-            // SAFETY: one argument, as the kernel has; the table stays until its event.
+            // SAFETY: the kernel has one argument; the table is not reused before its event.
             unsafe {
                 if pieces > 0 {
                     let (kernel, to) = (self.kernel, arguments.as_mut_ptr());
@@ -132,7 +131,7 @@ impl Stream {
     fn await_one(&mut self) {
         let event = self.events[self.done as usize % TABLES];
         let waited = Current::new(self.context).and_then(|_current| {
-            // SAFETY: an event of ours.
+            // SAFETY: the event was made by `new`.
             check(unsafe { sys::cuEventSynchronize(event) }, "waiting for copies")
         });
         self.done += 1;
@@ -148,7 +147,7 @@ impl Copier for Stream {
         while at < len {
             let part = PIECE.min(len - at);
             let entry = Entry { from: from + at, to: to + at, len: part, unused: 0 };
-            // SAFETY: inside the table, which the device does not read now.
+            // SAFETY: `filled < PIECES`, and the device does not read this table before its launch.
             unsafe { self.table().add(self.filled).write(entry) };
             self.filled += 1;
             self.longest = self.longest.max(part);
@@ -168,7 +167,7 @@ impl Copier for Stream {
 
     fn is_done(&mut self, ticket: u64) -> Result<bool> {
         while self.done < ticket && self.failed.is_none() {
-            // SAFETY: an event of ours.
+            // SAFETY: the event was made by `new`.
             match unsafe { sys::cuEventQuery(self.events[self.done as usize % TABLES]) } {
                 CUresult::CUDA_SUCCESS => self.done += 1,
                 CUresult::CUDA_ERROR_NOT_READY => return Ok(false),
@@ -193,7 +192,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         self.wait();
         let Ok(_current) = Current::new(self.context) else { return };
-        // SAFETY: ours, and nothing is under way; what was not made is NULL.
+        // SAFETY: no copy is in flight, and handles that were not made are NULL.
         unsafe {
             self.events.iter().filter(|event| !event.is_null()).for_each(|event| {
                 sys::cuEventDestroy_v2(*event);

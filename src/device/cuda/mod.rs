@@ -1,9 +1,9 @@
-//! CUDA's driver, loaded at run time. It is reached through cudarc's bindings, and from
-//! here alone: nothing of it is needed to build or to load the library.
+//! CUDA's driver, loaded at run time. Only this module uses it, through cudarc's bindings: building
+//! or loading the library does not need it.
 //!
-//! Everything happens in the primary contexts of the devices, the ones that the CUDA
-//! runtime (PyTorch, CuPy) uses, which are pushed for a call and popped after it: the
-//! calling thread's own is as it was, and need not be there.
+//! All calls use the devices' primary contexts, like the CUDA runtime (PyTorch, CuPy). A context is
+//! pushed for a call and popped after it: the calling thread's own context does not change, and
+//! need not exist.
 
 mod copier;
 mod shared;
@@ -19,7 +19,7 @@ use std::ffi::{c_int, c_void, CStr};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::{null, null_mut};
 
-/// The oldest driver that has every function which is used here: CUDA 12.0.
+/// The oldest driver with every function used here: CUDA 12.0.
 const OLDEST: i32 = 12000;
 const HOST_MAPPED: u32 = 3; // CU_MEMHOSTALLOC_PORTABLE | DEVICEMAP, and the same of REGISTER
 const KERNEL: &str = concat!(include_str!("copy.ptx"), "\0");
@@ -35,7 +35,7 @@ pub fn this_process() -> u64 {
 
 /// Whether the program has loaded the driver.
 pub fn is_loaded() -> bool {
-    // SAFETY: loads nothing; the reference is given back.
+    // SAFETY: RTLD_NOLOAD loads nothing, and the reference is released.
     unsafe {
         let handle = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         !handle.is_null() && libc::dlclose(handle) == 0
@@ -49,7 +49,7 @@ pub fn driver() -> Result<&'static dyn Driver> {
 /// CUDA's name of a result.
 fn name_of(result: CUresult) -> String {
     let mut name = null();
-    // SAFETY: stores a constant text.
+    // SAFETY: stores a pointer to a constant string.
     match unsafe { sys::cuGetErrorName(result, &mut name) } {
         // SAFETY: as above.
         CUresult::CUDA_SUCCESS if !name.is_null() => unsafe { CStr::from_ptr(name) }.to_string_lossy().into(),
@@ -70,7 +70,7 @@ fn check(result: CUresult, what: &str) -> Result<()> {
 /// An attribute of a device.
 fn attribute(device: Device, what: About) -> Result<i32> {
     let mut value: c_int = 0;
-    // SAFETY: a place for the answer; a device that is not there is answered.
+    // SAFETY: `value` is valid for the call; a device that does not exist returns an error.
     check(
         unsafe { sys::cuDeviceGetAttribute(&mut value, what, device as i32) },
         "asking CUDA about a device",
@@ -78,31 +78,31 @@ fn attribute(device: Device, what: About) -> Result<i32> {
     Ok(value)
 }
 
-/// The pages of the host's size that a range is in: where they begin, and their bytes.
+/// The host pages that contain a range: address and bytes.
 fn whole_pages(range: &Range) -> (u64, usize) {
-    // SAFETY: a plain question.
+    // SAFETY: takes no pointers.
     let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     let base = range.base - range.base % page;
     (base, (range.base + range.len).next_multiple_of(page) as usize - base as usize)
 }
 
-/// A device that has been used, and what is loaded on it.
+/// A device in use: its context and the copy kernel.
 struct Opened {
     context: CUcontext,
     copy: CUfunction,
 }
 
-// SAFETY: handles of the driver, which any thread may use.
+// SAFETY: any thread may use the driver's handles.
 unsafe impl Send for Opened {}
 // SAFETY: as above.
 unsafe impl Sync for Opened {}
 
-/// A device's context is current as long as this lives.
+/// Keeps a device's context current while it lives.
 struct Current;
 
 impl Current {
     fn new(context: CUcontext) -> Result<Current> {
-        // SAFETY: a context that is never given back.
+        // SAFETY: the context is never released.
         check(unsafe { sys::cuCtxPushCurrent_v2(context) }, "making a device's context current")?;
         Ok(Current)
     }
@@ -110,7 +110,7 @@ impl Current {
 
 impl Drop for Current {
     fn drop(&mut self) {
-        // SAFETY: pops what was pushed.
+        // SAFETY: pops the context that `new` pushed.
         unsafe { sys::cuCtxPopCurrent_v2(&mut null_mut()) };
     }
 }
@@ -122,12 +122,12 @@ struct Cuda {
 
 impl Cuda {
     fn load() -> Result<Cuda> {
-        // SAFETY: loads the driver, if it is there; it stays loaded.
+        // SAFETY: loads the driver, which stays loaded.
         if !unsafe { sys::is_culib_present() } {
             return Err(unsupported("device memory needs CUDA's driver: libcuda.so.1 cannot be loaded"));
         }
         let (mut version, mut count) = (0, 0);
-        // SAFETY: functions that every driver has, with places for their answers.
+        // SAFETY: every driver has these functions, and the outputs are valid for the calls.
         unsafe {
             check(sys::cuInit(0), "starting CUDA")?;
             check(sys::cuDriverGetVersion(&mut version), "CUDA's version")?;
@@ -150,8 +150,8 @@ impl Cuda {
         })?;
         place.get_or_try_init(|| {
             let (mut context, mut module, mut copy) = (null_mut(), null_mut(), null_mut());
-            // SAFETY: places for the answers, a text that ends with NUL. The context is kept
-            // for good: others use it, too.
+            // SAFETY: the outputs are valid for the calls, and the text ends with NUL. The context
+            // is never released, since other code uses it too.
             unsafe {
                 let what = || format!("opening device {device}");
                 check(sys::cuDevicePrimaryCtxRetain(&mut context, device as i32), &what())?;
@@ -164,11 +164,11 @@ impl Cuda {
         })
     }
 
-    /// A context, whichever: the caller's own, else one that is open. (To open another
-    /// one takes memory of its device.)
+    /// Any context: the caller's own, else an open one. (Opening another one costs memory of its
+    /// device.)
     fn some_context(&self) -> Result<Current> {
         let mut context = null_mut();
-        // SAFETY: a place for the answer.
+        // SAFETY: `context` is valid for the call.
         unsafe { sys::cuCtxGetCurrent(&mut context) };
         match self.devices.iter().find_map(OnceCell::get) {
             _ if !context.is_null() => Current::new(context),
@@ -185,7 +185,7 @@ impl Cuda {
 /// Attributes of a pointer.
 #[derive(Default)]
 struct Pointer {
-    /// 0: none of CUDA's; 1: host; 2: device.
+    /// 0: unknown to CUDA; 1: host; 2: device.
     kind: u32,
     device: i32,
     managed: u32,
@@ -219,7 +219,7 @@ impl Pointer {
             (&raw mut p.shareable).cast(),
             (&raw mut p.identity).cast(),
         ];
-        // SAFETY: a place of the right size for each; a pointer that CUDA does not know gets zeros.
+        // SAFETY: each output has the right size; a pointer unknown to CUDA gets zeros.
         let asked = unsafe {
             sys::cuPointerGetAttributes(of.len() as u32, of.as_mut_ptr(), to.as_mut_ptr(), address)
         };
@@ -227,7 +227,7 @@ impl Pointer {
         Ok(p)
     }
 
-    /// The device's own, or managed, which a device reaches wherever it is.
+    /// Whether it is device memory or managed memory, which a device can always access.
     fn is_of_device(&self) -> bool {
         self.kind == 2 || self.managed != 0
     }
@@ -260,7 +260,7 @@ impl Driver for Cuda {
                  runtime, or after cuDevicePrimaryCtxRetain"
             )));
         }
-        // Memory of the virtual memory API is made of parts.
+        // Memory of CUDA's virtual memory API may consist of several allocations.
         let (mut at, end, mut shareable) = (range.base, range.base + range.len, first.shareable != 0);
         while at < end {
             let part = Pointer::ask(at)?;
@@ -279,7 +279,7 @@ impl Driver for Cuda {
 
     fn identity(&self, address: u64) -> Option<u64> {
         let (mut identity, what) = (0u64, Attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID);
-        // SAFETY: a place for the answer; what CUDA does not know is answered.
+        // SAFETY: `identity` is valid for the call; an unknown address returns an error.
         let asked = unsafe { sys::cuPointerGetAttribute((&raw mut identity).cast(), what, address) };
         (asked == CUresult::CUDA_SUCCESS && identity != 0).then_some(identity)
     }
@@ -291,14 +291,14 @@ impl Driver for Cuda {
 
     fn pin(&self, device: Device, base: u64, len: u64) -> Result<()> {
         let _current = self.current(device)?;
-        // SAFETY: memory of the caller's, until `unpin`.
+        // SAFETY: the caller keeps the memory until `unpin`.
         let pinned = unsafe { sys::cuMemHostRegister_v2(base as *mut c_void, len as usize, HOST_MAPPED) };
         check(pinned, "pinning host memory for copies")
     }
 
     fn unpin(&self, device: Device, base: u64) {
         let Ok(_current) = self.current(device) else { return };
-        // SAFETY: as `pin` left it.
+        // SAFETY: `pin` registered this memory.
         unsafe { sys::cuMemHostUnregister(base as *mut c_void) };
     }
 
@@ -306,7 +306,7 @@ impl Driver for Cuda {
         let pointer = Pointer::ask(address)?;
         let _current = self.current(device)?;
         let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
-        // SAFETY: room for the handle; an address that CUDA does not know is answered.
+        // SAFETY: `handle` is valid for the call; an unknown address returns an error.
         let got = unsafe { sys::cuIpcGetMemHandle(&mut handle, pointer.start) };
         check(got, "sharing device memory with other processes")?;
         let token = handle.reserved.map(|byte| byte as u8);
@@ -345,26 +345,26 @@ impl Driver for Cuda {
         let (base, len) = whole_pages(range);
         let mut dmabuf = -1;
         let kind = sys::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
-        // SAFETY: room for the descriptor; a range that CUDA does not know is answered.
+        // SAFETY: `dmabuf` is valid for the call; an unknown range returns an error.
         let got = unsafe { sys::cuMemGetHandleForAddressRange((&raw mut dmabuf).cast(), base, len, kind, 0) };
         check(got, "making a DMA-BUF of device memory")?;
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: the descriptor is new, so nothing else owns it.
         Ok(Export { dmabuf: unsafe { OwnedFd::from_raw_fd(dmabuf) }, base })
     }
 
     fn words(&self, len: u64) -> Result<u64> {
         let _current = self.some_context()?;
         let mut base = null_mut();
-        // SAFETY: a place for the answer.
+        // SAFETY: `base` is valid for the call.
         check(unsafe { sys::cuMemHostAlloc(&mut base, len as usize, HOST_MAPPED) }, "memory for watches")?;
-        // SAFETY: just made, and so long.
+        // SAFETY: the new allocation has `len` bytes.
         unsafe { std::ptr::write_bytes(base.cast::<u8>(), 0, len as usize) };
         Ok(base as u64)
     }
 
     fn free_words(&self, base: u64) {
         let Ok(_current) = self.some_context() else { return };
-        // SAFETY: from `words`.
+        // SAFETY: `words` allocated it.
         unsafe { sys::cuMemFreeHost(base as *mut c_void) };
     }
 }

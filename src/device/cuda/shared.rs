@@ -1,4 +1,4 @@
-//! Memory of other processes' devices, opened once for each of ours, however many ask.
+//! Device memory of other processes, opened once for each local device and shared by all users.
 
 use super::{check, Current};
 use crate::device::{Device, Handle};
@@ -12,7 +12,7 @@ const LAZY_PEER_ACCESS: u32 = 1;
 
 #[derive(Default)]
 pub struct Shared {
-    /// Where it is, and how many have it.
+    /// The address of each opened memory, and its number of users.
     opened: Mutex<HashMap<(Device, Handle), (u64, usize)>>,
 }
 
@@ -26,7 +26,7 @@ impl Shared {
         let _current = Current::new(context)?;
         let mut base = 0;
         let token = CUipcMemHandle { reserved: handle.token.map(|byte| byte as _) };
-        // SAFETY: a place for the answer; a handle that means nothing is answered.
+        // SAFETY: `base` is valid for the call; an invalid handle returns an error.
         let result = pass::call(|| unsafe { sys::cuIpcOpenMemHandle_v2(&mut base, token, LAZY_PEER_ACCESS) });
         check(result, "opening another process's device memory")?;
         opened.insert((device, *handle), (base, 1));
@@ -39,7 +39,7 @@ impl Shared {
         *users -= 1;
         if *users == 0 {
             if let Ok(_current) = Current::new(context) {
-                // SAFETY: opened above, and nobody has it any longer.
+                // SAFETY: `open` opened it, and this was its last user.
                 pass::call(|| unsafe { sys::cuIpcCloseMemHandle(*base) });
             }
             opened.remove(&(device, *handle));
@@ -47,13 +47,13 @@ impl Shared {
     }
 }
 
-/// Lets a context reach the memory of another one of this process.
+/// Lets a context access the memory of another context in this process.
 pub fn reach(context: CUcontext, other: CUcontext) -> Result<()> {
     if context == other {
         return Ok(());
     }
     let _current = Current::new(context)?;
-    // SAFETY: contexts that are never given back.
+    // SAFETY: the contexts are never released.
     match unsafe { sys::cuCtxEnablePeerAccess(other, 0) } {
         CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
         result => check(result, "reaching another device's memory"),
