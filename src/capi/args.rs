@@ -1,9 +1,8 @@
-//! Reads the sized structs of the header, and fills those that the library
-//! answers with.
+//! Reads the header's sized structs from callers, and fills those that the library returns.
 //!
-//! A struct that is shorter than ours comes from an older program: the rest is
-//! zero, which means default. A longer one comes from a newer program: what we
-//! do not know must be zero, or we would ignore what it asks for.
+//! A shorter struct comes from an older program: the rest is zero, which means default. A longer
+//! one comes from a newer program: its unknown rest must be zero, since this library would ignore
+//! it.
 
 use super::guard::bytes;
 use super::status::boundary;
@@ -13,11 +12,10 @@ use crate::status::{Error, Result, Status};
 use std::ffi::c_char;
 use std::mem::size_of;
 
-/// No struct of the header comes near this; a larger size is malformed.
+/// Every struct is far smaller; a larger size is malformed.
 const SIZE_MAX: usize = 4096;
 
-/// Structs of integers and pointers: all zero bytes are a value, and they begin
-/// with their size.
+/// Structs of integers and pointers: all zero bytes are a value, and the first field is the size.
 ///
 /// # Safety
 /// Implementors must be `repr(C)`, start with a `u32` size, and accept any bytes.
@@ -35,7 +33,7 @@ unsafe fn size_of_theirs<T>(source: *const T) -> Result<usize> {
     if source.is_null() {
         return Err(Error::invalid(format!("the {} is NULL", name())));
     }
-    // SAFETY: at least its size can be read, as the caller promised.
+    // SAFETY: not NULL, so at least the size can be read.
     let size = unsafe { source.cast::<u32>().read_unaligned() } as usize;
     if !(size_of::<u32>()..=SIZE_MAX).contains(&size) {
         return Err(Error::invalid(format!(
@@ -49,14 +47,14 @@ unsafe fn size_of_theirs<T>(source: *const T) -> Result<usize> {
 /// # Safety
 /// `source` must be NULL or valid for the size that it begins with.
 pub(super) unsafe fn read<T: Sized32>(source: *const T) -> Result<T> {
-    // SAFETY: passed on.
+    // SAFETY: same contract.
     let size = unsafe { size_of_theirs(source)? };
     if size == size_of::<T>() {
         // SAFETY: this many bytes are readable.
         return Ok(unsafe { source.read_unaligned() });
     }
     let mut value: T = zeroed();
-    // SAFETY: `size` bytes are readable, and at most ours are written.
+    // SAFETY: `size` bytes are readable, and at most `size_of::<T>()` are written.
     unsafe {
         let known = size.min(size_of::<T>());
         std::ptr::copy_nonoverlapping(source.cast::<u8>(), (&raw mut value).cast::<u8>(), known);
@@ -77,22 +75,21 @@ pub(super) unsafe fn read<T: Sized32>(source: *const T) -> Result<T> {
 }
 
 /// # Safety
-/// As `read`.
+/// Like `read`.
 pub(super) unsafe fn read_or_default<T: Sized32>(source: *const T) -> Result<T> {
     if source.is_null() {
         return Ok(zeroed());
     }
-    // SAFETY: passed on.
+    // SAFETY: same contract.
     unsafe { read(source) }
 }
 
-/// Stores an answer, as much of it as the caller's struct holds, keeping the
-/// caller's size.
+/// Stores as much of a value as the caller's struct holds, and keeps the caller's `size`.
 ///
 /// # Safety
 /// `target` must be NULL or valid for the size that it begins with.
 pub unsafe fn fill<T: Sized32>(target: *mut T, value: T) -> Result<()> {
-    // SAFETY: passed on; the field `size` itself is skipped.
+    // SAFETY: same contract; the field `size` is not written.
     unsafe {
         let size = size_of_theirs(target)?;
         let known = size.min(size_of::<T>());
@@ -107,10 +104,10 @@ pub unsafe fn fill<T: Sized32>(target: *mut T, value: T) -> Result<()> {
     Ok(())
 }
 
-/// Stores those of two answers that the caller has a place for: both, or neither.
+/// Stores each of two values whose pointer is not NULL. If it fails, it stores neither.
 ///
 /// # Safety
-/// As for `fill`.
+/// Like `fill`.
 pub unsafe fn fill_both<P: Sized32, S: Sized32>(
     (properties, statistics): (*mut P, *mut S),
     answer: impl FnOnce() -> P,
@@ -121,7 +118,7 @@ pub unsafe fn fill_both<P: Sized32, S: Sized32>(
             "properties and statistics are both NULL: pass where to store one of them",
         ));
     }
-    // SAFETY: passed on.
+    // SAFETY: same contract.
     unsafe {
         if !statistics.is_null() {
             size_of_theirs(statistics)?;
@@ -136,7 +133,7 @@ pub unsafe fn fill_both<P: Sized32, S: Sized32>(
     Ok(())
 }
 
-/// Text for a fixed field: cut to fit, always ended by a NUL.
+/// Stores text in a fixed field: truncated to fit, and always ended by NUL.
 pub fn text(field: &mut [c_char], text: &str) {
     let end = boundary(text, field.len() - 1);
     for (to, from) in field.iter_mut().zip(&text.as_bytes()[..end]) {
@@ -144,7 +141,7 @@ pub fn text(field: &mut [c_char], text: &str) {
     }
 }
 
-/// Refuses flags that are not known to this version.
+/// Rejects flags unknown to this version.
 pub(super) fn unknown_flags(unknown: u32) -> Result<()> {
     match unknown {
         0 => Ok(()),
@@ -171,7 +168,7 @@ pub(super) unsafe fn string(name: &str, text: *const c_char) -> Result<Option<St
     if text.is_null() {
         return Ok(None);
     }
-    // SAFETY: a C string as the caller promised.
+    // SAFETY: not NULL, so it is a C string.
     let copy = unsafe { bytes(text.cast(), libc::strlen(text), name)? }.copied(name)?;
     match String::from_utf8(copy) {
         Ok(text) => Ok(Some(text).filter(|t| !t.trim().is_empty())),

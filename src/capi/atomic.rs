@@ -82,12 +82,12 @@ unsafe fn submit(
     op: *mut weft_op,
 ) -> Result<()> {
     let takes = Takes { flags: WEFT_CLASS_LATENCY, grant: true, ..Takes::NOTHING };
-    // SAFETY: passed on.
+    // SAFETY: same contract.
     let options = unsafe { self::options(ep, options, takes)? };
     let remote = handle::beside(remote, ep, "remote")?;
     let remote = remote.of(ep)?;
     let (range, offset) = place(|range| remote.range_len(range), offset);
-    // SAFETY: as the header asks.
+    // SAFETY: same contract.
     unsafe {
         options.submit(ep, op, |common| {
             ep.atomic(AtomicSpec {

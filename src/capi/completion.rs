@@ -151,7 +151,7 @@ pub unsafe extern "C" fn weft_queue_poll(
         if timeout_ns == 0 {
             return guarded(named.endpoint(), || named.endpoint().poll(named.queue(), room));
         }
-        // No epoch is pinned while it waits.
+        // It waits without a pinned epoch.
         let (ep, queue) = (Arc::clone(named.endpoint()), Arc::clone(named.queue()));
         drop(named);
         ep.wait(&queue, room, timeout_ns)
@@ -233,8 +233,8 @@ unsafe fn slots<'a>(
     if !completions.is_aligned() {
         return Err(Error::invalid("completions is not aligned as a weft_completion must be"));
     }
-    // SAFETY: valid for `max` elements as the caller promised; the two types have one layout,
-    // asserted below.
+    // SAFETY: the caller keeps `max` elements valid; both types have the same layout, asserted
+    // below.
     Ok(unsafe { std::slice::from_raw_parts_mut(completions.cast(), max as usize) })
 }
 

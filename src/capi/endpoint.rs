@@ -201,7 +201,8 @@ pub unsafe extern "C" fn weft_endpoint_shutdown(
     drain_timeout_ns: u64,
 ) -> weft_status {
     guard(|| {
-        // Also of an endpoint that a defect stopped; and no epoch is pinned while it waits.
+        // Not `guarded`, so that a stopped endpoint can be shut down too. It waits without a pinned
+        // epoch.
         let ep = Arc::clone(&*handle::get(endpoint)?);
         ep.shutdown(drain_timeout_ns)
     })
@@ -243,7 +244,7 @@ unsafe fn secret(of: *const c_void, len: u64, name: &str) -> Result<Option<Vec<u
         (false, 0) => {
             Err(Error::invalid(format!("{name} is set, but {name}_len is 0: pass its length in bytes")))
         }
-        // SAFETY: valid for this many bytes, as the header asks; the length is checked first.
+        // SAFETY: the header requires this many valid bytes; the length is checked first.
         (_, len) => unsafe { Ok(Some(bytes(of, check_len(len, name)?, name)?.copied(name)?)) },
     }
 }
@@ -251,7 +252,7 @@ unsafe fn secret(of: *const c_void, len: u64, name: &str) -> Result<Option<Vec<u
 /// # Safety
 /// `config` must be valid as the header asks.
 unsafe fn config(config: *const weft_endpoint_config) -> Result<EndpointConfig> {
-    // SAFETY: passed on.
+    // SAFETY: same contract.
     let theirs = unsafe { read(config)? };
     unknown_flags(theirs.flags)?;
     let idle = match theirs.idle {
@@ -267,13 +268,13 @@ unsafe fn config(config: *const weft_endpoint_config) -> Result<EndpointConfig> 
         return Err(Error::invalid(format!("encrypt is {}: it must be 0 or 1", theirs.encrypt)));
     }
     let mut settings = Settings::default();
-    // First: they are overwritten whatever fails.
-    // SAFETY: as the header asks.
+    // Secrets first: they are then overwritten even if a later check fails.
+    // SAFETY: the header requires valid secrets.
     unsafe {
         settings.secret = secret(theirs.secret, theirs.secret_len, "secret")?;
         settings.other_secret = secret(theirs.other_secret, theirs.other_secret_len, "other_secret")?;
     }
-    // SAFETY: C strings or NULL, as the header asks.
+    // SAFETY: the header requires C strings or NULL.
     unsafe {
         settings.secret_file = string("secret_file", theirs.secret_file)?.map(Into::into);
         settings.fabric = string("fabric", theirs.fabric)?;

@@ -71,7 +71,7 @@ pub unsafe extern "C" fn weft_grant_create(
         let out = output(token, "token")?;
         let memory = handle::get(memory)?;
         let ep = memory.endpoint()?;
-        // SAFETY: passed on.
+        // SAFETY: same contract.
         let args = unsafe { read_or_default(args)? };
         no_flags(args.flags, WEFT_NOTIFY_FAILURE)?;
         let notify = (args.flags & WEFT_NOTIFY_FAILURE != 0).then_some(args.notify);
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn weft_grant_create(
             )));
         }
         let each = (args.page_len, args.page_count);
-        // SAFETY: passed on; aligned or not.
+        // SAFETY: same contract; may be unaligned.
         let side = (!args.pages.is_null()).then(|| unsafe { args.pages.read_unaligned() });
         let pages = match &side {
             None if each != (0, 0) => {
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn weft_grant_create(
             None => None,
             Some(side) => Some(Pages {
                 local: Side::default(),
-                // SAFETY: passed on.
+                // SAFETY: same contract.
                 remote: unsafe { read_side(side, each, "pages.pages")? },
                 page_len: args.page_len,
                 page_count: args.page_count,
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn weft_grant_revoke(
             if token.is_null() {
                 return Err(Error::invalid("token is NULL"));
             }
-            // SAFETY: valid as the header asks; aligned or not.
+            // SAFETY: the header requires a valid token; may be unaligned.
             let token = unsafe { token.read_unaligned() };
             let grant =
                 token.read().ok_or_else(|| Error::handle("the token is all zeros, which is of no grant"))?;

@@ -30,17 +30,17 @@ pub fn guard_count(body: impl FnOnce() -> Result<i32>) -> i32 {
     }
 }
 
-/// Where the caller wants a result, which need not be initialised yet.
+/// The caller's place for a result, which may be uninitialised.
 pub struct Output<T>(*mut T);
 
 impl<T> Output<T> {
     pub fn store(&self, value: T) {
-        // SAFETY: aligned, not NULL, and valid for writes, as the maker of this value promised.
+        // SAFETY: `output` checked alignment and NULL, and its caller keeps the place valid.
         unsafe { self.0.write(value) }
     }
 }
 
-/// A place for a result, which must not be NULL.
+/// Checks a place for a result, which must not be NULL.
 ///
 /// # Safety
 /// `place` must be NULL or valid for writes of `T`, until the `Output` is gone.
@@ -54,7 +54,7 @@ pub unsafe fn output<T>(place: *mut T, name: &str) -> Result<Output<T>> {
     Ok(Output(place))
 }
 
-/// An array that the caller passed.
+/// Checks an array of the caller.
 ///
 /// # Safety
 /// `array` must be NULL or valid for reads of `len` elements for `'a`, of which any bytes are a value.
@@ -74,20 +74,20 @@ pub unsafe fn array<'a, T: Copy>(array: *const T, len: usize, name: &str) -> Res
     if len > isize::MAX as usize / size_of::<T>() {
         return Err(Error::invalid(format!("a length of {len} for {name} cannot be")));
     }
-    // SAFETY: not NULL, aligned, and valid for `len` elements as the caller promised.
+    // SAFETY: checked for NULL and alignment; the caller keeps `len` elements valid.
     Ok(unsafe { Theirs::new(array, len) })
 }
 
-/// Bytes that the caller passed.
+/// Checks bytes of the caller.
 ///
 /// # Safety
 /// `data` must be NULL or valid for `len` bytes for `'a`.
 pub unsafe fn bytes<'a>(data: *const c_void, len: usize, name: &str) -> Result<Theirs<'a, u8>> {
-    // SAFETY: passed on.
+    // SAFETY: same contract.
     unsafe { array(data.cast(), len, name) }
 }
 
-/// Copies a blob into the caller's buffer, or tells the length it needs.
+/// Copies a blob into the caller's buffer; always stores the length needed.
 ///
 /// # Safety
 /// `buffer` must be valid for `capacity` bytes.
@@ -105,13 +105,12 @@ pub unsafe fn copy_out(blob: &[u8], buffer: *mut c_void, capacity: usize, len: &
             format!("the buffer has {capacity} bytes, {} are needed", blob.len()),
         ));
     }
-    // SAFETY: the buffer holds at least the blob, and the two do not overlap.
+    // SAFETY: the buffer is large enough for the blob, and the two do not overlap.
     unsafe { std::ptr::copy_nonoverlapping(blob.as_ptr(), buffer.cast(), blob.len()) };
     Ok(())
 }
 
-/// Runs `body` with the endpoint behind a handle, unless a defect poisoned it.
-/// A panic in `body` poisons it.
+/// Runs `body` with the endpoint of a handle, unless an earlier panic stopped it.
 pub fn with_endpoint<H: Handle<Object = Endpoint>, T>(
     endpoint: *const H,
     body: impl FnOnce(&Ref<Endpoint>) -> Result<T>,
@@ -120,7 +119,7 @@ pub fn with_endpoint<H: Handle<Object = Endpoint>, T>(
     guarded(&endpoint, || body(&endpoint))
 }
 
-/// Runs a call on an endpoint: a panic in it stops that endpoint.
+/// Runs a call on an endpoint: a panic in the call stops the endpoint.
 pub fn guarded<T>(endpoint: &Endpoint, body: impl FnOnce() -> Result<T>) -> Result<T> {
     endpoint.guarded(body)
 }

@@ -1,10 +1,9 @@
-//! Handles: numbers in the place of pointers, checked before they are believed.
+//! Handles: checked numbers in place of pointers.
 //!
-//! A handle names a slot of one table, the kind of its object, and the slot's generation, which has
-//! 41 bits: a stale or twice-closed handle is answered with an error for as long as a process
-//! lives. Two of its bits are set that no pointer of a user's program has on any processor, so
-//! that neither is taken for the other. Objects are freed behind epochs, so a close that races
-//! with another call frees nothing in use.
+//! A handle has the slot of one table, the kind of its object, and the slot's generation of 41
+//! bits: a stale or twice-closed handle fails for the life of the process. It has two bits set that
+//! no user-space pointer has on any processor, so that neither is taken for the other. Objects are
+//! freed by epochs, so a close that races with another call frees nothing in use.
 
 use crate::endpoint::lists::Prepared;
 use crate::endpoint::Endpoint;
@@ -20,14 +19,14 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Handles that are open at once.
+/// Maximum open handles.
 const SLOTS: usize = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 18;
 const KIND_BITS: u32 = 3;
-/// Addresses with bit 63 set are the kernel's on x86, whatever its linear address masking; those
-/// with bit 55 on Arm, where the top byte may be a tag.
+/// On x86, addresses with bit 63 set are the kernel's, even with linear address masking; on Arm,
+/// those with bit 55, since the top byte may be a tag.
 const NO_POINTER: u64 = 1 << 63 | 1 << 55;
-/// Of a handle without the two bits: slot, kind, generation.
+/// The generation's bits: a handle without the two bits is slot, kind and generation.
 const GENERATIONS: u64 = (1 << (62 - SLOT_BITS - KIND_BITS)) - 1;
 
 /// A type of the header whose pointers are handles.
@@ -51,7 +50,7 @@ const NAMES: [&str; 8] = [
     "weft_queue",
 ];
 
-/// An endpoint's own queue is named by the endpoint's handle, with this kind.
+/// The handle of an endpoint's own queue is the endpoint's with this kind.
 const OWN_QUEUE: u64 = 7;
 
 impl Kind for Endpoint {
@@ -118,7 +117,7 @@ struct Name(u64);
 impl Name {
     fn new(slot: usize, kind: u64, generation: u64) -> Name {
         let number = slot as u64 | kind << SLOT_BITS | generation << (SLOT_BITS + KIND_BITS);
-        // What lies above bit 54 makes room for bit 55.
+        // The bits above bit 54 move up by one, past bit 55.
         let (low, high) = (number & ((1 << 55) - 1), number >> 55);
         Name(low | high << 56 | NO_POINTER)
     }
@@ -139,7 +138,7 @@ impl Name {
         Name(self.0 & !(((1 << KIND_BITS) - 1) << SLOT_BITS) | kind << SLOT_BITS)
     }
 
-    /// What the slot of an open object has.
+    /// The handle as stored in the slot of an open object.
     fn stored(self) -> Name {
         if self.kind() == OWN_QUEUE {
             self.as_kind(Endpoint::KIND)
@@ -153,32 +152,32 @@ impl Name {
         number >> (SLOT_BITS + KIND_BITS)
     }
 
-    /// Whether Weft has ever returned such a handle.
+    /// Whether the number has the form of a handle.
     fn is_one(self) -> bool {
         self.0 & NO_POINTER == NO_POINTER && (1..NAMES.len() as u64).contains(&self.kind())
     }
 }
 
 struct Header {
-    /// The handle of what is open here; of a free slot, the one that comes next, with kind 0.
-    /// (And 0 of a slot that was never used.)
+    /// The handle of the open object; in a free slot, the next handle with kind 0; in a slot never
+    /// used, 0.
     name: AtomicU64,
     object: AtomicPtr<()>,
 }
 
-/// Zero bytes: memory is used where there are handles.
+/// Zero-initialised, so that the system allocates pages only where handles are.
 static HEADERS: [Header; SLOTS] =
     [const { Header { name: AtomicU64::new(0), object: AtomicPtr::new(std::ptr::null_mut()) } }; SLOTS];
 static FREE: Mutex<Free> = Mutex::new(Free { used: 0, recycled: Vec::new() });
 
 struct Free {
-    /// Slots that were ever used.
+    /// The number of slots used so far.
     used: usize,
     recycled: Vec<usize>,
 }
 
-/// Spread, so that a number beside a handle is none; and by where this copy of Weft lies, so that a
-/// handle of another copy in the process is none.
+/// Generations are spread, so that a number near a handle is not a handle. They depend on this
+/// copy's address, so that handles of another copy of Weft in the process are rejected.
 fn first_generation(slot: usize) -> u64 {
     let copy = (HEADERS.as_ptr() as u64) << SLOT_BITS;
     (copy.wrapping_add(slot as u64 + 1)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 23 & GENERATIONS
@@ -189,7 +188,7 @@ fn header(slot: usize) -> &'static Header {
     &HEADERS[slot % SLOTS]
 }
 
-/// A slot that is taken, until something is put into it or this is dropped.
+/// A taken slot, which is freed if this is dropped.
 struct Vacant(usize);
 
 impl Vacant {
@@ -212,7 +211,8 @@ impl Drop for Vacant {
     }
 }
 
-/// A handle of what `make` makes. It has its slot before: what was made is not without a handle.
+/// A handle of the object that `make` returns. The slot is taken first, so that the object always
+/// gets a handle.
 pub fn insert<H: Handle>(make: impl FnOnce() -> Result<Arc<H::Object>>) -> Result<*mut H> {
     let vacant = Vacant::take()?;
     let object = make()?;
@@ -223,7 +223,8 @@ pub fn insert<H: Handle>(make: impl FnOnce() -> Result<Arc<H::Object>>) -> Resul
         before => Name(before).generation(),
     };
     let name = Name::new(slot, H::Object::KIND, generation);
-    // Whoever sees this object also sees that the slot's last one is closed: `find` relies on it.
+    // A thread that sees this object also sees that the slot's previous object is closed; `find`
+    // depends on it.
     header.object.store(Arc::into_raw(object) as *mut (), Ordering::Release);
     header.name.store(name.0, Ordering::Release);
     Ok(name.0 as *mut H)
@@ -242,8 +243,7 @@ impl<T> Deref for Ref<T> {
     }
 }
 
-/// An object that cannot be freed while some `Ref` lives: looked up beside that one, it needs no
-/// guard of its own.
+/// An object that cannot be freed while a given `Ref` lives: it shares the guard of that `Ref`.
 pub struct Beside<'a, T> {
     object: ManuallyDrop<Arc<T>>,
     _guarded: PhantomData<&'a Guard>,
@@ -272,7 +272,7 @@ fn explain<T: Kind>(handle: u64) -> Error {
     Error::handle(format!("the {kind} {handle:#x} was closed before"))
 }
 
-/// The object that a handle names. It may be freed as soon as `_guard` is gone.
+/// The object of a handle. It may be freed once `_guard` is dropped.
 #[inline]
 fn find<T: Kind>(handle: u64, _guard: &Guard) -> Option<ManuallyDrop<Arc<T>>> {
     let name = Name(handle);
@@ -281,15 +281,14 @@ fn find<T: Kind>(handle: u64, _guard: &Guard) -> Option<ManuallyDrop<Arc<T>>> {
         return None;
     }
     let object = header.object.load(Ordering::Acquire) as *const T;
-    // The slot may have been recycled between the two loads. Then the object is another's, whose
-    // store releases the close before it, and this load sees that.
+    // The slot may have been recycled between the two loads. Then the object's store released the
+    // earlier close, which this load sees.
     let same = header.name.load(Ordering::Acquire) == handle;
-    // SAFETY: it came from `Arc::into_raw` of this kind, and its release is deferred until the guard is
-    // gone.
+    // SAFETY: `insert` stored it from `Arc::into_raw` of this kind, and the guard defers its
+    // release.
     same.then(|| ManuallyDrop::new(unsafe { Arc::from_raw(object) }))
 }
 
-/// The object that a handle names.
 pub fn get<H: Handle>(pointer: *const H) -> Result<Ref<H::Object>> {
     let (handle, guard) = (pointer as u64, crossbeam_epoch::pin());
     match find(handle, &guard) {
@@ -298,7 +297,7 @@ pub fn get<H: Handle>(pointer: *const H) -> Result<Ref<H::Object>> {
     }
 }
 
-/// The object that an argument of this name names, while another one is held.
+/// Like `get`, under the guard of another object; `argument` is named in errors.
 #[inline]
 pub fn beside<'a, H: Handle, U>(
     pointer: *const H,
@@ -327,16 +326,16 @@ fn remove_named<T: Kind + Send + Sync + 'static>(name: Name) -> Result<()> {
         .name
         .compare_exchange(name.0, next.0, Ordering::AcqRel, Ordering::Acquire)
         .map_err(|_| explain::<T>(name.0))?;
-    // SAFETY: the exchange made us the only one to release this object; lookups that saw it
-    // before hold guards.
+    // SAFETY: only the thread that made the exchange releases the object; earlier lookups that saw
+    // it hold guards.
     unsafe { guard.defer_unchecked(move || drop(Arc::from_raw(object))) };
     guard.flush();
     FREE.lock().recycled.push(slot);
     Ok(())
 }
 
-/// Releases what was removed, after a short wait for calls that still use it. Calls that do not end
-/// keep what they use.
+/// Waits briefly for calls that use removed objects, and releases the objects. A call that does not
+/// end keeps its objects.
 pub fn settle(alive: &Weak<()>) {
     const TURNS: u32 = 10_000;
     for turn in 0..TURNS {
@@ -363,7 +362,7 @@ where
     }
 }
 
-/// As `insert`, for what belongs to an endpoint.
+/// Like `insert`, for an object of an endpoint.
 pub fn insert_owned<H: Handle<Object = Owned<T>>, T>(
     endpoint: &Arc<Endpoint>,
     make: impl FnOnce() -> Result<Arc<T>>,
@@ -374,7 +373,7 @@ where
     insert(|| Ok(Owned::new(endpoint, make()?)))
 }
 
-/// Removes an endpoint's handle, and the handles of what belonged to it.
+/// Removes an endpoint's handle, and the handles of its objects.
 pub fn remove_endpoint<H: Handle<Object = Endpoint>>(
     pointer: *const H,
     endpoint: &Arc<Endpoint>,

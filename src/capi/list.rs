@@ -147,7 +147,7 @@ pub(super) unsafe fn list(ep: &Ref<Endpoint>, (entries, count): Entries, urgent:
     let (mut list, mut locals, mut remotes) = (Builder::default(), Numbers::default(), Numbers::default());
     for i in 0..count as usize {
         // Copied first: the caller's entries may change while they are checked.
-        // SAFETY: `count` entries are valid, as the header asks.
+        // SAFETY: the header requires `count` valid entries.
         let entry = unsafe { entries.add(i).read() };
         add(ep, &mut list, (&mut locals, &mut remotes), &entry)
             .map_err(|error| error.about(&format!("entry {i}")))?;
@@ -164,7 +164,7 @@ unsafe fn submit_list(
     options: *const weft_op_options,
     op: *mut weft_op,
 ) -> Result<()> {
-    // SAFETY: passed on.
+    // SAFETY: same contract.
     unsafe {
         let options = options::options(ep, options, Takes::LIST)?;
         let list = Arc::new(list(ep, entries, options.urgent())?);

@@ -83,7 +83,7 @@ fn sink(
     Box::new(move |level, component, message| {
         let c_string = |text: &str| CString::new(text.replace('\0', "?")).unwrap_or_default();
         let (component, message) = (c_string(component), c_string(message));
-        // SAFETY: as the caller of weft_log_set promised.
+        // SAFETY: the caller of weft_log_set keeps `callback` and `user_data` valid.
         unsafe { callback(number(level), component.as_ptr(), message.as_ptr(), user_data as *mut c_void) };
     })
 }

@@ -1,7 +1,6 @@
-//! The only `extern "C"` of the library. Each file is one section of
-//! `include/weft.h`, which is made from it (see `build.rs`); `guard` is the
-//! boundary, `handle` turns pointers into objects, `args` and `options` read what calls are given.
-//! There is no logic here.
+//! The only `extern "C"` of the library. Each file is one section of `include/weft.h`, which is
+//! made from it (see `build.rs`); `guard` is the boundary, `handle` turns pointers into objects,
+//! `args` and `options` read arguments. There is no logic here.
 
 #![allow(non_camel_case_types)]
 

@@ -16,7 +16,7 @@ use crate::transfer::{Count, Direction, Notify, Terms};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-/// Which options an operation has, beside those that all have.
+/// The options that an operation accepts, beside those of all operations.
 #[derive(Clone, Copy)]
 pub(super) struct Takes {
     pub flags: u32,
@@ -27,7 +27,7 @@ pub(super) struct Takes {
 }
 
 impl Takes {
-    /// Fences, messages, connects.
+    /// For fences, messages and connects.
     pub const NOTHING: Takes = Takes { flags: 0, counter: false, start: false, done: false, grant: false };
     pub const TRANSFER: Takes = Takes {
         flags: WEFT_NOTIFY | WEFT_NOTIFY_FAILURE | WEFT_CLASS_LATENCY | WEFT_COUNT_PAGES,
@@ -45,7 +45,7 @@ impl Takes {
     };
 }
 
-/// The options of an operation, checked.
+/// The checked options of an operation.
 pub(super) struct Options<'a> {
     flags: u32,
     notify: Option<Notify<'a>>,
@@ -57,7 +57,7 @@ pub(super) struct Options<'a> {
     grant: Option<GrantToken>,
 }
 
-/// Reads the options of an operation, and refuses those that it does not have.
+/// Reads the options of an operation, and rejects those that it does not accept.
 ///
 /// # Safety
 /// `options` must be NULL or valid as the header asks.
@@ -67,7 +67,7 @@ pub(super) unsafe fn options<'a>(
     options: *const weft_op_options,
     takes: Takes,
 ) -> Result<Options<'a>> {
-    // SAFETY: passed on.
+    // SAFETY: same contract.
     let theirs = unsafe { read_or_default(options)? };
     no_flags(theirs.flags, takes.flags)?;
     zero_reserved(theirs.reserved)?;
@@ -80,7 +80,7 @@ pub(super) unsafe fn options<'a>(
     absent(!takes.grant && grant.is_some(), "grant")?;
     Ok(Options {
         flags: theirs.flags,
-        // SAFETY: passed on.
+        // SAFETY: same contract.
         notify: unsafe { notify(&theirs, takes)? },
         count: count(&theirs)?,
         timeout_ns: timeout("timeout_ns", theirs.timeout_ns)?,
@@ -123,7 +123,7 @@ unsafe fn notify<'a>(theirs: &weft_op_options, takes: Takes) -> Result<Option<No
         }
         return Ok(None);
     }
-    // SAFETY: passed on.
+    // SAFETY: same contract.
     Ok(Some(Notify { value, data: unsafe { bytes(data, len as usize, "notify_data")? }, of_failure }))
 }
 
@@ -137,7 +137,7 @@ fn count(theirs: &weft_op_options) -> Result<Option<Count>> {
 
 type Named = (*const weft_watch, u64);
 
-/// A watch that an operation names, if it names one.
+/// The watch of an operation, if it has one.
 #[inline(always)]
 fn mark(ep: &Arc<Endpoint>, named: Named, name: &str) -> Result<Option<Mark>> {
     match named {
@@ -155,7 +155,7 @@ fn some_mark(ep: &Arc<Endpoint>, (watch, value): Named, name: &str) -> Result<Ma
     Ok((watch.of(ep)?.clone(), value))
 }
 
-/// What every operation says of its completion.
+/// The options of all operations.
 pub(super) struct Common<'a> {
     pub timeout_ns: Option<NonZeroU64>,
     pub user_data: u64,
@@ -182,7 +182,7 @@ impl Options<'_> {
                 marks: &self.marks,
             })
         };
-        // SAFETY: passed on.
+        // SAFETY: same contract.
         unsafe { submitted(ep, self.queue, op, common) }
     }
 
@@ -212,7 +212,7 @@ impl Options<'_> {
                 grant: self.grant,
             })
         };
-        // SAFETY: passed on.
+        // SAFETY: same contract.
         unsafe { self.submit(ep, op, terms) }
     }
 
@@ -225,7 +225,7 @@ impl Options<'_> {
     }
 }
 
-/// Submits what completes in a queue (NULL: the endpoint's own), and stores its id.
+/// Submits an operation that completes in a queue (NULL: the endpoint's own), and stores its id.
 ///
 /// # Safety
 /// `queue` must be NULL or a handle, `op` NULL or valid.
@@ -238,7 +238,7 @@ unsafe fn submitted(
     let named = if queue.is_null() { None } else { Some(handle::queue(queue)?) };
     let id = submit(named.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?)?;
     if !op.is_null() {
-        // SAFETY: not NULL, so valid; aligned or not.
+        // SAFETY: not NULL, so valid; may be unaligned.
         unsafe { op.write_unaligned(id.get()) };
     }
     Ok(())

@@ -148,7 +148,7 @@ unsafe fn submit_prepared(
     let prepared: Ref<Owned<Prepared>> = handle::get(prepared)?;
     let prepared = prepared.of(ep)?;
     let takes = if prepared.is_list() { Takes::LIST } else { Takes::TRANSFER };
-    // SAFETY: passed on.
+    // SAFETY: same contract.
     unsafe {
         let options = options::options(ep, options, takes)?;
         options.transfer(ep, direction, op, |terms| ep.submit_prepared(prepared, terms))
@@ -165,7 +165,7 @@ unsafe fn prepare_pages(
 ) -> Result<Arc<Prepared>> {
     no_flags(flags, WEFT_CLASS_LATENCY | WEFT_COUNT_PAGES)?;
     let (local, remote) = (handle::beside(local, ep, "local")?, handle::beside(remote, ep, "remote")?);
-    // SAFETY: passed on.
+    // SAFETY: same contract.
     let pages = unsafe { read_pages(pages)? };
     let cut = (flags & WEFT_CLASS_LATENCY != 0, flags & WEFT_COUNT_PAGES != 0);
     ep.prepare_pages(&pages, local.of(ep)?, remote.of(ep)?, cut)
@@ -175,6 +175,6 @@ unsafe fn prepare_pages(
 /// The entries must be as the header asks.
 unsafe fn prepare_list(ep: &Ref<Endpoint>, entries: Entries, flags: u32) -> Result<Arc<Prepared>> {
     no_flags(flags, WEFT_CLASS_LATENCY)?;
-    // SAFETY: passed on.
+    // SAFETY: same contract.
     ep.prepare_list(unsafe { list(ep, entries, flags & WEFT_CLASS_LATENCY != 0)? })
 }

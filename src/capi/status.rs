@@ -155,7 +155,7 @@ pub(super) fn fail(error: Error) -> i32 {
     let message = error.message.as_bytes();
     let end = boundary(&error.message, MESSAGE - 1);
     LAST_ERROR.with(|last| {
-        // SAFETY: only this thread has it, and nothing here keeps a reference to it.
+        // SAFETY: the buffer is thread-local, and no other reference to it exists.
         let last = unsafe { &mut *last.get() };
         for (to, from) in last.iter_mut().zip(&message[..end]) {
             *to = if *from == 0 { b'?' } else { *from };

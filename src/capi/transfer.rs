@@ -193,7 +193,7 @@ unsafe fn move_bytes(
         page_count: (len > 0) as u64,
         layer_count: 1,
     };
-    // SAFETY: passed on.
+    // SAFETY: same contract.
     unsafe {
         let options = options::options(ep, options, Takes::TRANSFER)?;
         options.transfer(ep, direction, op, |terms| ep.submit(local, remote, &pages, terms))
@@ -212,7 +212,7 @@ unsafe fn move_pages(
 ) -> Result<()> {
     let (local, remote) = (handle::beside(local, ep, "local")?, handle::beside(remote, ep, "remote")?);
     let (local, remote) = (local.of(ep)?, remote.of(ep)?);
-    // SAFETY: passed on.
+    // SAFETY: same contract.
     unsafe {
         let options = options::options(ep, options, Takes::TRANSFER)?;
         options.transfer(ep, direction, op, |terms| ep.submit(local, remote, pages, terms))
@@ -224,7 +224,7 @@ unsafe fn move_pages(
 /// # Safety
 /// `theirs` must be as the header asks, for as long as the pages are used.
 pub(super) unsafe fn read_pages<'a>(theirs: *const weft_pages) -> Result<Pages<'a>> {
-    // SAFETY: passed on.
+    // SAFETY: same contract.
     let theirs = unsafe { read(theirs)? };
     let (len, count) = (theirs.page_len, theirs.page_count);
     if len > 1 << 47 {
@@ -235,9 +235,9 @@ pub(super) unsafe fn read_pages<'a>(theirs: *const weft_pages) -> Result<Pages<'
     }
     let each = (len, count);
     Ok(Pages {
-        // SAFETY: passed on.
+        // SAFETY: same contract.
         local: unsafe { read_side(&theirs.local, each, "local.pages")? },
-        // SAFETY: passed on.
+        // SAFETY: same contract.
         remote: unsafe { read_side(&theirs.remote, each, "remote.pages")? },
         page_len: len,
         page_count: count,
@@ -256,7 +256,7 @@ pub(super) unsafe fn read_side<'a>(
 ) -> Result<Side<'a>> {
     let pages = match side.pages.is_null() {
         true => None,
-        // SAFETY: the header asks for `count` indexes.
+        // SAFETY: the header requires `count` valid indexes.
         false => Some(unsafe { array(side.pages, count as usize, name)? }),
     };
     Ok(Side {
