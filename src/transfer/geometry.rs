@@ -266,7 +266,7 @@ impl Pages<'_> {
         range_len: impl Fn(u64) -> Option<u64>,
         mut place: impl FnMut(usize, u64),
     ) -> Result<()> {
-        // Copied first, as below.
+        // Copied first, like in `check`.
         let kept = self.remote.prepare("pages")?;
         kept.check("pages", (&self.remote, self), range_len)?;
         for layer in 0..self.layers() {
@@ -276,8 +276,8 @@ impl Pages<'_> {
         Ok(())
     }
 
-    /// Checks everything against the two memories, and keeps a copy.
-    #[inline(always)] // It is large, and goes into its slot without a stop.
+    /// Checks both sides against their memories, and copies the geometry.
+    #[inline(always)] // It is large, and is written straight into its slot.
     pub fn check(
         &self,
         cut: Cut,
@@ -500,8 +500,7 @@ impl Geometry {
         let (local, remote) = (list(&self.local), list(&self.remote));
         let (first_local, first_remote) = (first(&self.local), first(&self.remote));
         // Bounds are checked once for the run, which saves 10 instructions per page (callgrind).
-        // SAFETY: `i < run`, and the slice of `run` indexes in each list outlives the borrow of
-        // `self`.
+        // SAFETY: `i < run`, and `run` indexes follow in each list, which the borrowed `self` owns.
         let page = move |list: Option<*const u32>, first: u64, i: usize| match list {
             Some(list) => u64::from(unsafe { *list.add(i) }),
             None => first + i as u64,

@@ -90,7 +90,7 @@ pub struct Part {
     pub bytes: u64,
     pub slices: u64,
     piece: u64,
-    /// Rails that know all memories, one bit each.
+    /// Rails that registered all memories, one bit each.
     pub local_known: u64,
     pub remote_known: u64,
     pub whole: bool,
@@ -242,8 +242,7 @@ impl Drop for List {
     }
 }
 
-/// The numbers of the memories that a list has named; entries name few memories, often the one
-/// before.
+/// The numbers of a list's memories. Entries name few memories, often the same as the entry before.
 #[derive(Default)]
 pub struct Numbers {
     numbers: HashMap<usize, u32>,
@@ -251,7 +250,8 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Of what the caller names by this number, which is looked up once; 0: none.
+    /// The number of the memory with this handle, which is looked up once. A handle of 0: no
+    /// memory.
     pub fn number(&mut self, name: usize, look_up: impl FnOnce() -> Result<u32>) -> Result<Option<u32>> {
         if name == 0 {
             return Ok(None);

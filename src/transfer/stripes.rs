@@ -102,9 +102,9 @@ pub struct Stripes {
     ready: [VecDeque<u32>; 2],
     /// Stripes that wait for credits, by class.
     starved: [VecDeque<u32>; 2],
-    /// Bulk stripes that would miss their deadlines beside the others: each begins when it would no
-    /// longer miss its deadline, or when nothing else is ready. So the others meet theirs where
-    /// more is submitted than the link carries.
+    /// Bulk stripes that would miss their deadlines beside the others: each begins when it would
+    /// meet its deadline, or when nothing else is ready. So the others meet theirs where more is
+    /// submitted than the link carries.
     deferred: VecDeque<u32>,
     /// The lane is stopping: stripes before this number are already stopped.
     stopping: Option<u32>,

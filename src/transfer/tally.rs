@@ -11,8 +11,8 @@ use crossbeam_utils::CachePadded;
 pub const STATUSES: usize = 96;
 /// Exceeds every kind of completion.
 const KINDS: usize = 16;
-/// Transfers that took 2^i to 2^(i + 1) ns are in place i, longer ones in the last; in those of sizes, such that moved
-/// more than 2^i bytes and at most twice as many.
+/// Bucket i counts transfers that took 2^i to 2^(i + 1) ns, or that moved more than 2^i and at most
+/// 2^(i + 1) bytes; the last also larger ones.
 pub const BUCKETS: usize = 40;
 
 pub struct Ended {

@@ -3,7 +3,7 @@
 //! ```text
 //! u32 "WFTM"  u16 format  u64 incarnation  u64 memory  u64 secret  u8 access
 //! u8 device, plus 1 (0: host)  u16 rails   u32 ranges  ranges x (u64 base, u64 len)
-//! rails x (u8 flags: 1 virtual addresses, 2 the rail does not know it; unless it does not,
+//! rails x (u8 flags: 1 virtual addresses, 2 not registered on the rail; if registered,
 //! ranges x u64 key)   u32 crc32 of all that
 //! ```
 //!

@@ -316,16 +316,16 @@ impl<'a> HandshakeRequest<'a> {
 /// The answer to a handshake request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HandshakeReply {
-    /// The handshake request's.
+    /// The nonce of the handshake request.
     pub nonce: u128,
-    /// The sender's, for the session of the handshake request's sender.
+    /// The replier's nonce, for the session of the requester's frames.
     pub own: u128,
-    /// The sender's token for the receiver, and how often it began with it.
+    /// The sender's token for the receiver, and the number of its connection.
     pub token: Token,
     pub begun: u64,
-    /// The sender's lane, as in a handshake request of its own.
+    /// The number of the sender's lane, like in a handshake request.
     pub epoch: u64,
-    /// Where the lane's first write goes, and its key.
+    /// Address and key of the probe buffer, for the lane's first write.
     pub probe_buffer: (u64, u64),
 }
 
@@ -355,7 +355,7 @@ pub fn refuse(status: Status, text: &str) -> Vec<u8> {
 pub fn read_refuse(body: &[u8]) -> Option<(Status, Text)> {
     let mut r = Reader::new(body);
     let status = Status::from_code(r.u32()? as i32);
-    // Whatever an unauthenticated endpoint claims, a refused connect is the peer's affair.
+    // An unauthenticated endpoint may claim any status: only statuses of the peer are accepted.
     let status = match status {
         Status::PeerGone | Status::Version | Status::NoCommonFabric | Status::Denied => status,
         _ => Status::Unreachable,
