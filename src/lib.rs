@@ -51,6 +51,7 @@ mod rail;
 mod range;
 mod ring;
 mod room;
+mod session;
 mod status;
 mod sync;
 mod topology;

@@ -14,9 +14,9 @@ use super::Endpoint;
 use crate::fabric::grants::Grant;
 use crate::ids::{GrantToken, Hold, OpId, PeerId};
 use crate::memory::{RemoteMemory, RemoteState};
-use crate::peer::channel::Out;
 use crate::peer::link::Link;
 use crate::peer::Peer;
+use crate::session::channel::Out;
 use crate::status::{Error, Result, Status};
 use crate::transfer::atomic::{self, Atomic, AtomicSpec, Request, WORD};
 use crate::transfer::completion::KIND_ATOMIC;
@@ -233,8 +233,11 @@ impl Worker {
     /// Reads requests that were left unread, once there is room for their answers; true if there
     /// were any.
     pub(super) fn resume_requests(&mut self, peer: PeerId, now: u64) -> bool {
-        let resumes =
-            |link: &&Link| link.channels[REQUESTS].deliverable().is_some() && link.up && takes_requests(link);
+        let resumes = |link: &&Link| {
+            link.session.channels[REQUESTS].deliverable().is_some()
+                && link.session.is_up()
+                && takes_requests(link)
+        };
         if self.link_here(peer).filter(resumes).is_none() {
             return false;
         }
@@ -245,5 +248,5 @@ impl Worker {
 
 /// Few enough answers wait for the peer.
 fn takes_requests(link: &Link) -> bool {
-    link.channels[SYSTEM].waiting() < ANSWERS
+    link.session.channels[SYSTEM].waiting() < ANSWERS
 }

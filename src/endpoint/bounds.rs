@@ -4,9 +4,9 @@
 use super::inbox::Command;
 use super::worker::Worker;
 use crate::ids::{MemoryId, PeerId};
-use crate::peer::channel::Out;
 use crate::peer::link::Link;
 use crate::peer::Peer;
+use crate::session::channel::Out;
 use crate::status::Status;
 use crate::transfer::Outcome;
 use std::sync::atomic::Ordering;

@@ -12,7 +12,7 @@ use super::worker::Worker;
 use crate::fabric::Posted;
 use crate::ids::PeerId;
 use crate::peer::link::{Closing, Stage};
-use crate::peer::Plan;
+use crate::session::Plan;
 use crate::status::Status;
 use crate::transfer::Outcome;
 use crate::wire::frame::{Header, Kind};

@@ -12,11 +12,12 @@ use crate::fabric::host;
 use crate::ids::{GrantToken, Hold, MemoryId, OpId, PeerId, RailIndex};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::pass::Longest;
-use crate::peer::approach::{Approach, Approaches};
 use crate::peer::link::Outstanding;
 use crate::peer::table::PeerTable;
-use crate::peer::{pair, Peer, Revoking, Tokens};
+use crate::peer::{Peer, Revoking, Tokens};
 use crate::rail::Traffic;
+use crate::session::approach::{Approach, Approaches};
+use crate::session::{pair, Session, Terms};
 use crate::status::{Error, Result, Status};
 use crate::topology::interfaces::is_down;
 use crate::topology::pci::PciAddress;
@@ -537,22 +538,27 @@ impl Core {
         let workers = approaches.iter().fold(0, |mask, approach| mask | self.workers_of(approach));
         let incarnation = address.incarnation;
         let owner = self.choose_owner(incarnation, &approaches);
-        let approaches = Approaches::new(approaches, timeout_ns);
-        let reason = approaches.reason();
-        let deadline = self.clock.now().saturating_add(timeout_ns);
+        let terms = Terms {
+            decides: self.incarnation < incarnation,
+            deadline: self.clock.now().saturating_add(timeout_ns),
+            // Enough to join all rails of either side, twice.
+            lanes: 2 * self.rails.len().max(address.rails.len()),
+        };
+        let session = Session::new(terms, Approaches::new(approaches, timeout_ns));
+        let reason = session.reason();
         self.peers.get_or_insert(
             incarnation,
             |id, before| {
                 let begun = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
                 let tokens = Tokens { token: self.random.u128()?, begun, before };
-                Ok(Peer::new(id, address, owner, workers, reason, deadline, tokens))
+                Ok(Peer::new(id, address, owner, workers, reason, tokens))
             },
-            |peer| self.start_peer(peer, approaches, begin),
+            |peer| self.start_peer(peer, Box::new(session), begin),
         )
     }
 
     /// Lets a new peer's owner begin with it.
-    fn start_peer(&self, peer: &Arc<Peer>, approaches: Approaches, begin: Begin) {
+    fn start_peer(&self, peer: &Arc<Peer>, session: Box<Session>, begin: Begin) {
         let accepted = match begin {
             Begin::Connecting { user_data } => {
                 peer.connects.lock().push(user_data);
@@ -566,7 +572,7 @@ impl Core {
                 Some(accepted)
             }
         };
-        self.inboxes[peer.owner].command(Command::AddLink { peer: peer.clone(), approaches, accepted });
+        self.inboxes[peer.owner].command(Command::AddLink { peer: peer.clone(), session, accepted });
     }
 }
 

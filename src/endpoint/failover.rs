@@ -16,7 +16,6 @@
 //! Without another lane the peer is resumed over a new one (`resume`). If a NIC on either side
 //! cannot reset a lane, the peer is lost.
 
-use super::arrival::{add_lanes, count_lanes};
 use super::core::OPEN;
 use super::inbox::Command;
 use super::lanes::{LaneWork, PeerEnd, RailWork, Resetting, Which};
@@ -24,10 +23,11 @@ use super::later::{HOPS, LOOK};
 use super::worker::Worker;
 use crate::fabric::error_text;
 use crate::ids::{Hold, LaneId, OpId, PeerId, RailIndex};
-use crate::peer::channel::Out;
 use crate::peer::link::PendingReset;
-use crate::peer::{Peer, PeerState, Plan};
+use crate::peer::{Peer, PeerState};
 use crate::rail::LaneState;
+use crate::session::channel::Out;
+use crate::session::{LaneEvent, Plan};
 use crate::status::Status;
 use crate::transfer::claims::{split, Run};
 use crate::transfer::completion::{self, Completion};
@@ -160,7 +160,8 @@ impl Worker {
     /// Peers that have acknowledged nothing for long: a lane may have lost the frames, or
     /// the peer's the answer, and may have nothing else to do that would show it.
     fn unanswered(&mut self, now: u64) -> Vec<Arc<Peer>> {
-        let links = self.links.iter_mut().flatten().filter(|link| link.up && link.lanes_up().len() > 1);
+        let links =
+            self.links.iter_mut().flatten().filter(|link| link.session.is_up() && link.lanes_up().len() > 1);
         let late =
             links.filter(|link| link.asked_ns.is_some_and(|asked| now.saturating_sub(asked) > SUSPECT_NS));
         late.map(|link| {
@@ -212,7 +213,8 @@ impl Worker {
             libc::ETIMEDOUT => "nothing moved over it in time".to_owned(),
             errno => error_text(errno),
         };
-        link.approaches.lane_failed(plan, why.clone());
+        let errno = outcome.provider_errno;
+        link.session.handle_lane(plan, LaneEvent::Lost { errno, why: why.clone() }, now);
         // A peer that closes may be gone before its last frame arrives.
         let (level, then) = match (link.closing.is_some(), link.lanes_up().len()) {
             (true, _) => (log::Level::Debug, "the peer is closing".to_owned()),
@@ -229,13 +231,14 @@ impl Worker {
             core.rails[plan.rail.place()].name,
             plan.remote_rail
         );
-        link.last_errno = outcome.provider_errno;
-        count_lanes(&core, link);
+        self.carry_out(peer, None, now);
+        let Some(link) = self.link(peer) else { return };
         if link.lanes_up().is_empty() {
             return self.begin_resuming(peer, of, outcome, now);
         }
         link.pending_resets.push(PendingReset { plan, epoch, handshaking: false });
-        let retracted: Vec<OpId> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
+        let retracted: Vec<OpId> =
+            link.session.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
         if asks {
             link.push(Out::new(Kind::Reset, of_lane(plan, epoch)));
         }
@@ -420,13 +423,18 @@ impl Worker {
 
     /// Restarts the handshake of lanes whose pause is over.
     pub(super) fn bring_lanes_back(&mut self, now: u64) {
-        let core = self.core.clone();
-        for link in self.links.iter_mut().flatten().filter(|link| link.up && link.closing.is_none()) {
+        let mut returning = Vec::new();
+        for link in
+            self.links.iter_mut().flatten().filter(|link| link.session.is_up() && link.closing.is_none())
+        {
             let due = link.take_due(now);
             if !due.is_empty() {
-                let new = link.approaches.extend(&due);
-                add_lanes(&core, &link.peer, &new, None);
+                link.session.add_lanes(&due);
+                returning.push(link.peer.id);
             }
+        }
+        for peer in returning {
+            self.carry_out(peer, None, now);
         }
     }
 

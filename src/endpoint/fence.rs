@@ -14,9 +14,9 @@ use super::later::{FenceWaits, QuiescingLanes, Until};
 use super::worker::Worker;
 use super::Endpoint;
 use crate::ids::{OpId, PeerId};
-use crate::peer::channel::{Channel, Out};
 use crate::peer::link::{Link, Quiescing};
 use crate::peer::PeerState;
+use crate::session::channel::{Channel, Out};
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::KIND_FENCE;
 use crate::transfer::operation::{Body, Work};
@@ -147,7 +147,8 @@ impl Worker {
                         let taken = |(channel, last): (&Channel, &Option<u32>)| {
                             last.is_none_or(|last| channel.has_acknowledged(last))
                         };
-                        asked.is_empty() && link.channels.iter().zip(ends).map(|(c, l)| (c, &*l)).all(taken)
+                        asked.is_empty()
+                            && link.session.channels.iter().zip(ends).map(|(c, l)| (c, &*l)).all(taken)
                     }
                 };
             match &of.until {
@@ -189,7 +190,7 @@ impl Worker {
         link.quiescing.retain(|of| of.number != number);
         // Notifications and requests of operations that ended early may still be in flight.
         let wanted = |id: OpId| core.table.is_active(id);
-        let ends = link.channels.each_mut().map(|channel| channel.end(wanted));
+        let ends = link.session.channels.each_mut().map(|channel| channel.end(wanted));
         let asked = link.atomics.keys().copied().filter(|id| !wanted(*id)).collect();
         self.fence_waits.push(FenceWaits { peer, number, until: Until::Taken(ends, asked) });
     }

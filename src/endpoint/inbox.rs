@@ -5,8 +5,8 @@ use super::later::Awaiting;
 use super::mailbox::Mailbox;
 use crate::ids::{Hold, MemoryId, OpId, PeerId};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
-use crate::peer::approach::Approaches;
-use crate::peer::{Peer, Plan, Revoking};
+use crate::peer::{Peer, Revoking};
+use crate::session::{Plan, Session};
 use crate::status::{Error, Result};
 use crate::transfer::claims::Run;
 use crate::transfer::operation::Failed;
@@ -60,7 +60,7 @@ pub enum Command {
     /// The rest is for the peer's owner.
     AddLink {
         peer: Arc<Peer>,
-        approaches: Approaches,
+        session: Box<Session>,
         /// Set if the peer's handshake request reached us first.
         accepted: Option<AcceptedHandshake>,
     },

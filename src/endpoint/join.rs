@@ -7,7 +7,7 @@ use super::inbox::Command;
 use super::worker::Worker;
 use crate::ids::{Hold, PeerId, RailIndex};
 use crate::peer::link::Link;
-use crate::peer::{pair, Plan};
+use crate::session::{pair, Plan};
 use crate::status::Status;
 use crate::transfer::operation::Move;
 use crate::transfer::shape::View;
@@ -64,7 +64,7 @@ impl Worker {
         }
         let plans = core.held(&hold).map_or_else(Vec::new, |transfer| plans(&core, link, transfer.view()));
         if plans.is_empty() {
-            let fabric = link.approaches.serving().map_or("none", |serving| &serving.fabric);
+            let fabric = link.session.serving().map_or("none", |serving| &serving.fabric);
             log::warn!(
                 "{}: a transfer ends with WEFT_ERR_NO_RAILS: fabric {fabric} is in use, and no rail of it knows the \
                  local memory, or none there the remote: see rails in weft_memory_args",
@@ -72,9 +72,9 @@ impl Worker {
             );
             return core.abandon(hold, Outcome::of(Status::NoRails), now);
         }
-        let new = link.approaches.extend(&plans);
         link.joining.push(hold);
-        super::arrival::add_lanes(&core, &link.peer, &new, None);
+        link.session.add_lanes(&plans);
+        self.carry_out(peer, None, now);
         self.go_on_joining(peer, now);
     }
 
@@ -93,9 +93,7 @@ impl Worker {
             let usable = workers(&core, link.lanes_up(), view);
             if usable != 0 || !core.table.is_active(hold.id()) {
                 core.dispatch(hold, usable, slices, now);
-            } else if !resuming
-                && plans(&core, link, view).iter().all(|plan| link.approaches.is_failed(*plan))
-            {
+            } else if !resuming && plans(&core, link, view).iter().all(|plan| link.session.is_failed(*plan)) {
                 core.abandon(hold, Outcome::of(Status::Unreachable), now);
             } else {
                 link.joining.push(hold);
@@ -106,7 +104,7 @@ impl Worker {
 
 /// The lanes that should join the rails of both memories.
 fn plans(core: &Core, link: &Link, view: View) -> Vec<Plan> {
-    let Some(serving) = link.approaches.serving() else { return Vec::new() };
+    let Some(serving) = link.session.serving() else { return Vec::new() };
     let fabric = serving.fabric.as_str();
     let ours = RailIndex::each(core.rails.iter());
     let ours = ours.filter(|(rail, info)| info.fabric == fabric && view.knows(*rail));

@@ -3,8 +3,9 @@
 
 use super::later::Drain;
 use crate::ids::{LaneId, PeerId, RailIndex};
-use crate::peer::{Peer, Plan};
+use crate::peer::Peer;
 use crate::rail::{HasLane, Lane, LaneState, Lanes, Rail};
+use crate::session::Plan;
 use crate::transfer::shape::View;
 use crate::transfer::stripes::Stripes;
 use crate::transfer::Outcome;

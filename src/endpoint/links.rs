@@ -47,7 +47,7 @@ fn warn_of_loss(peer: &Peer, outcome: Outcome) {
 
 /// Some of the frames that a link had to send go. True: there are none.
 fn shed(link: &mut Link) -> bool {
-    link.channels.iter_mut().all(|channel| channel.shed(SHED))
+    link.session.channels.iter_mut().all(|channel| channel.shed(SHED))
 }
 
 /// Logs that no connection came about, rate-limited for peers that only sent us a handshake
@@ -78,7 +78,7 @@ impl Worker {
 
     /// Ends an unauthenticated endpoint, unless it is a peer by now.
     pub fn evict(&mut self, peer: PeerId, now: u64) {
-        let Some(link) = self.link(peer).filter(|link| !link.up) else { return };
+        let Some(link) = self.link(peer).filter(|link| !link.session.is_up()) else { return };
         if link.peer.connects.lock().is_empty() {
             self.end_peer(peer, Outcome::of(Status::Unreachable), now);
         } else {
@@ -126,18 +126,20 @@ impl Worker {
         }
         core.forget_importer(peer, &link.imports);
         core.no_peer_to_know(peer);
-        core.peers.remove(&link.peer, link.up || link.ready_sent);
+        let was_up = link.session.is_up();
+        core.peers.remove(&link.peer, link.session.is_known());
+        link.session.end();
         // After that, so that a later grant sees that the peer is gone.
         core.notify_of_end(peer, Outcome { status: status_of_end(outcome.status), ..outcome });
-        if link.accepted && !link.up {
+        if link.accepted && !was_up {
             core.unauthenticated.settled(peer);
         }
         // Where both sides have drained, nothing in flight could land. A peer that was never up has
         // nothing in flight, and its last frame should arrive.
-        let reset = link.up && !link.closing.as_ref().is_some_and(|closing| closing.agreed);
+        let reset = was_up && !link.closing.as_ref().is_some_and(|closing| closing.agreed);
         let others = self.drop_peers_lanes(&link.peer, reset);
-        let down = link.up.then(|| Completion::new(completion::KIND_PEER_DOWN, outcome, peer, now));
-        if !link.up {
+        let down = was_up.then(|| Completion::new(completion::KIND_PEER_DOWN, outcome, peer, now));
+        if !was_up {
             core.queue.unreserve(1 + link.accepted as u64);
         }
         // Outstanding operations are canceled if this side ended the peer.
@@ -287,8 +289,7 @@ impl Worker {
 
     /// Handles what is due: connects that timed out, late lanes, close messages without an answer.
     pub fn tend_links(&mut self, now: u64) {
-        let mut ended = Vec::new();
-        let mut coming = Vec::new();
+        let mut due = Vec::new();
         let (mut marked, mut joining) = (Vec::new(), Vec::new());
         let (mut closing, mut beats, mut resuming) = (Vec::new(), Vec::new(), Vec::new());
         let refusals = self.refusals();
@@ -296,23 +297,15 @@ impl Worker {
         let pause = if core.table.active() > 0 { BUSY_HEARTBEAT_NS } else { HEARTBEAT_NS };
         for link in self.links.iter_mut().flatten() {
             let peer = link.peer.id;
-            if !link.up && now >= link.peer.connect_deadline {
-                let failures = link.approaches.failures();
-                warn_of_failure(
-                    &core,
-                    link,
-                    &format!("no connection within the connect timeout: {failures}"),
-                );
-                let outcome = link.not_reached();
-                ended.push((peer, outcome));
-            } else if link.closing.is_some() {
+            if link.session.poll_timeout().is_some_and(|at| at <= now) {
+                due.push(peer);
+            }
+            if link.closing.is_some() {
                 closing.push(peer);
             } else if link.resuming.is_some() {
                 resuming.push(peer);
-            } else if link.up && now.saturating_sub(link.sent_ns) > pause {
+            } else if link.session.is_up() && now.saturating_sub(link.sent_ns) > pause {
                 beats.push(peer);
-            } else if !link.up {
-                coming.push(peer);
             }
             if !link.joining.is_empty() {
                 joining.push(peer);
@@ -321,14 +314,14 @@ impl Worker {
                 marked.push(peer);
             }
         }
-        for (peer, outcome) in ended {
-            self.end_peer(peer, outcome, now);
+        for peer in due {
+            if let Some(link) = self.link(peer) {
+                link.session.handle_timeout(now);
+                self.carry_out(peer, None, now);
+            }
             if core.clock.now().saturating_sub(now) > ENDS_NS {
                 break; // The others are late in the next tick, too.
             }
-        }
-        for peer in coming {
-            self.come_closer(peer, now);
         }
         for peer in joining {
             self.go_on_joining(peer, now);

@@ -1,8 +1,8 @@
-//! Silent peers: they are probed, and then lost (`peer::liveness`).
+//! Silent peers: they are probed, and then lost (`session::liveness`).
 
 use super::worker::Worker;
 use crate::ids::PeerId;
-use crate::peer::liveness::Verdict;
+use crate::session::liveness::Verdict;
 use crate::status::Status;
 use crate::transfer::Outcome;
 use crate::wire::frame::{Header, Kind};
@@ -12,7 +12,9 @@ impl Worker {
     pub(super) fn listen(&mut self, now: u64) {
         let Some(allowed) = self.core.config.liveness_ns else { return };
         let mut silent = Vec::new();
-        for link in self.links.iter_mut().flatten().filter(|link| link.up && link.closing.is_none()) {
+        for link in
+            self.links.iter_mut().flatten().filter(|link| link.session.is_up() && link.closing.is_none())
+        {
             match link.silence.look(link.peer.alive_ns(), now, allowed) {
                 Verdict::Alive => {}
                 verdict => silent.push((link.peer.id, verdict)),

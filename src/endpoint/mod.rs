@@ -4,7 +4,6 @@
 //! rails. With manual progress there is one worker and no thread: the polling caller takes the
 //! worker for a moment.
 
-mod arrival;
 mod atomics;
 mod authenticate;
 mod bounds;
@@ -39,6 +38,7 @@ pub mod preview;
 mod registering;
 mod relay;
 mod resume;
+mod sessions;
 mod stalls;
 mod submit;
 mod talk;

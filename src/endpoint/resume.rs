@@ -25,8 +25,9 @@ use super::worker::Worker;
 use crate::fabric::is_closed;
 use crate::ids::{Hold, LaneId, OpId, PeerId};
 use crate::peer::link::{PendingReset, Resumes, Resuming};
-use crate::peer::{channel::Out, Peer, PeerState, Plan};
+use crate::peer::{Peer, PeerState};
 use crate::rail::LaneState;
+use crate::session::{channel::Out, Plan};
 use crate::status::Status;
 use crate::transfer::claims::Run;
 use crate::transfer::operation::Move;
@@ -169,7 +170,7 @@ impl Worker {
         let lasted = last_ns.is_none_or(|last| now.saturating_sub(last) > BRIEF_NS);
         (*count, *brief) =
             (*count + 1, if lasted { 0 } else { *brief + u32::from(errno != libc::ETIMEDOUT) });
-        if !link.up || link.closing.is_some() || *brief > BRIEF_MOST {
+        if !link.session.is_up() || link.closing.is_some() || *brief > BRIEF_MOST {
             return self.end_peer(peer, outcome, now);
         }
         let before = link.resuming.take().filter(|of| of.up_ns.is_none());
@@ -237,7 +238,7 @@ impl Worker {
         let Some([number]) = read_numbers::<1>(body) else { return self.core.count_malformed() };
         let Some(link) = self.link(peer) else { return };
         let mut answer = vec![number];
-        answer.extend(link.channels.iter().map(|channel| u64::from(channel.delivered())));
+        answer.extend(link.session.channels.iter().map(|channel| u64::from(channel.delivered())));
         self.send_plainly(peer, Kind::Resumed, &numbers(&answer));
     }
 
@@ -256,7 +257,8 @@ impl Worker {
             self.acknowledged(peer, channel, delivered as u32, now);
         }
         let Some(link) = self.link(peer) else { return };
-        let unheard: Vec<OpId> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
+        let unheard: Vec<OpId> =
+            link.session.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
         for id in unheard {
             self.retract(peer, id, now);
         }
@@ -285,7 +287,8 @@ impl Worker {
     fn resume_blindly(&mut self, peer: PeerId, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
-        let retracted: Vec<OpId> = link.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
+        let retracted: Vec<OpId> =
+            link.session.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
         let outcome = link.resuming.as_ref().map_or(Outcome::OK, |of| of.outcome);
         for of in link.pending_resets.clone() {
             link.push(Out::new(Kind::Reset, of_lane(of.plan, of.epoch)));

@@ -73,7 +73,7 @@ impl Worker {
     }
 
     fn report_stalled_links(&self, now: u64) {
-        for link in self.links.iter().flatten().filter(|link| link.up) {
+        for link in self.links.iter().flatten().filter(|link| link.session.is_up()) {
             if link.asked_ns.is_none_or(|asked| now.saturating_sub(asked) < STILL_NS) {
                 continue;
             }
@@ -82,7 +82,7 @@ impl Worker {
                 Some(Path::Lane { .. }) => "a lane here",
                 Some(Path::Worker(_)) => "another worker's lane",
             };
-            let channels: Vec<String> = link.channels.iter().map(ToString::to_string).collect();
+            let channels: Vec<String> = link.session.channels.iter().map(ToString::to_string).collect();
             log::debug!(
                 "{} acknowledges nothing (path: {path}); frames sent and waiting by channel: {}; lanes up {:?}, being reset {:?}",
                 link.peer,

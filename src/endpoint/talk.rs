@@ -1,22 +1,23 @@
 //! Frames of links, out and in: messages, notifications, imports.
 
-use super::arrival;
 use super::grants::granted;
 use super::handshake;
 use super::inbox::Command;
 use super::lanes::{LaneWork, RailWork};
 use super::later::Until;
 use super::relay::Path;
+use super::sessions::show_lanes;
 use super::worker::Worker;
 use crate::fabric::Posted;
 use crate::ids::{GrantToken, LaneId, MemoryId, OpId, PeerId, RailIndex};
 use crate::memory::{RemoteMemory, RemoteState, Revoked};
-use crate::peer::channel::Out;
 use crate::peer::link::{remote_state_of_end, Assembly, Link, Part};
 use crate::peer::table::Named;
-use crate::peer::{Peer, Plan};
+use crate::peer::Peer;
 use crate::rail::LaneState;
 use crate::room;
+use crate::session::channel::Out;
+use crate::session::Plan;
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
 use crate::transfer::ending::Sweep;
@@ -47,7 +48,7 @@ pub(super) enum Delivery {
 
 /// The body of an acknowledgement of all channels.
 fn acknowledgement(link: &Link) -> Vec<u8> {
-    numbers(&link.channels.each_ref().map(|channel| channel.delivered().into()))
+    numbers(&link.session.channels.each_ref().map(|channel| channel.delivered().into()))
 }
 
 /// Whether a frame is under a grant that the peer has revoked. The peer announces that before it
@@ -72,7 +73,7 @@ impl Worker {
 
     /// Control lanes that refused their last frame.
     pub(super) fn refusals(&self) -> Vec<(PeerId, LaneId)> {
-        let links = self.links.iter().flatten().filter(|link| link.up);
+        let links = self.links.iter().flatten().filter(|link| link.session.is_up());
         let lanes = links.filter_map(|link| Some((link.peer.id, self.control_lane(link.peer.id)?)));
         lanes.filter(|(_, lane)| self.refuses(*lane)).collect()
     }
@@ -157,9 +158,10 @@ impl Worker {
         let Some(path) = self.path_to(link) else { return (false, false) };
         let peer = link.peer.id;
         let (mut sent, mut full) = (false, false);
-        for channel in &mut link.channels {
+        let up = link.session.is_up();
+        for channel in &mut link.session.channels {
             while let Some((sequence, out)) = channel.next() {
-                if !link.up && out.kind != Kind::Ready {
+                if !up && out.kind != Kind::Ready {
                     break;
                 }
                 let acknowledged = channel.delivered();
@@ -176,12 +178,15 @@ impl Worker {
                 sent = true;
             }
         }
-        if link.channels.iter().any(|channel| channel.acknowledgement_due(now)) {
+        if link.session.channels.iter().any(|channel| channel.acknowledgement_due(now)) {
             let body = acknowledgement(link);
             let header = Header::plain(Kind::Ack);
             match self.send_by(path, peer, &header, &body, &[]) {
                 Posted::Yes => {
-                    link.channels.iter_mut().for_each(|channel| channel.acknowledgement_sent_alone(now));
+                    link.session
+                        .channels
+                        .iter_mut()
+                        .for_each(|channel| channel.acknowledgement_sent_alone(now));
                     sent = true;
                 }
                 _ => full = true,
@@ -193,7 +198,7 @@ impl Worker {
                 link.asked_ns.get_or_insert(now);
             }
         }
-        let owes = link.channels.iter().any(|channel| channel.owes());
+        let owes = link.session.channels.iter().any(|channel| channel.owes());
         (sent, full || owes || !link.revoking.is_empty())
     }
 
@@ -315,11 +320,11 @@ impl Worker {
     fn arrive(&mut self, peer: PeerId, channel: usize, frame: (u32, Kind, &[u8]), now: u64) {
         let (number, kind, body) = frame;
         let Some(link) = self.link(peer) else { return };
-        if !link.channels[channel].is_next(number) || !link.takes(channel) {
-            link.channels[channel].receive(number, kind, body, now);
+        if !link.session.channels[channel].is_next(number) || !link.takes(channel) {
+            link.session.channels[channel].receive(number, kind, body, now);
         } else if let Some(mut link) = self.links.get_mut(peer.place()).and_then(Option::take) {
             if !self.hand_in(&mut link, channel, (kind, body), now) {
-                link.channels[channel].receive(number, kind, body, now);
+                link.session.channels[channel].receive(number, kind, body, now);
             }
             self.bring_back(link, now);
         }
@@ -335,12 +340,16 @@ impl Worker {
             true => core.is_own_refusal(&link.peer, body, now),
             false => link.resuming.is_some(),
         };
-        if link.up && !believed {
+        if link.session.is_up() && !believed {
             return core.reject("a refusal by somebody else");
         }
-        let what = if link.up { "closed the connection" } else { "rejected the handshake of this endpoint" };
+        let what = if link.session.is_up() {
+            "closed the connection"
+        } else {
+            "rejected the handshake of this endpoint"
+        };
         log::warn!("{} {what}: {text}", link.peer);
-        let status = if link.up { Status::PeerClosed } else { status };
+        let status = if link.session.is_up() { Status::PeerClosed } else { status };
         self.end_peer(peer, Outcome::of(status), now);
     }
 
@@ -349,7 +358,7 @@ impl Worker {
         let Some(link) = self.link(peer) else { return };
         let (mut opened, mut withdrawn, mut link_notified) = (false, false, Vec::new());
         let revoked = link.peer.revoked.clone();
-        for out in link.channels[channel].acknowledge(number) {
+        for out in link.session.channels[channel].acknowledge(number) {
             opened = true;
             if out.kind == Kind::Withdraw {
                 core.knows_of_revoke(&out.body);
@@ -372,7 +381,7 @@ impl Worker {
         if opened {
             link.asked_ns = link.is_asking().then_some(now);
         }
-        if opened && link.channels[channel].next().is_some() {
+        if opened && link.session.channels[channel].next().is_some() {
             self.mark(peer);
         }
         if withdrawn {
@@ -386,11 +395,11 @@ impl Worker {
     /// Hands over what has come in order, until there is no room for it.
     pub(super) fn deliver(&mut self, peer: PeerId, channel: usize, now: u64) {
         while let Some(link) = self.link(peer).filter(|link| link.takes(channel)) {
-            let Some((kind, body)) = link.channels[channel].take_deliverable() else { return };
+            let Some((kind, body)) = link.session.channels[channel].take_deliverable() else { return };
             let Some(mut link) = self.links.get_mut(peer.place()).and_then(Option::take) else { return };
             let taken = self.hand_in(&mut link, channel, (kind, &body), now);
             if !taken {
-                link.channels[channel].put_back(kind, body);
+                link.session.channels[channel].put_back(kind, body);
             }
             self.bring_back(link, now);
             if !taken {
@@ -404,7 +413,7 @@ impl Worker {
         let delivery = self.hand_over(link, kind, body, now);
         let taken = !matches!(delivery, Delivery::Stalled);
         if taken {
-            link.channels[channel].deliver(now, matches!(delivery, Delivery::TakenUrgently));
+            link.session.channels[channel].deliver(now, matches!(delivery, Delivery::TakenUrgently));
         }
         taken
     }
@@ -428,17 +437,21 @@ impl Worker {
 
     /// The link is in its place again.
     fn bring_back(&mut self, link: Box<Link>, now: u64) {
-        let (peer, ready) = (link.peer.id, link.ready_seen && !link.up);
+        let (peer, acts) = (link.peer.id, link.session.has_actions());
         self.links[peer.place()] = Some(link);
-        if ready {
-            self.come_closer(peer, now);
+        if acts {
+            self.carry_out(peer, None, now);
         }
     }
 
     fn system(&mut self, link: &mut Link, kind: Kind, body: &[u8], now: u64) -> Delivery {
         let core = self.core.clone();
         match (kind, read_numbers::<1>(body), read_numbers::<2>(body), read_numbers::<3>(body)) {
-            (Kind::Ready, ..) => arrival::ready(&core, link, body),
+            (Kind::Ready, ..) => {
+                if link.session.handle_frame(kind, body, now).is_err() {
+                    core.count_malformed();
+                }
+            }
             (Kind::Import, .., Some([memory, secret, number])) => {
                 let memory = MemoryId::new(memory);
                 let known = core.offer(memory, secret, link.peer.id);
@@ -453,7 +466,7 @@ impl Worker {
                     if state == RemoteState::Gone {
                         link.peer.gone.lock().insert(remote.id);
                     }
-                    arrival::show_lanes(&core, link, [remote]);
+                    show_lanes(&core, link, [remote]);
                     core.answered(remote, state, now);
                 }
             }
@@ -651,7 +664,7 @@ impl Worker {
         let body = unsafe { core.table.body(slot) };
         if let (Some(link), Some(transfer)) = (self.link(peer), body.transfer()) {
             link.push_arrived(id, transfer, speculative);
-            link.channels.iter_mut().for_each(|channel| channel.sweep(|id| core.table.is_active(id)));
+            link.session.channels.iter_mut().for_each(|channel| channel.sweep(|id| core.table.is_active(id)));
             if speculative {
                 core.table.notify_early(slot);
             }

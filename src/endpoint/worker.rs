@@ -35,6 +35,8 @@ use std::time::Duration;
 
 /// Between looks at deadlines, handshakes and the like.
 const TICK_NS: u64 = 1_000_000;
+/// An idle worker looks at its rails after this long.
+const REST_NS: u64 = 100_000_000;
 /// Without work for this long, a worker waits for its rails.
 const AWAKE_NS: u64 = 300_000;
 /// For this long after a caller made passes, the thread looks at every tick: a caller who comes again need not wake it.
@@ -410,7 +412,9 @@ impl Worker {
         {
             Duration::from_nanos(self.next_tick.saturating_sub(now).max(1000))
         } else {
-            Duration::from_millis(100)
+            let due = self.links.iter().flatten().filter_map(|link| link.session.poll_timeout()).min();
+            let due = due.unwrap_or(u64::MAX).max(self.next_tick);
+            Duration::from_nanos(due.saturating_sub(now).clamp(1000, REST_NS))
         }
     }
 
@@ -751,8 +755,8 @@ impl Worker {
             Command::LanesQuiet { peer, number } => self.link_lanes_quiet(peer, number),
             Command::Probe { peer } => self.probe_lanes(peer, now),
             Command::Relay { peer, bytes } => self.relay(peer, bytes, now),
-            Command::AddLink { peer, approaches, accepted } => {
-                self.add_link(peer, approaches, accepted.as_ref(), now)
+            Command::AddLink { peer, session, accepted } => {
+                self.add_link(peer, *session, accepted.as_ref(), now)
             }
             Command::HandshakeAccepted { peer, accepted } => {
                 self.handed(peer);
@@ -823,8 +827,8 @@ impl Worker {
         }
         for command in commands {
             match command {
-                Command::AddLink { peer, approaches, accepted } => {
-                    self.add_link(peer, approaches, accepted.as_ref(), now)
+                Command::AddLink { peer, session, accepted } => {
+                    self.add_link(peer, *session, accepted.as_ref(), now)
                 }
                 other => core.end_command(other, now),
             }

@@ -3,7 +3,7 @@
 
 use super::Input;
 use crate::ids::OpId;
-use crate::peer::channel::{Channel, Out, WINDOW};
+use crate::session::channel::{Channel, Out, WINDOW};
 use crate::wire::frame::Kind;
 
 type Frame = (u32, Kind, Vec<u8>);

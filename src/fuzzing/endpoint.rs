@@ -212,7 +212,7 @@ impl World {
     fn delivered(&self, channel: usize) -> u32 {
         let worker = self.ours.worker().expect("it has manual progress").lock();
         let link = self.peer.and_then(|peer| worker.links.get(peer.place())).and_then(|link| link.as_deref());
-        link.map_or(0, |link| link.channels[channel].delivered())
+        link.map_or(0, |link| link.session.channels[channel].delivered())
     }
 
     /// Of an unauthenticated endpoint with few or many rails, which are nowhere; or of the peer.

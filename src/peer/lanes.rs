@@ -1,6 +1,6 @@
 //! The lanes that serve a peer, as its workers and its owner see them.
 
-use super::Plan;
+use crate::session::Plan;
 
 #[derive(Default)]
 pub struct Serving {

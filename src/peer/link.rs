@@ -1,18 +1,18 @@
 //! The owner's side of a peer: its channels, and what waits on them.
 
-use super::approach::{Approach, Approaches};
-use super::channel::{Channel, Out};
-use super::liveness::Silence;
-use super::{status_of_end, Peer, Plan};
+use super::{status_of_end, Peer};
 use crate::codec::{Reader, Writer};
 use crate::ids::{Hold, MemoryId, OpId};
 use crate::memory::RemoteMemory;
 use crate::peer::Revoking;
+use crate::session::channel::{Channel, Out};
+use crate::session::liveness::Silence;
+use crate::session::{Plan, Session};
 use crate::status::Status;
 use crate::transfer::ending::Sweep;
 use crate::transfer::operation::{Failed, Move};
 use crate::transfer::Outcome;
-use crate::wire::frame::{numbers, Kind, CHANNELS, HEADER, REQUESTS, SYSTEM, USER};
+use crate::wire::frame::{numbers, Kind, HEADER, REQUESTS, SYSTEM, USER};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -27,12 +27,7 @@ pub struct Link {
     pub peer: Arc<Peer>,
     /// The peer connected to us: its PEER_UP and PEER_DOWN are reserved.
     pub accepted: bool,
-    pub approaches: Approaches,
-    pub last_errno: i32,
-    pub ready_sent: bool,
-    pub ready_seen: bool,
-    pub up: bool,
-    pub channels: [Channel; CHANNELS],
+    pub session: Session,
     /// A message of which parts have come.
     pub assembly: Option<Assembly>,
     /// Remote memories of this peer, by the number that its owner answers with.
@@ -192,26 +187,11 @@ impl Link {
         Outstanding { waited, all: Sweep::of_peer(self.peer.id, ended), outcome: ended }
     }
 
-    /// The outcome of a connect that reached no endpoint.
-    pub fn not_reached(&self) -> Outcome {
-        let status = match self.last_errno {
-            // A fabric that encrypts reports a missing or wrong secret by this error.
-            libc::EKEYREJECTED => Status::Denied,
-            _ => Status::Unreachable,
-        };
-        Outcome { provider_errno: self.last_errno, ..Outcome::of(status) }
-    }
-
-    pub fn new(peer: Arc<Peer>, approaches: Approaches, accepted: bool) -> Link {
+    pub fn new(peer: Arc<Peer>, session: Session, accepted: bool) -> Link {
         Link {
             peer,
             accepted,
-            approaches,
-            last_errno: 0,
-            ready_sent: false,
-            ready_seen: false,
-            up: false,
-            channels: Default::default(),
+            session,
             assembly: None,
             remotes: HashMap::new(),
             next_remote: 1,
@@ -241,19 +221,19 @@ impl Link {
 
     pub fn push(&mut self, out: Out) {
         if let Some(channel) = out.kind.channel() {
-            self.channels[channel].push(out);
+            self.session.channels[channel].push(out);
         }
     }
 
     /// Queues an answer. Answers go before our own requests: however many those are, answers only
     /// pile up at a peer that does not take them.
     pub fn push_answer(&mut self, out: Out) {
-        self.channels[SYSTEM].push_ahead(out);
+        self.session.channels[SYSTEM].push_ahead(out);
     }
 
     /// Answers that wait for the peer.
     pub fn answers(&self) -> usize {
-        self.channels[SYSTEM].ahead()
+        self.session.channels[SYSTEM].ahead()
     }
 
     /// Whether one frame carries a message of this many bytes.
@@ -267,7 +247,7 @@ impl Link {
         body.extend_from_slice(&(data.len() as u64).to_le_bytes());
         body.extend_from_slice(data);
         let out = Out::new(Kind::Message, body);
-        self.channels[USER].push(Out { done: Some(id), allowance, ..out });
+        self.session.channels[USER].push(Out { done: Some(id), allowance, ..out });
     }
 
     /// Cuts a message into frames; the last one completes the send.
@@ -286,7 +266,7 @@ impl Link {
                 out.done = Some(id);
                 out.allowance = allowance;
             }
-            self.channels[USER].push(out);
+            self.session.channels[USER].push(out);
             offset = end;
             if last {
                 return;
@@ -328,7 +308,7 @@ impl Link {
     /// Queues the notification of a failed transfer, unless its success was notified.
     pub fn push_failed(&mut self, failed: &Failed) {
         let unheard = matches!(failed.status, Status::Revoked | Status::PeerLost | Status::PeerClosed);
-        if self.notified.remove(&failed.id) || self.channels[USER].has_sent(failed.id) || unheard {
+        if self.notified.remove(&failed.id) || self.session.channels[USER].has_sent(failed.id) || unheard {
             return;
         }
         let body = numbers(&[failed.value, failed.status as i32 as u32 as u64]);
@@ -382,18 +362,17 @@ impl Link {
 
     /// Whether frames of a channel are delivered yet: nothing is published before PEER_UP.
     pub fn takes(&self, channel: usize) -> bool {
-        channel == SYSTEM || self.up
+        channel == SYSTEM || self.session.is_up()
     }
 
     /// Frames wait for an acknowledgement.
     pub fn is_asking(&self) -> bool {
-        self.channels.iter().any(Channel::is_asking)
+        self.session.channels.iter().any(Channel::is_asking)
     }
 
     /// Something of it is due soon.
     pub fn is_waiting(&self) -> bool {
-        !self.up
-            || self.asked_ns.is_some()
+        self.asked_ns.is_some()
             || self.closing.is_some()
             || self.refused_ns.is_some()
             || !self.revoking.is_empty()
@@ -405,7 +384,7 @@ impl Link {
 
     /// Something has come that there was no room for.
     pub fn is_held_back(&self) -> bool {
-        [USER, REQUESTS].iter().any(|channel| self.channels[*channel].deliverable().is_some())
+        [USER, REQUESTS].iter().any(|channel| self.session.channels[*channel].deliverable().is_some())
     }
 
     /// A lane that served has failed: when it may come back.
@@ -463,7 +442,7 @@ impl Link {
 
     /// The lanes that serve the peer.
     pub fn lanes_up(&self) -> &[Plan] {
-        self.approaches.serving().map_or(&[], Approach::up)
+        self.session.lanes_up()
     }
 }
 

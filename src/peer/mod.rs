@@ -18,12 +18,9 @@
 //! 5. **End**, by Close, a lost lane or a disconnect: everything outstanding ends, then PEER_DOWN
 //!    is published.
 
-pub mod approach;
-pub mod channel;
 pub mod gone;
 pub mod lanes;
 pub mod link;
-pub mod liveness;
 pub mod table;
 
 use crate::codec::Text;
@@ -31,6 +28,7 @@ use crate::fabric::grants::Grant;
 use crate::fabric::select::readable;
 use crate::ids::{OpId, PeerId, RailIndex};
 use crate::memory::{Memory, Revoked};
+use crate::session::Plan;
 use crate::status::Status;
 use crate::transfer::Outcome;
 use crate::wire::address::{Address, RailAddress};
@@ -90,8 +88,6 @@ pub struct Peer {
     service: Mutex<Service>,
     /// Our rails that serve it, one bit each: of one fabric. 0 until that is settled.
     rails: AtomicU64,
-    /// A connect that takes longer has failed.
-    pub connect_deadline: u64,
     /// The token that the peer puts into its frames to us: random, and known to it alone.
     pub token: Token,
     /// Our number for this connection, counted over all peers.
@@ -250,13 +246,6 @@ pub struct PeerInfo {
     pub reason: String,
 }
 
-/// A planned lane of a peer: a pair of rails.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Plan {
-    pub rail: RailIndex,
-    pub remote_rail: RailIndex,
-}
-
 impl Peer {
     pub fn new(
         id: PeerId,
@@ -264,7 +253,6 @@ impl Peer {
         owner: usize,
         workers: u64,
         reason: String,
-        connect_deadline: u64,
         tokens: Tokens,
     ) -> Peer {
         Peer {
@@ -277,7 +265,6 @@ impl Peer {
             workers,
             service: Mutex::new(Service { fabric: String::new(), reason }),
             rails: AtomicU64::new(0),
-            connect_deadline,
             state: AtomicU8::new(PeerState::Connecting as u8),
             connects: Mutex::default(),
             outgoing: AtomicU64::new(0),
@@ -453,60 +440,10 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Pairs our rails of a fabric with theirs: every rail of the side that has
-/// more gets a lane. Rails on the same network go together where they can.
-pub fn pair(ours: &[(RailIndex, &str)], theirs: &[(RailIndex, &str)]) -> Vec<Plan> {
-    if ours.is_empty() || theirs.is_empty() {
-        return Vec::new();
-    }
-    // Order both sides by network, each network's rails in their own order, and
-    // only networks that both have first: then partners stand at equal places.
-    let order = |rails: &[(RailIndex, &str)], others: &[(RailIndex, &str)]| {
-        let mut sorted: Vec<(bool, String, RailIndex)> = rails
-            .iter()
-            .map(|(index, network)| {
-                let shared = others.iter().any(|(_, other)| other == network);
-                (!shared, if shared { network.to_string() } else { String::new() }, *index)
-            })
-            .collect();
-        sorted.sort();
-        sorted.into_iter().map(|(_, _, index)| index).collect::<Vec<_>>()
-    };
-    let (left, right) = (order(ours, theirs), order(theirs, ours));
-    (0..left.len().max(right.len()))
-        .map(|i| Plan { rail: left[i % left.len()], remote_rail: right[i % right.len()] })
-        .collect()
-}
-
 /// How the operations of a peer that ended end.
 pub fn status_of_end(how: Status) -> Status {
     match how {
         Status::Ok => Status::Canceled,
         other => other,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn plan((rail, remote_rail): (u16, u16)) -> Plan {
-        Plan { rail: RailIndex::new(rail), remote_rail: RailIndex::new(remote_rail) }
-    }
-
-    #[test]
-    fn both_sides_pair_alike_and_use_every_rail() {
-        let at = |(rail, network)| (RailIndex::new(rail), network);
-        let ours = [(0, "a"), (1, "b"), (2, "x")].map(at);
-        let theirs = [(5, "b"), (6, "a")].map(at);
-        let plans = pair(&ours, &theirs);
-        let expected = [(0, 6), (1, 5), (2, 6)].map(plan);
-        assert_eq!(plans, expected);
-        let mirror = |p: &Plan| Plan { rail: p.remote_rail, remote_rail: p.rail };
-        let mut mirrored: Vec<_> = pair(&theirs, &ours).iter().map(mirror).collect();
-        mirrored.sort_by_key(|plan| plan.rail);
-        assert_eq!(mirrored, expected);
-        assert_eq!(pair(&ours[..1], &[0, 1, 2, 3].map(|rail| at((rail, "a")))).len(), 4);
-        assert!(pair(&ours, &[]).is_empty());
     }
 }

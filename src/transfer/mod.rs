@@ -18,7 +18,7 @@
 //! 5. **Settle** (`table`). A stripe with nothing left to claim and nothing in flight leaves the
 //!    slot, subtracting its slices and itself in one atomic. When the last stripe leaves, the
 //!    transfer has arrived.
-//! 6. **Notify** (`peer::channel`), if asked for, or raise a counter: a sequenced control message
+//! 6. **Notify** (`session::channel`), if asked for, or raise a counter: a sequenced control message
 //!    to the target, sent once every byte is there; its acknowledgement ends the transfer. Where a
 //!    failed write also fails everything posted after it, and one lane carries all, the message is
 //!    speculative: it is sent right behind the last post, which then needs no delivery completion,

@@ -135,7 +135,7 @@ fn tune(socket: BorrowedFd, options: &Options) {
         let part = |of: u64| silence_ns.div_ceil(of * 1_000_000_000).try_into().unwrap_or(i32::MAX);
         let ms = silence_ns.div_ceil(1_000_000).try_into().unwrap_or(i32::MAX);
         set(socket, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, ms);
-        // An idle connection is probed as a silent peer is (`peer::liveness`).
+        // An idle connection is probed as a silent peer is (`session::liveness`).
         set(socket, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, part(3));
         set(socket, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, part(6));
         set(socket, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 4);

@@ -85,9 +85,8 @@ impl Approaches {
     pub fn begin_next(&mut self, now: u64) -> Option<Vec<Plan>> {
         let tried = &self.all[..self.tried];
         let last = tried.last().filter(|_| self.serving.is_none() && self.tried < self.all.len())?;
-        let head_start = last.head_start().min(self.timeout_ns / HEAD_STARTS);
         let silent = tried.iter().all(|approach| approach.up.is_empty());
-        let late = silent && now.saturating_sub(self.since) >= head_start;
+        let late = silent && now.saturating_sub(self.since) >= self.head_start(last);
         (late || tried.iter().all(Approach::has_failed)).then(|| self.begin(self.tried + 1, now))
     }
 
@@ -177,9 +176,22 @@ impl Approaches {
         self.all.get(self.serving?)
     }
 
-    /// Whether the serving fabric has all the lanes that it will have.
-    pub fn is_ready(&self, now: u64) -> bool {
-        self.serving().is_some_and(|approach| approach.is_ready(now))
+    /// The serving fabric, once it has all the lanes that it will have.
+    pub fn ready(&self, now: u64) -> Option<&Approach> {
+        self.serving().filter(|approach| approach.is_ready(now))
+    }
+
+    /// When time alone may change what is next.
+    pub fn next_ns(&self, now: u64) -> Option<u64> {
+        let tried = &self.all[..self.tried];
+        let next_fabric = tried.last().map(|last| self.since + self.head_start(last));
+        let up = tried.iter().filter(|approach| !approach.up.is_empty()).map(|approach| approach.first_up_ns);
+        let missing = up.flat_map(|up| [up + LAST_CALL_NS + 1, up + STRAGGLERS_NS + 1]);
+        next_fabric.into_iter().chain(missing).filter(|due| *due > now).min()
+    }
+
+    fn head_start(&self, approach: &Approach) -> u64 {
+        approach.head_start().min(self.timeout_ns / HEAD_STARTS)
     }
 
     /// Others than what serves were tried.

@@ -1,0 +1,200 @@
+//! Carries out what sessions decide (`session`): lanes are made and dropped, peers come up.
+
+use super::core::Core;
+use super::inbox::AcceptedHandshake;
+use super::inbox::Command;
+use super::links::warn_of_failure;
+use super::worker::Worker;
+use crate::ids::{PeerId, RailIndex};
+use crate::memory::RemoteMemory;
+use crate::peer::link::Link;
+use crate::peer::{Peer, PeerState, Service};
+use crate::session::{Action, LaneEvent, Plan, Session};
+use crate::status::Status;
+use crate::transfer::completion::{self, Completion};
+use crate::transfer::Outcome;
+use crate::wire::frame::{REQUESTS, USER};
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// Has the workers make lanes.
+pub(super) fn add_lanes(core: &Core, peer: &Arc<Peer>, plans: &[Plan], reply: Option<&AcceptedHandshake>) {
+    for (worker, inbox) in core.inboxes.iter().enumerate() {
+        if plans.iter().any(|plan| core.rails[plan.rail.place()].worker == worker) {
+            inbox.command(Command::AddLanes {
+                peer: peer.clone(),
+                plans: plans.to_vec(),
+                reply: reply.cloned(),
+            });
+        }
+    }
+}
+
+/// The fabric that serves is selected: the lanes over others go.
+fn serve(core: &Core, link: &mut Link) {
+    let Some(serving) = link.session.serving() else { return };
+    let rails = serving.plans.iter().fold(0, |rails, plan| rails | plan.rail.bit());
+    let service = Service { fabric: serving.fabric.clone(), reason: link.session.reason() };
+    log::debug!("{}: {}", link.peer, service.reason);
+    link.peer.serve(service, rails);
+    count_lanes(core, link);
+    if link.session.has_others() {
+        for worker in (0..core.inboxes.len()).filter(|worker| link.peer.workers & 1 << worker != 0) {
+            core.inboxes[worker].command(Command::DropLanes { peer: link.peer.id, keep: rails, ended: None });
+        }
+    }
+}
+
+pub(super) fn count_lanes(core: &Core, link: &Link) {
+    let up = link.lanes_up();
+    show_lanes(core, link, link.remotes.values());
+    let count = |rail: fn(&Plan) -> RailIndex| up.iter().map(rail).collect::<HashSet<_>>().len() as u32;
+    link.peer.lanes.lock().set(up);
+    link.peer.lanes_up.store(up.len() as u32, Ordering::Relaxed);
+    link.peer.local_rails.store(count(|plan| plan.rail), Ordering::Relaxed);
+    link.peer.remote_rails.store(count(|plan| plan.remote_rail), Ordering::Relaxed);
+}
+
+/// Which workers have transfers to memories of the peer's, and over how many lanes. With none up,
+/// they wait at any.
+pub(super) fn show_lanes<'a>(
+    core: &Core,
+    link: &Link,
+    memories: impl IntoIterator<Item = &'a Arc<RemoteMemory>>,
+) {
+    let up = link.lanes_up();
+    let of = |plan: &Plan| 1u64 << core.rails[plan.rail.place()].worker;
+    let workers = up.iter().fold(0, |workers, plan| workers | of(plan));
+    let workers = if workers == 0 { link.peer.workers } else { workers };
+    for memory in memories {
+        memory.lanes.store(up.len().max(1) as u64, Ordering::Relaxed);
+        memory.workers.store(workers, Ordering::Release);
+    }
+}
+
+impl Worker {
+    /// Takes ownership of a new peer; `accepted` if its handshake reached us first.
+    pub fn add_link(
+        &mut self,
+        peer: Arc<Peer>,
+        session: Session,
+        accepted: Option<&AcceptedHandshake>,
+        now: u64,
+    ) {
+        let (at, id, core) = (peer.id.place(), peer.id, self.core.clone());
+        if self.links.len() <= at {
+            self.links.resize_with(at + 1, || None);
+        }
+        let link = self.links[at].insert(Box::new(Link::new(peer, session, accepted.is_some())));
+        let over = accepted.map(|accepted| core.rails[accepted.plan.rail.place()].fabric.as_str());
+        link.session.begin(over, now);
+        self.carry_out(id, accepted, now);
+    }
+
+    /// The peer sent a handshake over a lane that there is not.
+    pub fn link_accepted(&mut self, peer: PeerId, accepted: &AcceptedHandshake, now: u64) {
+        let plan = accepted.plan;
+        let core = self.core.clone();
+        let Some(link) = self.link(peer).filter(|link| link.closing.is_none()) else { return };
+        if link.holds_off(plan) {
+            return; // It repeats its handshake.
+        }
+        let ours = core.rails[plan.rail.place()].fabric.as_str();
+        let theirs = link.peer.address.rails.get(plan.remote_rail.place()).map(|rail| rail.fabric.as_str());
+        if !link.session.handle_request(plan, theirs.filter(|theirs| *theirs == ours), now) {
+            return core.reject("a peer has all the lanes that it may have");
+        }
+        self.carry_out(peer, Some(accepted), now);
+    }
+
+    /// Carries out what a peer's session has decided. `accepted`: the handshake request that new
+    /// lanes answer.
+    pub(super) fn carry_out(&mut self, peer: PeerId, accepted: Option<&AcceptedHandshake>, now: u64) {
+        let core = self.core.clone();
+        while let Some(link) = self.link(peer) {
+            let Some(action) = link.session.poll_action() else { return };
+            match action {
+                Action::AddLanes(plans) => add_lanes(&core, &link.peer, &plans, accepted),
+                Action::Serve => serve(&core, link),
+                Action::ShowLanes => count_lanes(&core, link),
+                Action::Flush => self.mark(peer),
+                Action::Up => self.came_up(peer, now),
+                Action::TryAnother => log::info!("{}: another fabric is tried, too", link.peer),
+                Action::GiveUp(why) => {
+                    warn_of_failure(&core, link, &why);
+                    let outcome = link.session.not_reached();
+                    self.end_peer(peer, outcome, now);
+                }
+            }
+        }
+    }
+
+    pub fn link_lane_up(&mut self, peer: PeerId, plan: Plan, now: u64) {
+        let Some(link) = self.link(peer) else { return };
+        link.session.handle_lane(plan, LaneEvent::Up, now);
+        link.has_returned(plan, now);
+        self.mark(peer);
+        self.carry_out(peer, None, now);
+        self.go_on_resuming(peer, now);
+        self.go_on_joining(peer, now);
+    }
+
+    pub fn link_lane_failed(&mut self, peer: PeerId, plan: Plan, errno: i32, why: String, now: u64) {
+        let Some(link) = self.link(peer) else { return };
+        link.session.handle_lane(plan, LaneEvent::Failed { errno, why }, now);
+        let up = link.session.is_up();
+        if up && link.session.serving().is_some_and(|serving| serving.plans.contains(&plan)) {
+            link.let_return(plan, now);
+        }
+        self.carry_out(peer, None, now);
+        let Some(link) = self.link(peer) else { return };
+        let none_up = link.lanes_up().is_empty();
+        let away = link.resuming.as_ref().filter(|_| none_up && errno == libc::ECONNREFUSED);
+        if let Some(outcome) = away.map(|of| of.outcome) {
+            return self.end_peer(peer, outcome, now);
+        }
+        if up && none_up && link.resuming.is_none() {
+            // The lane failed while this side was coming up.
+            let outcome = Outcome { provider_errno: errno, ..Outcome::of(Status::PeerLost) };
+            return self.end_peer(peer, outcome, now);
+        }
+        self.go_on_joining(peer, now);
+    }
+
+    fn came_up(&mut self, peer: PeerId, now: u64) {
+        let core = self.core.clone();
+        let Some(link) = self.link(peer) else { return };
+        core.unauthenticated.settled(peer);
+        let mut connects = link.peer.connects.lock();
+        link.peer.set_state(PeerState::Up);
+        let mut completion = Completion::new(completion::KIND_PEER_UP, Outcome::OK, peer, now);
+        if connects.is_empty() {
+            completion.accepted = 1;
+            core.queue.publish(completion);
+        } else {
+            if link.accepted {
+                // The place reserved for the peer's own PEER_UP is not needed: each connect has
+                // one.
+                core.queue.unreserve(1);
+            }
+            for user_data in connects.drain(..) {
+                core.queue.publish(Completion { user_data, ..completion });
+            }
+        }
+        drop(connects);
+        self.mark(peer);
+        self.deliver(peer, USER, now);
+        self.deliver(peer, REQUESTS, now);
+    }
+
+    /// A further connect to a peer that may be up already.
+    pub fn link_connected(&mut self, peer: PeerId, now: u64) {
+        let core = self.core.clone();
+        let Some(link) = self.link(peer).filter(|link| link.session.is_up()) else { return };
+        for user_data in link.peer.connects.lock().drain(..) {
+            let completion = Completion::new(completion::KIND_PEER_UP, Outcome::OK, peer, now);
+            core.queue.publish(Completion { user_data, ..completion });
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Planned lanes: which of our rails goes with which of the peer's.
+
+use crate::ids::RailIndex;
+
+/// A planned lane of a peer: a pair of rails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Plan {
+    pub rail: RailIndex,
+    pub remote_rail: RailIndex,
+}
+
+/// Pairs our rails of a fabric with theirs: every rail of the side that has
+/// more gets a lane. Rails on the same network go together where they can.
+pub fn pair(ours: &[(RailIndex, &str)], theirs: &[(RailIndex, &str)]) -> Vec<Plan> {
+    if ours.is_empty() || theirs.is_empty() {
+        return Vec::new();
+    }
+    // Order both sides by network, each network's rails in their own order, and
+    // only networks that both have first: then partners stand at equal places.
+    let order = |rails: &[(RailIndex, &str)], others: &[(RailIndex, &str)]| {
+        let mut sorted: Vec<(bool, String, RailIndex)> = rails
+            .iter()
+            .map(|(index, network)| {
+                let shared = others.iter().any(|(_, other)| other == network);
+                (!shared, if shared { network.to_string() } else { String::new() }, *index)
+            })
+            .collect();
+        sorted.sort();
+        sorted.into_iter().map(|(_, _, index)| index).collect::<Vec<_>>()
+    };
+    let (left, right) = (order(ours, theirs), order(theirs, ours));
+    (0..left.len().max(right.len()))
+        .map(|i| Plan { rail: left[i % left.len()], remote_rail: right[i % right.len()] })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan((rail, remote_rail): (u16, u16)) -> Plan {
+        Plan { rail: RailIndex::new(rail), remote_rail: RailIndex::new(remote_rail) }
+    }
+
+    #[test]
+    fn both_sides_pair_alike_and_use_every_rail() {
+        let at = |(rail, network)| (RailIndex::new(rail), network);
+        let ours = [(0, "a"), (1, "b"), (2, "x")].map(at);
+        let theirs = [(5, "b"), (6, "a")].map(at);
+        let plans = pair(&ours, &theirs);
+        let expected = [(0, 6), (1, 5), (2, 6)].map(plan);
+        assert_eq!(plans, expected);
+        let mirror = |p: &Plan| Plan { rail: p.remote_rail, remote_rail: p.rail };
+        let mut mirrored: Vec<_> = pair(&theirs, &ours).iter().map(mirror).collect();
+        mirrored.sort_by_key(|plan| plan.rail);
+        assert_eq!(mirrored, expected);
+        assert_eq!(pair(&ours[..1], &[0, 1, 2, 3].map(|rail| at((rail, "a")))).len(), 4);
+        assert!(pair(&ours, &[]).is_empty());
+    }
+}
