@@ -20,7 +20,7 @@ export CARGO_TARGET_DIR=$PWD/target/miri
 flags="-Zmiri-disable-isolation -Zmiri-tree-borrows -Zmiri-permissive-provenance"
 threads=(transfer::queue transfer::gate)
 alone=(codec:: status:: logging:: clock:: rail:: memory::remote fabric::host::request fabric::host::room fabric::choice
-    wire::address peer::approach peer::gone transfer::claims transfer::geometry transfer::list transfer::pack)
+    wire::address session::approach session::plan peer::gone transfer::claims transfer::geometry transfer::list transfer::pack)
 [ $# = 0 ] || { threads=("$@") alone=(); }
 failed=()
 

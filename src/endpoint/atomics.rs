@@ -166,7 +166,7 @@ impl Worker {
     /// counts as outstanding, and the table's slots bound how many there are.
     pub fn link_atomic(&mut self, peer: PeerId, hold: Hold, now: u64) {
         let core = self.core.clone();
-        let link = self.link(peer).filter(|link| link.closing.is_none());
+        let link = self.link(peer).filter(|link| link.session.closing().is_none());
         let (Some(link), Some((request, grant))) = (link, core.request(&hold)) else {
             return core.abandon(hold, Outcome::of(Status::PeerClosed), now);
         };

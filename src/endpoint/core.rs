@@ -543,6 +543,7 @@ impl Core {
             deadline: self.clock.now().saturating_add(timeout_ns),
             // Enough to join all rails of either side, twice.
             lanes: 2 * self.rails.len().max(address.rails.len()),
+            liveness_ns: self.config.liveness_ns,
         };
         let session = Session::new(terms, Approaches::new(approaches, timeout_ns));
         let reason = session.reason();

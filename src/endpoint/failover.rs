@@ -216,7 +216,7 @@ impl Worker {
         let errno = outcome.provider_errno;
         link.session.handle_lane(plan, LaneEvent::Lost { errno, why: why.clone() }, now);
         // A peer that closes may be gone before its last frame arrives.
-        let (level, then) = match (link.closing.is_some(), link.lanes_up().len()) {
+        let (level, then) = match (link.session.closing().is_some(), link.lanes_up().len()) {
             (true, _) => (log::Level::Debug, "the peer is closing".to_owned()),
             (_, 0) => {
                 (log::Level::Info, "it has no other, so operations wait for a new connection".to_owned())
@@ -424,8 +424,11 @@ impl Worker {
     /// Restarts the handshake of lanes whose pause is over.
     pub(super) fn bring_lanes_back(&mut self, now: u64) {
         let mut returning = Vec::new();
-        for link in
-            self.links.iter_mut().flatten().filter(|link| link.session.is_up() && link.closing.is_none())
+        for link in self
+            .links
+            .iter_mut()
+            .flatten()
+            .filter(|link| link.session.is_up() && link.session.closing().is_none())
         {
             let due = link.take_due(now);
             if !due.is_empty() {

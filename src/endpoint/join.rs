@@ -56,7 +56,7 @@ impl Worker {
     /// A transfer wants lanes that there are not.
     pub fn link_join(&mut self, peer: PeerId, hold: Hold, now: u64) {
         let core = self.core.clone();
-        let Some(link) = self.link(peer).filter(|link| link.closing.is_none()) else {
+        let Some(link) = self.link(peer).filter(|link| link.session.closing().is_none()) else {
             return core.abandon(hold, Outcome::of(Status::PeerClosed), now);
         };
         if link.resuming.is_some() {

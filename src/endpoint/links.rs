@@ -15,12 +15,6 @@ use crate::wire::frame::{Kind, REQUESTS, USER};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
-/// A link that has been silent for this long sends a keep-alive: where a fabric reports a dead
-/// peer, it reports it only to a sender.
-const HEARTBEAT_NS: u64 = 1_000_000_000;
-/// The interval while operations are in flight, which a dead peer would hold up.
-const BUSY_HEARTBEAT_NS: u64 = 300_000_000;
-
 /// Frames of an ended link that are freed in one step.
 const SHED: usize = 64;
 
@@ -92,8 +86,7 @@ impl Worker {
         let core = self.core.clone();
         let at = peer.place();
         let Some(link) = self.link(peer) else { return };
-        // A closing peer whose lanes fail before its last frame came is closed, not lost.
-        let outcome = link.closing.as_ref().map_or(outcome, |closing| closing.outcome);
+        let outcome = link.session.end(outcome);
         let outcome = match link.peer.failure() {
             Some(failure) if outcome.status == Status::PeerLost => failure,
             _ => outcome,
@@ -109,6 +102,7 @@ impl Worker {
         link.peer.set_state(PeerState::Down);
         self.dirty.retain(|dirty| *dirty != at);
         let mut outstanding = link.take_outstanding(outcome);
+        outstanding.waited.extend(link.ending.take().into_iter().flat_map(|ending| ending.waited));
         outstanding.waited.extend(std::mem::take(&mut link.atomics).into_values());
         let mut revoking = std::mem::take(&mut link.to_rest);
         revoking.extend(link.resting.take().into_iter().flat_map(|(_, rested)| rested));
@@ -128,7 +122,6 @@ impl Worker {
         core.no_peer_to_know(peer);
         let was_up = link.session.is_up();
         core.peers.remove(&link.peer, link.session.is_known());
-        link.session.end();
         // After that, so that a later grant sees that the peer is gone.
         core.notify_of_end(peer, Outcome { status: status_of_end(outcome.status), ..outcome });
         if link.accepted && !was_up {
@@ -136,7 +129,7 @@ impl Worker {
         }
         // Where both sides have drained, nothing in flight could land. A peer that was never up has
         // nothing in flight, and its last frame should arrive.
-        let reset = was_up && !link.closing.as_ref().is_some_and(|closing| closing.agreed);
+        let reset = was_up && !link.session.is_agreed();
         let others = self.drop_peers_lanes(&link.peer, reset);
         let down = was_up.then(|| Completion::new(completion::KIND_PEER_DOWN, outcome, peer, now));
         if !was_up {
@@ -291,21 +284,16 @@ impl Worker {
     pub fn tend_links(&mut self, now: u64) {
         let mut due = Vec::new();
         let (mut marked, mut joining) = (Vec::new(), Vec::new());
-        let (mut closing, mut beats, mut resuming) = (Vec::new(), Vec::new(), Vec::new());
+        let mut resuming = Vec::new();
         let refusals = self.refusals();
         let core = self.core.clone();
-        let pause = if core.table.active() > 0 { BUSY_HEARTBEAT_NS } else { HEARTBEAT_NS };
         for link in self.links.iter_mut().flatten() {
             let peer = link.peer.id;
-            if link.session.poll_timeout().is_some_and(|at| at <= now) {
+            if link.is_due(now) || link.ending.is_some() {
                 due.push(peer);
             }
-            if link.closing.is_some() {
-                closing.push(peer);
-            } else if link.resuming.is_some() {
+            if link.resuming.is_some() && link.session.closing().is_none() {
                 resuming.push(peer);
-            } else if link.session.is_up() && now.saturating_sub(link.sent_ns) > pause {
-                beats.push(peer);
             }
             if !link.joining.is_empty() {
                 joining.push(peer);
@@ -315,10 +303,7 @@ impl Worker {
             }
         }
         for peer in due {
-            if let Some(link) = self.link(peer) {
-                link.session.handle_timeout(now);
-                self.carry_out(peer, None, now);
-            }
+            self.tend(peer, now);
             if core.clock.now().saturating_sub(now) > ENDS_NS {
                 break; // The others are late in the next tick, too.
             }
@@ -326,14 +311,8 @@ impl Worker {
         for peer in joining {
             self.go_on_joining(peer, now);
         }
-        for peer in closing {
-            self.advance_closing(peer, now);
-        }
         for peer in resuming {
             self.go_on_resuming(peer, now);
-        }
-        for peer in beats {
-            self.beat(peer, now);
         }
         for (peer, lane) in refusals {
             self.watch_refusal(peer, lane, now);
@@ -343,7 +322,6 @@ impl Worker {
             self.deliver(peer, REQUESTS, now);
             self.mark(peer);
         }
-        self.listen(now);
         let none_left = self.links.iter().all(Option::is_none) && self.leaving.is_empty();
         if self.shutting_down && none_left && !self.rails.lanes().any(|lane| lane.is_saying(now)) {
             self.core.count_closed(self.index);

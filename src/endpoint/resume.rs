@@ -170,7 +170,7 @@ impl Worker {
         let lasted = last_ns.is_none_or(|last| now.saturating_sub(last) > BRIEF_NS);
         (*count, *brief) =
             (*count + 1, if lasted { 0 } else { *brief + u32::from(errno != libc::ETIMEDOUT) });
-        if !link.session.is_up() || link.closing.is_some() || *brief > BRIEF_MOST {
+        if !link.session.is_up() || link.session.closing().is_some() || *brief > BRIEF_MOST {
             return self.end_peer(peer, outcome, now);
         }
         let before = link.resuming.take().filter(|of| of.up_ns.is_none());

@@ -1,19 +1,22 @@
-//! Carries out what sessions decide (`session`): lanes are made and dropped, peers come up.
+//! Carries out what sessions decide (`session`): lanes are made, drained and dropped, peers come
+//! up and end, frames are posted.
 
 use super::core::Core;
 use super::inbox::AcceptedHandshake;
 use super::inbox::Command;
+use super::later::{Drain, ENDS_NS};
 use super::links::warn_of_failure;
 use super::worker::Worker;
+use crate::fabric::Posted;
 use crate::ids::{PeerId, RailIndex};
 use crate::memory::RemoteMemory;
 use crate::peer::link::Link;
 use crate::peer::{Peer, PeerState, Service};
-use crate::session::{Action, LaneEvent, Plan, Session};
+use crate::session::{Action, LaneEvent, Plan, Session, Sight};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
 use crate::transfer::Outcome;
-use crate::wire::frame::{REQUESTS, USER};
+use crate::wire::frame::{Header, Kind, REQUESTS, USER};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -96,7 +99,7 @@ impl Worker {
     pub fn link_accepted(&mut self, peer: PeerId, accepted: &AcceptedHandshake, now: u64) {
         let plan = accepted.plan;
         let core = self.core.clone();
-        let Some(link) = self.link(peer).filter(|link| link.closing.is_none()) else { return };
+        let Some(link) = self.link(peer) else { return };
         if link.holds_off(plan) {
             return; // It repeats its handshake.
         }
@@ -113,7 +116,15 @@ impl Worker {
     pub(super) fn carry_out(&mut self, peer: PeerId, accepted: Option<&AcceptedHandshake>, now: u64) {
         let core = self.core.clone();
         while let Some(link) = self.link(peer) {
-            let Some(action) = link.session.poll_action() else { return };
+            let Some(action) = link.session.poll_action() else {
+                let Some(kind) = link.session.poll_transmit() else { return };
+                let posted =
+                    if kind == Kind::Ack { self.beat(peer, now) } else { self.send_plain(peer, kind) };
+                if let Some(link) = self.link(peer) {
+                    link.session.transmitted(posted, now);
+                }
+                continue;
+            };
             match action {
                 Action::AddLanes(plans) => add_lanes(&core, &link.peer, &plans, accepted),
                 Action::Serve => serve(&core, link),
@@ -126,8 +137,74 @@ impl Worker {
                     let outcome = link.session.not_reached();
                     self.end_peer(peer, outcome, now);
                 }
+                Action::EndOutstanding(outcome) => {
+                    // Operations that came back earlier complete normally.
+                    self.settle(now);
+                    let Some(link) = self.link(peer) else { return };
+                    link.ending = Some(link.take_outstanding(outcome));
+                    self.end_outstanding(peer, now);
+                }
+                Action::Drain => {
+                    let workers = link.peer.workers;
+                    for worker in (0..core.inboxes.len()).filter(|worker| workers & 1 << worker != 0) {
+                        core.inboxes[worker].command(Command::DrainLanes { peer });
+                    }
+                }
+                Action::End(outcome) => self.end_peer(peer, outcome, now),
             }
         }
+    }
+
+    /// What is due of a link.
+    pub(super) fn tend(&mut self, peer: PeerId, now: u64) {
+        self.end_outstanding(peer, now);
+        let busy = self.core.table.active() > 0;
+        if let Some(link) = self.link(peer).filter(|link| link.is_due(now)) {
+            let alive_ns = link.peer.alive_ns();
+            link.session.handle_timeout(Sight { alive_ns, busy }, now);
+        }
+        self.carry_out(peer, None, now);
+    }
+
+    /// Ends what is outstanding with a closing peer, as time allows.
+    fn end_outstanding(&mut self, peer: PeerId, now: u64) {
+        let core = self.core.clone();
+        let over = || core.clock.now().saturating_sub(now) > ENDS_NS;
+        let Some(link) = self.link(peer) else { return };
+        if link.ending.as_mut().is_some_and(|of| core.go_on_ending(of, now, over)) {
+            link.ending = None;
+            link.session.outstanding_ended(now);
+        }
+    }
+
+    /// The caller disconnects a peer: outstanding operations end at once.
+    pub fn link_disconnect(&mut self, peer: PeerId, now: u64) {
+        let Some(link) = self.link(peer) else { return };
+        link.session.disconnect(now);
+        self.carry_out(peer, None, now);
+    }
+
+    /// The endpoint shuts down: it closes every peer.
+    pub fn close_all(&mut self, now: u64) {
+        self.shutting_down = true;
+        let peers = self.links.iter().flatten().map(|link| link.peer.id);
+        self.commands.extend(peers.map(|peer| Command::Disconnect { peer }));
+        self.tend_links(now);
+    }
+
+    /// A frame without a number that is about the session itself.
+    pub(super) fn session_frame(&mut self, peer: PeerId, kind: Kind, now: u64) {
+        let Some(link) = self.link(peer) else { return };
+        if link.session.handle_frame(kind, &[], now).is_err() {
+            self.core.count_malformed();
+        }
+        self.carry_out(peer, None, now);
+    }
+
+    /// Posts a frame without a body; false if there was no room.
+    pub(super) fn send_plain(&mut self, peer: PeerId, kind: Kind) -> bool {
+        let Some(path) = self.link_here(peer).and_then(|link| self.path_to(link)) else { return false };
+        self.send_by(path, peer, &Header::plain(kind), &[], &[]) == Posted::Yes
     }
 
     pub fn link_lane_up(&mut self, peer: PeerId, plan: Plan, now: u64) {
@@ -138,6 +215,12 @@ impl Worker {
         self.carry_out(peer, None, now);
         self.go_on_resuming(peer, now);
         self.go_on_joining(peer, now);
+    }
+
+    pub fn link_lane_drained(&mut self, peer: PeerId, plan: Plan, now: u64) {
+        let Some(link) = self.link(peer) else { return };
+        link.session.handle_lane(plan, LaneEvent::Drained, now);
+        self.carry_out(peer, None, now);
     }
 
     pub fn link_lane_failed(&mut self, peer: PeerId, plan: Plan, errno: i32, why: String, now: u64) {
@@ -195,6 +278,33 @@ impl Worker {
         for user_data in link.peer.connects.lock().drain(..) {
             let completion = Completion::new(completion::KIND_PEER_UP, Outcome::OK, peer, now);
             core.queue.publish(Completion { user_data, ..completion });
+        }
+    }
+
+    // Lanes.
+
+    /// Stops a peer's stripes here, and waits for what is in flight.
+    pub fn drain_lanes(&mut self, peer: PeerId) {
+        for lane in self.lanes_of.get(peer.place()).into_iter().flatten() {
+            let of = self.rails.lane_mut(*lane).map(|(_, of)| of);
+            if let Some(of) = of.filter(|of| of.peer.id == peer && of.drain == Drain::No) {
+                of.stripes.stop(&self.core.table, &mut self.left);
+                of.drain = Drain::Begun;
+            }
+        }
+        self.advance_drains();
+    }
+
+    pub(super) fn advance_drains(&mut self) {
+        let mut drained = Vec::new();
+        for lane in self.rails.lanes_mut() {
+            if lane.drain == Drain::Begun && lane.lane.inflight_ops == 0 {
+                lane.drain = Drain::Done;
+                drained.push((lane.peer.clone(), lane.plan()));
+            }
+        }
+        for (peer, plan) in drained {
+            self.command_owner(&peer, Command::LaneDrained { peer: peer.id, plan });
         }
     }
 }

@@ -106,26 +106,25 @@ impl Worker {
         busy
     }
 
-    pub(super) fn beat(&mut self, peer: PeerId, now: u64) {
-        let Some(path) = self.link_here(peer).and_then(|link| self.path_to(link)) else { return };
+    /// Sends a keep-alive: an acknowledgement of all channels.
+    pub(super) fn beat(&mut self, peer: PeerId, now: u64) -> bool {
+        let Some(path) = self.link_here(peer).and_then(|link| self.path_to(link)) else { return false };
         let under_way = match path {
             Path::Lane { lane, .. } => {
                 self.rails.lane(lane).is_some_and(|of| of.lane.inflight_frames >= BEATS)
             }
             Path::Worker(_) => false,
         };
-        let Some(link) = self.link(peer) else { return };
-        link.sent_ns = now;
-        if under_way {
-            return; // They are not taken; more would only take up room.
-        }
+        let Some(link) = self.link(peer).filter(|link| !under_way && link.resuming.is_none()) else {
+            return false; // They are not taken; more would only take up room.
+        };
         let header = Header::plain(Kind::Ack);
         let body = acknowledgement(link);
-        // Without room, something else is being sent.
-        let _ = self.send_by(path, peer, &header, &body, &[]);
+        let posted = self.send_by(path, peer, &header, &body, &[]) == Posted::Yes;
         if let Path::Lane { lane, .. } = path {
             self.watch_refusal(peer, lane, now);
         }
+        posted
     }
 
     /// A provider whose peer has died may refuse frames for ever, without an
@@ -140,7 +139,7 @@ impl Worker {
         }
         let since = *link.refused_ns.get_or_insert(now);
         // Until then it tries at every tick.
-        link.sent_ns = 0;
+        link.session.keep_alive_soon(now);
         if now - since > self.refusal_ns(lane.rail) {
             self.lane_failed(lane, libc::ENOTCONN, 0, now);
         }
@@ -193,7 +192,7 @@ impl Worker {
             }
         }
         if sent {
-            link.sent_ns = now;
+            link.session.note_sent(now);
             if link.is_asking() {
                 link.asked_ns.get_or_insert(now);
             }
@@ -293,10 +292,9 @@ impl Worker {
         }
         match header.kind {
             Kind::Refuse => self.refused(peer, body, now),
-            Kind::Closing => self.on_closing(peer, now),
-            Kind::Close => self.on_close(peer, now),
-            Kind::CloseAck => self.on_close_ack(peer, now),
-            Kind::Ask => self.answer_probe(peer),
+            Kind::Closing | Kind::Close | Kind::CloseAck | Kind::Ask => {
+                self.session_frame(peer, header.kind, now)
+            }
             Kind::Resume => self.asked_to_resume(peer, body),
             Kind::Resumed => self.resumed(peer, body, now),
             Kind::Ack => {
@@ -437,7 +435,7 @@ impl Worker {
 
     /// The link is in its place again.
     fn bring_back(&mut self, link: Box<Link>, now: u64) {
-        let (peer, acts) = (link.peer.id, link.session.has_actions());
+        let (peer, acts) = (link.peer.id, link.session.has_news());
         self.links[peer.place()] = Some(link);
         if acts {
             self.carry_out(peer, None, now);
@@ -691,14 +689,13 @@ impl Worker {
         let core = self.core.clone();
         let peer = remote.peer;
         match self.link(peer) {
-            Some(Link { closing: Some(closing), .. }) => {
-                let state = remote_state_of_end(closing.outcome.status);
-                core.answered(&remote, state, now);
-            }
-            Some(link) => {
-                link.push_import(remote);
-                self.mark(peer);
-            }
+            Some(link) => match link.session.closing() {
+                Some(outcome) => core.answered(&remote, remote_state_of_end(outcome.status), now),
+                None => {
+                    link.push_import(remote);
+                    self.mark(peer);
+                }
+            },
             None => core.answered(&remote, RemoteState::PeerLost, now),
         }
     }

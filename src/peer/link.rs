@@ -6,7 +6,6 @@ use crate::ids::{Hold, MemoryId, OpId};
 use crate::memory::RemoteMemory;
 use crate::peer::Revoking;
 use crate::session::channel::{Channel, Out};
-use crate::session::liveness::Silence;
 use crate::session::{Plan, Session};
 use crate::status::Status;
 use crate::transfer::ending::Sweep;
@@ -45,7 +44,8 @@ pub struct Link {
     pub atomics: BTreeMap<OpId, Hold>,
     /// Failed transfers whose peer was notified of their success.
     pub notified: BTreeSet<OpId>,
-    pub closing: Option<Closing>,
+    /// What ends before its lanes drain, in a closing.
+    pub ending: Option<Outstanding>,
     /// Fences that the caller waits for, by number.
     pub fences: HashMap<u64, OpId>,
     pub next_fence: u64,
@@ -62,9 +62,6 @@ pub struct Link {
     pub resumes: Resumes,
     /// Lanes that have failed, and when they may start their handshakes again.
     pub returning: Vec<Returning>,
-    pub silence: Silence,
-    /// When a frame was last sent.
-    pub sent_ns: u64,
     /// Since when frames wait for an acknowledgement.
     pub asked_ns: Option<u64>,
     /// Since when an idle lane refuses all frames.
@@ -137,34 +134,6 @@ pub struct Outstanding {
     pub outcome: Outcome,
 }
 
-/// How a link ends while both sides are alive (see `endpoint::close`).
-pub struct Closing {
-    pub stage: Stage,
-    /// When this stage began.
-    pub since: u64,
-    pub outstanding: Outstanding,
-    /// Lanes that have not drained yet.
-    pub draining: Vec<Plan>,
-    /// The peer closes: what to send is CloseAck.
-    pub answers: bool,
-    /// Close has arrived.
-    pub peer_drained: bool,
-    /// Both sides have drained, and reported it.
-    pub agreed: bool,
-    /// The outcome for PEER_DOWN.
-    pub outcome: crate::transfer::Outcome,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stage {
-    /// Outstanding operations end.
-    Ending,
-    Draining,
-    Sending,
-    Waiting,
-    Over,
-}
-
 pub struct Assembly {
     pub bytes: Vec<u8>,
     pub total: usize,
@@ -201,7 +170,7 @@ impl Link {
             joining: Vec::new(),
             atomics: BTreeMap::new(),
             notified: BTreeSet::new(),
-            closing: None,
+            ending: None,
             fences: HashMap::new(),
             resting: None,
             to_rest: Vec::new(),
@@ -211,8 +180,6 @@ impl Link {
             resuming: None,
             resumes: Resumes::default(),
             returning: Vec::new(),
-            silence: Silence::default(),
-            sent_ns: 0,
             asked_ns: None,
             refused_ns: None,
             dirty: false,
@@ -373,13 +340,17 @@ impl Link {
     /// Something of it is due soon.
     pub fn is_waiting(&self) -> bool {
         self.asked_ns.is_some()
-            || self.closing.is_some()
-            || self.refused_ns.is_some()
+            || self.ending.is_some()
             || !self.revoking.is_empty()
             || !self.pending_resets.is_empty()
             || self.resuming.is_some()
             || self.returning.iter().any(|known| known.due_ns.is_some())
             || self.is_held_back()
+    }
+
+    /// Its session wants to be asked.
+    pub fn is_due(&self, now: u64) -> bool {
+        self.session.poll_timeout().is_some_and(|due| due <= now)
     }
 
     /// Something has come that there was no room for.

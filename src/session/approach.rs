@@ -4,7 +4,7 @@
 //! within a head start. Those go on all the same: a peer that was only busy is not kept to a worse
 //! fabric. One of the two sides takes the fabric that serves, and the other follows.
 
-use super::Plan;
+use super::plan::Plan;
 use crate::fabric::host;
 
 /// Without a lane by then, the next fabric is tried, too. On one host an answer

@@ -1,7 +1,7 @@
 //! Whether a silent peer is still alive.
 //!
-//! A live endpoint sends something at least once a second, with or without traffic
-//! (`endpoint::links`), unless its program drives it manually and does not poll. So silence is
+//! A live endpoint sends something at least once a second, with or without traffic, unless its
+//! program drives it manually and does not poll. So silence is
 //! measured, and ended by any frame of the peer and by anything delivered to it. After a third of
 //! the allowed time the peer is probed; after all of it, the peer is lost. Only time in which we
 //! were able to receive counts.
@@ -12,7 +12,7 @@ const LOOKS: u64 = 8;
 /// How often a silent peer is asked, within the time allowed.
 const ASKS: u64 = 6;
 
-#[derive(Default)]
+#[derive(Default, Debug)]
 pub struct Silence {
     received_ns: u64,
     looked_ns: u64,
@@ -33,11 +33,13 @@ impl Silence {
     pub fn look(&mut self, received_ns: u64, now: u64, allowed: u64) -> Verdict {
         let since = if self.looked_ns == 0 { 0 } else { now.saturating_sub(self.looked_ns) };
         self.looked_ns = now;
+        let counts = since.min(allowed / LOOKS);
         if received_ns > self.received_ns {
-            (self.received_ns, self.silent_ns, self.asked) = (received_ns, 0, 0);
+            self.silent_ns = now.saturating_sub(received_ns).min(counts);
+            (self.received_ns, self.asked) = (received_ns, 0);
             return Verdict::Alive;
         }
-        self.silent_ns += since.min(allowed / LOOKS);
+        self.silent_ns += counts;
         let asks = self.silent_ns.saturating_mul(ASKS) / allowed;
         if self.silent_ns >= allowed {
             Verdict::Lost
@@ -47,6 +49,13 @@ impl Silence {
         } else {
             Verdict::Alive
         }
+    }
+
+    /// When to look again.
+    pub fn next_ns(&self, allowed: u64) -> u64 {
+        let asks = (self.asked + 1).clamp(ASKS / 3, ASKS);
+        let left = (asks * allowed).div_ceil(ASKS).saturating_sub(self.silent_ns);
+        self.looked_ns + left.min(allowed / LOOKS).max(1)
     }
 }
 

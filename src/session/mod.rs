@@ -9,10 +9,14 @@
 //!    when that takes too long (`approach`). One of the two sides selects the fabric that serves.
 //! 2. **Ready.** Each side sends Ready when its lanes over that fabric are up. A session is up once
 //!    it has sent and received Ready.
+//! 3. **Up.** A side that has sent nothing for long sends a keep-alive; a peer that is silent is
+//!    probed, and then lost (`liveness`).
+//! 4. **Close.** Both sides drain their lanes, and agree on it (`closing`).
 
 pub mod approach;
 pub mod channel;
-pub mod liveness;
+mod closing;
+mod liveness;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -23,6 +27,8 @@ use crate::transfer::Outcome;
 use crate::wire::frame::{self, Kind, CHANNELS, SYSTEM};
 use approach::{Approach, Approaches};
 use channel::{Channel, Out};
+use closing::{Closing, Next};
+use liveness::{Silence, Verdict};
 pub use plan::{pair, Plan};
 use std::collections::VecDeque;
 use std::fmt;
@@ -36,20 +42,51 @@ pub struct Terms {
     pub deadline: u64,
     /// The most lanes that the peer may have.
     pub lanes: usize,
+    /// A peer that is silent for this long is lost.
+    pub liveness_ns: Option<u64>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A session that has sent nothing for this long sends a keep-alive: where a fabric reports a dead
+/// peer, it reports it only to a sender.
+const KEEP_ALIVE_NS: u64 = 1_000_000_000;
+/// The same while operations are in flight, which a dead peer would hold up.
+const BUSY_KEEP_ALIVE_NS: u64 = 300_000_000;
+/// Between attempts to send what a lane had no room for.
+const RETRY_NS: u64 = 1_000_000;
+
+/// What the owner sees of the peer and of its own work, for `handle_timeout`.
+#[derive(Clone, Copy, Default)]
+pub struct Sight {
+    /// When something of the peer last came, or was delivered to it.
+    pub alive_ns: u64,
+    /// Operations are in flight.
+    pub busy: bool,
+}
+
+#[derive(Debug)]
 pub enum State {
-    Connecting { ready_sent: bool, ready_seen: bool },
+    Connecting {
+        ready_sent: bool,
+        ready_seen: bool,
+    },
     Up,
-    Ended,
+    Closing(Closing),
+    /// Whether it was up, and the peer may know of it; whether both sides have drained.
+    Ended {
+        was_up: bool,
+        known: bool,
+        agreed: bool,
+    },
 }
 
 /// The moves between states, for `Session::enter` and for the diagram of ARCHITECTURE.
 const MOVES: &[(&str, &str, &str)] = &[
     ("Connecting", "Up", "Ready sent and received"),
     ("Connecting", "Ended", "no fabric came up, the caller disconnects, or the peer refuses"),
-    ("Up", "Ended", "the peer is lost or disconnected"),
+    ("Connecting", "Closing", "a side disconnects while a lane is up"),
+    ("Up", "Closing", "a side disconnects"),
+    ("Up", "Ended", "the peer is lost, or has no lane when the caller disconnects"),
+    ("Closing", "Ended", "both sides have drained, or one does not answer"),
 ];
 
 impl State {
@@ -57,7 +94,8 @@ impl State {
         match self {
             State::Connecting { .. } => "Connecting",
             State::Up => "Up",
-            State::Ended => "Ended",
+            State::Closing(_) => "Closing",
+            State::Ended { .. } => "Ended",
         }
     }
 }
@@ -75,10 +113,12 @@ pub enum LaneEvent {
         errno: i32,
         why: String,
     },
+    /// Nothing of it is in flight any longer.
+    Drained,
 }
 
 /// What the owner carries out.
-#[derive(PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub enum Action {
     /// Make these lanes.
     AddLanes(Vec<Plan>),
@@ -94,6 +134,12 @@ pub enum Action {
     TryAnother,
     /// No endpoint was reached, and why: end the peer.
     GiveUp(String),
+    /// End what is outstanding with the peer, so; then call `outstanding_ended`.
+    EndOutstanding(Outcome),
+    /// Have the lanes stop and come to rest.
+    Drain,
+    /// End the peer.
+    End(Outcome),
 }
 
 /// A frame that cannot be, from this peer or now.
@@ -107,7 +153,12 @@ pub struct Session {
     pub channels: [Channel; CHANNELS],
     /// The last error of a lane.
     last_errno: i32,
+    silence: Silence,
+    /// When a frame was last sent.
+    sent_ns: u64,
     timers: Timers,
+    /// Frames without a number that are to be sent.
+    frames: VecDeque<Kind>,
     actions: VecDeque<Action>,
 }
 
@@ -121,7 +172,10 @@ impl Session {
             approaches,
             channels: Default::default(),
             last_errno: 0,
+            silence: Silence::default(),
+            sent_ns: 0,
             timers,
+            frames: VecDeque::new(),
             actions: VecDeque::new(),
         }
     }
@@ -159,7 +213,7 @@ impl Session {
                 }
                 self.add_lanes(&[plan]);
             }
-            State::Ended => {}
+            State::Closing(_) | State::Ended { .. } => {}
         }
         true
     }
@@ -167,6 +221,12 @@ impl Session {
     pub fn handle_lane(&mut self, plan: Plan, event: LaneEvent, now: u64) {
         let lost = matches!(event, LaneEvent::Lost { .. });
         match event {
+            LaneEvent::Drained => {
+                if let State::Closing(closing) = &mut self.state {
+                    closing.lane_drained(plan);
+                }
+                return self.go_on_closing(now);
+            }
             LaneEvent::Up => self.approaches.lane_up(plan, now),
             LaneEvent::Failed { errno, why } | LaneEvent::Lost { errno, why } => {
                 self.approaches.lane_failed(plan, why);
@@ -182,12 +242,65 @@ impl Session {
     /// A frame of the peer about the session itself.
     pub fn handle_frame(&mut self, kind: Kind, body: &[u8], now: u64) -> Result<(), Malformed> {
         match kind {
-            Kind::Ready => self.on_ready(&frame::read_ready(body).ok_or(Malformed)?, now),
-            _ => Err(Malformed),
+            Kind::Ready => self.on_ready(&frame::read_ready(body).ok_or(Malformed)?, now)?,
+            Kind::Closing => self.close(Outcome::of(Status::PeerClosed), true, now),
+            Kind::Close => {
+                self.close(Outcome::of(Status::PeerClosed), true, now);
+                if let State::Closing(closing) = &mut self.state {
+                    closing.peer_has_drained();
+                }
+                self.go_on_closing(now);
+            }
+            Kind::CloseAck => {
+                if let State::Closing(closing) = &mut self.state {
+                    closing.acknowledged();
+                    let outcome = closing.outcome;
+                    self.act(Action::End(outcome));
+                }
+            }
+            // It has received nothing of ours for long.
+            Kind::Ask => self.keep_alive_soon(now),
+            _ => return Err(Malformed),
+        }
+        Ok(())
+    }
+
+    /// The caller disconnects the peer.
+    pub fn disconnect(&mut self, now: u64) {
+        // The peer may consider itself up, but no lane leads to it.
+        if self.lanes_up().is_empty() {
+            return self.act(Action::End(Outcome::OK));
+        }
+        self.close(Outcome::OK, false, now);
+    }
+
+    /// What `Action::EndOutstanding` was for has ended.
+    pub fn outstanding_ended(&mut self, now: u64) {
+        if let State::Closing(closing) = &mut self.state {
+            if closing.outstanding_ended(now) {
+                self.act(Action::Drain);
+            }
+        }
+        self.go_on_closing(now);
+    }
+
+    /// Frames went out.
+    pub fn note_sent(&mut self, now: u64) {
+        self.sent_ns = now;
+        if matches!(self.state, State::Up) {
+            self.timers.set(Timer::KeepAlive, now + BUSY_KEEP_ALIVE_NS);
         }
     }
 
-    pub fn handle_timeout(&mut self, now: u64) {
+    /// The next keep-alive does not wait.
+    pub fn keep_alive_soon(&mut self, now: u64) {
+        self.sent_ns = 0;
+        if matches!(self.state, State::Up) {
+            self.timers.set(Timer::KeepAlive, now);
+        }
+    }
+
+    pub fn handle_timeout(&mut self, sight: Sight, now: u64) {
         while let Some(timer) = self.timers.take_due(now) {
             match timer {
                 Timer::Connect => {
@@ -195,6 +308,18 @@ impl Session {
                     self.give_up(format!("no connection within the connect timeout: {failures}"));
                 }
                 Timer::Approach => self.advance(now),
+                Timer::Close => self.go_on_closing(now),
+                Timer::KeepAlive => {
+                    let silent = now.saturating_sub(self.sent_ns);
+                    if silent >= KEEP_ALIVE_NS || sight.busy && silent >= BUSY_KEEP_ALIVE_NS {
+                        self.frames.push_back(Kind::Ack);
+                        self.note_sent(now);
+                    } else {
+                        let due = (self.sent_ns + KEEP_ALIVE_NS).min(now + BUSY_KEEP_ALIVE_NS);
+                        self.timers.set(Timer::KeepAlive, due);
+                    }
+                }
+                Timer::Silence => self.look(sight.alive_ns, now),
             }
         }
     }
@@ -205,15 +330,49 @@ impl Session {
         self.act(Action::AddLanes(new));
     }
 
-    /// The peer has ended.
-    pub fn end(&mut self) {
-        self.enter(State::Ended);
+    /// The peer ends, so: the outcome for PEER_DOWN.
+    pub fn end(&mut self, outcome: Outcome) -> Outcome {
+        let (was_up, known) = (self.is_up(), self.is_known());
+        let (outcome, agreed) = match &self.state {
+            // A closing peer whose lanes fail before its last frame came is closed, not lost.
+            State::Closing(closing) => (closing.outcome, closing.agreed),
+            _ => (outcome, false),
+        };
+        self.enter(State::Ended { was_up, known, agreed });
+        outcome
     }
 
     // Out.
 
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
+    }
+
+    /// The frame to send next, beside those of channels; `transmitted` follows.
+    pub fn poll_transmit(&self) -> Option<Kind> {
+        self.frames.front().copied()
+    }
+
+    /// What `poll_transmit` gave was posted, or there was no room for it.
+    pub fn transmitted(&mut self, posted: bool, now: u64) {
+        let State::Closing(closing) = &mut self.state else {
+            self.frames.pop_front(); // Without room, something else is being sent.
+            return;
+        };
+        match self.frames.pop_front() {
+            Some(Kind::Close | Kind::CloseAck) if !posted => {
+                self.timers.set(Timer::Close, now + RETRY_NS);
+            }
+            Some(Kind::Close | Kind::CloseAck) => {
+                if closing.sent(now) {
+                    let outcome = closing.outcome;
+                    self.act(Action::End(outcome));
+                } else {
+                    self.go_on_closing(now);
+                }
+            }
+            _ => {}
+        }
     }
 
     /// When `handle_timeout` is due.
@@ -223,17 +382,43 @@ impl Session {
 
     // What it is like.
 
-    pub fn has_actions(&self) -> bool {
-        !self.actions.is_empty()
+    /// Something is to be carried out.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        !(self.actions.is_empty() && self.frames.is_empty())
     }
 
+    /// It came up, and what follows PEER_UP may follow.
+    #[inline]
     pub fn is_up(&self) -> bool {
-        self.state == State::Up
+        match &self.state {
+            State::Up => true,
+            State::Connecting { .. } => false,
+            State::Closing(closing) => closing.was_up,
+            State::Ended { was_up, .. } => *was_up,
+        }
     }
 
     /// The peer may know of this session.
     pub fn is_known(&self) -> bool {
-        !matches!(self.state, State::Connecting { ready_sent: false, .. })
+        match self.state {
+            State::Connecting { ready_sent, .. } => ready_sent,
+            State::Up | State::Closing(_) => true,
+            State::Ended { known, .. } => known,
+        }
+    }
+
+    /// The outcome for which it closes.
+    pub fn closing(&self) -> Option<Outcome> {
+        match &self.state {
+            State::Closing(closing) => Some(closing.outcome),
+            _ => None,
+        }
+    }
+
+    /// Both sides have drained: nothing in flight can land.
+    pub fn is_agreed(&self) -> bool {
+        matches!(self.state, State::Ended { agreed: true, .. })
     }
 
     /// The lanes that serve.
@@ -281,9 +466,7 @@ impl Session {
         debug_assert!(from == to || MOVES.iter().any(|of| (of.0, of.1) == (from, to)), "{from} to {to}");
         #[cfg(test)]
         tests::note_move(from, to);
-        if state == State::Up || state == State::Ended {
-            self.timers.stop_all();
-        }
+        self.timers.stop_all();
         self.state = state;
     }
 
@@ -335,10 +518,52 @@ impl Session {
         }
         if ready_sent && ready_seen {
             self.enter(State::Up);
+            self.timers.set(Timer::KeepAlive, now + BUSY_KEEP_ALIVE_NS);
+            self.look(0, now);
             return self.act(Action::Up);
         }
         self.state = State::Connecting { ready_sent, ready_seen };
         self.timers.set(Timer::Approach, self.approaches.next_ns(now));
+    }
+
+    /// Looks how long the peer has been silent.
+    fn look(&mut self, alive_ns: u64, now: u64) {
+        let Some(allowed) = self.terms.liveness_ns else { return };
+        match self.silence.look(alive_ns, now, allowed) {
+            Verdict::Lost => return self.act(Action::End(Outcome::of(Status::PeerLost))),
+            Verdict::Ask => self.frames.push_back(Kind::Ask),
+            Verdict::Alive => {}
+        }
+        self.timers.set(Timer::Silence, self.silence.next_ns(allowed));
+    }
+
+    /// Begins to close, unless it does already. `answers`: the peer closes.
+    fn close(&mut self, outcome: Outcome, answers: bool, now: u64) {
+        if !matches!(self.state, State::Connecting { .. } | State::Up) {
+            return;
+        }
+        let closing = Closing::new(outcome, answers, self.lanes_up(), self.is_up(), now);
+        self.enter(State::Closing(closing));
+        self.act(Action::EndOutstanding(outcome));
+        if !answers {
+            // Acknowledges what was delivered here; if the lane takes no frame now, Close will do.
+            self.frames.extend([Kind::Ack, Kind::Closing]);
+        }
+    }
+
+    fn go_on_closing(&mut self, now: u64) {
+        let State::Closing(closing) = &mut self.state else { return };
+        match closing.next(now) {
+            Next::Wait(due) => self.timers.set(Timer::Close, due),
+            Next::Send(kind) => {
+                self.frames.retain(|queued| !matches!(queued, Kind::Close | Kind::CloseAck));
+                self.frames.push_back(kind);
+            }
+            Next::End => {
+                let outcome = closing.outcome;
+                self.act(Action::End(outcome));
+            }
+        }
     }
 }
 

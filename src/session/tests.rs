@@ -1,5 +1,7 @@
 //! Two sessions, a clock, and a link between them that loses, doubles, delays and reorders what is
 //! sent, in one thread. A seed says what happens; a failure names it.
+//!
+//! A run ends in one of four ways: nobody disconnects, one side does or both, or one side stops.
 
 use super::approach::{Approach, Approaches};
 use super::channel::Out;
@@ -14,8 +16,11 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 const MS: u64 = 1_000_000;
 /// Between requests of a lane that are not answered, as its worker sends them.
 const AGAIN: u64 = 20 * MS;
-/// How long the connects of a test may take.
+/// How long the connects of a test may take, and how long silence may.
 const TIMEOUT: u64 = 20_000 * MS;
+const SILENCE: u64 = 15_000 * MS;
+/// Runs of the random test, in some seconds of a development build.
+const SEEDS: u64 = 2000;
 /// Messages that each side sends once it is up.
 const MESSAGES: u64 = 3;
 
@@ -81,6 +86,13 @@ enum Event {
         body: Vec<u8>,
     },
     Acknowledge([u64; CHANNELS]),
+    Plain(Kind),
+    Disconnect,
+    /// What was outstanding has ended.
+    Ended,
+    Drained(Plan),
+    /// The side stops for ever.
+    Stop,
     /// A timer of the session, or of its channels.
     Timeout,
 }
@@ -91,12 +103,22 @@ struct Side {
     lanes: Vec<(Plan, Lane)>,
     ups: usize,
     given_up: Vec<String>,
+    /// Each end, with what was agreed then.
+    downs: Vec<(Outcome, bool)>,
     received: Vec<u64>,
+    alive_ns: u64,
+    stopped: bool,
+    disconnects: bool,
     /// When its next `Timeout` is queued.
     asked: Option<u64>,
 }
 
 impl Side {
+    fn has_path(&self) -> bool {
+        let lanes = self.session.as_ref().map_or(&[][..], Session::lanes_up);
+        self.lanes.iter().any(|(plan, lane)| *lane == Lane::Up && lanes.contains(plan))
+    }
+
     fn lane(&mut self, plan: Plan) -> Option<&mut Lane> {
         self.lanes.iter_mut().find(|(of, _)| *of == plan).map(|(_, lane)| lane)
     }
@@ -161,6 +183,10 @@ impl Pair {
             let at = MS * pair.draw.below(100);
             pair.put(1, at, Event::Connect);
         }
+        if pair.draw.percent(15) {
+            let at = MS * pair.draw.below(2000);
+            pair.put(0, at, Event::Disconnect);
+        }
         pair
     }
 
@@ -202,7 +228,12 @@ impl Pair {
             Approach::new(name.clone(), lanes.iter().map(|(plan, _)| of(*plan)).collect())
         });
         let approaches = Approaches::new(all.collect(), TIMEOUT);
-        let terms = Terms { decides: side == self.decider, deadline: self.now + TIMEOUT, lanes: 64 };
+        let terms = Terms {
+            decides: side == self.decider,
+            deadline: self.now + TIMEOUT,
+            lanes: 64,
+            liveness_ns: Some(SILENCE),
+        };
         let mut session = Session::new(terms, approaches);
         session.begin(over, self.now);
         self.sides[side].session = Some(session);
@@ -241,12 +272,44 @@ impl Pair {
                 }
                 Action::GiveUp(why) => {
                     here.given_up.push(why);
-                    here.session.as_mut().expect("a session that acts").end();
+                    let session = here.session.as_mut().expect("a session that acts");
+                    session.end(session.not_reached());
+                }
+                Action::EndOutstanding(_) => {
+                    let after = self.draw.below(5 * MS);
+                    self.put(side, after, Event::Ended);
+                }
+                Action::Drain => {
+                    let up = here.lanes.iter().filter(|(_, lane)| *lane == Lane::Up);
+                    for plan in up.map(|(plan, _)| *plan).collect::<Vec<_>>() {
+                        // Some do not drain in time.
+                        let after = if self.draw.percent(10) { 3000 } else { self.draw.below(200) };
+                        self.put(side, after * MS, Event::Drained(plan));
+                    }
+                }
+                Action::End(outcome) => {
+                    let session = here.session.as_mut().expect("a session that acts");
+                    let outcome = session.end(outcome);
+                    here.downs.push((outcome, session.is_agreed()));
                 }
                 Action::ShowLanes | Action::Flush | Action::TryAnother => {}
             }
         }
+        if self.has_ended(side) {
+            return;
+        }
         self.flush(side);
+        while let Some(kind) = self.sides[side].session.as_ref().and_then(Session::poll_transmit) {
+            let posted = self.sides[side].has_path() && self.draw.percent(90);
+            if posted {
+                self.send(side, || Event::Plain(kind));
+            }
+            let session = self.sides[side].session.as_mut().expect("a session that sends");
+            session.transmitted(posted, now);
+            if session.has_news() {
+                return self.carry_out(side);
+            }
+        }
         let here = &mut self.sides[side];
         let Some(due) = here.session.as_ref().and_then(Session::poll_timeout) else { return };
         if here.asked.is_none_or(|asked| due < asked || asked < now) {
@@ -257,9 +320,9 @@ impl Pair {
 
     /// Sends the frames and acknowledgements that channels have, as workers do.
     fn flush(&mut self, side: usize) {
+        let has_path = self.sides[side].has_path();
         let Some(mut session) = self.sides[side].session.take() else { return };
-        let serves = |(plan, lane): &(Plan, Lane)| *lane == Lane::Up && session.lanes_up().contains(plan);
-        if self.sides[side].lanes.iter().any(serves) {
+        if has_path {
             let up = session.is_up();
             for at in 0..CHANNELS {
                 while let Some((number, out)) = session.channels[at].next() {
@@ -269,6 +332,7 @@ impl Pair {
                     let (kind, body) = (out.kind, out.body.clone());
                     let acknowledged = session.channels[at].delivered();
                     session.channels[at].sent(self.now);
+                    session.note_sent(self.now);
                     for _ in 0..1 + usize::from(self.draw.percent(self.doubles)) {
                         self.send_surely(
                             side,
@@ -306,8 +370,35 @@ impl Pair {
         }
     }
 
+    /// A frame for a peer that has ended here: the other side gets Close. True: there is none.
+    fn is_answered_as_ended(&mut self, side: usize, kind: Option<Kind>) -> bool {
+        let ended = self.has_ended(side);
+        if ended && !matches!(kind, Some(Kind::Closing | Kind::Close | Kind::CloseAck)) {
+            self.send(side, || Event::Plain(Kind::Close));
+        }
+        ended
+    }
+
+    fn has_ended(&self, side: usize) -> bool {
+        matches!(self.sides[side].session.as_ref().map(|session| &session.state), Some(State::Ended { .. }))
+    }
+
     fn happen(&mut self, side: usize, event: Event) {
         let now = self.now;
+        if self.sides[side].stopped {
+            return;
+        }
+        match &event {
+            Event::Frame { kind, .. } | Event::Plain(kind)
+                if self.is_answered_as_ended(side, Some(*kind)) =>
+            {
+                return
+            }
+            Event::Acknowledge(_) if self.is_answered_as_ended(side, None) => return,
+            Event::Frame { .. } | Event::Plain(_) | Event::Acknowledge(_) => self.sides[side].alive_ns = now,
+            _ if self.has_ended(side) => return,
+            _ => {}
+        }
         match event {
             Event::Connect if self.sides[side].session.is_none() => self.begin(side, None),
             Event::Connect => {}
@@ -363,9 +454,24 @@ impl Pair {
                     channel.acknowledge(number as u32).for_each(drop);
                 }
             }
-            Event::Timeout => {
+            Event::Plain(Kind::Ack) => {}
+            Event::Plain(kind) => {
+                let session = self.sides[side].session.as_mut().expect("a session that the peer knows");
+                session.handle_frame(kind, &[], now).expect("a frame that can be");
+            }
+            Event::Disconnect => {
+                self.sides[side].disconnects = true;
                 if let Some(session) = self.sides[side].session.as_mut() {
-                    session.handle_timeout(now);
+                    session.disconnect(now);
+                }
+            }
+            Event::Ended => self.sides[side].session.as_mut().expect("a session").outstanding_ended(now),
+            Event::Drained(plan) => self.tell(side, plan, LaneEvent::Drained),
+            Event::Stop => self.sides[side].stopped = true,
+            Event::Timeout => {
+                let sight = Sight { alive_ns: self.sides[side].alive_ns, busy: self.draw.percent(20) };
+                if let Some(session) = self.sides[side].session.as_mut() {
+                    session.handle_timeout(sight, now);
                     assert!(session.poll_timeout().is_none_or(|due| due > now), "a due timer is still set");
                 }
                 self.sides[side].asked = None;
@@ -381,17 +487,51 @@ impl Pair {
 
     /// Plays until nothing is left to happen, or for `most` of virtual time.
     fn play(&mut self, most: u64) {
-        while let Some(Reverse((at, _, index))) = self.queue.pop() {
-            if at > most {
-                return;
-            }
+        while self.queue.peek().is_some_and(|Reverse((at, ..))| *at <= most) {
+            let Some(Reverse((at, _, index))) = self.queue.pop() else { return };
             self.now = self.now.max(at);
             let (side, event) = self.events[index].take().expect("an event that has not happened");
             self.happen(side, event);
         }
     }
 
+    /// After all has been quiet for long: one side ends, or both, or nobody.
+    fn part(&mut self) {
+        let (way, side) = (self.draw.below(4), self.draw.below(2) as usize);
+        match way {
+            1 => self.put(side, MS, Event::Disconnect),
+            2 => {
+                let after = self.draw.below(100 * MS);
+                self.put(side, MS, Event::Disconnect);
+                self.put(1 - side, after, Event::Disconnect);
+            }
+            3 => self.put(side, MS, Event::Stop),
+            _ => {}
+        }
+        self.play(self.now + 4 * TIMEOUT);
+        let ends = |side: &Side| side.downs.len() + side.given_up.len();
+        let over = |side: &&Side| side.session.is_some() && side.ups == 0 && !side.stopped;
+        assert!(
+            self.sides.iter().filter(over).all(|side| ends(side) == 1),
+            "what does not come up ends once"
+        );
+        let stopped = self.sides.iter().any(|side| side.stopped);
+        let disconnects = self.sides.iter().any(|side| side.disconnects);
+        for side in self.sides.iter().filter(|side| side.ups > 0 && !side.stopped) {
+            let outcomes: Vec<Status> = side.downs.iter().map(|(outcome, _)| outcome.status).collect();
+            match (stopped, disconnects) {
+                (true, _) => assert_eq!(outcomes, [Status::PeerLost], "a peer that stops is lost"),
+                (_, false) => assert!(outcomes.is_empty(), "a live peer is kept: {outcomes:?}"),
+                _ if side.disconnects => assert!(matches!(outcomes[..], [Status::Ok | Status::PeerClosed])),
+                _ => assert!(matches!(outcomes[..], [Status::PeerClosed | Status::PeerLost]), "{outcomes:?}"),
+            }
+        }
+    }
+
     fn check(&self) {
+        if self.sides.iter().any(|side| side.disconnects) {
+            return;
+        }
         let works = self.fabrics.iter().flat_map(|(_, lanes)| lanes).any(|(_, fate)| *fate == Fate::Works);
         if !works {
             for side in self.sides.iter().filter(|side| side.session.is_some()) {
@@ -415,8 +555,9 @@ fn play(seeds: std::ops::Range<u64>) -> usize {
     for seed in seeds {
         let mut pair = Pair::new(seed);
         let played = catch_unwind(AssertUnwindSafe(|| {
-            pair.play(3 * TIMEOUT);
+            pair.play(2 * TIMEOUT);
             pair.check();
+            pair.part();
         }));
         if let Err(panic) = played {
             let said =
@@ -430,12 +571,31 @@ fn play(seeds: std::ops::Range<u64>) -> usize {
     events
 }
 
+/// The states and moves, as ARCHITECTURE.md has them.
+fn diagram() -> String {
+    let width = MOVES.iter().map(|(from, ..)| from.len()).max().unwrap_or(0);
+    let line = |(from, to, why): &(&str, &str, &str)| format!("{from:width$} -> {to:width$}  {why}\n");
+    MOVES.iter().map(line).collect()
+}
+
 #[test]
-fn two_sessions_come_up_over_one_fabric_or_both_give_up() {
-    play(0..2000);
+fn sessions_agree_on_a_fabric_and_on_the_end() {
+    let began = std::time::Instant::now();
+    let events = play(0..SEEDS);
+    println!("session_seeds_per_s {:.0} ({events} events)", SEEDS as f64 / began.elapsed().as_secs_f64());
     MOVES_SEEN.with_borrow(|seen| {
-        for (from, to) in [("Connecting", "Up"), ("Connecting", "Ended")] {
-            assert!(seen.contains(&(from.into(), to.into())), "{from} to {to} was never seen");
+        for (from, to, why) in MOVES {
+            assert!(
+                seen.contains(&(from.to_string(), to.to_string())),
+                "{from} to {to} was never seen: {why}"
+            );
         }
     });
+}
+
+#[test]
+fn the_diagram_of_the_architecture_is_what_the_code_has() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/ARCHITECTURE.md");
+    let text = std::fs::read_to_string(path).expect("ARCHITECTURE.md");
+    assert!(text.contains(&diagram()), "put this into ARCHITECTURE.md:\n{}", diagram());
 }

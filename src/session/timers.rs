@@ -8,9 +8,15 @@ pub enum Timer {
     Connect,
     /// The next fabric is tried, or one is selected without its missing lanes.
     Approach,
+    /// The next step of a closing, or its next attempt to send.
+    Close,
+    /// The peer is to get something at least.
+    KeepAlive,
+    /// How long the peer has been silent is looked at.
+    Silence,
 }
 
-const TIMERS: [Timer; 2] = [Timer::Connect, Timer::Approach];
+const TIMERS: [Timer; 5] = [Timer::Connect, Timer::Approach, Timer::Close, Timer::KeepAlive, Timer::Silence];
 
 #[derive(Default)]
 pub struct Timers([Option<u64>; TIMERS.len()]);

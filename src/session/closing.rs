@@ -1,0 +1,138 @@
+//! How a session ends while both sides are alive.
+//!
+//! The closing side sends Closing, and both sides drain their lanes: stripes stop, and operations
+//! in flight come back. A side that has drained sends Close; the other side answers with CloseAck
+//! once it has drained, too. So PEER_DOWN comes on each side when nothing of the other side can
+//! land any longer. A side that does not drain or answer in time is abandoned.
+
+use super::plan::Plan;
+use crate::transfer::Outcome;
+use crate::wire::frame::Kind;
+
+/// Lanes that have not drained by then are not waited for.
+const DRAIN_NS: u64 = 500_000_000;
+/// A lane that takes no frame for this long has no reader.
+const UNSENT_NS: u64 = 1_000_000_000;
+/// How long a side that got Closing waits for the peer's Close.
+const CLOSE_NS: u64 = 2_000_000_000;
+/// Within this time the other side has drained and answered, or will not.
+const ANSWER_NS: u64 = 700_000_000;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// Outstanding operations end.
+    Ending,
+    Draining,
+    Sending,
+    Waiting,
+    Over,
+}
+
+#[derive(Debug)]
+pub struct Closing {
+    stage: Stage,
+    /// When this stage began.
+    since: u64,
+    /// Lanes that have not drained yet.
+    draining: Vec<Plan>,
+    /// The peer closes: what to send is CloseAck.
+    answers: bool,
+    /// Close has arrived.
+    peer_drained: bool,
+    /// Both sides have drained, and reported it.
+    pub agreed: bool,
+    /// The outcome for PEER_DOWN.
+    pub outcome: Outcome,
+    /// The session was up.
+    pub was_up: bool,
+}
+
+/// What is next in a closing.
+pub enum Next {
+    /// Ask again by then.
+    Wait(Option<u64>),
+    /// Send Close or CloseAck.
+    Send(Kind),
+    End,
+}
+
+impl Closing {
+    pub fn new(outcome: Outcome, answers: bool, draining: &[Plan], was_up: bool, now: u64) -> Closing {
+        Closing {
+            stage: Stage::Ending,
+            since: now,
+            draining: draining.to_vec(),
+            answers,
+            peer_drained: false,
+            agreed: false,
+            outcome,
+            was_up,
+        }
+    }
+
+    fn enter(&mut self, stage: Stage, now: u64) {
+        (self.stage, self.since) = (stage, now);
+    }
+
+    /// Whether the lanes may drain: what they leave undone would look like failures before.
+    pub fn outstanding_ended(&mut self, now: u64) -> bool {
+        let ends = self.stage == Stage::Ending;
+        if ends {
+            self.enter(Stage::Draining, now);
+        }
+        ends
+    }
+
+    pub fn lane_drained(&mut self, plan: Plan) {
+        self.draining.retain(|other| *other != plan);
+    }
+
+    /// CloseAck came: where both sides have drained, nothing in flight can land.
+    pub fn acknowledged(&mut self) {
+        self.agreed = self.draining.is_empty();
+    }
+
+    /// Close came.
+    pub fn peer_has_drained(&mut self) {
+        // If both sides close, no answer will come; one is still owed.
+        self.answers = true;
+        self.peer_drained = true;
+        if self.stage == Stage::Waiting {
+            self.stage = Stage::Sending;
+        }
+    }
+
+    fn most_ns(&self) -> Option<u64> {
+        match self.stage {
+            Stage::Draining if self.answers && !self.peer_drained => Some(CLOSE_NS),
+            Stage::Draining => Some(DRAIN_NS),
+            Stage::Sending => Some(UNSENT_NS),
+            Stage::Waiting => Some(ANSWER_NS),
+            Stage::Ending | Stage::Over => None,
+        }
+    }
+
+    pub fn next(&mut self, now: u64) -> Next {
+        let late = self.most_ns().is_some_and(|most| now.saturating_sub(self.since) > most);
+        let waits = self.answers && !self.peer_drained;
+        match self.stage {
+            Stage::Draining if !waits && (late || self.draining.is_empty()) => {
+                self.enter(Stage::Sending, now)
+            }
+            Stage::Draining | Stage::Sending | Stage::Waiting if late => self.enter(Stage::Over, now),
+            _ => {}
+        }
+        match self.stage {
+            Stage::Sending => Next::Send(if self.answers { Kind::CloseAck } else { Kind::Close }),
+            Stage::Over => Next::End,
+            _ => Next::Wait(self.most_ns().map(|most| self.since + most + 1)),
+        }
+    }
+
+    /// What was to be sent is. True: the closing is over.
+    pub fn sent(&mut self, now: u64) -> bool {
+        self.agreed = self.answers && self.draining.is_empty();
+        self.enter(Stage::Waiting, now);
+        self.answers
+    }
+}
