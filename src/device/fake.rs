@@ -21,8 +21,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// The default address of the devices' memory, 64 GiB each.
-const USUAL_BASE: u64 = 0x2a00_0000_0000;
-const EACH: u64 = 64 << 30;
+const DEFAULT_BASE: u64 = 0x2a00_0000_0000;
+const DEVICE_BYTES: u64 = 64 << 30;
 const DEVICES: u32 = 2;
 /// The devices' PCI domain, which no machine has; they are on buses 1 and 2.
 const DOMAIN: u32 = 0xfa4e;
@@ -45,7 +45,7 @@ fn option(name: &str) -> Option<u64> {
 
 fn base() -> u64 {
     static BASE: OnceLock<u64> = OnceLock::new();
-    *BASE.get_or_init(|| option("at=").unwrap_or(USUAL_BASE))
+    *BASE.get_or_init(|| option("at=").unwrap_or(DEFAULT_BASE))
 }
 
 pub fn driver() -> &'static dyn Driver {
@@ -59,7 +59,7 @@ pub fn driver() -> &'static dyn Driver {
 }
 
 fn device_of(address: u64) -> Option<Device> {
-    let device = address.checked_sub(base())? / EACH;
+    let device = address.checked_sub(base())? / DEVICE_BYTES;
     (device < DEVICES.into()).then_some(device as Device)
 }
 
@@ -162,13 +162,13 @@ impl Driver for Fake {
         if self.private {
             return Err(unsupported("memory that no process can open"));
         }
-        let base = base() + EACH * u64::from(device);
-        Ok(Handle { process: super::cuda::this_process(), device, base, len: EACH, token: [0; 64] })
+        let base = base() + DEVICE_BYTES * u64::from(device);
+        Ok(Handle { process: super::cuda::this_process(), device, base, len: DEVICE_BYTES, token: [0; 64] })
     }
 
     fn open(&self, _device: Device, handle: &Handle) -> Result<(u64, u64)> {
         match handle.process == super::cuda::this_process() {
-            true => Ok((handle.base, EACH)),
+            true => Ok((handle.base, DEVICE_BYTES)),
             false => Err(unsupported("another process's memory of a fake device")),
         }
     }

@@ -16,8 +16,8 @@ pub type Sink = Box<dyn Fn(log::Level, &str, &str) + Send + Sync>;
 struct Logger {
     /// The level of WEFT_LOG.
     usual: LevelFilter,
-    /// A logging thread holds the lock for reading while it writes a line, so a change of the sink
-    /// waits until the old one is unused.
+    /// A thread holds the lock for reading while it writes a line, so a change of the sink waits
+    /// until the old one is unused.
     to: RwLock<To>,
 }
 

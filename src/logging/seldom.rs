@@ -6,21 +6,21 @@ const PAUSE_NS: u64 = 1_000_000_000;
 
 /// Rate limit of one kind of line.
 pub struct Seldom {
-    said_ns: AtomicU64,
+    last_ns: AtomicU64,
     omitted: AtomicU64,
 }
 
 impl Seldom {
     pub const fn new() -> Seldom {
-        Seldom { said_ns: AtomicU64::new(0), omitted: AtomicU64::new(0) }
+        Seldom { last_ns: AtomicU64::new(0), omitted: AtomicU64::new(0) }
     }
 
     /// `Some` if a line is due, with a suffix that reports the omitted ones.
     pub fn due(&self, now: u64) -> Option<String> {
-        let said = self.said_ns.load(Ordering::Relaxed);
-        let due = said == 0 || now.saturating_sub(said) >= PAUSE_NS;
+        let last = self.last_ns.load(Ordering::Relaxed);
+        let due = last == 0 || now.saturating_sub(last) >= PAUSE_NS;
         let first =
-            due && self.said_ns.compare_exchange(said, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            due && self.last_ns.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if !first {
             self.omitted.fetch_add(1, Ordering::Relaxed);
             return None;

@@ -73,9 +73,9 @@ const RANGES_MAX: usize = 65_536;
 
 /// Stages of a memory: in use; importers are being notified; its registrations are being closed;
 /// some could not be closed.
-const STAYS: u8 = 0;
-const LEAVES: u8 = 1;
-const CLOSES: u8 = 2;
+const IN_USE: u8 = 0;
+const LEAVING: u8 = 1;
+const CLOSING: u8 = 2;
 const STUCK: u8 = 3;
 
 /// One handle for one or many ranges, registered on every rail.
@@ -131,7 +131,7 @@ impl Memory {
             users: CachePadded::default(),
             prepared: AtomicU64::new(0),
             grants: AtomicU64::new(0),
-            stage: AtomicU8::new(STAYS),
+            stage: AtomicU8::new(IN_USE),
             importers: Mutex::default(),
         };
         if access.remote_read || access.remote_write {
@@ -245,7 +245,7 @@ impl Memory {
     /// Counts a new user; false once the memory is being deregistered.
     pub fn enter(&self) -> bool {
         self.users.fetch_add(1, Ordering::SeqCst);
-        if self.stage.load(Ordering::SeqCst) != STAYS {
+        if self.stage.load(Ordering::SeqCst) != IN_USE {
             self.exit();
             return false;
         }
@@ -283,10 +283,10 @@ impl Memory {
         // Under the lock, so that an import sees the outcome and not the attempt.
         let _importers = self.importers.lock();
         let before = self.stage.load(Ordering::SeqCst);
-        if !matches!(before, STAYS | STUCK) {
+        if !matches!(before, IN_USE | STUCK) {
             return false;
         }
-        self.stage.store(LEAVES, Ordering::SeqCst);
+        self.stage.store(LEAVING, Ordering::SeqCst);
         if self.users() > 0 {
             self.stage.store(before, Ordering::SeqCst);
             return false;
@@ -298,7 +298,7 @@ impl Memory {
     /// them.
     pub fn close(&self) {
         let _importers = self.importers.lock();
-        self.stage.store(CLOSES, Ordering::SeqCst);
+        self.stage.store(CLOSING, Ordering::SeqCst);
     }
 
     /// Marks it as partly deregistered. Deregistering may be tried again; until then nothing can
@@ -331,7 +331,7 @@ impl Memory {
     /// False if it is being deregistered.
     pub fn import(&self, peer: PeerId) -> bool {
         let mut importers = self.importers.lock();
-        if self.stage.load(Ordering::SeqCst) != STAYS {
+        if self.stage.load(Ordering::SeqCst) != IN_USE {
             return false;
         }
         importers.insert(peer);
@@ -345,7 +345,7 @@ impl Memory {
     /// Whether a peer may use it: an importer may, until it acknowledges the deregistration.
     pub fn is_imported(&self, peer: PeerId) -> bool {
         let importers = self.importers.lock();
-        matches!(self.stage.load(Ordering::SeqCst), STAYS | LEAVES) && importers.contains(&peer)
+        matches!(self.stage.load(Ordering::SeqCst), IN_USE | LEAVING) && importers.contains(&peer)
     }
 
     pub fn importers(&self) -> Vec<PeerId> {

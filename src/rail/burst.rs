@@ -128,7 +128,7 @@ impl Burst<'_> {
         if self.limits.arrival_room.is_none() {
             return (Work::Slice, u32::MAX);
         }
-        let (half, left) = self.lane.credits.room();
+        let (half, left) = self.lane.credits.remaining();
         (Work::Counted(half), left)
     }
 

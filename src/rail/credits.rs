@@ -76,7 +76,7 @@ impl Credits {
 
     /// The half in use, and its remaining credits.
     #[inline]
-    pub fn room(&self) -> (Half, u32) {
+    pub fn remaining(&self) -> (Half, u32) {
         (self.in_use, self.halves[self.in_use as usize].left())
     }
 
@@ -111,7 +111,7 @@ impl Credits {
             return false;
         }
         *self.of(half) = Credit { size: size.clamp(1, MOST), ..Credit::FIRST };
-        if self.room().1 == 0 {
+        if self.remaining().1 == 0 {
             self.in_use = half;
         }
         true
@@ -131,11 +131,11 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// `room`: entries of the completion queue for arrivals. Half of the entries are for the first
+    /// `entries`: the completion queue's entries for arrivals. Half of them are for the first
     /// credits of lanes.
-    pub fn new(room: Option<u32>) -> Budget {
-        let all = room.unwrap_or(0) / 2;
-        Budget { all, free: all, unbounded: room.is_none() }
+    pub fn new(entries: Option<u32>) -> Budget {
+        let all = entries.unwrap_or(0) / 2;
+        Budget { all, free: all, unbounded: entries.is_none() }
     }
 
     /// The size of a half that is granted again: the lane's share, regardless of what other lanes
@@ -169,17 +169,17 @@ mod tests {
         let mut credits = Credits::default();
         credits.spend(FIRST - 1);
         assert!(!credits.done(Half::A, FIRST - 1), "one credit is left");
-        assert_eq!(credits.room(), (Half::A, 1));
+        assert_eq!(credits.remaining(), (Half::A, 1));
         credits.spend(1);
-        assert_eq!(credits.room(), (Half::B, FIRST));
+        assert_eq!(credits.remaining(), (Half::B, FIRST));
         assert!(!credits.renew(Half::A, 9), "it was not requested");
         assert!(credits.done(Half::A, 1));
         credits.asked(Half::A);
         assert!(!credits.is_due(Half::A));
         credits.spend(FIRST);
-        assert_eq!(credits.room().1, 0);
+        assert_eq!(credits.remaining().1, 0);
         assert!(credits.renew(Half::A, 100));
-        assert_eq!(credits.room(), (Half::A, 100));
+        assert_eq!(credits.remaining(), (Half::A, 100));
         assert!(!credits.renew(Half::A, 100), "granted once only");
     }
 

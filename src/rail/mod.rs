@@ -63,15 +63,15 @@ const URGENT_NS: u64 = 5_000_000;
 const PARKED_NS: u64 = 20_000_000;
 /// Maximum unauthenticated endpoints whose connections are looked for, and for how long: they
 /// repeat their requests.
-const CALLERS: usize = 16;
-const CALLER_NS: u64 = 2_500_000_000;
+const UNCONFIRMED_MAX: usize = 16;
+const UNCONFIRMED_NS: u64 = 2_500_000_000;
 /// Routes of answers are kept this long: removing one earlier could drop the answer.
 const ANSWERED_NS: u64 = 1_000_000_000;
 /// Bytes of the buffer that peers probe lanes with.
 const PROBE_LEN: usize = 4096;
 
 /// An unauthenticated endpoint's address, its route, and since when its connection is looked for.
-struct Caller {
+struct Unconfirmed {
     address: Box<[u8]>,
     route: Route,
     since: u64,
@@ -99,9 +99,9 @@ pub struct Rail {
     reaped: Vec<Reaped>,
     /// Routes by which unauthenticated endpoints were answered, and when.
     answered: Vec<(Route, u64)>,
-    /// Unauthenticated endpoints that are answered when their request arrives again over their own
-    /// connection.
-    callers: Vec<Caller>,
+    /// Unauthenticated endpoints with an unconfirmed address: answered when they repeat the request
+    /// over their own connection.
+    unconfirmed: Vec<Unconfirmed>,
     /// The lane whose last post announced that another follows.
     unflushed: Option<LaneSlot>,
     budget: Budget,
@@ -144,7 +144,7 @@ impl Rail {
             changed: false,
             reaped: Vec::new(),
             answered: Vec::new(),
-            callers: Vec::new(),
+            unconfirmed: Vec::new(),
             unflushed: None,
             budget: Budget::new(limits.arrival_room),
             sends: ManuallyDrop::new(sends),
@@ -261,9 +261,9 @@ impl Rail {
         let route = of.route;
         // Also the routes inserted to answer the endpoint before it was a peer.
         let answers = self.answered.iter().filter(|(answered, _)| *answered == route).count();
-        let answers = answers + self.callers.iter().filter(|caller| caller.route == route).count();
+        let answers = answers + self.unconfirmed.iter().filter(|one| one.route == route).count();
         self.answered.retain(|(answered, _)| *answered != route);
-        self.callers.retain(|caller| caller.route != route);
+        self.unconfirmed.retain(|one| one.route != route);
         (0..=answers).for_each(|_| self.nic.reset(route, connected));
     }
 
@@ -336,11 +336,11 @@ impl Rail {
         }
         let (old, new) = self.answered.drain(..).partition(|(_, at)| now.saturating_sub(*at) > ANSWERED_NS);
         self.answered = new;
-        let callers = std::mem::take(&mut self.callers).into_iter();
-        for caller in callers {
-            match now.saturating_sub(caller.since) > CALLER_NS {
-                true => self.nic.forget(caller.route),
-                false => self.callers.push(caller),
+        let unconfirmed = std::mem::take(&mut self.unconfirmed).into_iter();
+        for one in unconfirmed {
+            match now.saturating_sub(one.since) > UNCONFIRMED_NS {
+                true => self.nic.forget(one.route),
+                false => self.unconfirmed.push(one),
             }
         }
         let old: Vec<(Route, u64)> = old;
@@ -486,7 +486,7 @@ impl Rail {
         }
         let route = match self.nic.dials() {
             false => self.nic.insert_caller(address, connection).ok(),
-            true => self.caller(address, connection, now),
+            true => self.confirmed_route(address, connection, now),
         };
         let Some(route) = route else { return };
         let tag = Tag { bytes: route, ..Tag::new(Work::Answer, LaneSlot::NONE, 0, 0) };
@@ -499,13 +499,13 @@ impl Rail {
 
     /// The route to an unauthenticated endpoint, once its address is confirmed: its next message
     /// over the same connection comes from the looked-up route.
-    fn caller(&mut self, address: &[u8], connection: Connection, now: u64) -> Option<Route> {
-        if let Some(known) = self.callers.iter().find(|caller| *caller.address == *address) {
+    fn confirmed_route(&mut self, address: &[u8], connection: Connection, now: u64) -> Option<Route> {
+        if let Some(known) = self.unconfirmed.iter().find(|one| *one.address == *address) {
             return Some(known.route).filter(|route| connection_of(*route) == connection);
         }
-        if self.callers.len() < CALLERS {
+        if self.unconfirmed.len() < UNCONFIRMED_MAX {
             let route = self.nic.insert(address, None).ok()?;
-            self.callers.push(Caller { address: address.into(), route, since: now });
+            self.unconfirmed.push(Unconfirmed { address: address.into(), route, since: now });
         }
         None
     }

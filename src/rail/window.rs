@@ -27,9 +27,9 @@ pub struct Window {
     most: u64,
     /// Bytes per second: the best of the current period, and of the previous one.
     rates: [u64; 2],
-    stretch_ns: u64,
+    period_began_ns: u64,
     /// Recent bytes, and the time they took.
-    late: (u64, u64),
+    recent: (u64, u64),
     /// The shortest round trip ever seen.
     round_trip_ns: u64,
     delivered: u64,
@@ -44,12 +44,12 @@ fn carried(bytes: u64, ns: u64, took_ns: u64) -> u64 {
     match bytes.checked_mul(ns) {
         // The usual case, and several times as fast.
         Some(product) => product / took_ns,
-        None => carried_much(bytes, ns, took_ns),
+        None => carried_wide(bytes, ns, took_ns),
     }
 }
 
 #[cold]
-fn carried_much(bytes: u64, ns: u64, took_ns: u64) -> u64 {
+fn carried_wide(bytes: u64, ns: u64, took_ns: u64) -> u64 {
     u64::try_from(u128::from(bytes) * u128::from(ns) / u128::from(took_ns)).unwrap_or(u64::MAX)
 }
 
@@ -70,8 +70,8 @@ impl Window {
             least: least.min(most),
             most,
             rates: [0; 2],
-            stretch_ns: 0,
-            late: (0, 0),
+            period_began_ns: 0,
+            recent: (0, 0),
             round_trip_ns: u64::MAX,
             delivered: 0,
             sample: None,
@@ -92,7 +92,7 @@ impl Window {
 
     /// The recent mean rate; 0 before the first measurement.
     pub fn bytes_per_s(&self) -> u64 {
-        let (bytes, took) = self.late;
+        let (bytes, took) = self.recent;
         if took == 0 {
             return 0;
         }
@@ -128,17 +128,17 @@ impl Window {
         let (bytes, took) = (self.delivered - sample.delivered, since(sample.since_ns));
         let rate = carried(bytes, 1_000_000_000, took);
         let memory_ns = MEMORY_NS.max(self.round_trip_ns.saturating_mul(MEMORY_ROUND_TRIPS));
-        if now.saturating_sub(self.stretch_ns) > memory_ns {
+        if now.saturating_sub(self.period_began_ns) > memory_ns {
             self.rates[1] = self.rates[0];
             self.rates[0] = 0;
-            self.stretch_ns = now;
+            self.period_began_ns = now;
         }
         self.rates[0] = self.rates[0].max(rate);
         let best = self.rates[0].max(self.rates[1]);
-        self.late = (self.late.0 + bytes, self.late.1 + took);
-        let mean = carried(self.late.0, 1_000_000_000, self.late.1);
-        if self.late.1 > MEAN_NS {
-            self.late = (self.late.0 / 2, self.late.1 / 2);
+        self.recent = (self.recent.0 + bytes, self.recent.1 + took);
+        let mean = carried(self.recent.0, 1_000_000_000, self.recent.1);
+        if self.recent.1 > MEAN_NS {
+            self.recent = (self.recent.0 / 2, self.recent.1 / 2);
         }
         let carries = |rate, round_trips, queue_ns| {
             let ns = self.round_trip_ns.saturating_mul(round_trips).saturating_add(queue_ns);

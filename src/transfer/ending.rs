@@ -29,7 +29,7 @@ pub(super) struct Ending {
 }
 
 /// Slots scanned between checks of the clock.
-const LOOK: usize = 64;
+const CLOCK_STRIDE: usize = 64;
 
 enum Swept {
     /// All operations with a peer.
@@ -81,11 +81,11 @@ pub struct Accepted {
 #[derive(Default)]
 pub(super) struct Expiring {
     begun: AtomicBool,
-    look: Mutex<Look>,
+    scan: Mutex<Scan>,
 }
 
 #[derive(Default)]
-struct Look {
+struct Scan {
     next: usize,
     /// The earliest deadline of the slots scanned so far.
     earliest: u64,
@@ -351,7 +351,7 @@ impl Table {
                 outcome.into_iter().for_each(|outcome| _ = self.end(id, outcome, now));
             }
             sweep.next += 1;
-            if sweep.next % LOOK == 0 && over() {
+            if sweep.next % CLOCK_STRIDE == 0 && over() {
                 return false;
             }
         }
@@ -372,7 +372,7 @@ impl Table {
                 .filter(|(slot, _)| slot.peer.load(Ordering::Relaxed) == these.peer.get());
             these.active.extend(found.map(|(_, id)| id).filter(|id| self.may_change_memory(*id)));
             these.next += 1;
-            if these.next % LOOK == 0 && over() {
+            if these.next % CLOCK_STRIDE == 0 && over() {
                 return false;
             }
         }
@@ -424,16 +424,16 @@ impl Table {
     /// Cheap before the earliest deadline: with long deadlines and short transfers, the table is
     /// scanned about once per deadline.
     pub fn expire(&self, now: u64, over: impl Fn() -> bool) {
-        let Expiring { begun, look } = &self.expiring;
+        let Expiring { begun, scan } = &self.expiring;
         if !begun.load(Ordering::Relaxed) && now < self.next_deadline.load(Ordering::Relaxed) {
             return;
         }
         // Another thread may be scanning.
-        let Some(mut at) = look.try_lock() else { return };
+        let Some(mut at) = scan.try_lock() else { return };
         if !begun.swap(true, Ordering::Relaxed) {
             // Later submissions report their deadlines.
             self.next_deadline.store(u64::MAX, Ordering::SeqCst);
-            *at = Look { next: 0, earliest: u64::MAX };
+            *at = Scan { next: 0, earliest: u64::MAX };
         }
         fence(Ordering::SeqCst);
         while at.next < self.used.load(Ordering::Acquire) {
@@ -446,7 +446,7 @@ impl Table {
                 }
             }
             at.next += 1;
-            if at.next % LOOK == 0 && over() {
+            if at.next % CLOCK_STRIDE == 0 && over() {
                 return;
             }
         }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Entries added or removed per hold of the lock.
 const STRIDE: usize = 256;
 /// Operations that a new operation checks for having ended.
-const LOOKS: usize = 4;
+const ENDED_CHECKS: usize = 4;
 
 /// A value that is waited for.
 #[derive(Clone, Copy)]
@@ -25,16 +25,16 @@ pub struct Entry {
 pub struct Wanted {
     entries: Vec<Entry>,
     /// The operation has ended.
-    over: AtomicBool,
+    ended: AtomicBool,
 }
 
 impl Wanted {
     pub fn new(entries: Vec<Entry>) -> Arc<Wanted> {
-        Arc::new(Wanted { entries, over: AtomicBool::new(false) })
+        Arc::new(Wanted { entries, ended: AtomicBool::new(false) })
     }
 
-    fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+    fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
     }
 }
 
@@ -47,7 +47,7 @@ pub struct Waiting {
     /// operations remove them.
     waits: BTreeMap<u64, Wait>,
     /// The last ticket that was checked for having ended.
-    looked: u64,
+    checked: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,7 +94,7 @@ impl Expecting {
 
 impl Drop for Expecting {
     fn drop(&mut self) {
-        self.wanted.over.store(true, Ordering::Release);
+        self.wanted.ended.store(true, Ordering::Release);
     }
 }
 
@@ -111,7 +111,7 @@ impl Counters {
             let mut waiting = self.waiting.lock();
             for at in stride {
                 // The operation has ended meanwhile, and its entries are being removed.
-                let Some(wait) = waiting.waits.get_mut(&ticket).filter(|_| !wanted.is_over()) else {
+                let Some(wait) = waiting.waits.get_mut(&ticket).filter(|_| !wanted.is_ended()) else {
                     return true;
                 };
                 wait.operation = Some(operation);
@@ -143,10 +143,9 @@ impl Counters {
         alone
     }
 
-    /// Removes reached values, at most `most` of them; false if more are left. The lowest value
-    /// that is left is published before the counter is read again, and an arrival raises the
-    /// counter before it reads the lowest value, all in one order (SeqCst): so one of the two sees
-    /// the other.
+    /// Removes reached values, at most `most` of them; false if more are left. SeqCst: this
+    /// publishes the lowest value left and then reads the counter again, while an arrival raises
+    /// the counter and then reads the lowest value. So one of the two sees the other.
     fn settle_in(&self, waiting: &mut Waiting, index: u32, ended: &mut Vec<OpId>, mut most: usize) -> bool {
         let Some(counter) = self.counter(index) else { return true };
         loop {
@@ -179,22 +178,22 @@ impl Counters {
     /// Removes about this many values of ended operations. (Until then such a value may stay
     /// published: an arrival that reaches it finds no operation.)
     fn clear_ended(&self, mut entries: usize) {
-        let mut looks = LOOKS;
+        let mut checks = ENDED_CHECKS;
         while entries > 0 {
             let mut waiting = self.waiting.lock();
-            let Waiting { values, waits, looked, .. } = &mut *waiting;
+            let Waiting { values, waits, checked, .. } = &mut *waiting;
             let (ticket, wait) = loop {
-                let Some((&ticket, wait)) = waits.range_mut(*looked..).next() else {
-                    *looked = 0; // The next call begins with the first ticket.
+                let Some((&ticket, wait)) = waits.range_mut(*checked..).next() else {
+                    *checked = 0; // The next call begins with the first ticket.
                     return;
                 };
-                *looked = ticket;
-                if wait.wanted.is_over() {
+                *checked = ticket;
+                if wait.wanted.is_ended() {
                     break (ticket, wait);
                 }
-                *looked += 1;
-                looks -= 1;
-                if looks == 0 {
+                *checked += 1;
+                checks -= 1;
+                if checks == 0 {
                     return;
                 }
             };

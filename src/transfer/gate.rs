@@ -1,10 +1,10 @@
 //! Lets a thread wait for threads inside: completions are in their queues before a PEER_DOWN is
 //! published.
 //!
-//! A passing thread counts itself in and out, in one of several parts, so that threads seldom share
-//! a cache line, and in one of two rounds. A waiter begins the next round, and waits only for
-//! threads of the previous one. It polls, since such a thread may be a caller's that the system has
-//! preempted.
+//! A passing thread counts itself in and out, in one of two rounds. The counts are split into
+//! parts, so that threads seldom share a cache line. A waiter begins the next round, and waits only
+//! for threads of the previous one. It polls, since such a thread may be a caller's that the system
+//! has preempted.
 
 use crate::sync::{part, PARTS};
 use crossbeam_utils::{Backoff, CachePadded};
@@ -15,15 +15,15 @@ use std::time::Duration;
 /// Pause between checks while a thread stays inside.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// SeqCst: a passing thread counts itself in and then checks that the round is still the same, a
-/// waiter begins the next round and then reads the counts, so one of the two sees the other.
+/// SeqCst: a passing thread counts itself in and then reads the round again, while a waiter begins
+/// the next round and then reads the counts. So one of the two sees the other.
 pub struct Gate {
     round: AtomicU64,
     /// Passing threads by the parity of their round: at most two rounds have any.
     parts: Box<[CachePadded<[AtomicU64; 2]>]>,
     /// All threads of rounds before this one have passed. One thread at a time checks.
     empty: AtomicU64,
-    looking: Mutex<()>,
+    checking: Mutex<()>,
 }
 
 /// The threads that were passing at some moment.
@@ -43,7 +43,7 @@ impl Gate {
     pub fn new() -> Gate {
         let parts = (0..PARTS).map(|_| CachePadded::new([AtomicU64::new(0), AtomicU64::new(0)]));
         let (round, empty) = (AtomicU64::new(0), AtomicU64::new(0));
-        Gate { round, parts: parts.collect(), empty, looking: Mutex::new(()) }
+        Gate { round, parts: parts.collect(), empty, checking: Mutex::new(()) }
     }
 
     #[inline]
@@ -68,7 +68,7 @@ impl Gate {
     /// Whether all marked threads have passed. Never waits: a marked thread may be preempted for
     /// long.
     pub fn have_passed(&self, before: Before) -> bool {
-        let Some(_alone) = self.looking.try_lock() else { return false };
+        let Some(_alone) = self.checking.try_lock() else { return false };
         loop {
             let empty = self.empty.load(Ordering::SeqCst);
             if empty > before.0 {

@@ -2,8 +2,8 @@
 //!
 //! 1. **Submit** (`endpoint::submit`, the caller's thread). Pages (`geometry`) or the entries of a
 //!    list (`list`, one part for each peer) are checked once against all memories; a `shape` holds
-//!    either, owned or prepared. A place in the completion queue is reserved, a slot of the `table`
-//!    is filled, and its id is pushed to the workers that have lanes to the peer. Nothing is
+//!    either, owned or prepared. A place in the completion queue is reserved, and a slot of the
+//!    `table` is filled. Its id is pushed to the workers that have lanes to the peer. Nothing is
 //!    allocated per page. With manual progress the same call posts what the windows allow; a small
 //!    transfer even before it is an operation (`endpoint::express`).
 //! 2. **Claim** (`stripe`, a worker). Each lane that takes part has a stripe, and serves its
@@ -24,9 +24,9 @@
 //!    speculative: it is sent right behind the last post, which then needs no delivery completion,
 //!    since an acknowledged message implies every byte. (A counter of pages is raised by the
 //!    immediates of their writes: `counters` has the target's end.)
-//! 7. **Publish** (`ending`, `queue`). The thread that moves the slot from active to ended (because
-//!    of the last stripe, the acknowledgement, a deadline, a cancel, or the loss of the peer)
-//!    writes the one completion. The slot is free again when every stripe has left it.
+//! 7. **Publish** (`ending`, `queue`). The last stripe, the acknowledgement, a deadline, a cancel
+//!    or the loss of the peer ends the operation. The thread that moves the slot from active to
+//!    ended writes the one completion. The slot is free again when every stripe has left it.
 
 pub mod atomic;
 pub mod claims;

@@ -273,7 +273,7 @@ impl Stripe {
         }
     }
 
-    pub fn is_over(&mut self) -> bool {
+    pub fn is_finished(&mut self) -> bool {
         if !Table::wanted(self.slot()) {
             self.give_up();
         }

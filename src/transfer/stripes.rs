@@ -24,13 +24,13 @@ const BULK: usize = 1;
 /// Stripes checked for being finished, when a lane is full or has no credits.
 const SWEEP: usize = 16;
 /// The same in a tick, after an operation ended that a stripe may belong to.
-const LET_GO: usize = 256;
+const SWEEP_PER_TICK: usize = 256;
 /// Claims kept for later stripes.
 const SPARE: usize = 64;
 /// Stripes of a waiting lane checked per tick.
-const ROUND: usize = 4096;
+const STRIPES_PER_TICK: usize = 4096;
 /// Stripes ended between checks of the clock.
-const LOOK: u32 = 64;
+const CLOCK_STRIDE: u32 = 64;
 
 fn class_of(transfer: &Move) -> usize {
     if transfer.urgent {
@@ -306,8 +306,8 @@ impl Stripes {
     fn sweep(&mut self, waiting: &mut VecDeque<u32>, most: usize, table: &Table, left: &mut Vec<Left>) {
         for _ in 0..waiting.len().min(most) {
             let Some(index) = waiting.pop_front() else { return };
-            let over = self.stripes.get_mut(index).is_none_or(Stripe::is_over);
-            if !over {
+            let finished = self.stripes.get_mut(index).is_none_or(Stripe::is_finished);
+            if !finished {
                 waiting.push_back(index);
             } else {
                 self.leave_if_done(index, table, left);
@@ -321,7 +321,7 @@ impl Stripes {
         let [urgent, bulk] = std::mem::take(&mut self.ready);
         let [urgent_starved, bulk_starved] = std::mem::take(&mut self.starved);
         let mut waiting = [urgent, bulk, urgent_starved, bulk_starved, std::mem::take(&mut self.deferred)];
-        waiting.iter_mut().for_each(|waiting| self.sweep(waiting, LET_GO, table, left));
+        waiting.iter_mut().for_each(|waiting| self.sweep(waiting, SWEEP_PER_TICK, table, left));
         let [urgent, bulk, urgent_starved, bulk_starved, deferred] = waiting;
         (self.ready, self.starved) = ([urgent, bulk], [urgent_starved, bulk_starved]);
         self.deferred = deferred;
@@ -391,7 +391,7 @@ impl Stripes {
     /// Stripes of ended operations leave. (Of very many, the others in the next call.)
     pub fn put_down(&mut self, table: &Table, left: &mut Vec<Left>) {
         let next = self.next_round();
-        for place in self.stripes.places().skip(next).take(ROUND) {
+        for place in self.stripes.places().skip(next).take(STRIPES_PER_TICK) {
             place.iter_mut().for_each(|stripe| stripe.put_down(table));
             let over = place.take_if(|stripe| !Table::wanted(stripe.slot()));
             left.extend(over.map(|mut stripe| end(table, &mut stripe)));
@@ -402,7 +402,7 @@ impl Stripes {
     /// many, some at a time.)
     pub fn overdue(&mut self, now: u64, grace_ns: u64) -> impl Iterator<Item = (u32, &Stripe)> {
         let next = self.next_round();
-        let places = self.stripes.places().skip(next).take(ROUND);
+        let places = self.stripes.places().skip(next).take(STRIPES_PER_TICK);
         let stripes =
             (next as u32..).zip(places).filter_map(|(index, stripe)| Some((index, stripe.as_mut()?)));
         stripes
@@ -412,7 +412,7 @@ impl Stripes {
     /// Where the next check of some of the stripes begins: where the last one ended.
     fn next_round(&mut self) -> usize {
         let next = if self.round < self.stripes.len() as usize { self.round } else { 0 };
-        self.round = next + ROUND;
+        self.round = next + STRIPES_PER_TICK;
         next
     }
 
@@ -432,7 +432,7 @@ impl Stripes {
                 stripe.give_up();
             }
             self.leave_if_done(index, table, left);
-            if (index + 1) % LOOK == 0 && over() {
+            if (index + 1) % CLOCK_STRIDE == 0 && over() {
                 self.stopping = Some(index + 1);
                 return false;
             }
@@ -450,7 +450,7 @@ impl Stripes {
     pub fn abandon(&mut self, table: &Table, left: &mut Vec<Left>, over: impl Fn() -> bool) -> bool {
         while let Some(place) = self.stripes.pop() {
             left.extend(place.map(|mut stripe| end(table, &mut stripe)));
-            if self.stripes.len() % LOOK == 0 && over() {
+            if self.stripes.len() % CLOCK_STRIDE == 0 && over() {
                 break;
             }
         }

@@ -1,9 +1,9 @@
 //! The table of operations: recycled slots, checked ids.
 //!
-//! A slot's `held` word counts the stripes that work on it (and its hand-overs to workers), its
-//! readers (the active operation itself is one) and the slices that have not arrived. A stripe
-//! leaves with a single subtraction, and the thread that takes the stripes to zero sees whether
-//! everything has arrived. The slot is free again when no stripe and no reader is left.
+//! A slot's `held` word counts its stripes (and hand-overs to workers), its readers (the active
+//! operation is one) and the slices that have not arrived. A stripe leaves with a single
+//! subtraction, and the thread that takes the stripes to zero sees whether everything has arrived.
+//! The slot is free again when no stripe and no reader is left.
 
 use super::ending::{Ending, Expiring, PartOf, Whole};
 use super::gate::Gate;
@@ -46,7 +46,7 @@ pub struct Slot {
     pub(super) index: u32,
     /// `generation << 8 | phase`. SeqCst, like the endpoint's phase and the states of peers and
     /// remote memories: a submission activates the slot and then reads those states, while an end
-    /// sets its state and then scans all slots, so one of the two sees the other. The same holds
+    /// sets its state and then scans all slots. So one of the two sees the other. The same holds
     /// with `carried` (`Table::carry`), and with `next_deadline` (`Table::expire`).
     pub(super) state: AtomicU64,
     pub(super) deadline: AtomicU64,

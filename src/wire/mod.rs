@@ -23,8 +23,8 @@ pub enum RequestKind {
     Message = 3,
 }
 
-/// Bytes of a control frame's header (drawn in `frame`), and the offsets of the sender's rail and
-/// the receiver's token in it, which the lane fills in.
+/// Bytes of a control frame's header (drawn in `frame`). The lane fills in the sender's rail and
+/// the receiver's token, at these offsets.
 pub const HEADER: usize = 32;
 pub const RAIL: usize = 4;
 pub const TO: usize = 8;
