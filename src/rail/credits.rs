@@ -1,4 +1,4 @@
-//! How many writes with immediates a lane may post.
+//! Credits, which limit the writes with immediates that a lane may post.
 //!
 //! Each takes an unsolicited entry in the target's completion queue, and a NIC's overrun queue is
 //! lost. So each write needs a credit. Credits come in two halves. When the writes of a half are

@@ -23,7 +23,7 @@ const LIST: &str = "a list";
 pub struct Asked {
     pub local: Option<u32>,
     pub remote: Option<u32>,
-    /// `None`: the remote memory's.
+    /// `None`: the peer of the remote memory.
     pub peer: Option<PeerId>,
     pub local_range: u32,
     pub remote_range: u32,

@@ -363,7 +363,7 @@ pub fn read_refuse(body: &[u8]) -> Option<(Status, Text)> {
     Some((status, Text::of(r.short()?)))
 }
 
-/// The body of a ready: the fabric.
+/// The body of a Ready: the fabric in use.
 pub fn ready(fabric: &str) -> Vec<u8> {
     let mut w = Writer::new();
     w.short(fabric.as_bytes());
@@ -374,7 +374,7 @@ pub fn read_ready(body: &[u8]) -> Option<String> {
     Reader::new(body).text()
 }
 
-/// Numbers, as most bodies are.
+/// A body of numbers, like most bodies.
 pub fn numbers(values: &[u64]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
