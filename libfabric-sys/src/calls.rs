@@ -92,6 +92,16 @@ pub unsafe fn fi_eq_open(
 }
 
 #[inline]
+pub unsafe fn fi_passive_ep(
+    fabric: *mut fid_fabric,
+    info: *mut fi_info,
+    pep: *mut *mut fid_pep,
+    context: *mut c_void,
+) -> c_int {
+    call!((*fabric).ops, passive_ep(fabric, info, pep, context))
+}
+
+#[inline]
 pub unsafe fn fi_trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
     call!((*fabric).ops, trywait(fabric, fids, count))
 }
@@ -106,6 +116,17 @@ pub unsafe fn fi_endpoint(
     context: *mut c_void,
 ) -> c_int {
     call!((*domain).ops, endpoint(domain, info, ep, context))
+}
+
+/// Receives that endpoints share.
+#[inline]
+pub unsafe fn fi_srx_context(
+    domain: *mut fid_domain,
+    attr: *mut fi_rx_attr,
+    srx: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> c_int {
+    call!((*domain).ops, srx_ctx(domain, attr, srx, context))
 }
 
 #[inline]
@@ -274,6 +295,39 @@ pub unsafe fn fi_setopt(
 #[inline]
 pub unsafe fn fi_getname(fid: fid_t, addr: *mut c_void, addrlen: *mut usize) -> c_int {
     call!((*fid.cast::<fid_ep>()).cm, getname(fid, addr, addrlen))
+}
+
+// Connections.
+
+#[inline]
+pub unsafe fn fi_pep_bind(pep: *mut fid_pep, bfid: *mut fid, flags: u64) -> c_int {
+    call!((*pep).fid.ops, bind(pep.cast(), bfid, flags))
+}
+
+#[inline]
+pub unsafe fn fi_listen(pep: *mut fid_pep) -> c_int {
+    call!((*pep).cm, listen(pep))
+}
+
+#[inline]
+pub unsafe fn fi_connect(
+    ep: *mut fid_ep,
+    addr: *const c_void,
+    param: *const c_void,
+    paramlen: usize,
+) -> c_int {
+    call!((*ep).cm, connect(ep, addr, param, paramlen))
+}
+
+#[inline]
+pub unsafe fn fi_accept(ep: *mut fid_ep, param: *const c_void, paramlen: usize) -> c_int {
+    call!((*ep).cm, accept(ep, param, paramlen))
+}
+
+/// `handle` is that of a request's info.
+#[inline]
+pub unsafe fn fi_reject(pep: *mut fid_pep, handle: fid_t, param: *const c_void, paramlen: usize) -> c_int {
+    call!((*pep).cm, reject(pep, handle, param, paramlen))
 }
 
 // Messages.

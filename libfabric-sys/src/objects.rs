@@ -1,9 +1,9 @@
 //! The objects and the attributes that they are opened with.
 
 use crate::{
-    fi_av_type, fi_cq_format, fi_cq_wait_cond, fi_hmem_iface, fi_ops, fi_ops_atomic, fi_ops_av, fi_ops_cm,
-    fi_ops_cq, fi_ops_domain, fi_ops_ep, fi_ops_eq, fi_ops_fabric, fi_ops_mr, fi_ops_msg, fi_ops_rma,
-    fi_wait_obj, zero_default,
+    fi_av_type, fi_cq_format, fi_cq_wait_cond, fi_hmem_iface, fi_info, fi_ops, fi_ops_atomic, fi_ops_av,
+    fi_ops_cm, fi_ops_cq, fi_ops_domain, fi_ops_ep, fi_ops_eq, fi_ops_fabric, fi_ops_mr, fi_ops_msg,
+    fi_ops_rma, fi_wait_obj, zero_default,
 };
 use libc::iovec;
 use std::ffi::{c_char, c_int, c_void};
@@ -49,6 +49,15 @@ pub struct fid_ep {
     pub collective: *mut fi_ops_collective,
 }
 
+/// It begins as an endpoint does, up to the table of its connections.
+#[repr(C)]
+#[derive(Debug)]
+pub struct fid_pep {
+    pub fid: fid,
+    pub ops: *mut fi_ops_ep,
+    pub cm: *mut fi_ops_cm,
+}
+
 #[repr(C)]
 #[derive(Debug)]
 pub struct fid_cq {
@@ -92,7 +101,7 @@ macro_rules! opaque {
 }
 
 opaque! {
-    fid_av_set, fid_cntr, fid_mc, fid_pep, fid_poll, fid_stx, fid_wait, fid_xpu_ctx,
+    fid_av_set, fid_cntr, fid_mc, fid_poll, fid_stx, fid_wait, fid_xpu_ctx,
     fi_av_set_attr, fi_cntr_attr, fi_collective_attr, fi_poll_attr, fi_wait_attr,
     fi_ops_collective, fi_ops_tagged,
 }
@@ -223,7 +232,17 @@ pub struct fi_eq_err_entry {
     pub err_data_size: usize,
 }
 
+/// An event of connections; up to as many bytes as were read are the other side's.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fi_eq_cm_entry {
+    pub fid: fid_t,
+    /// With `FI_CONNREQ`: for [`fi_endpoint`](crate::fi_endpoint); the reader frees it.
+    pub info: *mut fi_info,
+    pub data: [u8; 0],
+}
+
 zero_default! {
     fi_av_attr, fi_cq_attr, fi_eq_attr, fi_wait_pollfd, fi_mr_attr, fi_mr_dmabuf, fi_atomic_attr, fi_eq_entry,
-    fi_eq_err_entry,
+    fi_eq_err_entry, fi_eq_cm_entry,
 }

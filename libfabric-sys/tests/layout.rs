@@ -155,6 +155,8 @@ fn unions(layout: &mut Layout) {
     field!(layout, "fi_mr_attr.device.rocr", fi_mr_attr, device.rocr);
     // C has no name for this one.
     layout.fields.remove("fi_mr_attr.iov");
+    // Has no size in C.
+    layout.fields.remove("fi_eq_cm_entry.data");
     field!(layout, "fi_mr_attr.mr_iov", fi_mr_attr, iov.mr_iov);
     field!(layout, "fi_mr_attr.dmabuf", fi_mr_attr, iov.dmabuf);
     field!(layout, "fi_bus_attr.attr.pci", fi_bus_attr, attr.pci);
@@ -214,6 +216,9 @@ fn structs(layout: &mut Layout) {
         fid_ep {
             fid, ops, cm, msg, rma, tagged, atomic, collective,
         }
+        fid_pep {
+            fid, ops, cm,
+        }
         fid_cq {
             fid, ops,
         }
@@ -253,6 +258,9 @@ fn structs(layout: &mut Layout) {
         }
         fi_eq_err_entry {
             fid, context, data, err, prov_errno, err_data, err_data_size,
+        }
+        fi_eq_cm_entry {
+            fid, info, data,
         }
         fi_msg {
             msg_iov, desc, iov_count, addr, context, data,
