@@ -1499,7 +1499,7 @@ typedef struct weft_rail_properties {
     uint32_t size;
     /** The worker that drives it, from 0. */
     uint32_t worker;
-    /** "host", "tcp", or the libfabric provider, as "verbs;ofi_rxm". */
+    /** "host", "tcp", or the libfabric provider, as "verbs". */
     char fabric[64];
     /** The network interface, or libfabric's domain, as "eth0". */
     char name[64];

@@ -8,8 +8,6 @@
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 share=/run/share # in the machine; outside $root/target/vm/share
-# rxe's completion queues hold 32,767 entries.
-export FI_UNIVERSE_SIZE=200
 
 # ---- Outside: what to run ----
 

@@ -79,7 +79,7 @@ pub struct EndpointStatistics {
 pub struct RailInfo {
     /// The worker that drives it, from 0.
     pub worker: u32,
-    /// `host`, `tcp`, or the libfabric provider, as `verbs;ofi_rxm`.
+    /// `host`, `tcp`, or the libfabric provider, as `verbs`.
     pub fabric: String,
     /// The network interface, or libfabric's domain, as `eth0`.
     pub name: String,

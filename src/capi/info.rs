@@ -35,7 +35,7 @@ pub struct weft_rail_properties {
     pub size: u32,
     /// The worker that drives it, from 0.
     pub worker: u32,
-    /// "host", "tcp", or the libfabric provider, as "verbs;ofi_rxm".
+    /// "host", "tcp", or the libfabric provider, as "verbs".
     pub fabric: [c_char; 64],
     /// The network interface, or libfabric's domain, as "eth0".
     pub name: [c_char; 64],

@@ -135,7 +135,7 @@ pub fn guess(machine: &Machine) -> Vec<Listed> {
     let is_efa = |pci| machine.device(pci).is_some_and(|nic| nic.vendor == AMAZON);
     let rdma = of(Type::Rdma).map(|i| match is_efa(i.pci) {
         true => ("efa", format!("{}-rdm", i.name), i.pci),
-        false => ("verbs;ofi_rxm", i.name.clone(), i.pci),
+        false => ("verbs", i.name.clone(), i.pci),
     });
     let net = of(Type::Net).map(|i| ("tcp", i.name.clone(), i.pci));
     let listed = |(fabric, name, pci): (&str, String, Option<PciAddress>)| Listed {

@@ -238,14 +238,13 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
              have it loaded"
         );
     }
-    let providers: Vec<&str> = names.iter().map(|name| provider_of(name)).collect();
     let (mut found, mut libfabric) = (Vec::new(), String::new());
-    for (name, provider) in names.into_iter().zip(&providers) {
+    for name in names.iter().copied() {
         let before = found.len();
         if name == tcp::NAME {
             found.extend(tcp::list()?.into_iter().map(|interface| over_tcp(interface, machine)));
         } else {
-            let library = match discover::library(&providers) {
+            let library = match discover::library(&names) {
                 // A library that was named by hand is wanted.
                 Err(error) if fabric.is_none() && libfabric_sys::variable("WEFT_LIBFABRIC").is_none() => {
                     log::warn!("{name} is not used, though this machine may have a NIC for it: {error}");
@@ -254,7 +253,7 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
                 library => library?,
             };
             libfabric = library.describe();
-            let entries = discover::entries(library, provider)?;
+            let entries = discover::entries(library, name)?;
             found.extend(entries.into_iter().map(|entry| candidate(entry, machine)));
         }
         if fabric.is_none() && !found.is_empty() {
@@ -268,15 +267,6 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
         return Err(no_nic(fabric.unwrap_or(RANKED)));
     }
     chosen(found, patterns, machine, libfabric)
-}
-
-/// libfabric's name for a fabric. (Of `tcp`, our own, it has none that is used.)
-fn provider_of(name: &str) -> &str {
-    if name == "verbs" {
-        "verbs;ofi_rxm"
-    } else {
-        name
-    }
 }
 
 /// Whether a name is of simulated NICs.
@@ -346,9 +336,8 @@ fn no_nic(name: &str) -> Error {
     if NAMES.contains(&name) || name.contains(',') {
         let text = format!(
             "no NIC of fabric \"{name}\" is here{}: is the device in this container, and its driver loaded? \
-             (fi_info -p {} lists what libfabric finds)",
+             (fi_info -p {name} lists what libfabric finds)",
             of.replacen(" of", ", says", 1),
-            provider_of(name),
         );
         return Error::new(Status::NoRails, text);
     }

@@ -33,6 +33,9 @@ const API: u32 = FI_VERSION(1, 18);
 /// that we use depends on it: read, not run.)
 pub const DMABUFS: u32 = FI_VERSION(1, 20);
 
+/// The provider whose connections are our own (`connections`).
+const CONNECTED: &str = "verbs";
+
 static FABRICS: OnceCell<Fabrics> = OnceCell::new();
 
 /// `providers`: those of which rails may be opened. What they need decides what libfabric reads, if it
@@ -102,11 +105,47 @@ impl Source {
         Error { provider_errno: errno, ..Error::new(status, text) }
     }
 
+    /// The outcome of a call.
+    pub(super) fn check(&self, doing: &str, rc: i32) -> Result<()> {
+        match rc {
+            0 => Ok(()),
+            rc => Err(self.error(doing, rc)),
+        }
+    }
+
     pub fn strerror(&self, errno: i32) -> String {
         match self {
             Source::Libfabric(fabrics) => fabrics.library.strerror(errno),
             #[cfg(any(test, feature = "sim"))]
             Source::Sim => own_text(errno),
+        }
+    }
+
+    /// A copy; NULL without memory.
+    ///
+    /// # Safety
+    /// An info of this source's.
+    pub unsafe fn dupinfo(&self, info: *const fi_info) -> *mut fi_info {
+        // SAFETY: as the caller promised.
+        unsafe {
+            match self {
+                Source::Libfabric(fabrics) => fabrics.library.dupinfo(info),
+                #[cfg(any(test, feature = "sim"))]
+                Source::Sim => sim::duplicate(info),
+            }
+        }
+    }
+
+    /// # Safety
+    /// An info of this source's, once.
+    pub unsafe fn freeinfo(&self, info: *mut fi_info) {
+        // SAFETY: as the caller promised.
+        unsafe {
+            match self {
+                Source::Libfabric(fabrics) => fabrics.library.freeinfo(info),
+                #[cfg(any(test, feature = "sim"))]
+                Source::Sim => sim::free(info),
+            }
         }
     }
 
@@ -150,13 +189,7 @@ unsafe impl Sync for Entry {}
 impl Drop for Entry {
     fn drop(&mut self) {
         // SAFETY: our own, or our own duplicate.
-        unsafe {
-            match self.source {
-                Source::Libfabric(fabrics) => fabrics.library.freeinfo(self.info),
-                #[cfg(any(test, feature = "sim"))]
-                Source::Sim => sim::free(self.info),
-            }
-        }
+        unsafe { self.source.freeinfo(self.info) }
     }
 }
 
@@ -264,7 +297,11 @@ fn list(
         }
         (*hints).caps = FI_MSG | FI_RMA | if hmem { FI_HMEM } else { 0 };
         (*hints).mode = FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA;
-        (*(*hints).ep_attr).type_ = fi_ep_type::FI_EP_RDM;
+        let ep = (*hints).ep_attr;
+        ((*ep).type_, (*ep).rx_ctx_cnt) = match provider {
+            Some(CONNECTED) => (fi_ep_type::FI_EP_MSG, FI_SHARED_CONTEXT),
+            _ => (fi_ep_type::FI_EP_RDM, 0),
+        };
         let domain = (*hints).domain_attr;
         (*domain).mr_mode = FI_MR_LOCAL
             | FI_MR_VIRT_ADDR
@@ -278,7 +315,7 @@ fn list(
         let mut infos = ptr::null_mut();
         let api = if hmem { library.version().min(DMABUFS) } else { fabrics.api };
         let ask = || library.getinfo(api, ptr::null(), ptr::null(), 0, hints, &mut infos);
-        let rc = signals::preserved(|| settings::while_listing(provider, ask));
+        let rc = signals::preserved(ask);
         (*(*hints).fabric_attr).prov_name = ptr::null_mut();
         library.freeinfo(hints);
         if rc == -FI_ENODATA {

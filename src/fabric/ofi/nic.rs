@@ -1,21 +1,22 @@
-//! One NIC through libfabric: a domain, an endpoint, a completion queue and an
-//! address vector.
+//! One NIC through libfabric: a domain, a completion queue, and an endpoint with an address vector,
+//! or connections.
 
+use super::connections::{has_connections, Connections};
 use super::discover::{Entry, Source, DMABUFS};
 use super::registrations::Registrations;
-use super::routes::Routes;
 use super::{settings, signals};
 use crate::clock::Random;
 use crate::device::{driver, Device, Export};
 #[cfg(any(test, feature = "sim"))]
 use crate::fabric::sim;
 use crate::fabric::{
-    connection_of, Access, Buffer, Delivery, HostRange, Immediate, Limits, Nic, Posted, Reaped, Registration,
-    Rma, Route, Scratch, Way,
+    connection_of, Access, Buffer, Connection, Delivery, HostRange, Immediate, Limits, Nic, Posted, Reaped,
+    Registration, Rma, Route, Scratch, Way,
 };
+use crate::fork::Descriptor;
 use crate::ids::PeerId;
 use crate::pass;
-use crate::status::Result;
+use crate::status::{Error, Result};
 use libfabric_sys::*;
 use std::ffi::c_void;
 use std::mem::{size_of, zeroed, MaybeUninit};
@@ -47,6 +48,8 @@ pub struct OfiNic {
     ep: *mut fid_ep,
     cq: *mut fid_cq,
     av: *mut fid_av,
+    /// Instead of an endpoint and its addresses.
+    connections: Option<Connections>,
     /// Closed before the domain.
     mrs: Registrations,
     limits: Limits,
@@ -63,34 +66,20 @@ pub struct OfiNic {
     /// shm reads freed memory when an address is removed while its peer lives on
     /// (1.17: a crash in the next read of the queue).
     keeps_routes: bool,
-    /// Routes of ofi_rxm.
-    routes: Option<Routes>,
     /// The queue reports the route of a frame: for ofi_rxm, whose connections have one.
     sources: bool,
     /// -1 where the provider has none.
     wait_fd: i32,
+    /// Where connections have one, too: of both.
+    both: Option<Descriptor>,
 }
 
 // SAFETY: all objects belong to this NIC, which one thread uses at a time.
 unsafe impl Send for OfiNic {}
 
-fn check(source: Source, doing: &str, rc: i32) -> Result<()> {
-    if rc == 0 {
-        return Ok(());
-    }
-    Err(source.error(doing, rc))
-}
-
 impl OfiNic {
     pub fn open(entry: &Entry, waits: bool) -> Result<OfiNic> {
-        let mut nic = Self::open_fresh(entry, waits)?;
-        if nic.limits.resets && matches!(entry.source(), Source::Libfabric(_)) {
-            nic.limits.resets = super::resets::proven(entry);
-        }
-        Ok(nic)
-    }
-
-    fn open_fresh(entry: &Entry, waits: bool) -> Result<OfiNic> {
+        settings::check(entry)?;
         if entry.provider == "shm" {
             super::segments::make_room()?;
         }
@@ -105,7 +94,7 @@ impl OfiNic {
         Self::open_once(entry, waits)
     }
 
-    pub(super) fn open_once(entry: &Entry, waits: bool) -> Result<OfiNic> {
+    fn open_once(entry: &Entry, waits: bool) -> Result<OfiNic> {
         // SAFETY: reading what libfabric described.
         let (limits, mr_mode) = unsafe { limits(entry) };
         let mut nic = OfiNic {
@@ -115,6 +104,7 @@ impl OfiNic {
             ep: ptr::null_mut(),
             cq: ptr::null_mut(),
             av: ptr::null_mut(),
+            connections: None,
             mrs: Registrations::default(),
             limits,
             mr_mode,
@@ -123,19 +113,20 @@ impl OfiNic {
             takes_dmabufs: takes_dmabufs(entry),
             ipc: entry.provider == "shm",
             // SAFETY: as above.
-            arrivals_take_receives: unsafe { (*entry.info()).mode } & FI_RX_CQ_DATA != 0,
+            arrivals_take_receives: unsafe {
+                (*entry.info()).mode & FI_RX_CQ_DATA != 0 || has_connections(entry.info())
+            },
             address: Vec::new(),
             random: entry.random.clone(),
             keeps_routes: entry.provider == "shm",
-            routes: (matches!(entry.source(), Source::Libfabric(_)) && is_rxm(&entry.provider))
-                .then(Routes::default),
             sources: entry.provider.ends_with(";ofi_rxm"),
             wait_fd: -1,
+            both: None,
         };
         // Dropping a NIC that opened halfway closes the half.
         // SAFETY: the info is valid while the entry is.
         let bring_up = || unsafe { nic.bring_up(entry, waits) };
-        signals::preserved(|| settings::while_opening(entry, bring_up))?;
+        signals::preserved(bring_up)?;
         Ok(nic)
     }
 
@@ -156,36 +147,73 @@ impl OfiNic {
                 (*rx).caps |= FI_SOURCE;
             }
             let rc = source.fabric((*info).fabric_attr, &mut self.fabric);
-            check(source, "opening the fabric", rc)?;
-            check(source, "opening the domain", fi_domain(self.fabric, info, &mut self.domain, null))?;
-            let mut av_attr: fi_av_attr = zeroed();
-            av_attr.type_ = fi_av_type::FI_AV_TABLE;
-            check(
-                source,
-                "opening the address vector",
-                fi_av_open(self.domain, &mut av_attr, &mut self.av, null),
-            )?;
+            source.check("opening the fabric", rc)?;
+            source.check("opening the domain", fi_domain(self.fabric, info, &mut self.domain, null))?;
             let mut cq_attr: fi_cq_attr = zeroed();
             cq_attr.format = fi_cq_format::FI_CQ_FORMAT_DATA;
-            check(source, "opening the completion queue", self.open_queue(&mut cq_attr, waits))?;
+            source
+                .check(
+                    "opening the completion queue",
+                    self.open_queue(&mut cq_attr, waits, has_connections(info)),
+                )
+                .map_err(|error| self.explained(error))?;
             if self.waits_on(&cq_attr) {
                 let asked = fi_control(&mut (*self.cq).fid, FI_GETWAIT, (&raw mut self.wait_fd).cast());
-                check(source, "asking for the completion queue's descriptor", asked)?;
+                source.check("asking for the completion queue's descriptor", asked)?;
             }
-            check(source, "opening the endpoint", fi_endpoint(self.domain, info, &mut self.ep, null))?;
+            if has_connections(info) {
+                let of = (self.domain, self.cq);
+                let (connections, address) = Connections::open(entry, self.fabric, of, waits)?;
+                (self.connections, self.address) = (Some(connections), address);
+                return self.wait_on_both();
+            }
+            let mut av_attr: fi_av_attr = zeroed();
+            av_attr.type_ = fi_av_type::FI_AV_TABLE;
+            let opened = fi_av_open(self.domain, &mut av_attr, &mut self.av, null);
+            source.check("opening the address vector", opened)?;
+            source.check("opening the endpoint", fi_endpoint(self.domain, info, &mut self.ep, null))?;
             let bound = fi_ep_bind(self.ep, &mut (*self.cq).fid, FI_TRANSMIT | FI_RECV);
-            check(source, "binding the completion queue", bound)?;
-            check(source, "binding the address vector", fi_ep_bind(self.ep, &mut (*self.av).fid, 0))?;
-            check(source, "enabling the endpoint", fi_enable(self.ep))
-                .map_err(|error| settings::explained(&entry.provider, error))?;
+            source.check("binding the completion queue", bound)?;
+            source.check("binding the address vector", fi_ep_bind(self.ep, &mut (*self.av).fid, 0))?;
+            source.check("enabling the endpoint", fi_enable(self.ep))?;
             let mut len = 256;
             let mut name = vec![0u8; len];
             let named = fi_getname(&mut (*self.ep).fid, name.as_mut_ptr().cast(), &mut len);
-            check(source, "asking for the endpoint's address", named)?;
+            source.check("asking for the endpoint's address", named)?;
             name.truncate(len);
             self.address = name;
         }
         Ok(())
+    }
+
+    /// Events of connections wake a sleeper, too.
+    fn wait_on_both(&mut self) -> Result<()> {
+        let events = self.connections.as_ref().and_then(|of| of.wait_fd().0);
+        let Some(events) = events.filter(|_| self.wait_fd >= 0) else { return Ok(()) };
+        // SAFETY: makes a descriptor that nobody else has.
+        let epoll = Descriptor::of(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
+        let epoll = epoll.ok_or_else(|| Error::system("making a descriptor to wait on"))?;
+        for fd in [self.wait_fd, events] {
+            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+            // SAFETY: two descriptors of ours, an event that outlives the call.
+            let rc = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) };
+            if rc != 0 {
+                return Err(Error::system("watching a NIC's events"));
+            }
+        }
+        self.both = Some(epoll);
+        Ok(())
+    }
+
+    /// An error of opening the completion queue, with what to look at.
+    fn explained(&self, error: Error) -> Error {
+        let least = self.own_entries();
+        let message = format!(
+            "{}: Weft needs one of {least} entries at least; \"ibv_devinfo -v\" shows how many a verbs NIC has \
+             (max_cqe), and \"ulimit -l\" how much memory may be locked for it",
+            error.message
+        );
+        Error { message: message.into(), ..error }
     }
 
     /// Entries that our own operations may take.
@@ -198,9 +226,14 @@ impl OfiNic {
     ///
     /// # Safety
     /// The domain must be open.
-    unsafe fn open_queue(&mut self, attr: &mut fi_cq_attr, waits: bool) -> i32 {
+    unsafe fn open_queue(&mut self, attr: &mut fi_cq_attr, waits: bool, connected: bool) -> i32 {
         let fixed = self.limits.arrival_room.is_some();
-        let mut size = if fixed { QUEUE_FIXED } else { QUEUE + self.own_entries() };
+        let mut size = match fixed {
+            true => QUEUE_FIXED,
+            // Connections put no more into it than what was posted here, receives included.
+            false if connected => self.own_entries(),
+            false => QUEUE + self.own_entries(),
+        };
         loop {
             let mut opened = -FI_ENOSYS;
             for wait_obj in [fi_wait_obj::FI_WAIT_FD, fi_wait_obj::FI_WAIT_NONE] {
@@ -271,7 +304,7 @@ impl OfiNic {
             }
             let mut mr = ptr::null_mut();
             let rc = pass::call(|| fi_mr_regattr(self.domain, &attr, options, &mut mr));
-            check(self.source, &format!("registering {} bytes at {:#x}", range.len, range.base), rc)?;
+            self.source.check(&format!("registering {} bytes at {:#x}", range.len, range.base), rc)?;
             mr
         };
         // SAFETY: just opened.
@@ -290,7 +323,7 @@ impl OfiNic {
         for mr in self.mrs.take_all() {
             // SAFETY: open until here.
             let rc = unsafe { fi_close(&mut (*mr).fid) };
-            outcome = outcome.and(check(self.source, "closing a registration", rc));
+            outcome = outcome.and(self.source.check("closing a registration", rc));
         }
         outcome
     }
@@ -333,8 +366,12 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
         let shm = entry.provider == "shm";
         let order = tx.msg_order & rx.msg_order;
         let ordered = order & (FI_ORDER_WAW | FI_ORDER_RMA_WAW) != 0;
-        let delivery = if entry.delivers { Delivery::Native } else { Delivery::Each };
-        let in_software = shm || is_rxm(&entry.provider) || entry.provider.starts_with("sim:like=tcp:");
+        // verbs' completions are acknowledgements of the target's NIC.
+        let connections = has_connections(info);
+        let native = entry.delivers || connections;
+        let delivery = if native { Delivery::Native } else { Delivery::Each };
+        let is_sim_of_tcp = entry.provider.starts_with("sim:like=tcp:");
+        let in_software = shm || is_rxm(&entry.provider) || is_sim_of_tcp;
         let depth = |size: usize, ours: usize| if size == 0 { ours } else { size.min(ours) };
         let largest = if shm { MESSAGE_MAX_SHM } else { MESSAGE_MAX };
         let limits = Limits {
@@ -342,11 +379,11 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             tx_depth: depth(tx.size, TX_DEPTH),
             rx_depth: depth(rx.size, RX_DEPTH),
             // tcp closes the connection, and verbs' queue pair stops; shm and simulated NICs go on.
-            failures_reset: ordered && !shm && !entry.provider.starts_with("sim"),
+            failures_reset: connections || ordered && !shm && !entry.provider.starts_with("sim"),
             reconnects: true,
-            // With the setting that `discover` makes, if `cuts` finds it in force. (tcp's 1.17 crashes
-            // when a connection is closed over which it receives what a read asked for.)
-            resets: connects(&entry.provider),
+            // (ofi_rxm over tcp would, and crashes with 1.17 when a connection is closed over which it
+            // receives what a read asked for. On EFA removing an address ends nothing.)
+            resets: connections || is_sim_of_tcp,
             vector: 1,
             message_max: ep.max_msg_size.min(largest),
             virtual_addresses: domain.mr_mode & FI_MR_VIRT_ADDR != 0,
@@ -358,8 +395,9 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             } else {
                 ep.max_msg_size as u64
             },
-            // shm, ofi_rxm and a simulated tcp queue in software, without an end.
-            arrival_room: (!in_software).then_some(0),
+            // shm, ofi_rxm and a simulated tcp queue in software, without an end; over connections each
+            // arrival takes a receive, or waits for one.
+            arrival_room: (!in_software && !connections).then_some(0),
             lane_window: LANE_WINDOW,
             rail_window: RAIL_WINDOW,
         };
@@ -367,18 +405,11 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
     }
 }
 
-/// Whether removing an address ends a connection. (On EFA it ends nothing.)
-fn connects(provider: &str) -> bool {
-    is_rxm(provider) && !provider.starts_with("tcp") || provider.starts_with("sim:like=tcp:")
-}
-
-/// Whether ofi_rxm, or a simulation of it, is above the NIC. Its writes have no immediates. Over
-/// tcp, a connection that ends in the middle of a write with an immediate takes the receiving
-/// process along: ofi_rxm looks into the context of tcp's error, which has none (1.17 to 2.1).
-/// Over verbs, where receives are shared (`settings`), an immediate that arrives is taken for a
-/// message, and read from a buffer that holds an older one: verbs says that it was a receive (1.17 to 2.7).
+/// Whether ofi_rxm is above the NIC. Its writes have no immediates: over tcp, a connection that ends
+/// in the middle of a write with an immediate takes the receiving process along: ofi_rxm looks into
+/// the context of tcp's error, which has none (1.17 to 2.1).
 fn is_rxm(provider: &str) -> bool {
-    provider.ends_with(";ofi_rxm") || provider.starts_with("sim:like=verbs:")
+    provider.ends_with(";ofi_rxm")
 }
 
 #[inline]
@@ -388,7 +419,8 @@ fn flags(rma: &Rma<'_>, delivered: bool, more: bool) -> u64 {
     FI_COMPLETION | when(more, FI_MORE) | when(!rma.read, of_write)
 }
 
-fn posted(rc: isize) -> Posted {
+#[inline]
+pub(super) fn posted(rc: isize) -> Posted {
     match rc {
         0 => Posted::Yes,
         rc if rc == -(FI_EAGAIN as isize) => Posted::Again,
@@ -405,7 +437,10 @@ impl Nic for OfiNic {
         &self.address
     }
 
-    fn insert(&mut self, address: &[u8], _peer: Option<PeerId>) -> Result<Route> {
+    fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route> {
+        if let Some(of) = &mut self.connections {
+            return of.insert(address, peer);
+        }
         let mut route: fi_addr_t = 0;
         // A provider reads as much as its address format has, whatever was sent.
         let mut padded = [0u8; 512];
@@ -414,37 +449,67 @@ impl Nic for OfiNic {
         // SAFETY: one address, longer than any format of libfabric's.
         let rc = unsafe { fi_av_insert(self.av, padded.as_ptr().cast(), 1, &mut route, 0, ptr::null_mut()) };
         if rc == 1 {
-            if let Some(routes) = &mut self.routes {
-                routes.inserted(route);
-            }
             return Ok(route);
         }
         Err(self.source.error("inserting a peer's address", if rc < 0 { rc } else { FI_EINVAL }))
     }
 
     fn remove(&mut self, route: Route) {
-        self.reset(route, false);
-    }
-
-    fn reset(&mut self, route: Route, connected: bool) {
+        if let Some(of) = &mut self.connections {
+            return of.remove(route);
+        }
         if self.keeps_routes {
             return;
         }
-        let times = match &mut self.routes {
-            Some(routes) => routes.left(route, connected),
-            None => 1,
-        };
-        self.take_out(route, times);
-        self.tend();
+        let mut route: fi_addr_t = route;
+        // SAFETY: a route that `insert` returned.
+        let rc = unsafe { fi_av_remove(self.av, &mut route, 1, 0) };
+        if rc != 0 {
+            log::debug!("removing a peer's address: libfabric error {}", -rc);
+        }
+    }
+
+    fn reset(&mut self, route: Route, _connected: bool) {
+        match &mut self.connections {
+            Some(of) => of.reset(route),
+            None => self.remove(route),
+        }
+    }
+
+    fn redial(&mut self, route: Route) {
+        if let Some(of) = &mut self.connections {
+            of.redial(route);
+        }
+    }
+
+    fn assign_connection(&mut self, _connection: Connection, peer: PeerId) {
+        if let Some(of) = &mut self.connections {
+            of.assign(peer);
+        }
+    }
+
+    fn end_peer(&mut self, peer: PeerId, at_once: bool) {
+        if let Some(of) = self.connections.as_mut().filter(|_| at_once) {
+            of.end_peer(peer);
+        }
+    }
+
+    fn insert_caller(&mut self, address: &[u8], _connection: Connection) -> Result<Route> {
+        match &mut self.connections {
+            Some(of) => of.insert_caller(address),
+            None => self.insert(address, None),
+        }
     }
 
     fn is_gone(&mut self, route: Route) -> bool {
+        if let Some(of) = &mut self.connections {
+            return of.is_gone(route);
+        }
         #[cfg(any(test, feature = "sim"))]
         if matches!(self.source, Source::Sim) {
             // SAFETY: open, and of the simulation.
             return unsafe { sim::is_gone(self.av, route) };
         }
-        let _ = route;
         false // libfabric does not say.
     }
 
@@ -452,20 +517,12 @@ impl Nic for OfiNic {
         self.sources
     }
 
-    /// Nothing was sent there but over a connection that was there: nothing is tried.
-    fn forget(&mut self, route: Route) {
-        self.reset(route, true);
+    fn take_rejected(&mut self) -> u64 {
+        self.connections.as_mut().map_or(0, Connections::take_rejected)
     }
 
     fn tend(&mut self) {
-        let Some(mut routes) = self.routes.take() else { return };
-        for (route, tries) in routes.take_retiring() {
-            let posted = self.knock(route);
-            // At once: to try the next one may take the connection away.
-            let times = routes.tried(route, tries, posted);
-            self.take_out(route, times);
-        }
-        self.routes = Some(routes);
+        self.connections.iter_mut().for_each(Connections::tend);
     }
 
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration> {
@@ -499,7 +556,7 @@ impl Nic for OfiNic {
         let mr = self.mrs.get(registration.handle)?;
         // SAFETY: open until here. Where closing fails it still is.
         let rc = pass::call(|| unsafe { fi_close(&mut (*mr).fid) });
-        check(self.source, "closing a registration", rc)?;
+        self.source.check("closing a registration", rc)?;
         self.mrs.forget(registration.handle);
         Ok(())
     }
@@ -509,6 +566,16 @@ impl Nic for OfiNic {
         if rma.segments.len() != scratches.len() {
             return (0, Posted::Failed(FI_EINVAL));
         }
+        let (ep, number) = match &mut self.connections {
+            None => (self.ep, 0),
+            Some(of) => {
+                scratches.first().into_iter().chain(scratches.last()).for_each(|scratch| of.knows(*scratch));
+                match of.at(route) {
+                    Ok(at) => at,
+                    Err(posted) => return (0, posted),
+                }
+            }
+        };
         let mut local = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
         let mut remote = fi_rma_iov { addr: 0, len: 0, key: rma.key };
         let (local, remote, mut descriptor) = (&raw mut local, &raw mut remote, rma.descriptor);
@@ -531,11 +598,14 @@ impl Nic for OfiNic {
             // SAFETY: the places live through the call, and nobody else reads them; what the message
             // points to as the caller promised.
             let rc = unsafe {
+                if number != 0 {
+                    Connections::mark(*scratch, number);
+                }
                 ((*local).iov_base, (*local).iov_len) = (segment.local as *mut c_void, segment.len as usize);
                 ((*remote).addr, (*remote).len) = (segment.remote, segment.len as usize);
                 match rma.read {
-                    true => fi_readmsg(self.ep, &message, flags),
-                    false => fi_writemsg(self.ep, &message, flags),
+                    true => fi_readmsg(ep, &message, flags),
+                    false => fi_writemsg(ep, &message, flags),
                 }
             };
             if rc != 0 {
@@ -546,6 +616,10 @@ impl Nic for OfiNic {
     }
 
     unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted {
+        if let Some(of) = &mut self.connections {
+            // SAFETY: as the caller promised.
+            return unsafe { of.send(buffer, route, scratch) };
+        }
         // SAFETY: as the caller promised.
         posted(unsafe {
             fi_send(self.ep, buffer.address, buffer.len, buffer.descriptor, route, scratch.cast())
@@ -553,6 +627,10 @@ impl Nic for OfiNic {
     }
 
     unsafe fn receive(&mut self, buffer: Buffer, scratch: *mut Scratch) -> Posted {
+        if let Some(of) = &mut self.connections {
+            // SAFETY: as the caller promised.
+            return unsafe { of.receive(buffer, scratch) };
+        }
         // SAFETY: as the caller promised.
         posted(unsafe {
             fi_recv(self.ep, buffer.address, buffer.len, buffer.descriptor, FI_ADDR_UNSPEC, scratch.cast())
@@ -573,12 +651,13 @@ impl Nic for OfiNic {
                 false => fi_cq_read(self.cq, entries.as_mut_ptr().cast(), MOST),
             }
         };
+        let shared = self.connections.is_some();
         if rc > 0 {
             let read = entries.iter().zip(sources).take(rc as usize);
             reaped.extend(read.map(|(entry, source)| {
                 // SAFETY: libfabric filled in the first `rc` entries.
                 let entry = unsafe { entry.assume_init_ref() };
-                if is_arrival(entry.flags) {
+                if is_arrival(entry.flags, shared) {
                     return self.arrival(entry);
                 }
                 let (len, connection) = (entry.len as u32, connection_of(source));
@@ -586,6 +665,9 @@ impl Nic for OfiNic {
             }));
         } else if rc == -(FI_EAVAIL as isize) {
             self.reap_error(reaped);
+        }
+        if let Some(of) = &mut self.connections {
+            of.pass(reaped, rc == -(FI_EAGAIN as isize));
         }
         !reaped.is_empty()
     }
@@ -597,7 +679,12 @@ impl Nic for OfiNic {
         let mut fids: [*mut fid; 1] = [self.cq.cast()];
         // SAFETY: one open queue.
         let ready = unsafe { fi_trywait(self.fabric, fids.as_mut_ptr(), 1) } == 0;
-        Some((self.wait_fd, ready))
+        let rests = self.connections.as_ref().is_none_or(|of| of.wait_fd().1);
+        Some((self.both.as_ref().map_or(self.wait_fd, AsRawFd::as_raw_fd), ready && rests))
+    }
+
+    fn woken(&mut self) {
+        self.connections.iter_mut().for_each(Connections::look);
     }
 
     fn close(&mut self) -> Result<()> {
@@ -606,8 +693,11 @@ impl Nic for OfiNic {
         // Registrations outlive the endpoint that uses them, and nothing else.
         // SAFETY: each object is closed once, in libfabric's order.
         signals::preserved(|| unsafe {
+            if let Some(mut of) = self.connections.take() {
+                outcome = of.close();
+            }
             if !self.ep.is_null() {
-                outcome = check(source, "closing the endpoint", fi_close(&mut (*self.ep).fid));
+                outcome = source.check("closing the endpoint", fi_close(&mut (*self.ep).fid));
                 self.ep = ptr::null_mut();
             }
             let registrations = self.close_registrations();
@@ -618,7 +708,7 @@ impl Nic for OfiNic {
                 fids.into_iter().zip(["completion queue", "address vector", "domain", "fabric"])
             {
                 if !fid.is_null() {
-                    let closed = check(source, &format!("closing the {what}"), fi_close(fid));
+                    let closed = source.check(&format!("closing the {what}"), fi_close(fid));
                     outcome = std::mem::replace(&mut outcome, Ok(())).and(closed);
                 }
             }
@@ -630,23 +720,6 @@ impl Nic for OfiNic {
 }
 
 impl OfiNic {
-    fn take_out(&mut self, route: Route, times: u32) {
-        let mut route: fi_addr_t = route;
-        for _ in 0..times {
-            // SAFETY: a route that `insert` returned.
-            let rc = unsafe { fi_av_remove(self.av, &mut route, 1, 0) };
-            if rc != 0 {
-                log::debug!("removing a peer's address: libfabric error {}", -rc);
-            }
-        }
-    }
-
-    /// Sends an empty message; `Again` where there is no connection yet.
-    pub(super) fn knock(&mut self, route: Route) -> Posted {
-        // SAFETY: no bytes.
-        posted(unsafe { fi_inject(self.ep, ptr::null(), 0, route) })
-    }
-
     /// A peer's write with an immediate arrived.
     #[cold]
     fn arrival(&self, entry: &fi_cq_data_entry) -> Reaped {
@@ -667,6 +740,9 @@ impl OfiNic {
         }
         let errno = if entry.err == 0 { FI_EOTHER } else { entry.err };
         let (scratch, provider_errno) = (entry.op_context.cast(), entry.prov_errno);
+        if let Some(of) = &mut self.connections {
+            of.failed(scratch, errno);
+        }
         reaped.push(Reaped { len: entry.len as u32, provider_errno, ..Reaped::of(scratch, errno) });
     }
 }
@@ -683,10 +759,12 @@ impl Drop for OfiNic {
 const _: () = assert!(size_of::<Scratch>() >= size_of::<fi_context2>());
 
 /// Whether a completion is of a peer's write with an immediate. A message with one, which we
-/// never send, is a receive like any other: its buffer is given back.
+/// never send, is a receive like any other: its buffer is given back. `shared`: connections share
+/// receives, and verbs reports a write with an immediate as a receive.
 #[inline]
-fn is_arrival(flags: u64) -> bool {
-    flags & FI_REMOTE_CQ_DATA != 0 && (flags & FI_RECV == 0 || flags & (FI_RMA | FI_REMOTE_WRITE) != 0)
+fn is_arrival(flags: u64, shared: bool) -> bool {
+    flags & FI_REMOTE_CQ_DATA != 0
+        && (shared || flags & FI_RECV == 0 || flags & (FI_RMA | FI_REMOTE_WRITE) != 0)
 }
 
 #[cfg(test)]
@@ -695,9 +773,11 @@ mod tests {
 
     #[test]
     fn a_message_with_data_is_no_arrival() {
-        assert!(is_arrival(FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA));
-        assert!(is_arrival(FI_RMA | FI_REMOTE_WRITE | FI_RECV | FI_REMOTE_CQ_DATA));
-        assert!(!is_arrival(FI_MSG | FI_RECV | FI_REMOTE_CQ_DATA));
-        assert!(!is_arrival(FI_MSG | FI_RECV) && !is_arrival(FI_RMA | FI_WRITE));
+        for shared in [false, true] {
+            assert!(is_arrival(FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA, shared));
+            assert!(is_arrival(FI_RMA | FI_REMOTE_WRITE | FI_RECV | FI_REMOTE_CQ_DATA, shared));
+            assert_eq!(is_arrival(FI_MSG | FI_RECV | FI_REMOTE_CQ_DATA, shared), shared);
+            assert!(!is_arrival(FI_MSG | FI_RECV, shared) && !is_arrival(FI_RMA | FI_WRITE, shared));
+        }
     }
 }

@@ -15,21 +15,18 @@ type Setting = (&'static str, &'static str);
 /// shm (efa's is the same) without its cross-memory path: with it, a target goes on copying after
 /// the initiator has closed everything.
 const NO_CROSS_MEMORY: Setting = ("FI_SHM_DISABLE_CMA", "1");
-/// ofi_rxm closes a connection whose address is removed: what a peer had sent before cannot land
-/// after that. And it has fewer receives of its own: it posts ours on top, and 4096 take 56 MiB a
-/// rail (112 with 2.1; measured).
-const OF_RXM: [Setting; 2] = [("FI_AV_REMOVE_CLEANUP", "1"), ("FI_OFI_RXM_MSG_RX_SIZE", "512")];
-
-/// Read whenever NICs are listed and opened: the connections of a NIC share their receives. Over
-/// tcp they do so by default. Over verbs each connection would have receives of its own, and
-/// ofi_rxm (1.17 to 2.6) then crashes when it closes a connection over which a message has come
-/// that nobody has reaped: it posts the message's buffer again, to the endpoint that it has freed.
-const SHARED: Setting = ("FI_OFI_RXM_USE_SRX", "1");
+/// ofi_rxm has fewer receives of its own: it posts ours on top, and 4096 take 56 MiB a rail (112 with
+/// 2.1; measured).
+const FEW_RECEIVES: Setting = ("FI_OFI_RXM_MSG_RX_SIZE", "512");
+/// verbs without its cache of registrations: in it, memory stays registered after it was given back, so
+/// that peers still write to it, and is registered as memory that can be written to.
+const NO_CACHE: Setting = ("FI_MR_CACHE_MAX_COUNT", "0");
 /// Values that libfabric takes for yes, in any case.
 const YES: [&str; 4] = ["1", "true", "yes", "on"];
 
-/// Whether libfabric read `NO_CROSS_MEMORY`, as far as is known.
+/// Whether libfabric read `NO_CROSS_MEMORY`, and `NO_CACHE`, as far as is known.
 static CROSS_MEMORY_IS_OFF: OnceCell<bool> = OnceCell::new();
+static CACHE_IS_OFF: OnceCell<bool> = OnceCell::new();
 
 /// Settings for the providers of these names at their start.
 fn starting(providers: &[&str]) -> Vec<Setting> {
@@ -37,8 +34,11 @@ fn starting(providers: &[&str]) -> Vec<Setting> {
     if providers.iter().any(|name| copies_by_shm(name)) {
         settings.push(NO_CROSS_MEMORY);
     }
+    if providers.contains(&"verbs") {
+        settings.push(NO_CACHE);
+    }
     if providers.iter().any(|name| name.ends_with("ofi_rxm")) {
-        settings.extend(OF_RXM);
+        settings.push(FEW_RECEIVES);
     }
     settings
 }
@@ -54,6 +54,8 @@ pub fn settle(library: &Library, api: u32, providers: &[&str], in_use: bool) {
     with(&starting(providers), || {
         let says_yes = std::env::var(NO_CROSS_MEMORY.0).is_ok_and(|value| is_yes(&value));
         let _ = CROSS_MEMORY_IS_OFF.set(says_yes && !in_use);
+        let says_none = std::env::var(NO_CACHE.0).is_ok_and(|value| value == NO_CACHE.1);
+        let _ = CACHE_IS_OFF.set(says_none && !in_use);
         let mut infos = ptr::null_mut();
         // SAFETY: what it lists does not matter: the first listing starts the providers.
         unsafe {
@@ -79,62 +81,46 @@ fn warn_of_cross_memory(provider: &str) {
     }
 }
 
-/// Opens an entry's NIC. Fails where the user's settings make that unsafe.
-pub fn while_opening<T>(entry: &Entry, open: impl FnOnce() -> Result<T>) -> Result<T> {
-    if !matches!(entry.source(), Source::Libfabric(_)) {
-        return open();
+/// Warns, once, that memory may stay registered.
+fn warn_of_cache(provider: &str) {
+    static ONCE: Once = Once::new();
+    if provider == "verbs" && CACHE_IS_OFF.get() == Some(&false) {
+        let (name, value) = NO_CACHE;
+        ONCE.call_once(|| {
+            log::warn!(
+                "{provider}: libfabric may keep memory registered after it was given back, so late bytes may land there: \
+                 it was in use before this open, or {name} is not {value}; set {name}={value} before the process starts"
+            )
+        });
     }
-    let user = std::env::var_os(SHARED.0).map(|value| value.to_string_lossy().into_owned());
-    must_share(&entry.provider, user.as_deref())?;
-    warn_of_cross_memory(&entry.provider);
-    with(shared(&entry.provider).as_slice(), open)
 }
 
-/// Lists a provider's NICs.
-pub fn while_listing<T>(provider: Option<&str>, list: impl FnOnce() -> T) -> T {
-    with(provider.and_then(shared).as_slice(), list)
+/// Before an entry's NIC is opened. Fails where that is unsafe.
+pub fn check(entry: &Entry) -> Result<()> {
+    if !matches!(entry.source(), Source::Libfabric(_)) {
+        return Ok(());
+    }
+    warn_of_cross_memory(&entry.provider);
+    warn_of_cache(&entry.provider);
+    refuse_rxm_over_verbs(&entry.provider)
+}
+
+/// ofi_rxm crashes over verbs when it closes a connection over which a message has come that nobody
+/// has reaped (1.17 to 2.6): it posts the message's buffer again, to the endpoint that it has freed.
+/// Where connections share their receives, it loses writes with immediates instead.
+fn refuse_rxm_over_verbs(provider: &str) -> Result<()> {
+    match provider == "verbs;ofi_rxm" {
+        false => Ok(()),
+        true => Err(Error::new(
+            Status::Unsupported,
+            "libfabric's ofi_rxm crashes over verbs when a peer's connection closes: name the fabric \"verbs\", \
+             which makes its connections itself",
+        )),
+    }
 }
 
 fn is_yes(value: &str) -> bool {
     YES.iter().any(|yes| value.eq_ignore_ascii_case(yes))
-}
-
-fn is_verbs(provider: &str) -> bool {
-    provider == "verbs;ofi_rxm"
-}
-
-fn shared(provider: &str) -> Option<Setting> {
-    is_verbs(provider).then_some(SHARED)
-}
-
-/// `user`: what the user has set `SHARED` to.
-fn must_share(provider: &str, user: Option<&str>) -> Result<()> {
-    let Some(user) = user.filter(|_| is_verbs(provider)) else { return Ok(()) };
-    if is_yes(user) {
-        return Ok(());
-    }
-    let name = SHARED.0;
-    Err(Error::new(
-        Status::Unsupported,
-        format!(
-            "{name} is \"{user}\" in the environment: libfabric's ofi_rxm then crashes over verbs when a peer's \
-             connection closes; unset {name} or set it to 1"
-        ),
-    ))
-}
-
-/// An error of enabling an endpoint, with what to do about it.
-pub fn explained(provider: &str, error: Error) -> Error {
-    if !is_verbs(provider) || ![libc::EINVAL, libc::ENOMEM].contains(&error.provider_errno) {
-        return error;
-    }
-    let message = format!(
-        "{}: the NIC's completion queues may be too small: ofi_rxm opens one with 128 entries for each of \
-         FI_UNIVERSE_SIZE (1024) peers; set FI_UNIVERSE_SIZE=200, or to less than a 128th of max_cqe as \
-         \"ibv_devinfo -v\" shows it, before the process starts",
-        error.message
-    );
-    Error { message: message.into(), ..error }
 }
 
 /// The environment is as before when it returns. Called with the turn of `signals::preserved`: the
@@ -157,50 +143,20 @@ mod tests {
         let names =
             |providers: &[&str]| starting(providers).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert!(names(&[]).is_empty() && names(&["psm3", "tcp"]).is_empty());
+        assert_eq!(names(&["verbs"]), ["FI_MR_CACHE_MAX_COUNT"]);
         assert_eq!(names(&["shm"]), ["FI_SHM_DISABLE_CMA"]);
-        assert_eq!(names(&["efa", "tcp"]), ["FI_SHM_DISABLE_CMA"]);
-        assert_eq!(names(&["verbs;ofi_rxm"]), ["FI_AV_REMOVE_CLEANUP", "FI_OFI_RXM_MSG_RX_SIZE"]);
-        assert_eq!(names(&["efa", "tcp;ofi_rxm"]).len(), 3);
+        assert_eq!(names(&["efa", "verbs"]), ["FI_SHM_DISABLE_CMA", "FI_MR_CACHE_MAX_COUNT"]);
+        assert_eq!(names(&["tcp;ofi_rxm"]), ["FI_OFI_RXM_MSG_RX_SIZE"]);
+        assert_eq!(names(&["efa", "tcp;ofi_rxm"]).len(), 2);
     }
 
     #[test]
-    fn receives_are_shared_over_verbs_alone() {
-        let listed = |provider| while_listing(provider, || std::env::var(SHARED.0).ok());
-        assert_eq!(listed(Some("verbs;ofi_rxm")).as_deref(), Some("1"));
-        for other in [None, Some("tcp;ofi_rxm"), Some("verbs"), Some("efa")] {
-            assert_eq!(listed(other), None, "{other:?}");
+    fn rxm_over_verbs_is_refused() {
+        for name in ["verbs", "tcp;ofi_rxm", "efa", "shm"] {
+            assert!(refuse_rxm_over_verbs(name).is_ok(), "{name}");
         }
-        assert_eq!(std::env::var_os(SHARED.0), None);
-    }
-
-    #[test]
-    fn a_user_who_does_not_share_receives_is_refused_over_verbs() {
-        for yes in [None, Some("1"), Some("yes"), Some("TRUE"), Some("On")] {
-            assert!(must_share("verbs;ofi_rxm", yes).is_ok(), "{yes:?}");
-        }
-        // libfabric takes what it does not know for no.
-        for no in ["0", "no", "off", "False", "", "2", "1 "] {
-            assert!(must_share("tcp;ofi_rxm", Some(no)).is_ok());
-            let refused = must_share("verbs;ofi_rxm", Some(no)).expect_err(no);
-            assert!(refused.message.contains(&format!("FI_OFI_RXM_USE_SRX is \"{no}\"")), "{refused}");
-            assert!(refused.message.contains("unset FI_OFI_RXM_USE_SRX"), "{refused}");
-        }
-    }
-
-    #[test]
-    fn a_completion_queue_that_is_too_large_says_what_to_set() {
-        let error =
-            |errno| Error { provider_errno: errno, ..Error::new(Status::Fabric, "enabling the endpoint") };
-        for errno in [libc::EINVAL, libc::ENOMEM] {
-            let text = explained("verbs;ofi_rxm", error(errno)).message;
-            assert!(
-                text.starts_with("enabling the endpoint: ") && text.contains("FI_UNIVERSE_SIZE=200"),
-                "{text}"
-            );
-        }
-        for (provider, errno) in [("verbs;ofi_rxm", libc::EIO), ("tcp;ofi_rxm", libc::EINVAL)] {
-            assert_eq!(explained(provider, error(errno)).message, "enabling the endpoint");
-        }
+        let refused = refuse_rxm_over_verbs("verbs;ofi_rxm").expect_err("it crashes");
+        assert!(refused.message.contains("name the fabric \"verbs\""), "{refused}");
     }
 
     #[test]

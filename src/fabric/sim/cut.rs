@@ -5,7 +5,8 @@
 //! Over tcp, what has left such a side is in its kernel's hands: it still lands on the other one,
 //! later even than the link is up again, unless that cuts, too.
 //!
-//! What is posted afterwards goes over a new connection.
+//! What is posted afterwards goes over a new connection; where connections are made by calls of their
+//! own (`connect`), by those.
 
 use super::endpoint::{Endpoint, NOWHERE};
 use super::flight::retry_at;
@@ -19,6 +20,10 @@ impl Endpoint {
     #[cold]
     pub(super) fn notice_cuts(&mut self) {
         let cuts = self.port.cuts.load(SeqCst);
+        if self.mode.connections {
+            self.cuts_seen = cuts; // Events report them, and what was posted stands.
+            return;
+        }
         let mut unheard = false;
         for out in 0..self.outbound.len() {
             let Some(wire) = self.outbound[out].wire.as_ref().filter(|wire| wire.is_cut()) else { continue };
@@ -49,13 +54,13 @@ impl Endpoint {
         let is_of = |index: u32| unsafe { (*pool.op(index)).outbound as usize == out };
         self.held.retain(|index| !is_of(*index));
         self.flight.take(is_of);
-        let fresh = self.connect(&wire.to);
+        let fresh = (!self.mode.connections).then(|| self.connect(&wire.to, 0));
         let to = &mut self.outbound[out];
         self.in_wires -= std::mem::take(&mut to.in_wire) + usize::from(std::mem::take(&mut to.shaking));
         to.waiting.clear();
         to.stalled = 0;
         to.regions = Default::default();
-        to.wire = Some(fresh);
+        to.wire = fresh;
         let mut ops = Vec::new();
         for index in (0..self.pool.len() as u32).filter(|index| is_of(*index)) {
             // SAFETY: the target touches it no more, or only reads it.

@@ -1,10 +1,10 @@
-//! Fabrics, domains, address vectors and registrations.
+//! What a domain has: address vectors and registrations.
 
-use super::endpoint::{self, Endpoint};
+use super::endpoint::Endpoint;
 use super::fid_ops::{self, table};
-use super::info::Info;
 use super::port::{Port, Region};
-use super::queue;
+use super::queue::Queue;
+use super::spec::Spec;
 use super::world::World;
 use crate::clock::Sequence;
 use crate::device::fake;
@@ -16,143 +16,29 @@ use std::ptr;
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
-#[repr(C)]
-struct Fabric {
-    fid: fid_fabric,
-    domains: usize,
-}
-
-static FABRIC_FID: fi_ops = fi_ops { close: Some(close_fabric), ..fi_ops::EMPTY };
-static FABRIC_OPS: fi_ops_fabric =
-    fi_ops_fabric { domain: Some(open_domain), trywait: Some(queue::trywait), ..fi_ops_fabric::EMPTY };
-
-/// Like `fi_fabric`.
-///
-/// # Safety
-/// `fabric` is written.
-pub unsafe fn open_fabric(fabric: *mut *mut fid_fabric, context: *mut c_void) -> c_int {
-    let fid = fid_fabric {
-        fid: fid_ops::fid(FI_CLASS_FABRIC, context, &FABRIC_FID),
-        ops: table(&FABRIC_OPS),
-        api_version: FI_VERSION(1, 18),
-    };
-    // SAFETY: as the caller promised.
-    unsafe { *fabric = Box::into_raw(Box::new(Fabric { fid, domains: 0 })).cast() };
-    0
-}
-
-unsafe extern "C" fn close_fabric(fid: *mut fid) -> c_int {
-    let fabric: *mut Fabric = fid.cast();
-    // SAFETY: a fabric that `open_fabric` made, closed once.
-    unsafe {
-        if (*fabric).domains > 0 {
-            return -FI_EBUSY;
-        }
-        drop(Box::from_raw(fabric));
-    }
-    0
-}
-
 /// A simulated NIC.
 #[repr(C)]
 pub struct Domain {
-    fid: fid_domain,
-    fabric: *mut Fabric,
+    pub fid: fid_domain,
+    /// How many the fabric has.
+    pub domains: *mut usize,
     pub world: Arc<World>,
     pub port: Arc<Port>,
+    pub spec: Spec,
+    /// One way, in picoseconds.
+    pub delay: u64,
     /// Objects that are open in it.
-    users: usize,
+    pub users: usize,
+    /// Its queue, and what its connections share, where it has connections.
+    pub cq: *mut Queue,
+    pub endpoint: *mut Endpoint,
     /// Local regions by their descriptor, less one.
-    locals: Vec<Option<Arc<Region>>>,
-    free_locals: Vec<usize>,
-    keys: Sequence,
+    pub locals: Vec<Option<Arc<Region>>>,
+    pub free_locals: Vec<usize>,
+    pub keys: Sequence,
 }
 
-static DOMAIN_FID: fi_ops = fi_ops { close: Some(close_domain), ..fi_ops::EMPTY };
-static DOMAIN_OPS: fi_ops_domain = fi_ops_domain {
-    av_open: Some(open_av),
-    cq_open: Some(open_cq),
-    endpoint: Some(open_endpoint),
-    ..fi_ops_domain::EMPTY
-};
-static MR_OPS: fi_ops_mr = fi_ops_mr { reg: Some(reg), regattr: Some(regattr), ..fi_ops_mr::EMPTY };
-
-unsafe extern "C" fn open_domain(
-    fabric: *mut fid_fabric,
-    info: *mut fi_info,
-    domain: *mut *mut fid_domain,
-    context: *mut c_void,
-) -> c_int {
-    // SAFETY: a fabric and an info of ours, which is what libfabric asks for, too.
-    unsafe {
-        let (fabric, info): (*mut Fabric, *mut Info) = (fabric.cast(), info.cast());
-        let (spec, rail, world) = ((*info).spec(), (*info).rail(), (*info).world());
-        let port = world.open_port(rail, spec.rate_of(rail));
-        let keys = Sequence(world.seed ^ port.number << 32);
-        let fid = fid_domain {
-            fid: fid_ops::fid(FI_CLASS_DOMAIN, context, &DOMAIN_FID),
-            ops: table(&DOMAIN_OPS),
-            mr: table(&MR_OPS),
-        };
-        (*fabric).domains += 1;
-        let made = Domain {
-            fid,
-            fabric,
-            world: world.clone(),
-            port,
-            users: 0,
-            locals: Vec::new(),
-            free_locals: Vec::new(),
-            keys,
-        };
-        *domain = Box::into_raw(Box::new(made)).cast();
-    }
-    0
-}
-
-unsafe extern "C" fn close_domain(fid: *mut fid) -> c_int {
-    let domain: *mut Domain = fid.cast();
-    // SAFETY: a domain that `open_domain` made, closed once.
-    unsafe {
-        if (*domain).users > 0 {
-            return -FI_EBUSY;
-        }
-        (*(*domain).fabric).domains -= 1;
-        drop(Box::from_raw(domain));
-    }
-    0
-}
-
-unsafe extern "C" fn open_cq(
-    domain: *mut fid_domain,
-    attr: *mut fi_cq_attr,
-    cq: *mut *mut fid_cq,
-    context: *mut c_void,
-) -> c_int {
-    let domain: *mut Domain = domain.cast();
-    // SAFETY: as `fi_cq_open` says; domains outlive their queues.
-    unsafe {
-        // In virtual time no thread sleeps.
-        let of = &*domain;
-        let fd = if of.world.is_virtual() { None } else { of.port.bell.descriptor() };
-        queue::open(attr, cq, context, fd, &raw mut (*domain).users)
-    }
-}
-
-unsafe extern "C" fn open_endpoint(
-    domain: *mut fid_domain,
-    info: *mut fi_info,
-    ep: *mut *mut fid_ep,
-    context: *mut c_void,
-) -> c_int {
-    let domain: *mut Domain = domain.cast();
-    // SAFETY: as `fi_endpoint` says; domains outlive their endpoints.
-    unsafe {
-        (*domain).users += 1;
-        let users = &raw mut (*domain).users;
-        endpoint::open(domain, (*info.cast::<Info>()).spec(), ep, context, users)
-    }
-}
+pub static MR_OPS: fi_ops_mr = fi_ops_mr { reg: Some(reg), regattr: Some(regattr), ..fi_ops_mr::EMPTY };
 
 impl Domain {
     /// Whether a local range lies in the registration that a descriptor names.
@@ -306,7 +192,7 @@ struct Entry {
 static AV_FID: fi_ops = fi_ops { close: Some(close_av), ..fi_ops::EMPTY };
 static AV_OPS: fi_ops_av = fi_ops_av { insert: Some(insert), remove: Some(remove), ..fi_ops_av::EMPTY };
 
-unsafe extern "C" fn open_av(
+pub unsafe extern "C" fn open_av(
     domain: *mut fid_domain,
     attr: *mut fi_av_attr,
     av: *mut *mut fid_av,

@@ -75,7 +75,9 @@ pub struct Outbound {
     pub in_wire: usize,
     /// Operations that wait to land: others do not pass them, where the mode is so.
     pub stalled: usize,
-    /// Whether its end was reported. Operations of the pool that name it, and routes.
+    /// An operation failed there, and its NICs have connections: those behind it are not done.
+    pub broken: bool,
+    /// Operations of the pool that name it, and routes.
     pub(super) ops: usize,
     routes: usize,
 }
@@ -155,6 +157,29 @@ pub unsafe fn open(
     0
 }
 
+/// What connections of one NIC share, which is bound to its queue.
+///
+/// # Safety
+/// As `fi_srx_context` says; domain and queue outlive it.
+pub unsafe fn open_shared(
+    domain: *mut Domain,
+    cq: *mut Queue,
+    srx: *mut *mut fid_ep,
+    context: *mut c_void,
+    domain_users: *mut usize,
+) -> c_int {
+    // SAFETY: as the caller promised.
+    unsafe {
+        let rc = open(domain, &(*domain).spec, srx, context, domain_users);
+        let endpoint: *mut Endpoint = (*srx).cast();
+        (*endpoint).fid.fid.fclass = FI_CLASS_SRX_CTX;
+        ((*endpoint).cq, (*endpoint).enabled) = (cq, true);
+        (*cq).serve(endpoint);
+        (*domain).endpoint = endpoint;
+        rc
+    }
+}
+
 unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, _flags: u64) -> c_int {
     let endpoint: *mut Endpoint = fid.cast();
     // SAFETY: objects of ours; queue and vector are released before they close.
@@ -212,6 +237,7 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
             (*endpoint.av).users -= 1;
             (*endpoint.av).endpoint = ptr::null_mut();
         }
+        (*endpoint.domain).endpoint = ptr::null_mut();
         *endpoint.domain_users -= 1;
     }
     0
@@ -226,7 +252,17 @@ unsafe extern "C" fn getname(fid: fid_t, addr: *mut c_void, addrlen: *mut usize)
     // SAFETY: an endpoint that `open` made, and a buffer of the length it says.
     unsafe {
         let endpoint = &*fid.cast::<Endpoint>();
-        let name = endpoint.world.address_of(&endpoint.port) + "\0";
+        write_name(&(endpoint.world.address_of(&endpoint.port) + "\0"), addr, addrlen)
+    }
+}
+
+/// Answers a `getname`.
+///
+/// # Safety
+/// As `fi_getname` says.
+pub unsafe fn write_name(name: &str, addr: *mut c_void, addrlen: *mut usize) -> c_int {
+    // SAFETY: as the caller promised.
+    unsafe {
         let room = *addrlen;
         *addrlen = name.len();
         if room < name.len() {
@@ -237,7 +273,7 @@ unsafe extern "C" fn getname(fid: fid_t, addr: *mut c_void, addrlen: *mut usize)
     0
 }
 
-fn answer(outcome: Result<(), c_int>) -> isize {
+pub fn answer(outcome: Result<(), c_int>) -> isize {
     match outcome {
         Ok(()) => 0,
         Err(errno) => -(errno as isize),
@@ -307,6 +343,14 @@ impl Endpoint {
     /// # Safety
     /// As `fi_sendmsg` says.
     unsafe fn send(&mut self, msg: &fi_msg, flags: u64) -> Result<(), c_int> {
+        let out = self.outbound_at(msg.addr)?;
+        // SAFETY: as the caller promised.
+        unsafe { self.send_to(out, msg, flags) }
+    }
+
+    /// # Safety
+    /// As `fi_sendmsg` says.
+    pub(super) unsafe fn send_to(&mut self, out: usize, msg: &fi_msg, flags: u64) -> Result<(), c_int> {
         self.check_post()?;
         if msg.iov_count != 1 || flags & !(FI_MORE | FI_COMPLETION) != 0 {
             return Err(FI_EINVAL);
@@ -315,7 +359,6 @@ impl Endpoint {
         let iov = unsafe { *msg.msg_iov };
         // SAFETY: as above.
         unsafe { self.check_local(iov.iov_base as u64, iov.iov_len, *msg.desc)? };
-        let out = self.outbound_at(msg.addr)?;
         // SAFETY: as the caller promised.
         let op = unsafe { self.begin(out, Kind::Send, msg.context)? };
         // SAFETY: an operation that is ours.
@@ -332,10 +375,24 @@ impl Endpoint {
     /// As `fi_writemsg` and `fi_readmsg` say.
     #[inline]
     unsafe fn rma(&mut self, msg: &fi_msg_rma, flags: u64, kind: Kind) -> Result<(), c_int> {
+        let out = self.outbound_at(msg.addr)?;
+        // SAFETY: as the caller promised.
+        unsafe { self.rma_to(out, msg, flags, kind) }
+    }
+
+    /// # Safety
+    /// As `rma`.
+    #[inline]
+    pub(super) unsafe fn rma_to(
+        &mut self,
+        out: usize,
+        msg: &fi_msg_rma,
+        flags: u64,
+        kind: Kind,
+    ) -> Result<(), c_int> {
         self.check_post()?;
         // SAFETY: as the caller promised.
         unsafe { self.check_rma(msg, flags)? };
-        let out = self.outbound_at(msg.addr)?;
         if self.instant && self.is_ready(out) && flags & FI_REMOTE_CQ_DATA == 0 {
             // SAFETY: as the caller promised.
             return unsafe { self.at_once(out, msg, flags, kind) };
@@ -506,7 +563,16 @@ impl Endpoint {
 
     fn new_outbound(&mut self, port: Option<Arc<Port>>) -> usize {
         let number = port.as_ref().map(|port| port.number);
-        let wire = port.map(|port| self.connect(&port));
+        let wire = port.map(|port| self.connect(&port, 0));
+        let at = self.place_outbound(wire);
+        if let Some(number) = number {
+            self.outbound_of.insert(number, at as u32);
+        }
+        at
+    }
+
+    /// A place for what goes over a wire.
+    fn place_outbound(&mut self, wire: Option<Arc<Wire>>) -> usize {
         let fresh = Outbound {
             wire,
             regions: Default::default(),
@@ -515,6 +581,7 @@ impl Endpoint {
             waiting: VecDeque::new(),
             in_wire: 0,
             stalled: 0,
+            broken: false,
             ops: 0,
             routes: 0,
         };
@@ -533,14 +600,26 @@ impl Endpoint {
                 self.outbound.len() - 1
             }
         };
-        if let Some(number) = number {
-            self.outbound_of.insert(number, at as u32);
-        }
         at
     }
 
-    pub(super) fn connect(&self, port: &Arc<Port>) -> Arc<Wire> {
-        let wire = Arc::new(Wire::new(&self.port, port, &self.pool, self.copies, self.delay));
+    /// What goes over a new connection to another NIC.
+    pub(super) fn begin_connection(&mut self, port: &Arc<Port>, link: u64) -> usize {
+        let wire = self.connect(port, link);
+        let at = self.place_outbound(Some(wire));
+        self.outbound[at].routes = 1;
+        at
+    }
+
+    /// What was posted to a connection comes back.
+    pub(super) fn end_connection(&mut self, out: usize) {
+        self.disconnect(out, FI_ECANCELED);
+        self.outbound[out].routes = 0;
+        self.outbound[out].wire = None;
+    }
+
+    pub(super) fn connect(&self, port: &Arc<Port>, link: u64) -> Arc<Wire> {
+        let wire = Arc::new(Wire::new((&self.port, port), &self.pool, (self.copies, self.delay), link));
         port.attach(&wire);
         wire
     }

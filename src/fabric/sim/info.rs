@@ -87,7 +87,10 @@ impl Info {
             iov_limit: 1,
             ..self.rx
         };
-        self.ep.type_ = fi_ep_type::FI_EP_RDM;
+        self.ep.type_ = match mode.connections {
+            true => fi_ep_type::FI_EP_MSG,
+            false => fi_ep_type::FI_EP_RDM,
+        };
         self.ep.max_msg_size = 1 << 30;
         (self.ep.tx_ctx_cnt, self.ep.rx_ctx_cnt) = (1, 1);
         self.domain.name = self.domain_name.as_ptr().cast_mut();
@@ -127,8 +130,21 @@ impl Info {
 /// Like `fi_freeinfo`.
 ///
 /// # Safety
-/// Of `Info::make`, once.
+/// Of `Info::make` or `duplicate`, once; its `dest_addr` is the C library's `malloc`'s.
 pub unsafe fn free(info: *mut fi_info) {
     // SAFETY: as the caller promised.
-    drop(unsafe { Box::from_raw(info.cast::<Info>()) });
+    unsafe {
+        libc::free((*info).dest_addr);
+        drop(Box::from_raw(info.cast::<Info>()));
+    }
+}
+
+/// Like `fi_dupinfo`, without addresses.
+///
+/// # Safety
+/// Of `Info::make` or this.
+pub unsafe fn duplicate(info: *const fi_info) -> *mut fi_info {
+    // SAFETY: as the caller promised.
+    let of = unsafe { &*info.cast::<Info>() };
+    Info::make(&of.spec, of.rail, of.world.clone())
 }

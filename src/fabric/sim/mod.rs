@@ -28,9 +28,11 @@
 //! `wire`. Nothing locks on that way.
 
 mod bell;
+mod connect;
 mod cut;
 mod domain;
 mod endpoint;
+mod fabric;
 mod faults;
 mod fid_ops;
 mod flight;
@@ -45,8 +47,8 @@ mod spec;
 mod wire;
 mod world;
 
-pub use domain::open_fabric;
-pub use info::free;
+pub use fabric::open_fabric;
+pub use info::{duplicate, free};
 
 use crate::clock::{Clock, Random};
 use crate::status::Result;

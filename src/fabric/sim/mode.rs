@@ -37,6 +37,8 @@ pub struct Mode {
     /// Two NICs share a connection, which ends when one of them removes the other's address;
     /// elsewhere that ends nothing.
     pub connects: bool,
+    /// NICs have connections, which are made and end by calls of their own (`connect`).
+    pub connections: bool,
     /// A peer that has gone, and a key or range that is refused.
     pub gone: c_int,
     pub refused: c_int,
@@ -61,6 +63,7 @@ static TCP: Mode = Mode {
     before_handshake: None,
     errors_have_flags: true,
     connects: true,
+    connections: false,
     gone: FI_ECONNRESET,
     refused: FI_ECANCELED,
     never_there: FI_ECONNREFUSED,
@@ -81,6 +84,7 @@ static EFA: Mode = Mode {
     before_handshake: Some(16),
     errors_have_flags: true,
     connects: false,
+    connections: false,
     gone: FI_EHOSTUNREACH,
     refused: FI_EREMOTEIO,
     never_there: FI_EHOSTUNREACH,
@@ -101,6 +105,7 @@ static EFA_DIRECT: Mode = Mode {
     before_handshake: None,
     errors_have_flags: true,
     connects: false,
+    connections: false,
     gone: FI_EHOSTUNREACH,
     refused: FI_EREMOTEIO,
     never_there: FI_EHOSTUNREACH,
@@ -113,15 +118,16 @@ static VERBS: Mode = Mode {
     target_serves: false,
     delivery_complete: true,
     mr_mode: DEVICE | FI_MR_LOCAL,
-    mode: 0,
+    mode: FI_RX_CQ_DATA,
     cq_data: 4,
     auto_progress: false,
     hmem: true,
     dmabuf: true,
     before_handshake: None,
     errors_have_flags: false,
-    connects: true,
-    gone: FI_ENOTCONN,
+    connects: false,
+    connections: true,
+    gone: FI_ECANCELED,
     refused: FI_EIO,
     never_there: FI_ECONNREFUSED,
 };

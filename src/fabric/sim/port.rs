@@ -1,7 +1,7 @@
 //! Ports: a NIC as the others see it, its line, and the memory that they may write to.
 
 use super::bell::Bell;
-use super::wire::Wire;
+use super::wire::{Call, Wire};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -39,6 +39,9 @@ pub struct Port {
     /// How many wires from this port were cut.
     pub cuts: AtomicU64,
     pub bell: Bell,
+    listens: AtomicBool,
+    /// Steps of connections to other NICs, and when they are here.
+    calls: Mutex<Vec<(u64, Call)>>,
 }
 
 impl Port {
@@ -60,6 +63,8 @@ impl Port {
             inbound_changes: AtomicU64::new(0),
             cuts: AtomicU64::new(0),
             bell: Bell::default(),
+            listens: AtomicBool::new(false),
+            calls: Mutex::default(),
         }
     }
 
@@ -130,6 +135,38 @@ impl Port {
     pub fn cut_from(&self, other: &Port) {
         let of_other = |wire: &&Arc<Wire>| wire.from.number == other.number && !wire.is_cut();
         self.inbound.lock().iter().filter(of_other).for_each(|wire| wire.cut());
+    }
+
+    /// Cuts what comes over a connection.
+    pub fn cut_link(&self, link: u64) {
+        let of_link = |wire: &&Arc<Wire>| wire.link == link && !wire.is_cut();
+        self.inbound.lock().iter().filter(of_link).for_each(|wire| wire.cut());
+    }
+
+    // Connections.
+
+    pub fn listen(&self, listens: bool) {
+        self.listens.store(listens, SeqCst);
+    }
+
+    pub fn listens(&self) -> bool {
+        self.listens.load(SeqCst) && !self.is_gone()
+    }
+
+    pub fn call(&self, due: u64, call: Call) {
+        self.calls.lock().push((due, call));
+        self.bell.ring();
+    }
+
+    pub fn has_calls(&self) -> bool {
+        !self.calls.lock().is_empty()
+    }
+
+    /// The first call whose time has come, and which can pass.
+    pub fn take_call(&self, now: u64, passes: impl Fn(&Call) -> bool) -> Option<Call> {
+        let mut calls = self.calls.lock();
+        let at = calls.iter().position(|(due, call)| *due <= now && passes(call))?;
+        Some(calls.remove(at).1)
     }
 
     /// Copies the wires into `known` if they changed.

@@ -7,6 +7,7 @@ use super::port::{Port, DEAD, ERRORS, KILLED, RX_DOWN, TX_DOWN};
 use super::queue::{Entry, Owner};
 use super::wire::{enter, leave, Answer, Kind, Op, Request, State, Wire};
 use crate::device::fake;
+use libfabric_sys::{FI_ECANCELED, FI_EIO};
 use std::ptr;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::Arc;
@@ -75,7 +76,9 @@ impl Owner for Endpoint {
             busy && out.wire.as_ref().is_some_and(|w| unsafe { w.answers.peek() }.is_some() || w.to.is_gone())
         });
         let cut = port.cuts.load(SeqCst) != self.cuts_seen;
-        let idle = !asked && !answered && !cut && self.flight.is_empty() && !self.world.has_faults();
+        let calls = port.has_calls();
+        let idle =
+            !asked && !answered && !cut && !calls && self.flight.is_empty() && !self.world.has_faults();
         if !idle {
             port.bell.disarm();
         }
@@ -110,7 +113,10 @@ impl Endpoint {
         let Some(wire) = &out.wire else {
             return self.fail_later(index, self.mode.never_there);
         };
-        if wire.to.is_gone() {
+        if out.broken {
+            return self.fail_later(index, FI_ECANCELED);
+        }
+        if wire.to.is_gone() && !self.mode.connections {
             return self.fail_later(index, self.mode.gone);
         }
         if out.shaken {
@@ -162,7 +168,10 @@ impl Endpoint {
                     let due = there + self.random.next() % SPREAD_PS;
                     return self.at(due, index, Next::Depart);
                 }
-                self.hand_over(index, &wire, there);
+                if self.mode.connections && !self.timeless {
+                    return self.at(there, index, Next::Depart);
+                }
+                self.send_off(index, &wire, there);
             }
             Kind::Write if self.mode.target_serves => {
                 let (_, there) = self.cross(&wire.from, &wire.to, now, op.len);
@@ -181,6 +190,23 @@ impl Endpoint {
                 self.at(there + spread, index, Next::Land);
             }
         }
+    }
+
+    /// A message goes, unless it has to wait for what was posted before it.
+    fn send_off(&mut self, index: u32, wire: &Wire, due: u64) {
+        // SAFETY: an operation that is here is ours.
+        let op = unsafe { &mut *self.pool.op(index) };
+        let out = &mut self.outbound[op.outbound as usize];
+        if self.mode.connections && !op.stalled && out.stalled > 0 {
+            return self.stall(index, retry_at(self.world.now()), Next::Depart);
+        }
+        if std::mem::take(&mut op.stalled) {
+            out.stalled -= 1;
+        }
+        if out.broken {
+            return self.fail_later(index, FI_ECANCELED);
+        }
+        self.hand_over(index, wire, due);
     }
 
     /// Gives an operation to the other side.
@@ -204,7 +230,7 @@ impl Endpoint {
                     // SAFETY: an operation that is here is ours.
                     let out = unsafe { (*self.pool.op(index)).outbound } as usize;
                     if let Some(wire) = self.outbound[out].wire.clone() {
-                        self.hand_over(index, &wire, due);
+                        self.send_off(index, &wire, due);
                     }
                 }
             }
@@ -233,25 +259,30 @@ impl Endpoint {
         let op = unsafe { &mut *self.pool.op(index) };
         let Some(wire) = self.outbound[op.outbound as usize].wire.clone() else { return };
         // A reset is noticed once its packet can pass.
-        let down = is_down(&wire, op.kind) || wire.is_cut();
+        let over = wire.is_cut() || self.mode.connections && wire.to.is_gone();
+        let down = is_down(&wire, op.kind) || over;
         let full = op.data.is_some() && !wire.requests.is_half_free();
         let behind = self.mode.ordered && !op.stalled && self.outbound[op.outbound as usize].stalled > 0;
         if down || full || behind {
             let full = full && !down && !behind;
-            return self.stall(index, if full { now + SPREAD_PS } else { retry_at(self.world.now()) });
+            let due = if full { now + SPREAD_PS } else { retry_at(self.world.now()) };
+            return self.stall(index, due, Next::Land);
         }
         if std::mem::take(&mut op.stalled) {
             self.outbound[op.outbound as usize].stalled -= 1;
         }
-        op.errno = if enter(&wire, &wire.sender_works, &wire.to) {
+        op.errno = if self.outbound[op.outbound as usize].broken {
+            FI_ECANCELED
+        } else if enter(&wire, &wire.sender_works, &wire.to) {
             let errno = self.reach(op, &wire);
             leave(&wire.sender_works);
             errno
-        } else if wire.is_cut() {
-            return self.stall(index, retry_at(self.world.now()));
+        } else if wire.is_cut() || self.mode.connections {
+            return self.stall(index, retry_at(self.world.now()), Next::Land);
         } else {
             self.mode.gone
         };
+        self.outbound[op.outbound as usize].broken |= self.mode.connections && op.errno != 0;
         if let (Some(data), 0) = (op.data, op.errno) {
             self.send_request(&wire, now, Request::Arrived { data, len: op.len });
         }
@@ -260,14 +291,14 @@ impl Endpoint {
         self.complete_at(index, due);
     }
 
-    /// Waits to land, and with it, where NICs keep the order, what was posted after it.
-    fn stall(&mut self, index: u32, due: u64) {
+    /// Waits, and with it, where NICs keep the order, what was posted after it.
+    fn stall(&mut self, index: u32, due: u64, next: Next) {
         // SAFETY: an operation that is here is ours.
         let op = unsafe { &mut *self.pool.op(index) };
         if !std::mem::replace(&mut op.stalled, true) {
             self.outbound[op.outbound as usize].stalled += 1;
         }
-        self.at(due, index, Next::Land);
+        self.at(due, index, next);
     }
 
     fn reach(&mut self, op: &Op, wire: &Wire) -> i32 {
@@ -306,7 +337,7 @@ impl Endpoint {
                 unsafe { wire.answers.pop() };
                 self.answered(out, answer);
             }
-            if wire.to.is_gone() {
+            if wire.to.is_gone() && !self.mode.connections {
                 self.abandon(out, &wire);
             }
         }
@@ -389,8 +420,8 @@ impl Endpoint {
     /// A planned error. NICs without connections do not name the operation.
     #[cold]
     fn spoil(&mut self, entry: &mut Entry) {
-        entry.errno = libfabric_sys::FI_EIO;
-        if !self.mode.connects {
+        entry.errno = FI_EIO;
+        if !self.mode.connects && !self.mode.connections {
             entry.context = ptr::null_mut();
         }
         if self.port.errors.fetch_sub(1, Relaxed) == 1 {

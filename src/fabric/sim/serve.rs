@@ -151,7 +151,9 @@ impl Endpoint {
         if self.mode.target_serves && unsafe { (*self.cq).is_half_full() } {
             return false;
         }
-        let flags = FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA;
+        // Where receives are shared, verbs reports that one was taken.
+        let by = if self.mode.connections { FI_MSG | FI_RECV } else { FI_RMA | FI_REMOTE_WRITE };
+        let flags = by | FI_REMOTE_CQ_DATA;
         let receive = if self.mode.mode & FI_RX_CQ_DATA == 0 {
             Receive { base: std::ptr::null_mut(), len: 0, context: std::ptr::null_mut() }
         } else {

@@ -1,4 +1,5 @@
-//! A wire from one NIC to another: requests one way, answers back.
+//! A wire from one NIC to another: requests one way, answers back. And what two NICs know of a connection
+//! (`connect`).
 
 use super::port::Port;
 use super::ring::Ring;
@@ -131,6 +132,8 @@ pub struct Wire {
     pub copies: bool,
     /// How long an answer takes.
     pub delay: u64,
+    /// The connection that it is of; 0: of none.
+    pub link: u64,
     pub requests: Ring<(u64, Request)>,
     pub answers: Ring<(u64, Answer)>,
     /// One side has closed the connection: nothing crosses any longer.
@@ -174,13 +177,19 @@ fn await_end(works: &AtomicBool) {
 }
 
 impl Wire {
-    pub fn new(from: &Arc<Port>, to: &Arc<Port>, pool: &Arc<Pool>, copies: bool, delay: u64) -> Wire {
+    pub fn new(
+        (from, to): (&Arc<Port>, &Arc<Port>),
+        pool: &Arc<Pool>,
+        (copies, delay): (bool, u64),
+        link: u64,
+    ) -> Wire {
         Wire {
             from: from.clone(),
             to: to.clone(),
             pool: pool.clone(),
             copies,
             delay,
+            link,
             requests: Ring::new(2 * pool.len()),
             answers: Ring::new(pool.len() + 1),
             cut: AtomicBool::new(false),
@@ -241,5 +250,37 @@ impl Wire {
     /// The sender goes: its operations are its own again when this returns.
     pub fn await_target(&self) {
         await_end(&self.target_works);
+    }
+}
+
+/// A connection, and what both of its sides know.
+pub struct Link {
+    pub number: u64,
+    pub caller: Arc<Port>,
+    pub listener: Arc<Port>,
+    /// One side has closed it.
+    pub closed: AtomicBool,
+}
+
+/// A step of one side, as the other learns of it.
+pub enum Call {
+    Request(Arc<Link>, Vec<u8>),
+    /// To a side of a link, as the next two.
+    Connected(u64),
+    Refused(u64),
+    Closed(u64),
+}
+
+impl Link {
+    /// What names one of its sides; that of the other differs in the last bit.
+    pub fn side(&self, listens: bool) -> u64 {
+        self.number << 1 | u64::from(listens)
+    }
+
+    pub fn other(&self, port: &Port) -> &Arc<Port> {
+        match self.caller.number == port.number {
+            true => &self.listener,
+            false => &self.caller,
+        }
     }
 }

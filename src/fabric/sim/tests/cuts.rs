@@ -22,6 +22,9 @@ fn goes_on_anew(two: &mut Two) {
     two.run(0);
     while !two.is_quiet() {}
     assert_eq!(two.b.bytes[0], 0, "a ghost");
+    if two.world.mode().connections {
+        two.reconnect();
+    }
     two.a.done.clear();
     two.a.bytes.fill(9);
     assert_eq!(two.write(9, 64, false), Posted::Yes);

@@ -1,0 +1,660 @@
+//! Connections of our own, where a provider has them (endpoints of type FI_EP_MSG): verbs, whose
+//! endpoints are queue pairs.
+//!
+//! A NIC listens, and dials one connection for each route: all that is posted to the route goes over
+//! it. What it accepts it only receives from, and answers endpoints over that are no peers yet. So
+//! two NICs have two connections, one for each direction, and who dials is never a question. An
+//! address is that of the listener and the NIC's name; a request says which NIC is meant and which
+//! asks. All connections share the rail's completion queue and receives, so that a message does not
+//! tell which of them it came over.
+//!
+//! A route is closed both ways: with its own connection end those that the same NIC dialed for the
+//! same peer. One that was accepted belongs to a peer once that has authenticated; one that came
+//! since is the peer's next, and stays.
+
+use super::discover::{Entry, Source};
+use super::events::{Event, Events};
+use crate::clock::Clock;
+use crate::fabric::{Buffer, Posted, Reaped, Route, Scratch};
+use crate::ids::PeerId;
+use crate::status::{Error, Result, Status};
+use crate::wire::address::RAILS_MAX;
+use crate::wire::tcp::{Handshake, Name, HANDSHAKE};
+use libfabric_sys::*;
+use std::collections::HashSet;
+use std::ffi::c_void;
+use std::os::fd::RawFd;
+use std::ptr;
+
+/// The most accepted connections that belong to no peer, and of one NIC, and how long one lasts
+/// that belongs to none.
+const UNAUTHENTICATED_MOST: usize = 256;
+const OF_NIC: usize = RAILS_MAX;
+const UNAUTHENTICATED_NS: u64 = 5_000_000_000;
+/// A connection that is not there after this long is given up. (rdma_cm itself takes a minute.)
+const DIAL_NS: u64 = 10_000_000_000;
+/// How often that is looked at.
+const LOOK_NS: u64 = 100_000_000;
+/// Passes between two looks at an event queue that has a descriptor: reading it is a system call.
+const PASSES: u32 = 64;
+/// Posts that a connection has room for: those of a lane, and answers over one that was accepted. (Each
+/// post takes about 1 KiB of the process.)
+const POSTS: usize = 160;
+const ANSWERS: usize = 32;
+/// The target of a route back to an unauthenticated endpoint: no NIC's name.
+const NOBODY: Name = [0; 16];
+/// The word of a scratch in which the connection of a post is kept.
+const WORD: usize = 7;
+
+/// A route: what an address stands for.
+struct Place {
+    generation: u32,
+    /// How often its address was inserted; 0: the place is free.
+    users: u32,
+    target: Name,
+    peer: Option<PeerId>,
+    to: Box<[u8]>,
+    /// The number of its connection, or the error that ended it.
+    leads: std::result::Result<u32, i32>,
+    /// The connection's endpoint, while that is up.
+    ep: *mut fid_ep,
+    /// Operations that failed with the connection were reaped.
+    reported: bool,
+}
+
+struct Connection {
+    ep: *mut fid_ep,
+    number: u32,
+    /// The NIC at the other end.
+    name: Name,
+    dialed: bool,
+    up: bool,
+    /// Accepted: the peer that has authenticated since it is there, if that is known.
+    owner: Option<Option<PeerId>>,
+    since_ns: u64,
+    /// Messages until it is up.
+    waiting: Vec<(Buffer, *mut Scratch)>,
+}
+
+pub struct Connections {
+    source: Source,
+    clock: Clock,
+    domain: *mut fid_domain,
+    cq: *mut fid_cq,
+    /// What endpoints are opened with.
+    info: *mut fi_info,
+    srx: *mut fid_ep,
+    events: Events,
+    name: Name,
+    places: Vec<Place>,
+    all: Vec<Connection>,
+    last_number: u32,
+    /// Those that are not up yet.
+    pending: usize,
+    finished: Vec<Reaped>,
+    /// Ended by the other side: what came over them is reaped first.
+    ending: Vec<(u32, i32)>,
+    /// Connections of posts that have failed, and how.
+    failed: Vec<(u32, i32)>,
+    /// A connection has ended since failures were reaped.
+    deaths: bool,
+    passes: u32,
+    looked_ns: u64,
+    rejected: u64,
+    /// Where scratches lie, as far as is known: a pointer of a provider's is followed in there alone.
+    scratches: (usize, usize),
+}
+
+/// The place of a route, if it is still the route's.
+#[inline]
+fn find(places: &mut [Place], route: Route) -> Option<&mut Place> {
+    let place = places.get_mut(route as u32 as usize)?;
+    (place.users > 0 && place.generation == (route >> 32) as u32).then_some(place)
+}
+
+/// Whether an info is of endpoints that are connected one by one.
+///
+/// # Safety
+/// One of a provider's.
+pub unsafe fn has_connections(info: *const fi_info) -> bool {
+    // SAFETY: an info of a provider has all its parts.
+    unsafe { (*(*info).ep_attr).type_ == fi_ep_type::FI_EP_MSG }
+}
+
+impl Connections {
+    /// Listens; returns the NIC's address, too.
+    ///
+    /// # Safety
+    /// The objects must be open, of the entry, and outlive this.
+    pub unsafe fn open(
+        entry: &Entry,
+        fabric: *mut fid_fabric,
+        (domain, cq): (*mut fid_domain, *mut fid_cq),
+        waits: bool,
+    ) -> Result<(Connections, Vec<u8>)> {
+        let source = entry.source();
+        let mut name = NOBODY;
+        name[..8].copy_from_slice(&entry.random.u64()?.to_le_bytes());
+        name[8..].copy_from_slice(&entry.random.u64()?.to_le_bytes());
+        // SAFETY: as the caller promised.
+        unsafe {
+            let info = source.dupinfo(entry.info());
+            if info.is_null() {
+                return Err(Error::new(Status::NoMemory, "no memory for a description of a NIC"));
+            }
+            (*(*info).ep_attr).rx_ctx_cnt = FI_SHARED_CONTEXT;
+            let mut of = Connections {
+                source,
+                clock: entry.clock.clone(),
+                domain,
+                cq,
+                info,
+                srx: ptr::null_mut(),
+                events: Events::new(source),
+                name,
+                places: Vec::new(),
+                all: Vec::new(),
+                last_number: 0,
+                pending: 0,
+                finished: Vec::new(),
+                ending: Vec::new(),
+                failed: Vec::new(),
+                deaths: false,
+                passes: 0,
+                looked_ns: 0,
+                rejected: 0,
+                scratches: (usize::MAX, 0),
+            };
+            let rc = fi_srx_context(domain, (*info).rx_attr, &mut of.srx, ptr::null_mut());
+            source.check("opening receives that connections share", rc)?;
+            let mut address = of.events.open(fabric, info, waits)?;
+            address.extend(name);
+            Ok((of, address))
+        }
+    }
+
+    /// Closes all; what was posted comes back by the completion queue, if that is read.
+    pub fn close(&mut self) -> Result<()> {
+        self.places.clear();
+        self.pending = 0;
+        let mut outcome = Ok(());
+        for mut of in self.all.drain(..) {
+            outcome = outcome.and(of.close(self.source));
+        }
+        outcome = outcome.and(self.events.close_listener());
+        if !self.srx.is_null() {
+            // SAFETY: closed once, after what uses it.
+            let rc = unsafe { fi_close(self.srx.cast()) };
+            outcome = outcome.and(self.source.check("closing the receives that connections share", rc));
+            self.srx = ptr::null_mut();
+        }
+        self.finished.clear();
+        outcome.and(self.events.close())
+    }
+
+    fn target(&self, address: &[u8]) -> Result<(Box<[u8]>, Name)> {
+        let none = || Error {
+            provider_errno: libc::EHOSTUNREACH,
+            ..Error::new(Status::Fabric, "an address that is none of this fabric")
+        };
+        let (to, target) = address.split_last_chunk::<16>().ok_or_else(none)?;
+        if to.is_empty() || *target == NOBODY {
+            return Err(none());
+        }
+        // A provider reads as much as its address format has, whatever was sent.
+        let mut padded = vec![0u8; 512].into_boxed_slice();
+        let len = to.len().min(padded.len() - 1);
+        padded[..len].copy_from_slice(&to[..len]);
+        Ok((padded, *target))
+    }
+
+    // Routes.
+
+    fn place(
+        &mut self,
+        (target, peer): (Name, Option<PeerId>),
+        to: Box<[u8]>,
+        leads: std::result::Result<u32, i32>,
+    ) -> Route {
+        let ep = leads.ok().map_or(ptr::null_mut(), |number| self.endpoint_of(number));
+        let at = self.places.iter().position(|place| place.users == 0).unwrap_or(self.places.len());
+        let generation = self.places.get(at).map_or(1, |place| place.generation.wrapping_add(1));
+        let new = Place { generation, users: 1, target, peer, to, leads, ep, reported: leads.is_err() };
+        match self.places.get_mut(at) {
+            Some(place) => *place = new,
+            None => self.places.push(new),
+        }
+        u64::from(generation) << 32 | at as u64
+    }
+
+    pub fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route> {
+        let (to, target) = self.target(address)?;
+        self.claim(|name| *name == target, peer);
+        let same = |place: &Place| {
+            place.users > 0 && (place.target, place.peer) == (target, peer) && place.leads.is_ok()
+        };
+        if let Some(at) = self.places.iter().position(same) {
+            let place = &mut self.places[at];
+            place.users += 1;
+            return Ok(u64::from(place.generation) << 32 | at as u64);
+        }
+        let leads = self.dial(&to, target).map_err(|error| error.provider_errno);
+        Ok(self.place((target, peer), to, leads))
+    }
+
+    /// Accepted connections of these NICs that belong to no peer are this one's.
+    fn claim(&mut self, of: impl Fn(&Name) -> bool, peer: Option<PeerId>) {
+        let unclaimed = |one: &&mut Connection| !one.dialed && one.owner.is_none();
+        for one in self.all.iter_mut().filter(unclaimed).filter(|one| of(&one.name)) {
+            one.owner = Some(peer);
+        }
+    }
+
+    /// A peer has authenticated over some connection: what its NICs have dialed is its.
+    pub fn assign(&mut self, peer: PeerId) {
+        let its = self.places.iter().filter(|place| place.users > 0 && place.peer == Some(peer));
+        let names: HashSet<Name> = its.map(|place| place.target).collect();
+        self.claim(|name| names.contains(name), Some(peer));
+    }
+
+    /// Where an endpoint at this address is answered: over a connection that it has made.
+    pub fn insert_caller(&mut self, address: &[u8]) -> Result<Route> {
+        let (to, target) = self.target(address)?;
+        let theirs = self.all.iter().filter(|one| one.up && !one.dialed && one.name == target);
+        match theirs.map(|one| one.number).max() {
+            Some(number) => Ok(self.place((NOBODY, None), to, Ok(number))),
+            None => Err(Error::new(Status::Fabric, "the connection is closed")),
+        }
+    }
+
+    /// Closes a route both ways, unless it has other users.
+    pub fn remove(&mut self, route: Route) {
+        let Some(place) = find(&mut self.places, route) else { return };
+        place.users -= 1;
+        if place.users > 0 || place.target == NOBODY {
+            return;
+        }
+        let (target, peer, leads) = (place.target, place.peer, place.leads);
+        (place.leads, place.ep) = (Err(libc::ENOTCONN), ptr::null_mut());
+        if let Ok(number) = leads {
+            self.end(number, libc::ECANCELED);
+        }
+        let same = |place: &Place| place.users > 0 && (place.target, place.peer) == (target, peer);
+        if !self.places.iter().any(same) {
+            self.end_theirs(target, peer);
+        }
+    }
+
+    /// The same, whoever else uses it.
+    pub fn reset(&mut self, route: Route) {
+        if let Some(place) = find(&mut self.places, route).filter(|place| place.target != NOBODY) {
+            let (target, peer, leads) = (place.target, place.peer, place.leads);
+            if let Ok(number) = leads {
+                self.end(number, libc::ECANCELED);
+            }
+            self.end_theirs(target, peer);
+        }
+        self.remove(route);
+    }
+
+    /// Ends what a peer's NIC has dialed.
+    fn end_theirs(&mut self, name: Name, peer: Option<PeerId>) {
+        self.end_those(|one| !one.dialed && one.name == name && one.owner == Some(peer));
+    }
+
+    pub fn redial(&mut self, route: Route) {
+        let Some(place) = find(&mut self.places, route) else { return };
+        // Operations that failed with the connection are reaped first: nothing may overtake them.
+        let (true, Err(errno)) = (place.reported, place.leads) else { return };
+        let (to, target) = (place.to.clone(), place.target);
+        let leads = self.dial(&to, target).map_err(|_| errno);
+        if let Some(place) = find(&mut self.places, route) {
+            place.leads = leads;
+        }
+    }
+
+    pub fn is_gone(&mut self, route: Route) -> bool {
+        find(&mut self.places, route).is_some_and(|place| place.leads == Err(libc::ECONNREFUSED))
+    }
+
+    pub fn end_peer(&mut self, peer: PeerId) {
+        let its = self.places.iter().filter(|place| place.users > 0 && place.peer == Some(peer));
+        let dialed: Vec<u32> = its.filter_map(|place| place.leads.ok()).collect();
+        self.end_those(|one| dialed.contains(&one.number) || one.owner == Some(Some(peer)));
+    }
+
+    pub fn take_rejected(&mut self) -> u64 {
+        std::mem::take(&mut self.rejected)
+    }
+
+    // Connections.
+
+    fn endpoint_of(&self, number: u32) -> *mut fid_ep {
+        let up = self.all.iter().find(|one| one.number == number && one.up);
+        up.map_or(ptr::null_mut(), |one| one.ep)
+    }
+
+    fn dial(&mut self, to: &[u8], target: Name) -> Result<u32> {
+        let request = Handshake { target, initiator: self.name }.bytes();
+        // SAFETY: our own info, whose address is the C library's, as it frees it. The endpoint is
+        // made in libfabric's order.
+        unsafe {
+            let info = self.source.dupinfo(self.info);
+            if info.is_null() {
+                return Err(Error::new(Status::NoMemory, "no memory for a connection"));
+            }
+            let len = length_of(to);
+            libc::free((*info).dest_addr);
+            (*info).dest_addr = libc::calloc(1, to.len());
+            if !(*info).dest_addr.is_null() {
+                ptr::copy_nonoverlapping(to.as_ptr(), (*info).dest_addr.cast(), to.len());
+                (*info).dest_addrlen = len;
+            }
+            let made = self.endpoint(info, POSTS);
+            let number = made.and_then(|ep| {
+                let rc = fi_connect(ep, to.as_ptr().cast(), request.as_ptr().cast(), request.len());
+                self.keep(ep, rc, "connecting", (target, true))
+            });
+            self.source.freeinfo(info);
+            number
+        }
+    }
+
+    /// An endpoint that is ready to be connected, with room for this many posts.
+    ///
+    /// # Safety
+    /// The info must be of this NIC.
+    unsafe fn endpoint(&mut self, info: *mut fi_info, posts: usize) -> Result<*mut fid_ep> {
+        let mut ep = ptr::null_mut();
+        // SAFETY: as the caller promised; all are open.
+        unsafe {
+            (*(*info).ep_attr).rx_ctx_cnt = FI_SHARED_CONTEXT;
+            let tx = (*info).tx_attr;
+            (*tx).size = (*tx).size.min(posts);
+            let source = self.source;
+            source.check("opening a connection", fi_endpoint(self.domain, info, &mut ep, ptr::null_mut()))?;
+            let ready = || {
+                let bound = fi_ep_bind(ep, self.events.queue(), 0);
+                source.check("binding the event queue", bound)?;
+                source.check("binding shared receives", fi_ep_bind(ep, self.srx.cast(), 0))?;
+                let bound = fi_ep_bind(ep, self.cq.cast(), FI_TRANSMIT | FI_RECV);
+                source.check("binding the completion queue", bound)?;
+                source.check("enabling a connection", fi_enable(ep))
+            };
+            ready().inspect_err(|_| _ = fi_close(ep.cast()))?;
+        }
+        Ok(ep)
+    }
+
+    /// Keeps an endpoint that is being connected, unless that has failed.
+    fn keep(&mut self, ep: *mut fid_ep, rc: i32, doing: &str, (name, dialed): (Name, bool)) -> Result<u32> {
+        if rc != 0 {
+            // SAFETY: nobody else has it.
+            unsafe { fi_close(ep.cast()) };
+            return Err(self.source.error(doing, rc));
+        }
+        self.last_number = self.last_number.wrapping_add(1).max(1);
+        let (number, since_ns) = (self.last_number, self.clock.now());
+        let (up, owner, waiting) = (false, None, Vec::new());
+        self.pending += 1;
+        self.all.push(Connection { ep, number, name, dialed, up, owner, since_ns, waiting });
+        Ok(number)
+    }
+
+    /// Ends a connection and its routes. Its posts come back by the completion queue.
+    fn end(&mut self, number: u32, errno: i32) {
+        let Some(at) = self.all.iter().position(|one| one.number == number) else { return };
+        let mut of = self.all.swap_remove(at);
+        self.pending -= usize::from(!of.up);
+        for place in self.places.iter_mut().filter(|place| place.leads == Ok(number)) {
+            (place.leads, place.ep, place.reported) = (Err(errno), ptr::null_mut(), false);
+        }
+        self.deaths = true;
+        self.finished.extend(of.waiting.drain(..).map(|(_, scratch)| Reaped::of(scratch, errno)));
+        if let Err(error) = of.close(self.source) {
+            log::warn!("{}", error.message);
+        }
+    }
+
+    fn end_those(&mut self, goes: impl Fn(&Connection) -> bool) {
+        let gone: Vec<u32> = self.all.iter().filter(|one| goes(one)).map(|one| one.number).collect();
+        gone.into_iter().for_each(|number| self.end(number, libc::ECANCELED));
+    }
+
+    // Posts.
+
+    /// The endpoint of a route.
+    #[inline]
+    pub fn at(&mut self, route: Route) -> std::result::Result<(*mut fid_ep, u32), Posted> {
+        match find(&mut self.places, route) {
+            Some(&mut Place { ep, leads: Ok(number), .. }) if !ep.is_null() => Ok((ep, number)),
+            Some(Place { leads: Ok(_), .. }) => Err(Posted::Again),
+            Some(Place { leads: Err(errno), .. }) => Err(Posted::Failed(*errno)),
+            None => Err(Posted::Failed(libc::ENOTCONN)),
+        }
+    }
+
+    /// Keeps the connection of a post with it.
+    ///
+    /// # Safety
+    /// A scratch that is the NIC's. No provider with connections uses it.
+    #[inline]
+    pub unsafe fn mark(scratch: *mut Scratch, number: u32) {
+        // SAFETY: as the caller promised.
+        unsafe { (*scratch).0[WORD] = number as usize as *mut c_void };
+    }
+
+    /// # Safety
+    /// As `Nic::send`.
+    pub unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted {
+        self.knows(scratch);
+        match self.at(route) {
+            Ok((ep, number)) => {
+                // SAFETY: as the caller promised.
+                unsafe {
+                    Self::mark(scratch, number);
+                    super::nic::posted(post(ep, buffer, scratch))
+                }
+            }
+            Err(Posted::Again) => {
+                let leads = find(&mut self.places, route).and_then(|place| place.leads.ok());
+                let of = self.all.iter_mut().find(|one| Some(one.number) == leads);
+                of.map_or(Posted::Failed(libc::ENOTCONN), |of| {
+                    of.waiting.push((buffer, scratch));
+                    Posted::Yes
+                })
+            }
+            // By a completion: senders seldom check the result of a post.
+            Err(Posted::Failed(errno)) => {
+                self.finished.push(Reaped::of(scratch, errno));
+                Posted::Yes
+            }
+            Err(Posted::Yes) => Posted::Yes,
+        }
+    }
+
+    /// # Safety
+    /// As `Nic::receive`.
+    pub unsafe fn receive(&mut self, buffer: Buffer, scratch: *mut Scratch) -> Posted {
+        self.knows(scratch);
+        // SAFETY: as the caller promised.
+        unsafe {
+            Self::mark(scratch, 0);
+            let Buffer { address, len, descriptor, .. } = buffer;
+            super::nic::posted(fi_recv(self.srx, address, len, descriptor, FI_ADDR_UNSPEC, scratch.cast()))
+        }
+    }
+
+    #[inline]
+    pub fn knows(&mut self, scratch: *mut Scratch) {
+        let (first, last) = self.scratches;
+        self.scratches = (first.min(scratch as usize), last.max(scratch as usize));
+    }
+
+    /// A post has failed: its connection has, too.
+    #[cold]
+    pub fn failed(&mut self, scratch: *mut Scratch, errno: i32) {
+        let (first, last) = self.scratches;
+        if (first..=last).contains(&(scratch as usize)) && scratch.is_aligned() {
+            // SAFETY: between two scratches of the rail's, which lie in one array.
+            let number = unsafe { (*scratch).0[WORD] } as usize as u32;
+            self.failed.push((number, errno));
+        }
+    }
+
+    // Passes.
+
+    /// Looks for events when it is time to. `emptied`: the completion queue has been read to its end.
+    #[inline]
+    pub fn pass(&mut self, reaped: &mut Vec<Reaped>, emptied: bool) {
+        if !self.failed.is_empty() {
+            self.end_failed();
+        } else if emptied && (self.deaths || !self.ending.is_empty()) {
+            self.bury();
+        }
+        self.passes = self.passes.wrapping_add(1);
+        if self.passes >= PASSES || self.pending > 0 || !self.events.has_descriptor() {
+            self.passes = 0;
+            self.look();
+        }
+        reaped.append(&mut self.finished);
+    }
+
+    #[cold]
+    fn end_failed(&mut self) {
+        for (number, errno) in std::mem::take(&mut self.failed) {
+            self.end(number, errno);
+        }
+    }
+
+    /// What came over connections that have ended was reaped.
+    #[cold]
+    fn bury(&mut self) {
+        if std::mem::take(&mut self.deaths) {
+            self.places.iter_mut().for_each(|place| place.reported = place.leads.is_err());
+        }
+        for (number, errno) in std::mem::take(&mut self.ending) {
+            self.end(number, errno);
+        }
+    }
+
+    /// Reads events.
+    pub fn look(&mut self) {
+        while let Some(event) = self.events.next() {
+            match event {
+                Event::Request(info, data) => self.requested(info, &data),
+                Event::Connected(ep) => self.connected(ep),
+                Event::Ended(ep, errno) => {
+                    let of = self.all.iter().find(|one| one.ep == ep).map(|one| (one.number, one.up));
+                    match of {
+                        Some((number, true)) => self.ending.push((number, errno)),
+                        Some((number, false)) => self.end(number, errno),
+                        None => {}
+                    }
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn connected(&mut self, ep: *mut fid_ep) {
+        let Some(of) = self.all.iter_mut().find(|one| one.ep == ep && !one.up) else { return };
+        of.up = true;
+        self.pending -= 1;
+        let number = of.number;
+        for (buffer, scratch) in of.waiting.drain(..) {
+            // SAFETY: as `send` promised of each that waits.
+            let rc = unsafe {
+                Self::mark(scratch, number);
+                post(ep, buffer, scratch)
+            };
+            if rc != 0 {
+                self.finished.push(Reaped::of(scratch, -rc as i32));
+            }
+        }
+        let to_it = self.places.iter_mut().filter(|place| place.leads == Ok(number));
+        to_it.for_each(|place| place.ep = ep);
+    }
+
+    #[cold]
+    fn requested(&mut self, info: *mut fi_info, data: &[u8]) {
+        let handshake = data.first_chunk::<HANDSHAKE>().and_then(Handshake::read);
+        let meant = handshake.filter(|of| of.target == self.name && of.initiator != NOBODY);
+        self.rejected += u64::from(meant.is_none());
+        let accepted = || self.all.iter().filter(|one| !one.dialed);
+        let room = meant.filter(|of| {
+            accepted().filter(|one| one.owner.is_none()).count() < UNAUTHENTICATED_MOST
+                && accepted().filter(|one| one.name == of.initiator).count() < OF_NIC
+        });
+        // SAFETY: an info of a request, freed once.
+        unsafe {
+            match room {
+                Some(of) => {
+                    let made = self.endpoint(info, ANSWERS).and_then(|ep| {
+                        let rc = fi_accept(ep, ptr::null(), 0);
+                        self.keep(ep, rc, "accepting a connection", (of.initiator, false))
+                    });
+                    if let Err(error) = made {
+                        log::debug!("a connection is not accepted: {error}");
+                    }
+                }
+                None => self.events.reject(info),
+            }
+            self.source.freeinfo(info);
+        }
+    }
+
+    pub fn tend(&mut self) {
+        let now = self.clock.now();
+        if now.saturating_sub(self.looked_ns) < LOOK_NS {
+            return;
+        }
+        self.looked_ns = now;
+        let old = |one: &Connection| {
+            let age = now.saturating_sub(one.since_ns);
+            !one.up && age > DIAL_NS || !one.dialed && one.owner.is_none() && age > UNAUTHENTICATED_NS
+        };
+        let old: Vec<u32> = self.all.iter().filter(|one| old(one)).map(|one| one.number).collect();
+        old.into_iter().for_each(|number| self.end(number, libc::ETIMEDOUT));
+    }
+
+    /// The event queue's descriptor, and whether nothing waits to be reaped.
+    pub fn wait_fd(&self) -> (Option<RawFd>, bool) {
+        (self.events.descriptor(), self.finished.is_empty() && self.ending.is_empty() && !self.deaths)
+    }
+}
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            log::warn!("{}", error.message);
+        }
+        // SAFETY: our own duplicate.
+        unsafe { self.source.freeinfo(self.info) };
+    }
+}
+
+impl Connection {
+    fn close(&mut self, source: Source) -> Result<()> {
+        // SAFETY: closed once, since its owner forgets it.
+        source.check("closing a connection", unsafe { fi_close(self.ep.cast()) })
+    }
+}
+
+/// # Safety
+/// As `Nic::send`.
+unsafe fn post(ep: *mut fid_ep, buffer: Buffer, scratch: *mut Scratch) -> isize {
+    let Buffer { address, len, descriptor, .. } = buffer;
+    // SAFETY: as the caller promised.
+    unsafe { fi_send(ep, address, len, descriptor, FI_ADDR_UNSPEC, scratch.cast()) }
+}
+
+/// Bytes of a socket address, which was padded; of a simulated one it does not matter.
+fn length_of(padded: &[u8]) -> usize {
+    let family = padded.first_chunk::<2>().map_or(0, |family| u16::from_ne_bytes(*family));
+    match i32::from(family) {
+        libc::AF_INET => size_of::<libc::sockaddr_in>(),
+        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+        _ => 48, // That of InfiniBand.
+    }
+}

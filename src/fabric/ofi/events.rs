@@ -1,0 +1,150 @@
+//! A NIC's listener, and the queue of events of its connections.
+
+use super::discover::Source;
+use crate::status::Result;
+use libfabric_sys::*;
+use std::ffi::c_int;
+use std::mem::zeroed;
+use std::os::fd::RawFd;
+use std::ptr;
+
+/// Bytes of a request that are read: as many as verbs carries.
+const DATA: usize = 56;
+
+/// An event with what was sent along.
+#[repr(C)]
+struct WithData {
+    entry: fi_eq_cm_entry,
+    data: [u8; DATA],
+}
+
+pub enum Event {
+    /// Another NIC wants to connect: an info that the reader frees, and what came with it.
+    Request(*mut fi_info, Vec<u8>),
+    Connected(*mut fid_ep),
+    /// The other side has closed a connection, or it could not be made: an error number.
+    Ended(*mut fid_ep, c_int),
+}
+
+pub struct Events {
+    source: Source,
+    eq: *mut fid_eq,
+    pep: *mut fid_pep,
+    /// -1 where the provider has none.
+    fd: RawFd,
+}
+
+impl Events {
+    pub fn new(source: Source) -> Events {
+        Events { source, eq: ptr::null_mut(), pep: ptr::null_mut(), fd: -1 }
+    }
+
+    /// Listens; returns the listener's address.
+    ///
+    /// # Safety
+    /// The fabric must be open, and the info of it.
+    pub unsafe fn open(
+        &mut self,
+        fabric: *mut fid_fabric,
+        info: *mut fi_info,
+        waits: bool,
+    ) -> Result<Vec<u8>> {
+        let source = self.source;
+        // SAFETY: objects are made in libfabric's order; every out-pointer is ours.
+        unsafe {
+            let mut opened = -FI_ENOSYS;
+            for wait_obj in [fi_wait_obj::FI_WAIT_FD, fi_wait_obj::FI_WAIT_NONE] {
+                if opened != 0 && (waits || wait_obj == fi_wait_obj::FI_WAIT_NONE) {
+                    let mut attr = fi_eq_attr { wait_obj, ..Default::default() };
+                    opened = fi_eq_open(fabric, &mut attr, &mut self.eq, ptr::null_mut());
+                    if opened == 0 && wait_obj == fi_wait_obj::FI_WAIT_FD {
+                        let asked = fi_control(self.eq.cast(), FI_GETWAIT, (&raw mut self.fd).cast());
+                        source.check("asking for the event queue's descriptor", asked)?;
+                    }
+                }
+            }
+            source.check("opening the event queue", opened)?;
+            let made = fi_passive_ep(fabric, info, &mut self.pep, ptr::null_mut());
+            source.check("opening a listener", made)?;
+            source.check("binding the listener", fi_pep_bind(self.pep, self.eq.cast(), 0))?;
+            source.check("listening", fi_listen(self.pep))?;
+            let mut len = 256;
+            let mut name = vec![0u8; len];
+            let named = fi_getname(self.pep.cast(), name.as_mut_ptr().cast(), &mut len);
+            source.check("asking for the listener's address", named)?;
+            name.truncate(len);
+            Ok(name)
+        }
+    }
+
+    pub fn queue(&self) -> *mut fid {
+        self.eq.cast()
+    }
+
+    pub fn has_descriptor(&self) -> bool {
+        self.fd >= 0
+    }
+
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.has_descriptor().then_some(self.fd)
+    }
+
+    /// The next event.
+    pub fn next(&mut self) -> Option<Event> {
+        loop {
+            let mut kind = 0;
+            // SAFETY: integers and pointers.
+            let mut event: WithData = unsafe { zeroed() };
+            // SAFETY: an open queue, and room for an entry with as much data.
+            let rc =
+                unsafe { fi_eq_read(self.eq, &mut kind, (&raw mut event).cast(), size_of::<WithData>(), 0) };
+            if rc == -(FI_EAVAIL as isize) {
+                return self.error();
+            }
+            if rc < size_of::<fi_eq_cm_entry>() as isize {
+                return None;
+            }
+            let len = (rc as usize - size_of::<fi_eq_cm_entry>()).min(DATA);
+            match kind {
+                FI_CONNREQ => return Some(Event::Request(event.entry.info, event.data[..len].to_vec())),
+                FI_CONNECTED => return Some(Event::Connected(event.entry.fid.cast())),
+                FI_SHUTDOWN => return Some(Event::Ended(event.entry.fid.cast(), libc::ECONNRESET)),
+                _ => {}
+            }
+        }
+    }
+
+    #[cold]
+    fn error(&mut self) -> Option<Event> {
+        let mut entry = fi_eq_err_entry::default();
+        // SAFETY: an open queue, one entry, and no buffer for data of the provider's.
+        let rc = unsafe { fi_eq_readerr(self.eq, &mut entry, 0) };
+        let errno = if entry.err == 0 { FI_EOTHER } else { entry.err };
+        (rc > 0).then_some(Event::Ended(entry.fid.cast(), errno))
+    }
+
+    /// # Safety
+    /// The info must be of a request that came here.
+    pub unsafe fn reject(&mut self, info: *mut fi_info) {
+        // SAFETY: as the caller promised.
+        let rc = unsafe { fi_reject(self.pep, (*info).handle, ptr::null(), 0) };
+        if rc != 0 {
+            log::debug!("a connection is not rejected: {}", self.source.strerror(-rc));
+        }
+    }
+
+    pub fn close_listener(&mut self) -> Result<()> {
+        let pep = std::mem::replace(&mut self.pep, ptr::null_mut());
+        // SAFETY: closed once.
+        let rc = if pep.is_null() { 0 } else { unsafe { fi_close(pep.cast()) } };
+        self.source.check("closing the listener", rc)
+    }
+
+    /// After all that is bound to it.
+    pub fn close(&mut self) -> Result<()> {
+        let eq = std::mem::replace(&mut self.eq, ptr::null_mut());
+        // SAFETY: closed once.
+        let rc = if eq.is_null() { 0 } else { unsafe { fi_close(eq.cast()) } };
+        self.source.check("closing the event queue", rc)
+    }
+}
