@@ -153,6 +153,7 @@ run() {
 
 [ $# -gt 0 ] || { sed -n '2,/^set /p' "$0" | sed '$d;s/^# \{0,1\}//'; exit 2; }
 needs
+mkdir -p "${vm%/vm}"
 exec 9>"${vm%/vm}/.vm.lock"
 flock -n 9 || fail "another one runs with this target folder"
 make_vm
