@@ -30,7 +30,8 @@ thread_local! {
 
 pub(super) fn note_move(from: &str, to: &str) {
     if from != to {
-        MOVES_SEEN.with_borrow_mut(|seen| seen.insert((from.into(), to.into())));
+        // A world that is closed as its thread ends may find the set gone.
+        let _ = MOVES_SEEN.try_with(|seen| seen.borrow_mut().insert((from.into(), to.into())));
     }
 }
 
