@@ -55,6 +55,7 @@ mod session;
 mod status;
 mod sync;
 mod topology;
+mod trace;
 mod transfer;
 mod wire;
 

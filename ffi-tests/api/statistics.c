@@ -531,6 +531,46 @@ static void metrics_equal_statistics(void)
     duo_close(&duo);
 }
 
+static size_t occurrences(const char *text, const char *of)
+{
+    size_t count = 0;
+    for (const char *at = text; (at = strstr(at, of)) != NULL; at++)
+        count++;
+    return count;
+}
+
+/* Each operation has a bar and a mark at its first post; peers come and go; rails post and deliver. */
+static void trace_has_every_operation(void)
+{
+    char name[] = "/tmp/weft-trace-XXXXXX", given[64], file[64];
+    CHECK(mkdtemp(name) != NULL);
+    snprintf(given, sizeof given, "%s/%%p.json", name);
+    snprintf(file, sizeof file, "%s/%d.json", name, (int)getpid());
+    setenv("WEFT_TRACE", given, 1);
+    struct duo duo = duo_open(MIB);
+    uint64_t latency[WEFT_STATISTICS_BUCKETS] = {0}, total = 0;
+    move_some(&duo, latency, &total);
+    duo_close(&duo);
+    FILE *stream = fopen(file, "r");
+    CHECK(stream != NULL);
+    char *text = calloc(1, 4 * MIB);
+    CHECK(fread(text, 1, 4 * MIB - 1, stream) > 0);
+    fclose(stream);
+    CHECK(strstr(text, "{\"otherData\":{\"dropped\":0},\"traceEvents\":[") == text);
+    CHECK(strcmp(text + strlen(text) - 3, "]}\n") == 0);
+    CHECK_EQ(occurrences(text, "\"ph\":\"b\""), WRITES + READS + SENDS);
+    CHECK_EQ(occurrences(text, "\"ph\":\"e\""), WRITES + READS + SENDS);
+    CHECK_EQ(occurrences(text, "\"bytes\":10000,\"status\":0"), WRITES);
+    CHECK(occurrences(text, "\"first post\"") >= WRITES + READS);
+    CHECK_EQ(occurrences(text, "\"name\":\"PEER_UP\""), 2);
+    CHECK_EQ(occurrences(text, "\"name\":\"notification\""), WRITES / 2);
+    CHECK(occurrences(text, "\"name\":\"delivered\"") > 0);
+    CHECK(occurrences(text, "\"name\":\"rail 0\"") == 1);
+    unlink(file);
+    rmdir(name);
+    free(text);
+}
+
 static atomic_bool over;
 
 /* Counters seen by one who looks while others work. */
@@ -605,6 +645,7 @@ static void arguments_are_checked(void)
 static const struct test tests[] = {
     {"statistics_equal_what_was_moved", "any", statistics_equal_what_was_moved},
     {"metrics_equal_statistics", "any", metrics_equal_statistics},
+    {"trace_has_every_operation", "tcp,host", trace_has_every_operation},
     {"statistics_of_all_kinds_add_up", QUIET, statistics_of_all_kinds_add_up},
     {"pages_count_as_slices", "once", pages_count_as_slices},
     {"statistics_count_every_operation", "any", statistics_count_every_operation},

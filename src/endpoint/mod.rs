@@ -53,6 +53,7 @@ use crate::peer::{PeerInfo, PeerState};
 use crate::room;
 use crate::status::{Error, Result, Status};
 use crate::topology::Machine;
+use crate::trace;
 use crate::transfer::completion::Completion;
 use crate::transfer::queue::{Arm, Queue};
 use crate::transfer::{tally, Outcome};
@@ -649,6 +650,7 @@ impl Endpoint {
             core.table.end_all(Outcome::of(Status::Canceled), core.clock.now());
             core.memories.lock().values().for_each(|memory| memory.let_go());
             self.down.store(true, Ordering::Release);
+            trace::write();
         }
         // Wakes all who wait: nothing comes any more.
         self.each_queue(|queue| queue.interrupt(ended.is_ok()));

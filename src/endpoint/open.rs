@@ -18,6 +18,7 @@ use crate::status::{Error, Result, Status};
 use crate::topology::cpus::CpuSet;
 use crate::topology::read::Root;
 use crate::topology::Machine;
+use crate::trace;
 use crate::wire::address::{Address, RailAddress, RAILS_MAX};
 use parking_lot::Mutex;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -67,6 +68,7 @@ struct Go {
 impl Endpoint {
     pub fn open(config: EndpointConfig) -> Result<Arc<Endpoint>> {
         fork::watch();
+        trace::begin();
         let machine = Machine::read(Root::from_environment());
         let (fabric, rails) = (config.fabric.as_deref(), config.rails.as_deref());
         let mut found = match config.encrypt {

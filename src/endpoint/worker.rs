@@ -21,6 +21,7 @@ use crate::peer::link::Link;
 use crate::rail::{Done, LaneState, Rail, Work};
 use crate::status::{Result, Status};
 use crate::sync::Guard;
+use crate::trace::{self, Event};
 use crate::transfer::claims::Run;
 use crate::transfer::counters::Unsettled;
 use crate::transfer::ending::Sweep;
@@ -638,8 +639,15 @@ impl Worker {
             if !of_round || !lane.has_work() || lane.lane.state == LaneState::Down {
                 continue;
             }
+            let from = trace::is_on().then(|| self.core.clock.now());
             match Self::pump_lane(&self.core, &mut work.rail, lane, now, &mut self.left) {
-                Ok(posted) => busy |= posted,
+                Ok(posted) => {
+                    busy |= posted;
+                    if let (Some(from), true) = (from, posted) {
+                        let (rail, to) = (rail.get(), self.core.clock.now());
+                        trace::add(|| Event::Posted { rail, from, to });
+                    }
+                }
                 Err(errno) => failed = Some((lane.lane.id, errno)),
             }
         }

@@ -21,6 +21,7 @@ pub use lanes::{HasLane, Lanes};
 pub use op::{Done, Tag, Work};
 pub use traffic::Traffic;
 
+use crate::clock::Clock;
 use crate::device::Device;
 use crate::fabric::grants::Grants;
 use crate::fabric::{
@@ -29,6 +30,7 @@ use crate::fabric::{
 };
 use crate::ids::{GrantToken, LaneId, LaneSlot, PeerId, RailIndex};
 use crate::status::{Error, Result, Status};
+use crate::trace::{self, Event};
 use crate::wire;
 use credits::Budget;
 use frames::Frames;
@@ -254,6 +256,7 @@ impl Rail {
         if of.reset {
             return;
         }
+        trace::add(|| Event::LaneReset { rail: self.index.get(), at: Clock::System.now() });
         // A peer that closed the connection shows by failed operations; with none in flight it is
         // unknown.
         let connected = !of.failed && (of.inflight_ops > 0 || of.inflight_frames > 0);

@@ -4,6 +4,7 @@ use super::op::{Done, Op, Tag, Work, NO_RECEIVE};
 use super::{HasLane, Lanes, Rail};
 use crate::fabric::Reaped;
 use crate::ids::LaneSlot;
+use crate::trace::{self, Event};
 
 /// Consecutive finished posts of one stripe.
 struct Run {
@@ -72,6 +73,13 @@ impl Rail {
     fn finish_run(&mut self, lanes: &mut Lanes<impl HasLane>, run: &Run, now: u64) -> Done {
         let &Run { lane, index, posts, slices, .. } = run;
         self.account(lanes, lane, posts, (run.bytes, run.sampled), now);
+        trace::add(|| Event::Delivered {
+            rail: self.index.get(),
+            posts,
+            bytes: run.len,
+            inflight: self.inflight_bytes,
+            at: now,
+        });
         self.traffic.add(run.read, posts.into(), slices.into(), run.len);
         Done { slices, posts, ..Done::of(Work::Slice, lane, index) }
     }

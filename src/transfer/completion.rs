@@ -2,6 +2,7 @@
 
 use crate::ids::{PeerId, RailIndex};
 use crate::status::Status;
+use crate::trace::{self, Event};
 use std::ffi::c_void;
 
 pub const KIND_WRITE: i32 = 1;
@@ -75,6 +76,30 @@ pub struct Completion {
 unsafe impl Send for Completion {}
 
 impl Completion {
+    /// Adds it to the trace, if there is one.
+    #[inline]
+    pub fn trace(&self) {
+        trace::add(|| self.event());
+    }
+
+    fn event(&self) -> Event {
+        let Completion { status, rail, done_ns: done, first_post_ns: first_post, .. } = *self;
+        let peer = self.peer.map_or(0, PeerId::get);
+        let arrived = |name| Event::Arrived { name, peer, rail, status, at: done };
+        match self.kind {
+            KIND_MESSAGE => arrived("message"),
+            KIND_NOTIFICATION => arrived("notification"),
+            KIND_PEER_UP => arrived("PEER_UP"),
+            KIND_PEER_DOWN => arrived("PEER_DOWN"),
+            KIND_RAIL_DOWN => arrived("RAIL_DOWN"),
+            KIND_RAIL_UP => arrived("RAIL_UP"),
+            kind => {
+                let (name, id, bytes, submit) = (name_of(kind), self.transfer, self.bytes, self.submit_ns);
+                Event::Operation { name, id, peer, bytes, status, submit, first_post, done }
+            }
+        }
+    }
+
     pub fn new(kind: i32, outcome: Outcome, peer: impl Into<Option<PeerId>>, now: u64) -> Completion {
         Completion {
             kind,

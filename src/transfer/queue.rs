@@ -95,6 +95,7 @@ impl Queue {
 
     /// Publishes a completion in its reserved place.
     pub fn publish(&self, completion: Completion) {
+        completion.trace();
         let pushed = self.ring.push(completion);
         debug_assert!(pushed.is_ok(), "a completion without a reserved place");
         // Pairs with the fences in `sleep` and `arm`: either the poller sees the completion, or

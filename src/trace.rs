@@ -1,0 +1,230 @@
+//! Traces: what happened when, in the JSON format that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+//!
+//! WEFT_TRACE=FILE turns them on when the first endpoint is created; "%p" in the name becomes the
+//! process id. Each endpoint that shuts down writes the file anew. Events are kept in memory, at most
+//! `MOST`; those after that are counted and dropped. Off, an event costs one load of a flag, and
+//! none is raised for a single slice.
+
+use parking_lot::Mutex;
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Once;
+
+/// Events that are kept: about 30 MB.
+const MOST: usize = 1 << 19;
+
+static ON: AtomicBool = AtomicBool::new(false);
+static TRACE: Mutex<Trace> = Mutex::new(Trace { file: None, events: Vec::new(), dropped: 0 });
+
+/// What happened; times are those of CLOCK_MONOTONIC in nanoseconds.
+#[derive(Clone, Copy)]
+pub enum Event {
+    /// An operation ended. `first_post`: 0 if nothing was posted.
+    Operation {
+        name: &'static str,
+        id: u64,
+        peer: u64,
+        bytes: u64,
+        status: i32,
+        submit: u64,
+        first_post: u64,
+        done: u64,
+    },
+    /// A peer or a rail came up or went down, or something arrived from a peer.
+    Arrived { name: &'static str, peer: u64, rail: u32, status: i32, at: u64 },
+    /// A worker posted to a rail, for this long.
+    Posted { rail: u16, from: u64, to: u64 },
+    /// Posts of a rail came back.
+    Delivered { rail: u16, posts: u32, bytes: u64, inflight: u64, at: u64 },
+    /// A lane of a rail was reset.
+    LaneReset { rail: u16, at: u64 },
+}
+
+struct Trace {
+    file: Option<OsString>,
+    events: Vec<Event>,
+    dropped: u64,
+}
+
+#[inline]
+pub fn is_on() -> bool {
+    ON.load(Ordering::Relaxed)
+}
+
+/// Reads WEFT_TRACE, once.
+pub fn begin() {
+    static BEGUN: Once = Once::new();
+    BEGUN.call_once(|| {
+        let Some(file) = libfabric_sys::variable("WEFT_TRACE").filter(|file| !file.is_empty()) else {
+            return;
+        };
+        let id = std::process::id().to_string();
+        let file = file.into_string().map_or_else(|other| other, |text| text.replace("%p", &id).into());
+        TRACE.lock().file = Some(file);
+        ON.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Adds what `event` says, where traces are on.
+#[inline]
+pub fn add(event: impl FnOnce() -> Event) {
+    if is_on() {
+        keep(event());
+    }
+}
+
+#[cold]
+fn keep(event: Event) {
+    let mut trace = TRACE.lock();
+    match trace.events.len() < MOST {
+        true => trace.events.push(event),
+        false => trace.dropped += 1,
+    }
+}
+
+/// Writes the file, where traces are on.
+pub fn write() {
+    if !is_on() {
+        return;
+    }
+    let trace = TRACE.lock();
+    let Some(file) = &trace.file else { return };
+    if let Err(error) = std::fs::write(file, json(&trace.events, trace.dropped)) {
+        log::warn!("WEFT_TRACE names {}, which cannot be written: {error}", file.to_string_lossy());
+    }
+}
+
+/// An operation's own row, and those of rails: the format calls them threads.
+const OPERATIONS: u32 = 1;
+const FIRST_RAIL: u32 = 100;
+
+fn json(events: &[Event], dropped: u64) -> String {
+    let process = std::process::id();
+    let mut text = String::with_capacity(200 * events.len() + 1000);
+    // Writing to a string does not fail, here and below.
+    let _ = write!(text, "{{\"otherData\":{{\"dropped\":{dropped}}},\"traceEvents\":[");
+    let _ = write!(
+        text,
+        "{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{process},\"args\":{{\"name\":\"weft {process}\"}}}}"
+    );
+    let mut rails: Vec<u16> = events.iter().filter_map(Event::rail).collect();
+    rails.sort_unstable();
+    rails.dedup();
+    for rail in rails {
+        let thread = FIRST_RAIL + u32::from(rail);
+        let _ = write!(
+            text,
+            ",\n{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":{process},\"tid\":{thread},\"args\":{{\"name\":\"rail {rail}\"}}}}"
+        );
+    }
+    events.iter().for_each(|event| event.write(&mut text, process));
+    text.push_str("\n]}\n");
+    text
+}
+
+/// Nanoseconds as the format's microseconds.
+struct Micros(u64);
+
+impl std::fmt::Display for Micros {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "{}.{:03}", self.0 / 1000, self.0 % 1000)
+    }
+}
+
+impl Event {
+    fn rail(&self) -> Option<u16> {
+        match self {
+            Event::Posted { rail, .. } | Event::Delivered { rail, .. } | Event::LaneReset { rail, .. } => {
+                Some(*rail)
+            }
+            _ => None,
+        }
+    }
+
+    /// Appends it, with a comma before it.
+    fn write(&self, text: &mut String, process: u32) {
+        let thread = FIRST_RAIL + u32::from(self.rail().unwrap_or(0));
+        let of_rail = format_args!("\"pid\":{process},\"tid\":{thread}").to_string();
+        let _ = match *self {
+            Event::Operation { name, id, peer, bytes, status, submit, first_post, done } => {
+                let same = format!(
+                    "\"cat\":\"operation\",\"id\":\"{id:#x}\",\"name\":\"{name}\",\"pid\":{process},\"tid\":{OPERATIONS}"
+                );
+                let args = format_args!("{{\"peer\":\"{peer:#x}\",\"bytes\":{bytes},\"status\":{status}}}");
+                let begun = write!(text, ",\n{{\"ph\":\"b\",{same},\"ts\":{},\"args\":{args}}}", Micros(submit));
+                let posted = match first_post {
+                    0 => Ok(()),
+                    at => write!(
+                        text,
+                        ",\n{{\"ph\":\"n\",{same},\"ts\":{},\"args\":{{\"event\":\"first post\"}}}}",
+                        Micros(at)
+                    ),
+                };
+                begun.and(posted).and(write!(text, ",\n{{\"ph\":\"e\",{same},\"ts\":{}}}", Micros(done)))
+            }
+            Event::Arrived { name, peer, rail, status, at } => write!(
+                text,
+                ",\n{{\"ph\":\"i\",\"s\":\"p\",\"name\":\"{name}\",\"pid\":{process},\"tid\":{OPERATIONS},\"ts\":{},\
+                 \"args\":{{\"peer\":\"{peer:#x}\",\"rail\":{},\"status\":{status}}}}}",
+                Micros(at),
+                i64::from(rail as i32)
+            ),
+            Event::Posted { from, to, .. } => write!(
+                text,
+                ",\n{{\"ph\":\"X\",\"name\":\"post\",{of_rail},\"ts\":{},\"dur\":{}}}",
+                Micros(from),
+                Micros(to.saturating_sub(from))
+            ),
+            Event::Delivered { rail, posts, bytes, inflight, at } => write!(
+                text,
+                ",\n{{\"ph\":\"i\",\"s\":\"t\",\"name\":\"delivered\",{of_rail},\"ts\":{},\
+                 \"args\":{{\"posts\":{posts},\"bytes\":{bytes}}}}},\n\
+                 {{\"ph\":\"C\",\"name\":\"rail {rail}: bytes in flight\",\"pid\":{process},\"ts\":{},\
+                 \"args\":{{\"bytes\":{inflight}}}}}",
+                Micros(at),
+                Micros(at)
+            ),
+            Event::LaneReset { at, .. } => {
+                write!(text, ",\n{{\"ph\":\"i\",\"s\":\"t\",\"name\":\"lane reset\",{of_rail},\"ts\":{}}}", Micros(at))
+            }
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_become_json() {
+        let events = [
+            Event::Operation {
+                name: "write",
+                id: 16,
+                peer: 2,
+                bytes: 3,
+                status: -4,
+                submit: 1_000,
+                first_post: 1_500,
+                done: 2_001,
+            },
+            Event::Arrived { name: "RAIL_DOWN", peer: 0, rail: u32::MAX, status: 0, at: 7 },
+            Event::Posted { rail: 3, from: 10, to: 20 },
+            Event::Delivered { rail: 3, posts: 1, bytes: 2, inflight: 9, at: 30 },
+            Event::LaneReset { rail: 3, at: 40 },
+        ];
+        let parsed: serde_json::Value = serde_json::from_str(&json(&events, 5)).expect("JSON");
+        assert_eq!(parsed["otherData"]["dropped"], 5);
+        let all = parsed["traceEvents"].as_array().expect("a list");
+        let phases: Vec<&str> = all.iter().filter_map(|event| event["ph"].as_str()).collect();
+        assert_eq!(phases, ["M", "M", "b", "n", "e", "i", "X", "i", "C", "i"]);
+        assert_eq!((&all[2]["ts"], &all[4]["ts"]), (&1.0.into(), &2.001.into()));
+        assert_eq!((&all[2]["id"], &all[2]["args"]["status"]), (&"0x10".into(), &(-4).into()));
+        assert_eq!(
+            (&all[1]["tid"], &all[6]["tid"], &all[6]["dur"]),
+            (&103.into(), &103.into(), &0.01.into())
+        );
+        assert_eq!((&all[5]["args"]["rail"], &all[8]["args"]["bytes"]), (&(-1).into(), &9.into()));
+    }
+}
