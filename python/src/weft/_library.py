@@ -97,10 +97,10 @@ def fill(struct: Type[S], **fields: Any) -> S:
 
 def number(name: str, value: Any, bits: int = 64) -> int:
     """An argument of a call; ctypes itself would cut off what does not fit."""
-    value = operator.index(value)
-    if not 0 <= value < 1 << bits:
-        raise ValueError(f"{name} is {value}: it must be 0 to 2^{bits} - 1")
-    return int(value)
+    whole = operator.index(value)
+    if whole >> bits:  # also of a negative one
+        raise ValueError(f"{name} is {whole}: it must be 0 to 2^{bits} - 1")
+    return whole
 
 
 def nanoseconds(seconds: Optional[float], name: str = "timeout") -> int:

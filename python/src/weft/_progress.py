@@ -37,7 +37,9 @@ class Progress:
         self.over: Optional[WeftError] = None
         self._operations: Dict[int, Operation[Any]] = {}
         self._tokens = itertools.count(1)
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        #: Of that lock, which is taken by itself where nobody waits for the change: a condition takes longer.
+        self._changed = threading.Condition(self._lock)
         self._leading = False
         self._followers = 0
         self._leaders = (c.Completion * _BATCH)()
@@ -51,13 +53,13 @@ class Progress:
 
     # Operations.
 
-    def submit(self, operation: Operation[Any], call: Callable[[int], int]) -> None:
-        """Makes a call with a token for `user_data`, by which its completions are known."""
-        token = next(self._tokens)
+    def submit(self, operation: Operation[Any], function: Any, args: Tuple[Any, ...], options: Any, result: Any) -> None:
+        """Calls `function(*args, options, result)` with a token in the options, by which its completions are known."""
+        options.user_data = token = next(self._tokens)
         # Without the lock: whoever goes through all of them has a list of its own.
         self._operations[token] = operation
         try:
-            status = call(token)
+            status = function(*args, options, result)
             if status < 0:
                 check(status)
         except BaseException:
@@ -81,7 +83,7 @@ class Progress:
 
     def _end(self, status: int, loop: Optional[asyncio.AbstractEventLoop]) -> None:
         """The queue is empty for good: who still waits has nothing to wait for."""
-        with self._changed:
+        with self._lock:
             if self.over is None:
                 self.over = error_of(status, "the endpoint is shut down" if status == c.ERR_CLOSED
                                      else quick.weft_last_error().decode("utf-8", "replace"))
@@ -98,7 +100,7 @@ class Progress:
         """Sleeps until `ready`; False when `timeout` seconds have passed before."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            with self._changed:
+            with self._lock:
                 if ready() or self.over is not None:
                     return ready()
                 left = _NAP_NS if deadline is None else int((deadline - time.monotonic()) * 1e9)
@@ -107,9 +109,11 @@ class Progress:
                         return ready()
                     continue
                 self._leading = True
-            self._lead(max(0, min(left, _NAP_NS)))
-            if left <= 0 or ready():
-                return ready()
+            self._lead(_NAP_NS if left > _NAP_NS else max(0, left))
+            if ready():
+                return True
+            if left <= 0:
+                return False
 
     def _follow(self, seconds: float) -> bool:
         self._followers += 1
@@ -120,7 +124,7 @@ class Progress:
 
     def poll(self) -> None:
         """Takes what is there."""
-        with self._changed:
+        with self._lock:
             if self._leading or self.over is not None:
                 return
             self._leading = True
@@ -131,7 +135,7 @@ class Progress:
         try:
             count = lib.weft_queue_poll(self._queue, self._leaders, _BATCH, wait_ns)
         finally:
-            with self._changed:
+            with self._lock:
                 if count > 0:
                     self._hand_out(self._leaders, count, None)
                 self._leading = False
@@ -145,7 +149,7 @@ class Progress:
     def future_of(self, operation: Operation[Any]) -> "Optional[asyncio.Future[None]]":
         """Is set when the operation has ended; None: it has."""
         self.attach()
-        with self._changed:
+        with self._lock:
             if operation.done:
                 return None
             future = asyncio.get_running_loop().create_future()
@@ -156,7 +160,7 @@ class Progress:
     def next_event(self) -> "Optional[asyncio.Future[None]]":
         """Is set when an event may have come; None: there is one, or there will be none."""
         self.attach()
-        with self._changed:
+        with self._lock:
             if self.events or self.over is not None:
                 return None
             future = asyncio.get_running_loop().create_future()
@@ -197,7 +201,7 @@ class Progress:
         for _ in range(16):
             count = self._poll(self._queue, self._loops, _BATCH, 0)
             if count > 0:
-                with self._changed:
+                with self._lock:
                     self._hand_out(self._loops, count, loop)
                     self._changed.notify_all()
             elif count == 0:

@@ -186,13 +186,7 @@ class Endpoint(Transfers):
         options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout))
         peer = ctypes.c_uint64()
         operation: Operation[Peer] = Operation(self._completions, "connect", lambda done: self._peer(done.peer))
-
-        def call(token: int) -> int:
-            options.user_data = token
-            status: int = lib.weft_peer_connect(self.handle, address, len(address), options, ctypes.byref(peer))
-            return status
-
-        self._completions.submit(operation, call)
+        self._completions.submit(operation, lib.weft_peer_connect, (self.handle, address, len(address)), options, ctypes.byref(peer))
         return operation
 
     def register(self, buffers: "Buffer | Sequence[Buffer]", *, access: Access = Access.DEFAULT,
@@ -231,13 +225,7 @@ class Endpoint(Transfers):
                 result: Callable[[Completion], T], count: int = 1) -> Operation[T]:
         operation: Operation[T] = Operation(self._completions, what, result, count)
         op = ctypes.c_uint64()
-
-        def call(token: int) -> int:
-            options.user_data = token
-            status: int = function(self.handle, *args, options, ctypes.byref(op))
-            return status
-
-        self._completions.submit(operation, call)
+        self._completions.submit(operation, function, (self.handle, *args), options, ctypes.byref(op))
         operation.id = op.value
         return operation
 

@@ -320,8 +320,11 @@ def _range(verb: str, local: Memory, remote: RemoteMemory, length: Optional[int]
         else:
             raise ValueError(f"the local memory has no offset {local_offset}")
         length = of_range - length
-    args = (_handle(local), number("local_offset", local_offset), _handle(remote),
-            number("remote_offset", remote_offset), number("length", length))
+    all_bits = local_offset | remote_offset | length
+    if type(all_bits) is not int or all_bits >> 64:
+        local_offset, remote_offset = number("local_offset", local_offset), number("remote_offset", remote_offset)
+        length = number("length", length)
+    args = (_handle(local), local_offset, _handle(remote), remote_offset, length)
     return args, lambda: f"{verb} of {length} bytes{_with(remote)}"
 
 
