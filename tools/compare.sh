@@ -57,4 +57,4 @@ for ((round = 0; round < rounds; round++)); do
         piece round "$fabric" "$round"
     done
 done
-"$venv/bin/python" tools/compare/compare.py report "$rounds"
+"$venv/bin/python" tools/compare/compare.py report

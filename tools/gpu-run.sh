@@ -47,7 +47,7 @@ if [ "$what" = compare ]; then
             "${own[@]}" python3 tools/compare/compare.py round "$fabric" "$round" || exit 1
         done
     done
-    "${own[@]}" python3 tools/compare/compare.py report "${ROUNDS:-5}"
+    "${own[@]}" python3 tools/compare/compare.py report
     exit
 fi
 

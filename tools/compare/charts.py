@@ -4,8 +4,8 @@ from html import escape
 
 #: Weft's colour and those of the others, text, lines, background.
 THEMES = {
-    "light": (["#0b6e99", "#6db6d6", "#c2661b", "#e0a96d", "#8a8a8a"], "#24292f", "#d0d7de", "#ffffff"),
-    "dark": (["#4cc2ff", "#1f7ba8", "#e8965a", "#a8683a", "#9a9a9a"], "#e6edf3", "#3d444d", "#0d1117"),
+    "light": (["#0b6e99", "#6db6d6", "#c2661b", "#e0a96d", "#8a8a8a", "#8a63a8"], "#24292f", "#d0d7de", "#ffffff"),
+    "dark": (["#4cc2ff", "#1f7ba8", "#e8965a", "#a8683a", "#9a9a9a", "#b48ad6"], "#e6edf3", "#3d444d", "#0d1117"),
 }
 WIDTH, LABEL, VALUE, BAR, GAP, FONT = 860, 250, 60, 13, 14, "ui-sans-serif,system-ui,sans-serif"
 

@@ -4,7 +4,7 @@
     compare.py round FABRIC ROUND       host, tcp or lab, or (between two GPUs) nvlink or staged: every engine once, in an order that
                                         turns with the rounds; then a rail is slow, a link goes down, the target is killed
     compare.py limits FABRIC            what a copy and a socket do here
-    compare.py report ROUNDS            a table, target/compare.json, charts; RECORD=1: into docs/, too
+    compare.py report                   a table, target/compare.json, charts; RECORD=1: into docs/, too
 
 The pieces lie in target/compare/pieces. In the lab the hosts are those of tools/lab.sh, around which it is run.
 """
@@ -188,7 +188,7 @@ def cell(both, operation, page, count, seed):
     return values
 
 
-def piece(fabric, number):
+def one_round(fabric, number):
     names = list(VARIANTS[fabric])
     tried = failures(fabric)
     results = {}
@@ -227,12 +227,15 @@ def turn_of(fabric, name, tried):
                 mine[key] = ({"why": tried[name, key]} if (name, key) in tried else
                              turn.run(lambda both: cell(both, operation, page, count, 10 * seed)))  # pylint: disable=cell-var-from-loop
         mine["idle"] = turn.run(lambda both: {"idle_p50_us": both.initiator.ask("after_idleness", "write", 4 * KIB, 1, [1, 2])["p50"] * 1e6})
+        for event in EVENTS[fabric]:
+            say(f"    {event}")
+            mine[event] = {"why": tried[name, event]} if (name, event) in tried else turn.run(globals()[event])
     return mine
 
 
 def failures(fabric):
     """What failed in an earlier round, and why."""
-    return {(name, key): values["why"] for kind in ("piece", "events") for path in PIECES.glob(f"{kind}-{fabric}-*.json")
+    return {(name, key): values["why"] for path in PIECES.glob(f"round-{fabric}-*.json")
             for name, cells in json.loads(path.read_text()).items() for key, values in cells.items() if "why" in values}
 
 
@@ -253,7 +256,6 @@ def slow(both):
 def down(both):
     """A link goes down: how long no transfer ends then, and how fast they are afterwards."""
     page, count, seconds = 64 * KIB, 1000, 4.0
-    both.initiator.ask("measure", "write", page, count, [5, 6])
     both.initiator.send("stream", ["write", page, count, [5, 6]], seconds, PATIENCE)
     time.sleep(1)
     at = time.time()
@@ -276,7 +278,6 @@ def down(both):
 
 def killed(both):
     """The target is killed: how long until the initiator has an error."""
-    both.initiator.ask("measure", "write", 64 * KIB, 1000, [5, 6])
     both.initiator.send("stream", ["write", 64 * KIB, 1000, [5, 6]], 2.0, PATIENCE)
     time.sleep(0.5)
     at = time.time()
@@ -287,22 +288,6 @@ def killed(both):
     if done["how"] == "done":
         raise Failed("transfers go on to succeed")
     return {"known_s": done["at"] - at}
-
-
-def events(fabric, number):
-    names, tried, results = list(VARIANTS[fabric]), failures(fabric), {}
-    for name in names[number % len(names):] + names[:number % len(names)]:
-        results[name] = {}
-        for event in EVENTS[fabric] if name != "NIXL LIBFABRIC" else ():
-            say(f"{fabric}, round {number + 1}: {name}: {event}")
-            if (name, event) in tried:
-                results[name][event] = {"why": tried[name, event]}
-                continue
-            with Round(fabric, name) as turn:
-                results[name][event] = turn.run(globals()[event])
-            if "why" in results[name][event]:
-                say(f"    {results[name][event]['why']}")
-    return results
 
 
 # Limits.
@@ -376,14 +361,13 @@ def limits(fabric):
 def main(what, *arguments):
     if what == "report":
         import report
-        return report.main(int(arguments[0]))
+        return report.main()
     if what == "turn":
         print(json.dumps(turn_of(*arguments, {})))
         return 0
     PIECES.mkdir(parents=True, exist_ok=True)
-    for kind in ("piece", "events") if what == "round" else (what,):
-        made = {"piece": piece, "events": events, "limits": limits}[kind](arguments[0], *map(int, arguments[1:]))
-        (PIECES / f"{'-'.join((kind, *arguments))}.json").write_text(json.dumps(made))
+    made = {"round": one_round, "limits": limits}[what](arguments[0], *map(int, arguments[1:]))
+    (PIECES / f"{'-'.join((what, *arguments))}.json").write_text(json.dumps(made))
     return 0
 
 

@@ -15,14 +15,14 @@ from compare import CANNOT, GPUS, METRICS, PIECES, ROOT, SLOW, VARIANTS, WHAT, c
 TARGET = ROOT / "target/compare"
 #: A cell is lost if another's median is better by more than this, and the quartiles do not overlap.
 MARGIN = 1.05
-COLOURS = {"Weft": 0, "Weft, its memory": 1, "NIXL UCX": 2, "NIXL UCX posix": 3, "NIXL UCX, 4 rails": 3, "NIXL LIBFABRIC": 4,
+COLOURS = {"Weft": 0, "Weft, its memory": 1, "NIXL UCX": 2, "NIXL UCX posix": 3, "NIXL UCX, 4 rails": 3, "NIXL LIBFABRIC": 5,
            "Mooncake": 4}
 
 
 def gathered():
     """For each fabric, engine and cell the values of all rounds, or why there are none."""
     cells = {fabric: {name: {} for name in names} for fabric, names in VARIANTS.items()}
-    for path in sorted(PIECES.glob("piece-*.json")) + sorted(PIECES.glob("events-*.json")):
+    for path in sorted(PIECES.glob("round-*.json")):
         fabric = path.stem.split("-")[1]
         for name, found in json.loads(path.read_text()).items():
             for key, values in found.items():
@@ -30,6 +30,10 @@ def gathered():
                 for metric, value in values.items():
                     place.setdefault(metric, []).append(value)
     return {fabric: names for fabric, names in cells.items() if any(names.values())}
+
+
+def rounds_of(fabric):
+    return len(list(PIECES.glob(f"round-{fabric}-*.json")))
 
 
 def quartiles(values):
@@ -80,7 +84,7 @@ def table(head, rows):
         yield "| " + " | ".join(row) + " |"
 
 
-def markdown(cells, limits, lost, versions, rounds):
+def markdown(cells, limits, lost, versions):
     marks = {(fabric, key, metric) for fabric, key, metric, _ in lost}
 
     def row(fabric, names, key, metric, title):
@@ -89,11 +93,11 @@ def markdown(cells, limits, lost, versions, rounds):
             values[0] += " **lost**"
         return [title, *values]
 
-    yield f"{time.strftime('%Y-%m-%d')}, {processor()}, {os.cpu_count()} CPUs, Linux {platform.release()}; medians of {rounds} rounds in turns, quartiles in brackets."
+    yield f"{time.strftime('%Y-%m-%d')}, {processor()}, {os.cpu_count()} CPUs, Linux {platform.release()}; medians of rounds in turns, quartiles in brackets."
     yield ", ".join(f"{name} {version}" for name, version in versions.items()) + "."
     for fabric, names in cells.items():
         reasons, names = [], list(names)
-        yield f"\n### {WHAT[fabric]}\n"
+        yield f"\n### {WHAT[fabric]}\n\n{rounds_of(fabric)} rounds.\n"
         many = [size for size, (_, count) in sizes(fabric).items() if count > 1]
         mine = limits.get(fabric, {})
         for metric, title in (("gbs", "GB/s"), ("cpu_s_per_gb", "CPU seconds per GB, of both sides")):
@@ -197,17 +201,17 @@ def record(text, files):
     page.write_text(head + marker + "\n" + text + "\n")
 
 
-def main(rounds):
+def main():
     cells = gathered()
     limits = {path.stem.split("-")[1]: json.loads(path.read_text()) for path in PIECES.glob("limits-*.json")}
     verdicts = list(judged(cells))
     lost = [verdict for verdict in verdicts if verdict[3]]
     found = versions()
-    text = "\n".join(markdown(cells, limits, lost, found, rounds))
+    text = "\n".join(markdown(cells, limits, lost, found))
     name = stem(cells).replace("-", "_")
     figures = {f"{name}_cells_lost": len(lost), f"{name}_cells_judged": len(verdicts)}
     result = {
-        "date": time.strftime("%Y-%m-%d"), "cpus": os.cpu_count(), "processor": processor(), "rounds": rounds, "versions": found,
+        "date": time.strftime("%Y-%m-%d"), "cpus": os.cpu_count(), "processor": processor(), "rounds": {fabric: rounds_of(fabric) for fabric in cells}, "versions": found,
         "commands": {fabric: {name: command(fabric, name) for name in names} for fabric, names in cells.items()},
         "figures": figures, "lost": [dict(zip(("fabric", "cell", "metric", "to"), verdict)) for verdict in lost], "limits": limits, "cells": cells,
     }
