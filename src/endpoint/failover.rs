@@ -21,12 +21,9 @@ use super::inbox::Command;
 use super::lanes::{LaneWork, PeerEnd, RailWork, Resetting, Which};
 use super::later::{HOPS, LOOK};
 use super::worker::Worker;
-use crate::fabric::error_text;
-use crate::ids::{Hold, LaneId, OpId, PeerId, RailIndex};
-use crate::peer::link::PendingReset;
+use crate::ids::{Hold, LaneId, PeerId, RailIndex};
 use crate::peer::{Peer, PeerState};
 use crate::rail::LaneState;
-use crate::session::channel::Out;
 use crate::session::{LaneEvent, Plan};
 use crate::status::Status;
 use crate::transfer::claims::{split, Run};
@@ -35,7 +32,6 @@ use crate::transfer::operation::Move;
 use crate::transfer::stripe::Stripe;
 use crate::transfer::table::Table;
 use crate::transfer::Outcome;
-use crate::wire::frame::{numbers, Kind};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -59,11 +55,6 @@ const BYTES_PER_S_LEAST: u64 = 10_000_000;
 /// A rail that reaches no peer for this long is down: a lane that was reset for another reason is
 /// back by then.
 const DOWN_NS: u64 = 300_000_000;
-
-/// The body of Reset and ResetDone.
-pub(super) fn of_lane(plan: Plan, epoch: u64) -> Vec<u8> {
-    numbers(&[plan.rail.get().into(), plan.remote_rail.get().into(), epoch])
-}
 
 impl Worker {
     // Notice.
@@ -198,53 +189,12 @@ impl Worker {
         }
         // Only now: what the peer's end sends us until it is cut must find ours as it was.
         let asks = theirs == PeerEnd::Open;
-        self.command_owner(&found, Command::LaneReset { peer, plan, epoch, outcome, asks });
-        if let (PeerEnd::Asks, Some(epoch)) = (theirs, peer_epoch) {
-            self.command_owner(&found, Command::LaneResetHere { peer, plan, epoch });
-        }
-    }
-
-    /// At the peer's owner: one of its lanes is broken.
-    pub fn link_lane_reset(&mut self, peer: PeerId, of: (Plan, u64), outcome: Outcome, asks: bool, now: u64) {
-        let core = self.core.clone();
-        let (plan, epoch) = of;
-        let Some(link) = self.link(peer) else { return };
-        let why = match outcome.provider_errno {
-            libc::ETIMEDOUT => "nothing moved over it in time".to_owned(),
-            errno => error_text(errno),
-        };
-        let errno = outcome.provider_errno;
-        link.session.handle_lane(plan, LaneEvent::Lost { errno, why: why.clone() }, now);
-        // A peer that closes may be gone before its last frame arrives.
-        let (level, then) = match (link.session.closing().is_some(), link.lanes_up().len()) {
-            (true, _) => (log::Level::Debug, "the peer is closing".to_owned()),
-            (_, 0) => {
-                (log::Level::Info, "it has no other, so operations wait for a new connection".to_owned())
-            }
-            (_, left) => (log::Level::Warn, format!("its other lanes ({left}) carry on")),
-        };
-        log::log!(
-            level,
-            "{}: the lane from rail {} ({}) to its rail {} was closed: {why}; {then}",
-            link.peer,
-            plan.rail,
-            core.rails[plan.rail.place()].name,
-            plan.remote_rail
+        self.command_owner(
+            &found,
+            Command::Lane { peer, plan, event: LaneEvent::Reset { epoch, outcome, asks } },
         );
-        self.carry_out(peer, None, now);
-        let Some(link) = self.link(peer) else { return };
-        if link.lanes_up().is_empty() {
-            return self.begin_resuming(peer, of, outcome, now);
-        }
-        link.pending_resets.push(PendingReset { plan, epoch, handshaking: false });
-        let retracted: Vec<OpId> =
-            link.session.channels.iter_mut().flat_map(|channel| channel.rewind()).collect();
-        if asks {
-            link.push(Out::new(Kind::Reset, of_lane(plan, epoch)));
-        }
-        self.mark(peer);
-        for id in retracted {
-            core.table.end(id, Outcome { status: Status::RailLost, ..outcome }, now);
+        if let (PeerEnd::Asks, Some(epoch)) = (theirs, peer_epoch) {
+            self.command_owner(&found, Command::Lane { peer, plan, event: LaneEvent::ResetHere { epoch } });
         }
     }
 
@@ -268,9 +218,8 @@ impl Worker {
             ..Outcome::of(Status::PeerLost)
         };
         match lane {
-            Some((_, true)) | None if asks => {
-                self.command_owner(&found, Command::LaneResetHere { peer, plan, epoch })
-            }
+            Some((_, true)) | None if asks => self
+                .command_owner(&found, Command::Lane { peer, plan, event: LaneEvent::ResetHere { epoch } }),
             // What the peer had posted may still land.
             Some(_) if asks && !resets => self.command_owner(&found, Command::EndPeer { peer, outcome }),
             Some((lane, false)) if asks => {
@@ -280,23 +229,6 @@ impl Worker {
             _ => {}
         }
         self.reap_closing();
-    }
-
-    /// At the peer's owner: our end is cut, as it asked.
-    pub fn link_lane_reset_here(&mut self, peer: PeerId, plan: Plan, epoch: u64) {
-        if let Some(link) = self.link(peer) {
-            link.push(Out::new(Kind::ResetDone, of_lane(plan, epoch)));
-            self.mark(peer);
-        }
-    }
-
-    /// The lane of a fence that came is for its worker.
-    pub(super) fn fence_of(&self, peer: &Peer, [rail, remote_rail, epoch]: [u64; 3], asks: bool) {
-        let index = |rail| u16::try_from(rail).ok().map(RailIndex::new);
-        let plan = index(remote_rail).zip(index(rail)).map(|(rail, remote_rail)| Plan { rail, remote_rail });
-        let of = plan.and_then(|plan| Some((plan, self.core.rails.get(plan.rail.place())?)));
-        let Some((plan, of)) = of else { return self.core.count_malformed() };
-        self.core.inboxes[of.worker].command(Command::ResetLane { peer: peer.id, plan, epoch, asks });
     }
 
     // Again.
@@ -317,7 +249,8 @@ impl Worker {
             let RailWork { rail, lanes, .. } = &mut self.rails[plan.rail];
             rail.drop_lane(gone.lane, lanes);
             let peer = gone.peer;
-            self.command_owner(&peer, Command::LaneResetDone { peer: peer.id, plan, epoch: gone.epoch });
+            let event = LaneEvent::AtRest { epoch: gone.epoch };
+            self.command_owner(&peer, Command::Lane { peer: peer.id, plan, event });
             self.note_health(plan.rail, errno);
         }
     }
@@ -405,40 +338,6 @@ impl Worker {
                 if joins { self.begin(hold, Which::One(lane), Vec::new()) } else { Err((hold, vec![])) };
             self.left.extend(alone.err().map(|(hold, _)| core.table.leave(hold)));
         });
-    }
-
-    // Return.
-
-    /// At the peer's owner: a broken lane is at rest.
-    pub fn link_lane_reset_done(&mut self, peer: PeerId, plan: Plan, epoch: u64, now: u64) {
-        let Some(link) = self.link(peer) else { return };
-        let Some(at) = link.pending_resets.iter().position(|of| (of.plan, of.epoch) == (plan, epoch)) else {
-            return;
-        };
-        if !link.pending_resets.swap_remove(at).handshaking {
-            link.let_return(plan, now);
-        }
-        self.go_on_resuming(peer, now);
-    }
-
-    /// Restarts the handshake of lanes whose pause is over.
-    pub(super) fn bring_lanes_back(&mut self, now: u64) {
-        let mut returning = Vec::new();
-        for link in self
-            .links
-            .iter_mut()
-            .flatten()
-            .filter(|link| link.session.is_up() && link.session.closing().is_none())
-        {
-            let due = link.take_due(now);
-            if !due.is_empty() {
-                link.session.add_lanes(&due);
-                returning.push(link.peer.id);
-            }
-        }
-        for peer in returning {
-            self.carry_out(peer, None, now);
-        }
     }
 
     // Completions about rails.

@@ -11,7 +11,7 @@ use crate::fabric::{error_text, Connection, Posted};
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::peer::{Meeting, Peer, PeerState};
 use crate::rail::{LaneState, Rail};
-use crate::session::Plan;
+use crate::session::{LaneEvent, Plan};
 use crate::status::Status;
 use crate::transfer::Outcome;
 use crate::wire::frame::{self, HandshakeReply, HandshakeRequest, Header, Kind, Token};
@@ -66,7 +66,10 @@ impl Worker {
                 Err(error) => {
                     log::debug!("{peer}: no lane from rail {}: {error}", plan.rail);
                     let (errno, why) = (error.provider_errno, error.message.into_owned());
-                    self.command_owner(peer, Command::LaneFailed { peer: peer.id, plan: *plan, errno, why });
+                    self.command_owner(
+                        peer,
+                        Command::Lane { peer: peer.id, plan: *plan, event: LaneEvent::Failed { errno, why } },
+                    );
                 }
             }
         }
@@ -212,7 +215,10 @@ impl Worker {
         if errno == libc::ECONNREFUSED {
             why.push_str(" (nothing listens there: is the address out of date?)");
         }
-        self.command_owner(peer, Command::LaneFailed { peer: peer.id, plan, errno, why });
+        self.command_owner(
+            peer,
+            Command::Lane { peer: peer.id, plan, event: LaneEvent::Failed { errno, why } },
+        );
     }
 
     pub fn command_owner(&self, peer: &Peer, command: Command) {
@@ -405,9 +411,9 @@ impl Worker {
         of.lane.delivered_ns = now;
         let (peer, plan) = (of.peer.clone(), of.plan());
         if peer.owner == self.index {
-            self.link_lane_up(peer.id, plan, now);
+            self.link_lane(peer.id, plan, LaneEvent::Up, now);
         } else {
-            self.command_owner(&peer, Command::LaneUp { peer: peer.id, plan });
+            self.command_owner(&peer, Command::Lane { peer: peer.id, plan, event: LaneEvent::Up });
         }
         self.rejoin(lane, &peer);
     }

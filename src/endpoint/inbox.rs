@@ -6,7 +6,7 @@ use super::mailbox::Mailbox;
 use crate::ids::{Hold, MemoryId, OpId, PeerId};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::{Peer, Revoking};
-use crate::session::{Plan, Session};
+use crate::session::{LaneEvent, Plan, Session};
 use crate::status::{Error, Result};
 use crate::transfer::claims::Run;
 use crate::transfer::operation::Failed;
@@ -69,34 +69,11 @@ pub enum Command {
         peer: PeerId,
         accepted: AcceptedHandshake,
     },
-    LaneUp {
+    /// What became of a lane of the peer's.
+    Lane {
         peer: PeerId,
         plan: Plan,
-    },
-    LaneFailed {
-        peer: PeerId,
-        plan: Plan,
-        errno: i32,
-        why: String,
-    },
-    LaneDrained {
-        peer: PeerId,
-        plan: Plan,
-    },
-    /// A serving lane failed and is reset here. The peer does not know it yet (`asks`), or reported
-    /// it.
-    LaneReset {
-        peer: PeerId,
-        plan: Plan,
-        epoch: u64,
-        outcome: Outcome,
-        asks: bool,
-    },
-    /// Both ends are reset and nothing moves: the lane may start its handshake again.
-    LaneResetDone {
-        peer: PeerId,
-        plan: Plan,
-        epoch: u64,
+        event: LaneEvent,
     },
     /// To a lane's worker: the peer has reset its end, and (`asks`) waits for ours. `epoch` is that
     /// of the requester's lane.
@@ -105,12 +82,6 @@ pub enum Command {
         plan: Plan,
         epoch: u64,
         asks: bool,
-    },
-    /// Our end is reset, as the peer asked.
-    LaneResetHere {
-        peer: PeerId,
-        plan: Plan,
-        epoch: u64,
     },
     /// To a worker with lanes: runs of a transfer that failed lanes had claimed.
     Again {

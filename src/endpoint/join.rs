@@ -59,7 +59,7 @@ impl Worker {
         let Some(link) = self.link(peer).filter(|link| link.session.closing().is_none()) else {
             return core.abandon(hold, Outcome::of(Status::PeerClosed), now);
         };
-        if link.resuming.is_some() {
+        if link.session.is_away() {
             return link.joining.push(hold);
         }
         let plans = core.held(&hold).map_or_else(Vec::new, |transfer| plans(&core, link, transfer.view()));
@@ -82,7 +82,7 @@ impl Worker {
     pub(super) fn go_on_joining(&mut self, peer: PeerId, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
-        let resuming = link.resuming.is_some();
+        let resuming = link.session.is_away();
         let waiting = std::mem::take(&mut link.joining);
         for hold in waiting {
             let (Some(transfer), Some(link)) = (core.held(&hold), self.link(peer)) else {

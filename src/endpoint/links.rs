@@ -96,7 +96,7 @@ impl Worker {
         }
         if matches!(outcome.status, Status::PeerLost | Status::Protocol) {
             // The peer may only have been stopped: once it continues it learns of its end.
-            self.send_plain(peer, Kind::Close);
+            self.send_plain(peer, Kind::Close, &[]);
         }
         let Some(mut link) = self.links[at].take() else { return };
         link.peer.set_state(PeerState::Down);
@@ -284,16 +284,12 @@ impl Worker {
     pub fn tend_links(&mut self, now: u64) {
         let mut due = Vec::new();
         let (mut marked, mut joining) = (Vec::new(), Vec::new());
-        let mut resuming = Vec::new();
         let refusals = self.refusals();
         let core = self.core.clone();
         for link in self.links.iter_mut().flatten() {
             let peer = link.peer.id;
             if link.is_due(now) || link.ending.is_some() {
                 due.push(peer);
-            }
-            if link.resuming.is_some() && link.session.closing().is_none() {
-                resuming.push(peer);
             }
             if !link.joining.is_empty() {
                 joining.push(peer);
@@ -310,9 +306,6 @@ impl Worker {
         }
         for peer in joining {
             self.go_on_joining(peer, now);
-        }
-        for peer in resuming {
-            self.go_on_resuming(peer, now);
         }
         for (peer, lane) in refusals {
             self.watch_refusal(peer, lane, now);

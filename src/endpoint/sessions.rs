@@ -12,7 +12,7 @@ use crate::ids::{PeerId, RailIndex};
 use crate::memory::RemoteMemory;
 use crate::peer::link::Link;
 use crate::peer::{Peer, PeerState, Service};
-use crate::session::{Action, LaneEvent, Plan, Session, Sight};
+use crate::session::{reset_reason, Action, LaneEvent, Plan, Session, Sight};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
 use crate::transfer::Outcome;
@@ -76,6 +76,24 @@ pub(super) fn show_lanes<'a>(
     }
 }
 
+fn warn_of_reset(core: &Core, link: &Link, plan: Plan, errno: i32) {
+    // A peer that closes may be gone before its last frame arrives.
+    let (level, then) = match (link.session.closing().is_some(), link.lanes_up().len()) {
+        (true, _) => (log::Level::Debug, "the peer is closing".to_owned()),
+        (_, 0) => (log::Level::Info, "it has no other, so operations wait for a new connection".to_owned()),
+        (_, left) => (log::Level::Warn, format!("its other lanes ({left}) carry on")),
+    };
+    log::log!(
+        level,
+        "{}: the lane from rail {} ({}) to its rail {} was closed: {}; {then}",
+        link.peer,
+        plan.rail,
+        core.rails[plan.rail.place()].name,
+        plan.remote_rail,
+        reset_reason(errno)
+    );
+}
+
 impl Worker {
     /// Takes ownership of a new peer; `accepted` if its handshake reached us first.
     pub fn add_link(
@@ -100,9 +118,6 @@ impl Worker {
         let plan = accepted.plan;
         let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
-        if link.holds_off(plan) {
-            return; // It repeats its handshake.
-        }
         let ours = core.rails[plan.rail.place()].fabric.as_str();
         let theirs = link.peer.address.rails.get(plan.remote_rail.place()).map(|rail| rail.fabric.as_str());
         if !link.session.handle_request(plan, theirs.filter(|theirs| *theirs == ours), now) {
@@ -117,11 +132,13 @@ impl Worker {
         let core = self.core.clone();
         while let Some(link) = self.link(peer) {
             let Some(action) = link.session.poll_action() else {
-                let Some(kind) = link.session.poll_transmit() else { return };
-                let posted =
-                    if kind == Kind::Ack { self.beat(peer, now) } else { self.send_plain(peer, kind) };
+                let Some((kind, body)) = link.session.poll_transmit() else { return };
+                let posted = match kind {
+                    Kind::Ack => self.beat(peer, now),
+                    _ => self.send_plain(peer, kind, &body),
+                };
                 if let Some(link) = self.link(peer) {
-                    link.session.transmitted(posted, now);
+                    link.session.transmitted(kind, posted, now);
                 }
                 continue;
             };
@@ -151,6 +168,27 @@ impl Worker {
                     }
                 }
                 Action::End(outcome) => self.end_peer(peer, outcome, now),
+                Action::ResetLane { plan, epoch, asks } => match core.rails.get(plan.rail.place()) {
+                    Some(rail) => {
+                        core.inboxes[rail.worker].command(Command::ResetLane { peer, plan, epoch, asks })
+                    }
+                    None => core.count_malformed(),
+                },
+                Action::Unknown(ids, outcome) => ids.into_iter().for_each(|id| {
+                    core.table.end(id, Outcome { status: Status::RailLost, ..outcome }, now);
+                }),
+                Action::Acknowledged(channel, frames) => {
+                    let news = core.frames_taken((&link.peer, &mut link.notified), frames, now);
+                    self.go_on_after(peer, channel, news, now);
+                }
+                Action::Retract(ids) => ids.into_iter().for_each(|id| self.retract(peer, id, now)),
+                Action::Away(outcome) => link.peer.note_failure(outcome),
+                Action::Back(ns) => {
+                    let ms = ns / 1_000_000;
+                    log::info!("{}: a new connection is up after {ms} ms, and operations go on", link.peer);
+                    link.peer.forget_failure();
+                    self.mark(peer);
+                }
             }
         }
     }
@@ -193,55 +231,32 @@ impl Worker {
     }
 
     /// A frame without a number that is about the session itself.
-    pub(super) fn session_frame(&mut self, peer: PeerId, kind: Kind, now: u64) {
+    pub(super) fn session_frame(&mut self, peer: PeerId, (kind, body): (Kind, &[u8]), now: u64) {
         let Some(link) = self.link(peer) else { return };
-        if link.session.handle_frame(kind, &[], now).is_err() {
+        if link.session.handle_frame(kind, body, now).is_err() {
             self.core.count_malformed();
         }
         self.carry_out(peer, None, now);
     }
 
-    /// Posts a frame without a body; false if there was no room.
-    pub(super) fn send_plain(&mut self, peer: PeerId, kind: Kind) -> bool {
+    /// Posts a frame without a number; false if there was no room.
+    pub(super) fn send_plain(&mut self, peer: PeerId, kind: Kind, body: &[u8]) -> bool {
         let Some(path) = self.link_here(peer).and_then(|link| self.path_to(link)) else { return false };
-        self.send_by(path, peer, &Header::plain(kind), &[], &[]) == Posted::Yes
+        self.send_by(path, peer, &Header::plain(kind), body, &[]) == Posted::Yes
     }
 
-    pub fn link_lane_up(&mut self, peer: PeerId, plan: Plan, now: u64) {
+    /// What became of a lane: at the peer's owner.
+    pub fn link_lane(&mut self, peer: PeerId, plan: Plan, event: LaneEvent, now: u64) {
+        let core = self.core.clone();
         let Some(link) = self.link(peer) else { return };
-        link.session.handle_lane(plan, LaneEvent::Up, now);
-        link.has_returned(plan, now);
+        let reset =
+            if let LaneEvent::Reset { outcome, .. } = &event { Some(outcome.provider_errno) } else { None };
+        link.session.handle_lane(plan, event, now);
+        if let Some(errno) = reset {
+            warn_of_reset(&core, link, plan, errno);
+        }
         self.mark(peer);
         self.carry_out(peer, None, now);
-        self.go_on_resuming(peer, now);
-        self.go_on_joining(peer, now);
-    }
-
-    pub fn link_lane_drained(&mut self, peer: PeerId, plan: Plan, now: u64) {
-        let Some(link) = self.link(peer) else { return };
-        link.session.handle_lane(plan, LaneEvent::Drained, now);
-        self.carry_out(peer, None, now);
-    }
-
-    pub fn link_lane_failed(&mut self, peer: PeerId, plan: Plan, errno: i32, why: String, now: u64) {
-        let Some(link) = self.link(peer) else { return };
-        link.session.handle_lane(plan, LaneEvent::Failed { errno, why }, now);
-        let up = link.session.is_up();
-        if up && link.session.serving().is_some_and(|serving| serving.plans.contains(&plan)) {
-            link.let_return(plan, now);
-        }
-        self.carry_out(peer, None, now);
-        let Some(link) = self.link(peer) else { return };
-        let none_up = link.lanes_up().is_empty();
-        let away = link.resuming.as_ref().filter(|_| none_up && errno == libc::ECONNREFUSED);
-        if let Some(outcome) = away.map(|of| of.outcome) {
-            return self.end_peer(peer, outcome, now);
-        }
-        if up && none_up && link.resuming.is_none() {
-            // The lane failed while this side was coming up.
-            let outcome = Outcome { provider_errno: errno, ..Outcome::of(Status::PeerLost) };
-            return self.end_peer(peer, outcome, now);
-        }
         self.go_on_joining(peer, now);
     }
 
@@ -304,7 +319,7 @@ impl Worker {
             }
         }
         for (peer, plan) in drained {
-            self.command_owner(&peer, Command::LaneDrained { peer: peer.id, plan });
+            self.command_owner(&peer, Command::Lane { peer: peer.id, plan, event: LaneEvent::Drained });
         }
     }
 }

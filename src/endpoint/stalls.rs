@@ -84,11 +84,10 @@ impl Worker {
             };
             let channels: Vec<String> = link.session.channels.iter().map(ToString::to_string).collect();
             log::debug!(
-                "{} acknowledges nothing (path: {path}); frames sent and waiting by channel: {}; lanes up {:?}, being reset {:?}",
+                "{} acknowledges nothing (path: {path}); frames sent and waiting by channel: {}; {}",
                 link.peer,
                 channels.join(", "),
-                link.lanes_up(),
-                link.pending_resets
+                link.session
             );
         }
     }

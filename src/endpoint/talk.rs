@@ -1,5 +1,6 @@
 //! Frames of links, out and in: messages, notifications, imports.
 
+use super::core::Core;
 use super::grants::granted;
 use super::handshake;
 use super::inbox::Command;
@@ -28,6 +29,7 @@ use crate::wire::frame::{
     self, numbers, read_numbers, Header, Kind, Token, CHANNELS, HEADER, REQUESTS, USER,
 };
 use crate::wire::seal::SEAL;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -56,6 +58,48 @@ fn acknowledgement(link: &Link) -> Vec<u8> {
 fn is_revoked(out: &Out, revoked: &Revoked) -> bool {
     let under = out.kind.announces().is_some_and(|kind| kind != out.kind);
     under && granted(&out.body).is_some_and(|(grant, _)| revoked.contains(grant))
+}
+
+/// What an acknowledgement changed.
+#[derive(Default)]
+pub(super) struct Acknowledged {
+    /// It was of frames that had not been acknowledged.
+    opened: bool,
+    /// The peer knows of a revoke.
+    withdrawn: bool,
+}
+
+impl Core {
+    /// The peer has these frames: the operations that wait for that end. `of`: the peer, and its
+    /// failed transfers of whose success it was notified.
+    pub(super) fn frames_taken(
+        &self,
+        (peer, notified): (&Peer, &mut BTreeSet<OpId>),
+        frames: impl IntoIterator<Item = Out>,
+        now: u64,
+    ) -> Acknowledged {
+        let mut news = Acknowledged::default();
+        for out in frames {
+            news.opened = true;
+            if out.kind == Kind::Withdraw {
+                self.knows_of_revoke(&out.body);
+                news.withdrawn = true;
+            }
+            // First: the poller of the completion may send the next at once.
+            if out.allowance > 0 {
+                peer.outgoing.fetch_sub(out.allowance, Ordering::Relaxed);
+            }
+            if let Some(id) = out.done {
+                // A speculative notification implies that the bytes have arrived: they came first.
+                let revoked = is_revoked(&out, &peer.revoked);
+                let outcome = if revoked { Outcome::of(Status::Revoked) } else { Outcome::OK };
+                if !self.table.end(id, outcome, now) && out.or_failure {
+                    notified.insert(id);
+                }
+            }
+        }
+        news
+    }
 }
 
 impl Worker {
@@ -115,7 +159,7 @@ impl Worker {
             }
             Path::Worker(_) => false,
         };
-        let Some(link) = self.link(peer).filter(|link| !under_way && link.resuming.is_none()) else {
+        let Some(link) = self.link(peer).filter(|link| !under_way && !link.session.is_away()) else {
             return false; // They are not taken; more would only take up room.
         };
         let header = Header::plain(Kind::Ack);
@@ -148,7 +192,7 @@ impl Worker {
     /// Sends a link's frames and acknowledgements: whether any was sent, and
     /// whether there is more to do.
     pub(super) fn flush(&mut self, link: &mut Link, now: u64) -> (bool, bool) {
-        if link.resuming.is_some() {
+        if link.session.is_away() {
             return (false, false);
         }
         for memory in link.take_revoked() {
@@ -292,11 +336,9 @@ impl Worker {
         }
         match header.kind {
             Kind::Refuse => self.refused(peer, body, now),
-            Kind::Closing | Kind::Close | Kind::CloseAck | Kind::Ask => {
-                self.session_frame(peer, header.kind, now)
+            Kind::Closing | Kind::Close | Kind::CloseAck | Kind::Ask | Kind::Resume | Kind::Resumed => {
+                self.session_frame(peer, (header.kind, body), now)
             }
-            Kind::Resume => self.asked_to_resume(peer, body),
-            Kind::Resumed => self.resumed(peer, body, now),
             Kind::Ack => {
                 // A peer may know fewer channels.
                 for (channel, number) in body.chunks_exact(8).take(CHANNELS).enumerate() {
@@ -336,7 +378,7 @@ impl Worker {
         // Before it is up, whoever is there in its place may refuse.
         let believed = match core.has_secret() {
             true => core.is_own_refusal(&link.peer, body, now),
-            false => link.resuming.is_some(),
+            false => link.session.is_away(),
         };
         if link.session.is_up() && !believed {
             return core.reject("a refusal by somebody else");
@@ -353,36 +395,20 @@ impl Worker {
 
     pub(super) fn acknowledged(&mut self, peer: PeerId, channel: usize, number: u32, now: u64) {
         let core = self.core.clone();
-        let Some(link) = self.link(peer) else { return };
-        let (mut opened, mut withdrawn, mut link_notified) = (false, false, Vec::new());
-        let revoked = link.peer.revoked.clone();
-        for out in link.session.channels[channel].acknowledge(number) {
-            opened = true;
-            if out.kind == Kind::Withdraw {
-                core.knows_of_revoke(&out.body);
-                withdrawn = true;
-            }
-            // First: the poller of the completion may send the next at once.
-            if out.allowance > 0 {
-                link.peer.outgoing.fetch_sub(out.allowance, Ordering::Relaxed);
-            }
-            if let Some(id) = out.done {
-                // A speculative notification implies that the bytes have arrived: they came first.
-                let outcome =
-                    if is_revoked(&out, &revoked) { Outcome::of(Status::Revoked) } else { Outcome::OK };
-                if !core.table.end(id, outcome, now) && out.or_failure {
-                    link_notified.push(id);
-                }
-            }
-        }
-        link.notified.extend(link_notified);
-        if opened {
-            link.asked_ns = link.is_asking().then_some(now);
-        }
-        if opened && link.session.channels[channel].next().is_some() {
+        let Some(Link { peer: of, session, notified, .. }) = self.link(peer) else { return };
+        let taken = session.channels[channel].acknowledge(number);
+        let news = core.frames_taken((of, notified), taken, now);
+        self.go_on_after(peer, channel, news, now);
+    }
+
+    /// Goes on with what waited for the acknowledgement of frames.
+    pub(super) fn go_on_after(&mut self, peer: PeerId, channel: usize, news: Acknowledged, now: u64) {
+        let Some(link) = self.link(peer).filter(|_| news.opened) else { return };
+        link.asked_ns = link.is_asking().then_some(now);
+        if link.session.channels[channel].next().is_some() {
             self.mark(peer);
         }
-        if withdrawn {
+        if news.withdrawn {
             // Delivers the frames that waited for it.
             self.deliver(peer, USER, now);
             self.deliver(peer, REQUESTS, now);
@@ -445,7 +471,7 @@ impl Worker {
     fn system(&mut self, link: &mut Link, kind: Kind, body: &[u8], now: u64) -> Delivery {
         let core = self.core.clone();
         match (kind, read_numbers::<1>(body), read_numbers::<2>(body), read_numbers::<3>(body)) {
-            (Kind::Ready, ..) => {
+            (Kind::Ready | Kind::Reset | Kind::ResetDone, ..) => {
                 if link.session.handle_frame(kind, body, now).is_err() {
                     core.count_malformed();
                 }
@@ -485,7 +511,6 @@ impl Worker {
                 link.imports.remove(&memory);
                 core.revoked(memory, link.peer.id)
             }
-            (Kind::Reset, .., Some(of)) => self.fence_of(&link.peer, of, true),
             (Kind::Withdraw, _, Some([low, high]), _) => {
                 let token = u128::from(low) | u128::from(high) << 64;
                 GrantToken::new(token)
@@ -494,7 +519,6 @@ impl Worker {
             (Kind::Rest, Some([number]), ..) => self.come_to_rest(link, number, Until::Swept),
             (Kind::Quiesce, Some([number]), ..) => self.quiesce(link, number),
             (Kind::Quiesced, Some([number]), ..) => self.quiesced(link, number, now),
-            (Kind::ResetDone, .., Some(of)) => self.fence_of(&link.peer, of, false),
             _ => core.count_malformed(),
         }
         Delivery::TakenUrgently

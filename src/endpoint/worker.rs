@@ -487,7 +487,7 @@ impl Worker {
         let peer = transfer.view().peer();
         let lanes = self.lanes_of.get(peer.place())?;
         // With others, another one may have to do again what this one lost.
-        let alone = |link: &Link| link.lanes_up().len() == 1 && link.resuming.is_none();
+        let alone = |link: &Link| link.lanes_up().len() == 1 && !link.session.is_away();
         let alone = self.link_here(peer).is_some_and(alone);
         if !alone {
             return None;
@@ -733,7 +733,6 @@ impl Worker {
         self.advance_drains();
         self.watch_lanes(now);
         self.release_late(now);
-        self.bring_lanes_back(now);
         self.report_health(now);
         let rejected: u64 = self.rails.iter_mut().map(|work| work.rail.park(&mut work.lanes, now)).sum();
         (0..rejected)
@@ -750,13 +749,8 @@ impl Worker {
             Command::AddLanes { peer, plans, reply } => self.add_lanes(&peer, &plans, reply.as_ref(), now),
             Command::DropLanes { peer, keep, ended } => self.drop_lanes(peer, keep, ended),
             Command::DrainLanes { peer } => self.drain_lanes(peer),
-            Command::LaneDrained { peer, plan } => self.link_lane_drained(peer, plan, now),
-            Command::LaneReset { peer, plan, epoch, outcome, asks } => {
-                self.link_lane_reset(peer, (plan, epoch), outcome, asks, now)
-            }
-            Command::LaneResetDone { peer, plan, epoch } => self.link_lane_reset_done(peer, plan, epoch, now),
+            Command::Lane { peer, plan, event } => self.link_lane(peer, plan, event, now),
             Command::ResetLane { peer, plan, epoch, asks } => self.reset_as_asked(peer, plan, epoch, asks),
-            Command::LaneResetHere { peer, plan, epoch } => self.link_lane_reset_here(peer, plan, epoch),
             Command::Again { hold, runs, hops } => self.again(hold, runs, hops),
             Command::Fence { peer, id } => self.link_fence(peer, id, now),
             Command::QuiesceLanes { peer, number } => self.quiesce_lanes(peer, number),
@@ -769,10 +763,6 @@ impl Worker {
             Command::HandshakeAccepted { peer, accepted } => {
                 self.handed(peer);
                 self.link_accepted(peer, &accepted, now)
-            }
-            Command::LaneUp { peer, plan } => self.link_lane_up(peer, plan, now),
-            Command::LaneFailed { peer, plan, errno, why } => {
-                self.link_lane_failed(peer, plan, errno, why, now)
             }
             Command::EndPeer { peer, outcome } => self.end_peer(peer, outcome, now),
             Command::Evict { peer } => self.evict(peer, now),

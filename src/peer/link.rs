@@ -55,13 +55,6 @@ pub struct Link {
     pub to_rest: Vec<Arc<Revoking>>,
     /// Fences that the peer waits for.
     pub quiescing: Vec<Quiescing>,
-    /// Lanes that failed, until nothing of them moves on either side.
-    pub pending_resets: Vec<PendingReset>,
-    /// No lane is left, or new ones wait for the peer's answer (`endpoint::resume`).
-    pub resuming: Option<Resuming>,
-    pub resumes: Resumes,
-    /// Lanes that have failed, and when they may start their handshakes again.
-    pub returning: Vec<Returning>,
     /// Since when frames wait for an acknowledgement.
     pub asked_ns: Option<u64>,
     /// Since when an idle lane refuses all frames.
@@ -75,56 +68,6 @@ pub struct Quiescing {
     pub number: u64,
     pub waiting: usize,
 }
-
-/// A failed lane whose peer has not confirmed the reset of its end.
-#[derive(Clone, Copy, Debug)]
-pub struct PendingReset {
-    pub plan: Plan,
-    pub epoch: u64,
-    /// A new lane may start its handshake: its reply will report the reset, too.
-    pub handshaking: bool,
-}
-
-fn holds_off(pending_resets: &[PendingReset], plan: Plan) -> bool {
-    pending_resets.iter().any(|of| of.plan == plan && !of.handshaking)
-}
-
-/// A peer whose last lane was cut.
-pub struct Resuming {
-    pub since_ns: u64,
-    /// The other side has closed the connection, and only time tells whether it is there.
-    pub closed: bool,
-    /// Since when a new lane is up.
-    pub up_ns: Option<u64>,
-    /// When the peer was last asked what it has.
-    pub asked_ns: Option<u64>,
-    pub outcome: crate::transfer::Outcome,
-}
-
-/// How often a peer lost its last lane and was resumed.
-#[derive(Default)]
-pub struct Resumes {
-    pub count: u64,
-    pub last_ns: Option<u64>,
-    /// How many in a row were brief.
-    pub brief: u32,
-}
-
-/// A lane that has failed, and comes back.
-pub struct Returning {
-    pub plan: Plan,
-    /// When to start the handshake; `None` during it, or while the lane is up.
-    pub due_ns: Option<u64>,
-    /// The pause after its next failure.
-    pub pause_ns: u64,
-    pub up_ns: Option<u64>,
-}
-
-/// The first pause, and the longest: they double.
-const PAUSE_LEAST_NS: u64 = 100_000_000;
-const PAUSE_MOST_NS: u64 = 2_000_000_000;
-/// A lane that was up for this long starts with the first pause again.
-const STEADY_NS: u64 = 10_000_000_000;
 
 /// Outstanding operations of an ending peer that have not ended yet.
 pub struct Outstanding {
@@ -176,10 +119,6 @@ impl Link {
             to_rest: Vec::new(),
             next_fence: 1,
             quiescing: Vec::new(),
-            pending_resets: Vec::new(),
-            resuming: None,
-            resumes: Resumes::default(),
-            returning: Vec::new(),
             asked_ns: None,
             refused_ns: None,
             dirty: false,
@@ -339,13 +278,7 @@ impl Link {
 
     /// Something of it is due soon.
     pub fn is_waiting(&self) -> bool {
-        self.asked_ns.is_some()
-            || self.ending.is_some()
-            || !self.revoking.is_empty()
-            || !self.pending_resets.is_empty()
-            || self.resuming.is_some()
-            || self.returning.iter().any(|known| known.due_ns.is_some())
-            || self.is_held_back()
+        self.asked_ns.is_some() || self.ending.is_some() || !self.revoking.is_empty() || self.is_held_back()
     }
 
     /// Its session wants to be asked.
@@ -356,59 +289,6 @@ impl Link {
     /// Something has come that there was no room for.
     pub fn is_held_back(&self) -> bool {
         [USER, REQUESTS].iter().any(|channel| self.session.channels[*channel].deliverable().is_some())
-    }
-
-    /// A lane that served has failed: when it may come back.
-    pub fn let_return(&mut self, plan: Plan, now: u64) {
-        let new = Returning { plan, due_ns: None, pause_ns: PAUSE_LEAST_NS, up_ns: None };
-        let at = self.returning.iter().position(|known| known.plan == plan).unwrap_or_else(|| {
-            self.returning.push(new);
-            self.returning.len() - 1
-        });
-        let known = &mut self.returning[at];
-        if known.up_ns.is_some_and(|up| now.saturating_sub(up) > STEADY_NS) {
-            known.pause_ns = PAUSE_LEAST_NS;
-        }
-        if self.resuming.is_some() {
-            known.pause_ns = PAUSE_LEAST_NS; // It keeps nobody else from anything.
-        }
-        known.due_ns = Some(now + known.pause_ns);
-        known.pause_ns = (2 * known.pause_ns).min(PAUSE_MOST_NS);
-        known.up_ns = None;
-    }
-
-    /// Ends the pause of a lane.
-    pub fn kick(&mut self, plan: Plan, now: u64) {
-        let known = self.returning.iter_mut().find(|known| known.plan == plan);
-        known.into_iter().for_each(|known| known.due_ns = Some(now));
-    }
-
-    /// A lane is up: true if it has returned.
-    pub fn has_returned(&mut self, plan: Plan, now: u64) -> bool {
-        let known = self.returning.iter_mut().find(|known| known.plan == plan);
-        known.is_some_and(|known| {
-            (known.due_ns, known.up_ns) = (None, Some(now));
-            true
-        })
-    }
-
-    /// The lanes that are to start their handshakes now.
-    pub fn take_due(&mut self, now: u64) -> Vec<Plan> {
-        let pending_resets = &self.pending_resets;
-        let due = |known: &&mut Returning| {
-            known.due_ns.is_some_and(|due| due <= now) && !holds_off(pending_resets, known.plan)
-        };
-        let due = self.returning.iter_mut().filter(due);
-        due.map(|known| {
-            known.due_ns = None;
-            known.plan
-        })
-        .collect()
-    }
-
-    /// A failed lane may not start a handshake before its reset is done.
-    pub fn holds_off(&self, plan: Plan) -> bool {
-        holds_off(&self.pending_resets, plan)
     }
 
     /// The lanes that serve the peer.

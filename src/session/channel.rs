@@ -20,6 +20,7 @@ const ANSWER_NS: u64 = 50_000;
 const LONG: usize = 1024;
 
 /// A frame to send.
+#[derive(Debug)]
 pub struct Out {
     pub kind: Kind,
     pub body: Vec<u8>,

@@ -11,25 +11,33 @@
 //!    it has sent and received Ready.
 //! 3. **Up.** A side that has sent nothing for long sends a keep-alive; a peer that is silent is
 //!    probed, and then lost (`liveness`).
-//! 4. **Close.** Both sides drain their lanes, and agree on it (`closing`).
+//! 4. **Reset.** A serving lane that fails is reset at both ends, and returns later (`failed`). If
+//!    it was the last, the session resumes over a new one (`resuming`).
+//! 5. **Close.** Both sides drain their lanes, and agree on it (`closing`).
 
 pub mod approach;
 pub mod channel;
 mod closing;
+mod failed;
 mod liveness;
 mod plan;
+mod resuming;
 #[cfg(test)]
 mod tests;
 mod timers;
 
+use crate::fabric::error_text;
+use crate::ids::{OpId, RailIndex};
 use crate::status::Status;
 use crate::transfer::Outcome;
-use crate::wire::frame::{self, Kind, CHANNELS, SYSTEM};
+use crate::wire::frame::{self, numbers, read_numbers, Kind, CHANNELS, SYSTEM};
 use approach::{Approach, Approaches};
 use channel::{Channel, Out};
 use closing::{Closing, Next};
+use failed::FailedLanes;
 use liveness::{Silence, Verdict};
 pub use plan::{pair, Plan};
+use resuming::{Resumes, Resuming};
 use std::collections::VecDeque;
 use std::fmt;
 use timers::{Timer, Timers};
@@ -70,6 +78,8 @@ pub enum State {
         ready_seen: bool,
     },
     Up,
+    /// No lane is left, or new ones wait for the peer's answer.
+    Resuming(Resuming),
     Closing(Closing),
     /// Whether it was up, and the peer may know of it; whether both sides have drained.
     Ended {
@@ -84,8 +94,12 @@ const MOVES: &[(&str, &str, &str)] = &[
     ("Connecting", "Up", "Ready sent and received"),
     ("Connecting", "Ended", "no fabric came up, the caller disconnects, or the peer refuses"),
     ("Connecting", "Closing", "a side disconnects while a lane is up"),
+    ("Up", "Resuming", "the last lane is reset"),
     ("Up", "Closing", "a side disconnects"),
-    ("Up", "Ended", "the peer is lost, or has no lane when the caller disconnects"),
+    ("Up", "Ended", "the peer is lost"),
+    ("Resuming", "Up", "the peer has said over a new lane what it has, or another lane was first"),
+    ("Resuming", "Closing", "a side disconnects while a lane is up"),
+    ("Resuming", "Ended", "the peer is lost, or the caller disconnects"),
     ("Closing", "Ended", "both sides have drained, or one does not answer"),
 ];
 
@@ -94,6 +108,7 @@ impl State {
         match self {
             State::Connecting { .. } => "Connecting",
             State::Up => "Up",
+            State::Resuming(_) => "Resuming",
             State::Closing(_) => "Closing",
             State::Ended { .. } => "Ended",
         }
@@ -108,10 +123,20 @@ pub enum LaneEvent {
         errno: i32,
         why: String,
     },
-    /// It served, and is reset.
-    Lost {
-        errno: i32,
-        why: String,
+    /// It served, has failed and is reset here. The peer does not know it yet (`asks`), or reported
+    /// it.
+    Reset {
+        epoch: u64,
+        outcome: Outcome,
+        asks: bool,
+    },
+    /// Our end is reset, as the peer asked of its lane of this epoch.
+    ResetHere {
+        epoch: u64,
+    },
+    /// Both ends are reset and nothing moves.
+    AtRest {
+        epoch: u64,
     },
     /// Nothing of it is in flight any longer.
     Drained,
@@ -140,6 +165,19 @@ pub enum Action {
     Drain,
     /// End the peer.
     End(Outcome),
+    /// The peer has reset its end of a lane, and (`asks`) waits for ours. `epoch` is that of the
+    /// lane of the side that asks.
+    ResetLane { plan: Plan, epoch: u64, asks: bool },
+    /// It is unknown whether the peer was notified of these operations.
+    Unknown(Vec<OpId>, Outcome),
+    /// The peer has these frames of a channel.
+    Acknowledged(usize, Vec<Out>),
+    /// The peer was not notified of these operations.
+    Retract(Vec<OpId>),
+    /// The last lane was reset, so: operations wait for a new one.
+    Away(Outcome),
+    /// Operations go on after this time in ns.
+    Back(u64),
 }
 
 /// A frame that cannot be, from this peer or now.
@@ -153,12 +191,14 @@ pub struct Session {
     pub channels: [Channel; CHANNELS],
     /// The last error of a lane.
     last_errno: i32,
+    failed: FailedLanes,
+    resumes: Resumes,
     silence: Silence,
     /// When a frame was last sent.
     sent_ns: u64,
     timers: Timers,
-    /// Frames without a number that are to be sent.
-    frames: VecDeque<Kind>,
+    /// Frames without a number that are to be sent, and their bodies.
+    frames: VecDeque<(Kind, Vec<u8>)>,
     actions: VecDeque<Action>,
 }
 
@@ -172,6 +212,8 @@ impl Session {
             approaches,
             channels: Default::default(),
             last_errno: 0,
+            failed: FailedLanes::default(),
+            resumes: Resumes::default(),
             silence: Silence::default(),
             sent_ns: 0,
             timers,
@@ -195,7 +237,7 @@ impl Session {
     /// The peer asks for a lane that this side has not; `over`: the fabric of both its rails, if
     /// that is one. False: the peer has all the lanes that it may have.
     pub fn handle_request(&mut self, plan: Plan, over: Option<&str>, now: u64) -> bool {
-        let Some(fabric) = over else { return true };
+        let Some(fabric) = over.filter(|_| !self.failed.holds_off(plan)) else { return true };
         match self.state {
             // The peer repeats a handshake that is not followed.
             State::Connecting { .. } => {
@@ -205,7 +247,7 @@ impl Session {
                 }
             }
             // For memory that not all rails know; or it comes back.
-            State::Up => {
+            State::Up | State::Resuming(_) => {
                 let serving = self.approaches.serving().filter(|serving| serving.fabric == fabric);
                 let Some(serving) = serving else { return true };
                 if serving.plans.len() >= self.terms.lanes && !serving.plans.contains(&plan) {
@@ -219,24 +261,35 @@ impl Session {
     }
 
     pub fn handle_lane(&mut self, plan: Plan, event: LaneEvent, now: u64) {
-        let lost = matches!(event, LaneEvent::Lost { .. });
         match event {
+            LaneEvent::Up => {
+                self.approaches.lane_up(plan, now);
+                self.failed.is_up(plan, now);
+                self.act(Action::ShowLanes);
+                self.advance(now);
+                self.go_on_resuming(now);
+            }
+            LaneEvent::Failed { errno, why } => {
+                self.approaches.lane_failed(plan, why);
+                self.last_errno = errno;
+                self.act(Action::ShowLanes);
+                self.lane_failed(plan, errno, now);
+                self.advance(now);
+            }
             LaneEvent::Drained => {
                 if let State::Closing(closing) = &mut self.state {
                     closing.lane_drained(plan);
                 }
-                return self.go_on_closing(now);
+                self.go_on_closing(now);
             }
-            LaneEvent::Up => self.approaches.lane_up(plan, now),
-            LaneEvent::Failed { errno, why } | LaneEvent::Lost { errno, why } => {
-                self.approaches.lane_failed(plan, why);
-                self.last_errno = errno;
+            LaneEvent::Reset { epoch, outcome, asks } => self.lane_reset((plan, epoch), outcome, asks, now),
+            LaneEvent::ResetHere { epoch } => self.push(Kind::ResetDone, of_lane(plan, epoch)),
+            LaneEvent::AtRest { epoch } => {
+                self.failed.is_at_rest(plan, epoch, now);
+                self.go_on_resuming(now);
             }
         }
-        self.act(Action::ShowLanes);
-        if !lost {
-            self.advance(now);
-        }
+        self.set_return();
     }
 
     /// A frame of the peer about the session itself.
@@ -260,6 +313,22 @@ impl Session {
             }
             // It has received nothing of ours for long.
             Kind::Ask => self.keep_alive_soon(now),
+            Kind::Reset | Kind::ResetDone => {
+                let [rail, remote_rail, epoch] = read_numbers(body).ok_or(Malformed)?;
+                let rail_of = |rail| u16::try_from(rail).map(RailIndex::new).map_err(|_| Malformed);
+                let plan = Plan { rail: rail_of(remote_rail)?, remote_rail: rail_of(rail)? };
+                self.act(Action::ResetLane { plan, epoch, asks: kind == Kind::Reset });
+            }
+            // All that came over lanes which are reset has been looked at: it came before this.
+            Kind::Resume => {
+                let [number] = read_numbers(body).ok_or(Malformed)?;
+                let delivered = self.channels.each_ref().map(|channel| channel.delivered().into());
+                self.frames.push_back((Kind::Resumed, numbers(&[&[number][..], &delivered].concat())));
+            }
+            Kind::Resumed => {
+                let [number, delivered @ ..] = read_numbers::<{ 1 + CHANNELS }>(body).ok_or(Malformed)?;
+                self.on_resumed(number, delivered, now);
+            }
             _ => return Err(Malformed),
         }
         Ok(())
@@ -287,7 +356,7 @@ impl Session {
     /// Frames went out.
     pub fn note_sent(&mut self, now: u64) {
         self.sent_ns = now;
-        if matches!(self.state, State::Up) {
+        if matches!(self.state, State::Up | State::Resuming(_)) {
             self.timers.set(Timer::KeepAlive, now + BUSY_KEEP_ALIVE_NS);
         }
     }
@@ -295,7 +364,7 @@ impl Session {
     /// The next keep-alive does not wait.
     pub fn keep_alive_soon(&mut self, now: u64) {
         self.sent_ns = 0;
-        if matches!(self.state, State::Up) {
+        if matches!(self.state, State::Up | State::Resuming(_)) {
             self.timers.set(Timer::KeepAlive, now);
         }
     }
@@ -312,7 +381,7 @@ impl Session {
                 Timer::KeepAlive => {
                     let silent = now.saturating_sub(self.sent_ns);
                     if silent >= KEEP_ALIVE_NS || sight.busy && silent >= BUSY_KEEP_ALIVE_NS {
-                        self.frames.push_back(Kind::Ack);
+                        self.frames.push_back((Kind::Ack, Vec::new()));
                         self.note_sent(now);
                     } else {
                         let due = (self.sent_ns + KEEP_ALIVE_NS).min(now + BUSY_KEEP_ALIVE_NS);
@@ -320,6 +389,12 @@ impl Session {
                     }
                 }
                 Timer::Silence => self.look(sight.alive_ns, now),
+                Timer::Return => {
+                    let due = self.failed.take_due(now);
+                    self.add_lanes(&due);
+                    self.set_return();
+                }
+                Timer::Resume => self.go_on_resuming(now),
             }
         }
     }
@@ -348,29 +423,23 @@ impl Session {
         self.actions.pop_front()
     }
 
-    /// The frame to send next, beside those of channels; `transmitted` follows.
-    pub fn poll_transmit(&self) -> Option<Kind> {
-        self.frames.front().copied()
+    /// The frame to send next, beside those of channels, and its body (of an acknowledgement: what
+    /// the channels have); `transmitted` follows.
+    pub fn poll_transmit(&mut self) -> Option<(Kind, Vec<u8>)> {
+        self.frames.pop_front()
     }
 
-    /// What `poll_transmit` gave was posted, or there was no room for it.
-    pub fn transmitted(&mut self, posted: bool, now: u64) {
-        let State::Closing(closing) = &mut self.state else {
-            self.frames.pop_front(); // Without room, something else is being sent.
-            return;
-        };
-        match self.frames.pop_front() {
-            Some(Kind::Close | Kind::CloseAck) if !posted => {
-                self.timers.set(Timer::Close, now + RETRY_NS);
+    /// A frame was posted, or there was no room for it. Most are sent again in time, or something
+    /// else is being sent.
+    pub fn transmitted(&mut self, kind: Kind, posted: bool, now: u64) {
+        let State::Closing(closing) = &mut self.state else { return };
+        match kind {
+            Kind::Close | Kind::CloseAck if !posted => self.timers.set(Timer::Close, now + RETRY_NS),
+            Kind::Close | Kind::CloseAck if closing.sent(now) => {
+                let outcome = closing.outcome;
+                self.act(Action::End(outcome));
             }
-            Some(Kind::Close | Kind::CloseAck) => {
-                if closing.sent(now) {
-                    let outcome = closing.outcome;
-                    self.act(Action::End(outcome));
-                } else {
-                    self.go_on_closing(now);
-                }
-            }
+            Kind::Close | Kind::CloseAck => self.go_on_closing(now),
             _ => {}
         }
     }
@@ -392,7 +461,7 @@ impl Session {
     #[inline]
     pub fn is_up(&self) -> bool {
         match &self.state {
-            State::Up => true,
+            State::Up | State::Resuming(_) => true,
             State::Connecting { .. } => false,
             State::Closing(closing) => closing.was_up,
             State::Ended { was_up, .. } => *was_up,
@@ -403,9 +472,15 @@ impl Session {
     pub fn is_known(&self) -> bool {
         match self.state {
             State::Connecting { ready_sent, .. } => ready_sent,
-            State::Up | State::Closing(_) => true,
+            State::Up | State::Resuming(_) | State::Closing(_) => true,
             State::Ended { known, .. } => known,
         }
+    }
+
+    /// It is up without lanes, or does not know yet what the peer has.
+    #[inline]
+    pub fn is_away(&self) -> bool {
+        matches!(self.state, State::Resuming(_))
     }
 
     /// The outcome for which it closes.
@@ -466,7 +541,15 @@ impl Session {
         debug_assert!(from == to || MOVES.iter().any(|of| (of.0, of.1) == (from, to)), "{from} to {to}");
         #[cfg(test)]
         tests::note_move(from, to);
-        self.timers.stop_all();
+        match state {
+            State::Resuming(_) => {}
+            State::Up => {
+                for timer in [Timer::Connect, Timer::Approach, Timer::Resume] {
+                    self.timers.set(timer, None);
+                }
+            }
+            _ => self.timers.stop_all(),
+        }
         self.state = state;
     }
 
@@ -531,7 +614,7 @@ impl Session {
         let Some(allowed) = self.terms.liveness_ns else { return };
         match self.silence.look(alive_ns, now, allowed) {
             Verdict::Lost => return self.act(Action::End(Outcome::of(Status::PeerLost))),
-            Verdict::Ask => self.frames.push_back(Kind::Ask),
+            Verdict::Ask => self.frames.push_back((Kind::Ask, Vec::new())),
             Verdict::Alive => {}
         }
         self.timers.set(Timer::Silence, self.silence.next_ns(allowed));
@@ -539,7 +622,7 @@ impl Session {
 
     /// Begins to close, unless it does already. `answers`: the peer closes.
     fn close(&mut self, outcome: Outcome, answers: bool, now: u64) {
-        if !matches!(self.state, State::Connecting { .. } | State::Up) {
+        if matches!(self.state, State::Closing(_) | State::Ended { .. }) {
             return;
         }
         let closing = Closing::new(outcome, answers, self.lanes_up(), self.is_up(), now);
@@ -547,7 +630,7 @@ impl Session {
         self.act(Action::EndOutstanding(outcome));
         if !answers {
             // Acknowledges what was delivered here; if the lane takes no frame now, Close will do.
-            self.frames.extend([Kind::Ack, Kind::Closing]);
+            self.frames.extend([Kind::Ack, Kind::Closing].map(|kind| (kind, Vec::new())));
         }
     }
 
@@ -556,8 +639,8 @@ impl Session {
         match closing.next(now) {
             Next::Wait(due) => self.timers.set(Timer::Close, due),
             Next::Send(kind) => {
-                self.frames.retain(|queued| !matches!(queued, Kind::Close | Kind::CloseAck));
-                self.frames.push_back(kind);
+                self.frames.retain(|(queued, _)| !matches!(queued, Kind::Close | Kind::CloseAck));
+                self.frames.push_back((kind, Vec::new()));
             }
             Next::End => {
                 let outcome = closing.outcome;
@@ -567,9 +650,152 @@ impl Session {
     }
 }
 
+impl Session {
+    fn push(&mut self, kind: Kind, body: Vec<u8>) {
+        self.channels[SYSTEM].push(Out::new(kind, body));
+        self.act(Action::Flush);
+    }
+
+    fn set_return(&mut self) {
+        if matches!(self.state, State::Up | State::Resuming(_)) {
+            self.timers.set(Timer::Return, self.failed.next_ns());
+        }
+    }
+
+    /// The handshake of a lane failed.
+    fn lane_failed(&mut self, plan: Plan, errno: i32, now: u64) {
+        let none_up = self.lanes_up().is_empty();
+        if self.is_up() && self.approaches.serving().is_some_and(|serving| serving.plans.contains(&plan)) {
+            self.failed.let_return(plan, self.is_away(), now);
+        }
+        match &self.state {
+            // Nothing listens there any longer.
+            State::Resuming(of) if none_up && errno == libc::ECONNREFUSED => {
+                let outcome = of.outcome;
+                self.act(Action::End(outcome));
+            }
+            // The lane failed while this side was coming up.
+            State::Up | State::Closing(_) if self.is_up() && none_up => {
+                let outcome = Outcome { provider_errno: errno, ..Outcome::of(Status::PeerLost) };
+                self.act(Action::End(outcome));
+            }
+            _ => {}
+        }
+    }
+
+    /// A lane that served is reset here: the others go on, or a new one will.
+    fn lane_reset(&mut self, of: (Plan, u64), outcome: Outcome, asks: bool, now: u64) {
+        let (plan, epoch) = of;
+        let errno = outcome.provider_errno;
+        self.approaches.lane_failed(plan, reset_reason(errno));
+        self.last_errno = errno;
+        self.act(Action::ShowLanes);
+        self.failed.reset(plan, epoch);
+        if self.lanes_up().is_empty() {
+            return self.begin_resuming(plan, outcome, now);
+        }
+        let unknown = self.rewind();
+        if asks {
+            self.push(Kind::Reset, of_lane(plan, epoch));
+        }
+        self.act(Action::Unknown(unknown, outcome));
+        self.act(Action::Flush);
+    }
+
+    /// Frames that lanes may have lost are to be sent again. Returns operations whose speculative
+    /// notifications are not.
+    fn rewind(&mut self) -> Vec<OpId> {
+        self.channels.iter_mut().flat_map(|channel| channel.rewind()).collect()
+    }
+
+    fn begin_resuming(&mut self, plan: Plan, outcome: Outcome, now: u64) {
+        let errno = outcome.provider_errno;
+        // Of the fabrics that reconnect, only ofi_rxm does not report a refused connection.
+        let reports_ends = !self.serving().is_some_and(|serving| serving.fabric.ends_with(";ofi_rxm"));
+        let lasted = self.resumes.begin(errno, now);
+        self.act(Action::Away(outcome));
+        let before = match &mut self.state {
+            State::Up => None,
+            State::Resuming(of) => Some(std::mem::replace(of, Resuming::new(None, outcome, true, now))),
+            _ => return self.act(Action::End(outcome)),
+        };
+        let Some(lasted) = lasted else { return self.act(Action::End(outcome)) };
+        self.enter(State::Resuming(Resuming::new(before, outcome, reports_ends, now)));
+        self.failed.handshake_all(now);
+        if lasted && crate::fabric::is_closed(errno) {
+            self.failed.end_pause(plan, now); // Who was there a moment ago is again, or is not at all.
+        }
+        self.go_on_resuming(now);
+    }
+
+    /// Advances a resume: a lane is up, the old lane's reset is known, the peer has answered.
+    fn go_on_resuming(&mut self, now: u64) {
+        let (up, forever) = (!self.lanes_up().is_empty(), self.terms.liveness_ns.is_none());
+        let resets = self.failed.pending().next().is_some();
+        let State::Resuming(of) = &mut self.state else { return };
+        let outcome = of.outcome;
+        match of.next(up, resets, forever, &mut self.resumes, now) {
+            resuming::Next::Wait(due) => self.timers.set(Timer::Resume, due),
+            resuming::Next::Ask(again) => {
+                self.frames.push_back((Kind::Resume, numbers(&[self.resumes.count])));
+                self.timers.set(Timer::Resume, again);
+            }
+            // What became of speculative notifications is unknown.
+            resuming::Next::Blindly => {
+                let unknown = self.rewind();
+                let resets: Vec<_> = self.failed.pending().collect();
+                for (plan, epoch) in resets {
+                    self.push(Kind::Reset, of_lane(plan, epoch));
+                }
+                self.act(Action::Unknown(unknown, outcome));
+                self.has_resumed(now);
+            }
+            resuming::Next::Lost => self.act(Action::End(outcome)),
+        }
+    }
+
+    /// The peer's answer to Resume.
+    fn on_resumed(&mut self, number: u64, delivered: [u64; CHANNELS], now: u64) {
+        let asked = matches!(&self.state, State::Resuming(of) if of.has_asked());
+        if !asked || number != self.resumes.count {
+            return;
+        }
+        for (at, delivered) in delivered.into_iter().enumerate() {
+            let taken = self.channels[at].acknowledge(delivered as u32).collect();
+            self.act(Action::Acknowledged(at, taken));
+        }
+        let unheard = self.rewind();
+        self.act(Action::Retract(unheard));
+        self.has_resumed(now);
+    }
+
+    fn has_resumed(&mut self, now: u64) {
+        if let State::Resuming(of) = &self.state {
+            let took = now.saturating_sub(of.since_ns);
+            self.enter(State::Up);
+            self.act(Action::Back(took));
+        }
+    }
+}
+
+/// Why a lane was reset, for people.
+pub fn reset_reason(errno: i32) -> String {
+    match errno {
+        libc::ETIMEDOUT => "nothing moved over it in time".to_owned(),
+        errno => error_text(errno),
+    }
+}
+
+/// The body of Reset and ResetDone.
+fn of_lane(plan: Plan, epoch: u64) -> Vec<u8> {
+    numbers(&[plan.rail.get().into(), plan.remote_rail.get().into(), epoch])
+}
+
 /// For the log.
 impl fmt::Display for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}; {}; lanes up {:?};{}", self.state, self.reason(), self.lanes_up(), self.timers)
+        let resets: Vec<_> = self.failed.pending().collect();
+        let (state, up) = (&self.state, self.lanes_up());
+        write!(f, "{state:?}; {}; lanes up {up:?}, being reset {resets:?};{}", self.reason(), self.timers)
     }
 }

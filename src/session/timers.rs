@@ -14,9 +14,21 @@ pub enum Timer {
     KeepAlive,
     /// How long the peer has been silent is looked at.
     Silence,
+    /// A failed lane starts its handshake again.
+    Return,
+    /// The next step of a resume.
+    Resume,
 }
 
-const TIMERS: [Timer; 5] = [Timer::Connect, Timer::Approach, Timer::Close, Timer::KeepAlive, Timer::Silence];
+const TIMERS: [Timer; 7] = [
+    Timer::Connect,
+    Timer::Approach,
+    Timer::Close,
+    Timer::KeepAlive,
+    Timer::Silence,
+    Timer::Return,
+    Timer::Resume,
+];
 
 #[derive(Default)]
 pub struct Timers([Option<u64>; TIMERS.len()]);

@@ -1,0 +1,117 @@
+//! Lanes that have failed: until nothing of them moves on either side, and until they come back.
+//!
+//! A lane that is reset may start its handshake again once the peer has reset its end, too; where
+//! no other lane is left to learn of that, the handshake itself shows it. Each failure makes the
+//! pause before the next handshake longer.
+
+use super::plan::Plan;
+
+/// The first pause, and the longest: they double.
+const PAUSE_LEAST_NS: u64 = 100_000_000;
+const PAUSE_MOST_NS: u64 = 2_000_000_000;
+/// A lane that was up for this long starts with the first pause again.
+const STEADY_NS: u64 = 10_000_000_000;
+
+/// A failed lane whose peer has not confirmed the reset of its end.
+#[derive(Clone, Copy, Debug)]
+struct Reset {
+    plan: Plan,
+    epoch: u64,
+    /// A new lane may start its handshake: its reply will report the reset, too.
+    handshaking: bool,
+}
+
+/// A lane that has failed, and comes back.
+struct Returning {
+    plan: Plan,
+    /// When to start the handshake; `None` during it, or while the lane is up.
+    due_ns: Option<u64>,
+    /// The pause after its next failure.
+    pause_ns: u64,
+    up_ns: Option<u64>,
+}
+
+#[derive(Default)]
+pub struct FailedLanes {
+    resets: Vec<Reset>,
+    returning: Vec<Returning>,
+}
+
+impl FailedLanes {
+    /// A serving lane is reset here.
+    pub fn reset(&mut self, plan: Plan, epoch: u64) {
+        self.resets.push(Reset { plan, epoch, handshaking: false });
+    }
+
+    /// Nothing of a lane that was reset moves any longer.
+    pub fn is_at_rest(&mut self, plan: Plan, epoch: u64, now: u64) {
+        let Some(at) = self.resets.iter().position(|of| (of.plan, of.epoch) == (plan, epoch)) else { return };
+        if !self.resets.swap_remove(at).handshaking {
+            self.let_return(plan, false, now);
+        }
+    }
+
+    /// No lane is left: those that are reset start their handshakes all the same.
+    pub fn handshake_all(&mut self, now: u64) {
+        for at in 0..self.resets.len() {
+            if !std::mem::replace(&mut self.resets[at].handshaking, true) {
+                self.let_return(self.resets[at].plan, true, now);
+            }
+        }
+    }
+
+    /// The lanes, and their epochs, of which the peer's reset is not known.
+    pub fn pending(&self) -> impl Iterator<Item = (Plan, u64)> + '_ {
+        self.resets.iter().map(|of| (of.plan, of.epoch))
+    }
+
+    /// A failed lane may not start a handshake before its reset is done.
+    pub fn holds_off(&self, plan: Plan) -> bool {
+        self.resets.iter().any(|of| of.plan == plan && !of.handshaking)
+    }
+
+    /// A lane that served has failed: when it may come back. `soon`: it keeps no other from
+    /// anything.
+    pub fn let_return(&mut self, plan: Plan, soon: bool, now: u64) {
+        let new = Returning { plan, due_ns: None, pause_ns: PAUSE_LEAST_NS, up_ns: None };
+        let at = self.returning.iter().position(|known| known.plan == plan).unwrap_or_else(|| {
+            self.returning.push(new);
+            self.returning.len() - 1
+        });
+        let known = &mut self.returning[at];
+        if soon || known.up_ns.is_some_and(|up| now.saturating_sub(up) > STEADY_NS) {
+            known.pause_ns = PAUSE_LEAST_NS;
+        }
+        known.due_ns = Some(now + known.pause_ns);
+        known.pause_ns = (2 * known.pause_ns).min(PAUSE_MOST_NS);
+        known.up_ns = None;
+    }
+
+    /// Ends the pause of a lane.
+    pub fn end_pause(&mut self, plan: Plan, now: u64) {
+        let known = self.returning.iter_mut().find(|known| known.plan == plan);
+        known.into_iter().for_each(|known| known.due_ns = Some(now));
+    }
+
+    pub fn is_up(&mut self, plan: Plan, now: u64) {
+        let known = self.returning.iter_mut().find(|known| known.plan == plan);
+        known.into_iter().for_each(|known| (known.due_ns, known.up_ns) = (None, Some(now)));
+    }
+
+    /// When the next lane may start its handshake.
+    pub fn next_ns(&self) -> Option<u64> {
+        let free = self.returning.iter().filter(|known| !self.holds_off(known.plan));
+        free.filter_map(|known| known.due_ns).min()
+    }
+
+    /// The lanes that are to start their handshakes now.
+    pub fn take_due(&mut self, now: u64) -> Vec<Plan> {
+        let due =
+            |known: &Returning| known.due_ns.is_some_and(|due| due <= now) && !self.holds_off(known.plan);
+        let plans: Vec<Plan> =
+            self.returning.iter().filter(|known| due(known)).map(|known| known.plan).collect();
+        let taken = self.returning.iter_mut().filter(|known| plans.contains(&known.plan));
+        taken.for_each(|known| known.due_ns = None);
+        plans
+    }
+}

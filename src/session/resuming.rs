@@ -1,0 +1,118 @@
+//! A session whose last lane was reset resumes over a new one.
+//!
+//! A new lane between the same rails starts a handshake with a higher epoch. The receiver resets
+//! any older lane before it replies, so the handshake has the effect of Reset and ResetDone. Then
+//! a Resume frame asks which of our frames the peer has delivered; until the answer comes, nothing
+//! is sent over the channels. A side that has another lane first sends Reset over that.
+//!
+//! A peer that does not come back is lost: at once if it is known to be gone; else when it has been
+//! silent for longer than is allowed.
+
+use crate::fabric::is_closed;
+use crate::transfer::Outcome;
+
+/// A peer that closed the connection, as a dying process does, has sent a new handshake within this
+/// time or is gone. For fabrics that report no ends otherwise.
+const CLOSED_NS: u64 = 1_000_000_000;
+/// How long the lanes may be away where silence is allowed forever (`liveness_ns`).
+const AWAY_NS: u64 = 120_000_000_000;
+/// A lane that fails sooner than this after its return was brief. After several in a row another is
+/// pointless: an operation may be what makes them fail.
+const BRIEF_NS: u64 = 1_000_000_000;
+const BRIEF_MOST: u32 = 8;
+/// Between questions that are not answered.
+const AGAIN_NS: u64 = 100_000_000;
+/// How long a new lane waits for the reset of the old one to be known; after that, another lane has
+/// come back first.
+const RESET_NS: u64 = 50_000_000;
+
+#[derive(Debug)]
+pub struct Resuming {
+    pub since_ns: u64,
+    /// The other side has closed the connection, and only time tells whether it is there.
+    closed: bool,
+    /// Since when a new lane is up.
+    up_ns: Option<u64>,
+    /// When the peer was last asked what it has.
+    asked_ns: Option<u64>,
+    pub outcome: Outcome,
+}
+
+/// How often a peer lost its last lane and was resumed.
+#[derive(Default)]
+pub struct Resumes {
+    pub count: u64,
+    last_ns: Option<u64>,
+    /// How many in a row were brief.
+    brief: u32,
+}
+
+/// What is next.
+pub enum Next {
+    Wait(Option<u64>),
+    /// Ask the peer what it has, and again by then.
+    Ask(u64),
+    /// Go on without knowing what the peer has.
+    Blindly,
+    Lost,
+}
+
+impl Resumes {
+    /// The last lane was reset. `None`: another lane is pointless; else whether the last one had
+    /// lasted.
+    pub fn begin(&mut self, errno: i32, now: u64) -> Option<bool> {
+        let lasted = self.last_ns.is_none_or(|last| now.saturating_sub(last) > BRIEF_NS);
+        self.count += 1;
+        self.brief = if lasted { 0 } else { self.brief + u32::from(errno != libc::ETIMEDOUT) };
+        (self.brief <= BRIEF_MOST).then_some(lasted)
+    }
+}
+
+impl Resuming {
+    /// `before`: what this one goes on with; `reports_ends`: the fabric reports what is refused.
+    pub fn new(before: Option<Resuming>, outcome: Outcome, reports_ends: bool, now: u64) -> Resuming {
+        let before = before.filter(|of| of.up_ns.is_none());
+        let closed = is_closed(outcome.provider_errno) && !reports_ends;
+        Resuming {
+            since_ns: before.as_ref().map_or(now, |of| of.since_ns),
+            closed: closed || before.is_some_and(|of| of.closed),
+            up_ns: None,
+            asked_ns: None,
+            outcome,
+        }
+    }
+
+    pub fn has_asked(&self) -> bool {
+        self.asked_ns.is_some()
+    }
+
+    /// `up`: a lane is; `resets`: some are pending; `forever`: silence is allowed so long.
+    pub fn next(&mut self, up: bool, resets: bool, forever: bool, resumes: &mut Resumes, now: u64) -> Next {
+        if !up {
+            let most = match (self.closed, forever) {
+                (true, _) => CLOSED_NS,
+                (_, true) => AWAY_NS,
+                _ => return Next::Wait(None),
+            };
+            let due = self.since_ns + most + 1;
+            return if now >= due { Next::Lost } else { Next::Wait(Some(due)) };
+        }
+        let up = *self.up_ns.get_or_insert(now);
+        if up == now {
+            resumes.last_ns = Some(now);
+        }
+        let due = match (resets, self.asked_ns) {
+            (true, _) => up + RESET_NS + 1,
+            (false, None) => now,
+            (false, Some(asked)) => asked + AGAIN_NS + 1,
+        };
+        match (now >= due, resets) {
+            (false, _) => Next::Wait(Some(due)),
+            (true, true) => Next::Blindly,
+            (true, false) => {
+                self.asked_ns = Some(now);
+                Next::Ask(now + AGAIN_NS + 1)
+            }
+        }
+    }
+}
