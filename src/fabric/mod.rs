@@ -94,8 +94,8 @@ pub struct Limits {
     pub local_registration: bool,
     /// Bytes of one write that carries an immediate; 0 where none can.
     pub immediate_max: u64,
-    /// Peers' writes with immediates that the completion queue has room for, where it can
-    /// run over.
+    /// Peers' writes with immediates that the NIC has room for until the worker reaps them, where
+    /// there is a bound.
     pub arrival_room: Option<u32>,
     /// Bytes to keep in flight towards one peer, and on the whole NIC.
     pub lane_window: u64,

@@ -227,7 +227,7 @@ impl OfiNic {
     /// # Safety
     /// The domain must be open.
     unsafe fn open_queue(&mut self, attr: &mut fi_cq_attr, waits: bool, connected: bool) -> i32 {
-        let fixed = self.limits.arrival_room.is_some();
+        let fixed = self.limits.arrival_room.is_some() && !connected;
         let mut size = match fixed {
             true => QUEUE_FIXED,
             // Connections put no more into it than what was posted here, receives included.
@@ -395,9 +395,12 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             } else {
                 ep.max_msg_size as u64
             },
-            // shm, ofi_rxm and a simulated tcp queue in software, without an end; over connections each
-            // arrival takes a receive, or waits for one.
-            arrival_room: (!in_software && !connections).then_some(0),
+            // shm, ofi_rxm and a simulated tcp queue in software, without an end. Over connections each
+            // arrival takes a receive: where none is left, all that its connection carries waits.
+            arrival_room: match connections {
+                true => Some(depth(rx.size, RX_DEPTH) as u32 / 2),
+                false => (!in_software).then_some(0),
+            },
             lane_window: LANE_WINDOW,
             rail_window: RAIL_WINDOW,
         };
