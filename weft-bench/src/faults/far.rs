@@ -2,7 +2,7 @@
 //! holds for each of them.
 
 use super::Holds;
-use crate::endpoint::{check, Endpoint, Memory, Offer, Opening, Remote};
+use crate::endpoint::{check, Endpoint, Memory, Offer, Opening, RangeRequest, Remote};
 use crate::memory::untouched;
 use crate::process::{say, Part, Process};
 use ::weft::capi::completion::*;
@@ -22,7 +22,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What is measured beside the other process; or its own life, with this many endpoints.
 #[derive(Serialize, Deserialize)]
 pub enum Spec {
-    Killed,
+    /// While it is written to, or read from.
+    Killed {
+        read: bool,
+    },
     /// This many connect at once; `elsewhere`: to another endpoint of this process, and cost whoever shares processors
     /// with them.
     Crowd {
@@ -39,7 +42,7 @@ pub type Report = (f64, f64);
 
 pub fn run(spec: &Spec) -> Result<()> {
     let report = match *spec {
-        Spec::Killed => killed()?,
+        Spec::Killed { read } => killed(read)?,
         Spec::Crowd { count, elsewhere } => crowd(count, elsewhere)?,
         Spec::Peers(count) => (peers(count)?, 0.0),
         Spec::Transfers(count) => (transfers(count)?, 0.0),
@@ -74,8 +77,10 @@ struct Far {
     process: Process,
     addresses: Vec<Vec<u8>>,
     first: Offer,
-    /// Of its writes.
+    /// Of its transfers.
     timeout: Duration,
+    /// They are reads.
+    read: bool,
 }
 
 /// Memory on both sides.
@@ -88,7 +93,7 @@ impl Far {
     fn start(endpoints: usize) -> Result<Far> {
         let mut process = Process::start(&mut Part::Far(Spec::Other(endpoints)).command()?)?;
         let Offered { addresses, first } = process.lines.hear()?;
-        Ok(Far { here: open()?, process, addresses, first, timeout: PATIENCE })
+        Ok(Far { here: open()?, process, addresses, first, timeout: PATIENCE, read: false })
     }
 
     /// One that is connected.
@@ -101,7 +106,8 @@ impl Far {
     }
 
     fn submit(&self, joined: &Joined, count: usize, len: usize) -> Result<()> {
-        (0..count).try_for_each(|_| write(&self.here, joined, len, self.timeout))
+        let begin = if self.read { read } else { write };
+        (0..count).try_for_each(|_| begin(&self.here, joined, len, self.timeout))
     }
 
     /// Waits until this many writes have ended: how many failed, and when the last one ended.
@@ -109,7 +115,7 @@ impl Far {
         let (begun, mut left, mut failed) = (Instant::now(), count, 0);
         while left > 0 {
             ensure!(begun.elapsed() < time, "{left} of {count} transfers have not ended after {time:?}");
-            for one in self.here.wait(WAIT)?.iter().filter(|one| one.kind == WEFT_COMPLETION_WRITE) {
+            for one in self.here.wait(WAIT)?.iter().filter(|one| is_transfer(one.kind)) {
                 left -= 1;
                 failed += usize::from(one.status != WEFT_OK);
             }
@@ -132,7 +138,7 @@ impl Far {
             for one in self.here.wait(WAIT)?.into_iter().chain(host.wait(Duration::ZERO)?) {
                 check("a completion", one.status)?;
                 match one.kind {
-                    WEFT_COMPLETION_WRITE => {
+                    kind if is_transfer(kind) => {
                         ended += (begun.elapsed() < time) as usize;
                         self.submit(joined, 1, LARGE)?;
                     }
@@ -148,11 +154,23 @@ impl Far {
     }
 }
 
-/// Writes from the start of one memory to the start of another.
-pub fn write(endpoint: &Endpoint, joined: &Joined, len: usize, timeout: Duration) -> Result<()> {
+fn is_transfer(kind: weft_completion_kind) -> bool {
+    matches!(kind, WEFT_COMPLETION_WRITE | WEFT_COMPLETION_READ)
+}
+
+/// From the start of one memory to the start of another.
+fn range(joined: &Joined, len: usize, timeout: Duration) -> RangeRequest {
     let mut args = Endpoint::range(joined.local, joined.remote, len);
     args.options.timeout_ns = timeout.as_nanos() as u64;
-    endpoint.write(&args)
+    args
+}
+
+pub fn write(endpoint: &Endpoint, joined: &Joined, len: usize, timeout: Duration) -> Result<()> {
+    endpoint.write(&range(joined, len, timeout))
+}
+
+fn read(endpoint: &Endpoint, joined: &Joined, len: usize, timeout: Duration) -> Result<()> {
+    endpoint.read(&range(joined, len, timeout))
 }
 
 /// Transfers under way when the peer is killed.
@@ -160,9 +178,9 @@ pub const IN_FLIGHT: usize = 64;
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Milliseconds from the end of the peer to that of the last of the transfers under way, and how many of these failed.
-fn killed() -> Result<Report> {
+fn killed(read: bool) -> Result<Report> {
     let (mut far, joined) = Far::joined()?;
-    far.timeout = DEADLINE;
+    (far.timeout, far.read) = (DEADLINE, read);
     far.submit(&joined, IN_FLIGHT, LARGE)?;
     far.stream(&joined, Duration::from_millis(500), &far.here, 0)?;
     let killed = Instant::now();

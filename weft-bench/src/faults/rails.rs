@@ -29,6 +29,7 @@ pub struct Spec {
     pub line: f64,
     /// The interface that goes down.
     pub interface: String,
+    pub read: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -52,7 +53,7 @@ struct Sample {
 }
 
 pub fn run(spec: &Spec) -> Result<Report> {
-    let load = Load::over_tcp(spec.rails, 64 << 10, 1000, 4);
+    let load = Load { read: spec.read, ..Load::over_tcp(spec.rails, 64 << 10, 1000, 4) };
     let lists: Vec<_> = (0..load.in_flight).map(|place| load.lists(place)).collect();
     let Met { side, talk: _lives, .. } = meet(&spec.connect, &load)?;
     let rail = side.rails()?.iter().position(|rail| rail.name == spec.interface).context("no such rail")?;

@@ -14,31 +14,37 @@ const FOUR: [&str; 4] = ["--rails", "4", "--rate", "1gbit"];
 const PEERS: usize = 100;
 const TRANSFERS: usize = 10_000;
 const RECONNECTS: usize = 1000;
-/// Afterwards allocators and libfabric have what they need.
+/// Afterwards allocators have what they need.
 const FIRST: usize = 100;
 
 figures! {
-    failover_ms ["under 1000", "200"] |bench| median_of(bench, |report| report.failover_ms) =>
+    failover_ms ["under 1000", "200"] |bench| median_of(bench, false, |report| report.failover_ms) =>
         "ms from the end of one link of 4 of 1 Gbit between two namespaces until the other three carry all \
          they can";
-    rail3of4_share ["0.96", "0.985"] |bench| median_of(bench, |report| report.share) =>
+    failover_read_ms ["under 1000", "200"] |bench| median_of(bench, true, |report| report.failover_ms) =>
+        "the same with reads";
+    rail3of4_share ["0.96", "0.985"] |bench| median_of(bench, false, |report| report.share) =>
         "payload over the line of the 3 rails that are left: random 64 KiB pages";
-    rejoin_ms ["", ""] |bench| median_of(bench, |report| report.rejoin_ms) =>
+    rail3of4_read_share ["0.96", "0.985"] |bench| median_of(bench, true, |report| report.share) =>
+        "the same with reads";
+    rejoin_ms ["", ""] |bench| median_of(bench, false, |report| report.rejoin_ms) =>
         "ms from the link's return, 4 s later, until the rail is used";
-    kill_to_last_completion_ms ["under 1000", ""] killed =>
+    kill_to_last_completion_ms ["under 1000", ""] |bench| killed(bench, false) =>
         "ms from the SIGKILL of a peer over tcp until the last of 64 transfers with deadlines of 5 s has \
          ended";
+    kill_to_last_read_ms ["under 1000", ""] |bench| killed(bench, true) =>
+        "the same with reads";
     overload_goodput ["0.8", ""] overloaded =>
         "payload of transfers of 1 MiB that end within their deadline of 1 s, over the line of 4 rails of 1 \
          Gbit, when 1.5 times the line is submitted";
     reconnect_1000_rss_growth_kb ["0", ""] reconnected =>
         "KiB that a process has grown by after a peer over tcp went and came a thousand times; both are in \
          it";
-    crowd_100_ms ["under 2000", ""] |bench| crowded(bench, "crowd_100_ms", |report| report.0) =>
+    crowd_100_ms ["under 500", "200"] |bench| crowded(bench, "crowd_100_ms", |report| report.0) =>
         "ms until the last of 100 peers over tcp that connect at once, beside writes, is up";
     crowd_100_share ["0.9", ""] |bench| crowded(bench, "crowd_100_share", |report| report.1) =>
         "of the writes under way then: how many end in those 2 s, over the 2 s before";
-    bytes_per_peer ["", ""] bytes_per_peer =>
+    bytes_per_peer ["under 20000", ""] bytes_per_peer =>
         "resident bytes of a process for each of 100 peers over one rail of tcp";
     bytes_per_transfer ["", ""] bytes_per_transfer =>
         "resident bytes of a process for each of 10,000 transfers of 64 KiB that are under way";
@@ -58,39 +64,45 @@ fn beside_another(spec: far::Spec) -> Result<far::Report> {
     Part::Far(spec).measure()
 }
 
-fn median_of(bench: &mut Bench, of: impl Fn(&rails::Report) -> f64) -> Result<f64> {
-    let reports = bench.once("rails", fail_rails)?;
+fn median_of(bench: &mut Bench, read: bool, of: impl Fn(&rails::Report) -> f64) -> Result<f64> {
+    let name = if read { "rails, reads" } else { "rails" };
+    let reports = bench.once(name, |bench| fail_rails(bench, read))?;
     Ok(Spread::of(reports.iter().map(of).collect()).median)
 }
 
-fn fail_rails(bench: &mut Bench) -> Result<Vec<rails::Report>> {
+fn fail_rails(bench: &mut Bench, read: bool) -> Result<Vec<rails::Report>> {
     let runs = bench.full_or(5, 1);
     bench.progress.begin("4 rails of 1 Gbit, of which one goes down and comes back");
     let mut reports = Vec::new();
     for run in 0..runs {
         bench.progress.at(run, runs);
         let (connect, interface) = (lab::PLACE.into(), "rail1".into());
-        let part = Part::Rails(rails::Spec { connect, rails: 4, line: 1e9, interface });
+        let part = Part::Rails(rails::Spec { connect, rails: 4, line: 1e9, interface, read });
         let report: rails::Report = lab::measure(&FOUR, None, &part)?;
         bench.notes.push(format!(
-            "one of 4 rails goes down for 4 s: the others at full rate after {:.0} ms, no byte at all for {:.0} ms, \
+            "one of 4 rails goes down for 4 s{}: the others at full rate after {:.0} ms, no byte at all for {:.0} ms, \
              share {:.4}; used again {:.0} ms after its return",
-            report.failover_ms, report.silence_ms, report.share, report.rejoin_ms
+            if read { ", beside reads" } else { "" },
+            report.failover_ms,
+            report.silence_ms,
+            report.share,
+            report.rejoin_ms
         ));
         reports.push(report);
     }
     Ok(reports)
 }
 
-fn killed(bench: &mut Bench) -> Result<f64> {
+fn killed(bench: &mut Bench, read: bool) -> Result<f64> {
     let runs = bench.full_or(5, 1);
     bench.progress.begin("a peer that is killed");
     let mut times = Vec::new();
     for run in 0..runs {
         bench.progress.at(run, runs);
-        let (ms, failed) = beside_another(far::Spec::Killed)?;
+        let (ms, failed) = beside_another(far::Spec::Killed { read })?;
         bench.notes.push(format!(
-            "a peer is killed: of {IN_FLIGHT} transfers under way {failed} failed, the last after {ms:.1} ms"
+            "a peer is killed: of {IN_FLIGHT} {} under way {failed} failed, the last after {ms:.1} ms",
+            if read { "reads" } else { "writes" }
         ));
         times.push(ms);
     }
@@ -136,8 +148,7 @@ fn reconnected(bench: &mut Bench) -> Result<f64> {
         let reconnect::Report { before, after } = part.measure()?;
         grown = (after.resident as f64 - before.resident as f64) / 1024.0;
         bench.notes.push(format!(
-            "{times} {}: {} KiB resident before and {} after (allocated: {} and {}; what is more is libfabric's \
-             buffers, used for the first time), {} descriptors and {}, {} threads and {}",
+            "{times} {}: {} KiB resident before and {} after (allocated: {} and {}), {} descriptors and {}, {} threads and {}",
             if anew { "peers, each a new endpoint" } else { "reconnects" },
             before.resident >> 10,
             after.resident >> 10,

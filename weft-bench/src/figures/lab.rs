@@ -40,22 +40,26 @@ figures! {
         "payload over the line of 4 rails of 1 Gbit between two namespaces: random 64 KiB pages";
     lab4_line_share_4k ["0.90", "0.97"] |bench| share(bench, &FOUR, SMALL) =>
         "the same with transfers of 20,000 random 4 KiB pages";
-    lab4_line_share_8k ["", ""] |bench| share(bench, &FOUR, SMALL_8K) =>
+    lab4_line_share_8k ["0.90", "0.97"] |bench| share(bench, &FOUR, SMALL_8K) =>
         "the same with transfers of 10,000 random 8 KiB pages";
-    lab4_line_share_16k ["", ""] |bench| share(bench, &FOUR, SMALL_16K) =>
+    lab4_line_share_16k ["0.90", "0.97"] |bench| share(bench, &FOUR, SMALL_16K) =>
         "the same with transfers of 5,000 random 16 KiB pages";
     lab4_read_share ["0.971", "0.989"] |bench| share(bench, &FOUR, READ) =>
         "payload over the line of 4 rails of 1 Gbit, of reads: random 64 KiB pages";
     lab4_read_share_4k ["0.90", "0.97"] |bench| share(bench, &FOUR, READ_4K) =>
         "the same with transfers of 20,000 random 4 KiB pages";
-    lab4_read_share_8k ["", ""] |bench| share(bench, &FOUR, READ_8K) =>
+    lab4_read_share_8k ["0.90", "0.97"] |bench| share(bench, &FOUR, READ_8K) =>
         "the same with transfers of 10,000 random 8 KiB pages";
-    lab4_read_share_16k ["", ""] |bench| share(bench, &FOUR, READ_16K) =>
+    lab4_read_share_16k ["0.90", "0.97"] |bench| share(bench, &FOUR, READ_16K) =>
         "the same with transfers of 5,000 random 16 KiB pages";
     lab32_line_share ["0.971", "0.985"] |bench| share(bench, &MANY, LARGE) =>
         "payload over the line of 32 rails of 100 Mbit: random 64 KiB pages";
+    lab32_read_share ["0.971", "0.985"] |bench| share(bench, &MANY, READ) =>
+        "the same with reads";
     lab_unequal_share ["0.960", "0.985"] |bench| share(bench, &UNEQUAL, LARGE) =>
         "payload over the line of 3 rails of 1 Gbit and one of 250 Mbit: random 64 KiB pages";
+    lab_unequal_read_share ["0.960", "0.985"] |bench| share(bench, &UNEQUAL, READ) =>
+        "the same with reads";
     lab_fairness ["0.90", "0.98"] fairness =>
         "two transfers of 1000 pages of 64 KiB at once over 4 rails of 1 Gbit: the slower one's rate over \
          the faster one's";
