@@ -76,6 +76,18 @@ mod ending {
     #[derive(Default)]
     pub struct Expiring;
 
+    impl Table {
+        /// Ends an operation; false if it ended before.
+        pub fn end(&self, id: OpId) -> bool {
+            let Some(slot) = self.take_end(id) else { return false };
+            self.release(slot);
+            self.tally.over();
+            true
+        }
+    }
+}
+
+mod parts {
     pub enum PartOf {
         Nothing,
     }
@@ -88,16 +100,6 @@ mod ending {
         }
 
         pub fn belong(&self, _: PartOf) {}
-    }
-
-    impl Table {
-        /// Ends an operation; false if it ended before.
-        pub fn end(&self, id: OpId) -> bool {
-            let Some(slot) = self.take_end(id) else { return false };
-            self.release(slot);
-            self.tally.over();
-            true
-        }
     }
 }
 

@@ -4,6 +4,7 @@
 use super::completion::{self, Completion};
 use super::gate::{Before, Passing};
 use super::operation::{Body, To};
+use super::parts::{Failure, PartOf};
 use super::table::{id_in, Slot, Table, ACTIVE};
 use super::tally::Ended;
 use super::Outcome;
@@ -452,57 +453,6 @@ impl Table {
         }
         self.next_deadline.fetch_min(at.earliest, Ordering::SeqCst);
         begun.store(false, Ordering::Relaxed);
-    }
-}
-
-// Parts: a list over several peers. Each part is an operation with its own deadline; the whole ends
-// when its last part ends.
-
-/// An operation's role in a list over several peers.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum PartOf {
-    Nothing,
-    Whole(OpId),
-    HasParts,
-}
-
-/// Marks an operation with parts in `Whole::of`. (No id is all ones.)
-const HAS_PARTS: u64 = u64::MAX;
-
-#[derive(Clone, Copy)]
-struct Failure {
-    outcome: Outcome,
-    peer: Option<PeerId>,
-}
-
-/// A part's reference to the whole.
-pub(super) struct Whole {
-    of: AtomicU64,
-    /// Parts that have not ended.
-    left: AtomicU64,
-    failed: Mutex<Option<Failure>>,
-}
-
-impl Whole {
-    pub fn new() -> Whole {
-        Whole { of: AtomicU64::new(0), left: AtomicU64::new(0), failed: Mutex::new(None) }
-    }
-
-    #[inline]
-    pub fn belong(&self, of: PartOf) {
-        let word = match of {
-            PartOf::Nothing => 0,
-            PartOf::Whole(whole) => whole.get(),
-            PartOf::HasParts => HAS_PARTS,
-        };
-        self.of.store(word, Ordering::Relaxed);
-    }
-
-    pub fn of(&self) -> PartOf {
-        match self.of.load(Ordering::Relaxed) {
-            HAS_PARTS => PartOf::HasParts,
-            whole => OpId::new(whole).map_or(PartOf::Nothing, PartOf::Whole),
-        }
     }
 }
 

@@ -39,6 +39,7 @@ pub mod geometry;
 mod layer;
 pub mod list;
 pub mod operation;
+pub mod parts;
 pub mod queue;
 pub mod shape;
 pub mod stripe;

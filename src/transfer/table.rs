@@ -5,9 +5,10 @@
 //! subtraction, and the thread that takes the stripes to zero sees whether everything has arrived.
 //! The slot is free again when no stripe and no reader is left.
 
-use super::ending::{Ending, Expiring, PartOf, Whole};
+use super::ending::{Ending, Expiring};
 use super::gate::Gate;
 use super::operation::{Body, Failed, To};
+use super::parts::{PartOf, Whole};
 use super::queue::Queue;
 use super::tally::Tally;
 use crate::ids::{Hold, OpId, PeerId};
