@@ -19,8 +19,8 @@ export CARGO_TARGET_DIR=$PWD/target/miri
 # Tree borrows: what crossbeam does is fine by it.
 flags="-Zmiri-disable-isolation -Zmiri-tree-borrows -Zmiri-permissive-provenance"
 threads=(transfer::queue transfer::gate)
-alone=(codec:: status:: logging:: clock:: rail:: memory::remote fabric::host::request fabric::host::room fabric::choice
-    wire::address session::approach session::plan peer::gone transfer::claims transfer::geometry transfer::list transfer::pack)
+alone=(codec:: status:: logging:: clock:: rail:: memory::remote fabric::host::request fabric::registry fabric::choice
+    wire::address session::approach session::plan peer::gone transfer::claims transfer::geometry transfer::list)
 [ $# = 0 ] || { threads=("$@") alone=(); }
 failed=()
 

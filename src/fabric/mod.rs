@@ -15,6 +15,8 @@ mod key_tests;
 #[cfg(test)]
 mod machine_tests;
 pub mod ofi;
+pub mod registry;
+pub mod segments;
 pub mod select;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;

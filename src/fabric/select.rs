@@ -407,6 +407,42 @@ pub fn readable(address: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::trees::Tree;
+
+    #[test]
+    fn streams_follow_from_the_line_rate_and_the_processors() {
+        let mut tree = Tree::new();
+        tree.nodes(&["0-3"]);
+        for (name, speed) in [("eth1", "100000"), ("eth2", "400000"), ("eth3", "-1"), ("eth4", "10000")] {
+            tree.net(name, None, "up");
+            tree.file(&format!("sys/class/net/{name}/speed"), format!("{speed}\n"));
+        }
+        let machine = tree.machine();
+        let candidate = |name: &str, loopback| {
+            let (address, network) = (([10, 0, 0, 1], 0).into(), "10.0.0.0/24".into());
+            over_tcp(
+                tcp::Interface { name: name.into(), address, network, loopback, link_local: false },
+                &machine,
+            )
+        };
+        let streams = |name, cpus, nics| candidate(name, false).streams(0, &machine, cpus, nics);
+        let of_line = ["eth1", "eth2", "eth3", "eth4"].map(|name| streams(name, 1000, 1));
+        assert_eq!(of_line, [5, STREAMS, STREAMS_UNKNOWN, 1]);
+        let of_cpus =
+            [(96, 1), (16, 1), (16, 2), (16, 8), (2, 1)].map(|(cpus, nics)| streams("eth1", cpus, nics));
+        assert_eq!(of_cpus, [5, 4, 2, 1, 1]);
+        assert_eq!(candidate("eth1", false).streams(3, &machine, 2, 1), 3);
+        assert_eq!(candidate("eth1", true).streams(0, &machine, 1000, 1), 1);
+        let mut found = candidate("eth1", false);
+        let at = tcp::At::new(Some("7000-7009"), None).unwrap();
+        found.source = match found.source {
+            Source::Tcp(interface, _) => {
+                Source::Tcp(interface, Arc::new(tcp::Options { at, ..Default::default() }))
+            }
+            other => other,
+        };
+        assert_eq!(found.streams(0, &machine, 1000, 1), 1, "a port of the range for each rail");
+    }
 
     #[test]
     fn only_an_exclusion_leaves_out_the_host() {

@@ -6,6 +6,8 @@ pub use super::RequestKind as Kind;
 /// Maximum payload of a request or an answer, and the bytes received by one call. Each call costs a
 /// TCP acknowledgement (64 KiB per call takes 1.4 times the CPU time; 1 MiB saves nothing more).
 pub const RUN: u64 = 512 << 10;
+/// Requests that an end may have without an answer.
+pub const FLIGHTS: usize = 4096;
 /// Maximum pieces of a request.
 pub const PIECES: usize = 128;
 /// Maximum bytes of a message.

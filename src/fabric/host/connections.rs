@@ -8,10 +8,10 @@
 
 use super::channel::Channel;
 use super::incoming::{Incoming, Listened, Serving, WORDS};
-use super::registry::Registry;
 use super::socket::{self, Control, Received};
 use super::user;
 use super::watch::{self, Timer, Watch, Whose};
+use crate::fabric::registry::Registry;
 use crate::fabric::Connection as Number;
 use crate::ids::PeerId;
 use crate::logging::seldom::warn_seldom;

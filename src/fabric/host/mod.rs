@@ -30,9 +30,9 @@ mod device;
 mod incoming;
 mod mapped;
 mod nic;
+mod op;
 mod outgoing;
 mod pull;
-pub mod registry;
 mod request;
 mod socket;
 #[cfg(test)]

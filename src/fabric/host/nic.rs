@@ -4,13 +4,13 @@ use super::area::{self, SharedAreas};
 use super::connections::Connections;
 use super::incoming::Serving;
 use super::outgoing::Outgoing;
-use super::registry::Registry;
 use super::request::{MESSAGE, PIECES};
 use super::user;
 use super::watch::{self, Watch, Whose};
 use crate::clock::Random;
 use crate::device::{driver, present, Device};
 use crate::fabric::grants::Grants;
+use crate::fabric::registry::Registry;
 use crate::fabric::{
     Access, Buffer, Connection, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route,
     Scratch, Way,

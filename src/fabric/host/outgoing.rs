@@ -13,23 +13,18 @@ use super::channel::{self, Block, Channel, CELLS};
 use super::copies::Copies;
 use super::copy;
 use super::device;
+use super::op::Op;
 use super::pull::Pulls;
 use super::request::{Kind, Piece, Pieces, Request, AREA_BYTES, BYTES, DEVICE_BYTES, INLINE};
 use super::socket::{self, Received};
 use super::user;
-use crate::device::Device;
-use crate::fabric::{Immediate, Reaped, Rma, Scratch, Segment};
+use crate::fabric::{Reaped, Rma, Scratch, Segment};
 use crate::status::{Error, Result, Status};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{fence, Ordering};
 
-/// A place in an operation's segments.
-#[derive(Clone, Copy, Default)]
-struct Cursor {
-    segment: usize,
-    offset: u64,
-}
+mod areas;
 
 /// Messages of the socket that are read at once; and when one is awaited that was sent before its
 /// request: no socket holds more.
@@ -38,34 +33,6 @@ const WORDS_MOST: u32 = 4096;
 
 /// A probe that the target answers by passing its memory.
 const PULL: usize = usize::MAX;
-
-/// An operation whose requests are not all answered.
-struct Op {
-    scratch: *mut Scratch,
-    /// Set for an operation of our own, which finds out whether the target reaches device memory.
-    probe: Option<usize>,
-    kind: Kind,
-    key: u64,
-    /// The target's number for its memory; 0 if none. For a read into device memory: the number of
-    /// the target's memory.
-    area: u32,
-    area_base: u64,
-    on_device: bool,
-    /// The one that copies its bytes from the channel, or to it.
-    through: Option<Device>,
-    /// Goes with the last request.
-    immediate: Option<Immediate>,
-    segments: Vec<Segment>,
-    /// Up to where requests were made, and up to where reads have arrived.
-    asked: Cursor,
-    arrived: Cursor,
-    /// Requests without an answer.
-    open: u32,
-    all_asked: bool,
-    errno: i32,
-    /// Its caller is gone: its memory is not touched.
-    disowned: bool,
-}
 
 /// A request on its way.
 #[derive(Clone, Copy)]
@@ -226,71 +193,6 @@ impl Outgoing {
         self.push(kind, rma.key, area, rma.segments, scratch).immediate = rma.immediate;
     }
 
-    /// Of device memory: between devices, where one reaches what the other's process has passed.
-    fn rma_of_device(
-        &mut self,
-        rma: &Rma<'_>,
-        (area, device): (Option<&Shared>, Device),
-        scratch: *mut Scratch,
-    ) {
-        let kind = if rma.read { Kind::Read } else { Kind::Write };
-        let remote = (rma.segments.first().map_or(0, |segment| segment.remote), rma.key);
-        let shared = area.filter(|area| self.reaches_device(rma.read, area, remote));
-        let of = match shared {
-            Some(area) if rma.read => self.pulls.find(area.number, rma.key).ok().flatten().map(|n| (n, 0)),
-            Some(area) => self.pass(area).then_some((area.number, area.base())),
-            None => None,
-        };
-        let op = self.push(kind, rma.key, of.unwrap_or((0, 0)), rma.segments, scratch);
-        (op.immediate, op.on_device) = (rma.immediate, of.is_some());
-        op.through = of.is_none().then_some(device);
-    }
-
-    /// Whether the target can copy from device memory of ours to what a key names there, or
-    /// our device from there. The first time it is asked, by a request of no bytes.
-    fn reaches_device(&mut self, read: bool, area: &Shared, (remote, key): (u64, u64)) -> bool {
-        if read {
-            return match self.pulls.find(area.number, key) {
-                Ok(found) => found.is_some(),
-                Err(()) => {
-                    self.ask_to_pull(area, (remote, key));
-                    false
-                }
-            };
-        }
-        let is_it = |probe: &Probe| probe.number == area.number && probe.key == key;
-        if !self.probes.get(self.last_probe).is_some_and(is_it) {
-            let Some(at) = self.probes.iter().position(is_it) else {
-                self.probe(area, (remote, key));
-                return false;
-            };
-            self.last_probe = at;
-        }
-        self.probes[self.last_probe].reaches == Some(true)
-    }
-
-    #[cold]
-    fn ask_to_pull(&mut self, area: &Shared, (remote, key): (u64, u64)) {
-        let Some(handle) = area.handle().filter(|_| self.dead.is_none() && self.socket.is_some()) else {
-            return;
-        };
-        let number = self.pulls.ask(area.number, handle.device, key);
-        let segment = Segment { local: 0, remote, len: 0 };
-        let op = self.push(Kind::Read, key, (number, 0), &[segment], std::ptr::null_mut());
-        (op.probe, op.on_device) = (Some(PULL), true);
-    }
-
-    fn probe(&mut self, area: &Shared, (remote, key): (u64, u64)) {
-        if self.dead.is_some() || !self.pass(area) {
-            return;
-        }
-        let probe = self.probes.len();
-        self.probes.push(Probe { number: area.number, key, reaches: None });
-        let segment = Segment { local: area.base(), remote, len: 0 };
-        let of = (area.number, area.base());
-        self.push(Kind::Write, key, of, &[segment], std::ptr::null_mut()).probe = Some(probe);
-    }
-
     /// Asks at once for a write of a few bytes, which go in the request; false if there is more
     /// to it, or it has to wait.
     #[inline]
@@ -347,13 +249,11 @@ impl Outgoing {
     ) -> &mut Op {
         let index = self.vacancy();
         let op = &mut self.ops[index as usize];
-        op.segments.clear();
-        op.segments.extend_from_slice(segments);
-        (op.scratch, op.kind, op.key, op.area, op.area_base) = (scratch, kind, key, area.0, area.1);
-        (op.asked, op.arrived) = Default::default();
-        (op.open, op.all_asked, op.errno, op.immediate, op.probe, op.on_device) =
-            (0, false, 0, None, None, false);
-        (op.disowned, op.through) = (false, None);
+        let mut kept = std::mem::take(&mut op.segments);
+        kept.clear();
+        kept.extend_from_slice(segments);
+        let (area, area_base) = area;
+        *op = Op { scratch, kind, key, area, area_base, segments: kept, ..Op::default() };
         self.queue.push_back(index);
         op
     }
@@ -361,48 +261,9 @@ impl Outgoing {
     #[inline]
     fn vacancy(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
-            self.ops.push(Op::empty());
+            self.ops.push(Op::default());
             self.ops.len() as u32 - 1
         })
-    }
-
-    /// Passes an area to the target; false if the socket is full.
-    #[inline]
-    fn pass(&mut self, area: &Shared) -> bool {
-        if self.passed.get(area.place) == Some(&area.number) {
-            return true;
-        }
-        let Some(socket) = self.socket() else { return false };
-        let passed = match (area.handle(), area.file()) {
-            (Some(handle), _) => socket::pass_device(socket, area.number, handle),
-            (_, Some((file, len))) => socket::pass_area(socket, area.number, len, file),
-            _ => false,
-        };
-        if !passed {
-            return false;
-        }
-        self.passed.resize(self.passed.len().max(area.place + 1), 0);
-        self.passed[area.place] = area.number;
-        true
-    }
-
-    /// An area is no more: the target need not keep it mapped.
-    pub fn forget(&mut self, area: &Shared) {
-        let unread = self.pulls.forget(|_, of| of == area.number);
-        if let Some(socket) = self.socket() {
-            unread.iter().for_each(|number| _ = socket::unread(socket, *number));
-        }
-        let Some(passed) = self.passed.get_mut(area.place).filter(|number| **number == area.number) else {
-            return;
-        };
-        *passed = 0;
-        for probe in self.probes.iter_mut().filter(|probe| probe.number == area.number) {
-            // The number is never used again; the place stays, so that other numbers keep theirs.
-            probe.number = 0;
-        }
-        if let Some(socket) = self.socket() {
-            socket::forget_area(socket, area.number);
-        }
     }
 
     /// Makes requests while there is room; messages are done when they are in
@@ -429,22 +290,6 @@ impl Outgoing {
         }
         if self.sent != self.made {
             self.publish_held();
-        }
-    }
-
-    /// Makes requests known whose bytes devices have copied.
-    #[cold]
-    fn publish_held(&mut self) {
-        self.held.pump();
-        while let Some(((index, mut request), errno)) = self.held.take() {
-            if errno != 0 {
-                // It is refused, and so is its operation: a message alone is none.
-                self.ops[index as usize].errno = errno;
-                (request.key, request.immediate) = (0, None);
-            }
-            request.publish(self.channel.cell(self.sent), channel::stamp(self.sent));
-            self.sent += 1;
-            self.wake_due = true;
         }
     }
 
@@ -483,7 +328,7 @@ impl Outgoing {
         let first = pieces.first().copied().unwrap_or_default();
         // The target does requests in order, and refuses all of a write or none: what comes
         // with the last one comes after all bytes.
-        let immediate = op.immediate.filter(|_| after.segment == op.segments.len());
+        let immediate = op.immediate.filter(|_| after.is_at_end(&op.segments));
         let is_inline = op.kind == Kind::Write
             && count == 1
             && len <= INLINE
@@ -552,7 +397,7 @@ impl Outgoing {
             Flight { op: index, kind: op.kind, len, stream: request.stream, end: block.end };
         op.asked = after;
         op.open += 1;
-        op.all_asked = after.segment == op.segments.len();
+        op.all_asked = after.is_at_end(&op.segments);
         self.made += 1;
         self.forward = block.end;
         true
@@ -643,86 +488,6 @@ impl Outgoing {
         if op.open == 0 && op.all_asked {
             self.finish(flight.op, reaped);
         }
-    }
-
-    /// Bytes of a read are in the channel that a device copies out of it, or that come behind such.
-    #[cold]
-    fn land(&mut self, flight: Flight, block: Block) {
-        let op = &mut self.ops[flight.op as usize];
-        let mut from = self.channel.back(&block) as u64;
-        let mut copied = false;
-        match op.through.filter(|_| op.goes_on() && flight.len > 0) {
-            Some(device) => {
-                let pinned = self.channel.pin(device).and_then(|()| self.landing.choose(device));
-                op.errno = pinned.map_or_else(
-                    |errno| errno,
-                    |()| {
-                        op.arrive(flight.len, |(local, _, len)| {
-                            // SAFETY: the block holds as many bytes; the operation's memory is valid until it
-                            // is done, or `disown` waits.
-                            unsafe { self.landing.add(from, local, len) };
-                            from += len;
-                            copied = true;
-                            Ok(())
-                        })
-                    },
-                );
-            }
-            None if op.goes_on() && op.through.is_none() => {
-                // SAFETY: as above.
-                unsafe { op.scatter(flight.len, from as *const u8, flight.stream) };
-            }
-            None => {}
-        }
-        self.back = block.end;
-        self.landing.push((flight.op, block.end), copied);
-    }
-
-    /// The target allows bytes to be read, which a device of ours does.
-    fn pull(&mut self, flight: Flight, errno: i32) {
-        let op = &mut self.ops[flight.op as usize];
-        if op.errno == 0 {
-            op.errno = errno;
-        }
-        let mut copied = false;
-        if op.goes_on() && flight.len > 0 {
-            let place = self.pulls.place_of(op.area);
-            op.errno = op.arrive(flight.len, |part| {
-                // SAFETY: the operation's memory is valid until it is done.
-                unsafe { self.pulls.copy(place, part) }.inspect(|()| copied = true)
-            });
-        }
-        self.pulls.push(flight.op, copied);
-    }
-
-    /// Finishes what our devices have copied.
-    #[cold]
-    fn take_copied(&mut self, reaped: &mut Vec<Reaped>) {
-        loop {
-            let landed = self.landing.take().map(|((index, end), errno)| {
-                self.landed = end;
-                (index, errno)
-            });
-            let Some((index, errno)) = landed.or_else(|| self.pulls.take()) else { break };
-            let op = &mut self.ops[index as usize];
-            if op.errno == 0 {
-                op.errno = errno;
-            }
-            op.open -= 1;
-            if op.open == 0 && op.all_asked {
-                self.finish(index, reaped);
-            }
-        }
-        self.pulls.pump();
-        self.landing.pump();
-        self.give_back();
-    }
-
-    /// Waits until no device of ours touches memory for it.
-    pub fn settle_devices(&mut self) {
-        self.pulls.settle();
-        self.held.settle();
-        self.landing.settle();
     }
 
     fn finish(&mut self, index: u32, reaped: &mut Vec<Reaped>) {
@@ -823,119 +588,5 @@ impl Drop for Outgoing {
     fn drop(&mut self) {
         self.settle_devices(); // Before its channel.
         self.socket().into_iter().for_each(socket::shut);
-    }
-}
-
-impl Op {
-    fn empty() -> Op {
-        Op {
-            scratch: std::ptr::null_mut(),
-            probe: None,
-            kind: Kind::Write,
-            key: 0,
-            area: 0,
-            area_base: 0,
-            on_device: false,
-            through: None,
-            disowned: false,
-            immediate: None,
-            segments: Vec::new(),
-            asked: Cursor::default(),
-            arrived: Cursor::default(),
-            open: 0,
-            all_asked: false,
-            errno: 0,
-        }
-    }
-
-    /// Whether its memory is being copied.
-    #[inline]
-    fn goes_on(&self) -> bool {
-        self.errno == 0 && !self.disowned
-    }
-
-    /// The next pieces, of `most` bytes in all: their bytes, and where they end.
-    #[inline]
-    fn take(&self, most: u64, pieces: &mut Pieces) -> (u64, Cursor) {
-        let (mut at, mut len) = (self.asked, 0);
-        while !pieces.is_full() && len < most {
-            let Some(segment) = self.segments.get(at.segment) else { break };
-            let part = (segment.len - at.offset).min(most - len);
-            pieces.push(Piece {
-                remote: segment.remote.wrapping_add(at.offset),
-                len: part,
-                offset: (segment.local + at.offset).wrapping_sub(self.area_base),
-            });
-            len += part;
-            at.offset += part;
-            if at.offset == segment.len {
-                at = Cursor { segment: at.segment + 1, offset: 0 };
-            }
-        }
-        (len, at)
-    }
-
-    /// Copies the next `len` bytes from where requests were made up to.
-    ///
-    /// # Safety
-    /// The segments' memory must be valid, and `to` writable for `len` bytes.
-    #[inline]
-    unsafe fn gather(&self, len: u64, to: *mut u8, stream: bool) {
-        let (mut at, mut copied) = (self.asked, 0);
-        while copied < len {
-            let segment = &self.segments[at.segment];
-            let part = (segment.len - at.offset).min(len - copied);
-            let from = (segment.local + at.offset) as *const u8;
-            // SAFETY: a part of the segment, and of the `len` bytes at `to`.
-            unsafe { copy::copy(to.add(copied as usize), from, part as usize, stream) };
-            copied += part;
-            at = Cursor { segment: at.segment + 1, offset: 0 };
-        }
-    }
-
-    /// The next `len` bytes that were read, in parts: local and remote addresses, and lengths.
-    /// An error number, if there is one.
-    fn arrive(
-        &mut self,
-        len: u64,
-        mut each: impl FnMut((u64, u64, u64)) -> std::result::Result<(), i32>,
-    ) -> i32 {
-        let mut arrived = 0;
-        while arrived < len {
-            let at = &mut self.arrived;
-            let segment = &self.segments[at.segment];
-            let part = (segment.len - at.offset).min(len - arrived);
-            if let Err(errno) = each((segment.local + at.offset, segment.remote + at.offset, part)) {
-                return errno;
-            }
-            arrived += part;
-            at.offset += part;
-            if at.offset == segment.len {
-                *at = Cursor { segment: at.segment + 1, offset: 0 };
-            }
-        }
-        0
-    }
-
-    /// Copies the next `len` bytes that were read to their place.
-    ///
-    /// # Safety
-    /// The segments' memory must be valid, and `from` readable for `len` bytes.
-    unsafe fn scatter(&mut self, len: u64, from: *const u8, stream: bool) {
-        let mut copied = 0;
-        while copied < len {
-            let at = &mut self.arrived;
-            let segment = &self.segments[at.segment];
-            let part = (segment.len - at.offset).min(len - copied);
-            let to = (segment.local + at.offset) as *mut u8;
-            // SAFETY: a part of the segment, and of the `len` bytes at `from`.
-            unsafe { copy::copy(to, from.add(copied as usize), part as usize, stream) };
-            copied += part;
-            at.offset += part;
-            if at.offset == segment.len {
-                *at = Cursor { segment: at.segment + 1, offset: 0 };
-            }
-        }
-        copy::settle(stream);
     }
 }

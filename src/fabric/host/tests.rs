@@ -6,9 +6,9 @@ use super::channel::{self, Block, Channel, CELLS};
 use super::incoming::{Incoming, Serving};
 use super::nic::HostNic;
 use super::outgoing::Outgoing;
-use super::registry::Registry;
 use super::request::{Kind, Piece, Request};
 use super::socket;
+use crate::fabric::registry::Registry;
 use crate::fabric::{
     Access, Buffer, HostRange, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment, GONE,
 };

@@ -1,16 +1,19 @@
 //! A connection, and a peer at its other end that sends anything, in pieces of any length, while
-//! operations are posted and memory is taken back.
+//! operations are posted and memory is taken back. In the clear, or encrypted: then the peer knows the
+//! secret, and bytes come between its records, too.
 
-use super::connection::{Connection, Moving};
+use super::connection::{Connection, Moving, State};
+use super::sealed::Sealed;
 use super::stream::{Spare, SINK};
-use crate::fabric::host::registry::Registry;
+use crate::fabric::registry::Registry;
 use crate::fabric::{Access, Buffer, HostRange, Immediate, Reaped, Rma, Scratch, Segment};
 use crate::fork::Descriptor;
 use crate::ids::PeerId;
+use crate::wire::seal::Root;
 use crate::wire::tcp::{Answer, Handshake, Kind, Piece, Request, MESSAGE};
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::os::fd::IntoRawFd;
+use std::os::fd::{AsFd, IntoRawFd};
 use std::os::unix::net::UnixStream;
 use std::ptr::null_mut;
 
@@ -26,6 +29,8 @@ const RECEIVE: usize = 1 << 20;
 struct World {
     connection: Connection,
     far: UnixStream,
+    /// The far side's encryption.
+    sealed: Option<Box<Sealed>>,
     registry: Registry,
     receives: VecDeque<(Buffer, *mut Scratch)>,
     reaped: Vec<Reaped>,
@@ -49,12 +54,14 @@ fn number(data: &mut &[u8], bytes: usize) -> u64 {
 
 pub fn stream(mut data: &[u8]) {
     let how = number(&mut data, 1);
-    let mut world = World::new(how & 1 != 0);
+    let mut world = World::new(how & 1 != 0, how & 4 != 0);
     if how & 2 != 0 {
+        world.go_on();
         let begin =
             if how & 1 != 0 { Answer::Accepted.bytes().to_vec() } else { handshake().bytes().to_vec() };
         world.say(&begin);
         world.connection.authenticate(PeerId::numbered(1));
+        assert_eq!(world.connection.state, State::Up);
     }
     while !data.is_empty() && world.connection.dead().is_none() {
         world.step(&mut data);
@@ -74,14 +81,19 @@ fn handshake() -> Handshake {
 }
 
 impl World {
-    fn new(dialed: bool) -> World {
+    fn new(dialed: bool, sealed: bool) -> World {
         let (near, far) = UnixStream::pair().expect("a pair of sockets");
         near.set_nonblocking(true).and_then(|()| far.set_nonblocking(true)).expect("they do not block");
         let socket = Descriptor::of(|| near.into_raw_fd()).expect("a descriptor");
-        let connection = if dialed {
-            Connection::dialed(socket, None, handshake(), Some(PeerId::numbered(1)), 0)
+        let ends = sealed.then(|| {
+            let roots = [Root::new(b"correct horse battery")];
+            [Sealed::initiator(&roots).expect("a key"), Sealed::target(&roots)]
+        });
+        let (dials, accepts) = ends.map(|[dials, accepts]| (dials, accepts)).unzip();
+        let (connection, sealed) = if dialed {
+            (Connection::dialed(socket, dials, handshake(), Some(PeerId::numbered(1)), 0), accepts)
         } else {
-            Connection::accepted(socket, None, None, 0)
+            (Connection::accepted(socket, accepts, None, 0), dials)
         };
         let memory = vec![MARK; GUARD + LEN + GUARD];
         let mut registry = Registry::default();
@@ -90,6 +102,7 @@ impl World {
         World {
             connection,
             far,
+            sealed,
             registry,
             receives: VecDeque::new(),
             reaped: Vec::new(),
@@ -104,13 +117,34 @@ impl World {
     }
 
     fn say(&mut self, bytes: &[u8]) {
-        let _ = self.far.write(bytes);
+        self.put(bytes);
         self.go_on();
+    }
+
+    /// Sends from the far side, encrypted where the connection is.
+    fn put(&mut self, bytes: &[u8]) {
+        let Some(sealed) = &mut self.sealed else { return drop(self.far.write(bytes)) };
+        let mut iov = [libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() }];
+        let mut at = 0;
+        // SAFETY: a slice is readable.
+        while at < iov.len() && unsafe { sealed.seal(&mut iov, &mut at) }.is_ok() {
+            if sealed.send(self.far.as_fd()) != Ok(true) {
+                break;
+            }
+        }
+    }
+
+    fn drain(&mut self) {
+        let mut room = [0; 8192];
+        let Some(sealed) = &mut self.sealed else { return drop(self.far.read(&mut room)) };
+        let iov = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+        // SAFETY: the room is writable.
+        let _ = unsafe { sealed.receive(self.far.as_fd(), &[iov]) };
     }
 
     fn go_on(&mut self) {
         for pass in 0..4 {
-            let _ = self.far.read(&mut [0; 8192]);
+            self.drain();
             self.connection.heed(true, true, false);
             let mut with = Moving {
                 registry: &mut self.registry,
@@ -146,10 +180,10 @@ impl World {
                     1 => Answer::Data { number, len },
                     _ => Answer::Failed { number, errno: len },
                 };
-                let _ = self.far.write(&answer.bytes());
+                self.put(&answer.bytes());
             }
             4 => {
-                let _ = self.far.write(&vec![how as u8; number(data, 2) as usize % (2 * LEN)]);
+                self.put(&vec![how as u8; number(data, 2) as usize % (2 * LEN)]);
             }
             5 if self.frozen[1].is_none() => self.push(how, number(data, 2)),
             6 => match how % 4 {
@@ -202,9 +236,9 @@ impl World {
             immediate: Immediate::new(how as u32 >> 2 & 3),
             address: list[0].address,
         };
-        let _ = self.far.write(&request.bytes());
+        self.put(&request.bytes());
         if pieces > 1 {
-            list.iter().for_each(|piece| drop(self.far.write(&piece.bytes())));
+            list.iter().for_each(|piece| self.put(&piece.bytes()));
         }
     }
 

@@ -49,14 +49,18 @@
 //! the next runs while the socket takes the last, and a write is settled, counted and acknowledged
 //! when the device has its bytes. The wire does not show where memory is.
 
+mod accept;
 mod connection;
 #[cfg(any(test, fuzzing))]
 mod fuzz;
+mod incoming;
 mod interfaces;
 #[cfg(test)]
 mod network_tests;
 mod nic;
 mod options;
+mod outgoing;
+mod routes;
 mod sealed;
 mod socket;
 mod staged;

@@ -1,15 +1,18 @@
 //! A NIC of the fabric of TCP sockets: a listener, and one connection to each NIC that it talks to.
 
-use super::connection::{descriptor_of, Connection, Moving, Reach, State};
+use super::accept::{NOBODY, UNAUTHENTICATED_NS};
+use super::connection::{Connection, Moving, State};
 use super::interfaces::Interface;
 use super::options::Options;
+use super::outgoing::descriptor_of;
+use super::routes::{Routes, Target};
 use super::sealed::{Sealed, OTHER_SECRET};
 use super::socket::{self, from_system, to_system};
 use super::stream::{Spare, SINK};
 use crate::clock::{Clock, Random};
 use crate::device::{driver, Device};
 use crate::fabric::grants::Grants;
-use crate::fabric::host::registry::Registry;
+use crate::fabric::registry::Registry;
 use crate::fabric::{
     Access, Buffer, Connection as Number, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration,
     Rma, Route, Scratch, Segment, Way,
@@ -19,8 +22,7 @@ use crate::ids::{GrantToken, PeerId};
 use crate::status::{Error, Result, Status};
 use crate::wire::address::RAILS_MAX;
 use crate::wire::tcp::{Handshake, Kind, Name, MESSAGE, PIECES};
-use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -32,71 +34,42 @@ const TX_DEPTH: usize = 512;
 const RX_DEPTH: usize = 256;
 const LANE_WINDOW: u64 = 4 << 20;
 const RAIL_WINDOW: u64 = 64 << 20;
-/// Accepted in one pass.
-const ACCEPTS: usize = 16;
-/// The most connections that belong to no peer. The oldest of the host with the most of them makes
-/// room, once it has had time to send its handshake; one is closed after this time.
-const UNAUTHENTICATED_MOST: usize = 256;
-const TIME_NS: u64 = 50_000_000;
-const UNAUTHENTICATED_NS: u64 = 5_000_000_000;
 /// Accepted ones of one peer: each of its NICs needs one.
 const OF_PEER: usize = RAILS_MAX;
 /// A connection that nothing here uses is closed after this long.
 const UNUSED_NS: u64 = 30_000_000_000;
 /// How often that is looked at.
 const LOOK_NS: u64 = 100_000_000;
-/// The listener pauses for this long where nothing can be accepted.
-const PAUSE_NS: u64 = 10_000_000;
 /// Events of one look.
 const EVENTS: usize = 64;
-/// The target of a route back to an unauthenticated endpoint: no NIC's name.
-const NOBODY: Name = [0; 16];
-
 /// The event data of the listener; that of connections is their place.
-const LISTENER: u64 = u64::MAX;
-
-/// A route: what an address stands for.
-struct Place {
-    generation: u32,
-    /// How often its address was inserted; 0: the place is free.
-    users: u32,
-    target: Name,
-    /// The peer that has the address.
-    peer: Option<PeerId>,
-    to: SocketAddr,
-    /// Its connection, or the error that ended it.
-    leads: std::result::Result<u32, i32>,
-    /// Operations that failed with its connection were reaped.
-    reported: bool,
-}
+pub const LISTENER: u64 = u64::MAX;
 
 pub struct TcpNic {
     limits: Limits,
-    clock: Clock,
+    pub(super) clock: Clock,
     random: Random,
-    options: Arc<Options>,
-    name: Name,
+    pub(super) options: Arc<Options>,
+    pub(super) name: Name,
     at: SocketAddr,
     address: Vec<u8>,
     /// None once the NIC is closed.
-    listener: Option<Descriptor>,
-    epoll: Descriptor,
-    places: Vec<Place>,
-    connections: Vec<Option<Box<Connection>>>,
+    pub(super) listener: Option<Descriptor>,
+    pub(super) epoll: Descriptor,
+    routes: Routes,
+    pub(super) connections: Vec<Option<Box<Connection>>>,
     last_number: Number,
     /// Connections that may have something to do.
     active: Vec<u32>,
     next_active: Vec<u32>,
     /// A connection waits to be accepted.
-    calls: bool,
+    pub(super) calls: bool,
     /// Counts them.
     pass: u32,
-    paused_until: u64,
+    pub(super) paused_until: u64,
     looked_ns: u64,
-    /// A connection has ended since failures were reaped.
-    deaths: bool,
     /// For `take_rejected`.
-    rejected: u64,
+    pub(super) rejected: u64,
     registry: Registry,
     receives: VecDeque<(Buffer, *mut Scratch)>,
     /// Finished between two calls of `reap`.
@@ -108,13 +81,6 @@ pub struct TcpNic {
 
 // SAFETY: the pointers are the rail's, which moves with its NIC.
 unsafe impl Send for TcpNic {}
-
-/// The place of a route, if it is still the route's.
-#[inline]
-fn find(places: &mut [Place], route: Route) -> Option<&mut Place> {
-    let place = places.get_mut(route as u32 as usize)?;
-    (place.users > 0 && place.generation == (route >> 32) as u32).then_some(place)
-}
 
 fn watch(epoll: &Descriptor, fd: BorrowedFd, word: u64) -> Result<()> {
     let connection = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
@@ -167,7 +133,7 @@ impl TcpNic {
             options,
             listener: Some(listener),
             epoll,
-            places: Vec::new(),
+            routes: Routes::default(),
             connections: Vec::new(),
             last_number: 0,
             active: Vec::new(),
@@ -176,7 +142,6 @@ impl TcpNic {
             pass: 0,
             paused_until: 0,
             looked_ns: 0,
-            deaths: false,
             rejected: 0,
             registry: Registry::default(),
             receives: VecDeque::new(),
@@ -199,17 +164,6 @@ impl TcpNic {
         self.connections.iter().flatten().map(|one| one.held()).sum()
     }
 
-    /// Sets whether events of the listener are reported.
-    fn heed_listener(&self, heed: bool) {
-        let Some(listener) = &self.listener else { return };
-        let events = if heed { libc::EPOLLIN as u32 } else { 0 };
-        let mut event = libc::epoll_event { events, u64: LISTENER };
-        // SAFETY: as in `watch`.
-        unsafe {
-            libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_MOD, listener.as_raw_fd(), &mut event)
-        };
-    }
-
     fn target(address: &[u8]) -> Result<(SocketAddr, Name)> {
         let split = address.len().checked_sub(size_of::<Name>()).map(|at| address.split_at(at));
         let parts = split.and_then(|(at, name)| Some((from_system(at)?, name.try_into().ok()?)));
@@ -220,33 +174,9 @@ impl TcpNic {
         })
     }
 
-    /// A new route that leads over a connection.
-    fn place(
-        &mut self,
-        target: Name,
-        peer: Option<PeerId>,
-        to: SocketAddr,
-        leads: std::result::Result<u32, i32>,
-    ) -> Route {
-        let new =
-            |generation| Place { generation, users: 1, target, peer, to, leads, reported: leads.is_err() };
-        let free = self.places.iter_mut().enumerate().find(|(_, place)| place.users == 0);
-        let (at, generation) = match free {
-            Some((at, place)) => {
-                *place = new(place.generation.wrapping_add(1));
-                (at, place.generation)
-            }
-            None => {
-                self.places.push(new(1));
-                (self.places.len() - 1, 1)
-            }
-        };
-        u64::from(generation) << 32 | at as u64
-    }
-
     // Connections.
 
-    fn connection(&mut self, at: u32) -> Option<&mut Connection> {
+    pub(super) fn connection(&mut self, at: u32) -> Option<&mut Connection> {
         self.connections.get_mut(at as usize).and_then(Option::as_deref_mut)
     }
 
@@ -256,7 +186,7 @@ impl TcpNic {
         self.connections.iter().position(is_it).map(|at| at as u32)
     }
 
-    fn add(&mut self, mut connection: Connection) -> Result<u32> {
+    pub(super) fn add(&mut self, mut connection: Connection) -> Result<u32> {
         self.last_number = self.last_number.wrapping_add(1).max(1);
         connection.number = self.last_number;
         let at = self.connections.iter().position(Option::is_none).unwrap_or_else(|| {
@@ -271,26 +201,23 @@ impl TcpNic {
         Ok(at as u32)
     }
 
-    fn dial(&mut self, to: SocketAddr, target: Name, peer: Option<PeerId>) -> Result<u32> {
-        let handshake = Handshake { target, initiator: self.name };
+    fn dial(&mut self, target: &Target) -> Result<u32> {
+        let handshake = Handshake { target: target.name, initiator: self.name };
         let now = self.clock.now();
         let secrets = self.options.secrets.as_ref();
         let sealed = secrets.map(|secrets| Sealed::initiator(&secrets.now(now))).transpose()?;
-        let socket = socket::connect(self.at, to, &self.options)?;
-        let connection = Connection::dialed(socket, sealed, handshake, peer, now);
+        let socket = socket::connect(self.at, target.to, &self.options)?;
+        let connection = Connection::dialed(socket, sealed, handshake, target.peer, now);
         self.add(connection)
     }
 
     /// Ends a connection and its routes.
-    fn end(&mut self, at: u32, errno: i32) {
+    pub(super) fn end(&mut self, at: u32, errno: i32) {
         let Some(mut connection) = self.connections.get_mut(at as usize).and_then(Option::take) else {
             return;
         };
         connection.die(errno, &mut self.finished);
-        for place in self.places.iter_mut().filter(|place| place.leads == Ok(at)) {
-            (place.leads, place.reported) = (Err(errno), false);
-            self.deaths = true;
-        }
+        self.routes.end(at, errno);
     }
 
     fn end_those(&mut self, errno: i32, goes: impl Fn(u32, &Connection) -> bool) {
@@ -301,32 +228,41 @@ impl TcpNic {
         }
     }
 
-    fn list(&mut self, at: u32) {
+    pub(super) fn list(&mut self, at: u32) {
         if let Some(connection) = self.connection(at).filter(|connection| !connection.listed) {
             connection.listed = true;
             self.active.push(at);
         }
     }
 
-    /// Sends what a connection has, at once.
+    /// A connection, and what it needs to move on.
     #[inline]
-    fn pump(&mut self, at: u32) {
-        let Some(connection) = self.connections.get_mut(at as usize).and_then(Option::as_deref_mut) else {
-            return;
-        };
-        let mut with = Moving {
+    fn moving<'a>(
+        &'a mut self,
+        at: u32,
+        reaped: Option<&'a mut Vec<Reaped>>,
+    ) -> Option<(&'a mut Connection, Moving<'a>)> {
+        let connection = self.connections.get_mut(at as usize)?.as_deref_mut()?;
+        let with = Moving {
             registry: &mut self.registry,
             receives: &mut self.receives,
-            reaped: &mut self.finished,
+            reaped: reaped.unwrap_or(&mut self.finished),
             spare: &mut self.spare,
             sink: &mut self.sink,
             pass: self.pass,
             budget: PASS,
         };
-        if let Err(errno) = connection.pump(&mut with) {
-            self.end(at, errno);
-        } else if connection.has_work() {
-            self.list(at);
+        Some((connection, with))
+    }
+
+    /// Sends what a connection has, at once.
+    #[inline]
+    fn pump(&mut self, at: u32) {
+        let Some((connection, mut with)) = self.moving(at, None) else { return };
+        match connection.pump(&mut with) {
+            Err(errno) => self.end(at, errno),
+            Ok(()) if connection.has_work() => self.list(at),
+            Ok(()) => {}
         }
     }
 
@@ -363,22 +299,12 @@ impl TcpNic {
     }
 
     fn move_one(&mut self, at: u32, reaped: &mut Vec<Reaped>) {
-        let Some(connection) = self.connections.get_mut(at as usize).and_then(Option::as_deref_mut) else {
-            return;
-        };
+        let Some((connection, mut with)) = self.moving(at, Some(reaped)) else { return };
         connection.listed = false;
-        let mut with = Moving {
-            registry: &mut self.registry,
-            receives: &mut self.receives,
-            reaped,
-            spare: &mut self.spare,
-            sink: &mut self.sink,
-            pass: self.pass,
-            budget: PASS,
-        };
         if let Err(errno) = connection.progress(&mut with) {
             let spoke = errno == libc::EPROTO || errno == OTHER_SECRET;
-            self.rejected += u64::from(spoke && connection.state == State::Unauthenticated);
+            let rejected = spoke && connection.state == State::Unauthenticated;
+            self.rejected += u64::from(rejected);
             return self.end(at, errno);
         }
         if connection.leaving && connection.is_idle() {
@@ -392,73 +318,6 @@ impl TcpNic {
             self.list(at);
         }
     }
-
-    // Meeting.
-
-    #[cold]
-    fn accept(&mut self) {
-        let now = self.clock.now();
-        self.calls = false;
-        for _ in 0..ACCEPTS {
-            if !self.make_room(now) {
-                return self.pause(now);
-            }
-            let Some(listener) = &self.listener else { break };
-            match socket::accept(listener.as_fd(), &self.options) {
-                Ok((socket, host)) => {
-                    let secrets = self.options.secrets.as_ref();
-                    let sealed = secrets.map(|secrets| Sealed::target(&secrets.now(now)));
-                    if let Err(error) = self.add(Connection::accepted(socket, sealed, host, now)) {
-                        log::debug!("a connection is closed: {error}");
-                    }
-                }
-                Err(errno) if errno == libc::ECONNABORTED || errno == libc::EINTR => {}
-                Err(errno) => {
-                    if !socket::is_later(errno) {
-                        // No descriptors or no memory: others may give some back.
-                        self.pause(now);
-                    }
-                    break;
-                }
-            }
-        }
-    }
-
-    fn pause(&mut self, now: u64) {
-        self.paused_until = now + PAUSE_NS;
-        self.heed_listener(false);
-    }
-
-    /// Whether there is room for one more connection of no peer.
-    fn make_room(&mut self, now: u64) -> bool {
-        let all = self.connections.iter().enumerate().filter_map(|(at, one)| Some((at, one.as_deref()?)));
-        let unauthenticated: Vec<_> = all.filter(|(_, one)| one.is_unauthenticated()).collect();
-        if unauthenticated.len() < UNAUTHENTICATED_MOST {
-            return true;
-        }
-        let mut counts = HashMap::new();
-        unauthenticated.iter().for_each(|(_, one)| *counts.entry(one.host).or_insert(0usize) += 1);
-        let worst =
-            unauthenticated.iter().max_by_key(|(_, one)| (counts.get(&one.host), Reverse(one.since_ns)));
-        let Some(&(at, _)) = worst.filter(|(_, one)| now.saturating_sub(one.since_ns) >= TIME_NS) else {
-            return false;
-        };
-        self.end(at as u32, libc::ECONNABORTED);
-        true
-    }
-
-    /// A handshake names the NIC that it means, and its sender. Which peer that is, the peer has to
-    /// prove: until then it is only answered over the connection.
-    #[cold]
-    fn meet(&mut self, at: u32) {
-        let Some(handshake) = self.connection(at).and_then(|connection| connection.handshake) else { return };
-        if handshake.target != self.name || handshake.initiator == NOBODY {
-            self.rejected += 1;
-            return self.end(at, libc::EPROTO);
-        }
-        self.connection(at).into_iter().for_each(Connection::accept);
-        self.list(at);
-    }
 }
 
 impl Nic for TcpNic {
@@ -471,42 +330,30 @@ impl Nic for TcpNic {
     }
 
     fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route> {
-        let (to, target) = Self::target(address)?;
-        let same = |place: &Place| {
-            place.users > 0 && (place.target, place.peer) == (target, peer) && place.leads.is_ok()
-        };
-        if let Some(at) = self.places.iter().position(same) {
-            let place = &mut self.places[at];
-            place.users += 1;
-            return Ok(u64::from(place.generation) << 32 | at as u64);
+        let (to, name) = Self::target(address)?;
+        if let Some(route) = self.routes.again(name, peer) {
+            return Ok(route);
         }
-        let is_theirs = |one: &Connection| {
-            peer.is_some_and(|peer| one.is_accepted_of(peer, target))
-                && one.reach == Reach::Memory
-                && one.state == State::Up
-                && !one.leaving
-        };
+        let is_theirs =
+            |one: &Connection| peer.is_some_and(|peer| one.is_accepted_of(peer, name)) && one.serves();
         let theirs = self.connections.iter().position(|one| one.as_deref().is_some_and(is_theirs));
         // To ourselves by the local address: a NAT may not let us in by the public one.
-        let to = if target == self.name { self.at } else { to };
-        let leads = match theirs.filter(|_| target != self.name) {
+        let to = if name == self.name { self.at } else { to };
+        let target = Target { name, peer, to };
+        let leads = match theirs.filter(|_| name != self.name) {
             Some(at) => Ok(at as u32),
-            None => self.dial(to, target, peer).map_err(|error| error.provider_errno),
+            None => self.dial(&target).map_err(|error| error.provider_errno),
         };
-        Ok(self.place(target, peer, to, leads))
+        Ok(self.routes.add(target, leads))
     }
 
     fn remove(&mut self, route: Route) {
-        let Some(place) = find(&mut self.places, route) else { return };
-        place.users -= 1;
-        if let (0, Ok(at)) = (place.users, place.leads) {
-            place.leads = Err(libc::ENOTCONN);
-            let answered = place.target == NOBODY;
-            let goes = |one: &&mut Connection| !answered || one.is_unauthenticated();
-            if let Some(connection) = self.connection(at).filter(goes) {
-                connection.leaving = true;
-                self.list(at);
-            }
+        let Some((at, target)) = self.routes.remove(route) else { return };
+        let answered = target.name == NOBODY;
+        let goes = |one: &&mut Connection| !answered || one.is_unauthenticated();
+        if let Some(connection) = self.connection(at).filter(goes) {
+            connection.leaving = true;
+            self.list(at);
         }
     }
 
@@ -514,23 +361,25 @@ impl Nic for TcpNic {
     /// connection that no peer has authenticated over has done nothing yet, and may be the peer's
     /// next.
     fn reset(&mut self, route: Route, _connected: bool) {
-        let Some(place) = find(&mut self.places, route) else { return };
-        let of = (place.target, place.peer);
-        self.end_those(libc::ECANCELED, |_, one| (one.name, one.owner) == of && !one.is_unauthenticated());
+        let Some(Target { name, peer, .. }) = self.routes.find(route).map(|place| place.target) else {
+            return;
+        };
+        let of = (name, peer);
+        self.end_those(libc::ECANCELED, |_, one| (one.name, one.owner()) == of && !one.is_unauthenticated());
         self.remove(route);
     }
 
     fn assign_connection(&mut self, connection: Number, peer: PeerId) {
         let Some(at) = self.numbered(connection) else { return };
         let Some(one) = self.connection(at).filter(|one| one.may_be_of(peer)) else { return };
-        let (name, new) = (one.name, one.owner != Some(peer));
+        let (name, new) = (one.name, one.owner() != Some(peer));
         one.authenticate(peer);
         self.list(at);
         if new {
             // The peer would not dial if it still had an earlier connection.
             self.end_those(libc::ECONNRESET, |other, one| other != at && one.is_accepted_of(peer, name));
             let connections = self.connections.iter().flatten();
-            let theirs = connections.filter(|one| !one.dialed && one.owner == Some(peer));
+            let theirs = connections.filter(|one| !one.dialed && one.owner() == Some(peer));
             let mut numbers: Vec<Number> = theirs.map(|one| one.number).collect();
             if numbers.len() > OF_PEER {
                 numbers.sort_unstable();
@@ -541,12 +390,12 @@ impl Nic for TcpNic {
 
     fn end_peer(&mut self, peer: PeerId, at_once: bool) {
         if at_once {
-            return self.end_those(libc::ECANCELED, |_, one| one.owner == Some(peer));
+            return self.end_those(libc::ECANCELED, |_, one| one.owner() == Some(peer));
         }
         let now = self.clock.now();
         for at in 0..self.connections.len() as u32 {
             let connection = self.connections[at as usize].as_deref_mut();
-            if let Some(one) = connection.filter(|one| one.owner == Some(peer)) {
+            if let Some(one) = connection.filter(|one| one.owner() == Some(peer)) {
                 one.refuse(now, &mut self.sink);
                 self.list(at);
             }
@@ -554,12 +403,9 @@ impl Nic for TcpNic {
     }
 
     fn redial(&mut self, route: Route) {
-        let Some(place) = find(&mut self.places, route) else { return };
-        // Operations that failed with the connection are reaped first: nothing may overtake them.
-        let (true, Err(errno)) = (place.reported, place.leads) else { return };
-        let (to, target, peer) = (place.to, place.target, place.peer);
-        let leads = self.dial(to, target, peer).map_err(|_| errno);
-        find(&mut self.places, route).into_iter().for_each(|place| place.leads = leads);
+        let Some((target, errno)) = self.routes.ended(route) else { return };
+        let leads = self.dial(&target).map_err(|_| errno);
+        self.routes.find(route).into_iter().for_each(|place| place.leads = leads);
     }
 
     /// Answers never dial.
@@ -567,13 +413,13 @@ impl Nic for TcpNic {
         let at = self.numbered(connection);
         let up = |at: &u32| self.connections[*at as usize].as_ref().is_some_and(|one| one.state == State::Up);
         match at.filter(up) {
-            Some(at) => Ok(self.place(NOBODY, None, self.at, Ok(at))),
+            Some(at) => Ok(self.routes.add(Target { name: NOBODY, peer: None, to: self.at }, Ok(at))),
             None => Err(Error::new(Status::Fabric, "the connection is closed")),
         }
     }
 
     fn is_gone(&mut self, route: Route) -> bool {
-        find(&mut self.places, route).is_some_and(|place| place.leads == Err(libc::ECONNREFUSED))
+        self.routes.leads(route) == Err(libc::ECONNREFUSED)
     }
 
     fn take_rejected(&mut self) -> u64 {
@@ -591,13 +437,12 @@ impl Nic for TcpNic {
         }
         self.looked_ns = now;
         self.connections.iter_mut().flatten().for_each(|one| one.rest());
-        let used = self.places.iter().filter(|place| place.users > 0);
-        let used: HashSet<(Name, Option<PeerId>)> = used.map(|place| (place.target, place.peer)).collect();
+        let used = self.routes.used();
         let patience_ns = self.options.patience_ns();
         self.end_those(libc::ETIMEDOUT, |_, one| {
             let age = now.saturating_sub(one.since_ns);
             one.is_unauthenticated() && age > UNAUTHENTICATED_NS
-                || age > UNUSED_NS && !used.contains(&(one.name, one.owner))
+                || age > UNUSED_NS && !used.contains(&(one.name, one.owner()))
                 || age > patience_ns && matches!(one.state, State::Dialing | State::Handshaking)
         });
     }
@@ -648,7 +493,7 @@ impl Nic for TcpNic {
 
     #[inline]
     unsafe fn rma(&mut self, rma: &Rma<'_>, route: Route, scratches: &[*mut Scratch]) -> (usize, Posted) {
-        let leads = find(&mut self.places, route).map_or(Err(libc::ENOTCONN), |place| place.leads);
+        let leads = self.routes.leads(route);
         let segments = rma.segments.len() / scratches.len().max(1);
         let at = match leads {
             Ok(at) if segments > 0 => at,
@@ -677,8 +522,9 @@ impl Nic for TcpNic {
         if buffer.len > MESSAGE {
             return Posted::Failed(libc::EMSGSIZE);
         }
-        let Some(place) = find(&mut self.places, route) else { return Posted::Failed(libc::ENOTCONN) };
-        let leads = place.leads;
+        let Some(leads) = self.routes.find(route).map(|place| place.leads) else {
+            return Posted::Failed(libc::ENOTCONN);
+        };
         let segment = Segment { local: buffer.address as u64, remote: 0, len: buffer.len as u64 };
         let rma = Rma {
             read: false,
@@ -690,7 +536,7 @@ impl Nic for TcpNic {
         };
         match leads.map(|at| (at, self.connection(at))) {
             Ok((at, Some(connection))) => {
-                connection.push_message(&rma, buffer.follows, scratch);
+                connection.outgoing.push_message(&rma, buffer.follows, scratch);
                 self.pump(at);
             }
             // By a completion: senders seldom check the result of a post.
@@ -725,9 +571,7 @@ impl Nic for TcpNic {
         }
         self.move_on(reaped);
         reaped.append(&mut self.finished);
-        if std::mem::take(&mut self.deaths) {
-            self.places.iter_mut().for_each(|place| place.reported = place.leads.is_err());
-        }
+        self.routes.report();
         busy
     }
 
@@ -741,7 +585,7 @@ impl Nic for TcpNic {
             socket::shut(listener.as_fd());
         }
         self.connections.clear();
-        self.places.clear();
+        self.routes.clear();
         self.active.clear();
         self.receives.clear();
         self.finished.clear();

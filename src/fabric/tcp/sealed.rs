@@ -13,7 +13,7 @@
 //! target that does not know the secret says so by a record of no bytes. Each direction takes a new
 //! key after `REKEY` records.
 
-use super::socket;
+use super::socket::{self, Outcome};
 use super::stream::advance;
 use crate::status::{Error, Status};
 use crate::wire::seal::Root;
@@ -128,7 +128,7 @@ impl Sealed {
     ///
     /// # Safety
     /// Each vector is of readable memory.
-    pub unsafe fn seal(&mut self, iov: &mut [libc::iovec], at: &mut usize) -> Result<usize, i32> {
+    pub unsafe fn seal(&mut self, iov: &mut [libc::iovec], at: &mut usize) -> Outcome<usize> {
         let mut len = 0;
         while let Some(first) = iov.get_mut(*at).filter(|_| len < self.plain.len()) {
             let part = first.iov_len.min(self.plain.len() - len);
@@ -159,7 +159,7 @@ impl Sealed {
     }
 
     /// Sends a record: true when all of it is gone.
-    pub fn send(&mut self, socket: BorrowedFd) -> Result<bool, i32> {
+    pub fn send(&mut self, socket: BorrowedFd) -> Outcome<bool> {
         while self.is_sending() {
             let ready = self.record.ready();
             let iov = libc::iovec { iov_base: ready.as_ptr().cast_mut().cast(), iov_len: ready.len() };
@@ -179,7 +179,7 @@ impl Sealed {
     ///
     /// # Safety
     /// Each vector is of writable memory.
-    pub unsafe fn receive(&mut self, socket: BorrowedFd, iov: &[libc::iovec]) -> Result<usize, i32> {
+    pub unsafe fn receive(&mut self, socket: BorrowedFd, iov: &[libc::iovec]) -> Outcome<usize> {
         let mut total = 0;
         for vector in iov {
             let mut filled = 0;
@@ -209,7 +209,7 @@ impl Sealed {
     }
 
     /// Receives more of a record.
-    fn fill(&mut self, socket: BorrowedFd) -> Result<usize, i32> {
+    fn fill(&mut self, socket: BorrowedFd) -> Outcome<usize> {
         let raw = &mut self.raw;
         raw.bytes.copy_within(raw.start..raw.end, 0);
         (raw.start, raw.end) = (0, raw.end - raw.start);
@@ -222,7 +222,7 @@ impl Sealed {
     }
 
     /// Tells an initiator that its secret is not known here.
-    fn refuse(&mut self, errno: i32, socket: BorrowedFd) -> Result<bool, i32> {
+    fn refuse(&mut self, errno: i32, socket: BorrowedFd) -> Outcome<bool> {
         if let (Noise::Asked(_), OTHER_SECRET) = (&self.noise, errno) {
             self.record.bytes[..LEN].fill(0);
             (self.record.start, self.record.end) = (0, LEN);
@@ -232,7 +232,7 @@ impl Sealed {
     }
 
     /// Opens the next record, if all of it is there.
-    fn open_next(&mut self) -> Result<bool, i32> {
+    fn open_next(&mut self) -> Outcome<bool> {
         let Some((len, rest)) = self.raw.ready().split_first_chunk::<LEN>() else { return Ok(false) };
         let len = usize::from(u16::from_le_bytes(*len));
         let most = if let Noise::Open(_) = self.noise { RECORD } else { HANDSHAKE + KEY };

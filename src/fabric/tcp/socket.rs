@@ -7,7 +7,13 @@ use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+/// How a call fails: an error number.
+pub type Outcome<T> = std::result::Result<T, i32>;
+
 const BACKLOG: i32 = 4096;
+/// Bytes that the system holds unsent for a connection at most. A message waits behind them; and the
+/// more of them there are, the fewer are still in a cache when they are sent.
+pub const UNSENT: i32 = 256 << 10;
 
 /// Bytes of `sockaddr_in` and `sockaddr_in6`.
 pub const V4: usize = size_of::<libc::sockaddr_in>();
@@ -125,6 +131,7 @@ fn socket_of(socket: &Descriptor) -> BorrowedFd<'_> {
 /// allowed for ever, the system's own limits stay.
 fn tune(socket: BorrowedFd, options: &Options) {
     set(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    set(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, UNSENT);
     if options.dscp > 0 {
         // Beside the two bits of ECN; the system knows which of the two the socket has.
         let class = i32::from(options.dscp) << 2;
@@ -179,10 +186,7 @@ pub fn outcome(socket: BorrowedFd) -> i32 {
 }
 
 /// The next accepted connection, and its address; or an error number.
-pub fn accept(
-    listener: BorrowedFd,
-    options: &Options,
-) -> std::result::Result<(Descriptor, Option<IpAddr>), i32> {
+pub fn accept(listener: BorrowedFd, options: &Options) -> Outcome<(Descriptor, Option<IpAddr>)> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     let (mut from, mut len) = ([0u8; V6], V6 as libc::socklen_t);
     // SAFETY: makes a descriptor that nobody else has; the address has room for `len` bytes.
@@ -197,7 +201,7 @@ pub fn accept(
 ///
 /// # Safety
 /// Each vector is of readable memory.
-pub unsafe fn send(socket: BorrowedFd, iov: &[libc::iovec]) -> std::result::Result<usize, i32> {
+pub unsafe fn send(socket: BorrowedFd, iov: &[libc::iovec]) -> Outcome<usize> {
     // SAFETY: zero is a message of nothing; the vectors as the caller promised.
     let sent = unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
@@ -211,7 +215,7 @@ pub unsafe fn send(socket: BorrowedFd, iov: &[libc::iovec]) -> std::result::Resu
 ///
 /// # Safety
 /// Each vector is of writable memory.
-pub unsafe fn receive(socket: BorrowedFd, iov: &[libc::iovec]) -> std::result::Result<usize, i32> {
+pub unsafe fn receive(socket: BorrowedFd, iov: &[libc::iovec]) -> Outcome<usize> {
     // SAFETY: as the caller promised.
     let got = unsafe { libc::readv(socket.as_raw_fd(), iov.as_ptr(), iov.len() as i32) };
     usize::try_from(got).map_err(|_| errno())

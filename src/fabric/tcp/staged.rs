@@ -1,7 +1,8 @@
 //! What a connection moves of devices' memory: through slots that devices copy to and from, while the
 //! socket takes or brings what is in others.
 
-use super::connection::Pending;
+use super::incoming::Read;
+use super::socket::Outcome;
 use crate::device::staging::Slots;
 use crate::device::Device;
 use crate::fabric::{Immediate, GONE};
@@ -18,7 +19,7 @@ pub enum Next {
     /// A request of the peer is settled.
     Settled(i32, Option<Immediate>),
     /// A read of the peer is to be answered.
-    Answer(Pending),
+    Answer(Read),
     /// A request of this operation of ours has its data.
     Data(u32),
 }
@@ -68,7 +69,7 @@ impl Staged {
         &mut self,
         device: Device,
         places: impl Iterator<Item = (u64, u64)>,
-    ) -> std::result::Result<Option<u32>, i32> {
+    ) -> Outcome<Option<u32>> {
         let Some(slot) = self.out.take() else { return Ok(None) };
         // SAFETY: passed on.
         let begun = unsafe { self.out.copy((slot, true), device, places) };
@@ -80,12 +81,12 @@ impl Staged {
     }
 
     /// Whether what goes next is an operation's, and is there.
-    pub fn is_ahead(&mut self, op: u32) -> std::result::Result<bool, i32> {
+    pub fn is_ahead(&mut self, op: u32) -> Outcome<bool> {
         let Some(run) = self.ahead.front().filter(|run| run.op == op) else { return Ok(false) };
         run.slot.map_or(Ok(true), |slot| self.is_gathered(slot))
     }
 
-    pub fn is_gathered(&mut self, slot: u32) -> std::result::Result<bool, i32> {
+    pub fn is_gathered(&mut self, slot: u32) -> Outcome<bool> {
         self.out.is_done(slot).map_err(|_| GONE)
     }
 
@@ -122,10 +123,7 @@ impl Staged {
     ///
     /// # Safety
     /// As for `gather`.
-    pub unsafe fn arrived(
-        &mut self,
-        places: impl Iterator<Item = (u64, u64)>,
-    ) -> std::result::Result<Option<u32>, i32> {
+    pub unsafe fn arrived(&mut self, places: impl Iterator<Item = (u64, u64)>) -> Outcome<Option<u32>> {
         let Some((slot, device)) = self.arriving.take() else { return Ok(None) };
         // SAFETY: passed on.
         let begun = unsafe { self.arrivals.copy((slot, false), device, places) };

@@ -1,7 +1,7 @@
 //! The two directions of a connection: what is to be sent, and what was received.
 
 use super::sealed::Sealed;
-use super::socket;
+use super::socket::{self, Outcome};
 use crate::fabric::grants::Use;
 use std::os::fd::BorrowedFd;
 
@@ -9,6 +9,11 @@ use std::os::fd::BorrowedFd;
 const VECTORS: usize = 1000;
 /// Bytes of headers, lists and small payloads of one call.
 const HEADS: usize = 64 << 10;
+/// Nothing is added to what one call sends beyond this many bytes. Together with the last run this
+/// is what has to be copied when memory is taken back.
+pub const BATCH: u64 = 64 << 10;
+/// Operations that a connection at rest keeps room for.
+pub const FEW: usize = 8;
 /// Bytes that go nowhere go here, again and again.
 pub const SINK: usize = 64 << 10;
 /// Bytes that may be in front of a payload.
@@ -189,7 +194,7 @@ impl Batch {
         socket: BorrowedFd,
         sealed: Option<&mut Sealed>,
         budget: &mut u64,
-    ) -> Result<bool, i32> {
+    ) -> Outcome<bool> {
         if let Some(sealed) = sealed {
             return self.send_sealed(socket, sealed, budget);
         }
@@ -208,12 +213,7 @@ impl Batch {
         Ok(true)
     }
 
-    fn send_sealed(
-        &mut self,
-        socket: BorrowedFd,
-        sealed: &mut Sealed,
-        budget: &mut u64,
-    ) -> Result<bool, i32> {
+    fn send_sealed(&mut self, socket: BorrowedFd, sealed: &mut Sealed, budget: &mut u64) -> Outcome<bool> {
         while sealed.send(socket)? {
             if self.is_empty() {
                 self.clear();
@@ -349,7 +349,7 @@ impl Inbox {
         sealed: Option<&mut Sealed>,
         ahead: usize,
         budget: &mut u64,
-    ) -> Result<Got, i32> {
+    ) -> Outcome<Got> {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);

@@ -1,11 +1,12 @@
 //! NICs of one process with each other; and attackers that speak the protocol, or not.
 
-use super::connection::SHORT_RUN;
+use super::accept::{TIME_NS, UNAUTHENTICATED_MOST, UNAUTHENTICATED_NS};
 use super::interfaces::{self, Interface};
 use super::nic::TcpNic;
-use super::socket::to_system;
+use super::outgoing::SHORT_RUN;
+use super::socket::{self, to_system, UNSENT};
 use super::Options;
-use crate::clock::Sequence;
+use crate::clock::{Clock, Sequence, Virtual};
 use crate::fabric::{
     Access, Buffer, Connection, HostRange, Immediate, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
     Segment, GONE,
@@ -16,7 +17,7 @@ use crate::wire::tcp::{
     Answer, Handshake, Kind, Name, Piece, Request, ANSWER, HANDSHAKE, MESSAGE, PIECES, REQUEST, RUN,
 };
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{null_mut, NonNull};
 use std::sync::Arc;
@@ -644,7 +645,7 @@ struct Attacker(TcpStream);
 
 fn target_of(nic: &TcpNic) -> (SocketAddr, [u8; 16]) {
     let (at, name) = nic.address().split_at(16);
-    (super::socket::from_system(at).unwrap(), name.try_into().unwrap())
+    (socket::from_system(at).unwrap(), name.try_into().unwrap())
 }
 
 fn attacker(nic: &TcpNic) -> Attacker {
@@ -730,6 +731,76 @@ fn connection_must_name_the_nic() {
         nic.tend(); // The oldest makes room when it had its time.
     }
     assert!(!silent[399].is_closed(&mut nic).0);
+}
+
+/// The host with the most connections that belong to nobody makes room for others, once these had
+/// their time; none has more than 5 s.
+#[test]
+fn unauthenticated_connections_are_bounded_by_host_and_time() {
+    const MOST: usize = UNAUTHENTICATED_MOST;
+    let (mut nic, time) = (open(), Arc::new(Virtual::new(1)));
+    nic.clock = Clock::Virtual(time.clone());
+    let host = |last: u8| IpAddr::from([127, 0, 0, last]);
+    let counts = |nic: &TcpNic| {
+        let of = |last| nic.connections.iter().flatten().filter(|one| one.host == Some(host(last))).count();
+        (of(1), of(2))
+    };
+    let pass = |nic: &mut TcpNic, ns: u64| {
+        time.step(time.now() + ns);
+        for _ in 0..MOST {
+            nic.tend();
+            nic.reap(&mut Vec::new());
+        }
+        counts(nic)
+    };
+    let _many: Vec<Attacker> = (0..MOST).map(|_| attacker(&nic)).collect();
+    assert_eq!(pass(&mut nic, 0), (MOST, 0));
+    let from =
+        |last| socket::connect((host(last), 0).into(), target_of(&nic).0, &Options::default()).unwrap();
+    let _few = [from(2), from(2), from(2)];
+    assert_eq!(pass(&mut nic, TIME_NS / 2), (MOST, 0), "each has some time");
+    assert_eq!(pass(&mut nic, TIME_NS), (MOST - 3, 3));
+    let _more: Vec<Attacker> = (0..100).map(|_| attacker(&nic)).collect();
+    assert_eq!(pass(&mut nic, TIME_NS), (MOST - 3, 3), "others of the host make room");
+    assert_eq!(pass(&mut nic, UNAUTHENTICATED_NS + 1), (0, 0));
+    assert_eq!(nic.sockets().len(), 1);
+}
+
+#[test]
+fn a_thousand_that_connect_at_once_are_all_served() {
+    const COUNT: usize = 1000;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: reads and raises this process's own limit.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
+        limit.rlim_cur = limit.rlim_cur.max(limit.rlim_max.min(2 * COUNT as u64 + 500));
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+    }
+    let mut nic = open();
+    let mut all: Vec<Attacker> = (0..COUNT)
+        .map(|n| {
+            let (mut one, mut name) = (attacker(&nic), NAME);
+            name[..8].copy_from_slice(&(n as u64 + 1).to_le_bytes());
+            let handshake = Handshake { target: target_of(&nic).1, initiator: name };
+            one.0.write_all(&[&handshake.bytes()[..], &message(&n.to_le_bytes())].concat()).unwrap();
+            one
+        })
+        .collect();
+    let (room, mut met, began) = ([0u8; 8], 0, Instant::now());
+    while met < COUNT as u64 {
+        let mut done = Vec::new();
+        // SAFETY: the room outlives the NIC.
+        while unsafe { nic.receive(buffer(&room), token(1)) } == Posted::Yes {}
+        nic.reap(&mut done);
+        nic.tend();
+        for one in done.iter().filter(|one| one.connection != 0) {
+            met += 1;
+            nic.assign_connection(one.connection, PeerId::numbered(met + 10));
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{met} have come");
+    }
+    rounds(&mut nic, &mut open(), 10);
+    assert!(all.iter_mut().all(|one| one.0.read(&mut [0; 64]).is_ok_and(|len| len >= ANSWER)));
 }
 
 /// An attacker under another's name gets nothing that is for that one, and takes nothing from it;
@@ -1002,15 +1073,22 @@ fn target_may_end_at_each_byte() {
 }
 
 /// It costs others nothing, and has no more than its share of answers.
+fn bytes_of(socket: BorrowedFd, what: libc::c_ulong) -> usize {
+    let mut bytes = 0i32;
+    // SAFETY: room for the number.
+    assert_eq!(unsafe { libc::ioctl(socket.as_raw_fd(), what as _, &raw mut bytes) }, 0);
+    bytes as usize
+}
+
 /// Bytes that the system has of a connection: sent and not acknowledged, and received and not read.
 fn waiting(sender: &TcpNic, receiver: &TcpStream) -> usize {
-    let ask = |socket: BorrowedFd, what| {
-        let mut bytes = 0i32;
-        // SAFETY: room for the number.
-        assert_eq!(unsafe { libc::ioctl(socket.as_raw_fd(), what, &raw mut bytes) }, 0);
-        bytes as usize
-    };
-    ask(sender.sockets()[1], libc::TIOCOUTQ) + ask(receiver.as_fd(), libc::FIONREAD)
+    bytes_of(sender.sockets()[1], libc::TIOCOUTQ) + bytes_of(receiver.as_fd(), libc::FIONREAD)
+}
+
+/// Bytes that the system has not sent.
+fn unsent(sender: &TcpNic) -> usize {
+    const SIOCOUTQNSD: libc::c_ulong = 0x894b;
+    bytes_of(sender.sockets()[1], SIOCOUTQNSD)
 }
 
 #[test]
@@ -1036,6 +1114,8 @@ fn message_waits_for_at_most_256_kib_of_writes() {
             (0..20).for_each(|_| _ = nic.reap(&mut Vec::new()));
             std::thread::sleep(Duration::from_millis(1));
         }
+        // One call may end beyond the limit, by what a packet holds.
+        assert!(unsent(&nic) <= UNSENT as usize + (64 << 10), "{} bytes are unsent", unsent(&nic));
         // SAFETY: it is copied, or the NIC ends before it.
         assert_eq!(unsafe { nic.send(buffer(&MARK), route, token(1)) }, Posted::Yes);
         let (mut came, mut room) = (Vec::new(), vec![0; 1 << 20]);
@@ -1173,9 +1253,10 @@ impl Between {
     }
 
     fn start(self, flip: Option<usize>) -> JoinHandle<Vec<u8>> {
+        // Now: the target may be gone by the time the thread runs.
+        let theirs = TcpStream::connect(self.to).unwrap();
         std::thread::spawn(move || {
             let (ours, _) = self.listener.accept().unwrap();
-            let theirs = TcpStream::connect(self.to).unwrap();
             let copy = |mut from: TcpStream, mut to: TcpStream, flip: Option<usize>| {
                 let (mut heard, mut buffer) = (Vec::new(), [0; 4096]);
                 while let Ok(len @ 1..) = from.read(&mut buffer) {

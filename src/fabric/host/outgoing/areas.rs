@@ -1,0 +1,214 @@
+//! Memory that is passed to the target, which copies by itself. That of devices goes between devices,
+//! where one reaches what the other's process has passed; else through the channel, from and to which
+//! devices copy behind the worker's back.
+
+use super::{Flight, Outgoing, Probe, PULL};
+use crate::device::Device;
+use crate::fabric::host::area::Shared;
+use crate::fabric::host::channel::{self, Block};
+use crate::fabric::host::request::Kind;
+use crate::fabric::host::socket;
+use crate::fabric::{Reaped, Rma, Scratch, Segment};
+
+impl Outgoing {
+    /// Passes an area to the target; false if the socket is full.
+    #[inline]
+    pub(super) fn pass(&mut self, area: &Shared) -> bool {
+        if self.passed.get(area.place) == Some(&area.number) {
+            return true;
+        }
+        let Some(socket) = self.socket() else { return false };
+        let passed = match (area.handle(), area.file()) {
+            (Some(handle), _) => socket::pass_device(socket, area.number, handle),
+            (_, Some((file, len))) => socket::pass_area(socket, area.number, len, file),
+            _ => false,
+        };
+        if !passed {
+            return false;
+        }
+        self.passed.resize(self.passed.len().max(area.place + 1), 0);
+        self.passed[area.place] = area.number;
+        true
+    }
+
+    /// An area is no more: the target need not keep it mapped.
+    pub fn forget(&mut self, area: &Shared) {
+        let unread = self.pulls.forget(|_, of| of == area.number);
+        if let Some(socket) = self.socket() {
+            unread.iter().for_each(|number| _ = socket::unread(socket, *number));
+        }
+        let Some(passed) = self.passed.get_mut(area.place).filter(|number| **number == area.number) else {
+            return;
+        };
+        *passed = 0;
+        for probe in self.probes.iter_mut().filter(|probe| probe.number == area.number) {
+            // The number is never used again; the place stays, so that other numbers keep theirs.
+            probe.number = 0;
+        }
+        if let Some(socket) = self.socket() {
+            socket::forget_area(socket, area.number);
+        }
+    }
+
+    /// Of device memory: between devices, where one reaches what the other's process has passed.
+    pub(super) fn rma_of_device(
+        &mut self,
+        rma: &Rma<'_>,
+        (area, device): (Option<&Shared>, Device),
+        scratch: *mut Scratch,
+    ) {
+        let kind = if rma.read { Kind::Read } else { Kind::Write };
+        let remote = (rma.segments.first().map_or(0, |segment| segment.remote), rma.key);
+        let shared = area.filter(|area| self.reaches_device(rma.read, area, remote));
+        let of = match shared {
+            Some(area) if rma.read => self.pulls.find(area.number, rma.key).ok().flatten().map(|n| (n, 0)),
+            Some(area) => self.pass(area).then_some((area.number, area.base())),
+            None => None,
+        };
+        let op = self.push(kind, rma.key, of.unwrap_or((0, 0)), rma.segments, scratch);
+        (op.immediate, op.on_device) = (rma.immediate, of.is_some());
+        op.through = of.is_none().then_some(device);
+    }
+
+    /// Whether the target can copy from device memory of ours to what a key names there, or
+    /// our device from there. The first time it is asked, by a request of no bytes.
+    fn reaches_device(&mut self, read: bool, area: &Shared, (remote, key): (u64, u64)) -> bool {
+        if read {
+            return match self.pulls.find(area.number, key) {
+                Ok(found) => found.is_some(),
+                Err(()) => {
+                    self.ask_to_pull(area, (remote, key));
+                    false
+                }
+            };
+        }
+        let is_it = |probe: &Probe| probe.number == area.number && probe.key == key;
+        if !self.probes.get(self.last_probe).is_some_and(is_it) {
+            let Some(at) = self.probes.iter().position(is_it) else {
+                self.probe(area, (remote, key));
+                return false;
+            };
+            self.last_probe = at;
+        }
+        self.probes[self.last_probe].reaches == Some(true)
+    }
+
+    #[cold]
+    fn ask_to_pull(&mut self, area: &Shared, (remote, key): (u64, u64)) {
+        let Some(handle) = area.handle().filter(|_| self.dead.is_none() && self.socket.is_some()) else {
+            return;
+        };
+        let number = self.pulls.ask(area.number, handle.device, key);
+        let segment = Segment { local: 0, remote, len: 0 };
+        let op = self.push(Kind::Read, key, (number, 0), &[segment], std::ptr::null_mut());
+        (op.probe, op.on_device) = (Some(PULL), true);
+    }
+
+    fn probe(&mut self, area: &Shared, (remote, key): (u64, u64)) {
+        if self.dead.is_some() || !self.pass(area) {
+            return;
+        }
+        let probe = self.probes.len();
+        self.probes.push(Probe { number: area.number, key, reaches: None });
+        let segment = Segment { local: area.base(), remote, len: 0 };
+        let of = (area.number, area.base());
+        self.push(Kind::Write, key, of, &[segment], std::ptr::null_mut()).probe = Some(probe);
+    }
+
+    /// Makes requests known whose bytes devices have copied.
+    #[cold]
+    pub(super) fn publish_held(&mut self) {
+        self.held.pump();
+        while let Some(((index, mut request), errno)) = self.held.take() {
+            if errno != 0 {
+                // It is refused, and so is its operation: a message alone is none.
+                self.ops[index as usize].errno = errno;
+                (request.key, request.immediate) = (0, None);
+            }
+            request.publish(self.channel.cell(self.sent), channel::stamp(self.sent));
+            self.sent += 1;
+            self.wake_due = true;
+        }
+    }
+
+    /// Bytes of a read are in the channel that a device copies out of it, or that come behind such.
+    #[cold]
+    pub(super) fn land(&mut self, flight: Flight, block: Block) {
+        let op = &mut self.ops[flight.op as usize];
+        let mut from = self.channel.back(&block) as u64;
+        let mut copied = false;
+        match op.through.filter(|_| op.goes_on() && flight.len > 0) {
+            Some(device) => {
+                let pinned = self.channel.pin(device).and_then(|()| self.landing.choose(device));
+                op.errno = pinned.map_or_else(
+                    |errno| errno,
+                    |()| {
+                        op.arrive(flight.len, |Segment { local, len, .. }| {
+                            // SAFETY: the block holds as many bytes; the operation's memory is valid until it
+                            // is done, or `disown` waits.
+                            unsafe { self.landing.add(from, local, len) };
+                            from += len;
+                            copied = true;
+                            Ok(())
+                        })
+                    },
+                );
+            }
+            None if op.goes_on() && op.through.is_none() => {
+                // SAFETY: as above.
+                unsafe { op.scatter(flight.len, from as *const u8, flight.stream) };
+            }
+            None => {}
+        }
+        self.back = block.end;
+        self.landing.push((flight.op, block.end), copied);
+    }
+
+    /// The target allows bytes to be read, which a device of ours does.
+    pub(super) fn pull(&mut self, flight: Flight, errno: i32) {
+        let op = &mut self.ops[flight.op as usize];
+        if op.errno == 0 {
+            op.errno = errno;
+        }
+        let mut copied = false;
+        if op.goes_on() && flight.len > 0 {
+            let place = self.pulls.place_of(op.area);
+            op.errno = op.arrive(flight.len, |part| {
+                // SAFETY: the operation's memory is valid until it is done.
+                unsafe { self.pulls.copy(place, (part.local, part.remote, part.len)) }
+                    .inspect(|()| copied = true)
+            });
+        }
+        self.pulls.push(flight.op, copied);
+    }
+
+    /// Finishes what our devices have copied.
+    #[cold]
+    pub(super) fn take_copied(&mut self, reaped: &mut Vec<Reaped>) {
+        loop {
+            let landed = self.landing.take().map(|((index, end), errno)| {
+                self.landed = end;
+                (index, errno)
+            });
+            let Some((index, errno)) = landed.or_else(|| self.pulls.take()) else { break };
+            let op = &mut self.ops[index as usize];
+            if op.errno == 0 {
+                op.errno = errno;
+            }
+            op.open -= 1;
+            if op.open == 0 && op.all_asked {
+                self.finish(index, reaped);
+            }
+        }
+        self.pulls.pump();
+        self.landing.pump();
+        self.give_back();
+    }
+
+    /// Waits until no device of ours touches memory for it.
+    pub fn settle_devices(&mut self) {
+        self.pulls.settle();
+        self.held.settle();
+        self.landing.settle();
+    }
+}

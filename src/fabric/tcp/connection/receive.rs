@@ -1,0 +1,285 @@
+//! What a connection does with the bytes that come: frames, and the payloads behind them.
+
+use super::{Coming, Connection, Moving, State, Step};
+use crate::fabric::registry::{Allowed, Wish};
+use crate::fabric::tcp::incoming::{Reach, Read};
+use crate::fabric::tcp::socket::Outcome;
+use crate::fabric::tcp::staged::Next;
+use crate::fabric::tcp::stream::{chunks, Got};
+use crate::fabric::Reaped;
+use crate::wire::tcp::{is_answer, Answer, Handshake, Kind, Request, ANSWER, HANDSHAKE, REQUEST};
+use std::os::fd::AsFd;
+
+impl Connection {
+    /// Does what is there, and receives more.
+    pub(super) fn take(&mut self, with: &mut Moving) -> Outcome<()> {
+        self.take_all(with)?;
+        self.inbox.end(with.spare);
+        Ok(())
+    }
+
+    fn take_all(&mut self, with: &mut Moving) -> Outcome<()> {
+        loop {
+            loop {
+                match self.step(with)? {
+                    Step::Done => {}
+                    Step::Waits => break,
+                    Step::Met => return Ok(()),
+                }
+            }
+            if !self.readable || self.starved || with.budget == 0 {
+                return Ok(());
+            }
+            let ahead = if self.state == State::Unauthenticated { HANDSHAKE } else { self.ahead };
+            let Some(socket) = &self.socket else { return Ok(()) };
+            let sealed = self.sealed.as_deref_mut();
+            self.inbox.begin(with.spare);
+            match self.inbox.receive(socket.as_fd(), sealed, ahead, &mut with.budget)? {
+                Got::Some => {}
+                Got::All => self.readable = self.closing,
+                Got::End => return Err(libc::ECONNRESET),
+            }
+        }
+    }
+
+    /// Handles one frame or payload of what was received; an error if it is malformed.
+    #[inline]
+    fn step(&mut self, with: &mut Moving) -> Outcome<Step> {
+        match self.coming {
+            Coming::Head if self.state == State::Unauthenticated => self.meet(),
+            Coming::Head => self.head(with),
+            _ if self.inbox.left() > 0 => Ok(Step::Waits),
+            Coming::Payload(request, mut errno) => {
+                (self.coming, self.entered) = (Coming::Head, None);
+                let mut slot = None;
+                if let Some(staged) = &mut self.staged {
+                    let places = self.incoming.pieces.iter().map(|piece| (piece.address, piece.len.into()));
+                    if errno != 0 {
+                        staged.refuse();
+                    }
+                    // SAFETY: registered memory, as nothing has taken back; `forget` waits.
+                    match unsafe { staged.arrived(places) } {
+                        Ok(copied) => slot = copied,
+                        Err(failed) => errno = failed,
+                    }
+                }
+                self.follow(Next::Settled(errno, request.immediate), slot, with.reaped);
+                Ok(Step::Done)
+            }
+            Coming::Data => {
+                self.coming = Coming::Head;
+                let flight = self.outgoing.next_flight()?;
+                let (mut errno, mut slot) = (0, None);
+                if let Some(staged) = &mut self.staged {
+                    if self.outgoing.is_disowned(flight.op) {
+                        staged.refuse();
+                    }
+                    let parts = self.outgoing.parts(&flight);
+                    // SAFETY: the operation's memory is valid until it is reaped; `disown` waits.
+                    match unsafe { staged.arrived(parts.iter().map(|part| (part.local, part.len))) } {
+                        Ok(copied) => slot = copied,
+                        Err(failed) => errno = failed,
+                    }
+                }
+                match (errno, slot) {
+                    (0, Some(slot)) => self.follow(Next::Data(flight.op), Some(slot), with.reaped),
+                    _ => self.outgoing.answered(flight.op, errno, with.reaped),
+                }
+                Ok(Step::Done)
+            }
+        }
+    }
+
+    /// What comes after what devices are at, or now.
+    #[inline]
+    fn follow(&mut self, next: Next, slot: Option<u32>, reaped: &mut Vec<Reaped>) {
+        match &mut self.staged {
+            Some(staged) if slot.is_some() || staged.is_landing() => staged.push(next, slot),
+            _ => self.proceed(next, 0, reaped),
+        }
+    }
+
+    #[inline]
+    fn proceed(&mut self, next: Next, failed: i32, reaped: &mut Vec<Reaped>) {
+        match next {
+            Next::Settled(errno, immediate) => {
+                self.incoming.settle(if failed != 0 { failed } else { errno }, immediate, reaped)
+            }
+            Next::Answer(read) => self.incoming.read(read),
+            Next::Data(op) => self.outgoing.answered(op, failed, reaped),
+        }
+    }
+
+    /// Goes on with what devices have done.
+    #[cold]
+    pub(super) fn land(&mut self, reaped: &mut Vec<Reaped>) {
+        while let Some((next, failed)) = self.staged.as_mut().and_then(|staged| staged.take()) {
+            self.starved = false;
+            self.proceed(next, failed, reaped);
+        }
+    }
+
+    fn meet(&mut self) -> Outcome<Step> {
+        let Some(bytes) = self.inbox.ready().first_chunk::<HANDSHAKE>() else { return Ok(Step::Waits) };
+        self.handshake = Some(Handshake::read(bytes).ok_or(libc::EPROTO)?);
+        self.inbox.consume(HANDSHAKE);
+        Ok(Step::Met)
+    }
+
+    /// More has to come first: authentication, a receive, or a slot.
+    fn starves(&mut self) -> Outcome<Step> {
+        self.starved = true;
+        Ok(Step::Waits)
+    }
+
+    #[inline]
+    fn head(&mut self, with: &mut Moving) -> Outcome<Step> {
+        let ready = self.inbox.ready();
+        let Some(&first) = ready.first() else { return Ok(Step::Waits) };
+        if is_answer(first) {
+            let Some(bytes) = ready.first_chunk::<ANSWER>() else { return Ok(Step::Waits) };
+            let answer = Answer::read(bytes).ok_or(libc::EPROTO)?;
+            if matches!(answer, Answer::Data { .. }) && self.staged.as_ref().is_some_and(|of| !of.has_room())
+            {
+                return self.starves();
+            }
+            self.inbox.consume(ANSWER);
+            return self.heed_answer(answer, with).map(|()| Step::Done);
+        }
+        if self.state != State::Up {
+            return Err(libc::EPROTO);
+        }
+        let Some(bytes) = ready.first_chunk::<REQUEST>() else { return Ok(Step::Waits) };
+        let request = Request::read(bytes).ok_or(libc::EPROTO)?;
+        if self.incoming.reach == Reach::Waits && request.kind != Kind::Message {
+            return self.starves();
+        }
+        if !self.incoming.has_room(self.staged.as_ref().map_or(0, |staged| staged.landing())) {
+            return Err(libc::EPROTO);
+        }
+        let head = REQUEST + request.list_len();
+        let Some(list) = ready.get(REQUEST..head) else { return Ok(Step::Waits) };
+        if !request.read_pieces(list, &mut self.incoming.pieces) {
+            return Err(libc::EPROTO);
+        }
+        match request.kind {
+            Kind::Write => self.begin_write(request, head, with),
+            Kind::Read => self.read(request, head, with),
+            Kind::Message => self.message(request, head, with),
+        }
+    }
+
+    // Requests of the peer.
+
+    #[inline]
+    fn begin_write(&mut self, request: Request, head: usize, with: &mut Moving) -> Outcome<Step> {
+        let checked = self.incoming.check(request.key, &self.incoming.pieces, Wish::Write, with.registry);
+        let mut slot = None;
+        if let Ok(Allowed { device: Some(device), .. }) = checked {
+            slot = self.stage()?.expect(device);
+            if slot.is_none() {
+                return self.starves();
+            }
+        }
+        self.inbox.consume(head);
+        self.ahead = head;
+        match (&checked, slot) {
+            (Err(_), _) => self.expect_nothing(request.len, with.sink),
+            // SAFETY: a slot of ours.
+            (Ok(_), Some(slot)) => unsafe { self.inbox.expect([(slot, request.len as usize)].into_iter()) },
+            (Ok(_), None) => {
+                let ranges = self.incoming.pieces.iter().map(|piece| (piece.address, piece.len as usize));
+                // SAFETY: registered memory, which stays so until `forget` says otherwise.
+                unsafe { self.inbox.expect(ranges) };
+            }
+        }
+        let errno = checked.as_ref().err().copied().unwrap_or(0);
+        self.entered = checked.ok().and_then(|allowed| allowed.entered);
+        self.coming = Coming::Payload(request, errno);
+        Ok(Step::Done)
+    }
+
+    /// Discards the payload.
+    fn expect_nothing(&mut self, len: u32, sink: &mut [u8]) {
+        // SAFETY: the sink outlives the NIC's connections.
+        unsafe { self.inbox.expect(chunks(sink, len as usize)) };
+    }
+
+    fn read(&mut self, request: Request, head: usize, with: &mut Moving) -> Outcome<Step> {
+        // A grant's use begins when the bytes are sent.
+        let checked = self.incoming.check(request.key, &self.incoming.pieces, Wish::Read, with.registry);
+        self.inbox.consume(head);
+        self.ahead = head;
+        let next = match checked {
+            Err(errno) => Next::Settled(errno, None),
+            Ok(Allowed { device, .. }) => {
+                if device.is_some() {
+                    self.stage()?;
+                }
+                let pieces = std::mem::take(&mut self.incoming.pieces);
+                Next::Answer(Read { key: request.key, len: request.len, pieces, device, slot: None })
+            }
+        };
+        self.follow(next, None, with.reaped);
+        Ok(Step::Done)
+    }
+
+    fn message(&mut self, request: Request, head: usize, with: &mut Moving) -> Outcome<Step> {
+        let len = request.len as usize;
+        let Some(message) = self.inbox.ready().get(head..head + len) else { return Ok(Step::Waits) };
+        let Some((buffer, scratch)) = with.receives.front().copied() else { return self.starves() };
+        if len > buffer.len {
+            return Err(libc::EPROTO);
+        }
+        self.outgoing.expect_messages();
+        // SAFETY: the buffer is ours until it is reaped, and has room for it.
+        unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), buffer.address.cast(), len) };
+        with.receives.pop_front();
+        with.reaped.push(Reaped { len: request.len, connection: self.number, ..Reaped::of(scratch, 0) });
+        self.inbox.consume(head + len);
+        self.follow(Next::Settled(0, None), None, with.reaped);
+        Ok(Step::Done)
+    }
+
+    // Answers to us.
+
+    fn heed_answer(&mut self, answer: Answer, with: &mut Moving) -> Outcome<()> {
+        self.ahead = ANSWER;
+        match answer {
+            Answer::Accepted if self.state == State::Handshaking => {
+                self.state = State::Up;
+                Ok(())
+            }
+            _ if self.state != State::Up => Err(libc::EPROTO),
+            Answer::Accepted => Err(libc::EPROTO),
+            Answer::Done(number) => self.outgoing.settle_below(number, with.reaped),
+            Answer::Failed { number, errno } => {
+                self.outgoing.settle_below(number, with.reaped)?;
+                self.outgoing.settle_next(errno as i32, with.reaped)
+            }
+            Answer::Data { number, len } => {
+                self.outgoing.settle_below(number, with.reaped)?;
+                self.begin_data(len, with.sink)
+            }
+        }
+    }
+
+    fn begin_data(&mut self, len: u32, sink: &mut [u8]) -> Outcome<()> {
+        let flight = self.outgoing.next_read(len)?;
+        self.coming = Coming::Data;
+        if self.outgoing.is_disowned(flight.op) {
+            self.expect_nothing(len, sink);
+            return Ok(());
+        }
+        if let (Some(device), Some(staged)) = (self.outgoing.device(flight.op), &mut self.staged) {
+            let slot = staged.expect(device).ok_or(libc::ENOBUFS)?;
+            // SAFETY: a slot of ours.
+            unsafe { self.inbox.expect([(slot, len as usize)].into_iter()) };
+            return Ok(());
+        }
+        let parts = self.outgoing.parts(&flight);
+        // SAFETY: the operation's memory is valid until it is reaped, or disowned.
+        unsafe { self.inbox.expect(parts.iter().map(|part| (part.local, part.len as usize))) };
+        Ok(())
+    }
+}

@@ -1,0 +1,238 @@
+//! The peer's requests on a connection: what they may touch, and the answers that they get, in
+//! their order. Without I/O: answers go into a `Batch`.
+//!
+//! A request is checked against our own registrations before its first byte is accepted, and one
+//! that reads once more when its answer is made.
+
+use super::socket::Outcome;
+use super::staged::Staged;
+use super::stream::{Batch, Owner, BATCH, FEW};
+use crate::device::Device;
+use crate::fabric::registry::{Allowed, Registry, Wish};
+use crate::fabric::{Immediate, Reaped};
+use crate::ids::PeerId;
+use crate::wire::tcp::{Answer, Piece, ANSWER, FLIGHTS};
+use std::collections::VecDeque;
+
+/// An acknowledgement waits for a request if one followed this many before it.
+const RIDES: u8 = 4;
+
+/// How the other end's writes and reads are handled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Reach {
+    /// They wait until a peer has authenticated over the connection.
+    #[default]
+    Waits,
+    Memory,
+    /// They fail, since the peer has ended.
+    Refused,
+}
+
+/// A read of the peer. `device` has the bytes, and `slot` gets them.
+pub struct Read {
+    pub key: u64,
+    pub len: u32,
+    pub pieces: Vec<Piece>,
+    pub device: Option<Device>,
+    pub slot: Option<u32>,
+}
+
+enum Pending {
+    Read(Read),
+    Failed(i32),
+}
+
+#[derive(Default)]
+pub struct Incoming {
+    pub owner: Option<PeerId>,
+    pub reach: Reach,
+    /// Of the request that is being received.
+    pub pieces: Vec<Piece>,
+    /// Requests of the peer that were settled, and those that were acknowledged.
+    settled: u64,
+    acknowledged: u64,
+    /// Answers to be sent, with the numbers of their requests.
+    pending: VecDeque<(u64, Pending)>,
+    /// How often of late a request of ours followed an acknowledgement in the same pass.
+    rides: u8,
+    /// The pass in which one was sent alone.
+    alone: u32,
+    /// An acknowledgement waits for the next pass, or for a request of ours.
+    held: bool,
+}
+
+impl Incoming {
+    pub fn has_answers(&self) -> bool {
+        !self.pending.is_empty() || self.owes()
+    }
+
+    /// Whether requests are settled that were not acknowledged.
+    #[inline]
+    fn owes(&self) -> bool {
+        self.acknowledged != self.settled
+    }
+
+    pub fn settled(&self) -> u64 {
+        self.settled
+    }
+
+    /// Whether a request can be taken; `landing` are with devices. An honest peer has no more
+    /// under way; one that takes no answers would pile them up here.
+    #[inline]
+    pub fn has_room(&self, landing: usize) -> bool {
+        self.pending.len() + landing < FLIGHTS
+    }
+
+    /// The connection has ended: nothing is answered.
+    pub fn end(&mut self) {
+        self.pending.clear();
+    }
+
+    /// Gives back what requests took. Only while there are no answers to send.
+    pub fn shrink(&mut self) {
+        if self.pending.capacity().max(self.pieces.capacity()) > FEW {
+            (self.pending, self.pieces) = (VecDeque::new(), Vec::new());
+        }
+    }
+
+    /// Bytes of what it has room for.
+    #[cfg(test)]
+    pub fn held(&self) -> usize {
+        self.pending.capacity() * size_of::<(u64, Pending)>() + self.pieces.capacity() * size_of::<Piece>()
+    }
+
+    /// Whether all pieces may be touched so, or an error number.
+    #[inline]
+    pub fn check(&self, key: u64, pieces: &[Piece], wish: Wish, registry: &mut Registry) -> Outcome<Allowed> {
+        if self.reach != Reach::Memory {
+            return Err(libc::EACCES);
+        }
+        let bytes = pieces.iter().map(|piece| (piece.address, piece.len.into()));
+        registry.check((self.owner, key), bytes, wish)
+    }
+
+    /// The next request is over.
+    #[inline]
+    pub fn settle(&mut self, errno: i32, immediate: Option<Immediate>, reaped: &mut Vec<Reaped>) {
+        if errno == 0 {
+            reaped.extend(immediate.map(Reaped::arrival));
+        } else {
+            self.pending.push_back((self.settled, Pending::Failed(errno)));
+        }
+        self.settled += 1;
+    }
+
+    /// The next request is a read.
+    pub fn read(&mut self, read: Read) {
+        self.pending.push_back((self.settled, Pending::Read(read)));
+        self.settled += 1;
+    }
+
+    // Acknowledgements.
+
+    /// Whether an acknowledgement, the only thing to send, waits for one pass, since of late a
+    /// request followed each: the answering side then sends both in one call.
+    #[inline]
+    pub fn holds(&mut self) -> bool {
+        if !self.owes() || !self.pending.is_empty() || self.rides < RIDES {
+            return false;
+        }
+        if std::mem::replace(&mut self.held, true) {
+            (self.rides, self.held) = (0, false);
+        }
+        self.held
+    }
+
+    /// Requests are about to be made (`asks`), or an acknowledgement sent without any.
+    #[inline]
+    pub fn watch(&mut self, asks: bool, pass: u32) {
+        let owes = self.owes();
+        if asks && (owes || self.alone == pass) {
+            self.rides = (self.rides + 1).min(RIDES);
+            self.alone = pass.wrapping_sub(1);
+        } else if owes {
+            self.alone = pass;
+        }
+        self.held &= !owes;
+    }
+
+    // Answers.
+
+    /// Has devices gather what is asked of them.
+    #[cold]
+    pub fn gather(&mut self, staged: &mut Staged, registry: &mut Registry) {
+        for at in 0..self.pending.len() {
+            let (_, Pending::Read(Read { key, pieces, device: Some(device), slot: None, .. })) =
+                &self.pending[at]
+            else {
+                continue;
+            };
+            if self.check(*key, pieces, Wish::Read, registry).is_err() {
+                continue; // It is answered so.
+            }
+            let places = pieces.iter().map(|piece| (piece.address, u64::from(piece.len)));
+            // SAFETY: registered memory, which stays so until `forget` waits for the device.
+            let gathered = unsafe { staged.gather(*device, places) };
+            match (gathered, &mut self.pending[at].1) {
+                (Ok(None), _) => return,
+                (Ok(gathered), Pending::Read(read)) => read.slot = gathered,
+                (Err(errno), pending) => *pending = Pending::Failed(errno),
+                _ => {}
+            }
+        }
+    }
+
+    /// Answers requests, as many as one call takes.
+    #[inline]
+    pub fn answer(&mut self, batch: &mut Batch, staged: &mut Option<Box<Staged>>, registry: &mut Registry) {
+        while let Some((_, first)) = self.pending.front() {
+            let mut lost = None;
+            if let (Pending::Read(Read { slot: Some(slot), .. }), Some(staged)) = (first, staged.as_mut()) {
+                match staged.is_gathered(*slot) {
+                    Ok(false) => return,
+                    gathered => lost = gathered.err(),
+                }
+            }
+            let vectors = if let Pending::Read(read) = first { 1 + read.pieces.len() } else { 1 };
+            if !batch.has_room(vectors, ANSWER, BATCH) {
+                return;
+            }
+            let Some((number, first)) = self.pending.pop_front() else { return };
+            let answered = match first {
+                Pending::Failed(errno) => Err(errno),
+                Pending::Read(read) => {
+                    let checked =
+                        lost.map_or_else(|| self.check(read.key, &read.pieces, Wish::Read, registry), Err);
+                    if checked.is_ok() && read.device.is_some() && read.slot.is_none() {
+                        return self.pending.push_front((number, Pending::Read(read)));
+                    }
+                    if let Some((slot, staged)) = read.slot.zip(staged.as_mut()) {
+                        staged.lent.push(slot);
+                    }
+                    checked.map(|allowed| (read, allowed))
+                }
+            };
+            self.acknowledged = number + 1;
+            match answered {
+                Err(errno) => batch.copy(&Answer::Failed { number, errno: errno as u32 }.bytes()),
+                Ok((read, allowed)) => {
+                    allowed.entered.into_iter().for_each(|entered| batch.enter(entered));
+                    batch.copy(&Answer::Data { number, len: read.len }.bytes());
+                    if let Some((slot, staged)) = read.slot.zip(staged.as_ref()) {
+                        // SAFETY: a slot of ours, which stays until the batch is sent.
+                        unsafe { batch.lend(Owner::Batch, staged.out.base(slot), read.len as usize) };
+                        continue;
+                    }
+                    for piece in read.pieces.iter().filter(|piece| piece.len > 0) {
+                        // SAFETY: registered memory, which stays so until `forget` takes it back.
+                        unsafe { batch.lend(Owner::Key(read.key), piece.address, piece.len as usize) };
+                    }
+                }
+            }
+        }
+        if self.owes() {
+            batch.copy(&Answer::Done(self.settled).bytes());
+            self.acknowledged = self.settled;
+        }
+    }
+}

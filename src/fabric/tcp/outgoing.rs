@@ -1,0 +1,456 @@
+//! Our operations on a connection. Each becomes one or several requests, which the other end
+//! settles in their order. Without I/O: requests go into a `Batch`, answers come as calls.
+
+use super::socket::Outcome;
+use super::staged::{Run, Staged};
+use super::stream::{Batch, Owner, BATCH, FEW};
+use crate::device::Device;
+use crate::fabric::segments::{Cursor, Parts};
+use crate::fabric::{Immediate, Reaped, Rma, Scratch, Segment, GONE};
+use crate::wire::tcp::{Kind, Piece, Request, FLIGHTS, HEAD_MAX, MESSAGE, PIECE, PIECES, RUN};
+use arrayvec::ArrayVec;
+use std::collections::VecDeque;
+use std::ffi::c_void;
+
+/// Requests ask for so much until `QUIET` bytes have gone without a message: with `BATCH`, a
+/// message finds at most 256 KiB in front of it. (Throughput would lose 3 % by short runs alone.)
+pub const SHORT_RUN: u64 = 192 << 10;
+const QUIET: u64 = 64 << 20;
+/// Payloads that are copied behind their header, instead of having a vector of their own.
+const SHORT: u64 = 512;
+/// Reads without an answer.
+const READS: usize = 256;
+
+/// An operation whose requests are not all answered.
+struct Op {
+    scratch: *mut Scratch,
+    kind: Kind,
+    key: u64,
+    /// Goes with the last request.
+    immediate: Option<Immediate>,
+    segments: Vec<Segment>,
+    /// The one that its memory is on.
+    device: Option<Device>,
+    /// Up to where bytes of a device were gathered, and up to where requests were made.
+    gathered: Cursor,
+    asked: Cursor,
+    /// Requests without an answer.
+    open: u32,
+    all_asked: bool,
+    errno: i32,
+    /// Its caller is gone: its memory is not touched.
+    disowned: bool,
+}
+
+/// A request without an answer; of a read, where its bytes go.
+#[derive(Clone, Copy)]
+pub struct Flight {
+    /// `NO_OP` for a message, which is done when it was copied.
+    pub op: u32,
+    len: u32,
+    from: Cursor,
+}
+
+const NO_OP: u32 = u32::MAX;
+
+/// The segments of a request.
+pub type Segments = ArrayVec<Segment, PIECES>;
+
+#[derive(Default)]
+pub struct Outgoing {
+    ops: Vec<Op>,
+    free: Vec<u32>,
+    /// Operations that have requests to make; and messages, which overtake those.
+    queue: VecDeque<u32>,
+    messages: VecDeque<u32>,
+    /// Bytes that were asked for since a message went or came.
+    quiet: u64,
+    flights: VecDeque<Flight>,
+    /// The number of the first of them, and how many are reads.
+    first: u64,
+    reads: usize,
+}
+
+/// What local memory's descriptor says of it.
+pub fn descriptor_of(device: Device) -> *mut c_void {
+    (device as usize + 1) as *mut c_void
+}
+
+#[inline]
+fn device_of(descriptor: *mut c_void) -> Option<Device> {
+    (descriptor as usize).checked_sub(1).map(|device| device as Device)
+}
+
+impl Op {
+    /// The next parts of its segments, of `most` bytes in all and as many as a request has: their
+    /// bytes, and where they end.
+    #[inline]
+    fn take(&self, from: Cursor, most: u64, list: &mut Segments) -> (u64, Cursor) {
+        let mut parts = Parts::new(&self.segments, from, most);
+        list.extend(parts.by_ref().take(PIECES));
+        let (left, after) = parts.rest();
+        (most - left, after)
+    }
+}
+
+impl Outgoing {
+    pub fn is_empty(&self) -> bool {
+        self.flights.is_empty() && !self.is_waiting()
+    }
+
+    /// Something is to be asked for.
+    #[inline]
+    pub fn is_waiting(&self) -> bool {
+        !self.queue.is_empty() || !self.messages.is_empty()
+    }
+
+    /// Whether a request can be made now.
+    #[inline]
+    pub fn may_ask(&self) -> bool {
+        self.flights.len() < FLIGHTS
+            && (!self.messages.is_empty() || !self.queue.is_empty() && self.reads < READS)
+    }
+
+    /// The number of the first request without an answer.
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// A message came: another may follow, and is not to wait long.
+    pub fn expect_messages(&mut self) {
+        self.quiet = 0;
+    }
+
+    /// Gives back what operations took. Only while it is empty.
+    pub fn shrink(&mut self) {
+        if self.ops.len() > FEW || self.flights.capacity() > FEW {
+            *self = Outgoing { quiet: self.quiet, first: self.first, ..Outgoing::default() };
+        }
+    }
+
+    /// Bytes of what it has room for.
+    #[cfg(test)]
+    pub fn held(&self) -> usize {
+        let segments = self.ops.iter().map(|op| op.segments.capacity() * size_of::<Segment>());
+        self.ops.capacity() * size_of::<Op>()
+            + self.flights.capacity() * size_of::<Flight>()
+            + (self.queue.capacity() + self.messages.capacity() + self.free.capacity()) * size_of::<u32>()
+            + segments.sum::<usize>()
+    }
+
+    // Operations begin.
+
+    /// Queues a write or read; true if a device has its memory.
+    #[inline]
+    pub fn push(&mut self, kind: Kind, rma: &Rma, scratch: *mut Scratch) -> bool {
+        let index = self.fill(kind, rma, scratch);
+        self.queue.push_back(index);
+        self.ops[index as usize].device.is_some()
+    }
+
+    /// Queues a message.
+    pub fn push_message(&mut self, rma: &Rma, follows: bool, scratch: *mut Scratch) {
+        let index = self.fill(Kind::Message, rma, scratch);
+        self.quiet = 0;
+        if follows { &mut self.queue } else { &mut self.messages }.push_back(index);
+    }
+
+    #[inline]
+    fn fill(&mut self, kind: Kind, rma: &Rma, scratch: *mut Scratch) -> u32 {
+        let index = self.free.pop().unwrap_or(self.ops.len() as u32);
+        let place = self.ops.get_mut(index as usize);
+        let mut segments = place.map_or_else(Vec::new, |op| std::mem::take(&mut op.segments));
+        segments.clear();
+        segments.extend_from_slice(rma.segments);
+        let op = Op {
+            scratch,
+            kind,
+            key: rma.key,
+            immediate: rma.immediate,
+            segments,
+            device: device_of(rma.descriptor),
+            gathered: Cursor::default(),
+            asked: Cursor::default(),
+            open: 0,
+            all_asked: false,
+            errno: 0,
+            disowned: false,
+        };
+        match self.ops.get_mut(index as usize) {
+            Some(place) => *place = op,
+            None => self.ops.push(op),
+        }
+        index
+    }
+
+    /// The last operation that was queued fails.
+    pub fn fail_last(&mut self, errno: i32) {
+        if let Some(index) = self.queue.back() {
+            self.ops[*index as usize].errno = errno;
+        }
+    }
+
+    // Operations end.
+
+    /// Their callers are gone; true if a device may be at their memory.
+    pub fn disown(&mut self, scratches: &[*mut Scratch]) -> bool {
+        let mut staged = false;
+        for op in &mut self.ops {
+            op.disowned |= !op.scratch.is_null() && scratches.contains(&op.scratch);
+            staged |= op.disowned && op.device.is_some();
+        }
+        staged
+    }
+
+    pub fn is_disowned(&self, op: u32) -> bool {
+        self.ops.get(op as usize).is_some_and(|op| op.disowned)
+    }
+
+    /// Whether the data that comes is of an operation whose caller is gone.
+    pub fn is_first_disowned(&self) -> bool {
+        self.flights.front().is_some_and(|flight| self.is_disowned(flight.op))
+    }
+
+    /// A request of an operation has its answer.
+    #[inline]
+    pub fn answered(&mut self, index: u32, errno: i32, reaped: &mut Vec<Reaped>) {
+        let Some(op) = self.ops.get_mut(index as usize) else { return };
+        op.open -= 1;
+        if errno != 0 && op.errno == 0 {
+            op.errno = errno;
+        }
+        // An operation that waits in the queue ends there.
+        if op.open == 0 && op.all_asked && self.queue.front() != Some(&index) {
+            self.finish(index, reaped);
+        }
+    }
+
+    #[inline]
+    fn finish(&mut self, index: u32, reaped: &mut Vec<Reaped>) {
+        let op = &mut self.ops[index as usize];
+        let scratch = std::mem::replace(&mut op.scratch, std::ptr::null_mut());
+        if !scratch.is_null() {
+            reaped.push(Reaped::of(scratch, op.errno));
+            self.free.push(index);
+        }
+    }
+
+    /// Ends all operations: those whose requests have gone, then those that wait, in their order.
+    pub fn end(&mut self, errno: i32, reaped: &mut Vec<Reaped>) {
+        for flight in std::mem::take(&mut self.flights) {
+            self.answered(flight.op, errno, reaped);
+        }
+        let messages = std::mem::take(&mut self.messages);
+        for index in std::mem::take(&mut self.queue).into_iter().chain(messages) {
+            let op = &mut self.ops[index as usize];
+            (op.errno, op.all_asked) = (errno, true);
+            self.finish(index, reaped);
+        }
+        // And those whose last bytes were with a device.
+        for index in 0..self.ops.len() {
+            self.ops[index].errno = errno;
+            self.finish(index as u32, reaped);
+        }
+    }
+
+    // Requests.
+
+    /// Makes requests, as many as one call takes, if the connection is up.
+    #[inline]
+    pub fn ask(
+        &mut self,
+        up: bool,
+        (batch, staged): (&mut Batch, &mut Option<Box<Staged>>),
+        reaped: &mut Vec<Reaped>,
+    ) {
+        while let Some(&index) = self.messages.front() {
+            if !up || !self.may_ask() || !batch.has_room(1, HEAD_MAX + MESSAGE, BATCH) {
+                return;
+            }
+            self.messages.pop_front();
+            self.request(index, batch, staged);
+            self.finish(index, reaped);
+        }
+        while let Some(&index) = self.queue.front() {
+            let op = &mut self.ops[index as usize];
+            // Operations that are over are not requested.
+            op.all_asked |= op.disowned || op.errno != 0;
+            let (spent, open, message) = (op.all_asked, op.open, op.kind == Kind::Message);
+            if spent {
+                self.queue.pop_front();
+                staged.iter_mut().for_each(|staged| staged.drop_ahead(index));
+                if open == 0 {
+                    self.finish(index, reaped);
+                }
+                continue;
+            }
+            if op.device.is_some() && op.kind == Kind::Write {
+                match staged.as_mut().map_or(Err(GONE), |staged| staged.is_ahead(index)) {
+                    Ok(true) => {}
+                    Ok(false) => return,
+                    Err(errno) => {
+                        op.errno = errno;
+                        continue;
+                    }
+                }
+            }
+            let copied = HEAD_MAX + if message { MESSAGE } else { SHORT as usize };
+            if !up || !self.may_ask() || !batch.has_room(1 + PIECES, copied, BATCH) {
+                return;
+            }
+            self.request(index, batch, staged);
+            if message {
+                // It was copied.
+                self.queue.pop_front();
+                self.finish(index, reaped);
+            }
+        }
+    }
+
+    fn run(&self) -> u64 {
+        if self.quiet < QUIET {
+            SHORT_RUN
+        } else {
+            RUN
+        }
+    }
+
+    /// Has devices gather what the next writes are to carry.
+    #[cold]
+    pub fn gather(&mut self, staged: &mut Staged) {
+        let most = self.run();
+        for index in &self.queue {
+            let op = &mut self.ops[*index as usize];
+            let Some(device) = op.device.filter(|_| op.kind == Kind::Write) else { continue };
+            while op.errno == 0 && !op.disowned && !op.gathered.is_at_end(&op.segments) {
+                let mut list = Segments::new();
+                let (len, after) = op.take(op.gathered, most, &mut list);
+                let places = list.iter().map(|part| (part.local, part.len));
+                // SAFETY: the operation's memory is valid until it is reaped; `disown` waits.
+                let slot = match unsafe { staged.gather(device, places) } {
+                    Ok(None) => return,
+                    Ok(slot) => slot,
+                    Err(errno) => {
+                        op.errno = errno;
+                        break;
+                    }
+                };
+                op.gathered = after;
+                staged.ahead.push_back(Run { op: *index, len, slot });
+            }
+        }
+    }
+
+    /// Makes an operation's next request.
+    #[inline]
+    fn request(&mut self, index: u32, batch: &mut Batch, staged: &mut Option<Box<Staged>>) {
+        let most = self.run();
+        let op = &mut self.ops[index as usize];
+        let from = op.asked;
+        let ahead = match staged {
+            Some(staged) if op.device.is_some() && op.kind == Kind::Write => staged.ahead.pop_front(),
+            _ => None,
+        };
+        let mut list = Segments::new();
+        let (len, after) = op.take(from, ahead.as_ref().map_or(most, |run| run.len), &mut list);
+        op.asked = after;
+        self.quiet = self.quiet.saturating_add(len);
+        op.all_asked = after.is_at_end(&op.segments);
+        let header = Request {
+            kind: op.kind,
+            pieces: list.len() as u16,
+            len: len as u32,
+            key: op.key,
+            immediate: op.immediate.filter(|_| op.all_asked),
+            address: list.first().map_or(0, |part| part.remote),
+        };
+        batch.copy(&header.bytes());
+        if list.len() > 1 {
+            let mut bytes = ArrayVec::<u8, { PIECES * PIECE }>::new();
+            for part in &list {
+                bytes.extend(Piece { address: part.remote, len: part.len as u32 }.bytes());
+            }
+            batch.copy(&bytes);
+        }
+        let copies = op.kind == Kind::Message || len <= SHORT;
+        let owner = if ahead.is_some() { Owner::Batch } else { Owner::Op(index) };
+        if let (Some(slot), Some(staged)) = (ahead.and_then(|run| run.slot), staged) {
+            staged.lent.push(slot);
+            list.clear();
+            list.push(Segment { local: staged.out.base(slot), remote: 0, len });
+        }
+        for part in list.iter().filter(|part| op.kind != Kind::Read && part.len > 0) {
+            if copies {
+                // SAFETY: the operation's memory is valid until it is reaped.
+                unsafe { batch.copy_from(part.local as *const u8, part.len as usize) };
+            } else {
+                // SAFETY: as above; `disown` takes it back.
+                unsafe { batch.lend(owner, part.local, part.len as usize) };
+            }
+        }
+        let of = if op.kind == Kind::Message { NO_OP } else { index };
+        op.open += u32::from(of != NO_OP);
+        self.reads += usize::from(op.kind == Kind::Read);
+        self.flights.push_back(Flight { op: of, len: len as u32, from });
+    }
+
+    // Answers.
+
+    /// Requests below a number are done; none of them is a read, whose data has not come.
+    #[inline]
+    pub fn settle_below(&mut self, number: u64, reaped: &mut Vec<Reaped>) -> Outcome<()> {
+        while self.first < number {
+            let flight = self.flights.front().ok_or(libc::EPROTO)?;
+            if self.is_read(flight.op) {
+                return Err(libc::EPROTO);
+            }
+            self.settle_next(0, reaped)?;
+        }
+        if self.first == number {
+            Ok(())
+        } else {
+            Err(libc::EPROTO)
+        }
+    }
+
+    #[inline]
+    pub fn settle_next(&mut self, errno: i32, reaped: &mut Vec<Reaped>) -> Outcome<()> {
+        let flight = self.next_flight()?;
+        self.answered(flight.op, errno, reaped);
+        Ok(())
+    }
+
+    /// The first request is over.
+    #[inline]
+    pub fn next_flight(&mut self) -> Outcome<Flight> {
+        let flight = self.flights.pop_front().ok_or(libc::EPROTO)?;
+        self.first += 1;
+        self.reads -= usize::from(self.is_read(flight.op));
+        Ok(flight)
+    }
+
+    #[inline]
+    fn is_read(&self, op: u32) -> bool {
+        self.ops.get(op as usize).is_some_and(|op| op.kind == Kind::Read)
+    }
+
+    /// The read of `len` bytes whose data comes next.
+    pub fn next_read(&self, len: u32) -> Outcome<Flight> {
+        let flight = self.flights.front().filter(|flight| flight.len == len && self.is_read(flight.op));
+        flight.copied().ok_or(libc::EPROTO)
+    }
+
+    /// Where the data of a read goes.
+    pub fn parts(&self, flight: &Flight) -> Segments {
+        let mut parts = Segments::new();
+        if let Some(op) = self.ops.get(flight.op as usize) {
+            op.take(flight.from, flight.len.into(), &mut parts);
+        }
+        parts
+    }
+
+    /// The device that has an operation's memory.
+    pub fn device(&self, op: u32) -> Option<Device> {
+        self.ops.get(op as usize)?.device
+    }
+}
