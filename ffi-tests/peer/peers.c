@@ -80,14 +80,69 @@ static void dead_process_is_unreachable(void)
     run_pair(calls_the_dead, dies_after_a_report);
 }
 
-static void own_address_is_refused(void)
+/* Engines move memory within a process by the same calls. */
+static void endpoint_is_its_own_peer(void)
 {
-    char address[4096];
-    weft_endpoint *endpoint = open_endpoint();
-    weft_peer peer;
-    size_t len = address_of(endpoint, address, sizeof address);
-    REFUSED(WEFT_ERR_INVALID, weft_peer_connect(endpoint, address, len, NULL, &peer));
-    CHECK_OK(weft_endpoint_destroy(endpoint));
+    const uint64_t half = MIB;
+    char address[4096], descriptor[4096];
+    struct box *box = box_of(open_endpoint());
+    size_t len = address_of(box->endpoint, address, sizeof address), descriptor_len;
+    uint8_t *bytes = map_bytes(2 * half);
+    weft_memory *memory = register_one(box->endpoint, bytes, 2 * half);
+    weft_counter counter;
+    CHECK_OK(weft_counter_create(box->endpoint, &counter));
+    descriptor_len = descriptor_of(memory, descriptor, sizeof descriptor);
+    for (uint64_t life = 0; life < 3; life++) {
+        weft_peer ourselves = 0;
+        weft_remote_memory *remote;
+        weft_op id;
+        CHECK_OK(weft_peer_connect(box->endpoint, address, len, NULL, &ourselves));
+        weft_completion c = box_take(box, WEFT_COMPLETION_PEER_UP, patience_ms());
+        CHECK_OK(c.status);
+        CHECK(c.peer == ourselves && !c.accepted);
+        CHECK_OK(weft_remote_memory_import(box->endpoint, ourselves, descriptor, descriptor_len, &remote));
+        /* There by a write, and back by a read. */
+        struct range_request args = range_args(memory, remote, half);
+        args.remote_offset = half;
+        args.options.flags = WEFT_NOTIFY;
+        args.options.notify = life + 1;
+        args.options.counter = counter;
+        fill_random(bytes, half, life);
+        CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
+        c = box_take(box, WEFT_COMPLETION_NOTIFICATION, patience_ms());
+        CHECK(c.peer == ourselves && c.notify == life + 1);
+        CHECK_EQ(differs_random(bytes + half, half, life), -1);
+        memset(bytes, 0, half);
+        args.options = range_args(memory, remote, half).options;
+        CHECK_OK(submit_read(box->endpoint, &args, &id));
+        CHECK_OK(box_await(box, id, patience_ms()).status);
+        CHECK_EQ(differs_random(bytes, half, life), -1);
+        CHECK_OK(box_await(box, send_now(box, ourselves, &life, sizeof life), patience_ms()).status);
+        c = box_take(box, WEFT_COMPLETION_MESSAGE, patience_ms());
+        CHECK(c.peer == ourselves && c.bytes == sizeof life && memcmp(c.data, &life, sizeof life) == 0);
+        CHECK_OK(weft_message_release(box->endpoint, c.op));
+        struct atomic_request add = ATOMIC_REQUEST_INIT;
+        add.remote = remote;
+        add.operand = 1;
+        memset(bytes, 0, 8);
+        CHECK_OK(submit_fetch_add(box->endpoint, &add, &id));
+        CHECK_OK(box_await(box, id, patience_ms()).status);
+        CHECK_EQ(bytes[0], 1);
+        struct fence_request fence = FENCE_REQUEST_INIT;
+        fence.peer = ourselves;
+        CHECK_OK(submit_fence(box->endpoint, &fence, &id));
+        CHECK_OK(box_await(box, id, patience_ms()).status);
+        uint64_t counted;
+        CHECK_OK(weft_counter_read(box->endpoint, counter, &counted));
+        CHECK_EQ(counted, life + 1);
+        CHECK_OK(weft_peer_disconnect(box->endpoint, ourselves));
+        c = box_take(box, WEFT_COMPLETION_PEER_DOWN, patience_ms());
+        CHECK(c.peer == ourselves && c.status == WEFT_OK);
+        CHECK_OK(weft_remote_memory_release(remote));
+    }
+    CHECK_OK(weft_counter_destroy(box->endpoint, counter));
+    CHECK_OK(weft_memory_deregister(memory));
+    box_close(box);
 }
 
 /* ---- Back again ---- */
@@ -947,7 +1002,7 @@ static void what_arrived_before_leaving_is_done(void)
 static const struct test tests[] = {
     {"closed_endpoint_is_unreachable", "any timed", closed_endpoint_is_unreachable},
     {"dead_process_is_unreachable", "tcp,host timed", dead_process_is_unreachable},
-    {"own_address_is_refused", "any", own_address_is_refused},
+    {"endpoint_is_its_own_peer", "any", endpoint_is_its_own_peer},
     {"restarted_endpoint", "any wide timed", restarted_endpoint},
     {"repeated_connects_and_disconnects", "any", repeated_connects_and_disconnects},
     {"both_connect_at_once", "any", both_connect_at_once},

@@ -37,7 +37,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`Format`](crate::Status::Format), [`NoCommonFabric`](crate::Status::NoCommonFabric),
-    /// [`Version`](crate::Status::Version), [`Invalid`](crate::Status::Invalid) (its own address),
+    /// [`Version`](crate::Status::Version), [`Invalid`](crate::Status::Invalid),
     /// [`Limit`](crate::Status::Limit) (`max_peers`), [`Again`](crate::Status::Again) (the queue is full).
     pub fn connect(&self, address: &[u8]) -> Result<Peer> {
         self.connect_with(address, &OpOptions::new())

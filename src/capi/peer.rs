@@ -49,14 +49,14 @@ unsafe impl Sized32 for weft_peer_properties {}
 ///
 /// `options`: `timeout_ns` and `user_data`. `peer`: receives the id, for use at
 /// once: operations wait until the peer is up. Endpoints that connect to each
-/// other become one peer; connecting to a peer gives the same id and one more
-/// PEER_UP, with `accepted` 0. To identify a peer that connected, compare
-/// `incarnation` of `weft_peer_properties`. docs/details.md: choice of the
-/// fabric, how soon a death is noticed.
+/// other become one peer, and one may connect to itself; connecting to a peer
+/// gives the same id and one more PEER_UP, with `accepted` 0. To identify a
+/// peer that connected, compare `incarnation` of `weft_peer_properties`.
+/// docs/details.md: choice of the fabric, how soon a death is noticed.
 ///
 /// Errors: `WEFT_ERR_FORMAT`, `WEFT_ERR_NO_COMMON_FABRIC`, `WEFT_ERR_VERSION`,
-/// `WEFT_ERR_INVALID` (also its own address), `WEFT_ERR_LIMIT` (`max_peers`),
-/// `WEFT_ERR_AGAIN` (the queue is full).
+/// `WEFT_ERR_INVALID`, `WEFT_ERR_LIMIT` (`max_peers`), `WEFT_ERR_AGAIN` (the
+/// queue is full).
 ///
 /// # Safety
 /// `address` must be valid for `address_len` bytes; the others NULL or valid.

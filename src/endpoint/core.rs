@@ -539,7 +539,8 @@ impl Core {
         let incarnation = address.incarnation;
         let owner = self.choose_owner(incarnation, &approaches);
         let terms = Terms {
-            decides: self.incarnation < incarnation,
+            // An endpoint that is its own peer is both sides.
+            decides: self.incarnation <= incarnation,
             deadline: self.clock.now().saturating_add(timeout_ns),
             // Enough to join all rails of either side, twice.
             lanes: 2 * self.rails.len().max(address.rails.len()),

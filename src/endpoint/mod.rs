@@ -361,9 +361,6 @@ impl Endpoint {
         core.check_open()?;
         let address = Address::decode(blob)?;
         address.common_wire()?;
-        if address.incarnation == core.incarnation {
-            return Err(Error::invalid("this is the endpoint's own address"));
-        }
         let timeout = if timeout_ns == 0 { core.config.connect_timeout_ns } else { timeout_ns };
         if !core.queue.reserve(2) {
             return Err(Error::new(
