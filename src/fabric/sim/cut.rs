@@ -5,8 +5,9 @@
 //! Over tcp, what has left such a side is in its kernel's hands: it still lands on the other one,
 //! later even than the link is up again, unless that cuts, too.
 //!
-//! What is posted afterwards goes over a new connection; where connections are made by calls of their
-//! own (`connect`), by those.
+//! What is posted afterwards fails until this side has removed the address, too: else it would land over
+//! a new connection, which the side that ended the old one knows nothing of. Where connections are made
+//! by calls of their own (`connect`), it is by those.
 
 use super::endpoint::{Endpoint, NOWHERE};
 use super::flight::retry_at;
@@ -30,7 +31,9 @@ impl Endpoint {
             if is_mute(wire) {
                 unheard = true;
             } else {
+                let used = self.outbound[out].used;
                 self.disconnect(out, self.mode.gone);
+                self.outbound[out].broken = used;
             }
         }
         if unheard {
@@ -58,7 +61,7 @@ impl Endpoint {
         let to = &mut self.outbound[out];
         self.in_wires -= std::mem::take(&mut to.in_wire) + usize::from(std::mem::take(&mut to.shaking));
         to.waiting.clear();
-        to.stalled = 0;
+        (to.stalled, to.used) = (0, false);
         to.regions = Default::default();
         to.wire = fresh;
         let mut ops = Vec::new();

@@ -77,6 +77,8 @@ pub struct Outbound {
     pub stalled: usize,
     /// An operation failed there, and its NICs have connections: those behind it are not done.
     pub broken: bool,
+    /// Something was posted to the connection.
+    pub used: bool,
     /// Operations of the pool that name it, and routes.
     pub(super) ops: usize,
     routes: usize,
@@ -582,6 +584,7 @@ impl Endpoint {
             in_wire: 0,
             stalled: 0,
             broken: false,
+            used: false,
             ops: 0,
             routes: 0,
         };
@@ -634,6 +637,7 @@ impl Endpoint {
             self.port.cut_from(&other);
             if let Some(out) = self.outbound_of.get(&other.number).copied() {
                 self.disconnect(out as usize, FI_ECANCELED);
+                self.outbound[out as usize].broken = false;
             }
         }
     }

@@ -116,6 +116,7 @@ impl Endpoint {
         if out.broken {
             return self.fail_later(index, FI_ECANCELED);
         }
+        out.used = true;
         if wire.to.is_gone() && !self.mode.connections {
             return self.fail_later(index, self.mode.gone);
         }

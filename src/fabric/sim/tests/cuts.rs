@@ -70,6 +70,14 @@ fn writes_from_a_removed_address_never_land_and_fail_there() {
         two.run(4);
         let gone = two.world.mode().gone;
         assert!(two.a.done.iter().all(|one| one.errno == gone) && two.a.done.len() == 4, "{mode}");
+        // Nothing reaches the other side unless this one ends the connection, too.
+        if !two.world.mode().connections {
+            assert_eq!(two.write(8, 64, false), Posted::Yes);
+            two.run(5);
+            assert_eq!((two.a.done[4].errno, two.b.bytes[0]), (FI_ECANCELED, 0), "{mode}");
+            two.a.nic.remove(two.route);
+            two.route = two.a.nic.insert(two.b.nic.address(), None).expect("an address");
+        }
         goes_on_anew(&mut two);
     }
 }
