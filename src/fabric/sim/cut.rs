@@ -61,7 +61,8 @@ impl Endpoint {
         let to = &mut self.outbound[out];
         self.in_wires -= std::mem::take(&mut to.in_wire) + usize::from(std::mem::take(&mut to.shaking));
         to.waiting.clear();
-        (to.stalled, to.used) = (0, false);
+        to.stalled.clear();
+        to.used = false;
         to.regions = Default::default();
         to.wire = fresh;
         let mut ops = Vec::new();

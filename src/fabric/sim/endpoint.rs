@@ -12,7 +12,7 @@ use super::wire::{Kind, Op, Orphan, Pool, State, Wire};
 use super::world::World;
 use crate::clock::Sequence;
 use libfabric_sys::*;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -73,8 +73,10 @@ pub struct Outbound {
     /// Until the handshake is through.
     pub waiting: VecDeque<u32>,
     pub in_wire: usize,
-    /// Operations that wait to land: others do not pass them, where the mode is so.
-    pub stalled: usize,
+    /// Operations that wait to land, by their order: later ones do not pass them, where the mode is so.
+    pub stalled: BTreeSet<u64>,
+    /// Posts so far.
+    pub posts: u64,
     /// An operation failed there, and its NICs have connections: those behind it are not done.
     pub broken: bool,
     /// Something was posted to the connection.
@@ -82,6 +84,13 @@ pub struct Outbound {
     /// Operations of the pool that name it, and routes.
     pub(super) ops: usize,
     routes: usize,
+}
+
+impl Outbound {
+    /// Whether an operation waits that was posted before this one.
+    pub fn is_behind(&self, op: &Op) -> bool {
+        self.stalled.first().is_some_and(|first| *first < op.order)
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -582,7 +591,8 @@ impl Endpoint {
             shaking: false,
             waiting: VecDeque::new(),
             in_wire: 0,
-            stalled: 0,
+            stalled: BTreeSet::new(),
+            posts: 0,
             broken: false,
             used: false,
             ops: 0,
@@ -664,7 +674,7 @@ impl Endpoint {
         let taken: &mut Op = unsafe { &mut *self.pool.op(op) };
         (taken.state, taken.outbound) = (State::Here, out as u32);
         (taken.kind, taken.context) = (kind, context);
-        (taken.errno, taken.orphan, taken.stalled) = (0, false, false);
+        (taken.errno, taken.orphan) = (0, false);
         Ok(op)
     }
 

@@ -117,6 +117,8 @@ impl Endpoint {
             return self.fail_later(index, FI_ECANCELED);
         }
         out.used = true;
+        out.posts += 1;
+        op.order = out.posts;
         if wire.to.is_gone() && !self.mode.connections {
             return self.fail_later(index, self.mode.gone);
         }
@@ -198,12 +200,10 @@ impl Endpoint {
         // SAFETY: an operation that is here is ours.
         let op = unsafe { &mut *self.pool.op(index) };
         let out = &mut self.outbound[op.outbound as usize];
-        if self.mode.connections && !op.stalled && out.stalled > 0 {
+        if self.mode.connections && out.is_behind(op) {
             return self.stall(index, retry_at(self.world.now()), Next::Depart);
         }
-        if std::mem::take(&mut op.stalled) {
-            out.stalled -= 1;
-        }
+        out.stalled.remove(&op.order);
         if out.broken {
             return self.fail_later(index, FI_ECANCELED);
         }
@@ -263,15 +263,13 @@ impl Endpoint {
         let over = wire.is_cut() || self.mode.connections && wire.to.is_gone();
         let down = is_down(&wire, op.kind) || over;
         let full = op.data.is_some() && !wire.requests.is_half_free();
-        let behind = self.mode.ordered && !op.stalled && self.outbound[op.outbound as usize].stalled > 0;
+        let behind = self.mode.ordered && self.outbound[op.outbound as usize].is_behind(op);
         if down || full || behind {
             let full = full && !down && !behind;
             let due = if full { now + SPREAD_PS } else { retry_at(self.world.now()) };
             return self.stall(index, due, Next::Land);
         }
-        if std::mem::take(&mut op.stalled) {
-            self.outbound[op.outbound as usize].stalled -= 1;
-        }
+        self.outbound[op.outbound as usize].stalled.remove(&op.order);
         op.errno = if self.outbound[op.outbound as usize].broken {
             FI_ECANCELED
         } else if enter(&wire, &wire.sender_works, &wire.to) {
@@ -295,10 +293,8 @@ impl Endpoint {
     /// Waits, and with it, where NICs keep the order, what was posted after it.
     fn stall(&mut self, index: u32, due: u64, next: Next) {
         // SAFETY: an operation that is here is ours.
-        let op = unsafe { &mut *self.pool.op(index) };
-        if !std::mem::replace(&mut op.stalled, true) {
-            self.outbound[op.outbound as usize].stalled += 1;
-        }
+        let op = unsafe { &*self.pool.op(index) };
+        self.outbound[op.outbound as usize].stalled.insert(op.order);
         self.at(due, index, next);
     }
 

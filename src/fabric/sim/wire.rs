@@ -40,8 +40,8 @@ pub struct Op {
     pub flags: u64,
     /// Its sender has closed the connection; the bytes are in `bytes`.
     pub orphan: bool,
-    /// Waits to land.
-    pub stalled: bool,
+    /// Among the posts of its connection.
+    pub order: u64,
     pub len: usize,
     pub local: iovec,
     pub remote: fi_rma_iov,
@@ -59,7 +59,7 @@ impl Op {
             context: ptr::null_mut(),
             flags: 0,
             orphan: false,
-            stalled: false,
+            order: 0,
             len: 0,
             local: iovec { iov_base: ptr::null_mut(), iov_len: 0 },
             remote: fi_rma_iov { addr: 0, len: 0, key: 0 },
