@@ -4,7 +4,8 @@
 
    SPDX-License-Identifier: Apache-2.0 OR MIT
 
-   A transfer of 1000 pages of each of 80 layers (errors left out):
+   A transfer of 1000 pages of each of 80 layers
+   (errors left out: compilers warn):
 
        weft_endpoint *ep;
        weft_endpoint_create(NULL, &ep);
@@ -160,8 +161,9 @@ typedef int32_t weft_category;
     `WEFT_COMPLETION_RAIL_DOWN`. */
 #define WEFT_ERR_RAIL_LOST -32
 
-/** The grant that the operation names was revoked by its owner, or does not
-    cover what the operation reaches. Bytes may have arrived before. */
+/** The target refused the operation's grant: it was revoked, is not this
+    peer's, or does not cover the bytes or the direction. Bytes may have arrived
+    before. */
 #define WEFT_ERR_REVOKED -33
 
 /** An argument is wrong; the message says which and why. */
@@ -187,8 +189,8 @@ typedef int32_t weft_category;
 
 #define WEFT_ERR_CLOSED -47
 
-/** This process was forked after the object was made: only the parent can use
-    it. */
+/** A forked child of a process that uses Weft: nothing of Weft works in it, new
+    endpoints neither. */
 #define WEFT_ERR_FORKED -48
 
 #define WEFT_ERR_NO_LIBFABRIC -70
@@ -237,10 +239,10 @@ WEFT_API const char *weft_status_text(weft_status status);
     `WEFT_CATEGORY_INTERNAL`, of counts `WEFT_CATEGORY_OK`. */
 WEFT_API weft_category weft_status_category(weft_status status);
 
-/** The message of the last failed call of this thread: what was wrong, the
-    values, what to do. "" before the first failure, never NULL; a call that
-    succeeds leaves it alone. The pointer stays valid while the thread lives;
-    the thread's next failure overwrites the text (at most 1,023 bytes). */
+/** The message of the last failed call of this thread. "" before the first
+    failure, never NULL; a call that succeeds leaves it alone. The pointer stays
+    valid while the thread lives; the thread's next failure overwrites the text
+    (at most 1,023 bytes). */
 WEFT_API const char *weft_last_error(void);
 
 /* ---- Endpoint objects ---- */
@@ -267,7 +269,7 @@ WEFT_API const char *weft_last_error(void);
 
 /** An endpoint: the rails (opened NICs) of a process, the worker threads that
     drive them, and an address that peers connect to. Usually one for each GPU
-    or rank. Made by `weft_endpoint_create`. */
+    or rank. */
 typedef struct weft_endpoint weft_endpoint;
 
 /** How to open an endpoint. Start from `WEFT_ENDPOINT_CONFIG_INIT`; 0 or NULL
@@ -280,7 +282,8 @@ typedef struct weft_endpoint_config {
     /** Fabrics to open, separated by commas: "host" (between processes of one
         user on one host), "tcp" (plain sockets), "efa", "verbs", "shm", or a
         libfabric provider's exact name. A named fabric is never replaced by
-        another. NULL: "host" and the best network fabric of this machine. */
+        another. NULL or "": "host" and the best network fabric of this machine.
+    */
     const char *fabric;
     /** NICs to use: patterns of their names, separated by commas; "*" matches
         any text, a leading "!" excludes ("eth*,!eth3"). NULL: the environment
@@ -442,12 +445,11 @@ weft_status weft_endpoint_destroy(weft_endpoint *endpoint);
 
 #define WEFT_NOTIFY_DATA_MAX 256
 
-/** A completion queue: the endpoint's own (`weft_endpoint_queue`), or one more,
-    so that threads need not share one. */
+/** A completion queue: the endpoint's own (`weft_endpoint_queue`), or one more.
+*/
 typedef struct weft_queue weft_queue;
 
-/** A word that starts an operation, or that is set when one has ended. Made by
-    `weft_watch_create`. */
+/** A word that starts an operation, or that is set when one has ended. */
 typedef struct weft_watch weft_watch;
 
 /** A submitted operation, as an id that is not reused within 2^42 operations. 0
@@ -456,13 +458,11 @@ typedef uint64_t weft_op;
 
 /** A counter, as an id that its owner sends to peers and that they name in
     operations that raise it. 0 is no counter. A peer that knows or guesses an
-    id can raise the counter; late increments to a destroyed counter are
-    discarded. */
+    id can raise the counter. */
 typedef uint64_t weft_counter;
 
-/** Names a grant: 16 bytes that cannot be guessed, and never repeat. The owner
-    sends them to the peer, which names them in the options of its operations.
-*/
+/** Names a grant: 16 bytes, 88 random bits among them, that never repeat. The
+    owner sends them to the peer, for the options of its operations. */
 typedef struct weft_grant_token {
     uint8_t bytes[16];
 } weft_grant_token;
@@ -518,10 +518,10 @@ typedef struct weft_op_options {
     `WEFT_ERR_CANCELED`, unless it has completed already. A transfer completes
     when its NICs have stopped using the local memory, in most cases at once.
     Bytes, notification and counter may have arrived, or may still until a fence
-    or revoke at the target: treat this transfer's contribution to a counter as
-    unknown.
+    or (also if the sender lies) a revoke at the target: treat its contribution
+    to a counter as unknown.
 
-    Errors: `WEFT_ERR_HANDLE` (completed already: normal when the two race). */
+    Errors: `WEFT_ERR_HANDLE` (completed already). */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_op_cancel(weft_endpoint *endpoint,
@@ -612,8 +612,9 @@ weft_status weft_peer_info(const weft_endpoint *endpoint,
     Excludes the others. */
 #define WEFT_ACCESS_LOCAL 4
 
-/** Peers reach it under grants alone (`weft_grant_create`), with the access
-    that is added to this, or both. Not of a device's memory. */
+/** Peers reach it under grants alone (`weft_grant_create`): add REMOTE_WRITE or
+    REMOTE_READ; neither: both. Without this grants protect nothing: the
+    descriptor reaches all. Not of a device's memory. */
 #define WEFT_ACCESS_GRANTED 8
 
 /** Found out from the pointers, if the program has loaded CUDA. */
@@ -631,11 +632,10 @@ weft_status weft_peer_info(const weft_endpoint *endpoint,
     choice. */
 #define WEFT_NUMA_ANY -1
 
-/** Ranges of this process's memory, registered with the rails. Made by
-    `weft_memory_register`. */
+/** Ranges of this process's memory, registered with the rails. */
 typedef struct weft_memory weft_memory;
 
-/** Memory of a peer. Made by `weft_remote_memory_import`. */
+/** Memory of a peer. */
 typedef struct weft_remote_memory weft_remote_memory;
 
 typedef struct weft_memory_range {
@@ -664,7 +664,7 @@ typedef struct weft_memory_args {
 
 /** Allocates zeroed memory that is ready for transfers: on huge pages if the
     system has them, and such that writes from it to peers on this host are
-    about 1.5 times as fast. Any other memory can be registered, too.
+    about 1.5 times as fast.
 
     `len`: 1 to 2^47, rounded up to whole pages. `numa_node`: 0 to 63 (another
     if that has no room), or `WEFT_NUMA_ANY`. `address`: receives the first
@@ -693,12 +693,11 @@ weft_status weft_memory_free(weft_endpoint *endpoint,
 
 /** Registers memory, so that transfers can use it and peers can reach it.
 
-    `ranges`, `count`: 1 to 65,536 ranges, which keep their order (layer 5 of a
-    KV cache is range 5). They must be readable, and writable where peers may
-    write or a `weft_read` goes to, and stay mapped so until
-    `weft_memory_deregister` has returned `WEFT_OK`: else this process can
-    crash. GPU memory: docs/gpu.md. `args`: NULL for defaults. `memory`:
-    receives the handle.
+    `ranges`, `count`: 1 to 65,536 ranges, which keep their order. They must be
+    readable, and writable where peers may write or a `weft_read` goes to, and
+    stay mapped so until `weft_memory_deregister` has returned `WEFT_OK`: else
+    this process can crash. GPU memory: docs/gpu.md. `args`: NULL for defaults.
+    `memory`: receives the handle.
 
     Blocks while the NICs register the pages, up to seconds for many gigabytes.
     Errors: `WEFT_ERR_INVALID` (also memory that is not mapped, or not of that
@@ -714,9 +713,8 @@ weft_status weft_memory_register(weft_endpoint *endpoint,
                                  const weft_memory_args *args,
                                  weft_memory **memory);
 
-/** Writes the descriptor that a peer passes to `weft_remote_memory_import`; it
-    may travel by any means. It is a key: treat it as a secret. Its size grows
-    with ranges x rails.
+/** Writes the descriptor that a peer passes to `weft_remote_memory_import`. It
+    is a key: treat it as a secret. Its size grows with ranges x rails.
 
     `buffer`, `capacity`, `len`: as in `weft_endpoint_address`. Errors:
     `WEFT_ERR_TOO_SMALL`, `WEFT_ERR_INVALID` (`WEFT_ACCESS_LOCAL`). */
@@ -735,10 +733,10 @@ weft_status weft_memory_export(const weft_memory *memory,
     within 2 seconds is disconnected (PEER_DOWN with `WEFT_ERR_PEER_LOST`). With
     manual progress keep polling until the peers have deregistered, too.
 
-    Errors: `WEFT_ERR_BUSY` (own transfers use it: poll and try again),
-    `WEFT_ERR_FABRIC` (a NIC keeps a part of it), `WEFT_ERR_TIMED_OUT` (a
-    provider does not return). After the last two NICs may still use it: do not
-    free it; call again, or shut down. */
+    Errors: `WEFT_ERR_BUSY` (own transfers or grants use it: poll, revoke, try
+    again), `WEFT_ERR_FABRIC` (a NIC keeps a part of it), `WEFT_ERR_TIMED_OUT`
+    (a provider does not return). After the last two NICs may still use it: do
+    not free it; call again, or shut down. */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_memory_deregister(weft_memory *memory);
@@ -784,7 +782,9 @@ typedef struct weft_completion {
         for `weft_message_release`. */
     weft_op op;
     void *user_data;
-    /** The other side; 0 of a wait for counters. Lists: `weft_write_list`. */
+    /** The other side; 0 of a wait for counters. Of a NOTIFICATION, its sender:
+        any peer can send any `notify`, so compare this. Lists:
+        `weft_write_list`. */
     weft_peer peer;
     /** NOTIFICATION: the `notify` of the peer's transfer. */
     uint64_t notify;
@@ -843,7 +843,7 @@ typedef struct weft_completion {
 
 /** `rail` no longer reaches a peer that other rails reach, and has reached none
     for 0.3 s: `WEFT_ERR_RAIL_LOST`, `provider_errno`. Its work moves to the
-    others; nothing is to be done. */
+    others. */
 #define WEFT_COMPLETION_RAIL_DOWN 10
 
 /** `rail` reaches a peer again, and is used. */
@@ -920,8 +920,8 @@ typedef struct weft_page_side {
     /** The range of layer 0. */
     uint32_t first_range;
     /** Ranges from one layer to the next. Several layers are not written to one
-        place (0 with a `layer_stride` of 0: `WEFT_ERR_INVALID`), but may be
-        read from one. */
+        place (both 0: `WEFT_ERR_INVALID`), but may be read from one. Of one
+        layer, both may be 0. */
     uint32_t range_step;
 } weft_page_side;
 
@@ -971,7 +971,8 @@ typedef struct weft_pages {
     range.
 
     Errors: `WEFT_ERR_RANGE`, `WEFT_ERR_REMOTE_ACCESS` (registered without this
-    direction), `WEFT_ERR_MEMORY_GONE`, `WEFT_ERR_PEER_LOST`,
+    direction), `WEFT_ERR_INVALID` (also: the memory needs a grant),
+    `WEFT_ERR_REVOKED`, `WEFT_ERR_MEMORY_GONE`, `WEFT_ERR_PEER_LOST`,
     `WEFT_ERR_PEER_CLOSED`. */
 WEFT_API
 WEFT_MUST_USE
@@ -1025,10 +1026,9 @@ weft_status weft_read_pages(weft_endpoint *endpoint,
 
 #define WEFT_MESSAGE_MAX 1048576
 
-/** Sends a message, for requests, descriptors and the like. Messages of one
-    peer arrive in the order of their calls, each once, as
-    `WEFT_COMPLETION_MESSAGE` in the peer's own endpoint queue; they have no
-    order with transfers.
+/** Sends a message. Messages of one peer arrive in the order of their calls,
+    each once, as `WEFT_COMPLETION_MESSAGE` in the peer's own endpoint queue;
+    they have no order with transfers.
 
     Ends in one `WEFT_COMPLETION_SEND`; `WEFT_OK`: it is in the peer's queue. A
     peer that does not poll or release holds back its senders, within
@@ -1060,9 +1060,10 @@ weft_status weft_message_release(weft_endpoint *endpoint,
     outcome.
 
     Call it before memory is reused that writes of the peer may still reach:
-    your request timed out, or the peer says that a write failed. Nothing is
-    needed after the write's notification, PEER_DOWN (except over efa and shm)
-    or `weft_memory_deregister`. docs/pages-back.md has the whole of it.
+    your request timed out, or the peer says that a write failed. Without
+    grants, nothing is needed after the write's notification, PEER_DOWN (except
+    over efa and shm) or `weft_memory_deregister`. docs/pages-back.md has the
+    whole of it.
 
     Ends in one `WEFT_COMPLETION_FENCE`. With `WEFT_OK` it is so, and every
     notification of those operations is in the queue already; any other status
@@ -1095,14 +1096,17 @@ typedef struct weft_grant_args {
     uint64_t page_len;
     uint64_t page_count;
     uint32_t layer_count;
-    /** 0, or `WEFT_NOTIFY_FAILURE`. */
+    /** 0, or `WEFT_NOTIFY_FAILURE`: here, if the peer ends or the time is over.
+    */
     uint32_t flags;
     /** Nanoseconds until the grant ends as by a revoke; revoke it all the same.
         0: none. */
     uint64_t timeout_ns;
-    /** With the flag: the value of one notification if the peer ends, or the
-        time is over, and no transfer has notified of a failure. It takes a
-        place in the endpoint's queue. */
+    /** With the flag: the value of one notification, with the PEER_DOWN's
+        status, `WEFT_ERR_CANCELED` (we ended the peer) or `WEFT_ERR_TIMED_OUT`;
+        also after a success, but not after a revoke or a failure of which a
+        transfer notified. It takes a place in the endpoint's queue until the
+        revoke; such grants take half of the queue at most. */
     uint64_t notify;
 } weft_grant_args;
 
@@ -1113,12 +1117,12 @@ typedef struct weft_grant_args {
     token by any means. The peer names it in the options of its operations; no
     other peer can use it. The peer imports the memory once.
 
-    Memory with `WEFT_ACCESS_GRANTED` is reached under grants alone. The memory
-    is in use until its grants are revoked.
+    The memory is in use until its grants are revoked.
 
-    `peer`: it may still be connecting. `args`: NULL: the whole memory. Errors:
-    `WEFT_ERR_RANGE`, `WEFT_ERR_LIMIT`, `WEFT_ERR_UNSUPPORTED` (memory of a
-    device), `WEFT_ERR_NO_MEMORY`, `WEFT_ERR_AGAIN`. Since 0.2. */
+    `peer`: it may still be connecting, or have connected (PEER_UP). `args`:
+    NULL: the whole memory. Errors: `WEFT_ERR_RANGE`, `WEFT_ERR_LIMIT`,
+    `WEFT_ERR_UNSUPPORTED` (memory of a device), `WEFT_ERR_NO_MEMORY`,
+    `WEFT_ERR_AGAIN`. */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_grant_create(const weft_memory *memory,
@@ -1132,10 +1136,12 @@ weft_status weft_grant_create(const weft_memory *memory,
     `WEFT_ERR_REVOKED`; its others go on.
 
     Over host and tcp this needs no answer of the peer; over other fabrics:
-    docs/pages-back.md. After `WEFT_ERR_TIMED_OUT` call it again.
+    docs/pages-back.md. After `WEFT_ERR_TIMED_OUT` call it again. After the
+    grant's own timeout it completes at once. Notifications that arrived under
+    the grant are in the endpoint's queue before.
 
     Errors: `WEFT_ERR_HANDLE` (no such grant, or revoked before). In the
-    completion: `WEFT_ERR_TIMED_OUT`, `WEFT_ERR_CANCELED`. Since 0.2. */
+    completion: `WEFT_ERR_TIMED_OUT`, `WEFT_ERR_CANCELED`. */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_grant_revoke(weft_endpoint *endpoint,
@@ -1213,8 +1219,7 @@ weft_status weft_read_list(weft_endpoint *endpoint,
 
 /* ---- Prepared transfers: geometry, checked once, used many times ---- */
 
-/** The geometry of a transfer, checked. Made by `weft_pages_prepare` and
-    `weft_list_prepare`. */
+/** The geometry of a transfer, checked. */
 typedef struct weft_prepared weft_prepared;
 
 /** Checks pages as `weft_write_pages` does, and keeps a copy (4 bytes per page
@@ -1276,8 +1281,7 @@ weft_status weft_prepared_destroy(weft_prepared *prepared);
 /* ---- Counters: raised by what peers write, expected and read here ---- */
 
 /** Makes a counter of value 0, which peers' transfers raise. `counter`:
-    receives the id, given back with `weft_counter_destroy`. Errors:
-    `WEFT_ERR_LIMIT` (`max_counters`). */
+    receives the id. Errors: `WEFT_ERR_LIMIT` (`max_counters`). */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_counter_create(weft_endpoint *endpoint,
@@ -1311,7 +1315,7 @@ weft_status weft_counter_expect(weft_endpoint *endpoint,
                                 weft_op *op);
 
 /** Destroys a counter; 0 is fine. Waits for values that it has not reached end
-    with `WEFT_ERR_CANCELED`; late increments are discarded. */
+    with `WEFT_ERR_CANCELED`. */
 WEFT_API
 weft_status weft_counter_destroy(weft_endpoint *endpoint,
                                  weft_counter counter);

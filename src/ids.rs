@@ -74,6 +74,13 @@ impl GrantToken {
     }
 }
 
+/// For the log: the first of its bytes, as callers have them. (All of them would let a reader of the log in.)
+impl fmt::Display for GrantToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}...", (self.get() as u32).swap_bytes())
+    }
+}
+
 /// A rail of this endpoint or a peer: its index in the endpoint's address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(transparent)]

@@ -11,11 +11,11 @@ pub struct Range {
     pub len: u64,
 }
 
-/// Checks that all ranges can be read. Returns whether they can also be written.
-pub fn check(ranges: &[Range]) -> Result<bool> {
+/// Checks that all ranges can be read. Returns the first that cannot be written.
+pub fn check(ranges: &[Range]) -> Result<Option<usize>> {
     ranges.iter().enumerate().try_for_each(|(i, range)| check_mapped(i, range))?;
     // Without /proc, the rights cannot be checked.
-    let Ok(maps) = fs::read_to_string("/proc/self/maps") else { return Ok(true) };
+    let Ok(maps) = fs::read_to_string("/proc/self/maps") else { return Ok(None) };
     let readable = Runs::with(&maps, "r");
     if let Some(index) = ranges.iter().position(|range| !readable.cover(range)) {
         let Range { base, len } = ranges[index];
@@ -24,7 +24,7 @@ pub fn check(ranges: &[Range]) -> Result<bool> {
         )));
     }
     let writable = Runs::with(&maps, "w");
-    Ok(ranges.iter().all(|range| writable.cover(range)))
+    Ok(ranges.iter().position(|range| !writable.cover(range)))
 }
 
 /// Otherwise a provider would find unmapped memory in mid-transfer, at the cost of the connection.
@@ -92,8 +92,9 @@ mod tests {
         static CONSTANT: [u8; 64] = [7; 64];
         let bytes = vec![0u8; 100_000];
         let range = |base: *const u8, len: u64| Range { base: base as u64, len };
-        assert!(check(&[range(bytes.as_ptr(), 100_000)]).expect("mapped"));
-        assert!(!check(&[range(bytes.as_ptr(), 9), range(CONSTANT.as_ptr(), 64)]).expect("mapped"));
+        assert_eq!(check(&[range(bytes.as_ptr(), 100_000)]).expect("mapped"), None);
+        let both = [range(bytes.as_ptr(), 9), range(CONSTANT.as_ptr(), 64)];
+        assert_eq!(check(&both).expect("mapped"), Some(1));
         assert!(check(&[range(bytes.as_ptr(), 1 << 46)]).is_err());
     }
 }

@@ -97,7 +97,7 @@ const TABLE: &[(Status, &CStr, &CStr)] = &[
     (
         Status::Unreachable,
         c"WEFT_ERR_UNREACHABLE",
-        c"nobody answered at the address within the connect timeout",
+        c"nobody answered at the address within the connect timeout, or it refused",
     ),
     (Status::Version, c"WEFT_ERR_VERSION", c"the two libraries speak no common wire version"),
     (Status::NoCommonFabric, c"WEFT_ERR_NO_COMMON_FABRIC", c"the two endpoints have no fabric in common"),
@@ -110,7 +110,7 @@ const TABLE: &[(Status, &CStr, &CStr)] = &[
         c"WEFT_ERR_RAIL_LOST",
         c"a rail failed after this operation may already have raised a counter or sent its notification; it cannot be retried safely",
     ),
-    (Status::Revoked, c"WEFT_ERR_REVOKED", c"the grant was revoked by its owner, or does not cover the access"),
+    (Status::Revoked, c"WEFT_ERR_REVOKED", c"the target refused the grant: it was revoked, is not this peer's, or does not cover the bytes or the direction"),
     (Status::Invalid, c"WEFT_ERR_INVALID", c"an argument is wrong"),
     (
         Status::Handle,
@@ -127,7 +127,7 @@ const TABLE: &[(Status, &CStr, &CStr)] = &[
     ),
     (Status::TooSmall, c"WEFT_ERR_TOO_SMALL", c"the buffer is too small; the length it needs was stored"),
     (Status::Closed, c"WEFT_ERR_CLOSED", c"the endpoint is shut down"),
-    (Status::Forked, c"WEFT_ERR_FORKED", c"the object was made before a fork: only the parent can use it"),
+    (Status::Forked, c"WEFT_ERR_FORKED", c"this is a forked child of a process that uses Weft: only the parent can use it"),
     (Status::NoLibfabric, c"WEFT_ERR_NO_LIBFABRIC", c"libfabric.so.1 could not be loaded"),
     (Status::NoRails, c"WEFT_ERR_NO_RAILS", c"no rail could be opened, or fewer than min_rails; in a completion: no rails that know both memories"),
     (Status::Fabric, c"WEFT_ERR_FABRIC", c"libfabric reported an error"),

@@ -77,6 +77,8 @@ static void stderr_is_the_default_log(void)
     dup2(fds[1], 2);
     open_and_close();
     bool usual = read(fds[0], text, sizeof text - 1) > 0 && strstr(text, "weft::endpoint") != NULL;
+    int year = 0, day = 0, pid = 0; /* when, and which process */
+    usual &= sscanf(text, "[%d-%*d-%dT%*d:%*d:%*fZ %d DEBUG", &year, &day, &pid) == 3 && year > 2024 && pid == getpid();
     weft_status silenced = weft_log_set(WEFT_LOG_ERROR, NULL, NULL);
     open_and_close();
     bool silent = read(fds[0], text, sizeof text - 1) < 0;
@@ -87,6 +89,21 @@ static void stderr_is_the_default_log(void)
     CHECK_OK(silenced);
     CHECK_OK(loud);
     CHECK(usual && silent && again);
+}
+
+static void unknown_level_is_reported(void)
+{
+    char text[4096] = "";
+    int fds[2];
+    setenv("WEFT_LOG", "bogus", 1);
+    CHECK_EQ(pipe2(fds, O_NONBLOCK), 0);
+    int before = dup(2);
+    dup2(fds[1], 2);
+    open_and_close();
+    bool said = read(fds[0], text, sizeof text - 1) > 0 && strstr(text, "WEFT_LOG is \"bogus\", which is no level") != NULL;
+    bool quiet = strstr(text, "DEBUG") == NULL && strstr(text, "TRACE") == NULL;
+    dup2(before, 2);
+    CHECK(said && quiet);
 }
 
 /* A warning: nobody is at that address. False if its completion does not come. */
@@ -206,7 +223,7 @@ static void last_error_names_the_cause(void)
     CHECK_OK(submit_write(w.box->endpoint, &w.args, &id));
     CHECK_STATUS(box_await(w.box, id, patience_ms()).status, WEFT_ERR_TIMED_OUT);
     snprintf(wanted, sizeof wanted, "write 0x%" PRIx64 " (user_data 0x2a) with peer 0x%" PRIx64
-             ": the deadline passed, 10000000 ns after the submission", id, w.peer);
+             ": the deadline passed, 10 ms after the submission; ", id, w.peer);
     await_line(lines, wanted);
     CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
     end_waiting(&w);
@@ -354,6 +371,7 @@ static const struct test tests[] = {
     {"refused_connect_names_its_cause", "once", refused_connect_names_its_cause},
     {"log_levels_are_filtered", "once", log_levels_are_filtered},
     {"stderr_is_the_default_log", "once", stderr_is_the_default_log},
+    {"unknown_level_is_reported", "once", unknown_level_is_reported},
     {"full_stderr_blocks_no_thread", "tcp,host", full_stderr_blocks_no_thread},
     {"log_callback_cannot_change_the_log", "once", log_callback_cannot_change_the_log},
     {"last_error_names_the_cause", QUIET, last_error_names_the_cause},

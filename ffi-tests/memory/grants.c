@@ -672,6 +672,96 @@ static void transfers_of_64_pages(void)
     duo_close(&duo);
 }
 
+/* Grants with a notification of their own live for long: they must not take the places of arrivals. */
+static void grants_leave_places_for_arrivals(void)
+{
+    enum { DEPTH = 16 };
+    weft_endpoint_config of_a = test_config(), of_b = of_a;
+    of_b.queue_depth = DEPTH;
+    struct duo duo = duo_open_between(LEN, &of_a, &of_b);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, 8);
+    weft_grant_token tokens[DEPTH / 2], one_more;
+    weft_grant_args grant = WEFT_GRANT_ARGS_INIT;
+    grant.flags = WEFT_NOTIFY_FAILURE;
+    for (int i = 0; i < DEPTH / 2; i++)
+        CHECK_OK(weft_grant_create(duo.b_memory, duo.b_to_a, &grant, &tokens[i]));
+    REFUSED(WEFT_ERR_LIMIT, weft_grant_create(duo.b_memory, duo.b_to_a, &grant, &one_more));
+    CHECK_OK(weft_grant_create(duo.b_memory, duo.b_to_a, NULL, &one_more));
+    args.options.flags = WEFT_NOTIFY;
+    args.options.notify = 7;
+    CHECK_OK(moved(&duo, &args, false));
+    CHECK_EQ(hear_notification(&duo).notify, 7);
+    for (int i = 0; i < DEPTH / 2; i++)
+        CHECK_OK(revoke_now(&duo, tokens[i]));
+    CHECK_OK(weft_grant_create(duo.b_memory, duo.b_to_a, &grant, &tokens[0]));
+    CHECK_OK(revoke_now(&duo, tokens[0]));
+    CHECK_OK(revoke_now(&duo, one_more));
+    duo_close(&duo);
+}
+
+static struct {
+    pthread_mutex_t lock;
+    char text[256 * 1024];
+    size_t used;
+} lines = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void keep_line(weft_log_level level, const char *component, const char *message, void *user_data)
+{
+    (void)level, (void)component, (void)user_data;
+    pthread_mutex_lock(&lines.lock);
+    size_t room = sizeof lines.text - lines.used;
+    int written = snprintf(lines.text + lines.used, room, "%s\n", message);
+    lines.used += (size_t)written < room ? (size_t)written : 0;
+    pthread_mutex_unlock(&lines.lock);
+}
+
+static void await_line(struct duo *duo, const char *wanted)
+{
+    uint64_t end = now_ns() + patience_ms() * MS;
+    for (bool found = false; !found; pump_both(duo, 1)) {
+        pthread_mutex_lock(&lines.lock);
+        found = strstr(lines.text, wanted) != NULL;
+        pthread_mutex_unlock(&lines.lock);
+        if (!found && now_ns() > end)
+            FAIL("\"%s\" is not in: %s", wanted, lines.text);
+    }
+}
+
+/* One status has several causes: the log of both sides, and the message of the call, tell them apart. */
+static void a_refusal_says_why(void)
+{
+    static const uint32_t pages[] = {1};
+    struct duo duo = duo_granted(LEN);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, PAGE);
+    weft_grant_token token = args.options.grant = grant_pages(&duo, WEFT_ACCESS_REMOTE_WRITE, pages, 1);
+    const uint8_t *bytes = token.bytes;
+    char shown[16], wanted[128];
+    weft_op id;
+    snprintf(shown, sizeof shown, "%02x%02x%02x%02x...", bytes[0], bytes[1], bytes[2], bytes[3]);
+    CHECK_OK(weft_log_set(WEFT_LOG_DEBUG, keep_line, NULL));
+    args.remote_offset = 5 * PAGE;
+    CHECK_STATUS(moved(&duo, &args, false), WEFT_ERR_REVOKED);
+    snprintf(wanted, sizeof wanted, "outside of the pages of grant %s", shown);
+    await_line(&duo, wanted);
+    await_line(&duo, "the target refused an access under its grant");
+    CHECK_STATUS(moved(&duo, &args, true), WEFT_ERR_REVOKED);
+    snprintf(wanted, sizeof wanted, "a read was refused: grant %s does not allow one", shown);
+    await_line(&duo, wanted);
+    CHECK_OK(revoke_now(&duo, token));
+    snprintf(wanted, sizeof wanted, "has revoked grant %s", shown);
+    await_line(&duo, wanted);
+    CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
+    uint64_t end = now_ns() + patience_ms() * MS;
+    while (submit_write(duo.a->endpoint, &args, &id) == WEFT_OK) {
+        CHECK(now_ns() < end);
+        CHECK_STATUS(await_both(&duo, duo.a, id), WEFT_ERR_REVOKED);
+    }
+    snprintf(wanted, sizeof wanted, "grant %s of peer 0x%" PRIx64, shown, duo.a_to_b);
+    if (strncmp(weft_last_error(), wanted, strlen(wanted)) != 0)
+        FAIL("no \"%s\": %s", wanted, weft_last_error());
+    duo_close(&duo);
+}
+
 static void wrong_arguments_are_refused(void)
 {
     struct duo duo = duo_granted(LEN);
@@ -810,6 +900,8 @@ int main(int argc, char **argv)
         {"a_revoke_takes_no_round_trip", CHECKS, a_revoke_takes_no_round_trip},
         {"others_go_on_beside_revokes", CHECKS, others_go_on_beside_revokes},
         {"transfers_of_64_pages", CHECKS, transfers_of_64_pages},
+        {"grants_leave_places_for_arrivals", FABRICS, grants_leave_places_for_arrivals},
+        {"a_refusal_says_why", CHECKS, a_refusal_says_why},
         {"wrong_arguments_are_refused", "once", wrong_arguments_are_refused},
         {"a_stopped_writer_is_revoked_at_once", CHECKS " timed", a_stopped_writer_is_revoked_at_once},
         {"a_writer_that_goes_on_reaches_nothing", CHECKS " timed", a_writer_that_goes_on_reaches_nothing},

@@ -67,7 +67,13 @@ impl fmt::Display for LoadError {
                  {VARIABLE} to its path (dlopen: {reason})"
             ),
             LoadError::VariableNotLoadable { path, reason } => {
-                write!(f, "{VARIABLE} names {path}, which cannot be loaded: {reason}")
+                // The linker's reason begins with the path, too.
+                let reason = reason.strip_prefix(&format!("{path}: ")).unwrap_or(reason);
+                write!(
+                    f,
+                    "{VARIABLE} names {path}, which cannot be loaded: {reason}; name a libfabric.so.1, or unset it to \
+                     use the system's"
+                )
             }
             LoadError::NotLoadable { path, reason } => {
                 write!(f, "{path} cannot be loaded as libfabric: {reason}")

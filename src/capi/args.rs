@@ -19,7 +19,10 @@ const SIZE_MAX: usize = 4096;
 ///
 /// # Safety
 /// Implementors must be `repr(C)`, start with a `u32` size, and accept any bytes.
-pub unsafe trait Sized32: Copy {}
+pub unsafe trait Sized32: Copy {
+    /// The bytes of the first version of a struct that programs fill; no program has a shorter one.
+    const FIRST: usize = size_of::<u32>();
+}
 
 pub fn zeroed<T: Sized32>() -> T {
     // SAFETY: all zero bytes are a value of these types.
@@ -28,17 +31,18 @@ pub fn zeroed<T: Sized32>() -> T {
 
 /// # Safety
 /// `source` must be NULL or valid for the size that it begins with.
-unsafe fn size_of_theirs<T>(source: *const T) -> Result<usize> {
+unsafe fn size_of_theirs<T: Sized32>(source: *const T) -> Result<usize> {
     let name = || std::any::type_name::<T>().rsplit("::").next().unwrap_or("struct");
     if source.is_null() {
         return Err(Error::invalid(format!("the {} is NULL", name())));
     }
     // SAFETY: not NULL, so at least the size can be read.
     let size = unsafe { source.cast::<u32>().read_unaligned() } as usize;
-    if !(size_of::<u32>()..=SIZE_MAX).contains(&size) {
+    if !(T::FIRST..=SIZE_MAX).contains(&size) {
         return Err(Error::invalid(format!(
-            "size {size} cannot be that of a {}: start from its _INIT macro",
-            name()
+            "size is {size}, but that of a {} is {} or more: start from its _INIT macro",
+            name(),
+            T::FIRST
         )));
     }
     Ok(size)

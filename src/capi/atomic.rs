@@ -85,7 +85,7 @@ unsafe fn submit(
     // SAFETY: same contract.
     let options = unsafe { self::options(ep, options, takes)? };
     let remote = handle::beside(remote, ep, "remote")?;
-    let remote = remote.of(ep)?;
+    let remote = remote.as_argument(ep, "remote")?;
     let (range, offset) = place(|range| remote.range_len(range), offset);
     // SAFETY: same contract.
     unsafe {

@@ -8,8 +8,7 @@ use super::status::weft_status;
 use crate::transfer::ExpectSpec;
 
 /// Makes a counter of value 0, which peers' transfers raise. `counter`:
-/// receives the id, given back with `weft_counter_destroy`. Errors:
-/// `WEFT_ERR_LIMIT` (`max_counters`).
+/// receives the id. Errors: `WEFT_ERR_LIMIT` (`max_counters`).
 ///
 /// # Safety
 /// `counter` must be NULL or valid.
@@ -91,7 +90,7 @@ pub unsafe extern "C" fn weft_counter_expect(
 }
 
 /// Destroys a counter; 0 is fine. Waits for values that it has not reached end
-/// with `WEFT_ERR_CANCELED`; late increments are discarded.
+/// with `WEFT_ERR_CANCELED`.
 ///
 /// # Safety
 /// `endpoint` must be a handle from `weft_endpoint_create`.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// An endpoint: the rails (opened NICs) of a process, the worker threads that
 /// drive them, and an address that peers connect to. Usually one for each GPU
-/// or rank. Made by `weft_endpoint_create`.
+/// or rank.
 pub struct weft_endpoint {
     _opaque: [u8; 0],
 }
@@ -51,7 +51,7 @@ pub struct weft_endpoint_config {
     /// Fabrics to open, separated by commas: "host" (between processes of one
     /// user on one host), "tcp" (plain sockets), "efa", "verbs", "shm", or a
     /// libfabric provider's exact name. A named fabric is never replaced by
-    /// another. NULL: "host" and the best network fabric of this machine.
+    /// another. NULL or "": "host" and the best network fabric of this machine.
     pub fabric: *const c_char,
     /// NICs to use: patterns of their names, separated by commas; "*" matches
     /// any text, a leading "!" excludes ("eth*,!eth3"). NULL: the environment
@@ -123,7 +123,9 @@ pub struct weft_endpoint_config {
 }
 
 // SAFETY: integers and pointers only.
-unsafe impl Sized32 for weft_endpoint_config {}
+unsafe impl Sized32 for weft_endpoint_config {
+    const FIRST: usize = 160;
+}
 
 /// Opens an endpoint: opens the rails, starts the workers.
 ///

@@ -30,31 +30,35 @@ pub struct weft_grant_args {
     pub page_len: u64,
     pub page_count: u64,
     pub layer_count: u32,
-    /// 0, or `WEFT_NOTIFY_FAILURE`.
+    /// 0, or `WEFT_NOTIFY_FAILURE`: here, if the peer ends or the time is over.
     pub flags: u32,
     /// Nanoseconds until the grant ends as by a revoke; revoke it all the same.
     /// 0: none.
     pub timeout_ns: u64,
-    /// With the flag: the value of one notification if the peer ends, or the
-    /// time is over, and no transfer has notified of a failure. It takes a
-    /// place in the endpoint's queue.
+    /// With the flag: the value of one notification, with the PEER_DOWN's
+    /// status, `WEFT_ERR_CANCELED` (we ended the peer) or `WEFT_ERR_TIMED_OUT`;
+    /// also after a success, but not after a revoke or a failure of which a
+    /// transfer notified. It takes a place in the endpoint's queue until the
+    /// revoke; such grants take half of the queue at most.
     pub notify: u64,
 }
 
 // SAFETY: integers and pointers only.
-unsafe impl Sized32 for weft_grant_args {}
+unsafe impl Sized32 for weft_grant_args {
+    const FIRST: usize = 56;
+}
 
 /// Lets a peer reach a host memory, or some pages of it, until
 /// `weft_grant_revoke`: docs/pages-back.md. Nothing is sent: send the peer the
 /// token by any means. The peer names it in the options of its operations; no
 /// other peer can use it. The peer imports the memory once.
 ///
-/// Memory with `WEFT_ACCESS_GRANTED` is reached under grants alone. The memory
-/// is in use until its grants are revoked.
+/// The memory is in use until its grants are revoked.
 ///
-/// `peer`: it may still be connecting. `args`: NULL: the whole memory. Errors:
-/// `WEFT_ERR_RANGE`, `WEFT_ERR_LIMIT`, `WEFT_ERR_UNSUPPORTED` (memory of a
-/// device), `WEFT_ERR_NO_MEMORY`, `WEFT_ERR_AGAIN`. Since 0.2.
+/// `peer`: it may still be connecting, or have connected (PEER_UP). `args`:
+/// NULL: the whole memory. Errors: `WEFT_ERR_RANGE`, `WEFT_ERR_LIMIT`,
+/// `WEFT_ERR_UNSUPPORTED` (memory of a device), `WEFT_ERR_NO_MEMORY`,
+/// `WEFT_ERR_AGAIN`.
 ///
 /// # Safety
 /// `args` must be NULL or valid for `args->size` bytes, its pages for `page_count`
@@ -116,10 +120,12 @@ pub unsafe extern "C" fn weft_grant_create(
 /// `WEFT_ERR_REVOKED`; its others go on.
 ///
 /// Over host and tcp this needs no answer of the peer; over other fabrics:
-/// docs/pages-back.md. After `WEFT_ERR_TIMED_OUT` call it again.
+/// docs/pages-back.md. After `WEFT_ERR_TIMED_OUT` call it again. After the
+/// grant's own timeout it completes at once. Notifications that arrived under
+/// the grant are in the endpoint's queue before.
 ///
 /// Errors: `WEFT_ERR_HANDLE` (no such grant, or revoked before). In the
-/// completion: `WEFT_ERR_TIMED_OUT`, `WEFT_ERR_CANCELED`. Since 0.2.
+/// completion: `WEFT_ERR_TIMED_OUT`, `WEFT_ERR_CANCELED`.
 ///
 /// # Safety
 /// `token` must be valid, `options` NULL or valid for `options->size` bytes.

@@ -108,6 +108,14 @@ impl<T> Owned<T> {
         }
         Ok(&self.object)
     }
+
+    /// As `of`; an error names the argument.
+    pub fn as_argument(&self, endpoint: &Arc<Endpoint>, name: &str) -> Result<&Arc<T>>
+    where
+        Owned<T>: Kind,
+    {
+        self.of(endpoint).map_err(|error| error.about(name))
+    }
 }
 
 /// The value of a handle.
@@ -269,7 +277,7 @@ fn explain<T: Kind>(handle: u64) -> Error {
         let actual = NAMES.get(name.kind() as usize).copied().unwrap_or("?");
         return Error::handle(format!("{handle:#x} is a {actual}, not a {kind}"));
     }
-    Error::handle(format!("the {kind} {handle:#x} was closed before"))
+    Error::handle(format!("the {kind} {handle:#x} was given back before, or went with its endpoint"))
 }
 
 /// The object of a handle. It may be freed once `_guard` is dropped.

@@ -13,8 +13,7 @@ use crate::status::{Error, Result, Status};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// Ranges of this process's memory, registered with the rails. Made by
-/// `weft_memory_register`.
+/// Ranges of this process's memory, registered with the rails.
 pub struct weft_memory {
     _opaque: [u8; 0],
 }
@@ -23,7 +22,7 @@ impl Handle for weft_memory {
     type Object = Owned<Memory>;
 }
 
-/// Memory of a peer. Made by `weft_remote_memory_import`.
+/// Memory of a peer.
 pub struct weft_remote_memory {
     _opaque: [u8; 0],
 }
@@ -46,8 +45,9 @@ pub const WEFT_ACCESS_REMOTE_READ: u32 = 2;
 /// Excludes the others.
 pub const WEFT_ACCESS_LOCAL: u32 = 4;
 
-/// Peers reach it under grants alone (`weft_grant_create`), with the access
-/// that is added to this, or both. Not of a device's memory.
+/// Peers reach it under grants alone (`weft_grant_create`): add REMOTE_WRITE or
+/// REMOTE_READ; neither: both. Without this grants protect nothing: the
+/// descriptor reaches all. Not of a device's memory.
 pub const WEFT_ACCESS_GRANTED: u32 = 8;
 
 /// Found out from the pointers, if the program has loaded CUDA.
@@ -78,7 +78,9 @@ pub struct weft_memory_args {
 }
 
 // SAFETY: integers only.
-unsafe impl Sized32 for weft_memory_args {}
+unsafe impl Sized32 for weft_memory_args {
+    const FIRST: usize = 24;
+}
 
 /// The NUMA node of most of the endpoint's rails, if known, else the system's
 /// choice.
@@ -86,7 +88,7 @@ pub const WEFT_NUMA_ANY: i32 = -1;
 
 /// Allocates zeroed memory that is ready for transfers: on huge pages if the
 /// system has them, and such that writes from it to peers on this host are
-/// about 1.5 times as fast. Any other memory can be registered, too.
+/// about 1.5 times as fast.
 ///
 /// `len`: 1 to 2^47, rounded up to whole pages. `numa_node`: 0 to 63 (another
 /// if that has no room), or `WEFT_NUMA_ANY`. `address`: receives the first
@@ -138,12 +140,11 @@ pub unsafe extern "C" fn weft_memory_free(endpoint: *mut weft_endpoint, address:
 
 /// Registers memory, so that transfers can use it and peers can reach it.
 ///
-/// `ranges`, `count`: 1 to 65,536 ranges, which keep their order (layer 5 of a
-/// KV cache is range 5). They must be readable, and writable where peers may
-/// write or a `weft_read` goes to, and stay mapped so until
-/// `weft_memory_deregister` has returned `WEFT_OK`: else this process can
-/// crash. GPU memory: docs/gpu.md. `args`: NULL for defaults. `memory`:
-/// receives the handle.
+/// `ranges`, `count`: 1 to 65,536 ranges, which keep their order. They must be
+/// readable, and writable where peers may write or a `weft_read` goes to, and
+/// stay mapped so until `weft_memory_deregister` has returned `WEFT_OK`: else
+/// this process can crash. GPU memory: docs/gpu.md. `args`: NULL for defaults.
+/// `memory`: receives the handle.
 ///
 /// Blocks while the NICs register the pages, up to seconds for many gigabytes.
 /// Errors: `WEFT_ERR_INVALID` (also memory that is not mapped, or not of that
@@ -176,9 +177,8 @@ pub unsafe extern "C" fn weft_memory_register(
     })
 }
 
-/// Writes the descriptor that a peer passes to `weft_remote_memory_import`; it
-/// may travel by any means. It is a key: treat it as a secret. Its size grows
-/// with ranges x rails.
+/// Writes the descriptor that a peer passes to `weft_remote_memory_import`. It
+/// is a key: treat it as a secret. Its size grows with ranges x rails.
 ///
 /// `buffer`, `capacity`, `len`: as in `weft_endpoint_address`. Errors:
 /// `WEFT_ERR_TOO_SMALL`, `WEFT_ERR_INVALID` (`WEFT_ACCESS_LOCAL`).
@@ -209,10 +209,10 @@ pub unsafe extern "C" fn weft_memory_export(
 /// within 2 seconds is disconnected (PEER_DOWN with `WEFT_ERR_PEER_LOST`). With
 /// manual progress keep polling until the peers have deregistered, too.
 ///
-/// Errors: `WEFT_ERR_BUSY` (own transfers use it: poll and try again),
-/// `WEFT_ERR_FABRIC` (a NIC keeps a part of it), `WEFT_ERR_TIMED_OUT` (a
-/// provider does not return). After the last two NICs may still use it: do not
-/// free it; call again, or shut down.
+/// Errors: `WEFT_ERR_BUSY` (own transfers or grants use it: poll, revoke, try
+/// again), `WEFT_ERR_FABRIC` (a NIC keeps a part of it), `WEFT_ERR_TIMED_OUT`
+/// (a provider does not return). After the last two NICs may still use it: do
+/// not free it; call again, or shut down.
 ///
 /// # Safety
 /// `memory` must be NULL or a handle from `weft_memory_register`.

@@ -12,10 +12,9 @@ use std::ffi::c_void;
 
 pub const WEFT_MESSAGE_MAX: u32 = 1048576;
 
-/// Sends a message, for requests, descriptors and the like. Messages of one
-/// peer arrive in the order of their calls, each once, as
-/// `WEFT_COMPLETION_MESSAGE` in the peer's own endpoint queue; they have no
-/// order with transfers.
+/// Sends a message. Messages of one peer arrive in the order of their calls,
+/// each once, as `WEFT_COMPLETION_MESSAGE` in the peer's own endpoint queue;
+/// they have no order with transfers.
 ///
 /// Ends in one `WEFT_COMPLETION_SEND`; `WEFT_OK`: it is in the peer's queue. A
 /// peer that does not poll or release holds back its senders, within

@@ -15,8 +15,7 @@ use std::ffi::c_void;
 /// is never an operation.
 pub type weft_op = u64;
 
-/// A completion queue: the endpoint's own (`weft_endpoint_queue`), or one more,
-/// so that threads need not share one.
+/// A completion queue: the endpoint's own (`weft_endpoint_queue`), or one more.
 pub struct weft_queue {
     _opaque: [u8; 0],
 }
@@ -25,8 +24,7 @@ impl Handle for weft_queue {
     type Object = Owned<Queue>;
 }
 
-/// A word that starts an operation, or that is set when one has ended. Made by
-/// `weft_watch_create`.
+/// A word that starts an operation, or that is set when one has ended.
 pub struct weft_watch {
     _opaque: [u8; 0],
 }
@@ -37,12 +35,11 @@ impl Handle for weft_watch {
 
 /// A counter, as an id that its owner sends to peers and that they name in
 /// operations that raise it. 0 is no counter. A peer that knows or guesses an
-/// id can raise the counter; late increments to a destroyed counter are
-/// discarded.
+/// id can raise the counter.
 pub type weft_counter = u64;
 
-/// Names a grant: 16 bytes that cannot be guessed, and never repeat. The owner
-/// sends them to the peer, which names them in the options of its operations.
+/// Names a grant: 16 bytes, 88 random bits among them, that never repeat. The
+/// owner sends them to the peer, for the options of its operations.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq)]
 pub struct weft_grant_token {
@@ -123,16 +120,18 @@ pub struct weft_op_options {
 }
 
 // SAFETY: integers and pointers only.
-unsafe impl Sized32 for weft_op_options {}
+unsafe impl Sized32 for weft_op_options {
+    const FIRST: usize = 112;
+}
 
 /// Ends a transfer, send, atomic or wait for counters early: it completes with
 /// `WEFT_ERR_CANCELED`, unless it has completed already. A transfer completes
 /// when its NICs have stopped using the local memory, in most cases at once.
 /// Bytes, notification and counter may have arrived, or may still until a fence
-/// or revoke at the target: treat this transfer's contribution to a counter as
-/// unknown.
+/// or (also if the sender lies) a revoke at the target: treat its contribution
+/// to a counter as unknown.
 ///
-/// Errors: `WEFT_ERR_HANDLE` (completed already: normal when the two race).
+/// Errors: `WEFT_ERR_HANDLE` (completed already).
 ///
 /// # Safety
 /// `endpoint` must be a handle from `weft_endpoint_create`.

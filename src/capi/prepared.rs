@@ -15,8 +15,7 @@ use crate::status::Result;
 use crate::transfer::Direction;
 use std::sync::Arc;
 
-/// The geometry of a transfer, checked. Made by `weft_pages_prepare` and
-/// `weft_list_prepare`.
+/// The geometry of a transfer, checked.
 pub struct weft_prepared {
     _opaque: [u8; 0],
 }
@@ -168,7 +167,7 @@ unsafe fn prepare_pages(
     // SAFETY: same contract.
     let pages = unsafe { read_pages(pages)? };
     let cut = (flags & WEFT_CLASS_LATENCY != 0, flags & WEFT_COUNT_PAGES != 0);
-    ep.prepare_pages(&pages, local.of(ep)?, remote.of(ep)?, cut)
+    ep.prepare_pages(&pages, local.as_argument(ep, "local")?, remote.as_argument(ep, "remote")?, cut)
 }
 
 /// # Safety

@@ -56,8 +56,9 @@ pub const WEFT_ERR_PROTOCOL: weft_status = -31;
 /// shm the peer is lost instead: docs/failures.md). Also the status of
 /// `WEFT_COMPLETION_RAIL_DOWN`.
 pub const WEFT_ERR_RAIL_LOST: weft_status = -32;
-/// The grant that the operation names was revoked by its owner, or does not
-/// cover what the operation reaches. Bytes may have arrived before.
+/// The target refused the operation's grant: it was revoked, is not this
+/// peer's, or does not cover the bytes or the direction. Bytes may have arrived
+/// before.
 pub const WEFT_ERR_REVOKED: weft_status = -33;
 
 /* Usage: the call was wrong; nothing was started. */
@@ -77,8 +78,8 @@ pub const WEFT_ERR_FORMAT: weft_status = -45;
 /// The buffer is too small; the length it needs was stored.
 pub const WEFT_ERR_TOO_SMALL: weft_status = -46;
 pub const WEFT_ERR_CLOSED: weft_status = -47;
-/// This process was forked after the object was made: only the parent can use
-/// it.
+/// A forked child of a process that uses Weft: nothing of Weft works in it, new
+/// endpoints neither.
 pub const WEFT_ERR_FORKED: weft_status = -48;
 
 /* System: the machine lacks something. */
@@ -132,10 +133,10 @@ pub extern "C" fn weft_status_category(status: weft_status) -> weft_category {
     Category::of(status) as weft_category
 }
 
-/// The message of the last failed call of this thread: what was wrong, the
-/// values, what to do. "" before the first failure, never NULL; a call that
-/// succeeds leaves it alone. The pointer stays valid while the thread lives;
-/// the thread's next failure overwrites the text (at most 1,023 bytes).
+/// The message of the last failed call of this thread. "" before the first
+/// failure, never NULL; a call that succeeds leaves it alone. The pointer stays
+/// valid while the thread lives; the thread's next failure overwrites the text
+/// (at most 1,023 bytes).
 #[no_mangle]
 pub extern "C" fn weft_last_error() -> *const c_char {
     LAST_ERROR.with(|last| last.get().cast())

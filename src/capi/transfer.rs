@@ -29,8 +29,8 @@ pub struct weft_page_side {
     /// The range of layer 0.
     pub first_range: u32,
     /// Ranges from one layer to the next. Several layers are not written to one
-    /// place (0 with a `layer_stride` of 0: `WEFT_ERR_INVALID`), but may be
-    /// read from one.
+    /// place (both 0: `WEFT_ERR_INVALID`), but may be read from one. Of one
+    /// layer, both may be 0.
     pub range_step: u32,
 }
 
@@ -61,7 +61,9 @@ pub struct weft_pages {
 }
 
 // SAFETY: integers and pointers only.
-unsafe impl Sized32 for weft_pages {}
+unsafe impl Sized32 for weft_pages {
+    const FIRST: usize = 104;
+}
 
 /// Writes one range of local memory into remote memory.
 ///
@@ -82,7 +84,8 @@ unsafe impl Sized32 for weft_pages {}
 /// range.
 ///
 /// Errors: `WEFT_ERR_RANGE`, `WEFT_ERR_REMOTE_ACCESS` (registered without this
-/// direction), `WEFT_ERR_MEMORY_GONE`, `WEFT_ERR_PEER_LOST`,
+/// direction), `WEFT_ERR_INVALID` (also: the memory needs a grant),
+/// `WEFT_ERR_REVOKED`, `WEFT_ERR_MEMORY_GONE`, `WEFT_ERR_PEER_LOST`,
 /// `WEFT_ERR_PEER_CLOSED`.
 ///
 /// # Safety
@@ -184,7 +187,7 @@ unsafe fn move_bytes(
     op: *mut weft_op,
 ) -> Result<()> {
     let (local, remote) = (handle::beside(local, ep, "local")?, handle::beside(remote, ep, "remote")?);
-    let (local, remote) = (local.of(ep)?, remote.of(ep)?);
+    let (local, remote) = (local.as_argument(ep, "local")?, remote.as_argument(ep, "remote")?);
     let side = |(first_range, offset)| Side { first_range, offset, ..Side::default() };
     let pages = Pages {
         local: side(place(|range| local.range_len(range), local_offset)),
@@ -211,7 +214,7 @@ unsafe fn move_pages(
     op: *mut weft_op,
 ) -> Result<()> {
     let (local, remote) = (handle::beside(local, ep, "local")?, handle::beside(remote, ep, "remote")?);
-    let (local, remote) = (local.of(ep)?, remote.of(ep)?);
+    let (local, remote) = (local.as_argument(ep, "local")?, remote.as_argument(ep, "remote")?);
     // SAFETY: same contract.
     unsafe {
         let options = options::options(ep, options, Takes::TRANSFER)?;

@@ -594,9 +594,10 @@ impl Error {
             RemoteState::Disconnected => {
                 (Status::PeerClosed, "the peer of this remote memory was disconnected here")
             }
-            RemoteState::Revoked => {
-                (Status::Revoked, "the peer has taken this grant back: ask it for another")
-            }
+            RemoteState::Revoked => (
+                Status::Revoked,
+                "the grant was revoked, or was never one of this peer's: ask the peer for another",
+            ),
         };
         Some(Error::new(status, text))
     }

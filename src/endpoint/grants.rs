@@ -22,6 +22,7 @@ use super::Endpoint;
 use crate::fabric::grants::Grant;
 use crate::fabric::HostRange;
 use crate::ids::{GrantToken, OpId, PeerId, RailIndex};
+use crate::logging::seldom::warn_seldom;
 use crate::memory::{Access, Memory};
 use crate::peer::link::Link;
 use crate::peer::{Peer, Revoking};
@@ -73,9 +74,8 @@ impl Endpoint {
             return Err(Error::handle("the memory is being deregistered"));
         }
         memory.grants.fetch_add(1, Ordering::Relaxed);
-        if spec.notify.is_some() && !core.queue.reserve(1) {
-            memory.ungrant();
-            return Err(self.no_places(&core.queue, 1));
+        if spec.notify.is_some() {
+            self.hold_place().inspect_err(|_| memory.ungrant())?;
         }
         let end = |ns: NonZeroU64| core.clock.now().saturating_add(ns.get());
         let deadline = spec.timeout_ns.map_or(u64::MAX, end);
@@ -95,9 +95,27 @@ impl Endpoint {
                 return Ok(token);
             }
         }
-        spec.notify.into_iter().for_each(|_| core.queue.unreserve(1));
+        spec.notify.into_iter().for_each(|_| core.give_place_back());
         memory.ungrant();
         Err(Error::new(Status::System, "no random numbers"))
+    }
+
+    /// Holds a place for the notification of a grant. The other half of the queue stays for arrivals: grants live
+    /// for long, and nobody can poll their places free.
+    fn hold_place(&self) -> Result<()> {
+        let (core, depth) = (&self.core, self.core.queue.capacity());
+        if !core.grants.hold_place(depth / 2) {
+            return Err(Error::limit(format!(
+                "grants with WEFT_NOTIFY_FAILURE hold {} of the {depth} places of the endpoint's queue, which is the \
+                 most: revoke some, or raise queue_depth",
+                depth / 2
+            )));
+        }
+        if core.queue.reserve(1) {
+            return Ok(());
+        }
+        core.grants.yield_place();
+        Err(self.no_places(&core.queue, 1))
     }
 
     pub fn revoke(&self, spec: RevokeSpec) -> Result<OpId> {
@@ -213,6 +231,7 @@ impl Core {
         let mut completion = Completion::new(KIND_NOTIFICATION, outcome, grant.peer, now);
         completion.notify = value;
         self.table.tally.notification();
+        self.grants.yield_place();
         self.queue.publish(completion);
     }
 
@@ -229,7 +248,22 @@ impl Core {
 
     /// The owner knows of what it was to be notified of.
     fn spare_owner(&self, grant: &Grant) {
-        grant.take_notify().into_iter().for_each(|_| self.queue.unreserve(1));
+        grant.take_notify().into_iter().for_each(|_| self.give_place_back());
+    }
+
+    /// Arrivals of a peer find no place. At most a line a second.
+    pub(super) fn warn_of_full_queue(&self, peer: &Peer) {
+        let (depth, unpolled, held) = (self.queue.capacity(), self.queue.unpolled(), self.grants.places());
+        warn_seldom!(
+            "the endpoint's queue is full, and what arrives from {peer} waits: of its {depth} places {unpolled} are \
+             completions to be polled, {held} are held by grants with WEFT_NOTIFY_FAILURE, and the others by \
+             operations under way: poll, or raise queue_depth"
+        );
+    }
+
+    fn give_place_back(&self) {
+        self.grants.yield_place();
+        self.queue.unreserve(1);
     }
 
     /// One of those for whom a revoke waits is done.
@@ -317,6 +351,7 @@ impl Worker {
     /// The peer takes a grant back that it made for us.
     pub(super) fn withdrawn(&mut self, link: &mut Link, grant: GrantToken, now: u64) {
         let peer = link.peer.id;
+        log::debug!("{} has revoked grant {grant}: its operations end", link.peer);
         if !link.peer.revoked.insert(grant) {
             return self.breach(&link.peer, "it takes back more grants than there can be");
         }
@@ -357,7 +392,10 @@ impl Worker {
         match revoking {
             Some(of) if ours(&of.grant) && !of.is_known() => Delivery::Stalled,
             _ => {
-                log::debug!("{}: tells of an operation under no grant of its own", link.peer);
+                log::debug!(
+                    "{}: announces an operation under grant {token}, which is revoked or not its own",
+                    link.peer
+                );
                 Delivery::TakenUrgently
             }
         }

@@ -7,7 +7,7 @@ use super::lanes::{PeerEnd, Resetting, AGAIN_NS};
 use super::resume;
 use super::worker::Worker;
 use crate::fabric::select::readable;
-use crate::fabric::{error_text, Connection, Posted};
+use crate::fabric::{error_text, host, Connection, Posted};
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::peer::{Meeting, Peer, PeerState};
 use crate::rail::{LaneState, Rail};
@@ -212,7 +212,10 @@ impl Worker {
 
     fn report_failed(&self, peer: &Peer, plan: Plan, errno: i32) {
         let mut why = error_text(errno);
-        if errno == libc::ECONNREFUSED {
+        let host = || self.core.rails.get(plan.rail.place()).is_some_and(|rail| rail.fabric == host::NAME);
+        if errno == libc::ECONNREFUSED && host() {
+            why = "no process of this host has that socket: it ended, or the address is out of date".into();
+        } else if errno == libc::ECONNREFUSED {
             why.push_str(" (nothing listens there: is the address out of date?)");
         }
         self.command_owner(
@@ -427,7 +430,7 @@ impl Worker {
         }
         let (state, peer, plan) = (of.lane.state, of.peer.clone(), of.plan());
         log::debug!(
-            "rail {}: {peer}: lane {state:?}: {} (error {errno}, provider error {provider_errno})",
+            "rail {}: {peer}: a lane that was {state} failed: {} (error {errno}, the provider's {provider_errno})",
             plan.rail,
             error_text(errno)
         );

@@ -4,7 +4,7 @@ use super::core::Core;
 use super::inbox::Command;
 use super::later::{Leaving, LeavingStage, Remains, ENDS_NS};
 use super::worker::Worker;
-use crate::fabric::{error_text, is_closed};
+use crate::fabric::{error_text, host, is_closed};
 use crate::ids::PeerId;
 use crate::peer::link::Link;
 use crate::peer::{status_of_end, Peer, PeerState};
@@ -28,6 +28,9 @@ fn warn_of_loss(peer: &Peer, outcome: Outcome) {
     let errno = outcome.provider_errno;
     let cause = match errno {
         _ if is_closed(errno) => "its connections were closed, so its process has probably ended",
+        0 | libc::ETIMEDOUT if peer.is_over(host::NAME) => {
+            "it does not answer: its process is stopped, or gets no CPU"
+        }
         0 | libc::ETIMEDOUT => "it does not answer: it is stopped, or the network to it fails",
         _ => "its fabric reports an error",
     };

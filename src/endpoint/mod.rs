@@ -48,7 +48,7 @@ use crate::clock::Clock;
 use crate::device::{self, Claim};
 use crate::fabric::Registration;
 use crate::ids::MemoryId;
-use crate::memory::{self, Access, Memory, Range, RemoteMemory, RemoteState};
+use crate::memory::{self, Access, Memory, Range, RemoteMemory};
 use crate::peer::{PeerInfo, PeerState};
 use crate::room;
 use crate::status::{Error, Result, Status};
@@ -456,12 +456,14 @@ impl Endpoint {
             Some(place) if rails == 0 => self.rails_near(place.device),
             _ => rails,
         };
-        access.local_write = place.is_some() || crate::range::check(&ranges)?;
-        if access.remote_write && !access.local_write {
-            return Err(Error::invalid(
-                "this process may not write to all of the ranges, so peers may not either: register them with \
-                 WEFT_ACCESS_REMOTE_READ or WEFT_ACCESS_LOCAL",
-            ));
+        let fixed = if place.is_some() { None } else { crate::range::check(&ranges)? };
+        access.local_write = fixed.is_none();
+        if let Some(index) = fixed.filter(|_| access.remote_write) {
+            let Range { base, len } = ranges[index];
+            return Err(Error::invalid(format!(
+                "range {index} ({len} bytes at {base:#x}) has pages that this process may not write to, so peers may \
+                 not either: register it with WEFT_ACCESS_REMOTE_READ or WEFT_ACCESS_LOCAL"
+            )));
         }
         let shared: Arc<[Range]> = ranges.clone().into();
         let replies: Vec<Reply<Result<RailRegistrations>>> = core
@@ -591,7 +593,10 @@ impl Endpoint {
         }
         let remote = Arc::new(RemoteMemory::new(peer.id, peer.revoked.clone(), descriptor));
         if peer.gone.lock().contains(remote.id) {
-            return Err(Error::of_remote(RemoteState::Gone).unwrap_or_else(Error::closed));
+            return Err(Error::new(
+                Status::MemoryGone,
+                "the descriptor is of a memory that its owner has deregistered: get its new descriptor",
+            ));
         }
         if remote.rail_count() < peer.address.rails.len() {
             return Err(Error::new(

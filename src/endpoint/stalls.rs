@@ -22,7 +22,7 @@ impl fmt::Display for Still<'_> {
         let lane = &work.lane;
         write!(
             f,
-            "has moved nothing to its rail {} for {} ms (lane {:?}); in flight: {} bytes (window {window}), {} \
+            "has moved nothing to its rail {} for {} ms (lane {}); in flight: {} bytes (window {window}), {} \
              operations, {} frames; ",
             lane.remote_rail,
             still_ns / 1_000_000,
@@ -84,7 +84,7 @@ impl Worker {
             };
             let channels: Vec<String> = link.session.channels.iter().map(ToString::to_string).collect();
             log::debug!(
-                "{} acknowledges nothing (path: {path}); frames sent and waiting by channel: {}; {}",
+                "{} acknowledges nothing (path: {path}); frames that were sent and that wait, by channel: {}; {}",
                 link.peer,
                 channels.join(", "),
                 link.session

@@ -2,7 +2,7 @@
 
 use super::inbox::Command;
 use super::Endpoint;
-use crate::ids::{Hold, OpId};
+use crate::ids::{Hold, OpId, PeerId};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::PeerState;
 use crate::room;
@@ -223,6 +223,14 @@ impl Endpoint {
         };
         match error {
             Some(error) if table.take_back(hold.id()) => {
+                let body = table.held(&hold).1;
+                let grant = body.transfer().and_then(|transfer| transfer.grant);
+                let error = match grant.filter(|_| error.status == Status::Revoked) {
+                    Some(grant) => {
+                        error.about(&format!("grant {grant} of peer {:#x}", body.peer.map_or(0, PeerId::get)))
+                    }
+                    None => error,
+                };
                 let _ = table.leave(hold);
                 Err(error)
             }

@@ -39,6 +39,9 @@ const BEATS: u32 = 4;
 /// Most data of a notification, in bytes: callers rely on it.
 const NOTIFY_DATA: usize = 256;
 
+/// A peer whose notifications or messages have waited for this long for a full queue is reported.
+const HELD_BACK_NS: u64 = 1_000_000_000;
+
 /// The outcome of delivering the next frame of a channel.
 pub(super) enum Delivery {
     Taken,
@@ -438,6 +441,12 @@ impl Worker {
         let taken = !matches!(delivery, Delivery::Stalled);
         if taken {
             link.session.channels[channel].deliver(now, matches!(delivery, Delivery::TakenUrgently));
+            link.held_back_ns = None;
+        } else {
+            let since = *link.held_back_ns.get_or_insert(now);
+            if now.saturating_sub(since) > HELD_BACK_NS && self.core.queue.is_full() {
+                self.core.warn_of_full_queue(&link.peer);
+            }
         }
         taken
     }

@@ -17,11 +17,17 @@ const MOST: usize = 256;
 /// milliseconds.
 const TIME_NS: u64 = 2_000_000_000;
 
+/// Causes that are kept, and the letters of each.
+const CAUSES: usize = 16;
+const CAUSE: usize = 60;
+
 pub struct Unauthenticated {
     most: usize,
     inner: Mutex<Inner>,
     refused: AtomicU64,
     lines: Seldom,
+    /// Why some were rejected: the first line of each cause is logged whatever the rate.
+    causes: Mutex<Vec<String>>,
 }
 
 #[derive(Default)]
@@ -55,11 +61,22 @@ impl Unauthenticated {
             inner: Mutex::default(),
             refused: AtomicU64::new(0),
             lines: Seldom::new(),
+            causes: Mutex::default(),
         }
     }
 
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Whether no endpoint was rejected for this reason before. What comes before a colon names the endpoint.
+    fn is_new_cause(&self, why: &str) -> bool {
+        let why = why.split_once(": ").map_or(why, |(_, why)| why);
+        let cause: String = why.chars().filter(|c| !c.is_ascii_digit()).take(CAUSE).collect();
+        let mut known = self.causes.lock();
+        let new = known.len() < CAUSES && !known.contains(&cause);
+        known.extend(new.then_some(cause));
+        new
     }
 
     /// `source`: where its handshake came from.
@@ -120,7 +137,7 @@ impl Core {
     pub fn reject(&self, why: &str) {
         let known = &self.unauthenticated;
         let count = known.refused.fetch_add(1, Ordering::Relaxed) + 1;
-        if known.lines.due(self.clock.now()).is_some() {
+        if known.lines.due(self.clock.now()).is_some() | known.is_new_cause(why) {
             log::warn!("rejected what an unauthenticated endpoint sent ({count} so far): {why}");
         }
     }
@@ -144,6 +161,17 @@ mod tests {
     use super::*;
 
     const NO: Admission = Admission { enters: false, goes: None };
+
+    #[test]
+    fn each_cause_is_new_once() {
+        let known = Unauthenticated::new(16, 1024);
+        let causes =
+            ["a handshake from 10.0.0.1:4711: wrong secret", "peer 0x7 (10.0.0.2:9): no answer for 3 ms"];
+        assert!(causes.iter().all(|why| known.is_new_cause(why)));
+        assert!(!known.is_new_cause("a handshake from 10.0.0.9:1: wrong secret"));
+        let new = (0..1000u32).filter(|n| known.is_new_cause(&"x".repeat(*n as usize))).count();
+        assert_eq!(new, CAUSES - causes.len());
+    }
 
     fn id(number: u64) -> PeerId {
         PeerId::numbered(number + 1)

@@ -106,6 +106,10 @@ impl Grant {
         self.ranges.first().copied().unwrap_or(HostRange { base: 0, len: 0 })
     }
 
+    pub fn range_count(&self) -> usize {
+        self.ranges.len()
+    }
+
     /// Whether these bytes lie within one of its ranges.
     pub fn covers(&self, address: u64, len: u64) -> bool {
         let after = self.ranges.partition_point(|range| range.base <= address);
@@ -120,6 +124,8 @@ pub struct Grants {
     all: Mutex<All>,
     /// The earliest deadline; u64::MAX: none.
     next_deadline: AtomicU64,
+    /// Places of the endpoint's queue that grants hold, each for the notification that it may owe.
+    places: AtomicU64,
 }
 
 #[derive(Default)]
@@ -131,11 +137,26 @@ struct All {
 
 impl Default for Grants {
     fn default() -> Grants {
-        Grants { all: Mutex::default(), next_deadline: AtomicU64::new(u64::MAX) }
+        Grants { all: Mutex::default(), next_deadline: AtomicU64::new(u64::MAX), places: AtomicU64::new(0) }
     }
 }
 
 impl Grants {
+    /// Takes one of the places that grants may hold; false: they hold `most`.
+    pub fn hold_place(&self, most: u64) -> bool {
+        let one_more = |held| (held < most).then_some(held + 1);
+        self.places.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
+    }
+
+    pub fn places(&self) -> u64 {
+        self.places.load(Ordering::Relaxed)
+    }
+
+    /// The place is no longer a grant's.
+    pub fn yield_place(&self) {
+        self.places.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// False if its key is taken.
     pub fn add(&self, grant: Grant) -> bool {
         let mut all = self.all.lock();

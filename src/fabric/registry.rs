@@ -5,6 +5,7 @@ use crate::device::{is_there, Device};
 use crate::fabric::grants::{Grant, Grants, Use};
 use crate::fabric::{Access, HostRange, GONE};
 use crate::ids::PeerId;
+use crate::logging::seldom::warn_seldom;
 use std::collections::{hash_map, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
@@ -126,7 +127,11 @@ impl Registry {
         if let Some(grant) = &entry.granted {
             let covers = |(address, len)| entry.allows(address, len, wish) || grant.covers(address, len);
             let theirs = peer == Some(grant.peer) && entry.access.has(wish);
-            let entered = if theirs && bytes.all(covers) { grant.enter() } else { None };
+            let outside = bytes.find(|piece| !covers(*piece));
+            let entered = if theirs && outside.is_none() { grant.enter() } else { None };
+            if entered.is_none() {
+                explain(peer, grant, wish, outside);
+            }
             return entered.map(|entered| Allowed { entered: Some(entered), device: None }).ok_or(GONE);
         }
         if !bytes.all(|(address, len)| entry.allows(address, len, wish)) {
@@ -175,6 +180,33 @@ impl Registry {
         };
         self.parts[part_of(key)].insert(key, entry.clone());
         Some(entry)
+    }
+}
+
+/// Logs why a grant does not allow what a peer asks for. `outside`: the first bytes that it does not cover.
+#[cold]
+fn explain(peer: Option<PeerId>, grant: &Grant, wish: Wish, outside: Option<(u64, u64)>) {
+    let (peer, token) = (peer.map_or(0, PeerId::get), grant.token);
+    let what = match wish {
+        Wish::Write => "write",
+        Wish::Read => "read",
+    };
+    if peer != grant.peer.get() {
+        warn_seldom!(
+            "peer {peer:#x}: a {what} under grant {token}, which is peer {:#x}'s, was refused",
+            grant.peer
+        );
+    } else if !grant.access.has(wish) {
+        warn_seldom!("peer {peer:#x}: a {what} was refused: grant {token} does not allow one");
+    } else if let Some((address, len)) = outside {
+        let HostRange { base, .. } = grant.first();
+        warn_seldom!(
+            "peer {peer:#x}: a {what} of {len} bytes at {address:#x} was refused: outside of the pages of grant {token} \
+             (ranges: {}, the first at {base:#x})",
+            grant.range_count()
+        );
+    } else {
+        log::debug!("peer {peer:#x}: a {what} under grant {token} was refused: revoked");
     }
 }
 

@@ -143,6 +143,16 @@ pub fn candidates(fabric: Option<&str>, rails: Option<&str>, machine: &Machine) 
     let patterns = patterns(rails);
     let patterns = patterns.as_deref();
     let Some(fabric) = fabric else { return default_candidates(patterns, machine) };
+    let mut named: Vec<&str> = fabric.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    named.sort_unstable();
+    let upper = |name: &&&str| !NAMES.contains(*name) && NAMES.contains(&name.to_ascii_lowercase().as_str());
+    if let Some(name) = named.iter().find(upper) {
+        let why = format!("\"{name}\" is no fabric: names are lower case, \"{}\"", name.to_ascii_lowercase());
+        return Err(Error::new(Status::Unsupported, why));
+    }
+    if let Some(twice) = named.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(Error::invalid(format!("fabric \"{fabric}\" names {} twice", twice[0])));
+    }
     if let Some(found) = simulated(fabric)? {
         let found = found.into_iter().map(|entry| candidate(entry, machine)).collect();
         return chosen(found, patterns, machine, "none: simulated, without libfabric".into());
@@ -336,7 +346,7 @@ fn no_nic(name: &str) -> Error {
     if NAMES.contains(&name) || name.contains(',') {
         let text = format!(
             "no NIC of fabric \"{name}\" is here{}: is the device in this container, and its driver loaded? \
-             (fi_info -p {name} lists what libfabric finds)",
+             (fi_info -p '{name}' lists what libfabric finds)",
             of.replacen(" of", ", says", 1),
         );
         return Error::new(Status::NoRails, text);

@@ -3,12 +3,14 @@
 pub mod seldom;
 mod stderr;
 
+use crate::codec::Text;
 use crate::status::{Error, Result, Status};
 use env_logger::Target;
 use log::{LevelFilter, Log, Metadata, Record};
 use once_cell::sync::OnceCell;
 use parking_lot::RwLock;
 use std::cell::Cell;
+use std::io::Write;
 
 /// The host program's handler of a line: level, component, message.
 pub type Sink = Box<dyn Fn(log::Level, &str, &str) + Send + Sync>;
@@ -31,12 +33,28 @@ impl To {
         let mut builder = env_logger::Builder::new();
         match level {
             Some(level) => builder.filter_module(CRATE, level),
+            None if unknown_level().is_some() => builder.filter_module(CRATE, LevelFilter::Warn),
             None => builder.parse_env(
-                env_logger::Env::new().filter_or("WEFT_LOG", concat!(env!("CARGO_CRATE_NAME"), "=warn")),
+                env_logger::Env::new().filter_or(VARIABLE, concat!(env!("CARGO_CRATE_NAME"), "=warn")),
             ),
         };
+        builder.format(|out, record| {
+            let (level, target) = (record.level(), record.target());
+            writeln!(out, "[{} {} {level:<5} {target}] {}", stderr::now(), std::process::id(), record.args())
+        });
         To::Stderr(builder.target(Target::Pipe(Box::new(stderr::Stderr::default()))).build())
     }
+}
+
+/// Names a level, or the levels of parts of the library, as env_logger reads them.
+const VARIABLE: &str = "WEFT_LOG";
+
+/// What the variable says, if it names no level.
+fn unknown_level() -> Option<String> {
+    let said = std::env::var(VARIABLE).ok()?;
+    let known =
+        said.parse::<LevelFilter>().is_ok() || said.contains(['=', ',', '/']) || said.starts_with(CRATE);
+    (!known).then_some(said)
 }
 
 static LOGGER: OnceCell<Logger> = OnceCell::new();
@@ -58,6 +76,10 @@ fn logger() -> (&'static Logger, bool) {
         let taken = log::set_logger(logger).is_ok();
         if taken {
             log::set_max_level(logger.usual);
+            if let Some(said) = unknown_level().filter(|said| !said.trim().is_empty()) {
+                let said = Text::of(said.as_bytes());
+                log::warn!("{VARIABLE} is \"{said}\", which is no level (error, warn, info, debug, trace): warn is used");
+            }
         }
         taken
     });

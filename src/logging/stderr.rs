@@ -24,6 +24,28 @@ pub struct Stderr {
     cut: bool,
 }
 
+/// The time of a line, as "2026-11-25T04:05:06.789Z".
+pub fn now() -> String {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let seconds = since.as_secs() as libc::time_t;
+    // SAFETY: integers, which the call fills in.
+    let at = unsafe {
+        let mut at: libc::tm = zeroed();
+        libc::gmtime_r(&seconds, &mut at);
+        at
+    };
+    format!(
+        "{}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z",
+        at.tm_year + 1900,
+        at.tm_mon + 1,
+        at.tm_mday,
+        at.tm_hour,
+        at.tm_min,
+        at.tm_sec,
+        since.subsec_millis()
+    )
+}
+
 impl Write for Stderr {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = self.framed(line);

@@ -57,6 +57,8 @@ pub struct Link {
     pub quiescing: Vec<Quiescing>,
     /// Since when frames wait for an acknowledgement.
     pub asked_ns: Option<u64>,
+    /// Since when something of the peer waits for room here.
+    pub held_back_ns: Option<u64>,
     /// Since when an idle lane refuses all frames.
     pub refused_ns: Option<u64>,
     /// In the worker's list of links to look at.
@@ -120,6 +122,7 @@ impl Link {
             next_fence: 1,
             quiescing: Vec::new(),
             asked_ns: None,
+            held_back_ns: None,
             refused_ns: None,
             dirty: false,
         }

@@ -360,6 +360,11 @@ impl Peer {
     }
 
     /// It is settled which rails serve it.
+    /// Whether this fabric serves it.
+    pub fn is_over(&self, fabric: &str) -> bool {
+        self.service.lock().fabric == fabric
+    }
+
     pub fn has_service(&self) -> bool {
         self.rails.load(Ordering::Acquire) != 0
     }

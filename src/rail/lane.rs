@@ -6,6 +6,7 @@ use super::window::Window;
 use crate::fabric::Route;
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::wire::seal::{Opener, Sealer};
+use std::fmt;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LaneState {
@@ -15,6 +16,18 @@ pub enum LaneState {
     Probing,
     Up,
     Down,
+}
+
+/// For the log.
+impl fmt::Display for LaneState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LaneState::Handshaking => "in its handshake",
+            LaneState::Probing => "in its probe",
+            LaneState::Up => "up",
+            LaneState::Down => "down",
+        })
+    }
 }
 
 /// The least window: keeps the link busy while completions are reaped, whatever was measured.

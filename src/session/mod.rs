@@ -794,8 +794,18 @@ fn of_lane(plan: Plan, epoch: u64) -> Vec<u8> {
 /// For the log.
 impl fmt::Display for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let resets: Vec<_> = self.failed.pending().collect();
-        let (state, up) = (&self.state, self.lanes_up());
-        write!(f, "{state:?}; {}; lanes up {up:?}, being reset {resets:?};{}", self.reason(), self.timers)
+        let (state, up) = (&self.state, list(self.lanes_up().iter().copied()));
+        let resets = list(self.failed.pending().map(|(plan, _)| plan));
+        let lanes = format!("lanes that are up, by rail here and there: {up}; being reset: {resets}");
+        write!(f, "{state:?}; {}; {lanes};{}", self.reason(), self.timers)
     }
+}
+
+/// "0-0, 1-1", or "none".
+fn list(plans: impl IntoIterator<Item = Plan>) -> String {
+    let all: Vec<String> = plans.into_iter().map(|plan| plan.to_string()).collect();
+    if all.is_empty() {
+        return "none".into();
+    }
+    all.join(", ")
 }

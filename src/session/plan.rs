@@ -9,6 +9,13 @@ pub struct Plan {
     pub remote_rail: RailIndex,
 }
 
+/// For the log: the rail here, and there.
+impl std::fmt::Display for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.rail, self.remote_rail)
+    }
+}
+
 /// Pairs our rails of a fabric with theirs: every rail of the side that has
 /// more gets a lane. Rails on the same network go together where they can.
 pub fn pair(ours: &[(RailIndex, &str)], theirs: &[(RailIndex, &str)]) -> Vec<Plan> {

@@ -234,6 +234,8 @@ impl Table {
         self.count(body, &completion, outcome.status);
         let other = if let To::Queue(queue) = &body.to { Some(queue.clone()) } else { None };
         let (completes, deadline) = (body.completes(), slot.deadline.load(Ordering::Relaxed));
+        let late = outcome.status == Status::TimedOut && log::log_enabled!(log::Level::Debug);
+        let so_far = if late { so_far(slot, body) } else { String::new() };
         let failed = if outcome.status == Status::Ok { None } else { body.failed(id, outcome.status) };
         if let Some((watch, value)) = body.done.as_deref() {
             watch.set(*value);
@@ -254,7 +256,7 @@ impl Table {
         if completes {
             other.as_ref().unwrap_or(&self.queue).publish(completion);
         }
-        (outcome.status != Status::Ok).then_some(Published { completion, outcome, deadline })
+        (outcome.status != Status::Ok).then_some(Published { completion, outcome, deadline, so_far })
     }
 
     /// Blocks `await_publication` until it is dropped.
@@ -548,16 +550,42 @@ impl Table {
     }
 }
 
+/// How far an operation had come whose deadline passed, for the log.
+fn so_far(slot: &Slot, body: &Body) -> String {
+    let Some(transfer) = body.transfer() else {
+        return match body.kind {
+            completion::KIND_SEND => {
+                "; the peer has not taken it: it does not poll or release, or does not answer".into()
+            }
+            _ => String::new(),
+        };
+    };
+    let (slices, claimed) = (transfer.slices, slot.cursor.load(Ordering::Relaxed).min(transfer.slices));
+    if !Table::is_sent_off(slot) {
+        return "; it had not begun: its peer is not up, the owner of the memory has not answered, or its \
+                start_watch has not come"
+            .into();
+    }
+    if transfer.is_announced() && Table::has_arrived(slot) {
+        return "; its bytes are there, and the peer has not taken the notification or count: its queue is full, or it \
+                does not answer"
+            .into();
+    }
+    format!("; {claimed} of {slices} pieces were given to NICs, which have not delivered all of them")
+}
+
 struct Published {
     completion: Completion,
     outcome: Outcome,
     deadline: u64,
+    /// How far it had come, of one whose deadline passed.
+    so_far: String,
 }
 
 impl Published {
     /// Logs why the operation failed, with details that its completion has no field for.
     fn explain(&self) {
-        let &Published { completion, outcome, deadline } = self;
+        let &Published { completion, outcome, deadline, ref so_far } = self;
         let level = if outcome.provider_errno == 0 { log::Level::Debug } else { log::Level::Info };
         if !log::log_enabled!(level) {
             return;
@@ -579,8 +607,9 @@ impl Published {
         let after = ended.saturating_sub(submit_ns);
         log::log!(
             level,
-            "{what} {transfer:#x} (user_data {user_data:#x}) with peer {peer:#x}: {why}, {after} ns after the \
-             submission{cause}"
+            "{what} {transfer:#x} (user_data {user_data:#x}) with peer {peer:#x}: {why}, {} ms after the \
+             submission{so_far}{cause}",
+            after / 1_000_000
         );
     }
 }

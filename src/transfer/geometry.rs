@@ -7,6 +7,9 @@ use super::Direction;
 use crate::room::Theirs;
 use crate::status::{Error, Result, Status};
 
+/// The name of the pages of a grant, in errors.
+const OF_GRANT: &str = "grant";
+
 /// Longest piece of a page, and longest merge of neighbours, in bytes: the cost of a post is small
 /// compared to moving this many.
 pub const PIECE: u64 = 1 << 20;
@@ -116,6 +119,7 @@ impl Side<'_> {
     /// The name of a page in the caller's terms.
     fn named(&self, name: &str, page: u64) -> String {
         match self.pages.and_then(|pages| pages.iter().position(|known| u64::from(known) == page)) {
+            Some(index) if name == OF_GRANT => format!("pages[{index}] of the grant is {page}: this page"),
             Some(index) => format!("{name}.pages[{index}] is {page}: this page"),
             None => format!("{name} page {page}"),
         }
@@ -135,9 +139,10 @@ impl Side<'_> {
         Error::new(
             Status::Range,
             format!(
-                "{} of layer {layer} ends at byte {end} of {name} range {range}, which has {len} bytes \
+                "{} of layer {layer} ends at byte {end} of {} range {range}, which has {len} bytes \
                  (offset {} + page {page} x stride {} + layer {layer} x {} + {} bytes)",
                 self.named(name, page),
+                if name == OF_GRANT { "the memory's" } else { name },
                 self.offset,
                 self.page_stride,
                 self.layer_stride,
@@ -267,8 +272,8 @@ impl Pages<'_> {
         mut place: impl FnMut(usize, u64),
     ) -> Result<()> {
         // Copied first, like in `check`.
-        let kept = self.remote.prepare("pages")?;
-        kept.check("pages", (&self.remote, self), range_len)?;
+        let kept = self.remote.prepare(OF_GRANT)?;
+        kept.check(OF_GRANT, (&self.remote, self), range_len)?;
         for layer in 0..self.layers() {
             let (range, start) = kept.layer(layer);
             (0..self.page_count).for_each(|page| place(range, start + kept.page(page) * kept.page_stride));

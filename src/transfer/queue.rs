@@ -82,6 +82,15 @@ impl Queue {
         self.reserved.fetch_sub(places, Ordering::Relaxed);
     }
 
+    pub fn is_full(&self) -> bool {
+        self.reserved.load(Ordering::Relaxed) >= self.capacity
+    }
+
+    /// Completions that were not polled yet.
+    pub fn unpolled(&self) -> usize {
+        self.ring.len()
+    }
+
     /// Whether there are unpolled completions, or operations that will complete here.
     pub fn in_use(&self) -> bool {
         self.reserved.load(Ordering::Acquire) > 0

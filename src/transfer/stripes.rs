@@ -346,8 +346,14 @@ impl Stripes {
     /// Ends a stripe's transfer because the target no longer has its memory, or has nothing under
     /// its grant.
     pub fn end_gone(&mut self, tagged: u32, table: &Table, left: &mut Vec<Left>) {
-        let granted = self.stripes.get(split(tagged).0).is_some_and(Stripe::is_granted);
-        let status = if granted { Status::Revoked } else { Status::MemoryGone };
+        let granted = self.stripes.get(split(tagged).0).filter(|stripe| stripe.is_granted());
+        if let Some(stripe) = granted {
+            log::debug!(
+                "operation {:#x}: the target refused an access under its grant: revoked there, not ours, or outside of it",
+                table.id_of(stripe.slot())
+            );
+        }
+        let status = if granted.is_some() { Status::Revoked } else { Status::MemoryGone };
         self.end_of(tagged, status, table, left);
     }
 

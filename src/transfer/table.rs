@@ -360,6 +360,12 @@ impl Table {
         slot.progress.load(Ordering::Acquire) & NOTIFIED != 0
     }
 
+    /// Whether every byte is known to have arrived.
+    pub(super) fn has_arrived(slot: &Slot) -> bool {
+        slot.progress.load(Ordering::Acquire) & ARRIVED != 0
+            || slot.held.load(Ordering::Acquire) & SLICES == 0
+    }
+
     /// Retracts a speculative notification that will not be delivered: any lane may take part in
     /// the rest. `Some(true)`: all bytes have arrived, and only the notification is missing.
     pub fn retract(&self, id: OpId) -> Option<bool> {

@@ -12,7 +12,7 @@
 //! endpoint that has an address can connect; if a secret is set, it must also prove the secret.
 
 use super::frame::{WIRE_HIGHEST, WIRE_LOWEST};
-use super::{ADDRESS, DAMAGED, DESCRIPTOR};
+use super::{damage, ADDRESS, DESCRIPTOR};
 use crate::codec::{Reader, Writer};
 use crate::status::{Error, Result, Status};
 
@@ -62,11 +62,16 @@ impl Address {
         if !blob.starts_with(&ADDRESS.to_le_bytes()) {
             let what = match blob.starts_with(&DESCRIPTOR.to_le_bytes()) {
                 true => "is the descriptor of a memory, from weft_memory_export: the two were mixed up",
+                false if blob.is_empty() => "is NULL or empty: weft_endpoint_address writes one",
                 false => "is not an address of Weft, which comes from weft_endpoint_address",
             };
             return Err(damaged(what));
         }
-        let mut r = Reader::unseal(blob).ok_or_else(|| damaged(DAMAGED))?;
+        let Some(mut r) = Reader::unseal(blob) else {
+            let mut r = Reader::new(blob.get(6..).unwrap_or_default());
+            let behind = Self::body(&mut r).map(|_| r.remaining());
+            return Err(damaged(&damage(blob, behind)));
+        };
         r.u32();
         match r.u16() {
             Some(FORMAT) => {}
@@ -75,10 +80,11 @@ impl Address {
             }
             None => return Err(damaged("is truncated")),
         }
-        Self::body(r).ok_or_else(|| damaged("does not add up"))
+        let read = Self::body(&mut r).filter(|_| r.remaining() == 0);
+        read.ok_or_else(|| damaged("does not add up"))
     }
 
-    fn body(mut r: Reader) -> Option<Address> {
+    fn body(r: &mut Reader) -> Option<Address> {
         let (wire, incarnation) = ((r.u16()?, r.u16()?), r.u64()?);
         let (capabilities, count) = (r.u32()?, r.u16()? as usize);
         if count == 0 || count > RAILS_MAX || wire.0 > wire.1 {
@@ -94,7 +100,7 @@ impl Address {
             r.u64()?;
             r.u64()?;
         }
-        (r.remaining() == 0).then_some(Address { incarnation, wire, capabilities, rails })
+        Some(Address { incarnation, wire, capabilities, rails })
     }
 
     pub fn does_atomics(&self) -> bool {
@@ -147,6 +153,15 @@ mod tests {
         for at in 0..blob.len() {
             assert_eq!(Address::decode(&blob[..at]).err().map(|e| e.status), Some(Status::Format));
         }
+        let error = |blob: &[u8]| Address::decode(blob).expect_err("damaged").message;
+        let mut flipped = blob.clone();
+        flipped[12] ^= 1; // Of the incarnation: it still reads as an address.
+        assert!(error(&flipped).contains("wrong checksum"), "{}", error(&flipped));
+        let longer = [&blob[..], &[0; 7]].concat();
+        assert!(error(&longer).contains("followed by 7 bytes"), "{}", error(&longer));
+        let cut = &blob[..blob.len() - 5];
+        assert!(error(cut).contains("cut off") && !error(cut).contains("strlen"), "{}", error(cut));
+        assert!(error(&blob[..5]).contains("not strlen") && error(&[]).contains("NULL"));
         let mut newer = address;
         newer.wire = (WIRE_HIGHEST + 1, WIRE_HIGHEST + 2);
         assert_eq!(newer.common_wire().err().map(|e| e.status), Some(Status::Version));

@@ -10,7 +10,7 @@
 //! Format 1. All little-endian.
 
 use super::address::RAILS_MAX;
-use super::{ADDRESS, DAMAGED, DESCRIPTOR};
+use super::{damage, ADDRESS, DESCRIPTOR};
 use crate::codec::{Reader, Writer};
 use crate::ids::MemoryId;
 use crate::range::Range;
@@ -73,11 +73,16 @@ impl Descriptor {
         if !blob.starts_with(&DESCRIPTOR.to_le_bytes()) {
             let what = match blob.starts_with(&ADDRESS.to_le_bytes()) {
                 true => "is the address of an endpoint, from weft_endpoint_address: the two were mixed up",
+                false if blob.is_empty() => "is NULL or empty: weft_memory_export writes one",
                 false => "is not a descriptor of Weft, which comes from weft_memory_export",
             };
             return Err(damaged(what));
         }
-        let mut r = Reader::unseal(blob).ok_or_else(|| damaged(DAMAGED))?;
+        let Some(mut r) = Reader::unseal(blob) else {
+            let mut r = Reader::new(blob.get(6..).unwrap_or_default());
+            let behind = Self::body(&mut r).map(|_| r.remaining());
+            return Err(damaged(&damage(blob, behind)));
+        };
         r.u32();
         match r.u16() {
             Some(FORMAT) => {}
@@ -86,7 +91,8 @@ impl Descriptor {
             }
             None => return Err(damaged("is truncated")),
         }
-        Self::body(&mut r).ok_or_else(|| damaged("does not add up"))
+        let read = Self::body(&mut r).filter(|_| r.remaining() == 0);
+        read.ok_or_else(|| damaged("does not add up"))
     }
 
     fn body(r: &mut Reader) -> Option<Descriptor> {
@@ -113,9 +119,6 @@ impl Descriptor {
             Some(Rail { virtual_addresses: flags & VIRTUAL != 0, keys })
         };
         let rails = (0..rails).map(|_| rail(r)).collect::<Option<_>>()?;
-        if r.remaining() != 0 {
-            return None;
-        }
         let (writable, readable, device) = (access & WRITE != 0, access & READ != 0, device.checked_sub(1));
         let granted_only = access & GRANTED != 0;
         Some(Descriptor { incarnation, id, secret, writable, readable, granted_only, device, ranges, rails })

@@ -39,5 +39,17 @@ pub fn stamp(frame: &mut [u8], rail: RailIndex, to: u128) {
 /// The magic numbers of addresses and descriptors.
 const ADDRESS: u32 = u32::from_le_bytes(*b"WFTA");
 const DESCRIPTOR: u32 = u32::from_le_bytes(*b"WFTM");
-/// The error for a blob with the right magic number.
-const DAMAGED: &str = "is damaged or truncated (it has zero bytes in it: pass its length on, not strlen)";
+/// What is wrong with a blob that has the right magic number and a wrong checksum. `behind`: the bytes behind what
+/// can be read as one, its checksum among them; `None`: it ends before.
+fn damage(blob: &[u8], behind: Option<usize>) -> String {
+    match behind.map(|behind| behind as i64 - 4) {
+        Some(0) => "has a wrong checksum: bytes of it were changed on the way".into(),
+        Some(more @ 1..) => format!(
+            "is followed by {more} bytes that are not its own: pass the length that was stored with it"
+        ),
+        _ if !blob.contains(&0) => {
+            "is cut off at its first zero byte: pass the length that was stored with it, not strlen".into()
+        }
+        _ => "is cut off, or bytes of it were changed: pass it as it was stored, with its length".into(),
+    }
+}

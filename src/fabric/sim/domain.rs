@@ -82,7 +82,7 @@ unsafe extern "C" fn reg(
 /// Memory that a NIC may write to is pinned as memory that the process may write to.
 fn can_pin(base: u64, len: u64, access: u64) -> bool {
     let writes = access & (FI_RECV | FI_READ | FI_REMOTE_WRITE) != 0;
-    range::check(&[Range { base, len }]).is_ok_and(|writable| writable || !writes)
+    range::check(&[Range { base, len }]).is_ok_and(|fixed| fixed.is_none() || !writes)
 }
 
 unsafe extern "C" fn regattr(
