@@ -3,7 +3,7 @@
 //!
 //! A NIC listens, and dials one connection for each route: all that is posted to the route goes over
 //! it. What it accepts it only receives from, and answers endpoints over that are no peers yet. So
-//! two NICs have two connections, one for each direction, and who dials is never a question. An
+//! two NICs have two connections, one for each direction, and both sides never dial the same one. An
 //! address is that of the listener and the NIC's name; a request says which NIC is meant and which
 //! asks. All connections share the rail's completion queue and receives, so that a message does not
 //! tell which of them it came over.
