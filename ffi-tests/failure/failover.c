@@ -142,11 +142,48 @@ static void lane_of_another_worker_is_used_when_it_returns(void)
     duo_close(&duo);
 }
 
+/* Where nothing closes one lane, a NIC takes its peers down, which the other NICs reach again at once. */
+static void peers_of_a_dead_nic_connect_over_the_others(void)
+{
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    config.fabric = "sim:like=efa:rails=4:delay_us=20:world=efa";
+    setenv("WEFT_SIM_FAULTS", "port8+0 port5 kill", 1);
+    struct duo duo = duo_open_with(MIB, &config);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, MIB);
+    weft_rail_statistics before = WEFT_RAIL_STATISTICS_INIT, after = WEFT_RAIL_STATISTICS_INIT;
+    char blob[8192];
+    weft_completion c;
+    CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
+    CHECK_OK(weft_rail_info(duo.a->endpoint, 1, NULL, &before));
+    CHECK(before.bytes_written > 0);
+    strike(config.fabric);
+    do
+        c = box_await(duo.a, write_now(duo.a, &args), patience_ms());
+    while (c.status == WEFT_OK);
+    CHECK_STATUS(c.status, WEFT_ERR_PEER_LOST);
+    CHECK_STATUS(box_take(duo.a, WEFT_COMPLETION_PEER_DOWN, patience_ms()).status, WEFT_ERR_PEER_LOST);
+    CHECK_OK(weft_rail_info(duo.a->endpoint, 1, NULL, &before));
+    CHECK_OK(weft_remote_memory_release(duo.b_of_a));
+    size_t len = address_of(duo.b->endpoint, blob, sizeof blob);
+    CHECK_OK(weft_peer_connect(duo.a->endpoint, blob, len, NULL, &duo.a_to_b));
+    CHECK_OK(box_take(duo.a, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    len = descriptor_of(duo.b_memory, blob, sizeof blob);
+    CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, len, &duo.b_of_a));
+    args = range_args(duo.a_memory, duo.b_of_a, MIB);
+    fill_random(duo.a_bytes, MIB, 1);
+    CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
+    CHECK(differs_random(duo.b_bytes, MIB, 1) < 0);
+    CHECK_OK(weft_rail_info(duo.a->endpoint, 1, NULL, &after));
+    CHECK_EQ(after.bytes_written, before.bytes_written);
+    duo_close(&duo);
+}
+
 static const struct test tests[] = {
     {"operations_wait_for_lanes_that_reconnect", "once", operations_wait_for_lanes_that_reconnect},
     {"lane_of_another_worker_is_used_when_it_returns", "once", lane_of_another_worker_is_used_when_it_returns},
     {"dead_lane_delays_no_other", "once timed", dead_lane_delays_no_other},
     {"worker_without_lanes_fails_nothing", "once", worker_without_lanes_fails_nothing},
+    {"peers_of_a_dead_nic_connect_over_the_others", "once", peers_of_a_dead_nic_connect_over_the_others},
     {NULL, NULL, NULL},
 };
 
