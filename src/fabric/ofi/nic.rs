@@ -481,7 +481,12 @@ impl Nic for OfiNic {
 
     fn redial(&mut self, route: Route) {
         if let Some(of) = &mut self.connections {
-            of.redial(route);
+            return of.redial(route);
+        }
+        #[cfg(any(test, feature = "sim"))]
+        if matches!(self.source, Source::Sim) {
+            // SAFETY: open, and of the simulation.
+            unsafe { sim::redial(self.av, route) }
         }
     }
 

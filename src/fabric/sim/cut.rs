@@ -5,9 +5,9 @@
 //! Over tcp, what has left such a side is in its kernel's hands: it still lands on the other one,
 //! later even than the link is up again, unless that cuts, too.
 //!
-//! What is posted afterwards fails until this side has removed the address, too: else it would land over
-//! a new connection, which the side that ended the old one knows nothing of. Where connections are made
-//! by calls of their own (`connect`), it is by those.
+//! What is posted afterwards fails until this side begins a new lane, or has removed the address, too:
+//! else it would land over a new connection, which the side that ended the old one knows nothing of.
+//! Where connections are made by calls of their own (`connect`), it is by those.
 
 use super::endpoint::{Endpoint, NOWHERE};
 use super::flight::retry_at;

@@ -281,6 +281,16 @@ impl AddressVector {
         self.address(route).and_then(|address| world.port_at(address)).is_none_or(|port| port.is_gone())
     }
 
+    /// # Safety
+    /// As `is_gone`; the endpoint is used by this thread alone.
+    pub unsafe fn redial(&mut self, route: fi_addr_t) {
+        let Some(Some(entry)) = self.routes.get(route as usize) else { return };
+        if !self.endpoint.is_null() {
+            // SAFETY: as the caller promised.
+            unsafe { (*self.endpoint).redial(&entry.address) }
+        }
+    }
+
     pub fn address(&self, route: fi_addr_t) -> Option<&str> {
         Some(&self.routes.get(route as usize)?.as_ref()?.address)
     }

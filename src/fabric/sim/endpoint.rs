@@ -652,6 +652,15 @@ impl Endpoint {
         }
     }
 
+    /// Posts to an address reach it again, although its side ended the connection.
+    pub fn redial(&mut self, address: &str) {
+        let other = self.world.port_at(address).filter(|_| self.mode.connects);
+        let out = other.and_then(|other| self.outbound_of.get(&other.number).copied());
+        if let Some(out) = out {
+            self.outbound[out as usize].broken = false;
+        }
+    }
+
     // Operations.
 
     /// Takes an operation, and the caller's context.

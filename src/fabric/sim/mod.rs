@@ -96,6 +96,15 @@ pub unsafe fn is_gone(av: *mut fid_av, route: fi_addr_t) -> bool {
     unsafe { (*av.cast::<domain::AddressVector>()).is_gone(route) }
 }
 
+/// A new lane begins at a route: what the other side ended is connected anew.
+///
+/// # Safety
+/// An open address vector of ours.
+pub unsafe fn redial(av: *mut fid_av, route: fi_addr_t) {
+    // SAFETY: as the caller promised.
+    unsafe { (*av.cast::<domain::AddressVector>()).redial(route) }
+}
+
 #[cfg(test)]
 mod raw_tests;
 #[cfg(test)]
