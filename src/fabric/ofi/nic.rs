@@ -505,7 +505,12 @@ impl Nic for OfiNic {
     fn insert_caller(&mut self, address: &[u8], _connection: Connection) -> Result<Route> {
         match &mut self.connections {
             Some(of) => of.insert_caller(address),
-            None => self.insert(address, None),
+            None => {
+                // The answer takes a new connection, as the question did.
+                let route = self.insert(address, None)?;
+                self.redial(route);
+                Ok(route)
+            }
         }
     }
 
