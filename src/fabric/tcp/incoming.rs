@@ -4,10 +4,9 @@
 //! A request is checked against our own registrations before its first byte is accepted, and one
 //! that reads once more when its answer is made.
 
-use super::outgoing::SHORT_RUN;
 use super::socket::Outcome;
 use super::staged::Staged;
-use super::stream::{Batch, Owner, BATCH, FEW};
+use super::stream::{Batch, Owner, BATCH, FEW, SHORT_RUN};
 use crate::device::Device;
 use crate::fabric::registry::{Allowed, Registry, Wish};
 use crate::fabric::{Immediate, Reaped};

@@ -3,7 +3,7 @@
 
 use super::socket::Outcome;
 use super::staged::{Run, Staged};
-use super::stream::{Batch, Owner, BATCH, FEW};
+use super::stream::{Batch, Owner, BATCH, FEW, SHORT_RUN};
 use crate::device::Device;
 use crate::fabric::segments::{Cursor, Parts};
 use crate::fabric::{Immediate, Reaped, Rma, Scratch, Segment, GONE};
@@ -12,9 +12,6 @@ use arrayvec::ArrayVec;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 
-/// Requests ask for so much until `QUIET` bytes have gone without a message: with `BATCH`, a
-/// message finds at most 256 KiB in front of it. (Throughput would lose 3 % by short runs alone.)
-pub const SHORT_RUN: u64 = 192 << 10;
 const QUIET: u64 = 64 << 20;
 /// Payloads that are copied behind their header, instead of having a vector of their own.
 const SHORT: u64 = 512;

@@ -3,8 +3,8 @@
 use super::accept::{TIME_NS, UNAUTHENTICATED_MOST, UNAUTHENTICATED_NS};
 use super::interfaces::{self, Interface};
 use super::nic::TcpNic;
-use super::outgoing::SHORT_RUN;
 use super::socket::{self, to_system, UNSENT};
+use super::stream::SHORT_RUN;
 use super::Options;
 use crate::clock::{Clock, Sequence, Virtual};
 use crate::fabric::{
