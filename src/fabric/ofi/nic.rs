@@ -480,13 +480,12 @@ impl Nic for OfiNic {
     }
 
     fn redial(&mut self, route: Route) {
-        if let Some(of) = &mut self.connections {
-            return of.redial(route);
-        }
-        #[cfg(any(test, feature = "sim"))]
-        if matches!(self.source, Source::Sim) {
+        match &mut self.connections {
+            Some(of) => of.redial(route),
+            #[cfg(any(test, feature = "sim"))]
             // SAFETY: open, and of the simulation.
-            unsafe { sim::redial(self.av, route) }
+            None if matches!(self.source, Source::Sim) => unsafe { sim::redial(self.av, route) },
+            None => {}
         }
     }
 
