@@ -563,8 +563,8 @@ typedef struct weft_peer_properties {
     `WEFT_ERR_DENIED` or `WEFT_ERR_CANCELED`. The other side gets one with
     `accepted` 1, and needs to do nothing. A peer that was up ends in exactly
     one `WEFT_COMPLETION_PEER_DOWN`; once that is polled, nothing of the peer
-    arrives here any longer (over efa and shm its writes may, until the memory
-    is deregistered).
+    arrives here any longer (over efa and shm its writes may, in memory without
+    `WEFT_ACCESS_GRANTED`, until that is deregistered).
 
     `options`: `timeout_ns` and `user_data`. `peer`: receives the id, for use at
     once: operations wait until the peer is up. Endpoints that connect to each
@@ -614,7 +614,7 @@ weft_status weft_peer_info(const weft_endpoint *endpoint,
 
 /** Peers reach it under grants alone (`weft_grant_create`): add REMOTE_WRITE or
     REMOTE_READ; neither: both. Without this grants protect nothing: the
-    descriptor reaches all. Not of a device's memory. */
+    descriptor reaches all. */
 #define WEFT_ACCESS_GRANTED 8
 
 /** Found out from the pointers, if the program has loaded CUDA. */
@@ -1112,7 +1112,7 @@ typedef struct weft_grant_args {
 
 #define WEFT_GRANT_ARGS_INIT {sizeof(weft_grant_args),0,0,0,0,0,0,0,0}
 
-/** Lets a peer reach a host memory, or some pages of it, until
+/** Lets a peer reach a memory, or some pages of it, until
     `weft_grant_revoke`: docs/pages-back.md. Nothing is sent: send the peer the
     token by any means. The peer names it in the options of its operations; no
     other peer can use it. The peer imports the memory once.
@@ -1121,8 +1121,7 @@ typedef struct weft_grant_args {
 
     `peer`: it may still be connecting, or have connected (PEER_UP). `args`:
     NULL: the whole memory. Errors: `WEFT_ERR_RANGE`, `WEFT_ERR_LIMIT`,
-    `WEFT_ERR_UNSUPPORTED` (memory of a device), `WEFT_ERR_NO_MEMORY`,
-    `WEFT_ERR_AGAIN`. */
+    `WEFT_ERR_NO_MEMORY`, `WEFT_ERR_AGAIN`. */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_grant_create(const weft_memory *memory,
@@ -1135,10 +1134,10 @@ weft_status weft_grant_create(const weft_memory *memory,
     memory can be reused at once. The peer's operations under it end with
     `WEFT_ERR_REVOKED`; its others go on.
 
-    Over host and tcp this needs no answer of the peer; over other fabrics:
-    docs/pages-back.md. After `WEFT_ERR_TIMED_OUT` call it again. After the
-    grant's own timeout it completes at once. Notifications that arrived under
-    the grant are in the endpoint's queue before.
+    No answer of the peer is needed where the memory has `WEFT_ACCESS_GRANTED`,
+    and over host and tcp: docs/pages-back.md. After `WEFT_ERR_TIMED_OUT` call
+    it again. After the grant's own timeout it completes at once. Notifications
+    that arrived under the grant are in the endpoint's queue before.
 
     Errors: `WEFT_ERR_HANDLE` (no such grant, or revoked before). In the
     completion: `WEFT_ERR_TIMED_OUT`, `WEFT_ERR_CANCELED`. */

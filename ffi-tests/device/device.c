@@ -79,6 +79,65 @@ static weft_completion await(struct duo *duo, weft_op id)
     return box_await(duo->a, id, 4 * patience_ms());
 }
 
+/* ---- Grants ---- */
+
+static weft_grant_token grant_on(struct duo *duo, const struct bytes *bytes)
+{
+    weft_grant_token token;
+    CHECK_OK(weft_grant_create(bytes->memory, duo->b_to_a, NULL, &token));
+    return token;
+}
+
+/* What is under way when a grant on a device's memory ends, and what comes after. */
+static void revoke_between(int near, int far)
+{
+    enum { WRITES = 4, ROUNDS = 12 };
+    devices_begin(strncmp(fabric(), "sim", 3) == 0 ? "" : ":late=3"); /* copies take long */
+    struct duo duo = duo_open(4096);
+    struct bytes a = make(duo.a, near, LEN, 1, 1), b = make(duo.b, far, LEN, 2, 2);
+    weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
+    weft_memory_range ranges[2] = {{b.at, LEN / 2}, {b.at + LEN / 2, LEN / 2}};
+    uint64_t seed = 3;
+    int revoked = 0;
+    args.access = WEFT_ACCESS_GRANTED;
+    CHECK_OK(weft_memory_deregister(b.memory));
+    CHECK_OK(weft_memory_register(duo.b->endpoint, ranges, 2, &args, &b.memory));
+    struct range_request move = range_args(a.memory, give(&duo, &b), LEN / 2);
+    for (int round = 0; round < ROUNDS; round++) {
+        weft_op writes[WRITES], id;
+        move.remote_offset = round % 2 * (LEN / 2);
+        move.options.grant = grant_on(&duo, &b);
+        for (int read = 0; read < 2; read++) {
+            CHECK_OK((read ? submit_read : submit_write)(duo.a->endpoint, &move, &id));
+            CHECK_OK(await(&duo, id).status);
+        }
+        memcpy(b.model + move.remote_offset, a.model, LEN / 2);
+        check_bytes(&b);
+        check_bytes(&a);
+        for (int i = 0; i < WRITES; i++)
+            writes[i] = write_now(duo.a, &move);
+        uint64_t until = now_ns() + next_random(&seed) % (4 * MS);
+        while (now_ns() < until)
+            box_pump(duo.a, 0);
+        CHECK_OK(weft_grant_revoke(duo.b->endpoint, &move.options.grant, NULL, &id));
+        CHECK_OK(box_await(duo.b, id, patience_ms()).status);
+        put(&b, 100 + round);
+        for (int i = 0; i < WRITES; i++) {
+            weft_status status = await(&duo, writes[i]).status;
+            CHECK_ONE_OF(status, WEFT_OK, WEFT_ERR_REVOKED);
+            revoked += status == WEFT_ERR_REVOKED;
+        }
+        sleep_ms(20);
+        check_bytes(&b);
+        CHECK_ONE_OF(submit_write(duo.a->endpoint, &move, &id), WEFT_ERR_REVOKED, WEFT_OK);
+    }
+    CHECK(revoked > 0);
+    duo_close(&duo);
+}
+
+static void grants_on_a_device_are_revoked(void) { revoke_between(HOST, 0); }
+static void grants_between_devices_are_revoked(void) { revoke_between(0, 1 % device_count()); }
+
 /* ---- Registering ---- */
 
 static void device_registrations_are_checked(void)
@@ -715,6 +774,8 @@ int main(int argc, char **argv)
     static const struct test tests[] = {
         {"device_registrations_are_checked", "tcp,host", device_registrations_are_checked},
         {"nics_that_move_none_refuse_it", "shm," NICS, nics_that_move_none_refuse_it},
+        {"grants_on_a_device_are_revoked", MOVES, grants_on_a_device_are_revoked},
+        {"grants_between_devices_are_revoked", MOVES, grants_between_devices_are_revoked},
         {"host_to_device", MOVES, host_to_device},
         {"device_to_host", MOVES, device_to_host},
         {"device_to_device", MOVES, device_to_device},

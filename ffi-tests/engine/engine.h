@@ -7,6 +7,7 @@
  *     play.c      what is submitted: any kind of operation, and its terms
  *     wrong.c     calls that must be refused, and with which status
  *     links.c     connections: handshakes, memory that is given back, fences, the end of a connection
+ *     grants.c    where memory is reached under grants alone: how they are made and revoked
  *     ledger.c    what is polled, compared with what was submitted
  *     host.c      the life of one host: opens, polls, submits, leaves
  *     faults.c    what happens to links and hosts: a row of its table for each kind of fault
@@ -25,11 +26,12 @@
  *     is done, a page that a counter counts, a message. (wrong_bytes)
  *  4. Nothing but those bytes changes. After a completion local memory stays as it is; target memory after a completion
  *     that says OK, after a notification, and whatever became of the write after a fence, after the memory was
- *     deregistered, and after the PEER_DOWN. All that is not under way is filled with a guard. (ghost_writes)
+ *     deregistered, after the revoke of its grant, and after the PEER_DOWN. All that is not under way is filled with a guard. (ghost_writes)
  *  5. The notification of an operation that is OK, or its message, has arrived; messages arrive in the order of their
  *     calls. A counter and a word lie between what completed OK and what was asked for; when all has come to rest, every
  *     count that was promised is there. (lost_notifications)
  *  6. No notification and no message arrives twice, no ticket of a word is given twice. (doubled_notifications)
+ *     No notification comes after the revoke of its grant. (revoked_notifications)
  *  7. No operation fails needlessly: both ends lived, a pair of rails was up throughout, the deadline was ample, nobody
  *     cancelled, disconnected or gave the memory back. (needless_errors)
  *  8. A completion's fields are those that weft.h names; after a peer's PEER_DOWN nothing of it comes, and all operations
@@ -52,6 +54,7 @@
 #define PAGES_MAX 64
 #define WORDS 16 /* of each way: the first gives tickets, the others have one user at a time */
 #define TICKETS 65536
+#define GRANTS 4 /* of each way at once */
 #define USES_MAX 3 /* of prepared geometry at once */
 #define LINKS_MAX 64
 #define OPERATIONS_MAX 1000000
@@ -65,7 +68,7 @@
 #define AMPLE (patiently(10) * SECOND)
 #define NOBODY 0xff
 
-enum kind { RANGE, PAGES, LIST, KEPT, SEND, ATOMIC, EXPECT, FENCE, KINDS };
+enum kind { RANGE, PAGES, LIST, KEPT, SEND, ATOMIC, EXPECT, FENCE, REVOKE, KINDS };
 
 /* ---- What is shared: a book of everything, and the memory that moves ---- */
 
@@ -78,12 +81,13 @@ struct part {
     uint32_t life, version; /* of the peer, and of its memory */
     uint64_t token, done_ns; /* of the connection */
     uint64_t entry;         /* the first of a list */
+    uint64_t grant;         /* its number; 0: under none */
     weft_peer peer;
 };
 
 struct operation {
     _Atomic bool accepted;
-    uint8_t kind, host, targets, word; /* targets: a bit for each */
+    uint8_t kind, host, targets, word, grant; /* targets: a bit for each; grant: which of the way's */
     uint8_t uses, ended; /* of prepared geometry: how often it is used, and a bit for each use that ended */
     bool list;           /* entries, not pages */
     bool read, notify, each_peer, second, ample, will_cancel, canceled;
@@ -95,12 +99,23 @@ struct operation {
 };
 
 /* States of a slot; none: the guard is in it, and it may be used. */
-enum { BUSY = 1, DONE = 2, TAKEN = 4, FAILED = 8, FENCED = 16 };
+enum { BUSY = 1, DONE = 2, TAKEN = 4, FAILED = 8, FENCED = 16, REVOKED = 32 };
 
 struct slot {
     _Atomic uint32_t state;
     uint32_t operation;
     uint64_t since_ns; /* when it became free */
+    uint64_t sum;      /* of its target's bytes, when its grant was revoked */
+};
+
+/* A grant that the target of a way made. */
+struct grant {
+    _Atomic uint64_t number; /* no other has it; 0: there is none */
+    _Atomic uint64_t ending; /* the last that was to be revoked */
+    weft_grant_token token;
+    uint64_t ended;          /* the last whose revoke is complete */
+    weft_peer link;          /* whom it is for */
+    bool revoking;
 };
 
 struct way {
@@ -114,6 +129,8 @@ struct way {
     uint8_t word_state[WORDS]; /* as of slots: BUSY, or FAILED, after which nobody knows */
     uint8_t tickets[TICKETS / 8];
     struct slot slots[SLOTS_MAX];
+    struct grant grants[GRANTS];
+    uint64_t grants_count;
 };
 
 enum end { RUNNING, KILLED, LEFT_WELL, CRASHED };
@@ -160,6 +177,7 @@ struct plan {
     uint32_t rate, rest_ms, fault_ms; /* operations a second to each host; how long slots rest; from fault to fault */
     uint64_t length_ns;
     uint32_t idle, workers;
+    bool granted; /* memory is reached under grants alone */
     bool manual, abrupt; /* ends while operations are under way */
     uint32_t kinds, flags; /* if there are any: only these kinds, only writes with these flags */
     int only;              /* 1 + the one host that submits; 0: all */
@@ -175,7 +193,7 @@ struct book {
     struct way ways[HOSTS][HOSTS]; /* owner, target */
     _Atomic uint32_t spans_count;
     struct span spans[SPANS_MAX];
-    _Atomic uint64_t verified, late, wrong, ghosts, lost, doubled, stray, odd, slow, needless, refused;
+    _Atomic uint64_t verified, late, wrong, ghosts, revoked, lost, doubled, stray, odd, slow, needless, refused;
     _Atomic uint64_t pass_ns; /* the longest of a worker, in its thread's own time */
     _Atomic uint64_t jump_ns; /* the longest step of that clock in a thread that only reads it */
     _Atomic uint64_t driver_ns; /* the longest call of one into a driver, which does not count there */
@@ -250,7 +268,7 @@ struct link {
     uint64_t heard; /* 1 + the operation of its last message */
     weft_op hello;
     uint64_t fencing; /* slots that a fence is under way for */
-    uint64_t fence_at_ns, sending;
+    uint64_t fence_at_ns, revoke_at_ns, sending;
     uint32_t open; /* operations whose completions go to the endpoint's own queue */
 };
 
@@ -265,7 +283,8 @@ struct self {
     weft_endpoint *endpoint;
     weft_queue *second;
     weft_memory *local[2], *exported[HOSTS]; /* the same bytes twice; what each other host may write to */
-    weft_memory *going; /* while it is deregistered, and what became of that */
+    weft_memory *going; /* while it is deregistered, of whose way, and what became of that */
+    int going_of;
     weft_status went;
     uint64_t random;
     struct link links[LINKS_MAX];
@@ -322,6 +341,8 @@ void release_kept(int host);
 
 /* play.c: what is submitted. */
 void play_step(void);
+struct operation *new_operation(enum kind kind);
+void count_open(const struct operation *op);
 /* A fence of those slots that the operations of a peer failed in. */
 bool fence_link(struct link *link);
 uint32_t range_of(int other, uint32_t slot);
@@ -329,6 +350,18 @@ uint64_t start_of(uint32_t range);
 struct pages_request pages_args(const struct operation *op, int target, struct shape *shape);
 void *mark_of(const struct operation *op);
 uint64_t message_len(const struct operation *op); /* what follows the note */
+
+/* grants.c */
+/* Names a grant of the target's for an operation, if it may need one and there is one. */
+bool take_grant(struct operation *op, int target);
+/* Whether the operation names a grant whose target has begun to revoke it. */
+bool may_be_revoked(const struct operation *op, int target);
+/* The token of the operation that is being submitted. */
+extern _Thread_local weft_grant_token grant_of;
+void make_grants(const struct link *link);
+void revoke_grants(int owner);
+void revoke_is_done(const struct operation *op, int owner, const weft_completion *c);
+void grants_step(struct link *link);
 
 /* wrong.c */
 void play_wrong(int target);

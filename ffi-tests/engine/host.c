@@ -67,8 +67,10 @@ void host_begin(struct self *party, int me, uint32_t life)
     self->me = me;
     self->life = life;
     self->random = mix(book->plan.seed ^ mix((uint64_t)me << 32 | life));
-    for (int other = 0; other < HOSTS; other++)
+    for (int other = 0; other < HOSTS; other++) {
         book->ways[other][me].ready = 0;
+        memset(book->ways[other][me].grants, 0, sizeof book->ways[other][me].grants); /* of an endpoint before */
+    }
     open_endpoint_here();
     register_all();
     publish();

@@ -55,7 +55,8 @@ static bool entry_fits(const struct operation *op, const weft_completion *c)
 static void look_at_the_fields(const struct operation *op, const weft_completion *c, bool second)
 {
     static const weft_completion_kind others[] = {
-        [SEND] = WEFT_COMPLETION_SEND, [ATOMIC] = WEFT_COMPLETION_ATOMIC, [EXPECT] = WEFT_COMPLETION_COUNTER, [FENCE] = WEFT_COMPLETION_FENCE};
+        [SEND] = WEFT_COMPLETION_SEND, [ATOMIC] = WEFT_COMPLETION_ATOMIC, [EXPECT] = WEFT_COMPLETION_COUNTER, [FENCE] = WEFT_COMPLETION_FENCE,
+        [REVOKE] = WEFT_COMPLETION_FENCE};
     weft_completion_kind kind = op->kind >= SEND ? others[op->kind] : op->read ? WEFT_COMPLETION_READ : WEFT_COMPLETION_WRITE;
     bool ok = c->status == WEFT_OK, single = (op->targets & (op->targets - 1)) == 0;
     uint64_t value = ok && op->kind == ATOMIC && op->word ? op->old : 0;
@@ -66,7 +67,7 @@ static void look_at_the_fields(const struct operation *op, const weft_completion
         wrong = "its queue";
     else if (c->bytes != bytes_of(op, c))
         wrong = "bytes";
-    else if (op->kind == EXPECT ? c->peer != 0 : single && c->peer != op->part[__builtin_ctz(op->targets)].peer)
+    else if (op->kind == EXPECT || op->kind == REVOKE ? c->peer != 0 : single && c->peer != op->part[__builtin_ctz(op->targets)].peer)
         wrong = "its peer";
     else if (!(op->kind == ATOMIC && op->word == 0) && c->previous != value)
         wrong = "previous";
@@ -169,6 +170,8 @@ static void settle_part(struct operation *op, int target, const weft_completion 
     struct way *way = &book->ways[self->me][target];
     part->done_ns = world_ns();
     part->done = true;
+    if (part->status == WEFT_ERR_REVOKED && !may_be_revoked(op, target))
+        finding(&book->odd, "%s ended as revoked, and its grant was not", text_of(op));
     if (op->kind == EXPECT)
         settle_wait(op, c);
     /* A list over several peers can outlive the connection with one of them. */
@@ -265,6 +268,8 @@ static void ours(const weft_completion *c, bool second)
             settle_part(op, target, c);
         if (op->kind == FENCE)
             fence_is_done(op, target, c);
+        if (op->kind == REVOKE)
+            revoke_is_done(op, target, c);
     }
 }
 
@@ -300,6 +305,8 @@ static void notification(const weft_completion *c)
         finding(&book->wrong, "the data of the notification of %s", text_of(op));
     release_message(c->op);
     struct way *way = op ? &book->ways[op->host][self->me] : NULL;
+    if (op && op->part[self->me].grant && way->grants[op->grant].ended >= op->part[self->me].grant)
+        finding(&book->revoked, "%s notified after the revoke of its grant", text_of(op));
     if (!op || op->read || op->part[self->me].token != way->ready || op->part[self->me].version != way->version)
         return;
     struct slot *slot = &way->slots[op->part[self->me].slot];

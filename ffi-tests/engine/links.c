@@ -156,6 +156,8 @@ void link_is_down(const weft_completion *c)
     judge_down(link, c->status);
     release_kept(link->host);
     give_back(&link->remote);
+    if (link->prepared)
+        revoke_grants(link->host);
     if (link->prepared) {
         check_counts(link->host, false);
         struct way *way = &book->ways[link->host][self->me];
@@ -263,12 +265,20 @@ static void prepare(struct link *link)
     struct way *way = &book->ways[link->host][self->me];
     clean(link->host);
     link->prepared = true;
+    make_grants(link);
     way->ready = link->their_token;
 }
 
 /* ---- Memory that is given back ---- */
 
-static void deregister(void) { self->went = weft_memory_deregister(self->going); }
+static void deregister(void)
+{
+    /* Its grants have been revoked; that is not complete yet. */
+    while ((self->went = weft_memory_deregister(self->going)) == WEFT_ERR_BUSY && book->plan.granted) {
+        revoke_grants(self->going_of);
+        host_poll(MS);
+    }
+}
 
 /* Which rails know a memory: any, where none of them fails. */
 static uint64_t draw_rails(void)
@@ -286,6 +296,7 @@ static void register_for(int other)
     for (uint32_t i = 0; i < count; i++)
         ranges[i] = (weft_memory_range){slot_at(other, self->me, REMOTE, 0) + (uint64_t)i * book->plan.layer, book->plan.layer};
     args.rails = draw_rails();
+    args.access = book->plan.granted ? WEFT_ACCESS_GRANTED : 0;
     ranges[count] = (weft_memory_range){(void *)(uintptr_t)word_at(other, self->me, 0), WORDS * sizeof(uint64_t)};
     CHECK_OK(weft_memory_register(self->endpoint, ranges, count + 1, &args, &self->exported[other]));
     free(ranges);
@@ -321,8 +332,11 @@ static void renew(int other)
     way->version++;
     check_counts(other, false);
     CHECK_OK(weft_counter_destroy(self->endpoint, way->counter));
+    revoke_grants(other);
     self->going = self->exported[other];
+    self->going_of = other;
     call_blocking(deregister);
+    self->going = NULL;
     if (self->went != WEFT_OK)
         finding(&book->odd, "host %d: weft_memory_deregister gave %s: %s", self->me, weft_status_name(self->went), weft_last_error());
     for (uint32_t s = 0; s < book->plan.slots; s++)
@@ -330,6 +344,7 @@ static void renew(int other)
             atomic_fetch_or(&way->slots[s].state, FENCED);
     clean(other);
     register_for(other);
+    make_grants(link);
     span->to_ns = world_ns() + 1;
     if (self->to[other] == link)
         say_hello(link);
@@ -405,7 +420,7 @@ static void fence_what_failed(struct link *link)
     if (!link->prepared || link->fencing || world_ns() < link->fence_at_ns)
         return;
     for (uint32_t s = 0; s < book->plan.slots; s++)
-        if ((way->slots[s].state & (FAILED | FENCED)) == FAILED)
+        if ((way->slots[s].state & (FAILED | FENCED | REVOKED)) == FAILED)
             link->fencing |= UINT64_C(1) << s;
     if (link->fencing && !fence_link(link))
         link->fencing = 0;
@@ -442,6 +457,7 @@ void links_step(void)
             greet(link);
         if (!link->prepared && link->their_token && !is_haunted(link))
             prepare(link);
+        grants_step(link);
         fence_what_failed(link);
     }
 }

@@ -124,7 +124,7 @@ void *mark_of(const struct operation *op)
 
 /* What every transfer has, too. */
 #define SET_NOTIFY(args)                                                                    \
-    (SET_TERMS(args), (args).options.flags |= op->flags | (op->notify ? WEFT_NOTIFY : 0),   \
+    (SET_TERMS(args), (args).options.grant = grant_of, (args).options.flags |= op->flags | (op->notify ? WEFT_NOTIFY : 0),   \
      (args).options.notify = op->notify ? (uint64_t)(op - book->operations) : 0,            \
      (args).options.notify_data_len = note_data(op),                                        \
      (args).options.notify_data = (args).options.notify_data_len ? note_bytes : NULL)
@@ -322,6 +322,7 @@ static weft_status submit_atomic(struct operation *op, int target)
     args.remote_offset = start_of(book->plan.slots * LAYERS) + op->word * sizeof(uint64_t);
     args.operand = op->word ? op->fresh : 1;
     SET_TERMS(args);
+    args.options.grant = grant_of;
     if (op->word == 0) {
         book->ways[self->me][target].adds_asked++;
         weft_status status = submit_fetch_add(self->endpoint, &args, op->transfers);
@@ -370,10 +371,10 @@ static weft_status submit_any_fence(struct operation *op, int of)
 
 /* ---- Any of them ---- */
 
-static struct operation *new_operation(enum kind kind)
+struct operation *new_operation(enum kind kind)
 {
     uint32_t index = book->operations_count;
-    if ((index >= book->plan.operations && kind != FENCE) || (index = atomic_fetch_add(&book->operations_count, 1)) >= OPERATIONS_MAX)
+    if ((index >= book->plan.operations && kind != FENCE && kind != REVOKE) || (index = atomic_fetch_add(&book->operations_count, 1)) >= OPERATIONS_MAX)
         return NULL;
     struct operation *op = &book->operations[index];
     op->kind = (uint8_t)kind;
@@ -478,12 +479,12 @@ static uint32_t places_of(const struct operation *op)
     return op->each_peer ? (uint32_t)__builtin_popcount(op->targets) : op->uses;
 }
 
-static void count_open(const struct operation *op)
+void count_open(const struct operation *op)
 {
     self->open += places_of(op);
     self->queued += op->second ? places_of(op) : 0;
     for (int target = 0; target < HOSTS; target++)
-        if (!op->second && op->part[target].peer && op->targets >> target & 1 && op->kind != EXPECT &&
+        if (!op->second && op->part[target].peer && op->targets >> target & 1 && op->kind != EXPECT && op->kind != REVOKE &&
             (op->each_peer || op->targets == 1u << target))
             self->to[target]->open += op->uses;
 }
@@ -503,6 +504,10 @@ static bool may_refuse(const struct operation *op, weft_status status, bool was_
     if (status == WEFT_ERR_AGAIN)
         return was_full || (op->kind == SEND && sending + message_len(op) + 65536 > MESSAGES) || op->kind == EXPECT ||
                book->plan.world & (PROCESSES | NAMESPACES);
+    if (status == WEFT_ERR_REVOKED)
+        for (int target = 0; target < HOSTS; target++)
+            if (op->part[target].grant)
+                return may_be_revoked(op, target);
     return (weft_status_category(status) == WEFT_CATEGORY_PEER || status == WEFT_ERR_HANDLE) && (faults || ending);
 }
 
@@ -510,7 +515,7 @@ static bool submit(struct operation *op, int target)
 {
     static weft_status (*const how[KINDS])(struct operation *, int) = {
         submit_range, submit_pages, submit_list, submit_kept, submit_message, submit_atomic, submit_wait, submit_any_fence};
-    if ((op->kind < SEND && !prepare_slots(op)) || (op->kind == ATOMIC && !take_word(op, target)))
+    if (!take_grant(op, target) || (op->kind < SEND && !prepare_slots(op)) || (op->kind == ATOMIC && !take_word(op, target)))
         return false;
     bool was_full = op->second && self->queued + places_of(op) > QUEUE_DEPTH;
     uint8_t uses = op->uses;
@@ -562,7 +567,7 @@ static void submit_one(int target)
     draw_terms(op);
     aim(op, target);
     int other = HOSTS - self->me - target;
-    if (op->kind == LIST && book->plan.hosts == HOSTS && is_ready(other) && draw(2)) {
+    if (op->kind == LIST && book->plan.hosts == HOSTS && !book->plan.granted && is_ready(other) && draw(2)) {
         aim(op, other);
         op->each_peer = draw(2);
     }
@@ -579,7 +584,8 @@ void play_step(void)
             continue;
         if (now >= self->wrong_at_ns) {
             self->wrong_at_ns = now + draw(16) * SECOND / book->plan.rate * 8;
-            play_wrong(target);
+            if (!book->plan.granted)
+                play_wrong(target);
             if (self->to[target]->prepared)
                 check_counts(target, false);
         }

@@ -8,7 +8,7 @@ enum column { OK, TIMED_OUT, CANCELED, PEER_LOST, PEER_CLOSED, RAIL_LOST, MEMORY
 
 static const char *const columns[] = {"ok", "timed out", "canceled", "peer lost", "peer closed", "rail lost",
                                       "memory gone", "other", "died", "missing"};
-static const char *const rows[] = {"range", "pages", "list", "prepared", "message", "atomic", "wait", "fence"};
+static const char *const rows[] = {"range", "pages", "list", "prepared", "message", "atomic", "wait", "fence", "revoke"};
 static uint64_t table[KINDS][COLUMNS], accepted[KINDS], usual_ns[KINDS], operations;
 
 static enum column column_of(weft_status status)
@@ -89,6 +89,8 @@ static bool is_needless(const struct operation *op, int target)
     bool unsure = op->flags & WEFT_COUNT_PAGES || op->counts || op->notify;
     if (part->status == WEFT_OK || (part->status == WEFT_ERR_CANCELED && op->will_cancel))
         return false;
+    if (part->status == WEFT_ERR_REVOKED && part->grant)
+        return false; /* whether that was so is seen when it completes */
     if (part->status == WEFT_ERR_RAIL_LOST && unsure)
         return false; /* it says so */
     return !disconnected(op->host, target, op->submit_ns, part->done_ns) &&
@@ -294,6 +296,7 @@ bool report(bool print, const char *json)
         {"late", book->late, true},
         {"wrong_bytes", book->wrong, true},
         {"ghost_writes", book->ghosts, true},
+        {"revoked_notifications", book->revoked, true},
         {"lost_notifications", book->lost, true},
         {"doubled_notifications", book->doubled, true},
         {"needless_errors", book->needless, true},

@@ -26,15 +26,6 @@ static weft_completion await_fence(struct duo *duo, weft_op id)
     return c;
 }
 
-static void pump_both(struct duo *duo, uint64_t ms)
-{
-    uint64_t end = now_ns() + ms * MS;
-    while (now_ns() < end) {
-        box_pump(duo->a, 0);
-        box_pump(duo->b, 1);
-    }
-}
-
 /* Writes that are canceled or too late go on to move bytes, to notify and to count, for a while; until the fence. */
 static void nothing_lands_after_a_fence(void)
 {

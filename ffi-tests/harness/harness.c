@@ -914,7 +914,12 @@ struct duo duo_open_between(uint64_t len, const weft_endpoint_config *of_a, cons
     size_t n = address_of(duo.b->endpoint, blob, sizeof blob);
     CHECK_OK(weft_peer_connect(duo.a->endpoint, blob, n, NULL, &duo.a_to_b));
     CHECK_OK(box_take(duo.a, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
-    weft_completion up = box_take(duo.b, WEFT_COMPLETION_PEER_UP, patience_ms());
+    weft_completion up;
+    for (uint64_t end = now_ns() + patience_ms() * MS; !box_try(duo.b, WEFT_COMPLETION_PEER_UP, &up);) {
+        CHECK(now_ns() < end);
+        box_pump(duo.a, 0); /* It may be driven by its caller. */
+        box_pump(duo.b, 1);
+    }
     CHECK_OK(up.status);
     duo.b_to_a = up.peer;
     duo.a_bytes = map_bytes(len);
@@ -932,6 +937,65 @@ void duo_close(struct duo *duo)
     box_close(duo->b);
     munmap(duo->a_bytes, duo->len);
     munmap(duo->b_bytes, duo->len);
+}
+
+weft_memory *register_granted(weft_endpoint *endpoint, void *address, uint64_t len)
+{
+    weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
+    weft_memory_range range = {address, len};
+    weft_memory *memory = NULL;
+    args.access = WEFT_ACCESS_GRANTED;
+    CHECK_OK(weft_memory_register(endpoint, &range, 1, &args, &memory));
+    return memory;
+}
+
+struct duo duo_granted_between(uint64_t len, const weft_endpoint_config *of_a, const weft_endpoint_config *of_b)
+{
+    struct duo duo = duo_open_between(len, of_a, of_b);
+    char blob[8192];
+    CHECK_OK(weft_remote_memory_release(duo.b_of_a));
+    CHECK_OK(weft_memory_deregister(duo.b_memory));
+    duo.b_memory = register_granted(duo.b->endpoint, duo.b_bytes, len);
+    size_t n = descriptor_of(duo.b_memory, blob, sizeof blob);
+    CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &duo.b_of_a));
+    return duo;
+}
+
+struct duo duo_granted(uint64_t len)
+{
+    weft_endpoint_config config = test_config();
+    return duo_granted_between(len, &config, &config);
+}
+
+weft_grant_token grant_whole(struct duo *duo)
+{
+    static const weft_grant_token none;
+    weft_grant_token token;
+    CHECK_OK(weft_grant_create(duo->b_memory, duo->b_to_a, NULL, &token));
+    CHECK(memcmp(&token, &none, sizeof token) != 0);
+    return token;
+}
+
+void pump_both(struct duo *duo, uint64_t ms)
+{
+    uint64_t end = now_ns() + ms * MS;
+    do {
+        box_pump(duo->a, 0);
+        box_pump(duo->b, 0);
+    } while (now_ns() < end);
+}
+
+weft_status await_both(struct duo *duo, struct box *box, weft_op id)
+{
+    uint64_t end = now_ns() + patience_ms() * MS;
+    for (;;) {
+        CHECK(now_ns() < end);
+        box_pump(duo->a, 0);
+        box_pump(duo->b, 0);
+        for (size_t i = 0; i < box->count; i++)
+            if (box->items[i].op == id)
+                return box_await(box, id, patience_ms()).status;
+    }
 }
 
 weft_op expect_one(weft_endpoint *endpoint, weft_counter counter, uint64_t timeout_ns, void *user_data)

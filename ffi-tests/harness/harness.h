@@ -274,4 +274,15 @@ struct duo duo_open_with(uint64_t len, const weft_endpoint_config *config);
 struct duo duo_open_between(uint64_t len, const weft_endpoint_config *of_a, const weft_endpoint_config *of_b);
 void duo_close(struct duo *duo);
 
+/* ---- Memory that is reached under grants alone ---- */
+
+weft_memory *register_granted(weft_endpoint *endpoint, void *address, uint64_t len);
+/* b's memory is such. */
+struct duo duo_granted(uint64_t len);
+struct duo duo_granted_between(uint64_t len, const weft_endpoint_config *of_a, const weft_endpoint_config *of_b);
+weft_grant_token grant_whole(struct duo *duo);
+void pump_both(struct duo *duo, uint64_t ms);
+/* The status of an operation of a's or b's, which both are polled for. */
+weft_status await_both(struct duo *duo, struct box *box, weft_op id);
+
 #endif

@@ -9,37 +9,6 @@
 
 static const weft_grant_token NONE;
 
-static weft_memory *register_granted(weft_endpoint *endpoint, void *address, uint64_t len)
-{
-    weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
-    weft_memory_range range = {address, len};
-    weft_memory *memory = NULL;
-    args.access = WEFT_ACCESS_GRANTED;
-    CHECK_OK(weft_memory_register(endpoint, &range, 1, &args, &memory));
-    return memory;
-}
-
-/* b's memory is reached under grants alone. */
-static struct duo duo_granted(uint64_t len)
-{
-    struct duo duo = duo_open(len);
-    char blob[8192];
-    CHECK_OK(weft_remote_memory_release(duo.b_of_a));
-    CHECK_OK(weft_memory_deregister(duo.b_memory));
-    duo.b_memory = register_granted(duo.b->endpoint, duo.b_bytes, len);
-    size_t n = descriptor_of(duo.b_memory, blob, sizeof blob);
-    CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &duo.b_of_a));
-    return duo;
-}
-
-static weft_grant_token grant_whole(struct duo *duo)
-{
-    weft_grant_token token;
-    CHECK_OK(weft_grant_create(duo->b_memory, duo->b_to_a, NULL, &token));
-    CHECK(memcmp(&token, &NONE, sizeof token) != 0);
-    return token;
-}
-
 static weft_grant_token grant_pages(struct duo *duo, uint32_t access, const uint32_t *pages, uint64_t count)
 {
     weft_grant_args args = WEFT_GRANT_ARGS_INIT;
@@ -51,28 +20,6 @@ static weft_grant_token grant_pages(struct duo *duo, uint32_t access, const uint
     args.page_count = count;
     CHECK_OK(weft_grant_create(duo->b_memory, duo->b_to_a, &args, &token));
     return token;
-}
-
-static void pump_both(struct duo *duo, uint64_t ms)
-{
-    uint64_t end = now_ns() + ms * MS;
-    do {
-        box_pump(duo->a, 0);
-        box_pump(duo->b, 0);
-    } while (now_ns() < end);
-}
-
-static weft_status await_both(struct duo *duo, struct box *box, weft_op id)
-{
-    uint64_t end = now_ns() + patience_ms() * MS;
-    for (;;) {
-        CHECK(now_ns() < end);
-        box_pump(duo->a, 0);
-        box_pump(duo->b, 0);
-        for (size_t i = 0; i < box->count; i++)
-            if (box->items[i].op == id)
-                return box_await(box, id, patience_ms()).status;
-    }
 }
 
 static weft_status revoke_now(struct duo *duo, weft_grant_token token)
@@ -820,13 +767,17 @@ static void writer(struct team *team)
     args.options.grant = token;
     args.options.counter = counter;
     args.options.flags = WEFT_NOTIFY;
-    for (;;) {
-        weft_status status = submit_write(box->endpoint, &args, NULL);
+    for (int under_way = 0;;) {
+        weft_completion c;
+        weft_status status = WEFT_OK;
+        while (under_way < 32 && status == WEFT_OK) {
+            status = submit_write(box->endpoint, &args, NULL);
+            under_way += status == WEFT_OK;
+        }
         if (status == WEFT_ERR_REVOKED || status == WEFT_ERR_PEER_LOST || status == WEFT_ERR_PEER_CLOSED)
             break;
-        weft_completion c;
         box_pump(box, 0);
-        while (box_try(box, WEFT_COMPLETION_WRITE, &c))
+        for (; box_try(box, WEFT_COMPLETION_WRITE, &c); under_way--)
             CHECK_ONE_OF(c.status, WEFT_OK, WEFT_ERR_REVOKED, WEFT_ERR_PEER_CLOSED, WEFT_ERR_PEER_LOST);
     }
     _exit(0);

@@ -18,19 +18,12 @@ static uint64_t read_counter(weft_endpoint *endpoint, weft_counter counter)
     return value;
 }
 
-/* What is to come may need either side to poll. */
-static void pump_both(struct duo *duo)
-{
-    box_pump(duo->a, 0);
-    box_pump(duo->b, 0);
-}
-
 static void await_value(struct duo *duo, weft_counter counter, uint64_t value)
 {
     uint64_t until = now_ns() + patience_ms() * MS;
     while (read_counter(duo->b->endpoint, counter) < value) {
         CHECK(now_ns() < until);
-        pump_both(duo);
+        pump_both(duo, 0); /* either side may have to poll */
     }
     CHECK_EQ(read_counter(duo->b->endpoint, counter), value);
 }
@@ -43,7 +36,7 @@ static weft_completion await_of(struct duo *duo, struct box *box, weft_op transf
             if (box->items[i].op == transfer)
                 return box_await(box, transfer, 0);
         CHECK(now_ns() < until);
-        pump_both(duo);
+        pump_both(duo, 0);
     }
 }
 
@@ -497,7 +490,7 @@ static void counters_are_reused_under_load(void)
         args.options.counter = aborted;
         CHECK_OK(submit_write_pages(duo.a->endpoint, &args, &one));
         for (int i = 0; i < round; i++)
-            pump_both(&duo);
+            pump_both(&duo, 0);
         CHECK_OK(weft_counter_destroy(b, aborted));
         weft_counter next = new_counter(b);
         args.options.counter = next;

@@ -48,7 +48,7 @@ unsafe impl Sized32 for weft_grant_args {
     const FIRST: usize = 56;
 }
 
-/// Lets a peer reach a host memory, or some pages of it, until
+/// Lets a peer reach a memory, or some pages of it, until
 /// `weft_grant_revoke`: docs/pages-back.md. Nothing is sent: send the peer the
 /// token by any means. The peer names it in the options of its operations; no
 /// other peer can use it. The peer imports the memory once.
@@ -57,8 +57,7 @@ unsafe impl Sized32 for weft_grant_args {
 ///
 /// `peer`: it may still be connecting, or have connected (PEER_UP). `args`:
 /// NULL: the whole memory. Errors: `WEFT_ERR_RANGE`, `WEFT_ERR_LIMIT`,
-/// `WEFT_ERR_UNSUPPORTED` (memory of a device), `WEFT_ERR_NO_MEMORY`,
-/// `WEFT_ERR_AGAIN`.
+/// `WEFT_ERR_NO_MEMORY`, `WEFT_ERR_AGAIN`.
 ///
 /// # Safety
 /// `args` must be NULL or valid for `args->size` bytes, its pages for `page_count`
@@ -119,10 +118,10 @@ pub unsafe extern "C" fn weft_grant_create(
 /// memory can be reused at once. The peer's operations under it end with
 /// `WEFT_ERR_REVOKED`; its others go on.
 ///
-/// Over host and tcp this needs no answer of the peer; over other fabrics:
-/// docs/pages-back.md. After `WEFT_ERR_TIMED_OUT` call it again. After the
-/// grant's own timeout it completes at once. Notifications that arrived under
-/// the grant are in the endpoint's queue before.
+/// No answer of the peer is needed where the memory has `WEFT_ACCESS_GRANTED`,
+/// and over host and tcp: docs/pages-back.md. After `WEFT_ERR_TIMED_OUT` call
+/// it again. After the grant's own timeout it completes at once. Notifications
+/// that arrived under the grant are in the endpoint's queue before.
 ///
 /// Errors: `WEFT_ERR_HANDLE` (no such grant, or revoked before). In the
 /// completion: `WEFT_ERR_TIMED_OUT`, `WEFT_ERR_CANCELED`.

@@ -47,7 +47,7 @@ pub const WEFT_ACCESS_LOCAL: u32 = 4;
 
 /// Peers reach it under grants alone (`weft_grant_create`): add REMOTE_WRITE or
 /// REMOTE_READ; neither: both. Without this grants protect nothing: the
-/// descriptor reaches all. Not of a device's memory.
+/// descriptor reaches all.
 pub const WEFT_ACCESS_GRANTED: u32 = 8;
 
 /// Found out from the pointers, if the program has loaded CUDA.
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn weft_memory_export(
         let len = output(len, "len")?;
         let memory = handle::get(memory)?;
         memory.endpoint()?;
-        copy_out(memory.object.descriptor()?, buffer, capacity, &len)
+        copy_out(&memory.object.descriptor()?, buffer, capacity, &len)
     })
 }
 

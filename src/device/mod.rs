@@ -139,6 +139,11 @@ pub struct Place {
 }
 
 impl Place {
+    /// The identities of what was registered, by range.
+    pub fn identities(&self) -> impl Iterator<Item = u64> + '_ {
+        self.identities.iter().copied()
+    }
+
     /// Whether a range is still the memory that was registered.
     pub fn holds(&self, index: usize, range: &Range) -> bool {
         self.identities.get(index).is_some_and(|identity| is_there(range.base, *identity))

@@ -2,17 +2,22 @@
 //! bound. No endpoint of Weft comes near them.
 
 use super::inbox::Command;
+use super::keys::push_keys;
 use super::worker::Worker;
 use crate::ids::{MemoryId, PeerId};
+use crate::memory::Memory;
 use crate::peer::link::Link;
 use crate::peer::Peer;
 use crate::session::channel::Out;
 use crate::status::Status;
 use crate::transfer::Outcome;
+use crate::wire::frame::SYSTEM;
 use std::sync::atomic::Ordering;
 
 /// Answers that may wait for a peer: it has asked, and takes nothing.
 pub(super) const ANSWERS: usize = 4096;
+/// The same, of frames that go behind our own requests, which may be many.
+const BEHIND: usize = 65_536;
 /// Memories that a peer takes back while transfers here still use them.
 const REVOKING: usize = 65_536;
 /// Frames of a peer that wait for its owner. Its windows allow some hundred.
@@ -35,6 +40,16 @@ impl Worker {
             return self.breach(&link.peer, "it asks, and does not acknowledge the answers");
         }
         link.push_answer(out);
+    }
+
+    /// Answers an import of a memory whose keys were replaced: the descriptor may be from before. The
+    /// keys go behind what was said of grants that ended.
+    pub(super) fn answer_with_keys(&self, link: &mut Link, memory: &Memory, out: Out) {
+        if link.session.channels[SYSTEM].waiting() >= BEHIND {
+            return self.breach(&link.peer, "it imports, and does not acknowledge the answers");
+        }
+        push_keys(link, memory, self.frame_bytes());
+        link.push(out);
     }
 
     pub(super) fn revoking(&self, link: &mut Link, memory: MemoryId) {

@@ -4,6 +4,7 @@ use crate::device::Device;
 use crate::fabric::{Access, HostRange, Registration};
 use crate::ids::RailIndex;
 use crate::memory::Memory;
+use crate::peer::Replacing;
 use crate::status::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -54,10 +55,23 @@ pub(super) struct Chores(pub VecDeque<Chore>);
 
 pub(super) enum Chore {
     Register(Registering),
-    Deregister { memory: Arc<Memory>, reply: Reply<Result<()>> },
+    Deregister {
+        memory: Arc<Memory>,
+        reply: Reply<Result<()>>,
+    },
+    /// Keys that were replaced are closed.
+    CloseKeys(Arc<Replacing>),
+}
+
+/// Who waits for registrations.
+pub enum Registered {
+    Caller(Reply<Result<RailRegistrations>>),
+    /// They take the place of others.
+    Keys(Arc<Replacing>),
 }
 
 /// How the ranges of a memory are to be registered.
+#[derive(Clone)]
 pub struct Wanted {
     pub ranges: Arc<[HostRange]>,
     pub access: Access,
@@ -69,7 +83,7 @@ pub struct Wanted {
 
 pub(super) struct Registering {
     pub wanted: Wanted,
-    pub reply: Reply<Result<RailRegistrations>>,
+    pub reply: Registered,
     /// The worker's rail whose turn it is, and what that has learnt.
     pub at: Option<RailIndex>,
     pub done: Vec<Registration>,
@@ -87,6 +101,16 @@ pub(super) enum Back {
     All(Error),
 }
 
+impl Registered {
+    /// The rails are closed.
+    pub fn refuse(self) {
+        match self {
+            Registered::Caller(reply) => reply.put(Err(Error::closed())),
+            Registered::Keys(_) => {}
+        }
+    }
+}
+
 impl Chores {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -96,8 +120,9 @@ impl Chores {
     pub fn close(&mut self) {
         for chore in self.0.drain(..) {
             match chore {
-                Chore::Register(of) => of.reply.put(Err(Error::closed())),
+                Chore::Register(of) => of.reply.refuse(),
                 Chore::Deregister { reply, .. } => reply.put(Ok(())),
+                Chore::CloseKeys(_) => {}
             }
         }
     }

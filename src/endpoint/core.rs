@@ -14,7 +14,7 @@ use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::pass::Longest;
 use crate::peer::link::Outstanding;
 use crate::peer::table::PeerTable;
-use crate::peer::{Peer, Revoking, Tokens};
+use crate::peer::{Peer, Replacing, Revoking, Tokens};
 use crate::rail::Traffic;
 use crate::session::approach::{Approach, Approaches};
 use crate::session::{pair, Session, Terms};
@@ -30,7 +30,7 @@ use crate::wire::address::Address;
 use crate::wire::frame::Token;
 use once_cell::sync::OnceCell;
 use parking_lot::{Condvar, Mutex};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -95,6 +95,8 @@ pub struct Core {
     /// Grants, by token, and grants that are being revoked.
     pub grants: Arc<Grants>,
     pub(super) revoking: Mutex<HashMap<GrantToken, Arc<Revoking>>>,
+    /// Replacements of a memory's keys: the first is under way.
+    pub(super) replacing: Mutex<HashMap<MemoryId, VecDeque<Arc<Replacing>>>>,
     pub inboxes: Arc<[Inbox]>,
     /// SeqCst, with slots' states (`Slot::state`), where operations begin and where it closes.
     pub phase: AtomicU8,
@@ -154,6 +156,7 @@ impl Core {
             memories: Mutex::default(),
             grants: Arc::default(),
             revoking: Mutex::default(),
+            replacing: Mutex::default(),
             inboxes,
             phase: AtomicU8::new(OPEN),
             closed_workers: AtomicUsize::new(0),
@@ -398,9 +401,9 @@ impl Core {
     // Memory that peers import.
 
     /// A peer asks for a memory of ours: whether it may use it.
-    pub fn offer(&self, memory: MemoryId, secret: u64, peer: PeerId) -> bool {
+    pub fn offer(&self, memory: MemoryId, secret: u64, peer: PeerId) -> Option<Arc<Memory>> {
         let memories = self.memories.lock();
-        memories.get(&memory).is_some_and(|memory| memory.secret == secret && memory.import(peer))
+        memories.get(&memory).filter(|memory| memory.secret == secret && memory.import(peer)).cloned()
     }
 
     /// A memory of ours that a peer may use without a grant.

@@ -263,7 +263,7 @@ impl Worker {
     }
 
     /// Gives what a stripe has not done to other lanes.
-    fn redistribute(&mut self, mut stripe: Stripe, plan: Plan, errno: i32) {
+    pub(super) fn redistribute(&mut self, mut stripe: Stripe, plan: Plan, errno: i32) {
         let core = self.core.clone();
         let (settled, runs) = stripe.surrender();
         let hold = Hold::of(core.table.id_of(stripe.slot())); // The stripe's, which ends here.

@@ -15,7 +15,7 @@ use super::worker::Worker;
 use super::Endpoint;
 use crate::ids::{OpId, PeerId};
 use crate::peer::link::{Link, Quiescing};
-use crate::peer::PeerState;
+use crate::peer::{PeerState, Rests};
 use crate::session::channel::{Channel, Out};
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::KIND_FENCE;
@@ -102,8 +102,11 @@ impl Worker {
         if let Some(id) = link.fences.remove(&number) {
             self.core.table.end(id, Outcome::OK, now);
         }
-        if let Some((_, rested)) = link.resting.take_if(|(of, _)| *of == number) {
-            rested.iter().for_each(|of| self.core.revoked_by_one(of, now));
+        if let Some(rested) = link.resting.take_if(|resting| resting.number == number) {
+            rested.of.iter().for_each(|of| match of {
+                Rests::Revoke(of) => self.core.count_arrivals_of(of, now),
+                Rests::Keys(of, _) => self.core.keys_known(of),
+            });
             self.ask_to_rest(link);
         }
     }
@@ -200,6 +203,7 @@ impl Worker {
         let mut lanes = Vec::new();
         for of in self.rails.lanes_mut().filter(|of| of.peer.id == peer) {
             of.held += 1;
+            of.stripes.forget_keys();
             lanes.push(of.lane.id);
         }
         self.quiescing_lanes.push(QuiescingLanes { peer, number, lanes });

@@ -8,8 +8,8 @@
 //! 3. The owner revokes it (`Endpoint::revoke`). It leaves the table at once, and no use of it can
 //!    begin. Then nothing moves under it, whatever the peer does; uses in progress end once each of
 //!    the peer's workers has had its NICs forget it. Over fabrics that do not check, the peer is
-//!    asked to come to rest, as for a fence (`ask_to_rest`). The end of the peer is as good an
-//!    answer.
+//!    asked to come to rest, as for a fence (`ask_to_rest`). If it does not answer, the keys of the
+//!    memory are replaced (`keys`). The end of the peer is as good an answer.
 //! 4. The peer is notified (Withdraw): its operations under the grant end with `WEFT_ERR_REVOKED`.
 //!    Until then, frames of the grant are neither delivered nor acknowledged: an operation that was
 //!    not announced does not succeed.
@@ -19,14 +19,15 @@ use super::inbox::Command;
 use super::talk::Delivery;
 use super::worker::Worker;
 use super::Endpoint;
-use crate::fabric::grants::Grant;
+use crate::fabric::grants::{Grant, OnDevice};
 use crate::fabric::HostRange;
 use crate::ids::{GrantToken, OpId, PeerId, RailIndex};
 use crate::logging::seldom::warn_seldom;
 use crate::memory::{Access, Memory};
-use crate::peer::link::Link;
-use crate::peer::{Peer, Revoking};
+use crate::peer::link::{Link, Resting};
+use crate::peer::{Peer, Rests, Revoking};
 use crate::session::channel::Out;
+use crate::session::liveness::Silence;
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::{Completion, KIND_NOTIFICATION};
 use crate::transfer::ending::Sweep;
@@ -60,12 +61,6 @@ impl Endpoint {
         core.check_open()?;
         let peer = core.peers.find(spec.peer)?;
         let access = granted_access(memory.access(), spec)?;
-        if memory.device().is_some() {
-            return Err(Error::new(
-                Status::Unsupported,
-                "the memory is on a device: grants are of host memory",
-            ));
-        }
         let ranges = match &spec.pages {
             Some(pages) => pieces(memory, pages)?,
             None => memory.ranges().to_vec(),
@@ -84,7 +79,8 @@ impl Endpoint {
         for _ in 0..8 {
             let Some(token) = GrantToken::of(core.random.u128()?, number) else { continue };
             let of = (memory.id, access);
-            let grant = Grant::new(token, (peer.id, peer.owner), of, ranges.clone());
+            let grant =
+                Grant::new(token, (peer.id, peer.owner), of, ranges.clone()).on_device(on_device(memory));
             if core.grants.add(grant.until(deadline, spec.notify)) {
                 if deadline != u64::MAX {
                     core.inboxes[0].wake(); // Who looks after deadlines may sleep for longer.
@@ -149,6 +145,14 @@ fn granted_access(of: Access, spec: &GrantSpec) -> Result<Access> {
         return Err(Error::invalid("the memory was not registered with the access that is to be granted"));
     }
     Ok(Access { remote_write: write, remote_read: read, granted_only: false, ..of })
+}
+
+/// What NICs need to know of a device's memory.
+fn on_device(memory: &Memory) -> Option<OnDevice> {
+    let place = memory.place()?;
+    let mut ranges: Vec<(HostRange, u64)> = memory.ranges().iter().copied().zip(place.identities()).collect();
+    ranges.sort_unstable_by_key(|(range, _)| range.base);
+    Some(OnDevice { device: place.device, ranges: ranges.into() })
 }
 
 /// Where the pages of one side lie.
@@ -266,6 +270,14 @@ impl Core {
         self.queue.unreserve(1);
     }
 
+    /// The peer posts nothing under it any longer, where NICs raise counters by immediates: workers may
+    /// not have reaped some.
+    pub(super) fn count_arrivals_of(&self, of: &Arc<Revoking>, now: u64) {
+        of.awaits(self.inboxes.len());
+        self.inboxes.iter().for_each(|inbox| inbox.command(Command::CountArrivals(of.clone())));
+        self.revoked_by_one(of, now);
+    }
+
     /// One of those for whom a revoke waits is done.
     pub(super) fn revoked_by_one(&self, of: &Arc<Revoking>, now: u64) {
         if of.is_done_by_one() {
@@ -312,13 +324,16 @@ impl Worker {
     pub(super) fn revoke_grant(&mut self, of: &Arc<Revoking>, now: u64) {
         let core = self.core.clone();
         self.rails.iter_mut().for_each(|work| work.rail.revoke(of.grant.token));
+        if of.grant.device().is_some() {
+            self.reap_all(now); // What devices have copied for it is counted now.
+        }
         let peer = of.grant.peer;
         if of.grant.worker == self.index {
             if let Some(link) = self.link(peer) {
                 let token = of.grant.token.get();
                 link.push(Out::new(Kind::Withdraw, numbers(&[token as u64, (token >> 64) as u64])));
                 if of.rests() {
-                    link.to_rest.push(of.clone());
+                    link.to_rest.push(Rests::Revoke(of.clone()));
                 }
                 if let Some(mut link) = self.links.get_mut(peer.place()).and_then(Option::take) {
                     self.ask_to_rest(&mut link);
@@ -337,14 +352,15 @@ impl Worker {
         core.revoked_by_one(of, now);
     }
 
-    /// Asks the peer to come to rest for the grants that were taken back since it was asked last.
+    /// Asks the peer to come to rest for what came to wait for that since it was asked last.
     pub(super) fn ask_to_rest(&self, link: &mut Link) {
         if link.resting.is_some() || link.to_rest.is_empty() {
             return;
         }
         let number = link.next_fence;
         link.next_fence += 1;
-        link.resting = Some((number, std::mem::take(&mut link.to_rest)));
+        let (counted_ns, of) = (self.core.clock.now(), std::mem::take(&mut link.to_rest));
+        link.resting = Some(Resting { number, silence: Silence::default(), waited_ns: 0, counted_ns, of });
         link.push(Out::new(Kind::Rest, numbers(&[number])));
     }
 

@@ -1,13 +1,13 @@
 //! Commands that other threads send a worker.
 
-use super::chores::{RailRegistrations, Reply, Wanted};
+use super::chores::{Registered, Reply, Wanted};
 use super::later::Awaiting;
 use super::mailbox::Mailbox;
 use crate::ids::{Hold, MemoryId, OpId, PeerId};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
-use crate::peer::{Peer, Revoking};
+use crate::peer::{Peer, Replacing, Revoking};
 use crate::session::{LaneEvent, Plan, Session};
-use crate::status::{Error, Result};
+use crate::status::Result;
 use crate::transfer::claims::Run;
 use crate::transfer::operation::Failed;
 use crate::transfer::Outcome;
@@ -28,7 +28,7 @@ pub struct AcceptedHandshake {
 pub enum Command {
     Register {
         wanted: Wanted,
-        reply: Reply<Result<RailRegistrations>>,
+        reply: Registered,
     },
     Deregister {
         memory: Arc<Memory>,
@@ -155,6 +155,16 @@ pub enum Command {
     },
     /// A grant of ours ends.
     RevokeGrant(Arc<Revoking>),
+    /// Nothing of it comes any longer: what NICs have reported is counted, and that is all.
+    CountArrivals(Arc<Revoking>),
+    /// To an importer's owner: it is to be given the new keys of a memory, and (`waits`) the old ones
+    /// are closed when it is at rest.
+    GiveKeys {
+        peer: PeerId,
+        of: Arc<Replacing>,
+        waits: bool,
+    },
+    CloseKeys(Arc<Replacing>),
     Resume {
         peer: PeerId,
     },
@@ -178,13 +188,15 @@ impl Command {
     /// The worker has ended: answers callers that still wait.
     pub(super) fn refuse(self) {
         match self {
-            Command::Register { reply, .. } => reply.put(Err(Error::closed())),
+            Command::Register { reply, .. } => reply.refuse(),
             // The rails are closed, and the registrations with them.
             Command::Deregister { reply, .. } => reply.put(Ok(())),
             Command::DropLanes { ended: Some((_, others)), .. } => {
                 others.fetch_sub(1, Ordering::AcqRel);
             }
-            Command::RevokeGrant(of) => _ = of.is_done_by_one().then(|| of.let_memory_go()),
+            Command::RevokeGrant(of) | Command::CountArrivals(of) => {
+                _ = of.is_done_by_one().then(|| of.let_memory_go())
+            }
             _ => {}
         }
     }

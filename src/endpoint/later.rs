@@ -2,7 +2,7 @@
 
 use crate::ids::{Hold, LaneId, OpId, PeerId};
 use crate::peer::link::{Link, Outstanding};
-use crate::peer::Revoking;
+use crate::peer::{Replacing, Revoking};
 use crate::rail::Half;
 use crate::transfer::claims::Run;
 use crate::transfer::completion::Completion;
@@ -113,6 +113,8 @@ pub enum LeavingStage {
         down: Option<Completion>,
         /// Workers that have not dropped its lanes.
         others: Arc<AtomicUsize>,
+        /// Memories whose keys are replaced, because it may have posted more.
+        replacing: Vec<Arc<Replacing>>,
         /// Operations that had ended when the last worker had dropped its lanes: PEER_DOWN follows their
         /// completions.
         ended: Option<Before>,

@@ -1,13 +1,13 @@
 //! The life of links: what is due, and the end of a peer.
 
-use super::core::Core;
+use super::core::{Core, RailInfo};
 use super::inbox::Command;
 use super::later::{Leaving, LeavingStage, Remains, ENDS_NS};
 use super::worker::Worker;
 use crate::fabric::{error_text, host, is_closed};
-use crate::ids::PeerId;
+use crate::ids::{PeerId, RailIndex};
 use crate::peer::link::Link;
-use crate::peer::{status_of_end, Peer, PeerState};
+use crate::peer::{status_of_end, Peer, PeerState, Rests};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
 use crate::transfer::Outcome;
@@ -107,8 +107,15 @@ impl Worker {
         let mut outstanding = link.take_outstanding(outcome);
         outstanding.waited.extend(link.ending.take().into_iter().flat_map(|ending| ending.waited));
         outstanding.waited.extend(std::mem::take(&mut link.atomics).into_values());
-        let mut revoking = std::mem::take(&mut link.to_rest);
-        revoking.extend(link.resting.take().into_iter().flat_map(|(_, rested)| rested));
+        let mut rests = std::mem::take(&mut link.to_rest);
+        rests.extend(link.resting.take().into_iter().flat_map(|resting| resting.of));
+        let mut revoking = Vec::new();
+        for one in rests {
+            match one {
+                Rests::Revoke(of) => revoking.push(of),
+                Rests::Keys(of, _) => core.keys_known(&of),
+            }
+        }
         let stage = LeavingStage::Ending(link, outstanding);
         self.leaving.push_back(Leaving { peer, outcome, since: now, stage, revoking });
         self.finish_leaving(now, || core.clock.now().saturating_sub(now) > ENDS_NS);
@@ -134,6 +141,10 @@ impl Worker {
         // nothing in flight, and its last frame should arrive.
         let reset = was_up && !link.session.is_agreed();
         let others = self.drop_peers_lanes(&link.peer, reset);
+        // What it has posted may still come, where lanes cannot be closed, or a post opens a new connection.
+        let lets_in = |(index, rail): (RailIndex, &RailInfo)| !rail.grants && link.peer.is_served_by(index);
+        let lands = reset && RailIndex::each(&core.rails).any(lets_in);
+        let replacing = if lands { core.replace_keys_of_end(peer) } else { Vec::new() };
         let down = was_up.then(|| Completion::new(completion::KIND_PEER_DOWN, outcome, peer, now));
         if !was_up {
             core.queue.unreserve(1 + link.accepted as u64);
@@ -147,7 +158,7 @@ impl Worker {
         if !shed(&mut link) {
             self.remains.links.push(*link);
         }
-        LeavingStage::Dropping { down, others, ended: None }
+        LeavingStage::Dropping { down, others, replacing, ended: None }
     }
 
     /// Has all workers drop a peer's lanes: how many have not yet.
@@ -197,11 +208,14 @@ impl Worker {
     /// Whether a peer has gone, and its PEER_DOWN was published if there is one.
     fn has_left(&self, leaving: &mut Leaving, now: u64) -> bool {
         let core = &self.core;
-        let LeavingStage::Dropping { down, others, ended } = &mut leaving.stage else { return false };
+        let LeavingStage::Dropping { down, others, replacing, ended } = &mut leaving.stage else {
+            return false;
+        };
         let took = now.saturating_sub(leaving.since);
         let held = others.load(Ordering::Acquire) != 0 && took < HELD_NS;
         let late = core.table.has_late(leaving.peer) && took < OFF_NS;
-        if (held || late) && !self.closed {
+        let keyed = replacing.iter().all(|of| of.is_done());
+        if (held || late || !keyed) && !self.closed {
             return false;
         }
         for of in leaving.revoking.drain(..) {

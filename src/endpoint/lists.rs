@@ -88,9 +88,7 @@ impl Endpoint {
                 "a grant is of one peer's memory, and this list is over several peers",
             ));
         }
-        for remote in list.remotes() {
-            list.locals().iter().try_for_each(|local| check_grant(terms, local, remote))?;
-        }
+        list.remotes().iter().try_for_each(|remote| check_grant(terms, remote))?;
         list.parts().iter().try_for_each(|part| self.check_part(list, part))?;
         let state = |part: &Part| self.state_of(list, part, terms.grant);
         match list.parts() {
@@ -161,7 +159,7 @@ impl Endpoint {
         self.core.check_open()?;
         Error::of_remote(paged.remote.state()).map_or(Ok(()), Err)?;
         check_access(terms.direction, &paged.local, &paged.remote)?;
-        check_grant(terms, &paged.local, &paged.remote)?;
+        check_grant(terms, &paged.remote)?;
         paged.geometry.check_destination(terms.direction)?;
         if terms.count.is_some_and(|count| count.pages) && !paged.geometry.whole {
             return Err(Error::invalid(

@@ -22,6 +22,7 @@ mod hostile_tests;
 pub mod inbox;
 mod inline;
 mod join;
+mod keys;
 mod lanes;
 mod later;
 mod links;
@@ -59,7 +60,7 @@ use crate::transfer::queue::{Arm, Queue};
 use crate::transfer::{tally, Outcome};
 use crate::wire::address::Address;
 use crate::wire::descriptor::Descriptor;
-use chores::{RailRegistrations, Reply, Wanted};
+use chores::{RailRegistrations, Registered, Reply, Wanted};
 pub use config::{timeout, EndpointConfig, Idle, Settings, LIVENESS_OFF};
 use core::{Begin, Core, RailInfo, CLOSING, OPEN};
 use driver::Driver;
@@ -465,26 +466,12 @@ impl Endpoint {
                  not either: register it with WEFT_ACCESS_REMOTE_READ or WEFT_ACCESS_LOCAL"
             )));
         }
-        let shared: Arc<[Range]> = ranges.clone().into();
-        let replies: Vec<Reply<Result<RailRegistrations>>> = core
-            .inboxes
-            .iter()
-            .map(|inbox| {
-                let reply = Reply::new();
-                let device = place.as_ref().map(|place| (place.device, place.shareable));
-                let wanted = Wanted { ranges: shared.clone(), access, rails, device };
-                inbox.command(Command::Register { wanted, reply: reply.clone() });
-                reply
-            })
-            .collect();
+        let device = place.as_ref().map(|place| (place.device, place.shareable));
+        let wanted = Wanted { ranges: ranges.clone().into(), access, rails, device };
         let mut by_rail: Vec<Box<[Registration]>> = core.rails.iter().map(|_| Box::default()).collect();
-        let mut failed = None;
-        for reply in &replies {
-            match self.answer(reply, UNRESPONSIVE * 30, || 0).and_then(|answer| answer) {
-                Ok(registered) => registered.into_iter().for_each(|(rail, r)| by_rail[rail.place()] = r),
-                Err(error) => failed = Some(error),
-            }
-        }
+        let (registered, outcome) = self.register_on_rails(&wanted);
+        registered.into_iter().for_each(|(rail, r)| by_rail[rail.place()] = r);
+        let mut failed = outcome.err();
         if place.is_some() && by_rail.iter().all(|registered| registered.is_empty()) {
             failed.get_or_insert_with(|| {
                 Error::new(
@@ -494,11 +481,18 @@ impl Endpoint {
             });
         }
         let (id, secret) = (MemoryId::new(core.random.u64()?), core.random.u64()?);
-        let virtual_addresses: Vec<bool> = core.rails.iter().map(|rail| rail.virtual_addresses).collect();
-        let names = (core.incarnation, &virtual_addresses[..]);
-        let memory = Arc::new(Memory::new((id, secret), ranges, (access, place), by_rail, names));
+        let memory = Arc::new(Memory::new((id, secret), ranges, (access, place), by_rail));
+        if let Some(wanted) = core.wanted_apart(&memory).filter(|_| failed.is_none()) {
+            let (registered, outcome) = self.register_on_rails(&wanted);
+            let mut exports = memory.exports.lock();
+            exports.add(registered);
+            exports.replace();
+            failed = outcome.err();
+        }
+        core.describe(&memory);
         if let Some(error) = failed {
             // Takes back the registrations of other workers' rails.
+            memory.exports.lock().lose();
             let _ = self.deregister_from_rails(&memory);
             memory.let_go();
             return Err(error);
@@ -506,6 +500,27 @@ impl Endpoint {
         core.memories.lock().insert(id, memory.clone());
         log::trace!("memory {id:#x} is registered: {} ranges", memory.ranges().len());
         Ok(memory)
+    }
+
+    /// Has all workers register ranges: what their rails have learnt, and whether all did.
+    fn register_on_rails(&self, wanted: &Wanted) -> (RailRegistrations, Result<()>) {
+        let ask = |inbox: &inbox::Inbox| {
+            let reply = Reply::new();
+            inbox.command(Command::Register {
+                wanted: wanted.clone(),
+                reply: Registered::Caller(reply.clone()),
+            });
+            reply
+        };
+        let replies: Vec<Reply<Result<RailRegistrations>>> = self.core.inboxes.iter().map(ask).collect();
+        let (mut all, mut outcome) = (Vec::new(), Ok(()));
+        for reply in &replies {
+            match self.answer(reply, UNRESPONSIVE * 30, || 0).and_then(|answer| answer) {
+                Ok(registered) => all.extend(registered),
+                Err(error) => outcome = Err(error),
+            }
+        }
+        (all, outcome)
     }
 
     pub fn deregister(&self, memory: &Arc<Memory>) -> Result<()> {
@@ -527,6 +542,7 @@ impl Endpoint {
         }
         self.await_importers(memory);
         memory.close();
+        memory.exports.lock().lose();
         if !self.down.load(Ordering::Acquire) {
             // The rest can be tried again. Once the rails are closed, the registrations are, too.
             self.deregister_from_rails(memory).inspect_err(|_| memory.stay_stuck())?;

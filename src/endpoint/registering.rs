@@ -1,9 +1,9 @@
 //! Registering and deregistering, in steps: a memory has up to 65,536 ranges, each known to every
 //! rail, and meanwhile others' operations go on and their deadlines pass.
 
-use super::chores::{Back, Chore, RailRegistrations, Registering, Reply, Wanted};
+use super::chores::{Back, Chore, RailRegistrations, Registered, Registering, Reply, Wanted};
 use super::worker::Worker;
-use crate::fabric::Registration;
+use crate::fabric::{Access, Registration};
 use crate::ids::RailIndex;
 use crate::memory::Memory;
 use crate::status::Result;
@@ -24,26 +24,34 @@ fn tidy() {
 }
 
 impl Worker {
-    pub(super) fn register(&mut self, wanted: Wanted, reply: Reply<Result<RailRegistrations>>) {
+    pub(super) fn register(&mut self, wanted: Wanted, reply: Registered) {
         let (done, all) = (Vec::with_capacity(wanted.ranges.len()), Vec::new());
         let of = Registering { wanted, reply, at: self.rails.each().next(), done, all, back: Back::Nothing };
         self.chores.0.push_back(Chore::Register(of));
     }
 
     pub(super) fn deregister(&mut self, memory: Arc<Memory>, reply: Reply<Result<()>>) {
-        // Nothing is scattered into it, or gathered from it, from here on.
         self.chores.0.push_back(Chore::Deregister { memory, reply });
     }
 
     /// Goes on with what callers wait for, for a moment; true if there was anything.
     pub(super) fn do_chores(&mut self, now: u64) -> bool {
         let Some(mut chore) = self.chores.0.pop_front() else { return false };
+        let core = self.core.clone();
         for i in 1..=MOST {
             let over = match &mut chore {
-                Chore::Register(of) => self.register_next(of).map(|outcome| of.reply.put(outcome)),
+                Chore::Register(of) => self.register_next(of).map(|outcome| match &of.reply {
+                    Registered::Caller(reply) => reply.put(outcome),
+                    Registered::Keys(of) => core.registered_anew(of, outcome),
+                }),
                 Chore::Deregister { memory, reply } => {
                     self.deregister_next(memory).map(|outcome| reply.put(outcome))
                 }
+                Chore::CloseKeys(of) => self.close_key(&of.memory).map(|outcome| match outcome {
+                    Ok(()) => core.closed_by_one(of, now),
+                    // The provider has the registration in use: again in the next tick.
+                    Err(_) => self.unclosed.push(of.clone()),
+                }),
             };
             if over.is_some() {
                 return true;
@@ -89,9 +97,13 @@ impl Worker {
             *at = self.rails.after(*at);
             return None;
         };
+        // Peers reach it by another registration (`endpoint::keys`).
+        let apart = wanted.access.granted_only && !rail.limits().grants;
+        let own = Access { remote_write: false, remote_read: false, ..wanted.access };
+        let access = if apart { own } else { wanted.access };
         let learnt = match wanted.device {
-            None => rail.register(*range, wanted.access).map(Some),
-            Some(device) => rail.register_device(*range, wanted.access, device),
+            None => rail.register(*range, access).map(Some),
+            Some(device) => rail.register_device(*range, access, device),
         };
         match learnt {
             Ok(Some(registration)) => done.push(registration),
@@ -113,12 +125,30 @@ impl Worker {
 
     /// Closes one registration; how it went, in the end, or at the first that cannot be closed.
     fn deregister_next(&mut self, memory: &Memory) -> Option<Result<()>> {
+        match self.close_key(memory) {
+            Some(Ok(())) => {}
+            other => return other,
+        }
         let known = |rail: RailIndex| memory.last_open(rail).copied();
         let next = self.rails.iter_mut().find_map(|work| Some((known(work.rail.index)?, work)));
         let Some((registration, work)) = next else { return Some(Ok(())) };
         match work.rail.deregister(registration) {
             Ok(()) => {
                 memory.closed(work.rail.index);
+                None
+            }
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// Closes one registration for peers that was given up; how it went, in the end.
+    fn close_key(&mut self, memory: &Memory) -> Option<Result<()>> {
+        let known = |rail: RailIndex| memory.exports.lock().next_old(rail);
+        let next = self.rails.iter_mut().find_map(|work| Some((known(work.rail.index)?, work)));
+        let Some((registration, work)) = next else { return Some(Ok(())) };
+        match work.rail.deregister(registration) {
+            Ok(()) => {
+                memory.exports.lock().forget(work.rail.index, &registration);
                 None
             }
             Err(error) => Some(Err(error)),

@@ -48,7 +48,7 @@ impl Endpoint {
             return Err(error);
         }
         check_access(terms.direction, local, remote)?;
-        check_grant(terms, local, remote)?;
+        check_grant(terms, remote)?;
         let single = || pages.single(|range| local.range_len(range), |range| remote.range_len(range));
         if let Some(single) = terms.count.map_or_else(single, |_| None) {
             return self.submit_single(local, remote, single, terms);
@@ -312,18 +312,14 @@ impl Endpoint {
     }
 }
 
-/// Whether a transfer needs a grant, or has one that cannot be.
 pub(super) fn ungranted() -> Error {
     Error::invalid("its owner lets nobody reach this memory but under grants: name one in the options")
 }
 
-pub(super) fn check_grant(terms: &Terms, local: &Memory, remote: &RemoteMemory) -> Result<()> {
+/// Whether a transfer that needs a grant has one.
+pub(super) fn check_grant(terms: &Terms, remote: &RemoteMemory) -> Result<()> {
     match terms.grant {
         None if remote.granted_only => Err(ungranted()),
-        Some(_) if local.place().is_some() || remote.device.is_some() => Err(Error::new(
-            Status::Unsupported,
-            "memory of a device under a grant: grants are of host memory, from and to host memory",
-        )),
         _ => Ok(()),
     }
 }

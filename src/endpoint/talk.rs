@@ -487,11 +487,16 @@ impl Worker {
             }
             (Kind::Import, .., Some([memory, secret, number])) => {
                 let memory = MemoryId::new(memory);
-                let known = core.offer(memory, secret, link.peer.id);
+                let offered = core.offer(memory, secret, link.peer.id);
+                let known = offered.is_some();
                 link.imports.extend(known.then_some(memory));
                 let found = if known { "found" } else { "not here" };
                 log::debug!("{}: imports memory {memory:#x}: {found}", link.peer);
-                self.answer(link, Out::new(Kind::Imported, numbers(&[number, known as u64])));
+                let answer = Out::new(Kind::Imported, numbers(&[number, known as u64]));
+                match offered.filter(|memory| memory.exports.lock().generation > 1) {
+                    Some(memory) => self.answer_with_keys(link, &memory, answer),
+                    None => self.answer(link, answer),
+                }
             }
             (Kind::Imported, _, Some([number, known]), _) => {
                 if let Some(remote) = link.remotes.get(&number) {
@@ -526,6 +531,7 @@ impl Worker {
                     .map_or_else(|| core.count_malformed(), |grant| self.withdrawn(link, grant, now))
             }
             (Kind::Rest, Some([number]), ..) => self.come_to_rest(link, number, Until::Swept),
+            (Kind::Keys, ..) => self.keys_came(link, body),
             (Kind::Quiesce, Some([number]), ..) => self.quiesce(link, number),
             (Kind::Quiesced, Some([number]), ..) => self.quiesced(link, number, now),
             _ => core.count_malformed(),

@@ -14,10 +14,11 @@ use super::later::{
 };
 use super::pause::Pause;
 use crate::event;
-use crate::fabric::GONE;
+use crate::fabric::{GONE, REFUSED};
 use crate::ids::{Hold, LaneId, OpId, PeerId, RailIndex};
 use crate::pass::Passes;
 use crate::peer::link::Link;
+use crate::peer::Replacing;
 use crate::rail::{Done, LaneState, Rail, Work};
 use crate::status::{Result, Status};
 use crate::sync::Guard;
@@ -56,6 +57,9 @@ pub(super) const ENDS: usize = 512;
 /// A pass begins no more transfers, and obeys commands for no longer: deadlines pass meanwhile.
 const STARTS: usize = 1024;
 const DISPATCH_NS: u64 = 1_000_000;
+/// As often a completion queue is read that is to be empty once; more is of later.
+const REAPS: usize = 256;
+
 pub struct Worker {
     pub index: usize,
     pub core: Arc<Core>,
@@ -68,6 +72,8 @@ pub struct Worker {
     pub dirty: Vec<usize>,
     /// Registering and deregistering.
     pub(super) chores: Chores,
+    /// Keys that were replaced, and could not be closed yet.
+    pub(super) unclosed: Vec<Arc<Replacing>>,
     done: Vec<Done>,
     pub left: Vec<Left>,
     /// Counters whose values were reached, and operations that this pass has ended for that.
@@ -141,6 +147,7 @@ impl Worker {
             lanes_of: Vec::new(),
             dirty: Vec::new(),
             chores: Chores::default(),
+            unclosed: Vec::new(),
             done: Vec::new(),
             left: Vec::new(),
             unsettled: Unsettled::default(),
@@ -406,6 +413,7 @@ impl Worker {
             || self.has_remains()
             || !self.quiescing_lanes.is_empty()
             || !self.fence_waits.is_empty()
+            || !self.unclosed.is_empty()
             || self.rails.iter().any(|work| work.health.is_waiting())
             || now.saturating_sub(self.driven_ns) < DRIVEN_NS
             || self.core.table.active() > 0
@@ -570,6 +578,17 @@ impl Worker {
         busy
     }
 
+    /// Reaps what the NICs had reported by now.
+    pub(super) fn reap_all(&mut self, now: u64) {
+        for rail in self.rails.each() {
+            for _ in 0..REAPS {
+                if !self.reap(rail, now) {
+                    break;
+                }
+            }
+        }
+    }
+
     #[inline]
     fn finish(&mut self, rail: RailIndex, done: &Done, now: u64) {
         let id = LaneId { rail, slot: done.lane };
@@ -579,7 +598,8 @@ impl Worker {
                     self.credits_done(id, half, done.posts);
                 }
                 let gone = done.errno == GONE;
-                if done.errno != 0 && !gone {
+                let refused = done.errno == REFUSED && self.is_refused(id, done.index);
+                if done.errno != 0 && !gone && !refused {
                     // First: what the stripe has counted does not stand.
                     self.lane_failed(id, done.errno, done.provider_errno, now);
                 }
@@ -730,6 +750,9 @@ impl Worker {
         self.ends_more = self.go_on_ending(now, over);
         self.advance_handshakes(now);
         self.tend_links(now);
+        self.tend_resting(now);
+        self.close_again();
+        self.redo_refused();
         self.advance_drains();
         self.watch_lanes(now);
         self.release_late(now);
@@ -779,6 +802,12 @@ impl Worker {
             Command::Release { remote } => self.link_release(&remote),
             Command::Revoke { peer, memory } => self.link_revoke(peer, memory),
             Command::RevokeGrant(of) => self.revoke_grant(&of, now),
+            Command::CountArrivals(of) => {
+                self.reap_all(now);
+                self.core.revoked_by_one(&of, now);
+            }
+            Command::GiveKeys { peer, of, waits } => self.link_give_keys(peer, &of, waits),
+            Command::CloseKeys(of) => self.close_keys(of),
             Command::Resume { peer } => self.link_resume(peer, now),
             Command::Connected { peer } => self.link_connected(peer, now),
             Command::Join { peer, hold } => self.link_join(peer, hold, now),

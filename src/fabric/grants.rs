@@ -7,6 +7,7 @@
 //! and each of these NICs stops its own (`Nic::revoke`). Without uses there is nothing to wait for.
 
 use super::{Access, HostRange};
+use crate::device::{is_there, Device};
 use crate::ids::{GrantToken, MemoryId, PeerId};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -23,13 +24,24 @@ pub struct Grant {
     pub access: Access,
     /// Disjoint, by address; never empty.
     ranges: Box<[HostRange]>,
+    /// For memory of a device.
+    on: Option<OnDevice>,
     /// When it ends by itself.
     deadline: u64,
     /// What its owner is notified of once, if its peer ends, or it by itself.
     notify: Option<u64>,
     notified: AtomicBool,
+    /// Requests under it have raised counters by immediates, which are counted after the use.
+    counted: AtomicBool,
     /// Uses; and that there are to be no more.
     users: AtomicU32,
+}
+
+/// Where a memory is that is a device's, and what is there: its ranges, by address, with their
+/// identities.
+pub struct OnDevice {
+    pub device: Device,
+    pub ranges: Box<[(HostRange, u64)]>,
 }
 
 const CLOSED: u32 = 1 << 31;
@@ -38,6 +50,12 @@ const CLOSED: u32 = 1 << 31;
 pub struct Use(Arc<Grant>);
 
 impl Use {
+    /// The request carries an immediate, which the worker counts once it has reaped it.
+    #[inline]
+    pub fn counts(&self) {
+        self.0.counted.store(true, Ordering::Relaxed);
+    }
+
     pub fn of(&self) -> &Grant {
         &self.0
     }
@@ -73,15 +91,33 @@ impl Grant {
             memory,
             access,
             ranges: merged.into(),
+            on: None,
             deadline: u64::MAX,
             notify: None,
             notified: AtomicBool::new(false),
+            counted: AtomicBool::new(false),
             users: AtomicU32::new(0),
         }
     }
 
     pub fn until(self, deadline: u64, notify: Option<u64>) -> Grant {
         Grant { deadline, notify, ..self }
+    }
+
+    pub fn on_device(self, on: Option<OnDevice>) -> Grant {
+        Grant { on, ..self }
+    }
+
+    /// The device that its memory is on.
+    pub fn device(&self) -> Option<Device> {
+        self.on.as_ref().map(|on| on.device)
+    }
+
+    /// Whether what was registered is still there: devices' memory may have been freed. `seen`: the
+    /// key and the range that were found to be.
+    #[inline]
+    pub fn holds(&self, address: u64, seen: &mut Option<(u64, u64)>) -> bool {
+        self.on.as_ref().is_none_or(|on| on.holds(address, self.token.key(), seen))
     }
 
     /// What its owner is to be notified of: handed out once.
@@ -97,9 +133,10 @@ impl Grant {
         (before & CLOSED == 0).then_some(entered)
     }
 
-    /// Whether nobody uses it, and so nobody ever will.
+    /// Whether nobody uses it, and so nobody ever will, and nothing of it is to be counted.
     pub fn close(&self) -> bool {
-        self.users.fetch_or(CLOSED, Ordering::AcqRel) & !CLOSED == 0
+        let unused = self.users.fetch_or(CLOSED, Ordering::AcqRel) & !CLOSED == 0;
+        unused && !self.counted.load(Ordering::Relaxed)
     }
 
     pub fn first(&self) -> HostRange {
@@ -117,6 +154,21 @@ impl Grant {
             let (range, offset) = (&self.ranges[at], address - self.ranges[at].base);
             offset <= range.len && len <= range.len - offset
         })
+    }
+}
+
+impl OnDevice {
+    fn holds(&self, address: u64, key: u64, seen: &mut Option<(u64, u64)>) -> bool {
+        let after = self.ranges.partition_point(|(range, _)| range.base <= address);
+        let Some((range, identity)) = after.checked_sub(1).and_then(|at| self.ranges.get(at)) else {
+            return false;
+        };
+        let known = *seen == Some((key, range.base));
+        let holds = known || is_there(range.base, *identity);
+        if holds {
+            *seen = Some((key, range.base));
+        }
+        holds
     }
 }
 
@@ -266,5 +318,8 @@ mod tests {
         assert!(used.close() && used.enter().is_none());
         drop(idle.enter());
         assert!(idle.close() && idle.enter().is_none());
+        let counted = grant();
+        counted.enter().into_iter().for_each(|within| within.counts());
+        assert!(!counted.close() && counted.enter().is_none());
     }
 }

@@ -46,6 +46,10 @@ pub fn is_closed(errno: i32) -> bool {
 /// operation's affair, and not its lane's.
 pub const GONE: i32 = libc::ESTALE;
 
+/// An error number for "the target's NIC refused the key": on NICs without connections it is an
+/// operation's affair, too.
+pub const REFUSED: i32 = libc::EREMOTEIO;
+
 /// A peer's NIC, as the local NIC knows it.
 pub type Route = u64;
 

@@ -67,8 +67,8 @@ pub struct Registry {
     parts: Box<[Part]>,
     /// The entry that was looked up last.
     last: Option<Entry>,
-    /// The key of device memory that was still allocated when this pass looked.
-    there: Option<u64>,
+    /// The key and the range of device memory that was still allocated when this pass looked.
+    there: Option<(u64, u64)>,
     /// The endpoint's grants.
     grants: Arc<Grants>,
 }
@@ -122,27 +122,31 @@ impl Registry {
         wish: Wish,
     ) -> Result<Allowed, i32> {
         // Connections that belong to no peer, or to one that has ended, do not get here.
+        let mut there = self.there;
         let Some(entry) = self.find(key) else { return Err(peer.map_or(libc::EACCES, |_| GONE)) };
         let mut bytes = bytes.into_iter();
         if let Some(grant) = &entry.granted {
-            let covers = |(address, len)| entry.allows(address, len, wish) || grant.covers(address, len);
+            let lies = |(address, len)| entry.allows(address, len, wish) || grant.covers(address, len);
+            let mut covers = |(address, len)| lies((address, len)) && grant.holds(address, &mut there);
             let theirs = peer == Some(grant.peer) && entry.access.has(wish);
             let outside = bytes.find(|piece| !covers(*piece));
             let entered = if theirs && outside.is_none() { grant.enter() } else { None };
             if entered.is_none() {
                 explain(peer, grant, wish, outside);
             }
-            return entered.map(|entered| Allowed { entered: Some(entered), device: None }).ok_or(GONE);
+            let device = entry.device.map(|(device, _)| device);
+            self.there = there;
+            return entered.map(|entered| Allowed { entered: Some(entered), device }).ok_or(GONE);
         }
         if !bytes.all(|(address, len)| entry.allows(address, len, wish)) {
             return Err(libc::EACCES);
         }
         let Some((device, identity)) = entry.device else { return Ok(Allowed::default()) };
         let base = entry.base;
-        if self.there != Some(key) && !is_there(base, identity) {
+        if there != Some((key, base)) && !is_there(base, identity) {
             return Err(GONE);
         }
-        self.there = Some(key);
+        self.there = Some((key, base));
         Ok(Allowed { entered: None, device: Some(device) })
     }
 
@@ -175,7 +179,7 @@ impl Registry {
             base: first.base,
             len: first.len,
             access: grant.access,
-            device: None,
+            device: grant.device().map(|device| (device, 0)),
             granted: Some(grant),
         };
         self.parts[part_of(key)].insert(key, entry.clone());

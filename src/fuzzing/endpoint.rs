@@ -132,7 +132,7 @@ impl World {
             assert!(pass + 1 < PASSES, "they do not connect again");
         }
         let descriptor = self.memory.descriptor().expect("it has one");
-        let remote = self.theirs.import(theirs, descriptor).expect("an import");
+        let remote = self.theirs.import(theirs, &descriptor).expect("an import");
         let passes = (0..PASSES).take_while(|_| {
             drain(&self.ours);
             drain(&self.theirs);

@@ -1,9 +1,11 @@
 //! Memory: registered ranges of this process, and imported ranges of peers.
 
 pub mod alloc;
+mod exports;
 mod remote;
 mod revoked;
 
+pub use exports::Exports;
 pub use remote::{RemoteMemory, RemoteState};
 pub use revoked::Revoked;
 
@@ -93,7 +95,9 @@ pub struct Memory {
     open: Box<[AtomicUsize]>,
     /// Rails that registered it, one bit each.
     known: u64,
-    descriptor: Option<Vec<u8>>,
+    /// Registrations for peers alone, where there are such.
+    pub exports: Mutex<Exports>,
+    descriptor: Mutex<Option<Arc<[u8]>>>,
     /// Allocations of `weft_memory_alloc` that contain its ranges: held until it is deregistered.
     areas: Mutex<Vec<Arc<Area>>>,
     /// Transfers that use it. SeqCst, with `stage`: a new user counts itself and then reads
@@ -115,9 +119,8 @@ impl Memory {
         ranges: Vec<Range>,
         (access, place): (Access, Option<Place>),
         rails: Vec<Box<[Registration]>>,
-        (incarnation, virtual_addresses): (u64, &[bool]),
     ) -> Memory {
-        let mut memory = Memory {
+        Memory {
             id,
             secret,
             areas: Mutex::new(alloc::hold(&ranges)),
@@ -127,23 +130,35 @@ impl Memory {
             known: bits(rails.iter().map(|rail| !rail.is_empty())),
             open: rails.iter().map(|rail| AtomicUsize::new(rail.len())).collect(),
             rails: rails.into(),
-            descriptor: None,
+            exports: Mutex::default(),
+            descriptor: Mutex::default(),
             users: CachePadded::default(),
             prepared: AtomicU64::new(0),
             grants: AtomicU64::new(0),
             stage: AtomicU8::new(IN_USE),
             importers: Mutex::default(),
-        };
-        if access.remote_read || access.remote_write {
-            memory.descriptor = Some(memory.describe(incarnation, virtual_addresses).encode());
         }
-        memory
     }
 
-    fn describe(&self, incarnation: u64, virtual_addresses: &[bool]) -> Descriptor {
-        let rail = |(rail, is_virtual): (&[Registration], &bool)| descriptor::Rail {
-            virtual_addresses: *is_virtual,
-            keys: rail.iter().map(|registration| registration.key).collect(),
+    /// Makes the descriptor of it as it is now.
+    pub fn describe(&self, incarnation: u64, virtual_addresses: impl Iterator<Item = bool>) {
+        let exports = self.exports.lock();
+        if self.access.remote_read || self.access.remote_write {
+            let descriptor = self.descriptor_of(&exports, incarnation, virtual_addresses);
+            *self.descriptor.lock() = (!exports.lost).then(|| descriptor.encode().into());
+        }
+    }
+
+    fn descriptor_of(
+        &self,
+        exports: &Exports,
+        incarnation: u64,
+        virtual_addresses: impl Iterator<Item = bool>,
+    ) -> Descriptor {
+        let own = |rail: RailIndex| self.rails[rail.place()].iter().map(|of| of.key).collect();
+        let rail = |(rail, is_virtual): (RailIndex, bool)| descriptor::Rail {
+            virtual_addresses: is_virtual,
+            keys: exports.keys(rail).unwrap_or_else(|| own(rail)),
         };
         Descriptor {
             incarnation,
@@ -154,7 +169,11 @@ impl Memory {
             granted_only: self.access.granted_only,
             device: self.device().map(|device| device.min(254) as u8),
             ranges: self.ranges.to_vec(),
-            rails: self.rails.iter().map(|rail| &**rail).zip(virtual_addresses).map(rail).collect(),
+            rails: RailIndex::each(&self.rails)
+                .map(|(rail, _)| rail)
+                .zip(virtual_addresses)
+                .map(rail)
+                .collect(),
         }
     }
 
@@ -230,9 +249,16 @@ impl Memory {
         &self.rails[rail.place()][range]
     }
 
-    pub fn descriptor(&self) -> Result<&[u8]> {
-        self.descriptor.as_deref().ok_or_else(|| {
-            Error::invalid("this memory was registered with WEFT_ACCESS_LOCAL: it has no descriptor")
+    pub fn descriptor(&self) -> Result<Arc<[u8]>> {
+        let known = self.descriptor.lock().clone();
+        known.ok_or_else(|| match self.exports.lock().lost {
+            true => Error::new(
+                Status::MemoryGone,
+                "this memory could not be registered anew when its keys were replaced: register it again",
+            ),
+            false => {
+                Error::invalid("this memory was registered with WEFT_ACCESS_LOCAL: it has no descriptor")
+            }
         })
     }
 
@@ -320,7 +346,8 @@ impl Memory {
     }
 
     pub fn open(&self) -> u64 {
-        self.open.iter().map(|open| open.load(Ordering::Relaxed) as u64).sum()
+        let own: u64 = self.open.iter().map(|open| open.load(Ordering::Relaxed) as u64).sum();
+        own + self.exports.lock().open()
     }
 
     /// Releases its allocations, once it is no longer registered.
@@ -331,7 +358,7 @@ impl Memory {
     /// False if it is being deregistered.
     pub fn import(&self, peer: PeerId) -> bool {
         let mut importers = self.importers.lock();
-        if self.stage.load(Ordering::SeqCst) != IN_USE {
+        if self.stage.load(Ordering::SeqCst) != IN_USE || self.exports.lock().lost {
             return false;
         }
         importers.insert(peer);

@@ -4,7 +4,7 @@ use super::Revoked;
 use crate::ids::{GrantToken, Hold, MemoryId, PeerId, RailIndex};
 use crate::prefetch;
 use crate::range::Range;
-use crate::wire::descriptor::{Descriptor, Rail};
+use crate::wire::descriptor::Descriptor;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
@@ -44,6 +44,13 @@ impl RemoteState {
             _ => RemoteState::Disconnected,
         }
     }
+}
+
+/// How one of the owner's rails names the ranges.
+struct Rail {
+    virtual_addresses: bool,
+    /// None: the rail does not know the memory. The owner may replace them.
+    keys: Box<[AtomicU64]>,
 }
 
 pub struct RemoteMemory {
@@ -102,7 +109,13 @@ impl RemoteMemory {
             secret,
             ranges: ranges.into(),
             known: super::bits(rails.iter().map(|rail| !rail.keys.is_empty())),
-            rails: rails.into(),
+            rails: rails
+                .into_iter()
+                .map(|rail| Rail {
+                    virtual_addresses: rail.virtual_addresses,
+                    keys: rail.keys.iter().map(|key| AtomicU64::new(*key)).collect(),
+                })
+                .collect(),
             writable,
             readable,
             granted_only,
@@ -153,7 +166,18 @@ impl RemoteMemory {
     pub fn locate(&self, rail: RailIndex, range: usize, offset: u64) -> (u64, u64) {
         let through = &self.rails[rail.place()];
         let base = if through.virtual_addresses { self.ranges[range].base } else { 0 };
-        (base.wrapping_add(offset), through.keys[range])
+        (base.wrapping_add(offset), through.keys[range].load(Ordering::Relaxed))
+    }
+
+    /// The owner has replaced the keys of some ranges, for one of its rails. False: there are no
+    /// such ranges.
+    pub fn replace_keys(&self, rail: u64, first: u64, keys: impl ExactSizeIterator<Item = u64>) -> bool {
+        let of = usize::try_from(rail).ok().and_then(|rail| self.rails.get(rail));
+        let from = usize::try_from(first).ok();
+        let places = of.zip(from).and_then(|(of, first)| of.keys.get(first..));
+        let Some(places) = places.filter(|places| keys.len() <= places.len()) else { return false };
+        places.iter().zip(keys).for_each(|(place, key)| place.store(key, Ordering::Relaxed));
+        true
     }
 
     pub fn state(&self) -> RemoteState {
@@ -248,6 +272,27 @@ impl RemoteMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::descriptor;
+
+    #[test]
+    fn keys_are_replaced_where_there_are_such_ranges() {
+        let range = Range { base: 100, len: 10 };
+        let keys = |keys: [u64; 2]| descriptor::Rail { virtual_addresses: true, keys: keys.into() };
+        let of = Descriptor {
+            ranges: vec![range; 2],
+            rails: vec![keys([1, 2]), keys([3, 4])],
+            ..Default::default()
+        };
+        let remote = RemoteMemory::new(PeerId::numbered(1), Arc::default(), of);
+        let key = |rail, range| remote.locate(RailIndex::new(rail), range, 0).1;
+        assert!(remote.replace_keys(1, 0, [7, 8].into_iter()) && remote.replace_keys(0, 1, [9].into_iter()));
+        for (rail, first, count) in
+            [(2, 0, 1), (0, 2, 1), (0, 3, 0), (0, 1, 2), (u64::MAX, 0, 1), (0, u64::MAX, 1)]
+        {
+            assert!(!remote.replace_keys(rail, first, vec![5; count].into_iter()), "{rail} {first} {count}");
+        }
+        assert_eq!([key(0, 0), key(0, 1), key(1, 0), key(1, 1)], [1, 9, 7, 8]);
+    }
 
     #[test]
     fn remote_memory_in_use_is_not_released() {

@@ -4,8 +4,9 @@ use super::{status_of_end, Peer};
 use crate::codec::{Reader, Writer};
 use crate::ids::{Hold, MemoryId, OpId};
 use crate::memory::RemoteMemory;
-use crate::peer::Revoking;
+use crate::peer::Rests;
 use crate::session::channel::{Channel, Out};
+use crate::session::liveness::Silence;
 use crate::session::{Plan, Session};
 use crate::status::Status;
 use crate::transfer::ending::Sweep;
@@ -49,10 +50,9 @@ pub struct Link {
     /// Fences that the caller waits for, by number.
     pub fences: HashMap<u64, OpId>,
     pub next_fence: u64,
-    /// Grants that are taken back, for whose end the peer is to come to rest: by its answer to this, and
-    /// by the next one.
-    pub resting: Option<(u64, Vec<Arc<Revoking>>)>,
-    pub to_rest: Vec<Arc<Revoking>>,
+    /// What waits for the peer to come to rest: for its answer to this request, and to the next one.
+    pub resting: Option<Resting>,
+    pub to_rest: Vec<Rests>,
     /// Fences that the peer waits for.
     pub quiescing: Vec<Quiescing>,
     /// Since when frames wait for an acknowledgement.
@@ -63,6 +63,16 @@ pub struct Link {
     pub refused_ns: Option<u64>,
     /// In the worker's list of links to look at.
     pub dirty: bool,
+}
+
+/// A request to come to rest that the peer has not answered.
+pub struct Resting {
+    pub number: u64,
+    pub silence: Silence,
+    /// For how long it was waited for, and until when that was counted.
+    pub waited_ns: u64,
+    pub counted_ns: u64,
+    pub of: Vec<Rests>,
 }
 
 /// A fence of the peer's, whose operations have ended: how many workers' lanes are not at rest.
@@ -281,7 +291,11 @@ impl Link {
 
     /// Something of it is due soon.
     pub fn is_waiting(&self) -> bool {
-        self.asked_ns.is_some() || self.ending.is_some() || !self.revoking.is_empty() || self.is_held_back()
+        self.asked_ns.is_some()
+            || self.ending.is_some()
+            || !self.revoking.is_empty()
+            || self.resting.is_some()
+            || self.is_held_back()
     }
 
     /// Its session wants to be asked.

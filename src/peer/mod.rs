@@ -21,13 +21,13 @@
 pub mod gone;
 pub mod lanes;
 pub mod link;
+mod revoking;
 pub mod table;
 
 use crate::codec::Text;
-use crate::fabric::grants::Grant;
 use crate::fabric::select::readable;
-use crate::ids::{OpId, PeerId, RailIndex};
-use crate::memory::{Memory, Revoked};
+use crate::ids::{PeerId, RailIndex};
+use crate::memory::Revoked;
 use crate::session::Plan;
 use crate::status::Status;
 use crate::transfer::Outcome;
@@ -36,11 +36,11 @@ use crate::wire::frame::Token;
 use crate::wire::seal::Root;
 use gone::Gone;
 use lanes::Serving;
-use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
+pub use revoking::{Replacing, Rests, Revoking};
 use std::cmp::Ordering as Cmp;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use std::sync::Arc;
 
 #[repr(u8)]
@@ -123,99 +123,6 @@ pub struct Peer {
     failure: Mutex<Option<Outcome>>,
     pub local_rails: AtomicU32,
     pub remote_rails: AtomicU32,
-}
-
-/// A grant of ours that is being taken back.
-pub struct Revoking {
-    pub grant: Arc<Grant>,
-    memory: Arc<Memory>,
-    let_go: AtomicBool,
-    /// Operations that wait for it; `None` once it is done.
-    ops: Mutex<Option<Vec<OpId>>>,
-    /// Whether the peer is to come to rest: once that has begun.
-    begun: OnceCell<bool>,
-    /// Workers, and the peer, that are not done with it.
-    left: AtomicUsize,
-    /// The peer knows, or is not there to.
-    known: AtomicBool,
-    /// The grant ended by itself, and its owner has not revoked it yet.
-    expired: AtomicBool,
-}
-
-impl Revoking {
-    pub fn new(grant: Arc<Grant>, memory: Arc<Memory>, expired: bool) -> Revoking {
-        Revoking {
-            grant,
-            memory,
-            let_go: AtomicBool::new(false),
-            ops: Mutex::new(Some(Vec::new())),
-            begun: OnceCell::new(),
-            left: AtomicUsize::new(0),
-            known: AtomicBool::new(false),
-            expired: AtomicBool::new(expired),
-        }
-    }
-
-    /// False: it is done already.
-    pub fn await_by(&self, id: OpId) -> bool {
-        self.ops.lock().as_mut().map(|ops| ops.push(id)).is_some()
-    }
-
-    /// Starts the wait for `workers` workers and (`rests`) for the peer. False if it was started
-    /// before.
-    pub fn begin(&self, workers: usize, rests: bool) -> bool {
-        let mut first = false;
-        self.begun.get_or_init(|| {
-            first = true;
-            self.left.store(workers + rests as usize, Ordering::SeqCst);
-            rests
-        });
-        first
-    }
-
-    pub fn rests(&self) -> bool {
-        self.begun.get().copied().unwrap_or(false)
-    }
-
-    pub fn is_done_by_one(&self) -> bool {
-        self.left.fetch_sub(1, Ordering::AcqRel) == 1
-    }
-
-    /// Nothing reaches the memory under it.
-    pub fn let_memory_go(&self) {
-        if !self.let_go.swap(true, Ordering::AcqRel) {
-            self.memory.ungrant();
-        }
-    }
-
-    pub fn take_ops(&self) -> Vec<OpId> {
-        self.ops.lock().take().unwrap_or_default()
-    }
-
-    pub fn peer_knows(&self) {
-        self.known.store(true, Ordering::Release);
-    }
-
-    pub fn is_known(&self) -> bool {
-        self.known.load(Ordering::Acquire)
-    }
-
-    pub fn is_done(&self) -> bool {
-        self.ops.lock().is_none()
-    }
-
-    pub fn is_expired(&self) -> bool {
-        self.expired.load(Ordering::Acquire)
-    }
-
-    /// The owner asks for the end of what ended by itself. False: it has before, or it did not.
-    pub fn ask(&self) -> bool {
-        self.expired.swap(false, Ordering::AcqRel)
-    }
-
-    pub fn is_over(&self) -> bool {
-        self.is_known() && self.is_done() && !self.is_expired()
-    }
 }
 
 /// The random numbers of a new peer.
@@ -303,6 +210,11 @@ impl Peer {
         if now.saturating_sub(self.received_ns.load(Ordering::Relaxed)) > RECEIVED_EVERY_NS {
             self.received_ns.store(now, Ordering::Relaxed);
         }
+    }
+
+    /// When a frame of it last came.
+    pub fn received_ns(&self) -> u64 {
+        self.received_ns.load(Ordering::Relaxed)
     }
 
     /// When it last gave a sign of life.

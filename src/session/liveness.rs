@@ -8,7 +8,7 @@
 
 /// A check adds at most this fraction of the allowed time: this process may have slept, or been
 /// stopped.
-const LOOKS: u64 = 8;
+pub const LOOKS: u64 = 8;
 /// How often a silent peer is asked, within the time allowed.
 const ASKS: u64 = 6;
 

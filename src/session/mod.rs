@@ -19,7 +19,7 @@ pub mod approach;
 pub mod channel;
 mod closing;
 mod failed;
-mod liveness;
+pub mod liveness;
 mod plan;
 mod resuming;
 #[cfg(test)]

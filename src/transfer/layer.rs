@@ -56,7 +56,7 @@ impl Layer {
             View::List(_, part) => part.immediate_of(index, transfer.direction),
         };
         let (address, base_key) = remote.locate(remote_rail, range, offset);
-        let grant = transfer.grant.filter(|_| grants && remote.device.is_none());
+        let grant = transfer.grant.filter(|_| grants);
         let key = grant.map_or(base_key, GrantToken::key);
         let descriptor = local.registration(rail, from).descriptor;
         // Where the rail has the target's CPU do the work, that CPU cannot access device memory.

@@ -205,6 +205,15 @@ impl Stripe {
         }
     }
 
+    /// What was looked up of memories may have changed.
+    pub fn forget_keys(&mut self) {
+        self.layer = Layer::NONE;
+    }
+
+    pub fn is_suspended(&self) -> bool {
+        self.suspended
+    }
+
     pub fn is_granted(&self) -> bool {
         // SAFETY: the stripe holds the slot, and with it the transfer.
         unsafe { self.transfer.as_ref() }.grant.is_some()

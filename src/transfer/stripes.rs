@@ -106,6 +106,8 @@ pub struct Stripes {
     /// meet its deadline, or when nothing else is ready. So the others meet theirs where more is
     /// submitted than the link carries.
     deferred: VecDeque<u32>,
+    /// Stripes that are to be posted again, once all their posts are back.
+    refused: Vec<u32>,
     /// The lane is stopping: stripes before this number are already stopped.
     stopping: Option<u32>,
     round: usize,
@@ -355,6 +357,45 @@ impl Stripes {
         }
         let status = if granted.is_some() { Status::Revoked } else { Status::MemoryGone };
         self.end_of(tagged, status, table, left);
+    }
+
+    /// The target refused a post of a stripe. True: only this stripe fails for that, under a grant,
+    /// and is to be done again (`take_refused`).
+    pub fn refuse(&mut self, tagged: u32) -> bool {
+        let index = split(tagged).0;
+        let Some(stripe) = self.stripes.get_mut(index).filter(|stripe| stripe.is_granted()) else {
+            return false;
+        };
+        if !stripe.is_suspended() {
+            stripe.suspend();
+            let queues = self.ready.iter_mut().chain(&mut self.starved).chain([&mut self.deferred]);
+            queues.for_each(|queue| queue.retain(|waiting| *waiting != index));
+            self.refused.push(index);
+        }
+        true
+    }
+
+    /// Refused stripes of which the NIC has nothing left.
+    pub fn take_refused(&mut self, table: &Table) -> Vec<Stripe> {
+        let mut taken = Vec::new();
+        let mut refused = std::mem::take(&mut self.refused);
+        refused.retain(|index| {
+            let Some(place) = self.stripes.at(*index) else { return false };
+            if place.as_ref().is_some_and(Stripe::is_posted) {
+                return true;
+            }
+            taken.extend(place.take());
+            self.free.push(*index);
+            false
+        });
+        self.refused = refused;
+        taken.iter_mut().for_each(|stripe| stripe.put_down(table));
+        taken
+    }
+
+    /// What was looked up of memories may have changed.
+    pub fn forget_keys(&mut self) {
+        self.stripes.all().for_each(Stripe::forget_keys);
     }
 
     fn leave_if_done(&mut self, index: u32, table: &Table, left: &mut Vec<Left>) {

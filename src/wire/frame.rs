@@ -78,6 +78,9 @@ pub enum Kind {
     /// answers.
     Reset = 25,
     ResetDone = 26,
+    /// The sender has replaced keys of its memory: the memory, the rail, the first range, and a key
+    /// for this range and each after it.
+    Keys = 29,
     /// A fence: the receiver finishes everything that it has posted to the sender; it has finished.
     Quiesce = 27,
     Quiesced = 28,
@@ -133,6 +136,7 @@ impl Kind {
             Atomic,
             Withdraw,
             Rest,
+            Keys,
             NotifyUnder,
             RaiseUnder,
             CountUnder,

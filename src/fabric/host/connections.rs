@@ -328,6 +328,11 @@ impl Connections {
         })
     }
 
+    /// Waits until devices touch no memory of ours for peers.
+    pub fn settle_devices(&mut self) {
+        self.channels().for_each(|channel| channel.settle_devices());
+    }
+
     /// A registration ends: no device works on it, and peers close what they opened of it.
     pub fn hide_device(&mut self, key: u64) {
         for channel in self.channels() {

@@ -8,6 +8,7 @@ use super::copies::Copies;
 use super::request::Piece;
 use super::socket;
 use crate::device::{driver, present, Device, Handle};
+use crate::fabric::grants::Use;
 use crate::fabric::{Immediate, Reaped};
 use std::os::fd::BorrowedFd;
 
@@ -29,6 +30,8 @@ struct Opened {
 struct Answer {
     errno: i32,
     immediate: Option<Immediate>,
+    /// The use of a grant, until its bytes are copied.
+    _entered: Option<Use>,
 }
 
 /// State of one channel.
@@ -159,8 +162,8 @@ impl Devices {
     }
 
     /// A request follows those that are not answered. `copied`: by the last `copy`.
-    pub fn push(&mut self, errno: i32, immediate: Option<Immediate>, copied: bool) {
-        self.copies.push(Answer { errno, immediate }, copied);
+    pub fn push(&mut self, errno: i32, immediate: Option<Immediate>, copied: bool, entered: Option<Use>) {
+        self.copies.push(Answer { errno, immediate, _entered: entered }, copied);
     }
 
     /// Ends a pass.
@@ -170,7 +173,7 @@ impl Devices {
 
     /// The next request whose turn it is: its error number. What it tells goes to `reaped`.
     pub fn take(&mut self, reaped: &mut Vec<Reaped>) -> Option<i32> {
-        let (Answer { errno, immediate }, failed) = self.copies.take()?;
+        let (Answer { errno, immediate, .. }, failed) = self.copies.take()?;
         let errno = if failed != 0 { failed } else { errno };
         if errno == 0 {
             reaped.extend(immediate.map(Reaped::arrival));

@@ -10,6 +10,7 @@ use super::device::{self, Devices};
 use super::mapped::Areas;
 use super::request::{Kind, Piece, Pieces, Request};
 use super::socket::{self, Control, Received};
+use crate::fabric::grants::Use;
 use crate::fabric::registry::{Registry, Wish};
 use crate::fabric::{Buffer, Connection, Reaped, Scratch};
 use crate::ids::PeerId;
@@ -60,7 +61,7 @@ enum Blocked {
 enum Outcome {
     Done,
     /// A device does it.
-    Begun,
+    Begun(Option<Use>),
     Refused(i32),
     Later(Blocked),
     /// The peer breaks the rules.
@@ -198,10 +199,10 @@ impl Incoming {
         while with.budget > 0 && self.next - self.settled < CELLS && self.is_there() {
             let Some(request) = Request::read(self.channel.cell(self.next)) else { return false };
             let block = Block::after(self.forward, request.block_len());
-            let (errno, begun) = match self.perform(&request, &block, with) {
-                Done => (0, false),
-                Begun => (0, true),
-                Refused(errno) => (errno, false),
+            let (errno, begun, entered) = match self.perform(&request, &block, with) {
+                Done => (0, false, None),
+                Begun(entered) => (0, true, entered),
+                Refused(errno) => (errno, false, None),
                 Later(blocked) => {
                     self.blocked = blocked;
                     return true;
@@ -211,7 +212,7 @@ impl Incoming {
             self.forward = block.end;
             self.next += 1;
             if begun || !self.devices.is_empty() {
-                self.devices.push(errno, request.immediate, begun);
+                self.devices.push(errno, request.immediate, begun, entered);
             } else {
                 with.reaped.extend(request.immediate.filter(|_| errno == 0).map(Reaped::arrival));
                 self.count(errno);
@@ -286,10 +287,13 @@ impl Incoming {
         }
         let bytes = pieces.iter().map(|p| (p.remote, p.len));
         let checked = with.registry.check((self.peer, request.key), bytes.clone(), Wish::Write);
-        let (_entered, device) = match checked {
+        let (entered, device) = match checked {
             Err(errno) => return Refused(errno),
             Ok(allowed) => (allowed.entered, allowed.device),
         };
+        if let (Some(entered), Some(_)) = (&entered, request.immediate) {
+            entered.counts();
+        }
         if let Some(device) = device {
             let begun = match request.area {
                 0 => self.channel.pin(device).and_then(|()| {
@@ -300,7 +304,7 @@ impl Incoming {
                 }),
                 area => self.devices.copy(area, device, &pieces),
             };
-            return begun.map_or_else(Refused, |()| Begun);
+            return begun.map_or_else(Refused, |()| Begun(entered));
         }
         if self.devices.has(request.area) {
             return Refused(libc::EACCES);
@@ -345,13 +349,14 @@ impl Incoming {
             return Refused(libc::ENOTCONN); // Nobody makes room for it any longer.
         }
         let bytes = pieces.iter().map(|p| (p.remote, p.len));
-        let (_entered, device) = match registry.check((self.peer, request.key), bytes.clone(), Wish::Read) {
+        let (entered, device) = match registry.check((self.peer, request.key), bytes.clone(), Wish::Read) {
             Ok(allowed) => (allowed.entered, allowed.device),
             Err(errno) => return Refused(errno),
         };
         if request.area != 0 {
             let of = (request.area, request.key);
-            let Some(device) = device else { return Refused(libc::EACCES) };
+            // What a peer has opened it could read on when a grant has ended.
+            let Some(device) = device.filter(|_| entered.is_none()) else { return Refused(libc::EACCES) };
             let address = pieces.first().map_or(0, |piece| piece.remote);
             let shown = self.devices.show(of, device, address, self.socket.as_fd());
             return shown.map_or_else(Refused, |()| Done);
@@ -377,7 +382,7 @@ impl Incoming {
             return match begun {
                 Ok(()) => {
                     self.back = place.end;
-                    Begun
+                    Begun(entered)
                 }
                 Err(errno) => Refused(errno),
             };
@@ -414,7 +419,7 @@ impl Incoming {
 
     fn write_inline(&mut self, request: &Request, registry: &mut Registry) -> Outcome {
         let bytes = [(request.remote, request.len)];
-        let (_entered, device) = match registry.check((self.peer, request.key), bytes, Wish::Write) {
+        let (entered, device) = match registry.check((self.peer, request.key), bytes, Wish::Write) {
             Ok(allowed) => (allowed.entered, allowed.device),
             Err(errno) => return Refused(errno),
         };
@@ -425,7 +430,7 @@ impl Incoming {
                 .channel
                 .pin(device)
                 .and_then(|()| unsafe { self.devices.stage(device, (run, false), bytes.into_iter()) });
-            return begun.map_or_else(Refused, |()| Begun);
+            return begun.map_or_else(Refused, |()| Begun(entered));
         }
         let bytes = request.inline_bytes();
         // SAFETY: registered memory, as `check` said; at most as long as the bytes.

@@ -400,8 +400,11 @@ impl Nic for HostNic {
         self.registry.use_grants(grants);
     }
 
-    /// Requests are done in one go: none is under way.
+    /// Requests for host memory are done in one go: none is under way.
     fn revoke(&mut self, grant: GrantToken) {
+        if self.registry.is_device(grant.key()) {
+            self.connections.settle_devices();
+        }
         self.registry.remove(grant.key());
     }
 

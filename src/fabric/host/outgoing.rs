@@ -33,6 +33,9 @@ const WORDS_MOST: u32 = 4096;
 
 /// A probe that the target answers by passing its memory.
 const PULL: usize = usize::MAX;
+/// Keys of the peer's at most for which it is known whether devices reach each other: each grant has
+/// one of its own, so the oldest are asked for again.
+const PROBES: usize = 1024;
 
 /// A request on its way.
 #[derive(Clone, Copy)]
@@ -89,6 +92,7 @@ pub struct Outgoing {
     /// Whether the target can copy from device memory to what a key of its names.
     probes: Vec<Probe>,
     last_probe: usize,
+    next_probe: usize,
     /// Copies by our devices from the target's memory.
     pulls: Pulls,
     /// The peer is gone: how operations end.
@@ -127,6 +131,7 @@ impl Outgoing {
             passed: Vec::new(),
             probes: Vec::new(),
             last_probe: 0,
+            next_probe: 0,
             pulls: Pulls::default(),
             dead: None,
             removed: false,

@@ -19,6 +19,10 @@ struct Source {
     at: Option<(u64, u64)>,
 }
 
+/// Memories of the target's at most that were asked for: each grant has a key of its own, and none is
+/// opened for one.
+const SOURCES: usize = 1024;
+
 /// Pulls of one route.
 #[derive(Default)]
 pub struct Pulls {
@@ -49,6 +53,10 @@ impl Pulls {
     /// The target is asked: by what number.
     pub fn ask(&mut self, area: u32, device: Device, key: u64) -> u32 {
         self.numbers = self.numbers.wrapping_add(1).max(1);
+        let unopened = |source: &Source| source.handle.is_none();
+        if let Some(at) = self.sources.iter().position(unopened).filter(|_| self.sources.len() >= SOURCES) {
+            self.sources.swap_remove(at);
+        }
         self.sources.push(Source { number: self.numbers, area, device, key, handle: None, at: None });
         self.numbers
     }

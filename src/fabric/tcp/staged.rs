@@ -5,6 +5,7 @@ use super::incoming::Read;
 use super::socket::Outcome;
 use crate::device::staging::Slots;
 use crate::device::Device;
+use crate::fabric::grants::Use;
 use crate::fabric::{Immediate, GONE};
 use crate::status::Result;
 use crate::wire::tcp::RUN;
@@ -39,7 +40,8 @@ pub struct Staged {
     arrivals: Slots,
     /// The slot of the payload that is being received, and the device that it is for.
     pub arriving: Option<(u32, Device)>,
-    landing: VecDeque<(Next, Option<u32>)>,
+    /// With the use of a grant, until the bytes are copied.
+    landing: VecDeque<(Next, Option<u32>, Option<Use>)>,
 }
 
 impl Staged {
@@ -141,8 +143,8 @@ impl Staged {
     }
 
     /// Something comes after all that was begun, and after a slot is empty.
-    pub fn push(&mut self, next: Next, slot: Option<u32>) {
-        self.landing.push_back((next, slot));
+    pub fn push(&mut self, next: Next, slot: Option<u32>, entered: Option<Use>) {
+        self.landing.push_back((next, slot, entered));
     }
 
     /// The next of it whose turn it is, and an error number if its bytes could not be copied.
@@ -156,7 +158,7 @@ impl Staged {
             }
             self.arrivals.give_back(slot);
         }
-        self.landing.pop_front().map(|(next, _)| (next, errno))
+        self.landing.pop_front().map(|(next, ..)| (next, errno))
     }
 
     pub fn is_landing(&self) -> bool {

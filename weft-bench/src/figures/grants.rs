@@ -19,6 +19,8 @@ figures! {
         "the same over tcp, over that of a write of 8 bytes";
     revoke_silent_ms ["5", ""] silent =>
         "ms from a revoke to its completion, of a writer that is stopped: the longer of host and tcp";
+    revoke_silent_efa_ms ["200", ""] silent_efa =>
+        "the same where keys are replaced: simulated efa";
     grant_check_instructions ["60", "20"] checked =>
         "instructions of both sides that a transfer of 64 pages over host takes more under a grant (callgrind)";
     others_during_revoke ["0.95", ""] others =>
@@ -49,6 +51,12 @@ fn silent(bench: &mut Bench) -> Result<f64> {
     worst(bench, "a_stopped_writer_is_revoked_at_once", "revoke_silent_ms", f64::max)
 }
 
+fn silent_efa(bench: &mut Bench) -> Result<f64> {
+    let settings = [("WEFT_TEST_FABRIC", "sim:like=efa")];
+    let said = by_test_with(bench, &simulated()?, "keys", "a_silent_writer_is_locked_out", &settings)?;
+    figure_in(&said, "revoke_silent_ms")
+}
+
 fn others(bench: &mut Bench) -> Result<f64> {
     worst(bench, "others_go_on_beside_revokes", "others_during_revoke", f64::min)
 }
@@ -67,7 +75,9 @@ fn checked(bench: &mut Bench) -> Result<f64> {
         let count = |under: &str, transfers: u64| -> Result<f64> {
             bench.progress.begin("transfers under callgrind");
             let mut run = Command::new("valgrind");
-            run.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--log-fd=1"]).arg(program);
+            // Submitting, and what the NICs do for it: how often idle callers look follows the clock.
+            run.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--log-fd=1"]);
+            run.args(["--toggle-collect=weft_write_pages", "--toggle-collect=*HostNic*reap*"]).arg(program);
             run.arg("transfers_of_64_pages").env("LD_LIBRARY_PATH", folder).env("WEFT_TEST_FABRIC", "host");
             let transfers = transfers.to_string();
             let said = said_by(

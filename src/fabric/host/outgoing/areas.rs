@@ -2,7 +2,7 @@
 //! where one reaches what the other's process has passed; else through the channel, from and to which
 //! devices copy behind the worker's back.
 
-use super::{Flight, Outgoing, Probe, PULL};
+use super::{Flight, Outgoing, Probe, PROBES, PULL};
 use crate::device::Device;
 use crate::fabric::host::area::Shared;
 use crate::fabric::host::channel::{self, Block};
@@ -108,8 +108,14 @@ impl Outgoing {
         if self.dead.is_some() || !self.pass(area) {
             return;
         }
-        let probe = self.probes.len();
-        self.probes.push(Probe { number: area.number, key, reaches: None });
+        let new = Probe { number: area.number, key, reaches: None };
+        let probe = if self.probes.len() < PROBES { self.probes.len() } else { self.next_probe };
+        match self.probes.get_mut(probe) {
+            None => self.probes.push(new),
+            Some(known) if known.reaches.is_some() => *known = new,
+            Some(_) => return, // Its answer is on its way.
+        }
+        self.next_probe = (probe + 1) % PROBES;
         let segment = Segment { local: area.base(), remote, len: 0 };
         let of = (area.number, area.base());
         self.push(Kind::Write, key, of, &[segment], std::ptr::null_mut()).probe = Some(probe);

@@ -1,6 +1,7 @@
 //! What a connection does with the bytes that come: frames, and the payloads behind them.
 
 use super::{Coming, Connection, Moving, State, Step};
+use crate::fabric::grants::Use;
 use crate::fabric::registry::{Allowed, Wish};
 use crate::fabric::tcp::incoming::{Reach, Read};
 use crate::fabric::tcp::socket::Outcome;
@@ -50,7 +51,8 @@ impl Connection {
             Coming::Head => self.head(with),
             _ if self.inbox.left() > 0 => Ok(Step::Waits),
             Coming::Payload(request, mut errno) => {
-                (self.coming, self.entered) = (Coming::Head, None);
+                self.coming = Coming::Head;
+                let entered = self.entered.take();
                 let mut slot = None;
                 if let Some(staged) = &mut self.staged {
                     let places = self.incoming.pieces.iter().map(|piece| (piece.address, piece.len.into()));
@@ -63,7 +65,7 @@ impl Connection {
                         Err(failed) => errno = failed,
                     }
                 }
-                self.follow(Next::Settled(errno, request.immediate), slot, with.reaped);
+                self.follow(Next::Settled(errno, request.immediate), (slot, entered), with.reaped);
                 Ok(Step::Done)
             }
             Coming::Data => {
@@ -82,7 +84,7 @@ impl Connection {
                     }
                 }
                 match (errno, slot) {
-                    (0, Some(slot)) => self.follow(Next::Data(flight.op), Some(slot), with.reaped),
+                    (0, Some(slot)) => self.follow(Next::Data(flight.op), (Some(slot), None), with.reaped),
                     _ => self.outgoing.answered(flight.op, errno, with.reaped),
                 }
                 Ok(Step::Done)
@@ -92,9 +94,9 @@ impl Connection {
 
     /// What comes after what devices are at, or now.
     #[inline]
-    fn follow(&mut self, next: Next, slot: Option<u32>, reaped: &mut Vec<Reaped>) {
+    fn follow(&mut self, next: Next, (slot, entered): (Option<u32>, Option<Use>), reaped: &mut Vec<Reaped>) {
         match &mut self.staged {
-            Some(staged) if slot.is_some() || staged.is_landing() => staged.push(next, slot),
+            Some(staged) if slot.is_some() || staged.is_landing() => staged.push(next, slot, entered),
             _ => self.proceed(next, 0, reaped),
         }
     }
@@ -195,6 +197,9 @@ impl Connection {
         }
         let errno = checked.as_ref().err().copied().unwrap_or(0);
         self.entered = checked.ok().and_then(|allowed| allowed.entered);
+        if let (Some(entered), Some(_)) = (&self.entered, request.immediate) {
+            entered.counts();
+        }
         self.coming = Coming::Payload(request, errno);
         Ok(Step::Done)
     }
@@ -220,7 +225,7 @@ impl Connection {
                 Next::Answer(Read { key: request.key, len: request.len, pieces, device, slot: None })
             }
         };
-        self.follow(next, None, with.reaped);
+        self.follow(next, (None, None), with.reaped);
         Ok(Step::Done)
     }
 
@@ -237,7 +242,7 @@ impl Connection {
         with.receives.pop_front();
         with.reaped.push(Reaped { len: request.len, connection: self.number, ..Reaped::of(scratch, 0) });
         self.inbox.consume(head + len);
-        self.follow(Next::Settled(0, None), None, with.reaped);
+        self.follow(Next::Settled(0, None), (None, None), with.reaped);
         Ok(Step::Done)
     }
 

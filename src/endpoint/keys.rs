@@ -1,0 +1,306 @@
+//! Keys of a memory are replaced, to take it back from a peer that does not answer.
+//!
+//! Where NICs do not check grants, whoever holds a key reaches the memory. A peer that answers comes
+//! to rest when it is asked (`grants`). For one that does not, or that has ended without having
+//! drained its lanes:
+//!
+//! 1. Every rail registers the memory anew.
+//! 2. Importers are given the new keys (Keys), after whatever was to be said of grants that ended,
+//!    and are to come to rest: what they have posted by the old keys arrives.
+//! 3. When they have, or for `ANSWER_NS` at most, the old keys are closed. Now nothing that was posted
+//!    by them moves bytes, whoever posted it.
+//!
+//! What an importer posts by an old key that is closed fails there: it is posted again once the new
+//! key has come (`Stripes::refuse`; where NICs have connections, as `failover` has it). If the
+//! memory cannot be registered anew, importers are notified that it is gone.
+//!
+//! This is for memories that are reached under grants alone (`memory::Exports`): others have one
+//! registration for peers and our own posts.
+
+use super::chores::{RailRegistrations, Registered, Wanted};
+use super::core::Core;
+use super::inbox::Command;
+use super::worker::Worker;
+use crate::fabric::{Access, REFUSED};
+use crate::ids::{LaneId, MemoryId, PeerId, RailIndex};
+use crate::memory::Memory;
+use crate::peer::link::Link;
+use crate::peer::{Replacing, Rests, Revoking};
+use crate::session::channel::Out;
+use crate::session::liveness::{Verdict, LOOKS};
+use crate::status::Result;
+use crate::wire::frame::{numbers, Kind, HEADER};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A peer that was asked to come to rest, and sends nothing for this long, does not answer. (Of
+/// this and the times below, only that counts in which this worker received: `session::liveness`.)
+const SILENT_NS: u64 = 50_000_000;
+/// Nor does one that sends other things for this long.
+const REST_NS: u64 = 1_000_000_000;
+/// Importers that are not at rest by then have what they posted by the old keys refused.
+const ANSWER_NS: u64 = 100_000_000;
+/// Bytes of a Keys frame before the keys.
+const BEFORE_KEYS: usize = 24;
+
+impl Core {
+    /// Rails on which peers reach such a memory by keys of its own, one bit each.
+    fn rails_apart(&self, memory: &Memory) -> u64 {
+        let apart = |(index, rail): &(RailIndex, &super::RailInfo)| !rail.grants && memory.knows(*index);
+        let granted_only = memory.access().granted_only;
+        RailIndex::each(&self.rails)
+            .filter(|of| granted_only && apart(of))
+            .fold(0, |set, (rail, _)| set | rail.bit())
+    }
+
+    /// How peers' registrations of a memory are made, if they are apart.
+    pub(super) fn wanted_apart(&self, memory: &Memory) -> Option<Wanted> {
+        let rails = self.rails_apart(memory);
+        let access = Access { granted_only: false, ..memory.access() };
+        let device = memory.place().map(|place| (place.device, place.shareable));
+        (rails != 0).then(|| Wanted { ranges: memory.ranges().into(), access, rails, device })
+    }
+
+    /// The descriptor of a memory as it is now.
+    pub(super) fn describe(&self, memory: &Memory) {
+        memory.describe(self.incarnation, self.rails.iter().map(|rail| rail.virtual_addresses));
+    }
+
+    /// Replaces the keys of a memory for a peer that does not answer or has ended, and for a grant
+    /// of it. `None`: there are no such keys.
+    pub(super) fn replace_keys(
+        &self,
+        memory: &Arc<Memory>,
+        silent: PeerId,
+        of: Option<&Arc<Revoking>>,
+    ) -> Option<Arc<Replacing>> {
+        if self.rails_apart(memory) == 0 {
+            return None;
+        }
+        let mut all = self.replacing.lock();
+        let last = all.get(&memory.id).and_then(VecDeque::back);
+        if let Some(known) = last.filter(|known| known.join(silent, of)) {
+            return Some(known.clone());
+        }
+        if !memory.enter() {
+            return None; // It is being deregistered, which ends all of this.
+        }
+        let new = Arc::new(Replacing::new(memory.clone()));
+        new.join(silent, of);
+        let those = all.entry(memory.id).or_default();
+        those.push_back(new.clone());
+        let first = those.len() == 1;
+        drop(all);
+        if first {
+            self.register_anew(&new);
+        }
+        Some(new)
+    }
+
+    fn register_anew(&self, of: &Arc<Replacing>) {
+        of.begin(self.inboxes.len());
+        for inbox in self.inboxes.iter() {
+            if let Some(wanted) = self.wanted_apart(&of.memory) {
+                inbox.command(Command::Register { wanted, reply: Registered::Keys(of.clone()) });
+            }
+        }
+    }
+
+    /// One worker has registered the memory anew.
+    pub(super) fn registered_anew(&self, of: &Arc<Replacing>, outcome: Result<RailRegistrations>) {
+        match outcome {
+            Ok(registered) => of.memory.exports.lock().add(registered),
+            Err(error) => {
+                log::error!(
+                    "memory {:#x} cannot be registered anew, so peers cannot reach it any longer: {error}",
+                    of.memory.id
+                );
+                of.fail();
+            }
+        }
+        if of.is_done_by_one() {
+            self.give_keys(of);
+        }
+    }
+
+    fn give_keys(&self, of: &Arc<Replacing>) {
+        let memory = &of.memory;
+        let silent = of.announce();
+        {
+            let mut exports = memory.exports.lock();
+            if !exports.is_complete() {
+                of.fail();
+            }
+            match of.has_failed() {
+                true => exports.lose(),
+                false => exports.replace(),
+            }
+        }
+        self.describe(memory);
+        let importers = memory.importers();
+        of.begin(importers.len() + 1);
+        for peer in importers {
+            match self.owner_of(peer) {
+                Some(owner) => {
+                    let waits = !silent.contains(&peer);
+                    self.inboxes[owner].command(Command::GiveKeys { peer, of: of.clone(), waits });
+                }
+                None => self.keys_known(of),
+            }
+        }
+        self.keys_known(of);
+    }
+
+    /// An importer uses the old keys no longer, or is not waited for.
+    pub(super) fn keys_known(&self, of: &Arc<Replacing>) {
+        if of.is_done_by_one() {
+            of.begin(self.inboxes.len());
+            self.inboxes.iter().for_each(|inbox| inbox.command(Command::CloseKeys(of.clone())));
+        }
+    }
+
+    /// One worker's rails have closed the old keys.
+    pub(super) fn closed_by_one(&self, of: &Arc<Replacing>, now: u64) {
+        if !of.is_done_by_one() {
+            return;
+        }
+        log::debug!("memory {:#x}: its keys were replaced", of.memory.id);
+        of.memory.exit();
+        of.end().iter().for_each(|revoking| self.count_arrivals_of(revoking, now));
+        let mut all = self.replacing.lock();
+        let next = all.get_mut(&of.memory.id).and_then(|those| {
+            those.pop_front();
+            those.front().cloned()
+        });
+        if next.is_none() {
+            all.remove(&of.memory.id);
+        }
+        drop(all);
+        next.iter().for_each(|next| self.register_anew(next));
+    }
+
+    /// A peer has ended that may have posted more: memories are taken back from it that it had grants on.
+    pub(super) fn replace_keys_of_end(&self, peer: PeerId) -> Vec<Arc<Replacing>> {
+        let mut memories: Vec<MemoryId> =
+            self.grants.of_peer(peer).iter().map(|grant| grant.memory).collect();
+        let revoking = self.revoking.lock();
+        memories.extend(
+            revoking.values().filter(|of| of.grant.peer == peer && !of.is_done()).map(|of| of.grant.memory),
+        );
+        drop(revoking);
+        memories.sort_unstable();
+        memories.dedup();
+        let known = |id: MemoryId| self.memories.lock().get(&id).cloned();
+        memories.into_iter().filter_map(|id| self.replace_keys(&known(id)?, peer, None)).collect()
+    }
+}
+
+impl Worker {
+    /// An importer is given the new keys of a memory.
+    pub(super) fn link_give_keys(&mut self, peer: PeerId, of: &Arc<Replacing>, waits: bool) {
+        let core = self.core.clone();
+        let frame = self.frame_bytes();
+        let Some(mut link) = self.links.get_mut(peer.place()).and_then(Option::take) else {
+            return core.keys_known(of);
+        };
+        let here = link.peer.id == peer;
+        let waits = waits && here && link.session.is_up() && !of.has_failed();
+        if here && of.has_failed() {
+            link.push(Out::new(Kind::Revoke, numbers(&[of.memory.id.get()])));
+        } else if here {
+            push_keys(&mut link, &of.memory, frame);
+        }
+        if waits {
+            link.to_rest.push(Rests::Keys(of.clone(), 0));
+            self.ask_to_rest(&mut link);
+        }
+        self.links[peer.place()] = Some(link);
+        if !waits {
+            core.keys_known(of);
+        }
+        self.mark(peer);
+    }
+
+    pub(super) fn close_keys(&mut self, of: Arc<Replacing>) {
+        self.chores.0.push_back(super::chores::Chore::CloseKeys(of));
+    }
+
+    /// The peer has replaced keys of its memory.
+    pub(super) fn keys_came(&self, link: &Link, body: &[u8]) {
+        let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+        let whole = body.len() > BEFORE_KEYS && body.len() % 8 == 0;
+        let (before, keys) = body.split_at(BEFORE_KEYS.min(body.len()));
+        let &[memory, rail, first] = &before.chunks_exact(8).map(word).collect::<Vec<u64>>()[..] else {
+            return self.core.count_malformed();
+        };
+        let keys = || keys.chunks_exact(8).map(word);
+        let remotes = link.remotes_of(MemoryId::new(memory));
+        if !whole || !remotes.iter().all(|remote| remote.replace_keys(rail, first, keys())) {
+            self.core.count_malformed();
+        }
+    }
+
+    /// Peers that were asked to come to rest, and do not answer.
+    pub(super) fn tend_resting(&mut self, now: u64) {
+        let core = self.core.clone();
+        for link in self.links.iter_mut().flatten() {
+            let Some(resting) = &mut link.resting else { continue };
+            let passed = now.saturating_sub(resting.counted_ns).min(SILENT_NS / LOOKS);
+            resting.counted_ns = now;
+            resting.waited_ns += passed;
+            let verdict = resting.silence.look(link.peer.received_ns(), now, SILENT_NS);
+            let silent = verdict == Verdict::Lost || resting.waited_ns > REST_NS;
+            let peer = link.peer.id;
+            for those in [&mut resting.of, &mut link.to_rest] {
+                those.retain_mut(|one| match one {
+                    Rests::Keys(of, waited) => {
+                        *waited += passed;
+                        let ends = silent || *waited > ANSWER_NS;
+                        if ends {
+                            core.keys_known(of);
+                        }
+                        !ends
+                    }
+                    Rests::Revoke(of) => !silent || core.replace_keys(of.memory(), peer, Some(of)).is_none(),
+                });
+            }
+        }
+    }
+
+    /// A post of a lane was refused: whether that is the affair of its stripe alone, which is done
+    /// again later.
+    pub(super) fn is_refused(&mut self, lane: LaneId, tagged: u32) -> bool {
+        let of = self.rails.lane_mut(lane).filter(|(rail, _)| !rail.limits().resets);
+        of.is_some_and(|(_, of)| of.stripes.refuse(tagged))
+    }
+
+    /// Posts again what was refused, perhaps by new keys.
+    pub(super) fn redo_refused(&mut self) {
+        let mut refused = Vec::new();
+        for of in self.rails.lanes_mut() {
+            let plan = of.plan();
+            refused
+                .extend(of.stripes.take_refused(&self.core.table).into_iter().map(|stripe| (stripe, plan)));
+        }
+        refused.into_iter().for_each(|(stripe, plan)| self.redistribute(stripe, plan, REFUSED));
+    }
+
+    /// Old keys that could not be closed are tried again.
+    pub(super) fn close_again(&mut self) {
+        let again = std::mem::take(&mut self.unclosed);
+        again.into_iter().for_each(|of| self.close_keys(of));
+    }
+}
+
+/// Queues the keys of a memory, behind what its owner has said of grants.
+pub(super) fn push_keys(link: &mut Link, memory: &Memory, frame: usize) {
+    let most = (frame - HEADER - BEFORE_KEYS) / 8;
+    let exports = memory.exports.lock();
+    for rail in exports.rails() {
+        let keys = exports.keys(rail).unwrap_or_default();
+        for (at, some) in keys.chunks(most).enumerate() {
+            let before = [memory.id.get(), rail.get().into(), (at * most) as u64];
+            link.push(Out::new(Kind::Keys, numbers(&[&before[..], some].concat())));
+        }
+    }
+}
