@@ -694,7 +694,7 @@ static void bad_entries_are_named(void)
     weft_memory_range range = {map_bytes(4096), 4096};
     CHECK_OK(weft_memory_register(duo.a->endpoint, &range, 1, NULL, &local));
     CHECK_OK(weft_memory_deregister(local));
-    e = good, e.local = local, refused(WEFT_ERR_HANDLE, "closed before", e);
+    e = good, e.local = local, refused(WEFT_ERR_HANDLE, "given back before", e);
     box_quiet(duo.a, 20);
     duo_close(&duo);
 }
