@@ -136,7 +136,13 @@ static struct other other_of(struct duo *duo, const weft_endpoint_config *config
     size_t n = address_of(duo->b->endpoint, blob, sizeof blob);
     CHECK_OK(weft_peer_connect(other.box->endpoint, blob, n, NULL, &other.peer));
     CHECK_OK(box_take(other.box, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
-    other.of_b = box_take(duo->b, WEFT_COMPLETION_PEER_UP, patience_ms()).peer;
+    /* It may be driven by its caller: b is up once the last frame of its handshake has left. */
+    weft_completion up;
+    for (uint64_t until = now_ns() + patience_ms() * MS; !box_try(duo->b, WEFT_COMPLETION_PEER_UP, &up);) {
+        CHECK(now_ns() < until);
+        box_pump(other.box, 1);
+    }
+    other.of_b = up.peer;
     other.memory = register_one(other.box->endpoint, other.bytes, LEN);
     n = descriptor_of(duo->b_memory, blob, sizeof blob);
     CHECK_OK(weft_remote_memory_import(other.box->endpoint, other.peer, blob, n, &other.remote));
