@@ -141,6 +141,7 @@ static struct other other_of(struct duo *duo, const weft_endpoint_config *config
     for (uint64_t until = now_ns() + patience_ms() * MS; !box_try(duo->b, WEFT_COMPLETION_PEER_UP, &up);) {
         CHECK(now_ns() < until);
         box_pump(other.box, 1);
+        box_pump(duo->b, 1);
     }
     other.of_b = up.peer;
     other.memory = register_one(other.box->endpoint, other.bytes, LEN);
