@@ -30,13 +30,22 @@ const TIMERS: [Timer; 7] = [
     Timer::Resume,
 ];
 
-#[derive(Default)]
-pub struct Timers([Option<u64>; TIMERS.len()]);
+/// The time of a timer that does not run. An `Option` would be compared before its tag is looked at:
+/// to valgrind, a use of uninitialized memory.
+const NEVER: u64 = u64::MAX;
+
+pub struct Timers([u64; TIMERS.len()]);
+
+impl Default for Timers {
+    fn default() -> Timers {
+        Timers([NEVER; TIMERS.len()])
+    }
+}
 
 impl Timers {
     /// Sets a timer to `due`, or stops it.
     pub fn set(&mut self, timer: Timer, due: impl Into<Option<u64>>) {
-        self.0[timer as usize] = due.into();
+        self.0[timer as usize] = due.into().unwrap_or(NEVER);
     }
 
     pub fn stop_all(&mut self) {
@@ -44,14 +53,13 @@ impl Timers {
     }
 
     pub fn next(&self) -> Option<u64> {
-        self.0.iter().flatten().min().copied()
+        self.0.iter().min().copied().filter(|due| *due != NEVER)
     }
 
     /// Takes a timer that is due.
     pub fn take_due(&mut self, now: u64) -> Option<Timer> {
-        let due = |timer: &Timer| self.0[*timer as usize].is_some_and(|due| due <= now);
-        let timer = TIMERS.into_iter().find(due)?;
-        self.0[timer as usize] = None;
+        let timer = TIMERS.into_iter().find(|timer| self.0[*timer as usize] <= now.min(NEVER - 1))?;
+        self.0[timer as usize] = NEVER;
         Some(timer)
     }
 }
@@ -59,8 +67,8 @@ impl Timers {
 /// The timers that run, with the times when they are due.
 impl fmt::Display for Timers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let due = TIMERS.into_iter().filter_map(|timer| Some((timer, self.0[timer as usize]?)));
-        for (timer, due) in due {
+        let runs = |(_, due): &(Timer, u64)| *due != NEVER;
+        for (timer, due) in TIMERS.into_iter().map(|timer| (timer, self.0[timer as usize])).filter(runs) {
             write!(f, " {timer:?}@{due}")?;
         }
         Ok(())
