@@ -6,13 +6,12 @@
 //! cannot block one another.
 
 use super::core::Core;
+use super::deliver::{Delivery, Pass};
 use super::inbox::Command;
 use super::submit::{full, ungranted};
-use super::talk::Delivery;
-use super::worker::Worker;
 use super::Endpoint;
 use crate::fabric::grants::Grant;
-use crate::ids::{GrantToken, Hold, OpId, PeerId};
+use crate::ids::{GrantToken, Hold, OpId};
 use crate::memory::{RemoteMemory, RemoteState};
 use crate::peer::link::Link;
 use crate::peer::Peer;
@@ -155,72 +154,66 @@ impl Core {
     }
 
     /// The request of an atomic, if it is still wanted.
-    fn request(&self, hold: &Hold) -> Option<(Request, Option<GrantToken>)> {
+    pub(super) fn request(&self, hold: &Hold) -> Option<(Request, Option<GrantToken>)> {
         let atomic = self.table.held(hold).1.atomic()?;
         self.table.is_active(hold.id()).then_some((atomic.request, atomic.grant))
     }
 }
 
-impl Worker {
+impl Link {
     /// Sends the request. The hold is kept until the answer arrives, so a canceled atomic still
     /// counts as outstanding, and the table's slots bound how many there are.
-    pub fn link_atomic(&mut self, peer: PeerId, hold: Hold, now: u64) {
-        let core = self.core.clone();
-        let link = self.link(peer).filter(|link| link.session.closing().is_none());
-        let (Some(link), Some((request, grant))) = (link, core.request(&hold)) else {
-            return core.abandon(hold, Outcome::of(Status::PeerClosed), now);
-        };
+    pub(super) fn push_atomic(&mut self, hold: Hold, (request, grant): (Request, Option<GrantToken>)) {
         let body = request.encode(hold.id().get());
-        link.push(match grant {
+        self.push(match grant {
             Some(grant) => Out::new(Kind::AtomicUnder, [&grant.get().to_le_bytes()[..], &body].concat()),
             None => Out::new(Kind::Atomic, body),
         });
-        link.atomics.insert(hold.id(), hold);
-        self.mark(peer);
+        self.atomics.insert(hold.id(), hold);
     }
 
     /// A peer asks.
-    pub(super) fn atomic(&mut self, link: &mut Link, body: &[u8], grant: Option<&Grant>) -> Delivery {
-        if !takes_requests(link) {
+    pub(super) fn atomic(&mut self, core: &Core, body: &[u8], grant: Option<&Grant>) -> Delivery {
+        if !self.takes_requests() {
             return Delivery::Stalled;
         }
         let Some((id, request)) = Request::decode(body) else {
-            self.core.count_malformed();
+            core.count_malformed();
             return Delivery::Taken;
         };
         let memory = match grant {
-            Some(grant) => self.core.granted(grant, request.memory),
-            None => self.core.offered(request.memory, link.peer.id).ok_or(Status::MemoryGone),
+            Some(grant) => core.granted(grant, request.memory),
+            None => core.offered(request.memory, self.peer.id).ok_or(Status::MemoryGone),
         };
         // SAFETY: deregistering waits for every worker's pass to end.
         let done = memory.and_then(|memory| unsafe { request.execute(&memory, grant) });
-        self.answer(link, Out::new(Kind::AtomicDone, atomic::answer(id, done)));
+        self.answer(core, Out::new(Kind::AtomicDone, atomic::answer(id, done)));
         Delivery::Taken
     }
 
     /// A peer asks for what it may not do.
-    pub(super) fn refuse_atomic(&mut self, link: &mut Link, body: &[u8], status: Status) -> Delivery {
-        if !takes_requests(link) {
+    pub(super) fn refuse_atomic(&mut self, core: &Core, body: &[u8], status: Status) -> Delivery {
+        if !self.takes_requests() {
             return Delivery::Stalled;
         }
         match Request::decode(body) {
             Some((id, _)) => {
-                self.answer(link, Out::new(Kind::AtomicDone, atomic::answer(id, Err(status))));
+                self.answer(core, Out::new(Kind::AtomicDone, atomic::answer(id, Err(status))));
             }
-            None => self.core.count_malformed(),
+            None => core.count_malformed(),
         }
         Delivery::Taken
     }
 
     /// The peer answers.
-    pub(super) fn atomic_done(&mut self, link: &mut Link, body: &[u8], now: u64) -> Delivery {
+    pub(super) fn atomic_done(&mut self, pass: &Pass, body: &[u8]) -> Delivery {
         let answer = atomic::read_answer(body).and_then(|(id, done)| Some((OpId::new(id)?, done)));
-        let answer = answer.and_then(|(id, done)| Some((id, link.atomics.remove(&id)?, done)));
+        let answer = answer.and_then(|(id, done)| Some((id, self.atomics.remove(&id)?, done)));
         let Some((id, hold, done)) = answer else {
-            self.core.count_malformed();
+            pass.core.count_malformed();
             return Delivery::Taken;
         };
-        let table = &self.core.table;
+        let (table, now) = (&pass.core.table, pass.now);
         // First: the poller of the completion may release the remote memory at once.
         let _ = table.leave(hold);
         match done {
@@ -230,23 +223,14 @@ impl Worker {
         Delivery::Taken
     }
 
-    /// Reads requests that were left unread, once there is room for their answers; true if there
-    /// were any.
-    pub(super) fn resume_requests(&mut self, peer: PeerId, now: u64) -> bool {
-        let resumes = |link: &&Link| {
-            link.session.channels[REQUESTS].deliverable().is_some()
-                && link.session.is_up()
-                && takes_requests(link)
-        };
-        if self.link_here(peer).filter(resumes).is_none() {
-            return false;
-        }
-        self.deliver(peer, REQUESTS, now);
-        true
+    /// Few enough answers wait for the peer.
+    fn takes_requests(&self) -> bool {
+        self.session.channels[SYSTEM].waiting() < ANSWERS
     }
-}
 
-/// Few enough answers wait for the peer.
-fn takes_requests(link: &Link) -> bool {
-    link.session.channels[SYSTEM].waiting() < ANSWERS
+    /// Requests were left unread, and there is room for their answers.
+    pub(super) fn resumes_requests(&self) -> bool {
+        let left = self.session.channels[REQUESTS].deliverable().is_some();
+        left && self.session.is_up() && self.takes_requests()
+    }
 }

@@ -1,10 +1,9 @@
 //! Bounds on what a peer may request. A peer that goes beyond one is dropped, and the log names the
 //! bound. No endpoint of Weft comes near them.
 
+use super::core::Core;
 use super::inbox::Command;
-use super::keys::push_keys;
-use super::worker::Worker;
-use crate::ids::{MemoryId, PeerId};
+use crate::ids::MemoryId;
 use crate::memory::Memory;
 use crate::peer::link::Link;
 use crate::peer::Peer;
@@ -23,7 +22,7 @@ const REVOKING: usize = 65_536;
 /// Frames of a peer that wait for its owner. Its windows allow some hundred.
 const AWAITING: u32 = 4096;
 
-impl Worker {
+impl Core {
     /// Nothing more of this peer is looked at.
     #[cold]
     pub(super) fn breach(&self, peer: &Peer, why: &str) {
@@ -34,31 +33,6 @@ impl Worker {
         }
     }
 
-    /// Answers what a peer asked by its system channel.
-    pub(super) fn answer(&self, link: &mut Link, out: Out) {
-        if link.answers() >= ANSWERS {
-            return self.breach(&link.peer, "it asks, and does not acknowledge the answers");
-        }
-        link.push_answer(out);
-    }
-
-    /// Answers an import of a memory whose keys were replaced: the descriptor may be from before. The
-    /// keys go behind what was said of grants that ended.
-    pub(super) fn answer_with_keys(&self, link: &mut Link, memory: &Memory, out: Out) {
-        if link.session.channels[SYSTEM].waiting() >= BEHIND {
-            return self.breach(&link.peer, "it imports, and does not acknowledge the answers");
-        }
-        push_keys(link, memory, self.frame_bytes());
-        link.push(out);
-    }
-
-    pub(super) fn revoking(&self, link: &mut Link, memory: MemoryId) {
-        if link.revoking.len() >= REVOKING {
-            return self.breach(&link.peer, "it takes back more memories than there can be");
-        }
-        link.revoking.insert(memory);
-    }
-
     /// Something of a peer that its owner is to look at.
     pub(super) fn hand_to_owner(&self, peer: &Peer, command: Command) {
         if peer.awaiting.fetch_add(1, Ordering::Relaxed) >= AWAITING {
@@ -67,11 +41,36 @@ impl Worker {
         }
         self.command_owner(peer, command);
     }
+}
+
+impl Link {
+    /// Answers what a peer asked by its system channel.
+    pub(super) fn answer(&mut self, core: &Core, out: Out) {
+        if self.answers() >= ANSWERS {
+            return core.breach(&self.peer, "it asks, and does not acknowledge the answers");
+        }
+        self.push_answer(out);
+    }
+
+    /// Answers an import of a memory whose keys were replaced: the descriptor may be from before. The
+    /// keys go behind what was said of grants that ended.
+    pub(super) fn answer_with_keys(&mut self, core: &Core, memory: &Memory, out: Out) {
+        if self.session.channels[SYSTEM].waiting() >= BEHIND {
+            return core.breach(&self.peer, "it imports, and does not acknowledge the answers");
+        }
+        self.push_keys(memory, core.frame_bytes());
+        self.push(out);
+    }
+
+    pub(super) fn revoking(&mut self, core: &Core, memory: MemoryId) {
+        if self.revoking.len() >= REVOKING {
+            return core.breach(&self.peer, "it takes back more memories than there can be");
+        }
+        self.revoking.insert(memory);
+    }
 
     /// Counts off a command that `hand_to_owner` passed.
-    pub(super) fn handed(&mut self, peer: PeerId) {
-        if let Some(link) = self.link(peer) {
-            link.peer.awaiting.fetch_sub(1, Ordering::Relaxed);
-        }
+    pub(super) fn handed(&self) {
+        self.peer.awaiting.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -51,7 +51,11 @@ impl<T> Reply<T> {
 
 /// Work that callers wait for, in order.
 #[derive(Default)]
-pub(super) struct Chores(pub VecDeque<Chore>);
+pub(super) struct Chores {
+    pub queue: VecDeque<Chore>,
+    /// Keys that were replaced, and could not be closed yet.
+    pub unclosed: Vec<Arc<Replacing>>,
+}
 
 pub(super) enum Chore {
     Register(Registering),
@@ -113,12 +117,12 @@ impl Registered {
 
 impl Chores {
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.queue.is_empty()
     }
 
     /// The rails are closed, and all registrations with them.
     pub fn close(&mut self) {
-        for chore in self.0.drain(..) {
+        for chore in self.queue.drain(..) {
             match chore {
                 Chore::Register(of) => of.reply.refuse(),
                 Chore::Deregister { reply, .. } => reply.put(Ok(())),

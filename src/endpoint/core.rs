@@ -27,7 +27,8 @@ use crate::transfer::queue::Queue;
 use crate::transfer::table::{Left, Table};
 use crate::transfer::Outcome;
 use crate::wire::address::Address;
-use crate::wire::frame::Token;
+use crate::wire::frame::{Token, HEADER};
+use crate::wire::seal::SEAL;
 use once_cell::sync::OnceCell;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -313,6 +314,23 @@ impl Core {
     /// The worker at which a peer's link is.
     pub fn owner_of(&self, peer: PeerId) -> Option<usize> {
         self.peers.get(peer).ok().map(|peer| peer.owner)
+    }
+
+    pub(super) fn command_owner(&self, peer: &Peer, command: Command) {
+        self.inboxes[peer.owner].command(command);
+    }
+
+    /// The workers that may have lanes to a peer.
+    pub(super) fn workers_of_peer<'a>(&'a self, peer: &Peer) -> impl Iterator<Item = &'a Inbox> + use<'a> {
+        let workers = peer.workers;
+        let of = move |(worker, _): &(usize, &Inbox)| workers & 1 << worker != 0;
+        self.inboxes.iter().enumerate().filter(of).map(|(_, inbox)| inbox)
+    }
+
+    /// Bytes of a frame that every lane can carry.
+    pub(super) fn frame_bytes(&self) -> usize {
+        let smallest = self.rails.iter().map(|rail| rail.message_max).min();
+        smallest.unwrap_or(HEADER + SEAL + 1024) - SEAL
     }
 
     /// Every byte of a transfer has arrived, of which its peer wants to know.

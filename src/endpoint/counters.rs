@@ -1,15 +1,12 @@
 //! Counters of an endpoint: what callers ask, and what arrives.
 
-use super::core::Core;
-use super::worker::{Worker, ENDS};
 use super::Endpoint;
 use crate::ids::{OpId, PeerId, RailIndex};
 use crate::memory::RemoteMemory;
-use crate::rail::Done;
 use crate::room;
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::KIND_COUNTER;
-use crate::transfer::counters::{immediate_of, Raised, VALUE_MAX};
+use crate::transfer::counters::{immediate_of, VALUE_MAX};
 use crate::transfer::expect::{Entry, Expecting, Wanted};
 use crate::transfer::list::Raises;
 use crate::transfer::operation::{Body, Counting, Work};
@@ -148,67 +145,4 @@ fn check_counted(len: u64, most: u64) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-impl Core {
-    /// A peer raises a counter: the bytes that it speaks of are here. `ended`: operations that this
-    /// pass has ended so; with very many, the next passes go on.
-    #[inline]
-    pub fn count(&self, immediate: u32, by: u64, now: u64, ended: &mut usize) {
-        match self.counters.raise(immediate, by) {
-            Raised::Yes => {}
-            Raised::Unknown => self.count_malformed(),
-            Raised::Reached(index) if *ended >= ENDS => self.counters.list(index),
-            Raised::Reached(index) => _ = self.reached(index, now, ended),
-        }
-    }
-
-    /// False: another thread is at what is waited for.
-    #[cold]
-    fn reached(&self, index: u32, now: u64, ended: &mut usize) -> bool {
-        let mut operations = Vec::new();
-        let alone = self.counters.settle(index, &mut operations);
-        *ended += operations.len();
-        self.end_all_of(operations, Status::Ok, now);
-        alone
-    }
-
-    /// Ends operations, with no lock held: each takes its own entries out.
-    fn end_all_of(&self, operations: Vec<OpId>, status: Status, now: u64) {
-        for id in operations {
-            self.table.end(id, Outcome::of(status), now);
-        }
-    }
-}
-
-impl Worker {
-    /// Ends more of the operations whose values were reached, as far as there is time, and this many
-    /// or some more; whether any counter was looked at.
-    pub(super) fn go_on_counting(&mut self, now: u64, most: usize, over: impl Fn() -> bool) -> bool {
-        let (mut ended, mut busy) = (0, false);
-        while !self.unsettled.is_empty() || self.core.counters.has_unsettled() {
-            let Some(index) = self.core.counters.next_unsettled(&mut self.unsettled) else { break };
-            if !self.core.reached(index, now, &mut ended) {
-                break;
-            }
-            busy = true;
-            if ended >= most || over() {
-                break;
-            }
-        }
-        busy
-    }
-
-    /// A peer's write with an immediate has arrived.
-    #[inline]
-    pub(super) fn arrived(&mut self, rail: RailIndex, done: &Done, now: u64) {
-        if self.rails[rail].rail.limits().immediate_max > 0 {
-            self.core.count(done.immediate, 1, now, &mut self.counted);
-        } else {
-            self.core.reject("an immediate, where peers send none"); // It raises nothing.
-        }
-        if done.took_receive() {
-            self.give_back(rail, done);
-        }
-    }
 }

@@ -1,16 +1,15 @@
 //! Frames about credits (see `rail::credits`): a sender requests a new half, the target grants it.
 //! Frames that find no room are sent in a later pass.
 
-use super::lanes::{LaneWork, RailWork};
+use super::lanes::{DataPath, LaneWork, RailWork};
 use super::later::{Owed, What};
-use super::worker::Worker;
 use crate::fabric::Posted;
 use crate::ids::{LaneId, RailIndex};
 use crate::peer::Peer;
 use crate::rail::{Half, LaneState};
 use crate::wire::frame::{Header, Kind};
 
-impl Worker {
+impl DataPath {
     /// Writes that took credits are done.
     pub(super) fn credits_done(&mut self, lane: LaneId, half: Half, posts: u32) {
         let due = self.rails.lane_mut(lane).is_some_and(|(_, of)| of.lane.credits.done(half, posts));

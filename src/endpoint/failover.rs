@@ -17,27 +17,25 @@
 //! cannot reset a lane, the peer is lost.
 
 use super::core::OPEN;
-use super::inbox::Command;
-use super::lanes::{LaneWork, PeerEnd, RailWork, Resetting, Which};
-use super::later::{HOPS, LOOK};
-use super::worker::Worker;
-use crate::ids::{Hold, LaneId, PeerId, RailIndex};
+use super::inbox::{Command, Inbox};
+use super::lanes::{DataPath, LaneWork, PeerEnd, RailWork, Resetting};
+use super::later::LOOK;
+use crate::fabric::is_closed;
+use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::peer::{Peer, PeerState};
 use crate::rail::LaneState;
 use crate::session::{LaneEvent, Plan};
 use crate::status::Status;
-use crate::transfer::claims::{split, Run};
+use crate::transfer::claims::split;
 use crate::transfer::completion::{self, Completion};
-use crate::transfer::operation::Move;
 use crate::transfer::stripe::Stripe;
-use crate::transfer::table::Table;
 use crate::transfer::Outcome;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// A lane with bytes in flight that has delivered none for this long is suspect.
-const SUSPECT_NS: u64 = 100_000_000;
+pub(super) const SUSPECT_NS: u64 = 100_000_000;
 /// A suspect lane has failed after this many checks, one a tick, that saw others move, or at once
 /// if the kernel reports its NIC down.
 const LOOKS: u32 = 500;
@@ -56,13 +54,19 @@ const BYTES_PER_S_LEAST: u64 = 10_000_000;
 /// back by then.
 const DOWN_NS: u64 = 300_000_000;
 
-impl Worker {
+/// Whether an error is of a connection: a new one may not have it.
+pub(super) fn helps(errno: i32) -> bool {
+    use libc::*;
+    is_closed(errno)
+        || matches!(errno, ETIMEDOUT | EHOSTUNREACH | EHOSTDOWN | ENETUNREACH | ENETDOWN | ENETRESET)
+}
+
+impl DataPath {
     // Notice.
 
     /// Looks for lanes that stand still while others to the same peer move.
-    pub(super) fn watch_lanes(&mut self, now: u64) {
+    pub(super) fn watch_lanes(&mut self, mut suspects: Vec<Arc<Peer>>, now: u64) {
         let mut failed = Vec::new();
-        let mut suspects = Vec::new();
         for work in self.rails.iter_mut().filter(|work| work.rail.limits().resets) {
             for lane in work.lanes.iter_mut().filter(|lane| lane.closing.is_none()) {
                 let of = &lane.lane;
@@ -93,11 +97,9 @@ impl Worker {
         for lane in failed {
             self.give_up(lane, false);
         }
-        suspects.extend(self.unanswered(now));
         for peer in suspects {
-            for worker in (0..self.core.inboxes.len()).filter(|worker| peer.workers & 1 << worker != 0) {
-                self.core.inboxes[worker].command(Command::Probe { peer: peer.id });
-            }
+            let probe = |inbox: &Inbox| inbox.command(Command::Probe { peer: peer.id });
+            self.core.workers_of_peer(&peer).for_each(probe);
         }
     }
 
@@ -148,20 +150,6 @@ impl Worker {
         }
     }
 
-    /// Peers that have acknowledged nothing for long: a lane may have lost the frames, or
-    /// the peer's the answer, and may have nothing else to do that would show it.
-    fn unanswered(&mut self, now: u64) -> Vec<Arc<Peer>> {
-        let links =
-            self.links.iter_mut().flatten().filter(|link| link.session.is_up() && link.lanes_up().len() > 1);
-        let late =
-            links.filter(|link| link.asked_ns.is_some_and(|asked| now.saturating_sub(asked) > SUSPECT_NS));
-        late.map(|link| {
-            link.asked_ns = Some(now - SUSPECT_NS / 2);
-            link.peer.clone()
-        })
-        .collect()
-    }
-
     /// Writes a few bytes over each idle lane of a peer: whether they move.
     pub fn probe_lanes(&mut self, peer: PeerId, now: u64) {
         for lane in self.lanes_of.get(peer.place()).into_iter().flatten() {
@@ -172,7 +160,7 @@ impl Worker {
         }
     }
 
-    // Cut.
+    // Reset.
 
     /// A lane has failed: others go on, or a new one will.
     pub(super) fn begin_reset(&mut self, lane: LaneId, outcome: Outcome, theirs: PeerEnd) {
@@ -189,16 +177,29 @@ impl Worker {
         }
         // Only now: what the peer's end sends us until it is cut must find ours as it was.
         let asks = theirs == PeerEnd::Open;
-        self.command_owner(
+        self.core.command_owner(
             &found,
             Command::Lane { peer, plan, event: LaneEvent::Reset { epoch, outcome, asks } },
         );
         if let (PeerEnd::Asks, Some(epoch)) = (theirs, peer_epoch) {
-            self.command_owner(&found, Command::Lane { peer, plan, event: LaneEvent::ResetHere { epoch } });
+            self.core
+                .command_owner(&found, Command::Lane { peer, plan, event: LaneEvent::ResetHere { epoch } });
         }
     }
 
-    // Fence.
+    /// An operation of a lane that is being reset failed. If it would fail on any lane, new lanes
+    /// are pointless.
+    pub(super) fn reset_fails(&self, lane: LaneId, errno: i32) {
+        let Some(of) = self.rails.lane(lane) else { return };
+        if errno != 0 && !helps(errno) && of.resetting.is_some() && of.peer.is_away() {
+            let rail = Some(lane.rail);
+            let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
+            of.peer.note_failure(outcome);
+            self.core.command_owner(&of.peer, Command::EndPeer { peer: of.peer.id, outcome });
+        }
+    }
+
+    // Reset there.
 
     /// The peer has cut its end of a lane. It `asks` that we cut ours, or answers that.
     pub fn reset_as_asked(&mut self, peer: PeerId, plan: Plan, epoch: u64, asks: bool) {
@@ -219,9 +220,10 @@ impl Worker {
         };
         match lane {
             Some((_, true)) | None if asks => self
+                .core
                 .command_owner(&found, Command::Lane { peer, plan, event: LaneEvent::ResetHere { epoch } }),
             // What the peer had posted may still land.
-            Some(_) if asks && !resets => self.command_owner(&found, Command::EndPeer { peer, outcome }),
+            Some(_) if asks && !resets => self.core.command_owner(&found, Command::EndPeer { peer, outcome }),
             Some((lane, false)) if asks => {
                 found.take_out(plan);
                 self.begin_reset(lane, outcome, PeerEnd::Asks)
@@ -229,6 +231,55 @@ impl Worker {
             _ => {}
         }
         self.reap_closing();
+    }
+
+    // Handshake.
+
+    /// A lane of the peer sent a request: an older lane of ours to it is reset. False if the peer
+    /// is to repeat the request later.
+    pub(super) fn meets(&mut self, peer: &Peer, plan: Plan, epoch: u64) -> bool {
+        if !self.note_peer_reset(peer.id, plan, epoch) {
+            return false;
+        }
+        let lane = self.find_lane(peer, plan);
+        let Some((rail, of)) = lane.and_then(|lane| self.rails.lane_mut(lane)) else { return true };
+        let (lane, state) = (of.lane.id, of.lane.state);
+        if of.peer_epoch.is_none_or(|epoch_seen| epoch_seen == epoch)
+            || peer.state() != PeerState::Up
+            || !rail.limits().resets
+        {
+            of.peer_epoch = Some(epoch);
+            return true;
+        }
+        if Some(epoch) < of.peer_epoch {
+            return false; // Of long ago.
+        }
+        match state {
+            LaneState::Up => {
+                let (errno, rail) = (libc::ECONNRESET, Some(plan.rail));
+                let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
+                peer.take_out(plan);
+                self.begin_reset(lane, outcome, PeerEnd::Reset);
+            }
+            LaneState::Handshaking | LaneState::Probing => self.give_up_lane(lane),
+            LaneState::Down => return false,
+        }
+        self.reap_closing();
+        self.note_peer_reset(peer.id, plan, epoch)
+    }
+
+    /// The peer has a lane of this epoch, so it has reset its ends of older ones. False if an older
+    /// one is not reset here yet.
+    pub(super) fn note_peer_reset(&mut self, peer: PeerId, plan: Plan, epoch: u64) -> bool {
+        let mut both = true;
+        let lanes = self.rails[plan.rail].lanes.iter_mut();
+        for of in lanes.filter(|of| of.peer.id == peer && of.plan() == plan) {
+            if let Some(resetting) = &mut of.resetting {
+                resetting.peer_reset |= of.peer_epoch < Some(epoch);
+                both &= resetting.peer_reset;
+            }
+        }
+        both
     }
 
     // Again.
@@ -250,7 +301,7 @@ impl Worker {
             rail.drop_lane(gone.lane, lanes);
             let peer = gone.peer;
             let event = LaneEvent::AtRest { epoch: gone.epoch };
-            self.command_owner(&peer, Command::Lane { peer: peer.id, plan, event });
+            self.core.command_owner(&peer, Command::Lane { peer: peer.id, plan, event });
             self.note_health(plan.rail, errno);
         }
     }
@@ -258,92 +309,14 @@ impl Worker {
     /// The rails are closed: no lane takes over the work of these.
     pub(super) fn drop_resets(&mut self) {
         for mut gone in self.resetting.drain(..) {
-            self.remains.stripes.push(std::mem::take(&mut gone.stripes));
+            self.removed.push(std::mem::take(&mut gone.stripes));
         }
-    }
-
-    /// Gives what a stripe has not done to other lanes.
-    pub(super) fn redistribute(&mut self, mut stripe: Stripe, plan: Plan, errno: i32) {
-        let core = self.core.clone();
-        let (settled, runs) = stripe.surrender();
-        let hold = Hold::of(core.table.id_of(stripe.slot())); // The stripe's, which ends here.
-        let counted = core.held(&hold).is_some_and(|transfer| transfer.is_counted());
-        if counted && !runs.is_empty() {
-            // Each page or entry may have raised its counter already.
-            let rail = Some(plan.rail);
-            let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::RailLost) };
-            core.table.end(hold.id(), outcome, core.clock.now());
-        }
-        if !Table::wanted(stripe.slot()) || runs.is_empty() && !stripe.has_unclaimed() {
-            hold.give();
-            return self.left.push(core.table.stripe_leaves(stripe.slot(), settled));
-        }
-        core.table.settle(stripe.slot(), settled);
-        if Table::is_notified(stripe.slot()) {
-            return self.park(hold, runs); // Its peer may have received the notification: that is asked first.
-        }
-        Table::join_all(stripe.slot());
-        self.again(hold, runs, HOPS);
-    }
-
-    /// Has lanes do runs of a transfer, here or at another worker.
-    pub fn again(&mut self, hold: Hold, runs: Vec<Run>, hops: u32) {
-        let core = self.core.clone();
-        let slot = core.table.held_slot(&hold);
-        let takes_part = |transfer: &Move| !transfer.is_announced() || Table::takes_part(slot, false);
-        if !Table::wanted(slot) || !core.held(&hold).is_some_and(takes_part) {
-            return self.left.push(core.table.leave(hold));
-        }
-        if let Err((hold, runs)) = self.begin(hold, Which::All, runs) {
-            self.pass_on(hold, runs, hops);
-        }
-    }
-
-    /// No lane here can take a transfer: another worker's may. If no worker is known to have one,
-    /// or those workers' lanes have just failed, the transfer waits: its peer's owner is about to
-    /// learn what became of them.
-    pub(super) fn pass_on(&mut self, hold: Hold, runs: Vec<Run>, hops: u32) {
-        let core = self.core.clone();
-        let wanted = Table::wanted(core.table.held_slot(&hold));
-        let peer = core.held(&hold).and_then(|transfer| core.peers.get(transfer.view().peer()).ok());
-        let Some(peer) = peer.filter(|_| wanted) else {
-            return self.left.push(core.table.leave(hold));
-        };
-        let working = peer.lanes.lock().working();
-        let others = core.workers_for(&hold, &working) & !(1 << self.index);
-        if others == 0 || hops == 0 {
-            return self.park(hold, runs);
-        }
-        let next = others.trailing_zeros() as usize;
-        let command = Command::Again { hold, runs, hops: hops - 1 };
-        if let Some(Command::Again { hold, .. }) = core.inboxes[next].try_command(command) {
-            self.left.push(core.table.leave(hold)); // Its rails are closed.
-        }
-    }
-
-    /// The lane of a peer that was away is up: transfers that are under way use it, too.
-    pub(super) fn rejoin(&mut self, lane: LaneId, peer: &Arc<Peer>) {
-        self.note_health(lane.rail, 0);
-        if peer.state() != PeerState::Up {
-            return;
-        }
-        let core = self.core.clone();
-        core.table.join(peer.id, |hold| {
-            let (slot, body) = core.table.held(&hold);
-            // Another operation may have the slot by now.
-            let is_theirs = body.peer == Some(peer.id) && Table::is_sent_off(slot);
-            let takes_part = |transfer: &Move| !transfer.is_announced() || Table::takes_part(slot, false);
-            let joins = is_theirs && body.transfer().is_some_and(takes_part);
-            let alone =
-                if joins { self.begin(hold, Which::One(lane), Vec::new()) } else { Err((hold, vec![])) };
-            self.left.extend(alone.err().map(|(hold, _)| core.table.leave(hold)));
-        });
     }
 
     // Completions about rails.
 
     /// After a lane of a rail came or went: the rail may be down, or up again.
-    fn note_health(&mut self, rail: RailIndex, errno: i32) {
+    pub(super) fn note_health(&mut self, rail: RailIndex, errno: i32) {
         let now = self.core.clock.now();
         let work = &mut self.rails[rail];
         let up = work.lanes.iter().any(|of| of.lane.state == LaneState::Up);

@@ -8,15 +8,13 @@
 //! known to be). When all have, and frames of ended operations are acknowledged, the peer answers. A lane that is broken is at rest once its
 //! own fence is (`failover`).
 
+use super::core::Core;
 use super::inbox::Command;
-use super::lanes::LaneWork;
-use super::later::{FenceWaits, QuiescingLanes, Until};
-use super::worker::Worker;
 use super::Endpoint;
 use crate::ids::{OpId, PeerId};
-use crate::peer::link::{Link, Quiescing};
+use crate::peer::link::{Link, Quiescing, Until};
 use crate::peer::{PeerState, Rests};
-use crate::session::channel::{Channel, Out};
+use crate::session::channel::Out;
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::KIND_FENCE;
 use crate::transfer::operation::{Body, Work};
@@ -28,8 +26,6 @@ use std::sync::Arc;
 
 /// Fences of one peer that may be under way.
 const FENCES: usize = 64;
-/// How long one pass looks for the operations that fences wait for.
-const FENCE_LOOK_NS: u64 = 500_000;
 
 impl Endpoint {
     pub fn fence(&self, spec: FenceSpec) -> Result<OpId> {
@@ -79,165 +75,99 @@ impl Endpoint {
     }
 }
 
-impl Worker {
+impl Link {
     /// The caller wants a fence.
-    pub fn link_fence(&mut self, peer: PeerId, id: OpId, now: u64) {
-        let core = self.core.clone();
-        // A peer that has ended took its fences with it.
-        let Some(link) = self.link(peer) else { return };
-        link.fences.retain(|_, id| core.table.is_active(*id));
-        if link.fences.len() >= FENCES {
+    pub(super) fn fence(&mut self, core: &Core, id: OpId, now: u64) {
+        self.fences.retain(|_, id| core.table.is_active(*id));
+        if self.fences.len() >= FENCES {
             core.table.end(id, Outcome::of(Status::Limit), now);
             return;
         }
-        let number = link.next_fence;
-        link.next_fence += 1;
-        link.fences.insert(number, id);
-        link.push(Out::new(Kind::Quiesce, numbers(&[number])));
-        self.mark(peer);
+        let number = self.next_fence;
+        self.next_fence += 1;
+        self.fences.insert(number, id);
+        self.push(Out::new(Kind::Quiesce, numbers(&[number])));
     }
 
     /// The peer answers one.
-    pub(super) fn quiesced(&self, link: &mut Link, number: u64, now: u64) {
-        if let Some(id) = link.fences.remove(&number) {
-            self.core.table.end(id, Outcome::OK, now);
+    pub(super) fn quiesced(&mut self, core: &Core, number: u64, now: u64) {
+        if let Some(id) = self.fences.remove(&number) {
+            core.table.end(id, Outcome::OK, now);
         }
-        if let Some(rested) = link.resting.take_if(|resting| resting.number == number) {
+        if let Some(rested) = self.resting.take_if(|resting| resting.number == number) {
             rested.of.iter().for_each(|of| match of {
-                Rests::Revoke(of) => self.core.count_arrivals_of(of, now),
-                Rests::Keys(of, _) => self.core.keys_known(of),
+                Rests::Revoke(of) => core.count_arrivals_of(of, now),
+                Rests::Keys(of, _) => core.keys_known(of),
             });
-            self.ask_to_rest(link);
+            self.ask_to_rest(core);
         }
     }
 
     /// The peer asks that everything which we have accepted for it come to rest.
-    pub(super) fn quiesce(&mut self, link: &mut Link, number: u64) {
-        let until = Until::Ended(self.core.table.accepted(link.peer.id));
-        self.come_to_rest(link, number, until);
+    pub(super) fn quiesce(&mut self, core: &Core, number: u64) {
+        let until = Until::Ended(core.table.accepted(self.peer.id));
+        self.come_to_rest(core, number, until);
     }
 
-    pub(super) fn come_to_rest(&mut self, link: &mut Link, number: u64, until: Until) {
-        let peer = link.peer.id;
-        let waits = self.fence_waits.iter().filter(|of| of.peer == peer).count();
+    pub(super) fn come_to_rest(&mut self, core: &Core, number: u64, until: Until) {
         // One more place is for grants that the peer has revoked.
-        if waits + link.quiescing.len() > FENCES {
-            return self.breach(&link.peer, "it asks for more fences than there can be");
+        if self.quiescing.len() > FENCES {
+            return core.breach(&self.peer, "it asks for more fences than there can be");
         }
-        self.fence_waits.push(FenceWaits { peer, number, until });
+        self.quiescing.push(Quiescing { number, until });
     }
 
-    /// Goes on with the peers' fences.
-    pub(super) fn advance_fences(&mut self, now: u64) {
-        if self.fence_waits.is_empty() {
-            return;
-        }
-        let core = self.core.clone();
-        let over = || core.clock.now().saturating_sub(now) > FENCE_LOOK_NS;
-        let mut waits = std::mem::take(&mut self.fence_waits);
-        waits.retain_mut(|of| {
-            let Some(mut link) = self.links.get_mut(of.peer.place()).and_then(Option::take) else {
-                return false;
+    /// Goes on with the peer's fences: true while some wait.
+    pub(super) fn advance_fences(&mut self, core: &Core, over: impl Fn() -> bool) -> bool {
+        for mut of in std::mem::take(&mut self.quiescing) {
+            let done = match &mut of.until {
+                Until::Ended(accepted) => core.table.have_ended(accepted, &over),
+                Until::Swept => self.sweeps.is_empty(),
+                Until::Quiet(workers) => *workers == 0,
+                Until::Taken(ends, asked) => {
+                    asked.retain(|id| self.atomics.contains_key(id));
+                    let mut channels = self.session.channels.iter().zip(ends.iter());
+                    let taken = channels
+                        .all(|(channel, last)| last.is_none_or(|last| channel.has_acknowledged(last)));
+                    asked.is_empty() && taken
+                }
             };
-            // A peer that has ended took its fences with it.
-            let here = link.peer.id == of.peer;
-            let done = here
-                && match &mut of.until {
-                    Until::Ended(accepted) => core.table.have_ended(accepted, over),
-                    Until::Swept => self.sweeps.is_empty(),
-                    Until::Taken(ends, asked) => {
-                        asked.retain(|id| link.atomics.contains_key(id));
-                        let taken = |(channel, last): (&Channel, &Option<u32>)| {
-                            last.is_none_or(|last| channel.has_acknowledged(last))
-                        };
-                        asked.is_empty()
-                            && link.session.channels.iter().zip(ends).map(|(c, l)| (c, &*l)).all(taken)
+            if done {
+                of.until = match of.until {
+                    Until::Ended(_) | Until::Swept => self.quiesce_lanes(core, of.number),
+                    Until::Quiet(_) => self.until_taken(core),
+                    Until::Taken(..) => {
+                        self.answer(core, Out::new(Kind::Quiesced, numbers(&[of.number])));
+                        continue;
                     }
                 };
-            match &of.until {
-                _ if !done => {}
-                Until::Ended(_) | Until::Swept => self.quiesce_all_lanes(&mut link, of.number),
-                Until::Taken(..) => {
-                    self.answer(&mut link, Out::new(Kind::Quiesced, numbers(&[of.number])));
-                }
             }
-            self.links[of.peer.place()] = Some(link);
-            if done {
-                self.mark(of.peer);
-            }
-            here && !done
-        });
-        waits.append(&mut self.fence_waits);
-        self.fence_waits = waits;
+            self.quiescing.push(of);
+        }
+        !self.quiescing.is_empty()
     }
 
-    fn quiesce_all_lanes(&self, link: &mut Link, number: u64) {
-        let workers = (0..self.core.inboxes.len()).filter(|worker| link.peer.workers & 1 << worker != 0);
-        let mut waiting = 0;
-        for worker in workers {
-            waiting += 1;
-            self.core.inboxes[worker].command(Command::QuiesceLanes { peer: link.peer.id, number });
-        }
-        link.quiescing.push(Quiescing { number, waiting });
+    /// Has all workers hold the peer's lanes until each is at rest.
+    fn quiesce_lanes(&self, core: &Core, number: u64) -> Until {
+        let peer = self.peer.id;
+        let workers = core.workers_of_peer(&self.peer);
+        Until::Quiet(workers.map(|inbox| inbox.command(Command::QuiesceLanes { peer, number })).count())
     }
 
-    /// At the peer's owner: the lanes of one worker are at rest.
-    pub fn link_lanes_quiet(&mut self, peer: PeerId, number: u64) {
-        let core = self.core.clone();
-        let Some(link) = self.link(peer) else { return };
-        let Some(of) = link.quiescing.iter_mut().find(|of| of.number == number) else { return };
-        of.waiting -= 1;
-        if of.waiting > 0 {
-            return;
+    /// The lanes of one worker are at rest.
+    pub(super) fn lanes_are_quiet(&mut self, number: u64) {
+        if let Some(Until::Quiet(workers)) =
+            self.quiescing.iter_mut().find(|of| of.number == number).map(|of| &mut of.until)
+        {
+            *workers = workers.saturating_sub(1);
         }
-        link.quiescing.retain(|of| of.number != number);
-        // Notifications and requests of operations that ended early may still be in flight.
+    }
+
+    /// Notifications and requests of operations that ended early may still be in flight.
+    fn until_taken(&mut self, core: &Core) -> Until {
         let wanted = |id: OpId| core.table.is_active(id);
-        let ends = link.session.channels.each_mut().map(|channel| channel.end(wanted));
-        let asked = link.atomics.keys().copied().filter(|id| !wanted(*id)).collect();
-        self.fence_waits.push(FenceWaits { peer, number, until: Until::Taken(ends, asked) });
+        let ends = self.session.channels.each_mut().map(|channel| channel.end(wanted));
+        let asked = self.atomics.keys().copied().filter(|id| !wanted(*id)).collect();
+        Until::Taken(ends, asked)
     }
-
-    /// Holds each of a peer's lanes until it is at rest.
-    pub fn quiesce_lanes(&mut self, peer: PeerId, number: u64) {
-        let mut lanes = Vec::new();
-        for of in self.rails.lanes_mut().filter(|of| of.peer.id == peer) {
-            of.held += 1;
-            of.stripes.forget_keys();
-            lanes.push(of.lane.id);
-        }
-        self.quiescing_lanes.push(QuiescingLanes { peer, number, lanes });
-        self.advance_quiescing();
-    }
-
-    /// Looks which lanes have come to rest.
-    pub(super) fn advance_quiescing(&mut self) {
-        if self.quiescing_lanes.is_empty() {
-            return;
-        }
-        let mut done = Vec::new();
-        for of in &mut self.quiescing_lanes {
-            let rails = &mut self.rails;
-            of.lanes.retain(|lane| {
-                let Some((_, one)) = rails.lane_mut(*lane) else { return false };
-                let rests = is_at_rest(one);
-                one.held = one.held.saturating_sub(rests as u32);
-                !rests
-            });
-            if of.lanes.is_empty() {
-                done.push((of.peer, of.number));
-            }
-        }
-        self.quiescing_lanes.retain(|of| !of.lanes.is_empty());
-        for (peer, number) in done {
-            if let Ok(found) = self.core.peers.get(peer) {
-                self.command_owner(&found, Command::LanesQuiet { peer, number });
-            }
-        }
-    }
-}
-
-/// Whether nothing of a lane is under way.
-fn is_at_rest(of: &LaneWork) -> bool {
-    of.lane.inflight_ops == 0 && of.resetting.is_none()
 }

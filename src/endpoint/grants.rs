@@ -15,9 +15,8 @@
 //!    not announced does not succeed.
 
 use super::core::Core;
+use super::deliver::{Delivery, Pass};
 use super::inbox::Command;
-use super::talk::Delivery;
-use super::worker::Worker;
 use super::Endpoint;
 use crate::fabric::grants::{Grant, OnDevice};
 use crate::fabric::HostRange;
@@ -319,89 +318,67 @@ impl Core {
     }
 }
 
-impl Worker {
-    /// A grant of ours ends: nothing of it is done here from now on.
-    pub(super) fn revoke_grant(&mut self, of: &Arc<Revoking>, now: u64) {
-        let core = self.core.clone();
-        self.rails.iter_mut().for_each(|work| work.rail.revoke(of.grant.token));
-        if of.grant.device().is_some() {
-            self.reap_all(now); // What devices have copied for it is counted now.
+impl Link {
+    /// A grant of ours ends.
+    pub(super) fn push_withdraw(&mut self, core: &Core, of: &Arc<Revoking>) {
+        let token = of.grant.token.get();
+        self.push(Out::new(Kind::Withdraw, numbers(&[token as u64, (token >> 64) as u64])));
+        if of.rests() {
+            self.to_rest.push(Rests::Revoke(of.clone()));
         }
-        let peer = of.grant.peer;
-        if of.grant.worker == self.index {
-            if let Some(link) = self.link(peer) {
-                let token = of.grant.token.get();
-                link.push(Out::new(Kind::Withdraw, numbers(&[token as u64, (token >> 64) as u64])));
-                if of.rests() {
-                    link.to_rest.push(Rests::Revoke(of.clone()));
-                }
-                if let Some(mut link) = self.links.get_mut(peer.place()).and_then(Option::take) {
-                    self.ask_to_rest(&mut link);
-                    self.links[peer.place()] = Some(link);
-                }
-                self.mark(peer);
-            } else {
-                core.no_peer_to_know(peer);
-                match self.leaving.iter_mut().find(|leaving| leaving.peer == peer) {
-                    Some(leaving) if of.rests() => leaving.revoking.push(of.clone()),
-                    _ if of.rests() => core.revoked_by_one(of, now),
-                    _ => {}
-                }
-            }
-        }
-        core.revoked_by_one(of, now);
+        self.ask_to_rest(core);
     }
 
     /// Asks the peer to come to rest for what came to wait for that since it was asked last.
-    pub(super) fn ask_to_rest(&self, link: &mut Link) {
-        if link.resting.is_some() || link.to_rest.is_empty() {
+    pub(super) fn ask_to_rest(&mut self, core: &Core) {
+        if self.resting.is_some() || self.to_rest.is_empty() {
             return;
         }
-        let number = link.next_fence;
-        link.next_fence += 1;
-        let (counted_ns, of) = (self.core.clock.now(), std::mem::take(&mut link.to_rest));
-        link.resting = Some(Resting { number, silence: Silence::default(), waited_ns: 0, counted_ns, of });
-        link.push(Out::new(Kind::Rest, numbers(&[number])));
+        let number = self.next_fence;
+        self.next_fence += 1;
+        let (counted_ns, of) = (core.clock.now(), std::mem::take(&mut self.to_rest));
+        self.resting = Some(Resting { number, silence: Silence::default(), waited_ns: 0, counted_ns, of });
+        self.push(Out::new(Kind::Rest, numbers(&[number])));
     }
 
     /// The peer takes a grant back that it made for us.
-    pub(super) fn withdrawn(&mut self, link: &mut Link, grant: GrantToken, now: u64) {
-        let peer = link.peer.id;
-        log::debug!("{} has revoked grant {grant}: its operations end", link.peer);
-        if !link.peer.revoked.insert(grant) {
-            return self.breach(&link.peer, "it takes back more grants than there can be");
+    pub(super) fn withdrawn(&mut self, pass: &Pass, grant: GrantToken) {
+        let peer = self.peer.id;
+        log::debug!("{} has revoked grant {grant}: its operations end", self.peer);
+        if !self.peer.revoked.insert(grant) {
+            return pass.core.breach(&self.peer, "it takes back more grants than there can be");
         }
         if !self.sweeps.iter().any(|sweep| sweep.is_of_revoked(peer)) {
-            self.sweeps.push_back(Sweep::of_revoked(peer, &link.peer.revoked));
+            self.sweeps.push_back(Sweep::of_revoked(peer, &self.peer.revoked));
         }
-        self.go_on_sweeping(now, || true);
+        self.go_on_sweeping(pass.core, pass.now, || true);
     }
 
     /// What tells of an operation under a grant.
-    pub(super) fn under_a_grant(&mut self, link: &mut Link, kind: Kind, body: &[u8], now: u64) -> Delivery {
-        let core = self.core.clone();
+    pub(super) fn under_a_grant(&mut self, pass: &mut Pass, kind: Kind, body: &[u8]) -> Delivery {
+        let core = pass.core;
         let Some((token, body)) = granted(body) else {
             core.count_malformed();
             return Delivery::Taken;
         };
-        let ours = |grant: &Arc<Grant>| grant.peer == link.peer.id;
+        let ours = |grant: &Arc<Grant>| grant.peer == self.peer.id;
         let entered = core.grants.named(token).filter(ours).and_then(|grant| grant.enter());
         if let Some(entered) = entered {
             return match kind {
-                Kind::NotifyUnder => self.notification(link, body, now),
+                Kind::NotifyUnder => self.notification(pass, body),
                 Kind::FailureUnder => {
-                    let delivery = self.failure(link, body, now);
+                    let delivery = self.failure(pass, body);
                     if !matches!(delivery, Delivery::Stalled) {
                         core.spare_owner(entered.of());
                     }
                     delivery
                 }
-                Kind::AtomicUnder => self.atomic(link, body, Some(entered.of())),
-                _ => self.raise(body, now),
+                Kind::AtomicUnder => self.atomic(core, body, Some(entered.of())),
+                _ => pass.raise(body),
             };
         }
         if kind == Kind::AtomicUnder {
-            return self.refuse_atomic(link, body, Status::Revoked);
+            return self.refuse_atomic(core, body, Status::Revoked);
         }
         // After the table: a grant that has left it is here.
         let revoking = core.revoking.lock().get(&token).cloned();
@@ -410,7 +387,7 @@ impl Worker {
             _ => {
                 log::debug!(
                     "{}: announces an operation under grant {token}, which is revoked or not its own",
-                    link.peer
+                    self.peer
                 );
                 Delivery::TakenUrgently
             }

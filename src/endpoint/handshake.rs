@@ -1,11 +1,9 @@
 //! The life of lanes: handshake, probe, failure, closing.
 
 use super::authenticate::{denial, Verdict};
+use super::failover;
 use super::inbox::{AcceptedHandshake, Command};
-use super::lanes::{Handshake, LaneWork, RailWork};
-use super::lanes::{PeerEnd, Resetting, AGAIN_NS};
-use super::resume;
-use super::worker::Worker;
+use super::lanes::{DataPath, Handshake, LaneWork, PeerEnd, RailWork, Resetting, AGAIN_NS};
 use crate::fabric::select::readable;
 use crate::fabric::{error_text, host, Connection, Posted};
 use crate::ids::{LaneId, PeerId, RailIndex};
@@ -14,6 +12,7 @@ use crate::rail::{LaneState, Rail};
 use crate::session::{LaneEvent, Plan};
 use crate::status::Status;
 use crate::transfer::Outcome;
+use crate::wire::address::Address;
 use crate::wire::frame::{self, HandshakeReply, HandshakeRequest, Header, Kind, Token};
 use crate::wire::seal::{Opener, Proof, Sealer, Side};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -44,7 +43,7 @@ fn is_for_good(rail: &Rail, errno: i32) -> bool {
     !rail.limits().reconnects || matches!(errno, libc::EACCES | libc::EPERM)
 }
 
-impl Worker {
+impl DataPath {
     pub fn add_lanes(
         &mut self,
         peer: &Arc<Peer>,
@@ -66,7 +65,7 @@ impl Worker {
                 Err(error) => {
                     log::debug!("{peer}: no lane from rail {}: {error}", plan.rail);
                     let (errno, why) = (error.provider_errno, error.message.into_owned());
-                    self.command_owner(
+                    self.core.command_owner(
                         peer,
                         Command::Lane { peer: peer.id, plan: *plan, event: LaneEvent::Failed { errno, why } },
                     );
@@ -218,20 +217,16 @@ impl Worker {
         } else if errno == libc::ECONNREFUSED {
             why.push_str(" (nothing listens there: is the address out of date?)");
         }
-        self.command_owner(
+        self.core.command_owner(
             peer,
             Command::Lane { peer: peer.id, plan, event: LaneEvent::Failed { errno, why } },
         );
     }
 
-    pub fn command_owner(&self, peer: &Peer, command: Command) {
-        self.core.inboxes[peer.owner].command(command);
-    }
-
     /// A handshake request arrived over one of our rails.
     pub fn on_handshake_request(&mut self, (rail, connection): Origin, body: &[u8], now: u64) {
         let Some(request) = HandshakeRequest::decode(body) else { return self.core.count_malformed() };
-        let address = match crate::wire::address::Address::decode(request.address) {
+        let address = match Address::decode(request.address) {
             Ok(address) if address.rails.len() > request.rail.place() => address,
             _ => return self.core.count_malformed(),
         };
@@ -299,14 +294,14 @@ impl Worker {
             self.revive(lane);
             self.reply_to_handshake(lane, &accepted);
         } else {
-            self.hand_to_owner(&peer, Command::HandshakeAccepted { peer: peer.id, accepted });
+            self.core.hand_to_owner(&peer, Command::HandshakeAccepted { peer: peer.id, accepted });
         }
     }
 
     /// The other side has ended a peer that still exists here.
     fn end_stale(&self, peer: &Peer) {
         let outcome = Outcome::of(Status::PeerClosed);
-        self.command_owner(peer, Command::EndPeer { peer: peer.id, outcome });
+        self.core.command_owner(peer, Command::EndPeer { peer: peer.id, outcome });
     }
 
     pub(super) fn find_lane(&self, peer: &Peer, plan: Plan) -> Option<LaneId> {
@@ -413,11 +408,7 @@ impl Worker {
         of.lane.state = LaneState::Up;
         of.lane.delivered_ns = now;
         let (peer, plan) = (of.peer.clone(), of.plan());
-        if peer.owner == self.index {
-            self.link_lane(peer.id, plan, LaneEvent::Up, now);
-        } else {
-            self.command_owner(&peer, Command::Lane { peer: peer.id, plan, event: LaneEvent::Up });
-        }
+        self.core.command_owner(&peer, Command::Lane { peer: peer.id, plan, event: LaneEvent::Up });
         self.rejoin(lane, &peer);
     }
 
@@ -446,7 +437,7 @@ impl Worker {
             LaneState::Up
                 if serves
                     && rail.limits().resets
-                    && (peer.lose(plan) || resume::helps(errno) && peer.take_out(plan)) =>
+                    && (peer.lose(plan) || failover::helps(errno) && peer.take_out(plan)) =>
             {
                 self.begin_reset(lane, outcome, PeerEnd::Open)
             }
@@ -457,7 +448,7 @@ impl Worker {
                     return self.report_failed(&peer, plan, errno);
                 }
                 peer.note_failure(outcome);
-                self.command_owner(&peer, Command::EndPeer { peer: peer.id, outcome });
+                self.core.command_owner(&peer, Command::EndPeer { peer: peer.id, outcome });
             }
             LaneState::Down if serves => peer.note_failure(outcome),
             LaneState::Down => {}
@@ -520,7 +511,7 @@ impl Worker {
                 if gone.resetting.is_some() {
                     self.resetting.push_back(gone);
                 } else {
-                    self.remains.stripes.push(std::mem::take(&mut gone.stripes));
+                    self.removed.push(std::mem::take(&mut gone.stripes));
                     rail.drop_lane(gone.lane, lanes);
                 }
             }
@@ -528,5 +519,47 @@ impl Worker {
         if self.resetting.len() > resetting {
             self.finish_resets(|| true);
         }
+    }
+
+    // Frames in.
+
+    /// A frame without its seal, if it is of the session of the lane that it came over. Without a
+    /// secret there is no seal: a sender that knows the token is the peer.
+    pub(super) fn open_frame<'a>(
+        &mut self,
+        rail: RailIndex,
+        peer: &Peer,
+        header: &Header,
+        frame: &'a [u8],
+    ) -> Option<&'a [u8]> {
+        if !self.core.has_secret() {
+            return Some(frame);
+        }
+        let lane = self.lane_about(rail, peer, header)?;
+        self.rails.lane_mut(lane)?.1.lane.opener.as_mut()?.open(frame)
+    }
+
+    /// The local end of the lane that a frame is about.
+    pub(super) fn lane_about(&self, rail: RailIndex, peer: &Peer, header: &Header) -> Option<LaneId> {
+        self.find_lane(peer, Plan { rail, remote_rail: header.rail })
+    }
+
+    /// A frame for a peer that has ended here: the other side gets a refusal or Close.
+    pub(super) fn answer_ended(&mut self, origin: Origin, header: &Header, token: Token, address: &Address) {
+        let unasked = [Kind::Closing, Kind::Close, Kind::CloseAck, Kind::Refuse, Kind::HandshakeReply];
+        if unasked.contains(&header.kind) {
+            return;
+        }
+        let fabric = &self.core.rails[origin.0.place()].fabric;
+        let Some(theirs) = address.rails.iter().find(|rail| rail.fabric == *fabric) else { return };
+        if self.core.has_secret() {
+            // Out of the session, which has ended, too.
+            let body = frame::refuse(Status::PeerGone, "the other side has ended this peer");
+            return self.send_refusal(origin, token, (address.incarnation, &theirs.address), body);
+        }
+        let close = Header { to: token, ..Header::plain(Kind::Close) };
+        let now = self.core.clock.now();
+        let RailWork { rail, lanes, .. } = &mut self.rails[origin.0];
+        rail.answer(lanes, (&theirs.address, origin.1), now, |frame| close.write(frame, &[], &[]));
     }
 }

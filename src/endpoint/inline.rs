@@ -8,6 +8,7 @@
 
 use super::core::{Core, OPEN};
 use super::driver::Driver;
+use super::lanes::DataPath;
 use super::pause::Pause;
 use super::submit::body;
 use super::worker::Worker;
@@ -213,7 +214,12 @@ impl Endpoint {
             return None;
         }
         let now = self.core.clock.now();
-        self.enter_for(terms.queue, single.len, now)?.post_inline(&parcel, now)
+        let mut turn = self.enter_for(terms.queue, single.len, now)?;
+        // A peer ends where its link is: not while that worker is held.
+        if turn.is_closed() || turn.has_mail() || turn.links.get(remote.peer).is_none() {
+            return None;
+        }
+        turn.data.post_inline(&parcel, now)
     }
 
     /// With worker threads: a wait makes passes until something has come to the queue, or it has done so for
@@ -269,14 +275,10 @@ impl Parcel<'_> {
     }
 }
 
-impl Worker {
+impl DataPath {
     fn post_inline(&mut self, parcel: &Parcel, now: u64) -> Option<OpId> {
         let Parcel { local, remote, terms, .. } = parcel;
-        // A peer ends where its link is: not while that worker is held.
-        if self.is_closed() || self.has_mail() || self.link(remote.peer).is_none() {
-            return None;
-        }
-        let Worker { core, rails, lanes_of, turn, .. } = self;
+        let DataPath { core, rails, lanes_of, turn, .. } = self;
         let lanes = lanes_of.get(remote.peer.place()).filter(|lanes| !lanes.is_empty())?;
         *turn = turn.wrapping_add(1);
         let id = lanes[*turn % lanes.len()];

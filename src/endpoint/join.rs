@@ -4,8 +4,7 @@
 
 use super::core::Core;
 use super::inbox::Command;
-use super::worker::Worker;
-use crate::ids::{Hold, PeerId, RailIndex};
+use crate::ids::{Hold, RailIndex};
 use crate::peer::link::Link;
 use crate::session::{pair, Plan};
 use crate::status::Status;
@@ -52,51 +51,45 @@ impl Core {
     }
 }
 
-impl Worker {
+impl Link {
     /// A transfer wants lanes that there are not.
-    pub fn link_join(&mut self, peer: PeerId, hold: Hold, now: u64) {
-        let core = self.core.clone();
-        let Some(link) = self.link(peer).filter(|link| link.session.closing().is_none()) else {
+    pub(super) fn join(&mut self, core: &Core, hold: Hold, now: u64) {
+        if self.session.closing().is_some() {
             return core.abandon(hold, Outcome::of(Status::PeerClosed), now);
-        };
-        if link.session.is_away() {
-            return link.joining.push(hold);
         }
-        let plans = core.held(&hold).map_or_else(Vec::new, |transfer| plans(&core, link, transfer.view()));
+        if self.session.is_away() {
+            return self.joining.push(hold);
+        }
+        let plans = core.held(&hold).map_or_else(Vec::new, |transfer| plans(core, self, transfer.view()));
         if plans.is_empty() {
-            let fabric = link.session.serving().map_or("none", |serving| &serving.fabric);
+            let fabric = self.session.serving().map_or("none", |serving| &serving.fabric);
             log::warn!(
                 "{}: a transfer ends with WEFT_ERR_NO_RAILS: fabric {fabric} is in use, and no rail of it knows the \
                  local memory, or none there the remote: see rails in weft_memory_args",
-                link.peer
+                self.peer
             );
             return core.abandon(hold, Outcome::of(Status::NoRails), now);
         }
-        link.joining.push(hold);
-        link.session.add_lanes(&plans);
-        self.carry_out(peer, None, now);
-        self.go_on_joining(peer, now);
+        self.joining.push(hold);
+        self.session.add_lanes(&plans);
     }
 
     /// Lets transfers go whose lanes are up, or will not be.
-    pub(super) fn go_on_joining(&mut self, peer: PeerId, now: u64) {
-        let core = self.core.clone();
-        let Some(link) = self.link(peer) else { return };
-        let resuming = link.session.is_away();
-        let waiting = std::mem::take(&mut link.joining);
-        for hold in waiting {
-            let (Some(transfer), Some(link)) = (core.held(&hold), self.link(peer)) else {
+    pub(super) fn go_on_joining(&mut self, core: &Core, now: u64) {
+        let resuming = self.session.is_away();
+        for hold in std::mem::take(&mut self.joining) {
+            let Some(transfer) = core.held(&hold) else {
                 core.abandon(hold, Outcome::of(Status::PeerLost), now);
                 continue;
             };
             let (view, slices) = (transfer.view(), transfer.slices);
-            let usable = workers(&core, link.lanes_up(), view);
+            let usable = workers(core, self.lanes_up(), view);
             if usable != 0 || !core.table.is_active(hold.id()) {
                 core.dispatch(hold, usable, slices, now);
-            } else if !resuming && plans(&core, link, view).iter().all(|plan| link.session.is_failed(*plan)) {
+            } else if !resuming && plans(core, self, view).iter().all(|plan| self.session.is_failed(*plan)) {
                 core.abandon(hold, Outcome::of(Status::Unreachable), now);
             } else {
-                link.joining.push(hold);
+                self.joining.push(hold);
             }
         }
     }

@@ -20,9 +20,8 @@
 use super::chores::{RailRegistrations, Registered, Wanted};
 use super::core::Core;
 use super::inbox::Command;
-use super::worker::Worker;
-use crate::fabric::{Access, REFUSED};
-use crate::ids::{LaneId, MemoryId, PeerId, RailIndex};
+use crate::fabric::Access;
+use crate::ids::{MemoryId, PeerId, RailIndex};
 use crate::memory::Memory;
 use crate::peer::link::Link;
 use crate::peer::{Replacing, Rests, Revoking};
@@ -195,112 +194,71 @@ impl Core {
     }
 }
 
-impl Worker {
-    /// An importer is given the new keys of a memory.
-    pub(super) fn link_give_keys(&mut self, peer: PeerId, of: &Arc<Replacing>, waits: bool) {
-        let core = self.core.clone();
-        let frame = self.frame_bytes();
-        let Some(mut link) = self.links.get_mut(peer.place()).and_then(Option::take) else {
-            return core.keys_known(of);
-        };
-        let here = link.peer.id == peer;
-        let waits = waits && here && link.session.is_up() && !of.has_failed();
-        if here && of.has_failed() {
-            link.push(Out::new(Kind::Revoke, numbers(&[of.memory.id.get()])));
-        } else if here {
-            push_keys(&mut link, &of.memory, frame);
+impl Link {
+    /// An importer is given the new keys of a memory. True: it is waited for, until it is at rest.
+    pub(super) fn take_keys(&mut self, core: &Core, of: &Arc<Replacing>, waits: bool) -> bool {
+        if of.has_failed() {
+            self.push(Out::new(Kind::Revoke, numbers(&[of.memory.id.get()])));
+        } else {
+            self.push_keys(&of.memory, core.frame_bytes());
         }
+        let waits = waits && self.session.is_up() && !of.has_failed();
         if waits {
-            link.to_rest.push(Rests::Keys(of.clone(), 0));
-            self.ask_to_rest(&mut link);
+            self.to_rest.push(Rests::Keys(of.clone(), 0));
+            self.ask_to_rest(core);
         }
-        self.links[peer.place()] = Some(link);
-        if !waits {
-            core.keys_known(of);
-        }
-        self.mark(peer);
+        waits
     }
 
-    pub(super) fn close_keys(&mut self, of: Arc<Replacing>) {
-        self.chores.0.push_back(super::chores::Chore::CloseKeys(of));
-    }
-
-    /// The peer has replaced keys of its memory.
-    pub(super) fn keys_came(&self, link: &Link, body: &[u8]) {
-        let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
-        let whole = body.len() > BEFORE_KEYS && body.len() % 8 == 0;
-        let (before, keys) = body.split_at(BEFORE_KEYS.min(body.len()));
-        let &[memory, rail, first] = &before.chunks_exact(8).map(word).collect::<Vec<u64>>()[..] else {
-            return self.core.count_malformed();
-        };
-        let keys = || keys.chunks_exact(8).map(word);
-        let remotes = link.remotes_of(MemoryId::new(memory));
-        if !whole || !remotes.iter().all(|remote| remote.replace_keys(rail, first, keys())) {
-            self.core.count_malformed();
-        }
-    }
-
-    /// Peers that were asked to come to rest, and do not answer.
-    pub(super) fn tend_resting(&mut self, now: u64) {
-        let core = self.core.clone();
-        for link in self.links.iter_mut().flatten() {
-            let Some(resting) = &mut link.resting else { continue };
-            let passed = now.saturating_sub(resting.counted_ns).min(SILENT_NS / LOOKS);
-            resting.counted_ns = now;
-            resting.waited_ns += passed;
-            let verdict = resting.silence.look(link.peer.received_ns(), now, SILENT_NS);
-            let silent = verdict == Verdict::Lost || resting.waited_ns > REST_NS;
-            let peer = link.peer.id;
-            for those in [&mut resting.of, &mut link.to_rest] {
-                those.retain_mut(|one| match one {
-                    Rests::Keys(of, waited) => {
-                        *waited += passed;
-                        let ends = silent || *waited > ANSWER_NS;
-                        if ends {
-                            core.keys_known(of);
-                        }
-                        !ends
-                    }
-                    Rests::Revoke(of) => !silent || core.replace_keys(of.memory(), peer, Some(of)).is_none(),
-                });
+    /// Queues the keys of a memory, behind what its owner has said of grants.
+    pub(super) fn push_keys(&mut self, memory: &Memory, frame: usize) {
+        let most = (frame - HEADER - BEFORE_KEYS) / 8;
+        let exports = memory.exports.lock();
+        for rail in exports.rails() {
+            let keys = exports.keys(rail).unwrap_or_default();
+            for (at, some) in keys.chunks(most).enumerate() {
+                let before = [memory.id.get(), rail.get().into(), (at * most) as u64];
+                self.push(Out::new(Kind::Keys, numbers(&[&before[..], some].concat())));
             }
         }
     }
 
-    /// A post of a lane was refused: whether that is the affair of its stripe alone, which is done
-    /// again later.
-    pub(super) fn is_refused(&mut self, lane: LaneId, tagged: u32) -> bool {
-        let of = self.rails.lane_mut(lane).filter(|(rail, _)| !rail.limits().resets);
-        of.is_some_and(|(_, of)| of.stripes.refuse(tagged))
-    }
-
-    /// Posts again what was refused, perhaps by new keys.
-    pub(super) fn redo_refused(&mut self) {
-        let mut refused = Vec::new();
-        for of in self.rails.lanes_mut() {
-            let plan = of.plan();
-            refused
-                .extend(of.stripes.take_refused(&self.core.table).into_iter().map(|stripe| (stripe, plan)));
+    /// The peer has replaced keys of its memory.
+    pub(super) fn keys_came(&self, core: &Core, body: &[u8]) {
+        let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+        let whole = body.len() > BEFORE_KEYS && body.len() % 8 == 0;
+        let (before, keys) = body.split_at(BEFORE_KEYS.min(body.len()));
+        let &[memory, rail, first] = &before.chunks_exact(8).map(word).collect::<Vec<u64>>()[..] else {
+            return core.count_malformed();
+        };
+        let keys = || keys.chunks_exact(8).map(word);
+        let remotes = self.remotes_of(MemoryId::new(memory));
+        if !whole || !remotes.iter().all(|remote| remote.replace_keys(rail, first, keys())) {
+            core.count_malformed();
         }
-        refused.into_iter().for_each(|(stripe, plan)| self.redistribute(stripe, plan, REFUSED));
     }
 
-    /// Old keys that could not be closed are tried again.
-    pub(super) fn close_again(&mut self) {
-        let again = std::mem::take(&mut self.unclosed);
-        again.into_iter().for_each(|of| self.close_keys(of));
-    }
-}
-
-/// Queues the keys of a memory, behind what its owner has said of grants.
-pub(super) fn push_keys(link: &mut Link, memory: &Memory, frame: usize) {
-    let most = (frame - HEADER - BEFORE_KEYS) / 8;
-    let exports = memory.exports.lock();
-    for rail in exports.rails() {
-        let keys = exports.keys(rail).unwrap_or_default();
-        for (at, some) in keys.chunks(most).enumerate() {
-            let before = [memory.id.get(), rail.get().into(), (at * most) as u64];
-            link.push(Out::new(Kind::Keys, numbers(&[&before[..], some].concat())));
+    /// Whether a peer that was asked to come to rest answers.
+    pub(super) fn tend_resting(&mut self, core: &Core, now: u64) {
+        let Some(resting) = &mut self.resting else { return };
+        let passed = now.saturating_sub(resting.counted_ns).min(SILENT_NS / LOOKS);
+        resting.counted_ns = now;
+        resting.waited_ns += passed;
+        let verdict = resting.silence.look(self.peer.received_ns(), now, SILENT_NS);
+        let silent = verdict == Verdict::Lost || resting.waited_ns > REST_NS;
+        let peer = self.peer.id;
+        for those in [&mut resting.of, &mut self.to_rest] {
+            those.retain_mut(|one| match one {
+                Rests::Keys(of, waited) => {
+                    *waited += passed;
+                    let ends = silent || *waited > ANSWER_NS;
+                    if ends {
+                        core.keys_known(of);
+                    }
+                    !ends
+                }
+                Rests::Revoke(of) => !silent || core.replace_keys(of.memory(), peer, Some(of)).is_none(),
+            });
         }
     }
 }

@@ -1,15 +1,20 @@
 //! A worker's rails and lanes: what it does on them, and how far each lane is with its handshake,
 //! with draining, with failing.
 
-use super::later::Drain;
+use super::core::Core;
+use super::inbox::Command;
+use super::later::{Drain, Owed, Parked, QuiescingLanes, Relayed};
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::peer::Peer;
 use crate::rail::{HasLane, Lane, LaneState, Lanes, Rail};
-use crate::session::Plan;
+use crate::session::{LaneEvent, Plan};
+use crate::trace::{self, Event};
 use crate::transfer::shape::View;
 use crate::transfer::stripes::Stripes;
+use crate::transfer::table::Left;
 use crate::transfer::Outcome;
 use crate::wire::seal::Root;
+use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
@@ -246,8 +251,204 @@ impl LaneWork {
         self.stripes.has_work()
     }
 
+    fn pump(
+        &mut self,
+        rail: &mut Rail,
+        core: &Core,
+        left: &mut Vec<Left>,
+        now: u64,
+    ) -> std::result::Result<bool, i32> {
+        let held = self.held > 0;
+        Ok(!held && self.stripes.pump(rail, &mut self.lane, now, &core.table, left)?)
+    }
+
     /// Something of it is due soon.
     pub fn is_waiting(&self) -> bool {
         self.closing.is_some() || self.drain != Drain::No || self.handshake.is_waiting()
     }
+}
+
+/// A worker's data path: its rails, the lanes on them, and the transfers on those. It knows no links and
+/// no sessions: a peer's owner learns what became of a lane by a `LaneEvent`.
+pub struct DataPath {
+    pub index: usize,
+    pub core: Arc<Core>,
+    pub rails: Rails,
+    /// Lanes of each peer, by its place.
+    pub lanes_of: Vec<Vec<LaneId>>,
+    /// Stripes that have left.
+    pub left: Vec<Left>,
+    /// Numbers lanes.
+    pub(super) epochs: u64,
+    /// Lanes that failed, and whose stripes go to others.
+    pub(super) resetting: VecDeque<LaneWork>,
+    /// Stripes of lanes that were removed, freed in steps.
+    pub(super) removed: Vec<Stripes>,
+    pub(super) quiescing_lanes: Vec<QuiescingLanes>,
+    /// What there is to say of credits.
+    pub(super) owed_credits: Vec<Owed>,
+    /// Transfers whose peers have no lane now.
+    pub(super) parked: VecDeque<Parked>,
+    /// Frames of peers that another worker owns.
+    pub(super) relayed: VecDeque<Relayed>,
+    pub(super) turn: usize,
+}
+
+impl DataPath {
+    pub fn new(index: usize, core: Arc<Core>, mut rails: Vec<Rail>) -> DataPath {
+        rails.iter_mut().for_each(|rail| rail.use_grants(core.grants.clone()));
+        DataPath {
+            index,
+            core,
+            rails: Rails::new(rails),
+            lanes_of: Vec::new(),
+            left: Vec::new(),
+            epochs: 0,
+            resetting: VecDeque::new(),
+            removed: Vec::new(),
+            quiescing_lanes: Vec::new(),
+            owed_credits: Vec::new(),
+            parked: VecDeque::new(),
+            relayed: VecDeque::new(),
+            turn: 0,
+        }
+    }
+
+    /// Lets each lane with stripes post, beginning with another one each time; those
+    /// with something of the latency class first.
+    pub(super) fn pump(&mut self, rail: RailIndex, now: u64) -> bool {
+        let work = &mut self.rails[rail];
+        if !work.lanes.iter().any(LaneWork::has_work) {
+            work.rail.flush(&mut work.lanes, now);
+            return false;
+        }
+        let lanes = work.lanes.places();
+        let mut busy = false;
+        let mut failed = None;
+        work.turn = work.turn.wrapping_add(1);
+        let urgent = work.lanes.iter().any(|lane| lane.stripes.is_urgent());
+        for pass in 0..lanes * (1 + urgent as usize) {
+            let Some(lane) = work.lanes.at((work.turn + pass) % lanes) else { continue };
+            // With something urgent there are two rounds: the first for lanes that have it.
+            let of_round = !urgent || lane.stripes.is_urgent() == (pass < lanes);
+            if !of_round || !lane.has_work() || lane.lane.state == LaneState::Down {
+                continue;
+            }
+            let from = trace::is_on().then(|| self.core.clock.now());
+            match lane.pump(&mut work.rail, &self.core, &mut self.left, now) {
+                Ok(posted) => {
+                    busy |= posted;
+                    if let (Some(from), true) = (from, posted) {
+                        let (rail, to) = (rail.get(), self.core.clock.now());
+                        trace::add(|| Event::Posted { rail, from, to });
+                    }
+                }
+                Err(errno) => failed = Some((lane.lane.id, errno)),
+            }
+        }
+        work.rail.flush(&mut work.lanes, now);
+        if let Some((lane, errno)) = failed {
+            self.lane_failed(lane, errno, 0, now);
+        }
+        busy
+    }
+
+    /// Takes the next step of what ends in steps, until the time is up (`over`). True: there is more.
+    pub(super) fn go_on_ending(&mut self, over: impl Fn() -> bool) -> bool {
+        if !self.resetting.is_empty() {
+            self.finish_resets(&over);
+        }
+        let (table, left) = (&self.core.table, &mut self.left);
+        for lane in self.rails.lanes_mut().filter(|lane| lane.stripes.is_stopping()) {
+            if !lane.stripes.go_on_stopping(table, left, &over) {
+                break;
+            }
+        }
+        self.free_removed(over);
+        self.has_remains() || self.rails.lanes().any(|lane| lane.stripes.is_stopping())
+    }
+
+    pub(super) fn has_remains(&self) -> bool {
+        !(self.removed.is_empty() && self.resetting.is_empty())
+    }
+
+    /// Frees stripes of removed lanes.
+    pub(super) fn free_removed(&mut self, over: impl Fn() -> bool) {
+        while let Some(stripes) = self.removed.last_mut() {
+            if !stripes.abandon(&self.core.table, &mut self.left, &over) {
+                return;
+            }
+            self.removed.pop();
+        }
+    }
+
+    // Lanes come to rest.
+
+    /// Stops a peer's stripes here, and waits for what is in flight.
+    pub fn drain_lanes(&mut self, peer: PeerId) {
+        for lane in self.lanes_of.get(peer.place()).into_iter().flatten() {
+            let of = self.rails.lane_mut(*lane).map(|(_, of)| of);
+            if let Some(of) = of.filter(|of| of.peer.id == peer && of.drain == Drain::No) {
+                of.stripes.stop(&self.core.table, &mut self.left);
+                of.drain = Drain::Begun;
+            }
+        }
+        self.advance_drains();
+    }
+
+    pub(super) fn advance_drains(&mut self) {
+        let mut drained = Vec::new();
+        for lane in self.rails.lanes_mut() {
+            if lane.drain == Drain::Begun && lane.lane.inflight_ops == 0 {
+                lane.drain = Drain::Done;
+                drained.push((lane.peer.clone(), lane.plan()));
+            }
+        }
+        for (peer, plan) in drained {
+            self.core.command_owner(&peer, Command::Lane { peer: peer.id, plan, event: LaneEvent::Drained });
+        }
+    }
+
+    /// Holds each of a peer's lanes until it is at rest.
+    pub fn quiesce_lanes(&mut self, peer: PeerId, number: u64) {
+        let mut lanes = Vec::new();
+        for of in self.rails.lanes_mut().filter(|of| of.peer.id == peer) {
+            of.held += 1;
+            of.stripes.forget_keys();
+            lanes.push(of.lane.id);
+        }
+        self.quiescing_lanes.push(QuiescingLanes { peer, number, lanes });
+        self.advance_quiescing();
+    }
+
+    /// Looks which lanes have come to rest.
+    pub(super) fn advance_quiescing(&mut self) {
+        if self.quiescing_lanes.is_empty() {
+            return;
+        }
+        let mut done = Vec::new();
+        for of in &mut self.quiescing_lanes {
+            let rails = &mut self.rails;
+            of.lanes.retain(|lane| {
+                let Some((_, one)) = rails.lane_mut(*lane) else { return false };
+                let rests = is_at_rest(one);
+                one.held = one.held.saturating_sub(rests as u32);
+                !rests
+            });
+            if of.lanes.is_empty() {
+                done.push((of.peer, of.number));
+            }
+        }
+        self.quiescing_lanes.retain(|of| !of.lanes.is_empty());
+        for (peer, number) in done {
+            if let Ok(found) = self.core.peers.get(peer) {
+                self.core.command_owner(&found, Command::LanesQuiet { peer, number });
+            }
+        }
+    }
+}
+
+/// Whether nothing of a lane is under way.
+fn is_at_rest(of: &LaneWork) -> bool {
+    of.lane.inflight_ops == 0 && of.resetting.is_none()
 }

@@ -1,17 +1,14 @@
 //! Work that a worker comes back to in later passes.
 
-use crate::ids::{Hold, LaneId, OpId, PeerId};
+use crate::ids::{Hold, LaneId, PeerId};
 use crate::peer::link::{Link, Outstanding};
 use crate::peer::{Replacing, Revoking};
 use crate::rail::Half;
 use crate::transfer::claims::Run;
 use crate::transfer::completion::Completion;
-use crate::transfer::ending::Accepted;
 use crate::transfer::gate::Before;
-use crate::transfer::stripes::Stripes;
 use crate::transfer::watch::Mark;
 use crate::transfer::Outcome;
-use crate::wire::frame::CHANNELS;
 use std::sync::atomic::AtomicUsize;
 use std::sync::Arc;
 
@@ -53,23 +50,6 @@ pub struct Relayed {
     pub peer: PeerId,
     pub bytes: Vec<u8>,
     pub since: u64,
-}
-
-/// A fence of a peer, and what it waits for, before its lanes are brought to rest or after.
-pub struct FenceWaits {
-    pub peer: PeerId,
-    pub number: u64,
-    pub until: Until,
-}
-
-pub enum Until {
-    /// Operations accepted before the fence have ended.
-    Ended(Accepted),
-    /// Operations under grants that the peer has revoked have ended.
-    Swept,
-    /// The peer has taken the frames of ended operations: the last number of each channel, and
-    /// unanswered atomics.
-    Taken([Option<u32>; CHANNELS], Vec<OpId>),
 }
 
 /// A peer's lanes here that are held for one of its fences: those not at rest yet.
@@ -119,12 +99,4 @@ pub enum LeavingStage {
         /// completions.
         ended: Option<Before>,
     },
-}
-
-/// State of removed peers and lanes, freed in steps: a pass has other things to do.
-#[derive(Default)]
-pub struct Remains {
-    /// Shares of lanes that were removed.
-    pub stripes: Vec<Stripes>,
-    pub links: Vec<Link>,
 }

@@ -1,15 +1,17 @@
 //! The life of links: what is due, and the end of a peer.
 
 use super::core::{Core, RailInfo};
+use super::failover::SUSPECT_NS;
 use super::inbox::Command;
-use super::later::{Leaving, LeavingStage, Remains, ENDS_NS};
+use super::later::{Leaving, LeavingStage, ENDS_NS};
 use super::worker::Worker;
 use crate::fabric::{error_text, host, is_closed};
-use crate::ids::{PeerId, RailIndex};
+use crate::ids::{OpId, PeerId, RailIndex};
 use crate::peer::link::Link;
 use crate::peer::{status_of_end, Peer, PeerState, Rests};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
+use crate::transfer::operation::Move;
 use crate::transfer::Outcome;
 use crate::wire::frame::{Kind, REQUESTS, USER};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,6 +20,8 @@ use std::sync::Arc;
 /// Frames of an ended link that are freed in one step.
 const SHED: usize = 64;
 
+/// How long one pass looks for the operations that fences wait for.
+const FENCE_LOOK_NS: u64 = 500_000;
 /// How long a PEER_DOWN waits for a NIC that still has operations of the peer.
 const OFF_NS: u64 = 300_000_000;
 /// How long a PEER_DOWN waits for a worker that is held by a call into a provider: until the worker
@@ -58,24 +62,9 @@ pub(super) fn warn_of_failure(core: &Core, link: &Link, why: &str) {
 }
 
 impl Worker {
-    pub(super) fn link(&mut self, peer: PeerId) -> Option<&mut Link> {
-        self.links.get_mut(peer.place())?.as_deref_mut().filter(|link| link.peer.id == peer)
-    }
-
-    pub(super) fn link_here(&self, peer: PeerId) -> Option<&Link> {
-        self.links.get(peer.place())?.as_deref().filter(|link| link.peer.id == peer)
-    }
-
-    pub(super) fn mark(&mut self, peer: PeerId) {
-        if let Some(link) = self.link(peer).filter(|link| !link.dirty) {
-            link.dirty = true;
-            self.dirty.push(peer.place());
-        }
-    }
-
     /// Ends an unauthenticated endpoint, unless it is a peer by now.
     pub fn evict(&mut self, peer: PeerId, now: u64) {
-        let Some(link) = self.link(peer).filter(|link| !link.session.is_up()) else { return };
+        let Some(link) = self.links.get_mut(peer).filter(|link| !link.session.is_up()) else { return };
         if link.peer.connects.lock().is_empty() {
             self.end_peer(peer, Outcome::of(Status::Unreachable), now);
         } else {
@@ -87,8 +76,7 @@ impl Worker {
     /// PEER_DOWN.
     pub fn end_peer(&mut self, peer: PeerId, outcome: Outcome, now: u64) {
         let core = self.core.clone();
-        let at = peer.place();
-        let Some(link) = self.link(peer) else { return };
+        let Some(link) = self.links.get_mut(peer) else { return };
         let outcome = link.session.end(outcome);
         let outcome = match link.peer.failure() {
             Some(failure) if outcome.status == Status::PeerLost => failure,
@@ -99,11 +87,10 @@ impl Worker {
         }
         if matches!(outcome.status, Status::PeerLost | Status::Protocol) {
             // The peer may only have been stopped: once it continues it learns of its end.
-            self.send_plain(peer, Kind::Close, &[]);
+            self.data.send_plain(link, Kind::Close, &[]);
         }
-        let Some(mut link) = self.links[at].take() else { return };
+        let Some(mut link) = self.links.remove(peer) else { return };
         link.peer.set_state(PeerState::Down);
-        self.dirty.retain(|dirty| *dirty != at);
         let mut outstanding = link.take_outstanding(outcome);
         outstanding.waited.extend(link.ending.take().into_iter().flat_map(|ending| ending.waited));
         outstanding.waited.extend(std::mem::take(&mut link.atomics).into_values());
@@ -156,7 +143,7 @@ impl Worker {
             core.queue.publish(Completion { user_data, ..completion });
         }
         if !shed(&mut link) {
-            self.remains.links.push(*link);
+            self.shedding.push(*link);
         }
         LeavingStage::Dropping { down, others, replacing, ended: None }
     }
@@ -178,7 +165,7 @@ impl Worker {
                 others.fetch_sub(1, Ordering::AcqRel); // Its rails are closed.
             }
         }
-        self.drop_lanes(peer.id, 0, Some((reset, others.clone())));
+        self.data.drop_lanes(peer.id, 0, Some((reset, others.clone())));
         others
     }
 
@@ -234,62 +221,19 @@ impl Worker {
 
     /// The rails are closed: all peers that have ended are seen off.
     pub(super) fn finish_all_leaving(&mut self, now: u64) {
-        self.drop_remains(|| false);
-        self.settle(now);
-        self.finish_leaving(now, || false);
-        self.drop_remains(|| false);
-        self.settle(now);
+        for _ in 0..2 {
+            self.data.free_removed(|| false);
+            self.settle(now);
+            self.finish_leaving(now, || false);
+        }
+        self.shed(|| false);
     }
 
-    /// Takes the next step of everything that ends in steps, until the time is up (`over`).
-    /// True: there is more, for which there was no time.
-    pub(super) fn go_on_ending(&mut self, now: u64, over: impl Fn() -> bool) -> bool {
-        self.go_on_sweeping(now, &over);
-        self.go_on_counting(now, usize::MAX, &over);
-        if !self.resetting.is_empty() {
-            self.finish_resets(&over);
-        }
-        let (table, left) = (&self.core.table, &mut self.left);
-        let lanes = self.rails.lanes_mut();
-        for lane in lanes.filter(|lane| lane.stripes.is_stopping()) {
-            if !lane.stripes.go_on_stopping(table, left, &over) {
-                break;
-            }
-        }
-        self.drop_remains(&over);
-        self.settle(now);
-        self.finish_leaving(now, &over);
-        let mut lanes = self.rails.iter().flat_map(|work| work.lanes.iter());
-        let stopping = lanes.any(|lane| lane.stripes.is_stopping());
-        let ending = |leaving: &Leaving| matches!(leaving.stage, LeavingStage::Ending(..));
-        stopping || self.has_remains() || self.leaving.front().is_some_and(ending)
-    }
-
-    /// Ends transfers of remote memories that are gone.
-    pub(super) fn go_on_sweeping(&mut self, now: u64, over: impl Fn() -> bool) {
-        while let Some(sweep) = self.sweeps.front_mut() {
-            if !self.core.table.go_on(sweep, now, &over) {
-                return;
-            }
-            self.sweeps.pop_front();
-        }
-    }
-
-    pub(super) fn has_remains(&self) -> bool {
-        let Remains { stripes, links } = &self.remains;
-        !(stripes.is_empty() && links.is_empty() && self.sweeps.is_empty() && self.resetting.is_empty())
-    }
-
-    pub(super) fn drop_remains(&mut self, over: impl Fn() -> bool) {
-        while let Some(stripes) = self.remains.stripes.last_mut() {
-            if !stripes.abandon(&self.core.table, &mut self.left, &over) {
-                return;
-            }
-            self.remains.stripes.pop();
-        }
-        while let Some(link) = self.remains.links.last_mut() {
+    /// Frees the frames of ended links, in steps.
+    fn shed(&mut self, over: impl Fn() -> bool) {
+        while let Some(link) = self.shedding.last_mut() {
             if shed(link) {
-                self.remains.links.pop();
+                self.shedding.pop();
             }
             if over() {
                 return;
@@ -297,13 +241,28 @@ impl Worker {
         }
     }
 
+    /// Takes the next step of everything that ends in steps, until the time is up (`over`).
+    /// True: there is more, for which there was no time.
+    pub(super) fn go_on_ending(&mut self, now: u64, over: impl Fn() -> bool) -> bool {
+        let mut sweeping = false;
+        for link in self.links.iter_mut() {
+            sweeping |= !link.go_on_sweeping(&self.core, now, &over);
+        }
+        self.counting.go_on(&self.core, now, usize::MAX, &over);
+        let stopping = self.data.go_on_ending(&over);
+        self.shed(&over);
+        self.settle(now);
+        self.finish_leaving(now, &over);
+        let ending = |leaving: &Leaving| matches!(leaving.stage, LeavingStage::Ending(..));
+        stopping || sweeping || !self.shedding.is_empty() || self.leaving.front().is_some_and(ending)
+    }
+
     /// Handles what is due: connects that timed out, late lanes, close messages without an answer.
     pub fn tend_links(&mut self, now: u64) {
         let mut due = Vec::new();
         let (mut marked, mut joining) = (Vec::new(), Vec::new());
-        let refusals = self.refusals();
         let core = self.core.clone();
-        for link in self.links.iter_mut().flatten() {
+        for link in self.links.iter_mut() {
             let peer = link.peer.id;
             if link.is_due(now) || link.ending.is_some() {
                 due.push(peer);
@@ -322,19 +281,65 @@ impl Worker {
             }
         }
         for peer in joining {
-            self.go_on_joining(peer, now);
+            self.links.get_mut(peer).into_iter().for_each(|link| link.go_on_joining(&core, now));
         }
-        for (peer, lane) in refusals {
-            self.watch_refusal(peer, lane, now);
-        }
+        self.links.iter_mut().for_each(|link| self.data.watch_control_lane(link, now));
         for peer in marked {
             self.deliver(peer, USER, now);
             self.deliver(peer, REQUESTS, now);
-            self.mark(peer);
+            self.links.mark(peer);
         }
-        let none_left = self.links.iter().all(Option::is_none) && self.leaving.is_empty();
-        if self.shutting_down && none_left && !self.rails.lanes().any(|lane| lane.is_saying(now)) {
+        let none_left = self.links.iter().next().is_none() && self.leaving.is_empty();
+        if self.shutting_down && none_left && !self.data.rails.lanes().any(|lane| lane.is_saying(now)) {
             self.core.count_closed(self.index);
+        }
+    }
+
+    /// The peer has not received a speculative notification.
+    pub(super) fn retract(&mut self, peer: PeerId, id: OpId, now: u64) {
+        let core = self.core.clone();
+        let one_frame = core.table.read(id).map(|slot| {
+            // SAFETY: held as a reader until it is released.
+            let one_frame = unsafe { core.table.body(slot) }.transfer().is_some_and(Move::is_one_frame);
+            core.table.release(slot);
+            one_frame
+        });
+        match one_frame {
+            // It may have received a part.
+            Some(false) => _ = core.table.end(id, Outcome::of(Status::RailLost), now),
+            Some(true) if core.table.retract(id) == Some(true) => self.link_notify(peer, id, false, now),
+            _ => {}
+        }
+    }
+
+    /// Peers that have acknowledged nothing for long: a lane may have lost the frames, or
+    /// the peer's the answer, and may have nothing else to do that would show it.
+    pub(super) fn unanswered(&mut self, now: u64) -> Vec<Arc<Peer>> {
+        let links = self.links.iter_mut().filter(|link| link.session.is_up() && link.lanes_up().len() > 1);
+        let late =
+            links.filter(|link| link.asked_ns.is_some_and(|asked| now.saturating_sub(asked) > SUSPECT_NS));
+        late.map(|link| {
+            link.asked_ns = Some(now - SUSPECT_NS / 2);
+            link.peer.clone()
+        })
+        .collect()
+    }
+
+    /// Goes on with the peers' fences.
+    pub(super) fn advance_fences(&mut self, now: u64) {
+        if self.links.fencing.is_empty() {
+            return;
+        }
+        let core = self.core.clone();
+        let over = || core.clock.now().saturating_sub(now) > FENCE_LOOK_NS;
+        for peer in std::mem::take(&mut self.links.fencing) {
+            let Some(link) = self.links.get_mut(peer) else { continue };
+            let before = link.quiescing.len();
+            let waits = link.advance_fences(&core, over);
+            if link.quiescing.len() < before {
+                self.links.mark(peer);
+            }
+            self.links.fencing.extend(waits.then_some(peer));
         }
     }
 }

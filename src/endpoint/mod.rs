@@ -4,14 +4,18 @@
 //! rails. With manual progress there is one worker and no thread: the polling caller takes the
 //! worker for a moment.
 
+mod arrivals;
+mod assign;
 mod atomics;
 mod authenticate;
 mod bounds;
 mod chores;
+mod commands;
 mod config;
 pub mod core;
 mod counters;
 mod credits;
+mod deliver;
 mod driver;
 mod failover;
 mod fence;
@@ -36,7 +40,7 @@ mod pause;
 pub mod preview;
 mod registering;
 mod relay;
-mod resume;
+mod rest;
 mod sessions;
 mod stalls;
 mod submit;

@@ -1,11 +1,13 @@
 //! Registering and deregistering, in steps: a memory has up to 65,536 ranges, each known to every
 //! rail, and meanwhile others' operations go on and their deadlines pass.
 
-use super::chores::{Back, Chore, RailRegistrations, Registered, Registering, Reply, Wanted};
-use super::worker::Worker;
+use super::chores::{Back, Chore, Chores, RailRegistrations, Registered, Registering, Reply, Wanted};
+use super::core::Core;
+use super::lanes::Rails;
 use crate::fabric::{Access, Registration};
 use crate::ids::RailIndex;
 use crate::memory::Memory;
+use crate::peer::Replacing;
 use crate::status::Result;
 use std::sync::Arc;
 
@@ -23,31 +25,30 @@ fn tidy() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(LARGE)));
 }
 
-impl Worker {
-    pub(super) fn register(&mut self, wanted: Wanted, reply: Registered) {
+impl Chores {
+    pub(super) fn register(&mut self, rails: &Rails, wanted: Wanted, reply: Registered) {
         let (done, all) = (Vec::with_capacity(wanted.ranges.len()), Vec::new());
-        let of = Registering { wanted, reply, at: self.rails.each().next(), done, all, back: Back::Nothing };
-        self.chores.0.push_back(Chore::Register(of));
+        let of = Registering { wanted, reply, at: rails.each().next(), done, all, back: Back::Nothing };
+        self.queue.push_back(Chore::Register(of));
     }
 
     pub(super) fn deregister(&mut self, memory: Arc<Memory>, reply: Reply<Result<()>>) {
-        self.chores.0.push_back(Chore::Deregister { memory, reply });
+        self.queue.push_back(Chore::Deregister { memory, reply });
     }
 
     /// Goes on with what callers wait for, for a moment; true if there was anything.
-    pub(super) fn do_chores(&mut self, now: u64) -> bool {
-        let Some(mut chore) = self.chores.0.pop_front() else { return false };
-        let core = self.core.clone();
+    pub(super) fn go_on(&mut self, core: &Core, rails: &mut Rails, now: u64) -> bool {
+        let Some(mut chore) = self.queue.pop_front() else { return false };
         for i in 1..=MOST {
             let over = match &mut chore {
-                Chore::Register(of) => self.register_next(of).map(|outcome| match &of.reply {
+                Chore::Register(of) => of.next(rails).map(|outcome| match &of.reply {
                     Registered::Caller(reply) => reply.put(outcome),
                     Registered::Keys(of) => core.registered_anew(of, outcome),
                 }),
                 Chore::Deregister { memory, reply } => {
-                    self.deregister_next(memory).map(|outcome| reply.put(outcome))
+                    deregister_next(memory, rails).map(|outcome| reply.put(outcome))
                 }
-                Chore::CloseKeys(of) => self.close_key(&of.memory).map(|outcome| match outcome {
+                Chore::CloseKeys(of) => close_key(&of.memory, rails).map(|outcome| match outcome {
                     Ok(()) => core.closed_by_one(of, now),
                     // The provider has the registration in use: again in the next tick.
                     Err(_) => self.unclosed.push(of.clone()),
@@ -56,28 +57,39 @@ impl Worker {
             if over.is_some() {
                 return true;
             }
-            if i % LOOK == 0 && self.core.clock.now().saturating_sub(now) > STEP_NS {
+            if i % LOOK == 0 && core.clock.now().saturating_sub(now) > STEP_NS {
                 break;
             }
         }
         tidy();
-        self.chores.0.push_back(chore);
+        self.queue.push_back(chore);
         true
     }
 
+    pub(super) fn close_keys(&mut self, of: Arc<Replacing>) {
+        self.queue.push_back(Chore::CloseKeys(of));
+    }
+
+    /// Keys that could not be closed are tried again.
+    pub(super) fn close_again(&mut self) {
+        self.queue.extend(self.unclosed.drain(..).map(Chore::CloseKeys));
+    }
+}
+
+impl Registering {
     /// Has one rail learn one range, or forget one; how it went, in the end.
-    fn register_next(&mut self, of: &mut Registering) -> Option<Result<RailRegistrations>> {
-        let Registering { wanted, at, done, all, back, .. } = of;
+    fn next(&mut self, rails: &mut Rails) -> Option<Result<RailRegistrations>> {
+        let Registering { wanted, at, done, all, back, .. } = self;
         if !matches!(back, Back::Nothing) {
             if let (Some(at), Some(registration)) = (*at, done.pop()) {
-                self.take_back(at, registration);
+                take_back(rails, at, registration);
                 return None;
             }
         }
         match std::mem::replace(back, Back::Nothing) {
             Back::Nothing => {}
             Back::Rail => {
-                *at = self.rails.after(*at);
+                *at = rails.after(*at);
                 return None;
             }
             Back::All(error) => {
@@ -89,12 +101,12 @@ impl Worker {
         let Some(index) = *at else {
             return Some(Ok(all.drain(..).map(|(rail, known)| (rail, known.into())).collect()));
         };
-        let rail = &mut self.rails[index].rail;
+        let rail = &mut rails[index].rail;
         let skipped = wanted.rails != 0 && !index.is_in(wanted.rails);
         let Some(range) = wanted.ranges.get(done.len()).filter(|_| !skipped) else {
             let next = Vec::with_capacity(wanted.ranges.len());
             all.extend((!skipped).then(|| (index, std::mem::replace(done, next))));
-            *at = self.rails.after(*at);
+            *at = rails.after(*at);
             return None;
         };
         // Peers reach it by another registration (`endpoint::keys`).
@@ -112,46 +124,43 @@ impl Worker {
         }
         None
     }
+}
 
-    fn take_back(&mut self, at: RailIndex, registration: Registration) {
-        let rail = &mut self.rails[at].rail;
-        if let Err(error) = rail.deregister(registration) {
-            log::warn!(
-                "rail {}: memory that could not be registered is still known to it: {error}",
-                rail.index
-            );
-        }
+fn take_back(rails: &mut Rails, at: RailIndex, registration: Registration) {
+    let rail = &mut rails[at].rail;
+    if let Err(error) = rail.deregister(registration) {
+        log::warn!("rail {}: memory that could not be registered is still known to it: {error}", rail.index);
     }
+}
 
-    /// Closes one registration; how it went, in the end, or at the first that cannot be closed.
-    fn deregister_next(&mut self, memory: &Memory) -> Option<Result<()>> {
-        match self.close_key(memory) {
-            Some(Ok(())) => {}
-            other => return other,
-        }
-        let known = |rail: RailIndex| memory.last_open(rail).copied();
-        let next = self.rails.iter_mut().find_map(|work| Some((known(work.rail.index)?, work)));
-        let Some((registration, work)) = next else { return Some(Ok(())) };
-        match work.rail.deregister(registration) {
-            Ok(()) => {
-                memory.closed(work.rail.index);
-                None
-            }
-            Err(error) => Some(Err(error)),
-        }
+/// Closes one registration; how it went, in the end, or at the first that cannot be closed.
+fn deregister_next(memory: &Memory, rails: &mut Rails) -> Option<Result<()>> {
+    match close_key(memory, rails) {
+        Some(Ok(())) => {}
+        other => return other,
     }
-
-    /// Closes one registration for peers that was given up; how it went, in the end.
-    fn close_key(&mut self, memory: &Memory) -> Option<Result<()>> {
-        let known = |rail: RailIndex| memory.exports.lock().next_old(rail);
-        let next = self.rails.iter_mut().find_map(|work| Some((known(work.rail.index)?, work)));
-        let Some((registration, work)) = next else { return Some(Ok(())) };
-        match work.rail.deregister(registration) {
-            Ok(()) => {
-                memory.exports.lock().forget(work.rail.index, &registration);
-                None
-            }
-            Err(error) => Some(Err(error)),
+    let known = |rail: RailIndex| memory.last_open(rail).copied();
+    let next = rails.iter_mut().find_map(|work| Some((known(work.rail.index)?, work)));
+    let Some((registration, work)) = next else { return Some(Ok(())) };
+    match work.rail.deregister(registration) {
+        Ok(()) => {
+            memory.closed(work.rail.index);
+            None
         }
+        Err(error) => Some(Err(error)),
+    }
+}
+
+/// Closes one registration for peers that was given up; how it went, in the end.
+fn close_key(memory: &Memory, rails: &mut Rails) -> Option<Result<()>> {
+    let known = |rail: RailIndex| memory.exports.lock().next_old(rail);
+    let next = rails.iter_mut().find_map(|work| Some((known(work.rail.index)?, work)));
+    let Some((registration, work)) = next else { return Some(Ok(())) };
+    match work.rail.deregister(registration) {
+        Ok(()) => {
+            memory.exports.lock().forget(work.rail.index, &registration);
+            None
+        }
+        Err(error) => Some(Err(error)),
     }
 }

@@ -1,20 +1,25 @@
-//! Control frames of a peer whose owner has no lane that serves it: another worker
-//! relays them.
+//! Control frames out. Those of a peer whose owner has no lane that serves it are relayed by another
+//! worker.
 
 use super::core::Core;
 use super::inbox::Command;
+use super::lanes::{DataPath, LaneWork};
 use super::later::Relayed;
-use super::worker::Worker;
 use crate::fabric::Posted;
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::peer::link::Link;
-use crate::wire::frame::{Header, Kind, HEADER};
+use crate::rail::LaneState;
+use crate::session::channel::Out;
+use crate::wire::frame::{numbers, Header, Kind, HEADER};
 
 /// A lane that refuses frames for this long, with nothing posted, is lost.
 const REFUSED_NS: u64 = 3_000_000_000;
 /// The same where lanes can be reset: only its own connection can be the cause, so a new one is
 /// tried, and if the peer does not accept it, the peer is lost.
 const REFUSED_AGAIN_NS: u64 = 100_000_000;
+
+/// Frames that a lane may have under way when a keep-alive joins them.
+const BEATS: u32 = 4;
 
 /// The path of a link's frames.
 #[derive(Clone, Copy)]
@@ -25,6 +30,11 @@ pub(super) enum Path {
         behind: bool,
     },
     Worker(usize),
+}
+
+/// The body of an acknowledgement of all channels.
+fn acknowledgement(link: &Link) -> Vec<u8> {
+    numbers(&link.session.channels.each_ref().map(|channel| channel.delivered().into()))
 }
 
 fn is_ack(bytes: &[u8]) -> bool {
@@ -44,7 +54,17 @@ impl Core {
     }
 }
 
-impl Worker {
+impl DataPath {
+    /// A lane of this worker that can carry control frames to a peer.
+    pub(super) fn control_lane(&self, peer: PeerId) -> Option<LaneId> {
+        let lanes = self.lanes_of.get(peer.place())?;
+        let serves = |of: &LaneWork| {
+            let up = of.lane.peer == peer && of.lane.state == LaneState::Up;
+            up && of.peer.is_served_by(of.lane.id.rail)
+        };
+        lanes.iter().copied().find(|lane| self.rails.lane(*lane).is_some_and(serves))
+    }
+
     /// For how long a lane may refuse frames.
     pub(super) fn refusal_ns(&self, rail: RailIndex) -> u64 {
         if self.rails[rail].rail.limits().resets {
@@ -125,5 +145,110 @@ impl Worker {
         queue.append(&mut self.relayed);
         self.relayed = queue;
         posted
+    }
+
+    // Frames of links.
+
+    /// Sends a link's frames and acknowledgements: whether any was sent, and
+    /// whether there is more to do.
+    pub(super) fn flush(&mut self, link: &mut Link, now: u64) -> (bool, bool) {
+        if link.session.is_away() {
+            return (false, false);
+        }
+        let core = self.core.clone();
+        for memory in link.take_revoked() {
+            link.answer(&core, Out::new(Kind::Revoked, numbers(&[memory.get()])));
+        }
+        let Some(path) = self.path_to(link) else { return (false, false) };
+        let peer = link.peer.id;
+        let (mut sent, mut full) = (false, false);
+        let up = link.session.is_up();
+        for channel in &mut link.session.channels {
+            while let Some((sequence, out)) = channel.next() {
+                if !up && out.kind != Kind::Ready {
+                    break;
+                }
+                let acknowledged = channel.delivered();
+                let header = Header { acknowledged, ..Header::numbered(out.kind, sequence) };
+                let path = match path {
+                    Path::Lane { lane, .. } => Path::Lane { lane, behind: out.follows_writes() },
+                    path => path,
+                };
+                if self.send_by(path, peer, &header, &out.body, out.payload()) != Posted::Yes {
+                    full = true;
+                    break;
+                }
+                channel.sent(now);
+                sent = true;
+            }
+        }
+        if link.session.channels.iter().any(|channel| channel.acknowledgement_due(now)) {
+            let body = acknowledgement(link);
+            let header = Header::plain(Kind::Ack);
+            match self.send_by(path, peer, &header, &body, &[]) {
+                Posted::Yes => {
+                    link.session
+                        .channels
+                        .iter_mut()
+                        .for_each(|channel| channel.acknowledgement_sent_alone(now));
+                    sent = true;
+                }
+                _ => full = true,
+            }
+        }
+        if sent {
+            link.session.note_sent(now);
+            if link.is_asking() {
+                link.asked_ns.get_or_insert(now);
+            }
+        }
+        let owes = link.session.channels.iter().any(|channel| channel.owes());
+        (sent, full || owes || !link.revoking.is_empty())
+    }
+
+    /// Sends a keep-alive: an acknowledgement of all channels.
+    pub(super) fn beat(&mut self, link: &mut Link, now: u64) -> bool {
+        let Some(path) = self.path_to(link).filter(|_| !link.session.is_away()) else { return false };
+        if let Path::Lane { lane, .. } = path {
+            if self.rails.lane(lane).is_some_and(|of| of.lane.inflight_frames >= BEATS) {
+                return false; // They are not taken; more would only take up room.
+            }
+        }
+        let posted = self.send_by(path, link.peer.id, &Header::plain(Kind::Ack), &acknowledgement(link), &[]);
+        if let Path::Lane { lane, .. } = path {
+            self.watch_refusal(link, lane, now);
+        }
+        posted == Posted::Yes
+    }
+
+    /// A provider whose peer has died may refuse frames for ever, without an
+    /// error: a lane with nothing in flight that does so has lost its peer. (One
+    /// that only stopped takes frames into its buffers.)
+    fn watch_refusal(&mut self, link: &mut Link, lane: LaneId, now: u64) {
+        if !self.rails.lane(lane).is_some_and(|of| of.lane.refused) {
+            link.refused_ns = None;
+            return;
+        }
+        let since = *link.refused_ns.get_or_insert(now);
+        // Until then it tries at every tick.
+        link.session.keep_alive_soon(now);
+        if now - since > self.refusal_ns(lane.rail) {
+            self.lane_failed(lane, libc::ENOTCONN, 0, now);
+        }
+    }
+
+    /// As `watch_refusal`, of a link's control lane, if that refused its last frame.
+    pub(super) fn watch_control_lane(&mut self, link: &mut Link, now: u64) {
+        let lane = self.control_lane(link.peer.id).filter(|_| link.session.is_up());
+        let refuses = |lane: &LaneId| self.rails.lane(*lane).is_some_and(|of| of.lane.refused);
+        if let Some(lane) = lane.filter(refuses) {
+            self.watch_refusal(link, lane, now);
+        }
+    }
+
+    /// Posts a frame without a number; false if there was no room.
+    pub(super) fn send_plain(&mut self, link: &Link, kind: Kind, body: &[u8]) -> bool {
+        let Some(path) = self.path_to(link) else { return false };
+        self.send_by(path, link.peer.id, &Header::plain(kind), body, &[]) == Posted::Yes
     }
 }

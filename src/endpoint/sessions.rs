@@ -4,10 +4,9 @@
 use super::core::Core;
 use super::inbox::AcceptedHandshake;
 use super::inbox::Command;
-use super::later::{Drain, ENDS_NS};
+use super::later::ENDS_NS;
 use super::links::warn_of_failure;
 use super::worker::Worker;
-use crate::fabric::Posted;
 use crate::ids::{PeerId, RailIndex};
 use crate::memory::RemoteMemory;
 use crate::peer::link::Link;
@@ -16,7 +15,7 @@ use crate::session::{reset_reason, Action, LaneEvent, Plan, Session, Sight};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
 use crate::transfer::Outcome;
-use crate::wire::frame::{Header, Kind, REQUESTS, USER};
+use crate::wire::frame::{Kind, REQUESTS, USER};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -43,9 +42,8 @@ fn serve(core: &Core, link: &mut Link) {
     link.peer.serve(service, rails);
     count_lanes(core, link);
     if link.session.has_others() {
-        for worker in (0..core.inboxes.len()).filter(|worker| link.peer.workers & 1 << worker != 0) {
-            core.inboxes[worker].command(Command::DropLanes { peer: link.peer.id, keep: rails, ended: None });
-        }
+        let command = || Command::DropLanes { peer: link.peer.id, keep: rails, ended: None };
+        core.workers_of_peer(&link.peer).for_each(|inbox| inbox.command(command()));
     }
 }
 
@@ -103,11 +101,8 @@ impl Worker {
         accepted: Option<&AcceptedHandshake>,
         now: u64,
     ) {
-        let (at, id, core) = (peer.id.place(), peer.id, self.core.clone());
-        if self.links.len() <= at {
-            self.links.resize_with(at + 1, || None);
-        }
-        let link = self.links[at].insert(Box::new(Link::new(peer, session, accepted.is_some())));
+        let (id, core) = (peer.id, self.core.clone());
+        let link = self.links.insert(Link::new(peer, session, accepted.is_some()));
         let over = accepted.map(|accepted| core.rails[accepted.plan.rail.place()].fabric.as_str());
         link.session.begin(over, now);
         self.carry_out(id, accepted, now);
@@ -117,7 +112,7 @@ impl Worker {
     pub fn link_accepted(&mut self, peer: PeerId, accepted: &AcceptedHandshake, now: u64) {
         let plan = accepted.plan;
         let core = self.core.clone();
-        let Some(link) = self.link(peer) else { return };
+        let Some(link) = self.links.get_mut(peer) else { return };
         let ours = core.rails[plan.rail.place()].fabric.as_str();
         let theirs = link.peer.address.rails.get(plan.remote_rail.place()).map(|rail| rail.fabric.as_str());
         if !link.session.handle_request(plan, theirs.filter(|theirs| *theirs == ours), now) {
@@ -130,23 +125,21 @@ impl Worker {
     /// lanes answer.
     pub(super) fn carry_out(&mut self, peer: PeerId, accepted: Option<&AcceptedHandshake>, now: u64) {
         let core = self.core.clone();
-        while let Some(link) = self.link(peer) {
+        while let Some(link) = self.links.get_mut(peer) {
             let Some(action) = link.session.poll_action() else {
                 let Some((kind, body)) = link.session.poll_transmit() else { return };
                 let posted = match kind {
-                    Kind::Ack => self.beat(peer, now),
-                    _ => self.send_plain(peer, kind, &body),
+                    Kind::Ack => self.data.beat(link, now),
+                    _ => self.data.send_plain(link, kind, &body),
                 };
-                if let Some(link) = self.link(peer) {
-                    link.session.transmitted(kind, posted, now);
-                }
+                link.session.transmitted(kind, posted, now);
                 continue;
             };
             match action {
                 Action::AddLanes(plans) => add_lanes(&core, &link.peer, &plans, accepted),
                 Action::Serve => serve(&core, link),
                 Action::ShowLanes => count_lanes(&core, link),
-                Action::Flush => self.mark(peer),
+                Action::Flush => self.links.mark(peer),
                 Action::Up => self.came_up(peer, now),
                 Action::TryAnother => log::info!("{}: another fabric is tried, too", link.peer),
                 Action::GiveUp(why) => {
@@ -157,16 +150,13 @@ impl Worker {
                 Action::EndOutstanding(outcome) => {
                     // Operations that came back earlier complete normally.
                     self.settle(now);
-                    let Some(link) = self.link(peer) else { return };
+                    let Some(link) = self.links.get_mut(peer) else { return };
                     link.ending = Some(link.take_outstanding(outcome));
                     self.end_outstanding(peer, now);
                 }
-                Action::Drain => {
-                    let workers = link.peer.workers;
-                    for worker in (0..core.inboxes.len()).filter(|worker| workers & 1 << worker != 0) {
-                        core.inboxes[worker].command(Command::DrainLanes { peer });
-                    }
-                }
+                Action::Drain => core
+                    .workers_of_peer(&link.peer)
+                    .for_each(|inbox| inbox.command(Command::DrainLanes { peer })),
                 Action::End(outcome) => self.end_peer(peer, outcome, now),
                 Action::ResetLane { plan, epoch, asks } => match core.rails.get(plan.rail.place()) {
                     Some(rail) => {
@@ -187,7 +177,7 @@ impl Worker {
                     let ms = ns / 1_000_000;
                     log::info!("{}: a new connection is up after {ms} ms, and operations go on", link.peer);
                     link.peer.forget_failure();
-                    self.mark(peer);
+                    self.links.mark(peer);
                 }
             }
         }
@@ -197,7 +187,7 @@ impl Worker {
     pub(super) fn tend(&mut self, peer: PeerId, now: u64) {
         self.end_outstanding(peer, now);
         let busy = self.core.table.active() > 0;
-        if let Some(link) = self.link(peer).filter(|link| link.is_due(now)) {
+        if let Some(link) = self.links.get_mut(peer).filter(|link| link.is_due(now)) {
             let alive_ns = link.peer.alive_ns();
             link.session.handle_timeout(Sight { alive_ns, busy }, now);
         }
@@ -208,7 +198,7 @@ impl Worker {
     fn end_outstanding(&mut self, peer: PeerId, now: u64) {
         let core = self.core.clone();
         let over = || core.clock.now().saturating_sub(now) > ENDS_NS;
-        let Some(link) = self.link(peer) else { return };
+        let Some(link) = self.links.get_mut(peer) else { return };
         if link.ending.as_mut().is_some_and(|of| core.go_on_ending(of, now, over)) {
             link.ending = None;
             link.session.outstanding_ended(now);
@@ -217,7 +207,7 @@ impl Worker {
 
     /// The caller disconnects a peer: outstanding operations end at once.
     pub fn link_disconnect(&mut self, peer: PeerId, now: u64) {
-        let Some(link) = self.link(peer) else { return };
+        let Some(link) = self.links.get_mut(peer) else { return };
         link.session.disconnect(now);
         self.carry_out(peer, None, now);
     }
@@ -225,44 +215,38 @@ impl Worker {
     /// The endpoint shuts down: it closes every peer.
     pub fn close_all(&mut self, now: u64) {
         self.shutting_down = true;
-        let peers = self.links.iter().flatten().map(|link| link.peer.id);
+        let peers = self.links.iter().map(|link| link.peer.id);
         self.commands.extend(peers.map(|peer| Command::Disconnect { peer }));
         self.tend_links(now);
     }
 
     /// A frame without a number that is about the session itself.
     pub(super) fn session_frame(&mut self, peer: PeerId, (kind, body): (Kind, &[u8]), now: u64) {
-        let Some(link) = self.link(peer) else { return };
+        let Some(link) = self.links.get_mut(peer) else { return };
         if link.session.handle_frame(kind, body, now).is_err() {
             self.core.count_malformed();
         }
         self.carry_out(peer, None, now);
     }
 
-    /// Posts a frame without a number; false if there was no room.
-    pub(super) fn send_plain(&mut self, peer: PeerId, kind: Kind, body: &[u8]) -> bool {
-        let Some(path) = self.link_here(peer).and_then(|link| self.path_to(link)) else { return false };
-        self.send_by(path, peer, &Header::plain(kind), body, &[]) == Posted::Yes
-    }
-
     /// What became of a lane: at the peer's owner.
     pub fn link_lane(&mut self, peer: PeerId, plan: Plan, event: LaneEvent, now: u64) {
         let core = self.core.clone();
-        let Some(link) = self.link(peer) else { return };
+        let Some(link) = self.links.get_mut(peer) else { return };
         let reset =
             if let LaneEvent::Reset { outcome, .. } = &event { Some(outcome.provider_errno) } else { None };
         link.session.handle_lane(plan, event, now);
         if let Some(errno) = reset {
             warn_of_reset(&core, link, plan, errno);
         }
-        self.mark(peer);
+        self.links.mark(peer);
         self.carry_out(peer, None, now);
-        self.go_on_joining(peer, now);
+        self.links.get_mut(peer).into_iter().for_each(|link| link.go_on_joining(&core, now));
     }
 
     fn came_up(&mut self, peer: PeerId, now: u64) {
         let core = self.core.clone();
-        let Some(link) = self.link(peer) else { return };
+        let Some(link) = self.links.get_mut(peer) else { return };
         core.unauthenticated.settled(peer);
         let mut connects = link.peer.connects.lock();
         link.peer.set_state(PeerState::Up);
@@ -281,7 +265,7 @@ impl Worker {
             }
         }
         drop(connects);
-        self.mark(peer);
+        self.links.mark(peer);
         self.deliver(peer, USER, now);
         self.deliver(peer, REQUESTS, now);
     }
@@ -289,7 +273,7 @@ impl Worker {
     /// A further connect to a peer that may be up already.
     pub fn link_connected(&mut self, peer: PeerId, now: u64) {
         let core = self.core.clone();
-        let Some(link) = self.link(peer).filter(|link| link.session.is_up()) else { return };
+        let Some(link) = self.links.get_mut(peer).filter(|link| link.session.is_up()) else { return };
         for user_data in link.peer.connects.lock().drain(..) {
             let completion = Completion::new(completion::KIND_PEER_UP, Outcome::OK, peer, now);
             core.queue.publish(Completion { user_data, ..completion });
@@ -297,29 +281,4 @@ impl Worker {
     }
 
     // Lanes.
-
-    /// Stops a peer's stripes here, and waits for what is in flight.
-    pub fn drain_lanes(&mut self, peer: PeerId) {
-        for lane in self.lanes_of.get(peer.place()).into_iter().flatten() {
-            let of = self.rails.lane_mut(*lane).map(|(_, of)| of);
-            if let Some(of) = of.filter(|of| of.peer.id == peer && of.drain == Drain::No) {
-                of.stripes.stop(&self.core.table, &mut self.left);
-                of.drain = Drain::Begun;
-            }
-        }
-        self.advance_drains();
-    }
-
-    pub(super) fn advance_drains(&mut self) {
-        let mut drained = Vec::new();
-        for lane in self.rails.lanes_mut() {
-            if lane.drain == Drain::Begun && lane.lane.inflight_ops == 0 {
-                lane.drain = Drain::Done;
-                drained.push((lane.peer.clone(), lane.plan()));
-            }
-        }
-        for (peer, plan) in drained {
-            self.command_owner(&peer, Command::Lane { peer: peer.id, plan, event: LaneEvent::Drained });
-        }
-    }
 }

@@ -1,13 +1,13 @@
 //! Debug log of stalls: lanes whose posts do not move, and peers that do not acknowledge frames.
 
-use super::lanes::LaneWork;
+use super::lanes::{DataPath, LaneWork};
 use super::relay::Path;
-use super::worker::Worker;
+use crate::peer::links::Links;
 use crate::rail::LaneState;
 use std::fmt;
 
 /// A lane is stalled after this long without progress, and reported at this interval.
-const STILL_NS: u64 = 1_000_000_000;
+pub(super) const STILL_NS: u64 = 1_000_000_000;
 
 /// A lane that stands still, and why it may.
 struct Still<'a> {
@@ -48,47 +48,32 @@ impl fmt::Display for Still<'_> {
     }
 }
 
-impl Worker {
-    /// At a tick.
-    pub(super) fn report_stalls(&mut self, now: u64) {
-        if !log::log_enabled!(log::Level::Debug) || now < self.stalls_reported_ns {
-            return;
-        }
-        self.stalls_reported_ns = now + STILL_NS;
-        self.report_stalled_lanes(now);
-        self.report_stalled_links(now);
-    }
-
-    fn report_stalled_lanes(&self, now: u64) {
-        for work in self.rails.lanes() {
-            let lane = &work.lane;
-            let under_way = lane.inflight_bytes > 0 || lane.inflight_ops > 0 || lane.inflight_frames > 0;
-            let waits = under_way || work.stripes.has_work();
-            let still_ns = now.saturating_sub(lane.progress_ns.max(lane.delivered_ns));
-            if waits && still_ns > STILL_NS && lane.state != LaneState::Handshaking {
-                let still = Still { work, window: lane.window.bytes(), still_ns };
-                log::debug!("{}: rail {} {still}", work.peer, lane.id.rail);
-            }
+pub(super) fn report(data: &DataPath, links: &Links, now: u64) {
+    for work in data.rails.lanes() {
+        let lane = &work.lane;
+        let under_way = lane.inflight_bytes > 0 || lane.inflight_ops > 0 || lane.inflight_frames > 0;
+        let waits = under_way || work.stripes.has_work();
+        let still_ns = now.saturating_sub(lane.progress_ns.max(lane.delivered_ns));
+        if waits && still_ns > STILL_NS && lane.state != LaneState::Handshaking {
+            let still = Still { work, window: lane.window.bytes(), still_ns };
+            log::debug!("{}: rail {} {still}", work.peer, lane.id.rail);
         }
     }
-
-    fn report_stalled_links(&self, now: u64) {
-        for link in self.links.iter().flatten().filter(|link| link.session.is_up()) {
-            if link.asked_ns.is_none_or(|asked| now.saturating_sub(asked) < STILL_NS) {
-                continue;
-            }
-            let path = match self.path_to(link) {
-                None => "none",
-                Some(Path::Lane { .. }) => "a lane here",
-                Some(Path::Worker(_)) => "another worker's lane",
-            };
-            let channels: Vec<String> = link.session.channels.iter().map(ToString::to_string).collect();
-            log::debug!(
-                "{} acknowledges nothing (path: {path}); frames that were sent and that wait, by channel: {}; {}",
-                link.peer,
-                channels.join(", "),
-                link.session
-            );
+    for link in links.iter().filter(|link| link.session.is_up()) {
+        if link.asked_ns.is_none_or(|asked| now.saturating_sub(asked) < STILL_NS) {
+            continue;
         }
+        let path = match data.path_to(link) {
+            None => "none",
+            Some(Path::Lane { .. }) => "a lane here",
+            Some(Path::Worker(_)) => "another worker's lane",
+        };
+        let channels: Vec<String> = link.session.channels.iter().map(ToString::to_string).collect();
+        log::debug!(
+            "{} acknowledges nothing (path: {path}); frames that were sent and that wait, by channel: {}; {}",
+            link.peer,
+            channels.join(", "),
+            link.session
+        );
     }
 }

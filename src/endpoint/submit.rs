@@ -1,6 +1,7 @@
 //! Submission: the caller's part of an operation's life.
 
 use super::inbox::Command;
+use super::later::Awaiting;
 use super::Endpoint;
 use crate::ids::{Hold, OpId, PeerId};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
@@ -29,6 +30,12 @@ pub(super) fn full(what: &str) -> Error {
 impl Endpoint {
     pub(super) fn deadline(&self, now: u64, timeout_ns: Option<NonZeroU64>) -> u64 {
         self.core.deadline(now, timeout_ns)
+    }
+
+    /// Has a worker start an accepted transfer when its watch reaches a value.
+    fn start_later(&self, hold: Hold, start: Mark, now: u64) {
+        let owner = self.core.table.held(&hold).1.peer.and_then(|peer| self.core.owner_of(peer)).unwrap_or(0);
+        self.core.hand_over(owner, Command::Await(Awaiting { hold, start }), now);
     }
 
     pub fn submit(

@@ -211,7 +211,7 @@ impl World {
     /// The last frame of the peer that was delivered.
     fn delivered(&self, channel: usize) -> u32 {
         let worker = self.ours.worker().expect("it has manual progress").lock();
-        let link = self.peer.and_then(|peer| worker.links.get(peer.place())).and_then(|link| link.as_deref());
+        let link = self.peer.and_then(|peer| worker.links.get(peer));
         link.map_or(0, |link| link.session.channels[channel].delivered())
     }
 

@@ -9,12 +9,12 @@ use crate::session::channel::{Channel, Out};
 use crate::session::liveness::Silence;
 use crate::session::{Plan, Session};
 use crate::status::Status;
-use crate::transfer::ending::Sweep;
+use crate::transfer::ending::{Accepted, Sweep};
 use crate::transfer::operation::{Failed, Move};
 use crate::transfer::Outcome;
-use crate::wire::frame::{numbers, Kind, HEADER, REQUESTS, SYSTEM, USER};
+use crate::wire::frame::{numbers, Kind, CHANNELS, HEADER, REQUESTS, SYSTEM, USER};
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -55,6 +55,8 @@ pub struct Link {
     pub to_rest: Vec<Rests>,
     /// Fences that the peer waits for.
     pub quiescing: Vec<Quiescing>,
+    /// Transfers of remote memories and of grants that are gone, which end in steps.
+    pub sweeps: VecDeque<Sweep>,
     /// Since when frames wait for an acknowledgement.
     pub asked_ns: Option<u64>,
     /// Since when something of the peer waits for room here.
@@ -75,10 +77,23 @@ pub struct Resting {
     pub of: Vec<Rests>,
 }
 
-/// A fence of the peer's, whose operations have ended: how many workers' lanes are not at rest.
+/// A fence of the peer's, and what it waits for.
 pub struct Quiescing {
     pub number: u64,
-    pub waiting: usize,
+    pub until: Until,
+}
+
+/// The steps of a peer's fence, in order; the first is one of two.
+pub enum Until {
+    /// Operations accepted before the fence have ended.
+    Ended(Accepted),
+    /// Operations under grants that the peer has revoked have ended.
+    Swept,
+    /// The lanes of this many workers are not at rest.
+    Quiet(usize),
+    /// The peer has taken the frames of ended operations: the last number of each channel, and
+    /// unanswered atomics.
+    Taken([Option<u32>; CHANNELS], Vec<OpId>),
 }
 
 /// Outstanding operations of an ending peer that have not ended yet.
@@ -131,6 +146,7 @@ impl Link {
             to_rest: Vec::new(),
             next_fence: 1,
             quiescing: Vec::new(),
+            sweeps: VecDeque::new(),
             asked_ns: None,
             held_back_ns: None,
             refused_ns: None,
@@ -295,6 +311,7 @@ impl Link {
             || self.ending.is_some()
             || !self.revoking.is_empty()
             || self.resting.is_some()
+            || !self.sweeps.is_empty()
             || self.is_held_back()
     }
 

@@ -21,6 +21,7 @@
 pub mod gone;
 pub mod lanes;
 pub mod link;
+pub mod links;
 mod revoking;
 pub mod table;
 
