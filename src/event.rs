@@ -8,7 +8,7 @@ pub struct Event(OwnedFd);
 
 impl Event {
     pub fn new() -> Result<Event> {
-        // SAFETY: takes no pointers.
+        // SAFETY: the call takes no pointers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
             return Err(Error::system("making an event fd"));

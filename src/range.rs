@@ -29,7 +29,7 @@ pub fn check(ranges: &[Range]) -> Result<Option<usize>> {
 
 /// Otherwise a provider would find unmapped memory in mid-transfer, at the cost of the connection.
 fn check_mapped(index: usize, range: &Range) -> Result<()> {
-    // SAFETY: takes no pointers.
+    // SAFETY: the call takes no pointers.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
     let first = range.base / page * page;
     let len = (range.base + range.len - first) as usize;

@@ -59,7 +59,7 @@ impl<'a, T: Copy> Theirs<'a, T> {
 
     #[inline(always)]
     pub fn iter(self) -> impl Iterator<Item = T> + 'a {
-        // SAFETY: as above.
+        // SAFETY: the reason given above holds here as well.
         (0..self.1).map(move |at| unsafe { self.0.add(at).read() })
     }
 

@@ -92,7 +92,7 @@ impl std::error::Error for LoadError {}
 /// A variable of the environment that decides what is loaded, or read; `None` if it is not set or empty.
 /// In a program with more rights than its user (set-uid, say) the environment has no say.
 pub fn variable(name: &str) -> Option<std::ffi::OsString> {
-    // SAFETY: asks for a number.
+    // SAFETY: the call has no preconditions.
     let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     std::env::var_os(name).filter(|value| !secure && !value.is_empty())
 }
@@ -201,7 +201,7 @@ impl Library {
         hints: *const fi_info,
         info: &mut *mut fi_info,
     ) -> c_int {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe { (self.getinfo)(version, node, service, flags, hints, info) }
     }
 
@@ -210,7 +210,7 @@ impl Library {
     /// put into it must be the C library's `malloc`'s.
     pub unsafe fn freeinfo(&self, info: *mut fi_info) {
         if !info.is_null() {
-            // SAFETY: as the caller promised.
+            // SAFETY: the caller promises it.
             unsafe { (self.freeinfo)(info) }
         }
     }
@@ -220,7 +220,7 @@ impl Library {
     /// # Safety
     /// `info` is NULL or from this library.
     pub unsafe fn dupinfo(&self, info: *const fi_info) -> *mut fi_info {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe { (self.dupinfo)(info) }
     }
 
@@ -239,7 +239,7 @@ impl Library {
         fabric: *mut *mut fid_fabric,
         context: *mut c_void,
     ) -> c_int {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe { (self.fabric)(attr, fabric, context) }
     }
 }

@@ -20,7 +20,7 @@ pub(super) enum Buffer {
 
 // SAFETY: addresses; what is done with them is up to `Registered`.
 unsafe impl Send for Buffer {}
-// SAFETY: the same.
+// SAFETY: the reason given above holds here as well.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
@@ -56,7 +56,7 @@ impl Registered {
     /// # Safety
     /// It must be deregistered, or its endpoint shut down.
     pub unsafe fn into_buffers(self) -> Vec<Vec<u8>> {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds this function's contract.
         self.buffers.into_iter().filter_map(|buffer| unsafe { buffer.free() }).collect()
     }
 }

@@ -227,7 +227,7 @@ struct Held {
 
 // SAFETY: the bytes are only read, and stay where they are until the drop.
 unsafe impl Send for Held {}
-// SAFETY: the same.
+// SAFETY: the reason given above holds here as well.
 unsafe impl Sync for Held {}
 
 impl Held {

@@ -280,7 +280,7 @@ fn head(address: *mut u8, len: usize) -> usize {
 unsafe fn copy_out(from: *mut u8, into: &mut [u8]) {
     // SAFETY: within the bytes, as the caller promised; words are aligned.
     let byte = |at: usize| unsafe { AtomicU8::from_ptr(from.add(at)).load(Ordering::Relaxed) };
-    // SAFETY: the same.
+    // SAFETY: the reason given above holds here as well.
     let word = |at: usize| unsafe { AtomicU64::from_ptr(from.add(at).cast()).load(Ordering::Relaxed) };
     std::sync::atomic::fence(Ordering::SeqCst);
     let mut at = head(from, into.len());
@@ -299,7 +299,7 @@ unsafe fn copy_in(from: &[u8], into: *mut u8) {
     // SAFETY: within the bytes, as the caller promised; words are aligned.
     let byte = |at: usize| unsafe { AtomicU8::from_ptr(into.add(at)).store(from[at], Ordering::Relaxed) };
     let word = |at: usize, word| {
-        // SAFETY: the same.
+        // SAFETY: the reason given above holds here as well.
         unsafe { AtomicU64::from_ptr(into.add(at).cast()).store(word, Ordering::Relaxed) }
     };
     let mut at = head(into, from.len());

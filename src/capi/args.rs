@@ -51,7 +51,7 @@ unsafe fn size_of_theirs<T: Sized32>(source: *const T) -> Result<usize> {
 /// # Safety
 /// `source` must be NULL or valid for the size that it begins with.
 pub(super) unsafe fn read<T: Sized32>(source: *const T) -> Result<T> {
-    // SAFETY: same contract.
+    // SAFETY: the caller upholds this function's contract.
     let size = unsafe { size_of_theirs(source)? };
     if size == size_of::<T>() {
         // SAFETY: this many bytes are readable.
@@ -84,7 +84,7 @@ pub(super) unsafe fn read_or_default<T: Sized32>(source: *const T) -> Result<T> 
     if source.is_null() {
         return Ok(zeroed());
     }
-    // SAFETY: same contract.
+    // SAFETY: the caller upholds this function's contract.
     unsafe { read(source) }
 }
 
@@ -122,7 +122,7 @@ pub unsafe fn fill_both<P: Sized32, S: Sized32>(
             "properties and statistics are both NULL: pass where to store one of them",
         ));
     }
-    // SAFETY: same contract.
+    // SAFETY: the caller upholds this function's contract.
     unsafe {
         if !statistics.is_null() {
             size_of_theirs(statistics)?;

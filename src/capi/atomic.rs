@@ -82,12 +82,12 @@ unsafe fn submit(
     op: *mut weft_op,
 ) -> Result<()> {
     let takes = Takes { flags: WEFT_CLASS_LATENCY, grant: true, ..Takes::NOTHING };
-    // SAFETY: same contract.
+    // SAFETY: the caller upholds this function's contract.
     let options = unsafe { self::options(ep, options, takes)? };
     let remote = handle::beside(remote, ep, "remote")?;
     let remote = remote.as_argument(ep, "remote")?;
     let (range, offset) = place(|range| remote.range_len(range), offset);
-    // SAFETY: same contract.
+    // SAFETY: the caller upholds this function's contract.
     unsafe {
         options.submit(ep, op, |common| {
             ep.atomic(AtomicSpec {

@@ -41,7 +41,7 @@ pub struct weft_memory_properties {
     pub ranges: u64,
 }
 
-// SAFETY: integers only.
+// SAFETY: the struct has only integers, for which zero is valid.
 unsafe impl Sized32 for weft_memory_properties {}
 
 /// Fills in what a memory is, and how its bytes move.

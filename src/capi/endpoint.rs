@@ -122,7 +122,7 @@ pub struct weft_endpoint_config {
     pub tcp_address: *const c_char,
 }
 
-// SAFETY: integers and pointers only.
+// SAFETY: the struct has only integers and pointers, for which zero is valid.
 unsafe impl Sized32 for weft_endpoint_config {
     const FIRST: usize = 160;
 }
@@ -254,7 +254,7 @@ unsafe fn secret(of: *const c_void, len: u64, name: &str) -> Result<Option<Vec<u
 /// # Safety
 /// `config` must be valid as the header asks.
 unsafe fn config(config: *const weft_endpoint_config) -> Result<EndpointConfig> {
-    // SAFETY: same contract.
+    // SAFETY: the caller upholds this function's contract.
     let theirs = unsafe { read(config)? };
     unknown_flags(theirs.flags)?;
     let idle = match theirs.idle {

@@ -43,7 +43,7 @@ pub struct weft_grant_args {
     pub notify: u64,
 }
 
-// SAFETY: integers and pointers only.
+// SAFETY: the struct has only integers and pointers, for which zero is valid.
 unsafe impl Sized32 for weft_grant_args {
     const FIRST: usize = 56;
 }
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn weft_grant_create(
         let out = output(token, "token")?;
         let memory = handle::get(memory)?;
         let ep = memory.endpoint()?;
-        // SAFETY: same contract.
+        // SAFETY: the caller upholds this function's contract.
         let args = unsafe { read_or_default(args)? };
         no_flags(args.flags, WEFT_NOTIFY_FAILURE)?;
         let notify = (args.flags & WEFT_NOTIFY_FAILURE != 0).then_some(args.notify);
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn weft_grant_create(
             None => None,
             Some(side) => Some(Pages {
                 local: Side::default(),
-                // SAFETY: same contract.
+                // SAFETY: the caller upholds this function's contract.
                 remote: unsafe { read_side(side, each, "pages.pages")? },
                 page_len: args.page_len,
                 page_count: args.page_count,

@@ -25,7 +25,7 @@ pub struct weft_endpoint_properties {
     pub libfabric: [c_char; 256],
 }
 
-// SAFETY: integers and arrays of them only.
+// SAFETY: the struct has only integers and arrays of integers, for which zero is valid.
 unsafe impl Sized32 for weft_endpoint_properties {}
 
 /// What a rail is. Filled by `weft_rail_info`.
@@ -47,7 +47,7 @@ pub struct weft_rail_properties {
     pub pci: [c_char; 32],
 }
 
-// SAFETY: integers and arrays of them only.
+// SAFETY: the struct has only integers and arrays of integers, for which zero is valid.
 unsafe impl Sized32 for weft_rail_properties {}
 
 pub const WEFT_STATISTICS_STATUSES: usize = 96;
@@ -99,7 +99,7 @@ pub struct weft_endpoint_statistics {
     pub driver_call_longest_ns: u64,
 }
 
-// SAFETY: integers and arrays of them only.
+// SAFETY: the struct has only integers and arrays of integers, for which zero is valid.
 unsafe impl Sized32 for weft_endpoint_statistics {}
 
 /// What a rail has done since it was opened, by this endpoint's own writes and
@@ -139,7 +139,7 @@ pub struct weft_rail_statistics {
     pub round_trip_ns: u64,
 }
 
-// SAFETY: integers and arrays of them only.
+// SAFETY: the struct has only integers and arrays of integers, for which zero is valid.
 unsafe impl Sized32 for weft_rail_statistics {}
 
 /// Fills in what an endpoint is, and what it has done; `properties` or

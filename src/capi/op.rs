@@ -119,7 +119,7 @@ pub struct weft_op_options {
     pub grant: weft_grant_token,
 }
 
-// SAFETY: integers and pointers only.
+// SAFETY: the struct has only integers and pointers, for which zero is valid.
 unsafe impl Sized32 for weft_op_options {
     const FIRST: usize = 112;
 }

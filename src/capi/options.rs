@@ -67,7 +67,7 @@ pub(super) unsafe fn options<'a>(
     options: *const weft_op_options,
     takes: Takes,
 ) -> Result<Options<'a>> {
-    // SAFETY: same contract.
+    // SAFETY: the caller upholds this function's contract.
     let theirs = unsafe { read_or_default(options)? };
     no_flags(theirs.flags, takes.flags)?;
     zero_reserved(theirs.reserved)?;
@@ -80,7 +80,7 @@ pub(super) unsafe fn options<'a>(
     absent(!takes.grant && grant.is_some(), "grant")?;
     Ok(Options {
         flags: theirs.flags,
-        // SAFETY: same contract.
+        // SAFETY: the caller upholds this function's contract.
         notify: unsafe { notify(&theirs, takes)? },
         count: count(&theirs)?,
         timeout_ns: timeout("timeout_ns", theirs.timeout_ns)?,
@@ -123,7 +123,7 @@ unsafe fn notify<'a>(theirs: &weft_op_options, takes: Takes) -> Result<Option<No
         }
         return Ok(None);
     }
-    // SAFETY: same contract.
+    // SAFETY: the caller upholds this function's contract.
     Ok(Some(Notify { value, data: unsafe { bytes(data, len as usize, "notify_data")? }, of_failure }))
 }
 
@@ -182,7 +182,7 @@ impl Options<'_> {
                 marks: &self.marks,
             })
         };
-        // SAFETY: same contract.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { submitted(ep, self.queue, op, common) }
     }
 
@@ -212,7 +212,7 @@ impl Options<'_> {
                 grant: self.grant,
             })
         };
-        // SAFETY: same contract.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { self.submit(ep, op, terms) }
     }
 

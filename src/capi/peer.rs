@@ -35,7 +35,7 @@ pub struct weft_peer_properties {
     pub reason: [c_char; 256],
 }
 
-// SAFETY: integers and arrays of them only.
+// SAFETY: the struct has only integers and arrays of integers, for which zero is valid.
 unsafe impl Sized32 for weft_peer_properties {}
 
 /// Starts to connect to the endpoint that wrote `address`. One
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn weft_peer_info(
 /// # Safety
 /// `args` must be valid as the header asks.
 unsafe fn connect(options: *const weft_op_options) -> Result<weft_op_options> {
-    // SAFETY: same contract.
+    // SAFETY: the caller upholds this function's contract.
     let theirs = unsafe { read_or_default(options)? };
     let only = weft_op_options {
         size: theirs.size,

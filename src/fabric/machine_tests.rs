@@ -423,7 +423,7 @@ fn pipe_in_sysfs_does_not_block() {
     tree.file("sys/devices/system/cpu/x", "");
     let path = tree.path().join("sys/devices/system/cpu/online");
     let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: a C string.
+    // SAFETY: the pointer is a NUL-terminated string.
     assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
     assert!(tree.machine().devices.is_empty());
 }

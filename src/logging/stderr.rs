@@ -166,7 +166,7 @@ mod tests {
             room += written;
         }
         assert!(room >= LINE, "room for {room} bytes");
-        // SAFETY: takes no pointers.
+        // SAFETY: the call takes no pointers.
         assert_eq!(unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_NONBLOCK, 0);
         assert!(write_now(fd, b"y").is_err());
         reader.read_exact(&mut vec![0; room]).expect("what was written");

@@ -217,10 +217,10 @@ impl Burst<'_> {
         let sampled = bytes > 0 && self.lane.begin_sample(self.now);
         (tag.lane, tag.read, tag.bytes) = (self.lane.id.slot, rma.read, bytes);
         for op in ops {
-            // SAFETY: no NIC has a free op.
+            // SAFETY: no NIC uses a free op.
             unsafe { (**op).tag = tag };
         }
-        // SAFETY: as above.
+        // SAFETY: the reason given above holds here as well.
         unsafe { (*ops[0]).tag.sampled = sampled };
         // SAFETY: an op begins with its scratch, and stays in place until it is reaped; the caller
         // keeps the ranges registered.

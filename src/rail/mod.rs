@@ -283,7 +283,7 @@ impl Rail {
 
     fn take_op(&mut self, tag: Tag) -> Option<*mut Op> {
         let op = self.free_ops.pop()?;
-        // SAFETY: no NIC has a free op.
+        // SAFETY: no NIC uses a free op.
         unsafe { (*op).tag = tag };
         Some(op)
     }

@@ -150,7 +150,7 @@ impl Stripe {
         if self.begun || rate == 0 {
             return false;
         }
-        // SAFETY: the stripe holds the slot, and with it the transfer.
+        // SAFETY: the stripe's hold keeps the slot and its transfer alive.
         let (slot, transfer) = unsafe { (self.slot.as_ref(), self.transfer.as_ref()) };
         let bytes = u128::from(transfer.view().bytes()) * (others as u128 + 1);
         let ns = bytes * 1_000_000_000 / (u128::from(rate) * u128::from(self.parts));
@@ -215,7 +215,7 @@ impl Stripe {
     }
 
     pub fn is_granted(&self) -> bool {
-        // SAFETY: the stripe holds the slot, and with it the transfer.
+        // SAFETY: the stripe's hold keeps the slot and its transfer alive.
         unsafe { self.transfer.as_ref() }.grant.is_some()
     }
 
@@ -241,7 +241,7 @@ impl Stripe {
 
     /// Whether there may be unclaimed slices.
     pub fn has_unclaimed(&self) -> bool {
-        // SAFETY: the stripe holds the slot, and with it the transfer.
+        // SAFETY: the stripe's hold keeps the slot and its transfer alive.
         let (slot, transfer) = unsafe { (self.slot.as_ref(), self.transfer.as_ref()) };
         slot.cursor.load(Relaxed) < transfer.slices
     }
@@ -295,7 +295,7 @@ impl Stripe {
         if self.pass == pass {
             return;
         }
-        // SAFETY: the stripe holds the slot, and with it the transfer.
+        // SAFETY: the stripe's hold keeps the slot and its transfer alive.
         let (slot, transfer) = unsafe { (self.slot.as_ref(), self.transfer.as_ref()) };
         let unclaimed = transfer.slices.saturating_sub(slot.cursor.load(Relaxed));
         (self.pass, self.quota) = (pass, unclaimed.div_ceil(self.parts).max(1));
@@ -304,7 +304,7 @@ impl Stripe {
     /// Posts until the turn, the claim, the window or the budget of posts is used up.
     #[inline]
     pub fn step(&mut self, burst: &mut Burst, index: u32, budget: &mut u32) -> Step {
-        // SAFETY: the stripe holds the slot, and with it the transfer.
+        // SAFETY: the stripe's hold keeps the slot and its transfer alive.
         let (slot, transfer) = unsafe { (self.slot.as_ref(), self.transfer.as_ref()) };
         if !Table::wanted(slot) {
             self.give_up();

@@ -167,7 +167,7 @@ pub struct Endpoint {
 
 // SAFETY: an endpoint may be used by any thread, and by several.
 unsafe impl Send for Endpoint {}
-// SAFETY: the same.
+// SAFETY: the reason given above holds here as well.
 unsafe impl Sync for Endpoint {}
 
 impl Endpoint {
@@ -197,7 +197,7 @@ impl Endpoint {
 
     pub fn properties(&self) -> Result<weft_endpoint_properties> {
         let mut own = sized();
-        // SAFETY: a place for them.
+        // SAFETY: the buffer has space for them.
         check("weft_endpoint_info", unsafe { weft_endpoint_info(self.raw, &mut own, ptr::null_mut()) })?;
         Ok(own)
     }
@@ -290,7 +290,7 @@ impl Endpoint {
     /// Completions that have come; with manual progress this drives the rails.
     #[inline]
     pub fn poll<'a>(&self, done: &'a mut [weft_completion]) -> Result<&'a [weft_completion]> {
-        // SAFETY: room for as many completions.
+        // SAFETY: the buffer has space for this many completions.
         let count = unsafe { weft_queue_poll(self.queue, done.as_mut_ptr(), done.len() as u32, 0) };
         check("weft_queue_poll", count)?;
         Ok(&done[..count as usize])
@@ -301,7 +301,7 @@ impl Endpoint {
         if wait_ns == 0 {
             return self.poll(done);
         }
-        // SAFETY: room for as many completions.
+        // SAFETY: the buffer has space for this many completions.
         let count = unsafe { weft_queue_poll(self.queue, done.as_mut_ptr(), done.len() as u32, wait_ns) };
         check("weft_queue_poll", count)?;
         Ok(&done[..count as usize])
@@ -315,7 +315,7 @@ impl Endpoint {
     /// an error.
     pub fn count(&self, kind: weft_completion_kind, wait_ns: u64) -> Result<usize> {
         let mut done = completions::<16>();
-        // SAFETY: room for as many completions.
+        // SAFETY: the buffer has space for this many completions.
         let count = unsafe { weft_queue_poll(self.queue, done.as_mut_ptr(), done.len() as u32, wait_ns) };
         check("weft_queue_poll", count)?;
         let done = &done[..count as usize];
@@ -372,7 +372,7 @@ impl Endpoint {
 
     pub fn read_pages(&self, args: &PagesRequest) -> Result<()> {
         let (to, options) = (ptr::null_mut(), &args.options);
-        // SAFETY: the same.
+        // SAFETY: the reason given above holds here as well.
         check("weft_read_pages", unsafe {
             weft_read_pages(self.raw, args.local, args.remote, &args.pages, options, to)
         })
@@ -398,7 +398,7 @@ impl Endpoint {
 
     pub fn read(&self, args: &RangeRequest) -> Result<()> {
         let RangeRequest { local, local_offset, remote, remote_offset, len, options } = args;
-        // SAFETY: the same.
+        // SAFETY: the reason given above holds here as well.
         check("weft_read", unsafe {
             weft_read(
                 self.raw,
@@ -429,7 +429,7 @@ impl Drop for Endpoint {
     fn drop(&mut self) {
         // SAFETY: our own handle, closed once.
         let closed = unsafe { check("weft_endpoint_shutdown", weft_endpoint_shutdown(self.raw, 0)) }
-            // SAFETY: the same.
+            // SAFETY: the reason given above holds here as well.
             .and_then(|()| unsafe { check("weft_endpoint_destroy", weft_endpoint_destroy(self.raw)) });
         if let Err(error) = closed {
             eprintln!("weft-bench: {error:#}");
@@ -440,6 +440,6 @@ impl Drop for Endpoint {
 /// Room for so many.
 #[inline]
 pub fn completions<const COUNT: usize>() -> [weft_completion; COUNT] {
-    // SAFETY: integers and pointers.
+    // SAFETY: the struct has only integers and pointers, for which zero is valid.
     unsafe { zeroed() }
 }

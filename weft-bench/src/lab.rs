@@ -30,7 +30,7 @@ pub fn enter() -> String {
 }
 
 fn try_enter() -> Result<()> {
-    // SAFETY: plain system calls.
+    // SAFETY: the system calls take no pointers.
     unsafe {
         if libc::geteuid() != 0 {
             bail!("not root: no network namespace");

@@ -30,7 +30,7 @@ impl Part {
     /// The life of such a process. Why it failed is its last line.
     pub fn run(text: &str) -> Result<()> {
         // Nobody is left behind when the one that watches ends.
-        // SAFETY: a plain system call.
+        // SAFETY: the system call takes no pointers.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let part: Part = serde_json::from_str(text).context("what to do")?;
         part.play().inspect_err(|error| {

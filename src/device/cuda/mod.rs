@@ -51,7 +51,7 @@ fn name_of(result: CUresult) -> String {
     let mut name = null();
     // SAFETY: stores a pointer to a constant string.
     match unsafe { sys::cuGetErrorName(result, &mut name) } {
-        // SAFETY: as above.
+        // SAFETY: the reason given above holds here as well.
         CUresult::CUDA_SUCCESS if !name.is_null() => unsafe { CStr::from_ptr(name) }.to_string_lossy().into(),
         _ => format!("CUDA error {}", result as u32),
     }
@@ -80,7 +80,7 @@ fn attribute(device: Device, what: About) -> Result<i32> {
 
 /// The host pages that contain a range: address and bytes.
 fn whole_pages(range: &Range) -> (u64, usize) {
-    // SAFETY: takes no pointers.
+    // SAFETY: the call takes no pointers.
     let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     let base = range.base - range.base % page;
     (base, (range.base + range.len).next_multiple_of(page) as usize - base as usize)
@@ -94,7 +94,7 @@ struct Opened {
 
 // SAFETY: any thread may use the driver's handles.
 unsafe impl Send for Opened {}
-// SAFETY: as above.
+// SAFETY: the reason given above holds here as well.
 unsafe impl Sync for Opened {}
 
 /// Keeps a device's context current while it lives.

@@ -1,5 +1,5 @@
-//! Memory that other processes of this host can read: what `weft_memory_alloc`
-//! gives out. All areas of the process are known here, by their address.
+//! Memory that other processes of this host can read, which `weft_memory_alloc` returns. All areas
+//! of the process are listed here by address.
 
 use super::budget::budget;
 use super::channel::{area_seals, memfd, page_len, Mapping, HUGE};
@@ -15,12 +15,13 @@ use std::sync::Arc;
 const MADV_POPULATE_WRITE: i32 = 23;
 const MADV_COLLAPSE: i32 = 25;
 
-/// Between looks at how much memory there is: others take of it, too.
+/// Populate in steps of this size, and check the free memory between them: other processes use it,
+/// too.
 const STEP: usize = 1 << 30;
-/// Memory left to the system, beside page tables.
+/// Memory that stays free for the system, in addition to page tables.
 const SPARE: u64 = 16 << 20;
 
-/// All areas of this process, by their first byte.
+/// All areas of this process, by first byte.
 static AREAS: Mutex<BTreeMap<u64, Arc<Area>>> = Mutex::new(BTreeMap::new());
 
 /// The kind of an area's pages.
@@ -28,7 +29,7 @@ static AREAS: Mutex<BTreeMap<u64, Arc<Area>>> = Mutex::new(BTreeMap::new());
 enum Pages {
     /// From the system's pool of huge pages.
     Pool,
-    /// Huge where the system has them, else small.
+    /// Huge pages where the system has them, else small ones.
     Any,
 }
 
@@ -53,14 +54,14 @@ impl Area {
         }
         let flags = if pages == Pages::Pool { libc::MFD_HUGETLB | libc::MFD_HUGE_2MB } else { 0 };
         let file = memfd(c"weft-memory", flags)?;
-        // SAFETY: a file of ours.
+        // SAFETY: the descriptor is open during the call.
         if unsafe { libc::ftruncate(file.as_raw_fd(), len as libc::off_t) } != 0 {
             return Err(no_memory(len));
         }
-        // SAFETY: as above.
+        // SAFETY: the reason given above holds here as well.
         if pages == Pages::Pool && unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) } != 0
         {
-            return Err(no_memory(len)); // The pool has not this many.
+            return Err(no_memory(len)); // The pool has too few pages.
         }
         let mapping = match pages {
             Pages::Pool => Mapping::new(file.as_fd(), len, true)?,
@@ -71,7 +72,7 @@ impl Area {
         }
         populate(&mapping, pages)?;
         // A peer may map it to read it, never to write it, and it cannot shrink under either of us.
-        // SAFETY: a file of ours.
+        // SAFETY: the descriptor is open during the call.
         if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, area_seals()) } != 0 {
             return Err(Error::system("sealing memory that can be shared"));
         }
@@ -84,7 +85,7 @@ fn no_memory(len: usize) -> Error {
     Error::new(Status::NoMemory, format!("{len} bytes of memory that can be shared: {why}"))
 }
 
-/// Whether there is memory for this many bytes more, of `len` that were asked for.
+/// Checks that the system has memory for `more` bytes, of the `len` that were requested.
 fn check_room(more: usize, len: usize) -> Result<()> {
     let tables = more as u64 / 256;
     match budget() {
@@ -100,7 +101,7 @@ fn check_room(more: usize, len: usize) -> Result<()> {
 /// here.
 fn populate(mapping: &Mapping, pages: Pages) -> Result<()> {
     let (base, len) = (mapping.base(), mapping.len());
-    // SAFETY: advice about a mapping of ours.
+    // SAFETY: the range lies in our own mapping, and advice does not change its contents.
     unsafe {
         if pages == Pages::Any && len >= HUGE {
             libc::madvise(base.cast(), len, libc::MADV_HUGEPAGE);
@@ -117,11 +118,11 @@ fn populate(mapping: &Mapping, pages: Pages) -> Result<()> {
             if errno != libc::EINVAL || pages == Pages::Pool {
                 return Err(no_memory(len));
             }
-            // Linux before 5.14.
+            // Linux before 5.14 has no `MADV_POPULATE_WRITE`.
             touch(mapping, at..at + step);
         }
         if pages == Pages::Any && len >= HUGE {
-            // Where huge pages are off for shared memory, this still makes them.
+            // Collapse makes huge pages even where they are off for shared memory.
             libc::madvise(base.cast(), len, MADV_COLLAPSE);
         }
     }
@@ -130,17 +131,17 @@ fn populate(mapping: &Mapping, pages: Pages) -> Result<()> {
 
 fn touch(mapping: &Mapping, part: Range<usize>) {
     for at in part.step_by(4096) {
-        // SAFETY: inside the mapping, which nobody else knows yet.
+        // SAFETY: the byte lies inside the mapping, which no other thread has yet.
         unsafe { mapping.base().add(at).write_volatile(0) };
     }
 }
 
-/// Best effort: memory elsewhere is slower, and no less right.
+/// Best effort: memory on another node is slower, but works.
 fn prefer_node(mapping: &Mapping, node: u32) {
     const MPOL_PREFERRED: libc::c_long = 1;
     let Some(bit) = 1u64.checked_shl(node) else { return };
     let mask = [bit];
-    // SAFETY: a mapping of ours, a mask of 64 bits.
+    // SAFETY: the range is our own mapping, and the mask has 64 bits.
     unsafe {
         libc::syscall(
             libc::SYS_mbind,
@@ -154,10 +155,10 @@ fn prefer_node(mapping: &Mapping, node: u32) {
     };
 }
 
-/// Makes an area, and its address.
+/// Makes an area, and returns its address.
 pub fn allocate(len: u64, node: Option<u32>) -> Result<u64> {
     let len = usize::try_from(len).map_err(|_| Error::limit("more bytes than an address space has"))?;
-    // The pool is what an administrator set aside: where there is none, this fails at once.
+    // An administrator reserves the pool: without one, this fails at once.
     let pool = if len >= HUGE { Area::make(len, Pages::Pool, node).ok() } else { None };
     let area = match pool {
         Some(area) => area,
@@ -168,7 +169,7 @@ pub fn allocate(len: u64, node: Option<u32>) -> Result<u64> {
     Ok(base)
 }
 
-/// The area that a range lies in.
+/// The area that contains a range.
 pub fn find(base: u64, len: u64) -> Option<Arc<Area>> {
     let areas = AREAS.lock();
     let (_, area) = areas.range(..=base).next_back()?;
@@ -188,19 +189,19 @@ pub fn free(base: u64) -> Result<()> {
         return Err(Error::new(Status::Busy, "the memory is registered: deregister it first"));
     }
     let unmapped = areas.remove(&base);
-    // This takes long for much memory; the lock is released so that others can register.
+    // Freeing much memory takes long; the lock is released so that other threads can register.
     drop(areas);
     drop(unmapped);
     Ok(())
 }
 
-/// An area as one NIC names it to its peers.
+/// An area as a NIC names it to its peers.
 pub struct Shared {
-    /// Where it stands among the NIC's areas, and a number that no other ever has.
+    /// The area's index among the NIC's areas, and a number that is never reused.
     pub place: usize,
     pub number: u32,
     what: What,
-    /// Registrations in it.
+    /// Registrations inside the area.
     users: usize,
 }
 
@@ -233,19 +234,18 @@ impl Shared {
         }
     }
 
-    /// The descriptor that posts in it pass along: place and number in one.
+    /// The descriptor that posts from the area carry: index and number in one.
     fn descriptor(&self) -> u64 {
         (self.place as u64 + 1) << 32 | self.number as u64
     }
 }
 
-/// What registrations of device memory are posted with that no other process can open: no area has
-/// it as its descriptor.
+/// The descriptor of registrations of device memory that no other process can open: no area has it.
 pub fn only_on(device: Device) -> u64 {
     u64::from(device) + 1
 }
 
-/// The device whose memory is posted with a descriptor.
+/// The device whose memory has this descriptor.
 #[inline]
 pub fn device_of(descriptor: u64, area: Option<&Shared>) -> Option<Device> {
     match area {
@@ -254,18 +254,18 @@ pub fn device_of(descriptor: u64, area: Option<&Shared>) -> Option<Device> {
     }
 }
 
-/// The areas that a NIC's registrations lie in.
+/// The areas that contain a NIC's registrations.
 #[derive(Default)]
 pub struct SharedAreas {
     places: Vec<Option<Shared>>,
-    /// The places of areas, by the areas' first bytes; and those that are free.
+    /// The indexes of areas, by first byte; and the free indexes.
     by_base: HashMap<u64, usize>,
     free: Vec<usize>,
     last_number: u32,
 }
 
 impl SharedAreas {
-    /// The descriptor of a range that is registered; 0 if it lies in no area.
+    /// The descriptor of a registered range; 0 outside all areas.
     pub fn enter(&mut self, base: u64, len: u64) -> u64 {
         let Some(area) = find(base, len) else { return 0 };
         if let Some(shared) = self.by_base.get(&area.base()).and_then(|place| self.places[*place].as_mut()) {
@@ -291,7 +291,7 @@ impl SharedAreas {
     }
 
     fn put(&mut self, what: What) -> u64 {
-        // A peer may still have what had this number before: none is used twice.
+        // A peer may still hold an earlier area with this number, so no number is reused.
         let Some(number) = self.last_number.checked_add(1) else { return 0 };
         self.last_number = number;
         let place = self.free.pop().unwrap_or_else(|| {
@@ -302,7 +302,7 @@ impl SharedAreas {
         self.places[place].insert(shared).descriptor()
     }
 
-    /// A registration ends; the area, if this was the last one in it.
+    /// Ends a registration; returns the area if this was its last one.
     pub fn leave(&mut self, descriptor: u64) -> Option<Shared> {
         let place = self.get(descriptor)?.place;
         let shared = self.places[place].as_mut()?;
@@ -333,11 +333,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn areas_are_found_by_what_lies_in_them_and_freed_once() {
+    fn area_is_found_by_any_range_inside_it_and_freed_once() {
         let len = 3 << 20;
         let base = allocate(len, None).unwrap();
         assert!(base % HUGE as u64 == 0);
-        // SAFETY: just allocated.
+        // SAFETY: the range was just allocated with this length.
         unsafe { std::slice::from_raw_parts_mut(base as *mut u8, len as usize) }.fill(7);
         assert!(find(base, len).is_some() && find(base + 5, 100).is_some());
         assert!(find(base, len << 8).is_none() && find(base + len, len << 8).is_none());
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_can_read_an_area_and_not_write_it() {
+    fn area_is_readable_but_not_writable_for_peers() {
         let base = allocate(4096, None).unwrap();
         let area = find(base, 1).unwrap();
         assert!(Mapping::of_area(area.file.as_fd(), 4096).is_ok());
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nic_names_an_area_once() {
+    fn area_keeps_one_number_per_nic() {
         let base = allocate(8192, None).unwrap();
         let mut shared = SharedAreas::default();
         assert_eq!(shared.enter(0x1000, 10), 0);

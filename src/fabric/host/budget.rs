@@ -1,15 +1,15 @@
-//! How much memory the system, and the control groups of this process, can still give: a process
-//! that takes more meets the kernel's OOM killer and not an error.
+//! How much memory the system and the control groups of this process still have: a process that
+//! takes more is ended by the kernel's OOM killer instead of getting an error.
 
 use std::path::{Path, PathBuf};
 
-/// Bytes that are left, and what limits them.
+/// Bytes left, and the limit that they are left of.
 pub struct Budget {
     pub bytes: u64,
     pub of: &'static str,
 }
 
-/// `None` where neither is known.
+/// `None` where no limit is known.
 pub fn budget() -> Option<Budget> {
     let system = available().map(|bytes| Budget { bytes, of: "the system" });
     let group = groups().iter().filter_map(Group::left).min();
@@ -17,7 +17,7 @@ pub fn budget() -> Option<Budget> {
     [system, group].into_iter().flatten().min_by_key(|budget| budget.bytes)
 }
 
-/// A value of a file of lines as "name value ...", whichever unit.
+/// The value of a "name value ..." line in a file, whatever its unit.
 fn value(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix([' ', ':']))?;
     line.split_whitespace().next()?.parse().ok()
@@ -28,7 +28,7 @@ fn available() -> Option<u64> {
     value(&text, "MemAvailable")?.checked_mul(1024)
 }
 
-/// A control group that limits memory, and how its version names the figures.
+/// A control group that limits memory, and the names of the figures in its version.
 struct Group {
     at: PathBuf,
     limit: &'static str,
@@ -54,7 +54,7 @@ fn groups() -> Vec<Group> {
     lines.lines().flat_map(above).collect()
 }
 
-/// The groups of a line "number:controllers:path".
+/// The groups in a line "number:controllers:path".
 fn above(line: &str) -> Vec<Group> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { return Vec::new() };
@@ -77,7 +77,7 @@ fn above(line: &str) -> Vec<Group> {
             cache: ["total_inactive_file", "total_active_file"],
         },
     };
-    // In a container, the path may be the host's: the groups above are there all the same.
+    // In a container, the path may be the host's: the ancestors exist all the same.
     Path::new(path.trim_start_matches('/')).ancestors().map(group).collect()
 }
 
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_found_by_their_whole_name() {
+    fn memory_figures_match_by_whole_name() {
         let text = "MemTotal:  10 kB\nMemAvailable:   7 kB\ninactive_file 5\n";
         assert_eq!(value(text, "MemAvailable"), Some(7));
         assert_eq!(
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn every_group_above_counts() {
+    fn memory_budget_includes_every_ancestor_group() {
         let paths = |line: &str| above(line).into_iter().map(|group| group.at).collect::<Vec<_>>();
         let second = ["/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a", "/sys/fs/cgroup/"].map(PathBuf::from);
         assert_eq!(paths("0::/a/b"), second);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_this_machine_is_read() {
+    fn memory_budget_of_this_machine_is_plausible() {
         assert!(budget().is_some_and(|budget| budget.bytes > 0));
     }
 }

@@ -1,13 +1,12 @@
-//! The memory that two NICs share: requests and bytes one way, answers and bytes
-//! the other way.
+//! The memory that two NICs share: requests and bytes in one direction, answers and bytes in the
+//! other.
 //!
-//! The initiator makes it and passes it over a socket. Requests are cells of a
-//! ring; a cell is valid once it carries the stamp of its turn. Bytes of writes,
-//! messages and long lists of segments lie in the area `forward`, bytes of reads
-//! in `back`; both sides step through these in the same way, so no position is
-//! ever believed. The target answers by one number: how many requests are done.
-//! Of those that failed it keeps a list. Nothing here is locked, and all that the
-//! other side wrote is read once and checked.
+//! The initiator makes the channel and passes it over a socket. Requests are cells of a ring; a
+//! cell is valid once it carries the stamp of its turn. The area `forward` holds the bytes of
+//! writes, messages and long lists of segments; `back` holds the bytes of reads. Both sides step
+//! through these areas in the same way, so neither trusts a position from the other. The target
+//! answers with one number: how many requests are done. It keeps a list of failed requests. Nothing
+//! here is locked, and each value that the other side wrote is read once and checked.
 
 use crate::device::{driver, present, Device};
 use crate::fabric::GONE;
@@ -17,12 +16,13 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::OnceLock;
 
-/// Requests under way in one direction.
+/// The most requests in flight in one direction.
 pub const CELLS: u64 = 256;
-/// Bytes of `forward`, and of `back`. With 256 KiB, 64 KiB pages are a tenth slower.
+/// Bytes of `forward`, and of `back`. With 256 KiB, 64 KiB pages are 10 % slower.
 pub const AREA: u64 = 1 << 20;
 
-// Where things lie. What one side writes and the other polls has lines of its own.
+// Offsets in the channel. Words that one side writes and the other polls have cache lines of their
+// own.
 const ANSWERS: usize = 0;
 const RETURNED: usize = 128;
 const TARGET_SLEEPS: usize = 256;
@@ -34,7 +34,7 @@ const BACK: usize = FORWARD + AREA as usize;
 const WHOLE: usize = BACK + AREA as usize;
 const _: () = assert!(REQUESTS % 4096 == 0 && FORWARD % 4096 == 0);
 
-/// The size of a huge page, for which addresses are aligned.
+/// The size of a huge page, to which addresses are aligned.
 pub const HUGE: usize = 2 << 20;
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
@@ -47,15 +47,15 @@ pub struct Mapping {
     len: usize,
 }
 
-// SAFETY: an address range that belongs to the mapping.
+// SAFETY: the mapping owns its address range.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; what is done with the bytes is the users' affair.
+// SAFETY: the mapping only hands out addresses; its users synchronise access to the bytes.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps the channel that another process made: an ordinary file in memory, which cannot shrink.
-    /// Its maker may punch holes into it; pages that are touched there come back as zeros, and cost
-    /// at most a channel.
+    /// The process that made it may punch holes into it; pages touched there read as zeros, and
+    /// cost at most the size of a channel.
     fn of_channel(fd: BorrowedFd) -> Result<Mapping> {
         let file = File::of(fd)?;
         if file.kind != Kind::Memory || file.seals & SEALS != SEALS || file.len < WHOLE as u64 {
@@ -64,12 +64,13 @@ impl Mapping {
         Self::new(fd, WHOLE, true)
     }
 
-    /// Maps memory of another process to read it: a file in memory that can neither shrink nor
-    /// lose pages, and has them all. So no access to it faults, or takes memory of ours.
+    /// Maps another process's memory for reading: a file in memory that is fully allocated, and can
+    /// neither shrink nor lose pages. So no access to it faults, or allocates memory for this
+    /// process.
     pub fn of_area(fd: BorrowedFd, len: u64) -> Result<Mapping> {
         let file = File::of(fd)?;
         let seals = area_seals();
-        // The kernel maps whole pages of the file's own size.
+        // The kernel maps whole pages of the file's own page size.
         let whole = file.page > 0 && file.len % file.page == 0 && len % file.page == 0;
         if file.kind == Kind::Other
             || file.seals & seals != seals
@@ -80,16 +81,16 @@ impl Mapping {
             return Err(refused("memory to read"));
         }
         let len = usize::try_from(len).map_err(|_| refused("memory to read"))?;
-        // The kernel aligns pages of its pool by itself.
+        // The kernel aligns pages of its pool itself.
         if file.kind == Kind::Memory && len >= HUGE {
             return Self::aligned(fd, len, false);
         }
         Self::new(fd, len, false)
     }
 
-    /// A mapping wherever the kernel has room.
+    /// Makes a mapping at any free address.
     pub fn new(fd: BorrowedFd, len: usize, writable: bool) -> Result<Mapping> {
-        // SAFETY: a new mapping, which replaces none.
+        // SAFETY: the call makes a new mapping, and replaces none.
         let base = unsafe {
             let fd = fd.as_raw_fd();
             libc::mmap(std::ptr::null_mut(), len, protection(writable), libc::MAP_SHARED, fd, 0)
@@ -100,15 +101,15 @@ impl Mapping {
         Ok(Mapping { base: base.cast(), len })
     }
 
-    /// A mapping of ordinary memory, at an address that huge pages can be mapped to.
+    /// Makes a mapping of ordinary memory at an address where huge pages are possible.
     pub fn aligned(fd: BorrowedFd, len: usize, writable: bool) -> Result<Mapping> {
         let len = len.next_multiple_of(page_len());
         let room = len + HUGE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let shared = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: addresses are reserved: `room` bytes, whole pages, from `reserved` on. The file
-        // replaces `len` of them, whole pages of its own, too, from the first multiple of `HUGE`
-        // on, which is less than `HUGE` away. The rest is given back.
+        // SAFETY: `room` bytes, in whole pages, are reserved from `reserved` on. The file replaces
+        // `len` of them, also whole pages, from the first multiple of `HUGE` on, which is less than
+        // `HUGE` away. The rest is given back.
         unsafe {
             let reserved = libc::mmap(std::ptr::null_mut(), room, libc::PROT_NONE, flags, -1, 0);
             if reserved == libc::MAP_FAILED {
@@ -122,8 +123,8 @@ impl Mapping {
             unmap(start, base - start);
             unmap(base + len, start + room - base - len);
             match failed {
-                // The kernel may have dropped the reservation, and the addresses may be in other
-                // use by now.
+                // The kernel may have dropped the reservation, and another thread may use the
+                // addresses by now.
                 Some(error) => Err(error),
                 None => Ok(Mapping { base: base as *mut u8, len }),
             }
@@ -149,17 +150,17 @@ fn protection(writable: bool) -> i32 {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, unmapped once.
+        // SAFETY: the mapping is our own, and unmapped only here.
         unsafe { unmap(self.base as usize, self.len) };
     }
 }
 
-/// Unmaps addresses. Those that the kernel does not unmap stay reserved.
+/// Unmaps addresses. Addresses that the kernel does not unmap stay reserved.
 ///
 /// # Safety
-/// They are the caller's, and nobody uses them.
+/// The addresses belong to the caller, and nothing uses them.
 unsafe fn unmap(base: usize, len: usize) {
-    // SAFETY: as promised.
+    // SAFETY: the caller promises it.
     if len > 0 && unsafe { libc::munmap(base as *mut _, len) } != 0 {
         let why = std::io::Error::last_os_error();
         log::warn!("unmapping {len} bytes of shared memory at {base:#x}: {why}: their addresses stay in use");
@@ -167,7 +168,7 @@ unsafe fn unmap(base: usize, len: usize) {
 }
 
 pub fn page_len() -> usize {
-    // SAFETY: asks for a number.
+    // SAFETY: the call has no preconditions.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(1)
 }
 
@@ -177,7 +178,7 @@ enum Kind {
     Memory,
     /// From the system's pool of huge pages.
     Pool,
-    /// Anything else, whose pages other processes may control.
+    /// Any other file, whose pages other processes may control.
     Other,
 }
 
@@ -185,16 +186,16 @@ struct File {
     kind: Kind,
     seals: i32,
     len: u64,
-    /// Bytes that have memory.
+    /// Bytes that are allocated.
     allocated: u64,
-    /// Bytes of a page of its mappings.
+    /// Bytes in one page of the file's mappings.
     page: u64,
 }
 
 impl File {
     fn of(fd: BorrowedFd) -> Result<File> {
         let raw = fd.as_raw_fd();
-        // SAFETY: asks about a descriptor of ours, with room for the answers, which are integers.
+        // SAFETY: the descriptor is open, and the buffers hold the answers, which are integers.
         unsafe {
             let mut stat: libc::stat = std::mem::zeroed();
             let mut system: libc::statfs = std::mem::zeroed();
@@ -223,16 +224,16 @@ fn refused(what: &str) -> Error {
     Error::new(Status::Fabric, text)
 }
 
-/// The seals of an area on this system, whose kernel all of its processes share: it cannot shrink,
-/// and a process that could not write to it before cannot write to it or punch pages out. (Linux
-/// before 5.1 lacks the latter seal.)
+/// The seals that an area has on this system, whose kernel all of its processes share: the area
+/// cannot shrink, and a process that cannot write to it now cannot write later, or punch pages out.
+/// (Linux before 5.1 lacks the latter seal.)
 pub fn area_seals() -> i32 {
     const F_SEAL_FUTURE_WRITE: i32 = 0x10;
     static SEALS_OF_AREAS: OnceLock<i32> = OnceLock::new();
     *SEALS_OF_AREAS.get_or_init(|| {
         let all = SEALS | libc::F_SEAL_SEAL;
         let knows = memfd(c"weft-seals", 0).is_ok_and(|file| {
-            // SAFETY: a file of ours.
+            // SAFETY: the descriptor is open during the call.
             unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, all | F_SEAL_FUTURE_WRITE) == 0 }
         });
         if knows {
@@ -245,15 +246,15 @@ pub fn area_seals() -> i32 {
 
 pub struct Channel {
     mapping: Mapping,
-    /// The device that it is pinned for: then all reach it.
+    /// The device for which the channel is pinned: then every device reaches it.
     pinned: OnceCell<Device>,
 }
 
 impl Channel {
-    /// A new one, and the file to pass to the target.
+    /// Makes a channel, and the file to pass to the target.
     pub fn create() -> Result<(Channel, OwnedFd)> {
         let fd = memfd(c"weft-channel", 0)?;
-        // SAFETY: a file of ours.
+        // SAFETY: the descriptor is open during the call.
         let made = unsafe {
             libc::ftruncate(fd.as_raw_fd(), WHOLE as libc::off_t) == 0
                 && libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS | libc::F_SEAL_SEAL) == 0
@@ -274,7 +275,7 @@ impl Channel {
         Channel { mapping, pinned: OnceCell::new() }
     }
 
-    /// Has devices reach it. An error number: they cannot.
+    /// Pins the channel so that devices reach it. An error number if they cannot.
     pub fn pin(&self, device: Device) -> std::result::Result<(), i32> {
         if self.pinned.get().is_none() {
             let base = self.mapping.base() as u64;
@@ -290,59 +291,59 @@ impl Channel {
 
     fn word(&self, at: usize) -> &AtomicU64 {
         debug_assert!(at + 8 <= WHOLE && at % 8 == 0);
-        // SAFETY: inside the mapping, aligned, and valid in every state.
+        // SAFETY: the address lies inside the mapping, is aligned, and is valid in every state.
         unsafe { &*self.mapping.base().add(at).cast() }
     }
 
     fn flag(&self, at: usize) -> &AtomicU32 {
-        // SAFETY: as above.
+        // SAFETY: the reason given above holds here as well.
         unsafe { &*self.mapping.base().add(at).cast() }
     }
 
-    /// Written by the target: the number of requests done.
+    /// The number of requests done; the target writes it.
     pub fn done(&self) -> &AtomicU64 {
         self.word(ANSWERS)
     }
 
-    /// Written by the target: how many of those failed, stored before `done`.
+    /// How many requests failed; the target stores it before `done`.
     pub fn failed(&self) -> &AtomicU64 {
         self.word(ANSWERS + 8)
     }
 
-    /// Written by the target: the request (its low 32 bits, above) and error number of a failure.
+    /// A failure's request (low 32 bits) and error number (high 32 bits); the target writes it.
     pub fn failure(&self, n: u64) -> &AtomicU64 {
         self.word(FAILURES + (n % CELLS) as usize * 8)
     }
 
-    /// Written by the initiator: up to where `back` is free again.
+    /// The position up to which `back` is free again; the initiator writes it.
     pub fn returned(&self) -> &AtomicU64 {
         self.word(RETURNED)
     }
 
-    /// Not 0: the waiter for requests (or room in `back`) sleeps.
+    /// Not 0: the target, which waits for requests or for space in `back`, sleeps.
     pub fn target_sleeps(&self) -> &AtomicU32 {
         self.flag(TARGET_SLEEPS)
     }
 
-    /// Not 0: the waiter for answers sleeps.
+    /// Not 0: the initiator, which waits for answers, sleeps.
     pub fn initiator_sleeps(&self) -> &AtomicU32 {
         self.flag(INITIATOR_SLEEPS)
     }
 
     /// The cell of request `n`.
     pub fn cell(&self, n: u64) -> &Cell {
-        // SAFETY: inside the mapping, aligned, and valid in every state.
+        // SAFETY: the address lies inside the mapping, is aligned, and is valid in every state.
         unsafe { &*self.mapping.base().add(REQUESTS + (n % CELLS) as usize * 64).cast() }
     }
 
-    /// Where a block of `forward` lies that `Block::after` has placed.
+    /// The address of a block of `forward` that `Block::after` has placed.
     pub fn forward(&self, block: &Block) -> *mut u8 {
-        // SAFETY: a block lies within its area.
+        // SAFETY: `Block::after` keeps a block within its area.
         unsafe { self.mapping.base().add(FORWARD + (block.start % AREA) as usize) }
     }
 
     pub fn back(&self, block: &Block) -> *mut u8 {
-        // SAFETY: a block lies within its area.
+        // SAFETY: `Block::after` keeps a block within its area.
         unsafe { self.mapping.base().add(BACK + (block.start % AREA) as usize) }
     }
 }
@@ -355,12 +356,12 @@ impl Drop for Channel {
     }
 }
 
-/// The stamp of request `n`: what its cell did not carry a turn before.
+/// The stamp of request `n`, which differs from the stamp of the turn before in the same cell.
 pub fn stamp(n: u64) -> u32 {
     (n / CELLS) as u32 + 1
 }
 
-/// A piece of an area, in one run; positions count bytes since the beginning.
+/// A contiguous piece of an area; positions count bytes since the channel was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     pub start: u64,
@@ -368,8 +369,8 @@ pub struct Block {
 }
 
 impl Block {
-    /// The next piece of `len` bytes after `position`; `len` is at most half of
-    /// `AREA`, so that an empty area has room for it wherever it begins.
+    /// The next piece of `len` bytes after `position`; `len` is at most half of `AREA`, so it fits
+    /// into an empty area at any position.
     #[inline]
     pub fn after(position: u64, len: u64) -> Block {
         debug_assert!(len <= AREA / 2 && position % 64 == 0);
@@ -379,7 +380,7 @@ impl Block {
         Block { start, end: start + len }
     }
 
-    /// Whether it lies past nothing that is still in use.
+    /// Whether the block overlaps nothing that is still in use.
     #[inline]
     pub fn fits(&self, free: u64) -> bool {
         self.end - free <= AREA
@@ -389,12 +390,12 @@ impl Block {
 /// An anonymous file in memory.
 pub fn memfd(name: &std::ffi::CStr, flags: u32) -> Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags;
-    // SAFETY: makes a descriptor that nobody else has.
+    // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
     if fd < 0 {
         return Err(Error::system("making memory that can be shared"));
     }
-    // SAFETY: as above.
+    // SAFETY: the reason given above holds here as well.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -404,7 +405,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn blocks_never_cross_the_end_nor_each_other() {
+    fn channel_blocks_never_wrap_or_overlap() {
         let (mut at, mut free, mut seed) = (0u64, 0u64, 1u64);
         let mut open: std::collections::VecDeque<Block> = Default::default();
         for _ in 0..10_000 {
@@ -422,22 +423,22 @@ mod tests {
     }
 
     #[test]
-    fn only_sealed_memory_of_the_right_size_is_attached() {
+    fn channel_attaches_only_sealed_files_of_its_size() {
         let (_channel, fd) = Channel::create().unwrap();
         assert!(Channel::attach(fd.as_fd()).is_ok());
         let open = memfd(c"test", 0).unwrap();
-        // SAFETY: a file of ours.
+        // SAFETY: the descriptor is open during the call.
         unsafe { libc::ftruncate(open.as_raw_fd(), WHOLE as libc::off_t) };
         assert!(Channel::attach(open.as_fd()).is_err());
         let short = memfd(c"test", 0).unwrap();
-        // SAFETY: a file of ours.
+        // SAFETY: the descriptor is open during the call.
         unsafe { libc::fcntl(short.as_raw_fd(), libc::F_ADD_SEALS, SEALS) };
         assert!(Channel::attach(short.as_fd()).is_err());
     }
 
     fn sealed(name: &std::ffi::CStr, flags: u32, len: u64, seals: i32) -> Option<OwnedFd> {
         let file = memfd(name, flags).ok()?;
-        // SAFETY: a file of ours.
+        // SAFETY: the descriptor is open during the call.
         unsafe {
             (libc::ftruncate(file.as_raw_fd(), len as libc::off_t) == 0
                 && libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) == 0)
@@ -445,9 +446,9 @@ mod tests {
         }
     }
 
-    /// The kernel would map whole huge pages, more than was reserved.
+    /// The kernel would map whole huge pages, which are more than was reserved.
     #[test]
-    fn a_channel_of_huge_pages_is_refused() {
+    fn channel_of_huge_pages_is_rejected() {
         let flags = libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
         let Some(file) = sealed(c"test", flags, 2 * HUGE as u64, SEALS) else { return };
         assert!(Channel::attach(file.as_fd()).is_err());
@@ -456,16 +457,16 @@ mod tests {
         }
     }
 
-    /// Reading them would take memory of ours, or fault.
+    /// Reading the holes would allocate memory here, or fault.
     #[test]
-    fn memory_with_holes_is_refused() {
+    fn area_with_holes_is_rejected() {
         let len = 2 * HUGE as u64;
         for seals in [area_seals(), SEALS] {
             let file = sealed(c"test", 0, len, seals).unwrap();
             assert!(Mapping::of_area(file.as_fd(), len).is_err());
         }
         let file = memfd(c"test", 0).unwrap();
-        // SAFETY: a file of ours, with all of its pages.
+        // SAFETY: the file is open, and fully allocated.
         unsafe {
             assert_eq!(libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t), 0);
             assert_eq!(libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, area_seals()), 0);
@@ -473,9 +474,9 @@ mod tests {
         assert!(Mapping::of_area(file.as_fd(), len).is_ok());
         assert!(Mapping::of_area(file.as_fd(), len + 4096).is_err());
         assert!(Mapping::of_area(file.as_fd(), 100).is_err());
-        // No side can punch the pages out again.
+        // Neither side can punch out the pages again.
         let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        // SAFETY: a file of ours.
+        // SAFETY: the descriptor is open during the call.
         let rc = unsafe { libc::fallocate(file.as_raw_fd(), hole, 0, 4096) };
         assert!(rc != 0 || area_seals() == (SEALS | libc::F_SEAL_SEAL));
     }

@@ -1,10 +1,10 @@
-//! Connections from other processes: accepted within bounds, assigned to peers, and closed when
-//! they are of none.
+//! Connections from other processes: accepted within limits, assigned to peers, and closed if they
+//! belong to no peer.
 //!
-//! Everybody in the network namespace can connect, so what that costs is bounded: this many are
-//! accepted in a pass; those of other users are closed before anything else is done for them, and
-//! then nobody is accepted for a moment; this many at once may be of no peer, and only for this long.
-//! What is of no peer carries messages: a handshake is one. It reaches no memory.
+//! Every process in the network namespace can connect, so the cost of that is limited. A pass
+//! accepts at most `ACCEPTS`. Connections of other users are closed first, and then accepting
+//! pauses. At most `UNASSIGNED` connections belong to no peer, each for at most `UNUSED`. Such a
+//! connection carries only messages, because a handshake is one. It reaches no memory.
 
 use super::channel::Channel;
 use super::incoming::{Incoming, Listened, Serving, WORDS};
@@ -20,37 +20,37 @@ use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Connections that are accepted in a pass, those of other users included; and without those,
-/// each of which costs a mapping and descriptors.
+/// Connections accepted in a pass, including those of other users; and excluding them, because each
+/// of the others costs a mapping and descriptors.
 const ACCEPTS: usize = 32;
 const NEW: usize = 4;
-/// How long nothing is accepted after that, or when no descriptor is left.
+/// How long accepting pauses after a connection of another user, or without a free descriptor.
 const PAUSE: Duration = Duration::from_millis(4);
 const LONG_PAUSE: Duration = Duration::from_millis(100);
-/// The most connections that belong to no peer. The oldest of the process with the most of them
-/// makes room, once it has had time to send its handshake.
+/// The most connections that belong to no peer. A new one replaces the oldest of the process that
+/// has the most, once that one had time for its handshake.
 const UNASSIGNED: usize = 64;
 const TIME: Duration = Duration::from_millis(50);
-/// How long a connection lives that belongs to no peer, or to a peer without a route; and how often
-/// that is checked. Longer pauses of this process do not count.
+/// How long a connection lives without a peer, or with a peer that has no route; and how often that
+/// is checked. Longer pauses of this process do not count.
 const UNUSED: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(100);
 const LONGEST_LOOK: Duration = Duration::from_millis(200);
-/// Connections of one peer: it needs one.
+/// The most connections of one peer, which needs one.
 const OF_PEER: usize = 4;
 
 struct Connection {
     number: Number,
     pid: libc::pid_t,
     process: Option<OwnedFd>,
-    /// When it was accepted; and for how long it has been of no use since it last was.
+    /// When the connection was accepted; and since when it is unused.
     since: Instant,
     unused: Duration,
     state: State,
 }
 
 enum State {
-    /// Has not passed a channel yet.
+    /// No channel was passed yet.
     Silent(OwnedFd),
     Open(Box<Incoming>),
 }
@@ -86,9 +86,9 @@ impl Connection {
 }
 
 pub struct Connections {
-    /// None once the NIC is closed.
+    /// `None` once the NIC is closed.
     listener: Option<OwnedFd>,
-    /// Ends a pause of accepting.
+    /// The timer that ends a pause of accepting.
     timer: Timer,
     all: Vec<Connection>,
     last_number: Number,
@@ -96,7 +96,7 @@ pub struct Connections {
     /// The empty registry, for connections that belong to no peer.
     nothing: Registry,
     looked: Instant,
-    /// The log has a line on a lack of descriptors.
+    /// The log has a line about a lack of descriptors.
     warned: bool,
 }
 
@@ -148,7 +148,7 @@ impl Connections {
         self.pause(PAUSE, watch);
     }
 
-    /// Others wait meanwhile, and what waits does not wake us.
+    /// Connections wait in the listener meanwhile, without waking this worker.
     fn pause(&self, time: Duration, watch: &Watch) {
         self.listener.iter().for_each(|listener| watch.remove(listener.as_fd()));
         self.timer.set(time);
@@ -176,11 +176,11 @@ impl Connections {
             return new.close(watch);
         }
         self.all.push(new);
-        // Its first message is usually there.
+        // The first message has usually arrived.
         self.listen(number, false, &mut { WORDS }, watch);
     }
 
-    /// Whether there is room for one more that is of no peer.
+    /// Makes space for one more connection without a peer; false if there is none.
     fn make_room(&mut self, watch: &Watch) -> bool {
         let unassigned: Vec<usize> =
             (0..self.all.len()).filter(|at| self.all[*at].peer().is_none()).collect();
@@ -200,7 +200,7 @@ impl Connections {
 
     // Reading.
 
-    /// Reads what a connection's socket has.
+    /// Reads the messages in a connection's socket.
     pub fn listen(&mut self, number: Number, process_ended: bool, words: &mut u32, watch: &Watch) {
         let Some(at) = self.all.iter().position(|one| one.number == number) else { return };
         let Connection { process, state, pid, since, unused, .. } = self.all.swap_remove(at);
@@ -227,7 +227,7 @@ impl Connections {
         }
     }
 
-    /// Does what peers ask for, beginning with another one each time.
+    /// Serves the peers' requests, beginning with another peer each time.
     #[inline]
     pub fn serve(&mut self, with: &mut Serving, watch: &Watch) {
         let count = self.all.len();
@@ -269,7 +269,8 @@ impl Connections {
         }
     }
 
-    /// A peer has ended: it reaches no memory from here on. `at_once`: nor anything else.
+    /// Ends a peer: its connections reach no memory from here on. `at_once`: they are closed as
+    /// well.
     pub fn end_peer(&mut self, peer: PeerId, at_once: bool, watch: &Watch) {
         for one in self.all.iter_mut().filter(|one| one.peer() == Some(peer)) {
             one.since = Instant::now();
@@ -283,7 +284,7 @@ impl Connections {
         self.sweep(watch);
     }
 
-    /// Serves the requests that an ended peer left; false if some remain.
+    /// Serves the requests that an ended peer left; false while some remain.
     pub fn finish(&mut self, peer: PeerId, with: &mut Serving) -> bool {
         let mut all = true;
         for one in self.all.iter_mut().filter(|one| one.peer() == Some(peer)) {
@@ -303,7 +304,7 @@ impl Connections {
         !self.all.is_empty() && self.looked.elapsed() >= LOOK
     }
 
-    /// Closes those that have been of no use for long. `served`: the peers that routes lead to.
+    /// Closes connections that were unused for long. `served`: the peers that have routes.
     pub fn tend(&mut self, served: &HashSet<PeerId>, watch: &Watch) {
         let passed = self.looked.elapsed();
         self.looked = Instant::now();
@@ -319,7 +320,7 @@ impl Connections {
         });
     }
 
-    // All of them.
+    // All connections.
 
     fn channels(&mut self) -> impl Iterator<Item = &mut Incoming> {
         self.all.iter_mut().filter_map(|one| match &mut one.state {
@@ -328,12 +329,12 @@ impl Connections {
         })
     }
 
-    /// Waits until devices touch no memory of ours for peers.
+    /// Waits until no device touches our memory for a peer.
     pub fn settle_devices(&mut self) {
         self.channels().for_each(|channel| channel.settle_devices());
     }
 
-    /// A registration ends: no device works on it, and peers close what they opened of it.
+    /// Ends a device registration: waits for devices that use it, and asks peers to close it.
     pub fn hide_device(&mut self, key: u64) {
         for channel in self.channels() {
             channel.settle_devices();
@@ -341,7 +342,7 @@ impl Connections {
         }
     }
 
-    /// Tells peers whether we sleep.
+    /// Publishes to peers whether this worker sleeps.
     pub fn sleeps(&mut self, sleeping: bool) {
         self.channels().for_each(|channel| channel.sleeps(sleeping));
     }
@@ -350,13 +351,13 @@ impl Connections {
         self.channels().any(|channel| channel.has_work(receives))
     }
 
-    /// Closes all of them, and those that wait to be accepted.
+    /// Closes all connections, including those in the listener's queue.
     pub fn close(&mut self, watch: &Watch) {
         self.all.drain(..).for_each(|one| one.close(watch));
         let Some(listener) = self.listener.take() else { return };
         watch.remove(listener.as_fd());
-        // Stops accepting. A forked child may hold the listener, and with it the connections
-        // waiting there.
+        // Stop accepting. A forked child may hold the listener, and with it the connections in its
+        // queue.
         socket::shut(listener.as_fd());
         for _ in 0..=socket::BACKLOG {
             let Ok(Some(socket)) = socket::accept(listener.as_fd()) else { break };
@@ -365,7 +366,8 @@ impl Connections {
     }
 }
 
-/// Reads a new connection's first message, its channel. False if it is to be closed.
+/// Reads a new connection's first message, which passes its channel. False if the connection is to
+/// be closed.
 fn meet(socket: OwnedFd, number: Number) -> (State, bool) {
     match socket::receive(socket.as_fd()) {
         Received::Control(Control::Channel(file)) => match Channel::attach(file.as_fd()) {

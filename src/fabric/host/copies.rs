@@ -1,20 +1,19 @@
-//! Copies of devices, many in one launch, in the order in which they were asked for.
+//! Copies by devices, many in one launch, in the order in which they were added.
 
 use crate::device::{driver, Copier, Device};
 use crate::fabric::GONE;
 use std::collections::VecDeque;
 
-/// Bytes that are begun while others are under way: a launch takes the worker about 5 us,
-/// in which NVLink carries half of this.
+/// Bytes in flight above which no further launch begins: a launch takes the worker about 5 us, in
+/// which NVLink carries half of this.
 const ENOUGH: u64 = 4 << 20;
-/// Copiers of a device, in turn: the end of one launch and the beginning of the next
-/// overlap.
+/// Copiers of a device, used in turn: the end of one launch and the beginning of the next overlap.
 const COPIERS: usize = 3;
 
-/// An item that is done when the copies added for it, and those before them, are.
+/// An item that is done when its copies, and all copies before them, are done.
 struct Begun<T> {
     what: T,
-    /// The launch that does it: a copier, and whether it has begun.
+    /// The launch with the item's copies: a copier, and the launch if it has begun.
     launch: Option<(usize, Launch)>,
 }
 
@@ -28,7 +27,7 @@ pub struct Copies<T> {
     copiers: Vec<(Device, Box<dyn Copier>)>,
     /// Items that are not done yet, in order.
     begun: VecDeque<Begun<T>>,
-    /// Bytes that were gathered for no launch yet, and of which copier.
+    /// Bytes gathered for the next launch, and their copier.
     gathered: u64,
     filling: usize,
     turn: usize,
@@ -45,7 +44,7 @@ impl<T> Copies<T> {
         self.begun.is_empty()
     }
 
-    /// The device that does what is added next. An error number: it cannot.
+    /// Chooses the device for the next copies. An error number if it cannot copy.
     pub fn choose(&mut self, device: Device) -> Result<(), i32> {
         if self.gathered == 0 || self.copiers[self.filling].0 != device {
             self.launch();
@@ -68,24 +67,24 @@ impl<T> Copies<T> {
         Ok(self.copiers.len() - 1)
     }
 
-    /// Adds a copy, by the device that was chosen.
+    /// Adds a copy by the chosen device.
     ///
     /// # Safety
-    /// Both ends are valid for `len` bytes until it is done.
+    /// Both addresses are valid for `len` bytes until the copy is done.
     #[inline]
     pub unsafe fn add(&mut self, from: u64, to: u64, len: u64) {
-        // SAFETY: as promised.
+        // SAFETY: the caller promises it.
         unsafe { self.copiers[self.filling].1.add(from, to, len) };
         self.gathered += len.max(1);
     }
 
-    /// Something is done after what is before it, and, if `copied`, what was added last.
+    /// Adds an item that is done after all earlier ones, and, if `copied`, after the last copy.
     pub fn push(&mut self, what: T, copied: bool) {
         let launch = copied.then_some((self.filling, Launch::Gathered));
         self.begun.push_back(Begun { what, launch });
     }
 
-    /// Ends a pass: begins what was gathered, unless enough is under way.
+    /// Ends a pass: launches the gathered copies, unless enough bytes are in flight.
     pub fn pump(&mut self) {
         let is_idle = || !self.begun.iter().any(|begun| matches!(begun.launch, Some((_, Launch::Begun(_)))));
         if self.gathered >= ENOUGH || self.gathered > 0 && is_idle() {
@@ -109,7 +108,7 @@ impl<T> Copies<T> {
         }
     }
 
-    /// The next item, if it is done, and an error number if its copies were not.
+    /// The next item if it is done, with an error number if its copies failed.
     pub fn take(&mut self) -> Option<(T, i32)> {
         let errno = match self.begun.front()?.launch {
             None => 0,
@@ -123,12 +122,12 @@ impl<T> Copies<T> {
         self.begun.pop_front().map(|begun| (begun.what, errno))
     }
 
-    /// Forgets what is not done; `settle` first.
+    /// Drops the unfinished items; call `settle` first.
     pub fn clear(&mut self) {
         self.begun.clear();
     }
 
-    /// Waits until no device touches memory for it.
+    /// Waits until no device touches memory for these copies.
     pub fn settle(&mut self) {
         self.launch();
         self.copiers.iter_mut().for_each(|(_, copier)| copier.wait());

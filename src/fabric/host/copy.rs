@@ -1,8 +1,8 @@
-//! How bytes get from place to place.
+//! How bytes are copied.
 //!
-//! Measured by a probe on 4 cores of an EPYC (Zen 4) between two processes, random
-//! pages out of 128 MiB on huge pages, as parts of a plain memcpy of the same pages
-//! by one thread (GB/s in brackets):
+//! A probe on 4 cores of an EPYC (Zen 4) between two processes measured this: random pages out of
+//! 128 MiB on huge pages, relative to a plain memcpy of the same pages by one thread (GB/s in
+//! brackets):
 //!
 //! | | 4 KiB | 64 KiB |
 //! | --- | --- | --- |
@@ -11,14 +11,13 @@
 //! | the same, through the caches | 1.32 (9.2), or 0.3 | 1.07 (13.2), or 0.18 |
 //! | by one side, out of shared memory, past the caches | 1.21 (8.4) | 1.27 (15.6) |
 //!
-//! Lines that lie in another core's cache come slowly where the two cores share
-//! no cache (the second numbers), while memory costs the same for everybody. So
-//! what is large enough goes past the caches: single 4 KiB writes then go at 0.65
-//! of memcpy instead of 0.25 between such cores. Cross-memory reads never win:
-//! they pin each page. `weft-bench figures --only 'host_*'` measures the whole.
+//! Cache lines in another core's cache come slowly where the two cores share no cache (the second
+//! numbers), while memory costs the same for all cores. So large copies bypass the caches: single 4
+//! KiB writes then reach 0.65 of memcpy instead of 0.25 between such cores. Cross-memory reads
+//! never win: they pin each page. `weft-bench figures --only 'host_*'` measures the whole.
 
-/// Whether a request's bytes bypass the caches: those of large requests, and of smaller ones under
-/// load. Other bytes are probably awaited, and are found sooner in a cache.
+/// Whether a request's bytes bypass the caches: large requests do, and smaller ones under load.
+/// Other bytes are probably awaited, and arrive sooner in a cache.
 #[inline]
 pub fn streams(len: u64, under_way: u64) -> bool {
     len >= 32 << 10 || len >= 2048 && under_way >= 8
@@ -27,26 +26,26 @@ pub fn streams(len: u64, under_way: u64) -> bool {
 /// Copies `len` bytes.
 ///
 /// # Safety
-/// `from` must be readable and `to` writable for `len` bytes. Another process may
-/// change either meanwhile: then it is that process's bytes that are mixed up.
+/// `from` must be readable and `to` writable for `len` bytes. If another process changes either
+/// meanwhile, only that process's bytes are mixed up.
 #[inline]
 pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize, stream: bool) {
     #[cfg(target_arch = "x86_64")]
     if stream && len >= 1024 {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         return unsafe { x86::stream(to, from, len) };
     }
     let _ = stream;
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller promises it.
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
 }
 
-/// Stores past the caches become visible before later stores.
+/// Makes stores that bypass the caches visible before later stores.
 #[inline]
 pub fn settle(stream: bool) {
     #[cfg(target_arch = "x86_64")]
     if stream {
-        // SAFETY: a plain fence.
+        // SAFETY: the instruction has no preconditions.
         unsafe { std::arch::x86_64::_mm_sfence() };
     }
     let _ = stream;
@@ -56,10 +55,10 @@ pub fn settle(stream: bool) {
 mod x86 {
     use std::arch::x86_64::*;
 
-    /// Whole cache lines go past the caches, the ends through them.
+    /// Whole cache lines bypass the caches; the ends do not.
     ///
     /// # Safety
-    /// As `copy`.
+    /// The same contract as `copy`.
     pub unsafe fn stream(to: *mut u8, from: *const u8, len: usize) {
         let head = to.align_offset(64).min(len);
         let lines = (len - head) / 64;
@@ -89,12 +88,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_length_and_alignment_arrives_and_nothing_else() {
+    fn copy_writes_exactly_the_range_at_every_length_and_alignment() {
         let source: Vec<u8> = (0..3000u32).map(|i| (i * 7 + 1) as u8).collect();
         for len in [0, 1, 63, 64, 1023, 1024, 1025, 1500, 2048, 2900] {
             for at in [0, 1, 8, 63] {
                 let mut target = vec![0u8; 3100];
-                // SAFETY: both vectors are longer.
+                // SAFETY: both vectors are longer than the offset plus the length.
                 unsafe { copy(target.as_mut_ptr().add(at), source.as_ptr().add(at), len, true) };
                 settle(true);
                 assert_eq!(target[at..at + len], source[at..at + len], "{len} bytes at {at}");

@@ -1,8 +1,8 @@
-//! Device memory at the target. A write's bytes are copied by the target's own device,
-//! from memory that the initiator passed; a read's by the initiator's (`pull`), from
-//! memory that the target passes. Where devices do not reach each other, bytes go through the
-//! channel, which both copy from and to. Each request is checked as any other. Those that a
-//! device does are answered, in order, when it has.
+//! Device memory at the target. The target's own device copies a write's bytes, from memory that
+//! the initiator passed; the initiator's device copies a read's (`pull`), from memory that the
+//! target passes. Where devices do not reach each other, bytes go through the channel, and both
+//! sides copy between it and their memory. Each request is checked like any other. Requests that a
+//! device serves are answered in order, when their copies are done.
 
 use super::copies::Copies;
 use super::request::Piece;
@@ -12,17 +12,17 @@ use crate::fabric::grants::Use;
 use crate::fabric::{Immediate, Reaped};
 use std::os::fd::BorrowedFd;
 
-/// The cost of a piece in the byte budget of a pass, although the CPU copies nothing here.
+/// The cost of a piece in the byte budget of a pass, although the CPU copies nothing for it.
 pub const COST: u64 = 256;
-/// Memories of ours that a peer may have open at once, and of its that we may.
+/// The most memories of ours that a peer may have open, and of the peer's that we have open.
 const SHOWN: usize = 4096;
 const OPENED: usize = 4096;
 
-/// Device memory of the peer's.
+/// Device memory that the peer passed.
 struct Opened {
     number: u32,
     handle: Handle,
-    /// The device of ours that reaches it, and where it is there, and how long.
+    /// Our device that reaches it, its address there, and its length.
     at: Option<(Device, (u64, u64))>,
 }
 
@@ -30,7 +30,7 @@ struct Opened {
 struct Answer {
     errno: i32,
     immediate: Option<Immediate>,
-    /// The use of a grant, until its bytes are copied.
+    /// Keeps the grant in use until the bytes are copied.
     _entered: Option<Use>,
 }
 
@@ -38,9 +38,9 @@ struct Answer {
 #[derive(Default)]
 pub struct Devices {
     opened: Vec<Opened>,
-    /// Memory of ours that the peer reads: by what number, and its key.
+    /// Memory of ours that the peer reads: its number, and its key.
     shown: Vec<(u32, u64)>,
-    /// Requests that are not answered yet, in order.
+    /// Requests without an answer, in order.
     copies: Copies<Answer>,
 }
 
@@ -53,7 +53,7 @@ impl Devices {
         self.opened.push(Opened { number, handle, at: None });
     }
 
-    /// For one more of the peer's.
+    /// Whether one more memory of the peer's can be opened.
     pub fn has_room(&self) -> bool {
         self.opened.len() < OPENED
     }
@@ -62,7 +62,7 @@ impl Devices {
         self.opened.iter().any(|opened| opened.number == number)
     }
 
-    /// The peer writes from it no more; false if there is no such memory.
+    /// The peer no longer writes from this memory; false if there is no such memory.
     pub fn forget(&mut self, number: u32) -> bool {
         let Some(at) = self.opened.iter().position(|opened| opened.number == number) else { return false };
         self.settle();
@@ -70,7 +70,8 @@ impl Devices {
         true
     }
 
-    /// Begins a write's copies, to what was checked. An error number: they may not be, or cannot.
+    /// Starts the copies of a write into checked memory. An error number if they are not allowed,
+    /// or not possible.
     pub fn copy(&mut self, number: u32, device: Device, pieces: &[Piece]) -> Result<(), i32> {
         let (base, len) = self.place_of(number, device)?;
         if !pieces.iter().all(|p| p.offset <= len && p.len <= len - p.offset) {
@@ -78,18 +79,18 @@ impl Devices {
         }
         self.copies.choose(device)?;
         for piece in pieces {
-            // SAFETY: inside what the peer passed, and inside a registration of ours, which
-            // waits for us before it ends.
+            // SAFETY: the source lies inside memory that the peer passed; the target lies inside a
+            // registration of ours, which waits for this copy before it ends.
             unsafe { self.copies.add(base + piece.offset, piece.remote, piece.len) };
         }
         Ok(())
     }
 
-    /// Begins to copy between a run of the channel, which was pinned, and what was checked: places
-    /// and lengths. An error number: it cannot.
+    /// Starts copies between a pinned run of the channel and checked pieces (addresses and
+    /// lengths). An error number if that is not possible.
     ///
     /// # Safety
-    /// The run is as long, and stays until it is answered.
+    /// The run has as many bytes, and stays until the request is answered.
     pub unsafe fn stage(
         &mut self,
         device: Device,
@@ -99,15 +100,16 @@ impl Devices {
         self.copies.choose(device)?;
         for (place, len) in places {
             let (from, to) = if into_run { (place, run) } else { (run, place) };
-            // SAFETY: as promised; and inside a registration of ours, which waits for us before it ends.
+            // SAFETY: the caller promises the run; the piece lies inside a registration of ours,
+            // which waits for this copy before it ends.
             unsafe { self.copies.add(from, to, len) };
             run += len;
         }
         Ok(())
     }
 
-    /// The peer may read so: the first time it is passed what it opens the memory by. An error
-    /// number: it cannot.
+    /// Allows the peer to read: on first use, passes the handle by which the peer opens the memory.
+    /// An error number if that is not possible.
     pub fn show(
         &mut self,
         (number, key): (u32, u64),
@@ -130,7 +132,7 @@ impl Devices {
         Ok(())
     }
 
-    /// A registration ends: the peer need not keep it open.
+    /// Ends a registration: the peer need not keep it open.
     pub fn hide(&mut self, key: u64, socket: BorrowedFd) {
         self.shown.retain(|(number, of)| {
             if *of == key {
@@ -140,7 +142,7 @@ impl Devices {
         });
     }
 
-    /// The peer has closed what it knew by this number.
+    /// The peer has closed the memory with this number.
     pub fn unread(&mut self, number: u32) {
         self.shown.retain(|(of, _)| *of != number);
     }
@@ -149,7 +151,7 @@ impl Devices {
         let opened = self.opened.iter_mut().find(|opened| opened.number == number).ok_or(libc::EIO)?;
         match opened.at {
             Some((of, place)) if of == device => Ok(place),
-            // Reached by one device of ours alone; memory of other devices is staged.
+            // Only one device of ours reaches this memory; memory of other devices is staged.
             Some(_) => Err(libc::EIO),
             None => {
                 let place = driver().and_then(|driver| driver.open(device, &opened.handle));
@@ -161,7 +163,7 @@ impl Devices {
         }
     }
 
-    /// A request follows those that are not answered. `copied`: by the last `copy`.
+    /// Adds a request behind the unanswered ones. `copied`: the last `copy` belongs to it.
     pub fn push(&mut self, errno: i32, immediate: Option<Immediate>, copied: bool, entered: Option<Use>) {
         self.copies.push(Answer { errno, immediate, _entered: entered }, copied);
     }
@@ -171,7 +173,7 @@ impl Devices {
         self.copies.pump();
     }
 
-    /// The next request whose turn it is: its error number. What it tells goes to `reaped`.
+    /// The next answered request: its error number. Its events go to `reaped`.
     pub fn take(&mut self, reaped: &mut Vec<Reaped>) -> Option<i32> {
         let (Answer { errno, immediate, .. }, failed) = self.copies.take()?;
         let errno = if failed != 0 { failed } else { errno };
@@ -181,12 +183,12 @@ impl Devices {
         Some(errno)
     }
 
-    /// Waits until no device touches memory for it.
+    /// Waits until no device touches memory for this channel.
     pub fn settle(&mut self) {
         self.copies.settle();
     }
 
-    /// Ends it: no request comes any longer, and no answer is expected.
+    /// Ends the channel: no further request comes, and no answer is expected.
     pub fn end(&mut self) {
         self.settle();
         self.opened.drain(..).for_each(Opened::close);

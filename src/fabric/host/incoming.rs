@@ -1,8 +1,8 @@
-//! The target's end of a channel, which serves the requests of one NIC of a peer.
+//! The target's end of a channel, which serves the requests of one of a peer's NICs.
 //!
-//! Requests are done in order, each in one go: it is checked against our own registrations, then
-//! its bytes are copied, then it is answered. What the peer wrote is hostile until checked: a
-//! request that may not be is answered with an error, one that makes no sense ends the channel.
+//! Requests are served in order, one at a time: each is checked against our own registrations, its
+//! bytes are copied, and it is answered. Data from the peer is hostile until checked: a request
+//! that is not allowed is answered with an error, and a malformed one ends the channel.
 
 use super::channel::{self, Block, Channel, AREA, CELLS};
 use super::copy;
@@ -18,19 +18,19 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{fence, Ordering};
 
-/// The cost of a request in the byte budget of a pass, beside its bytes: one of no bytes takes
-/// time, too.
+/// The cost of a request in the byte budget of a pass, in addition to its bytes: an empty request
+/// takes time, too.
 const REQUEST: u64 = 128;
-/// Messages of a socket that are read at once: one may cost a mapping.
+/// Messages read from a socket at once: one message may cost a mapping.
 pub const WORDS: u32 = 16;
 
 /// The resources for serving requests.
 pub struct Serving<'a> {
     pub registry: &'a mut Registry,
-    /// Posted receives, the oldest first.
+    /// Posted receives, oldest first.
     pub receives: &'a mut VecDeque<(Buffer, *mut Scratch)>,
     pub reaped: &'a mut Vec<Reaped>,
-    /// Bytes that may be copied now, and messages of sockets that may be read.
+    /// Bytes that may still be copied, and messages that may still be read from sockets.
     pub budget: u64,
     pub words: u32,
 }
@@ -39,9 +39,9 @@ pub struct Serving<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Listened {
     All,
-    /// There is more.
+    /// More messages remain.
     Part,
-    /// The peer is gone, or breaks the rules.
+    /// The peer is gone, or violates the protocol.
     End,
 }
 
@@ -49,22 +49,22 @@ pub enum Listened {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Blocked {
     No,
-    /// A message finds no receive.
+    /// A message found no posted receive.
     Receive,
-    /// A read finds no room in `back` up to here.
+    /// A read waits until `back` is free up to this position.
     Room(u64),
     /// The area that a request names may still be in the socket.
     Socket,
 }
 
-/// How a request went.
+/// The outcome of a request.
 enum Outcome {
     Done,
-    /// A device does it.
+    /// A device serves it.
     Begun(Option<Use>),
     Refused(i32),
     Later(Blocked),
-    /// The peer breaks the rules.
+    /// The peer violated the protocol.
     Senseless,
 }
 
@@ -73,12 +73,12 @@ use Outcome::{Begun, Done, Later, Refused, Senseless};
 pub struct Incoming {
     socket: OwnedFd,
     number: Connection,
-    /// The peer that it is of; 0: of none. Then it carries messages only.
+    /// The connection's peer. Without one, it carries only messages.
     peer: Option<PeerId>,
     channel: Channel,
     areas: Areas,
     devices: Devices,
-    /// The next request to be done, and to be settled: devices may be at work for those
+    /// The next request to be served, and the next to be settled: devices may work on those
     /// between.
     next: u64,
     settled: u64,
@@ -86,16 +86,16 @@ pub struct Incoming {
     forward: u64,
     back: u64,
     back_free: u64,
-    /// The last number of requests that was published.
+    /// The number of requests that was published last.
     answered: u64,
-    /// Something was published, and the initiator may sleep.
+    /// An answer was published, and the initiator may sleep.
     wake_due: bool,
     blocked: Blocked,
-    /// The peer is gone: only what it left in the channel remains.
+    /// The peer is gone: only the requests left in the channel remain.
     ended: bool,
     /// The peer violated the protocol.
     refused: bool,
-    /// The log has a line on what was passed over it.
+    /// The log has a line about memory that this connection passed.
     warned: bool,
 }
 
@@ -136,32 +136,32 @@ impl Incoming {
         self.peer = Some(peer);
     }
 
-    /// Its peer has ended: its writes and reads are refused from here on.
+    /// The connection's peer has ended: refuses its writes and reads from here on.
     pub fn withdraw(&mut self) {
         self.peer = None;
         self.areas.clear();
         self.devices.end();
     }
 
-    /// The other side is gone: what is in the channel is all that comes.
+    /// The other side is gone: no requests follow those in the channel.
     pub fn end(&mut self) {
         self.ended = true;
         self.areas.clear();
         self.devices.end();
     }
 
-    /// Stops serving the peer, which sees the hangup.
+    /// Stops serving the peer, which sees the socket's hangup.
     pub fn refuse(&mut self) {
         self.end();
         self.refused = true;
     }
 
-    /// Nothing more will come.
+    /// No further requests will arrive.
     pub fn is_over(&self) -> bool {
         self.refused || self.ended && self.rests()
     }
 
-    /// All that was asked for is done.
+    /// Whether every request is done.
     pub fn rests(&self) -> bool {
         !self.is_there() && self.devices.is_empty()
     }
@@ -171,8 +171,7 @@ impl Incoming {
         Request::is_there(self.channel.cell(self.next), channel::stamp(self.next))
     }
 
-    /// Does what is asked for, within the budget; false if the peer breaks the
-    /// rules.
+    /// Serves requests within the budget; false if the peer violates the protocol.
     #[inline]
     pub fn serve(&mut self, with: &mut Serving) -> bool {
         if !self.devices.is_empty() {
@@ -187,8 +186,8 @@ impl Incoming {
         let sane = self.serve_all(with);
         self.devices.pump();
         self.answer();
-        // An initiator that sleeps already is woken at once. To see one that is just about to sleep
-        // takes a fence, which would delay what came: that is left to a pass without work.
+        // Wake an initiator that already sleeps at once. Detecting one that is about to sleep takes
+        // a fence, which would delay requests: a pass without work does that.
         if self.channel.initiator_sleeps().load(Ordering::Relaxed) != 0 || self.blocked != Blocked::No {
             self.wake_peer();
         }
@@ -220,7 +219,7 @@ impl Incoming {
             let ours = !begun && (request.kind != Kind::Read || request.area == 0);
             let cost = if ours { request.len } else { request.pieces as u64 * device::COST };
             with.budget = with.budget.saturating_sub(cost + REQUEST);
-            // The initiator can reuse this part of the channel meanwhile.
+            // The initiator can reuse this part of the channel sooner.
             if request.stream || self.settled - self.answered >= CELLS / 4 {
                 self.answer();
             }
@@ -228,7 +227,7 @@ impl Incoming {
         true
     }
 
-    /// Counts the next request as settled, in order.
+    /// Counts the next request as settled; requests settle in order.
     #[inline]
     fn count(&mut self, errno: i32) {
         if errno != 0 {
@@ -240,7 +239,7 @@ impl Incoming {
         self.settled += 1;
     }
 
-    /// Counts what devices have done.
+    /// Counts requests that devices have finished.
     #[cold]
     fn settle(&mut self, with: &mut Serving) {
         while let Some(errno) = self.devices.take(with.reaped) {
@@ -259,7 +258,7 @@ impl Incoming {
         self.devices.settle();
     }
 
-    /// Publishes what is done.
+    /// Publishes the number of finished requests.
     #[inline]
     fn answer(&mut self) {
         if self.answered != self.settled {
@@ -297,9 +296,10 @@ impl Incoming {
         if let Some(device) = device {
             let begun = match request.area {
                 0 => self.channel.pin(device).and_then(|()| {
-                    // SAFETY: the block holds the list, then as many bytes as the request has.
+                    // SAFETY: the block holds the list, followed by the request's bytes.
                     let run = unsafe { self.channel.forward(block).add(request.list_len() as usize) } as u64;
-                    // SAFETY: the block is ours until the request is answered.
+                    // SAFETY: the initiator does not reuse the block before the request is
+                    // answered.
                     unsafe { self.devices.stage(device, (run, false), bytes) }
                 }),
                 area => self.devices.copy(area, device, &pieces),
@@ -311,11 +311,11 @@ impl Incoming {
         }
         let stream = request.stream;
         if request.area == 0 {
-            // SAFETY: the block holds the list, then as many bytes as the request has.
+            // SAFETY: the block holds the list, followed by the request's bytes.
             let mut from = unsafe { self.channel.forward(block).add(request.list_len() as usize) };
             for piece in &pieces {
-                // SAFETY: the pieces' lengths add up to the request's; `check` said that the
-                // target is registered memory, which stays valid while it is.
+                // SAFETY: the pieces' lengths add up to the request's; `check` found that the
+                // target is registered memory, which stays valid while registered.
                 unsafe {
                     copy::copy(piece.remote as *mut u8, from, piece.len as usize, stream);
                     from = from.add(piece.len as usize);
@@ -331,8 +331,8 @@ impl Incoming {
                 return Senseless;
             }
             for piece in &pieces {
-                // SAFETY: inside the area, which keeps its pages (`Mapping::of_area`); the target as
-                // above.
+                // SAFETY: the source lies inside the area, which keeps its pages
+                // (`Mapping::of_area`); `check` found the target registered.
                 unsafe {
                     let from = area.base().add(piece.offset as usize);
                     copy::copy(piece.remote as *mut u8, from, piece.len as usize, stream);
@@ -346,7 +346,7 @@ impl Incoming {
     fn read(&mut self, request: &Request, block: &Block, registry: &mut Registry) -> Outcome {
         let Some(pieces) = self.pieces(request, block) else { return Senseless };
         if self.ended {
-            return Refused(libc::ENOTCONN); // Nobody makes room for it any longer.
+            return Refused(libc::ENOTCONN); // The initiator no longer frees space.
         }
         let bytes = pieces.iter().map(|p| (p.remote, p.len));
         let (entered, device) = match registry.check((self.peer, request.key), bytes.clone(), Wish::Read) {
@@ -355,7 +355,7 @@ impl Incoming {
         };
         if request.area != 0 {
             let of = (request.area, request.key);
-            // What a peer has opened it could read on when a grant has ended.
+            // A peer could go on reading opened memory after its grant has ended.
             let Some(device) = device.filter(|_| entered.is_none()) else { return Refused(libc::EACCES) };
             let address = pieces.first().map_or(0, |piece| piece.remote);
             let shown = self.devices.show(of, device, address, self.socket.as_fd());
@@ -374,7 +374,8 @@ impl Incoming {
         }
         if let Some(device) = device {
             let run = self.channel.back(&place) as u64;
-            // SAFETY: the place has room for all pieces, and is ours until the request is answered.
+            // SAFETY: the block has space for all pieces, and the initiator does not touch it
+            // before the answer.
             let begun = self
                 .channel
                 .pin(device)
@@ -390,7 +391,7 @@ impl Incoming {
         let stream = request.stream;
         let mut to = self.channel.back(&place);
         for piece in &pieces {
-            // SAFETY: registered memory, as `check` said; the place has room for all pieces.
+            // SAFETY: `check` found the source registered; the block has space for all pieces.
             unsafe {
                 copy::copy(to, piece.remote as *const u8, piece.len as usize, stream);
                 to = to.add(piece.len as usize);
@@ -409,8 +410,8 @@ impl Incoming {
         if len > buffer.len {
             return Senseless;
         }
-        // SAFETY: the block holds the message, and the buffer, which is ours until it is reaped, has
-        // room for it.
+        // SAFETY: the block holds the message, and the buffer, which is ours until it is reaped, is
+        // large enough.
         unsafe { copy::copy(buffer.address.cast(), self.channel.forward(block), len, false) };
         with.receives.pop_front();
         with.reaped.push(Reaped { len: len as u32, connection: self.number, ..Reaped::of(scratch, 0) });
@@ -425,7 +426,8 @@ impl Incoming {
         };
         if let Some(device) = device {
             let run = &raw const self.channel.cell(self.next)[4] as u64;
-            // SAFETY: the cell has room for as many bytes, and is ours until the request is answered.
+            // SAFETY: the cell has space for the bytes, and the initiator does not touch it before
+            // the answer.
             let begun = self
                 .channel
                 .pin(device)
@@ -433,13 +435,14 @@ impl Incoming {
             return begun.map_or_else(Refused, |()| Begun(entered));
         }
         let bytes = request.inline_bytes();
-        // SAFETY: registered memory, as `check` said; at most as long as the bytes.
+        // SAFETY: `check` found the target registered, and the length is at most that of the inline
+        // bytes.
         unsafe { copy::copy(request.remote as *mut u8, bytes.as_ptr(), request.len as usize, false) };
         Done
     }
 
     /// The request's pieces, read once; `None` if they do not add up to it.
-    #[inline(always)] // What it returns is large, and made in its place.
+    #[inline(always)] // The result is large, and this builds it in its place.
     fn pieces(&self, request: &Request, block: &Block) -> Option<Pieces> {
         let mut pieces = Pieces::new();
         if request.pieces == 1 {
@@ -449,7 +452,7 @@ impl Incoming {
         if request.pieces > pieces.capacity() {
             return None;
         }
-        // SAFETY: there is room for this many pieces, with which the block begins; they are integers.
+        // SAFETY: the block begins with this many pieces, which consist of integers.
         unsafe {
             let list = self.channel.forward(block).cast_const();
             let len = request.pieces * size_of::<Piece>();
@@ -460,7 +463,7 @@ impl Incoming {
         (sum == request.len).then_some(pieces)
     }
 
-    /// Reads what the socket has, up to this many words.
+    /// Reads at most `words` messages from the socket.
     pub fn listen(&mut self, words: &mut u32) -> Listened {
         for _ in 0..WORDS.min(*words) {
             let received = socket::receive(self.socket.as_fd());
@@ -471,7 +474,7 @@ impl Incoming {
                 Received::Control(Control::Forget(number)) if self.devices.forget(number) => {}
                 Received::Control(Control::Forget(number)) => self.areas.remove(number),
                 Received::Control(Control::Unread(number)) => self.devices.unread(number),
-                // An endpoint that is no peer writes nothing.
+                // A connection without a peer cannot write.
                 Received::Control(Control::Area(..) | Control::Device(..)) if self.peer.is_none() => {
                     return Listened::End
                 }
@@ -479,7 +482,7 @@ impl Incoming {
                     self.devices.add(number, handle)
                 }
                 Received::Control(Control::Area(number, len, file)) => {
-                    // Without it, writes from there are refused.
+                    // Without the mapping, writes from the area are refused.
                     if let Err(error) = self.areas.add(number, len, file.as_fd()) {
                         let level = if self.warned { log::Level::Debug } else { log::Level::Warn };
                         self.warned = true;
@@ -494,14 +497,14 @@ impl Incoming {
         Listened::Part
     }
 
-    /// Wakes the initiator if it sleeps and there is something new for it.
+    /// Wakes the initiator if it sleeps and an answer is new.
     #[inline]
     fn wake_peer(&mut self) {
         if !self.wake_due {
             return;
         }
         self.wake_due = false;
-        // Pairs with the fence before an initiator sleeps.
+        // Pairs with the fence that an initiator executes before it sleeps.
         fence(Ordering::SeqCst);
         let sleeps = self.channel.initiator_sleeps();
         if sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0 {
@@ -509,12 +512,12 @@ impl Incoming {
         }
     }
 
-    /// Publishes whether we sleep.
+    /// Publishes whether this worker sleeps.
     pub fn sleeps(&self, sleeps: bool) {
         self.channel.target_sleeps().store(sleeps as u32, Ordering::Relaxed);
     }
 
-    /// Whether `serve` has something to do.
+    /// Whether `serve` would find work.
     pub fn has_work(&self, receives: bool) -> bool {
         self.wake_due
             || !self.devices.is_empty()
@@ -531,7 +534,7 @@ impl Incoming {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        self.devices.end(); // Before its channel.
+        self.devices.end(); // The copies end before their channel.
         socket::shut(self.socket.as_fd());
     }
 }

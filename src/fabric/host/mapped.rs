@@ -1,16 +1,16 @@
-//! Memory of a peer that we may read, by the numbers under which the peer passed it: as much as
-//! this process can spare.
+//! Memory of a peer that this process may read, by the numbers under which the peer passed it.
+//! Limits keep mappings for the rest of the process.
 
 use super::channel::Mapping;
 use crate::status::{Error, Result};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Areas of one connection, and of all of this process: the system allows a process 65,530
+/// The most areas of one connection, and of all of this process: the system allows a process 65,530
 /// mappings by default.
 const AREAS: usize = 8192;
 const AREAS_IN_ALL: u64 = 24 << 10;
-/// The most bytes of them, of 128 TiB of addresses.
+/// The most bytes of all areas together, out of 128 TiB of addresses.
 const BYTES_IN_ALL: u64 = 16 << 40;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -27,7 +27,7 @@ struct Share(u64);
 
 impl Share {
     fn take(len: u64) -> Result<Share> {
-        // First, so that what is taken goes back however this ends.
+        // Count first, so that dropping the share undoes it on every way out.
         COUNT.fetch_add(1, Ordering::Relaxed);
         let before = BYTES.fetch_add(len, Ordering::Relaxed);
         let share = Share(len);
@@ -55,7 +55,7 @@ impl Drop for Share {
 pub struct Areas {
     /// In the order of their numbers.
     all: Vec<Area>,
-    /// The place of the one that was used last.
+    /// The index of the area that was used last.
     last: usize,
 }
 
@@ -79,7 +79,7 @@ impl Areas {
         Some(&self.all[at].mapping)
     }
 
-    /// Maps what a peer has passed. A number that is known stays what it was.
+    /// Maps memory that a peer passed. A known number keeps its area.
     pub fn add(&mut self, number: u32, len: u64, file: BorrowedFd) -> Result<()> {
         let Err(at) = self.all.binary_search_by_key(&number, |area| area.number) else { return Ok(()) };
         if self.all.len() >= AREAS {

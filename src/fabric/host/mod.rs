@@ -1,24 +1,22 @@
-//! The fabric between processes of one host: our own, since libfabric's shm
-//! cannot keep Weft's promises.
+//! The fabric between processes of one host: Weft's own, since libfabric's shm cannot keep Weft's
+//! promises.
 //!
-//! A NIC of this fabric listens at an abstract Unix socket. A route to another
-//! one is a `channel`: memory that the two processes share and nobody else sees,
-//! passed over that socket. The initiator's worker puts requests and bytes into
-//! it (`outgoing`), the target's worker checks each against its own registrations,
-//! does it and answers (`incoming`). So a completion means delivered, a fence or a
-//! deregistration is the target's own decision, and what ends with a process ends
-//! for its peers by the socket's hangup. There is no lock and no file to be left
-//! behind.
+//! A NIC of this fabric listens at an abstract Unix socket. A route to another NIC is a `channel`:
+//! memory that only these two processes share, passed over that socket. The initiator's worker puts
+//! requests and bytes into it (`outgoing`). The target's worker checks each request against its own
+//! registrations, serves and answers it (`incoming`). So a completion means delivered, the target
+//! itself decides about fences and deregistrations, and the socket's hangup reports the end of a
+//! process to its peers. No lock and no file can be left behind.
 //!
-//! Bytes of ordinary memory are copied twice, by both sides at the same time;
-//! memory that `weft_memory_alloc` made (`area`) is read by the target straight
-//! from where it is. `copy` has the measurements. Between devices' memory the target's
-//! device copies what is written (`device`), and the initiator's what is read (`pull`); where they
-//! do not reach each other, both copy from and to the channel.
+//! Bytes of ordinary memory are copied twice, by both sides at the same time. The target reads
+//! memory from `weft_memory_alloc` (`area`) in place. `copy` has the measurements. Between devices'
+//! memory the target's device copies writes (`device`), and the initiator's device copies reads
+//! (`pull`). Where devices do not reach each other, both sides copy between their memory and the
+//! channel.
 //!
-//! Peers must be of the same user and group, and in the same network namespace: that is
-//! what makes a host here. Which `connections` are of which peer the endpoint tells; the
-//! others reach no memory. Once a peer has ended, so has what it had under way.
+//! Peers must have the same user and group, and the same network namespace: this defines a host
+//! here. The endpoint assigns `connections` to peers; the others reach no memory. When a peer ends,
+//! so do its requests in flight.
 
 pub mod area;
 mod budget;
@@ -48,13 +46,13 @@ use std::os::unix::fs::MetadataExt;
 /// The fabric's name, and that of its only NIC.
 pub const NAME: &str = "host";
 
-/// Decodes a cell with these words, from any writer.
+/// Decodes a cell with these words, which may come from any process.
 #[cfg(any(test, fuzzing))]
 pub fn check_cell(words: [u64; 8]) {
     request::check(words);
 }
 
-/// The identity that processes of one host have in common.
+/// The identity that the processes of one host share.
 pub fn network() -> Result<String> {
     let unknown = |what: &str, error: std::io::Error| {
         Error::new(Status::System, format!("the fabric \"host\" needs {what}: {error}"))

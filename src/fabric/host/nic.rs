@@ -24,35 +24,35 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 
-/// Bytes that a pass copies for peers, and for our own operations.
+/// Bytes that a pass copies for peers, and the same for our own operations.
 const PASS: u64 = 512 << 10;
-/// Messages of sockets that it reads for requests; and that a check of the sockets reads.
+/// Messages that a pass reads from sockets for requests; and that a check of the sockets reads.
 const WORDS: u32 = 64;
-/// Passes between looks at the sockets; each 64 KiB that were copied count as one.
+/// Passes between checks of the sockets; each 64 KiB copied count as one pass.
 const LOOK: u64 = 128;
-/// Passes in which requests that a dead peer left in its channel are served, before its route ends.
+/// Passes that serve the requests which a dead peer left in its channel, before its route ends.
 const LAST_PASSES: u32 = 16;
 const TX_DEPTH: usize = 512;
 const RX_DEPTH: usize = 256;
 const LANE_WINDOW: u64 = 4 << 20;
 const RAIL_WINDOW: u64 = 64 << 20;
-/// Between devices: what some launches copy.
+/// The window between devices: the bytes of some launches.
 const DEVICE_WINDOW: u64 = 64 << 20;
 
-/// A place for a route.
+/// A slot for a route.
 struct Place {
     generation: u32,
     route: Option<Box<Line>>,
 }
 
-/// A route and where it leads to.
+/// A route and its destination.
 struct Line {
     outgoing: Outgoing,
     name: String,
     process: Option<OwnedFd>,
-    /// The peer that is there; 0: none yet.
+    /// The peer at the other end; `None` before one is assigned.
     peer: Option<PeerId>,
-    /// The other side is gone: passes until the route ends.
+    /// Set when the other side is gone: passes until the route ends.
     ending: Option<u32>,
 }
 
@@ -63,7 +63,7 @@ pub struct HostNic {
     network: String,
     watch: Watch,
     places: Vec<Place>,
-    /// Some line ends.
+    /// Some route is about to end.
     ending: bool,
     connections: Connections,
     registry: Registry,
@@ -72,15 +72,15 @@ pub struct HostNic {
     /// Finished between two calls of `reap`.
     finished: Vec<Reaped>,
     random: Random,
-    /// Channels say that we sleep.
+    /// The channels publish that this worker sleeps.
     armed: bool,
     passes: u64,
 }
 
-// SAFETY: the pointers are the rail's, which moves with its NIC.
+// SAFETY: the pointers belong to the rail, which moves together with its NIC.
 unsafe impl Send for HostNic {}
 
-/// The line of a route, if it is still the route's.
+/// The line of a route, if the route still owns it.
 #[inline]
 fn line(places: &mut [Place], route: Route) -> Option<&mut Line> {
     let place = places.get_mut(route as u32 as usize)?;
@@ -150,7 +150,7 @@ impl HostNic {
         }
     }
 
-    /// Connects a route; true when it is, false when it can be tried again.
+    /// Connects a route; false if that is to be tried again.
     fn connect(watch: &Watch, at: usize, line: &mut Line) -> Result<bool> {
         if !line.outgoing.connect(&line.name)? {
             return Ok(false);
@@ -176,7 +176,7 @@ impl HostNic {
 
     // A pass.
 
-    /// Does what peers ask for.
+    /// Serves the peers' requests.
     #[inline]
     fn serve(&mut self, reaped: &mut Vec<Reaped>) -> u64 {
         self.registry.begin_pass();
@@ -186,7 +186,7 @@ impl HostNic {
         PASS - with.budget
     }
 
-    /// Moves our own operations on.
+    /// Continues our own operations.
     #[inline]
     fn progress(&mut self, reaped: &mut Vec<Reaped>) -> u64 {
         let mut budget = PASS;
@@ -212,7 +212,7 @@ impl HostNic {
         PASS - budget
     }
 
-    // Meeting and closing.
+    // Connecting and closing.
 
     /// Reads the sockets.
     #[cold]
@@ -224,7 +224,7 @@ impl HostNic {
                 Whose::Timer => self.connections.resume(&self.watch),
                 Whose::Route(at) => self.receive_route(at, false),
                 Whose::RouteProcess(at) => self.receive_route(at, true),
-                Whose::Connection(number) if words == 0 => _ = number, // It is ready again.
+                Whose::Connection(number) if words == 0 => _ = number, // The socket is reported again.
                 Whose::Connection(number) => self.connections.listen(number, false, &mut words, &self.watch),
                 Whose::ConnectionProcess(number) => {
                     self.connections.listen(number, true, &mut words, &self.watch)
@@ -254,7 +254,7 @@ impl HostNic {
         }
     }
 
-    /// Ends routes whose other side is gone, once the requests that the peer left have been served.
+    /// Ends routes whose other side is gone, once the requests that the peer left are served.
     #[cold]
     fn finish_ending(&mut self, reaped: &mut Vec<Reaped>) {
         self.ending = false;
@@ -272,13 +272,13 @@ impl HostNic {
             if let Some(peer) = line.peer {
                 self.connections.end_peer(peer, true, &self.watch);
             }
-            // Answers that came before the end count.
+            // Answers from before the end count.
             line.outgoing.progress(&mut { u64::MAX }, reaped);
             Self::end_line(&self.watch, line, libc::ECONNRESET, reaped);
         }
     }
 
-    /// Ends a line whose other end is gone.
+    /// Ends a route whose other side is gone.
     fn end_line(watch: &Watch, line: &mut Line, errno: i32, reaped: &mut Vec<Reaped>) {
         Self::unwatch_line(watch, line);
         line.ending = None;
@@ -288,7 +288,7 @@ impl HostNic {
 
     // Sleeping.
 
-    /// Tells peers whether we sleep.
+    /// Publishes to peers whether this worker sleeps.
     fn publish_sleeping(&mut self, sleeping: bool) {
         self.armed = sleeping;
         for place in &self.places {
@@ -299,7 +299,7 @@ impl HostNic {
         self.connections.sleeps(sleeping);
     }
 
-    /// No device touches the memory of a registration any longer.
+    /// Waits until no device touches a registration's memory.
     #[cold]
     fn settle_devices(&mut self, key: u64) {
         self.connections.hide_device(key);
@@ -340,8 +340,8 @@ impl Nic for HostNic {
         Ok((place.generation as u64) << 32 | at as u64)
     }
 
-    /// Posted operations are still sent: a route is removed when all are answered, or its peer is
-    /// gone.
+    /// Posted operations are still sent: a route is removed when all of them are answered, or its
+    /// peer is gone.
     fn remove(&mut self, route: Route) {
         if let Some(line) = line(&mut self.places, route) {
             line.outgoing.removed = true;
@@ -400,7 +400,7 @@ impl Nic for HostNic {
         self.registry.use_grants(grants);
     }
 
-    /// Requests for host memory are done in one go: none is under way.
+    /// Requests for host memory are served in one step, so none is in flight.
     fn revoke(&mut self, grant: GrantToken) {
         if self.registry.is_device(grant.key()) {
             self.connections.settle_devices();
@@ -459,7 +459,7 @@ impl Nic for HostNic {
             return Posted::Failed(libc::EMSGSIZE);
         }
         if let Some(errno) = line.outgoing.dead() {
-            // By a completion: senders seldom check the result of a post.
+            // Report the failure as a completion: senders seldom check the result of a post.
             self.finished.push(Reaped::of(scratch, errno));
             return Posted::Yes;
         }
@@ -497,8 +497,8 @@ impl Nic for HostNic {
 
     fn wait_fd(&mut self) -> Option<(RawFd, bool)> {
         self.publish_sleeping(true);
-        // Pairs with the fence of the publisher: either we see what it published, or it sees that
-        // we sleep.
+        // Pairs with the fence of the publisher: either this worker sees what was published, or the
+        // publisher sees that it sleeps.
         fence(Ordering::SeqCst);
         let busy = self.has_work();
         if busy {
@@ -512,7 +512,7 @@ impl Nic for HostNic {
     }
 
     fn close(&mut self) -> Result<()> {
-        // With the mappings gone, nothing can be touched; peers see the sockets' hangup.
+        // Without the mappings, nothing can be touched; peers see the sockets' hangup.
         self.places.clear();
         self.connections.close(&self.watch);
         self.receives.clear();

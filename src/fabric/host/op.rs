@@ -7,31 +7,31 @@ use crate::fabric::segments::{Cursor, Parts};
 use crate::fabric::{Immediate, Scratch, Segment};
 use std::ptr;
 
-/// An operation whose requests are not all answered.
+/// An operation that has requests without an answer.
 pub struct Op {
     pub scratch: *mut Scratch,
-    /// Set for an operation of our own, which finds out whether the target reaches device memory.
+    /// Set for our own operation that finds out whether the target reaches device memory.
     pub probe: Option<usize>,
     pub kind: Kind,
     pub key: u64,
-    /// The target's number for its memory; 0 if none. For a read into device memory: the number of
-    /// the target's memory.
+    /// The target's number for the operation's memory; 0 if it has none. For a read into device
+    /// memory: the number of the target's memory.
     pub area: u32,
     pub area_base: u64,
     pub on_device: bool,
-    /// The one that copies its bytes from the channel, or to it.
+    /// The device that copies the bytes between memory and channel.
     pub through: Option<Device>,
-    /// Goes with the last request.
+    /// The immediate that the last request carries.
     pub immediate: Option<Immediate>,
     pub segments: Vec<Segment>,
-    /// Up to where requests were made, and up to where reads have arrived.
+    /// The position up to which requests were made, and up to which reads have arrived.
     pub asked: Cursor,
     pub arrived: Cursor,
     /// Requests without an answer.
     pub open: u32,
     pub all_asked: bool,
     pub errno: i32,
-    /// Its caller is gone: its memory is not touched.
+    /// The caller has abandoned the operation: its memory is not touched.
     pub disowned: bool,
 }
 
@@ -59,13 +59,13 @@ impl Default for Op {
 }
 
 impl Op {
-    /// Whether its memory is being copied.
+    /// Whether devices are copying its memory.
     #[inline]
     pub fn goes_on(&self) -> bool {
         self.errno == 0 && !self.disowned
     }
 
-    /// The next pieces, of `most` bytes in all: their bytes, and where they end.
+    /// The next pieces, `most` bytes at most: their bytes, and where they end.
     #[inline]
     pub fn take(&self, most: u64, pieces: &mut Pieces) -> (u64, Cursor) {
         let mut parts = Parts::new(&self.segments, self.asked, most);
@@ -78,14 +78,14 @@ impl Op {
         (most - left, after)
     }
 
-    /// Copies the next `len` bytes from where requests were made up to.
+    /// Copies the next `len` bytes after the last request's.
     ///
     /// # Safety
     /// The segments' memory must be valid, and `to` writable for `len` bytes.
     #[inline]
     pub unsafe fn gather(&self, len: u64, mut to: *mut u8, stream: bool) {
         for part in Parts::new(&self.segments, self.asked, len) {
-            // SAFETY: a part of the segment, and of the `len` bytes at `to`.
+            // SAFETY: the range is a part of the segment, and of the `len` bytes at `to`.
             unsafe {
                 copy::copy(to, part.local as *const u8, part.len as usize, stream);
                 to = to.add(part.len as usize);
@@ -93,7 +93,7 @@ impl Op {
         }
     }
 
-    /// The next `len` bytes that were read, in parts: an error number, or 0.
+    /// Passes the next `len` bytes of a read on in parts; returns an error number, or 0.
     pub fn arrive(&mut self, len: u64, each: impl FnMut(Segment) -> std::result::Result<(), i32>) -> i32 {
         let mut parts = Parts::new(&self.segments, self.arrived, len);
         let ended = parts.by_ref().try_for_each(each);
@@ -101,14 +101,14 @@ impl Op {
         ended.err().unwrap_or(0)
     }
 
-    /// Copies the next `len` bytes that were read to their place.
+    /// Copies the next `len` bytes of a read to their destination.
     ///
     /// # Safety
     /// The segments' memory must be valid, and `from` readable for `len` bytes.
     pub unsafe fn scatter(&mut self, len: u64, mut from: *const u8, stream: bool) {
         let mut parts = Parts::new(&self.segments, self.arrived, len);
         for part in parts.by_ref() {
-            // SAFETY: a part of the segment, and of the `len` bytes at `from`.
+            // SAFETY: the range is a part of the segment, and of the `len` bytes at `from`.
             unsafe {
                 copy::copy(part.local as *mut u8, from, part.len as usize, stream);
                 from = from.add(part.len as usize);

@@ -1,12 +1,11 @@
 //! The initiator's end of a channel: a route to one of a peer's NICs.
 //!
-//! Operations queue up in order. Each becomes one or several requests, as there
-//! is room in the channel: bytes of writes are copied into it, unless they lie in
-//! memory that the target can read by itself; bytes of reads are copied out. So
-//! the memory of an operation is touched by this process alone, or read by the
-//! target. Devices copy from and to the channel behind the worker's back: a request is made
-//! known when its bytes are there, and those before it; and the room of a read's bytes is given
-//! back when they are at their place.
+//! Operations queue up in order. Each becomes one or several requests, as the channel has space.
+//! Bytes of writes are copied into the channel, unless they lie in memory that the target can read
+//! itself; bytes of reads are copied out. So only this process touches the memory of an operation,
+//! or the target reads it. Devices copy to and from the channel without the worker: a request is
+//! published when its bytes, and those before it, are in the channel; and the space of a read's
+//! bytes is freed when they have reached their destination.
 
 use super::area::{device_of, Shared};
 use super::channel::{self, Block, Channel, CELLS};
@@ -26,26 +25,26 @@ use std::sync::atomic::{fence, Ordering};
 
 mod areas;
 
-/// Messages of the socket that are read at once; and when one is awaited that was sent before its
-/// request: no socket holds more.
+/// Messages read from the socket at once; and while waiting for one that was sent before its
+/// request, more than a socket holds.
 const WORDS: u32 = 16;
 const WORDS_MOST: u32 = 4096;
 
-/// A probe that the target answers by passing its memory.
+/// The probe that the target answers by passing its memory.
 const PULL: usize = usize::MAX;
-/// Keys of the peer's at most for which it is known whether devices reach each other: each grant has
-/// one of its own, so the oldest are asked for again.
+/// The most keys of the peer for which the reach of devices is remembered: each grant has a key of
+/// its own, so the oldest are probed again.
 const PROBES: usize = 1024;
 
-/// A request on its way.
+/// A request in flight.
 #[derive(Clone, Copy)]
 struct Flight {
-    /// The operation of a message may have been reused meanwhile.
+    /// A message's operation may have been reused meanwhile.
     op: u32,
     kind: Kind,
     len: u64,
     stream: bool,
-    /// Where its block in `forward` ends.
+    /// The end of its block in `forward`.
     end: u64,
 }
 
@@ -53,55 +52,55 @@ struct Flight {
 struct Probe {
     number: u32,
     key: u64,
-    /// None: not answered yet.
+    /// `None`: not answered yet.
     reaches: Option<bool>,
 }
 
 pub struct Outgoing {
-    /// None while the listener has no room.
+    /// `None` while the listener's queue is full.
     socket: Option<OwnedFd>,
     channel: Channel,
-    /// The channel's, until it is passed.
+    /// The channel's file, until it is passed.
     file: Option<OwnedFd>,
     ops: Vec<Op>,
     free: Vec<u32>,
-    /// Operations that have requests to make.
+    /// Operations with requests left to make.
     queue: VecDeque<u32>,
     flights: Box<[Flight; CELLS as usize]>,
-    /// Requests that were made, known to the target, and answered.
+    /// Requests that were made, published to the target, and answered.
     made: u64,
     sent: u64,
     done: u64,
     failures: u64,
-    /// Those that wait for a device, or behind such.
+    /// Requests that wait for a device, and those behind them.
     held: Copies<(u32, Request)>,
-    /// How far `forward` is used, and up to where it is free again.
+    /// The end of the used part of `forward`, and the position up to which it is free again.
     forward: u64,
     forward_free: u64,
-    /// How far `back` has been read, and up to where it was given back.
+    /// The position up to which `back` has been read, and up to which it was given back.
     back: u64,
     returned: u64,
-    /// Up to where devices have copied what is in it.
+    /// The position up to which devices have copied out of `back`.
     landed: u64,
-    /// Bytes on their way out of it: of an operation, and up to where.
+    /// Bytes that devices copy out of `back`: the operation, and their end.
     landing: Copies<(u32, u64)>,
-    /// Something was published, and the target may sleep.
+    /// A request was published, and the target may sleep.
     wake_due: bool,
-    /// The numbers of passed areas, by place; 0: none.
+    /// The numbers of passed areas, by index; 0: not passed.
     passed: Vec<u32>,
-    /// Whether the target can copy from device memory to what a key of its names.
+    /// Whether the target can copy from device memory to the memory of a key.
     probes: Vec<Probe>,
     last_probe: usize,
     next_probe: usize,
-    /// Copies by our devices from the target's memory.
+    /// Copies by our devices out of the target's memory.
     pulls: Pulls,
-    /// The peer is gone: how operations end.
+    /// Set when the peer is gone: the error with which operations end.
     dead: Option<i32>,
-    /// Removed by its user; it is dropped when everything is answered.
+    /// The user has removed the route; it is dropped when everything is answered.
     pub removed: bool,
 }
 
-// SAFETY: the pointers are the caller's, which moves with it.
+// SAFETY: the pointers belong to the caller, which moves together with this route.
 unsafe impl Send for Outgoing {}
 
 impl Outgoing {
@@ -138,7 +137,7 @@ impl Outgoing {
         })
     }
 
-    /// Connects to the listener; false while it has no room for us.
+    /// Connects to the listener; false while the listener's queue is full.
     pub fn connect(&mut self, name: &str) -> Result<bool> {
         let Some(socket) = socket::connect(name)? else { return Ok(false) };
         if user::process_of(socket.as_fd()).is_none() {
@@ -167,7 +166,7 @@ impl Outgoing {
         &self.channel
     }
 
-    /// The peer is gone, or none of its business: operations end with this.
+    /// The peer is gone, or not of this user: operations end with this error.
     pub fn die(&mut self, errno: i32) {
         self.dead.get_or_insert(errno);
     }
@@ -176,7 +175,7 @@ impl Outgoing {
         self.dead
     }
 
-    /// Nothing is under way.
+    /// Whether nothing is in flight.
     #[inline]
     pub fn is_idle(&self) -> bool {
         let copied = self.pulls.is_empty() && self.landing.is_empty();
@@ -198,8 +197,8 @@ impl Outgoing {
         self.push(kind, rma.key, area, rma.segments, scratch).immediate = rma.immediate;
     }
 
-    /// Asks at once for a write of a few bytes, which go in the request; false if there is more
-    /// to it, or it has to wait.
+    /// Makes an inline request for a write of a few bytes; false if the write is larger, or has to
+    /// wait.
     #[inline]
     fn ask_inline(&mut self, rma: &Rma<'_>, scratch: *mut Scratch) -> bool {
         let [segment] = rma.segments else { return false };
@@ -208,7 +207,8 @@ impl Outgoing {
             return false;
         }
         let mut words = [0u64; 4];
-        // SAFETY: no longer than the words; the operation's memory is valid until it is done.
+        // SAFETY: the length is at most that of the words; the operation's memory is valid until it
+        // is done.
         unsafe {
             let (from, to) = (segment.local as *const u8, words.as_mut_ptr().cast());
             copy::copy(to, from, segment.len as usize, false);
@@ -271,8 +271,8 @@ impl Outgoing {
         })
     }
 
-    /// Makes requests while there is room; messages are done when they are in
-    /// the channel. Up to `budget` bytes are copied.
+    /// Makes requests while the channel has space, and copies at most `budget` bytes. A message is
+    /// done when it is in the channel.
     #[inline]
     pub fn pump(&mut self, budget: &mut u64, reaped: &mut Vec<Reaped>) {
         while let Some(&index) = self.queue.front() {
@@ -298,7 +298,7 @@ impl Outgoing {
         }
     }
 
-    /// Whether an operation has ended already: the rest of it is not requested.
+    /// Whether an operation has already failed: the rest of it is not requested.
     #[inline]
     fn is_spent(&mut self, index: u32) -> bool {
         let op = &mut self.ops[index as usize];
@@ -306,7 +306,7 @@ impl Outgoing {
         op.all_asked
     }
 
-    /// The memory of these operations is not to be touched any longer.
+    /// The memory of these operations must not be touched from here on.
     pub fn disown(&mut self, scratches: &[*mut Scratch]) {
         let mut on_device = false;
         for op in &mut self.ops {
@@ -318,7 +318,7 @@ impl Outgoing {
         }
     }
 
-    /// Makes an operation's next request; false if there is no room for it.
+    /// Makes an operation's next request; false without space for it.
     #[inline]
     fn ask(&mut self, index: u32, budget: &mut u64) -> bool {
         let op = &mut self.ops[index as usize];
@@ -331,8 +331,8 @@ impl Outgoing {
         let (len, after) = op.take(most, &mut pieces);
         let count = pieces.len();
         let first = pieces.first().copied().unwrap_or_default();
-        // The target does requests in order, and refuses all of a write or none: what comes
-        // with the last one comes after all bytes.
+        // The target serves requests in order, and refuses all of a write or none: the immediate of
+        // the last request arrives after all bytes.
         let immediate = op.immediate.filter(|_| after.is_at_end(&op.segments));
         let is_inline = op.kind == Kind::Write
             && count == 1
@@ -359,12 +359,13 @@ impl Outgoing {
         }
         let mut copied = false;
         if is_inline {
-            // SAFETY: at most as long as the words; the operation's memory is valid until it is done.
+            // SAFETY: the length is at most that of the words; the operation's memory is valid
+            // until it is done.
             unsafe { op.gather(len, request.words.as_mut_ptr().cast(), false) };
         } else if block.start != block.end {
             let place = self.channel.forward(&block);
             if count > 1 {
-                // SAFETY: the block has room for the pieces first.
+                // SAFETY: the block begins with space for the pieces.
                 unsafe {
                     std::ptr::copy_nonoverlapping(pieces.as_ptr().cast(), place, count * size_of::<Piece>())
                 };
@@ -375,17 +376,19 @@ impl Outgoing {
                     op.errno = errno;
                     return true;
                 }
-                // SAFETY: the block has room for the list, and then for the bytes.
+                // SAFETY: the block has space for the list, followed by the bytes.
                 let mut to = unsafe { place.add(request.list_len() as usize) } as u64;
                 for piece in &pieces {
-                    // SAFETY: the operation's memory is valid until it is done, or `disown` waits.
+                    // SAFETY: the operation's memory is valid until it is done, or `disown` waits
+                    // for the copy.
                     unsafe { self.held.add(piece.offset, to, piece.len) };
                     to += piece.len;
                 }
                 copied = true;
             } else if op.area == 0 && op.kind != Kind::Read {
                 let stream = request.stream;
-                // SAFETY: and then for the bytes, which are valid until the operation is done.
+                // SAFETY: the bytes follow the list in the block, and the operation's memory is
+                // valid until it is done.
                 unsafe { op.gather(len, place.add(request.list_len() as usize), stream) };
                 copy::settle(stream);
                 *budget = budget.saturating_sub(len);
@@ -408,7 +411,7 @@ impl Outgoing {
         true
     }
 
-    /// Takes the target's answers; false if they make no sense.
+    /// Handles the target's answers; false if they are malformed.
     #[inline]
     pub fn progress(&mut self, budget: &mut u64, reaped: &mut Vec<Reaped>) -> bool {
         if !self.pulls.is_empty() || !self.landing.is_empty() {
@@ -425,7 +428,7 @@ impl Outgoing {
             return false;
         }
         let failed = self.channel.failed().load(Ordering::Acquire);
-        // The failure may already be that of a later request.
+        // The failure may belong to a later request.
         if failed.wrapping_sub(self.failures) > self.sent - self.done {
             return false;
         }
@@ -438,7 +441,7 @@ impl Outgoing {
         true
     }
 
-    /// Says how far the bytes of reads are out of the channel.
+    /// Publishes up to where the bytes of reads have left the channel.
     #[inline]
     fn give_back(&mut self) {
         let free = if self.landing.is_empty() { self.back } else { self.landed };
@@ -458,7 +461,7 @@ impl Outgoing {
         if self.failures != failed {
             let failure = self.channel.failure(self.failures).load(Ordering::Relaxed);
             if failure as u32 == n as u32 {
-                // Any value is taken as an error.
+                // Any value is treated as an error.
                 errno = ((failure >> 32) as i32).clamp(1, 4095);
                 self.failures += 1;
             }
@@ -498,7 +501,7 @@ impl Outgoing {
     fn finish(&mut self, index: u32, reaped: &mut Vec<Reaped>) {
         let op = &mut self.ops[index as usize];
         if op.probe == Some(PULL) && op.errno == 0 {
-            // The handle of the memory came first.
+            // The target sent the memory's handle before this answer.
             self.listen_to(WORDS_MOST);
         }
         let op = &mut self.ops[index as usize];
@@ -510,7 +513,7 @@ impl Outgoing {
         self.free.push(index);
     }
 
-    /// Wakes the target if it sleeps and there is something new for it.
+    /// Wakes the target if it sleeps and a request is new.
     #[inline]
     pub fn wake_peer(&mut self) {
         if !self.wake_due {
@@ -518,8 +521,8 @@ impl Outgoing {
         }
         let Some(socket) = &self.socket else { return };
         self.wake_due = false;
-        // Pairs with the fence before a target sleeps: either it sees what we published, or we
-        // see that it sleeps.
+        // Pairs with the fence that a target executes before it sleeps: either the target sees what
+        // was published, or this worker sees that the target sleeps.
         fence(Ordering::SeqCst);
         let sleeps = self.channel.target_sleeps();
         if sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0 {
@@ -527,14 +530,14 @@ impl Outgoing {
         }
     }
 
-    /// Publishes whether we sleep.
+    /// Publishes whether this worker sleeps.
     pub fn sleeps(&self, sleeps: bool) {
         if self.sent != self.done {
             self.channel.initiator_sleeps().store(sleeps as u32, Ordering::Relaxed);
         }
     }
 
-    /// Whether `progress` or `pump` has something to do.
+    /// Whether `progress` or `pump` would find work.
     pub fn has_work(&self) -> bool {
         let answered = self.sent != self.done && self.channel.done().load(Ordering::Acquire) != self.done;
         answered
@@ -546,7 +549,7 @@ impl Outgoing {
             || self.socket.is_none()
     }
 
-    /// Reads what the socket has, some words; false when the peer is gone.
+    /// Reads some messages from the socket; false when the peer is gone.
     pub fn listen(&mut self) -> bool {
         self.listen_to(WORDS)
     }
@@ -569,7 +572,7 @@ impl Outgoing {
         true
     }
 
-    /// Ends everything that is under way.
+    /// Fails every operation in flight.
     pub fn fail_all(&mut self, errno: i32, reaped: &mut Vec<Reaped>) {
         self.queue.clear();
         self.settle_devices();
@@ -591,7 +594,7 @@ impl Outgoing {
 
 impl Drop for Outgoing {
     fn drop(&mut self) {
-        self.settle_devices(); // Before its channel.
+        self.settle_devices(); // The copies end before their channel.
         self.socket().into_iter().for_each(socket::shut);
     }
 }

@@ -1,26 +1,26 @@
-//! Reads between devices' memory at the initiator. The target checks each request, and
-//! passes what its memory is opened by; the bytes are copied by the initiator's own
-//! device. So the memory of an operation is touched from here alone, and once it has
-//! ended nothing comes, whatever the target does.
+//! Reads between devices' memory at the initiator. The target checks each request, and passes a
+//! handle to open its memory; the initiator's own device copies the bytes. So only this process
+//! touches the memory of an operation, and nothing arrives once it has ended, whatever the target
+//! does.
 
 use super::copies::Copies;
 use crate::device::{driver, present, Device, Handle};
 
-/// Memory of the target's that a device of ours may reach.
+/// Memory of the target that our device may reach.
 struct Source {
-    /// The target's number for it, once requested.
+    /// The number that we gave the memory, once it is requested.
     number: u32,
-    /// The area of ours that is read into, and its device; the target's key.
+    /// Our area that is read into, and its device; the target's key.
     area: u32,
     device: Device,
     key: u64,
-    /// Passed by the target, with where it is here and how long, once that is known.
+    /// The target's handle, with its address and length here, once they are known.
     handle: Option<Handle>,
     at: Option<(u64, u64)>,
 }
 
-/// Memories of the target's at most that were asked for: each grant has a key of its own, and none is
-/// opened for one.
+/// The most memories of the target that are requested: each grant has a key of its own, and memory
+/// under a grant is never opened.
 const SOURCES: usize = 1024;
 
 /// Pulls of one route.
@@ -28,9 +28,9 @@ const SOURCES: usize = 1024;
 pub struct Pulls {
     sources: Vec<Source>,
     last: usize,
-    /// Numbers so far: none is used twice.
+    /// The last number; none is reused.
     numbers: u32,
-    /// Requests whose bytes are on their way: by operation.
+    /// Requests whose bytes are being copied, by operation.
     copies: Copies<u32>,
 }
 
@@ -39,8 +39,7 @@ impl Pulls {
         self.copies.is_empty()
     }
 
-    /// The number of the memory that a key names, if it can be read into an area. `Err`: not
-    /// requested yet.
+    /// The number of a key's memory, if an area can be read into from it. `Err`: not requested yet.
     pub fn find(&mut self, area: u32, key: u64) -> Result<Option<u32>, ()> {
         let is_it = |source: &Source| source.area == area && source.key == key;
         if !self.sources.get(self.last).is_some_and(is_it) {
@@ -50,7 +49,7 @@ impl Pulls {
         Ok(source.at.map(|_| source.number))
     }
 
-    /// The target is asked: by what number.
+    /// Records a request to the target for memory, and returns the memory's number.
     pub fn ask(&mut self, area: u32, device: Device, key: u64) -> u32 {
         self.numbers = self.numbers.wrapping_add(1).max(1);
         let unopened = |source: &Source| source.handle.is_none();
@@ -61,7 +60,7 @@ impl Pulls {
         self.numbers
     }
 
-    /// The target has passed what one is opened by.
+    /// Records the handle that the target passed.
     pub fn passed(&mut self, number: u32, handle: Handle) {
         let Some(source) = self.sources.iter_mut().find(|source| source.number == number) else { return };
         if source.handle.is_some() {
@@ -72,7 +71,7 @@ impl Pulls {
         (source.handle, source.at) = (Some(handle), place.ok());
     }
 
-    /// The target's memory, or an area of ours, is no more: hands out the numbers.
+    /// Drops memory of the target, or areas of ours, that no longer exist; returns their numbers.
     pub fn forget(&mut self, is_gone: impl Fn(u32, u32) -> bool) -> Vec<u32> {
         let mut gone = Vec::new();
         if !self.sources.iter().any(|source| is_gone(source.number, source.area)) {
@@ -90,17 +89,17 @@ impl Pulls {
         gone
     }
 
-    /// The device and the place of a source, and the target's own name for it.
+    /// A source's device, address and key.
     pub fn place_of(&self, number: u32) -> Option<Place> {
         let source = self.sources.iter().find(|source| source.number == number)?;
         let ((base, len), handle) = (source.at?, source.handle?);
         Some(Place { device: source.device, base, len, theirs: handle.base })
     }
 
-    /// Copies what a request asked for: local and remote addresses, and lengths.
+    /// Copies a requested part: local and remote address, and length.
     ///
     /// # Safety
-    /// The local memory stays until the operation is done.
+    /// The local memory stays valid until the operation is done.
     #[inline]
     pub unsafe fn copy(&mut self, of: Option<Place>, part: (u64, u64, u64)) -> Result<(), i32> {
         let Place { device, base, len, theirs } = of.ok_or(crate::fabric::GONE)?;
@@ -110,12 +109,13 @@ impl Pulls {
             return Err(libc::EACCES);
         }
         self.copies.choose(device)?;
-        // SAFETY: inside what the target passed; the local end as promised.
+        // SAFETY: the source lies inside memory that the target passed; the caller promises the
+        // local end.
         unsafe { self.copies.add(base + offset, local, bytes) };
         Ok(())
     }
 
-    /// A request of an operation has come back. `copied`: its bytes are on their way.
+    /// An operation's request was answered. `copied`: its bytes are being copied.
     pub fn push(&mut self, op: u32, copied: bool) {
         self.copies.push(op, copied);
     }
@@ -124,17 +124,17 @@ impl Pulls {
         self.copies.pump();
     }
 
-    /// The next request whose bytes are at their place: its operation, and an error number.
+    /// The next request whose bytes have arrived: its operation, and an error number.
     pub fn take(&mut self) -> Option<(u32, i32)> {
         self.copies.take()
     }
 
-    /// Waits until no device touches memory for it.
+    /// Waits until no device touches memory for these reads.
     pub fn settle(&mut self) {
         self.copies.settle();
     }
 
-    /// Drops what is in flight.
+    /// Drops every copy in flight.
     pub fn end(&mut self) {
         self.settle();
         self.copies.clear();

@@ -1,4 +1,4 @@
-//! Requests as they stand in a cell.
+//! The layout of requests in a cell.
 //!
 //! ```text
 //! u64 stamp (32 bits), kind (8), inline bytes (7), past the caches (1), segments (16)
@@ -11,8 +11,8 @@
 //! the immediate of a write that has one
 //! ```
 //!
-//! The block of a request in `forward` holds its pieces, then its bytes, each
-//! from a cache line on.
+//! A request's block in `forward` holds its pieces, then its bytes; each of the two begins on a
+//! cache line.
 
 use super::channel::{Cell, AREA};
 use crate::fabric::Immediate;
@@ -20,20 +20,20 @@ pub use crate::wire::RequestKind as Kind;
 use arrayvec::ArrayVec;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Segments of one request.
+/// The most segments of one request.
 pub const PIECES: usize = 64;
-/// Bytes of one request through the ring, and out of shared memory. The target
-/// does a request in one go.
+/// The most bytes of one request, through the ring and out of shared memory. The target serves a
+/// request in one step.
 pub const BYTES: u64 = 64 << 10;
 pub const AREA_BYTES: u64 = 256 << 10;
 /// The same limit for copies by a device.
 pub const DEVICE_BYTES: u64 = 1 << 20;
-/// Bytes that fit into the cell.
+/// The most bytes inside a cell.
 pub const INLINE: u64 = 32;
-/// Bytes of one message.
+/// The most bytes of one message.
 pub const MESSAGE: u64 = 8192;
 
-/// In the cell, a write with an immediate has a kind of its own.
+/// In the cell, a write with an immediate has its own kind.
 const WRITE_IMMEDIATE: u8 = 4;
 
 /// A segment of a request.
@@ -42,7 +42,7 @@ const WRITE_IMMEDIATE: u8 = 4;
 pub struct Piece {
     pub remote: u64,
     pub len: u64,
-    /// Where its bytes are in the area.
+    /// Offset of its bytes in the area.
     pub offset: u64,
 }
 
@@ -60,14 +60,14 @@ pub struct Request {
     pub area: u32,
     pub key: u64,
     pub remote: u64,
-    /// For a write without inline bytes.
+    /// The immediate of a write without inline bytes.
     pub immediate: Option<Immediate>,
-    /// The inline bytes, or the offset first.
+    /// The inline bytes; without any, the offset comes first.
     pub words: [u64; 4],
 }
 
 impl Request {
-    /// Bytes of its pieces in `forward`.
+    /// Bytes that its pieces take in `forward`.
     #[inline]
     pub fn list_len(&self) -> u64 {
         if self.pieces > 1 {
@@ -77,14 +77,14 @@ impl Request {
         }
     }
 
-    /// Bytes of its block in `forward`.
+    /// Bytes that its block takes in `forward`.
     #[inline]
     pub fn block_len(&self) -> u64 {
         let carried = self.kind != Kind::Read && self.inline == 0 && self.area == 0;
         self.list_len() + if carried { self.len } else { 0 }
     }
 
-    /// Makes it known to the target.
+    /// Publishes the request to the target.
     #[inline]
     pub fn publish(&self, cell: &Cell, stamp: u32) {
         cell[1].store(self.len | (self.area as u64) << 32, Relaxed);
@@ -105,7 +105,7 @@ impl Request {
         cell[0].store(first, Release);
     }
 
-    /// Whether a cell holds the request of this stamp.
+    /// Whether a cell holds the request with this stamp.
     #[inline]
     pub fn is_there(cell: &Cell, stamp: u32) -> bool {
         cell[0].load(Acquire) as u32 == stamp
@@ -162,7 +162,7 @@ impl Request {
     }
 }
 
-/// Whatever is in a cell, what is read of it can be done without leaving its block.
+/// Checks that a request decoded from any cell can be served without leaving its block.
 #[cfg(any(test, fuzzing))]
 pub fn check(words: [u64; 8]) {
     use std::sync::atomic::AtomicU64;
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_read_as_written() {
+    fn request_round_trips_through_a_cell() {
         let request = Request {
             kind: Kind::Write,
             inline: 8,
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn senseless_requests_are_not_read() {
+    fn malformed_request_is_rejected() {
         let sound = Request {
             kind: Kind::Write,
             inline: 0,

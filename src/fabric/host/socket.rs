@@ -1,26 +1,26 @@
-//! Unix sockets between two NICs: they pass memory, wake the other side, and report the death of
-//! its process.
+//! Unix sockets between two NICs: they pass memory, wake the other side, and report the end of its
+//! process.
 //!
-//! Their names are abstract: they vanish with their process, and other network namespaces do not
-//! see them. Nothing here blocks.
+//! Their names are abstract: a name vanishes with its process, and other network namespaces do not
+//! see it. Nothing here blocks.
 
 use crate::device::Handle;
 use crate::status::{Error, Result};
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// What NICs send each other over a socket.
+/// Messages between NICs over a socket.
 #[derive(Debug)]
 pub enum Control {
-    /// The first: the channel.
+    /// The first message, which passes the channel.
     Channel(OwnedFd),
-    /// Memory that the initiator writes from: number, length, file.
+    /// Memory from which the initiator writes: number, length, file.
     Area(u32, u64, OwnedFd),
-    /// Device memory that the initiator writes from: number, handle.
+    /// Device memory from which the initiator writes: number, handle.
     Device(u32, Handle),
-    /// Memory that it will not write from any longer.
+    /// Memory from which the initiator no longer writes.
     Forget(u32),
-    /// Memory of the target's that it will not read any longer.
+    /// Memory of the target that the initiator no longer reads.
     Unread(u32),
     Wake,
 }
@@ -39,15 +39,15 @@ const FORGET: u8 = 3;
 const WAKE: u8 = 4;
 const DEVICE: u8 = 5;
 const UNREAD: u8 = 6;
-/// Changes whenever the channel's layout or its requests do.
+/// Changes with every change of the channel's layout or of its requests.
 const VERSION: u32 = 1;
 const FRAME: usize = 16;
-/// With a handle behind it.
+/// A frame that is followed by a handle.
 const LONG: usize = FRAME + 32 + 64;
 pub const BACKLOG: i32 = 1024;
 
 fn address_of(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
-    // SAFETY: integers and characters.
+    // SAFETY: the struct has only integers and characters, for which zero is valid.
     let mut address: libc::sockaddr_un = unsafe { zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     // A leading NUL makes the name abstract.
@@ -61,19 +61,19 @@ fn address_of(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
 
 fn open() -> Result<OwnedFd> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: makes a descriptor that nobody else has.
+    // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
     let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
     if fd < 0 {
         return Err(Error::system("making a socket for peers on this host"));
     }
-    // SAFETY: as above.
+    // SAFETY: the reason given above holds here as well.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 pub fn listen(name: &str) -> Result<OwnedFd> {
     let socket = open()?;
     let (address, len) = address_of(name);
-    // SAFETY: a socket of ours, an address of this length.
+    // SAFETY: the socket is open, and the address has this length.
     let rc = unsafe {
         match libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) {
             0 => libc::listen(socket.as_raw_fd(), BACKLOG),
@@ -86,11 +86,11 @@ pub fn listen(name: &str) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects at once; `None` while the listener has no room for another one.
+/// Connects at once; `None` while the listener's queue is full.
 pub fn connect(name: &str) -> Result<Option<OwnedFd>> {
     let socket = open()?;
     let (address, len) = address_of(name);
-    // SAFETY: a socket of ours, an address of this length.
+    // SAFETY: the socket is open, and the address has this length.
     let rc = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) };
     if rc == 0 {
         return Ok(Some(socket));
@@ -102,14 +102,15 @@ pub fn connect(name: &str) -> Result<Option<OwnedFd>> {
     Err(Error { provider_errno: errno, ..Error::system("connecting to a peer on this host") })
 }
 
-/// The next connection that waits, if there is one. An error number: it cannot be accepted now.
+/// The next connection in the listener's queue, if there is one. An error number if it cannot be
+/// accepted now.
 pub fn accept(listener: BorrowedFd) -> std::result::Result<Option<OwnedFd>, i32> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: a listening socket of ours; nobody asks for the address.
+    // SAFETY: the socket is open, and the address pointers may be null.
     let fd =
         unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
     if fd >= 0 {
-        // SAFETY: a descriptor that nobody else has.
+        // SAFETY: the descriptor is new, so nothing else owns it.
         return Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) }));
     }
     match errno() {
@@ -118,9 +119,9 @@ pub fn accept(listener: BorrowedFd) -> std::result::Result<Option<OwnedFd>, i32>
     }
 }
 
-/// Ends a connection, or listening, also where a forked child holds the socket.
+/// Shuts down a connection or a listener, even where a forked child holds the socket.
 pub fn shut(socket: BorrowedFd) {
-    // SAFETY: a socket of ours.
+    // SAFETY: the socket is open during the call.
     unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
 }
 
@@ -128,7 +129,7 @@ pub fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// Room for one descriptor beside a frame.
+/// Space for one descriptor in addition to a frame.
 #[repr(C, align(8))]
 struct Ancillary([u8; 24]);
 
@@ -139,7 +140,8 @@ fn send(socket: BorrowedFd, kind: u8, number: u32, len: u64, fd: Option<RawFd>) 
     frame[8..].copy_from_slice(&len.to_ne_bytes());
     let mut part = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: FRAME };
     let mut beside = Ancillary([0; 24]);
-    // SAFETY: the message points to what outlives the call; `beside` has room for one descriptor.
+    // SAFETY: the message points to buffers that outlive the call; `beside` has space for one
+    // descriptor.
     let sent = unsafe {
         let mut message: libc::msghdr = zeroed();
         message.msg_iov = &mut part;
@@ -173,7 +175,7 @@ pub fn pass_device(socket: BorrowedFd, number: u32, handle: &Handle) -> bool {
     }
     frame[FRAME + 32..].copy_from_slice(&handle.token);
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: this many bytes of the frame.
+    // SAFETY: the frame has at least this many bytes.
     unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), LONG, flags) == LONG as isize }
 }
 
@@ -191,7 +193,7 @@ fn handle_in(frame: &[u8; LONG]) -> Option<Handle> {
     })
 }
 
-/// False if it could not be passed: it can be tried again.
+/// Passes an area; false if that failed and can be tried again.
 pub fn pass_area(socket: BorrowedFd, number: u32, len: u64, fd: BorrowedFd) -> bool {
     send(socket, AREA, number, len, Some(fd.as_raw_fd()))
 }
@@ -204,7 +206,7 @@ pub fn unread(socket: BorrowedFd, number: u32) -> bool {
     send(socket, UNREAD, number, 0, None)
 }
 
-/// Where there is no room for it, the other side has not read an earlier one.
+/// If the socket is full, the other side has an unread wake-up.
 pub fn wake(socket: BorrowedFd) {
     send(socket, WAKE, 0, 0, None);
 }
@@ -213,13 +215,13 @@ pub fn receive(socket: BorrowedFd) -> Received {
     let mut frame = [0u8; LONG];
     let mut part = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: LONG };
     let mut beside = Ancillary([0; 24]);
-    // SAFETY: the message points to what outlives the call, with its lengths.
+    // SAFETY: the message points to buffers that outlive the call, with their lengths.
     let (got, fd) = unsafe {
         let mut message: libc::msghdr = zeroed();
         message.msg_iov = &mut part;
         message.msg_iovlen = 1;
         message.msg_control = beside.0.as_mut_ptr().cast();
-        // Room for one descriptor and no more: the kernel keeps others.
+        // Space for exactly one descriptor: the kernel drops any others.
         message.msg_controllen = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
         let got =
             libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC);
@@ -247,12 +249,12 @@ pub fn receive(socket: BorrowedFd) -> Received {
     }
 }
 
-/// The descriptor that came with a message: there is room for one.
+/// The one descriptor that can come with a message.
 ///
 /// # Safety
-/// `message` must be as `recvmsg` left it.
+/// `message` must be in the state in which `recvmsg` left it.
 unsafe fn passed_fd(message: &libc::msghdr) -> Option<OwnedFd> {
-    // SAFETY: as the caller promised; the kernel wrote the header.
+    // SAFETY: the caller promises it; the kernel wrote the header.
     unsafe {
         let header = libc::CMSG_FIRSTHDR(message);
         if header.is_null()
@@ -272,13 +274,13 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn descriptors_are_passed_and_closes_are_seen() {
+    fn socket_passes_descriptors_and_reports_close() {
         let name = format!("weft-test-{}", crate::clock::Random::System.u64().unwrap());
         assert!(connect(&name).is_err());
         let listener = listen(&name).unwrap();
         let near = connect(&name).unwrap().unwrap();
         let far = accept(listener.as_fd()).unwrap().unwrap();
-        // SAFETY: asks for our own number.
+        // SAFETY: the call has no preconditions.
         assert_eq!(super::super::user::process_of(near.as_fd()), Some(unsafe { libc::getpid() }));
         assert!(matches!(receive(far.as_fd()), Received::Nothing));
         assert!(pass_area(near.as_fd(), 7, 99, listener.as_fd()));

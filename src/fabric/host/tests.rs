@@ -1,5 +1,5 @@
-//! NICs of one process, or of two threads, with each other; and peers that write
-//! rubbish into what they share.
+//! NICs of one process, or of two threads, connected to each other; and peers that write malformed
+//! data into shared memory.
 
 use super::area;
 use super::channel::{self, Block, Channel, CELLS};
@@ -18,23 +18,23 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{null_mut, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What connections of these tests are assigned to.
+/// The peer to which connections of these tests are assigned.
 const PEER: PeerId = PeerId::numbered(7);
 const BOTH: Access = Access::ALL;
 
-/// What the operations of a test are told apart by.
+/// The token that identifies operation `n` of a test.
 fn token(n: usize) -> *mut Scratch {
     NonNull::<Scratch>::dangling().as_ptr().wrapping_add(n)
 }
 
-/// A route from one NIC to another, which takes what comes over it for a peer's.
+/// A route from one NIC to another, which assigns the connection to the peer.
 fn link(a: &mut HostNic, b: &mut HostNic) -> Route {
     let route = a.insert(b.address(), Some(PEER)).unwrap();
     introduce(a, b, route);
     route
 }
 
-/// By a message, as handshakes are.
+/// Sends a message, as a handshake does.
 fn introduce(a: &mut HostNic, b: &mut HostNic, route: Route) {
     let mut buffer = [0u8; 8];
     let of = |buffer: &mut [u8; 8]| Buffer {
@@ -44,7 +44,7 @@ fn introduce(a: &mut HostNic, b: &mut HostNic, route: Route) {
         follows: false,
     };
     let (mut sent, mut received) = (Vec::new(), Vec::new());
-    // SAFETY: the buffers are there until the message has arrived.
+    // SAFETY: the buffers live until the message has arrived.
     unsafe {
         assert_eq!(b.receive(of(&mut buffer), token(0)), Posted::Yes);
         assert_eq!(a.send(of(&mut [1; 8]), route, token(0)), Posted::Yes);
@@ -76,7 +76,7 @@ fn post(
     assert_eq!(unsafe { nic.rma(&rma, route, &[token(n)]) }.1, Posted::Yes);
 }
 
-/// Drives both until the first has finished this many operations.
+/// Drives both NICs until the first has finished this many operations.
 fn drive(a: &mut HostNic, b: &mut HostNic, count: usize) -> Vec<(*mut Scratch, i32)> {
     let (mut done, mut others) = (Vec::new(), Vec::new());
     for _ in 0..200_000 {
@@ -98,7 +98,7 @@ fn random_bytes(len: usize, mut seed: u64) -> Vec<u8> {
 }
 
 #[test]
-fn writes_and_reads_of_all_shapes_arrive() {
+fn writes_and_reads_of_all_shapes_complete() {
     let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
     let mut source = random_bytes(3 << 20, 1);
     let mut target = vec![0u8; 3 << 20];
@@ -111,7 +111,7 @@ fn writes_and_reads_of_all_shapes_arrive() {
     {
         target.fill(0);
         back.fill(0);
-        // Local pages in order, remote ones backwards.
+        // Local pages ascend, remote ones descend.
         let segments = |local: &[u8]| -> Vec<Segment> {
             let at = |base: &[u8], i: u64| base.as_ptr() as u64 + i * len;
             (0..count)
@@ -134,7 +134,7 @@ fn writes_and_reads_of_all_shapes_arrive() {
 }
 
 #[test]
-fn many_operations_finish_in_order_each_once() {
+fn operations_complete_once_and_in_order() {
     let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
     let mut source = random_bytes(100_000, 2);
     let mut target = vec![0u8; 100_000];
@@ -151,7 +151,7 @@ fn many_operations_finish_in_order_each_once() {
 }
 
 #[test]
-fn a_route_to_oneself_works() {
+fn route_to_the_own_nic_works() {
     let mut nic = HostNic::open().unwrap();
     let mut bytes = random_bytes(200_000, 3);
     let of = register(&mut nic, &mut bytes);
@@ -161,7 +161,7 @@ fn a_route_to_oneself_works() {
     let message =
         Buffer { address: buffer.as_mut_ptr().cast(), len: 8, descriptor: null_mut(), follows: false };
     let mut done = Vec::new();
-    // SAFETY: it is there until the message has arrived.
+    // SAFETY: the buffer lives until the message has arrived.
     unsafe {
         assert_eq!(nic.receive(message, token(1)), Posted::Yes);
         assert_eq!(nic.send(message, route, token(2)), Posted::Yes);
@@ -190,11 +190,11 @@ fn a_route_to_oneself_works() {
 }
 
 #[test]
-fn shared_memory_is_read_where_it_is() {
+fn allocated_area_is_read_in_place() {
     let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
     let len = 4 << 20;
     let base = area::allocate(len as u64, None).unwrap();
-    // SAFETY: just allocated.
+    // SAFETY: the range was just allocated with this length.
     let source = unsafe { std::slice::from_raw_parts_mut(base as *mut u8, len) };
     source.copy_from_slice(&random_bytes(len, 4));
     let mut target = vec![0u8; len];
@@ -205,10 +205,10 @@ fn shared_memory_is_read_where_it_is() {
     post(&mut a, route, false, &[segment], &from, to.key, 1);
     assert_eq!(drive(&mut a, &mut b, 1), [(token(1), 0)]);
     assert!(*source == target[..]);
-    // Registered again, it may have another number; what was mapped must not be used.
+    // A new registration may have another number; the old mapping must not be used.
     a.deregister(from).unwrap();
     let other = area::allocate(8192, None).unwrap();
-    // SAFETY: just allocated.
+    // SAFETY: the range was just allocated with this length.
     let small = unsafe { std::slice::from_raw_parts_mut(other as *mut u8, 8192) };
     small.fill(9);
     let of_small = register(&mut a, small);
@@ -229,12 +229,12 @@ fn shared_memory_is_read_where_it_is() {
 }
 
 #[test]
-fn unregistered_memory_is_refused_and_only_that_operation_fails() {
+fn write_to_unregistered_memory_fails_alone() {
     let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
     let mut source = random_bytes(200_000, 5);
     let mut target = vec![0u8; 200_000];
     let from = register(&mut a, &mut source);
-    // The last byte is not part of it.
+    // The last byte is not registered.
     let to = register(&mut b, &mut target[..199_999]);
     let route = link(&mut a, &mut b);
     let whole = Segment { local: source.as_ptr() as u64, remote: target.as_ptr() as u64, len: 199_999 };
@@ -256,7 +256,7 @@ fn unregistered_memory_is_refused_and_only_that_operation_fails() {
 }
 
 #[test]
-fn read_only_memory_is_read() {
+fn read_only_registration_can_be_read() {
     static CONSTANT: [u8; 4096] = [7; 4096];
     let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
     let mut bytes = vec![0u8; 4096];
@@ -273,7 +273,7 @@ fn read_only_memory_is_read() {
 }
 
 #[test]
-fn messages_wait_for_receives_and_follow_writes() {
+fn messages_wait_for_receives_and_stay_behind_writes() {
     let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
     let mut source = random_bytes(1 << 20, 6);
     let mut target = vec![0u8; 1 << 20];
@@ -287,7 +287,7 @@ fn messages_wait_for_receives_and_follow_writes() {
         // SAFETY: the source outlives the NIC.
         assert_eq!(unsafe { a.send(message(len), route, token(n)) }, Posted::Yes);
     }
-    // SAFETY: as above.
+    // SAFETY: the reason given above holds here as well.
     assert!(matches!(unsafe { a.send(message(8193), route, token(9)) }, Posted::Failed(_)));
     let mut received = Vec::new();
     for _ in 0..10_000 {
@@ -311,7 +311,7 @@ fn messages_wait_for_receives_and_follow_writes() {
 }
 
 #[test]
-fn a_peer_that_closes_ends_what_is_outstanding() {
+fn outstanding_operations_fail_when_the_peer_closes() {
     let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
     let mut source = vec![1u8; 8 << 20];
     let from = register(&mut a, &mut source);
@@ -342,14 +342,14 @@ fn a_peer_that_closes_ends_what_is_outstanding() {
 }
 
 #[test]
-fn messages_sent_before_closing_arrive() {
+fn messages_sent_before_close_arrive() {
     let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
     let mut word = [7u8; 8];
     let mut buffer = [0u8; 64];
     let route = link(&mut a, &mut b);
     let message =
         Buffer { address: word.as_mut_ptr().cast(), len: 8, descriptor: null_mut(), follows: false };
-    // SAFETY: both outlive the NICs' use of them.
+    // SAFETY: both buffers outlive their use by the NICs.
     unsafe {
         assert_eq!(a.send(message, route, token(1)), Posted::Yes);
         a.close().unwrap();
@@ -364,7 +364,7 @@ fn messages_sent_before_closing_arrive() {
     assert!(received.len() == 1 && buffer[..8] == word);
 }
 
-/// Posts as many writes as fill the channel, and more; how much of the target has arrived.
+/// Posts writes until the channel is full; returns how much of the target has arrived.
 fn write_much(a: &mut HostNic, route: Route, source: &mut [u8], target: &[u8], key: u64) -> Registration {
     let from = register(a, source);
     let len = target.len() as u64;
@@ -374,7 +374,7 @@ fn write_much(a: &mut HostNic, route: Route, source: &mut [u8], target: &[u8], k
 }
 
 #[test]
-fn memory_of_an_ended_peer_does_not_change() {
+fn memory_does_not_change_after_its_peer_ended() {
     for at_once in [true, false] {
         let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
         let (mut source, mut target) = (vec![1u8; 8 << 20], vec![0u8; 8 << 20]);
@@ -399,7 +399,7 @@ fn memory_of_an_ended_peer_does_not_change() {
 }
 
 #[test]
-fn messages_of_a_closed_peer_are_received_to_the_last() {
+fn all_messages_of_a_closed_peer_are_received() {
     let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
     let (mut word, mut buffer) = ([7u8; 8], [0u8; 64]);
     let route = link(&mut a, &mut b);
@@ -407,7 +407,7 @@ fn messages_of_a_closed_peer_are_received_to_the_last() {
     let message =
         Buffer { address: word.as_mut_ptr().cast(), len: 8, descriptor: null_mut(), follows: false };
     let to = Buffer { address: buffer.as_mut_ptr().cast(), len: 64, descriptor: null_mut(), follows: false };
-    // SAFETY: both outlive the NICs' use of them.
+    // SAFETY: both buffers outlive their use by the NICs.
     unsafe {
         assert_eq!(b.receive(to, token(2)), Posted::Yes);
         assert_eq!(a.send(message, route, token(1)), Posted::Yes);
@@ -433,10 +433,10 @@ fn unauthenticated_connection_reaches_no_memory() {
     assert_eq!(drive(&mut a, &mut b, 1), [(token(3), 0)]);
 }
 
-/// All that a process had in its channel when it ended is done, or none of it, before its peers
-/// hear of that.
+/// When a process ends, the requests in its channel are served or dropped before its peers see a
+/// failure.
 #[test]
-fn nothing_lands_after_a_route_has_failed() {
+fn no_write_lands_after_a_route_failed() {
     let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
     let (mut source, mut target) = (vec![1u8; 8 << 20], vec![0u8; 8 << 20]);
     let to = register(&mut b, &mut target);
@@ -461,10 +461,10 @@ fn nothing_lands_after_a_route_has_failed() {
     assert_eq!(target[0], 1);
 }
 
-/// Connections of this process that say nothing: no more are kept than is said, and those that are
-/// of no use for long go.
+/// Connections of this process that send nothing: their number is limited, and unused ones are
+/// closed.
 #[test]
-fn unauthenticated_connections_are_few_and_brief() {
+fn unassigned_connections_are_limited_in_number_and_time() {
     let mut b = HostNic::open().unwrap();
     let address = String::from_utf8(b.address().to_vec()).unwrap();
     let (_, name) = address.rsplit_once('/').unwrap();
@@ -478,7 +478,7 @@ fn unauthenticated_connections_are_few_and_brief() {
         }
         all.push(near);
     }
-    // (Those that wait to be accepted count as open.)
+    // (Connections in the listener's queue count as open.)
     let open = |all: &[OwnedFd]| all.iter().filter(|one| !is_closed(one)).count();
     let began = std::time::Instant::now();
     for most in [64, 0] {
@@ -494,9 +494,9 @@ fn is_closed(socket: &OwnedFd) -> bool {
     matches!(socket::receive(socket.as_fd()), socket::Received::End)
 }
 
-/// Two threads that sleep after each word wake each other 100,000 times.
+/// Two threads that sleep after each message wake each other 100,000 times.
 #[test]
-fn wake_ups_are_not_lost() {
+fn sleeping_threads_lose_no_wake_up() {
     const ROUNDS: u64 = 50_000;
     let mut nics = [HostNic::open().unwrap(), HostNic::open().unwrap()];
     let words = [const { AtomicU64::new(0) }; 2];
@@ -530,14 +530,14 @@ fn wake_ups_are_not_lost() {
                     }
                     done.clear();
                 }
-                // The last word must get through.
+                // The last message must get through.
                 (0..1_000).for_each(|_| _ = nic.reap(&mut done));
             });
         }
     });
 }
 
-/// Who waits for an answer only is woken by it.
+/// An answer wakes a worker that waits for nothing else.
 #[test]
 fn sleeping_misses_no_answer() {
     let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
@@ -553,7 +553,7 @@ fn sleeping_misses_no_answer() {
                 b.reap(&mut Vec::new());
                 if let Some((fd, true)) = b.wait_fd() {
                     let mut event = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-                    // SAFETY: one descriptor of ours.
+                    // SAFETY: the array has one entry, which outlives the call.
                     unsafe { libc::poll(&mut event, 1, 50) };
                 }
             }
@@ -573,7 +573,7 @@ fn sleeping_misses_no_answer() {
     });
 }
 
-/// Also a failed test ends its other thread.
+/// A failed test also ends its other thread.
 struct Over<'a>(&'a AtomicU64);
 
 impl Drop for Over<'_> {
@@ -585,12 +585,12 @@ impl Drop for Over<'_> {
 fn sleep(nic: &mut HostNic) {
     let Some((fd, true)) = nic.wait_fd() else { return };
     let mut event = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one descriptor of ours.
+    // SAFETY: the array has one entry, which outlives the call.
     let rc = unsafe { libc::poll(&mut event, 1, 5_000) };
     assert_ne!(rc, 0, "nobody wakes us");
 }
 
-/// A channel, the socket of its peer, and its target's end.
+/// A channel, its peer's socket, and its target's end.
 fn under_attack() -> (Channel, OwnedFd, Incoming) {
     let name = format!("weft-test-{}", crate::clock::Random::System.u64().unwrap());
     let listener = socket::listen(&name).unwrap();
@@ -626,7 +626,7 @@ fn malformed_ring_entries_reach_only_registered_memory() {
         };
         receives.push_back((buffer, null_mut()));
         for n in 0..CELLS {
-            // Often nearly right: else the first check would see to all.
+            // The cells are often nearly valid, so that not all fail at the first check.
             let cell = channel.cell(n);
             for word in &cell[1..] {
                 word.store(if next() % 4 == 0 { next() << 20 } else { next() % 6000 }, Ordering::Relaxed);
@@ -654,7 +654,7 @@ fn malformed_ring_entries_reach_only_registered_memory() {
         assert!(arena[..4096].iter().chain(&arena[8192..]).all(|byte| *byte == 0xab));
         arena[4096..8192].fill(0xab);
     }
-    // It was no rubbish that is simply turned away.
+    // The input was not all rejected at once.
     assert!(refused > 0 && written > 0, "{refused} {written}");
 }
 
@@ -703,14 +703,13 @@ fn malformed_answers_touch_no_other_memory() {
     assert!(refused > 0);
 }
 
-/// A write of memory that the target knows as 5, of the bytes behind it in the ring or from
-/// an area.
+/// A write from the area with number 5, or from the bytes behind it in the ring.
 fn write_of(pieces: usize, len: u64, area: u32, remote: u64) -> Request {
     let (kind, key) = (Kind::Write, 5);
     Request { kind, inline: 0, stream: false, pieces, len, area, key, immediate: None, remote, words: [0; 4] }
 }
 
-/// Whether what was asked makes sense to the target.
+/// Whether the target accepts the request as well-formed.
 fn serve(incoming: &mut Incoming, registry: &mut Registry) -> bool {
     let (mut receives, mut reaped) = (VecDeque::new(), Vec::new());
     let (receives, reaped) = (&mut receives, &mut reaped);
@@ -718,7 +717,7 @@ fn serve(incoming: &mut Incoming, registry: &mut Registry) -> bool {
 }
 
 #[test]
-fn pieces_that_are_more_than_their_request_end_the_channel() {
+fn channel_ends_when_pieces_exceed_their_request() {
     for (second, sane) in [(64, true), (65, false), (u64::MAX - 63, false)] {
         let (channel, _near, mut incoming) = under_attack();
         let mut arena = vec![0u8; 4096];
@@ -736,7 +735,7 @@ fn pieces_that_are_more_than_their_request_end_the_channel() {
 }
 
 #[test]
-fn a_request_of_an_unknown_area_is_refused() {
+fn request_from_an_unknown_area_is_refused() {
     let (channel, _near, mut incoming) = under_attack();
     let mut arena = vec![0u8; 4096];
     let mut registry = Registry::default();

@@ -1,14 +1,14 @@
-//! Tells processes of our own user, by the kernel's credentials of a socket's other end.
+//! Identifies processes of our own user, by the kernel's credentials of a socket's other end.
 
 use crate::status::{Error, Result, Status};
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The id that unmapped user ids read as, where /proc does not name it.
+/// The id that stands for unmapped user ids, where /proc does not name it.
 const OVERFLOW: u32 = 65534;
 
 fn ours() -> (u32, u32) {
-    // SAFETY: asks for our own numbers.
+    // SAFETY: the calls have no preconditions.
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
@@ -16,7 +16,7 @@ fn ours() -> (u32, u32) {
 pub fn process_of(socket: BorrowedFd) -> Option<libc::pid_t> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: room for what is asked for.
+    // SAFETY: the buffer has the size that the option needs.
     let rc = unsafe {
         let place = (&raw mut peer).cast();
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &mut len)
@@ -24,7 +24,7 @@ pub fn process_of(socket: BorrowedFd) -> Option<libc::pid_t> {
     (rc == 0 && (peer.uid, peer.gid) == ours() && is_distinct(peer.uid)).then_some(peer.pid)
 }
 
-/// Whether our own user id is no other user's, too.
+/// Checks that our user id stands for one user only.
 pub fn check() -> Result<()> {
     let (uid, _) = ours();
     if is_distinct(uid) {
@@ -39,15 +39,15 @@ pub fn check() -> Result<()> {
     ))
 }
 
-/// In a user namespace all ids that it does not map read as one and the same.
+/// In a user namespace, all unmapped ids read as one and the same.
 fn is_distinct(uid: u32) -> bool {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let overflow = || read("/proc/sys/kernel/overflowuid").trim().parse().unwrap_or(OVERFLOW);
     (uid != OVERFLOW && uid != overflow()) || maps(&read("/proc/self/uid_map"), uid)
 }
 
-/// Whether an id lies in a range of a map: lines of its first id inside, the first outside, and
-/// how many.
+/// Whether an id lies in a range of a map, whose lines have the first id inside, the first outside,
+/// and a count.
 fn maps(map: &str, id: u32) -> bool {
     map.lines().any(|line| {
         let mut numbers = line.split_whitespace().map(str::parse::<u64>);
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_is_mapped_within_a_range_only() {
+    fn user_id_is_mapped_only_inside_a_range() {
         let whole = "         0          0 4294967295\n";
         let two = "0 1001 1\n 1000 5000 10\n";
         for (map, id, expected) in [

@@ -1,4 +1,4 @@
-//! The descriptors of a NIC, behind one that can be waited on.
+//! A NIC's descriptors, behind one descriptor to wait on.
 
 use super::socket::errno;
 use crate::status::{Error, Result};
@@ -9,13 +9,12 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whose {
     Listener,
-    /// The pause of the listener is over.
+    /// The listener's pause has ended.
     Timer,
-    /// The socket of a route, by its index; of a connection to us, by its number.
+    /// The socket of a route, by index; or of an incoming connection, by number.
     Route(u32),
     Connection(u32),
-    /// The process at the other end has ended. A forked child of it may hold its
-    /// sockets open.
+    /// The process at the other end has ended. A forked child of it may hold its sockets open.
     RouteProcess(u32),
     ConnectionProcess(u32),
 }
@@ -49,12 +48,12 @@ pub struct Watch(OwnedFd);
 
 impl Watch {
     pub fn new() -> Result<Watch> {
-        // SAFETY: makes a descriptor that nobody else has.
+        // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
             return Err(Error::system("making a descriptor to wait on"));
         }
-        // SAFETY: as above.
+        // SAFETY: the reason given above holds here as well.
         Ok(Watch(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -64,7 +63,7 @@ impl Watch {
 
     pub fn add(&self, fd: BorrowedFd, whose: Whose) -> Result<()> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: whose.word() };
-        // SAFETY: two descriptors of ours, an event that outlives the call.
+        // SAFETY: both descriptors are open, and the event outlives the call.
         let rc =
             unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event) };
         if rc != 0 {
@@ -73,36 +72,36 @@ impl Watch {
         Ok(())
     }
 
-    /// Before a descriptor is closed: a forked child may keep what is behind it.
+    /// Call before closing a descriptor: a forked child may keep its file open.
     pub fn remove(&self, fd: BorrowedFd) {
-        // SAFETY: as above.
+        // SAFETY: the reason given above holds here as well.
         unsafe {
             libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_DEL, fd.as_raw_fd(), std::ptr::null_mut())
         };
     }
 
-    /// Owners of readable descriptors, at most 32; never waits.
+    /// Owners of readable descriptors, at most 32, without waiting.
     pub fn ready(&self) -> impl Iterator<Item = Whose> {
         const MOST: usize = 32;
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST];
-        // SAFETY: room for this many events.
+        // SAFETY: the buffer has space for this many events.
         let count = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), MOST as i32, 0) };
         events.into_iter().take(count.max(0) as usize).map(|event| Whose::of(event.u64))
     }
 }
 
-/// A descriptor that becomes readable once, after a time that is set.
+/// A descriptor that becomes readable once, after a chosen time.
 pub struct Timer(OwnedFd);
 
 impl Timer {
     pub fn new() -> Result<Timer> {
-        // SAFETY: makes a descriptor that nobody else has.
+        // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
         let fd =
             unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) };
         if fd < 0 {
             return Err(Error::system("making a timer"));
         }
-        // SAFETY: as above.
+        // SAFETY: the reason given above holds here as well.
         Ok(Timer(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -110,29 +109,29 @@ impl Timer {
         self.0.as_fd()
     }
 
-    /// Sets it, whatever it was set to; what has not been noticed of it is void.
+    /// Sets the timer, and discards an earlier setting and an unread expiry.
     pub fn set(&self, after: Duration) {
         let at = libc::timespec { tv_sec: after.as_secs() as _, tv_nsec: after.subsec_nanos() as _ };
         let once = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
-        // SAFETY: a timer of ours, a time that outlives the call.
+        // SAFETY: the timer is open, and the time outlives the call.
         unsafe { libc::timerfd_settime(self.0.as_raw_fd(), 0, &once, std::ptr::null_mut()) };
     }
 
-    /// Makes it no longer readable.
+    /// Clears the readable state.
     pub fn clear(&self) {
         self.set(Duration::ZERO);
     }
 }
 
-/// A descriptor that becomes readable when a process ends; `None` for our own,
-/// for one that this PID namespace does not see, and where the system has none.
+/// A descriptor that becomes readable when a process ends; `None` for our own process, for one that
+/// this PID namespace does not see, and where the system lacks such descriptors.
 pub fn process(pid: libc::pid_t) -> Option<OwnedFd> {
-    // SAFETY: asks for our own number.
+    // SAFETY: the call has no preconditions.
     if pid <= 0 || pid == unsafe { libc::getpid() } {
         return None;
     }
     // SAFETY: makes a descriptor that nobody else has; it is closed at exec.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    // SAFETY: as above.
+    // SAFETY: the reason given above holds here as well.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }

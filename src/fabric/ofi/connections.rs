@@ -136,7 +136,7 @@ impl Connections {
         let mut name = NOBODY;
         name[..8].copy_from_slice(&entry.random.u64()?.to_le_bytes());
         name[8..].copy_from_slice(&entry.random.u64()?.to_le_bytes());
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe {
             let info = source.dupinfo(entry.info());
             if info.is_null() {
@@ -440,7 +440,7 @@ impl Connections {
     /// A scratch that is the NIC's. No provider with connections uses it.
     #[inline]
     pub unsafe fn mark(scratch: *mut Scratch, number: u32) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe { (*scratch).0[WORD] = number as usize as *mut c_void };
     }
 
@@ -450,7 +450,7 @@ impl Connections {
         self.knows(scratch);
         match self.at(route) {
             Ok((ep, number)) => {
-                // SAFETY: as the caller promised.
+                // SAFETY: the caller promises it.
                 unsafe {
                     Self::mark(scratch, number);
                     super::nic::posted(post(ep, buffer, scratch))
@@ -477,7 +477,7 @@ impl Connections {
     /// As `Nic::receive`.
     pub unsafe fn receive(&mut self, buffer: Buffer, scratch: *mut Scratch) -> Posted {
         self.knows(scratch);
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe {
             Self::mark(scratch, 0);
             let Buffer { address, len, descriptor, .. } = buffer;
@@ -629,7 +629,7 @@ impl Drop for Connections {
         if let Err(error) = self.close() {
             log::warn!("{}", error.message);
         }
-        // SAFETY: our own duplicate.
+        // SAFETY: the descriptor is our own duplicate, which nothing else closes.
         unsafe { self.source.freeinfo(self.info) };
     }
 }
@@ -645,7 +645,7 @@ impl Connection {
 /// As `Nic::send`.
 unsafe fn post(ep: *mut fid_ep, buffer: Buffer, scratch: *mut Scratch) -> isize {
     let Buffer { address, len, descriptor, .. } = buffer;
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller promises it.
     unsafe { fi_send(ep, address, len, descriptor, FI_ADDR_UNSPEC, scratch.cast()) }
 }
 

@@ -126,7 +126,7 @@ impl Source {
     /// # Safety
     /// An info of this source's.
     pub unsafe fn dupinfo(&self, info: *const fi_info) -> *mut fi_info {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe {
             match self {
                 Source::Libfabric(fabrics) => fabrics.library.dupinfo(info),
@@ -139,7 +139,7 @@ impl Source {
     /// # Safety
     /// An info of this source's, once.
     pub unsafe fn freeinfo(&self, info: *mut fi_info) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe {
             match self {
                 Source::Libfabric(fabrics) => fabrics.library.freeinfo(info),
@@ -152,7 +152,7 @@ impl Source {
     /// # Safety
     /// `attr` is of an info of this source's; `fabric` is written.
     pub unsafe fn fabric(&self, attr: *mut fi_fabric_attr, fabric: *mut *mut fid_fabric) -> i32 {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe {
             match self {
                 Source::Libfabric(fabrics) => fabrics.library.fabric(attr, fabric, ptr::null_mut()),
@@ -183,7 +183,7 @@ pub struct Entry {
 
 // SAFETY: the info is only read.
 unsafe impl Send for Entry {}
-// SAFETY: as above.
+// SAFETY: the reason given above holds here as well.
 unsafe impl Sync for Entry {}
 
 impl Drop for Entry {
@@ -208,7 +208,7 @@ unsafe fn text(s: *const c_char) -> String {
     if s.is_null() {
         return String::new();
     }
-    // SAFETY: a C string.
+    // SAFETY: the pointer is a NUL-terminated string.
     unsafe { CStr::from_ptr(s) }.to_string_lossy().into_owned()
 }
 
@@ -229,7 +229,7 @@ pub fn entries(fabrics: &'static Fabrics, provider: &str) -> Result<Vec<Entry>> 
 fn entries_with(fabrics: &'static Fabrics, provider: &str, hmem: bool) -> Result<Vec<Entry>> {
     let mut found: Vec<Entry> = Vec::new();
     list(fabrics, Some(provider), hmem, |info| {
-        // SAFETY: an info of the list that libfabric made.
+        // SAFETY: the info is in the list that libfabric returned.
         if let Some(entry) = unsafe { entry(fabrics, provider, info) } {
             // Several addresses of one NIC: the first is libfabric's best, but an IPv4
             // address reaches more peers than a link-local one.
@@ -268,7 +268,7 @@ pub fn simulated(name: &str) -> Result<Vec<Entry>> {
 pub fn providers(fabrics: &'static Fabrics) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let listed = list(fabrics, None, false, |info| {
-        // SAFETY: an info of the list that libfabric made.
+        // SAFETY: the info is in the list that libfabric returned.
         let name = unsafe { text((*(*info).fabric_attr).prov_name) };
         if !names.contains(&name) {
             names.push(name);

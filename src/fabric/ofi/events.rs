@@ -93,7 +93,7 @@ impl Events {
     pub fn next(&mut self) -> Option<Event> {
         loop {
             let mut kind = 0;
-            // SAFETY: integers and pointers.
+            // SAFETY: the struct has only integers and pointers, for which zero is valid.
             let mut event: WithData = unsafe { zeroed() };
             // SAFETY: an open queue, and room for an entry with as much data.
             let rc =
@@ -126,7 +126,7 @@ impl Events {
     /// # Safety
     /// The info must be of a request that came here.
     pub unsafe fn reject(&mut self, info: *mut fi_info) {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         let rc = unsafe { fi_reject(self.pep, (*info).handle, ptr::null(), 0) };
         if rc != 0 {
             log::debug!("a connection is not rejected: {}", self.source.strerror(-rc));
@@ -135,7 +135,7 @@ impl Events {
 
     pub fn close_listener(&mut self) -> Result<()> {
         let pep = std::mem::replace(&mut self.pep, ptr::null_mut());
-        // SAFETY: closed once.
+        // SAFETY: the object is closed only here.
         let rc = if pep.is_null() { 0 } else { unsafe { fi_close(pep.cast()) } };
         self.source.check("closing the listener", rc)
     }
@@ -143,7 +143,7 @@ impl Events {
     /// After all that is bound to it.
     pub fn close(&mut self) -> Result<()> {
         let eq = std::mem::replace(&mut self.eq, ptr::null_mut());
-        // SAFETY: closed once.
+        // SAFETY: the object is closed only here.
         let rc = if eq.is_null() { 0 } else { unsafe { fi_close(eq.cast()) } };
         self.source.check("closing the event queue", rc)
     }

@@ -108,11 +108,11 @@ impl OfiNic {
             mrs: Registrations::default(),
             limits,
             mr_mode,
-            // SAFETY: as above.
+            // SAFETY: the reason given above holds here as well.
             hmem: unsafe { (*entry.info()).caps } & FI_HMEM != 0,
             takes_dmabufs: takes_dmabufs(entry),
             ipc: entry.provider == "shm",
-            // SAFETY: as above.
+            // SAFETY: the reason given above holds here as well.
             arrivals_take_receives: unsafe {
                 (*entry.info()).mode & FI_RX_CQ_DATA != 0 || has_connections(entry.info())
             },
@@ -190,12 +190,12 @@ impl OfiNic {
     fn wait_on_both(&mut self) -> Result<()> {
         let events = self.connections.as_ref().and_then(|of| of.wait_fd().0);
         let Some(events) = events.filter(|_| self.wait_fd >= 0) else { return Ok(()) };
-        // SAFETY: makes a descriptor that nobody else has.
+        // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
         let epoll = Descriptor::of(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
         let epoll = epoll.ok_or_else(|| Error::system("making a descriptor to wait on"))?;
         for fd in [self.wait_fd, events] {
             let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-            // SAFETY: two descriptors of ours, an event that outlives the call.
+            // SAFETY: both descriptors are open, and the event outlives the call.
             let rc = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) };
             if rc != 0 {
                 return Err(Error::system("watching a NIC's events"));
@@ -239,7 +239,7 @@ impl OfiNic {
             for wait_obj in [fi_wait_obj::FI_WAIT_FD, fi_wait_obj::FI_WAIT_NONE] {
                 if opened != 0 && (waits || wait_obj == fi_wait_obj::FI_WAIT_NONE) {
                     (attr.size, attr.wait_obj) = (size, wait_obj);
-                    // SAFETY: as the caller promised.
+                    // SAFETY: the caller promises it.
                     opened = unsafe { fi_cq_open(self.domain, attr, &mut self.cq, ptr::null_mut()) };
                 }
             }
@@ -449,7 +449,7 @@ impl Nic for OfiNic {
         let mut padded = [0u8; 512];
         let len = address.len().min(padded.len());
         padded[..len].copy_from_slice(&address[..len]);
-        // SAFETY: one address, longer than any format of libfabric's.
+        // SAFETY: the buffer holds one address, and is longer than any of libfabric's formats.
         let rc = unsafe { fi_av_insert(self.av, padded.as_ptr().cast(), 1, &mut route, 0, ptr::null_mut()) };
         if rc == 1 {
             return Ok(route);
@@ -483,7 +483,7 @@ impl Nic for OfiNic {
         match &mut self.connections {
             Some(of) => of.redial(route),
             #[cfg(any(test, feature = "sim"))]
-            // SAFETY: open, and of the simulation.
+            // SAFETY: the object is open, and the simulation made it.
             None if matches!(self.source, Source::Sim) => unsafe { sim::redial(self.av, route) },
             None => {}
         }
@@ -519,7 +519,7 @@ impl Nic for OfiNic {
         }
         #[cfg(any(test, feature = "sim"))]
         if matches!(self.source, Source::Sim) {
-            // SAFETY: open, and of the simulation.
+            // SAFETY: the object is open, and the simulation made it.
             return unsafe { sim::is_gone(self.av, route) };
         }
         false // libfabric does not say.
@@ -629,10 +629,10 @@ impl Nic for OfiNic {
 
     unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted {
         if let Some(of) = &mut self.connections {
-            // SAFETY: as the caller promised.
+            // SAFETY: the caller promises it.
             return unsafe { of.send(buffer, route, scratch) };
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         posted(unsafe {
             fi_send(self.ep, buffer.address, buffer.len, buffer.descriptor, route, scratch.cast())
         })
@@ -640,10 +640,10 @@ impl Nic for OfiNic {
 
     unsafe fn receive(&mut self, buffer: Buffer, scratch: *mut Scratch) -> Posted {
         if let Some(of) = &mut self.connections {
-            // SAFETY: as the caller promised.
+            // SAFETY: the caller promises it.
             return unsafe { of.receive(buffer, scratch) };
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         posted(unsafe {
             fi_recv(self.ep, buffer.address, buffer.len, buffer.descriptor, FI_ADDR_UNSPEC, scratch.cast())
         })

@@ -32,7 +32,7 @@ fn loaded() -> Vec<(Part, bool)> {
         let (info, parts) = unsafe { (&*info, &mut *parts.cast::<Vec<(Part, bool)>>()) };
         let (mut name, mut headers) = (&b""[..], &[][..]);
         if !info.dlpi_name.is_null() {
-            // SAFETY: a C string.
+            // SAFETY: the pointer is a NUL-terminated string.
             name = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
         }
         if !info.dlpi_phdr.is_null() {

@@ -130,7 +130,7 @@ impl Events {
     /// # Safety
     /// What the queue is bound to must be open.
     unsafe fn next(&mut self) -> Result<Event, c_int> {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         let (world, port) = unsafe { ((*self.domain).world.clone(), (*self.domain).port.clone()) };
         world.strike_faults();
         if !self.failed.is_empty() {
@@ -139,10 +139,10 @@ impl Events {
         if port.has(KILLED | DEAD) {
             return Err(FI_EAGAIN);
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe { self.look_for_the_gone(&port) };
         while let Some(call) = port.take_call(world.now(), |call| self.may_pass(&port, call)) {
-            // SAFETY: as the caller promised.
+            // SAFETY: the caller promises it.
             if let Some(event) = unsafe { self.take(&world, call) } {
                 return Ok(event);
             }
@@ -162,7 +162,7 @@ impl Events {
             Call::Request(link, _) => Some(link.caller.clone()),
             Call::Connected(side) | Call::Closed(side) | Call::Refused(side) => {
                 self.of(*side).and_then(|of| {
-                    // SAFETY: listed, so it is open.
+                    // SAFETY: an object in this list is open.
                     unsafe { (*of).link.as_ref().map(|link| link.other(port).clone()) }
                 })
             }
@@ -182,7 +182,7 @@ impl Events {
     /// As `next`.
     unsafe fn look_for_the_gone(&mut self, port: &Arc<Port>) {
         for of in &self.connections {
-            // SAFETY: listed, so it is open.
+            // SAFETY: an object in this list is open.
             let of = unsafe { &mut **of };
             let gone = of.link.as_ref().is_some_and(|link| link.other(port).is_gone());
             if gone && !std::mem::replace(&mut of.knows_of_end, true) {
@@ -202,13 +202,13 @@ impl Events {
                 if self.listener.is_null() || link.closed.load(SeqCst) {
                     return None;
                 }
-                // SAFETY: as the caller promised.
+                // SAFETY: the caller promises it.
                 let info = unsafe { (*self.listener).info_for(link, world) };
                 Some((FI_CONNREQ, self.listener.cast(), info, data))
             }
             Call::Connected(side) => {
                 let of = self.of(side)?;
-                // SAFETY: listed, so it is open.
+                // SAFETY: an object in this list is open.
                 unsafe { (*of).establish() };
                 event(FI_CONNECTED, of)
             }
@@ -250,7 +250,7 @@ pub unsafe fn open_listener(
     pep: *mut *mut fid_pep,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller promises it.
     unsafe {
         let fid = fid_pep {
             fid: fid_ops::fid(FI_CLASS_PEP, context, &PEP_FID),
@@ -523,7 +523,7 @@ impl Connection {
     /// Its domain and endpoint must be open.
     unsafe fn establish(&mut self) {
         let Some(link) = self.link.as_ref().filter(|_| self.state != State::Up) else { return };
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe {
             let domain = &*self.domain;
             let other = link.other(&domain.port);
@@ -535,7 +535,7 @@ impl Connection {
     /// # Safety
     /// As `establish`.
     unsafe fn at(&self) -> Result<(*mut Endpoint, usize), c_int> {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe { Ok(((*self.domain).endpoint, self.out.ok_or(FI_EINVAL)?)) }
     }
 }
@@ -551,7 +551,7 @@ unsafe extern "C" fn send(
     let iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
     let mut desc = desc;
     let msg = fi_msg { msg_iov: &iov, desc: &mut desc, iov_count: 1, addr: 0, context, data: 0 };
-    // SAFETY: as `fi_send` says.
+    // SAFETY: the caller upholds the contract of `fi_send`.
     unsafe {
         let at = (*ep.cast::<Connection>()).at();
         endpoint::answer(at.and_then(|(endpoint, out)| (*endpoint).send_to(out, &msg, 0)))
@@ -559,7 +559,7 @@ unsafe extern "C" fn send(
 }
 
 unsafe extern "C" fn readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
-    // SAFETY: as `fi_readmsg` says.
+    // SAFETY: the caller upholds the contract of `fi_readmsg`.
     unsafe {
         let at = (*ep.cast::<Connection>()).at();
         endpoint::answer(at.and_then(|(endpoint, out)| (*endpoint).rma_to(out, &*msg, flags, Kind::Read)))
@@ -567,7 +567,7 @@ unsafe extern "C" fn readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64
 }
 
 unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
-    // SAFETY: as `fi_writemsg` says.
+    // SAFETY: the caller upholds the contract of `fi_writemsg`.
     unsafe {
         let at = (*ep.cast::<Connection>()).at();
         endpoint::answer(at.and_then(|(endpoint, out)| (*endpoint).rma_to(out, &*msg, flags, Kind::Write)))

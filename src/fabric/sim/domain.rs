@@ -276,7 +276,7 @@ impl AddressVector {
     /// # Safety
     /// The domain must be open.
     pub unsafe fn is_gone(&self, route: fi_addr_t) -> bool {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         let world = unsafe { &(*self.domain).world };
         self.address(route).and_then(|address| world.port_at(address)).is_none_or(|port| port.is_gone())
     }
@@ -286,7 +286,7 @@ impl AddressVector {
     pub unsafe fn redial(&mut self, route: fi_addr_t) {
         let Some(Some(entry)) = self.routes.get(route as usize) else { return };
         if !self.endpoint.is_null() {
-            // SAFETY: as the caller promised.
+            // SAFETY: the caller promises it.
             unsafe { (*self.endpoint).redial(&entry.address) }
         }
     }

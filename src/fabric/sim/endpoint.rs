@@ -116,7 +116,7 @@ pub unsafe fn open(
     context: *mut c_void,
     domain_users: *mut usize,
 ) -> c_int {
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller promises it.
     let (world, port) = unsafe { ((*domain).world.clone(), (*domain).port.clone()) };
     let mode = world.mode();
     let fid = fid_ep {
@@ -163,7 +163,7 @@ pub unsafe fn open(
         world,
         port,
     });
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller promises it.
     unsafe { *ep = Box::into_raw(made).cast() };
     0
 }
@@ -179,7 +179,7 @@ pub unsafe fn open_shared(
     context: *mut c_void,
     domain_users: *mut usize,
 ) -> c_int {
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller promises it.
     unsafe {
         let rc = open(domain, &(*domain).spec, srx, context, domain_users);
         let endpoint: *mut Endpoint = (*srx).cast();
@@ -272,7 +272,7 @@ unsafe extern "C" fn getname(fid: fid_t, addr: *mut c_void, addrlen: *mut usize)
 /// # Safety
 /// As `fi_getname` says.
 pub unsafe fn write_name(name: &str, addr: *mut c_void, addrlen: *mut usize) -> c_int {
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller promises it.
     unsafe {
         let room = *addrlen;
         *addrlen = name.len();
@@ -314,7 +314,7 @@ unsafe extern "C" fn send(
     let iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
     let mut desc = desc;
     let msg = fi_msg { msg_iov: &iov, desc: &mut desc, iov_count: 1, addr: dest_addr, context, data: 0 };
-    // SAFETY: as `fi_send` says.
+    // SAFETY: the caller upholds the contract of `fi_send`.
     answer(unsafe { (*ep.cast::<Endpoint>()).send(&msg, 0) })
 }
 
@@ -324,12 +324,12 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) ->
 }
 
 unsafe extern "C" fn readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
-    // SAFETY: as `fi_readmsg` says.
+    // SAFETY: the caller upholds the contract of `fi_readmsg`.
     answer(unsafe { (*ep.cast::<Endpoint>()).rma(&*msg, flags, Kind::Read) })
 }
 
 unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
-    // SAFETY: as `fi_writemsg` says.
+    // SAFETY: the caller upholds the contract of `fi_writemsg`.
     answer(unsafe { (*ep.cast::<Endpoint>()).rma(&*msg, flags, Kind::Write) })
 }
 
@@ -343,9 +343,9 @@ impl Endpoint {
         if self.receives.len() == self.depth {
             return Err(FI_EAGAIN);
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe { self.check_local(receive.base as u64, receive.len, desc)? };
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe { self.claim(receive.context)? };
         self.receives.push_back(receive);
         Ok(())
@@ -355,7 +355,7 @@ impl Endpoint {
     /// As `fi_sendmsg` says.
     unsafe fn send(&mut self, msg: &fi_msg, flags: u64) -> Result<(), c_int> {
         let out = self.outbound_at(msg.addr)?;
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe { self.send_to(out, msg, flags) }
     }
 
@@ -368,9 +368,9 @@ impl Endpoint {
         }
         // SAFETY: one range and its descriptor.
         let iov = unsafe { *msg.msg_iov };
-        // SAFETY: as above.
+        // SAFETY: the reason given above holds here as well.
         unsafe { self.check_local(iov.iov_base as u64, iov.iov_len, *msg.desc)? };
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         let op = unsafe { self.begin(out, Kind::Send, msg.context)? };
         // SAFETY: an operation that is ours.
         let filled = unsafe { &mut *self.pool.op(op) };
@@ -387,7 +387,7 @@ impl Endpoint {
     #[inline]
     unsafe fn rma(&mut self, msg: &fi_msg_rma, flags: u64, kind: Kind) -> Result<(), c_int> {
         let out = self.outbound_at(msg.addr)?;
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe { self.rma_to(out, msg, flags, kind) }
     }
 
@@ -402,13 +402,13 @@ impl Endpoint {
         kind: Kind,
     ) -> Result<(), c_int> {
         self.check_post()?;
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe { self.check_rma(msg, flags)? };
         if self.instant && self.is_ready(out) && flags & FI_REMOTE_CQ_DATA == 0 {
-            // SAFETY: as the caller promised.
+            // SAFETY: the caller promises it.
             return unsafe { self.at_once(out, msg, flags, kind) };
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         let op = unsafe { self.begin(out, kind, msg.context)? };
         // SAFETY: an operation that is ours, and one range of each side.
         unsafe {
@@ -437,7 +437,7 @@ impl Endpoint {
         if flags & FI_REMOTE_CQ_DATA != 0 && self.mode.cq_data == 4 && msg.data >> 32 != 0 {
             return Err(FI_EINVAL);
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe { self.check_ranges(msg) }
     }
 
@@ -445,7 +445,7 @@ impl Endpoint {
     /// As `fi_writemsg` says, and with one range of each side.
     #[inline]
     unsafe fn check_ranges(&self, msg: &fi_msg_rma) -> Result<(), c_int> {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe {
             let local = *msg.msg_iov;
             if local.iov_len != (*msg.rma_iov).len {
@@ -487,7 +487,7 @@ impl Endpoint {
     /// The domain must be open.
     #[inline]
     unsafe fn check_local(&self, base: u64, len: usize, desc: *mut c_void) -> Result<(), c_int> {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         if self.mode.has(FI_MR_LOCAL) && !unsafe { (*self.domain).covers(desc, base, len as u64) } {
             return Err(FI_EINVAL);
         }
@@ -508,11 +508,11 @@ impl Endpoint {
             return Ok(());
         }
         let (words, mark) = (context.cast::<[u64; 8]>(), Self::mark(context));
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         if words.is_null() || unsafe { (*words)[0] == mark && (*words)[7] == mark } {
             return Err(self.spoilt());
         }
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe { *words = [mark; 8] };
         Ok(())
     }
@@ -561,7 +561,7 @@ impl Endpoint {
 
     #[cold]
     fn find_outbound(&mut self, route: fi_addr_t) -> Result<usize, c_int> {
-        // SAFETY: bound, and open as long as the endpoint.
+        // SAFETY: the object is bound to the endpoint, and open as long as the endpoint.
         let address = unsafe { (*self.av).address(route) }.ok_or(FI_EINVAL)?;
         let port = self.world.port_at(address).filter(|port| !port.is_gone());
         let known = port.as_ref().and_then(|port| self.outbound_of.get(&port.number).copied());
@@ -674,7 +674,7 @@ impl Endpoint {
             return Err(FI_EAGAIN);
         }
         let Some(op) = self.free.last().copied() else { return Err(FI_EAGAIN) };
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe { self.claim(context)? };
         self.free.pop();
         self.outbound[out].ops += 1;
@@ -706,7 +706,7 @@ impl Endpoint {
 
     fn flush(&mut self) {
         for entry in self.quiet.drain(..) {
-            // SAFETY: bound, and open as long as the endpoint.
+            // SAFETY: the object is bound to the endpoint, and open as long as the endpoint.
             unsafe { (*self.cq).push(entry) };
         }
         if !self.held.is_empty() {
@@ -730,7 +730,7 @@ impl Endpoint {
     /// As `rma`.
     #[inline]
     unsafe fn at_once(&mut self, out: usize, msg: &fi_msg_rma, flags: u64, kind: Kind) -> Result<(), c_int> {
-        // SAFETY: as the caller promised.
+        // SAFETY: the caller promises it.
         unsafe { self.claim(msg.context)? };
         let mut errno = 0;
         let access = access_of(kind);
@@ -746,7 +746,7 @@ impl Endpoint {
             self.quiet.push(entry);
         } else {
             self.flush();
-            // SAFETY: bound, and open as long as the endpoint.
+            // SAFETY: the object is bound to the endpoint, and open as long as the endpoint.
             unsafe { (*self.cq).push(entry) };
         }
         Ok(())

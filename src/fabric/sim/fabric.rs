@@ -38,7 +38,7 @@ pub unsafe fn open_fabric(fabric: *mut *mut fid_fabric, context: *mut c_void) ->
         ops: table(&FABRIC_OPS),
         api_version: FI_VERSION(1, 18),
     };
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller promises it.
     unsafe { *fabric = Box::into_raw(Box::new(Fabric { fid, domains: 0, domain: ptr::null_mut() })).cast() };
     0
 }

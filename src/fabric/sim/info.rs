@@ -132,7 +132,7 @@ impl Info {
 /// # Safety
 /// Of `Info::make` or `duplicate`, once; its `dest_addr` is the C library's `malloc`'s.
 pub unsafe fn free(info: *mut fi_info) {
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller promises it.
     unsafe {
         libc::free((*info).dest_addr);
         drop(Box::from_raw(info.cast::<Info>()));
@@ -144,7 +144,7 @@ pub unsafe fn free(info: *mut fi_info) {
 /// # Safety
 /// Of `Info::make` or this.
 pub unsafe fn duplicate(info: *const fi_info) -> *mut fi_info {
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller promises it.
     let of = unsafe { &*info.cast::<Info>() };
     Info::make(&of.spec, of.rail, of.world.clone())
 }

@@ -92,7 +92,7 @@ pub fn nics(name: &str) -> std::result::Result<Vec<*mut fi_info>, String> {
 /// # Safety
 /// An open address vector of ours.
 pub unsafe fn is_gone(av: *mut fid_av, route: fi_addr_t) -> bool {
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller promises it.
     unsafe { (*av.cast::<domain::AddressVector>()).is_gone(route) }
 }
 
@@ -101,7 +101,7 @@ pub unsafe fn is_gone(av: *mut fid_av, route: fi_addr_t) -> bool {
 /// # Safety
 /// An open address vector of ours.
 pub unsafe fn redial(av: *mut fid_av, route: fi_addr_t) {
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller promises it.
     unsafe { (*av.cast::<domain::AddressVector>()).redial(route) }
 }
 

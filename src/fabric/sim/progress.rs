@@ -19,7 +19,7 @@ const SPREAD_PS: u64 = 4_000_000;
 /// # Safety
 /// `from` readable, `to` writable.
 pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller promises it.
     unsafe {
         if len > 0 && !fake::move_bytes(from as u64, to as u64, len) {
             ptr::copy(from, to, len);
@@ -33,7 +33,7 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 /// Both ranges must be in use for nothing else.
 pub unsafe fn move_bytes(op: &Op, remote: u64) {
     let local = op.local.iov_base;
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller promises it.
     unsafe {
         if op.kind == Kind::Read {
             copy(remote as *const u8, local.cast(), op.len);
@@ -72,7 +72,7 @@ impl Owner for Endpoint {
         let asked = self.inbound.iter().any(|wire| unsafe { wire.requests.peek() }.is_some());
         let answered = self.outbound.iter().any(|out| {
             let busy = out.in_wire > 0 || out.shaking;
-            // SAFETY: as above.
+            // SAFETY: the reason given above holds here as well.
             busy && out.wire.as_ref().is_some_and(|w| unsafe { w.answers.peek() }.is_some() || w.to.is_gone())
         });
         let cut = port.cuts.load(SeqCst) != self.cuts_seen;
@@ -86,7 +86,7 @@ impl Owner for Endpoint {
     }
 
     unsafe fn given_back(&mut self, entry: &Entry) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { self.give_back(entry) }
     }
 }
@@ -107,7 +107,7 @@ impl Endpoint {
 
     /// The doorbell has rung for an operation.
     pub(super) fn launch(&mut self, index: u32) {
-        // SAFETY: an operation that is here is ours.
+        // SAFETY: this fabric made every operation in this list.
         let op = unsafe { &mut *self.pool.op(index) };
         let out = &mut self.outbound[op.outbound as usize];
         let Some(wire) = &out.wire else {
@@ -136,7 +136,7 @@ impl Endpoint {
     }
 
     fn fail_later(&mut self, index: u32, errno: i32) {
-        // SAFETY: an operation that is here is ours.
+        // SAFETY: this fabric made every operation in this list.
         unsafe { (*self.pool.op(index)).errno = errno };
         let due = if self.delay == 0 { 0 } else { self.world.now() + 2 * self.delay };
         self.complete_at(index, due);
@@ -160,7 +160,7 @@ impl Endpoint {
     }
 
     fn depart(&mut self, index: u32) {
-        // SAFETY: an operation that is here is ours.
+        // SAFETY: this fabric made every operation in this list.
         let op = unsafe { &mut *self.pool.op(index) };
         let Some(wire) = self.outbound[op.outbound as usize].wire.clone() else { return };
         let now = self.now();
@@ -197,7 +197,7 @@ impl Endpoint {
 
     /// A message goes, unless it has to wait for what was posted before it.
     fn send_off(&mut self, index: u32, wire: &Wire, due: u64) {
-        // SAFETY: an operation that is here is ours.
+        // SAFETY: this fabric made every operation in this list.
         let op = unsafe { &mut *self.pool.op(index) };
         let out = &mut self.outbound[op.outbound as usize];
         if self.mode.connections && out.is_behind(op) {
@@ -212,7 +212,7 @@ impl Endpoint {
 
     /// Gives an operation to the other side.
     fn hand_over(&mut self, index: u32, wire: &Wire, due: u64) {
-        // SAFETY: an operation that is here is ours.
+        // SAFETY: this fabric made every operation in this list.
         let op = unsafe { &mut *self.pool.op(index) };
         op.state = State::InWire;
         self.outbound[op.outbound as usize].in_wire += 1;
@@ -228,7 +228,7 @@ impl Endpoint {
                 Next::Complete => self.finish(index),
                 Next::Land => self.land(index, now),
                 Next::Depart => {
-                    // SAFETY: an operation that is here is ours.
+                    // SAFETY: this fabric made every operation in this list.
                     let out = unsafe { (*self.pool.op(index)).outbound } as usize;
                     if let Some(wire) = self.outbound[out].wire.clone() {
                         self.send_off(index, &wire, due);
@@ -256,7 +256,7 @@ impl Endpoint {
 
     /// A write or read that this side does by itself is there.
     fn land(&mut self, index: u32, now: u64) {
-        // SAFETY: an operation that is here is ours.
+        // SAFETY: this fabric made every operation in this list.
         let op = unsafe { &mut *self.pool.op(index) };
         let Some(wire) = self.outbound[op.outbound as usize].wire.clone() else { return };
         // A reset is noticed once its packet can pass.
@@ -292,7 +292,7 @@ impl Endpoint {
 
     /// Waits, and with it, where NICs keep the order, what was posted after it.
     fn stall(&mut self, index: u32, due: u64, next: Next) {
-        // SAFETY: an operation that is here is ours.
+        // SAFETY: this fabric made every operation in this list.
         let op = unsafe { &*self.pool.op(index) };
         self.outbound[op.outbound as usize].stalled.insert(op.order);
         self.at(due, index, next);
@@ -330,7 +330,7 @@ impl Endpoint {
                     self.world.wake_at(retry_at(self.world.now()));
                     break;
                 }
-                // SAFETY: as above.
+                // SAFETY: the reason given above holds here as well.
                 unsafe { wire.answers.pop() };
                 self.answered(out, answer);
             }
@@ -410,7 +410,7 @@ impl Endpoint {
         if entry.errno != 0 && !self.mode.errors_have_flags {
             entry.flags = 0;
         }
-        // SAFETY: bound, and open as long as the endpoint.
+        // SAFETY: the object is bound to the endpoint, and open as long as the endpoint.
         unsafe { (*self.cq).push(entry) };
     }
 

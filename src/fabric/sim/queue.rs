@@ -60,7 +60,7 @@ pub unsafe fn open(
     waits_on: Option<RawFd>,
     domain_users: *mut usize,
 ) -> c_int {
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller promises it.
     let attr = unsafe { &*attr };
     let waits = match attr.wait_obj {
         fi_wait_obj::FI_WAIT_NONE => false,
@@ -81,7 +81,7 @@ pub unsafe fn open(
         waits_on: waits_on.filter(|_| waits),
         domain_users,
     });
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller promises it.
     unsafe {
         *domain_users += 1;
         *cq = Box::into_raw(queue).cast();

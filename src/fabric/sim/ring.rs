@@ -14,7 +14,7 @@ pub struct Ring<T> {
 
 // SAFETY: a place belongs to the pusher until `tail` passes it, then to the popper.
 unsafe impl<T: Send> Send for Ring<T> {}
-// SAFETY: as above.
+// SAFETY: the reason given above holds here as well.
 unsafe impl<T: Send> Sync for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
@@ -94,7 +94,7 @@ mod tests {
                     }
                 };
                 assert_eq!(got, i);
-                // SAFETY: the same.
+                // SAFETY: the reason given above holds here as well.
                 unsafe { ring.pop() };
             }
         });

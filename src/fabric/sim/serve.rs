@@ -52,7 +52,7 @@ impl Endpoint {
             if due > now || !self.take(wire, request, now, alive) {
                 break;
             }
-            // SAFETY: as above.
+            // SAFETY: the reason given above holds here as well.
             unsafe { wire.requests.pop() };
         }
         if alive {
@@ -122,7 +122,7 @@ impl Endpoint {
     fn received(&mut self, receive: Receive, flags: u64, len: usize, data: u64, errno: i32) {
         if !self.port.has(DEAD) {
             let entry = Entry { context: receive.context, flags, len, data, errno, sent: false };
-            // SAFETY: bound, and open as long as the endpoint.
+            // SAFETY: the object is bound to the endpoint, and open as long as the endpoint.
             unsafe { (*self.cq).push(entry) };
         }
     }
@@ -147,7 +147,7 @@ impl Endpoint {
 
     /// An immediate; false if it must wait for a receive, or for room.
     fn arrived(&mut self, data: u64, len: usize) -> bool {
-        // SAFETY: bound, and open as long as the endpoint.
+        // SAFETY: the object is bound to the endpoint, and open as long as the endpoint.
         if self.mode.target_serves && unsafe { (*self.cq).is_half_full() } {
             return false;
         }

@@ -57,14 +57,14 @@ pub struct Remote {
 
 /// Places of operations, for the provider to use.
 pub fn contexts(count: usize) -> Vec<fi_context2> {
-    // SAFETY: pointers.
+    // SAFETY: the struct has only pointers, for which zero is valid.
     (0..count).map(|_| unsafe { zeroed() }).collect()
 }
 
 /// Room for completions.
 #[inline]
 pub fn entries<const COUNT: usize>() -> [fi_cq_data_entry; COUNT] {
-    // SAFETY: integers and pointers.
+    // SAFETY: the struct has only integers and pointers, for which zero is valid.
     unsafe { zeroed() }
 }
 
@@ -112,7 +112,7 @@ fn check(doing: &str, rc: i32) -> Result<()> {
 impl Port {
     pub fn open(rail: &Rail, wait_fd: bool, pool: &Pool) -> Result<Port> {
         let library = library()?;
-        // SAFETY: an info of libfabric's has all its parts.
+        // SAFETY: libfabric fills in every part of an info that it returns.
         Port::bring_up(find(rail)?, false, wait_fd, pool, |info, fabric| unsafe {
             library.fabric((*info).fabric_attr, fabric, ptr::null_mut())
         })
@@ -135,7 +135,7 @@ impl Port {
         open_fabric: impl FnOnce(*mut fi_info, *mut *mut fid_fabric) -> i32,
     ) -> Result<Port> {
         let null = ptr::null_mut();
-        // SAFETY: pointers.
+        // SAFETY: the struct has only pointers, for which zero is valid.
         let mut port: Port = unsafe { zeroed() };
         (port.info, port.simulated) = (info, simulated);
         // SAFETY: an info of libfabric's; objects are made in its order; every out-pointer is a field of ours.
@@ -179,7 +179,7 @@ impl Port {
 
     /// Whether a delivered write tells that all earlier ones are delivered, too.
     pub fn ordered(&self) -> bool {
-        // SAFETY: an info of libfabric's has all its parts.
+        // SAFETY: libfabric fills in every part of an info that it returns.
         let order = unsafe { (*(*self.info).tx_attr).msg_order & (*(*self.info).rx_attr).msg_order };
         order & (FI_ORDER_WAW | FI_ORDER_RMA_WAW) != 0
     }
@@ -188,7 +188,7 @@ impl Port {
         let mut padded = offer.address.clone();
         padded.resize(512, 0);
         let mut route = 0;
-        // SAFETY: one address, longer than any format of libfabric's.
+        // SAFETY: the buffer holds one address, and is longer than any of libfabric's formats.
         let rc = unsafe { fi_av_insert(self.av, padded.as_ptr().cast(), 1, &mut route, 0, ptr::null_mut()) };
         if rc != 1 {
             bail!("inserting an address: libfabric answered {rc}");
@@ -296,7 +296,7 @@ impl Drop for Port {
             // SAFETY: made by the simulation, and freed once.
             unsafe { weft::simulated::free(self.info) };
         } else if let Ok(library) = library() {
-            // SAFETY: our own duplicate.
+            // SAFETY: the descriptor is our own duplicate, which nothing else closes.
             unsafe { library.freeinfo(self.info) };
         }
     }
@@ -344,7 +344,7 @@ fn find(rail: &Rail) -> Result<*mut fi_info> {
 
 /// libfabric 1.17 filters neither by domain nor, for layered providers, by name.
 unsafe fn is_of(info: *const fi_info, rail: &Rail) -> bool {
-    // SAFETY: an info of libfabric's has all its parts.
+    // SAFETY: libfabric fills in every part of an info that it returns.
     unsafe {
         if text((*(*info).fabric_attr).prov_name) != rail.provider
             || text((*(*info).domain_attr).name) != rail.domain

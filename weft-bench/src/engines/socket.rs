@@ -42,7 +42,7 @@ fn move_all(
 ) -> io::Result<()> {
     let flags = libc::MSG_NOSIGNAL | if spin { libc::MSG_DONTWAIT } else { 0 };
     while !parts.is_empty() {
-        // SAFETY: integers and pointers.
+        // SAFETY: the struct has only integers and pointers, for which zero is valid.
         let mut message: libc::msghdr = unsafe { zeroed() };
         message.msg_iov = parts.as_mut_ptr();
         message.msg_iovlen = parts.len() as _;
@@ -77,7 +77,7 @@ fn send_all(stream: &TcpStream, parts: &mut [libc::iovec], spin: bool) -> io::Re
 }
 
 fn receive_all(stream: &TcpStream, parts: &mut [libc::iovec], spin: bool) -> io::Result<()> {
-    // SAFETY: the same.
+    // SAFETY: the reason given above holds here as well.
     move_all(stream, parts, spin, |fd, message, flags| unsafe { libc::recvmsg(fd, message, flags) })
 }
 
@@ -115,7 +115,7 @@ impl Sender for SocketSender {
     fn write(&mut self, lists: &Lists) -> Result<()> {
         let stream = self.stream.as_ref().context("not connected")?;
         let mut header = EMPTY;
-        // SAFETY: integers and pointers.
+        // SAFETY: the struct has only integers and pointers, for which zero is valid.
         let mut parts: [libc::iovec; PAGES + 1] = unsafe { zeroed() };
         for (group, sources) in lists.source.chunks(self.group).enumerate() {
             let first = group * self.group;
@@ -169,7 +169,7 @@ impl SocketReceiver {
 
     /// Receives what follows the first header of a transfer.
     fn receive(&self, mut stream: &TcpStream, mut header: Header) -> Result<()> {
-        // SAFETY: integers and pointers.
+        // SAFETY: the struct has only integers and pointers, for which zero is valid.
         let mut parts: [libc::iovec; PAGES + 1] = unsafe { zeroed() };
         loop {
             let count = header.pages as usize;

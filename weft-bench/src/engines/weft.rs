@@ -156,7 +156,7 @@ impl Sender for Memcpy {
         for (source, target) in lists.source.iter().zip(&lists.target) {
             let source = self.from.base().wrapping_add(*source as usize * len);
             let target = self.to.base().wrapping_add(*target as usize * len);
-            // SAFETY: a page of each pool.
+            // SAFETY: the page belongs to its pool.
             unsafe { ptr::copy_nonoverlapping(source, target, len) };
         }
         Ok(())

@@ -31,7 +31,7 @@ impl Holds {
         let pages = std::fs::read_to_string("/proc/self/statm").context("reading statm")?;
         let pages: u64 = pages.split(' ').nth(1).and_then(|n| n.parse().ok()).context("statm")?;
         let count = |path| std::fs::read_dir(path).map(Iterator::count);
-        // SAFETY: a plain system call.
+        // SAFETY: the system call takes no pointers.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
         // SAFETY: it only reads.
         let heap = unsafe { libc::mallinfo2() };

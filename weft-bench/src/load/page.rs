@@ -108,7 +108,7 @@ fn memcpy(spec: &Spec, from: &Pool) -> Result<f64> {
     let to = Pool::new(spec.page_len, PAGES)?;
     let copy = |i: usize| {
         let (page, begun) = (i % PAGES * spec.page_len, Instant::now());
-        // SAFETY: a page of each pool.
+        // SAFETY: the page belongs to its pool.
         unsafe {
             let (from, to) = (from.base().add(page), to.base().add(page));
             std::ptr::copy_nonoverlapping(from, to, spec.page_len);

@@ -142,7 +142,7 @@ impl Side {
     /// Pairs of rails that reach each other.
     pub fn lanes(&self) -> Result<u32> {
         let mut peer: weft_peer_properties = sized();
-        // SAFETY: a place for them.
+        // SAFETY: the buffer has space for them.
         check("weft_peer_info", unsafe { weft_peer_info(self.endpoint.raw, self.peer, &mut peer) })?;
         Ok(peer.lanes)
     }

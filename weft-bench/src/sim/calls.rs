@@ -59,7 +59,7 @@ impl Calls {
     /// Of submissions, in so many batches.
     pub fn pages(&self, batches: usize, batch: usize) -> Result<Times> {
         let (endpoint, args) = (self.ends.sender.raw, &self.args);
-        // SAFETY: the arguments name what is open.
+        // SAFETY: the arguments name open objects.
         self.measure(batches, batch, || unsafe {
             weft_write_pages(endpoint, args.local, args.remote, &args.pages, &args.options, ptr::null_mut())
         })
@@ -68,11 +68,11 @@ impl Calls {
     /// The same of geometry that is prepared.
     pub fn prepared(&self, batches: usize, batch: usize) -> Result<Times> {
         let (endpoint, args, mut prepared) = (self.ends.sender.raw, &self.args, ptr::null_mut());
-        // SAFETY: the arguments name what is open.
+        // SAFETY: the arguments name open objects.
         check("weft_pages_prepare", unsafe {
             weft_pages_prepare(endpoint, args.local, args.remote, &args.pages, 0, &mut prepared)
         })?;
-        // SAFETY: as above.
+        // SAFETY: the reason given above holds here as well.
         let ns = self.measure(batches, batch, || unsafe {
             weft_write_prepared(endpoint, prepared, &args.options, ptr::null_mut())
         })?;

@@ -37,7 +37,7 @@ pub fn entries_per_s(lists: usize) -> Result<f64> {
     let entry = |i: usize| {
         let offset = (i * LEN) as u64;
         let (remote, len) = (remotes[i % PEERS].cast_const(), LEN as u64);
-        // SAFETY: integers and pointers.
+        // SAFETY: the struct has only integers and pointers, for which zero is valid.
         let entry: weft_list_entry = unsafe { zeroed() };
         weft_list_entry { local, remote, local_offset: offset, remote_offset: offset, len, ..entry }
     };

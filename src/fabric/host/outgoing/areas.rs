@@ -1,6 +1,6 @@
-//! Memory that is passed to the target, which copies by itself. That of devices goes between devices,
-//! where one reaches what the other's process has passed; else through the channel, from and to which
-//! devices copy behind the worker's back.
+//! Memory passed to the target, which then copies by itself. Device memory is copied directly
+//! between devices where one reaches the memory that the other's process passed; else through the
+//! channel, to and from which devices copy without the worker.
 
 use super::{Flight, Outgoing, Probe, PROBES, PULL};
 use crate::device::Device;
@@ -31,7 +31,7 @@ impl Outgoing {
         true
     }
 
-    /// An area is no more: the target need not keep it mapped.
+    /// Drops an area: the target need not keep it mapped.
     pub fn forget(&mut self, area: &Shared) {
         let unread = self.pulls.forget(|_, of| of == area.number);
         if let Some(socket) = self.socket() {
@@ -42,7 +42,7 @@ impl Outgoing {
         };
         *passed = 0;
         for probe in self.probes.iter_mut().filter(|probe| probe.number == area.number) {
-            // The number is never used again; the place stays, so that other numbers keep theirs.
+            // The number is never reused; the index stays, so that other numbers keep theirs.
             probe.number = 0;
         }
         if let Some(socket) = self.socket() {
@@ -50,7 +50,8 @@ impl Outgoing {
         }
     }
 
-    /// Of device memory: between devices, where one reaches what the other's process has passed.
+    /// Moves device memory directly between devices, where one reaches the memory that the other's
+    /// process passed.
     pub(super) fn rma_of_device(
         &mut self,
         rma: &Rma<'_>,
@@ -70,8 +71,8 @@ impl Outgoing {
         op.through = of.is_none().then_some(device);
     }
 
-    /// Whether the target can copy from device memory of ours to what a key names there, or
-    /// our device from there. The first time it is asked, by a request of no bytes.
+    /// Whether the target can copy from our device memory to a key's memory, or our device in the
+    /// other direction. On first use, an empty request asks the target.
     fn reaches_device(&mut self, read: bool, area: &Shared, (remote, key): (u64, u64)) -> bool {
         if read {
             return match self.pulls.find(area.number, key) {
@@ -113,7 +114,7 @@ impl Outgoing {
         match self.probes.get_mut(probe) {
             None => self.probes.push(new),
             Some(known) if known.reaches.is_some() => *known = new,
-            Some(_) => return, // Its answer is on its way.
+            Some(_) => return, // The answer has not arrived yet.
         }
         self.next_probe = (probe + 1) % PROBES;
         let segment = Segment { local: area.base(), remote, len: 0 };
@@ -121,13 +122,13 @@ impl Outgoing {
         self.push(Kind::Write, key, of, &[segment], std::ptr::null_mut()).probe = Some(probe);
     }
 
-    /// Makes requests known whose bytes devices have copied.
+    /// Publishes requests whose bytes devices have copied.
     #[cold]
     pub(super) fn publish_held(&mut self) {
         self.held.pump();
         while let Some(((index, mut request), errno)) = self.held.take() {
             if errno != 0 {
-                // It is refused, and so is its operation: a message alone is none.
+                // The target refuses the request, and so the operation fails.
                 self.ops[index as usize].errno = errno;
                 (request.key, request.immediate) = (0, None);
             }
@@ -137,7 +138,7 @@ impl Outgoing {
         }
     }
 
-    /// Bytes of a read are in the channel that a device copies out of it, or that come behind such.
+    /// A device copies a read's bytes out of the channel, or the bytes follow such a copy.
     #[cold]
     pub(super) fn land(&mut self, flight: Flight, block: Block) {
         let op = &mut self.ops[flight.op as usize];
@@ -150,8 +151,8 @@ impl Outgoing {
                     |errno| errno,
                     |()| {
                         op.arrive(flight.len, |Segment { local, len, .. }| {
-                            // SAFETY: the block holds as many bytes; the operation's memory is valid until it
-                            // is done, or `disown` waits.
+                            // SAFETY: the block holds as many bytes; the operation's memory is
+                            // valid until it is done, or `disown` waits for the copy.
                             unsafe { self.landing.add(from, local, len) };
                             from += len;
                             copied = true;
@@ -161,7 +162,7 @@ impl Outgoing {
                 );
             }
             None if op.goes_on() && op.through.is_none() => {
-                // SAFETY: as above.
+                // SAFETY: the reason given above holds here as well.
                 unsafe { op.scatter(flight.len, from as *const u8, flight.stream) };
             }
             None => {}
@@ -170,7 +171,7 @@ impl Outgoing {
         self.landing.push((flight.op, block.end), copied);
     }
 
-    /// The target allows bytes to be read, which a device of ours does.
+    /// The target allows a read, which our device copies.
     pub(super) fn pull(&mut self, flight: Flight, errno: i32) {
         let op = &mut self.ops[flight.op as usize];
         if op.errno == 0 {
@@ -188,7 +189,7 @@ impl Outgoing {
         self.pulls.push(flight.op, copied);
     }
 
-    /// Finishes what our devices have copied.
+    /// Finishes operations whose bytes our devices have copied.
     #[cold]
     pub(super) fn take_copied(&mut self, reaped: &mut Vec<Reaped>) {
         loop {
@@ -211,7 +212,7 @@ impl Outgoing {
         self.give_back();
     }
 
-    /// Waits until no device of ours touches memory for it.
+    /// Waits until no device of ours touches memory for this route.
     pub fn settle_devices(&mut self) {
         self.pulls.settle();
         self.held.settle();
