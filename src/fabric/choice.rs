@@ -1,14 +1,14 @@
-//! Which of the NICs that are there become rails.
+//! The choice of the NICs that become rails.
 
 use crate::topology::interfaces::{Interface, Type};
 use crate::topology::pci::PciAddress;
 use crate::topology::Machine;
 
-/// Interfaces that lead to this host only, or to its containers.
+/// Interfaces that reach only this host or its containers.
 const LEFT_OUT: [&str; 3] = ["docker*", "cni*", "virbr*"];
 const AMAZON: u16 = 0x1d0f;
 
-/// A NIC, as far as the choice needs to know it.
+/// A NIC's properties that the choice uses.
 #[derive(Clone, Debug)]
 pub struct Listed {
     pub fabric: String,
@@ -18,15 +18,16 @@ pub struct Listed {
     pub pci: Option<PciAddress>,
 }
 
-/// Indexes of the chosen NICs, in their order, and the reason.
+/// Indexes of the chosen NICs, in the order given, and the reason.
 #[derive(Debug)]
 pub struct Choice {
     pub chosen: Vec<usize>,
     pub why: String,
 }
 
-/// Patterns that name NICs decide alone. Without such: of each fabric, the NICs that are not excluded,
-/// lead somewhere and are near what this process may use. `visible` is CUDA_VISIBLE_DEVICES.
+/// Chooses NICs. Patterns that name NICs override every default. Otherwise each fabric keeps its
+/// NICs that are not excluded, lead somewhere and are near the devices and CPUs of this process.
+/// `visible` is CUDA_VISIBLE_DEVICES.
 pub fn choose(nics: &[Listed], patterns: Option<&str>, machine: &Machine, visible: Option<&str>) -> Choice {
     let patterns = Patterns::of(patterns.unwrap_or_default());
     let matching = |i: &usize| patterns.take(&nics[*i].name);
@@ -46,7 +47,7 @@ pub fn choose(nics: &[Listed], patterns: Option<&str>, machine: &Machine, visibl
     Choice { chosen, why }
 }
 
-/// Each once, in their order.
+/// Each fabric once, in the order of the NICs.
 fn fabrics(nics: &[Listed]) -> Vec<&str> {
     let mut fabrics: Vec<&str> = Vec::new();
     for nic in nics {
@@ -57,7 +58,7 @@ fn fabrics(nics: &[Listed]) -> Vec<&str> {
     fabrics
 }
 
-/// Loopback only if nothing else is there.
+/// Loopback interfaces are kept only if there are no others.
 fn that_lead_somewhere(nics: &[Listed], among: Vec<usize>) -> Vec<usize> {
     let useful = |nic: &Listed| !LEFT_OUT.iter().any(|p| matches(p, &nic.name)) && !nic.link_local;
     let (loopback, others): (Vec<usize>, Vec<usize>) =
@@ -69,7 +70,7 @@ fn that_lead_somewhere(nics: &[Listed], among: Vec<usize>) -> Vec<usize> {
     }
 }
 
-/// "eth*,!eth3": those that are named, and those that are excluded.
+/// The names and the exclusions of a pattern list such as "eth*,!eth3".
 struct Patterns<'a> {
     ins: Vec<&'a str>,
     outs: Vec<&'a str>,
@@ -82,15 +83,15 @@ impl<'a> Patterns<'a> {
         Patterns { ins, outs: outs.into_iter().map(|p| &p[1..]).collect() }
     }
 
-    /// Whether a name is among those that are named (if any is), and is not excluded.
+    /// Whether a pattern names this NIC (or no pattern names any), and none excludes it.
     fn take(&self, name: &str) -> bool {
         let any = |patterns: &[&str]| patterns.iter().any(|p| matches(p, name));
         (self.ins.is_empty() || any(&self.ins)) && !any(&self.outs)
     }
 }
 
-/// "*" stands for any text. Each part between stars is taken where it comes first, so no part
-/// is ever looked for twice.
+/// "*" stands for any text. Each part between stars matches at its first occurrence, so no part is
+/// searched for twice.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };
     let (middle, tail) = rest.rsplit_once('*').unwrap_or(("", rest));
@@ -101,9 +102,8 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     left.is_some()
 }
 
-/// Where a NIC is: what the provider tells, if it is true of this machine; else
-/// by its names. EFA's domains are called as the RDMA device, with the kind of
-/// endpoint behind.
+/// The PCI address of a NIC: the provider's, if this machine has it; else found by the NIC's names.
+/// EFA's domains are named after the RDMA device, followed by the kind of endpoint.
 pub fn place(
     reported: Option<PciAddress>,
     device: &str,
@@ -115,8 +115,8 @@ pub fn place(
     known().or_else(|| machine.place_of(&[device, domain, short])).or(reported)
 }
 
-/// Whether NICs of one of the fabrics that are opened by default may be here, as the tree shows it:
-/// efa and verbs need RDMA devices, of Amazon's or of others.
+/// Whether the machine may have NICs of a fabric that is opened by default: efa and verbs need RDMA
+/// devices, Amazon's and others' respectively.
 pub fn may_have(fabric: &str, machine: &Machine) -> bool {
     let amazons = |rdma: &Interface| machine.device(rdma.pci).map(|device| device.vendor == AMAZON);
     let known = !machine.interfaces.is_empty();
@@ -147,7 +147,7 @@ pub fn guess(machine: &Machine) -> Vec<Listed> {
     };
     let mut found: Vec<Listed> = rdma.map(listed).collect();
     found.sort_by_key(|nic| nic.pci);
-    // Where there is EFA, it alone is opened.
+    // With EFA, only EFA is opened.
     let efa: Vec<Listed> = found.iter().filter(|nic| nic.fabric == "efa").cloned().collect();
     match (efa.is_empty(), found.is_empty()) {
         (false, _) => efa,
@@ -163,7 +163,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn patterns() {
+    fn patterns_match_names_with_stars() {
         assert!(matches("eth*", "eth0") && matches("*", "") && matches("a*b*c", "aXbYc"));
         assert!(!matches("eth*", "xeth") && !matches("eth0", "eth01"));
         assert!(matches("", "") && matches("**", "a") && matches("a*a", "aa") && matches("*ab*", "aab"));
@@ -174,8 +174,8 @@ mod tests {
         assert!(!take("eth*,!eth3", "eth3") && !take("eth*", "lo"));
     }
 
-    /// Agrees with a plain definition, for all short patterns and names; patterns of many stars end
-    /// soon.
+    /// The result agrees with a plain definition for all short patterns and names, and patterns of
+    /// many stars take linear time.
     #[test]
     fn patterns_match_in_linear_time() {
         fn slowly(pattern: &[u8], name: &[u8]) -> bool {
@@ -204,7 +204,7 @@ mod tests {
         let (stars, name) = ("*".repeat(100_000), "a".repeat(100_000));
         assert!(matches(&stars, &name) && !matches(&format!("{stars}x"), &name));
         assert!(!matches(&format!("{}x*", "*a".repeat(1000)), &name));
-        // Sixteen times as much takes sixteen times as long, and not 256 times.
+        // Sixteen times the input takes about sixteen times as long, not 256 times.
         let took = |len: usize| {
             let (pattern, name) = (format!("{}b*", "*aa*a".repeat(len)), "a".repeat(4 * len));
             let once = |_| {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn fabrics_without_a_device_are_not_looked_for() {
+    fn fabrics_without_a_device_are_not_searched() {
         let has = |machine: &Machine| ["efa", "verbs", "tcp"].map(|fabric| may_have(fabric, machine));
         assert_eq!(has(&trees::p5().machine()), [true, false, true]);
         let mut tree = trees::Tree::new();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_rails_are_left_out() {
+    fn unusable_nics_are_not_chosen() {
         let machine = trees::Tree::new().machine();
         let all: Vec<Listed> = ["lo", "docker0", "cni1", "virbr0", "ll0", "eth0", "tun0"].map(tcp).to_vec();
         assert_eq!(names(&all, &choose(&all, None, &machine, None)), ["eth0", "tun0"]);
@@ -250,7 +250,7 @@ mod tests {
         for (excluded, left) in [("!eth0", "tun0"), ("!eth*,!host", "tun0"), ("!eth0,!tun0", "lo")] {
             assert_eq!(names(&all, &choose(&all, Some(excluded), &machine, None)), [left], "{excluded}");
         }
-        // lo of one fabric is not excluded because another fabric has a NIC.
+        // The lo of one fabric is not excluded because another fabric has a NIC.
         let mut two = vec![tcp("lo"), tcp("shm")];
         two[1].fabric = "shm".into();
         assert_eq!(names(&two, &choose(&two, None, &machine, None)), ["lo", "shm"]);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_of_a_p5_gets_the_four_of_its_gpu() {
+    fn p5_rank_gets_the_four_nics_of_its_gpu() {
         let machine = trees::p5().machine();
         let nics = guess(&machine);
         assert_eq!(nics.len(), 32);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_given_or_found_by_name() {
+    fn nic_place_comes_from_the_provider_or_its_name() {
         let machine = trees::p5().machine();
         let at = PciAddress::parse;
         let of =
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fabric_keeps_its_nearest() {
+    fn each_fabric_keeps_its_nearest_nics() {
         let machine = trees::p5().machine();
         let mut nics = guess(&machine);
         nics.push(Listed { pci: machine.place_of(&["ens32"]), ..tcp("ens32") });
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_decide_alone() {
+    fn explicit_rail_patterns_override_defaults() {
         let machine = trees::p5().machine();
         let nics = guess(&machine);
         let choice = choose(&nics, Some("rdmap79*"), &machine, Some("7"));

@@ -1,10 +1,10 @@
 //! Grants: the memory that one peer may reach under a token, until it is revoked.
 //!
 //! NICs whose own worker serves the peers' requests (`Limits::grants`) share this table. A request
-//! names a grant by its key as it names a registration by its own. A NIC that does not know the key
-//! looks it up here, and keeps the result. A NIC holds a `Use` of the grant while it touches memory
-//! under it. To revoke is to take the grant off the table and to close it: no new use can begin,
-//! and each of these NICs stops its own (`Nic::revoke`). Without uses there is nothing to wait for.
+//! names a grant by its key, as it names a registration. A NIC that does not know the key looks it
+//! up here, and keeps the result. A NIC holds a `Use` of the grant while it touches memory under
+//! it. A revoke removes the grant from the table and closes it: no new use can begin, and each NIC
+//! stops its own (`Nic::revoke`). Without uses, a revoke waits for nothing.
 
 use super::{Access, HostRange};
 use crate::device::{is_there, Device};
@@ -16,29 +16,28 @@ use std::sync::Arc;
 
 pub struct Grant {
     pub token: GrantToken,
-    /// Who alone may use it.
+    /// The only peer that may use the grant.
     pub peer: PeerId,
-    /// The worker that owns that one.
+    /// The worker that owns the peer.
     pub worker: usize,
     pub memory: MemoryId,
     pub access: Access,
-    /// Disjoint, by address; never empty.
+    /// Disjoint ranges, ordered by address; never empty.
     ranges: Box<[HostRange]>,
-    /// For memory of a device.
+    /// Set for device memory.
     on: Option<OnDevice>,
-    /// When it ends by itself.
+    /// When the grant expires.
     deadline: u64,
-    /// What its owner is notified of once, if its peer ends, or it by itself.
+    /// The value of the one notification to the owner, if the grant ends with its peer or expires.
     notify: Option<u64>,
     notified: AtomicBool,
-    /// Requests under it have raised counters by immediates, which are counted after the use.
+    /// Set when a request under the grant carried an immediate, which is counted after the use.
     counted: AtomicBool,
-    /// Uses; and that there are to be no more.
+    /// The number of uses, and a flag that forbids new ones.
     users: AtomicU32,
 }
 
-/// Where a memory is that is a device's, and what is there: its ranges, by address, with their
-/// identities.
+/// The device of a memory, and its ranges, ordered by address, with the identities of their memory.
 pub struct OnDevice {
     pub device: Device,
     pub ranges: Box<[(HostRange, u64)]>,
@@ -46,11 +45,11 @@ pub struct OnDevice {
 
 const CLOSED: u32 = 1 << 31;
 
-/// Memory is touched under a grant, or an operation under it is announced.
+/// Held while memory is touched under a grant, or an operation under it is announced.
 pub struct Use(Arc<Grant>);
 
 impl Use {
-    /// The request carries an immediate, which the worker counts once it has reaped it.
+    /// Records that the request carries an immediate, which the worker counts when it reaps it.
     #[inline]
     pub fn counts(&self) {
         self.0.counted.store(true, Ordering::Relaxed);
@@ -69,7 +68,7 @@ impl Drop for Use {
 }
 
 impl Grant {
-    /// Ranges of registered memory, in any order.
+    /// A grant of ranges of registered memory, in any order.
     pub fn new(
         token: GrantToken,
         (peer, worker): (PeerId, usize),
@@ -108,24 +107,24 @@ impl Grant {
         Grant { on, ..self }
     }
 
-    /// The device that its memory is on.
+    /// The device that holds the memory.
     pub fn device(&self) -> Option<Device> {
         self.on.as_ref().map(|on| on.device)
     }
 
-    /// Whether what was registered is still there: devices' memory may have been freed. `seen`: the
-    /// key and the range that were found to be.
+    /// Whether the registered memory still exists: device memory may have been freed. `seen`: the
+    /// key and the identity that were found last.
     #[inline]
     pub fn holds(&self, address: u64, seen: &mut Option<(u64, u64)>) -> bool {
         self.on.as_ref().is_none_or(|on| on.holds(address, self.token.key(), seen))
     }
 
-    /// What its owner is to be notified of: handed out once.
+    /// The notification that the owner is still to get; returned once.
     pub fn take_notify(&self) -> Option<u64> {
         self.notify.filter(|_| !self.notified.swap(true, Ordering::AcqRel))
     }
 
-    /// `None`: it is closed.
+    /// Begins a use; `None` if the grant is closed.
     #[inline]
     pub fn enter(self: &Arc<Grant>) -> Option<Use> {
         let before = self.users.fetch_add(1, Ordering::AcqRel);
@@ -133,7 +132,7 @@ impl Grant {
         (before & CLOSED == 0).then_some(entered)
     }
 
-    /// Whether nobody uses it, and so nobody ever will, and nothing of it is to be counted.
+    /// Forbids new uses; whether none remain, and no immediate is left to be counted.
     pub fn close(&self) -> bool {
         let unused = self.users.fetch_or(CLOSED, Ordering::AcqRel) & !CLOSED == 0;
         unused && !self.counted.load(Ordering::Relaxed)
@@ -147,7 +146,7 @@ impl Grant {
         self.ranges.len()
     }
 
-    /// Whether these bytes lie within one of its ranges.
+    /// Whether one of the ranges contains these bytes.
     pub fn covers(&self, address: u64, len: u64) -> bool {
         let after = self.ranges.partition_point(|range| range.base <= address);
         after.checked_sub(1).is_some_and(|at| {
@@ -176,14 +175,15 @@ pub struct Grants {
     all: Mutex<All>,
     /// The earliest deadline; u64::MAX: none.
     next_deadline: AtomicU64,
-    /// Places of the endpoint's queue that grants hold, each for the notification that it may owe.
+    /// Places in the endpoint's queue that grants reserve, each for the one notification of a
+    /// grant.
     places: AtomicU64,
 }
 
 #[derive(Default)]
 struct All {
     by_key: HashMap<u64, Arc<Grant>>,
-    /// Those that end by themselves, by deadline and key.
+    /// Grants with a deadline, by deadline and key.
     ending: BTreeMap<(u64, u64), GrantToken>,
 }
 
@@ -194,7 +194,7 @@ impl Default for Grants {
 }
 
 impl Grants {
-    /// Takes one of the places that grants may hold; false: they hold `most`.
+    /// Reserves a place for a grant's notification; false if grants hold `most` already.
     pub fn hold_place(&self, most: u64) -> bool {
         let one_more = |held| (held < most).then_some(held + 1);
         self.places.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
@@ -204,12 +204,12 @@ impl Grants {
         self.places.load(Ordering::Relaxed)
     }
 
-    /// The place is no longer a grant's.
+    /// Releases a grant's place.
     pub fn yield_place(&self) {
         self.places.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// False if its key is taken.
+    /// Adds a grant; false if its key is taken.
     pub fn add(&self, grant: Grant) -> bool {
         let mut all = self.all.lock();
         let (key, deadline) = (grant.token.key(), grant.deadline);
@@ -227,7 +227,7 @@ impl Grants {
         self.next_deadline.load(Ordering::SeqCst)
     }
 
-    /// Those whose time is over.
+    /// The grants whose deadline has passed.
     pub fn due(&self, now: u64) -> Vec<GrantToken> {
         if now < self.next_deadline() {
             return Vec::new();
@@ -248,7 +248,7 @@ impl Grants {
         self.all.lock().by_key.values().filter(|grant| grant.peer == peer).cloned().collect()
     }
 
-    /// The grant of a token; knowing its key alone does not suffice.
+    /// The grant of a token; its key alone does not suffice.
     pub fn named(&self, token: GrantToken) -> Option<Arc<Grant>> {
         self.find(token.key()).filter(|grant| grant.token == token)
     }
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_covers_its_ranges_and_nothing_between_them() {
+    fn grant_covers_its_ranges_but_not_the_gaps_between_them() {
         let token = GrantToken::of(u128::MAX, 3).unwrap();
         assert_eq!((token.number(), token.key()), (3, u64::MAX));
         let ranges = vec![range(500, 10), range(100, 50), range(150, 50), range(120, 10)];
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_enters_a_grant_that_is_closed() {
+    fn closed_grant_admits_no_use() {
         let token = GrantToken::new(7).unwrap();
         let of = (MemoryId::new(1), Access::ALL);
         let grant = || Arc::new(Grant::new(token, (PeerId::numbered(9), 0), of, vec![range(1, 1)]));

@@ -1,5 +1,4 @@
-//! Our keys are all that guards memory: no key can be guessed, neither from nothing nor from other
-//! keys.
+//! Keys alone guard memory, so no key can be guessed, neither from nothing nor from other keys.
 
 use super::select::candidates;
 use super::{Access, HostRange};
@@ -9,8 +8,8 @@ use std::collections::HashSet;
 
 const KEYS: usize = 512;
 
-/// Of registrations of the same memory, with a NIC opened anew each half; `None` where
-/// there is no such fabric.
+/// Keys of registrations of the same memory, for which the NIC is opened twice; `None` without such
+/// a fabric.
 fn keys_of(fabric: &str, rails: Option<&str>) -> Option<Vec<u64>> {
     let machine = Machine::read(Root::from_environment());
     let found = candidates(Some(fabric), rails, &machine).ok()?;
@@ -42,7 +41,7 @@ fn keys_are_unique_and_reveal_no_address() {
         assert_eq!(keys.iter().collect::<HashSet<_>>().len(), KEYS, "{fabric}: a key came again");
         let steps: HashSet<u64> = keys.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
         assert_eq!(steps.len(), KEYS - 1, "{fabric}: keys are a step apart");
-        // Each bit is set about half of the time: 8 standard deviations are room enough.
+        // Each bit is set about half of the time, within 8 standard deviations.
         for bit in 0..64 {
             let set = keys.iter().filter(|key| **key >> bit & 1 == 1).count();
             assert!((KEYS / 2 - 90..=KEYS / 2 + 90).contains(&set), "{fabric}: bit {bit} is set in {set}");

@@ -1,4 +1,4 @@
-//! What is read of whole machines, and what follows from it.
+//! Machines read from whole sysfs trees, and the choices that follow.
 
 use crate::topology::cpus::CpuSet;
 use crate::topology::distance::Distance;
@@ -23,7 +23,7 @@ fn of_kind(machine: &Machine, kind: Kind) -> Vec<&Device> {
     machine.devices.iter().filter(|device| device.kind == kind).collect()
 }
 
-/// The RDMA devices, else the network interfaces, as an endpoint would find them.
+/// The RDMA devices, else the network interfaces, as an endpoint finds them.
 fn nics(machine: &Machine) -> (Vec<String>, Vec<Option<PciAddress>>) {
     let found = super::choice::guess(machine);
     found.into_iter().map(|nic| (nic.name.trim_end_matches("-rdm").to_owned(), nic.pci)).unzip()
@@ -48,10 +48,10 @@ fn json(machine: &Machine, visible: Option<&str>) -> serde_json::Value {
     serde_json::from_str(&machine.json(rails, visible).unwrap()).unwrap()
 }
 
-// A p5.
+// An AWS p5 instance.
 
 #[test]
-fn a_p5_is_read() {
+fn p5_topology_is_parsed() {
     let machine = trees::p5().machine();
     assert_eq!((machine.nodes.len(), machine.online.len()), (2, 96));
     assert_eq!(machine.affinity, machine.online);
@@ -70,7 +70,7 @@ fn a_p5_is_read() {
 }
 
 #[test]
-fn distances_are_in_order() {
+fn pci_distances_are_ordered() {
     let machine = trees::p5().machine();
     let gpu = device(&machine, "0000:53:00.0");
     let to = |address: &str| machine.distance(gpu, device(&machine, address));
@@ -93,7 +93,7 @@ fn distances_are_in_order() {
 }
 
 #[test]
-fn ranks_of_a_p5() {
+fn p5_ranks_get_the_nics_of_their_gpu() {
     let tree = trees::p5();
     let machine = tree.machine();
     assert_eq!(near(&machine, None).len(), 32);
@@ -109,9 +109,9 @@ fn ranks_of_a_p5() {
         tree.affinity(mask);
         assert_eq!(near(&tree.machine(), None), node, "{mask}");
     }
-    // A GPU that was picked says more than the CPUs.
+    // A visible GPU takes precedence over the CPU mask.
     assert_eq!(near(&tree.machine(), Some("1")), trees::p5_nics_of_gpu(1));
-    // All GPUs, none, or what is none of this driver: the CPUs decide.
+    // If every GPU is visible, or none, or the value is invalid, the CPU mask decides.
     for visible in ["0,1,2,3,4,5,6,7", "", "-1", "NoDevFiles", "99", "GPU-12345678", "MIG-1", "x,0"] {
         assert_eq!(near(&tree.machine(), Some(visible)), node, "{visible}");
     }
@@ -122,7 +122,7 @@ fn ranks_of_a_p5() {
 }
 
 #[test]
-fn nics_near_a_gpu_of_a_p5() {
+fn p5_gpu_has_four_near_nics() {
     let machine = trees::p5().machine();
     let (mut names, mut places) = nics(&machine);
     names.push("nowhere".into());
@@ -137,7 +137,7 @@ fn nics_near_a_gpu_of_a_p5() {
 }
 
 #[test]
-fn cuda_reads_its_list_up_to_what_names_nothing() {
+fn visible_gpus_end_at_the_first_invalid_entry() {
     let machine = trees::p5().machine();
     let left = |visible: &str| {
         let left = machine.gpus_left(Some(visible)).unwrap_or_default();
@@ -147,7 +147,7 @@ fn cuda_reads_its_list_up_to_what_names_nothing() {
     assert_eq!(left("2,2"), [trees::p5_gpu(2)]);
     assert_eq!(left("3,-1,0"), [trees::p5_gpu(3)]);
     assert_eq!(left("3,8,0"), [trees::p5_gpu(3)]);
-    // Others' GPUs have no number.
+    // GPUs that other processes hold have no number.
     let mut tree = trees::p5();
     tree.function("pci0000:00/0000:00:02.0", trees::VGA, (0x8086, 0x9a49), 0);
     assert_eq!(tree.machine().gpus().count(), 9);
@@ -155,14 +155,14 @@ fn cuda_reads_its_list_up_to_what_names_nothing() {
 }
 
 #[test]
-fn device_without_a_place_is_near_everything() {
+fn device_without_a_pci_address_is_near_everything() {
     let machine = trees::p5().machine();
     let places = [None, machine.place_of(&["rdmap198s0"]), machine.place_of(&["rdmap79s0"]), None];
     assert_eq!(machine.near_this_process(&places, Some("0")).which, [true, false, true, true]);
 }
 
 #[test]
-fn a_node_without_cpus_narrows_nothing() {
+fn node_without_cpus_does_not_restrict_workers() {
     let mut tree = Tree::new();
     tree.nodes(&["0-3", ""]);
     tree.function("pci0000:01/0000:01:00.0", trees::ETHERNET, (0x15b3, 0x1021), 0);
@@ -191,7 +191,7 @@ fn nodes_with_more_rails_get_more_workers() {
 }
 
 #[test]
-fn a_container_shows_some_gpus() {
+fn container_with_some_gpus_is_parsed() {
     let tree = trees::p5();
     tree.nvidia(&trees::p5_gpu(3), "GPU-aaaa-3");
     assert_eq!(near(&tree.machine(), None), trees::p5_nics_of_gpu(3));
@@ -199,7 +199,7 @@ fn a_container_shows_some_gpus() {
     tree.nvidia(&trees::p5_gpu(6), "GPU-abbb-6");
     let machine = tree.machine();
     assert_eq!(near(&machine, None).len(), 8);
-    // Numbers count those that are shown.
+    // CUDA numbers only the visible GPUs.
     assert_eq!(near(&machine, Some("1")), trees::p5_nics_of_gpu(6));
     assert_eq!(near(&machine, Some("GPU-ab")), trees::p5_nics_of_gpu(6));
     assert_eq!(near(&machine, Some("GPU-aaaa-3")), trees::p5_nics_of_gpu(3));
@@ -212,7 +212,7 @@ fn a_container_shows_some_gpus() {
 }
 
 #[test]
-fn workers_of_a_p5() {
+fn p5_gets_one_worker_per_four_rails() {
     let tree = trees::p5();
     let machine = tree.machine();
     let (names, eight) = (nics(&machine).0, groups(&machine, 0));
@@ -229,12 +229,12 @@ fn workers_of_a_p5() {
     let cpus: BTreeSet<String> =
         groups(&machine, 0).iter().map(|c| c.cpus.clone().unwrap().to_string()).collect();
     assert_eq!(cpus, BTreeSet::from(["40-47".to_owned(), "48-55".to_owned()]));
-    // Fewer workers than CPUs, at least one.
+    // There are fewer workers than CPUs, but at least one.
     for (mask, count) in [("0-3,48-49", 5), ("0,48", 1), ("7", 1)] {
         tree.affinity(mask);
         assert_eq!(groups(&tree.machine(), 0).len(), count, "{mask}");
     }
-    // No CPU of the rails' node: the thread runs where it may.
+    // No CPU of the rails' node is allowed: the thread runs on any allowed one.
     tree.affinity("0-9");
     let machine = tree.machine();
     let places = [machine.place_of(&["rdmap198s0"])];
@@ -243,7 +243,7 @@ fn workers_of_a_p5() {
 }
 
 #[test]
-fn workers_that_were_asked_for() {
+fn requested_worker_count_is_kept() {
     let machine = trees::p5().machine();
     for wanted in 1..=64 {
         let groups = groups(&machine, wanted);
@@ -263,7 +263,7 @@ fn workers_that_were_asked_for() {
 }
 
 #[test]
-fn rails_that_share_a_nic_or_have_no_place() {
+fn rails_that_share_a_nic_share_a_worker() {
     let machine = trees::p5().machine();
     let (a, b) = (machine.place_of(&["rdmap79s0"]), machine.place_of(&["rdmap198s0"]));
     let groups = machine.worker_groups(&[b, a, None, b, a, None], 3);
@@ -275,7 +275,7 @@ fn rails_that_share_a_nic_or_have_no_place() {
 // Other machines.
 
 #[test]
-fn two_gpus_to_a_switch_and_nics_without_gpus() {
+fn two_gpus_per_switch_and_nics_without_gpus_are_parsed() {
     let tree = trees::dgx();
     let machine = tree.machine();
     assert_eq!(of_kind(&machine, Kind::Gpu).len(), 8);
@@ -304,14 +304,14 @@ fn two_gpus_to_a_switch_and_nics_without_gpus() {
 }
 
 #[test]
-fn a_laptop_is_one_place() {
+fn laptop_is_one_node() {
     let tree = trees::laptop();
     tree.affinity("2-3");
     let machine = tree.machine();
     assert_eq!(nics(&machine).0, ["lo", "tun0", "wlp0s20f3"]);
     assert_eq!(near(&machine, Some("0")), ["lo", "tun0", "wlp0s20f3"]);
     assert_eq!(groups(&machine, 0), [WorkerGroup { rails: vec![0, 1, 2], node: None, cpus: None }]);
-    // Firmware that tells the only node makes no difference.
+    // Naming the only node in the firmware makes no difference.
     fs::write(tree.path().join("sys/bus/pci/devices/0000:00:14.3/numa_node"), "0\n").unwrap();
     let told = tree.machine();
     assert_eq!(
@@ -324,7 +324,7 @@ fn a_laptop_is_one_place() {
 }
 
 #[test]
-fn nodes_without_information() {
+fn missing_node_information_restricts_nothing() {
     let tree = trees::p5();
     for file in tree.files().iter().filter(|file| file.ends_with("numa_node")) {
         fs::write(file, "-1\n").unwrap();
@@ -339,7 +339,7 @@ fn nodes_without_information() {
 }
 
 #[test]
-fn nics_on_another_node_serve_one_that_has_none() {
+fn node_without_nics_uses_those_of_another_node() {
     let mut tree = Tree::new();
     tree.nodes(&["0-3", "4-7", "8-11"]);
     tree.file("sys/devices/system/node/node1/distance", "12 10 30\n");
@@ -352,13 +352,13 @@ fn nics_on_another_node_serve_one_that_has_none() {
     assert_eq!(near(&tree.machine(), None), ["eth1"]);
     tree.affinity("4-11");
     assert_eq!(near(&tree.machine(), None), ["eth1", "eth2"]);
-    // A node of memory only borrows its neighbour's CPUs.
+    // A node that has only memory uses its neighbour's CPUs.
     tree.file("sys/devices/system/node/node1/cpulist", "\n");
     assert_eq!(tree.machine().cpus_near(Some(1)).to_string(), "0-3");
 }
 
 #[test]
-fn cpus_that_are_offline() {
+fn offline_cpus_are_not_used() {
     let tree = trees::p5();
     tree.file("sys/devices/system/cpu/online", "0-3,50\n");
     tree.affinity("0-95");
@@ -369,7 +369,7 @@ fn cpus_that_are_offline() {
 }
 
 #[test]
-fn a_machine_that_hides_everything() {
+fn empty_sysfs_is_one_node() {
     let tree = Tree::new();
     let machine = tree.machine();
     assert_eq!(machine.affinity, CpuSet::of_this_thread().unwrap());
@@ -384,11 +384,11 @@ fn a_machine_that_hides_everything() {
 }
 
 #[test]
-fn interfaces_below_other_devices() {
+fn interface_of_a_virtual_device_is_placed_at_its_parent() {
     let mut tree = Tree::new();
     tree.function("pci0000:00/0000:00:03.0", trees::ETHERNET, (0x1af4, 0x1000), 0);
     tree.file("sys/devices/pci0000:00/0000:00:03.0/virtio2/uevent", "");
-    // A folder, of which only `device` is a link.
+    // A directory of which only `device` is a link.
     tree.file("sys/class/net/eth0/operstate", "up\n");
     tree.link("sys/class/net/eth0/device", "../../../devices/pci0000:00/0000:00:03.0/virtio2");
     tree.link("sys/class/net/away/device", "/sys/devices/pci0000:00/0000:00:03.0");
@@ -428,7 +428,7 @@ fn pipe_in_sysfs_does_not_block() {
     assert!(tree.machine().devices.is_empty());
 }
 
-/// All that is ever asked of a machine.
+/// Every query that Weft makes about a machine.
 fn exercise(machine: &Machine) {
     let (names, mut places) = nics(machine);
     places.extend(machine.devices.iter().map(|device| Some(device.address)));
@@ -447,7 +447,7 @@ fn exercise(machine: &Machine) {
 }
 
 #[test]
-fn any_subset_of_the_files_will_do() {
+fn any_subset_of_sysfs_files_is_accepted() {
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move || {
         seed ^= seed << 13;

@@ -1,11 +1,10 @@
-//! The seam: what a rail needs of a NIC. `ofi` implements it with libfabric, or
-//! with the simulated NICs of `sim` beneath it; `host` by itself, between
-//! processes of one host.
+//! The interface between a rail and its NIC. `ofi` implements it with libfabric, or with the
+//! simulated NICs of `sim` beneath it; `host` implements it between processes of one host, `tcp`
+//! over sockets.
 //!
-//! A `Nic` belongs to one thread at a time (the worker that drives its rail);
-//! nothing here locks. Memory that an operation names must stay valid until the
-//! operation is reaped or the NIC is closed: that is what `Rail` keeps account
-//! of, and why posting is unsafe.
+//! One thread at a time uses a `Nic` (the worker that drives its rail); nothing here locks. Memory
+//! that an operation names must stay valid until the operation is reaped or the NIC is closed:
+//! `Rail` ensures that, and it is why posting is unsafe.
 
 pub mod choice;
 pub mod grants;
@@ -42,18 +41,18 @@ pub fn is_closed(errno: i32) -> bool {
     matches!(errno, ECONNRESET | ECONNABORTED | ECONNREFUSED | EPIPE | ENOTCONN | ESHUTDOWN | ECANCELED | EIO)
 }
 
-/// An error number for "the memory is not there, or a device could not copy it": it is an
-/// operation's affair, and not its lane's.
+/// The error number for freed memory, or memory that a device could not copy: it fails the
+/// operation, but not its lane.
 pub const GONE: i32 = libc::ESTALE;
 
-/// An error number for "the target's NIC refused the key": on NICs without connections it is an
-/// operation's affair, too.
+/// The error number for a key that the target's NIC refused: on NICs without connections, it fails
+/// only the operation, too.
 pub const REFUSED: i32 = libc::EREMOTEIO;
 
 /// A peer's NIC, as the local NIC knows it.
 pub type Route = u64;
 
-/// The connection that a message came over, as the receiving NIC numbers them; 0 where it does not.
+/// The number that the receiving NIC gives the connection of a message; 0 if it has none.
 pub type Connection = u32;
 
 /// The connection of a route, for a NIC that `dials`.
@@ -61,10 +60,10 @@ pub fn connection_of(route: Route) -> Connection {
     u32::try_from(route).map_or(0, |route| route.wrapping_add(1))
 }
 
-/// How a write's completion comes to mean "visible at the target".
+/// How the completion of a write implies that the bytes are visible at the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delivery {
-    /// Every write asks for it.
+    /// Every write requests delivery.
     Each,
     /// The NIC's ordinary completion is the target's acknowledgement.
     Native,
@@ -74,34 +73,34 @@ pub enum Delivery {
 #[derive(Clone, Debug)]
 pub struct Limits {
     pub delivery: Delivery,
-    /// Operations that may be outstanding, and receives that may be posted.
+    /// The most outstanding operations, and the most posted receives.
     pub tx_depth: usize,
     pub rx_depth: usize,
-    /// Segments that one write or read may have.
+    /// The most segments of one write or read.
     pub vector: usize,
-    /// A write that fails takes what was posted to the same peer after it along:
-    /// none of that arrives.
+    /// A failed write also fails everything posted to the same peer after it: none of that arrives.
     pub failures_reset: bool,
-    /// A route that failed may work later: the fabric connects anew.
+    /// A failed route may work again later: the fabric reconnects.
     pub reconnects: bool,
-    /// Removing a route closes it both ways: nothing that was posted to it before, here
-    /// or by the peer, moves bytes here afterwards.
+    /// Removing a route closes it in both directions: nothing posted to it earlier, here or by the
+    /// peer, moves bytes here afterwards.
     pub resets: bool,
-    /// Bytes of one message.
+    /// The most bytes of one message.
     pub message_max: usize,
-    /// Remote addresses are virtual addresses, else offsets into the region.
+    /// Remote addresses are virtual addresses; otherwise they are offsets into the region.
     pub virtual_addresses: bool,
-    /// No call into the NIC waits for others, so threads of the host program may make them, too.
+    /// No call into the NIC waits for other threads, so the host program's threads may call it,
+    /// too.
     pub prompt: bool,
-    /// The NIC's own worker does what peers ask for: a request for host memory may name a grant by
-    /// its key, and bytes of devices wait for copies.
+    /// The NIC's own worker serves the peers' requests: a request for host memory may name a grant
+    /// by its key, and requests for device memory wait for copies.
     pub grants: bool,
     /// Local buffers must be registered, too.
     pub local_registration: bool,
-    /// Bytes of one write that carries an immediate; 0 where none can.
+    /// The most bytes of one write with an immediate; 0 if the NIC has no such writes.
     pub immediate_max: u64,
-    /// Peers' writes with immediates that the NIC has room for until the worker reaps them, where
-    /// there is a bound.
+    /// Writes with immediates that the NIC can hold until the worker reaps them, if that is
+    /// limited.
     pub arrival_room: Option<u32>,
     /// Bytes to keep in flight towards one peer, and on the whole NIC.
     pub lane_window: u64,
@@ -112,9 +111,9 @@ pub struct Limits {
 pub struct Access {
     pub remote_write: bool,
     pub remote_read: bool,
-    /// This process may write to it: reads and messages may land there.
+    /// This process may write to the memory: reads and messages may be placed there.
     pub local_write: bool,
-    /// Peers reach it under grants alone, where the NIC checks these.
+    /// Peers reach the memory only under grants, where the NIC checks grants.
     pub granted_only: bool,
 }
 
@@ -123,24 +122,24 @@ impl Access {
         Access { remote_write: true, remote_read: true, local_write: true, granted_only: false };
 }
 
-/// How a NIC moves a device's memory.
+/// How a NIC moves device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// Through host memory: the NIC's worker has the device copy.
+    /// Through host memory: the NIC's worker asks the device to copy.
     Staged,
-    /// The same, or between devices: other processes open it.
+    /// The same, or directly between devices: other processes open the memory.
     Shared,
-    /// Registered by address: the provider finds out the rest.
+    /// Registered by address: the provider detects the device.
     Address,
     /// Registered by a DMA-BUF that the device's driver made.
     Dmabuf,
 }
 
-/// A range that a NIC knows. `handle` is the NIC's own.
+/// A registered range. `handle` belongs to the NIC.
 #[derive(Clone, Copy, Debug)]
 pub struct Registration {
     pub handle: *mut c_void,
-    /// The descriptor that local posts pass along with an address inside the range.
+    /// The descriptor that local posts from the range carry.
     pub descriptor: *mut c_void,
     /// The key by which peers name the range.
     pub key: u64,
@@ -148,13 +147,13 @@ pub struct Registration {
     pub way: Option<Way>,
 }
 
-// SAFETY: plain tokens; only the owning worker gives them back to the NIC.
+// SAFETY: the pointers are plain tokens; only the owning worker returns them to the NIC.
 unsafe impl Send for Registration {}
 // SAFETY: reading them needs no synchronisation.
 unsafe impl Sync for Registration {}
 
-/// Where a provider keeps its own state of an operation. It belongs to the NIC
-/// from posting to reaping; the address comes back when the operation is done.
+/// Space for a provider's own state of an operation. It belongs to the NIC from posting to reaping;
+/// the address comes back when the operation is done.
 #[repr(C, align(64))]
 pub struct Scratch(pub [*mut c_void; 8]);
 
@@ -166,18 +165,18 @@ pub struct Segment {
     pub len: u64,
 }
 
-/// Writes or reads: of segments between one local and one remote registration.
+/// Writes or reads of segments between one local and one remote registration.
 #[derive(Clone, Copy)]
 pub struct Rma<'a> {
     pub read: bool,
-    /// Each operation's: at least one, at most `Limits::vector`.
+    /// The segments of each operation: at least one, at most `Limits::vector`.
     pub segments: &'a [Segment],
     pub descriptor: *mut c_void,
     pub key: u64,
-    /// For a write of one segment: the target reaps the immediate when the bytes are there
+    /// The immediate of a write of one segment: the target reaps it when the bytes are there
     /// (`Reaped::immediate`).
     pub immediate: Option<Immediate>,
-    /// Another post follows at once: the doorbell may wait for it.
+    /// Another post follows immediately: the doorbell may wait for it.
     pub more: bool,
 }
 
@@ -187,7 +186,7 @@ pub struct Buffer {
     pub address: *mut c_void,
     pub len: usize,
     pub descriptor: *mut c_void,
-    /// Like a message, it may not overtake writes.
+    /// Like a message, the write may not overtake earlier writes.
     pub follows: bool,
 }
 
@@ -195,7 +194,7 @@ pub struct Buffer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Posted {
     Yes,
-    /// No room towards this peer, or at all: reap, then try again.
+    /// The peer's queue, or the NIC's, is full: reap, then try again.
     Again,
     /// An error number of libfabric.
     Failed(i32),
@@ -205,15 +204,15 @@ pub enum Posted {
 #[derive(Clone, Copy)]
 pub struct Reaped {
     /// NULL when the provider did not name the failed operation. For an arrival: the receive that
-    /// it took, or NULL.
+    /// it used, or NULL.
     pub scratch: *mut Scratch,
-    /// Bytes received, and what they came by.
+    /// Bytes received, and the connection that they came over.
     pub len: u32,
     pub connection: Connection,
     /// 0, or an error number of libfabric.
     pub errno: i32,
     pub provider_errno: i32,
-    /// An arrival's; only ever without an error.
+    /// The immediate of an arrival, which never has an error.
     pub immediate: Option<Immediate>,
 }
 
@@ -232,16 +231,16 @@ pub trait Nic {
     fn limits(&self) -> &Limits;
     /// The address that peers insert.
     fn address(&self) -> &[u8];
-    /// A route to an address; `peer`: whose it is.
+    /// Makes a route to an address, which belongs to `peer` if that is known.
     fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route>;
     fn remove(&mut self, route: Route);
-    /// Like `remove`, but at once, where that closes the route (`Limits::resets`).
+    /// Like `remove`, but immediate where removal closes the route (`Limits::resets`).
     fn reset(&mut self, route: Route, connected: bool) {
         let _ = connected;
         self.remove(route);
     }
-    /// The next frame to a route is a handshake: where its connection has ended, it makes a new
-    /// one. (Frames of a session are sent only over the connection of their handshake.)
+    /// The next frame to a route is a handshake: if the route's connection has ended, that frame
+    /// makes a new one. (Frames of a session are sent only over the connection of their handshake.)
     fn redial(&mut self, route: Route) {
         let _ = route;
     }
@@ -249,9 +248,9 @@ pub trait Nic {
     fn assign_connection(&mut self, connection: Connection, peer: PeerId) {
         let _ = (connection, peer);
     }
-    /// A peer has ended. A NIC that knows what is of which peer writes and reads nothing here for
-    /// that one from now on. `at_once`: its messages are not delivered either, and what is under
-    /// way to it fails.
+    /// A peer has ended. From now on, a NIC that knows which requests belong to the peer serves
+    /// none of them. `at_once`: the peer's messages are not delivered either, and operations in
+    /// flight to it fail.
     fn end_peer(&mut self, peer: PeerId, at_once: bool) {
         let _ = (peer, at_once);
     }
@@ -260,39 +259,40 @@ pub trait Nic {
         let _ = route;
         false
     }
-    /// Whether sending to a route without a connection makes one, and a message's `connection` is
-    /// `connection_of` its sender's route, if that was inserted.
+    /// Whether sending to a route without a connection makes one. If so, a message's `connection`
+    /// is `connection_of` its sender's route, if that was inserted.
     fn dials(&self) -> bool {
         false
     }
-    /// A route for an answer to the sender behind a connection, which gives this address.
+    /// A route that answers the sender behind a connection, which claims this address.
     fn insert_caller(&mut self, address: &[u8], connection: Connection) -> Result<Route> {
         let _ = connection;
         self.insert(address, None)
     }
-    /// Like `remove`, for a route that was only sent to over an existing connection.
+    /// Like `remove`, for a route that was only used over an existing connection.
     fn forget(&mut self, route: Route) {
         self.remove(route);
     }
-    /// From time to time: what could not be done at once.
+    /// Periodic: finishes work that was not possible at once.
     fn tend(&mut self) {}
-    /// How many connections were rejected since it was asked last: they named no NIC here, or proved
-    /// no secret to encrypt by.
+    /// How many connections were rejected since the last call: they named no NIC here, or did not
+    /// prove the secret for encryption.
     fn take_rejected(&mut self) -> u64 {
         0
     }
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration>;
     fn deregister(&mut self, registration: Registration) -> Result<()>;
-    /// The grants of the endpoint.
+    /// Sets the endpoint's grants.
     fn use_grants(&mut self, grants: Arc<grants::Grants>) {
         let _ = grants;
     }
-    /// A grant is no more: nothing is written or read under it from now on, what is under way
-    /// included.
+    /// A grant was revoked: the NIC writes and reads nothing under it from now on, including
+    /// requests in flight.
     fn revoke(&mut self, grant: GrantToken) {
         let _ = grant;
     }
-    /// Memory of a device, which other processes can open or not. `None`: the NIC moves none.
+    /// Registers device memory, which other processes may be able to open. `None`: the NIC does not
+    /// move device memory.
     fn register_device(
         &mut self,
         range: HostRange,
@@ -302,36 +302,35 @@ pub trait Nic {
         let _ = (range, access, device);
         Ok(None)
     }
-    /// Posts one operation per scratch, with equally many segments each. Returns how many were
-    /// posted, and the result of the next. `rma.more` applies to the last: each other one is
-    /// followed by another.
+    /// Posts one operation per scratch, each with the same number of segments. Returns how many
+    /// were posted, and the result of the next. `rma.more` applies to the last one: every other one
+    /// is followed by another.
     ///
     /// # Safety
     /// The segments' local bytes and the scratches stay valid until the operations are reaped or
     /// the NIC closed.
     unsafe fn rma(&mut self, rma: &Rma<'_>, route: Route, scratches: &[*mut Scratch]) -> (usize, Posted);
-    /// The operations' callers have gone: if the NIC itself touches their local memory, it stops.
-    /// The operations are reaped as usual.
+    /// The operations' callers are gone: a NIC that itself touches their local memory stops doing
+    /// so. The operations are reaped as usual.
     fn disown(&mut self, scratches: &[*mut Scratch]) {
         let _ = scratches;
     }
     /// # Safety
-    /// As `rma`, for `buffer`.
+    /// The same contract as `rma`, for `buffer`.
     unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted;
     /// # Safety
-    /// As `send`.
+    /// The same contract as `send`.
     unsafe fn receive(&mut self, buffer: Buffer, scratch: *mut Scratch) -> Posted;
-    /// Drives the provider, and appends finished operations to `reaped`. True: there was something
-    /// to do, for peers or for us.
+    /// Drives the provider, and appends finished operations to `reaped`. True if it found work, for
+    /// peers or for this endpoint.
     fn reap(&mut self, reaped: &mut Vec<Reaped>) -> bool;
 
-    /// A descriptor that becomes readable when `reap` has something to do, and
-    /// whether it may be waited on now. `None`: only reaping tells.
+    /// A descriptor that becomes readable when `reap` would find work, and whether waiting on it is
+    /// safe now. `None`: only `reap` finds out.
     fn wait_fd(&mut self) -> Option<(RawFd, bool)>;
-    /// That descriptor has become readable.
+    /// The descriptor has become readable.
     fn woken(&mut self) {}
 
-    /// Ends all operations without completions; registrations must be gone or
-    /// are given back here.
+    /// Ends all operations without completions; registrations that still exist are closed here.
     fn close(&mut self) -> Result<()>;
 }

@@ -1,5 +1,4 @@
-//! The memory that peers may reach: the registrations of one NIC, and the grants that it knows, by
-//! key.
+//! The memory that peers may reach: a NIC's registrations, and the grants that it knows, by key.
 
 use crate::device::{is_there, Device};
 use crate::fabric::grants::{Grant, Grants, Use};
@@ -17,19 +16,19 @@ pub enum Wish {
     Read,
 }
 
-/// What `check` says of bytes that may be touched.
+/// The result of `check` for bytes that may be touched.
 #[derive(Default)]
 pub struct Allowed {
-    /// The use of a grant, which is held meanwhile.
+    /// The use of a grant, held while the bytes are touched.
     pub entered: Option<Use>,
-    /// The device that they are on: the CPU must not touch them.
+    /// The device that holds the bytes: the CPU must not touch them.
     pub device: Option<Device>,
 }
 
 #[derive(Clone)]
 struct Entry {
     key: u64,
-    /// For a grant: its first range.
+    /// The base; for a grant, that of its first range.
     base: u64,
     len: u64,
     access: Access,
@@ -38,7 +37,7 @@ struct Entry {
     granted: Option<Arc<Grant>>,
 }
 
-/// Keys are random: they are their own hash.
+/// Keys are random, so a key is its own hash.
 #[derive(Default)]
 struct Itself(u64);
 
@@ -59,15 +58,16 @@ impl Hasher for Itself {
 /// Entries by key.
 type Part = HashMap<u64, Entry, BuildHasherDefault<Itself>>;
 
-/// Enough that the table of one is soon moved when it grows: no registration waits long for it.
+/// Enough parts that moving one part's table when it grows is fast: no registration waits long for
+/// it.
 const PARTS: usize = 256;
 
 pub struct Registry {
     /// Partitioned by bits of the key that hash tables do not use.
     parts: Box<[Part]>,
-    /// The entry that was looked up last.
+    /// The entry that was found last.
     last: Option<Entry>,
-    /// The key and the range of device memory that was still allocated when this pass looked.
+    /// The key and the range of device memory that this pass found still allocated.
     there: Option<(u64, u64)>,
     /// The endpoint's grants.
     grants: Arc<Grants>,
@@ -89,7 +89,7 @@ impl Registry {
         self.grants = grants;
     }
 
-    /// False if the key is taken.
+    /// Adds a registration; false if the key is taken.
     pub fn add(&mut self, key: u64, range: HostRange, access: Access, device: Option<(Device, u64)>) -> bool {
         let entry = Entry { key, base: range.base, len: range.len, access, device, granted: None };
         match self.parts[part_of(key)].entry(key) {
@@ -101,7 +101,7 @@ impl Registry {
         }
     }
 
-    /// False if there is no such key.
+    /// Removes a registration; false if there is no such key.
     pub fn remove(&mut self, key: u64) -> bool {
         self.last = None;
         self.parts[part_of(key)].remove(&key).is_some()
@@ -112,8 +112,9 @@ impl Registry {
         self.parts.iter_mut().for_each(Part::clear);
     }
 
-    /// Whether a peer that knows `key` may do this with these bytes, as long as the use of a grant is held,
-    /// and the device that they are on; else the error number that its request ends with.
+    /// Checks a peer's request with `key` for these bytes. Returns the device that holds them, and
+    /// the use of a grant, during which the bytes may be touched; else the error number for the
+    /// request.
     #[inline]
     pub fn check(
         &mut self,
@@ -121,7 +122,7 @@ impl Registry {
         bytes: impl IntoIterator<Item = (u64, u64)>,
         wish: Wish,
     ) -> Result<Allowed, i32> {
-        // Connections that belong to no peer, or to one that has ended, do not get here.
+        // Connections without a peer, or of an ended peer, do not get here.
         let mut there = self.there;
         let Some(entry) = self.find(key) else { return Err(peer.map_or(libc::EACCES, |_| GONE)) };
         let mut bytes = bytes.into_iter();
@@ -150,12 +151,12 @@ impl Registry {
         Ok(Allowed { entered: None, device: Some(device) })
     }
 
-    /// Device memory may have been freed since it was looked at last.
+    /// Forgets the last check: device memory may have been freed since.
     pub fn begin_pass(&mut self) {
         self.there = None;
     }
 
-    /// Whether it is a device's.
+    /// Whether a key's memory is on a device.
     pub fn is_device(&mut self, key: u64) -> bool {
         self.find(key).is_some_and(|entry| entry.device.is_some())
     }
@@ -169,7 +170,7 @@ impl Registry {
         self.last.as_ref()
     }
 
-    /// Looks up a key that was not used here before.
+    /// Looks up a key that this NIC has not seen before.
     #[cold]
     fn find_grant(&mut self, key: u64) -> Option<Entry> {
         let grant = self.grants.find(key)?;
@@ -187,7 +188,8 @@ impl Registry {
     }
 }
 
-/// Logs why a grant does not allow what a peer asks for. `outside`: the first bytes that it does not cover.
+/// Logs why a grant does not allow a request. `outside`: the first bytes that the grant does not
+/// cover.
 #[cold]
 fn explain(peer: Option<PeerId>, grant: &Grant, wish: Wish, outside: Option<(u64, u64)>) {
     let (peer, token) = (peer.map_or(0, PeerId::get), grant.token);
@@ -228,7 +230,7 @@ impl Access {
 impl Entry {
     #[inline]
     fn allows(&self, address: u64, len: u64, wish: Wish) -> bool {
-        // Offsets, so that nothing can wrap around.
+        // Comparing offsets cannot overflow.
         let offset = address.wrapping_sub(self.base);
         self.access.has(wish) && offset <= self.len && len <= self.len - offset
     }
@@ -240,7 +242,7 @@ mod tests {
     use crate::ids::{GrantToken, MemoryId};
 
     #[test]
-    fn only_what_was_registered_is_allowed() {
+    fn registry_allows_only_registered_ranges_and_access() {
         let mut registry = Registry::default();
         let both = Access::ALL;
         assert!(registry.add(7, HostRange { base: 1000, len: 100 }, both, None));
@@ -268,7 +270,7 @@ mod tests {
             let allowed = registry.check((None, key), [(address, len)], wish);
             assert_eq!(allowed.is_ok(), expected, "{key} {address} {len} {wish:?}");
         }
-        // No device of this process has that.
+        // No device of this process has this identity.
         assert!(registry.add(9, HostRange { base: 9000, len: 100 }, both, Some((3, 77))));
         assert!(registry.is_device(9) && !registry.is_device(7));
         assert_eq!(registry.check((None, 9), [(9000, 101)], Wish::Write).err(), Some(libc::EACCES));
@@ -280,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_its_peers_alone_until_it_is_closed() {
+    fn grant_serves_only_its_peer_until_it_is_closed() {
         let (ours, theirs) = (PeerId::new(1), PeerId::numbered(2));
         let (grants, mut registry) = (Arc::new(Grants::default()), Registry::default());
         registry.use_grants(grants.clone());

@@ -1,8 +1,8 @@
-//! Segments of an operation, taken part by part: as many bytes as a request has.
+//! Segments of an operation, split into the parts of one request.
 
 use super::Segment;
 
-/// A place in an operation's segments.
+/// A position in an operation's segments.
 #[derive(Clone, Copy, Default)]
 pub struct Cursor {
     segment: usize,
@@ -10,14 +10,14 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Whether nothing is left behind it.
+    /// Whether no segment follows the position.
     #[inline]
     pub fn is_at_end(&self, segments: &[Segment]) -> bool {
         self.segment == segments.len()
     }
 }
 
-/// The parts of the next bytes. Segments without bytes are parts, too, also behind the last byte.
+/// The parts of the next bytes. Empty segments are parts, too, even after the last byte.
 pub struct Parts<'a> {
     segments: &'a [Segment],
     at: Cursor,
@@ -25,13 +25,13 @@ pub struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Of `most` bytes.
+    /// The parts of the next `most` bytes.
     #[inline]
     pub fn new(segments: &'a [Segment], from: Cursor, most: u64) -> Parts<'a> {
         Parts { segments, at: from, left: most }
     }
 
-    /// Bytes that were not handed out, and where the others end.
+    /// The bytes that were not returned yet, and the position after the others.
     #[inline]
     pub fn rest(&self) -> (u64, Cursor) {
         (self.left, self.at)
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_follow_each_other_and_lose_nothing() {
+    fn parts_are_consecutive_and_cover_all_bytes() {
         let segments: Vec<Segment> = [(100, 10), (200, 0), (300, 7), (400, 0)]
             .map(|(local, len)| Segment { local, remote: local + 5000, len })
             .into();

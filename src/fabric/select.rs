@@ -1,4 +1,4 @@
-//! Which fabrics and NICs an endpoint opens.
+//! The choice of the fabrics and NICs that an endpoint opens.
 
 use super::choice::{choose, matches, may_have, place, Listed};
 use super::ofi::discover::{self, Entry};
@@ -12,24 +12,24 @@ use crate::topology::Machine;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Network fabrics, best first: what is opened when nothing is named.
+/// Network fabrics, best first: the order in which they are tried by default.
 const RANKED: &str = "efa,verbs,tcp";
 
-/// Megabits a second of one connection; the default number of connections of a line at most; the
-/// number where its rate is unknown; and CPUs per connection.
+/// Megabits per second of one connection; the maximum default number of connections per link; their
+/// number if the link's rate is unknown; and CPUs per connection.
 const STREAM_MBPS: i64 = 20_000;
 const STREAMS: usize = 8;
 const STREAMS_UNKNOWN: usize = 4;
 const STREAM_CPUS: usize = 4;
 
-/// Names of fabrics, beside libfabric's providers.
+/// Names of fabrics, in addition to libfabric's providers.
 const NAMES: [&str; 5] = ["host", "efa", "verbs", "tcp", "shm"];
 
 /// A NIC that could be a rail.
 #[derive(Clone)]
 pub struct Candidate {
     pub fabric: String,
-    /// The provider's name for the network the NIC is on.
+    /// The provider's name for the NIC's network.
     pub network: String,
     /// The domain, or the network interface.
     pub name: String,
@@ -39,7 +39,7 @@ pub struct Candidate {
     source: Source,
 }
 
-/// The opener of a candidate.
+/// Opens a candidate.
 #[derive(Clone)]
 enum Source {
     Ofi(Arc<Entry>),
@@ -48,7 +48,7 @@ enum Source {
 }
 
 impl Candidate {
-    /// `waits`: a thread may sleep until there is an event.
+    /// `waits`: a thread may sleep until an event arrives.
     pub fn open(&self, waits: bool) -> Result<Box<dyn Nic>> {
         Ok(match &self.source {
             Source::Ofi(entry) => Box::new(OfiNic::open(entry, waits)?),
@@ -61,8 +61,8 @@ impl Candidate {
         matches!(self.source, Source::Host)
     }
 
-    /// Rails that it becomes: of tcp one for each connection, as many as are wanted, or else as its
-    /// line needs and the CPUs, shared by `nics` NICs, can drive.
+    /// How many rails the candidate becomes. Each connection of tcp is one: as many as `wanted`, or
+    /// else as many as the link rate needs and the CPUs, shared by `nics` NICs, can drive.
     pub fn streams(&self, wanted: usize, machine: &Machine, cpus: usize, nics: usize) -> usize {
         let Source::Tcp(interface, options) = &self.source else { return 1 };
         if wanted > 0 || interface.loopback || options.at.ports().is_some() {
@@ -95,7 +95,7 @@ impl Candidate {
 
 pub struct Found {
     pub candidates: Vec<Candidate>,
-    /// Why these, in a sentence.
+    /// Why these were chosen, in a sentence.
     pub why: String,
     /// libfabric's version and path.
     pub libfabric: String,
@@ -111,18 +111,18 @@ impl Found {
             let Source::Tcp(_, theirs) = &mut candidate.source else { continue };
             *theirs = options.clone();
             if options.secrets.is_some() {
-                // An encrypting NIC reaches only NICs that encrypt, too.
+                // A NIC that encrypts reaches only NICs that encrypt.
                 candidate.fabric = tcp::ENCRYPTED.into();
             }
             if let Some(ip) = options.at.ip() {
-                // The interface's network is not one that peers are on.
+                // Peers are not on the interface's network.
                 candidate.network = ip.to_string();
             }
         }
     }
 }
 
-/// The patterns that decide on rails: the caller's, or else the environment's.
+/// The patterns that choose rails: the caller's, or else the environment's.
 pub fn patterns(rails: Option<&str>) -> Option<String> {
     let theirs = rails.map(str::to_owned);
     let variable = || libfabric_sys::variable("WEFT_RAILS")?.into_string().ok();
@@ -134,11 +134,11 @@ pub fn visible_gpus() -> Option<String> {
     std::env::var("CUDA_VISIBLE_DEVICES").ok()
 }
 
-/// Why there is no other.
+/// Why no other fabric was opened.
 const ONLY_HOST: &str = "the fabric of this host is alone";
 
-/// The NICs to open, best fabric first. Where nothing is named, that is `host`
-/// beside the best fabric of the network, or alone where there is none.
+/// The NICs to open, best fabric first. By default, that is `host` and the best network fabric, or
+/// `host` alone without a network fabric.
 pub fn candidates(fabric: Option<&str>, rails: Option<&str>, machine: &Machine) -> Result<Found> {
     let patterns = patterns(rails);
     let patterns = patterns.as_deref();
@@ -192,7 +192,7 @@ fn default_candidates(patterns: Option<&str>, machine: &Machine) -> Result<Found
             found.candidates.splice(0..0, nic);
             Ok(found)
         }
-        // There is no network to speak of, and this host is still there.
+        // Without a network, processes of this host can still be reached.
         (Err(error), Some(nic))
             if patterns.is_none() && matches!(error.status, Status::NoLibfabric | Status::NoRails) =>
         {
@@ -220,7 +220,7 @@ fn host_candidate() -> Result<Candidate> {
     })
 }
 
-/// Patterns are about the network's NICs: only "!" leaves out the host's.
+/// Patterns apply to the network's NICs: only "!" excludes `host`.
 fn leaves_out_host(patterns: Option<&str>) -> bool {
     let mut all = patterns.unwrap_or_default().split(',').filter_map(|p| p.trim().strip_prefix('!'));
     all.any(|pattern| matches(pattern, host::NAME))
@@ -237,10 +237,10 @@ fn no_rails(patterns: Option<&str>, names: &str) -> Error {
     Error::new(Status::NoRails, format!("rails \"{patterns}\" matches none of the NICs here: {names}{hint}"))
 }
 
-/// The NICs of the fabrics that are named, or of the best that has some.
+/// The NICs of the named fabrics, or of the best fabric that has any.
 fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Machine) -> Result<Found> {
     let names = fabric.unwrap_or(RANKED).split(',').map(str::trim).filter(|name| !name.is_empty());
-    // Fabrics without a device here are not searched for: libfabric is not even loaded then.
+    // Fabrics without a device are not searched for: then libfabric is not even loaded.
     let names: Vec<&str> = names.filter(|name| fabric.is_some() || may_have(name, machine)).collect();
     if fabric.is_none() && names == [tcp::NAME] && libfabric_sys::variable("WEFT_LIBFABRIC").is_some() {
         log::warn!(
@@ -255,7 +255,7 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
             found.extend(tcp::list()?.into_iter().map(|interface| over_tcp(interface, machine)));
         } else {
             let library = match discover::library(&names) {
-                // A library that was named by hand is wanted.
+                // A library that the user named must load.
                 Err(error) if fabric.is_none() && libfabric_sys::variable("WEFT_LIBFABRIC").is_none() => {
                     log::warn!("{name} is not used, though this machine may have a NIC for it: {error}");
                     continue;
@@ -267,7 +267,7 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
             found.extend(entries.into_iter().map(|entry| candidate(entry, machine)));
         }
         if fabric.is_none() && !found.is_empty() {
-            break; // Only the best fabric is worth its NICs' memory.
+            break; // Only the best fabric justifies the memory of its NICs.
         }
         if fabric.is_some() && found.len() == before {
             return Err(no_nic(name));
@@ -279,7 +279,7 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
     chosen(found, patterns, machine, libfabric)
 }
 
-/// Whether a name is of simulated NICs.
+/// Whether a name describes simulated NICs.
 fn is_simulated(name: &str) -> bool {
     name == "sim" || name.starts_with("sim:")
 }
@@ -298,8 +298,7 @@ fn simulated(fabric: &str) -> Result<Option<Vec<Entry>>> {
     }
 }
 
-/// The simulations that are named: not beside other fabrics, and one alone where
-/// its clock is its own.
+/// The named simulations: they exclude other fabrics, and each other if one has its own clock.
 #[cfg(any(test, feature = "sim"))]
 fn simulated(fabric: &str) -> Result<Option<Vec<Entry>>> {
     let names: Vec<&str> = fabric.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
@@ -320,7 +319,7 @@ fn simulated(fabric: &str) -> Result<Option<Vec<Entry>>> {
     Ok(Some(found))
 }
 
-/// The NICs that the patterns name, or that are near what this process may use.
+/// The NICs that the patterns name, or that are near the devices and CPUs of this process.
 fn chosen(
     found: Vec<Candidate>,
     patterns: Option<&str>,
@@ -387,8 +386,7 @@ fn candidate(entry: Entry, machine: &Machine) -> Candidate {
     }
 }
 
-/// A fabric address for people: "10.0.0.7:4711" where it is a socket address,
-/// text where it is text.
+/// A fabric address in readable form: "10.0.0.7:4711" for a socket address; text stays text.
 pub fn readable(address: &[u8]) -> String {
     let family = address.first_chunk::<2>().map_or(0, |f| u16::from_ne_bytes(*f));
     let port = address.get(2..4).map_or(0, |p| u16::from_be_bytes([p[0], p[1]]));
@@ -420,7 +418,7 @@ mod tests {
     use crate::topology::trees::Tree;
 
     #[test]
-    fn streams_follow_from_the_line_rate_and_the_processors() {
+    fn stream_count_follows_link_rate_and_cpus() {
         let mut tree = Tree::new();
         tree.nodes(&["0-3"]);
         for (name, speed) in [("eth1", "100000"), ("eth2", "400000"), ("eth3", "-1"), ("eth4", "10000")] {
@@ -455,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_exclusion_leaves_out_the_host() {
+    fn only_an_explicit_exclusion_drops_host() {
         for (patterns, out) in
             [(None, false), (Some("eth*"), false), (Some("!eth0, !ho*"), true), (Some("!host"), true)]
         {
@@ -464,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_for_people() {
+    fn readable_addresses_show_ip_and_port() {
         let mut v4 = vec![0; 16];
         v4[0] = libc::AF_INET as u8;
         v4[2..8].copy_from_slice(&[0x12, 0x67, 10, 0, 0, 7]);

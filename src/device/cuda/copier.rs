@@ -18,7 +18,7 @@ const THREADS: u32 = 256;
 const NON_BLOCKING: u32 = 1;
 const NO_TIMING: u32 = 2;
 
-/// As the kernel reads it.
+/// The layout that the kernel reads.
 #[repr(C)]
 struct Entry {
     from: u64,

@@ -1,8 +1,8 @@
 //! CUDA's driver, loaded at run time. Only this module uses it, through cudarc's bindings: building
 //! or loading the library does not need it.
 //!
-//! All calls use the devices' primary contexts, like the CUDA runtime (PyTorch, CuPy). A context is
-//! pushed for a call and popped after it: the calling thread's own context does not change, and
+//! All calls use the devices' primary contexts, as the CUDA runtime does (PyTorch, CuPy). A context
+//! is pushed for a call and popped after it: the calling thread's own context does not change, and
 //! need not exist.
 
 mod copier;

@@ -1,16 +1,16 @@
-//! Connections of our own, where a provider has them (endpoints of type FI_EP_MSG): verbs, whose
-//! endpoints are queue pairs.
+//! Connections that this NIC makes itself, where a provider has them (endpoints of type FI_EP_MSG):
+//! verbs, whose endpoints are queue pairs.
 //!
-//! A NIC listens, and dials one connection for each route: all that is posted to the route goes over
-//! it. What it accepts it only receives from, and answers endpoints over that are no peers yet. So
-//! two NICs have two connections, one for each direction, and both sides never dial the same one. An
-//! address is that of the listener and the NIC's name; a request says which NIC is meant and which
-//! asks. All connections share the rail's completion queue and receives, so that a message does not
-//! tell which of them it came over.
+//! A NIC listens, and dials one connection per route: every post to the route uses it. Over
+//! accepted connections the NIC only receives, and answers endpoints that are not yet peers. So two
+//! NICs have two connections, one per direction, and both sides never dial the same one. An address
+//! consists of the listener's address and the NIC's name; a connection request names the NIC that
+//! is called and the NIC that calls. All connections share the rail's completion queue and
+//! receives, so a message does not show which of them it came over.
 //!
-//! A route is closed both ways: with its own connection end those that the same NIC dialed for the
-//! same peer. One that was accepted belongs to a peer once that has authenticated; one that came
-//! since is the peer's next, and stays.
+//! A route is closed in both directions: the connections that the same NIC dialed for the same peer
+//! end with the route's own. An accepted connection belongs to a peer once that peer has
+//! authenticated; one that is accepted later belongs to the next peer there, and stays.
 
 use super::discover::{Entry, Source};
 use super::events::{Event, Events};
@@ -26,39 +26,39 @@ use std::ffi::c_void;
 use std::os::fd::RawFd;
 use std::ptr;
 
-/// The most accepted connections that belong to no peer, and of one NIC, and how long one lasts
-/// that belongs to none.
+/// The most accepted connections without a peer, in all and from one NIC, and how long one of them
+/// lasts.
 const UNAUTHENTICATED_MOST: usize = 256;
 const OF_NIC: usize = RAILS_MAX;
 const UNAUTHENTICATED_NS: u64 = 5_000_000_000;
-/// A connection that is not there after this long is given up. (rdma_cm itself takes a minute.)
+/// A connection attempt is abandoned after this time. (rdma_cm itself takes a minute.)
 const DIAL_NS: u64 = 10_000_000_000;
-/// How often that is looked at.
+/// The interval between checks of connection attempts.
 const LOOK_NS: u64 = 100_000_000;
-/// Passes between two looks at an event queue that has a descriptor: reading it is a system call.
+/// Passes between two reads of an event queue that has a descriptor: each read is a system call.
 const PASSES: u32 = 64;
-/// Posts that a connection has room for: those of a lane, and answers over one that was accepted. (Each
-/// post takes about 1 KiB of the process.)
+/// The send queue of a connection: posts of a lane, and answers over an accepted connection. (Each
+/// post takes about 1 KiB of memory.)
 const POSTS: usize = 160;
 const ANSWERS: usize = 32;
 /// The target of a route back to an unauthenticated endpoint: no NIC's name.
 const NOBODY: Name = [0; 16];
-/// The word of a scratch in which the connection of a post is kept.
+/// The word of a scratch that holds the connection of a post.
 const WORD: usize = 7;
 
-/// A route: what an address stands for.
+/// A route: the state behind an inserted address.
 struct Place {
     generation: u32,
-    /// How often its address was inserted; 0: the place is free.
+    /// How often the address was inserted; 0: the slot is free.
     users: u32,
     target: Name,
     peer: Option<PeerId>,
     to: Box<[u8]>,
     /// The number of its connection, or the error that ended it.
     leads: std::result::Result<u32, i32>,
-    /// The connection's endpoint, while that is up.
+    /// The connection's endpoint, while the connection is up.
     ep: *mut fid_ep,
-    /// Operations that failed with the connection were reaped.
+    /// The operations that failed with the connection were reaped.
     reported: bool,
 }
 
@@ -69,10 +69,10 @@ struct Connection {
     name: Name,
     dialed: bool,
     up: bool,
-    /// Accepted: the peer that has authenticated since it is there, if that is known.
+    /// For an accepted connection: the peer that has authenticated over it, if that is known.
     owner: Option<Option<PeerId>>,
     since_ns: u64,
-    /// Messages until it is up.
+    /// Messages that wait until the connection is up.
     waiting: Vec<(Buffer, *mut Scratch)>,
 }
 
@@ -81,7 +81,7 @@ pub struct Connections {
     clock: Clock,
     domain: *mut fid_domain,
     cq: *mut fid_cq,
-    /// What endpoints are opened with.
+    /// The info for opening endpoints.
     info: *mut fi_info,
     srx: *mut fid_ep,
     events: Events,
@@ -89,43 +89,43 @@ pub struct Connections {
     places: Vec<Place>,
     all: Vec<Connection>,
     last_number: u32,
-    /// Those that are not up yet.
+    /// Connections that are not up yet.
     pending: usize,
     finished: Vec<Reaped>,
-    /// Ended by the other side: what came over them is reaped first.
+    /// Connections that the other side ended: their received messages are reaped first.
     ending: Vec<(u32, i32)>,
-    /// Connections of posts that have failed, and how.
+    /// Connections whose posts have failed, with the error.
     failed: Vec<(u32, i32)>,
-    /// A connection has ended since failures were reaped.
+    /// A connection has ended since failures were last reaped.
     deaths: bool,
     passes: u32,
     looked_ns: u64,
     rejected: u64,
-    /// Where scratches lie, as far as is known: a pointer of a provider's is followed in there alone.
+    /// The known address range of scratches: a provider's pointer is followed only inside it.
     scratches: (usize, usize),
 }
 
-/// The place of a route, if it is still the route's.
+/// The slot of a route, if the route still owns it.
 #[inline]
 fn find(places: &mut [Place], route: Route) -> Option<&mut Place> {
     let place = places.get_mut(route as u32 as usize)?;
     (place.users > 0 && place.generation == (route >> 32) as u32).then_some(place)
 }
 
-/// Whether an info is of endpoints that are connected one by one.
+/// Whether an info's endpoints are connected individually.
 ///
 /// # Safety
-/// One of a provider's.
+/// The info came from a provider.
 pub unsafe fn has_connections(info: *const fi_info) -> bool {
-    // SAFETY: an info of a provider has all its parts.
+    // SAFETY: an info of a provider has every part.
     unsafe { (*(*info).ep_attr).type_ == fi_ep_type::FI_EP_MSG }
 }
 
 impl Connections {
-    /// Listens; returns the NIC's address, too.
+    /// Listens; also returns the NIC's address.
     ///
     /// # Safety
-    /// The objects must be open, of the entry, and outlive this.
+    /// The objects must be open, belong to the entry, and outlive this value.
     pub unsafe fn open(
         entry: &Entry,
         fabric: *mut fid_fabric,
@@ -173,7 +173,7 @@ impl Connections {
         }
     }
 
-    /// Closes all; what was posted comes back by the completion queue, if that is read.
+    /// Closes all connections; their posts come back through the completion queue, if that is read.
     pub fn close(&mut self) -> Result<()> {
         self.places.clear();
         self.pending = 0;
@@ -183,7 +183,7 @@ impl Connections {
         }
         outcome = outcome.and(self.events.close_listener());
         if !self.srx.is_null() {
-            // SAFETY: closed once, after what uses it.
+            // SAFETY: the receive context is closed only here, after the endpoints that use it.
             let rc = unsafe { fi_close(self.srx.cast()) };
             outcome = outcome.and(self.source.check("closing the receives that connections share", rc));
             self.srx = ptr::null_mut();
@@ -201,7 +201,7 @@ impl Connections {
         if to.is_empty() || *target == NOBODY {
             return Err(none());
         }
-        // A provider reads as much as its address format has, whatever was sent.
+        // A provider reads as many bytes as its address format has, whatever the peer sent.
         let mut padded = vec![0u8; 512].into_boxed_slice();
         let len = to.len().min(padded.len() - 1);
         padded[..len].copy_from_slice(&to[..len]);
@@ -242,7 +242,7 @@ impl Connections {
         Ok(self.place((target, peer), to, leads))
     }
 
-    /// Accepted connections of these NICs that belong to no peer are this one's.
+    /// Assigns accepted connections from these NICs to the peer, if they belong to none.
     fn claim(&mut self, of: impl Fn(&Name) -> bool, peer: Option<PeerId>) {
         let unclaimed = |one: &&mut Connection| !one.dialed && one.owner.is_none();
         for one in self.all.iter_mut().filter(unclaimed).filter(|one| of(&one.name)) {
@@ -250,14 +250,14 @@ impl Connections {
         }
     }
 
-    /// A peer has authenticated over some connection: what its NICs have dialed is its.
+    /// A peer has authenticated: the connections that its NICs dialed belong to it.
     pub fn assign(&mut self, peer: PeerId) {
         let its = self.places.iter().filter(|place| place.users > 0 && place.peer == Some(peer));
         let names: HashSet<Name> = its.map(|place| place.target).collect();
         self.claim(|name| names.contains(name), Some(peer));
     }
 
-    /// Where an endpoint at this address is answered: over a connection that it has made.
+    /// A route that answers an endpoint at this address, over a connection that the endpoint made.
     pub fn insert_caller(&mut self, address: &[u8]) -> Result<Route> {
         let (to, target) = self.target(address)?;
         let theirs = self.all.iter().filter(|one| one.up && !one.dialed && one.name == target);
@@ -267,7 +267,7 @@ impl Connections {
         }
     }
 
-    /// Closes a route both ways, unless it has other users.
+    /// Closes a route in both directions, unless it has other users.
     pub fn remove(&mut self, route: Route) {
         let Some(place) = find(&mut self.places, route) else { return };
         place.users -= 1;
@@ -285,7 +285,7 @@ impl Connections {
         }
     }
 
-    /// The same, whoever else uses it.
+    /// Closes a route in both directions, even if it has other users.
     pub fn reset(&mut self, route: Route) {
         if let Some(place) = find(&mut self.places, route).filter(|place| place.target != NOBODY) {
             let (target, peer, leads) = (place.target, place.peer, place.leads);
@@ -297,14 +297,15 @@ impl Connections {
         self.remove(route);
     }
 
-    /// Ends what a peer's NIC has dialed.
+    /// Closes the connections that a peer's NIC dialed.
     fn end_theirs(&mut self, name: Name, peer: Option<PeerId>) {
         self.end_those(|one| !one.dialed && one.name == name && one.owner == Some(peer));
     }
 
     pub fn redial(&mut self, route: Route) {
         let Some(place) = find(&mut self.places, route) else { return };
-        // Operations that failed with the connection are reaped first: nothing may overtake them.
+        // Operations that failed with the connection are reaped first: no later result may overtake
+        // them.
         let (true, Err(errno)) = (place.reported, place.leads) else { return };
         let (to, target) = (place.to.clone(), place.target);
         let leads = self.dial(&to, target).map_err(|_| errno);
@@ -336,8 +337,8 @@ impl Connections {
 
     fn dial(&mut self, to: &[u8], target: Name) -> Result<u32> {
         let request = Handshake { target, initiator: self.name }.bytes();
-        // SAFETY: our own info, whose address is the C library's, as it frees it. The endpoint is
-        // made in libfabric's order.
+        // SAFETY: the info is our own; the C library allocated its address, as it frees it. The
+        // endpoint is made in libfabric's order.
         unsafe {
             let info = self.source.dupinfo(self.info);
             if info.is_null() {
@@ -360,13 +361,13 @@ impl Connections {
         }
     }
 
-    /// An endpoint that is ready to be connected, with room for this many posts.
+    /// Makes an endpoint that is ready to be connected, with a send queue for this many posts.
     ///
     /// # Safety
-    /// The info must be of this NIC.
+    /// The info must belong to this NIC.
     unsafe fn endpoint(&mut self, info: *mut fi_info, posts: usize) -> Result<*mut fid_ep> {
         let mut ep = ptr::null_mut();
-        // SAFETY: as the caller promised; all are open.
+        // SAFETY: the caller promises the info, and all objects are open.
         unsafe {
             (*(*info).ep_attr).rx_ctx_cnt = FI_SHARED_CONTEXT;
             let tx = (*info).tx_attr;
@@ -386,10 +387,10 @@ impl Connections {
         Ok(ep)
     }
 
-    /// Keeps an endpoint that is being connected, unless that has failed.
+    /// Stores an endpoint that is being connected, unless connecting failed.
     fn keep(&mut self, ep: *mut fid_ep, rc: i32, doing: &str, (name, dialed): (Name, bool)) -> Result<u32> {
         if rc != 0 {
-            // SAFETY: nobody else has it.
+            // SAFETY: nothing else refers to the endpoint.
             unsafe { fi_close(ep.cast()) };
             return Err(self.source.error(doing, rc));
         }
@@ -401,7 +402,7 @@ impl Connections {
         Ok(number)
     }
 
-    /// Ends a connection and its routes. Its posts come back by the completion queue.
+    /// Ends a connection and its routes. Its posts come back through the completion queue.
     fn end(&mut self, number: u32, errno: i32) {
         let Some(at) = self.all.iter().position(|one| one.number == number) else { return };
         let mut of = self.all.swap_remove(at);
@@ -434,10 +435,10 @@ impl Connections {
         }
     }
 
-    /// Keeps the connection of a post with it.
+    /// Stores a post's connection in its scratch.
     ///
     /// # Safety
-    /// A scratch that is the NIC's. No provider with connections uses it.
+    /// The scratch belongs to the NIC. No provider with connections uses that word.
     #[inline]
     pub unsafe fn mark(scratch: *mut Scratch, number: u32) {
         // SAFETY: the caller promises it.
@@ -445,7 +446,7 @@ impl Connections {
     }
 
     /// # Safety
-    /// As `Nic::send`.
+    /// The same contract as `Nic::send`.
     pub unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted {
         self.knows(scratch);
         match self.at(route) {
@@ -464,7 +465,7 @@ impl Connections {
                     Posted::Yes
                 })
             }
-            // By a completion: senders seldom check the result of a post.
+            // Report the failure as a completion: senders seldom check the result of a post.
             Err(Posted::Failed(errno)) => {
                 self.finished.push(Reaped::of(scratch, errno));
                 Posted::Yes
@@ -474,7 +475,7 @@ impl Connections {
     }
 
     /// # Safety
-    /// As `Nic::receive`.
+    /// The same contract as `Nic::receive`.
     pub unsafe fn receive(&mut self, buffer: Buffer, scratch: *mut Scratch) -> Posted {
         self.knows(scratch);
         // SAFETY: the caller promises it.
@@ -491,12 +492,12 @@ impl Connections {
         self.scratches = (first.min(scratch as usize), last.max(scratch as usize));
     }
 
-    /// A post has failed: its connection has, too.
+    /// A post has failed, and so has its connection.
     #[cold]
     pub fn failed(&mut self, scratch: *mut Scratch, errno: i32) {
         let (first, last) = self.scratches;
         if (first..=last).contains(&(scratch as usize)) && scratch.is_aligned() {
-            // SAFETY: between two scratches of the rail's, which lie in one array.
+            // SAFETY: the scratch lies between two scratches of the rail, which are in one array.
             let number = unsafe { (*scratch).0[WORD] } as usize as u32;
             self.failed.push((number, errno));
         }
@@ -504,7 +505,7 @@ impl Connections {
 
     // Passes.
 
-    /// Looks for events when it is time to. `emptied`: the completion queue has been read to its end.
+    /// Reads events when that is due. `emptied`: the completion queue was read to its end.
     #[inline]
     pub fn pass(&mut self, reaped: &mut Vec<Reaped>, emptied: bool) {
         if !self.failed.is_empty() {
@@ -527,7 +528,7 @@ impl Connections {
         }
     }
 
-    /// What came over connections that have ended was reaped.
+    /// Removes ended connections whose received messages were all reaped.
     #[cold]
     fn bury(&mut self) {
         if std::mem::take(&mut self.deaths) {
@@ -563,7 +564,7 @@ impl Connections {
         self.pending -= 1;
         let number = of.number;
         for (buffer, scratch) in of.waiting.drain(..) {
-            // SAFETY: as `send` promised of each that waits.
+            // SAFETY: the caller of `send` promised this for each waiting message.
             let rc = unsafe {
                 Self::mark(scratch, number);
                 post(ep, buffer, scratch)
@@ -586,7 +587,7 @@ impl Connections {
             accepted().filter(|one| one.owner.is_none()).count() < UNAUTHENTICATED_MOST
                 && accepted().filter(|one| one.name == of.initiator).count() < OF_NIC
         });
-        // SAFETY: an info of a request, freed once.
+        // SAFETY: the info came with a request, and is freed only here.
         unsafe {
             match room {
                 Some(of) => {
@@ -618,7 +619,7 @@ impl Connections {
         old.into_iter().for_each(|number| self.end(number, libc::ETIMEDOUT));
     }
 
-    /// The event queue's descriptor, and whether nothing waits to be reaped.
+    /// The event queue's descriptor, and whether nothing is left to be reaped.
     pub fn wait_fd(&self) -> (Option<RawFd>, bool) {
         (self.events.descriptor(), self.finished.is_empty() && self.ending.is_empty() && !self.deaths)
     }
@@ -636,25 +637,25 @@ impl Drop for Connections {
 
 impl Connection {
     fn close(&mut self, source: Source) -> Result<()> {
-        // SAFETY: closed once, since its owner forgets it.
+        // SAFETY: the endpoint is closed only here, since its owner drops it.
         source.check("closing a connection", unsafe { fi_close(self.ep.cast()) })
     }
 }
 
 /// # Safety
-/// As `Nic::send`.
+/// The same contract as `Nic::send`.
 unsafe fn post(ep: *mut fid_ep, buffer: Buffer, scratch: *mut Scratch) -> isize {
     let Buffer { address, len, descriptor, .. } = buffer;
     // SAFETY: the caller promises it.
     unsafe { fi_send(ep, address, len, descriptor, FI_ADDR_UNSPEC, scratch.cast()) }
 }
 
-/// Bytes of a socket address, which was padded; of a simulated one it does not matter.
+/// The length of a padded socket address; that of a simulated address does not matter.
 fn length_of(padded: &[u8]) -> usize {
     let family = padded.first_chunk::<2>().map_or(0, |family| u16::from_ne_bytes(*family));
     match i32::from(family) {
         libc::AF_INET => size_of::<libc::sockaddr_in>(),
         libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
-        _ => 48, // That of InfiniBand.
+        _ => 48, // The length of an InfiniBand address.
     }
 }

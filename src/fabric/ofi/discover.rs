@@ -11,15 +11,15 @@ use once_cell::sync::OnceCell;
 use std::ffi::{c_char, CStr, CString};
 use std::ptr;
 
-/// The loaded library, for the life of the process.
+/// The loaded library, kept for the life of the process.
 pub struct Fabrics {
     pub library: Library,
-    /// The API version to ask for: the newest that both know.
+    /// The API version to request: the newest that both sides know.
     pub api: u32,
 }
 
 impl Fabrics {
-    /// Version and path, for people.
+    /// Version and path, for log lines.
     pub fn describe(&self) -> String {
         let version = self.library.version();
         format!("{}.{} {}", version >> 16, version & 0xffff, self.library.path())
@@ -29,17 +29,17 @@ impl Fabrics {
 /// The least version requested, for EFA: older API versions turn device RDMA off. Newer ones change
 /// defaults that are untested here.
 const API: u32 = FI_VERSION(1, 18);
-/// Requested where devices are: with older versions efa refuses DMA-BUFs. (Up to 2.1 nothing else
-/// that we use depends on it: read, not run.)
+/// Requested where devices exist: with older versions efa refuses DMA-BUFs. (Up to 2.1 nothing else
+/// that Weft uses depends on it, by reading the sources; not run.)
 pub const DMABUFS: u32 = FI_VERSION(1, 20);
 
-/// The provider whose connections are our own (`connections`).
+/// The provider whose connections Weft makes itself (`connections`).
 const CONNECTED: &str = "verbs";
 
 static FABRICS: OnceCell<Fabrics> = OnceCell::new();
 
-/// `providers`: those of which rails may be opened. What they need decides what libfabric reads, if it
-/// is started now.
+/// `providers`: those for which rails may be opened. Their needs decide which settings libfabric
+/// reads, if this call starts it.
 pub fn library(providers: &[&str]) -> Result<&'static Fabrics> {
     FABRICS.get_or_try_init(|| {
         let in_use = signals::is_libfabric_loaded();
@@ -52,7 +52,7 @@ pub fn library(providers: &[&str]) -> Result<&'static Fabrics> {
     })
 }
 
-/// It, if it was needed before.
+/// The library, if it was needed before.
 pub fn started() -> Option<&'static Fabrics> {
     FABRICS.get()
 }
@@ -88,7 +88,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// libfabric's; of a simulation the newest.
+    /// libfabric's version; for a simulation, the newest.
     pub fn version(&self) -> u32 {
         match self {
             Source::Libfabric(fabrics) => fabrics.library.version(),
@@ -97,7 +97,7 @@ impl Source {
         }
     }
 
-    /// An error of libfabric, with what was being done.
+    /// An error of libfabric, with the failed step.
     pub(super) fn error(&self, doing: &str, rc: i32) -> Error {
         let errno = rc.abs();
         let status = if errno == libc::ENOMEM { Status::NoMemory } else { Status::Fabric };
@@ -105,7 +105,7 @@ impl Source {
         Error { provider_errno: errno, ..Error::new(status, text) }
     }
 
-    /// The outcome of a call.
+    /// The result of a call, with the step that it performed.
     pub(super) fn check(&self, doing: &str, rc: i32) -> Result<()> {
         match rc {
             0 => Ok(()),
@@ -121,10 +121,10 @@ impl Source {
         }
     }
 
-    /// A copy; NULL without memory.
+    /// Duplicates an info; NULL if memory is short.
     ///
     /// # Safety
-    /// An info of this source's.
+    /// The info came from this source.
     pub unsafe fn dupinfo(&self, info: *const fi_info) -> *mut fi_info {
         // SAFETY: the caller promises it.
         unsafe {
@@ -137,7 +137,7 @@ impl Source {
     }
 
     /// # Safety
-    /// An info of this source's, once.
+    /// The info came from this source, and is freed once.
     pub unsafe fn freeinfo(&self, info: *mut fi_info) {
         // SAFETY: the caller promises it.
         unsafe {
@@ -150,7 +150,7 @@ impl Source {
     }
 
     /// # Safety
-    /// `attr` is of an info of this source's; `fabric` is written.
+    /// `attr` belongs to an info of this source; `fabric` is written.
     pub unsafe fn fabric(&self, attr: *mut fi_fabric_attr, fabric: *mut *mut fid_fabric) -> i32 {
         // SAFETY: the caller promises it.
         unsafe {
@@ -170,10 +170,10 @@ pub struct Entry {
     pub network: String,
     pub loopback: bool,
     pub link_local: bool,
-    /// The NIC that the provider names: the kernel's name for it, or "", and its place.
+    /// The NIC that the provider names: the kernel's name for it or "", and its PCI address.
     pub device: String,
     pub pci: Option<PciAddress>,
-    /// Completions mean delivery without being asked to.
+    /// Completions imply delivery without a flag.
     pub delivers: bool,
     pub clock: Clock,
     pub random: Random,
@@ -188,7 +188,7 @@ unsafe impl Sync for Entry {}
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // SAFETY: our own, or our own duplicate.
+        // SAFETY: the info is our own duplicate, freed only here.
         unsafe { self.source.freeinfo(self.info) }
     }
 }
@@ -203,7 +203,7 @@ impl Entry {
     }
 }
 
-/// SAFETY of all `text` calls: a C string of libfabric's, or NULL.
+/// SAFETY of all `text` calls: the pointer is a NUL-terminated string of libfabric's, or NULL.
 unsafe fn text(s: *const c_char) -> String {
     if s.is_null() {
         return String::new();
@@ -225,7 +225,7 @@ pub fn entries(fabrics: &'static Fabrics, provider: &str) -> Result<Vec<Entry>> 
     entries_with(fabrics, provider, false)
 }
 
-/// `hmem`: those that reach memory of devices.
+/// `hmem`: lists only NICs that reach device memory.
 fn entries_with(fabrics: &'static Fabrics, provider: &str, hmem: bool) -> Result<Vec<Entry>> {
     let mut found: Vec<Entry> = Vec::new();
     list(fabrics, Some(provider), hmem, |info| {
@@ -335,11 +335,11 @@ fn list(
 }
 
 /// # Safety
-/// `info` must be one of libfabric's.
+/// libfabric must have made `info`.
 unsafe fn entry(fabrics: &'static Fabrics, provider: &str, info: *mut fi_info) -> Option<Entry> {
-    // SAFETY: an info that getinfo returned has all its parts.
+    // SAFETY: an info that getinfo returned has every part.
     unsafe {
-        // Asking for "tcp" lists "tcp;ofi_rxm", too.
+        // A request for "tcp" also lists "tcp;ofi_rxm".
         if text((*(*info).fabric_attr).prov_name) != provider {
             return None;
         }
@@ -367,16 +367,16 @@ unsafe fn entry(fabrics: &'static Fabrics, provider: &str, info: *mut fi_info) -
     .filter(|entry| !entry.info.is_null())
 }
 
-/// Whether a domain is a NIC that is listed by its own name, too: where receives are shared, verbs
-/// lists NICs that have XRC (queue pairs that processes of a host share) once more.
+/// Whether a domain is a second name of a NIC that is listed under its own name: with shared
+/// receives, verbs lists NICs that have XRC (queue pairs that processes of a host share) twice.
 fn is_another_name(domain: &str) -> bool {
     domain.ends_with("-xrc")
 }
 
 /// # Safety
-/// `info` must be one of libfabric's.
+/// libfabric must have made `info`.
 unsafe fn device_name(info: *const fi_info) -> String {
-    // SAFETY: what an info tells of its NIC is NULL or valid, and so is each part of it.
+    // SAFETY: an info's NIC is NULL or valid, and so is each of its parts.
     unsafe {
         let attributes = (*info).nic.as_ref().and_then(|nic| nic.device_attr.as_ref());
         attributes.map(|attributes| text(attributes.name)).unwrap_or_default()
@@ -384,7 +384,7 @@ unsafe fn device_name(info: *const fi_info) -> String {
 }
 
 /// # Safety
-/// `info` must be one of libfabric's.
+/// libfabric must have made `info`.
 unsafe fn pci(info: *const fi_info) -> Option<PciAddress> {
     // SAFETY: as in `device_name`; the union holds an address when the type says so.
     let pci = unsafe {
@@ -410,7 +410,7 @@ unsafe fn kind_of_address(info: *const fi_info) -> (bool, bool, bool) {
         std::slice::from_raw_parts(data, len)
     };
     let family = address.first_chunk::<2>().map_or(0, |f| u16::from_ne_bytes(*f));
-    // SAFETY: reading a plain field.
+    // SAFETY: the info is valid, and the field is an integer.
     let format = unsafe { (*info).addr_format };
     match (format, i32::from(family)) {
         (FI_SOCKADDR | FI_SOCKADDR_IN, libc::AF_INET) if address.len() >= 8 => {
@@ -431,14 +431,15 @@ mod tests {
     use std::mem::zeroed;
 
     #[test]
-    fn a_nic_with_xrc_is_one_nic() {
+    fn nic_with_xrc_is_listed_once() {
         let listed = ["mlx5_0", "mlx5_0-xrc", "mlx5_1-xrc", "mlx5_1"].map(is_another_name);
         assert_eq!(listed, [false, true, true, false]);
     }
 
     #[test]
-    fn nic_of_an_info_is_read() {
-        // SAFETY: structs of integers and pointers; those that are not NULL point to the others.
+    fn nic_name_and_pci_address_are_read_from_an_info() {
+        // SAFETY: the structs consist of integers and pointers; each pointer is NULL or points to
+        // another of the structs.
         unsafe {
             let mut device = fi_device_attr { name: c"rdmap79s0".as_ptr().cast_mut(), ..zeroed() };
             let address = fi_pci_attr { domain_id: 1, bus_id: 0x4f, device_id: 2, function_id: 3 };

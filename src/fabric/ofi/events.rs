@@ -1,4 +1,4 @@
-//! A NIC's listener, and the queue of events of its connections.
+//! A NIC's listener, and the event queue of its connections.
 
 use super::discover::Source;
 use crate::status::Result;
@@ -8,10 +8,10 @@ use std::mem::zeroed;
 use std::os::fd::RawFd;
 use std::ptr;
 
-/// Bytes of a request that are read: as many as verbs carries.
+/// Bytes of private data that are read from a request: as many as verbs carries.
 const DATA: usize = 56;
 
-/// An event with what was sent along.
+/// An event followed by its private data.
 #[repr(C)]
 struct WithData {
     entry: fi_eq_cm_entry,
@@ -19,10 +19,10 @@ struct WithData {
 }
 
 pub enum Event {
-    /// Another NIC wants to connect: an info that the reader frees, and what came with it.
+    /// Another NIC wants to connect: an info that the reader frees, and the private data.
     Request(*mut fi_info, Vec<u8>),
     Connected(*mut fid_ep),
-    /// The other side has closed a connection, or it could not be made: an error number.
+    /// The other side closed a connection, or connecting failed: an error number.
     Ended(*mut fid_ep, c_int),
 }
 
@@ -30,7 +30,7 @@ pub struct Events {
     source: Source,
     eq: *mut fid_eq,
     pep: *mut fid_pep,
-    /// -1 where the provider has none.
+    /// -1 if the provider has no descriptor.
     fd: RawFd,
 }
 
@@ -42,7 +42,7 @@ impl Events {
     /// Listens; returns the listener's address.
     ///
     /// # Safety
-    /// The fabric must be open, and the info of it.
+    /// The fabric must be open, and the info must belong to it.
     pub unsafe fn open(
         &mut self,
         fabric: *mut fid_fabric,
@@ -95,7 +95,7 @@ impl Events {
             let mut kind = 0;
             // SAFETY: the struct has only integers and pointers, for which zero is valid.
             let mut event: WithData = unsafe { zeroed() };
-            // SAFETY: an open queue, and room for an entry with as much data.
+            // SAFETY: the queue is open, and the entry has space for this much data.
             let rc =
                 unsafe { fi_eq_read(self.eq, &mut kind, (&raw mut event).cast(), size_of::<WithData>(), 0) };
             if rc == -(FI_EAVAIL as isize) {
@@ -117,14 +117,14 @@ impl Events {
     #[cold]
     fn error(&mut self) -> Option<Event> {
         let mut entry = fi_eq_err_entry::default();
-        // SAFETY: an open queue, one entry, and no buffer for data of the provider's.
+        // SAFETY: the queue is open, there is one entry, and no buffer for the provider's data.
         let rc = unsafe { fi_eq_readerr(self.eq, &mut entry, 0) };
         let errno = if entry.err == 0 { FI_EOTHER } else { entry.err };
         (rc > 0).then_some(Event::Ended(entry.fid.cast(), errno))
     }
 
     /// # Safety
-    /// The info must be of a request that came here.
+    /// The info must belong to a request that this listener received.
     pub unsafe fn reject(&mut self, info: *mut fi_info) {
         // SAFETY: the caller promises it.
         let rc = unsafe { fi_reject(self.pep, (*info).handle, ptr::null(), 0) };
@@ -140,7 +140,7 @@ impl Events {
         self.source.check("closing the listener", rc)
     }
 
-    /// After all that is bound to it.
+    /// Call after closing everything that is bound to the queue.
     pub fn close(&mut self) -> Result<()> {
         let eq = std::mem::replace(&mut self.eq, ptr::null_mut());
         // SAFETY: the object is closed only here.

@@ -1,6 +1,7 @@
-//! NICs by libfabric. `discover` finds them, `nic` drives one; `connections` are those of verbs, and
-//! `events` what becomes of them; `settings` are what providers read as theirs; `signals` keeps them
-//! from replacing the host program's handlers; `segments` cleans up after shm.
+//! NICs through libfabric. `discover` finds them, and `nic` drives one; `connections` has the
+//! connections of verbs, and `events` reads their events; `settings` sets what providers read from
+//! the environment; `signals` keeps them from replacing the host program's handlers; `segments`
+//! cleans up after shm.
 
 mod connections;
 pub mod discover;

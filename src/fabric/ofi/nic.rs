@@ -23,21 +23,21 @@ use std::mem::{size_of, zeroed, MaybeUninit};
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
 
-/// A frame must fit into what every provider takes without a rendezvous.
+/// A frame must fit into the largest message that every provider sends without a rendezvous.
 const MESSAGE_MAX: usize = 8192;
-/// Entries of a completion queue that grows by itself.
+/// Entries of a completion queue that the provider enlarges itself.
 const QUEUE: usize = 8192;
-/// The size of a queue that can overrun, since arrivals of peers' writes are unsolicited. The most
-/// that NICs have; enough for the first credits of a thousand lanes.
+/// The size of a queue that can overrun, since arrivals of peers' writes are unsolicited. No NIC
+/// has a larger one; it suffices for the first credits of a thousand lanes.
 const QUEUE_FIXED: usize = 32768;
 /// shm holds back messages above this when no receive is posted.
 const MESSAGE_MAX_SHM: usize = 4096;
 const STALE_NAMES: usize = 16;
-/// Operations that we keep in flight on a NIC at most.
+/// The most operations in flight on a NIC.
 const TX_DEPTH: usize = 512;
 const RX_DEPTH: usize = 256;
-/// Eight 64 KiB pages fill a loopback connection (measured); twice that, and
-/// two pieces of a large page, cost no more.
+/// Eight 64 KiB pages fill a loopback connection (measured); twice that, and two pieces of a large
+/// page, costs no more.
 const LANE_WINDOW: u64 = 1 << 20;
 const RAIL_WINDOW: u64 = 8 << 20;
 
@@ -48,29 +48,29 @@ pub struct OfiNic {
     ep: *mut fid_ep,
     cq: *mut fid_cq,
     av: *mut fid_av,
-    /// Instead of an endpoint and its addresses.
+    /// Used instead of an endpoint and its addresses.
     connections: Option<Connections>,
-    /// Closed before the domain.
+    /// Registrations, which close before the domain.
     mrs: Registrations,
     limits: Limits,
     mr_mode: i32,
     /// The NIC reaches device memory (FI_HMEM), and takes DMA-BUFs of it.
     hmem: bool,
     takes_dmabufs: bool,
-    /// A device of the target copies from memory that other processes can open: shm.
+    /// The target's device copies from memory that other processes can open: shm.
     ipc: bool,
-    /// A write with an immediate takes a receive here.
+    /// A peer's write with an immediate uses up a receive here.
     arrivals_take_receives: bool,
     address: Vec<u8>,
     random: Random,
     /// shm reads freed memory when an address is removed while its peer lives on
     /// (1.17: a crash in the next read of the queue).
     keeps_routes: bool,
-    /// The queue reports the route of a frame: for ofi_rxm, whose connections have one.
+    /// The queue reports the route of a frame: for ofi_rxm, whose routes have connections.
     sources: bool,
-    /// -1 where the provider has none.
+    /// -1 if the provider has no descriptor.
     wait_fd: i32,
-    /// Where connections have one, too: of both.
+    /// One descriptor for the queue and the connections' events, if both exist.
     both: Option<Descriptor>,
 }
 
@@ -83,8 +83,7 @@ impl OfiNic {
         if entry.provider == "shm" {
             super::segments::make_room()?;
         }
-        // A dead process that had our PID may have left segments by the names that ours
-        // get: the next name is tried.
+        // A dead process with our PID may have left segments under our names: try the next name.
         for _ in 0..STALE_NAMES {
             match Self::open_once(entry, waits) {
                 Err(error) if entry.provider == "shm" && error.provider_errno == libc::EBUSY => {}
@@ -95,7 +94,7 @@ impl OfiNic {
     }
 
     fn open_once(entry: &Entry, waits: bool) -> Result<OfiNic> {
-        // SAFETY: reading what libfabric described.
+        // SAFETY: the entry's info is valid.
         let (limits, mr_mode) = unsafe { limits(entry) };
         let mut nic = OfiNic {
             source: entry.source(),
@@ -123,8 +122,8 @@ impl OfiNic {
             wait_fd: -1,
             both: None,
         };
-        // Dropping a NIC that opened halfway closes the half.
-        // SAFETY: the info is valid while the entry is.
+        // Dropping a half-open NIC closes its open parts. SAFETY: the info is valid while the entry
+        // lives.
         let bring_up = || unsafe { nic.bring_up(entry, waits) };
         signals::preserved(bring_up)?;
         Ok(nic)
@@ -135,8 +134,8 @@ impl OfiNic {
     unsafe fn bring_up(&mut self, entry: &Entry, waits: bool) -> Result<()> {
         let source = self.source;
         let null = ptr::null_mut();
-        // SAFETY: objects are made in libfabric's order, from an info of its own; every
-        // out-pointer is a field of ours.
+        // SAFETY: objects are made in libfabric's order, from an info of our own; every out-pointer
+        // is a field of this NIC.
         unsafe {
             let info = entry.info();
             let (tx, rx) = ((*info).tx_attr, (*info).rx_attr);
@@ -186,7 +185,7 @@ impl OfiNic {
         Ok(())
     }
 
-    /// Events of connections wake a sleeper, too.
+    /// Lets events of connections wake a sleeper, too.
     fn wait_on_both(&mut self) -> Result<()> {
         let events = self.connections.as_ref().and_then(|of| of.wait_fd().0);
         let Some(events) = events.filter(|_| self.wait_fd >= 0) else { return Ok(()) };
@@ -205,7 +204,7 @@ impl OfiNic {
         Ok(())
     }
 
-    /// An error of opening the completion queue, with what to look at.
+    /// An error from opening the completion queue, with advice.
     fn explained(&self, error: Error) -> Error {
         let least = self.own_entries();
         let message = format!(
@@ -216,13 +215,13 @@ impl OfiNic {
         Error { message: message.into(), ..error }
     }
 
-    /// Entries that our own operations may take.
+    /// Entries that our own operations may use.
     fn own_entries(&self) -> usize {
         2 * (self.limits.tx_depth + self.limits.rx_depth)
     }
 
-    /// Opens the completion queue, as large as the provider lets it be, and with a descriptor
-    /// if it has one and it is wanted.
+    /// Opens the completion queue, as large as the provider allows, and with a descriptor if that
+    /// exists and is wanted.
     ///
     /// # Safety
     /// The domain must be open.
@@ -230,7 +229,7 @@ impl OfiNic {
         let fixed = self.limits.arrival_room.is_some() && !connected;
         let mut size = match fixed {
             true => QUEUE_FIXED,
-            // Connections put no more into it than what was posted here, receives included.
+            // Over connections, the queue holds only what was posted here, receives included.
             false if connected => self.own_entries(),
             false => QUEUE + self.own_entries(),
         };
@@ -261,7 +260,7 @@ impl OfiNic {
 
     fn register_at(&mut self, range: HostRange, access: Access, by: By) -> Result<Registration> {
         let mut flags = FI_SEND | FI_WRITE;
-        // NICs pin what they may write to as memory that can be written to.
+        // NICs pin memory as writable if they may write to it.
         if access.local_write {
             flags |= FI_RECV | FI_READ;
         }
@@ -273,7 +272,8 @@ impl OfiNic {
         }
         let iov = libc::iovec { iov_base: range.base as *mut c_void, iov_len: range.len as usize };
         let dmabuf;
-        // SAFETY: integers and pointers; the iov and the DMA-BUF outlive the call.
+        // SAFETY: the structs have only integers and pointers; the iov and the DMA-BUF outlive the
+        // call.
         let mr = unsafe {
             let mut attr: fi_mr_attr = zeroed();
             attr.iov.mr_iov = &iov;
@@ -299,7 +299,7 @@ impl OfiNic {
                 By::Address(..) | By::Host => {}
             }
             if self.mr_mode & FI_MR_PROV_KEY == 0 {
-                // We choose the key, so that it cannot be guessed.
+                // Weft chooses the key, so that it cannot be guessed.
                 attr.requested_key = self.random.u64()?;
             }
             let mut mr = ptr::null_mut();
@@ -307,7 +307,7 @@ impl OfiNic {
             self.source.check(&format!("registering {} bytes at {:#x}", range.len, range.base), rc)?;
             mr
         };
-        // SAFETY: just opened.
+        // SAFETY: the registration was just opened.
         unsafe {
             Ok(Registration {
                 handle: self.mrs.keep(mr),
@@ -321,7 +321,7 @@ impl OfiNic {
     fn close_registrations(&mut self) -> Result<()> {
         let mut outcome = Ok(());
         for mr in self.mrs.take_all() {
-            // SAFETY: open until here.
+            // SAFETY: the registration is open until here.
             let rc = unsafe { fi_close(&mut (*mr).fid) };
             outcome = outcome.and(self.source.check("closing a registration", rc));
         }
@@ -332,9 +332,9 @@ impl OfiNic {
 /// How a range is registered.
 #[derive(Clone, Copy)]
 enum By<'a> {
-    /// By address, host memory.
+    /// Host memory, by address.
     Host,
-    /// By address, device memory; whether other processes can open it.
+    /// Device memory, by address; whether other processes can open it.
     Address(Device, bool),
     Dmabuf(Device, &'a Export),
 }
@@ -349,7 +349,7 @@ impl By<'_> {
     }
 }
 
-/// Whether a provider reads what FI_MR_DMABUF says: others would take it for an address.
+/// Whether a provider understands FI_MR_DMABUF: others would take the struct for an address.
 fn takes_dmabufs(entry: &Entry) -> bool {
     let reads = ["efa", "verbs", "sim:"].iter().any(|name| entry.provider.starts_with(name));
     reads && entry.source().version() >= DMABUFS
@@ -358,7 +358,7 @@ fn takes_dmabufs(entry: &Entry) -> bool {
 /// # Safety
 /// The entry's info must be valid.
 unsafe fn limits(entry: &Entry) -> (Limits, i32) {
-    // SAFETY: an info of libfabric has all its parts.
+    // SAFETY: libfabric fills in every part of an info that it returns.
     unsafe {
         let info = entry.info();
         let (tx, rx, ep, domain) =
@@ -366,7 +366,7 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
         let shm = entry.provider == "shm";
         let order = tx.msg_order & rx.msg_order;
         let ordered = order & (FI_ORDER_WAW | FI_ORDER_RMA_WAW) != 0;
-        // verbs' completions are acknowledgements of the target's NIC.
+        // Completions of verbs are acknowledgements from the target's NIC.
         let connections = has_connections(info);
         let native = entry.delivers || connections;
         let delivery = if native { Delivery::Native } else { Delivery::Each };
@@ -378,11 +378,12 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             delivery,
             tx_depth: depth(tx.size, TX_DEPTH),
             rx_depth: depth(rx.size, RX_DEPTH),
-            // tcp closes the connection, and verbs' queue pair stops; shm and simulated NICs go on.
+            // tcp closes the connection, and verbs' queue pair stops; shm and simulated NICs
+            // continue.
             failures_reset: connections || ordered && !shm && !entry.provider.starts_with("sim"),
             reconnects: true,
-            // (ofi_rxm over tcp would, and crashes with 1.17 when a connection is closed over which it
-            // receives what a read asked for. On EFA removing an address ends nothing.)
+            // (ofi_rxm over tcp would, but 1.17 crashes when a connection is closed over which it
+            // receives the answer to a read. On EFA, removing an address ends nothing.)
             resets: connections || is_sim_of_tcp,
             vector: 1,
             message_max: ep.max_msg_size.min(largest),
@@ -395,8 +396,8 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             } else {
                 ep.max_msg_size as u64
             },
-            // shm, ofi_rxm and a simulated tcp queue in software, without an end. Over connections each
-            // arrival takes a receive: where none is left, all that its connection carries waits.
+            // shm, ofi_rxm and a simulated tcp queue in software, without limit. Over connections
+            // each arrival uses a receive: without one, everything on its connection waits.
             arrival_room: match connections {
                 true => Some(depth(rx.size, RX_DEPTH) as u32 / 2),
                 false => (!in_software).then_some(0),
@@ -408,9 +409,9 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
     }
 }
 
-/// Whether ofi_rxm is above the NIC. Its writes have no immediates: over tcp, a connection that ends
-/// in the middle of a write with an immediate takes the receiving process along: ofi_rxm looks into
-/// the context of tcp's error, which has none (1.17 to 2.1).
+/// Whether ofi_rxm is above the NIC. Such writes carry no immediates: over tcp, a connection that
+/// ends in the middle of a write with an immediate crashes the receiving process, because ofi_rxm
+/// reads the context of tcp's error, which has none (1.17 to 2.1).
 fn is_rxm(provider: &str) -> bool {
     provider.ends_with(";ofi_rxm")
 }
@@ -445,7 +446,7 @@ impl Nic for OfiNic {
             return of.insert(address, peer);
         }
         let mut route: fi_addr_t = 0;
-        // A provider reads as much as its address format has, whatever was sent.
+        // A provider reads as many bytes as its address format has, whatever the peer sent.
         let mut padded = [0u8; 512];
         let len = address.len().min(padded.len());
         padded[..len].copy_from_slice(&address[..len]);
@@ -465,7 +466,7 @@ impl Nic for OfiNic {
             return;
         }
         let mut route: fi_addr_t = route;
-        // SAFETY: a route that `insert` returned.
+        // SAFETY: `insert` returned the route.
         let rc = unsafe { fi_av_remove(self.av, &mut route, 1, 0) };
         if rc != 0 {
             log::debug!("removing a peer's address: libfabric error {}", -rc);
@@ -505,7 +506,7 @@ impl Nic for OfiNic {
         match &mut self.connections {
             Some(of) => of.insert_caller(address),
             None => {
-                // The answer takes a new connection, as the question did.
+                // The answer uses a new connection, as the request did.
                 let route = self.insert(address, None)?;
                 self.redial(route);
                 Ok(route)
@@ -522,7 +523,7 @@ impl Nic for OfiNic {
             // SAFETY: the object is open, and the simulation made it.
             return unsafe { sim::is_gone(self.av, route) };
         }
-        false // libfabric does not say.
+        false // libfabric does not report it.
     }
 
     fn dials(&self) -> bool {
@@ -559,14 +560,14 @@ impl Nic for OfiNic {
                 Err(error) => log::info!("no DMA-BUF of device {device}: {error}"),
             }
         }
-        // Some providers make DMA-BUFs of their own then.
+        // Some providers then make DMA-BUFs of their own.
         let registered = self.register_at(range, access, By::Address(device, shareable));
         Ok(registered.inspect_err(|error| log::info!("memory of device {device} is not moved: {error}")).ok())
     }
 
     fn deregister(&mut self, registration: Registration) -> Result<()> {
         let mr = self.mrs.get(registration.handle)?;
-        // SAFETY: open until here. Where closing fails it still is.
+        // SAFETY: the registration is open until here, and still is if closing fails.
         let rc = pass::call(|| unsafe { fi_close(&mut (*mr).fid) });
         self.source.check("closing a registration", rc)?;
         self.mrs.forget(registration.handle);
@@ -607,8 +608,8 @@ impl Nic for OfiNic {
         for (i, (segment, scratch)) in rma.segments.iter().zip(scratches).enumerate() {
             message.context = scratch.cast();
             let flags = if i == last { ending } else { each };
-            // SAFETY: the places live through the call, and nobody else reads them; what the message
-            // points to as the caller promised.
+            // SAFETY: the arrays live through the call, and nothing else reads them; the caller
+            // promises the memory that the message points to.
             let rc = unsafe {
                 if number != 0 {
                     Connections::mark(*scratch, number);
@@ -654,7 +655,8 @@ impl Nic for OfiNic {
         const MOST: usize = 32;
         let mut entries: [MaybeUninit<fi_cq_data_entry>; MOST] = [const { MaybeUninit::uninit() }; MOST];
         let mut sources: [fi_addr_t; MOST] = [FI_ADDR_NOTAVAIL; MOST];
-        // SAFETY: room for `MOST` entries of the queue's format, and as many addresses.
+        // SAFETY: the arrays have space for `MOST` entries of the queue's format, and as many
+        // addresses.
         let rc = unsafe {
             match self.sources {
                 true => {
@@ -689,7 +691,7 @@ impl Nic for OfiNic {
             return None;
         }
         let mut fids: [*mut fid; 1] = [self.cq.cast()];
-        // SAFETY: one open queue.
+        // SAFETY: the array has one open queue.
         let ready = unsafe { fi_trywait(self.fabric, fids.as_mut_ptr(), 1) } == 0;
         let rests = self.connections.as_ref().is_none_or(|of| of.wait_fd().1);
         Some((self.both.as_ref().map_or(self.wait_fd, AsRawFd::as_raw_fd), ready && rests))
@@ -702,8 +704,8 @@ impl Nic for OfiNic {
     fn close(&mut self) -> Result<()> {
         let source = self.source;
         let mut outcome = Ok(());
-        // Registrations outlive the endpoint that uses them, and nothing else.
-        // SAFETY: each object is closed once, in libfabric's order.
+        // Registrations outlive the endpoint that uses them, and nothing else. SAFETY: each object
+        // is closed once, in libfabric's order.
         signals::preserved(|| unsafe {
             if let Some(mut of) = self.connections.take() {
                 outcome = of.close();
@@ -735,18 +737,18 @@ impl OfiNic {
     /// A peer's write with an immediate arrived.
     #[cold]
     fn arrival(&self, entry: &fi_cq_data_entry) -> Reaped {
-        // Where it took no receive, the context is meaningless.
+        // The context is meaningless if the arrival used no receive.
         let scratch = if self.arrivals_take_receives { entry.op_context.cast() } else { ptr::null_mut() };
-        // A value that no endpoint sends names no counter, as 1 does.
+        // A value that no endpoint sends is replaced by 1, which names no counter either.
         let sent = u32::try_from(entry.data).ok().and_then(Immediate::new);
         Reaped { scratch, ..Reaped::arrival(sent.unwrap_or(Immediate::MIN)) }
     }
 
     #[cold]
     fn reap_error(&mut self, reaped: &mut Vec<Reaped>) {
-        // SAFETY: integers and pointers; no buffer for provider data is offered.
+        // SAFETY: the struct has only integers and pointers; it offers no buffer for provider data.
         let mut entry: fi_cq_err_entry = unsafe { zeroed() };
-        // SAFETY: one entry.
+        // SAFETY: the array has one entry.
         if unsafe { fi_cq_readerr(self.cq, &mut entry, 0) } < 1 {
             return;
         }
@@ -767,12 +769,12 @@ impl Drop for OfiNic {
     }
 }
 
-// The provider's part of an op slot must be as large as libfabric asks.
+// The provider's part of an op slot must be as large as libfabric requires.
 const _: () = assert!(size_of::<Scratch>() >= size_of::<fi_context2>());
 
-/// Whether a completion is of a peer's write with an immediate. A message with one, which we
-/// never send, is a receive like any other: its buffer is given back. `shared`: connections share
-/// receives, and verbs reports a write with an immediate as a receive.
+/// Whether a completion belongs to a peer's write with an immediate. A message with an immediate,
+/// which Weft never sends, is a receive like any other: its buffer is given back. `shared`:
+/// connections share receives, and verbs reports a write with an immediate as a receive.
 #[inline]
 fn is_arrival(flags: u64, shared: bool) -> bool {
     flags & FI_REMOTE_CQ_DATA != 0
@@ -784,7 +786,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_with_data_is_no_arrival() {
+    fn message_with_an_immediate_is_not_an_arrival() {
         for shared in [false, true] {
             assert!(is_arrival(FI_RMA | FI_REMOTE_WRITE | FI_REMOTE_CQ_DATA, shared));
             assert!(is_arrival(FI_RMA | FI_REMOTE_WRITE | FI_RECV | FI_REMOTE_CQ_DATA, shared));

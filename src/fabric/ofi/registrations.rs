@@ -1,5 +1,5 @@
-//! The registrations that a NIC has open. Each keeps its place, which names it: none is searched
-//! for, and they never move, however many there are.
+//! The registrations that a NIC has open. Each keeps its slot, whose index is part of its name:
+//! lookups need no search, and registrations never move.
 
 use crate::status::{Error, Result, Status};
 use libfabric_sys::fid_mr;
@@ -12,17 +12,17 @@ const CHUNK: usize = 1024;
 pub struct Registrations {
     chunks: Vec<Box<[Place]>>,
     used: u32,
-    /// The first free place, plus 1.
+    /// The first free slot, plus 1.
     free: u32,
 }
 
 #[derive(Clone)]
 struct Place {
-    /// NULL: it is free.
+    /// NULL in a free slot.
     mr: *mut fid_mr,
-    /// Tells it from the registrations that were here before.
+    /// Distinguishes the registration from earlier ones in this slot.
     generation: u32,
-    /// For a free place: the next one, plus 1.
+    /// In a free slot: the next free slot, plus 1.
     next: u32,
 }
 
@@ -35,14 +35,14 @@ impl Registrations {
         self.chunks.get_mut(at as usize / CHUNK)?.get_mut(at as usize % CHUNK)
     }
 
-    /// The place of an open registration.
+    /// The slot of an open registration.
     fn find(&mut self, name: *mut c_void) -> Result<(u32, &mut Place)> {
         let (at, generation) = ((name as u64 as u32).wrapping_sub(1), (name as u64 >> 32) as u32);
         let open = |place: &&mut Place| place.generation == generation && !place.mr.is_null();
         self.place(at).filter(open).map(|place| (at, place)).ok_or_else(unknown)
     }
 
-    /// Keeps a registration; what names it is never NULL.
+    /// Stores a registration; its name is never NULL.
     pub fn keep(&mut self, mr: *mut fid_mr) -> *mut c_void {
         if self.free == 0 {
             if self.used as usize == self.chunks.len() * CHUNK {
@@ -62,7 +62,7 @@ impl Registrations {
         self.find(name).map(|(_, place)| place.mr)
     }
 
-    /// The registration is closed.
+    /// Removes a closed registration.
     pub fn forget(&mut self, name: *mut c_void) {
         let free = self.free;
         if let Ok((at, place)) = self.find(name) {
@@ -71,7 +71,7 @@ impl Registrations {
         }
     }
 
-    /// All that are open, which are forgotten.
+    /// Removes and returns all open registrations.
     pub fn take_all(&mut self) -> impl Iterator<Item = *mut fid_mr> {
         let places = std::mem::take(self).chunks.into_iter().flatten();
         places.map(|place| place.mr).filter(|mr| !mr.is_null())

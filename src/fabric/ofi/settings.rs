@@ -1,5 +1,5 @@
-//! Settings that providers read from the environment. The user's are kept, and ours are there only
-//! while providers read them.
+//! Settings that providers read from the environment. The user's own settings take precedence, and
+//! Weft's are set only while providers read them.
 
 use super::discover::{Entry, Source};
 use crate::status::{Error, Result, Status};
@@ -10,25 +10,25 @@ use std::sync::Once;
 
 type Setting = (&'static str, &'static str);
 
-/// Read once, when the providers start, and so in force for every user of libfabric in the process:
-/// each only where a fabric that needs it may be opened.
-/// shm (efa's is the same) without its cross-memory path: with it, a target goes on copying after
-/// the initiator has closed everything.
+/// The next three are read once, when the providers start, and then apply to every user of
+/// libfabric in the process; so each is set only if a fabric that needs it may be opened. This one
+/// disables the cross-memory path of shm (and of efa's shm): with it, a target goes on copying
+/// after the initiator has closed everything.
 const NO_CROSS_MEMORY: Setting = ("FI_SHM_DISABLE_CMA", "1");
-/// ofi_rxm has fewer receives of its own: it posts ours on top, and 4096 take 56 MiB a rail (112 with
-/// 2.1; measured).
+/// Gives ofi_rxm fewer receives of its own: it posts ours in addition, and 4096 take 56 MiB per
+/// rail (112 with 2.1; measured).
 const FEW_RECEIVES: Setting = ("FI_OFI_RXM_MSG_RX_SIZE", "512");
-/// verbs without its cache of registrations: in it, memory stays registered after it was given back, so
-/// that peers still write to it, and is registered as memory that can be written to.
+/// Disables verbs' cache of registrations: in the cache, memory stays registered after its
+/// deregistration, so peers can still write to it, and it is registered as writable.
 const NO_CACHE: Setting = ("FI_MR_CACHE_MAX_COUNT", "0");
-/// Values that libfabric takes for yes, in any case.
+/// Values that libfabric reads as true, in any case.
 const YES: [&str; 4] = ["1", "true", "yes", "on"];
 
-/// Whether libfabric read `NO_CROSS_MEMORY`, and `NO_CACHE`, as far as is known.
+/// Whether libfabric read `NO_CROSS_MEMORY`, and `NO_CACHE`, if that is known.
 static CROSS_MEMORY_IS_OFF: OnceCell<bool> = OnceCell::new();
 static CACHE_IS_OFF: OnceCell<bool> = OnceCell::new();
 
-/// Settings for the providers of these names at their start.
+/// The settings that these providers need when they start.
 fn starting(providers: &[&str]) -> Vec<Setting> {
     let mut settings = Vec::new();
     if providers.iter().any(|name| copies_by_shm(name)) {
@@ -43,13 +43,13 @@ fn starting(providers: &[&str]) -> Vec<Setting> {
     settings
 }
 
-/// efa does between processes of one host.
+/// efa uses shm between processes of one host.
 fn copies_by_shm(provider: &str) -> bool {
     provider == "shm" || provider.starts_with("efa")
 }
 
-/// Has libfabric and its providers read their settings, before rails of these providers are opened.
-/// `in_use`: another user may have had them do so before.
+/// Makes libfabric and its providers read their settings, before rails of these providers are
+/// opened. `in_use`: another user of libfabric may have started them before.
 pub fn settle(library: &Library, api: u32, providers: &[&str], in_use: bool) {
     with(&starting(providers), || {
         let says_yes = std::env::var(NO_CROSS_MEMORY.0).is_ok_and(|value| is_yes(&value));
@@ -57,7 +57,8 @@ pub fn settle(library: &Library, api: u32, providers: &[&str], in_use: bool) {
         let says_none = std::env::var(NO_CACHE.0).is_ok_and(|value| value == NO_CACHE.1);
         let _ = CACHE_IS_OFF.set(says_none && !in_use);
         let mut infos = ptr::null_mut();
-        // SAFETY: what it lists does not matter: the first listing starts the providers.
+        // SAFETY: the arguments are valid, and the list is freed; the first listing starts the
+        // providers.
         unsafe {
             if library.getinfo(api, ptr::null(), ptr::null(), 0, ptr::null(), &mut infos) == 0 {
                 library.freeinfo(infos);
@@ -66,7 +67,7 @@ pub fn settle(library: &Library, api: u32, providers: &[&str], in_use: bool) {
     });
 }
 
-/// Warns, once, that bytes may land late.
+/// Warns, once, that bytes may arrive late.
 fn warn_of_cross_memory(provider: &str) {
     static ONCE: Once = Once::new();
     if copies_by_shm(provider) && CROSS_MEMORY_IS_OFF.get() == Some(&false) {
@@ -95,7 +96,7 @@ fn warn_of_cache(provider: &str) {
     }
 }
 
-/// Before an entry's NIC is opened. Fails where that is unsafe.
+/// Checks, before an entry's NIC is opened, that opening it is safe.
 pub fn check(entry: &Entry) -> Result<()> {
     if !matches!(entry.source(), Source::Libfabric(_)) {
         return Ok(());
@@ -105,9 +106,9 @@ pub fn check(entry: &Entry) -> Result<()> {
     refuse_rxm_over_verbs(&entry.provider)
 }
 
-/// ofi_rxm crashes over verbs when it closes a connection over which a message has come that nobody
-/// has reaped (1.17 to 2.6): it posts the message's buffer again, to the endpoint that it has freed.
-/// Where connections share their receives, it loses writes with immediates instead.
+/// Rejects ofi_rxm over verbs, which crashes when it closes a connection over which an unreaped
+/// message has come (1.17 to 2.6): it posts the message's buffer again, to the endpoint that it has
+/// freed. With shared receives, it loses writes with immediates instead.
 fn refuse_rxm_over_verbs(provider: &str) -> Result<()> {
     match provider == "verbs;ofi_rxm" {
         false => Ok(()),
@@ -123,8 +124,9 @@ fn is_yes(value: &str) -> bool {
     YES.iter().any(|yes| value.eq_ignore_ascii_case(yes))
 }
 
-/// The environment is as before when it returns. Called with the turn of `signals::preserved`: the
-/// first of two to return would take the settings from the other.
+/// Runs `body` with these settings, and restores the environment afterwards. The caller holds the
+/// lock of `signals::preserved`: otherwise the first of two to return would remove the settings of
+/// the other.
 fn with<T>(settings: &[Setting], body: impl FnOnce() -> T) -> T {
     let ours: Vec<_> = settings.iter().filter(|(name, _)| std::env::var_os(name).is_none()).collect();
     ours.iter().for_each(|(name, value)| std::env::set_var(name, value));
@@ -139,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn providers_start_with_what_the_named_fabrics_need() {
+    fn providers_start_with_the_settings_of_the_named_fabrics() {
         let names =
             |providers: &[&str]| starting(providers).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert!(names(&[]).is_empty() && names(&["psm3", "tcp"]).is_empty());
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn rxm_over_verbs_is_refused() {
+    fn rxm_over_verbs_is_rejected() {
         for name in ["verbs", "tcp;ofi_rxm", "efa", "shm"] {
             assert!(refuse_rxm_over_verbs(name).is_ok(), "{name}");
         }

@@ -1,6 +1,6 @@
-//! Providers replace the process's signal handlers while they load and open.
-//! What was there before is put back. What other threads install meanwhile stays: a handler is a
-//! provider's if it lies in a library that was loaded for us.
+//! Providers replace the process's signal handlers while they load and open. The earlier handlers
+//! are restored. Handlers that other threads install meanwhile stay: a handler is a provider's if
+//! it lies in a library that Weft caused to be loaded.
 
 use parking_lot::Mutex;
 use std::ffi::{c_int, c_void, CStr};
@@ -25,10 +25,11 @@ fn read(signal: i32) -> Disposition {
 /// The addresses of a part of a library.
 type Part = Range<usize>;
 
-/// Where libraries are loaded; of libfabric and its providers whether they are, whoever loaded them.
+/// The address ranges of loaded libraries, and whether each is libfabric or one of its providers,
+/// regardless of what loaded it.
 fn loaded() -> Vec<(Part, bool)> {
     unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, parts: *mut c_void) -> c_int {
-        // SAFETY: the loader passes what it knows of a library, and us what we passed it.
+        // SAFETY: the loader passes its record of a library, and the pointer that it got from us.
         let (info, parts) = unsafe { (&*info, &mut *parts.cast::<Vec<(Part, bool)>>()) };
         let (mut name, mut headers) = (&b""[..], &[][..]);
         if !info.dlpi_name.is_null() {
@@ -36,7 +37,7 @@ fn loaded() -> Vec<(Part, bool)> {
             name = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
         }
         if !info.dlpi_phdr.is_null() {
-            // SAFETY: this many headers.
+            // SAFETY: the library has this many headers.
             headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
         }
         let file = name.rsplit(|byte| *byte == b'/').next().unwrap_or(name);
@@ -48,7 +49,7 @@ fn loaded() -> Vec<(Part, bool)> {
         0
     }
     let mut parts = Vec::new();
-    // SAFETY: calls `add` with the vector, which nothing else has.
+    // SAFETY: `add` gets the vector, to which nothing else refers.
     unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut parts).cast()) };
     parts
 }
@@ -57,8 +58,8 @@ pub fn is_libfabric_loaded() -> bool {
     loaded().iter().any(|part| part.1)
 }
 
-/// This process's environment as a file, locked: of all copies of Weft in the process, one has it.
-/// (Only processes that may trace this one can open it, too.) `None` where there is no /proc.
+/// A lock on this process's environment, held on a file: of all copies of Weft in the process, one
+/// has it. (Only processes that may trace this one can open the file, too.) `None` without /proc.
 struct Turn(File);
 
 impl Turn {
@@ -69,7 +70,7 @@ impl Turn {
 
     fn flock(&self, operation: c_int) -> bool {
         loop {
-            // SAFETY: an open descriptor.
+            // SAFETY: the descriptor is open.
             if unsafe { libc::flock(self.0.as_raw_fd(), operation) } == 0 {
                 return true;
             }
@@ -82,15 +83,17 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // A child that was forked meanwhile has the descriptor, too: closing ours would not be enough.
+        // A child that was forked meanwhile shares the lock: closing our descriptor does not
+        // release it.
         self.flock(libc::LOCK_UN);
     }
 }
 
-/// Runs `body`, then puts every disposition back that the libraries changed which it has loaded, or
-/// an earlier one. Signals that arrive for this thread meanwhile wait.
+/// Runs `body`, then restores every disposition that libraries changed which this call or an
+/// earlier one loaded. Signals for this thread wait meanwhile.
 pub fn preserved<T>(body: impl FnOnce() -> T) -> T {
-    // One at a time, so that what one body installs is not saved as the state before another.
+    // One body at a time, so that a handler which one body installs is not saved as the state
+    // before another.
     static OURS: Mutex<Vec<Part>> = Mutex::new(Vec::new());
     let mut ours = OURS.lock();
     let _turn = Turn::take();
@@ -109,21 +112,21 @@ pub fn preserved<T>(body: impl FnOnce() -> T) -> T {
         let (Some(before), Some(now)) = (before, read(signal)) else { continue };
         let changed = (before.sa_sigaction, before.sa_flags) != (now.sa_sigaction, now.sa_flags);
         if changed && ours.iter().any(|part| part.contains(&now.sa_sigaction)) {
-            // SAFETY: a disposition that was in force before.
+            // SAFETY: the disposition was in force before.
             unsafe { libc::sigaction(signal, &before, std::ptr::null_mut()) };
         }
     }
     result
 }
 
-/// All signals blocked in this thread, and in the threads it starts meanwhile.
+/// Blocks all signals in this thread, and in the threads that it starts meanwhile.
 pub struct Blocked {
     before: libc::sigset_t,
 }
 
 impl Blocked {
     pub fn all() -> Blocked {
-        // SAFETY: a sigset_t is plain data, filled in before use.
+        // SAFETY: a sigset_t is plain data, filled in before its use.
         unsafe {
             let mut all = std::mem::zeroed();
             let mut before = std::mem::zeroed();
@@ -136,7 +139,7 @@ impl Blocked {
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        // SAFETY: the mask that was in force before.
+        // SAFETY: the mask was in force before.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
     }
 }
@@ -148,7 +151,7 @@ mod tests {
     extern "C" fn of_the_program(_: c_int) {}
 
     fn install(handler: usize) {
-        // SAFETY: nobody raises the signal.
+        // SAFETY: nothing raises the signal.
         unsafe { libc::signal(libc::SIGUSR2, handler) };
     }
 
@@ -157,14 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_of_the_program_stays_and_one_of_a_provider_does_not() {
+    fn program_signal_handler_stays_and_provider_handler_is_removed() {
         let ours = of_the_program as extern "C" fn(c_int) as usize;
         install(libc::SIG_IGN);
         preserved(|| install(ours));
         assert_eq!(installed(), ours);
         let mut theirs = 0;
         preserved(|| {
-            // SAFETY: loads a library, and looks for a function of it.
+            // SAFETY: the calls load a library, and look up one of its functions.
             unsafe {
                 let library = libc::dlopen(c"libfabric.so.1".as_ptr(), libc::RTLD_NOW);
                 if !library.is_null() {

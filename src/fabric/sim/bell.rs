@@ -1,4 +1,4 @@
-//! Wakes whoever sleeps on a NIC's descriptor.
+//! Wakes the thread that sleeps on a NIC's descriptor.
 
 use crate::event::Event;
 use once_cell::sync::OnceCell;
@@ -13,18 +13,19 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// The descriptor; none if the system has none left.
+    /// The descriptor; `None` if the system has none left.
     pub fn descriptor(&self) -> Option<RawFd> {
         self.event.get_or_try_init(Event::new).ok().map(Event::descriptor)
     }
 
-    /// Later pushes ring; earlier ones must be looked for.
+    /// Whether pushes ring the bell; earlier pushes must be polled for.
     pub fn arm(&self) {
         if let Some(event) = self.event.get() {
             event.clear();
         }
         self.armed.store(true, Relaxed);
-        // Pairs with the fence in `ring`: either we see the push, or it sees that we are armed.
+        // Pairs with the fence in `ring`: either this thread sees the push, or the pusher sees that
+        // the bell is armed.
         fence(SeqCst);
     }
 
@@ -32,7 +33,7 @@ impl Bell {
         self.armed.store(false, Relaxed);
     }
 
-    /// Something was pushed.
+    /// Call after a push.
     #[inline]
     pub fn ring(&self) {
         fence(SeqCst);

@@ -1,9 +1,9 @@
 //! Connections of endpoints of type FI_EP_MSG, as verbs has them: listeners, event queues, and
 //! endpoints that share one queue and one set of receives.
 //!
-//! Both sides of a connection have a `Link`. A side learns of the other's steps by `Call`s, which its
-//! event queue reads when they have crossed. A side that closes is an event at the other one, whose
-//! posts stand until it closes its own end, too.
+//! Both sides of a connection have a `Link`. Each step of one side reaches the other as a `Call`,
+//! which the other's event queue reads once the call has crossed. A side that closes causes an
+//! event at the other side, whose posts stay pending until that side closes its own end, too.
 
 use super::domain::Domain;
 use super::endpoint::{self, Endpoint};
@@ -21,10 +21,10 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::Arc;
 
-/// Bytes that a request carries at most.
+/// The most bytes that a connection request carries.
 const DATA: usize = 56;
 
-/// Sends a call to another port, which it reaches after the delay.
+/// Sends a call to another port, where it arrives after the delay.
 fn call(world: &World, to: &Port, after: u64, call: Call) {
     let due = world.now() + after;
     world.wake_at(due);
@@ -40,21 +40,21 @@ pub struct Events {
     domain: *mut Domain,
     listener: *mut Listener,
     connections: Vec<*mut Connection>,
-    /// An error that is to be read.
+    /// Errors that are not read yet.
     failed: VecDeque<(*mut Connection, c_int)>,
 }
 
 static EQ_FID: fi_ops = fi_ops { close: Some(close_events), ..fi_ops::EMPTY };
 static EQ_OPS: fi_ops_eq = fi_ops_eq { read: Some(read), readerr: Some(readerr), ..fi_ops_eq::EMPTY };
 
-/// Like `fi_eq_open`, without a descriptor: the bell of the NIC rings for events, too.
+/// Like `fi_eq_open`, but without a descriptor: events ring the NIC's bell.
 pub unsafe extern "C" fn open_events(
     _fabric: *mut fid_fabric,
     attr: *mut fi_eq_attr,
     eq: *mut *mut fid_eq,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: as `fi_eq_open` says.
+    // SAFETY: the caller upholds the contract of `fi_eq_open`.
     unsafe {
         if (*attr).wait_obj != fi_wait_obj::FI_WAIT_NONE {
             return -FI_ENOSYS;
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn open_events(
 
 unsafe extern "C" fn close_events(fid: *mut fid) -> c_int {
     let events: *mut Events = fid.cast();
-    // SAFETY: a queue that `open_events` made, closed once.
+    // SAFETY: `open_events` made the queue, which is closed only here.
     unsafe {
         if (*events).users > 0 {
             return -FI_EBUSY;
@@ -91,7 +91,7 @@ unsafe extern "C" fn read(
     len: usize,
     _flags: u64,
 ) -> isize {
-    // SAFETY: a queue that `open_events` made, and room for an entry with `len` bytes in all.
+    // SAFETY: `open_events` made the queue, and the caller passes an entry of `len` bytes in all.
     unsafe {
         let events = &mut *eq.cast::<Events>();
         if events.domain.is_null() {
@@ -112,7 +112,7 @@ unsafe extern "C" fn read(
 }
 
 unsafe extern "C" fn readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, _flags: u64) -> isize {
-    // SAFETY: a queue that `open_events` made, and one entry of the caller's.
+    // SAFETY: `open_events` made the queue, and the caller passes one entry.
     unsafe {
         let Some((of, errno)) = (*eq.cast::<Events>()).failed.pop_front() else {
             return -(FI_EAGAIN as isize);
@@ -125,10 +125,10 @@ unsafe extern "C" fn readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, _flags:
 type Event = (u32, fid_t, *mut fi_info, Vec<u8>);
 
 impl Events {
-    /// The next event, or an error number: FI_EAVAIL where an error is to be read.
+    /// The next event, or an error number: FI_EAVAIL if an error can be read.
     ///
     /// # Safety
-    /// What the queue is bound to must be open.
+    /// Every object that is bound to the queue must be open.
     unsafe fn next(&mut self) -> Result<Event, c_int> {
         // SAFETY: the caller promises it.
         let (world, port) = unsafe { ((*self.domain).world.clone(), (*self.domain).port.clone()) };
@@ -156,7 +156,7 @@ impl Events {
         Err(FI_EAGAIN)
     }
 
-    /// Whether the packet of a call can pass now.
+    /// Whether a call's packet can pass now.
     fn may_pass(&self, port: &Port, call: &Call) -> bool {
         let from = match call {
             Call::Request(link, _) => Some(link.caller.clone()),
@@ -171,15 +171,15 @@ impl Events {
     }
 
     fn of(&self, side: u64) -> Option<*mut Connection> {
-        // SAFETY: listed, so they are open.
+        // SAFETY: objects in this list are open.
         let is_it = |of: &&*mut Connection| unsafe { (***of).side == side };
         self.connections.iter().find(is_it).copied()
     }
 
-    /// A side that has gone sends no call: its end is reported all the same.
+    /// A killed side sends no call: its end is reported all the same.
     ///
     /// # Safety
-    /// As `next`.
+    /// The same contract as `next`.
     unsafe fn look_for_the_gone(&mut self, port: &Arc<Port>) {
         for of in &self.connections {
             // SAFETY: an object in this list is open.
@@ -194,7 +194,7 @@ impl Events {
     }
 
     /// # Safety
-    /// As `next`.
+    /// The same contract as `next`.
     unsafe fn take(&mut self, world: &Arc<World>, call: Call) -> Option<Event> {
         let event = |kind, of: *mut Connection| Some((kind, of.cast(), ptr::null_mut(), Vec::new()));
         match call {
@@ -240,10 +240,10 @@ static PEP_CM: fi_ops_cm = fi_ops_cm {
     ..fi_ops_cm::EMPTY
 };
 
-/// A listener of the NIC of `domain`.
+/// A listener of a domain's NIC.
 ///
 /// # Safety
-/// As `fi_passive_ep` says.
+/// The caller upholds the contract of `fi_passive_ep`.
 pub unsafe fn open_listener(
     domain: *mut Domain,
     info: *mut Info,
@@ -265,7 +265,7 @@ pub unsafe fn open_listener(
 }
 
 unsafe extern "C" fn bind_listener(fid: *mut fid, other: *mut fid, _flags: u64) -> c_int {
-    // SAFETY: objects of ours, as `fi_pep_bind` says.
+    // SAFETY: both objects are ours, by the contract of `fi_pep_bind`.
     unsafe {
         let listener: *mut Listener = fid.cast();
         if (*other).fclass != FI_CLASS_EQ {
@@ -280,13 +280,13 @@ unsafe extern "C" fn bind_listener(fid: *mut fid, other: *mut fid, _flags: u64) 
 }
 
 unsafe extern "C" fn listen(pep: *mut fid_pep) -> c_int {
-    // SAFETY: a listener of ours, whose domain is open.
+    // SAFETY: the listener is ours, and its domain is open.
     unsafe { (*(*pep.cast::<Listener>()).fabric_domain).port.listen(true) };
     0
 }
 
 unsafe extern "C" fn close_listener(fid: *mut fid) -> c_int {
-    // SAFETY: a listener that `open_listener` made, closed once, before its queue and domain.
+    // SAFETY: `open_listener` made the listener, which is closed once, before its queue and domain.
     unsafe {
         let listener = Box::from_raw(fid.cast::<Listener>());
         (*listener.fabric_domain).port.listen(false);
@@ -299,14 +299,14 @@ unsafe extern "C" fn close_listener(fid: *mut fid) -> c_int {
 }
 
 unsafe extern "C" fn name_of_listener(fid: fid_t, addr: *mut c_void, addrlen: *mut usize) -> c_int {
-    // SAFETY: a listener of ours, and a buffer of the length it says.
+    // SAFETY: the listener is ours, and the buffer has the given length.
     unsafe {
         let domain = &*(*fid.cast::<Listener>()).fabric_domain;
         endpoint::write_name(&(domain.world.address_of(&domain.port) + "\0"), addr, addrlen)
     }
 }
 
-/// What an info of a request has as its handle.
+/// The handle in the info of a connection request.
 #[repr(C)]
 struct Request {
     fid: fid,
@@ -321,7 +321,8 @@ unsafe extern "C" fn reject(
     _param: *const c_void,
     _paramlen: usize,
 ) -> c_int {
-    // SAFETY: a listener of ours, and the handle of a request that came to it, used once.
+    // SAFETY: the listener is ours, and the handle belongs to a request that reached it, and is
+    // used once.
     unsafe {
         let request = Box::from_raw(handle.cast::<Request>());
         let domain = &*(*pep.cast::<Listener>()).fabric_domain;
@@ -334,7 +335,7 @@ impl Listener {
     unsafe fn info_for(&self, link: Arc<Link>, world: &Arc<World>) -> *mut fi_info {
         let info = Info::make(&self.spec, self.rail, world.clone());
         let request = Request { fid: fid_ops::fid(FI_CLASS_CONNREQ, ptr::null_mut(), &REQUEST_FID), link };
-        // SAFETY: just made.
+        // SAFETY: the info was just made.
         unsafe { (*info).handle = Box::into_raw(Box::new(request)).cast() };
         info
     }
@@ -355,12 +356,12 @@ pub struct Connection {
     domain: *mut Domain,
     events: *mut Events,
     link: Option<Arc<Link>>,
-    /// Of its link; 0: it has none.
+    /// Its side of its link; 0: it has no link.
     side: u64,
     state: State,
     enabled: bool,
     knows_of_end: bool,
-    /// Its place in the NIC's endpoint, once it is up.
+    /// Its index in the NIC's endpoint, once it is up.
     out: Option<usize>,
 }
 
@@ -370,14 +371,14 @@ static MSG: fi_ops_msg = fi_ops_msg { send: Some(send), ..fi_ops_msg::EMPTY };
 static RMA: fi_ops_rma = fi_ops_rma { readmsg: Some(readmsg), writemsg: Some(writemsg), ..fi_ops_rma::EMPTY };
 
 /// # Safety
-/// As `fi_endpoint` says.
+/// The caller upholds the contract of `fi_endpoint`.
 pub unsafe fn open(
     domain: *mut Domain,
     info: *mut fi_info,
     ep: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: as the caller promised; the handle is of a request, used once.
+    // SAFETY: the caller promises it; the handle belongs to a request, and is used once.
     unsafe {
         let request = (*info).handle.cast::<Request>();
         let link = (!request.is_null()).then(|| Box::from_raw(request).link);
@@ -409,7 +410,7 @@ pub unsafe fn open(
 }
 
 unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, _flags: u64) -> c_int {
-    // SAFETY: objects of ours, as `fi_ep_bind` says.
+    // SAFETY: both objects are ours, by the contract of `fi_ep_bind`.
     unsafe {
         let of: *mut Connection = fid.cast();
         match (*other).fclass {
@@ -418,7 +419,7 @@ unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, _flags: u64) -> c_int 
                 (*(*of).events).users += 1;
                 (*(*of).events).connections.push(of);
             }
-            // The NIC's only queue, and its only receives.
+            // The NIC has only one queue, and one set of receives.
             FI_CLASS_CQ | FI_CLASS_SRX_CTX => {}
             _ => return -FI_EINVAL,
         }
@@ -427,7 +428,7 @@ unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, _flags: u64) -> c_int 
 }
 
 unsafe extern "C" fn control(fid: *mut fid, command: c_int, _arg: *mut c_void) -> c_int {
-    // SAFETY: a connection that `open` made.
+    // SAFETY: `open` made the connection.
     unsafe {
         let of = &mut *fid.cast::<Connection>();
         if command != FI_ENABLE {
@@ -451,7 +452,7 @@ unsafe extern "C" fn connect(
     paramlen: usize,
 ) -> c_int {
     static LINKS: AtomicU64 = AtomicU64::new(1);
-    // SAFETY: as `fi_connect` says; an address is a C string.
+    // SAFETY: the contract of `fi_connect` holds; an address is a NUL-terminated string.
     unsafe {
         let of = &mut *ep.cast::<Connection>();
         if !of.enabled || of.state != State::New || paramlen > DATA {
@@ -478,7 +479,7 @@ unsafe extern "C" fn connect(
 }
 
 unsafe extern "C" fn accept(ep: *mut fid_ep, _param: *const c_void, _paramlen: usize) -> c_int {
-    // SAFETY: a connection that `open` made of a request.
+    // SAFETY: `open` made the connection, from a request.
     unsafe {
         let of = &mut *ep.cast::<Connection>();
         let Some(link) = of.link.clone().filter(|_| of.enabled && of.state == State::New) else {
@@ -492,9 +493,9 @@ unsafe extern "C" fn accept(ep: *mut fid_ep, _param: *const c_void, _paramlen: u
     0
 }
 
-/// What is posted comes back, and nothing moves over it any longer.
+/// Pending posts come back, and nothing moves over the connection any longer.
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: a connection that `open` made, closed once, before what it is bound to.
+    // SAFETY: `open` made the connection, which is closed once, before what it is bound to.
     unsafe {
         let of: *mut Connection = fid.cast();
         if !(*of).events.is_null() {
@@ -520,7 +521,7 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
 
 impl Connection {
     /// # Safety
-    /// Its domain and endpoint must be open.
+    /// The connection's domain and endpoint must be open.
     unsafe fn establish(&mut self) {
         let Some(link) = self.link.as_ref().filter(|_| self.state != State::Up) else { return };
         // SAFETY: the caller promises it.
@@ -533,7 +534,7 @@ impl Connection {
     }
 
     /// # Safety
-    /// As `establish`.
+    /// The same contract as `establish`.
     unsafe fn at(&self) -> Result<(*mut Endpoint, usize), c_int> {
         // SAFETY: the caller promises it.
         unsafe { Ok(((*self.domain).endpoint, self.out.ok_or(FI_EINVAL)?)) }

@@ -1,13 +1,13 @@
-//! How a connection ends: one side removes the other's address, and nothing that was posted to it
-//! by either side lands there any longer. It has its own operations back at once; the other side
-//! once the reset can pass.
+//! The end of a connection: one side removes the other's address, and nothing that either side has
+//! posted to the other lands any longer. The removing side has its own operations back at once; the
+//! other side once the reset has crossed.
 //!
-//! Over tcp, what has left such a side is in its kernel's hands: it still lands on the other one,
-//! later even than the link is up again, unless that cuts, too.
+//! Over tcp, bytes that have left the other side are in its kernel: they still land here, even
+//! after the link is up again, unless that side closes the connection, too.
 //!
-//! What is posted afterwards fails until this side begins a new lane, or has removed the address, too:
-//! else it would land over a new connection, which the side that ended the old one knows nothing of.
-//! Where connections are made by calls of their own (`connect`), it is by those.
+//! Later posts of the other side fail until it begins a new lane, or has removed the address, too:
+//! otherwise they would land over a new connection, which the side that ended the old one knows
+//! nothing about. NICs that make connections by separate calls (`connect`) use those instead.
 
 use super::endpoint::{Endpoint, NOWHERE};
 use super::flight::retry_at;
@@ -17,12 +17,12 @@ use super::wire::{Kind, Orphan, State};
 use std::sync::atomic::Ordering::SeqCst;
 
 impl Endpoint {
-    /// Others have cut wires of ours.
+    /// Handles cuts that others made to our wires.
     #[cold]
     pub(super) fn notice_cuts(&mut self) {
         let cuts = self.port.cuts.load(SeqCst);
         if self.mode.connections {
-            self.cuts_seen = cuts; // Events report them, and what was posted stands.
+            self.cuts_seen = cuts; // Events report these cuts, and pending posts stay.
             return;
         }
         let mut unheard = false;
@@ -43,7 +43,7 @@ impl Endpoint {
         }
     }
 
-    /// The connection to another NIC ends here: what was posted to it comes back.
+    /// Ends the connection to another NIC: its posts come back.
     pub(super) fn disconnect(&mut self, out: usize, errno: i32) {
         let Some(wire) = self.outbound[out].wire.clone() else { return };
         let goes_on = self.mode.target_serves && !wire.is_cut();
@@ -53,7 +53,7 @@ impl Endpoint {
             wire.cut();
         }
         let pool = self.pool.clone();
-        // SAFETY: these fields are always ours.
+        // SAFETY: these fields always belong to the sender.
         let is_of = |index: u32| unsafe { (*pool.op(index)).outbound as usize == out };
         self.held.retain(|index| !is_of(*index));
         self.flight.take(is_of);
@@ -67,7 +67,7 @@ impl Endpoint {
         to.wire = fresh;
         let mut ops = Vec::new();
         for index in (0..self.pool.len() as u32).filter(|index| is_of(*index)) {
-            // SAFETY: the target touches it no more, or only reads it.
+            // SAFETY: the target no longer touches the operation, or only reads it.
             let op = unsafe { &mut *self.pool.op(index) };
             match op.state {
                 State::Free => {}
@@ -89,13 +89,13 @@ impl Endpoint {
         }
     }
 
-    /// A write that goes on by itself, and has failed for its caller.
+    /// The write continues on its own, but has failed for its caller.
     fn orphan(&mut self, index: u32, errno: i32) {
-        // SAFETY: the target does not serve a wire that is being left.
+        // SAFETY: the target does not serve a wire that the sender is leaving.
         let op = unsafe { &mut *self.pool.op(index) };
         op.orphan = true;
         if self.copies {
-            // SAFETY: the caller's until its completion, which comes now.
+            // SAFETY: the bytes belong to the caller until the completion, which follows.
             unsafe { op.keep_bytes() };
         }
         self.outbound[op.outbound as usize].ops -= 1;
@@ -104,7 +104,7 @@ impl Endpoint {
         self.publish(Entry { context, flags, len: 0, data: 0, errno, sent: true });
     }
 
-    /// Takes back those that have landed, or never will.
+    /// Takes back writes that have landed, or never will.
     #[cold]
     pub(super) fn bury(&mut self) {
         for Orphan { wire, ops } in std::mem::take(&mut self.orphans) {
@@ -113,7 +113,7 @@ impl Endpoint {
                 continue;
             }
             for index in ops {
-                // SAFETY: the target is through with it.
+                // SAFETY: the target no longer uses the operation.
                 unsafe { (*self.pool.op(index)).state = State::Free };
                 self.free.push(index);
             }

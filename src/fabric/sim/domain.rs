@@ -1,4 +1,4 @@
-//! What a domain has: address vectors and registrations.
+//! Domains: their address vectors and registrations.
 
 use super::endpoint::Endpoint;
 use super::fid_ops::{self, table};
@@ -20,19 +20,19 @@ use std::sync::Arc;
 #[repr(C)]
 pub struct Domain {
     pub fid: fid_domain,
-    /// How many the fabric has.
+    /// The number of NICs in the fabric.
     pub domains: *mut usize,
     pub world: Arc<World>,
     pub port: Arc<Port>,
     pub spec: Spec,
-    /// One way, in picoseconds.
+    /// One-way delay in picoseconds.
     pub delay: u64,
-    /// Objects that are open in it.
+    /// Open objects in this domain.
     pub users: usize,
-    /// Its queue, and what its connections share, where it has connections.
+    /// The domain's queue, and what its connections share, if its NIC has connections.
     pub cq: *mut Queue,
     pub endpoint: *mut Endpoint,
-    /// Local regions by their descriptor, less one.
+    /// Local regions by descriptor minus one.
     pub locals: Vec<Option<Arc<Region>>>,
     pub free_locals: Vec<usize>,
     pub keys: Sequence,
@@ -41,7 +41,7 @@ pub struct Domain {
 pub static MR_OPS: fi_ops_mr = fi_ops_mr { reg: Some(reg), regattr: Some(regattr), ..fi_ops_mr::EMPTY };
 
 impl Domain {
-    /// Whether a local range lies in the registration that a descriptor names.
+    /// Whether a descriptor's registration contains a local range.
     #[inline]
     pub fn covers(&self, descriptor: *mut c_void, base: u64, len: u64) -> bool {
         let region = (descriptor as usize).checked_sub(1).and_then(|at| self.locals.get(at));
@@ -75,11 +75,11 @@ unsafe extern "C" fn reg(
     let iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
     let mut attr = fi_mr_attr { iov_count: 1, access, requested_key, context, ..Default::default() };
     attr.iov.mr_iov = &iov;
-    // SAFETY: as `fi_mr_reg` says.
+    // SAFETY: the caller upholds the contract of `fi_mr_reg`.
     unsafe { regattr(fid, &attr, flags, mr) }
 }
 
-/// Memory that a NIC may write to is pinned as memory that the process may write to.
+/// The real NICs pin memory as writable if they may write to it.
 fn can_pin(base: u64, len: u64, access: u64) -> bool {
     let writes = access & (FI_RECV | FI_READ | FI_REMOTE_WRITE) != 0;
     range::check(&[Range { base, len }]).is_ok_and(|fixed| fixed.is_none() || !writes)
@@ -91,7 +91,7 @@ unsafe extern "C" fn regattr(
     flags: u64,
     mr: *mut *mut fid_mr,
 ) -> c_int {
-    // SAFETY: as `fi_mr_regattr` says.
+    // SAFETY: the caller upholds the contract of `fi_mr_regattr`.
     unsafe {
         let (domain, attr) = (&mut *fid.cast::<Domain>(), &*attr);
         if attr.iov_count != 1 || flags & !FI_MR_DMABUF != 0 {
@@ -143,9 +143,9 @@ unsafe extern "C" fn regattr(
     0
 }
 
-/// The part of a DMA-BUF that is to be registered: address and length.
+/// The part of a DMA-BUF to register: address and length.
 fn within(dmabuf: &fi_mr_dmabuf) -> Option<(u64, u64)> {
-    // SAFETY: open during the call, as `fi_mr_regattr` says.
+    // SAFETY: the file is open during the call, by the contract of `fi_mr_regattr`.
     let fd = unsafe { BorrowedFd::borrow_raw(dmabuf.fd) };
     let (base, all) = fake::memory_of(fd)?;
     let len = dmabuf.len as u64;
@@ -154,7 +154,7 @@ fn within(dmabuf: &fi_mr_dmabuf) -> Option<(u64, u64)> {
 }
 
 unsafe extern "C" fn close_mr(fid: *mut fid) -> c_int {
-    // SAFETY: a registration that `regattr` made, closed once, before its domain.
+    // SAFETY: `regattr` made the registration, which is closed once, before its domain.
     unsafe {
         if (*(*fid.cast::<Mr>()).domain).port.is_busy() {
             return -FI_EBUSY;
@@ -184,8 +184,8 @@ pub struct AddressVector {
 
 struct Entry {
     address: String,
-    /// Where NICs connect, an address that is inserted again is the same entry, and ends
-    /// when it was removed as often.
+    /// Where NICs connect, inserting an address again returns the same entry, which ends after as
+    /// many removals.
     uses: usize,
 }
 
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn open_av(
     av: *mut *mut fid_av,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: as `fi_av_open` says.
+    // SAFETY: the caller upholds the contract of `fi_av_open`.
     unsafe {
         if !matches!((*attr).type_, fi_av_type::FI_AV_TABLE | fi_av_type::FI_AV_UNSPEC) {
             return -FI_ENOSYS;
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn open_av(
 
 unsafe extern "C" fn close_av(fid: *mut fid) -> c_int {
     let av: *mut AddressVector = fid.cast();
-    // SAFETY: an address vector that `open_av` made, closed once, before its domain.
+    // SAFETY: `open_av` made the address vector, which is closed once, before its domain.
     unsafe {
         if (*av).users > 0 {
             return -FI_EBUSY;
@@ -225,7 +225,7 @@ unsafe extern "C" fn close_av(fid: *mut fid) -> c_int {
     0
 }
 
-/// Inserts addresses, each a C string.
+/// Inserts addresses, which are NUL-terminated strings.
 unsafe extern "C" fn insert(
     av: *mut fid_av,
     addr: *const c_void,
@@ -237,7 +237,7 @@ unsafe extern "C" fn insert(
     if count != 1 {
         return -FI_ENOSYS;
     }
-    // SAFETY: as `fi_av_insert` says.
+    // SAFETY: the caller upholds the contract of `fi_av_insert`.
     unsafe {
         let av = &mut *av.cast::<AddressVector>();
         let Ok(address) = CStr::from_ptr(addr.cast()).to_str() else { return -FI_EINVAL };
@@ -254,7 +254,8 @@ unsafe extern "C" fn insert(
 }
 
 unsafe extern "C" fn remove(av: *mut fid_av, fi_addr: *mut fi_addr_t, count: usize, _flags: u64) -> c_int {
-    // SAFETY: as `fi_av_remove` says; the endpoint lets go of the vector before it closes.
+    // SAFETY: the contract of `fi_av_remove` holds; the endpoint releases the vector before it
+    // closes.
     unsafe {
         let av = &mut *av.cast::<AddressVector>();
         for i in 0..count {
@@ -282,7 +283,7 @@ impl AddressVector {
     }
 
     /// # Safety
-    /// As `is_gone`; the endpoint is used by this thread alone.
+    /// The same contract as `is_gone`; only this thread uses the endpoint.
     pub unsafe fn redial(&mut self, route: fi_addr_t) {
         let Some(Some(entry)) = self.routes.get(route as usize) else { return };
         if !self.endpoint.is_null() {

@@ -1,5 +1,5 @@
-//! Endpoints: what is posted, and what of it is refused at once. `flight` has
-//! what happens to it then, `serve` the target's side.
+//! Endpoints: posting, and what is refused at once. `flight` has what happens to an operation
+//! afterwards, `serve` the target's side.
 
 use super::domain::{AddressVector, Domain};
 use super::fid_ops::{self, table};
@@ -18,7 +18,7 @@ use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
-/// Regions of one peer that are found without a look into its table.
+/// Regions of one peer that are cached, without a lookup in its table.
 const KNOWN_REGIONS: usize = 16;
 pub(super) const NOWHERE: u32 = u32::MAX;
 
@@ -38,13 +38,13 @@ pub struct Endpoint {
     pub(super) delay: u64,
     /// Operations take no time.
     pub(super) timeless: bool,
-    /// Operations take no time and move no bytes: a post is done at once.
+    /// Operations take no time and move no bytes: a post completes immediately.
     instant: bool,
-    /// Posted, and not read from the queue.
+    /// Operations that were posted, and not yet read from the queue.
     outstanding: usize,
     pub(super) pool: Arc<Pool>,
     pub(super) free: Vec<u32>,
-    /// Operations that wait for the doorbell, and those that are done already.
+    /// Operations that wait for the doorbell, and those that are already done.
     pub(super) held: Vec<u32>,
     pub(super) orphans: Vec<Orphan>,
     quiet: Vec<Entry>,
@@ -52,12 +52,12 @@ pub struct Endpoint {
     pub(super) outbound: Vec<Outbound>,
     /// Outbound wires by port number.
     outbound_of: HashMap<u64, u32>,
-    /// Outbound wires by route, where known.
+    /// Outbound wires by route, if known.
     routes: Vec<u32>,
     pub(super) in_wires: usize,
     pub(super) inbound: Vec<Arc<Wire>>,
     pub(super) inbound_seen: u64,
-    /// Cuts of our wires that were noticed.
+    /// How many cuts of our wires were handled.
     pub(super) cuts_seen: u64,
     pub(super) receives: VecDeque<Receive>,
     pub(super) random: Sequence,
@@ -65,29 +65,30 @@ pub struct Endpoint {
 
 /// The connection to one other NIC.
 pub struct Outbound {
-    /// None: there never was a NIC.
+    /// `None`: there never was such a NIC.
     pub wire: Option<Arc<Wire>>,
     pub regions: [Option<Arc<Region>>; KNOWN_REGIONS],
     pub shaken: bool,
     pub shaking: bool,
-    /// Until the handshake is through.
+    /// Operations that wait for the handshake.
     pub waiting: VecDeque<u32>,
     pub in_wire: usize,
-    /// Operations that wait to land, by their order: later ones do not pass them, where the mode is so.
+    /// Operations that wait to land, in order: where the mode requires it, later ones do not pass
+    /// them.
     pub stalled: BTreeSet<u64>,
-    /// Posts so far.
+    /// The number of posts so far.
     pub posts: u64,
-    /// An operation failed there, and its NICs have connections: those behind it are not done.
+    /// An operation failed, and the NICs have connections: later operations are not performed.
     pub broken: bool,
     /// Something was posted to the connection.
     pub used: bool,
-    /// Operations of the pool that name it, and routes.
+    /// Operations of the pool, and routes, that refer to it.
     pub(super) ops: usize,
     routes: usize,
 }
 
 impl Outbound {
-    /// Whether an operation waits that was posted before this one.
+    /// Whether an operation that was posted earlier still waits.
     pub fn is_behind(&self, op: &Op) -> bool {
         self.stalled.first().is_some_and(|first| *first < op.order)
     }
@@ -108,7 +109,7 @@ static MSG: fi_ops_msg =
 static RMA: fi_ops_rma = fi_ops_rma { readmsg: Some(readmsg), writemsg: Some(writemsg), ..fi_ops_rma::EMPTY };
 
 /// # Safety
-/// As `fi_endpoint` says; the domain outlives the endpoint.
+/// The caller upholds the contract of `fi_endpoint`; the domain outlives the endpoint.
 pub unsafe fn open(
     domain: *mut Domain,
     spec: &Spec,
@@ -168,10 +169,10 @@ pub unsafe fn open(
     0
 }
 
-/// What connections of one NIC share, which is bound to its queue.
+/// The state that a NIC's connections share; it is bound to the NIC's queue.
 ///
 /// # Safety
-/// As `fi_srx_context` says; domain and queue outlive it.
+/// The caller upholds the contract of `fi_srx_context`; domain and queue outlive it.
 pub unsafe fn open_shared(
     domain: *mut Domain,
     cq: *mut Queue,
@@ -193,7 +194,7 @@ pub unsafe fn open_shared(
 
 unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, _flags: u64) -> c_int {
     let endpoint: *mut Endpoint = fid.cast();
-    // SAFETY: objects of ours; queue and vector are released before they close.
+    // SAFETY: both objects are ours, and are released before the queue and the vector close.
     unsafe {
         match (*other).fclass {
             FI_CLASS_CQ if (*endpoint).cq.is_null() => {
@@ -213,7 +214,7 @@ unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, _flags: u64) -> c_int 
 
 unsafe extern "C" fn control(fid: *mut fid, command: c_int, _arg: *mut c_void) -> c_int {
     let endpoint: *mut Endpoint = fid.cast();
-    // SAFETY: an endpoint that `open` made.
+    // SAFETY: `open` made the endpoint.
     unsafe {
         if command != FI_ENABLE {
             return -FI_ENOSYS;
@@ -231,7 +232,7 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, _arg: *mut c_void) -
 
 /// Outstanding operations end without completions.
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: an endpoint that `open` made, closed once, before what it is bound to.
+    // SAFETY: `open` made the endpoint, which is closed once, before what it is bound to.
     unsafe {
         let endpoint = Box::from_raw(fid.cast::<Endpoint>());
         endpoint.port.close();
@@ -255,22 +256,22 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
 }
 
 unsafe extern "C" fn cancel(_fid: fid_t, _context: *mut c_void) -> isize {
-    // Like tcp's: succeeds and does nothing.
+    // Like tcp's, this succeeds and does nothing.
     0
 }
 
 unsafe extern "C" fn getname(fid: fid_t, addr: *mut c_void, addrlen: *mut usize) -> c_int {
-    // SAFETY: an endpoint that `open` made, and a buffer of the length it says.
+    // SAFETY: `open` made the endpoint, and the caller passes a buffer of this length.
     unsafe {
         let endpoint = &*fid.cast::<Endpoint>();
         write_name(&(endpoint.world.address_of(&endpoint.port) + "\0"), addr, addrlen)
     }
 }
 
-/// Answers a `getname`.
+/// Implements `getname`.
 ///
 /// # Safety
-/// As `fi_getname` says.
+/// The caller upholds the contract of `fi_getname`.
 pub unsafe fn write_name(name: &str, addr: *mut c_void, addrlen: *mut usize) -> c_int {
     // SAFETY: the caller promises it.
     unsafe {
@@ -299,7 +300,7 @@ unsafe extern "C" fn recv(
     _src_addr: fi_addr_t,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: as `fi_recv` says.
+    // SAFETY: the caller upholds the contract of `fi_recv`.
     answer(unsafe { (*ep.cast::<Endpoint>()).receive(Receive { base: buf, len, context }, desc) })
 }
 
@@ -319,7 +320,7 @@ unsafe extern "C" fn send(
 }
 
 unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize {
-    // SAFETY: as `fi_sendmsg` says.
+    // SAFETY: the caller upholds the contract of `fi_sendmsg`.
     answer(unsafe { (*ep.cast::<Endpoint>()).send(&*msg, flags) })
 }
 
@@ -335,7 +336,7 @@ unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u6
 
 impl Endpoint {
     /// # Safety
-    /// As `fi_recv` says.
+    /// The caller upholds the contract of `fi_recv`.
     unsafe fn receive(&mut self, receive: Receive, desc: *mut c_void) -> Result<(), c_int> {
         if !self.enabled {
             return Err(FI_EOPBADSTATE);
@@ -352,7 +353,7 @@ impl Endpoint {
     }
 
     /// # Safety
-    /// As `fi_sendmsg` says.
+    /// The caller upholds the contract of `fi_sendmsg`.
     unsafe fn send(&mut self, msg: &fi_msg, flags: u64) -> Result<(), c_int> {
         let out = self.outbound_at(msg.addr)?;
         // SAFETY: the caller promises it.
@@ -360,19 +361,19 @@ impl Endpoint {
     }
 
     /// # Safety
-    /// As `fi_sendmsg` says.
+    /// The caller upholds the contract of `fi_sendmsg`.
     pub(super) unsafe fn send_to(&mut self, out: usize, msg: &fi_msg, flags: u64) -> Result<(), c_int> {
         self.check_post()?;
         if msg.iov_count != 1 || flags & !(FI_MORE | FI_COMPLETION) != 0 {
             return Err(FI_EINVAL);
         }
-        // SAFETY: one range and its descriptor.
+        // SAFETY: the message has one range and its descriptor.
         let iov = unsafe { *msg.msg_iov };
         // SAFETY: the reason given above holds here as well.
         unsafe { self.check_local(iov.iov_base as u64, iov.iov_len, *msg.desc)? };
         // SAFETY: the caller promises it.
         let op = unsafe { self.begin(out, Kind::Send, msg.context)? };
-        // SAFETY: an operation that is ours.
+        // SAFETY: the operation is ours until it is launched.
         let filled = unsafe { &mut *self.pool.op(op) };
         filled.flags = FI_MSG | FI_SEND;
         filled.len = iov.iov_len;
@@ -383,7 +384,7 @@ impl Endpoint {
     }
 
     /// # Safety
-    /// As `fi_writemsg` and `fi_readmsg` say.
+    /// The caller upholds the contract of `fi_writemsg` or `fi_readmsg`.
     #[inline]
     unsafe fn rma(&mut self, msg: &fi_msg_rma, flags: u64, kind: Kind) -> Result<(), c_int> {
         let out = self.outbound_at(msg.addr)?;
@@ -392,7 +393,7 @@ impl Endpoint {
     }
 
     /// # Safety
-    /// As `rma`.
+    /// The same contract as `rma`.
     #[inline]
     pub(super) unsafe fn rma_to(
         &mut self,
@@ -410,7 +411,7 @@ impl Endpoint {
         }
         // SAFETY: the caller promises it.
         let op = unsafe { self.begin(out, kind, msg.context)? };
-        // SAFETY: an operation that is ours, and one range of each side.
+        // SAFETY: the operation is ours, and each side has one range.
         unsafe {
             let filled = &mut *self.pool.op(op);
             filled.flags = FI_RMA | if kind == Kind::Read { FI_READ } else { FI_WRITE };
@@ -422,10 +423,10 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Checks for what the mode does not offer or lacks.
+    /// Rejects what the mode does not offer, and calls that lack what it requires.
     ///
     /// # Safety
-    /// As `fi_writemsg` says.
+    /// The caller upholds the contract of `fi_writemsg`.
     #[inline]
     unsafe fn check_rma(&self, msg: &fi_msg_rma, flags: u64) -> Result<(), c_int> {
         if msg.iov_count != 1 || msg.rma_iov_count != 1 {
@@ -442,7 +443,7 @@ impl Endpoint {
     }
 
     /// # Safety
-    /// As `fi_writemsg` says, and with one range of each side.
+    /// The caller upholds the contract of `fi_writemsg`, and each side has one range.
     #[inline]
     unsafe fn check_ranges(&self, msg: &fi_msg_rma) -> Result<(), c_int> {
         // SAFETY: the caller promises it.
@@ -494,14 +495,14 @@ impl Endpoint {
         Ok(())
     }
 
-    // Contexts that are ours until the completion.
+    // Claims a context, which belongs to the provider until the completion.
 
     fn mark(context: *mut c_void) -> u64 {
         0x5157_c0de_0000_0001 ^ (context as u64).rotate_left(17)
     }
 
     /// # Safety
-    /// `context` must be as large as the mode asks for.
+    /// `context` must be as large as the mode requires.
     #[inline]
     unsafe fn claim(&self, context: *mut c_void) -> Result<(), c_int> {
         if self.mode.mode & FI_CONTEXT2 == 0 {
@@ -524,11 +525,11 @@ impl Endpoint {
         FI_EINVAL
     }
 
-    /// A completion was read: its context is the caller's again. False if it was
-    /// touched before.
+    /// A completion was read: its context belongs to the caller again. False if the caller touched
+    /// it earlier.
     ///
     /// # Safety
-    /// The entry must be of this endpoint.
+    /// The entry must belong to this endpoint.
     #[inline]
     pub(super) unsafe fn give_back(&mut self, entry: &Entry) -> bool {
         if entry.sent {
@@ -538,7 +539,7 @@ impl Endpoint {
             return true;
         }
         let (words, mark) = (entry.context.cast::<[u64; 8]>(), Self::mark(entry.context));
-        // SAFETY: as the caller promised: claimed, and given back once.
+        // SAFETY: the caller promises it: the context was claimed, and is given back once.
         unsafe {
             let whole = *words == [mark; 8];
             if !whole && entry.errno == 0 {
@@ -582,7 +583,7 @@ impl Endpoint {
         at
     }
 
-    /// A place for what goes over a wire.
+    /// The slot of a wire.
     fn place_outbound(&mut self, wire: Option<Arc<Wire>>) -> usize {
         let fresh = Outbound {
             wire,
@@ -616,7 +617,7 @@ impl Endpoint {
         at
     }
 
-    /// What goes over a new connection to another NIC.
+    /// Begins a new connection to another NIC.
     pub(super) fn begin_connection(&mut self, port: &Arc<Port>, link: u64) -> usize {
         let wire = self.connect(port, link);
         let at = self.place_outbound(Some(wire));
@@ -624,7 +625,7 @@ impl Endpoint {
         at
     }
 
-    /// What was posted to a connection comes back.
+    /// Ends a connection: its posts come back.
     pub(super) fn end_connection(&mut self, out: usize) {
         self.disconnect(out, FI_ECANCELED);
         self.outbound[out].routes = 0;
@@ -637,7 +638,7 @@ impl Endpoint {
         wire
     }
 
-    /// Its address was removed from the vector: where NICs connect, the connection ends.
+    /// An address was removed from the vector: where NICs connect, the connection ends.
     pub fn forget_route(&mut self, route: usize, address: &str) {
         if let Some(out) = self.routes.get_mut(route).filter(|out| **out != NOWHERE) {
             self.outbound[*out as usize].routes -= 1;
@@ -652,7 +653,7 @@ impl Endpoint {
         }
     }
 
-    /// Posts to an address reach it again, although its side ended the connection.
+    /// Lets posts reach an address again, although the other side ended the connection.
     pub fn redial(&mut self, address: &str) {
         let other = self.world.port_at(address).filter(|_| self.mode.connects);
         let out = other.and_then(|other| self.outbound_of.get(&other.number).copied());
@@ -663,10 +664,10 @@ impl Endpoint {
 
     // Operations.
 
-    /// Takes an operation, and the caller's context.
+    /// Takes a free operation, and claims the caller's context.
     ///
     /// # Safety
-    /// `context` must be as large as the mode asks for.
+    /// `context` must be as large as the mode requires.
     unsafe fn begin(&mut self, out: usize, kind: Kind, context: *mut c_void) -> Result<u32, c_int> {
         let to = &self.outbound[out];
         let queued = self.mode.before_handshake.is_some_and(|most| to.waiting.len() >= most);
@@ -695,7 +696,7 @@ impl Endpoint {
         self.free.push(op);
     }
 
-    /// Rings the doorbell, unless another post is to do it.
+    /// Rings the doorbell, unless another post will.
     fn ring(&mut self, op: u32, more: bool) {
         if more {
             return self.held.push(op);
@@ -716,7 +717,7 @@ impl Endpoint {
         }
     }
 
-    /// Nothing is in the way of an instant operation.
+    /// Whether an instant operation can complete now.
     #[inline]
     fn is_ready(&self, out: usize) -> bool {
         let out = &self.outbound[out];
@@ -724,17 +725,17 @@ impl Endpoint {
         out.shaken && clear(&self.port) && out.wire.as_ref().is_some_and(|w| clear(&w.to) && !w.to.is_gone())
     }
 
-    /// An operation that is done as it is posted.
+    /// Performs an operation while it is posted.
     ///
     /// # Safety
-    /// As `rma`.
+    /// The same contract as `rma`.
     #[inline]
     unsafe fn at_once(&mut self, out: usize, msg: &fi_msg_rma, flags: u64, kind: Kind) -> Result<(), c_int> {
         // SAFETY: the caller promises it.
         unsafe { self.claim(msg.context)? };
         let mut errno = 0;
         let access = access_of(kind);
-        // SAFETY: one range.
+        // SAFETY: the message has one range.
         if self.outbound[out].locate(unsafe { &*msg.rma_iov }, access).is_none() {
             errno = self.mode.refused;
         }
@@ -753,7 +754,7 @@ impl Endpoint {
     }
 }
 
-/// The access that a region must allow.
+/// The access that a region must allow for an operation.
 #[inline]
 pub fn access_of(kind: Kind) -> u64 {
     if kind == Kind::Read {
@@ -764,7 +765,7 @@ pub fn access_of(kind: Kind) -> u64 {
 }
 
 impl Outbound {
-    /// Where a remote range lies in this process.
+    /// Where a remote range is in this process.
     #[inline]
     pub fn locate(&mut self, range: &fi_rma_iov, access: u64) -> Option<u64> {
         let place = range.key as usize % KNOWN_REGIONS;

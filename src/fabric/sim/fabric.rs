@@ -1,4 +1,4 @@
-//! Fabrics, and what is opened of them and of their domains.
+//! Fabrics, and the objects opened from them and their domains.
 
 use super::connect;
 use super::domain::{open_av, Domain, MR_OPS};
@@ -15,7 +15,7 @@ use std::ptr;
 struct Fabric {
     fid: fid_fabric,
     domains: usize,
-    /// The one that was opened last: listeners are its NIC's.
+    /// The domain opened last, whose NIC has the listeners.
     domain: *mut Domain,
 }
 
@@ -45,7 +45,7 @@ pub unsafe fn open_fabric(fabric: *mut *mut fid_fabric, context: *mut c_void) ->
 
 unsafe extern "C" fn close_fabric(fid: *mut fid) -> c_int {
     let fabric: *mut Fabric = fid.cast();
-    // SAFETY: a fabric that `open_fabric` made, closed once.
+    // SAFETY: `open_fabric` made the fabric, which is closed only here.
     unsafe {
         if (*fabric).domains > 0 {
             return -FI_EBUSY;
@@ -70,7 +70,7 @@ unsafe extern "C" fn open_domain(
     domain: *mut *mut fid_domain,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: a fabric and an info of ours, which is what libfabric asks for, too.
+    // SAFETY: the fabric and the info are ours, as libfabric also requires.
     unsafe {
         let (fabric, info): (*mut Fabric, *mut Info) = (fabric.cast(), info.cast());
         let (spec, rail, world) = ((*info).spec(), (*info).rail(), (*info).world());
@@ -108,7 +108,7 @@ unsafe extern "C" fn open_listener(
     pep: *mut *mut fid_pep,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: as `fi_passive_ep` says; the domain closes after its listener.
+    // SAFETY: the contract of `fi_passive_ep` holds; the domain closes after its listener.
     unsafe {
         match (*fabric.cast::<Fabric>()).domain {
             domain if domain.is_null() => -FI_EOPBADSTATE,
@@ -119,7 +119,7 @@ unsafe extern "C" fn open_listener(
 
 unsafe extern "C" fn close_domain(fid: *mut fid) -> c_int {
     let domain: *mut Domain = fid.cast();
-    // SAFETY: a domain that `open_domain` made, closed once.
+    // SAFETY: `open_domain` made the domain, which is closed only here.
     unsafe {
         if (*domain).users > 0 {
             return -FI_EBUSY;
@@ -137,9 +137,9 @@ unsafe extern "C" fn open_cq(
     context: *mut c_void,
 ) -> c_int {
     let domain: *mut Domain = domain.cast();
-    // SAFETY: as `fi_cq_open` says; domains outlive their queues.
+    // SAFETY: the contract of `fi_cq_open` holds; domains outlive their queues.
     unsafe {
-        // In virtual time no thread sleeps.
+        // In virtual time, no thread sleeps.
         let of = &*domain;
         let fd = if of.world.is_virtual() { None } else { of.port.bell.descriptor() };
         let rc = queue::open(attr, cq, context, fd, &raw mut (*domain).users);
@@ -157,7 +157,7 @@ unsafe extern "C" fn open_endpoint(
     context: *mut c_void,
 ) -> c_int {
     let domain: *mut Domain = domain.cast();
-    // SAFETY: as `fi_endpoint` says; domains outlive their endpoints.
+    // SAFETY: the contract of `fi_endpoint` holds; domains outlive their endpoints.
     unsafe {
         if (*domain).world.mode().connections {
             return connect::open(domain, info, ep, context);
@@ -168,7 +168,7 @@ unsafe extern "C" fn open_endpoint(
     }
 }
 
-/// Receives that connections share. They share a queue, too: the one that was opened before.
+/// Opens receives that connections share. Connections also share a queue, which was opened before.
 unsafe extern "C" fn open_receives(
     domain: *mut fid_domain,
     attr: *mut fi_rx_attr,
@@ -176,7 +176,7 @@ unsafe extern "C" fn open_receives(
     context: *mut c_void,
 ) -> c_int {
     let domain: *mut Domain = domain.cast();
-    // SAFETY: as `fi_srx_context` says; domains outlive their receives.
+    // SAFETY: the contract of `fi_srx_context` holds; domains outlive their receives.
     unsafe {
         let of = &mut *domain;
         if !of.world.mode().connections || of.cq.is_null() || (*attr).size > of.spec.depth {

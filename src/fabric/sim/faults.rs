@@ -1,17 +1,17 @@
 //! Planned faults: lines of "at_us target action", separated by newlines or ";".
 //!
 //! `at_us` counts from the world's beginning, or, as `port4+at_us`, from the opening of the world's
-//! NIC 4: a test says when by opening an endpoint. `target` is `*`, `rail2` (that rail of every
-//! endpoint) or `port5` (the world's fifth opened NIC, from 0). Actions:
+//! NIC 4, so that a test can choose the time by opening an endpoint. `target` is `*`, `rail2` (that
+//! rail of every endpoint) or `port5` (the world's NIC 5 in order of opening, from 0). Actions:
 //!
 //! | | |
 //! | --- | --- |
-//! | `down`, `up` | the link, or one way of it: `down:tx`, `up:rx` |
-//! | `dead` | nothing completes any longer |
-//! | `error=N` | the next N operations fail; where NICs do not connect, the queue does not say which |
-//! | `busy=N` | the Nth registration that is closed is in use, once |
-//! | `again=US` | posts find no room for this long |
-//! | `slow=SHARE` | of the line rate |
+//! | `down`, `up` | the link, or one direction of it: `down:tx`, `up:rx` |
+//! | `dead` | no operation completes |
+//! | `error=N` | the next N operations fail; where NICs do not connect, the queue does not name them |
+//! | `busy=N` | closing the Nth registration fails once, as if it were in use |
+//! | `again=US` | posts fail with EAGAIN for this time |
+//! | `slow=SHARE` | the link runs at this share of its rate |
 //! | `kill` | the endpoint vanishes silently |
 
 use super::port::{Port, AGAIN, DEAD, ERRORS, KILLED, RX_DOWN, TX_DOWN};
@@ -35,10 +35,10 @@ enum Target {
     Port(u64),
 }
 
-/// Before `u64::MAX`, which says that no fault is planned.
+/// A time before `u64::MAX`, which stands for no planned fault.
 const NOT_YET: u64 = u64::MAX - 1;
 
-/// The opening of a NIC, and the time from there.
+/// The opening of a NIC, and a time relative to it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Opening {
     port: u64,
@@ -47,14 +47,14 @@ struct Opening {
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Fault {
-    /// Picoseconds from the world's beginning; `NOT_YET` until the NIC of `opens` is there.
+    /// Picoseconds from the world's beginning; `NOT_YET` until the NIC in `opens` exists.
     pub at: u64,
     opens: Option<Opening>,
     target: Target,
     action: Action,
 }
 
-/// Reads a plan; what is not understood is named.
+/// Parses a plan; an error names the part that is invalid.
 pub fn parse(plan: &str) -> Result<Vec<Fault>> {
     let lines = plan.split(['\n', ';']).map(str::trim).filter(|line| !line.is_empty());
     lines.map(|line| fault(line).ok_or_else(|| wrong(line))).collect()
@@ -112,7 +112,7 @@ fn action(word: &str) -> Option<Action> {
 }
 
 impl Fault {
-    /// A NIC has been opened: its faults have a time from here on.
+    /// A NIC was opened: sets the times of its faults.
     pub fn opened(&mut self, port: u64, now: u64) {
         if let Some(opening) = self.opens.take_if(|opening| opening.port == port) {
             self.at = now.saturating_add(opening.after).min(NOT_YET);
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plans_are_read() {
+    fn fault_plan_is_parsed() {
         let plan = "10 rail2 down:rx; 20 * up\n30 port7 again=5; port4+9 * dead";
         let opens = Some(Opening { port: 4, after: 9_000_000 });
         let want = [
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_waits_for_its_port() {
+    fn fault_waits_until_its_port_opens() {
         let mut fault = parse("port4+9 * dead").unwrap()[0];
         fault.opened(3, 1_000);
         assert!(!fault.has_time());
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fault_is_named() {
+    fn unknown_fault_is_named_in_the_error() {
         for bad in [
             "x * up",
             "port4 * up",

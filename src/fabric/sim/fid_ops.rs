@@ -1,9 +1,9 @@
-//! Operations that all objects have in common.
+//! Operations that all objects share.
 
 use libfabric_sys::*;
 use std::ffi::c_void;
 
-/// Objects point to their tables without `const`; they are never written to.
+/// Objects point to their tables without `const`, but nothing writes to them.
 pub fn table<T>(ops: &'static T) -> *mut T {
     std::ptr::from_ref(ops).cast_mut()
 }

@@ -1,12 +1,12 @@
-//! Operations that wait for a time.
+//! Operations that wait until a time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A link that is down is retried at this interval.
+/// The interval at which an operation retries a link that is down.
 const RETRY_PS: u64 = 1_000_000_000;
 
-/// When to try again: at one time for all, so that those who wait do not become more.
+/// When to retry: at the same time for all operations, so that retries do not multiply.
 pub fn retry_at(now: u64) -> u64 {
     (now / RETRY_PS + 1) * RETRY_PS
 }
@@ -18,8 +18,8 @@ pub enum Next {
     Depart,
 }
 
-/// Operations that wait for a time: the time, a number that orders those of one
-/// time, the operation.
+/// Waiting operations: the time, a number that orders operations of the same time, and the
+/// operation.
 pub struct Flight {
     waiting: BinaryHeap<Reverse<(u64, u64, u32, Next)>>,
     count: u64,
@@ -39,7 +39,7 @@ impl Flight {
         self.waiting.push(Reverse((due, self.count, op, next)));
     }
 
-    /// The next operation whose time has come, and that time.
+    /// The next operation whose time has come, and its time.
     pub fn due(&mut self, now: u64) -> Option<(u64, u32, Next)> {
         let Reverse((due, _, op, next)) =
             self.waiting.peek().copied().filter(|Reverse(first)| first.0 <= now)?;
@@ -47,7 +47,7 @@ impl Flight {
         Some((due, op, next))
     }
 
-    /// Takes out the operations of which this is true.
+    /// Removes the operations for which this is true.
     pub fn take(&mut self, taken: impl Fn(u32) -> bool) -> Vec<u32> {
         let mut found = Vec::new();
         self.waiting.retain(|Reverse((_, _, op, _))| {

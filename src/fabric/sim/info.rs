@@ -9,7 +9,7 @@ use std::ffi::CString;
 use std::ptr;
 use std::sync::Arc;
 
-/// One NIC's info, with all its parts in one piece of memory.
+/// One NIC's info, with all parts in one allocation.
 #[repr(C)]
 pub struct Info {
     info: fi_info,
@@ -37,14 +37,14 @@ const CAPS: u64 = FI_MSG
     | FI_LOCAL_COMM
     | FI_REMOTE_COMM;
 
-/// A C string of our own text, which has no NUL in it.
+/// A C string of our own text, which contains no NUL.
 fn c_string(text: &str) -> CString {
     CString::new(text).unwrap_or_default()
 }
 
 impl Info {
     pub fn make(spec: &Spec, rail: usize, world: Arc<World>) -> *mut fi_info {
-        // SAFETY: integers, pointers, and enums that may have any value.
+        // SAFETY: the struct has only integers, pointers, and enums for which any value is valid.
         let (info, tx, rx, ep, domain, fabric) = unsafe { std::mem::zeroed() };
         let mut made = Box::new(Info {
             info,
@@ -130,7 +130,8 @@ impl Info {
 /// Like `fi_freeinfo`.
 ///
 /// # Safety
-/// Of `Info::make` or `duplicate`, once; its `dest_addr` is the C library's `malloc`'s.
+/// `Info::make` or `duplicate` made the info, which is freed once; `malloc` allocated its
+/// `dest_addr`.
 pub unsafe fn free(info: *mut fi_info) {
     // SAFETY: the caller promises it.
     unsafe {
@@ -142,7 +143,7 @@ pub unsafe fn free(info: *mut fi_info) {
 /// Like `fi_dupinfo`, without addresses.
 ///
 /// # Safety
-/// Of `Info::make` or this.
+/// `Info::make` or this function made the info.
 pub unsafe fn duplicate(info: *const fi_info) -> *mut fi_info {
     // SAFETY: the caller promises it.
     let of = unsafe { &*info.cast::<Info>() };

@@ -1,31 +1,30 @@
-//! Simulated NICs, shaped as a libfabric provider: the same tables that
-//! `ofi::nic` calls, in the process, without libfabric. They let the code for
-//! NICs that are not here run, and faults happen when a plan says so. They stand
-//! in for no real fabric in a claim about speed over a network.
+//! Simulated NICs in the shape of a libfabric provider: the tables that `ofi::nic` calls, in the
+//! process, without libfabric. They run the code for NICs that this machine lacks, with faults at
+//! planned times. They replace no real fabric in a claim about speed over a network.
 //!
 //! A fabric is named `sim`, or with parameters after colons, such as
 //! `sim:like=efa:rails=32:gbps=100:depth=256:delay_us=10:slow=1/4@0.5`:
 //!
 //! | | |
 //! | --- | --- |
-//! | `like=` | `tcp`, `efa` (the default), `efa-direct` or `verbs`: the provider to behave like (`mode`) |
+//! | `like=` | `tcp`, `efa` (the default), `efa-direct` or `verbs`: the provider to imitate (`mode`) |
 //! | `rails=` | NICs, 1 to 64; 1 |
-//! | `gbps=` | line rate of each, each way; 0, the default: no limit |
-//! | `depth=` | operations that may be posted and not read, and receives, of each; 256 |
-//! | `delay_us=` | one way; 0 |
+//! | `gbps=` | line rate of each, in each direction; 0, the default: no limit |
+//! | `depth=` | the most operations that are posted and not read, and the most receives, of each; 256 |
+//! | `delay_us=` | one-way delay; 0 |
 //! | `slow=1/N@S` | one NIC in N runs at the share S of the line rate |
-//! | `clock=` | `wall`, or `virtual`: manual progress only, and time jumps when nothing can happen |
-//! | `seed=` | of the order in which unordered writes land, and in virtual time of everything; 1 |
-//! | `world=` | endpoints of one process, mode and world reach each other; "0" |
-//! | `nocopy` | the bytes of writes and reads stay where they are: for figures of software cost |
+//! | `clock=` | `wall`, or `virtual`: manual progress only, and time jumps when no event is due |
+//! | `seed=` | the seed for the order in which unordered writes land, and for all randomness in virtual time; 1 |
+//! | `world=` | endpoints of one process with the same mode and world reach each other; "0" |
+//! | `nocopy` | writes and reads copy no bytes: for figures of software cost |
 //!
-//! `WEFT_SIM_FAULTS` plans faults (`faults`). Several, separated by commas, are
-//! fabrics of one endpoint, best first, if all have a wall clock.
+//! `WEFT_SIM_FAULTS` plans faults (`faults`). A comma-separated list gives an endpoint several
+//! fabrics, best first, if all use the wall clock.
 //!
-//! An operation is posted (`endpoint`), takes its time on the lines of both
-//! NICs and lands (`progress`), by the poster's own progress or, as a message or
-//! where the mode is so, by the target's (`serve`), to which it goes over a
-//! `wire`. Nothing locks on that way.
+//! An operation is posted (`endpoint`), occupies the lines of both NICs for some time, and lands
+//! (`progress`). Either the poster's own progress lands it, or the target's (`serve`), which it
+//! reaches over a `wire`: the latter for messages, and for all operations in some modes. Nothing on
+//! that path locks.
 
 mod bell;
 mod connect;
@@ -58,12 +57,12 @@ use world::World;
 
 /// The NICs that a fabric's name describes.
 pub struct Simulated {
-    /// One info for each NIC; to be freed by `free`.
+    /// One info for each NIC; `free` frees them.
     pub infos: Vec<*mut fi_info>,
-    /// The fabric's name, for peers to compare.
+    /// The fabric's name, which peers compare.
     pub fabric: String,
     pub mode: &'static str,
-    /// Completions mean delivery without being asked to.
+    /// Whether completions imply delivery without a flag.
     pub delivers: bool,
     pub clock: Clock,
     pub random: Random,
@@ -82,24 +81,24 @@ pub fn list(name: &str) -> Result<Simulated> {
     })
 }
 
-/// The infos of a fabric's name, for callers of the tables; to be freed by `free`.
+/// The infos for a fabric's name, for callers of the tables; `free` frees them.
 pub fn nics(name: &str) -> std::result::Result<Vec<*mut fi_info>, String> {
     list(name).map(|simulated| simulated.infos).map_err(|error| error.message.into_owned())
 }
 
-/// Whether nobody is at an address any longer.
+/// Whether the endpoint at an address is gone.
 ///
 /// # Safety
-/// An open address vector of ours.
+/// The address vector is open, and ours.
 pub unsafe fn is_gone(av: *mut fid_av, route: fi_addr_t) -> bool {
     // SAFETY: the caller promises it.
     unsafe { (*av.cast::<domain::AddressVector>()).is_gone(route) }
 }
 
-/// A new lane begins at a route: what the other side ended is connected anew.
+/// Begins a new lane at a route: a connection that the other side ended is made again.
 ///
 /// # Safety
-/// An open address vector of ours.
+/// The address vector is open, and ours.
 pub unsafe fn redial(av: *mut fid_av, route: fi_addr_t) {
     // SAFETY: the caller promises it.
     unsafe { (*av.cast::<domain::AddressVector>()).redial(route) }

@@ -1,4 +1,4 @@
-//! The providers that sim stands in for: what each offers, asks for and does.
+//! The providers that sim imitates: what each offers, requires and does.
 
 use libfabric_sys::*;
 use std::ffi::c_int;
@@ -11,14 +11,14 @@ pub enum Like {
     Verbs,
 }
 
-/// How a provider behaves, where they differ.
+/// The properties in which providers differ.
 pub struct Mode {
     pub name: &'static str,
-    /// Writes of one route land in the order in which they were posted.
+    /// Writes of one route land in the order of posting.
     pub ordered: bool,
     /// Messages arrive in order.
     pub ordered_messages: bool,
-    /// Writes and reads are served by the target's own progress.
+    /// The target's own progress serves writes and reads.
     pub target_serves: bool,
     pub delivery_complete: bool,
     pub mr_mode: c_int,
@@ -26,20 +26,20 @@ pub struct Mode {
     pub mode: u64,
     pub cq_data: usize,
     pub auto_progress: bool,
-    /// Reaches device memory, and registers it by DMA-BUF, too. (efa does not: as with an rdma-core
-    /// or a kernel that is too old.)
+    /// The NIC reaches device memory, and also registers it by DMA-BUF. (efa does not: as with an
+    /// old rdma-core or kernel.)
     pub hmem: bool,
     pub dmabuf: bool,
-    /// Operations that wait for a peer's first answer.
+    /// The most operations that wait for a peer's first answer.
     pub before_handshake: Option<usize>,
     /// Errors of the completion queue name the operation.
     pub errors_have_flags: bool,
     /// Two NICs share a connection, which ends when one of them removes the other's address;
-    /// elsewhere that ends nothing.
+    /// otherwise removal ends nothing.
     pub connects: bool,
-    /// NICs have connections, which are made and end by calls of their own (`connect`).
+    /// NICs have connections that separate calls make and end (`connect`).
     pub connections: bool,
-    /// A peer that has gone, and a key or range that is refused.
+    /// The errors for a peer that is gone, and for a refused key or range.
     pub gone: c_int,
     pub refused: c_int,
     /// The error for a peer that never existed.

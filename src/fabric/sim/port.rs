@@ -1,4 +1,4 @@
-//! Ports: a NIC as the others see it, its line, and the memory that they may write to.
+//! Ports: a NIC as other NICs see it, its line, and the memory that they may write to.
 
 use super::bell::Bell;
 use super::wire::{Call, Wire};
@@ -21,15 +21,15 @@ pub const KILLED: u32 = 32;
 pub struct Port {
     pub number: u64,
     pub rail: usize,
-    /// Closed by its owner.
+    /// Set when the owner closes the NIC.
     closed: AtomicBool,
     /// State set by faults.
     pub state: AtomicU32,
     pub errors: AtomicU32,
-    /// Registrations that are closed until one is in use.
+    /// Registrations left to close until one fails as in use.
     pub busy: AtomicU32,
     pub again_until: AtomicU64,
-    /// Picoseconds a byte, as the bits of an f64; 0: no limit.
+    /// Picoseconds per byte, as the bits of an f64; 0: no limit.
     byte_ps: AtomicU64,
     pub sending: Line,
     pub receiving: Line,
@@ -40,7 +40,7 @@ pub struct Port {
     pub cuts: AtomicU64,
     pub bell: Bell,
     listens: AtomicBool,
-    /// Steps of connections to other NICs, and when they are here.
+    /// Calls about connections to other NICs, with their arrival times.
     calls: Mutex<Vec<(u64, Call)>>,
 }
 
@@ -90,7 +90,7 @@ impl Port {
 
     // Memory.
 
-    /// False when the key is taken.
+    /// Adds a region; false if the key is taken.
     pub fn add_region(&self, region: Arc<Region>) -> bool {
         let mut regions = self.regions.lock();
         if regions.contains_key(&region.key) {
@@ -104,13 +104,13 @@ impl Port {
         self.regions.lock().get(&key).cloned()
     }
 
-    /// Whether the registration that is to be closed is in use, as a fault has it.
+    /// Whether a planned fault makes the registration to be closed seem in use.
     pub fn is_busy(&self) -> bool {
         let count = |left: u32| left.checked_sub(1);
         self.busy.fetch_update(SeqCst, SeqCst, count) == Ok(1)
     }
 
-    /// After the return nothing writes to the region.
+    /// After it returns, nothing writes to the region.
     pub fn remove_region(&self, region: &Region) {
         region.valid.store(false, SeqCst);
         self.regions.lock().remove(&region.key);
@@ -131,13 +131,13 @@ impl Port {
         self.inbound_changes.fetch_add(1, Release);
     }
 
-    /// Cuts what comes from another port.
+    /// Cuts every wire from another port.
     pub fn cut_from(&self, other: &Port) {
         let of_other = |wire: &&Arc<Wire>| wire.from.number == other.number && !wire.is_cut();
         self.inbound.lock().iter().filter(of_other).for_each(|wire| wire.cut());
     }
 
-    /// Cuts what comes over a connection.
+    /// Cuts the wires of a connection.
     pub fn cut_link(&self, link: u64) {
         let of_link = |wire: &&Arc<Wire>| wire.link == link && !wire.is_cut();
         self.inbound.lock().iter().filter(of_link).for_each(|wire| wire.cut());
@@ -162,7 +162,7 @@ impl Port {
         !self.calls.lock().is_empty()
     }
 
-    /// The first call whose time has come, and which can pass.
+    /// The first call whose time has come, and that can pass.
     pub fn take_call(&self, now: u64, passes: impl Fn(&Call) -> bool) -> Option<Call> {
         let mut calls = self.calls.lock();
         let at = calls.iter().position(|(due, call)| *due <= now && passes(call))?;
@@ -179,13 +179,13 @@ impl Port {
         }
     }
 
-    /// Forgets wires through which nothing can come any longer.
+    /// Drops wires over which nothing can arrive any longer.
     pub fn detach_ended(&self) {
         self.inbound.lock().retain(|wire| !wire.has_ended());
         self.inbound_changes.fetch_add(1, Release);
     }
 
-    /// After the return no memory is touched for this port.
+    /// After it returns, no memory is touched for this port.
     pub fn close(&self) {
         self.closed.store(true, SeqCst);
         self.await_writers();
@@ -193,15 +193,15 @@ impl Port {
     }
 }
 
-/// One direction of a link: bytes follow each other.
+/// One direction of a link, which bytes occupy one after another.
 #[derive(Default)]
 pub struct Line {
-    /// Until then it is busy.
+    /// The end of the last reservation.
     until: CachePadded<AtomicU64>,
 }
 
 impl Line {
-    /// Takes the line for `cost`, not before `earliest`; when it began.
+    /// Reserves the line for `cost`, not before `earliest`; returns when the reservation begins.
     #[inline]
     pub fn take(&self, earliest: u64, cost: u64) -> u64 {
         if cost == 0 {
@@ -229,7 +229,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// Where a remote range lies, if it lies inside and may be used so.
+    /// The address of a remote range, if the region contains it and allows the access.
     #[inline]
     pub fn locate(&self, addr: u64, len: u64, access: u64) -> Option<u64> {
         let offset = if self.virtual_addresses { addr.wrapping_sub(self.base) } else { addr };

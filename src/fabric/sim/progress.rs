@@ -1,5 +1,5 @@
 //! The progress of an operation after the doorbell: lines, delays, landing, completion. `cut` has
-//! how a connection ends before.
+//! how connections end before that.
 
 use super::endpoint::{access_of, Endpoint};
 use super::flight::{retry_at, Next};
@@ -12,12 +12,12 @@ use std::ptr;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::Arc;
 
-/// How far apart writes of one route may land that were posted together.
+/// The largest difference in landing time of writes that were posted together on one route.
 const SPREAD_PS: u64 = 4_000_000;
-/// Copies, also between overlapping ranges.
+/// Copies bytes, even between overlapping ranges.
 ///
 /// # Safety
-/// `from` readable, `to` writable.
+/// `from` must be readable, and `to` writable.
 pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: the caller promises it.
     unsafe {
@@ -27,10 +27,10 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Moves an operation's bytes between its local range and the remote one, which lies there.
+/// Moves an operation's bytes between its local range and the remote one, at this address.
 ///
 /// # Safety
-/// Both ranges must be in use for nothing else.
+/// Nothing else may use either range.
 pub unsafe fn move_bytes(op: &Op, remote: u64) {
     let local = op.local.iov_base;
     // SAFETY: the caller promises it.
@@ -105,7 +105,7 @@ impl Endpoint {
         self.flight.add(due, op, next);
     }
 
-    /// The doorbell has rung for an operation.
+    /// Starts an operation after its doorbell.
     pub(super) fn launch(&mut self, index: u32) {
         // SAFETY: this fabric made every operation in this list.
         let op = unsafe { &mut *self.pool.op(index) };
@@ -144,14 +144,14 @@ impl Endpoint {
 
     fn send_request(&self, wire: &Wire, due: u64, request: Request) {
         self.world.wake_at(due);
-        // SAFETY: this endpoint's thread is the only one that pushes. There is room for every
-        // operation and as many arrivals, for which `land` looks first.
+        // SAFETY: this endpoint's thread is the only one that pushes. The ring has space for every
+        // operation and as many arrivals, which `land` checks first.
         let pushed = unsafe { wire.requests.push((due, request)) };
         debug_assert!(pushed);
         wire.to.bell.ring();
     }
 
-    /// The times at which bytes that start now have left, and have arrived.
+    /// When bytes that start now have left, and when they have arrived.
     fn cross(&self, from: &Port, to: &Port, now: u64, len: usize) -> (u64, u64) {
         let (slow, fast) = (from.cost(len), to.cost(len));
         let left = from.sending.take(now, slow) + slow;
@@ -195,7 +195,7 @@ impl Endpoint {
         }
     }
 
-    /// A message goes, unless it has to wait for what was posted before it.
+    /// Sends a message, unless it must wait for earlier posts.
     fn send_off(&mut self, index: u32, wire: &Wire, due: u64) {
         // SAFETY: this fabric made every operation in this list.
         let op = unsafe { &mut *self.pool.op(index) };
@@ -210,7 +210,7 @@ impl Endpoint {
         self.hand_over(index, wire, due);
     }
 
-    /// Gives an operation to the other side.
+    /// Passes an operation to the other side.
     fn hand_over(&mut self, index: u32, wire: &Wire, due: u64) {
         // SAFETY: this fabric made every operation in this list.
         let op = unsafe { &mut *self.pool.op(index) };
@@ -238,9 +238,9 @@ impl Endpoint {
         }
     }
 
-    /// Whether the packet of an operation's arrival cannot pass now.
+    /// Whether the packet that reports an operation's arrival cannot pass now.
     fn awaits_answer(&self, index: u32) -> bool {
-        // SAFETY: an operation that is here is ours, and of an orphan these are only read.
+        // SAFETY: an operation in state `Here` is ours, and an orphan's fields are only read.
         let op = unsafe { &*self.pool.op(index) };
         let wire = self.outbound[op.outbound as usize].wire.as_ref();
         !op.orphan && op.kind == Kind::Write && wire.is_some_and(|wire| is_mute(wire))
@@ -254,12 +254,12 @@ impl Endpoint {
         }
     }
 
-    /// A write or read that this side does by itself is there.
+    /// A write or read that this side performs itself has arrived.
     fn land(&mut self, index: u32, now: u64) {
         // SAFETY: this fabric made every operation in this list.
         let op = unsafe { &mut *self.pool.op(index) };
         let Some(wire) = self.outbound[op.outbound as usize].wire.clone() else { return };
-        // A reset is noticed once its packet can pass.
+        // A reset takes effect once its packet can pass.
         let over = wire.is_cut() || self.mode.connections && wire.to.is_gone();
         let down = is_down(&wire, op.kind) || over;
         let full = op.data.is_some() && !wire.requests.is_half_free();
@@ -290,7 +290,7 @@ impl Endpoint {
         self.complete_at(index, due);
     }
 
-    /// Waits, and with it, where NICs keep the order, what was posted after it.
+    /// Makes the operation wait, and, where NICs keep the order, all later posts with it.
     fn stall(&mut self, index: u32, due: u64, next: Next) {
         // SAFETY: this fabric made every operation in this list.
         let op = unsafe { &*self.pool.op(index) };
@@ -302,7 +302,8 @@ impl Endpoint {
         let out = &mut self.outbound[op.outbound as usize];
         let Some(remote) = out.locate(&op.remote, access_of(op.kind)) else { return self.mode.refused };
         if wire.copies {
-            // SAFETY: the target waits for us before its region goes, and ours is held by the caller.
+            // SAFETY: the target waits for us before its region closes, and the caller keeps the
+            // local range.
             unsafe { move_bytes(op, remote) };
         }
         0
@@ -352,7 +353,7 @@ impl Endpoint {
             }
             Answer::Op { op: index, errno } => {
                 self.outbound[out].in_wire -= 1;
-                // SAFETY: answered: it is ours again.
+                // SAFETY: an answered operation is ours again.
                 let op = unsafe { &mut *self.pool.op(index) };
                 op.state = State::Here;
                 op.errno = errno;
@@ -361,12 +362,12 @@ impl Endpoint {
         }
     }
 
-    /// The other side has gone and will not answer.
+    /// The other side is gone, and will not answer.
     fn abandon(&mut self, out: usize, wire: &Arc<Wire>) {
         // SAFETY: this endpoint's thread is the only one that pops.
         let answers = unsafe { wire.answers.peek() }.is_some();
         if answers || wire.target_works.load(SeqCst) {
-            return; // Not yet.
+            return; // The answer has not arrived yet.
         }
         let to = &mut self.outbound[out];
         if std::mem::take(&mut to.shaking) {
@@ -376,13 +377,13 @@ impl Endpoint {
         let waiting = std::mem::take(&mut to.waiting);
         self.in_wires -= std::mem::take(&mut to.in_wire);
         let in_wire = (0..self.pool.len() as u32).filter(|index| {
-            // SAFETY: these two fields are always ours.
+            // SAFETY: these two fields always belong to the sender.
             let op = unsafe { &*self.pool.op(*index) };
             op.state == State::InWire && op.outbound as usize == out
         });
         let lost: Vec<u32> = in_wire.chain(waiting).collect();
         for index in lost {
-            // SAFETY: the target touches it no more.
+            // SAFETY: the target no longer touches the operation.
             let op = unsafe { &mut *self.pool.op(index) };
             op.state = State::Here;
             op.errno = self.mode.gone;
@@ -390,9 +391,9 @@ impl Endpoint {
         }
     }
 
-    /// Puts an operation into the queue.
+    /// Adds an operation to the queue.
     pub(super) fn finish(&mut self, index: u32) {
-        // SAFETY: an operation that is done is ours.
+        // SAFETY: a finished operation is ours.
         let op = unsafe { &*self.pool.op(index) };
         let entry =
             Entry { context: op.context, flags: op.flags, len: 0, data: 0, errno: op.errno, sent: true };
@@ -414,7 +415,7 @@ impl Endpoint {
         unsafe { (*self.cq).push(entry) };
     }
 
-    /// A planned error. NICs without connections do not name the operation.
+    /// Applies a planned error. NICs without connections do not name the operation.
     #[cold]
     fn spoil(&mut self, entry: &mut Entry) {
         entry.errno = FI_EIO;
@@ -427,12 +428,13 @@ impl Endpoint {
     }
 }
 
-/// Whether the target's answers cannot pass now. (That it has gone is known without one.)
+/// Whether the target's answers cannot pass now. (The end of the target needs no answer to be
+/// seen.)
 pub fn is_mute(wire: &Wire) -> bool {
     (wire.to.has(TX_DOWN) || wire.from.has(RX_DOWN)) && !wire.to.is_gone()
 }
 
-/// Whether the bytes of an operation cannot pass now.
+/// Whether an operation's bytes cannot pass now.
 pub fn is_down(wire: &Wire, kind: Kind) -> bool {
     let there = wire.from.has(TX_DOWN) || wire.to.has(RX_DOWN);
     there || kind == Kind::Read && (wire.from.has(RX_DOWN) || wire.to.has(TX_DOWN))

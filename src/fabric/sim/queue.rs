@@ -15,22 +15,23 @@ pub struct Entry {
     pub len: usize,
     pub data: u64,
     pub errno: c_int,
-    /// Whether reading it makes room in the endpoint.
+    /// Whether reading it frees a post of the endpoint.
     pub sent: bool,
 }
 
 /// The source of a queue's completions.
 pub trait Owner {
-    /// Drives all that is under way.
+    /// Drives every operation in flight.
     fn progress(&mut self);
 
-    /// Whether nothing happens before another side acts; then the bell rings.
+    /// Whether the next event depends on another side; then the bell rings for it.
     fn may_sleep(&mut self) -> bool;
 
-    /// A completion was read: its context is the caller's again. False if it was touched before.
+    /// A completion was read: its context belongs to the caller again. False if the caller touched
+    /// it earlier.
     ///
     /// # Safety
-    /// The entry must be of this owner.
+    /// The entry must belong to this owner.
     unsafe fn given_back(&mut self, entry: &Entry) -> bool;
 }
 
@@ -42,7 +43,7 @@ pub struct Queue {
     entries: VecDeque<Entry>,
     size: usize,
     overrun: bool,
-    /// The descriptor to wait on, where it was asked for.
+    /// The descriptor to wait on, if one was requested.
     waits_on: Option<RawFd>,
     domain_users: *mut usize,
 }
@@ -52,7 +53,7 @@ static OPS: fi_ops_cq =
     fi_ops_cq { read: Some(read), readerr: Some(readerr), strerror: None, ..fi_ops_cq::EMPTY };
 
 /// # Safety
-/// As `fi_cq_open` says; `domain_users` outlives the queue.
+/// The caller upholds the contract of `fi_cq_open`; `domain_users` outlives the queue.
 pub unsafe fn open(
     attr: *const fi_cq_attr,
     cq: *mut *mut fid_cq,
@@ -109,7 +110,7 @@ impl Queue {
         }
     }
 
-    /// An endpoint that serves by itself then takes no more arrivals.
+    /// An endpoint that serves requests itself then accepts no more arrivals.
     pub fn is_half_full(&self) -> bool {
         self.entries.len() >= self.size / 2
     }
@@ -124,7 +125,7 @@ impl Queue {
 }
 
 unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_int {
-    // SAFETY: a queue that `open` made, and a place for a descriptor.
+    // SAFETY: `open` made the queue, and the caller passes space for a descriptor.
     unsafe {
         match (command, (*fid.cast::<Queue>()).waits_on) {
             (FI_GETWAIT, Some(fd)) => *arg.cast::<c_int>() = fd,
@@ -137,7 +138,7 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, arg: *mut c_void) ->
 /// Like `fi_trywait`, for queues.
 pub unsafe extern "C" fn trywait(_fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
     for i in 0..count as usize {
-        // SAFETY: queues that `open` made; their endpoints release them before they go.
+        // SAFETY: `open` made the queues; their endpoints release them before they close.
         let ready = unsafe {
             let queue: *mut Queue = (*fids.add(i)).cast();
             (*queue).entries.is_empty() && (*queue).owner.is_some_and(|owner| (*owner).may_sleep())
@@ -151,7 +152,7 @@ pub unsafe extern "C" fn trywait(_fabric: *mut fid_fabric, fids: *mut *mut fid, 
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     let queue: *mut Queue = fid.cast();
-    // SAFETY: a queue that `open` made, closed once.
+    // SAFETY: `open` made the queue, which is closed only here.
     unsafe {
         if (*queue).users > 0 {
             return -FI_EBUSY;
@@ -163,8 +164,9 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
 }
 
 unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> isize {
-    // SAFETY: a queue that `open` made, and room for `count` entries of its format; the endpoint
-    // releases the queue before it goes. The borrow ends before the endpoint pushes to the queue.
+    // SAFETY: `open` made the queue, and the buffer has space for `count` entries of its format;
+    // the endpoint releases the queue before it closes. The borrow ends before the endpoint pushes
+    // to the queue.
     unsafe {
         let queue: *mut Queue = cq.cast();
         let Some(owner) = (*queue).owner else { return -(FI_EAGAIN as isize) };
@@ -184,7 +186,7 @@ unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> is
             let Entry { context, flags, len, data, .. } = entry;
             out.write(fi_cq_data_entry { op_context: context, flags, len, buf: ptr::null_mut(), data });
             if !(*owner).given_back(&entry) {
-                // The error is found only now: the entry reports it instead.
+                // The error is only found here: the entry reports it.
                 queue.entries.push_front(Entry { errno: FI_EINVAL, sent: false, ..entry });
                 break;
             }
@@ -200,7 +202,7 @@ unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> is
 }
 
 unsafe extern "C" fn readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, _flags: u64) -> isize {
-    // SAFETY: a queue that `open` made, and one entry of the caller's.
+    // SAFETY: `open` made the queue, and the caller passes one entry.
     unsafe {
         let queue: *mut Queue = cq.cast();
         let owner = (*queue).owner;

@@ -1,11 +1,11 @@
-//! The tables called directly, for what `ofi::nic` does not use.
+//! Direct calls of the tables, for functions that `ofi::nic` does not use.
 
 use libfabric_sys::*;
 use std::ffi::c_int;
 use std::mem::zeroed;
 use std::ptr;
 
-/// A NIC with 4 KiB of registered memory; its objects are closed by the test, if at all.
+/// A NIC with 4 KiB of registered memory; a test closes its objects, or none.
 struct Raw {
     domain: *mut fid_domain,
     cq: *mut fid_cq,
@@ -46,7 +46,7 @@ impl Raw {
     fn register(&mut self, key: u64, mr: &mut *mut fid_mr) -> c_int {
         let (base, len) = (self.bytes.as_ptr().cast(), self.bytes.len());
         let access = FI_RECV | FI_WRITE | FI_REMOTE_WRITE;
-        // SAFETY: memory for the life of the process.
+        // SAFETY: the memory lives as long as the process.
         let rc = unsafe { fi_mr_reg(self.domain, base, len, access, 0, key, 0, mr, ptr::null_mut()) };
         if self.mr.is_null() {
             self.mr = *mr;
@@ -56,7 +56,7 @@ impl Raw {
 
     fn route_to(&self, other: &Raw) -> fi_addr_t {
         let (mut name, mut len, mut route) = ([0u8; 256], 256, 0);
-        // SAFETY: room for the name, which is a C string.
+        // SAFETY: the buffer has space for the name, which is a NUL-terminated string.
         unsafe {
             assert_eq!(fi_getname(other.ep.cast(), name.as_mut_ptr().cast(), &mut len), 0);
             assert_eq!(fi_av_insert(self.av, name.as_ptr().cast(), 1, &mut route, 0, ptr::null_mut()), 1);
@@ -65,7 +65,7 @@ impl Raw {
     }
 
     fn read(&self) -> Result<Option<fi_cq_data_entry>, c_int> {
-        // SAFETY: room for one entry.
+        // SAFETY: the buffer has space for one entry.
         unsafe {
             let mut entry: fi_cq_data_entry = zeroed();
             match fi_cq_read(self.cq, (&raw mut entry).cast(), 1) {
@@ -80,7 +80,7 @@ impl Raw {
     fn write(&self, to: &Raw, route: fi_addr_t, data: u64, context: &mut [u64; 8]) -> isize {
         let remote = if to.virtual_addresses { to.bytes.as_ptr() as u64 } else { 0 };
         let iov = iovec { iov_base: self.bytes.as_ptr() as *mut _, iov_len: 8 };
-        // SAFETY: all of it outlives the operation.
+        // SAFETY: all buffers outlive the operation.
         unsafe {
             let mut desc = fi_mr_desc(self.mr);
             let range = fi_rma_iov { addr: remote, len: 8, key: fi_mr_key(to.mr) };
@@ -99,7 +99,7 @@ impl Raw {
     }
 }
 
-/// Polls both until one has an entry.
+/// Polls both queues until one has an entry.
 fn next(of: &Raw, other: &Raw) -> fi_cq_data_entry {
     for _ in 0..10_000_000 {
         if let Some(entry) = of.read().expect("no error") {
@@ -111,7 +111,7 @@ fn next(of: &Raw, other: &Raw) -> fi_cq_data_entry {
 }
 
 #[test]
-fn immediates_arrive_and_consume_a_receive_on_efa_direct() {
+fn efa_direct_immediate_consumes_a_receive() {
     for (mode, wide, receives) in [("tcp", true, false), ("efa", false, false), ("efa-direct", false, true)] {
         let name = format!("sim:like={mode}:world=imm");
         let (a, b) = (Raw::open(&name, 64), Raw::open(&name, 64));
@@ -143,12 +143,12 @@ fn immediates_arrive_and_consume_a_receive_on_efa_direct() {
 }
 
 #[test]
-fn objects_close_in_order_and_keys_are_unique() {
+fn objects_close_only_in_order_and_keys_are_unique() {
     let mut tcp = Raw::open("sim:like=tcp:world=order", 64);
     let mut second = ptr::null_mut();
     assert_eq!(tcp.register(7, &mut second), -FI_ENOKEY);
     assert_eq!(tcp.register(8, &mut second), 0);
-    // SAFETY: each is closed once in the end.
+    // SAFETY: each object is closed once, at the end.
     unsafe {
         assert_eq!(fi_close(tcp.cq.cast()), -FI_EBUSY);
         assert_eq!(fi_close(tcp.av.cast()), -FI_EBUSY);
@@ -161,7 +161,7 @@ fn objects_close_in_order_and_keys_are_unique() {
 }
 
 #[test]
-fn a_queue_that_is_too_small_runs_over() {
+fn too_small_queue_overruns() {
     let name = "sim:like=efa-direct:nocopy:world=over";
     let (a, b) = (Raw::open(name, 4), Raw::open(name, 64));
     let (route, mut contexts) = (a.route_to(&b), [[0u64; 8]; 5]);

@@ -1,18 +1,18 @@
-//! A bounded queue from one thread to one other.
+//! A bounded queue between two threads.
 
 use crossbeam_utils::CachePadded;
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// One thread pushes, one pops: that is what `push` and `pop` ask for.
+/// One thread pushes and one pops, as `push` and `pop` require.
 pub struct Ring<T> {
     places: Box<[UnsafeCell<MaybeUninit<T>>]>,
     tail: CachePadded<AtomicUsize>,
     head: CachePadded<AtomicUsize>,
 }
 
-// SAFETY: a place belongs to the pusher until `tail` passes it, then to the popper.
+// SAFETY: a slot belongs to the pusher until `tail` passes it, then to the popper.
 unsafe impl<T: Send> Send for Ring<T> {}
 // SAFETY: the reason given above holds here as well.
 unsafe impl<T: Send> Sync for Ring<T> {}
@@ -28,17 +28,17 @@ impl<T: Copy> Ring<T> {
         self.places[at & (self.places.len() - 1)].get()
     }
 
-    /// Whether half of it is free; for the pusher's thread.
+    /// Whether half of the ring is free; for the pusher's thread.
     pub fn is_half_free(&self) -> bool {
         2 * (self.tail.load(Ordering::Relaxed) - self.head.load(Ordering::Acquire)) < self.places.len()
     }
 
-    /// Whether everything was taken off; for any thread.
+    /// Whether every element was popped; for any thread.
     pub fn is_empty(&self) -> bool {
         self.tail.load(Ordering::Acquire) == self.head.load(Ordering::Acquire)
     }
 
-    /// False when it is full.
+    /// Adds an element; false if the ring is full.
     ///
     /// # Safety
     /// Only one thread at a time may push.
@@ -47,13 +47,13 @@ impl<T: Copy> Ring<T> {
         if tail - self.head.load(Ordering::Acquire) == self.places.len() {
             return false;
         }
-        // SAFETY: the place is free, and ours until `tail` passes it.
+        // SAFETY: the slot is free, and belongs to the pusher until `tail` passes it.
         unsafe { (*self.place(tail)).write(value) };
         self.tail.store(tail + 1, Ordering::Release);
         true
     }
 
-    /// The oldest, which stays.
+    /// The oldest element, which stays in the ring.
     ///
     /// # Safety
     /// Only one thread at a time may peek and pop.
@@ -63,14 +63,14 @@ impl<T: Copy> Ring<T> {
         if head == self.tail.load(Ordering::Acquire) {
             return None;
         }
-        // SAFETY: written before `tail` passed it.
+        // SAFETY: the slot was written before `tail` passed it.
         Some(unsafe { (*self.place(head)).assume_init() })
     }
 
-    /// Takes the oldest off, which `peek` has shown.
+    /// Removes the oldest element, which `peek` has returned.
     ///
     /// # Safety
-    /// As `peek`.
+    /// The same contract as `peek`.
     pub unsafe fn pop(&self) {
         self.head.store(self.head.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
@@ -81,13 +81,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_cross_in_order() {
+    fn ring_keeps_the_order_between_threads() {
         let ring = Ring::new(4);
         std::thread::scope(|scope| {
-            // SAFETY: the only thread that pushes.
+            // SAFETY: this is the only thread that pushes.
             scope.spawn(|| (0..10_000u32).for_each(|i| while !unsafe { ring.push(i) } {}));
             for i in 0..10_000 {
-                // SAFETY: the only thread that pops.
+                // SAFETY: this is the only thread that pops.
                 let got = loop {
                     if let Some(got) = unsafe { ring.peek() } {
                         break got;
@@ -101,9 +101,9 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded() {
+    fn ring_rejects_pushes_when_full() {
         let ring = Ring::new(2);
-        // SAFETY: one thread.
+        // SAFETY: this is the only thread.
         unsafe {
             assert!(ring.push(1) && ring.push(2) && !ring.push(3));
             ring.pop();

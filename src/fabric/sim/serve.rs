@@ -1,5 +1,5 @@
-//! The target's side: messages that arrive, and where the mode has it so,
-//! writes and reads, which its own progress serves.
+//! The target's side: arriving messages, and, in some modes, writes and reads that the target's own
+//! progress serves.
 
 use super::endpoint::{access_of, Endpoint, Receive};
 use super::flight::retry_at;
@@ -10,7 +10,7 @@ use super::wire::{enter, leave, Answer, Kind, Op, Request, Wire};
 use libfabric_sys::*;
 
 impl Endpoint {
-    /// Serves what has arrived.
+    /// Serves arrived requests.
     pub(super) fn serve(&mut self) {
         let (port, mut wires) = (self.port.clone(), std::mem::take(&mut self.inbound));
         port.inbound(&mut wires, &mut self.inbound_seen);
@@ -60,7 +60,7 @@ impl Endpoint {
         }
     }
 
-    /// False if it must wait.
+    /// Serves a request; false if it must wait.
     fn take(&mut self, wire: &Wire, request: Request, now: u64, alive: bool) -> bool {
         match request {
             Request::Handshake => {
@@ -71,8 +71,8 @@ impl Endpoint {
             }
             Request::Arrived { data, len } => self.arrived(data, len),
             Request::Op(index) => {
-                // SAFETY: the sender leaves it to us until the answer. One that has gone frees
-                // nothing of its pool, only what its operations point to.
+                // SAFETY: the operation belongs to the target until the answer. A sender that is
+                // gone frees none of its pool, only the memory that operations point to.
                 let op = unsafe { &*wire.pool.op(index) };
                 if !alive && !op.orphan {
                     return true;
@@ -92,14 +92,14 @@ impl Endpoint {
     fn reply(&self, wire: &Wire, now: u64, answer: Answer) {
         let due = if wire.delay == 0 { now } else { now.max(1) + wire.delay };
         self.world.wake_at(due);
-        // SAFETY: this endpoint's thread is the only one that pushes; there is room for an answer
-        // to every operation of the sender.
+        // SAFETY: this endpoint's thread is the only one that pushes; the ring has space for an
+        // answer to every operation of the sender.
         let pushed = unsafe { wire.answers.push((due, answer)) };
         debug_assert!(pushed);
         wire.from.bell.ring();
     }
 
-    /// The time at which the bytes of a read have left this side.
+    /// When the bytes of a read have left this side.
     fn sent_back(&self, op: &Op, wire: &Wire, now: u64) -> u64 {
         if op.kind != Kind::Read || now == 0 {
             return now;
@@ -108,11 +108,11 @@ impl Endpoint {
         wire.from.receiving.take(self.port.sending.take(now, cost), cost) + cost
     }
 
-    /// A message into the first receive; none: there is no receive.
+    /// Places a message into the first receive; `None` without a receive.
     fn deliver(&mut self, op: &Op) -> Option<i32> {
         let receive = self.receives.pop_front()?;
-        // SAFETY: the sender waits for us before its buffer goes; the receive's is ours until its
-        // completion.
+        // SAFETY: the sender waits for us before it frees its buffer; the receive's buffer is ours
+        // until its completion.
         unsafe { copy(op.local.iov_base.cast(), receive.base.cast(), receive.len.min(op.len)) };
         let errno = if op.len > receive.len { FI_ETRUNC } else { 0 };
         self.received(receive, FI_MSG | FI_RECV, op.len, 0, errno);
@@ -138,20 +138,20 @@ impl Endpoint {
             }
         }
         if wire.copies {
-            // SAFETY: the region is this thread's to close, and the sender waits for us before
-            // its ranges go.
+            // SAFETY: this thread alone closes the region, and the sender waits for us before it
+            // frees its ranges.
             unsafe { move_bytes(op, remote) };
         }
         Some(0)
     }
 
-    /// An immediate; false if it must wait for a receive, or for room.
+    /// Delivers an immediate; false if it must wait for a receive, or for space in the queue.
     fn arrived(&mut self, data: u64, len: usize) -> bool {
         // SAFETY: the object is bound to the endpoint, and open as long as the endpoint.
         if self.mode.target_serves && unsafe { (*self.cq).is_half_full() } {
             return false;
         }
-        // Where receives are shared, verbs reports that one was taken.
+        // With shared receives, verbs reports that one was used.
         let by = if self.mode.connections { FI_MSG | FI_RECV } else { FI_RMA | FI_REMOTE_WRITE };
         let flags = by | FI_REMOTE_CQ_DATA;
         let receive = if self.mode.mode & FI_RX_CQ_DATA == 0 {

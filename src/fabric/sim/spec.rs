@@ -42,7 +42,7 @@ const KNOWN: &str = "like=tcp|efa|efa-direct|verbs, rails=1..64, gbps=G, depth=1
                      slow=1/N@SHARE, clock=wall|virtual, seed=N, world=NAME and nocopy";
 
 impl Spec {
-    /// Reads a fabric's name; anything unknown, repeated or out of range is an error.
+    /// Parses a fabric's name; anything unknown, repeated or out of range is an error.
     pub fn parse(name: &str) -> Result<Spec> {
         let mut spec = Spec::default();
         let mut seen: Vec<&str> = Vec::new();
@@ -76,12 +76,12 @@ impl Spec {
         Ok(())
     }
 
-    /// The fabric name, which both sides must have in common.
+    /// The fabric name, which both sides must share.
     pub fn fabric(&self) -> String {
         format!("sim:like={}:world={}", self.like.name(), self.world)
     }
 
-    /// A rail's gigabits a second; 0: no limit.
+    /// A rail's gigabits per second; 0: no limit.
     pub fn rate_of(&self, rail: usize) -> f64 {
         match self.slow {
             Some((one_in, share)) if rail % one_in == 0 => self.gbps * share,
@@ -104,7 +104,7 @@ fn real(key: &str, value: &str, least: f64, most: f64) -> std::result::Result<f6
     parsed.ok_or(format!("{key}=\"{value}\" is not a number from {least} to {most}"))
 }
 
-/// "1/4@0.5".
+/// Parses a share such as "1/4@0.5".
 fn slow(value: &str) -> std::result::Result<(usize, f64), String> {
     let parts = value.strip_prefix("1/").and_then(|rest| rest.split_once('@'));
     let (one_in, share) = parts.ok_or(format!("slow=\"{value}\" is not like 1/4@0.5"))?;
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read() {
+    fn specification_is_parsed() {
         let name = "sim:like=efa-direct:rails=32:gbps=100:depth=64:delay_us=10:slow=1/4@0.5:\
                     clock=virtual:seed=9:world=a-1:nocopy";
         let spec = Spec::parse(name).unwrap_or_default();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_specification_is_named() {
+    fn invalid_specification_part_is_named() {
         for (name, named) in [
             ("sim:like=ib", "like=\"ib\""),
             ("sim:rails=0", "1 to 64"),

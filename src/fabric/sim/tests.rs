@@ -1,5 +1,5 @@
-//! NICs through `ofi::nic`, in virtual time: what they take, when it is done, and
-//! what they refuse.
+//! NICs through `ofi::nic`, in virtual time: what they accept, when it completes, and what they
+//! refuse.
 
 use super::spec::Spec;
 use super::world::World;
@@ -62,7 +62,7 @@ impl Side {
     }
 }
 
-/// Two of them, and slots for operations.
+/// Two NICs, and slots for operations.
 struct Two {
     time: Arc<Virtual>,
     world: Arc<World>,
@@ -105,7 +105,7 @@ impl Two {
         }
     }
 
-    /// A connection that has ended is made anew.
+    /// Makes an ended connection again.
     fn reconnect(&mut self) {
         while self.write(4094, 8, false) != Posted::Yes {
             self.a.nic.redial(self.route);
@@ -138,8 +138,7 @@ impl Two {
         (reaped.scratch as usize - self.slots.as_ptr() as usize) / size_of::<Scratch>()
     }
 
-    /// Both sides poll, and time passes, until `a` has this many completions; or a
-    /// minute has passed.
+    /// Polls both sides, while time passes, until `a` has this many completions, or for a minute.
     fn run(&mut self, count: usize) {
         let until = self.time.now() + 60_000_000_000;
         while self.a.done.len() < count && self.time.now() < until {
@@ -150,7 +149,7 @@ impl Two {
         assert!(self.a.done.len() >= count, "{} of {count} completions", self.a.done.len());
     }
 
-    /// Nothing comes within a second.
+    /// Checks that nothing arrives within a second.
     fn is_quiet(&mut self) -> bool {
         let until = self.time.now() + 1_000_000_000;
         while self.time.now() < until {
@@ -176,7 +175,7 @@ impl Two {
         unsafe { self.b.nic.receive(buffer, &mut self.slots[slot]) }
     }
 
-    /// Writes pages with a full window; nanoseconds of virtual time.
+    /// Writes pages with a full window; returns nanoseconds of virtual time.
     fn stream(&mut self, pages: usize) -> u64 {
         let begin = self.time.now();
         let (mut posted, mut done) = (0, 0);
@@ -202,7 +201,7 @@ fn close_to(took: u64, ideal: f64) {
 }
 
 #[test]
-fn the_line_rate_is_kept() {
+fn line_rate_limits_throughput() {
     for mode in MODES {
         let mut two = Two::open(&format!("{mode}:gbps=100:delay_us=10"));
         close_to(two.stream(2000), 2000.0 * PAGE as f64 * 0.08);
@@ -212,7 +211,7 @@ fn the_line_rate_is_kept() {
 }
 
 #[test]
-fn two_senders_share_a_receiving_line() {
+fn two_senders_share_the_receiver_line_rate() {
     let mut two = Two::open("like=efa-direct:gbps=100");
     let name = format!("sim:like=efa-direct:gbps=100:clock=virtual:world={}", two.world.name);
     let mut third = Side::open(&name, BOTH);
@@ -236,7 +235,7 @@ fn two_senders_share_a_receiving_line() {
 }
 
 #[test]
-fn a_write_takes_the_delay_both_ways() {
+fn write_completes_after_the_delay_of_both_directions() {
     for (mode, spread) in [("like=verbs", 0), ("like=tcp", 0), ("like=efa", 4000)] {
         let mut two = Two::open(&format!("{mode}:delay_us=50"));
         let begin = two.time.now();
@@ -255,7 +254,7 @@ fn order_of(mode: &str, seed: u32) -> Vec<usize> {
 }
 
 #[test]
-fn only_ordered_modes_keep_the_order() {
+fn writes_keep_their_order_only_in_ordered_modes() {
     let posted: Vec<usize> = (0..64).collect();
     assert_eq!(order_of("like=verbs", 1), posted);
     assert_eq!(order_of("like=tcp", 1), posted);
@@ -266,7 +265,7 @@ fn only_ordered_modes_keep_the_order() {
 }
 
 #[test]
-fn bytes_arrive_where_they_should() {
+fn written_bytes_arrive_at_the_remote_offset() {
     for mode in MODES {
         let mut two = Two::open(&format!("{mode}:gbps=10:delay_us=1"));
         two.a.bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8);
@@ -284,9 +283,9 @@ fn bytes_arrive_where_they_should() {
     }
 }
 
-/// tcp's queue has no end; over verbs each takes a receive.
+/// tcp's queue is unlimited; over verbs each arrival uses a receive.
 #[test]
-fn arrivals_are_bounded_except_over_tcp() {
+fn unread_arrivals_are_limited_except_over_tcp() {
     for (mode, immediates, bounded) in [
         ("like=tcp", true, false),
         ("like=efa", true, true),
@@ -301,7 +300,7 @@ fn arrivals_are_bounded_except_over_tcp() {
 }
 
 #[test]
-fn the_queue_is_bounded() {
+fn posts_beyond_the_depth_return_again() {
     let mut two = Two::open("like=efa-direct:depth=16:delay_us=5");
     (0..16).for_each(|slot| assert_eq!(two.write(slot, 8, false), Posted::Yes));
     assert_eq!(two.write(16, 8, false), Posted::Again);
@@ -310,7 +309,7 @@ fn the_queue_is_bounded() {
 }
 
 #[test]
-fn a_doorbell_that_never_rings_is_counted() {
+fn missing_doorbell_is_counted_at_close() {
     for parameters in ["like=efa", "like=efa:nocopy", "like=verbs", "like=tcp"] {
         let mut two = Two::open(parameters);
         (0..3).for_each(|slot| assert_eq!(two.write(slot, 8, true), Posted::Yes));
@@ -319,14 +318,14 @@ fn a_doorbell_that_never_rings_is_counted() {
         two.run(4);
         assert_eq!(two.write(4, 8, true), Posted::Yes);
         two.a.close();
-        // With a connection its posts come back.
+        // Over a connection, its posts come back.
         let lost = u64::from(!two.world.mode().connections);
         assert_eq!(two.world.counts.lost_flushes.load(Relaxed), lost, "{parameters}");
     }
 }
 
 #[test]
-fn sixteen_operations_wait_for_efas_handshake() {
+fn efa_queues_sixteen_operations_before_its_handshake() {
     let mut two = Two::open("like=efa:delay_us=1");
     let mut fresh = Side::open(&format!("sim:like=efa:clock=virtual:world={}", two.world.name), BOTH);
     two.route = two.a.nic.insert(fresh.nic.address(), None).expect("an address");
@@ -346,7 +345,7 @@ fn sixteen_operations_wait_for_efas_handshake() {
 }
 
 #[test]
-fn remote_memory_is_guarded() {
+fn access_outside_a_registration_is_refused() {
     for mode in MODES {
         let mut two = Two::open_with(mode, Access { remote_read: false, ..Access::ALL });
         let (local, remote, key) = (two.a.bytes.as_ptr() as u64, two.b.base(), two.b.memory.key);
@@ -372,7 +371,7 @@ fn remote_memory_is_guarded() {
 }
 
 #[test]
-fn local_memory_is_guarded_where_the_mode_asks() {
+fn local_registration_is_checked_where_the_mode_requires_it() {
     for (mode, posted) in [
         ("like=tcp", Posted::Yes),
         ("like=efa", Posted::Yes),
@@ -393,12 +392,12 @@ fn local_memory_is_guarded_where_the_mode_asks() {
 }
 
 #[test]
-fn direct_owns_its_contexts() {
+fn efa_direct_detects_context_reuse() {
     let mut two = Two::open("like=efa-direct:delay_us=1");
     assert_eq!(two.write(0, 8, false), Posted::Yes);
     assert_eq!(two.write(0, 8, false), Posted::Failed(FI_EINVAL)); // The slot is in use.
     assert_eq!(two.write(1, 8, false), Posted::Yes);
-    two.slots[1].0[3] = std::ptr::null_mut(); // And this one is not ours.
+    two.slots[1].0[3] = std::ptr::null_mut(); // This slot's context was overwritten.
     two.run(2);
     let errno = |slot| two.a.done.iter().find(|one| two.slot_of(one) == slot).map(|one| one.errno);
     assert_eq!((errno(0), errno(1)), (Some(0), Some(FI_EINVAL)));
@@ -409,7 +408,7 @@ fn direct_owns_its_contexts() {
 }
 
 #[test]
-fn messages_wait_for_a_receive() {
+fn messages_wait_for_a_posted_receive() {
     for mode in MODES {
         let mut two = Two::open(mode);
         two.a.bytes[..5].copy_from_slice(b"hello");
@@ -426,7 +425,7 @@ fn messages_wait_for_a_receive() {
 }
 
 #[test]
-fn closed_peer_is_noticed() {
+fn write_to_a_closed_peer_fails() {
     for mode in MODES {
         let mut two = Two::open(&format!("{mode}:delay_us=5"));
         assert_eq!(two.message(0, 8), Posted::Yes);
@@ -449,14 +448,14 @@ fn closed_peer_is_noticed() {
     }
 }
 
-/// Plans a fault for now.
+/// Plans a fault for the current time.
 fn strike(two: &Two, what: &str) {
     let plan = format!("{} {what}", two.world.now() / 1_000_000);
     two.world.plan(&plan).expect("a good plan");
 }
 
 #[test]
-fn a_link_that_is_down_delays() {
+fn writes_wait_while_the_link_is_down() {
     for mode in MODES {
         for which in ["port0 down:tx", "port1 down:rx", "* down"] {
             let mut two = Two::open(&format!("{mode}:gbps=100"));
@@ -472,7 +471,7 @@ fn a_link_that_is_down_delays() {
 }
 
 #[test]
-fn planned_errors_name_their_operation_where_nics_connect() {
+fn planned_errors_name_the_operation_only_over_connections() {
     for parameters in ["like=efa", "like=efa-direct:nocopy", "like=verbs:nocopy", "like=tcp"] {
         let mut two = Two::open(parameters);
         strike(&two, "port0 error=2");
@@ -487,7 +486,7 @@ fn planned_errors_name_their_operation_where_nics_connect() {
 }
 
 #[test]
-fn dead_rail_is_silent_and_a_killed_one_is_gone() {
+fn dead_rail_stays_silent_and_killed_rail_is_gone() {
     let mut two = Two::open("like=efa-direct");
     strike(&two, "port0 dead");
     two.a.reap();
@@ -508,7 +507,7 @@ fn dead_rail_is_silent_and_a_killed_one_is_gone() {
 }
 
 #[test]
-fn a_slower_line_takes_longer() {
+fn slow_fault_reduces_the_line_rate() {
     let mut two = Two::open("like=efa:gbps=100");
     strike(&two, "rail0 slow=0.5");
     two.a.reap();
@@ -516,7 +515,7 @@ fn a_slower_line_takes_longer() {
 }
 
 #[test]
-fn a_world_has_one_clock_and_seed() {
+fn world_keeps_its_first_clock_and_seed() {
     let two = Two::open("like=efa:seed=3");
     let name = format!("sim:like=efa:seed=4:clock=virtual:world={}", two.world.name);
     assert!(discover::simulated(&name).is_err());
@@ -526,12 +525,12 @@ fn a_world_has_one_clock_and_seed() {
 
 fn is_readable(fd: i32) -> bool {
     let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one descriptor, no waiting.
+    // SAFETY: the array has one descriptor, and the call does not wait.
     unsafe { libc::poll(&mut one, 1, 0) == 1 }
 }
 
 #[test]
-fn a_sleeper_is_woken() {
+fn arrival_wakes_a_sleeping_nic() {
     let name = "sim:like=tcp:world=bell";
     let (mut a, mut b) = (Side::open(name, BOTH), Side::open(name, BOTH));
     let route = a.nic.insert(b.nic.address(), None).expect("an address");

@@ -1,5 +1,5 @@
-//! A wire from one NIC to another: requests one way, answers back. And what two NICs know of a connection
-//! (`connect`).
+//! A wire from one NIC to another: requests in one direction, answers in the other. And the state
+//! of a connection that two NICs share (`connect`).
 
 use super::port::Port;
 use super::ring::Ring;
@@ -23,14 +23,14 @@ pub enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     Free,
-    /// Waits for a doorbell, a handshake, a time.
+    /// Waiting for a doorbell, a handshake, or a time.
     Here,
-    /// The other side may look at it.
+    /// The other side may read it.
     InWire,
 }
 
-/// An operation under way. It belongs to the NIC that posted it, and while it is
-/// in a wire to the other one, but for `state`, `outbound` and `ends`.
+/// An operation in flight. It belongs to the NIC that posted it; while it is in a wire, it belongs
+/// to the other NIC, except for `state`, `outbound` and `ends`.
 pub struct Op {
     pub state: State,
     pub outbound: u32,
@@ -40,7 +40,7 @@ pub struct Op {
     pub flags: u64,
     /// Its sender has closed the connection; the bytes are in `bytes`.
     pub orphan: bool,
-    /// Among the posts of its connection.
+    /// Its number among the posts of its connection.
     pub order: u64,
     pub len: usize,
     pub local: iovec,
@@ -69,7 +69,7 @@ impl Op {
         }
     }
 
-    /// Keeps the bytes: the caller may change its own from now on.
+    /// Copies the bytes: the caller may change its own from now on.
     ///
     /// # Safety
     /// The local range must be readable.
@@ -85,10 +85,10 @@ impl Op {
     }
 }
 
-/// All operations of a NIC; they stay in place while any side may read them.
+/// All operations of a NIC; they stay in place while either side may read them.
 pub struct Pool(Box<[UnsafeCell<Op>]>);
 
-// SAFETY: an operation's state says which side may touch it, and rings hand it over.
+// SAFETY: an operation's state determines which side may touch it, and rings hand it over.
 unsafe impl Send for Pool {}
 // SAFETY: the reason given above holds here as well.
 unsafe impl Sync for Pool {}
@@ -124,15 +124,15 @@ pub enum Answer {
     Handshake,
 }
 
-/// From one NIC to another; with the time when it is there.
+/// Requests from one NIC to another, with their arrival times.
 pub struct Wire {
     pub from: Arc<Port>,
     pub to: Arc<Port>,
     pub pool: Arc<Pool>,
     pub copies: bool,
-    /// How long an answer takes.
+    /// The delay of an answer.
     pub delay: u64,
-    /// The connection that it is of; 0: of none.
+    /// The wire's connection; 0: none.
     pub link: u64,
     pub requests: Ring<(u64, Request)>,
     pub answers: Ring<(u64, Answer)>,
@@ -140,21 +140,21 @@ pub struct Wire {
     cut: AtomicBool,
     /// The sender has closed it: bytes that have left still land, and get no answers.
     left: AtomicBool,
-    /// The side is about to close: nothing is served.
+    /// The sender is about to close it: nothing is served.
     leaving: AtomicBool,
     /// Set while one side touches memory of the other.
     pub sender_works: CachePadded<AtomicBool>,
     pub target_works: CachePadded<AtomicBool>,
 }
 
-/// Writes that were given back, and are still on their way.
+/// Writes that were given back, and are still in flight.
 pub struct Orphan {
     pub wire: Arc<Wire>,
     pub ops: Vec<u32>,
 }
 
-/// Begins to touch memory of the other side, unless that is closed or the wire is reset; a close or
-/// reset waits until we are through.
+/// Begins to touch the other side's memory, unless that side is closed or the wire is reset; a
+/// close or reset waits until this ends.
 pub fn enter(wire: &Wire, works: &AtomicBool, other: &Port) -> bool {
     works.store(true, SeqCst);
     if other.is_gone() || wire.is_cut() || wire.is_leaving() || wire.is_left() {
@@ -168,7 +168,7 @@ pub fn leave(works: &AtomicBool) {
     works.store(false, Release);
 }
 
-/// Returns when one side is through. It may have to get a processor first.
+/// Returns when the other side has finished, which may need a processor first.
 fn await_end(works: &AtomicBool) {
     let backoff = Backoff::new();
     while works.load(SeqCst) {
@@ -200,7 +200,7 @@ impl Wire {
         }
     }
 
-    /// The sender has gone, and nothing of it is under way; or the wire is cut.
+    /// Whether the sender is gone and nothing of it is in flight, or the wire is cut.
     pub fn has_ended(&self) -> bool {
         // SAFETY: only the target calls this, on the thread that pops.
         self.is_cut() || (self.from.is_gone() || self.is_left()) && unsafe { self.requests.peek() }.is_none()
@@ -221,8 +221,8 @@ impl Wire {
         self.leaving.load(SeqCst)
     }
 
-    /// The sender closes it: its operations are its own again when this returns, until it
-    /// has left. Then orphans are the target's.
+    /// The sender closes the wire: when this returns, its operations belong to it again, except
+    /// orphans, which belong to the target.
     pub fn begin_leaving(&self) {
         self.leaving.store(true, SeqCst);
         self.await_target();
@@ -234,7 +234,7 @@ impl Wire {
         self.to.bell.ring();
     }
 
-    /// Either side cuts: when this returns, neither touches the other's memory through it.
+    /// Either side cuts the wire: when this returns, neither touches the other's memory through it.
     pub fn cut(&self) {
         self.cut.store(true, SeqCst);
         self.from.cuts.fetch_add(1, SeqCst);
@@ -247,13 +247,13 @@ impl Wire {
         await_end(&self.sender_works);
     }
 
-    /// The sender goes: its operations are its own again when this returns.
+    /// The sender is gone: when this returns, its operations belong to it again.
     pub fn await_target(&self) {
         await_end(&self.target_works);
     }
 }
 
-/// A connection, and what both of its sides know.
+/// A connection, with the state that both of its sides share.
 pub struct Link {
     pub number: u64,
     pub caller: Arc<Port>,
@@ -262,17 +262,17 @@ pub struct Link {
     pub closed: AtomicBool,
 }
 
-/// A step of one side, as the other learns of it.
+/// One side's step, as the other side receives it.
 pub enum Call {
     Request(Arc<Link>, Vec<u8>),
-    /// To a side of a link, as the next two.
+    /// To one side of a link, as are the next two.
     Connected(u64),
     Refused(u64),
     Closed(u64),
 }
 
 impl Link {
-    /// What names one of its sides; that of the other differs in the last bit.
+    /// The name of one of its sides; the other side's differs in the last bit.
     pub fn side(&self, listens: bool) -> u64 {
         self.number << 1 | u64::from(listens)
     }

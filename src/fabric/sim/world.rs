@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
-/// Plans faults, for worlds that begin while it is set.
+/// Plans faults for worlds that begin while the variable is set.
 const FAULTS: &str = "WEFT_SIM_FAULTS";
 
 /// Worlds by mode and name.
@@ -29,7 +29,7 @@ pub struct World {
     begin_ns: u64,
     ports: Mutex<Vec<Weak<Port>>>,
     faults: Mutex<Vec<Fault>>,
-    /// When the next fault strikes; `u64::MAX`: none is planned.
+    /// When the next fault occurs; `u64::MAX`: none is planned.
     next_fault: AtomicU64,
     pub counts: Counts,
 }
@@ -37,14 +37,14 @@ pub struct World {
 /// Violations by the caller.
 #[derive(Default)]
 pub struct Counts {
-    /// Operations that waited for a doorbell when their endpoint closed.
+    /// Operations that still waited for a doorbell when their endpoint closed.
     pub lost_flushes: AtomicU64,
-    /// Posts and completions whose context slot was not the provider's alone.
+    /// Posts and completions whose context slot something else had modified.
     pub spoilt_contexts: AtomicU64,
 }
 
 impl World {
-    /// The world that a spec names; the first who names it decides its clock and seed.
+    /// The world that a spec names; the first user determines its clock and seed.
     pub fn of(spec: &Spec) -> Result<Arc<World>> {
         let mut worlds = WORLDS.lock();
         let worlds = worlds.get_or_insert_with(HashMap::new);
@@ -114,7 +114,7 @@ impl World {
         }
     }
 
-    /// Adds faults to those that are planned.
+    /// Adds faults to the plan.
     pub fn plan(&self, plan: &str) -> Result<()> {
         let mut faults = self.faults.lock();
         faults.extend(faults::parse(plan)?);
@@ -128,7 +128,7 @@ impl World {
         self.next_fault.store(faults.first().map_or(u64::MAX, |fault| fault.at), Relaxed);
     }
 
-    /// Faults are planned that have not struck.
+    /// Whether planned faults have yet to occur.
     pub fn has_faults(&self) -> bool {
         self.next_fault.load(Relaxed) != u64::MAX
     }

@@ -563,7 +563,7 @@ fn unauthenticated_reaches_no_memory(mut a: TcpNic, mut b: TcpNic) {
 }
 
 #[test]
-fn memory_of_an_ended_peer_does_not_change() {
+fn memory_does_not_change_after_its_peer_ended() {
     for at_once in [true, false] {
         pairs().into_iter().for_each(|(a, b)| ended_peer_changes_nothing(a, b, at_once));
     }

@@ -1,5 +1,5 @@
-//! Connections of endpoints of type FI_EP_MSG, through `ofi::connections`: as the real ones of verbs
-//! were seen to behave.
+//! Connections of endpoints of type FI_EP_MSG, through `ofi::connections`: they behave as was
+//! observed with verbs.
 
 use super::*;
 use crate::fabric::Immediate;
@@ -13,7 +13,7 @@ impl Two {
         Side::open(&format!("sim:{VERBS}:clock=virtual:world={}", self.world.name), BOTH)
     }
 
-    /// Posts a message of `side`'s first bytes to a route of it.
+    /// Posts a message of `side`'s first bytes to one of its routes.
     fn message_of(side: &mut Side, route: Route, slot: &mut Scratch) -> Posted {
         let address = side.bytes.as_mut_ptr().cast();
         let buffer = Buffer { address, len: 8, descriptor: side.memory.descriptor, follows: false };
@@ -32,7 +32,7 @@ impl Two {
 }
 
 #[test]
-fn an_immediate_takes_a_shared_receive() {
+fn immediate_consumes_a_shared_receive() {
     let mut two = Two::open(VERBS);
     let (local, remote) = (two.a.bytes.as_ptr() as u64, two.b.base());
     let segments = [Segment { local, remote: remote + 100, len: 8 }];
@@ -48,7 +48,7 @@ fn an_immediate_takes_a_shared_receive() {
     let one = two.b.done[0];
     assert_eq!((one.immediate, two.slot_of(&one), one.errno), (immediate, 100, 0));
     two.run(1);
-    // A message is none.
+    // A message is no arrival.
     assert_eq!(two.receive(100, 64), Posted::Yes);
     assert_eq!(two.message(1, 8), Posted::Yes);
     two.run_b(2);
@@ -75,7 +75,7 @@ fn messages_wait_until_the_connection_is_up() {
 }
 
 #[test]
-fn nobody_listens_or_another_nic_does() {
+fn connecting_fails_without_the_right_listener() {
     let mut two = Two::open(VERBS);
     let mut gone = two.third();
     let mut address = gone.nic.address().to_vec();
@@ -97,7 +97,7 @@ fn nobody_listens_or_another_nic_does() {
 }
 
 #[test]
-fn a_wrong_key_ends_its_connection_alone() {
+fn wrong_key_ends_only_its_own_connection() {
     let mut two = Two::open(VERBS);
     let mut third = two.third();
     let (good, bytes) = (two.route, two.a.bytes.as_ptr() as u64);
@@ -129,12 +129,13 @@ fn a_wrong_key_ends_its_connection_alone() {
     assert_eq!(two.a.done[0].errno, 0);
 }
 
-/// Posts stand on a connection that the other side has closed, and come back when this side does.
+/// Posts stay pending on a connection that the other side has closed, and come back when this side
+/// closes it.
 #[test]
-fn the_end_of_the_other_side_brings_posts_back() {
+fn posts_return_after_both_sides_closed() {
     for kill in [false, true] {
         let mut two = Two::open(VERBS);
-        assert_eq!(two.message(0, 8), Posted::Yes); // It waits for a receive.
+        assert_eq!(two.message(0, 8), Posted::Yes); // The message waits for a receive.
         assert!(two.is_quiet());
         match kill {
             true => strike(&two, "port1 kill"),
@@ -154,22 +155,22 @@ fn the_end_of_the_other_side_brings_posts_back() {
 }
 
 #[test]
-fn a_route_closes_both_ways_but_for_what_came_since() {
+fn route_closes_both_ways_except_newer_connections() {
     let peer = Some(PeerId::numbered(1));
     let mut two = Two::open(VERBS);
-    // `a` is a peer of `b`, whose connection of before that is the peer's.
+    // `a` is a peer of `b`, and an earlier connection belongs to that peer.
     let back = two.b.nic.insert(two.a.nic.address(), peer).expect("an address");
     while !two.is_quiet() {}
     two.a.nic.reset(two.route, true);
     two.route = two.a.nic.insert(two.b.nic.address(), peer).expect("an address");
     two.shake_hands();
-    // `b` has not authenticated anything over the new one when it resets the old one.
+    // `b` has authenticated nothing over the new connection when it resets the old one.
     two.b.nic.reset(back, true);
     assert!(two.is_quiet());
     assert_eq!(two.write(0, 8, false), Posted::Yes);
     two.run(1);
     assert_eq!(two.a.done[0].errno, 0);
-    // Now it has, so that it ends with the route.
+    // Now it has, so the new connection ends with the route.
     let back = two.b.nic.insert(two.a.nic.address(), peer).expect("an address");
     while !two.is_quiet() {}
     two.b.nic.reset(back, true);
@@ -178,7 +179,7 @@ fn a_route_closes_both_ways_but_for_what_came_since() {
 }
 
 #[test]
-fn an_unauthenticated_caller_is_answered_over_its_connection_and_not_kept() {
+fn unauthenticated_caller_is_answered_over_its_connection_then_dropped() {
     let mut two = Two::open(VERBS);
     assert!(two.b.nic.insert_caller(&[b's'; 40], 0).is_err(), "no connection is of that NIC");
     let back = two.b.nic.insert_caller(two.a.nic.address(), 0).expect("its connection");

@@ -4,7 +4,7 @@ use super::*;
 
 const CONNECTED: [&str; 2] = ["like=tcp:gbps=100:delay_us=20", "like=verbs:gbps=100:delay_us=20"];
 
-/// Two that know each other, with four writes of `a` that wait for the link.
+/// Two connected NICs, where four writes of `a` wait for the link.
 fn waiting(parameters: &str) -> (Two, Route) {
     let mut two = Two::open(parameters);
     let back = two.b.nic.insert(two.a.nic.address(), None).expect("an address");
@@ -16,7 +16,7 @@ fn waiting(parameters: &str) -> (Two, Route) {
     (two, back)
 }
 
-/// Nothing of `a` has come, and what it writes now does.
+/// Nothing from `a` has arrived, and what it writes now does.
 fn goes_on_anew(two: &mut Two) {
     strike(two, "port1 up");
     two.run(0);
@@ -41,7 +41,7 @@ fn posts_to_a_removed_address_return_and_never_land() {
         let mut slots: Vec<_> = two.a.done.iter().map(|one| (one.errno, two.slot_of(one))).collect();
         slots.sort();
         assert_eq!(slots, [0, 1, 2, 3].map(|slot| (FI_ECANCELED, slot)), "{mode}");
-        // What tcp's kernel has is the other side's to refuse.
+        // The other side must refuse bytes that tcp's kernel has.
         two.b.nic.remove(back);
         two.route = two.a.nic.insert(two.b.nic.address(), None).expect("an address");
         goes_on_anew(&mut two);
@@ -53,7 +53,7 @@ fn tcp_bytes_land_after_their_sender_has_closed() {
     for mode in CONNECTED {
         let (mut two, _) = waiting(mode);
         two.a.nic.remove(two.route);
-        two.a.bytes.fill(8); // They are the caller's again.
+        two.a.bytes.fill(8); // The bytes belong to the caller again.
         strike(&two, "port1 up");
         while !two.is_quiet() {}
         assert_eq!(two.b.bytes[0], if mode.contains("tcp") { 7 } else { 0 });
@@ -70,7 +70,7 @@ fn writes_from_a_removed_address_never_land_and_fail_there() {
         two.run(4);
         let gone = two.world.mode().gone;
         assert!(two.a.done.iter().all(|one| one.errno == gone) && two.a.done.len() == 4, "{mode}");
-        // Nothing reaches the other side unless this one ends the connection, too.
+        // The bytes land unless this side ends the connection, too.
         if !two.world.mode().connections {
             assert_eq!(two.write(8, 64, false), Posted::Yes);
             two.run(5);
@@ -99,7 +99,7 @@ fn delivered_bytes_stay_although_their_completion_is_lost() {
 }
 
 #[test]
-fn an_address_that_was_inserted_twice_is_removed_twice() {
+fn address_inserted_twice_is_removed_twice() {
     for mode in CONNECTED {
         let (mut two, _) = waiting(mode);
         let again = two.a.nic.insert(two.b.nic.address(), None).expect("an address");
