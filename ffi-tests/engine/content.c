@@ -352,7 +352,7 @@ bool check_content(const struct operation *op, int target, enum end_of end)
 
 const char *text_of(const struct operation *op)
 {
-    static const char *const kinds[] = {"range", "pages", "list", "prepared", "message", "atomic", "wait", "fence"};
+    static const char *const kinds[] = {"range", "pages", "list", "prepared", "message", "atomic", "wait", "fence", "revoke"};
     static _Thread_local char text[192];
     snprintf(text, sizeof text, "operation %td (host %d life %u, %s %s to %x%s%s%s%s%s, deadline %" PRIu64 " us, at %" PRIu64 " us)",
              op - book->operations, op->host, op->life, op->read ? "reads" : "does", kinds[op->kind], op->targets,

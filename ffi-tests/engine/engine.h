@@ -31,7 +31,8 @@
  *     calls. A counter and a word lie between what completed OK and what was asked for; when all has come to rest, every
  *     count that was promised is there. (lost_notifications)
  *  6. No notification and no message arrives twice, no ticket of a word is given twice. (doubled_notifications)
- *     No notification comes after the revoke of its grant. (revoked_notifications)
+ *     No notification, no count and no change of a word comes after the revoke of its grant. (revoked_notifications,
+ *     revoked_counts)
  *  7. No operation fails needlessly: both ends lived, a pair of rails was up throughout, the deadline was ample, nobody
  *     cancelled, disconnected or gave the memory back. (needless_errors)
  *  8. A completion's fields are those that weft.h names; after a peer's PEER_DOWN nothing of it comes, and all operations
@@ -114,8 +115,10 @@ struct grant {
     _Atomic uint64_t ending; /* the last that was to be revoked */
     weft_grant_token token;
     uint64_t ended;          /* the last whose revoke is complete */
+    uint64_t again_ns;       /* when there is another one, after that */
+    uint64_t counted, words[WORDS]; /* `watched`: what must not change until then */
     weft_peer link;          /* whom it is for */
-    bool revoking;
+    bool revoking, watched;
 };
 
 struct way {
@@ -193,7 +196,7 @@ struct book {
     struct way ways[HOSTS][HOSTS]; /* owner, target */
     _Atomic uint32_t spans_count;
     struct span spans[SPANS_MAX];
-    _Atomic uint64_t verified, late, wrong, ghosts, revoked, lost, doubled, stray, odd, slow, needless, refused;
+    _Atomic uint64_t verified, late, wrong, ghosts, revoked, revoked_counts, lost, doubled, stray, odd, slow, needless, refused;
     _Atomic uint64_t pass_ns; /* the longest of a worker, in its thread's own time */
     _Atomic uint64_t jump_ns; /* the longest step of that clock in a thread that only reads it */
     _Atomic uint64_t driver_ns; /* the longest call of one into a driver, which does not count there */
@@ -359,6 +362,7 @@ bool may_be_revoked(const struct operation *op, int target);
 /* The token of the operation that is being submitted. */
 extern _Thread_local weft_grant_token grant_of;
 void make_grants(const struct link *link);
+void end_watch(struct way *way);
 void revoke_grants(int owner);
 void revoke_is_done(const struct operation *op, int owner, const weft_completion *c);
 void grants_step(struct link *link);

@@ -5,15 +5,26 @@ _Thread_local weft_grant_token grant_of;
 
 /* ---- The owner's side ---- */
 
+/* Each has one for what raises the counter and one for atomics: what these change stands still from a revoke to the next. */
+enum { COUNTING, CHANGING, OTHERS };
+
+static uint8_t grant_for(const struct operation *op)
+{
+    if (op->kind == ATOMIC)
+        return CHANGING;
+    return op->counts || op->flags & WEFT_COUNT_PAGES ? COUNTING : (uint8_t)(OTHERS + op->seed % (GRANTS - OTHERS));
+}
+
 bool take_grant(struct operation *op, int target)
 {
-    struct grant *grant = &book->ways[self->me][target].grants[op->seed % GRANTS];
+    uint8_t which = grant_for(op);
+    struct grant *grant = &book->ways[self->me][target].grants[which];
     memset(&grant_of, 0, sizeof grant_of);
     if (!book->plan.granted || (op->kind >= SEND && op->kind != ATOMIC))
         return true;
     uint64_t number = grant->number;
     grant_of = grant->token;
-    op->grant = op->seed % GRANTS;
+    op->grant = which;
     op->part[target].grant = number;
     return number != 0 && number == grant->number;
 }
@@ -28,10 +39,13 @@ bool may_be_revoked(const struct operation *op, int target)
 
 /* ---- The target's side ---- */
 
+static uint64_t scale(void) { return book->plan.world & (THREADS | VIRTUAL) ? MS : 20 * MS; }
+
 static void make_grant(const struct link *link, struct way *way, struct grant *grant)
 {
     weft_grant_token token;
     grant->number = 0;
+    grant->watched = false;
     if (weft_grant_create(self->exported[link->host], link->peer, NULL, &token) != WEFT_OK)
         return; /* the peer has ended */
     grant->token = token;
@@ -91,12 +105,47 @@ static uint64_t sum_of(int owner, uint32_t s)
     return sum;
 }
 
+static bool counted(const struct way *way, uint64_t *value)
+{
+    return weft_counter_read(self->endpoint, way->counter, value) == WEFT_OK;
+}
+
+/* From now on nothing counts and no word changes, until there is another such grant. */
+static void begin_to_watch(int owner, int which)
+{
+    struct way *way = &book->ways[owner][self->me];
+    struct grant *grant = &way->grants[which];
+    if (which == CHANGING)
+        memcpy(grant->words, word_at(owner, self->me, 0), sizeof grant->words);
+    grant->watched = which == CHANGING || (which == COUNTING && counted(way, &grant->counted));
+}
+
+static void look_at_watched(int owner, int which)
+{
+    struct way *way = &book->ways[owner][self->me];
+    struct grant *grant = &way->grants[which];
+    uint64_t value;
+    if (!grant->watched)
+        return;
+    if (which == CHANGING ? memcmp(grant->words, word_at(owner, self->me, 0), sizeof grant->words) != 0
+                          : counted(way, &value) && value != grant->counted) {
+        finding(&book->revoked_counts, "host %d: %s of host %d changed after the revoke of its grant", self->me,
+                which == CHANGING ? "a word" : "the counter", owner);
+        grant->watched = false;
+    }
+}
+
+void end_watch(struct way *way)
+{
+    for (int i = 0; i < GRANTS; i++)
+        way->grants[i].watched = false;
+}
+
 /* The target's end of a slot whose write is under way stays as it is, unless that has succeeded, which its owner knows. */
 void revoke_is_done(const struct operation *op, int owner, const weft_completion *c)
 {
     struct way *way = &book->ways[owner][self->me];
     struct grant *grant = &way->grants[op->grant];
-    struct link *link = self->to[owner];
     uint64_t number = op->part[owner].grant;
     if (number != grant->number)
         return;
@@ -113,8 +162,8 @@ void revoke_is_done(const struct operation *op, int owner, const weft_completion
         atomic_fetch_or(&slot->state, REVOKED);
     }
     grant->number = 0;
-    if (link && link->up && link->prepared && !(self->going && self->going_of == owner))
-        make_grant(link, way, grant);
+    grant->again_ns = world_ns() + draw(4) * scale();
+    begin_to_watch(owner, op->grant);
 }
 
 static void look_at_revoked(int owner)
@@ -133,15 +182,21 @@ static void look_at_revoked(int owner)
 
 void grants_step(struct link *link)
 {
-    uint64_t now = world_ns(), scale = book->plan.world & (THREADS | VIRTUAL) ? MS : 20 * MS;
+    uint64_t now = world_ns();
+    struct way *way = &book->ways[link->host][self->me];
     if (!book->plan.granted || !link->prepared)
         return;
     look_at_revoked(link->host);
-    for (int i = 0; i < GRANTS; i++)
-        if (book->ways[link->host][self->me].grants[i].link != link->peer)
+    for (int i = 0; i < GRANTS; i++) {
+        struct grant *grant = &way->grants[i];
+        look_at_watched(link->host, i);
+        if (grant->link != link->peer)
             take_back(link->host, i);
+        if (grant->number == 0 && now >= grant->again_ns && !(self->going && self->going_of == link->host))
+            make_grant(link, way, grant);
+    }
     if (now < link->revoke_at_ns || book->quiet)
         return;
-    link->revoke_at_ns = now + (1 + draw(20)) * scale;
+    link->revoke_at_ns = now + (1 + draw(20)) * scale();
     take_back(link->host, (int)draw(GRANTS));
 }

@@ -248,6 +248,7 @@ static void clean(int owner)
     struct way *way = &book->ways[owner][self->me];
     weft_counter counter;
     CHECK_OK(weft_counter_create(self->endpoint, &counter));
+    end_watch(way);
     for (uint32_t s = 0; s < book->plan.slots; s++)
         put_guard(owner, self->me, REMOTE, s);
     for (uint32_t w = 0; w < WORDS; w++) {

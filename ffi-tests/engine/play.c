@@ -515,8 +515,12 @@ static bool submit(struct operation *op, int target)
 {
     static weft_status (*const how[KINDS])(struct operation *, int) = {
         submit_range, submit_pages, submit_list, submit_kept, submit_message, submit_atomic, submit_wait, submit_any_fence};
-    if (!take_grant(op, target) || (op->kind < SEND && !prepare_slots(op)) || (op->kind == ATOMIC && !take_word(op, target)))
+    if ((op->kind < SEND && !prepare_slots(op)) || (op->kind == ATOMIC && !take_word(op, target)))
         return false;
+    if (!take_grant(op, target)) { /* of what is known by now: prepared geometry has its own flags */
+        give_slots_back(op);
+        return false;
+    }
     bool was_full = op->second && self->queued + places_of(op) > QUEUE_DEPTH;
     uint8_t uses = op->uses;
     ask_counts(op, false);

@@ -297,6 +297,7 @@ bool report(bool print, const char *json)
         {"wrong_bytes", book->wrong, true},
         {"ghost_writes", book->ghosts, true},
         {"revoked_notifications", book->revoked, true},
+        {"revoked_counts", book->revoked_counts, true},
         {"lost_notifications", book->lost, true},
         {"doubled_notifications", book->doubled, true},
         {"needless_errors", book->needless, true},
