@@ -68,6 +68,7 @@
 #define GRACE (patiently(200) * MS)
 #define AMPLE (patiently(10) * SECOND)
 #define NOBODY 0xff
+#define FENCE_UNDER_WAY (UINT64_C(1) << 63) /* beside SLOTS_MAX of them */
 
 enum kind { RANGE, PAGES, LIST, KEPT, SEND, ATOMIC, EXPECT, FENCE, REVOKE, KINDS };
 
@@ -270,7 +271,7 @@ struct link {
     weft_remote_memory *remote, *old[8]; /* old: of earlier versions, in use for a while */
     uint64_t heard; /* 1 + the operation of its last message */
     weft_op hello;
-    uint64_t fencing; /* slots that a fence is under way for */
+    uint64_t fencing; /* slots that a fence is under way for, if one is */
     uint64_t fence_at_ns, revoke_at_ns, sending;
     uint32_t open; /* operations whose completions go to the endpoint's own queue */
 };

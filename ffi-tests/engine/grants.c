@@ -166,8 +166,9 @@ void revoke_is_done(const struct operation *op, int owner, const weft_completion
     begin_to_watch(owner, op->grant);
 }
 
-static void look_at_revoked(int owner)
+static void look_at_revoked(struct link *link)
 {
+    int owner = link->host;
     struct way *way = &book->ways[owner][self->me];
     for (uint32_t s = 0; s < book->plan.slots; s++) {
         struct slot *slot = &way->slots[s];
@@ -176,6 +177,7 @@ static void look_at_revoked(int owner)
         if (slot->sum != sum_of(owner, s))
             finding(&book->ghosts, "%s changed memory after the revoke of its grant", text_of(&book->operations[slot->operation]));
         put_guard(owner, self->me, REMOTE, s);
+        link->fencing &= ~(UINT64_C(1) << s); /* it may be in use again when that fence ends */
         atomic_fetch_or(&slot->state, FENCED);
     }
 }
@@ -186,7 +188,7 @@ void grants_step(struct link *link)
     struct way *way = &book->ways[link->host][self->me];
     if (!book->plan.granted || !link->prepared)
         return;
-    look_at_revoked(link->host);
+    look_at_revoked(link);
     for (int i = 0; i < GRANTS; i++) {
         struct grant *grant = &way->grants[i];
         look_at_watched(link->host, i);

@@ -343,6 +343,7 @@ static void renew(int other)
     for (uint32_t s = 0; s < book->plan.slots; s++)
         if (way->slots[s].state & BUSY)
             atomic_fetch_or(&way->slots[s].state, FENCED);
+    link->fencing &= FENCE_UNDER_WAY;
     clean(other);
     register_for(other);
     make_grants(link);
@@ -423,7 +424,10 @@ static void fence_what_failed(struct link *link)
     for (uint32_t s = 0; s < book->plan.slots; s++)
         if ((way->slots[s].state & (FAILED | FENCED | REVOKED)) == FAILED)
             link->fencing |= UINT64_C(1) << s;
-    if (link->fencing && !fence_link(link))
+    if (link->fencing == 0)
+        return;
+    link->fencing |= FENCE_UNDER_WAY;
+    if (!fence_link(link))
         link->fencing = 0;
 }
 

@@ -443,56 +443,6 @@ static uint64_t from_environment(const char *name, uint64_t otherwise)
     return text != NULL ? strtoull(text, NULL, 10) : otherwise;
 }
 
-/* Revokes at any moment of writes that are small or large, counted by page, canceled or too late. */
-static void revokes_of_every_kind(void)
-{
-    enum { AREA = 64 * KIB, WRITES = 4 };
-    struct duo duo = duo_granted(LEN);
-    uint64_t rounds = from_environment("WEFT_GRANT_REVOKES", 200), seed = 11;
-    uint64_t bytes = 0, notifications = 0, counts = 0, ended = 0;
-    weft_counter counter;
-    CHECK_OK(weft_counter_create(duo.b->endpoint, &counter));
-    for (uint64_t round = 0; round < rounds; round++) {
-        struct range_request args = range_args(duo.a_memory, duo.b_of_a, 1 + next_random(&seed) % AREA);
-        weft_op writes[WRITES] = {0}, id;
-        uint64_t before, after;
-        weft_completion told;
-        args.options.grant = grant_whole(&duo);
-        args.options.counter = counter;
-        args.options.flags = WEFT_NOTIFY | (next_random(&seed) % 2 ? WEFT_COUNT_PAGES : 0);
-        args.options.timeout_ns = next_random(&seed) % 4 ? 0 : 20000;
-        memset(duo.a_bytes, (int)round | 1, AREA);
-        for (int i = 0; i < WRITES; i++)
-            writes[i] = write_now(duo.a, &args);
-        if (next_random(&seed) % 4 == 0)
-            CHECK_ONE_OF(weft_op_cancel(duo.a->endpoint, writes[1]), WEFT_OK, WEFT_ERR_HANDLE);
-        for (uint64_t n = next_random(&seed) % 8; n > 0; n--) {
-            box_pump(duo.a, 0);
-            box_pump(duo.b, 0);
-        }
-        CHECK_OK(weft_grant_revoke(duo.b->endpoint, &args.options.grant, NULL, &id));
-        CHECK_OK(await_both(&duo, duo.b, id));
-        while (box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &told)) {
-        }
-        CHECK_OK(weft_counter_read(duo.b->endpoint, counter, &before));
-        memset(duo.b_bytes, 0, AREA);
-        for (int i = 0; i < WRITES; i++)
-            ended += await_both(&duo, duo.a, writes[i]) != WEFT_OK;
-        pump_both(&duo, round % 16 ? 0 : 5);
-        for (uint64_t i = 0; i < AREA; i++)
-            bytes += duo.b_bytes[i] != 0;
-        while (box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &told))
-            notifications++;
-        CHECK_OK(weft_counter_read(duo.b->endpoint, counter, &after));
-        counts += after - before;
-    }
-    printf("revoked_bytes %" PRIu64 "\nrevoked_notifications %" PRIu64 "\nrevoked_counts %" PRIu64 "\n", bytes,
-           notifications, counts);
-    CHECK_EQ(bytes + notifications + counts, 0);
-    CHECK(ended > 0);
-    duo_close(&duo);
-}
-
 /* How long a revoke takes beside a write of 8 bytes, there and back, of an idle peer. */
 static void a_revoke_takes_no_round_trip(void)
 {
@@ -853,7 +803,6 @@ int main(int argc, char **argv)
         {"each_transfer_is_heard_of_once", FABRICS, each_transfer_is_heard_of_once},
         {"a_grant_ends_by_itself", FABRICS, a_grant_ends_by_itself},
         {"a_peers_end_raises_what_its_grants_promise", FABRICS, a_peers_end_raises_what_its_grants_promise},
-        {"revokes_of_every_kind", FABRICS, revokes_of_every_kind},
         {"a_revoke_takes_no_round_trip", CHECKS, a_revoke_takes_no_round_trip},
         {"others_go_on_beside_revokes", CHECKS, others_go_on_beside_revokes},
         {"transfers_of_64_pages", CHECKS, transfers_of_64_pages},

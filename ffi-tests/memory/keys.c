@@ -200,8 +200,7 @@ int main(int argc, char **argv)
          revokes_of_a_silent_writer_do_not_wait_for_each_other},
         {"nothing_lands_after_the_end_of_a_silent_writer", EVERY, nothing_lands_after_the_end_of_a_silent_writer},
         {"others_that_answer_follow", FABRICS, others_that_answer_follow},
-        /* Where NICs have connections, they may lose theirs. */
-        {"others_that_are_late_follow", "sim:like=efa,sim:like=efa-direct", others_that_are_late_follow},
+        {"others_that_are_late_follow", FABRICS, others_that_are_late_follow},
         {0},
     };
     return run_tests(argc, argv, tests);

@@ -52,6 +52,7 @@ impl DataPath {
         *turn = turn.wrapping_add(1);
         for i in 0..lanes.len() {
             let lane = rails.lane_mut(lanes[(*turn + i) % lanes.len()]).filter(|_| chosen < wanted);
+            let lane = lane.filter(|(_, lane)| transfer.grant.is_none() || !lane.peer.is_behind());
             let Some(of) = lane.and_then(|(_, lane)| lane.stripes_for(peer, view)) else { continue };
             // They are no more than two windows: the first one does them.
             let again = std::mem::take(&mut runs);
@@ -116,7 +117,8 @@ impl DataPath {
         };
         let working = peer.lanes.lock().working();
         let others = core.workers_for(&hold, &working) & !(1 << self.index);
-        if others == 0 || hops == 0 {
+        let waits = peer.is_behind() && core.held(&hold).is_some_and(|transfer| transfer.grant.is_some());
+        if others == 0 || hops == 0 || waits {
             return self.park(hold, runs);
         }
         let next = others.trailing_zeros() as usize;
@@ -165,6 +167,7 @@ impl DataPath {
             };
             let waits = Table::is_notified(slot)
                 || peer.is_away()
+                || peer.is_behind() && core.held(&one.hold).is_some_and(|transfer| transfer.grant.is_some())
                 || core.workers_for(&one.hold, &peer.lanes.lock().working()) == 0;
             if waits {
                 self.parked.push_back(one);

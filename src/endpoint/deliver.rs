@@ -61,6 +61,7 @@ impl Link {
         if taken {
             self.session.channels[channel].deliver(now, matches!(delivery, Delivery::TakenUrgently));
             self.held_back_ns = None;
+            self.session.catch_up();
         } else {
             let since = *self.held_back_ns.get_or_insert(now);
             if now.saturating_sub(since) > HELD_BACK_NS && core.queue.is_full() {

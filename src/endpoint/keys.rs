@@ -11,8 +11,13 @@
 //!    by them moves bytes, whoever posted it.
 //!
 //! What an importer posts by an old key that is closed fails there: it is posted again once the new
-//! key has come (`Stripes::refuse`; where NICs have connections, as `failover` has it). If the
-//! memory cannot be registered anew, importers are notified that it is gone.
+//! key has come (`Stripes::refuse`). Where NICs have connections, that failure resets the lane
+//! (`failover`), and if it was the last, operations under grants wait for the new keys
+//! (`session::resuming`). If the memory cannot be registered anew, importers are notified that it is
+//! gone.
+//!
+//! Destroying the connection of a silent peer alone would not do where there is one: the peer may
+//! connect again with what it knows, and only an honest one would wait for news of its grants.
 //!
 //! This is for memories that are reached under grants alone (`memory::Exports`): others have one
 //! registration for peers and our own posts.

@@ -172,7 +172,11 @@ impl Worker {
                     self.go_on_after(peer, channel, news, now);
                 }
                 Action::Retract(ids) => ids.into_iter().for_each(|id| self.retract(peer, id, now)),
-                Action::Away(outcome) => link.peer.note_failure(outcome),
+                Action::Away(outcome) => {
+                    link.peer.note_failure(outcome);
+                    link.peer.set_behind(true);
+                }
+                Action::CaughtUp => link.peer.set_behind(false),
                 Action::Back(ns) => {
                     let ms = ns / 1_000_000;
                     log::info!("{}: a new connection is up after {ms} ms, and operations go on", link.peer);

@@ -120,6 +120,8 @@ pub struct Peer {
     received_ns: AtomicU64,
     /// When something was last delivered over any of its lanes, as of its workers' ticks.
     pub moved_ns: AtomicU64,
+    /// What it had no lane to say has not arrived (`session::resuming`).
+    behind: AtomicBool,
     /// The fabric's error when a serving lane failed.
     failure: Mutex<Option<Outcome>>,
     pub local_rails: AtomicU32,
@@ -187,6 +189,7 @@ impl Peer {
             lanes_up: AtomicU32::new(0),
             received_ns: AtomicU64::new(0),
             moved_ns: AtomicU64::new(0),
+            behind: AtomicBool::new(false),
             failure: Mutex::default(),
             local_rails: AtomicU32::new(0),
             remote_rails: AtomicU32::new(0),
@@ -323,6 +326,16 @@ impl Peer {
     /// Whether it is up without lanes, which may come back (`endpoint::resume`).
     pub fn is_away(&self) -> bool {
         self.state() == PeerState::Up && self.lanes.lock().is_empty()
+    }
+
+    /// Whether operations under its grants wait: it may have replaced keys, or revoked.
+    #[inline]
+    pub fn is_behind(&self) -> bool {
+        self.behind.load(Ordering::Acquire)
+    }
+
+    pub fn set_behind(&self, behind: bool) {
+        self.behind.store(behind, Ordering::Release);
     }
 
     pub fn info(&self) -> PeerInfo {

@@ -143,6 +143,12 @@ impl Channel {
         self.ahead.len() + self.waiting.len()
     }
 
+    /// The number of the last frame that there is to send.
+    pub fn last(&self) -> u32 {
+        let frames = self.unacknowledged.len() + self.waiting();
+        self.acknowledged.wrapping_add(frames as u32)
+    }
+
     /// Drops frames of transfers that have ended (`wanted`: the others), once many have gathered: a
     /// peer that takes nothing must not cost more and more memory.
     pub fn sweep(&mut self, wanted: impl Fn(OpId) -> bool) {

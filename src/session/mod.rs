@@ -37,7 +37,7 @@ use closing::{Closing, Next};
 use failed::FailedLanes;
 use liveness::{Silence, Verdict};
 pub use plan::{pair, Plan};
-use resuming::{Resumes, Resuming};
+use resuming::{Behind, Resumes, Resuming};
 use std::collections::VecDeque;
 use std::fmt;
 use timers::{Timer, Timers};
@@ -178,6 +178,9 @@ pub enum Action {
     Away(Outcome),
     /// Operations go on after this time in ns.
     Back(u64),
+    /// All has arrived that the peer had to say when the last lane was reset: operations under
+    /// grants go on, by the keys that they have now.
+    CaughtUp,
 }
 
 /// A frame that cannot be, from this peer or now.
@@ -193,6 +196,7 @@ pub struct Session {
     last_errno: i32,
     failed: FailedLanes,
     resumes: Resumes,
+    behind: Option<Behind>,
     silence: Silence,
     /// When a frame was last sent.
     sent_ns: u64,
@@ -214,6 +218,7 @@ impl Session {
             last_errno: 0,
             failed: FailedLanes::default(),
             resumes: Resumes::default(),
+            behind: None,
             silence: Silence::default(),
             sent_ns: 0,
             timers,
@@ -323,11 +328,16 @@ impl Session {
             Kind::Resume => {
                 let [number] = read_numbers(body).ok_or(Malformed)?;
                 let delivered = self.channels.each_ref().map(|channel| channel.delivered().into());
-                self.frames.push_back((Kind::Resumed, numbers(&[&[number][..], &delivered].concat())));
+                let last = self.channels[SYSTEM].last().into();
+                let answer = numbers(&[&[number][..], &delivered, &[last]].concat());
+                self.frames.push_back((Kind::Resumed, answer));
             }
             Kind::Resumed => {
                 let [number, delivered @ ..] = read_numbers::<{ 1 + CHANNELS }>(body).ok_or(Malformed)?;
-                self.on_resumed(number, delivered, now);
+                let last = read_numbers(body).map(|[.., last]: [u64; 2 + CHANNELS]| last as u32);
+                // Libraries of before do not say.
+                let last = last.unwrap_or(self.channels[SYSTEM].delivered());
+                self.on_resumed(number, delivered, last, now);
             }
             _ => return Err(Malformed),
         }
@@ -394,7 +404,10 @@ impl Session {
                     self.add_lanes(&due);
                     self.set_return();
                 }
-                Timer::Resume => self.go_on_resuming(now),
+                Timer::Resume => {
+                    self.go_on_resuming(now);
+                    self.ask_how_far(now);
+                }
             }
         }
     }
@@ -720,6 +733,7 @@ impl Session {
             _ => return self.act(Action::End(outcome)),
         };
         let Some(lasted) = lasted else { return self.act(Action::End(outcome)) };
+        self.behind = Some(Behind::Unknown);
         self.enter(State::Resuming(Resuming::new(before, outcome, reports_ends, now)));
         self.failed.handshake_all(now);
         if lasted && crate::fabric::is_closed(errno) {
@@ -755,9 +769,15 @@ impl Session {
     }
 
     /// The peer's answer to Resume.
-    fn on_resumed(&mut self, number: u64, delivered: [u64; CHANNELS], now: u64) {
-        let asked = matches!(&self.state, State::Resuming(of) if of.has_asked());
-        if !asked || number != self.resumes.count {
+    fn on_resumed(&mut self, number: u64, delivered: [u64; CHANNELS], last: u32, now: u64) {
+        if number != self.resumes.count {
+            return;
+        }
+        if let Some(behind) = &mut self.behind {
+            behind.goes_to(last);
+            self.catch_up();
+        }
+        if !matches!(&self.state, State::Resuming(of) if of.has_asked()) {
             return;
         }
         for (at, delivered) in delivered.into_iter().enumerate() {
@@ -774,6 +794,24 @@ impl Session {
             let took = now.saturating_sub(of.since_ns);
             self.enter(State::Up);
             self.act(Action::Back(took));
+            self.ask_how_far(now);
+        }
+    }
+
+    /// Asks how far the peer's frames go, again and again until they are here: some may never be sent.
+    fn ask_how_far(&mut self, now: u64) {
+        if matches!(self.state, State::Up) && self.behind.is_some() {
+            self.frames.push_back((Kind::Resume, numbers(&[self.resumes.count])));
+            self.timers.set(Timer::Resume, now + resuming::AGAIN_NS);
+        }
+    }
+
+    /// Frames of the system channel were delivered here.
+    #[inline]
+    pub fn catch_up(&mut self) {
+        let delivered = self.channels[SYSTEM].delivered();
+        if self.behind.take_if(|behind| behind.is_over(delivered)).is_some() {
+            self.act(Action::CaughtUp);
         }
     }
 }

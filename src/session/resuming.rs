@@ -5,6 +5,10 @@
 //! a Resume frame asks which of our frames the peer has delivered; until the answer comes, nothing
 //! is sent over the channels. A side that has another lane first sends Reset over that.
 //!
+//! The answer names the last frame that the peer has to send, too. Operations under grants wait for
+//! that one: new keys may be among what the peer had no lane for, and a post by an old one would end
+//! a connection (`Behind`).
+//!
 //! A peer that does not come back is lost: at once if it is known to be gone; else when it has been
 //! silent for longer than is allowed.
 
@@ -21,7 +25,7 @@ const AWAY_NS: u64 = 120_000_000_000;
 const BRIEF_NS: u64 = 1_000_000_000;
 const BRIEF_MOST: u32 = 8;
 /// Between questions that are not answered.
-const AGAIN_NS: u64 = 100_000_000;
+pub const AGAIN_NS: u64 = 100_000_000;
 /// How long a new lane waits for the reset of the old one to be known; after that, another lane has
 /// come back first.
 const RESET_NS: u64 = 50_000_000;
@@ -36,6 +40,34 @@ pub struct Resuming {
     /// When the peer was last asked what it has.
     asked_ns: Option<u64>,
     pub outcome: Outcome,
+}
+
+/// Frames of the peer are to come that it had no lane for.
+#[derive(Debug)]
+pub enum Behind {
+    /// The peer has not said which.
+    Unknown,
+    /// Up to this number of the system channel.
+    Until(u32),
+}
+
+impl Behind {
+    /// The peer has frames up to this number. It may have more than before, which need not be
+    /// waited for, or fewer, as it drops some.
+    pub fn goes_to(&mut self, last: u32) {
+        match self {
+            Behind::Until(before) if is_up_to(*before, last) => {}
+            _ => *self = Behind::Until(last),
+        }
+    }
+
+    pub fn is_over(&self, delivered: u32) -> bool {
+        matches!(self, Behind::Until(last) if is_up_to(*last, delivered))
+    }
+}
+
+fn is_up_to(number: u32, of: u32) -> bool {
+    of.wrapping_sub(number) < u32::MAX / 2
 }
 
 /// How often a peer lost its last lane and was resumed.

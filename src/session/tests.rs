@@ -365,6 +365,7 @@ impl Pair {
                 }
             }
             Action::ShowLanes | Action::Flush | Action::TryAnother | Action::Away(_) | Action::Back(_) => {}
+            Action::CaughtUp => {}
         }
     }
 

@@ -49,7 +49,8 @@ pub enum Kind {
     Ack = 4,
     /// A probe: the receiver has been silent for too long, and must answer.
     Ask = 14,
-    /// The sender has new lanes: it requests which of its frames were delivered. The answer.
+    /// The sender has new lanes: it requests which of its frames were delivered. The answer, which also
+    /// has the number of the last frame of the system channel that there is to send.
     Resume = 65,
     Resumed = 66,
     /// The writes that took a half of the sender's credits are done; the target grants the half

@@ -35,7 +35,7 @@ fn revoked(bench: &mut Bench, figure: &str) -> Result<f64> {
         for fabric in ["host", "tcp", "sim:like=efa", "sim:like=verbs"] {
             let library = if fabric.starts_with("sim") { simulated()? } else { library()? };
             let settings = [("WEFT_TEST_FABRIC", fabric), ("WEFT_GRANT_REVOKES", rounds)];
-            said.push(by_test_with(bench, &library, "grants", "revokes_of_every_kind", &settings)?);
+            said.push(by_test_with(bench, &library, "revokes", "revokes_of_every_kind", &settings)?);
         }
         Ok(said)
     })?;
