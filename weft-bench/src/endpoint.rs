@@ -1,4 +1,4 @@
-//! Weft through its C interface: what every measurement needs of it.
+//! Weft through its C interface: what every measurement uses.
 
 use crate::memory::Pool;
 use crate::pages::Lists;
@@ -26,12 +26,13 @@ pub type Remote = *mut weft_remote_memory;
 /// Structs of weft.h that begin with their size.
 ///
 /// # Safety
-/// Implementors begin with a `u32` for it, and all zero bytes are a value of them.
+/// Implementors begin with a `u32` for the size, and all-zero bytes are a valid value.
 pub unsafe trait Sized32 {}
 
 macro_rules! sized {
     ($($name:ty),*) => {
-        // SAFETY: integers, pointers and arrays of them.
+        // SAFETY: the structs have only integers, pointers and arrays of these, for which zero is
+        // valid.
         $(unsafe impl Sized32 for $name {})*
     };
 }
@@ -58,10 +59,10 @@ pub struct RangeRequest {
     pub options: weft_op_options,
 }
 
-/// What the _INIT macros of weft.h give: defaults.
+/// The defaults that the _INIT macros of weft.h set.
 #[inline]
 pub fn sized<T: Sized32>() -> T {
-    // SAFETY: as implementors promise.
+    // SAFETY: implementors promise it.
     unsafe {
         let mut zeros: T = zeroed();
         (&raw mut zeros).cast::<u32>().write(size_of::<T>() as u32);
@@ -79,7 +80,7 @@ pub fn check(call: &str, status: weft_status) -> Result<()> {
 
 #[cold]
 fn failure(call: &str, status: weft_status) -> Result<()> {
-    // SAFETY: both are C strings, never NULL.
+    // SAFETY: both pointers are NUL-terminated strings, and never NULL.
     let (name, message) =
         unsafe { (CStr::from_ptr(weft_status_name(status)), CStr::from_ptr(weft_last_error())) };
     bail!("{call}: {}: {}", name.to_string_lossy(), message.to_string_lossy())
@@ -90,7 +91,7 @@ pub fn text(field: &[c_char]) -> String {
     unsafe { CStr::from_ptr(field.as_ptr()) }.to_string_lossy().into_owned()
 }
 
-/// Asks for the length of a blob, then for the blob.
+/// Queries the length of a blob, then the blob.
 fn blob(call: &str, write: impl Fn(*mut c_void, usize, &mut usize) -> weft_status) -> Result<Vec<u8>> {
     let mut len = 0;
     check(call, write(ptr::null_mut(), 0, &mut len))?;
@@ -105,17 +106,17 @@ fn blob(call: &str, write: impl Fn(*mut c_void, usize, &mut usize) -> weft_statu
     }
 }
 
-/// How an endpoint is opened; what is not said is left to Weft.
+/// The options of an endpoint; unset ones keep Weft's defaults.
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Opening {
     pub fabric: Option<String>,
     pub rail_names: Option<String>,
     pub rails: u32,
-    /// Of each NIC of tcp.
+    /// tcp connections per NIC.
     pub streams: u32,
     pub workers: u32,
-    /// It progresses as it is polled.
+    /// Progress happens when the endpoint is polled.
     pub manual: bool,
     /// Its workers never sleep.
     pub spin: bool,
@@ -125,7 +126,7 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// On a fabric; of tcp the loopback.
+    /// On this fabric; for tcp, on the loopback.
     pub fn of(fabric: &str) -> Opening {
         let rail_names = (fabric == "tcp").then(|| "lo".to_owned());
         Opening { fabric: Some(fabric.to_owned()), rail_names, ..Opening::default() }
@@ -136,7 +137,7 @@ impl Opening {
         Opening { manual: true, spin: true, ..Opening::of(fabric) }
     }
 
-    /// Takes from the other what this one does not say.
+    /// Takes unset options from the other.
     pub fn or(self, other: Opening) -> Opening {
         Opening {
             fabric: self.fabric.or(other.fabric),
@@ -157,15 +158,15 @@ pub struct Offer {
 
 const SECRET: &[u8] = b"what both ends know";
 
-/// Closed when it is dropped. Registrations go with it.
+/// Closed when dropped, along with its registrations.
 pub struct Endpoint {
     pub raw: *mut weft_endpoint,
     queue: *mut weft_queue,
-    /// How long `take` sleeps: beside workers that do, the processors are theirs.
+    /// How long `take` sleeps: beside workers that sleep, the processors are for them.
     wait_ns: u64,
 }
 
-// SAFETY: an endpoint may be used by any thread, and by several.
+// SAFETY: any thread may use an endpoint, and several at once.
 unsafe impl Send for Endpoint {}
 // SAFETY: the reason given above holds here as well.
 unsafe impl Sync for Endpoint {}
@@ -190,7 +191,7 @@ impl Endpoint {
         // SAFETY: the strings outlive the call.
         check("weft_endpoint_create", unsafe { weft_endpoint_create(&config, &mut endpoint) })?;
         let wait_ns = if opening.manual || opening.spin { 0 } else { WAIT_NS };
-        // SAFETY: an open endpoint.
+        // SAFETY: the endpoint is open.
         let queue = unsafe { weft_endpoint_queue(endpoint) };
         Ok(Endpoint { raw: endpoint, queue, wait_ns })
     }
@@ -202,18 +203,18 @@ impl Endpoint {
         Ok(own)
     }
 
-    /// Of each rail what it is, and what it has done.
+    /// The properties and counts of each rail.
     pub fn rails(&self) -> Result<Vec<(weft_rail_properties, weft_rail_statistics)>> {
         let one = |index| {
             let (mut is, mut done) = (sized(), sized());
-            // SAFETY: places for them.
+            // SAFETY: the buffer has space for the rails.
             check("weft_rail_info", unsafe { weft_rail_info(self.raw, index, &mut is, &mut done) })?;
             Ok((is, done))
         };
         (0..self.properties()?.rails).map(one).collect()
     }
 
-    /// Memory that is mapped for the life of the process.
+    /// Memory that stays mapped for the life of the process.
     pub fn register(&self, base: *mut u8, len: usize) -> Result<Memory> {
         self.register_ranges(&[weft_memory_range { address: base.cast(), len: len as u64 }], 0)
     }
@@ -222,7 +223,7 @@ impl Endpoint {
         let mut args: weft_memory_args = sized();
         args.access = access;
         let mut memory = ptr::null_mut();
-        // SAFETY: mapped for the life of the process.
+        // SAFETY: the memory stays mapped for the life of the process.
         check("weft_memory_register", unsafe {
             weft_memory_register(self.raw, ranges.as_ptr(), ranges.len(), &args, &mut memory)
         })?;
@@ -236,7 +237,7 @@ impl Endpoint {
         })
     }
 
-    /// All that it counts, as text for Prometheus.
+    /// All metrics, as text for Prometheus.
     pub fn metrics(&self) -> Result<String> {
         // SAFETY: `blob` passes buffers with their size.
         let text = blob("weft_endpoint_metrics", |buffer, capacity, len| unsafe {
@@ -245,7 +246,7 @@ impl Endpoint {
         Ok(String::from_utf8(text)?)
     }
 
-    /// The same into a buffer that is long enough; its length.
+    /// Writes the metrics into a buffer that is long enough; returns their length.
     pub fn metrics_into(&self, text: &mut [u8]) -> Result<usize> {
         let mut len = 0;
         // SAFETY: the buffer has the length that is passed with it.
@@ -271,7 +272,7 @@ impl Endpoint {
         check("weft_peer_connect", begun).map(|()| peer)
     }
 
-    /// Connects, and waits until that is done.
+    /// Connects, and waits for the result.
     pub fn connect(&self, address: &[u8]) -> Result<weft_peer> {
         let peer = self.begin_connect(address)?;
         self.take(WEFT_COMPLETION_PEER_UP, 1)?;
@@ -287,7 +288,7 @@ impl Endpoint {
         Ok(remote)
     }
 
-    /// Completions that have come; with manual progress this drives the rails.
+    /// Completions that are available; with manual progress this drives the rails.
     #[inline]
     pub fn poll<'a>(&self, done: &'a mut [weft_completion]) -> Result<&'a [weft_completion]> {
         // SAFETY: the buffer has space for this many completions.
@@ -296,7 +297,7 @@ impl Endpoint {
         Ok(&done[..count as usize])
     }
 
-    /// The same after a wait for the first.
+    /// The same after waiting for the first completion.
     fn next<'a>(&self, done: &'a mut [weft_completion], wait_ns: u64) -> Result<&'a [weft_completion]> {
         if wait_ns == 0 {
             return self.poll(done);
@@ -311,7 +312,7 @@ impl Endpoint {
         Ok(self.next(&mut completions::<256>(), time.as_nanos() as u64)?.to_vec())
     }
 
-    /// Counts completions of a kind, after a wait of up to `wait_ns` for the first; any that is none of success is
+    /// Counts completions of a kind, after a wait of up to `wait_ns` for the first; a failed one is
     /// an error.
     pub fn count(&self, kind: weft_completion_kind, wait_ns: u64) -> Result<usize> {
         let mut done = completions::<16>();
@@ -323,7 +324,8 @@ impl Endpoint {
         Ok(done.iter().filter(|one| one.kind == kind).count())
     }
 
-    /// Polls until so many completions of a kind have come, all of success; the last. Others are dropped.
+    /// Polls until this many completions of a kind have arrived, all successful; returns the last.
+    /// Others are dropped.
     #[inline]
     pub fn take(&self, kind: weft_completion_kind, mut count: usize) -> Result<weft_completion> {
         let mut done = completions::<8>();
@@ -348,7 +350,7 @@ impl Endpoint {
         }
     }
 
-    /// Random pages of a memory to those of another. The lists must outlive the submission.
+    /// Moves random pages of one memory to those of another. The lists must outlive the submission.
     pub fn pages(local: Memory, remote: Remote, lists: &Lists, page_len: usize) -> PagesRequest {
         let mut pages: weft_pages = sized();
         (pages.local.pages, pages.remote.pages) = (lists.source.as_ptr(), lists.target.as_ptr());
@@ -356,7 +358,7 @@ impl Endpoint {
         PagesRequest { local, remote, pages, options: sized() }
     }
 
-    /// From the start of a memory to the start of another.
+    /// Moves bytes from the start of one memory to the start of another.
     pub fn range(local: Memory, remote: Remote, len: usize) -> RangeRequest {
         RangeRequest { local, local_offset: 0, remote, remote_offset: 0, len: len as u64, options: sized() }
     }
@@ -364,7 +366,7 @@ impl Endpoint {
     #[inline]
     pub fn write_pages(&self, args: &PagesRequest) -> Result<()> {
         let (to, options) = (ptr::null_mut(), &args.options);
-        // SAFETY: lists outlive the call, memories the process.
+        // SAFETY: the lists outlive the call, and the memories live as long as the process.
         check("weft_write_pages", unsafe {
             weft_write_pages(self.raw, args.local, args.remote, &args.pages, options, to)
         })
@@ -381,7 +383,7 @@ impl Endpoint {
     #[inline]
     pub fn write(&self, args: &RangeRequest) -> Result<()> {
         let RangeRequest { local, local_offset, remote, remote_offset, len, options } = args;
-        // SAFETY: memories stay for the life of the process.
+        // SAFETY: the memories live as long as the process.
         check("weft_write", unsafe {
             weft_write(
                 self.raw,
@@ -416,18 +418,18 @@ impl Endpoint {
     /// Pages of `weft_memory_alloc`, which outlive the endpoint.
     pub fn alloc(&self, page_len: usize, pages: usize) -> Result<Pool> {
         let mut base = ptr::null_mut();
-        // SAFETY: a place for the address.
+        // SAFETY: the caller passes space for the address.
         check("weft_memory_alloc", unsafe {
             weft_memory_alloc(self.raw, (page_len * pages) as u64, WEFT_NUMA_ANY, &mut base)
         })?;
-        // SAFETY: just allocated, and never freed.
+        // SAFETY: the range was just allocated, and is never freed.
         Ok(unsafe { Pool::at(base.cast(), page_len, pages) })
     }
 }
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // SAFETY: our own handle, closed once.
+        // SAFETY: the handle is our own, and is closed only here.
         let closed = unsafe { check("weft_endpoint_shutdown", weft_endpoint_shutdown(self.raw, 0)) }
             // SAFETY: the reason given above holds here as well.
             .and_then(|()| unsafe { check("weft_endpoint_destroy", weft_endpoint_destroy(self.raw)) });
@@ -437,7 +439,7 @@ impl Drop for Endpoint {
     }
 }
 
-/// Room for so many.
+/// An empty list with space for this many completions.
 #[inline]
 pub fn completions<const COUNT: usize>() -> [weft_completion; COUNT] {
     // SAFETY: the struct has only integers and pointers, for which zero is valid.

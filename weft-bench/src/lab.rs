@@ -1,6 +1,6 @@
-//! Networks of our own: a loopback, in a network namespace in which TCP's congestion
-//! control can be chosen without touching the machine; and two hosts, which
-//! tools/lab.sh, which this program carries, makes and removes.
+//! Networks made by this program: a loopback, in a network namespace in which TCP's congestion
+//! control can be chosen without touching the machine; and two hosts, which tools/lab.sh, embedded
+//! here, makes and removes.
 
 use crate::process::{self, Part};
 use anyhow::{bail, ensure, Context, Result};
@@ -10,18 +10,17 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 const LAB: &str = include_str!("../../tools/lab.sh");
-/// Where the left host serves.
+/// The address at which the left host serves.
 pub const PLACE: &str = "10.77.0.1:4711";
 
-/// Kernels whose default is another one (bbr above all) halve loopback TCP, for
-/// all alike.
+/// Other default algorithms (above all bbr) halve loopback TCP, for all engines alike.
 const CONGESTION_CONTROL: &str = "reno";
-/// As between hosts, whose packets are no longer.
+/// As between hosts, whose packets are no longer than this.
 const MTU: &str = "9000";
 const SETTING: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
-/// Moves this process, which must have one thread, and those that it starts
-/// into a new network namespace. Says what became of it.
+/// Moves this process, which must have one thread, and its later threads into a new network
+/// namespace. Returns the outcome as text.
 pub fn enter() -> String {
     match try_enter() {
         Ok(()) => "own network namespace".to_owned(),
@@ -43,7 +42,8 @@ fn try_enter() -> Result<()> {
     std::fs::write(SETTING, CONGESTION_CONTROL).with_context(|| format!("writing {SETTING}"))
 }
 
-/// Has the own loopback lose packets, each as long as the MTU, and delay them. Not of the machine's own loopback.
+/// Makes the namespace's loopback lose and delay packets, each as long as the MTU. The machine's
+/// own loopback is not changed.
 pub fn lose() -> Result<()> {
     ensure!(congestion_control() == CONGESTION_CONTROL, "no network namespace of our own (not root?)");
     set_link("lo", &["gso_max_segs", "1"])?;
@@ -54,7 +54,7 @@ pub fn lose() -> Result<()> {
     Ok(())
 }
 
-/// Brings an interface up or down, above all.
+/// Runs an `ip` command, usually to bring an interface up or down.
 pub fn set_link(interface: &str, to: &[&str]) -> Result<()> {
     let status =
         Command::new("ip").args(["link", "set", interface]).args(to).status().context("starting ip")?;
@@ -66,8 +66,7 @@ pub fn congestion_control() -> String {
     std::fs::read_to_string(SETTING).unwrap_or_default().trim().to_owned()
 }
 
-/// Runs a command of this program on each host, and returns what the right one
-/// printed.
+/// Runs a command of this program on each host, and returns what the right one printed.
 fn run(shape: &[&str], left: &str, right: &str) -> Result<String> {
     let program = std::env::current_exe().context("finding this program")?;
     let program = program.display();
@@ -75,7 +74,8 @@ fn run(shape: &[&str], left: &str, right: &str) -> Result<String> {
     command.args(["-c", LAB, "lab"]).args(shape);
     command.args(["--left", &format!("'{program}' {left} >/dev/null")]);
     command.args(["--right", &format!("'{program}' {right}")]);
-    // SAFETY: a system call that is safe after a fork. The hosts are removed even if we are killed.
+    // SAFETY: the system call is allowed after a fork. The hosts are removed even if this process
+    // is killed.
     unsafe {
         command.pre_exec(|| {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
@@ -90,15 +90,16 @@ fn run(shape: &[&str], left: &str, right: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// What a part measures on the right host, while another one plays on the left host, or it serves.
+/// What a part measures on the right host, while another part runs on the left host, or the left
+/// host serves.
 pub fn measure<T: DeserializeOwned>(shape: &[&str], left: Option<&Part>, right: &Part) -> Result<T> {
-    // JSON has no single quotes where the names of hosts and rails have none.
+    // JSON has no single quotes as long as names of hosts and rails have none.
     let words = |part: &Part| part.words().map(|[_, part, json]| format!("{part} '{json}'"));
     let left = left.map_or_else(|| Ok(format!("serve --once --listen {PLACE}")), words)?;
     process::answer(&run(shape, &left, &words(right)?)?)
 }
 
-/// What a load reaches that the right host runs against the left one.
+/// The result of a load that the right host runs against the left one.
 pub fn load<T: DeserializeOwned>(shape: &[&str], options: &str) -> Result<T> {
     let right = format!("run --connect {PLACE} --json - {options}");
     let report = run(shape, &format!("serve --once --listen {PLACE}"), &right)?;

@@ -1,4 +1,4 @@
-//! What the machine is: numbers mean nothing without it.
+//! A description of the machine, without which numbers mean nothing.
 
 use serde::{Deserialize, Serialize};
 use std::fs::read_to_string;
@@ -27,7 +27,7 @@ impl Facts {
         self.0.push((name.to_owned(), value.to_owned()));
     }
 
-    /// Takes over what is not known yet.
+    /// Adds the values that are still missing.
     pub fn learn(&mut self, other: &Facts) {
         for (name, value) in &other.0 {
             if !self.0.iter().any(|(known, _)| known == name) {

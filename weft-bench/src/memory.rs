@@ -1,4 +1,4 @@
-//! The buffers that pages come from and go to: the same for every engine.
+//! The buffers that pages are moved between: the same for every engine.
 
 use crate::pages::{mix, Lists};
 use ::weft::capi::memory::weft_memory_range;
@@ -6,18 +6,17 @@ use anyhow::{bail, Result};
 use std::ptr;
 
 const HUGE: usize = 2 << 20;
-/// What a target's pages hold before a transfer that is verified.
+/// The contents of a target's pages before a verified transfer.
 const WIPED: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
-/// Anonymous memory for the life of the process, which costs nothing until it is
-/// touched.
+/// Anonymous memory for the life of the process, which takes no memory until it is touched.
 pub fn untouched(len: usize) -> Result<*mut u8> {
     map(len, libc::MAP_NORESERVE)
 }
 
 fn map(len: usize, flags: i32) -> Result<*mut u8> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
-    // SAFETY: a new mapping.
+    // SAFETY: the call makes a new mapping, and replaces none.
     let base = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     if base == libc::MAP_FAILED {
         bail!("mapping {len} bytes: {}", std::io::Error::last_os_error());
@@ -25,8 +24,8 @@ fn map(len: usize, flags: i32) -> Result<*mut u8> {
     Ok(base.cast())
 }
 
-/// A pool of pages in anonymous memory, on huge pages where the system lets us.
-/// A clone names the same pages.
+/// A pool of pages in anonymous memory, on huge pages where the system allows it. A clone names the
+/// same pages.
 #[derive(Clone)]
 pub struct Pool {
     base: *mut u8,
@@ -41,22 +40,23 @@ impl Pool {
         }
         let len = (page_len * pages).next_multiple_of(HUGE) + HUGE;
         let base = (map(len, 0)? as usize).next_multiple_of(HUGE) as *mut u8;
-        // SAFETY: inside the mapping. Advice only: without huge pages it is slower, for all alike.
+        // SAFETY: the range lies inside the mapping. It is advice only: without huge pages all
+        // engines are slower alike.
         unsafe { libc::madvise(base.cast(), len - HUGE, libc::MADV_HUGEPAGE) };
         let mut pool = Pool { base, page_len, pages };
         pool.wipe();
         Ok(pool)
     }
 
-    /// In memory that costs nothing until it is touched.
+    /// A pool in memory that takes nothing until it is touched.
     pub fn untouched(page_len: usize, pages: usize) -> Result<Pool> {
         Ok(Pool { base: untouched(page_len * pages)?, page_len, pages })
     }
 
-    /// In memory that somebody else made.
+    /// A pool in memory from elsewhere.
     ///
     /// # Safety
-    /// It must be as long, aligned to words, ours alone, and never freed.
+    /// The memory must be long enough, aligned to words, exclusively ours, and never freed.
     pub unsafe fn at(base: *mut u8, page_len: usize, pages: usize) -> Pool {
         let mut pool = Pool { base, page_len, pages };
         pool.wipe();
@@ -75,13 +75,13 @@ impl Pool {
         weft_memory_range { address: self.base.cast(), len: self.len() as u64 }
     }
 
-    /// Read with care: fabrics write here, though not while anybody verifies.
+    /// Reads are volatile: fabrics write here, though not during verification.
     fn words(&mut self) -> &mut [u64] {
-        // SAFETY: the mapping is ours, aligned, and no transfer is under way when we look.
+        // SAFETY: the mapping is ours and aligned, and no transfer is in flight.
         unsafe { std::slice::from_raw_parts_mut(self.base.cast(), self.len() / 8) }
     }
 
-    /// The source's pages: no two words alike.
+    /// The source's pages: all words differ.
     pub fn fill(&mut self) {
         for (i, word) in self.words().iter_mut().enumerate() {
             *word = mix(i as u64 + 1);
@@ -92,8 +92,8 @@ impl Pool {
         self.words().fill(WIPED);
     }
 
-    /// Whether a wiped target's pages now hold what the source's did, and no
-    /// other page was touched. Says what is wrong first.
+    /// Checks that a wiped target's pages now have the source's contents, and that no other page
+    /// was touched. Returns the first mismatch.
     pub fn verify(&mut self, lists: &Lists) -> std::result::Result<(), String> {
         let per_page = self.page_len / 8;
         let mut from: Vec<Option<u32>> = vec![None; self.pages];
@@ -127,16 +127,16 @@ mod tests {
     }
 
     #[test]
-    fn verifying_finds_missing_and_stray_bytes() {
+    fn verification_finds_missing_and_stray_bytes() {
         let (mut source, mut target) = (Pool::new(64, 8).unwrap(), Pool::new(64, 8).unwrap());
         source.fill();
         let lists = Lists::random(1, 4, 8);
         for (from, to) in lists.source.iter().zip(&lists.target) {
-            // SAFETY: two pages of two pools.
+            // SAFETY: the pages belong to two different pools.
             unsafe { ptr::copy_nonoverlapping(page(&source, *from), page(&target, *to), 64) };
         }
         assert_eq!(target.verify(&lists), Ok(()));
-        // SAFETY: a byte of the pool.
+        // SAFETY: the byte lies in the pool.
         unsafe { *page(&target, lists.target[2]).add(9) ^= 1 };
         assert!(target.verify(&lists).is_err());
         target.wipe();

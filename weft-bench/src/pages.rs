@@ -1,4 +1,4 @@
-//! Which pages a transfer moves: both processes draw the same from a seed.
+//! The pages that a transfer moves: both processes derive the same from a seed.
 
 /// Page indexes of both sides: distinct, random, out of a pool.
 #[derive(Clone, PartialEq, Debug)]
@@ -28,7 +28,7 @@ fn draw(random: &mut Random, count: usize, pool: usize) -> Vec<u32> {
     all
 }
 
-/// Splitmix64: quick, and good enough to spread pages and fill them.
+/// Splitmix64: fast, and good enough to spread pages and fill them.
 struct Random(u64);
 
 impl Random {
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_distinct_and_follow_from_the_seed() {
+    fn page_lists_are_distinct_and_determined_by_the_seed() {
         let lists = Lists::random(7, 50, 100);
         assert_eq!(lists, Lists::random(7, 50, 100));
         assert_ne!(lists, Lists::random(8, 50, 100));

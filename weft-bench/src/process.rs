@@ -1,5 +1,5 @@
-//! The processes of a measurement: this program once more, told by a word of JSON what to do. It answers in lines
-//! of JSON, and may be told more in lines of JSON.
+//! The processes of a measurement: this program again, with its task as a JSON argument. It answers
+//! in lines of JSON, and accepts further lines of JSON.
 
 use crate::faults::{far, overload, rails, reconnect};
 use crate::load::{idle, page};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// What such a process does.
+/// The task of such a process.
 #[derive(Serialize, Deserialize)]
 pub enum Part {
     Pair(pair::Session),
@@ -27,14 +27,14 @@ pub enum Part {
 }
 
 impl Part {
-    /// The life of such a process. Why it failed is its last line.
+    /// Runs such a process. Its last line gives the reason of a failure.
     pub fn run(text: &str) -> Result<()> {
-        // Nobody is left behind when the one that watches ends.
-        // SAFETY: the system call takes no pointers.
+        // No process is left behind when the watching one ends. SAFETY: the system call takes no
+        // pointers.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let part: Part = serde_json::from_str(text).context("what to do")?;
         part.play().inspect_err(|error| {
-            // Its reader may have ended; stderr has it, too.
+            // Its reader may have ended; stderr has the line, too.
             let _ = write_line(&mut std::io::stdout(), &Err::<(), String>(format!("{error:#}")));
         })
     }
@@ -55,7 +55,7 @@ impl Part {
         }
     }
 
-    /// The words that make this program play it.
+    /// The arguments that start this task.
     pub fn words(&self) -> Result<[String; 3]> {
         let program = std::env::current_exe().context("finding this program")?;
         Ok([program.to_string_lossy().into_owned(), "part".into(), serde_json::to_string(self)?])
@@ -68,7 +68,7 @@ impl Part {
         Ok(command)
     }
 
-    /// Measures in a process of its own.
+    /// Measures in a separate process.
     pub fn measure<T: DeserializeOwned>(&self) -> Result<T> {
         let mut process = Process::start(&mut self.command()?)?;
         let measured = process.lines.hear()?;
@@ -77,22 +77,22 @@ impl Part {
     }
 }
 
-/// A line longer than this is none of ours. (A descriptor of many ranges and rails is long.)
+/// A longer line is not ours. (A descriptor of many ranges and rails is long.)
 const LINE_MAX: u64 = 64 << 20;
 
-/// A line of what went well, or of why it did not.
+/// A line with a result, or with the reason of a failure.
 pub fn write_line(to: &mut impl Write, what: &impl Serialize) -> Result<()> {
     Ok(to.write_all((serde_json::to_string(what)? + "\n").as_bytes())?)
 }
 
-/// A line; none at the end.
+/// A line; `None` at the end.
 pub fn read_line(from: &mut impl BufRead) -> Result<Option<String>> {
     let mut line = String::new();
     let len = from.take(LINE_MAX).read_line(&mut line)?;
     Ok((len > 0).then_some(line))
 }
 
-/// What a line says.
+/// The contents of a line.
 pub fn answer<T: DeserializeOwned>(line: &str) -> Result<T> {
     let said: Result<T, String> = serde_json::from_str(line).context("what the other process says")?;
     said.map_err(|error| anyhow!(error))
@@ -100,12 +100,12 @@ pub fn answer<T: DeserializeOwned>(line: &str) -> Result<T> {
 
 const ENDED: &str = "the other process ended without a word";
 
-/// A line for the process that started this one.
+/// Writes a line for the process that started this one.
 pub fn say(what: &impl Serialize) -> Result<()> {
     write_line(&mut std::io::stdout().lock(), &Ok::<_, String>(what))
 }
 
-/// What the process that started this one says.
+/// Reads a line from the process that started this one.
 pub fn hear<T: DeserializeOwned>() -> Result<T> {
     answer(&read_line(&mut std::io::stdin().lock())?.context(ENDED)?)
 }
@@ -113,7 +113,7 @@ pub fn hear<T: DeserializeOwned>() -> Result<T> {
 /// Lines to and from another process.
 pub struct Lines<R: Read, W> {
     from: BufReader<R>,
-    /// None: nothing more is said.
+    /// `None`: no further line can be sent.
     to: Option<W>,
 }
 
@@ -126,7 +126,7 @@ impl<R: Read, W: Write> Lines<R, W> {
         self.reply(&Ok(what))
     }
 
-    /// Says what went well, or why it did not.
+    /// Sends the result, or the reason of the failure.
     pub fn reply(&mut self, what: &Result<impl Serialize, String>) -> Result<()> {
         write_line(self.to.as_mut().context("nothing more is to be said")?, what)
             .context("the other side went away")
@@ -136,7 +136,7 @@ impl<R: Read, W: Write> Lines<R, W> {
         self.hear_or_end()?.context(ENDED)
     }
 
-    /// None when the other side has ended.
+    /// `None` when the other side has ended.
     pub fn hear_or_end<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
         read_line(&mut self.from)?.map(|line| answer(&line)).transpose()
     }
@@ -160,7 +160,7 @@ impl Process {
         Ok(Process { child, lines: Lines::new(output, input) })
     }
 
-    /// Whether it has come to a good end.
+    /// Whether it ended successfully.
     pub fn is_over(&mut self) -> Result<bool> {
         match self.child.try_wait()? {
             Some(status) if !status.success() => bail!("the other process ended with {status}"),
@@ -168,7 +168,7 @@ impl Process {
         }
     }
 
-    /// It has not ended; or why it did, if it says so.
+    /// The error if it has not ended, or the reason that it printed.
     pub fn lives(&mut self) -> Result<()> {
         if self.child.try_wait()?.is_some() {
             self.lines.hear::<serde_json::Value>()?;
@@ -185,7 +185,7 @@ impl Process {
     }
 
     pub fn signal(&self, signal: i32) -> Result<()> {
-        // SAFETY: a plain system call; the child is ours and not waited for yet.
+        // SAFETY: the system call takes no pointers; the child is ours and not waited for yet.
         if unsafe { libc::kill(self.child.id() as i32, signal) } != 0 {
             return Err(std::io::Error::last_os_error()).context("a signal for the other process");
         }
@@ -195,7 +195,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended already; nothing else can be done about it.
+        // It may have ended already; otherwise nothing else can be done.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

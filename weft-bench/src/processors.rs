@@ -1,4 +1,4 @@
-//! The processors that a thread runs on, and how far apart they are.
+//! The processors that a thread runs on, and the distances between them.
 
 use std::hint::black_box;
 use std::mem::{size_of, zeroed};
@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// Bounces of one measurement, and processors that are looked at.
+/// Bounces per measurement, and processors that are tried.
 const BOUNCES: u64 = 10_000;
-/// Steps of work of one measurement, which take some milliseconds, and how much slower they are beside
-/// others on the same core, at least.
+/// Steps of work per measurement, which take some milliseconds, and the least slowdown beside
+/// another thread on the same core.
 const STEPS: u64 = 2_000_000;
 const SHARED: f64 = 1.25;
 const MOST: usize = 8;
 
-/// The processors of this process, to pin to and to go back to.
+/// The processors of this process, for pinning and unpinning.
 pub fn all() -> libc::cpu_set_t {
-    // SAFETY: a set of bits of its own size.
+    // SAFETY: the set is passed with its own size.
     unsafe {
         let mut set: libc::cpu_set_t = zeroed();
         libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
@@ -24,39 +24,39 @@ pub fn all() -> libc::cpu_set_t {
     }
 }
 
-/// Keeps the calling thread on these.
+/// Pins the calling thread to these.
 pub fn keep_on(set: &libc::cpu_set_t) {
-    // SAFETY: the same; a refusal leaves it where it was.
+    // SAFETY: the set is passed with its size; if refused, the thread stays where it was.
     unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set) };
 }
 
-/// Keeps the calling thread on this one.
+/// Pins the calling thread to this one.
 pub fn keep_on_only(number: usize) {
     keep_on(&only(number));
 }
 
-/// Keeps the calling thread, and those that it starts, on the first of its processors.
+/// Pins the calling thread, and threads that it starts, to the first of its processors.
 pub fn keep_on_first(count: usize) {
     let mut set = all();
     for number in numbers(&set).into_iter().skip(count) {
-        // SAFETY: an index below CPU_SETSIZE.
+        // SAFETY: the index is below CPU_SETSIZE.
         unsafe { libc::CPU_CLR(number, &mut set) };
     }
     keep_on(&set);
 }
 
-/// How many there are.
+/// The number of processors.
 pub fn count() -> usize {
     numbers(&all()).len()
 }
 
 fn numbers(set: &libc::cpu_set_t) -> Vec<usize> {
-    // SAFETY: indexes below CPU_SETSIZE.
+    // SAFETY: the indexes are below CPU_SETSIZE.
     (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, set) }).collect()
 }
 
 fn only(number: usize) -> libc::cpu_set_t {
-    // SAFETY: integers; the index is below CPU_SETSIZE, as those of all sets are.
+    // SAFETY: the set has only integers; the index is below CPU_SETSIZE, as in all sets.
     unsafe {
         let mut one: libc::cpu_set_t = zeroed();
         libc::CPU_SET(number, &mut one);
@@ -64,9 +64,9 @@ fn only(number: usize) -> libc::cpu_set_t {
     }
 }
 
-/// Two processors between which a cache line goes there and back fastest, and the
-/// nanoseconds of that; none where there is one processor. Threads of one core are passed over:
-/// each gets half of what it could do. (Virtual machines do not say which those are, and change it.)
+/// The two processors with the fastest round trip of a cache line, and its nanoseconds; `None` with
+/// one processor. Threads of one core are skipped: each would get half of the core. (Virtual
+/// machines do not report which those are, and change them.)
 pub fn nearest() -> Option<(usize, usize, f64)> {
     let numbers = numbers(&all());
     let known = &numbers[..numbers.len().min(MOST)];
@@ -76,7 +76,7 @@ pub fn nearest() -> Option<(usize, usize, f64)> {
     pairs.iter().find(|(a, b, _)| !share_a_core(*a, *b)).or(pairs.first()).copied()
 }
 
-/// Whether two processors slow each other.
+/// Whether two processors slow each other down.
 fn share_a_core(here: usize, there: usize) -> bool {
     let over = AtomicBool::new(false);
     let alone = thread::scope(|scope| scope.spawn(|| work_on(here)).join());
@@ -93,7 +93,7 @@ fn share_a_core(here: usize, there: usize) -> bool {
     matches!((alone, beside), (Ok(alone), Ok(beside)) if beside > alone * SHARED)
 }
 
-/// The seconds that some work takes on a processor which nothing of it waits for: four chains of sums.
+/// The seconds that some independent work takes on a processor: four chains of sums.
 fn work_on(processor: usize) -> f64 {
     keep_on_only(processor);
     let begun = Instant::now();
@@ -108,7 +108,7 @@ fn work_on(processor: usize) -> f64 {
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// The nanoseconds of a line there and back.
+/// The nanoseconds of a cache line's round trip.
 fn bounce(here: usize, there: usize) -> f64 {
     let (ping, pong) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
     let wait = |line: &Line, value| {
@@ -129,7 +129,7 @@ fn bounce(here: usize, there: usize) -> f64 {
                 ping.0.store(value, Ordering::Release);
                 wait(&pong, value);
                 if value == 1 {
-                    // The other thread is there.
+                    // The other thread is running.
                     begun = Instant::now();
                 }
             }

@@ -1,5 +1,5 @@
-//! What an endpoint and its rails have done, in a file for Prometheus, in its text format 0.0.4: as the textfile
-//! collector of its node exporter wants it.
+//! An endpoint's and its rails' counts, in a file for Prometheus, in its text format 0.0.4, for the
+//! textfile collector of its node exporter.
 
 use crate::endpoint::Endpoint;
 use anyhow::{Context, Result};
@@ -12,9 +12,9 @@ use std::time::Duration;
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Writes the file once a second, and when it is dropped: before the endpoint is closed.
+/// Writes the file once a second, and when it is dropped, which is before the endpoint is closed.
 pub struct Exporter {
-    /// Nothing is sent: the thread ends when it goes.
+    /// Nothing is sent: the thread ends when this is dropped.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -48,8 +48,7 @@ impl Drop for Exporter {
     }
 }
 
-/// Readers see the old text or the new one, and never a part: the collector reads
-/// only what is called *.prom.
+/// Readers see the old or the new text, never a part: the collector only reads *.prom.
 fn replace(path: &Path, text: &str) -> Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");

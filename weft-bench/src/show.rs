@@ -1,18 +1,18 @@
-//! The terminal: progress while it runs, facts and sizes for people, tables.
+//! The terminal: progress, values and sizes in readable form, tables.
 
 use crate::machine::Facts;
 use std::cell::Cell;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// A line that is written over and over, where somebody watches.
+/// A line that is overwritten repeatedly, on a terminal.
 fn line(text: &str) {
     if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K{text}");
     }
 }
 
-/// How far the measurement of the moment is. Where nobody watches, one line for each.
+/// The progress of the current measurement. Without a terminal, one line for each.
 #[derive(Default)]
 pub struct Progress {
     begun: Cell<usize>,
@@ -41,7 +41,7 @@ impl Progress {
     }
 }
 
-/// A line with the rate of each rail, while a load runs. Only where somebody watches.
+/// A line with the rate of each rail, during a load. Only on a terminal.
 #[derive(Default)]
 pub struct Rates {
     last: Option<(Instant, Vec<u64>)>,
@@ -71,7 +71,7 @@ pub fn facts(facts: &Facts) {
     println!("{}", all.join("; "));
 }
 
-/// Columns of which those in `numbers` are aligned to the right. The first row is the head.
+/// Columns; those in `numbers` are aligned to the right. The first row is the head.
 pub fn table(rows: &[Vec<String>], numbers: std::ops::Range<usize>) -> String {
     let len = |text: &String| text.chars().count();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -93,7 +93,7 @@ pub fn table(rows: &[Vec<String>], numbers: std::ops::Range<usize>) -> String {
     text
 }
 
-/// Bytes for people to read.
+/// Bytes in readable form.
 pub fn size(bytes: usize) -> String {
     match bytes {
         b if b >= 1 << 20 && b % (1 << 20) == 0 => format!("{} MiB", b >> 20),
@@ -102,7 +102,7 @@ pub fn size(bytes: usize) -> String {
     }
 }
 
-/// "65536", "64K", "1M".
+/// Parses "65536", "64K" or "1M".
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let (digits, shift) = match text.trim().to_ascii_uppercase() {
         t if t.ends_with('K') => (t[..t.len() - 1].to_owned(), 10),
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read() {
+    fn sizes_are_parsed() {
         assert_eq!(parse_size("64K"), Ok(65536));
         assert_eq!(parse_size("1m"), Ok(1 << 20));
         assert_eq!(parse_size("8"), Ok(8));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_aligned() {
+    fn table_columns_are_aligned() {
         let rows = [["a", "1"], ["bcd", "23"]].map(|row| row.map(String::from).to_vec());
         assert_eq!(table(&rows, 1..2), " a     1\n bcd  23\n");
     }

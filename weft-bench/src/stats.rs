@@ -1,8 +1,8 @@
-//! Medians and the like.
+//! Medians and other quantiles.
 
 use serde::{Deserialize, Serialize};
 
-/// Where the values of a measurement lie.
+/// The distribution of a measurement's values.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Spread {
     pub median: f64,
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_lie_between_neighbours() {
+    fn quantiles_interpolate_between_neighbours() {
         let spread = Spread::of(vec![4.0, 1.0, 3.0, 2.0]);
         assert_eq!(spread.median, 2.5);
         assert!((spread.low - 1.3).abs() < 1e-9);

@@ -1,11 +1,11 @@
-//! The machine as a tree: NUMA node, root complex, switch, devices. Bridges that
-//! lead to one thing only are not shown.
+//! The machine as a tree: NUMA node, root complex, switch, devices. Bridges with only one child are
+//! not shown.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// What is shown of weft_topology's object.
+/// The parts of weft_topology's object that are shown.
 #[derive(Deserialize)]
 pub struct Machine {
     sysfs_root: String,
@@ -104,7 +104,7 @@ impl Machine {
     fn branch_of(&self, node: i64) -> Branch {
         let mut top = Branch::default();
         let of = |device: &Device| match &self.nodes[..] {
-            [only] => only.node, // Where it must be, if it does not tell.
+            [only] => only.node, // The only node is the right one, even for a device that does not report it.
             nodes if nodes.iter().any(|node| node.node == device.node) => device.node,
             _ => -1,
         };
@@ -123,7 +123,7 @@ impl Machine {
         top
     }
 
-    /// What is above a device, the nearest first. A tree that has a circle in it ends.
+    /// The ancestors of a device, nearest first. The walk ends even if the input has a cycle.
     fn path_to(&self, device: &Device) -> Vec<String> {
         let mut path: Vec<String> = Vec::new();
         let mut parent = device.parent.clone();
@@ -198,7 +198,7 @@ impl Branch {
         self.below.is_empty() && self.leaves.is_empty()
     }
 
-    /// Takes out the bridges between this and what they lead to.
+    /// Removes the bridges between this device and its children.
     fn shorten(&mut self) {
         for (name, mut branch) in std::mem::take(&mut self.below) {
             branch.shorten();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn with_one_node_all_is_there() {
+    fn tree_of_one_node_shows_every_device() {
         let mut machine = Machine {
             nodes: vec![Node { node: 0, cpus: "0-7".into(), usable_cpus: "0-7".into() }],
             devices: vec![serde_json::from_value(device("0000:08:00.0", "nvme", "pci0000:00", -1)).unwrap()],
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_with_its_devices() {
+    fn switch_is_drawn_with_its_devices() {
         let devices = [
             device("0000:01:00.0", "bridge", "pci0000:00", 0),
             device("0000:02:00.0", "bridge", "0000:01:00.0", 0),

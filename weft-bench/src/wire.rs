@@ -1,5 +1,5 @@
-//! What plain sockets carry, one on each rail and all at once: whether a network
-//! is what it should be, before anything is said about Weft on it.
+//! What plain sockets carry, one per rail and all at once: whether a network is suitable for
+//! measuring Weft.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ pub struct Spec {
     pub addresses: Vec<SocketAddr>,
 }
 
-/// Gbps of all sockets, as their receiver counts them.
+/// Gbps of all sockets, as counted by their receiver.
 pub fn run(spec: &Spec) -> Result<f64> {
     let receives = spec.receives;
     let end = |address: SocketAddr| {
@@ -65,7 +65,7 @@ fn send(address: SocketAddr) -> Result<()> {
     let mut stream = loop {
         match TcpStream::connect(address) {
             Ok(stream) => break stream,
-            // The other side may not listen yet.
+            // The other side may not be listening yet.
             Err(error) if tries == TRIES => return Err(error).context(format!("connecting to {address}")),
             Err(_) => tries += 1,
         }

@@ -1,4 +1,4 @@
-//! Figures of latency as a user calls them.
+//! Latency figures through the user's command.
 
 use serde_json::Value;
 use std::process::Command;
@@ -16,6 +16,6 @@ fn figures(names: &str) -> Value {
 #[test]
 fn pingpong_ratio_is_measured() {
     let ratio = &figures("pingpong_tcp_ratio")["pingpong_tcp_ratio"];
-    // A loaded machine says nothing about how much.
+    // The value means nothing on a loaded machine.
     assert!(ratio.as_f64().is_some_and(|ratio| ratio > 0.0), "{ratio}");
 }

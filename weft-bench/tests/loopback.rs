@@ -18,7 +18,7 @@ const LOAD: [&str; 9] = ["--page", "4K", "--pages", "100", "--layers", "3", "--r
 const BYTES: u64 = 4096 * 100 * 3 * 10;
 
 #[test]
-fn writes_and_reads_are_counted_and_verified() {
+fn loopback_counts_and_verifies_writes_and_reads() {
     for further in [&["--adjacent"][..], &["--read"], &["--rails", "2", "--workers", "2"]] {
         let report = report(&[&LOAD[..], further].concat());
         assert_eq!(report["transfers"], 10);
@@ -32,7 +32,7 @@ fn writes_and_reads_are_counted_and_verified() {
 }
 
 #[test]
-fn transfers_together_and_beside_are_reported() {
+fn loopback_reports_grouped_and_single_transfers() {
     let report =
         report(&["--page", "64K", "--pages", "32", "--together", "--small", "64K", "--seconds", "0.5"]);
     let evenness = report["evenness"].as_f64().unwrap();
@@ -42,7 +42,7 @@ fn transfers_together_and_beside_are_reported() {
 }
 
 #[test]
-fn impossible_loads_are_refused_with_a_reason() {
+fn impossible_loads_are_rejected_with_a_reason() {
     for (options, reason) in [
         (&["--page", "7"][..], "multiple of 8"),
         (&["--in-flight", "0"], "at least one page"),

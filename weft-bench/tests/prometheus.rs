@@ -1,11 +1,11 @@
-//! What `weft-bench loopback --prometheus` writes, read as Prometheus reads it.
+//! The output of `weft-bench loopback --prometheus`, parsed as Prometheus does.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 const PAGES: [&str; 9] = ["--page", "4K", "--pages", "100", "--layers", "3", "--repeat", "10", "--verify"];
-/// Once before the load and once after it, four in flight each, beside the ten.
+/// Once before the load and once after it, with four in flight each, in addition to the ten.
 const TRANSFERS: f64 = 18.0;
 
 fn loopback(path: &Path) -> Output {
@@ -14,7 +14,7 @@ fn loopback(path: &Path) -> Output {
     command.args(PAGES).output().unwrap()
 }
 
-/// A sample of a series: "name{label="value",...} number", as the words between these marks.
+/// A sample of a series: "name{label="value",...} number", as the texts between these marks.
 struct Sample<'a> {
     name: &'a str,
     labels: BTreeMap<&'a str, &'a str>,
@@ -29,7 +29,7 @@ fn sample(line: &str) -> Sample<'_> {
     Sample { name, labels, value: value.parse().expect(line) }
 }
 
-/// Checks the format; all samples.
+/// Checks the format; returns all samples.
 fn parse(text: &str) -> Vec<Sample<'_>> {
     let (mut samples, mut name, mut kind) = (Vec::new(), "", "");
     let mut seen = HashSet::new();
@@ -74,7 +74,7 @@ fn prometheus_text_counts_what_was_moved() {
     let bytes = TRANSFERS * 4096.0 * 300.0;
     assert_eq!(total(&samples, "weft_rail_bytes_total", ("direction", "write")), bytes);
     let rail = samples.iter().find(|sample| sample.name == "weft_rail_bytes_total").unwrap();
-    // Beneath ofi_rxm, where libfabric is old.
+    // The rail is below ofi_rxm, where libfabric is old.
     assert!(rail.labels["rail"] == "0" && rail.labels["fabric"].starts_with("tcp"), "{:?}", rail.labels);
     assert_eq!(total(&samples, "weft_rail_bytes_total", ("name", "lo")), bytes);
     assert_eq!(total(&samples, "weft_bytes_total", ("kind", "write")), bytes);
@@ -95,7 +95,7 @@ fn prometheus_text_counts_what_was_moved() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_an_error() {
+fn unwritable_prometheus_file_is_an_error() {
     let output = loopback(Path::new("/nowhere/weft.prom"));
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

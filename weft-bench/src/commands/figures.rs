@@ -61,7 +61,7 @@ fn why_not(error: &anyhow::Error) -> String {
     format!("not measured: {error:#}")
 }
 
-/// One object: of each figure its number, or a text that says why there is none.
+/// One object with the number of each figure, or a text that says why it has none.
 fn save(path: &Path, values: &[(&Figure, Result<f64>)]) -> Result<()> {
     let value =
         |value: &Result<f64>| value.as_ref().map_or_else(|error| why_not(error).into(), |n| Value::from(*n));
@@ -89,7 +89,7 @@ fn matches_any(patterns: &str, name: &str) -> bool {
     patterns.split(',').any(|pattern| matches(pattern.trim().as_bytes(), name.as_bytes()))
 }
 
-/// Whether "*" and literal text cover the name.
+/// Whether a pattern of "*" and literal text matches the name.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     match pattern.split_first() {
         None => name.is_empty(),
@@ -104,14 +104,14 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn patterns_match() {
+    fn figure_patterns_match_names() {
         assert!(matches_any("raw_*_64k_gbs", "raw_tcp_64k_gbs"));
         assert!(matches_any("socket*, raw_self_ratio", "raw_self_ratio"));
         assert!(!matches_any("raw", "raw_self_ratio"));
         assert!(matches_any("*", "anything"));
     }
 
-    /// Who compares figures of two versions, and the pages of docs/, know them by these names.
+    /// Comparisons of two versions, and the pages of docs/, refer to these names.
     #[test]
     fn figures_keep_their_names() {
         let names: Vec<&str> = figures::named().map(|figure| figure.id).collect();

@@ -68,7 +68,7 @@ Moves pages to or from a host where `weft-bench serve` waits, and shows what it 
 );
 pub const LOOPBACK: &str = concat!("Moves pages between two processes of this machine.\n", options!());
 
-/// How a side opens its endpoint, and the file for Prometheus.
+/// The options with which a side opens its endpoint, and the file for Prometheus.
 fn opening(args: &mut Args) -> Result<(Opening, Option<PathBuf>)> {
     let opening = Opening {
         fabric: args.maybe("--provider")?,
@@ -80,13 +80,13 @@ fn opening(args: &mut Args) -> Result<(Opening, Option<PathBuf>)> {
     Ok((opening, args.maybe("--prometheus")?))
 }
 
-/// Bytes, as "64K".
+/// A number of bytes, as "64K".
 fn bytes(args: &mut Args, option: &'static str) -> Result<Option<usize>> {
     let text: Option<String> = args.maybe(option)?;
     text.map(|text| show::parse_size(&text)).transpose().map_err(|error| anyhow!("{option}: {error}"))
 }
 
-/// What a load is to be, and where its results go.
+/// The parameters of a load, and the file for its results.
 struct Order {
     load: Load,
     json: Option<PathBuf>,
@@ -143,7 +143,7 @@ pub fn serve(mut args: Args) -> Result<()> {
     let (opening, prometheus) = opening(&mut args)?;
     args.end()?;
     let listener = TcpListener::bind(&listen).with_context(|| format!("listening on {listen}"))?;
-    // A parent reads it: it must not wait in a buffer.
+    // A parent process reads it: it must not wait in a buffer.
     println!("listening on {}", listener.local_addr()?);
     loop {
         let (stream, from) = listener.accept().context("waiting for a client")?;
@@ -166,7 +166,7 @@ pub fn run(mut args: Args) -> Result<()> {
 pub fn loopback(args: Args) -> Result<()> {
     let order = Order::read(args)?;
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
-    // An interruption is for us: the server lives until we have ended.
+    // This process handles an interrupt: the server stays alive until this process has ended.
     command.args(["serve", "--once", "--listen", "127.0.0.1:0"]).process_group(0);
     let mut server = Process::start(&mut command)?;
     let line = server.lines.line()?;

@@ -1,4 +1,4 @@
-//! Figures as a table in a page of documentation, so that nobody copies numbers.
+//! Writes figures as a table into a page of documentation, so that numbers are not copied by hand.
 
 use crate::figures::Figure;
 use crate::machine::Facts;
@@ -9,10 +9,10 @@ use std::path::Path;
 const BEGIN: &str = "<!-- figures: begin -->\n";
 const END: &str = "<!-- figures: end -->";
 
-/// A figure, and its value in words.
+/// A figure, and its value as text.
 pub type Row<'a> = (&'a Figure, String);
 
-/// Replaces what stands between the markers of the file.
+/// Replaces the text between the markers of the file.
 pub fn write(path: &Path, facts: &Facts, quick: bool, rows: &[Row]) -> Result<()> {
     let doing = || format!("the page {}", path.display());
     let page = std::fs::read_to_string(path).with_context(doing)?;
@@ -41,9 +41,9 @@ fn table(facts: &Facts, date: &str, quick: bool, rows: &[Row]) -> String {
     text
 }
 
-/// The day, in UTC.
+/// Today's date, in UTC.
 fn today() -> String {
-    // SAFETY: a time, and room for its parts.
+    // SAFETY: the arguments are a time, and space for its parts.
     unsafe {
         let now = libc::time(std::ptr::null_mut());
         let mut parts: libc::tm = std::mem::zeroed();
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_between_the_markers_changes() {
+    fn only_text_between_the_markers_is_replaced() {
         let page = format!("above\n{BEGIN}old\n{END}\nbelow\n");
         let figure = Figure { id: "a", what: "b", least: "", aim: "", run: |_, _| Ok(1.0) };
         let rows = [(&figure, "1.000".to_owned())];

@@ -1,4 +1,4 @@
-//! What a user calls: one file for each command.
+//! The user's commands: one file each.
 
 mod figures;
 mod load;
@@ -21,11 +21,11 @@ weft-bench COMMAND [OPTIONS]; weft-bench COMMAND --help says more.
   loopback   both at once, as two processes of this machine
 ";
 
-/// What is written behind a command.
+/// The options behind a command.
 struct Args(pico_args::Arguments);
 
 impl Args {
-    /// Whether it is there: "--quick".
+    /// Whether a flag such as "--quick" is present.
     fn has(&mut self, option: &'static str) -> bool {
         self.0.contains(option)
     }
@@ -34,12 +34,12 @@ impl Args {
         self.0.opt_value_from_str(option).map_err(|error| anyhow!("{option}: {error}"))
     }
 
-    /// Its value, or the default.
+    /// The option's value, or the default.
     fn or<T: FromStr<Err: std::fmt::Display>>(&mut self, option: &'static str, default: T) -> Result<T> {
         Ok(self.maybe(option)?.unwrap_or(default))
     }
 
-    /// What nobody asked for is a mistake.
+    /// An unused option is a mistake.
     fn end(self) -> Result<()> {
         let rest = self.0.finish();
         ensure!(rest.is_empty(), "{rest:?} is not understood: see weft-bench --help");
@@ -58,7 +58,7 @@ pub fn run() -> Result<()> {
         Some("serve") => (load::SERVE, load::serve),
         Some("run") => (load::RUN, load::run),
         Some("loopback") => (load::LOOPBACK, load::loopback),
-        // Started by the others.
+        // The other commands start these.
         Some("part") => ("", |mut args| Part::run(&args.0.free_from_str::<String>().context("a part")?)),
         None if args.contains(["-V", "--version"]) => {
             println!("weft-bench {}", env!("CARGO_PKG_VERSION"));

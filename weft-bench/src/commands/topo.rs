@@ -39,7 +39,7 @@ fn topology() -> Result<String> {
     let mut bytes = vec![0u8; 64 << 10];
     loop {
         let mut len = 0;
-        // SAFETY: a buffer with its size, and a place for the length.
+        // SAFETY: the caller passes a buffer with its size, and space for the length.
         let status = unsafe { weft_topology(bytes.as_mut_ptr().cast(), bytes.len(), &mut len) };
         if status == WEFT_ERR_TOO_SMALL {
             bytes.resize(2 * len, 0);

@@ -1,5 +1,5 @@
-//! The bare loop: what a program reaches with plain libfabric. One fi_writemsg for each page, a window of them in
-//! flight, on one endpoint; no sharding, no state, no checks.
+//! The bare loop: what a program reaches with plain libfabric. It posts one fi_writemsg per page,
+//! with a window of them in flight, on one endpoint; it has no sharding, state or checks.
 
 use super::port::{contexts, entries, Offer, Patience, Port, Rail, Remote};
 use super::{Place, Receiver, Sender};
@@ -12,14 +12,14 @@ use serde_json::{to_value, Value};
 const WINDOWS: [usize; 6] = [8, 16, 32, 64, 128, 256];
 const REAP: usize = 64;
 
-/// How the initiator learns that all bytes have arrived.
+/// How the initiator finds out that all bytes have arrived.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Delivery {
-    /// Every write asks for delivery.
+    /// Every write requests delivery.
     Each,
-    /// Only the last one does: for providers that keep writes in order.
+    /// Only the last write requests it: for providers that keep writes in order.
     Last,
-    /// None but a last write of one byte.
+    /// Only a last write of one byte requests it.
     Flush,
 }
 
@@ -29,7 +29,7 @@ struct Tuning {
     delivery: Delivery,
     /// FI_MORE on all but the last post of a refill.
     more: bool,
-    /// Places that must be free before the window is filled again.
+    /// Free slots that are needed before the window is filled again.
     refill: usize,
 }
 
@@ -39,7 +39,7 @@ pub struct BareSender {
     source: *mut u8,
     page_len: usize,
     remote: Remote,
-    /// One for each operation of a transfer: nothing to look for in the loop.
+    /// One slot for each operation of a transfer, so the loop searches nothing.
     contexts: Vec<fi_context2>,
     tunings: Vec<Tuning>,
     tuning: Tuning,
@@ -71,12 +71,12 @@ impl BareSender {
         Ok(BareSender { port, wait_fd, source, page_len, remote, contexts, tunings, tuning })
     }
 
-    /// As Weft posts to NICs that do not keep writes in order.
+    /// Posts as Weft does to NICs that do not keep writes in order.
     pub fn tune_for_unordered(&mut self) {
         self.tuning = Tuning { window: 128, delivery: Delivery::Each, more: true, refill: 1 };
     }
 
-    /// Moves the pages; `idle` is called when nothing has completed.
+    /// Moves the pages; calls `idle` when no write has completed.
     #[inline]
     pub fn transfer(&mut self, lists: &Lists, mut idle: impl FnMut() -> Result<()>) -> Result<()> {
         let Tuning { window, delivery, more, refill } = self.tuning;
@@ -123,7 +123,7 @@ impl Sender for BareSender {
     }
 
     fn connect(&mut self) -> Result<()> {
-        // The first writes to a peer connect: they take milliseconds.
+        // The first writes to a peer connect, which takes milliseconds.
         self.write(&Lists { source: vec![0], target: vec![0] })
     }
 

@@ -1,5 +1,5 @@
-//! The ways to move pages. Each has a sender, at the initiator, and a receiver,
-//! at the target; each is driven by polling.
+//! The ways to move pages. Each has a sender, at the initiator, and a receiver, at the target;
+//! polling drives both.
 
 pub mod bare;
 pub mod port;
@@ -21,20 +21,20 @@ use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub enum Kind {
-    /// The bare loop; what its completion queue is opened with matters.
+    /// The bare loop; the options of its completion queue matter.
     Bare {
         wait_fd: bool,
     },
     Weft,
-    /// Weft, which reads the target's pages into a pool of its own.
+    /// Weft, reading the target's pages into its own pool.
     Reads,
-    /// Weft, which encrypts.
+    /// Weft with encryption.
     Encrypted,
-    /// Weft, with several connections.
+    /// Weft with several connections.
     Streams,
     Socket,
     Memcpy,
-    /// A few bytes there and back, by bare libfabric, by a socket and by Weft.
+    /// A few bytes in both directions, by bare libfabric, by a socket and by Weft.
     Throw {
         inject: bool,
         wait_fd: bool,
@@ -80,7 +80,7 @@ const SETTLE: Duration = Duration::from_micros(50);
 
 /// The initiator's half.
 pub trait Sender {
-    /// What the receiver needs of it, if anything.
+    /// What the receiver needs from the sender, if anything.
     fn answer(&self) -> Result<Value> {
         Ok(Value::Null)
     }
@@ -90,7 +90,8 @@ pub trait Sender {
         Ok(())
     }
 
-    /// Called before a transfer, while the target polls this engine: what waited since its last turn is not counted.
+    /// Called before a transfer, while the target polls this engine: work left from the last turn
+    /// is not counted.
     fn settle(&mut self) -> Result<()> {
         let begun = Instant::now();
         while begun.elapsed() < SETTLE {
@@ -99,7 +100,7 @@ pub trait Sender {
         Ok(())
     }
 
-    /// Moves the pages, and returns when every byte is in its place.
+    /// Moves the pages, and returns when every byte is in place.
     fn write(&mut self, lists: &Lists) -> Result<()>;
 
     /// Makes progress between transfers.
@@ -107,14 +108,14 @@ pub trait Sender {
         Ok(())
     }
 
-    /// Ways to run it: the calibration tries all and takes the fastest.
+    /// Its tunings: the calibration tries all and takes the fastest.
     fn tunings(&self) -> usize {
         1
     }
 
     fn tune(&mut self, _tuning: usize) {}
 
-    /// The tuning, for people.
+    /// The tuning, as text.
     fn describe(&self) -> String;
 }
 
@@ -125,7 +126,7 @@ pub trait Receiver {
         Ok(Value::Null)
     }
 
-    /// What the sender answered.
+    /// Passes on what the sender answered.
     fn accept(&mut self, _answer: &Value) -> Result<()> {
         Ok(())
     }
@@ -135,7 +136,7 @@ pub trait Receiver {
     }
 }
 
-/// Which NIC an engine uses: the same for all of them.
+/// The NIC for an engine: the same for all of them.
 pub struct Place<'a> {
     pub case: &'a Case,
     pub rail: &'a Rail,
@@ -155,7 +156,7 @@ pub fn receiver(kind: Kind, place: &Place, pool: &Pool) -> Result<Box<dyn Receiv
     })
 }
 
-/// The sender for a receiver's offer.
+/// The sender that matches a receiver's offer.
 pub fn sender(kind: Kind, place: &Place, pool: &Pool, offer: &Value) -> Result<Box<dyn Sender>> {
     Ok(match kind {
         Kind::Bare { wait_fd } => Box::new(bare::BareSender::open(place, wait_fd, pool, offer)?),

@@ -1,4 +1,4 @@
-//! A libfabric endpoint with a registered pool, and nothing else.
+//! A libfabric endpoint with a registered pool.
 
 use crate::memory::Pool;
 use anyhow::{anyhow, bail, Context, Result};
@@ -10,12 +10,12 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// As Weft asks for.
+/// The API version that Weft requests.
 const API: u32 = FI_VERSION(1, 18);
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The rail that Weft opens, by libfabric's names: the others use the same.
+/// The rail that Weft opens, by libfabric's names: the other engines use the same.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Rail {
     pub provider: String,
@@ -36,7 +36,7 @@ pub struct Port {
     simulated: bool,
 }
 
-// SAFETY: its objects are its domain's, and one thread at a time uses them (FI_THREAD_DOMAIN).
+// SAFETY: its objects belong to its domain, and one thread at a time uses them (FI_THREAD_DOMAIN).
 unsafe impl Send for Port {}
 
 /// What the other side needs to reach the registered pool.
@@ -55,20 +55,20 @@ pub struct Remote {
     pub key: u64,
 }
 
-/// Places of operations, for the provider to use.
+/// Operation contexts for the provider.
 pub fn contexts(count: usize) -> Vec<fi_context2> {
     // SAFETY: the struct has only pointers, for which zero is valid.
     (0..count).map(|_| unsafe { zeroed() }).collect()
 }
 
-/// Room for completions.
+/// Space for completions.
 #[inline]
 pub fn entries<const COUNT: usize>() -> [fi_cq_data_entry; COUNT] {
     // SAFETY: the struct has only integers and pointers, for which zero is valid.
     unsafe { zeroed() }
 }
 
-/// True if the provider took it; false if it has no room.
+/// True if the provider accepted the post; false if it was full.
 #[inline]
 fn taken(doing: &str, rc: isize) -> Result<bool> {
     match rc {
@@ -78,7 +78,7 @@ fn taken(doing: &str, rc: isize) -> Result<bool> {
     }
 }
 
-/// Bails out of a loop that gets nowhere; a look at the clock once in a million turns.
+/// Aborts a loop that makes no progress; it reads the clock once per million turns.
 #[derive(Default)]
 pub struct Patience {
     turns: u32,
@@ -118,10 +118,10 @@ impl Port {
         })
     }
 
-    /// Of the simulation: the first of its NICs.
+    /// The first NIC of the simulation.
     pub fn simulated(fabric: &str, pool: &Pool) -> Result<Port> {
         let infos = weft::simulated::nics(fabric).map_err(|error| anyhow!(error))?;
-        // SAFETY: a place for the fabric.
+        // SAFETY: the caller passes space for the fabric.
         Port::bring_up(infos[0], true, false, pool, |_, fabric| unsafe {
             weft::simulated::open_fabric(fabric, ptr::null_mut())
         })
@@ -138,7 +138,8 @@ impl Port {
         // SAFETY: the struct has only pointers, for which zero is valid.
         let mut port: Port = unsafe { zeroed() };
         (port.info, port.simulated) = (info, simulated);
-        // SAFETY: an info of libfabric's; objects are made in its order; every out-pointer is a field of ours.
+        // SAFETY: libfabric returned the info; objects are made in its order; every out-pointer is
+        // a field of ours.
         unsafe {
             check("opening the fabric", open_fabric(info, &mut port.fabric))?;
             check("opening the domain", fi_domain(port.fabric, info, &mut port.domain, null))?;
@@ -168,7 +169,7 @@ impl Port {
 
     pub fn offer(&self) -> Result<Offer> {
         let (mut address, mut len) = (vec![0u8; 512], 512);
-        // SAFETY: room for the name; endpoint and registration are open.
+        // SAFETY: the buffer has space for the name; endpoint and registration are open.
         let key = unsafe {
             check("naming the endpoint", fi_getname(self.ep.cast(), address.as_mut_ptr().cast(), &mut len))?;
             fi_mr_key(self.mr)
@@ -177,7 +178,7 @@ impl Port {
         Ok(Offer { address, base: self.base, key })
     }
 
-    /// Whether a delivered write tells that all earlier ones are delivered, too.
+    /// Whether a delivered write implies that all earlier ones are delivered, too.
     pub fn ordered(&self) -> bool {
         // SAFETY: libfabric fills in every part of an info that it returns.
         let order = unsafe { (*(*self.info).tx_attr).msg_order & (*(*self.info).rx_attr).msg_order };
@@ -196,7 +197,7 @@ impl Port {
         Ok(Remote { route, base: offer.base, key: offer.key })
     }
 
-    /// Posts a write from an address here to an offset there. False if the provider has no room.
+    /// Posts a write from a local address to a remote offset. False if the provider is full.
     #[inline]
     pub fn write(
         &self,
@@ -219,11 +220,11 @@ impl Port {
             context: context.cast(),
             data: 0,
         };
-        // SAFETY: the message lives through the call; pool and context longer than the endpoint.
+        // SAFETY: the message lives through the call; pool and context outlive the endpoint.
         taken("posting a write", unsafe { fi_writemsg(self.ep, &message, FI_COMPLETION | flags) })
     }
 
-    /// A message; injected, it is copied at once.
+    /// Sends a message; an injected one is copied at once.
     #[inline]
     pub fn send(
         &self,
@@ -246,17 +247,17 @@ impl Port {
     #[inline]
     pub fn receive(&self, into: *mut u8, len: usize, context: *mut fi_context2) -> Result<()> {
         let (into, context) = (into.cast::<c_void>(), context.cast());
-        // SAFETY: the buffer is nobody else's until its context comes back.
+        // SAFETY: nothing else uses the buffer until its context comes back.
         match unsafe { fi_recv(self.ep, into, len, self.descriptor, FI_ADDR_UNSPEC, context) } {
             0 => Ok(()),
             rc => bail!("posting a receive: libfabric error {}", -rc),
         }
     }
 
-    /// Takes finished operations from the queue; how many.
+    /// Takes finished operations from the queue; returns how many.
     #[inline]
     pub fn reap(&self, entries: &mut [fi_cq_data_entry]) -> Result<usize> {
-        // SAFETY: room for as many entries of the queue's format.
+        // SAFETY: the buffer has space for this many entries of the queue's format.
         let rc = unsafe { fi_cq_read(self.cq, entries.as_mut_ptr().cast(), entries.len()) };
         match rc {
             0.. => Ok(rc as usize),
@@ -267,7 +268,7 @@ impl Port {
 
     #[cold]
     fn failure(&self, rc: isize) -> anyhow::Error {
-        // SAFETY: one entry, all zero at first.
+        // SAFETY: the buffer has one entry, all zero at first.
         let errno = unsafe {
             let mut entry: fi_cq_err_entry = zeroed();
             if rc == -(FI_EAVAIL as isize) && fi_cq_readerr(self.cq, &mut entry, 0) > 0 {
@@ -286,14 +287,14 @@ impl Drop for Port {
         let (ep, mr): (*mut fid, *mut fid) = (self.ep.cast(), self.mr.cast());
         let rest: [*mut fid; 4] = [self.cq.cast(), self.av.cast(), self.domain.cast(), self.fabric.cast()];
         for object in [ep, mr].into_iter().chain(rest).filter(|object| !object.is_null()) {
-            // SAFETY: each begins with its fid and is closed once, in libfabric's order.
+            // SAFETY: each object begins with its fid and is closed once, in libfabric's order.
             let rc = unsafe { fi_close(object) };
             if rc != 0 {
                 eprintln!("weft-bench: closing a libfabric object: error {}", -rc);
             }
         }
         if self.simulated {
-            // SAFETY: made by the simulation, and freed once.
+            // SAFETY: the simulation made it, and it is freed once.
             unsafe { weft::simulated::free(self.info) };
         } else if let Ok(library) = library() {
             // SAFETY: the descriptor is our own duplicate, which nothing else closes.
@@ -302,12 +303,12 @@ impl Drop for Port {
     }
 }
 
-/// The info of the rail that Weft opened, too.
+/// The info of the same rail that Weft opened.
 fn find(rail: &Rail) -> Result<*mut fi_info> {
     let library = library()?;
     let name = CString::new(rail.provider.as_str()).context("a provider's name")?;
-    // SAFETY: dupinfo(NULL) allocates hints, which we fill in as Weft does; the provider's name
-    // is taken out before they are freed, since it is ours.
+    // SAFETY: dupinfo(NULL) allocates hints, which are filled in as Weft does; the provider's name,
+    // which is ours, is taken out before they are freed.
     unsafe {
         let hints = library.dupinfo(ptr::null());
         if hints.is_null() {
@@ -342,7 +343,7 @@ fn find(rail: &Rail) -> Result<*mut fi_info> {
     }
 }
 
-/// libfabric 1.17 filters neither by domain nor, for layered providers, by name.
+/// libfabric 1.17 does not filter by domain or, for layered providers, by name.
 unsafe fn is_of(info: *const fi_info, rail: &Rail) -> bool {
     // SAFETY: libfabric fills in every part of an info that it returns.
     unsafe {
@@ -361,6 +362,6 @@ unsafe fn text(s: *const c_char) -> String {
     if s.is_null() {
         return String::new();
     }
-    // SAFETY: a C string of libfabric's.
+    // SAFETY: libfabric's pointer is a NUL-terminated string.
     unsafe { CStr::from_ptr(s) }.to_string_lossy().into_owned()
 }

@@ -1,5 +1,5 @@
-//! A plain TCP connection: many pages a writev, read straight into their places,
-//! one byte of acknowledgement at the end.
+//! A plain TCP connection: many pages per writev, received directly into place, with one byte of
+//! acknowledgement at the end.
 
 use super::{Receiver, Sender};
 use crate::memory::Pool;
@@ -13,13 +13,13 @@ use std::os::fd::AsRawFd;
 
 const PAGES: usize = 64;
 
-/// Goes before the pages of one writev, and says where they belong.
+/// The header before the pages of one writev, which says where they belong.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Header {
     pages: u32,
     is_last: u32,
-    /// Both sides spin for the socket instead of sleeping on it.
+    /// Both sides spin on the socket instead of sleeping.
     spin: u32,
     reserved: u32,
     places: [u32; PAGES],
@@ -72,7 +72,7 @@ fn move_all(
 }
 
 fn send_all(stream: &TcpStream, parts: &mut [libc::iovec], spin: bool) -> io::Result<()> {
-    // SAFETY: the parts name memory that stays.
+    // SAFETY: the parts name memory that stays mapped.
     move_all(stream, parts, spin, |fd, message, flags| unsafe { libc::sendmsg(fd, message, flags) })
 }
 
@@ -167,7 +167,7 @@ impl SocketReceiver {
         Ok(SocketReceiver { listener, stream: None, target, page_len, pages })
     }
 
-    /// Receives what follows the first header of a transfer.
+    /// Receives the rest of a transfer behind its first header.
     fn receive(&self, mut stream: &TcpStream, mut header: Header) -> Result<()> {
         // SAFETY: the struct has only integers and pointers, for which zero is valid.
         let mut parts: [libc::iovec; PAGES + 1] = unsafe { zeroed() };
@@ -186,7 +186,7 @@ impl SocketReceiver {
                 receive_all(stream, &mut parts[..count], spin)?;
                 return Ok(stream.write_all(&[1])?);
             }
-            // The next header with the same call.
+            // Receive the next header with the same call.
             let mut next = EMPTY;
             parts[count] = next.iov();
             receive_all(stream, &mut parts[..count + 1], spin)?;
@@ -213,18 +213,18 @@ impl Receiver for SocketReceiver {
             }
             return Ok(());
         };
-        // SAFETY: one byte, left in the socket.
+        // SAFETY: the buffer has one byte, which stays in the socket.
         let waiting = unsafe {
             let mut byte = 0u8;
             let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
             libc::recv(stream.as_raw_fd(), (&raw mut byte).cast(), 1, flags)
         };
         if waiting != 1 {
-            return Ok(()); // Nothing yet; or the sender has closed, and says so otherwise.
+            return Ok(()); // No byte yet; or the sender has closed, and reports that elsewhere.
         }
         let mut bytes = [0u8; size_of::<Header>()];
         (&mut &*stream).read_exact(&mut bytes)?;
-        // SAFETY: integers; any bytes are a value.
+        // SAFETY: the struct has only integers, for which any bytes are valid.
         let header: Header = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
         self.receive(stream, header)
     }

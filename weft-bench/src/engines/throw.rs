@@ -1,5 +1,5 @@
-//! A few bytes there and back: the sender throws a number, and the receiver throws it back when it has come. By
-//! bare libfabric in every way that may be the fastest, by a plain socket, and by Weft.
+//! A few bytes in both directions: the sender sends a number, and the receiver returns it on
+//! arrival. By bare libfabric in every way that may be the fastest, by a plain socket, and by Weft.
 
 use super::port::{contexts, entries, Patience, Port, Rail, Remote};
 use super::{Receiver, Sender, TCP};
@@ -19,20 +19,20 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::ptr;
 
-/// Throws of a turn that only settle it, and those that are timed together.
+/// Untimed round trips at the beginning of a turn, and round trips that are timed together.
 const SETTLE: usize = 20;
 pub const TIMED: usize = 200;
-/// An operation is done long before this many others were posted: each throw is answered before the next.
+/// An operation is done long before this many others are posted: each is answered before the next.
 const CONTEXTS: usize = 256;
 /// Bytes of a message.
 const LEN: usize = 64;
-/// Receives that are always posted; their buffers come first in the page, behind them lies what goes.
+/// Receives that are always posted; their buffers come first in the page, followed by what is sent.
 const RECEIVES: usize = 16;
 
-/// What is thrown.
+/// What is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Game {
-    /// A write of eight bytes, which the counterpart sees in its memory.
+    /// A write of eight bytes, which the other side polls in its memory.
     Words,
     /// A message of 64 bytes.
     Messages,
@@ -50,12 +50,12 @@ impl Game {
     }
 }
 
-/// Throws a number to its counterpart, which is one of the same kind in the other process.
+/// Sends a number to its counterpart, an object of the same type in the other process.
 pub trait Hand {
     /// What the counterpart needs.
     fn offer(&self) -> Result<Value>;
 
-    /// Learns where the counterpart is.
+    /// Receives the counterpart's address.
     fn join(&mut self, offer: &Value) -> Result<()>;
 
     fn connect(&mut self) -> Result<()> {
@@ -64,7 +64,7 @@ pub trait Hand {
 
     fn throw(&mut self, number: u64) -> Result<()>;
 
-    /// Makes progress, and looks at what was thrown here last.
+    /// Makes progress, and returns the last number received.
     fn look(&mut self) -> Result<u64>;
 }
 
@@ -142,7 +142,7 @@ impl<T: Hand> Receiver for Side<T> {
     }
 }
 
-/// A page: words come at its begin, what goes lies behind the buffers of receives.
+/// A page: words are received at its beginning; outgoing bytes lie behind the buffers of receives.
 struct Page(Pool);
 
 impl Page {
@@ -150,7 +150,7 @@ impl Page {
 
     fn new() -> Result<Page> {
         let page = Page(Pool::new(4096, 1)?);
-        // SAFETY: the page's first word; nobody else knows it yet.
+        // SAFETY: it is the page's first word, which nothing else uses yet.
         unsafe { page.at(0).write(0) };
         Ok(page)
     }
@@ -161,26 +161,28 @@ impl Page {
 
     #[inline]
     fn came(&self) -> u64 {
-        // SAFETY: the page's first word, which the counterpart writes.
+        // SAFETY: it is the page's first word, which the counterpart writes.
         unsafe { self.at(0).read_volatile() }
     }
 
     #[inline]
     fn set(&self, number: u64) -> *const u64 {
         let word = self.at(Self::GOING);
-        // SAFETY: inside the page, and the last throw from here has arrived: it was answered.
+        // SAFETY: it lies inside the page, and the last number from here has arrived: it was
+        // answered.
         unsafe { word.write_volatile(number) };
         word
     }
 }
 
-/// Bare libfabric: a message, and nothing but looks at the completion queue until the other side's has come.
+/// Bare libfabric: sends a message, and polls the completion queue until the other side's has
+/// arrived.
 pub struct Bare {
     port: Port,
     page: Page,
     inject: bool,
     remote: Remote,
-    /// Of receives, then of what is thrown.
+    /// The contexts of receives, then of sends.
     contexts: Vec<fi_context2>,
     thrown: usize,
     came: u64,
@@ -217,7 +219,7 @@ impl Hand for Bare {
     fn throw(&mut self, number: u64) -> Result<()> {
         let (word, mut patience) = (self.page.set(number), Patience::default());
         let context = &raw mut self.contexts[RECEIVES + self.thrown % CONTEXTS];
-        // The first ones connect.
+        // The first messages connect.
         while !self.port.send(&self.remote, word.cast(), LEN, self.inject, context)? {
             self.look()?;
             patience.turn(|| "a message could not be posted".to_owned())?;
@@ -234,7 +236,7 @@ impl Hand for Bare {
         for entry in &entries[..count] {
             let at = (entry.op_context as usize).wrapping_sub(first) / size_of::<fi_context2>();
             if at < RECEIVES {
-                // SAFETY: a received message of ours begins with its number.
+                // SAFETY: our messages begin with their number.
                 self.came = unsafe { self.page.at(at * LEN).read() };
                 self.receive(at)?;
             }
@@ -266,7 +268,7 @@ impl Socket {
     }
 }
 
-/// None: not yet.
+/// `None`: nothing was received yet.
 fn now<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -300,7 +302,7 @@ impl Hand for Socket {
         match &self.stream {
             Some(stream) => match now((&*stream).read(&mut word))? {
                 Some(8) => self.came = u64::from_ne_bytes(word),
-                // The end is the other side's to tell.
+                // The other side reports the end.
                 Some(0) | None => {}
                 Some(len) => bail!("{len} bytes of a word"),
             },
@@ -321,11 +323,11 @@ pub struct Weft {
     page: Page,
     memory: Memory,
     peer: weft_peer,
-    /// The other side; none once it has been joined.
+    /// The other side; `None` until connected.
     offer: Option<Offer>,
     /// A write of a word.
     args: RangeRequest,
-    /// The last number of a message or notification.
+    /// The last number in a message or notification.
     came: u64,
 }
 
@@ -344,7 +346,7 @@ impl Weft {
         let mut message = [0u64; LEN / size_of::<u64>()];
         message[0] = number;
         let (data, len) = (message.as_ptr().cast(), LEN as u64);
-        // SAFETY: the message is copied by the call.
+        // SAFETY: the call copies the message.
         check("weft_send", unsafe {
             weft_send(self.endpoint.raw, self.peer, data, len, ptr::null(), ptr::null_mut())
         })
@@ -390,20 +392,20 @@ impl Hand for Weft {
             match one.kind {
                 WEFT_COMPLETION_NOTIFICATION => self.came = one.notify,
                 WEFT_COMPLETION_MESSAGE => {
-                    // SAFETY: a message of ours begins with its number, and is valid until released.
+                    // SAFETY: our messages begin with their number, and are valid until released.
                     self.came = unsafe { one.data.cast::<u64>().read_unaligned() };
-                    // SAFETY: the id of a message that was polled.
+                    // SAFETY: the id belongs to a message that was polled.
                     let released = unsafe { weft_message_release(self.endpoint.raw, one.op) };
                     check("weft_message_release", released)?;
                 }
                 WEFT_COMPLETION_PEER_UP => self.import(one.peer)?,
-                // It was the last to throw.
+                // It was the last to send.
                 WEFT_COMPLETION_PEER_DOWN => continue,
                 _ => {}
             }
             check("a completion", one.status)?;
         }
-        // A word may come before the completion which says that its writer is up.
+        // A word may arrive before the completion which reports that its writer is up.
         Ok(if self.game == Game::Words && self.peer != 0 { self.page.came() } else { self.came })
     }
 }

@@ -1,4 +1,4 @@
-//! Weft, through its C interface; and beside it memcpy, in the process of the initiator alone.
+//! Weft, through its C interface; and memcpy for comparison, only in the initiator's process.
 
 use super::{Kind, Rail, Receiver, Sender};
 use crate::endpoint::{text, Endpoint, Memory, Offer, Opening, Remote};
@@ -12,12 +12,12 @@ use serde_json::{to_value, Value};
 use std::ptr;
 use std::time::Duration;
 
-/// Beside one.
+/// The engine that Weft is compared with.
 const STREAMS: u32 = 4;
 /// Weft's own tcp.
 pub const TCP: &str = "tcp";
 
-/// Asks Weft which rail it opens: the bare loops open libfabric's of that name.
+/// Asks Weft which rail it opens: the bare loops open libfabric's rail of that name.
 pub fn rail(case: &Case) -> Result<Rail> {
     let endpoint = open(case, Kind::Weft)?;
     let (rail, own) = (&endpoint.rails()?[0].0, endpoint.properties()?);
@@ -36,7 +36,7 @@ fn open(case: &Case, kind: Kind) -> Result<Endpoint> {
         rails: (case.fabric != Fabric::Host && kind != Kind::Streams) as u32,
         streams: if kind == Kind::Streams { STREAMS } else { 0 },
         manual: !case.threads,
-        // It never sleeps, nor does the bare loop.
+        // It never sleeps, like the bare loop.
         spin: !case.cpu && case.rival != Rival::Streams,
         encrypt: kind == Kind::Encrypted,
         ..Opening::of(fabric)
@@ -47,7 +47,7 @@ fn register(endpoint: &Endpoint, pool: &Pool, access: u32) -> Result<Memory> {
     endpoint.register_ranges(&[pool.range()], access)
 }
 
-/// Memory as the case wants it.
+/// Memory of the kind that the case requires.
 pub fn pool(case: &Case) -> Result<Pool> {
     match case.shared {
         true => open(case, Kind::Weft)?.alloc(case.page_len, case.pages * 2),
@@ -61,7 +61,7 @@ pub struct WeftSender {
     memory: Memory,
     remote: Remote,
     page_len: usize,
-    /// Of a transfer that is submitted as one.
+    /// Pages of one submission.
     pages: usize,
     threads: bool,
     reads: bool,
@@ -71,7 +71,7 @@ impl WeftSender {
     pub fn open(case: &Case, kind: Kind, pool: &Pool, offer: &Value) -> Result<WeftSender> {
         let offer = serde_json::from_value(offer.clone()).context("the target's offer")?;
         let (endpoint, reads) = (open(case, kind)?, kind == Kind::Reads);
-        // Peers on this host may read what they are written from.
+        // Peers on this host may read the memory that writes come from.
         let access = if case.fabric == Fabric::Host || reads { 0 } else { WEFT_ACCESS_LOCAL };
         let memory = register(&endpoint, pool, access)?;
         let (page_len, pages, threads, remote) = (pool.page_len, case.pages, case.threads, ptr::null_mut());
@@ -113,7 +113,7 @@ impl Sender for WeftSender {
 pub struct WeftReceiver {
     endpoint: Endpoint,
     memory: Memory,
-    /// How long it sleeps: its workers do it all.
+    /// How long it sleeps: its workers do all the work.
     pause: Option<Duration>,
 }
 
@@ -138,7 +138,7 @@ impl Receiver for WeftReceiver {
     }
 }
 
-/// The same pages by one thread, into memory of its own.
+/// The same pages, copied by one thread into its own memory.
 pub struct Memcpy {
     from: Pool,
     to: Pool,
@@ -167,7 +167,7 @@ impl Sender for Memcpy {
     }
 }
 
-/// Its target, which has nothing to do.
+/// Its target, which does nothing.
 pub struct Nothing;
 
 impl Receiver for Nothing {}

@@ -1,5 +1,5 @@
-//! Peers in another process over loopback tcp: that one is killed, that many connect at once, and what this process
-//! holds for each of them.
+//! Peers in another process over loopback tcp: the process is killed, many peers connect at once,
+//! and the memory that this process holds for each is measured.
 
 use super::Holds;
 use crate::endpoint::{check, Endpoint, Memory, Offer, Opening, RangeRequest, Remote};
@@ -12,22 +12,22 @@ use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-/// How long a wait for completions is.
+/// The length of a wait for completions.
 const WAIT: Duration = Duration::from_millis(5);
 
 const LARGE: usize = 1 << 20;
 const SMALL: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is measured beside the other process; or its own life, with this many endpoints.
+/// What is measured; or the other process's own role, with this many endpoints.
 #[derive(Serialize, Deserialize)]
 pub enum Spec {
-    /// While it is written to, or read from.
+    /// The process is killed while its memory is written to, or read from.
     Killed {
         read: bool,
     },
-    /// This many connect at once; `elsewhere`: to another endpoint of this process, and cost whoever shares processors
-    /// with them.
+    /// This many peers connect at once; `elsewhere`: to another endpoint of this process, where
+    /// they only cost processor time.
     Crowd {
         count: usize,
         elsewhere: bool,
@@ -37,7 +37,7 @@ pub enum Spec {
     Other(usize),
 }
 
-/// A figure, and what is to be said beside it.
+/// A figure, and a note on it.
 pub type Report = (f64, f64);
 
 pub fn run(spec: &Spec) -> Result<()> {
@@ -77,9 +77,9 @@ struct Far {
     process: Process,
     addresses: Vec<Vec<u8>>,
     first: Offer,
-    /// Of its transfers.
+    /// Bytes of its transfers.
     timeout: Duration,
-    /// They are reads.
+    /// The transfers are reads.
     read: bool,
 }
 
@@ -96,7 +96,7 @@ impl Far {
         Ok(Far { here: open()?, process, addresses, first, timeout: PATIENCE, read: false })
     }
 
-    /// One that is connected.
+    /// A connected pair.
     fn joined() -> Result<(Far, Joined)> {
         let far = Far::start(1)?;
         let local = far.here.register(untouched(LARGE)?, LARGE)?;
@@ -110,7 +110,8 @@ impl Far {
         (0..count).try_for_each(|_| begin(&self.here, joined, len, self.timeout))
     }
 
-    /// Waits until this many writes have ended: how many failed, and when the last one ended.
+    /// Waits until this many writes have ended; returns how many failed, and when the last one
+    /// ended.
     fn wait_for(&self, count: usize, time: Duration) -> Result<(usize, Instant)> {
         let (begun, mut left, mut failed) = (Instant::now(), count, 0);
         while left > 0 {
@@ -123,8 +124,8 @@ impl Far {
         Ok((failed, Instant::now()))
     }
 
-    /// Writes on for `time`, and until this many peers of `host` are up: how many writes ended in that time, and the
-    /// milliseconds until the last peer was up.
+    /// Goes on writing for `time`, and until this many peers of `host` are up; returns how many
+    /// writes ended in that time, and the milliseconds until the last peer was up.
     fn stream(
         &self,
         joined: &Joined,
@@ -158,7 +159,7 @@ fn is_transfer(kind: weft_completion_kind) -> bool {
     matches!(kind, WEFT_COMPLETION_WRITE | WEFT_COMPLETION_READ)
 }
 
-/// From the start of one memory to the start of another.
+/// Moves bytes from the start of one memory to the start of another.
 fn range(joined: &Joined, len: usize, timeout: Duration) -> RangeRequest {
     let mut args = Endpoint::range(joined.local, joined.remote, len);
     args.options.timeout_ns = timeout.as_nanos() as u64;
@@ -173,11 +174,12 @@ fn read(endpoint: &Endpoint, joined: &Joined, len: usize, timeout: Duration) -> 
     endpoint.read(&range(joined, len, timeout))
 }
 
-/// Transfers under way when the peer is killed.
+/// Transfers in flight when the peer is killed.
 pub const IN_FLIGHT: usize = 64;
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Milliseconds from the end of the peer to that of the last of the transfers under way, and how many of these failed.
+/// Milliseconds from the end of the peer to the end of the last transfer in flight, and how many of
+/// these failed.
 fn killed(read: bool) -> Result<Report> {
     let (mut far, joined) = Far::joined()?;
     (far.timeout, far.read) = (DEADLINE, read);
@@ -189,8 +191,8 @@ fn killed(read: bool) -> Result<Report> {
     Ok(((last - killed).as_secs_f64() * 1e3, failed as f64))
 }
 
-/// Milliseconds until the last of these peers is up; and of the writes to another peer how many ended in the 2 s from
-/// the connects on, over those in the 2 s before.
+/// Milliseconds until the last of these peers is up; and the writes to another peer that ended in
+/// the 2 s after the connects began, relative to the 2 s before.
 fn crowd(count: usize, elsewhere: bool) -> Result<Report> {
     const WINDOW: Duration = Duration::from_secs(2);
     let (crowd, (far, joined)) = (Far::start(count)?, Far::joined()?);
@@ -204,23 +206,23 @@ fn crowd(count: usize, elsewhere: bool) -> Result<Report> {
     Ok((ms, during as f64 / before as f64))
 }
 
-/// Resident bytes for each of `count` things, since `before`.
+/// Resident bytes for each of `count` objects, relative to `before`.
 fn grown(before: Holds, count: usize) -> Result<f64> {
     let grown = Holds::now()?.resident.saturating_sub(before.resident);
     Ok(grown as f64 / count.max(1) as f64)
 }
 
-/// Of each peer, with one rail.
+/// For each peer, with one rail.
 fn peers(count: usize) -> Result<f64> {
     let far = Far::start(count + 1)?;
-    // What the first one needs, all have.
+    // The first one also allocates what all share.
     far.here.connect(&far.addresses[0])?;
     let before = Holds::now()?;
     far.addresses[1..].iter().try_for_each(|address| far.here.connect(address).map(drop))?;
     grown(before, count)
 }
 
-/// Of each transfer of one page to a peer that has stopped.
+/// For each transfer of one page to a stopped peer.
 fn transfers(count: usize) -> Result<f64> {
     let (far, joined) = Far::joined()?;
     far.submit(&joined, 1, SMALL)?;
@@ -228,7 +230,7 @@ fn transfers(count: usize) -> Result<f64> {
     far.process.signal(libc::SIGSTOP)?;
     let before = Holds::now()?;
     far.submit(&joined, count, SMALL)?;
-    // The worker takes up what was submitted.
+    // The worker receives what was submitted.
     std::thread::sleep(Duration::from_millis(500));
     let each = grown(before, count)?;
     far.process.signal(libc::SIGKILL)?;

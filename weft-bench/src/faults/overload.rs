@@ -9,31 +9,31 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 const DEADLINE: Duration = Duration::from_secs(1);
-/// Until what was submitted at first has had its deadline.
+/// Wait until the first submissions have passed their deadline.
 const WARM_UP: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_millis(1);
 const PAGE: usize = 64 << 10;
-/// Places in memory; several transfers may use the same.
+/// Slots in memory; several transfers may use the same.
 const PLACES: usize = 32;
 
 #[derive(Serialize, Deserialize)]
 pub struct Spec {
     pub connect: String,
     pub rails: u32,
-    /// Bits per second of all rails.
+    /// Bits per second of all rails together.
     pub line: f64,
-    /// How many times as much is submitted.
+    /// How many times the line rate is submitted.
     pub load: f64,
     pub seconds: f64,
-    /// Pages of 64 KiB of a transfer.
+    /// 64 KiB pages per transfer.
     pub pages: usize,
 }
 
 #[derive(Serialize, Deserialize)]
 pub struct Report {
-    /// Bytes of transfers that were in time, over what the line carries.
+    /// Bytes of transfers that were in time, relative to what the line carries.
     pub goodput: f64,
-    /// Completions by their status, and submissions that were refused.
+    /// Completions by status, and submissions that were refused.
     pub ended: BTreeMap<i32, u64>,
     pub refused: u64,
 }

@@ -1,4 +1,4 @@
-//! A rail goes down under a load, and comes back.
+//! A rail goes down under load, and comes back.
 
 use crate::lab::set_link;
 use crate::load::client::{meet, Met};
@@ -12,13 +12,13 @@ const EVERY: Duration = Duration::from_millis(5);
 const BEFORE: Duration = Duration::from_secs(2);
 const AWAY: Duration = Duration::from_secs(4);
 const AFTER: Duration = Duration::from_secs(5);
-/// The rate is that of so many milliseconds.
+/// The rate is averaged over this many milliseconds.
 const WINDOW_MS: f64 = 200.0;
-/// Of what the rails that are left carry in the end: their full rate.
+/// The share of the remaining rails' final rate that counts as full rate.
 const FULL: f64 = 0.9;
-/// After this whatever comes has other causes, and the share of the line is counted.
+/// After this time any change has other causes, and the share of the line is counted.
 const SETTLED_MS: f64 = 1500.0;
-/// The rail is used when it has carried so much.
+/// The rail counts as used when it has carried this much.
 const USED: u64 = 256 << 10;
 
 #[derive(Serialize, Deserialize)]
@@ -34,17 +34,17 @@ pub struct Spec {
 
 #[derive(Serialize, Deserialize)]
 pub struct Report {
-    /// From the link's end until the others carry all they can.
+    /// From the link's failure until the others carry all they can.
     pub failover_ms: f64,
-    /// What they carry, over their line.
+    /// What they carry, relative to their line rate.
     pub share: f64,
     /// From the link's return until the rail is used.
     pub rejoin_ms: f64,
-    /// The longest time without a byte, all rails together.
+    /// The longest time without a byte on any rail.
     pub silence_ms: f64,
 }
 
-/// Bytes of all rails, and of the one that goes down, at a time.
+/// Bytes of all rails, and of the failing rail, at a time.
 #[derive(Clone, Copy)]
 struct Sample {
     ms: f64,
@@ -89,13 +89,13 @@ pub fn run(spec: &Spec) -> Result<Report> {
     judge(&samples, down, up, line)
 }
 
-/// `line`: bytes a millisecond that the rails which are left carry.
+/// `line`: bytes per millisecond that the remaining rails carry.
 fn judge(samples: &[Sample], down: f64, up: f64, line: f64) -> Result<Report> {
     let away: Vec<Sample> = samples.iter().copied().filter(|one| one.ms >= down && one.ms <= up).collect();
     let settled = away.iter().find(|one| one.ms > down + SETTLED_MS).context("no samples")?;
     let last = away.last().context("no samples")?;
     let rate = (last.all - settled.all) as f64 / (last.ms - settled.ms);
-    // The last time at which what follows was less than the full rate.
+    // The last time after which the rate was below full.
     let mut slow = down;
     let mut silence_ms: f64 = 0.0;
     let mut moved = down;
@@ -121,8 +121,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_those_of_the_rate() {
-        // 100 bytes a millisecond; 300 ms without any after the link's end.
+    fn failover_times_are_derived_from_the_rate() {
+        // 100 bytes per millisecond; none for 300 ms after the link's failure.
         let at = |ms: f64| {
             let all = if ms < 1000.0 { ms } else { 1000.0 + (ms - 1300.0).max(0.0) };
             let of_rail = if ms < 5400.0 { 0 } else { USED + 1 };

@@ -1,4 +1,4 @@
-//! A peer that goes and comes, again and again: what is left of that.
+//! A peer that comes and goes, again and again: the memory that remains.
 
 use super::far::{write, Joined};
 use super::Holds;
@@ -14,13 +14,13 @@ use std::time::Duration;
 const LEN: usize = 64 << 10;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Two endpoints of one process over loopback tcp, which connect and part.
+/// Two endpoints of one process over loopback tcp, which connect and disconnect.
 #[derive(Serialize, Deserialize)]
 pub struct Spec {
-    /// Before it is looked what the process holds.
+    /// Rounds before the memory of the process is measured.
     pub first: usize,
     pub times: usize,
-    /// The one that connects is a new endpoint each time.
+    /// The connecting endpoint is new each time.
     pub anew: bool,
 }
 
@@ -30,7 +30,7 @@ pub struct Report {
     pub after: Holds,
 }
 
-/// Its memory is all in use soon: a large one grows by what is used for the first time.
+/// A small memory is soon in use completely; a large one would grow by first touches.
 const QUEUE_DEPTH: u32 = 256;
 
 fn open() -> Result<Endpoint> {
@@ -63,7 +63,7 @@ fn once(source: &Endpoint, target: &Endpoint, local: Memory, memory: Memory) -> 
     let remote = source.import(peer, &offer)?;
     write(source, &Joined { local, remote }, LEN, TIMEOUT)?;
     source.take(WEFT_COMPLETION_WRITE, 1)?;
-    // SAFETY: our own handles; nothing uses the remote memory any more.
+    // SAFETY: the handles are our own; nothing uses the remote memory any longer.
     unsafe {
         check("weft_remote_memory_release", weft_remote_memory_release(remote))?;
         check("weft_peer_disconnect", weft_peer_disconnect(source.raw, peer))?;

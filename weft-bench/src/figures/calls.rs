@@ -1,4 +1,4 @@
-//! What calls cost the thread that makes them, and what counting costs.
+//! What calls cost the calling thread, and what counting costs.
 
 use super::{figures, root, said_by, Bench, Figure};
 use crate::sim::calls::{Calls, Times};

@@ -1,5 +1,5 @@
-//! Everything fails at once, between three hosts: what the ledger says in the end.
-//! It is made by programs that know only weft.h (tools/chaos.sh of the source tree).
+//! Everything fails at once, between three hosts: the ledger's result. Programs that know only
+//! weft.h do it (tools/chaos.sh of the source tree).
 
 use super::{figures, folder, root, Bench, Figure};
 use anyhow::{bail, Context, Result};
@@ -66,7 +66,7 @@ fn play(bench: &mut Bench) -> Result<Ledger> {
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("starting {SCRIPT}"))?;
-    // It fails, too, where the ledger is not as it should be: that is for the figures to say.
+    // The script also fails if the ledger is wrong, which the figures report.
     let text = std::fs::read_to_string(&json);
     let _ = std::fs::remove_file(&json);
     let Ok(text) = text else {

@@ -1,4 +1,4 @@
-//! What rails and peers that fail cost, and what a process holds for them.
+//! The cost of failing rails and peers, and the memory held for them.
 
 use super::{figures, Bench, Figure};
 use crate::faults::far::{self, IN_FLIGHT};
@@ -10,11 +10,11 @@ use anyhow::{ensure, Result};
 
 /// Four rails of 1 Gbit.
 const FOUR: [&str; 4] = ["--rails", "4", "--rate", "1gbit"];
-/// Endpoints of one process, which the peer's threads and memory must allow.
+/// Endpoints of one process, limited by the peer's threads and memory.
 const PEERS: usize = 100;
 const TRANSFERS: usize = 10_000;
 const RECONNECTS: usize = 1000;
-/// Afterwards allocators have what they need.
+/// Afterwards the allocators have warmed up.
 const FIRST: usize = 100;
 
 figures! {

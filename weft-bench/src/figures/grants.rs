@@ -1,4 +1,4 @@
-//! What grants cost, and that nothing arrives under one that was taken back: by the tests of them.
+//! The cost of grants, and whether anything arrives under a revoked one: from their tests.
 
 use super::hostile::{built_test, by_test, by_test_with};
 use super::{figure_in, figures, library, said_by, simulated, Bench, Figure};
@@ -67,7 +67,7 @@ fn worst(bench: &mut Bench, test: &str, figure: &str, of: fn(f64, f64) -> f64) -
     Ok(of(value("host")?, value("tcp")?))
 }
 
-/// What the transfers add to a program that does all else.
+/// The instructions that transfers add to a program that does everything else.
 fn checked(bench: &mut Bench) -> Result<f64> {
     const FEW: u64 = 100;
     const MANY: u64 = 1100;
@@ -75,7 +75,8 @@ fn checked(bench: &mut Bench) -> Result<f64> {
         let count = |under: &str, transfers: u64| -> Result<f64> {
             bench.progress.begin("transfers under callgrind");
             let mut run = Command::new("valgrind");
-            // Submitting, and what the NICs do for it: how often idle callers look follows the clock.
+            // Submission, and the NICs' work for it: how often idle callers poll depends on the
+            // clock.
             run.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--log-fd=1"]);
             run.args(["--toggle-collect=weft_write_pages", "--toggle-collect=*HostNic*reap*"]).arg(program);
             run.arg("transfers_of_64_pages").env("LD_LIBRARY_PATH", folder).env("WEFT_TEST_FABRIC", "host");

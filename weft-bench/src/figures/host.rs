@@ -25,7 +25,7 @@ figures! {
 
 fn of_memcpy(bench: &mut Bench, (page_len, pages): (usize, usize), shared: bool) -> Result<f64> {
     let mut case = Case::new(Fabric::Host, page_len, Rival::Memcpy);
-    // Four transfers one behind the other.
+    // Four transfers in a row.
     (case.pages, case.shared, case.at_once) = (pages, shared, 4);
     (case.pairs, case.sessions) = bench.full_or((120, 4), (20, 2));
     Ok(Spread::of(raw::measure(bench, &case)?.ratios()).median)

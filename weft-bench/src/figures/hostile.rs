@@ -1,4 +1,4 @@
-//! What holds against those who attack an endpoint: by the tests of it, which say what they saw.
+//! Resistance to attackers of an endpoint: from its tests, which print what they saw.
 
 use super::{figure_in, figures, library, root, said_by, Bench, Figure};
 use anyhow::{Context, Result};
@@ -23,7 +23,7 @@ figures! {
         "ns to make and check the MAC of a control frame of 64 bytes";
 }
 
-/// What a C test says.
+/// A value that a C test prints.
 pub(super) fn by_test(
     bench: &mut Bench,
     program: &str,
@@ -47,7 +47,8 @@ pub(super) fn by_test_with(
     })
 }
 
-/// Builds a program of C tests: the program, and the folder with its library, while it is used.
+/// Builds a program of C tests; returns the program, and the folder with its library, while it is
+/// used.
 pub(super) fn built_test<T>(
     library: &Path,
     program: &str,
@@ -66,7 +67,7 @@ pub(super) fn built_test<T>(
     result
 }
 
-/// An ignored test of the library's own.
+/// An ignored test of the library.
 fn by_own_test(bench: &mut Bench, test: &str) -> Result<String> {
     bench.progress.begin(test);
     let mut run = Command::new("cargo");
@@ -74,7 +75,7 @@ fn by_own_test(bench: &mut Bench, test: &str) -> Result<String> {
     said_by(run.args(["--", "--ignored", "--nocapture"]))
 }
 
-/// The test says what an idle endpoint saw in the same moments.
+/// The test prints what an idle endpoint measured at the same time.
 fn deregistered(bench: &mut Bench) -> Result<f64> {
     let said = by_test(
         bench,

@@ -1,6 +1,6 @@
-//! Two hosts in network namespaces, joined by rails of a known rate, and the share
-//! of the line that the library fills as a user would run it. At MTU 9000 the
-//! headers of Ethernet, IP and TCP leave 0.9927 of the line for payload.
+//! Two hosts in network namespaces, joined by rails of a known rate, and the share of the line that
+//! the library fills with default settings. At MTU 9000 the headers of Ethernet, IP and TCP leave
+//! 0.9927 of the line for payload.
 
 use super::{figures, Bench, Figure};
 use crate::lab;
@@ -11,9 +11,9 @@ use crate::wire::Spec;
 use anyhow::{bail, Context, Result};
 use std::net::SocketAddr;
 
-/// A network on which plain sockets reach less says nothing about Weft.
+/// A network on which plain sockets reach less is unsuitable for measuring Weft.
 const LEAST: f64 = 0.95;
-/// Bytes that a rail's token bucket holds, beyond its rate.
+/// Bytes that a rail's token bucket holds, in addition to its rate.
 const BUCKET: f64 = 262_144.0;
 
 struct Network {
@@ -101,7 +101,7 @@ fn small_behind_big(bench: &mut Bench) -> Result<f64> {
     Ok(tell(bench, &FOUR, load, "ratio", ratios))
 }
 
-/// The median, and a note that tells all of them.
+/// The median, and a note with all values.
 fn tell(bench: &mut Bench, network: &Network, load: &str, what: &str, values: Vec<f64>) -> f64 {
     let each: Vec<String> = values.iter().map(|value| format!("{value:.4}")).collect();
     let sockets = sockets(bench, network).unwrap_or(f64::NAN);
@@ -135,7 +135,8 @@ fn reports(bench: &mut Bench, network: &Network, load: &str) -> Result<Vec<Repor
     Ok(reports)
 }
 
-/// What plain sockets reach of the line, looked at once: whether the links carry what they should.
+/// The share of the line that plain sockets reach, measured once: whether the links carry their
+/// rate.
 fn sockets(bench: &mut Bench, network: &Network) -> Result<f64> {
     let share = bench.once(network.rates, |bench| {
         bench.progress.begin(&format!("{} rails of {}, plain sockets", network.rails, network.rates));

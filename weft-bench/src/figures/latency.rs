@@ -1,4 +1,4 @@
-//! How soon a byte is there, and what it costs to be ready for one.
+//! How soon a byte arrives, and the cost of being ready for it.
 
 use super::{figures, Bench, Figure};
 use crate::engines::throw::{Game, TIMED};
@@ -28,7 +28,7 @@ figures! {
         "us from submission to completion of a 4 KiB write on these rails, after a pause";
 }
 
-/// Both ways take as long, so the ratio is that of one way, too.
+/// Both directions take equally long, so the ratio also holds for one direction.
 fn there_and_back(bench: &mut Bench, game: Game) -> Result<f64> {
     let mut case = Case::new(Fabric::Tcp, 4096, Rival::Throw(game));
     case.pages = 1;

@@ -1,4 +1,4 @@
-//! Figures that targets of make leave, each as one number in a file of its name.
+//! Figures that make targets leave, each as one number in a file of its name.
 
 use super::{named, root, Bench, Figure};
 use anyhow::{Context, Result};
@@ -34,12 +34,12 @@ pub fn read(_: &mut Bench, id: &str) -> Result<f64> {
     text.trim().parse().with_context(|| format!("{FOLDER}/{id} is not one number"))
 }
 
-/// Those that are there without a name here.
+/// Files without a named figure.
 pub fn others() -> impl Iterator<Item = Figure> {
     let files = std::fs::read_dir(root().join(FOLDER)).into_iter().flatten().flatten();
     let mut names: Vec<String> = files.filter_map(|file| file.file_name().into_string().ok()).collect();
     names.retain(|name| named().all(|figure| figure.id != name));
     names.sort();
-    // They live as long as the list of figures: as the program.
+    // They live as long as the list of figures: as long as the program.
     names.into_iter().map(|name| left(name.leak(), "", "as the last target of make left it"))
 }

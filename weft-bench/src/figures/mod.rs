@@ -1,5 +1,5 @@
-//! The figures by name: what each is, what it should be, and how it is measured.
-//! One file for each family.
+//! The figures by name: what each is, its target value, and how it is measured. One file for each
+//! family.
 
 mod calls;
 mod chaos;
@@ -29,15 +29,14 @@ use std::rc::Rc;
 pub struct Figure {
     pub id: &'static str,
     pub what: &'static str,
-    /// The least that is hoped for, and the aim, in words for people; "" for a
-    /// figure that is only shown.
+    /// The least acceptable value, and the aim, as text; "" for a figure that is only shown.
     pub least: &'static str,
     pub aim: &'static str,
-    /// Of the figure with this name; an error says why it cannot be measured here.
+    /// The value of the figure with this name; an error says why it cannot be measured here.
     pub run: fn(&mut Bench, id: &str) -> Result<f64>,
 }
 
-/// Name, least and aim, what measures it, what it is.
+/// Name, least and aim, measurement, description.
 macro_rules! figures {
     ($($id:ident [$least:literal, $aim:literal] $run:expr => $what:literal;)*) => {
         pub const ALL: &[Figure] = &[$(Figure {
@@ -67,12 +66,12 @@ const FAMILIES: &[&[Figure]] = &[
     left::ALL,
 ];
 
-/// All that have a name here.
+/// All named figures.
 pub fn named() -> impl Iterator<Item = &'static Figure> {
     FAMILIES.iter().copied().flatten()
 }
 
-/// These, and what else the targets of make left.
+/// These, and other files that the make targets left.
 pub fn all() -> Vec<Figure> {
     named().copied().chain(left::others()).collect()
 }
@@ -82,7 +81,7 @@ pub struct Bench {
     pub quick: bool,
     pub progress: Progress,
     pub facts: Facts,
-    /// What a reader should know beside the numbers.
+    /// Notes for the reader, in addition to the numbers.
     pub notes: Vec<String>,
     known: HashMap<String, Result<Rc<dyn Any>, String>>,
 }
@@ -93,7 +92,7 @@ impl Bench {
         Bench { quick, progress, facts, notes: Vec::new(), known: HashMap::new() }
     }
 
-    /// Makes a measurement once, for all figures that come from it.
+    /// Makes a measurement once, for all figures that use it.
     fn once<T: 'static>(
         &mut self,
         name: &str,
@@ -107,7 +106,7 @@ impl Bench {
         known.downcast().map_err(|_| anyhow!("{name} is the name of something else"))
     }
 
-    /// The first of two numbers in a full measurement, the other in a quick one.
+    /// The first of two numbers in a full measurement, the second in a quick one.
     fn full_or<T>(&self, full: T, quick: T) -> T {
         if self.quick {
             quick
@@ -122,7 +121,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Where this program lies, and the library beside it.
+/// The folder of this program, and of the library.
 fn folder() -> Result<PathBuf> {
     let program = std::env::current_exe().context("finding this program")?;
     Ok(program.parent().context("this program is nowhere")?.to_owned())
@@ -134,14 +133,14 @@ fn library() -> Result<PathBuf> {
     Ok(library)
 }
 
-/// The same with simulated NICs, which the library that ships has not.
+/// The same with simulated NICs, which the shipped library does not have.
 fn simulated() -> Result<PathBuf> {
     let library = folder()?.join("libweft_simulated.so");
     ensure!(library.exists(), "there is no {}: build it by `make lib-simulated`", library.display());
     Ok(library)
 }
 
-/// What a program prints; of one that fails, the last word.
+/// What a program prints; if it fails, its last line.
 fn said_by(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("starting {name}"))?;
@@ -150,7 +149,7 @@ fn said_by(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The number behind the figure's name, which begins a line.
+/// The number behind the figure's name at the beginning of a line.
 fn figure_in(said: &str, name: &str) -> Result<f64> {
     let number = said.lines().find_map(|line| line.strip_prefix(name));
     let number = number.with_context(|| format!("nothing says {name}"))?;

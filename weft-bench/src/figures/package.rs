@@ -1,5 +1,5 @@
-//! What somebody takes home: the library's file, and how much of it is tested.
-//! Some of it is what the last `make test` and `make test-distros` found.
+//! The shipped library: its size, and how much of it is tested. Some values come from the last
+//! `make test` and `make test-distros`.
 
 use super::{figure_in, figures, library, root, said_by, Bench, Figure};
 use anyhow::{anyhow, bail, Context, Result};
@@ -79,13 +79,13 @@ fn cpp_extra(_: &mut Bench) -> Result<f64> {
     figure_in(&said, "cpp_extra_instructions_per_call")
 }
 
-/// What a test left in the folder `target`.
+/// A value that a test left in the folder `target`.
 fn left(by: &str, file: &str) -> Result<String> {
     let text = fs::read_to_string(root().join("target").join(file));
     text.map_err(|_| anyhow!("there is no target/{file}: `{by}` leaves it"))
 }
 
-/// How many of the tests passed when they were run last.
+/// How many tests passed when they last ran.
 fn passed(bench: &mut Bench, by: &str, folder: &str, names: &[&str]) -> Result<f64> {
     let results: Vec<_> =
         names.iter().map(|name| (name, left(by, &format!("{folder}/{name}.result")))).collect();

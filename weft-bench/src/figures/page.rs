@@ -1,4 +1,4 @@
-//! How long one page takes whose caller waits for it, with default settings.
+//! The time for one page when the caller waits for it, with default settings.
 
 use super::{figures, library, root, Bench, Figure};
 use crate::load::page::Spec;
@@ -31,7 +31,7 @@ fn python(bench: &mut Bench) -> Result<f64> {
     worse(bench, "host", 4 << 10, |spec| spec.measure_python(&script, &package, &library))
 }
 
-/// The worse of what all processors reach, and two.
+/// The worse of two results: with all processors, and with two.
 fn worse(
     bench: &mut Bench,
     fabric: &str,

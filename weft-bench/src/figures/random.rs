@@ -1,5 +1,5 @@
-//! What random input does: seeds of the simulated chaos, and the targets of fuzz/.
-//! Both are played by scripts of the source tree, which say the figure in a line.
+//! Random input: seeds of the simulated chaos, and the targets of fuzz/. Scripts of the source tree
+//! run both, and print the figure on one line.
 
 use super::{figure_in, figures, folder, root, said_by, Bench, Figure};
 use anyhow::Result;

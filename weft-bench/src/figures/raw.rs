@@ -1,5 +1,5 @@
-//! Weft beside bare libfabric and a plain socket, on this machine's loopback and
-//! shared memory.
+//! Weft compared with bare libfabric and a plain socket, on this machine's loopback and shared
+//! memory.
 
 use super::{figures, left, Bench, Figure};
 use crate::pair::{self, Case, Fabric, Outcome, Rival};
@@ -89,7 +89,7 @@ fn ratio(bench: &mut Bench, key: Key) -> Result<f64> {
     Ok(Spread::of(outcome(bench, key)?.ratios()).median)
 }
 
-/// Each of the 4 has a worker on both sides, and others spin beside them.
+/// Each of the 4 has a worker on both sides, and others spin at the same time.
 fn tcp_streams(bench: &mut Bench) -> Result<f64> {
     let processors = std::thread::available_parallelism()?.get();
     ensure!(processors >= 16, "4 streams are measured on 16 processors or more, and here are {processors}");

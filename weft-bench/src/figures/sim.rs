@@ -1,6 +1,5 @@
-//! Weft's own cost, over simulated NICs that cost little: they say nothing about a
-//! network. What they cost is taken off where it can be counted; in times it cannot be
-//! told from the noise, so there it is in.
+//! Weft's own cost, over cheap simulated NICs: it says nothing about a network. The NICs' cost is
+//! subtracted where it can be counted; times include it, since noise hides it.
 
 use super::{figures, Bench, Figure};
 use crate::sim::profile::{self, Counts};
@@ -27,7 +26,7 @@ figures! {
         "system calls for each slice";
 }
 
-/// NICs that do by themselves what efa's do, without limit.
+/// NICs that, like efa's, work without the CPU, and without limit.
 fn limitless(rails: u32, workers: u32, pages: usize, transfers: usize) -> Drive {
     let fabric = format!("sim:like=efa:nocopy:rails={rails}");
     Drive { fabric, workers, page: 4096, pages, transfers, inflight: 4, bare: false }
@@ -37,7 +36,7 @@ fn cores() -> u32 {
     std::thread::available_parallelism().map_or(1, usize::from) as u32
 }
 
-/// Of so many rounds the median.
+/// The median of this many rounds.
 fn median(bench: &Bench, mut one: impl FnMut() -> Result<f64>) -> Result<f64> {
     let rounds = bench.full_or(9, 3);
     let values = (0..rounds).map(|_| one()).collect::<Result<Vec<f64>>>()?;
@@ -48,7 +47,7 @@ fn took(drive: &Drive) -> Result<Took> {
     drive.part().measure()
 }
 
-/// Nanoseconds of processor for each slice: 2N slices less N.
+/// Nanoseconds of processor time per slice: those of 2N slices, less those of N.
 fn ns_per_slice(drive: &Drive) -> Result<f64> {
     let less = took(drive)?.worker_ns as f64;
     Ok((took(&drive.larger(2))?.worker_ns as f64 - less) / drive.slices())
@@ -73,7 +72,7 @@ fn scaling(bench: &mut Bench) -> Result<f64> {
     bench.progress.begin("several workers and one, over NICs without limit");
     let transfers = bench.full_or(400, 100);
     median(bench, || {
-        // As many NICs for each worker.
+        // The same number of NICs for each worker.
         let one = ns_per_slice(&limitless(1, 1, 10_000, transfers))?;
         Ok(one / ns_per_slice(&limitless(workers, workers, 10_000, transfers))?)
     })
@@ -86,11 +85,11 @@ fn line_share(bench: &mut Bench) -> Result<f64> {
     let transfers = bench.full_or(400, 100);
     let drive = Drive { fabric, workers, page: 65536, pages: 20_000, transfers, inflight: 4, bare: false };
     let lines = (24.0 + 8.0 * 0.5) * 100.0;
-    // From the first submission to the last completion: what is left out can only hide a tail.
+    // From the first submission to the last completion, so that a slow tail counts.
     median(bench, || Ok(drive.slices() * 65536.0 * 8.0 / took(&drive)?.wall_ns as f64 / lines))
 }
 
-/// N slices, by manual progress: nothing spins, so every run executes the same.
+/// N slices, by manual progress: nothing spins, so every run executes the same instructions.
 fn counted() -> Drive {
     limitless(4, 0, 4000, 8)
 }
@@ -107,7 +106,7 @@ fn per_slice(bench: &mut Bench, of: fn(&Counts) -> f64) -> Result<f64> {
     Ok((of(&more) - of(&less)) / counted().slices())
 }
 
-/// With a worker: manual progress takes its worker's lock at each poll.
+/// With a worker: manual progress would lock its worker at each poll.
 fn locks(bench: &mut Bench) -> Result<f64> {
     bench.progress.begin("a worker under callgrind");
     let drive = limitless(4, 1, 4000, 16);

@@ -1,5 +1,4 @@
-//! The running side: asks a server for its pages, keeps transfers in flight, and
-//! reports.
+//! The running side: requests a server's pages, keeps transfers in flight, and reports.
 
 use super::side::{cpu_ns, Side, SMALL};
 use super::talk::{talk, Ask, Ready, Talk, VERSION};
@@ -15,17 +14,17 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Who starts both sides at once need not look which is first.
+/// The two sides may be started in either order.
 const REFUSED_PATIENCE: Duration = Duration::from_secs(3);
-/// A server opens, registers and looks at its pages in less.
+/// A server opens, registers and checks its pages within this time.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 const WAIT: Duration = Duration::from_millis(20);
 const SHOW: Duration = Duration::from_millis(250);
-/// How long the transfers beside the load go on before it.
+/// How long the single transfers run before the load.
 const ALONE: Duration = Duration::from_millis(500);
-/// Transfers beside the load, and as many without it.
+/// Single transfers during the load, and as many without it.
 const SMALL_ONES: usize = 50;
-/// For these the load may go on so many times as long.
+/// For these the load may continue this many times as long.
 const SMALL_PATIENCE: f64 = 6.0;
 
 struct Client<'a> {
@@ -52,7 +51,7 @@ pub fn run(place: &str, load: &Load, prometheus: Option<&Path>, rates: &mut Rate
     Ok(report)
 }
 
-/// The two sides, joined.
+/// The two connected sides.
 pub struct Met {
     pub side: Side,
     pub talk: Talk,
@@ -126,7 +125,7 @@ impl Client<'_> {
         Ok(tally.report(self.load, ending))
     }
 
-    /// Every transfer once: connections are warm and token buckets empty afterwards.
+    /// Each transfer once: then connections are warm and token buckets empty.
     fn once(&self) -> Result<()> {
         for place in 0..self.load.in_flight {
             self.side.submit(self.load, place, &self.lists[place])?;
@@ -138,8 +137,8 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// The transfers beside the load, without the load, one after the other. Only the last
-    /// ones count: a link that was idle first carries some faster than it can go on.
+    /// The single transfers without the load, one after the other. Only the last ones count: after
+    /// idling, a link carries some faster than it can sustain.
     fn small_alone(&self) -> Result<Vec<f64>> {
         let mut times = Vec::new();
         let begun = Instant::now();
@@ -205,7 +204,7 @@ impl Client<'_> {
         passed >= self.load.seconds * if enough { 1.0 } else { SMALL_PATIENCE }
     }
 
-    /// Every transfer once more, into wiped pages, which are looked at byte by byte.
+    /// Each transfer once more, into wiped pages, which are verified byte by byte.
     fn verify(&mut self) -> Result<()> {
         if self.load.read {
             self.side.pool.wipe();

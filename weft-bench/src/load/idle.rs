@@ -1,5 +1,4 @@
-//! Two hosts that have nothing to do for a while: the CPU time it costs them, and
-//! how soon a write is through that comes now and then.
+//! Two idle hosts: the CPU time that idling costs, and how soon an occasional write completes.
 
 use super::client::{meet, Met};
 use super::side::{cpu_ns, Side};
@@ -10,9 +9,9 @@ use anyhow::{bail, Context, Result};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// Lanes that come up late and connections that warm up are not idle.
+/// Late lanes and connections that warm up are not idle.
 const SETTLE: Duration = Duration::from_secs(2);
-/// Between the writes that wake: longer than any worker goes on looking for work.
+/// The time between the writes that wake workers: longer than any worker spins.
 const PAUSE: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -30,7 +29,7 @@ pub struct Spec {
 pub struct Report {
     pub rails: usize,
     pub remote_rails: u32,
-    /// CPU time of the process over the time that passed.
+    /// CPU time of the process, relative to the elapsed time.
     pub share: f64,
     pub remote_share: f64,
     /// Microseconds of a write after a pause, and of one that follows the last at once.
@@ -58,8 +57,8 @@ pub fn run(spec: &Spec) -> Result<Report> {
     Ok(Report { rails: side.rails()?.len(), remote_rails, share, remote_share, wake_us, awake_us })
 }
 
-/// Microseconds until the caller, who sleeps meanwhile, sees the completion. One who
-/// polled would take the worker's core: a scheduler may wake threads where their waker runs.
+/// Microseconds until the sleeping caller sees the completion. A polling caller would take the
+/// worker's core: a scheduler may wake threads where their waker runs.
 fn write(side: &Side, load: &Load, lists: &Lists) -> Result<f64> {
     let begun = Instant::now();
     side.submit(load, 0, lists)?;

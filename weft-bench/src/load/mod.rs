@@ -1,5 +1,5 @@
-//! A load between two hosts: one serves, the other runs it, each in a process of
-//! its own, and what both measured.
+//! A load between two hosts: one serves, the other runs it, each in a process of its own, and the
+//! results of both.
 //!
 //! | | |
 //! | --- | --- |
@@ -24,35 +24,35 @@ use anyhow::{bail, Result};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What the endpoint's queues hold with room to spare.
+/// Operations that fit comfortably into the endpoint's queues.
 const IN_FLIGHT_MAX: usize = 4096;
 const BYTES_MAX: usize = 1 << 40;
 
-/// What to move, and how often. The client's; the server learns it.
+/// What to move, and how often. The client chooses it and sends it to the server.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Load {
     pub page_len: usize,
-    /// Pages of a transfer, in each layer.
+    /// Pages per transfer, in each layer.
     pub pages: usize,
     pub layers: usize,
-    /// Transfers at once: each has pages of its own.
+    /// Concurrent transfers: each has its own pages.
     pub in_flight: usize,
     pub adjacent: bool,
     /// The client reads the server's pages.
     pub read: bool,
     pub seconds: f64,
-    /// Transfers in all, instead of a time.
+    /// The number of transfers, instead of a time.
     pub repeat: Option<u64>,
-    /// Wait for all that are in flight before the next ones are submitted.
+    /// Wait for all transfers in flight before the next ones are submitted.
     pub together: bool,
-    /// Bytes of the transfers that are submitted one by one beside the load.
+    /// Bytes of the single transfers that run in addition to the load.
     pub small: usize,
     pub verify: bool,
     pub opening: Opening,
 }
 
 impl Load {
-    /// Random pages over so many rails of tcp.
+    /// Random pages over this many rails of tcp.
     pub fn over_tcp(rails: u32, page_len: usize, pages: usize, in_flight: usize) -> Load {
         Load {
             page_len,
@@ -70,7 +70,7 @@ impl Load {
         }
     }
 
-    /// Says what cannot be: the command line's, or what a client sent.
+    /// Names an impossible setting, from the command line or a client.
     pub fn check(&self) -> Result<()> {
         let Load { page_len, pages, layers, in_flight, small, seconds, .. } = *self;
         if page_len == 0 || page_len % 8 != 0 {
@@ -92,12 +92,12 @@ impl Load {
         Ok(())
     }
 
-    /// Pages of all transfers at once, in each layer.
+    /// Pages of all concurrent transfers, in each layer.
     pub fn pages_of_layer(&self) -> usize {
         self.pages * self.in_flight
     }
 
-    /// The pages of the transfer in a place, in each layer.
+    /// The pages of the transfer in a slot, in each layer.
     pub fn lists(&self, place: usize) -> Lists {
         let mut lists = Lists::random(place as u64 + 1, self.pages, self.pages);
         if self.adjacent {
@@ -110,7 +110,7 @@ impl Load {
         lists
     }
 
-    /// The pages of all transfers, and all layers behind each other.
+    /// The pages of all transfers, with all layers in sequence.
     fn all_lists(&self) -> Lists {
         let mut all = Lists { source: Vec::new(), target: Vec::new() };
         for layer in 0..self.layers {
@@ -129,18 +129,18 @@ impl Load {
     }
 }
 
-/// Set when the user interrupts; a second time ends the process at once.
+/// Set when the user interrupts; a second interrupt ends the process at once.
 pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 pub fn catch_interruptions() {
     extern "C" fn interrupted(_: libc::c_int) {
         if INTERRUPTED.swap(true, Ordering::Relaxed) {
-            // SAFETY: it may be called in a handler of signals.
+            // SAFETY: the function may be called in a signal handler.
             unsafe { libc::_exit(130) };
         }
     }
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: a handler that does nothing but set a word, or end the process.
+        // SAFETY: the handler only sets a word, or ends the process.
         unsafe { libc::signal(signal, interrupted as extern "C" fn(libc::c_int) as libc::sighandler_t) };
     }
 }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_loads_are_refused() {
+    fn impossible_loads_are_rejected() {
         assert!(load().check().is_ok());
         assert!(Load { page_len: 7, ..load() }.check().is_err());
         assert!(Load { pages: usize::MAX / 2, ..load() }.check().is_err());

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-/// Pages of each side; a write takes the next of them.
+/// Pages of each side; each write uses the next one.
 const PAGES: usize = 64;
 /// Writes before the measured ones.
 const WARM_UP: usize = 500;
@@ -23,7 +23,7 @@ pub struct Spec {
     pub fabric: String,
     pub page_len: usize,
     pub writes: usize,
-    /// Both processes share the first two processors, else they have all of them.
+    /// Both processes share the first two processors; otherwise they have all of them.
     pub two: bool,
 }
 
@@ -50,7 +50,7 @@ impl Spec {
         Ok((target, offer))
     }
 
-    /// From C, in processes of their own.
+    /// From C, in separate processes.
     pub fn measure(&self) -> Result<Report> {
         Part::Page(self.clone()).measure()
     }
@@ -70,7 +70,7 @@ impl Spec {
     }
 }
 
-/// The target sleeps: its workers do it all.
+/// The target sleeps: its workers do all the work.
 pub fn serve(spec: &Spec) -> Result<()> {
     let (endpoint, pool) = spec.open()?;
     let memory = endpoint.register(pool.base(), pool.len())?;

@@ -1,5 +1,5 @@
-//! The serving side: opens an endpoint and pages as the client wants them, then
-//! answers what it asks while Weft's workers do the rest.
+//! The serving side: opens an endpoint and pages as the client requests, then answers its requests
+//! while Weft's workers do the rest.
 
 use super::side::{cpu_ns, Side};
 use super::talk::{talk, Ask, Ready, VERSION};
@@ -9,7 +9,7 @@ use anyhow::{bail, Result};
 use std::net::TcpStream;
 use std::path::Path;
 
-/// Serves one client to its end. What `opening` names goes before what the client asks for.
+/// Serves one client until it ends. `opening` takes precedence over the client's options.
 pub fn serve(stream: TcpStream, opening: &Opening, prometheus: Option<&Path>) -> Result<()> {
     let mut talk = talk(stream)?;
     let Some(Ask::Hello { version, load }) = talk.hear_or_end()? else {

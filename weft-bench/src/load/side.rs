@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// The `user_data` of the transfers beside the load.
+/// The `user_data` of the single transfers.
 pub const SMALL: usize = usize::MAX;
 
 pub struct Side {
@@ -30,7 +30,7 @@ pub struct Side {
     pub pool: Pool,
 }
 
-/// A rail, and what it has carried so far.
+/// A rail, and the bytes it has carried so far.
 pub struct RailNow {
     pub fabric: String,
     pub name: String,
@@ -43,7 +43,7 @@ impl Side {
     pub fn open(load: &Load, opening: &Opening) -> Result<Side> {
         let pool = Pool::new(load.page_len, load.pages_of_layer() * load.layers)?;
         let endpoint = Arc::new(Endpoint::open(opening)?);
-        // A range for each layer, and one for the transfers beside the load.
+        // A range for each layer, and one for the single transfers.
         let len = load.pages_of_layer() * load.page_len;
         let layer = |layer: usize| pool.base().wrapping_add(layer * len);
         let mut ranges: Vec<weft_memory_range> = (0..load.layers)
@@ -57,7 +57,7 @@ impl Side {
         Ok(Side { exporter: None, endpoint, memory, remote: ptr::null_mut(), peer: 0, pool })
     }
 
-    /// From now on its figures are in a file for Prometheus.
+    /// From now on its metrics are in a file for Prometheus.
     pub fn export(&mut self, path: Option<&Path>) -> Result<()> {
         self.exporter = path.map(|path| Exporter::start(path, Arc::clone(&self.endpoint))).transpose()?;
         Ok(())
@@ -73,9 +73,9 @@ impl Side {
         Ok(())
     }
 
-    /// Submits the transfer in a place: its completion names the place.
+    /// Submits the transfer in a slot: its completion names the slot.
     pub fn submit(&self, load: &Load, place: usize, lists: &Lists) -> Result<()> {
-        // Slow links and many bytes take their time: at least 1 MB/s is expected.
+        // Slow links and many bytes take time: at least 1 MB/s is expected.
         let len = (load.pages_of_layer() * load.page_len) as u64;
         self.submit_within(load, place, lists, TIMEOUT + Duration::from_micros(len))
     }
@@ -96,7 +96,7 @@ impl Side {
         }
     }
 
-    /// Submits a transfer beside the load.
+    /// Submits a single transfer.
     pub fn submit_small(&self, load: &Load) -> Result<()> {
         let mut args = Endpoint::range(self.memory, self.remote, load.small);
         args.options.flags = WEFT_CLASS_LATENCY;
@@ -111,7 +111,7 @@ impl Side {
         }
     }
 
-    /// The transfers that have ended, after a wait for the first.
+    /// The transfers that have ended, after waiting for the first.
     pub fn ended(&self, time: Duration) -> Result<Vec<weft_completion>> {
         let mut done = self.endpoint.wait(time)?;
         if done.iter().any(|one| one.kind == WEFT_COMPLETION_PEER_DOWN) {
@@ -121,7 +121,7 @@ impl Side {
         Ok(done)
     }
 
-    /// The same; one that failed is an error.
+    /// The same, but a failed transfer is an error.
     pub fn done(&self, time: Duration) -> Result<Vec<weft_completion>> {
         let done = self.ended(time)?;
         done.iter().try_for_each(|one| check("a transfer", one.status))?;
@@ -150,7 +150,7 @@ impl Side {
 
 /// CPU time of this process, all threads.
 pub fn cpu_ns() -> u64 {
-    // SAFETY: a struct of integers.
+    // SAFETY: the struct has only integers, for which zero is valid.
     let usage = unsafe {
         let mut usage: libc::rusage = zeroed();
         libc::getrusage(libc::RUSAGE_SELF, &mut usage);

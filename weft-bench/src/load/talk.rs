@@ -1,4 +1,4 @@
-//! What the two sides say to each other over TCP, in the lines of [`crate::process`].
+//! Messages between the two sides over TCP, in the line format of [`crate::process`].
 
 use super::Load;
 use crate::endpoint::Offer;
@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::net::TcpStream;
 
-/// Both sides must be of one version.
+/// Both sides must have the same version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 #[derive(Serialize, Deserialize)]

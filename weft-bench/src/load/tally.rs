@@ -1,4 +1,4 @@
-//! Times and bytes of the transfers, and the report that comes of them.
+//! Times and bytes of the transfers, and the report made from them.
 
 use super::side::RailNow;
 use super::Load;
@@ -6,7 +6,7 @@ use crate::stats::{quantile, Spread};
 use ::weft::capi::completion::weft_completion;
 use serde::{Deserialize, Serialize};
 
-/// What is known of the transfers that have completed.
+/// What is known about completed transfers.
 #[derive(Default)]
 pub struct Tally {
     /// Nanoseconds from submission to completion.
@@ -14,15 +14,15 @@ pub struct Tally {
     first_post_ns: u64,
     last_done_ns: u64,
     bytes: u64,
-    /// Of each round of transfers that were submitted together: the slowest one's
-    /// rate over the fastest one's.
+    /// For each round of transfers submitted together: the slowest one's rate relative to the
+    /// fastest one's.
     evenness: Vec<f64>,
     round: Vec<f64>,
     pub small: Vec<f64>,
     pub small_alone: Vec<f64>,
 }
 
-/// What was measured.
+/// The measured values.
 #[derive(Serialize, Deserialize)]
 pub struct Report {
     /// From the first post to the last completion.
@@ -37,9 +37,9 @@ pub struct Report {
     pub lanes: u32,
     pub remote_rails: u32,
     pub rails: Vec<RailShare>,
-    /// None: not looked at.
+    /// `None`: not verified.
     pub verified: Option<bool>,
-    /// The slowest transfer's rate over the fastest one's, of those submitted together.
+    /// The slowest transfer's rate relative to the fastest one's, of those submitted together.
     pub evenness: Option<f64>,
     pub small: Option<Small>,
     pub interrupted: bool,
@@ -52,7 +52,7 @@ pub struct Quantiles {
     pub p99_9: f64,
 }
 
-/// CPU time of both processes, for each post to a rail.
+/// CPU time of both processes, per post to a rail.
 #[derive(Serialize, Deserialize)]
 pub struct Cpu {
     pub local: f64,
@@ -67,9 +67,9 @@ pub struct RailShare {
     pub share: f64,
 }
 
-/// The transfers beside the load, from submission to completion: their median, and
-/// the mean of those without the load. A token bucket lets some of these pass faster
-/// than the line and the next ones slower; only their mean tells of the line.
+/// The single transfers, from submission to completion: their median, and the mean of those without
+/// the load. A token bucket lets some of them pass faster than the line and the next ones slower;
+/// only their mean reflects the line rate.
 #[derive(Serialize, Deserialize)]
 pub struct Small {
     pub count: usize,
@@ -77,7 +77,7 @@ pub struct Small {
     pub beside_us: f64,
 }
 
-/// What only the end of a load knows.
+/// Values that are only known at the end of a load.
 pub struct Ending {
     pub rails: (Vec<RailNow>, Vec<RailNow>),
     pub cpu_ns: (u64, u64),

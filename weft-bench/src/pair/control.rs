@@ -1,5 +1,5 @@
-//! A page that both processes share: by it the initiator tells the target, which
-//! spins, what to do next, without a byte on the fabric.
+//! A page that both processes share: the initiator writes orders into it for the spinning target,
+//! without using the fabric.
 
 use anyhow::{bail, Result};
 use std::io;
@@ -13,10 +13,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub enum Order {
     /// Wipe the pool.
     Wipe,
-    /// Look whether the pages of the seed have arrived, and write a line.
+    /// Check whether the pages of the seed have arrived, and write a line.
     Verify,
     Quit,
-    /// Poll the engine in this place, and no other.
+    /// Poll only the engine at this index.
     Poll(u8),
 }
 
@@ -30,14 +30,14 @@ impl Order {
         }
     }
 
-    /// None: there was no order yet.
+    /// `None`: there was no order yet.
     pub fn decode(word: u64) -> Option<Order> {
         let all = [Order::Wipe, Order::Verify, Order::Quit, Order::Poll(word as u8)];
         all.into_iter().find(|order| order.encode() == word & 0xffff)
     }
 }
 
-/// On cache lines of their own: the target spins on the first.
+/// On separate cache lines: the target spins on the first.
 #[repr(C, align(4096))]
 struct Words {
     order: Line,
@@ -54,9 +54,9 @@ pub struct Control {
 }
 
 impl Control {
-    /// The initiator's. The descriptor outlives an exec, for the target.
+    /// Made by the initiator. The descriptor outlives an exec, for the target.
     pub fn create() -> io::Result<Control> {
-        // SAFETY: a new descriptor, and its size.
+        // SAFETY: the descriptor is new, and has this size.
         unsafe {
             let fd = libc::memfd_create(c"weft-bench".as_ptr(), 0);
             if fd < 0 || libc::ftruncate(fd, size_of::<Words>() as i64) != 0 {
@@ -67,15 +67,15 @@ impl Control {
     }
 
     /// # Safety
-    /// The descriptor must be one that `create` made.
+    /// `create` must have made the descriptor.
     pub unsafe fn open(fd: RawFd) -> io::Result<Control> {
         let (access, len) = (libc::PROT_READ | libc::PROT_WRITE, size_of::<Words>());
-        // SAFETY: a new mapping, which stays for the life of the process.
+        // SAFETY: the mapping is new, and stays for the life of the process.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), len, access, libc::MAP_SHARED, fd, 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: atomics, at first zero, which nobody uses otherwise.
+        // SAFETY: the page consists of atomics, zero at first, with no other use.
         Ok(Control { fd, words: unsafe { &*base.cast() } })
     }
 
@@ -91,9 +91,8 @@ impl Control {
         self.words.seed.0.load(Ordering::Acquire)
     }
 
-    /// Gives an order, and waits until the target has taken it up (polling) or
-    /// carried it out (the others). `meanwhile` is called in between, and may
-    /// say that it is no use to wait.
+    /// Gives an order, and waits until the target has begun it (polling) or finished it (the
+    /// others). `meanwhile` is called repeatedly, and may abort the wait.
     pub fn order(&self, order: Order, mut meanwhile: impl FnMut() -> Result<()>) -> Result<()> {
         let number = (self.words.order.0.load(Ordering::Relaxed) >> 16) + 1;
         let word = number << 16 | order.encode();
@@ -111,7 +110,7 @@ impl Control {
         Ok(())
     }
 
-    /// The target's: the order of the moment, as the word to answer with.
+    /// Called by the target: the current order, as the word to answer with.
     #[inline]
     pub fn word(&self) -> u64 {
         self.words.order.0.load(Ordering::Acquire)
@@ -127,9 +126,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_waits_for_its_answer() {
+    fn order_waits_for_its_answer() {
         let ours = Control::create().unwrap();
-        // SAFETY: made by `create`.
+        // SAFETY: `create` made it.
         let theirs = unsafe { Control::open(ours.fd()) }.unwrap();
         ours.order(Order::Poll(3), || {
             assert_eq!(Order::decode(theirs.word()), Some(Order::Poll(3)));

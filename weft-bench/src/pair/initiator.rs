@@ -1,5 +1,5 @@
-//! The initiator: starts the target, tunes the bare loop, then moves the same
-//! pages through each engine in turn and takes the time.
+//! The initiator: starts the target, tunes the bare loop, then times each engine in turn on the
+//! same pages.
 
 use super::control::{Control, Order};
 use super::target::{Opened, Spec};
@@ -15,8 +15,8 @@ use anyhow::{anyhow, Context, Result};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// Rounds of the calibration: transfers of each tuning, and how many of the
-/// fastest tunings go on. Later sessions go through the last round only.
+/// Rounds of the calibration: transfers of each tuning, and how many of the fastest tunings
+/// continue. Later sessions only run the last round.
 const ROUNDS: [(usize, usize); 3] = [(2, 24), (5, FINALISTS), (21, FINALISTS)];
 const FINALISTS: usize = 6;
 
@@ -57,11 +57,11 @@ pub fn initiate(session: &Session) -> Result<()> {
     let mut pair = Pair::start(session, rail, kinds)?;
     let (mut tuned, mut measured) = (Vec::new(), Vec::new());
     if matches!(case.rival, Rival::Weft | Rival::Itself | Rival::Socket) {
-        // Of these the fastest is measured.
+        // The fastest of these is measured.
         tuned = match session.tuned.is_empty() {
             true => pair.calibrate(
                 pair.tunings(if case.rival == Rival::Socket { &[0][..] } else { &[0, 1] }),
-                // Of a line that is far slower than any tuning, one look is enough.
+                // For a line far slower than any tuning, one round suffices.
                 if case.lossy { &ROUNDS[..1] } else { &ROUNDS },
             )?,
             false => pair.calibrate(session.tuned.clone(), &ROUNDS[ROUNDS.len() - 1..])?,
@@ -178,7 +178,7 @@ impl Pair {
         })
     }
 
-    /// From now on the target polls this engine only.
+    /// From now on the target polls only this engine.
     fn give_turn(&mut self, engine: usize) -> Result<()> {
         self.order(Order::Poll(engine as u8))
     }
@@ -213,7 +213,8 @@ impl Pair {
         let target = self.target.child.id() as libc::pid_t;
         let of = |pid| {
             let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
-            // SAFETY: places for the results. It is 0 for all alike where the system has no such clock.
+            // SAFETY: the buffers hold the results. The time is 0 for all alike where the system
+            // has no such clock.
             unsafe {
                 libc::clock_getcpuclockid(pid, &mut clock);
                 libc::clock_gettime(clock, &mut time);
@@ -233,8 +234,7 @@ impl Pair {
         engines.iter().flat_map(of_one).collect()
     }
 
-    /// Tries these tunings, and sets the fastest; it is the first of those that
-    /// come back.
+    /// Tries these tunings, and sets the fastest; it is the first of the returned ones.
     fn calibrate(&mut self, mut left: Vec<Tuned>, rounds: &[(usize, usize)]) -> Result<Vec<Tuned>> {
         for (repeat, keep) in rounds {
             let mut times: Vec<Vec<u64>> = vec![Vec::new(); left.len()];
@@ -256,7 +256,7 @@ impl Pair {
         Ok(left)
     }
 
-    /// Moves pages through each engine in turn, in another order each time.
+    /// Moves pages through each engine in turn, in a different order each time.
     fn alternate(&mut self, rounds: usize, engines: &[usize]) -> Result<Vec<Vec<u64>>> {
         let warm_up = rounds.div_ceil(20);
         let mut all = Vec::with_capacity(rounds);
@@ -285,7 +285,7 @@ impl Pair {
         Ok(())
     }
 
-    /// One more transfer of each engine, into wiped pages, looked at byte by byte.
+    /// One more transfer by each engine, into wiped pages, which are verified byte by byte.
     fn verify(&mut self, engines: &[usize]) -> Result<()> {
         let kinds = self.kinds.clone();
         for engine in engines.iter().copied().filter(|engine| kinds[*engine].moves_pages()) {
@@ -312,7 +312,7 @@ impl Pair {
     }
 }
 
-/// The median, of two the faster.
+/// The median; of two values, the faster.
 fn middle(times: &mut [u64]) -> u64 {
     times.sort_unstable();
     times[(times.len() - 1) / 2]

@@ -1,5 +1,5 @@
-//! A measurement: two processes, an initiator and a target, and what they do
-//! together. The command's own process only watches.
+//! A measurement: two processes, an initiator and a target, and their work together. The command's
+//! own process only watches.
 //!
 //! | | |
 //! | --- | --- |
@@ -32,49 +32,49 @@ pub enum Fabric {
     Host,
 }
 
-/// What is measured beside the bare loop.
+/// What is measured besides the bare loop.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Rival {
     Weft,
     /// A second bare loop: the ratio must be 1.
     Itself,
-    /// A plain socket, and Weft beside it.
+    /// A plain socket, and Weft.
     Socket,
-    /// Weft's writes, and its reads beside them.
+    /// Weft's writes, and its reads.
     Reads,
-    /// Weft, and the same encrypted.
+    /// Weft, unencrypted and encrypted.
     Encrypted,
     /// Weft with one stream, and with several.
     Streams,
-    /// memcpy, and Weft beside it.
+    /// memcpy, and Weft.
     Memcpy,
-    /// A few bytes there and back, by bare libfabric in every way, and by Weft.
+    /// A few bytes in both directions, by bare libfabric in every way, and by Weft.
     Throw(Game),
 }
 
-/// What to measure.
+/// The parameters of a measurement.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Case {
     pub fabric: Fabric,
     pub rival: Rival,
     pub page_len: usize,
-    /// Pages of a transfer, out of twice as many.
+    /// Pages per transfer, out of twice as many.
     pub pages: usize,
     pub pairs: usize,
-    /// Processes and connections are made anew so many times: where they happen
-    /// to lie changes what all engines reach.
+    /// How often processes and connections are made again: their placement changes what all engines
+    /// reach.
     pub sessions: usize,
     /// Transfers that are submitted at once, and timed together.
     pub at_once: usize,
-    /// Pages lie in memory of `weft_memory_alloc`.
+    /// Pages are in memory of `weft_memory_alloc`.
     pub shared: bool,
     /// Weft with worker threads.
     pub threads: bool,
-    /// What counts is the CPU time of both processes, which sleep where they can.
+    /// The figure is the CPU time of both processes, which sleep where they can.
     pub cpu: bool,
     /// The loopback loses and delays packets (netem).
     pub lossy: bool,
-    /// Those of the initiator and of the target.
+    /// The processors of the initiator and of the target.
     pub processors: Option<(usize, usize)>,
 }
 
@@ -124,21 +124,21 @@ impl fmt::Display for Case {
     }
 }
 
-/// What was measured.
+/// The results.
 #[derive(Serialize, Deserialize)]
 pub struct Outcome {
     pub facts: Facts,
     pub provider: String,
     pub tuning: String,
     pub kinds: Vec<Kind>,
-    /// Bytes of a transfer.
+    /// Bytes per transfer.
     bytes: usize,
     /// For each round, nanoseconds of each engine's transfer.
     times: Vec<Vec<u64>>,
-    /// The best tunings, the very best first.
+    /// The best tunings, best first.
     tuned: Vec<Tuned>,
-    /// Where both sides keep to the processors that are nearest to each other: of each session, the nanoseconds of a
-    /// bare cache line between these.
+    /// Where both sides are pinned to the processors nearest to each other: for each session, the
+    /// nanoseconds of a bare cache line between them.
     pub lines: Vec<f64>,
 }
 
@@ -149,12 +149,12 @@ struct Tuned {
     tuning: usize,
 }
 
-/// What the initiator is to do.
+/// The initiator's task.
 #[derive(Serialize, Deserialize)]
 pub struct Session {
     case: Case,
     number: usize,
-    /// The tunings to choose from; none: all.
+    /// The tunings to choose from; empty: all.
     tuned: Vec<Tuned>,
 }
 
@@ -164,12 +164,13 @@ impl Outcome {
         self.times.iter().map(|round| self.bytes as f64 / round[engine] as f64).collect()
     }
 
-    /// Of the transfers of an engine.
+    /// Nanoseconds of the engine's transfers.
     pub fn median_ns(&self, engine: usize) -> f64 {
         Spread::of(self.times.iter().map(|round| round[engine] as f64).collect()).median
     }
 
-    /// Of each round: the last engine's time over that of the other which is the fastest in all.
+    /// For each round: the last engine's time relative to that of the other engine which is fastest
+    /// overall.
     pub fn ratios_to_fastest(&self) -> Result<Spread> {
         let last = self.kinds.len().saturating_sub(1);
         let fastest = (0..last).min_by(|a, b| self.median_ns(*a).total_cmp(&self.median_ns(*b)));
@@ -177,13 +178,13 @@ impl Outcome {
         Ok(Spread::of(self.times.iter().map(|round| round[last] as f64 / round[fastest] as f64).collect()))
     }
 
-    /// Of each pair: the second's throughput over the first's.
+    /// For each pair: the second's throughput relative to the first's.
     pub fn ratios(&self) -> Vec<f64> {
         self.times.iter().map(|round| round[0] as f64 / round[1] as f64).collect()
     }
 }
 
-/// What the initiator tells the watching process, one line each.
+/// What the initiator reports to the watching process, one line each.
 #[derive(Serialize, Deserialize)]
 enum Event {
     /// The target's process.
@@ -192,7 +193,7 @@ enum Event {
     Done(Outcome),
 }
 
-/// Measures a case in processes of its own.
+/// Measures a case in separate processes.
 pub fn measure(case: &Case, progress: &Progress) -> Result<Outcome> {
     if case.pages == 0 || case.pairs == 0 || case.sessions == 0 {
         bail!("at least one page, one pair and one session are needed");
@@ -241,13 +242,12 @@ fn run_session(session: Session, at: &dyn Fn(u64)) -> Result<Outcome> {
     }
 }
 
-/// Takes away the shared memory that libfabric leaves behind when a process of
-/// ours ended early.
+/// Removes the shared memory that libfabric leaves behind when one of our processes ended early.
 fn sweep(pids: &[u32]) {
     for entry in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
         let name = entry.file_name();
         if pids.iter().any(|pid| name.to_string_lossy().starts_with(&format!("{pid}:"))) {
-            // It may be gone already; nothing else can be done about it.
+            // It may be gone already; otherwise nothing else can be done.
             let _ = std::fs::remove_file(entry.path());
         }
     }
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ratios_are_those_of_throughput() {
+    fn engine_ratios_compare_throughput() {
         let outcome = Outcome {
             facts: Facts::default(),
             provider: String::new(),

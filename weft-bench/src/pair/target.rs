@@ -1,5 +1,4 @@
-//! The target: offers its pool through every engine, then polls the one that the
-//! initiator names.
+//! The target: offers its pool through every engine, then polls the one that the initiator names.
 
 use super::control::{Control, Order};
 use super::Case;
@@ -21,19 +20,19 @@ pub struct Spec {
     pub control_fd: i32,
 }
 
-/// Of one engine: what the sender needs, or why there is nothing.
+/// For one engine: what the sender needs, or why it is unavailable.
 pub type Opened = std::result::Result<Value, String>;
 
 pub fn serve(spec: Spec) -> Result<()> {
-    // SAFETY: the initiator made it, and we inherited it.
+    // SAFETY: the initiator made it, and this process inherited it.
     let control = unsafe { Control::open(spec.control_fd) }.context("the shared page")?;
     spec.case.processors.iter().for_each(|(_, other)| processors::keep_on_only(*other));
     let mut pool = engines::pool(&spec.case)?;
     let place = Place { case: &spec.case, rail: &spec.rail };
     let mut engines: Vec<Option<Box<dyn Receiver>>> = Vec::new();
     let mut offers: Vec<Opened> = Vec::new();
-    // The last first: that is Weft, which, when it is first opened, takes shm's segments of this
-    // PID for those of a dead process, and removes them.
+    // Last engine first: that is Weft, which on its first open takes shm's segments of this PID for
+    // those of a dead process, and removes them.
     for kind in spec.kinds.iter().rev() {
         let opened = engines::receiver(*kind, &place, &pool).and_then(|engine| Ok((engine.offer()?, engine)));
         let (engine, offer) = match opened {

@@ -1,4 +1,5 @@
-//! The posts and polls of a drive, straight to the simulated NICs: what of a drive's time is theirs.
+//! The posts and polls of a drive, sent directly to the simulated NICs: their part of a drive's
+//! time.
 
 use super::{Drive, Took};
 use crate::engines::bare::BareSender;
@@ -26,10 +27,10 @@ pub fn run(drive: &Drive) -> Result<Took> {
     Ok(Took { wall_ns: begun.elapsed().as_nanos() as u64, worker_ns })
 }
 
-/// Of this thread.
+/// Processor time of this thread.
 fn processor_ns() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: fills in `t`; this clock always exists.
+    // SAFETY: the call fills in `t`; this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut t) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }

@@ -13,7 +13,7 @@ use std::fs;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Pages to draw from, for each page of a transfer.
+/// Pages to choose from, per page of a transfer.
 const POOL: usize = 2;
 
 /// The threads of this process.
@@ -22,7 +22,7 @@ fn threads() -> Result<HashSet<OsString>> {
     Ok(entries.flatten().map(|entry| entry.file_name()).collect())
 }
 
-/// Nanoseconds that threads were on a processor.
+/// Nanoseconds that threads ran on a processor.
 fn time_of(threads: &HashSet<OsString>) -> u64 {
     let of_one = |thread: &OsString| {
         let path = std::path::Path::new("/proc/self/task").join(thread).join("schedstat");
@@ -31,7 +31,7 @@ fn time_of(threads: &HashSet<OsString>) -> u64 {
     threads.iter().filter_map(of_one).sum()
 }
 
-/// Two ends, and what is sent.
+/// Two ends, and what is sent between them.
 struct Both<'a> {
     drive: &'a Drive,
     ends: Ends,
@@ -59,7 +59,8 @@ pub fn run(drive: &Drive) -> Result<Took> {
 }
 
 impl Both<'_> {
-    /// By its name callgrind finds where to count. (Left by a jump, it would have no end.)
+    /// callgrind finds the counted part by this name. (If a jump left the function, counting would
+    /// not end.)
     #[inline(never)]
     fn counted(&self) -> Result<()> {
         black_box(self.write(self.drive.transfers))

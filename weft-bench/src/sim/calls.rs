@@ -1,5 +1,5 @@
-//! What a submission costs the thread that calls: over simulated NICs, so that
-//! nothing else does.
+//! What a submission costs the calling thread: over simulated NICs, so that nothing else adds to
+//! it.
 
 use super::ends::Ends;
 use crate::endpoint::{check, Endpoint, PagesRequest};
@@ -18,22 +18,22 @@ use std::time::Instant;
 const FABRIC: &str = "sim:like=efa:nocopy:rails=4";
 const PAGE: usize = 4096;
 
-/// A transfer that is submitted again and again by a thread that spins, to a worker that does: on
-/// the processors that are nearest to each other.
+/// A transfer that a spinning thread submits again and again to a spinning worker, on the
+/// processors nearest to each other.
 pub struct Calls {
     ends: Ends,
     args: PagesRequest,
-    /// The thread's processors before.
+    /// The thread's earlier processors.
     all: cpu_set_t,
-    /// What `args` points to.
+    /// The data that `args` points to.
     _lists: Lists,
 }
 
-/// Nanoseconds of single calls, without what it takes to read the clock.
+/// Nanoseconds of single calls, without the time for reading the clock.
 pub struct Times {
     pub clock: f64,
     pub all: Spread,
-    /// Of those after a batch was waited for.
+    /// Nanoseconds of submissions after waiting for a batch.
     pub first: Spread,
 }
 
@@ -56,7 +56,7 @@ impl Calls {
         Ok(Calls { ends, args, all, _lists: lists })
     }
 
-    /// Of submissions, in so many batches.
+    /// Nanoseconds of submissions, in this many batches.
     pub fn pages(&self, batches: usize, batch: usize) -> Result<Times> {
         let (endpoint, args) = (self.ends.sender.raw, &self.args);
         // SAFETY: the arguments name open objects.
@@ -65,7 +65,7 @@ impl Calls {
         })
     }
 
-    /// The same of geometry that is prepared.
+    /// The same with prepared geometry.
     pub fn prepared(&self, batches: usize, batch: usize) -> Result<Times> {
         let (endpoint, args, mut prepared) = (self.ends.sender.raw, &self.args, ptr::null_mut());
         // SAFETY: the arguments name open objects.
@@ -76,7 +76,7 @@ impl Calls {
         let ns = self.measure(batches, batch, || unsafe {
             weft_write_prepared(endpoint, prepared, &args.options, ptr::null_mut())
         })?;
-        // SAFETY: our own handle, released once.
+        // SAFETY: the handle is our own, and is released only here.
         check("weft_prepared_destroy", unsafe { weft_prepared_destroy(prepared) })?;
         Ok(ns)
     }
@@ -110,7 +110,7 @@ impl Drop for Calls {
     }
 }
 
-/// From one look at the clock to the next.
+/// From one reading of the clock to the next.
 fn clock_ns() -> f64 {
     Spread::of((0..10_000).map(|_| Instant::now().elapsed().as_nanos() as f64).collect()).median
 }

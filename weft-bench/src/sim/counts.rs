@@ -1,5 +1,5 @@
-//! What a counter of pages costs: arrivals a second, and the data's rate beside that
-//! of pages that nobody counts.
+//! The cost of a counter of pages: arrivals per second, and the data rate relative to uncounted
+//! pages.
 
 use super::ends::Ends;
 use crate::endpoint::{check, Endpoint, Memory, Remote};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Random pages that are written again and again, counted or not.
+/// Random pages that are written repeatedly, counted or not.
 pub struct Counts {
     ends: Ends,
     local: Memory,
@@ -34,15 +34,15 @@ impl Counts {
         ends.connect()?;
         let remote = ends.import(given)?;
         let mut counter = 0;
-        // SAFETY: a place for the id.
+        // SAFETY: the caller passes space for the id.
         let created = unsafe { weft_counter_create(ends.receiver.raw, &mut counter) };
         check("weft_counter_create", created)?;
         let lists = Lists::random(3, pages, pages * 2);
         Ok(Counts { ends, local, remote, counter, expected: 0, page, lists })
     }
 
-    /// Nanoseconds until so many transfers, four at a time, have completed, and (if
-    /// they are counted) all their pages have been.
+    /// Nanoseconds until this many transfers, four at a time, have completed, and (if counted) all
+    /// their pages have been counted.
     pub fn write(&mut self, transfers: usize, counted: bool) -> Result<f64> {
         let begun = Instant::now();
         let (mut submitted, mut done) = (0, 0);
@@ -62,7 +62,7 @@ impl Counts {
 
     fn value(&self) -> Result<u64> {
         let mut value = 0;
-        // SAFETY: a place for the value.
+        // SAFETY: the caller passes space for the value.
         let read = unsafe { weft_counter_read(self.ends.receiver.raw, self.counter, &mut value) };
         check("weft_counter_read", read)?;
         Ok(value)
@@ -77,7 +77,7 @@ impl Counts {
         self.ends.sender.write_pages(&args)
     }
 
-    /// The rate with a counter over that without, in turns.
+    /// The rate with a counter relative to that without, in turns.
     pub fn share(&mut self, rounds: usize, transfers: usize) -> Result<Spread> {
         let mut ratios = Vec::new();
         self.write(transfers, true)?;

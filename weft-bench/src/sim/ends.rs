@@ -1,4 +1,4 @@
-//! Endpoints of this process, joined.
+//! Connected endpoints of this process.
 
 use crate::endpoint::{Endpoint, Memory, Opening, Remote};
 use ::weft::capi::completion::*;
@@ -9,28 +9,28 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 const WAIT_NS: u64 = 1_000_000;
 
-/// A sender, and a receiver that is polled now and then.
+/// A sender, and a receiver that is polled occasionally.
 pub struct Ends {
     pub sender: Endpoint,
     pub receiver: Endpoint,
     pub peer: weft_peer,
-    /// How long it sleeps between polls: beside workers, the processors are theirs.
+    /// How long it sleeps between polls: beside workers, the processors are for them.
     wait_ns: u64,
 }
 
-/// With so many workers; 0: it progresses as it is polled.
+/// With this many workers; 0: manual progress.
 pub fn open(fabric: &str, workers: u32, spin: bool) -> Result<Endpoint> {
     Endpoint::open(&Opening { workers, manual: workers == 0, spin, ..Opening::of(fabric) })
 }
 
 impl Ends {
-    /// With so many workers of each.
+    /// With this many workers each.
     pub fn open(fabric: &str, (workers, of_receiver): (u32, u32), spin: bool) -> Result<Ends> {
         let (sender, receiver) = (open(fabric, workers, spin)?, open(fabric, of_receiver, spin)?);
         Ok(Ends { sender, receiver, peer: 0, wait_ns: if workers == 0 { 0 } else { WAIT_NS } })
     }
 
-    /// It does not sleep any more while it waits.
+    /// From now on it does not sleep while waiting.
     pub fn spin(&mut self) {
         self.wait_ns = 0;
     }
@@ -40,19 +40,19 @@ impl Ends {
         self.until(WEFT_COMPLETION_PEER_UP, 1).map(drop)
     }
 
-    /// The receiver's memory, as the sender knows it.
+    /// The receiver's memory, as imported by the sender.
     pub fn import(&self, given: Memory) -> Result<Remote> {
         self.sender.import(self.peer, &self.receiver.offer(given)?)
     }
 
-    /// Polls until so many completions of a kind have come, or more: how many.
+    /// Polls until this many completions of a kind have arrived, or more; returns how many.
     pub fn until(&self, kind: weft_completion_kind, count: usize) -> Result<usize> {
         let (begun, mut done, mut polls) = (Instant::now(), 0, 0u32);
         let seldom = if self.wait_ns == 0 { 64 } else { 1 };
         while done < count {
             done += self.sender.count(kind, self.wait_ns)?;
             polls = polls.wrapping_add(1);
-            // The receiver has little to say; NICs serve it.
+            // The receiver rarely has work: NICs serve it.
             if polls % seldom == 0 {
                 self.receiver.count(WEFT_COMPLETION_MESSAGE, 0)?;
                 if polls % (seldom << 10) == 0 && begun.elapsed() > PATIENCE {

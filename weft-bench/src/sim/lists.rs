@@ -13,10 +13,10 @@ use std::time::Instant;
 const FABRIC: &str = "sim:like=efa:nocopy:rails=4";
 const PEERS: usize = 16;
 const LEN: usize = 64;
-/// Entries of a list, by turns to each peer.
+/// Entries of a list, to each peer in turn.
 const ENTRIES: usize = 16_000;
 
-/// Entries a second, of lists one after the other, by a sender with a worker.
+/// Entries per second of consecutive lists, by a sender with a worker.
 pub fn entries_per_s(lists: usize) -> Result<f64> {
     let sender = open(FABRIC, 1, true)?;
     let len = LEN * ENTRIES;

@@ -1,4 +1,4 @@
-//! What a call of `weft_endpoint_metrics` takes.
+//! The cost of a call of `weft_endpoint_metrics`.
 
 use super::ends::open;
 use crate::stats::Spread;
@@ -9,7 +9,7 @@ use std::time::Instant;
 const RAILS: &str = "sim:like=efa:nocopy:rails=32";
 const PEERS: usize = 100;
 
-/// Microseconds of each call, and the length of the text, of an endpoint with 32 rails and 100 peers.
+/// Microseconds per call, and the length of the text, for an endpoint with 32 rails and 100 peers.
 pub fn call_us(calls: usize) -> Result<(Spread, usize)> {
     let endpoint = open(RAILS, 1, false)?;
     let mut peers = Vec::new();

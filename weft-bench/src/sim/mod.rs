@@ -1,5 +1,5 @@
-//! Both sides in one process, over simulated NICs: what Weft's own code costs.
-//! The process is its own, so that tools can be put around it.
+//! Both sides in one process, over simulated NICs: the cost of Weft's own code. The process is
+//! separate, so that tools can run it.
 
 mod bare;
 mod both;
@@ -14,28 +14,28 @@ use crate::process::Part;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-/// Transfers of random pages that stay in place.
+/// Transfers of random pages, whose bytes are not copied.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Drive {
     /// The simulated fabric.
     pub fabric: String,
-    /// Worker threads of the sender; 0: both sides progress as they are polled.
+    /// Worker threads of the sender; 0: manual progress on both sides.
     pub workers: u32,
     pub page: usize,
-    /// Pages of a transfer.
+    /// Pages per transfer.
     pub pages: usize,
     pub transfers: usize,
-    /// Transfers under way at once.
+    /// Transfers in flight.
     pub inflight: usize,
     /// The same posts without Weft.
     pub bare: bool,
 }
 
-/// What a drive took, without what came before its first transfer.
+/// What a drive cost, without what preceded its first transfer.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct Took {
     pub wall_ns: u64,
-    /// On their processors, all of the sender's worker threads together.
+    /// Processor time of all the sender's worker threads.
     pub worker_ns: u64,
 }
 
@@ -52,7 +52,7 @@ impl Drive {
         (self.pages * self.transfers) as f64
     }
 
-    /// As many transfers of so many times the pages.
+    /// The same number of transfers, with this many times the pages.
     pub fn larger(&self, times: usize) -> Drive {
         Drive { pages: self.pages * times, ..self.clone() }
     }

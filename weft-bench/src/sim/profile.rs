@@ -1,5 +1,4 @@
-//! Stock tools around a drive: what it executes, allocates, locks and asks of the
-//! kernel.
+//! Standard tools around a drive: its instructions, allocations, locks and system calls.
 
 use super::Drive;
 use anyhow::{bail, Context, Result};
@@ -17,13 +16,12 @@ pub struct Counts {
 }
 
 const ALLOCATORS: [&str; 6] = ["malloc", "calloc", "realloc", "posix_memalign", "aligned_alloc", "memalign"];
-/// Of pthreads; parking_lot's are found by their instruction.
+/// Locks of pthreads; those of parking_lot are found by their instruction.
 const LOCKS: [&str; 3] = ["pthread_mutex_lock", "pthread_rwlock_rdlock", "pthread_rwlock_wrlock"];
-/// Registers of one byte: parking_lot's mutex is the one byte that is compared
-/// and exchanged.
+/// Registers of one byte: parking_lot's mutex is one byte that is compared and exchanged.
 const BYTES: &str = "%al %bl %cl %dl %sil %dil %bpl %r8b %r9b %r10b %r11b %r12b %r13b %r14b %r15b";
 
-/// The command, for people.
+/// The command, as text.
 pub const CALLGRIND: &str =
     "valgrind --tool=callgrind --dump-instr=yes weft-bench part ..., at 2N slices and at N";
 pub const STRACE: &str = "strace -f -c weft-bench part ..., at 2N slices and at N";
@@ -53,20 +51,21 @@ pub fn counts(drive: &Drive) -> Result<Counts> {
         format!("--callgrind-out-file={}", out.display()),
     ];
     if drive.workers == 0 {
-        // Connecting takes as many polls as it takes time. (It collects in one thread alone.)
+        // The number of polls while connecting depends on time. (callgrind only collects in one
+        // thread.)
         options.push("--toggle-collect=*both*counted*".into());
     } else {
-        // Or a thread that spins would keep the others waiting.
+        // Otherwise a spinning thread would keep the others waiting.
         options.push("--fair-sched=yes".into());
     }
     run("valgrind", &options, drive)?;
     let text = std::fs::read_to_string(&out).context("callgrind's profile")?;
-    // It is not needed any more; a left-over in the temporary folder harms nobody.
+    // The file is no longer needed; a leftover in the temporary folder is harmless.
     let _ = std::fs::remove_file(&out);
     Ok(count(&text, &lock_addresses()?))
 }
 
-/// Where this program takes or gives back a lock of parking_lot.
+/// Addresses at which this program locks or unlocks a parking_lot mutex.
 fn lock_addresses() -> Result<HashSet<u64>> {
     let program = std::env::current_exe().context("finding this program")?;
     let output = Command::new("objdump")
@@ -86,8 +85,8 @@ fn lock_address(line: &str) -> Option<u64> {
     is_byte.then(|| u64::from_str_radix(address.trim(), 16).ok()).flatten()
 }
 
-/// Reads a profile: lines of a function's own cost, and of calls, whose cost is
-/// another function's.
+/// Parses a profile: lines of a function's own cost, and calls, whose cost belongs to another
+/// function.
 fn count(text: &str, locks: &HashSet<u64>) -> Counts {
     let (mut counts, mut names) = (Counts::default(), HashMap::new());
     let (mut simulated, mut callee, mut is_call, mut address) = (false, String::new(), false, 0u64);
@@ -116,7 +115,7 @@ fn count(text: &str, locks: &HashSet<u64>) -> Counts {
             let cost: f64 = words.nth(1).and_then(|n| n.parse().ok()).unwrap_or(0.0);
             if !std::mem::take(&mut is_call) && !simulated {
                 counts.instructions += cost;
-                // Once to take it, once to give it back.
+                // Once to lock, once to unlock.
                 counts.locks += if ours && locks.contains(&address) { cost / 2.0 } else { 0.0 };
             }
         }
@@ -124,7 +123,7 @@ fn count(text: &str, locks: &HashSet<u64>) -> Counts {
     counts
 }
 
-/// "(7) name" says what "(7)" means from there on.
+/// "(7) name" defines "(7)" for later lines.
 fn named(text: &str, names: &mut HashMap<String, String>) -> String {
     match text.split_once(' ') {
         Some((id, name)) => {
@@ -155,7 +154,7 @@ pub fn system_calls(drive: &Drive) -> Result<f64> {
     let options = ["-f".to_owned(), "-c".into(), "-o".into(), out.display().to_string()];
     run("strace", &options, drive)?;
     let text = std::fs::read_to_string(&out).context("strace's table")?;
-    // As above.
+    // For the same reason as above.
     let _ = std::fs::remove_file(&out);
     let total = text.lines().rev().find(|line| line.trim_end().ends_with("total"));
     let calls = total.and_then(|line| line.split_whitespace().nth(3)).and_then(|n| n.parse().ok());
@@ -172,7 +171,7 @@ mod tests {
         calls=5 0x0\n+4 2 70\nob=(2)\nfn=(2)\n0x104 0 60\n";
 
     #[test]
-    fn a_profile_is_read() {
+    fn profile_is_parsed() {
         let want = Counts { instructions: 98.0, allocations: 3.0, locks: 4.0 };
         assert_eq!(count(PROFILE, &HashSet::from([0x104])), want);
     }
