@@ -1,5 +1,5 @@
-// A small program as a user of C++17 would write it: two processes, a write with
-// a notification, a message back. No harness: weft.h and the standard library only.
+// A small program as a C++17 user would write it: two processes, a write with a notification, a message back. No
+// harness: weft.h and the standard library only.
 #include "weft.h"
 
 #include <cstdint>
@@ -32,7 +32,7 @@ void check(const char *what, weft_status status)
         throw error(what, status);
 }
 
-// On the way out, also of a test that has failed: the endpoint's end takes back what is in use.
+// On every way out, also of a failed test: destroying the endpoint releases everything in use.
 void leave(weft_status) {}
 
 void require(bool good, const char *what)
@@ -41,7 +41,7 @@ void require(bool good, const char *what)
         throw std::runtime_error(what);
 }
 
-// A handle that is given back when it leaves its scope.
+// A handle that is released when it leaves its scope.
 using endpoint = std::unique_ptr<weft_endpoint, std::function<void(weft_endpoint *)>>;
 using memory = std::unique_ptr<weft_memory, std::function<void(weft_memory *)>>;
 using remote_memory = std::unique_ptr<weft_remote_memory, std::function<void(weft_remote_memory *)>>;
@@ -147,7 +147,7 @@ void decode(int fd)
                                 &expected[l][(page_count - 1 - p) * page_len], page_len) == 0,
                     "a page");
     tell(fd, {'1'});
-    // The same again, by a prepared geometry, and a list that swaps two layers.
+    // The same with a prepared geometry, and a list that swaps two layers.
     require(next(e, WEFT_COMPLETION_NOTIFICATION).notify == 4712, "the prepared one's notification");
     require(next(e, WEFT_COMPLETION_NOTIFICATION).notify == 4713, "the list's notification");
     require(layers[0] == expected[1] && layers[1] == expected[0], "the list's layers");
@@ -160,7 +160,7 @@ void decode(int fd)
     require(after == before + 42, "the word that was added to");
 }
 
-// Writes pages once more, prepared; then swaps layers 0 and 1 by a list, reads them back, and says so.
+// Writes prepared pages once more; then swaps layers 0 and 1 by a list, reads them back, and reports it.
 void prepare_and_list(const endpoint &e, const memory &m, const remote_memory &theirs, const weft_pages &pages)
 {
     weft_prepared *made = nullptr;
@@ -232,7 +232,7 @@ void prefill(int fd)
     require(stats.bytes_written == c.bytes && stats.writes == 1 && stats.completions[-WEFT_OK] == 1 &&
                 std::accumulate(stats.latency, stats.latency + WEFT_STATISTICS_BUCKETS, uint64_t(0)) == 1,
             "the statistics");
-    hear(fd); // it has looked at them
+    hear(fd); // the target has checked them
     prepare_and_list(e, m, theirs, all);
     c = next(e, WEFT_COMPLETION_MESSAGE);
     require(c.bytes == 6 && std::memcmp(c.data, "thanks", 6) == 0, "the message");
@@ -247,7 +247,7 @@ void prefill(int fd)
     check("fetch_add", weft_fetch_add(e.get(), theirs.get(), second, 42, nullptr, &id));
     c = next(e, WEFT_COMPLETION_ATOMIC);
     require(c.op == id && c.previous == word, "what the word was before");
-    check("compare_swap", weft_compare_swap(e.get(), theirs.get(), second, 0, 42, nullptr, nullptr)); // it is not 0
+    check("compare_swap", weft_compare_swap(e.get(), theirs.get(), second, 0, 42, nullptr, nullptr)); // the word is not 0
     c = next(e, WEFT_COMPLETION_ATOMIC);
     require(c.previous == word + 42, "what was added");
     tell(fd, {'.'});

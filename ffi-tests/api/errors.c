@@ -1,4 +1,4 @@
-/* Any input is answered: with the right status, and a message that says why. */
+/* Any input is answered with the right status, and a message that explains it. */
 #include "harness.h"
 
 #include <limits.h>
@@ -101,14 +101,14 @@ static void last_error_is_of_this_thread(void)
     pthread_t thread;
     char before[4096];
     CHECK(strcmp(weft_last_error(), "") == 0);
-    mark_last_error(); /* also checks that the message names the value */
+    mark_last_error(); /* Also checks that the message names the value. */
     snprintf(before, sizeof before, "%s", weft_last_error());
     CHECK(pthread_create(&thread, NULL, fails_in_a_thread, NULL) == 0);
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK(strcmp(weft_last_error(), before) == 0);
     CHECK_OK(weft_endpoint_destroy(NULL));
     CHECK(weft_version() != 0);
-    CHECK(strcmp(weft_last_error(), before) == 0); /* success leaves it alone */
+    CHECK(strcmp(weft_last_error(), before) == 0); /* a successful call keeps the message */
 }
 
 /* ---- Configs ---- */
@@ -138,14 +138,14 @@ static void config_sizes(void)
     memset(&longer, 0, sizeof longer);
     longer.config = test_config();
     longer.config.size = sizeof longer;
-    CHECK_OK(opens(&longer.config)); /* newer, but nothing new is used */
+    CHECK_OK(opens(&longer.config)); /* newer, but without new fields in use */
     for (size_t at = sizeof(weft_endpoint_config); at < sizeof longer; at += 63) {
         longer.bytes[at] = 1;
         REFUSED(WEFT_ERR_UNSUPPORTED, opens(&longer.config));
         longer.bytes[at] = 0;
     }
 
-    /* No version had a struct that ends earlier: what the caller asks for behind that would be left out silently. */
+    /* No version had a struct that ends earlier: the caller's fields behind that end would be ignored silently. */
     const uint32_t absurd[] = {0, 1, 3, offsetof(weft_endpoint_config, rail_count), sizeof(weft_endpoint_config) - 1};
     for (size_t i = 0; i < COUNT(absurd); i++) {
         weft_endpoint_config config = test_config();
@@ -160,7 +160,7 @@ static void config_sizes(void)
     }
 }
 
-/* Nothing behind a struct is read: it ends where the mapped memory does. */
+/* Nothing beyond a struct is read: it ends where the mapped memory does. */
 static void structs_at_the_end_of_a_page(void)
 {
     uint8_t *pages = map_bytes(8192);
@@ -173,7 +173,7 @@ static void structs_at_the_end_of_a_page(void)
         memcpy(at, &config, sizes[i]);
         CHECK_OK(opens((const weft_endpoint_config *)(void *)at));
     }
-    /* A huge size is refused without a look at its tail. */
+    /* A huge size is refused without reading its tail. */
     config.size = 0xffffffff;
     memcpy(pages + 4096 - sizeof config, &config, sizeof config);
     REFUSED_EITHER(WEFT_ERR_INVALID, WEFT_ERR_UNSUPPORTED,
@@ -182,7 +182,7 @@ static void structs_at_the_end_of_a_page(void)
 
 static void config_limits(void)
 {
-    /* Past a limit: LIMIT or INVALID; the message says which. */
+    /* Beyond a limit: LIMIT or INVALID; the message names the limit. */
 #define OUTSIDE(field, value)                                                               \
     do {                                                                                    \
         weft_endpoint_config config = test_config();                                        \
@@ -253,7 +253,7 @@ static void unknown_fabric_is_named(void)
     REFUSED(WEFT_ERR_UNSUPPORTED, opens(&config));
     CHECK(strstr(weft_last_error(), "nosuchfabric") != NULL);
     CHECK(strstr(weft_last_error(), "host, efa, verbs, tcp, shm") != NULL);
-    CHECK(strstr(weft_last_error(), "tcp") != NULL); /* what there is */
+    CHECK(strstr(weft_last_error(), "tcp") != NULL); /* the rails that exist */
     const char *odd[] = {",", "tcp,nosuchfabric", ";", "\xff\xfe", "%s%s%s%n"};
     for (size_t i = 0; i < COUNT(odd); i++) {
         config.fabric = odd[i];
@@ -269,7 +269,7 @@ static void unknown_fabric_is_named(void)
     CHECK(strstr(weft_last_error(), "names tcp twice") != NULL);
 }
 
-/* No hardware of this kind is here: named, it is not replaced by tcp. */
+/* This machine has no such hardware: a named fabric is not replaced by tcp. */
 static void simulated_nics_are_not_in_the_library_that_ships(void)
 {
     static const char *const names[] = {"sim", "sim:like=efa", "host,sim:like=tcp"};
@@ -305,7 +305,7 @@ static void rails_that_match_nothing(void)
     config.rails = "nosuchnic*";
     REFUSED(WEFT_ERR_NO_RAILS, opens(&config));
     CHECK(strstr(weft_last_error(), "nosuchnic*") != NULL);
-    CHECK(strstr(weft_last_error(), "lo") != NULL); /* what was found */
+    CHECK(strstr(weft_last_error(), "lo") != NULL); /* the NICs that were found */
     config.rails = "lo,!lo";
     REFUSED(WEFT_ERR_NO_RAILS, opens(&config));
     config.rails = "host";
@@ -327,7 +327,7 @@ static void min_rails_too_high(void)
 
 /* ---- Handles ---- */
 
-/* Every function that takes an endpoint, with otherwise good arguments. */
+/* Calls every function that takes an endpoint, with otherwise valid arguments. */
 static void endpoint_is_refused(weft_endpoint *bad, const struct duo *duo)
 {
     char blob[64];
@@ -379,7 +379,7 @@ static void endpoint_is_refused(weft_endpoint *bad, const struct duo *duo)
         REFUSED(WEFT_ERR_HANDLE, weft_endpoint_destroy(bad));
 }
 
-/* As local memory and as the memory of a call. */
+/* Passes it as local memory and as the memory of a call. */
 static void memory_is_refused(weft_memory *bad, const struct duo *duo)
 {
     char blob[64];
@@ -443,7 +443,7 @@ static void every_handle_is_refused(void *bad, const struct duo *duo)
     queue_is_refused(bad, duo);
 }
 
-/* After bad calls: nothing came of them, and a write still works. */
+/* The invalid calls had no effect, and a write still works. */
 static void still_works(const struct duo *duo)
 {
     box_quiet(duo->a, 20);
@@ -520,7 +520,7 @@ static void handles_of_another_kind(void)
     duo_close(&duo);
 }
 
-/* Closed once and again; also when many new handles were made since. */
+/* Destroyed once and again, also after many new handles were made. */
 static void stale_handles(void)
 {
     struct duo duo = duo_open(65536);
@@ -551,7 +551,7 @@ static void stale_handles(void)
     duo_close(&duo);
 }
 
-/* What belongs to an endpoint ends with it. */
+/* The objects of an endpoint are destroyed with it. */
 static void handles_of_a_closed_endpoint(void)
 {
     struct duo duo = duo_open(65536), other;
@@ -730,7 +730,7 @@ static void buffers_too_small(void)
     duo_close(&duo);
 }
 
-/* A properties struct of an older program is filled to its end and no further. */
+/* The properties struct of an older program is filled to its end and no further. */
 static void properties_sizes(void)
 {
     struct duo duo = duo_open(4096);
@@ -888,7 +888,7 @@ static void local_memory_has_no_descriptor(void)
     duo_close(&duo);
 }
 
-/* Memory that may only be read is not written, and the other way round. */
+/* Read-only memory is not written, and write-only memory is not read. */
 static void access_is_kept(void)
 {
     struct duo duo = duo_open(4096);
@@ -926,8 +926,7 @@ static void access_is_kept(void)
     duo_close(&duo);
 }
 
-/* Pages that this process may not read are refused; those that it may not write
- * are sources only. */
+/* Pages without read permission are refused; pages without write permission can only be sources. */
 static void protected_memory(void)
 {
     struct duo duo = duo_open(8192);
@@ -1045,7 +1044,7 @@ static void page_transfers_outside(void)
     duo_close(&duo);
 }
 
-/* Layers may come from one place, but not go to one. */
+/* Layers may share their source, but not their destination. */
 static void layers_are_not_written_to_one_place(void)
 {
     struct duo duo = duo_open(65536);
@@ -1078,7 +1077,7 @@ static void bad_transfer_arguments(void)
     struct duo duo = duo_open(65536);
     weft_endpoint *a = duo.a->endpoint;
     uint8_t data[300] = {0};
-    /* Refused with INVALID, or with a status that says it better. */
+    /* Refused with INVALID, or with a more specific status. */
 #define BAD_PAGES(also, ...)                                                                \
     do {                                                                                    \
         struct pages_request p = good_pages(&duo);                                               \
@@ -1137,7 +1136,7 @@ static void bad_transfer_arguments(void)
     duo_close(&duo);
 }
 
-/* Argument structs keep the rule of sizes, too. */
+/* Argument structs follow the rule of sizes, too. */
 static void argument_sizes(void)
 {
     struct duo duo = duo_open(65536);
@@ -1224,7 +1223,7 @@ static void argument_sizes(void)
 
 #define TRIED_MAX 4096
 
-/* Connects with a blob that is no address (any more): a status, or one PEER_UP. */
+/* Connects with an invalid address: a status, or one PEER_UP. */
 static weft_status try_address(struct box *box, const void *blob, size_t len, size_t *accepted)
 {
     weft_op_options args = WEFT_OP_OPTIONS_INIT;
@@ -1248,7 +1247,7 @@ static void damaged_addresses(void)
     size_t len = address_of(duo.b->endpoint, good, sizeof good), accepted = 0;
     CHECK(len > 16 && len <= 2048);
     for (size_t n = 0; n < len; n++) {
-        /* A copy that ends with its allocation, for checkers of memory. */
+        /* A copy that ends with its allocation, for memory checkers. */
         uint8_t *cut = malloc(n ? n : 1);
         CHECK(cut != NULL);
         memcpy(cut, good, n);
@@ -1271,7 +1270,7 @@ static void damaged_addresses(void)
         if (seed % 2) /* a good beginning */
             memcpy(bad, good, seed % len);
         if (memcmp(bad, good, len) == 0)
-            continue; /* the byte that is left came out right */
+            continue; /* the remaining byte arrived correctly */
         CHECK(try_address(c, bad, seed % 3 ? len : mix(seed) % sizeof bad, &accepted) != WEFT_OK);
     }
     printf("%zu damaged addresses were tried over the fabric\n", accepted);
@@ -1328,7 +1327,7 @@ static void damaged_descriptors(void)
                 continue;
             accepted++;
             if (!on_fabric("shm") && accepted <= 8) {
-                /* It is accepted: then a write is answered, too. */
+                /* If it is accepted, a write must be answered, too. */
                 struct range_request args = range_args(duo.a_memory, remote, 8);
                 weft_op id;
                 args.options.timeout_ns = SECOND;
@@ -1342,7 +1341,7 @@ static void damaged_descriptors(void)
         if (seed % 2)
             memcpy(bad, good, seed % len);
         if (memcmp(bad, good, len) == 0)
-            bad[len - 1] ^= 1; /* a last byte that happened to be right */
+            bad[len - 1] ^= 1; /* a last byte that was right by chance */
         CHECK(try_descriptor(&duo, bad, seed % 3 ? len : mix(seed) % sizeof bad, &remote) !=
               WEFT_OK);
     }
@@ -1352,7 +1351,7 @@ static void damaged_descriptors(void)
     duo_close(&duo);
 }
 
-/* An address is no descriptor, nor the other way round. */
+/* An address is not a descriptor, and a descriptor is not an address. */
 static void blobs_are_not_mixed_up(void)
 {
     struct duo duo = duo_open(4096);
@@ -1363,7 +1362,7 @@ static void blobs_are_not_mixed_up(void)
     CHECK_STATUS(try_descriptor(&duo, blob, len, &remote), WEFT_ERR_FORMAT);
     len = descriptor_of(duo.b_memory, blob, sizeof blob);
     REFUSED(WEFT_ERR_FORMAT, weft_peer_connect(duo.a->endpoint, blob, len, NULL, &peer));
-    /* Our own memory's descriptor is not of that peer. */
+    /* The descriptor of our own memory does not belong to that peer. */
     len = descriptor_of(duo.a_memory, blob, sizeof blob);
     CHECK_STATUS(try_descriptor(&duo, blob, len, &remote), WEFT_ERR_PEER_GONE);
     duo_close(&duo);

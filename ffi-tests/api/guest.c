@@ -1,6 +1,6 @@
 /*
- * A good guest of a process that uses libfabric, too, or has a second copy of Weft in it: endpoints over Weft's own
- * fabrics never touch libfabric or the environment, and another fabric's open changes only what that fabric needs.
+ * A good guest in a process that also uses libfabric, or contains a second copy of Weft: endpoints over Weft's own
+ * fabrics never touch libfabric or the environment, and opening another fabric changes only what that fabric needs.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -9,7 +9,7 @@
 
 extern char **environ;
 
-/* ---- Every change of the environment goes through here ---- */
+/* ---- Every change of the environment calls these functions ---- */
 
 static char changed[512]; /* names that were set, once each */
 static int changes;
@@ -78,7 +78,7 @@ static void own_fabrics_leave_libfabric_alone(void)
     char **before = environ;
     for (size_t i = 0; i < COUNT(fabrics); i++) {
         if (!fabrics[i] && has_rdma())
-            break; /* efa or verbs are looked for */
+            break; /* efa or verbs are searched for */
         CHECK_OK(weft_endpoint_destroy(open_over(fabrics[i])));
         if (changes != 0)
             FAIL("opening \"%s\" sets%s in the environment", fabrics[i] ? fabrics[i] : "(default)", changed);
@@ -115,7 +115,7 @@ static void needs_libfabric(const char *fabric)
     CHECK_OK(weft_endpoint_destroy(endpoint));
 }
 
-/* ofi_rxm goes on as libfabric has it: with 4096 receives of its own a rail, which take 56 MiB; 512 take an eighth. */
+/* ofi_rxm keeps libfabric's default: 4096 receives of its own per rail, which take 56 MiB; 512 would take an eighth. */
 static void shm_changes_nothing_of_ofi_rxm(void)
 {
     CHECK_OK(weft_log_set(WEFT_LOG_WARN, keep, NULL));
@@ -133,7 +133,7 @@ static void shm_changes_nothing_of_ofi_rxm(void)
     CHECK(strcmp(changed, " FI_SHM_DISABLE_CMA") == 0);
 }
 
-/* And the other way round, which is said, for bytes may land late then. */
+/* In the reverse order, too, with a warning, because bytes may then land late. */
 static void ofi_rxm_changes_nothing_of_shm(void)
 {
     CHECK_OK(weft_log_set(WEFT_LOG_WARN, keep, NULL));
@@ -158,7 +158,7 @@ struct copy {
     int32_t (*poll)(weft_queue *, weft_completion *, uint32_t, uint64_t);
 };
 
-/* The file under another name: the loader takes it for another library. */
+/* The same file under another name: the loader treats it as another library. */
 static void *load_copy(void)
 {
     char name[] = "/tmp/weft-copy-XXXXXX", bytes[64 * KIB];
@@ -231,7 +231,7 @@ static void two_copies_work_at_once(const char *fabric)
         came = theirs.poll(theirs.queue(other), &done, 1, 0) == 1 && done.kind == WEFT_COMPLETION_MESSAGE;
     }
     CHECK(came);
-    /* Handles of one mean nothing to the other. */
+    /* Handles of one copy are invalid in the other. */
     CHECK_STATUS(weft_endpoint_destroy(other), WEFT_ERR_HANDLE);
     CHECK_OK(theirs.close(other));
     box_close(box);
@@ -245,7 +245,7 @@ static void two_copies_share_a_process(void)
     CHECK(changes == 0 && environ == before);
 }
 
-/* What libfabric is to read goes in and out of the environment of both. */
+/* Both put libfabric's settings into the environment, and remove them. */
 static void two_copies_share_libfabric(void)
 {
     needs_libfabric("tcp;ofi_rxm");

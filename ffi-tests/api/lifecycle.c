@@ -1,7 +1,7 @@
-/* Opening, shutting down, closing and forking, at any moment. */
+/* Opening, shutting down, destroying and forking, at any time. */
 #include "harness.h"
 
-/* ---- Nothing is left behind ---- */
+/* ---- Nothing remains ---- */
 
 static void open_and_close(void)
 {
@@ -13,7 +13,7 @@ static void open_and_close(void)
     munmap(bytes, 65536);
 }
 
-/* One that was joined may be seen for a moment longer. */
+/* A joined thread may be visible for a moment longer. */
 static void await_threads(int threads)
 {
     for (uint64_t until = now_ns() + patience_ms() * MS; running_threads() > threads; sleep_ms(1))
@@ -23,7 +23,7 @@ static void await_threads(int threads)
 static void repeated_opens_leak_nothing(void)
 {
     for (int i = 0; i < 3; i++)
-        open_and_close(); /* what libraries keep for good */
+        open_and_close(); /* memory that libraries never free */
     sleep_ms(50);
     int fds = open_fds(), threads = running_threads();
     for (int i = 0; i < 50; i++)
@@ -77,7 +77,7 @@ static void sleeping_target(struct team *team)
     give_memory(team, 0, memory);
     meet(team, 0, box);
     meet(team, 0, NULL); /* sleeps until the other is done */
-    /* libfabric's shm has no room for a word to a peer that does not read, and no word of its end. */
+    /* libfabric's shm has no space for a frame to a peer that does not read, and none about its end. */
     if (!on_fabric("shm")) {
         weft_completion down = box_take(box, WEFT_COMPLETION_PEER_DOWN, patience_ms());
         CHECK_ONE_OF(down.status, WEFT_ERR_PEER_CLOSED, WEFT_ERR_PEER_LOST);
@@ -116,7 +116,7 @@ static void closes_when_busy(struct team *team)
     CHECK_WITHIN(began + 100 * MS, now_ns(), 2 * SECOND);
     CHECK_OK(weft_endpoint_shutdown(box->endpoint, 0)); /* again is harmless */
 
-    /* All completions are there already. */
+    /* Every completion is available already. */
     weft_completion c[64];
     int32_t n;
     size_t total = 0;
@@ -147,7 +147,7 @@ static void close_while_in_use_is_refused(void)
     run_pair(closes_when_busy, sleeping_target);
 }
 
-/* A shutdown with time to drain lets running transfers end well. */
+/* A shutdown with time to drain lets running transfers complete. */
 static void drains(struct team *team)
 {
     struct box *box = box_of(open_endpoint());
@@ -404,7 +404,7 @@ static void forked_child(const struct duo *duo, weft_queue *queue, bool cleanly)
 #undef FORKED
     CHECK(strlen(weft_last_error()) > 0);
     CHECK(strcmp(weft_status_name(WEFT_ERR_FORKED), "WEFT_ERR_FORKED") == 0);
-    /* libfabric is not made for a forked child: refused, or it works; never a hang. */
+    /* libfabric does not support forked children: refused, or it works, but it never hangs. */
     weft_endpoint_config config = test_config();
     if (CHECK_ONE_OF(weft_endpoint_create(&config, &opened), WEFT_ERR_FORKED, WEFT_OK) == WEFT_OK)
         CHECK_OK(weft_endpoint_destroy(opened));
@@ -428,7 +428,7 @@ static void calls_in_a_forked_child_are_refused(void)
         CHECK(waitpid(child, &status, 0) == child);
         if (status != 0)
             FAIL("the child ended with %#x", (unsigned)status);
-        /* The parent goes on. */
+        /* The parent continues. */
         fill_random(duo.a_bytes, duo.len, (uint64_t)i);
         struct range_request args = range_args(duo.a_memory, duo.b_of_a, duo.len);
         CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
@@ -438,7 +438,7 @@ static void calls_in_a_forked_child_are_refused(void)
     duo_close(&duo);
 }
 
-/* exit() with everything open neither hangs nor crashes, and the peer learns of it. */
+/* exit() with everything open neither hangs nor crashes, and the peer gets PEER_DOWN. */
 static void exits_without_close(struct team *team)
 {
     struct box *box = box_of(open_endpoint());

@@ -1,4 +1,4 @@
-/* The log: levels, callbacks, and that a callback which was replaced is left alone. */
+/* The log: levels, callbacks, and that a replaced callback is no longer called. */
 #include "harness.h"
 
 struct lines {
@@ -8,7 +8,7 @@ struct lines {
     int count;
     weft_log_level highest;
     atomic_bool dead;
-    weft_status changing; /* what weft_log_set said to a callback */
+    weft_status changing; /* the lines that a callback of weft_log_set received */
 };
 
 static void keep(weft_log_level level, const char *component, const char *message, void *user_data)
@@ -66,7 +66,7 @@ static void log_levels_are_filtered(void)
     CHECK_EQ(lines->count, 0);
 }
 
-/* WEFT_LOG's lines go to stderr; so do those of a level without a callback. */
+/* Lines of WEFT_LOG go to stderr; so do lines of a level without a callback. */
 static void stderr_is_the_default_log(void)
 {
     char text[4096] = "";
@@ -77,7 +77,7 @@ static void stderr_is_the_default_log(void)
     dup2(fds[1], 2);
     open_and_close();
     bool usual = read(fds[0], text, sizeof text - 1) > 0 && strstr(text, "weft::endpoint") != NULL;
-    int year = 0, day = 0, pid = 0; /* when, and which process */
+    int year = 0, day = 0, pid = 0; /* the time and the process */
     usual &= sscanf(text, "[%d-%*d-%dT%*d:%*d:%*fZ %d DEBUG", &year, &day, &pid) == 3 && year > 2024 && pid == getpid();
     weft_status silenced = weft_log_set(WEFT_LOG_ERROR, NULL, NULL);
     open_and_close();
@@ -106,7 +106,7 @@ static void unknown_level_is_reported(void)
     CHECK(said && quiet);
 }
 
-/* A warning: nobody is at that address. False if its completion does not come. */
+/* A warning: nothing listens at that address. False if its completion does not arrive. */
 static bool connect_to_nobody(weft_endpoint *endpoint, const void *address, size_t len)
 {
     weft_op_options args = WEFT_OP_OPTIONS_INIT;
@@ -117,7 +117,7 @@ static bool connect_to_nobody(weft_endpoint *endpoint, const void *address, size
            weft_queue_poll(weft_endpoint_queue(endpoint), &completion, 1, patience_ms() * MS) == 1 && completion.status != WEFT_OK;
 }
 
-/* A pipe that nobody reads: lines are lost, and counted, and workers go on. */
+/* A pipe without a reader: lines are dropped and counted, and workers continue. */
 static void full_stderr_blocks_no_thread(void)
 {
     char blob[8192], *text = calloc(1, MIB + 1);
@@ -165,7 +165,7 @@ static void log_callback_cannot_change_the_log(void)
     CHECK_STATUS(lines->changing, WEFT_ERR_BUSY);
 }
 
-/* ---- What went wrong with an operation ---- */
+/* ---- Why an operation failed ---- */
 
 struct waiting {
     struct box *box;
@@ -198,7 +198,7 @@ static void end_waiting(struct waiting *w)
     box_close(w->box);
 }
 
-/* A line may come a little after the completion that it explains. */
+/* A line may follow the completion that it explains. */
 static void await_line(struct lines *lines, const char *wanted)
 {
     uint64_t end = now_ns() + patience_ms() * MS;
@@ -268,7 +268,7 @@ static void libfabric_error_text_is_logged(void)
     box_close(b);
 }
 
-/* An address out of date: the line says who was not there, why, and what to look at. */
+/* An outdated address: the line names the missing endpoint, the reason, and what to check. */
 static void refused_connect_names_its_cause(void)
 {
     char blob[8192];
@@ -330,12 +330,12 @@ static void *replace(void *argument)
         pthread_mutex_lock(&current_lock);
         struct lines *old = current;
         current = i % 5 == 4 ? NULL : new_lines();
-        /* Quiet where it goes to stderr. */
+        /* No output where lines go to stderr. */
         CHECK_OK(current ? weft_log_set(WEFT_LOG_DEBUG, note, current)
                          : weft_log_set(WEFT_LOG_ERROR, NULL, NULL));
         if (old) {
             old->dead = true;
-            free(old); /* it is nobody's any more */
+            free(old); /* nothing uses it any longer */
         }
         pthread_mutex_unlock(&current_lock);
         if (i % 16 == 0)

@@ -1,4 +1,4 @@
-/* A machine that has no libfabric: what says so, and what works without it. Skipped where there is one. */
+/* A machine without libfabric: the messages, and what works without it. Skipped where libfabric exists. */
 #include "harness.h"
 
 #include <dlfcn.h>
@@ -9,7 +9,7 @@ static void needs_its_absence(void)
         skip("there is a libfabric here");
 }
 
-/* What is asked for by name is not replaced, and the message says what to install. */
+/* A named fabric is not replaced, and the message says what to install. */
 static void libfabric_fabrics_fail_without_libfabric(void)
 {
     const char *fabrics[] = {"tcp;ofi_rxm", "shm", "efa", "verbs"};
@@ -42,7 +42,7 @@ static void is_reached(const char *name, const char *first)
     duo_close(&duo);
 }
 
-/* A libfabric that cannot be loaded is as none. */
+/* A libfabric that cannot be loaded counts as none. */
 static void own_fabrics_work_without_libfabric(void)
 {
     CHECK(setenv("WEFT_LIBFABRIC", "/nonexistent/libfabric.so.1", 1) == 0);
@@ -59,7 +59,7 @@ static void own_fabrics_work_without_libfabric(void)
     CHECK_OK(weft_endpoint_destroy(endpoint));
 }
 
-/* What is seen of the machine is told all the same. */
+/* The topology is reported all the same. */
 static void topology_is_read_without_libfabric(void)
 {
     static char text[1 << 20];
@@ -67,7 +67,7 @@ static void topology_is_read_without_libfabric(void)
     needs_its_absence();
     CHECK_OK(weft_topology(text, sizeof text - 1, &len));
     text[len] = 0;
-    CHECK(strstr(text, "\"sysfs\"") != NULL); /* where its rails are from */
+    CHECK(strstr(text, "\"sysfs\"") != NULL); /* the source of its rails */
 }
 
 static const struct test tests[] = {

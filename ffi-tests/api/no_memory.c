@@ -1,4 +1,5 @@
-/* Where the caller chooses how much memory a call takes, none is a status, and nothing is left half made. */
+/* Where the caller chooses how much memory a call takes, a lack of memory is a status, and nothing is left half
+   made. */
 #include "harness.h"
 
 #include <malloc.h>
@@ -7,7 +8,7 @@
 static struct duo duo;
 static weft_counter counter;
 static void *input;         /* of the call under test, made before memory is short */
-static void *made;          /* what it gave */
+static void *made;          /* the result */
 static size_t input_len;
 
 static long address_space(void)
@@ -27,10 +28,10 @@ static void set_limit(rlim_t bytes)
     CHECK(setrlimit(RLIMIT_AS, &now) == 0);
 }
 
-/* What the heap has left in one piece, a list of them: it is not to serve what is under test. */
+/* A list of the heap's remaining blocks, which must not serve the call under test. */
 static void **ballast;
 
-/* But what is small has room: every other piece is given back. (Without any, a process ends.) */
+/* Small allocations must succeed: every other block is freed. (Without any, a process ends.) */
 static void room_for_what_is_small(void)
 {
     void **piece = ballast;
@@ -42,11 +43,11 @@ static void room_for_what_is_small(void)
     }
 }
 
-/* From here on the process gets `slack` bytes more. */
+/* From here on the process gets `slack` more bytes. */
 static void limit(size_t slack)
 {
     weft_endpoint_properties properties = WEFT_ENDPOINT_PROPERTIES_INIT;
-    /* What was closed is freed by later calls: not by the one under test. */
+    /* Later calls free closed objects: they must not do so in the call under test. */
     for (int i = 0; i < 2000; i++)
         CHECK_OK(weft_endpoint_info(duo.a->endpoint, &properties, NULL));
     set_limit((rlim_t)address_space() + 4 * MIB);
@@ -66,7 +67,7 @@ static void no_limit(void)
     }
 }
 
-/* ---- Calls, each with the largest it may ask for; what they gave is given back by `back` ---- */
+/* ---- Calls, each with its largest arguments; `back` releases the results ---- */
 
 static weft_status queue_create(void)
 {
@@ -82,7 +83,7 @@ static weft_status endpoint_open(void)
 {
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     config.fabric = "host";
-    config.progress = WEFT_PROGRESS_MANUAL; /* threads would want memory, too */
+    config.progress = WEFT_PROGRESS_MANUAL; /* threads would need memory, too */
     config.queue_depth = 1 << 20;
     return weft_endpoint_create(&config, (weft_endpoint **)&made);
 }
@@ -164,7 +165,7 @@ static weft_status write_pages(void)
     struct pages_request args = pages_args();
     args.pages.page_count = PAGES;
     weft_status status = submit_write_pages(duo.a->endpoint, &args, &transfer);
-    if (status == WEFT_OK) /* it would take long, but may be over */
+    if (status == WEFT_OK) /* it would take long, but may have ended */
         (void)!weft_op_cancel(duo.a->endpoint, transfer);
     return status;
 }
@@ -271,8 +272,8 @@ static const struct call {
     void (*prepare)(void);
     weft_status (*make)(void);
     void (*back)(void);
-    size_t first; /* with so little left it fails for sure */
-    size_t last;  /* and with so much left it need not */
+    size_t first; /* with so little memory it must fail */
+    size_t last;  /* and with so much it must succeed */
 } calls[] = {
     {"weft_queue_create", NULL, queue_create, queue_back, 256 * KIB, 256 * MIB},
     {"weft_endpoint_create", NULL, endpoint_open, endpoint_back, 128 * MIB, 512 * MIB},
@@ -283,11 +284,11 @@ static const struct call {
     {"weft_write_list", entries, write_list, transfer_back, 256 * KIB, 512 * MIB},
     {"weft_list_prepare", entries, list_keep, kept_back, 256 * KIB, 512 * MIB},
     {"weft_send", message, send_message, message_back, 256 * KIB, 16 * MIB},
-    /* With more, what it sorts may find none, a little at a time: the process ends. */
+    /* With more, sorting may find no memory, a little at a time: the process ends. */
     {"weft_counter_expect", values, expect, transfer_back, 256 * KIB, 256 * KIB},
 };
 
-/* Whatever part of its memory there is, in steps; then all of it. */
+/* First any part of its memory, in steps; then all of it. */
 static void try_call(const struct call *call)
 {
     int refused = 0;
@@ -316,7 +317,7 @@ static void try_call(const struct call *call)
 
 static void every_size_of_the_callers_is_answered(void)
 {
-    /* What is large is mapped, and unmapped: no memory is left over from before. */
+    /* Large blocks are mapped and unmapped: no memory remains from earlier. */
     CHECK(mallopt(M_MMAP_THRESHOLD, 64 * 1024) == 1 && mallopt(M_TRIM_THRESHOLD, 256 * 1024) == 1);
     duo = duo_open(MIB);
     CHECK_OK(weft_counter_create(duo.a->endpoint, &counter));

@@ -1,4 +1,4 @@
-/* Kept geometry: checked once, used by many transfers; what happens to its memories. */
+/* Prepared geometry: checked once, used by many transfers; and the fate of its memories. */
 #include "harness.h"
 
 static weft_prepared *keep_pages(struct box *box, const struct pages_request *args)
@@ -17,7 +17,7 @@ static weft_completion write_kept(struct box *box, weft_prepared *kept, weft_op_
     return c;
 }
 
-/* ---- 1000 pages of 200 layers, there and back, many at the same time ---- */
+/* ---- 1000 pages of 200 layers, in both directions, many transfers at a time ---- */
 
 #define LAYERS 80
 #define PAGES 1000
@@ -84,7 +84,7 @@ static void keeps_pages(struct team *team)
         CHECK(c.user_data == &args && c.peer == peer);
         meet(team, 1, box);
     }
-    /* Several at once, and released while they are under way. */
+    /* Several transfers at once, with the geometry destroyed while they run. */
     weft_op ids[4];
     weft_op_options plain = WEFT_OP_OPTIONS_INIT;
     memset(bytes, 0, LAYERS * LAYER);
@@ -198,7 +198,7 @@ static void lists_are_prepared(void)
     duo_close(&duo);
 }
 
-/* ---- What it holds, and what ends it ---- */
+/* ---- What a geometry keeps in use, and what ends it ---- */
 
 static struct pages_request one_page(const struct duo *duo)
 {
@@ -234,7 +234,7 @@ static void prepared_pages_hold_their_memories(void)
     box_close(duo.b);
 }
 
-/* The target takes its memory back, then goes. */
+/* The target deregisters its memory, then leaves. */
 static void prepared_pages_of_a_closed_peer_fail(void)
 {
     struct duo duo = duo_open(4096);
@@ -306,7 +306,7 @@ static void bad_arguments(void)
     bad = args, bad.counter = 1;
     REFUSED(WEFT_ERR_HANDLE, weft_write_prepared(ep, kept, &bad, NULL));
     CHECK_OK(weft_counter_create(duo.b->endpoint, &bad.counter));
-    bad.flags = WEFT_COUNT_PAGES; /* which it was not kept with */
+    bad.flags = WEFT_COUNT_PAGES; /* a flag that it was not prepared with */
     REFUSED(WEFT_ERR_INVALID, weft_write_prepared(ep, kept, &bad, NULL));
     bad = args, bad.notify_data_len = 1;
     REFUSED(WEFT_ERR_INVALID, weft_write_prepared(ep, kept, &bad, NULL));
@@ -320,7 +320,7 @@ static void bad_arguments(void)
     duo_close(&other);
 }
 
-/* One post carries a page that is kept to be counted, whoever uses it. */
+/* One post carries each page that was prepared for counting, with or without a counter. */
 static void counted_pages_have_a_length_limit(void)
 {
     const uint64_t len = GIB + 1;
@@ -348,7 +348,7 @@ static void counted_pages_have_a_length_limit(void)
     duo_close(&duo);
 }
 
-/* A peer that allows only reads: what is kept can be read, not written. */
+/* A peer that allows only reads: the geometry can be read, not written. */
 static void access_is_checked_when_used(void)
 {
     struct duo duo = duo_open(4096);
@@ -388,7 +388,7 @@ static void access_is_checked_when_used(void)
     duo_close(&duo);
 }
 
-/* ---- The same one from several threads, released by one of them ---- */
+/* ---- One geometry used by several threads, and destroyed by one ---- */
 
 #define THREADS 4
 #define EACH 200

@@ -1,10 +1,10 @@
 /*
- * What libfabric reads as its settings, from the environment, which stays as it is: over verbs there are none that Weft
- * needs or that harm it; and memory that endpoints take.
+ * The settings that libfabric reads from the environment, which does not change: over verbs, Weft needs none and none
+ * harm it; and the memory of endpoints.
  */
 #include "harness.h"
 
-/* libfabric's layer of connections, which these are of, is not used. */
+/* libfabric's layer of connections, which these settings belong to, is not used. */
 static void settings_of_ofi_rxm_change_nothing(void)
 {
     setenv("FI_OFI_RXM_USE_SRX", "0", 1);
@@ -32,7 +32,7 @@ static void ofi_rxm_is_refused(void)
 
 static void endpoints_are_small(void)
 {
-    struct duo first = duo_open(64 * KIB); /* what the process needs once */
+    struct duo first = duo_open(64 * KIB); /* memory that the process needs once */
     long before_kb = resident_kb();
     struct duo second = duo_open(64 * KIB);
     send_now(second.a, second.a_to_b, "", 1);

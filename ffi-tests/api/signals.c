@@ -1,11 +1,11 @@
-/* A good guest: what belongs to the host program stays as it was. */
+/* A good guest: what belongs to the host program is unchanged. */
 #include "harness.h"
 
 extern char **environ;
 
 #define SIGNALS 64
 
-/* As the kernel sees it: glibc hides two of its signals. */
+/* As the kernel reports it: glibc hides two of its signals. */
 struct disposition {
     uintptr_t handler;
     unsigned long flags;
@@ -19,7 +19,7 @@ struct state {
     cpu_set_t affinity;
     char **environment;
     size_t variables;
-    char *text; /* all variables, one behind the other */
+    char *text; /* all variables, in sequence */
     size_t text_len;
     char directory[4096];
 };
@@ -29,7 +29,7 @@ static struct state state_now(void)
     struct state s;
     memset(&s, 0, sizeof s);
     for (int n = 1; n <= SIGNALS; n++) {
-        if (n == 32 || n == 33) /* the C library's own, for its threads */
+        if (n == 32 || n == 33) /* reserved by the C library for its threads */
             continue;
         CHECK(syscall(SYS_rt_sigaction, n, NULL, &s.signals[n], sizeof(uint64_t)) == 0);
     }
@@ -155,7 +155,7 @@ static void signal_handlers_of_the_program_still_run(void)
     CHECK_EQ(handled, SIGTERM);
 }
 
-/* A signal to the process never runs the host's handler on a thread of ours. */
+/* A signal to the process never runs the host's handler on a thread of Weft. */
 static void worker_threads_block_signals(void)
 {
     host_program_prepares();
@@ -171,7 +171,7 @@ static void worker_threads_block_signals(void)
         CHECK(pthread_sigmask(SIG_BLOCK, &usr1, NULL) == 0);
         CHECK(kill(getpid(), SIGUSR1) == 0);
         sleep_ms(10);
-        CHECK_EQ(handled, 0); /* nobody else took it */
+        CHECK_EQ(handled, 0); /* no other thread took it */
         CHECK(pthread_sigmask(SIG_UNBLOCK, &usr1, NULL) == 0);
         CHECK_EQ(handled, SIGUSR1);
         CHECK_EQ(handled_in, getpid());

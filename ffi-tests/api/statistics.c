@@ -1,4 +1,4 @@
-/* What endpoints and rails say that they have done. */
+/* The counts that endpoints and rails report. */
 #include "harness.h"
 
 #define WRITES 20
@@ -23,7 +23,7 @@ static weft_rail_statistics rail_stats(struct box *box, uint32_t rail)
     return s;
 }
 
-/* All rails together. */
+/* The sum over all rails. */
 static weft_rail_statistics all_rails(struct box *box)
 {
     weft_endpoint_properties info = WEFT_ENDPOINT_PROPERTIES_INIT;
@@ -67,7 +67,7 @@ static size_t bucket(uint64_t ns)
     return i;
 }
 
-/* The completion of an operation; how long it took goes into `latency`. */
+/* The completion of an operation, whose duration is added to `latency`. */
 static void await_ok(struct duo *duo, weft_op id, uint64_t *latency, uint64_t *total)
 {
     weft_completion c = box_await(duo->a, id, patience_ms());
@@ -149,7 +149,7 @@ static uint64_t accepted(const weft_endpoint_statistics *s)
     return s->writes + s->reads + s->sends + s->atomics + s->expects + s->fences;
 }
 
-/* Lists over several peers, atomics and waits for counters: the sums hold, also on the way. */
+/* Lists over several peers, atomics and waits for counters: the sums hold at every time. */
 static void statistics_of_all_kinds_add_up(void)
 {
     char blob[8192];
@@ -184,7 +184,7 @@ static void statistics_of_all_kinds_add_up(void)
         CHECK_EQ(s.notifications_sent, each ? 4 : 2);
         CHECK_EQ(sum(s.completions, COUNT(s.completions)) + s.active, accepted(&s));
     }
-    /* One that cannot end yet. */
+    /* An operation that cannot end yet. */
     weft_endpoint_config config = test_config();
     config.progress = WEFT_PROGRESS_MANUAL;
     struct box *silent = box_of(open_with(&config));
@@ -209,11 +209,11 @@ static void statistics_of_all_kinds_add_up(void)
     duo_close(&duo);
 }
 
-/* Small pages, which may go several to a post, count as slices. */
+/* Small pages count as slices, even if several go in one post. */
 static void pages_count_as_slices(void)
 {
     struct duo duo = duo_open(MIB);
-    uint32_t backwards[64]; /* neighbours that nobody merges */
+    uint32_t backwards[64]; /* neighbours that are not merged */
     for (uint32_t i = 0; i < COUNT(backwards); i++)
         backwards[i] = (uint32_t)COUNT(backwards) - 1 - i;
     struct pages_request args = PAGES_REQUEST_INIT;
@@ -232,7 +232,7 @@ static void pages_count_as_slices(void)
     duo_close(&duo);
 }
 
-/* What was accepted is outstanding or has ended, whatever it is. */
+/* Every accepted operation is outstanding or has ended, whatever its kind. */
 static void adds_up(struct box *box, uint64_t active, uint64_t total)
 {
     weft_endpoint_statistics s = stats_of(box);
@@ -269,8 +269,7 @@ static void statistics_count_every_operation(void)
     duo_close(&duo);
 }
 
-/* A list of several peers counts as often as it completes, also while it is
-   outstanding: none of the two peers ever answers. */
+/* A list over several peers counts once per completion, also while it is outstanding: neither peer ever answers. */
 static void a_list_counts_by_its_completions(void)
 {
     struct box *box = box_of(open_endpoint());
@@ -311,7 +310,7 @@ static void a_list_counts_by_its_completions(void)
         CHECK_OK(weft_endpoint_destroy(silent[i]));
 }
 
-/* A peer that never answers: what waits for it ends in ways that we choose. */
+/* A peer that never answers: the test chooses how waiting operations end. */
 static void statuses_are_counted(void)
 {
     enum { LATE = 3, CANCELED = 2 };
@@ -361,7 +360,7 @@ static bool both_pump(struct box *a, struct box *b, weft_completion_kind kind, w
     return box_try(a, kind, c);
 }
 
-/* NICs without room for a while: posts are refused, counted, and tried again. */
+/* NICs that are full for some time: posts are refused, counted, and retried. */
 static void refused_posts_are_counted(void)
 {
     char blob[8192];
@@ -398,7 +397,7 @@ static void refused_posts_are_counted(void)
     box_close(b);
 }
 
-/* A peer that takes nothing: what is on its way there shows as such. */
+/* A peer that accepts nothing: bytes in flight to it are reported. */
 static void statistics_show_a_stalled_peer(void)
 {
     char blob[8192];
@@ -450,7 +449,7 @@ static char *metrics_of(struct box *box)
     return text;
 }
 
-/* The value of the sample that begins so; it is there once. */
+/* The value of the sample that begins with this text; it occurs once. */
 static double sample(const char *text, const char *name)
 {
     char line[200];
@@ -573,7 +572,7 @@ static void trace_has_every_operation(void)
 
 static atomic_bool over;
 
-/* Counters seen by one who looks while others work. */
+/* Counts read by one thread while others work. */
 static void *look(void *argument)
 {
     struct box *box = argument;
@@ -628,7 +627,7 @@ static void arguments_are_checked(void)
     REFUSED(WEFT_ERR_RANGE, weft_rail_info(endpoint, 64, NULL, &r));
     s.size = 0;
     REFUSED(WEFT_ERR_INVALID, weft_endpoint_info(endpoint, NULL, &s));
-    /* A shorter struct is filled as far as it goes, and no further. */
+    /* A shorter struct is filled to its end, and no further. */
     memset(&s, 0xee, sizeof s);
     s.size = offsetof(weft_endpoint_statistics, completions);
     CHECK_OK(weft_endpoint_info(endpoint, NULL, &s));
@@ -639,7 +638,7 @@ static void arguments_are_checked(void)
     REFUSED(WEFT_ERR_HANDLE, weft_endpoint_info(endpoint, NULL, &s));
 }
 
-/* Not over libfabric's shm: it may crash when one of a process's endpoints closes while the other greets. */
+/* Not over libfabric's shm, which may crash when one of a process's endpoints closes during the other's handshake. */
 #define QUIET "tcp,host,sim:like=tcp,sim:like=efa"
 
 static const struct test tests[] = {

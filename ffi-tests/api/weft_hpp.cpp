@@ -40,7 +40,7 @@ template <class F> void refused(weft_status want, int line, F &&call)
 }
 #define REFUSED(want, call) refused(want, __LINE__, [&] { return call; })
 
-// ---- What can be said without running ----
+// ---- Compile-time checks ----
 
 template <class T>
 constexpr bool is_owner = !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T> &&
@@ -49,7 +49,7 @@ constexpr bool is_owner = !std::is_copy_constructible_v<T> && !std::is_copy_assi
 static_assert(is_owner<weft::endpoint> && is_owner<weft::memory> && is_owner<weft::remote_memory>);
 static_assert(is_owner<weft::queue> && is_owner<weft::prepared> && is_owner<weft::counter>);
 static_assert(is_owner<weft::message> && is_owner<weft::allocation>);
-// As large as the handles they own, where they need nothing else.
+// Objects are as large as the handles that they own, unless they need more.
 static_assert(sizeof(weft::endpoint) == sizeof(void *) && sizeof(weft::prepared) == sizeof(void *));
 static_assert(sizeof(weft::queue) == sizeof(void *) && sizeof(weft::remote_memory) == sizeof(void *));
 static_assert(sizeof(weft::options) == sizeof(weft_op_options) && sizeof(weft::pages) == sizeof(weft_pages));
@@ -83,7 +83,7 @@ weft::endpoint_config config()
     return c;
 }
 
-/** The next completion of a kind; others before it are passed over. */
+/* * The next completion of a kind; earlier ones of other kinds are dropped. */
 weft::completion await(const weft::endpoint &e, weft_completion_kind kind)
 {
     for (const auto until = std::chrono::steady_clock::now() + 20s;;) {
@@ -240,7 +240,7 @@ void messages()
         m = std::move(moved);
         CHECK(m.text() == "hello");
     }
-    CHECK(weft_message_release(d.b.get(), c.op) == WEFT_ERR_HANDLE); // given back, once
+    CHECK(weft_message_release(d.b.get(), c.op) == WEFT_ERR_HANDLE); // released, once
     const std::vector<std::uint32_t> numbers{1, 2, 3};
     CHECK(d.b.try_send(d.b_to_a, numbers, weft::options().within(10s)));
     const weft::message m = d.a.take(await(d.a, WEFT_COMPLETION_MESSAGE));
@@ -339,7 +339,7 @@ void errors_are_exceptions()
     } catch (const weft::error &e) {
         CHECK(e.category() == WEFT_CATEGORY_PEER);
     }
-    // A completion says itself why it failed, whatever failed on this thread before.
+    // A completion reports its own failure, whatever failed on this thread before.
     const weft::counter counter = d.a.create_counter();
     const weft_counter id = counter.id();
     const std::uint64_t never = 1;
@@ -357,7 +357,7 @@ void full_queue_is_no_exception()
     weft::endpoint_config small = config();
     small.max_transfers = 4;
     duo d;
-    d.a = weft::endpoint(small); // what it had of the old one goes stale, which is harmless
+    d.a = weft::endpoint(small); // objects of the old endpoint become stale, which is harmless
     d.a_memory = register_all(d.a, d.mine);
     d.a_to_b = d.a.connect(d.b.address());
     d.remote = d.a.import_memory(d.a_to_b, d.b_memory.descriptor());
@@ -382,7 +382,7 @@ void moved_from_owners_own_nothing()
     REFUSED(WEFT_ERR_HANDLE, d.a.address());
     REFUSED(WEFT_ERR_HANDLE, d.a.write(d.a_memory, 0, d.remote, 0, 8));
 
-    // What belongs to the endpoint goes on, as handles do not move.
+    // The endpoint's objects continue to work, since handles do not move.
     weft::memory m = std::move(d.a_memory);
     weft::remote_memory r = std::move(d.remote);
     REFUSED(WEFT_ERR_HANDLE, e.write(d.a_memory, 0, r, 0, 8));
@@ -400,7 +400,7 @@ void moved_from_owners_own_nothing()
     CHECK(c2.read() == 0 && c.id() == 0 && c2.id() != 0);
     await(e, WEFT_COMPLETION_WRITE);
 
-    // Assigning gives back what was owned.
+    // Assignment releases the old object.
     const weft_counter old = c2.id();
     c2 = e.create_counter();
     std::uint64_t value = 0;
@@ -465,13 +465,13 @@ void shutdown_keeps_unpolled_completions()
     REFUSED(WEFT_ERR_HANDLE, weft::check(weft_endpoint_destroy(handle))); // it was
 }
 
-/** An exception, say, takes memory out of scope while a transfer uses it: nothing may touch the bytes after that. */
+/* * An exception, say, ends a memory's scope while a transfer uses it: nothing may touch the bytes afterwards. */
 void destroyed_memory_ends_its_operations()
 {
     weft::endpoint a{config()};
     weft::endpoint_config manual = config();
     manual.progress = WEFT_PROGRESS_MANUAL;
-    weft::endpoint b{manual}; // which nobody polls: the connect, and all that waits for it, go on
+    weft::endpoint b{manual}; // b is never polled, so the connect and everything behind it stay outstanding
     layers theirs = make_layers(0), mine = make_layers(1);
     const weft::memory target = register_all(b, theirs);
     const weft::peer peer = a.connect(b.address(), 20s);

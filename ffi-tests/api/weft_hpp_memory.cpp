@@ -1,5 +1,5 @@
-// weft::memory gives its bytes free only when nothing can write to them. The two functions of the library that decide
-// about that are this program's: they answer as it says.
+// weft::memory frees its bytes only when nothing can write to them. This program replaces the two library functions
+// that decide about that.
 #include "weft.hpp"
 
 #include <cstdio>
@@ -16,13 +16,13 @@ weft_status shut_down;
 std::size_t calls;
 
 struct answer {
-    std::vector<weft_status> deregister; // of each call, the last of all that follow
+    std::vector<weft_status> deregister; // the results of consecutive calls; the last one repeats
     weft_status shutdown;
-    bool freed; // or the program ends
+    bool freed; // otherwise the program ends
     std::size_t calls;
 };
 
-// How a child ended that destroys a memory.
+// How a child process ended that destroys a memory.
 int destroyed(const answer &given)
 {
     std::fflush(nullptr);

@@ -1,4 +1,4 @@
-/* Memory of devices: what is registered, how it moves, and what becomes of it. */
+/* Device memory: registration, transfers, and what happens when it goes. */
 #include "gpu.h"
 
 #define LEN (6 * MIB)
@@ -7,7 +7,7 @@
 
 #define HOST (-1)
 
-/* Memory, and what it should hold. */
+/* Memory, and its expected contents. */
 struct bytes {
     int device; /* or HOST */
     uint64_t len;
@@ -39,7 +39,7 @@ static void check_bytes(const struct bytes *bytes)
     free(got);
 }
 
-/* In `parts` ranges of the same length. */
+/* Registers it in `parts` ranges of the same length. */
 static struct bytes make(struct box *box, int device, uint64_t len, size_t parts, uint64_t seed)
 {
     struct bytes bytes = {device, len, NULL, malloc(len), NULL};
@@ -72,7 +72,7 @@ static void drop(struct bytes *bytes)
     free(bytes->model);
 }
 
-/* Both ends poll until it has ended. */
+/* Polls both ends until an operation has ended. */
 static weft_completion await(struct duo *duo, weft_op id)
 {
     (void)duo;
@@ -88,7 +88,7 @@ static weft_grant_token grant_on(struct duo *duo, const struct bytes *bytes)
     return token;
 }
 
-/* What is under way when a grant on a device's memory ends, and what comes after. */
+/* Operations in flight when a grant on device memory ends, and later ones. */
 static void revoke_between(int near, int far)
 {
     enum { WRITES = 4, ROUNDS = 12 };
@@ -193,7 +193,7 @@ static void device_registrations_are_checked(void)
 
 static const uint64_t page_lens[] = {1, 100, 4096, 5000, 65536, 300000, 1000000};
 
-/* Pages of 2 layers, some pages of each, from anywhere to anywhere. */
+/* Pages of 2 layers: some pages of each, between random places. */
 static void move_pages(struct duo *duo, struct bytes *a, struct bytes *b,
                        weft_remote_memory *remote, uint64_t page_len, bool read, uint64_t seed)
 {
@@ -245,7 +245,7 @@ static void move_between(int near, int far, const char *options)
             put(&b, 20 + i);
             move_pages(&duo, &a, &b, remote, page_lens[i], read != 0, i * 2 + read);
         }
-    /* Again, with what the first ones made. */
+    /* Again, with the objects of the first ones. */
     move_pages(&duo, &a, &b, remote, 4096, false, 77);
     CHECK_OK(weft_remote_memory_release(remote));
     drop(&a);
@@ -297,7 +297,7 @@ static uint64_t bytes_written(struct box *box)
     return rail.bytes_written;
 }
 
-/* A range that begins within a page. */
+/* A range that begins inside a page. */
 static void within_a_page(struct duo *duo, const struct bytes *a, struct bytes *b)
 {
     weft_memory *odd = register_one(duo->b->endpoint, b->at + 100, 70000);
@@ -313,7 +313,7 @@ static void within_a_page(struct duo *duo, const struct bytes *a, struct bytes *
     CHECK_OK(weft_memory_deregister(odd));
 }
 
-/* What a NIC has learnt it knows without them. */
+/* A NIC that has registered the range works without them. */
 static void registrations_hold_no_files(struct box *box, const struct bytes *bytes)
 {
     weft_memory *again[8];
@@ -325,7 +325,7 @@ static void registrations_hold_no_files(struct box *box, const struct bytes *byt
         CHECK_OK(weft_memory_deregister(again[i]));
 }
 
-/* NICs that reach device memory by themselves: nothing is staged. */
+/* NICs that access device memory directly: nothing is staged. */
 static void reached_by_nics(uint32_t ways)
 {
     const int ends[][2] = {{0, device_count() - 1}, {HOST, device_count() - 1}, {0, HOST}};
@@ -364,7 +364,7 @@ static void nics_that_reach_it(void)
     reached_by_nics(WEFT_WAY_DIRECT);
 }
 
-/* By a DMA-BUF; a NIC that takes none knows it by its address. */
+/* Registered by DMA-BUF; a NIC without support for it registers by address. */
 static void nics_that_take_dmabufs(void)
 {
     devices_begin(":hmem:dmabuf");
@@ -385,7 +385,7 @@ static void pages_by_nics_that_reach_it(void)
     move_between(0, 1, ":hmem");
 }
 
-/* On one host the reader's device copies: the rail counts bytes that it reads by itself. */
+/* On one host the reader's device copies: the rail counts bytes that it reads itself. */
 static void reads_past_the_host(void)
 {
     devices_begin("");
@@ -401,10 +401,10 @@ static void reads_past_the_host(void)
         CHECK_OK(await(&duo, id).status);
         memcpy(a.model, b.model, LEN);
         check_bytes(&a);
-        if (i > 0) /* the first one finds out what reaches what */
+        if (i > 0) /* the first transfer detects which device reaches what */
             CHECK_EQ(bytes_read(duo.a) - before, LEN);
     }
-    /* Given back, and registered again: another place may be there. */
+    /* Deregistered, and registered again: other memory may be at the address. */
     CHECK_OK(weft_remote_memory_release(remote));
     CHECK_OK(weft_memory_deregister(b.memory));
     b.memory = register_one(duo.b->endpoint, b.at, LEN);
@@ -420,7 +420,7 @@ static void reads_past_the_host(void)
     duo_close(&duo);
 }
 
-/* However often it is asked for others: what is not read any more leaves nothing behind. */
+/* However often another memory is requested: memory that is no longer read leaves nothing behind. */
 static void many_read_past_the_host(void)
 {
     devices_begin("");
@@ -452,7 +452,7 @@ static void many_read_past_the_host(void)
     duo_close(&duo);
 }
 
-/* ---- What comes with transfers ---- */
+/* ---- Options of transfers ---- */
 
 static void counters_and_notifications(void)
 {
@@ -468,7 +468,7 @@ static void counters_and_notifications(void)
     args.options.notify = 99;
     args.local = a.memory;
     args.remote = remote;
-    args.pages.page_len = 600000; /* of several pieces */
+    args.pages.page_len = 600000; /* several pieces */
     args.pages.page_count = 10;
     CHECK_OK(submit_write_pages(duo.a->endpoint, &args, &id));
     CHECK_EQ(box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, 4 * patience_ms()).notify, 99);
@@ -541,7 +541,7 @@ static void atomics_are_refused(void)
     duo_close(&duo);
 }
 
-/* A transfer that starts when a word says so, and a word that is set when it has ended. */
+/* A transfer that starts when a watch reaches a value, and sets a watch when it has ended. */
 static void watches(void)
 {
     devices_begin("");
@@ -575,7 +575,7 @@ static void watches(void)
     box_quiet(duo.a, 20);
     check_bytes(&b);
     CHECK_EQ(atomic_load((_Atomic uint64_t *)done), 0);
-    /* What the source holds now is what is moved. */
+    /* The contents at the start are moved. */
     put(&a, 33);
     if (on_cuda()) {
         use_device(0);
@@ -590,7 +590,7 @@ static void watches(void)
     CHECK_EQ(atomic_load((_Atomic uint64_t *)done), 77);
     memcpy(b.model, a.model, LEN);
     check_bytes(&b);
-    /* One that is canceled, and one that the end of the endpoint finds waiting. */
+    /* A canceled transfer, and one that waits when the endpoint ends. */
     args.options.timeout_ns = 0;
     CHECK_OK(submit_write(duo.a->endpoint, &args, &never));
     CHECK_OK(weft_op_cancel(duo.a->endpoint, never));
@@ -614,7 +614,7 @@ static weft_status write_all(struct duo *duo, struct bytes *a, weft_remote_memor
     return await(duo, id).status;
 }
 
-/* Freed while it is registered: transfers end with a status, others go on. */
+/* Freed while it is registered: its transfers end with a status, others continue. */
 static void memory_that_was_freed(void)
 {
     devices_begin("");
@@ -637,7 +637,7 @@ static void memory_that_was_freed(void)
     box_close(duo.b);
 }
 
-/* A copy that a device does not do: one completion, with an error, and no bytes are promised. */
+/* A copy that the device fails: one completion, with an error, and no promise about the bytes. */
 static void a_copy_that_fails(void)
 {
     static char options[32];
@@ -673,7 +673,7 @@ static void deadlines_and_slow_copies(void)
     duo_close(&duo);
 }
 
-/* After a deregistration no copy lands: what is there next stays as it is. */
+/* After a deregistration no copy lands: later contents do not change. */
 static void deregistered_under_way(void)
 {
     devices_begin(on_cuda() ? "" : ":late=200");

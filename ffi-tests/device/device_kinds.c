@@ -1,6 +1,5 @@
 /*
- * What CUDA has of memory: each kind moves, or is refused. On a GPU alone: a fake device has
- * one kind.
+ * CUDA's kinds of memory: each kind moves, or is refused. On a GPU only: a fake device has one kind.
  */
 #include "gpu.h"
 
@@ -37,7 +36,7 @@ static uint8_t *of_pool(int device)
     return (uint8_t *)(uintptr_t)at;
 }
 
-/* The pool keeps no memory that nobody has: it is gone. */
+/* The pool keeps no unused memory, so it is freed. */
 static void free_of_pool(uint8_t *at)
 {
     void *pool;
@@ -54,7 +53,7 @@ struct place {
     int id;
 };
 
-/* Of the virtual memory API: two parts of 2 MiB side by side. */
+/* The virtual memory API: two parts of 2 MiB side by side. */
 static uint8_t *mapped(int device)
 {
     struct {
@@ -148,7 +147,7 @@ static void say(const char *what, const char *which)
 
 /* ---- Each moves ---- */
 
-/* Memory of a pool is its own device's alone. */
+/* Memory of a pool is accessible only to its own device. */
 static void put(uint8_t *at, int device, uint64_t seed)
 {
     uint8_t *bytes = malloc(LEN);
@@ -237,7 +236,7 @@ static void every_kind_moves(void)
     duo_close(&duo);
 }
 
-/* ---- What is said of it holds ---- */
+/* ---- What the caller names is checked ---- */
 
 static void check_claims(weft_endpoint *endpoint, const struct kind *kind)
 {
@@ -250,7 +249,7 @@ static void check_claims(weft_endpoint *endpoint, const struct kind *kind)
     } else {
         CHECK_OK(weft_memory_register(endpoint, &range, 1, &args, &memory));
         CHECK_OK(weft_memory_deregister(memory));
-        range.len = 512 * GIB; /* what follows is another's, or nobody's */
+        range.len = 512 * GIB; /* the following memory belongs to another allocation, or to none */
         REFUSED(WEFT_ERR_INVALID, weft_memory_register(endpoint, &range, 1, &args, &memory));
     }
     kind->give_back(range.address);
@@ -264,7 +263,7 @@ static void claims_are_checked(void)
         say(kinds[i].name, "");
         check_claims(endpoint, &kinds[i]);
     }
-    /* Managed memory is the host's, too, if that is said. */
+    /* Managed memory may also be named as host memory. */
     weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
     weft_memory_range range = {managed(0), LEN};
     weft_memory_properties is = {.size = sizeof is};
@@ -278,7 +277,7 @@ static void claims_are_checked(void)
     box_close(box_of(endpoint));
 }
 
-/* Memory that is nowhere yet is on no device; or CUDA says where it will be. */
+/* Unplaced memory is on no device, or CUDA knows its future device. */
 static void managed_memory_that_was_never_touched(void)
 {
     cuda_begin();
@@ -310,7 +309,7 @@ static void memory_of_another_context(void)
     CU(cuMemAlloc_v2, &at, (size_t)LEN);
     weft_memory_range range = {(void *)(uintptr_t)at, LEN};
     REFUSED(WEFT_ERR_UNSUPPORTED, weft_memory_register(endpoint, &range, 1, NULL, &memory));
-    /* What is current stays so; and memory of the primary one is fine from here. */
+    /* The current context stays current; and memory of the primary context works. */
     CU(cuCtxGetCurrent, &now);
     CHECK(now == context);
     memory = register_one(endpoint, of_primary, LEN);
@@ -358,7 +357,7 @@ static void threads_without_a_context(void)
 
 /* ---- Freed while it is registered ---- */
 
-/* Transfers of it end with a status; then those of other memory go on. */
+/* Its transfers end with a status; then transfers of other memory continue. */
 static void free_one(struct duo *duo, const struct kind *kind, weft_memory *mine, weft_remote_memory *theirs)
 {
     uint8_t *lost = kind->make(0);

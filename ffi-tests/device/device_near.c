@@ -1,6 +1,6 @@
 /*
- * Which rails know a device's memory: on a made-up machine whose two GPUs are where the
- * devices say that they are, and whose NICs are those of a simulation.
+ * Which rails register device memory: on a made-up machine whose two GPUs are placed where the fake devices are, with
+ * simulated NICs.
  */
 #include "gpu.h"
 
@@ -53,7 +53,7 @@ static void add_link(const char *from, const char *to)
     CHECK_EQ(symlink(to, path), 0);
 }
 
-/* A function of a switch: each switch is its own root complex, on its own node. */
+/* A function behind a switch: each switch is its own root complex, on its own node. */
 static void add_function(int branch, const char *address, const char *class, char *folder, size_t size)
 {
     char link[128], to[160], node[8];
@@ -68,7 +68,7 @@ static void add_function(int branch, const char *address, const char *class, cha
     add_link(link, to);
 }
 
-/* Where a device is: the fake ones are where no machine has any. */
+/* The place of a device: fake devices are where no machine has any. */
 static void place_of(int device, char *place, int size)
 {
     if (on_cuda())
@@ -79,7 +79,7 @@ static void place_of(int device, char *place, int size)
         *at = (char)tolower(*at);
 }
 
-/* Two switches, each with a GPU and two NICs; the last of `nics` is left out if it is less than 4. */
+/* Two switches, each with a GPU and two NICs; with fewer than 4 `nics`, the last is missing. */
 static void machine_begins(int nics)
 {
     char folder[128], address[24], link[64], to[192];
@@ -149,13 +149,13 @@ static void rails_near_the_device_know_it(void)
     check_rails(box, device_alloc(0, LEN), 0, 3);
     check_rails(box, device_alloc(1, LEN), 0, 12);
     check_rails(box, map_bytes(LEN), 0, 15);
-    /* The caller knows better. */
+    /* The caller's choice takes precedence. */
     check_rails(box, device_alloc(0, LEN), 8, 8);
     check_rails(box, device_alloc(0, LEN), 15, 15);
     box_close(box);
 }
 
-/* A NIC whose place nobody tells is near everything. */
+/* A NIC without a known place is near everything. */
 static void rails_without_a_place_know_it(void)
 {
     devices_begin("");
@@ -181,7 +181,7 @@ static void devices_without_a_place(void)
 
 /* ---- Bytes ---- */
 
-/* Of each rail what it wrote and read, without what ends peers had of each other before. */
+/* What each rail wrote and read, without earlier traffic between the endpoints. */
 static void moved(struct box *box, uint64_t bytes[RAILS])
 {
     for (uint32_t i = 0; i < RAILS; i++) {
@@ -241,7 +241,7 @@ static void bytes_go_by_near_rails(const char *options)
             *(i < 2 ? &far : &near) += of_b[1][i] - of_b[0][i];
         }
         CHECK(near >= LEN);
-        CHECK(far < LEN / 16); /* what peers say of themselves */
+        CHECK(far < LEN / 16); /* the peers' own reports */
     }
     CHECK_OK(weft_remote_memory_release(remote));
     CHECK_OK(weft_memory_deregister(mine));
@@ -249,7 +249,8 @@ static void bytes_go_by_near_rails(const char *options)
     duo_close(&duo);
 }
 
-/* What they alone know ends by its deadline, and goes on when they are back; others carry the rest. */
+/* Transfers that only these rails can carry end by their deadline, and work again when the rails are back; others carry
+   the rest. */
 static void near_rails_that_fail(void)
 {
     devices_begin(":hmem");

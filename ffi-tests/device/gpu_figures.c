@@ -11,7 +11,7 @@
 #include "gpu.h"
 
 #define ROUNDS 12
-/* Of what goes in turns: new processes so often, and rounds of each. */
+/* New processes for turns, and rounds in each. */
 #define SESSIONS 5
 #define TURNS 16
 #define FIRST_TURNS 4 /* do not count */
@@ -155,9 +155,8 @@ static int by_size(const void *a, const void *b)
 }
 
 /*
- * From a GPU's store to the first post: a stream waits for a word that the CPU raises,
- * and raises the watch at once. The time counts from the CPU's store, so the GPU's own
- * way to see it is part of it.
+ * From a GPU's store to the first post: a stream waits for a word that the CPU sets, and sets the watch at once. The
+ * time counts from the CPU's store, so it includes the GPU's latency in seeing it.
  */
 static void waits(struct team *team)
 {
@@ -196,7 +195,7 @@ static void waits(struct team *team)
     box_close(box);
 }
 
-/* The yardstick: one contiguous GB from GPU to GPU. */
+/* The reference: one contiguous GB from GPU to GPU. */
 static void copies(struct team *team)
 {
     (void)team;
@@ -224,7 +223,7 @@ static void copies(struct team *team)
     words[PEER_COPY] = GIB * 1000000 / best;
 }
 
-/* Runs a team in a process of its own: one that fails takes no other along. */
+/* Runs a team in a separate process, so that a failure does not end the others. */
 static void measure(struct plan what, int size, role first, role second)
 {
     const role roles[2] = {first, second};
@@ -240,7 +239,7 @@ static void measure(struct plan what, int size, role first, role second)
     CHECK_EQ(waitpid(pid, &status, 0), pid);
 }
 
-/* Staged and host to host, in turns. */
+/* Staged transfers and host transfers, in turns. */
 static void measure_staged(struct plan what)
 {
     for (int i = 0; i < SESSIONS; i++) {

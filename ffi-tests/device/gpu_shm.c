@@ -1,6 +1,6 @@
 /*
- * For comparison: how fast libfabric's shm, built with CUDA, moves pages between GPUs by
- * itself, one write for each. Two processes, on the first and the last GPU. Prints kB/s.
+ * For comparison: how fast libfabric's shm, built with CUDA, moves pages between GPUs by itself, with one write per
+ * page. Two processes, on the first and the last GPU. Prints kB/s.
  */
 #include "gpu.h"
 
@@ -18,7 +18,7 @@
 
 static const size_t windows[] = {1, 16, 64, 256};
 
-/* A call of libfabric's. */
+/* Checks a call of libfabric. */
 #define FI(call) fi_check(#call, (long)(call))
 
 static void fi_check(const char *call, long rc)
@@ -64,7 +64,7 @@ static void register_arena(struct port *port, int device)
     struct fi_mr_attr attr = {.mr_iov = &iov, .iov_count = 1, .requested_key = 7, .iface = FI_HMEM_CUDA};
     attr.access = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
     attr.device.cuda = device;
-    /* So the target's GPU copies; else it goes through the host. */
+    /* With this the target's GPU copies; otherwise bytes go through the host. */
     FI(fi_mr_regattr(port->domain, &attr, FI_HMEM_DEVICE_ONLY, &port->mr));
 }
 

@@ -1,4 +1,4 @@
-/* Words that transfers wait for, and that say when they, or waits for counters, have ended. */
+/* Watches: words that transfers wait for, and that are set when transfers, or waits for counters, have ended. */
 #include "gpu.h"
 
 #define LEN 4096
@@ -8,7 +8,7 @@ struct word {
     uint64_t *at;
 };
 
-/* An operation, of whatever kind, starts when one word has come to a value, and sets the other. */
+/* An operation of any kind starts when one watch has reached a value, and sets the other. */
 #define FROM_TO(options, start, from, done, to)                                                     \
     ((options).start_watch = (start).watch, (options).start_value = (from),             \
      (options).done_watch = (done).watch, (options).done_value = (to))
@@ -36,7 +36,7 @@ static void free_words(struct word one, struct word other)
     CHECK_OK(weft_watch_destroy(other.watch));
 }
 
-/* It has not ended, and ends once `start` says so; `done` says so before its completion. */
+/* It has not ended, and ends once `start` is reached; `done` is set before its completion. */
 static void check_waits(struct duo *duo, weft_op id, struct word start, struct word done, uint64_t value)
 {
     box_quiet(duo->a, 10);
@@ -46,7 +46,7 @@ static void check_waits(struct duo *duo, weft_op id, struct word start, struct w
     CHECK_EQ(value_of(done), value);
 }
 
-/* A third endpoint, with memory that the first one of a duo knows. */
+/* A third endpoint, with memory that the first endpoint of a duo has imported. */
 static struct box *third_of(struct duo *duo, uint8_t *bytes, weft_remote_memory **remote)
 {
     char blob[16384];
@@ -76,7 +76,7 @@ static void lists_of_several_peers(void)
         args.count = i % 2 == 0 ? 2 : 1;
         FROM_TO(args.options, start, i, done, i);
         CHECK_OK(submit_write_list(duo.a->endpoint, &args, &id));
-        /* What the source holds when it starts is what is moved. */
+        /* The contents at the start are moved. */
         fill_random(duo.a_bytes, LEN, i);
         check_waits(&duo, id, start, done, i);
         CHECK_EQ(differs_random(duo.b_bytes, LEN, i), -1);
@@ -88,7 +88,7 @@ static void lists_of_several_peers(void)
     duo_close(&duo);
 }
 
-/* All of a list is canceled while it waits: the word says so all the same. */
+/* A whole list is canceled while it waits: the watch is set all the same. */
 static void lists_that_do_not_start(void)
 {
     struct duo duo = duo_open(LEN);
@@ -148,7 +148,7 @@ static void prepared_geometries(void)
     duo_close(&duo);
 }
 
-/* What has no bytes waits, too: its notification comes after the word. */
+/* An empty transfer waits, too: its notification follows the watch. */
 static void notifications_without_bytes(void)
 {
     struct duo duo = duo_open(LEN);
@@ -166,7 +166,7 @@ static void notifications_without_bytes(void)
     duo_close(&duo);
 }
 
-/* A word, or a stream that waits for it, learns that a counter has reached a value. */
+/* A watch, or a stream that waits for it, signals that a counter has reached a value. */
 static void counters(void)
 {
     devices_begin("");
@@ -200,7 +200,7 @@ static void counters(void)
     CHECK_EQ(value_of(done), 9);
     if (on_cuda())
         CU(cuCtxSynchronize, 0);
-    /* A deadline is an end, too. */
+    /* A deadline also sets the watch. */
     args.options.done_value = 10;
     args.options.timeout_ns = MS;
     two = 3;

@@ -1,7 +1,7 @@
 /*
- * A process that is no endpoint and attacks those of one host, at whatever it finds listening there: connections that
- * send nothing, malformed frames, handshakes for another endpoint, and over `host` channels of its own and messages
- * without an end. It knows no address, no key and no secret.
+ * A process that is no endpoint and attacks every listener of one host: with connections that send nothing, malformed
+ * frames, handshakes for another endpoint, and over `host` with channels of its own and endless messages. It knows no
+ * address, key or secret.
  */
 #include "engine.h"
 
@@ -25,7 +25,7 @@ static struct place {
 } places[PLACES];
 static int places_count;
 
-/* What this network namespace says that listens there. */
+/* The listeners of this network namespace. */
 static void look_around(void)
 {
     char line[512], name[108];
@@ -82,7 +82,7 @@ static void floods(uint64_t random)
         if (n % 1024 == 0)
             look_around();
         if (places_count == 0 || n % 16 == 0)
-            usleep(2000); /* The others are to have some of the processors, too. */
+            usleep(2000); /* The hosts need some of the processors, too. */
         if (places_count == 0)
             continue;
         const struct place *place = &places[below(&random, (uint32_t)places_count)];

@@ -1,4 +1,4 @@
-/* Which bytes an operation moves, what is in them, and whether they are as they should be. */
+/* The bytes that an operation moves, their contents, and whether they are correct. */
 #include "engine.h"
 
 uint32_t below(uint64_t *random, uint32_t limit)
@@ -8,7 +8,7 @@ uint32_t below(uint64_t *random, uint32_t limit)
 
 /* ---- Shapes ---- */
 
-/* Different numbers below `limit`, at random, in order, or backwards. */
+/* Different numbers below `limit`: random, ascending, or descending. */
 static void draw_list(uint64_t *random, uint32_t *list, uint32_t count, uint32_t limit)
 {
     uint32_t all[PAGES_MAX], order = below(random, 4);
@@ -22,7 +22,7 @@ static void draw_list(uint64_t *random, uint32_t *list, uint32_t count, uint32_t
     }
 }
 
-/* Some pages are named more than once. */
+/* Some pages occur more than once. */
 static void repeat(uint64_t *random, uint32_t *list, uint32_t count)
 {
     for (uint32_t i = 1; i < count; i++)
@@ -30,7 +30,7 @@ static void repeat(uint64_t *random, uint32_t *list, uint32_t count)
             list[i] = list[below(random, i)];
 }
 
-/* How a side lays out pages and layers; makes the pages fewer until they fit. */
+/* How a side lays out pages and layers; makes the pages smaller until they fit. */
 static void lay(uint64_t *random, struct shape *shape, struct layout *side)
 {
     uint32_t room = book->plan.layer;
@@ -93,7 +93,8 @@ static void pages_shape(uint64_t *random, struct shape *shape, bool repeats, enu
     shape->pages = 1 + below(random, below(random, 3) ? 16 : PAGES_MAX);
     lay(random, shape, &shape->side[LOCAL]);
     lay(random, shape, &shape->side[REMOTE]);
-    /* The first side may have been laid out for more; its list is long enough. Of destinations any bytes may win. */
+    /* The first side may have been laid out for more pages; its list is long enough. For repeated destinations any
+       bytes may win. */
     enum end_of end = below(random, 4) ? source : (enum end_of)(1 - source);
     if (repeats && shape->side[end].listed && below(random, 4) == 0)
         repeat(random, shape->side[end].list, shape->pages);
@@ -154,7 +155,7 @@ uint64_t counts_of(const struct operation *op, const struct shape *shape)
     return once * op->uses;
 }
 
-/* ---- Where ---- */
+/* ---- Addresses ---- */
 
 uint64_t slot_len(void)
 {
@@ -195,7 +196,7 @@ static uint64_t guard_of(int owner, int target, enum end_of end, uint32_t slot)
     return mix(0x6775617264 + (uint64_t)(((uint32_t)(owner * HOSTS + target) * 2 + end) * SLOTS_MAX + slot));
 }
 
-/* Puts the guard into a range, or finds the first byte that is not the guard's (else -1). */
+/* Writes the guard into a range, or finds the first byte that differs from it (else -1). */
 static int64_t guard_bytes(uint8_t *slot, uint64_t guard, uint64_t from, uint64_t to, bool put)
 {
     for (uint64_t i = from; i < to;) {
@@ -229,12 +230,12 @@ void put_guard_back(const struct operation *op, int target, enum end_of end)
     }
 }
 
-/* Whose byte this is, for the search of the reason: of an operation that had the slot, or of a guard. */
+/* Finds the origin of a wrong byte: an operation that used the slot, or a guard. */
 static const char *origin(int owner, int target, enum end_of end, uint32_t slot, uint64_t at)
 {
     static _Thread_local char text[96];
     const uint8_t *bytes = slot_at(owner, target, end, slot) + at;
-    uint64_t run = slot_len() - at < 4 ? 1 : 4; /* one byte may be chance */
+    uint64_t run = slot_len() - at < 4 ? 1 : 4; /* one byte may match by chance */
     for (uint32_t i = book_operations(); i-- > 0;) {
         const struct operation *op = &book->operations[i];
         struct shape shape;
@@ -296,7 +297,7 @@ static int by_place(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Where pages have one destination, each byte is of one of them. */
+/* Where several pages share a destination, each byte belongs to one of them. */
 static int64_t differs_of(const struct operation *op, int target, const uint8_t *bytes, const struct piece *pieces, uint32_t count)
 {
     if (count == 1)

@@ -1,6 +1,6 @@
 /*
- * What happens to links and hosts, as a seed has it; and the hosts' processes. A kind of fault is a row of `kinds`: in
- * which worlds it happens, how often, how it begins, and how it ends.
+ * Faults of links and hosts, as a seed plans them; and the hosts' processes. A kind of fault is a row of `kinds`: its
+ * worlds, its frequency, how it begins, and how it ends.
  */
 #include "engine.h"
 
@@ -16,7 +16,7 @@ struct kind_of_fault {
     bool short_one; /* less than a second */
 };
 
-/* What is not as it should be, and until when. */
+/* What is faulty, and until when. */
 static struct trouble {
     const struct kind_of_fault *fault; /* NULL: all is well */
     bool down;
@@ -27,7 +27,7 @@ static struct trouble {
 static pid_t pids[HOSTS];
 static uint64_t next_ns, fault_random;
 
-/* Processes that attack a host, beside whatever else befalls it: drawn by themselves, so that they change no seed's
+/* Processes that attack a host, in addition to other faults: drawn separately, so that they do not change a seed's
  * other faults. */
 static struct {
     pid_t pid;
@@ -49,12 +49,12 @@ void life_begins(int host)
     of->lives[of->lives_count].begin_ns = world_ns();
     of->leave = false;
     of->disconnect_from = of->renew_for = 0;
-    of->card |= 1; /* the old address holds no more */
+    of->card |= 1; /* the old address is invalid */
     of->beat_ns = now_ns();
     of->lives_count++;
 }
 
-/* When that life is over: now, or since it was told so. */
+/* When that life ends: now, or since it was asked to end. */
 void life_ends(int host, enum end how)
 {
     struct life *life = life_of(host);
@@ -304,7 +304,7 @@ static bool strike(const struct blow *blow)
         fprintf(stderr, "%6" PRIu64 " ms: %s of host %d for %u ms\n", book_ms(), blow->fault->name, blow->host, blow->ms);
     *of = (struct trouble){.fault = blow->fault, .until_ns = world_ns() + blow->ms * MS};
     blow->fault->begin(blow->host, blow->rail, blow->ms);
-    if (!processes) /* It is over as soon as the host has heard of it. */
+    if (!processes) /* It ends as soon as the host has received it. */
         of->fault = NULL;
     book->faults_count++;
     return true;

@@ -1,4 +1,4 @@
-/* The life of a host: opens, says where it is, and then polls, connects and submits, until it leaves. */
+/* The life of a host: it opens, publishes its address, then polls, connects and submits, until it leaves. */
 #include "engine.h"
 
 _Thread_local struct self *self;
@@ -26,7 +26,7 @@ static void open_endpoint_here(void)
     else
         config.message_bytes = MESSAGES;
     weft_status status;
-    /* A link may be down at this moment. */
+    /* A link may be down at this time. */
     while ((status = weft_endpoint_create(&config, &self->endpoint)) != WEFT_OK && processes)
         sleep_ms(50);
     if (status != WEFT_OK)
@@ -45,7 +45,7 @@ static void publish(void)
     host->card++;
 }
 
-/* With the time and the host, to be read beside the findings. */
+/* With the time and the host, to be compared with the findings. */
 static void print_line(weft_log_level level, const char *component, const char *message, void *unused)
 {
     static const char *const levels[] = {"", "error", "warn", "info", "debug", "trace"};
@@ -69,7 +69,7 @@ void host_begin(struct self *party, int me, uint32_t life)
     self->random = mix(book->plan.seed ^ mix((uint64_t)me << 32 | life));
     for (int other = 0; other < HOSTS; other++) {
         book->ways[other][me].ready = 0;
-        memset(book->ways[other][me].grants, 0, sizeof book->ways[other][me].grants); /* of an endpoint before */
+        memset(book->ways[other][me].grants, 0, sizeof book->ways[other][me].grants); /* from an earlier endpoint */
     }
     open_endpoint_here();
     register_all();
@@ -78,7 +78,7 @@ void host_begin(struct self *party, int me, uint32_t life)
 
 /* ---- Polling ---- */
 
-/* No call blocks for long; it is told, since a provider's may. */
+/* No call blocks for long; it is logged, since a provider's call may. */
 static void should_be_quick(const char *what, uint64_t begin_ns)
 {
     uint64_t now = now_ns(), took = now - begin_ns;
@@ -86,7 +86,7 @@ static void should_be_quick(const char *what, uint64_t begin_ns)
         finding(&book->slow, "host %d, life %u: %s took %" PRIu64 " ms", self->me, self->life, what, took / MS);
 }
 
-/* Now and then, and at the end: who is killed has said it by then. */
+/* Periodically, and at the end: a killed process has reported by then. */
 static void note_passes(bool now)
 {
     weft_endpoint_statistics statistics = {.size = sizeof statistics};
@@ -99,7 +99,7 @@ static void note_passes(bool now)
         book->driver_ns = statistics.driver_call_longest_ns;
 }
 
-/* How much came of both queues; -1 once there is nothing more to come. */
+/* How many completions arrived in both queues; -1 once no more will. */
 static int32_t poll_all(uint64_t wait_ns)
 {
     weft_completion got[64];
@@ -173,7 +173,7 @@ void call_blocking(void (*call)(void))
 {
     struct waiting waiting = {.call = call, .self = self};
     pthread_t thread;
-    /* In virtual time the call itself lets time pass for all. */
+    /* In virtual time the call itself advances the time for all hosts. */
     if (book->plan.world != THREADS || !play_others) {
         call();
         return;
@@ -196,7 +196,7 @@ static void *shut_down_here(void *party)
     return NULL;
 }
 
-/* At the end, while all are still connected. */
+/* At the end, while all hosts are still connected. */
 void host_check(void)
 {
     check_guards();
@@ -205,7 +205,7 @@ void host_check(void)
             check_counts(other, !book->plan.abrupt);
 }
 
-/* The others are there and answer, so nobody waits for a last frame in vain. */
+/* The others exist and answer, so no host waits for a last frame in vain. */
 static void look_at_leaving(uint64_t begin_ns)
 {
     uint64_t end = world_ns(), stalls = book->plan.world == VIRTUAL ? 0 : stalled(begin_ns, end);
@@ -213,7 +213,7 @@ static void look_at_leaving(uint64_t begin_ns)
         finding(&book->odd, "host %d left within %" PRIu64 " ms (stalls %" PRIu64 " ms)", self->me, (end - begin_ns) / MS, stalls / MS);
 }
 
-/* Everything that is under way completes, whatever it is. */
+/* Every operation in flight completes, whatever its kind. */
 void host_leave(void)
 {
     life_ends(self->me, RUNNING);

@@ -1,4 +1,4 @@
-/* What is polled, and whether it is right. */
+/* Polled completions, and whether they are correct. */
 #include "engine.h"
 
 /* ---- When ---- */
@@ -39,7 +39,7 @@ static uint64_t bytes_of(const struct operation *op, const weft_completion *c)
     return bytes;
 }
 
-/* A list that failed names the first entry of what did. */
+/* A failed list names the first entry of the failed part. */
 static bool entry_fits(const struct operation *op, const weft_completion *c)
 {
     if (!op->list || c->status == WEFT_OK)
@@ -97,7 +97,7 @@ static void release(struct slot *slot)
     slot->state = 0;
 }
 
-/* Our own end is used again at once: nobody may look at it, or touch it, any more. */
+/* Our own end is used again at once: nothing may read or touch it any longer. */
 static void settle_slot(const struct operation *op, int target, weft_status status)
 {
     struct slot *slot = &book->ways[self->me][target].slots[op->part[target].slot];
@@ -146,7 +146,7 @@ static void settle_word(const struct operation *op, int target, const weft_compl
     way->tickets[c->previous / 8] |= (uint8_t)(1 << c->previous % 8);
 }
 
-/* What was waited for is there. */
+/* Values that were waited for are there. */
 static void settle_wait(const struct operation *op, const weft_completion *c)
 {
     uint64_t value;
@@ -157,7 +157,7 @@ static void settle_wait(const struct operation *op, const weft_completion *c)
         check_counts(owner, false);
 }
 
-/* A connection, and the memory that came with it, are as they were when it was submitted: what it did still counts. */
+/* The connection, and its memory, are those at submission: its effects still count. */
 static bool is_same(const struct operation *op, int target)
 {
     const struct part *part = &op->part[target];
@@ -174,7 +174,7 @@ static void settle_part(struct operation *op, int target, const weft_completion 
         finding(&book->odd, "%s ended as revoked, and its grant was not", text_of(op));
     if (op->kind == EXPECT)
         settle_wait(op, c);
-    /* A list over several peers can outlive the connection with one of them. */
+    /* A list over several peers can outlive the connection to one of them. */
     if (part->slot != NOBODY && self->to[target] && self->to[target]->token == part->token)
         settle_slot(op, target, part->status);
     if (op->kind == ATOMIC && is_same(op, target))
@@ -201,7 +201,7 @@ static void fence_is_done(const struct operation *op, int of, const weft_complet
         }
     }
     link->fencing = 0;
-    /* Again and again, but not while all comes to rest. */
+    /* Repeatedly, but not while the run ends. */
     link->fence_at_ns = c->status != WEFT_OK && book->quiet ? UINT64_MAX : world_ns() + 50 * MS;
 }
 
@@ -217,7 +217,7 @@ static void leave_queue(const struct operation *op, const weft_completion *c)
     }
 }
 
-/* The first operation that this completion is of: by its mark, and its id. */
+/* The first operation that matches this completion, by mark and id. */
 static struct operation *of_completion(const weft_completion *c, int *use)
 {
     uint64_t index = (uintptr_t)c->user_data - 1;
@@ -273,7 +273,7 @@ static void ours(const weft_completion *c, bool second)
     }
 }
 
-/* ---- What others did ---- */
+/* ---- What other hosts did ---- */
 
 static struct operation *arrives(const weft_completion *c, uint64_t index)
 {
@@ -317,7 +317,7 @@ static void notification(const weft_completion *c)
     atomic_fetch_or(&slot->state, TAKEN);
 }
 
-/* Some are held for a while: their bytes stay. */
+/* Some are kept for a while: their bytes must stay. */
 static void hold(const weft_completion *c)
 {
     for (size_t i = 0; i < COUNT(self->held) && draw(4) == 0; i++)

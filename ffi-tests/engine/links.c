@@ -1,7 +1,7 @@
 /*
- * Who is connected. A connection is in use once each side has said hello with a token of its own, and the other has made
- * its area ready for it: only after everything of the connection before it is over there. A host that gives its memory
- * back and registers it anew says hello again, with the next version.
+ * Connections. A connection is in use once each side has sent a hello with its own token, and the other has prepared
+ * its area for it: only after everything of the earlier connection has ended there. A host that deregisters its memory
+ * and registers it again sends another hello, with the next version.
  */
 #include "engine.h"
 
@@ -58,7 +58,7 @@ static void connect_where_needed(void)
     for (int host = 0; host < book->plan.hosts; host++) {
         if (host == self->me || self->connecting[host] || book->over || (book->quiet && book->plan.world & (THREADS | VIRTUAL)))
             continue;
-        if (has_link(host)) { /* The lower one is the first to try; often both do. */
+        if (has_link(host)) { /* The lower host tries first; often both do. */
             self->connect_at_ns[host] = now + (host > self->me ? draw(200) : draw(600)) * scale;
             continue;
         }
@@ -103,7 +103,7 @@ void link_is_up(const weft_completion *c)
     know(link);
 }
 
-/* The fabric may still have it, for a while. */
+/* The fabric may still use it for a while. */
 static void give_back(weft_remote_memory **remote)
 {
     weft_status status = *remote ? weft_remote_memory_release(*remote) : WEFT_OK;
@@ -122,7 +122,7 @@ void release_kept(int host)
         }
 }
 
-/* One of the two has disconnected of late, or leaves, or has left. */
+/* Whether one of the two has recently disconnected, is leaving, or has left. */
 bool is_ending(const struct link *link)
 {
     const struct host *there = &book->hosts[link->host];
@@ -184,7 +184,7 @@ static void say_hello(struct link *link)
     link->greeted = submit_send(self->endpoint, &args, &link->hello) == WEFT_OK;
 }
 
-/* Our end of the way is clean, and the other is asked to clean its own. */
+/* Our end of the way is clean, and the other host is asked to clean its end. */
 static void greet(struct link *link)
 {
     struct way *way = &book->ways[self->me][link->host];
@@ -227,13 +227,13 @@ void hello_arrives(struct link *link, const weft_completion *c)
     link->version = (uint32_t)note.version;
     weft_status status = weft_remote_memory_import(self->endpoint, link->peer, (const char *)c->data + sizeof note,
                                                    c->bytes - sizeof note, &link->remote);
-    /* What came before may be polled after the peer has ended, while we leave, or after the next version. */
+    /* Earlier completions may be polled after the peer has ended, while this host leaves, or after the next version. */
     if (status != WEFT_OK && status != WEFT_ERR_HANDLE && status != WEFT_ERR_CLOSED && status != WEFT_ERR_MEMORY_GONE &&
         weft_status_category(status) != WEFT_CATEGORY_PEER)
         finding(&book->odd, "host %d: importing gave %s: %s", self->me, weft_status_name(status), weft_last_error());
 }
 
-/* Another connection with that host is not over yet. */
+/* Another connection to that host has not ended yet. */
 static bool is_haunted(const struct link *link)
 {
     for (uint32_t i = 0; i < LINKS_MAX; i++)
@@ -242,7 +242,7 @@ static bool is_haunted(const struct link *link)
     return false;
 }
 
-/* The way into this host begins anew: nothing of what was before counts or lands. */
+/* The way into this host starts again: nothing earlier counts or lands. */
 static void clean(int owner)
 {
     struct way *way = &book->ways[owner][self->me];
@@ -270,18 +270,18 @@ static void prepare(struct link *link)
     way->ready = link->their_token;
 }
 
-/* ---- Memory that is given back ---- */
+/* ---- Memory that is deregistered ---- */
 
 static void deregister(void)
 {
-    /* Its grants have been revoked; that is not complete yet. */
+    /* Revokes of its grants have begun, but are not complete. */
     while ((self->went = weft_memory_deregister(self->going)) == WEFT_ERR_BUSY && book->plan.granted) {
         revoke_grants(self->going_of);
         host_poll(MS);
     }
 }
 
-/* Which rails know a memory: any, where none of them fails. */
+/* The rails that register a memory: any, where none of them fails. */
 static uint64_t draw_rails(void)
 {
     bool calm = book->plan.world & (THREADS | VIRTUAL) && !*book->plan.sim_faults && book->plan.rails > 1;
@@ -322,7 +322,7 @@ void register_all(void)
             register_for(other);
 }
 
-/* From the moment that the call has returned nothing lands, whatever is under way. */
+/* From the return of the call on nothing lands, whatever is in flight. */
 static void renew(int other)
 {
     struct way *way = &book->ways[other][self->me];
@@ -354,7 +354,7 @@ static void renew(int other)
 
 /* ---- Counts ---- */
 
-/* It was submitted over this connection, to this version of the memory. */
+/* Whether it was submitted over this connection, to this version of the memory. */
 static bool is_current(const struct operation *op, int owner, int target)
 {
     const struct way *way = &book->ways[owner][target];
@@ -371,7 +371,7 @@ static void check_between(const char *what, int owner, uint64_t ok, uint64_t val
                 owner, value, asked);
 }
 
-/* A counter that has all that was asked for: the bytes of all pages that raise it are there. */
+/* A counter with its full count: the bytes of all pages that raise it are there. */
 static void check_counted(int owner)
 {
     const struct way *way = &book->ways[owner][self->me];
@@ -401,7 +401,7 @@ void check_counts(int owner, bool rested)
             finding(&book->wrong, "host %d: word %u of host %d is %#" PRIx64 ", not %#" PRIx64, self->me, w, owner, value, way->words[w]);
 }
 
-/* What nobody uses must be as it was left. */
+/* Unused slots must not have changed. */
 void check_guards(void)
 {
     for (int other = 0; other < book->plan.hosts; other++)
@@ -438,7 +438,7 @@ static void obey(void)
     struct link *link = from ? self->to[from - 1] : NULL;
     if (link && link->up) {
         struct span *span = span_begin(self->me, -2);
-        (void)span; /* it says when: what was under way then may fail */
+        (void)span; /* the time is recorded: operations then in flight may fail */
         book->ways[self->me][from - 1].left_ns = world_ns();
         CHECK_ONE_OF(weft_peer_disconnect(self->endpoint, link->peer), WEFT_OK, WEFT_ERR_HANDLE);
     }

@@ -1,4 +1,4 @@
-/* What is submitted: any kind, to whoever is ready, at about a steady rate. */
+/* Submissions: any kind, to any ready host, at a steady rate. */
 #include "engine.h"
 
 #define BURST 8
@@ -14,19 +14,19 @@ static bool is_free(struct slot *slot, uint64_t now)
         slot->since_ns = now;
         slot->state = state = 0;
     }
-    /* Most rest shortly, some longer: nothing may land meanwhile. */
+    /* Most slots stay unused briefly, some longer: nothing may land meanwhile. */
     uint64_t drawn = mix(slot->operation), most = book->plan.rest_ms;
     return state == 0 && (slot->since_ns == 0 || now >= slot->since_ns + (drawn % 8 ? drawn % most : drawn % (15 * most)) * MS);
 }
 
-/* What is kept for a slot decides about the geometry. */
+/* The geometry prepared for a slot determines the layout. */
 static void take_geometry(struct operation *op, int target, uint32_t slot)
 {
     struct kept *kept = &self->kept[target][slot];
     if (op->kind != KEPT || !kept->handle)
         return;
     if (draw(4) == 0) {
-        CHECK_OK(weft_prepared_destroy(kept->handle)); /* what uses it goes on */
+        CHECK_OK(weft_prepared_destroy(kept->handle)); /* its transfers continue */
         kept->handle = NULL;
         return;
     }
@@ -86,7 +86,7 @@ static bool prepare_slots(struct operation *op)
     return true;
 }
 
-/* A word that nobody changes at this moment, so that its value is known. */
+/* A word that nothing changes now, so that its value is known. */
 static bool take_word(struct operation *op, int target)
 {
     struct way *way = &book->ways[self->me][target];
@@ -117,12 +117,12 @@ void *mark_of(const struct operation *op)
     return (void *)(uintptr_t)(op - book->operations + 1);
 }
 
-/* What every kind of arguments has. */
+/* What all kinds of arguments have. */
 #define SET_TERMS(args)                                                                     \
     ((args).options.timeout_ns = op->timeout_ns, (args).options.user_data = mark_of(op),      \
      (args).options.queue = op->second ? self->second : NULL)
 
-/* What every transfer has, too. */
+/* What all transfers have, too. */
 #define SET_NOTIFY(args)                                                                    \
     (SET_TERMS(args), (args).options.grant = grant_of, (args).options.flags |= op->flags | (op->notify ? WEFT_NOTIFY : 0),   \
      (args).options.notify = op->notify ? (uint64_t)(op - book->operations) : 0,            \
@@ -138,7 +138,7 @@ static uint32_t note_data(const struct operation *op)
     return len;
 }
 
-/* Where a range begins, counted from the start of its memory. */
+/* The beginning of a range, counted from the start of its memory. */
 uint64_t start_of(uint32_t range)
 {
     return (uint64_t)range * book->plan.layer;
@@ -196,7 +196,7 @@ static weft_status submit_pages(struct operation *op, int target)
                     : submit_write_pages(self->endpoint, &args, op->transfers);
 }
 
-/* Entries for each peer: those with bytes, and now and then one that names only memories, or only the peer. */
+/* Entries for each peer: those with bytes, and occasionally one that names only memories, or only the peer. */
 static uint64_t make_entries(struct operation *op, weft_list_entry *entries)
 {
     uint64_t count = 0;
@@ -222,7 +222,7 @@ static uint64_t make_entries(struct operation *op, weft_list_entry *entries)
                 .counter = i + 1 < shape.raises ? counter_of(op, target) : 0,
             };
         }
-        /* The last that raises the counter: one without bytes, or the last with some. */
+        /* The last entry that raises the counter: an empty one, or the last with bytes. */
         if (op->shape % 2)
             entries[count++] = (weft_list_entry){.peer = link->peer, .counter = counter_of(op, target)};
         else
@@ -261,7 +261,7 @@ static weft_status prepare_geometry(struct operation *op, int target, weft_prepa
     return prepare_list(self->endpoint, &list, handle);
 }
 
-/* At once as often as it is used; if there is no room for all, less often. */
+/* Submitted as often at once; if the queue is full, less often. */
 static weft_status submit_kept(struct operation *op, int target)
 {
     struct kept *kept = &self->kept[target][op->part[target].slot];
@@ -334,14 +334,14 @@ static weft_status submit_atomic(struct operation *op, int target)
         return submit_fetch_add(self->endpoint, &args, op->transfers);
     }
     args.compare = op->old;
-    if (op->seed % 3 == 1) { /* Of what it is not: nothing is swapped. */
+    if (op->seed % 3 == 1) { /* A wrong expected value: nothing is swapped. */
         args.compare++;
         op->fresh = op->old;
     }
     return submit_compare_swap(self->endpoint, &args, op->transfers);
 }
 
-/* For what a peer was told to have counted here; for all that it may; or, with a short deadline, for more than that. */
+/* For the count that a peer has sent here; for all that it may send; or, with a short deadline, for more than that. */
 static weft_status submit_wait(struct operation *op, int owner)
 {
     struct way *way = &book->ways[owner][self->me];
@@ -473,7 +473,7 @@ static void ask_counts(const struct operation *op, bool back)
     }
 }
 
-/* Places that its completions take in the queue. */
+/* Places that its completions need in the queue. */
 static uint32_t places_of(const struct operation *op)
 {
     return op->each_peer ? (uint32_t)__builtin_popcount(op->targets) : op->uses;
@@ -489,7 +489,7 @@ void count_open(const struct operation *op)
             self->to[target]->open += op->uses;
 }
 
-/* Whether a call that was not accepted had a reason. */
+/* Whether a refused call had a reason. */
 static bool may_refuse(const struct operation *op, weft_status status, bool was_full)
 {
     bool faults = !book->plan.spared || book->plan.world == NAMESPACES, ending = false;
@@ -527,7 +527,7 @@ static bool submit(struct operation *op, int target)
     op->submit_ns = world_ns();
     weft_status status = how[op->kind](op, target);
     op->accepted = status == WEFT_OK;
-    if (status == WEFT_OK && op->uses != uses) { /* not as often as was asked */
+    if (status == WEFT_OK && op->uses != uses) { /* fewer than requested */
         uint8_t used = op->uses;
         op->uses = uses;
         ask_counts(op, true);

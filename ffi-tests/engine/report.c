@@ -1,7 +1,7 @@
-/* The ledger at the end: what was accepted, what came of it, and what should not have. */
+/* The ledger at the end: what was accepted, how it ended, and what was wrong. */
 #include "engine.h"
 
-/* A rail that is up again is used again after so long. */
+/* A rail that is up again must be used after this time. */
 #define SETTLED (3 * SECOND)
 
 enum column { OK, TIMED_OUT, CANCELED, PEER_LOST, PEER_CLOSED, RAIL_LOST, MEMORY_GONE, OTHER, DIED, MISSING, COLUMNS };
@@ -48,7 +48,7 @@ static uint64_t stopped(int a, int b, uint64_t from, uint64_t to)
     return sum;
 }
 
-/* One of two hosts disconnected, and the other may not have heard of it yet: one that is stopped does not. */
+/* Whether one of two hosts disconnected, and the other may not have received that yet: a stopped one does not. */
 static bool disconnected(int a, int b, uint64_t from, uint64_t to)
 {
     for (uint32_t i = 0; i < book->spans_count; i++) {
@@ -71,7 +71,7 @@ static bool had_a_rail(int a, int b, uint64_t from, uint64_t to)
     return book->plan.world & (THREADS | VIRTUAL) ? book->plan.spared : !(bad[0] && bad[1] && bad[2] && bad[3]);
 }
 
-/* Memory of one of two hosts was given back. */
+/* Whether memory of one of two hosts was deregistered. */
 static bool renewed(int a, int b, uint64_t from, uint64_t to)
 {
     for (uint32_t i = 0; i < book->spans_count; i++) {
@@ -90,9 +90,9 @@ static bool is_needless(const struct operation *op, int target)
     if (part->status == WEFT_OK || (part->status == WEFT_ERR_CANCELED && op->will_cancel))
         return false;
     if (part->status == WEFT_ERR_REVOKED && part->grant)
-        return false; /* whether that was so is seen when it completes */
+        return false; /* that is known when it completes */
     if (part->status == WEFT_ERR_RAIL_LOST && unsure)
-        return false; /* it says so */
+        return false; /* the completion names it */
     return !disconnected(op->host, target, op->submit_ns, part->done_ns) &&
            !renewed(op->host, target, op->submit_ns, part->done_ns) &&
            op->timeout_ns > stop + 3 * usual_ns[op->kind] && op->ample &&
@@ -100,7 +100,7 @@ static bool is_needless(const struct operation *op, int target)
            had_a_rail(op->host, target, op->submit_ns - SETTLED, part->done_ns);
 }
 
-/* A list that completes once may have failed because of any of its peers. */
+/* A list with one completion may have failed because of any of its peers. */
 static void judge(const struct operation *op, int target)
 {
     for (int other = 0; other < HOSTS; other++)
@@ -137,7 +137,7 @@ static void count_completion(const struct operation *op, int target)
         judge(op, target);
 }
 
-/* What is said to have arrived has been polled there, unless that process was killed. */
+/* Everything reported as arrived was polled at its target, unless that process was killed. */
 static void count_arrival(const struct operation *op, int target)
 {
     const struct part *part = &op->part[target];
@@ -168,7 +168,7 @@ static int ascending(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The median of those that went well. */
+/* The median of the successful ones. */
 static void find_usual(enum kind kind)
 {
     uint32_t n = 0, count = book_operations();
@@ -202,7 +202,7 @@ static uint64_t stall_ms(uint64_t *longest)
     return sum / MS;
 }
 
-/* ---- On paper ---- */
+/* ---- Output ---- */
 
 static void print_table(void)
 {
@@ -218,7 +218,7 @@ static void print_table(void)
     }
 }
 
-/* For a seed that is played again: what was submitted, and what became of it. */
+/* For a seed that is played again: what was submitted, and how it ended. */
 static void print_operations(void)
 {
     for (uint32_t i = 0; i < book_operations(); i++) {

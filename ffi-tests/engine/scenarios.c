@@ -1,10 +1,11 @@
-/* Faults of simulated rails that a table names, in virtual time: what must go on, and what may end, is judged by the ledger. */
+/* Faults of simulated rails from a table, in virtual time: the ledger judges which operations may fail. */
 #include "engine.h"
 
 static const char *const modes[] = {"tcp", "verbs"};
 #define MODES COUNT(modes)
 
-/* Two hosts of this many rails, whose ports follow each other; faults in us since the world began. Nobody may notice. */
+/* Two hosts with this many rails, whose ports are consecutive; fault times in us since the world's beginning. No
+   operation may fail. */
 static struct plan scene(uint32_t k, int rails, uint64_t length_ms, const char *faults, ...) __attribute__((format(printf, 4, 5)));
 
 static struct plan scene(uint32_t k, int rails, uint64_t length_ms, const char *faults, ...)
@@ -22,7 +23,7 @@ static struct plan scene(uint32_t k, int rails, uint64_t length_ms, const char *
     return plan;
 }
 
-/* How many operations ended so. */
+/* How many operations ended with this status. */
 static uint32_t ended(weft_status status)
 {
     uint32_t count = 0;
@@ -58,7 +59,7 @@ static uint64_t bytes_over(uint32_t rail)
     return statistics.bytes_written;
 }
 
-/* Whichever rail it is, and whichever of its ends and ways. */
+/* For any rail, end and direction. */
 static void rails_take_over_and_the_failed_one_comes_back(void)
 {
     static const char *const whose[] = {"rail%u down", "port%u down", "port%u down:tx", "port%u down:rx"};
@@ -115,7 +116,7 @@ static void one_rail_of_four_is_enough(void)
     play_each(faults, COUNT(faults), 4, 2500, true, 0);
 }
 
-/* Without any rail, everything ends by its deadline; or goes on, if one comes back before. */
+/* Without any rail, everything ends by its deadline; or continues, if a rail returns earlier. */
 static void operations_end_without_any_rail(void)
 {
     static const char *const faults[] = {"60000 * down", "60000 * down; 250000 * up", "60000 * down; 1500000 * up",
@@ -124,7 +125,7 @@ static void operations_end_without_any_rail(void)
     play_each(faults, COUNT(faults), 2, 2000, false, 0);
 }
 
-/* A rail that has nothing to carry but messages. */
+/* A rail that carries only messages. */
 static void messages_continue_over_another_rail(void)
 {
     static const char *const faults[] = {"60000 rail0 down; 1500000 rail0 up", "60000 port0 down:tx", "60000 port0 down:rx",
@@ -132,7 +133,7 @@ static void messages_continue_over_another_rail(void)
     play_each(faults, COUNT(faults), 2, 2000, true, 1u << SEND);
 }
 
-/* A second rail fails at any time of the first one's fence; or each side fails one. */
+/* A second rail fails at any time during the first one's reset; or each side fails one. */
 static void rails_fail_while_others_are_fenced(void)
 {
     static const char *const first[] = {"rail0 down", "port0 down:tx", "port0 error=1"};
@@ -144,8 +145,8 @@ static void rails_fail_while_others_are_fenced(void)
     }
 }
 
-/* The target refills its pages at the notification: what still waited for the link is never written, also when the link
- * comes back. Bytes go one way: the target learns of the failure from its peer alone. */
+/* The target refills its pages at the notification: a write that still waited for the link never lands, not even when
+ * the link returns. Bytes move in one direction: the target learns of the failure only from its peer. */
 static void writes_that_waited_for_a_link_never_land(void)
 {
     for (uint32_t k = 0; k < 12; k++) {
@@ -158,7 +159,7 @@ static void writes_that_waited_for_a_link_never_land(void)
     }
 }
 
-/* Pages that count one by one: done with the exact count, or said to be lost. */
+/* Pages that count individually: done with the exact count, or reported as lost. */
 static void counted_pages_are_exact_or_lost(void)
 {
     uint32_t lost = 0;
@@ -172,9 +173,10 @@ static void counted_pages_are_exact_or_lost(void)
     CHECK(lost > 0);
 }
 
-/* ---- A peer that one rail reaches: what is stuck there is cut off, and all goes on over a new connection ---- */
+/* ---- A peer that one rail reaches: stuck operations are reset, and continue over a new connection ---- */
 
-/* The link is away for 2 s, whichever end or way of it. What expires meanwhile is cut off; nothing else fails. */
+/* The link is down for 2 s, at either end or in either direction. Operations that expire meanwhile are reset; nothing
+   else fails. */
 static void expired_operation_fails_no_other(void)
 {
     static const char *const whose[] = {"*", "port0", "port1", "port0"}, *const ways[] = {"", "", ":tx", ":tx"};
@@ -188,7 +190,7 @@ static void expired_operation_fails_no_other(void)
     CHECK(expired > MODES * COUNT(whose));
 }
 
-/* An operation fails for no reason: what the connection had under way is done again. */
+/* An operation fails for no reason: everything in flight on the connection is repeated. */
 static void failed_connection_is_made_anew(void)
 {
     for (uint32_t k = 0; k < MODES * 10; k++) {
@@ -198,7 +200,7 @@ static void failed_connection_is_made_anew(void)
     }
 }
 
-/* Of several rails none is left for a while: whichever comes back first. */
+/* Several rails are all down for a while, whichever returns first. */
 static void all_rails_may_be_away(void)
 {
     static const char *const faults[] = {"60000 * down; 900000 rail1 up; 1300000 * up", "60000 * down; 900000 rail0 up; 2300000 * up",

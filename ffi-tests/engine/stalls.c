@@ -1,7 +1,7 @@
 /*
- * What the machine does not give us: a heartbeat of 10 ms that comes late (the process is
- * stopped, or all of it starved), and threads that waited for a processor, as the kernel
- * counts it (Weft's threads are busier than a heartbeat, and wait longer).
+ * Time that the machine takes from the test: a heartbeat of 10 ms that comes late (the process is stopped, or starved
+ * as a whole), and threads that waited for a processor, by the kernel's count (Weft's threads are busier than a
+ * heartbeat, and wait longer).
  */
 #include "engine.h"
 
@@ -18,7 +18,7 @@ static struct thread {
 static int known[THREADS_MAX], count, here; /* whose stalls these are */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* With the lock held. */
+/* Call with the lock held. */
 static void note(uint64_t from_ns, uint64_t to_ns)
 {
     struct host *host = &book->hosts[here];
@@ -28,7 +28,7 @@ static void note(uint64_t from_ns, uint64_t to_ns)
     host->stalls_count++;
 }
 
-/* How long a thread has waited for a processor in its life. */
+/* How long a thread has waited for a processor in total. */
 static uint64_t waited_of(int fd)
 {
     char text[96] = "";
@@ -67,7 +67,7 @@ static void look_at_threads(void)
     pthread_mutex_lock(&lock);
     for (int i = 0; i < count; i++) {
         uint64_t waited = waited_of(threads[i].fd), now = now_ns();
-        /* Short waits add up: on a busy machine there are nothing but these. */
+        /* Short waits add up: a busy machine has only these. */
         if (waited > threads[i].waited_ns + LATE) {
             note(now - (waited - threads[i].waited_ns), now);
             threads[i].waited_ns = waited;
@@ -83,8 +83,8 @@ static uint64_t computed_ns(void)
     return (uint64_t)t.tv_sec * SECOND + (uint64_t)t.tv_nsec;
 }
 
-/* Where the machine's host takes a processor away, the kernel counts that as the time of the thread that ran: as much
- * may be a worker's longest pass, too. */
+/* When the machine's host takes a processor away, the kernel counts that as the running thread's time: a worker's
+ * longest pass may include that much. */
 static void look_at_clock(void)
 {
     for (uint64_t begin_ns = computed_ns(), before = begin_ns, now; before < begin_ns + MS / 2; before = now) {
@@ -104,7 +104,7 @@ static void *beat(void *unused)
         uint64_t now;
         nanosleep(&t, NULL);
         pthread_mutex_lock(&lock);
-        /* From beat to beat: it may also be stopped where it does not sleep. */
+        /* From beat to beat: it may also be stopped outside its sleep. */
         now = now_ns();
         if (now > host->beat_ns + BEAT + LATE)
             note(host->beat_ns + BEAT, now);
@@ -125,7 +125,7 @@ void stalls_watch(void)
     CHECK(pthread_create(&thread, NULL, beat, NULL) == 0);
 }
 
-/* They overlap: what several of them cover counts once. */
+/* They overlap: time that several of them cover counts once. */
 uint64_t stalled(uint64_t from_ns, uint64_t to_ns)
 {
     const struct host *host = &book->hosts[here];

@@ -104,7 +104,7 @@ static void live_again(int host)
     host_begin(&parties[host], host, book->hosts[host].lives_count - 1);
 }
 
-/* Each polls once; if nothing comes, up to `ns` pass. */
+/* Each polls once; if nothing arrives, up to `ns` pass. */
 static void turn(uint64_t ns)
 {
     int32_t came = 0;
@@ -232,11 +232,11 @@ static void rest(uint64_t ns)
         hosts_watch();
 }
 
-/* Of the time that is given, to come to an end in. */
+/* The part of the given time for ending the run. */
 #define CALM (8 * SECOND)
 #define SETTLE (30 * SECOND)
 
-/* All operations end by their deadlines; then nothing may change any more. */
+/* All operations end by their deadlines; then nothing may change any longer. */
 static bool play_processes(const struct plan *plan, bool print, const char *json)
 {
     uint64_t ns = plan->length_ns;
@@ -272,7 +272,7 @@ static bool play(const struct plan *plan)
     return plan->world == PROCESSES ? play_processes(plan, false, NULL) : play_here(plan);
 }
 
-/* The fewest operations after which it still fails; in virtual time only, where the same comes of the same. */
+/* The fewest operations after which it still fails; only in virtual time, where runs repeat exactly. */
 static uint32_t shrink(struct plan plan)
 {
     uint32_t good = 0, bad = plan.operations;

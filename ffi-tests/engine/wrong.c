@@ -1,9 +1,9 @@
-/* Calls that must be refused, at any moment, and with which status: nothing is submitted, nothing changes. */
+/* Calls that must be refused at any time, and their statuses: nothing is submitted, nothing changes. */
 #include "engine.h"
 
 static const char *const TEXT = "what is too long, or should not be there";
 
-/* Statuses that are fine too while the connection comes to its end. */
+/* Statuses that are also allowed while the connection ends. */
 static void refused(const char *what, weft_status got, weft_status want)
 {
     bool ending = got == WEFT_ERR_PEER_CLOSED || got == WEFT_ERR_PEER_LOST || got == WEFT_ERR_HANDLE || got == WEFT_ERR_CANCELED;
@@ -226,7 +226,7 @@ static void wrong_memory(int target)
     TRY(weft_memory_register(ep, &range, 1, &a, &memory), a.rails = UINT64_C(1) << 63, WEFT_ERR_INVALID);
     range.len = 0;
     TRY(weft_memory_register(ep, &range, 1, &a, &memory), a.access = 0, WEFT_ERR_INVALID);
-    range = (weft_memory_range){(void *)64, sizeof bytes}; /* the first page of the address space is never there */
+    range = (weft_memory_range){(void *)64, sizeof bytes}; /* the first page of the address space is never mapped */
     TRY(weft_memory_register(ep, &range, 1, &a, &memory), a.access = 0, WEFT_ERR_INVALID);
     refused("memory that is local", weft_memory_export(self->local[0], own, sizeof own, &len), WEFT_ERR_INVALID);
     CHECK_OK(weft_memory_export(self->exported[target], own, sizeof own, &len));

@@ -1,7 +1,7 @@
-/* Rails that fail and come back: others do their work, and nobody hears of it. (In virtual time: engine/scenarios.c.) */
+/* Rails that fail and come back: others take over, and no operation fails. (In virtual time: engine/scenarios.c.) */
 #include "harness.h"
 
-/* What is planned for the world's next NICs happens: they are there for a moment. */
+/* Triggers the plan for the world's next NICs, which are opened briefly. */
 static void strike(const char *fabric)
 {
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
@@ -9,7 +9,7 @@ static void strike(const char *fabric)
     CHECK_OK(weft_endpoint_destroy(open_with(&config)));
 }
 
-/* A worker all of whose rails are down is still handed transfers: it passes them on. */
+/* A worker whose rails are all down still gets transfers: it passes them on. */
 static void worker_without_lanes_fails_nothing(void)
 {
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
@@ -30,8 +30,7 @@ static void worker_without_lanes_fails_nothing(void)
     duo_close(&duo);
 }
 
-/* A fence waits for what is stuck on a lane that is not known to be dead; the other lane
- * goes on meanwhile. */
+/* A fence waits for operations that are stuck on a lane that may be dead; the other lane continues meanwhile. */
 static void dead_lane_delays_no_other(void)
 {
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
@@ -42,7 +41,7 @@ static void dead_lane_delays_no_other(void)
     struct fence_request fence = FENCE_REQUEST_INIT;
     weft_completion c;
     int open = 0, small = 0;
-    for (int written = 0; written < 100;) { /* something is under way over both */
+    for (int written = 0; written < 100;) { /* both carry operations */
         for (; open < 16; open++)
             write_now(duo.a, &args);
         box_pump(duo.a, 5);
@@ -70,7 +69,7 @@ static void dead_lane_delays_no_other(void)
     duo_close(&duo);
 }
 
-/* Two endpoints of two rails and two workers, which do as the plan says. */
+/* Two endpoints with two rails and two workers, under the plan. */
 #define OF_TWO "sim:like=tcp:rails=2:gbps=10:delay_us=20:world=two"
 
 static struct duo duo_of_two(const char *faults)
@@ -83,7 +82,7 @@ static struct duo duo_of_two(const char *faults)
     return duo_open_with(MIB, &config);
 }
 
-/* Writes until an event has come. */
+/* Writes until an event arrives. */
 static void write_until(struct duo *duo, const struct range_request *args, weft_completion_kind event)
 {
     weft_completion c;
@@ -124,7 +123,7 @@ static void operations_wait_for_lanes_that_reconnect(void)
     duo_close(&duo);
 }
 
-/* By memory, too, that was imported before. */
+/* Also with memory that was imported before. */
 static void lane_of_another_worker_is_used_when_it_returns(void)
 {
     struct duo duo = duo_of_two("port3+0 rail1 down; port4+0 rail1 up");
@@ -142,7 +141,7 @@ static void lane_of_another_worker_is_used_when_it_returns(void)
     duo_close(&duo);
 }
 
-/* Where nothing closes one lane, a NIC takes its peers down, which the other NICs reach again at once. */
+/* Where single lanes cannot be closed, a failing NIC ends its peers, which the other NICs reach again at once. */
 static void peers_of_a_dead_nic_connect_over_the_others(void)
 {
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;

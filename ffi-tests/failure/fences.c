@@ -1,7 +1,7 @@
-/* Fences: after one, nothing lands, notifies or counts that the peer had accepted before. */
+/* Fences: afterwards, nothing that the peer had accepted before lands, notifies or counts. */
 #include "harness.h"
 
-/* Not over libfabric's shm, which keeps no such promise, and may crash when one of a process's endpoints is silent. */
+/* Not over libfabric's shm, which makes no such promise, and may crash when one of a process's endpoints is silent. */
 #define FABRICS "tcp,host,sim:like=tcp,sim:like=efa,sim:like=efa-direct,sim:like=verbs"
 #define LEN (32 * MIB)
 #define ROUNDS 8
@@ -26,7 +26,7 @@ static weft_completion await_fence(struct duo *duo, weft_op id)
     return c;
 }
 
-/* Writes that are canceled or too late go on to move bytes, to notify and to count, for a while; until the fence. */
+/* Canceled and late writes continue to move bytes, notify and count for a while, until the fence. */
 static void nothing_lands_after_a_fence(void)
 {
     struct duo duo = duo_open(LEN);
@@ -70,7 +70,7 @@ static void nothing_lands_after_a_fence(void)
     duo_close(&duo);
 }
 
-/* The peer's transfers go on, and none fails for it. */
+/* The peer's transfers continue, and none fails because of the fence. */
 static void fence_lets_other_traffic_continue(void)
 {
     struct duo duo = duo_open(LEN);
@@ -94,7 +94,7 @@ static void fence_lets_other_traffic_continue(void)
     duo_close(&duo);
 }
 
-/* Not only what was posted: a write that had hardly begun is waited for, with what it tells and counts. */
+/* Not only posted writes: a fence also waits for a write that had hardly begun, with its notification and counts. */
 static void a_fence_waits_for_accepted_writes(void)
 {
     enum { WRITES = 4 };
@@ -131,7 +131,7 @@ static void a_fence_waits_for_accepted_writes(void)
     duo_close(&duo);
 }
 
-/* A write that waits for its start is accepted, too: the fence ends when that does, and not before. */
+/* A write that waits for its start is accepted, too: the fence ends after that write, and not before. */
 static void a_fence_waits_for_writes_that_have_not_started(void)
 {
     struct duo duo = duo_open(MIB);
@@ -148,7 +148,7 @@ static void a_fence_waits_for_writes_that_have_not_started(void)
     CHECK_OK(submit_fence(duo.b->endpoint, &fence, &id));
     pump_both(&duo, 50);
     CHECK(!box_try(duo.b, WEFT_COMPLETION_FENCE, &c));
-    /* What comes later does not hold it up, and is not held up. */
+    /* Later operations neither delay the fence, nor are delayed by it. */
     args.options.start_watch = NULL;
     args.options.start_value = 0;
     CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
@@ -158,7 +158,7 @@ static void a_fence_waits_for_writes_that_have_not_started(void)
     duo_close(&duo);
 }
 
-/* Both at once: neither waits for the other's fence. */
+/* Both sides at once: neither waits for the other's fence. */
 static void two_peers_fence_each_other(void)
 {
     struct duo duo = duo_open(LEN);

@@ -20,7 +20,7 @@
 enum fate { KILLED, SILENT, DISCONNECTED, SHUT_OUT, LEAVES };
 enum order { NOTHING, START, DOOM, GO_ON, END, QUIT };
 
-/* What target, nursery and writers share. */
+/* The memory that target, nursery and writers share. */
 struct shared {
     _Atomic int order, round, done;
     _Atomic pid_t pid[SLOTS];
@@ -34,7 +34,7 @@ struct shared {
 static struct shared *shared;
 static uint32_t progress;
 
-/* ---- A writer: to its part of the target's memory, as fast as it can ---- */
+/* ---- A writer: writes to its part of the target's memory, as fast as it can ---- */
 
 static void writer(int slot)
 {
@@ -80,7 +80,7 @@ static void writer(int slot)
         box_pump(box, 100);
 }
 
-/* ---- The nursery: it never calls Weft, so that what it forks may ---- */
+/* ---- The nursery: it never calls Weft, so that its forks may ---- */
 
 static bool is_stopped(int fate) { return fate == SILENT || fate == DISCONNECTED || fate == SHUT_OUT; }
 
@@ -108,7 +108,7 @@ static void end_writers(int from)
             shared->pid[slot] = 0;
 }
 
-/* Their channels are full when they die: the target stands still meanwhile. */
+/* Their channels are full when they die: the target is stopped meanwhile. */
 static void doom_writers(pid_t target)
 {
     stop_process(target);
@@ -162,7 +162,7 @@ static uint64_t count_of(struct target *t, int slot)
     return count;
 }
 
-/* What is left of a peer that is down: none of it may have changed. */
+/* The memory of a peer that is down must not have changed. */
 static void look_for_ghosts(struct target *t)
 {
     for (int slot = 0; slot < SLOTS; slot++) {

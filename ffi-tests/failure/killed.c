@@ -1,11 +1,11 @@
-/* A process is killed while what it sends arrives, or while others wait for its word. */
+/* A process is killed while its data arrives, or while others wait for its answer. */
 #include "harness.h"
 
 #define PAGE (16 * MIB)
 #define PAGES 4
 #define TIMES 4
 
-/* Writes counted pages until it is killed: each is long under way. */
+/* Writes counted pages until it is killed: each is in flight for long. */
 static void counts(struct team *team)
 {
     struct box *box = box_of(open_endpoint());
@@ -27,7 +27,7 @@ static void counts(struct team *team)
     }
 }
 
-/* Its reader stops in the middle of a page, and goes on when the writer is no more. */
+/* Its reader stops in the middle of a page, and continues when the writer is gone. */
 static void goes_on(struct team *team)
 {
     struct box *box = box_of(open_endpoint());
@@ -57,7 +57,7 @@ static void in_the_middle_of_a_counted_page(void)
 #define SMALLS 64
 #define AT_ONCE 8
 
-/* Is written to until it is killed. */
+/* It is written to until it is killed. */
 static void takes(struct team *team)
 {
     struct box *box = box_of(open_endpoint());
@@ -74,7 +74,7 @@ static bool write_smalls(struct box *box, weft_memory *memory, weft_remote_memor
     uint32_t pages[SMALLS];
     weft_op id;
     for (uint32_t i = 0; i < SMALLS; i++)
-        pages[i] = i * 5 % SMALLS; /* None of which goes with its neighbour. */
+        pages[i] = i * 5 % SMALLS; /* None of them is merged with its neighbour. */
     args.local = memory;
     args.remote = remote;
     args.pages.local.pages = args.pages.remote.pages = pages;
@@ -85,7 +85,7 @@ static bool write_smalls(struct box *box, weft_memory *memory, weft_remote_memor
     return submit_write_pages(box->endpoint, &args, &id) == WEFT_OK;
 }
 
-/* What it was told nothing of when the peer died ends long before its deadline. */
+/* Operations that the peer never acknowledged end long before their deadline. */
 static void receives_nothing_more(struct team *team)
 {
     struct box *box = box_of(open_endpoint());

@@ -1,10 +1,10 @@
-/* Idle peers on two hosts, of which one is cut off: each is lost for the other. */
+/* Idle peers on two hosts, one of which is cut off: each loses the other. */
 #include "lab.h"
 
 #define RAILS 4
 #define ALLOWED (2 * SECOND)
 
-/* Places of the board. */
+/* Indexes of the board. */
 enum { CUT_NS, LOST, HEALED };
 
 static struct box *box_on(enum side side)
@@ -25,7 +25,7 @@ static weft_completion next_of_peer(struct box *box, weft_completion_kind kind)
     return c;
 }
 
-/* Idle for longer than is allowed: nobody is lost. Then nothing goes through. */
+/* Idle for longer than allowed: no peer is lost. Then nothing gets through. */
 static void is_alone(struct team *team, struct box *box)
 {
     weft_completion down;

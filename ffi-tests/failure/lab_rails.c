@@ -22,10 +22,9 @@
 /* Places of the board. */
 enum { GO, NOW, OVER, USED_FROM, HELD_MS, TRACED };
 
-/* ---- What is where ---- */
+/* ---- Addresses ---- */
 
-/* Content that a write brings to a place, that the target leaves there, and that
- * reads find. */
+/* The contents that a write brings to a slot, that the target leaves there, and that reads find. */
 static uint64_t brought(uint64_t place, uint64_t round)
 {
     return mix(place << 32 | round) ^ 1;
@@ -48,7 +47,7 @@ static void must_be(const uint8_t *bytes, uint64_t seed, const char *what, uint6
         FAIL("place %" PRIu64 ", round %" PRIu64 ": byte %" PRId64 " is not %s", place, round, at, what);
 }
 
-/* Places that are left alone for a while, in the order in which they began. */
+/* Slots that stay unused for a while, oldest first. */
 struct held {
     struct item {
         uint64_t place, round, since_ns;
@@ -98,7 +97,7 @@ static uint64_t carried(weft_endpoint *endpoint, uint32_t rail)
     return done.bytes_written + done.bytes_read;
 }
 
-/* The index of a host's rail: they may have been found in any order. */
+/* The index of a host's rail: rails may have been found in any order. */
 static uint32_t index_of(weft_endpoint *endpoint, int rail)
 {
     char name[16];
@@ -112,7 +111,7 @@ static uint32_t index_of(weft_endpoint *endpoint, int rail)
     FAIL("no %s here", name);
 }
 
-/* What must not grow. */
+/* The values that must not grow. */
 struct held_by_process {
     int fds, threads;
     long rss_kb;
@@ -130,9 +129,9 @@ static struct held_by_process held_by_process(void)
 static void must_not_have_grown(const struct held_by_process *before, const char *who)
 {
     struct held_by_process now = held_by_process();
-    /* A lane that was not there before has 2; and where both sides connect again at once, both connections stay. */
+    /* A new lane has 2; and where both sides reconnect at once, both connections stay. */
     int most = before->fds + 2 + RAILS;
-    for (int i = 0; i < 100 && now.fds > most; i++) { /* connections that have just gone */
+    for (int i = 0; i < 100 && now.fds > most; i++) { /* connections that were just closed */
         sleep_ms(50);
         now = held_by_process();
     }
@@ -336,7 +335,7 @@ static void sender_takes(void *of, const weft_completion *c)
     }
 }
 
-/* Gives places that are free their next transfer; returns how many are not. */
+/* Gives free slots their next transfer; returns how many are in use. */
 static size_t sender_goes_on(struct sender *s)
 {
     struct item item;
@@ -388,7 +387,7 @@ static void sender(struct team *team)
     static struct sender s;
     s = (struct sender){.team = team};
     sender_opens(&s);
-    /* It starts with as many as there will ever be, so that what it holds does not grow. */
+    /* It starts with the maximum number, so that its memory does not grow. */
     uint64_t warm_ns = now_ns() + SECOND;
     struct held_by_process before = {0};
     while (!team->board->word[NOW]) {
@@ -423,7 +422,7 @@ static void sender(struct team *team)
            s.writes, s.reads, s.slowest_ns / MS, s.seen.downs, s.seen.ups, again_ms);
 }
 
-/* ---- The hand that moves the links ---- */
+/* ---- The process that moves the links ---- */
 
 static void hand_begins(struct team *team, uint64_t held_ms)
 {
@@ -497,7 +496,7 @@ static void from_the_start(struct team *team)
     hand_ends(team, 3);
 }
 
-/* One way only, without a sign of it but that nothing comes back. */
+/* In one direction only; the only sign is that nothing comes back. */
 static void silent(struct team *team, enum side from)
 {
     hand_begins(team, 1000);
@@ -518,8 +517,7 @@ static void answers_lost(struct team *team)
     silent(team, RIGHT);
 }
 
-/* What waits in the kernel's buffers arrives when the link is back. The last ones are
- * looked at 5 s later. */
+/* Bytes in the kernel's buffers arrive when the link is back. The last ones are checked 5 s later. */
 static void ghosts(struct team *team)
 {
     hand_begins(team, 2500);

@@ -1,11 +1,11 @@
-/* Two hosts and one rail: its link is away for 2 s in the middle of a long transfer. Both stay each other's peers. */
+/* Two hosts and one rail: its link is down for 2 s in the middle of a long transfer. The two stay peers. */
 #include "lab.h"
 
 #define RAILS 4 /* of the lab; the endpoints open one */
 #define LONG (24 * MIB)
 #define AWAY_MS 2000
 
-/* Places of the board. */
+/* Indexes of the board. */
 enum { GO, GONE, BACK };
 
 static bool something_expires;

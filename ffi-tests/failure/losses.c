@@ -1,4 +1,4 @@
-/* A peer that is lost: what completions, PEER_DOWN and the log say of the cause. */
+/* A lost peer: the cause that completions, PEER_DOWN and the log report. */
 #include "harness.h"
 
 #define WRITES 40
@@ -9,7 +9,7 @@ struct lines {
     int lost; /* lines that say so */
 };
 
-/* Keeps what is said of lost peers. */
+/* Collects the log lines about lost peers. */
 static void keep(weft_log_level level, const char *component, const char *message, void *user_data)
 {
     struct lines *lines = user_data;
@@ -30,12 +30,12 @@ static void is_in_the_line(const char *text)
         FAIL("\"%s\" is not in: %s", text, lines.text);
 }
 
-/* One line says that the peer is lost, where it was, and why. */
+/* One line reports that the peer is lost, its address, and the cause. */
 static void the_line_says(weft_peer peer, const char *address, int provider_errno)
 {
     char text[160];
     CHECK_EQ(lines.lost, 1);
-    /* Of an address of host the log has the beginning of the last part. */
+    /* For an address of host the log has the beginning of the last part. */
     const char *slash = strrchr(address, '/');
     snprintf(text, sizeof text, "peer 0x%" PRIx64 " (%.*s, ", peer, slash ? 13 : 100, slash ? slash + 1 : address);
     is_in_the_line(text);
@@ -43,7 +43,7 @@ static void the_line_says(weft_peer peer, const char *address, int provider_errn
     is_in_the_line(text);
 }
 
-/* All writes that fail name the cause that PEER_DOWN names; which that is. */
+/* All failed writes name the cause that PEER_DOWN names; returns it. */
 static int cause_of(struct box *box, size_t writes)
 {
     int seen = 0, failed = 0;
@@ -101,7 +101,7 @@ static void a_killed_peer_has_a_cause(void)
     run_pair(kills, is_killed);
 }
 
-/* The system's word for memory that is not there any more. */
+/* The system's name for memory that no longer exists. */
 static void unmapped_memory_has_a_cause(void)
 {
     struct duo duo = duo_open(MIB);

@@ -1,12 +1,12 @@
 /*
- * No pass of a worker takes longer than 5 ms of its own, however many operations end at once: at a deadline, with their
- * peer, or with its memory. Prints `worker_pass_ms`.
+ * No pass of a worker takes longer than 5 ms of its own time, however many operations end at once: at a deadline, with
+ * their peer, or with its memory. Prints `worker_pass_ms`.
  */
 #include "harness.h"
 
 #define OPERATIONS 65536
 
-static char text[100]; /* What the operations are told by, too. */
+static char text[100]; /* What the operations notify, too. */
 
 static weft_endpoint_config crowded(void)
 {
@@ -16,7 +16,7 @@ static weft_endpoint_config crowded(void)
     return config;
 }
 
-/* All of them have ended, with this; and then the peer, if they are with one. */
+/* All of them have ended with this status; and then the peer, if they had one. */
 static void all_end(weft_endpoint *endpoint, weft_status status, bool peer)
 {
     weft_completion done[256];
@@ -38,7 +38,7 @@ static void all_end(weft_endpoint *endpoint, weft_status status, bool peer)
                 ended++;
             }
     }
-    sleep_ms(20); /* That pass is over, too. */
+    sleep_ms(20); /* That pass has ended, too. */
     printf("%" PRIu64 " of %d did not end with OK; %.2f ms from the first to the last\n", not_ok, OPERATIONS,
            (double)(last - first) / MS);
     count_passes(endpoint);
@@ -61,7 +61,7 @@ static void one_deadline(void)
 
 #define COUNTERS 256
 
-/* One list of the peer's raises what they all wait for: so many counters. */
+/* One list of the peer raises all the counters that they wait for. */
 static void counters_are_raised(int counters)
 {
     weft_endpoint_config config = crowded();
@@ -87,7 +87,7 @@ static void one_counter(void) { counters_are_raised(1); }
 
 static void many_counters(void) { counters_are_raised(COUNTERS); }
 
-/* ---- With a peer that stands still ---- */
+/* ---- With a peer that is stopped ---- */
 
 enum way { MESSAGES_LOST, WRITES_LOST, WRITES_DISCONNECTED };
 static enum way way;

@@ -1,5 +1,5 @@
-/* A peer that one rail reaches: what is stuck there is cut off, the peer stays, and all goes on over a
- * new connection. (In virtual time: engine/scenarios.c.) */
+/* A peer that one rail reaches: stuck operations are reset, the peer stays up, and everything continues over a new
+ * connection. (In virtual time: engine/scenarios.c.) */
 #include "harness.h"
 
 #include <sys/socket.h>
@@ -18,11 +18,11 @@ static struct box *box_of_one_rail(void)
     return box_of(open_with(&config));
 }
 
-/* The peer hears of each write by a notification, or by a counter alone. */
+/* Each write notifies the peer, or only raises a counter. */
 static bool by_counter;
 
-/* The peer is stopped in the middle of writes that it is to hear of, some of them all posted; what expires then is
- * cut off, and takes nothing along. */
+/* The peer is stopped in the middle of writes with notifications, some of them completely posted; those that expire
+ * then are reset, and fail no others. */
 static void stops_in_the_middle(struct team *team)
 {
     weft_counter counter = 0;
@@ -40,7 +40,7 @@ static void stops_in_the_middle(struct team *team)
     for (uint64_t i = 0; i < ALL; i++) {
         struct range_request args = range_args(memory, theirs, PART);
         args.local_offset = args.remote_offset = i * PART;
-        args.options.flags = (by_counter ? 0 : WEFT_NOTIFY) | WEFT_CLASS_LATENCY; /* goes past what fills the line */
+        args.options.flags = (by_counter ? 0 : WEFT_NOTIFY) | WEFT_CLASS_LATENCY; /* more than fills the line */
         args.options.notify = by_counter ? 0 : i + 1;
         args.options.counter = counter;
         args.options.timeout_ns = 2 * patience_ms() * MS;
@@ -88,7 +88,7 @@ static void receives_all_once(struct team *team)
         size_t at = (c.notify - 1) * PART;
         if (memcmp(bytes + at, want + at, PART) != 0)
             FAIL("the bytes of %" PRIu64 " are wrong at its notification", c.notify);
-        memset(bytes + at, 0x5a, PART); /* none of it may come any more */
+        memset(bytes + at, 0x5a, PART); /* none of it may arrive any longer */
     }
     meet(team, 0, box);
     box_pump(box, 300);
@@ -139,7 +139,7 @@ static void stopped_peer_counts_each_arrival_once(void)
     run_pair(stops_in_the_middle, counts_all_once);
 }
 
-/* Shuts each connection of the process: how many. */
+/* Shuts down each connection of the process; returns how many. */
 static int end_connections(int how)
 {
     int ended = 0;
@@ -152,7 +152,7 @@ static int end_connections(int how)
     return ended;
 }
 
-/* Nothing is under way when connections end, by both sides, or half: what comes next goes over new ones. */
+/* Nothing is in flight when connections end, on both sides or one: later operations use new ones. */
 static void idle_connections_that_end_are_made_anew(void)
 {
     static const int ways[] = {SHUT_RDWR, SHUT_WR, SHUT_RD};

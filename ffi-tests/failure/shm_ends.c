@@ -1,6 +1,6 @@
 /*
- * libfabric's shm when a peer dies, or stops. It keeps no promise there (a process that dies may hold a lock of
- * others'), so each test prints a line of what happens; it only fails if something completes twice.
+ * libfabric's shm when a peer dies, or stops. It keeps no promise there (a dying process may hold a lock of others), so
+ * each test only prints what happens; it fails only if something completes twice.
  */
 #include "harness.h"
 
@@ -12,20 +12,20 @@
 
 enum { VICTIM = 1, BYSTANDER = 2 };
 
-/* What became of the writes to one peer. */
+/* The outcome of the writes to one peer. */
 struct sum {
     uint64_t ok, lost, timed_out, other, missing;
     int64_t last_ns; /* after the deadline */
 };
 
-/* Of all rounds, where all processes see it. */
+/* The results of all rounds, shared by all processes. */
 static struct sum *sums;
 static int hurt; /* the signal */
 static uint64_t resumes_after; /* it was sent; 0: never */
 
 static const char *const whose[] = {"its own", "the other's"};
 
-/* Is there, and polled by its own thread. */
+/* Lives, and is polled by its own thread. */
 static void is_there(struct team *team)
 {
     struct box *box = box_of(open_endpoint());
@@ -33,7 +33,7 @@ static void is_there(struct team *team)
     give_memory(team, 0, register_one(box->endpoint, map_bytes(LEN), LEN));
     meet(team, 0, box);
     hear(team, 0, NULL, &(char){0}, 1);
-    _exit(0); /* a close may wait for one that is no more */
+    _exit(0); /* destroying it may wait for a process that is gone */
 }
 
 static void count(struct sum *sum, bool *done, const weft_completion *c, uint64_t deadline)
@@ -48,7 +48,7 @@ static void count(struct sum *sum, bool *done, const weft_completion *c, uint64_
     sum->other += c->status != WEFT_OK && c->status != WEFT_ERR_PEER_LOST && c->status != WEFT_ERR_TIMED_OUT;
 }
 
-/* Writes to both, and hurts one in the middle. */
+/* Writes to both, and signals one in the middle. */
 static void watches(struct team *team)
 {
     static bool done[2 * WRITES];

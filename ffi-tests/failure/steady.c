@@ -1,4 +1,4 @@
-/* What a long life costs: nothing is left behind by what has ended, and nothing is done without work. */
+/* The cost of a long life: ended operations leave nothing behind, and nothing is done without work. */
 #include "harness.h"
 
 #include <sys/resource.h>
@@ -26,7 +26,7 @@ static void write_batches(struct duo *duo, uint64_t batches)
     }
 }
 
-/* Of 64 places each is used many times. */
+/* Each of 64 slots is used many times. */
 static void notified_writes_return_their_slots(void)
 {
     weft_endpoint_config config = test_config();
@@ -54,7 +54,7 @@ static void writes_leave_no_memory_behind(void)
     duo_close(&duo);
 }
 
-/* Workers sleep, also after they have been woken. */
+/* Workers sleep, also after they were woken. */
 static void idle_workers_use_no_processor(void)
 {
     const uint64_t window = 200;

@@ -1,7 +1,6 @@
 /*
- * Device memory for tests: of a GPU with WEFT_TEST_DEVICES=cuda, else of a fake
- * device of Weft's, whose memory is mapped without any right to it and touched
- * through /proc/self/mem.
+ * Device memory for tests: on a GPU with WEFT_TEST_DEVICES=cuda, else on a fake device, whose memory is mapped without
+ * access rights and accessed through /proc/self/mem.
  */
 #ifndef WEFT_TEST_GPU_H
 #define WEFT_TEST_GPU_H
@@ -25,7 +24,7 @@ static inline bool on_cuda(void)
     return which != NULL && strcmp(which, "cuda") == 0;
 }
 
-/* A function of CUDA's driver, which answers 0. */
+/* A function of CUDA's driver that must return 0. */
 #define CU(name, ...) cu_check(#name, ((int (*)())(uintptr_t)cu_find(#name))(__VA_ARGS__))
 
 static inline void *cu_find(const char *name)
@@ -50,8 +49,8 @@ static inline int device_count(void)
     return count;
 }
 
-/* Chooses the devices; `options` are the fake's, as ":late=3". Before any call of Weft. Simulated NICs reach their memory
- * by themselves (":hmem"), unless `options` is ":unreached". */
+/* Chooses the devices; `options` are those of the fake, as ":late=3". Call before any function of Weft. Simulated NICs
+ * access their memory directly (":hmem"), unless `options` is ":unreached". */
 static inline void devices_begin(const char *options)
 {
     bool reached = strstr(fabric(), "sim") == fabric() && strstr(options, ":") != options;
@@ -69,7 +68,7 @@ static inline void devices_begin(const char *options)
     CHECK_EQ(setenv("WEFT_DEVICES", choice, 1), 0);
 }
 
-/* Makes a device the calling thread's. */
+/* Makes a device current in the calling thread. */
 static inline void use_device(int device)
 {
     int handle;
@@ -94,7 +93,7 @@ static inline int own_memory(void)
     return fd;
 }
 
-/* Zeroed memory of a device. */
+/* Allocates zeroed memory of a device. */
 static inline uint8_t *device_alloc(int device, uint64_t len)
 {
     static _Atomic uint64_t used[2];
@@ -139,7 +138,7 @@ static inline void device_get(uint8_t *to, const uint8_t *from, uint64_t len)
         CHECK_EQ(pread(own_memory(), to, len, (off_t)(uintptr_t)from), (ssize_t)len);
 }
 
-/* So many of the first `fits` pages, in a random order, each once. */
+/* Chooses this many of the first `fits` pages, in a random order, each once. */
 static inline uint32_t *random_pages(uint64_t fits, uint64_t count, uint64_t seed)
 {
     uint32_t *list = malloc(fits * sizeof *list);

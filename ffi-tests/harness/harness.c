@@ -141,20 +141,20 @@ uint64_t patiently(uint64_t limit)
 
 uint64_t patience_ms(void) { return patiently(30000); }
 
-/* ---- Judging how long something took ---- */
+/* ---- Judging durations ---- */
 
 #define TICK MS
 #define TICKS (1u << 17) /* two minutes of a quiet machine */
 
 static struct {
     pthread_mutex_t lock;
-    pid_t pid; /* whose thread it is: a fork has none */
+    pid_t pid; /* its thread: a fork has none */
     _Atomic pid_t tid;
     _Atomic uint64_t count;
     _Atomic uint64_t at[TICKS]; /* when the canary woke, the last TICKS times */
 } canary = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* How long this process's threads have waited for processors, where the kernel says it. */
+/* How long this process's threads have waited for processors, if the kernel reports it. */
 static uint64_t waited_ns(void)
 {
     uint64_t sum = 0, waited;
@@ -228,7 +228,7 @@ void canary_sleep_ms(uint64_t ms)
         sleep_ms(1);
 }
 
-/* How much longer than alone a thread that computes takes now, in per cent. */
+/* How much longer a computing thread takes now than alone, in per cent. */
 static uint64_t slowness(void)
 {
     struct timespec t;
@@ -251,7 +251,7 @@ void check_within(const char *file, int line, const char *from, const char *to, 
     if (took <= limit)
         return;
     uint64_t waited = waited_ns();
-    waited = waited > waited_before ? waited - waited_before : 0; /* those that have ended say nothing */
+    waited = waited > waited_before ? waited - waited_before : 0; /* ended threads report nothing */
     uint64_t percent = slowness();
     if (took > (limit + waited) * percent / 100)
         fail(file, line, "failed: from %s to %s it took %" PRIu64 " us by the clock and %" PRIu64
@@ -363,7 +363,7 @@ static void describe_end(int rank, int status)
         fprintf(stderr, "[%d] exited with %d\n", rank, WEXITSTATUS(status));
 }
 
-/* Waits for all; the first that fails takes the others with it. */
+/* Waits for all; the first that fails also ends the others. */
 static void wait_for_team(const struct team *team)
 {
     bool bad = false, skipped = false;
@@ -383,7 +383,7 @@ static void wait_for_team(const struct team *team)
             team->board->pid[r] = -1;
         }
         if (bad || skipped) {
-            sleep_ms(bad ? 200 : 0); /* the others may say why */
+            sleep_ms(bad ? 200 : 0); /* the others may report the reason */
             for (int r = 0; r < team->size; r++)
                 if (team->board->pid[r] > 0)
                     kill(team->board->pid[r], SIGKILL);
@@ -489,12 +489,12 @@ pid_t pid_of(struct team *team, int rank)
         skip("the sides are threads of one process here");
     while ((pid = team->board->pid[rank]) == 0)
         sched_yield();
-    if (pid < 0) /* to kill() it would be everybody */
+    if (pid < 0) /* kill() would signal every process */
         FAIL("member %d has ended", rank);
     return pid;
 }
 
-/* The thread whose folder of /proc this is stands still, or is no more. */
+/* Whether the thread with this folder in /proc is stopped or gone. */
 static bool is_stopped(const char *folder, const char *thread)
 {
     char path[320], state = 'T';
@@ -702,7 +702,7 @@ void box_quiet_at(const char *file, int line, struct box *box, uint64_t ms)
         box_pump(box, 1);
         weft_completion down;
         while (box_try(box, WEFT_COMPLETION_PEER_DOWN, &down))
-            CHECK_STATUS(down.status, WEFT_ERR_PEER_CLOSED); /* the other side may be through already */
+            CHECK_STATUS(down.status, WEFT_ERR_PEER_CLOSED); /* the other side may have finished already */
         if (box->count) {
             print_box(box);
             fail(file, line, "a completion that nobody expects");
@@ -718,7 +718,7 @@ void box_close(struct box *box)
     free(box);
 }
 
-/* ---- Talking within a team ---- */
+/* ---- Communication within a team ---- */
 
 static void write_all(int fd, const void *bytes, size_t len)
 {
@@ -917,7 +917,7 @@ struct duo duo_open_between(uint64_t len, const weft_endpoint_config *of_a, cons
     weft_completion up;
     for (uint64_t end = now_ns() + patience_ms() * MS; !box_try(duo.b, WEFT_COMPLETION_PEER_UP, &up);) {
         CHECK(now_ns() < end);
-        box_pump(duo.a, 0); /* It may be driven by its caller. */
+        box_pump(duo.a, 0); /* Its caller may have to drive it. */
         box_pump(duo.b, 1);
     }
     CHECK_OK(up.status);

@@ -1,6 +1,6 @@
 /*
- * What the C tests share: checks that say where and why, teams of processes
- * that are forked before any Weft call, and waiting with a deadline.
+ * What the C tests share: checks that print their place and cause, teams of processes that are forked before any Weft
+ * call, and waits with a deadline.
  */
 #ifndef WEFT_TEST_HARNESS_H
 #define WEFT_TEST_HARNESS_H
@@ -49,8 +49,7 @@
 #define FAIL(...) fail(__FILE__, __LINE__, __VA_ARGS__)
 
 /*
- * As CHECK_STATUS and CHECK_ONE_OF, and the call must leave a message of its
- * own in weft_last_error().
+ * Like CHECK_STATUS and CHECK_ONE_OF, and the call must leave its own message in weft_last_error().
  */
 #define REFUSED(want, call)                                                                 \
     (mark_last_error(), check_status(__FILE__, __LINE__, #call, (call), (want)),            \
@@ -92,13 +91,13 @@ int run_tests(int argc, char **argv, const struct test *tests);
 /* ---- Time, random numbers, the process ---- */
 
 uint64_t now_ns(void);
-/* What of this process is in memory. */
+/* Memory of this process that is resident. */
 long resident_kb(void);
 void sleep_ms(uint64_t ms);
-/* How long a test waits for what must come, in ms. It says nothing of how fast that should be: the runner ends what
- * hangs. The environment's WEFT_TEST_PATIENCE multiplies it. */
+/* How long a test waits for an expected event, in ms. It says nothing about how fast that should be: the runner ends a
+ * test that hangs. The environment's WEFT_TEST_PATIENCE multiplies it. */
 uint64_t patience_ms(void);
-/* Any other limit of time, multiplied likewise. */
+/* Any other time limit, multiplied likewise. */
 uint64_t patiently(uint64_t limit);
 
 /*
@@ -114,16 +113,16 @@ uint64_t patiently(uint64_t limit);
  *     CHECK_WITHIN(began, now_ns(), 200 * MS);
  */
 
-/* now_ns(), from which on this thread can judge times: the process's first call starts the canary. */
+/* now_ns(), from which on this thread can judge durations: the process's first call starts the canary. */
 uint64_t judged_from(void);
-/* The canary's time between two moments by the clock, the first of them after the first judged_from(). */
+/* The canary's time between two times of the clock, the first of them after the first judged_from(). */
 uint64_t canary_ns(uint64_t from_ns, uint64_t to_ns);
-/* So long by the canary: others got to do what they do at once. */
+/* This long by the canary: other threads do at once what they have to. */
 void canary_sleep_ms(uint64_t ms);
-/* What a completion may come after its deadline. */
+/* How late a completion may be after its deadline. */
 #define LATE_MOST (200 * MS)
 /*
- * At most so long by the canary, less what the process's threads waited for processors since this thread's last
+ * At most this long by the canary, less what the process's threads waited for processors since this thread's last
  * judged_from(). WEFT_TEST_PATIENCE multiplies the limit.
  */
 #define CHECK_WITHIN(from_ns, to_ns, limit_ns) \
@@ -132,9 +131,9 @@ void check_within(const char *file, int line, const char *from, const char *to, 
                   uint64_t limit_ns);
 
 /*
- * No pass of a worker takes 5 ms of its own in what `round` does, which opens its endpoints and calls count_passes() for
- * each before it closes it. Where the machine's host takes a processor away, a kernel counts that as the thread's own
- * time; so what one round finds is believed when four more find it.
+ * No pass of a worker takes 5 ms of its own time in `round`, which opens its endpoints and calls count_passes() for
+ * each before destroying it. Where the machine's host takes a processor away, a kernel counts that as the thread's own
+ * time; so one round's result is believed when four more confirm it.
  */
 void check_passes(void (*round)(void));
 void count_passes(weft_endpoint *endpoint);
@@ -142,12 +141,12 @@ void count_passes(weft_endpoint *endpoint);
 uint64_t mix(uint64_t x);                      /* a good 64-bit hash */
 uint64_t next_random(uint64_t *state);         /* a sequence from a seed */
 void fill_random(void *bytes, size_t len, uint64_t seed);
-/* Index of the first byte that is not as fill_random left it, or -1. */
+/* Index of the first byte that differs from fill_random's, or -1. */
 int64_t differs_random(const void *bytes, size_t len, uint64_t seed);
 
 int open_fds(void);
 int running_threads(void);
-/* Bytes of zeroed memory in whole pages; ends the process if there are none. */
+/* Zeroed memory in whole pages; ends the process if there is none. */
 void *map_bytes(size_t len);
 
 /*
@@ -157,7 +156,7 @@ void *map_bytes(size_t len);
 
 #define TEAM_MAX 10
 
-/* Memory that all of a team see. */
+/* Memory that the whole team shares. */
 struct board {
     _Atomic pid_t pid[TEAM_MAX];
     _Atomic int may_die[TEAM_MAX]; /* set before a member is killed on purpose */
@@ -176,17 +175,17 @@ typedef void (*role)(struct team *);
 /* Its sides are threads of one process. */
 bool team_is_threads(void);
 
-/* Runs one process (or thread) for each role; all must end well. */
+/* Runs one process (or thread) for each role; all must succeed. */
 void run_team(int size, const role *roles);
 void run_pair(role first, role second);
 pid_t pid_of(struct team *team, int rank);
-/* SIGSTOP, and waits until no thread of it runs any more: others go on for a moment. */
+/* Sends SIGSTOP, and waits until no thread of the process runs any longer: threads do not stop at once. */
 void stop_process(pid_t pid);
 void kill_member(struct team *team, int rank);
 
-/* ---- An endpoint and what has been polled from it ---- */
+/* ---- An endpoint and the completions polled from it ---- */
 
-/* Completions that a test polled, but did not ask for yet, in their order. */
+/* Completions that a test has polled, but not consumed yet, in order. */
 struct box {
     weft_endpoint *endpoint;
     weft_completion *items;
@@ -194,23 +193,23 @@ struct box {
     size_t capacity;
 };
 
-const char *fabric(void); /* without encryption: what `encrypted` is about */
+const char *fabric(void); /* without encryption: the difference in `encrypted` */
 bool encrypted(void);
-/* what this run is about: "tcp", "shm", "host", "sim:like=efa", ... */
+/* the fabric of this run: "tcp", "shm", "host", "sim:like=efa", ... */
 bool on_fabric(const char *name);
-/* Writes and reads need the target's progress; not so where NICs do them. */
+/* Writes and reads need the target's progress; not where NICs do them. */
 bool target_must_poll(void);
 weft_endpoint_config test_config(void);
 weft_endpoint *open_endpoint(void);
 weft_endpoint *open_with(const weft_endpoint_config *config);
 struct box *box_of(weft_endpoint *endpoint);
-/* Polls for up to `ms`, until something came. */
+/* Polls for up to `ms`, until something arrives. */
 void box_pump(struct box *box, uint64_t ms);
-/* The next of a kind; fails after `ms` without one. */
+/* The next completion of a kind; fails after `ms` without one. */
 #define box_take(box, kind, ms) box_take_at(__FILE__, __LINE__, box, kind, ms)
 /* The completion of one operation. */
 #define box_await(box, transfer, ms) box_await_at(__FILE__, __LINE__, box, transfer, ms)
-/* Fails if anything is there, or comes within `ms`. */
+/* Fails if anything is there, or arrives within `ms`. */
 #define box_quiet(box, ms) box_quiet_at(__FILE__, __LINE__, box, ms)
 weft_completion box_take_at(const char *file, int line, struct box *box,
                             weft_completion_kind kind, uint64_t ms);
@@ -218,38 +217,38 @@ weft_completion box_await_at(const char *file, int line, struct box *box,
                              weft_op transfer, uint64_t ms);
 void box_quiet_at(const char *file, int line, struct box *box, uint64_t ms);
 bool box_try(struct box *box, weft_completion_kind kind, weft_completion *out);
-/* Shuts down if need be, closes, and frees the box. */
+/* Shuts down if necessary, destroys, and frees the box. */
 void box_close(struct box *box);
 
-/* ---- Talking within a team; with a box, it is polled meanwhile ---- */
+/* ---- Communication within a team; with a box, it is polled meanwhile ---- */
 
 void tell(struct team *team, int to, const void *bytes, size_t len);
 size_t hear(struct team *team, int from, struct box *box, void *bytes, size_t capacity);
-/* Both sides have come here. */
+/* Waits until both sides have arrived here. */
 void meet(struct team *team, int with, struct box *box);
 
 size_t address_of(weft_endpoint *endpoint, void *buffer, size_t capacity);
 size_t descriptor_of(weft_memory *memory, void *buffer, size_t capacity);
-/* Swaps addresses; the lower rank connects; returns the peer, which is up. */
+/* Exchanges addresses; the lower rank connects; returns the peer, which is up. */
 weft_peer join(struct team *team, int with, struct box *box);
 weft_memory *register_one(weft_endpoint *endpoint, void *address, uint64_t len);
 void give_memory(struct team *team, int to, weft_memory *memory);
 weft_remote_memory *take_memory(struct team *team, int from, struct box *box, weft_peer peer);
 
-/* A write or read of `len` bytes at the start of both. */
+/* A write or read of `len` bytes at the start of both memories. */
 struct range_request range_args(weft_memory *local, weft_remote_memory *remote, uint64_t len);
-/* Submits a write, again after polling while there is no room. */
+/* Submits a write, again after polling while the queue is full. */
 weft_op write_now(struct box *box, const struct range_request *args);
 weft_op send_now(struct box *box, weft_peer peer, const void *data, uint64_t len);
 
-/* Waits for a counter to be raised once, for this long. */
+/* Waits for a counter to be raised once, for at most this long. */
 weft_op expect_one(weft_endpoint *endpoint, weft_counter counter, uint64_t timeout_ns, void *user_data);
 
 /* ---- What a program that is no endpoint can send to one over `host` ---- */
 
 #define HOST_CHANNEL_LEN 2125824 /* of src/fabric/host/channel.rs */
 
-/* One message, with a descriptor or without (-1); false if the connection is over. It never waits. */
+/* Sends one message, with a descriptor or without (-1); false if the connection has ended. It never waits. */
 bool host_send(int fd, uint8_t kind, uint32_t number, uint64_t len, int passed);
 /* A file in memory that can neither shrink nor grow. */
 int sealed_file(off_t len);
@@ -266,7 +265,7 @@ struct duo {
     uint64_t len;
     weft_memory *a_memory;
     weft_memory *b_memory;
-    weft_remote_memory *b_of_a; /* b's memory, as a knows it */
+    weft_remote_memory *b_of_a; /* b's memory, imported by a */
 };
 
 struct duo duo_open(uint64_t len);
@@ -274,7 +273,7 @@ struct duo duo_open_with(uint64_t len, const weft_endpoint_config *config);
 struct duo duo_open_between(uint64_t len, const weft_endpoint_config *of_a, const weft_endpoint_config *of_b);
 void duo_close(struct duo *duo);
 
-/* ---- Memory that is reached under grants alone ---- */
+/* ---- Memory that is reached only under grants ---- */
 
 weft_memory *register_granted(weft_endpoint *endpoint, void *address, uint64_t len);
 /* b's memory is such. */
@@ -282,7 +281,7 @@ struct duo duo_granted(uint64_t len);
 struct duo duo_granted_between(uint64_t len, const weft_endpoint_config *of_a, const weft_endpoint_config *of_b);
 weft_grant_token grant_whole(struct duo *duo);
 void pump_both(struct duo *duo, uint64_t ms);
-/* The status of an operation of a's or b's, which both are polled for. */
+/* The status of an operation of a or b; both are polled for it. */
 weft_status await_both(struct duo *duo, struct box *box, weft_op id);
 
 #endif

@@ -22,7 +22,7 @@ void lab_enter(enum side side)
     if (fd < 0 || setns(fd, CLONE_NEWNET) != 0)
         FAIL("entering %s: %s", path, strerror(errno));
     close(fd);
-    /* What /sys/class/net tells is of the namespace that /sys was mounted in. */
+    /* /sys/class/net shows the namespace in which /sys was mounted. */
     if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) != 0 ||
         umount2("/sys", MNT_DETACH) != 0 || mount("sysfs", "/sys", "sysfs", 0, NULL) != 0)
         FAIL("%s sees the NICs of another host: %s", path, strerror(errno));
@@ -35,7 +35,7 @@ weft_endpoint *lab_endpoint(void)
     return open_with(&config);
 }
 
-/* A program of iproute2, in the namespace of a host. */
+/* Runs a program of iproute2, in the namespace of a host. */
 static void run_in(enum side side, const char *program, const char *words)
 {
     char line[256], *argv[24] = {(char *)program, "-n", (char *)host_of(side)}, *rest = line;
@@ -77,7 +77,7 @@ void link_up(int rail)
     rail_is(rail, RIGHT, true);
 }
 
-/* What the hosts that a host sends to over a rail are taken to be. */
+/* The hosts that a host sends to over a rail. */
 static void neighbours(int rail, enum side from, const char *verb, const char *rest)
 {
     char words[128];
@@ -89,7 +89,7 @@ static void neighbours(int rail, enum side from, const char *verb, const char *r
     }
 }
 
-/* The others get frames that are for nobody, and drop them. */
+/* The others receive frames for an address that no host has, and drop them. */
 void link_loses(int rail, enum side from)
 {
     neighbours(rail, from, "replace", " lladdr 02:00:00:00:00:99 nud permanent");

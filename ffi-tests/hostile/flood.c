@@ -1,9 +1,8 @@
 /*
- * Programs that flood what `host` listens at delay an endpoint no more than as many programs that
- * merely compute: by connecting in a loop, of the same user and of another; by passing channels,
- * and words over them, without an end; by taking all descriptors.
- *
- * Prints `hostile_lateness_ms`: how late deadlines of 100 ms were on average, beside each of them.
+ * Programs that flood the listener of `host` delay an endpoint no more than the same number of programs that merely
+ * compute. They connect in a loop, as the same user and as another; pass channels, and endless messages over them; and
+ * take all descriptors. Prints `hostile_lateness_ms`: how late deadlines of 100 ms were on average, beside each of
+ * them.
  */
 #include <stddef.h>
 #include <sys/prctl.h>
@@ -43,7 +42,7 @@ static int dial(void)
     return fd;
 }
 
-/* Sends one sort of message over one channel after the other, as long as that is asked for. */
+/* Sends one kind of message over one channel after the other, as long as requested. */
 static void talk(enum kind kind, int channel, int area)
 {
     int fd = dial();
@@ -91,7 +90,7 @@ static void gather(int uid)
         if (crowd[i] == 0) {
             if (uid != 0 && (setgid((gid_t)uid) != 0 || setuid((uid_t)uid) != 0))
                 _exit(2);
-            prctl(PR_SET_PDEATHSIG, SIGKILL); /* (Becoming another user takes that back.) */
+            prctl(PR_SET_PDEATHSIG, SIGKILL); /* (Becoming another user undoes that.) */
             crowd_member();
             _exit(0);
         }
@@ -134,7 +133,7 @@ static double lateness(struct box *box, weft_counter counter, enum kind kind)
     return now > due ? (double)(now - due) / 1e6 : 0;
 }
 
-/* Machines are busy with other things, too: it is compared with what computing does, in turns, thrice. */
+/* Machines have other load, too: the result is compared with that of computing, in turns, three times. */
 static void delays_nobody(struct box *box, weft_counter counter, enum kind kind, const char *whose)
 {
     for (int attempt = 0;; attempt++) {
@@ -166,7 +165,7 @@ static void unauthenticated_connections_of_our_user(void)
     }
     CHECK(shared->said > 0);
     dismiss();
-    /* Nothing of them is left. */
+    /* Nothing of them remains. */
     for (uint64_t end = now_ns() + patience_ms() * MS; open_fds() > fds; box_pump(box, 50))
         CHECK(now_ns() < end);
     box_close(box);
@@ -183,7 +182,7 @@ static void unauthenticated_connections_of_another_user(void)
     int fds = open_fds();
     delays_nobody(box, counter, CONNECT, "another user");
     CHECK(open_fds() <= fds + 2);
-    /* Nor closing. */
+    /* Destroying is not delayed either. */
     shared->kind = CONNECT;
     uint64_t began = judged_from();
     box_close(box);
@@ -200,12 +199,12 @@ static double processor_seconds(void)
            (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }
 
-/* Without descriptors, who waits to be accepted waits; the worker sleeps. */
+/* Without descriptors, connections wait to be accepted; the worker sleeps. */
 static void flood_leaks_no_descriptors(void)
 {
     gather(0);
     struct box *box = opened();
-    /* First what it does by itself. */
+    /* First without attackers. */
     sleep_ms(300);
     double before = processor_seconds();
     sleep_ms(1000);

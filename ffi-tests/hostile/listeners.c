@@ -1,5 +1,5 @@
 /*
- * Programs that are not Weft listen where a peer should be, under the name of its NIC, or speak and hear a byte a
+ * Programs that are not Weft listen where a peer should be, under the name of its NIC, or send and receive one byte per
  * second.
  */
 #include <arpa/inet.h>
@@ -23,7 +23,7 @@ static uint32_t crc32_of(const uint8_t *bytes, size_t len)
     return ~sum;
 }
 
-/* Where an address has the port of its rail of tcp over loopback; the rail's name follows the 16 bytes. */
+/* The offset of the port of a tcp rail over loopback in an address; the rail's name follows the 16 bytes. */
 static uint8_t *place_in(uint8_t *address, size_t len)
 {
     struct sockaddr_in of = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -36,7 +36,7 @@ static uint8_t *place_in(uint8_t *address, size_t len)
     FAIL("%s", "no address of loopback in it");
 }
 
-/* What listens: how slowly, and what it was sent. */
+/* A listener: how slow it is, and what it received. */
 struct listener {
     int fd;
     bool slow;
@@ -71,7 +71,7 @@ static void *listens(void *arg)
     return NULL;
 }
 
-/* An address like the one of `endpoint`, but for the port: there listens another. */
+/* The address of `endpoint` with another port, where the attacker listens. */
 static size_t with_another_listener(weft_endpoint *endpoint, struct listener *of, uint8_t *address, size_t most)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -99,7 +99,7 @@ static weft_remote_memory *memory_of(struct duo *duo, struct box *box, weft_peer
     return memory;
 }
 
-/* It is no peer by that, whether it is asked before or after the one whose name it claims. */
+/* It does not become a peer, whether it connects before or after the endpoint whose name it uses. */
 static void claimed_name_gets_no_write(void)
 {
     static struct listener other;
@@ -136,7 +136,7 @@ static void claimed_name_gets_no_write(void)
     duo_close(&duo);
 }
 
-/* Writes that end in this many ms. */
+/* Writes that end within this many ms. */
 static uint64_t writes_in(struct duo *duo, uint64_t ms)
 {
     struct range_request range = range_args(duo->a_memory, duo->b_of_a, LEN);
@@ -146,7 +146,7 @@ static uint64_t writes_in(struct duo *duo, uint64_t ms)
     return count;
 }
 
-/* One that we dial, one that dials us: each says and hears a byte a second. */
+/* One connection that we dial, one that dials us: each sends and receives one byte per second. */
 static void byte_a_second_delays_no_peer(void)
 {
     static struct listener slow = {.slow = true};

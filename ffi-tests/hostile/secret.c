@@ -1,4 +1,5 @@
-/* The shared secret: who knows it is a peer, who does not is told so, and nobody reads it. */
+/* The shared secret: an endpoint that has it becomes a peer, one without it is rejected with a reason, and the secret
+   is never sent. */
 #include "harness.h"
 
 static const char RIGHT[] = "a secret of 32 bytes, more or less";
@@ -43,7 +44,7 @@ static void message_goes(struct box *from, weft_peer peer, struct box *to)
     CHECK_OK(weft_message_release(to->endpoint, got.op));
 }
 
-/* ---- Who knows it ---- */
+/* ---- Endpoints that know it ---- */
 
 static void endpoint_with_the_secret_connects(void)
 {
@@ -82,7 +83,7 @@ static void pages_are_written_with_it(void)
     duo_close(&duo);
 }
 
-/* It is read during the open. */
+/* The file is read during the open. */
 static void secret_is_copied_at_open(void)
 {
     char mine[sizeof RIGHT];
@@ -146,7 +147,7 @@ static void a_file_has_the_secrets(void)
     connect_to(knows, of_file);
     CHECK_STATUS(box_take(knows, WEFT_COMPLETION_PEER_UP, patience_ms()).status, WEFT_ERR_DENIED);
     put_file(name, RIGHT, WRONG);
-    sleep_ms(1100); /* as often it is looked at */
+    sleep_ms(1100); /* the interval at which it is checked */
     connect_to(knows, of_file);
     CHECK_OK(box_take(knows, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
     CHECK_OK(box_take(of_file, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
@@ -159,7 +160,7 @@ static void a_file_has_the_secrets(void)
     box_close(knows);
 }
 
-/* ---- Who does not ---- */
+/* ---- Endpoints that do not ---- */
 
 static void is_denied(const char *mine, const char *theirs)
 {
@@ -217,7 +218,7 @@ static void denial_reaches_both_when_both_connect(void)
     box_close(b);
 }
 
-/* ---- What is no secret ---- */
+/* ---- Invalid secrets ---- */
 
 static void poor_secrets_are_refused(void)
 {
@@ -286,7 +287,7 @@ static void encrypting_endpoints_connect(void)
     box_close(b);
 }
 
-/* Neither side falls back to what others can read, and both say why. */
+/* Neither side falls back to unencrypted traffic, and both log why. */
 static void unencrypted_endpoint_is_refused(void)
 {
     weft_endpoint_config config = encrypting(RIGHT);
@@ -324,7 +325,7 @@ static void encryption_needs_a_secret_and_tcp(void)
     box_close(box);
 }
 
-/* ---- Who reads it ---- */
+/* ---- Who can read it ---- */
 
 static _Atomic int lines, leaks;
 

@@ -1,9 +1,9 @@
-/* Handles that are stale, and what is left of an endpoint once it is closed, or was never opened. */
+/* Stale handles, and what remains of an endpoint that was destroyed, or never opened. */
 #include "harness.h"
 
 #include <sys/resource.h>
 
-/* ---- A stale handle stays stale, however many come after it ---- */
+/* ---- A stale handle stays stale, however many are made after it ---- */
 
 static void stale_handles_stay_stale(void)
 {
@@ -63,7 +63,7 @@ static void ids_of_operations_have_room_for_a_day(void)
     duo_close(&duo);
 }
 
-/* ---- The last message is where it was ---- */
+/* ---- The last message stays in place ---- */
 
 static void last_error_has_one_slot_per_thread(void)
 {
@@ -77,7 +77,7 @@ static void last_error_has_one_slot_per_thread(void)
         fabric[4000] = 0;
         config.fabric = fabric;
         weft_endpoint *endpoint;
-        /* As printf's arguments may be evaluated: the message is asked for first. */
+        /* Evaluation order of printf's arguments: the message may be read first. */
         CHECK(weft_endpoint_create(&config, &endpoint) < 0);
         CHECK(weft_last_error() == said);
         CHECK(strlen(said) > 0 && strlen(said) < 1024);
@@ -86,12 +86,12 @@ static void last_error_has_one_slot_per_thread(void)
     }
 }
 
-/* ---- Nothing is left ---- */
+/* ---- Nothing remains ---- */
 
 static void close_leaks_no_descriptors(void)
 {
     weft_endpoint *endpoint = open_endpoint();
-    CHECK_OK(weft_endpoint_destroy(endpoint)); /* what libraries keep for good */
+    CHECK_OK(weft_endpoint_destroy(endpoint)); /* memory that libraries never free */
     int fds = open_fds(), fd;
     for (int i = 0; i < 20; i++) {
         weft_queue *queues[4];
@@ -117,7 +117,7 @@ static void *keep_calling(void *endpoint)
     return NULL;
 }
 
-/* Also while other threads are in calls of another endpoint, all the time. */
+/* Also while other threads call another endpoint all the time. */
 static void close_leaks_no_descriptors_beside_other_endpoints(void)
 {
     weft_endpoint *busy = open_endpoint();
@@ -149,7 +149,7 @@ static void failed_open_ends_its_threads(void)
             skip("threads of this user are not limited");
         CHECK(status == WEFT_ERR_SYSTEM || status == WEFT_ERR_NO_MEMORY);
         CHECK_EQ(open_fds(), fds);
-        /* One that was joined may be seen for a moment longer. */
+        /* A joined thread may be visible for a moment longer. */
         for (int i = 0; i < 100 && running_threads() > threads; i++)
             sched_yield();
         CHECK_EQ(running_threads(), threads);

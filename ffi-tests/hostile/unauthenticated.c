@@ -1,6 +1,6 @@
 /*
- * Programs that are not Weft connect to what an endpoint listens at, and say rubbish or
- * nothing: they slow nobody, and cost nothing once they have gone.
+ * Programs that are not Weft connect to an endpoint's listeners, and send malformed data or nothing: they delay no
+ * operation, and leave nothing behind.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -12,7 +12,7 @@
 
 #define CROWD 300
 
-/* Connects to the first rail, whatever it listens at. */
+/* Connects to the first rail, whatever its kind of listener. */
 static int knock(const char *address)
 {
     const char *name = strrchr(address, '/');
@@ -47,7 +47,7 @@ static void first_address(weft_endpoint *endpoint, weft_rail_properties *rail)
     CHECK_OK(weft_rail_info(endpoint, 0, rail, NULL));
 }
 
-/* The attackers are a process of their own, so that what they cost here can be seen. */
+/* The attackers are a separate process, so that their cost here is visible. */
 struct crowd {
     pid_t pid;
     int words;
@@ -82,7 +82,7 @@ static void see_off(struct crowd *crowd)
     close(crowd->words);
 }
 
-/* The slowest of some writes, in ns; none is held up. */
+/* The slowest of some writes, in ns; none is delayed. */
 static uint64_t slowest_write(struct duo *duo, int count)
 {
     uint64_t slowest = 0;
@@ -115,7 +115,7 @@ static void slow_nobody(bool rubbish)
            (double)alone / 1e6, (double)beside / 1e6, CROWD, (double)with_all / 1e6);
     /* host keeps 256 of them, with a descriptor for each one's process. */
     CHECK(open_fds() <= fds + (on_fabric("host") ? 2 * 256 : CROWD) + 8);
-    /* One more that means well. */
+    /* One more honest endpoint. */
     char address[8192];
     struct box *guest = box_of(open_endpoint());
     size_t len = address_of(duo.b->endpoint, address, sizeof address);
@@ -154,7 +154,7 @@ static uint64_t cpu_ns(void)
     return (uint64_t)time.tv_sec * SECOND + (uint64_t)time.tv_nsec;
 }
 
-/* The share of a processor that this process takes, in percent. */
+/* The share of a processor that this process uses, in percent. */
 static unsigned busy_percent(void)
 {
     uint64_t cpu = cpu_ns(), wall = now_ns();
@@ -162,7 +162,7 @@ static unsigned busy_percent(void)
     return (unsigned)((cpu_ns() - cpu) * 100 / (now_ns() - wall));
 }
 
-/* Nobody can be accepted without a descriptor: who waits for that keeps no worker busy. */
+/* Without descriptors nothing can be accepted: waiting connections do not keep a worker busy. */
 static void accepting_at_the_descriptor_limit_costs_little(void)
 {
     int fds[512], count = 0, words[2];

@@ -1,4 +1,4 @@
-/* Users that cannot be told apart share no memory: `host` is for one user and group. */
+/* Users that cannot be distinguished share no memory: `host` is for one user and group. */
 #include <grp.h>
 #include <stddef.h>
 #include <sys/un.h>
@@ -7,7 +7,7 @@
 
 #define USER 1001
 
-/* In a child, which has not called Weft. */
+/* Runs in a child that has not called Weft. */
 static void beside(void (*what)(const char *), const char *name)
 {
     pid_t pid = fork();
@@ -34,7 +34,7 @@ static void opens_nothing(const char *name)
     CHECK(strstr(weft_last_error(), "uid_map") != NULL);
 }
 
-/* There other users' ids read as its own. */
+/* In that namespace other users' ids read as its own. */
 static void host_needs_a_map_of_users(void)
 {
     if (geteuid() != 0)
@@ -42,7 +42,7 @@ static void host_needs_a_map_of_users(void)
     beside(opens_nothing, NULL);
 }
 
-/* Connects, and waits to be turned away. */
+/* Connects, and waits to be rejected. */
 static void is_rejected(const char *name)
 {
     if (setgroups(0, NULL) != 0 || setgid(USER) != 0)
@@ -54,7 +54,7 @@ static void is_rejected(const char *name)
     CHECK(connect(fd, (struct sockaddr *)&to,
                   (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name))) == 0);
     struct pollfd closed = {fd, POLLIN, 0};
-    /* (One that says nothing is closed after 3 seconds.) */
+    /* (A connection that sends nothing is closed after 3 seconds.) */
     uint64_t began = judged_from();
     CHECK_EQ(poll(&closed, 1, (int)patience_ms()), 1);
     CHECK(recv(fd, &byte, 1, MSG_DONTWAIT) <= 0);

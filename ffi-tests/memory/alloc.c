@@ -1,4 +1,4 @@
-/* Memory that Weft allocates: it moves like any other, and is given back once. */
+/* Memory that Weft allocates: it moves like any other, and is freed once. */
 #include "harness.h"
 
 #include <sys/resource.h>
@@ -33,7 +33,7 @@ static void arguments_are_checked(void)
     CHECK_OK(weft_endpoint_destroy(endpoint));
 }
 
-/* No page is touched for what cannot be there; nothing here takes more than 32 MiB. */
+/* Pages that cannot exist are not touched; nothing here takes more than 32 MiB. */
 static void alloc_of_an_unsupported_kind_is_refused(void)
 {
     weft_endpoint *endpoint = open_endpoint();
@@ -94,7 +94,7 @@ static weft_op read_now(struct box *box, const struct range_request *args)
     return id;
 }
 
-/* Writes what changes from round to round, each time from new memory. */
+/* Writes contents that change from round to round, each time from new memory. */
 static void gives(struct team *team)
 {
     struct box *box = box_of(open_endpoint());

@@ -1,4 +1,5 @@
-/* Memories of many ranges: other operations go on while they come and go, and what fails half-way is done later. */
+/* Memories of many ranges: other operations continue while ranges are registered and deregistered, and what fails
+   half-way is finished later. */
 #include "harness.h"
 
 #define RANGES 65536
@@ -28,7 +29,7 @@ static weft_status register_ranges(weft_endpoint *endpoint, size_t count, weft_m
 
 /* ---- Others meanwhile ---- */
 
-/* One operation after the other that ends at its deadline. */
+/* Operations that end at their deadlines, one after the other. */
 struct probe {
     weft_endpoint *endpoint;
     pthread_t thread;
@@ -75,7 +76,7 @@ static void end(struct probe *probe)
     CHECK_EQ(pthread_join(probe->thread, NULL), 0);
 }
 
-/* What one of them did, and one of an endpoint that had nothing else to do, in the same moment. */
+/* The lateness of one of them, and of one on an idle endpoint, at the same time. */
 struct meanwhile {
     uint64_t count[2], worst_ns[2], took_ns;
 };
@@ -93,7 +94,7 @@ static struct meanwhile during(struct probe probes[2], weft_status (*call)(weft_
     of.took_ns = now_ns() - began;
     for (int i = 0; i < 2; i++) {
         of.count[i] = probes[i].count - before[i];
-        uint64_t until = probes[i].count + 2; /* one that was under way counts, too */
+        uint64_t until = probes[i].count + 2; /* one in flight counts, too */
         while (probes[i].count < until)
             sleep_ms(1);
         of.worst_ns[i] = probes[i].worst_ns;
@@ -142,11 +143,11 @@ static void others_go_on(uint32_t rails)
     for (int i = 0; i < 2; i++)
         qsort(late[i], ROUNDS, sizeof late[i][0], ascending);
     printf("operations beside: %" PRIu64 " (idle endpoint %" PRIu64 ")\n", done[0], done[1]);
-    /* Of the rounds' worst. */
+    /* The worst of the rounds. */
     printf("deregister_65536_ms %.2f\n", (double)late[0][ROUNDS / 2] / MS);
     printf("deregister_65536_idle_ms %.2f\n", (double)late[1][ROUNDS / 2] / MS);
     count_passes(endpoint);
-    /* Where it took long enough to tell: nothing stood still. */
+    /* It took long enough to judge: nothing was blocked. */
     if (done[1] >= 20)
         CHECK(done[0] > done[1] / 3);
     CHECK_OK(weft_endpoint_destroy(endpoint));
@@ -176,10 +177,10 @@ static void failed_deregistration_is_retried(void)
     weft_endpoint *endpoint = open_with(&config);
     struct box *box = box_of(endpoint);
     CHECK_OK(register_ranges(endpoint, SOME, &memory));
-    sleep_ms(20); /* the fault is there from the first pass on */
+    sleep_ms(20); /* the fault exists from the first pass on */
 
     REFUSED(WEFT_ERR_FABRIC, weft_memory_deregister(memory));
-    /* The handle is there; nothing is posted with what is left. */
+    /* The handle stays valid; nothing can be posted with the rest. */
     char descriptor[64 * KIB];
     size_t len;
     CHECK_OK(weft_memory_export(memory, descriptor, sizeof descriptor, &len));
@@ -191,7 +192,7 @@ static void failed_deregistration_is_retried(void)
     box_close(box);
 }
 
-/* Nobody may use what is half there, neither here nor at a peer. */
+/* A half-deregistered memory is unusable, here and at peers. */
 static void partial_registration_is_not_used(void)
 {
     setenv("WEFT_SIM_FAULTS", "0 * busy=5", 1);
@@ -224,7 +225,7 @@ static void partial_registration_is_not_used(void)
     duo_close(&duo);
 }
 
-/* The endpoint's end takes back what could not be. */
+/* Destroying the endpoint releases what could not be deregistered. */
 static void shutdown_undoes_partial_registrations(void)
 {
     setenv("WEFT_SIM_FAULTS", "0 * busy=5", 1);

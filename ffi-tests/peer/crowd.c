@@ -1,4 +1,4 @@
-/* Many peers of one endpoint: a hundred that connect at once, a thousand that are there. */
+/* Many peers of one endpoint: a hundred that connect at once, a thousand connected. */
 #include "harness.h"
 
 #define CROWD 100
@@ -6,12 +6,12 @@
 #define LEN (256 * KIB)
 #define WINDOW (2 * SECOND)
 
-/* Places of the board. */
+/* Indexes of the board. */
 enum { READY, GO, BEFORE, DURING, ALL_UP };
 
 /* ---- A hundred at once ---- */
 
-/* One process's share of the crowd, each an endpoint of its own. */
+/* One process's part of the crowd, each an endpoint of its own. */
 static void a_group(struct team *team)
 {
     static struct box *boxes[CROWD / GROUPS];
@@ -30,7 +30,7 @@ static void a_group(struct team *team)
         CHECK_OK(weft_peer_connect(boxes[i]->endpoint, address, len, NULL, &peer));
     }
     bool up[COUNT(boxes)] = {false};
-    for (size_t left = COUNT(boxes); left > 0; sleep_ms(1)) { /* who hogs the processors slows all */
+    for (size_t left = COUNT(boxes); left > 0; sleep_ms(1)) { /* hogging the processors slows everyone */
         for (size_t i = 0; i < COUNT(boxes); i++) {
             weft_completion c;
             box_pump(boxes[i], 0);
@@ -52,7 +52,7 @@ static void a_group(struct team *team)
         box_close(boxes[i]);
 }
 
-/* Writes 256 KiB every 2 ms, until all is over. */
+/* Writes 256 KiB every 2 ms, until the end. */
 static void a_steady_writer(struct team *team)
 {
     weft_completion down;
@@ -125,7 +125,7 @@ static void a_hundred_connect_at_once(void)
 
 struct one {
     weft_endpoint *endpoint;
-    weft_peer of_hub; /* as the hub knows it */
+    weft_peer of_hub; /* the hub's view of it */
     bool up, heard;
 };
 
@@ -204,7 +204,7 @@ static void a_thousand_peers_of_one_endpoint(void)
     pthread_t closer;
     CHECK(pthread_create(&closer, NULL, closes, hub) == 0);
     while (pthread_tryjoin_np(closer, NULL) != 0)
-        others_poll(all); /* they answer its farewell */
+        others_poll(all); /* they answer its Close */
     for (int i = 0; i < THOUSAND; i++) {
         CHECK(all[i].heard);
         CHECK_OK(weft_endpoint_destroy(all[i].endpoint));

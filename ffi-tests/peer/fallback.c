@@ -1,10 +1,10 @@
-/* Peers that have two fabrics in common, of which the better one may not lead anywhere. */
+/* Peers that share two fabrics, of which the better one may not work. */
 #include "harness.h"
 
 #define NOBODY 65534
 #define LEN (256 * KIB)
 
-/* How a team meets, set before it is forked. */
+/* How a team connects, set before it is forked. */
 static struct way {
     bool connects[2]; /* by rank */
     bool manual;
@@ -27,7 +27,7 @@ static struct box *open_both(void)
     return box_of(endpoint);
 }
 
-/* Swaps addresses; connects, or is connected to, or both. */
+/* Exchanges addresses; connects, or is connected to, or both. */
 static weft_peer meets(struct team *team, struct box *box)
 {
     char mine[8192], theirs[8192];
@@ -97,7 +97,7 @@ static void lives(struct team *team)
         is_served_by(box, peer, "host", "host is the best of the fabrics that both have");
     exchange(team, box, peer);
     meet(team, 1 - team->rank, box);
-    /* Who was up before it connected itself has heard of both. */
+    /* A side that was up before it connected itself gets both events. */
     weft_completion again;
     if (way.connects[0] && way.connects[1] && box_try(box, WEFT_COMPLETION_PEER_UP, &again))
         CHECK(again.status == WEFT_OK && again.peer == peer);
@@ -196,7 +196,7 @@ static void busy_peer_stays_on_host(void)
     }
 }
 
-/* ---- Nobody there ---- */
+/* ---- No endpoint at the address ---- */
 
 static void leaves(struct team *team)
 {
@@ -231,7 +231,7 @@ static void closed_peer_is_unreachable(void)
     run_pair(calls_the_peer_that_left, leaves);
 }
 
-/* ---- Simulated NICs, of which the better ones fail in other ways than host does ---- */
+/* ---- Simulated NICs, whose better fabrics fail differently from host ---- */
 
 #define BETTER "sim:like=efa:world=better"
 #define WORSE "sim:like=tcp:rails=2:world=worse"
@@ -268,13 +268,14 @@ static weft_peer arrives(struct box *box, uint32_t lanes, const char *fabric, co
     return up.peer;
 }
 
-/* A better fabric that fails before anybody connects, beside a sound one: the other serves, whoever connects. */
+/* A better fabric that fails before any connect, beside a working one: the working one serves, whichever side
+   connects. */
 static void falls_back(const char *fault, const char *why, uint32_t workers)
 {
     char faults[64];
     snprintf(faults, sizeof faults, "port2+0 %s", fault);
     for (int who = 1; who <= 3; who++) {
-        /* The sound world begins first, without faults. */
+        /* The working world begins first, without faults. */
         unsetenv("WEFT_SIM_FAULTS");
         struct box *keeper = open_simulated(WORSE, 0);
         setenv("WEFT_SIM_FAULTS", faults, 1);
@@ -290,7 +291,7 @@ static void falls_back(const char *fault, const char *why, uint32_t workers)
             weft_peer peer = arrives(box[side], 2, "world=worse", why);
             CHECK_OK(box_await(box[side], send_now(box[side], peer, "hello", 5), patience_ms()).status);
         }
-        /* The head start is a quarter of the connect's time; who accepts follows at once. */
+        /* The head start is a quarter of the connect's time; the accepting side follows at once. */
         CHECK_WITHIN(began + CONNECT / 4, now_ns(), 800 * MS);
         for (int side = 0; side < 2; side++)
             box_close(box[side]);

@@ -1,4 +1,4 @@
-/* Peers of whom nothing is heard: who is lost, when, and who is not. */
+/* Silent peers: which are lost, when, and which are not. */
 #include "harness.h"
 
 #define SHORT (2 * SECOND)
@@ -21,7 +21,7 @@ static void must_be_up(struct box *box, weft_peer peer)
     CHECK_EQ(of.up, 1);
 }
 
-/* For so long. */
+/* For this long. */
 static void must_stay_up(struct box *box, weft_peer peer, uint64_t ms)
 {
     for (uint64_t until = now_ns() + ms * MS; now_ns() < until;) {
@@ -31,7 +31,7 @@ static void must_stay_up(struct box *box, weft_peer peer, uint64_t ms)
 }
 
 /*
- * It falls silent at `silent_ns`, and its last word was up to 1 s before, or more where the machine kept it waiting:
+ * The peer falls silent at `silent_ns`, and its last frame was up to 1 s earlier, or more on a loaded machine:
  * `judged_ns` says since when that is known.
  */
 static void must_be_lost(struct box *box, uint64_t judged_ns, uint64_t silent_ns, uint64_t liveness_ns)
@@ -54,8 +54,7 @@ static void until_the_end(struct team *team)
     sleep_ms(60 * 1000); /* it is killed */
 }
 
-/* Nothing is under way: one of our endpoints gives the peer up, and the other, which was
- * told not to, does not. */
+/* Nothing is in flight: one of our endpoints loses the peer, and the other, configured not to, does not. */
 static void outlives_the_stopped(struct team *team)
 {
     uint64_t judged = judged_from();
@@ -78,13 +77,13 @@ static void a_stopped_idle_peer_is_lost_in_time(void)
     run_pair(outlives_the_stopped, until_the_end);
 }
 
-/* Who was stopped itself has heard nothing for long, and draws no conclusion from it. */
+/* A process that was stopped itself has received nothing, and draws no conclusion from that. */
 static void is_stopped_for_a_while(struct team *team)
 {
     struct box *box = box_with(SHORT, WEFT_PROGRESS_THREADS);
     weft_peer peer = join(team, 0, box);
     meet(team, 0, box);
-    meet(team, 0, box); /* in between it is stopped */
+    meet(team, 0, box); /* it is stopped in between */
     must_stay_up(box, peer, 1000);
     meet(team, 0, box);
     box_close(box);
@@ -158,7 +157,7 @@ static uint64_t frames_of(weft_endpoint *endpoint)
     return sum;
 }
 
-/* With the shortest time there is, an idle peer costs a few frames a second. */
+/* With the shortest limit, an idle peer costs a few frames per second. */
 static void idle_peers_stay_connected(void)
 {
     weft_endpoint_config config = test_config();

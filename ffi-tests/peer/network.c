@@ -1,6 +1,6 @@
 /*
- * Networks as they are elsewhere: ports that a firewall lets through, addresses that are translated, IPv6 alone, small
- * packets, a port that another program has taken over, children that hold the sockets of a dead process.
+ * Unusual networks: ports that a firewall allows, translated addresses, IPv6 alone, small packets, a port that another
+ * program has taken over, children that hold the sockets of a dead process.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -25,21 +25,21 @@ static void run(const char *format, ...)
         FAIL("%s", command);
 }
 
-/* From now on this process is on a host of its own. Before any thread is started. */
+/* From now on this process is on its own host. Call before any thread is started. */
 static void leave_this_host(void)
 {
     if (unshare(CLONE_NEWNET | CLONE_NEWNS) != 0)
         skip("no namespaces can be made here: %s", strerror(errno));
     if (system("PATH=$PATH:/usr/sbin:/sbin command -v ip >/dev/null") != 0)
         skip("iproute2 is not installed");
-    /* What /sys/class/net tells is of the namespace that /sys was mounted in. */
+    /* /sys/class/net shows the namespace in which /sys was mounted. */
     if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) != 0 || umount2("/sys", MNT_DETACH) != 0 ||
         mount("sysfs", "/sys", "sysfs", 0, NULL) != 0)
         skip("/sys cannot be mounted here: %s", strerror(errno));
     run("ip link set lo up");
 }
 
-/* A cable to the host of another member, and our end's address. It is eth0 there. */
+/* A cable to another member's host, and our end's address. It is eth0 there. */
 static void plug(struct team *team, int to, const char *name, const char *address, int mtu)
 {
     run("ip link add %s mtu %d type veth peer name eth0 mtu %d netns %d", name, mtu, mtu, (int)pid_of(team, to));
@@ -53,7 +53,7 @@ static void plugged(const char *address)
     run("ip link set eth0 up");
 }
 
-/* ---- Pages, both ways ---- */
+/* ---- Pages, in both directions ---- */
 
 static struct box *box_on(const char *rails, const char *ports, const char *address, uint32_t rail_count)
 {
@@ -195,13 +195,13 @@ static void ports_of_the_range_are_taken_in_turn(void)
     CHECK_OK(weft_endpoint_destroy(first));
     CHECK_OK(weft_endpoint_destroy(second));
     close(others);
-    /* No two rails of an endpoint have the same, and what is left over does not come up. */
+    /* No two rails of an endpoint share a port, and rails without one do not come up. */
     config.rail_count = 4;
     config.min_rails = 4;
     REFUSED(WEFT_ERR_NO_RAILS, weft_endpoint_create(&config, &refused));
     config.min_rails = 3;
     CHECK_OK(weft_endpoint_destroy(open_with(&config)));
-    /* A port can be had again at once, though connections of before are still closing. */
+    /* A port is available again at once, though earlier connections are still closing. */
     config.rail_count = 0;
     config.min_rails = 0;
     config.tcp_ports = "7001-7002";
@@ -250,7 +250,7 @@ static uint32_t rails_of(weft_endpoint *endpoint)
     return of.rails;
 }
 
-/* A NIC is as many rails, all of which carry pages, whatever the peer has. */
+/* A NIC becomes this many rails, all of which carry pages, whatever the peer has. */
 static void streams_are_rails(void)
 {
     static const uint32_t streams[][2] = {{1, 1}, {4, 4}, {4, 1}, {1, 3}, {2, 4}};
@@ -270,7 +270,7 @@ static void streams_are_rails(void)
         }
         duo_close(&duo);
     }
-    /* Loopback is one by default, and a number of rails is not multiplied. */
+    /* Loopback is one rail by default, and a number of rails is not multiplied. */
     weft_endpoint_config config = test_config();
     config.tcp_streams = 0;
     for (uint32_t rails = 0; rails < 3; rails += 2) {
@@ -282,7 +282,7 @@ static void streams_are_rails(void)
     }
 }
 
-/* What comes to one address and port goes to another, as a router that translates does it. */
+/* Packets to one address and port go to another, as a translating router sends them. */
 struct translated {
     const char *from, *to;
     int from_port, to_port;
@@ -393,7 +393,7 @@ static void advertised_addresses_are_those_that_peers_dial(void)
 
 /* ---- A port that another program has taken over ---- */
 
-/* What the program says to whoever connects. One that says nothing is as a peer that is stopped: lost for its silence. */
+/* What the program sends to each connection. One that sends nothing is like a stopped peer: lost for its silence. */
 enum { NOTHING, MALFORMED, ECHO, CLOSES, TAKEOVERS };
 static int takeover;
 
@@ -441,7 +441,7 @@ static void had_the_port(struct team *team)
         box_pump(box, 100);
 }
 
-/* The peer is lost, connecting to it fails, and others do not notice. */
+/* The peer is lost, connecting to it fails, and other peers are not affected. */
 static void knew_the_port(struct team *team)
 {
     char blob[8192];
@@ -483,7 +483,7 @@ static void a_port_is_another_programs_now(void)
 
 /* ---- Children ---- */
 
-/* Two of them, one of which has a child of its own: they have every descriptor of the parent's. */
+/* Two children, one of which has a child of its own: they share every descriptor of the parent. */
 static void has_children(struct team *team)
 {
     struct box *box = box_of(open_endpoint());

@@ -1,9 +1,9 @@
 /* Peers that come and go, die, stop, and come back. */
 #include "harness.h"
 
-/* ---- Nobody there ---- */
+/* ---- No endpoint at the address ---- */
 
-/* Connects, and expects no peer to be found within the timeout. */
+/* Connects, and expects that no peer is found within the timeout. */
 static void finds_nobody(struct box *box, const void *address, size_t len)
 {
     weft_op_options args = WEFT_OP_OPTIONS_INIT;
@@ -101,7 +101,7 @@ static void endpoint_is_its_own_peer(void)
         CHECK_OK(c.status);
         CHECK(c.peer == ourselves && !c.accepted);
         CHECK_OK(weft_remote_memory_import(box->endpoint, ourselves, descriptor, descriptor_len, &remote));
-        /* There by a write, and back by a read. */
+        /* One direction by a write, the other by a read. */
         struct range_request args = range_args(memory, remote, half);
         args.remote_offset = half;
         args.options.flags = WEFT_NOTIFY;
@@ -145,7 +145,7 @@ static void endpoint_is_its_own_peer(void)
     box_close(box);
 }
 
-/* ---- Back again ---- */
+/* ---- The peer returns ---- */
 
 static void restarts(struct team *team)
 {
@@ -193,7 +193,7 @@ static void meets_the_restarted(struct team *team)
         meet(team, 1, box);
         CHECK_STATUS(box_take(box, WEFT_COMPLETION_PEER_DOWN, patience_ms()).status,
                      WEFT_ERR_PEER_CLOSED);
-        /* What remains of it is answered. */
+        /* Operations that name the old peer are answered. */
         uint8_t byte = 1;
         weft_memory *mine = register_one(box->endpoint, &byte, 1);
         struct range_request args = range_args(mine, remote, 1);
@@ -278,7 +278,7 @@ static void repeated_connects_and_disconnects(void)
     run_pair(comes_and_goes, is_visited);
 }
 
-/* ---- Both at once, and again ---- */
+/* ---- Both connect at once, and again ---- */
 
 static void connects_at_once(struct team *team)
 {
@@ -295,7 +295,7 @@ static void connects_at_once(struct team *team)
         if (round % 4 == 3) /* one side somewhat later */
             usleep((useconds_t)(team->rank * round * 20));
         CHECK_OK(weft_peer_connect(box->endpoint, theirs, len, &args, &peer));
-        /* One answer to our connect; one more if theirs came first. */
+        /* One answer to our connect; one more if theirs arrived first. */
         int asked = 0, accepted = 0;
         uint64_t until = now_ns() + patience_ms() * MS;
         while (!asked) {
@@ -383,7 +383,7 @@ static void too_many_peers(void)
     CHECK_OK(box_take(small, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
     len = address_of(c->endpoint, address, sizeof address);
     REFUSED(WEFT_ERR_LIMIT, weft_peer_connect(small->endpoint, address, len, NULL, &peer));
-    /* Nor can a third come in; it is told so. */
+    /* A third endpoint cannot connect either, and gets the reason. */
     len = address_of(small->endpoint, address, sizeof address);
     args.timeout_ns = SECOND;
     CHECK_OK(weft_peer_connect(c->endpoint, address, len, &args, &peer));
@@ -394,7 +394,7 @@ static void too_many_peers(void)
     box_close(c);
 }
 
-/* ---- Disconnecting with work under way ---- */
+/* ---- Disconnecting with operations in flight ---- */
 
 #define PENDING 100
 
@@ -411,7 +411,7 @@ static void disconnects(struct team *team)
     }
     CHECK_OK(weft_peer_disconnect(box->endpoint, peer));
     tell(team, 1, "", 1);
-    /* PEER_DOWN comes when all operations with it have completed. */
+    /* PEER_DOWN arrives when all operations with the peer have completed. */
     size_t completed = 0, canceled = 0;
     uint64_t until = now_ns() + patience_ms() * MS;
     weft_completion c;
@@ -436,7 +436,7 @@ static void disconnects(struct team *team)
     CHECK_EQ(completed, PENDING);
     CHECK(canceled > 0);
     box_quiet(box, 100);
-    /* The fabric may take a while to give back what was in flight. */
+    /* The fabric may take a while to return operations in flight. */
     weft_status busy;
     while ((busy = weft_memory_deregister(memory)) == WEFT_ERR_BUSY && now_ns() < until)
         sleep_ms(1);
@@ -471,13 +471,13 @@ static void disconnect_ends_operations(void)
     run_pair(disconnects, is_left);
 }
 
-/* ---- Death in mid-transfer ---- */
+/* ---- Death during a transfer ---- */
 
 #define KILLED_WRITES 400
 
 static size_t killed_at = 60;
 
-/* Writes to 1, which is killed, and to 2, which must not notice. */
+/* Writes to 1, which is killed, and to 2, which must not be affected. */
 static void outlives(struct team *team)
 {
     struct box *box = box_of(open_endpoint());
@@ -579,7 +579,7 @@ static void killed_peer_twenty_times(void)
         killed_peer();
 }
 
-/* The one that writes dies: its target learns of it and can free its memory. */
+/* The writer dies: its target gets PEER_DOWN and can free its memory. */
 static void target_of_the_killed(struct team *team)
 {
     struct box *box = box_of(open_endpoint());
@@ -624,7 +624,7 @@ static void killed_writer(void)
     run_pair(target_of_the_killed, writes_until_killed);
 }
 
-/* ---- Memory that its owner took back ---- */
+/* ---- Memory that its owner has deregistered ---- */
 
 static void gives_gone_memory(struct team *team)
 {
@@ -737,7 +737,7 @@ static void writes_to_what_goes(struct team *team)
             }
         }
         meet(team, 0, box);
-        /* Gone for good. */
+        /* Gone permanently. */
         struct range_request args = range_args(memory, theirs, 8);
         weft_op id;
         weft_status status = submit_write(box->endpoint, &args, &id);
@@ -756,7 +756,7 @@ static void memory_deregistered_under_load(void)
     run_pair(takes_memory_back, writes_to_what_goes);
 }
 
-/* An importer that is stopped holds deregistration up for 2 s, and is dropped. */
+/* A stopped importer delays deregistration by 2 s, and is disconnected. */
 static void deregisters_beside_the_stopped(struct team *team)
 {
     struct box *box = box_of(open_endpoint());
@@ -798,7 +798,7 @@ static void stopped_importer(void)
     run_pair(deregisters_beside_the_stopped, imports_and_is_stopped);
 }
 
-/* ---- All that can be asked of a peer before it is up ---- */
+/* ---- Every call about a peer before it is up ---- */
 
 static void asks_at_once(struct team *team)
 {
@@ -841,11 +841,11 @@ static void is_asked_at_once(struct team *team)
 
 static void operations_before_the_peer_is_up(void)
 {
-    for (int round = 0; round < 6; round++) /* chance decides which side is ready first */
+    for (int round = 0; round < 6; round++) /* chance determines which side is ready first */
         run_pair(asks_at_once, is_asked_at_once);
 }
 
-/* ---- What ends late ---- */
+/* ---- Late ends ---- */
 
 enum { CANCELERS = 6, CANCELED_EACH = 32, PARTINGS = 20 };
 
@@ -866,7 +866,7 @@ static void *cancels(void *argument)
     return NULL;
 }
 
-/* Sends which stay outstanding, as the peer does not poll: each thread has some to cancel. */
+/* Sends that stay outstanding, as the peer does not poll: each thread has some to cancel. */
 static void begin_cancelers(struct canceler *all, weft_endpoint *own, weft_peer peer, atomic_bool *go)
 {
     struct send_request args = SEND_REQUEST_INIT;
@@ -881,7 +881,7 @@ static void begin_cancelers(struct canceler *all, weft_endpoint *own, weft_peer 
     }
 }
 
-/* A peer ends while other threads are about to complete operations with it. */
+/* A peer ends while other threads complete operations with it. */
 static void peer_down_comes_after_all_that_is_canceled(void)
 {
     weft_endpoint_config config = test_config();
@@ -923,14 +923,14 @@ static void peer_down_comes_after_all_that_is_canceled(void)
     }
 }
 
-/* ---- Who leaves with the last word ---- */
+/* ---- A side that leaves after its last message ---- */
 
 #define WORDS 32
 
 struct words {
     struct box *box;
     weft_peer peer;
-    _Atomic uint64_t *mine; /* the other's words, and from the second page on ours */
+    _Atomic uint64_t *mine; /* the other side's words, and ours from the second page on */
     struct range_request args;
 };
 

@@ -1,4 +1,4 @@
-//! Links as the library that ships (../../build.rs): programs load either.
+//! Links like the shipped library (../../build.rs): programs can load either.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

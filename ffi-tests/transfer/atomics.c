@@ -10,7 +10,7 @@ static struct atomic_request atomic_args(weft_remote_memory *remote, uint64_t of
     return args;
 }
 
-/* Does one, and gives what the word was. */
+/* Performs one, and returns the word's previous value. */
 static uint64_t add(struct box *box, weft_remote_memory *remote, uint64_t offset, uint64_t operand)
 {
     struct atomic_request args = atomic_args(remote, offset, operand);
@@ -36,7 +36,7 @@ static uint64_t swap_if(struct box *box, weft_remote_memory *remote, uint64_t of
 
 /* ---- One at a time ---- */
 
-/* The word is asked for before its owner has said that the memory is there. */
+/* The atomic is submitted before the owner has confirmed the memory. */
 static void memory_in_use_is_not_released(void)
 {
     struct duo duo = duo_open(4096);
@@ -91,7 +91,7 @@ static void values_and_fields(void)
     CHECK(c.user_data == &args && c.previous == 37 && c.bytes == 0 && c.data == NULL);
     CHECK(c.rail == UINT32_MAX && c.entry == UINT64_MAX && c.submit_ns > 0 && c.done_ns >= c.submit_ns);
     CHECK_OK(weft_queue_destroy(queue));
-    /* Whoever has polled the completion may release the memory at once. */
+    /* After polling the completion, the remote memory may be released at once. */
     for (int i = 0; i < 200; i++) {
         char blob[4096];
         weft_remote_memory *again;
@@ -172,7 +172,7 @@ static void enter(uint8_t *seen, uint64_t value)
     seen[value] = 1;
 }
 
-/* Its own program changes the word, too. */
+/* The owner's program changes the word, too. */
 static void owns_the_sum(struct team *team)
 {
     struct box *box = box_of(open_endpoint());
@@ -227,7 +227,7 @@ static void takes_the_lock(struct team *team)
     for (int i = 0; i < ROUNDS; i++) {
         while (swap_if(box, remote, 0, 0, me) != 0)
             CHECK(now_ns() < until);
-        /* What it guards is no atomic: it would lose counts without the lock. */
+        /* The guarded counter is no atomic: it would lose counts without the lock. */
         struct range_request args = range_args(memory, remote, 8);
         args.remote_offset = 128;
         weft_op id;
@@ -266,7 +266,7 @@ static void compare_swap_makes_a_lock(void)
     run_team(1 + PEERS, roles);
 }
 
-/* ---- Both sides at once, more than either takes in ---- */
+/* ---- Both sides at once, more than either accepts ---- */
 
 static void both_ask(bool manual)
 {
@@ -317,7 +317,7 @@ static void both_ask(bool manual)
         }
     }
     CHECK(*word[0] == MANY && *word[1] == MANY);
-    /* No peer drives the other with manual progress: parting takes a while. */
+    /* Neither peer drives the other with manual progress: closing takes a while. */
     for (int s = 0; s < 2; s++)
         box_close(box[s]);
 }
@@ -379,7 +379,7 @@ static void bad_input_is_refused(void)
     BAD(WEFT_ERR_INVALID, options.done_value, 1);
     REFUSED(WEFT_ERR_HANDLE, submit_fetch_add(duo.b->endpoint, &good, NULL)); /* another's remote */
 
-    /* The address counts, not the offset. */
+    /* The address must be aligned, not the offset. */
     weft_remote_memory *odd = half_open(&duo, duo.b_bytes + 4, 20, 0);
     args = atomic_args(odd, 0, 1);
     REFUSED(WEFT_ERR_INVALID, submit_fetch_add(a, &args, NULL));
@@ -411,7 +411,7 @@ static uint32_t crc32_of(const uint8_t *bytes, size_t len)
     return ~sum;
 }
 
-/* An address that tells of no capabilities, as another library's might. */
+/* An address without capabilities, as another library's might be. */
 static void atomics_to_a_peer_without_support_are_refused(void)
 {
     enum { CAPABILITIES = 18 }; /* behind magic, format, versions and incarnation */
@@ -439,7 +439,7 @@ static void atomics_to_a_peer_without_support_are_refused(void)
     box_close(b);
 }
 
-/* ---- Memory that goes away in the middle ---- */
+/* ---- Memory that goes away meanwhile ---- */
 
 struct asker {
     struct box *box;
@@ -449,7 +449,7 @@ struct asker {
     uint64_t accepted, done, gone;
 };
 
-/* Asks until the memory is gone. */
+/* Submits until the memory is gone. */
 static void *asks(void *argument)
 {
     struct asker *asker = argument;
@@ -496,7 +496,7 @@ static void atomics_on_memory_that_is_deregistered(void)
     duo_close(&duo);
 }
 
-/* Where all threads take turns there is always something to answer: the owner is heard all the same. */
+/* Where all threads take turns there are always requests to answer: the owner's frames get through all the same. */
 static void atomics_on_memory_that_is_deregistered_on_one_processor(void)
 {
     cpu_set_t all, one;
@@ -509,9 +509,9 @@ static void atomics_on_memory_that_is_deregistered_on_one_processor(void)
     atomics_on_memory_that_is_deregistered();
 }
 
-/* ---- Remote memory that another thread gives back ---- */
+/* ---- Remote memory that another thread releases ---- */
 
-/* Submits until the remote memory is stale; how many were accepted. */
+/* Submits until the remote memory is stale; returns how many were accepted. */
 static void *uses(void *argument)
 {
     struct asker *asker = argument;
@@ -530,7 +530,7 @@ static void *uses(void *argument)
     return NULL;
 }
 
-/* Whoever is first: what was accepted is done, and what is in use is not given back. */
+/* In either order: accepted operations are done, and memory in use is not released. */
 static void released_while_others_submit(void)
 {
     struct duo duo = duo_open(4096);
@@ -622,7 +622,7 @@ static void deadlines_and_cancels(void)
     }
     CHECK(now_ns() - began >= 300 * MS);
     CHECK_EQ(*word, 0);
-    /* All of them are still on their way: their number is bounded. */
+    /* All of them are still in flight: their number is limited. */
     REFUSED(WEFT_ERR_AGAIN, submit_fetch_add(duo.a->endpoint, &args, NULL));
     REFUSED(WEFT_ERR_BUSY, weft_remote_memory_release(duo.b_of_a));
     args.options.timeout_ns = 0;
@@ -703,7 +703,7 @@ static void stops_and_kills(struct team *team)
     for (int i = 0; i < 100; i++)
         CHECK_STATUS(box_take(box, WEFT_COMPLETION_ATOMIC, patience_ms()).status, WEFT_ERR_TIMED_OUT);
     CHECK(kill(pid, SIGCONT) == 0);
-    CHECK_EQ(add(box, remote, 0, 1), 101); /* what timed out was done all the same, once */
+    CHECK_EQ(add(box, remote, 0, 1), 101); /* operations that timed out were done all the same, once */
     args.options.timeout_ns = 0;
     for (int i = 0; i < 1000; i++)
         CHECK_OK(submit_fetch_add(box->endpoint, &args, NULL));
@@ -722,7 +722,7 @@ static void a_peer_that_is_stopped_and_killed(void)
     run_pair(stops_and_kills, owns_until_it_is_killed);
 }
 
-/* Where a peer of the same process may close unheard: in shm that is a crash of the provider's. */
+/* Where a peer of the same process may close unnoticed: over shm the provider crashes. */
 #define NOT_SHM "tcp,host,sim:like=tcp,sim:like=efa,sim:like=efa-direct,sim:like=verbs"
 
 static const struct test tests[] = {

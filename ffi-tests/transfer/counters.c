@@ -89,7 +89,7 @@ static void once_for_each_transfer(void)
         CHECK_OK(c.status);
         CHECK_EQ(c.bytes, lens[i]);
     }
-    /* Once it is complete, it counts. */
+    /* A transfer counts once it is complete. */
     raise_once(&duo, counter);
     CHECK_EQ(read_counter(b, counter), ++value);
     struct range_request args = range_args(duo.a_memory, duo.b_of_a, MIB);
@@ -115,7 +115,7 @@ static void once_for_each_transfer(void)
     duo_close(&duo);
 }
 
-/* With a notification: both come, each once. */
+/* With a notification: both arrive, each once. */
 static void beside_a_notification(void)
 {
     struct duo duo = duo_open(MIB);
@@ -137,7 +137,7 @@ static void beside_a_notification(void)
     duo_close(&duo);
 }
 
-/* ---- Once per page: between processes, with the target looking all the time ---- */
+/* ---- Once per page: between processes, with the target checking all the time ---- */
 
 #define ARENA (64 * MIB)
 
@@ -167,7 +167,7 @@ static uint64_t pages_in_all(void)
     return shape->count * shape->layers;
 }
 
-/* The last byte of each page tells whether it has come: check all when it has. */
+/* The last byte of each page shows whether it has arrived: then check all of it. */
 static uint64_t arrived(const uint8_t *arena, uint64_t round, uint8_t *seen)
 {
     uint64_t count = 0;
@@ -262,7 +262,7 @@ SHAPE(small_pages_over_rails, .page_len = 4096, .count = 500, .layers = 2, .rail
 SHAPE(small_separate_pages, .page_len = 4096, .count = 500, .layers = 1)
 SHAPE(tiny_pages, .page_len = 9, .count = 3000, .layers = 1)
 SHAPE(tiny_adjacent_pages, .page_len = 8, .count = 3000, .layers = 1, .adjacent = true)
-/* What goes several to a post is no multiple of it. */
+/* Not a multiple of the pages in one post. */
 SHAPE(odd_pages, .page_len = 40001, .count = 101, .layers = 3)
 SHAPE(odd_pages_over_rails, .page_len = 41011, .count = 103, .layers = 5, .rails = 3)
 SHAPE(odd_adjacent_pages, .page_len = 70000, .count = 7, .layers = 11, .rails = 2, .adjacent = true)
@@ -272,7 +272,7 @@ SHAPE(one_huge_page, .page_len = 60 * MIB, .count = 1, .layers = 1)
 SHAPE(pages_with_manual_progress, .page_len = 16384, .count = 300, .layers = 1,
       .progress = WEFT_PROGRESS_MANUAL)
 
-/* A page that is counted is counted once, whatever else goes over the same lanes. */
+/* A counted page is counted once, whatever else the lanes carry. */
 static void among_other_traffic(void)
 {
     struct duo duo = duo_open(4 * MIB);
@@ -377,7 +377,7 @@ static void many_expectations_of_one_counter(void)
     duo_close(&duo);
 }
 
-/* Expects that are submitted while arrivals come: none is missed. */
+/* Expects that are submitted while increments arrive: none is missed. */
 static void counter_races_lose_no_arrival(void)
 {
     struct duo duo = duo_open(MIB);
@@ -427,7 +427,7 @@ static void counter_expectation_ends_early(void)
     raise_once(&duo, counter);
     CHECK_EQ(read_counter(b, counter), 2);
     box_quiet(duo.b, 20);
-    /* One that is left when the endpoint goes. */
+    /* An expect that is outstanding when the endpoint is destroyed. */
     weft_op last = expect(b, counter, 9);
     REFUSED(WEFT_ERR_BUSY, weft_endpoint_destroy(b));
     CHECK_OK(weft_endpoint_shutdown(b, 0));
@@ -471,7 +471,7 @@ static void late_arrivals_for_a_destroyed_counter_are_discarded(void)
     duo_close(&duo);
 }
 
-/* Destroyed and made again while pages arrive: each counts for the one it names, or nobody. */
+/* Destroyed and made again while pages arrive: each increments the counter that it names, or none. */
 static void counters_are_reused_under_load(void)
 {
     weft_endpoint_config config = test_config();
@@ -563,7 +563,7 @@ static void foreign_and_stale_ids(void)
         REFUSED(WEFT_ERR_HANDLE, try_expect(b, list, values, 2, 0, &id));
         CHECK(strstr(weft_last_error(), "counter 1 of the list") != NULL);
     }
-    /* The sender knows whose a counter is, not whether it lives. */
+    /* The sender knows the counter's owner, not whether the counter exists. */
     struct range_request args = range_args(duo.a_memory, duo.b_of_a, 8);
     const weft_counter foreign[] = {mine, 1, theirs ^ UINT64_C(1) << 63, theirs & ~UINT64_C(0xffffffff)};
     for (size_t i = 0; i < COUNT(foreign); i++) {
@@ -587,7 +587,7 @@ static void foreign_and_stale_ids(void)
 
 #define ENTRIES 300
 
-/* Entry i goes to place ENTRIES - 1 - i and raises counter i % 3; empty ones the fourth. */
+/* Entry i goes to slot ENTRIES - 1 - i and raises counter i % 3; empty entries raise the fourth. */
 static void fill_entries(struct duo *duo, const weft_counter *counters, weft_list_entry *entries)
 {
     memset(entries, 0, ENTRIES * sizeof *entries);
@@ -636,7 +636,7 @@ static void entries_of_lists(void)
         weft_op all = 0;
         CHECK_OK(try_expect(b, counters, values, 4, 0, &all));
         CHECK_OK(await_of(&duo, duo.b, all).status);
-        /* As soon as all have counted, all bytes are there. */
+        /* Once all counters are reached, all bytes are there. */
         for (uint64_t i = 0; i < ENTRIES && !read; i++)
             CHECK(memcmp(duo.b_bytes + entries[i].remote_offset, duo.a_bytes + entries[i].local_offset,
                          entries[i].len) == 0);
@@ -688,7 +688,7 @@ static void prepared_pages(void)
 #define MEMBERS 4
 #define BARRIERS 50
 
-/* Each raises the counters of all others by a list of empty entries, and waits for its own. */
+/* Each endpoint raises the counters of all others by a list of empty entries, and waits for its own. */
 static void waits_for_all(struct team *team)
 {
     struct box *box = box_of(open_endpoint());
@@ -714,7 +714,7 @@ static void waits_for_all(struct team *team)
         CHECK_OK(try_expect(box->endpoint, &mine, &value, 1, 0, &all));
         CHECK_OK(submit_write_list(box->endpoint, &args, &raised));
         CHECK_OK(box_await(box, all, patience_ms()).status);
-        /* Nobody is past a barrier that somebody has not reached. */
+        /* No endpoint passes a barrier that another has not reached. */
         CHECK(atomic_load(&team->board->word[0]) >= round * MEMBERS);
         CHECK_OK(box_await(box, raised, patience_ms()).status);
     }
@@ -763,7 +763,7 @@ static void bad_input(void)
     pages.remote = duo.b_of_a;
     pages.pages.page_len = 64;
     pages.options.counter = counter;
-    CHECK_OK(submit_write_pages(a, &pages, &id)); /* no pages raise nothing */
+    CHECK_OK(submit_write_pages(a, &pages, &id)); /* without pages nothing is raised */
     CHECK_OK(await_of(&duo, duo.a, id).status);
     raise_once(&duo, counter);
     CHECK_EQ(read_counter(b, counter), 1);

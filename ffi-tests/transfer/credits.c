@@ -1,4 +1,4 @@
-/* Many counted pages to a target that seldom looks: no count is lost, nothing else is held up. */
+/* Many counted pages to a target that seldom polls: no count is lost, and nothing else is delayed. */
 #include "harness.h"
 
 #define PAGE 64
@@ -29,7 +29,7 @@ static void await_word(struct team *team, int word)
     }
 }
 
-/* ---- The target: polls by itself ---- */
+/* ---- The target: polls manually ---- */
 
 struct target {
     struct box *box;
@@ -64,7 +64,7 @@ static uint64_t value_of(struct target *target, int counter)
     return value;
 }
 
-/* The first looks are far apart. */
+/* The first polls are far apart. */
 static void await_count(struct target *target, int counter, uint64_t value)
 {
     uint64_t until = now_ns() + patience_ms() * MS;
@@ -113,7 +113,7 @@ static struct sender open_sender(struct team *team)
     hear(team, 0, sender.box, sender.counters, sizeof sender.counters);
     sender.args.pages.page_len = PAGE;
     sender.args.pages.page_count = 1;
-    /* A target that sleeps would not say either that it has the memory. */
+    /* A sleeping target would not confirm the memory either. */
     CHECK_OK(box_await(sender.box, submit(&sender), patience_ms()).status);
     sender.args.options.flags = WEFT_COUNT_PAGES;
     sender.args.options.counter = sender.counters[0];
@@ -123,7 +123,7 @@ static struct sender open_sender(struct team *team)
     return sender;
 }
 
-/* The fabric may have what ended until the target looks again. */
+/* The fabric may keep ended operations until the target polls again. */
 static void give_back(struct sender *sender)
 {
     uint64_t until = now_ns() + patience_ms() * MS;
@@ -176,7 +176,7 @@ static void eight_senders(void)
     run_team(COUNT(roles), roles);
 }
 
-/* Entries of lists take credits, too; those that raise nothing go among them. */
+/* Entries of lists take credits, too; entries that raise nothing are mixed in. */
 #define ENTRIES 5000
 
 static void counts_entries(struct team *team)
@@ -259,7 +259,7 @@ static void other_peers_pass_one_without_credits(void)
     run_pair(wakes_when_notified, goes_past);
 }
 
-/* What ended while it waited holds nothing, and what comes later is counted. */
+/* Operations that ended while waiting hold nothing, and later ones are counted. */
 static void gives_up(struct team *team)
 {
     struct sender sender = open_sender(team);

@@ -1,13 +1,13 @@
 /*
- * What is large: ranges and offsets past 4 GiB, many pages, many layers. The memory
- * that is reached so is one small file, mapped many times side by side.
+ * Large transfers: ranges and offsets past 4 GiB, many pages, many layers. The memory is one small file, mapped many
+ * times side by side.
  */
 #include "harness.h"
 
-/* No divisor of 2^32: an offset that lost its upper half lands elsewhere. */
+/* Not a divisor of 2^32: an offset that lost its upper half points elsewhere. */
 #define WINDOW (3 * MIB)
 
-/* Bytes of address space, all of them those of one small file. */
+/* Bytes of address space, all of them mapped to one small file. */
 static uint8_t *tiled(uint64_t len)
 {
     uint64_t whole = (len + WINDOW - 1) / WINDOW * WINDOW;
@@ -22,7 +22,7 @@ static uint8_t *tiled(uint64_t len)
     return base;
 }
 
-/* Two endpoints, with memory that is `tiled` on both sides. */
+/* Two endpoints, with `tiled` memory on both sides. */
 struct large {
     struct box *a, *b;
     weft_memory *local;
@@ -65,7 +65,7 @@ static void moved(struct large *l, weft_op transfer, uint64_t bytes)
     CHECK_EQ(done.bytes, bytes);
 }
 
-/* A write and a read of 2^32 + 1 bytes: all windows of a side are the same bytes. */
+/* A write and a read of 2^32 + 1 bytes: all windows of a side show the same bytes. */
 static void range_of_2_32_and_1(void)
 {
     uint64_t len = 4 * GIB + 1;
@@ -107,7 +107,7 @@ static void offsets_past_4_gib(void)
     args.pages.remote.pages = yours;
     args.pages.page_count = 3;
     args.pages.page_len = 5000;
-    /* No two pages fall on the same bytes of a window. */
+    /* No two pages share bytes of a window. */
     args.pages.local.page_stride = 3 * GIB + 8192;
     args.pages.remote.page_stride = 3 * GIB + 16384;
     args.pages.layer_count = 2;

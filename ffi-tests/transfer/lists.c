@@ -148,7 +148,7 @@ static void make_plan(struct plan *plan, const struct source *s, int size, uint6
     }
 }
 
-/* What a target has after a round, if the source's bytes were random of `seed`. */
+/* A target's contents after a round, with the source's bytes from `seed`. */
 static void apply(uint8_t *want[MEMORIES], const struct plan *plan, int rank, uint8_t *from[MEMORIES])
 {
     for (int i = 0; i < PER_ROUND; i++) {
@@ -370,7 +370,7 @@ static void completes_each(struct team *team)
         CHECK(seen[1] == 1 && seen[2] == 1 && seen[3] == 1);
         CHECK_STATUS(weft_op_cancel(ep, id), WEFT_ERR_HANDLE);
     }
-    /* Nothing to move: only notifications. */
+    /* No bytes: only notifications. */
     for (int to = 1; to < ALL; to++)
         entries[to - 1] = (weft_list_entry){.peer = s.peer[to]};
     struct list_request empty = list_args(entries, TARGETS);
@@ -384,7 +384,7 @@ static void completes_each(struct team *team)
     empty.options.flags = 0, empty.options.notify = 0;
     CHECK_OK(submit_read_list(ep, &empty, &id));
     CHECK_OK(box_await(s.box, id, patience_ms()).status);
-    /* All has gone: an endpoint with an operation under way does not close. */
+    /* Everything has ended: an endpoint with an operation in flight cannot be destroyed. */
     box_quiet(s.box, 20);
     for (int to = 1; to < ALL; to++)
         meet(team, to, s.box);
@@ -410,7 +410,7 @@ static void one_completion_for_each_peer(void)
 
 /*
  * ---- A peer that dies, deadlines, cancels ----
- * Not over libfabric's shm, where a process that stalls holds up what goes to others.
+ * Not over libfabric's shm, where a stalled process delays operations to others.
  */
 
 #define NOT_SHM "tcp,host,sim:like=tcp,sim:like=efa,sim:like=efa-direct,sim:like=verbs"
@@ -439,7 +439,7 @@ static void loses_a_peer(struct team *team)
     CHECK_EQ(c.bytes, 0);
     CHECK_WITHIN(c.submit_ns + 3 * SECOND, c.done_ns, LATE_MOST);
     args.options.flags |= WEFT_COMPLETE_EACH_PEER;
-    args.options.timeout_ns = 0; /* what goes to the others has time */
+    args.options.timeout_ns = 0; /* operations to the others have time */
     weft_status status = submit_write_list(s.box->endpoint, &args, &each);
     if (status == WEFT_OK) {
         for (int k = 0; k < TARGETS; k++) {
@@ -454,7 +454,7 @@ static void loses_a_peer(struct team *team)
             }
         }
     } else {
-        /* Known to be lost already: refused, and nothing was moved. */
+        /* Already lost: refused, and nothing was moved. */
         CHECK_STATUS(status, WEFT_ERR_PEER_LOST);
         CHECK(strstr(weft_last_error(), "entry 2:"));
         weft_list_entry left[200];
@@ -504,7 +504,7 @@ static void list_to_a_peer_that_is_killed(void)
     run_team(ALL, roles);
 }
 
-/* Rank 2 makes no progress: what goes to it waits. */
+/* Rank 2 makes no progress: operations to it wait. */
 static void waits_in_vain(struct team *team)
 {
     struct source s = open_source(team);
@@ -541,7 +541,7 @@ static void waits_in_vain(struct team *team)
             CHECK_OK(c.status);
             CHECK_EQ(c.peer, s.peer[1]);
         } else {
-            canary_sleep_ms(200); /* what goes to the other arrives */
+            canary_sleep_ms(200); /* operations to the other arrive */
         }
         uint64_t began = now_ns();
         CHECK_OK(weft_op_cancel(s.box->endpoint, id));
@@ -736,7 +736,7 @@ static void bad_arguments(void)
     REFUSED(WEFT_ERR_LIMIT, submit_write_list(ep, &args, NULL));
     args = good, args.options.queue = (const weft_queue *)duo.a_memory;
     REFUSED(WEFT_ERR_HANDLE, submit_write_list(ep, &args, NULL));
-    /* As many entries as may be, most of them empty. */
+    /* The most entries allowed, most of them empty. */
     weft_op id;
     args = good, args.count = WEFT_LIST_ENTRIES_MAX;
     fill_random(duo.a_bytes, MIB, 3);
@@ -746,7 +746,7 @@ static void bad_arguments(void)
     CHECK_EQ(c.bytes, 1049);
     for (uint64_t i = 0; i < MIB; i++)
         CHECK_EQ(duo.b_bytes[i], i % 1000 ? 0 : duo.a_bytes[0]);
-    /* An empty entry counts neither ranges nor offsets. */
+    /* The ranges and offsets of an empty entry are ignored. */
     entries[0] = (weft_list_entry){NULL, duo.b_of_a, duo.a_to_b, 9, 9, UINT64_MAX, UINT64_MAX, 0, 0};
     args = list_args(entries, 1);
     CHECK_OK(submit_write_list(ep, &args, &id));
@@ -755,7 +755,7 @@ static void bad_arguments(void)
     duo_close(&duo);
 }
 
-/* A list that the table or the queue has no room for starts nothing. */
+/* A list for which the table or the queue is too full starts nothing. */
 static void list_without_room_is_refused(void)
 {
     weft_endpoint_config config = test_config();
@@ -782,7 +782,7 @@ static void list_without_room_is_refused(void)
         CHECK_OK(submit_write_list(hub->endpoint, &args, &id));
         CHECK_OK(box_await(hub, id, patience_ms()).status);
     }
-    /* A queue that is full of completions nobody polls. */
+    /* A queue full of completions that are not polled. */
     CHECK_OK(weft_queue_create(hub->endpoint, 16, &queue));
     args.count = 3;
     args.options.queue = queue;
@@ -840,7 +840,7 @@ static void more_completions_than_a_queue_holds(void)
     box_close(hub);
 }
 
-/* Each of two memories is known to one rail, and no rail knows both. */
+/* Each of two memories is registered with one rail, and no rail has both. */
 static void memories_without_a_common_rail(void)
 {
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;

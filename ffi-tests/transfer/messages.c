@@ -1,4 +1,4 @@
-/* Messages: whole, in order, none lost, however slow the receiver is. */
+/* Messages: complete, in order, none lost, however slow the receiver is. */
 #include "harness.h"
 
 /* Message `i` of a sequence: its number, then random bytes. */
@@ -128,7 +128,7 @@ static void many_in_order(void)
     run_pair(sends_many, takes_many);
 }
 
-/* A queue of the least depth and the least room for bytes: slower, but nothing is lost. */
+/* A queue of the least depth and the least space for bytes: slower, but nothing is lost. */
 static struct box *open_small(void)
 {
     weft_endpoint_config config = test_config();
@@ -174,7 +174,7 @@ static void a_small_queue_loses_nothing(void)
 
 #define BLOCK ((size_t)(64 * KIB))
 
-/* Sends until there is no room, tells how many went in, and then ten more. */
+/* Sends until the limit is reached, reports how many were accepted, and then sends ten more. */
 static void presses(struct team *team)
 {
     struct box *box = open_small();
@@ -186,7 +186,7 @@ static void presses(struct team *team)
     args.data = data;
     args.len = sizeof data;
     judged_from();
-    /* No room for half a second: the receiver does not take any more. */
+    /* At the limit for half a second: the receiver accepts no more. */
     while (!refused_since || canary_ns(refused_since, now_ns()) < 500 * MS) {
         compose(data, sent, BLOCK);
         weft_status status = submit_send(box->endpoint, &args, NULL);
@@ -235,7 +235,7 @@ static void messages_to_a_receiver_that_does_not_poll(void)
 
 #define WAITING 200
 
-/* They wait for room at the receiver; their bytes, and other transfers, do not. */
+/* Notifications wait for space at the receiver; their bytes, and other transfers, do not. */
 static void notifies_a_peer_that_does_not_poll(struct team *team)
 {
     struct box *box = box_of(open_endpoint());
@@ -271,7 +271,7 @@ static void takes_notifications_late(struct team *team)
     CHECK_EQ(hear(team, 0, NULL, &byte, 1), 1);
     for (int i = 0; i < WAITING; i++)
         CHECK_OK(box_take(box, WEFT_COMPLETION_NOTIFICATION, patience_ms()).status);
-    meet(team, 0, box); /* the one that timed out may come, too */
+    meet(team, 0, box); /* the one that timed out may arrive, too */
     box_close(box);
 }
 
@@ -376,7 +376,7 @@ static void messages_outlive_their_peer(void)
     run_pair(sends_and_leaves, keeps_after_the_peer);
 }
 
-/* ---- Both ways, and from many ---- */
+/* ---- Both directions, and from many ---- */
 
 #define BOTH 5000
 
@@ -490,7 +490,7 @@ static void eight_to_one(void)
     run_team(SENDERS + 1, roles);
 }
 
-/* Notifications of transfers that timed out do not gather for a peer that sleeps. */
+/* Notifications of transfers that timed out do not accumulate for a sleeping peer. */
 static void late_notifications_do_not_accumulate(void)
 {
     enum { BATCHES = 10, BATCH = 1000 };
@@ -533,7 +533,7 @@ static void late_notifications_do_not_accumulate(void)
     box_close(b);
 }
 
-/* As weft.h promises: a peer with much of it kept still gets its messages through. */
+/* As weft.h promises: a peer with many unreleased messages still gets its own through. */
 static void data_of_notifications_counts_in_no_limit(void)
 {
     weft_endpoint_config config = test_config();

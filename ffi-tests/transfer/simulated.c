@@ -1,4 +1,4 @@
-/* Simulated NICs: what their names may say, virtual time, planned faults, replay. */
+/* Simulated NICs: valid names, virtual time, planned faults, replay. */
 #include "harness.h"
 
 #define PAGES 100
@@ -49,7 +49,7 @@ struct world {
     weft_remote_memory *theirs;
     uint8_t *bytes[2];
     uint64_t len;
-    /* All completions, in their order. */
+    /* All completions, in order. */
     uint8_t *trace;
     size_t traced;
 };
@@ -61,7 +61,7 @@ static void trace(struct world *world, int side, uint64_t ms)
     box_pump(box, ms);
     for (size_t i = before; i < box->count; i++) {
         weft_completion c = box->items[i];
-        memset(&c.data, 0, sizeof c.data); /* where a message lies differs */
+        memset(&c.data, 0, sizeof c.data); /* the address of a message differs */
         world->trace = realloc(world->trace, world->traced + 1 + sizeof c);
         CHECK(world->trace != NULL);
         world->trace[world->traced] = (uint8_t)side;
@@ -113,7 +113,7 @@ static void write_pages(struct world *world, uint64_t seed, uint64_t timeout_ns)
     uint64_t pages = world->len / PAGE;
     for (size_t i = 0; i < PAGES; i++) {
         mine[i] = (uint32_t)(next_random(&seed) % pages);
-        yours[i] = mine[i]; /* one content for each page, whatever the order */
+        yours[i] = mine[i]; /* each page has one content, whatever the order */
     }
     struct pages_request args = PAGES_REQUEST_INIT;
     args.local = world->memory;
@@ -129,7 +129,7 @@ static void write_pages(struct world *world, uint64_t seed, uint64_t timeout_ns)
 
 /* ---- Replay ---- */
 
-/* Runs the same things in a world of that name; what completed, byte for byte. */
+/* Runs the same operations in a world of that name; returns what completed, byte for byte. */
 static struct world played(const char *name, const char *faults)
 {
     setenv("WEFT_SIM_FAULTS", faults, 1);
@@ -198,7 +198,7 @@ static void wait_advances_virtual_time(void)
     end_world(&world);
 }
 
-/* A peer that is killed in mid-transfer: each operation ends, with a reason, in time. */
+/* A peer is killed during a transfer: each operation ends with a reason, in time. */
 static void a_killed_peer_ends_every_operation(void)
 {
     const char *modes[] = {"tcp", "efa", "efa-direct", "verbs"};
@@ -219,8 +219,7 @@ static void a_killed_peer_ends_every_operation(void)
     }
 }
 
-/* Whenever a rail breaks, whether others take over or not: what was said to be written is
- * there, to the last byte. */
+/* Whenever a rail fails, with or without others: bytes reported as written are there, to the last. */
 static void success_is_reported_correctly_when_a_rail_fails(void)
 {
     enum { TIMES = 60, AT_ONCE = 4, AFTERWARDS = 600 };
@@ -263,7 +262,7 @@ static void success_is_reported_correctly_when_a_rail_fails(void)
     }
 }
 
-/* A link that is cut and comes back loses and doubles nothing. */
+/* A link that fails and returns loses and doubles nothing. */
 static void link_that_returns_loses_nothing(void)
 {
     const char *modes[] = {"tcp", "efa", "efa-direct", "verbs"};
@@ -282,15 +281,15 @@ static void link_that_returns_loses_nothing(void)
             CHECK_OK(c.status);
             longest = c.done_ns - c.submit_ns > longest ? c.done_ns - c.submit_ns : longest;
         }
-        /* The cut did hit them; where a connection can be closed, the other rail takes over. */
+        /* The failure did hit them; where a connection can be closed, the other rail takes over. */
         CHECK(i % 3 == 0 ? longest > 100 * MS && longest < 1500 * MS : longest > 1500 * MS);
         CHECK(memcmp(world.bytes[0], world.bytes[1], world.len) == 0);
         end_world(&world);
     }
 }
 
-/* A line that becomes so slow that the window shrinks far below what is under way: all of it
- * comes back, and makes room again. */
+/* A line becomes so slow that the window shrinks far below the bytes in flight: all of them complete, and the window
+ * opens again. */
 static void line_that_slows_down_keeps_carrying(void)
 {
     enum { PAGES_60K = 100, TRANSFERS = 48, AT_ONCE = 4 };

@@ -1,10 +1,10 @@
-/* Small transfers with manual progress: they are posted by the call, and are operations like any other. */
+/* Small transfers with manual progress: the call posts them, and they are operations like any other. */
 #include "harness.h"
 
 #define LEN (64 * KIB)
 #define MARK 0xee
 
-/* A polls for itself, B has threads. */
+/* A polls manually, B has threads. */
 static struct duo open_duo(uint32_t max_transfers)
 {
     char blob[8192];
@@ -42,7 +42,7 @@ static weft_completion await(struct duo *duo, weft_op id)
     return c;
 }
 
-/* There and back, and nothing beside it. */
+/* A round trip, with nothing else in flight. */
 static void every_size_arrives(void)
 {
     static const uint64_t around[] = {1, 7, 8, 31, 32, 33, 64, 255, 4095, 4096, 4097, 16383, 16384, 16385, 20000};
@@ -74,7 +74,7 @@ static void every_size_arrives(void)
     duo_close(&duo);
 }
 
-/* What is wrong is said, and takes nothing; so does what finds no room. */
+/* An invalid transfer is reported and takes nothing; so is one that does not fit. */
 static void refused_small_writes_take_no_slot(void)
 {
     enum { SLOTS = 16 };
@@ -109,7 +109,7 @@ static void refused_small_writes_take_no_slot(void)
     duo_close(&duo);
 }
 
-/* A transfer that has not been polled holds its memory, and ends once. */
+/* A transfer that was not polled holds its memory, and ends once. */
 static void small_writes_complete_once(void)
 {
     struct duo duo = open_duo(0);
@@ -147,7 +147,7 @@ static void *shuts_down(void *of)
     return NULL;
 }
 
-/* Of what is submitted while another thread shuts down, what was accepted ends. */
+/* While another thread shuts down, every accepted submission ends. */
 static void small_writes_end_with_the_endpoint(void)
 {
     for (int round = 0; round < 20; round++) {
@@ -188,7 +188,7 @@ static void serves(struct team *team)
         box_pump(box, 100);
 }
 
-/* And with the peer, whose death is noticed by who only submits and polls. */
+/* And with the peer, whose death is detected by a caller that only submits and polls. */
 static void writes_until_it_dies(struct team *team)
 {
     weft_endpoint_config config = test_config();

@@ -7,7 +7,7 @@
 #define CASE_BYTES (8 * MIB)
 #define GAP 64 /* bytes between ranges that are not registered */
 
-/* How the pages of one side lie. */
+/* The layout of the pages on one side. */
 struct side {
     uint64_t stride, offset, layer_stride, range_len;
     uint32_t first_range, range_step, ranges;
@@ -42,7 +42,7 @@ static void shuffle(uint32_t *list, uint64_t count, uint64_t *random)
     }
 }
 
-/* Strides, offsets and ranges; a layer is a range of its own, or lies behind the last. */
+/* Strides, offsets and ranges; a layer is a range of its own, or follows the last. */
 static void lay_out(struct side *side, const struct shape *shape, bool own_ranges, uint64_t *random)
 {
     uint64_t slack = next_random(random) % 3 == 0 ? next_random(random) % 100 : 0;
@@ -61,7 +61,7 @@ static uint64_t span(const struct side *side)
     return GAP + side->ranges * (side->range_len + GAP);
 }
 
-/* The same on both sides of the test: made from its number alone. False: too large. */
+/* The same on both sides of the test: derived from its number alone. False: too large. */
 static bool make_shape(struct shape *shape, uint64_t page_len, uint64_t count, uint32_t layers,
                        enum order order, uint64_t seed)
 {
@@ -89,7 +89,7 @@ static bool make_shape(struct shape *shape, uint64_t page_len, uint64_t count, u
         shuffle(shape->local.pages, count, &random);
     for (uint64_t i = 0; i < count && order == REPEATED; i++)
         shape->local.pages[i] = (uint32_t)(i % 3 * (count > 3)); /* a source for many */
-    if (order == REPEATED && seed % 2) { /* of a read, the source is the remote side */
+    if (order == REPEATED && seed % 2) { /* for a read, the source is the remote side */
         uint32_t *list = shape->local.pages;
         shape->local.pages = shape->remote.pages;
         shape->remote.pages = list;
@@ -111,7 +111,7 @@ static uint8_t *page_at(uint8_t *arena, const struct side *side, uint64_t i, uin
            layer * side->layer_stride;
 }
 
-/* What a transfer does, in a few lines. */
+/* A plain model of a transfer. */
 static void model(uint8_t *to, const struct side *at, uint8_t *from, const struct side *of,
                   const struct shape *shape)
 {
@@ -148,7 +148,7 @@ static void check_arena(const uint8_t *got, const uint8_t *want, uint64_t len,
 
 struct setting {
     uint32_t rails, workers, progress[2];
-    uint64_t one_in; /* of all shapes, these many are tried */
+    uint64_t one_in; /* this many of all shapes are tried */
 };
 
 static struct setting setting;
@@ -180,7 +180,7 @@ static void run_case(struct team *team, struct box *box, weft_peer peer, struct 
     fill_random(source, span(from), seed);
     if (is_source) {
         memcpy(arena, source, span(from));
-        memcpy(expected, source, span(from)); /* the source stays as it is */
+        memcpy(expected, source, span(from)); /* the source does not change */
     } else {
         memset(arena, (int)(seed % 251), span(to));
         memset(expected, (int)(seed % 251), span(to));
@@ -212,7 +212,7 @@ static void run_case(struct team *team, struct box *box, weft_peer peer, struct 
         uint64_t before = now_ns();
         CHECK_OK(shape->read ? submit_read_pages(box->endpoint, &args, &id)
                              : submit_write_pages(box->endpoint, &args, &id));
-        memset(&args, 0xff, sizeof args); /* not needed any more */
+        memset(&args, 0xff, sizeof args); /* no longer needed */
         weft_completion c = box_await(box, id, patience_ms());
         CHECK_OK(c.status);
         CHECK_EQ(c.kind, shape->read ? WEFT_COMPLETION_READ : WEFT_COMPLETION_WRITE);
@@ -333,7 +333,7 @@ static void writes_ranges(struct team *team)
         memcpy(expected + args.remote_offset, bytes + args.local_offset, args.len);
         if (round % 10 != 9)
             continue;
-        /* Reads it back, in whole and in part. */
+        /* Reads the bytes back, in whole and in part. */
         weft_op id;
         memset(theirs_now, 0, RANGE_ARENA);
         args = range_args(check, theirs, RANGE_ARENA);
@@ -490,7 +490,7 @@ static void notifications_with_manual_progress(void)
 
 enum { STOP = 1, GO_ON = 2, DONE = 3 };
 
-/* Sleeps when told, without polling: with manual progress nothing moves then. */
+/* Sleeps when requested, without polling: with manual progress nothing moves then. */
 static void naps(struct team *team)
 {
     weft_endpoint_config config = test_config();
@@ -519,7 +519,7 @@ static void order(struct team *team, struct box *box, char what)
     CHECK_EQ(answer, what);
 }
 
-/* Neither a message nor notified: NICs do it while the target sleeps. */
+/* Without message or notification: NICs do it while the target sleeps. */
 static bool ends_well(size_t i)
 {
     return !target_must_poll() && !(i >= 8 && i < 12) && i % 2 == 0;
@@ -567,7 +567,7 @@ static void waits_for_deadlines(struct team *team)
     order(team, box, GO_ON);
     args = range_args(memory, theirs, 4 * MIB);
     CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
-    box_quiet(box, 100); /* the late ones complete no second time */
+    box_quiet(box, 100); /* the late ones do not complete again */
     order(team, box, DONE);
     box_close(box);
 }
@@ -596,7 +596,7 @@ static void cancels(struct team *team)
             uint64_t began = judged_from();
             weft_status status = weft_op_cancel(box->endpoint, ids[i]);
             if (status != WEFT_OK) {
-                /* Completed already: what was in sockets may have arrived. */
+                /* They have completed: bytes in sockets may have arrived. */
                 CHECK_STATUS(status, WEFT_ERR_HANDLE);
                 CHECK_OK(box_await(box, ids[i], patience_ms()).status);
                 continue;
@@ -620,7 +620,7 @@ static void cancel_takes_effect_at_once(void)
     run_pair(cancels, naps);
 }
 
-/* After any completion the library touches local memory no more. */
+/* After any completion the library no longer touches local memory. */
 static void reuses_memory(struct team *team)
 {
     struct box *box = box_of(open_endpoint());
@@ -637,7 +637,7 @@ static void reuses_memory(struct team *team)
     weft_completion c = box_await(box, id, patience_ms());
     CHECK_STATUS(c.status, WEFT_ERR_TIMED_OUT);
     memset(bytes, 0x42, 4 * MIB);
-    order(team, box, GO_ON); /* now the target answers the read of long ago */
+    order(team, box, GO_ON); /* now the target answers the old read */
     sleep_ms(300);
     for (size_t i = 0; i < 4 * MIB; i++)
         if (bytes[i] != 0x42)
@@ -694,7 +694,7 @@ static void stopped_peer_delays_no_completion(void)
     run_pair(stops_its_peer, is_stopped);
 }
 
-/* Lanes are cut for what it does not give back; it is not lost for that. */
+/* Lanes are reset for operations that it does not return; it is not lost for that. */
 static void pauses_its_peer(struct team *team)
 {
     struct box *box = open_as_set(team);
@@ -859,7 +859,7 @@ static void keeps_a_ledger(struct team *team)
         size_t before = (size_t)ledger->completed;
         CHECK(now_ns() < until);
         enter_all(ledger, box, queues, 1);
-        if ((size_t)ledger->completed > before) /* what counts is that it goes on */
+        if ((size_t)ledger->completed > before) /* it must continue; how fast does not matter */
             until = now_ns() + patience_ms() * MS;
     }
     sleep_ms(100);
@@ -879,7 +879,7 @@ static void takes_the_mix(struct team *team)
     join(team, 0, box);
     give_memory(team, 0, register_one(box->endpoint, map_bytes(4 * MIB), 4 * MIB));
     char byte = 'm';
-    tell(team, 0, &byte, 1); /* as meet, but messages and notifications are taken */
+    tell(team, 0, &byte, 1); /* like meet, but accepts messages and notifications */
     for (;;) {
         struct pollfd ready = {team->fd[0], POLLIN, 0};
         box_pump(box, 1);
@@ -911,7 +911,7 @@ static void every_operation_completes_once_manually(void)
     run_pair(keeps_a_ledger, takes_the_mix);
 }
 
-/* ---- Queues and room ---- */
+/* ---- Queues and limits ---- */
 
 static void fills_up(struct team *team)
 {
@@ -926,7 +926,7 @@ static void fills_up(struct team *team)
     CHECK_OK(weft_queue_create(box->endpoint, 16, &queue));
     struct range_request args = range_args(memory, theirs, 4096);
     args.options.queue = queue;
-    /* A place is reserved for each: nothing more goes in than the queue holds. */
+    /* Each operation has its place reserved: no more are accepted than the queue holds. */
     for (int round = 0; round < 20; round++) {
         int32_t accepted = 0, n = 0;
         weft_status status;
@@ -949,7 +949,7 @@ static void fills_up(struct team *team)
     CHECK_OK(weft_queue_destroy(queue));
     box_quiet(box, 20); /* nothing went to the endpoint's own queue */
 
-    /* As many transfers as the config says, and no more. */
+    /* As many transfers as configured, and no more. */
     args.options.queue = NULL;
     order(team, box, STOP);
     args.len = 4096;
@@ -1088,7 +1088,7 @@ static void more_than_four_gigabytes(void)
     run_pair(writes_huge, has_huge);
 }
 
-/* ---- Memory that only some rails know ---- */
+/* ---- Memory registered with some rails only ---- */
 
 static weft_memory *register_on(weft_endpoint *endpoint, uint8_t *bytes, uint64_t len, uint64_t rails)
 {
@@ -1107,8 +1107,8 @@ static uint64_t bytes_of_rail(weft_endpoint *endpoint, uint32_t rail)
     return of.bytes_written + of.bytes_read;
 }
 
-/* Whatever rails know the two memories, transfers find or make lanes between them,
- * and no other rail carries a byte. */
+/* Whichever rails have the two memories, transfers find or make lanes between these, and no other rail carries a
+ * byte. */
 static void memory_of_some_rails(void)
 {
     const struct { uint64_t ours, theirs; } cases[] = {

@@ -1,4 +1,4 @@
-/* Waiting: not too short, not too long, and no wake-up is lost. */
+/* Waiting: neither too short nor too long, and no wake-up is lost. */
 #include "harness.h"
 
 #include <sys/epoll.h>
@@ -34,7 +34,7 @@ static void timeouts_of_manual_wait(void)
     timeouts_of_wait();
 }
 
-/* The longest timeout is no overflow: it ends when something comes. */
+/* The longest timeout does not overflow: the wait ends with a completion. */
 static void a_wait_without_end(void)
 {
     struct duo duo = duo_open(4096);
@@ -147,7 +147,7 @@ static void manual_progress_has_no_fd(void)
     CHECK_OK(weft_queue_create(endpoint, 0, &queue));
     REFUSED(WEFT_ERR_UNSUPPORTED, weft_queue_arm(queue, &fd));
     REFUSED(WEFT_ERR_UNSUPPORTED, weft_queue_arm(queue, NULL));
-    if (!on_fabric("shm")) /* libfabric's own threads are not ours to forbid elsewhere */
+    if (!on_fabric("shm")) /* other libraries' threads are not checked */
         CHECK_EQ(running_threads(), threads);
     CHECK_OK(weft_queue_destroy(queue));
     CHECK_OK(weft_endpoint_destroy(endpoint));
@@ -164,7 +164,7 @@ struct sleeper {
     uint64_t slept;
 };
 
-/* Poll until there is nothing, arm, and sleep only if arming said WEFT_OK. */
+/* Poll until the queue is empty, arm, and sleep only if arming returned WEFT_OK. */
 static weft_completion next_message(struct sleeper *s, int round)
 {
     weft_completion c;
@@ -202,7 +202,7 @@ static void plays_ping_pong(struct team *team)
     CHECK(s.epoll >= 0 && epoll_ctl(s.epoll, EPOLL_CTL_ADD, fd, &event) == 0);
     uint64_t began = now_ns();
     int rounds = 0;
-    /* A wake-up that is lost is one that never comes: a busy machine plays fewer rounds. The last has this number. */
+    /* A lost wake-up never comes: a busy machine plays fewer rounds. The last round has this number. */
     for (int round = 0; round != LAST; rounds++) {
         if (team->rank == 0) {
             round = rounds + 1 < ROUNDS && now_ns() - began < 20 * SECOND ? rounds : LAST;
@@ -285,7 +285,7 @@ static size_t enter(const struct worker *w, const weft_completion *c)
     return i;
 }
 
-/* Each thread submits to a queue of its own, and waits on it. */
+/* Each thread submits to its own queue, and waits on it. */
 static void *works_alone(void *arg)
 {
     struct worker *w = arg;

@@ -1,13 +1,12 @@
 /*
- * No wake-up is lost, however publishing and going to sleep overlap. Writes of 0
- * bytes complete within the call: nothing is cheaper, so the next completion
- * comes while the waiter is on its way to sleep after the last one.
+ * No wake-up is lost, however publishing and going to sleep overlap. Writes of 0 bytes complete within the call:
+ * nothing is cheaper, so the next completion arrives while the waiter is about to sleep after the last one.
  */
 #include "harness.h"
 
 #include <sys/epoll.h>
 
-/* The environment's WEFT_TEST_ROUNDS multiplies them. */
+/* The environment's WEFT_TEST_ROUNDS multiplies the rounds. */
 static uint64_t rounds(uint64_t usual)
 {
     const char *factor = getenv("WEFT_TEST_ROUNDS");
@@ -21,7 +20,7 @@ static void pause_for(uint64_t turns)
     }
 }
 
-/* Until somebody has taken it. Yields now and then: there may be fewer cores than threads. */
+/* Waits until a waiter has taken it. Yields occasionally: there may be fewer cores than threads. */
 static void await_taken(const _Atomic uint64_t *taken, uint64_t wanted)
 {
     for (unsigned i = 1; *taken < wanted; i++)
@@ -51,7 +50,7 @@ static void *publishes(void *argument)
     uint64_t random = 1;
     args.options.queue = h->queue;
     for (uint64_t i = 1; i <= h->rounds; i++) {
-        /* So that it meets each place on the waiter's way, asleep too. */
+        /* The delay varies, so that the completion meets each step of the waiter, including its sleep. */
         uint64_t draw = next_random(&random);
         pause_for(draw % 8 ? draw / 8 % 256 : draw / 8 % 8192);
         args.options.user_data = (void *)(uintptr_t)i;
@@ -163,14 +162,14 @@ static void *waits(void *argument)
             continue;
         if (c.user_data == LAST)
             return NULL;
-        CHECK_WITHIN(c.done_ns, now_ns(), 900 * MS); /* somebody was woken for it */
+        CHECK_WITHIN(c.done_ns, now_ns(), 900 * MS); /* a waiter was woken for it */
         CHECK((uintptr_t)c.user_data <= crowd->rounds);
         w->woken++;
         crowd->taken++;
     }
 }
 
-/* One after the other to the same waiter, or a few at once for whoever wakes. */
+/* One after the other to the same waiter, or a few at once for any waiter. */
 static void publish_to(struct crowd *crowd, bool shared)
 {
     struct range_request args = range_args(crowd->duo->a_memory, crowd->duo->b_of_a, 0);
@@ -248,7 +247,7 @@ struct part {
     int number;
 };
 
-/* Operations of all kinds; where their completion is to come follows from their number. */
+/* Operations of all kinds; an operation's number determines the queue of its completion. */
 static weft_status submit(struct exchange *e, uint64_t i)
 {
     weft_endpoint *a = e->duo->a->endpoint;

@@ -25,7 +25,7 @@ static weft_endpoint *endpoint;
 static unsigned char layers[LAYERS][BYTES] __attribute__((aligned(8)));
 static weft_memory *memory;
 
-/* The next completion of a kind, which must be a success; they come in any order. */
+/* The next completion of a kind, which must be successful; completions may arrive in any order. */
 static weft_completion next(weft_completion_kind kind)
 {
     static weft_completion early[16];
@@ -109,7 +109,7 @@ static int target(void)
         for (int i = 0; i < BYTES; i++)
             CHECK(layers[l][i] == (unsigned char)(l + 5 * (PAGES - 1 - i / PAGE) + i));
 
-    /* Now, while it waits for the message: later it may be gone. */
+    /* Export now, while the target waits for the message: later it may be gone. */
     CHECK(weft_peer_fence(endpoint, done.peer, NULL, NULL) == WEFT_OK);
     next(WEFT_COMPLETION_FENCE);
     send_text(done.peer, "all there");
@@ -144,7 +144,7 @@ static void move_pages(uint64_t counter)
     CHECK(done.op == id && done.user_data == &pages && done.bytes == LAYERS * BYTES);
 }
 
-/* A list, the same one prepared, a read, and words. */
+/* A list, the same list prepared, a read, and a watch. */
 static void move_the_rest(void)
 {
     weft_list_entry entries[LAYERS];

@@ -1,4 +1,4 @@
-/* What a program in C does around calls of the data path; calls.cpp does the same in C++. Compiled, never run. */
+/* What a C program does around calls of the data path; calls.cpp does the same in C++. Compiled, but never run. */
 #include "weft.h"
 
 struct owner {
@@ -15,7 +15,7 @@ struct owner_of_kept {
     weft_prepared *handle;
 };
 
-/* Somewhere else: what is done about an error costs nothing while there is none. */
+/* A separate function: error handling costs nothing while there is no error. */
 __attribute__((cold, noreturn)) void give_up(weft_status status);
 
 static inline void check(weft_status status)

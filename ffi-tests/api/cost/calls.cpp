@@ -1,4 +1,4 @@
-// What calls.c does, with weft.hpp.
+// The same as calls.c, with weft.hpp.
 #include "weft.hpp"
 
 using namespace std::chrono_literals;

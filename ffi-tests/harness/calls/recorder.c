@@ -12,7 +12,7 @@ enum { SUCCESS = 1, ERROR = 2, ROOM = 4096 };
 static _Atomic unsigned char nowhere[ROOM];
 static _Atomic unsigned char *noted = nowhere;
 
-/* Shared with all the other programs, and with what they fork: nothing is lost when one is killed. */
+/* Shared with all other programs, and with their forks: nothing is lost when one is killed. */
 __attribute__((constructor)) static void find_file(void)
 {
     const char *path = getenv("WEFT_TEST_CALLS");

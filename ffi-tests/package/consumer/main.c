@@ -1,4 +1,4 @@
-/* Opens an endpoint, and says which library it runs with and which header it was compiled with. */
+/* Opens an endpoint, and prints the versions of the loaded library and of the header. */
 #include <stdio.h>
 #include <weft.h>
 
