@@ -28,7 +28,7 @@ if [ -n "${SHORT:-}" ]; then
     kinds=(valgrind)
     if has_nightly; then kinds=(asan valgrind); fi
     export WEFT_TEST_PROGRAMS="lifecycle messages fences" WEFT_TEST_FABRICS="host sim:like=efa"
-    WEFT_TEST_SKIP+="|eight_to_one|repeated_opens"
+    WEFT_TEST_SKIP+="|eight_senders_to_one_receiver|repeated_opens"
 fi
 if [[ " ${kinds[*]} " == *san* ]] && ! has_nightly; then
     echo "A nightly Rust is missing: rustup toolchain install nightly --profile minimal" >&2
@@ -92,7 +92,7 @@ asan() {
     build asan address && compiler asan address || { failed+=(asan); return; }
     # The tests themselves leave memory behind; what counts is the library's, which `leaks` looks for. How much an endpoint
     # takes is not the library's there.
-    WEFT_TEST_SKIP=${WEFT_TEST_SKIP:-^$}'|endpoints_are_small' \
+    WEFT_TEST_SKIP=${WEFT_TEST_SKIP:-^$}'|endpoint_memory_is_limited' \
         ASAN_OPTIONS=detect_stack_use_after_return=1:strict_init_order=1 LSAN_OPTIONS=exitcode=0 \
         WEFT_TEST_CC=$out/cc-asan WEFT_TEST_FABRICS=${WEFT_TEST_FABRICS:-host tcp sim:like=efa} \
         tests asan "target/asan/$target/release"

@@ -124,15 +124,15 @@ moves "another bridge with the same address" "--rails 2 --bridge br-lan" 2 2
 moves "a rail that is down" "--rails 3 --down 2" 2 2
 sweeps
 fails "a rail fails and comes back" lab_rails failed_rail_comes_back
-fails "a rail flaps" lab_rails rail_that_flaps_loses_nothing
+fails "a rail flaps" lab_rails lab_flapping_rail_loses_nothing
 fails "three of four rails fail" lab_rails three_of_four_rails_fail
-fails "a rail comes late" lab_rails rail_that_is_up_late_is_used
-fails "a rail loses what is sent" lab_rails rail_that_loses_data
-fails "a rail loses the answers" lab_rails rail_that_loses_acknowledgements
+fails "a rail comes late" lab_rails late_rail_is_used
+fails "a rail loses what is sent" lab_rails silent_loss_of_data_fails_the_rail
+fails "a rail loses the answers" lab_rails silent_loss_of_acknowledgements_fails_the_rail
 fails "nothing lands later" lab_rails no_write_lands_after_its_completion
-fails "an idle host is cut off" lab_liveness an_idle_host_is_cut_off
-fails "the only link comes back" lab_resume the_only_link_comes_back
-fails "the same, and something expires" lab_resume the_only_link_comes_back_after_something_expired
+fails "an idle host is cut off" lab_liveness idle_host_is_lost_when_cut_off
+fails "the only link comes back" lab_resume only_link_returns
+fails "the same, and something expires" lab_resume only_link_returns_after_an_operation_expired
 chaos "chaos between three hosts"
 
 counted

@@ -27,9 +27,9 @@ fills=(
 # Programs about a fabric's names, or what only root's other tools can do.
 not_here='^(log|statistics|end_to_end|weft_hpp)\.'
 # Of a choice: what differs most over verbs from what the simulated NICs do.
-short='^(fill\.(small_pages|layers|four_rails|a_cable_is_cut)|settings\..*|counters\.(pages|once_for_each_transfer)'
-short+='|killed\.in_the_middle_of_a_counted_page|fences\.nothing_lands_after_a_fence|peers\.(killed_peer|restarted_endpoint)'
-short+='|messages\.all_sizes|transfers\.(pages|cancel_takes_effect_at_once)|atomics\.values_and_fields)$'
+short='^(fill\.(small_pages|layers|four_rails|a_cable_is_cut)|settings\..*|counters\.(pages|counter_rises_once_per_transfer)'
+short+='|killed\.writer_killed_inside_a_counted_page|fences\.nothing_lands_after_a_fence|peers\.(killed_peer|restarted_endpoint)'
+short+='|messages\.all_sizes|transfers\.(pages|cancel_takes_effect_at_once)|atomics\.atomics_return_the_previous_value)$'
 
 # What is built: all but what needs CUDA or hosts of its own.
 programs() { make -s -f "$root/ffi-tests/Makefile" OUT="$1" list | grep -vE '^(lab|gpu)_'; }

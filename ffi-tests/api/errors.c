@@ -61,7 +61,7 @@ static void statuses_have_names(void)
     }
 }
 
-static void unknown_statuses_are_answered(void)
+static void unknown_statuses_have_a_name_and_category(void)
 {
     const weft_status unknown[] = {-3, -19, -34, -39, -49, -75, -91, -1000, INT32_MIN};
     for (size_t i = 0; i < COUNT(unknown); i++) {
@@ -71,7 +71,7 @@ static void unknown_statuses_are_answered(void)
     }
 }
 
-static void counts_are_no_errors(void)
+static void counts_have_category_ok(void)
 {
     const weft_status counts[] = {1, 2, 20, INT32_MAX};
     for (size_t i = 0; i < COUNT(counts); i++) {
@@ -81,7 +81,7 @@ static void counts_are_no_errors(void)
     }
 }
 
-static void version_is_that_of_the_header(void)
+static void loaded_version_equals_the_header(void)
 {
     CHECK_EQ(weft_version(),
              WEFT_VERSION_MAJOR << 16 | WEFT_VERSION_MINOR << 8 | WEFT_VERSION_PATCH);
@@ -96,7 +96,7 @@ static void *fails_in_a_thread(void *arg)
     return NULL;
 }
 
-static void last_error_is_of_this_thread(void)
+static void last_error_is_per_thread(void)
 {
     pthread_t thread;
     char before[4096];
@@ -270,7 +270,7 @@ static void unknown_fabric_is_named(void)
 }
 
 /* This machine has no such hardware: a named fabric is not replaced by tcp. */
-static void simulated_nics_are_not_in_the_library_that_ships(void)
+static void shipped_library_has_no_simulated_nics(void)
 {
     static const char *const names[] = {"sim", "sim:like=efa", "host,sim:like=tcp"};
     const char *library = getenv("WEFT_TEST_LIBRARY");
@@ -284,7 +284,7 @@ static void simulated_nics_are_not_in_the_library_that_ships(void)
     }
 }
 
-static void a_named_fabric_is_never_replaced(void)
+static void named_fabric_is_never_replaced(void)
 {
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     config.fabric = "efa";
@@ -298,7 +298,7 @@ static void a_named_fabric_is_never_replaced(void)
           strstr(weft_last_error(), "libfabric") != NULL);
 }
 
-static void rails_that_match_nothing(void)
+static void unmatched_rail_patterns_are_refused(void)
 {
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     config.fabric = "tcp";
@@ -317,7 +317,7 @@ static void rails_that_match_nothing(void)
     CHECK_ONE_OF(status, WEFT_OK, WEFT_ERR_NO_RAILS, WEFT_ERR_INVALID);
 }
 
-static void min_rails_too_high(void)
+static void too_few_rails_fail_the_open(void)
 {
     weft_endpoint_config config = test_config();
     config.min_rails = 64;
@@ -846,7 +846,7 @@ static void bad_registrations(void)
     duo_close(&duo);
 }
 
-static void many_ranges_register(void)
+static void maximum_number_of_ranges_registers(void)
 {
     struct duo duo = duo_open(MIB);
     weft_memory *memory;
@@ -889,7 +889,7 @@ static void local_memory_has_no_descriptor(void)
 }
 
 /* Read-only memory is not written, and write-only memory is not read. */
-static void access_is_kept(void)
+static void registered_access_is_enforced(void)
 {
     struct duo duo = duo_open(4096);
     const uint32_t allowed[] = {WEFT_ACCESS_REMOTE_READ, WEFT_ACCESS_REMOTE_WRITE};
@@ -1045,7 +1045,7 @@ static void page_transfers_outside(void)
 }
 
 /* Layers may share their source, but not their destination. */
-static void layers_are_not_written_to_one_place(void)
+static void layers_with_one_destination_are_refused(void)
 {
     struct duo duo = duo_open(65536);
     weft_endpoint *a = duo.a->endpoint;
@@ -1352,7 +1352,7 @@ static void damaged_descriptors(void)
 }
 
 /* An address is not a descriptor, and a descriptor is not an address. */
-static void blobs_are_not_mixed_up(void)
+static void address_and_descriptor_are_not_interchangeable(void)
 {
     struct duo duo = duo_open(4096);
     uint8_t blob[4096];
@@ -1412,10 +1412,10 @@ static void topology_buffers(void)
 
 static const struct test tests[] = {
     {"statuses_have_names", "once", statuses_have_names},
-    {"unknown_statuses_are_answered", "once", unknown_statuses_are_answered},
-    {"counts_are_no_errors", "once", counts_are_no_errors},
-    {"version_is_that_of_the_header", "once", version_is_that_of_the_header},
-    {"last_error_is_of_this_thread", "once", last_error_is_of_this_thread},
+    {"unknown_statuses_have_a_name_and_category", "once", unknown_statuses_have_a_name_and_category},
+    {"counts_have_category_ok", "once", counts_have_category_ok},
+    {"loaded_version_equals_the_header", "once", loaded_version_equals_the_header},
+    {"last_error_is_per_thread", "once", last_error_is_per_thread},
     {"topology_buffers", "once", topology_buffers},
     {"open_refuses_null", "once", open_refuses_null},
     {"config_sizes", "once", config_sizes},
@@ -1424,10 +1424,10 @@ static const struct test tests[] = {
     {"config_extremes_open", "once", config_extremes_open},
     {"unknown_flags", "once", unknown_flags},
     {"unknown_fabric_is_named", "once", unknown_fabric_is_named},
-    {"simulated_nics_are_not_in_the_library_that_ships", "once", simulated_nics_are_not_in_the_library_that_ships},
-    {"a_named_fabric_is_never_replaced", "once", a_named_fabric_is_never_replaced},
-    {"rails_that_match_nothing", "once", rails_that_match_nothing},
-    {"min_rails_too_high", "tcp,host", min_rails_too_high},
+    {"shipped_library_has_no_simulated_nics", "once", shipped_library_has_no_simulated_nics},
+    {"named_fabric_is_never_replaced", "once", named_fabric_is_never_replaced},
+    {"unmatched_rail_patterns_are_refused", "once", unmatched_rail_patterns_are_refused},
+    {"too_few_rails_fail_the_open", "tcp,host", too_few_rails_fail_the_open},
     {"null_handles", "once", null_handles},
     {"invented_handles", "once", invented_handles},
     {"handles_of_another_kind", "once", handles_of_another_kind},
@@ -1440,18 +1440,18 @@ static const struct test tests[] = {
     {"properties_sizes", "once", properties_sizes},
     {"rail_and_peer_properties", "any", rail_and_peer_properties},
     {"bad_registrations", "any", bad_registrations},
-    {"many_ranges_register", "any", many_ranges_register},
+    {"maximum_number_of_ranges_registers", "any", maximum_number_of_ranges_registers},
     {"local_memory_has_no_descriptor", "once", local_memory_has_no_descriptor},
-    {"access_is_kept", "tcp,host", access_is_kept},
+    {"registered_access_is_enforced", "tcp,host", registered_access_is_enforced},
     {"protected_memory", "any", protected_memory},
     {"range_transfers_outside", "once", range_transfers_outside},
     {"page_transfers_outside", "once", page_transfers_outside},
     {"bad_transfer_arguments", "once", bad_transfer_arguments},
-    {"layers_are_not_written_to_one_place", "once", layers_are_not_written_to_one_place},
+    {"layers_with_one_destination_are_refused", "once", layers_with_one_destination_are_refused},
     {"argument_sizes", "once", argument_sizes},
     {"damaged_addresses", "any", damaged_addresses},
     {"damaged_descriptors", "once", damaged_descriptors},
-    {"blobs_are_not_mixed_up", "once", blobs_are_not_mixed_up},
+    {"address_and_descriptor_are_not_interchangeable", "once", address_and_descriptor_are_not_interchangeable},
     {"ten_million_pages", "tcp,host", ten_million_pages},
     {NULL, NULL, NULL},
 };

@@ -116,7 +116,7 @@ static void needs_libfabric(const char *fabric)
 }
 
 /* ofi_rxm keeps libfabric's default: 4096 receives of its own per rail, which take 56 MiB; 512 would take an eighth. */
-static void shm_changes_nothing_of_ofi_rxm(void)
+static void opening_shm_keeps_ofi_rxm_settings(void)
 {
     CHECK_OK(weft_log_set(WEFT_LOG_WARN, keep, NULL));
     needs_libfabric("shm");
@@ -134,7 +134,7 @@ static void shm_changes_nothing_of_ofi_rxm(void)
 }
 
 /* In the reverse order, too, with a warning, because bytes may then land late. */
-static void ofi_rxm_changes_nothing_of_shm(void)
+static void opening_ofi_rxm_keeps_shm_settings(void)
 {
     CHECK_OK(weft_log_set(WEFT_LOG_WARN, keep, NULL));
     needs_libfabric("tcp;ofi_rxm");
@@ -258,8 +258,8 @@ static void two_copies_share_libfabric(void)
 
 static const struct test tests[] = {
     {"own_fabrics_leave_libfabric_alone", "once", own_fabrics_leave_libfabric_alone},
-    {"shm_changes_nothing_of_ofi_rxm", "once", shm_changes_nothing_of_ofi_rxm},
-    {"ofi_rxm_changes_nothing_of_shm", "once", ofi_rxm_changes_nothing_of_shm},
+    {"opening_shm_keeps_ofi_rxm_settings", "once", opening_shm_keeps_ofi_rxm_settings},
+    {"opening_ofi_rxm_keeps_shm_settings", "once", opening_ofi_rxm_keeps_shm_settings},
     {"two_copies_share_a_process", "once", two_copies_share_a_process},
     {"two_copies_share_libfabric", "once", two_copies_share_libfabric},
     {NULL, NULL, NULL},

@@ -142,7 +142,7 @@ static void closes_when_busy(struct team *team)
     meet(team, 1, NULL);
 }
 
-static void close_while_in_use_is_refused(void)
+static void destroy_while_in_use_is_refused(void)
 {
     run_pair(closes_when_busy, sleeping_target);
 }
@@ -465,7 +465,7 @@ static const struct test tests[] = {
     {"repeated_opens_leak_nothing", "any", repeated_opens_leak_nothing},
     {"failed_opens_leak_nothing", "tcp,host", failed_opens_leak_nothing},
     {"several_endpoints_at_once", "any", several_endpoints_at_once},
-    {"close_while_in_use_is_refused", "once timed", close_while_in_use_is_refused},
+    {"destroy_while_in_use_is_refused", "once timed", destroy_while_in_use_is_refused},
     {"shutdown_drains", "any wide", shutdown_drains},
     {"shutdown_under_load", "any timed", shutdown_under_load},
     {"shutdown_wakes_waiters", "any timed", shutdown_wakes_waiters},

@@ -315,7 +315,7 @@ static void try_call(const struct call *call)
     input = NULL;
 }
 
-static void every_size_of_the_callers_is_answered(void)
+static void missing_memory_is_a_status_at_every_caller_size(void)
 {
     /* Large blocks are mapped and unmapped: no memory remains from earlier. */
     CHECK(mallopt(M_MMAP_THRESHOLD, 64 * 1024) == 1 && mallopt(M_TRIM_THRESHOLD, 256 * 1024) == 1);
@@ -331,7 +331,7 @@ static void every_size_of_the_callers_is_answered(void)
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
-        {"every_size_of_the_callers_is_answered", "tcp,host", every_size_of_the_callers_is_answered},
+        {"missing_memory_is_a_status_at_every_caller_size", "tcp,host", missing_memory_is_a_status_at_every_caller_size},
         {0},
     };
     return run_tests(argc, argv, tests);

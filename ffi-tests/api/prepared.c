@@ -65,7 +65,7 @@ static void keeps_pages(struct team *team)
     pages.pages.page_count = PAGES;
     pages.pages.layer_count = LAYERS;
     weft_prepared *kept = keep_pages(box, &pages);
-    memset(list, 0xff, sizeof list); /* not needed any more */
+    memset(list, 0xff, sizeof list); /* no longer needed */
     memset(backwards, 0xff, sizeof backwards);
     memset(&pages, 0xff, sizeof pages);
     weft_op_options args = WEFT_OP_OPTIONS_INIT;
@@ -125,12 +125,12 @@ static void has_pages(struct team *team)
     box_close(box);
 }
 
-static void pages_there_and_back(void)
+static void prepared_pages_round_trip(void)
 {
     run_pair(keeps_pages, has_pages);
 }
 
-static void pages_there_and_back_on_four_rails(void)
+static void prepared_pages_round_trip_on_four_rails(void)
 {
     rails = 4;
     run_pair(keeps_pages, has_pages);
@@ -138,7 +138,7 @@ static void pages_there_and_back_on_four_rails(void)
 
 /* ---- 100,000 pages, and lists ---- */
 
-static void a_hundred_thousand_pages(void)
+static void hundred_thousand_pages_are_prepared(void)
 {
     enum { COUNT_OF = 100000, LEN = 16 };
     struct duo duo = duo_open(COUNT_OF * LEN);
@@ -349,7 +349,7 @@ static void counted_pages_have_a_length_limit(void)
 }
 
 /* A peer that allows only reads: the geometry can be read, not written. */
-static void access_is_checked_when_used(void)
+static void prepared_access_is_checked_at_submission(void)
 {
     struct duo duo = duo_open(4096);
     weft_memory_args how = WEFT_MEMORY_ARGS_INIT;
@@ -439,16 +439,16 @@ static void threads_share_prepared_pages(void)
 }
 
 static const struct test tests[] = {
-    {"pages_there_and_back", "any", pages_there_and_back},
-    {"pages_there_and_back_on_four_rails", "tcp,sim:like=tcp,sim:like=efa,sim:like=verbs",
-     pages_there_and_back_on_four_rails},
-    {"a_hundred_thousand_pages", "tcp,host,sim:like=efa", a_hundred_thousand_pages},
+    {"prepared_pages_round_trip", "any", prepared_pages_round_trip},
+    {"prepared_pages_round_trip_on_four_rails", "tcp,sim:like=tcp,sim:like=efa,sim:like=verbs",
+     prepared_pages_round_trip_on_four_rails},
+    {"hundred_thousand_pages_are_prepared", "tcp,host,sim:like=efa", hundred_thousand_pages_are_prepared},
     {"lists_are_prepared", "once", lists_are_prepared},
     {"prepared_pages_hold_their_memories", "once", prepared_pages_hold_their_memories},
     {"prepared_pages_of_a_closed_peer_fail", "any", prepared_pages_of_a_closed_peer_fail},
     {"counted_pages_have_a_length_limit", "once", counted_pages_have_a_length_limit},
     {"bad_arguments", "tcp,host,sim:like=efa", bad_arguments},
-    {"access_is_checked_when_used", "once", access_is_checked_when_used},
+    {"prepared_access_is_checked_at_submission", "once", prepared_access_is_checked_at_submission},
     {"threads_share_prepared_pages", "once", threads_share_prepared_pages},
     {NULL, NULL, NULL},
 };

@@ -5,7 +5,7 @@
 #include "harness.h"
 
 /* libfabric's layer of connections, which these settings belong to, is not used. */
-static void settings_of_ofi_rxm_change_nothing(void)
+static void ofi_rxm_settings_have_no_effect(void)
 {
     setenv("FI_OFI_RXM_USE_SRX", "0", 1);
     setenv("FI_UNIVERSE_SIZE", "1000000", 1);
@@ -18,7 +18,7 @@ static void settings_of_ofi_rxm_change_nothing(void)
     CHECK(getenv("FI_AV_REMOVE_CLEANUP") == NULL && strcmp(getenv("FI_OFI_RXM_USE_SRX"), "0") == 0);
 }
 
-static void ofi_rxm_is_refused(void)
+static void ofi_rxm_over_verbs_is_refused(void)
 {
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     config.fabric = "verbs;ofi_rxm";
@@ -30,7 +30,7 @@ static void ofi_rxm_is_refused(void)
 
 /* ---- Memory ---- */
 
-static void endpoints_are_small(void)
+static void endpoint_memory_is_limited(void)
 {
     struct duo first = duo_open(64 * KIB); /* memory that the process needs once */
     long before_kb = resident_kb();
@@ -45,9 +45,9 @@ static void endpoints_are_small(void)
 }
 
 static const struct test tests[] = {
-    {"settings_of_ofi_rxm_change_nothing", "verbs", settings_of_ofi_rxm_change_nothing},
-    {"ofi_rxm_is_refused", "verbs", ofi_rxm_is_refused},
-    {"endpoints_are_small", "tcp,host", endpoints_are_small},
+    {"ofi_rxm_settings_have_no_effect", "verbs", ofi_rxm_settings_have_no_effect},
+    {"ofi_rxm_over_verbs_is_refused", "verbs", ofi_rxm_over_verbs_is_refused},
+    {"endpoint_memory_is_limited", "tcp,host", endpoint_memory_is_limited},
     {NULL, NULL, NULL},
 };
 

@@ -96,7 +96,7 @@ static void move_some(struct duo *duo, uint64_t *latency, uint64_t *total)
     }
 }
 
-static void statistics_equal_what_was_moved(void)
+static void statistics_equal_the_moved_bytes(void)
 {
     struct duo duo = duo_open(MIB);
     uint64_t latency[WEFT_STATISTICS_BUCKETS] = {0}, total = 0;
@@ -642,7 +642,7 @@ static void arguments_are_checked(void)
 #define QUIET "tcp,host,sim:like=tcp,sim:like=efa"
 
 static const struct test tests[] = {
-    {"statistics_equal_what_was_moved", "any", statistics_equal_what_was_moved},
+    {"statistics_equal_the_moved_bytes", "any", statistics_equal_the_moved_bytes},
     {"metrics_equal_statistics", "any", metrics_equal_statistics},
     {"trace_has_every_operation", "tcp,host", trace_has_every_operation},
     {"statistics_of_all_kinds_add_up", QUIET, statistics_of_all_kinds_add_up},

@@ -352,7 +352,7 @@ void errors_are_exceptions()
     CHECK(d.a.cancel(waiting) && d.a.next(10s)->status == WEFT_ERR_CANCELED && !d.a.cancel(waiting));
 }
 
-void full_queue_is_no_exception()
+void full_queue_is_not_an_exception()
 {
     weft::endpoint_config small = config();
     small.max_transfers = 4;
@@ -414,7 +414,7 @@ void moved_from_owners_own_nothing()
 
 // ---- Ends ----
 
-void allocations_serve()
+void weft_allocations_work_in_containers()
 {
     duo d;
     weft::allocation room = d.a.allocate(1 << 16), moved = std::move(room);
@@ -522,9 +522,9 @@ constexpr test tests[] = {
     {"counters_atomics_and_fences", "host,tcp,sim:like=efa", counters_atomics_and_fences},
     {"queues_and_sleep", "host,tcp,sim:like=efa", queues_and_sleep},
     {"errors_are_exceptions", "host,tcp", errors_are_exceptions},
-    {"full_queue_is_no_exception", "host,tcp", full_queue_is_no_exception},
+    {"full_queue_is_not_an_exception", "host,tcp", full_queue_is_not_an_exception},
     {"moved_from_owners_own_nothing", "host,tcp", moved_from_owners_own_nothing},
-    {"allocations_serve", "host,tcp", allocations_serve},
+    {"weft_allocations_work_in_containers", "host,tcp", weft_allocations_work_in_containers},
     {"shutdown_keeps_unpolled_completions", "host,tcp", shutdown_keeps_unpolled_completions},
     {"destroyed_memory_ends_its_operations", "host,tcp", destroyed_memory_ends_its_operations},
     {"topology_and_properties_are_objects", "host,tcp", topology_and_properties_are_objects},

@@ -268,17 +268,17 @@ static void device_to_device(void)
     move_between(0, 1, "");
 }
 
-static void within_a_device(void)
+static void transfer_within_a_device(void)
 {
     move_between(0, 0, "");
 }
 
-static void device_memory_that_cannot_be_opened(void)
+static void unshareable_device_memory_is_staged(void)
 {
     move_between(0, 1, ":private");
 }
 
-static void copies_that_take_long(void)
+static void slow_copies_complete(void)
 {
     move_between(0, 1, ":late=500");
 }
@@ -372,7 +372,7 @@ static void nics_that_take_dmabufs(void)
 }
 
 /* libfabric's shm, in a libfabric with CUDA. */
-static void shm_that_reaches_it(void)
+static void shm_moves_device_memory(void)
 {
     devices_begin("");
     if (!on_cuda())
@@ -615,7 +615,7 @@ static weft_status write_all(struct duo *duo, struct bytes *a, weft_remote_memor
 }
 
 /* Freed while it is registered: its transfers end with a status, others continue. */
-static void memory_that_was_freed(void)
+static void freed_device_memory_fails_its_transfers(void)
 {
     devices_begin("");
     struct duo duo = duo_open(4096);
@@ -638,7 +638,7 @@ static void memory_that_was_freed(void)
 }
 
 /* A copy that the device fails: one completion, with an error, and no promise about the bytes. */
-static void a_copy_that_fails(void)
+static void failed_copy_fails_its_transfer(void)
 {
     static char options[32];
     snprintf(options, sizeof options, ":fail=%d", 3 + getpid() % 20);
@@ -674,7 +674,7 @@ static void deadlines_and_slow_copies(void)
 }
 
 /* After a deregistration no copy lands: later contents do not change. */
-static void deregistered_under_way(void)
+static void deregistration_stops_device_copies(void)
 {
     devices_begin(on_cuda() ? "" : ":late=200");
     struct duo duo = duo_open(4096);
@@ -754,7 +754,7 @@ static void many_between_processes(void)
     run_pair(begins_and_writes, begins_and_is_written);
 }
 
-static void nics_that_move_none_refuse_it(void)
+static void nics_without_device_support_refuse_device_memory(void)
 {
     devices_begin(":unreached");
     weft_endpoint *endpoint = open_endpoint();
@@ -773,18 +773,18 @@ int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         {"device_registrations_are_checked", "tcp,host", device_registrations_are_checked},
-        {"nics_that_move_none_refuse_it", "shm," NICS, nics_that_move_none_refuse_it},
+        {"nics_without_device_support_refuse_device_memory", "shm," NICS, nics_without_device_support_refuse_device_memory},
         {"grants_on_a_device_are_revoked", MOVES, grants_on_a_device_are_revoked},
         {"grants_between_devices_are_revoked", MOVES, grants_between_devices_are_revoked},
         {"host_to_device", MOVES, host_to_device},
         {"device_to_host", MOVES, device_to_host},
         {"device_to_device", MOVES, device_to_device},
-        {"within_a_device", "tcp,host", within_a_device},
-        {"device_memory_that_cannot_be_opened", "host", device_memory_that_cannot_be_opened},
-        {"copies_that_take_long", "tcp,host", copies_that_take_long},
+        {"transfer_within_a_device", "tcp,host", transfer_within_a_device},
+        {"unshareable_device_memory_is_staged", "host", unshareable_device_memory_is_staged},
+        {"slow_copies_complete", "tcp,host", slow_copies_complete},
         {"nics_that_reach_it", NICS, nics_that_reach_it},
         {"nics_that_take_dmabufs", NICS, nics_that_take_dmabufs},
-        {"shm_that_reaches_it", "shm", shm_that_reaches_it},
+        {"shm_moves_device_memory", "shm", shm_moves_device_memory},
         {"pages_by_nics_that_reach_it", NICS, pages_by_nics_that_reach_it},
         {"reads_past_the_host", "host", reads_past_the_host},
         {"many_read_past_the_host", "host", many_read_past_the_host},
@@ -792,10 +792,10 @@ int main(int argc, char **argv)
         {"lists_of_both_kinds", MOVES, lists_of_both_kinds},
         {"watches", MOVES, watches},
         {"atomics_are_refused", "tcp", atomics_are_refused},
-        {"memory_that_was_freed", "tcp,host", memory_that_was_freed},
-        {"a_copy_that_fails", "tcp,host", a_copy_that_fails},
+        {"freed_device_memory_fails_its_transfers", "tcp,host", freed_device_memory_fails_its_transfers},
+        {"failed_copy_fails_its_transfer", "tcp,host", failed_copy_fails_its_transfer},
         {"deadlines_and_slow_copies", "tcp,host", deadlines_and_slow_copies},
-        {"deregistered_under_way", "tcp,host", deregistered_under_way},
+        {"deregistration_stops_device_copies", "tcp,host", deregistration_stops_device_copies},
         {"many_between_processes", MOVES, many_between_processes},
         {0},
     };

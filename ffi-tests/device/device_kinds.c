@@ -278,7 +278,7 @@ static void claims_are_checked(void)
 }
 
 /* Unplaced memory is on no device, or CUDA knows its future device. */
-static void managed_memory_that_was_never_touched(void)
+static void untouched_managed_memory_registers(void)
 {
     cuda_begin();
     weft_endpoint *endpoint = open_endpoint();
@@ -400,7 +400,7 @@ int main(int argc, char **argv)
     static const struct test tests[] = {
         {"every_kind_moves", "host", every_kind_moves},
         {"claims_are_checked", "host", claims_are_checked},
-        {"managed_memory_that_was_never_touched", "host", managed_memory_that_was_never_touched},
+        {"untouched_managed_memory_registers", "host", untouched_managed_memory_registers},
         {"memory_of_another_context", "host", memory_of_another_context},
         {"threads_without_a_context", "host", threads_without_a_context},
         {"device_memory_of_any_kind_may_be_freed", "host", device_memory_of_any_kind_may_be_freed},

@@ -156,7 +156,7 @@ static void rails_near_the_device_know_it(void)
 }
 
 /* A NIC without a known place is near everything. */
-static void rails_without_a_place_know_it(void)
+static void unplaced_rails_register_device_memory(void)
 {
     devices_begin("");
     machine_begins(RAILS - 1);
@@ -167,7 +167,7 @@ static void rails_without_a_place_know_it(void)
     box_close(box);
 }
 
-static void devices_without_a_place(void)
+static void unplaced_device_uses_all_rails(void)
 {
     devices_begin("");
     machine_begins(0);
@@ -251,7 +251,7 @@ static void bytes_go_by_near_rails(const char *options)
 
 /* Transfers that only these rails can carry end by their deadline, and work again when the rails are back; others carry
    the rest. */
-static void near_rails_that_fail(void)
+static void failed_near_rails_end_their_transfers(void)
 {
     devices_begin(":hmem");
     machine_begins(RAILS);
@@ -305,10 +305,10 @@ int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         {"rails_near_the_device_know_it", SIMULATED, rails_near_the_device_know_it},
-        {"rails_without_a_place_know_it", "sim:like=verbs", rails_without_a_place_know_it},
-        {"devices_without_a_place", "sim:like=verbs", devices_without_a_place},
+        {"unplaced_rails_register_device_memory", "sim:like=verbs", unplaced_rails_register_device_memory},
+        {"unplaced_device_uses_all_rails", "sim:like=verbs", unplaced_device_uses_all_rails},
         {"bytes_of_nics_that_reach_it", SIMULATED, bytes_of_nics_that_reach_it},
-        {"near_rails_that_fail", "sim:like=efa-direct,sim:like=verbs timed", near_rails_that_fail},
+        {"failed_near_rails_end_their_transfers", "sim:like=efa-direct,sim:like=verbs timed", failed_near_rails_end_their_transfers},
         {0},
     };
     return run_tests(argc, argv, tests);

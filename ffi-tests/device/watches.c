@@ -89,7 +89,7 @@ static void lists_of_several_peers(void)
 }
 
 /* A whole list is canceled while it waits: the watch is set all the same. */
-static void lists_that_do_not_start(void)
+static void unstarted_lists_set_their_watch(void)
 {
     struct duo duo = duo_open(LEN);
     uint8_t *c_bytes = map_bytes(LEN);
@@ -217,7 +217,7 @@ int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         {"lists_of_several_peers", SOME, lists_of_several_peers},
-        {"lists_that_do_not_start", "tcp,host", lists_that_do_not_start},
+        {"unstarted_lists_set_their_watch", "tcp,host", unstarted_lists_set_their_watch},
         {"prepared_geometries", SOME, prepared_geometries},
         {"notifications_without_bytes", SOME, notifications_without_bytes},
         {"counters", SOME, counters},

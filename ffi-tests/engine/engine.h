@@ -74,10 +74,10 @@ enum kind { RANGE, PAGES, LIST, KEPT, SEND, ATOMIC, EXPECT, FENCE, REVOKE, KINDS
 
 /* ---- What is shared: a book of everything, and the memory that moves ---- */
 
-/* What an operation has to do with one peer. */
+/* The part of an operation that concerns one peer. */
 struct part {
     uint8_t slot;            /* NOBODY: none */
-    _Atomic uint8_t arrived; /* how often its notification or message was polled there */
+    _Atomic uint8_t arrived; /* how often its notification or message was polled at the peer */
     bool done;
     weft_status status;
     uint32_t life, version; /* of the peer, and of its memory */
@@ -100,7 +100,7 @@ struct operation {
     struct part part[HOSTS];
 };
 
-/* States of a slot; none: the guard is in it, and it may be used. */
+/* The state of a slot; none of these: it contains the guard, and is free. */
 enum { BUSY = 1, DONE = 2, TAKEN = 4, FAILED = 8, FENCED = 16, REVOKED = 32 };
 
 struct slot {
@@ -110,27 +110,27 @@ struct slot {
     uint64_t sum;      /* of its target's bytes, when its grant was revoked */
 };
 
-/* A grant that the target of a way made. */
+/* A grant that a way's target made. */
 struct grant {
-    _Atomic uint64_t number; /* no other has it; 0: there is none */
-    _Atomic uint64_t ending; /* the last that was to be revoked */
+    _Atomic uint64_t number; /* unique; 0: there is none */
+    _Atomic uint64_t ending; /* the last one whose revoke has begun */
     weft_grant_token token;
     uint64_t ended;          /* the last whose revoke is complete */
     uint64_t again_ns;       /* when there is another one, after that */
     uint64_t counted, words[WORDS]; /* `watched`: what must not change until then */
-    weft_peer link;          /* whom it is for */
+    weft_peer link;          /* the owner that may use it */
     bool revoking, watched;
 };
 
 struct way {
-    _Atomic uint64_t ready;   /* the token of the connection that the target is ready for */
+    _Atomic uint64_t ready;   /* the token of the connection for which the target is ready */
     _Atomic uint32_t version; /* of the target's memory */
     _Atomic uint64_t left_ns; /* when the owner last disconnected */
     _Atomic uint64_t counter;
-    _Atomic uint64_t counts_asked, counts_ok, counts_sure, adds_asked, adds_ok; /* sure: there at the completion */
+    _Atomic uint64_t counts_asked, counts_ok, counts_sure, adds_asked, adds_ok; /* sure: certain at the completion */
     uint64_t seen;         /* what the counter was when it was last read */
     uint64_t words[WORDS]; /* as they should be */
-    uint8_t word_state[WORDS]; /* as of slots: BUSY, or FAILED, after which nobody knows */
+    uint8_t word_state[WORDS]; /* as for slots: BUSY, or FAILED, after which its value is unknown */
     uint8_t tickets[TICKETS / 8];
     struct slot slots[SLOTS_MAX];
     struct grant grants[GRANTS];
@@ -145,7 +145,7 @@ struct life {
     _Atomic uint32_t connects;
 };
 
-/* A time in which something was not as it should be. */
+/* A period in which something was faulty. */
 struct span {
     uint64_t from_ns, to_ns; /* 0: it lasts */
     int host, rail;          /* rail -1: the process itself is stopped; -2: it disconnected; -3: it gave memory back */
@@ -169,16 +169,16 @@ struct host {
 
 enum world { THREADS = 1, VIRTUAL = 2, PROCESSES = 4, NAMESPACES = 8 };
 
-/* What a seed stands for. */
+/* The parameters that a seed determines. */
 struct plan {
     uint64_t seed;
     enum world world;
     int hosts, rails;
     char fabric[160], sim_faults[4096];
     const char *nics;
-    bool spared; /* one pair of rails is up throughout, whatever the simulated faults */
+    bool spared; /* one pair of rails is up throughout, despite the simulated faults */
     uint32_t layer, slots, most, operations; /* most: outstanding at once, of each host */
-    uint32_t rate, rest_ms, fault_ms; /* operations a second to each host; how long slots rest; from fault to fault */
+    uint32_t rate, rest_ms, fault_ms; /* operations per second to each host; how long slots stay unused; time between faults */
     uint64_t length_ns;
     uint32_t idle, workers;
     bool granted; /* memory is reached under grants alone */
@@ -212,9 +212,9 @@ extern uint8_t *memories[HOSTS];
 void book_make(const struct plan *plan);
 void book_end(void);
 uint32_t book_operations(void);
-/* A line for the report: what went wrong, and when. Counts it, too. */
+/* A line for the report: what went wrong, and when. Also counts it. */
 void finding(_Atomic uint64_t *count, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* The time of the world; that of a machine, or virtual. */
+/* The world's time: a real clock, or virtual. */
 uint64_t world_ns(void);
 uint64_t book_ms(void); /* since the run began */
 struct span *span_begin(int host, int rail);
@@ -224,12 +224,12 @@ uint32_t below(uint64_t *random, uint32_t limit);
 
 enum end_of { LOCAL, REMOTE };
 
-/* Bytes of a slot: where they are in the owner's, and in the target's; pieces of one source have one content. */
+/* The bytes of a slot: their addresses at the owner and at the target; pieces of one source have the same content. */
 struct piece {
     uint32_t at[2], len, content;
 };
 
-/* All of them, and what they come from. */
+/* All pieces, and what they are derived from. */
 struct shape {
     uint32_t page, pages, layers, count, raises;
     uint64_t bytes;
@@ -241,34 +241,34 @@ struct shape {
     struct piece pieces[PIECES_MAX];
 };
 
-/* The same whoever asks: it follows from the operation's seed. */
+/* Determined by the operation's seed, for every caller. */
 void shape_of(const struct operation *op, int target, struct shape *shape);
 uint64_t counts_of(const struct operation *op, const struct shape *shape);
 uint64_t slot_len(void);
 uint64_t memory_len(void);
 uint8_t *slot_at(int owner, int target, enum end_of end, uint32_t slot);
 _Atomic uint64_t *word_at(int owner, int target, uint32_t word);
-/* The operation's bytes into one end of its slot. */
+/* Writes the operation's bytes into one end of its slot. */
 void put_content(const struct operation *op, int target, enum end_of end);
-/* Whether they are there, and the guard around them; says what is not. */
+/* Checks the bytes, and the guard around them; reports a mismatch. */
 bool check_content(const struct operation *op, int target, enum end_of end);
 void put_guard(int owner, int target, enum end_of end, uint32_t slot);
-/* Only where the operation's bytes are. */
+/* Only the operation's own bytes. */
 void put_guard_back(const struct operation *op, int target, enum end_of end);
-/* Whether a slot that nobody uses is as it was left. */
+/* Checks that an unused slot has not changed. */
 void check_guard(int owner, int target, enum end_of end, uint32_t slot);
 const char *text_of(const struct operation *op);
 
-/* ---- One host: what its parts know of each other ---- */
+/* ---- One host: what its parts share ---- */
 
-/* A peer that is up, or was. */
+/* A peer that is or was up. */
 struct link {
     weft_peer peer;
-    int host; /* -1: nobody's that we know */
+    int host; /* -1: a peer that we do not know */
     uint32_t life, version;
     bool up, greeted, prepared;
     uint64_t token, their_token, begin_ns;
-    weft_remote_memory *remote, *old[8]; /* old: of earlier versions, in use for a while */
+    weft_remote_memory *remote, *old[8]; /* old: of earlier versions, still used for a while */
     uint64_t heard; /* 1 + the operation of its last message */
     weft_op hello;
     uint64_t fencing; /* slots that a fence is under way for, if one is */
@@ -278,7 +278,7 @@ struct link {
 
 struct kept {
     weft_prepared *handle;
-    struct operation of; /* whose geometry it is */
+    struct operation of; /* the owner of the geometry */
 };
 
 struct self {
@@ -286,8 +286,8 @@ struct self {
     uint32_t life;
     weft_endpoint *endpoint;
     weft_queue *second;
-    weft_memory *local[2], *exported[HOSTS]; /* the same bytes twice; what each other host may write to */
-    weft_memory *going; /* while it is deregistered, of whose way, and what became of that */
+    weft_memory *local[2], *exported[HOSTS]; /* the same bytes twice; the memory that each other host may write to */
+    weft_memory *going; /* while it is deregistered: for which way, and the result */
     int going_of;
     weft_status went;
     uint64_t random;
@@ -316,7 +316,7 @@ uint32_t draw(uint32_t below);
 
 /* host.c */
 void host_begin(struct self *party, int me, uint32_t life);
-/* Polls for up to `wait_ns`; how much came. */
+/* Polls for up to `wait_ns`; returns how many completions arrived. */
 int32_t host_poll(uint64_t wait_ns);
 /* Polls, connects and submits. */
 int32_t host_step(uint64_t wait_ns);
@@ -324,7 +324,7 @@ void host_check(void);
 void host_leave(void);
 bool host_wants_to_leave(void);
 void log_lines(void);
-/* A call that waits for something of other hosts: where one thread plays all of them, they go on meanwhile. */
+/* A call that waits for other hosts: where one thread plays all of them, they continue meanwhile. */
 void call_blocking(void (*call)(void));
 extern void (*play_others)(void);
 
@@ -337,7 +337,7 @@ bool is_ready(int host); /* the way to a host is open */
 void hello_arrives(struct link *link, const weft_completion *c);
 void hello_is_sent(const weft_completion *c);
 bool is_ending(const struct link *link);
-/* What peers have counted and added here, against what they know of; `rested`: nothing is under way. */
+/* Compares what peers have counted and added here with the book; `rested`: nothing is in flight. */
 void check_counts(int owner, bool rested);
 void check_guards(void);
 void register_all(void);
@@ -347,20 +347,20 @@ void release_kept(int host);
 void play_step(void);
 struct operation *new_operation(enum kind kind);
 void count_open(const struct operation *op);
-/* A fence of those slots that the operations of a peer failed in. */
+/* Fences the slots in which operations of a peer failed. */
 bool fence_link(struct link *link);
 uint32_t range_of(int other, uint32_t slot);
 uint64_t start_of(uint32_t range);
 struct pages_request pages_args(const struct operation *op, int target, struct shape *shape);
 void *mark_of(const struct operation *op);
-uint64_t message_len(const struct operation *op); /* what follows the note */
+uint64_t message_len(const struct operation *op); /* the code behind the note */
 
 /* grants.c */
-/* Names a grant of the target's for an operation, if it may need one and there is one. */
+/* Chooses one of the target's grants for an operation, if it may need one and one exists. */
 bool take_grant(struct operation *op, int target);
-/* Whether the operation names a grant whose target has begun to revoke it. */
+/* Whether the operation names a grant that its target has begun to revoke. */
 bool may_be_revoked(const struct operation *op, int target);
-/* The token of the operation that is being submitted. */
+/* The token for the operation that is being submitted. */
 extern _Thread_local weft_grant_token grant_of;
 void make_grants(const struct link *link);
 void end_watch(struct way *way);
@@ -377,10 +377,10 @@ void release_message(weft_op message);
 
 /* stalls.c */
 void stalls_watch(void);
-/* How long, of this time, this process or a thread of it wanted to run and did not. */
+/* How much of this time this process, or one of its threads, was ready to run but did not. */
 uint64_t stalled(uint64_t from_ns, uint64_t to_ns);
 
-/* A message: what kind, and of which operation. */
+/* A message: its kind, and its operation. */
 struct note {
     uint64_t magic, what, life, version;
 };
@@ -392,7 +392,7 @@ struct note {
 /* plan.c */
 struct plan plan_of(enum world world, const char *fabric, uint64_t seed);
 
-/* faults.c: what is due now; the end of all that still lasts. Processes are its own. */
+/* faults.c: the faults that are due now; the end of those that still last. Processes are handled there, too. */
 void faults_step(void);
 void faults_end(void);
 void hosts_begin(void);
@@ -400,8 +400,8 @@ bool hosts_watch(void); /* whether all have left */
 void life_begins(int host);
 void life_ends(int host, enum end how);
 
-/* worlds.c: two hosts of one thread. It plays for this long of its time, or until it has played all; and ends, which is
- * false if something was not right. */
+/* worlds.c: two hosts in one thread. Plays for this long of its time, or until everything is played; returns false if
+ * something went wrong. */
 extern struct self parties[HOSTS];
 void world_open(const struct plan *plan);
 void world_play(uint64_t ns);
@@ -410,10 +410,10 @@ bool world_close(void);
 /* attackers.c: a process that attacks a host's endpoints, until it is killed. */
 pid_t attackers_begin(int host, uint64_t random);
 
-/* scenarios.c: tests of the worlds of virtual time whose faults are known. */
+/* scenarios.c: tests in virtual time with known faults. */
 extern const struct test scenarios[];
 
-/* Sums up: a table if `print`, JSON into a file if there is one. False if something was not right. */
+/* Sums up: a table if `print`, JSON into a file if one is given. False if something went wrong. */
 bool report(bool print, const char *json);
 
 #endif

@@ -1,4 +1,4 @@
-/* Where memory is reached under grants alone: each target makes some for each owner, and revokes them at any moment. */
+/* Memory that is reached only under grants: each target makes some for each owner, and revokes them at any time. */
 #include "engine.h"
 
 _Thread_local weft_grant_token grant_of;
@@ -32,7 +32,7 @@ bool take_grant(struct operation *op, int target)
 bool may_be_revoked(const struct operation *op, int target)
 {
     const struct part *part = &op->part[target];
-    /* A life that has ended took its grants with it, and what is known of them. */
+    /* The grants of an ended life end with it, and so does the record of them. */
     return part->grant && (book->ways[self->me][target].grants[op->grant].ending >= part->grant ||
                            part->life != book->hosts[target].lives_count - 1);
 }
@@ -56,7 +56,7 @@ static void make_grant(const struct link *link, struct way *way, struct grant *g
 void make_grants(const struct link *link)
 {
     struct way *way = &book->ways[link->host][self->me];
-    /* One that is not revoked yet, of a connection before, is followed when it is. */
+    /* A grant that is not revoked yet, from an earlier connection, is handled when it is. */
     for (int i = 0; i < GRANTS && book->plan.granted; i++)
         if (way->grants[i].number == 0)
             make_grant(link, way, &way->grants[i]);
@@ -141,7 +141,8 @@ void end_watch(struct way *way)
         way->grants[i].watched = false;
 }
 
-/* The target's end of a slot whose write is under way stays as it is, unless that has succeeded, which its owner knows. */
+/* The target's end of a slot whose write is in flight stays unchanged, unless the write has succeeded, which its owner
+   knows. */
 void revoke_is_done(const struct operation *op, int owner, const weft_completion *c)
 {
     struct way *way = &book->ways[owner][self->me];

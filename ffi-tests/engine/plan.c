@@ -1,4 +1,4 @@
-/* What a seed stands for: the world, its settings, and the faults of a simulated one. */
+/* The parameters of a seed: the world, its settings, and the faults of a simulated one. */
 #include "engine.h"
 
 static void add(struct plan *plan, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -15,13 +15,13 @@ static void add(struct plan *plan, const char *format, ...)
 
 /* ---- Faults of simulated rails ---- */
 
-/* When the peers are up: a time to 2.5 s, mostly early, in us. */
+/* After the peers are up: a time up to 2.5 s, mostly early, in us. */
 static uint32_t when(uint64_t *random)
 {
     return 60000 + (below(random, 3) ? below(random, 300000) : below(random, 2500000));
 }
 
-/* A fault of one rail: of both sides, or of one, whose ports come one after the other. */
+/* A fault of one rail: on both sides, or on one; their ports are consecutive. */
 static void strike(struct plan *plan, uint64_t *random, int rail)
 {
     static const char *const ways[] = {"", "", ":tx", ":rx"};
@@ -79,7 +79,7 @@ static void plan_faults(struct plan *plan, uint64_t *random)
 
 /* ---- Worlds ---- */
 
-/* Two hosts of one thread, simulated rails, virtual time. The modes whose lanes can be cut have faults, mostly. */
+/* Two hosts in one thread, simulated rails, virtual time. Modes whose lanes can be reset usually have faults. */
 static void plan_virtual(struct plan *plan, const char *fabric, uint64_t *random)
 {
     static const uint32_t gbps[] = {1, 10, 100}, delay_us[] = {0, 5, 50, 500};
@@ -101,14 +101,14 @@ static void plan_virtual(struct plan *plan, const char *fabric, uint64_t *random
     plan->fault_ms = below(random, 3) ? 0 : 600;
 }
 
-/* Two hosts of one thread over any fabric; Weft's own threads do the work, or polling does. */
+/* Two hosts in one thread over any fabric; driven by Weft's own threads, or by polling. */
 static void plan_threads(struct plan *plan, const char *fabric, uint64_t *random)
 {
     static uint32_t worlds;
     bool is_sim = strncmp(fabric, "sim", 3) == 0;
     plan->rails = is_sim && below(random, 2) ? 4 : 1;
     snprintf(plan->fabric, sizeof plan->fabric, "%s", fabric);
-    if (is_sim) /* Both sides of a simulated world are in one, which another case must not share. */
+    if (is_sim) /* Both sides of a simulated world share one world, which no other case may use. */
         snprintf(plan->fabric, sizeof plan->fabric, "%s:rails=%d:world=c%u", fabric, plan->rails, worlds++);
     plan->nics = strcmp(fabric, "tcp") == 0 ? "lo" : NULL;
     plan->manual = below(random, 3) == 0;
@@ -119,7 +119,7 @@ static void plan_threads(struct plan *plan, const char *fabric, uint64_t *random
     plan->fault_ms = below(random, 2) ? 0 : 60;
 }
 
-/* Three processes: of one machine, or each in a network namespace with rails whose links fail. */
+/* Three processes: on one machine, or each in a network namespace with rails whose links fail. */
 static void plan_processes(struct plan *plan, const char *fabric)
 {
     bool lab = plan->world == NAMESPACES;

@@ -82,7 +82,7 @@ static void rails_take_over_and_the_failed_one_comes_back(void)
     }
 }
 
-static void a_rail_that_flaps_loses_nothing(void)
+static void flapping_rail_loses_nothing(void)
 {
     for (uint32_t k = 0; k < 12; k++) {
         struct plan plan = scene(k, 2, 2500, " ");
@@ -103,7 +103,7 @@ static void play_each(const char *const *faults, uint32_t count, int rails, uint
     }
 }
 
-static void one_rail_of_four_is_enough(void)
+static void one_rail_of_four_carries_everything(void)
 {
     static const char *const faults[] = {
         "80000 rail0 down; 80000 rail2 down",
@@ -134,7 +134,7 @@ static void messages_continue_over_another_rail(void)
 }
 
 /* A second rail fails at any time during the first one's reset; or each side fails one. */
-static void rails_fail_while_others_are_fenced(void)
+static void rails_fail_while_others_are_reset(void)
 {
     static const char *const first[] = {"rail0 down", "port0 down:tx", "port0 error=1"};
     static const char *const second[] = {"rail1 down", "port4 down:tx", "port4 error=1"};
@@ -147,7 +147,7 @@ static void rails_fail_while_others_are_fenced(void)
 
 /* The target refills its pages at the notification: a write that still waited for the link never lands, not even when
  * the link returns. Bytes move in one direction: the target learns of the failure only from its peer. */
-static void writes_that_waited_for_a_link_never_land(void)
+static void expired_writes_never_land_when_the_link_returns(void)
 {
     for (uint32_t k = 0; k < 12; k++) {
         struct plan plan = scene(k, 3, 450, "%u port%u down; 1000000 * up", 60000 + 31 * k, k / 2 % 6);
@@ -191,7 +191,7 @@ static void expired_operation_fails_no_other(void)
 }
 
 /* An operation fails for no reason: everything in flight on the connection is repeated. */
-static void failed_connection_is_made_anew(void)
+static void failed_connection_is_made_again(void)
 {
     for (uint32_t k = 0; k < MODES * 10; k++) {
         const char *first = k / 2 % 2 ? "* error=1" : "port1 error=1", *second = k / 2 % 2 ? "port0 error=1" : "port1 error=2";
@@ -201,7 +201,7 @@ static void failed_connection_is_made_anew(void)
 }
 
 /* Several rails are all down for a while, whichever returns first. */
-static void all_rails_may_be_away(void)
+static void operations_survive_an_outage_of_all_rails(void)
 {
     static const char *const faults[] = {"60000 * down; 900000 rail1 up; 1300000 * up", "60000 * down; 900000 rail0 up; 2300000 * up",
                                          "60000 rail0 down; 260000 rail1 down; 900000 rail0 up; 1000000 * up",
@@ -211,15 +211,15 @@ static void all_rails_may_be_away(void)
 
 const struct test scenarios[] = {
     {"rails_take_over_and_the_failed_one_comes_back", "once", rails_take_over_and_the_failed_one_comes_back},
-    {"a_rail_that_flaps_loses_nothing", "once", a_rail_that_flaps_loses_nothing},
-    {"one_rail_of_four_is_enough", "once", one_rail_of_four_is_enough},
-    {"rails_fail_while_others_are_fenced", "once", rails_fail_while_others_are_fenced},
+    {"flapping_rail_loses_nothing", "once", flapping_rail_loses_nothing},
+    {"one_rail_of_four_carries_everything", "once", one_rail_of_four_carries_everything},
+    {"rails_fail_while_others_are_reset", "once", rails_fail_while_others_are_reset},
     {"operations_end_without_any_rail", "once", operations_end_without_any_rail},
     {"messages_continue_over_another_rail", "once", messages_continue_over_another_rail},
-    {"writes_that_waited_for_a_link_never_land", "once", writes_that_waited_for_a_link_never_land},
+    {"expired_writes_never_land_when_the_link_returns", "once", expired_writes_never_land_when_the_link_returns},
     {"counted_pages_are_exact_or_lost", "once", counted_pages_are_exact_or_lost},
     {"expired_operation_fails_no_other", "once", expired_operation_fails_no_other},
-    {"failed_connection_is_made_anew", "once", failed_connection_is_made_anew},
-    {"all_rails_may_be_away", "once", all_rails_may_be_away},
+    {"failed_connection_is_made_again", "once", failed_connection_is_made_again},
+    {"operations_survive_an_outage_of_all_rails", "once", operations_survive_an_outage_of_all_rails},
     {NULL, NULL, NULL},
 };

@@ -46,7 +46,7 @@ static void goes_on(struct team *team)
     box_close(box);
 }
 
-static void in_the_middle_of_a_counted_page(void)
+static void writer_killed_inside_a_counted_page(void)
 {
     const role roles[] = {goes_on, counts};
     for (int i = 0; i < TIMES; i++)
@@ -126,7 +126,7 @@ static void killed_while_others_wait_for_its_answer(void)
 }
 
 static const struct test tests[] = {
-    {"in_the_middle_of_a_counted_page", "tcp,host", in_the_middle_of_a_counted_page},
+    {"writer_killed_inside_a_counted_page", "tcp,host", writer_killed_inside_a_counted_page},
     {"killed_while_others_wait_for_its_answer", "tcp,host timed", killed_while_others_wait_for_its_answer},
     {NULL, NULL, NULL},
 };

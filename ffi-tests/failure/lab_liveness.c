@@ -84,14 +84,14 @@ static void cuts_them_off(struct team *team)
     team->board->word[HEALED] = 1;
 }
 
-static void an_idle_host_is_cut_off(void)
+static void idle_host_is_lost_when_cut_off(void)
 {
     const role roles[] = {left_side, right_side, cuts_them_off};
     run_team(3, roles);
 }
 
 static const struct test tests[] = {
-    {"an_idle_host_is_cut_off", "lab", an_idle_host_is_cut_off},
+    {"idle_host_is_lost_when_cut_off", "lab", idle_host_is_lost_when_cut_off},
     {NULL, NULL, NULL},
 };
 

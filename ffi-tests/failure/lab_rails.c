@@ -19,7 +19,7 @@
 #define SHELF 8   /* for reads */
 #define ROUNDS 4096
 
-/* Places of the board. */
+/* Indexes of the board. */
 enum { GO, NOW, OVER, USED_FROM, HELD_MS, TRACED };
 
 /* ---- Addresses ---- */
@@ -537,7 +537,7 @@ static void failed_rail_comes_back(void)
     stream(once);
 }
 
-static void rail_that_flaps_loses_nothing(void)
+static void lab_flapping_rail_loses_nothing(void)
 {
     stream(flaps);
 }
@@ -547,17 +547,17 @@ static void three_of_four_rails_fail(void)
     stream(most);
 }
 
-static void rail_that_is_up_late_is_used(void)
+static void late_rail_is_used(void)
 {
     stream(from_the_start);
 }
 
-static void rail_that_loses_data(void)
+static void silent_loss_of_data_fails_the_rail(void)
 {
     stream(data_lost);
 }
 
-static void rail_that_loses_acknowledgements(void)
+static void silent_loss_of_acknowledgements_fails_the_rail(void)
 {
     stream(answers_lost);
 }
@@ -569,11 +569,11 @@ static void no_write_lands_after_its_completion(void)
 
 static const struct test tests[] = {
     {"failed_rail_comes_back", "lab", failed_rail_comes_back},
-    {"rail_that_flaps_loses_nothing", "lab", rail_that_flaps_loses_nothing},
+    {"lab_flapping_rail_loses_nothing", "lab", lab_flapping_rail_loses_nothing},
     {"three_of_four_rails_fail", "lab", three_of_four_rails_fail},
-    {"rail_that_is_up_late_is_used", "lab", rail_that_is_up_late_is_used},
-    {"rail_that_loses_data", "lab", rail_that_loses_data},
-    {"rail_that_loses_acknowledgements", "lab", rail_that_loses_acknowledgements},
+    {"late_rail_is_used", "lab", late_rail_is_used},
+    {"silent_loss_of_data_fails_the_rail", "lab", silent_loss_of_data_fails_the_rail},
+    {"silent_loss_of_acknowledgements_fails_the_rail", "lab", silent_loss_of_acknowledgements_fails_the_rail},
     {"no_write_lands_after_its_completion", "lab", no_write_lands_after_its_completion},
     {NULL, NULL, NULL},
 };

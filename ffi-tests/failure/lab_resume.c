@@ -112,19 +112,19 @@ static void run(bool expires)
     run_team(3, roles);
 }
 
-static void the_only_link_comes_back(void)
+static void only_link_returns(void)
 {
     run(false);
 }
 
-static void the_only_link_comes_back_after_something_expired(void)
+static void only_link_returns_after_an_operation_expired(void)
 {
     run(true);
 }
 
 static const struct test tests[] = {
-    {"the_only_link_comes_back", "lab", the_only_link_comes_back},
-    {"the_only_link_comes_back_after_something_expired", "lab", the_only_link_comes_back_after_something_expired},
+    {"only_link_returns", "lab", only_link_returns},
+    {"only_link_returns_after_an_operation_expired", "lab", only_link_returns_after_an_operation_expired},
     {NULL, NULL, NULL},
 };
 

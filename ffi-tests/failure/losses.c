@@ -96,13 +96,13 @@ static void is_killed(struct team *team)
         box_pump(box, 100);
 }
 
-static void a_killed_peer_has_a_cause(void)
+static void killed_peer_is_reported_with_a_cause(void)
 {
     run_pair(kills, is_killed);
 }
 
 /* The system's name for memory that no longer exists. */
-static void unmapped_memory_has_a_cause(void)
+static void unmapped_memory_is_reported_with_a_cause(void)
 {
     struct duo duo = duo_open(MIB);
     void *gone = map_bytes(MIB);
@@ -119,8 +119,8 @@ static void unmapped_memory_has_a_cause(void)
 }
 
 static const struct test tests[] = {
-    {"a_killed_peer_has_a_cause", "tcp,host", a_killed_peer_has_a_cause},
-    {"unmapped_memory_has_a_cause", "tcp", unmapped_memory_has_a_cause},
+    {"killed_peer_is_reported_with_a_cause", "tcp,host", killed_peer_is_reported_with_a_cause},
+    {"unmapped_memory_is_reported_with_a_cause", "tcp", unmapped_memory_is_reported_with_a_cause},
     {NULL, NULL, NULL},
 };
 

@@ -153,7 +153,7 @@ static int end_connections(int how)
 }
 
 /* Nothing is in flight when connections end, on both sides or one: later operations use new ones. */
-static void idle_connections_that_end_are_made_anew(void)
+static void ended_idle_connections_are_made_again(void)
 {
     static const int ways[] = {SHUT_RDWR, SHUT_WR, SHUT_RD};
     struct duo duo = duo_open(PART);
@@ -173,7 +173,7 @@ static void idle_connections_that_end_are_made_anew(void)
 }
 
 static const struct test tests[] = {
-    {"idle_connections_that_end_are_made_anew", "tcp,tcp-encrypted timed", idle_connections_that_end_are_made_anew},
+    {"ended_idle_connections_are_made_again", "tcp,tcp-encrypted timed", ended_idle_connections_are_made_again},
     {"stopped_peer_receives_each_notification_once", "tcp,host timed", stopped_peer_receives_each_notification_once},
     {"stopped_peer_counts_each_arrival_once", "tcp,host timed", stopped_peer_counts_each_arrival_once},
     {NULL, NULL, NULL},

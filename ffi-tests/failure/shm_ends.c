@@ -120,12 +120,12 @@ static void a_peer_is_stopped(void)
     print_what_happens("stopped", SIGSTOP, 0);
 }
 
-static void a_peer_is_stopped_and_goes_on_before_the_deadline(void)
+static void stopped_peer_continues_before_the_deadline(void)
 {
     print_what_happens("stopped for 0.2 s", SIGSTOP, 200 * MS);
 }
 
-static void a_peer_is_stopped_and_goes_on_after_the_deadline(void)
+static void stopped_peer_continues_after_the_deadline(void)
 {
     print_what_happens("stopped for 0.8 s", SIGSTOP, 800 * MS);
 }
@@ -133,8 +133,8 @@ static void a_peer_is_stopped_and_goes_on_after_the_deadline(void)
 static const struct test tests[] = {
     {"a_peer_is_killed", "shm", a_peer_is_killed},
     {"a_peer_is_stopped", "shm", a_peer_is_stopped},
-    {"a_peer_is_stopped_and_goes_on_before_the_deadline", "shm", a_peer_is_stopped_and_goes_on_before_the_deadline},
-    {"a_peer_is_stopped_and_goes_on_after_the_deadline", "shm", a_peer_is_stopped_and_goes_on_after_the_deadline},
+    {"stopped_peer_continues_before_the_deadline", "shm", stopped_peer_continues_before_the_deadline},
+    {"stopped_peer_continues_after_the_deadline", "shm", stopped_peer_continues_after_the_deadline},
     {NULL, NULL, NULL},
 };
 

@@ -147,7 +147,7 @@ static uint64_t writes_in(struct duo *duo, uint64_t ms)
 }
 
 /* One connection that we dial, one that dials us: each sends and receives one byte per second. */
-static void byte_a_second_delays_no_peer(void)
+static void byte_per_second_connection_delays_no_peer(void)
 {
     static struct listener slow = {.slow = true};
     uint8_t forged[8192];
@@ -182,7 +182,7 @@ static void byte_a_second_delays_no_peer(void)
 
 static const struct test tests[] = {
     {"claimed_name_gets_no_write", "tcp,tcp-encrypted", claimed_name_gets_no_write},
-    {"byte_a_second_delays_no_peer", "tcp,tcp-encrypted", byte_a_second_delays_no_peer},
+    {"byte_per_second_connection_delays_no_peer", "tcp,tcp-encrypted", byte_per_second_connection_delays_no_peer},
     {NULL, NULL, NULL},
 };
 

@@ -72,7 +72,7 @@ static void both_connect_at_once(void)
     box_close(b);
 }
 
-static void pages_are_written_with_it(void)
+static void pages_are_written_with_a_secret(void)
 {
     weft_endpoint_config config = with_secret(RIGHT);
     struct duo duo = duo_open_with(MIB, &config);
@@ -125,7 +125,7 @@ static void put_file(const char *name, const char *first, const char *second)
     CHECK(rename(beside, name) == 0);
 }
 
-static void a_file_has_the_secrets(void)
+static void secrets_are_read_from_a_file(void)
 {
     char name[] = "/tmp/weft-secret-XXXXXX";
     int fd = mkstemp(name);
@@ -220,7 +220,7 @@ static void denial_reaches_both_when_both_connect(void)
 
 /* ---- Invalid secrets ---- */
 
-static void poor_secrets_are_refused(void)
+static void invalid_secrets_are_refused(void)
 {
     static char long_one[1025];
     weft_endpoint *endpoint = NULL;
@@ -351,15 +351,15 @@ int main(int argc, char **argv)
     const struct test tests[] = {
         {"endpoint_with_the_secret_connects", "any", endpoint_with_the_secret_connects},
         {"both_connect_at_once", "any", both_connect_at_once},
-        {"pages_are_written_with_it", "any", pages_are_written_with_it},
+        {"pages_are_written_with_a_secret", "any", pages_are_written_with_a_secret},
         {"secret_is_copied_at_open", "once", secret_is_copied_at_open},
         {"either_of_two_is_accepted", "any", either_of_two_is_accepted},
-        {"a_file_has_the_secrets", "any", a_file_has_the_secrets},
+        {"secrets_are_read_from_a_file", "any", secrets_are_read_from_a_file},
         {"endpoint_with_another_secret_is_denied", "any timed", endpoint_with_another_secret_is_denied},
         {"endpoint_without_a_secret_is_denied", "any timed", endpoint_without_a_secret_is_denied},
         {"endpoint_with_a_secret_is_denied_by_one_without", "any", endpoint_with_a_secret_is_denied_by_one_without},
         {"denial_reaches_both_when_both_connect", "any", denial_reaches_both_when_both_connect},
-        {"poor_secrets_are_refused", "once", poor_secrets_are_refused},
+        {"invalid_secrets_are_refused", "once", invalid_secrets_are_refused},
         {"encrypting_endpoints_connect", "once", encrypting_endpoints_connect},
         {"unencrypted_endpoint_is_refused", "once", unencrypted_endpoint_is_refused},
         {"encryption_needs_a_secret_and_tcp", "once", encryption_needs_a_secret_and_tcp},

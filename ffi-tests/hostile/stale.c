@@ -26,7 +26,7 @@ static void stale_handles_stay_stale(void)
 }
 
 /* Nothing that a program can have an address of is taken for a handle, nor a handle for an address. */
-static void no_address_is_a_handle(void)
+static void addresses_are_not_handles(void)
 {
     weft_endpoint *endpoint = open_endpoint();
     weft_queue *queue;
@@ -45,7 +45,7 @@ static void no_address_is_a_handle(void)
 }
 
 /* Operations that take turns in one slot: a day of one each microsecond has 2^36.3 of them. */
-static void ids_of_operations_have_room_for_a_day(void)
+static void operation_ids_last_for_a_day(void)
 {
     struct duo duo = duo_open(4096);
     uint64_t first = 0, differ = 0;
@@ -158,8 +158,8 @@ static void failed_open_ends_its_threads(void)
 
 static const struct test tests[] = {
     {"stale_handles_stay_stale", "host", stale_handles_stay_stale},
-    {"no_address_is_a_handle", "host", no_address_is_a_handle},
-    {"ids_of_operations_have_room_for_a_day", "host", ids_of_operations_have_room_for_a_day},
+    {"addresses_are_not_handles", "host", addresses_are_not_handles},
+    {"operation_ids_last_for_a_day", "host", operation_ids_last_for_a_day},
     {"last_error_has_one_slot_per_thread", "once", last_error_has_one_slot_per_thread},
     {"close_leaks_no_descriptors", "tcp,host", close_leaks_no_descriptors},
     {"close_leaks_no_descriptors_beside_other_endpoints", "host", close_leaks_no_descriptors_beside_other_endpoints},

@@ -35,7 +35,7 @@ static void opens_nothing(const char *name)
 }
 
 /* In that namespace other users' ids read as its own. */
-static void host_needs_a_map_of_users(void)
+static void host_requires_a_user_map(void)
 {
     if (geteuid() != 0)
         skip("becoming another user takes root");
@@ -90,7 +90,7 @@ static void user_of_another_group_is_rejected(void)
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
-        {"host_needs_a_map_of_users", "host", host_needs_a_map_of_users},
+        {"host_requires_a_user_map", "host", host_requires_a_user_map},
         {"user_of_another_group_is_rejected", "host", user_of_another_group_is_rejected},
         {NULL, NULL, NULL},
     };

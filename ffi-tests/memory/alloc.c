@@ -135,7 +135,7 @@ static void takes(struct team *team)
     box_close(box);
 }
 
-static void allocated_memory_moves_both_ways(void)
+static void allocated_memory_moves_in_both_directions(void)
 {
     run_pair(gives, takes);
 }
@@ -145,7 +145,7 @@ static const struct test tests[] = {
     {"alloc_of_an_unsupported_kind_is_refused", "once timed", alloc_of_an_unsupported_kind_is_refused},
     {"allocated_memory_is_zeroed_and_busy_while_registered", "once", allocated_memory_is_zeroed_and_busy_while_registered},
     {"alloc_leaks_nothing", "any", alloc_leaks_nothing},
-    {"allocated_memory_moves_both_ways", "any", allocated_memory_moves_both_ways},
+    {"allocated_memory_moves_in_both_directions", "any", allocated_memory_moves_in_both_directions},
     {NULL, NULL, NULL},
 };
 

@@ -1,8 +1,8 @@
-/* Grants: what a peer reaches of a memory, until its owner takes it back. */
+/* Grants: the part of a memory that a peer reaches, until its owner revokes it. */
 #include "harness.h"
 
 #define FABRICS "tcp,host,sim:like=tcp,sim:like=efa,sim:like=efa-direct,sim:like=verbs"
-/* Their NICs check what peers ask for. */
+/* Their NICs check the peers' requests. */
 #define CHECKS "tcp,host"
 #define PAGE (4 * KIB)
 #define LEN (8 * MIB)
@@ -54,7 +54,7 @@ static void a_grant_reaches_what_it_covers(void)
     duo_close(&duo);
 }
 
-/* Where the target checks each request: pages, the direction, and whose grant it is. */
+/* Where the target checks each request: pages, the direction, and the grant's peer. */
 static void nothing_is_reached_beside_a_grant(void)
 {
     static const uint32_t pages[] = {3, 4, 9};
@@ -75,7 +75,7 @@ static void nothing_is_reached_beside_a_grant(void)
     CHECK_OK(moved(&duo, &args, false));
     args.len = 2 * PAGE + 1;
     CHECK_STATUS(moved(&duo, &args, false), WEFT_ERR_REVOKED);
-    /* Another's, and one that was guessed. */
+    /* Another peer's grant, and a guessed one. */
     args.len = PAGE;
     weft_grant_token own = args.options.grant, guessed = own;
     args.options.grant = grant_whole(&other);
@@ -89,7 +89,7 @@ static void nothing_is_reached_beside_a_grant(void)
     duo_close(&other);
 }
 
-/* What is under way when a grant ends: bytes, notifications and counts; writes beside it go on. */
+/* Operations in flight when a grant ends: bytes, notifications and counts; other writes continue. */
 static void nothing_arrives_after_a_revoke(void)
 {
     enum { WRITES = 6, ROUNDS = 24 };
@@ -138,12 +138,12 @@ static void nothing_arrives_after_a_revoke(void)
         CHECK_OK(await_both(&duo, duo.a, other));
     }
     CHECK(revoked > 0);
-    CHECK(done >= 0); /* Who was told that it succeeded has been heard of. */
+    CHECK(done >= 0); /* A write that was reported as successful has notified. */
     CHECK_EQ(differs_random(duo.b_bytes + LEN, 0, 1), -1);
     duo_close(&duo);
 }
 
-/* Notifications and counts that found no room yet, when their grant ends. */
+/* Notifications and counts that wait for space when their grant ends. */
 static void what_waits_for_room_is_revoked(void)
 {
     enum { WRITES = 100, DEPTH = 16 };
@@ -206,7 +206,7 @@ static void ten_thousand_grants_at_once(void)
         args.options.grant = tokens[i];
         weft_status status = moved(&duo, &args, false);
         CHECK_STATUS(status, i % 2 ? WEFT_ERR_REVOKED : WEFT_OK);
-        if (i % 2) /* what it did not write */
+        if (i % 2) /* contents that it did not write */
             memcpy(duo.b_bytes + args.remote_offset, duo.a_bytes + args.remote_offset, EACH);
     }
     CHECK_EQ(differs_random(duo.b_bytes, GRANTS * EACH, 1), -1);
@@ -256,7 +256,7 @@ static void atomics_are_under_grants(void)
     duo_close(&other);
 }
 
-/* Atomics under way when their grant ends: what was not counted as done was not done. */
+/* Atomics in flight when their grant ends: those not counted as done were not done. */
 static void revoked_atomics_change_nothing(void)
 {
     enum { ROUNDS = 50, EACH = 20 };
@@ -281,9 +281,9 @@ static void revoked_atomics_change_nothing(void)
     duo_close(&duo);
 }
 
-/* ---- Both sides hear of a failure ---- */
+/* ---- Both sides are notified of a failure ---- */
 
-/* Writes that succeed, are canceled or too late, under a grant or not: b hears of each once. */
+/* Writes that succeed, are canceled or too late, under a grant or not: b is notified of each once. */
 static void each_transfer_is_heard_of_once(void)
 {
     enum { WRITES = 600, AT_ONCE = 4 };
@@ -322,7 +322,7 @@ static void each_transfer_is_heard_of_once(void)
                 while (box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &told)) {
                     CHECK(told.notify < (uint64_t)(at + AT_ONCE));
                     heard[told.notify]++;
-                    /* One that failed may have been told of as done just before. */
+                    /* The success of a failed write may have been notified just before. */
                     if (told.status != WEFT_OK)
                         CHECK_STATUS(told.status, said[told.notify]);
                 }
@@ -365,7 +365,7 @@ static void a_grant_ends_by_itself(void)
     weft_completion told;
     weft_grant_token later = grant_until(&duo, 3600 * UINT64_C(1000000000), 8);
     weft_status first = WEFT_ERR_REVOKED;
-    /* On a loaded machine the grant may end before the first write is done: then one that lasts longer. */
+    /* On a loaded machine the grant may end before the first write is done: then repeat with a longer one. */
     for (uint64_t lasts = 50 * MS; first == WEFT_ERR_REVOKED; lasts *= 2) {
         CHECK(lasts < patience_ms() * MS);
         args.options.grant = grant_until(&duo, lasts, 7);
@@ -387,7 +387,7 @@ static void a_grant_ends_by_itself(void)
     duo_close(&duo);
 }
 
-/* The peer ends: each grant that stands says so once, before PEER_DOWN. */
+/* The peer ends: each remaining grant notifies once, before PEER_DOWN. */
 static void a_peers_end_raises_what_its_grants_promise(void)
 {
     enum { GRANTS = 5 };
@@ -398,7 +398,7 @@ static void a_peers_end_raises_what_its_grants_promise(void)
     for (int i = 0; i < GRANTS; i++)
         tokens[i] = grant_until(&duo, 0, (uint64_t)i);
     CHECK_OK(revoke_now(&duo, tokens[0]));
-    /* Of a failure of its own the peer has heard: its end adds nothing. */
+    /* The peer was notified of its own failure: its end adds nothing. */
     struct range_request args = range_args(duo.a_memory, duo.b_of_a, PAGE);
     args.options.flags = WEFT_NOTIFY | WEFT_NOTIFY_FAILURE;
     args.options.notify = 1000;
@@ -429,7 +429,7 @@ static void a_peers_end_raises_what_its_grants_promise(void)
     duo_close(&duo);
 }
 
-/* ---- What docs/performance.md says of them ---- */
+/* ---- The figures in docs/performance.md ---- */
 
 static int by_number(const void *a, const void *b)
 {
@@ -443,7 +443,7 @@ static uint64_t from_environment(const char *name, uint64_t otherwise)
     return text != NULL ? strtoull(text, NULL, 10) : otherwise;
 }
 
-/* How long a revoke takes beside a write of 8 bytes, there and back, of an idle peer. */
+/* How long a revoke of an idle peer takes, compared with the round trip of an 8-byte write. */
 static void a_revoke_takes_no_round_trip(void)
 {
     enum { ROUNDS = 401 };
@@ -500,7 +500,7 @@ static uint64_t written_in(struct duo *duo, const struct range_request *args, ui
     return done;
 }
 
-/* A thousand grants a second come and go beside writes of 256 KiB of the same peer. */
+/* A thousand grants per second are made and revoked beside 256 KiB writes by the same peer. */
 static void others_go_on_beside_revokes(void)
 {
     enum { ROUNDS = 9 };
@@ -547,7 +547,7 @@ static struct duo duo_manual(uint64_t len)
     return duo;
 }
 
-/* What callgrind counts: transfers of 64 pages, under a grant or not. */
+/* Instructions by callgrind's count: transfers of 64 pages, under a grant or not. */
 static void transfers_of_64_pages(void)
 {
     uint64_t count = from_environment("WEFT_GRANT_TRANSFERS", 100);
@@ -559,7 +559,7 @@ static void transfers_of_64_pages(void)
     struct pages_request args = PAGES_REQUEST_INIT;
     args.local = duo.a_memory;
     args.remote = duo.b_of_a;
-    args.pages.page_len = 256; /* Copying is not what is counted. */
+    args.pages.page_len = 256; /* Copying is not counted. */
     args.pages.page_count = 64;
     args.pages.local.pages = args.pages.remote.pages = pages;
     if (granted)
@@ -575,7 +575,7 @@ static void transfers_of_64_pages(void)
     duo_close(&duo);
 }
 
-/* Grants with a notification of their own live for long: they must not take the places of arrivals. */
+/* Grants with notifications last long: they must not use up the places for arrivals. */
 static void grants_leave_places_for_arrivals(void)
 {
     enum { DEPTH = 16 };
@@ -630,7 +630,7 @@ static void await_line(struct duo *duo, const char *wanted)
     }
 }
 
-/* One status has several causes: the log of both sides, and the message of the call, tell them apart. */
+/* One status has several causes: the log of both sides, and the message of the call, distinguish them. */
 static void a_refusal_says_why(void)
 {
     static const uint32_t pages[] = {1};

@@ -1,4 +1,4 @@
-/* Keys that are replaced, to take memory back from a peer that does not answer. */
+/* Keys that are replaced, to revoke memory from a peer that does not answer. */
 #include "harness.h"
 
 /* Their NICs do not check grants. */
@@ -8,7 +8,7 @@
 
 enum { WRITES = 8, NOTIFIED = 9 };
 
-/* a is driven by its caller: while that does not poll, it is silent, and what it posted is under way. */
+/* a is driven by its caller: while the caller does not poll, a is silent, and its posts are in flight. */
 static struct duo duo_of_silent(void)
 {
     weft_endpoint_config config = test_config(), manual = config;
@@ -39,7 +39,7 @@ static void forget_notifications(struct box *box)
     }
 }
 
-/* b's pages are another's; then a goes on. */
+/* b's pages are reused; then a continues. */
 static void a_goes_on(struct duo *duo, const weft_op *writes, weft_status expected, weft_status or)
 {
     weft_completion told;
@@ -72,7 +72,7 @@ static void a_silent_writer_is_locked_out(void)
         args = under(&duo, grant_whole(&duo));
         CHECK_OK(await_both(&duo, duo.a, write_now(duo.a, &args)));
         CHECK_EQ(differs_random(duo.b_bytes, LEN, 1), -1);
-        /* which an older descriptor does not name. */
+        /* which an older descriptor does not contain. */
         CHECK_OK(weft_remote_memory_release(duo.b_of_a));
         CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &duo.b_of_a));
         args = under(&duo, args.options.grant);
@@ -119,7 +119,7 @@ static void nothing_lands_after_the_end_of_a_silent_writer(void)
     duo_close(&duo);
 }
 
-/* ---- Others, to whose operations nothing happens ---- */
+/* ---- Other peers, whose operations must not fail ---- */
 
 struct other {
     struct box *box;
@@ -136,7 +136,7 @@ static struct other other_of(struct duo *duo, const weft_endpoint_config *config
     size_t n = address_of(duo->b->endpoint, blob, sizeof blob);
     CHECK_OK(weft_peer_connect(other.box->endpoint, blob, n, NULL, &other.peer));
     CHECK_OK(box_take(other.box, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
-    /* It may be driven by its caller: b is up once the last frame of its handshake has left. */
+    /* Its caller may have to drive it: b is up once the last frame of its handshake is sent. */
     weft_completion up;
     for (uint64_t until = now_ns() + patience_ms() * MS; !box_try(duo->b, WEFT_COMPLETION_PEER_UP, &up);) {
         CHECK(now_ns() < until);
@@ -150,7 +150,7 @@ static struct other other_of(struct duo *duo, const weft_endpoint_config *config
     return other;
 }
 
-/* The other one is silent, too, while keys are replaced, or goes on all the time. */
+/* The other peer is silent, too, while keys are replaced, or active all the time. */
 static void others_follow(bool silent)
 {
     enum { LOWER = LEN / 2, ROUNDS = 6, EACH = 6 };

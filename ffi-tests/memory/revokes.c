@@ -1,10 +1,10 @@
-/* Revokes that meet whatever else happens: nothing comes after one. */
+/* Revokes that coincide with other events: nothing arrives after one. */
 #include "harness.h"
 
 #define FABRICS "tcp,host,sim:like=tcp,sim:like=efa,sim:like=efa-direct,sim:like=verbs"
 #define LEN (64 * KIB)
 
-/* What came late, of all rounds. */
+/* What arrived too late, over all rounds. */
 struct late {
     uint64_t bytes, notifications, counts, ended;
 };
@@ -36,7 +36,7 @@ static void connect_again(struct duo *duo)
     for (bool a = false, b = false; !a || !b; pump_both(duo, 0)) {
         CHECK(now_ns() < end);
         if (!a && box_try(duo->a, WEFT_COMPLETION_PEER_UP, &up) && !(a = up.status == WEFT_OK))
-            CHECK_OK(weft_peer_connect(duo->a->endpoint, blob, n, NULL, &duo->a_to_b)); /* b ended what was before */
+            CHECK_OK(weft_peer_connect(duo->a->endpoint, blob, n, NULL, &duo->a_to_b)); /* b ended the earlier writes */
         if (!b && (b = box_try(duo->b, WEFT_COMPLETION_PEER_UP, &up)))
             duo->b_to_a = up.peer;
     }
@@ -44,8 +44,8 @@ static void connect_again(struct duo *duo)
     CHECK_OK(weft_remote_memory_import(duo->a->endpoint, duo->a_to_b, blob, n, &duo->b_of_a));
 }
 
-/* A revoke at any moment of writes that are small or large, counted by page, canceled or too late; of a writer that is
- * `silent`: its caller drives it, and does not; or while the connection ends. */
+/* Revokes at any time, with writes that are small or large, counted by page, canceled or too late; with a writer that
+ * is `silent` (its caller drives it, and does not); or while the connection ends. */
 static void revoke_at_any_moment(struct duo *duo, weft_counter counter, uint64_t *seed, bool silent, enum end how, struct late *late)
 {
     enum { WRITES = 4 };
@@ -123,7 +123,7 @@ static void revokes_of_every_kind(void)
     nothing_was_late(&late);
 }
 
-/* Both lanes are reset, on one side or the other, and come back; not so often that the peer is given up. */
+/* Both lanes are reset, on one side or the other, and return; not so often that the peer is lost. */
 static void revokes_meet_resets(const char *like)
 {
     enum { RESETS = 3 };
@@ -145,7 +145,7 @@ static void revokes_meet_resets(const char *like)
     config.rails = NULL;
     struct duo duo = duo_granted_between(LEN, &config, &config);
     CHECK_OK(weft_counter_create(duo.b->endpoint, &counter));
-    CHECK_OK(weft_endpoint_destroy(open_with(&config))); /* its opening begins the faults */
+    CHECK_OK(weft_endpoint_destroy(open_with(&config))); /* opening it begins the faults */
     for (uint64_t end = now_ns() + RESETS * 1100 * MS; now_ns() < end;)
         revoke_at_any_moment(&duo, counter, &seed, false, NONE, &late);
     nothing_was_late(&late);

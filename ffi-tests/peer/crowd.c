@@ -113,7 +113,7 @@ static void the_one_they_come_to(struct team *team)
     box_close(box);
 }
 
-static void a_hundred_connect_at_once(void)
+static void hundred_peers_connect_at_once(void)
 {
     const role roles[] = {the_one_they_come_to, a_steady_writer, a_group, a_group, a_group, a_group};
     run_team(COUNT(roles), roles);
@@ -172,7 +172,7 @@ static void *closes(void *box)
 }
 
 /* All are endpoints of this process, without threads. */
-static void a_thousand_peers_of_one_endpoint(void)
+static void endpoint_serves_a_thousand_peers(void)
 {
     struct one *all = calloc(THOUSAND, sizeof *all);
     weft_endpoint_config config = test_config();
@@ -213,8 +213,8 @@ static void a_thousand_peers_of_one_endpoint(void)
 }
 
 static const struct test tests[] = {
-    {"a_hundred_connect_at_once", "tcp timed", a_hundred_connect_at_once},
-    {"a_thousand_peers_of_one_endpoint", "sim:like=tcp,sim:like=efa long", a_thousand_peers_of_one_endpoint},
+    {"hundred_peers_connect_at_once", "tcp timed", hundred_peers_connect_at_once},
+    {"endpoint_serves_a_thousand_peers", "sim:like=tcp,sim:like=efa long", endpoint_serves_a_thousand_peers},
     {NULL, NULL, NULL},
 };
 

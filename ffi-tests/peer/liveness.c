@@ -72,7 +72,7 @@ static void outlives_the_stopped(struct team *team)
     box_close(patient);
 }
 
-static void a_stopped_idle_peer_is_lost_in_time(void)
+static void stopped_idle_peer_is_lost_in_time(void)
 {
     run_pair(outlives_the_stopped, until_the_end);
 }
@@ -184,7 +184,7 @@ static struct box *simulated(const char *name)
 }
 
 /* All links go silent after 1 s: by default the two lose each other after 2 minutes. */
-static void an_idle_peer_that_is_cut_off_is_lost_after_two_minutes(void)
+static void cut_off_idle_peer_is_lost_after_two_minutes(void)
 {
     char blob[8192];
     weft_peer peer;
@@ -216,12 +216,12 @@ static void an_idle_peer_that_is_cut_off_is_lost_after_two_minutes(void)
 }
 
 static const struct test tests[] = {
-    {"a_stopped_idle_peer_is_lost_in_time", "tcp,host timed", a_stopped_idle_peer_is_lost_in_time},
+    {"stopped_idle_peer_is_lost_in_time", "tcp,host timed", stopped_idle_peer_is_lost_in_time},
     {"endpoint_stopped_for_5_s_keeps_its_peers", "tcp,host", endpoint_stopped_for_5_s_keeps_its_peers},
     {"peer_that_does_not_poll_is_lost_in_time", "tcp,host,sim:like=efa timed", peer_that_does_not_poll_is_lost_in_time},
     {"idle_peers_stay_connected", "tcp,host,sim:like=efa,sim:like=verbs", idle_peers_stay_connected},
-    {"an_idle_peer_that_is_cut_off_is_lost_after_two_minutes", "once",
-     an_idle_peer_that_is_cut_off_is_lost_after_two_minutes},
+    {"cut_off_idle_peer_is_lost_after_two_minutes", "once",
+     cut_off_idle_peer_is_lost_after_two_minutes},
     {NULL, NULL, NULL},
 };
 

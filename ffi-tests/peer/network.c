@@ -179,7 +179,7 @@ static int listen_at(const char *address, int port)
     return fd;
 }
 
-static void ports_of_the_range_are_taken_in_turn(void)
+static void ports_of_the_range_are_used_in_turn(void)
 {
     leave_this_host();
     weft_endpoint *refused;
@@ -474,7 +474,7 @@ static void knew_the_port(struct team *team)
     kill_member(team, 2);
 }
 
-static void a_port_is_another_programs_now(void)
+static void reused_port_of_a_dead_peer_is_unreachable(void)
 {
     const role roles[] = {knew_the_port, had_the_port, takes_the_port_over};
     for (takeover = NOTHING; takeover < TAKEOVERS; takeover++)
@@ -523,7 +523,7 @@ static void outlives_the_parent(struct team *team)
     box_close(box);
 }
 
-static void a_death_is_known_though_children_live(void)
+static void dead_peer_is_lost_although_its_children_live(void)
 {
     run_pair(outlives_the_parent, has_children);
 }
@@ -531,13 +531,13 @@ static void a_death_is_known_though_children_live(void)
 static const struct test tests[] = {
     {"over_loopback_of_ipv6", "tcp,tcp-encrypted", over_loopback_of_ipv6},
     {"over_cables", "tcp,tcp-encrypted", over_cables},
-    {"ports_of_the_range_are_taken_in_turn", "tcp", ports_of_the_range_are_taken_in_turn},
+    {"ports_of_the_range_are_used_in_turn", "tcp", ports_of_the_range_are_used_in_turn},
     {"streams_are_rails", "tcp,tcp-encrypted", streams_are_rails},
     {"wrong_ports_and_addresses_are_refused", "tcp", wrong_ports_and_addresses_are_refused},
     {"advertised_addresses_are_those_that_peers_dial", "tcp,tcp-encrypted",
      advertised_addresses_are_those_that_peers_dial},
-    {"a_port_is_another_programs_now", "tcp,tcp-encrypted", a_port_is_another_programs_now},
-    {"a_death_is_known_though_children_live", "tcp,tcp-encrypted,host timed", a_death_is_known_though_children_live},
+    {"reused_port_of_a_dead_peer_is_unreachable", "tcp,tcp-encrypted", reused_port_of_a_dead_peer_is_unreachable},
+    {"dead_peer_is_lost_although_its_children_live", "tcp,tcp-encrypted,host timed", dead_peer_is_lost_although_its_children_live},
     {NULL, NULL, NULL},
 };
 

@@ -882,7 +882,7 @@ static void begin_cancelers(struct canceler *all, weft_endpoint *own, weft_peer 
 }
 
 /* A peer ends while other threads complete operations with it. */
-static void peer_down_comes_after_all_that_is_canceled(void)
+static void peer_down_follows_all_canceled_operations(void)
 {
     weft_endpoint_config config = test_config();
     struct canceler all[CANCELERS];
@@ -994,7 +994,7 @@ static void leaves_with_the_last(struct team *team)
     }
 }
 
-static void what_arrived_before_leaving_is_done(void)
+static void operations_that_arrived_before_a_close_succeed(void)
 {
     run_pair(throws_first, leaves_with_the_last);
 }
@@ -1016,8 +1016,8 @@ static const struct test tests[] = {
     {"memory_deregistered_under_load", "any", memory_deregistered_under_load},
     {"stopped_importer", "tcp,host timed", stopped_importer},
     {"operations_before_the_peer_is_up", "any", operations_before_the_peer_is_up},
-    {"what_arrived_before_leaving_is_done", "tcp,tcp-encrypted", what_arrived_before_leaving_is_done},
-    {"peer_down_comes_after_all_that_is_canceled", "any", peer_down_comes_after_all_that_is_canceled},
+    {"operations_that_arrived_before_a_close_succeed", "tcp,tcp-encrypted", operations_that_arrived_before_a_close_succeed},
+    {"peer_down_follows_all_canceled_operations", "any", peer_down_follows_all_canceled_operations},
     {NULL, NULL, NULL},
 };
 

@@ -59,7 +59,7 @@ static void memory_in_use_is_not_released(void)
     duo_close(&duo);
 }
 
-static void values_and_fields(void)
+static void atomics_return_the_previous_value(void)
 {
     struct duo duo = duo_open(4096);
     _Atomic uint64_t *words = (_Atomic uint64_t *)(void *)duo.b_bytes;
@@ -531,7 +531,7 @@ static void *uses(void *argument)
 }
 
 /* In either order: accepted operations are done, and memory in use is not released. */
-static void released_while_others_submit(void)
+static void remote_memory_is_released_while_others_submit(void)
 {
     struct duo duo = duo_open(4096);
     char blob[4096];
@@ -717,7 +717,7 @@ static void stops_and_kills(struct team *team)
     box_close(box);
 }
 
-static void a_peer_that_is_stopped_and_killed(void)
+static void atomics_end_when_the_peer_is_stopped_and_killed(void)
 {
     run_pair(stops_and_kills, owns_until_it_is_killed);
 }
@@ -726,7 +726,7 @@ static void a_peer_that_is_stopped_and_killed(void)
 #define NOT_SHM "tcp,host,sim:like=tcp,sim:like=efa,sim:like=efa-direct,sim:like=verbs"
 
 static const struct test tests[] = {
-    {"values_and_fields", "any wide", values_and_fields},
+    {"atomics_return_the_previous_value", "any wide", atomics_return_the_previous_value},
     {"memory_in_use_is_not_released", "once", memory_in_use_is_not_released},
     {"before_the_peer_is_up", "any", before_the_peer_is_up},
     {"sums_of_many_peers_add_up", "any", sums_of_many_peers_add_up},
@@ -737,11 +737,11 @@ static const struct test tests[] = {
     {"atomics_to_a_peer_without_support_are_refused", "any", atomics_to_a_peer_without_support_are_refused},
     {"atomics_on_memory_that_is_deregistered", "any", atomics_on_memory_that_is_deregistered},
     {"atomics_on_memory_that_is_deregistered_on_one_processor", "any", atomics_on_memory_that_is_deregistered_on_one_processor},
-    {"released_while_others_submit", "once", released_while_others_submit},
+    {"remote_memory_is_released_while_others_submit", "once", remote_memory_is_released_while_others_submit},
     {"deadlines_and_cancels", NOT_SHM " timed", deadlines_and_cancels},
     {"disconnect_ends_atomics", NOT_SHM, disconnect_ends_atomics},
     {"shutdown_ends_atomics", NOT_SHM, shutdown_ends_atomics},
-    {"a_peer_that_is_stopped_and_killed", "tcp,host", a_peer_that_is_stopped_and_killed},
+    {"atomics_end_when_the_peer_is_stopped_and_killed", "tcp,host", atomics_end_when_the_peer_is_stopped_and_killed},
     {NULL, NULL, NULL},
 };
 

@@ -69,7 +69,7 @@ static void raise_once(struct duo *duo, weft_counter counter)
 
 /* ---- Once per transfer ---- */
 
-static void once_for_each_transfer(void)
+static void counter_rises_once_per_transfer(void)
 {
     struct duo duo = duo_open(8 * MIB);
     weft_endpoint *b = duo.b->endpoint;
@@ -116,7 +116,7 @@ static void once_for_each_transfer(void)
 }
 
 /* With a notification: both arrive, each once. */
-static void beside_a_notification(void)
+static void counter_and_notification_arrive_once(void)
 {
     struct duo duo = duo_open(MIB);
     weft_counter counter = new_counter(duo.b->endpoint);
@@ -299,7 +299,7 @@ static void among_other_traffic(void)
 
 /* ---- Expecting ---- */
 
-static void arrivals_before_and_after(void)
+static void increments_before_and_after_an_expect_count(void)
 {
     struct duo duo = duo_open(4096);
     weft_endpoint *b = duo.b->endpoint;
@@ -724,7 +724,7 @@ static void waits_for_all(struct team *team)
     box_close(box);
 }
 
-static void a_barrier(void)
+static void counters_form_a_barrier(void)
 {
     run_team(MEMBERS, (const role[]){waits_for_all, waits_for_all, waits_for_all, waits_for_all});
 }
@@ -773,8 +773,8 @@ static void bad_input(void)
 }
 
 static const struct test tests[] = {
-    {"once_for_each_transfer", "any", once_for_each_transfer},
-    {"beside_a_notification", "any", beside_a_notification},
+    {"counter_rises_once_per_transfer", "any", counter_rises_once_per_transfer},
+    {"counter_and_notification_arrive_once", "any", counter_and_notification_arrive_once},
     {"pages", "any wide", pages},
     {"pages_over_rails", "any", pages_over_rails},
     {"small_pages", "any", small_pages},
@@ -790,7 +790,7 @@ static const struct test tests[] = {
     {"one_huge_page", "any", one_huge_page},
     {"pages_with_manual_progress", "any", pages_with_manual_progress},
     {"among_other_traffic", "any", among_other_traffic},
-    {"arrivals_before_and_after", "any", arrivals_before_and_after},
+    {"increments_before_and_after_an_expect_count", "any", increments_before_and_after_an_expect_count},
     {"many_counters_at_once", "any", many_counters_at_once},
     {"many_expectations_of_one_counter", "once", many_expectations_of_one_counter},
     {"counter_races_lose_no_arrival", "once", counter_races_lose_no_arrival},
@@ -801,7 +801,7 @@ static const struct test tests[] = {
     {"foreign_and_stale_ids", "once", foreign_and_stale_ids},
     {"entries_of_lists", "any", entries_of_lists},
     {"prepared_pages", "any", prepared_pages},
-    {"a_barrier", "any", a_barrier},
+    {"counters_form_a_barrier", "any", counters_form_a_barrier},
     {"bad_input", "once", bad_input},
     {NULL, NULL, NULL},
 };

@@ -165,7 +165,7 @@ static void takes_through_little(struct team *team)
     box_close(box);
 }
 
-static void a_small_queue_loses_nothing(void)
+static void small_queue_loses_no_message(void)
 {
     run_pair(sends_through_little, takes_through_little);
 }
@@ -482,7 +482,7 @@ static void sends_among_many(struct team *team)
     box_close(box);
 }
 
-static void eight_to_one(void)
+static void eight_senders_to_one_receiver(void)
 {
     role roles[SENDERS + 1] = {takes_from_many};
     for (int i = 1; i <= SENDERS; i++)
@@ -534,7 +534,7 @@ static void late_notifications_do_not_accumulate(void)
 }
 
 /* As weft.h promises: a peer with many unreleased messages still gets its own through. */
-static void data_of_notifications_counts_in_no_limit(void)
+static void notification_data_counts_in_no_limit(void)
 {
     weft_endpoint_config config = test_config();
     config.message_bytes = MIB;
@@ -560,8 +560,8 @@ static void data_of_notifications_counts_in_no_limit(void)
 static const struct test tests[] = {
     {"all_sizes", "any wide", all_sizes},
     {"many_in_order", "any", many_in_order},
-    {"a_small_queue_loses_nothing", "any", a_small_queue_loses_nothing},
-    {"data_of_notifications_counts_in_no_limit", "any", data_of_notifications_counts_in_no_limit},
+    {"small_queue_loses_no_message", "any", small_queue_loses_no_message},
+    {"notification_data_counts_in_no_limit", "any", notification_data_counts_in_no_limit},
     {"unpolled_notifications_delay_nothing", "any timed", unpolled_notifications_delay_nothing},
     {"messages_to_a_receiver_that_does_not_poll", "any timed", messages_to_a_receiver_that_does_not_poll},
     {"messages_to_a_receiver_that_does_not_release", "any timed", messages_to_a_receiver_that_does_not_release},
@@ -571,7 +571,7 @@ static const struct test tests[] = {
     {"both_ways_with_manual_progress", "any", both_ways_with_manual_progress},
     {"late_notifications_do_not_accumulate", "tcp,host,sim:like=tcp,sim:like=efa",
      late_notifications_do_not_accumulate},
-    {"eight_to_one", "any", eight_to_one},
+    {"eight_senders_to_one_receiver", "any", eight_senders_to_one_receiver},
     {NULL, NULL, NULL},
 };
 

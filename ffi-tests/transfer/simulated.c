@@ -199,7 +199,7 @@ static void wait_advances_virtual_time(void)
 }
 
 /* A peer is killed during a transfer: each operation ends with a reason, in time. */
-static void a_killed_peer_ends_every_operation(void)
+static void killed_peer_ends_every_operation(void)
 {
     const char *modes[] = {"tcp", "efa", "efa-direct", "verbs"};
     for (size_t i = 0; i < COUNT(modes); i++) {
@@ -224,7 +224,7 @@ static void success_is_reported_correctly_when_a_rail_fails(void)
 {
     enum { TIMES = 60, AT_ONCE = 4, AFTERWARDS = 600 };
     const uint64_t each = 16 * KIB;
-    const uint32_t backwards[] = {3, 2, 1, 0}; /* neighbours that nobody merges */
+    const uint32_t backwards[] = {3, 2, 1, 0}; /* neighbours that are not merged */
     const char *modes[] = {"tcp", "efa", "efa-direct", "verbs"};
     for (int k = 0; k < TIMES; k++) {
         char name[128], fault[64];
@@ -290,7 +290,7 @@ static void link_that_returns_loses_nothing(void)
 
 /* A line becomes so slow that the window shrinks far below the bytes in flight: all of them complete, and the window
  * opens again. */
-static void line_that_slows_down_keeps_carrying(void)
+static void slowing_line_keeps_carrying(void)
 {
     enum { PAGES_60K = 100, TRANSFERS = 48, AT_ONCE = 4 };
     uint32_t backwards[PAGES_60K]; /* neighbours that nobody merges */
@@ -323,10 +323,10 @@ static const struct test tests[] = {
     {"virtual_time_needs_manual_progress", "once", virtual_time_needs_manual_progress},
     {"replays_byte_for_byte", "once", replays_byte_for_byte},
     {"wait_advances_virtual_time", "once timed", wait_advances_virtual_time},
-    {"a_killed_peer_ends_every_operation", "once", a_killed_peer_ends_every_operation},
+    {"killed_peer_ends_every_operation", "once", killed_peer_ends_every_operation},
     {"success_is_reported_correctly_when_a_rail_fails", "once", success_is_reported_correctly_when_a_rail_fails},
     {"link_that_returns_loses_nothing", "once", link_that_returns_loses_nothing},
-    {"line_that_slows_down_keeps_carrying", "once", line_that_slows_down_keeps_carrying},
+    {"slowing_line_keeps_carrying", "once", slowing_line_keeps_carrying},
     {NULL, NULL, NULL},
 };
 

@@ -966,7 +966,7 @@ static void fills_up(struct team *team)
     box_close(box);
 }
 
-static void full_queue_answers_try_again(void)
+static void full_queue_returns_again(void)
 {
     run_pair(fills_up, naps);
 }
@@ -1189,7 +1189,7 @@ static const struct test tests[] = {
     {"every_operation_completes_once_on_four_rails", "any",
      every_operation_completes_once_on_four_rails},
     {"every_operation_completes_once_manually", "any", every_operation_completes_once_manually},
-    {"full_queue_answers_try_again", "any", full_queue_answers_try_again},
+    {"full_queue_returns_again", "any", full_queue_returns_again},
     {"write_before_the_peer_is_up", "any", write_before_the_peer_is_up},
     {"more_than_four_gigabytes", "tcp,host long", more_than_four_gigabytes},
     {NULL, NULL, NULL},

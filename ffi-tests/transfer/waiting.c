@@ -35,7 +35,7 @@ static void timeouts_of_manual_wait(void)
 }
 
 /* The longest timeout does not overflow: the wait ends with a completion. */
-static void a_wait_without_end(void)
+static void endless_wait_ends_with_a_completion(void)
 {
     struct duo duo = duo_open(4096);
     weft_completion c;
@@ -59,7 +59,7 @@ static bool readable(int fd, int ms)
     return n == 1;
 }
 
-static void an_armed_fd_becomes_readable(void)
+static void armed_fd_becomes_readable(void)
 {
     struct duo duo = duo_open(4096);
     weft_endpoint *b = duo.b->endpoint;
@@ -91,7 +91,7 @@ static void an_armed_fd_becomes_readable(void)
     duo_close(&duo);
 }
 
-static void an_endpoints_own_queue_is_a_queue(void)
+static void endpoint_queue_behaves_as_any_queue(void)
 {
     struct duo duo = duo_open(4096);
     weft_queue *own = weft_endpoint_queue(duo.a->endpoint), *other = weft_endpoint_queue(duo.b->endpoint);
@@ -111,7 +111,7 @@ static void an_endpoints_own_queue_is_a_queue(void)
     CHECK(strstr(weft_last_error(), "the weft_queue") != NULL);
 }
 
-static void a_queue_has_its_own_fd(void)
+static void queue_has_its_own_fd(void)
 {
     struct duo duo = duo_open(4096);
     weft_queue *queue;
@@ -329,7 +329,7 @@ static void has_queues(struct team *team)
     box_close(box);
 }
 
-static void a_queue_for_each_thread(void)
+static void each_thread_waits_on_its_own_queue(void)
 {
     run_pair(has_queues, is_target);
 }
@@ -397,13 +397,13 @@ static void many_threads_on_one_queue(void)
 static const struct test tests[] = {
     {"timeouts_of_wait", "once timed", timeouts_of_wait},
     {"timeouts_of_manual_wait", "any timed", timeouts_of_manual_wait},
-    {"a_wait_without_end", "once", a_wait_without_end},
-    {"an_armed_fd_becomes_readable", "any", an_armed_fd_becomes_readable},
-    {"an_endpoints_own_queue_is_a_queue", "once", an_endpoints_own_queue_is_a_queue},
-    {"a_queue_has_its_own_fd", "once", a_queue_has_its_own_fd},
+    {"endless_wait_ends_with_a_completion", "once", endless_wait_ends_with_a_completion},
+    {"armed_fd_becomes_readable", "any", armed_fd_becomes_readable},
+    {"endpoint_queue_behaves_as_any_queue", "once", endpoint_queue_behaves_as_any_queue},
+    {"queue_has_its_own_fd", "once", queue_has_its_own_fd},
     {"manual_progress_has_no_fd", "any", manual_progress_has_no_fd},
     {"wake_ups_are_not_lost", "any", wake_ups_are_not_lost},
-    {"a_queue_for_each_thread", "once", a_queue_for_each_thread},
+    {"each_thread_waits_on_its_own_queue", "once", each_thread_waits_on_its_own_queue},
     {"many_threads_on_one_queue", "once", many_threads_on_one_queue},
     {NULL, NULL, NULL},
 };

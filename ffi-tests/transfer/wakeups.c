@@ -119,12 +119,12 @@ static void hand_over(uint32_t events, uint64_t count)
     duo_close(&duo);
 }
 
-static void a_million_level_triggered(void)
+static void million_level_triggered_wake_ups(void)
 {
     hand_over(EPOLLIN, 1000000);
 }
 
-static void a_million_edge_triggered(void)
+static void million_edge_triggered_wake_ups(void)
 {
     hand_over(EPOLLIN | EPOLLET, 1000000);
 }
@@ -330,8 +330,8 @@ static void many_submit_to_several_queues(void)
 }
 
 static const struct test tests[] = {
-    {"a_million_level_triggered", "host", a_million_level_triggered},
-    {"a_million_edge_triggered", "host", a_million_edge_triggered},
+    {"million_level_triggered_wake_ups", "host", million_level_triggered_wake_ups},
+    {"million_edge_triggered_wake_ups", "host", million_edge_triggered_wake_ups},
     {"threads_that_wait_on_one_queue", "host,sim:like=verbs timed", threads_that_wait_on_one_queue},
     {"threads_that_wait_on_a_queue_each", "host,sim:like=verbs timed", threads_that_wait_on_a_queue_each},
     {"many_submit_to_several_queues", "once", many_submit_to_several_queues},
