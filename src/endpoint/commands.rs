@@ -114,17 +114,14 @@ impl Worker {
                 self.data.add_lanes(&peer, &plans, reply.as_ref(), now)
             }
             Command::DropLanes { peer, keep, ended } => self.data.drop_lanes(peer, keep, ended),
-            Command::DrainLanes { peer } => self.data.drain_lanes(peer),
             Command::Lane { peer, plan, event } => self.link_lane(peer, plan, event, now),
             Command::ResetLane { peer, plan, epoch, asks } => {
                 self.data.reset_as_asked(peer, plan, epoch, asks)
             }
             Command::Again { hold, runs, hops } => self.data.again(hold, runs, hops),
             Command::Fence { peer, id } => self.with_link(peer, |link, core| link.fence(core, id, now)),
-            Command::QuiesceLanes { peer, number } => self.data.quiesce_lanes(peer, number),
-            Command::LanesQuiet { peer, number } => {
-                self.with_link(peer, |link, _| link.lanes_are_quiet(number))
-            }
+            Command::QuiesceLanes { peer, of } => self.data.quiesce_lanes(peer, of),
+            Command::LanesQuiet { peer, of } => self.with_link(peer, |link, _| link.lanes_are_quiet(of)),
             Command::Probe { peer } => self.data.probe_lanes(peer, now),
             Command::Relay { peer, bytes } => self.data.relay(peer, bytes, now),
             Command::AddLink { peer, session, accepted } => {

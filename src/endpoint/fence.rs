@@ -12,7 +12,7 @@ use super::core::Core;
 use super::inbox::Command;
 use super::Endpoint;
 use crate::ids::{OpId, PeerId};
-use crate::peer::link::{Link, Quiescing, Until};
+use crate::peer::link::{Link, Quiesce, Quiescing, Until};
 use crate::peer::{PeerState, Rests};
 use crate::session::channel::Out;
 use crate::status::{Error, Result, Status};
@@ -114,11 +114,17 @@ impl Link {
         if self.quiescing.len() > FENCES {
             return core.breach(&self.peer, "it asks for more fences than there can be");
         }
-        self.quiescing.push(Quiescing { number, until });
+        self.quiescing.push(Quiescing { of: Quiesce::Fence(number), until });
     }
 
-    /// Goes on with the peer's fences: true while some wait.
-    pub(super) fn advance_fences(&mut self, core: &Core, over: impl Fn() -> bool) -> bool {
+    /// The session closes.
+    pub(super) fn quiesce_to_close(&mut self, core: &Core) {
+        let until = self.quiesce_lanes(core, Quiesce::Close);
+        self.quiescing.push(Quiescing { of: Quiesce::Close, until });
+    }
+
+    /// Goes on with what is to come to rest: true while there is any.
+    pub(super) fn advance_quiescing(&mut self, core: &Core, now: u64, over: impl Fn() -> bool) -> bool {
         for mut of in std::mem::take(&mut self.quiescing) {
             let done = match &mut of.until {
                 Until::Ended(accepted) => core.table.have_ended(accepted, &over),
@@ -133,11 +139,15 @@ impl Link {
                 }
             };
             if done {
-                of.until = match of.until {
-                    Until::Ended(_) | Until::Swept => self.quiesce_lanes(core, of.number),
-                    Until::Quiet(_) => self.until_taken(core),
-                    Until::Taken(..) => {
-                        self.answer(core, Out::new(Kind::Quiesced, numbers(&[of.number])));
+                of.until = match (of.until, of.of) {
+                    (Until::Ended(_) | Until::Swept, _) => self.quiesce_lanes(core, of.of),
+                    (Until::Quiet(_), Quiesce::Fence(_)) => self.until_taken(core),
+                    (Until::Taken(..), Quiesce::Fence(number)) => {
+                        self.answer(core, Out::new(Kind::Quiesced, numbers(&[number])));
+                        continue;
+                    }
+                    (_, Quiesce::Close) => {
+                        self.session.lanes_quiet(now);
                         continue;
                     }
                 };
@@ -147,18 +157,17 @@ impl Link {
         !self.quiescing.is_empty()
     }
 
-    /// Has all workers hold the peer's lanes until each is at rest.
-    fn quiesce_lanes(&self, core: &Core, number: u64) -> Until {
+    /// Has all workers bring the peer's lanes to rest.
+    fn quiesce_lanes(&self, core: &Core, of: Quiesce) -> Until {
         let peer = self.peer.id;
         let workers = core.workers_of_peer(&self.peer);
-        Until::Quiet(workers.map(|inbox| inbox.command(Command::QuiesceLanes { peer, number })).count())
+        Until::Quiet(workers.map(|inbox| inbox.command(Command::QuiesceLanes { peer, of })).count())
     }
 
     /// The lanes of one worker are at rest.
-    pub(super) fn lanes_are_quiet(&mut self, number: u64) {
-        if let Some(Until::Quiet(workers)) =
-            self.quiescing.iter_mut().find(|of| of.number == number).map(|of| &mut of.until)
-        {
+    pub(super) fn lanes_are_quiet(&mut self, of: Quiesce) {
+        let waits = self.quiescing.iter_mut().find(|one| one.of == of);
+        if let Some(Until::Quiet(workers)) = waits.map(|one| &mut one.until) {
             *workers = workers.saturating_sub(1);
         }
     }

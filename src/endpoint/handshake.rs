@@ -100,7 +100,7 @@ impl DataPath {
             own,
             accepted: None,
             closing: None,
-            drain: Default::default(),
+            stopped: false,
             held: 0,
             resetting: None,
             looks: 0,

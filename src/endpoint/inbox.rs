@@ -5,6 +5,7 @@ use super::later::Awaiting;
 use super::mailbox::Mailbox;
 use crate::ids::{Hold, MemoryId, OpId, PeerId};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
+use crate::peer::link::Quiesce;
 use crate::peer::{Peer, Replacing, Revoking};
 use crate::session::{LaneEvent, Plan, Session};
 use crate::status::Result;
@@ -49,9 +50,6 @@ pub enum Command {
         /// drop them.
         ended: Option<(bool, Arc<AtomicUsize>)>,
     },
-    DrainLanes {
-        peer: PeerId,
-    },
     /// A frame to a peer whose owner has no lane for it.
     Relay {
         peer: PeerId,
@@ -94,15 +92,15 @@ pub enum Command {
         peer: PeerId,
         id: OpId,
     },
-    /// To a peer's workers: its lanes are to come to rest, for a fence of the peer's.
+    /// To a peer's workers: its lanes are to come to rest.
     QuiesceLanes {
         peer: PeerId,
-        number: u64,
+        of: Quiesce,
     },
     /// The lanes are at rest.
     LanesQuiet {
         peer: PeerId,
-        number: u64,
+        of: Quiesce,
     },
     /// To a peer's workers: some of its lanes stand still; do the others move?
     Probe {

@@ -3,11 +3,12 @@
 
 use super::core::Core;
 use super::inbox::Command;
-use super::later::{Drain, Owed, Parked, QuiescingLanes, Relayed};
+use super::later::{Owed, Parked, QuiescingLanes, Relayed};
 use crate::ids::{LaneId, PeerId, RailIndex};
+use crate::peer::link::Quiesce;
 use crate::peer::Peer;
 use crate::rail::{HasLane, Lane, LaneState, Lanes, Rail};
-use crate::session::{LaneEvent, Plan};
+use crate::session::Plan;
 use crate::trace::{self, Event};
 use crate::transfer::shape::View;
 use crate::transfer::stripes::Stripes;
@@ -65,8 +66,8 @@ pub struct LaneWork {
     pub accepted: Option<u128>,
     /// Dropped, and when: only waits for the fabric to give its operations back.
     pub closing: Option<u64>,
-    /// The state of draining, when one side closes.
-    pub drain: Drain,
+    /// The session closes: it takes nothing new.
+    pub stopped: bool,
     /// Fences of the peer that wait for it to come to rest.
     pub held: u32,
     /// Set while it is being reset after a failure.
@@ -228,7 +229,7 @@ impl LaneWork {
     /// The lane's stripes, if the lane can take a transfer to that peer.
     pub fn stripes_for(&mut self, peer: PeerId, view: View) -> Option<&mut Stripes> {
         let (up, plan) = (self.lane.state == LaneState::Up && self.lane.peer == peer, self.plan());
-        let takes = up && self.drain == Drain::No && self.peer.is_served_by(plan.rail);
+        let takes = up && !self.stopped && self.peer.is_served_by(plan.rail);
         (takes && view.reaches(plan.rail, plan.remote_rail)).then_some(&mut self.stripes)
     }
 
@@ -242,7 +243,7 @@ impl LaneWork {
     /// Whether the lane is free to post and has nothing to post.
     #[inline]
     pub(super) fn is_free(&self) -> bool {
-        let takes = self.drain == Drain::No && self.held == 0 && self.peer.is_served_by(self.lane.id.rail);
+        let takes = !self.stopped && self.held == 0 && self.peer.is_served_by(self.lane.id.rail);
         takes && !self.has_work()
     }
 
@@ -264,7 +265,7 @@ impl LaneWork {
 
     /// Something of it is due soon.
     pub fn is_waiting(&self) -> bool {
-        self.closing.is_some() || self.drain != Drain::No || self.handshake.is_waiting()
+        self.closing.is_some() || self.handshake.is_waiting()
     }
 }
 
@@ -384,41 +385,27 @@ impl DataPath {
 
     // Lanes come to rest.
 
-    /// Stops a peer's stripes here, and waits for what is in flight.
-    pub fn drain_lanes(&mut self, peer: PeerId) {
-        for lane in self.lanes_of.get(peer.place()).into_iter().flatten() {
-            let of = self.rails.lane_mut(*lane).map(|(_, of)| of);
-            if let Some(of) = of.filter(|of| of.peer.id == peer && of.drain == Drain::No) {
-                of.stripes.stop(&self.core.table, &mut self.left);
-                of.drain = Drain::Begun;
+    /// Holds each of a peer's lanes until it is at rest, or stops them.
+    pub fn quiesce_lanes(&mut self, peer: PeerId, of: Quiesce) {
+        let lanes: Vec<LaneId> = match of {
+            Quiesce::Close => self.lanes_of.get(peer.place()).cloned().unwrap_or_default(),
+            // Those that are being reset, too.
+            Quiesce::Fence(_) => self.rails.lanes().map(|lane| lane.lane.id).collect(),
+        };
+        let mut of_peer = Vec::new();
+        for id in lanes {
+            let lane = self.rails.lane_mut(id).map(|(_, lane)| lane);
+            let Some(lane) = lane.filter(|lane| lane.peer.id == peer) else { continue };
+            if of == Quiesce::Close {
+                lane.stopped = true;
+                lane.stripes.stop(&self.core.table, &mut self.left);
+            } else {
+                lane.held += 1;
+                lane.stripes.forget_keys();
             }
+            of_peer.push(id);
         }
-        self.advance_drains();
-    }
-
-    pub(super) fn advance_drains(&mut self) {
-        let mut drained = Vec::new();
-        for lane in self.rails.lanes_mut() {
-            if lane.drain == Drain::Begun && lane.lane.inflight_ops == 0 {
-                lane.drain = Drain::Done;
-                drained.push((lane.peer.clone(), lane.plan()));
-            }
-        }
-        for (peer, plan) in drained {
-            self.core.command_owner(&peer, Command::Lane { peer: peer.id, plan, event: LaneEvent::Drained });
-        }
-    }
-
-    /// Holds each of a peer's lanes until it is at rest.
-    pub fn quiesce_lanes(&mut self, peer: PeerId, number: u64) {
-        let mut lanes = Vec::new();
-        for of in self.rails.lanes_mut().filter(|of| of.peer.id == peer) {
-            of.held += 1;
-            of.stripes.forget_keys();
-            lanes.push(of.lane.id);
-        }
-        self.quiescing_lanes.push(QuiescingLanes { peer, number, lanes });
-        self.advance_quiescing();
+        self.quiescing_lanes.push(QuiescingLanes { peer, of, lanes: of_peer });
     }
 
     /// Looks which lanes have come to rest.
@@ -427,28 +414,28 @@ impl DataPath {
             return;
         }
         let mut done = Vec::new();
-        for of in &mut self.quiescing_lanes {
+        for QuiescingLanes { peer, of, lanes } in &mut self.quiescing_lanes {
             let rails = &mut self.rails;
-            of.lanes.retain(|lane| {
-                let Some((_, one)) = rails.lane_mut(*lane) else { return false };
-                let rests = is_at_rest(one);
-                one.held = one.held.saturating_sub(rests as u32);
+            lanes.retain(|lane| {
+                let Some((_, lane)) = rails.lane_mut(*lane) else { return false };
+                if lane.lane.inflight_ops > 0 {
+                    return true;
+                }
+                // One that is being reset is at rest for a fence once the peer's end is reset.
+                let fence = matches!(of, Quiesce::Fence(_));
+                let rests = !fence || lane.resetting.is_none();
+                lane.held -= u32::from(fence && rests);
                 !rests
             });
-            if of.lanes.is_empty() {
-                done.push((of.peer, of.number));
+            if lanes.is_empty() {
+                done.push((*peer, *of));
             }
         }
         self.quiescing_lanes.retain(|of| !of.lanes.is_empty());
-        for (peer, number) in done {
+        for (peer, of) in done {
             if let Ok(found) = self.core.peers.get(peer) {
-                self.core.command_owner(&found, Command::LanesQuiet { peer, number });
+                self.core.command_owner(&found, Command::LanesQuiet { peer, of });
             }
         }
     }
-}
-
-/// Whether nothing of a lane is under way.
-fn is_at_rest(of: &LaneWork) -> bool {
-    of.lane.inflight_ops == 0 && of.resetting.is_none()
 }

@@ -1,7 +1,7 @@
 //! Work that a worker comes back to in later passes.
 
 use crate::ids::{Hold, LaneId, PeerId};
-use crate::peer::link::{Link, Outstanding};
+use crate::peer::link::{Link, Outstanding, Quiesce};
 use crate::peer::{Replacing, Revoking};
 use crate::rail::Half;
 use crate::transfer::claims::Run;
@@ -19,16 +19,6 @@ pub(super) const LOOK: usize = 64;
 
 /// Workers that may pass on what none of them has a lane for.
 pub const HOPS: u32 = 64;
-
-/// How far a lane is with draining.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub enum Drain {
-    #[default]
-    No,
-    /// Stopped; drained once nothing is in flight.
-    Begun,
-    Done,
-}
 
 /// A frame about a half of a lane's credits that is still to be sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,10 +42,10 @@ pub struct Relayed {
     pub since: u64,
 }
 
-/// A peer's lanes here that are held for one of its fences: those not at rest yet.
+/// A peer's lanes here that are not at rest yet.
 pub struct QuiescingLanes {
     pub peer: PeerId,
-    pub number: u64,
+    pub of: Quiesce,
     pub lanes: Vec<LaneId>,
 }
 

@@ -325,21 +325,22 @@ impl Worker {
         .collect()
     }
 
-    /// Goes on with the peers' fences.
-    pub(super) fn advance_fences(&mut self, now: u64) {
-        if self.links.fencing.is_empty() {
+    /// Goes on with what is to come to rest.
+    pub(super) fn advance_quiescing(&mut self, now: u64) {
+        if self.links.quiescing.is_empty() {
             return;
         }
         let core = self.core.clone();
         let over = || core.clock.now().saturating_sub(now) > FENCE_LOOK_NS;
-        for peer in std::mem::take(&mut self.links.fencing) {
+        for peer in std::mem::take(&mut self.links.quiescing) {
             let Some(link) = self.links.get_mut(peer) else { continue };
             let before = link.quiescing.len();
-            let waits = link.advance_fences(&core, over);
+            let waits = link.advance_quiescing(&core, now, over);
             if link.quiescing.len() < before {
                 self.links.mark(peer);
             }
-            self.links.fencing.extend(waits.then_some(peer));
+            self.links.quiescing.extend(waits.then_some(peer));
+            self.carry_out(peer, None, now);
         }
     }
 }

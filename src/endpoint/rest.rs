@@ -224,7 +224,7 @@ impl Worker {
             || self.data.has_remains()
             || !self.shedding.is_empty()
             || !self.data.quiescing_lanes.is_empty()
-            || !self.links.fencing.is_empty()
+            || !self.links.quiescing.is_empty()
             || !self.chores.unclosed.is_empty()
             || self.data.rails.iter().any(|work| work.health.is_waiting())
             || now.saturating_sub(self.driven_ns) < DRIVEN_NS

@@ -154,9 +154,10 @@ impl Worker {
                     link.ending = Some(link.take_outstanding(outcome));
                     self.end_outstanding(peer, now);
                 }
-                Action::Drain => core
-                    .workers_of_peer(&link.peer)
-                    .for_each(|inbox| inbox.command(Command::DrainLanes { peer })),
+                Action::Quiesce => {
+                    link.quiesce_to_close(&core);
+                    self.links.await_rest(peer);
+                }
                 Action::End(outcome) => self.end_peer(peer, outcome, now),
                 Action::ResetLane { plan, epoch, asks } => match core.rails.get(plan.rail.place()) {
                     Some(rail) => {

@@ -200,8 +200,8 @@ impl Worker {
     fn handed_in(&mut self, peer: PeerId, now: u64) {
         let Some(link) = self.links.get(peer) else { return };
         let (fences, news) = (!link.quiescing.is_empty(), link.session.has_news());
-        if fences && !self.links.fencing.contains(&peer) {
-            self.links.fencing.push(peer);
+        if fences {
+            self.links.await_rest(peer);
         }
         if news {
             self.carry_out(peer, None, now);

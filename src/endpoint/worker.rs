@@ -129,7 +129,7 @@ impl Worker {
         busy |= self.counting.go_on_some(&self.core, now);
         busy |= self.settle(now);
         self.data.send_credits(now);
-        self.advance_fences(now);
+        self.advance_quiescing(now);
         self.data.advance_quiescing();
         busy |= self.talk(now);
         busy |= self.chores.go_on(&self.core, &mut self.data.rails, now);
@@ -311,7 +311,6 @@ impl Worker {
         self.links.iter_mut().for_each(|link| link.tend_resting(&core, now));
         self.chores.close_again();
         self.data.redo_refused();
-        self.data.advance_drains();
         let unanswered = self.unanswered(now);
         self.data.watch_lanes(unanswered, now);
         self.data.release_late(now);

@@ -53,7 +53,7 @@ pub struct Link {
     /// What waits for the peer to come to rest: for its answer to this request, and to the next one.
     pub resting: Option<Resting>,
     pub to_rest: Vec<Rests>,
-    /// Fences that the peer waits for.
+    /// What is to come to rest: for fences that the peer waits for, or to close.
     pub quiescing: Vec<Quiescing>,
     /// Transfers of remote memories and of grants that are gone, which end in steps.
     pub sweeps: VecDeque<Sweep>,
@@ -77,13 +77,22 @@ pub struct Resting {
     pub of: Vec<Rests>,
 }
 
-/// A fence of the peer's, and what it waits for.
+/// Why a peer's lanes are brought to rest.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Quiesce {
+    /// A fence of the peer's, or its grants: then they go on.
+    Fence(u64),
+    /// The session closes: they take nothing new.
+    Close,
+}
+
+/// What is to come to rest, and what it waits for now.
 pub struct Quiescing {
-    pub number: u64,
+    pub of: Quiesce,
     pub until: Until,
 }
 
-/// The steps of a peer's fence, in order; the first is one of two.
+/// The steps of that, in order: the first is one of two, the last is for fences alone.
 pub enum Until {
     /// Operations accepted before the fence have ended.
     Ended(Accepted),

@@ -9,8 +9,8 @@ pub struct Links {
     all: Vec<Option<Box<Link>>>,
     /// Places of those that have something to send.
     pub dirty: Vec<usize>,
-    /// Peers whose fences wait for something here.
-    pub fencing: Vec<PeerId>,
+    /// Peers with something that is to come to rest.
+    pub quiescing: Vec<PeerId>,
 }
 
 impl Links {
@@ -34,7 +34,7 @@ impl Links {
     pub fn remove(&mut self, peer: PeerId) -> Option<Box<Link>> {
         self.get(peer)?;
         self.dirty.retain(|dirty| *dirty != peer.place());
-        self.fencing.retain(|fencing| *fencing != peer);
+        self.quiescing.retain(|other| *other != peer);
         self.all[peer.place()].take()
     }
 
@@ -48,6 +48,13 @@ impl Links {
         if let Some(link) = self.get_mut(peer).filter(|link| !link.dirty) {
             link.dirty = true;
             self.dirty.push(peer.place());
+        }
+    }
+
+    /// Something of the peer is to come to rest.
+    pub fn await_rest(&mut self, peer: PeerId) {
+        if !self.quiescing.contains(&peer) {
+            self.quiescing.push(peer);
         }
     }
 

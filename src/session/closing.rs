@@ -5,7 +5,6 @@
 //! once it has drained, too. So PEER_DOWN comes on each side when nothing of the other side can
 //! land any longer. A side that does not drain or answer in time is abandoned.
 
-use super::plan::Plan;
 use crate::transfer::Outcome;
 use crate::wire::frame::Kind;
 
@@ -33,8 +32,8 @@ pub struct Closing {
     stage: Stage,
     /// When this stage began.
     since: u64,
-    /// Lanes that have not drained yet.
-    draining: Vec<Plan>,
+    /// The lanes have drained.
+    drained: bool,
     /// The peer closes: what to send is CloseAck.
     answers: bool,
     /// Close has arrived.
@@ -57,11 +56,11 @@ pub enum Next {
 }
 
 impl Closing {
-    pub fn new(outcome: Outcome, answers: bool, draining: &[Plan], was_up: bool, now: u64) -> Closing {
+    pub fn new(outcome: Outcome, answers: bool, was_up: bool, now: u64) -> Closing {
         Closing {
             stage: Stage::Ending,
             since: now,
-            draining: draining.to_vec(),
+            drained: false,
             answers,
             peer_drained: false,
             agreed: false,
@@ -83,13 +82,13 @@ impl Closing {
         ends
     }
 
-    pub fn lane_drained(&mut self, plan: Plan) {
-        self.draining.retain(|other| *other != plan);
+    pub fn has_drained(&mut self) {
+        self.drained = true;
     }
 
     /// CloseAck came: where both sides have drained, nothing in flight can land.
     pub fn acknowledged(&mut self) {
-        self.agreed = self.draining.is_empty();
+        self.agreed = self.drained;
     }
 
     /// Close came.
@@ -116,9 +115,7 @@ impl Closing {
         let late = self.most_ns().is_some_and(|most| now.saturating_sub(self.since) > most);
         let waits = self.answers && !self.peer_drained;
         match self.stage {
-            Stage::Draining if !waits && (late || self.draining.is_empty()) => {
-                self.enter(Stage::Sending, now)
-            }
+            Stage::Draining if !waits && (late || self.drained) => self.enter(Stage::Sending, now),
             Stage::Draining | Stage::Sending | Stage::Waiting if late => self.enter(Stage::Over, now),
             _ => {}
         }
@@ -131,7 +128,7 @@ impl Closing {
 
     /// What was to be sent is. True: the closing is over.
     pub fn sent(&mut self, now: u64) -> bool {
-        self.agreed = self.answers && self.draining.is_empty();
+        self.agreed = self.answers && self.drained;
         self.enter(Stage::Waiting, now);
         self.answers
     }

@@ -138,8 +138,6 @@ pub enum LaneEvent {
     AtRest {
         epoch: u64,
     },
-    /// Nothing of it is in flight any longer.
-    Drained,
 }
 
 /// What the owner carries out.
@@ -161,8 +159,8 @@ pub enum Action {
     GiveUp(String),
     /// End what is outstanding with the peer, so; then call `outstanding_ended`.
     EndOutstanding(Outcome),
-    /// Have the lanes stop and come to rest.
-    Drain,
+    /// Have the lanes stop and come to rest; then call `lanes_quiet`.
+    Quiesce,
     /// End the peer.
     End(Outcome),
     /// The peer has reset its end of a lane, and (`asks`) waits for ours. `epoch` is that of the
@@ -281,12 +279,6 @@ impl Session {
                 self.lane_failed(plan, errno, now);
                 self.advance(now);
             }
-            LaneEvent::Drained => {
-                if let State::Closing(closing) = &mut self.state {
-                    closing.lane_drained(plan);
-                }
-                self.go_on_closing(now);
-            }
             LaneEvent::Reset { epoch, outcome, asks } => self.lane_reset((plan, epoch), outcome, asks, now),
             LaneEvent::ResetHere { epoch } => self.push(Kind::ResetDone, of_lane(plan, epoch)),
             LaneEvent::AtRest { epoch } => {
@@ -357,8 +349,16 @@ impl Session {
     pub fn outstanding_ended(&mut self, now: u64) {
         if let State::Closing(closing) = &mut self.state {
             if closing.outstanding_ended(now) {
-                self.act(Action::Drain);
+                self.act(Action::Quiesce);
             }
+        }
+        self.go_on_closing(now);
+    }
+
+    /// The lanes that `Action::Quiesce` was for are at rest.
+    pub fn lanes_quiet(&mut self, now: u64) {
+        if let State::Closing(closing) = &mut self.state {
+            closing.has_drained();
         }
         self.go_on_closing(now);
     }
@@ -638,7 +638,7 @@ impl Session {
         if matches!(self.state, State::Closing(_) | State::Ended { .. }) {
             return;
         }
-        let closing = Closing::new(outcome, answers, self.lanes_up(), self.is_up(), now);
+        let closing = Closing::new(outcome, answers, self.is_up(), now);
         self.enter(State::Closing(closing));
         self.act(Action::EndOutstanding(outcome));
         if !answers {

@@ -122,7 +122,7 @@ enum Event {
     Disconnect,
     /// What was outstanding has ended.
     Ended,
-    Drained(Plan),
+    Quiet,
     /// The side stops for ever.
     Stop,
     Timeout,
@@ -342,13 +342,10 @@ impl Pair {
                 here.session().end(outcome);
             }
             Action::EndOutstanding(_) => self.put_within(side, 5 * MS, Event::Ended),
-            Action::Drain => {
-                let up = here.lanes.iter().filter(|lane| lane.stage == Stage::Up);
-                for plan in up.map(|lane| lane.plan).collect::<Vec<_>>() {
-                    // Some do not drain in time.
-                    let after = if self.draw.percent(10) { 3000 } else { self.draw.below(200) };
-                    self.put(side, after * MS, Event::Drained(plan));
-                }
+            Action::Quiesce => {
+                // Some do not drain in time.
+                let after = if self.draw.percent(10) { 3000 } else { self.draw.below(200) };
+                self.put(side, after * MS, Event::Quiet);
             }
             Action::End(outcome) => {
                 let outcome = here.session().end(outcome);
@@ -660,7 +657,7 @@ impl Pair {
                 }
             }
             Event::Ended => self.sides[side].session().outstanding_ended(now),
-            Event::Drained(plan) => self.tell(side, plan, LaneEvent::Drained),
+            Event::Quiet => self.sides[side].session().lanes_quiet(now),
             Event::Stop => self.sides[side].stopped = true,
             Event::Timeout => {
                 let sight = Sight { alive_ns: self.sides[side].alive_ns, busy: self.draw.percent(20) };
