@@ -18,26 +18,31 @@
 pub mod approach;
 pub mod channel;
 mod closing;
+mod events;
 mod failed;
 pub mod liveness;
 mod plan;
+mod reset;
 mod resuming;
 #[cfg(test)]
 mod tests;
 mod timers;
 
-use crate::fabric::error_text;
-use crate::ids::{OpId, RailIndex};
+use crate::ids::RailIndex;
 use crate::status::Status;
 use crate::transfer::Outcome;
 use crate::wire::frame::{self, numbers, read_numbers, Kind, CHANNELS, SYSTEM};
 use approach::{Approach, Approaches};
 use channel::{Channel, Out};
 use closing::{Closing, Next};
+use events::MOVES;
+pub use events::{Action, LaneEvent, State};
 use failed::FailedLanes;
 use liveness::{Silence, Verdict};
 pub use plan::{pair, Plan};
-use resuming::{Behind, Resumes, Resuming};
+use reset::of_lane;
+pub use reset::reset_reason;
+use resuming::{Behind, Resumes};
 use std::collections::VecDeque;
 use std::fmt;
 use timers::{Timer, Timers};
@@ -69,116 +74,6 @@ pub struct Sight {
     pub alive_ns: u64,
     /// Operations are in flight.
     pub busy: bool,
-}
-
-#[derive(Debug)]
-pub enum State {
-    Connecting {
-        ready_sent: bool,
-        ready_seen: bool,
-    },
-    Up,
-    /// No lane is left, or new ones wait for the peer's answer.
-    Resuming(Resuming),
-    Closing(Closing),
-    /// Whether it was up, and the peer may know of it; whether both sides have drained.
-    Ended {
-        was_up: bool,
-        known: bool,
-        agreed: bool,
-    },
-}
-
-/// The moves between states, for `Session::enter` and for the diagram of ARCHITECTURE.
-const MOVES: &[(&str, &str, &str)] = &[
-    ("Connecting", "Up", "Ready sent and received"),
-    ("Connecting", "Ended", "no fabric came up, the caller disconnects, or the peer refuses"),
-    ("Connecting", "Closing", "a side disconnects while a lane is up"),
-    ("Up", "Resuming", "the last lane is reset"),
-    ("Up", "Closing", "a side disconnects"),
-    ("Up", "Ended", "the peer is lost"),
-    ("Resuming", "Up", "the peer has said over a new lane what it has, or another lane was first"),
-    ("Resuming", "Closing", "a side disconnects while a lane is up"),
-    ("Resuming", "Ended", "the peer is lost, or the caller disconnects"),
-    ("Closing", "Ended", "both sides have drained, or one does not answer"),
-];
-
-impl State {
-    fn name(&self) -> &'static str {
-        match self {
-            State::Connecting { .. } => "Connecting",
-            State::Up => "Up",
-            State::Resuming(_) => "Resuming",
-            State::Closing(_) => "Closing",
-            State::Ended { .. } => "Ended",
-        }
-    }
-}
-
-/// What became of a lane.
-pub enum LaneEvent {
-    /// Its handshake and its probe were answered.
-    Up,
-    Failed {
-        errno: i32,
-        why: String,
-    },
-    /// It served, has failed and is reset here. The peer does not know it yet (`asks`), or reported
-    /// it.
-    Reset {
-        epoch: u64,
-        outcome: Outcome,
-        asks: bool,
-    },
-    /// Our end is reset, as the peer asked of its lane of this epoch.
-    ResetHere {
-        epoch: u64,
-    },
-    /// Both ends are reset and nothing moves.
-    AtRest {
-        epoch: u64,
-    },
-}
-
-/// What the owner carries out.
-#[derive(Debug)]
-pub enum Action {
-    /// Make these lanes.
-    AddLanes(Vec<Plan>),
-    /// The fabric that serves is selected: lanes over others are dropped.
-    Serve,
-    /// The lanes that are up have changed.
-    ShowLanes,
-    /// A channel has a frame to send.
-    Flush,
-    /// The peer is up.
-    Up,
-    /// Another fabric is tried, for the log.
-    TryAnother,
-    /// No endpoint was reached, and why: end the peer.
-    GiveUp(String),
-    /// End what is outstanding with the peer, so; then call `outstanding_ended`.
-    EndOutstanding(Outcome),
-    /// Have the lanes stop and come to rest; then call `lanes_quiet`.
-    Quiesce,
-    /// End the peer.
-    End(Outcome),
-    /// The peer has reset its end of a lane, and (`asks`) waits for ours. `epoch` is that of the
-    /// lane of the side that asks.
-    ResetLane { plan: Plan, epoch: u64, asks: bool },
-    /// It is unknown whether the peer was notified of these operations.
-    Unknown(Vec<OpId>, Outcome),
-    /// The peer has these frames of a channel.
-    Acknowledged(usize, Vec<Out>),
-    /// The peer was not notified of these operations.
-    Retract(Vec<OpId>),
-    /// The last lane was reset, so: operations wait for a new one.
-    Away(Outcome),
-    /// Operations go on after this time in ns.
-    Back(u64),
-    /// All has arrived that the peer had to say when the last lane was reset: operations under
-    /// grants go on, by the keys that they have now.
-    CaughtUp,
 }
 
 /// A frame that cannot be, from this peer or now.
@@ -545,6 +440,11 @@ impl Session {
 
     // Inside.
 
+    fn push(&mut self, kind: Kind, body: Vec<u8>) {
+        self.channels[SYSTEM].push(Out::new(kind, body));
+        self.act(Action::Flush);
+    }
+
     fn act(&mut self, action: Action) {
         self.actions.push_back(action);
     }
@@ -661,172 +561,6 @@ impl Session {
             }
         }
     }
-}
-
-impl Session {
-    fn push(&mut self, kind: Kind, body: Vec<u8>) {
-        self.channels[SYSTEM].push(Out::new(kind, body));
-        self.act(Action::Flush);
-    }
-
-    fn set_return(&mut self) {
-        if matches!(self.state, State::Up | State::Resuming(_)) {
-            self.timers.set(Timer::Return, self.failed.next_ns());
-        }
-    }
-
-    /// The handshake of a lane failed.
-    fn lane_failed(&mut self, plan: Plan, errno: i32, now: u64) {
-        let none_up = self.lanes_up().is_empty();
-        if self.is_up() && self.approaches.serving().is_some_and(|serving| serving.plans.contains(&plan)) {
-            self.failed.let_return(plan, self.is_away(), now);
-        }
-        match &self.state {
-            // Nothing listens there any longer.
-            State::Resuming(of) if none_up && errno == libc::ECONNREFUSED => {
-                let outcome = of.outcome;
-                self.act(Action::End(outcome));
-            }
-            // The lane failed while this side was coming up.
-            State::Up | State::Closing(_) if self.is_up() && none_up => {
-                let outcome = Outcome { provider_errno: errno, ..Outcome::of(Status::PeerLost) };
-                self.act(Action::End(outcome));
-            }
-            _ => {}
-        }
-    }
-
-    /// A lane that served is reset here: the others go on, or a new one will.
-    fn lane_reset(&mut self, of: (Plan, u64), outcome: Outcome, asks: bool, now: u64) {
-        let (plan, epoch) = of;
-        let errno = outcome.provider_errno;
-        self.approaches.lane_failed(plan, reset_reason(errno));
-        self.last_errno = errno;
-        self.act(Action::ShowLanes);
-        self.failed.reset(plan, epoch);
-        if self.lanes_up().is_empty() {
-            return self.begin_resuming(plan, outcome, now);
-        }
-        let unknown = self.rewind();
-        if asks {
-            self.push(Kind::Reset, of_lane(plan, epoch));
-        }
-        self.act(Action::Unknown(unknown, outcome));
-        self.act(Action::Flush);
-    }
-
-    /// Frames that lanes may have lost are to be sent again. Returns operations whose speculative
-    /// notifications are not.
-    fn rewind(&mut self) -> Vec<OpId> {
-        self.channels.iter_mut().flat_map(|channel| channel.rewind()).collect()
-    }
-
-    fn begin_resuming(&mut self, plan: Plan, outcome: Outcome, now: u64) {
-        let errno = outcome.provider_errno;
-        // Of the fabrics that reconnect, only ofi_rxm does not report a refused connection.
-        let reports_ends = !self.serving().is_some_and(|serving| serving.fabric.ends_with(";ofi_rxm"));
-        let lasted = self.resumes.begin(errno, now);
-        self.act(Action::Away(outcome));
-        let before = match &mut self.state {
-            State::Up => None,
-            State::Resuming(of) => Some(std::mem::replace(of, Resuming::new(None, outcome, true, now))),
-            _ => return self.act(Action::End(outcome)),
-        };
-        let Some(lasted) = lasted else { return self.act(Action::End(outcome)) };
-        self.behind = Some(Behind::Unknown);
-        self.enter(State::Resuming(Resuming::new(before, outcome, reports_ends, now)));
-        self.failed.handshake_all(now);
-        if lasted && crate::fabric::is_closed(errno) {
-            self.failed.end_pause(plan, now); // Who was there a moment ago is again, or is not at all.
-        }
-        self.go_on_resuming(now);
-    }
-
-    /// Advances a resume: a lane is up, the old lane's reset is known, the peer has answered.
-    fn go_on_resuming(&mut self, now: u64) {
-        let (up, forever) = (!self.lanes_up().is_empty(), self.terms.liveness_ns.is_none());
-        let resets = self.failed.pending().next().is_some();
-        let State::Resuming(of) = &mut self.state else { return };
-        let outcome = of.outcome;
-        match of.next(up, resets, forever, &mut self.resumes, now) {
-            resuming::Next::Wait(due) => self.timers.set(Timer::Resume, due),
-            resuming::Next::Ask(again) => {
-                self.frames.push_back((Kind::Resume, numbers(&[self.resumes.count])));
-                self.timers.set(Timer::Resume, again);
-            }
-            // What became of speculative notifications is unknown.
-            resuming::Next::Blindly => {
-                let unknown = self.rewind();
-                let resets: Vec<_> = self.failed.pending().collect();
-                for (plan, epoch) in resets {
-                    self.push(Kind::Reset, of_lane(plan, epoch));
-                }
-                self.act(Action::Unknown(unknown, outcome));
-                self.has_resumed(now);
-            }
-            resuming::Next::Lost => self.act(Action::End(outcome)),
-        }
-    }
-
-    /// The peer's answer to Resume.
-    fn on_resumed(&mut self, number: u64, delivered: [u64; CHANNELS], last: u32, now: u64) {
-        if number != self.resumes.count {
-            return;
-        }
-        if let Some(behind) = &mut self.behind {
-            behind.goes_to(last);
-            self.catch_up();
-        }
-        if !matches!(&self.state, State::Resuming(of) if of.has_asked()) {
-            return;
-        }
-        for (at, delivered) in delivered.into_iter().enumerate() {
-            let taken = self.channels[at].acknowledge(delivered as u32).collect();
-            self.act(Action::Acknowledged(at, taken));
-        }
-        let unheard = self.rewind();
-        self.act(Action::Retract(unheard));
-        self.has_resumed(now);
-    }
-
-    fn has_resumed(&mut self, now: u64) {
-        if let State::Resuming(of) = &self.state {
-            let took = now.saturating_sub(of.since_ns);
-            self.enter(State::Up);
-            self.act(Action::Back(took));
-            self.ask_how_far(now);
-        }
-    }
-
-    /// Asks how far the peer's frames go, again and again until they are here: some may never be sent.
-    fn ask_how_far(&mut self, now: u64) {
-        if matches!(self.state, State::Up) && self.behind.is_some() {
-            self.frames.push_back((Kind::Resume, numbers(&[self.resumes.count])));
-            self.timers.set(Timer::Resume, now + resuming::AGAIN_NS);
-        }
-    }
-
-    /// Frames of the system channel were delivered here.
-    #[inline]
-    pub fn catch_up(&mut self) {
-        let delivered = self.channels[SYSTEM].delivered();
-        if self.behind.take_if(|behind| behind.is_over(delivered)).is_some() {
-            self.act(Action::CaughtUp);
-        }
-    }
-}
-
-/// Why a lane was reset, for people.
-pub fn reset_reason(errno: i32) -> String {
-    match errno {
-        libc::ETIMEDOUT => "nothing moved over it in time".to_owned(),
-        errno => error_text(errno),
-    }
-}
-
-/// The body of Reset and ResetDone.
-fn of_lane(plan: Plan, epoch: u64) -> Vec<u8> {
-    numbers(&[plan.rail.get().into(), plan.remote_rail.get().into(), epoch])
 }
 
 /// For the log.

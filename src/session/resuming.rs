@@ -12,12 +12,8 @@
 //! A peer that does not come back is lost: at once if it is known to be gone; else when it has been
 //! silent for longer than is allowed.
 
-use crate::fabric::is_closed;
 use crate::transfer::Outcome;
 
-/// A peer that closed the connection, as a dying process does, has sent a new handshake within this
-/// time or is gone. For fabrics that report no ends otherwise.
-const CLOSED_NS: u64 = 1_000_000_000;
 /// How long the lanes may be away where silence is allowed forever (`liveness_ns`).
 const AWAY_NS: u64 = 120_000_000_000;
 /// A lane that fails sooner than this after its return was brief. After several in a row another is
@@ -33,8 +29,6 @@ const RESET_NS: u64 = 50_000_000;
 #[derive(Debug)]
 pub struct Resuming {
     pub since_ns: u64,
-    /// The other side has closed the connection, and only time tells whether it is there.
-    closed: bool,
     /// Since when a new lane is up.
     up_ns: Option<u64>,
     /// When the peer was last asked what it has.
@@ -101,17 +95,10 @@ impl Resumes {
 }
 
 impl Resuming {
-    /// `before`: what this one goes on with; `reports_ends`: the fabric reports what is refused.
-    pub fn new(before: Option<Resuming>, outcome: Outcome, reports_ends: bool, now: u64) -> Resuming {
+    /// `before`: what this one goes on with.
+    pub fn new(before: Option<Resuming>, outcome: Outcome, now: u64) -> Resuming {
         let before = before.filter(|of| of.up_ns.is_none());
-        let closed = is_closed(outcome.provider_errno) && !reports_ends;
-        Resuming {
-            since_ns: before.as_ref().map_or(now, |of| of.since_ns),
-            closed: closed || before.is_some_and(|of| of.closed),
-            up_ns: None,
-            asked_ns: None,
-            outcome,
-        }
+        Resuming { since_ns: before.map_or(now, |of| of.since_ns), up_ns: None, asked_ns: None, outcome }
     }
 
     pub fn has_asked(&self) -> bool {
@@ -121,12 +108,10 @@ impl Resuming {
     /// `up`: a lane is; `resets`: some are pending; `forever`: silence is allowed so long.
     pub fn next(&mut self, up: bool, resets: bool, forever: bool, resumes: &mut Resumes, now: u64) -> Next {
         if !up {
-            let most = match (self.closed, forever) {
-                (true, _) => CLOSED_NS,
-                (_, true) => AWAY_NS,
-                _ => return Next::Wait(None),
-            };
-            let due = self.since_ns + most + 1;
+            let due = self.since_ns + AWAY_NS + 1;
+            if !forever {
+                return Next::Wait(None);
+            }
             return if now >= due { Next::Lost } else { Next::Wait(Some(due)) };
         }
         let up = *self.up_ns.get_or_insert(now);

@@ -2,12 +2,13 @@
 //! in one thread. A seed says what happens; a failure names it.
 //!
 //! A run connects, perhaps loses lanes again and again while both sides notify each other, and ends
-//! in one of four ways: nobody disconnects, one side does, or both, or one side stops. What the
-//! workers do with lanes (`endpoint::handshake`, `failover`) is played by `Side`.
+//! in one of five ways: nobody disconnects, one side does, or both, one side stops, or one disconnects
+//! and connects again as a new peer, whatever the other knows of that. What the workers do with lanes (`endpoint::handshake`, `failover`) is played by `Side`.
 
 use super::approach::{Approach, Approaches};
 use super::channel::Out;
 use super::*;
+use crate::ids::OpId;
 use crate::wire::frame::USER;
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -96,6 +97,14 @@ impl Lane {
 /// Over which lane something is sent: the sender's plan and epoch.
 type Over = (Plan, u64);
 
+/// The connection that an event is of: the side's own, or for what was sent the sender's, and the
+/// receiver's as the sender knows it.
+#[derive(Clone, Copy)]
+enum Life {
+    Own(u64),
+    Sent { from: u64, to: u64 },
+}
+
 #[derive(Clone)]
 enum Sent {
     Frame { kind: Kind, number: u32, acknowledged: u32, body: Vec<u8> },
@@ -131,6 +140,10 @@ enum Event {
 #[derive(Default)]
 struct Side {
     session: Option<Session>,
+    /// Which connection of this side it is, and of the other; 0: not known yet, as the last one is.
+    life: u64,
+    theirs: u64,
+    last: u64,
     lanes: Vec<Lane>,
     epochs: u64,
     /// The newest epochs of the peer's lanes.
@@ -194,7 +207,7 @@ struct Pair {
     sides: [Side; 2],
     /// Times and numbers of what was queued: what is due first comes first.
     queue: BinaryHeap<Reverse<(u64, usize)>>,
-    events: Vec<Option<(usize, Event)>>,
+    events: Vec<Option<(usize, Life, Event)>>,
     /// The fabrics, best first, and what becomes of each pair of rails of theirs.
     fabrics: Vec<(String, Vec<(Plan, Fate)>)>,
     decider: usize,
@@ -226,7 +239,8 @@ impl Pair {
         let fabrics = fabrics.collect();
         let (loses, doubles) = (draw.below(40), draw.below(40));
         let (decider, latest) = (draw.below(2) as usize, MS * (1 + draw.below(30)));
-        let (sides, queue, events) = Default::default();
+        let sides = [1, 1].map(|life| Side { life, ..Side::default() });
+        let (queue, events) = Default::default();
         let mut pair = Pair { draw, now: 1, sides, queue, events, fabrics, decider, loses, doubles, latest };
         pair.put(0, MS, Event::Connect);
         if pair.draw.percent(50) {
@@ -240,8 +254,12 @@ impl Pair {
 
     /// Queues an event of a side, after some time.
     fn put(&mut self, side: usize, after: u64, event: Event) {
+        self.put_of(side, after, Life::Own(self.sides[side].life), event);
+    }
+
+    fn put_of(&mut self, side: usize, after: u64, life: Life, event: Event) {
         self.queue.push(Reverse((self.now + after, self.events.len())));
-        self.events.push(Some((side, event)));
+        self.events.push(Some((side, life, event)));
     }
 
     fn put_within(&mut self, side: usize, most: u64, event: Event) {
@@ -253,7 +271,9 @@ impl Pair {
     fn send(&mut self, from: usize, may_get_lost: bool, event: impl Fn() -> Event) {
         for _ in 0..1 + usize::from(self.draw.percent(self.doubles)) {
             if !(may_get_lost && self.draw.percent(self.loses)) {
-                self.put_within(1 - from, self.latest, event());
+                let life = Life::Sent { from: self.sides[from].life, to: self.sides[from].theirs };
+                let after = self.draw.below(self.latest);
+                self.put_of(1 - from, after, life, event());
             }
         }
     }
@@ -569,9 +589,38 @@ impl Pair {
         self.sides[side].session().handle_lane(plan, event, now);
     }
 
-    fn happen(&mut self, side: usize, event: Event) {
+    /// Whether something of this connection is looked at. A request of a new one ends the old one.
+    fn is_of(&mut self, side: usize, life: Life, request: bool) -> bool {
+        let here = &mut self.sides[side];
+        let (from, to) = match life {
+            Life::Own(own) => return own == here.life,
+            Life::Sent { from, to } => (from, to),
+        };
+        if from <= here.last || to != 0 && to != here.life {
+            return false;
+        }
+        if here.theirs != 0 && from > here.theirs && request {
+            if !self.sides[side].has_ended() {
+                self.sides[side].session().end(Outcome::of(Status::PeerClosed));
+            }
+            self.renew(side);
+        }
+        let here = &mut self.sides[side];
+        if here.theirs == 0 && (request || here.session.is_some()) {
+            here.theirs = from;
+        }
+        here.theirs == from
+    }
+
+    /// Forgets a connection that has ended.
+    fn renew(&mut self, side: usize) {
+        let Side { life, theirs, last, epochs, .. } = self.sides[side];
+        self.sides[side] = Side { life: life + 1, last: last.max(theirs), epochs, ..Side::default() };
+    }
+
+    fn happen(&mut self, side: usize, life: Life, event: Event) {
         let now = self.now;
-        if self.sides[side].stopped {
+        if self.sides[side].stopped || !self.is_of(side, life, matches!(event, Event::Request(_))) {
             return;
         }
         if self.sides[side].has_ended() {
@@ -699,8 +748,8 @@ impl Pair {
         while self.queue.peek().is_some_and(|Reverse((at, ..))| *at <= most) {
             let Some(Reverse((at, index))) = self.queue.pop() else { return };
             self.now = self.now.max(at);
-            let (side, event) = self.events[index].take().expect("an event that has not happened");
-            self.happen(side, event);
+            let (side, life, event) = self.events[index].take().expect("an event that has not happened");
+            self.happen(side, life, event);
         }
         self.now = most;
     }
@@ -758,9 +807,35 @@ impl Pair {
         }
     }
 
+    /// One side disconnects, and connects again as a new peer. False: it has not ended yet.
+    fn reconnect(&mut self, side: usize) -> bool {
+        let after = MS * self.draw.below(3000);
+        self.put(side, 0, Event::Disconnect);
+        self.play(after);
+        if !self.sides[side].has_ended() {
+            return false;
+        }
+        for side in 0..2 {
+            if self.sides[side].has_ended() {
+                self.renew(side);
+            }
+        }
+        self.put(side, MS, Event::Connect);
+        self.play(2 * TIMEOUT);
+        for side in &self.sides {
+            let up = side.session.as_ref().is_some_and(|session| matches!(session.state, State::Up));
+            assert!(up && side.ups == 1, "the new connection is up");
+        }
+        true
+    }
+
     /// One side ends, or both, or nobody.
     fn part(&mut self) {
-        let (way, side) = (self.draw.below(4), self.draw.below(2) as usize);
+        let (way, side) = (self.draw.below(5), self.draw.below(2) as usize);
+        if way == 4 && self.sides.iter().all(|side| side.ups > 0 && !side.disconnects) && self.reconnect(side)
+        {
+            return;
+        }
         match way {
             1 => self.put_within(side, 400 * MS, Event::Disconnect),
             2 => {

@@ -1,0 +1,118 @@
+//! The states of a session, the events of its lanes, and the actions that it asks for.
+
+use super::channel::Out;
+use super::closing::Closing;
+use super::plan::Plan;
+use super::resuming::Resuming;
+use crate::ids::OpId;
+use crate::transfer::Outcome;
+
+#[derive(Debug)]
+pub enum State {
+    Connecting {
+        ready_sent: bool,
+        ready_seen: bool,
+    },
+    Up,
+    /// No lane is left, or new ones wait for the peer's answer.
+    Resuming(Resuming),
+    Closing(Closing),
+    /// Whether it was up, and the peer may know of it; whether both sides have drained.
+    Ended {
+        was_up: bool,
+        known: bool,
+        agreed: bool,
+    },
+}
+
+/// The moves between states, for `Session::enter` and for the diagram of ARCHITECTURE.
+pub(super) const MOVES: &[(&str, &str, &str)] = &[
+    ("Connecting", "Up", "Ready sent and received"),
+    ("Connecting", "Ended", "no fabric came up, the caller disconnects, or the peer refuses"),
+    ("Connecting", "Closing", "a side disconnects while a lane is up"),
+    ("Up", "Resuming", "the last lane is reset"),
+    ("Up", "Closing", "a side disconnects"),
+    ("Up", "Ended", "the peer is lost"),
+    ("Resuming", "Up", "the peer has said over a new lane what it has, or another lane was first"),
+    ("Resuming", "Closing", "a side disconnects while a lane is up"),
+    ("Resuming", "Ended", "the peer is lost, or the caller disconnects"),
+    ("Closing", "Ended", "both sides have drained, or one does not answer"),
+];
+
+impl State {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            State::Connecting { .. } => "Connecting",
+            State::Up => "Up",
+            State::Resuming(_) => "Resuming",
+            State::Closing(_) => "Closing",
+            State::Ended { .. } => "Ended",
+        }
+    }
+}
+
+/// What became of a lane.
+pub enum LaneEvent {
+    /// Its handshake and its probe were answered.
+    Up,
+    Failed {
+        errno: i32,
+        why: String,
+    },
+    /// It served, has failed and is reset here. The peer does not know it yet (`asks`), or reported
+    /// it.
+    Reset {
+        epoch: u64,
+        outcome: Outcome,
+        asks: bool,
+    },
+    /// Our end is reset, as the peer asked of its lane of this epoch.
+    ResetHere {
+        epoch: u64,
+    },
+    /// Both ends are reset and nothing moves.
+    AtRest {
+        epoch: u64,
+    },
+}
+
+/// What the owner carries out.
+#[derive(Debug)]
+pub enum Action {
+    /// Make these lanes.
+    AddLanes(Vec<Plan>),
+    /// The fabric that serves is selected: lanes over others are dropped.
+    Serve,
+    /// The lanes that are up have changed.
+    ShowLanes,
+    /// A channel has a frame to send.
+    Flush,
+    /// The peer is up.
+    Up,
+    /// Another fabric is tried, for the log.
+    TryAnother,
+    /// No endpoint was reached, and why: end the peer.
+    GiveUp(String),
+    /// End what is outstanding with the peer, so; then call `outstanding_ended`.
+    EndOutstanding(Outcome),
+    /// Have the lanes stop and come to rest; then call `lanes_quiet`.
+    Quiesce,
+    /// End the peer.
+    End(Outcome),
+    /// The peer has reset its end of a lane, and (`asks`) waits for ours. `epoch` is that of the
+    /// lane of the side that asks.
+    ResetLane { plan: Plan, epoch: u64, asks: bool },
+    /// It is unknown whether the peer was notified of these operations.
+    Unknown(Vec<OpId>, Outcome),
+    /// The peer has these frames of a channel.
+    Acknowledged(usize, Vec<Out>),
+    /// The peer was not notified of these operations.
+    Retract(Vec<OpId>),
+    /// The last lane was reset, so: operations wait for a new one.
+    Away(Outcome),
+    /// Operations go on after this time in ns.
+    Back(u64),
+    /// All has arrived that the peer had to say when the last lane was reset: operations under
+    /// grants go on, by the keys that they have now.
+    CaughtUp,
+}

@@ -1,0 +1,172 @@
+//! Lanes of a session that fail: they are reset on both sides and come back (`failed`); after the last
+//! one the session resumes (`resuming`).
+
+use super::events::{Action, State};
+use super::plan::Plan;
+use super::resuming::{self, Behind, Resuming};
+use super::timers::Timer;
+use super::Session;
+use crate::fabric::{error_text, is_closed};
+use crate::ids::OpId;
+use crate::status::Status;
+use crate::transfer::Outcome;
+use crate::wire::frame::{numbers, Kind, CHANNELS, SYSTEM};
+
+impl Session {
+    pub(super) fn set_return(&mut self) {
+        if matches!(self.state, State::Up | State::Resuming(_)) {
+            self.timers.set(Timer::Return, self.failed.next_ns());
+        }
+    }
+
+    /// The handshake of a lane failed.
+    pub(super) fn lane_failed(&mut self, plan: Plan, errno: i32, now: u64) {
+        let none_up = self.lanes_up().is_empty();
+        if self.is_up() && self.approaches.serving().is_some_and(|serving| serving.plans.contains(&plan)) {
+            self.failed.let_return(plan, self.is_away(), now);
+        }
+        match &self.state {
+            // Nothing listens there any longer.
+            State::Resuming(of) if none_up && errno == libc::ECONNREFUSED => {
+                let outcome = of.outcome;
+                self.act(Action::End(outcome));
+            }
+            // The lane failed while this side was coming up.
+            State::Up | State::Closing(_) if self.is_up() && none_up => {
+                let outcome = Outcome { provider_errno: errno, ..Outcome::of(Status::PeerLost) };
+                self.act(Action::End(outcome));
+            }
+            _ => {}
+        }
+    }
+
+    /// A lane that served is reset here: the others go on, or a new one will.
+    pub(super) fn lane_reset(&mut self, of: (Plan, u64), outcome: Outcome, asks: bool, now: u64) {
+        let (plan, epoch) = of;
+        let errno = outcome.provider_errno;
+        self.approaches.lane_failed(plan, reset_reason(errno));
+        self.last_errno = errno;
+        self.act(Action::ShowLanes);
+        self.failed.reset(plan, epoch);
+        if self.lanes_up().is_empty() {
+            return self.begin_resuming(plan, outcome, now);
+        }
+        let unknown = self.rewind();
+        if asks {
+            self.push(Kind::Reset, of_lane(plan, epoch));
+        }
+        self.act(Action::Unknown(unknown, outcome));
+        self.act(Action::Flush);
+    }
+
+    /// Frames that lanes may have lost are to be sent again. Returns operations whose speculative
+    /// notifications are not.
+    fn rewind(&mut self) -> Vec<OpId> {
+        self.channels.iter_mut().flat_map(|channel| channel.rewind()).collect()
+    }
+
+    fn begin_resuming(&mut self, plan: Plan, outcome: Outcome, now: u64) {
+        let errno = outcome.provider_errno;
+        let lasted = self.resumes.begin(errno, now);
+        self.act(Action::Away(outcome));
+        let before = match &mut self.state {
+            State::Up => None,
+            State::Resuming(of) => Some(std::mem::replace(of, Resuming::new(None, outcome, now))),
+            _ => return self.act(Action::End(outcome)),
+        };
+        let Some(lasted) = lasted else { return self.act(Action::End(outcome)) };
+        self.behind = Some(Behind::Unknown);
+        self.enter(State::Resuming(Resuming::new(before, outcome, now)));
+        self.failed.handshake_all(now);
+        if lasted && is_closed(errno) {
+            self.failed.end_pause(plan, now); // Who was there a moment ago is again, or is not at all.
+        }
+        self.go_on_resuming(now);
+    }
+
+    /// Advances a resume: a lane is up, the old lane's reset is known, the peer has answered.
+    pub(super) fn go_on_resuming(&mut self, now: u64) {
+        let (up, forever) = (!self.lanes_up().is_empty(), self.terms.liveness_ns.is_none());
+        let resets = self.failed.pending().next().is_some();
+        let State::Resuming(of) = &mut self.state else { return };
+        let outcome = of.outcome;
+        match of.next(up, resets, forever, &mut self.resumes, now) {
+            resuming::Next::Wait(due) => self.timers.set(Timer::Resume, due),
+            resuming::Next::Ask(again) => {
+                self.frames.push_back((Kind::Resume, numbers(&[self.resumes.count])));
+                self.timers.set(Timer::Resume, again);
+            }
+            // What became of speculative notifications is unknown.
+            resuming::Next::Blindly => {
+                let unknown = self.rewind();
+                let resets: Vec<_> = self.failed.pending().collect();
+                for (plan, epoch) in resets {
+                    self.push(Kind::Reset, of_lane(plan, epoch));
+                }
+                self.act(Action::Unknown(unknown, outcome));
+                self.has_resumed(now);
+            }
+            resuming::Next::Lost => self.act(Action::End(outcome)),
+        }
+    }
+
+    /// The peer's answer to Resume.
+    pub(super) fn on_resumed(&mut self, number: u64, delivered: [u64; CHANNELS], last: u32, now: u64) {
+        if number != self.resumes.count {
+            return;
+        }
+        if let Some(behind) = &mut self.behind {
+            behind.goes_to(last);
+            self.catch_up();
+        }
+        if !matches!(&self.state, State::Resuming(of) if of.has_asked()) {
+            return;
+        }
+        for (at, delivered) in delivered.into_iter().enumerate() {
+            let taken = self.channels[at].acknowledge(delivered as u32).collect();
+            self.act(Action::Acknowledged(at, taken));
+        }
+        let unheard = self.rewind();
+        self.act(Action::Retract(unheard));
+        self.has_resumed(now);
+    }
+
+    fn has_resumed(&mut self, now: u64) {
+        if let State::Resuming(of) = &self.state {
+            let took = now.saturating_sub(of.since_ns);
+            self.enter(State::Up);
+            self.act(Action::Back(took));
+            self.ask_how_far(now);
+        }
+    }
+
+    /// Asks how far the peer's frames go, again and again until they are here: some may never be sent.
+    pub(super) fn ask_how_far(&mut self, now: u64) {
+        if matches!(self.state, State::Up) && self.behind.is_some() {
+            self.frames.push_back((Kind::Resume, numbers(&[self.resumes.count])));
+            self.timers.set(Timer::Resume, now + resuming::AGAIN_NS);
+        }
+    }
+
+    /// Frames of the system channel were delivered here.
+    #[inline]
+    pub fn catch_up(&mut self) {
+        let delivered = self.channels[SYSTEM].delivered();
+        if self.behind.take_if(|behind| behind.is_over(delivered)).is_some() {
+            self.act(Action::CaughtUp);
+        }
+    }
+}
+
+/// Why a lane was reset, for people.
+pub fn reset_reason(errno: i32) -> String {
+    match errno {
+        libc::ETIMEDOUT => "nothing moved over it in time".to_owned(),
+        errno => error_text(errno),
+    }
+}
+
+/// The body of Reset and ResetDone.
+pub(super) fn of_lane(plan: Plan, epoch: u64) -> Vec<u8> {
+    numbers(&[plan.rail.get().into(), plan.remote_rail.get().into(), epoch])
+}
