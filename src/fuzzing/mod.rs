@@ -8,6 +8,7 @@ mod channel;
 mod endpoint;
 mod frames;
 mod numbers;
+mod session;
 mod tcp;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ pub use channel::channel;
 pub use endpoint::endpoint;
 pub use frames::{frame, handshake};
 pub use numbers::{immediates, request};
+pub use session::session;
 pub use tcp::{tcp_frame, tcp_stream};
 
 /// Bytes to make decisions from; zeros when there are no more.

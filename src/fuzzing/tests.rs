@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 type Entry = fn(&[u8]);
 
 /// With the targets' names in `fuzz/`.
-const TARGETS: [(&str, Entry); 10] = [
+const TARGETS: [(&str, Entry); 11] = [
     ("address", address),
     ("descriptor", descriptor),
     ("frame", frame),
@@ -20,6 +20,7 @@ const TARGETS: [(&str, Entry); 10] = [
     ("request", request),
     ("tcp_frame", tcp_frame),
     ("tcp_stream", tcp_stream),
+    ("session", session),
     ("endpoint", endpoint),
 ];
 
@@ -180,6 +181,46 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
             "channel",
             "reordered",
             steps(&[(0, 0), (0, 0), (1, 0), (1, 0), (2, 1), (4, 3), (2, 0), (5, 0), (7, 0)]),
+        ),
+        (
+            "session",
+            "notify_and_close",
+            steps(&[
+                (0, 0),
+                (128, 0),
+                (1, 1),
+                (129, 1),
+                (0, 2),
+                (128, 2),
+                (13, 0),
+                (141, 0),
+                (10, 0),
+                (138, 0),
+            ])
+            .into_iter()
+            .chain(steps(&[(13, 0), (141, 0), (13, 1), (141, 1), (6, 0), (13, 0), (141, 0), (7, 0), (8, 0)]))
+            .chain(steps(&[(135, 0), (136, 0), (13, 0), (141, 0), (13, 0), (141, 0)]))
+            .collect(),
+        ),
+        (
+            "session",
+            "reset_and_resume",
+            steps(&[
+                (0, 0),
+                (128, 0),
+                (2, 1),
+                (130, 1),
+                (2, 2),
+                (130, 2),
+                (13, 0),
+                (141, 0),
+                (10, 0),
+                (138, 0),
+            ])
+            .into_iter()
+            .chain(steps(&[(3, 0), (131, 0), (12, 20), (140, 20), (0, 0), (128, 0), (5, 0), (133, 0)]))
+            .chain(steps(&[(12, 1), (13, 0), (141, 0), (141, 0), (13, 0), (13, 0), (141, 0), (11, 8)]))
+            .collect(),
         ),
         ("immediates", "made_and_gone", vec![3, 0, 0, 0, 0, 2, 0, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0, 2, 0, 1]),
         ("request", "write", numbers(&[1 | 1 << 32 | 1 << 48, 4096, 77, 4096, 0, 0, 0, 0])),
