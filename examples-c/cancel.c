@@ -1,8 +1,7 @@
 /*
- * A request ends early: its pages are used again without anything of it landing in them later.
- *
- * The receiver asks the sender to cancel, and fences: docs/pages-back.md has all cases. Both are endpoints of this
- * process here; what they say to each other are messages, as between two.
+ * A request ends early: its pages are reused, and nothing of it lands in them later. The receiver asks the sender to
+ * cancel, and fences: docs/pages-back.md has all cases. Both endpoints are in this process; they exchange messages, as
+ * two processes would.
  */
 #include <string.h>
 
@@ -14,14 +13,14 @@ enum { LEN = 1 << 24, CANCEL = 1 };
 
 static char source[LEN], pages[LEN];
 
-/* The sender's side of a cancel: its write ends with WEFT_ERR_CANCELED, or with WEFT_OK if it was faster. */
+/* The sender's side of a cancel: its write ends with WEFT_ERR_CANCELED, or with WEFT_OK if it completed first. */
 static void cancel_when_asked(weft_endpoint *sender, weft_op write) {
     weft_completion done = check_next(sender, WEFT_COMPLETION_MESSAGE);
     int asked = done.bytes == 1 && *(const char *)done.data == CANCEL;
     CHECK(weft_message_release(sender, done.op));
     if (!asked) return;
     weft_status status = weft_op_cancel(sender, write);
-    if (status != WEFT_ERR_HANDLE) CHECK(status); /* that one says that it has ended already */
+    if (status != WEFT_ERR_HANDLE) CHECK(status); /* the error means that the write has completed already */
     do {
         if (CHECK(weft_queue_poll(weft_endpoint_queue(sender), &done, 1, SECOND)) == 0) done.op = 0;
     } while (done.op != write);
@@ -50,7 +49,8 @@ int main(void) {
     weft_op write;
     CHECK(weft_write(sender, local, 0, remote, 0, LEN, NULL, &write));
 
-    /* The receiver's user has hung up. Ask, and fence at once: what the sender has accepted is covered either way. */
+    /* The receiver's user has hung up. Ask, and fence at once: the fence covers everything that the sender has
+       accepted, either way. */
     char ask = CANCEL;
     CHECK(weft_send(receiver, back, &ask, 1, NULL, NULL));
     weft_op_options soon = WEFT_OP_OPTIONS_INIT;
@@ -59,7 +59,7 @@ int main(void) {
 
     cancel_when_asked(sender, write);
 
-    /* Only now. (A fence that times out: weft_peer_disconnect, and wait for its PEER_DOWN.) */
+    /* Only now. (If a fence times out: weft_peer_disconnect, and wait for PEER_DOWN.) */
     check_next(receiver, WEFT_COMPLETION_FENCE);
     memset(pages, 'y', LEN);
     int late = 0;

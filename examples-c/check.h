@@ -1,4 +1,4 @@
-/* For small examples: a call that fails ends the program, saying why. See errors.c for programs that go on. */
+/* For small examples: a failed call ends the program with a message. See errors.c for programs that continue. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -14,7 +14,7 @@ static inline int32_t check_call(int32_t status, const char *call) {
     exit(1);
 }
 
-/** The next completion of a kind, which must have gone well. Others before it are passed over. */
+/* * The next completion of a kind, which must be successful. Earlier ones of other kinds are dropped. */
 static inline weft_completion check_next(weft_endpoint *endpoint, weft_completion_kind kind) {
     for (;;) {
         weft_completion done;

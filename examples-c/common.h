@@ -1,4 +1,4 @@
-/* What a small network program needs beside Weft: clock, messages, a progress line, TCP. */
+/* What a small network program needs besides Weft: clock, messages, a progress line, TCP. */
 #ifndef COMMON_H
 #define COMMON_H
 
@@ -25,26 +25,23 @@ struct number {
 /** 65536000 as "65,536,000". */
 struct number with_commas(uint64_t value);
 
-/**
- * The progress of one phase on stderr: one line that is rewritten on a
- * terminal, a line now and then elsewhere. `total` is in bytes; 0 means that
- * nobody knows how much there is, and the line shows the time instead.
- */
+/* The progress of one phase on stderr: one line that is rewritten on a terminal, an occasional line elsewhere. `total`
+ * is in bytes; 0 means unknown, and the line shows the time instead. */
 void progress_begin(const char *what, uint64_t total);
 
-/** Cheap enough for every page. True a few times a second, when there was something to show. */
+/* * Cheap enough for every page. True a few times per second, when there was something to show. */
 bool progress_at(uint64_t done);
 
-/** Ends the phase, saying how long it took. */
+/* * Ends the phase, and prints how long it took. */
 void progress_end(void);
 
-/** Opens a listening socket and says on stderr where ("port" may be 0). -1 after complaining. */
+/* * Opens a listening socket and prints its address on stderr ("port" may be 0). -1 after complaining. */
 int tcp_listen(const char *host, const char *port);
 
-/** Waits for one connection, for as long as it takes. -1 after complaining. */
+/* * Waits for one connection, without a limit. -1 after complaining. */
 int tcp_accept(int listener);
 
-/** Connects, and tries again until the time is over: the other side may start later. -1 after complaining. */
+/* * Connects, and retries until the time has passed: the other side may start later. -1 after complaining. */
 int tcp_connect(const char *host, const char *port, uint64_t timeout_ns);
 
 /**

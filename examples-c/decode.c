@@ -1,4 +1,4 @@
-/* The side that wants the pages: asks for them by number, waits for the notification, and checks every byte. */
+/* The side that needs the pages: requests them by number, waits for the notification, and checks every byte. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static struct job {
 
 /* ---- Making the request ---- */
 
-/** The list: distinct indexes below total_pages, random ones or one behind the other. */
+/* * The list: distinct indexes below total_pages, random or consecutive. */
 static bool choose_pages(const struct options *o) {
     uint64_t state = o->seed;
     uint32_t *all = malloc(o->total_pages * sizeof *all);
@@ -63,13 +63,13 @@ static bool meet(struct session *session) {
     bool ok = fd >= 0 && session_swap_addresses(session, fd, theirs, sizeof theirs, &theirs_len);
     if (fd >= 0) close(fd);
     if (!ok) return false;
-    weft_peer peer; /* the same as the one that PEER_UP will name */
+    weft_peer peer; /* the peer that PEER_UP will name */
     weft_status status = weft_peer_connect(session->endpoint, theirs, theirs_len, NULL, &peer);
     if (status != WEFT_OK) return session_call_failed("weft_peer_connect", status);
     return session_wait(session, "connecting", session_peer_is_up);
 }
 
-/** Sends the descriptor and the list, in messages that are not too large. */
+/* * Sends the descriptor and the list, in messages of limited size. */
 static bool send_body(struct session *session, const uint8_t *body, uint64_t len) {
     const uint64_t most = 256 << 10;
     for (uint64_t at = 0; at < len; at += most) {
@@ -114,12 +114,12 @@ static bool take_message(struct session *session, const void *data, uint64_t len
                                                     weft_status_text(job.report.status));
 }
 
-/** The notification alone says that the pages are here; the report adds how long it took. */
+/* * The notification alone means that the pages are here; the report adds how long it took. */
 static bool pages_are_here(const struct session *session) { return session->notified && job.has_report; }
 
 /* ---- The check ---- */
 
-/** A page of the list: where it lies, and which of the list it is. */
+/* * A page of the list: its place, and its index in the list. */
 struct place {
     uint32_t page;
     uint32_t slot;
@@ -138,7 +138,7 @@ static struct place *places_in_order(const struct options *o) {
     return places;
 }
 
-/** A piece of a layer that must hold what one key stands for. */
+/* * A piece of a layer that must hold the bytes of one key. */
 struct piece {
     uint32_t layer;
     uint64_t start, len;
@@ -171,7 +171,7 @@ static bool check_outside(struct session *session, uint32_t layer, uint64_t from
     return check_piece(session, &gap, done);
 }
 
-/** Walks through a layer from its first byte to its last: pages, and what lies between them. */
+/* * Walks through a layer from its first byte to its last: the pages, and the bytes between them. */
 static bool check_layer(struct session *session, uint32_t layer, const struct place *places, uint64_t *done) {
     const struct options *o = session->options;
     uint64_t at = 0;
@@ -235,7 +235,7 @@ bool run_decode(const struct options *options) {
     struct session session;
     bool ok = session_open(&session, options, take_message) && do_job(&session);
     bool closed = session_close(&session);
-    if (closed) pool_free(&job.pool); /* else something may still write to it */
+    if (closed) pool_free(&job.pool); /* otherwise something may still write to it */
     free(job.pages);
     return ok && closed;
 }

@@ -1,6 +1,6 @@
 /*
- * An event loop: one epoll watches an endpoint and whatever else the program has,
- * here a timer. Every tick sends a message to a second endpoint, which answers.
+ * An event loop: one epoll watches an endpoint and the program's other descriptors, here a timer. Every tick sends a
+ * message to a second endpoint, which answers.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
@@ -25,13 +25,13 @@ static void must(int bad, const char *what) {
     if (bad) perror(what), exit(1);
 }
 
-/* An endpoint in the loop, and what to do with a message. */
+/* An endpoint in the loop, and its handler of messages. */
 struct party {
     const char *name;
     weft_endpoint *endpoint;
     int32_t event_fd;
     weft_peer peer; /* 0 until it is up */
-    int answers;    /* it sends back what comes */
+    int answers;    /* it returns each message */
     int heard;
 };
 
@@ -50,8 +50,8 @@ static void handle(struct party *party, const weft_completion *c) {
 }
 
 /*
- * The rule for every loop: poll until there is nothing, arm, and go back to sleep
- * only if arming said WEFT_OK. Whatever comes after that makes the fd readable.
+ * The rule for every loop: poll until the queue is empty, arm, and sleep only if arming returned WEFT_OK. Any later
+ * completion makes the fd readable.
  */
 static void drain(struct party *party) {
     weft_completion done[16];

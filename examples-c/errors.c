@@ -1,8 +1,8 @@
 /*
- * What can go wrong, and what a program that goes on does about it; then how everything ends in good order.
+ * What can go wrong, and how a program continues; then a clean shutdown.
  *
- * A call fails at once: it has started nothing, and weft_last_error() says why. An operation that was accepted fails
- * in its completion. Either way there is a status, and its category says whose turn it is.
+ * A call fails at once: it has started nothing, and weft_last_error() gives the reason. An accepted operation fails in
+ * its completion. Either way there is a status, and its category tells what to do.
  */
 #include <string.h>
 
@@ -21,7 +21,7 @@ static struct side side_open(void *bytes, size_t len) {
     struct side side;
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     weft_memory_range range = {bytes, len};
-    config.max_transfers = 8; /* few, to see what happens when they are used up */
+    config.max_transfers = 8; /* few, to show what happens when they run out */
     CHECK(weft_endpoint_create(&config, &side.endpoint));
     CHECK(weft_memory_register(side.endpoint, &range, 1, NULL, &side.memory));
     return side;
@@ -43,7 +43,7 @@ static void show(const char *what, weft_status status, const char *why) {
     printf("%s: %s, so %s (%s)\n", what, weft_status_name(status), advice(status), why);
 }
 
-/* Polls for up to `ns`, and says what failed. Returns how many operations have ended. */
+/* Polls for up to `ns`, and prints failures. Returns how many operations have ended. */
 static int take(weft_endpoint *endpoint, uint64_t ns) {
     weft_completion done[16];
     int ended = 0;
@@ -55,7 +55,7 @@ static int take(weft_endpoint *endpoint, uint64_t ns) {
     return ended;
 }
 
-/* A program that submits more than there is room for: AGAIN is no failure. */
+/* A program that submits more than the limit: AGAIN is not a failure. */
 static void write_many(const struct side *here, const weft_remote_memory *remote) {
     int submitted = 0, ended = 0, full = 0;
     while (submitted < 100) {
@@ -72,7 +72,7 @@ static void write_many(const struct side *here, const weft_remote_memory *remote
     printf("%d writes, all of which have ended\n", ended);
 }
 
-/* Memory that is in use is not given back: the handle stays, and the bytes must. */
+/* Memory in use is not deregistered: the handle stays valid, and the bytes must stay. */
 static void deregister(struct side *side) {
     weft_status status;
     while ((status = weft_memory_deregister(side->memory)) == WEFT_ERR_BUSY) {
@@ -96,7 +96,7 @@ static void nobody_there(weft_endpoint *endpoint) {
     take(endpoint, 2 * SECOND);
 }
 
-/* Every operation ends, by its deadline if by nothing else: here a wait for a counter that nobody raises. */
+/* Every operation ends, at the latest by its deadline: here a wait for a counter that nothing raises. */
 static weft_op never(weft_endpoint *endpoint) {
     weft_counter counter;
     uint64_t one = 1;
@@ -121,12 +121,13 @@ static weft_remote_memory *connect_to(struct side *there, weft_endpoint *here) {
     return remote;
 }
 
-/* The order that is always right: shut down, take what is left, give back the memory, close. */
+/* The order that is always right: shut down, take the remaining completions, deregister the memory, destroy. */
 static void end(struct side *side, const char *name) {
     int left = 0;
     int32_t n;
     weft_completion done;
-    CHECK(weft_endpoint_shutdown(side->endpoint, SECOND)); /* what runs has a second; then nothing touches the memory */
+    /* Running operations have a second; then nothing touches the memory. */
+    CHECK(weft_endpoint_shutdown(side->endpoint, SECOND));
     while ((n = weft_queue_poll(weft_endpoint_queue(side->endpoint), &done, 1, 0)) == 1) left++;
     if (n != WEFT_ERR_CLOSED) CHECK(n);
     CHECK(weft_memory_deregister(side->memory));
@@ -155,7 +156,7 @@ int main(void) {
     CHECK(weft_memory_register(here.endpoint, &(weft_memory_range){mine, sizeof mine}, 1, NULL, &here.memory));
 
     end(&there, "there");
-    take(here.endpoint, SECOND); /* the peer has gone: its PEER_DOWN, after everything that was under way to it */
+    take(here.endpoint, SECOND); /* the peer is gone: its PEER_DOWN follows everything that was in flight to it */
     end(&here, "here");
     return 0;
 }

@@ -1,6 +1,6 @@
 /*
- * A TCP socket over which two processes tell each other what Weft needs to know first: addresses, descriptors. Any
- * other way will do. What fails here ends the program.
+ * A TCP socket for what two processes must exchange before Weft connects: addresses, descriptors. Any other way works
+ * as well. A failure here ends the program.
  */
 #ifndef EXCHANGE_H
 #define EXCHANGE_H
@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/** Listens on all addresses, and says on stdout where. `port`: "0" for any that is free. */
+/* * Listens on all addresses, and prints the address on stdout. `port`: "0" for any free one. */
 int exchange_listen(const char *port);
 int exchange_accept(int listener);
 /** Tries for 10 seconds: the other side may start later. */

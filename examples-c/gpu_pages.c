@@ -1,7 +1,6 @@
 /*
- * Pages of a GPU's memory to pages of another's (or of the same, if there is one GPU): a
- * stream fills the pages and says so; the transfer starts then; another stream goes on
- * when it has ended. The CPU waits for neither.
+ * Moves pages between the memories of two GPUs (or of one, if there is only one): a stream fills the pages and sets a
+ * watch; the transfer then starts; another stream continues when it has ended. The CPU waits for neither.
  *
  *     cc gpu_pages.c -lweft -lcuda
  */
@@ -36,7 +35,7 @@ static void check(int failed, const char *what, const char *why) {
     if (failed) fprintf(stderr, "%s: %s\n", what, why), exit(1);
 }
 
-/* A device's memory and a stream of it, registered with an endpoint. */
+/* A device's memory and one of its streams, registered with an endpoint. */
 static CUdeviceptr on_device(int ordinal, weft_endpoint *endpoint, CUstream *stream, weft_memory **memory) {
     CUdevice device;
     CUcontext context;
@@ -85,14 +84,14 @@ int main(void) {
     for (uint32_t i = 0; i < PAGES; i++) from[i] = i, to[i] = PAGES - 1 - i;
     weft_pages pages = WEFT_PAGES_INIT;
     pages.local.pages = from, pages.remote.pages = to, pages.page_len = PAGE, pages.page_count = PAGES;
-    /* Once before any stream waits: CUDA makes what copies take (streams, say) only while none does. */
+    /* Once before any stream waits: CUDA allocates what copies need (streams, say) only while none does. */
     CHECK(weft_write_pages(here, mine, remote, &pages, NULL, NULL)), await_write(here);
     weft_op_options options = WEFT_OP_OPTIONS_INIT;
     options.start_watch = filled, options.start_value = 1; /* not before the pages are filled */
     options.done_watch = moved, options.done_value = 1;
     CHECK(weft_write_pages(here, mine, remote, &pages, &options, NULL));
 
-    /* The streams, of which none holds up the CPU. */
+    /* The streams, which do not block the CPU. */
     for (unsigned i = 0; i < PAGES; i++)
         CUDA(cuMemsetD32Async(source + (CUdeviceptr)i * PAGE, 1000 + i, PAGE / 4, fills));
     CUDA(cuStreamWriteValue64(fills, (CUdeviceptr)(uintptr_t)filled_word, 1, 0));

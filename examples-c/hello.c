@@ -1,4 +1,4 @@
-/* Two endpoints in one process: one writes a text into memory of the other. */
+/* Two endpoints in one process: one writes a text into the other's memory. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <weft.h>

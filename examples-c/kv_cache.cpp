@@ -1,6 +1,6 @@
-// Prefill and decode as two processes, in C++: decode asks for the pages of requests, prefill fills its own and writes
-// them into decode's cache, which learns of each request by its notification. A request that fails ends alone: prefill
-// reports it by a message, and decode fences prefill before it uses the pages again.
+// Prefill and decode as two processes, in C++: decode requests pages, prefill fills its own and writes them into
+// decode's cache, which gets a notification for each request. A failed request ends alone: prefill reports it by a
+// message, and decode fences prefill before it reuses the pages.
 //
 //     kv_cache prefill PORT                 PORT 0: any that is free
 //     kv_cache decode HOST PORT
@@ -21,8 +21,8 @@ using namespace std::chrono_literals;
 constexpr kv_cache::shape shape{16, 256, 16384};
 constexpr std::uint64_t requests = 8, pages_of_each = 24;
 
-// A message is a vector of numbers: a request's id and the pages where decode wants it, or, from prefill, the id of one
-// that failed; before all others, and as bytes, the descriptor of decode's cache.
+// A message is a vector of numbers: a request's id and decode's pages for it, or, from prefill, the id of a failed
+// request; before all others, and as bytes, the descriptor of decode's cache.
 using numbers = std::vector<std::uint32_t>;
 
 int content(std::uint64_t request, std::uint32_t layer, std::size_t i)
@@ -30,7 +30,7 @@ int content(std::uint64_t request, std::uint32_t layer, std::size_t i)
     return static_cast<int>((request * 31 + layer * 7 + i) % 251);
 }
 
-/** Passes on completions until `done`. An exception of `each` loses those behind it: it ends the program. */
+/* * Handles completions until `done`. An exception in `each` loses the remaining ones, and ends the program. */
 template <class Done, class Each> void run(weft::endpoint &endpoint, Done done, Each each)
 {
     std::array<weft::completion, 64> room;
@@ -85,7 +85,7 @@ private:
         cache_.send(theirs_, mine, wanted, request, 10s);
     }
 
-    /** With any status: nothing reads the pages any longer. */
+    /* * With any status: nothing reads the pages any longer. */
     void finish(const weft::completion &c)
     {
         const auto of = pages_.find(reinterpret_cast<std::uint64_t>(c.user_data));
@@ -105,7 +105,7 @@ private:
     weft::endpoint endpoint_;
     kv_cache cache_{endpoint_, shape};
     weft::remote_memory theirs_;
-    std::map<std::uint64_t, numbers> pages_; // of requests that are under way
+    std::map<std::uint64_t, numbers> pages_; // pages of requests in progress
     bool gone_ = false;
 };
 
@@ -150,7 +150,7 @@ private:
         }
     }
 
-    /** A request failed, but some of its bytes may still arrive: until the fence has ended. */
+    /* * A request failed, but some of its bytes may still arrive, until the fence has ended. */
     void fence(const weft::message &failed)
     {
         std::uint32_t request = 0;
@@ -159,13 +159,13 @@ private:
         endpoint_.fence(prefill_, weft::options().tagged(tag));
     }
 
-    /** Nothing of a failed request arrives any longer: its pages are free. */
+    /* * Nothing of a failed request arrives any longer: its pages are free. */
     void retire(const weft::completion &c)
     {
-        weft::check(c); // else the pages could only be used again after PEER_DOWN
+        weft::check(c); // otherwise the pages could only be reused after PEER_DOWN
         const auto of = pages_.find(reinterpret_cast<std::uint64_t>(c.user_data));
         if (of == pages_.end())
-            return; // its notification had arrived all the same
+            return; // its notification had arrived before
         cache_.give(of->second);
         pages_.erase(of);
         failed_++;
@@ -186,7 +186,7 @@ private:
     weft::endpoint endpoint_;
     kv_cache cache_{endpoint_, shape};
     weft::peer prefill_ = 0;
-    std::map<std::uint64_t, numbers> pages_; // of requests that have not come
+    std::map<std::uint64_t, numbers> pages_; // pages of requests that have not arrived
     int wrong_ = 0, failed_ = 0;
 };
 

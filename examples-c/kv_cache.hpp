@@ -45,10 +45,10 @@ public:
     std::byte *page(std::uint32_t layer, std::uint32_t page) { return layers_[layer].data() + page * shape_.page_len; }
     const shape &dimensions() const { return shape_; }
 
-    /** What a peer needs to write here. */
+    /* * What a peer needs to write into this cache. */
     weft::blob descriptor() const { return memory_.descriptor(); }
 
-    /** Moves pages of all layers with one call; `request` reaches the peer when the last byte has. */
+    /* * Moves pages of all layers with one call; the peer is notified with `request` after the last byte. */
     void send(const weft::remote_memory &to, const std::vector<std::uint32_t> &mine,
               const std::vector<std::uint32_t> &theirs, std::uint64_t request, weft::deadline by)
     {
@@ -61,7 +61,7 @@ private:
     weft::endpoint &endpoint_;
     shape shape_;
     std::vector<weft::allocation> layers_;
-    weft::memory memory_; // after the layers: it is given back before them
+    weft::memory memory_; // declared after the layers, so that it is deregistered before they are freed
     std::vector<std::uint32_t> free_;
 };
 

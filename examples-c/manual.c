@@ -1,6 +1,6 @@
 /*
- * Manual progress: no thread of Weft. An engine that has one thread, and works in steps, polls once in every step;
- * bytes move while it does. Here both sides live in it.
+ * Manual progress: no thread of Weft. An engine with one thread, which works in steps, polls once in every step; bytes
+ * move while it polls. Here both sides are in one thread.
  */
 #include <string.h>
 
@@ -20,14 +20,14 @@ static weft_endpoint *open_manual(void) {
     return endpoint;
 }
 
-/* What the engine itself does in a step. */
+/* The engine's own work in a step. */
 static uint64_t compute(unsigned char *page) {
     uint64_t sum = 0;
     for (int i = 0; i < PAGE; i++) sum = sum * 31 + ++page[i];
     return sum;
 }
 
-/* Moves Weft on, and counts what has completed. It never blocks. */
+/* Drives Weft, and counts completions. It never blocks. */
 static int poll_all(weft_endpoint *endpoint, weft_completion_kind kind) {
     weft_completion done[16];
     int found = 0;
@@ -70,11 +70,12 @@ int main(void) {
     }
     int right = memcmp(mine, theirs, PAGE) == 0;
     printf("%d writes in %d steps, last page %s\n", written, steps, right ? "right" : "wrong");
-    /* Parting needs both sides as well. Whoever has one side only just closes it; the other sees it leave. */
+    /* Closing needs both sides as well. A program with one side simply destroys its endpoint; the other gets
+       PEER_DOWN. */
     CHECK(weft_peer_disconnect(here, peer));
     for (int down = 0; down < 1;) {
         down += poll_all(here, WEFT_COMPLETION_PEER_DOWN);
-        weft_completion left; /* PEER_CLOSED is how it ends there */
+        weft_completion left; /* PEER_CLOSED is the expected end */
         CHECK(weft_queue_poll(weft_endpoint_queue(there), &left, 1, 0));
     }
     CHECK(weft_endpoint_shutdown(here, 0)), CHECK(weft_endpoint_destroy(here));

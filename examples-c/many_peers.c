@@ -15,7 +15,7 @@
 
 static void say(weft_endpoint *endpoint, weft_peer peer, const char *text) {
     weft_status status = weft_send(endpoint, peer, text, strlen(text), NULL, NULL);
-    /* It may have gone while its message waited here: no reason for a server to end. */
+    /* The client may have gone while its message waited here, which must not end a server. */
     if (weft_status_category(status) != WEFT_CATEGORY_PEER && status != WEFT_ERR_HANDLE) CHECK(status);
 }
 
@@ -38,17 +38,17 @@ static void answer(struct server *server, const weft_completion *c) {
 
 static void handle(struct server *server, const weft_completion *c) {
     switch (c->kind) {
-    case WEFT_COMPLETION_PEER_UP: server->here++; break; /* what it needs (c->peer is its id) is made here, */
-    case WEFT_COMPLETION_PEER_DOWN:                      /* and given back here: nothing of it comes after this */
+    case WEFT_COMPLETION_PEER_UP: server->here++; break; /* the client's state (c->peer is its id) is made here, */
+    case WEFT_COMPLETION_PEER_DOWN:                      /* and freed here: nothing of it comes later */
         server->here--, server->gone++;
         printf("one has gone: %s\n", weft_status_name(c->status)); /* PEER_CLOSED: it left; PEER_LOST: it died */
         break;
     case WEFT_COMPLETION_MESSAGE: answer(server, c); break;
-    default: break; /* a SEND that failed: PEER_DOWN tells the rest */
+    default: break; /* a failed SEND: PEER_DOWN follows */
     }
 }
 
-/* Takes all there is, until it is safe to sleep. */
+/* Takes all completions, until it is safe to sleep. */
 static void drain(struct server *server) {
     weft_completion done[64];
     weft_status armed;
@@ -60,7 +60,7 @@ static void drain(struct server *server) {
     CHECK(armed);
 }
 
-/* Whoever comes to the socket gets the address of the endpoint: it is the same for all. */
+/* Each connection to the socket gets the endpoint's address: it is the same for all. */
 static void tell_address(weft_endpoint *endpoint, int listener) {
     char address[4096];
     size_t len;
@@ -109,7 +109,7 @@ int main(int argc, char **argv) {
     if (serves) serve(endpoint, argv[2], atoi(argv[3]));
     else ask(endpoint, argv[2], argv[3], argv[4]);
     if (dies) _exit(0);
-    CHECK(weft_endpoint_shutdown(endpoint, UINT64_C(1000000000))); /* lets what is under way go on for a second */
+    CHECK(weft_endpoint_shutdown(endpoint, UINT64_C(1000000000))); /* operations in flight have a second */
     CHECK(weft_endpoint_destroy(endpoint));
     return 0;
 }

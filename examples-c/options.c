@@ -153,13 +153,13 @@ static void read_option(struct options *o, int option, const char *name, char *v
     case ADJACENT: o->adjacent = true; break;
     case SEED: o->seed = read_number(name, value, false, 0, UINT64_MAX); break;
     case HELP: fputs(usage, stdout); exit(0);
-    default: /* getopt has said what is wrong */
+    default: /* getopt has printed the error */
         fputs("random_fill --help tells what there is\n", stderr);
         exit(2);
     }
 }
 
-/** Fills in what depends on other options, and refuses what does not fit together. */
+/* * Fills in what depends on other options, and rejects combinations that do not work. */
 static void settle(struct options *o) {
     const uint64_t most_bytes = UINT64_C(1) << 47;
     if (!o->port) refuse("%s", o->prefill ? "--listen HOST:PORT is missing" : "--connect HOST:PORT is missing");

@@ -28,10 +28,7 @@ struct options {
     uint64_t seed;
 };
 
-/**
- * Reads the command line. Ends the program with status 2 and a message if it
- * makes no sense, with 0 after --help.
- */
+/* * Reads the command line. Ends the program with status 2 and a message if it is invalid, with 0 after --help. */
 struct options options_read(int argc, char **argv);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Pages of a KV cache: 8 layers, each a tensor of its own. Two prefill ranks have half of the heads each, so that a
- * page of theirs is half of a page of the decode rank, which has all. Each moves its pages of one request with one
- * call; the decode rank goes on when both have notified it.
+ * Pages of a KV cache: 8 layers, each a tensor of its own. Two prefill ranks have half of the heads each, so a page of
+ * theirs is half of a page of the decode rank, which has all. Each moves its pages of one request with one call; the
+ * decode rank continues when both have notified it.
  */
 #include <string.h>
 
@@ -12,7 +12,7 @@
 #define HALF 4096 /* bytes of a prefill rank's page */
 #define REQUEST 4711
 
-/* An endpoint and its part of the cache. In an engine each would be a process of its own. */
+/* An endpoint and its part of the cache. In an engine each would be a separate process. */
 struct rank {
     weft_endpoint *endpoint;
     weft_memory *memory;
@@ -33,7 +33,7 @@ static struct rank rank_open(uint64_t page_len) {
 
 static void rank_close(struct rank *rank) {
     CHECK(weft_endpoint_shutdown(rank->endpoint, 0));
-    CHECK(weft_endpoint_destroy(rank->endpoint)); /* takes the memory back, too */
+    CHECK(weft_endpoint_destroy(rank->endpoint)); /* deregisters the memory, too */
     for (int l = 0; l < LAYERS; l++) free(rank->layers[l]);
 }
 
@@ -41,7 +41,7 @@ static unsigned char byte_of(int half, int layer, uint32_t page) {
     return (unsigned char)(100 * half + 10 * layer + (int)page + 1);
 }
 
-/* What a prefill rank does for one request: `mine[i]` here is `theirs[i]` there. */
+/* A prefill rank's work for one request: `mine[i]` here is `theirs[i]` there. */
 static void write_half(struct rank *prefill, struct rank *decode, int half, const uint32_t *mine,
                        const uint32_t *theirs, uint64_t count) {
     char address[4096], descriptor[4096]; /* these two travel by any means: see two_processes.c */
@@ -69,13 +69,13 @@ static void write_half(struct rank *prefill, struct rank *decode, int half, cons
     CHECK(weft_write_pages(prefill->endpoint, prefill->memory, remote, &pages, &options, NULL));
 }
 
-/* Waits for both halves. All bytes of a transfer are there before its notification. */
+/* Waits for both halves. All bytes of a transfer arrive before its notification. */
 static void await_halves(struct rank *decode) {
     for (int halves = 0; halves != 3;) {
         int half;
         weft_completion told = check_next(decode->endpoint, WEFT_COMPLETION_NOTIFICATION);
         memcpy(&half, told.data, sizeof half);
-        CHECK(weft_message_release(decode->endpoint, told.op)); /* the data is not ours any more */
+        CHECK(weft_message_release(decode->endpoint, told.op)); /* the data must not be used any longer */
         printf("request %u: half %d has arrived\n", (unsigned)told.notify, half);
         halves |= 1 << half;
     }

@@ -1,8 +1,7 @@
 /*
- * Requests that end early, and pages that are used again at once: docs/pages-back.md.
- *
- * Four senders, each a process, write one page after another for as long as they may. The receiver gives each request a
- * grant, and takes it back: because its user has hung up, its time is over, its sender says nothing, or has died.
+ * Requests that end early, and pages that are reused at once: docs/pages-back.md. Four senders, each a process, write
+ * one page after another as long as they may. The receiver gives each request a grant, and revokes it because its user
+ * has hung up, its time has passed, or its sender is silent or dead.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <signal.h>
@@ -30,7 +29,7 @@ struct order {
 
 static char pages[LEN];
 
-/* Writes for a request until its grant is taken back, or there is nobody to write to. */
+/* Writes for a request until its grant is revoked, or the receiver is gone. */
 static void send_pages(int fd) {
     weft_endpoint *endpoint;
     weft_peer peer;
@@ -62,28 +61,28 @@ static void send_pages(int fd) {
 }
 
 static weft_grant_token grant(weft_memory *memory, weft_peer sender, uint64_t request, enum why why) {
-    weft_grant_args args = WEFT_GRANT_ARGS_INIT; /* all of it; `pages` would name some */
+    weft_grant_args args = WEFT_GRANT_ARGS_INIT; /* the whole memory; `pages` would select some */
     weft_grant_token token;
     args.access = WEFT_ACCESS_REMOTE_WRITE;
-    args.flags = WEFT_NOTIFY_FAILURE; /* told if the sender ends, or the time, before the revoke */
+    args.flags = WEFT_NOTIFY_FAILURE; /* notifies if the sender ends, or the grant expires, before the revoke */
     args.notify = request;
     args.timeout_ns = why == TIME_IS_OVER ? SECOND / 10 : 0;
     CHECK(weft_grant_create(memory, sender, &args, &token));
     return token;
 }
 
-/* What ends a request. */
+/* The ways in which a request ends. */
 static void end(weft_endpoint *endpoint, pid_t sender, enum why why) {
     weft_completion told = {0};
     if (why == SENDER_IS_SILENT) kill(sender, SIGSTOP);
     if (why == SENDER_IS_DEAD) kill(sender, SIGKILL);
-    /* The grant says so itself: a notification that is no success. */
+    /* The grant's own notification, whose status is not OK. */
     while ((why == TIME_IS_OVER || why == SENDER_IS_DEAD) &&
            (told.kind != WEFT_COMPLETION_NOTIFICATION || told.status == WEFT_OK))
         CHECK(weft_queue_poll(weft_endpoint_queue(endpoint), &told, 1, 10 * SECOND));
 }
 
-/* True if nothing came late. */
+/* True if nothing arrived late. */
 static bool take_back(int fd, pid_t sender, enum why why) {
     weft_endpoint *endpoint;
     weft_memory *memory;
@@ -91,7 +90,7 @@ static bool take_back(int fd, pid_t sender, enum why why) {
     size_t len;
     weft_memory_range range = {pages, LEN};
     weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
-    args.access = WEFT_ACCESS_GRANTED; /* nobody reaches it but under a grant */
+    args.access = WEFT_ACCESS_GRANTED; /* reached only under a grant */
     CHECK(weft_endpoint_create(NULL, &endpoint));
     CHECK(weft_memory_register(endpoint, &range, 1, &args, &memory));
     CHECK(weft_endpoint_address(endpoint, blob, sizeof blob, &len));
@@ -108,7 +107,7 @@ static bool take_back(int fd, pid_t sender, enum why why) {
 
     CHECK(weft_grant_revoke(endpoint, &order.grant, NULL, NULL));
     check_next(endpoint, WEFT_COMPLETION_FENCE);
-    memset(pages, 'y', LEN); /* another request's, from here on */
+    memset(pages, 'y', LEN); /* from here on, the pages belong to another request */
 
     bool late = false;
     for (int round = 0; round < 100; round++) {

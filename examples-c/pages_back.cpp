@@ -1,7 +1,7 @@
-// Requests that end early, and pages that are used again at once, in C++: docs/pages-back.md.
+// Requests that end early, and pages that are reused at once, in C++: docs/pages-back.md.
 //
-// Four senders, each a process, write one page after another for as long as they may. The receiver gives each request a
-// grant, and takes it back: because its user has hung up, its time is over, its sender says nothing, or has died.
+// Four senders, each a process, write one page after another as long as they may. The receiver gives each request a
+// grant, and revokes it because its user has hung up, its time has passed, or its sender is silent or dead.
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -30,7 +30,7 @@ struct order {
 
 std::array<char, 1 << 22> pages;
 
-/** The next completion of a kind, whatever its status. Others before it are passed over. */
+/* * The next completion of a kind, with any status. Earlier ones of other kinds are dropped. */
 weft::completion next(const weft::endpoint &endpoint, weft_completion_kind kind)
 {
     for (;;)
@@ -40,7 +40,7 @@ weft::completion next(const weft::endpoint &endpoint, weft_completion_kind kind)
             return *c;
 }
 
-/** Writes for a request until its grant is taken back, or there is nobody to write to. */
+/* * Writes for a request until its grant is revoked, or the receiver is gone. */
 void send_pages(int fd)
 {
     std::array<char, 4096> blob;
@@ -66,34 +66,34 @@ void send_pages(int fd)
     }
 }
 
-/** What ends a request. */
+/* * The ways in which a request ends. */
 void end(const weft::endpoint &endpoint, pid_t sender, why why)
 {
     if (why == sender_is_silent)
         kill(sender, SIGSTOP);
     if (why == sender_is_dead)
         kill(sender, SIGKILL);
-    // The grant says so itself: a notification that is no success.
+    // The grant's own notification, whose status is not OK.
     while ((why == time_is_over || why == sender_is_dead) &&
            next(endpoint, WEFT_COMPLETION_NOTIFICATION).status == WEFT_OK)
         continue;
 }
 
-/** True if nothing came late. */
+/* * True if nothing arrived late. */
 bool take_back(int fd, pid_t sender, why why)
 {
     weft::endpoint endpoint;
     weft::memory_args granted;
-    granted.access = WEFT_ACCESS_GRANTED; // nobody reaches it but under a grant
+    granted.access = WEFT_ACCESS_GRANTED; // reached only under a grant
     const weft::memory memory = endpoint.register_memory(weft::range(pages.data(), pages.size()), granted);
     const weft::blob address = endpoint.address(), descriptor = memory.descriptor();
     exchange_put(fd, address.data(), address.size());
     exchange_put(fd, descriptor.data(), descriptor.size());
     const weft::peer peer = next(endpoint, WEFT_COMPLETION_PEER_UP).peer;
 
-    weft::grant_args args; // all of it; `pages` would name some
+    weft::grant_args args; // the whole memory; `pages` would select some
     args.access = WEFT_ACCESS_REMOTE_WRITE;
-    args.flags = WEFT_NOTIFY_FAILURE; // told if the sender ends, or the time, before the revoke
+    args.flags = WEFT_NOTIFY_FAILURE; // notifies if the sender ends, or the grant expires, before the revoke
     args.notify = 7;
     args.timeout_ns = why == time_is_over ? 100000000 : 0;
     const order sent{args.notify, memory.grant(peer, &args)};
@@ -103,7 +103,7 @@ bool take_back(int fd, pid_t sender, why why)
 
     endpoint.revoke(sent.grant);
     weft::check(next(endpoint, WEFT_COMPLETION_FENCE));
-    pages.fill('y'); // another request's, from here on
+    pages.fill('y'); // from here on, the pages belong to another request
 
     bool late = false;
     for (int round = 0; round < 100; round++) {

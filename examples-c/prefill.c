@@ -1,4 +1,4 @@
-/* The side that has the pages: waits for a request, fills what it asks for, and writes it with one call. */
+/* The side that has the pages: waits for a request, fills the requested pages, and writes them with one call. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static struct job {
     weft_remote_memory *remote;
 } job;
 
-/* ---- What the decode side says ---- */
+/* ---- Messages of the decode side ---- */
 
 static bool request_makes_sense(const struct request *r) {
     const uint64_t most = UINT64_C(1) << 47;
@@ -78,7 +78,7 @@ static bool write_has_ended(const struct session *session) { return session->wri
 /* ---- The work ---- */
 
 static bool meet(struct session *session) {
-    uint8_t theirs[65536]; /* not needed: it is the decode side that connects */
+    uint8_t theirs[65536]; /* not needed: the decode side connects */
     size_t theirs_len;
     int listener = tcp_listen(session->options->host, session->options->port);
     int fd = listener >= 0 ? tcp_accept(listener) : -1;
@@ -88,7 +88,7 @@ static bool meet(struct session *session) {
     return ok && session_wait(session, "connecting", session_peer_is_up);
 }
 
-/** Page `slot` of the request, in every layer, lies at `slot * page_len` here. */
+/* * Page `slot` of the request, in every layer, is at `slot * page_len` here. */
 static bool fill(struct session *session) {
     const struct request *r = &job.request;
     const uint64_t step = 1 << 20;
@@ -102,7 +102,7 @@ static bool fill(struct session *session) {
                 uint64_t n = r->page_len - at < step ? r->page_len - at : step;
                 pattern_fill(key, at, page + at, n);
                 done += n;
-                /* Polling here is what moves Weft on with --manual, and tells early of a peer that died. */
+                /* With --manual, polling here drives Weft, and detects a dead peer early. */
                 if (progress_at(done) && !session_poll(session, 0)) return false;
             }
         }
@@ -113,7 +113,7 @@ static bool fill(struct session *session) {
 
 static bool submit(struct session *session) {
     const struct request *r = &job.request;
-    /* The list follows a descriptor of any length: memory for numbers must be aligned. */
+    /* The list follows a descriptor of any length: numbers must be in aligned memory. */
     uint32_t *pages = malloc((r->pages + 1) * sizeof *pages);
     if (!pages) return complain("out of memory");
     memcpy(pages, job.body + r->descriptor_len, r->pages * sizeof *pages);
@@ -167,7 +167,7 @@ static bool judge(struct session *session) {
     return right;
 }
 
-/** Leaves after the decode side, whose deregistration waits for our answer. */
+/* * Leaves after the decode side, whose deregistration waits for our answer. */
 static bool part(struct session *session) {
     weft_status status = weft_remote_memory_release(job.remote);
     if (status != WEFT_OK) return session_call_failed("weft_remote_memory_release", status);
@@ -189,7 +189,7 @@ bool run_prefill(const struct options *options) {
     struct session session;
     bool ok = session_open(&session, options, take_message) && do_job(&session);
     bool closed = session_close(&session);
-    if (closed) pool_free(&job.pool); /* else something may still read it */
+    if (closed) pool_free(&job.pool); /* otherwise something may still read it */
     free(job.body);
     return ok && closed;
 }

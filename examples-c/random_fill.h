@@ -1,4 +1,4 @@
-/* What the two sides of random_fill say to each other, and where each begins. */
+/* The messages between the two sides of random_fill, and the entry point of each. */
 #ifndef RANDOM_FILL_H
 #define RANDOM_FILL_H
 
@@ -12,7 +12,7 @@
 bool run_prefill(const struct options *options);
 bool run_decode(const struct options *options);
 
-/* Every message begins with its kind. Both hosts must store numbers alike: the kinds tell if they do not. */
+/* Every message begins with its kind. Both hosts must have the same byte order: the kinds reveal it if they do not. */
 #define KIND_REQUEST UINT32_C(0x31716572)
 #define KIND_REPORT UINT32_C(0x31706572)
 #define KIND_VERDICT UINT32_C(0x31726576)
@@ -34,7 +34,7 @@ struct request {
     uint64_t descriptor_len;
 };
 
-/** Prefill to decode: how the write went, and how long it took. */
+/* * Prefill to decode: the result of the write, and how long it took. */
 struct report {
     uint32_t kind;
     weft_status status;
@@ -42,7 +42,7 @@ struct report {
     uint64_t ns;
 };
 
-/** Decode to prefill: what it found. */
+/* * Decode to prefill: the result of its check. */
 struct verdict {
     uint32_t kind;
     uint32_t reserved;
@@ -51,7 +51,7 @@ struct verdict {
     uint64_t wrong_outside;
 };
 
-/** Prints the end of the last line: how fast, and over what. */
+/* * Prints the end of the last line: the rate, and the fabric. */
 void print_figures(const struct session *session, uint64_t bytes, uint64_t ns);
 
 #endif

@@ -28,7 +28,7 @@ bool session_open(struct session *session, const struct options *options, messag
     config.fabric = options->fabric;
     config.rails = options->rail_names;
     config.rail_count = options->rails;
-    config.min_rails = options->rails; /* who asks for four does not want to measure three */
+    config.min_rails = options->rails; /* a user who requests four does not want to measure three */
     config.workers = options->workers;
     config.progress = options->manual ? WEFT_PROGRESS_MANUAL : WEFT_PROGRESS_THREADS;
     config.timeout_ns = options->timeout_ns;
@@ -41,7 +41,7 @@ bool session_open(struct session *session, const struct options *options, messag
 
 bool session_close(struct session *session) {
     if (!session->endpoint) return true;
-    /* Drains, so that the other side still hears of a failure. */
+    /* Drains, so that the other side still receives the failure. */
     weft_status status = weft_endpoint_shutdown(session->endpoint, NS_PER_S);
     if (status != WEFT_OK) return session_call_failed("weft_endpoint_shutdown", status);
     status = weft_endpoint_destroy(session->endpoint);
@@ -69,7 +69,7 @@ static bool operation_failed(const char *what, const weft_completion *c) {
 
 static bool peer_came(struct session *session, const weft_completion *c) {
     if (c->status != WEFT_OK) return operation_failed("connecting", c);
-    if (session->peer != 0) return true; /* a stranger, or the same one again: not our job's peer */
+    if (session->peer != 0) return true; /* another endpoint, or the same one again: not our job's peer */
     session->peer = c->peer;
     /* Asked now, since the peer may be gone by the time the last line is printed. */
     session->properties = (weft_peer_properties)WEFT_PEER_PROPERTIES_INIT;
@@ -106,7 +106,7 @@ static bool take(struct session *session, const weft_completion *c) {
     case WEFT_COMPLETION_SEND:
         session->sends_open--;
         return c->status == WEFT_OK || operation_failed("sending a message", c);
-    case WEFT_COMPLETION_WRITE: /* how it went is for the prefill side to judge */
+    case WEFT_COMPLETION_WRITE: /* the prefill side judges the result */
         session->write = *c;
         session->write_ended = true;
         return true;
@@ -124,7 +124,7 @@ bool session_poll(struct session *session, uint64_t wait_ns) {
 }
 
 bool session_wait(struct session *session, const char *what, bool (*done)(const struct session *)) {
-    /* A little more than Weft's own deadline, so that Weft's answer, which knows more, comes first. */
+    /* A little more than Weft's own deadline, so that Weft's more precise answer comes first. */
     uint64_t deadline = now_ns() + session->options->timeout_ns + 3 * NS_PER_S;
     progress_begin(what, 0);
     while (!done(session)) {

@@ -9,7 +9,7 @@
 
 struct session;
 
-/** Called for each message of the peer; false (after complaining) ends the job. */
+/* * Called for each message of the peer; false (after complaining) ends the job. */
 typedef bool message_handler(struct session *session, const void *data, uint64_t len);
 
 struct session {
@@ -20,7 +20,7 @@ struct session {
     weft_peer peer; /* 0 until it is up */
     weft_peer_properties properties;
     bool peer_left;
-    bool peer_may_leave; /* the job is done: a closed peer is no failure any more */
+    bool peer_may_leave; /* the job is done: a closed peer is no longer a failure */
 
     uint32_t sends_open;
     bool write_ended;
@@ -38,13 +38,13 @@ bool session_close(struct session *session);
 /** Writes this endpoint's address to the socket and reads the other's from it. */
 bool session_swap_addresses(struct session *session, int fd, void *theirs, size_t capacity, size_t *theirs_len);
 
-/** Takes in what has completed, waiting up to `wait_ns` for the first. False if the job cannot go on. */
+/* * Handles completions, waiting up to `wait_ns` for the first. False if the job cannot continue. */
 bool session_poll(struct session *session, uint64_t wait_ns);
 
-/** Polls until `done` says so. `what` is shown meanwhile. False after complaining. */
+/* * Polls until `done` returns true. `what` is shown meanwhile. False after complaining. */
 bool session_wait(struct session *session, const char *what, bool (*done)(const struct session *));
 
-/** Sends a message to the peer, polling while there is no room for it. */
+/* * Sends a message to the peer, polling while the limit is reached. */
 bool session_send(struct session *session, const void *data, uint64_t len);
 
 /** For `session_wait`. */

@@ -1,7 +1,7 @@
 /*
  * Two processes, on one host or two: one offers memory, the other writes a text into it.
  *
- *     two_processes receive PORT            PORT 0: any that is free
+ *     two_processes receive PORT              PORT 0: any free port
  *     two_processes send HOST PORT TEXT
  */
 #include <string.h>
@@ -21,13 +21,13 @@ static void receive(weft_endpoint *endpoint, const char *port) {
     exchange_put(fd, blob, len);
     CHECK(weft_memory_export(memory, blob, sizeof blob, &len));
     exchange_put(fd, blob, len);
-    /* There is nothing to accept: a peer comes by itself, and its bytes do. */
+    /* Nothing has to be accepted: the peer connects, and its bytes arrive. */
     weft_completion told = check_next(endpoint, WEFT_COMPLETION_NOTIFICATION);
     printf("received %u bytes: %s\n", (unsigned)told.notify, page);
-    /* The sender leaves first: then it has heard that all has arrived. */
+    /* The sender leaves first: by then everything has arrived. */
     weft_completion done = {0};
     while (done.kind != WEFT_COMPLETION_PEER_DOWN) CHECK(weft_queue_poll(weft_endpoint_queue(endpoint), &done, 1, UINT64_MAX));
-    CHECK(weft_memory_deregister(memory)); /* only now may `page` go */
+    CHECK(weft_memory_deregister(memory)); /* only now may `page` be freed */
     close(fd), close(listener);
 }
 
@@ -66,7 +66,7 @@ int main(int argc, char **argv) {
     CHECK(weft_endpoint_create(NULL, &endpoint));
     if (receives) receive(endpoint, argv[2]);
     else send_text(endpoint, argv[2], argv[3], argv[4]);
-    CHECK(weft_endpoint_shutdown(endpoint, 0)); /* tells the peer at once that we leave */
+    CHECK(weft_endpoint_shutdown(endpoint, 0)); /* notifies the peer at once that we leave */
     CHECK(weft_endpoint_destroy(endpoint));
     return 0;
 }

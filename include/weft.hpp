@@ -168,7 +168,7 @@ private:
 /** An address or a descriptor, to travel by any means. */
 using blob = std::vector<std::byte>;
 
-/** A range to register. It may be read-only, where nobody writes to it. */
+/** A range to register. It may be read-only if nothing writes to it. */
 inline weft_memory_range range(const void *address, std::size_t len) noexcept
 {
     weft_memory_range made{};
@@ -208,7 +208,7 @@ template <class Rep, class Period> constexpr std::uint64_t to_ns(std::chrono::du
     }
 }
 
-/** Whoever passes more than fits is told so by the library, and not obeyed in part. */
+/** The library rejects a value that does not fit, rather than use a part of it. */
 constexpr std::uint32_t to_u32(std::size_t n) noexcept
 {
     return n > 0xffffffffU ? 0xffffffffU : static_cast<std::uint32_t>(n);

@@ -20,7 +20,7 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
 
     def initialize(self, version: str, build_data: Dict[str, Any]) -> None:
         if version == "editable":
-            return  # which finds the library by WEFT_LIBRARY
+            return  # in which case WEFT_LIBRARY names the library
         library = self.built()
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform_of(library)}"
@@ -38,7 +38,7 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
             raise SystemExit(f"{source} has no Cargo.toml: build the wheel within a checkout of Weft, "
                              "or name a libweft.so in WEFT_LIBRARY")
         target = Path(os.environ.get("CARGO_TARGET_DIR") or source / "target").resolve()
-        usual = Path.home() / ".cargo/bin/cargo"  # where rustup puts it, in nobody's PATH before the next login
+        usual = Path.home() / ".cargo/bin/cargo"  # rustup's folder, which is not in PATH before the next login
         cargo = os.environ.get("CARGO") or shutil.which("cargo") or str(usual)
         asked = dict(os.environ, CARGO=cargo, WEFT_NO_INSTALL="1")
         try:

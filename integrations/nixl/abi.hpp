@@ -1,7 +1,7 @@
-// What NIXL 1.x and a backend plugin know of each other: the layouts and the order of virtual functions that its wheels
-// were compiled with, which ship no headers. With WEFT_NIXL_HEADERS (CMake: NIXL_INCLUDE_DIR) NIXL's own are used.
+// The interface between NIXL 1.x and a backend plugin: the layouts and the order of virtual functions in its wheels,
+// which ship no headers. With WEFT_NIXL_HEADERS (CMake: NIXL_INCLUDE_DIR) NIXL's own headers are used.
 //
-// Everything here is hidden in the plugin, so no definition can take the place of one of NIXL's.
+// Everything here is hidden in the plugin, so no definition can replace one of NIXL's.
 //
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #ifndef WEFT_NIXL_ABI_HPP
@@ -72,7 +72,7 @@ public:
     virtual ~nixlBackendReqH() {}
 };
 
-/** Only ever read: NIXL makes them. */
+/* * Read-only: NIXL makes them. */
 template <class T> class nixlDescList {
     virtual void functions_of_nixl() = 0;
     nixl_mem_t type;
@@ -103,9 +103,9 @@ struct nixlBackendInitParams {
 };
 
 class nixlBackendEngine {
-    std::string backendType; // NIXL reads the members by their places
+    std::string backendType; // NIXL reads the members by offset
     nixl_b_params_t customParams;
-    std::vector<char> telemetryEvents_; // of another type there, and empty here
+    std::vector<char> telemetryEvents_; // another type there, and empty here
     std::mutex telemetryEventsMutex_;
 
 protected:

@@ -9,10 +9,10 @@
 namespace weft_nixl {
 namespace {
 
-const std::string connection_prefix = "weft/1:"; // of what plugins send each other, too
+const std::string connection_prefix = "weft/1:"; // the version is also that of messages between plugins
 const std::uint64_t fence_ns = 2'000'000'000, release_ns = 1'000'000'000;
-// A caller that waits makes the passes of Weft's worker, whose thread sleeps meanwhile and takes no processor from the peer's.
-// So a small transfer within one host has mostly ended by its first check.
+// A waiting caller makes the passes of Weft's worker, whose thread sleeps meanwhile and leaves its processor to the
+// peer's. So a small transfer within one host has usually ended by its first check.
 const std::uint64_t check_ns = 20'000;
 const int deregister_tries = 2000;
 
@@ -72,7 +72,7 @@ nixl_status_t agent::register_memory(const nixlBlobDesc &range, nixl_mem_t kind,
     memory->range = {reinterpret_cast<void *>(range.addr), range.len};
     memory->args.kind = kind == VRAM_SEG ? WEFT_MEMORY_CUDA : WEFT_MEMORY_HOST;
     weft_status status = weft_memory_register(main_.handle(), &memory->range, 1, &memory->args, &memory->handle);
-    if (status == WEFT_ERR_INVALID) { // perhaps it cannot be written to, as weights that are mapped from a file
+    if (status == WEFT_ERR_INVALID) { // possibly read-only memory, such as weights that are mapped from a file
         memory->args.access = WEFT_ACCESS_REMOTE_READ;
         status = weft_memory_register(main_.handle(), &memory->range, 1, &memory->args, &memory->handle);
     }
@@ -174,7 +174,7 @@ nixl_status_t agent::learn(const std::string &other, const std::string &connecti
 
 nixl_status_t agent::connect(const std::string &other)
 {
-    if (other == name_) // NIXL asks each backend for it, before anybody needs it
+    if (other == name_) // NIXL asks each backend for it, before it is needed
         return NIXL_SUCCESS;
     const std::lock_guard<std::mutex> held(lock_);
     weft_peer peer = 0;
@@ -286,19 +286,19 @@ nixl_status_t agent::check(transfer &t)
         progress(t.what.latency() && main_.is_on_host(t.peer) ? check_ns : 0);
         expire(t);
     }
-    if (in_progress(t)) // callers check without rest, perhaps on the CPU that a worker needs
+    if (in_progress(t)) // callers check without pause, possibly on the CPU that a worker needs
         std::this_thread::yield();
     return t.status.load(std::memory_order_acquire);
 }
 
-// Blocks for a round trip, so that a caller that uses the memory again at once finds it left alone on both sides.
+// Blocks for a round trip, so that a caller that reuses the memory at once finds it untouched on both sides.
 nixl_status_t agent::release(transfer *t)
 {
     std::unique_lock<std::mutex> held(lock_);
     cancel(*t);
     if (!wait(*t, held)) {
         if (std::exchange(t->refused, true))
-            orphans_.push_back(t); // NIXL forgets it at the second attempt
+            orphans_.push_back(t); // NIXL drops it at the second attempt
         return NIXL_ERR_REPOST_ACTIVE;
     }
     destroy(t);
@@ -378,7 +378,7 @@ void agent::all_parts_ended(transfer &t)
         if (t.failed == WEFT_OK)
             return;
     }
-    // What a write that did not succeed has sent may still land, unless the peer says that it cannot.
+    // Bytes of an unsuccessful write may still land, unless the peer confirms that they cannot.
     if (t.failed != WEFT_OK && t.writes && main_.has(t.peer)) {
         t.fence = ++last_fence_;
         const std::string id(reinterpret_cast<const char *>(&t.fence), sizeof t.fence);
@@ -398,7 +398,7 @@ void agent::expire(transfer &t)
         return;
     log(level::warning, "agent %s: a peer does not confirm that a write has ended: its connection is closed",
         name_.c_str());
-    main_.disconnect(t.peer); // after which nothing of this agent lands there
+    main_.disconnect(t.peer); // afterwards nothing of this agent lands there
     end(t, t.failed);
 }
 

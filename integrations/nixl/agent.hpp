@@ -1,6 +1,6 @@
-// What an agent does over Weft: its memory, its transfers, its notifications.
+// An agent's work over Weft: its memory, its transfers, its notifications.
 //
-// An agent that is its own peer has a second endpoint, its mirror, which it connects to like to any other.
+// An agent that is its own peer has a second endpoint, its mirror, to which it connects like to any other.
 //
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #ifndef WEFT_NIXL_AGENT_HPP
@@ -30,7 +30,7 @@ struct transfer final : nixlBackendReqH {
     weft_status failed = WEFT_OK;      // of the first part that failed
     bool notify_later = false;         // by a message, when all parts have completed
     std::string notification;
-    std::uint64_t fence = 0;           // the one that the peer was asked for
+    std::uint64_t fence = 0;           // the fence that the peer was asked for
     std::uint64_t fence_until_ns = 0;
     bool refused = false;              // a release that took too long
 };

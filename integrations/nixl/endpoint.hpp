@@ -1,7 +1,7 @@
-// A Weft endpoint of an agent: whom it is connected to, by name, and what plugins send each other.
+// An agent's Weft endpoint: its connections, by the other agents' names, and the messages between plugins.
 //
-// A thread takes what peers send, so that they are answered also while the engine calls nothing. Completions of
-// transfers are not its business: they go to a queue of their own.
+// A thread handles what peers send, so that they are answered even while the engine makes no calls. Completions of
+// transfers go to a separate queue, which the thread does not read.
 //
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #ifndef WEFT_NIXL_ENDPOINT_HPP
@@ -20,8 +20,8 @@ namespace weft_nixl {
 enum class message : char {
     hello = 'h',        // the sender's agent; before all else
     notification = 'n', // its text
-    fence = 'f',        // 8 bytes, which come back as
-    fenced = 'a',       // the same 8 bytes: nothing that came before the fence changes memory from now on
+    fence = 'f',        // 8 bytes, which return as
+    fenced = 'a',       // the same 8 bytes: nothing sent before the fence changes memory from now on
 };
 
 class endpoint {
@@ -41,20 +41,20 @@ public:
     ~endpoint() { close(); }
 
     bool open(const parameters &with);
-    /** Ends all operations; returns when no thread of Weft touches memory any more. */
+    /* * Ends all operations; returns when no thread of Weft touches memory any longer. */
     void close();
     weft_endpoint *handle() const { return endpoint_; }
     std::string address() const;
 
     void learn(const std::string &agent, const std::string &address) { routes_[agent] = {address, 0}; }
     bool knows(const std::string &agent) const { return routes_.count(agent) != 0; }
-    /** The connection stays, which the other agent may use. */
+    /* * The connection stays, since the other agent may use it. */
     void forget(const std::string &agent) { routes_.erase(agent); }
 
-    /** Connects unless that was done; the peer may still be connecting. */
+    /* * Connects if necessary; the peer may still be connecting. */
     weft_status connect(const std::string &agent, weft_peer *peer);
     bool has(weft_peer peer) const { return peers_.count(peer) != 0; }
-    /** It is served by shared memory. */
+    /* * Whether shared memory serves it. */
     bool is_on_host(weft_peer peer) const
     {
         const auto found = peers_.find(peer);
@@ -64,7 +64,7 @@ public:
     weft_status send(weft_peer peer, message what, const std::string &rest, const weft_op_options *options = nullptr,
                      weft_op *op = nullptr);
 
-    /** Takes what peers have sent. */
+    /* * Handles what peers have sent. */
     void drain();
 
 private:

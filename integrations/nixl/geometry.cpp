@@ -15,7 +15,7 @@ const remote_memory &of(const nixlMetaDesc &d, const remote_memory *)
 std::uintptr_t base(const local_memory &m) { return reinterpret_cast<std::uintptr_t>(m.range.address); }
 std::uintptr_t base(const remote_memory &m) { return m.base; }
 
-// Pages of one length in one memory on each side need 8 bytes each instead of a list's 72, and no check of their own.
+// Pages of one length in one memory on each side need 8 bytes each instead of a list's 72, and no separate check.
 template <class Memory> class grid {
 public:
     explicit grid(const nixl_meta_dlist_t &list) : list_(list) {}

@@ -8,7 +8,7 @@
 
 namespace weft_nixl {
 
-/** Up to here a caller waits for the first byte rather than for the last. */
+/* * Up to this size a caller waits for the first byte rather than for the last. */
 const std::uint64_t latency_bytes = 256 << 10;
 
 struct geometry {
@@ -17,7 +17,7 @@ struct geometry {
     std::vector<weft_prepared *> parts; // one, unless the list is longer than Weft's may be
 };
 
-/** Every remote memory is imported. What was made before a failure is in `made`, for the caller to release. */
+/* * Every remote memory is imported. After a failure, `made` has what was made so far, for the caller to release. */
 weft_status prepare(weft_endpoint *endpoint, weft_peer peer, const nixl_meta_dlist_t &local,
                     const nixl_meta_dlist_t &remote, geometry *made);
 

@@ -1,4 +1,4 @@
-// Memory as NIXL hands it around: of this agent, and of others.
+// Memory as NIXL passes it: of this agent, and of others.
 //
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #ifndef WEFT_NIXL_MEMORY_HPP
@@ -34,7 +34,7 @@ struct remote_memory final : nixlBackendMD {
     std::uintptr_t base = 0;
     std::string descriptor;
     local_memory *own = nullptr;      // it is this agent's
-    std::shared_ptr<imported> import; // from the first transfer on; transfers hold it, too
+    std::shared_ptr<imported> import; // set by the first transfer; transfers hold it, too
     std::uint64_t seen = 0;
 };
 

@@ -12,11 +12,11 @@ namespace weft_nixl {
 
 class parameters {
 public:
-    /** Logs what is wrong with them; `valid` says whether anything was. */
+    /* * Logs errors in the parameters; `valid` tells whether there were any. */
     explicit parameters(const nixl_b_params_t &given);
     bool valid() const { return valid_; }
 
-    /** Its texts live as long as this object. */
+    /* * Its texts live as long as this object. */
     weft_endpoint_config endpoint() const;
     std::uint64_t timeout_ns() const;
 

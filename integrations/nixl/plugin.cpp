@@ -120,8 +120,8 @@ try {
     return nullptr;
 }
 
-// Versions before 1.0 have other virtual functions under the same number of the interface, and would call wrong ones.
-// Only later ones have views of memory.
+// Versions before 1.0 have other virtual functions under the same interface number, and would call the wrong ones. Only
+// later versions have views of memory.
 bool is_known(const void *in_nixl)
 {
     Dl_info caller{};

@@ -136,7 +136,7 @@ def main(rounds, path, backends_of=ON_GPUS if os.environ.get("NIXL_MEMORY") == "
         print(f"{'':20}" + "".join(f"{name:>14}" for name in backends) + f"{'WEFT over best':>16}")
         others = [name for name in backends if name != "WEFT"]
         for key in next(iter(backends.values())):
-            # Of the rounds' own ratios: what disturbs the machine disturbs neighbours in time alike.
+            # Medians of the rounds' own ratios: a disturbance of the machine affects neighbouring measurements alike.
             better = max if key.endswith("gbs") else min
             ratio = statistics.median(
                 results[fabric]["WEFT"][i][key] / better(results[fabric][name][i][key] for name in others)

@@ -20,7 +20,7 @@ import zlib
 import numpy as np
 
 if importlib.util.find_spec("torch") is None:
-    # Before 1.4 NIXL's Python names torch's types, which arrays of numpy do not need.
+    # Before 1.4 NIXL's Python module needed torch's types, which numpy arrays do not use.
     sys.modules["torch"] = types.ModuleType("torch")
     sys.modules["torch"].Tensor = sys.modules["torch"].dtype = sys.modules["torch"].device = type("Absent", (), {})
 nixl = importlib.import_module(os.environ.get("NIXL_MODULE", "nixl_cu12"))

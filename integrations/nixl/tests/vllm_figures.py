@@ -20,7 +20,7 @@ from vllm_engine import Engine, make_model, seconds_of
 COUNT = 16
 WANTED = {"do_remote_decode": True, "do_remote_prefill": False}
 SOON = 60.0  # seconds from a peer's death to an answer, on a machine that others use, too
-# Each of vLLM's ways to go on without the KV once.
+# Each of vLLM's ways to continue without the KV, once.
 FABRICS = {"host": "fail", "tcp": "recompute"}
 
 

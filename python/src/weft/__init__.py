@@ -18,15 +18,15 @@ or, in asyncio, where the endpoint's event fd wakes the loop:
         async for event in endpoint.events():            # what peers send and notify
             ...
 
-An operation is accepted when the call returns; `await` it, or `wait` for it, or do neither: it goes
-on by itself. It ends exactly once, by its deadline: with a result, when every byte is there, or with
+An operation is accepted when the call returns; `await` it, or `wait` for it, or do neither: it proceeds by
+itself. It ends exactly once, by its deadline: with a result, when every byte is there, or with
 an exception of one of the classes below `WeftError`. Timeouts are seconds. No call holds the
 interpreter's lock while it waits.
 
 The library keeps no progress of a single transfer. Long ones are moved as `Parts`, or the peer's
 `Counter` counts their pages (`count_pages=True`).
 
-The C functions are below `weft.c`, with weft.h as their manual, for what the classes leave out
+The C functions are in `weft.c`, with weft.h as their manual, for what the classes leave out
 (further completion queues): `weft.lib`.
 """
 

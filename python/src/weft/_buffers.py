@@ -1,4 +1,4 @@
-"""Where the bytes of Python objects lie."""
+"""The addresses of Python objects' bytes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import array
 import ctypes
 from typing import Any, Optional, Tuple
 
-#: What can be registered: an object with the buffer protocol (bytearray, array.array, mmap, numpy
-#: arrays), a tensor with `data_ptr()` (torch), or an address and a length in bytes. Contiguous.
+#: What can be registered: an object with the buffer protocol (bytearray, array.array, mmap, numpy arrays), a tensor
+#: with `data_ptr()` (torch), or an address and a length in bytes. It must be contiguous.
 Buffer = Any
 
-#: Page indexes: numpy arrays, torch tensors and other buffers of 32 or 64-bit integers, which are
-#: taken as they are, or any sequence of int. Tensors of a GPU are copied to the host first.
+#: Page indexes: numpy arrays, torch tensors and other buffers of 32 or 64-bit integers, which are used without a copy,
+#: or any sequence of int. GPU tensors are copied to the host first.
 Indexes = Any
 
 
@@ -42,7 +42,7 @@ _release.restype = None
 
 
 class Held:
-    """The bytes of an object, which stay where they are until `release`: while it is held, a
+    """The bytes of an object, which do not move until `release`: while it is held, a
     bytearray cannot be resized, nor an mmap closed."""
 
     def __init__(self, buffer: Buffer) -> None:
@@ -86,7 +86,7 @@ def _pair(buffer: Tuple[Any, ...]) -> Tuple[int, int]:
 
 
 def indexes(pages: Indexes, name: str) -> Tuple[Any, int, Any]:
-    """A pointer to page indexes, how many there are, and what keeps them alive. Arrays of 32 bits
+    """A pointer to page indexes, their number, and the object that keeps them alive. Arrays of 32 bits
     are used as they are; those of 64 bits are narrowed without an object for each index."""
     narrow = _narrow(_viewed(pages, name), name)
     held = Held(narrow)
@@ -96,7 +96,7 @@ def indexes(pages: Indexes, name: str) -> Tuple[Any, int, Any]:
 def _viewed(pages: Indexes, name: str) -> memoryview:
     """The elements of a buffer, a tensor or a sequence."""
     if hasattr(pages, "data_ptr"):
-        pages = pages.detach().cpu().contiguous()  # itself, if it is so already
+        pages = pages.detach().cpu().contiguous()  # itself, if it is contiguous on the CPU
         kind = {"torch.int32": "i", "torch.uint32": "I", "torch.int64": "q", "torch.uint64": "Q"}.get(str(pages.dtype))
         if kind is not None and pages.dim() == 1:
             return _of_tensor(pages, kind)
@@ -115,7 +115,7 @@ def _viewed(pages: Indexes, name: str) -> memoryview:
         raise _outside(name) from None
 
 
-#: Formats of the struct module, as numpy says them, by their size.
+#: Formats of the struct module, as in numpy, by size.
 _FORMATS = {"i": 4, "I": 4, "l": 8, "L": 8, "q": 8, "Q": 8}
 
 
@@ -130,7 +130,7 @@ def _of_tensor(tensor: Any, kind: Any) -> memoryview:
 
 
 def _narrow(view: memoryview, name: str) -> Any:
-    """The same numbers, contiguous, of 32 bits and without a sign."""
+    """The same numbers, as contiguous unsigned 32-bit integers."""
     size, kind = view.itemsize, view.format
     if not len(view) or kind == "I" and view.c_contiguous:
         return view

@@ -16,7 +16,7 @@ S = TypeVar("S", bound=ctypes.Structure)
 
 
 def _path() -> str:
-    """WEFT_LIBRARY, else the one in this package, else what the system finds."""
+    """The path in WEFT_LIBRARY, else the library in this package, else the one that the system finds."""
     named = os.environ.get("WEFT_LIBRARY")
     if named:
         return named
@@ -28,7 +28,7 @@ class Library:
     """The functions of libweft.so, which is loaded when the first one is used: `import weft` and
     pydoc need no library."""
 
-    #: The file that is loaded; None before the first call.
+    #: The loaded file; None before the first call.
     path: Optional[str] = None
 
     def __init__(self, kind: Callable[[str], ctypes.CDLL]) -> None:
@@ -61,17 +61,16 @@ class Library:
 #: Lets other threads of Python run during a call.
 lib = Library(ctypes.CDLL)
 
-#: Keeps the interpreter's lock during a call, for calls that neither wait nor take a lock. They are
-#: shorter, and do not lose their turn: beside a thread that computes, a poll that gives the lock
-#: away gets it back only after some milliseconds (0.2 ms on average, against 0.4 us).
-#: All others must give it away: a thread of Weft that writes a line of the log waits for the
-#: interpreter, and may hold what the call waits for.
+#: Keeps the interpreter's lock during a call, for calls that neither wait nor take a lock. Such calls are shorter, and
+#: do not lose their turn: beside a thread that computes, a poll that releases the lock gets it back only after some
+#: milliseconds (0.2 ms on average, against 0.4 us). All other calls must release it: a thread of Weft that logs a line
+#: waits for the interpreter, and may hold what the call waits for.
 quick = Library(ctypes.PyDLL)
 
 
 @lru_cache(maxsize=None)
 def _limits(struct: Type[ctypes.Structure]) -> Dict[str, int]:
-    """Of fields that are unsigned numbers, the first that does not fit."""
+    """The first unsigned field whose value does not fit."""
     bits = {ctypes.c_uint32: 32, ctypes.c_uint64: 64}
     return {field[0]: 1 << bits[field[1]] for field in struct._fields_ if field[1] in bits}
 
@@ -84,7 +83,7 @@ def token(grant: bytes) -> c.GrantToken:
 
 
 def fill(struct: Type[S], **fields: Any) -> S:
-    """A struct with these fields; ctypes itself would cut off what does not fit."""
+    """A struct with these fields; a value that does not fit is an error, which ctypes itself would truncate."""
     limits = _limits(struct)
     for name, value in fields.items():
         limit = limits.get(name)
@@ -96,25 +95,25 @@ def fill(struct: Type[S], **fields: Any) -> S:
 
 
 def number(name: str, value: Any, bits: int = 64) -> int:
-    """An argument of a call; ctypes itself would cut off what does not fit."""
+    """An argument of a call; a value that does not fit is an error, which ctypes itself would truncate."""
     whole = operator.index(value)
-    if whole >> bits:  # also of a negative one
+    if whole >> bits:  # true for negative numbers, too
         raise ValueError(f"{name} is {whole}: it must be 0 to 2^{bits} - 1")
     return whole
 
 
 def nanoseconds(seconds: Optional[float], name: str = "timeout") -> int:
-    """Of a timeout in seconds. None: 0, which stands for the default."""
+    """Converts a timeout in seconds to nanoseconds. None: 0, which means the default."""
     if seconds is None:
         return 0
     if not 0 <= seconds <= DAY_NS / 1e9:
         raise ValueError(f"{name} is {seconds} s: it must be 0 to 24 hours")
-    # 0 would be the default.
+    # 0 would mean the default.
     return max(1, int(seconds * 1e9))
 
 
 def blob(function: Callable[..., int], handle: int) -> bytes:
-    """An address or a descriptor: asks for the length, then for the bytes."""
+    """An address or a descriptor: queries the length, then the bytes."""
     from .errors import check
 
     length = ctypes.c_size_t()

@@ -1,7 +1,7 @@
-"""Takes completions from an endpoint's queue, and wakes who waits for them.
+"""Takes completions from an endpoint's queue, and wakes the threads and tasks that wait for them.
 
-Threads take turns: one sleeps in `weft_queue_poll` and hands out what comes, to itself and to the others,
-who sleep in Python. An event loop is woken by the event fd. Both may go on at once.
+Threads take turns: one sleeps in `weft_queue_poll` and distributes completions to itself and to the others,
+which sleep in Python. An event loop is woken by the event fd. Both may go on at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .errors import WeftError, check, error_of
 from .operation import Completion, Operation, canceled
 
 _BATCH = 64
-#: So that Ctrl-C is heard while a thread sleeps in C.
+#: The limit lets Ctrl-C take effect while a thread sleeps in C.
 _NAP_NS = 100_000_000
 
 
@@ -31,14 +31,14 @@ class Progress:
         self.handle = handle
         self._queue: int = quick.weft_endpoint_queue(handle)
         self.manual = manual
-        #: What is for nobody's operation: messages, notifications, peers, rails.
+        #: Completions without an operation: messages, notifications, peers, rails.
         self.events: Deque[c.Completion] = deque()
-        #: Why nothing will come any more.
+        #: The reason why no further completions will come.
         self.over: Optional[WeftError] = None
         self._operations: Dict[int, Operation[Any]] = {}
         self._tokens = itertools.count(1)
         self._lock = threading.Lock()
-        #: Of that lock, which is taken by itself where nobody waits for the change: a condition takes longer.
+        #: The condition's lock, taken directly where no thread waits for the change: a condition takes longer.
         self._changed = threading.Condition(self._lock)
         self._leading = False
         self._followers = 0
@@ -47,16 +47,16 @@ class Progress:
         self._loops = (c.Completion * _BATCH)()
         self._fd = -1
         self._listeners: List["asyncio.Future[None]"] = []
-        # Of a queue whose descriptor an event loop waits for: else a poll may drive rails, behind locks.
+        # The lock for a queue whose descriptor an event loop waits for: otherwise a poll may drive rails, behind locks.
         self._poll = (lib if manual else quick).weft_queue_poll
         self._arm = (lib if manual else quick).weft_queue_arm
 
     # Operations.
 
     def submit(self, operation: Operation[Any], function: Any, args: Tuple[Any, ...], options: Any, result: Any) -> None:
-        """Calls `function(*args, options, result)` with a token in the options, by which its completions are known."""
+        """Calls `function(*args, options, result)` with a token in the options, which its completions carry."""
         options.user_data = token = next(self._tokens)
-        # Without the lock: whoever goes through all of them has a list of its own.
+        # Without the lock: code that goes through all of them has its own list.
         self._operations[token] = operation
         try:
             status = function(*args, options, result)
@@ -67,7 +67,7 @@ class Progress:
             raise
 
     def _hand_out(self, taken: Any, count: int, loop: Optional[asyncio.AbstractEventLoop]) -> None:
-        """With the lock."""
+        """Call with the lock held."""
         heard = False
         for i in range(count):
             user_data, fields = _read(taken, i)
@@ -82,7 +82,7 @@ class Progress:
             _wake(self._listeners, loop)
 
     def _end(self, status: int, loop: Optional[asyncio.AbstractEventLoop]) -> None:
-        """The queue is empty for good: who still waits has nothing to wait for."""
+        """The queue stays empty: ends every wait."""
         with self._lock:
             if self.over is None:
                 self.over = error_of(status, "the endpoint is shut down" if status == c.ERR_CLOSED
@@ -123,7 +123,7 @@ class Progress:
             self._followers -= 1
 
     def poll(self) -> None:
-        """Takes what is there."""
+        """Takes the available completions."""
         with self._lock:
             if self._leading or self.over is not None:
                 return
@@ -147,7 +147,7 @@ class Progress:
     # An event loop.
 
     def future_of(self, operation: Operation[Any]) -> "Optional[asyncio.Future[None]]":
-        """Is set when the operation has ended; None: it has."""
+        """A future that is set when the operation has ended; None: it has."""
         self.attach()
         with self._lock:
             if operation.done:
@@ -158,7 +158,7 @@ class Progress:
             return future
 
     def next_event(self) -> "Optional[asyncio.Future[None]]":
-        """Is set when an event may have come; None: there is one, or there will be none."""
+        """A future that is set when an event may have arrived; None: there is one, or there will be none."""
         self.attach()
         with self._lock:
             if self.events or self.over is not None:
@@ -168,7 +168,7 @@ class Progress:
             return future
 
     def attach(self) -> None:
-        """Has the running loop watch the event fd."""
+        """Lets the running loop watch the event fd."""
         loop = asyncio.get_running_loop()
         if self._loop is loop or self.over is not None:
             return
@@ -183,7 +183,7 @@ class Progress:
         self._on_ready(loop)
 
     def detach(self) -> None:
-        """Before the event fd is closed."""
+        """Stops watching, before the event fd is closed."""
         loop, self._loop = self._loop, None
         if loop is None or loop.is_closed():
             return
@@ -212,12 +212,12 @@ class Progress:
                 loop.remove_reader(self._fd)
                 self._end(count, loop)
                 return
-        # There is more; others have their turn first.
+        # More remain; other tasks have their turn first.
         loop.call_soon(self._on_ready, loop)
 
 
 def _reader() -> Callable[[Any, int], Tuple[int, Completion]]:
-    """What reads a completion out of an array: its `user_data`, and the fields of a `Completion`."""
+    """A function that reads a completion from an array: its `user_data`, and the fields of a `Completion`."""
     wanted = {"user_data": "user_data", "kind": "kind", "status": "status", "peer": "peer", "previous": "value",
               "bytes": "bytes", "provider_errno": "provider_errno", "rail": "rail", "entry": "entry",
               "submit_ns": "submit_ns", "first_post_ns": "first_post_ns", "done_ns": "done_ns"}

@@ -1,4 +1,4 @@
-"""Counters: raised by what peers write, expected and read here."""
+"""Counters: raised by peers' transfers, expected and read here."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 
 class Counter:
-    """A number that transfers of peers raise, which name its `id`; made by
+    """A number that peers' transfers raise by naming its `id`; made by
     `Endpoint.create_counter`. Also a context manager."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         made = ctypes.c_uint64()
         check(lib.weft_counter_create(endpoint.handle, ctypes.byref(made)))
-        #: What peers name, as `counter` of a transfer; it may travel by any means.
+        #: The id that peers pass as `counter` of a transfer; send it to them by any means.
         self.id = made.value
 
     @property
     def value(self) -> int:
-        """What has arrived: all bytes that it counts can be read."""
+        """The current value: all bytes that it counts can be read."""
         value = ctypes.c_uint64()
         check(lib.weft_counter_read(self._endpoint.handle, self.id, ctypes.byref(value)))
         return value.value
 
     def expect(self, value: int, *, timeout: Optional[float] = None,
                done: Optional[Tuple[Watch, int]] = None) -> Operation[None]:
-        """Ends when the counter has reached `value`, a total; `done`: a watch that is set then, and to what."""
+        """Ends when the counter has reached `value`, a total; `done`: a watch that is set then, and its value."""
         return expect(self._endpoint, {self: value}, timeout, done)
 
     def __repr__(self) -> str:
@@ -45,7 +45,7 @@ class Counter:
         return f"<weft.Counter {self.id:#x}: {self.value}>"
 
     def destroy(self) -> None:
-        """Gives it back; operations that wait for it end with CanceledError. Again is harmless."""
+        """Destroys it; operations that wait for it end with CanceledError. Repeating the call is harmless."""
         if self.id and not self._endpoint.closed:
             check(lib.weft_counter_destroy(self._endpoint.handle, self.id))
         self.id = 0

@@ -32,15 +32,15 @@ T = TypeVar("T")
 
 
 class Progress(IntEnum):
-    """Who drives the rails: Weft's threads (the default), or the caller's, in `poll` and waits:
-    then asyncio does not work, and while nobody waits nothing moves."""
+    """The threads that drive the rails: Weft's (the default), or the caller's, in `poll` and waits: then
+    asyncio does not work, and nothing moves unless a thread polls or waits."""
 
     THREADS = c.PROGRESS_THREADS
     MANUAL = c.PROGRESS_MANUAL
 
 
 class Idle(IntEnum):
-    """What Weft's threads do without work: spin a little and sleep (the default), never sleep,
+    """How idle threads of Weft wait: spin briefly and sleep (the default), never sleep,
     or sleep at once."""
 
     ADAPTIVE = c.IDLE_ADAPTIVE
@@ -49,7 +49,7 @@ class Idle(IntEnum):
 
 
 class Access(IntFlag):
-    """Who may use memory, and how. LOCAL stands alone: only this process. GRANTED: under grants alone."""
+    """The allowed uses of memory. LOCAL, which excludes the others: only this process. GRANTED: only under grants."""
 
     DEFAULT = 0
     REMOTE_WRITE = c.ACCESS_REMOTE_WRITE
@@ -66,23 +66,23 @@ class Endpoint(Transfers):
     fabric: which fabrics, as "host,tcp"; None: the best that this machine has.
     rails: which NICs, as "eth*,!eth3"; None: those near what this process may use.
     timeout, connect_timeout: seconds, of operations that name none.
-    secret: 16 to 1,024 bytes that all endpoints have which may talk to each other.
+    secret: 16 to 1,024 bytes, shared by all endpoints that may connect to each other.
     other_secret: one that is accepted, too, while secrets are replaced.
     secret_file: a file with one or two secrets, in their place.
-    encrypt: nothing goes over a network in the clear (fabric "tcp", with a secret).
+    encrypt: nothing is sent over a network unencrypted (fabric "tcp", with a secret).
     tcp_ports: where tcp listens, as "7000-7099".
     tcp_address: where peers reach tcp behind a network that translates, as "203.0.113.7" or "203.0.113.7:30000".
     tcp_streams: connections between a NIC of tcp and one of a peer, 1 to 16; 0: by the line and the CPUs.
-    tcp_dscp: what tcp's packets are marked with, 1 to 63.
+    tcp_dscp: the DSCP class of tcp's packets, 1 to 63.
     liveness: seconds, 1 to 86,400, of silence after which a peer is lost; math.inf: never for that.
 
     Its methods may be called from any thread, but `await` only in one event loop at a time.
     Use it as a context manager (`with` or `async with`), or `close` it.
     """
 
-    #: Those that are open, in this process.
+    #: Open endpoints of this process.
     opened: "ClassVar[weakref.WeakSet[Endpoint]]" = weakref.WeakSet()
-    #: Of that set. (A finalizer may need it while its thread has it.)
+    #: The lock of that set. (A finalizer may need it while its thread has it.)
     _opening: "ClassVar[threading.RLock]" = threading.RLock()
     #: Memory that a NIC may still use, because a shutdown failed.
     _stuck: ClassVar[List[Memory]] = []
@@ -123,9 +123,9 @@ class Endpoint(Transfers):
         self._peers: Dict[int, Peer] = {}
         #: Events that were taken from the library before the close.
         self._late: Deque[Event] = deque()
-        #: Who has it uses the data of messages, or the two sets above: `close` waits for it.
+        #: Held by users of messages' data, or of the two sets above: `close` waits for it.
         self._using = threading.Lock()
-        #: One close at a time; in one thread, a signal handler's may come in between.
+        #: One close at a time; in one thread, a signal handler's close may interrupt another.
         self._closing = threading.RLock()
         with Endpoint._opening:
             Endpoint.opened.add(self)
@@ -138,7 +138,7 @@ class Endpoint(Transfers):
         names = ", ".join(f"{rail.name.decode()} ({rail.fabric.decode()})" for rail in rails)
         return f"<weft.Endpoint {names}: {info.peers} peers>"
 
-    # What it is.
+    # Its properties.
 
     @property
     def closed(self) -> bool:
@@ -147,36 +147,36 @@ class Endpoint(Transfers):
 
     @property
     def address(self) -> bytes:
-        """What others pass to `connect`; it may travel by any means."""
+        """The address that peers pass to `connect`; send it to them by any means."""
         return blob(lib.weft_endpoint_address, self.handle)
 
     def info(self) -> c.EndpointProperties:
-        """What it has (texts are bytes)."""
+        """Its properties (texts are bytes)."""
         properties = c.EndpointProperties()
         check(lib.weft_endpoint_info(self.handle, properties, None))
         return properties
 
     def rail_info(self, index: int) -> c.RailProperties:
-        """What a rail is, from 0 to `info().rails - 1`."""
+        """The properties of a rail, from 0 to `info().rails - 1`."""
         properties = c.RailProperties()
         check(lib.weft_rail_info(self.handle, index, properties, None))
         return properties
 
     def statistics(self) -> c.EndpointStatistics:
-        """What it has done since it was opened."""
+        """Its statistics since it was opened."""
         statistics = c.EndpointStatistics()
         check(lib.weft_endpoint_info(self.handle, None, statistics))
         return statistics
 
     def rail_statistics(self, index: int) -> c.RailStatistics:
-        """What a rail has done. Of a long transfer it tells how far it has come
+        """The statistics of a rail. For a long transfer they show its progress
         (`bytes_written`), if nothing else goes on; the library has no call for one transfer."""
         statistics = c.RailStatistics()
         check(lib.weft_rail_info(self.handle, index, None, statistics))
         return statistics
 
     def metrics(self) -> str:
-        """All that is counted, as text for Prometheus: see `weft_endpoint_metrics`."""
+        """All metrics, as text for Prometheus: see `weft_endpoint_metrics`."""
         return blob(lib.weft_endpoint_metrics, self.handle).decode()
 
     # Peers and memory.
@@ -194,7 +194,7 @@ class Endpoint(Transfers):
         """Registers one buffer, or a list of them as ranges 0, 1, 2, ...: see `weft.Buffer`.
 
         By default peers may write to it and read from it; of a buffer that is read-only (bytes),
-        read. rails: a bit for each rail that should know the memory; 0: all. Blocks while the
+        read. rails: a bit for each rail that registers the memory; 0: all. Blocks while the
         NICs learn the pages: before traffic.
         """
         return Memory(self, buffers if isinstance(buffers, list) else [buffers], access, rails)
@@ -215,7 +215,7 @@ class Endpoint(Transfers):
 
     def expect(self, totals: Mapping[Counter, int], *, timeout: Optional[float] = None,
                done: Optional[Tuple[Watch, int]] = None) -> Operation[None]:
-        """Ends when every counter has reached its total; `done`: a watch that is set then, and to what."""
+        """Ends when every counter has reached its total; `done`: a watch that is set then, and its value."""
         return expect(self, totals, timeout, done)
 
     def _peer(self, id: int) -> Peer:
@@ -232,7 +232,7 @@ class Endpoint(Transfers):
     # Events.
 
     def poll(self) -> None:
-        """Takes what has completed; with manual progress it drives the rails, too."""
+        """Takes the available completions; with manual progress it also drives the rails."""
         self._completions.poll()
 
     def wait_event(self, timeout: Optional[float] = None) -> Optional[Event]:
@@ -256,8 +256,8 @@ class Endpoint(Transfers):
                 return event
 
     async def events(self) -> AsyncIterator[Event]:
-        """All events, until the endpoint is shut down. A peer that sends messages is held back
-        while nobody takes them."""
+        """All events, until the endpoint is shut down. A peer that sends messages has to wait while the
+        program does not take them."""
         while True:
             try:
                 event = await self.event()
@@ -288,8 +288,8 @@ class Endpoint(Transfers):
 
     def close(self, drain: float = 0) -> None:
         """Refuses new operations, lets the running ones go on for `drain` seconds, cancels the
-        rest, tells the peers, and gives all back. When it has returned, nothing touches the
-        memory any more, every operation has ended, and events can still be taken. Again is
+        rest, notifies the peers, and releases everything. When it has returned, nothing touches the memory
+        any longer, every operation has ended, and events can still be taken. Repeating the call is
         harmless; any thread (in asyncio: `async with`, or `asyncio.to_thread`)."""
         with self._closing:
             if not self.closed:
@@ -299,7 +299,7 @@ class Endpoint(Transfers):
         status = lib.weft_endpoint_shutdown(self.handle, drain_ns)
         if status != c.OK:
             with self._using:
-                # A NIC may still use it; so it must not go with this object.
+                # A NIC may still use it, so it must outlive this object.
                 Endpoint._stuck.extend(self._memories)
             check(status)
         self._completions.until(lambda: False, None)
@@ -365,7 +365,7 @@ def _close_quietly(endpoint: Endpoint) -> None:
 
 @atexit.register
 def _close_all() -> None:
-    """Before the interpreter goes, with the memory that NICs write to."""
+    """Closes endpoints before the interpreter ends, and with it the memory that NICs write to."""
     with Endpoint._opening:
         opened = list(Endpoint.opened)
     for endpoint in opened:
@@ -373,10 +373,10 @@ def _close_all() -> None:
 
 
 def topology() -> Any:
-    """What this machine looks like, and which rails an endpoint would open: see `weft_topology`."""
+    """This machine's topology, and the rails that an endpoint would open: see `weft_topology`."""
 
     def call(_: int, buffer: Any, capacity: int, length: Any) -> int:
-        # Room for a NIC that appears meanwhile is the loop's concern.
+        # If a NIC appears meanwhile, the loop provides the space.
         status: int = lib.weft_topology(buffer, capacity, length)
         return status
 

@@ -12,9 +12,8 @@ from ._library import quick
 class WeftError(Exception):
     """A call, or an operation, that failed.
 
-    `status` is the number (one of `weft.c.ERR_*`), `name` its name ("WEFT_ERR_RANGE"), `message`
-    what was wrong: the text of `weft_last_error` for a call; which operation it was, and how it
-    ended, for an operation.
+    `status` is the number (one of `weft.c.ERR_*`), `name` its name ("WEFT_ERR_RANGE"). `message` is the
+    text of `weft_last_error` for a call; for an operation it names the operation, and how it ended.
     """
 
     def __init__(self, status: int, message: str) -> None:
@@ -28,7 +27,7 @@ class WeftError(Exception):
 
 
 class RetryError(WeftError):
-    """No room at the moment: let operations complete, then try again."""
+    """A limit is reached at the moment: let operations complete, then try again."""
 
 
 class BusyError(RetryError, BufferError):
@@ -48,7 +47,7 @@ class TimedOutError(PeerError, TimeoutError):
 
 
 class RevokedError(PeerError):
-    """The peer has taken back the grant of an operation, or it does not cover what that reaches."""
+    """The peer has revoked the operation's grant, or the grant does not cover the operation's bytes."""
 
 
 class CanceledError(PeerError):
@@ -68,7 +67,7 @@ class MachineError(WeftError):
 
 
 class InternalError(WeftError):
-    """A defect of Weft: report it."""
+    """An internal error of Weft: report it."""
 
 
 class StillRunningError(TimeoutError):
@@ -106,15 +105,15 @@ def error_of(status: int, message: str) -> WeftError:
 
 
 def check(status: int) -> int:
-    """Raises if a call of this thread, the last one, has failed."""
+    """Raises if this thread's last call has failed."""
     if status < 0:
         raise error_of(status, quick.weft_last_error().decode("utf-8", "replace"))
     return status
 
 
 def taken_back(call: Callable[[], int], poll: Callable[[], None]) -> int:
-    """The status of a call that gives something back. A completion can come a moment before the
-    worker has let go of what its operation used; that passes here."""
+    """The status of a call that releases an object. A completion can arrive a moment before the worker has
+    released the operation's objects; this waits for that."""
     for pause in (0.0002, 0.001, 0.005, 0.02):
         status = call()
         if status != c.ERR_BUSY:

@@ -1,4 +1,4 @@
-"""What comes to an endpoint without an operation: from peers, and about peers and rails."""
+"""Events of an endpoint that belong to no operation: from peers, and about peers and rails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Message:
 @dataclass(frozen=True)
 class Notification:
     """A peer's transfer with `notify` has arrived, every byte of it. Or (`status` is not 0, but a
-    `weft.c.ERR_*`) one with `notify_failure` has failed, or a grant with `notify` has ended by itself."""
+    `weft.c.ERR_*`) one with `notify_failure` has failed, or a grant with `notify` has expired."""
 
     peer: Peer
     value: int
@@ -48,7 +48,7 @@ class PeerDown:
 
     @property
     def reason(self) -> str:
-        """The status in words."""
+        """The status as text."""
         return str(quick.weft_status_text(self.status).decode())
 
     def __repr__(self) -> str:
@@ -57,7 +57,7 @@ class PeerDown:
 
 @dataclass(frozen=True)
 class RailDown:
-    """A rail of ours reaches no peer; the others carry on. Nothing is to be done."""
+    """A rail of ours reaches no peer; the others take over. No action is needed."""
 
     rail: int
     provider_errno: int
@@ -72,7 +72,7 @@ class RailUp:
 
 @dataclass(frozen=True)
 class Other:
-    """Of a kind that this package does not know: a newer library's."""
+    """An event of a kind that this package does not know, from a newer library."""
 
     kind: int
     status: int
@@ -83,14 +83,14 @@ Event = Union[Message, Notification, PeerUp, PeerDown, RailDown, RailUp, Other]
 
 
 def data_of(endpoint: int, raw: c.Completion) -> bytes:
-    """Copies the data of a message or a notification, and gives it back."""
+    """Copies the data of a message or a notification, and releases it."""
     data = ctypes.string_at(raw.data, raw.bytes) if raw.data and raw.bytes else b""
     lib.weft_message_release(endpoint, raw.op)
     return data
 
 
 def event_of(endpoint: int, raw: c.Completion, peer_of: Callable[[int], Peer]) -> Event:
-    """The event that a completion stands for."""
+    """The event for a completion."""
     if raw.kind == c.COMPLETION_MESSAGE:
         return Message(peer_of(raw.peer), data_of(endpoint, raw))
     if raw.kind == c.COMPLETION_NOTIFICATION:

@@ -1,4 +1,4 @@
-"""Where the lines of Weft's log go."""
+"""The destination of Weft's log lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from . import c
 from ._library import lib
 from .errors import check
 
-#: Gets the level (`weft.c.LOG_*`), the part of the library, and the text.
+#: Called with the level (`weft.c.LOG_*`), the part of the library, and the text.
 Callback = Callable[[int, str, str], None]
 
 _LEVELS = {
@@ -24,7 +24,7 @@ _current: Any = None
 
 
 def set_log(callback: Optional[Callback], level: int = c.LOG_DEFAULT) -> None:
-    """Has a function get every line up to `level`, by whatever thread; None: stderr gets them.
+    """Passes every line up to `level` to a function, in any thread; None: to stderr.
     It must be quick, and must not call Weft. Weft waits for it, and it for the interpreter."""
     global _current
 
@@ -34,17 +34,17 @@ def set_log(callback: Optional[Callback], level: int = c.LOG_DEFAULT) -> None:
 
     made = c.LogCallback(line) if callback is not None else c.LogCallback()
     check(lib.weft_log_set(level, made, None))
-    _current = made  # the one before is not called any more
+    _current = made  # the former callback is no longer called
 
 
 def log_to(logger: logging.Logger, level: int = c.LOG_WARN) -> None:
-    """Has a logger get the lines: those of the endpoint as `logger.endpoint`, and so on."""
+    """Passes the lines to a logger: those of the endpoint to `logger.endpoint`, and so on."""
     set_log(lambda level, component, text: logger.getChild(component).log(_LEVELS.get(level, logging.DEBUG), text),
             level)
 
 
 @atexit.register
 def _stop() -> None:
-    """Threads of Weft must not come into an interpreter that is going."""
+    """Threads of Weft must not enter an interpreter that is ending."""
     if _current is not None:
         lib.weft_log_set(c.LOG_DEFAULT, c.LogCallback(), None)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Memory:
-    """Ranges of this process's memory that the rails know; made by `Endpoint.register`.
+    """Ranges of this process's memory, registered with the rails; made by `Endpoint.register`.
 
     The objects they are of stay alive, and cannot be resized, until `deregister` or the
     endpoint's `close`. Also a context manager.
@@ -60,19 +60,19 @@ class Memory:
         return f"<weft.Memory {ranges}{sum(self.lengths)} bytes{'' if self.handle else ', deregistered'}>"
 
     def export(self) -> bytes:
-        """The descriptor that a peer passes to `Peer.import_memory`. Whoever has it can reach
-        the memory: treat it as a key."""
+        """The descriptor that a peer passes to `Peer.import_memory`. It gives access to the memory: treat
+        it as a key."""
         return blob(lib.weft_memory_export, self.handle)
 
     def deregister(self) -> None:
-        """Takes the memory back: when this has returned, no late write lands. Blocks for a round
-        trip to the peers that imported it, at most 2 s (in asyncio: `asyncio.to_thread`). Raises
-        BusyError while own transfers use it. Again is harmless."""
+        """Deregisters the memory: when this has returned, no late write lands. Blocks for a round
+        trip to the peers that imported it, at most 2 s (in asyncio: `asyncio.to_thread`). Raises BusyError
+        while own transfers use it. Repeating the call is harmless."""
         with self._lock:
             if not self.handle:
                 return
             status = taken_back(lambda: int(lib.weft_memory_deregister(self.handle)), self._endpoint.poll)
-            # The endpoint's close may have come before: then it is given back.
+            # The endpoint's close may have come first: then it is already deregistered.
             if status != c.ERR_HANDLE or not self._endpoint.closed:
                 check(status)
             self.handle = 0
@@ -108,8 +108,8 @@ class RemoteMemory:
         return f"<weft.RemoteMemory of peer {self.peer.id:#x}{'' if self.handle else ', released'}>"
 
     def release(self) -> None:
-        """Gives it back. Raises BusyError while operations or prepared geometries use it. Again is
-        harmless, and so is never: the endpoint's `close` does it."""
+        """Releases it. Raises BusyError while operations or prepared geometries use it. Repeating the call
+        is harmless, and so is omitting it: the endpoint's `close` releases it."""
         if self.handle and not self._endpoint.closed:
             check(taken_back(lambda: int(lib.weft_remote_memory_release(self.handle)), self._endpoint.poll))
         self.handle = 0

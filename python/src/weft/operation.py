@@ -1,4 +1,4 @@
-"""Operations under way, and what they end in."""
+"""Operations in flight, and their results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: What an operation is, in words; or what makes them when somebody asks.
+#: An operation in words; or a function that makes them on demand.
 Words = Union[str, Callable[[], str]]
 
 
@@ -76,8 +76,8 @@ def _duration(nanoseconds: int) -> str:
 class Operation(Generic[T]):
     """An operation that was accepted: `await` it, or `wait` for it.
 
-    Both give its result, or raise what it failed with. It goes on by itself (but see
-    `Progress.MANUAL`), whether anybody waits or not, and ends by its deadline. A task that is
+    Both give its result, or raise what it failed with. It proceeds by itself (but see `Progress.MANUAL`),
+    with or without a waiting thread, and ends by its deadline. A task that is
     canceled while it awaits one cancels the operation, too, and gets its CancelledError once the
     operation has ended: the memory can be used again then. So `asyncio.wait_for` does with a
     transfer that is late (use `asyncio.shield` if it should go on).
@@ -98,7 +98,7 @@ class Operation(Generic[T]):
 
     @property
     def completions(self) -> List[Completion]:
-        """The completions that have come: one, or (`each_peer`) one of each peer."""
+        """The completions so far: one, or (`each_peer`) one for each peer."""
         return self._taken
 
     @property
@@ -124,7 +124,7 @@ class Operation(Generic[T]):
         return next((done.error(self._what) for done in self._taken if done.status < 0), None)
 
     def result(self) -> T:
-        """What it gave; raises what it failed with. Of one that is `done`."""
+        """The result of an operation that is `done`; raises the exception of a failed one."""
         if self._left:
             raise RuntimeError("the operation has not ended yet")
         if self._error is not None or len(self._taken) > 1 or self._taken[-1].status < 0:
@@ -145,7 +145,7 @@ class Operation(Generic[T]):
         """Ends it early, with CanceledError if it has not ended meanwhile; its memory is in use
         until it is `done`. A connect goes on."""
         if self._left and self.id:
-            # It may have completed just now, which says WEFT_ERR_HANDLE.
+            # It may have completed just now, which returns WEFT_ERR_HANDLE.
             lib.weft_op_cancel(self._progress.handle, self.id)
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -171,7 +171,7 @@ class Operation(Generic[T]):
     # Called with the lock of Progress.
 
     def _settle(self, completion: Completion) -> bool:
-        """Takes a completion; whether it was the last."""
+        """Handles a completion; returns whether it was the last."""
         self._taken.append(completion)
         self._left -= 1
         return self._left == 0

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Parts(Generic[T]):
-    """Operations of which a few are under way at a time. Iterate over it, or `async for`: each step
+    """Operations of which a few are in flight at a time. Iterate over it, or `async for`: each step
     waits for the next part, in their order, and gives what it ended in.
 
         size = 64 << 20

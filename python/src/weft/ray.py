@@ -1,4 +1,4 @@
-"""Weft as a tensor transport of Ray: actors read each other's arrays where they lie.
+"""Weft as a tensor transport of Ray: actors read each other's arrays in place.
 
     from weft.ray import register_transport
 
@@ -12,7 +12,7 @@
 
 Arrays of numpy or, where torch is installed, tensors of CPUs and CUDA GPUs. The actor that made them registers them until
 Ray frees the object; others read them in one transfer. An actor that is lost, or a transfer that Ray aborts, ends the read
-with an exception of weft, within `timeout` seconds at the latest; nobody has to be killed.
+with an exception of weft, within `timeout` seconds at the latest; no process has to be killed.
 """
 # Where Ray is not installed, all of it is Any.
 # mypy: disable-error-code="import-not-found,misc,no-any-return"
@@ -51,7 +51,7 @@ class Metadata(TensorTransportMetadata):
 
 @dataclass
 class Fetch(FetchRequest):
-    """A read that is under way."""
+    """A read in flight."""
 
     operation: Optional[Operation[Any]] = None
     held: List[Any] = field(default_factory=list)

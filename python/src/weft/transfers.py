@@ -81,7 +81,7 @@ class Transfers:
     notify_failure: it gets one, with `status` set, if the transfer fails, too;
     counter: the `Counter.id` of a counter of the peer that is raised by 1 after the last byte, or
     (count_pages=True) with each page;
-    latency: goes before other transfers, for small ones that somebody waits for;
+    latency: precedes other transfers, for small ones that the program waits for;
     timeout: seconds until it ends with TimedOutError; None: the endpoint's;
     start, done: a `Watch` and the value at which it begins, and that it sets when it has ended;
     grant: the 16 bytes of the peer's grant that it is under (`grant`), which came with its request.
@@ -219,7 +219,7 @@ class Transfers:
         return bytes(made.bytes)
 
     def revoke(self, grant: bytes, *, timeout: Optional[float] = None) -> Operation[Completion]:
-        """Takes a grant back. When it has ended, nothing arrives under the grant any more: its pages can
+        """Revokes a grant. When it has ended, nothing arrives under the grant any longer: its pages can
         be used again. What the peer has under it ends there with RevokedError."""
         options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout))
         return self._submit("a revoke", lib.weft_grant_revoke, (token(grant),), options, _itself)

@@ -57,7 +57,7 @@ class Watch:
             raise ValueError("the watch was freed, or its endpoint is closed")
 
     def free(self) -> None:
-        """Gives it back; no stream may wait for it any more. Raises BusyError while transfers
+        """Destroys it; no stream may wait for it any longer. Raises BusyError while transfers
         that have not ended name it. Again is harmless, and so is never: the endpoint's `close`
         does it."""
         if self._handle and not self._endpoint.closed:

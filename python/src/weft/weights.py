@@ -12,7 +12,7 @@ the others when one dies. On the command line, with safetensors files:
     python -m weft.weights serve --listen HOST:PORT FILE...
     python -m weft.weights pull --from HOST:PORT --out FILE [--shard 0/2] [--verify]
 
-Whoever can connect to the port gets what is needed to read the memory: keep it inside, or give the endpoints a secret
+A process that can connect to the port gets everything needed to read the memory: keep it inside, or give the endpoints a secret
 (`WEFT_SECRET_FILE`).
 """
 
