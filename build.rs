@@ -70,7 +70,7 @@ mod header {
         };
         config.function.must_use = Some("WEFT_MUST_USE".into());
         config.function.prefix = Some("WEFT_API".into());
-        // What functions of later sections name.
+        // Declarations that later sections use.
         let shared = ["weft_op", "weft_op_options", "weft_queue", "weft_watch", "weft_counter"];
         config.export.include = shared.map(String::from).into();
         let mut bytes = Vec::new();

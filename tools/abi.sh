@@ -4,8 +4,8 @@
 #     tools/abi.sh write                   keeps what include/weft.h says now: until 0.1 is released, or for additions
 # The first header, weft-0.1.h, stays as it is where git has the tag v0.1.0.
 #
-# WEFT_OLD_LIBRARIES: files, separated by colons, or tags and commits of git (which are built into target/old): they talk
-# to the newest library in both roles. Without it, the commit that docs/abi.md names.
+# WEFT_OLD_LIBRARIES: files, separated by colons, or tags and commits of git (which are built into target/old): they
+# communicate with the newest library in both roles. Without it, the commit in docs/abi.md is used.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 kept=ffi-tests/api/abi
@@ -14,9 +14,9 @@ mkdir -p "$out"
 # shellcheck source=tools/cases.sh
 . tools/cases.sh
 
-# A library that has the functions of a header and does nothing. What Rust writes about types is not understood by
-# abidw; that libweft.so has the same functions, and structs of the same layout, is what ffi-tests/run and
-# src/capi/layout.rs see to.
+# A library that has the functions of a header and does nothing. abidw does not understand the type information that
+# Rust writes; ffi-tests/run and src/capi/layout.rs check that libweft.so has the same functions, and structs of the
+# same layout.
 stub() { # header, library
     # Each declaration of a function, on a line of its own, gets a body.
     { echo "#include \"$(realpath "$1")\""
@@ -31,7 +31,7 @@ described() { # header, file: its ABI, as XML
         abidw --no-show-locs --no-corpus-path --no-comp-dir-path --load-all-types --type-id-style hash --out-file "$2" "$out/stub.so"
 }
 
-# Nothing changed, nothing missing; more is fine. abidiff takes a field of another type for growth, if the struct
+# Nothing may change or be missing; additions are fine. abidiff takes a field of another type for growth, if the struct
 # grows by it, which the layout does not.
 compatible() { # header
     mkdir -p "$out/as"
@@ -41,7 +41,7 @@ compatible() { # header
     abidiff --no-added-syms --suppressions "$kept/growth.ini" "$kept/weft-0.1.abi" "$out/now.abi"
 }
 
-# The comparison itself finds what it should.
+# The comparison finds what it should.
 notices() { # name, whether it is compatible, sed's script that changes the header
     local status=0
     sed -E "$3" include/weft.h >"$out/changed.h"
@@ -92,7 +92,7 @@ over() { # what, target's library, writer's library
     done
 }
 
-# A file that is named, or the library of a commit, built once: quickly, for nobody measures it.
+# A named file, or the library of a commit, which is built once, without optimisation, since nothing is measured.
 library_of() {
     [ -f "$1" ] && realpath "$1" && return
     local tree=target/old/$1 quickly=(opt-level=1 lto=false codegen-units=16 debug=0)
@@ -107,7 +107,7 @@ library_of() {
 # What newer libraries must still talk to; docs/abi.md names it.
 baseline() { sed -n 's/^The baseline is commit `\([0-9a-f]\{40\}\)`.*/\1/p' docs/abi.md; }
 
-# The baseline, if it can be had here; else why not.
+# The baseline, if it is available here; otherwise why not.
 old_libraries() {
     local commit
     commit=$(baseline)

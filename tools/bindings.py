@@ -67,7 +67,7 @@ class Header:
         text = re.sub(r"^#.*$", "", text, flags=re.M)
         text = re.sub(r"\b(WEFT_API|WEFT_MUST_USE)\b", "", text).partition('extern "C" {')[2].rpartition("}")[0]
         self.types, self.callbacks, self.structs, self.functions = dict(PLAIN), {}, {}, {}
-        # A struct has semicolons inside; put its body into one word.
+        # A struct has semicolons inside; this puts its body into one word.
         bodies = []
         text = re.sub(r"\{(.*?)\}", lambda m: bodies.append(m[1]) or f"BODY{len(bodies) - 1} ", text, flags=re.S)
         for statement in text.split(";"):

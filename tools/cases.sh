@@ -1,5 +1,5 @@
-# Cases of a test, one line for each, and a last one that counts them: to be sourced. A caller may set `logs`, the folder
-# of what one that failed has to say, and `only`, a part of the names to run.
+# Cases of a test, one line for each, and a last line that counts them; to be sourced. A caller may set `logs`, the
+# folder for the output of failed cases, and `only`, a part of the names to run.
 passed=0 failed=0 skipped=0
 
 beside() { if [ -n "$2" ]; then printf '%-44s %s' "$1" "$2"; else printf '%s' "$1"; fi; }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# That the oldest Rust that Cargo.toml names compiles everything. Without that one here, it says so and passes.
+# Checks that the oldest Rust that Cargo.toml names compiles everything. Without that compiler here, it reports so and
+# passes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)

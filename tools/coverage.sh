@@ -17,7 +17,7 @@ command -v "$profdata" >/dev/null || {
     exit 77
 }
 
-# Counters are mapped from the files, so that those of killed processes are there, too.
+# Counters are mapped from the files, so that those of killed processes are included.
 export RUSTFLAGS="-Cinstrument-coverage -Cllvm-args=-runtime-counter-relocation --cfg coverage" CARGO_TARGET_DIR=$out
 export LLVM_PROFILE_FILE=$out/profiles/%m%c.profraw
 rm -rf "$out/profiles"

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE, PAGES, PLACES = 64 << 10, 256, 1024  # of one transfer, and where its pages may lie
-PARTS = 4  # memory for this many transfers, so that the next one need not wait until the last one is checked
+PAGE, PAGES, PLACES = 64 << 10, 256, 1024  # pages of one transfer, and the pages they are chosen from
+PARTS = 4  # memory for this many transfers, so that the next one need not wait for the check of the last
 RAILS, RATE, CUT, BACK, END = 4, "400mbit", 4.0, 8.0, 13.0
 TRANSFERS = 100  # of the first two acts
 BLOCK = random.Random(1).randbytes(1 << 20)
@@ -117,7 +117,7 @@ class Shown:
     """A process of the above, whose lines of JSON come through a queue."""
 
     def __init__(self, space, *words):
-        # What the library would log of a cut is what the demonstration says itself.
+        # The demonstration itself reports what the library would log about a cut.
         environment = {"WEFT_LOG": "error"} | os.environ
         self.process = subprocess.Popen([*space, sys.executable, __file__, *words], env=environment, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True)

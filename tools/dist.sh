@@ -57,7 +57,7 @@ python3 tools/licences.py ${rust_target:+--target "$rust_target"} >"$licences/TH
 of_rust=$(rustc --print sysroot)/share/doc/rust/COPYRIGHT-library.html
 [ ! -e "$of_rust" ] || cp "$of_rust" "$licences/"
 
-# The same files make the same tarball, whoever packs them and when.
+# The same files make the same tarball, on any machine and at any time.
 tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=go=rX,u+rwX \
     -C "$scratch" -cJf "$into/$name.tar.xz" "$name"
 echo "$into/$name.tar.xz"

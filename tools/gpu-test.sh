@@ -20,7 +20,7 @@ flags=(-std=c11 -D_GNU_SOURCE -O2 -Wall -Wextra -Iinclude -Iffi-tests/harness "-
 for program in device device_kinds watches gpu_figures; do
     cc "${flags[@]}" "ffi-tests/device/$program.c" ffi-tests/harness/harness.c -o "$to/tests/$program" "$to/lib/libweft.so.0" -lpthread -ldl
 done
-# It is linked with CUDA's driver, which is not here: with something that has its functions' names.
+# It is linked with CUDA's driver, which is not here, so a stub with its functions' names replaces it.
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 cc "${flags[@]}" -c examples-c/gpu_pages.c -o "$scratch/gpu_pages.o"

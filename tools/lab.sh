@@ -26,8 +26,9 @@ WEFT_LAB_SIDE, left or right. Without a command the lab stays until it is interr
 USAGE
 }
 
-PATH=$PATH:/usr/sbin:/sbin # where ip and tc live; not in everybody's PATH
-# With the PID namespace in it: process numbers in the names of labs mean nothing to others, who may share /run/netns.
+PATH=$PATH:/usr/sbin:/sbin # the folders of ip and tc, which PATH may lack
+# The prefix includes the PID namespace: process numbers in the names of labs mean nothing to others, which may share
+# /run/netns.
 lab_prefix=weft-lab-$(readlink /proc/self/ns/pid | tr -cd 0-9)
 lab_reset() {
     lab_rails=4 lab_right_rails='' lab_rate='' lab_rates=() lab_mtu=9000 lab_router='' lab_host_routes='' lab_bridge=''
@@ -35,7 +36,7 @@ lab_reset() {
 }
 lab_reset
 
-# Why there can be no lab here; nothing if there can.
+# Why a lab cannot be made here; nothing if it can.
 lab_missing() {
     if [ "$(id -u)" != 0 ]; then echo "only root can make network namespaces"
     elif ! command -v ip >/dev/null || ! command -v tc >/dev/null; then echo "iproute2 is not installed"

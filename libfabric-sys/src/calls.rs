@@ -1,9 +1,9 @@
 //! The calls that libfabric's headers inline: each goes through a table in its object.
 //!
-//! All are `unsafe`: objects must be open and of the right kind, pointers as the man page of the
-//! call says, and the domain's threading model kept. A call answers `-FI_ENOSYS` where the object
-//! lacks the table or the slot; on the data path, too: next to an indirect call, the test is a
-//! branch that never goes the other way.
+//! All are `unsafe`: objects must be open and of the right kind, pointers must be as the call's man
+//! page requires, and the domain's threading model must be kept. A call returns `-FI_ENOSYS` if the
+//! object lacks the table or the slot. That is checked on the data path, too: next to an indirect
+//! call, the check is a well-predicted branch.
 
 #![allow(clippy::missing_safety_doc, clippy::too_many_arguments)]
 
@@ -23,7 +23,8 @@ macro_rules! call {
     }};
 }
 
-/// A call whose slot an older provider's table may end before, as the headers' `FI_CHECK_OP`.
+/// A call whose slot may lie beyond the end of an older provider's table, like the headers'
+/// `FI_CHECK_OP`.
 macro_rules! late {
     ($table:expr, $type:ident, $slot:ident($($arg:expr),*)) => {{
         let table = $table;
@@ -237,7 +238,7 @@ pub unsafe fn fi_av_lookup(
     call!((*av).ops, lookup(av, fi_addr, addr, addrlen))
 }
 
-/// NULL where the provider has no such call.
+/// NULL if the provider has no such call.
 #[inline]
 pub unsafe fn fi_av_straddr(
     av: *mut fid_av,
@@ -264,7 +265,7 @@ pub unsafe fn fi_enable(ep: *mut fid_ep) -> c_int {
     fi_control(ep.cast(), FI_ENABLE, null_mut())
 }
 
-/// `fid` must be an endpoint's, here and in the next three.
+/// `fid` must belong to an endpoint, here and in the next three.
 #[inline]
 pub unsafe fn fi_cancel(fid: fid_t, context: *mut c_void) -> isize {
     call!((*fid.cast::<fid_ep>()).ops, cancel(fid, context))
@@ -324,7 +325,7 @@ pub unsafe fn fi_accept(ep: *mut fid_ep, param: *const c_void, paramlen: usize) 
     call!((*ep).cm, accept(ep, param, paramlen))
 }
 
-/// `handle` is that of a request's info.
+/// `handle` must come from the info of a request.
 #[inline]
 pub unsafe fn fi_reject(pep: *mut fid_pep, handle: fid_t, param: *const c_void, paramlen: usize) -> c_int {
     call!((*pep).cm, reject(pep, handle, param, paramlen))
@@ -525,13 +526,13 @@ pub unsafe fn fi_compare_atomicvalid(
 
 // Completion queues.
 
-/// `buf` has room for `count` entries of the format that the queue was opened with.
+/// `buf` has space for `count` entries of the format that the queue was opened with.
 #[inline]
 pub unsafe fn fi_cq_read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> isize {
     call!((*cq).ops, read(cq, buf, count))
 }
 
-/// As [`fi_cq_read`], with the source of each entry.
+/// Like [`fi_cq_read`], with the source of each entry.
 #[inline]
 pub unsafe fn fi_cq_readfrom(
     cq: *mut fid_cq,
@@ -568,7 +569,7 @@ pub unsafe fn fi_cq_signal(cq: *mut fid_cq) -> c_int {
     call!((*cq).ops, signal(cq))
 }
 
-/// NULL where the provider has no such call.
+/// NULL if the provider has no such call.
 #[inline]
 pub unsafe fn fi_cq_strerror(
     cq: *mut fid_cq,

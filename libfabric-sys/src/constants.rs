@@ -1,5 +1,5 @@
-//! Versions, flags, modes, options and error numbers. What a version after 1.17 added says so;
-//! what 2.x removed or gave another meaning is left out.
+//! Versions, flags, modes, options and error numbers. A comment marks constants that a version
+//! after 1.17 added; constants that 2.x removed or redefined are left out.
 
 use std::ffi::c_int;
 
@@ -91,7 +91,7 @@ pub const FI_MR_SINGLE_USE: u64 = 1 << 41;
 pub const FI_HMEM_HOST_ALLOC: u64 = 1 << 45;
 pub const FI_HMEM_DEVICE_ONLY: u64 = 1 << 46;
 
-// Modes: what the provider asks of the caller.
+// Modes: what the provider requires of the caller.
 pub const FI_CONTEXT: u64 = 1 << 59;
 pub const FI_MSG_PREFIX: u64 = 1 << 58;
 pub const FI_ASYNC_IOV: u64 = 1 << 57;
@@ -151,7 +151,7 @@ pub const FI_ADDR_UCX: u32 = 16;
 /// 2.3.
 pub const FI_SOCKADDR_IP: u32 = 17;
 
-/// What an address vector gives for an address.
+/// What an address vector returns for an address.
 pub type fi_addr_t = u64;
 pub const FI_ADDR_UNSPEC: fi_addr_t = u64::MAX;
 pub const FI_ADDR_NOTAVAIL: fi_addr_t = u64::MAX;

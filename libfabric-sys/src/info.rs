@@ -1,5 +1,5 @@
-//! What `fi_getinfo` takes and returns. All of it is allocated by the library and may be longer
-//! than it is here: change fields in place, never copy a struct by value.
+//! What `fi_getinfo` takes and returns. The library allocates all of it, and it may be longer than
+//! declared here: change fields in place, never copy a struct by value.
 
 use crate::{
     fi_av_type, fi_bus_type, fi_ep_type, fi_link_state, fi_progress, fi_resource_mgmt, fi_threading, fid,
@@ -119,7 +119,7 @@ pub struct fi_fabric_attr {
     pub api_version: u32,
 }
 
-/// What is known of the NIC; any of the pointers may be NULL.
+/// The properties of the NIC; each pointer may be NULL.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fid_nic {
@@ -168,7 +168,7 @@ pub struct fi_pci_attr {
 pub struct fi_link_attr {
     pub address: *mut c_char,
     pub mtu: usize,
-    /// Bits a second.
+    /// Bits per second.
     pub speed: usize,
     pub state: fi_link_state,
     pub network_type: *mut c_char,

@@ -43,8 +43,8 @@ macro_rules! zero_default {
     ($($name:ident),* $(,)?) => {
         $(impl Default for $name {
             fn default() -> Self {
-                // SAFETY: only integers, pointers, enums that may have any value, and unions
-                // of those: all zero bytes are a value of each.
+                // SAFETY: the struct has only integers, pointers, enums that may have any value,
+                // and unions of those, for all of which zero is valid.
                 unsafe { std::mem::zeroed() }
             }
         })*

@@ -1,14 +1,14 @@
 //! Finding and loading libfabric.
 //!
-//! Its few exported functions are versioned. Asked for by the versions below, the same build runs
-//! on libfabric 1.17, which has no newer ones, and on 2.x, which keeps them:
+//! Its few exported functions are versioned. With the versions below, the same build runs on
+//! libfabric 1.17, which has no newer ones, and on 2.x, which keeps them:
 //! - 1.17: `fi_getinfo@@FABRIC_1.3` is the default; its layouts are those of this crate.
 //! - 2.x (to 2.7-dev, src/abi_1_0.c): `fi_getinfo@FABRIC_1.3` copies the hints, part by part, into
 //!   zeroed structs of its own newest layout, and returns its newest infos as they are.
 //!   `fi_dupinfo@FABRIC_1.3` likewise. Since structs grew at their ends only, the fields of this
 //!   crate lie where they are expected. `fi_dupinfo@FABRIC_1.3(NULL)` allocates the newest layout.
 //!
-//! So which fields an info has depends on the library, not on the symbol: this crate has none that
+//! So the fields of an info depend on the library, not on the symbol: this crate declares none that
 //! 1.17 lacks.
 
 use crate::{fi_fabric_attr, fi_info, fi_type, fid_fabric};
@@ -18,12 +18,12 @@ use std::mem::transmute_copy;
 use std::path::Path;
 use std::ptr;
 
-/// Names a library to load in place of the system's.
+/// Names a library that is loaded instead of the system's.
 const VARIABLE: &str = "WEFT_LIBFABRIC";
 
 const SONAME: &str = "libfabric.so.1";
 
-/// Where the EFA installer puts it, which the linker's path need not have.
+/// The EFA installer's folder, which the linker's path may lack.
 const ELSEWHERE: [&str; 2] = ["/opt/amazon/efa/lib64/libfabric.so.1", "/opt/amazon/efa/lib/libfabric.so.1"];
 
 type Getinfo =
@@ -45,16 +45,16 @@ pub struct Library {
     version: unsafe extern "C" fn() -> u32,
 }
 
-/// Why there is no libfabric; its text says what to do.
+/// Why libfabric is unavailable; the text tells what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoadError {
-    /// None on this machine, as far as was looked.
+    /// None was found on this machine.
     NotFound { reason: String },
-    /// The one that `WEFT_LIBFABRIC` names does not load.
+    /// The library that `WEFT_LIBFABRIC` names does not load.
     VariableNotLoadable { path: String, reason: String },
-    /// There is one, and it does not load.
+    /// One was found, but does not load.
     NotLoadable { path: String, reason: String },
-    /// It loads, and lacks a function: not libfabric, or one before 1.12.
+    /// It loads, but lacks a function: it is not libfabric, or older than 1.12.
     SymbolMissing { path: String, symbol: String },
 }
 
@@ -89,8 +89,8 @@ impl fmt::Display for LoadError {
 
 impl std::error::Error for LoadError {}
 
-/// A variable of the environment that decides what is loaded, or read; `None` if it is not set or empty.
-/// In a program with more rights than its user (set-uid, say) the environment has no say.
+/// An environment variable that decides what is loaded, or read; `None` if it is not set or empty.
+/// In a program with more rights than its user (set-uid, say) the environment is ignored.
 pub fn variable(name: &str) -> Option<std::ffi::OsString> {
     // SAFETY: the call has no preconditions.
     let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
@@ -98,8 +98,8 @@ pub fn variable(name: &str) -> Option<std::ffi::OsString> {
 }
 
 impl Library {
-    /// Loads what `WEFT_LIBFABRIC` names, if it is set and not empty; else the system's; else the
-    /// EFA installer's.
+    /// Loads the library that `WEFT_LIBFABRIC` names, if it is set and not empty; else the
+    /// system's; else the EFA installer's.
     pub fn load() -> Result<Library, LoadError> {
         if let Some(named) = variable(VARIABLE) {
             return Library::load_from(Path::new(&named)).map_err(|error| match error {
@@ -117,7 +117,7 @@ impl Library {
         for path in ELSEWHERE.iter().filter(|path| Path::new(path).exists()) {
             match Library::load_from(path) {
                 Ok(library) => return Ok(library),
-                // A library that is there and broken says more than one that is not there.
+                // A library that exists but is broken gives a better error than a missing one.
                 Err(error) if matches!(failed, LoadError::NotFound { .. }) => failed = error,
                 Err(_) => {}
             }
@@ -133,7 +133,8 @@ impl Library {
             let reason = "the path has a NUL in it".to_owned();
             return Err(LoadError::NotLoadable { path: shown, reason });
         };
-        // SAFETY: a C string. The constructors of libraries are as trustworthy as their names.
+        // SAFETY: the name is a NUL-terminated string. The constructors of libraries are as
+        // trustworthy as their names.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
             return Err(LoadError::NotLoadable { path: shown, reason: dl_reason() });
@@ -161,7 +162,7 @@ impl Library {
 
     /// The API version of the library: the newest that `getinfo` takes.
     pub fn version(&self) -> u32 {
-        // SAFETY: takes nothing.
+        // SAFETY: the call takes no arguments.
         unsafe { (self.version)() }
     }
 
@@ -177,21 +178,21 @@ impl Library {
         }
     }
 
-    /// `data` in libfabric's words, for people. By `fi_tostr_r`: `fi_tostr` has one buffer for all
-    /// threads.
+    /// `data` in libfabric's notation, for log lines. By `fi_tostr_r`: `fi_tostr` has one buffer
+    /// for all threads.
     ///
     /// # Safety
     /// `data` must point to what `type_` says.
     pub unsafe fn tostr(&self, data: *const c_void, type_: fi_type) -> String {
         let mut text = vec![0u8; 8192];
-        // SAFETY: room for len bytes, of which the last stays 0 below.
+        // SAFETY: the buffer has space for len bytes, of which the last stays 0 below.
         unsafe { (self.tostr_r)(text.as_mut_ptr().cast(), text.len() - 1, data, type_) };
         let len = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
         String::from_utf8_lossy(&text[..len]).into_owned()
     }
 
     /// # Safety
-    /// As `man fi_getinfo` says; `hints` is NULL or from [`Library::dupinfo`].
+    /// The same contract as in `man fi_getinfo`; `hints` is NULL or from [`Library::dupinfo`].
     pub unsafe fn getinfo(
         &self,
         version: u32,
@@ -206,8 +207,8 @@ impl Library {
     }
 
     /// # Safety
-    /// `info` is NULL, or a list from `getinfo` or `dupinfo`, which nobody uses any more; strings
-    /// put into it must be the C library's `malloc`'s.
+    /// `info` is NULL, or a list from `getinfo` or `dupinfo` that is no longer used; strings put
+    /// into it must be allocated with the C library's `malloc`.
     pub unsafe fn freeinfo(&self, info: *mut fi_info) {
         if !info.is_null() {
             // SAFETY: the caller promises it.
@@ -215,7 +216,7 @@ impl Library {
         }
     }
 
-    /// A copy of the first of a list.
+    /// A copy of a list's first info.
     ///
     /// # Safety
     /// `info` is NULL or from this library.
@@ -224,10 +225,10 @@ impl Library {
         unsafe { (self.dupinfo)(info) }
     }
 
-    /// An empty info with all its parts, for hints; NULL without memory. As the inline function of
-    /// the headers.
+    /// An empty info with all its parts, for hints; NULL without memory. Like the inline function
+    /// of the headers.
     pub fn allocinfo(&self) -> *mut fi_info {
-        // SAFETY: NULL asks for an empty one.
+        // SAFETY: NULL requests an empty info.
         unsafe { self.dupinfo(ptr::null()) }
     }
 
@@ -244,14 +245,14 @@ impl Library {
     }
 }
 
-/// Whether dlopen did not find the library itself. Where it found it and not a library that it
-/// needs, or could not use it, the text starts with another name; the rest is translated.
+/// Whether dlopen did not find the library itself. If it found the library, but not a dependency,
+/// or could not use it, the text starts with another name; the rest is translated.
 fn means_absent(reason: &str) -> bool {
     reason.strip_prefix(SONAME).is_some_and(|rest| rest.starts_with(": "))
 }
 
 fn dl_reason() -> String {
-    // SAFETY: this thread's last error, or NULL.
+    // SAFETY: the pointer is this thread's last error, or NULL.
     unsafe {
         let text = libc::dlerror();
         match text.is_null() {
@@ -270,19 +271,19 @@ unsafe fn symbol<F: Copy>(
     version: &CStr,
 ) -> Result<F, LoadError> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: an open handle and C strings. In a library that was built without symbol versions,
-    // the linker takes the only symbol of that name.
+    // SAFETY: the handle is open, and the names are NUL-terminated strings. In a library that was
+    // built without symbol versions, the linker takes the only symbol of that name.
     let address = unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) };
     if address.is_null() {
         let symbol = format!("{}@{}", name.to_string_lossy(), version.to_string_lossy());
         return Err(LoadError::SymbolMissing { path: path.to_owned(), symbol });
     }
-    // SAFETY: not NULL, and of that type, as the caller promised.
+    // SAFETY: the pointer is not NULL, and the caller promises its type.
     Ok(unsafe { transmute_copy(&address) })
 }
 
 fn path_of(function: *const c_void) -> Option<String> {
-    // SAFETY: fills in the struct, and returns 0 where it does not know the address.
+    // SAFETY: the call fills in the struct, or returns 0 if it does not know the address.
     unsafe {
         let mut found: libc::Dl_info = std::mem::zeroed();
         if libc::dladdr(function, &mut found) == 0 || found.dli_fname.is_null() {

@@ -1,4 +1,4 @@
-//! What is posted, and the entries that a completion queue returns.
+//! Posted structs, and the entries that a completion queue returns.
 
 use crate::{fi_addr_t, fi_datatype, fi_op, zero_default};
 use libc::iovec;
@@ -66,14 +66,15 @@ pub struct fi_msg_atomic {
     pub data: u64,
 }
 
-/// The provider's own, from the post until the completion, where it asks for `FI_CONTEXT`.
+/// Belongs to the provider from the post until the completion, if the provider requires
+/// `FI_CONTEXT`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fi_context {
     pub internal: [*mut c_void; 4],
 }
 
-/// As [`fi_context`], for `FI_CONTEXT2`.
+/// Like [`fi_context`], for `FI_CONTEXT2`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fi_context2 {
@@ -127,11 +128,11 @@ pub struct fi_cq_err_entry {
     pub olen: usize,
     pub err: c_int,
     pub prov_errno: c_int,
-    /// In: a buffer of the caller's and its size, or size 0 for the provider's own, which is
-    /// good until the queue is read again.
+    /// On input: the caller's buffer and its size, or size 0 to use the provider's own, which is
+    /// valid until the queue is read again.
     pub err_data: *mut c_void,
     pub err_data_size: usize,
-    /// The library writes it from API 1.20 on; older ones leave it as it is.
+    /// The library writes it from API 1.20 on; older ones leave it unchanged.
     pub src_addr: fi_addr_t,
 }
 

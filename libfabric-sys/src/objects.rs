@@ -1,4 +1,4 @@
-//! The objects and the attributes that they are opened with.
+//! Objects, and the attributes for opening them.
 
 use crate::{
     fi_av_type, fi_cq_format, fi_cq_wait_cond, fi_hmem_iface, fi_info, fi_ops, fi_ops_atomic, fi_ops_av,
@@ -35,7 +35,7 @@ pub struct fid_domain {
     pub mr: *mut fi_ops_mr,
 }
 
-/// A provider may allocate no more of it than the endpoint's capabilities need.
+/// A provider may allocate only the part that the endpoint's capabilities need.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fid_ep {
@@ -49,7 +49,7 @@ pub struct fid_ep {
     pub collective: *mut fi_ops_collective,
 }
 
-/// It begins as an endpoint does, up to the table of its connections.
+/// It begins like an endpoint, up to the table of its connections.
 #[repr(C)]
 #[derive(Debug)]
 pub struct fid_pep {
@@ -90,7 +90,7 @@ pub struct fid_mr {
 macro_rules! opaque {
     ($($name:ident),* $(,)?) => {
         $(
-            /// Known here only by pointer.
+            /// An opaque type, used only by pointer.
             #[repr(C)]
             #[derive(Debug)]
             pub struct $name {
@@ -232,7 +232,7 @@ pub struct fi_eq_err_entry {
     pub err_data_size: usize,
 }
 
-/// An event of connections; up to as many bytes as were read are the other side's.
+/// An event of a connection; the bytes read in addition are the other side's private data.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fi_eq_cm_entry {

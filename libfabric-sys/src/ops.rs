@@ -1,5 +1,5 @@
-//! The tables that an object is called through. Slots that versions after 1.17 added at the
-//! end are left out; nothing here calls them.
+//! The tables of an object's calls. Slots that versions after 1.17 added at the end are left out;
+//! nothing here calls them.
 
 use crate::*;
 use std::ffi::{c_char, c_int, c_uint, c_void};

@@ -15,7 +15,7 @@ const GROW: [&str; 6] =
 /// The caller allocates these: ours have the newest ends.
 const AHEAD: [&str; 3] = ["fi_mr_attr", "fi_cq_attr", "fi_cq_err_entry"];
 
-/// The version whose headers have it first, for what those of 1.17 lack. Fields of a struct in the
+/// The version whose headers first have it, for what those of 1.17 lack. Fields of a struct in the
 /// list need no line of their own.
 const SINCE: &[(&str, (u32, u32))] = &[
     ("FI_ADDR_UCX", (1, 18)),
@@ -454,7 +454,7 @@ fn constants(layout: &mut Layout) {
     }
 }
 
-/// What layout.c is to print: all that is ours and that headers of its version have.
+/// What layout.c prints: all declarations of ours that headers of its version have.
 fn entries(ours: &Layout) -> String {
     let sizes = ours.sizes.keys().map(|name| (name, format!("SIZE({name})")));
     let fields = ours.fields.keys().map(|name| (name, format!("FIELD({})", name.replacen('.', ", ", 1))));
@@ -469,11 +469,11 @@ fn entries(ours: &Layout) -> String {
         .collect()
 }
 
-/// What the headers say, or why there is nothing to compare with.
+/// The values of the headers, or why they are unavailable.
 fn theirs(ours: &Layout) -> Result<Layout, &'static str> {
     let headers = std::env::var_os("WEFT_LIBFABRIC_HEADERS").map(PathBuf::from);
     if let Some(headers) = &headers {
-        // Named and missing is a mistake, not a machine without headers.
+        // A named folder without headers is a mistake, not a machine without headers.
         assert!(headers.join("rdma/fabric.h").exists(), "no rdma/fabric.h under {}", headers.display());
     }
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
@@ -524,14 +524,14 @@ fn compare<T: PartialEq + std::fmt::Debug>(
 }
 
 #[test]
-fn layouts_and_constants_are_those_of_the_headers() {
+fn layouts_and_constants_match_the_headers() {
     let mut ours = Layout::ours();
     let theirs = match theirs(&ours) {
         Ok(theirs) => theirs,
         Err(why) => return println!("skipped: {why}"),
     };
     let mut wrong = Vec::new();
-    // Not the size of the fields past the end, and not of the whole, where they may differ.
+    // Sizes are not compared past the end, nor as a whole, where they may differ.
     for name in GROW.iter().chain(&AHEAD) {
         let (mine, other) = (ours.sizes[*name], theirs.sizes[*name]);
         let fits = if AHEAD.contains(name) {
@@ -570,7 +570,7 @@ fn defined<'a>(source: &'a str, start: &'a str) -> impl Iterator<Item = &'a str>
 }
 
 #[test]
-fn nothing_is_left_out_of_the_comparison() {
+fn every_declaration_is_compared() {
     let ours = Layout::ours();
     let sources = [
         include_str!("../src/constants.rs"),

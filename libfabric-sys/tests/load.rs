@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use std::ptr;
 
 #[test]
-fn failed_load_says_what_to_do() {
+fn failed_load_explains_what_to_do() {
     let missing = Library::load_from("/nonexistent/libfabric.so.1").expect_err("there is no such file");
     assert!(matches!(&missing, LoadError::NotLoadable { path, .. } if path == "/nonexistent/libfabric.so.1"));
     let text = missing.to_string();
@@ -21,7 +21,7 @@ fn failed_load_says_what_to_do() {
     assert!(absent.starts_with("libfabric.so.1 was not found: install libfabric1"), "{absent}");
 }
 
-/// An endpoint of the tcp provider from end to end: what goes wrong where a table is out of order.
+/// An endpoint of the tcp provider from end to end: a table in the wrong order would fail here.
 #[test]
 fn tcp_opens_and_closes() {
     let library = match Library::load_from("libfabric.so.1") {
@@ -37,7 +37,7 @@ fn tcp_opens_and_closes() {
     );
     let api = library.version().min(FI_VERSION(1, 18));
     for provider in [c"tcp;ofi_rxm", c"tcp"] {
-        // SAFETY: as the calls' man pages say.
+        // SAFETY: the calls follow their man pages.
         if unsafe { open_and_close(&library, api, provider) } {
             println!("libfabric {}: {provider:?}", library.path());
             return;
@@ -173,10 +173,10 @@ unsafe fn write_to_itself(
 }
 
 #[test]
-fn a_missing_table_or_slot_is_an_error_and_not_a_crash() {
+fn missing_table_or_slot_returns_an_error() {
     let mut ops = fi_ops::EMPTY;
     let mut object = fid { fclass: FI_CLASS_DOMAIN, context: ptr::null_mut(), ops: ptr::null_mut() };
-    // SAFETY: objects of our own, whose tables are as empty as the calls allow.
+    // SAFETY: the objects are our own, with tables as empty as the calls allow.
     unsafe {
         assert_eq!(fi_close(&mut object), -FI_ENOSYS);
         object.ops = &mut ops;

@@ -1,9 +1,10 @@
-//! Alone in its process, because it changes the environment, which libfabric reads from any thread.
+//! It is alone in its process, because it changes the environment, which libfabric reads from any
+//! thread.
 
 use libfabric_sys::{Library, LoadError};
 
 #[test]
-fn a_variable_that_names_nothing_is_not_passed_over() {
+fn invalid_library_variable_is_an_error() {
     std::env::set_var("WEFT_LIBFABRIC", "/nonexistent/libfabric.so.1");
     let error = Library::load().expect_err("there is no such file");
     assert!(matches!(&error, LoadError::VariableNotLoadable { .. }), "{error:?}");

@@ -1,9 +1,9 @@
-//! The library's structures that threads share, with loom beneath: a test of these runs in
-//! every order that its threads can take, with what weak memory may show them.
+//! The library's shared structures on top of loom: a test runs in every possible order of its
+//! threads, with every value that weak memory may show them.
 //!
-//! The files are the library's own. What they meet by is here (`sync`), and as little as they
-//! need of the rest. What orders itself by sequentially consistent loads and stores alone (the gate)
-//! is left to Miri: loom takes these for acquire and release.
+//! The files are the library's own. This crate has the synchronization beneath them (`sync`), and
+//! the few other parts that they need. What relies on sequentially consistent loads and stores
+//! alone (the gate) is left to Miri: loom treats these as acquire and release.
 
 pub mod sync;
 
@@ -33,7 +33,7 @@ pub mod status {
     }
 }
 
-// Not all of it is of the models.
+// The models do not use all of it.
 #[allow(dead_code)]
 #[path = "../../src/ids.rs"]
 pub mod ids;

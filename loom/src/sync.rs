@@ -1,4 +1,4 @@
-//! What `src/sync.rs` names, by loom.
+//! The names of `src/sync.rs`, from loom.
 
 use crate::status::Result;
 use loom::cell::Cell;
@@ -9,7 +9,7 @@ use std::time::Duration;
 pub use loom::cell::UnsafeCell;
 pub use loom::sync::atomic;
 
-/// Others go on.
+/// Lets other threads run.
 pub struct Backoff;
 
 impl Backoff {
@@ -22,7 +22,7 @@ impl Backoff {
     }
 }
 
-/// Of two threads each has its own.
+/// Each of two threads has its own.
 pub const PARTS: usize = 2;
 
 pub fn part() -> usize {
@@ -72,7 +72,7 @@ impl<T> DerefMut for Guard<'_, T> {
     }
 }
 
-/// Time does not pass: who is not woken stands still for ever, which loom reports.
+/// Time does not pass: a thread that is not woken waits for ever, which loom reports.
 pub struct Condvar(loom::sync::Condvar);
 
 impl Condvar {
@@ -97,7 +97,7 @@ loom::lazy_static! {
     static ref EVENT: (Mutex<bool>, Condvar) = (Mutex::new(false), Condvar::new());
 }
 
-/// A model has one, which all its structures share.
+/// A model has one, shared by all its structures.
 pub struct Event;
 
 impl Event {

@@ -1,9 +1,9 @@
-//! As `src/transfer`. What ends an operation (`ending`) orders itself by sequentially consistent
-//! loads where NICs are at work for it; the rest of it is here, in a few words.
+//! A stand-in for `src/transfer`. The end of an operation (`ending`) relies on sequentially
+//! consistent loads while NICs use it; the rest is here, in short.
 
 #[path = "../../src/transfer/queue.rs"]
 pub mod queue;
-// Not all of it is of the models.
+// The models do not use all of it.
 #[allow(dead_code)]
 #[path = "../../src/transfer/table.rs"]
 pub mod table;

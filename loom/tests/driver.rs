@@ -1,4 +1,5 @@
-//! A worker's thread and callers take turns: what is pushed, and what peers send, is never left lying.
+//! A worker's thread and callers take turns: nothing that is pushed, or that peers send, is left
+//! unhandled.
 
 use loom::sync::atomic::{fence, AtomicBool, AtomicUsize, Ordering};
 use loom::sync::Arc;
@@ -12,7 +13,7 @@ const fn op(number: u64) -> Hold {
     Hold::of(OpId::new(number).unwrap())
 }
 
-/// What a peer shares with a rail: what it sent, and whether it is to ring.
+/// What a peer shares with a rail: what it sent, and whether it must ring.
 struct Line {
     sent: AtomicUsize,
     armed: AtomicBool,
@@ -28,7 +29,7 @@ struct Side {
     driver: Driver<Worker>,
     mailbox: Mailbox<u64>,
     line: Line,
-    /// All that comes: pushed, and sent by the peer.
+    /// All work so far: pushed, and sent by the peer.
     all: (usize, usize),
 }
 
@@ -42,7 +43,7 @@ impl Side {
         })
     }
 
-    /// A pass; true if there was anything to do.
+    /// A pass; true if there was work.
     fn step(&self, worker: &mut Worker) -> bool {
         self.line.armed.store(false, Ordering::Relaxed);
         let (before, sent) = (worker.taken.len(), self.line.sent.load(Ordering::Acquire));
@@ -56,7 +57,7 @@ impl Side {
         busy
     }
 
-    /// Has the peer ring; false if something has come already.
+    /// Asks the peer to ring; false if something has arrived already.
     fn arm(&self, worker: &Worker) -> bool {
         self.line.armed.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -67,7 +68,7 @@ impl Side {
         (worker.taken.len(), worker.received) == self.all
     }
 
-    /// The thread's life, until all has come.
+    /// The thread's life, until everything has arrived.
     fn run(&self) -> Vec<u64> {
         let mut worker = self.driver.take(&self.mailbox, || ());
         loop {
@@ -84,7 +85,8 @@ impl Side {
         }
     }
 
-    /// A caller makes a pass if it may. (A thread that slept on when all has come would never end.)
+    /// A caller makes a pass if it may. (A thread that slept on when everything has arrived would
+    /// never end.)
     fn drive(&self, after: impl FnOnce()) {
         let worker = self.driver.enter(&self.mailbox);
         after();
@@ -110,7 +112,7 @@ fn bounded(most: usize, test: impl Fn() + Sync + Send + 'static) {
 }
 
 #[test]
-fn a_transfer_beside_a_caller_reaches_one_of_the_two() {
+fn transfer_reaches_the_thread_or_the_caller() {
     bounded(3, || {
         let side = Side::new((1, 0));
         let other = side.clone();
@@ -121,7 +123,7 @@ fn a_transfer_beside_a_caller_reaches_one_of_the_two() {
 }
 
 #[test]
-fn what_a_peer_sends_while_a_caller_leaves_is_received() {
+fn frame_sent_while_a_caller_leaves_is_received() {
     bounded(3, || {
         let side = Side::new((0, 1));
         let (one, peer) = (side.clone(), side.clone());
@@ -134,7 +136,7 @@ fn what_a_peer_sends_while_a_caller_leaves_is_received() {
 }
 
 #[test]
-fn a_command_of_another_thread_while_a_caller_leaves_is_taken() {
+fn command_pushed_while_a_caller_leaves_is_handled() {
     bounded(3, || {
         let side = Side::new((1, 0));
         let (one, other) = (side.clone(), side.clone());

@@ -1,4 +1,4 @@
-//! What is pushed to a worker reaches it, asleep or not, or is refused.
+//! A push to a worker reaches it, asleep or not, or is refused.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -16,7 +16,7 @@ fn bounded(most: usize, test: impl Fn() + Sync + Send + 'static) {
     model.check(test);
 }
 
-/// As a worker: takes what is there, and sleeps when there is nothing.
+/// Acts as a worker: takes what was pushed, and sleeps when there is nothing.
 fn take(mailbox: &Mailbox<u64>, wanted: usize) -> Vec<u64> {
     let mut taken = Vec::new();
     while taken.len() < wanted {
@@ -34,7 +34,7 @@ fn take(mailbox: &Mailbox<u64>, wanted: usize) -> Vec<u64> {
 }
 
 #[test]
-fn a_transfer_wakes_its_worker() {
+fn transfer_wakes_its_worker() {
     loom::model(|| {
         let mailbox = Arc::new(Mailbox::<u64>::new(2).unwrap());
         let pushes = mailbox.clone();
@@ -45,7 +45,7 @@ fn a_transfer_wakes_its_worker() {
 }
 
 #[test]
-fn a_command_wakes_its_worker() {
+fn command_wakes_its_worker() {
     loom::model(|| {
         let mailbox = Arc::new(Mailbox::<u64>::new(2).unwrap());
         let pushes = mailbox.clone();
@@ -56,7 +56,7 @@ fn a_command_wakes_its_worker() {
 }
 
 #[test]
-fn all_that_several_push_arrives_once() {
+fn concurrent_pushes_arrive_once() {
     bounded(2, || {
         let mailbox = Arc::new(Mailbox::<u64>::new(2).unwrap());
         let (first, second) = (mailbox.clone(), mailbox.clone());
@@ -70,7 +70,7 @@ fn all_that_several_push_arrives_once() {
 }
 
 #[test]
-fn one_after_the_other_wakes_it_again() {
+fn second_push_wakes_the_worker_again() {
     bounded(3, || {
         let mailbox = Arc::new(Mailbox::<u64>::new(2).unwrap());
         let pushes = mailbox.clone();
@@ -83,7 +83,7 @@ fn one_after_the_other_wakes_it_again() {
     });
 }
 
-/// Of a worker that ends: a command is answered by one of the two.
+/// A worker that ends: one of the two answers a command.
 #[test]
 fn a_command_is_taken_or_given_back() {
     loom::model(|| {

@@ -1,4 +1,4 @@
-//! The completion queue: whoever sleeps, or has armed, hears of what is published.
+//! The completion queue: a thread that sleeps, or has armed the queue, is signalled by a publish.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -22,7 +22,7 @@ fn publishes(queue: &Arc<Queue>, count: u32) -> thread::JoinHandle<()> {
     })
 }
 
-/// With so many switches between threads that are not forced, where all are too many.
+/// With this many voluntary thread switches, where exploring all would take too long.
 fn bounded(most: usize, test: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(most);
@@ -80,7 +80,7 @@ fn each_of_two_sleepers_gets_one() {
 }
 
 #[test]
-fn sleeping_thread_learns_of_the_end() {
+fn sleeping_thread_is_woken_by_the_end() {
     loom::model(|| {
         let queue = Arc::new(Queue::new(2).expect("there is memory"));
         let closing = queue.clone();
@@ -90,7 +90,7 @@ fn sleeping_thread_learns_of_the_end() {
     });
 }
 
-/// As a caller with an event loop: polls until nothing is there, arms, waits.
+/// Acts as a caller with an event loop: polls until the queue is empty, arms, waits.
 fn arm_until(queue: &Queue, wanted: usize) {
     let mut taken = 0;
     while taken < wanted {
@@ -131,7 +131,7 @@ fn two_publishers_signal_the_armed_poller() {
     });
 }
 
-/// `publish` itself asserts that there is room.
+/// `publish` itself asserts that there is space.
 #[test]
 fn one_place_is_reserved_once() {
     loom::model(|| {

@@ -1,4 +1,4 @@
-//! The slots of operations: each is of one operation at a time, until all who hold it have left.
+//! The slots of operations: each belongs to one operation at a time, until all holders have left.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -48,7 +48,7 @@ fn finish(table: &Table, hold: Hold) {
 }
 
 #[test]
-fn a_slot_is_of_one_operation_at_a_time() {
+fn slot_belongs_to_one_operation_at_a_time() {
     bounded(3, || {
         let table = table();
         let works = |table: &Table, peer| {
@@ -65,7 +65,7 @@ fn a_slot_is_of_one_operation_at_a_time() {
     });
 }
 
-/// One takes a slot while others take it, the next one too, and give the first back.
+/// One thread takes a slot while others take it and the next one, and release the first.
 #[test]
 fn a_slot_that_came_back_is_not_mistaken() {
     bounded(2, || {
@@ -86,7 +86,7 @@ fn a_slot_that_came_back_is_not_mistaken() {
     });
 }
 
-/// Who looks for an operation finds it, or nothing: never what has the slot by then.
+/// A lookup finds its operation, or nothing: never the slot's next operation.
 #[test]
 fn a_reader_finds_what_it_looks_for() {
     bounded(3, || {
@@ -96,7 +96,7 @@ fn a_reader_finds_what_it_looks_for() {
         let reads = table.clone();
         let reader = thread::spawn(move || {
             let Some(slot) = reads.read(id) else { return };
-            // SAFETY: held as a reader.
+            // SAFETY: a reader hold keeps the slot alive.
             assert_eq!(unsafe { reads.body(slot) }.peer.map_or(0, PeerId::get), 7);
             reads.release(slot);
         });
@@ -109,7 +109,7 @@ fn a_reader_finds_what_it_looks_for() {
     });
 }
 
-/// What stripes did before they left, the last one has seen.
+/// The last stripe sees everything that the others did before they left.
 #[test]
 fn one_flow_is_the_last_and_sees_all() {
     loom::model(|| {
@@ -119,7 +119,7 @@ fn one_flow_is_the_last_and_sees_all() {
         let id = hold.give();
         let arrived = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
         let leaves = move |table: &Table, arrived: &[UnsafeCell<u32>; 2], stripe: usize| {
-            // SAFETY: each stripe has its own, until the last has left.
+            // SAFETY: each stripe has its own part, until the last has left.
             arrived[stripe].with_mut(|of| unsafe { *of = 1 });
             let hold = Hold::of(id);
             let last = table.stripe_leaves(table.held_slot(&hold), 1) == Left::Arrived(id);
@@ -139,7 +139,7 @@ fn one_flow_is_the_last_and_sees_all() {
     });
 }
 
-/// One that is canceled while its last stripe leaves.
+/// An operation that is canceled while its last stripe leaves.
 #[test]
 fn an_operation_ends_once() {
     loom::model(|| {
@@ -156,7 +156,7 @@ fn an_operation_ends_once() {
     });
 }
 
-/// A lane that takes part in what there is with its peer.
+/// A lane joins an operation that its peer already has.
 #[test]
 fn joining_a_peers_operations_holds_them() {
     bounded(3, || {
@@ -181,14 +181,14 @@ fn joining_a_peers_operations_holds_them() {
     });
 }
 
-/// The last one that leaves ends it.
+/// The last one to leave ends it.
 fn leave(table: &Table, hold: Hold) {
     if let Left::Arrived(id) = table.leave(hold) {
         assert!(table.end(id));
     }
 }
 
-/// One begins it and another ends it; who counts meanwhile never finds more ended than begun.
+/// One thread begins it and another ends it; a concurrent count never finds more ended than begun.
 #[test]
 fn no_more_are_over_than_began() {
     bounded(2, || {
@@ -204,7 +204,7 @@ fn no_more_are_over_than_began() {
     });
 }
 
-/// Nor do statistics show it.
+/// Statistics do not show it either.
 #[test]
 fn no_more_are_counted_as_ended_than_began() {
     bounded(1, || {

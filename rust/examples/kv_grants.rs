@@ -1,5 +1,5 @@
-//! A paged KV cache: for each request the decoder lends pages of all layers to the prefiller by a grant, gets them
-//! written, and takes them back, whatever the prefiller does.
+//! A paged KV cache: for each request the decoder grants the prefiller access to pages of all
+//! layers, gets them written, and revokes the grant, whatever the prefiller does.
 //!
 //!     cargo run -p libweft --example kv_grants
 
@@ -38,7 +38,7 @@ fn main() -> Result<()> {
     let (prefill, decode) = (Endpoint::open(&config)?, Endpoint::open(&config)?);
     let layers = || vec![vec![0; PAGES * PAGE as usize]; LAYERS as usize];
 
-    // Reached under grants alone: a prefiller writes nowhere else.
+    // Reached only under grants: a prefiller writes nowhere else.
     let cache = decode.register_with(layers(), &MemoryArgs::new().access(Access::Granted))?;
     let computed = prefill.register_with(layers(), &MemoryArgs::new().access(Access::Local))?;
     let peer = prefill.connect(decode.address())?;
@@ -46,7 +46,8 @@ fn main() -> Result<()> {
     let prefiller = accepted(&decode.queue())?;
 
     for request in 0..4u32 {
-        // The decoder picks free pages, and lends them. Token and page numbers go to the prefiller in a message.
+        // The decoder picks free pages, and grants them. Token and page numbers go to the prefiller
+        // in a message.
         let free: Vec<u32> = (0..8).map(|i| (i * 7 + request * 3) % PAGES as u32).collect();
         let theirs = PageSide { pages: Some(&free), range_step: 1, ..PageSide::default() };
         let pages = Pages {
@@ -65,7 +66,8 @@ fn main() -> Result<()> {
         let bytes = done.done().map_or(0, |done| done.bytes);
         println!("request {request}: {bytes} bytes into pages {free:?} of {LAYERS} layers");
 
-        // The decoder takes its pages back: from the completion on, nothing of this request can change them.
+        // The decoder revokes the grant: from the completion on, nothing of this request can change
+        // the pages.
         let revoke = decode.revoke(token, &OpOptions::new())?;
         wait(&decode.queue(), revoke)?;
         let late = prefill.write_pages(&computed, &remote, &pages, &options);

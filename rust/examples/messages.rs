@@ -5,14 +5,14 @@
 use libweft::{Completion, Endpoint, EndpointConfig, OpOptions, Result, Status};
 use std::time::Duration;
 
-/// Answers every message by its text in reverse, until the peer has gone.
+/// Answers every message with its text in reverse, until the peer is gone.
 fn serve(endpoint: Endpoint) -> Result<u64> {
     let (queue, mut answered) = (endpoint.queue(), 0);
     loop {
         match queue.wait(Duration::MAX)? {
             Some(Completion::Message(message)) => {
                 let answer: Vec<u8> = message.iter().rev().copied().collect();
-                // The bytes of the request are given back as `message` is dropped.
+                // Dropping `message` releases the bytes of the request.
                 endpoint.send(message.peer, &answer, &OpOptions::new())?;
                 answered += 1;
             }
@@ -35,7 +35,7 @@ fn main() -> Result<()> {
     for (number, request) in (1u64..).zip(requests) {
         match client.send(peer, request.as_bytes(), &OpOptions::new().user_data(number)) {
             Ok(_) => {}
-            // Too much is waiting: poll, and try again.
+            // The limit is reached: poll, and try again.
             Err(error) if error.status == Status::Again => continue,
             Err(error) => return Err(error),
         }

@@ -19,7 +19,8 @@ fn main() -> Result<()> {
     let peer = sender.connect(receiver.address())?;
     let remote = sender.import(peer, &cache.export()?)?;
 
-    // Into page 3, and then a notification. Nothing needs to be waited for before: the write waits for the peer.
+    // Writes into page 3, and then notifies. No wait is needed before: the write waits for the
+    // peer.
     let options = OpOptions::new().notify(42).notify_data(b"request 42, page 3");
     let write = sender.write(&page, 0, &remote, 3 * PAGE as u64, PAGE as u64, &options)?;
 

@@ -1,5 +1,5 @@
-//! Everything is dropped in every order while transfers run. What is freed under a worker shows as wrong bytes, or in
-//! `valgrind`, by which this runs by hand:
+//! Everything is dropped in every order while transfers run. Memory freed under a worker shows as
+//! wrong bytes, or in `valgrind`, which is run by hand:
 //!
 //!     valgrind $(ls -t target/debug/deps/drops-* | head -1)
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const BYTES: usize = 8 << 20;
 
-/// What a test drops, and writes that run meanwhile.
+/// What a test drops, and the writes that run meanwhile.
 struct Running {
     world: World,
     local: Memory,
@@ -39,7 +39,7 @@ fn running(seed: u64) -> Result<Running> {
     Ok(Running { world, local, theirs, remote, prepared, queue, counter })
 }
 
-/// A permutation by a seed.
+/// A permutation chosen by a seed.
 fn shuffled<T>(mut items: Vec<T>, mut seed: u64) -> Vec<T> {
     for i in (1..items.len()).rev() {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -72,7 +72,7 @@ fn everything_drops_in_every_order_while_transfers_run() {
 }
 
 #[test]
-fn a_dropped_memory_keeps_its_bytes_until_its_transfers_have_ended() {
+fn dropped_memory_keeps_its_bytes_until_its_transfers_end() {
     let running = running(0).expect("a world");
     let (a, b) = (&running.world.a, &running.world.b);
     let prepared = running.prepared;
@@ -93,13 +93,13 @@ fn a_dropped_memory_keeps_its_bytes_until_its_transfers_have_ended() {
 }
 
 #[test]
-fn a_dropped_memory_that_peers_write_to_is_not_freed_under_them() {
+fn dropped_memory_is_not_freed_while_peers_write() {
     let running = running(1).expect("a world");
     let (a, b) = (&running.world.a, &running.world.b);
     drop(running.theirs); // `a` writes to it.
     let more: Vec<Vec<u8>> = (0..16).map(|_| vec![9; BYTES / 16]).collect();
     for _ in 0..4 {
-        // Allocations that would lie in what was freed.
+        // Allocations that would reuse freed memory.
         assert!(
             more.iter().all(|bytes| bytes.iter().all(|byte| *byte == 9)),
             "a late write hit other memory"
@@ -116,7 +116,7 @@ fn a_dropped_memory_that_peers_write_to_is_not_freed_under_them() {
 }
 
 #[test]
-fn objects_outlive_their_endpoint_and_say_that_it_is_closed() {
+fn objects_of_a_closed_endpoint_return_closed() {
     let Running { world, local, remote, queue, counter, prepared, .. } = running(2).expect("a world");
     let World { a, b, a_to_b, .. } = world;
     let event = queue.event().expect("worker threads");
@@ -133,7 +133,7 @@ fn objects_outlive_their_endpoint_and_say_that_it_is_closed() {
 }
 
 #[test]
-fn a_waiting_thread_wakes_when_its_endpoint_is_dropped() {
+fn waiting_thread_wakes_when_its_endpoint_is_dropped() {
     let a = Endpoint::open(&config()).expect("an endpoint");
     let queue = a.queue();
     let waiting = std::thread::spawn(move || queue.wait(Duration::MAX));
@@ -144,7 +144,7 @@ fn a_waiting_thread_wakes_when_its_endpoint_is_dropped() {
 }
 
 #[test]
-fn a_message_outlives_queue_and_endpoint() {
+fn message_outlives_queue_and_endpoint() {
     let world = world().expect("a world");
     world.a.send(world.a_to_b, b"kept", &OpOptions::new()).expect("it is sent");
     let message = world.message_b().expect("it arrives");

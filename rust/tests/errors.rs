@@ -1,4 +1,4 @@
-//! What a caller does wrong is an error with a message; and a peer that ends ends its operations.
+//! A caller's mistake is an error with a message; and the end of a peer ends its operations.
 
 use libweft::testing::{config, wait, wait_for, world};
 use libweft::*;
@@ -45,7 +45,7 @@ fn wrong_arguments_are_refused() {
 }
 
 #[test]
-fn options_that_an_operation_does_not_have_are_refused() {
+fn unsupported_options_are_refused() {
     let world = world().expect("a world");
     let (a, local, remote, peer) = (&world.a, &world.local, &world.remote, world.a_to_b);
     let counter = a.create_counter().expect("a counter");
@@ -90,7 +90,7 @@ fn objects_of_another_endpoint_are_refused() {
 }
 
 #[test]
-fn access_is_checked() {
+fn disallowed_access_direction_is_refused() {
     let world = world().expect("a world");
     let (a, b, local) = (&world.a, &world.b, &world.local);
     let none = OpOptions::new();
@@ -106,7 +106,7 @@ fn access_is_checked() {
 }
 
 #[test]
-fn a_memory_in_use_comes_back_from_deregister() {
+fn deregister_returns_memory_that_is_in_use() {
     let world = world().expect("a world");
     let pages = Pages { page_len: 1, page_count: 1, ..Pages::default() };
     let prepared = world.a.prepare_pages(&world.local, &world.remote, &pages, &OpOptions::new());
@@ -117,11 +117,11 @@ fn a_memory_in_use_comes_back_from_deregister() {
 }
 
 #[test]
-fn a_peer_that_disappears_ends_its_operations() {
+fn operations_end_when_their_peer_disappears() {
     let world = world().expect("a world");
     let (a, local, remote) = (&world.a, &world.local, &world.remote);
     let watch = a.create_watch().expect("a watch");
-    // They wait for a word that nobody writes.
+    // They wait for a watch that nothing sets.
     let waits = OpOptions::new().start_watch(&watch, 1);
     let ops: Vec<Op> =
         (0..8).map(|_| a.write(local, 0, remote, 0, 4096, &waits).expect("it is accepted")).collect();
@@ -147,7 +147,7 @@ fn a_peer_that_disappears_ends_its_operations() {
 }
 
 #[test]
-fn an_operation_ends_at_its_deadline() {
+fn operation_ends_at_its_deadline() {
     let a = Endpoint::open(&config()).expect("an endpoint");
     let counter = a.create_counter().expect("a counter");
     let options = OpOptions::new().timeout(Duration::from_millis(20));

@@ -1,11 +1,11 @@
-//! Addresses and descriptors, which travel by whatever means callers have.
+//! Addresses and descriptors, which callers may transport by any means.
 
 use crate::ids::{PeerId, RailIndex};
 use crate::memory::RemoteMemory;
 use crate::wire::address::Address;
 use crate::wire::descriptor::Descriptor;
 
-/// The bytes as they are, and with a checksum that is right.
+/// The bytes unchanged, and with a correct checksum.
 fn both(data: &[u8], decode: impl Fn(&[u8])) {
     decode(data);
     let mut sealed = data.to_vec();
@@ -42,7 +42,7 @@ pub fn descriptor(data: &[u8]) {
             }
             ranges += 1;
         }
-        // What is decoded takes no more room than what was sent.
+        // A decoded value takes no more memory than its encoding.
         assert!(ranges > 0 && ranges as usize * 16 <= blob.len());
     });
 }

@@ -1,5 +1,5 @@
-//! Two ends of a channel, and a network between them that loses, repeats, reorders and
-//! forges what one of them says.
+//! Two ends of a channel, and a network between them that loses, repeats, reorders and forges one
+//! end's frames.
 
 use super::Input;
 use crate::ids::OpId;
@@ -33,7 +33,7 @@ pub fn channel(data: &[u8]) {
                 let (number, kind, body) = &sent[which % sent.len()];
                 receiver.receive(*number, *kind, body, now);
             }
-            // A frame that is past every window.
+            // A frame beyond every window.
             4 => {
                 let number = receiver.delivered().wrapping_add(1 + WINDOW + which as u32);
                 receiver.receive(number, Kind::Message, &[9; 8], now);
@@ -54,7 +54,7 @@ pub fn channel(data: &[u8]) {
                 }
                 receiver.acknowledgement_sent_alone(now);
             }
-            // An acknowledgement of what was never sent.
+            // An acknowledgement of a number that was never sent.
             _ => {
                 let number = input.u64() as u32;
                 let truly = number.wrapping_sub(done as u32) as usize;

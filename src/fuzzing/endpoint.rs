@@ -1,5 +1,5 @@
-//! A whole endpoint, with memory that a peer has imported: frames come from that peer,
-//! and from others, as anybody could forge them. In virtual time, without a thread.
+//! A whole endpoint, with memory that a peer has imported: frames come from that peer, and forged
+//! ones from others. In virtual time, without a thread.
 
 use super::Input;
 use crate::device::Claim;
@@ -35,13 +35,13 @@ const KINDS: [Kind; 17] = [
 ];
 
 const LEN: usize = 4096;
-/// Around the memory: nothing is written there.
+/// Bytes around the memory, which must not change.
 const GUARD: usize = 4096;
-/// As long as a handshake may take, and some.
+/// Longer than a handshake may take.
 const PEERS: usize = 300;
-/// Passes until something is given up.
+/// Passes until a connection attempt is abandoned.
 const PASSES: usize = 20_000;
-/// Runs after which the endpoints are opened anew.
+/// Runs after which the endpoints are opened again.
 const RUNS: u32 = 20_000;
 
 struct World {
@@ -73,7 +73,7 @@ fn drain(endpoint: &Endpoint) -> usize {
     let mut room = [const { MaybeUninit::uninit() }; 64];
     let count = endpoint.poll(endpoint.queue(), &mut room).expect("it is open") as usize;
     for done in &room[..count] {
-        // SAFETY: this many were written.
+        // SAFETY: this many entries were written.
         let done: Completion = unsafe { done.assume_init_read() };
         if !done.data.is_null() {
             endpoint.release_message(done.transfer).expect("a message");
@@ -107,7 +107,7 @@ impl World {
         World { ours, theirs, memory, counter, bytes, peer: None, runs: 0 }
     }
 
-    /// Connects, unless they are, and has the memory imported.
+    /// Connects, unless they are connected, and imports the memory.
     fn connect(&mut self) {
         if self.ours.peer_info(self.peer.map_or(0, PeerId::get)).is_ok_and(|info| info.up)
             && !self.memory.importers().is_empty()
@@ -170,7 +170,7 @@ impl World {
         assert!(self.ours.core().peers.all().len() <= PEERS, "unauthenticated peers pile up");
     }
 
-    /// A frame of the peer's, as sound as the input wants it to be.
+    /// A frame of the peer's, as valid as the input makes it.
     fn forge(&self, input: &mut Input) -> Vec<u8> {
         let (kind, how, len) = (input.u8(), input.u8(), usize::from(input.u8()));
         let kind = KINDS[usize::from(kind) % KINDS.len()];
@@ -215,7 +215,7 @@ impl World {
         link.map_or(0, |link| link.session.channels[channel].delivered())
     }
 
-    /// Of an unauthenticated endpoint with few or many rails, which are nowhere; or of the peer.
+    /// A frame of an unauthenticated endpoint with few or many unreachable rails; or of the peer.
     fn request(&self, input: &mut Input) -> Vec<u8> {
         let mut address = Address::decode(self.theirs.address()).expect("an address");
         if input.u8() % 2 == 0 {

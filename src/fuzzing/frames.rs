@@ -1,4 +1,4 @@
-//! Control frames and what is in them.
+//! Control frames and their contents.
 
 use crate::ids::RailIndex;
 use crate::peer::link::Part;
@@ -7,7 +7,7 @@ use crate::wire::address::Address;
 use crate::wire::frame::{self, HandshakeReply, HandshakeRequest, Header};
 use crate::wire::seal::{Opener, Proof, Root, Sealer, Side, SEAL};
 
-/// A frame, and its body as that of every kind.
+/// A frame, and its body decoded as that of every kind.
 pub fn frame(data: &[u8]) {
     let Some((header, body)) = Header::read(data) else { return sealed(data) };
     let mut again = vec![0; data.len()];
@@ -39,7 +39,7 @@ fn request(body: &[u8]) {
     let _ = Address::decode(request.address);
 }
 
-/// What is said behind a frame's body: nothing of a session that it does not know.
+/// The bytes behind a frame's body: they prove nothing about an unknown session.
 fn sealed(data: &[u8]) {
     let Some((_, body, rest)) = Header::begins(data) else { return };
     assert!(body.len() != rest && data.len() == rest + frame::HEADER);

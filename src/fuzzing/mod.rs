@@ -1,7 +1,7 @@
-//! What comes from others, fed with anything: entry points for `fuzz/`, and a test
-//! that goes over the same with a bounded number of mutations.
+//! Decoders of others' data, fed with arbitrary input: entry points for `fuzz/`, and a test that
+//! runs them with a limited number of mutations.
 //!
-//! Each takes any bytes, and panics when something is not as it should be.
+//! Each takes any bytes, and panics when something is wrong.
 
 mod blobs;
 mod channel;

@@ -1,4 +1,4 @@
-//! Immediates, which anybody can write who knows a key, and the requests of `host`.
+//! Immediates, which any holder of a key can write, and the requests of `host`.
 
 use super::Input;
 use crate::fabric::host;
@@ -6,11 +6,11 @@ use crate::transfer::counters::{Counters, Raised, VALUE_MAX};
 use std::collections::HashMap;
 
 thread_local! {
-    /// Few and many: making them takes longer than all that is done with them.
+    /// Few and many: making them takes longer than using them.
     static COUNTERS: [Counters; 3] = [1, 3, 2000].map(|count| Counters::new(count, 0x1234_5678_9abc_def0));
 }
 
-/// Counters count what names them, and nothing else, whatever is made and destroyed.
+/// Counters count only what names them, whatever is made and destroyed.
 pub fn immediates(data: &[u8]) {
     let mut input = Input(data);
     let which = usize::from(input.u8()) % 3;

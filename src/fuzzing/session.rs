@@ -1,5 +1,5 @@
 //! Two sessions, each with anything that its owner may report, and a link between them that loses,
-//! doubles, delays, reorders and forges.
+//! duplicates, delays, reorders and forges.
 
 use super::Input;
 use crate::ids::{OpId, RailIndex};
@@ -11,9 +11,9 @@ use crate::transfer::Outcome;
 use crate::wire::frame::{numbers, read_numbers, Kind, CHANNELS, SYSTEM, USER};
 
 const MS: u64 = 1_000_000;
-/// Frames on the link: others get lost.
+/// The most frames on the link: others are lost.
 const LINK: usize = 256;
-/// More of one call than a session can want.
+/// More of one call than a session can need.
 const ACTIONS: usize = 10_000;
 
 enum Sent {
@@ -24,7 +24,7 @@ enum Sent {
 
 struct Side {
     session: Session,
-    /// Its peer has ended, once.
+    /// Whether its peer has ended, once.
     ended: bool,
     /// Notifications that were submitted, acknowledged and received.
     submitted: u64,
@@ -37,7 +37,7 @@ struct Pair<'a> {
     sides: [Side; 2],
     /// Frames to each side.
     link: [Vec<Sent>; 2],
-    /// A frame was forged: what comes may be wrong.
+    /// A frame was forged: received data may be wrong.
     forged: bool,
     now: u64,
 }
@@ -118,7 +118,7 @@ impl Pair<'_> {
                 let sent = self.link[side].remove(at);
                 self.arrives(side, &sent);
                 if which & 1 != 0 {
-                    self.link[side].push(sent); // It comes again.
+                    self.link[side].push(sent); // It arrives again.
                 }
             }
         }
@@ -182,7 +182,7 @@ impl Pair<'_> {
         }
     }
 
-    /// What a worker does for a session.
+    /// Performs what a worker does for a session.
     fn carry_out(&mut self, side: usize) {
         for _ in 0..ACTIONS {
             if self.sides[side].ended {

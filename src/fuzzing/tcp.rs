@@ -2,7 +2,7 @@
 
 use crate::wire::tcp::{Answer, Handshake, Piece, Request, PIECE, PIECES};
 
-/// What is read is what would be written.
+/// A decoded value encodes to the same bytes.
 pub fn tcp_frame(data: &[u8]) {
     if let Some((bytes, handshake)) =
         data.first_chunk().and_then(|bytes| Some((bytes, Handshake::read(bytes)?)))

@@ -1,4 +1,4 @@
-//! The entry points over the committed corpus, and over so many mutations of it.
+//! The entry points over the committed corpus, and over this many mutations of it.
 
 use super::*;
 use crate::clock::Sequence;
@@ -24,7 +24,7 @@ const TARGETS: [(&str, Entry); 11] = [
     ("endpoint", endpoint),
 ];
 
-/// Mutations of each, and the time after which a slow machine leaves it at fewer.
+/// Mutations of each, and the time after which a slow machine stops with fewer.
 const MUTATIONS: u64 = 20_000;
 const TIME: Duration = Duration::from_millis(500);
 const LONGEST: usize = 2048;
@@ -38,7 +38,7 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
     files.iter().map(|file| fs::read(file).expect("it is read")).collect()
 }
 
-/// What is asked for by WEFT_FUZZ_TARGET and WEFT_FUZZ_MUTATIONS, else some of all.
+/// The target and number in WEFT_FUZZ_TARGET and WEFT_FUZZ_MUTATIONS, else some of all.
 fn asked() -> (String, u64, Duration) {
     let target = std::env::var("WEFT_FUZZ_TARGET").unwrap_or_default();
     match std::env::var("WEFT_FUZZ_MUTATIONS").ok().and_then(|count| count.parse().ok()) {
@@ -92,7 +92,7 @@ fn fuzz_input_is_answered_or_dropped() {
     }
 }
 
-/// The first entries of the corpus are of today's formats. When one has changed:
+/// The first entries of the corpus have today's formats. After a change of format:
 ///
 ///     WEFT_FUZZ_WRITE=1 cargo test --lib the_corpus_is_up_to_date
 #[test]
