@@ -6,12 +6,12 @@ use crate::status::Status;
 use crate::transfer::counters::{Raised, Unsettled};
 use crate::transfer::Outcome;
 
-/// Operations that arrivals end in one pass, about.
+/// Roughly the most operations that arrivals end in one pass.
 const ENDS: usize = 512;
 
 impl Core {
-    /// A peer raises a counter: the bytes that it speaks of are here. `ended`: operations that this
-    /// pass has ended so; with very many, the next passes go on.
+    /// A peer raises a counter: the bytes have arrived. `ended`: operations that this pass has
+    /// ended for this reason; if there are very many, the next passes continue.
     #[inline]
     pub fn count(&self, immediate: u32, by: u64, now: u64, ended: &mut usize) {
         match self.counters.raise(immediate, by) {
@@ -22,7 +22,7 @@ impl Core {
         }
     }
 
-    /// False: another thread is at what is waited for.
+    /// False: another thread holds the lock of the waiting operations.
     #[cold]
     fn reached(&self, index: u32, now: u64, ended: &mut usize) -> bool {
         let mut operations = Vec::new();
@@ -32,7 +32,7 @@ impl Core {
         alone
     }
 
-    /// Ends operations, with no lock held: each takes its own entries out.
+    /// Ends operations without a lock: each one removes its own entries.
     pub(super) fn end_all_of(&self, operations: Vec<OpId>, status: Status, now: u64) {
         for id in operations {
             self.table.end(id, Outcome::of(status), now);
@@ -55,8 +55,8 @@ impl Reached {
         self.go_on(core, now, ENDS, || false)
     }
 
-    /// Ends more of the operations whose values were reached, as far as there is time, and this many
-    /// or some more; whether any counter was looked at.
+    /// Ends more operations whose values were reached, within the time, and about `most` of them;
+    /// whether any counter was checked.
     pub fn go_on(&mut self, core: &Core, now: u64, most: usize, over: impl Fn() -> bool) -> bool {
         let (mut ended, mut busy) = (0, false);
         while !self.unsettled.is_empty() || core.counters.has_unsettled() {

@@ -22,13 +22,12 @@ use crate::transfer::table::Table;
 use crate::transfer::Outcome;
 use std::sync::Arc;
 
-/// Parked transfers that a tick looks at.
+/// Parked transfers that one tick checks.
 const LOOKS: usize = 1024;
 
 impl DataPath {
-    /// Begins stripes on those of the peer's lanes here that can carry a transfer; the
-    /// first one does these runs before anything else. Where there are none, hold and runs are the
-    /// caller's again.
+    /// Begins stripes on those of the peer's lanes here that can carry a transfer; the first one
+    /// starts with these runs. Without such lanes, hold and runs are returned to the caller.
     pub(super) fn begin(
         &mut self,
         hold: Hold,
@@ -54,7 +53,7 @@ impl DataPath {
             let lane = rails.lane_mut(lanes[(*turn + i) % lanes.len()]).filter(|_| chosen < wanted);
             let lane = lane.filter(|(_, lane)| transfer.grant.is_none() || !lane.peer.is_behind());
             let Some(of) = lane.and_then(|(_, lane)| lane.stripes_for(peer, view)) else { continue };
-            // They are no more than two windows: the first one does them.
+            // They are no more than two windows: the first stripe carries them.
             let again = std::mem::take(&mut runs);
             of.begin(hold.another(), (slot, transfer), NewStripe { parts, speculative, again }, &core.table);
             chosen += 1;
@@ -64,15 +63,15 @@ impl DataPath {
             1 => {}
             more => core.table.add_stripes(slot, more as u64 - 1),
         }
-        hold.give(); // The first stripe's.
+        hold.give(); // The first stripe takes the hold.
         Ok(())
     }
 
-    /// Gives what a stripe has not done to other lanes.
+    /// Moves the unfinished part of a stripe to other lanes.
     pub(super) fn redistribute(&mut self, mut stripe: Stripe, plan: Plan, errno: i32) {
         let core = self.core.clone();
         let (settled, runs) = stripe.surrender();
-        let hold = Hold::of(core.table.id_of(stripe.slot())); // The stripe's, which ends here.
+        let hold = Hold::of(core.table.id_of(stripe.slot())); // The hold of the stripe, which ends here.
         let counted = core.held(&hold).is_some_and(|transfer| transfer.is_counted());
         if counted && !runs.is_empty() {
             // Each page or entry may have raised its counter already.
@@ -86,13 +85,13 @@ impl DataPath {
         }
         core.table.settle(stripe.slot(), settled);
         if Table::is_notified(stripe.slot()) {
-            return self.park(hold, runs); // Its peer may have received the notification: that is asked first.
+            return self.park(hold, runs); // Its peer may have been notified: it answers first.
         }
         Table::join_all(stripe.slot());
         self.again(hold, runs, HOPS);
     }
 
-    /// Has lanes do runs of a transfer, here or at another worker.
+    /// Assigns runs of a transfer to lanes, of this worker or another.
     pub fn again(&mut self, hold: Hold, runs: Vec<Run>, hops: u32) {
         let core = self.core.clone();
         let slot = core.table.held_slot(&hold);
@@ -105,9 +104,9 @@ impl DataPath {
         }
     }
 
-    /// No lane here can take a transfer: another worker's may. If no worker is known to have one,
-    /// or those workers' lanes have just failed, the transfer waits: its peer's owner is about to
-    /// learn what became of them.
+    /// No lane of this worker can take a transfer; another worker's may. If no worker is known to
+    /// have one, or those workers' lanes have just failed, the transfer waits: its peer's owner is
+    /// about to hear of the failures.
     pub(super) fn pass_on(&mut self, hold: Hold, runs: Vec<Run>, hops: u32) {
         let core = self.core.clone();
         let wanted = Table::wanted(core.table.held_slot(&hold));
@@ -124,11 +123,11 @@ impl DataPath {
         let next = others.trailing_zeros() as usize;
         let command = Command::Again { hold, runs, hops: hops - 1 };
         if let Some(Command::Again { hold, .. }) = core.inboxes[next].try_command(command) {
-            self.left.push(core.table.leave(hold)); // Its rails are closed.
+            self.left.push(core.table.leave(hold)); // The worker's rails are closed.
         }
     }
 
-    /// The lane of a peer that was away is up: transfers that are under way use it, too.
+    /// The lane of a returning peer is up: transfers in progress use it, too.
     pub(super) fn rejoin(&mut self, lane: LaneId, peer: &Arc<Peer>) {
         self.note_health(lane.rail, 0);
         if peer.state() != PeerState::Up {
@@ -153,7 +152,7 @@ impl DataPath {
         self.parked.push_back(Parked { hold, peer, runs });
     }
 
-    /// Lets parked transfers go on that can, and go that are over.
+    /// Continues parked transfers that can, and releases those that have ended.
     pub(super) fn unpark(&mut self) {
         let core = self.core.clone();
         for _ in 0..self.parked.len().min(LOOKS) {
@@ -184,14 +183,14 @@ impl DataPath {
         self.left.extend(parked.into_iter().map(|one| core.table.leave(one.hold)));
     }
 
-    /// A post of a lane was refused: whether that is the affair of its stripe alone, which is done
-    /// again later.
+    /// A post of a lane was refused: whether only its stripe is affected, which is posted again
+    /// later.
     pub(super) fn is_refused(&mut self, lane: LaneId, tagged: u32) -> bool {
         let of = self.rails.lane_mut(lane).filter(|(rail, _)| !rail.limits().resets);
         of.is_some_and(|(_, of)| of.stripes.refuse(tagged))
     }
 
-    /// Posts again what was refused, perhaps by new keys.
+    /// Posts refused work again, possibly with new keys.
     pub(super) fn redo_refused(&mut self) {
         let mut refused = Vec::new();
         for of in self.rails.lanes_mut() {

@@ -1,9 +1,9 @@
-//! The path of an atomic: submitted, sent as a request to the peer's owner, executed by the peer,
-//! answered.
+//! The path of an atomic: it is submitted, sent as a request to the peer's owner, executed by the
+//! peer, and answered.
 //!
 //! Requests have a channel of their own, which the target does not read while its answers pile up;
-//! answers use the system channel, which is always read. So two sides with requests to each other
-//! cannot block one another.
+//! answers use the system channel, which is always read. So two sides that send requests to each
+//! other cannot block one another.
 
 use super::core::Core;
 use super::deliver::{Delivery, Pass};
@@ -23,7 +23,7 @@ use crate::transfer::operation::{Body, Work};
 use crate::transfer::Outcome;
 use crate::wire::frame::{Kind, REQUESTS, SYSTEM};
 
-/// Answers that may wait for the peer to take them.
+/// The most answers that may wait until the peer reads them.
 const ANSWERS: usize = 64;
 
 impl Endpoint {
@@ -133,13 +133,13 @@ fn check_place(remote: &RemoteMemory, range: u64, offset: u64) -> Result<()> {
 }
 
 impl Core {
-    /// Once the memory's owner has confirmed it, an atomic goes to its peer's owner.
+    /// Sends an atomic to its peer's owner, once the memory's owner has confirmed the memory.
     pub(super) fn go_on_atomic(&self, hold: Hold, now: u64) {
         let Some(remote) = self.table.held(&hold).1.atomic().map(|atomic| atomic.remote.clone()) else {
             return self.abandon(hold, Outcome::of(Status::Internal), now);
         };
         let hold = match remote.wait(hold) {
-            // The worker that delivers the answer has the hold now.
+            // The worker that delivers the answer releases the hold.
             Ok(()) => return,
             Err((hold, RemoteState::Ready)) => hold,
             Err((hold, state)) => {
@@ -153,7 +153,7 @@ impl Core {
         }
     }
 
-    /// The request of an atomic, if it is still wanted.
+    /// The request for an atomic, unless the atomic has ended.
     pub(super) fn request(&self, hold: &Hold) -> Option<(Request, Option<GrantToken>)> {
         let atomic = self.table.held(hold).1.atomic()?;
         self.table.is_active(hold.id()).then_some((atomic.request, atomic.grant))
@@ -162,7 +162,7 @@ impl Core {
 
 impl Link {
     /// Sends the request. The hold is kept until the answer arrives, so a canceled atomic still
-    /// counts as outstanding, and the table's slots bound how many there are.
+    /// counts as outstanding, and the table's slots limit their number.
     pub(super) fn push_atomic(&mut self, hold: Hold, (request, grant): (Request, Option<GrantToken>)) {
         let body = request.encode(hold.id().get());
         self.push(match grant {
@@ -172,7 +172,7 @@ impl Link {
         self.atomics.insert(hold.id(), hold);
     }
 
-    /// A peer asks.
+    /// A request from a peer.
     pub(super) fn atomic(&mut self, core: &Core, body: &[u8], grant: Option<&Grant>) -> Delivery {
         if !self.takes_requests() {
             return Delivery::Stalled;
@@ -191,7 +191,7 @@ impl Link {
         Delivery::Taken
     }
 
-    /// A peer asks for what it may not do.
+    /// Refuses a request from a peer.
     pub(super) fn refuse_atomic(&mut self, core: &Core, body: &[u8], status: Status) -> Delivery {
         if !self.takes_requests() {
             return Delivery::Stalled;
@@ -205,7 +205,7 @@ impl Link {
         Delivery::Taken
     }
 
-    /// The peer answers.
+    /// An answer from a peer.
     pub(super) fn atomic_done(&mut self, pass: &Pass, body: &[u8]) -> Delivery {
         let answer = atomic::read_answer(body).and_then(|(id, done)| Some((OpId::new(id)?, done)));
         let answer = answer.and_then(|(id, done)| Some((id, self.atomics.remove(&id)?, done)));
@@ -214,7 +214,7 @@ impl Link {
             return Delivery::Taken;
         };
         let (table, now) = (&pass.core.table, pass.now);
-        // First: the poller of the completion may release the remote memory at once.
+        // Release first: the poller of the completion may release the remote memory at once.
         let _ = table.leave(hold);
         match done {
             Ok(old) => table.end_with_previous(id, Outcome::OK, old, now),
@@ -223,7 +223,7 @@ impl Link {
         Delivery::Taken
     }
 
-    /// Few enough answers wait for the peer.
+    /// Whether few enough answers wait for the peer.
     fn takes_requests(&self) -> bool {
         self.session.channels[SYSTEM].waiting() < ANSWERS
     }

@@ -1,8 +1,8 @@
 //! How handshakes prove that they know the endpoint's secret (`wire::seal`).
 //!
 //! A handshake request and its reply carry proofs. A request's proof names its sender and its
-//! target, and can be replayed by an attacker: that only leads to a reply and lanes to the address
-//! in it, whose owner alone can continue from there.
+//! target. An attacker can replay the request, but that only leads to a reply and lanes to the
+//! address in it, and only that address's owner can continue from there.
 
 use super::core::Core;
 use crate::peer::Peer;
@@ -12,7 +12,7 @@ use std::borrow::Cow;
 
 /// The verdict on a handshake request.
 pub(super) enum Verdict {
-    /// Authenticated by this secret, where the endpoint has one.
+    /// Authenticated, by this secret if the endpoint has secrets.
     Believed(Option<Root>),
     Denied(&'static str),
 }
@@ -30,7 +30,7 @@ impl Core {
         self.config.secrets.is_some()
     }
 
-    /// `body`: the whole handshake request, of the endpoint `from`.
+    /// Judges a handshake request from the endpoint `from`; `body` is the whole request.
     pub(super) fn judge(&self, request: &HandshakeRequest, from: u64, body: &[u8], now: u64) -> Verdict {
         match (&self.config.secrets, request.proven) {
             (None, false) => Verdict::Believed(None),
@@ -50,7 +50,7 @@ impl Core {
         }
     }
 
-    /// The body of a handshake request, proven by a secret.
+    /// The body of a handshake request, with a secret's proof.
     pub(super) fn handshake_request(&self, request: HandshakeRequest, root: Option<&Root>) -> Vec<u8> {
         let mut body = HandshakeRequest { proven: root.is_some(), ..request }.encode();
         if let Some(root) = root {
@@ -59,7 +59,7 @@ impl Core {
         body
     }
 
-    /// The body of a handshake reply, proven by the secret of the handshake request.
+    /// The body of a handshake reply, with a proof by the request's secret.
     pub(super) fn handshake_reply(
         &self,
         peer: &Peer,
@@ -73,8 +73,8 @@ impl Core {
         body
     }
 
-    /// The body of a refusal to the endpoint named by `to`. With a secret, it is proven for that
-    /// name, so an endpoint that does not know the name learns nothing.
+    /// The body of a refusal to the endpoint `to`. With a secret, its proof is for that name, so an
+    /// endpoint that does not know the name learns nothing.
     pub(super) fn refusal(&self, incarnation: u64, to: Token, mut body: Vec<u8>) -> Vec<u8> {
         if let Some(root) = self.root_for(None) {
             let (named, len) = (to.to_le_bytes(), body.len());
@@ -86,7 +86,7 @@ impl Core {
         body
     }
 
-    /// Whether a refusal proves that it is from the peer itself.
+    /// Whether a refusal proves that the peer itself sent it.
     pub(super) fn is_own_refusal(&self, peer: &Peer, body: &[u8], now: u64) -> bool {
         let Some(secrets) = &self.config.secrets else { return false };
         let mut message = peer.token.to_le_bytes().to_vec();

@@ -1,5 +1,5 @@
-//! Bounds on what a peer may request. A peer that goes beyond one is dropped, and the log names the
-//! bound. No endpoint of Weft comes near them.
+//! Limits on what a peer may request. A peer that exceeds one is dropped, and the log names the
+//! limit. No unmodified endpoint reaches them.
 
 use super::core::Core;
 use super::inbox::Command;
@@ -13,17 +13,17 @@ use crate::transfer::Outcome;
 use crate::wire::frame::SYSTEM;
 use std::sync::atomic::Ordering;
 
-/// Answers that may wait for a peer: it has asked, and takes nothing.
+/// The most answers that may wait for a peer that reads nothing.
 pub(super) const ANSWERS: usize = 4096;
-/// The same, of frames that go behind our own requests, which may be many.
+/// The same for frames that go behind our own requests, which may be many.
 const BEHIND: usize = 65_536;
-/// Memories that a peer takes back while transfers here still use them.
+/// Memories that a peer revokes while transfers here still use them.
 const REVOKING: usize = 65_536;
-/// Frames of a peer that wait for its owner. Its windows allow some hundred.
+/// The most frames of a peer that may wait for its owner. Its windows allow some hundreds.
 const AWAITING: u32 = 4096;
 
 impl Core {
-    /// Nothing more of this peer is looked at.
+    /// Drops a peer that violated a limit; its frames are no longer handled.
     #[cold]
     pub(super) fn breach(&self, peer: &Peer, why: &str) {
         if !peer.breached.swap(true, Ordering::Relaxed) {
@@ -33,7 +33,7 @@ impl Core {
         }
     }
 
-    /// Something of a peer that its owner is to look at.
+    /// Hands a peer's command to its owner.
     pub(super) fn hand_to_owner(&self, peer: &Peer, command: Command) {
         if peer.awaiting.fetch_add(1, Ordering::Relaxed) >= AWAITING {
             peer.awaiting.fetch_sub(1, Ordering::Relaxed);
@@ -44,7 +44,7 @@ impl Core {
 }
 
 impl Link {
-    /// Answers what a peer asked by its system channel.
+    /// Queues an answer to a request on the system channel.
     pub(super) fn answer(&mut self, core: &Core, out: Out) {
         if self.answers() >= ANSWERS {
             return core.breach(&self.peer, "it asks, and does not acknowledge the answers");
@@ -52,8 +52,8 @@ impl Link {
         self.push_answer(out);
     }
 
-    /// Answers an import of a memory whose keys were replaced: the descriptor may be from before. The
-    /// keys go behind what was said of grants that ended.
+    /// Answers an import of a memory whose keys were replaced: the descriptor may be older. The
+    /// keys follow all frames about revoked grants.
     pub(super) fn answer_with_keys(&mut self, core: &Core, memory: &Memory, out: Out) {
         if self.session.channels[SYSTEM].waiting() >= BEHIND {
             return core.breach(&self.peer, "it imports, and does not acknowledge the answers");
@@ -69,7 +69,7 @@ impl Link {
         self.revoking.insert(memory);
     }
 
-    /// Counts off a command that `hand_to_owner` passed.
+    /// Counts a command that `hand_to_owner` passed and the owner has handled.
     pub(super) fn handed(&self) {
         self.peer.awaiting.fetch_sub(1, Ordering::Relaxed);
     }

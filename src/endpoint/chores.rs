@@ -1,4 +1,4 @@
-//! Work that callers wait for, and how they get the answers.
+//! Work that callers wait for, and the answers.
 
 use crate::device::Device;
 use crate::fabric::{Access, HostRange, Registration};
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// The ranges' registrations, by rail.
 pub type RailRegistrations = Vec<(RailIndex, Box<[Registration]>)>;
 
-/// An answer that a caller waits for.
+/// An answer for a waiting caller.
 pub struct Reply<T> {
     place: Arc<(Mutex<Option<T>>, Condvar)>,
 }
@@ -39,7 +39,7 @@ impl<T> Reply<T> {
         self.place.0.lock().take()
     }
 
-    /// Waits a while for the answer.
+    /// Waits for the answer, for a limited time.
     pub fn wait(&self, at_most: Duration) -> Option<T> {
         let mut place = self.place.0.lock();
         if place.is_none() {
@@ -49,11 +49,11 @@ impl<T> Reply<T> {
     }
 }
 
-/// Work that callers wait for, in order.
+/// Queued work that callers wait for, in order.
 #[derive(Default)]
 pub(super) struct Chores {
     pub queue: VecDeque<Chore>,
-    /// Keys that were replaced, and could not be closed yet.
+    /// Replaced keys that could not be closed yet.
     pub unclosed: Vec<Arc<Replacing>>,
 }
 
@@ -63,23 +63,23 @@ pub(super) enum Chore {
         memory: Arc<Memory>,
         reply: Reply<Result<()>>,
     },
-    /// Keys that were replaced are closed.
+    /// Close the replaced keys.
     CloseKeys(Arc<Replacing>),
 }
 
-/// Who waits for registrations.
+/// The receiver of registrations.
 pub enum Registered {
     Caller(Reply<Result<RailRegistrations>>),
-    /// They take the place of others.
+    /// They replace other registrations of a memory.
     Keys(Arc<Replacing>),
 }
 
-/// How the ranges of a memory are to be registered.
+/// How to register a memory's ranges.
 #[derive(Clone)]
 pub struct Wanted {
     pub ranges: Arc<[HostRange]>,
     pub access: Access,
-    /// The rails that should know it, one bit each; 0: all.
+    /// The rails that should register the memory, one bit each; 0: all.
     pub rails: u64,
     /// For device memory: the device, and whether other processes can open the memory.
     pub device: Option<(Device, bool)>,
@@ -88,20 +88,20 @@ pub struct Wanted {
 pub(super) struct Registering {
     pub wanted: Wanted,
     pub reply: Registered,
-    /// The worker's rail whose turn it is, and what that has learnt.
+    /// The rail that is being registered with, and its registrations so far.
     pub at: Option<RailIndex>,
     pub done: Vec<Registration>,
-    /// Registrations of the rails before this one.
+    /// Registrations of earlier rails.
     pub all: Vec<(RailIndex, Vec<Registration>)>,
     pub back: Back,
 }
 
-/// How much is taken back.
+/// The registrations to undo.
 pub(super) enum Back {
     Nothing,
-    /// The registrations of this rail, which cannot register all of the memory.
+    /// Those of this rail, which cannot register all of the memory.
     Rail,
-    /// The registrations of all rails: the memory cannot be registered.
+    /// Those of all rails: the memory cannot be registered.
     All(Error),
 }
 
@@ -120,7 +120,7 @@ impl Chores {
         self.queue.is_empty()
     }
 
-    /// The rails are closed, and all registrations with them.
+    /// The rails are closed, and with them all registrations.
     pub fn close(&mut self) {
         for chore in self.queue.drain(..) {
             match chore {

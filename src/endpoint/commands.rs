@@ -18,7 +18,8 @@ use crate::transfer::{Direction, Outcome};
 use crate::wire::frame::{numbers, Kind, USER};
 use std::sync::Arc;
 
-/// A pass begins no more transfers, and obeys commands for no longer: deadlines pass meanwhile.
+/// A pass starts at most this many transfers, and handles commands only this long: deadlines pass
+/// meanwhile.
 const STARTS: usize = 1024;
 const DISPATCH_NS: u64 = 1_000_000;
 
@@ -33,12 +34,12 @@ impl Worker {
         self.dispatch_some(now) || busy
     }
 
-    /// Something was pushed that has not begun.
+    /// Whether pushed work has not begun.
     pub(super) fn has_mail(&self) -> bool {
         !self.commands.is_empty() || !self.core.inboxes[self.index].is_empty()
     }
 
-    /// As `has_mail`, of what may take long.
+    /// Like `has_mail`, for work that may take long.
     pub(super) fn has_commands(&self) -> bool {
         !self.commands.is_empty() || self.core.inboxes[self.index].has_commands()
     }
@@ -72,21 +73,21 @@ impl Worker {
         let announced = body.transfer().is_some_and(Move::is_announced);
         let speculative = speculative.filter(|_| Table::takes_part(slot, true));
         if speculative.is_none() && announced && !Table::takes_part(slot, false) {
-            return self.data.left.push(core.table.leave(hold)); // One lane does it all.
+            return self.data.left.push(core.table.leave(hold)); // One lane carries all of it.
         }
         let to = speculative.map_or(Which::All, Which::Speculative);
         if let Err((hold, runs)) = self.data.begin(hold, to, Vec::new()) {
-            // The lanes went meanwhile: others may have some.
+            // The lanes went meanwhile: other workers may have some.
             self.data.pass_on(hold, runs, HOPS);
         }
     }
 
-    /// The lane that may carry all of a transfer and, right behind it, without waiting for its
-    /// arrival, its notification. The frame must not take another path: control frames take the
-    /// first lane that is up.
+    /// The lane that may carry all of a transfer and its notification right behind it, without
+    /// waiting for arrival. The frame must not take another path: control frames take the first
+    /// lane that is up.
     fn speculative_lane(&self, hold: &Hold) -> Option<LaneId> {
         let transfer = self.core.held(hold)?;
-        // The target may take a grant back between the two.
+        // The target may revoke a grant between the two.
         if !transfer.is_announced() || transfer.direction != Direction::Write || transfer.grant.is_some() {
             return None;
         }
@@ -96,7 +97,7 @@ impl Worker {
         }
         let peer = transfer.view().peer();
         let lanes = self.data.lanes_of.get(peer.place())?;
-        // With others, another one may have to do again what this one lost.
+        // With several lanes, another one may have to repeat what this one lost.
         let alone = |link: &Link| link.lanes_up().len() == 1 && !link.session.is_away();
         let alone = self.links.get(peer).is_some_and(alone);
         if !alone {
@@ -154,7 +155,7 @@ impl Worker {
             }
             Command::GiveKeys { peer, of, waits } => self.link_keys(peer, &of, waits),
             Command::CloseKeys(of) => self.chores.close_keys(of),
-            // The caller released messages: there may be room for more.
+            // The caller released messages: there may be space for more.
             Command::Resume { peer } => {
                 self.deliver(peer, USER, now);
                 self.links.mark(peer);
@@ -198,7 +199,7 @@ impl Worker {
         self.links.mark(peer);
     }
 
-    /// An importer is given the new keys of a memory.
+    /// Sends an importer the new keys of a memory.
     pub(super) fn link_keys(&mut self, peer: PeerId, of: &Arc<Replacing>, waits: bool) {
         let core = &self.core;
         if !self.links.get_mut(peer).is_some_and(|link| link.take_keys(core, of, waits)) {
@@ -215,12 +216,12 @@ impl Worker {
         self.links.mark(peer);
     }
 
-    /// A grant of ours ends: nothing of it is done here from now on.
+    /// A grant of ours ends: its requests are no longer served here.
     pub(super) fn revoke_grant(&mut self, of: &Arc<Revoking>, now: u64) {
         let core = self.core.clone();
         self.data.rails.iter_mut().for_each(|work| work.rail.revoke(of.grant.token));
         if of.grant.device().is_some() {
-            self.reap_all(now); // What devices have copied for it is counted now.
+            self.reap_all(now); // Copies that devices have finished for it are counted now.
         }
         let peer = of.grant.peer;
         if of.grant.worker == self.index {
@@ -239,8 +240,7 @@ impl Worker {
         core.revoked_by_one(of, now);
     }
 
-    /// With manual progress: sends at once, unless something came before it or the
-    /// worker has ended.
+    /// With manual progress: sends at once, unless other frames precede it or the worker has ended.
     pub fn send_now(
         &mut self,
         peer: PeerId,
@@ -262,7 +262,7 @@ impl Worker {
         true
     }
 
-    /// Tells a peer of the failure of a transfer.
+    /// Notifies a peer of the failure of a transfer.
     pub fn link_failed(&mut self, failed: Failed) {
         let core = self.core.clone();
         // A peer that has ended is not notified.

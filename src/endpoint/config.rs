@@ -1,4 +1,4 @@
-//! How an endpoint is opened.
+//! The configuration of an endpoint.
 
 use crate::fabric::tcp;
 use crate::status::{Error, Result};
@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 const SECOND_NS: u64 = 1_000_000_000;
 const DAY_NS: u64 = 24 * 3600 * SECOND_NS;
-/// As `Settings::liveness_ns`: no peer is lost for its silence.
+/// The value of `Settings::liveness_ns` with which silence never ends a peer.
 pub const LIVENESS_OFF: u64 = u64::MAX;
 
-/// The configuration as callers give it: 0 and `None` mean the default.
+/// The configuration from the caller: 0 and `None` mean the default.
 #[derive(Clone, Default)]
 pub struct Settings {
     pub fabric: Option<String>,
@@ -44,7 +44,7 @@ impl Drop for Settings {
     fn drop(&mut self) {
         for secret in [&mut self.secret, &mut self.other_secret].into_iter().flatten() {
             secret.fill(0);
-            std::hint::black_box(secret); // Or the compiler leaves that out.
+            std::hint::black_box(secret); // Keeps the compiler from removing the erasure.
         }
     }
 }
@@ -60,7 +60,7 @@ fn within(name: &str, value: u64, (low, high): (u64, u64), default: u64) -> Resu
     }
 }
 
-/// The timeout of one operation; 0: the endpoint's.
+/// The timeout of one operation; 0: the endpoint's default.
 #[inline]
 pub fn timeout(name: &str, ns: u64) -> Result<Option<NonZeroU64>> {
     if ns > DAY_NS {
@@ -112,7 +112,7 @@ impl Settings {
         })
     }
 
-    /// The secrets of this configuration, or of the environment's file.
+    /// The configured secrets, or those in the file that the environment names.
     fn secrets(&self) -> Result<Option<Arc<Secrets>>> {
         let of = [(&self.secret, "secret"), (&self.other_secret, "other_secret")];
         let given: Vec<(&[u8], &str)> =
@@ -140,15 +140,15 @@ impl Settings {
     }
 }
 
-/// Behaviour of idle worker threads.
+/// How idle worker threads wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Idle {
-    /// Spin for 0.3 ms, then sleep until there is something to do.
+    /// Spin for 0.3 ms, then sleep until there is work.
     #[default]
     Adaptive,
-    /// Never sleep: the shortest latency, for one core per worker.
+    /// Never sleep: lowest latency, at the cost of one core per worker.
     Spin,
-    /// Sleep at once, where all cores are needed.
+    /// Sleep at once, for machines where all cores are needed.
     Sleep,
 }
 
@@ -156,12 +156,12 @@ pub enum Idle {
 pub struct EndpointConfig {
     pub fabric: Option<String>,
     pub rails: Option<String>,
-    /// 0: one for each NIC.
+    /// Number of rails; 0: one per NIC.
     pub rail_count: usize,
     pub min_rails: usize,
     pub manual: bool,
     pub idle: Idle,
-    /// 0: one for each group of rails.
+    /// Number of workers; 0: one per group of rails.
     pub workers: usize,
     pub max_transfers: usize,
     pub queue_depth: usize,
@@ -172,15 +172,15 @@ pub struct EndpointConfig {
     pub message_bytes: u64,
     /// A peer that is silent for this long is lost; `None`: never.
     pub liveness_ns: Option<u64>,
-    /// The secrets that peers must have, too.
+    /// The secrets, which peers must share.
     pub secrets: Option<Arc<Secrets>>,
-    /// Nothing goes over a network in the clear.
+    /// Nothing is sent over a network unencrypted.
     pub encrypt: bool,
-    /// Where peers find what listens for tcp.
+    /// The addresses at which peers find tcp's listeners.
     pub tcp_at: tcp::At,
-    /// Rails that a NIC of tcp becomes; 0: by its line and the CPUs.
+    /// tcp rails per NIC; 0: chosen from link rate and CPU count.
     pub tcp_streams: usize,
-    /// DSCP class of tcp's packets; 0: the system's.
+    /// DSCP class of tcp's packets; 0: the system's default.
     pub tcp_dscp: u8,
 }
 
@@ -212,13 +212,13 @@ impl Default for EndpointConfig {
 }
 
 impl EndpointConfig {
-    /// Whether a thread sleeps until a rail has something to do. (A completion queue that can be
-    /// slept on costs tcp some 4 % of its rate: measured.)
+    /// Whether a thread sleeps until a rail has work. (A completion queue that supports sleeping
+    /// costs libfabric's tcp some 4 % of its rate: measured.)
     pub fn sleeps(&self) -> bool {
         self.idle != Idle::Spin
     }
 
-    /// Largest message that is believed.
+    /// The largest message length that is accepted.
     pub fn message_max(&self) -> usize {
         1 << 20
     }

@@ -38,15 +38,15 @@ use std::sync::{Arc, Weak};
 
 /// Phases of an endpoint.
 pub const OPEN: u8 = 0;
-/// Shutting down: nothing new is accepted.
+/// Shutting down: no new operations are accepted.
 pub const CLOSING: u8 = 1;
-/// Every peer knows: the rails can be closed.
+/// Every peer is notified: the rails can be closed.
 pub const STOPPING: u8 = 2;
 
-/// Transfers waiting for a remote memory that are started in one step.
+/// Transfers that one step starts after the owner of their remote memory has answered.
 const GO_ON: usize = 1024;
 
-/// A rail as everybody knows it.
+/// A rail's properties, for all threads.
 #[derive(Clone)]
 pub struct RailInfo {
     pub worker: usize,
@@ -59,20 +59,20 @@ pub struct RailInfo {
     pub virtual_addresses: bool,
     /// Whether its NIC checks grants.
     pub grants: bool,
-    /// Bytes of one control frame.
+    /// The most bytes of one control frame.
     pub message_max: usize,
-    /// Bytes of one write that carries an immediate; 0 where none can.
+    /// The most bytes of one write with an immediate; 0 if the NIC has no such writes.
     pub immediate_max: u64,
     pub traffic: Arc<Traffic>,
 }
 
-/// The rails of one fabric, of all (fabric, network): their indexes and networks.
+/// The rails of one fabric, out of all (fabric, network): their indexes and networks.
 fn on_fabric<'a>(fabric: &str, rails: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<(RailIndex, &'a str)> {
     let wanted = RailIndex::each(rails).filter(|(_, (of, _))| *of == fabric);
     wanted.map(|(index, (_, network))| (index, network)).collect()
 }
 
-/// How a peer begins: we connect, or its handshake request was accepted.
+/// How a peer begins: this side connects, or its handshake request was accepted.
 pub enum Begin {
     Connecting { user_data: u64 },
     Accepted { named: (Token, u64), accepted: AcceptedHandshake, source: u64 },
@@ -85,7 +85,7 @@ pub struct Core {
     pub incarnation: u64,
     pub address: Vec<u8>,
     pub rails: Vec<RailInfo>,
-    /// Fabrics, best first.
+    /// The fabrics in use, best first.
     pub fabrics: Vec<String>,
     pub table: Table,
     pub peers: PeerTable,
@@ -93,29 +93,30 @@ pub struct Core {
     pub messages: Messages,
     pub counters: Arc<Counters>,
     pub memories: Mutex<HashMap<MemoryId, Arc<Memory>>>,
-    /// Grants, by token, and grants that are being revoked.
+    /// Grants by token, and grants that are being revoked.
     pub grants: Arc<Grants>,
     pub(super) revoking: Mutex<HashMap<GrantToken, Arc<Revoking>>>,
-    /// Replacements of a memory's keys: the first is under way.
+    /// Replacements of a memory's keys: the first one is in progress.
     pub(super) replacing: Mutex<HashMap<MemoryId, VecDeque<Arc<Replacing>>>>,
     pub inboxes: Arc<[Inbox]>,
-    /// SeqCst, with slots' states (`Slot::state`), where operations begin and where it closes.
+    /// SeqCst, together with the states of slots (`Slot::state`), where operations begin and where
+    /// the endpoint closes.
     pub phase: AtomicU8,
     closed_workers: AtomicUsize,
     poisoned: AtomicBool,
     poison: OnceCell<String>,
-    /// Signalled when importers have gone.
+    /// Signalled when importers have released memory.
     importers: (Mutex<()>, Condvar),
     turn: AtomicU64,
-    /// Which worker has the last transfer of one slice.
+    /// The worker that got the last transfer of one slice.
     pub(super) last_worker: AtomicUsize,
-    /// The longest passes of workers.
+    /// The longest passes of the workers.
     pub longest: Longest,
     malformed: AtomicU64,
     pub(super) unauthenticated: Unauthenticated,
-    /// How often we began with a peer.
+    /// How many peer connections this endpoint has begun.
     begun: AtomicU64,
-    /// Dropped last of all: nothing of the endpoint is open then.
+    /// Dropped last: by then, nothing of the endpoint is open.
     alive: Arc<()>,
 }
 
@@ -196,12 +197,12 @@ impl Core {
         self.malformed.load(Ordering::Relaxed)
     }
 
-    /// Whether the kernel reports a rail's NIC down.
+    /// Whether the kernel reports the link of a rail's NIC as down.
     pub fn nic_is_down(&self, rail: RailIndex) -> bool {
         self.rails.get(rail.place()).is_some_and(|rail| is_down(&Root::from_environment(), &rail.name))
     }
 
-    // Defects.
+    // Internal errors.
 
     #[cold]
     pub fn poison(&self, message: &str) {
@@ -222,9 +223,9 @@ impl Core {
         Ok(())
     }
 
-    // Stopping.
+    // Shutdown.
 
-    /// A worker's peers all know that we end; after the last one rails may close.
+    /// All peers of a worker know that the endpoint ends; after the last worker, rails may close.
     pub fn count_closed(&self, worker: usize) {
         let bit = 1usize << worker;
         let before = self.closed_workers.fetch_or(bit, Ordering::AcqRel);
@@ -234,14 +235,14 @@ impl Core {
         }
     }
 
-    /// Hands a command about an operation to a worker.
+    /// Passes a command about an operation to a worker.
     pub(super) fn hand_over(&self, worker: usize, command: Command, now: u64) {
         if let Some(refused) = self.inboxes[worker].try_command(command) {
             self.end_command(refused, now);
         }
     }
 
-    /// Ends what a command was for: its worker has ended.
+    /// Ends the operation of a command whose worker has ended.
     pub(super) fn end_command(&self, command: Command, now: u64) {
         let canceled = |hold| self.abandon(hold, Outcome::of(Status::Canceled), now);
         match command {
@@ -263,8 +264,8 @@ impl Core {
         now.saturating_add(timeout_ns.map_or(self.config.timeout_ns, NonZeroU64::get))
     }
 
-    /// Hands a transfer that may start to workers that have lanes for it: to as many
-    /// as it has slices for.
+    /// Passes a transfer that may start to workers that have lanes for it, to at most as many as it
+    /// has slices.
     pub fn dispatch(&self, hold: Hold, workers: u64, slices: u64, now: u64) {
         let wanted = (workers.count_ones() as u64).min(slices).max(1);
         if workers == 0 {
@@ -294,24 +295,24 @@ impl Core {
                 self.abandon(hold, Outcome::of(Status::Internal), now);
             }
         }
-        hold.give(); // The last one's.
+        hold.give(); // The last worker takes the hold.
     }
 
-    /// Ends an operation that could not be handed over.
+    /// Ends an operation that no worker accepted.
     pub fn abandon(&self, hold: Hold, outcome: Outcome, now: u64) {
         let id = hold.id();
-        // First: the poller of the completion may give the memory back at once.
+        // Release first: the poller of the completion may deregister the memory at once.
         let _ = self.table.leave(hold);
         self.table.end(id, outcome, now);
     }
 
-    /// How an operation ends whose lanes failed.
+    /// The outcome of an operation whose lanes failed.
     pub fn failure_of(&self, id: OpId) -> Outcome {
         let peer = self.table.peer_of(id).and_then(|peer| self.peers.get(peer).ok());
         peer.and_then(|peer| peer.failure()).unwrap_or(Outcome::of(Status::PeerLost))
     }
 
-    /// The worker at which a peer's link is.
+    /// The worker that owns a peer's link.
     pub fn owner_of(&self, peer: PeerId) -> Option<usize> {
         self.peers.get(peer).ok().map(|peer| peer.owner)
     }
@@ -327,13 +328,13 @@ impl Core {
         self.inboxes.iter().enumerate().filter(of).map(|(_, inbox)| inbox)
     }
 
-    /// Bytes of a frame that every lane can carry.
+    /// The most bytes of a frame that every lane can carry.
     pub(super) fn frame_bytes(&self) -> usize {
         let smallest = self.rails.iter().map(|rail| rail.message_max).min();
         smallest.unwrap_or(HEADER + SEAL + 1024) - SEAL
     }
 
-    /// Every byte of a transfer has arrived, of which its peer wants to know.
+    /// Every byte of a transfer has arrived, and its peer is to be notified.
     pub fn notify(&self, id: OpId, peer: PeerId, now: u64) {
         match self.peers.get(peer) {
             Ok(found) => self.inboxes[found.owner].command(Command::Notify { peer, id }),
@@ -343,8 +344,8 @@ impl Core {
         }
     }
 
-    /// Ends the operations that are outstanding with a peer. True: all have ended; false: the time of
-    /// this step is up (`over`).
+    /// Ends the outstanding operations of a peer. True: all have ended; false: the time for this
+    /// step has passed (`over`).
     pub fn go_on_ending(&self, of: &mut Outstanding, now: u64, over: impl Fn() -> bool) -> bool {
         while let Some(hold) = of.waited.pop() {
             self.abandon(hold, of.outcome, now);
@@ -355,7 +356,7 @@ impl Core {
         self.table.go_on(&mut of.all, now, over)
     }
 
-    /// The owner of a remote memory has answered: what waited for it goes on.
+    /// The owner of a remote memory has answered: operations that waited for the answer continue.
     pub fn answered(&self, remote: &Arc<RemoteMemory>, state: RemoteState, now: u64) {
         let mut waited = remote.settle(state);
         let mut later = waited.split_off(waited.len().min(GO_ON));
@@ -367,7 +368,7 @@ impl Core {
         }
     }
 
-    /// Transfers that waited for a remote memory go on, or end.
+    /// Starts or ends transfers that waited for a remote memory.
     pub fn let_go_on(&self, remote: &Arc<RemoteMemory>, state: RemoteState, holds: Vec<Hold>, now: u64) {
         for hold in holds {
             match Error::of_remote(state) {
@@ -380,15 +381,16 @@ impl Core {
         }
     }
 
-    /// Sends a transfer off once the owners of all its remote memories have answered.
+    /// Starts a transfer once the owners of all its remote memories have answered.
     pub fn go_on(&self, mut hold: Hold, now: u64) {
-        // SAFETY: it is held, until the hold is given away: then nothing of it is looked at.
+        // SAFETY: the hold keeps the slot alive, and the transfer is not read after the hold is
+        // passed on.
         let body = unsafe { self.table.body(self.table.held_slot(&hold)) };
         let Some(transfer) = body.transfer() else { return self.go_on_atomic(hold, now) };
         let view = transfer.view();
         for remote in view.remotes() {
             match remote.wait(hold) {
-                // The worker that delivers the answer has the hold now.
+                // The worker that delivers the answer releases the hold.
                 Ok(()) => return,
                 Err((of, RemoteState::Ready)) => hold = of,
                 Err((of, state)) => {
@@ -418,25 +420,25 @@ impl Core {
 
     // Memory that peers import.
 
-    /// A peer asks for a memory of ours: whether it may use it.
+    /// A peer requests the use of our memory: whether that is allowed.
     pub fn offer(&self, memory: MemoryId, secret: u64, peer: PeerId) -> Option<Arc<Memory>> {
         let memories = self.memories.lock();
         memories.get(&memory).filter(|memory| memory.secret == secret && memory.import(peer)).cloned()
     }
 
-    /// A memory of ours that a peer may use without a grant.
+    /// Our memory that a peer may use without a grant.
     pub fn offered(&self, memory: MemoryId, peer: PeerId) -> Option<Arc<Memory>> {
         let open = |memory: &&Arc<Memory>| memory.is_imported(peer) && !memory.access().granted_only;
         self.memories.lock().get(&memory).filter(open).cloned()
     }
 
-    /// The memory of ours that a grant is on, if a peer names that.
+    /// Our memory under a grant, if the grant names this peer.
     pub fn granted(&self, grant: &Grant, memory: MemoryId) -> std::result::Result<Arc<Memory>, Status> {
         let named = self.memories.lock().get(&memory).filter(|_| memory == grant.memory).cloned();
         named.ok_or(Status::Revoked)
     }
 
-    /// A peer uses a memory of ours no more.
+    /// A peer has released our memory.
     pub fn revoked(&self, memory: MemoryId, peer: PeerId) {
         if let Some(memory) = self.memories.lock().get(&memory) {
             memory.forget(peer);
@@ -444,7 +446,7 @@ impl Core {
         self.notify_importers();
     }
 
-    /// The peer has ended and no longer uses these.
+    /// The peer has ended, and no longer uses these memories.
     pub fn forget_importer(&self, peer: PeerId, imports: &HashSet<MemoryId>) {
         for memory in imports {
             if let Some(memory) = self.memories.lock().get(memory) {
@@ -459,7 +461,7 @@ impl Core {
         self.importers.1.notify_all();
     }
 
-    /// Waits until importers may have gone.
+    /// Waits for a moment in which importers may release the memory.
     pub fn wait_importers(&self, memory: &Memory, at_most: std::time::Duration) {
         let mut held = self.importers.0.lock();
         if !memory.importers().is_empty() {
@@ -469,8 +471,8 @@ impl Core {
 
     // Peers.
 
-    /// An unauthenticated endpoint began a handshake over one of our rails.
-    /// `named`: its token for us, and its number of this time. `source`: where it comes from.
+    /// An unauthenticated endpoint started a handshake over one of our rails. `named`: its token
+    /// for us, and its number of this connection. `source`: its origin.
     pub fn accept(
         &self,
         address: Address,
@@ -491,7 +493,7 @@ impl Core {
         entered.map(|(peer, _)| peer)
     }
 
-    /// Makes an unauthenticated endpoint a peer, if it is none.
+    /// Makes an unauthenticated endpoint a peer, unless it is one.
     fn enter(&self, address: Address, begin: Begin) -> Result<(PeerId, bool)> {
         if !self.queue.reserve(2) {
             return Err(Error::new(Status::Again, "the completion queue is full; the peer tries again"));
@@ -505,7 +507,7 @@ impl Core {
     }
 
     /// Whether the host fabric may reach the peer: both addresses name the same host and network
-    /// namespace. (It may still fail.)
+    /// namespace. (Connecting may still fail.)
     fn shares_host(&self, fabric: &str, address: &Address) -> bool {
         if fabric != host::NAME {
             return true;
@@ -515,7 +517,7 @@ impl Core {
         ours == theirs
     }
 
-    /// The fabrics that both have, best first, with the lanes that each would have.
+    /// The fabrics that both sides have, best first, with the lanes for each.
     fn approaches(&self, address: &Address) -> Result<Vec<Approach>> {
         let shared = self.fabrics.iter().filter(|fabric| self.shares_host(fabric, address));
         let approaches = shared.map(|fabric| {
@@ -537,13 +539,13 @@ impl Core {
         Ok(common)
     }
 
-    /// The workers of an approach's rails, one bit each.
+    /// The workers with the rails of an approach, one bit each.
     fn workers_of(&self, approach: &Approach) -> u64 {
         approach.plans.iter().fold(0, |mask, plan| mask | 1 << self.rails[plan.rail.place()].worker)
     }
 
-    /// The worker that owns a peer: of the best fabric, and of as many others as can be, since its
-    /// own lanes need no relay.
+    /// The worker that will own a peer: one with rails of the best fabric, and of as many others as
+    /// possible, since its own lanes need no relay.
     fn choose_owner(&self, incarnation: u64, approaches: &[Approach]) -> usize {
         let mut masks = approaches.iter().map(|approach| self.workers_of(approach));
         let best = masks.next().unwrap_or(1);
@@ -563,7 +565,7 @@ impl Core {
             // An endpoint that is its own peer is both sides.
             decides: self.incarnation <= incarnation,
             deadline: self.clock.now().saturating_add(timeout_ns),
-            // Enough to join all rails of either side, twice.
+            // The limit allows joining all rails of either side, twice.
             lanes: 2 * self.rails.len().max(address.rails.len()),
             liveness_ns: self.config.liveness_ns,
         };
@@ -580,7 +582,7 @@ impl Core {
         )
     }
 
-    /// Lets a new peer's owner begin with it.
+    /// Passes a new peer to its owner.
     fn start_peer(&self, peer: &Arc<Peer>, session: Box<Session>, begin: Begin) {
         let accepted = match begin {
             Begin::Connecting { user_data } => {
@@ -600,7 +602,7 @@ impl Core {
 }
 
 impl Error {
-    /// Why transfers to a remote memory cannot start, if they cannot.
+    /// The error with which transfers to a remote memory end, if they cannot start.
     pub(crate) fn of_remote(state: RemoteState) -> Option<Error> {
         let (status, text) = match state {
             RemoteState::Asking | RemoteState::Ready => return None,

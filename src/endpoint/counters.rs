@@ -1,4 +1,4 @@
-//! Counters of an endpoint: what callers ask, and what arrives.
+//! Counters of an endpoint: calls about them, and arriving increments.
 
 use super::Endpoint;
 use crate::ids::{OpId, PeerId, RailIndex};
@@ -14,9 +14,9 @@ use crate::transfer::{Direction, ExpectSpec, Outcome, Terms};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-/// Largest page that raises a counter: one post carries it.
+/// The largest page that raises a counter: one post carries it.
 const PAGE_MAX: u64 = 1 << 30;
-/// Counters that one operation may wait for.
+/// The most counters that one operation may wait for.
 const EXPECT_MAX: usize = 65_536;
 
 impl Endpoint {
@@ -76,7 +76,7 @@ impl Endpoint {
         if !(1..=EXPECT_MAX).contains(&count) {
             return Err(Error::limit(format!("count is {count}: it must be 1 to {EXPECT_MAX}")));
         }
-        // Copied first: the caller's lists may change while they are checked.
+        // Copy first: the caller's lists may change while they are checked.
         let mut entries = room::vec(count, "the counters that are waited for")?;
         for (i, (id, value)) in spec.counters.iter().zip(spec.values.iter()).enumerate() {
             if value > VALUE_MAX {
@@ -93,7 +93,7 @@ impl Endpoint {
         Ok(Wanted::new(entries))
     }
 
-    /// How a transfer of this many pages is to raise a counter of its peer.
+    /// How a transfer of this many pages raises a counter of its peer.
     pub(super) fn counting(
         &self,
         terms: &Terms,
@@ -114,19 +114,20 @@ impl Endpoint {
             ));
         }
         check_counted(len, most)?;
-        // Where the fabric tells nothing of a page by itself, the peer is told of all in the end.
+        // Where pages do not raise the counter by immediates, a frame raises it for all of them at
+        // the end.
         Ok(Some(Counting { immediate, at_end: NonZeroU64::new(pages).filter(|_| !immediates) }))
     }
 
-    /// Whether pages can be kept that are to raise a counter of a peer.
+    /// Checks whether pages can be prepared that raise a counter of a peer.
     pub(super) fn check_counted(&self, peer: PeerId, len: u64) -> Result<()> {
         check_counted(len, self.raises(peer)?.most)
     }
 
-    /// Which ways of raising counters a peer accepts.
+    /// The ways in which a peer may raise counters.
     pub fn raises(&self, peer: PeerId) -> Result<Raises> {
         let peer = self.core.peers.get(peer)?;
-        // Before it is settled which fabric serves the peer, any may.
+        // Before the fabric of a peer is selected, both ways are allowed.
         let serves = |(rail, _): &(RailIndex, _)| !peer.has_service() || peer.is_served_by(*rail);
         let rails = RailIndex::each(self.core.rails.iter()).filter(serves);
         let most = rails.map(|(_, rail)| rail.immediate_max).min().unwrap_or(0);

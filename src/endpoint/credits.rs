@@ -1,5 +1,5 @@
 //! Frames about credits (see `rail::credits`): a sender requests a new half, the target grants it.
-//! Frames that find no room are sent in a later pass.
+//! Frames that a full lane refuses are sent in a later pass.
 
 use super::lanes::{DataPath, LaneWork, RailWork};
 use super::later::{Owed, What};
@@ -10,7 +10,7 @@ use crate::rail::{Half, LaneState};
 use crate::wire::frame::{Header, Kind};
 
 impl DataPath {
-    /// Writes that took credits are done.
+    /// Writes that used credits are done.
     pub(super) fn credits_done(&mut self, lane: LaneId, half: Half, posts: u32) {
         let due = self.rails.lane_mut(lane).is_some_and(|(_, of)| of.lane.credits.done(half, posts));
         if due {
@@ -18,7 +18,7 @@ impl DataPath {
         }
     }
 
-    /// A sender asks: its writes of this half were found in the queue before the frame.
+    /// A sender requests credits: its writes of this half left the queue before the frame did.
     pub(super) fn credits_asked(&mut self, rail: RailIndex, peer: &Peer, header: &Header) {
         let of = self.lane_about(rail, peer, header).zip(Half::named(header.sequence));
         let Some((lane, half)) = of else { return self.core.count_malformed() };
@@ -32,7 +32,7 @@ impl DataPath {
         }
     }
 
-    /// A target gives a half of our credits anew.
+    /// A target grants one half of our credits again.
     pub(super) fn credits_granted(&mut self, rail: RailIndex, peer: &Peer, header: &Header, rest: &[u8]) {
         let of = self.lane_about(rail, peer, header).zip(Half::named(header.sequence));
         let Some((lane, half)) = of else { return self.core.count_malformed() };
@@ -43,7 +43,7 @@ impl DataPath {
         }
     }
 
-    /// Sends the frames about credits.
+    /// Sends the pending frames about credits.
     pub(super) fn send_credits(&mut self, now: u64) {
         if self.owed_credits.is_empty() {
             return;
@@ -62,7 +62,7 @@ impl DataPath {
 
     fn send_credit(&mut self, credit: &Owed) -> Posted {
         let &Owed { lane, half, what } = credit;
-        // A lane that takes nothing new needs none.
+        // A lane that is closing needs no credits.
         let serves = |of: &LaneWork| of.lane.state != LaneState::Down && of.closing.is_none();
         let of = self.rails.lane_mut(lane).filter(|(_, of)| serves(of));
         let Some((rail, LaneWork { lane, .. })) = of else { return Posted::Yes };

@@ -16,10 +16,10 @@ use crate::wire::frame::{numbers, read_numbers, Kind};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// Most data of a notification, in bytes: callers rely on it.
+/// The most bytes of a notification's data: callers rely on it.
 const NOTIFY_DATA: usize = 256;
 
-/// A peer whose notifications or messages have waited for this long for a full queue is reported.
+/// A peer whose notifications or messages have waited this long for a full queue is reported.
 const HELD_BACK_NS: u64 = 1_000_000_000;
 
 /// The outcome of delivering the next frame of a channel.
@@ -27,7 +27,7 @@ pub(super) enum Delivery {
     Taken,
     /// Taken, and a caller waits for its acknowledgement.
     TakenUrgently,
-    /// No room: leave it with the sender.
+    /// No space: leave the frame with the sender.
     Stalled,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Counters that a transfer raises after its last byte: pairs of an immediate and an increment.
+    /// Raises counters after a transfer's last byte: pairs of an immediate and an increment.
     pub(super) fn raise(&mut self, body: &[u8]) -> Delivery {
         for pair in body.chunks(16) {
             match read_numbers::<2>(pair) {
@@ -53,7 +53,7 @@ impl Pass<'_> {
 }
 
 impl Link {
-    /// Hands over the next frame of a channel; false if there is no room for it.
+    /// Delivers the next frame of a channel; false if there is no space for it.
     pub(super) fn hand_in(&mut self, pass: &mut Pass, channel: usize, (kind, body): (Kind, &[u8])) -> bool {
         let (core, now) = (pass.core, pass.now);
         let delivery = self.hand_over(pass, kind, body);
@@ -150,7 +150,7 @@ impl Link {
         Delivery::TakenUrgently
     }
 
-    /// A part of a message: the last one publishes it.
+    /// A part of a message: the last part publishes the message.
     fn message(&mut self, pass: &mut Pass, body: &[u8]) -> Delivery {
         let core = pass.core;
         let Some(part) = Part::read(body).filter(|part| part.total <= core.config.message_max()) else {

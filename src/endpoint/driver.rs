@@ -1,13 +1,15 @@
-//! Who makes a worker's passes: its thread, or, while that sleeps, a caller who submits or waits.
+//! A worker's passes are made by its thread, or, while the thread sleeps, by a caller that submits
+//! or waits.
 //!
-//! The worker lies behind a lock. Its thread holds the lock as long as it is awake; callers only try it, and hold it
-//! for a moment. Before the thread sleeps, and whenever a caller leaves, the rails are armed (what comes makes their
-//! descriptors readable) and the mailbox wakes the thread for whatever is pushed: so nothing waits for a caller to
-//! come back. While a caller is there, nobody needs to be woken: what comes is seen by the caller's passes, or wakes
-//! the thread when the caller leaves.
+//! A lock protects the worker. Its thread holds the lock while it is awake; callers only try it,
+//! and hold it briefly. Before the thread sleeps, and whenever a caller leaves, the rails are armed
+//! (an arrival makes their descriptors readable) and the mailbox wakes the thread for any push, so
+//! no work waits for a caller to come back. While a caller holds the worker, no wake-up is needed:
+//! the caller's passes handle arrivals, or the thread is woken when the caller leaves.
 //!
-//! The thread never blocks on the lock. It may find a caller there that lost its processor: until that one leaves, the
-//! thread sleeps in short turns, between which it does what needs no rail.
+//! The thread never blocks on the lock. The lock's holder may be a caller that lost its processor:
+//! until it leaves, the thread sleeps for short turns, and between them does the work that needs no
+//! rail.
 
 use super::mailbox::Mailbox;
 use crate::sync::atomic::{fence, AtomicBool, Ordering};
@@ -19,9 +21,9 @@ const TURN: Duration = Duration::from_millis(1);
 
 pub struct Driver<W> {
     worker: Mutex<W>,
-    /// The thread sleeps until a caller leaves.
+    /// The thread wants the worker, and sleeps until the caller leaves.
     wanted: AtomicBool,
-    /// A caller waits who would make the passes.
+    /// A waiting caller is ready to make the passes.
     attended: AtomicBool,
 }
 
@@ -34,7 +36,8 @@ impl<W> Driver<W> {
         }
     }
 
-    /// The worker, unless another thread has it. A caller beside a worker's thread ends with `leave` or `sleep`.
+    /// The worker, unless another thread has it. Where the worker has a thread, a caller ends with
+    /// `leave` or `sleep`.
     #[inline]
     pub fn enter<C>(&self, mailbox: &Mailbox<C>) -> Option<Guard<'_, W>> {
         let worker = self.worker.try_lock()?;
@@ -42,17 +45,17 @@ impl<W> Driver<W> {
         Some(worker)
     }
 
-    /// With manual progress, where nobody is beside the callers.
+    /// The worker with manual progress, where only callers make passes.
     pub fn try_lock(&self) -> Option<Guard<'_, W>> {
         self.worker.try_lock()
     }
 
-    /// As `try_lock`, for a thread that may wait for the others.
+    /// Like `try_lock`, but waits for other threads.
     pub fn lock(&self) -> Guard<'_, W> {
         self.worker.lock()
     }
 
-    /// A caller leaves. `rest` arms the rails, and says whether the thread may sleep on.
+    /// A caller leaves. `rest` arms the rails, and returns whether the thread may go on sleeping.
     #[inline]
     pub fn leave<C>(
         &self,
@@ -62,14 +65,15 @@ impl<W> Driver<W> {
     ) {
         let sleeps = mailbox.unattend() && rest(&mut worker);
         drop(worker);
-        // Pairs with the fence in `take`: either the thread gets the lock, or this sees that it waits.
+        // Pairs with the fence in `take`: either the thread gets the lock, or this caller sees that
+        // it waits.
         fence(Ordering::SeqCst);
         if !sleeps || self.wanted.load(Ordering::Relaxed) {
             mailbox.ring();
         }
     }
 
-    /// The thread takes the worker back; `meanwhile` is done after each turn of its sleep.
+    /// The thread takes the worker back; it calls `meanwhile` after each turn of its sleep.
     pub fn take<C>(&self, mailbox: &Mailbox<C>, mut meanwhile: impl FnMut()) -> Guard<'_, W> {
         if let Some(worker) = self.enter(mailbox) {
             return worker;
@@ -89,8 +93,8 @@ impl<W> Driver<W> {
         }
     }
 
-    /// The thread sleeps without the worker, whose rails are armed, until something is pushed, one of the descriptors
-    /// is readable, or the time has passed, which is asked for last of all.
+    /// The thread sleeps without the worker, whose rails are armed, until something is pushed, a
+    /// descriptor is readable, or the time has passed, which is computed last.
     pub fn sleep<C>(
         &self,
         mut worker: Guard<'_, W>,
@@ -105,13 +109,13 @@ impl<W> Driver<W> {
         }
     }
 
-    /// The one caller who waits to make passes; `None`: there is one already.
+    /// The one caller that waits and makes passes; `None`: there is one already.
     pub fn attend(&self) -> Option<Attending<'_>> {
         let first = !self.attended.load(Ordering::Relaxed) && !self.attended.swap(true, Ordering::Relaxed);
         first.then_some(Attending(&self.attended))
     }
 
-    /// The thread need not stay awake for what a caller waits for.
+    /// Whether the thread may sleep although a caller waits.
     #[inline]
     pub fn is_attended(&self) -> bool {
         self.attended.load(Ordering::Relaxed)

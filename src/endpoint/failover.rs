@@ -1,19 +1,19 @@
-//! A rail that fails gives its unfinished slices to the others.
+//! A failed rail's unfinished slices move to other rails.
 //!
-//! 1. **Detect.** An operation of a lane fails, or the lane stalls while others to the same peer
-//!    move (`watch_lanes`).
-//! 2. **Reset.** The lane is closed here, both ways (`Rail::reset_lane`), and its operations come
-//!    back from the NIC.
-//! 3. **Reset there.** A Reset frame goes to the peer over another lane; the peer resets its own
-//!    end and answers. A side that knows that the other end is reset knows that nothing it had
-//!    posted can land any longer, not even when the link comes back.
-//! 4. **Repost.** Then other lanes take what the lane had claimed and is not known to have arrived
+//! 1. **Detect.** An operation of a lane fails, or the lane stalls while other lanes to the same
+//!    peer move (`watch_lanes`).
+//! 2. **Reset.** The lane is closed here in both directions (`Rail::reset_lane`), and its
+//!    operations come back from the NIC.
+//! 3. **Remote reset.** A Reset frame goes to the peer over another lane; the peer resets its own
+//!    end and answers. Once this side knows that the other end is reset, nothing that it posted can
+//!    land any longer, not even when the link comes back.
+//! 4. **Repost.** Other lanes take over what the lane had claimed and is not known to have arrived
 //!    (`transfer::claims`). Control frames keep their numbers and are sent again, so that each is
 //!    delivered once.
-//! 5. **Return.** The lane repeats its handshake after a pause, longer each time; once it is up,
-//!    transfers in progress use it, too.
+//! 5. **Return.** The lane repeats its handshake after a pause, which grows each time; once the
+//!    lane is up, transfers in progress use it, too.
 //!
-//! Without another lane the peer is resumed over a new one (`resume`). If a NIC on either side
+//! Without another lane, the peer is resumed over a new one (`resume`). If a NIC on either side
 //! cannot reset a lane, the peer is lost.
 
 use super::core::OPEN;
@@ -36,25 +36,24 @@ use std::sync::Arc;
 
 /// A lane with bytes in flight that has delivered none for this long is suspect.
 pub(super) const SUSPECT_NS: u64 = 100_000_000;
-/// A suspect lane has failed after this many checks, one a tick, that saw others move, or at once
-/// if the kernel reports its NIC down.
+/// A suspect lane has failed after this many checks, one per tick, that saw other lanes move; or at
+/// once if the kernel reports its NIC's link as down.
 const LOOKS: u32 = 500;
-/// Others move if they delivered something within this time.
+/// A lane moves if it delivered something within this time.
 const MOVING_NS: u64 = 100_000_000;
-/// An ended operation waits this long for the NIC before its lane is reset.
+/// After an operation has ended, its lane gets this long to return its posts, and is then reset.
 const LATE_NS: u64 = 80_000_000;
-/// The most that its completion is delayed: it is due 200 ms after its deadline.
+/// The longest delay of a completion for that: it is due 200 ms after the deadline.
 const LATEST_NS: u64 = 160_000_000;
-/// A slow lane may take this many times what its rate needs.
+/// A slow lane may take this multiple of the time that its rate requires.
 const SLOW: u64 = 4;
-/// No lane is taken for slower than this: the rate of one that had little to do is only
-/// what there was to do.
+/// The lowest rate assumed for a lane: a lane with little work shows only the rate of that work.
 const BYTES_PER_S_LEAST: u64 = 10_000_000;
 /// A rail that reaches no peer for this long is down: a lane that was reset for another reason is
 /// back by then.
 const DOWN_NS: u64 = 300_000_000;
 
-/// Whether an error is of a connection: a new one may not have it.
+/// Whether an error belongs to a connection, so that a new one may succeed.
 pub(super) fn helps(errno: i32) -> bool {
     use libc::*;
     is_closed(errno)
@@ -62,9 +61,9 @@ pub(super) fn helps(errno: i32) -> bool {
 }
 
 impl DataPath {
-    // Notice.
+    // Detection.
 
-    /// Looks for lanes that stand still while others to the same peer move.
+    /// Detects lanes that stall while others to the same peer move.
     pub(super) fn watch_lanes(&mut self, mut suspects: Vec<Arc<Peer>>, now: u64) {
         let mut failed = Vec::new();
         for work in self.rails.iter_mut().filter(|work| work.rail.limits().resets) {
@@ -103,11 +102,11 @@ impl DataPath {
         }
     }
 
-    /// Completions of operations that ended early wait until the NICs have given back their posts,
-    /// so that nothing touches the caller's memory afterwards. A lane that does not give back in
-    /// time is reset; where a lane cannot be reset, the completion is published in time regardless.
-    /// During shutdown a lane that still moves is left to the closing: a reset lane cannot carry
-    /// the close messages.
+    /// Publishes completions that were delayed. Completions of operations that ended early wait
+    /// until the NICs have returned their posts, so that nothing touches the caller's memory
+    /// afterwards. A lane that does not return them in time is reset; where a lane cannot be reset,
+    /// the completion is published in time regardless. During shutdown a lane that still moves is
+    /// left to the closing: a reset lane cannot carry the close messages.
     pub(super) fn release_late(&mut self, now: u64) {
         if self.core.table.late() == 0 {
             return;
@@ -139,7 +138,7 @@ impl DataPath {
         }
     }
 
-    /// A lane stands still: others go on, if there are any. `last`: also if there are none.
+    /// Resets a stalled lane if the peer has others. `last`: even if it has none.
     fn give_up(&mut self, lane: LaneId, last: bool) {
         let Some(of) = self.rails.lane(lane) else { return };
         let plan = of.plan();
@@ -150,7 +149,7 @@ impl DataPath {
         }
     }
 
-    /// Writes a few bytes over each idle lane of a peer: whether they move.
+    /// Writes a few bytes over each idle lane of a peer, to see whether they arrive.
     pub fn probe_lanes(&mut self, peer: PeerId, now: u64) {
         for lane in self.lanes_of.get(peer.place()).into_iter().flatten() {
             let Some((rail, LaneWork { lane: of, .. })) = self.rails.lane_mut(*lane) else { continue };
@@ -162,7 +161,7 @@ impl DataPath {
 
     // Reset.
 
-    /// A lane has failed: others go on, or a new one will.
+    /// A lane has failed: other lanes take over, or a new one will.
     pub(super) fn begin_reset(&mut self, lane: LaneId, outcome: Outcome, theirs: PeerEnd) {
         let of = self.rails.lane_mut(lane).filter(|(_, of)| of.closing.is_none());
         let Some((rail, of)) = of else { return };
@@ -175,7 +174,7 @@ impl DataPath {
         if let Some(lanes) = self.lanes_of.get_mut(peer.place()) {
             lanes.retain(|other| *other != lane);
         }
-        // Only now: what the peer's end sends us until it is cut must find ours as it was.
+        // Only now: frames that the peer's end sends before its reset need ours unchanged.
         let asks = theirs == PeerEnd::Open;
         self.core.command_owner(
             &found,
@@ -201,7 +200,8 @@ impl DataPath {
 
     // Reset there.
 
-    /// The peer has cut its end of a lane. It `asks` that we cut ours, or answers that.
+    /// The peer has reset its end of a lane. It requests (`asks`) the reset of ours, or confirms
+    /// its own.
     pub fn reset_as_asked(&mut self, peer: PeerId, plan: Plan, epoch: u64, asks: bool) {
         let Ok(found) = self.core.peers.get(peer) else { return };
         let Some(work) = self.rails.get_mut(plan.rail) else { return };
@@ -222,7 +222,7 @@ impl DataPath {
             Some((_, true)) | None if asks => self
                 .core
                 .command_owner(&found, Command::Lane { peer, plan, event: LaneEvent::ResetHere { epoch } }),
-            // What the peer had posted may still land.
+            // Posts of the peer may still land.
             Some(_) if asks && !resets => self.core.command_owner(&found, Command::EndPeer { peer, outcome }),
             Some((lane, false)) if asks => {
                 found.take_out(plan);
@@ -236,7 +236,7 @@ impl DataPath {
     // Handshake.
 
     /// A lane of the peer sent a request: an older lane of ours to it is reset. False if the peer
-    /// is to repeat the request later.
+    /// has to repeat the request later.
     pub(super) fn meets(&mut self, peer: &Peer, plan: Plan, epoch: u64) -> bool {
         if !self.note_peer_reset(peer.id, plan, epoch) {
             return false;
@@ -252,7 +252,7 @@ impl DataPath {
             return true;
         }
         if Some(epoch) < of.peer_epoch {
-            return false; // Of long ago.
+            return false; // The request is outdated.
         }
         match state {
             LaneState::Up => {
@@ -269,7 +269,7 @@ impl DataPath {
     }
 
     /// The peer has a lane of this epoch, so it has reset its ends of older ones. False if an older
-    /// one is not reset here yet.
+    /// lane is not reset here yet.
     pub(super) fn note_peer_reset(&mut self, peer: PeerId, plan: Plan, epoch: u64) -> bool {
         let mut both = true;
         let lanes = self.rails[plan.rail].lanes.iter_mut();
@@ -282,10 +282,10 @@ impl DataPath {
         both
     }
 
-    // Again.
+    // Repost.
 
-    /// Lanes whose operations have come back, and whose peers' ends are cut: what they had to do is
-    /// given to others, as far as there is time.
+    /// Moves the work of lanes whose operations have come back, and whose remote ends are reset, to
+    /// other lanes, within the time.
     pub(super) fn finish_resets(&mut self, over: impl Fn() -> bool) {
         while let Some(mut gone) = self.resetting.pop_front() {
             let plan = gone.plan();
@@ -306,7 +306,7 @@ impl DataPath {
         }
     }
 
-    /// The rails are closed: no lane takes over the work of these.
+    /// The rails are closed: no lane takes over this work.
     pub(super) fn drop_resets(&mut self) {
         for mut gone in self.resetting.drain(..) {
             self.removed.push(std::mem::take(&mut gone.stripes));
@@ -315,7 +315,7 @@ impl DataPath {
 
     // Completions about rails.
 
-    /// After a lane of a rail came or went: the rail may be down, or up again.
+    /// A lane of a rail came or went: the rail may now be down, or up again.
     pub(super) fn note_health(&mut self, rail: RailIndex, errno: i32) {
         let now = self.core.clock.now();
         let work = &mut self.rails[rail];
@@ -328,7 +328,7 @@ impl DataPath {
         }
     }
 
-    /// Publishes what rails became, when there is room.
+    /// Publishes changes of rails, if the queue has space.
     pub(super) fn report_health(&mut self, now: u64) {
         for work in self.rails.iter_mut() {
             let health = &mut work.health;

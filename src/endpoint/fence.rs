@@ -1,12 +1,12 @@
-//! Fences: nothing that a peer had accepted so far can land here afterwards.
+//! Fences: once one completes, nothing that a peer had accepted before it can land here.
 //!
-//! The peer is asked, since only it knows what it has accepted, and what its NICs still have:
-//! writes of operations that ended early are posted all the same. It waits until the
-//! operations that it had accepted when it saw the fence have ended, with their notifications
-//! and counts; others are submitted and go on meanwhile. Then it holds its lanes to us,
-//! each until everything on it has come back delivered: then that one goes on, whatever the others do (one may be dead, and not
-//! known to be). When all have, and frames of ended operations are acknowledged, the peer answers. A lane that is broken is at rest once its
-//! own fence is (`failover`).
+//! The peer has to answer, since only the peer knows what it has accepted, and what its NICs still
+//! have: writes of operations that ended early are posted all the same. The peer waits until the
+//! operations that it had accepted when it received the fence have ended, with their notifications
+//! and counts; later ones proceed meanwhile. Then it holds each of its lanes to us until everything
+//! on that lane is delivered; each lane proceeds independently (one may be dead without being known
+//! to be). Once all have, and frames of ended operations are acknowledged, the peer answers. A
+//! failed lane is idle once its own reset is done (`failover`).
 
 use super::core::Core;
 use super::inbox::Command;
@@ -24,7 +24,7 @@ use crate::wire::frame::{numbers, Kind};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-/// Fences of one peer that may be under way.
+/// The most concurrent fences of one peer.
 const FENCES: usize = 64;
 
 impl Endpoint {
@@ -40,8 +40,8 @@ impl Endpoint {
         Ok(id)
     }
 
-    /// Begins an operation that moves no bytes and that an answer ends. `peer`: the peer that its
-    /// completion names; `ended`: why it cannot begin, checked once it is visible.
+    /// Begins an operation that moves no bytes and ends with an answer. `peer`: the peer for its
+    /// completion; `ended`: the reason why it cannot begin, checked once the operation is visible.
     pub(super) fn begin_fence(
         &self,
         (queue, user_data, timeout_ns): (&Arc<Queue>, u64, Option<NonZeroU64>),
@@ -76,7 +76,7 @@ impl Endpoint {
 }
 
 impl Link {
-    /// The caller wants a fence.
+    /// A caller's fence.
     pub(super) fn fence(&mut self, core: &Core, id: OpId, now: u64) {
         self.fences.retain(|_, id| core.table.is_active(*id));
         if self.fences.len() >= FENCES {
@@ -89,7 +89,7 @@ impl Link {
         self.push(Out::new(Kind::Quiesce, numbers(&[number])));
     }
 
-    /// The peer answers one.
+    /// The peer answers a fence.
     pub(super) fn quiesced(&mut self, core: &Core, number: u64, now: u64) {
         if let Some(id) = self.fences.remove(&number) {
             core.table.end(id, Outcome::OK, now);
@@ -103,14 +103,14 @@ impl Link {
         }
     }
 
-    /// The peer asks that everything which we have accepted for it come to rest.
+    /// The peer requests that everything accepted for it ends first.
     pub(super) fn quiesce(&mut self, core: &Core, number: u64) {
         let until = Until::Ended(core.table.accepted(self.peer.id));
         self.come_to_rest(core, number, until);
     }
 
     pub(super) fn come_to_rest(&mut self, core: &Core, number: u64, until: Until) {
-        // One more place is for grants that the peer has revoked.
+        // One more place is reserved for grants that the peer has revoked.
         if self.quiescing.len() > FENCES {
             return core.breach(&self.peer, "it asks for more fences than there can be");
         }

@@ -1,15 +1,14 @@
-//! The life of a grant: the part of a memory that one peer may reach, until its owner revokes it.
+//! The life of a grant: a part of a memory that one peer may reach, until its owner revokes it.
 //!
-//! 1. The owner creates it (`Endpoint::grant`): it stands in the table that the endpoint's NICs
-//!    share (`fabric::grants`), and nothing is sent. The token reaches the peer by the caller's own
-//!    message.
+//! 1. The owner creates it (`Endpoint::grant`): it enters the table that the endpoint's NICs share
+//!    (`fabric::grants`), and nothing is sent. The caller itself sends the token to the peer.
 //! 2. The peer names it in operations. Requests carry its key instead of the memory's where the NIC
 //!    checks grants; frames that announce an operation carry the token (`under_a_grant`).
-//! 3. The owner revokes it (`Endpoint::revoke`). It leaves the table at once, and no use of it can
-//!    begin. Then nothing moves under it, whatever the peer does; uses in progress end once each of
-//!    the peer's workers has had its NICs forget it. Over fabrics that do not check, the peer is
-//!    asked to come to rest, as for a fence (`ask_to_rest`). If it does not answer, the keys of the
-//!    memory are replaced (`keys`). The end of the peer is as good an answer.
+//! 3. The owner revokes it (`Endpoint::revoke`). It leaves the table at once, so no new use can
+//!    begin. From then on nothing moves under it, whatever the peer does; current uses end once the
+//!    NICs of each of the peer's workers have dropped it. Over fabrics that do not check grants,
+//!    the peer is asked to quiesce, as for a fence (`ask_to_rest`). If it does not answer, the keys
+//!    of the memory are replaced (`keys`). The end of the peer counts as an answer.
 //! 4. The peer is notified (Withdraw): its operations under the grant end with `WEFT_ERR_REVOKED`.
 //!    Until then, frames of the grant are neither delivered nor acknowledged: an operation that was
 //!    not announced does not succeed.
@@ -37,20 +36,20 @@ use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// Pieces of a grant at most.
+/// The most pieces of a grant.
 const PIECES: u64 = 1 << 20;
 
-/// What the caller asks for.
+/// The caller's request for a grant.
 pub struct GrantSpec<'a> {
-    /// As the caller names it.
+    /// The peer's id from the caller.
     pub peer: u64,
     pub write: bool,
     pub read: bool,
-    /// `None`: the whole memory. Else its remote side.
+    /// `None`: the whole memory. Otherwise the pages that its remote side describes.
     pub pages: Option<Pages<'a>>,
-    /// How long it lasts.
+    /// How long it is valid.
     pub timeout_ns: Option<NonZeroU64>,
-    /// What we are notified of if the peer ends, or the grant by itself.
+    /// The value of the notification if the peer ends, or the grant expires.
     pub notify: Option<u64>,
 }
 
@@ -74,7 +73,7 @@ impl Endpoint {
         let end = |ns: NonZeroU64| core.clock.now().saturating_add(ns.get());
         let deadline = spec.timeout_ns.map_or(u64::MAX, end);
         let number = peer.grants.fetch_add(1, Ordering::Relaxed);
-        // Another one has the key: one in 2^64.
+        // The key is already in use, which happens once in 2^64.
         for _ in 0..8 {
             let Some(token) = GrantToken::of(core.random.u128()?, number) else { continue };
             let of = (memory.id, access);
@@ -82,7 +81,7 @@ impl Endpoint {
                 Grant::new(token, (peer.id, peer.owner), of, ranges.clone()).on_device(on_device(memory));
             if core.grants.add(grant.until(deadline, spec.notify)) {
                 if deadline != u64::MAX {
-                    core.inboxes[0].wake(); // Who looks after deadlines may sleep for longer.
+                    core.inboxes[0].wake(); // The worker that checks deadlines may sleep beyond this one.
                 }
                 if core.peers.get(peer.id).is_err() {
                     core.notify_of_end(peer.id, Outcome::of(Status::PeerLost));
@@ -95,8 +94,8 @@ impl Endpoint {
         Err(Error::new(Status::System, "no random numbers"))
     }
 
-    /// Holds a place for the notification of a grant. The other half of the queue stays for arrivals: grants live
-    /// for long, and nobody can poll their places free.
+    /// Reserves a place in the queue for a grant's notification. Half of the queue stays free for
+    /// arrivals: grants last long, and polling does not free their places.
     fn hold_place(&self) -> Result<()> {
         let (core, depth) = (&self.core, self.core.queue.capacity());
         if !core.grants.hold_place(depth / 2) {
@@ -117,7 +116,7 @@ impl Endpoint {
         let core = &self.core;
         core.check_open()?;
         let of = core.begin_to_revoke(spec.grant, false)?;
-        // It outlives the peer: PEER_LOST would say less than it can.
+        // The grant outlives the peer: PEER_LOST would say less than its own notification can.
         let id = self.begin_fence((spec.queue, spec.user_data, spec.timeout_ns), None, || None)?;
         let now = core.clock.now();
         if !of.await_by(id) {
@@ -131,7 +130,7 @@ impl Endpoint {
     }
 }
 
-/// The grant that a body begins with, and what follows.
+/// The token at the beginning of a body, and the rest.
 pub(super) fn granted(body: &[u8]) -> Option<(GrantToken, &[u8])> {
     let (token, rest) = body.split_first_chunk::<16>()?;
     Some((GrantToken::new(u128::from_le_bytes(*token))?, rest))
@@ -146,7 +145,7 @@ fn granted_access(of: Access, spec: &GrantSpec) -> Result<Access> {
     Ok(Access { remote_write: write, remote_read: read, granted_only: false, ..of })
 }
 
-/// What NICs need to know of a device's memory.
+/// The properties of device memory that NICs need.
 fn on_device(memory: &Memory) -> Option<OnDevice> {
     let place = memory.place()?;
     let mut ranges: Vec<(HostRange, u64)> = memory.ranges().iter().copied().zip(place.identities()).collect();
@@ -154,7 +153,7 @@ fn on_device(memory: &Memory) -> Option<OnDevice> {
     Some(OnDevice { device: place.device, ranges: ranges.into() })
 }
 
-/// Where the pages of one side lie.
+/// The addresses of one side's pages.
 fn pieces(memory: &Memory, pages: &Pages) -> Result<Vec<HostRange>> {
     if pages.count() == 0 || pages.page_len == 0 {
         return Err(Error::invalid("a grant on no bytes: page_count and page_len are at least 1"));
@@ -177,9 +176,9 @@ fn pieces(memory: &Memory, pages: &Pages) -> Result<Vec<HostRange>> {
 }
 
 impl Core {
-    /// Takes a grant off the table, or finds it where it was. `expired`: it ends by itself.
+    /// Removes a grant from the table, or finds its revoke in progress. `expired`: it has expired.
     fn begin_to_revoke(&self, token: GrantToken, expired: bool) -> Result<Arc<Revoking>> {
-        // Held: a thread that finds no grant must find that it is being revoked.
+        // Keep the lock: a thread that finds no grant must find the revoke.
         let mut revoking = self.revoking.lock();
         let unknown =
             || Error::handle("the token is of no grant of this endpoint, or that was revoked before");
@@ -193,12 +192,13 @@ impl Core {
         Ok(of)
     }
 
-    /// Has the peer's workers forget a grant, once.
+    /// Asks the peer's workers, once, to drop a grant.
     fn revoke(&self, of: &Arc<Revoking>) {
         let peer = self.peers.get(of.grant.peer).ok();
-        // Which workers had lanes of a peer that has gone is unknown.
+        // It is unknown which workers had lanes to a peer that is gone.
         let workers = peer.as_ref().map_or(u64::MAX, |peer| peer.workers) | 1 << of.grant.worker;
-        // Where a fabric that does not check may still come to serve it, the answer is waited for.
+        // If a fabric that does not check grants may still be selected for the peer, the answer is
+        // awaited.
         let checks = |(index, rail): (RailIndex, &super::RailInfo)| {
             let other = |peer: &Arc<Peer>| peer.has_service() && !peer.is_served_by(index);
             rail.grants || peer.as_ref().is_some_and(other)
@@ -206,7 +206,7 @@ impl Core {
         let rests = !RailIndex::each(&self.rails).all(checks);
         let those: Vec<usize> = (0..self.inboxes.len()).filter(|at| workers >> at & 1 != 0).collect();
         if of.begin(those.len(), rests) {
-            // Nobody waits for workers that do not use it.
+            // A revoke does not wait for workers that do not use the grant.
             if of.grant.close() && !rests {
                 self.is_revoked(of, self.clock.now());
             }
@@ -214,7 +214,7 @@ impl Core {
         }
     }
 
-    /// Ends grants whose time is over.
+    /// Ends expired grants.
     pub(super) fn expire_grants(&self, now: u64) {
         for token in self.grants.due(now) {
             // It may have been revoked meanwhile.
@@ -223,7 +223,7 @@ impl Core {
         }
     }
 
-    /// Tells the owner of what its grants to a peer promised, as the peer has ended.
+    /// Notifies the owner of grants to a peer that has ended, where that was requested.
     pub(super) fn notify_of_end(&self, peer: PeerId, outcome: Outcome) {
         self.grants.of_peer(peer).iter().for_each(|grant| self.notify_owner(grant, outcome));
     }
@@ -238,7 +238,7 @@ impl Core {
         self.queue.publish(completion);
     }
 
-    /// Nothing reaches the memory under it any longer.
+    /// Nothing reaches the memory under the grant any longer.
     fn is_revoked(&self, of: &Arc<Revoking>, now: u64) {
         of.let_memory_go();
         if of.is_expired() {
@@ -249,12 +249,12 @@ impl Core {
         self.forget_revoking(of);
     }
 
-    /// The owner knows of what it was to be notified of.
+    /// The owner has received the grant's notification.
     fn spare_owner(&self, grant: &Grant) {
         grant.take_notify().into_iter().for_each(|_| self.give_place_back());
     }
 
-    /// Arrivals of a peer find no place. At most a line a second.
+    /// The queue is full for a peer's arrivals. Logs at most one line per second.
     pub(super) fn warn_of_full_queue(&self, peer: &Peer) {
         let (depth, unpolled, held) = (self.queue.capacity(), self.queue.unpolled(), self.grants.places());
         warn_seldom!(
@@ -269,22 +269,22 @@ impl Core {
         self.queue.unreserve(1);
     }
 
-    /// The peer posts nothing under it any longer, where NICs raise counters by immediates: workers may
-    /// not have reaped some.
+    /// The peer posts nothing more under the grant, whose NICs raise counters by immediates:
+    /// workers may have some left to reap.
     pub(super) fn count_arrivals_of(&self, of: &Arc<Revoking>, now: u64) {
         of.awaits(self.inboxes.len());
         self.inboxes.iter().for_each(|inbox| inbox.command(Command::CountArrivals(of.clone())));
         self.revoked_by_one(of, now);
     }
 
-    /// One of those for whom a revoke waits is done.
+    /// One of the parties that a revoke waits for is done.
     pub(super) fn revoked_by_one(&self, of: &Arc<Revoking>, now: u64) {
         if of.is_done_by_one() {
             self.is_revoked(of, now);
         }
     }
 
-    /// The peer knows of a withdraw with this body.
+    /// The peer has acknowledged a Withdraw with this body.
     pub(super) fn knows_of_revoke(&self, body: &[u8]) {
         let of = granted(body).and_then(|(token, _)| self.revoking.lock().get(&token).cloned());
         of.into_iter().for_each(|of| {
@@ -308,7 +308,7 @@ impl Core {
         }
     }
 
-    /// The rails are closed: no grant lets anybody reach anything.
+    /// The rails are closed: no grant allows access any longer.
     pub(super) fn forget_grants(&self) {
         self.revoking.lock().drain().for_each(|(_, of)| of.let_memory_go());
         for grant in self.grants.take_all() {
@@ -329,7 +329,7 @@ impl Link {
         self.ask_to_rest(core);
     }
 
-    /// Asks the peer to come to rest for what came to wait for that since it was asked last.
+    /// Asks the peer to quiesce for everything that has begun to wait since the last request.
     pub(super) fn ask_to_rest(&mut self, core: &Core) {
         if self.resting.is_some() || self.to_rest.is_empty() {
             return;
@@ -341,7 +341,7 @@ impl Link {
         self.push(Out::new(Kind::Rest, numbers(&[number])));
     }
 
-    /// The peer takes a grant back that it made for us.
+    /// The peer revokes a grant that it made for us.
     pub(super) fn withdrawn(&mut self, pass: &Pass, grant: GrantToken) {
         let peer = self.peer.id;
         log::debug!("{} has revoked grant {grant}: its operations end", self.peer);
@@ -354,7 +354,7 @@ impl Link {
         self.go_on_sweeping(pass.core, pass.now, || true);
     }
 
-    /// What tells of an operation under a grant.
+    /// A frame that announces an operation under a grant.
     pub(super) fn under_a_grant(&mut self, pass: &mut Pass, kind: Kind, body: &[u8]) -> Delivery {
         let core = pass.core;
         let Some((token, body)) = granted(body) else {
@@ -380,7 +380,7 @@ impl Link {
         if kind == Kind::AtomicUnder {
             return self.refuse_atomic(core, body, Status::Revoked);
         }
-        // After the table: a grant that has left it is here.
+        // Check after the table: a grant that has left the table is here.
         let revoking = core.revoking.lock().get(&token).cloned();
         match revoking {
             Some(of) if ours(&of.grant) && !of.is_known() => Delivery::Stalled,

@@ -19,16 +19,16 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
-/// For a request or reply that repeats an earlier one.
+/// The error for a request or reply that repeats an earlier one.
 const STALE: &str = "what it says was said before, and holds no longer";
 
-/// A lane to a peer that is up gives up after this long, and starts again later.
+/// A lane to a peer that is up gives up after this time, and starts again later.
 const RETURN_NS: u64 = 1_000_000_000;
 
-/// Where a frame came from: the rail, and the connection there.
+/// The origin of a frame: the rail, and the connection on it.
 pub type Origin = (RailIndex, Connection);
 
-/// The source of a request: its connection, or else the address that it names.
+/// The source of a request: its connection, or else the address in it.
 fn source((rail, connection): Origin, back: &[u8]) -> u64 {
     if connection != 0 {
         return u64::from(rail.get()) << 32 | u64::from(connection);
@@ -38,7 +38,7 @@ fn source((rail, connection): Origin, back: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Whether a handshake that failed so need not be repeated.
+/// Whether retrying a handshake after this error is pointless.
 fn is_for_good(rail: &Rail, errno: i32) -> bool {
     !rail.limits().reconnects || matches!(errno, libc::EACCES | libc::EPERM)
 }
@@ -52,7 +52,7 @@ impl DataPath {
         now: u64,
     ) {
         if peer.state() == PeerState::Down {
-            return; // It ended before this command arrived.
+            return; // The peer ended before this command arrived.
         }
         for plan in plans {
             match self.add_lane(peer, plan) {
@@ -124,7 +124,7 @@ impl DataPath {
         }
     }
 
-    /// Sends handshake requests on lanes that were not answered yet, and probes those that were.
+    /// Sends handshake requests on lanes without an answer, and probes answered ones.
     pub fn advance_handshakes(&mut self, now: u64) {
         let core = self.core.clone();
         let (mut failed, mut unanswered) = (Vec::new(), Vec::new());
@@ -146,7 +146,7 @@ impl DataPath {
                 let Some(due) = due else { continue };
                 lane.handshake.next_ns = Some(now + AGAIN_NS);
                 if state == LaneState::Probing {
-                    // One probe is enough: it is repeated only if the lane had no room.
+                    // One probe suffices: it is repeated only if the lane was full.
                     lane.handshake.next_ns = match work.rail.post_probe(&mut lane.lane, now) {
                         Posted::Yes => None,
                         Posted::Again => Some(now),
@@ -158,7 +158,7 @@ impl DataPath {
                     continue;
                 }
                 if !work.rail.may_handshake(&lane.lane) {
-                    // In the next tick: the limit of concurrent handshakes is reached.
+                    // The limit of concurrent handshakes is reached: try again in the next tick.
                     lane.handshake.next_ns = Some(now);
                     continue;
                 }
@@ -287,7 +287,7 @@ impl DataPath {
         }
         peer.authenticate_by(&accepted.root);
         if !self.meets(&peer, plan, request.epoch) {
-            return; // It retries, and the connection that it used was not reset with the lane from before.
+            return; // The peer retries, and its connection is not the one that was reset with the older lane.
         }
         self.rails[rail].rail.assign_connection(connection, peer.id);
         if let Some(lane) = self.find_lane(&peer, plan) {
@@ -323,7 +323,7 @@ impl DataPath {
         self.send_refusal(origin, request.token, to, frame::refuse(status, text));
     }
 
-    /// Sends a refusal to the address `to.1`, naming the receiver by its incarnation and `token`.
+    /// Sends a refusal to the address `to.1`, which names the receiver by incarnation and `token`.
     pub(super) fn send_refusal(&mut self, origin: Origin, token: Token, to: (u64, &[u8]), body: Vec<u8>) {
         let header = Header { to: token, ..Header::plain(Kind::Refuse) };
         let body = self.core.refusal(to.0, token, body);
@@ -354,7 +354,7 @@ impl DataPath {
         };
         let body = self.core.handshake_reply(&peer, &reply, accepted.root.as_ref());
         let header = Header::plain(Kind::HandshakeReply);
-        // If the lane has no room now, the requester repeats its request.
+        // If the lane is full, the requester repeats its request.
         let _ = rail.send_open(&mut of.lane, |frame| header.write(frame, &body, &[]));
     }
 
@@ -377,7 +377,7 @@ impl DataPath {
         };
         let Some(reply) = HandshakeReply::decode(proven) else { return self.core.count_malformed() };
         let (plan, l) = (lane.plan(), &mut lane.lane);
-        // The peer has a newer lane than this one, whose request will follow.
+        // The peer has a newer lane than this one, and that lane's request will follow.
         if l.state != LaneState::Handshaking
             || lane.peer_epoch.is_some_and(|epoch_seen| epoch_seen != reply.epoch)
         {
@@ -412,8 +412,8 @@ impl DataPath {
         self.rejoin(lane, &peer);
     }
 
-    /// An operation of a lane failed. A lane in its handshake retries for a while where that can
-    /// help; a lane that serves its peer leaves it to the others, or takes it down.
+    /// An operation of a lane failed. A lane in its handshake retries for some time where that can
+    /// help; a serving lane leaves its peer to the other lanes, or ends it.
     pub fn lane_failed(&mut self, lane: LaneId, errno: i32, provider_errno: i32, now: u64) {
         let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
         if of.closing.is_some() {
@@ -455,8 +455,8 @@ impl DataPath {
         }
     }
 
-    /// A peer has ended, or only the rails in `keep` serve it: the other lanes take nothing new,
-    /// and are removed when the fabric has given back their operations.
+    /// A peer has ended, or only the rails in `keep` serve it: the other lanes accept nothing new,
+    /// and are removed when the fabric has returned their operations.
     pub fn drop_lanes(&mut self, peer: PeerId, keep: u64, ended: Option<(bool, Arc<AtomicUsize>)>) {
         for of in self.rails.lanes_mut() {
             if of.peer.id == peer {
@@ -473,7 +473,7 @@ impl DataPath {
     fn drop_all_but(&mut self, peer: PeerId, keep: u64, cut: bool) {
         let now = self.core.clock.now();
         let Some(lanes) = self.lanes_of.get_mut(peer.place()) else { return };
-        // A successor in the same table slot may have lanes here already.
+        // A successor in the same table slot may already have lanes here.
         let of_peer = |lane: &LaneId| {
             !lane.rail.is_in(keep) && self.rails.lane(*lane).is_none_or(|of| of.lane.peer == peer)
         };
@@ -491,7 +491,7 @@ impl DataPath {
         self.reap_closing();
     }
 
-    /// Removes lanes that wait for nothing.
+    /// Removes lanes that have nothing in flight.
     pub fn reap_closing(&mut self) {
         let now = self.core.clock.now();
         let resetting = self.resetting.len();
@@ -523,8 +523,8 @@ impl DataPath {
 
     // Frames in.
 
-    /// A frame without its seal, if it is of the session of the lane that it came over. Without a
-    /// secret there is no seal: a sender that knows the token is the peer.
+    /// A frame without its seal, if it belongs to the session of the lane that it came over.
+    /// Without a secret there is no seal: a sender that knows the token is the peer.
     pub(super) fn open_frame<'a>(
         &mut self,
         rail: RailIndex,
@@ -539,7 +539,7 @@ impl DataPath {
         self.rails.lane_mut(lane)?.1.lane.opener.as_mut()?.open(frame)
     }
 
-    /// The local end of the lane that a frame is about.
+    /// The local end of the lane that a frame refers to.
     pub(super) fn lane_about(&self, rail: RailIndex, peer: &Peer, header: &Header) -> Option<LaneId> {
         self.find_lane(peer, Plan { rail, remote_rail: header.rail })
     }
@@ -553,7 +553,7 @@ impl DataPath {
         let fabric = &self.core.rails[origin.0.place()].fabric;
         let Some(theirs) = address.rails.iter().find(|rail| rail.fabric == *fabric) else { return };
         if self.core.has_secret() {
-            // Out of the session, which has ended, too.
+            // It is sent outside the session, which has ended, too.
             let body = frame::refuse(Status::PeerGone, "the other side has ended this peer");
             return self.send_refusal(origin, token, (address.incarnation, &theirs.address), body);
         }

@@ -1,5 +1,5 @@
-//! Unauthenticated and peers that keep to no rules: a rail of this test speaks frames of
-//! its own making to a real endpoint.
+//! Unauthenticated endpoints and peers that break the rules: this test's rail sends its own frames
+//! to a real endpoint.
 
 use super::{bounds, Endpoint, EndpointConfig};
 use crate::clock::{Random, Sequence};
@@ -31,7 +31,7 @@ const FABRICS: [&str; 3] = ["sim:like=tcp", "host", "tcp"];
 const PATIENCE: Duration = Duration::from_secs(70);
 const SECRET: &[u8] = b"sixteen bytes or more";
 const OTHERS: &[u8] = b"another of sixteen bytes";
-/// What strangers call those to whom they talk.
+/// The token that attackers choose for the endpoints that they contact.
 const TOKEN: Token = 77;
 const NONCE: u128 = 99;
 
@@ -48,11 +48,11 @@ fn open(config: EndpointConfig) -> Arc<Endpoint> {
     Endpoint::open(config).expect("it opens")
 }
 
-/// A frame as it came.
+/// A received frame.
 struct ReceivedFrame {
     header: Header,
     body: Vec<u8>,
-    /// All of it.
+    /// The whole frame.
     frame: Vec<u8>,
 }
 
@@ -61,18 +61,18 @@ struct Attacker {
     fabric: String,
     network: String,
     incarnation: u64,
-    /// Of the endpoint that it talks to.
+    /// The endpoint that the attacker contacts.
     target: Address,
     lanes: Lanes<Lane>,
     lane: LaneSlot,
     sequence: u32,
-    /// Of its handshake requests.
+    /// The number in its handshake requests.
     begun: u64,
     epoch: u64,
     own_rail: u16,
-    /// What it proves its handshake requests by.
+    /// The secret that proves its handshake requests.
     root: Option<Root>,
-    /// Acknowledges what it hears.
+    /// Whether it acknowledges received frames.
     acknowledges: bool,
     received: Vec<ReceivedFrame>,
 }
@@ -122,7 +122,7 @@ impl Attacker {
         self.lanes.get_mut(self.lane).expect("a lane")
     }
 
-    /// What it calls itself from now on.
+    /// Sets its name from now on.
     fn named(&mut self, to: Token) {
         self.lane().to = to;
     }
@@ -131,7 +131,7 @@ impl Attacker {
         self.lane().to
     }
 
-    /// As it is, but for the name.
+    /// Sends the frame unchanged, except for the name.
     fn send(&mut self, frame: &[u8]) {
         let began = Instant::now();
         let fill = |to: &mut [u8]| {
@@ -144,7 +144,7 @@ impl Attacker {
         }
     }
 
-    /// In its session, if it has one. What was sent.
+    /// Sends a frame in its session, if it has one; returns the bytes.
     fn say(&mut self, header: Header, body: &[u8]) -> Vec<u8> {
         let mut frame = vec![0; HEADER + body.len() + SEAL];
         let mut len = header.write(&mut frame, body, &[]);
@@ -158,7 +158,7 @@ impl Attacker {
         frame
     }
 
-    /// Without a session, whatever there is.
+    /// Sends a frame without a session.
     fn say_openly(&mut self, header: Header, body: &[u8]) -> Vec<u8> {
         let sealer = self.lane().sealer.take();
         let said = self.say(header, body);
@@ -188,7 +188,7 @@ impl Attacker {
         self.say_openly(Header::plain(Kind::HandshakeRequest), &body)
     }
 
-    /// The next frame of a channel.
+    /// Sends the next frame of a channel.
     fn ask(&mut self, kind: Kind, body: &[u8]) {
         self.sequence += 1;
         self.say(Header::numbered(kind, self.sequence), body);
@@ -203,7 +203,7 @@ impl Attacker {
                 self.rail.give_back(one).expect("a receive");
                 self.rail.assign_connection(one.connection, PeerId::numbered(1));
                 let (header, body, rest) = Header::begins(&frame).expect("an endpoint makes sense");
-                // A proof of a handshake is in its body.
+                // The proof of a handshake is in its body.
                 let open =
                     matches!(header.kind, Kind::HandshakeRequest | Kind::HandshakeReply | Kind::Refuse);
                 assert_eq!(rest - body.len(), if self.root.is_some() && !open { SEAL } else { 0 });
@@ -234,7 +234,7 @@ impl Attacker {
         self.receives_within(kind, PATIENCE).unwrap_or_else(|| panic!("no {kind:?} came"))
     }
 
-    /// Greets until it is welcome: an endpoint without room says nothing.
+    /// Repeats its handshake until that is accepted: a full endpoint does not answer.
     fn handshake_again(&mut self) -> ReceivedFrame {
         let (address, began) = (self.address(), Instant::now());
         loop {
@@ -246,7 +246,7 @@ impl Attacker {
         }
     }
 
-    /// Takes a handshake reply: it has a session then.
+    /// Handles a handshake reply, which begins a session.
     fn take_reply(&mut self, reply: &ReceivedFrame) -> HandshakeReply {
         let (us, them) = (self.incarnation, self.target.incarnation);
         let body = match &self.root {
@@ -272,7 +272,7 @@ impl Attacker {
         body
     }
 
-    /// Keeps to the rules until it is a peer that is up.
+    /// Follows the protocol until it is a peer that is up.
     fn become_a_peer(&mut self) {
         let reply = self.handshake_again();
         self.take_reply(&reply);
@@ -283,7 +283,7 @@ impl Attacker {
         let ready = frame::ready(&self.fabric.clone());
         let began = Instant::now();
         while self.receives_within(Kind::Ready, Duration::from_millis(50)).is_none() {
-            // Whoever decides: said early, it is dropped.
+            // Repeat Ready: the side that selects drops one that comes too early.
             assert!(began.elapsed() < PATIENCE, "it does not get ready");
             self.ask(Kind::Ready, &ready);
         }
@@ -294,7 +294,7 @@ impl Attacker {
 fn next(endpoint: &Endpoint, time: Duration) -> Option<Completion> {
     let mut room = [MaybeUninit::uninit()];
     let count = endpoint.wait(endpoint.queue(), &mut room, time.as_nanos() as u64).expect("it is open");
-    // SAFETY: one was written.
+    // SAFETY: one entry was written.
     (count == 1).then(|| unsafe { room[0].assume_init() })
 }
 
@@ -318,7 +318,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Two that know each other, and send messages meanwhile.
+/// Two connected endpoints that exchange messages meanwhile.
 struct Friends {
     a: Arc<Endpoint>,
     b: Arc<Endpoint>,
@@ -334,7 +334,7 @@ impl Friends {
         Friends { a, b, b_of_a }
     }
 
-    /// From a to b; how long the slowest took.
+    /// Sends messages from a to b; returns how long the slowest took.
     fn talk(&self, count: usize) -> Duration {
         let mut slowest = Duration::ZERO;
         for _ in 0..count {
@@ -367,7 +367,7 @@ fn unauthenticated_endpoint_is_ignored() {
         let request = attacker.receive(Kind::HandshakeRequest);
         let request = HandshakeRequest::decode(&request.body).expect("a hello");
         assert_eq!(request.proven, secret);
-        // It knows everything that it was shown, and a descriptor.
+        // The attacker knows everything that it was shown, and a descriptor.
         attacker.named(request.token);
         attacker.acknowledges = false;
         attacker.ask(Kind::Import, &numbers(&[memory.id.get(), memory.secret, 1]));
@@ -386,7 +386,7 @@ fn unauthenticated_endpoint_is_ignored() {
 }
 
 #[test]
-fn handshake_is_accepted_by_its_proof() {
+fn handshake_is_accepted_only_with_a_valid_proof() {
     for fabric in FABRICS {
         let endpoint = open(EndpointConfig { secrets: secrets(&[SECRET, OTHERS]), ..config(fabric) });
         let refused = |root: Option<Root>, target: Option<u64>| {
@@ -405,7 +405,7 @@ fn handshake_is_accepted_by_its_proof() {
         };
         assert_eq!(refused(None, None), Status::Denied);
         assert_eq!(refused(Some(Root::new(b"yet another secret")), None), Status::Denied);
-        // Who names another learns nothing of whom it could have named.
+        // The answer to a wrong name does not reveal which names exist.
         assert_eq!(refused(None, Some(7)), Status::PeerGone);
         assert_eq!(refused(Some(Root::new(SECRET)), Some(7)), Status::PeerGone);
         assert_eq!(endpoint.handshakes_rejected(), 4);
@@ -451,13 +451,14 @@ fn token_alone_does_not_authenticate() {
                     .into_iter()
                     .for_each(|kind| say(kind, &[]));
                 say(Kind::Refuse, &frame::refuse(Status::PeerGone, "it is gone"));
-                // Names that nobody has.
+                // Names that no endpoint has.
                 attacker.named(Random::System.u128().expect("a number"));
                 attacker.say(Header::numbered(Kind::Message, 1), &message(b"guessed"));
                 sent += 1;
             }
         }
-        // On a slow machine the connection is closed before all has arrived: it does not authenticate in time.
+        // On a slow machine the connection is closed before everything has arrived: it does not
+        // authenticate in time.
         let counted = || friends.b.handshakes_rejected() + friends.b.malformed();
         let (mut last, mut since) = (counted(), Instant::now());
         until("they are counted", || {
@@ -474,7 +475,7 @@ fn token_alone_does_not_authenticate() {
 }
 
 #[test]
-fn replayed_frames_do_nothing() {
+fn replayed_frames_have_no_effect() {
     for fabric in FABRICS {
         let endpoint = open(EndpointConfig { secrets: secrets(&[SECRET]), ..config(fabric) });
         let mut peer = Attacker::new(fabric, &endpoint);
@@ -497,7 +498,7 @@ fn replayed_frames_do_nothing() {
         again(&mut thief, &[0, name], &[&request, &said]);
         let bye = peer.say(Header::plain(Kind::Close), &[]);
         assert_eq!(take(&endpoint, KIND_PEER_DOWN).status, Status::PeerClosed as i32);
-        // All of it, after the peer has ended; and after it has come back.
+        // Replay all frames, after the peer has ended and after it has returned.
         again(&mut thief, &[0, name], &[&request, &said, &bye]);
         (peer.begun, peer.epoch, peer.sequence) = (2, 2, 0);
         peer.received.clear();
@@ -512,7 +513,7 @@ fn replayed_frames_do_nothing() {
 }
 
 #[test]
-fn frames_of_other_sessions_do_nothing() {
+fn frames_of_other_sessions_have_no_effect() {
     for fabric in FABRICS {
         let endpoint = open(EndpointConfig { secrets: secrets(&[SECRET]), ..config(fabric) });
         let mut peers = [0, 1].map(|_| {
@@ -523,7 +524,7 @@ fn frames_of_other_sessions_do_nothing() {
             peer
         });
         let names = [peers[0].name(), peers[1].name()];
-        // What the endpoint itself has said, to each of them.
+        // Replay the endpoint's own frames, to each of them.
         let said = |peer: &mut Attacker| {
             peer.acknowledges = false;
             until("it says something", || {
@@ -534,7 +535,8 @@ fn frames_of_other_sessions_do_nothing() {
         };
         peers.iter_mut().for_each(|peer| peer.ask(Kind::Import, &numbers(&[1, 2, 3])));
         let mut frames = [said(&mut peers[0]), said(&mut peers[1])].concat();
-        // What one says in the other's name, sealed as its own; and with numbers that it guesses.
+        // Send frames in the other's name, sealed with the attacker's key, and with guessed
+        // numbers.
         for number in [0, 1, 2, 100, u64::MAX] {
             let mut frame = vec![0; HEADER + 13 + SEAL];
             let sequence = peers[0].sequence + 1;
@@ -585,7 +587,7 @@ fn secrets_are_replaced_under_load() {
     };
     files.iter().for_each(|file| put(file, &[SECRET]));
     let (a, b) = (open(knowing(&files[0])), open(knowing(&files[1])));
-    // Each stage reaches the one, then the other; they look once a second.
+    // Each stage reaches one endpoint, then the other; both check once per second.
     let stages: [&[&[u8]]; 3] = [&[SECRET, OTHERS], &[OTHERS, SECRET], &[OTHERS]];
     for (stage, file) in stages.into_iter().flat_map(|stage| files.iter().map(move |file| (stage, file))) {
         put(file, stage);
@@ -612,7 +614,7 @@ fn secrets_are_replaced_under_load() {
 }
 
 #[test]
-fn text_of_peers_is_one_line_of_the_log() {
+fn text_from_peers_stays_on_one_log_line() {
     static LINES: parking_lot::Mutex<Vec<String>> = parking_lot::Mutex::new(Vec::new());
     let sink = |_: log::Level, _: &str, line: &str| LINES.lock().push(line.into());
     crate::logging::set(Some(log::LevelFilter::Warn), Some(Box::new(sink))).expect("a log");
@@ -653,7 +655,7 @@ fn refused_handshakes_leak_nothing() {
         let rails = Some("lo".to_string()).filter(|_| fabric == "tcp");
         let endpoint = open(EndpointConfig { rails, secrets, ..config(fabric) });
         let mut random = Sequence(4711);
-        // Of host, one is closed after a while, and does not come back.
+        // host closes such a connection after some time, and does not make it again.
         let mut refused = |count: u64| {
             let all = endpoint.handshakes_rejected() + count;
             let mut attacker = Attacker::new(fabric, &endpoint);
@@ -663,7 +665,7 @@ fn refused_handshakes_leak_nothing() {
                     attacker = Attacker::new(fabric, &endpoint);
                     began = Instant::now();
                 }
-                // Who does not know the secret may know the address.
+                // An attacker without the secret may know the address.
                 attacker.target.incarnation = if secret { endpoint.incarnation() } else { 7 };
                 let mut address = attacker.address();
                 let to = &mut address.rails[0].address;
@@ -680,9 +682,9 @@ fn refused_handshakes_leak_nothing() {
             std::thread::sleep(Duration::from_secs(5));
         };
         let open_files = || std::fs::read_dir("/proc/self/fd").expect("a process").count();
-        // The first ones make pools grow to what they need.
+        // The first handshakes let pools grow to their working size.
         refused(10_000);
-        // What leaks leaks each time; pages that are touched for the first time do so now and then.
+        // A leak recurs each time; first touches of pages occur only now and then.
         let (mut growth, mut descriptors) = (u64::MAX, 0);
         for _ in 0..3 {
             let before = (status_of_self("VmRSS"), open_files(), allocated());
@@ -699,18 +701,18 @@ fn refused_handshakes_leak_nothing() {
     assert!(most.0 <= 256 && most.1 == 0);
 }
 
-/// Bytes that malloc has given out.
+/// Bytes that malloc has allocated.
 fn allocated() -> usize {
-    // SAFETY: asks for numbers.
+    // SAFETY: the calls have no preconditions.
     let of = unsafe { libc::mallinfo2() };
     of.uordblks + of.hblkhd
 }
 
 #[test]
-fn malformed_frames_are_counted_and_delay_no_peer() {
+fn malformed_frames_are_counted_and_do_not_delay_peers() {
     for fabric in FABRICS {
         let friends = Friends::meet(|| config(fabric));
-        // Whom nobody bothers, in the same moments.
+        // Measures an undisturbed pair at the same time.
         let others = Friends::meet(|| config(fabric));
         let mut attacker = Attacker::new(fabric, &friends.b);
         let mut random = Sequence(4711);
@@ -721,7 +723,7 @@ fn malformed_frames_are_counted_and_delay_no_peer() {
                 let len = 1 + random.next() as usize % 300;
                 let mut frame: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
                 if random.next() % 2 == 0 && len > HEADER {
-                    // As sound as can be on the outside.
+                    // A frame that is valid except for its contents.
                     let kind = if round % 2 == 0 { Kind::HandshakeRequest } else { Kind::Import };
                     Header::plain(kind).write(&mut frame, &[], &vec![9; len - HEADER]);
                     attacker.named(random.next().into());
@@ -756,7 +758,7 @@ fn another_wire_version_is_refused_and_counted() {
 }
 
 #[test]
-fn handshake_flood_is_bounded_and_others_connect() {
+fn handshake_flood_is_limited_and_others_still_connect() {
     for fabric in FABRICS {
         let config = || EndpointConfig { connect_timeout_ns: 3_000_000_000, ..config(fabric) };
         let friends = Friends::meet(config);
@@ -775,7 +777,7 @@ fn handshake_flood_is_bounded_and_others_connect() {
         until("they are counted", || friends.b.handshakes_rejected() >= 1000);
         assert!(friends.b.core.peers.all().len() <= most);
         let slowest = friends.talk(50);
-        // One more that means well, while the flood goes on.
+        // One more honest endpoint connects while the flood goes on.
         let guest = open(config());
         guest.connect(friends.b.address(), 60_000_000_000, 0).expect("a connect");
         let began = Instant::now();
@@ -793,7 +795,7 @@ fn handshake_flood_is_bounded_and_others_connect() {
     }
 }
 
-/// What a peer asks for again and again.
+/// A request that a peer repeats without end.
 fn asks_for_ever(fabric: &str, acknowledges: bool, body: impl Fn(u64) -> (Kind, Vec<u8>)) -> Option<Status> {
     let endpoint = open(config(fabric));
     let friends = Friends::meet(|| config(fabric));
@@ -806,7 +808,7 @@ fn asks_for_ever(fabric: &str, acknowledges: bool, body: impl Fn(u64) -> (Kind, 
         let (kind, body) = body(n);
         attacker.ask(kind, &body);
         attacker.listen();
-        // Who means well keeps to the window.
+        // An honest peer respects the window.
         let began = Instant::now();
         while acknowledges && (attacker.received.len() as u64) + u64::from(WINDOW) / 2 < n {
             attacker.listen();
@@ -823,7 +825,7 @@ fn asks_for_ever(fabric: &str, acknowledges: bool, body: impl Fn(u64) -> (Kind, 
 }
 
 #[test]
-fn peer_that_takes_no_answers_is_dropped() {
+fn peer_that_reads_no_answers_is_dropped() {
     for fabric in FABRICS {
         let import = |n| (Kind::Import, numbers(&[n, n, n]));
         let revoke = |n| (Kind::Revoke, numbers(&[n]));
@@ -834,7 +836,7 @@ fn peer_that_takes_no_answers_is_dropped() {
     }
 }
 
-/// What a peer takes back again and again is looked for once.
+/// Memory that a peer revokes again and again is swept once.
 #[test]
 fn repeated_revocations_cause_one_sweep() {
     const MEMORY: u64 = 5;
@@ -864,7 +866,7 @@ fn repeated_revocations_cause_one_sweep() {
         over.store(true, Ordering::Relaxed);
         remote
     });
-    // A table in which to look takes long.
+    // A sweep over a large table takes long.
     let counter = endpoint.create_counter().expect("a counter");
     for _ in 0..30_000 {
         let (counters, values) = ([counter], [1u64]);

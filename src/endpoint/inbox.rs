@@ -1,4 +1,4 @@
-//! Commands that other threads send a worker.
+//! Commands from other threads to a worker.
 
 use super::chores::{Registered, Reply, Wanted};
 use super::later::Awaiting;
@@ -16,13 +16,13 @@ use crate::wire::seal::Root;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
-/// A handshake request of a peer's lane, which is to be welcomed.
+/// The accepted handshake request of a peer's lane, which is to be answered.
 #[derive(Clone)]
 pub struct AcceptedHandshake {
     pub plan: Plan,
     pub nonce: u128,
     pub epoch: u64,
-    /// The secret that proved it.
+    /// The secret that proved the request.
     pub root: Option<Root>,
 }
 
@@ -36,7 +36,7 @@ pub enum Command {
         reply: Reply<Result<()>>,
     },
     /// From a peer's owner to the workers that may have lanes; `accepted`: the handshake request
-    /// that asks for them.
+    /// that asks for lanes.
     AddLanes {
         peer: Arc<Peer>,
         plans: Vec<Plan>,
@@ -46,16 +46,16 @@ pub enum Command {
     DropLanes {
         peer: PeerId,
         keep: u64,
-        /// For a peer that has ended: whether its lanes are reset, and how many workers have yet to
-        /// drop them.
+        /// For an ended peer: whether its lanes are reset, and how many workers have yet to drop
+        /// them.
         ended: Option<(bool, Arc<AtomicUsize>)>,
     },
-    /// A frame to a peer whose owner has no lane for it.
+    /// A frame to a peer whose owner has no lane to it.
     Relay {
         peer: PeerId,
         bytes: Vec<u8>,
     },
-    /// The rest is for the peer's owner.
+    /// The remaining commands are for the peer's owner.
     AddLink {
         peer: Arc<Peer>,
         session: Box<Session>,
@@ -67,14 +67,14 @@ pub enum Command {
         peer: PeerId,
         accepted: AcceptedHandshake,
     },
-    /// What became of a lane of the peer's.
+    /// The new state of a lane to the peer.
     Lane {
         peer: PeerId,
         plan: Plan,
         event: LaneEvent,
     },
-    /// To a lane's worker: the peer has reset its end, and (`asks`) waits for ours. `epoch` is that
-    /// of the requester's lane.
+    /// To a lane's worker: the peer has reset its end, and (`asks`) waits for ours. `epoch` is the
+    /// epoch of the requester's lane.
     ResetLane {
         peer: PeerId,
         plan: Plan,
@@ -87,7 +87,7 @@ pub enum Command {
         runs: Vec<Run>,
         hops: u32,
     },
-    /// The caller wants a fence.
+    /// A caller's fence.
     Fence {
         peer: PeerId,
         id: OpId,
@@ -97,12 +97,12 @@ pub enum Command {
         peer: PeerId,
         of: Quiesce,
     },
-    /// The lanes are at rest.
+    /// The lanes of one worker are idle.
     LanesQuiet {
         peer: PeerId,
         of: Quiesce,
     },
-    /// To a peer's workers: some of its lanes stand still; do the others move?
+    /// To a peer's workers: some of its lanes stall; check whether the others move.
     Probe {
         peer: PeerId,
     },
@@ -110,7 +110,7 @@ pub enum Command {
         peer: PeerId,
         outcome: Outcome,
     },
-    /// An unauthenticated endpoint had time enough to become a peer, and others want its place.
+    /// An unauthenticated endpoint had enough time to become a peer, and others need its place.
     Evict {
         peer: PeerId,
     },
@@ -130,7 +130,7 @@ pub enum Command {
     },
     /// Notify the peer of a failed transfer.
     Failed(Failed),
-    /// To be asked for.
+    /// An atomic whose request is to be sent.
     Atomic {
         peer: PeerId,
         hold: Hold,
@@ -138,7 +138,7 @@ pub enum Command {
     Import {
         remote: Arc<RemoteMemory>,
     },
-    /// Their remote memory is known to be there, or not to be.
+    /// The owner of their remote memory has answered.
     GoOn {
         remote: Arc<RemoteMemory>,
         state: RemoteState,
@@ -153,10 +153,10 @@ pub enum Command {
     },
     /// A grant of ours ends.
     RevokeGrant(Arc<Revoking>),
-    /// Nothing of it comes any longer: what NICs have reported is counted, and that is all.
+    /// No further arrivals come under the grant: count those that NICs have already reported.
     CountArrivals(Arc<Revoking>),
-    /// To an importer's owner: it is to be given the new keys of a memory, and (`waits`) the old ones
-    /// are closed when it is at rest.
+    /// To an importer's owner: send it the new keys of a memory, and (`waits`) close the old ones
+    /// when it is idle.
     GiveKeys {
         peer: PeerId,
         of: Arc<Replacing>,
@@ -169,7 +169,7 @@ pub enum Command {
     Connected {
         peer: PeerId,
     },
-    /// A transfer wants a lane between rails that have none.
+    /// A transfer needs a lane between rails that have none.
     Join {
         peer: PeerId,
         hold: Hold,
@@ -183,11 +183,11 @@ pub enum Command {
 }
 
 impl Command {
-    /// The worker has ended: answers callers that still wait.
+    /// The worker has ended: answers waiting callers.
     pub(super) fn refuse(self) {
         match self {
             Command::Register { reply, .. } => reply.refuse(),
-            // The rails are closed, and the registrations with them.
+            // The rails are closed, and with them the registrations.
             Command::Deregister { reply, .. } => reply.put(Ok(())),
             Command::DropLanes { ended: Some((_, others)), .. } => {
                 others.fetch_sub(1, Ordering::AcqRel);

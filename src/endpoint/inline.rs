@@ -1,10 +1,11 @@
-//! What callers do by themselves, in place of the worker's thread: with manual progress everything, else whatever
-//! they can while the thread sleeps (`Driver`). A caller who submits posts; one who waits makes passes for a while.
+//! Work that callers do in place of the worker's thread: all of it with manual progress, otherwise
+//! what they can while the thread sleeps (`Driver`). A submitting caller posts; a waiting caller
+//! makes passes for some time.
 //!
-//! A transfer that is one small post goes an even shorter way: the caller posts it on a lane that has nothing else to
-//! do, and only then makes its operation: the bytes wait for nothing but what comes before the post. All
-//! of it happens while the worker is held, so nothing of the peer ends, and nothing comes back, before the operation
-//! is there. From there on its stripe is as any other.
+//! A transfer that is one small post takes an even shorter path: the caller posts it on an idle
+//! lane, and only then makes its operation, so nothing but posting delays its bytes. The caller
+//! holds the worker meanwhile, so the peer cannot end, and nothing can come back, before the
+//! operation exists. From then on its stripe is like any other.
 
 use super::core::{Core, OPEN};
 use super::driver::Driver;
@@ -30,19 +31,21 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// Callers post no more themselves: what takes longer is the thread's, beside which they go on.
+/// Callers post at most this much themselves: larger transfers are left to the thread, and the
+/// caller returns.
 const INLINE_BYTES: u64 = 64 << 10;
-/// A wait makes passes for at most this long before it sleeps; after waits that ended asleep, for less.
+/// A wait makes passes for at most this long before it sleeps; after waits that ended asleep, for
+/// less.
 const SPIN_NS: u64 = 50_000;
 const LEAST_SPIN_NS: u64 = 2_000;
-/// Passes of a poll that does not wait.
+/// Passes made by a poll.
 const PASSES: usize = 4;
-/// How often a thread looks whether it has as much of the processor as a worker.
+/// How often a thread checks that it gets as much of the processor as a worker.
 const LOOK_NS: u64 = 100_000_000;
 
-/// How callers wait.
+/// The history of callers' waits.
 pub(super) struct Waits {
-    /// What was submitted last was small: a wait for it is short.
+    /// The last submission was small: its wait is short.
     small: AtomicBool,
     spin_ns: AtomicU64,
     pause: Pause,
@@ -62,10 +65,10 @@ impl Waits {
         }
     }
 
-    /// A wait is over that took so long, or it sleeps on.
+    /// A wait ended after this time, or goes on asleep.
     pub(super) fn ended(&self, took_ns: u64) {
         let before = self.spin_ns.load(Ordering::Relaxed);
-        // Sleeping and waking take their time, too.
+        // Sleeping and waking take time, too.
         let worth = took_ns < 2 * SPIN_NS;
         let next = if worth { SPIN_NS } else { (before / 2).max(LEAST_SPIN_NS) };
         if next != before {
@@ -74,12 +77,12 @@ impl Waits {
     }
 }
 
-/// A worker in a caller's hands.
+/// A worker that a caller holds.
 pub(super) struct Turn<'a> {
     core: &'a Core,
     driver: &'a Driver<Worker>,
     worker: Option<Guard<'a, Worker>>,
-    /// The thread was unwinding when it came.
+    /// The thread was unwinding when it took the worker.
     panicking: bool,
 }
 
@@ -109,7 +112,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Whether this thread gets as much of the processor as a worker's: the worker would wait for one that gets less.
+/// Whether this thread gets as much of the processor as a worker's: otherwise the worker would wait
+/// for it.
 fn has_its_share(now: u64) -> bool {
     thread_local! {
         static LOOKED: Cell<(u64, bool)> = const { Cell::new((0, false)) };
@@ -120,7 +124,7 @@ fn has_its_share(now: u64) -> bool {
             if at != 0 && now.saturating_sub(at) < LOOK_NS {
                 return has;
             }
-            // SAFETY: plain system calls.
+            // SAFETY: the system calls take no pointers to memory of ours that is invalid.
             let (policy, nice) =
                 unsafe { (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0)) };
             let has = policy != libc::SCHED_IDLE && policy != libc::SCHED_BATCH && nice <= 0;
@@ -130,7 +134,7 @@ fn has_its_share(now: u64) -> bool {
         .unwrap_or(false)
 }
 
-/// What is to be moved.
+/// The bytes of an inline transfer.
 struct Parcel<'a> {
     local: &'a Arc<Memory>,
     remote: &'a Arc<RemoteMemory>,
@@ -139,7 +143,7 @@ struct Parcel<'a> {
 }
 
 impl Endpoint {
-    /// The worker that a caller may use now; `None`: its thread or another caller has it.
+    /// The worker, if a caller may use it now; `None`: its thread or another caller has it.
     #[inline]
     fn enter(&self) -> Option<Turn<'_>> {
         let core = &*self.core;
@@ -153,8 +157,8 @@ impl Endpoint {
         Some(Turn { core, driver: &of.driver, worker: Some(worker), panicking })
     }
 
-    /// As `enter`, for a transfer of this many bytes. Where a descriptor is waited for, the thread posts: awake, it
-    /// sees the end at once.
+    /// Like `enter`, for a transfer of this many bytes. If a caller waits on a descriptor, the
+    /// thread posts: it is then awake and handles the completion at once.
     #[inline]
     fn enter_for(&self, queue: &Queue, bytes: u64, now: u64) -> Option<Turn<'_>> {
         if self.core.config.manual {
@@ -168,26 +172,26 @@ impl Endpoint {
         self.enter()
     }
 
-    /// Sends an accepted transfer on its way by `start`. The caller posts at once what it can.
+    /// Starts an accepted transfer by `start`, and posts what it can in the caller's thread.
     #[inline]
     pub(super) fn start_inline(&self, queue: &Queue, bytes: u64, now: u64, start: impl FnOnce()) {
         let turn = self.enter_for(queue, bytes, now);
         start();
-        // Commands may take long: they are the thread's.
+        // Commands may take long: they are left to the thread.
         if let Some(mut turn) = turn.filter(|turn| self.core.config.manual || !turn.has_commands()) {
             turn.kick(now);
         }
     }
 
-    /// With manual progress the caller is the worker, too: unless another thread is
-    /// at it, what was asked for is begun at once.
+    /// With manual progress the caller is also the worker: unless another thread has the worker,
+    /// submitted work starts at once.
     pub(super) fn kick(&self, now: u64) {
         if self.core.config.manual {
             self.enter().into_iter().for_each(|mut turn| turn.kick(now));
         }
     }
 
-    /// Sends a message at once; false if it must take its turn.
+    /// Sends a message at once; false if it must wait for its turn.
     pub(super) fn send_now(
         &self,
         peer: PeerId,
@@ -199,8 +203,8 @@ impl Endpoint {
         turn.is_some_and(|mut turn| turn.send_now(peer, id, (data, allowance), now))
     }
 
-    /// Posts a transfer, if it is as simple as that. `None`: nothing has happened, and it takes
-    /// the long way, where it is said if anything is wrong with it.
+    /// Posts a transfer inline, if it is simple enough. `None`: nothing has happened, and the
+    /// transfer takes the normal path, which reports any error.
     #[inline]
     pub(super) fn post_inline(
         &self,
@@ -215,15 +219,15 @@ impl Endpoint {
         }
         let now = self.core.clock.now();
         let mut turn = self.enter_for(terms.queue, single.len, now)?;
-        // A peer ends where its link is: not while that worker is held.
+        // A peer ends at the worker that owns its link, so not while this caller holds that worker.
         if turn.is_closed() || turn.has_mail() || turn.links.get(remote.peer).is_none() {
             return None;
         }
         turn.data.post_inline(&parcel, now)
     }
 
-    /// With worker threads: a wait makes passes until something has come to the queue, or it has done so for
-    /// long enough.
+    /// With worker threads: a waiting caller makes passes until the queue has a completion, or its
+    /// time has passed.
     pub(super) fn attend(&self, queue: &Queue, until: u64) {
         let (core, waits) = (&*self.core, &self.waits);
         let Some(of) = self.workers.get(core.last_worker.load(Ordering::Relaxed)) else { return };
@@ -237,7 +241,7 @@ impl Endpoint {
         loop {
             turn = turn.or_else(|| self.enter());
             if turn.as_mut().is_some_and(|turn| turn.has_commands()) {
-                break; // They may take long: they are the thread's.
+                break; // Commands may take long: they are left to the thread.
             }
             turn.as_mut().map(|turn| turn.step_for_caller());
             let now = core.clock.now();
@@ -248,7 +252,7 @@ impl Endpoint {
         }
     }
 
-    /// With worker threads: a poll makes some passes for what it could find.
+    /// With worker threads: a poll makes some passes to find completions.
     pub(super) fn glance(&self, queue: &Queue) {
         if !self.waits.small.load(Ordering::Relaxed)
             || !queue.in_use()
@@ -293,7 +297,7 @@ impl DataPath {
     }
 }
 
-/// Whether a lane that is free posts a whole page now.
+/// Whether an idle lane can post a whole page now.
 #[inline]
 fn has_room(burst: &mut Burst, urgent: bool) -> bool {
     if urgent {
@@ -324,12 +328,12 @@ impl Parcel<'_> {
             || body(|| entered.shape(single.geometry()), None, (terms, table.to(terms.queue), None), now);
         let hold = table.fill(slot, body, 1, core.deadline(now, terms.timeout_ns));
         let id = hold.id();
-        // SAFETY: it is held.
+        // SAFETY: the hold keeps the slot alive.
         if let Some(transfer) = unsafe { table.body(slot) }.transfer() {
             stripes.posted(hold, (slot, transfer), table, now);
         }
         if core.phase.load(Ordering::SeqCst) != OPEN {
-            // Who closes the endpoint may not have seen it.
+            // A thread that closes the endpoint may have missed this operation.
             table.end(id, Outcome::of(Status::Canceled), now);
         }
         Some(id)
@@ -351,8 +355,8 @@ impl Parcel<'_> {
             immediate: None,
             more: false,
         };
-        // SAFETY: both memories are entered, and will be while the transfer's slot is held; the rail
-        // keeps the op until the NIC gives it back.
+        // SAFETY: both memories are in use, and stay so while the transfer's slot is held; the rail
+        // keeps the op until the NIC returns it.
         unsafe { stripes.post_first(burst, rma, len) }
     }
 }
@@ -362,14 +366,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thread_of_low_priority_makes_no_passes() {
+    fn low_priority_thread_makes_no_passes() {
         let look = |lower: fn() -> i32| {
             let thread = std::thread::spawn(move || (lower() == 0, has_its_share(1)));
             thread.join().expect("it does not panic")
         };
         let idle = || {
             let none = libc::sched_param { sched_priority: 0 };
-            // SAFETY: a plain system call, about this thread.
+            // SAFETY: the system call only affects this thread.
             unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &none) }
         };
         assert_eq!(look(idle), (true, false));

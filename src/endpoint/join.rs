@@ -1,6 +1,5 @@
-//! Lanes on demand: memory may be known to some rails only, on either side, and
-//! no lane may join two of those. The first such transfer has one made, and
-//! waits for it.
+//! Lanes on demand: some memory is registered with certain rails only, on either side, and possibly
+//! no lane joins two of those. The first such transfer requests a lane, and waits for it.
 
 use super::core::Core;
 use super::inbox::Command;
@@ -13,14 +12,14 @@ use crate::transfer::shape::View;
 use crate::transfer::Outcome;
 use std::sync::atomic::Ordering;
 
-/// The workers of lanes that a transfer can use.
+/// The workers with lanes that a transfer can use.
 fn workers(core: &Core, lanes: &[Plan], view: View) -> u64 {
     let usable = lanes.iter().filter(|plan| view.reaches(plan.rail, plan.remote_rail));
     usable.fold(0, |workers, plan| workers | 1 << core.rails[plan.rail.place()].worker)
 }
 
 impl Core {
-    /// The workers of lanes that a transfer can use.
+    /// The workers with lanes that a transfer can use, one bit each.
     pub(super) fn workers_for(&self, hold: &Hold, lanes: &[Plan]) -> u64 {
         self.held(hold).map_or(0, |transfer| workers(self, lanes, transfer.view()))
     }
@@ -29,8 +28,8 @@ impl Core {
         self.table.held(hold).1.transfer()
     }
 
-    /// Sends a transfer that may start on its way: to the workers that have lanes
-    /// for it, or to its peer's owner to have one made.
+    /// Starts a transfer: at the workers that have lanes for it, or at its peer's owner, which
+    /// makes one.
     #[inline]
     pub(super) fn send_off(&self, hold: Hold, transfer: &Move, now: u64) {
         let (view, slices) = (transfer.view(), transfer.slices);
@@ -52,7 +51,7 @@ impl Core {
 }
 
 impl Link {
-    /// A transfer wants lanes that there are not.
+    /// A transfer needs lanes that do not exist.
     pub(super) fn join(&mut self, core: &Core, hold: Hold, now: u64) {
         if self.session.closing().is_some() {
             return core.abandon(hold, Outcome::of(Status::PeerClosed), now);
@@ -74,7 +73,7 @@ impl Link {
         self.session.add_lanes(&plans);
     }
 
-    /// Lets transfers go whose lanes are up, or will not be.
+    /// Starts transfers whose lanes are up, and those whose lanes have failed.
     pub(super) fn go_on_joining(&mut self, core: &Core, now: u64) {
         let resuming = self.session.is_away();
         for hold in std::mem::take(&mut self.joining) {

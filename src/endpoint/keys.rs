@@ -1,14 +1,14 @@
-//! Keys of a memory are replaced, to take it back from a peer that does not answer.
+//! Replacing the keys of a memory, to revoke it from a peer that does not answer.
 //!
-//! Where NICs do not check grants, whoever holds a key reaches the memory. A peer that answers comes
-//! to rest when it is asked (`grants`). For one that does not, or that has ended without having
-//! drained its lanes:
+//! Where NICs do not check grants, any holder of a key reaches the memory. A peer that answers
+//! quiesces on request (`grants`). For a peer that does not, or that has ended without draining its
+//! lanes:
 //!
-//! 1. Every rail registers the memory anew.
-//! 2. Importers are given the new keys (Keys), after whatever was to be said of grants that ended,
-//!    and are to come to rest: what they have posted by the old keys arrives.
-//! 3. When they have, or for `ANSWER_NS` at most, the old keys are closed. Now nothing that was posted
-//!    by them moves bytes, whoever posted it.
+//! 1. Every rail registers the memory again.
+//! 2. Importers are sent the new keys (Keys), after all frames about revoked grants, and are asked
+//!    to quiesce: what they have posted with the old keys arrives.
+//! 3. When they have, or after `ANSWER_NS`, the old keys are closed. From then on nothing that was
+//!    posted with them moves bytes, whichever peer posted it.
 //!
 //! What an importer posts by an old key that is closed fails there: it is posted again once the new
 //! key has come (`Stripes::refuse`). Where NICs have connections, that failure resets the lane
@@ -19,8 +19,8 @@
 //! Destroying the connection of a silent peer alone would not do where there is one: the peer may
 //! connect again with what it knows, and only an honest one would wait for news of its grants.
 //!
-//! This is for memories that are reached under grants alone (`memory::Exports`): others have one
-//! registration for peers and our own posts.
+//! This applies to memories that are reached only under grants (`memory::Exports`): others have one
+//! registration for peers and for our own posts.
 
 use super::chores::{RailRegistrations, Registered, Wanted};
 use super::core::Core;
@@ -37,18 +37,18 @@ use crate::wire::frame::{numbers, Kind, HEADER};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A peer that was asked to come to rest, and sends nothing for this long, does not answer. (Of
-/// this and the times below, only that counts in which this worker received: `session::liveness`.)
+/// A peer that was asked to quiesce, and sends nothing for this long, does not answer. (For this
+/// and the times below, only time counts in which this worker received: `session::liveness`.)
 const SILENT_NS: u64 = 50_000_000;
-/// Nor does one that sends other things for this long.
+/// A peer that sends only other frames for this long does not answer either.
 const REST_NS: u64 = 1_000_000_000;
-/// Importers that are not at rest by then have what they posted by the old keys refused.
+/// For importers that are not idle by then, posts with the old keys are refused.
 const ANSWER_NS: u64 = 100_000_000;
 /// Bytes of a Keys frame before the keys.
 const BEFORE_KEYS: usize = 24;
 
 impl Core {
-    /// Rails on which peers reach such a memory by keys of its own, one bit each.
+    /// Rails with separate keys for peers' access to such a memory, one bit each.
     fn rails_apart(&self, memory: &Memory) -> u64 {
         let apart = |(index, rail): &(RailIndex, &super::RailInfo)| !rail.grants && memory.knows(*index);
         let granted_only = memory.access().granted_only;
@@ -57,7 +57,7 @@ impl Core {
             .fold(0, |set, (rail, _)| set | rail.bit())
     }
 
-    /// How peers' registrations of a memory are made, if they are apart.
+    /// How to make the separate registrations for peers, if the memory has any.
     pub(super) fn wanted_apart(&self, memory: &Memory) -> Option<Wanted> {
         let rails = self.rails_apart(memory);
         let access = Access { granted_only: false, ..memory.access() };
@@ -65,13 +65,13 @@ impl Core {
         (rails != 0).then(|| Wanted { ranges: memory.ranges().into(), access, rails, device })
     }
 
-    /// The descriptor of a memory as it is now.
+    /// Refreshes a memory's descriptor.
     pub(super) fn describe(&self, memory: &Memory) {
         memory.describe(self.incarnation, self.rails.iter().map(|rail| rail.virtual_addresses));
     }
 
     /// Replaces the keys of a memory for a peer that does not answer or has ended, and for a grant
-    /// of it. `None`: there are no such keys.
+    /// of it. `None`: there are no separate keys.
     pub(super) fn replace_keys(
         &self,
         memory: &Arc<Memory>,
@@ -87,7 +87,7 @@ impl Core {
             return Some(known.clone());
         }
         if !memory.enter() {
-            return None; // It is being deregistered, which ends all of this.
+            return None; // The memory is being deregistered, which ends all access.
         }
         let new = Arc::new(Replacing::new(memory.clone()));
         new.join(silent, of);
@@ -110,7 +110,7 @@ impl Core {
         }
     }
 
-    /// One worker has registered the memory anew.
+    /// One worker has registered the memory again.
     pub(super) fn registered_anew(&self, of: &Arc<Replacing>, outcome: Result<RailRegistrations>) {
         match outcome {
             Ok(registered) => of.memory.exports.lock().add(registered),
@@ -155,7 +155,7 @@ impl Core {
         self.keys_known(of);
     }
 
-    /// An importer uses the old keys no longer, or is not waited for.
+    /// An importer no longer uses the old keys, or is not waited for.
     pub(super) fn keys_known(&self, of: &Arc<Replacing>) {
         if of.is_done_by_one() {
             of.begin(self.inboxes.len());
@@ -183,7 +183,8 @@ impl Core {
         next.iter().for_each(|next| self.register_anew(next));
     }
 
-    /// A peer has ended that may have posted more: memories are taken back from it that it had grants on.
+    /// A peer has ended that may have posted more: the keys of memories for which it had grants are
+    /// replaced.
     pub(super) fn replace_keys_of_end(&self, peer: PeerId) -> Vec<Arc<Replacing>> {
         let mut memories: Vec<MemoryId> =
             self.grants.of_peer(peer).iter().map(|grant| grant.memory).collect();
@@ -215,7 +216,7 @@ impl Link {
         waits
     }
 
-    /// Queues the keys of a memory, behind what its owner has said of grants.
+    /// Queues the keys of a memory, behind its owner's frames about grants.
     pub(super) fn push_keys(&mut self, memory: &Memory, frame: usize) {
         let most = (frame - HEADER - BEFORE_KEYS) / 8;
         let exports = memory.exports.lock();

@@ -1,5 +1,5 @@
-//! A worker's rails and lanes: what it does on them, and how far each lane is with its handshake,
-//! with draining, with failing.
+//! A worker's rails and lanes: the worker's state for each, and each lane's progress with its
+//! handshake, draining or failure.
 
 use super::core::Core;
 use super::inbox::Command;
@@ -19,15 +19,15 @@ use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
-/// Between handshake requests that are not answered.
+/// The time between handshake requests without an answer.
 pub const AGAIN_NS: u64 = 20_000_000;
 /// Failed handshake requests in a row before a lane gives up: a fabric's connection may fail once
 /// because both sides opened it at the same time.
 const PATIENCE: u32 = 5;
-/// A dropped lane waits this long for its last frame to be on its way.
+/// A dropped lane waits this long for its last frame to be sent.
 const LAST_FRAME_NS: u64 = 100_000_000;
 
-/// A rail and what the worker does on it.
+/// A rail, and the worker's state for it.
 pub struct RailWork {
     pub rail: Rail,
     pub lanes: Lanes<LaneWork>,
@@ -35,27 +35,27 @@ pub struct RailWork {
     pub turn: usize,
 }
 
-/// A worker's rails, by their indexes among those of the endpoint.
+/// A worker's rails, by their indexes in the endpoint.
 pub struct Rails {
     all: Vec<Option<RailWork>>,
-    /// Which there are, one bit each.
+    /// The indexes in use, one bit each.
     set: u64,
 }
 
-/// Which lanes take part in a transfer.
+/// The lanes that take part in a transfer.
 pub(super) enum Which {
     All,
     One(LaneId),
-    /// One, which tells the peer of it right behind the last post.
+    /// Only this one, which notifies the peer right behind the last post.
     Speculative(LaneId),
 }
 
-/// A lane, and what the worker does on it.
+/// A lane, and the worker's state for it.
 pub struct LaneWork {
     pub lane: Lane,
     pub peer: Arc<Peer>,
-    /// Grows from one lane between the same rails to the next; and that of the peer's end, once it
-    /// is known.
+    /// Increases with each lane between the same rails; and the epoch of the peer's end, once
+    /// known.
     pub epoch: u64,
     pub peer_epoch: Option<u64>,
     pub stripes: Stripes,
@@ -64,25 +64,25 @@ pub struct LaneWork {
     /// answers.
     pub own: u128,
     pub accepted: Option<u128>,
-    /// Dropped, and when: only waits for the fabric to give its operations back.
+    /// When the lane was dropped, if it was: it only waits for the fabric to return its operations.
     pub closing: Option<u64>,
     /// The session closes: it takes nothing new.
     pub stopped: bool,
-    /// Fences of the peer that wait for it to come to rest.
+    /// Fences of the peer that wait until the lane is idle.
     pub held: u32,
     /// Set while it is being reset after a failure.
     pub resetting: Option<Resetting>,
-    /// How often it was seen to stand still, and when others were last asked.
+    /// How often it was seen stalled, and when the others were last checked.
     pub looks: u32,
     pub probe_ns: u64,
 }
 
-/// How far a lane is with its handshake.
+/// The progress of a lane's handshake.
 pub struct Handshake {
     pub nonce: u128,
-    /// The secret that it is authenticated by.
+    /// The secret that authenticates it.
     pub root: Option<Root>,
-    /// When to try again; 0: at once. `None`: no longer.
+    /// When to try again; 0: at once. `None`: never.
     pub next_ns: Option<u64>,
     pub failures: u32,
     pub since_ns: u64,
@@ -102,19 +102,19 @@ impl Handshake {
     }
 }
 
-/// A failed lane, until its stripes can go to other lanes.
+/// A failed lane, until its stripes can move to other lanes.
 pub struct Resetting {
     pub outcome: Outcome,
     /// The peer has reset its end, too.
     pub peer_reset: bool,
 }
 
-/// The state of the peer's end of a lane that is reset.
+/// The state of the peer's end of a lane that is being reset.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum PeerEnd {
     Open,
     Reset,
-    /// Reset, and the peer waits for our reset.
+    /// It is reset, and the peer waits for our reset.
     Asks,
 }
 
@@ -125,10 +125,10 @@ impl Resetting {
     }
 }
 
-/// Health of a rail, judged by its lanes.
+/// The health of a rail, derived from its lanes.
 #[derive(Default)]
 pub struct Health {
-    /// Since when no lane is up, though others serve the peer.
+    /// Since when no lane is up, although others serve the peer.
     pub since: Option<u64>,
     pub errno: i32,
     /// RAIL_DOWN was published.
@@ -136,7 +136,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// Whether a change is to be reported soon.
+    /// Whether a change must be reported soon.
     pub fn is_waiting(&self) -> bool {
         self.since.is_some() != self.said
     }
@@ -154,12 +154,12 @@ impl Rails {
         Rails { all, set }
     }
 
-    /// Their indexes.
+    /// The indexes of all rails.
     pub fn each(&self) -> impl Iterator<Item = RailIndex> + use<> {
         RailIndex::each_in(self.set)
     }
 
-    /// The next of them.
+    /// The next rail.
     pub fn after(&self, rail: Option<RailIndex>) -> Option<RailIndex> {
         self.each().find(|next| Some(*next) > rail)
     }
@@ -168,7 +168,7 @@ impl Rails {
         self.all.get_mut(rail.place())?.as_mut()
     }
 
-    /// A lane, if it is there.
+    /// A lane, if it exists.
     pub fn lane(&self, id: LaneId) -> Option<&LaneWork> {
         self.all.get(id.rail.place())?.as_ref()?.lanes.get(id.slot)
     }
@@ -221,7 +221,7 @@ impl HasLane for LaneWork {
 }
 
 impl LaneWork {
-    /// The rails that it joins.
+    /// The rails that the lane joins.
     pub fn plan(&self) -> Plan {
         Plan { rail: self.lane.id.rail, remote_rail: self.lane.remote_rail }
     }
@@ -233,14 +233,14 @@ impl LaneWork {
         (takes && view.reaches(plan.rail, plan.remote_rail)).then_some(&mut self.stripes)
     }
 
-    /// Dropped while its last frame (of closing, say) was on its way: a route that is removed takes
-    /// along what was posted to it.
+    /// Whether a dropped lane still sends its last frame (of closing, say): removing the route
+    /// would also drop that frame.
     pub(super) fn is_saying(&self, now: u64) -> bool {
         let recent = self.closing.is_some_and(|since| now.saturating_sub(since) < LAST_FRAME_NS);
         recent && !self.lane.reset && self.lane.inflight_frames > 0
     }
 
-    /// Whether the lane is free to post and has nothing to post.
+    /// Whether the lane can post, and has nothing queued.
     #[inline]
     pub(super) fn is_free(&self) -> bool {
         let takes = !self.stopped && self.held == 0 && self.peer.is_served_by(self.lane.id.rail);
@@ -263,7 +263,7 @@ impl LaneWork {
         Ok(!held && self.stripes.pump(rail, &mut self.lane, now, &core.table, left)?)
     }
 
-    /// Something of it is due soon.
+    /// Whether a deadline of the lane is near.
     pub fn is_waiting(&self) -> bool {
         self.closing.is_some() || self.handshake.is_waiting()
     }
@@ -275,18 +275,18 @@ pub struct DataPath {
     pub index: usize,
     pub core: Arc<Core>,
     pub rails: Rails,
-    /// Lanes of each peer, by its place.
+    /// Lanes of each peer, by slot.
     pub lanes_of: Vec<Vec<LaneId>>,
     /// Stripes that have left.
     pub left: Vec<Left>,
-    /// Numbers lanes.
+    /// The last lane's number.
     pub(super) epochs: u64,
-    /// Lanes that failed, and whose stripes go to others.
+    /// Failed lanes, whose stripes move to others.
     pub(super) resetting: VecDeque<LaneWork>,
     /// Stripes of lanes that were removed, freed in steps.
     pub(super) removed: Vec<Stripes>,
     pub(super) quiescing_lanes: Vec<QuiescingLanes>,
-    /// What there is to say of credits.
+    /// Frames about credits to send.
     pub(super) owed_credits: Vec<Owed>,
     /// Transfers whose peers have no lane now.
     pub(super) parked: VecDeque<Parked>,
@@ -315,8 +315,8 @@ impl DataPath {
         }
     }
 
-    /// Lets each lane with stripes post, beginning with another one each time; those
-    /// with something of the latency class first.
+    /// Lets each lane with stripes post, beginning with another one each time; lanes with
+    /// operations of the latency class come first.
     pub(super) fn pump(&mut self, rail: RailIndex, now: u64) -> bool {
         let work = &mut self.rails[rail];
         if !work.lanes.iter().any(LaneWork::has_work) {
@@ -330,7 +330,7 @@ impl DataPath {
         let urgent = work.lanes.iter().any(|lane| lane.stripes.is_urgent());
         for pass in 0..lanes * (1 + urgent as usize) {
             let Some(lane) = work.lanes.at((work.turn + pass) % lanes) else { continue };
-            // With something urgent there are two rounds: the first for lanes that have it.
+            // With urgent operations there are two rounds: the first for lanes that have some.
             let of_round = !urgent || lane.stripes.is_urgent() == (pass < lanes);
             if !of_round || !lane.has_work() || lane.lane.state == LaneState::Down {
                 continue;
@@ -408,7 +408,7 @@ impl DataPath {
         self.quiescing_lanes.push(QuiescingLanes { peer, of, lanes: of_peer });
     }
 
-    /// Looks which lanes have come to rest.
+    /// Checks which lanes have become idle.
     pub(super) fn advance_quiescing(&mut self) {
         if self.quiescing_lanes.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Work that a worker comes back to in later passes.
+//! Work that a worker resumes in later passes.
 
 use crate::ids::{Hold, LaneId, PeerId};
 use crate::peer::link::{Link, Outstanding, Quiesce};
@@ -12,15 +12,15 @@ use crate::transfer::Outcome;
 use std::sync::atomic::AtomicUsize;
 use std::sync::Arc;
 
-/// The longest that a tick spends on work that may be large.
+/// The longest time that a tick spends on potentially long work.
 pub(super) const ENDS_NS: u64 = 1_000_000;
-/// Steps between reads of the clock.
+/// Steps between readings of the clock.
 pub(super) const LOOK: usize = 64;
 
-/// Workers that may pass on what none of them has a lane for.
+/// The most workers that may pass on a transfer for which none has a lane.
 pub const HOPS: u32 = 64;
 
-/// A frame about a half of a lane's credits that is still to be sent.
+/// A frame about one half of a lane's credits that remains to be sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Owed {
     pub lane: LaneId,
@@ -31,11 +31,11 @@ pub struct Owed {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum What {
     Ask,
-    /// This many are granted.
+    /// A grant of this many credits.
     Grant(u32),
 }
 
-/// A frame that waits for room. There are no more than the channels' windows allow.
+/// A frame that waits for space. The channels' windows limit their number.
 pub struct Relayed {
     pub peer: PeerId,
     pub bytes: Vec<u8>,
@@ -63,30 +63,30 @@ pub struct Parked {
     pub runs: Vec<Run>,
 }
 
-/// A peer that has ended, and whose PEER_DOWN is to come.
+/// A peer that has ended, and whose PEER_DOWN is pending.
 pub struct Leaving {
     pub peer: PeerId,
     pub outcome: Outcome,
     pub since: u64,
     pub stage: LeavingStage,
-    /// Grants that it can use no more once it has gone.
+    /// Grants that are revoked once the peer is gone.
     pub revoking: Vec<Arc<Revoking>>,
 }
 
 pub enum LeavingStage {
-    /// Outstanding operations end. This comes first: posts that lanes leave undone would look like
-    /// failures.
+    /// Outstanding operations are ending. This comes first: posts that lanes leave undone would
+    /// otherwise look like failures.
     Ending(Box<Link>, Outstanding),
-    /// Its lanes are dropped.
+    /// Its lanes are being dropped.
     Dropping {
-        /// If it was up.
+        /// The PEER_DOWN, if the peer was up.
         down: Option<Completion>,
-        /// Workers that have not dropped its lanes.
+        /// Workers that have not dropped its lanes yet.
         others: Arc<AtomicUsize>,
-        /// Memories whose keys are replaced, because it may have posted more.
+        /// Memories whose keys are replaced, because the peer may have posted more.
         replacing: Vec<Arc<Replacing>>,
-        /// Operations that had ended when the last worker had dropped its lanes: PEER_DOWN follows their
-        /// completions.
+        /// Operations that had ended when the last worker had dropped its lanes: PEER_DOWN follows
+        /// their completions.
         ended: Option<Before>,
     },
 }

@@ -1,4 +1,4 @@
-//! The life of links: what is due, and the end of a peer.
+//! The life of links: deadlines, and the end of a peer.
 
 use super::core::{Core, RailInfo};
 use super::failover::SUSPECT_NS;
@@ -20,11 +20,11 @@ use std::sync::Arc;
 /// Frames of an ended link that are freed in one step.
 const SHED: usize = 64;
 
-/// How long one pass looks for the operations that fences wait for.
+/// How long one pass checks the operations that fences wait for.
 const FENCE_LOOK_NS: u64 = 500_000;
 /// How long a PEER_DOWN waits for a NIC that still has operations of the peer.
 const OFF_NS: u64 = 300_000_000;
-/// How long a PEER_DOWN waits for a worker that is held by a call into a provider: until the worker
+/// How long a PEER_DOWN waits for a worker that is inside a call into a provider: until that worker
 /// has dropped the peer's lanes, bytes of the peer may land.
 const HELD_NS: u64 = 20_000_000_000;
 
@@ -46,13 +46,12 @@ fn warn_of_loss(peer: &Peer, outcome: Outcome) {
     log::warn!("{peer} is lost: {cause}{said}; its operations end with WEFT_ERR_PEER_LOST");
 }
 
-/// Some of the frames that a link had to send go. True: there are none.
+/// Frees some of the frames that a link had queued. True: none are left.
 fn shed(link: &mut Link) -> bool {
     link.session.channels.iter_mut().all(|channel| channel.shed(SHED))
 }
 
-/// Logs that no connection came about, rate-limited for peers that only sent us a handshake
-/// request.
+/// Logs that connecting failed, rate-limited for peers that only sent us a handshake request.
 pub(super) fn warn_of_failure(core: &Core, link: &Link, why: &str) {
     if link.accepted && link.peer.connects.lock().is_empty() {
         core.reject(&format!("{}: {why}", link.peer));
@@ -72,8 +71,7 @@ impl Worker {
         }
     }
 
-    /// Ends a peer: what is outstanding, then what is known of it, then
-    /// PEER_DOWN.
+    /// Ends a peer: first its outstanding operations, then its state, then PEER_DOWN.
     pub fn end_peer(&mut self, peer: PeerId, outcome: Outcome, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.links.get_mut(peer) else { return };
@@ -86,7 +84,7 @@ impl Worker {
             warn_of_loss(&link.peer, outcome);
         }
         if matches!(outcome.status, Status::PeerLost | Status::Protocol) {
-            // The peer may only have been stopped: once it continues it learns of its end.
+            // The peer may only have been stopped: once it continues it receives this.
             self.data.send_plain(link, Kind::Close, &[]);
         }
         let Some(mut link) = self.links.remove(peer) else { return };
@@ -108,7 +106,7 @@ impl Worker {
         self.finish_leaving(now, || core.clock.now().saturating_sub(now) > ENDS_NS);
     }
 
-    /// All that was outstanding with a peer has ended: its lanes go, and what is known of it.
+    /// All outstanding operations of a peer have ended: removes its lanes and its state.
     fn drop_peer(&mut self, mut link: Box<Link>, outcome: Outcome, now: u64) -> LeavingStage {
         let core = self.core.clone();
         let peer = link.peer.id;
@@ -119,7 +117,7 @@ impl Worker {
         core.no_peer_to_know(peer);
         let was_up = link.session.is_up();
         core.peers.remove(&link.peer, link.session.is_known());
-        // After that, so that a later grant sees that the peer is gone.
+        // Notify after that, so that a later grant finds the peer gone.
         core.notify_of_end(peer, Outcome { status: status_of_end(outcome.status), ..outcome });
         if link.accepted && !was_up {
             core.unauthenticated.settled(peer);
@@ -128,7 +126,8 @@ impl Worker {
         // nothing in flight, and its last frame should arrive.
         let reset = was_up && !link.session.is_agreed();
         let others = self.drop_peers_lanes(&link.peer, reset);
-        // What it has posted may still come, where lanes cannot be closed, or a post opens a new connection.
+        // Its posts may still arrive, where lanes cannot be closed, or a post opens a new
+        // connection.
         let lets_in = |(index, rail): (RailIndex, &RailInfo)| !rail.grants && link.peer.is_served_by(index);
         let lands = reset && RailIndex::each(&core.rails).any(lets_in);
         let replacing = if lands { core.replace_keys_of_end(peer) } else { Vec::new() };
@@ -148,7 +147,7 @@ impl Worker {
         LeavingStage::Dropping { down, others, replacing, ended: None }
     }
 
-    /// Has all workers drop a peer's lanes: how many have not yet.
+    /// Asks all workers to drop a peer's lanes; returns how many have not yet.
     fn drop_peers_lanes(&mut self, peer: &Peer, reset: bool) -> Arc<AtomicUsize> {
         let core = self.core.clone();
         let here = self.index;
@@ -162,7 +161,7 @@ impl Worker {
                 .try_command(Command::DropLanes { peer: peer.id, keep: 0, ended })
                 .is_some()
             {
-                others.fetch_sub(1, Ordering::AcqRel); // Its rails are closed.
+                others.fetch_sub(1, Ordering::AcqRel); // That worker's rails are closed.
             }
         }
         self.data.drop_lanes(peer.id, 0, Some((reset, others.clone())));
@@ -170,13 +169,13 @@ impl Worker {
     }
 
     /// Advances peers that have ended. PEER_DOWN is published when none of their lanes works and
-    /// everything outstanding has its completion.
+    /// every outstanding operation has its completion.
     fn finish_leaving(&mut self, now: u64, over: impl Fn() -> bool) {
         for _ in 0..self.leaving.len() {
             let Some(mut leaving) = self.leaving.pop_front() else { return };
             if let LeavingStage::Ending(_, outstanding) = &mut leaving.stage {
                 if !self.core.go_on_ending(outstanding, now, &over) {
-                    return self.leaving.push_front(leaving); // The first in the next tick.
+                    return self.leaving.push_front(leaving); // It is the first in the next tick.
                 }
             }
             leaving.stage = match leaving.stage {
@@ -192,7 +191,7 @@ impl Worker {
         }
     }
 
-    /// Whether a peer has gone, and its PEER_DOWN was published if there is one.
+    /// Whether a peer is gone, and its PEER_DOWN, if it has one, was published.
     fn has_left(&self, leaving: &mut Leaving, now: u64) -> bool {
         let core = &self.core;
         let LeavingStage::Dropping { down, others, replacing, ended } = &mut leaving.stage else {
@@ -219,7 +218,7 @@ impl Worker {
         true
     }
 
-    /// The rails are closed: all peers that have ended are seen off.
+    /// The rails are closed: finishes all peers that have ended.
     pub(super) fn finish_all_leaving(&mut self, now: u64) {
         for _ in 0..2 {
             self.data.free_removed(|| false);
@@ -241,8 +240,8 @@ impl Worker {
         }
     }
 
-    /// Takes the next step of everything that ends in steps, until the time is up (`over`).
-    /// True: there is more, for which there was no time.
+    /// Advances all work that ends in steps, until the time has passed (`over`). True: more
+    /// remains.
     pub(super) fn go_on_ending(&mut self, now: u64, over: impl Fn() -> bool) -> bool {
         let mut sweeping = false;
         for link in self.links.iter_mut() {
@@ -257,7 +256,7 @@ impl Worker {
         stopping || sweeping || !self.shedding.is_empty() || self.leaving.front().is_some_and(ending)
     }
 
-    /// Handles what is due: connects that timed out, late lanes, close messages without an answer.
+    /// Handles deadlines: connects that timed out, late lanes, close messages without an answer.
     pub fn tend_links(&mut self, now: u64) {
         let mut due = Vec::new();
         let (mut marked, mut joining) = (Vec::new(), Vec::new());
@@ -299,7 +298,7 @@ impl Worker {
     pub(super) fn retract(&mut self, peer: PeerId, id: OpId, now: u64) {
         let core = self.core.clone();
         let one_frame = core.table.read(id).map(|slot| {
-            // SAFETY: held as a reader until it is released.
+            // SAFETY: a reader hold keeps the slot alive until it is released.
             let one_frame = unsafe { core.table.body(slot) }.transfer().is_some_and(Move::is_one_frame);
             core.table.release(slot);
             one_frame
@@ -312,8 +311,8 @@ impl Worker {
         }
     }
 
-    /// Peers that have acknowledged nothing for long: a lane may have lost the frames, or
-    /// the peer's the answer, and may have nothing else to do that would show it.
+    /// Probes peers that have acknowledged nothing for some time: a lane may have lost the frames,
+    /// or the peer's lane the answer, and nothing else may reveal it.
     pub(super) fn unanswered(&mut self, now: u64) -> Vec<Arc<Peer>> {
         let links = self.links.iter_mut().filter(|link| link.session.is_up() && link.lanes_up().len() > 1);
         let late =

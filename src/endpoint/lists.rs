@@ -1,4 +1,4 @@
-//! Lists, and geometry that is kept: checked once, used by any number of transfers.
+//! Lists, and prepared geometry: checked once, used by any number of transfers.
 
 use super::submit::{check_grant, check_pages};
 use super::Endpoint;
@@ -15,7 +15,7 @@ use std::slice::from_ref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// Prepared geometry of a caller, shared by the transfers that use it.
+/// A caller's prepared geometry, shared by the transfers that use it.
 pub struct Prepared {
     is_list: bool,
     shape: Mutex<Option<PreparedShape>>,
@@ -28,7 +28,7 @@ enum PreparedShape {
 }
 
 impl PreparedShape {
-    /// For messages: what its memories are in use by.
+    /// What uses the memories, for messages.
     fn mark(&self, change: fn(&AtomicU64)) {
         let (locals, remotes) = match self {
             PreparedShape::Pages(paged) => (from_ref(&paged.local), from_ref(&paged.remote)),
@@ -65,7 +65,8 @@ impl Prepared {
     fn shape(&self) -> Result<PreparedShape> {
         let shape = self.shape.lock();
         if let Some(PreparedShape::Pages(paged)) = &*shape {
-            // To hold it waits for other processors, too: once for both.
+            // Holding the remote memory also waits for other processors: prefetching overlaps the
+            // two waits.
             paged.remote.prefetch();
         }
         shape.clone().ok_or_else(|| Error::handle("the prepared geometry was released"))
@@ -97,7 +98,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether a part can start: its memories are there, and its peer.
+    /// Whether a part can start: its memories exist, and its peer is up.
     fn check_part(&self, list: &List, part: &Part) -> Result<()> {
         for remote in list.remotes_of(part) {
             if let Some(error) = Error::of_remote(remote.state()) {
@@ -112,7 +113,7 @@ impl Endpoint {
         }
     }
 
-    /// The state of a part's memories and peer, and the first entry that it is about.
+    /// The state of a part's memories and peer, and the first entry that it concerns.
     fn state_of(&self, list: &List, part: &Part, grant: Option<GrantToken>) -> (RemoteState, u64) {
         for remote in list.remotes_of(part) {
             let state = remote.state_under(grant);
@@ -126,7 +127,7 @@ impl Endpoint {
         }
     }
 
-    /// `cut`: for the latency class, and whole.
+    /// `cut`: for the latency class, and not split.
     pub fn prepare_pages(
         &self,
         pages: &Pages,

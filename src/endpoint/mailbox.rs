@@ -19,7 +19,7 @@ pub struct Mailbox<C> {
 }
 
 impl<C> Mailbox<C> {
-    /// With room for every transfer that can be: a push cannot fail.
+    /// It has space for every possible transfer, so a push cannot fail.
     pub fn new(transfers: usize) -> Result<Mailbox<C>> {
         Ok(Mailbox {
             transfers: Ring::new(transfers, "the operations of a worker")?,
@@ -50,7 +50,7 @@ impl<C> Mailbox<C> {
         None
     }
 
-    /// How many there are: asking costs less than taking from none.
+    /// The number of commands: reading it costs less than locking an empty queue.
     #[inline]
     pub fn transfers(&self) -> usize {
         self.transfers.len()
@@ -61,7 +61,7 @@ impl<C> Mailbox<C> {
         self.transfers.pop().map(Hold::of)
     }
 
-    /// Takes what is there; later commands are refused.
+    /// Takes the queued commands; later ones are refused.
     pub fn close(&self) -> VecDeque<C> {
         let mut commands = self.commands.lock();
         self.closed.store(true, Ordering::Relaxed);
@@ -77,22 +77,23 @@ impl<C> Mailbox<C> {
         std::mem::take(&mut *commands)
     }
 
-    /// Without a fence: what is pushed meanwhile is seen the next time.
+    /// Without a fence: a concurrent push is seen the next time.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.transfers.is_empty() && !self.has_commands.load(Ordering::Relaxed)
     }
 
     pub fn wake(&self) {
-        // Pairs with the fence in `sleep`: either it sees the push, or we see that it sleeps.
+        // Pairs with the fence in `sleep`: either the worker sees the push, or this thread sees
+        // that the worker sleeps.
         fence(Ordering::SeqCst);
         if self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::AcqRel) {
             self.event.set();
         }
     }
 
-    /// Sleeps until something is pushed, one of the descriptors is readable, or
-    /// the time has passed, which is asked for last of all.
+    /// Sleeps until something is pushed, a descriptor is readable, or the time has passed, which is
+    /// computed last.
     pub fn sleep(&self, fds: &mut Vec<libc::pollfd>, at_most: impl FnOnce() -> Duration) {
         if self.unattend() {
             self.wait(fds, at_most());
@@ -100,7 +101,7 @@ impl<C> Mailbox<C> {
         self.attend();
     }
 
-    /// From here on nobody looks: what is pushed rings. False if something was pushed before.
+    /// From here on, a push rings the bell. False if something was pushed before.
     #[inline]
     pub fn unattend(&self) -> bool {
         self.sleeping.store(true, Ordering::Relaxed);
@@ -108,18 +109,18 @@ impl<C> Mailbox<C> {
         self.is_empty()
     }
 
-    /// Somebody looks again.
+    /// From here on, the worker polls again.
     #[inline]
     pub fn attend(&self) {
         self.sleeping.store(false, Ordering::Relaxed);
     }
 
-    /// Ends a `wait` of the thread's, or the next one.
+    /// Ends a `wait` of the thread, or its next one.
     pub fn ring(&self) {
         self.event.set();
     }
 
-    /// Waits until it rings, one of the descriptors is readable, or the time has passed.
+    /// Waits until the bell rings, a descriptor is readable, or the time has passed.
     pub fn wait(&self, fds: &mut Vec<libc::pollfd>, at_most: Duration) {
         self.event.wait(fds, at_most);
     }

@@ -7,22 +7,22 @@ use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// Tells messages from transfers: no transfer's id has this bit.
+/// Distinguishes messages from transfers: no transfer's id has this bit.
 const MESSAGE: u64 = 1 << 63;
 
-/// Bytes, whose they are, and how many of them count in what a peer may have waiting here: those of
-/// a message, not the data of a notification.
+/// The bytes, their peer, and how many of them count towards the limit of that peer's waiting
+/// messages: those of a message, but not the data of a notification.
 type Held = (Box<[u8]>, Arc<Peer>, u64);
 
 #[derive(Default)]
 pub struct Messages {
     next: AtomicU64,
-    /// Keyed by our own ids, so a peer cannot choose how they hash.
+    /// Keyed by our own ids, so a peer cannot choose their hashes.
     held: Mutex<FxHashMap<u64, Held>>,
 }
 
 impl Messages {
-    /// Keeps bytes until they are released: the id, and where they are.
+    /// Stores bytes until they are released; returns their id and address.
     pub fn keep(&self, bytes: Vec<u8>, peer: &Arc<Peer>, counts: bool) -> (u64, *const u8) {
         let counted = if counts { bytes.len() as u64 } else { 0 };
         let id = MESSAGE | self.next.fetch_add(1, Ordering::Relaxed);
@@ -33,7 +33,7 @@ impl Messages {
         (id, data)
     }
 
-    /// Gives them back; whose they were.
+    /// Releases bytes; returns their peer.
     pub fn release(&self, id: u64) -> Result<Arc<Peer>> {
         let removed = self.held.lock().remove(&id);
         let (_, peer, counted) = removed

@@ -1,4 +1,5 @@
-//! What an endpoint counts, as text for Prometheus (text format 0.0.4). docs/metrics.md has the same names.
+//! An endpoint's counts, as text for Prometheus (text format 0.0.4). docs/metrics.md has the same
+//! names.
 
 use super::core::RailInfo;
 use super::Endpoint;
@@ -8,13 +9,13 @@ use crate::status::{Category, Status};
 use crate::transfer::tally::{Sum, STATUSES};
 use std::fmt::{Display, Write};
 
-/// Places of the histograms' counts that have a bound of their own: 2^10 to 2^36 ns or bytes.
+/// Indexes of the histograms' counts that have a bound of their own: 2^10 to 2^36 ns or bytes.
 const BOUNDS: std::ops::Range<usize> = 9..36;
 
 /// The text so far.
 struct Text(String);
 
-/// A value of a label.
+/// A label's value, escaped.
 struct Escaped<'a>(&'a str);
 
 impl Display for Escaped<'_> {
@@ -35,7 +36,7 @@ impl Text {
         let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    /// `labels`: as they stand between the braces.
+    /// `labels`: the text between the braces.
     fn sample(&mut self, name: &str, labels: impl Display, value: impl Display) {
         let _ = writeln!(self.0, "{name}{{{labels}}} {value}");
     }
@@ -52,7 +53,7 @@ impl Text {
         values.iter().for_each(|(of, value)| self.sample(name, format_args!("{label}=\"{of}\""), value));
     }
 
-    /// Counts by the binary logarithm of a value; `scale`: what the unit is of those.
+    /// Counts by the binary logarithm of a value; `scale`: the unit of those values.
     fn histogram(&mut self, name: &str, help: &str, counts: &[u64], sum: u64, scale: f64) {
         self.metric(name, "histogram", help);
         let mut count = 0;
@@ -69,7 +70,7 @@ impl Text {
 }
 
 impl Endpoint {
-    /// Everything that it counts.
+    /// All metrics.
     pub fn metrics(&self) -> String {
         let peers: Vec<_> = self.core.peers.all().iter().map(|peer| (peer.id, peer.info())).collect();
         let mut text = Text(String::with_capacity(8 << 10 | self.rails().len() << 11 | peers.len() << 9));
@@ -142,7 +143,7 @@ fn operations(text: &mut Text, done: &Sum) {
     both("weft_notifications_total", "Notifications that arrived.", sent, received);
 }
 
-/// The name of a status that operations end with, as "timed_out".
+/// The name of an operation's final status, such as "timed_out".
 fn short_name(code: i32) -> Option<String> {
     let ends = matches!(Category::of(code), Category::Ok | Category::Peer | Category::System)
         || code == Status::Internal as i32;
@@ -150,17 +151,18 @@ fn short_name(code: i32) -> Option<String> {
     Some(name.trim_start_matches("WEFT_").trim_start_matches("ERR_").to_lowercase())
 }
 
-/// A metric of all peers: its name, kind and help, and its value.
+/// A metric of all peers: its name, type and help, and its value.
 type OfPeers = (&'static str, &'static str, &'static str, fn(&PeerInfo) -> u32);
 
-#[rustfmt::skip] // A table.
+#[rustfmt::skip] // Keeps the table's layout.
 const OF_PEERS: &[OfPeers] = &[
     ("weft_peer_up", "gauge", "1 while the peer is connected.", |peer| u32::from(peer.up)),
     ("weft_peer_lanes", "gauge", "Lanes to the peer that are up.", |peer| peer.lanes),
 ];
 
 type Value = fn(&Traffic) -> f64;
-/// A metric of all rails: its name, kind and help; of each rail a sample for each of its parts, which have a label.
+/// A metric of all rails: its name, type and help; each rail has a sample for each of its labelled
+/// parts.
 type OfRails = (&'static str, &'static str, &'static str, &'static [(&'static str, Value)]);
 
 const WRITE: &str = ",direction=\"write\"";
@@ -170,7 +172,7 @@ const RECEIVED: &str = ",direction=\"received\"";
 const UP: &str = ",state=\"up\"";
 const STALLED: &str = ",state=\"stalled\"";
 
-#[rustfmt::skip] // A table.
+#[rustfmt::skip] // Keeps the table's layout.
 const OF_RAILS: &[OfRails] = &[
     ("weft_rail_bytes_total", "counter", "Bytes of this endpoint's own writes and reads that the rail has carried.",
         &[(WRITE, |rail| rail.written.bytes.get() as f64), (READ, |rail| rail.read.bytes.get() as f64)]),
@@ -200,12 +202,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_of_labels_are_escaped() {
+    fn label_values_are_escaped() {
         assert_eq!(Escaped("x\"\\\n").to_string(), "x\\\"\\\\\\n");
     }
 
     #[test]
-    fn histogram_counts_what_is_at_most_its_bound() {
+    fn histogram_bucket_counts_values_up_to_its_bound() {
         let (mut text, mut counts) = (Text(String::new()), [0; 40]);
         (counts[0], counts[10], counts[39]) = (1, 2, 4);
         text.histogram("x_bytes", "A size.", &counts, 99, 1.0);

@@ -1,8 +1,8 @@
-//! Endpoints: opening and closing, and what callers ask of them.
+//! Endpoints: opening, closing, and the callers' requests.
 //!
-//! An `Endpoint` is the caller's end; `core` is what all of its threads share, a `worker` drives
-//! rails. With manual progress there is one worker and no thread: the polling caller takes the
-//! worker for a moment.
+//! An `Endpoint` is the caller's object; all of its threads share `core`, and a `worker` drives
+//! rails. With manual progress there is one worker and no thread: the polling caller holds the
+//! worker briefly.
 
 mod arrivals;
 mod assign;
@@ -78,11 +78,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use worker::Worker;
 
-/// Importers that do not answer a revocation by then are disconnected.
+/// Importers that do not answer a revocation within this time are disconnected.
 const REVOKE: Duration = Duration::from_secs(2);
-/// With manual progress a wait spins this long without work before it sleeps.
+/// With manual progress, a wait spins this long without work before it sleeps.
 const MANUAL_SPIN_NS: u64 = 200_000;
-/// A worker that takes longer has a provider that does not return.
+/// A worker that takes longer is stuck inside a provider.
 const UNRESPONSIVE: Duration = Duration::from_secs(20);
 
 pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
@@ -104,15 +104,15 @@ pub struct Endpoint {
     threads: Mutex<Vec<JoinHandle<Result<()>>>>,
     /// Threads that have ended, or will never start.
     ended: Arc<AtomicUsize>,
-    /// With manual progress one, taken by the thread that polls.
+    /// With manual progress there is one, which the polling thread takes.
     workers: Box<[Driven]>,
     waits: inline::Waits,
     libfabric: String,
     /// The machine when the endpoint was opened.
     machine: Machine,
-    /// Queues beside the endpoint's own.
+    /// Queues in addition to the endpoint's own.
     queues: Mutex<Vec<Weak<Queue>>>,
-    /// Everything has ended: rails and workers are no more.
+    /// Everything has ended: no rails or workers remain.
     down: AtomicBool,
     closed: AtomicBool,
 }
@@ -138,7 +138,7 @@ impl Endpoint {
         })
     }
 
-    /// Statistics of its operations.
+    /// The statistics of its operations.
     pub fn tally(&self) -> tally::Sum {
         self.core.table.tally.sum()
     }
@@ -161,7 +161,7 @@ impl Endpoint {
         &self.core
     }
 
-    /// With manual progress.
+    /// Whether progress is manual.
     #[cfg(any(test, fuzzing))]
     pub fn worker(&self) -> Option<&Driver<Worker>> {
         self.manual()
@@ -195,7 +195,7 @@ impl Endpoint {
         self.core.check_poison()
     }
 
-    /// Runs a caller's request. A panic is a defect: it stops the endpoint.
+    /// Runs a caller's request. A panic is an internal error: it stops the endpoint.
     pub fn guarded<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
         self.check_poison()?;
         match catch_unwind(AssertUnwindSafe(body)) {
@@ -209,13 +209,13 @@ impl Endpoint {
 
     // Progress.
 
-    /// With manual progress: the one worker.
+    /// The one worker, with manual progress.
     fn manual(&self) -> Option<&Driver<Worker>> {
         self.workers.first().filter(|_| self.core.config.manual).map(|of| &*of.driver)
     }
 
-    /// With manual progress: one pass, unless another thread is at it. In virtual
-    /// time it is a pass of the whole world.
+    /// With manual progress: one pass, unless another thread makes one. In virtual time it is a
+    /// pass of the whole world.
     fn progress(&self) -> bool {
         self.progress_until(u64::MAX)
     }
@@ -229,7 +229,7 @@ impl Endpoint {
         }
     }
 
-    /// Waits for a worker's answer, driving the worker where no other thread does. `at_most`:
+    /// Waits for a worker's answer, and drives the worker where no other thread does. `at_most`:
     /// without any change of `left`.
     fn answer<T>(&self, reply: &Reply<T>, at_most: Duration, left: impl Fn() -> u64) -> Result<T> {
         let (mut before, mut since) = (left(), self.core.clock.now());
@@ -307,13 +307,13 @@ impl Endpoint {
             } else if busy || idle_since == 0 || matches!(self.core.clock, Clock::Virtual(_)) {
                 idle_since = now;
             } else if now - idle_since > MANUAL_SPIN_NS {
-                // Latency first; but a wait of milliseconds should not cost a core.
+                // Latency comes first, but a wait of milliseconds should not cost a core.
                 self.rest(now, left);
             }
         }
     }
 
-    /// With manual progress: sleeps until the rails have something to do.
+    /// With manual progress: sleeps until the rails have work.
     fn rest(&self, now: u64, at_most: Duration) {
         match self.manual().and_then(Driver::try_lock) {
             Some(mut worker) => worker.rest(now, at_most),
@@ -390,8 +390,8 @@ impl Endpoint {
         Ok(peer.id.get())
     }
 
-    /// The peer ended while we asked for it: unless its end has answered this
-    /// connect already, nothing will.
+    /// The peer ended during the lookup: unless its end has answered this connect already, nothing
+    /// will.
     fn connect_to_ended(&self, peer: &crate::peer::Peer, user_data: u64) -> Result<u64> {
         let mut connects = peer.connects.lock();
         match connects.iter().position(|waiting| *waiting == user_data) {
@@ -421,22 +421,22 @@ impl Endpoint {
 
     // Memory.
 
-    /// Memory that is ready for transfers, near the rails if nothing else is asked for.
+    /// Allocates memory that is ready for transfers, near the rails by default.
     pub fn allocate(&self, len: u64, node: Option<u32>) -> Result<u64> {
         self.core.check_open()?;
         crate::memory::alloc::allocate(len, node.or_else(|| self.node_of_most_rails()))
     }
 
-    /// The NUMA node that more than half of the rails are on whose node is known.
+    /// The NUMA node of more than half of the rails whose node is known.
     fn node_of_most_rails(&self) -> Option<u32> {
         let nodes: Vec<u32> = self.rails().iter().filter_map(|rail| rail.node).collect();
         let on = |node: u32| nodes.iter().filter(|other| **other == node).count();
         nodes.iter().copied().find(|node| on(*node) * 2 > nodes.len())
     }
 
-    /// `rails`: those that should know it, one bit each; 0: all, of a device's memory those near
-    /// it. `claim`: the kind of memory that the caller names. Whether the process may write is
-    /// found out.
+    /// `rails`: the rails that register it, one bit each; 0: all, or for device memory those near
+    /// it. `claim`: the kind of memory that the caller names. Whether the process may write to it
+    /// is detected.
     pub fn register(
         &self,
         ranges: Vec<Range>,
@@ -452,7 +452,7 @@ impl Endpoint {
                 core.rails.len()
             )));
         }
-        // Memory that workers and the descriptor will take, piece by piece.
+        // The memory that workers and the descriptor will need, piece by piece.
         let each =
             2 * size_of::<Range>() + core.rails.len() * (size_of::<Registration>() + 2 * size_of::<u64>());
         room::probe::<u8>(ranges.len() * each, "the registrations of the ranges")?;
@@ -495,7 +495,7 @@ impl Endpoint {
         }
         core.describe(&memory);
         if let Some(error) = failed {
-            // Takes back the registrations of other workers' rails.
+            // Removes the registrations of other workers' rails.
             memory.exports.lock().lose();
             let _ = self.deregister_from_rails(&memory);
             memory.let_go();
@@ -506,7 +506,8 @@ impl Endpoint {
         Ok(memory)
     }
 
-    /// Has all workers register ranges: what their rails have learnt, and whether all did.
+    /// Lets all workers register ranges; returns their rails' registrations, and whether all
+    /// succeeded.
     fn register_on_rails(&self, wanted: &Wanted) -> (RailRegistrations, Result<()>) {
         let ask = |inbox: &inbox::Inbox| {
             let reply = Reply::new();
@@ -548,7 +549,7 @@ impl Endpoint {
         memory.close();
         memory.exports.lock().lose();
         if !self.down.load(Ordering::Acquire) {
-            // The rest can be tried again. Once the rails are closed, the registrations are, too.
+            // The rest can be tried again. Once the rails are closed, so are the registrations.
             self.deregister_from_rails(memory).inspect_err(|_| memory.stay_stuck())?;
         }
         core.memories.lock().remove(&memory.id);
@@ -556,7 +557,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Waits until no peer uses a memory; disconnects those that do not answer.
+    /// Waits until no peer uses a memory, and disconnects those that do not answer.
     fn await_importers(&self, memory: &Arc<Memory>) {
         let core = &self.core;
         let mut until = core.clock.now() + REVOKE.as_nanos() as u64;
@@ -571,7 +572,7 @@ impl Endpoint {
                 continue;
             }
             if cut {
-                break; // Their lanes are gone: nobody will answer any more.
+                break; // Their lanes are gone: none will answer any longer.
             }
             for peer in memory.importers() {
                 if let Ok(peer) = core.peers.get(peer) {
@@ -591,7 +592,7 @@ impl Endpoint {
             reply
         };
         let replies: Vec<Reply<Result<()>>> = self.core.inboxes.iter().map(ask).collect();
-        // Waits for all of them, so that a retry finds no worker still busy with it.
+        // Waits for all of them, so that a retry finds no worker still busy with the memory.
         let answers: Vec<Result<()>> =
             replies.iter().map(|reply| self.answer(reply, UNRESPONSIVE, || memory.open())?).collect();
         answers.into_iter().collect()
@@ -640,7 +641,7 @@ impl Endpoint {
         Ok(())
     }
 
-    // The end.
+    // Shutdown.
 
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
@@ -668,13 +669,13 @@ impl Endpoint {
             None => self.join_threads(),
         };
         if ended.is_ok() {
-            // Submissions that raced with the end.
+            // Submissions that raced with the shutdown.
             core.table.end_all(Outcome::of(Status::Canceled), core.clock.now());
             core.memories.lock().values().for_each(|memory| memory.let_go());
             self.down.store(true, Ordering::Release);
             trace::write();
         }
-        // Wakes all who wait: nothing comes any more.
+        // Wakes all waiting threads: no further completions come.
         self.each_queue(|queue| queue.interrupt(ended.is_ok()));
         ended
     }
@@ -685,7 +686,7 @@ impl Endpoint {
         body(&self.core.queue);
     }
 
-    /// Is gone when nothing of the endpoint is open.
+    /// Dropped once nothing of the endpoint is open.
     pub fn alive(&self) -> Weak<()> {
         self.core.alive()
     }
@@ -729,7 +730,7 @@ impl Endpoint {
             self.shutdown(0)?;
         }
         self.closed.store(true, Ordering::Release);
-        // A waiting thread may still hold the queue for a moment, but its descriptor closes now.
+        // A waiting thread may hold the queue a moment longer, but its descriptor closes now.
         self.each_queue(Queue::close_event);
         Ok(())
     }

@@ -1,11 +1,11 @@
-//! The default rails of a device's memory: those near it.
+//! The default rails for device memory: those near the device.
 
 use super::Endpoint;
 use crate::device::{self, Device};
 
 impl Endpoint {
-    /// The rails of each fabric nearest to a device, one bit each; 0: all, where the topology does
-    /// not show the device.
+    /// Each fabric's rails nearest to a device, one bit each; 0: all, where the topology does not
+    /// show the device.
     pub(super) fn rails_near(&self, device: Device) -> u64 {
         let place = device::present().and_then(|driver| driver.place(device));
         let Some(gpu) = self.machine.device(place) else { return 0 };

@@ -1,5 +1,5 @@
-//! Opening an endpoint: rails are chosen, each worker opens its own, and what
-//! they found becomes the address.
+//! Opening an endpoint: rails are chosen, each worker opens its own, and those that opened form the
+//! address.
 
 use super::core::{Core, RailInfo, STOPPING};
 use super::driver::Driver;
@@ -28,19 +28,19 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How many endpoints this process has opened: their threads are named by it.
+/// How many endpoints this process has opened: thread names contain the number.
 static OPENED: AtomicU32 = AtomicU32::new(0);
 
-/// Between the watchdog's looks at deadlines.
+/// The time between two deadline checks of the watchdog.
 const WATCH: Duration = Duration::from_millis(20);
 
-/// The rails that a worker opens, and the CPUs of its thread.
+/// The rails that a worker opens, and the CPUs for its thread.
 struct Plan {
     rails: Vec<(usize, Candidate)>,
     cpus: Option<CpuSet>,
 }
 
-/// What opening a worker's rails resulted in.
+/// The result of opening a worker's rails.
 struct Opened {
     rails: Vec<(usize, Result<RailFound>)>,
 }
@@ -55,10 +55,10 @@ struct RailFound {
     traffic: Arc<Traffic>,
 }
 
-/// For each rail that opened: the place it was planned for, and its index.
+/// For each rail that opened: its index in the plan, and its index in the endpoint.
 type Indexes = Vec<(usize, RailIndex)>;
 
-/// What a worker then gets: which of its rails count, under which index.
+/// The worker's start message: which of its rails are used, under which index.
 struct Go {
     core: Arc<Core>,
     indexes: Indexes,
@@ -98,7 +98,7 @@ impl Endpoint {
         log::debug!("rails ({}): {}; chosen: {}", chosen.len(), names.join(", "), found.why);
         let wanted = match (config.manual, config.workers) {
             (true, _) => 1,
-            // Each connection is one CPU's.
+            // Each connection belongs to one CPU.
             (_, 0) if config.rail_count == 0 && chosen.len() > all => chosen.len().min(cpus.max(2) - 1),
             (_, workers) => workers,
         };
@@ -197,7 +197,7 @@ impl Endpoint {
     }
 }
 
-/// The threads of an endpoint that is not open yet. What fails until then ends them all, and waits
+/// The threads of an endpoint that is not open yet. A failure before that ends them all, and waits
 /// until their rails are closed.
 #[derive(Default)]
 struct Threads {
@@ -215,7 +215,7 @@ impl Drop for Threads {
         }
         let waiting = self.waiting.drain(..).map(|(thread, _)| thread);
         for thread in waiting.chain(self.working.drain(..)) {
-            // A panic of the thread was caught.
+            // The thread panicked, and the panic was caught.
             let _ = thread.join();
         }
     }
@@ -228,7 +228,7 @@ impl Part for Driver<Worker> {
 }
 
 /// Spreads the requested number of rails over the NICs in turn; without a number, one for each NIC
-/// and stream. The host's rail beside network rails is not counted.
+/// and stream. The host's rail does not count where there are network rails.
 fn spread(candidates: Vec<Candidate>, count: usize, streams: impl Fn(&Candidate) -> usize) -> Vec<Candidate> {
     let (mut host, network): (Vec<_>, Vec<_>) = candidates.into_iter().partition(Candidate::is_host);
     let beside = if network.is_empty() { Vec::new() } else { std::mem::take(&mut host) };
@@ -241,7 +241,7 @@ fn spread(candidates: Vec<Candidate>, count: usize, streams: impl Fn(&Candidate)
     beside.into_iter().chain(rails.take(count)).collect()
 }
 
-/// The rails of each worker. Those of a worker are near each other.
+/// The rails of each worker, which are near each other.
 fn plans(chosen: &[Candidate], machine: &Machine, wanted: usize) -> Vec<Plan> {
     let places: Vec<_> = chosen.iter().map(|candidate| candidate.pci).collect();
     let groups = machine.worker_groups(&places, wanted).into_iter();
@@ -290,7 +290,7 @@ fn number(rails: Vec<(usize, Rail)>, indexes: &[(usize, RailIndex)]) -> Vec<Rail
         .collect()
 }
 
-/// Makes the shared part from what the workers opened.
+/// Makes the shared state from what the workers opened.
 fn assemble(
     config: EndpointConfig,
     (clock, random): (Clock, Random),
@@ -355,7 +355,7 @@ fn assemble(
     Ok((Arc::new(core), indexes))
 }
 
-/// Why rails did not come up: each reason once, behind the rails that it is of.
+/// Why rails failed to open: each reason once, behind the names of its rails.
 fn reasons(failures: &[(&str, Error)]) -> String {
     let mut why: Vec<(String, &str)> = Vec::new();
     for (name, error) in failures {
@@ -392,8 +392,8 @@ fn start(
         .map_err(|e| Error::new(Status::System, format!("starting a worker thread: {e}")))
 }
 
-/// A call into libfabric's shm may never return (a peer that was killed leaves a
-/// lock held): deadlines must hold all the same.
+/// A call into libfabric's shm may never return (a killed peer leaves a lock held), but deadlines
+/// must hold all the same.
 fn start_watchdog(core: Arc<Core>, ended: Arc<AtomicUsize>) -> Result<JoinHandle<Result<()>>> {
     let _blocked = Blocked::all();
     std::thread::Builder::new()
@@ -410,7 +410,7 @@ fn start_watchdog(core: Arc<Core>, ended: Arc<AtomicUsize>) -> Result<JoinHandle
 }
 
 fn life(index: usize, plan: Plan, waits: bool, report: Sender<Opened>, wait: Receiver<Go>) -> Result<()> {
-    // First of all: what a provider allocates and starts stays near the NICs, too.
+    // Pin first: everything that a provider allocates and starts then stays near the NICs, too.
     if let Some(Err(error)) = plan.cpus.map(|cpus| cpus.pin_this_thread()) {
         log::debug!("worker {index} is not kept near its NICs: {error}");
     }
@@ -421,7 +421,7 @@ fn life(index: usize, plan: Plan, waits: bool, report: Sender<Opened>, wait: Rec
     let Ok(go) = wait.recv() else { return Ok(()) };
     let core = go.core.clone();
     let rails = number(rails, &go.indexes);
-    // With its own thread always awake callers find no gap.
+    // With its own thread always awake, callers never get the worker.
     let open_to_callers = core.config.sleeps() && rails.iter().all(|rail| rail.limits().prompt);
     let driver = Arc::new(Driver::new(Worker::new(index, go.core, rails)));
     let _ = go.made.send(Driven { driver: driver.clone(), open_to_callers });
@@ -441,7 +441,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reason_is_logged_once_for_all_its_rails() {
+    fn open_failure_reason_is_logged_once_for_all_its_rails() {
         let error = |text: &'static str| Error::new(Status::Fabric, text);
         let failures = [("rxe0", error("small")), ("rxe1", error("gone")), ("rxe2", error("small"))];
         assert_eq!(reasons(&failures), " (rxe0, rxe2: small; rxe1: gone)");

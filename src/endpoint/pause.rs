@@ -1,22 +1,22 @@
-//! How a thread passes the time between two passes: it spins while it has its processor to itself, and yields where
-//! another thread wants it. That may be the very one which is to answer.
+//! How a thread spends the time between two passes: it spins while it has its processor to itself,
+//! and yields if another thread wants it, possibly the very thread that will answer.
 
 use crate::clock::Clock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A thread that has nothing to do for this long yields, too.
+/// A thread without work for this long yields, too.
 const SPIN_NS: u64 = 5_000;
-/// A yield that takes longer has let others run.
+/// A yield that takes longer has let other threads run.
 const SHARED_NS: u64 = 1_500;
 
 #[derive(Default)]
 pub struct Pause {
-    /// Others want the processor.
+    /// Other threads want the processor.
     shared: AtomicBool,
 }
 
 impl Pause {
-    /// After a pass at `now`, the last of `idle_ns` without anything to do.
+    /// Call after a pass at `now`, which follows `idle_ns` without work.
     #[inline]
     pub fn between(&self, clock: &Clock, now: u64, idle_ns: u64) {
         let shared = self.shared.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The machine, and what an endpoint with all defaults would open on it.
+//! The machine, and the rails that an endpoint with default settings would open on it.
 
 use crate::fabric::choice::{choose, guess};
 use crate::fabric::select;
@@ -17,7 +17,7 @@ pub fn preview() -> Result<String> {
 }
 
 /// The rails that an open would use; guessed from the topology where an open would find none, or
-/// the topology is of another machine.
+/// where the topology describes another machine.
 fn rails(machine: &Machine, visible: Option<&str>) -> Rails {
     let listed = if machine.root.is_real() { select::candidates(None, None, machine).ok() } else { None };
     let (source, why, list) = match listed {

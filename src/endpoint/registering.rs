@@ -1,5 +1,5 @@
-//! Registering and deregistering, in steps: a memory has up to 65,536 ranges, each known to every
-//! rail, and meanwhile others' operations go on and their deadlines pass.
+//! Registering and deregistering, in steps: a memory has up to 65,536 ranges, each registered with
+//! every rail, while other operations proceed and their deadlines pass.
 
 use super::chores::{Back, Chore, Chores, RailRegistrations, Registered, Registering, Reply, Wanted};
 use super::core::Core;
@@ -11,15 +11,14 @@ use crate::peer::Replacing;
 use crate::status::Result;
 use std::sync::Arc;
 
-/// A pass registers for this long at most; the clock is read after every `LOOK` pieces, and `MOST`
-/// bounds the pass where time stands still.
+/// A pass registers for at most this long; the clock is read after every `LOOK` pieces, and `MOST`
+/// limits the pass where time stands still.
 const STEP_NS: u64 = 1_000_000;
 const LOOK: usize = 8;
 const MOST: usize = 1024;
 
-/// glibc keeps the small pieces of memory that a provider frees, and joins all of them at one go
-/// when it is asked for a large one: 10 ms for 65,536 registrations (measured). So they are joined
-/// step by step.
+/// glibc keeps the small blocks that a provider frees, and merges all of them at once for the next
+/// large request: 10 ms for 65,536 registrations (measured). So they are merged step by step.
 fn tidy() {
     const LARGE: usize = 70_000;
     drop(std::hint::black_box(Vec::<u8>::with_capacity(LARGE)));
@@ -36,7 +35,7 @@ impl Chores {
         self.queue.push_back(Chore::Deregister { memory, reply });
     }
 
-    /// Goes on with what callers wait for, for a moment; true if there was anything.
+    /// Continues callers' work for a moment; true if there was any.
     pub(super) fn go_on(&mut self, core: &Core, rails: &mut Rails, now: u64) -> bool {
         let Some(mut chore) = self.queue.pop_front() else { return false };
         for i in 1..=MOST {
@@ -50,7 +49,7 @@ impl Chores {
                 }
                 Chore::CloseKeys(of) => close_key(&of.memory, rails).map(|outcome| match outcome {
                     Ok(()) => core.closed_by_one(of, now),
-                    // The provider has the registration in use: again in the next tick.
+                    // The provider still uses the registration: try again in the next tick.
                     Err(_) => self.unclosed.push(of.clone()),
                 }),
             };
@@ -77,7 +76,7 @@ impl Chores {
 }
 
 impl Registering {
-    /// Has one rail learn one range, or forget one; how it went, in the end.
+    /// Registers one range with one rail, or deregisters it; returns the result at the end.
     fn next(&mut self, rails: &mut Rails) -> Option<Result<RailRegistrations>> {
         let Registering { wanted, at, done, all, back, .. } = self;
         if !matches!(back, Back::Nothing) {
@@ -109,7 +108,7 @@ impl Registering {
             *at = rails.after(*at);
             return None;
         };
-        // Peers reach it by another registration (`endpoint::keys`).
+        // Peers reach it by a separate registration (`endpoint::keys`).
         let apart = wanted.access.granted_only && !rail.limits().grants;
         let own = Access { remote_write: false, remote_read: false, ..wanted.access };
         let access = if apart { own } else { wanted.access };
@@ -133,7 +132,7 @@ fn take_back(rails: &mut Rails, at: RailIndex, registration: Registration) {
     }
 }
 
-/// Closes one registration; how it went, in the end, or at the first that cannot be closed.
+/// Closes one registration; returns the result at the end, or at the first that cannot be closed.
 fn deregister_next(memory: &Memory, rails: &mut Rails) -> Option<Result<()>> {
     match close_key(memory, rails) {
         Some(Ok(())) => {}
@@ -151,7 +150,7 @@ fn deregister_next(memory: &Memory, rails: &mut Rails) -> Option<Result<()>> {
     }
 }
 
-/// Closes one registration for peers that was given up; how it went, in the end.
+/// Closes one replaced registration for peers; returns the result at the end.
 fn close_key(memory: &Memory, rails: &mut Rails) -> Option<Result<()>> {
     let known = |rail: RailIndex| memory.exports.lock().next_old(rail);
     let next = rails.iter_mut().find_map(|work| Some((known(work.rail.index)?, work)));

@@ -12,16 +12,16 @@ use crate::rail::LaneState;
 use crate::session::channel::Out;
 use crate::wire::frame::{numbers, Header, Kind, HEADER};
 
-/// A lane that refuses frames for this long, with nothing posted, is lost.
+/// A lane that refuses frames for this long, with nothing in flight, is lost.
 const REFUSED_NS: u64 = 3_000_000_000;
-/// The same where lanes can be reset: only its own connection can be the cause, so a new one is
-/// tried, and if the peer does not accept it, the peer is lost.
+/// The same where lanes can be reset: only the lane's own connection can be the cause, so a new one
+/// is tried, and if the peer does not accept it, the peer is lost.
 const REFUSED_AGAIN_NS: u64 = 100_000_000;
 
 /// Frames that a lane may have under way when a keep-alive joins them.
 const BEATS: u32 = 4;
 
-/// The path of a link's frames.
+/// The path for a link's frames.
 #[derive(Clone, Copy)]
 pub(super) enum Path {
     /// Over a lane of this worker; `behind`: after its writes.
@@ -65,7 +65,7 @@ impl DataPath {
         lanes.iter().copied().find(|lane| self.rails.lane(*lane).is_some_and(serves))
     }
 
-    /// For how long a lane may refuse frames.
+    /// How long a lane may refuse frames.
     pub(super) fn refusal_ns(&self, rail: RailIndex) -> u64 {
         if self.rails[rail].rail.limits().resets {
             REFUSED_AGAIN_NS
@@ -81,7 +81,7 @@ impl DataPath {
         lane.or_else(relaying_worker)
     }
 
-    /// Posts a control frame, or has it relayed.
+    /// Posts a control frame, or passes it to a relay.
     pub(super) fn send_by(
         &mut self,
         path: Path,
@@ -104,10 +104,10 @@ impl DataPath {
         }
     }
 
-    /// The peer's owner asks us to post a frame.
+    /// The peer's owner requests us to post a frame.
     pub fn relay(&mut self, peer: PeerId, bytes: Vec<u8>, now: u64) {
         let waiting = self.relayed.iter_mut().find(|other| {
-            // Both acknowledge everything up to a number: the later one suffices.
+            // Both acknowledge everything up to a number: the later frame suffices.
             other.peer == peer && is_ack(&other.bytes) && is_ack(&bytes)
         });
         match waiting {
@@ -117,7 +117,7 @@ impl DataPath {
         self.post_relayed(now);
     }
 
-    /// Posts what there is room for, each peer's frames in their order.
+    /// Posts relayed frames while lanes have space, each peer's in order.
     pub(super) fn post_relayed(&mut self, now: u64) -> bool {
         let mut queue = std::mem::take(&mut self.relayed);
         let (mut held, mut posted) = (Vec::new(), false);
@@ -125,7 +125,7 @@ impl DataPath {
             if held.contains(&frame.peer) {
                 return true;
             }
-            // Without a lane the peer has ended, or is about to.
+            // Without a lane, the peer has ended, or is about to.
             let Some(lane) = self.control_lane(frame.peer) else { return false };
             let Some((rail, of)) = self.rails.lane_mut(lane) else { return false };
             let fill = |to: &mut [u8]| {
@@ -149,8 +149,8 @@ impl DataPath {
 
     // Frames of links.
 
-    /// Sends a link's frames and acknowledgements: whether any was sent, and
-    /// whether there is more to do.
+    /// Sends a link's frames and acknowledgements; returns whether any was sent, and whether more
+    /// remain.
     pub(super) fn flush(&mut self, link: &mut Link, now: u64) -> (bool, bool) {
         if link.session.is_away() {
             return (false, false);
@@ -211,7 +211,7 @@ impl DataPath {
         let Some(path) = self.path_to(link).filter(|_| !link.session.is_away()) else { return false };
         if let Path::Lane { lane, .. } = path {
             if self.rails.lane(lane).is_some_and(|of| of.lane.inflight_frames >= BEATS) {
-                return false; // They are not taken; more would only take up room.
+                return false; // The lane accepts none; more frames would only use up space.
             }
         }
         let posted = self.send_by(path, link.peer.id, &Header::plain(Kind::Ack), &acknowledgement(link), &[]);
@@ -221,9 +221,9 @@ impl DataPath {
         posted == Posted::Yes
     }
 
-    /// A provider whose peer has died may refuse frames for ever, without an
-    /// error: a lane with nothing in flight that does so has lost its peer. (One
-    /// that only stopped takes frames into its buffers.)
+    /// A provider whose peer has died may refuse frames for ever, without an error: a lane with
+    /// nothing in flight that does so has lost its peer. (A lane whose peer has only stopped
+    /// accepts frames into its buffers.)
     fn watch_refusal(&mut self, link: &mut Link, lane: LaneId, now: u64) {
         if !self.rails.lane(lane).is_some_and(|of| of.lane.refused) {
             link.refused_ns = None;
@@ -246,7 +246,7 @@ impl DataPath {
         }
     }
 
-    /// Posts a frame without a number; false if there was no room.
+    /// Posts a frame without a number; false if the lane was full.
     pub(super) fn send_plain(&mut self, link: &Link, kind: Kind, body: &[u8]) -> bool {
         let Some(path) = self.path_to(link) else { return false };
         self.send_by(path, link.peer.id, &Header::plain(kind), body, &[]) == Posted::Yes

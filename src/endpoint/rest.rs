@@ -12,26 +12,27 @@ use crate::pass::Passes;
 use crate::sync::Guard;
 use std::time::Duration;
 
-/// An idle worker looks at its rails after this long.
+/// An idle worker checks its rails after this time.
 const REST_NS: u64 = 100_000_000;
-/// Without work for this long, a worker waits for its rails.
+/// After this time without work, a worker waits for its rails.
 const AWAKE_NS: u64 = 300_000;
-/// For this long after a caller made passes, the thread looks at every tick: a caller who comes again need not wake it.
+/// For this long after a caller made passes, the thread checks every tick: a returning caller need
+/// not wake it.
 const DRIVEN_NS: u64 = 100_000_000;
 
-/// Further passes of a caller for what it leaves behind.
+/// Further passes that a caller makes before it leaves the worker.
 const LAST_PASSES: usize = 4;
 
-/// A rail's descriptor that rings so often for nothing may ring for want of descriptors: then
-/// nobody listens to it for a while.
+/// A rail's descriptor that wakes the thread this often without work may do so for lack of
+/// descriptors: it is then ignored for some time.
 const ALARMS: u32 = 64;
 const DEAF: Duration = Duration::from_millis(2);
 
-/// Whether the rails' descriptors say what comes.
+/// Whether arrivals make the rails' descriptors readable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Armed {
     Yes,
-    /// There is something to do.
+    /// There is work.
     Busy,
     /// A rail with lanes has no descriptor.
     Waitless,
@@ -59,11 +60,11 @@ impl Worker {
                 _ => worker = Worker::sleep(driver, worker, now),
             }
         }
-        // Another worker may have given its last word to be carried.
+        // Another worker may have queued its last frame here for relaying.
         worker.step();
     }
 
-    /// Its thread sleeps until the rails or the inbox have something to do.
+    /// Its thread sleeps until the rails or the inbox have work.
     fn sleep<'a>(driver: &'a Driver<Worker>, mut worker: Guard<'a, Worker>, now: u64) -> Guard<'a, Worker> {
         match worker.arm() {
             Armed::Yes => {}
@@ -86,7 +87,7 @@ impl Worker {
             worker.sleeps_until = now.saturating_add(at_most.as_nanos() as u64);
             at_most
         });
-        // Deadlines hold although a caller may have lost its processor with the worker in its hands.
+        // Deadlines hold although a caller may have lost its processor while it holds the worker.
         let late = || core.table.expire(core.clock.now(), || false);
         let mut worker = driver.take(&core.inboxes[index], || {
             if index == 0 {
@@ -118,8 +119,8 @@ impl Worker {
         self.fds = fds;
     }
 
-    /// Has the rails make their descriptors readable for whatever comes. A rail that has no descriptor and has
-    /// lanes must be driven all the time: a peer may be writing through it.
+    /// Arms the rails, so that arrivals make their descriptors readable. A rail that has lanes and
+    /// no descriptor must be driven all the time: a peer may be writing through it.
     fn arm(&mut self) -> Armed {
         if !self.core.config.sleeps() {
             return Armed::Waitless;
@@ -143,9 +144,9 @@ impl Worker {
         }
     }
 
-    /// Rails look at what their descriptors have become readable for.
+    /// Rails handle what their descriptors have become readable for.
     fn woken(&mut self, fds: &[libc::pollfd]) -> bool {
-        // The last is the inbox's.
+        // The last descriptor belongs to the inbox.
         let rung = fds.iter().rev().skip(1).any(|fd| fd.revents != 0);
         if rung {
             self.data.rails.iter_mut().for_each(|work| work.rail.woken());
@@ -153,7 +154,7 @@ impl Worker {
         rung
     }
 
-    /// A caller leaves: whether the thread may sleep on.
+    /// A caller leaves: whether the thread may go on sleeping.
     pub(super) fn settles(&mut self) -> bool {
         let more = |worker: &Worker| worker.ends_more || worker.data.rails.lanes().any(LaneWork::has_work);
         if (0..LAST_PASSES).all(|_| more(self) && self.step_for_caller()) || self.is_closed() {
@@ -164,7 +165,7 @@ impl Worker {
         }
         let now = self.core.clock.now();
         self.driven_ns = now;
-        // The thread looks again in time for whatever comes with the next tick.
+        // The thread wakes in time for the work of the next tick.
         let soon = self.sleeps_until <= now + TICK_NS + TICK_NS / 8;
         let rests = !self.is_behind() && !self.is_pressed();
         rests
@@ -173,7 +174,8 @@ impl Worker {
                     >= self.sleeps_until)
     }
 
-    /// A connection that cannot be accepted without a descriptor would wake us on and on.
+    /// A connection that cannot be accepted for lack of descriptors would wake the thread without
+    /// end.
     fn is_deaf(&mut self) -> bool {
         let deaf = self.alarms >= ALARMS && event::is_out_of_descriptors();
         if self.alarms >= ALARMS && !deaf {
@@ -188,7 +190,7 @@ impl Worker {
         self.step()
     }
 
-    /// The first worker looks after all deadlines.
+    /// The first worker checks all deadlines.
     fn until_a_deadline(&self, now: u64, patience: Duration) -> Duration {
         if self.index != 0 {
             return patience;
@@ -198,12 +200,12 @@ impl Worker {
         patience.min(Duration::from_nanos(until.saturating_sub(now)))
     }
 
-    /// Something waits for the next pass.
+    /// Whether work waits for the next pass.
     fn is_pressed(&self) -> bool {
         !self.watching.is_empty() || !self.commands.is_empty() || !self.chores.is_empty()
     }
 
-    /// Something waits for room, or for others of its kind.
+    /// Whether work waits for space, or for other work of its kind.
     fn is_behind(&self) -> bool {
         !self.links.dirty.is_empty()
             || !self.data.owed_credits.is_empty()
@@ -212,7 +214,7 @@ impl Worker {
             || self.core.counters.has_unsettled()
     }
 
-    /// How long this worker may sleep: until something could be due.
+    /// How long this worker may sleep: until the next deadline.
     fn patience(&self, now: u64) -> Duration {
         if self.is_pressed() {
             Duration::ZERO

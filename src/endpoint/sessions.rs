@@ -1,5 +1,5 @@
-//! Carries out what sessions decide (`session`): lanes are made, drained and dropped, peers come
-//! up and end, frames are posted.
+//! Performs the actions of sessions (`session`): makes, drains and drops lanes, brings peers up,
+//! ends them, and posts frames.
 
 use super::core::Core;
 use super::inbox::AcceptedHandshake;
@@ -20,7 +20,7 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// Has the workers make lanes.
+/// Asks the workers to make lanes.
 pub(super) fn add_lanes(core: &Core, peer: &Arc<Peer>, plans: &[Plan], reply: Option<&AcceptedHandshake>) {
     for (worker, inbox) in core.inboxes.iter().enumerate() {
         if plans.iter().any(|plan| core.rails[plan.rail.place()].worker == worker) {
@@ -33,7 +33,7 @@ pub(super) fn add_lanes(core: &Core, peer: &Arc<Peer>, plans: &[Plan], reply: Op
     }
 }
 
-/// The fabric that serves is selected: the lanes over others go.
+/// The serving fabric is selected: drops the lanes over others.
 fn serve(core: &Core, link: &mut Link) {
     let Some(serving) = link.session.serving() else { return };
     let rails = serving.plans.iter().fold(0, |rails, plan| rails | plan.rail.bit());
@@ -57,8 +57,8 @@ pub(super) fn count_lanes(core: &Core, link: &Link) {
     link.peer.remote_rails.store(count(|plan| plan.remote_rail), Ordering::Relaxed);
 }
 
-/// Which workers have transfers to memories of the peer's, and over how many lanes. With none up,
-/// they wait at any.
+/// Which workers have transfers to memories of the peer, and over how many lanes. With none up,
+/// transfers wait at any worker.
 pub(super) fn show_lanes<'a>(
     core: &Core,
     link: &Link,
@@ -108,7 +108,7 @@ impl Worker {
         self.carry_out(id, accepted, now);
     }
 
-    /// The peer sent a handshake over a lane that there is not.
+    /// The peer sent a handshake for a lane that does not exist.
     pub fn link_accepted(&mut self, peer: PeerId, accepted: &AcceptedHandshake, now: u64) {
         let plan = accepted.plan;
         let core = self.core.clone();
@@ -121,8 +121,8 @@ impl Worker {
         self.carry_out(peer, Some(accepted), now);
     }
 
-    /// Carries out what a peer's session has decided. `accepted`: the handshake request that new
-    /// lanes answer.
+    /// Performs the actions of a peer's session. `accepted`: the handshake request that new lanes
+    /// answer.
     pub(super) fn carry_out(&mut self, peer: PeerId, accepted: Option<&AcceptedHandshake>, now: u64) {
         let core = self.core.clone();
         while let Some(link) = self.links.get_mut(peer) {
@@ -188,7 +188,7 @@ impl Worker {
         }
     }
 
-    /// What is due of a link.
+    /// Handles a link's due timers.
     pub(super) fn tend(&mut self, peer: PeerId, now: u64) {
         self.end_outstanding(peer, now);
         let busy = self.core.table.active() > 0;
@@ -199,7 +199,7 @@ impl Worker {
         self.carry_out(peer, None, now);
     }
 
-    /// Ends what is outstanding with a closing peer, as time allows.
+    /// Ends the outstanding operations of a closing peer, as time allows.
     fn end_outstanding(&mut self, peer: PeerId, now: u64) {
         let core = self.core.clone();
         let over = || core.clock.now().saturating_sub(now) > ENDS_NS;
@@ -225,7 +225,7 @@ impl Worker {
         self.tend_links(now);
     }
 
-    /// A frame without a number that is about the session itself.
+    /// A frame without a number that concerns the session itself.
     pub(super) fn session_frame(&mut self, peer: PeerId, (kind, body): (Kind, &[u8]), now: u64) {
         let Some(link) = self.links.get_mut(peer) else { return };
         if link.session.handle_frame(kind, body, now).is_err() {
@@ -234,7 +234,7 @@ impl Worker {
         self.carry_out(peer, None, now);
     }
 
-    /// What became of a lane: at the peer's owner.
+    /// Handles a lane's new state at the peer's owner.
     pub fn link_lane(&mut self, peer: PeerId, plan: Plan, event: LaneEvent, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.links.get_mut(peer) else { return };
@@ -275,7 +275,7 @@ impl Worker {
         self.deliver(peer, REQUESTS, now);
     }
 
-    /// A further connect to a peer that may be up already.
+    /// A further connect to a peer that may already be up.
     pub fn link_connected(&mut self, peer: PeerId, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.links.get_mut(peer).filter(|link| link.session.is_up()) else { return };

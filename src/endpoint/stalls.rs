@@ -9,7 +9,7 @@ use std::fmt;
 /// A lane is stalled after this long without progress, and reported at this interval.
 pub(super) const STILL_NS: u64 = 1_000_000_000;
 
-/// A lane that stands still, and why it may.
+/// A stalled lane, and the possible reason.
 struct Still<'a> {
     work: &'a LaneWork,
     window: u64,

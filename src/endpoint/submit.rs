@@ -20,7 +20,7 @@ use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// What a message costs of the allowance beside its bytes.
+/// The cost of a message in its sender's allowance, in addition to its bytes.
 const MESSAGE_COST: u64 = 64;
 
 pub(super) fn full(what: &str) -> Error {
@@ -32,7 +32,7 @@ impl Endpoint {
         self.core.deadline(now, timeout_ns)
     }
 
-    /// Has a worker start an accepted transfer when its watch reaches a value.
+    /// Asks a worker to start an accepted transfer when its watch reaches a value.
     fn start_later(&self, hold: Hold, start: Mark, now: u64) {
         let owner = self.core.table.held(&hold).1.peer.and_then(|peer| self.core.owner_of(peer)).unwrap_or(0);
         self.core.hand_over(owner, Command::Await(Awaiting { hold, start }), now);
@@ -68,7 +68,8 @@ impl Endpoint {
         self.launch(slices, || entered.shape(geometry), counting, terms, || remote.state_under(terms.grant))
     }
 
-    /// As `submit`, of one short page that raises no counter: what is small is made in its slot, and not moved there.
+    /// Like `submit`, for one short page that raises no counter: the small transfer is built in its
+    /// slot, not moved there.
     #[inline]
     fn submit_single(
         &self,
@@ -84,8 +85,8 @@ impl Endpoint {
         self.launch(1, || entered.shape(single.geometry()), None, terms, || remote.state_under(terms.grant))
     }
 
-    /// Begins a transfer of one peer and sends it on its way. Its shape is large: it is made in
-    /// its place. `state`: of its peer and memories.
+    /// Begins a transfer to one peer and starts it. Its shape is large, so it is built in place.
+    /// `state`: of its peer and memories.
     #[inline(always)]
     pub(super) fn launch(
         &self,
@@ -111,7 +112,7 @@ impl Endpoint {
         Ok(id)
     }
 
-    /// As `launch`, for a list of several peers.
+    /// Like `launch`, for a list with several peers.
     pub(super) fn launch_parts(
         &self,
         list: &Arc<List>,
@@ -123,7 +124,8 @@ impl Endpoint {
         let completions = if terms.each_peer { parts as u64 } else { 1 };
         self.check_parts(parts, completions, terms.queue)?;
         let mut holds: Vec<Hold> = room::vec(parts, "the list's peers")?;
-        // A peer's PEER_DOWN waits for us: what of its part we end ourselves comes before.
+        // The peer's PEER_DOWN waits for this part: operations that this thread ends come before
+        // it.
         let passing = core.table.pass();
         self.core.check_open()?;
         let ended = |part: &Part| Error::of_remote(state(part).0);
@@ -168,7 +170,7 @@ impl Endpoint {
         Ok(whole)
     }
 
-    /// What never fits is not to be tried again.
+    /// A message that never fits must not be retried.
     fn check_parts(&self, parts: usize, completions: u64, queue: &Queue) -> Result<()> {
         let (slots, depth) = (self.core.config.max_transfers, queue.capacity());
         if parts >= slots {
@@ -197,7 +199,7 @@ impl Endpoint {
         full(&format!("{name} has no room for {wanted} more ({depth} is {})", queue.capacity()))
     }
 
-    /// Sends an accepted transfer on its way, now or when its word says so.
+    /// Starts an accepted transfer now, or when its watch is reached.
     fn start_when(&self, hold: Hold, slices: u64, terms: &Terms, now: u64) {
         match &terms.marks.start {
             Some(start) => self.start_later(hold, start.clone(), now),
@@ -205,8 +207,8 @@ impl Endpoint {
         }
     }
 
-    /// What ended while the parts of a list were submitted has ended all parts that it
-    /// saw; this one may not have been among them.
+    /// A peer or memory that ended during the submission ended every part that it found; this part
+    /// may not have been among them.
     fn end_if_too_late(&self, id: OpId, (state, entry): (RemoteState, u64)) {
         let late = if self.core.phase.load(Ordering::SeqCst) != super::core::OPEN {
             Some(Status::Canceled)
@@ -219,9 +221,10 @@ impl Endpoint {
         }
     }
 
-    /// What ended while we submitted ends all operations that it sees. Ours may not
-    /// have been among them: then it was never accepted, for a completion could come
-    /// after the peer's PEER_DOWN. What ends from here on sees it.
+    /// Takes an operation back if its peer or memory ended during the submission. Ending one ends
+    /// all operations that it finds. Ours may not have been among them: then it was never accepted,
+    /// because its completion could otherwise follow the peer's PEER_DOWN. Anything that ends from
+    /// here on finds it.
     pub(super) fn take_back_if_late(&self, hold: Hold, ended: Option<Error>) -> Result<Hold> {
         let table = &self.core.table;
         let error = match self.core.check_open() {
@@ -295,7 +298,7 @@ impl Endpoint {
         Ok(id)
     }
 
-    /// `id`: as the caller names it.
+    /// `id`: from the caller.
     pub fn cancel(&self, id: u64) -> Result<()> {
         if !OpId::new(id).is_some_and(|id| self.core.table.cancel(id, self.core.clock.now())) {
             return Err(Error::handle(format!(
@@ -310,7 +313,7 @@ impl Endpoint {
             return Ok(());
         }
         let peer = self.core.messages.release(id)?;
-        // Should the two just miss each other, the next tick delivers.
+        // If the two just miss each other, the next tick delivers.
         if peer.stalled.load(Ordering::Relaxed) && peer.state() == PeerState::Up {
             peer.stalled.store(false, Ordering::Relaxed);
             self.core.inboxes[peer.owner].command(Command::Resume { peer: peer.id });
@@ -323,7 +326,7 @@ pub(super) fn ungranted() -> Error {
     Error::invalid("its owner lets nobody reach this memory but under grants: name one in the options")
 }
 
-/// Whether a transfer that needs a grant has one.
+/// Checks that a transfer has a grant if it needs one.
 pub(super) fn check_grant(terms: &Terms, remote: &RemoteMemory) -> Result<()> {
     match terms.grant {
         None if remote.granted_only => Err(ungranted()),

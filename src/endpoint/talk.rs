@@ -1,4 +1,4 @@
-//! Frames of links, out and in: messages, notifications, imports.
+//! Frames of links in both directions: messages, notifications, imports.
 
 use super::core::Core;
 use super::deliver::Pass;
@@ -18,25 +18,25 @@ use crate::wire::frame::{self, read_numbers, Header, Kind, CHANNELS, HEADER, REQ
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-/// Whether a frame is under a grant that the peer has revoked. The peer announces that before it
-/// drops such frames.
+/// Whether a frame is under a grant that the peer has revoked. The peer announces the revoke before
+/// it drops such frames.
 fn is_revoked(out: &Out, revoked: &Revoked) -> bool {
     let under = out.kind.announces().is_some_and(|kind| kind != out.kind);
     under && granted(&out.body).is_some_and(|(grant, _)| revoked.contains(grant))
 }
 
-/// What an acknowledgement changed.
+/// The effects of an acknowledgement.
 #[derive(Default)]
 pub(super) struct Acknowledged {
-    /// It was of frames that had not been acknowledged.
+    /// It acknowledged new frames.
     opened: bool,
-    /// The peer knows of a revoke.
+    /// The peer has acknowledged a revoke.
     withdrawn: bool,
 }
 
 impl Core {
-    /// The peer has these frames: the operations that wait for that end. `of`: the peer, and its
-    /// failed transfers of whose success it was notified.
+    /// The peer has received these frames: operations that wait for that end. `of`: the peer, and
+    /// those of its failed transfers whose success was notified.
     pub(super) fn frames_taken(
         &self,
         (peer, notified): (&Peer, &mut BTreeSet<OpId>),
@@ -50,12 +50,13 @@ impl Core {
                 self.knows_of_revoke(&out.body);
                 news.withdrawn = true;
             }
-            // First: the poller of the completion may send the next at once.
+            // Return the allowance first: the poller of the completion may send the next message at
+            // once.
             if out.allowance > 0 {
                 peer.outgoing.fetch_sub(out.allowance, Ordering::Relaxed);
             }
             if let Some(id) = out.done {
-                // A speculative notification implies that the bytes have arrived: they came first.
+                // A speculative notification implies that the bytes have arrived: they precede it.
                 let revoked = is_revoked(&out, &peer.revoked);
                 let outcome = if revoked { Outcome::of(Status::Revoked) } else { Outcome::OK };
                 if !self.table.end(id, outcome, now) && out.or_failure {
@@ -68,7 +69,7 @@ impl Core {
 }
 
 impl Worker {
-    /// Lets links send what they have; true if anything was sent.
+    /// Lets links send their frames; true if any was sent.
     pub fn talk(&mut self, now: u64) -> bool {
         let mut busy = !self.data.relayed.is_empty() && self.data.post_relayed(now);
         if self.links.dirty.is_empty() {
@@ -94,13 +95,13 @@ impl Worker {
         busy
     }
 
-    // Frames in.
+    // Incoming frames.
 
-    /// A frame came over a rail of ours.
+    /// A frame arrived over a rail of ours.
     pub fn frame(&mut self, origin: handshake::Origin, frame: &[u8], now: u64) {
         let r = origin.0;
         if frame.is_empty() {
-            return; // Its sender only wanted to know whether it can be sent.
+            return; // The frame is empty: its sender only tests the connection.
         }
         let Some((header, body, rest)) = Header::begins(frame) else { return self.core.count_malformed() };
         if header.kind == Kind::HandshakeRequest && rest == body.len() {
@@ -113,7 +114,7 @@ impl Worker {
             }
             None => return self.core.reject("it names no peer"),
         };
-        // A handshake's messages prove themselves.
+        // Handshake messages authenticate themselves.
         let frame = match header.kind {
             Kind::HandshakeReply if rest == body.len() => {
                 return self.data.on_handshake_reply(r, &peer, body, now)
@@ -167,7 +168,7 @@ impl Worker {
         }
     }
 
-    /// A sequenced frame came: what is next is handed over where it lies.
+    /// A sequenced frame arrived: the next one in order is delivered without a copy.
     fn arrive(&mut self, peer: PeerId, channel: usize, frame: (u32, Kind, &[u8]), now: u64) {
         let (number, kind, body) = frame;
         let Some(link) = self.links.get_mut(peer) else { return };
@@ -180,7 +181,7 @@ impl Worker {
         self.deliver(peer, channel, now);
     }
 
-    /// Hands over what has come in order, until there is no room for it.
+    /// Delivers received frames in order, until there is no space.
     pub(super) fn deliver(&mut self, peer: PeerId, channel: usize, now: u64) {
         while let Some(link) = self.links.get_mut(peer).filter(|link| link.takes(channel)) {
             let Some((kind, body)) = link.session.channels[channel].take_deliverable() else { return };
@@ -212,7 +213,7 @@ impl Worker {
         let core = self.core.clone();
         let Some((status, text)) = frame::read_refuse(body) else { return core.count_malformed() };
         let Some(link) = self.links.get_mut(peer) else { return };
-        // Before it is up, whoever is there in its place may refuse.
+        // Before the peer is up, another endpoint in its place may refuse.
         let believed = match core.has_secret() {
             true => core.is_own_refusal(&link.peer, body, now),
             false => link.session.is_away(),
@@ -238,7 +239,7 @@ impl Worker {
         self.go_on_after(peer, channel, news, now);
     }
 
-    /// Goes on with what waited for the acknowledgement of frames.
+    /// Continues work that waited for the acknowledgement of frames.
     pub(super) fn go_on_after(&mut self, peer: PeerId, channel: usize, news: Acknowledged, now: u64) {
         let Some(link) = self.links.get_mut(peer).filter(|_| news.opened) else { return };
         link.asked_ns = link.is_asking().then_some(now);
@@ -253,8 +254,8 @@ impl Worker {
         }
     }
 
-    /// Tells the peer of a transfer that has arrived, or (`early`) all of which was
-    /// posted to the lane that the frame goes over.
+    /// Notifies the peer of a transfer that has arrived, or (`early`) all of which was posted to
+    /// the lane that the frame goes over.
     pub fn link_notify(&mut self, peer: PeerId, id: OpId, speculative: bool, now: u64) {
         let core = self.core.clone();
         if self.links.get_mut(peer).is_none() {
@@ -262,7 +263,7 @@ impl Worker {
             return;
         }
         let Some(slot) = core.table.read(id) else { return };
-        // SAFETY: held as a reader until it is released.
+        // SAFETY: a reader hold keeps the slot alive until it is released.
         let body = unsafe { core.table.body(slot) };
         if let (Some(link), Some(transfer)) = (self.links.get_mut(peer), body.transfer()) {
             link.push_arrived(id, transfer, speculative);

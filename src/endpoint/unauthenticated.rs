@@ -1,6 +1,7 @@
-//! Unauthenticated endpoints in their handshakes: counted, and bounded in all and for each source.
-//! One costs a place in the table of peers, two in the queue, and handshakes over its lanes. No
-//! source keeps others out: the one with the most handshakes makes room for the next source.
+//! Unauthenticated endpoints in their handshakes: counted, and limited in all and per source. Each
+//! takes a slot in the table of peers, two places in the queue, and handshakes over its lanes. No
+//! source excludes others: the one with the most handshakes loses its oldest one to the next
+//! source.
 
 use super::core::Core;
 use super::inbox::Command;
@@ -11,13 +12,13 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Handshakes under way; a quarter of the places is for those that end for another.
+/// The most handshakes in progress; a quarter of the slots is for those that are being replaced.
 const MOST: usize = 256;
-/// None is dropped for another of a source with as many before this: handshakes take
-/// milliseconds.
+/// Within this time, a handshake is not replaced by one from a source that has as many: handshakes
+/// take milliseconds.
 const TIME_NS: u64 = 2_000_000_000;
 
-/// Causes that are kept, and the letters of each.
+/// The most causes that are remembered, and the length of each.
 const CAUSES: usize = 16;
 const CAUSE: usize = 60;
 
@@ -32,9 +33,9 @@ pub struct Unauthenticated {
 
 #[derive(Default)]
 struct Inner {
-    /// The oldest first. One that is to end keeps its place until it has.
+    /// Oldest first. A handshake that is being replaced keeps its slot until it has ended.
     under_way: VecDeque<Handshake>,
-    /// Places of those that become peers at this moment.
+    /// Slots of endpoints that are becoming peers.
     entering: usize,
 }
 
@@ -45,16 +46,16 @@ struct Handshake {
     ends: bool,
 }
 
-/// Whether one more may come in, in whose stead.
+/// Whether a further handshake is admitted, and which one it replaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Admission {
-    /// Whether it is admitted; its place is kept until `came` or `stayed_out`.
+    /// Whether it is admitted; its slot is kept until `came` or `stayed_out`.
     enters: bool,
     goes: Option<PeerId>,
 }
 
 impl Unauthenticated {
-    /// Most of the peers, and of the queue, stay for those that the caller wants.
+    /// Most peers, and most of the queue, stay reserved for the caller's own.
     pub fn new(max_peers: usize, queue_depth: usize) -> Unauthenticated {
         Unauthenticated {
             most: MOST.min(max_peers / 2).min(queue_depth / 8).max(1),
@@ -69,7 +70,8 @@ impl Unauthenticated {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Whether no endpoint was rejected for this reason before. What comes before a colon names the endpoint.
+    /// Whether no endpoint was rejected for this reason before. The text before a colon names the
+    /// endpoint.
     fn is_new_cause(&self, why: &str) -> bool {
         let why = why.split_once(": ").map_or(why, |(_, why)| why);
         let cause: String = why.chars().filter(|c| !c.is_ascii_digit()).take(CAUSE).collect();
@@ -79,7 +81,7 @@ impl Unauthenticated {
         new
     }
 
-    /// `source`: where its handshake came from.
+    /// `source`: the origin of its handshake.
     fn admit(&self, source: u64, now: u64) -> Admission {
         let mut inner = self.inner.lock();
         let Inner { under_way, entering } = &mut *inner;
@@ -93,9 +95,9 @@ impl Unauthenticated {
             return Admission { enters: true, goes: None };
         }
         if !fits && leaving {
-            return Admission { enters: false, goes: None }; // Its next handshake finds room.
+            return Admission { enters: false, goes: None }; // Its next handshake finds space.
         }
-        // The oldest of the sources that have most.
+        // The oldest handshake of the sources that have most.
         let mut counts = HashMap::new();
         staying().for_each(|one| *counts.entry(one.source).or_insert(0usize) += 1);
         let most = counts.values().copied().max().unwrap_or(0);
@@ -122,7 +124,7 @@ impl Unauthenticated {
         self.inner.lock().entering -= 1;
     }
 
-    /// One of these peers is up, or has gone.
+    /// One of these peers is up, or gone.
     pub fn settled(&self, peer: PeerId) {
         let mut inner = self.inner.lock();
         if let Some(at) = inner.under_way.iter().position(|one| one.peer == peer) {
@@ -132,7 +134,7 @@ impl Unauthenticated {
 }
 
 impl Core {
-    /// Counts one that is rejected.
+    /// Counts a rejected endpoint.
     #[cold]
     pub fn reject(&self, why: &str) {
         let known = &self.unauthenticated;
@@ -142,7 +144,7 @@ impl Core {
         }
     }
 
-    /// Keeps a place for a handshake, if there is one.
+    /// Reserves a slot for a handshake, if one is free.
     pub fn let_in(&self, source: u64, now: u64) -> Result<()> {
         let room = self.unauthenticated.admit(source, now);
         if let Some(peer) = room.goes.and_then(|oldest| self.peers.get(oldest).ok()) {
@@ -163,7 +165,7 @@ mod tests {
     const NO: Admission = Admission { enters: false, goes: None };
 
     #[test]
-    fn each_cause_is_new_once() {
+    fn each_rejection_cause_is_new_only_once() {
         let known = Unauthenticated::new(16, 1024);
         let causes =
             ["a handshake from 10.0.0.1:4711: wrong secret", "peer 0x7 (10.0.0.2:9): no answer for 3 ms"];
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_unauthenticated_endpoint_makes_room_after_its_time() {
+    fn oldest_unauthenticated_endpoint_is_replaced_after_its_time() {
         let known = Unauthenticated::new(16, 1024);
         (0..6).for_each(|peer| {
             assert_eq!(known.admit(peer, peer), yes(None));
@@ -220,11 +222,12 @@ mod tests {
         (0..100).for_each(|now| {
             enter(3, now);
         });
-        // All are taken: who has fewer takes the place of the oldest of who has most.
+        // All slots are taken: a source with fewer replaces the oldest handshake of the source with
+        // most.
         let other = enter(4, 101);
         assert!(other.enters && other.goes.is_some_and(|gone| matches!(gone.get() >> 32, 1 | 3)));
         assert!(known.inner.lock().under_way.len() <= 32);
-        // Many sources that come without an end are bounded, too.
+        // Any number of sources is limited, too.
         (5..1000).for_each(|source| {
             enter(source, 102);
         });

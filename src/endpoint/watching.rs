@@ -37,7 +37,7 @@ impl Watching {
         true
     }
 
-    /// The worker ends, and what waits with it.
+    /// The worker ends, and with it the waiting transfers.
     pub fn stop(&mut self, core: &Core, outcome: Outcome, now: u64) {
         for Awaiting { hold, .. } in std::mem::take(&mut self.0) {
             core.abandon(hold, outcome, now);

@@ -25,9 +25,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// Between looks at deadlines, handshakes and the like.
+/// The time between checks of deadlines, handshakes and the like.
 pub(super) const TICK_NS: u64 = 1_000_000;
-/// As often a completion queue is read that is to be empty once; more is of later.
+/// How often a completion queue is read before it counts as empty; later entries are newer.
 const REAPS: usize = 256;
 
 pub struct Worker {
@@ -43,17 +43,17 @@ pub struct Worker {
     /// Ended links whose frames are freed in steps.
     pub(super) shedding: Vec<Link>,
     done: Vec<Done>,
-    /// Peers that have ended here, whose PEER_DOWN waits for what was under way.
+    /// Ended peers, whose PEER_DOWN waits for operations in flight.
     pub leaving: VecDeque<Leaving>,
     scratch: Vec<u8>,
     pub(super) fds: Vec<libc::pollfd>,
-    /// Commands that were taken in, and not obeyed yet.
+    /// Commands that were received, and not handled yet.
     pub(super) commands: VecDeque<Command>,
-    /// Rests in a row that ended by a rail's descriptor, and there was nothing to do.
+    /// Sleeps in a row that a rail's descriptor ended although there was no work.
     pub(super) alarms: u32,
-    /// Until when its thread sleeps at most.
+    /// The latest time when its thread wakes up.
     pub(super) sleeps_until: u64,
-    /// When a caller made passes last.
+    /// When a caller last made passes.
     pub(super) driven_ns: u64,
     /// A pass panicked.
     pub(super) broken: bool,
@@ -62,7 +62,7 @@ pub struct Worker {
     /// When stalls are reported next.
     pub stalls_reported_ns: u64,
     pub shutting_down: bool,
-    /// There was no time for all that is to end.
+    /// More operations remain to be ended than the last pass had time for.
     pub(super) ends_more: bool,
     pub(super) closed: bool,
 }
@@ -101,12 +101,12 @@ impl Worker {
         }
     }
 
-    /// One pass; true if there was anything to do.
+    /// One pass; true if there was work.
     pub fn step(&mut self) -> bool {
         if self.is_closed() {
             return false;
         }
-        // What a panic leaves behind goes no further.
+        // The state after a panic is not used further.
         self.broken = true;
         let busy = self.pass();
         self.broken = false;
@@ -118,7 +118,7 @@ impl Worker {
         self.passes.begin(now, &self.core.longest);
         let ticks = now >= self.next_tick;
         if ticks {
-            self.passes.tick(now); // Before the work: that counts.
+            self.passes.tick(now); // Before the work, whose time must count.
         }
         let mut busy = self.watching.look(&self.core, now);
         busy |= self.take_inbox(now);
@@ -174,7 +174,7 @@ impl Worker {
         busy
     }
 
-    /// Reaps what the NICs had reported by now.
+    /// Reaps what the NICs have reported so far.
     pub(super) fn reap_all(&mut self, now: u64) {
         for rail in self.data.rails.each() {
             for _ in 0..REAPS {
@@ -196,7 +196,7 @@ impl Worker {
                 let gone = done.errno == GONE;
                 let refused = done.errno == REFUSED && self.data.is_refused(id, done.index);
                 if done.errno != 0 && !gone && !refused {
-                    // First: what the stripe has counted does not stand.
+                    // Fail the lane first: what the stripe has counted is void.
                     self.data.lane_failed(id, done.errno, done.provider_errno, now);
                 }
                 let Some((_, lane)) = self.data.rails.lane_mut(id) else { return };
@@ -235,7 +235,7 @@ impl Worker {
         if self.data.rails[rail].rail.limits().immediate_max > 0 {
             self.core.count(done.immediate, 1, now, &mut self.counting.ended);
         } else {
-            self.core.reject("an immediate, where peers send none"); // It raises nothing.
+            self.core.reject("an immediate, where peers send none"); // No counter is raised.
         }
         if done.took_receive() {
             self.give_back(rail, done);
@@ -248,7 +248,7 @@ impl Worker {
         }
     }
 
-    /// What the stripes that left have to say.
+    /// Settles the results of the stripes that have left.
     pub(super) fn settle(&mut self, now: u64) -> bool {
         let busy = !self.data.left.is_empty();
         while !self.data.left.is_empty() {
@@ -278,7 +278,7 @@ impl Worker {
         }
     }
 
-    /// A transfer has arrived, and its peer wants to know.
+    /// A transfer has arrived, and its peer is to be notified.
     fn notify(&mut self, id: OpId, peer: PeerId, now: u64) {
         if self.core.table.arrives(id) {
             return;
@@ -289,7 +289,8 @@ impl Worker {
         }
     }
 
-    /// In every pass, not only in the next tick: on a busy machine that may be long after.
+    /// Do this in every pass, not only in the next tick: on a busy machine that may come much
+    /// later.
     fn end_more(&mut self) {
         let core = self.core.clone();
         let began = core.clock.now();
@@ -297,7 +298,7 @@ impl Worker {
     }
 
     fn tick(&mut self, now: u64) {
-        // All that may be much work ends by then.
+        // Deadline: potentially long work stops this long after the pass began.
         let core = self.core.clone();
         let began = core.clock.now();
         let over = || core.clock.now().saturating_sub(began) > ENDS_NS;
@@ -352,7 +353,7 @@ impl Worker {
         outcome
     }
 
-    /// Answers what others pushed while the rails closed.
+    /// Answers commands that other threads pushed while the rails closed.
     fn close_inbox(&mut self, now: u64) {
         let core = self.core.clone();
         let inbox = &core.inboxes[self.index];
@@ -374,7 +375,7 @@ impl Worker {
         }
     }
 
-    /// The worker panicked: everything that it had under way ends.
+    /// The worker panicked: every operation in flight ends.
     pub fn failed(&mut self, message: &str) {
         self.core.poison(message);
         self.core.table.end_all(Outcome::of(Status::Internal), self.core.clock.now());

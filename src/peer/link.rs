@@ -94,13 +94,13 @@ pub struct Quiescing {
 
 /// The steps of that, in order: the first is one of two, the last is for fences alone.
 pub enum Until {
-    /// Operations accepted before the fence have ended.
+    /// For the operations accepted before the fence to end.
     Ended(Accepted),
-    /// Operations under grants that the peer has revoked have ended.
+    /// For the operations under revoked grants to end.
     Swept,
     /// The lanes of this many workers are not at rest.
     Quiet(usize),
-    /// The peer has taken the frames of ended operations: the last number of each channel, and
+    /// For the peer to receive the frames of ended operations: the last number of each channel, and
     /// unanswered atomics.
     Taken([Option<u32>; CHANNELS], Vec<OpId>),
 }
