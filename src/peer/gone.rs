@@ -1,5 +1,5 @@
-//! Memories that a peer has reported deregistered. It may report any number: the oldest are
-//! forgotten, and importing one of them gets the same answer from the peer.
+//! Memories that a peer has reported deregistered. The list is limited, however many the peer
+//! reports: the oldest are dropped, and importing one of them gets the same answer from the peer.
 
 use crate::ids::MemoryId;
 use std::collections::{HashSet, VecDeque};
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_last_closed_peers_are_remembered() {
+    fn only_the_newest_deregistered_memories_are_remembered() {
         let mut gone = Gone::default();
         (0..10 * MOST as u64).map(MemoryId::new).for_each(|memory| {
             gone.insert(memory);

@@ -1,12 +1,12 @@
-//! The lanes that serve a peer, as its workers and its owner see them.
+//! The lanes that serve a peer, as its workers and its owner know them.
 
 use crate::session::Plan;
 
 #[derive(Default)]
 pub struct Serving {
-    /// Lanes that are up, as the owner knows.
+    /// Lanes that are up, by the owner's knowledge.
     up: Vec<Plan>,
-    /// Of these, the lanes that workers found failed: the owner is about to learn of it.
+    /// The lanes among `up` that workers found failed, which the owner handles next.
     failed: Vec<Plan>,
 }
 
@@ -38,7 +38,7 @@ impl Serving {
         others
     }
 
-    /// Takes a lane out, though it may be the last.
+    /// Removes a lane, even if it is the last.
     pub fn take_out(&mut self, plan: Plan) {
         if !self.failed.contains(&plan) {
             self.failed.push(plan);

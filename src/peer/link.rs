@@ -1,4 +1,4 @@
-//! The owner's side of a peer: its channels, and what waits on them.
+//! The owner's side of a peer: its channels, and everything that waits for them.
 
 use super::{status_of_end, Peer};
 use crate::codec::{Reader, Writer};
@@ -25,89 +25,90 @@ const PART: usize = 8;
 
 pub struct Link {
     pub peer: Arc<Peer>,
-    /// The peer connected to us: its PEER_UP and PEER_DOWN are reserved.
+    /// Set if the peer connected to us: places for its PEER_UP and PEER_DOWN are reserved.
     pub accepted: bool,
     pub session: Session,
-    /// A message of which parts have come.
+    /// A message of which only some parts have arrived.
     pub assembly: Option<Assembly>,
-    /// Remote memories of this peer, by the number that its owner answers with.
+    /// Remote memories of this peer, by the number that the owner's answer carries.
     pub remotes: HashMap<u64, Arc<RemoteMemory>>,
     next_remote: u64,
-    /// Their numbers, by the id that the owner has for each.
+    /// Those numbers, by the owner's id of the memory.
     numbers: HashMap<MemoryId, Vec<u64>>,
     /// Memories of ours that the peer has imported.
     pub imports: HashSet<MemoryId>,
-    /// Memories that the peer takes back, while our transfers still use them.
+    /// Memories that the peer revokes while our transfers still use them.
     pub revoking: BTreeSet<MemoryId>,
     /// Transfers that wait for lanes.
     pub joining: Vec<Hold>,
-    /// Atomics that the peer has not answered.
+    /// Atomics without an answer from the peer.
     pub atomics: BTreeMap<OpId, Hold>,
     /// Failed transfers whose peer was notified of their success.
     pub notified: BTreeSet<OpId>,
-    /// What ends before its lanes drain, in a closing.
+    /// Operations that end before the lanes drain, while closing.
     pub ending: Option<Outstanding>,
-    /// Fences that the caller waits for, by number.
+    /// Fences of our callers, by number.
     pub fences: HashMap<u64, OpId>,
     pub next_fence: u64,
-    /// What waits for the peer to come to rest: for its answer to this request, and to the next one.
+    /// Waits for the peer to quiesce: those for its answer to this request, and those for its
+    /// answer to the next.
     pub resting: Option<Resting>,
     pub to_rest: Vec<Rests>,
-    /// What is to come to rest: for fences that the peer waits for, or to close.
+    /// What has to become idle: for fences of the peer, or to close.
     pub quiescing: Vec<Quiescing>,
-    /// Transfers of remote memories and of grants that are gone, which end in steps.
+    /// Transfers of remote memories and grants that are gone, which end in steps.
     pub sweeps: VecDeque<Sweep>,
-    /// Since when frames wait for an acknowledgement.
+    /// When the oldest unacknowledged frame was sent.
     pub asked_ns: Option<u64>,
-    /// Since when something of the peer waits for room here.
+    /// Since when something from the peer waits for space here.
     pub held_back_ns: Option<u64>,
-    /// Since when an idle lane refuses all frames.
+    /// Since when an idle lane refuses every frame.
     pub refused_ns: Option<u64>,
-    /// In the worker's list of links to look at.
+    /// The link is in the worker's list of links to check.
     pub dirty: bool,
 }
 
-/// A request to come to rest that the peer has not answered.
+/// A quiesce request that the peer has not answered.
 pub struct Resting {
     pub number: u64,
     pub silence: Silence,
-    /// For how long it was waited for, and until when that was counted.
+    /// How long it has been waited for, and up to when that was counted.
     pub waited_ns: u64,
     pub counted_ns: u64,
     pub of: Vec<Rests>,
 }
 
-/// Why a peer's lanes are brought to rest.
+/// Why a peer's lanes must become idle.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Quiesce {
-    /// A fence of the peer's, or its grants: then they go on.
+    /// For a fence or the grants of the peer: afterwards they continue.
     Fence(u64),
-    /// The session closes: they take nothing new.
+    /// For closing the session: they accept nothing new.
     Close,
 }
 
-/// What is to come to rest, and what it waits for now.
+/// What has to become idle, and what it waits for now.
 pub struct Quiescing {
     pub of: Quiesce,
     pub until: Until,
 }
 
-/// The steps of that, in order: the first is one of two, the last is for fences alone.
+/// The steps, in order: the first is one of two, the last applies only to fences.
 pub enum Until {
     /// For the operations accepted before the fence to end.
     Ended(Accepted),
     /// For the operations under revoked grants to end.
     Swept,
-    /// The lanes of this many workers are not at rest.
+    /// For the lanes of this many workers to become idle.
     Quiet(usize),
     /// For the peer to receive the frames of ended operations: the last number of each channel, and
     /// unanswered atomics.
     Taken([Option<u32>; CHANNELS], Vec<OpId>),
 }
 
-/// Outstanding operations of an ending peer that have not ended yet.
+/// Operations of an ending peer that are still outstanding.
 pub struct Outstanding {
-    /// Transfers that would not have begun yet.
+    /// Transfers that would otherwise not have begun yet.
     pub waited: Vec<Hold>,
     pub all: Sweep,
     pub outcome: Outcome,
@@ -118,7 +119,7 @@ pub struct Assembly {
     pub total: usize,
 }
 
-/// A part of a message, as it came.
+/// A received part of a message.
 pub struct Part<'a> {
     pub total: usize,
     pub offset: usize,
@@ -126,7 +127,7 @@ pub struct Part<'a> {
 }
 
 impl Link {
-    /// Lets go of all that waits here for the peer, which ends.
+    /// Releases everything that waits here for a peer that ends.
     pub fn take_outstanding(&mut self, outcome: Outcome) -> Outstanding {
         let ended = Outcome { status: status_of_end(outcome.status), ..outcome };
         let state = remote_state_of_end(outcome.status);
@@ -169,13 +170,13 @@ impl Link {
         }
     }
 
-    /// Queues an answer. Answers go before our own requests: however many those are, answers only
-    /// pile up at a peer that does not take them.
+    /// Queues an answer. Answers go before our own requests, so however many requests there are,
+    /// answers only accumulate at a peer that does not read them.
     pub fn push_answer(&mut self, out: Out) {
         self.session.channels[SYSTEM].push_ahead(out);
     }
 
-    /// Answers that wait for the peer.
+    /// Answers that are queued for the peer.
     pub fn answers(&self) -> usize {
         self.session.channels[SYSTEM].ahead()
     }
@@ -218,13 +219,13 @@ impl Link {
         }
     }
 
-    /// Queues what the peer gets of a transfer after its last byte: the counters that it raises,
+    /// Queues what the peer gets from a transfer after its last byte: the counters that it raises,
     /// and the notification. The last frame completes the transfer; `speculative`: once its bytes
     /// have arrived, too.
     pub fn push_arrived(&mut self, id: OpId, transfer: &Move, speculative: bool) {
         let raises = transfer.raises();
-        // On the notification's channel they come before it; else they need not wait
-        // for what the user has not taken.
+        // On the notification's channel, counters precede it; on another channel they need not wait
+        // for notifications that the user has not released.
         let kind = if transfer.notify.is_some() { Kind::Raise } else { Kind::Count };
         let out = |kind: Kind, body: Vec<u8>| match transfer.grant {
             Some(grant) => Out::new(kind.under(), [&grant.get().to_le_bytes()[..], &body].concat()),
@@ -249,7 +250,7 @@ impl Link {
         frames.into_iter().for_each(|out| self.push(out));
     }
 
-    /// Queues the notification of a failed transfer, unless its success was notified.
+    /// Queues the notification of a failed transfer, unless its success was already notified.
     pub fn push_failed(&mut self, failed: &Failed) {
         let unheard = matches!(failed.status, Status::Revoked | Status::PeerLost | Status::PeerClosed);
         if self.notified.remove(&failed.id) || self.session.channels[USER].has_sent(failed.id) || unheard {
@@ -272,7 +273,7 @@ impl Link {
         self.remotes.insert(number, remote);
     }
 
-    /// A remote memory is the caller's no more.
+    /// The caller has released a remote memory.
     pub fn forget(&mut self, remote: &RemoteMemory) {
         let number = remote.number.load(Ordering::Relaxed);
         if self.remotes.remove(&number).is_some() {
@@ -289,12 +290,12 @@ impl Link {
         self.numbers.get(&memory).into_iter().flatten().filter_map(|number| self.remotes.get(number))
     }
 
-    /// The remote memories with an id of the owner's.
+    /// The remote memories with this id at their owner.
     pub fn remotes_of(&self, memory: MemoryId) -> Vec<Arc<RemoteMemory>> {
         self.numbered(memory).cloned().collect()
     }
 
-    /// Memories whose last user is gone: their owner can be notified.
+    /// Memories that lost their last user: their owner can be notified.
     pub fn take_revoked(&mut self) -> Vec<MemoryId> {
         let unused = |memory: &MemoryId| !self.numbered(*memory).any(|remote| remote.users() > 0);
         let done: Vec<MemoryId> = self.revoking.iter().copied().filter(unused).collect();
@@ -304,17 +305,17 @@ impl Link {
         done
     }
 
-    /// Whether frames of a channel are delivered yet: nothing is published before PEER_UP.
+    /// Whether frames of a channel may be delivered: nothing is published before PEER_UP.
     pub fn takes(&self, channel: usize) -> bool {
         channel == SYSTEM || self.session.is_up()
     }
 
-    /// Frames wait for an acknowledgement.
+    /// Whether frames wait for an acknowledgement.
     pub fn is_asking(&self) -> bool {
         self.session.channels.iter().any(Channel::is_asking)
     }
 
-    /// Something of it is due soon.
+    /// Whether a deadline of the link is near.
     pub fn is_waiting(&self) -> bool {
         self.asked_ns.is_some()
             || self.ending.is_some()
@@ -324,12 +325,12 @@ impl Link {
             || self.is_held_back()
     }
 
-    /// Its session wants to be asked.
+    /// Whether its session has a timer that is due.
     pub fn is_due(&self, now: u64) -> bool {
         self.session.poll_timeout().is_some_and(|due| due <= now)
     }
 
-    /// Something has come that there was no room for.
+    /// Whether received frames wait for space.
     pub fn is_held_back(&self) -> bool {
         [USER, REQUESTS].iter().any(|channel| self.session.channels[*channel].deliverable().is_some())
     }
@@ -349,7 +350,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// How the memories of a peer that ended answer.
+/// The status of memories of a peer that has ended.
 pub fn remote_state_of_end(how: Status) -> crate::memory::RemoteState {
     use crate::memory::RemoteState;
     match how {

@@ -3,13 +3,13 @@
 use super::link::Link;
 use crate::ids::PeerId;
 
-/// By their peers' places.
+/// By their peers' slots.
 #[derive(Default)]
 pub struct Links {
     all: Vec<Option<Box<Link>>>,
-    /// Places of those that have something to send.
+    /// Slots of links that have frames to send.
     pub dirty: Vec<usize>,
-    /// Peers with something that is to come to rest.
+    /// Peers for which something has to become idle.
     pub quiescing: Vec<PeerId>,
 }
 
@@ -38,12 +38,12 @@ impl Links {
         self.all[peer.place()].take()
     }
 
-    /// The link at a place that has something to send.
+    /// The link at a slot that has frames to send.
     pub fn at(&mut self, place: usize) -> Option<&mut Link> {
         self.all.get_mut(place)?.as_deref_mut()
     }
 
-    /// Something is to be sent.
+    /// The link has frames to send.
     pub fn mark(&mut self, peer: PeerId) {
         if let Some(link) = self.get_mut(peer).filter(|link| !link.dirty) {
             link.dirty = true;
@@ -51,7 +51,7 @@ impl Links {
         }
     }
 
-    /// Something of the peer is to come to rest.
+    /// Something of the peer has to become idle.
     pub fn await_rest(&mut self, peer: PeerId) {
         if !self.quiescing.contains(&peer) {
             self.quiescing.push(peer);

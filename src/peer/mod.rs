@@ -1,10 +1,10 @@
 //! Peers: remote endpoints that come and go.
 //!
-//! A `Peer` is what all threads know of one; its `Link` belongs to one worker, the peer's owner,
-//! and has the connection's life in it:
+//! A `Peer` is what all threads know of one remote endpoint; its `Link` belongs to one worker, the
+//! peer's owner, and contains the connection's state:
 //!
 //! 1. **Handshake.** Every lane sends a handshake request with a nonce until a reply with the same
-//!    nonce comes over the same pair of rails: a pair is what has answered. A request from an
+//!    nonce arrives over the same pair of rails: only a reply proves a pair. A request from an
 //!    unauthenticated endpoint makes a peer of it, whose lanes send requests in turn, so both sides
 //!    verify every lane, and two endpoints that connect at once become one peer.
 //! 2. **Probe.** An answered lane writes a few bytes to the peer's probe buffer: the first write
@@ -52,25 +52,26 @@ pub enum PeerState {
     Down,
 }
 
-/// What a peer's handshakes contained.
+/// The contents of a peer's handshakes.
 #[derive(Default)]
 struct Theirs {
-    /// The peer's token for us: the `to` of our frames. 0 until it is known.
+    /// The peer's token for us: the `to` of our frames. 0 until it is received.
     token: Token,
-    /// The peer's number for this connection with us; before it is known, the last one's.
+    /// The peer's number for this connection with us; until it is received, the number of the last
+    /// connection.
     begun: u64,
-    /// The secret that it proved last.
+    /// The secret that the peer proved last.
     root: Option<Root>,
     /// The epochs of the peer's newest lanes, by pair of rails.
     lanes: Vec<(Plan, u64)>,
 }
 
-/// How a handshake message relates to the peer that is known.
+/// How a handshake message relates to the known peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Meeting {
-    /// Of the connection that we know, or the first message of it.
+    /// It belongs to the current connection, or is its first message.
     Same,
-    /// Of a newer connection: the peer has ended the one that we have.
+    /// It belongs to a newer connection: the peer has ended the current one.
     Other,
     /// A repeated message of an earlier connection.
     Stale,
@@ -82,45 +83,46 @@ const RECEIVED_EVERY_NS: u64 = 10_000_000;
 pub struct Peer {
     pub id: PeerId,
     pub address: Address,
-    /// The worker that has its link.
+    /// The worker that owns its link.
     pub owner: usize,
     /// Workers that may have lanes to it, one bit each.
     pub workers: u64,
     service: Mutex<Service>,
-    /// Our rails that serve it, one bit each: of one fabric. 0 until that is settled.
+    /// Our rails that serve the peer, one bit each, all of one fabric; 0 until the fabric is
+    /// selected.
     rails: AtomicU64,
-    /// The token that the peer puts into its frames to us: random, and known to it alone.
+    /// The token that the peer puts into its frames to us: random, and known only to it.
     pub token: Token,
     /// Our number for this connection, counted over all peers.
     pub begun: u64,
     theirs: Mutex<Theirs>,
-    /// SeqCst, with slots' states (`transfer::table::Slot::state`).
+    /// SeqCst, together with the states of slots (`transfer::table::Slot::state`).
     state: AtomicU8,
     /// Connects that wait for their PEER_UP: their user data.
     pub connects: Mutex<Vec<u64>>,
-    /// Bytes of messages that wait to be acknowledged by it.
+    /// Bytes of messages that the peer has not acknowledged.
     pub outgoing: AtomicU64,
-    /// Bytes of messages from it that the caller has not released.
+    /// Bytes of the peer's messages that the caller has not released.
     pub held: AtomicU64,
-    /// The next message of the peer waits for room.
+    /// The peer's next message waits for space.
     pub stalled: AtomicBool,
-    /// Memories that it has reported deregistered.
+    /// Memories that the peer has reported deregistered.
     pub gone: Mutex<Gone>,
-    /// Grants that it has taken back; and how many we have made for it.
+    /// Grants that the peer has revoked; and how many grants name the peer.
     pub revoked: Arc<Revoked>,
     pub grants: AtomicU64,
-    /// Frames of it that its owner has not looked at yet.
+    /// Frames from the peer that its owner has not handled yet.
     pub awaiting: AtomicU32,
-    /// The peer exceeded a bound and is dropped.
+    /// The peer exceeded a limit and is dropped.
     pub breached: AtomicBool,
-    /// Lanes of the fabric that serves it.
+    /// Lanes of the fabric that serves the peer.
     pub lanes: Mutex<Serving>,
     pub lanes_up: AtomicU32,
-    /// When a frame of it last came, to some ms.
+    /// When the last frame from the peer arrived, accurate to some ms.
     received_ns: AtomicU64,
-    /// When something was last delivered over any of its lanes, as of its workers' ticks.
+    /// When something was last delivered over any lane to the peer, by its workers' ticks.
     pub moved_ns: AtomicU64,
-    /// What it had no lane to say has not arrived (`session::resuming`).
+    /// Frames that the peer had no lane for have not arrived (`session::resuming`).
     behind: AtomicBool,
     /// The fabric's error when a serving lane failed.
     failure: Mutex<Option<Outcome>>,
@@ -128,29 +130,29 @@ pub struct Peer {
     pub remote_rails: AtomicU32,
 }
 
-/// The random numbers of a new peer.
+/// The random numbers for a new peer.
 pub struct Tokens {
     pub token: Token,
     pub begun: u64,
-    /// The peer's own number of the last time.
+    /// The peer's own number of its last connection.
     pub before: u64,
 }
 
-/// The fabric that serves a peer, and why, for people.
+/// The fabric that serves the peer, and the reason, for messages.
 #[derive(Clone, Default)]
 pub struct Service {
     pub fabric: String,
     pub reason: String,
 }
 
-/// Properties of a peer for the caller.
+/// The peer's properties, for the caller.
 pub struct PeerInfo {
     pub up: bool,
     pub lanes: u32,
     pub local_rails: u32,
     pub remote_rails: u32,
     pub incarnation: u64,
-    /// 0 until it is up.
+    /// 0 until the peer is up.
     pub capabilities: u32,
     pub fabric: String,
     pub reason: String,
@@ -208,7 +210,7 @@ impl Peer {
         self.state.store(state as u8, Ordering::SeqCst);
     }
 
-    /// A frame of it came. Workers share this word: it is not written for each.
+    /// A frame from the peer arrived. Workers share this word, so not every frame writes it.
     #[inline]
     pub fn note_received(&self, now: u64) {
         if now.saturating_sub(self.received_ns.load(Ordering::Relaxed)) > RECEIVED_EVERY_NS {
@@ -216,12 +218,12 @@ impl Peer {
         }
     }
 
-    /// When a frame of it last came.
+    /// When the last frame from the peer arrived.
     pub fn received_ns(&self) -> u64 {
         self.received_ns.load(Ordering::Relaxed)
     }
 
-    /// When it last gave a sign of life.
+    /// When the peer last proved to be alive.
     pub fn alive_ns(&self) -> u64 {
         self.received_ns.load(Ordering::Relaxed).max(self.moved_ns.load(Ordering::Relaxed))
     }
@@ -240,23 +242,23 @@ impl Peer {
         }
     }
 
-    /// Takes the secret by which its hello was believed.
+    /// Records the secret that authenticated the peer's handshake.
     pub fn authenticate_by(&self, root: &Option<Root>) {
         self.theirs.lock().root.clone_from(root);
     }
 
-    /// The secret that it knows, as far as it has shown.
+    /// The secret that the peer has proved to know.
     pub fn root(&self) -> Option<Root> {
         self.theirs.lock().root.clone()
     }
 
-    /// The peer's token for us (0: not known yet), and its connection number.
+    /// The peer's token for us (0: not received yet), and its connection number.
     pub fn named_by(&self) -> (Token, u64) {
         let theirs = self.theirs.lock();
         (theirs.token, theirs.begun)
     }
 
-    /// Whether a lane of its is the newest between two rails; `most`: of this many.
+    /// Whether a lane of the peer is the newest between two rails; `most`: the limit of pairs.
     pub fn is_newest(&self, plan: Plan, epoch: u64, most: usize) -> bool {
         let mut theirs = self.theirs.lock();
         let count = theirs.lanes.len();
@@ -269,14 +271,13 @@ impl Peer {
         true
     }
 
-    /// It is settled which rails serve it.
+    /// Sets the rails that serve the peer.
     pub fn serve(&self, service: Service, rails: u64) {
         *self.service.lock() = service;
         self.rails.store(rails, Ordering::Release);
     }
 
-    /// It is settled which rails serve it.
-    /// Whether this fabric serves it.
+    /// Whether this fabric serves the peer.
     pub fn is_over(&self, fabric: &str) -> bool {
         self.service.lock().fabric == fabric
     }
@@ -290,8 +291,8 @@ impl Peer {
         rail.is_in(self.rails.load(Ordering::Acquire))
     }
 
-    /// A lane that serves it failed. The first word counts, but for that of operations
-    /// which were only swept away with others.
+    /// A lane that serves the peer failed. The first error counts, unless it belongs to operations
+    /// that only failed along with others.
     pub fn note_failure(&self, outcome: Outcome) {
         let mut known = self.failure.lock();
         if known.is_none_or(|known| known.provider_errno == libc::ECANCELED) {
@@ -299,22 +300,22 @@ impl Peer {
         }
     }
 
-    /// Forgets the last failure once lanes are back: it is not the cause of later ones.
+    /// Clears the last failure once lanes are back: it does not cause later ones.
     pub fn forget_failure(&self) {
         *self.failure.lock() = None;
     }
 
-    /// How operations end that a failed lane had.
+    /// How the operations of a failed lane end.
     pub fn failure(&self) -> Option<Outcome> {
         *self.failure.lock()
     }
 
-    /// Takes a lane out, if it is up and other lanes can take over what this one does.
+    /// Removes a lane, if it is up and other lanes can take over its operations.
     pub fn lose(&self, plan: Plan) -> bool {
         self.state() == PeerState::Up && self.lanes.lock().lose(plan)
     }
 
-    /// Takes a lane out, though it may be the last; false if the peer is not up.
+    /// Removes a lane, even if it is the last; false if the peer is not up.
     pub fn take_out(&self, plan: Plan) -> bool {
         let up = self.state() == PeerState::Up;
         if up {
@@ -323,12 +324,12 @@ impl Peer {
         up
     }
 
-    /// Whether it is up without lanes, which may come back (`endpoint::resume`).
+    /// Whether the peer is up without lanes, which may return (`endpoint::resume`).
     pub fn is_away(&self) -> bool {
         self.state() == PeerState::Up && self.lanes.lock().is_empty()
     }
 
-    /// Whether operations under its grants wait: it may have replaced keys, or revoked.
+    /// Whether operations under the peer's grants wait: it may have replaced keys, or revoked.
     #[inline]
     pub fn is_behind(&self) -> bool {
         self.behind.load(Ordering::Acquire)
@@ -354,7 +355,7 @@ impl Peer {
     }
 }
 
-/// For the log: its id, and where it is.
+/// For the log: the peer's id, and its address.
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fabric = self.service.lock().fabric.clone();
@@ -371,7 +372,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// How the operations of a peer that ended end.
+/// How the operations of an ended peer end.
 pub fn status_of_end(how: Status) -> Status {
     match how {
         Status::Ok => Status::Canceled,

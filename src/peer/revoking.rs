@@ -1,4 +1,4 @@
-//! Grants that are being taken back, and memories whose keys are replaced for that.
+//! Grants that are being revoked, and memories whose keys are replaced to revoke them.
 
 use crate::fabric::grants::Grant;
 use crate::ids::{OpId, PeerId};
@@ -8,20 +8,20 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-/// A grant of ours that is being taken back.
+/// A grant of ours that is being revoked.
 pub struct Revoking {
     pub grant: Arc<Grant>,
     memory: Arc<Memory>,
     let_go: AtomicBool,
-    /// Operations that wait for it; `None` once it is done.
+    /// Operations that wait for the revoke; `None` once it is done.
     ops: Mutex<Option<Vec<OpId>>>,
-    /// Whether the peer is to come to rest: once that has begun.
+    /// Whether the peer has to quiesce; set when the revoke begins.
     begun: OnceCell<bool>,
-    /// Workers, and the peer, that are not done with it.
+    /// Workers, and the peer, that the revoke still waits for.
     left: AtomicUsize,
-    /// The peer knows, or is not there to.
+    /// The peer has acknowledged the revoke, or is gone.
     known: AtomicBool,
-    /// The grant ended by itself, and its owner has not revoked it yet.
+    /// The grant has expired, and its owner has not revoked it yet.
     expired: AtomicBool,
 }
 
@@ -39,7 +39,7 @@ impl Revoking {
         }
     }
 
-    /// False: it is done already.
+    /// Adds an operation to wait for it; false if it is already done.
     pub fn await_by(&self, id: OpId) -> bool {
         self.ops.lock().as_mut().map(|ops| ops.push(id)).is_some()
     }
@@ -64,7 +64,7 @@ impl Revoking {
         self.left.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Adds to those for whom it waits.
+    /// Adds to the number that the revoke waits for.
     pub fn awaits(&self, more: usize) {
         self.left.fetch_add(more, Ordering::AcqRel);
     }
@@ -73,7 +73,7 @@ impl Revoking {
         &self.memory
     }
 
-    /// Nothing reaches the memory under it.
+    /// Nothing reaches the memory under the grant any longer.
     pub fn let_memory_go(&self) {
         if !self.let_go.swap(true, Ordering::AcqRel) {
             self.memory.ungrant();
@@ -100,7 +100,8 @@ impl Revoking {
         self.expired.load(Ordering::Acquire)
     }
 
-    /// The owner asks for the end of what ended by itself. False: it has before, or it did not.
+    /// The owner revokes a grant that has expired. False: it already did, or the grant has not
+    /// expired.
     pub fn ask(&self) -> bool {
         self.expired.swap(false, Ordering::AcqRel)
     }
@@ -114,16 +115,16 @@ impl Revoking {
 pub struct Replacing {
     pub memory: Arc<Memory>,
     waits: Mutex<Waits>,
-    /// Workers, or importers, that are not done with the present step.
+    /// Workers, or importers, that the current step still waits for.
     left: AtomicUsize,
     failed: AtomicBool,
     done: AtomicBool,
 }
 
-/// For whom keys are replaced.
+/// The peers and grants for which keys are replaced.
 #[derive(Default)]
 struct Waits {
-    /// The new keys may be on their way: it is too late for others.
+    /// The new keys may have been sent: further peers cannot join.
     announced: bool,
     revoking: Vec<Arc<Revoking>>,
     silent: Vec<PeerId>,
@@ -140,8 +141,8 @@ impl Replacing {
         }
     }
 
-    /// Replaces them for a peer that does not answer, or has ended, and for a grant of it. False:
-    /// the peer may know the new keys already.
+    /// Adds a peer that does not answer, or has ended, and a grant of it. False: the peer may
+    /// already have the new keys.
     pub fn join(&self, silent: PeerId, of: Option<&Arc<Revoking>>) -> bool {
         let mut waits = self.waits.lock();
         if !waits.announced {
@@ -151,19 +152,19 @@ impl Replacing {
         !waits.announced
     }
 
-    /// Peers are given the new keys: those that do not answer.
+    /// Begins to send the new keys to peers; returns the peers that do not answer.
     pub fn announce(&self) -> Vec<PeerId> {
         let mut waits = self.waits.lock();
         waits.announced = true;
         std::mem::take(&mut waits.silent)
     }
 
-    /// Begins a step that waits for this many.
+    /// Begins a step that waits for this many workers or importers.
     pub fn begin(&self, count: usize) {
         self.left.store(count, Ordering::SeqCst);
     }
 
-    /// True: it was the last.
+    /// One is finished; true if it was the last.
     pub fn is_done_by_one(&self) -> bool {
         self.left.fetch_sub(1, Ordering::AcqRel) == 1
     }
@@ -176,7 +177,7 @@ impl Replacing {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// The old keys are closed: the grants that waited for that.
+    /// The old keys are closed: returns the grants that waited for that.
     pub fn end(&self) -> Vec<Arc<Revoking>> {
         self.done.store(true, Ordering::Release);
         std::mem::take(&mut self.waits.lock().revoking)
@@ -187,9 +188,9 @@ impl Replacing {
     }
 }
 
-/// What waits for a peer to come to rest.
+/// What waits for a peer to quiesce.
 pub enum Rests {
     Revoke(Arc<Revoking>),
-    /// New keys, which it was given: for how long they were waited for.
+    /// The new keys that the peer was sent, and how long they were waited for.
     Keys(Arc<Replacing>, u64),
 }

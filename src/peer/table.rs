@@ -1,4 +1,4 @@
-//! All peers of an endpoint: by id, by incarnation, and by the token that their frames name.
+//! All peers of an endpoint: by id, by incarnation, and by the token in their frames.
 
 use super::Peer;
 use crate::ids::PeerId;
@@ -15,14 +15,14 @@ use std::sync::Arc;
 pub struct PeerTable {
     inner: RwLock<Inner>,
     capacity: usize,
-    /// Where generations begin: ids of one endpoint should mean nothing to another.
+    /// The first generation: random, so that ids of one endpoint are invalid at another.
     first: NonZeroU32,
 }
 
-/// Ended peers that are remembered: those that may not know it.
+/// How many ended peers are remembered, because they may not know that they have ended.
 const ENDED: usize = 1024;
 
-/// A peer that ended lately.
+/// A peer that ended recently.
 struct Ended {
     incarnation: u64,
     token: Token,
@@ -31,7 +31,7 @@ struct Ended {
     address: Address,
 }
 
-/// The peer that a token names.
+/// The result of looking up a token.
 pub enum Named {
     Peer(Arc<Peer>),
     /// A peer that has ended: its token for us, and its address with its incarnation.
@@ -43,9 +43,9 @@ struct Inner {
     slots: Vec<Slot>,
     free: Vec<usize>,
     by_incarnation: HashMap<u64, Arc<Peer>>,
-    /// Tokens are random and ours, so a peer cannot choose how they hash.
+    /// Tokens are random and ours, so a peer cannot choose their hashes.
     by_token: FxHashMap<Token, Arc<Peer>>,
-    /// Peers that have ended, the latest last.
+    /// Peers that have ended, the most recent last.
     ended: VecDeque<Ended>,
 }
 
@@ -70,7 +70,7 @@ impl PeerTable {
         }
     }
 
-    /// The peer that a caller names.
+    /// The peer that a caller's id names.
     pub fn find(&self, number: u64) -> Result<Arc<Peer>> {
         let none = || Error::handle("peer is 0: it comes from weft_peer_connect, or from a PEER_UP");
         self.get(PeerId::new(number).ok_or_else(none)?)
@@ -89,7 +89,7 @@ impl PeerTable {
         self.inner.read().by_incarnation.get(&incarnation).cloned()
     }
 
-    /// The last time that an incarnation began with us, of those that have ended.
+    /// The connection number that an ended incarnation used last.
     pub fn begun_before(&self, incarnation: u64) -> u64 {
         self.inner.read().begun_before(incarnation)
     }
@@ -141,7 +141,7 @@ impl PeerTable {
         Ok((peer, true))
     }
 
-    /// `remembered`: it may not know that it has ended.
+    /// `remembered`: the peer may not know that it has ended.
     pub fn remove(&self, peer: &Peer, remembered: bool) {
         let mut inner = self.inner.write();
         let index = peer.id.place();

@@ -1,17 +1,18 @@
 //! Connecting to a peer over the fabrics that both sides have, best first.
 //!
 //! The next fabric is tried when the better ones have failed, or none of their lanes has come up
-//! within a head start. Those go on all the same: a peer that was only busy is not kept to a worse
-//! fabric. One of the two sides takes the fabric that serves, and the other follows.
+//! within a head start. The better ones continue all the same, so a peer that was only busy does
+//! not end up on a worse fabric. One of the two sides selects the serving fabric, and the other
+//! follows.
 
 use super::plan::Plan;
 use crate::fabric::host;
 
-/// Without a lane by then, the next fabric is tried, too. On one host an answer
-/// takes microseconds; networks have handshakes to make.
+/// Head starts: without a lane by then, the next fabric is tried, too. On one host an answer takes
+/// microseconds; networks need handshakes.
 const HEAD_START_HOST_NS: u64 = 300_000_000;
 const HEAD_START_NS: u64 = 1_500_000_000;
-/// No head start is more than this part of the time that the connect has.
+/// The longest head start, as a fraction of the connect's timeout.
 const HEAD_STARTS: u64 = 4;
 /// How long a better fabric gets after another one has answered: a peer that was busy answers over
 /// all of them at about the same time.
@@ -26,7 +27,7 @@ pub struct Approach {
     up: Vec<Plan>,
     failed: Vec<Plan>,
     first_up_ns: u64,
-    /// Why a lane failed, the last one that did.
+    /// The reason why its last lane failed.
     why: String,
 }
 
@@ -43,7 +44,7 @@ impl Approach {
         self.failed.len() >= self.plans.len()
     }
 
-    /// Lanes are up, and the others have failed or had their time.
+    /// Lanes are up, and the others have failed or used up their time.
     fn is_ready(&self, now: u64) -> bool {
         let settled = self.up.len() + self.failed.len() >= self.plans.len();
         !self.up.is_empty() && (settled || now.saturating_sub(self.first_up_ns) > STRAGGLERS_NS)
@@ -59,9 +60,9 @@ impl Approach {
 }
 
 pub struct Approaches {
-    /// Best first.
+    /// All approaches, best fabric first.
     all: Vec<Approach>,
-    /// How many are tried, and since when the last of them is.
+    /// How many are being tried, and since when the last one is.
     tried: usize,
     since: u64,
     timeout_ns: u64,
@@ -73,7 +74,7 @@ impl Approaches {
         Approaches { all, tried: 0, since: 0, timeout_ns, serving: None }
     }
 
-    /// Tries the first `count`; hands out the plans that this adds.
+    /// Tries the first `count`; returns the plans that this adds.
     pub fn begin(&mut self, count: usize, now: u64) -> Vec<Plan> {
         let count = count.clamp(self.tried, self.all.len());
         let new = self.all[self.tried..count].iter().flat_map(|approach| approach.plans.clone()).collect();
@@ -81,7 +82,7 @@ impl Approaches {
         new
     }
 
-    /// Tries the next one, if it is time for it.
+    /// Tries the next one, if its time has come.
     pub fn begin_next(&mut self, now: u64) -> Option<Vec<Plan>> {
         let tried = &self.all[..self.tried];
         let last = tried.last().filter(|_| self.serving.is_none() && self.tried < self.all.len())?;
@@ -90,8 +91,8 @@ impl Approaches {
         (late || tried.iter().all(Approach::has_failed)).then(|| self.begin(self.tried + 1, now))
     }
 
-    /// The peer sent a handshake over this fabric: tries it, too, and all that are better. `None`
-    /// if that is nothing new.
+    /// The peer sent a handshake over this fabric: tries it, too, and all better ones. `None` if
+    /// all are being tried already.
     pub fn follow(&mut self, fabric: &str, now: u64) -> Option<Vec<Plan>> {
         let at = self.all.iter().position(|approach| approach.fabric == fabric)?;
         (self.serving.is_none() && at >= self.tried).then(|| self.begin(at + 1, now))
@@ -115,8 +116,7 @@ impl Approaches {
         of.why = why;
     }
 
-    /// Adds lanes to what serves the peer: hands out those that are new, or failed
-    /// before.
+    /// Adds lanes over the serving fabric: returns those that are new, or had failed.
     pub fn extend(&mut self, plans: &[Plan]) -> Vec<Plan> {
         let Some(serving) = self.serving.and_then(|at| self.all.get_mut(at)) else { return Vec::new() };
         let failed = std::mem::take(&mut serving.failed);
@@ -146,7 +146,7 @@ impl Approaches {
         }
     }
 
-    /// The fabric to take: the best that is ready, unless a better one may still be.
+    /// The fabric to select: the best ready one, unless a better one may still become ready.
     pub fn best(&self, now: u64) -> Option<usize> {
         let mut silent = false;
         for (at, approach) in self.all[..self.tried].iter().enumerate() {
@@ -155,14 +155,14 @@ impl Approaches {
                 return (!silent || called).then_some(at);
             }
             if !approach.up.is_empty() {
-                return None; // Its other lanes come, or are given up.
+                return None; // Its other lanes come up, or are abandoned.
             }
             silent |= !approach.has_failed();
         }
         None
     }
 
-    /// The place of a fabric that is tried.
+    /// The index of a fabric that is being tried.
     pub fn find(&self, fabric: &str) -> Option<usize> {
         self.all[..self.tried].iter().position(|approach| approach.fabric == fabric)
     }
@@ -171,17 +171,17 @@ impl Approaches {
         self.serving = Some(at);
     }
 
-    /// The fabric that serves the peer, once settled.
+    /// The serving fabric, once selected.
     pub fn serving(&self) -> Option<&Approach> {
         self.all.get(self.serving?)
     }
 
-    /// The serving fabric, once it has all the lanes that it will have.
+    /// The serving fabric, once no further lane is expected.
     pub fn ready(&self, now: u64) -> Option<&Approach> {
         self.serving().filter(|approach| approach.is_ready(now))
     }
 
-    /// When time alone may change what is next.
+    /// When the passing of time alone may change the next step.
     pub fn next_ns(&self, now: u64) -> Option<u64> {
         let tried = &self.all[..self.tried];
         let next_fabric = tried.last().map(|last| self.since + self.head_start(last));
@@ -194,12 +194,12 @@ impl Approaches {
         approach.head_start().min(self.timeout_ns / HEAD_STARTS)
     }
 
-    /// Others than what serves were tried.
+    /// Whether fabrics other than the serving one were tried.
     pub fn has_others(&self) -> bool {
         self.tried > 1
     }
 
-    /// Why none of the tried fabrics has a lane, for people.
+    /// Why none of the tried fabrics has a lane, for messages.
     pub fn failures(&self) -> String {
         self.failures_of(self.tried)
     }
@@ -243,7 +243,7 @@ mod tests {
         Plan { rail, remote_rail: rail }
     }
 
-    /// `host` with a lane, tcp with two.
+    /// `host` with one lane, tcp with two.
     fn two(timeout_ns: u64) -> Approaches {
         let host = Approach::new(host::NAME.into(), vec![plan(0)]);
         let tcp = Approach::new("tcp".into(), vec![plan(1), plan(2)]);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_fabric_is_tried_at_once_after_a_failure_and_later_without_an_answer() {
+    fn next_fabric_is_tried_at_once_after_a_failure_and_later_without_an_answer() {
         let mut ways = two(10_000 * MS);
         assert_eq!(ways.begin(1, 0), [plan(0)]);
         assert_eq!(ways.begin_next(299 * MS), None);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn best_ready_fabric_is_taken() {
+    fn best_ready_fabric_is_selected() {
         let mut ways = two(10_000 * MS);
         ways.begin(2, 0);
         ways.lane_up(plan(1), 400 * MS);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn handshake_of_the_peer_is_followed_on_better_fabrics() {
+    fn peer_handshake_also_starts_all_better_fabrics() {
         let mut ways = two(10_000 * MS);
         assert_eq!(ways.follow("tcp", 0).map(|plans| plans.len()), Some(3));
         assert!(ways.follow("tcp", 0).is_none() && ways.follow("efa", 0).is_none());

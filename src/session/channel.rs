@@ -1,7 +1,6 @@
-//! A sequenced channel of control frames towards one peer: each frame is
-//! delivered once and in order, over whatever lane it came. A receiver without
-//! room leaves a frame undelivered and unacknowledged: the window then holds the
-//! sender back.
+//! A sequenced channel of control frames towards one peer: each frame is delivered once and in
+//! order, over whichever lanes. A receiver without space leaves a frame undelivered and
+//! unacknowledged: the window then holds the sender back.
 
 use crate::ids::OpId;
 use crate::wire::frame::Kind;
@@ -10,13 +9,13 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Frames in flight in one direction.
+/// The most frames in flight in one direction.
 pub const WINDOW: u32 = 64;
-/// An acknowledgement waits this long for a frame to travel with.
+/// How long an acknowledgement waits for a frame to travel with.
 pub const ACK_DELAY_NS: u64 = 50_000;
-/// An answer comes so soon.
+/// An answer counts as immediate within this time.
 const ANSWER_NS: u64 = 50_000;
-/// Frames that may wait before those of ended transfers are dropped.
+/// How many frames may wait before those of ended transfers are dropped.
 const LONG: usize = 1024;
 
 /// A frame to send.
@@ -26,15 +25,15 @@ pub struct Out {
     pub body: Vec<u8>,
     /// A part of a message, copied only when the frame is posted.
     pub payload: Option<(Arc<Vec<u8>>, Range<usize>)>,
-    /// The operation that its acknowledgement completes.
+    /// The operation that the frame's acknowledgement completes.
     pub done: Option<OpId>,
     /// Sent before the operation is known to have arrived.
     pub speculative: bool,
     /// If this frame is dropped, the operation's failure is notified instead.
     pub or_failure: bool,
-    /// Bytes that its acknowledgement gives back to the sender's allowance.
+    /// Bytes of the sender's allowance that the acknowledgement returns.
     pub allowance: u64,
-    /// Sent before, and keeps its number.
+    /// The frame was sent before, and keeps its number.
     pub again: bool,
 }
 
@@ -52,8 +51,8 @@ impl Out {
         }
     }
 
-    /// Whether it may not come before the writes that were posted before it. (Of several frames of an
-    /// operation only the last knows it.)
+    /// Whether the frame must not overtake writes that were posted before it. (Of an operation's
+    /// frames, only the last carries the operation.)
     pub fn follows_writes(&self) -> bool {
         self.speculative || self.done.is_none() && self.kind.announces().is_some()
     }
@@ -65,27 +64,27 @@ impl Out {
 
 #[derive(Default)]
 pub struct Channel {
-    /// Go before all that waits.
+    /// Frames that precede all of `waiting`.
     ahead: VecDeque<Out>,
     waiting: VecDeque<Out>,
-    /// How many of the ones ahead go before the first that waits: a peer that keeps asking does not
-    /// starve it.
+    /// How many of `ahead` precede the first of `waiting`, so that a peer with endless requests
+    /// does not starve it.
     before: usize,
-    /// How many waited at the last check of which are still wanted.
+    /// How many wanted frames the last check found waiting.
     wanted: usize,
-    /// Sent, in sequence; the first is number `acknowledged + 1`.
+    /// Sent frames, in sequence; the first is number `acknowledged + 1`.
     unacknowledged: VecDeque<Out>,
     acknowledged: u32,
-    /// The last that was delivered here.
+    /// The number of the last frame delivered here.
     delivered: u32,
-    /// Received, not delivered yet.
+    /// Frames received but not yet delivered.
     out_of_order: BTreeMap<u32, (Kind, Vec<u8>)>,
-    /// Delivered frames that the sender does not know of, and since when.
+    /// Delivered frames that are not acknowledged to the sender, and since when.
     owed: u32,
     owed_since: u64,
     /// A caller waits for the acknowledgement: send it at once instead of with the next frame.
     urgent: bool,
-    /// Urgent frames were lately answered soon; the time of the last lone acknowledgement.
+    /// Urgent frames were recently answered at once; the time of the last separate acknowledgement.
     answers: bool,
     alone_ns: u64,
 }
@@ -98,14 +97,14 @@ impl Channel {
         self.waiting.push_back(out);
     }
 
-    /// Goes before all others.
+    /// Queues a frame before all others.
     pub fn push_first(&mut self, out: Out) {
         self.ahead.push_front(out);
         self.before += 1;
     }
 
-    /// Goes before what was pushed, the first of it perhaps excepted, in order with others of
-    /// its kind.
+    /// Queues a frame before those of `push`, possibly except the first, and in order with others
+    /// of its kind.
     pub fn push_ahead(&mut self, out: Out) {
         self.ahead.push_back(out);
     }
@@ -115,8 +114,8 @@ impl Channel {
     }
 
     /// A lane failed: frames that it may have lost are sent again with their numbers. Returns the
-    /// transfers with speculative notifications: whether they arrived, or were notified, is
-    /// unknown, and their frames are dropped.
+    /// transfers with speculative notifications, of which it is unknown whether they arrived or
+    /// were notified; their frames are dropped.
     pub fn rewind(&mut self) -> Vec<OpId> {
         // Frames without a number were never sent, and are dropped.
         let mut retracted: Vec<OpId> =
@@ -133,7 +132,7 @@ impl Channel {
         retracted
     }
 
-    /// Sent frames are not acknowledged.
+    /// Whether sent frames wait for an acknowledgement.
     pub fn is_asking(&self) -> bool {
         !self.unacknowledged.is_empty()
     }
@@ -143,22 +142,22 @@ impl Channel {
         self.ahead.len() + self.waiting.len()
     }
 
-    /// The number of the last frame that there is to send.
+    /// The number of the last frame that is queued or sent.
     pub fn last(&self) -> u32 {
         let frames = self.unacknowledged.len() + self.waiting();
         self.acknowledged.wrapping_add(frames as u32)
     }
 
-    /// Drops frames of transfers that have ended (`wanted`: the others), once many have gathered: a
-    /// peer that takes nothing must not cost more and more memory.
+    /// Drops frames of ended transfers (`wanted`: all others), once many have gathered, so that a
+    /// peer that reads nothing does not cost more and more memory.
     pub fn sweep(&mut self, wanted: impl Fn(OpId) -> bool) {
         if self.waiting.len() >= LONG.max(2 * self.wanted) {
             self.forget(wanted);
         }
     }
 
-    /// Drops unsent frames of transfers that have ended (`wanted`: the others). Returns the number
-    /// of their last frame that was sent and is not acknowledged.
+    /// Drops unsent frames of ended transfers (`wanted`: all others). Returns the number of their
+    /// last frame that was sent and is not acknowledged.
     pub fn end(&mut self, wanted: impl Fn(OpId) -> bool) -> Option<u32> {
         self.forget(&wanted);
         let sent = self.unacknowledged.iter().chain(self.waiting.iter().take_while(|out| out.again));
@@ -177,7 +176,7 @@ impl Channel {
         self.unacknowledged.iter().chain(again).any(|out| out.done == Some(id))
     }
 
-    /// Whether a number that was sent is acknowledged.
+    /// Whether a sent number is acknowledged.
     pub fn has_acknowledged(&self, number: u32) -> bool {
         self.acknowledged.wrapping_sub(number) < u32::MAX / 2
     }
@@ -185,7 +184,7 @@ impl Channel {
     fn forget(&mut self, wanted: impl Fn(OpId) -> bool) {
         let mut kept = VecDeque::new();
         let mut keep = true;
-        // From the back: the last frame of a transfer knows it.
+        // Go backwards: only the last frame of a transfer carries its id.
         for out in self.waiting.drain(..).rev() {
             keep = match (out.kind.announces(), out.done) {
                 _ if out.again => true,
@@ -201,7 +200,7 @@ impl Channel {
         self.waiting = kept;
     }
 
-    /// Frees some of an ended channel's frames. True: nothing is left.
+    /// Frees some of an ended channel's frames. True once all are freed.
     pub fn shed(&mut self, most: usize) -> bool {
         [&mut self.ahead, &mut self.waiting, &mut self.unacknowledged].into_iter().all(|frames| {
             frames.truncate(frames.len().saturating_sub(most));
@@ -223,12 +222,12 @@ impl Channel {
         first && !self.ahead.is_empty() && !self.goes_again()
     }
 
-    /// Whether what is next has a number already: nothing goes before it, or takes that.
+    /// Whether the next frame already has a number: nothing may precede it, or use that number.
     fn goes_again(&self) -> bool {
         self.waiting.front().is_some_and(|out| out.again)
     }
 
-    /// The frame that `next` gave was posted, and an acknowledgement with it.
+    /// The frame that `next` returned was posted, together with an acknowledgement.
     pub fn sent(&mut self, now: u64) {
         self.answers |= now.saturating_sub(self.alone_ns) < ANSWER_NS;
         if self.goes_ahead() {
@@ -246,7 +245,7 @@ impl Channel {
         self.urgent = false;
     }
 
-    /// An acknowledgement went out on its own.
+    /// A separate acknowledgement was sent.
     pub fn acknowledgement_sent_alone(&mut self, now: u64) {
         if self.urgent {
             (self.answers, self.alone_ns) = (false, now);
@@ -259,8 +258,8 @@ impl Channel {
         self.delivered
     }
 
-    /// Whether an acknowledgement should be sent on its own now. An urgent one is sent at once or,
-    /// where answers lately came at once, in the next pass: an answer may carry it.
+    /// Whether a separate acknowledgement should be sent now. An urgent one is sent at once or,
+    /// where answers recently came at once, in the next pass: an answer may carry it.
     pub fn acknowledgement_due(&self, now: u64) -> bool {
         let waited = now.saturating_sub(self.owed_since);
         let urgent = self.urgent && (waited > 0 || !self.answers);
@@ -271,38 +270,39 @@ impl Channel {
         self.owed > 0
     }
 
-    /// The other side has all up to `number`; hands out the frames it had not.
+    /// The other side has received everything up to `number`; returns the frames that this
+    /// acknowledges.
     pub fn acknowledge(&mut self, number: u32) -> impl Iterator<Item = Out> + '_ {
         let newly = number.wrapping_sub(self.acknowledged) as usize;
-        // A number that was never sent is malformed.
+        // The number was never sent: the frame is malformed.
         let newly = if newly <= self.unacknowledged.len() { newly } else { 0 };
         self.acknowledged = self.acknowledged.wrapping_add(newly as u32);
         self.unacknowledged.drain(..newly)
     }
 
-    /// Takes a frame in. What cannot be in the sender's window is dropped.
+    /// Accepts a received frame. Numbers outside the sender's window are dropped.
     pub fn receive(&mut self, number: u32, kind: Kind, body: &[u8], now: u64) {
         let ahead = number.wrapping_sub(self.delivered).wrapping_sub(1);
         if ahead < WINDOW {
             self.out_of_order.entry(number).or_insert_with(|| (kind, body.to_vec()));
         } else {
-            // Seen before: its acknowledgement was lost.
+            // A duplicate: its acknowledgement was lost.
             self.owe(now, true);
         }
     }
 
-    /// Whether a frame that came is the next in order.
+    /// Whether a received frame is the next in order.
     pub fn is_next(&self, number: u32) -> bool {
         number == self.delivered.wrapping_add(1) && self.out_of_order.is_empty()
     }
 
-    /// The next frame in order, if it is here. `deliver` when it was taken.
+    /// The next frame in order, if it has arrived. Call `deliver` once it is taken.
     pub fn deliverable(&self) -> Option<(Kind, &[u8])> {
         let next = self.delivered.wrapping_add(1);
         self.out_of_order.get(&next).map(|(kind, body)| (*kind, body.as_slice()))
     }
 
-    /// Takes the next frame in order out; `deliver` or `put_back` follows.
+    /// Removes the next frame in order; `deliver` or `put_back` follows.
     pub fn take_deliverable(&mut self) -> Option<(Kind, Vec<u8>)> {
         self.out_of_order.remove(&self.delivered.wrapping_add(1))
     }
@@ -326,7 +326,7 @@ impl Channel {
     }
 }
 
-/// Frames that were sent and are not acknowledged, and those that wait, for the log.
+/// Shows unacknowledged and waiting frames, for the log.
 impl fmt::Display for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}+{}", self.unacknowledged.len(), self.waiting())
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_waits_for_what_was_sent_and_forgets_the_rest() {
+    fn dropped_transfers_wait_only_for_their_sent_frames() {
         let mut channel = Channel::default();
         let raise = |done| Out { done: OpId::new(done), ..Out::new(Kind::Notify, vec![]) };
         (1..=4).for_each(|n| channel.push(raise(n)));
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_answers_delay_nothing_for_ever() {
+    fn endless_answers_do_not_starve_other_frames() {
         let mut channel = Channel::default();
         let next = |channel: &mut Channel| {
             channel.push_ahead(Out::new(Kind::AtomicDone, vec![]));
@@ -426,7 +426,7 @@ mod tests {
         channel.push(Out::new(Kind::Revoke, vec![]));
         channel.push(Out::new(Kind::Import, vec![]));
         let sent: Vec<_> = (0..8).map(|_| next(&mut channel)).collect();
-        // Not before the answers that were queued already.
+        // It does not precede answers that were already queued.
         assert!(
             sent[..3].iter().all(|kind| *kind == Kind::AtomicDone) && sent[3] == Kind::Revoke,
             "{sent:?}"
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_holds_back_and_acknowledgements_complete() {
+    fn channel_window_limits_frames_in_flight() {
         let mut channel = Channel::default();
         (1..=100).for_each(|n| channel.push(out(n)));
         let mut sent = 0;

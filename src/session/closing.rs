@@ -8,7 +8,7 @@
 use crate::transfer::Outcome;
 use crate::wire::frame::Kind;
 
-/// Lanes that have not drained by then are not waited for.
+/// Lanes that have not drained after this time are not waited for.
 const DRAIN_NS: u64 = 500_000_000;
 /// A lane that takes no frame for this long has no reader.
 const UNSENT_NS: u64 = 1_000_000_000;
@@ -19,7 +19,7 @@ const ANSWER_NS: u64 = 700_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// Outstanding operations end.
+    /// Outstanding operations are ending.
     Ending,
     Draining,
     Sending,
@@ -34,21 +34,21 @@ pub struct Closing {
     since: u64,
     /// The lanes have drained.
     drained: bool,
-    /// The peer closes: what to send is CloseAck.
+    /// The peer closes: the frame to send is CloseAck.
     answers: bool,
     /// Close has arrived.
     peer_drained: bool,
     /// Both sides have drained, and reported it.
     pub agreed: bool,
-    /// The outcome for PEER_DOWN.
+    /// The outcome that PEER_DOWN reports.
     pub outcome: Outcome,
-    /// The session was up.
+    /// Whether the session was up.
     pub was_up: bool,
 }
 
-/// What is next in a closing.
+/// The next step of a closing.
 pub enum Next {
-    /// Ask again by then.
+    /// Nothing now; ask again at this time.
     Wait(Option<u64>),
     /// Send Close or CloseAck.
     Send(Kind),
@@ -73,7 +73,8 @@ impl Closing {
         (self.stage, self.since) = (stage, now);
     }
 
-    /// Whether the lanes may drain: what they leave undone would look like failures before.
+    /// Whether the lanes may drain: operations that a draining lane leaves undone would otherwise
+    /// look like failures.
     pub fn outstanding_ended(&mut self, now: u64) -> bool {
         let ends = self.stage == Stage::Ending;
         if ends {
@@ -86,14 +87,14 @@ impl Closing {
         self.drained = true;
     }
 
-    /// CloseAck came: where both sides have drained, nothing in flight can land.
+    /// CloseAck arrived: if both sides have drained, nothing in flight can land.
     pub fn acknowledged(&mut self) {
         self.agreed = self.drained;
     }
 
-    /// Close came.
+    /// Close arrived.
     pub fn peer_has_drained(&mut self) {
-        // If both sides close, no answer will come; one is still owed.
+        // If both sides close, no answer will come; this side still owes one.
         self.answers = true;
         self.peer_drained = true;
         if self.stage == Stage::Waiting {
@@ -126,7 +127,7 @@ impl Closing {
         }
     }
 
-    /// What was to be sent is. True: the closing is over.
+    /// The queued frame was sent. True: the closing is finished.
     pub fn sent(&mut self, now: u64) -> bool {
         self.agreed = self.answers && self.drained;
         self.enter(Stage::Waiting, now);

@@ -1,4 +1,4 @@
-//! The states of a session, the events of its lanes, and the actions that it asks for.
+//! The states of a session, the events of its lanes, and the actions that it requests.
 
 use super::channel::Out;
 use super::closing::Closing;
@@ -51,7 +51,7 @@ impl State {
     }
 }
 
-/// What became of a lane.
+/// The new state of a lane.
 pub enum LaneEvent {
     /// Its handshake and its probe were answered.
     Up,
@@ -59,14 +59,14 @@ pub enum LaneEvent {
         errno: i32,
         why: String,
     },
-    /// It served, has failed and is reset here. The peer does not know it yet (`asks`), or reported
-    /// it.
+    /// It served, failed, and is being reset here. The peer has not confirmed the reset yet
+    /// (`asks`), or has reported its own.
     Reset {
         epoch: u64,
         outcome: Outcome,
         asks: bool,
     },
-    /// Our end is reset, as the peer asked of its lane of this epoch.
+    /// This end is reset, as the peer requested for its lane of this epoch.
     ResetHere {
         epoch: u64,
     },
@@ -76,26 +76,27 @@ pub enum LaneEvent {
     },
 }
 
-/// What the owner carries out.
+/// An action that the owner performs.
 #[derive(Debug)]
 pub enum Action {
     /// Make these lanes.
     AddLanes(Vec<Plan>),
-    /// The fabric that serves is selected: lanes over others are dropped.
+    /// The serving fabric is selected: drop lanes over others.
     Serve,
-    /// The lanes that are up have changed.
+    /// The set of lanes that are up has changed.
     ShowLanes,
     /// A channel has a frame to send.
     Flush,
     /// The peer is up.
     Up,
-    /// Another fabric is tried, for the log.
+    /// Another fabric is tried; for the log.
     TryAnother,
-    /// No endpoint was reached, and why: end the peer.
+    /// No endpoint was reached, for this reason: end the peer.
     GiveUp(String),
-    /// End what is outstanding with the peer, so; then call `outstanding_ended`.
+    /// End all outstanding operations with the peer with this outcome; then call
+    /// `outstanding_ended`.
     EndOutstanding(Outcome),
-    /// Have the lanes stop and come to rest; then call `lanes_quiet`.
+    /// Stop the lanes and wait until they are idle; then call `lanes_quiet`.
     Quiesce,
     /// End the peer.
     End(Outcome),
@@ -104,13 +105,13 @@ pub enum Action {
     ResetLane { plan: Plan, epoch: u64, asks: bool },
     /// It is unknown whether the peer was notified of these operations.
     Unknown(Vec<OpId>, Outcome),
-    /// The peer has these frames of a channel.
+    /// The peer has received these frames of a channel.
     Acknowledged(usize, Vec<Out>),
     /// The peer was not notified of these operations.
     Retract(Vec<OpId>),
-    /// The last lane was reset, so: operations wait for a new one.
+    /// The last lane was reset, with this outcome: operations wait for a new one.
     Away(Outcome),
-    /// Operations go on after this time in ns.
+    /// Operations continue after this time in ns.
     Back(u64),
     /// All has arrived that the peer had to say when the last lane was reset: operations under
     /// grants go on, by the keys that they have now.

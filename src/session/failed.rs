@@ -1,15 +1,15 @@
-//! Lanes that have failed: until nothing of them moves on either side, and until they come back.
+//! Failed lanes: until nothing of them moves on either side, and until they return.
 //!
-//! A lane that is reset may start its handshake again once the peer has reset its end, too; where
-//! no other lane is left to learn of that, the handshake itself shows it. Each failure makes the
-//! pause before the next handshake longer.
+//! A lane that is reset may start its handshake again once the peer has reset its end, too; without
+//! another lane to report that, the handshake itself does. Each failure lengthens the pause before
+//! the next handshake.
 
 use super::plan::Plan;
 
-/// The first pause, and the longest: they double.
+/// The shortest and the longest pause: each pause doubles the last.
 const PAUSE_LEAST_NS: u64 = 100_000_000;
 const PAUSE_MOST_NS: u64 = 2_000_000_000;
-/// A lane that was up for this long starts with the first pause again.
+/// A lane that was up for this long starts again with the shortest pause.
 const STEADY_NS: u64 = 10_000_000_000;
 
 /// A failed lane whose peer has not confirmed the reset of its end.
@@ -21,10 +21,10 @@ struct Reset {
     handshaking: bool,
 }
 
-/// A lane that has failed, and comes back.
+/// A lane that has failed, and will return.
 struct Returning {
     plan: Plan,
-    /// When to start the handshake; `None` during it, or while the lane is up.
+    /// When to start the handshake; `None` during the handshake, and while the lane is up.
     due_ns: Option<u64>,
     /// The pause after its next failure.
     pause_ns: u64,
@@ -38,12 +38,12 @@ pub struct FailedLanes {
 }
 
 impl FailedLanes {
-    /// A serving lane is reset here.
+    /// A serving lane is being reset here.
     pub fn reset(&mut self, plan: Plan, epoch: u64) {
         self.resets.push(Reset { plan, epoch, handshaking: false });
     }
 
-    /// Nothing of a lane that was reset moves any longer.
+    /// The reset of a lane is done: nothing of it moves any longer.
     pub fn is_at_rest(&mut self, plan: Plan, epoch: u64, now: u64) {
         let Some(at) = self.resets.iter().position(|of| (of.plan, of.epoch) == (plan, epoch)) else { return };
         if !self.resets.swap_remove(at).handshaking {
@@ -51,7 +51,7 @@ impl FailedLanes {
         }
     }
 
-    /// No lane is left: those that are reset start their handshakes all the same.
+    /// No lane is left: lanes that are reset may start their handshakes without the peer's report.
     pub fn handshake_all(&mut self, now: u64) {
         for at in 0..self.resets.len() {
             if !std::mem::replace(&mut self.resets[at].handshaking, true) {
@@ -60,18 +60,18 @@ impl FailedLanes {
         }
     }
 
-    /// The lanes, and their epochs, of which the peer's reset is not known.
+    /// The lanes, and their epochs, whose reset the peer has not confirmed.
     pub fn pending(&self) -> impl Iterator<Item = (Plan, u64)> + '_ {
         self.resets.iter().map(|of| (of.plan, of.epoch))
     }
 
-    /// A failed lane may not start a handshake before its reset is done.
+    /// Whether a failed lane has to wait for its reset before its handshake.
     pub fn holds_off(&self, plan: Plan) -> bool {
         self.resets.iter().any(|of| of.plan == plan && !of.handshaking)
     }
 
-    /// A lane that served has failed: when it may come back. `soon`: it keeps no other from
-    /// anything.
+    /// A serving lane has failed: schedules its return. `soon`: it returns without delaying any
+    /// other lane.
     pub fn let_return(&mut self, plan: Plan, soon: bool, now: u64) {
         let new = Returning { plan, due_ns: None, pause_ns: PAUSE_LEAST_NS, up_ns: None };
         let at = self.returning.iter().position(|known| known.plan == plan).unwrap_or_else(|| {
@@ -104,7 +104,7 @@ impl FailedLanes {
         free.filter_map(|known| known.due_ns).min()
     }
 
-    /// The lanes that are to start their handshakes now.
+    /// The lanes that start their handshakes now.
     pub fn take_due(&mut self, now: u64) -> Vec<Plan> {
         let due =
             |known: &Returning| known.due_ns.is_some_and(|due| due <= now) && !self.holds_off(known.plan);

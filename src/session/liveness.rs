@@ -1,15 +1,15 @@
-//! Whether a silent peer is still alive.
+//! Decides whether a silent peer is still alive.
 //!
 //! A live endpoint sends something at least once a second, with or without traffic, unless its
-//! program drives it manually and does not poll. So silence is
-//! measured, and ended by any frame of the peer and by anything delivered to it. After a third of
-//! the allowed time the peer is probed; after all of it, the peer is lost. Only time in which we
-//! were able to receive counts.
+//! program drives it manually and does not poll. So silence is measured; any frame from the peer,
+//! and anything delivered to it, ends the silence. After a third of the allowed time the peer is
+//! probed; after all of it, the peer is lost. Only time in which this side was able to receive
+//! counts.
 
 /// A check adds at most this fraction of the allowed time: this process may have slept, or been
 /// stopped.
 pub const LOOKS: u64 = 8;
-/// How often a silent peer is asked, within the time allowed.
+/// How often a silent peer is probed within the allowed time.
 const ASKS: u64 = 6;
 
 #[derive(Default, Debug)]
@@ -28,8 +28,8 @@ pub enum Verdict {
 }
 
 impl Silence {
-    /// Judges the silence at `now`, when something was last received at `received_ns`; `allowed` is
-    /// not 0.
+    /// Judges the silence at `now`; `received_ns` is when something was last received, and
+    /// `allowed` is not 0.
     pub fn look(&mut self, received_ns: u64, now: u64, allowed: u64) -> Verdict {
         let since = if self.looked_ns == 0 { 0 } else { now.saturating_sub(self.looked_ns) };
         self.looked_ns = now;
@@ -51,7 +51,7 @@ impl Silence {
         }
     }
 
-    /// When to look again.
+    /// When to check again.
     pub fn next_ns(&self, allowed: u64) -> u64 {
         let asks = (self.asked + 1).clamp(ASKS / 3, ASKS);
         let left = (asks * allowed).div_ceil(ASKS).saturating_sub(self.silent_ns);

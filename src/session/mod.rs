@@ -1,4 +1,4 @@
-//! What two endpoints agree on, as one of them sees it: a state machine without I/O.
+//! The state that two endpoints agree on, as one of them sees it: a state machine without I/O.
 //!
 //! A session takes frames, lane events, calls and the time (`handle_*`), and gives back frames,
 //! actions and the time when it wants to be asked again (`channels`, `poll_action`,
@@ -9,11 +9,11 @@
 //!    when that takes too long (`approach`). One of the two sides selects the fabric that serves.
 //! 2. **Ready.** Each side sends Ready when its lanes over that fabric are up. A session is up once
 //!    it has sent and received Ready.
-//! 3. **Up.** A side that has sent nothing for long sends a keep-alive; a peer that is silent is
-//!    probed, and then lost (`liveness`).
+//! 3. **Up.** A side that has sent nothing for some time sends a keep-alive; a peer that is silent
+//!    is probed, and then lost (`liveness`).
 //! 4. **Reset.** A serving lane that fails is reset at both ends, and returns later (`failed`). If
 //!    it was the last, the session resumes over a new one (`resuming`).
-//! 5. **Close.** Both sides drain their lanes, and agree on it (`closing`).
+//! 5. **Close.** Both sides drain their lanes, and confirm it to each other (`closing`).
 
 pub mod approach;
 pub mod channel;
@@ -47,11 +47,11 @@ use std::collections::VecDeque;
 use std::fmt;
 use timers::{Timer, Timers};
 
-/// What is settled before a session begins.
+/// The terms of a session, fixed before it begins.
 pub struct Terms {
     /// This side selects the fabric. Both sides compute the same answer.
     pub decides: bool,
-    /// The connect has failed by then.
+    /// The time at which the connect fails.
     pub deadline: u64,
     /// The most lanes that the peer may have.
     pub lanes: usize,
@@ -59,24 +59,24 @@ pub struct Terms {
     pub liveness_ns: Option<u64>,
 }
 
-/// A session that has sent nothing for this long sends a keep-alive: where a fabric reports a dead
-/// peer, it reports it only to a sender.
+/// A session that has sent nothing for this long sends a keep-alive: a fabric that reports a dead
+/// peer reports it only to a sender.
 const KEEP_ALIVE_NS: u64 = 1_000_000_000;
-/// The same while operations are in flight, which a dead peer would hold up.
+/// The same while operations are in flight, which a dead peer would delay.
 const BUSY_KEEP_ALIVE_NS: u64 = 300_000_000;
-/// Between attempts to send what a lane had no room for.
+/// The time between attempts to send what a lane refused.
 const RETRY_NS: u64 = 1_000_000;
 
-/// What the owner sees of the peer and of its own work, for `handle_timeout`.
+/// The owner's observations of the peer and of its own work, for `handle_timeout`.
 #[derive(Clone, Copy, Default)]
 pub struct Sight {
-    /// When something of the peer last came, or was delivered to it.
+    /// When something from the peer last arrived, or was delivered to it.
     pub alive_ns: u64,
-    /// Operations are in flight.
+    /// Whether operations are in flight.
     pub busy: bool,
 }
 
-/// A frame that cannot be, from this peer or now.
+/// A frame that is malformed, or not allowed from this peer or at this time.
 #[derive(Debug)]
 pub struct Malformed;
 
@@ -85,7 +85,7 @@ pub struct Session {
     state: State,
     approaches: Approaches,
     pub channels: [Channel; CHANNELS],
-    /// The last error of a lane.
+    /// The last error number of a lane.
     last_errno: i32,
     failed: FailedLanes,
     resumes: Resumes,
@@ -94,7 +94,7 @@ pub struct Session {
     /// When a frame was last sent.
     sent_ns: u64,
     timers: Timers,
-    /// Frames without a number that are to be sent, and their bodies.
+    /// Frames without a sequence number that wait to be sent, with their bodies.
     frames: VecDeque<(Kind, Vec<u8>)>,
     actions: VecDeque<Action>,
 }
@@ -120,9 +120,9 @@ impl Session {
         }
     }
 
-    // In.
+    // Input.
 
-    /// Begins to connect. `over`: the fabric of the peer's handshake, if that came first.
+    /// Begins to connect. `over`: the fabric of the peer's handshake, if that arrived first.
     pub fn begin(&mut self, over: Option<&str>, now: u64) {
         let plans = match over.and_then(|fabric| self.approaches.follow(fabric, now)) {
             Some(plans) => plans,
@@ -132,8 +132,8 @@ impl Session {
         self.advance(now);
     }
 
-    /// The peer asks for a lane that this side has not; `over`: the fabric of both its rails, if
-    /// that is one. False: the peer has all the lanes that it may have.
+    /// The peer requests a lane that this side does not have; `over`: the fabric of both its rails,
+    /// if they share one. False: the peer has the maximum number of lanes already.
     pub fn handle_request(&mut self, plan: Plan, over: Option<&str>, now: u64) -> bool {
         let Some(fabric) = over.filter(|_| !self.failed.holds_off(plan)) else { return true };
         match self.state {
@@ -144,7 +144,7 @@ impl Session {
                     self.advance(now);
                 }
             }
-            // For memory that not all rails know; or it comes back.
+            // The lane is for memory that not all rails can reach, or returns after a failure.
             State::Up | State::Resuming(_) => {
                 let serving = self.approaches.serving().filter(|serving| serving.fabric == fabric);
                 let Some(serving) = serving else { return true };
@@ -184,7 +184,7 @@ impl Session {
         self.set_return();
     }
 
-    /// A frame of the peer about the session itself.
+    /// A frame from the peer about the session itself.
     pub fn handle_frame(&mut self, kind: Kind, body: &[u8], now: u64) -> Result<(), Malformed> {
         match kind {
             Kind::Ready => self.on_ready(&frame::read_ready(body).ok_or(Malformed)?, now)?,
@@ -203,7 +203,7 @@ impl Session {
                     self.act(Action::End(outcome));
                 }
             }
-            // It has received nothing of ours for long.
+            // The peer has received nothing from us for some time.
             Kind::Ask => self.keep_alive_soon(now),
             Kind::Reset | Kind::ResetDone => {
                 let [rail, remote_rail, epoch] = read_numbers(body).ok_or(Malformed)?;
@@ -211,7 +211,8 @@ impl Session {
                 let plan = Plan { rail: rail_of(remote_rail)?, remote_rail: rail_of(rail)? };
                 self.act(Action::ResetLane { plan, epoch, asks: kind == Kind::Reset });
             }
-            // All that came over lanes which are reset has been looked at: it came before this.
+            // Everything that arrived over reset lanes has been handled: it arrived before this
+            // frame.
             Kind::Resume => {
                 let [number] = read_numbers(body).ok_or(Malformed)?;
                 let delivered = self.channels.each_ref().map(|channel| channel.delivered().into());
@@ -222,7 +223,7 @@ impl Session {
             Kind::Resumed => {
                 let [number, delivered @ ..] = read_numbers::<{ 1 + CHANNELS }>(body).ok_or(Malformed)?;
                 let last = read_numbers(body).map(|[.., last]: [u64; 2 + CHANNELS]| last as u32);
-                // Libraries of before do not say.
+                // Earlier libraries do not send it.
                 let last = last.unwrap_or(self.channels[SYSTEM].delivered());
                 self.on_resumed(number, delivered, last, now);
             }
@@ -240,7 +241,7 @@ impl Session {
         self.close(Outcome::OK, false, now);
     }
 
-    /// What `Action::EndOutstanding` was for has ended.
+    /// The operations of `Action::EndOutstanding` have ended.
     pub fn outstanding_ended(&mut self, now: u64) {
         if let State::Closing(closing) = &mut self.state {
             if closing.outstanding_ended(now) {
@@ -250,7 +251,7 @@ impl Session {
         self.go_on_closing(now);
     }
 
-    /// The lanes that `Action::Quiesce` was for are at rest.
+    /// The lanes of `Action::Quiesce` are idle.
     pub fn lanes_quiet(&mut self, now: u64) {
         if let State::Closing(closing) = &mut self.state {
             closing.has_drained();
@@ -258,7 +259,7 @@ impl Session {
         self.go_on_closing(now);
     }
 
-    /// Frames went out.
+    /// Frames were sent.
     pub fn note_sent(&mut self, now: u64) {
         self.sent_ns = now;
         if matches!(self.state, State::Up | State::Resuming(_)) {
@@ -266,7 +267,7 @@ impl Session {
         }
     }
 
-    /// The next keep-alive does not wait.
+    /// The next keep-alive is sent at once.
     pub fn keep_alive_soon(&mut self, now: u64) {
         self.sent_ns = 0;
         if matches!(self.state, State::Up | State::Resuming(_)) {
@@ -307,17 +308,17 @@ impl Session {
         }
     }
 
-    /// Wants lanes over the fabric that serves, beside those that there are.
+    /// Requests lanes over the serving fabric, in addition to the existing ones.
     pub fn add_lanes(&mut self, plans: &[Plan]) {
         let new = self.approaches.extend(plans);
         self.act(Action::AddLanes(new));
     }
 
-    /// The peer ends, so: the outcome for PEER_DOWN.
+    /// The peer ends, with this outcome for PEER_DOWN.
     pub fn end(&mut self, outcome: Outcome) -> Outcome {
         let (was_up, known) = (self.is_up(), self.is_known());
         let (outcome, agreed) = match &self.state {
-            // A closing peer whose lanes fail before its last frame came is closed, not lost.
+            // A closing peer whose lanes fail before its last frame arrived is closed, not lost.
             State::Closing(closing) => (closing.outcome, closing.agreed),
             _ => (outcome, false),
         };
@@ -325,20 +326,20 @@ impl Session {
         outcome
     }
 
-    // Out.
+    // Output.
 
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// The frame to send next, beside those of channels, and its body (of an acknowledgement: what
-    /// the channels have); `transmitted` follows.
+    /// The next frame to send, apart from those of channels, and its body (for an acknowledgement:
+    /// the channels' state); `transmitted` follows.
     pub fn poll_transmit(&mut self) -> Option<(Kind, Vec<u8>)> {
         self.frames.pop_front()
     }
 
-    /// A frame was posted, or there was no room for it. Most are sent again in time, or something
-    /// else is being sent.
+    /// A frame was posted, or the lane was full. Most frames are repeated in time, or another frame
+    /// is being sent.
     pub fn transmitted(&mut self, kind: Kind, posted: bool, now: u64) {
         let State::Closing(closing) = &mut self.state else { return };
         match kind {
@@ -357,15 +358,15 @@ impl Session {
         self.timers.next()
     }
 
-    // What it is like.
+    // The session's state.
 
-    /// Something is to be carried out.
+    /// Whether an action waits to be performed.
     #[inline]
     pub fn has_news(&self) -> bool {
         !(self.actions.is_empty() && self.frames.is_empty())
     }
 
-    /// It came up, and what follows PEER_UP may follow.
+    /// Whether the session came up, so that completions may follow PEER_UP.
     #[inline]
     pub fn is_up(&self) -> bool {
         match &self.state {
@@ -376,7 +377,7 @@ impl Session {
         }
     }
 
-    /// The peer may know of this session.
+    /// Whether the peer may know of this session.
     pub fn is_known(&self) -> bool {
         match self.state {
             State::Connecting { ready_sent, .. } => ready_sent,
@@ -385,13 +386,13 @@ impl Session {
         }
     }
 
-    /// It is up without lanes, or does not know yet what the peer has.
+    /// Whether the session is up without lanes, or does not yet know what the peer has received.
     #[inline]
     pub fn is_away(&self) -> bool {
         matches!(self.state, State::Resuming(_))
     }
 
-    /// The outcome for which it closes.
+    /// The outcome for which the session closes.
     pub fn closing(&self) -> Option<Outcome> {
         match &self.state {
             State::Closing(closing) => Some(closing.outcome),
@@ -409,7 +410,7 @@ impl Session {
         self.approaches.serving().map_or(&[], Approach::up)
     }
 
-    /// The fabric that serves, once it is selected, and its lanes.
+    /// The serving fabric, once it is selected, and its lanes.
     pub fn serving(&self) -> Option<&Approach> {
         self.approaches.serving()
     }
@@ -438,7 +439,7 @@ impl Session {
         Outcome { provider_errno: self.last_errno, ..Outcome::of(status) }
     }
 
-    // Inside.
+    // Internals.
 
     fn push(&mut self, kind: Kind, body: Vec<u8>) {
         self.channels[SYSTEM].push(Out::new(kind, body));
@@ -466,7 +467,7 @@ impl Session {
         self.state = state;
     }
 
-    /// The peer is ready over this fabric: the one that it selected, or that we did.
+    /// The peer is ready over this fabric, which it or this side selected.
     fn on_ready(&mut self, fabric: &str, now: u64) -> Result<(), Malformed> {
         if self.approaches.serving().is_none() && !self.terms.decides {
             let at = self.approaches.find(fabric).ok_or(Malformed)?;
@@ -490,7 +491,7 @@ impl Session {
         self.act(Action::GiveUp(why));
     }
 
-    /// Does what is next in a session that is not up.
+    /// Performs the next step of a session that is not up.
     fn advance(&mut self, now: u64) {
         let State::Connecting { mut ready_sent, ready_seen } = self.state else { return };
         if self.approaches.is_hopeless() {
@@ -507,7 +508,7 @@ impl Session {
         }
         if let Some(serving) = self.approaches.ready(now).filter(|_| !ready_sent) {
             ready_sent = true;
-            // Imports may wait already.
+            // Imports may already wait.
             let out = Out::new(Kind::Ready, frame::ready(&serving.fabric));
             self.channels[SYSTEM].push_first(out);
             self.act(Action::Flush);
@@ -522,7 +523,7 @@ impl Session {
         self.timers.set(Timer::Approach, self.approaches.next_ns(now));
     }
 
-    /// Looks how long the peer has been silent.
+    /// Checks how long the peer has been silent.
     fn look(&mut self, alive_ns: u64, now: u64) {
         let Some(allowed) = self.terms.liveness_ns else { return };
         match self.silence.look(alive_ns, now, allowed) {
@@ -533,7 +534,7 @@ impl Session {
         self.timers.set(Timer::Silence, self.silence.next_ns(allowed));
     }
 
-    /// Begins to close, unless it does already. `answers`: the peer closes.
+    /// Begins to close, unless that has begun. `answers`: the peer closes.
     fn close(&mut self, outcome: Outcome, answers: bool, now: u64) {
         if matches!(self.state, State::Closing(_) | State::Ended { .. }) {
             return;
@@ -542,7 +543,7 @@ impl Session {
         self.enter(State::Closing(closing));
         self.act(Action::EndOutstanding(outcome));
         if !answers {
-            // Acknowledges what was delivered here; if the lane takes no frame now, Close will do.
+            // Acknowledge what was delivered here; if the lane is full now, Close will do.
             self.frames.extend([Kind::Ack, Kind::Closing].map(|kind| (kind, Vec::new())));
         }
     }
@@ -563,7 +564,7 @@ impl Session {
     }
 }
 
-/// For the log.
+/// Shows the session in the log.
 impl fmt::Display for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (state, up) = (&self.state, list(self.lanes_up().iter().copied()));

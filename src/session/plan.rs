@@ -1,4 +1,4 @@
-//! Planned lanes: which of our rails goes with which of the peer's.
+//! Planned lanes: the pairs of our rails and the peer's.
 
 use crate::ids::RailIndex;
 
@@ -9,21 +9,21 @@ pub struct Plan {
     pub remote_rail: RailIndex,
 }
 
-/// For the log: the rail here, and there.
+/// For the log: the rail here, and the rail there.
 impl std::fmt::Display for Plan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}-{}", self.rail, self.remote_rail)
     }
 }
 
-/// Pairs our rails of a fabric with theirs: every rail of the side that has
-/// more gets a lane. Rails on the same network go together where they can.
+/// Pairs our rails of a fabric with the peer's: every rail of the side that has more gets a lane.
+/// Rails on the same network are paired where possible.
 pub fn pair(ours: &[(RailIndex, &str)], theirs: &[(RailIndex, &str)]) -> Vec<Plan> {
     if ours.is_empty() || theirs.is_empty() {
         return Vec::new();
     }
-    // Order both sides by network, each network's rails in their own order, and
-    // only networks that both have first: then partners stand at equal places.
+    // Order both sides by network, keep each network's rails in order, and put the networks that
+    // both have first: then partners have equal indexes.
     let order = |rails: &[(RailIndex, &str)], others: &[(RailIndex, &str)]| {
         let mut sorted: Vec<(bool, String, RailIndex)> = rails
             .iter()
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_pair_alike_and_use_every_rail() {
+    fn both_sides_plan_the_same_pairs_and_use_every_rail() {
         let at = |(rail, network)| (RailIndex::new(rail), network);
         let ours = [(0, "a"), (1, "b"), (2, "x")].map(at);
         let theirs = [(5, "b"), (6, "a")].map(at);

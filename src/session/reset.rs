@@ -26,7 +26,7 @@ impl Session {
             self.failed.let_return(plan, self.is_away(), now);
         }
         match &self.state {
-            // Nothing listens there any longer.
+            // Nothing listens at that address any longer.
             State::Resuming(of) if none_up && errno == libc::ECONNREFUSED => {
                 let outcome = of.outcome;
                 self.act(Action::End(outcome));
@@ -40,7 +40,7 @@ impl Session {
         }
     }
 
-    /// A lane that served is reset here: the others go on, or a new one will.
+    /// A serving lane is reset here: the others continue, or a new one will.
     pub(super) fn lane_reset(&mut self, of: (Plan, u64), outcome: Outcome, asks: bool, now: u64) {
         let (plan, epoch) = of;
         let errno = outcome.provider_errno;
@@ -59,7 +59,7 @@ impl Session {
         self.act(Action::Flush);
     }
 
-    /// Frames that lanes may have lost are to be sent again. Returns operations whose speculative
+    /// Frames that lanes may have lost are sent again. Returns the operations whose speculative
     /// notifications are not.
     fn rewind(&mut self) -> Vec<OpId> {
         self.channels.iter_mut().flat_map(|channel| channel.rewind()).collect()
@@ -79,12 +79,13 @@ impl Session {
         self.enter(State::Resuming(Resuming::new(before, outcome, now)));
         self.failed.handshake_all(now);
         if lasted && is_closed(errno) {
-            self.failed.end_pause(plan, now); // Who was there a moment ago is again, or is not at all.
+            self.failed.end_pause(plan, now); // An endpoint that was up a moment ago is up again, or gone.
         }
         self.go_on_resuming(now);
     }
 
-    /// Advances a resume: a lane is up, the old lane's reset is known, the peer has answered.
+    /// Advances a resume, once a lane is up, the old lane's reset is confirmed, and the peer has
+    /// answered.
     pub(super) fn go_on_resuming(&mut self, now: u64) {
         let (up, forever) = (!self.lanes_up().is_empty(), self.terms.liveness_ns.is_none());
         let resets = self.failed.pending().next().is_some();
@@ -96,7 +97,7 @@ impl Session {
                 self.frames.push_back((Kind::Resume, numbers(&[self.resumes.count])));
                 self.timers.set(Timer::Resume, again);
             }
-            // What became of speculative notifications is unknown.
+            // It is unknown whether speculative notifications were delivered.
             resuming::Next::Blindly => {
                 let unknown = self.rewind();
                 let resets: Vec<_> = self.failed.pending().collect();
@@ -140,7 +141,8 @@ impl Session {
         }
     }
 
-    /// Asks how far the peer's frames go, again and again until they are here: some may never be sent.
+    /// Asks for the peer's last frame number, repeatedly until those frames have arrived: some may
+    /// never be sent.
     pub(super) fn ask_how_far(&mut self, now: u64) {
         if matches!(self.state, State::Up) && self.behind.is_some() {
             self.frames.push_back((Kind::Resume, numbers(&[self.resumes.count])));
@@ -158,7 +160,7 @@ impl Session {
     }
 }
 
-/// Why a lane was reset, for people.
+/// Why a lane was reset, for messages.
 pub fn reset_reason(errno: i32) -> String {
     match errno {
         libc::ETIMEDOUT => "nothing moved over it in time".to_owned(),

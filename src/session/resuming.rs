@@ -9,37 +9,37 @@
 //! that one: new keys may be among what the peer had no lane for, and a post by an old one would end
 //! a connection (`Behind`).
 //!
-//! A peer that does not come back is lost: at once if it is known to be gone; else when it has been
-//! silent for longer than is allowed.
+//! A peer that does not return is lost: at once if it is known to be gone; else when it has been
+//! silent for longer than allowed.
 
 use crate::transfer::Outcome;
 
-/// How long the lanes may be away where silence is allowed forever (`liveness_ns`).
+/// How long a session may be without lanes where silence is allowed forever (`liveness_ns`).
 const AWAY_NS: u64 = 120_000_000_000;
 /// A lane that fails sooner than this after its return was brief. After several in a row another is
 /// pointless: an operation may be what makes them fail.
 const BRIEF_NS: u64 = 1_000_000_000;
 const BRIEF_MOST: u32 = 8;
-/// Between questions that are not answered.
+/// The time between requests without an answer.
 pub const AGAIN_NS: u64 = 100_000_000;
-/// How long a new lane waits for the reset of the old one to be known; after that, another lane has
-/// come back first.
+/// How long a new lane waits for the confirmed reset of the old one; after that, another lane has
+/// returned first.
 const RESET_NS: u64 = 50_000_000;
 
 #[derive(Debug)]
 pub struct Resuming {
     pub since_ns: u64,
-    /// Since when a new lane is up.
+    /// When a new lane came up.
     up_ns: Option<u64>,
-    /// When the peer was last asked what it has.
+    /// When the peer was last asked what it has received.
     asked_ns: Option<u64>,
     pub outcome: Outcome,
 }
 
-/// Frames of the peer are to come that it had no lane for.
+/// Frames that the peer had no lane for are still to arrive.
 #[derive(Debug)]
 pub enum Behind {
-    /// The peer has not said which.
+    /// The peer has not reported their numbers.
     Unknown,
     /// Up to this number of the system channel.
     Until(u32),
@@ -69,16 +69,16 @@ fn is_up_to(number: u32, of: u32) -> bool {
 pub struct Resumes {
     pub count: u64,
     last_ns: Option<u64>,
-    /// How many in a row were brief.
+    /// How many of the last resumes in a row were brief.
     brief: u32,
 }
 
-/// What is next.
+/// The next step.
 pub enum Next {
     Wait(Option<u64>),
-    /// Ask the peer what it has, and again by then.
+    /// Ask the peer what it has received, and again at this time.
     Ask(u64),
-    /// Go on without knowing what the peer has.
+    /// Continue without knowing what the peer has received.
     Blindly,
     Lost,
 }
@@ -95,7 +95,7 @@ impl Resumes {
 }
 
 impl Resuming {
-    /// `before`: what this one goes on with.
+    /// `before`: the state that this resume continues from.
     pub fn new(before: Option<Resuming>, outcome: Outcome, now: u64) -> Resuming {
         let before = before.filter(|of| of.up_ns.is_none());
         Resuming { since_ns: before.map_or(now, |of| of.since_ns), up_ns: None, asked_ns: None, outcome }
@@ -105,7 +105,8 @@ impl Resuming {
         self.asked_ns.is_some()
     }
 
-    /// `up`: a lane is; `resets`: some are pending; `forever`: silence is allowed so long.
+    /// `up`: a lane is up; `resets`: some resets are pending; `forever`: silence is allowed for
+    /// ever.
     pub fn next(&mut self, up: bool, resets: bool, forever: bool, resumes: &mut Resumes, now: u64) -> Next {
         if !up {
             let due = self.since_ns + AWAY_NS + 1;

@@ -16,13 +16,13 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 const MS: u64 = 1_000_000;
-/// Between requests of a lane that are not answered, and when it gives up, as its worker has it.
+/// The time between a lane's unanswered requests, and when it gives up, as in its worker.
 const AGAIN: u64 = 20 * MS;
 const GIVE_UP: u64 = 1000 * MS;
-/// How long the connects of a test may take, and how long silence may.
+/// The timeout of a test's connects, and how long silence is allowed.
 const TIMEOUT: u64 = 20_000 * MS;
 const SILENCE: u64 = 15_000 * MS;
-/// Runs of the random test, in some seconds of a development build.
+/// Runs of the random test, which take some seconds in a development build.
 const SEEDS: u64 = 2000;
 
 thread_local! {
@@ -31,12 +31,12 @@ thread_local! {
 
 pub(super) fn note_move(from: &str, to: &str) {
     if from != to {
-        // A world that is closed as its thread ends may find the set gone.
+        // A world that is closed as its thread ends may find the set freed.
         let _ = MOVES_SEEN.try_with(|seen| seen.borrow_mut().insert((from.into(), to.into())));
     }
 }
 
-/// Numbers that follow from a seed (splitmix64).
+/// Random numbers from a seed (splitmix64).
 struct Draw(u64);
 
 impl Draw {
@@ -56,7 +56,7 @@ impl Draw {
     }
 }
 
-/// What handshakes over a pair of rails come to.
+/// The outcome of handshakes over a pair of rails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Works,
@@ -69,7 +69,7 @@ enum Stage {
     Handshaking,
     Probing,
     Up,
-    /// It has given up, until it is wanted again.
+    /// The lane has given up, until it is requested again.
     Failed,
     /// Whether its operations have come back, and the peer's end is reset.
     Resetting {
@@ -94,7 +94,7 @@ impl Lane {
     }
 }
 
-/// Over which lane something is sent: the sender's plan and epoch.
+/// The lane that something is sent over: the sender's plan and epoch.
 type Over = (Plan, u64);
 
 /// The connection that an event is of: the side's own, or for what was sent the sender's, and the
@@ -113,23 +113,23 @@ enum Sent {
 }
 
 enum Event {
-    /// A side connects, if it does not know the other yet.
+    /// A side connects, unless it already has the other.
     Connect,
     /// A lane repeats its handshake request.
     Again(Over),
     Request(Over),
-    /// The answer to a request of this epoch, by a lane of another.
+    /// The reply to a request of this epoch, from a lane of another epoch.
     Reply(Plan, u64, u64),
     Probed(Over),
     Fails(Over),
-    /// A side notices that a lane has failed; its operations have come back.
+    /// A side detects a failed lane; the lane's operations have come back.
     Cut(Plan),
     Rests(Over),
     Arrives(Over, Sent),
-    /// The other side is to be notified.
+    /// The side submits a notification.
     Notify,
     Disconnect,
-    /// What was outstanding has ended.
+    /// The outstanding operations have ended.
     Ended,
     Quiet,
     /// The side stops for ever.
@@ -140,7 +140,7 @@ enum Event {
 #[derive(Default)]
 struct Side {
     session: Option<Session>,
-    /// Which connection of this side it is, and of the other; 0: not known yet, as the last one is.
+    /// The numbers of this side's connection, and of the other side's; 0: not known yet.
     life: u64,
     theirs: u64,
     last: u64,
@@ -150,9 +150,9 @@ struct Side {
     newest: BTreeMap<(u16, u16), u64>,
     ups: usize,
     given_up: Vec<String>,
-    /// Each end, and whether both sides had drained.
+    /// The outcome of each PEER_DOWN, and whether both sides had drained.
     downs: Vec<(Outcome, bool)>,
-    /// Notifications: how many were submitted; those of unknown fate; those that came.
+    /// Notifications: the number submitted; those of unknown outcome; those received.
     submitted: u64,
     unknown: BTreeSet<u64>,
     received: Vec<u64>,
@@ -188,7 +188,8 @@ impl Side {
         self.session.as_ref().is_some_and(|session| matches!(session.state, State::Ended { .. }))
     }
 
-    /// The peer has a lane of this epoch, so it has reset older ones. False if one is not reset here.
+    /// The peer has a lane of this epoch, so it has reset older ones. False if an older lane is not
+    /// reset here.
     fn note_peer_reset(&mut self, plan: Plan, epoch: u64) -> bool {
         let mut both = true;
         for lane in self.lanes.iter_mut().filter(|lane| lane.plan == plan) {
@@ -205,10 +206,10 @@ struct Pair {
     draw: Draw,
     now: u64,
     sides: [Side; 2],
-    /// Times and numbers of what was queued: what is due first comes first.
+    /// Times and numbers of queued events: the earliest comes first.
     queue: BinaryHeap<Reverse<(u64, usize)>>,
     events: Vec<Option<(usize, Life, Event)>>,
-    /// The fabrics, best first, and what becomes of each pair of rails of theirs.
+    /// The fabrics, best first, and the outcome for each pair of their rails.
     fabrics: Vec<(String, Vec<(Plan, Fate)>)>,
     decider: usize,
     loses: u64,
@@ -220,7 +221,7 @@ fn plan(rail: u16, remote_rail: u16) -> Plan {
     Plan { rail: RailIndex::new(rail), remote_rail: RailIndex::new(remote_rail) }
 }
 
-/// The plan as the other side names it.
+/// The plan from the other side's view.
 fn mirrored(of: Plan) -> Plan {
     Plan { rail: of.remote_rail, remote_rail: of.rail }
 }
@@ -267,7 +268,7 @@ impl Pair {
         self.put(side, after, event);
     }
 
-    /// Sends what may be doubled and, if it `may_get_lost`, that.
+    /// Sends a frame that may be duplicated and, if `may_get_lost`, lost.
     fn send(&mut self, from: usize, may_get_lost: bool, event: impl Fn() -> Event) {
         for _ in 0..1 + usize::from(self.draw.percent(self.doubles)) {
             if !(may_get_lost && self.draw.percent(self.loses)) {
@@ -299,7 +300,7 @@ impl Pair {
         self.carry_out(side);
     }
 
-    // What workers do for a session.
+    // Performs what workers do for a session.
 
     fn carry_out(&mut self, side: usize) {
         while let Some(action) = self.sides[side].session.as_mut().and_then(Session::poll_action) {
@@ -363,7 +364,7 @@ impl Pair {
             }
             Action::EndOutstanding(_) => self.put_within(side, 5 * MS, Event::Ended),
             Action::Quiesce => {
-                // Some do not drain in time.
+                // Some lanes do not drain in time.
                 let after = if self.draw.percent(10) { 3000 } else { self.draw.below(200) };
                 self.put(side, after * MS, Event::Quiet);
             }
@@ -386,7 +387,7 @@ impl Pair {
         }
     }
 
-    /// Sends the frames and acknowledgements that channels have, as workers do.
+    /// Sends the channels' frames and acknowledgements, as workers do.
     fn flush(&mut self, side: usize) {
         let Some(over) = self.sides[side].path() else { return };
         let now = self.now;
@@ -417,7 +418,7 @@ impl Pair {
         }
     }
 
-    /// Frames were acknowledged: the peer has them.
+    /// The peer has acknowledged frames.
     fn taken(&mut self, side: usize, frames: impl IntoIterator<Item = Out>) {
         for id in frames.into_iter().filter_map(|out| out.done) {
             assert!(
@@ -467,7 +468,7 @@ impl Pair {
         self.reap(side);
     }
 
-    /// Removes the lanes of which nothing moves any longer.
+    /// Removes the lanes that have nothing left in flight.
     fn reap(&mut self, side: usize) {
         let over = |lane: &Lane| lane.stage == Stage::Resetting { rests: true, peer_reset: true };
         let gone: Vec<Over> = self.sides[side]
@@ -488,7 +489,8 @@ impl Pair {
         self.tell(side, plan, LaneEvent::Failed { errno: libc::ETIMEDOUT, why });
     }
 
-    /// A request of the peer came: an older lane is reset here. False: the peer is to repeat it.
+    /// A request of the peer arrived: an older lane is reset here. False: the peer has to repeat
+    /// it.
     fn meets(&mut self, side: usize, (plan, epoch): Over) -> bool {
         if !self.sides[side].note_peer_reset(plan, epoch) {
             return false;
@@ -577,7 +579,7 @@ impl Pair {
             let Some((kind, body)) = session.channels[at].take_deliverable() else { return };
             match kind {
                 Kind::Notify => here.received.extend(read_numbers::<1>(&body).map(|[n]| n)),
-                Kind::Raise => {} // Instead of one that is not sent again.
+                Kind::Raise => {} // The frame replaces one that is not sent again.
                 _ => session.handle_frame(kind, &body, now).expect("a frame that can be"),
             }
             session.channels[at].deliver(now, true);
@@ -589,7 +591,8 @@ impl Pair {
         self.sides[side].session().handle_lane(plan, event, now);
     }
 
-    /// Whether something of this connection is looked at. A request of a new one ends the old one.
+    /// Whether an event of this connection is handled. A request for a new connection ends the old
+    /// one.
     fn is_of(&mut self, side: usize, life: Life, request: bool) -> bool {
         let here = &mut self.sides[side];
         let (from, to) = match life {
@@ -612,7 +615,7 @@ impl Pair {
         here.theirs == from
     }
 
-    /// Forgets a connection that has ended.
+    /// Drops a connection that has ended.
     fn renew(&mut self, side: usize) {
         let Side { life, theirs, last, epochs, .. } = self.sides[side];
         self.sides[side] = Side { life: life + 1, last: last.max(theirs), epochs, ..Side::default() };
@@ -625,7 +628,7 @@ impl Pair {
         }
         if self.sides[side].has_ended() {
             let closes = |kind: &Kind| matches!(kind, Kind::Closing | Kind::Close | Kind::CloseAck);
-            // A frame for a peer that has ended: the other side gets Close.
+            // A frame for an ended peer: the other side gets Close.
             if let Event::Arrives(over, sent) = event {
                 if !matches!(&sent, Sent::Plain(kind, _) if closes(kind)) {
                     let over = (mirrored(over.0), u64::MAX);
@@ -679,7 +682,8 @@ impl Pair {
                 }
             }
             Event::Arrives((plan, epoch), sent) => {
-                // What is out of a session that has ended; or of a lane whose end here is not reset.
+                // The frames and actions of a session that has ended, or of a lane whose end here
+                // is not reset.
                 let of = mirrored(plan);
                 let here = self.sides[side].lane(of).is_some_and(|lane| lane.peer_epoch == Some(epoch));
                 let there = self.sides[1 - side].lane_of((plan, epoch)).is_some_and(|lane| !lane.is_reset());
@@ -742,7 +746,7 @@ impl Pair {
 
     // A run.
 
-    /// Plays until nothing is left to happen, or for this long.
+    /// Plays until no event is left, or for this long.
     fn play(&mut self, time: u64) {
         let most = self.now + time;
         while self.queue.peek().is_some_and(|Reverse((at, ..))| *at <= most) {
@@ -829,7 +833,7 @@ impl Pair {
         true
     }
 
-    /// One side ends, or both, or nobody.
+    /// One side ends, or both, or neither.
     fn part(&mut self) {
         let (way, side) = (self.draw.below(5), self.draw.below(2) as usize);
         if way == 4 && self.sides.iter().all(|side| side.ups > 0 && !side.disconnects) && self.reconnect(side)
@@ -872,7 +876,7 @@ impl Pair {
     }
 }
 
-/// Plays these seeds: how many events happened.
+/// Plays these seeds; returns how many events occurred.
 fn play(seeds: std::ops::Range<u64>) -> usize {
     let mut events = 0;
     for seed in seeds {
@@ -891,7 +895,7 @@ fn play(seeds: std::ops::Range<u64>) -> usize {
     events
 }
 
-/// The states and moves, as ARCHITECTURE.md has them.
+/// The states and moves, as listed in ARCHITECTURE.
 fn diagram() -> String {
     let width = MOVES.iter().map(|(from, ..)| from.len()).max().unwrap_or(0);
     let line = |(from, to, why): &(&str, &str, &str)| format!("{from:width$} -> {to:width$}  {why}\n");
@@ -899,7 +903,7 @@ fn diagram() -> String {
 }
 
 #[test]
-fn sessions_agree_on_a_fabric_on_what_came_and_on_the_end() {
+fn sessions_agree_on_fabric_deliveries_and_close() {
     let began = std::time::Instant::now();
     let events = play(0..SEEDS);
     println!("session_seeds_per_s {:.0} ({events} events)", SEEDS as f64 / began.elapsed().as_secs_f64());
@@ -914,10 +918,10 @@ fn sessions_agree_on_a_fabric_on_what_came_and_on_the_end() {
 }
 
 #[test]
-fn the_diagram_of_the_architecture_is_what_the_code_has() {
+fn architecture_diagram_matches_the_code() {
     let folder = env!("CARGO_MANIFEST_DIR");
     let read = |at: &str| std::fs::read_to_string(format!("{folder}/{at}ARCHITECTURE.md"));
-    // Of the packages that these files are in, one is in a folder of its own.
+    // One of the packages that contain these files is in a folder of its own.
     let text = read("").or_else(|_| read("../")).expect("ARCHITECTURE.md");
     assert!(text.contains(&diagram()), "put this into ARCHITECTURE.md:\n{}", diagram());
 }

@@ -1,18 +1,18 @@
-//! When a session wants to be asked again: one table of all its timers.
+//! When a session must be called again: one table of all its timers.
 
 use std::fmt;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Timer {
-    /// The connect has failed by then.
+    /// The connect fails.
     Connect,
     /// The next fabric is tried, or one is selected without its missing lanes.
     Approach,
     /// The next step of a closing, or its next attempt to send.
     Close,
-    /// The peer is to get something at least.
+    /// A keep-alive must be sent.
     KeepAlive,
-    /// How long the peer has been silent is looked at.
+    /// The silence of the peer is checked.
     Silence,
     /// A failed lane starts its handshake again.
     Return,
@@ -56,7 +56,7 @@ impl Timers {
         self.0.iter().min().copied().filter(|due| *due != NEVER)
     }
 
-    /// Takes a timer that is due.
+    /// Removes a timer that is due.
     pub fn take_due(&mut self, now: u64) -> Option<Timer> {
         let timer = TIMERS.into_iter().find(|timer| self.0[*timer as usize] <= now.min(NEVER - 1))?;
         self.0[timer as usize] = NEVER;
@@ -64,7 +64,7 @@ impl Timers {
     }
 }
 
-/// The timers that run, with the times when they are due.
+/// Shows the running timers, with their times.
 impl fmt::Display for Timers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let runs = |(_, due): &(Timer, u64)| *due != NEVER;
