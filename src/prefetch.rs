@@ -7,7 +7,7 @@ pub fn to_write<T>(value: &T) {
     const LINE: usize = 64;
     let at = std::ptr::from_ref(value).cast::<u8>();
     for line in (0..size_of::<T>()).step_by(LINE) {
-        // SAFETY: a hint, which older processors ignore. (`_mm_prefetch` requests a line for
+        // SAFETY: the instruction is a hint, which older processors ignore. (`_mm_prefetch` requests a line for
         // reading only, unless the program is compiled for newer processors.)
         unsafe {
             std::arch::asm!("prefetchw [{}]", in(reg) at.add(line), options(nostack, preserves_flags, readonly));

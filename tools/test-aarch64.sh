@@ -14,7 +14,7 @@ limit=$((60 * ${WEFT_TEST_PATIENCE:-4})) # an emulated machine is a slow one
 jobs=${WEFT_TEST_JOBS:-$((($(nproc) + 1) / 2))}
 # What an emulator cannot do: load a libfabric for Arm that is not there, keep to milliseconds, start no thread of its own.
 not_here=(errors.unknown_fabric_is_named errors.named_fabric_is_never_replaced errors.unmatched_rail_patterns_are_refused
-    lifecycle.failed_opens_leak_nothing waiting.timeouts_of_wait waiting.timeouts_of_manual_wait)
+    lifecycle.failed_opens_leak_nothing waiting.wait_keeps_its_timeout waiting.manual_wait_keeps_its_timeout)
 programs=(errors lifecycle messages counters atomics lists prepared waiting fences secret)
 export WEFT_TEST_PATIENCE=${WEFT_TEST_PATIENCE:-4}
 

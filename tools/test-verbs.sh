@@ -17,7 +17,7 @@ fills=(
     "pages|1||--pages 200 --page-size 64K"
     "layers|2||--pages 60 --page-size 64K --layers 4"
     "large_pages|2||--pages 24 --page-size 1M"
-    "odd_pages|2||--pages 100 --page-size 40000 --page-stride 41000 --page-offset 77"
+    "pages_of_odd_size_are_counted|2||--pages 100 --page-size 40000 --page-stride 41000 --page-offset 77"
     "adjacent_pages|1||--pages 300 --page-size 16K --adjacent"
     "four_rails|4|--workers 2|--pages 200 --page-size 64K"
     "manual_progress|4|--manual|--pages 200 --page-size 64K"
@@ -28,8 +28,8 @@ fills=(
 not_here='^(log|statistics|end_to_end|weft_hpp)\.'
 # Of a choice: what differs most over verbs from what the simulated NICs do.
 short='^(fill\.(small_pages|layers|four_rails|a_cable_is_cut)|settings\..*|counters\.(pages|counter_rises_once_per_transfer)'
-short+='|killed\.writer_killed_inside_a_counted_page|fences\.nothing_lands_after_a_fence|peers\.(killed_peer|restarted_endpoint)'
-short+='|messages\.all_sizes|transfers\.(pages|cancel_takes_effect_at_once)|atomics\.atomics_return_the_previous_value)$'
+short+='|killed\.writer_killed_inside_a_counted_page|fences\.nothing_lands_after_a_fence|peers\.(killed_peer|restarted_endpoint_is_a_new_peer)'
+short+='|messages\.messages_of_all_sizes_arrive|transfers\.(pages|cancel_takes_effect_at_once)|atomics\.atomics_return_the_previous_value)$'
 
 # What is built: all but what needs CUDA or hosts of its own.
 programs() { make -s -f "$root/ffi-tests/Makefile" OUT="$1" list | grep -vE '^(lab|gpu)_'; }

@@ -129,7 +129,7 @@ static void open_refuses_null(void)
     REFUSED(WEFT_ERR_INVALID, weft_endpoint_create(NULL, NULL));
 }
 
-static void config_sizes(void)
+static void config_struct_sizes_are_checked(void)
 {
     union {
         weft_endpoint_config config;
@@ -161,7 +161,7 @@ static void config_sizes(void)
 }
 
 /* Nothing beyond a struct is read: it ends where the mapped memory does. */
-static void structs_at_the_end_of_a_page(void)
+static void structs_are_not_read_beyond_their_size(void)
 {
     uint8_t *pages = map_bytes(8192);
     CHECK(mprotect(pages + 4096, 4096, PROT_NONE) == 0);
@@ -180,7 +180,7 @@ static void structs_at_the_end_of_a_page(void)
                    opens((const weft_endpoint_config *)(void *)(pages + 4096 - sizeof config)));
 }
 
-static void config_limits(void)
+static void config_values_beyond_limits_are_refused(void)
 {
     /* Beyond a limit: LIMIT or INVALID; the message names the limit. */
 #define OUTSIDE(field, value)                                                               \
@@ -211,7 +211,7 @@ static void config_limits(void)
 #undef OUTSIDE
 }
 
-static void config_extremes_open(void)
+static void extreme_valid_configs_open(void)
 {
     weft_endpoint_config config = test_config();
     config.rail_count = 1;
@@ -235,7 +235,7 @@ static void config_extremes_open(void)
     CHECK_OK(weft_endpoint_destroy(endpoint));
 }
 
-static void unknown_flags(void)
+static void unknown_flags_are_refused(void)
 {
     weft_endpoint_config config = test_config();
     config.flags = 1;
@@ -457,7 +457,7 @@ static void still_works(const struct duo *duo)
     CHECK(memcmp(duo->a_bytes, duo->b_bytes, duo->len) == 0);
 }
 
-static void null_handles(void)
+static void null_handles_are_refused(void)
 {
     struct duo duo = duo_open(65536);
     every_handle_is_refused(NULL, &duo);
@@ -470,7 +470,7 @@ static void null_handles(void)
     duo_close(&duo);
 }
 
-static void invented_handles(void)
+static void invented_handles_are_refused(void)
 {
     struct duo duo = duo_open(65536);
     uint64_t on_stack[64] = {0};
@@ -498,7 +498,7 @@ static void invented_handles(void)
     duo_close(&duo);
 }
 
-static void handles_of_another_kind(void)
+static void handles_of_another_kind_are_refused(void)
 {
     struct duo duo = duo_open(65536);
     weft_queue *queue;
@@ -521,7 +521,7 @@ static void handles_of_another_kind(void)
 }
 
 /* Destroyed once and again, also after many new handles were made. */
-static void stale_handles(void)
+static void stale_handles_are_refused(void)
 {
     struct duo duo = duo_open(65536);
     weft_memory *memory = register_one(duo.a->endpoint, duo.a_bytes, 64);
@@ -552,7 +552,7 @@ static void stale_handles(void)
 }
 
 /* The objects of an endpoint are destroyed with it. */
-static void handles_of_a_closed_endpoint(void)
+static void handles_of_a_destroyed_endpoint_are_refused(void)
 {
     struct duo duo = duo_open(65536), other;
     weft_queue *queue;
@@ -568,7 +568,7 @@ static void handles_of_a_closed_endpoint(void)
     box_close(duo.b);
 }
 
-static void handles_of_another_endpoint(void)
+static void handles_of_another_endpoint_are_refused(void)
 {
     struct duo duo = duo_open(65536);
     weft_endpoint *a = duo.a->endpoint, *b = duo.b->endpoint;
@@ -609,7 +609,7 @@ static void handles_of_another_endpoint(void)
     duo_close(&duo);
 }
 
-static void stale_and_invented_ids(void)
+static void stale_and_invented_ids_are_refused(void)
 {
     struct duo duo = duo_open(65536);
     weft_endpoint *a = duo.a->endpoint, *b = duo.b->endpoint;
@@ -652,7 +652,7 @@ static void stale_and_invented_ids(void)
 
 /* ---- Arguments ---- */
 
-static void null_arguments(void)
+static void null_arguments_are_refused(void)
 {
     struct duo duo = duo_open(65536);
     weft_endpoint *a = duo.a->endpoint;
@@ -700,7 +700,7 @@ static void null_arguments(void)
     duo_close(&duo);
 }
 
-static void buffers_too_small(void)
+static void too_small_buffers_are_refused(void)
 {
     struct duo duo = duo_open(65536);
     uint8_t blob[4096];
@@ -731,7 +731,7 @@ static void buffers_too_small(void)
 }
 
 /* The properties struct of an older program is filled to its end and no further. */
-static void properties_sizes(void)
+static void properties_structs_are_filled_to_their_size(void)
 {
     struct duo duo = duo_open(4096);
     weft_endpoint *a = duo.a->endpoint;
@@ -769,7 +769,7 @@ static void properties_sizes(void)
     duo_close(&duo);
 }
 
-static void rail_and_peer_properties(void)
+static void rail_and_peer_properties_are_filled_in(void)
 {
     struct duo duo = duo_open(4096);
     weft_rail_properties rail = WEFT_RAIL_PROPERTIES_INIT;
@@ -803,7 +803,7 @@ static void rail_and_peer_properties(void)
     duo_close(&duo);
 }
 
-static void bad_registrations(void)
+static void invalid_registrations_are_refused(void)
 {
     struct duo duo = duo_open(65536);
     weft_endpoint *a = duo.a->endpoint;
@@ -927,7 +927,7 @@ static void registered_access_is_enforced(void)
 }
 
 /* Pages without read permission are refused; pages without write permission can only be sources. */
-static void protected_memory(void)
+static void protected_pages_are_refused(void)
 {
     struct duo duo = duo_open(8192);
     uint8_t *pages = map_bytes(8192);
@@ -958,7 +958,7 @@ static void protected_memory(void)
 
 /* ---- What transfers ask for ---- */
 
-static void range_transfers_outside(void)
+static void ranges_outside_the_memory_are_refused(void)
 {
     struct duo duo = duo_open(65536);
     weft_endpoint *a = duo.a->endpoint;
@@ -1001,7 +1001,7 @@ static struct pages_request good_pages(const struct duo *duo)
     return args;
 }
 
-static void page_transfers_outside(void)
+static void pages_outside_the_memory_are_refused(void)
 {
     struct duo duo = duo_open(65536); /* 256 pages of 256 bytes */
     weft_endpoint *a = duo.a->endpoint;
@@ -1072,7 +1072,7 @@ static void layers_with_one_destination_are_refused(void)
     duo_close(&duo);
 }
 
-static void bad_transfer_arguments(void)
+static void invalid_transfer_arguments_are_refused(void)
 {
     struct duo duo = duo_open(65536);
     weft_endpoint *a = duo.a->endpoint;
@@ -1137,7 +1137,7 @@ static void bad_transfer_arguments(void)
 }
 
 /* Argument structs follow the rule of sizes, too. */
-static void argument_sizes(void)
+static void argument_struct_sizes_are_checked(void)
 {
     struct duo duo = duo_open(65536);
     weft_endpoint *a = duo.a->endpoint;
@@ -1239,7 +1239,7 @@ static weft_status try_address(struct box *box, const void *blob, size_t len, si
     return status;
 }
 
-static void damaged_addresses(void)
+static void damaged_addresses_are_refused(void)
 {
     struct duo duo = duo_open(65536);
     struct box *c = box_of(open_endpoint()); /* not connected yet */
@@ -1300,7 +1300,7 @@ static weft_status try_descriptor(const struct duo *duo, const void *blob, size_
     return status;
 }
 
-static void damaged_descriptors(void)
+static void damaged_descriptors_are_refused(void)
 {
     struct duo duo = duo_open(65536);
     uint8_t good[4096], bad[4097];
@@ -1370,7 +1370,7 @@ static void address_and_descriptor_are_not_interchangeable(void)
 
 /* ---- Very long lists ---- */
 
-static void ten_million_pages(void)
+static void transfer_of_ten_million_pages_completes(void)
 {
     struct duo duo = duo_open(8192); /* 1024 pages of 8 bytes */
     const uint64_t count = 10000000;
@@ -1400,7 +1400,7 @@ static void ten_million_pages(void)
     duo_close(&duo);
 }
 
-static void topology_buffers(void)
+static void topology_buffer_sizes_are_checked(void)
 {
     char text[1] = {'x'};
     size_t len = 0;
@@ -1416,43 +1416,43 @@ static const struct test tests[] = {
     {"counts_have_category_ok", "once", counts_have_category_ok},
     {"loaded_version_equals_the_header", "once", loaded_version_equals_the_header},
     {"last_error_is_per_thread", "once", last_error_is_per_thread},
-    {"topology_buffers", "once", topology_buffers},
+    {"topology_buffer_sizes_are_checked", "once", topology_buffer_sizes_are_checked},
     {"open_refuses_null", "once", open_refuses_null},
-    {"config_sizes", "once", config_sizes},
-    {"structs_at_the_end_of_a_page", "once", structs_at_the_end_of_a_page},
-    {"config_limits", "once", config_limits},
-    {"config_extremes_open", "once", config_extremes_open},
-    {"unknown_flags", "once", unknown_flags},
+    {"config_struct_sizes_are_checked", "once", config_struct_sizes_are_checked},
+    {"structs_are_not_read_beyond_their_size", "once", structs_are_not_read_beyond_their_size},
+    {"config_values_beyond_limits_are_refused", "once", config_values_beyond_limits_are_refused},
+    {"extreme_valid_configs_open", "once", extreme_valid_configs_open},
+    {"unknown_flags_are_refused", "once", unknown_flags_are_refused},
     {"unknown_fabric_is_named", "once", unknown_fabric_is_named},
     {"shipped_library_has_no_simulated_nics", "once", shipped_library_has_no_simulated_nics},
     {"named_fabric_is_never_replaced", "once", named_fabric_is_never_replaced},
     {"unmatched_rail_patterns_are_refused", "once", unmatched_rail_patterns_are_refused},
     {"too_few_rails_fail_the_open", "tcp,host", too_few_rails_fail_the_open},
-    {"null_handles", "once", null_handles},
-    {"invented_handles", "once", invented_handles},
-    {"handles_of_another_kind", "once", handles_of_another_kind},
-    {"stale_handles", "once", stale_handles},
-    {"handles_of_a_closed_endpoint", "once", handles_of_a_closed_endpoint},
-    {"handles_of_another_endpoint", "once", handles_of_another_endpoint},
-    {"stale_and_invented_ids", "once", stale_and_invented_ids},
-    {"null_arguments", "once", null_arguments},
-    {"buffers_too_small", "once", buffers_too_small},
-    {"properties_sizes", "once", properties_sizes},
-    {"rail_and_peer_properties", "any", rail_and_peer_properties},
-    {"bad_registrations", "any", bad_registrations},
+    {"null_handles_are_refused", "once", null_handles_are_refused},
+    {"invented_handles_are_refused", "once", invented_handles_are_refused},
+    {"handles_of_another_kind_are_refused", "once", handles_of_another_kind_are_refused},
+    {"stale_handles_are_refused", "once", stale_handles_are_refused},
+    {"handles_of_a_destroyed_endpoint_are_refused", "once", handles_of_a_destroyed_endpoint_are_refused},
+    {"handles_of_another_endpoint_are_refused", "once", handles_of_another_endpoint_are_refused},
+    {"stale_and_invented_ids_are_refused", "once", stale_and_invented_ids_are_refused},
+    {"null_arguments_are_refused", "once", null_arguments_are_refused},
+    {"too_small_buffers_are_refused", "once", too_small_buffers_are_refused},
+    {"properties_structs_are_filled_to_their_size", "once", properties_structs_are_filled_to_their_size},
+    {"rail_and_peer_properties_are_filled_in", "any", rail_and_peer_properties_are_filled_in},
+    {"invalid_registrations_are_refused", "any", invalid_registrations_are_refused},
     {"maximum_number_of_ranges_registers", "any", maximum_number_of_ranges_registers},
     {"local_memory_has_no_descriptor", "once", local_memory_has_no_descriptor},
     {"registered_access_is_enforced", "tcp,host", registered_access_is_enforced},
-    {"protected_memory", "any", protected_memory},
-    {"range_transfers_outside", "once", range_transfers_outside},
-    {"page_transfers_outside", "once", page_transfers_outside},
-    {"bad_transfer_arguments", "once", bad_transfer_arguments},
+    {"protected_pages_are_refused", "any", protected_pages_are_refused},
+    {"ranges_outside_the_memory_are_refused", "once", ranges_outside_the_memory_are_refused},
+    {"pages_outside_the_memory_are_refused", "once", pages_outside_the_memory_are_refused},
+    {"invalid_transfer_arguments_are_refused", "once", invalid_transfer_arguments_are_refused},
     {"layers_with_one_destination_are_refused", "once", layers_with_one_destination_are_refused},
-    {"argument_sizes", "once", argument_sizes},
-    {"damaged_addresses", "any", damaged_addresses},
-    {"damaged_descriptors", "once", damaged_descriptors},
+    {"argument_struct_sizes_are_checked", "once", argument_struct_sizes_are_checked},
+    {"damaged_addresses_are_refused", "any", damaged_addresses_are_refused},
+    {"damaged_descriptors_are_refused", "once", damaged_descriptors_are_refused},
     {"address_and_descriptor_are_not_interchangeable", "once", address_and_descriptor_are_not_interchangeable},
-    {"ten_million_pages", "tcp,host", ten_million_pages},
+    {"transfer_of_ten_million_pages_completes", "tcp,host", transfer_of_ten_million_pages_completes},
     {NULL, NULL, NULL},
 };
 

@@ -46,7 +46,7 @@ static void failed_opens_leak_nothing(void)
     await_threads(threads);
 }
 
-static void several_endpoints_at_once(void)
+static void several_endpoints_open_at_once(void)
 {
     weft_endpoint *endpoints[8];
     uint64_t incarnations[8];
@@ -456,7 +456,7 @@ static void sees_the_exit(struct team *team)
     box_close(box);
 }
 
-static void exit_without_close(void)
+static void exit_with_open_endpoints_does_not_hang(void)
 {
     run_pair(exits_without_close, sees_the_exit);
 }
@@ -464,14 +464,14 @@ static void exit_without_close(void)
 static const struct test tests[] = {
     {"repeated_opens_leak_nothing", "any", repeated_opens_leak_nothing},
     {"failed_opens_leak_nothing", "tcp,host", failed_opens_leak_nothing},
-    {"several_endpoints_at_once", "any", several_endpoints_at_once},
+    {"several_endpoints_open_at_once", "any", several_endpoints_open_at_once},
     {"destroy_while_in_use_is_refused", "once timed", destroy_while_in_use_is_refused},
     {"shutdown_drains", "any wide", shutdown_drains},
     {"shutdown_under_load", "any timed", shutdown_under_load},
     {"shutdown_wakes_waiters", "any timed", shutdown_wakes_waiters},
     {"calls_after_shutdown_fail_with_closed", "once", calls_after_shutdown_fail_with_closed},
     {"calls_in_a_forked_child_are_refused", "any", calls_in_a_forked_child_are_refused},
-    {"exit_without_close", "tcp,host", exit_without_close},
+    {"exit_with_open_endpoints_does_not_hang", "tcp,host", exit_with_open_endpoints_does_not_hang},
     {NULL, NULL, NULL},
 };
 

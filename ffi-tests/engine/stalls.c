@@ -104,7 +104,7 @@ static void *beat(void *unused)
         uint64_t now;
         nanosleep(&t, NULL);
         pthread_mutex_lock(&lock);
-        /* From beat to beat: it may also be stopped outside its sleep. */
+        /* The gap is measured from beat to beat: the process may also be stopped outside its sleep. */
         now = now_ns();
         if (now > host->beat_ns + BEAT + LATE)
             note(host->beat_ns + BEAT, now);

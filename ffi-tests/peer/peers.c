@@ -209,7 +209,7 @@ static void meets_the_restarted(struct team *team)
     box_close(box);
 }
 
-static void restarted_endpoint(void)
+static void restarted_endpoint_is_a_new_peer(void)
 {
     run_pair(meets_the_restarted, restarts);
 }
@@ -273,7 +273,7 @@ static void is_visited(struct team *team)
     box_close(box);
 }
 
-static void repeated_connects_and_disconnects(void)
+static void repeated_connects_and_disconnects_work(void)
 {
     run_pair(comes_and_goes, is_visited);
 }
@@ -369,7 +369,7 @@ static void connecting_again_gives_the_same_peer(void)
     duo_close(&duo);
 }
 
-static void too_many_peers(void)
+static void peers_beyond_the_limit_are_refused(void)
 {
     weft_endpoint_config config = test_config();
     config.max_peers = 1;
@@ -573,7 +573,7 @@ static void killed_peer(void)
     run_team(3, roles);
 }
 
-static void killed_peer_twenty_times(void)
+static void peer_killed_twenty_times_is_lost_each_time(void)
 {
     for (killed_at = 5; killed_at <= 195; killed_at += 10)
         killed_peer();
@@ -619,7 +619,7 @@ static void writes_until_killed(struct team *team)
     }
 }
 
-static void killed_writer(void)
+static void killed_writer_ends_and_memory_can_be_freed(void)
 {
     run_pair(target_of_the_killed, writes_until_killed);
 }
@@ -793,7 +793,7 @@ static void imports_and_is_stopped(struct team *team)
     box_close(box);
 }
 
-static void stopped_importer(void)
+static void stopped_importer_delays_deregister_and_is_disconnected(void)
 {
     run_pair(deregisters_beside_the_stopped, imports_and_is_stopped);
 }
@@ -1003,18 +1003,18 @@ static const struct test tests[] = {
     {"closed_endpoint_is_unreachable", "any timed", closed_endpoint_is_unreachable},
     {"dead_process_is_unreachable", "tcp,host timed", dead_process_is_unreachable},
     {"endpoint_is_its_own_peer", "any", endpoint_is_its_own_peer},
-    {"restarted_endpoint", "any wide timed", restarted_endpoint},
-    {"repeated_connects_and_disconnects", "any", repeated_connects_and_disconnects},
+    {"restarted_endpoint_is_a_new_peer", "any wide timed", restarted_endpoint_is_a_new_peer},
+    {"repeated_connects_and_disconnects_work", "any", repeated_connects_and_disconnects_work},
     {"both_connect_at_once", "any", both_connect_at_once},
     {"connecting_again_gives_the_same_peer", "once", connecting_again_gives_the_same_peer},
-    {"too_many_peers", "once", too_many_peers},
+    {"peers_beyond_the_limit_are_refused", "once", peers_beyond_the_limit_are_refused},
     {"disconnect_ends_operations", "any", disconnect_ends_operations},
     {"killed_peer", "tcp,host timed", killed_peer},
-    {"killed_peer_twenty_times", "host", killed_peer_twenty_times},
-    {"killed_writer", "tcp,host timed", killed_writer},
+    {"peer_killed_twenty_times_is_lost_each_time", "host", peer_killed_twenty_times_is_lost_each_time},
+    {"killed_writer_ends_and_memory_can_be_freed", "tcp,host timed", killed_writer_ends_and_memory_can_be_freed},
     {"memory_deregistered_before_import", "any", memory_deregistered_before_import},
     {"memory_deregistered_under_load", "any", memory_deregistered_under_load},
-    {"stopped_importer", "tcp,host timed", stopped_importer},
+    {"stopped_importer_delays_deregister_and_is_disconnected", "tcp,host timed", stopped_importer_delays_deregister_and_is_disconnected},
     {"operations_before_the_peer_is_up", "any", operations_before_the_peer_is_up},
     {"operations_that_arrived_before_a_close_succeed", "tcp,tcp-encrypted", operations_that_arrived_before_a_close_succeed},
     {"peer_down_follows_all_canceled_operations", "any", peer_down_follows_all_canceled_operations},

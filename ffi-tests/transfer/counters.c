@@ -258,22 +258,22 @@ static void writes_pages(struct team *team)
 SHAPE(pages, .page_len = 65536, .count = 100, .layers = 3, .adjacent = true)
 SHAPE(pages_over_rails, .page_len = 65536, .count = 100, .layers = 3, .rails = 4)
 SHAPE(small_pages, .page_len = 4096, .count = 500, .layers = 2, .adjacent = true)
-SHAPE(small_pages_over_rails, .page_len = 4096, .count = 500, .layers = 2, .rails = 4)
-SHAPE(small_separate_pages, .page_len = 4096, .count = 500, .layers = 1)
-SHAPE(tiny_pages, .page_len = 9, .count = 3000, .layers = 1)
-SHAPE(tiny_adjacent_pages, .page_len = 8, .count = 3000, .layers = 1, .adjacent = true)
+SHAPE(small_pages_are_counted_over_rails, .page_len = 4096, .count = 500, .layers = 2, .rails = 4)
+SHAPE(separate_small_pages_are_counted, .page_len = 4096, .count = 500, .layers = 1)
+SHAPE(tiny_pages_are_counted, .page_len = 9, .count = 3000, .layers = 1)
+SHAPE(adjacent_tiny_pages_are_counted, .page_len = 8, .count = 3000, .layers = 1, .adjacent = true)
 /* Not a multiple of the pages in one post. */
-SHAPE(odd_pages, .page_len = 40001, .count = 101, .layers = 3)
-SHAPE(odd_pages_over_rails, .page_len = 41011, .count = 103, .layers = 5, .rails = 3)
-SHAPE(odd_adjacent_pages, .page_len = 70000, .count = 7, .layers = 11, .rails = 2, .adjacent = true)
+SHAPE(pages_of_odd_size_are_counted, .page_len = 40001, .count = 101, .layers = 3)
+SHAPE(pages_of_odd_size_are_counted_over_rails, .page_len = 41011, .count = 103, .layers = 5, .rails = 3)
+SHAPE(adjacent_pages_of_odd_size_are_counted, .page_len = 70000, .count = 7, .layers = 11, .rails = 2, .adjacent = true)
 SHAPE(few_pages, .page_len = 50000, .count = 5, .layers = 1)
 SHAPE(large_pages, .page_len = 3 * MIB + 5, .count = 5, .layers = 2, .rails = 2)
-SHAPE(one_huge_page, .page_len = 60 * MIB, .count = 1, .layers = 1)
+SHAPE(one_huge_page_is_counted, .page_len = 60 * MIB, .count = 1, .layers = 1)
 SHAPE(pages_with_manual_progress, .page_len = 16384, .count = 300, .layers = 1,
       .progress = WEFT_PROGRESS_MANUAL)
 
 /* A counted page is counted once, whatever else the lanes carry. */
-static void among_other_traffic(void)
+static void pages_are_counted_among_other_traffic(void)
 {
     struct duo duo = duo_open(4 * MIB);
     weft_counter counter = new_counter(duo.b->endpoint);
@@ -327,7 +327,7 @@ static void increments_before_and_after_an_expect_count(void)
 
 #define MANY 1000
 
-static void many_counters_at_once(void)
+static void many_counters_rise_at_once(void)
 {
     struct duo duo = duo_open(4096);
     weft_endpoint *b = duo.b->endpoint;
@@ -354,7 +354,7 @@ static void many_counters_at_once(void)
     duo_close(&duo);
 }
 
-static void many_expectations_of_one_counter(void)
+static void many_expectations_wait_for_one_counter(void)
 {
     struct duo duo = duo_open(MIB);
     weft_endpoint *b = duo.b->endpoint;
@@ -503,7 +503,7 @@ static void counters_are_reused_under_load(void)
     duo_close(&duo);
 }
 
-static void all_places(void)
+static void counters_fill_every_table_slot(void)
 {
     enum { ALL = 65536, STEP = 4096 };
     struct duo duo = duo_open(MIB);
@@ -543,7 +543,7 @@ static void all_places(void)
 
 /* ---- Bad input ---- */
 
-static void foreign_and_stale_ids(void)
+static void foreign_and_stale_counter_ids_are_refused(void)
 {
     struct duo duo = duo_open(4096);
     weft_endpoint *a = duo.a->endpoint, *b = duo.b->endpoint;
@@ -778,27 +778,27 @@ static const struct test tests[] = {
     {"pages", "any wide", pages},
     {"pages_over_rails", "any", pages_over_rails},
     {"small_pages", "any", small_pages},
-    {"small_pages_over_rails", "any", small_pages_over_rails},
-    {"small_separate_pages", "any", small_separate_pages},
-    {"tiny_pages", "any", tiny_pages},
-    {"tiny_adjacent_pages", "any", tiny_adjacent_pages},
-    {"odd_pages", "any", odd_pages},
-    {"odd_pages_over_rails", "any", odd_pages_over_rails},
-    {"odd_adjacent_pages", "any", odd_adjacent_pages},
+    {"small_pages_are_counted_over_rails", "any", small_pages_are_counted_over_rails},
+    {"separate_small_pages_are_counted", "any", separate_small_pages_are_counted},
+    {"tiny_pages_are_counted", "any", tiny_pages_are_counted},
+    {"adjacent_tiny_pages_are_counted", "any", adjacent_tiny_pages_are_counted},
+    {"pages_of_odd_size_are_counted", "any", pages_of_odd_size_are_counted},
+    {"pages_of_odd_size_are_counted_over_rails", "any", pages_of_odd_size_are_counted_over_rails},
+    {"adjacent_pages_of_odd_size_are_counted", "any", adjacent_pages_of_odd_size_are_counted},
     {"few_pages", "any", few_pages},
     {"large_pages", "any", large_pages},
-    {"one_huge_page", "any", one_huge_page},
+    {"one_huge_page_is_counted", "any", one_huge_page_is_counted},
     {"pages_with_manual_progress", "any", pages_with_manual_progress},
-    {"among_other_traffic", "any", among_other_traffic},
+    {"pages_are_counted_among_other_traffic", "any", pages_are_counted_among_other_traffic},
     {"increments_before_and_after_an_expect_count", "any", increments_before_and_after_an_expect_count},
-    {"many_counters_at_once", "any", many_counters_at_once},
-    {"many_expectations_of_one_counter", "once", many_expectations_of_one_counter},
+    {"many_counters_rise_at_once", "any", many_counters_rise_at_once},
+    {"many_expectations_wait_for_one_counter", "once", many_expectations_wait_for_one_counter},
     {"counter_races_lose_no_arrival", "once", counter_races_lose_no_arrival},
     {"counter_expectation_ends_early", "any", counter_expectation_ends_early},
     {"late_arrivals_for_a_destroyed_counter_are_discarded", "any", late_arrivals_for_a_destroyed_counter_are_discarded},
     {"counters_are_reused_under_load", "once", counters_are_reused_under_load},
-    {"all_places", "any", all_places},
-    {"foreign_and_stale_ids", "once", foreign_and_stale_ids},
+    {"counters_fill_every_table_slot", "any", counters_fill_every_table_slot},
+    {"foreign_and_stale_counter_ids_are_refused", "once", foreign_and_stale_counter_ids_are_refused},
     {"entries_of_lists", "any", entries_of_lists},
     {"prepared_pages", "any", prepared_pages},
     {"counters_form_a_barrier", "any", counters_form_a_barrier},

@@ -213,7 +213,7 @@ static void lists_entries(struct team *team)
     end_sender(team, &sender);
 }
 
-static void lists_and_both_classes(void)
+static void credits_serve_lists_and_both_classes(void)
 {
     rails = 2;
     run_pair(counts_entries, lists_entries);
@@ -254,7 +254,7 @@ static void goes_past(struct team *team)
     end_sender(team, &sender);
 }
 
-static void other_peers_pass_one_without_credits(void)
+static void peer_without_credits_delays_no_other(void)
 {
     run_pair(wakes_when_notified, goes_past);
 }
@@ -283,7 +283,7 @@ static void gives_up(struct team *team)
     end_sender(team, &sender);
 }
 
-static void deadline_and_cancel(void)
+static void credits_survive_deadlines_and_cancels(void)
 {
     run_pair(wakes_when_notified, gives_up);
 }
@@ -318,9 +318,9 @@ static const struct test tests[] = {
     {"one_sender", "any", one_sender},
     {"over_rails", "any", over_rails},
     {"eight_senders", "any", eight_senders},
-    {"lists_and_both_classes", "any", lists_and_both_classes},
-    {"other_peers_pass_one_without_credits", "any", other_peers_pass_one_without_credits},
-    {"deadline_and_cancel", "any", deadline_and_cancel},
+    {"credits_serve_lists_and_both_classes", "any", credits_serve_lists_and_both_classes},
+    {"peer_without_credits_delays_no_other", "any", peer_without_credits_delays_no_other},
+    {"credits_survive_deadlines_and_cancels", "any", credits_survive_deadlines_and_cancels},
     {"disconnect", "any", disconnect},
     {NULL, NULL, NULL},
 };

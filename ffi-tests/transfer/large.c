@@ -66,7 +66,7 @@ static void moved(struct large *l, weft_op transfer, uint64_t bytes)
 }
 
 /* A write and a read of 2^32 + 1 bytes: all windows of a side show the same bytes. */
-static void range_of_2_32_and_1(void)
+static void range_of_4_gib_and_1_byte_moves(void)
 {
     uint64_t len = 4 * GIB + 1;
     struct large l = open_large(len);
@@ -85,7 +85,7 @@ static void range_of_2_32_and_1(void)
 }
 
 /* Single ranges and pages whose offsets, strides and layers do not fit into 32 bits. */
-static void offsets_past_4_gib(void)
+static void offsets_beyond_4_gib_work(void)
 {
     uint64_t len = 9 * GIB;
     struct large l = open_large(len);
@@ -195,8 +195,8 @@ static void many_pages_of_many_layers(void)
 }
 
 static const struct test tests[] = {
-    {"range_of_2_32_and_1", "tcp,host,sim:like=efa long", range_of_2_32_and_1},
-    {"offsets_past_4_gib", "tcp,host,sim:like=efa long", offsets_past_4_gib},
+    {"range_of_4_gib_and_1_byte_moves", "tcp,host,sim:like=efa long", range_of_4_gib_and_1_byte_moves},
+    {"offsets_beyond_4_gib_work", "tcp,host,sim:like=efa long", offsets_beyond_4_gib_work},
     {"many_pages", "tcp,host,sim:like=efa long", many_pages},
     {"many_layers", "tcp,host,sim:like=efa long", many_layers},
     {"many_pages_of_many_layers", "tcp,host,sim:like=efa long", many_pages_of_many_layers},

@@ -645,7 +645,7 @@ static void is_far(struct team *team)
     box_close(box);
 }
 
-static void offsets_past_four_gigabytes(void)
+static void list_offsets_beyond_4_gib_work(void)
 {
     setting = (struct setting){1, 1, WEFT_PROGRESS_THREADS};
     run_pair(writes_far, is_far);
@@ -670,7 +670,7 @@ static void refused(weft_status want, const char *text, weft_list_entry bad)
     CHECK(kept == (weft_prepared *)1);
 }
 
-static void bad_entries_are_named(void)
+static void invalid_list_entries_are_named(void)
 {
     duo = duo_open(MIB);
     weft_list_entry good = {duo.a_memory, duo.b_of_a, 0, 0, 0, 0, 0, 100, 0}, e;
@@ -807,7 +807,7 @@ static void list_without_room_is_refused(void)
 }
 
 /* More peers than a queue has places: polling would not help. */
-static void more_completions_than_a_queue_holds(void)
+static void list_with_more_completions_than_the_queue_is_refused(void)
 {
     enum { LEAVES = 17 };
     struct box *hub = box_of(open_endpoint()), *leaf[LEAVES];
@@ -841,7 +841,7 @@ static void more_completions_than_a_queue_holds(void)
 }
 
 /* Each of two memories is registered with one rail, and no rail has both. */
-static void memories_without_a_common_rail(void)
+static void list_memories_without_a_common_rail_fail(void)
 {
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     config.fabric = "sim:like=verbs:rails=2:world=apart";
@@ -874,12 +874,12 @@ static const struct test tests[] = {
     {"one_completion_for_each_peer", "any", one_completion_for_each_peer},
     {"list_to_a_peer_that_is_killed", "tcp,host timed", list_to_a_peer_that_is_killed},
     {"deadlines_and_cancels", NOT_SHM " timed", deadlines_and_cancels},
-    {"offsets_past_four_gigabytes", "any", offsets_past_four_gigabytes},
-    {"bad_entries_are_named", "once", bad_entries_are_named},
+    {"list_offsets_beyond_4_gib_work", "any", list_offsets_beyond_4_gib_work},
+    {"invalid_list_entries_are_named", "once", invalid_list_entries_are_named},
     {"bad_arguments", "tcp,host,sim:like=efa", bad_arguments},
     {"list_without_room_is_refused", "once", list_without_room_is_refused},
-    {"memories_without_a_common_rail", "once", memories_without_a_common_rail},
-    {"more_completions_than_a_queue_holds", "tcp,host,sim:like=efa", more_completions_than_a_queue_holds},
+    {"list_memories_without_a_common_rail_fail", "once", list_memories_without_a_common_rail_fail},
+    {"list_with_more_completions_than_the_queue_is_refused", "tcp,host,sim:like=efa", list_with_more_completions_than_the_queue_is_refused},
     {NULL, NULL, NULL},
 };
 

@@ -78,7 +78,7 @@ static void takes_sizes(struct team *team)
     box_close(box);
 }
 
-static void all_sizes(void)
+static void messages_of_all_sizes_arrive(void)
 {
     run_pair(sends_sizes, takes_sizes);
 }
@@ -123,7 +123,7 @@ static void takes_many(struct team *team)
     box_close(box);
 }
 
-static void many_in_order(void)
+static void many_messages_arrive_in_order(void)
 {
     run_pair(sends_many, takes_many);
 }
@@ -420,12 +420,12 @@ static void sends_and_takes(struct team *team)
     box_close(box);
 }
 
-static void both_ways_at_once(void)
+static void messages_flow_both_ways_at_once(void)
 {
     run_pair(sends_and_takes, sends_and_takes);
 }
 
-static void both_ways_with_manual_progress(void)
+static void messages_flow_both_ways_with_manual_progress(void)
 {
     all_manual = true;
     run_pair(sends_and_takes, sends_and_takes);
@@ -558,8 +558,8 @@ static void notification_data_counts_in_no_limit(void)
 }
 
 static const struct test tests[] = {
-    {"all_sizes", "any wide", all_sizes},
-    {"many_in_order", "any", many_in_order},
+    {"messages_of_all_sizes_arrive", "any wide", messages_of_all_sizes_arrive},
+    {"many_messages_arrive_in_order", "any", many_messages_arrive_in_order},
     {"small_queue_loses_no_message", "any", small_queue_loses_no_message},
     {"notification_data_counts_in_no_limit", "any", notification_data_counts_in_no_limit},
     {"unpolled_notifications_delay_nothing", "any timed", unpolled_notifications_delay_nothing},
@@ -567,8 +567,8 @@ static const struct test tests[] = {
     {"messages_to_a_receiver_that_does_not_release", "any timed", messages_to_a_receiver_that_does_not_release},
     {"unreleased_messages_stay_whole", "any", unreleased_messages_stay_whole},
     {"messages_outlive_their_peer", "any", messages_outlive_their_peer},
-    {"both_ways_at_once", "any", both_ways_at_once},
-    {"both_ways_with_manual_progress", "any", both_ways_with_manual_progress},
+    {"messages_flow_both_ways_at_once", "any", messages_flow_both_ways_at_once},
+    {"messages_flow_both_ways_with_manual_progress", "any", messages_flow_both_ways_with_manual_progress},
     {"late_notifications_do_not_accumulate", "tcp,host,sim:like=tcp,sim:like=efa",
      late_notifications_do_not_accumulate},
     {"eight_senders_to_one_receiver", "any", eight_senders_to_one_receiver},

@@ -13,7 +13,7 @@ static weft_endpoint *open_simulated(const char *name)
     return open_with(&config);
 }
 
-static void bad_names_are_refused(void)
+static void invalid_simulation_names_are_refused(void)
 {
     const char *names[] = {"sim:like=ib", "sim:rails=65", "sim:", "sim:nocopy=1", "sim:seed=1:seed=2",
                            "sim:clock=virtual,tcp", "sim,tcp", "sim:world=a,sim:world=b:clock=virtual"};
@@ -153,7 +153,7 @@ static struct world played(const char *name, const char *faults)
     return world;
 }
 
-static void replays_byte_for_byte(void)
+static void virtual_time_replays_byte_for_byte(void)
 {
     const char *modes[] = {"tcp", "efa", "efa-direct", "verbs"};
     const char *faults = "300 rail1 down:tx; 900 rail1 up; 1000 rail0 slow=0.3; 1200 port2 again=300";
@@ -319,9 +319,9 @@ static void slowing_line_keeps_carrying(void)
 }
 
 static const struct test tests[] = {
-    {"bad_names_are_refused", "once", bad_names_are_refused},
+    {"invalid_simulation_names_are_refused", "once", invalid_simulation_names_are_refused},
     {"virtual_time_needs_manual_progress", "once", virtual_time_needs_manual_progress},
-    {"replays_byte_for_byte", "once", replays_byte_for_byte},
+    {"virtual_time_replays_byte_for_byte", "once", virtual_time_replays_byte_for_byte},
     {"wait_advances_virtual_time", "once timed", wait_advances_virtual_time},
     {"killed_peer_ends_every_operation", "once", killed_peer_ends_every_operation},
     {"success_is_reported_correctly_when_a_rail_fails", "once", success_is_reported_correctly_when_a_rail_fails},

@@ -43,7 +43,7 @@ static weft_completion await(struct duo *duo, weft_op id)
 }
 
 /* A round trip, with nothing else in flight. */
-static void every_size_arrives(void)
+static void small_writes_of_every_size_arrive(void)
 {
     static const uint64_t around[] = {1, 7, 8, 31, 32, 33, 64, 255, 4095, 4096, 4097, 16383, 16384, 16385, 20000};
     struct duo duo = open_duo(0);
@@ -225,7 +225,7 @@ static void small_writes_to_a_peer_that_is_killed(void)
 }
 
 static const struct test tests[] = {
-    {"every_size_arrives", "any", every_size_arrives},
+    {"small_writes_of_every_size_arrive", "any", small_writes_of_every_size_arrive},
     {"refused_small_writes_take_no_slot", "once", refused_small_writes_take_no_slot},
     {"small_writes_complete_once", "any", small_writes_complete_once},
     {"small_writes_end_with_the_endpoint", "any", small_writes_end_with_the_endpoint},

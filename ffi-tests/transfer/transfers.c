@@ -275,7 +275,7 @@ static void run_matrix(struct setting s)
 #define THREADS WEFT_PROGRESS_THREADS
 #define MANUAL WEFT_PROGRESS_MANUAL
 
-static void pages_of_all_shapes(void)
+static void pages_of_all_shapes_move(void)
 {
     run_matrix((struct setting){1, 1, {THREADS, THREADS}, 1});
 }
@@ -364,7 +364,7 @@ static void has_ranges(struct team *team)
     box_close(box);
 }
 
-static void ranges_of_all_sizes(void)
+static void ranges_of_all_sizes_move(void)
 {
     run_pair(writes_ranges, has_ranges);
 }
@@ -1081,7 +1081,7 @@ static void has_huge(struct team *team)
     box_close(box);
 }
 
-static void more_than_four_gigabytes(void)
+static void transfer_of_more_than_4_gib_completes(void)
 {
     if (available_memory() < 12 * GIB)
         skip("less than 12 GiB of memory are available");
@@ -1109,7 +1109,7 @@ static uint64_t bytes_of_rail(weft_endpoint *endpoint, uint32_t rail)
 
 /* Whichever rails have the two memories, transfers find or make lanes between these, and no other rail carries a
  * byte. */
-static void memory_of_some_rails(void)
+static void memory_of_some_rails_uses_only_those(void)
 {
     const struct { uint64_t ours, theirs; } cases[] = {
         {1, 1}, {1, 8}, {8, 1}, {2, 15}, {12, 3}, {0, 4}, {4, 0}, {5, 10},
@@ -1168,14 +1168,14 @@ static void memory_of_some_rails(void)
 }
 
 static const struct test tests[] = {
-    {"memory_of_some_rails", "tcp,sim:like=tcp,sim:like=efa", memory_of_some_rails},
-    {"pages_of_all_shapes", "any", pages_of_all_shapes},
+    {"memory_of_some_rails_uses_only_those", "tcp,sim:like=tcp,sim:like=efa", memory_of_some_rails_uses_only_those},
+    {"pages_of_all_shapes_move", "any", pages_of_all_shapes_move},
     {"pages_on_four_rails", "any", pages_on_four_rails},
     {"pages_on_four_rails_of_three_workers", "any", pages_on_four_rails_of_three_workers},
     {"pages_from_manual_progress", "any", pages_from_manual_progress},
     {"pages_to_manual_progress", "any", pages_to_manual_progress},
     {"pages_all_manual", "any", pages_all_manual},
-    {"ranges_of_all_sizes", "any wide", ranges_of_all_sizes},
+    {"ranges_of_all_sizes_move", "any wide", ranges_of_all_sizes_move},
     {"notifications_come_once_and_last", "any wide", notifications_come_once_and_last},
     {"notifications_on_four_rails", "any", notifications_on_four_rails},
     {"notifications_with_manual_progress", "any", notifications_with_manual_progress},
@@ -1191,7 +1191,7 @@ static const struct test tests[] = {
     {"every_operation_completes_once_manually", "any", every_operation_completes_once_manually},
     {"full_queue_returns_again", "any", full_queue_returns_again},
     {"write_before_the_peer_is_up", "any", write_before_the_peer_is_up},
-    {"more_than_four_gigabytes", "tcp,host long", more_than_four_gigabytes},
+    {"transfer_of_more_than_4_gib_completes", "tcp,host long", transfer_of_more_than_4_gib_completes},
     {NULL, NULL, NULL},
 };
 

@@ -7,7 +7,7 @@
 
 static bool manual;
 
-static void timeouts_of_wait(void)
+static void wait_keeps_its_timeout(void)
 {
     weft_endpoint_config config = test_config();
     config.progress = manual ? WEFT_PROGRESS_MANUAL : WEFT_PROGRESS_THREADS;
@@ -28,10 +28,10 @@ static void timeouts_of_wait(void)
     CHECK_OK(weft_endpoint_destroy(endpoint));
 }
 
-static void timeouts_of_manual_wait(void)
+static void manual_wait_keeps_its_timeout(void)
 {
     manual = true;
-    timeouts_of_wait();
+    wait_keeps_its_timeout();
 }
 
 /* The longest timeout does not overflow: the wait ends with a completion. */
@@ -389,14 +389,14 @@ static void has_one_queue(struct team *team)
     box_close(box);
 }
 
-static void many_threads_on_one_queue(void)
+static void many_threads_share_one_queue(void)
 {
     run_pair(has_one_queue, is_target);
 }
 
 static const struct test tests[] = {
-    {"timeouts_of_wait", "once timed", timeouts_of_wait},
-    {"timeouts_of_manual_wait", "any timed", timeouts_of_manual_wait},
+    {"wait_keeps_its_timeout", "once timed", wait_keeps_its_timeout},
+    {"manual_wait_keeps_its_timeout", "any timed", manual_wait_keeps_its_timeout},
     {"endless_wait_ends_with_a_completion", "once", endless_wait_ends_with_a_completion},
     {"armed_fd_becomes_readable", "any", armed_fd_becomes_readable},
     {"endpoint_queue_behaves_as_any_queue", "once", endpoint_queue_behaves_as_any_queue},
@@ -404,7 +404,7 @@ static const struct test tests[] = {
     {"manual_progress_has_no_fd", "any", manual_progress_has_no_fd},
     {"wake_ups_are_not_lost", "any", wake_ups_are_not_lost},
     {"each_thread_waits_on_its_own_queue", "once", each_thread_waits_on_its_own_queue},
-    {"many_threads_on_one_queue", "once", many_threads_on_one_queue},
+    {"many_threads_share_one_queue", "once", many_threads_share_one_queue},
     {NULL, NULL, NULL},
 };
 

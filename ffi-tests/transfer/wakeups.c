@@ -219,12 +219,12 @@ static void wait_in_a_crowd(bool shared)
     duo_close(&duo);
 }
 
-static void threads_that_wait_on_one_queue(void)
+static void threads_waiting_on_one_queue_are_woken(void)
 {
     wait_in_a_crowd(true);
 }
 
-static void threads_that_wait_on_a_queue_each(void)
+static void threads_waiting_on_own_queues_are_woken(void)
 {
     wait_in_a_crowd(false);
 }
@@ -305,7 +305,7 @@ static void *takes_its_own(void *argument)
     return NULL;
 }
 
-static void many_submit_to_several_queues(void)
+static void many_threads_submit_to_several_queues(void)
 {
     struct duo duo = duo_open(4096);
     static struct exchange exchange;
@@ -332,9 +332,9 @@ static void many_submit_to_several_queues(void)
 static const struct test tests[] = {
     {"million_level_triggered_wake_ups", "host", million_level_triggered_wake_ups},
     {"million_edge_triggered_wake_ups", "host", million_edge_triggered_wake_ups},
-    {"threads_that_wait_on_one_queue", "host,sim:like=verbs timed", threads_that_wait_on_one_queue},
-    {"threads_that_wait_on_a_queue_each", "host,sim:like=verbs timed", threads_that_wait_on_a_queue_each},
-    {"many_submit_to_several_queues", "once", many_submit_to_several_queues},
+    {"threads_waiting_on_one_queue_are_woken", "host,sim:like=verbs timed", threads_waiting_on_one_queue_are_woken},
+    {"threads_waiting_on_own_queues_are_woken", "host,sim:like=verbs timed", threads_waiting_on_own_queues_are_woken},
+    {"many_threads_submit_to_several_queues", "once", many_threads_submit_to_several_queues},
     {NULL, NULL, NULL},
 };
 

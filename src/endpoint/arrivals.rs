@@ -1,4 +1,4 @@
-//! What peers raise counters by, and the operations that wait for the values.
+//! Increments of counters by peers, and the operations that wait for the values.
 
 use super::core::Core;
 use crate::ids::OpId;

@@ -83,7 +83,7 @@ impl Frames {
     /// The bytes of a buffer that was taken and is not posted.
     pub fn bytes_mut(&mut self, buffer: u32) -> &mut [u8] {
         let buffer = self.buffer(buffer);
-        // SAFETY: as above; the buffer is not posted, and `self` is borrowed mutably.
+        // SAFETY: the buffer is inside the pool, is not posted, and `self` is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(buffer.address.cast(), buffer.len) }
     }
 }

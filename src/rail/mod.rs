@@ -291,7 +291,7 @@ impl Rail {
     /// Frees an op that the NIC does not have.
     #[inline]
     fn put_op(&mut self, op: *mut Op) {
-        // SAFETY: an op of this rail that the NIC does not have.
+        // SAFETY: the op belongs to this rail, and the NIC does not use it.
         unsafe { (*op).tag.work = Work::Nothing };
         self.free_ops.push(op);
     }

@@ -234,7 +234,7 @@ mod tests {
         assert!(queue.reserve(1));
         queue.publish(one());
         let mut set = libc::pollfd { fd: queue.event_fd().unwrap_or(-1), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid pollfd.
+        // SAFETY: the pointer is to one valid pollfd.
         assert_eq!(unsafe { libc::poll(&mut set, 1, 0) }, 1);
         assert_eq!(queue.arm().ok(), Some(Arm::NotEmpty));
     }

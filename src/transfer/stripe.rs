@@ -467,7 +467,7 @@ impl Stripe {
         let mut segments = ArrayVec::<Segment, RUN>::new();
         segments.extend(geometry.each_whole_page(self.at, run).map(|page| self.layer.segment(&page)));
         let rma = Rma { read, segments: &segments, descriptor, key, immediate, more: false };
-        // SAFETY: as in `post`.
+        // SAFETY: the reason given in `post` holds here as well.
         let (posted, outcome) = unsafe { burst.post_each(rma, (run as usize, len), tag) };
         if immediate.is_some() {
             burst.spend(posted);

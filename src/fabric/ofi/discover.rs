@@ -386,7 +386,7 @@ unsafe fn device_name(info: *const fi_info) -> String {
 /// # Safety
 /// libfabric must have made `info`.
 unsafe fn pci(info: *const fi_info) -> Option<PciAddress> {
-    // SAFETY: as in `device_name`; the union holds an address when the type says so.
+    // SAFETY: the NIC is NULL or valid, as in `device_name`; the union holds an address when the type says so.
     let pci = unsafe {
         let bus = (*info).nic.as_ref()?.bus_attr.as_ref()?;
         if bus.bus_type != fi_bus_type::FI_BUS_PCI {
