@@ -5,8 +5,6 @@
 
 #define LEN (4 * MIB)
 
-typedef unsigned long long address;
-
 static void cuda_begin(void)
 {
     devices_begin("");
@@ -48,36 +46,14 @@ static void free_of_pool(uint8_t *at)
     CU(cuMemPoolTrimTo, pool, (size_t)0);
 }
 
-struct place {
-    int type; /* 1: a device */
-    int id;
-};
-
-/* The virtual memory API: two parts of 2 MiB side by side. */
 static uint8_t *mapped(int device)
 {
-    struct {
-        int type; /* 1: pinned */
-        int handles;
-        struct place place;
-        void *of_windows;
-        uint8_t flags[8];
-    } what = {1, 0, {1, device}, NULL, {0}};
-    struct {
-        struct place place;
-        int flags; /* 3: to be read and written */
-    } access = {{1, device}, 3};
-    address at = 0;
-    use_device(device);
-    CU(cuMemAddressReserve, &at, (size_t)LEN, (size_t)0, (address)0, (address)0);
-    for (address part = 0; part < LEN; part += LEN / 2) {
-        address handle;
-        CU(cuMemCreate, &handle, (size_t)LEN / 2, &what, (address)0);
-        CU(cuMemMap, at + part, (size_t)LEN / 2, (size_t)0, handle, (address)0);
-        CU(cuMemRelease, handle);
-    }
-    CU(cuMemSetAccess, at, (size_t)LEN, &access, (size_t)1);
-    return (uint8_t *)(uintptr_t)at;
+    return device_map(device, LEN, LEN / 2, 0);
+}
+
+static uint8_t *mapped_for_files(int device)
+{
+    return device_map(device, LEN, LEN / 2, 1);
 }
 
 static void unmap(uint8_t *at)
@@ -134,6 +110,7 @@ static const struct kind kinds[] = {
     {"cuMemAlloc", plain, free_plain, false, true},
     {"cuMemAllocAsync", of_pool, free_of_pool, false, false},
     {"cuMemMap", mapped, unmap, false, false},
+    {"cuMemMap, with files", mapped_for_files, unmap, false, true},
     {"cuMemAllocManaged", managed, free_plain, false, false},
     {"cuMemHostAlloc", pinned, free_pinned, true, false},
     {"cuMemHostRegister", registered, unregister, true, false},

@@ -138,6 +138,41 @@ static inline void device_get(uint8_t *to, const uint8_t *from, uint64_t len)
         CHECK_EQ(pread(own_memory(), to, len, (off_t)(uintptr_t)from), (ssize_t)len);
 }
 
+typedef unsigned long long address;
+
+struct place {
+    int type; /* 1: a device */
+    int id;
+};
+
+/* CUDA memory of the virtual memory API: parts of this length side by side. `handles`: 1: made to be passed to other
+ * processes as files. */
+static inline uint8_t *device_map(int device, uint64_t len, uint64_t part, int handles)
+{
+    struct {
+        int type; /* 1: pinned */
+        int handles;
+        struct place place;
+        void *of_windows;
+        uint8_t flags[8];
+    } what = {1, handles, {1, device}, NULL, {0}};
+    struct {
+        struct place place;
+        int flags; /* 3: to be read and written */
+    } access = {{1, device}, 3};
+    address at = 0;
+    use_device(device);
+    CU(cuMemAddressReserve, &at, (size_t)len, (size_t)0, (address)0, (address)0);
+    for (uint64_t done = 0; done < len; done += part) {
+        address handle;
+        CU(cuMemCreate, &handle, (size_t)part, &what, (address)0);
+        CU(cuMemMap, at + done, (size_t)part, (size_t)0, handle, (address)0);
+        CU(cuMemRelease, handle);
+    }
+    CU(cuMemSetAccess, at, (size_t)len, &access, (size_t)1);
+    return (uint8_t *)(uintptr_t)at;
+}
+
 /* Chooses this many of the first `fits` pages, in a random order, each once. */
 static inline uint32_t *random_pages(uint64_t fits, uint64_t count, uint64_t seed)
 {

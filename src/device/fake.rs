@@ -3,12 +3,13 @@
 //! purpose, to expose a use of bytes before they were copied.
 //!
 //! WEFT_DEVICES: "fake", then optionally ":late=N" (microseconds until a copy is done; 20),
-//! ":fail=N" (the Nth launch fails), ":private" (memory that other processes cannot open), ":hmem"
+//! ":fail=N" (the Nth launch fails), ":private" (memory that other processes cannot open), ":parts"
+//! (memory that they open in parts), ":hmem"
 //! (simulated NICs access the memory directly, where the real NICs could), ":dmabuf" (it can be
 //! exported as a DMA-BUF), ":at=N" (the memory's address, if the default is in use, as under
 //! ThreadSanitizer).
 
-use super::{unsupported, Copier, Device, Driver, Export, Found, Handle};
+use super::{unsupported, Copier, Device, Driver, Export, Found, Handle, Part};
 use crate::range::Range;
 use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
@@ -24,6 +25,8 @@ use std::time::{Duration, Instant};
 const DEFAULT_BASE: u64 = 0x2a00_0000_0000;
 const DEVICE_BYTES: u64 = 64 << 30;
 const DEVICES: u32 = 2;
+/// Bytes of a part of memory in parts.
+const PART: u64 = 8 << 10;
 /// The devices' PCI domain, which no machine has; they are on buses 1 and 2.
 const DOMAIN: u32 = 0xfa4e;
 
@@ -31,6 +34,7 @@ struct Fake {
     late: Duration,
     fail: u64,
     private: bool,
+    parts: bool,
     dmabuf: bool,
     launches: AtomicU64,
 }
@@ -53,6 +57,7 @@ pub fn driver() -> &'static dyn Driver {
         late: Duration::from_micros(option("late=").unwrap_or(20)),
         fail: option("fail=").unwrap_or(0),
         private: choice().split(':').any(|part| part == "private"),
+        parts: choice().split(':').any(|part| part == "parts"),
         dmabuf: choice().split(':').any(|part| part == "dmabuf"),
         launches: AtomicU64::new(0),
     }))
@@ -82,7 +87,7 @@ pub fn move_bytes(from: u64, to: u64, len: usize) -> bool {
     on_device
 }
 
-/// Stands in for a DMA-BUF: a file that names the memory.
+/// Stands in for a DMA-BUF, or for the file of a part: a file that names the memory.
 fn dmabuf_of(base: u64, len: u64) -> Result<OwnedFd> {
     // SAFETY: the name is a constant, and nothing else owns the descriptor.
     let file = unsafe {
@@ -158,18 +163,50 @@ impl Driver for Fake {
 
     fn unpin(&self, _device: Device, _base: u64) {}
 
-    fn share(&self, device: Device, _address: u64) -> Result<Handle> {
+    fn share(&self, device: Device, range: &Range) -> Result<Handle> {
         if self.private {
             return Err(unsupported("memory that no process can open"));
         }
-        let base = base() + DEVICE_BYTES * u64::from(device);
-        Ok(Handle { process: super::cuda::this_process(), device, base, len: DEVICE_BYTES, token: [0; 64] })
+        let (base, len) = if self.parts {
+            let base = range.base - range.base % PART;
+            (base, (range.base + range.len).next_multiple_of(PART) - base)
+        } else {
+            (base() + DEVICE_BYTES * u64::from(device), DEVICE_BYTES)
+        };
+        let process = super::cuda::this_process();
+        Ok(Handle { process, device, base, len, in_parts: self.parts, token: [0; 64] })
     }
 
-    fn open(&self, _device: Device, handle: &Handle) -> Result<(u64, u64)> {
-        match handle.process == super::cuda::this_process() {
-            true => Ok((handle.base, DEVICE_BYTES)),
-            false => Err(unsupported("another process's memory of a fake device")),
+    fn part(&self, handle: &Handle, offset: u64) -> Result<(OwnedFd, u64)> {
+        Ok((dmabuf_of(handle.base + offset, PART)?, PART))
+    }
+
+    fn import(&self, file: BorrowedFd, len: u64) -> Result<Part> {
+        match memory_of(file) {
+            Some((base, real)) if real == len => Ok(Part { len, memory: base }),
+            _ => Err(Error::invalid("a file that is no part of a fake device's memory")),
+        }
+    }
+
+    fn release(&self, _part: &Part) {}
+
+    fn open(&self, _device: Device, handle: &Handle, parts: &[Part]) -> Result<(u64, u64)> {
+        if handle.process != super::cuda::this_process() {
+            return Err(unsupported("another process's memory of a fake device"));
+        }
+        if !handle.in_parts {
+            return Ok((handle.base, DEVICE_BYTES));
+        }
+        let mut end = handle.base;
+        for part in parts {
+            if part.memory != end {
+                return Err(Error::invalid("parts of a fake device's memory in another order"));
+            }
+            end += part.len;
+        }
+        match end - handle.base == handle.len {
+            true => Ok((handle.base, handle.len)),
+            false => Err(Error::invalid("parts of a fake device's memory that do not add up to its length")),
         }
     }
 

@@ -13,7 +13,7 @@ use crate::range::Range;
 use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
 use once_cell::sync::OnceCell;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// A device's number in its driver.
 pub type Device = u32;
@@ -45,7 +45,25 @@ pub struct Handle {
     /// The address of the allocation in the owning process.
     pub base: u64,
     pub len: u64,
+    /// Another process opens the memory by files of its parts, not by the token.
+    pub in_parts: bool,
     pub token: [u8; 64],
+}
+
+/// A part of another process's memory, imported and not yet mapped.
+#[derive(Debug)]
+pub struct Part {
+    pub len: u64,
+    /// The driver's name for it.
+    pub memory: u64,
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if let Some(driver) = present() {
+            driver.release(self);
+        }
+    }
 }
 
 /// Device memory as a file that NICs can register.
@@ -82,11 +100,17 @@ pub trait Driver: Send + Sync {
     /// Pins host memory, so that copies can use it.
     fn pin(&self, device: Device, base: u64, len: u64) -> Result<()>;
     fn unpin(&self, device: Device, base: u64);
-    /// A handle to the allocation at an address, for other processes.
-    fn share(&self, device: Device, address: u64) -> Result<Handle>;
-    /// Opens another process's memory for a device of this one. Returns its address and its real
-    /// length, whatever the handle claims.
-    fn open(&self, device: Device, handle: &Handle) -> Result<(u64, u64)>;
+    /// A handle to the allocations that hold a range, for other processes.
+    fn share(&self, device: Device, range: &Range) -> Result<Handle>;
+    /// The part of a handle's memory at an offset: a file by which another process imports the part,
+    /// and the part's length.
+    fn part(&self, handle: &Handle, offset: u64) -> Result<(OwnedFd, u64)>;
+    /// Imports a part of another process's memory.
+    fn import(&self, file: BorrowedFd, len: u64) -> Result<Part>;
+    fn release(&self, part: &Part);
+    /// Opens another process's memory for a device of this one, from all its parts if it is in parts.
+    /// Returns its address and its real length, whatever the handle claims.
+    fn open(&self, device: Device, handle: &Handle, parts: &[Part]) -> Result<(u64, u64)>;
     fn close(&self, device: Device, handle: &Handle);
     /// Exports a range for NICs; once a NIC has registered it, the file may be closed.
     fn export(&self, device: Device, range: &Range) -> Result<Export>;

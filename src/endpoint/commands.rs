@@ -115,6 +115,7 @@ impl Worker {
                 self.data.add_lanes(&peer, &plans, reply.as_ref(), now)
             }
             Command::DropLanes { peer, keep, ended } => self.data.drop_lanes(peer, keep, ended),
+            Command::Reach { remote } => self.data.reach(&remote),
             Command::Lane { peer, plan, event } => self.link_lane(peer, plan, event, now),
             Command::ResetLane { peer, plan, epoch, asks } => {
                 self.data.reset_as_asked(peer, plan, epoch, asks)

@@ -50,6 +50,10 @@ pub enum Command {
         /// them.
         ended: Option<(bool, Arc<AtomicUsize>)>,
     },
+    /// Device memory was imported.
+    Reach {
+        remote: Arc<RemoteMemory>,
+    },
     /// A frame to a peer whose owner has no lane to it.
     Relay {
         peer: PeerId,

@@ -5,6 +5,7 @@ use super::core::Core;
 use super::inbox::Command;
 use super::later::{Owed, Parked, QuiescingLanes, Relayed};
 use crate::ids::{LaneId, PeerId, RailIndex};
+use crate::memory::RemoteMemory;
 use crate::peer::link::Quiesce;
 use crate::peer::Peer;
 use crate::rail::{HasLane, Lane, LaneState, Lanes, Rail};
@@ -24,6 +25,8 @@ pub const AGAIN_NS: u64 = 20_000_000;
 /// Failed handshake requests in a row before a lane gives up: a fabric's connection may fail once
 /// because both sides opened it at the same time.
 const PATIENCE: u32 = 5;
+/// Ranges of imported device memory for which rails prepare at once.
+const REACHED: usize = 64;
 /// A dropped lane waits this long for its last frame to be sent.
 const LAST_FRAME_NS: u64 = 100_000_000;
 
@@ -406,6 +409,19 @@ impl DataPath {
             of_peer.push(id);
         }
         self.quiescing_lanes.push(QuiescingLanes { peer, of, lanes: of_peer });
+    }
+
+    /// Prepares the rails for transfers of imported device memory.
+    pub fn reach(&mut self, remote: &RemoteMemory) {
+        for lane in self.lanes_of.get(remote.peer.place()).into_iter().flatten() {
+            let Some((rail, of)) = self.rails.lane_mut(*lane) else { continue };
+            let through = of.lane.remote_rail;
+            if of.peer.id == remote.peer && remote.knows(through) {
+                let ranges = 0..remote.range_count().min(REACHED);
+                let remotes: Vec<_> = ranges.map(|range| remote.locate(through, range, 0)).collect();
+                rail.reach(&of.lane, &remotes);
+            }
+        }
     }
 
     /// Checks which lanes have become idle.

@@ -627,6 +627,10 @@ impl Endpoint {
         }
         log::trace!("memory {:#x} of {peer} is imported", remote.id);
         self.core.inboxes[peer.owner].command(Command::Import { remote: remote.clone() });
+        if remote.device.is_some() {
+            let reach = |inbox: &inbox::Inbox| inbox.command(Command::Reach { remote: remote.clone() });
+            self.core.inboxes.iter().for_each(reach);
+        }
         Ok(remote)
     }
 

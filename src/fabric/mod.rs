@@ -302,6 +302,11 @@ pub trait Nic {
         let _ = (range, access, device);
         Ok(None)
     }
+    /// Device memory of a route's peer was imported; `remotes`: the addresses and keys of its
+    /// ranges. A NIC may open it now, before the first transfer.
+    fn reach(&mut self, route: Route, remotes: &[(u64, u64)]) {
+        let _ = (route, remotes);
+    }
     /// Posts one operation per scratch, each with the same number of segments. Returns how many
     /// were posted, and the result of the next. `rma.more` applies to the last one: every other one
     /// is followed by another.

@@ -5,6 +5,7 @@ use crate::fabric::grants::{Grant, Grants, Use};
 use crate::fabric::{Access, HostRange, GONE};
 use crate::ids::PeerId;
 use crate::logging::seldom::warn_seldom;
+use crate::range::Range;
 use std::collections::{hash_map, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
@@ -154,6 +155,11 @@ impl Registry {
     /// Forgets the last check: device memory may have been freed since.
     pub fn begin_pass(&mut self) {
         self.there = None;
+    }
+
+    /// The registered range of a key.
+    pub fn range_of(&mut self, key: u64) -> Option<Range> {
+        self.find(key).map(|entry| Range { base: entry.base, len: entry.len })
     }
 
     /// Whether a key's memory is on a device.

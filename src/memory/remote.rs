@@ -138,6 +138,10 @@ impl RemoteMemory {
         self.ranges.get(usize::try_from(range).ok()?).map(|r| r.len)
     }
 
+    pub fn range_count(&self) -> usize {
+        self.ranges.len()
+    }
+
     pub fn range(&self, range: u64) -> Option<Range> {
         self.ranges.get(usize::try_from(range).ok()?).copied()
     }

@@ -225,6 +225,11 @@ impl Rail {
         self.nic.end_peer(peer, at_once);
     }
 
+    /// Device memory of the peer's was imported (`Nic::reach`).
+    pub fn reach(&mut self, lane: &Lane, remotes: &[(u64, u64)]) {
+        self.nic.reach(lane.route, remotes);
+    }
+
     /// Whether the peer's NIC is known to be gone.
     pub fn is_gone(&mut self, lane: &Lane) -> bool {
         self.nic.is_gone(lane.route)

@@ -75,7 +75,12 @@ impl Stream {
             check(sys::cuMemHostAlloc(&mut tables, len, HOST_MAPPED), "memory for tables of copies")?;
         }
         new.tables = tables.cast();
-        Ok(new)
+        // A stream's first launch is slow: it copies nothing.
+        // SAFETY: the table has space for its first entry.
+        unsafe { new.table().write(Entry { from: 0, to: 0, len: 0, unused: 0 }) };
+        new.filled = 1;
+        new.flush();
+        new.failed.take().map_or(Ok(new), Err)
     }
 
     fn table(&self) -> *mut Entry {

@@ -6,9 +6,11 @@
 //! need not exist.
 
 mod copier;
+mod parts;
 mod shared;
 
-use super::{unsupported, Copier, Device, Driver, Export, Found, Handle};
+use super::{unsupported, Copier, Device, Driver, Export, Found, Handle, Part};
+use crate::pass;
 use crate::range::Range;
 use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
@@ -16,7 +18,7 @@ use cudarc::driver::sys::{self, CUcontext, CUfunction, CUresult};
 use cudarc::driver::sys::{CUdevice_attribute as About, CUpointer_attribute as Attribute};
 use once_cell::sync::OnceCell;
 use std::ffi::{c_int, c_void, CStr};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{null, null_mut};
 
 /// The oldest driver with every function used here: CUDA 12.0.
@@ -274,6 +276,10 @@ impl Driver for Cuda {
             shareable &= part.start == first.start && first.managed == 0;
             at = after;
         }
+        if first.managed == 0 && !shareable {
+            let passes = |address| self.current(device).is_ok_and(|_current| parts::export(address).is_ok());
+            shareable = passes(range.base) && passes(end - 1);
+        }
         Ok(Some(Found { device, shareable, identity: first.identity }))
     }
 
@@ -302,24 +308,61 @@ impl Driver for Cuda {
         unsafe { sys::cuMemHostUnregister(base as *mut c_void) };
     }
 
-    fn share(&self, device: Device, address: u64) -> Result<Handle> {
-        let pointer = Pointer::ask(address)?;
+    fn share(&self, device: Device, range: &Range) -> Result<Handle> {
+        let pointer = Pointer::ask(range.base)?;
         let _current = self.current(device)?;
+        if pointer.shareable == 0 {
+            let (base, len, identity) = parts::whole(range)?;
+            let mut token = [0; 64];
+            token[..8].copy_from_slice(&identity.to_ne_bytes());
+            return Ok(Handle { process: this_process(), device, base, len, in_parts: true, token });
+        }
         let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
         // SAFETY: `handle` is valid for the call; an unknown address returns an error.
         let got = unsafe { sys::cuIpcGetMemHandle(&mut handle, pointer.start) };
         check(got, "sharing device memory with other processes")?;
         let token = handle.reserved.map(|byte| byte as u8);
-        Ok(Handle { process: this_process(), device, base: pointer.start, len: pointer.size, token })
+        let (base, len) = (pointer.start, pointer.size);
+        Ok(Handle { process: this_process(), device, base, len, in_parts: false, token })
     }
 
-    fn open(&self, device: Device, handle: &Handle) -> Result<(u64, u64)> {
+    fn part(&self, handle: &Handle, offset: u64) -> Result<(OwnedFd, u64)> {
+        let _current = self.current(handle.device)?;
+        let part = parts::Mapping::at(handle.base + offset)?;
+        if part.base != handle.base + offset || part.len > handle.len - offset {
+            return Err(Error::invalid(
+                "device memory whose allocations have changed since its registration",
+            ));
+        }
+        Ok((parts::export(part.base)?, part.len))
+    }
+
+    fn import(&self, file: BorrowedFd, len: u64) -> Result<Part> {
+        let _current = self.some_context()?;
+        let (mut memory, descriptor) = (0, file.as_raw_fd() as usize as *mut c_void);
+        // SAFETY: `memory` is valid for the call; a file that is no device memory returns an error.
+        let imported = pass::call(|| unsafe {
+            sys::cuMemImportFromShareableHandle(&mut memory, descriptor, parts::POSIX)
+        });
+        check(imported, "importing another process's device memory")?;
+        Ok(Part { len, memory })
+    }
+
+    fn release(&self, part: &Part) {
+        // SAFETY: `import` made the handle, and its owner is being dropped. Mappings stay.
+        unsafe { sys::cuMemRelease(part.memory) };
+    }
+
+    fn open(&self, device: Device, handle: &Handle, parts: &[Part]) -> Result<(u64, u64)> {
         let context = self.opened(device)?.context;
+        if handle.in_parts {
+            return self.shared.open(device, context, handle, parts).map(|base| (base, handle.len));
+        }
         let base = if handle.process == this_process() {
             let other = self.opened(handle.device)?.context;
             shared::reach(context, other).map(|()| handle.base)?
         } else {
-            self.shared.open(device, context, handle)?
+            self.shared.open(device, context, handle, parts)?
         };
         let is = Pointer::ask(base)?;
         let before = base.wrapping_sub(is.start);
@@ -330,7 +373,7 @@ impl Driver for Cuda {
     }
 
     fn close(&self, device: Device, handle: &Handle) {
-        if handle.process != this_process() {
+        if handle.in_parts || handle.process != this_process() {
             if let Ok(opened) = self.opened(device) {
                 self.shared.close(device, opened.context, handle);
             }

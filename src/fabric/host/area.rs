@@ -321,6 +321,11 @@ impl SharedAreas {
         self.places.get(place)?.as_ref().filter(|shared| shared.number == descriptor as u32)
     }
 
+    /// Device memory that other processes can open.
+    pub fn devices(&self) -> impl Iterator<Item = &Shared> {
+        self.places.iter().flatten().filter(|shared| shared.handle().is_some())
+    }
+
     pub fn clear(&mut self) {
         self.places.clear();
         self.free.clear();

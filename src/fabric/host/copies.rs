@@ -54,17 +54,17 @@ impl<T> Copies<T> {
     }
 
     fn copier(&mut self, device: Device) -> Result<usize, i32> {
-        let mut ours = (0..self.copiers.len()).filter(|at| self.copiers[*at].0 == device);
-        if ours.clone().count() == COPIERS {
-            self.turn = (self.turn + 1) % COPIERS;
-            return ours.nth(self.turn).ok_or(GONE);
+        let is_ours = |of: &(Device, Box<dyn Copier>)| of.0 == device;
+        while self.copiers.iter().filter(|of| is_ours(of)).count() < COPIERS {
+            let copier = driver().and_then(|driver| driver.copier(device)).map_err(|error| {
+                log::warn!("{error}");
+                GONE
+            })?;
+            self.copiers.push((device, copier));
         }
-        let copier = driver().and_then(|driver| driver.copier(device)).map_err(|error| {
-            log::warn!("{error}");
-            GONE
-        })?;
-        self.copiers.push((device, copier));
-        Ok(self.copiers.len() - 1)
+        self.turn = (self.turn + 1) % COPIERS;
+        let mut ours = (0..self.copiers.len()).filter(|at| is_ours(&self.copiers[*at]));
+        ours.nth(self.turn).ok_or(GONE)
     }
 
     /// Adds a copy by the chosen device.

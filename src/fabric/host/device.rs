@@ -5,12 +5,14 @@
 //! device serves are answered in order, when their copies are done.
 
 use super::copies::Copies;
+use super::parts::{Parts, Passed, Passing};
 use super::request::Piece;
 use super::socket;
 use crate::device::{driver, present, Device, Handle};
 use crate::fabric::grants::Use;
 use crate::fabric::{Immediate, Reaped};
-use std::os::fd::BorrowedFd;
+use crate::range::Range;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// The cost of a piece in the byte budget of a pass, although the CPU copies nothing for it.
 pub const COST: u64 = 256;
@@ -38,8 +40,10 @@ struct Answer {
 #[derive(Default)]
 pub struct Devices {
     opened: Vec<Opened>,
+    parts: Parts,
     /// Memory of ours that the peer reads: its number, and its key.
     shown: Vec<(u32, u64)>,
+    passing: Passing,
     /// Requests without an answer, in order.
     copies: Copies<Answer>,
 }
@@ -53,6 +57,11 @@ impl Devices {
         self.opened.push(Opened { number, handle, at: None });
     }
 
+    /// Imports a part of memory of the peer's; false if there are too many.
+    pub fn add_part(&mut self, number: u32, len: u64, file: OwnedFd) -> bool {
+        self.parts.add(number, len, file)
+    }
+
     /// Whether one more memory of the peer's can be opened.
     pub fn has_room(&self) -> bool {
         self.opened.len() < OPENED
@@ -64,7 +73,10 @@ impl Devices {
 
     /// The peer no longer writes from this memory; false if there is no such memory.
     pub fn forget(&mut self, number: u32) -> bool {
-        let Some(at) = self.opened.iter().position(|opened| opened.number == number) else { return false };
+        let parts = self.parts.take(number);
+        let Some(at) = self.opened.iter().position(|opened| opened.number == number) else {
+            return !parts.is_empty();
+        };
         self.settle();
         self.opened.swap_remove(at).close();
         true
@@ -109,12 +121,12 @@ impl Devices {
     }
 
     /// Allows the peer to read: on first use, passes the handle by which the peer opens the memory.
-    /// An error number if that is not possible.
+    /// An error number if that is not possible; EAGAIN if the socket did not take all of it.
     pub fn show(
         &mut self,
         (number, key): (u32, u64),
         device: Device,
-        address: u64,
+        range: &Range,
         socket: BorrowedFd,
     ) -> Result<(), i32> {
         if self.shown.contains(&(number, key)) {
@@ -123,13 +135,16 @@ impl Devices {
         if self.shown.len() >= SHOWN {
             return Err(libc::ENOBUFS);
         }
-        let handle = driver().and_then(|driver| driver.share(device, address));
+        let handle = driver().and_then(|driver| driver.share(device, range));
         let handle = handle.inspect_err(|error| log::info!("bytes go through the host: {error}"));
-        if !handle.is_ok_and(|handle| socket::pass_device(socket, number, &handle)) {
-            return Err(libc::EIO);
+        match self.passing.pass(socket, number, &handle.map_err(|_| libc::EIO)?) {
+            Passed::All => {
+                self.shown.push((number, key));
+                Ok(())
+            }
+            Passed::Some => Err(libc::EAGAIN),
+            Passed::Never => Err(libc::EIO),
         }
-        self.shown.push((number, key));
-        Ok(())
     }
 
     /// Ends a registration: the peer need not keep it open.
@@ -142,11 +157,6 @@ impl Devices {
         });
     }
 
-    /// The peer has closed the memory with this number.
-    pub fn unread(&mut self, number: u32) {
-        self.shown.retain(|(of, _)| *of != number);
-    }
-
     fn place_of(&mut self, number: u32, device: Device) -> Result<(u64, u64), i32> {
         let opened = self.opened.iter_mut().find(|opened| opened.number == number).ok_or(libc::EIO)?;
         match opened.at {
@@ -154,7 +164,9 @@ impl Devices {
             // Only one device of ours reaches this memory; memory of other devices is staged.
             Some(_) => Err(libc::EIO),
             None => {
-                let place = driver().and_then(|driver| driver.open(device, &opened.handle));
+                let parts = self.parts.take(number);
+                let place = driver().and_then(|driver| driver.open(device, &opened.handle, &parts));
+                place.iter().for_each(|(_, len)| super::parts::log_opened(*len, &parts));
                 let place = place.inspect_err(|error| log::info!("bytes go through the host: {error}"));
                 let place = place.map_err(|_| libc::EIO)?;
                 opened.at = Some((device, place));
@@ -191,6 +203,7 @@ impl Devices {
     /// Ends the channel: no further request comes, and no answer is expected.
     pub fn end(&mut self) {
         self.settle();
+        self.parts.clear();
         self.opened.drain(..).for_each(Opened::close);
     }
 }

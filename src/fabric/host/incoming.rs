@@ -357,9 +357,12 @@ impl Incoming {
             let of = (request.area, request.key);
             // A peer could go on reading opened memory after its grant has ended.
             let Some(device) = device.filter(|_| entered.is_none()) else { return Refused(libc::EACCES) };
-            let address = pieces.first().map_or(0, |piece| piece.remote);
-            let shown = self.devices.show(of, device, address, self.socket.as_fd());
-            return shown.map_or_else(Refused, |()| Done);
+            let Some(range) = registry.range_of(request.key) else { return Refused(libc::EACCES) };
+            return match self.devices.show(of, device, &range, self.socket.as_fd()) {
+                Ok(()) => Done,
+                Err(libc::EAGAIN) => Later(Blocked::Socket),
+                Err(errno) => Refused(errno),
+            };
         }
         let place = Block::after(self.back, request.len);
         if !place.fits(self.back_free) {
@@ -473,10 +476,16 @@ impl Incoming {
                 Received::Control(Control::Wake) => {}
                 Received::Control(Control::Forget(number)) if self.devices.forget(number) => {}
                 Received::Control(Control::Forget(number)) => self.areas.remove(number),
-                Received::Control(Control::Unread(number)) => self.devices.unread(number),
                 // A connection without a peer cannot write.
-                Received::Control(Control::Area(..) | Control::Device(..)) if self.peer.is_none() => {
+                Received::Control(Control::Area(..) | Control::Part(..) | Control::Device(..))
+                    if self.peer.is_none() =>
+                {
                     return Listened::End
+                }
+                Received::Control(Control::Part(number, len, file)) => {
+                    if !self.devices.add_part(number, len, file) {
+                        return Listened::End;
+                    }
                 }
                 Received::Control(Control::Device(number, handle)) if self.devices.has_room() => {
                     self.devices.add(number, handle)

@@ -30,6 +30,7 @@ mod mapped;
 mod nic;
 mod op;
 mod outgoing;
+mod parts;
 mod pull;
 mod request;
 mod socket;

@@ -17,6 +17,7 @@ use crate::fabric::{
 };
 use crate::ids::{GrantToken, PeerId};
 use crate::logging::seldom::warn_seldom;
+use crate::range::Range;
 use crate::status::{Error, Result, Status};
 use std::collections::{HashSet, VecDeque};
 use std::ffi::c_void;
@@ -32,6 +33,8 @@ const WORDS: u32 = 64;
 const LOOK: u64 = 128;
 /// Passes that serve the requests which a dead peer left in its channel, before its route ends.
 const LAST_PASSES: u32 = 16;
+/// Device memories of ours that are probed against an imported one.
+const REACHED: usize = 64;
 const TX_DEPTH: usize = 512;
 const RX_DEPTH: usize = 256;
 const LANE_WINDOW: u64 = 4 << 20;
@@ -384,7 +387,11 @@ impl Nic for HostNic {
         access: Access,
         (device, shareable): (Device, bool),
     ) -> Result<Option<Registration>> {
-        let handle = if shareable { Some(driver()?.share(device, range.base)?) } else { None };
+        let handle = if shareable {
+            Some(driver()?.share(device, &Range { base: range.base, len: range.len })?)
+        } else {
+            None
+        };
         let identity = driver()?.identity(range.base).unwrap_or_default();
         let mut key = self.random.u64()?;
         while !self.registry.add(key, range, access, Some((device, identity))) {
@@ -424,6 +431,17 @@ impl Nic for HostNic {
     }
 
     #[inline]
+    fn reach(&mut self, route: Route, remotes: &[(u64, u64)]) {
+        let Some(line) = line(&mut self.places, route) else { return };
+        if line.outgoing.dead().is_some() {
+            return;
+        }
+        let areas: Vec<_> = self.areas.devices().take(REACHED).collect();
+        line.outgoing.reach(&areas, remotes);
+        line.outgoing.pump(&mut { PASS }, &mut self.finished);
+        line.outgoing.wake_peer();
+    }
+
     unsafe fn rma(&mut self, rma: &Rma<'_>, route: Route, scratches: &[*mut Scratch]) -> (usize, Posted) {
         let Some(line) = line(&mut self.places, route) else {
             return (0, Posted::Failed(libc::ENOTCONN));

@@ -13,6 +13,7 @@ use super::copies::Copies;
 use super::copy;
 use super::device;
 use super::op::Op;
+use super::parts::Passing;
 use super::pull::Pulls;
 use super::request::{Kind, Piece, Pieces, Request, AREA_BYTES, BYTES, DEVICE_BYTES, INLINE};
 use super::socket::{self, Received};
@@ -88,6 +89,7 @@ pub struct Outgoing {
     wake_due: bool,
     /// The numbers of passed areas, by index; 0: not passed.
     passed: Vec<u32>,
+    passing: Passing,
     /// Whether the target can copy from device memory to the memory of a key.
     probes: Vec<Probe>,
     last_probe: usize,
@@ -128,6 +130,7 @@ impl Outgoing {
             landing: Copies::default(),
             wake_due: false,
             passed: Vec::new(),
+            passing: Passing::default(),
             probes: Vec::new(),
             last_probe: 0,
             next_probe: 0,
@@ -559,12 +562,15 @@ impl Outgoing {
             let Some(socket) = self.socket() else { break };
             match socket::receive(socket) {
                 Received::Control(socket::Control::Wake) => {}
+                Received::Control(socket::Control::Part(number, len, file)) => {
+                    if !self.pulls.add_part(number, len, file) {
+                        return false;
+                    }
+                }
                 Received::Control(socket::Control::Device(number, handle)) => {
                     self.pulls.passed(number, handle)
                 }
-                Received::Control(socket::Control::Forget(gone)) => {
-                    self.pulls.forget(|number, _| number == gone);
-                }
+                Received::Control(socket::Control::Forget(gone)) => self.pulls.forget(gone),
                 Received::Nothing => return true,
                 _ => return false,
             }

@@ -4,14 +4,15 @@
 //! does.
 
 use super::copies::Copies;
+use super::parts::Parts;
 use crate::device::{driver, present, Device, Handle};
+use std::os::fd::OwnedFd;
 
 /// Memory of the target that our device may reach.
 struct Source {
     /// The number that we gave the memory, once it is requested.
     number: u32,
-    /// Our area that is read into, and its device; the target's key.
-    area: u32,
+    /// Our device that reads, and the target's key.
     device: Device,
     key: u64,
     /// The target's handle, with its address and length here, once they are known.
@@ -27,6 +28,7 @@ const SOURCES: usize = 1024;
 #[derive(Default)]
 pub struct Pulls {
     sources: Vec<Source>,
+    parts: Parts,
     last: usize,
     /// The last number; none is reused.
     numbers: u32,
@@ -39,9 +41,9 @@ impl Pulls {
         self.copies.is_empty()
     }
 
-    /// The number of a key's memory, if an area can be read into from it. `Err`: not requested yet.
-    pub fn find(&mut self, area: u32, key: u64) -> Result<Option<u32>, ()> {
-        let is_it = |source: &Source| source.area == area && source.key == key;
+    /// The number of a key's memory, if our device can read from it. `Err`: not requested yet.
+    pub fn find(&mut self, device: Device, key: u64) -> Result<Option<u32>, ()> {
+        let is_it = |source: &Source| source.device == device && source.key == key;
         if !self.sources.get(self.last).is_some_and(is_it) {
             self.last = self.sources.iter().position(is_it).ok_or(())?;
         }
@@ -50,14 +52,20 @@ impl Pulls {
     }
 
     /// Records a request to the target for memory, and returns the memory's number.
-    pub fn ask(&mut self, area: u32, device: Device, key: u64) -> u32 {
+    pub fn ask(&mut self, device: Device, key: u64) -> u32 {
         self.numbers = self.numbers.wrapping_add(1).max(1);
         let unopened = |source: &Source| source.handle.is_none();
         if let Some(at) = self.sources.iter().position(unopened).filter(|_| self.sources.len() >= SOURCES) {
-            self.sources.swap_remove(at);
+            drop(self.parts.take(self.sources.swap_remove(at).number));
         }
-        self.sources.push(Source { number: self.numbers, area, device, key, handle: None, at: None });
+        self.sources.push(Source { number: self.numbers, device, key, handle: None, at: None });
         self.numbers
+    }
+
+    /// Imports a part that the target passed; false if there are too many.
+    pub fn add_part(&mut self, number: u32, len: u64, file: OwnedFd) -> bool {
+        let asked = |source: &Source| source.number == number && source.handle.is_none();
+        !self.sources.iter().any(asked) || self.parts.add(number, len, file)
     }
 
     /// Records the handle that the target passed.
@@ -66,27 +74,23 @@ impl Pulls {
         if source.handle.is_some() {
             return;
         }
-        let place = driver().and_then(|driver| driver.open(source.device, &handle));
+        let parts = self.parts.take(number);
+        let place = driver().and_then(|driver| driver.open(source.device, &handle, &parts));
+        place.iter().for_each(|(_, len)| super::parts::log_opened(*len, &parts));
         let place = place.inspect_err(|error| log::info!("bytes go through the host: {error}"));
         (source.handle, source.at) = (Some(handle), place.ok());
+        if source.at.is_some() {
+            // Copiers are made now, not in the first read; what they cannot do shows there.
+            let _ = self.copies.choose(source.device);
+        }
     }
 
-    /// Drops memory of the target, or areas of ours, that no longer exist; returns their numbers.
-    pub fn forget(&mut self, is_gone: impl Fn(u32, u32) -> bool) -> Vec<u32> {
-        let mut gone = Vec::new();
-        if !self.sources.iter().any(|source| is_gone(source.number, source.area)) {
-            return gone;
-        }
+    /// Closes memory that the target has deregistered.
+    pub fn forget(&mut self, number: u32) {
+        let Some(at) = self.sources.iter().position(|source| source.number == number) else { return };
         self.settle();
-        self.sources.retain(|source| {
-            let goes = is_gone(source.number, source.area);
-            if goes {
-                source.close();
-                gone.push(source.number);
-            }
-            !goes
-        });
-        gone
+        drop(self.parts.take(number));
+        self.sources.swap_remove(at).close();
     }
 
     /// A source's device, address and key.

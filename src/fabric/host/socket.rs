@@ -16,12 +16,12 @@ pub enum Control {
     Channel(OwnedFd),
     /// Memory from which the initiator writes: number, length, file.
     Area(u32, u64, OwnedFd),
+    /// A part of device memory, before the memory's handle: number, length, file.
+    Part(u32, u64, OwnedFd),
     /// Device memory from which the initiator writes: number, handle.
     Device(u32, Handle),
     /// Memory from which the initiator no longer writes.
     Forget(u32),
-    /// Memory of the target that the initiator no longer reads.
-    Unread(u32),
     Wake,
 }
 
@@ -38,9 +38,9 @@ const AREA: u8 = 2;
 const FORGET: u8 = 3;
 const WAKE: u8 = 4;
 const DEVICE: u8 = 5;
-const UNREAD: u8 = 6;
-/// Changes with every change of the channel's layout or of its requests.
-const VERSION: u32 = 1;
+const PART: u8 = 6;
+/// Changes with every change of the channel's layout, of its requests, or of the messages.
+const VERSION: u32 = 2;
 const FRAME: usize = 16;
 /// A frame that is followed by a handle.
 const LONG: usize = FRAME + 32 + 64;
@@ -169,7 +169,8 @@ pub fn pass_device(socket: BorrowedFd, number: u32, handle: &Handle) -> bool {
     let mut frame = [0u8; LONG];
     frame[0] = DEVICE;
     frame[4..8].copy_from_slice(&number.to_ne_bytes());
-    let words = [handle.process, handle.device.into(), handle.base, handle.len];
+    let device = u64::from(handle.device) | u64::from(handle.in_parts) << 32;
+    let words = [handle.process, device, handle.base, handle.len];
     for (at, word) in frame[FRAME..].chunks_exact_mut(8).zip(words) {
         at.copy_from_slice(&word.to_ne_bytes());
     }
@@ -186,7 +187,8 @@ fn handle_in(frame: &[u8; LONG]) -> Option<Handle> {
     };
     Some(Handle {
         process: word(0)?,
-        device: u32::try_from(word(1)?).ok()?,
+        device: word(1)? as u32,
+        in_parts: word(1)? >> 32 != 0,
         base: word(2)?,
         len: word(3)?,
         token: *frame.last_chunk::<64>()?,
@@ -198,12 +200,12 @@ pub fn pass_area(socket: BorrowedFd, number: u32, len: u64, fd: BorrowedFd) -> b
     send(socket, AREA, number, len, Some(fd.as_raw_fd()))
 }
 
-pub fn forget_area(socket: BorrowedFd, number: u32) -> bool {
-    send(socket, FORGET, number, 0, None)
+pub fn pass_part(socket: BorrowedFd, number: u32, len: u64, fd: BorrowedFd) -> bool {
+    send(socket, PART, number, len, Some(fd.as_raw_fd()))
 }
 
-pub fn unread(socket: BorrowedFd, number: u32) -> bool {
-    send(socket, UNREAD, number, 0, None)
+pub fn forget_area(socket: BorrowedFd, number: u32) -> bool {
+    send(socket, FORGET, number, 0, None)
 }
 
 /// If the socket is full, the other side has an unread wake-up.
@@ -238,8 +240,8 @@ pub fn receive(socket: BorrowedFd) -> Received {
     match (got as usize, frame[0], fd) {
         (FRAME, CHANNEL, Some(fd)) if number == VERSION => Received::Control(Control::Channel(fd)),
         (FRAME, AREA, Some(fd)) => Received::Control(Control::Area(number, len, fd)),
+        (FRAME, PART, Some(fd)) => Received::Control(Control::Part(number, len, fd)),
         (FRAME, FORGET, None) => Received::Control(Control::Forget(number)),
-        (FRAME, UNREAD, None) => Received::Control(Control::Unread(number)),
         (FRAME, WAKE, None) => Received::Control(Control::Wake),
         (LONG, DEVICE, None) => match handle_in(&frame) {
             Some(handle) => Received::Control(Control::Device(number, handle)),

@@ -6,9 +6,11 @@ use super::{Flight, Outgoing, Probe, PROBES, PULL};
 use crate::device::Device;
 use crate::fabric::host::area::Shared;
 use crate::fabric::host::channel::{self, Block};
+use crate::fabric::host::parts::Passed;
 use crate::fabric::host::request::Kind;
 use crate::fabric::host::socket;
 use crate::fabric::{Reaped, Rma, Scratch, Segment};
+use std::os::fd::AsFd;
 
 impl Outgoing {
     /// Passes an area to the target; false if the socket is full.
@@ -17,9 +19,9 @@ impl Outgoing {
         if self.passed.get(area.place) == Some(&area.number) {
             return true;
         }
-        let Some(socket) = self.socket() else { return false };
+        let Some(socket) = self.socket.as_ref().map(AsFd::as_fd) else { return false };
         let passed = match (area.handle(), area.file()) {
-            (Some(handle), _) => socket::pass_device(socket, area.number, handle),
+            (Some(handle), _) => self.passing.pass(socket, area.number, handle) == Passed::All,
             (_, Some((file, len))) => socket::pass_area(socket, area.number, len, file),
             _ => false,
         };
@@ -33,10 +35,7 @@ impl Outgoing {
 
     /// Drops an area: the target need not keep it mapped.
     pub fn forget(&mut self, area: &Shared) {
-        let unread = self.pulls.forget(|_, of| of == area.number);
-        if let Some(socket) = self.socket() {
-            unread.iter().for_each(|number| _ = socket::unread(socket, *number));
-        }
+        self.passing.forget(area.number);
         let Some(passed) = self.passed.get_mut(area.place).filter(|number| **number == area.number) else {
             return;
         };
@@ -62,7 +61,7 @@ impl Outgoing {
         let remote = (rma.segments.first().map_or(0, |segment| segment.remote), rma.key);
         let shared = area.filter(|area| self.reaches_device(rma.read, area, remote));
         let of = match shared {
-            Some(area) if rma.read => self.pulls.find(area.number, rma.key).ok().flatten().map(|n| (n, 0)),
+            Some(_) if rma.read => self.pulls.find(device, rma.key).ok().flatten().map(|n| (n, 0)),
             Some(area) => self.pass(area).then_some((area.number, area.base())),
             None => None,
         };
@@ -75,13 +74,15 @@ impl Outgoing {
     /// other direction. On first use, an empty request asks the target.
     fn reaches_device(&mut self, read: bool, area: &Shared, (remote, key): (u64, u64)) -> bool {
         if read {
-            return match self.pulls.find(area.number, key) {
-                Ok(found) => found.is_some(),
-                Err(()) => {
-                    self.ask_to_pull(area, (remote, key));
-                    false
-                }
-            };
+            let Some(device) = area.handle().map(|handle| handle.device) else { return false };
+            return self
+                .pulls
+                .find(device, key)
+                .unwrap_or_else(|()| {
+                    self.ask_to_pull(device, (remote, key));
+                    None
+                })
+                .is_some();
         }
         let is_it = |probe: &Probe| probe.number == area.number && probe.key == key;
         if !self.probes.get(self.last_probe).is_some_and(is_it) {
@@ -94,12 +95,22 @@ impl Outgoing {
         self.probes[self.last_probe].reaches == Some(true)
     }
 
+    /// Has the target open device memory of ours, and opens the target's.
+    pub fn reach(&mut self, areas: &[&Shared], remotes: &[(u64, u64)]) {
+        for area in areas {
+            remotes.first().map(|remote| self.reaches_device(false, area, *remote));
+            for remote in remotes {
+                self.reaches_device(true, area, *remote);
+            }
+        }
+    }
+
     #[cold]
-    fn ask_to_pull(&mut self, area: &Shared, (remote, key): (u64, u64)) {
-        let Some(handle) = area.handle().filter(|_| self.dead.is_none() && self.socket.is_some()) else {
+    fn ask_to_pull(&mut self, device: Device, (remote, key): (u64, u64)) {
+        if self.dead.is_some() || self.socket.is_none() {
             return;
-        };
-        let number = self.pulls.ask(area.number, handle.device, key);
+        }
+        let number = self.pulls.ask(device, key);
         let segment = Segment { local: 0, remote, len: 0 };
         let op = self.push(Kind::Read, key, (number, 0), &[segment], std::ptr::null_mut());
         (op.probe, op.on_device) = (Some(PULL), true);

@@ -1,0 +1,117 @@
+//! Device memory in parts: NICs pass a file for each part, then the handle.
+
+use super::socket;
+use crate::device::{driver, present, Handle, Part};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Parts of one channel that were imported and are not mapped, at most.
+const PARTS: usize = 1 << 16;
+
+/// The result of passing device memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Passed {
+    All,
+    /// The socket is full: to be continued.
+    Some,
+    /// No process can open this memory any longer.
+    Never,
+}
+
+/// Device memory on its way to a peer, by number, with the offset of the next part; `None`: it cannot
+/// be passed.
+#[derive(Default)]
+pub struct Passing(Vec<(u32, Option<u64>)>);
+
+impl Passing {
+    /// Passes device memory, as much as the socket takes.
+    pub fn pass(&mut self, socket: BorrowedFd, number: u32, handle: &Handle) -> Passed {
+        let known = self.0.iter().position(|(of, _)| *of == number);
+        let begun = match known.map(|at| self.0[at].1) {
+            None => 0,
+            Some(Some(offset)) => offset,
+            Some(None) => return Passed::Never,
+        };
+        let (passed, offset) = pass_from(begun, socket, number, handle);
+        if let Some(at) = known {
+            self.0.swap_remove(at);
+        }
+        match passed {
+            Passed::All => {}
+            Passed::Some => self.0.push((number, Some(offset))),
+            Passed::Never => self.0.push((number, None)),
+        }
+        passed
+    }
+
+    pub fn forget(&mut self, number: u32) {
+        self.0.retain(|(of, _)| *of != number);
+    }
+}
+
+/// Passes the parts from an offset on, then the handle. Returns the offset of the next part, too.
+fn pass_from(mut offset: u64, socket: BorrowedFd, number: u32, handle: &Handle) -> (Passed, u64) {
+    while handle.in_parts && offset < handle.len {
+        let part = driver().and_then(|driver| driver.part(handle, offset));
+        let (file, len) = match part {
+            Ok(part) => part,
+            Err(error) => {
+                log::info!("bytes go through the host: {error}");
+                return (Passed::Never, offset);
+            }
+        };
+        if !socket::pass_part(socket, number, len, file.as_fd()) {
+            return (Passed::Some, offset);
+        }
+        offset += len;
+    }
+    let all = socket::pass_device(socket, number, handle);
+    (if all { Passed::All } else { Passed::Some }, offset)
+}
+
+/// Parts that a peer has passed, by the number of their memory, until the memory is opened.
+#[derive(Default)]
+pub struct Parts {
+    imported: Vec<(u32, Vec<Part>)>,
+    count: usize,
+}
+
+impl Parts {
+    /// Imports a part; false if there are too many. Memory of which a part cannot be imported cannot
+    /// be opened later.
+    pub fn add(&mut self, number: u32, len: u64, file: OwnedFd) -> bool {
+        if self.count == PARTS {
+            return false;
+        }
+        let part = match present().map(|driver| driver.import(file.as_fd(), len)) {
+            Some(Ok(part)) => part,
+            Some(Err(error)) => {
+                log::info!("bytes go through the host: {error}");
+                return true;
+            }
+            None => return true,
+        };
+        self.count += 1;
+        match self.imported.iter_mut().find(|(of, _)| *of == number) {
+            Some((_, parts)) => parts.push(part),
+            None => self.imported.push((number, vec![part])),
+        }
+        true
+    }
+
+    /// The parts of a memory, in order.
+    pub fn take(&mut self, number: u32) -> Vec<Part> {
+        let Some(at) = self.imported.iter().position(|(of, _)| *of == number) else { return Vec::new() };
+        let (_, parts) = self.imported.swap_remove(at);
+        self.count -= parts.len();
+        parts
+    }
+
+    pub fn clear(&mut self) {
+        self.imported.clear();
+        self.count = 0;
+    }
+}
+
+pub fn log_opened(len: u64, parts: &[Part]) {
+    log::debug!("device memory of a peer is opened: {len} bytes, imported in {} parts", parts.len());
+}
