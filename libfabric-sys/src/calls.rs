@@ -532,17 +532,6 @@ pub unsafe fn fi_cq_read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> isi
     call!((*cq).ops, read(cq, buf, count))
 }
 
-/// Like [`fi_cq_read`], with the source of each entry.
-#[inline]
-pub unsafe fn fi_cq_readfrom(
-    cq: *mut fid_cq,
-    buf: *mut c_void,
-    count: usize,
-    src_addr: *mut fi_addr_t,
-) -> isize {
-    call!((*cq).ops, readfrom(cq, buf, count, src_addr))
-}
-
 /// Waits; only for a queue that was opened with a wait object.
 #[inline]
 pub unsafe fn fi_cq_sread(

@@ -327,9 +327,8 @@ impl DataPath {
     pub(super) fn send_refusal(&mut self, origin: Origin, token: Token, to: (u64, &[u8]), body: Vec<u8>) {
         let header = Header { to: token, ..Header::plain(Kind::Refuse) };
         let body = self.core.refusal(to.0, token, body);
-        let now = self.core.clock.now();
         let RailWork { rail, lanes, .. } = &mut self.rails[origin.0];
-        rail.answer(lanes, (to.1, origin.1), now, |frame| header.write(frame, &body, &[]));
+        rail.answer(lanes, (to.1, origin.1), |frame| header.write(frame, &body, &[]));
     }
 
     fn reply_to_handshake(&mut self, lane: LaneId, accepted: &AcceptedHandshake) {
@@ -558,8 +557,7 @@ impl DataPath {
             return self.send_refusal(origin, token, (address.incarnation, &theirs.address), body);
         }
         let close = Header { to: token, ..Header::plain(Kind::Close) };
-        let now = self.core.clock.now();
         let RailWork { rail, lanes, .. } = &mut self.rails[origin.0];
-        rail.answer(lanes, (&theirs.address, origin.1), now, |frame| close.write(frame, &[], &[]));
+        rail.answer(lanes, (&theirs.address, origin.1), |frame| close.write(frame, &[], &[]));
     }
 }

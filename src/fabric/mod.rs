@@ -55,11 +55,6 @@ pub type Route = u64;
 /// The number that the receiving NIC gives the connection of a message; 0 if it has none.
 pub type Connection = u32;
 
-/// The connection of a route, for a NIC that `dials`.
-pub fn connection_of(route: Route) -> Connection {
-    u32::try_from(route).map_or(0, |route| route.wrapping_add(1))
-}
-
 /// How the completion of a write implies that the bytes are visible at the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Delivery {
@@ -259,19 +254,10 @@ pub trait Nic {
         let _ = route;
         false
     }
-    /// Whether sending to a route without a connection makes one. If so, a message's `connection`
-    /// is `connection_of` its sender's route, if that was inserted.
-    fn dials(&self) -> bool {
-        false
-    }
     /// A route that answers the sender behind a connection, which claims this address.
     fn insert_caller(&mut self, address: &[u8], connection: Connection) -> Result<Route> {
         let _ = connection;
         self.insert(address, None)
-    }
-    /// Like `remove`, for a route that was only used over an existing connection.
-    fn forget(&mut self, route: Route) {
-        self.remove(route);
     }
     /// Periodic: finishes work that was not possible at once.
     fn tend(&mut self) {}

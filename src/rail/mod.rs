@@ -25,8 +25,7 @@ use crate::clock::Clock;
 use crate::device::Device;
 use crate::fabric::grants::Grants;
 use crate::fabric::{
-    connection_of, Access, Buffer, Connection, HostRange, Limits, Nic, Posted, Reaped, Registration, Route,
-    Scratch,
+    Access, Buffer, Connection, HostRange, Limits, Nic, Posted, Reaped, Registration, Route, Scratch,
 };
 use crate::ids::{GrantToken, LaneId, LaneSlot, PeerId, RailIndex};
 use crate::status::{Error, Result, Status};
@@ -63,21 +62,10 @@ const STAGED_WINDOW: u64 = 7 << 20;
 const URGENT_NS: u64 = 5_000_000;
 /// A lane with bytes in flight that completes nothing for this long is stalled.
 const PARKED_NS: u64 = 20_000_000;
-/// Maximum unauthenticated endpoints whose connections are looked for, and for how long: they
-/// repeat their requests.
-const UNCONFIRMED_MAX: usize = 16;
-const UNCONFIRMED_NS: u64 = 2_500_000_000;
 /// Routes of answers are kept this long: removing one earlier could drop the answer.
 const ANSWERED_NS: u64 = 1_000_000_000;
 /// Bytes of the buffer that peers probe lanes with.
 const PROBE_LEN: usize = 4096;
-
-/// An unauthenticated endpoint's address, its route, and since when its connection is looked for.
-struct Unconfirmed {
-    address: Box<[u8]>,
-    route: Route,
-    since: u64,
-}
 
 pub struct Rail {
     pub index: RailIndex,
@@ -101,9 +89,6 @@ pub struct Rail {
     reaped: Vec<Reaped>,
     /// Routes by which unauthenticated endpoints were answered, and when.
     answered: Vec<(Route, u64)>,
-    /// Unauthenticated endpoints with an unconfirmed address: answered when they repeat the request
-    /// over their own connection.
-    unconfirmed: Vec<Unconfirmed>,
     /// The lane whose last post announced that another follows.
     unflushed: Option<LaneSlot>,
     budget: Budget,
@@ -146,7 +131,6 @@ impl Rail {
             changed: false,
             reaped: Vec::new(),
             answered: Vec::new(),
-            unconfirmed: Vec::new(),
             unflushed: None,
             budget: Budget::new(limits.arrival_room),
             sends: ManuallyDrop::new(sends),
@@ -269,9 +253,7 @@ impl Rail {
         let route = of.route;
         // Also the routes inserted to answer the endpoint before it was a peer.
         let answers = self.answered.iter().filter(|(answered, _)| *answered == route).count();
-        let answers = answers + self.unconfirmed.iter().filter(|one| one.route == route).count();
         self.answered.retain(|(answered, _)| *answered != route);
-        self.unconfirmed.retain(|one| one.route != route);
         (0..=answers).for_each(|_| self.nic.reset(route, connected));
     }
 
@@ -344,13 +326,6 @@ impl Rail {
         }
         let (old, new) = self.answered.drain(..).partition(|(_, at)| now.saturating_sub(*at) > ANSWERED_NS);
         self.answered = new;
-        let unconfirmed = std::mem::take(&mut self.unconfirmed).into_iter();
-        for one in unconfirmed {
-            match now.saturating_sub(one.since) > UNCONFIRMED_NS {
-                true => self.nic.forget(one.route),
-                false => self.unconfirmed.push(one),
-            }
-        }
         let old: Vec<(Route, u64)> = old;
         old.into_iter().for_each(|(route, _)| self.release(route, lanes));
         self.nic.tend();
@@ -486,36 +461,17 @@ impl Rail {
         &mut self,
         lanes: &Lanes<impl HasLane>,
         (address, connection): (&[u8], Connection),
-        now: u64,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) {
         if self.answers >= ANSWERS {
             return;
         }
-        let route = match self.nic.dials() {
-            false => self.nic.insert_caller(address, connection).ok(),
-            true => self.confirmed_route(address, connection, now),
-        };
-        let Some(route) = route else { return };
+        let Ok(route) = self.nic.insert_caller(address, connection) else { return };
         let tag = Tag { bytes: route, ..Tag::new(Work::Answer, LaneSlot::NONE, 0, 0) };
         match self.send_to(route, tag, false, fill) {
             Posted::Yes => self.answers += 1,
-            _ if self.nic.dials() => {}
             _ => self.release(route, lanes),
         }
-    }
-
-    /// The route to an unauthenticated endpoint, once its address is confirmed: its next message
-    /// over the same connection comes from the looked-up route.
-    fn confirmed_route(&mut self, address: &[u8], connection: Connection, now: u64) -> Option<Route> {
-        if let Some(known) = self.unconfirmed.iter().find(|one| *one.address == *address) {
-            return Some(known.route).filter(|route| connection_of(*route) == connection);
-        }
-        if self.unconfirmed.len() < UNCONFIRMED_MAX {
-            let route = self.nic.insert(address, None).ok()?;
-            self.unconfirmed.push(Unconfirmed { address: address.into(), route, since: now });
-        }
-        None
     }
 
     /// False when the NIC's receive queue is full.

@@ -10,8 +10,8 @@ use crate::device::{driver, Device, Export};
 #[cfg(any(test, feature = "sim"))]
 use crate::fabric::sim;
 use crate::fabric::{
-    connection_of, Access, Buffer, Connection, Delivery, HostRange, Immediate, Limits, Nic, Posted, Reaped,
-    Registration, Rma, Route, Scratch, Way,
+    Access, Buffer, Connection, Delivery, HostRange, Immediate, Limits, Nic, Posted, Reaped, Registration,
+    Rma, Route, Scratch, Way,
 };
 use crate::fork::Descriptor;
 use crate::ids::PeerId;
@@ -66,8 +66,6 @@ pub struct OfiNic {
     /// shm reads freed memory when an address is removed while its peer lives on
     /// (1.17: a crash in the next read of the queue).
     keeps_routes: bool,
-    /// The queue reports the route of a frame: for ofi_rxm, whose routes have connections.
-    sources: bool,
     /// -1 if the provider has no descriptor.
     wait_fd: i32,
     /// One descriptor for the queue and the connections' events, if both exist.
@@ -118,7 +116,6 @@ impl OfiNic {
             address: Vec::new(),
             random: entry.random.clone(),
             keeps_routes: entry.provider == "shm",
-            sources: entry.provider.ends_with(";ofi_rxm"),
             wait_fd: -1,
             both: None,
         };
@@ -141,10 +138,6 @@ impl OfiNic {
             let (tx, rx) = ((*info).tx_attr, (*info).rx_attr);
             (*tx).op_flags = 0;
             (*rx).op_flags = 0;
-            if self.sources {
-                (*info).caps |= FI_SOURCE;
-                (*rx).caps |= FI_SOURCE;
-            }
             let rc = source.fabric((*info).fabric_attr, &mut self.fabric);
             source.check("opening the fabric", rc)?;
             source.check("opening the domain", fi_domain(self.fabric, info, &mut self.domain, null))?;
@@ -526,10 +519,6 @@ impl Nic for OfiNic {
         false // libfabric does not report it.
     }
 
-    fn dials(&self) -> bool {
-        self.sources
-    }
-
     fn take_rejected(&mut self) -> u64 {
         self.connections.as_mut().map_or(0, Connections::take_rejected)
     }
@@ -654,28 +643,17 @@ impl Nic for OfiNic {
     fn reap(&mut self, reaped: &mut Vec<Reaped>) -> bool {
         const MOST: usize = 32;
         let mut entries: [MaybeUninit<fi_cq_data_entry>; MOST] = [const { MaybeUninit::uninit() }; MOST];
-        let mut sources: [fi_addr_t; MOST] = [FI_ADDR_NOTAVAIL; MOST];
-        // SAFETY: the arrays have space for `MOST` entries of the queue's format, and as many
-        // addresses.
-        let rc = unsafe {
-            match self.sources {
-                true => {
-                    fi_cq_readfrom(self.cq, entries.as_mut_ptr().cast(), MOST, sources.as_mut_ptr().cast())
-                }
-                false => fi_cq_read(self.cq, entries.as_mut_ptr().cast(), MOST),
-            }
-        };
+        // SAFETY: the array has space for `MOST` entries of the queue's format.
+        let rc = unsafe { fi_cq_read(self.cq, entries.as_mut_ptr().cast(), MOST) };
         let shared = self.connections.is_some();
         if rc > 0 {
-            let read = entries.iter().zip(sources).take(rc as usize);
-            reaped.extend(read.map(|(entry, source)| {
+            reaped.extend(entries.iter().take(rc as usize).map(|entry| {
                 // SAFETY: libfabric filled in the first `rc` entries.
                 let entry = unsafe { entry.assume_init_ref() };
                 if is_arrival(entry.flags, shared) {
                     return self.arrival(entry);
                 }
-                let (len, connection) = (entry.len as u32, connection_of(source));
-                Reaped { len, connection, ..Reaped::of(entry.op_context.cast(), 0) }
+                Reaped { len: entry.len as u32, ..Reaped::of(entry.op_context.cast(), 0) }
             }));
         } else if rc == -(FI_EAVAIL as isize) {
             self.reap_error(reaped);
