@@ -61,7 +61,7 @@ static void attack(const struct place *place, int fd, uint64_t *random, int chan
         return; /* It sends nothing. */
     if (place->any.sa_family == AF_INET) {
         if (how > 1)
-            memcpy(bytes, "WEFT-TCP\1\0\0\0\0\0\0\0", 16);
+            memcpy(bytes, "WEFT-TCP\3\0\0\0\0\0\0\0", 16);
         (void)!send(fd, bytes, how == 3 ? 48 : 1 + below(random, sizeof bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
     } else if (how == 1) {
         (void)!send(fd, bytes, 16, MSG_NOSIGNAL | MSG_DONTWAIT);

@@ -159,7 +159,7 @@ static void byte_per_second_connection_delays_no_peer(void)
     weft_peer peer;
     CHECK_OK(weft_peer_connect(asks->endpoint, forged, len, NULL, &peer));
     char true_address[8192];
-    uint8_t hello[HELLO] = "WEFT-TCP\2";
+    uint8_t hello[HELLO] = "WEFT-TCP\3";
     uint8_t *place = place_in((uint8_t *)true_address, address_of(duo.b->endpoint, true_address, sizeof true_address));
     memcpy(&at, place, sizeof at);
     memcpy(hello + 16, place + sizeof at, 16);

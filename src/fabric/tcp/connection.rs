@@ -414,9 +414,16 @@ impl Connection {
                     self.incoming.gather(staged, with.registry);
                     self.outgoing.gather(staged);
                 }
-                self.incoming.answer(&mut self.batch, &mut self.staged, with.registry);
                 let up = self.state == State::Up;
+                if self.outgoing.has_messages() {
+                    // They follow what was done before, and wait for the data of no read.
+                    self.incoming.acknowledge(&mut self.batch);
+                    self.outgoing.speak(up, &mut self.batch, with.reaped);
+                }
+                self.incoming.answer(&mut self.batch, &mut self.staged, with.registry);
                 self.outgoing.ask(up, (&mut self.batch, &mut self.staged), with.reaped);
+            } else if self.outgoing.has_messages() && self.state == State::Up {
+                self.outgoing.interject(&mut self.batch, with.reaped);
             }
             let Some(socket) = self.socket.as_ref().filter(|_| self.is_sending()) else { break };
             let sealed = self.sealed.as_deref_mut();

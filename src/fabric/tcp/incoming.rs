@@ -6,7 +6,7 @@
 
 use super::socket::Outcome;
 use super::staged::Staged;
-use super::stream::{Batch, Owner, BATCH, FEW, SHORT_RUN};
+use super::stream::{Batch, Owner, FEW};
 use crate::device::Device;
 use crate::fabric::registry::{Allowed, Registry, Wish};
 use crate::fabric::{Immediate, Reaped};
@@ -14,9 +14,6 @@ use crate::ids::PeerId;
 use crate::wire::tcp::{Answer, Piece, ANSWER, FLIGHTS};
 use std::collections::VecDeque;
 
-/// Answers that are short go out together, up to the most that one call sends in any case: one call
-/// for each page of 64 KiB costs the sender a fifth of its rate. With the headers of them.
-const ANSWERS: u64 = BATCH + SHORT_RUN + 64 * ANSWER as u64;
 /// An acknowledgement waits for a request if one followed this many before it.
 const RIDES: u8 = 4;
 
@@ -185,6 +182,15 @@ impl Incoming {
         }
     }
 
+    /// Acknowledges what was settled before the first answer.
+    pub fn acknowledge(&mut self, batch: &mut Batch) {
+        let settled = self.pending.front().map_or(self.settled, |(number, _)| *number);
+        if self.acknowledged < settled {
+            batch.copy(&Answer::Done(settled).bytes());
+            self.acknowledged = settled;
+        }
+    }
+
     /// Answers requests, as many as one call takes.
     #[inline]
     pub fn answer(&mut self, batch: &mut Batch, staged: &mut Option<Box<Staged>>, registry: &mut Registry) {
@@ -200,7 +206,7 @@ impl Incoming {
                 Pending::Read(read) => (1 + read.pieces.len(), u64::from(read.len)),
                 Pending::Failed(_) => (1, 0),
             };
-            if !batch.has_room(vectors, ANSWER, BATCH.max(ANSWERS.saturating_sub(len))) {
+            if !batch.has_room(vectors, ANSWER, len) {
                 return;
             }
             let Some((number, first)) = self.pending.pop_front() else { return };
@@ -219,6 +225,7 @@ impl Incoming {
                 }
             };
             self.acknowledged = number + 1;
+            batch.begin_frame();
             match answered {
                 Err(errno) => batch.copy(&Answer::Failed { number, errno: errno as u32 }.bytes()),
                 Ok((read, allowed)) => {
@@ -236,10 +243,7 @@ impl Incoming {
                 }
             }
         }
-        if self.owes() {
-            batch.copy(&Answer::Done(self.settled).bytes());
-            self.acknowledged = self.settled;
-        }
+        self.acknowledge(batch);
     }
 }
 
@@ -256,9 +260,7 @@ mod tests {
         let mut registry = Registry::default();
         assert!(registry.add(7, HostRange { base, len: 1 << 20 }, Access::ALL, None));
         registry.begin_pass();
-        for (len, together) in
-            [(4u32 << 10, 64), (64 << 10, 4), (128 << 10, 2), (192 << 10, 1), (512 << 10, 1)]
-        {
+        for (len, together) in [(4u32 << 10, 64), (64 << 10, 16), (128 << 10, 8), (192 << 10, 5)] {
             let mut incoming = Incoming { reach: Reach::Memory, ..Incoming::default() };
             for _ in 0..64 {
                 let pieces = vec![Piece { address: base, len }];

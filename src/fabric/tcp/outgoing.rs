@@ -3,7 +3,7 @@
 
 use super::socket::Outcome;
 use super::staged::{Run, Staged};
-use super::stream::{Batch, Owner, BATCH, FEW, SHORT_RUN};
+use super::stream::{Batch, Owner, FEW, STEP};
 use crate::device::Device;
 use crate::fabric::segments::{Cursor, Parts};
 use crate::fabric::{Immediate, Reaped, Rma, Scratch, Segment, GONE};
@@ -12,7 +12,6 @@ use arrayvec::ArrayVec;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 
-const QUIET: u64 = 64 << 20;
 /// Payloads that are copied behind their header, instead of having a vector of their own.
 const SHORT: u64 = 512;
 /// Reads without an answer.
@@ -60,8 +59,6 @@ pub struct Outgoing {
     /// Operations that have requests to make; and messages, which overtake those.
     queue: VecDeque<u32>,
     messages: VecDeque<u32>,
-    /// Bytes that were asked for since a message went or came.
-    quiet: u64,
     flights: VecDeque<Flight>,
     /// The number of the first of them, and how many are reads.
     first: u64,
@@ -79,6 +76,19 @@ fn device_of(descriptor: *mut c_void) -> Option<Device> {
 }
 
 impl Op {
+    /// Of the next request.
+    #[inline]
+    fn header(&self, list: &[Segment], len: u64) -> Request {
+        Request {
+            kind: self.kind,
+            pieces: list.len() as u16,
+            len: len as u32,
+            key: self.key,
+            immediate: self.immediate.filter(|_| self.all_asked),
+            address: list.first().map_or(0, |part| part.remote),
+        }
+    }
+
     /// The next parts of its segments, of `most` bytes in all and as many as a request has: their
     /// bytes, and where they end.
     #[inline]
@@ -101,6 +111,11 @@ impl Outgoing {
         !self.queue.is_empty() || !self.messages.is_empty()
     }
 
+    #[inline]
+    pub fn has_messages(&self) -> bool {
+        !self.messages.is_empty()
+    }
+
     /// Whether a request can be made now.
     #[inline]
     pub fn may_ask(&self) -> bool {
@@ -113,15 +128,10 @@ impl Outgoing {
         self.first
     }
 
-    /// A message came: another may follow, and is not to wait long.
-    pub fn expect_messages(&mut self) {
-        self.quiet = 0;
-    }
-
     /// Gives back what operations took. Only while it is empty.
     pub fn shrink(&mut self) {
         if self.ops.len() > FEW || self.flights.capacity() > FEW {
-            *self = Outgoing { quiet: self.quiet, first: self.first, ..Outgoing::default() };
+            *self = Outgoing { first: self.first, ..Outgoing::default() };
         }
     }
 
@@ -148,7 +158,6 @@ impl Outgoing {
     /// Queues a message.
     pub fn push_message(&mut self, rma: &Rma, follows: bool, scratch: *mut Scratch) {
         let index = self.fill(Kind::Message, rma, scratch);
-        self.quiet = 0;
         if follows { &mut self.queue } else { &mut self.messages }.push_back(index);
     }
 
@@ -252,6 +261,36 @@ impl Outgoing {
 
     // Requests.
 
+    /// Sends messages, as many as one call takes, if the connection is up.
+    #[inline]
+    pub fn speak(&mut self, up: bool, batch: &mut Batch, reaped: &mut Vec<Reaped>) {
+        while let Some(&index) = self.messages.front() {
+            if !up || !self.may_ask() || !batch.has_room(1, HEAD_MAX + MESSAGE, 0) {
+                return;
+            }
+            self.messages.pop_front();
+            self.request(index, RUN, batch, &mut None);
+            self.finish(index, reaped);
+        }
+    }
+
+    /// Puts messages into a batch that is being sent.
+    #[cold]
+    pub fn interject(&mut self, batch: &mut Batch, reaped: &mut Vec<Reaped>) {
+        while let Some(&index) = self.messages.front().filter(|_| self.flights.len() < FLIGHTS) {
+            let op = &self.ops[index as usize];
+            let Some(&Segment { local, len, .. }) = op.segments.first() else { return };
+            let mut bytes = op.header(&op.segments, len).bytes().to_vec();
+            // SAFETY: the operation's memory is valid until it is reaped.
+            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(local as *const u8, len as usize) });
+            let Some(behind) = batch.put_between(bytes) else { return };
+            self.messages.pop_front();
+            let flight = Flight { op: NO_OP, len: len as u32, from: Cursor::default() };
+            self.flights.insert(self.flights.len() - behind, flight);
+            self.finish(index, reaped);
+        }
+    }
+
     /// Makes requests, as many as one call takes, if the connection is up.
     #[inline]
     pub fn ask(
@@ -260,19 +299,12 @@ impl Outgoing {
         (batch, staged): (&mut Batch, &mut Option<Box<Staged>>),
         reaped: &mut Vec<Reaped>,
     ) {
-        while let Some(&index) = self.messages.front() {
-            if !up || !self.may_ask() || !batch.has_room(1, HEAD_MAX + MESSAGE, BATCH) {
-                return;
-            }
-            self.messages.pop_front();
-            self.request(index, batch, staged);
-            self.finish(index, reaped);
-        }
         while let Some(&index) = self.queue.front() {
             let op = &mut self.ops[index as usize];
             // Operations that are over are not requested.
             op.all_asked |= op.disowned || op.errno != 0;
             let (spent, open, message) = (op.all_asked, op.open, op.kind == Kind::Message);
+            let lends = op.kind == Kind::Write;
             if spent {
                 self.queue.pop_front();
                 staged.iter_mut().for_each(|staged| staged.drop_ahead(index));
@@ -281,8 +313,8 @@ impl Outgoing {
                 }
                 continue;
             }
-            if op.device.is_some() && op.kind == Kind::Write {
-                match staged.as_mut().map_or(Err(GONE), |staged| staged.is_ahead(index)) {
+            if op.device.is_some() && lends {
+                match staged.as_mut().map_or(Err(GONE), |staged| staged.is_ahead(index, batch.room())) {
                     Ok(true) => {}
                     Ok(false) => return,
                     Err(errno) => {
@@ -292,10 +324,10 @@ impl Outgoing {
                 }
             }
             let copied = HEAD_MAX + if message { MESSAGE } else { SHORT as usize };
-            if !up || !self.may_ask() || !batch.has_room(1 + PIECES, copied, BATCH) {
+            if !up || !self.may_ask() || !batch.has_room(1 + PIECES, copied, if lends { STEP } else { 0 }) {
                 return;
             }
-            self.request(index, batch, staged);
+            self.request(index, if lends { batch.room() } else { RUN }, batch, staged);
             if message {
                 // It was copied.
                 self.queue.pop_front();
@@ -304,24 +336,15 @@ impl Outgoing {
         }
     }
 
-    fn run(&self) -> u64 {
-        if self.quiet < QUIET {
-            SHORT_RUN
-        } else {
-            RUN
-        }
-    }
-
     /// Has devices gather what the next writes are to carry.
     #[cold]
     pub fn gather(&mut self, staged: &mut Staged) {
-        let most = self.run();
         for index in &self.queue {
             let op = &mut self.ops[*index as usize];
             let Some(device) = op.device.filter(|_| op.kind == Kind::Write) else { continue };
             while op.errno == 0 && !op.disowned && !op.gathered.is_at_end(&op.segments) {
                 let mut list = Segments::new();
-                let (len, after) = op.take(op.gathered, most, &mut list);
+                let (len, after) = op.take(op.gathered, RUN, &mut list);
                 let places = list.iter().map(|part| (part.local, part.len));
                 // SAFETY: the operation's memory is valid until it is reaped; `disown` waits.
                 let slot = match unsafe { staged.gather(device, places) } {
@@ -338,10 +361,9 @@ impl Outgoing {
         }
     }
 
-    /// Makes an operation's next request.
+    /// Makes an operation's next request, of `most` bytes.
     #[inline]
-    fn request(&mut self, index: u32, batch: &mut Batch, staged: &mut Option<Box<Staged>>) {
-        let most = self.run();
+    fn request(&mut self, index: u32, most: u64, batch: &mut Batch, staged: &mut Option<Box<Staged>>) {
         let op = &mut self.ops[index as usize];
         let from = op.asked;
         let ahead = match staged {
@@ -351,17 +373,9 @@ impl Outgoing {
         let mut list = Segments::new();
         let (len, after) = op.take(from, ahead.as_ref().map_or(most, |run| run.len), &mut list);
         op.asked = after;
-        self.quiet = self.quiet.saturating_add(len);
         op.all_asked = after.is_at_end(&op.segments);
-        let header = Request {
-            kind: op.kind,
-            pieces: list.len() as u16,
-            len: len as u32,
-            key: op.key,
-            immediate: op.immediate.filter(|_| op.all_asked),
-            address: list.first().map_or(0, |part| part.remote),
-        };
-        batch.copy(&header.bytes());
+        batch.begin_frame();
+        batch.copy(&op.header(&list, len).bytes());
         if list.len() > 1 {
             let mut bytes = ArrayVec::<u8, { PIECES * PIECE }>::new();
             for part in &list {
@@ -385,6 +399,7 @@ impl Outgoing {
                 unsafe { batch.lend(owner, part.local, part.len as usize) };
             }
         }
+        batch.end_request(op.kind == Kind::Write && !copies && len > 0);
         let of = if op.kind == Kind::Message { NO_OP } else { index };
         op.open += u32::from(of != NO_OP);
         self.reads += usize::from(op.kind == Kind::Read);
@@ -395,13 +410,13 @@ impl Outgoing {
 
     /// Requests below a number are done; none of them is a read, whose data has not come.
     #[inline]
-    pub fn settle_below(&mut self, number: u64, reaped: &mut Vec<Reaped>) -> Outcome<()> {
+    pub fn settle_below(&mut self, number: u64, batch: &Batch, reaped: &mut Vec<Reaped>) -> Outcome<()> {
         while self.first < number {
             let flight = self.flights.front().ok_or(libc::EPROTO)?;
             if self.is_read(flight.op) {
                 return Err(libc::EPROTO);
             }
-            self.settle_next(0, reaped)?;
+            self.settle_next(0, batch, reaped)?;
         }
         if self.first == number {
             Ok(())
@@ -411,15 +426,19 @@ impl Outgoing {
     }
 
     #[inline]
-    pub fn settle_next(&mut self, errno: i32, reaped: &mut Vec<Reaped>) -> Outcome<()> {
-        let flight = self.next_flight()?;
+    pub fn settle_next(&mut self, errno: i32, batch: &Batch, reaped: &mut Vec<Reaped>) -> Outcome<()> {
+        let flight = self.next_flight(batch)?;
         self.answered(flight.op, errno, reaped);
         Ok(())
     }
 
-    /// The first request is over.
+    /// The first request is over. Only one that was sent can be: else the batch would go on with
+    /// memory that the caller has back.
     #[inline]
-    pub fn next_flight(&mut self) -> Outcome<Flight> {
+    pub fn next_flight(&mut self, batch: &Batch) -> Outcome<Flight> {
+        if !batch.is_sent(self.flights.len()) {
+            return Err(libc::EPROTO);
+        }
         let flight = self.flights.pop_front().ok_or(libc::EPROTO)?;
         self.first += 1;
         self.reads -= usize::from(self.is_read(flight.op));

@@ -124,12 +124,13 @@ impl Sealed {
         !self.record.is_empty()
     }
 
-    /// Makes a record of what the vectors begin with, and moves past it.
+    /// Makes a record of what the vectors begin with, and moves past it: its bytes, and whether it ends
+    /// inside a vector.
     ///
     /// # Safety
     /// Each vector is of readable memory.
-    pub unsafe fn seal(&mut self, iov: &mut [libc::iovec], at: &mut usize) -> Outcome<usize> {
-        let mut len = 0;
+    pub unsafe fn seal(&mut self, iov: &mut [libc::iovec], at: &mut usize) -> Outcome<(usize, bool)> {
+        let (mut len, mut inside) = (0, false);
         while let Some(first) = iov.get_mut(*at).filter(|_| len < self.plain.len()) {
             let part = first.iov_len.min(self.plain.len() - len);
             // SAFETY: readable as the caller promised; our own bytes do not overlap it.
@@ -137,7 +138,7 @@ impl Sealed {
                 std::ptr::copy_nonoverlapping(first.iov_base.cast(), self.plain[len..].as_mut_ptr(), part)
             };
             len += part;
-            advance(iov, at, part);
+            inside = advance(iov, at, part);
         }
         let (plain, to) = (&self.plain[..len], &mut self.record.bytes[LEN..]);
         let sealed = match &mut self.noise {
@@ -155,7 +156,7 @@ impl Sealed {
                 state.rekey_outgoing();
             }
         }
-        Ok(len)
+        Ok((len, inside))
     }
 
     /// Sends a record: true when all of it is gone.

@@ -11,8 +11,8 @@ use crate::status::Result;
 use crate::wire::tcp::RUN;
 use std::collections::VecDeque;
 
-/// Slots of each direction. Some are filled together: a launch takes the worker as long as 64 KiB.
-const SLOTS: u32 = 8;
+/// Slots of each direction. Half of them are filled together: a launch takes the worker as long as 64 KiB.
+const SLOTS: u32 = 20;
 const TOGETHER: u32 = SLOTS / 2;
 
 /// What follows copies.
@@ -82,9 +82,10 @@ impl Staged {
         })
     }
 
-    /// Whether what goes next is an operation's, and is there.
-    pub fn is_ahead(&mut self, op: u32) -> Outcome<bool> {
-        let Some(run) = self.ahead.front().filter(|run| run.op == op) else { return Ok(false) };
+    /// Whether what goes next is an operation's, of `most` bytes, and is there.
+    pub fn is_ahead(&mut self, op: u32, most: u64) -> Outcome<bool> {
+        let next = self.ahead.front().filter(|run| run.op == op && run.len <= most);
+        let Some(run) = next else { return Ok(false) };
         run.slot.map_or(Ok(true), |slot| self.is_gathered(slot))
     }
 

@@ -70,7 +70,7 @@ impl Connection {
             }
             Coming::Data => {
                 self.coming = Coming::Head;
-                let flight = self.outgoing.next_flight()?;
+                let flight = self.outgoing.next_flight(&self.batch)?;
                 let (mut errno, mut slot) = (0, None);
                 if let Some(staged) = &mut self.staged {
                     if self.outgoing.is_disowned(flight.op) {
@@ -236,7 +236,6 @@ impl Connection {
         if len > buffer.len {
             return Err(libc::EPROTO);
         }
-        self.outgoing.expect_messages();
         // SAFETY: the buffer is ours until it is reaped, and has room for it.
         unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), buffer.address.cast(), len) };
         with.receives.pop_front();
@@ -257,13 +256,13 @@ impl Connection {
             }
             _ if self.state != State::Up => Err(libc::EPROTO),
             Answer::Accepted => Err(libc::EPROTO),
-            Answer::Done(number) => self.outgoing.settle_below(number, with.reaped),
+            Answer::Done(number) => self.outgoing.settle_below(number, &self.batch, with.reaped),
             Answer::Failed { number, errno } => {
-                self.outgoing.settle_below(number, with.reaped)?;
-                self.outgoing.settle_next(errno as i32, with.reaped)
+                self.outgoing.settle_below(number, &self.batch, with.reaped)?;
+                self.outgoing.settle_next(errno as i32, &self.batch, with.reaped)
             }
             Answer::Data { number, len } => {
-                self.outgoing.settle_below(number, with.reaped)?;
+                self.outgoing.settle_below(number, &self.batch, with.reaped)?;
                 self.begin_data(len, with.sink)
             }
         }
