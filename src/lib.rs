@@ -38,6 +38,7 @@ mod event;
 mod fabric;
 mod fork;
 #[cfg(fuzzing)]
+#[allow(missing_docs)]
 pub mod fuzzing;
 #[cfg(all(test, not(fuzzing)))]
 mod fuzzing;

@@ -19,7 +19,7 @@ pub use endpoint::endpoint;
 pub use frames::{frame, handshake};
 pub use numbers::{immediates, request};
 pub use session::session;
-pub use tcp::{tcp_frame, tcp_stream};
+pub use tcp::{tcp_frame, tcp_stream, tcp_twins};
 
 /// Bytes to make decisions from; zeros when there are no more.
 struct Input<'a>(&'a [u8]);

@@ -27,3 +27,7 @@ pub fn tcp_frame(data: &[u8]) {
 pub fn tcp_stream(data: &[u8]) {
     crate::fabric::tcp::check_stream(data);
 }
+
+pub fn tcp_twins(data: &[u8]) {
+    crate::fabric::tcp::check_twins(data);
+}

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 type Entry = fn(&[u8]);
 
 /// With the targets' names in `fuzz/`.
-const TARGETS: [(&str, Entry); 11] = [
+const TARGETS: [(&str, Entry); 12] = [
     ("address", address),
     ("descriptor", descriptor),
     ("frame", frame),
@@ -21,6 +21,7 @@ const TARGETS: [(&str, Entry); 11] = [
     ("tcp_frame", tcp_frame),
     ("tcp_stream", tcp_stream),
     ("session", session),
+    ("tcp_twins", tcp_twins),
     ("endpoint", endpoint),
 ];
 
@@ -110,6 +111,7 @@ fn the_corpus_is_up_to_date() {
 }
 
 fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
+    use crate::fabric::tcp::of_seed;
     use crate::wire::address::{Address, RailAddress};
     use crate::wire::frame::{self, HandshakeReply, HandshakeRequest, Header, Kind, HEADER};
     use crate::wire::tcp;
@@ -241,6 +243,8 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("tcp_stream", "write_done", vec![3, 5, 0, 16, 0, 3, 0, 1, 0, 0]),
         ("tcp_stream", "read_disowned", vec![3, 5, 1, 16, 0, 3, 1, 0, 0, 4, 4, 7, 8, 0, 6, 1, 4, 7, 0, 4]),
         ("tcp_stream", "stranger", [&[0, 0, 48][..], &tcp_handshake].concat()),
+        ("tcp_twins", "seed_1", of_seed(1)),
+        ("tcp_twins", "seed_2", of_seed(2)),
         ("endpoint", "import", vec![5, 2, 8, 9, 0, 0, 0, 0, 0, 0, 0, 0]),
         ("endpoint", "hello", vec![0, 4, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 9, 9, 9, 9, 9, 9, 9, 9, 7]),
         ("endpoint", "atomic", {

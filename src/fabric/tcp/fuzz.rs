@@ -46,7 +46,7 @@ struct World {
 }
 
 /// Takes bytes off the front; zeros when there are no more.
-fn number(data: &mut &[u8], bytes: usize) -> u64 {
+pub fn number(data: &mut &[u8], bytes: usize) -> u64 {
     let (taken, rest) = data.split_at(bytes.min(data.len()));
     *data = rest;
     taken.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
@@ -76,7 +76,7 @@ pub fn stream(mut data: &[u8]) {
     assert_eq!(ended, (1..=world.pushed).collect::<Vec<_>>(), "each operation ends once");
 }
 
-fn handshake() -> Handshake {
+pub fn handshake() -> Handshake {
     Handshake { target: [1; 16], initiator: [2; 16] }
 }
 

@@ -41,7 +41,7 @@
 //! Where connections are encrypted, all of this goes through `sealed`.
 //!
 //! Requests are settled in their order, and are short (`RUN`), so that nothing waits long for the
-//! end of one; messages overtake those that were not begun. An initiator takes back memory of what
+//! end of one; messages overtake those that were not begun, also in the call that is being made. An initiator takes back memory of what
 //! was not sent yet by copying the bytes of the call that was begun; the same holds for a target
 //! whose memory is being read.
 //!
@@ -67,12 +67,18 @@ mod staged;
 mod stream;
 #[cfg(test)]
 mod tests;
+#[cfg(any(test, fuzzing))]
+mod twins;
 
 #[cfg(any(test, fuzzing))]
 pub use fuzz::stream as check_stream;
 pub use interfaces::{list, Interface};
 pub use nic::TcpNic;
 pub use options::{At, Options};
+#[cfg(test)]
+pub use twins::of_seed;
+#[cfg(any(test, fuzzing))]
+pub use twins::twins as check_twins;
 
 /// The fabric's name.
 pub const NAME: &str = "tcp";
