@@ -422,7 +422,7 @@ fn life(index: usize, plan: Plan, waits: bool, report: Sender<Opened>, wait: Rec
     let core = go.core.clone();
     let rails = number(rails, &go.indexes);
     // With its own thread always awake, callers never get the worker.
-    let open_to_callers = core.config.sleeps() && rails.iter().all(|rail| rail.limits().prompt);
+    let open_to_callers = core.config.sleeps() && rails.iter().all(|rail| rail.limits().grants);
     let driver = Arc::new(Driver::new(Worker::new(index, go.core, rails)));
     let _ = go.made.send(Driven { driver: driver.clone(), open_to_callers });
     let ran = catch_unwind(AssertUnwindSafe(|| Worker::run(&driver, &core, index)));

@@ -84,11 +84,9 @@ pub struct Limits {
     pub message_max: usize,
     /// Remote addresses are virtual addresses; otherwise they are offsets into the region.
     pub virtual_addresses: bool,
-    /// No call into the NIC waits for other threads, so the host program's threads may call it,
-    /// too.
-    pub prompt: bool,
-    /// The NIC's own worker serves the peers' requests: a request for host memory may name a grant
-    /// by its key, and requests for device memory wait for copies.
+    /// The NIC's own worker serves the peers' requests: a request may name a grant by its key, and
+    /// requests for device memory wait for copies. No call into the NIC waits for other threads, so
+    /// the host program's threads may call it, too.
     pub grants: bool,
     /// Local buffers must be registered, too.
     pub local_registration: bool,

@@ -108,7 +108,6 @@ impl HostNic {
             vector: PIECES,
             message_max: MESSAGE as usize,
             virtual_addresses: true,
-            prompt: true,
             grants: true,
             local_registration: false,
             immediate_max: u64::MAX,

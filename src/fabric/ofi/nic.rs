@@ -381,7 +381,6 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             vector: 1,
             message_max: ep.max_msg_size.min(largest),
             virtual_addresses: domain.mr_mode & FI_MR_VIRT_ADDR != 0,
-            prompt: false,
             grants: false,
             local_registration: domain.mr_mode & FI_MR_LOCAL != 0,
             immediate_max: if is_rxm(&entry.provider) || domain.cq_data_size < size_of::<u32>() {

@@ -115,7 +115,6 @@ impl TcpNic {
             vector: PIECES,
             message_max: MESSAGE,
             virtual_addresses: true,
-            prompt: true,
             grants: true,
             local_registration: false,
             immediate_max: u64::MAX,
