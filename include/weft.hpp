@@ -57,7 +57,7 @@ using op = weft_op;
 
 // ---- Errors ----
 
-/** A call, or a completion, that failed. */
+/** The failure of a call or of an operation. */
 class error : public std::runtime_error {
 public:
     error(weft_status status, const char *why)
@@ -330,7 +330,7 @@ public:
         check(weft_grant_create(get(), to, args, &token));
         return token;
     }
-    /** Throws if own transfers use it (`WEFT_ERR_BUSY`), and owns it still. */
+    /** Throws if own transfers use it (`WEFT_ERR_BUSY`), and stays the owner. */
     void deregister()
     {
         check(weft_memory_deregister(get()));
@@ -446,7 +446,7 @@ public:
     counter() noexcept = default;
     counter(weft_endpoint *owner, weft_counter id) noexcept : id_(owner, id) {}
 
-    /** The number to tell to peers. */
+    /** The id to send to peers. */
     weft_counter id() const noexcept { return id_.id(); }
     std::uint64_t read() const
     {

@@ -32,7 +32,7 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// As of [`write`](Endpoint::write); [`Unsupported`](crate::Status::Unsupported) (the peer does no atomics),
+    /// The same as [`write`](Endpoint::write); [`Unsupported`](crate::Status::Unsupported) (the peer does no atomics),
     /// [`Invalid`](crate::Status::Invalid) (not aligned).
     pub fn fetch_add(
         &self,
@@ -60,7 +60,7 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// As of `fetch_add`.
+    /// The same as `fetch_add`.
     pub fn compare_swap(
         &self,
         remote: &RemoteMemory,

@@ -61,7 +61,7 @@ impl Registered {
     }
 }
 
-/// Memory of `Endpoint::alloc`: given back, or kept where it cannot be.
+/// Memory of `Endpoint::alloc`: freed, or kept where that is impossible.
 fn free_allocated(address: u64) {
     let freed = memory::alloc::free(address);
     debug_assert!(freed.is_ok() || freed.is_err_and(|error| error.status == Status::Busy));

@@ -122,14 +122,14 @@ fn result(status: Status, provider_errno: i32) -> Result<()> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Atomic {
-    /// As of any operation.
+    /// The fields of any operation.
     pub done: Done,
-    /// What the word was before.
+    /// The word's previous value.
     pub previous: u64,
 }
 
-/// A message that arrived: its bytes. They are given back when it is dropped; until then they count in what the peer
-/// may have waiting here (`message_bytes`).
+/// A message that arrived: its bytes. Dropping it releases them; until then they count towards the
+/// bytes that a peer may have waiting here (`message_bytes`).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Message {
@@ -178,7 +178,7 @@ pub struct PeerUp {
     pub status: Status,
     /// The peer connected to us; else this answers our own connect.
     pub accepted: bool,
-    /// As in the options of the connect.
+    /// The value in the options of the connect.
     pub user_data: u64,
 }
 
@@ -202,7 +202,7 @@ pub struct PeerDown {
     pub status: Status,
 }
 
-/// What became of a rail.
+/// The new state of a rail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct RailEvent {
@@ -261,7 +261,7 @@ impl fmt::Debug for Held {
 impl Completion {
     pub(super) fn new(shared: &Arc<Shared>, from: &record::Completion) -> Completion {
         let status = Status::from_code(from.status);
-        // Of these kinds, each names its peer.
+        // Each of these kinds names its peer.
         let peer = from.peer.map_or(Peer::UNKNOWN, Peer);
         let held = || Held::new(shared, from);
         let (rail, provider_errno) = (from.rail, from.provider_errno);

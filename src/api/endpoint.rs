@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// How to open an endpoint: a builder, whose methods are the fields of `weft_endpoint_config`.
 ///
-/// What is not set has its default. Values out of bounds are refused by [`Endpoint::open`].
+/// Unset options have their defaults. [`Endpoint::open`] refuses values beyond the limits.
 ///
 /// ```
 /// use libweft::{Endpoint, EndpointConfig};
@@ -349,10 +349,12 @@ impl Endpoint {
         self.shared().shutdown(ns(drain))
     }
 
-    /// Gives back what was dropped while it was in use: deregisters memory, and frees it. Returns how many objects
-    /// still are in use. [`register`](Endpoint::register) and [`alloc`](Endpoint::alloc) do the same first.
+    /// Releases objects that were dropped while in use: deregisters memory, and frees it. Returns
+    /// how many objects are still in use. [`register`](Endpoint::register) and
+    /// [`alloc`](Endpoint::alloc) do the same first.
     ///
-    /// Blocks as [`Memory::deregister`](crate::Memory::deregister) does, if there is something to give back.
+    /// Blocks as [`Memory::deregister`](crate::Memory::deregister) does, if there is something to
+    /// release.
     ///
     /// ```
     /// # let world = libweft::testing::world()?;

@@ -1,7 +1,7 @@
 //! Operations as futures, and what arrives as a stream. No runtime is needed, and any can be used: it waits for the
 //! event fd of a queue, and calls [`Dispatcher::dispatch`] when that is readable.
 //!
-//! With tokio, a task beside the others (`AsyncFd` watches a descriptor):
+//! With tokio, a separate task (`AsyncFd` watches a descriptor):
 //!
 //! ```ignore
 //! let fd = tokio::io::unix::AsyncFd::new(dispatcher.clone())?;
@@ -44,7 +44,7 @@ enum Waiting {
 struct State {
     next: u64,
     waiting: HashMap<u64, Waiting>,
-    /// What is nobody's future.
+    /// Completions that belong to no future.
     arrived: VecDeque<Completion>,
     listener: Option<Waker>,
     /// Why nothing comes any longer.
@@ -58,8 +58,8 @@ struct Inner {
 
 /// Takes completions from a queue, and completes futures with them. Clones are the same dispatcher.
 ///
-/// It is the only one that polls its queue. Operations on that queue which are not its futures are items of
-/// [`completions`](Dispatcher::completions); bit 63 of their user data must be 0.
+/// It must be the only one that polls its queue. Operations on that queue which are not its futures
+/// are items of [`completions`](Dispatcher::completions); bit 63 of their user data must be 0.
 ///
 /// ```
 /// # let world = libweft::testing::world()?;
@@ -132,7 +132,7 @@ impl Dispatcher {
     /// Takes over the polling of a queue.
     ///
     /// # Errors
-    /// As of [`Queue::event`].
+    /// The same as [`Queue::event`].
     pub fn new(queue: &Queue) -> Result<Dispatcher> {
         Ok(Dispatcher(Arc::new(Inner { event: queue.event()?, state: Mutex::default() })))
     }
@@ -158,7 +158,7 @@ impl Dispatcher {
                     state.end(error.clone(), &mut woken);
                 }
             }
-            // With no lock held: they may run at once.
+            // Called without a lock: the wakers may run at once.
             woken.into_iter().for_each(Waker::wake);
             if !more? {
                 return Ok(());
@@ -170,7 +170,7 @@ impl Dispatcher {
     /// thread without a reactor.
     ///
     /// # Errors
-    /// As of `dispatch`.
+    /// The same as `dispatch`.
     pub fn turn(&self, timeout: Duration) -> Result<()> {
         let mut woken = Vec::new();
         if let Ok(Some(completion)) = self.0.event.queue().wait(timeout) {
@@ -209,14 +209,14 @@ impl Dispatcher {
             state.waiting.insert(key, Waiting::Pending(None));
             key
         };
-        // Before the call: if it fails or panics, nobody waits for it.
+        // Before the call: if it fails or panics, nothing waits for the future.
         let mut future = OpFuture { inner: self.0.clone(), key, op: None };
         future.op = Some(submit(&options.queue(self.0.event.queue()).user_data(key))?);
         Ok(future)
     }
 
-    /// What arrives in the queue beside the completions of futures: messages, notifications, events of peers and
-    /// rails, and operations that were submitted by themselves. One stream at a time is woken.
+    /// Completions in the queue that belong to no future: messages, notifications, events of peers
+    /// and rails, and operations that were submitted directly. One stream at a time is woken.
     pub fn completions(&self) -> Completions {
         Completions(self.0.clone())
     }
@@ -239,7 +239,7 @@ impl fmt::Debug for OpFuture {
 }
 
 impl OpFuture {
-    /// The operation, to be canceled, say.
+    /// The operation, for example to cancel it.
     pub fn op(&self) -> Option<Op> {
         self.op
     }
@@ -260,7 +260,7 @@ impl Future for OpFuture {
                 state.waiting.insert(self.key, Waiting::Pending(Some(cx.waker().clone())));
                 Poll::Pending
             }
-            // Polled after it was ready, if the queue is not over.
+            // The future was polled after it was ready, or the queue has ended.
             _ => {
                 Poll::Ready(Err(over.unwrap_or_else(|| Error::handle("the operation has completed already"))))
             }
@@ -271,11 +271,11 @@ impl Future for OpFuture {
 impl Drop for OpFuture {
     fn drop(&mut self) {
         let dropped = self.inner.state.lock().waiting.remove(&self.key);
-        drop(dropped); // With no lock held.
+        drop(dropped); // Dropped without a lock.
     }
 }
 
-/// What arrives in a queue beside the completions of futures. Ends when the endpoint is shut down.
+/// Completions in a queue that belong to no future. Ends when the endpoint is shut down.
 ///
 /// ```
 /// # let world = libweft::testing::world()?;

@@ -12,7 +12,7 @@ use crate::status::Result;
 use crate::transfer::RevokeSpec;
 use std::time::Duration;
 
-/// What is granted. The default is the whole memory, with the access that it has.
+/// The extent of a grant. The default is the whole memory, with its own access.
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use]
 pub struct GrantArgs<'a> {

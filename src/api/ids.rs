@@ -1,4 +1,4 @@
-//! What callers and peers name things by.
+//! Ids that callers and peers use.
 
 use crate::ids::{self, PeerId};
 use std::fmt;
@@ -44,12 +44,12 @@ impl fmt::Debug for Peer {
 pub struct CounterId(pub(super) u64);
 
 impl CounterId {
-    /// As it came from the counter's owner; `None`: 0, which is no counter.
+    /// The bytes from the counter's owner; `None`: 0, which is no counter.
     pub fn new(id: u64) -> Option<CounterId> {
         (id != 0).then_some(CounterId(id))
     }
 
-    /// As it travels.
+    /// The bytes to send.
     pub fn get(self) -> u64 {
         self.0
     }
@@ -61,12 +61,12 @@ impl CounterId {
 pub struct GrantToken(pub(super) ids::GrantToken);
 
 impl GrantToken {
-    /// As it came from the grant's owner; `None`: all bytes are 0, which is no grant.
+    /// The bytes from the grant's owner; `None`: all are 0, which is no grant.
     pub fn from_bytes(bytes: [u8; 16]) -> Option<GrantToken> {
         ids::GrantToken::new(u128::from_le_bytes(bytes)).map(GrantToken)
     }
 
-    /// As it travels.
+    /// The bytes to send.
     pub fn to_bytes(self) -> [u8; 16] {
         self.0.get().to_le_bytes()
     }

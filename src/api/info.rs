@@ -1,4 +1,4 @@
-//! What an endpoint, its rails, peers and memories are, and what they have done.
+//! Properties and statistics of an endpoint, its rails, peers and memories.
 
 use super::endpoint::Endpoint;
 use super::ids::Peer;
@@ -7,7 +7,7 @@ use crate::endpoint::preview::preview;
 use crate::fork;
 use crate::status::Result;
 
-/// What an endpoint is.
+/// The properties of an endpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct EndpointInfo {
@@ -23,8 +23,8 @@ pub struct EndpointInfo {
     pub libfabric: String,
 }
 
-/// What an endpoint has done since it was opened. All but `peers` and `active` only grow; an operation counts before
-/// its completion can be polled. The figures are not of one moment.
+/// The statistics of an endpoint since it was opened. All but `peers` and `active` only grow; an
+/// operation counts before its completion can be polled. The values are not from one moment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct EndpointStatistics {
@@ -73,7 +73,7 @@ pub struct EndpointStatistics {
     pub handshakes_rejected: u64,
 }
 
-/// What a rail is.
+/// The properties of a rail.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct RailInfo {
@@ -83,7 +83,7 @@ pub struct RailInfo {
     pub fabric: String,
     /// The network interface, or libfabric's domain, as `eth0`.
     pub name: String,
-    /// As `10.0.0.7:4711`; empty if it has none.
+    /// Such as `10.0.0.7:4711`; empty if it has none.
     pub address: String,
     /// Its NUMA node, if known.
     pub numa_node: Option<u32>,
@@ -91,15 +91,16 @@ pub struct RailInfo {
     pub pci: Option<String>,
 }
 
-/// What a rail has done since it was opened, by this endpoint's own writes and reads. "Now" is up to some ms ago.
+/// The statistics of a rail since it was opened, for this endpoint's own writes and reads. "Now" is
+/// up to some ms ago.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct RailStatistics {
-    /// It is open.
+    /// Whether it is open.
     pub up: bool,
     /// Rails of peers that it reaches now.
     pub lanes: u32,
-    /// Those with bytes in flight that have taken none for 20 ms.
+    /// Lanes with bytes in flight that have taken none for 20 ms.
     pub lanes_stalled: u32,
     /// Bytes delivered by writes.
     pub bytes_written: u64,
@@ -111,7 +112,7 @@ pub struct RailStatistics {
     pub slices_read: u64,
     /// Posts to the NIC.
     pub posts: u64,
-    /// Posts for which the NIC had no room; each was retried.
+    /// Posts that the NIC refused because it was full; each was retried.
     pub posts_refused: u64,
     /// Errors that the NIC reported.
     pub errors: u64,
@@ -131,11 +132,11 @@ pub struct RailStatistics {
     pub round_trip_ns: u64,
 }
 
-/// What is known of a peer.
+/// The properties of a peer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct PeerInfo {
-    /// It is up.
+    /// Whether it is up.
     pub up: bool,
     /// Lanes that are up: pairs of one of our rails and one of theirs.
     pub lanes: u32,
@@ -143,9 +144,10 @@ pub struct PeerInfo {
     pub local_rails: u32,
     /// Rails of theirs that have a lane.
     pub remote_rails: u32,
-    /// It does [`fetch_add`](Endpoint::fetch_add) and [`compare_swap`](Endpoint::compare_swap).
+    /// Whether it supports [`fetch_add`](Endpoint::fetch_add) and
+    /// [`compare_swap`](Endpoint::compare_swap).
     pub atomics: bool,
-    /// As in the peer's [`EndpointInfo`].
+    /// The same as in the peer's [`EndpointInfo`].
     pub incarnation: u64,
     /// The fabric in use for this peer; empty until it is up.
     pub fabric: String,
@@ -153,26 +155,26 @@ pub struct PeerInfo {
     pub reason: String,
 }
 
-/// What a memory is, and how its bytes move.
+/// The properties of a memory, and how its bytes move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct MemoryInfo {
     /// CUDA's number of the device, as this process sees it; `None`: host memory.
     pub device: Option<u64>,
-    /// The rails that know it, a bit each.
+    /// The rails that registered it, one bit each.
     pub rails: u64,
     /// NICs reach it by themselves.
     pub direct: bool,
-    /// Of a device: its bytes go through host buffers of Weft's.
+    /// For device memory: its bytes go through host buffers of Weft's.
     pub staged: bool,
-    /// Of a device: to and from GPU memory of peers on this host, a GPU copies.
+    /// For device memory: a GPU copies to and from GPU memory of peers on this host.
     pub shared: bool,
-    /// Beside `direct`: NICs know the memory by a DMA-BUF.
+    /// In addition to `direct`: NICs know the memory by a DMA-BUF.
     pub dmabuf: bool,
 }
 
 impl Endpoint {
-    /// What the endpoint is.
+    /// The endpoint's properties.
     ///
     /// # Errors
     /// [`Internal`](crate::Status::Internal), [`Forked`](crate::Status::Forked).
@@ -188,7 +190,7 @@ impl Endpoint {
         })
     }
 
-    /// What the endpoint has done.
+    /// The endpoint's statistics.
     ///
     /// ```
     /// # let world = libweft::testing::world()?;
@@ -201,7 +203,7 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// As of [`info`](Endpoint::info).
+    /// The same as [`info`](Endpoint::info).
     pub fn statistics(&self) -> Result<EndpointStatistics> {
         self.shared().call(|ep| {
             let sum = ep.tally();
@@ -231,7 +233,7 @@ impl Endpoint {
         })
     }
 
-    /// All that is counted, as text for Prometheus (text format 0.0.4).
+    /// All metrics, as text for Prometheus (text format 0.0.4).
     ///
     /// ```
     /// # let world = libweft::testing::world()?;
@@ -240,12 +242,12 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// As of [`info`](Endpoint::info).
+    /// The same as [`info`](Endpoint::info).
     pub fn metrics(&self) -> Result<String> {
         self.shared().call(|ep| Ok(ep.metrics()))
     }
 
-    /// What rail `index` is.
+    /// The properties of rail `index`.
     ///
     /// ```
     /// # let world = libweft::testing::world()?;
@@ -271,10 +273,10 @@ impl Endpoint {
         })
     }
 
-    /// What rail `index` has done.
+    /// The statistics of rail `index`.
     ///
     /// # Errors
-    /// As of [`rail_info`](Endpoint::rail_info).
+    /// The same as [`rail_info`](Endpoint::rail_info).
     pub fn rail_statistics(&self, index: u32) -> Result<RailStatistics> {
         self.shared().call(|ep| {
             let traffic = &ep.rail(index)?.traffic;
@@ -301,7 +303,7 @@ impl Endpoint {
         })
     }
 
-    /// What is known of a peer, until its PEER_DOWN has been polled.
+    /// The properties of a peer, until its PEER_DOWN has been polled.
     ///
     /// ```
     /// # let world = libweft::testing::world()?;
@@ -329,7 +331,7 @@ impl Endpoint {
 }
 
 impl Memory {
-    /// What it is, and how its bytes move.
+    /// The memory's properties, and how its bytes move.
     ///
     /// ```
     /// # let world = libweft::testing::world()?;
@@ -339,7 +341,7 @@ impl Memory {
     /// ```
     ///
     /// # Errors
-    /// As of [`Endpoint::info`].
+    /// The same as [`Endpoint::info`].
     pub fn info(&self) -> Result<MemoryInfo> {
         self.shared.call(|_| {
             let memory = self.internal()?;
@@ -362,7 +364,7 @@ impl Memory {
 /// should use the environment meanwhile.
 ///
 /// # Errors
-/// As of [`Endpoint::open`].
+/// The same as [`Endpoint::open`].
 pub fn topology() -> Result<String> {
     fork::check()?;
     preview()

@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 use std::sync::Arc;
 
-/// What peers may do with a memory.
+/// The access that peers have to a memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Access {
@@ -22,7 +22,7 @@ pub enum Access {
     RemoteWrite,
     /// Only read from it.
     RemoteRead,
-    /// Nothing: only this process uses it, in its own transfers; it has no descriptor.
+    /// None: only this process uses it, in its own transfers; it has no descriptor.
     Local,
     /// Both, under grants alone ([`Memory::grant`]). Not of a device's memory.
     Granted,
@@ -44,7 +44,7 @@ impl Access {
     }
 }
 
-/// Where foreign memory is.
+/// The kind of borrowed memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum MemoryKind {
@@ -79,7 +79,7 @@ impl MemoryArgs {
         MemoryArgs::default()
     }
 
-    /// What peers may do with it.
+    /// The access that peers have to it.
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
         self
@@ -148,7 +148,7 @@ impl Memory {
     }
 
     /// Bytes of all ranges.
-    #[allow(clippy::len_without_is_empty)] // It never is: each range has a byte.
+    #[allow(clippy::len_without_is_empty)] // It is never empty: each range has a byte.
     pub fn len(&self) -> u64 {
         self.ranges().iter().map(|range| range.len).sum()
     }
@@ -256,7 +256,7 @@ impl Memory {
     /// ```
     ///
     /// # Errors
-    /// As of `read_at`; [`Invalid`](crate::Status::Invalid) (this process may not write to the memory).
+    /// The same as `read_at`; [`Invalid`](crate::Status::Invalid) (this process may not write to the memory).
     pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<()> {
         if !self.internal()?.is_writable() {
             return Err(Error::invalid("this process may not write to the memory"));
@@ -339,7 +339,7 @@ impl Endpoint {
     /// [`register`](Endpoint::register).
     ///
     /// # Errors
-    /// As of `register`.
+    /// The same as `register`.
     pub fn register_with(&self, ranges: Vec<Vec<u8>>, args: &MemoryArgs) -> Result<Memory> {
         let buffers: Vec<Buffer> = ranges.into_iter().map(Buffer::own).collect();
         let owned = buffers.iter().map(|buffer| match buffer {
@@ -363,7 +363,7 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// As of [`register`](Endpoint::register); [`System`](crate::Status::System).
+    /// The same as [`register`](Endpoint::register); [`System`](crate::Status::System).
     pub fn alloc(&self, len: u64, numa_node: Option<u32>, args: &MemoryArgs) -> Result<Memory> {
         if let Some(node) = numa_node.filter(|node| *node > 63) {
             return Err(Error::invalid(format!("numa_node is {node}: it must be a NUMA node, 0 to 63")));
@@ -391,7 +391,7 @@ impl Endpoint {
     /// Rust reference to bytes may be used while peers, transfers or [`write_at`](Memory::write_at) may change them.
     ///
     /// # Errors
-    /// As of [`register`](Endpoint::register); [`Invalid`](crate::Status::Invalid) (also memory that is not mapped,
+    /// The same as [`register`](Endpoint::register); [`Invalid`](crate::Status::Invalid) (also memory that is not mapped,
     /// or not of that kind), [`Unsupported`](crate::Status::Unsupported) (no CUDA driver, memory of another context,
     /// rails that cannot reach a GPU).
     pub unsafe fn register_foreign(
@@ -434,7 +434,7 @@ impl Endpoint {
             Err(error) => {
                 // A worker that does not return may still register: then the bytes are kept for good.
                 if !matches!(error.status, Status::TimedOut | Status::Internal) {
-                    // SAFETY: nothing was registered, or it was taken back.
+                    // SAFETY: nothing was registered, or it was deregistered.
                     buffers.into_iter().for_each(|buffer| drop(unsafe { buffer.free() }));
                 }
                 Err(error)

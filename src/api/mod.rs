@@ -1,8 +1,8 @@
 //! The public interface of the crate `libweft`, in safe Rust over `endpoint`. Names and semantics
 //! are those of `weft.h`.
 //!
-//! What NICs and peers may touch is never freed under them: a `Memory` owns its bytes, and when it
-//! is dropped they are parked until its registration is closed (`parked`).
+//! Memory that NICs and peers may touch is never freed too early: a `Memory` owns its bytes, and
+//! when it is dropped they are parked until its registration is closed (`parked`).
 
 mod atomic;
 mod buffer;

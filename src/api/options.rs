@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Bytes of the longest data of a notification.
 pub const NOTIFY_DATA_MAX: usize = 256;
 
-/// What an operation is, and so which options it has.
+/// The kind of an operation, which determines its options.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Of {
     Plain,
@@ -63,7 +63,7 @@ pub struct OpOptions<'a> {
     grant: Option<GrantToken>,
 }
 
-/// What all submissions need.
+/// The state that all submissions need.
 pub(super) struct Common<'a> {
     pub timeout_ns: Option<NonZeroU64>,
     pub user_data: u64,
@@ -229,7 +229,7 @@ impl<'a> OpOptions<'a> {
         shared.call(|ep| submit(ep, common)).map(|id| Op(id.get()))
     }
 
-    /// As `submit`, of a transfer.
+    /// Like `submit`, for a transfer.
     pub(super) fn transfer(
         &self,
         shared: &Arc<Shared>,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Entries of the longest list.
 pub const LIST_ENTRIES_MAX: usize = 1 << 20;
 
-/// Where the pages of a transfer are on one side.
+/// The places of a transfer's pages on one side.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PageSide<'a> {
     /// `page_count` page indexes. `None`: 0, 1, 2, ...
@@ -157,9 +157,9 @@ pub struct ListEntry<'a> {
     pub local_range: u32,
     /// The range of `remote`.
     pub remote_range: u32,
-    /// Where in the local range.
+    /// The offset in the local range.
     pub local_offset: u64,
-    /// Where in the remote range.
+    /// The offset in the remote range.
     pub remote_offset: u64,
     /// 0 moves nothing; ranges and offsets are not read then.
     pub len: u64,
@@ -256,7 +256,7 @@ impl Endpoint {
     /// only if prepared with [`count_pages`](OpOptions::count_pages).
     ///
     /// # Errors
-    /// As of `write_pages`, but for the access, which each transfer checks.
+    /// The same as `write_pages`, but for the access, which each transfer checks.
     pub fn prepare_pages(
         &self,
         local: &Memory,
@@ -270,7 +270,7 @@ impl Endpoint {
         Ok(Prepared { shared: self.shared().clone(), prepared })
     }
 
-    /// As [`prepare_pages`](Endpoint::prepare_pages), for a list: about 72 bytes per entry.
+    /// Like [`prepare_pages`](Endpoint::prepare_pages), for a list: about 72 bytes per entry.
     ///
     /// ```
     /// # let world = libweft::testing::world()?;
@@ -285,7 +285,7 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// As of [`write_list`](Endpoint::write_list), but for the access.
+    /// The same as [`write_list`](Endpoint::write_list), but for the access.
     pub fn prepare_list(&self, entries: &[ListEntry], options: &OpOptions) -> Result<Prepared> {
         let make = |ep: &Arc<crate::endpoint::Endpoint>| {
             ep.prepare_list(self.list(ep, entries, options.is_latency())?)

@@ -1,4 +1,5 @@
-//! What all objects of an endpoint share, and what was dropped before it could be given back.
+//! The state that all objects of an endpoint share, and dropped objects that could not be released
+//! yet.
 
 use super::buffer::Registered;
 use crate::endpoint::Endpoint;
@@ -21,7 +22,7 @@ struct Lot {
     over: bool,
 }
 
-/// An endpoint, as its objects know it. They may outlive the caller's `Endpoint`, which shuts it down.
+/// An endpoint, for its objects. They may outlive the caller's `Endpoint`, which shuts it down.
 pub(super) struct Shared {
     endpoint: Arc<Endpoint>,
     lot: Mutex<Lot>,
@@ -44,12 +45,12 @@ impl Shared {
         self.endpoint.guarded(|| body(&self.endpoint))
     }
 
-    /// What only reads, and cannot fail.
+    /// Calls that only read, and cannot fail.
     pub fn endpoint(&self) -> &Arc<Endpoint> {
         &self.endpoint
     }
 
-    /// That an object which is passed belongs to this endpoint.
+    /// Checks that an object in an argument belongs to this endpoint.
     pub fn check(self: &Arc<Shared>, other: &Arc<Shared>, what: &str) -> Result<()> {
         match Arc::ptr_eq(self, other) {
             true => Ok(()),
@@ -59,8 +60,8 @@ impl Shared {
         }
     }
 
-    /// Keeps what was dropped until it can be given back. Never blocks. A forked child keeps it for good: the
-    /// parent's locks may be taken for ever there.
+    /// Keeps a dropped object until it can be released. Never blocks. A forked child keeps it for
+    /// good: the parent's locks may stay locked there.
     pub fn park(&self, dropped: Parked) {
         if fork::check().is_err() {
             return std::mem::forget(dropped);
@@ -73,7 +74,7 @@ impl Shared {
         lot.parked.push(dropped);
     }
 
-    /// Gives back what is no longer in use; how many objects still are.
+    /// Releases objects that are no longer in use; returns how many still are.
     pub fn reclaim(&self) -> Result<usize> {
         let parked = std::mem::take(&mut self.lot.lock().parked);
         for dropped in parked {
@@ -83,7 +84,7 @@ impl Shared {
             };
             match given {
                 Ok(()) => dropped.free(),
-                // In use, or the endpoint is of no more use: until its shutdown.
+                // It is in use, or the endpoint is stopped: keep it until the endpoint's shutdown.
                 Err(_) => self.park(dropped),
             }
         }

@@ -43,7 +43,7 @@ impl Endpoint {
         self.connect_with(address, &OpOptions::new())
     }
 
-    /// As [`connect`](Endpoint::connect), with the options `timeout` and `user_data`.
+    /// Like [`connect`](Endpoint::connect), with the options `timeout` and `user_data`.
     ///
     /// ```
     /// # use libweft::{Endpoint, EndpointConfig, OpOptions, Completion, Status};
@@ -60,7 +60,7 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// As of `connect`.
+    /// The same as `connect`.
     pub fn connect_with(&self, address: &[u8], options: &OpOptions) -> Result<Peer> {
         let (timeout_ns, user_data) = options.connect()?;
         let id = self.shared().call(|ep| ep.connect(address, timeout_ns, user_data))?;

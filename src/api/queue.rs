@@ -94,7 +94,7 @@ impl Queue {
     /// ```
     ///
     /// # Errors
-    /// As [`poll`](Queue::poll).
+    /// The same as [`poll`](Queue::poll).
     pub fn wait(&self, timeout: Duration) -> Result<Option<Completion>> {
         let mut next = None;
         self.take::<1>(1, ns(timeout), |completion| next = Some(completion))?;
@@ -120,7 +120,7 @@ impl Queue {
     /// ```
     ///
     /// # Errors
-    /// As [`poll`](Queue::poll), if nothing was taken.
+    /// The same as [`poll`](Queue::poll), if nothing was taken.
     pub fn poll_into(&self, into: &mut Vec<Completion>, max: usize) -> Result<usize> {
         let mut all = 0;
         while all < max {

@@ -39,7 +39,7 @@ impl RemoteMemory {
     }
 
     /// Bytes of all ranges.
-    #[allow(clippy::len_without_is_empty)] // It never is: each range has a byte.
+    #[allow(clippy::len_without_is_empty)] // It is never empty: each range has a byte.
     pub fn len(&self) -> u64 {
         (0..).map_while(|range| self.remote.range_len(range)).fold(0, u64::saturating_add)
     }

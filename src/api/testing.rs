@@ -6,7 +6,8 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// `a` and `b`, connected over `host`; `local` is memory of `a`, `theirs` of `b`, and `remote` is that as `a` knows it.
+/// `a` and `b`, connected over `host`; `local` is memory of `a`, `theirs` of `b`, and `remote` is
+/// `theirs` as imported by `a`.
 pub struct World {
     pub local: Memory,
     pub theirs: Memory,

@@ -74,7 +74,7 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// As of `write`.
+    /// The same as `write`.
     pub fn read(
         &self,
         local: &Memory,
@@ -123,7 +123,7 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// As of `write`.
+    /// The same as `write`.
     pub fn write_pages(
         &self,
         local: &Memory,
@@ -148,7 +148,7 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// As of `write`.
+    /// The same as `write`.
     pub fn read_pages(
         &self,
         local: &Memory,
@@ -199,7 +199,7 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// As of `write`; [`Limit`](crate::Status::Limit) also beyond `max_transfers` or the queue.
+    /// The same as `write`; [`Limit`](crate::Status::Limit) also beyond `max_transfers` or the queue.
     pub fn write_list(&self, entries: &[ListEntry], options: &OpOptions) -> Result<Op> {
         self.move_list(Direction::Write, entries, options)
     }
@@ -207,7 +207,7 @@ impl Endpoint {
     /// Reads the entries of a list; otherwise as [`read`](Endpoint::read) and [`write_list`](Endpoint::write_list).
     ///
     /// # Errors
-    /// As of `write_list`.
+    /// The same as `write_list`.
     pub fn read_list(&self, entries: &[ListEntry], options: &OpOptions) -> Result<Op> {
         self.move_list(Direction::Read, entries, options)
     }
@@ -237,7 +237,7 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// As of [`write`](Endpoint::write); after [`MemoryGone`](crate::Status::MemoryGone),
+    /// The same as [`write`](Endpoint::write); after [`MemoryGone`](crate::Status::MemoryGone),
     /// [`PeerLost`](crate::Status::PeerLost) and [`PeerClosed`](crate::Status::PeerClosed) it is of no more use.
     pub fn write_prepared(&self, prepared: &Prepared, options: &OpOptions) -> Result<Op> {
         self.move_prepared(Direction::Write, prepared, options)
@@ -246,7 +246,7 @@ impl Endpoint {
     /// Reads what was prepared; otherwise as [`write_prepared`](Endpoint::write_prepared).
     ///
     /// # Errors
-    /// As of `write_prepared`.
+    /// The same as `write_prepared`.
     pub fn read_prepared(&self, prepared: &Prepared, options: &OpOptions) -> Result<Op> {
         self.move_prepared(Direction::Read, prepared, options)
     }

@@ -171,7 +171,7 @@ impl Burst<'_> {
     /// post.
     ///
     /// # Safety
-    /// As `post`.
+    /// Like `post`.
     #[inline]
     pub unsafe fn post_each(
         &mut self,

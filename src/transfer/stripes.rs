@@ -125,7 +125,7 @@ impl Stripes {
     /// Posts the only slice of a transfer, whose stripe is made by `posted`.
     ///
     /// # Safety
-    /// As `Burst::post`.
+    /// Like `Burst::post`.
     #[inline]
     pub unsafe fn post_first(&mut self, burst: &mut Burst, rma: Rma, len: u64) -> bool {
         let index = self.free.last().map_or(self.stripes.len(), |index| *index);
