@@ -37,7 +37,7 @@ impl Core {
     pub(super) fn hand_to_owner(&self, peer: &Peer, command: Command) {
         if peer.awaiting.fetch_add(1, Ordering::Relaxed) >= AWAITING {
             peer.awaiting.fetch_sub(1, Ordering::Relaxed);
-            return self.breach(peer, "it sends more than its windows allow");
+            return self.breach(peer, "it sends more frames than its windows allow");
         }
         self.command_owner(peer, command);
     }
@@ -47,7 +47,7 @@ impl Link {
     /// Queues an answer to a request on the system channel.
     pub(super) fn answer(&mut self, core: &Core, out: Out) {
         if self.answers() >= ANSWERS {
-            return core.breach(&self.peer, "it asks, and does not acknowledge the answers");
+            return core.breach(&self.peer, "it sends requests, and does not acknowledge the answers");
         }
         self.push_answer(out);
     }
@@ -56,7 +56,7 @@ impl Link {
     /// keys follow all frames about revoked grants.
     pub(super) fn answer_with_keys(&mut self, core: &Core, memory: &Memory, out: Out) {
         if self.session.channels[SYSTEM].waiting() >= BEHIND {
-            return core.breach(&self.peer, "it imports, and does not acknowledge the answers");
+            return core.breach(&self.peer, "it imports memories, and does not acknowledge the answers");
         }
         self.push_keys(memory, core.frame_bytes());
         self.push(out);
@@ -64,7 +64,7 @@ impl Link {
 
     pub(super) fn revoking(&mut self, core: &Core, memory: MemoryId) {
         if self.revoking.len() >= REVOKING {
-            return core.breach(&self.peer, "it takes back more memories than there can be");
+            return core.breach(&self.peer, "it deregisters more memories than it can have exported");
         }
         self.revoking.insert(memory);
     }

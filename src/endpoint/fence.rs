@@ -112,7 +112,7 @@ impl Link {
     pub(super) fn come_to_rest(&mut self, core: &Core, number: u64, until: Until) {
         // One more place is reserved for grants that the peer has revoked.
         if self.quiescing.len() > FENCES {
-            return core.breach(&self.peer, "it asks for more fences than there can be");
+            return core.breach(&self.peer, "it requests more fences than an endpoint can have in flight");
         }
         self.quiescing.push(Quiescing { of: Quiesce::Fence(number), until });
     }

@@ -346,7 +346,7 @@ impl Link {
         let peer = self.peer.id;
         log::debug!("{} has revoked grant {grant}: its operations end", self.peer);
         if !self.peer.revoked.insert(grant) {
-            return pass.core.breach(&self.peer, "it takes back more grants than there can be");
+            return pass.core.breach(&self.peer, "it revokes more grants than it can have made");
         }
         if !self.sweeps.iter().any(|sweep| sweep.is_of_revoked(peer)) {
             self.sweeps.push_back(Sweep::of_revoked(peer, &self.peer.revoked));
