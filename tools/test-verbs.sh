@@ -17,7 +17,7 @@ fills=(
     "pages|1||--pages 200 --page-size 64K"
     "layers|2||--pages 60 --page-size 64K --layers 4"
     "large_pages|2||--pages 24 --page-size 1M"
-    "pages_of_odd_size_are_counted|2||--pages 100 --page-size 40000 --page-stride 41000 --page-offset 77"
+    "odd_pages|2||--pages 100 --page-size 40000 --page-stride 41000 --page-offset 77"
     "adjacent_pages|1||--pages 300 --page-size 16K --adjacent"
     "four_rails|4|--workers 2|--pages 200 --page-size 64K"
     "manual_progress|4|--manual|--pages 200 --page-size 64K"
