@@ -1,5 +1,5 @@
-//! Connections that others make: how many may be here before a peer has authenticated over them, and
-//! for how long.
+//! Connections that other NICs make: how many may exist before a peer has authenticated over them,
+//! and for how long.
 
 use super::connection::Connection;
 use super::nic::{TcpNic, LISTENER};
@@ -10,14 +10,14 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Accepted in one pass.
+/// The most connections accepted in one pass.
 const ACCEPTS: usize = 16;
-/// The most connections that belong to no peer. The oldest of the host with the most of them makes
-/// room, once it has had time to send its handshake; one is closed after this time.
+/// The most connections without a peer, and the time that each has for its handshake. At the limit,
+/// the oldest connection of the host that has the most is closed, once its time has passed.
 pub const UNAUTHENTICATED_MOST: usize = 256;
 pub const TIME_NS: u64 = 50_000_000;
 pub const UNAUTHENTICATED_NS: u64 = 5_000_000_000;
-/// The listener pauses for this long where nothing can be accepted.
+/// The listener pauses for this long when nothing can be accepted.
 const PAUSE_NS: u64 = 10_000_000;
 /// The target of a route back to an unauthenticated endpoint: no NIC's name.
 pub const NOBODY: Name = [0; 16];
@@ -42,7 +42,7 @@ impl TcpNic {
                 Err(errno) if errno == libc::ECONNABORTED || errno == libc::EINTR => {}
                 Err(errno) => {
                     if !socket::is_later(errno) {
-                        // No descriptors or no memory: others may give some back.
+                        // No descriptors or no memory are left: others may give some back.
                         self.pause(now);
                     }
                     break;
@@ -61,14 +61,14 @@ impl TcpNic {
         let Some(listener) = &self.listener else { return };
         let events = if heed { libc::EPOLLIN as u32 } else { 0 };
         let mut event = libc::epoll_event { events, u64: LISTENER };
-        // SAFETY: two descriptors of ours, an event that outlives the call.
+        // SAFETY: both descriptors are open, and the event outlives the call.
         unsafe {
             libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_MOD, listener.as_raw_fd(), &mut event)
         };
     }
 
-    /// Room for one more connection of no peer: `Some(Some(at))` is another's place, `None` that there
-    /// is none yet.
+    /// Makes space for one more connection without a peer: `Some(Some(at))` names the one to close,
+    /// `None` means that none can be closed yet.
     fn find_room(&self, now: u64) -> Option<Option<u32>> {
         let all = self.connections.iter().enumerate().filter_map(|(at, one)| Some((at, one.as_deref()?)));
         let unauthenticated: Vec<_> = all.filter(|(_, one)| one.is_unauthenticated()).collect();
@@ -83,8 +83,8 @@ impl TcpNic {
         Some(Some(*at as u32))
     }
 
-    /// A handshake names the NIC that it means, and its sender. Which peer that is, the peer has to
-    /// prove: until then it is only answered over the connection.
+    /// A handshake names the NIC that it calls, and its sender. The peer has to prove its identity:
+    /// until then it is answered only over the same connection.
     #[cold]
     pub(super) fn meet(&mut self, at: u32) {
         let Some(handshake) = self.connection(at).and_then(|connection| connection.handshake) else { return };

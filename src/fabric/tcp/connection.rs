@@ -1,11 +1,12 @@
 //! A connection between two NICs. Both ends send requests and serve the other's.
 //!
-//! As an initiator, an end queues its operations in order. Each becomes one or several requests,
-//! whose bytes are sent from where they lie; what is read is received where it belongs.
+//! As an initiator, an end queues its operations in order. Each becomes one or several requests.
+//! Written bytes are sent from their own memory, and read bytes are received into theirs, without a
+//! copy.
 //!
-//! As a target it believes nothing: a request is checked against our own registrations before its
-//! first byte is accepted. One that may not be is answered with an error, and its bytes go nowhere;
-//! one that makes no sense ends the connection.
+//! As a target, an end trusts nothing: a request is checked against our own registrations before
+//! its first byte is accepted. A request that is not allowed is answered with an error, and its
+//! bytes are discarded; a malformed one ends the connection.
 
 use super::incoming::{Incoming, Reach};
 use super::outgoing::Outgoing;
@@ -30,14 +31,14 @@ mod receive;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// We connect.
+    /// This side connects.
     Dialing,
-    /// Our handshake is sent.
+    /// This side has sent its handshake.
     Handshaking,
-    /// Accepted; the other side has not sent its handshake.
+    /// Accepted; the other side has not yet sent its handshake.
     Unauthenticated,
     Up,
-    /// How operations end.
+    /// The error with which operations end.
     Dead(i32),
 }
 
@@ -46,23 +47,23 @@ pub enum State {
 enum Coming {
     /// A frame's header.
     Head,
-    /// The bytes of this write, and what it ends with.
+    /// The bytes of this write, and the error that it ends with.
     Payload(Request, i32),
-    /// The data of the first flight.
+    /// The data of the first request in flight.
     Data,
 }
 
-/// How a step went.
+/// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Done,
-    /// More has to come first, or a receive.
+    /// More bytes, or a posted receive, must come first.
     Waits,
-    /// A handshake has come: the NIC decides.
+    /// A handshake was received: the NIC decides about it.
     Met,
 }
 
-/// What the progress of a connection needs of its NIC.
+/// The parts of its NIC that a connection's progress uses.
 pub struct Moving<'a> {
     pub registry: &'a mut Registry,
     pub receives: &'a mut VecDeque<(Buffer, *mut Scratch)>,
@@ -76,17 +77,17 @@ pub struct Moving<'a> {
 
 pub struct Connection {
     socket: Option<Descriptor>,
-    /// Its encryption.
+    /// Its encryption, if any.
     sealed: Option<Box<Sealed>>,
     pub state: State,
-    /// The number by which its messages name it.
+    /// The number that the connection's messages carry.
     pub number: Number,
-    /// The NIC that we dialled, or that the other end claims to be, without proof.
+    /// The dialled NIC; or the NIC that the other end claims to be, without proof.
     pub name: Name,
     pub dialed: bool,
-    /// Where it connected from.
+    /// The address it was accepted from.
     pub host: Option<IpAddr>,
-    /// The handshake of a connection that was accepted.
+    /// The handshake over an accepted connection.
     pub handshake: Option<Handshake>,
     pub since_ns: u64,
     /// How many requests each side had settled at the last check.
@@ -98,16 +99,16 @@ pub struct Connection {
     opening: ArrayVec<u8, HANDSHAKE>,
     batch: Batch,
     inbox: Inbox,
-    /// Of devices' memory, once there was some.
+    /// Slots for device memory, once that was used.
     staged: Option<Box<Staged>>,
     coming: Coming,
-    /// The use of the grant that an incoming payload is under.
+    /// The use of the grant for an incoming payload.
     entered: Option<Use>,
-    /// Bytes of the last frame's header, as a guess for the next one's.
+    /// Length of the last frame's header, as a guess for the next one's.
     ahead: usize,
     readable: bool,
     writable: bool,
-    /// The other side has closed: there is an end to be read.
+    /// The other side has closed: the end remains to be read.
     closing: bool,
     /// A message waits for a receive, or a request waits until a peer has authenticated.
     starved: bool,
@@ -156,7 +157,7 @@ impl Connection {
         }
     }
 
-    /// Over a socket that has begun to connect.
+    /// Over a socket that has started to connect.
     pub fn dialed(
         socket: Descriptor,
         sealed: Option<Box<Sealed>>,
@@ -204,12 +205,12 @@ impl Connection {
         self.outgoing.is_empty() && !self.is_landing() && !self.is_sending()
     }
 
-    /// Devices are at what has come.
+    /// Whether devices still copy received bytes.
     fn is_landing(&self) -> bool {
         self.staged.as_ref().is_some_and(|staged| staged.is_landing())
     }
 
-    /// Gives back what operations took, if nothing has been asked since the last look.
+    /// Frees the buffers of operations, if none was posted since the last check.
     pub fn rest(&mut self) {
         let now = (self.outgoing.first(), self.incoming.settled());
         let same = std::mem::replace(&mut self.looked, now) == now;
@@ -220,13 +221,13 @@ impl Connection {
         }
     }
 
-    /// Bytes of what it has room for.
+    /// Bytes of its buffers.
     #[cfg(test)]
     pub fn held(&self) -> usize {
         self.outgoing.held() + self.incoming.held() + self.batch.held() + self.inbox.held()
     }
 
-    /// Something was begun that is not sent yet.
+    /// Whether something was started and is not sent yet.
     #[inline]
     fn is_sending(&self) -> bool {
         !self.opening.is_empty()
@@ -238,14 +239,14 @@ impl Connection {
         self.state == State::Up && self.outgoing.may_ask()
     }
 
-    /// Whether `progress` has something to do.
+    /// Whether `progress` would find work.
     pub fn has_work(&self) -> bool {
         let sends = self.is_sending() || self.incoming.has_answers() || self.may_ask();
         let receives = self.readable && !self.starved;
         self.dead().is_none() && (receives || self.writable && sends || self.is_landing())
     }
 
-    /// Takes the socket's events from epoll.
+    /// Records the events that epoll reported for the socket.
     pub fn heed(&mut self, readable: bool, writable: bool, ends: bool) {
         self.readable |= readable || ends;
         self.writable |= writable || ends;
@@ -254,12 +255,12 @@ impl Connection {
 
     // Ownership.
 
-    /// The peer whose address we dialled, or that authenticated over a connection that we accepted.
+    /// The peer whose address was dialled, or that authenticated over an accepted connection.
     pub fn owner(&self) -> Option<PeerId> {
         self.incoming.owner
     }
 
-    /// It was accepted, and no peer has authenticated over it.
+    /// Whether it was accepted, and no peer has authenticated over it.
     pub fn is_unauthenticated(&self) -> bool {
         !self.dialed && self.owner().is_none()
     }
@@ -268,13 +269,13 @@ impl Connection {
         !self.dialed && self.owner() == Some(peer) && self.name == name
     }
 
-    /// Whether a route of its peer may lead over it.
+    /// Whether a route to its peer may use it.
     pub fn serves(&self) -> bool {
         self.state == State::Up && self.incoming.reach == Reach::Memory && !self.leaving
     }
 
-    /// Whether a peer may authenticate over it: a connection that we dialled already has its peer,
-    /// and a peer that has ended comes back as another peer.
+    /// Whether a peer may authenticate over it: a dialled connection already has its peer, and a
+    /// peer that has ended returns as another peer.
     pub fn may_be_of(&self, peer: PeerId) -> bool {
         match self.owner() == Some(peer) {
             true => self.incoming.reach == Reach::Waits,
@@ -282,23 +283,23 @@ impl Connection {
         }
     }
 
-    /// A peer has authenticated over it.
+    /// Assigns it to the peer that has authenticated over it.
     pub fn authenticate(&mut self, peer: PeerId) {
         (self.incoming.owner, self.incoming.reach, self.starved) = (Some(peer), Reach::Memory, false);
     }
 
-    /// Its peer has ended: its writes and reads are refused from here on.
+    /// The peer has ended: refuses its writes and reads from here on.
     pub fn refuse(&mut self, now: u64, sink: &mut [u8]) {
         (self.incoming.reach, self.starved, self.since_ns) = (Reach::Refused, false, now);
         self.withdraw(|_| true, libc::EACCES, sink);
     }
 
-    /// There is a receive again; true if a message waited for one.
+    /// A receive was posted; true if a message waited for one.
     pub fn feed(&mut self) -> bool {
         std::mem::take(&mut self.starved)
     }
 
-    /// Ends the connection, and all operations with it.
+    /// Ends the connection, and every operation over it.
     pub fn die(&mut self, errno: i32, reaped: &mut Vec<Reaped>) {
         if self.dead().is_some() {
             return;
@@ -310,7 +311,7 @@ impl Connection {
         }
         self.opening.clear();
         self.batch = Batch::default();
-        // What devices are at is over, and nothing follows it.
+        // The devices' copies are finished, and nothing follows them.
         self.staged = None;
         self.incoming.end();
         self.outgoing.end(errno, reaped);
@@ -328,7 +329,7 @@ impl Connection {
         }
     }
 
-    /// Makes room for devices' memory.
+    /// Makes slots for device memory.
     #[cold]
     fn stage(&mut self) -> Outcome<&mut Staged> {
         if self.staged.is_none() {
@@ -351,14 +352,14 @@ impl Connection {
             self.settle_devices();
         }
         let outgoing = &self.outgoing;
-        // (What comes for a device comes to a slot, and stays there.)
+        // (Bytes for a device are received into a slot, and stay there.)
         self.batch.take_back(|owner| matches!(owner, Owner::Op(op) if outgoing.is_disowned(op)));
         if self.coming == Coming::Data && outgoing.is_first_disowned() {
             self.inbox.discard(sink);
         }
     }
 
-    /// A registration, or a grant, ends: its memory is no longer touched.
+    /// A registration or a grant ends: its memory is no longer touched.
     pub fn forget(&mut self, key: u64, sink: &mut [u8]) {
         self.withdraw(|of| of == key, GONE, sink);
     }
@@ -378,7 +379,7 @@ impl Connection {
 
     // Sending.
 
-    /// Moves everything on; false when the connection has ended. `state` shows when a new
+    /// Progresses both directions; false when the connection has ended. `state` shows when a new
     /// connection has sent its handshake.
     pub fn progress(&mut self, with: &mut Moving) -> Outcome<()> {
         if self.state == State::Dialing && self.writable {
@@ -398,7 +399,7 @@ impl Connection {
         }
     }
 
-    /// Sends what there is, as far as the socket takes it.
+    /// Sends queued bytes, as many as the socket accepts.
     #[inline]
     pub fn pump(&mut self, with: &mut Moving) -> Outcome<()> {
         while self.writable && with.budget > 0 && self.state != State::Dialing {

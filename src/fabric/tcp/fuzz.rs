@@ -1,6 +1,6 @@
-//! A connection, and a peer at its other end that sends anything, in pieces of any length, while
-//! operations are posted and memory is taken back. In the clear, or encrypted: then the peer knows the
-//! secret, and bytes come between its records, too.
+//! A connection whose peer sends arbitrary bytes, in pieces of any length, while operations are
+//! posted and memory is taken back. Unencrypted, or encrypted: then the peer knows the secret, and
+//! bytes also come between its records.
 
 use super::connection::{Connection, Moving, State};
 use super::sealed::Sealed;
@@ -18,12 +18,12 @@ use std::os::unix::net::UnixStream;
 use std::ptr::null_mut;
 
 const LEN: usize = 2048;
-/// On both sides of memory that may be written: it stays as it is.
+/// Bytes on both sides of writable memory that must not change.
 const GUARD: usize = 256;
 const MARK: u8 = 0xA5;
 const KEY: u64 = 7;
 const BOTH: Access = Access::ALL;
-/// Of receives, in the place of a scratch; those of operations begin with 1.
+/// The tokens of receives begin here; those of operations begin with 1.
 const RECEIVE: usize = 1 << 20;
 
 struct World {
@@ -36,16 +36,16 @@ struct World {
     reaped: Vec<Reaped>,
     spare: Spare,
     sink: Vec<u8>,
-    /// What peers may touch, and what our operations have.
+    /// The memory that peers may touch, and that our operations use.
     memory: Vec<u8>,
     local: Vec<u8>,
     rooms: Vec<Vec<u8>>,
     pushed: usize,
-    /// What memory that was taken back was then.
+    /// The contents of memory when it was taken back.
     frozen: [Option<Vec<u8>>; 2],
 }
 
-/// Takes bytes off the front; zeros when there are no more.
+/// Takes bytes off the front; zeros once there are no more.
 pub fn number(data: &mut &[u8], bytes: usize) -> u64 {
     let (taken, rest) = data.split_at(bytes.min(data.len()));
     *data = rest;
@@ -126,7 +126,7 @@ impl World {
         let Some(sealed) = &mut self.sealed else { return drop(self.far.write(bytes)) };
         let mut iov = [libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() }];
         let mut at = 0;
-        // SAFETY: a slice is readable.
+        // SAFETY: a slice is readable for its length.
         while at < iov.len() && unsafe { sealed.seal(&mut iov, &mut at) }.is_ok() {
             if sealed.send(self.far.as_fd()) != Ok(true) {
                 break;
@@ -138,7 +138,7 @@ impl World {
         let mut room = [0; 8192];
         let Some(sealed) = &mut self.sealed else { return drop(self.far.read(&mut room)) };
         let iov = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
-        // SAFETY: the room is writable.
+        // SAFETY: the buffer is writable for its length.
         let _ = unsafe { sealed.receive(self.far.as_fd(), &[iov]) };
     }
 
@@ -216,7 +216,7 @@ impl World {
         }
     }
 
-    /// A request that is nearly right, and some of its bytes: the rest comes by other steps, or does not.
+    /// A nearly valid request, and some of its bytes: other steps may send the rest.
     fn request(&mut self, how: u64, data: &mut &[u8]) {
         let pieces = 1 + number(data, 1) % 4;
         let base = self.memory.as_ptr() as u64 + GUARD as u64;

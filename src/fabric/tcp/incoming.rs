@@ -1,8 +1,8 @@
-//! The peer's requests on a connection: what they may touch, and the answers that they get, in
-//! their order. Without I/O: answers go into a `Batch`.
+//! The peer's requests on a connection: the memory that they may touch, and the answers, which keep
+//! the requests' order. Without I/O: answers go into a `Batch`.
 //!
-//! A request is checked against our own registrations before its first byte is accepted, and one
-//! that reads once more when its answer is made.
+//! A request is checked against our own registrations before its first byte is accepted, and a read
+//! is checked again when its answer is made.
 
 use super::socket::Outcome;
 use super::staged::Staged;
@@ -14,7 +14,8 @@ use crate::ids::PeerId;
 use crate::wire::tcp::{Answer, Piece, ANSWER, FLIGHTS};
 use std::collections::VecDeque;
 
-/// An acknowledgement waits for a request if one followed this many before it.
+/// An acknowledgement waits for a request if this many acknowledgements before it were followed by
+/// one.
 const RIDES: u8 = 4;
 
 /// How the other end's writes and reads are handled.
@@ -28,7 +29,7 @@ pub enum Reach {
     Refused,
 }
 
-/// A read of the peer. `device` has the bytes, and `slot` gets them.
+/// A read by the peer. `device` has the bytes, which are copied into `slot`.
 pub struct Read {
     pub key: u64,
     pub len: u32,
@@ -46,16 +47,16 @@ enum Pending {
 pub struct Incoming {
     pub owner: Option<PeerId>,
     pub reach: Reach,
-    /// Of the request that is being received.
+    /// The pieces of the request that is being received.
     pub pieces: Vec<Piece>,
     /// Requests of the peer that were settled, and those that were acknowledged.
     settled: u64,
     acknowledged: u64,
     /// Answers to be sent, with the numbers of their requests.
     pending: VecDeque<(u64, Pending)>,
-    /// How often of late a request of ours followed an acknowledgement in the same pass.
+    /// How many of the latest acknowledgements were followed by a request of ours in the same pass.
     rides: u8,
-    /// The pass in which one was sent alone.
+    /// The pass in which the last acknowledgement was sent alone.
     alone: u32,
     /// An acknowledgement waits for the next pass, or for a request of ours.
     held: bool,
@@ -66,7 +67,7 @@ impl Incoming {
         !self.pending.is_empty() || self.owes()
     }
 
-    /// Whether requests are settled that were not acknowledged.
+    /// Whether settled requests are not acknowledged yet.
     #[inline]
     fn owes(&self) -> bool {
         self.acknowledged != self.settled
@@ -76,8 +77,8 @@ impl Incoming {
         self.settled
     }
 
-    /// Whether a request can be taken; `landing` are with devices. An honest peer has no more
-    /// under way; one that takes no answers would pile them up here.
+    /// Whether another request can be accepted, while devices copy `landing`. An honest peer has no
+    /// more in flight; one that reads no answers would otherwise pile them up here.
     #[inline]
     pub fn has_room(&self, landing: usize) -> bool {
         self.pending.len() + landing < FLIGHTS
@@ -88,20 +89,20 @@ impl Incoming {
         self.pending.clear();
     }
 
-    /// Gives back what requests took. Only while there are no answers to send.
+    /// Frees the buffers of requests, only while no answers are queued.
     pub fn shrink(&mut self) {
         if self.pending.capacity().max(self.pieces.capacity()) > FEW {
             (self.pending, self.pieces) = (VecDeque::new(), Vec::new());
         }
     }
 
-    /// Bytes of what it has room for.
+    /// Bytes of its buffers.
     #[cfg(test)]
     pub fn held(&self) -> usize {
         self.pending.capacity() * size_of::<(u64, Pending)>() + self.pieces.capacity() * size_of::<Piece>()
     }
 
-    /// Whether all pieces may be touched so, or an error number.
+    /// Checks that all pieces may be accessed, or returns an error number.
     #[inline]
     pub fn check(&self, key: u64, pieces: &[Piece], wish: Wish, registry: &mut Registry) -> Outcome<Allowed> {
         if self.reach != Reach::Memory {
@@ -111,7 +112,7 @@ impl Incoming {
         registry.check((self.owner, key), bytes, wish)
     }
 
-    /// The next request is over.
+    /// The next request is finished.
     #[inline]
     pub fn settle(&mut self, errno: i32, immediate: Option<Immediate>, reaped: &mut Vec<Reaped>) {
         if errno == 0 {
@@ -130,8 +131,8 @@ impl Incoming {
 
     // Acknowledgements.
 
-    /// Whether an acknowledgement, the only thing to send, waits for one pass, since of late a
-    /// request followed each: the answering side then sends both in one call.
+    /// Whether an acknowledgement, the only frame to send, waits for one pass, because a request
+    /// lately followed each one: the answering side then sends both in one call.
     #[inline]
     pub fn holds(&mut self) -> bool {
         if !self.owes() || !self.pending.is_empty() || self.rides < RIDES {
@@ -143,7 +144,7 @@ impl Incoming {
         self.held
     }
 
-    /// Requests are about to be made (`asks`), or an acknowledgement sent without any.
+    /// Requests are about to be made (`asks`), or an acknowledgement was sent without any.
     #[inline]
     pub fn watch(&mut self, asks: bool, pass: u32) {
         let owes = self.owes();
@@ -158,7 +159,7 @@ impl Incoming {
 
     // Answers.
 
-    /// Has devices gather what is asked of them.
+    /// Lets devices gather the bytes of reads.
     #[cold]
     pub fn gather(&mut self, staged: &mut Staged, registry: &mut Registry) {
         for at in 0..self.pending.len() {
@@ -168,10 +169,11 @@ impl Incoming {
                 continue;
             };
             if self.check(*key, pieces, Wish::Read, registry).is_err() {
-                continue; // It is answered so.
+                continue; // The answer reports the error.
             }
             let places = pieces.iter().map(|piece| (piece.address, u64::from(piece.len)));
-            // SAFETY: registered memory, which stays so until `forget` waits for the device.
+            // SAFETY: the memory is registered, and stays so until `forget` has waited for the
+            // device.
             let gathered = unsafe { staged.gather(*device, places) };
             match (gathered, &mut self.pending[at].1) {
                 (Ok(None), _) => return,
@@ -191,7 +193,7 @@ impl Incoming {
         }
     }
 
-    /// Answers requests, as many as one call takes.
+    /// Answers as many requests as one call sends.
     #[inline]
     pub fn answer(&mut self, batch: &mut Batch, staged: &mut Option<Box<Staged>>, registry: &mut Registry) {
         while let Some((_, first)) = self.pending.front() {
@@ -232,12 +234,13 @@ impl Incoming {
                     allowed.entered.into_iter().for_each(|entered| batch.enter(entered));
                     batch.copy(&Answer::Data { number, len: read.len }.bytes());
                     if let Some((slot, staged)) = read.slot.zip(staged.as_ref()) {
-                        // SAFETY: a slot of ours, which stays until the batch is sent.
+                        // SAFETY: the slot is ours, and stays until the batch is sent.
                         unsafe { batch.lend(Owner::Batch, staged.out.base(slot), read.len as usize) };
                         continue;
                     }
                     for piece in read.pieces.iter().filter(|piece| piece.len > 0) {
-                        // SAFETY: registered memory, which stays so until `forget` takes it back.
+                        // SAFETY: the memory is registered, and stays so until `forget` takes it
+                        // back.
                         unsafe { batch.lend(Owner::Key(read.key), piece.address, piece.len as usize) };
                     }
                 }

@@ -1,4 +1,4 @@
-//! The network interfaces that are up, and the address of each that a listener gets.
+//! The network interfaces that are up, and the address of each for a listener.
 
 use super::socket::{from_system, V4, V6};
 use crate::status::{Error, Result};
@@ -9,24 +9,25 @@ use std::net::{IpAddr, SocketAddr};
 pub struct Interface {
     pub name: String,
     pub address: SocketAddr,
-    /// The network's address and length of prefix, as "10.77.1.0/24".
+    /// The network's address and prefix length, as "10.77.1.0/24".
     pub network: String,
     pub loopback: bool,
     pub link_local: bool,
 }
 
-/// Each once: with its first IPv4 address, or else its first IPv6 one that is not link-local.
+/// Each interface once: with its first IPv4 address, or else its first IPv6 address that is not
+/// link-local.
 pub fn list() -> Result<Vec<Interface>> {
     let mut found: Vec<Interface> = Vec::new();
     let mut first = std::ptr::null_mut();
-    // SAFETY: makes a list, which is given back below.
+    // SAFETY: the call allocates a list, which is freed below.
     if unsafe { libc::getifaddrs(&mut first) } != 0 {
         return Err(Error::system("listing the network interfaces"));
     }
     let mut next: *const libc::ifaddrs = first;
-    // SAFETY: the list's entries are valid until it is given back, and end with NULL.
+    // SAFETY: the list's entries are valid until it is freed, and end with NULL.
     while let Some(entry) = unsafe { next.as_ref() } {
-        // SAFETY: as above.
+        // SAFETY: the reason given above holds here as well.
         if let Some(interface) = unsafe { interface_of(entry) } {
             let rank = |of: &Interface| (of.link_local, of.address.is_ipv6());
             match found.iter_mut().find(|known| known.name == interface.name) {
@@ -37,18 +38,19 @@ pub fn list() -> Result<Vec<Interface>> {
         }
         next = entry.ifa_next;
     }
-    // SAFETY: the list that was made.
+    // SAFETY: getifaddrs allocated the list.
     unsafe { libc::freeifaddrs(first) };
     Ok(found)
 }
 
 /// # Safety
-/// `entry` is of a list that getifaddrs made.
+/// getifaddrs made `entry`, and the list is not freed yet.
 unsafe fn interface_of(entry: &libc::ifaddrs) -> Option<Interface> {
     if entry.ifa_flags & libc::IFF_UP as u32 == 0 {
         return None;
     }
-    // SAFETY: each address is NULL or as long as its family's; the name is a C string.
+    // SAFETY: each address is NULL or as long as its family requires; the name is a NUL-terminated
+    // string.
     let (address, mask, name) = unsafe {
         let name = CStr::from_ptr(entry.ifa_name).to_string_lossy().into_owned();
         (address_of(entry.ifa_addr)?, address_of(entry.ifa_netmask), name)
@@ -62,9 +64,9 @@ unsafe fn interface_of(entry: &libc::ifaddrs) -> Option<Interface> {
 }
 
 /// # Safety
-/// NULL, or an address as long as its family's.
+/// The pointer is NULL, or an address as long as its family requires.
 unsafe fn address_of(address: *const libc::sockaddr) -> Option<SocketAddr> {
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller promises it.
     unsafe {
         let len = match i32::from(address.as_ref()?.sa_family) {
             libc::AF_INET => V4,
@@ -98,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_are_named_by_address_and_length() {
+    fn network_name_is_address_and_prefix_length() {
         let of = |ip: &str, mask: &str| network_of(ip.parse().unwrap(), mask.parse().ok());
         assert_eq!(of("10.77.1.9", "255.255.255.0"), "10.77.1.0/24");
         assert_eq!(of("127.0.0.1", "255.0.0.0"), "127.0.0.0/8");

@@ -1,25 +1,25 @@
-//! The fabric of plain TCP sockets: our own, since libfabric's tcp ends a process for a few bytes
-//! from anybody, and posts one operation where a socket takes hundreds of pages.
+//! The fabric of plain TCP sockets: Weft's own, since libfabric's tcp ends a process for a few
+//! bytes from any sender, and posts one operation where a socket takes hundreds of pages.
 //!
 //! A NIC of this fabric is a listener at one interface's address, and a connection to each NIC that
-//! it talks to. A connection belongs to one peer: the one whose address was dialled, or the one
-//! that authenticated over it by a handshake (`Nic::assign_connection`). The name in a handshake
-//! counts among that peer's connections only. Until a peer has authenticated over an accepted
-//! connection, messages are received over it, and writes and reads wait; when that peer has ended,
-//! they are refused.
+//! it communicates with. A connection belongs to one peer: the one whose address was dialled, or
+//! the one that authenticated over it by a handshake (`Nic::assign_connection`). The name in a
+//! handshake is valid only among that peer's connections. Until a peer has authenticated over an
+//! accepted connection, messages are received over it, and writes and reads wait; when that peer
+//! has ended, they are refused.
 //!
-//! The initiator's worker sends from where the bytes lie, many pages in one call; the target's
-//! worker checks each request against its own registrations before it accepts the first byte, and
-//! receives where the bytes belong. So a completion means delivered, and closing one's end of a
-//! connection has the effect of a fence: nothing that the peer sent is copied afterwards.
+//! The initiator's worker sends many pages in one call, without a copy. The target's worker checks
+//! each request against its own registrations before it accepts the first byte, and receives the
+//! bytes directly into place. So a completion means delivered, and closing one end of a connection
+//! has the effect of a fence: nothing that the peer sent is copied afterwards.
 //!
 //! Two NICs that dial each other at once keep both connections: each side has authenticated over
 //! the one that it dialled, and would have to do so again over the other before its writes are
-//! served there. A later connect reuses the connection that is there. An idle one costs some
+//! served there. A later connect reuses an existing connection. An idle connection costs some
 //! hundred bytes.
 //!
-//! The initiator first sends the name of the NIC that it means, 128 random bits that only an
-//! address contains, and its own. Integers are little-endian.
+//! The initiator first sends the name of the NIC that it calls, 128 random bits that only an
+//! address contains, and its own name. Integers are little-endian.
 //!
 //! ```text
 //! handshake      "WEFT-TCP"   u16 version   6 zero bytes   name of the target   name of the initiator
@@ -38,16 +38,16 @@
 //!            7 acceptance, to a handshake
 //! ```
 //!
-//! Where connections are encrypted, all of this goes through `sealed`.
+//! Where connections are encrypted, all bytes go through `sealed`.
 //!
-//! Requests are settled in their order, and are short (`RUN`), so that nothing waits long for the
-//! end of one; messages overtake those that were not begun, also in the call that is being made. An initiator takes back memory of what
-//! was not sent yet by copying the bytes of the call that was begun; the same holds for a target
-//! whose memory is being read.
+//! Requests are settled in order, and are short (`RUN`), so that nothing waits long for the end of
+//! one. Messages overtake requests that are not begun, even in the call that is being made. An
+//! initiator takes back memory that is not sent yet by copying the unsent bytes of the current
+//! call; a target whose memory is being read does the same.
 //!
-//! Memory of devices moves through slots of pinned host memory (`staged`), run by run: devices fill
-//! the next runs while the socket takes the last, and a write is settled, counted and acknowledged
-//! when the device has its bytes. The wire does not show where memory is.
+//! Device memory moves through slots of pinned host memory (`staged`), run by run: devices fill the
+//! next runs while the socket takes the last, and a write is settled, counted and acknowledged when
+//! the device has its bytes. The protocol does not show where memory is.
 
 mod accept;
 mod connection;

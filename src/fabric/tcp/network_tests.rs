@@ -1,5 +1,4 @@
-//! What sockets are set to, and networks that are not loopback: hosts in namespaces, which only
-//! root can make.
+//! Socket options, and networks other than loopback: hosts in namespaces, which only root can make.
 
 use super::interfaces;
 use super::nic::TcpNic;
@@ -26,13 +25,13 @@ fn open(interface: &str, options: Options) -> TcpNic {
 
 fn option(socket: BorrowedFd, level: i32, name: i32) -> i32 {
     let (mut value, mut len) = (0i32, size_of::<i32>() as libc::socklen_t);
-    // SAFETY: room for the integer.
+    // SAFETY: the buffer has space for the integer.
     let rc = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &mut len) };
     assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
     value
 }
 
-/// Listeners and both ends of a connection over loopback.
+/// Listeners, and both ends of a connection over loopback.
 fn with_sockets(options: impl Fn() -> Options, check: impl Fn(BorrowedFd)) {
     let (mut a, mut b) = (open("lo", options()), open("lo", options()));
     a.insert(b.address(), None).unwrap();
@@ -44,7 +43,7 @@ fn with_sockets(options: impl Fn() -> Options, check: impl Fn(BorrowedFd)) {
 }
 
 #[test]
-fn limits_of_connections_follow_from_liveness() {
+fn connection_timeouts_follow_from_liveness() {
     let limits = |socket: BorrowedFd| {
         let tcp = |name| option(socket, libc::IPPROTO_TCP, name);
         let alive = option(socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE);
@@ -57,20 +56,20 @@ fn limits_of_connections_follow_from_liveness() {
     with_sockets(of(day as u64 * SECOND_NS), |socket| {
         assert_eq!(limits(socket), (1, day * 1000, day / 3, day / 6));
     });
-    // For ever: the system's.
+    // Unlimited liveness keeps the system's limits.
     with_sockets(Options::default, |socket| assert_eq!((limits(socket).0, limits(socket).1), (0, 0)));
 }
 
 #[test]
-fn packets_are_marked() {
+fn packets_carry_the_configured_dscp() {
     let marked = || Options { dscp: 46, ..Options::default() };
     with_sockets(marked, |socket| assert_eq!(option(socket, libc::IPPROTO_IP, libc::IP_TOS), 46 << 2));
     with_sockets(Options::default, |socket| assert_eq!(option(socket, libc::IPPROTO_IP, libc::IP_TOS), 0));
 }
 
-/// The system accepts for a program that does not, and a stopped peer is to be waited for.
+/// The system accepts connections for a stopped program, which must be waited for.
 #[test]
-fn unanswered_connection_ends_in_the_time_of_liveness() {
+fn unanswered_connection_ends_after_the_liveness_timeout() {
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = [to_system(deaf.local_addr().unwrap()), vec![7; 16]].concat();
     let mut nic = open("lo", Options { liveness_ns: Some(SECOND_NS), ..Options::default() });
@@ -81,23 +80,23 @@ fn unanswered_connection_ends_in_the_time_of_liveness() {
     assert!(began.elapsed() >= Duration::from_secs(1) && nic.sockets().len() == 1);
 }
 
-/// From now on this thread is on a host of its own; why not, if it cannot be.
+/// Moves this thread to a host of its own; an error tells why that is impossible.
 fn leave_this_host() -> Result<(), String> {
-    // SAFETY: concerns this thread alone.
+    // SAFETY: the call affects only this thread.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
         return Err(format!("no namespace can be made: {}", std::io::Error::last_os_error()));
     }
     ip("link set lo up")
 }
 
-/// A command of iproute2, on the host of this thread.
+/// Runs a command of iproute2, on this thread's host.
 fn ip(words: &str) -> Result<(), String> {
     let done = Command::new("ip").args(words.split(' ')).output().map_err(|error| format!("ip: {error}"))?;
     done.status.success().then_some(()).ok_or_else(|| format!("ip {words}: {done:?}"))
 }
 
-/// Runs both sides, each on a host of its own, which an interface "rail" connects to the other's.
-/// `setup` are commands of each.
+/// Runs both sides, each on a host of its own; an interface "rail" connects the two. `setup` are
+/// commands for each.
 fn on_two_hosts(
     setup: [&'static [&'static str]; 2],
     left: impl FnOnce() + Send,
@@ -106,7 +105,7 @@ fn on_two_hosts(
     let ((give, take), (ready, made)) = (channel::<Result<i32, String>>(), channel::<bool>());
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            // SAFETY: asks for a number.
+            // SAFETY: the call has no preconditions.
             let place = leave_this_host().map(|()| unsafe { libc::gettid() });
             give.send(place).unwrap();
             if made.recv() == Ok(true) {
@@ -136,7 +135,7 @@ fn serve(mut nic: TcpNic, stop: &AtomicBool, met: &AtomicU64) {
     let room = [0u8; 16];
     while !stop.load(Ordering::Relaxed) {
         let mut done: Vec<Reaped> = Vec::new();
-        // SAFETY: the room outlives the NIC.
+        // SAFETY: the buffer outlives the NIC.
         unsafe { nic.receive(whole(&room), token()) };
         nic.reap(&mut done);
         for one in done.iter().filter(|one| one.connection != 0) {
@@ -170,7 +169,7 @@ fn post(nic: &mut TcpNic, route: Route, read: bool, local: &[u8], far: &Far) {
     assert_eq!(unsafe { nic.rma(&rma, route, &[token()]) }.1, Posted::Yes);
 }
 
-/// How the next operation ended.
+/// The outcome of the next operation.
 fn next(nic: &mut TcpNic) -> i32 {
     let mut done: Vec<Reaped> = Vec::new();
     drive(nic, |nic| {
@@ -180,7 +179,7 @@ fn next(nic: &mut TcpNic) -> i32 {
     done[0].errno
 }
 
-/// Until something is so.
+/// Drives the NIC until a condition holds.
 fn drive(nic: &mut TcpNic, mut is_so: impl FnMut(&mut TcpNic) -> bool) {
     let began = Instant::now();
     while !is_so(nic) {
@@ -199,11 +198,11 @@ struct Far {
 }
 
 impl Far {
-    /// A route to it, which has made us its peer.
+    /// A route to it, over which this side has become its peer.
     fn meet(&self, nic: &mut TcpNic) -> Route {
         let route = nic.insert(&self.address, Some(PeerId::numbered(1))).unwrap();
         let (text, before) = ([1u8; 16], self.met.load(Ordering::Relaxed));
-        // SAFETY: the text is there until it was reaped.
+        // SAFETY: the text lives until the message was reaped.
         assert_eq!(unsafe { nic.send(whole(&text), route, token()) }, Posted::Yes);
         assert_eq!(next(nic), 0);
         drive(nic, |nic| {
@@ -214,7 +213,7 @@ impl Far {
     }
 }
 
-/// The right side of most tests: serves memory until the left side is done with it.
+/// The right side of most tests: serves memory until the left side has finished with it.
 fn with_far(setup: [&'static [&'static str]; 2], len: usize, left: impl FnOnce(Far) + Send) {
     let (give, take) = channel();
     let stop = AtomicBool::new(false);
@@ -254,9 +253,9 @@ const V6: [&[&str]; 2] = [
     &["addr add fd00:78::2/64 dev rail nodad", "link set rail up"],
 ];
 
-/// Pages go both ways where there is nothing but IPv6, and with its smallest MTU, marked.
+/// Pages move in both directions over IPv6 alone, with its smallest MTU, and with marked packets.
 #[test]
-fn ipv6_alone_moves_pages() {
+fn pages_move_over_ipv6_alone() {
     with_far(V6, 300_000, |far| {
         let mut nic = open("rail", Options { dscp: 10, ..Options::default() });
         ip("link set rail mtu 1280").unwrap();
@@ -274,9 +273,10 @@ fn ipv6_alone_moves_pages() {
     });
 }
 
-/// Idle or not, a connection ends when the peer would be lost, and not sooner; one that has longer stays.
+/// A connection ends when the peer would be lost, and not sooner, idle or not; one with a longer
+/// limit stays.
 #[test]
-fn dropped_path_ends_connections_in_the_time_of_liveness() {
+fn dropped_path_ends_connections_after_the_liveness_timeout() {
     with_far(V4, 1000, |far| {
         let of = |ns| open("rail", Options { liveness_ns: Some(ns), ..Options::default() });
         let [mut busy, mut idle, mut patient] = [of(2 * SECOND_NS), of(SECOND_NS), of(3600 * SECOND_NS)];
@@ -287,7 +287,7 @@ fn dropped_path_ends_connections_in_the_time_of_liveness() {
             assert_eq!(next(nic), 0);
             route
         });
-        // Packets go to no host.
+        // Packets go to a host that does not exist.
         ip("neigh replace 10.78.0.2 lladdr 02:00:00:00:00:99 dev rail nud permanent").unwrap();
         let began = Instant::now();
         post(&mut busy, to_busy, false, &local, &far);

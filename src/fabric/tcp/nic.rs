@@ -1,4 +1,5 @@
-//! A NIC of the fabric of TCP sockets: a listener, and one connection to each NIC that it talks to.
+//! A NIC of the fabric of TCP sockets: a listener, and one connection to each NIC that it
+//! communicates with.
 
 use super::accept::{NOBODY, UNAUTHENTICATED_NS};
 use super::connection::{Connection, Moving, State};
@@ -28,21 +29,21 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
-/// Bytes that one pass moves for each connection.
+/// Bytes that one pass moves per connection.
 const PASS: u64 = 1 << 20;
 const TX_DEPTH: usize = 512;
 const RX_DEPTH: usize = 256;
 const LANE_WINDOW: u64 = 4 << 20;
 const RAIL_WINDOW: u64 = 64 << 20;
-/// Accepted ones of one peer: each of its NICs needs one.
+/// The most accepted connections of one peer: each of its NICs needs one.
 const OF_PEER: usize = RAILS_MAX;
-/// A connection that nothing here uses is closed after this long.
+/// A connection that no route uses is closed after this time.
 const UNUSED_NS: u64 = 30_000_000_000;
-/// How often that is looked at.
+/// The interval between checks for unused connections.
 const LOOK_NS: u64 = 100_000_000;
-/// Events of one look.
+/// The most events read at once.
 const EVENTS: usize = 64;
-/// The event data of the listener; that of connections is their place.
+/// The event data of the listener; that of a connection is its index.
 pub const LISTENER: u64 = u64::MAX;
 
 pub struct TcpNic {
@@ -53,29 +54,29 @@ pub struct TcpNic {
     pub(super) name: Name,
     at: SocketAddr,
     address: Vec<u8>,
-    /// None once the NIC is closed.
+    /// `None` once the NIC is closed.
     pub(super) listener: Option<Descriptor>,
     pub(super) epoll: Descriptor,
     routes: Routes,
     pub(super) connections: Vec<Option<Box<Connection>>>,
     last_number: Number,
-    /// Connections that may have something to do.
+    /// Connections that may have work.
     active: Vec<u32>,
     next_active: Vec<u32>,
     /// A connection waits to be accepted.
     pub(super) calls: bool,
-    /// Counts them.
+    /// The number of passes.
     pass: u32,
     pub(super) paused_until: u64,
     looked_ns: u64,
-    /// For `take_rejected`.
+    /// The count that `take_rejected` returns.
     pub(super) rejected: u64,
     registry: Registry,
     receives: VecDeque<(Buffer, *mut Scratch)>,
     /// Finished between two calls of `reap`.
     finished: Vec<Reaped>,
     spare: Spare,
-    /// For bytes that go nowhere.
+    /// A buffer for discarded bytes.
     sink: Box<[u8]>,
 }
 
@@ -86,7 +87,7 @@ fn watch(epoll: &Descriptor, fd: BorrowedFd, word: u64) -> Result<()> {
     let connection = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
     let events = if word == LISTENER { libc::EPOLLIN as u32 } else { connection };
     let mut event = libc::epoll_event { events, u64: word };
-    // SAFETY: two descriptors of ours, an event that outlives the call.
+    // SAFETY: both descriptors are open, and the event outlives the call.
     let rc = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event) };
     if rc != 0 {
         return Err(Error { provider_errno: socket::errno(), ..Error::system("watching a socket") });
@@ -101,7 +102,7 @@ impl TcpNic {
         name[..8].copy_from_slice(&random.u64()?.to_le_bytes());
         name[8..].copy_from_slice(&random.u64()?.to_le_bytes());
         let (listener, at) = socket::listen(interface.address, &options)?;
-        // SAFETY: makes a descriptor that nobody else has.
+        // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
         let epoll = Descriptor::of(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
         let epoll = epoll.ok_or_else(|| Error::system("making a descriptor to wait on"))?;
         watch(&epoll, listener.as_fd(), LISTENER)?;
@@ -150,14 +151,14 @@ impl TcpNic {
         })
     }
 
-    /// The listener's socket, and those of connections.
+    /// The sockets of the listener and of all connections.
     #[cfg(test)]
     pub fn sockets(&self) -> Vec<BorrowedFd<'_>> {
         let connections = self.connections.iter().flatten().filter_map(|one| one.socket());
         self.listener.iter().map(AsFd::as_fd).chain(connections).collect()
     }
 
-    /// Bytes that connections have room for.
+    /// Bytes of the connections' buffers.
     #[cfg(test)]
     pub fn held(&self) -> usize {
         self.connections.iter().flatten().map(|one| one.held()).sum()
@@ -179,7 +180,7 @@ impl TcpNic {
         self.connections.get_mut(at as usize).and_then(Option::as_deref_mut)
     }
 
-    /// The place of a connection by its number, unless that has ended and another has its place.
+    /// The index of a connection with this number, unless it has ended and another uses the slot.
     fn numbered(&self, number: Number) -> Option<u32> {
         let is_it = |one: &Option<Box<Connection>>| one.as_ref().is_some_and(|one| one.number == number);
         self.connections.iter().position(is_it).map(|at| at as u32)
@@ -234,7 +235,7 @@ impl TcpNic {
         }
     }
 
-    /// A connection, and what it needs to move on.
+    /// A connection, and the parts of the NIC that its progress uses.
     #[inline]
     fn moving<'a>(
         &'a mut self,
@@ -254,7 +255,7 @@ impl TcpNic {
         Some((connection, with))
     }
 
-    /// Sends what a connection has, at once.
+    /// Sends a connection's queued bytes immediately.
     #[inline]
     fn pump(&mut self, at: u32) {
         let Some((connection, mut with)) = self.moving(at, None) else { return };
@@ -267,10 +268,10 @@ impl TcpNic {
 
     // A pass.
 
-    /// Asks the system which connections have something to do.
+    /// Queries the system for connections that have work.
     fn look(&mut self) -> bool {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
-        // SAFETY: room for as many events.
+        // SAFETY: the buffer has space for this many events.
         let count =
             unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), EVENTS as i32, 0) };
         for event in events.iter().take(count.max(0) as usize) {
@@ -336,7 +337,7 @@ impl Nic for TcpNic {
         let is_theirs =
             |one: &Connection| peer.is_some_and(|peer| one.is_accepted_of(peer, name)) && one.serves();
         let theirs = self.connections.iter().position(|one| one.as_deref().is_some_and(is_theirs));
-        // To ourselves by the local address: a NAT may not let us in by the public one.
+        // Connect to ourselves by the local address: a NAT may not let us in by the public one.
         let to = if name == self.name { self.at } else { to };
         let target = Target { name, peer, to };
         let leads = match theirs.filter(|_| name != self.name) {
@@ -357,8 +358,8 @@ impl Nic for TcpNic {
     }
 
     /// Our own worker serves the peer's requests: with the connections closed, it serves none. A
-    /// connection that no peer has authenticated over has done nothing yet, and may be the peer's
-    /// next.
+    /// connection over which no peer has authenticated has moved no bytes yet, and may be the
+    /// peer's next.
     fn reset(&mut self, route: Route, _connected: bool) {
         let Some(Target { name, peer, .. }) = self.routes.find(route).map(|place| place.target) else {
             return;
@@ -538,7 +539,7 @@ impl Nic for TcpNic {
                 connection.outgoing.push_message(&rma, buffer.follows, scratch);
                 self.pump(at);
             }
-            // By a completion: senders seldom check the result of a post.
+            // Report the failure as a completion: senders seldom check the result of a post.
             Ok((_, None)) => self.finished.push(Reaped::of(scratch, libc::ENOTCONN)),
             Err(errno) => self.finished.push(Reaped::of(scratch, errno)),
         }
@@ -579,7 +580,7 @@ impl Nic for TcpNic {
     }
 
     fn close(&mut self) -> Result<()> {
-        // Connections that wait to be accepted see the end, too, when the listener closes.
+        // Connections in the listener's queue end, too, when the listener closes.
         if let Some(listener) = self.listener.take() {
             socket::shut(listener.as_fd());
         }

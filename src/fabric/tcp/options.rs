@@ -7,42 +7,42 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::Arc;
 
-/// Where peers may be silent for ever.
+/// The timeout where peers may be silent for ever.
 const PATIENCE_NS: u64 = 120_000_000_000;
 
 #[derive(Debug, Default)]
 pub struct Options {
-    /// Connections are encrypted, and prove one of these.
+    /// The secrets: connections are encrypted, and prove one of these.
     pub secrets: Option<Arc<Secrets>>,
     /// How long a peer may be silent; `None`: for ever.
     pub liveness_ns: Option<u64>,
     pub at: At,
-    /// DSCP of all packets (6 bits); 0: the system's.
+    /// The DSCP of all packets (6 bits); 0: the system's default.
     pub dscp: u8,
-    /// How many ports NICs have tried: no two get the same, whatever their addresses, so that
-    /// one advertised address does for all.
+    /// How many ports NICs have tried: no two NICs get the same port, whatever their addresses, so
+    /// that one advertised address suffices.
     pub tried: AtomicU16,
 }
 
-/// Where peers find the NICs.
+/// The addresses at which peers find the NICs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct At {
     ports: Option<Ports>,
     advertised: Option<Advertised>,
 }
 
-/// Ports to listen on, the last one included.
+/// Ports to listen on, including the last one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Ports {
     first: u16,
     last: u16,
 }
 
-/// Where peers find NICs behind something that translates addresses.
+/// The address at which peers find NICs behind address translation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Advertised {
     ip: IpAddr,
-    /// The translated first port of the range; `None`: ports stay as they are.
+    /// The translated first port of the range; `None`: ports stay the same.
     port: Option<u16>,
 }
 
@@ -56,12 +56,12 @@ impl fmt::Display for Ports {
 }
 
 impl Options {
-    /// How long a dialled NIC may take to answer: the port may belong to a program that never does.
+    /// How long a dialled NIC may take to answer: the port may belong to another program.
     pub fn patience_ns(&self) -> u64 {
         self.liveness_ns.unwrap_or(PATIENCE_NS)
     }
 
-    /// The next port to try; `None` if all were.
+    /// The next port to try; `None` after the last.
     pub fn next_port(&self) -> Option<u16> {
         let ports = self.at.ports?;
         let next = |tried: u16| (tried <= ports.last - ports.first).then_some(tried + 1);
@@ -71,14 +71,14 @@ impl Options {
 }
 
 impl At {
-    /// From the config's `tcp_ports` and `tcp_address`.
+    /// Parses the config's `tcp_ports` and `tcp_address`.
     pub fn new(ports: Option<&str>, address: Option<&str>) -> Result<At> {
         let ports = ports.map(Ports::read).transpose()?;
         let advertised = address.map(|address| Advertised::read(address, ports)).transpose()?;
         Ok(At { ports, advertised })
     }
 
-    /// The range of ports, for people; `None`: the system picks one.
+    /// The range of ports, in readable form; `None`: the system chooses one.
     pub fn ports(&self) -> Option<String> {
         self.ports.map(|ports| ports.to_string())
     }
@@ -87,7 +87,7 @@ impl At {
         self.advertised.map(|advertised| advertised.ip)
     }
 
-    /// Where peers find a listener.
+    /// The address at which peers find a listener.
     pub fn advertised(&self, listener: SocketAddr) -> SocketAddr {
         let Some(advertised) = self.advertised else { return listener };
         let first = self.ports.map_or(0, |ports| ports.first);
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_and_addresses_are_read_strictly() {
+    fn ports_and_addresses_are_parsed_strictly() {
         let refused = |ports, address| At::new(ports, address).unwrap_err().message.into_owned();
         for (ports, why) in [
             ("7000-6999", "the first is above the last"),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_handed_out_once_and_translated() {
+    fn ports_are_assigned_once_and_translated() {
         let of = |ports: &str, address: Option<&str>| Options {
             at: At::new(Some(ports), address).unwrap(),
             ..Options::default()

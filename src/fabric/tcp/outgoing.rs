@@ -1,5 +1,5 @@
 //! Our operations on a connection. Each becomes one or several requests, which the other end
-//! settles in their order. Without I/O: requests go into a `Batch`, answers come as calls.
+//! settles in order. Without I/O: requests go into a `Batch`, and calls report the answers.
 
 use super::socket::Outcome;
 use super::staged::{Run, Staged};
@@ -12,36 +12,38 @@ use arrayvec::ArrayVec;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 
-/// Payloads that are copied behind their header, instead of having a vector of their own.
+/// Payloads up to this length are copied behind their header, instead of using a vector of their
+/// own.
 const SHORT: u64 = 512;
-/// Reads without an answer.
+/// The most reads without an answer.
 const READS: usize = 256;
 
-/// An operation whose requests are not all answered.
+/// An operation that has requests without an answer.
 struct Op {
     scratch: *mut Scratch,
     kind: Kind,
     key: u64,
-    /// Goes with the last request.
+    /// The immediate that the last request carries.
     immediate: Option<Immediate>,
     segments: Vec<Segment>,
-    /// The one that its memory is on.
+    /// The device that holds its memory.
     device: Option<Device>,
-    /// Up to where bytes of a device were gathered, and up to where requests were made.
+    /// The positions up to which a device's bytes were gathered, and up to which requests were
+    /// made.
     gathered: Cursor,
     asked: Cursor,
     /// Requests without an answer.
     open: u32,
     all_asked: bool,
     errno: i32,
-    /// Its caller is gone: its memory is not touched.
+    /// The caller has abandoned the operation: its memory is not touched.
     disowned: bool,
 }
 
-/// A request without an answer; of a read, where its bytes go.
+/// A request without an answer; for a read, with the destination of its bytes.
 #[derive(Clone, Copy)]
 pub struct Flight {
-    /// `NO_OP` for a message, which is done when it was copied.
+    /// `NO_OP` for a message, which is done when it is copied.
     pub op: u32,
     len: u32,
     from: Cursor,
@@ -56,16 +58,16 @@ pub type Segments = ArrayVec<Segment, PIECES>;
 pub struct Outgoing {
     ops: Vec<Op>,
     free: Vec<u32>,
-    /// Operations that have requests to make; and messages, which overtake those.
+    /// Operations that have requests left to make; and messages, which overtake those.
     queue: VecDeque<u32>,
     messages: VecDeque<u32>,
     flights: VecDeque<Flight>,
-    /// The number of the first of them, and how many are reads.
+    /// The number of the first request without an answer, and how many of them are reads.
     first: u64,
     reads: usize,
 }
 
-/// What local memory's descriptor says of it.
+/// The properties of local memory, by descriptor.
 pub fn descriptor_of(device: Device) -> *mut c_void {
     (device as usize + 1) as *mut c_void
 }
@@ -89,7 +91,7 @@ impl Op {
         }
     }
 
-    /// The next parts of its segments, of `most` bytes in all and as many as a request has: their
+    /// The next parts of its segments, at most `most` bytes and as many as a request holds: their
     /// bytes, and where they end.
     #[inline]
     fn take(&self, from: Cursor, most: u64, list: &mut Segments) -> (u64, Cursor) {
@@ -105,7 +107,7 @@ impl Outgoing {
         self.flights.is_empty() && !self.is_waiting()
     }
 
-    /// Something is to be asked for.
+    /// Whether requests are left to make.
     #[inline]
     pub fn is_waiting(&self) -> bool {
         !self.queue.is_empty() || !self.messages.is_empty()
@@ -128,14 +130,14 @@ impl Outgoing {
         self.first
     }
 
-    /// Gives back what operations took. Only while it is empty.
+    /// Frees the buffers of operations, only while it is empty.
     pub fn shrink(&mut self) {
         if self.ops.len() > FEW || self.flights.capacity() > FEW {
             *self = Outgoing { first: self.first, ..Outgoing::default() };
         }
     }
 
-    /// Bytes of what it has room for.
+    /// Bytes of its buffers.
     #[cfg(test)]
     pub fn held(&self) -> usize {
         let segments = self.ops.iter().map(|op| op.segments.capacity() * size_of::<Segment>());
@@ -147,7 +149,7 @@ impl Outgoing {
 
     // Operations begin.
 
-    /// Queues a write or read; true if a device has its memory.
+    /// Queues a write or read; true if its memory is on a device.
     #[inline]
     pub fn push(&mut self, kind: Kind, rma: &Rma, scratch: *mut Scratch) -> bool {
         let index = self.fill(kind, rma, scratch);
@@ -189,7 +191,7 @@ impl Outgoing {
         index
     }
 
-    /// The last operation that was queued fails.
+    /// Fails the operation that was queued last.
     pub fn fail_last(&mut self, errno: i32) {
         if let Some(index) = self.queue.back() {
             self.ops[*index as usize].errno = errno;
@@ -198,7 +200,7 @@ impl Outgoing {
 
     // Operations end.
 
-    /// Their callers are gone; true if a device may be at their memory.
+    /// The operations' callers are gone; true if a device may be copying their memory.
     pub fn disown(&mut self, scratches: &[*mut Scratch]) -> bool {
         let mut staged = false;
         for op in &mut self.ops {
@@ -212,12 +214,12 @@ impl Outgoing {
         self.ops.get(op as usize).is_some_and(|op| op.disowned)
     }
 
-    /// Whether the data that comes is of an operation whose caller is gone.
+    /// Whether incoming data belongs to an abandoned operation.
     pub fn is_first_disowned(&self) -> bool {
         self.flights.front().is_some_and(|flight| self.is_disowned(flight.op))
     }
 
-    /// A request of an operation has its answer.
+    /// An operation's request was answered.
     #[inline]
     pub fn answered(&mut self, index: u32, errno: i32, reaped: &mut Vec<Reaped>) {
         let Some(op) = self.ops.get_mut(index as usize) else { return };
@@ -225,7 +227,7 @@ impl Outgoing {
         if errno != 0 && op.errno == 0 {
             op.errno = errno;
         }
-        // An operation that waits in the queue ends there.
+        // An operation that waits in the queue ends in the queue.
         if op.open == 0 && op.all_asked && self.queue.front() != Some(&index) {
             self.finish(index, reaped);
         }
@@ -241,7 +243,7 @@ impl Outgoing {
         }
     }
 
-    /// Ends all operations: those whose requests have gone, then those that wait, in their order.
+    /// Ends all operations: first those whose requests were sent, then those that wait, in order.
     pub fn end(&mut self, errno: i32, reaped: &mut Vec<Reaped>) {
         for flight in std::mem::take(&mut self.flights) {
             self.answered(flight.op, errno, reaped);
@@ -252,7 +254,7 @@ impl Outgoing {
             (op.errno, op.all_asked) = (errno, true);
             self.finish(index, reaped);
         }
-        // And those whose last bytes were with a device.
+        // And those whose last bytes a device was copying.
         for index in 0..self.ops.len() {
             self.ops[index].errno = errno;
             self.finish(index as u32, reaped);
@@ -291,7 +293,7 @@ impl Outgoing {
         }
     }
 
-    /// Makes requests, as many as one call takes, if the connection is up.
+    /// Makes as many requests as one call sends, if the connection is up.
     #[inline]
     pub fn ask(
         &mut self,
@@ -301,7 +303,7 @@ impl Outgoing {
     ) {
         while let Some(&index) = self.queue.front() {
             let op = &mut self.ops[index as usize];
-            // Operations that are over are not requested.
+            // Finished operations are not requested.
             op.all_asked |= op.disowned || op.errno != 0;
             let (spent, open, message) = (op.all_asked, op.open, op.kind == Kind::Message);
             let lends = op.kind == Kind::Write;
@@ -329,14 +331,14 @@ impl Outgoing {
             }
             self.request(index, if lends { batch.room() } else { RUN }, batch, staged);
             if message {
-                // It was copied.
+                // The message is copied.
                 self.queue.pop_front();
                 self.finish(index, reaped);
             }
         }
     }
 
-    /// Has devices gather what the next writes are to carry.
+    /// Lets devices gather the bytes of the next writes.
     #[cold]
     pub fn gather(&mut self, staged: &mut Staged) {
         for index in &self.queue {
@@ -395,7 +397,8 @@ impl Outgoing {
                 // SAFETY: the operation's memory is valid until it is reaped.
                 unsafe { batch.copy_from(part.local as *const u8, part.len as usize) };
             } else {
-                // SAFETY: as above; `disown` takes it back.
+                // SAFETY: the operation's memory is valid until it is reaped; `disown` takes it
+                // back.
                 unsafe { batch.lend(owner, part.local, part.len as usize) };
             }
         }
@@ -408,7 +411,7 @@ impl Outgoing {
 
     // Answers.
 
-    /// Requests below a number are done; none of them is a read, whose data has not come.
+    /// Requests below a number are done; none of them is a read whose data is missing.
     #[inline]
     pub fn settle_below(&mut self, number: u64, batch: &Batch, reaped: &mut Vec<Reaped>) -> Outcome<()> {
         while self.first < number {
@@ -450,13 +453,13 @@ impl Outgoing {
         self.ops.get(op as usize).is_some_and(|op| op.kind == Kind::Read)
     }
 
-    /// The read of `len` bytes whose data comes next.
+    /// The read of `len` bytes whose data follows.
     pub fn next_read(&self, len: u32) -> Outcome<Flight> {
         let flight = self.flights.front().filter(|flight| flight.len == len && self.is_read(flight.op));
         flight.copied().ok_or(libc::EPROTO)
     }
 
-    /// Where the data of a read goes.
+    /// The destination of a read's data.
     pub fn parts(&self, flight: &Flight) -> Segments {
         let mut parts = Segments::new();
         if let Some(op) = self.ops.get(flight.op as usize) {
@@ -465,7 +468,7 @@ impl Outgoing {
         parts
     }
 
-    /// The device that has an operation's memory.
+    /// The device that holds an operation's memory.
     pub fn device(&self, op: u32) -> Option<Device> {
         self.ops.get(op as usize)?.device
     }

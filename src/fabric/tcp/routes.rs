@@ -1,4 +1,4 @@
-//! The routes of a NIC: what the addresses that were inserted stand for, and where each leads.
+//! The routes of a NIC: the inserted addresses, and the connection of each.
 
 use super::socket::Outcome;
 use crate::fabric::Route;
@@ -7,23 +7,23 @@ use crate::wire::tcp::Name;
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
-/// What a route is for.
+/// The purpose of a route.
 #[derive(Clone, Copy)]
 pub struct Target {
     pub name: Name,
-    /// The peer that has the address.
+    /// The peer at the address.
     pub peer: Option<PeerId>,
     pub to: SocketAddr,
 }
 
 pub struct Place {
     generation: u32,
-    /// How often its address was inserted; 0: the place is free.
+    /// How often its address was inserted; 0: the slot is free.
     users: u32,
     pub target: Target,
     /// Its connection, or the error that ended it.
     pub leads: Outcome<u32>,
-    /// Operations that failed with its connection were reaped.
+    /// The operations that failed with its connection were reaped.
     reported: bool,
 }
 
@@ -35,20 +35,20 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// The place of a route, if it is still the route's.
+    /// The slot of a route, if the route still owns it.
     #[inline]
     pub fn find(&mut self, route: Route) -> Option<&mut Place> {
         let place = self.places.get_mut(route as u32 as usize)?;
         (place.users > 0 && place.generation == (route >> 32) as u32).then_some(place)
     }
 
-    /// Where a route leads.
+    /// The connection of a route.
     #[inline]
     pub fn leads(&mut self, route: Route) -> Outcome<u32> {
         self.find(route).map_or(Err(libc::ENOTCONN), |place| place.leads)
     }
 
-    /// One more use of the route to a peer's NIC, if there is one that leads there.
+    /// Adds a use to an existing route to a peer's NIC, if there is one.
     pub fn again(&mut self, name: Name, peer: Option<PeerId>) -> Option<Route> {
         let at = self.places.iter().position(|place| {
             place.users > 0 && (place.target.name, place.target.peer) == (name, peer) && place.leads.is_ok()
@@ -73,7 +73,7 @@ impl Routes {
         u64::from(generation) << 32 | at as u64
     }
 
-    /// One use less; hands out the connection if that was the last, and what the route was for.
+    /// Removes a use; returns the connection if that was the last use, and the route's purpose.
     pub fn remove(&mut self, route: Route) -> Option<(u32, Target)> {
         let place = self.find(route)?;
         place.users -= 1;
@@ -90,7 +90,7 @@ impl Routes {
         }
     }
 
-    /// What failed with connections is reaped.
+    /// All operations that failed with connections were reaped.
     #[inline]
     pub fn report(&mut self) {
         if std::mem::take(&mut self.deaths) {
@@ -98,14 +98,14 @@ impl Routes {
         }
     }
 
-    /// What a route is for whose connection has ended, and how. Operations that failed with it are
-    /// reaped first: nothing may overtake them.
+    /// The purpose of a route whose connection has ended, and the error. Operations that failed
+    /// with it are reaped first: no later result may overtake them.
     pub fn ended(&mut self, route: Route) -> Option<(Target, i32)> {
         let place = self.find(route).filter(|place| place.reported)?;
         Some((place.target, place.leads.err()?))
     }
 
-    /// The NICs and peers that are in use.
+    /// The NICs and peers in use.
     pub fn used(&self) -> HashSet<(Name, Option<PeerId>)> {
         let used = self.places.iter().filter(|place| place.users > 0);
         used.map(|place| (place.target.name, place.target.peer)).collect()

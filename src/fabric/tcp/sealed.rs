@@ -1,17 +1,17 @@
-//! Encryption of a connection: a stream of bytes in, a stream of records out, and back.
+//! Encryption of a connection: a stream of bytes becomes a stream of records, and back.
 //!
 //! The handshake and the records are those of the Noise Protocol Framework, revision 34,
-//! `Noise_NNpsk0_25519_AESGCM_SHA256`: both sides prove the secret, and the keys are new for each
-//! connection, so that a later leak of the secret reveals nothing of it. A record is opened and its
-//! tag compared before one byte of it is used.
+//! `Noise_NNpsk0_25519_AESGCM_SHA256`: both sides prove the secret, and each connection has new
+//! keys, so that a later leak of the secret reveals nothing of it. A record's tag is compared
+//! before any of its bytes is used.
 //!
 //! ```text
 //! record     u16 len (little-endian)   len bytes of a Noise message
 //! ```
 //!
 //! The initiator's first record carries its handshake, the target's first one the acceptance; a
-//! target that does not know the secret says so by a record of no bytes. Each direction takes a new
-//! key after `REKEY` records.
+//! target that does not know the secret sends an empty record. Each direction changes its key after
+//! `REKEY` records.
 
 use super::socket::{self, Outcome};
 use super::stream::advance;
@@ -23,14 +23,14 @@ use std::os::fd::BorrowedFd;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 const PROLOGUE: &[u8] = b"WEFT-TCP sealed 1";
-/// Bytes of a record's length, of a tag, and of a key that is exchanged.
+/// Bytes of a record's length, of a tag, and of an exchanged key.
 const LEN: usize = 2;
 const TAG: usize = 16;
 const KEY: usize = 32;
-/// Plain bytes of a record at most.
+/// The most plaintext bytes of a record.
 const RECORD: usize = 32 << 10;
 const ROOM: usize = LEN + RECORD + TAG;
-/// Records under one key: 2 GiB. (Few in tests, so that keys change there.)
+/// Records under one key: 2 GiB. (Few in tests, so that tests change keys.)
 const REKEY: u64 = if cfg!(test) { 5 } else { 1 << 16 };
 
 enum Noise {
@@ -41,7 +41,7 @@ enum Noise {
     Failed,
 }
 
-/// The buffer before authentication: an unauthenticated endpoint costs little.
+/// The buffer before authentication, so that an unauthenticated endpoint costs little.
 const SMALL: usize = LEN + HANDSHAKE + KEY + TAG;
 
 /// The bytes `start..end` of a buffer.
@@ -67,14 +67,14 @@ impl Part {
 
 pub struct Sealed {
     noise: Noise,
-    /// The text of the next record.
+    /// The plaintext of the next record.
     plain: Vec<u8>,
     /// A record that is being sent.
     record: Part,
-    /// Bytes received and not decrypted yet, and bytes decrypted and not used yet.
+    /// Bytes that are received but not decrypted, and bytes that are decrypted but not used.
     raw: Part,
     opened: Part,
-    /// Records of each direction under its key.
+    /// Records of each direction under the current key.
     sent: u64,
     received: u64,
 }
@@ -101,7 +101,7 @@ impl Sealed {
         })
     }
 
-    /// For the side that connects: it uses the first of the valid secrets.
+    /// The side that connects: it uses the first of the valid secrets.
     pub fn initiator(roots: &[Root]) -> crate::status::Result<Box<Sealed>> {
         let key = roots.first().map(Root::connection_key);
         let state = key.and_then(|key| builder(&key).ok()?.build_initiator().ok());
@@ -110,7 +110,7 @@ impl Sealed {
         Ok(Self::new(Noise::Handshake(Box::new(state))))
     }
 
-    /// For an accepted connection, whose other side must know one of the valid secrets.
+    /// An accepted connection, whose other side must know one of the valid secrets.
     pub fn target(roots: &[Root]) -> Box<Sealed> {
         let state = |root: &Root| builder(&root.connection_key()).and_then(Builder::build_responder).ok();
         Self::new(Noise::Asked(roots.iter().filter_map(state).collect()))
@@ -118,7 +118,7 @@ impl Sealed {
 
     // Sending.
 
-    /// A record is not sent whole.
+    /// Whether a record is only partly sent.
     #[inline]
     pub fn is_sending(&self) -> bool {
         !self.record.is_empty()
@@ -128,12 +128,12 @@ impl Sealed {
     /// inside a vector.
     ///
     /// # Safety
-    /// Each vector is of readable memory.
+    /// Each vector covers readable memory.
     pub unsafe fn seal(&mut self, iov: &mut [libc::iovec], at: &mut usize) -> Outcome<(usize, bool)> {
         let (mut len, mut inside) = (0, false);
         while let Some(first) = iov.get_mut(*at).filter(|_| len < self.plain.len()) {
             let part = first.iov_len.min(self.plain.len() - len);
-            // SAFETY: readable as the caller promised; our own bytes do not overlap it.
+            // SAFETY: the caller promises readable memory, which our own bytes do not overlap.
             unsafe {
                 std::ptr::copy_nonoverlapping(first.iov_base.cast(), self.plain[len..].as_mut_ptr(), part)
             };
@@ -159,12 +159,12 @@ impl Sealed {
         Ok((len, inside))
     }
 
-    /// Sends a record: true when all of it is gone.
+    /// Sends a record: true when all of it is sent.
     pub fn send(&mut self, socket: BorrowedFd) -> Outcome<bool> {
         while self.is_sending() {
             let ready = self.record.ready();
             let iov = libc::iovec { iov_base: ready.as_ptr().cast_mut().cast(), iov_len: ready.len() };
-            // SAFETY: our own bytes.
+            // SAFETY: the bytes belong to this object.
             match unsafe { socket::send(socket, &[iov]) } {
                 Ok(sent) => self.record.start += sent,
                 Err(errno) if socket::is_later(errno) => return Ok(false),
@@ -176,10 +176,10 @@ impl Sealed {
 
     // Receiving.
 
-    /// Receives into the vectors, as far as records were opened: as `socket::receive`.
+    /// Receives decrypted bytes into the vectors, like `socket::receive`.
     ///
     /// # Safety
-    /// Each vector is of writable memory.
+    /// Each vector covers writable memory.
     pub unsafe fn receive(&mut self, socket: BorrowedFd, iov: &[libc::iovec]) -> Outcome<usize> {
         let mut total = 0;
         for vector in iov {
@@ -197,7 +197,8 @@ impl Sealed {
                 }
                 let part = self.opened.ready();
                 let len = part.len().min(vector.iov_len - filled);
-                // SAFETY: inside the vector, which is writable; our own bytes do not overlap it.
+                // SAFETY: the bytes lie inside the vector, which is writable; our own bytes do not
+                // overlap it.
                 unsafe {
                     let to = vector.iov_base.cast::<u8>().add(filled);
                     std::ptr::copy_nonoverlapping(part.as_ptr(), to, len);
@@ -216,13 +217,13 @@ impl Sealed {
         (raw.start, raw.end) = (0, raw.end - raw.start);
         let room = &mut raw.bytes[raw.end..];
         let iov = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
-        // SAFETY: our own bytes.
+        // SAFETY: the bytes belong to this object.
         let got = unsafe { socket::receive(socket, &[iov]) }?;
         raw.end += got;
         Ok(got)
     }
 
-    /// Tells an initiator that its secret is not known here.
+    /// Reports to an initiator that its secret is unknown here.
     fn refuse(&mut self, errno: i32, socket: BorrowedFd) -> Outcome<bool> {
         if let (Noise::Asked(_), OTHER_SECRET) = (&self.noise, errno) {
             self.record.bytes[..LEN].fill(0);
@@ -232,7 +233,7 @@ impl Sealed {
         Err(errno)
     }
 
-    /// Opens the next record, if all of it is there.
+    /// Decrypts the next record, if all of it was received.
     fn open_next(&mut self) -> Outcome<bool> {
         let Some((len, rest)) = self.raw.ready().split_first_chunk::<LEN>() else { return Ok(false) };
         let len = usize::from(u16::from_le_bytes(*len));
@@ -269,7 +270,7 @@ impl Sealed {
         Ok(true)
     }
 
-    /// The handshake may be over.
+    /// The handshake may be complete.
     fn opens(&mut self) {
         self.noise = match std::mem::replace(&mut self.noise, Noise::Failed) {
             Noise::Handshake(state) if state.is_handshake_finished() => match state.into_transport_mode() {

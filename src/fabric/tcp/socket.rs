@@ -1,4 +1,4 @@
-//! Non-blocking sockets: what of the system's calls this fabric uses.
+//! Non-blocking sockets: the system calls that this fabric uses.
 
 use super::options::Options;
 use crate::fork::Descriptor;
@@ -7,12 +7,12 @@ use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-/// How a call fails: an error number.
+/// The error number of a failed call.
 pub type Outcome<T> = std::result::Result<T, i32>;
 
 const BACKLOG: i32 = 4096;
-/// Bytes that the system holds unsent for a connection at most. A message waits behind them; and the
-/// more of them there are, the fewer are still in a cache when they are sent.
+/// The most unsent bytes that the system holds for a connection. A message waits behind them; and
+/// with more of them, fewer are still in a cache when they are sent.
 pub const UNSENT: i32 = 256 << 10;
 
 /// Bytes of `sockaddr_in` and `sockaddr_in6`.
@@ -27,7 +27,7 @@ fn system(doing: &str) -> Error {
     Error { provider_errno: errno(), ..Error::system(doing) }
 }
 
-/// An address as the system has it.
+/// An address in the system's form.
 pub fn to_system(address: SocketAddr) -> Vec<u8> {
     let port = address.port().to_be_bytes();
     match address {
@@ -64,12 +64,12 @@ pub fn from_system(bytes: &[u8]) -> Option<SocketAddr> {
 fn make(ip: IpAddr) -> Result<Descriptor> {
     let family = if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let flags = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: makes a descriptor that nobody else has.
+    // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
     Descriptor::of(|| unsafe { libc::socket(family, flags, 0) }).ok_or_else(|| system("making a socket"))
 }
 
 fn set(socket: BorrowedFd, level: i32, option: i32, value: i32) {
-    // SAFETY: an integer that outlives the call. What an old system does not know stays as it is.
+    // SAFETY: the integer outlives the call. Options that an old system does not know stay unset.
     unsafe {
         let (at, len) = ((&raw const value).cast(), size_of::<i32>() as libc::socklen_t);
         libc::setsockopt(socket.as_raw_fd(), level, option, at, len)
@@ -78,11 +78,11 @@ fn set(socket: BorrowedFd, level: i32, option: i32, value: i32) {
 
 fn bind(socket: BorrowedFd, address: SocketAddr) -> bool {
     let bytes = to_system(address);
-    // SAFETY: an address of its length.
+    // SAFETY: the address and its length belong together.
     unsafe { libc::bind(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len() as libc::socklen_t) == 0 }
 }
 
-/// A listener at an address of this host, and the port that it got: one of the range, if there is one.
+/// A listener at an address of this host, and its port: one from the range, if there is a range.
 pub fn listen(at: SocketAddr, options: &Options) -> Result<(Descriptor, SocketAddr)> {
     let Some(range) = options.at.ports() else { return listen_at(at, options) };
     let mut at = at;
@@ -108,7 +108,7 @@ fn listen_at(at: SocketAddr, options: &Options) -> Result<(Descriptor, SocketAdd
     if !bind(socket_of(&socket), at) {
         return Err(system(&format!("binding a socket to {at}")));
     }
-    // SAFETY: a socket of ours; room for the longest address.
+    // SAFETY: the socket is open, and the buffer has space for the longest address.
     unsafe {
         if libc::listen(socket.as_raw_fd(), BACKLOG) != 0 {
             return Err(system("listening at a socket"));
@@ -126,14 +126,15 @@ fn socket_of(socket: &Descriptor) -> BorrowedFd<'_> {
     socket.as_fd()
 }
 
-/// A path that drops everything ends a connection when a silent peer would be lost, and never sooner:
-/// bytes under way then have waited for as long, and so has a peer that takes none. Where silence is
-/// allowed for ever, the system's own limits stay.
+/// A path that drops everything ends a connection when a silent peer would be lost, and never
+/// sooner: bytes in flight have then waited for as long, and so has a peer that reads nothing.
+/// Where silence is allowed for ever, the system's own limits apply.
 fn tune(socket: BorrowedFd, options: &Options) {
     set(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
     set(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, UNSENT);
     if options.dscp > 0 {
-        // Beside the two bits of ECN; the system knows which of the two the socket has.
+        // The value excludes the two bits of ECN; the system knows which of the two options the
+        // socket has.
         let class = i32::from(options.dscp) << 2;
         set(socket, libc::IPPROTO_IP, libc::IP_TOS, class);
         set(socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class);
@@ -150,7 +151,8 @@ fn tune(socket: BorrowedFd, options: &Options) {
     }
 }
 
-/// Begins to connect from an address of this host; the socket becomes writable when it is done.
+/// Starts to connect from an address of this host; the socket becomes writable when connecting
+/// ends.
 pub fn connect(from: SocketAddr, to: SocketAddr, options: &Options) -> Result<Descriptor> {
     let socket = make(to.ip())?;
     tune(socket_of(&socket), options);
@@ -161,7 +163,7 @@ pub fn connect(from: SocketAddr, to: SocketAddr, options: &Options) -> Result<De
         return Err(system("binding a socket to the interface's address"));
     }
     let bytes = to_system(to);
-    // SAFETY: an address of its length.
+    // SAFETY: the address and its length belong together.
     let rc =
         unsafe { libc::connect(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len() as libc::socklen_t) };
     if rc != 0 && errno() != libc::EINPROGRESS {
@@ -170,10 +172,10 @@ pub fn connect(from: SocketAddr, to: SocketAddr, options: &Options) -> Result<De
     Ok(socket)
 }
 
-/// How connecting went: 0 or an error number.
+/// The result of connecting: 0 or an error number.
 pub fn outcome(socket: BorrowedFd) -> i32 {
     let (mut value, mut len) = (0i32, size_of::<i32>() as libc::socklen_t);
-    // SAFETY: room for the integer.
+    // SAFETY: the buffer has space for the integer.
     let rc = unsafe {
         let at = (&raw mut value).cast();
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ERROR, at, &mut len)
@@ -189,7 +191,7 @@ pub fn outcome(socket: BorrowedFd) -> i32 {
 pub fn accept(listener: BorrowedFd, options: &Options) -> Outcome<(Descriptor, Option<IpAddr>)> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     let (mut from, mut len) = ([0u8; V6], V6 as libc::socklen_t);
-    // SAFETY: makes a descriptor that nobody else has; the address has room for `len` bytes.
+    // SAFETY: the address has space for `len` bytes, and the returned descriptor is new.
     let accept = || unsafe { libc::accept4(listener.as_raw_fd(), from.as_mut_ptr().cast(), &mut len, flags) };
     let socket = Descriptor::of(accept).ok_or_else(errno)?;
     tune(socket_of(&socket), options);
@@ -197,12 +199,12 @@ pub fn accept(listener: BorrowedFd, options: &Options) -> Outcome<(Descriptor, O
     Ok((socket, from.map(|from| from.ip())))
 }
 
-/// Sends what the vectors have: how many bytes, or an error number.
+/// Sends the vectors' bytes; returns how many, or an error number.
 ///
 /// # Safety
-/// Each vector is of readable memory.
+/// Each vector covers readable memory.
 pub unsafe fn send(socket: BorrowedFd, iov: &[libc::iovec]) -> Outcome<usize> {
-    // SAFETY: zero is a message of nothing; the vectors as the caller promised.
+    // SAFETY: zero is valid for a message; the caller promises the vectors.
     let sent = unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         (message.msg_iov, message.msg_iovlen) = (iov.as_ptr().cast_mut(), iov.len() as _);
@@ -211,23 +213,23 @@ pub unsafe fn send(socket: BorrowedFd, iov: &[libc::iovec]) -> Outcome<usize> {
     usize::try_from(sent).map_err(|_| errno())
 }
 
-/// Receives into the vectors: how many bytes, 0 at the end, or an error number.
+/// Receives into the vectors; returns how many bytes, 0 at the end, or an error number.
 ///
 /// # Safety
-/// Each vector is of writable memory.
+/// Each vector covers writable memory.
 pub unsafe fn receive(socket: BorrowedFd, iov: &[libc::iovec]) -> Outcome<usize> {
-    // SAFETY: as the caller promised.
+    // SAFETY: the caller promises it.
     let got = unsafe { libc::readv(socket.as_raw_fd(), iov.as_ptr(), iov.len() as i32) };
     usize::try_from(got).map_err(|_| errno())
 }
 
-/// Whether a call is only to be tried later.
+/// Whether a call should simply be repeated later.
 pub fn is_later(errno: i32) -> bool {
     errno == libc::EAGAIN || errno == libc::EWOULDBLOCK || errno == libc::EINTR
 }
 
-/// Ends a connection, whoever else has the socket: a forked child may.
+/// Shuts down a connection, even if a forked child also has the socket.
 pub fn shut(socket: BorrowedFd) {
-    // SAFETY: a socket of ours.
+    // SAFETY: the socket is open during the call.
     unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
 }

@@ -1,5 +1,5 @@
-//! What a connection moves of devices' memory: through slots that devices copy to and from, while the
-//! socket takes or brings what is in others.
+//! How a connection moves device memory: through slots that devices copy to and from, while the
+//! socket sends or receives other slots.
 
 use super::incoming::Read;
 use super::socket::Outcome;
@@ -15,17 +15,17 @@ use std::collections::VecDeque;
 const SLOTS: u32 = 20;
 const TOGETHER: u32 = SLOTS / 2;
 
-/// What follows copies.
+/// The step behind a copy.
 pub enum Next {
     /// A request of the peer is settled.
     Settled(i32, Option<Immediate>),
-    /// A read of the peer is to be answered.
+    /// A read of the peer can be answered.
     Answer(Read),
-    /// A request of this operation of ours has its data.
+    /// A request of our operation has its data.
     Data(u32),
 }
 
-/// Bytes of an operation that were gathered before they are asked to be written.
+/// Bytes of an operation that were gathered before their write is requested.
 pub struct Run {
     pub op: u32,
     pub len: u64,
@@ -35,12 +35,12 @@ pub struct Run {
 pub struct Staged {
     pub out: Slots,
     pub ahead: VecDeque<Run>,
-    /// Slots that the batch has.
+    /// Slots in the current batch.
     pub lent: Vec<u32>,
     arrivals: Slots,
-    /// The slot of the payload that is being received, and the device that it is for.
+    /// The slot of the payload that is being received, and its device.
     pub arriving: Option<(u32, Device)>,
-    /// With the use of a grant, until the bytes are copied.
+    /// The use of a grant lasts until the bytes are copied.
     landing: VecDeque<(Next, Option<u32>, Option<Use>)>,
 }
 
@@ -56,24 +56,24 @@ impl Staged {
         }))
     }
 
-    // What goes.
+    // Sending.
 
-    /// Whether it is time to fill slots.
+    /// Whether slots should be filled now.
     pub fn gathers(&self) -> bool {
         self.out.free() >= TOGETHER
     }
 
-    /// Begins to fill a slot from places of a device; `Ok(None)`: there is none.
+    /// Starts to fill a slot from device memory; `Ok(None)`: no slot is free.
     ///
     /// # Safety
-    /// The places are valid until it is done, and no longer than a run.
+    /// The memory is valid until the copy is done, and is no longer than a run.
     pub unsafe fn gather(
         &mut self,
         device: Device,
         places: impl Iterator<Item = (u64, u64)>,
     ) -> Outcome<Option<u32>> {
         let Some(slot) = self.out.take() else { return Ok(None) };
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds this function's contract.
         let begun = unsafe { self.out.copy((slot, true), device, places) };
         begun.map(|()| Some(slot)).map_err(|error| {
             log::warn!("{error}");
@@ -93,7 +93,7 @@ impl Staged {
         self.out.is_done(slot).map_err(|_| GONE)
     }
 
-    /// An operation is over: what was gathered for it is not sent.
+    /// An operation has ended: its gathered bytes are not sent.
     pub fn drop_ahead(&mut self, op: u32) {
         while let Some(run) = self.ahead.front().filter(|run| run.op == op) {
             if let Some(slot) = run.slot {
@@ -109,26 +109,26 @@ impl Staged {
         self.lent.drain(..).for_each(|slot| self.out.give_back(slot));
     }
 
-    // What comes.
+    // Receiving.
 
     pub fn has_room(&self) -> bool {
         self.arrivals.free() > 0
     }
 
-    /// Where the payload that comes next goes.
+    /// The slot for the next payload.
     pub fn expect(&mut self, device: Device) -> Option<u64> {
         let slot = self.arrivals.take()?;
         self.arriving = Some((slot, device));
         Some(self.arrivals.base(slot))
     }
 
-    /// It is there: begins to copy it to its places.
+    /// The payload was received: starts to copy it to its destination.
     ///
     /// # Safety
-    /// As for `gather`.
+    /// The same contract as `gather`.
     pub unsafe fn arrived(&mut self, places: impl Iterator<Item = (u64, u64)>) -> Outcome<Option<u32>> {
         let Some((slot, device)) = self.arriving.take() else { return Ok(None) };
-        // SAFETY: passed on.
+        // SAFETY: the caller upholds this function's contract.
         let begun = unsafe { self.arrivals.copy((slot, false), device, places) };
         begun.map(|()| Some(slot)).map_err(|error| {
             log::warn!("{error}");
@@ -137,18 +137,18 @@ impl Staged {
         })
     }
 
-    /// It goes nowhere.
+    /// Discards the payload.
     pub fn refuse(&mut self) {
         let refused = self.arriving.take();
         refused.into_iter().for_each(|(slot, _)| self.arrivals.give_back(slot));
     }
 
-    /// Something comes after all that was begun, and after a slot is empty.
+    /// Adds a step behind all started copies, and behind the copy out of a slot.
     pub fn push(&mut self, next: Next, slot: Option<u32>, entered: Option<Use>) {
         self.landing.push_back((next, slot, entered));
     }
 
-    /// The next of it whose turn it is, and an error number if its bytes could not be copied.
+    /// The next step whose turn it is, and an error number if its bytes could not be copied.
     pub fn take(&mut self) -> Option<(Next, i32)> {
         let mut errno = 0;
         if let Some(slot) = self.landing.front()?.1 {
@@ -174,7 +174,7 @@ impl Staged {
         self.out.is_empty() && self.arrivals.is_empty() && self.landing.is_empty()
     }
 
-    /// Waits until devices touch the memory of nobody else.
+    /// Waits until devices touch no memory but the slots.
     pub fn settle(&mut self) {
         self.out.wait();
         self.arrivals.wait();

@@ -1,4 +1,4 @@
-//! The two directions of a connection: what is to be sent, and what was received.
+//! The two directions of a connection: bytes to be sent, and bytes received.
 
 use super::sealed::Sealed;
 use super::socket::{self, Outcome};
@@ -17,11 +17,11 @@ const BATCH: u64 = 1 << 20;
 /// Messages are put between frames that have this many bytes together, or more: one waits for at most
 /// 256 KiB of a batch.
 pub const STEP: u64 = 64 << 10;
-/// Operations that a connection at rest keeps room for.
+/// Operations for which an idle connection keeps buffers.
 pub const FEW: usize = 8;
-/// Bytes that go nowhere go here, again and again.
+/// The buffer that all discarded bytes go to.
 pub const SINK: usize = 64 << 10;
-/// Bytes that may be in front of a payload.
+/// The most bytes in front of a payload.
 pub const INBOX: usize = 16 << 10;
 
 fn vector(at: *const u8, len: usize) -> libc::iovec {
@@ -32,7 +32,7 @@ fn vector(at: *const u8, len: usize) -> libc::iovec {
 pub fn advance(iov: &mut [libc::iovec], at: &mut usize, mut bytes: usize) -> bool {
     while let Some(first) = iov.get_mut(*at) {
         if bytes < first.iov_len {
-            // SAFETY: inside the vector.
+            // SAFETY: the new address lies inside the vector.
             first.iov_base = unsafe { first.iov_base.cast::<u8>().add(bytes) }.cast();
             first.iov_len -= bytes;
             return bytes > 0;
@@ -43,20 +43,20 @@ pub fn advance(iov: &mut [libc::iovec], at: &mut usize, mut bytes: usize) -> boo
     false
 }
 
-/// The ranges of `len` bytes that go nowhere: all to the same place.
+/// Ranges for `len` discarded bytes, all in the same buffer.
 pub fn chunks(sink: &mut [u8], len: usize) -> impl Iterator<Item = (u64, usize)> {
     let (at, size) = (sink.as_mut_ptr() as u64, sink.len().max(1));
     (0..len).step_by(size).map(move |done| (at, size.min(len - done)))
 }
 
-/// Buffers of one NIC, for connections that are sending or receiving: an idle one has none.
+/// Buffers of one NIC, for connections that are sending or receiving: an idle connection has none.
 #[derive(Default)]
 pub struct Spare {
     batches: Vec<Batch>,
     inboxes: Vec<Inbox>,
 }
 
-/// How many of each are kept.
+/// How many free buffers of each kind are kept.
 const SPARE: usize = 16;
 
 /// The bytes of the next sends: nothing is added before all are sent, so that copied bytes stay in
@@ -78,20 +78,20 @@ pub struct Batch {
     seamed: u64,
     /// Some bytes of the first vector are sent.
     inside: bool,
-    /// Copies of what was taken back.
+    /// Copies of memory that was taken back.
     stash: Vec<Vec<u8>>,
-    /// Uses of the grants under which memory is lent.
+    /// Uses of the grants that the borrowed memory is under.
     entered: Vec<Use>,
 }
 
 /// The owner of a vector's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
-    /// The batch itself: in `heads` or `stash`.
+    /// The batch itself: bytes in `heads` or `stash`.
     Batch,
-    /// An operation's.
+    /// The operation.
     Op(u32),
-    /// A registration's, by its key.
+    /// The registration with this key.
     Key(u64),
 }
 
@@ -100,7 +100,7 @@ impl Batch {
         Batch { heads: vec![0; HEADS].into_boxed_slice(), ..Batch::default() }
     }
 
-    /// Gets room.
+    /// Allocates buffers.
     #[inline]
     pub fn begin(&mut self, spare: &mut Spare) {
         if self.heads.is_empty() {
@@ -108,7 +108,7 @@ impl Batch {
         }
     }
 
-    /// Gives its room back if all of it is gone.
+    /// Frees the buffers once everything is sent.
     #[inline]
     pub fn end(&mut self, spare: &mut Spare) {
         if self.is_empty() && !self.heads.is_empty() {
@@ -195,7 +195,7 @@ impl Batch {
     /// Adds bytes, which are copied.
     #[inline]
     pub fn copy(&mut self, bytes: &[u8]) {
-        // SAFETY: a slice is readable.
+        // SAFETY: a slice is readable for its length.
         unsafe { self.copy_from(bytes.as_ptr(), bytes.len()) }
     }
 
@@ -220,10 +220,10 @@ impl Batch {
         self.used += len;
     }
 
-    /// Adds memory of an owner.
+    /// Adds borrowed memory of an owner.
     ///
     /// # Safety
-    /// It stays readable until the batch is empty, or it was taken back.
+    /// The memory stays readable until the batch is empty, or it was taken back.
     #[inline]
     pub unsafe fn lend(&mut self, owner: Owner, address: u64, len: usize) {
         self.iov.push(vector(address as *const u8, len));
@@ -231,20 +231,20 @@ impl Batch {
         self.lent += len as u64;
     }
 
-    /// Memory is lent under a grant.
+    /// Adds the use of a grant for the borrowed memory.
     pub fn enter(&mut self, entered: Use) {
         self.entered.push(entered);
     }
 
-    /// Memory of these owners is no longer read: what is still to be sent is copied.
+    /// Stops reading the memory of these owners: unsent bytes are copied.
     pub fn take_back(&mut self, is_theirs: impl Fn(Owner) -> bool) {
         for (iov, owner) in self.iov[self.at..].iter_mut().zip(&mut self.owners[self.at..]) {
             if !is_theirs(*owner) {
                 continue;
             }
             let mut copy: Vec<u8> = Vec::with_capacity(iov.iov_len);
-            // SAFETY: the owner's memory is readable until we return (it may change meanwhile, so it is
-            // read by a raw pointer), and the copy has room for it.
+            // SAFETY: the owner's memory is readable until this returns (it may change meanwhile,
+            // so it is read through a raw pointer), and the copy has space for it.
             unsafe {
                 std::ptr::copy_nonoverlapping(iov.iov_base.cast(), copy.as_mut_ptr(), iov.iov_len);
                 copy.set_len(iov.iov_len);
@@ -254,7 +254,7 @@ impl Batch {
         }
     }
 
-    /// Sends until all is gone (true), or the socket takes no more.
+    /// Sends until everything is sent (true), or the socket is full.
     #[inline]
     pub fn send(
         &mut self,
@@ -266,7 +266,7 @@ impl Batch {
             return self.send_sealed(socket, sealed, budget);
         }
         while !self.is_empty() {
-            // SAFETY: our own bytes, and lent memory, which is readable.
+            // SAFETY: the bytes are our own, or borrowed and readable.
             match unsafe { socket::send(socket, &self.iov[self.at..]) } {
                 Ok(sent) => {
                     self.inside = advance(&mut self.iov, &mut self.at, sent);
@@ -286,7 +286,7 @@ impl Batch {
                 self.clear();
                 return Ok(true);
             }
-            // SAFETY: our own bytes, and lent memory, which is readable.
+            // SAFETY: the bytes are our own, or borrowed and readable.
             let (len, inside) = unsafe { sealed.seal(&mut self.iov, &mut self.at) }?;
             self.inside = inside;
             *budget = budget.saturating_sub(len as u64);
@@ -308,22 +308,22 @@ impl Batch {
 /// The result of a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Got {
-    /// There may be more.
+    /// More bytes may be available.
     Some,
-    /// All that was there.
+    /// All available bytes were received.
     All,
-    /// The other side sends nothing more.
+    /// The other side will send no more.
     End,
 }
 
-/// Bytes received and not used yet, and the payload that is being received. The default has no
+/// Bytes received but not yet used, and the payload that is being received. The default has no
 /// buffers (`begin`).
 #[derive(Default)]
 pub struct Inbox {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Where the rest of the payload goes.
+    /// The destination of the rest of the payload.
     iov: Vec<libc::iovec>,
     at: usize,
     left: usize,
@@ -335,7 +335,7 @@ impl Inbox {
         Inbox { bytes, ..Inbox::default() }
     }
 
-    /// Gets room.
+    /// Allocates buffers.
     #[inline]
     pub fn begin(&mut self, spare: &mut Spare) {
         if self.bytes.is_empty() {
@@ -343,7 +343,7 @@ impl Inbox {
         }
     }
 
-    /// Gives its room back if there is nothing in it, and no payload is missing.
+    /// Frees the buffers if they are empty, and no payload is incomplete.
     #[inline]
     pub fn end(&mut self, spare: &mut Spare) {
         if self.start == self.end && self.left == 0 && !self.bytes.is_empty() {
@@ -390,11 +390,11 @@ impl Inbox {
         self.iov.extend(ranges.filter(|(_, len)| *len > 0).map(|(at, len)| vector(at as *const u8, len)));
         self.at = 0;
         self.left = self.iov.iter().map(|iov| iov.iov_len).sum();
-        // Bytes that are buffered already.
+        // Copy bytes that are already buffered.
         while self.left > 0 && self.start < self.end {
             let Some(first) = self.iov.get(self.at) else { break };
             let len = first.iov_len.min(self.end - self.start);
-            // SAFETY: the vector is writable and as long; our own bytes do not overlap it.
+            // SAFETY: the vector is writable for this length; our own bytes do not overlap it.
             unsafe {
                 std::ptr::copy_nonoverlapping(self.bytes[self.start..].as_ptr(), first.iov_base.cast(), len)
             };
@@ -404,14 +404,14 @@ impl Inbox {
         }
     }
 
-    /// The rest of the payload goes nowhere: to `sink`.
+    /// Discards the rest of the payload into `sink`.
     pub fn discard(&mut self, sink: &mut [u8]) {
         self.iov.clear();
         self.iov.extend(chunks(sink, self.left).map(|(at, len)| vector(at as *const u8, len)));
         self.at = 0;
     }
 
-    /// Receives: the rest of the payload, and up to `ahead` bytes of what follows it.
+    /// Receives the rest of the payload, and up to `ahead` bytes beyond it.
     #[inline]
     pub fn receive(
         &mut self,
@@ -428,7 +428,7 @@ impl Inbox {
         let tail = vector(self.bytes[self.end..].as_ptr(), room);
         self.iov.push(tail);
         let wanted = self.left + room;
-        // SAFETY: the payload's memory is writable, and so is the tail of our own bytes.
+        // SAFETY: the payload's memory is writable, and so is the free end of our own buffer.
         let got = unsafe {
             match sealed {
                 Some(sealed) => sealed.receive(socket, &self.iov[self.at..]),

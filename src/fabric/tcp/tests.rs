@@ -1,4 +1,4 @@
-//! NICs of one process with each other; and attackers that speak the protocol, or not.
+//! NICs of one process connected to each other; and attackers, some of which speak the protocol.
 
 use super::accept::{TIME_NS, UNAUTHENTICATED_MOST, UNAUTHENTICATED_NS};
 use super::interfaces::{self, Interface};
@@ -25,10 +25,10 @@ use std::time::{Duration, Instant};
 
 const BOTH: Access = Access::ALL;
 const LEN: usize = 3 << 20;
-/// The peer of these tests' connections, and one that authenticates under the peer's name.
+/// The peer of these tests' connections, and another that authenticates under the same name.
 const PEER: PeerId = PeerId::numbered(7);
 const THIEF: PeerId = PeerId::numbered(8);
-/// The name that attackers give.
+/// The name that attackers use.
 const NAME: Name = [1; 16];
 
 fn lo() -> Interface {
@@ -43,7 +43,7 @@ fn open() -> TcpNic {
     open_with(Options::default())
 }
 
-/// A NIC that encrypts, by these secrets.
+/// A NIC that encrypts with these secrets.
 fn open_sealed(secrets: &[&[u8]]) -> TcpNic {
     let named: Vec<(&[u8], &str)> = secrets.iter().map(|secret| (*secret, "secret")).collect();
     open_with(Options { secrets: Some(Arc::new(Secrets::new(&named).unwrap())), ..Options::default() })
@@ -52,12 +52,12 @@ fn open_sealed(secrets: &[&[u8]]) -> TcpNic {
 const SECRET: &[u8] = b"correct horse battery";
 const OTHER: &[u8] = b"correct horse batterz";
 
-/// Two that have not met: in the clear, and encrypted.
+/// Two NICs that have not connected yet: unencrypted, and encrypted.
 fn pairs() -> [(TcpNic, TcpNic); 2] {
     [(open(), open()), (open_sealed(&[SECRET]), open_sealed(&[SECRET]))]
 }
 
-/// What the operations of a test are told apart by.
+/// The token that identifies operation `n` of a test.
 fn token(n: usize) -> *mut Scratch {
     NonNull::<Scratch>::dangling().as_ptr().wrapping_add(n)
 }
@@ -75,17 +75,17 @@ fn post(nic: &mut TcpNic, route: Route, rma: &Rma, n: usize) {
     assert_eq!(unsafe { nic.rma(rma, route, &[token(n)]) }.1, Posted::Yes);
 }
 
-/// A route from one NIC to another, which takes what comes over it for a peer's.
+/// A route from one NIC to another, which assigns the connection to the peer.
 fn link(a: &mut TcpNic, b: &mut TcpNic) -> Route {
     let route = a.insert(b.address(), Some(PEER)).unwrap();
     introduce(a, b, route);
     route
 }
 
-/// By a message, as handshakes are.
+/// Sends a message, as a handshake does.
 fn introduce(a: &mut TcpNic, b: &mut TcpNic, route: Route) {
     let (text, mut room) = ([1u8; 8], [0u8; 8]);
-    // SAFETY: both are there until the message has arrived.
+    // SAFETY: both buffers live until the message has arrived.
     unsafe {
         assert_eq!(b.receive(buffer(&room), token(0)), Posted::Yes);
         assert_eq!(a.send(buffer(&text), route, token(0)), Posted::Yes);
@@ -111,7 +111,7 @@ fn buffer(bytes: &[u8]) -> Buffer {
     }
 }
 
-/// Drives both until the first has finished this many operations.
+/// Drives both NICs until the first has finished this many operations.
 fn drive(a: &mut TcpNic, b: &mut TcpNic, count: usize) -> Vec<(*mut Scratch, i32)> {
     let (mut done, mut others) = (Vec::new(), Vec::new());
     while done.len() < count {
@@ -141,7 +141,7 @@ fn at(bytes: &[u8], offset: u64) -> u64 {
 }
 
 #[test]
-fn writes_and_reads_of_all_shapes_arrive() {
+fn writes_and_reads_of_all_shapes_complete() {
     pairs().into_iter().for_each(|(a, b)| all_shapes_arrive(a, b));
 }
 
@@ -154,7 +154,7 @@ fn all_shapes_arrive(mut a: TcpNic, mut b: TcpNic) {
     {
         target.fill(0);
         back.fill(0);
-        // Local pages in order, remote ones backwards.
+        // Local pages ascend, remote ones descend.
         let segments = |local: &[u8]| -> Vec<Segment> {
             let far = |i| at(&target, (count - 1 - i) * len);
             (0..count).map(|i| Segment { local: at(local, i * len), remote: far(i), len }).collect()
@@ -175,14 +175,14 @@ fn all_shapes_arrive(mut a: TcpNic, mut b: TcpNic) {
 }
 
 #[test]
-fn operations_of_both_sides_finish_once_each() {
+fn operations_of_both_sides_complete_exactly_once() {
     pairs().into_iter().for_each(|(a, b)| operations_finish_once_each(a, b));
 }
 
 fn operations_finish_once_each(mut a: TcpNic, mut b: TcpNic) {
     let (mut ours, mut theirs) = (random_bytes(200_000, 2), random_bytes(200_000, 3));
     let (of_a, of_b) = (register(&mut a, &mut ours), register(&mut b, &mut theirs));
-    // Both dial before either has moved.
+    // Both dial before either has progressed.
     let to_b = a.insert(b.address(), Some(PEER)).unwrap();
     let to_a = b.insert(a.address(), Some(PEER)).unwrap();
     introduce(&mut a, &mut b, to_b);
@@ -210,7 +210,7 @@ fn operations_finish_once_each(mut a: TcpNic, mut b: TcpNic) {
 }
 
 #[test]
-fn acknowledgement_waits_one_pass_for_an_answer() {
+fn acknowledgement_waits_one_pass_for_a_request_to_join() {
     pairs().into_iter().for_each(|(a, b)| acknowledgement_waits(a, b));
 }
 
@@ -254,7 +254,7 @@ fn reap_until(nic: &mut TcpNic, done: &mut Vec<Reaped>, enough: impl Fn(&[Reaped
 }
 
 #[test]
-fn messages_wait_for_receives_and_follow_writes() {
+fn messages_wait_for_receives_and_stay_behind_writes() {
     pairs().into_iter().for_each(|(a, b)| messages_wait_for_receives(a, b));
 }
 
@@ -279,7 +279,7 @@ fn messages_wait_for_receives(mut a: TcpNic, mut b: TcpNic) {
     assert!(target == source && b.wait_fd().is_some_and(|(_, may)| may), "it does not spin for a receive");
     let rooms = [vec![0u8; MESSAGE], vec![0u8; MESSAGE]];
     for (n, room) in rooms.iter().enumerate() {
-        // SAFETY: as above.
+        // SAFETY: the reason given above holds here as well.
         assert_eq!(unsafe { b.receive(buffer(room), token(n)) }, Posted::Yes);
     }
     let (_, of_b) = rounds(&mut a, &mut b, 200);
@@ -288,7 +288,7 @@ fn messages_wait_for_receives(mut a: TcpNic, mut b: TcpNic) {
 }
 
 #[test]
-fn connection_at_rest_gives_back_what_it_grew_to() {
+fn idle_connection_frees_its_buffers() {
     let (mut a, mut b) = (open(), open());
     let (source, mut target) = (random_bytes(LEN, 5), vec![0u8; LEN]);
     let to = register(&mut b, &mut target);
@@ -302,7 +302,7 @@ fn connection_at_rest_gives_back_what_it_grew_to() {
     let busy = a.held();
     drive(&mut a, &mut b, 400);
     assert!(busy > 400 * 64 * size_of::<Segment>());
-    // By themselves: the next pass has answered all, and the one after it nothing new.
+    // Without a request, the next pass acknowledges everything, and the pass after it nothing new.
     let began = Instant::now();
     while a.held().max(b.held()) > 2000 {
         rounds(&mut a, &mut b, 10);
@@ -315,10 +315,10 @@ fn connection_at_rest_gives_back_what_it_grew_to() {
 }
 
 #[test]
-fn unregistered_memory_is_refused_and_only_that_operation_fails() {
+fn write_to_unregistered_memory_fails_alone() {
     let (mut a, mut b) = (open(), open());
     let (source, mut target) = (random_bytes(200_000, 7), vec![0u8; 200_000]);
-    // The last byte is not part of it.
+    // The last byte is not registered.
     let to = register(&mut b, &mut target[..199_999]);
     let route = link(&mut a, &mut b);
     let of = |remote: u64, len| Segment { local: at(&source, 0), remote, len };
@@ -341,7 +341,7 @@ fn unregistered_memory_is_refused_and_only_that_operation_fails() {
         post(&mut a, route, &rma(read, &segments, key), n);
         let refusal = if key == to.key { libc::EACCES } else { GONE };
         assert_eq!(drive(&mut a, &mut b, 1), [(token(n), refusal)], "{n}");
-        let run = RUN as usize; // Of a long write, what comes before is there already.
+        let run = RUN as usize; // The earlier runs of a long write have arrived already.
         assert!(target[..] == before || n == 0 && target[run..] == before[run..], "{n}");
         post(&mut a, route, &rma(false, &[whole], to.key), 9);
         assert_eq!(drive(&mut a, &mut b, 1), [(token(9), 0)], "after {n}");
@@ -402,7 +402,7 @@ fn disowned_memory_is_not_touched() {
         target.iter().zip(&before).all(|(is, was)| is == was || *is == 0),
         "what was sent was the memory's"
     );
-    // A read whose data is on its way.
+    // The data of this read is in flight.
     post(&mut a, route, &rma(true, &[segment], to.key), 2);
     rounds(&mut a, &mut b, 1);
     a.disown(&[token(2)]);
@@ -412,7 +412,7 @@ fn disowned_memory_is_not_touched() {
 }
 
 #[test]
-fn reset_connection_is_made_anew() {
+fn reset_connection_is_made_again() {
     let (mut a, mut b) = (open(), open());
     let (source, mut target) = (random_bytes(100_000, 11), vec![0u8; 100_000]);
     let to = register(&mut b, &mut target);
@@ -435,14 +435,14 @@ fn reset_connection_is_made_anew() {
 }
 
 #[test]
-fn a_route_to_oneself_works() {
+fn route_to_the_own_nic_works() {
     let mut nic = open();
     let mut bytes = random_bytes(200_000, 12);
     let of = register(&mut nic, &mut bytes);
     let address = nic.address().to_vec();
     let route = nic.insert(&address, Some(PEER)).unwrap();
     let (text, room) = ([1u8; 8], [0u8; 8]);
-    // SAFETY: both are there until the message has arrived.
+    // SAFETY: both buffers live until the message has arrived.
     unsafe {
         assert_eq!(nic.receive(buffer(&room), token(3)), Posted::Yes);
         assert_eq!(nic.send(buffer(&text), route, token(4)), Posted::Yes);
@@ -473,7 +473,7 @@ fn missing_listener_fails_at_once() {
     assert!(a.is_gone(route));
 }
 
-/// Over a connection that was made anew, nothing of a session before it may follow.
+/// No frame of an earlier session may follow over a new connection.
 #[test]
 fn ended_route_is_dialled_by_handshakes_only() {
     let mut a = open();
@@ -503,12 +503,12 @@ fn ended_route_is_dialled_by_handshakes_only() {
     listener.set_nonblocking(false).unwrap();
     drop(listener.accept().unwrap());
     fails(&mut a, 4);
-    // The system refuses to dial, as where a link is down.
+    // The system refuses to dial, as when a link is down.
     let nowhere = [to_system("10.255.255.1:9".parse().unwrap()), vec![7; 16]].concat();
     let undialled = a.insert(&nowhere, Some(PEER)).unwrap();
     for n in 5..7 {
         a.redial(undialled);
-        // SAFETY: as above.
+        // SAFETY: the reason given above holds here as well.
         assert_eq!(unsafe { a.send(buffer(&text), undialled, token(n)) }, Posted::Yes);
         let mut done = Vec::new();
         a.reap(&mut done);
@@ -516,9 +516,9 @@ fn ended_route_is_dialled_by_handshakes_only() {
     }
 }
 
-// Whose a connection is.
+// Ownership of connections.
 
-/// Reaps, and takes every message for a proof of the peer.
+/// Reaps, and treats every message as an authentication of the peer.
 fn reap_believing(nic: &mut TcpNic, done: &mut Vec<Reaped>) {
     let from = done.len();
     nic.reap(done);
@@ -536,7 +536,7 @@ fn unauthenticated_reaches_no_memory(mut a: TcpNic, mut b: TcpNic) {
     let (from, to) = (register(&mut a, &mut source), register(&mut b, &mut target));
     let route = a.insert(b.address(), Some(PEER)).unwrap();
     let (text, room) = ([1u8; 8], [0u8; 8]);
-    // SAFETY: both are there until the message has arrived.
+    // SAFETY: both buffers live until the message has arrived.
     unsafe {
         assert_eq!(b.receive(buffer(&room), token(3)), Posted::Yes);
         assert_eq!(a.send(buffer(&text), route, token(4)), Posted::Yes);
@@ -550,11 +550,11 @@ fn unauthenticated_reaches_no_memory(mut a: TcpNic, mut b: TcpNic) {
     b.assign_connection(of_b[0].connection, PEER);
     assert_eq!(drive(&mut a, &mut b, 2), [(token(1), 0), (token(2), 0)]);
     assert!(target[..2048].iter().all(|byte| *byte == 1) && source[2048..].iter().all(|byte| *byte == 2));
-    // Who was dialled has to prove itself, too.
+    // The dialled side has to authenticate, too.
     let forth = Segment { local: at(&target, 0), remote: at(&source, 0), len: 4096 };
     let back = b.insert(a.address(), Some(PEER)).unwrap();
     target.fill(3);
-    // SAFETY: as above.
+    // SAFETY: the reason given above holds here as well.
     unsafe {
         assert_eq!(a.receive(buffer(&room), token(5)), Posted::Yes);
         assert_eq!(b.send(buffer(&text), back, token(6)), Posted::Yes);
@@ -584,7 +584,7 @@ fn ended_peer_changes_nothing(mut a: TcpNic, mut b: TcpNic, at_once: bool) {
     let route = link(&mut a, &mut b);
     post(&mut a, route, &rma(false, &[whole], to.key), 1);
     assert_eq!(drive(&mut a, &mut b, 1), [(token(1), 0)]);
-    // It ends while a write and a read are under way.
+    // The peer ends while a write and a read are in flight.
     (2..6).for_each(|n| post(&mut a, route, &rma(n % 2 == 1, &[whole], to.key), n));
     let (mut done, mut others) = (Vec::new(), Vec::new());
     b.reap(&mut others);
@@ -595,7 +595,7 @@ fn ended_peer_changes_nothing(mut a: TcpNic, mut b: TcpNic, at_once: bool) {
     let mut ended = drive(&mut a, &mut b, 4 - done.len());
     ended.retain(|one| one.1 == 0);
     assert!(target == before && ended.is_empty(), "at once: {at_once}");
-    // Nor later, and by no other connection.
+    // Nothing arrives later, or over another connection.
     let again = random_bytes(LEN, 16);
     source.copy_from_slice(&again);
     if !at_once {
@@ -614,13 +614,13 @@ fn ended_peer_changes_nothing(mut a: TcpNic, mut b: TcpNic, at_once: bool) {
 }
 
 #[test]
-fn reset_spares_a_connection_that_is_not_proven() {
+fn reset_keeps_an_unauthenticated_connection() {
     let (mut a, mut b) = (open(), open());
     let (mut source, mut target) = (vec![1u8; 1000], vec![0u8; 1000]);
     let to = register(&mut b, &mut target);
     let back = b.insert(a.address(), Some(PEER)).unwrap();
     let first = link(&mut a, &mut b);
-    // The peer has reset its end, and its next connection is there before ours is reset.
+    // The peer has reset its end, and its next connection exists before ours is reset.
     a.reset(first, true);
     let next = a.insert(b.address(), Some(PEER)).unwrap();
     rounds(&mut a, &mut b, 50);
@@ -632,9 +632,9 @@ fn reset_spares_a_connection_that_is_not_proven() {
     assert!(target == source);
 }
 
-/// A handshake counts for the connection by which it came, although that has ended meanwhile.
+/// A handshake counts for the connection that it came over, even if that has ended meanwhile.
 #[test]
-fn proof_is_of_one_connection() {
+fn authentication_applies_to_one_connection() {
     let mut nic = open();
     let mut target = vec![0u8; 4096];
     let of = register(&mut nic, &mut target);
@@ -647,7 +647,7 @@ fn proof_is_of_one_connection() {
     assert!(!second.is_closed(&mut nic).0 && target.iter().all(|byte| *byte == 0));
 }
 
-// Strangers.
+// Attackers.
 
 struct Attacker(TcpStream);
 
@@ -662,13 +662,13 @@ fn attacker(nic: &TcpNic) -> Attacker {
     Attacker(socket)
 }
 
-/// One that has sent its handshake, and sent a message, which came by a connection of this number.
+/// An attacker that has sent its handshake and a message, over the connection with this number.
 fn speaker(nic: &mut TcpNic, name: Name) -> (Attacker, Connection) {
     let mut one = attacker(nic);
     let handshake = Handshake { target: target_of(nic).1, initiator: name };
     one.0.write_all(&[&handshake.bytes()[..], &message(&[9; 20])].concat()).unwrap();
     let (room, mut done) = ([0u8; 20], Vec::new());
-    // SAFETY: the room is there until the message has come.
+    // SAFETY: the buffer lives until the message has arrived.
     assert_eq!(unsafe { nic.receive(buffer(&room), token(1)) }, Posted::Yes);
     while done.is_empty() {
         nic.reap(&mut done);
@@ -676,7 +676,7 @@ fn speaker(nic: &mut TcpNic, name: Name) -> (Attacker, Connection) {
     (one, done[0].connection)
 }
 
-/// And is a peer.
+/// It is also a peer.
 fn proven(nic: &mut TcpNic, name: Name, peer: PeerId) -> Attacker {
     let (one, number) = speaker(nic, name);
     nic.assign_connection(number, peer);
@@ -736,13 +736,13 @@ fn connection_must_name_the_nic() {
     });
     assert_eq!(closed.count(), 100);
     while !silent[0].is_closed(&mut nic).0 {
-        nic.tend(); // The oldest makes room when it had its time.
+        nic.tend(); // The oldest connection is replaced once its time has passed.
     }
     assert!(!silent[399].is_closed(&mut nic).0);
 }
 
-/// The host with the most connections that belong to nobody makes room for others, once these had
-/// their time; none has more than 5 s.
+/// The host with the most connections without a peer gives up its oldest ones once their time has
+/// passed; no connection without a peer lasts more than 5 s.
 #[test]
 fn unauthenticated_connections_are_bounded_by_host_and_time() {
     const MOST: usize = UNAUTHENTICATED_MOST;
@@ -775,10 +775,10 @@ fn unauthenticated_connections_are_bounded_by_host_and_time() {
 }
 
 #[test]
-fn a_thousand_that_connect_at_once_are_all_served() {
+fn thousand_simultaneous_connections_are_all_served() {
     const COUNT: usize = 1000;
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: reads and raises this process's own limit.
+    // SAFETY: the calls read and raise this process's own limit.
     unsafe {
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
         limit.rlim_cur = limit.rlim_cur.max(limit.rlim_max.min(2 * COUNT as u64 + 500));
@@ -797,7 +797,7 @@ fn a_thousand_that_connect_at_once_are_all_served() {
     let (room, mut met, began) = ([0u8; 8], 0, Instant::now());
     while met < COUNT as u64 {
         let mut done = Vec::new();
-        // SAFETY: the room outlives the NIC.
+        // SAFETY: the buffer outlives the NIC.
         while unsafe { nic.receive(buffer(&room), token(1)) } == Posted::Yes {}
         nic.reap(&mut done);
         nic.tend();
@@ -811,8 +811,8 @@ fn a_thousand_that_connect_at_once_are_all_served() {
     assert!(all.iter_mut().all(|one| one.0.read(&mut [0; 64]).is_ok_and(|len| len >= ANSWER)));
 }
 
-/// An attacker under another's name gets nothing that is for that one, and takes nothing from it;
-/// also if it is a peer itself.
+/// An attacker under another's name receives nothing that is meant for the owner of the name, and
+/// takes nothing from it, even if the attacker is a peer itself.
 #[test]
 fn claimed_name_diverts_nothing() {
     for (first, proves) in [(true, false), (false, false), (true, true), (false, true)] {
@@ -847,7 +847,8 @@ fn claimed_name_diverts_nothing() {
         sound(&mut a, &mut b);
         assert_eq!(thief.is_closed(&mut b), (false, Vec::new()), "it hears nothing");
         if proves {
-            // A route to the name that the thief's address has, too: its end is not the other's.
+            // A route to the name that is also in the attacker's address: its end is not the end of
+            // the other.
             let route = b.insert(a.address(), Some(THIEF)).unwrap();
             b.reset(route, true);
             assert!(thief.is_closed(&mut b).0);
@@ -859,7 +860,7 @@ fn claimed_name_diverts_nothing() {
     }
 }
 
-/// However many NICs it claims to have.
+/// The limit holds for any number of NICs that the peer claims.
 #[test]
 fn peer_has_a_bounded_number_of_connections() {
     const MOST: usize = crate::wire::address::RAILS_MAX;
@@ -890,14 +891,13 @@ fn attacker_is_answered_over_its_own_connection() {
 }
 
 #[test]
-fn answers_resume_when_their_attacker_reads() {
+fn answers_resume_when_the_peer_reads_again() {
     const COUNT: usize = 1500;
     let (mut b, a) = (open(), open());
     let (one, number) = speaker(&mut b, NAME);
     let answer = b.insert_caller(a.address(), number).unwrap();
     let text = random_bytes(MESSAGE, 17);
-    // It reads nothing: most of them wait.
-    // SAFETY: the text outlives the NIC.
+    // It reads nothing: most answers wait. SAFETY: the text outlives the NIC.
     (0..COUNT).for_each(|n| assert_eq!(unsafe { b.send(buffer(&text), answer, token(n)) }, Posted::Yes));
     let mut done = Vec::new();
     b.reap(&mut done);
@@ -913,7 +913,7 @@ fn answers_resume_when_their_attacker_reads() {
     drop((one, others));
 }
 
-/// What is right: a write in two pieces, a read, a message.
+/// A valid stream: a write in two pieces, a read, a message.
 fn conversation(key: u64, target: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let write = Request { kind: Kind::Write, pieces: 2, len: 300, key, immediate: None, address: 0 };
@@ -929,7 +929,7 @@ fn conversation(key: u64, target: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn stream_may_be_split_and_end_anywhere() {
+fn stream_may_be_split_or_end_at_any_byte() {
     let mut nic = open();
     let mut target = vec![0u8; 4096];
     let of = register(&mut nic, &mut target);
@@ -939,7 +939,7 @@ fn stream_may_be_split_and_end_anywhere() {
         [&Answer::Accepted.bytes()[..], &Answer::Data { number: 2, len: 50 }.bytes(), &[7; 50]].concat();
     for split in 1..whole.len() {
         target.fill(0);
-        // SAFETY: the room outlives the NIC.
+        // SAFETY: the buffer outlives the NIC.
         (0..2).for_each(|_| _ = unsafe { nic.receive(buffer(&room), token(split)) });
         let mut one = attacker(&nic);
         one.0.write_all(&whole[..split]).unwrap();
@@ -947,7 +947,7 @@ fn stream_may_be_split_and_end_anywhere() {
             reap_believing(&mut nic, &mut Vec::new());
         }
         if split % 2 == 0 {
-            // It ends there: the NIC goes on with others.
+            // The connection ends: the NIC continues with others.
             drop(one);
             continue;
         }
@@ -964,10 +964,10 @@ fn stream_may_be_split_and_end_anywhere() {
     }
 }
 
-/// Ways in which a connection ends.
+/// The ways in which a connection ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
-    /// It sends nothing more, and still reads.
+    /// The peer sends no more, but still reads.
     Half,
     Whole,
     Reset,
@@ -975,7 +975,7 @@ enum End {
 
 const ENDS: [End; 3] = [End::Half, End::Whole, End::Reset];
 
-/// The socket, where it is not closed.
+/// The socket, if it is not closed.
 fn end(socket: TcpStream, how: End) -> Option<TcpStream> {
     match how {
         End::Half => socket.shutdown(Shutdown::Write).unwrap(),
@@ -983,7 +983,7 @@ fn end(socket: TcpStream, how: End) -> Option<TcpStream> {
         End::Reset => {
             let linger = libc::linger { l_onoff: 1, l_linger: 0 };
             let (at, len) = ((&raw const linger).cast(), size_of_val(&linger) as u32);
-            // SAFETY: a socket, and an option that outlives the call.
+            // SAFETY: the socket is open, and the option outlives the call.
             let rc =
                 unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, at, len) };
             assert_eq!(rc, 0);
@@ -992,9 +992,9 @@ fn end(socket: TcpStream, how: End) -> Option<TcpStream> {
     (how == End::Half).then_some(socket)
 }
 
-/// What has come as a whole before a peer ended counts, and nothing else.
+/// Requests that were complete before a peer ended count, and no others.
 #[test]
-fn peer_may_end_at_each_byte() {
+fn peer_may_disconnect_at_each_byte() {
     let (mut nic, room) = (open(), [0u8; 64]);
     let mut target = vec![0u8; 4096];
     let of = register(&mut nic, &mut target);
@@ -1012,7 +1012,7 @@ fn peer_may_end_at_each_byte() {
     let written = first.len() + 92;
     for (until, how) in (1..=first.len() + rest.len()).flat_map(|until| ENDS.map(|how| (until, how))) {
         target.fill(0);
-        // SAFETY: the room outlives the NIC.
+        // SAFETY: the buffer outlives the NIC.
         (0..2).for_each(|_| _ = unsafe { nic.receive(buffer(&room), token(1)) });
         let mut one = attacker(&nic);
         let mut done = Vec::new();
@@ -1031,9 +1031,9 @@ fn peer_may_end_at_each_byte() {
     }
 }
 
-/// Each operation comes back once, well if it was answered as a whole.
+/// Each operation comes back once, successfully if its answer was complete.
 #[test]
-fn target_may_end_at_each_byte() {
+fn target_may_disconnect_at_each_byte() {
     let (source, back) = (random_bytes(1000, 18), vec![0u8; 50]);
     let (accepted, done, data) = (Answer::Accepted, Answer::Done(1), Answer::Data { number: 1, len: 50 });
     let answers = [&accepted.bytes()[..], &done.bytes(), &data.bytes(), &[6; 50]].concat();
@@ -1049,7 +1049,7 @@ fn target_may_end_at_each_byte() {
         socket.set_nonblocking(true).unwrap();
         let (mut finished, mut came, began) = (Vec::new(), 0, Instant::now());
         socket.write_all(&answers[..until.min(ANSWER)]).unwrap();
-        // What it asks for, if it was welcomed.
+        // Its requests, if the handshake was accepted.
         let asked = HANDSHAKE + if until < ANSWER { 0 } else { 1000 + 2 * REQUEST };
         while came < asked && began.elapsed() < Duration::from_secs(60) {
             nic.reap(&mut finished);
@@ -1113,15 +1113,16 @@ fn answer_to_what_was_not_sent_ends_the_connection() {
     }
 }
 
-/// It costs others nothing, and has no more than its share of answers.
+/// It does not slow others down, and gets no more than its share of answers.
 fn bytes_of(socket: BorrowedFd, what: libc::c_ulong) -> usize {
     let mut bytes = 0i32;
-    // SAFETY: room for the number.
+    // SAFETY: the buffer has space for the number.
     assert_eq!(unsafe { libc::ioctl(socket.as_raw_fd(), what as _, &raw mut bytes) }, 0);
     bytes as usize
 }
 
-/// Bytes that the system has of a connection: sent and not acknowledged, and received and not read.
+/// Bytes that the system holds for a connection: sent but not acknowledged, and received but not
+/// read.
 fn waiting(sender: &TcpNic, receiver: &TcpStream) -> usize {
     bytes_of(sender.sockets()[1], libc::TIOCOUTQ) + bytes_of(receiver.as_fd(), libc::FIONREAD)
 }
@@ -1159,15 +1160,15 @@ fn message_waits_for_at_most_256_kib() {
                 pages.chunks(PIECES).for_each(|some| post(&mut nic, route, &rma(false, some, 1), n));
             }
         }
-        // Until the sockets take no more.
+        // Post until the sockets are full.
         let mut before = 0;
         while std::mem::replace(&mut before, waiting(&nic, &socket.0)) != before || before == 0 {
             (0..20).for_each(|_| _ = nic.reap(&mut Vec::new()));
             std::thread::sleep(Duration::from_millis(1));
         }
-        // One call may end beyond the limit, by what a packet holds.
+        // One call may exceed the limit, by one packet.
         assert!(unsent(&nic) <= UNSENT as usize + (64 << 10), "{} bytes are unsent", unsent(&nic));
-        // SAFETY: it is copied, or the NIC ends before it.
+        // SAFETY: the bytes are copied, or the NIC ends first.
         assert_eq!(unsafe { nic.send(buffer(&MARK), route, token(1)) }, Posted::Yes);
         let (mut came, mut room) = (Vec::new(), vec![0; 1 << 20]);
         while came.len() < whole {
@@ -1188,7 +1189,7 @@ fn peer_that_reads_slowly_delays_no_other() {
     let to = register(&mut b, &mut target);
     let route = link(&mut a, &mut b);
     let segment = Segment { local: at(&source, 0), remote: at(&target, 0), len: 10_000 };
-    // Passes, and not time, which other programs take, too.
+    // Count passes, not time, which other programs use, too.
     let passes = |a: &mut TcpNic, b: &mut TcpNic, each: &mut dyn FnMut()| {
         let mut passes = 0;
         for n in 0..300 {
@@ -1217,7 +1218,7 @@ fn peer_that_reads_slowly_delays_no_other() {
     slow.0.write_all(&read.bytes().repeat(4000)).unwrap();
     let beside = passes(&mut a, &mut b, &mut || _ = slow.0.read(&mut [0; 1]));
     assert!(beside <= 2 * alone + 300, "{beside} passes beside it, {alone} without");
-    // And one that sends its write a byte at a time.
+    // And a peer that sends its write one byte at a time.
     let mut drips = proven(&mut b, [2; 16], THIEF);
     let write = Request { kind: Kind::Write, len: 250, ..read };
     let bytes = [&write.bytes()[..], &[0; 250]].concat();
@@ -1226,7 +1227,7 @@ fn peer_that_reads_slowly_delays_no_other() {
         said.next().into_iter().for_each(|byte| drips.0.write_all(&[*byte]).unwrap());
     });
     assert!(said.next().is_none() && beside <= 2 * alone + 300, "{beside} passes beside it, {alone} without");
-    // More than an honest peer has under way.
+    // More requests than an honest peer has in flight.
     slow.0.set_nonblocking(true).unwrap();
     let asked = (0..20_000).take_while(|_| {
         b.reap(&mut Vec::new());
@@ -1238,7 +1239,7 @@ fn peer_that_reads_slowly_delays_no_other() {
 }
 
 #[test]
-fn malformed_request_ends_its_connection_alone() {
+fn malformed_request_ends_only_its_connection() {
     let mut nic = open();
     let mut target = vec![0u8; 4096];
     let of = register(&mut nic, &mut target);
@@ -1283,9 +1284,9 @@ fn malformed_request_ends_its_connection_alone() {
     assert!(!one.is_closed(&mut nic).0);
 }
 
-// Encrypted.
+// Encryption.
 
-/// Relays between an initiator and a target, with byte `flip` of the initiator damaged; and keeps
+/// Relays between an initiator and a target, with byte `flip` from the initiator corrupted; records
 /// what both have sent.
 struct Between {
     listener: TcpListener,
@@ -1301,7 +1302,7 @@ impl Between {
     }
 
     fn start(self, flip: Option<usize>) -> JoinHandle<Vec<u8>> {
-        // Now: the target may be gone by the time the thread runs.
+        // Connect now: the target may be gone by the time the thread runs.
         let theirs = TcpStream::connect(self.to).unwrap();
         std::thread::spawn(move || {
             let (ours, _) = self.listener.accept().unwrap();
@@ -1348,7 +1349,7 @@ fn encrypted_connections_reveal_nothing() {
 }
 
 #[test]
-fn a_damaged_record_ends_the_connection_and_lands_nowhere() {
+fn corrupted_record_ends_the_connection_and_writes_nothing() {
     let (source, mut target) = (vec![b'x'; 50_000], vec![0u8; 50_000]);
     // In the handshake, and in the two records of the write: length, text, tag.
     for (flip, most) in
@@ -1362,7 +1363,7 @@ fn a_damaged_record_ends_the_connection_and_lands_nowhere() {
         let route = a.insert(&address, Some(PEER)).unwrap();
         let segment = Segment { local: at(&source, 0), remote: at(&target, 0), len: 50_000 };
         post(&mut a, route, &rma(false, &[segment], to.key), 1);
-        // What damages a length may have to be waited for: nothing comes that would be taken.
+        // A corrupted length may make the target wait for bytes that never come.
         let (mut of_a, _) = rounds(&mut a, &mut b, 100);
         b.assign_connection(1, PEER);
         of_a.extend(rounds(&mut a, &mut b, 100).0);
@@ -1374,7 +1375,7 @@ fn a_damaged_record_ends_the_connection_and_lands_nowhere() {
 }
 
 #[test]
-fn peer_without_the_encryption_of_our_secret_is_refused() {
+fn peer_without_our_secret_or_encryption_is_refused() {
     let mut memory = vec![0u8; 1000];
     let source = vec![b'x'; 1000];
     let mut meets = |mut a: TcpNic, mut b: TcpNic| {
@@ -1393,7 +1394,7 @@ fn peer_without_the_encryption_of_our_secret_is_refused() {
     assert!(meets(open_sealed(&[SECRET]), open_sealed(&[SECRET])));
     assert!(!meets(open(), open_sealed(&[SECRET])) && !meets(open_sealed(&[SECRET]), open()));
     assert!(!meets(open_sealed(&[OTHER]), open_sealed(&[SECRET])));
-    // While secrets are exchanged, each side proves its first one, and believes both.
+    // While secrets are exchanged, each side proves its first one, and accepts both.
     assert!(meets(open_sealed(&[SECRET, OTHER]), open_sealed(&[OTHER, SECRET])));
     assert!(meets(open_sealed(&[SECRET]), open_sealed(&[OTHER, SECRET])));
 }

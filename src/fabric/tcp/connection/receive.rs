@@ -1,4 +1,4 @@
-//! What a connection does with the bytes that come: frames, and the payloads behind them.
+//! How a connection handles received bytes: frames, and the payloads behind them.
 
 use super::{Coming, Connection, Moving, State, Step};
 use crate::fabric::grants::Use;
@@ -12,7 +12,7 @@ use crate::wire::tcp::{is_answer, Answer, Handshake, Kind, Request, ANSWER, HAND
 use std::os::fd::AsFd;
 
 impl Connection {
-    /// Does what is there, and receives more.
+    /// Handles the received bytes, and receives more.
     pub(super) fn take(&mut self, with: &mut Moving) -> Outcome<()> {
         self.take_all(with)?;
         self.inbox.end(with.spare);
@@ -43,7 +43,7 @@ impl Connection {
         }
     }
 
-    /// Handles one frame or payload of what was received; an error if it is malformed.
+    /// Handles one received frame or payload; an error if it is malformed.
     #[inline]
     fn step(&mut self, with: &mut Moving) -> Outcome<Step> {
         match self.coming {
@@ -59,7 +59,8 @@ impl Connection {
                     if errno != 0 {
                         staged.refuse();
                     }
-                    // SAFETY: registered memory, as nothing has taken back; `forget` waits.
+                    // SAFETY: the memory is registered, since nothing has taken it back; `forget`
+                    // waits.
                     match unsafe { staged.arrived(places) } {
                         Ok(copied) => slot = copied,
                         Err(failed) => errno = failed,
@@ -92,7 +93,7 @@ impl Connection {
         }
     }
 
-    /// What comes after what devices are at, or now.
+    /// Does a step behind the devices' copies, or now if there are none.
     #[inline]
     fn follow(&mut self, next: Next, (slot, entered): (Option<u32>, Option<Use>), reaped: &mut Vec<Reaped>) {
         match &mut self.staged {
@@ -112,7 +113,7 @@ impl Connection {
         }
     }
 
-    /// Goes on with what devices have done.
+    /// Continues after copies that devices have finished.
     #[cold]
     pub(super) fn land(&mut self, reaped: &mut Vec<Reaped>) {
         while let Some((next, failed)) = self.staged.as_mut().and_then(|staged| staged.take()) {
@@ -128,7 +129,7 @@ impl Connection {
         Ok(Step::Met)
     }
 
-    /// More has to come first: authentication, a receive, or a slot.
+    /// A step waits: for authentication, a receive, or a slot.
     fn starves(&mut self) -> Outcome<Step> {
         self.starved = true;
         Ok(Step::Waits)
@@ -187,11 +188,11 @@ impl Connection {
         self.ahead = head;
         match (&checked, slot) {
             (Err(_), _) => self.expect_nothing(request.len, with.sink),
-            // SAFETY: a slot of ours.
+            // SAFETY: the slot belongs to this table.
             (Ok(_), Some(slot)) => unsafe { self.inbox.expect([(slot, request.len as usize)].into_iter()) },
             (Ok(_), None) => {
                 let ranges = self.incoming.pieces.iter().map(|piece| (piece.address, piece.len as usize));
-                // SAFETY: registered memory, which stays so until `forget` says otherwise.
+                // SAFETY: the memory is registered, and stays so until `forget` is called.
                 unsafe { self.inbox.expect(ranges) };
             }
         }
@@ -211,7 +212,7 @@ impl Connection {
     }
 
     fn read(&mut self, request: Request, head: usize, with: &mut Moving) -> Outcome<Step> {
-        // A grant's use begins when the bytes are sent.
+        // The use of the grant begins when the bytes are sent.
         let checked = self.incoming.check(request.key, &self.incoming.pieces, Wish::Read, with.registry);
         self.inbox.consume(head);
         self.ahead = head;
@@ -236,7 +237,7 @@ impl Connection {
         if len > buffer.len {
             return Err(libc::EPROTO);
         }
-        // SAFETY: the buffer is ours until it is reaped, and has room for it.
+        // SAFETY: the buffer is ours until it is reaped, and is large enough.
         unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), buffer.address.cast(), len) };
         with.receives.pop_front();
         with.reaped.push(Reaped { len: request.len, connection: self.number, ..Reaped::of(scratch, 0) });
@@ -277,7 +278,7 @@ impl Connection {
         }
         if let (Some(device), Some(staged)) = (self.outgoing.device(flight.op), &mut self.staged) {
             let slot = staged.expect(device).ok_or(libc::ENOBUFS)?;
-            // SAFETY: a slot of ours.
+            // SAFETY: the slot belongs to this table.
             unsafe { self.inbox.expect([(slot, len as usize)].into_iter()) };
             return Ok(());
         }
