@@ -132,7 +132,7 @@ struct duo {
 
 // ---- Moving bytes ----
 
-void ranges_and_pages()
+void ranges_and_pages_move()
 {
     duo d;
     int mark = 0;
@@ -249,7 +249,7 @@ void messages()
     CHECK(d.a.take(await(d.a, WEFT_COMPLETION_MESSAGE)).text().empty());
 }
 
-void counters_atomics_and_fences()
+void counters_atomics_and_fences_work()
 {
     duo d;
     const weft::counter whole = d.b.create_counter(), pages = d.b.create_counter();
@@ -283,7 +283,7 @@ void counters_atomics_and_fences()
 
 // ---- Waiting ----
 
-void queues_and_sleep()
+void queues_sleep_and_wake()
 {
     duo d;
     weft::queue q = d.a.create_queue(64);
@@ -515,12 +515,12 @@ struct test {
 };
 
 constexpr test tests[] = {
-    {"ranges_and_pages", "host,tcp,sim:like=efa", ranges_and_pages},
+    {"ranges_and_pages_move", "host,tcp,sim:like=efa", ranges_and_pages_move},
     {"watches", "host,tcp", watches},
     {"lists_and_prepared", "host,tcp,sim:like=efa", lists_and_prepared},
     {"messages", "host,tcp,sim:like=efa", messages},
-    {"counters_atomics_and_fences", "host,tcp,sim:like=efa", counters_atomics_and_fences},
-    {"queues_and_sleep", "host,tcp,sim:like=efa", queues_and_sleep},
+    {"counters_atomics_and_fences_work", "host,tcp,sim:like=efa", counters_atomics_and_fences_work},
+    {"queues_sleep_and_wake", "host,tcp,sim:like=efa", queues_sleep_and_wake},
     {"errors_are_exceptions", "host,tcp", errors_are_exceptions},
     {"full_queue_is_not_an_exception", "host,tcp", full_queue_is_not_an_exception},
     {"moved_from_owners_own_nothing", "host,tcp", moved_from_owners_own_nothing},

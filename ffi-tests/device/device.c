@@ -441,7 +441,7 @@ static void imported_memory_is_opened_before_a_transfer(void)
 }
 
 /* On one host the reader's device copies: the rail counts bytes that it reads itself. */
-static void reads_past_the_host(void)
+static void device_reads_bypass_the_host(void)
 {
     devices_begin("");
     struct duo duo = duo_open(4096);
@@ -476,7 +476,7 @@ static void reads_past_the_host(void)
 }
 
 /* However often another memory is requested: memory that is no longer read leaves nothing behind. */
-static void many_read_past_the_host(void)
+static void many_device_reads_bypass_the_host(void)
 {
     devices_begin("");
     struct duo duo = duo_open(4096);
@@ -709,7 +709,7 @@ static void failed_copy_fails_its_transfer(void)
 }
 
 /* Once an operation has ended, nothing touches its local memory, however late copies are. */
-static void deadlines_and_slow_copies(void)
+static void deadlines_hold_during_slow_copies(void)
 {
     devices_begin(":late=4000");
     struct duo duo = duo_open(4096);
@@ -843,15 +843,15 @@ int main(int argc, char **argv)
         {"shm_moves_device_memory", "shm", shm_moves_device_memory},
         {"pages_by_nics_that_reach_it", NICS, pages_by_nics_that_reach_it},
         {"imported_memory_is_opened_before_a_transfer", "host", imported_memory_is_opened_before_a_transfer},
-        {"reads_past_the_host", "host", reads_past_the_host},
-        {"many_read_past_the_host", "host", many_read_past_the_host},
+        {"device_reads_bypass_the_host", "host", device_reads_bypass_the_host},
+        {"many_device_reads_bypass_the_host", "host", many_device_reads_bypass_the_host},
         {"counters_and_notifications", MOVES, counters_and_notifications},
         {"lists_of_both_kinds", MOVES, lists_of_both_kinds},
         {"watches", MOVES, watches},
         {"atomics_are_refused", "tcp", atomics_are_refused},
         {"freed_device_memory_fails_its_transfers", "tcp,host", freed_device_memory_fails_its_transfers},
         {"failed_copy_fails_its_transfer", "tcp,host", failed_copy_fails_its_transfer},
-        {"deadlines_and_slow_copies", "tcp,host", deadlines_and_slow_copies},
+        {"deadlines_hold_during_slow_copies", "tcp,host", deadlines_hold_during_slow_copies},
         {"deregistration_stops_device_copies", "tcp,host", deregistration_stops_device_copies},
         {"many_between_processes", MOVES, many_between_processes},
         {0},

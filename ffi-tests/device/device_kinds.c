@@ -274,7 +274,7 @@ static void untouched_managed_memory_registers(void)
 
 /* ---- Contexts ---- */
 
-static void memory_of_another_context(void)
+static void memory_of_another_context_is_refused(void)
 {
     cuda_begin();
     weft_endpoint *endpoint = open_endpoint();
@@ -318,7 +318,7 @@ static void *without_a_context(void *nothing)
     return nothing;
 }
 
-static void threads_without_a_context(void)
+static void threads_without_a_context_can_register(void)
 {
     pthread_t thread;
     cuda_begin();
@@ -378,8 +378,8 @@ int main(int argc, char **argv)
         {"every_kind_moves", "host", every_kind_moves},
         {"claims_are_checked", "host", claims_are_checked},
         {"untouched_managed_memory_registers", "host", untouched_managed_memory_registers},
-        {"memory_of_another_context", "host", memory_of_another_context},
-        {"threads_without_a_context", "host", threads_without_a_context},
+        {"memory_of_another_context_is_refused", "host", memory_of_another_context_is_refused},
+        {"threads_without_a_context_can_register", "host", threads_without_a_context_can_register},
         {"device_memory_of_any_kind_may_be_freed", "host", device_memory_of_any_kind_may_be_freed},
         {0},
     };

@@ -110,12 +110,12 @@ static void print_what_happens(const char *what, int signal, uint64_t resumes_af
     printf("\n");
 }
 
-static void a_peer_is_killed(void)
+static void killed_shm_peer_is_reported(void)
 {
     print_what_happens("killed", SIGKILL, 0);
 }
 
-static void a_peer_is_stopped(void)
+static void stopped_shm_peer_is_reported(void)
 {
     print_what_happens("stopped", SIGSTOP, 0);
 }
@@ -131,8 +131,8 @@ static void stopped_peer_continues_after_the_deadline(void)
 }
 
 static const struct test tests[] = {
-    {"a_peer_is_killed", "shm", a_peer_is_killed},
-    {"a_peer_is_stopped", "shm", a_peer_is_stopped},
+    {"killed_shm_peer_is_reported", "shm", killed_shm_peer_is_reported},
+    {"stopped_shm_peer_is_reported", "shm", stopped_shm_peer_is_reported},
     {"stopped_peer_continues_before_the_deadline", "shm", stopped_peer_continues_before_the_deadline},
     {"stopped_peer_continues_after_the_deadline", "shm", stopped_peer_continues_after_the_deadline},
     {NULL, NULL, NULL},

@@ -132,12 +132,12 @@ static void with_another_user(bool first_connects, bool second_connects)
     in_every_way(first_connects, second_connects, true);
 }
 
-static void to_another_user(void)
+static void host_falls_back_to_tcp_towards_another_user(void)
 {
     with_another_user(true, false);
 }
 
-static void from_another_user(void)
+static void host_falls_back_to_tcp_from_another_user(void)
 {
     with_another_user(false, true);
 }
@@ -307,8 +307,8 @@ static void silent_fabric_is_abandoned(void)
 }
 
 static const struct test tests[] = {
-    {"to_another_user", "once", to_another_user},
-    {"from_another_user", "once", from_another_user},
+    {"host_falls_back_to_tcp_towards_another_user", "once", host_falls_back_to_tcp_towards_another_user},
+    {"host_falls_back_to_tcp_from_another_user", "once", host_falls_back_to_tcp_from_another_user},
     {"both_users_connect_at_once", "once", both_users_connect_at_once},
     {"peers_of_one_user_stay_on_host", "once", peers_of_one_user_stay_on_host},
     {"busy_peer_stays_on_host", "once", busy_peer_stays_on_host},

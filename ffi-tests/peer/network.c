@@ -124,7 +124,7 @@ static int port_of(weft_endpoint *endpoint)
 
 /* ---- IPv6, and small packets ---- */
 
-static void over_loopback_of_ipv6(void)
+static void pages_move_over_ipv6_loopback(void)
 {
     leave_this_host();
     run("ip addr del 127.0.0.1/8 dev lo");
@@ -159,7 +159,7 @@ static void right_of_a_cable(struct team *team)
     pages_move(team, 0, box_on("eth0", NULL, NULL, 0));
 }
 
-static void over_cables(void)
+static void pages_move_over_cables(void)
 {
     for (way = ways; way < ways + COUNT(ways); way++)
         run_pair(left_of_a_cable, right_of_a_cable);
@@ -529,8 +529,8 @@ static void dead_peer_is_lost_although_its_children_live(void)
 }
 
 static const struct test tests[] = {
-    {"over_loopback_of_ipv6", "tcp,tcp-encrypted", over_loopback_of_ipv6},
-    {"over_cables", "tcp,tcp-encrypted", over_cables},
+    {"pages_move_over_ipv6_loopback", "tcp,tcp-encrypted", pages_move_over_ipv6_loopback},
+    {"pages_move_over_cables", "tcp,tcp-encrypted", pages_move_over_cables},
     {"ports_of_the_range_are_used_in_turn", "tcp", ports_of_the_range_are_used_in_turn},
     {"streams_are_rails", "tcp,tcp-encrypted", streams_are_rails},
     {"wrong_ports_and_addresses_are_refused", "tcp", wrong_ports_and_addresses_are_refused},

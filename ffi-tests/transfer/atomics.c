@@ -105,7 +105,7 @@ static void atomics_return_the_previous_value(void)
 }
 
 /* The calls are accepted at once, and done when the peer is up. */
-static void before_the_peer_is_up(void)
+static void atomics_wait_until_the_peer_is_up(void)
 {
     char blob[8192];
     struct box *a = box_of(open_endpoint()), *b = box_of(open_endpoint());
@@ -728,7 +728,7 @@ static void atomics_end_when_the_peer_is_stopped_and_killed(void)
 static const struct test tests[] = {
     {"atomics_return_the_previous_value", "any wide", atomics_return_the_previous_value},
     {"memory_in_use_is_not_released", "once", memory_in_use_is_not_released},
-    {"before_the_peer_is_up", "any", before_the_peer_is_up},
+    {"atomics_wait_until_the_peer_is_up", "any", atomics_wait_until_the_peer_is_up},
     {"sums_of_many_peers_add_up", "any", sums_of_many_peers_add_up},
     {"compare_swap_makes_a_lock", "any", compare_swap_makes_a_lock},
     {"atomics_from_both_sides_at_once", "any", atomics_from_both_sides_at_once},

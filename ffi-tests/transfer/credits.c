@@ -158,18 +158,18 @@ static void counts_one(struct team *team)
     end_sender(team, &sender);
 }
 
-static void one_sender(void)
+static void one_sender_loses_no_count(void)
 {
     run_pair(sleeps_and_counts, counts_one);
 }
 
-static void over_rails(void)
+static void credits_work_over_rails(void)
 {
     rails = 4;
     run_pair(sleeps_and_counts, counts_one);
 }
 
-static void eight_senders(void)
+static void eight_senders_share_credits(void)
 {
     const role roles[] = {sleeps_and_counts, counts_one, counts_one, counts_one, counts_one,
                           counts_one,        counts_one, counts_one, counts_one};
@@ -315,9 +315,9 @@ static void disconnect(void)
 }
 
 static const struct test tests[] = {
-    {"one_sender", "any", one_sender},
-    {"over_rails", "any", over_rails},
-    {"eight_senders", "any", eight_senders},
+    {"one_sender_loses_no_count", "any", one_sender_loses_no_count},
+    {"credits_work_over_rails", "any", credits_work_over_rails},
+    {"eight_senders_share_credits", "any", eight_senders_share_credits},
     {"credits_serve_lists_and_both_classes", "any", credits_serve_lists_and_both_classes},
     {"peer_without_credits_delays_no_other", "any", peer_without_credits_delays_no_other},
     {"credits_survive_deadlines_and_cancels", "any", credits_survive_deadlines_and_cancels},

@@ -176,20 +176,20 @@ static void pages_and_layers(uint64_t pages, uint32_t layers, uint64_t page_len)
     munmap(target, len);
 }
 
-static void many_pages(void)
+static void many_pages_move(void)
 {
     pages_and_layers(100000, 1, 1);
     pages_and_layers(100000, 1, 4096);
 }
 
-static void many_layers(void)
+static void pages_of_many_layers_move(void)
 {
     pages_and_layers(1, 1, 4096);
     pages_and_layers(1, 200, 4096);
     pages_and_layers(1, 200, 200 * KIB);
 }
 
-static void many_pages_of_many_layers(void)
+static void many_pages_of_many_layers_move(void)
 {
     pages_and_layers(5000, 200, 8);
 }
@@ -197,9 +197,9 @@ static void many_pages_of_many_layers(void)
 static const struct test tests[] = {
     {"range_of_4_gib_and_1_byte_moves", "tcp,host,sim:like=efa long", range_of_4_gib_and_1_byte_moves},
     {"offsets_beyond_4_gib_work", "tcp,host,sim:like=efa long", offsets_beyond_4_gib_work},
-    {"many_pages", "tcp,host,sim:like=efa long", many_pages},
-    {"many_layers", "tcp,host,sim:like=efa long", many_layers},
-    {"many_pages_of_many_layers", "tcp,host,sim:like=efa long", many_pages_of_many_layers},
+    {"many_pages_move", "tcp,host,sim:like=efa long", many_pages_move},
+    {"pages_of_many_layers_move", "tcp,host,sim:like=efa long", pages_of_many_layers_move},
+    {"many_pages_of_many_layers_move", "tcp,host,sim:like=efa long", many_pages_of_many_layers_move},
     {0}};
 
 int main(int argc, char **argv)

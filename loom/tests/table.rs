@@ -67,7 +67,7 @@ fn slot_belongs_to_one_operation_at_a_time() {
 
 /// One thread takes a slot while others take it and the next one, and release the first.
 #[test]
-fn a_slot_that_came_back_is_not_mistaken() {
+fn reused_slot_is_not_taken_for_its_predecessor() {
     bounded(2, || {
         let table = table();
         let of_other = table.clone();

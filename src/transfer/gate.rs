@@ -143,7 +143,7 @@ mod tests {
 
     /// Passes begun before the wait are over when it returns.
     #[test]
-    fn gate_lets_no_late_user_in() {
+    fn closed_gate_admits_no_late_user() {
         let (gate, gone, over) = (Gate::new(), AtomicU64::new(0), AtomicBool::new(false));
         let inside: [AtomicU64; 4] = Default::default();
         std::thread::scope(|scope| {
