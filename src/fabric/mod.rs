@@ -12,6 +12,8 @@ pub mod host;
 #[cfg(test)]
 mod key_tests;
 #[cfg(test)]
+mod lying_tests;
+#[cfg(test)]
 mod machine_tests;
 pub mod ofi;
 pub mod registry;

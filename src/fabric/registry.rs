@@ -128,10 +128,15 @@ impl Registry {
         let Some(entry) = self.find(key) else { return Err(peer.map_or(libc::EACCES, |_| GONE)) };
         let mut bytes = bytes.into_iter();
         if let Some(grant) = &entry.granted {
-            let lies = |(address, len)| entry.allows(address, len, wish) || grant.covers(address, len);
-            let mut covers = |(address, len)| lies((address, len)) && grant.holds(address, &mut there);
+            // Most lie in its first range, and are no device's.
+            let lies = |(address, len)| entry.device.is_none() && entry.allows(address, len, wish);
+            let mut outside = bytes.find(|piece| !lies(*piece));
+            if let Some(first) = outside {
+                let mut covers =
+                    |(address, len)| grant.covers(address, len) && grant.holds(address, &mut there);
+                outside = std::iter::once(first).chain(bytes).find(|piece| !covers(*piece));
+            }
             let theirs = peer == Some(grant.peer) && entry.access.has(wish);
-            let outside = bytes.find(|piece| !covers(*piece));
             let entered = if theirs && outside.is_none() { grant.enter() } else { None };
             if entered.is_none() {
                 explain(peer, grant, wish, outside);
