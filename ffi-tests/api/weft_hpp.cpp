@@ -414,7 +414,7 @@ void moved_from_owners_own_nothing()
 
 // ---- Ends ----
 
-void weft_allocations_work_in_containers()
+void allocations_move_and_serve_transfers()
 {
     duo d;
     weft::allocation room = d.a.allocate(1 << 16), moved = std::move(room);
@@ -524,7 +524,7 @@ constexpr test tests[] = {
     {"errors_are_exceptions", "host,tcp", errors_are_exceptions},
     {"full_queue_is_not_an_exception", "host,tcp", full_queue_is_not_an_exception},
     {"moved_from_owners_own_nothing", "host,tcp", moved_from_owners_own_nothing},
-    {"weft_allocations_work_in_containers", "host,tcp", weft_allocations_work_in_containers},
+    {"allocations_move_and_serve_transfers", "host,tcp", allocations_move_and_serve_transfers},
     {"shutdown_keeps_unpolled_completions", "host,tcp", shutdown_keeps_unpolled_completions},
     {"destroyed_memory_ends_its_operations", "host,tcp", destroyed_memory_ends_its_operations},
     {"topology_and_properties_are_objects", "host,tcp", topology_and_properties_are_objects},

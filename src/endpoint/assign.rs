@@ -106,7 +106,7 @@ impl DataPath {
 
     /// No lane of this worker can take a transfer; another worker's may. If no worker is known to
     /// have one, or those workers' lanes have just failed, the transfer waits: its peer's owner is
-    /// about to hear of the failures.
+    /// about to handle the failures.
     pub(super) fn pass_on(&mut self, hold: Hold, runs: Vec<Run>, hops: u32) {
         let core = self.core.clone();
         let wanted = Table::wanted(core.table.held_slot(&hold));

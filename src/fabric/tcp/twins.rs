@@ -471,7 +471,7 @@ impl Way {
     }
 }
 
-/// What a seed plays: so many bytes for `twins`.
+/// What a seed plays: this many bytes for `twins`.
 #[cfg(test)]
 pub fn of_seed(seed: u64) -> Vec<u8> {
     let mut random = crate::clock::Sequence(seed);
