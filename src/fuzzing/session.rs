@@ -179,6 +179,7 @@ impl Pair<'_> {
                 _ = session.handle_frame(kind, &body, now);
             }
             session.channels[at].deliver(now, true);
+            session.catch_up();
         }
     }
 

@@ -583,6 +583,7 @@ impl Pair {
                 _ => session.handle_frame(kind, &body, now).expect("a frame that can be"),
             }
             session.channels[at].deliver(now, true);
+            session.catch_up();
         }
     }
 
