@@ -108,7 +108,7 @@ def variables():
     """Those of the environment that the library reads."""
     defined = set(re.findall(r"^#define (WEFT_\w+)", HEADER, re.M)) | {"WEFT_ERR_UNKNOWN"}
     for _, text in rust("src/", "libfabric-sys/src/"):
-        text = text.split("#[cfg(test)]\nmod tests {")[0]
+        text = re.split(r"^#\[cfg\(test\)\]\nmod tests \{|^#\[test\]", text, flags=re.M)[0]
         yield from set(re.findall(r'"(WEFT_[A-Z0-9_]+)"', text)) - defined
         yield from re.findall(r'env::var(?:_os)?\("(\w+)"', text)
 
