@@ -120,21 +120,21 @@ impl Registry {
     pub fn check(
         &mut self,
         (peer, key): (Option<PeerId>, u64),
-        bytes: impl IntoIterator<Item = (u64, u64)>,
+        bytes: impl IntoIterator<Item = (u64, u64), IntoIter: Clone>,
         wish: Wish,
     ) -> Result<Allowed, i32> {
         // Connections without a peer, or of an ended peer, do not get here.
         let mut there = self.there;
         let Some(entry) = self.find(key) else { return Err(peer.map_or(libc::EACCES, |_| GONE)) };
         let mut bytes = bytes.into_iter();
+        let allowed = bytes.clone().all(|(address, len)| entry.allows(address, len, wish));
         if let Some(grant) = &entry.granted {
-            // Most lie in its first range, and are no device's.
-            let lies = |(address, len)| entry.device.is_none() && entry.allows(address, len, wish);
-            let mut outside = bytes.find(|piece| !lies(*piece));
-            if let Some(first) = outside {
+            // Most requests are in its first range, and for host memory.
+            let mut outside = None;
+            if !allowed || entry.device.is_some() {
                 let mut covers =
                     |(address, len)| grant.covers(address, len) && grant.holds(address, &mut there);
-                outside = std::iter::once(first).chain(bytes).find(|piece| !covers(*piece));
+                outside = bytes.find(|piece| !covers(*piece));
             }
             let theirs = peer == Some(grant.peer) && entry.access.has(wish);
             let entered = if theirs && outside.is_none() { grant.enter() } else { None };
@@ -145,7 +145,7 @@ impl Registry {
             self.there = there;
             return entered.map(|entered| Allowed { entered: Some(entered), device }).ok_or(GONE);
         }
-        if !bytes.all(|(address, len)| entry.allows(address, len, wish)) {
+        if !allowed {
             return Err(libc::EACCES);
         }
         let Some((device, identity)) = entry.device else { return Ok(Allowed::default()) };
