@@ -34,8 +34,8 @@ pub use crate::wire::HEADER;
 use crate::wire::{RAIL, TO};
 
 /// Wire versions that this library supports.
-pub const WIRE_LOWEST: u16 = 3;
-pub const WIRE_HIGHEST: u16 = 3;
+pub const WIRE_LOWEST: u16 = 4;
+pub const WIRE_HIGHEST: u16 = 4;
 
 const MAGIC: u16 = u16::from_le_bytes(*b"WF");
 
