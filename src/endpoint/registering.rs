@@ -6,6 +6,7 @@ use super::core::Core;
 use super::lanes::Rails;
 use crate::fabric::{Access, Registration};
 use crate::ids::RailIndex;
+use crate::logging::seldom::warn_seldom;
 use crate::memory::Memory;
 use crate::peer::Replacing;
 use crate::status::Result;
@@ -50,7 +51,14 @@ impl Chores {
                 Chore::CloseKeys(of) => close_key(&of.memory, rails).map(|outcome| match outcome {
                     Ok(()) => core.closed_by_one(of, now),
                     // The provider still uses the registration: try again in the next tick.
-                    Err(_) => self.unclosed.push(of.clone()),
+                    Err(error) => {
+                        warn_seldom!(
+                            "memory {:#x}: a NIC still uses a replaced key, for whose closing a revoke or the end of \
+                             a peer waits: {error}",
+                            of.memory.id
+                        );
+                        self.unclosed.push(of.clone());
+                    }
                 }),
             };
             if over.is_some() {
