@@ -421,7 +421,8 @@ impl Connection {
                     self.incoming.acknowledge(&mut self.batch);
                     self.outgoing.speak(up, &mut self.batch, with.reaped);
                 }
-                self.incoming.answer(&mut self.batch, &mut self.staged, with.registry);
+                let asks = up && self.outgoing.may_ask();
+                self.incoming.answer(&mut self.batch, &mut self.staged, with.registry, asks);
                 self.outgoing.ask(up, (&mut self.batch, &mut self.staged), with.reaped);
             } else if self.outgoing.has_messages() && self.state == State::Up {
                 self.outgoing.interject(&mut self.batch, with.reaped);

@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::fabric::registry::{Allowed, Registry, Wish};
 use crate::fabric::{Immediate, Reaped};
 use crate::ids::PeerId;
-use crate::wire::tcp::{Answer, Piece, ANSWER, FLIGHTS};
+use crate::wire::tcp::{Answer, Piece, ANSWER, FLIGHTS, PIECES, RUN};
 use std::collections::VecDeque;
 
 /// An acknowledgement waits for a request if this many acknowledgements before it were followed by
@@ -195,7 +195,16 @@ impl Incoming {
 
     /// Answers as many requests as one call sends.
     #[inline]
-    pub fn answer(&mut self, batch: &mut Batch, staged: &mut Option<Box<Staged>>, registry: &mut Registry) {
+    /// `asks`: requests of ours wait, for which space for one is left: a peer's reads without end delay
+    /// no write.
+    pub fn answer(
+        &mut self,
+        batch: &mut Batch,
+        staged: &mut Option<Box<Staged>>,
+        registry: &mut Registry,
+        asks: bool,
+    ) {
+        let (kept_vectors, kept) = if asks { (1 + PIECES, RUN) } else { (0, 0) };
         while let Some((_, first)) = self.pending.front() {
             let mut lost = None;
             if let (Pending::Read(Read { slot: Some(slot), .. }), Some(staged)) = (first, staged.as_mut()) {
@@ -208,7 +217,8 @@ impl Incoming {
                 Pending::Read(read) => (1 + read.pieces.len(), u64::from(read.len)),
                 Pending::Failed(_) => (1, 0),
             };
-            if !batch.has_room(vectors, ANSWER, len) {
+            // One more: the acknowledgement at the end.
+            if !batch.has_room(vectors + kept_vectors, 2 * ANSWER, len + kept) {
                 return;
             }
             let Some((number, first)) = self.pending.pop_front() else { return };
@@ -271,7 +281,7 @@ mod tests {
             }
             let mut batch = Batch::default();
             batch.begin(&mut Spare::default());
-            incoming.answer(&mut batch, &mut None, &mut registry);
+            incoming.answer(&mut batch, &mut None, &mut registry, false);
             assert_eq!(64 - incoming.pending.len(), together, "answers of {len} bytes");
         }
     }

@@ -285,7 +285,7 @@ impl Outgoing {
             let mut bytes = op.header(&op.segments, len).bytes().to_vec();
             // SAFETY: the operation's memory is valid until it is reaped.
             bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(local as *const u8, len as usize) });
-            let Some(behind) = batch.put_between(bytes) else { return };
+            let Some(behind) = batch.put_between(bytes, self.flights.len()) else { return };
             self.messages.pop_front();
             let flight = Flight { op: NO_OP, len: len as u32, from: Cursor::default() };
             self.flights.insert(self.flights.len() - behind, flight);

@@ -70,8 +70,11 @@ pub struct Batch {
     used: usize,
     /// Bytes that are lent.
     lent: u64,
-    /// Of each request, the first vector behind what it lends.
-    requests: Vec<usize>,
+    /// For each request, the number of vectors after which it may be answered: through the last that
+    /// it lends, or else through the first of its frame, of which some bytes suffice.
+    requests: Vec<(usize, bool)>,
+    /// The vector in which the last frame begins.
+    frame: usize,
     /// Where messages may come between: vectors that begin a frame, and the requests before them.
     seams: Vec<(usize, usize)>,
     /// What was lent before the last of these.
@@ -145,7 +148,9 @@ impl Batch {
     /// A frame begins.
     #[inline]
     pub fn begin_frame(&mut self) {
-        if self.lent - self.seamed >= STEP && !self.goes_on() {
+        let goes_on = self.goes_on();
+        self.frame = self.iov.len() - usize::from(goes_on);
+        if self.lent - self.seamed >= STEP && !goes_on {
             self.seams.push((self.iov.len(), self.requests.len()));
             self.seamed = self.lent;
         }
@@ -154,34 +159,37 @@ impl Batch {
     /// A frame that is a request ends, and lends something or not.
     #[inline]
     pub fn end_request(&mut self, lends: bool) {
-        self.requests.push(if lends { self.iov.len() } else { 0 });
+        self.requests.push((if lends { self.iov.len() } else { self.frame + 1 }, lends));
     }
 
-    /// Puts a request between frames that are not sent: how many requests follow it, unless there is
-    /// no such place.
-    pub fn put_between(&mut self, bytes: Vec<u8>) -> Option<usize> {
+    /// Puts a request between frames that are not sent: how many requests follow it, of `open` that
+    /// have no answer, unless there is no such place.
+    pub fn put_between(&mut self, bytes: Vec<u8>, open: usize) -> Option<usize> {
         let unsent = self.at + usize::from(self.inside);
         let first = self.seams.iter().position(|(place, _)| *place >= unsent)?;
         let (place, before) = self.seams[first];
-        if self.iov.len() == VECTORS_MOST {
+        let behind = self.requests.len() - before;
+        if self.iov.len() == VECTORS_MOST || behind > open {
             return None;
         }
         self.iov.insert(place, vector(bytes.as_ptr(), bytes.len()));
         self.owners.insert(place, Owner::Batch);
         self.stash.push(bytes);
-        self.requests[before..].iter_mut().filter(|end| **end > 0).for_each(|end| *end += 1);
-        self.requests.insert(before, 0);
+        self.requests[before..].iter_mut().for_each(|(vectors, _)| *vectors += 1);
+        self.requests.insert(before, (place + 1, false));
         self.seams[first..]
             .iter_mut()
             .for_each(|(place, before)| (*place, *before) = (*place + 1, *before + 1));
-        Some(self.requests.len() - 1 - before)
+        Some(behind)
     }
 
-    /// Whether the last but `behind` of the requests lends nothing any longer.
+    /// Whether the last but `behind` of the requests may be answered: it is sent, and lends nothing
+    /// any longer.
     #[inline]
     pub fn is_sent(&self, behind: usize) -> bool {
         let at = self.requests.len().checked_sub(behind);
-        at.and_then(|at| self.requests.get(at)).is_none_or(|end| self.at >= *end)
+        at.and_then(|at| self.requests.get(at))
+            .is_none_or(|(vectors, lends)| self.at + usize::from(self.inside && !lends) >= *vectors)
     }
 
     /// Whether the next copied bytes belong to the last vector.
@@ -498,14 +506,19 @@ mod tests {
             // Of the frames that lend memory, those that are sent as a whole are sent.
             let requests: Vec<usize> = (0..FRAMES.len()).filter(|i| FRAMES[*i].2).collect();
             for (n, i) in requests.iter().enumerate() {
-                let wanted = FRAMES[*i].1 == 0 || sent >= ends[i + 1];
+                let wanted = if FRAMES[*i].1 == 0 { sent > ends[*i] } else { sent >= ends[i + 1] };
                 assert_eq!(batch.is_sent(requests.len() - n), wanted, "{sent}: {i}");
             }
-            let Some(behind) = batch.put_between(vec![7; 50]) else {
+            assert_eq!(batch.put_between(vec![7; 50], 0), None, "an answer too early leaves no place");
+            let Some(behind) = batch.put_between(vec![7; 50], requests.len()) else {
                 assert!(sent > ends[1], "{sent}: there is a place");
                 continue;
             };
-            assert_eq!(batch.put_between(vec![8; 20]), Some(behind), "the second follows the first");
+            assert_eq!(
+                batch.put_between(vec![8; 20], requests.len()),
+                Some(behind),
+                "the second follows the first"
+            );
             let rest: Vec<u8> = batch.iov[batch.at..]
                 .iter()
                 // SAFETY: memory of the test and of the batch.
