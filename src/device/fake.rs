@@ -210,7 +210,7 @@ impl Driver for Fake {
         }
     }
 
-    fn close(&self, _device: Device, _handle: &Handle) {}
+    fn close(&self, _device: Device, _handle: &Handle, _base: u64) {}
 
     fn export(&self, _device: Device, range: &Range) -> Result<Export> {
         if !self.dmabuf {

@@ -111,13 +111,17 @@ pub trait Driver: Send + Sync {
     /// Opens another process's memory for a device of this one, from all its parts if it is in parts.
     /// Returns its address and its real length, whatever the handle claims.
     fn open(&self, device: Device, handle: &Handle, parts: &[Part]) -> Result<(u64, u64)>;
-    fn close(&self, device: Device, handle: &Handle);
+    /// Closes memory that `open` opened at an address.
+    fn close(&self, device: Device, handle: &Handle, base: u64);
     /// Exports a range for NICs; once a NIC has registered it, the file may be closed.
     fn export(&self, device: Device, range: &Range) -> Result<Export>;
     /// Host memory in which devices can write words.
     fn words(&self, len: u64) -> Result<u64>;
     fn free_words(&self, base: u64);
 }
+
+/// The number of this process in handles, which no other process has.
+pub use cuda::this_process;
 
 static DRIVER: OnceCell<Result<&'static dyn Driver>> = OnceCell::new();
 

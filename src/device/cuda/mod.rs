@@ -356,13 +356,16 @@ impl Driver for Cuda {
     fn open(&self, device: Device, handle: &Handle, parts: &[Part]) -> Result<(u64, u64)> {
         let context = self.opened(device)?.context;
         if handle.in_parts {
-            return self.shared.open(device, context, handle, parts).map(|base| (base, handle.len));
+            // Not shared between users, as an opened IPC handle is: the files name the memory, and
+            // the handle is what a peer says.
+            let _current = Current::new(context)?;
+            return parts::map(device, handle.len, parts).map(|base| (base, handle.len));
         }
         let base = if handle.process == this_process() {
             let other = self.opened(handle.device)?.context;
             shared::reach(context, other).map(|()| handle.base)?
         } else {
-            self.shared.open(device, context, handle, parts)?
+            self.shared.open(device, context, handle)?
         };
         let is = Pointer::ask(base)?;
         let before = base.wrapping_sub(is.start);
@@ -372,11 +375,14 @@ impl Driver for Cuda {
         Ok((base, is.size - before))
     }
 
-    fn close(&self, device: Device, handle: &Handle) {
-        if handle.in_parts || handle.process != this_process() {
-            if let Ok(opened) = self.opened(device) {
-                self.shared.close(device, opened.context, handle);
+    fn close(&self, device: Device, handle: &Handle, base: u64) {
+        let Ok(opened) = self.opened(device) else { return };
+        if handle.in_parts {
+            if let Ok(_current) = Current::new(opened.context) {
+                parts::unmap(base, handle.len, handle.len);
             }
+        } else if handle.process != this_process() {
+            self.shared.close(device, opened.context, handle);
         }
     }
 

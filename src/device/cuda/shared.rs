@@ -1,7 +1,7 @@
 //! Device memory of other processes, opened once for each local device and shared by all users.
 
-use super::{check, parts, Current};
-use crate::device::{Device, Handle, Part};
+use super::{check, Current};
+use crate::device::{Device, Handle};
 use crate::pass;
 use crate::status::Result;
 use cudarc::driver::sys::{self, CUcontext, CUipcMemHandle, CUresult};
@@ -17,24 +17,18 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub fn open(&self, device: Device, context: CUcontext, handle: &Handle, parts: &[Part]) -> Result<u64> {
+    pub fn open(&self, device: Device, context: CUcontext, handle: &Handle) -> Result<u64> {
         let mut opened = self.opened.lock();
         if let Some((base, users)) = opened.get_mut(&(device, *handle)) {
             *users += 1;
             return Ok(*base);
         }
         let _current = Current::new(context)?;
-        let base = if handle.in_parts {
-            parts::map(device, handle.len, parts)?
-        } else {
-            let mut base = 0;
-            let token = CUipcMemHandle { reserved: handle.token.map(|byte| byte as _) };
-            // SAFETY: `base` is valid for the call; an invalid handle returns an error.
-            let result =
-                pass::call(|| unsafe { sys::cuIpcOpenMemHandle_v2(&mut base, token, LAZY_PEER_ACCESS) });
-            check(result, "opening another process's device memory")?;
-            base
-        };
+        let mut base = 0;
+        let token = CUipcMemHandle { reserved: handle.token.map(|byte| byte as _) };
+        // SAFETY: `base` is valid for the call; an invalid handle returns an error.
+        let result = pass::call(|| unsafe { sys::cuIpcOpenMemHandle_v2(&mut base, token, LAZY_PEER_ACCESS) });
+        check(result, "opening another process's device memory")?;
         opened.insert((device, *handle), (base, 1));
         Ok(base)
     }
@@ -45,12 +39,8 @@ impl Shared {
         *users -= 1;
         if *users == 0 {
             if let Ok(_current) = Current::new(context) {
-                if handle.in_parts {
-                    parts::unmap(*base, handle.len, handle.len);
-                } else {
-                    // SAFETY: `open` opened it, and this was its last user.
-                    pass::call(|| unsafe { sys::cuIpcCloseMemHandle(*base) });
-                }
+                // SAFETY: `open` opened it, and this was its last user.
+                pass::call(|| unsafe { sys::cuIpcCloseMemHandle(*base) });
             }
             opened.remove(&(device, *handle));
         }

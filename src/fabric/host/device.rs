@@ -132,12 +132,12 @@ impl Devices {
         if self.shown.contains(&(number, key)) {
             return Ok(());
         }
-        if self.shown.len() >= SHOWN {
+        if self.shown.len() + self.passing.len() >= SHOWN {
             return Err(libc::ENOBUFS);
         }
         let handle = driver().and_then(|driver| driver.share(device, range));
         let handle = handle.inspect_err(|error| log::info!("bytes go through the host: {error}"));
-        match self.passing.pass(socket, number, &handle.map_err(|_| libc::EIO)?) {
+        match self.passing.pass(socket, (number, key), &handle.map_err(|_| libc::EIO)?) {
             Passed::All => {
                 self.shown.push((number, key));
                 Ok(())
@@ -149,6 +149,9 @@ impl Devices {
 
     /// Ends a registration: the peer need not keep it open.
     pub fn hide(&mut self, key: u64, socket: BorrowedFd) {
+        for number in self.passing.forget(|(_, of)| of == key) {
+            socket::forget_area(socket, number);
+        }
         self.shown.retain(|(number, of)| {
             if *of == key {
                 socket::forget_area(socket, *number);
@@ -216,8 +219,8 @@ impl Drop for Devices {
 
 impl Opened {
     fn close(self) {
-        if let (Some((device, _)), Some(driver)) = (self.at, present()) {
-            driver.close(device, &self.handle);
+        if let (Some((device, (base, _))), Some(driver)) = (self.at, present()) {
+            driver.close(device, &self.handle, base);
         }
     }
 }

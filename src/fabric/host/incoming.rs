@@ -10,6 +10,7 @@ use super::device::{self, Devices};
 use super::mapped::Areas;
 use super::request::{Kind, Piece, Pieces, Request};
 use super::socket::{self, Control, Received};
+use super::user;
 use crate::fabric::grants::Use;
 use crate::fabric::registry::{Registry, Wish};
 use crate::fabric::{Buffer, Connection, Reaped, Scratch};
@@ -487,7 +488,9 @@ impl Incoming {
                         return Listened::End;
                     }
                 }
-                Received::Control(Control::Device(number, handle)) if self.devices.has_room() => {
+                Received::Control(Control::Device(number, handle))
+                    if self.devices.has_room() && user::may_pass(self.socket.as_fd(), &handle) =>
+                {
                     self.devices.add(number, handle)
                 }
                 Received::Control(Control::Area(number, len, file)) => {

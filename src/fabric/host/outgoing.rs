@@ -508,6 +508,9 @@ impl Outgoing {
             self.listen_to(WORDS_MOST);
         }
         let op = &mut self.ops[index as usize];
+        if op.probe == Some(PULL) && op.errno != 0 {
+            self.pulls.refused(op.area);
+        }
         match op.probe.take().map(|probe| self.probes.get_mut(probe)) {
             None => reaped.push(Reaped::of(op.scratch, op.errno)),
             Some(probe) => probe.into_iter().for_each(|probe| probe.reaches = Some(op.errno == 0)),
@@ -567,7 +570,9 @@ impl Outgoing {
                         return false;
                     }
                 }
-                Received::Control(socket::Control::Device(number, handle)) => {
+                Received::Control(socket::Control::Device(number, handle))
+                    if user::may_pass(socket, &handle) =>
+                {
                     self.pulls.passed(number, handle)
                 }
                 Received::Control(socket::Control::Forget(gone)) => self.pulls.forget(gone),

@@ -17,34 +17,42 @@ pub enum Passed {
     Never,
 }
 
-/// Device memory on its way to a peer, by number, with the offset of the next part; `None`: it cannot
-/// be passed.
+/// Device memory on its way to a peer, by its number and the key by which the peer reads it (0: none),
+/// with the offset of the next part; `None`: it cannot be passed.
 #[derive(Default)]
-pub struct Passing(Vec<(u32, Option<u64>)>);
+pub struct Passing(Vec<((u32, u64), Option<u64>)>);
 
 impl Passing {
     /// Passes device memory, as much as the socket takes.
-    pub fn pass(&mut self, socket: BorrowedFd, number: u32, handle: &Handle) -> Passed {
-        let known = self.0.iter().position(|(of, _)| *of == number);
+    pub fn pass(&mut self, socket: BorrowedFd, of: (u32, u64), handle: &Handle) -> Passed {
+        let known = self.0.iter().position(|(one, _)| *one == of);
         let begun = match known.map(|at| self.0[at].1) {
             None => 0,
             Some(Some(offset)) => offset,
             Some(None) => return Passed::Never,
         };
-        let (passed, offset) = pass_from(begun, socket, number, handle);
+        let (passed, offset) = pass_from(begun, socket, of.0, handle);
         if let Some(at) = known {
             self.0.swap_remove(at);
         }
         match passed {
             Passed::All => {}
-            Passed::Some => self.0.push((number, Some(offset))),
-            Passed::Never => self.0.push((number, None)),
+            Passed::Some => self.0.push((of, Some(offset))),
+            Passed::Never => self.0.push((of, None)),
         }
         passed
     }
 
-    pub fn forget(&mut self, number: u32) {
-        self.0.retain(|(of, _)| *of != number);
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Forgets memory that was not passed whole; returns the numbers, of which the peer has parts.
+    pub fn forget(&mut self, is_it: impl Fn((u32, u64)) -> bool) -> Vec<u32> {
+        let gone =
+            self.0.iter().map(|(of, _)| *of).filter(|of| is_it(*of)).map(|(number, _)| number).collect();
+        self.0.retain(|(of, _)| !is_it(*of));
+        gone
     }
 }
 

@@ -85,6 +85,11 @@ impl Pulls {
         }
     }
 
+    /// The target does not allow a source to be read: bytes are staged.
+    pub fn refused(&mut self, number: u32) {
+        drop(self.parts.take(number));
+    }
+
     /// Closes memory that the target has deregistered.
     pub fn forget(&mut self, number: u32) {
         let Some(at) = self.sources.iter().position(|source| source.number == number) else { return };
@@ -163,8 +168,8 @@ pub struct Place {
 
 impl Source {
     fn close(&self) {
-        if let (Some(handle), Some(_), Some(driver)) = (&self.handle, self.at, present()) {
-            driver.close(self.device, handle);
+        if let (Some(handle), Some((base, _)), Some(driver)) = (&self.handle, self.at, present()) {
+            driver.close(self.device, handle, base);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Identifies processes of our own user, by the kernel's credentials of a socket's other end.
 
+use crate::device::{this_process, Handle};
 use crate::status::{Error, Result, Status};
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -22,6 +23,13 @@ pub fn process_of(socket: BorrowedFd) -> Option<libc::pid_t> {
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &mut len)
     };
     (rc == 0 && (peer.uid, peer.gid) == ours() && is_distinct(peer.uid)).then_some(peer.pid)
+}
+
+/// Whether a peer may pass this handle: what it says is a memory of ours, which is used where it is,
+/// only we may pass to ourselves.
+pub fn may_pass(socket: BorrowedFd, handle: &Handle) -> bool {
+    // SAFETY: asks for our own number.
+    handle.process != this_process() || process_of(socket) == Some(unsafe { libc::getpid() })
 }
 
 /// Checks that our user id stands for one user only.

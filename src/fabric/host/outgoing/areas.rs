@@ -21,7 +21,7 @@ impl Outgoing {
         }
         let Some(socket) = self.socket.as_ref().map(AsFd::as_fd) else { return false };
         let passed = match (area.handle(), area.file()) {
-            (Some(handle), _) => self.passing.pass(socket, area.number, handle) == Passed::All,
+            (Some(handle), _) => self.passing.pass(socket, (area.number, 0), handle) == Passed::All,
             (_, Some((file, len))) => socket::pass_area(socket, area.number, len, file),
             _ => false,
         };
@@ -35,11 +35,12 @@ impl Outgoing {
 
     /// Drops an area: the target need not keep it mapped.
     pub fn forget(&mut self, area: &Shared) {
-        self.passing.forget(area.number);
-        let Some(passed) = self.passed.get_mut(area.place).filter(|number| **number == area.number) else {
-            return;
-        };
-        *passed = 0;
+        let begun = !self.passing.forget(|(number, _)| number == area.number).is_empty();
+        match self.passed.get_mut(area.place).filter(|number| **number == area.number) {
+            Some(passed) => *passed = 0,
+            None if begun => {}
+            None => return,
+        }
         for probe in self.probes.iter_mut().filter(|probe| probe.number == area.number) {
             // The number is never reused; the index stays, so that other numbers keep theirs.
             probe.number = 0;
