@@ -782,9 +782,9 @@ typedef struct weft_completion {
         for `weft_message_release`. */
     weft_op op;
     void *user_data;
-    /** The other side; 0 of a wait for counters. Of a NOTIFICATION, its sender:
-        any peer can send any `notify`, so compare this. Lists:
-        `weft_write_list`. */
+    /** The other side; 0 of a wait for counters and of a revoke. Of a
+        NOTIFICATION, its sender: any peer can send any `notify`, so compare
+        this. Lists: `weft_write_list`. */
     weft_peer peer;
     /** NOTIFICATION: the `notify` of the peer's transfer. */
     uint64_t notify;
@@ -841,9 +841,8 @@ typedef struct weft_completion {
 /** A `weft_fetch_add` or `weft_compare_swap` ended: `previous`. */
 #define WEFT_COMPLETION_ATOMIC 9
 
-/** `rail` no longer reaches a peer that other rails reach, and has reached none
-    for 0.3 s: `WEFT_ERR_RAIL_LOST`, `provider_errno`. Its work moves to the
-    others. */
+/** `rail` has had no lane up to any peer for 0.3 s: `WEFT_ERR_RAIL_LOST`,
+    `provider_errno`. Its work moves to the others. */
 #define WEFT_COMPLETION_RAIL_DOWN 10
 
 /** `rail` reaches a peer again, and is used. */
@@ -1117,7 +1116,7 @@ typedef struct weft_grant_args {
     token by any means. The peer names it in the options of its operations; no
     other peer can use it. The peer imports the memory once.
 
-    The memory is in use until its grants are revoked.
+    The memory is in use until its grants are revoked, also after a success.
 
     `peer`: it may still be connecting, or have connected (PEER_UP). `args`:
     NULL: the whole memory. Errors: `WEFT_ERR_RANGE`, `WEFT_ERR_LIMIT`,

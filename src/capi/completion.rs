@@ -33,9 +33,8 @@ pub const WEFT_COMPLETION_PEER_DOWN: weft_completion_kind = 7;
 pub const WEFT_COMPLETION_COUNTER: weft_completion_kind = 8;
 /// A `weft_fetch_add` or `weft_compare_swap` ended: `previous`.
 pub const WEFT_COMPLETION_ATOMIC: weft_completion_kind = 9;
-/// `rail` no longer reaches a peer that other rails reach, and has reached none
-/// for 0.3 s: `WEFT_ERR_RAIL_LOST`, `provider_errno`. Its work moves to the
-/// others.
+/// `rail` has had no lane up to any peer for 0.3 s: `WEFT_ERR_RAIL_LOST`,
+/// `provider_errno`. Its work moves to the others.
 pub const WEFT_COMPLETION_RAIL_DOWN: weft_completion_kind = 10;
 /// `rail` reaches a peer again, and is used.
 pub const WEFT_COMPLETION_RAIL_UP: weft_completion_kind = 11;
@@ -58,9 +57,9 @@ pub struct weft_completion {
     /// for `weft_message_release`.
     pub op: weft_op,
     pub user_data: *mut c_void,
-    /// The other side; 0 of a wait for counters. Of a NOTIFICATION, its sender:
-    /// any peer can send any `notify`, so compare this. Lists:
-    /// `weft_write_list`.
+    /// The other side; 0 of a wait for counters and of a revoke. Of a
+    /// NOTIFICATION, its sender: any peer can send any `notify`, so compare
+    /// this. Lists: `weft_write_list`.
     pub peer: weft_peer,
     /// NOTIFICATION: the `notify` of the peer's transfer.
     pub notify: u64,

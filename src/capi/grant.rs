@@ -53,7 +53,7 @@ unsafe impl Sized32 for weft_grant_args {
 /// token by any means. The peer names it in the options of its operations; no
 /// other peer can use it. The peer imports the memory once.
 ///
-/// The memory is in use until its grants are revoked.
+/// The memory is in use until its grants are revoked, also after a success.
 ///
 /// `peer`: it may still be connecting, or have connected (PEER_UP). `args`:
 /// NULL: the whole memory. Errors: `WEFT_ERR_RANGE`, `WEFT_ERR_LIMIT`,
