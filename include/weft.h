@@ -1369,7 +1369,7 @@ weft_status weft_compare_swap(weft_endpoint *endpoint,
 */
 #define WEFT_WAY_DIRECT 1
 
-/** Its bytes go through host buffers of Weft's, over tcp and host: at most 8 MiB
+/** Its bytes go through host buffers of Weft, over tcp and host: at most 8 MiB
     of pinned memory for each connection with such transfers. */
 #define WEFT_WAY_STAGED 2
 
