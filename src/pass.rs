@@ -45,7 +45,7 @@ impl Longest {
     }
 }
 
-/// Figures of one thread.
+/// The durations of one worker thread's passes.
 #[derive(Default)]
 pub struct Passes {
     /// Wall-clock and CPU time at the last reading; 0: never read.

@@ -70,7 +70,7 @@ if [ "$what" != figures ]; then
     # Memory that a provider of libfabric's reaches by itself.
     if [ -d fabric-cuda ]; then
         for name in shm_moves_device_memory host_to_device device_to_host device_to_device lists_of_both_kinds \
-            counters_and_notifications many_between_processes; do
+            device_pages_are_counted_and_notified many_device_transfers_between_processes_complete; do
             WEFT_TEST_FABRIC=shm run "device.$name.shm" with_fabric fabric-cuda timeout -k 5 20 tests/device "$name"
         done
     fi

@@ -32,7 +32,7 @@ static void ofi_rxm_over_verbs_is_refused(void)
 
 static void endpoint_memory_is_limited(void)
 {
-    struct duo first = duo_open(64 * KIB); /* memory that the process needs once */
+    struct duo first = duo_open(64 * KIB); /* allocates what a process needs only once */
     long before_kb = resident_kb();
     struct duo second = duo_open(64 * KIB);
     send_now(second.a, second.a_to_b, "", 1);

@@ -509,7 +509,7 @@ static void many_device_reads_bypass_the_host(void)
 
 /* ---- Options of transfers ---- */
 
-static void counters_and_notifications(void)
+static void device_pages_are_counted_and_notified(void)
 {
     devices_begin("");
     struct duo duo = duo_open(4096);
@@ -597,7 +597,7 @@ static void atomics_are_refused(void)
 }
 
 /* A transfer that starts when a watch reaches a value, and sets a watch when it has ended. */
-static void watches(void)
+static void watches_order_transfers_of_device_memory(void)
 {
     devices_begin("");
     struct duo duo = duo_open(4096);
@@ -804,7 +804,7 @@ static void begins_and_is_written(struct team *team)
     is_written_much(team);
 }
 
-static void many_between_processes(void)
+static void many_device_transfers_between_processes_complete(void)
 {
     run_pair(begins_and_writes, begins_and_is_written);
 }
@@ -845,15 +845,15 @@ int main(int argc, char **argv)
         {"imported_memory_is_opened_before_a_transfer", "host", imported_memory_is_opened_before_a_transfer},
         {"device_reads_bypass_the_host", "host", device_reads_bypass_the_host},
         {"many_device_reads_bypass_the_host", "host", many_device_reads_bypass_the_host},
-        {"counters_and_notifications", MOVES, counters_and_notifications},
+        {"device_pages_are_counted_and_notified", MOVES, device_pages_are_counted_and_notified},
         {"lists_of_both_kinds", MOVES, lists_of_both_kinds},
-        {"watches", MOVES, watches},
+        {"watches_order_transfers_of_device_memory", MOVES, watches_order_transfers_of_device_memory},
         {"atomics_are_refused", "tcp", atomics_are_refused},
         {"freed_device_memory_fails_its_transfers", "tcp,host", freed_device_memory_fails_its_transfers},
         {"failed_copy_fails_its_transfer", "tcp,host", failed_copy_fails_its_transfer},
         {"deadlines_hold_during_slow_copies", "tcp,host", deadlines_hold_during_slow_copies},
         {"deregistration_stops_device_copies", "tcp,host", deregistration_stops_device_copies},
-        {"many_between_processes", MOVES, many_between_processes},
+        {"many_device_transfers_between_processes_complete", MOVES, many_device_transfers_between_processes_complete},
         {0},
     };
     return run_tests(argc, argv, tests);

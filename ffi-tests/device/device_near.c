@@ -53,7 +53,7 @@ static void add_link(const char *from, const char *to)
     CHECK_EQ(symlink(to, path), 0);
 }
 
-/* A function behind a switch: each switch is its own root complex, on its own node. */
+/* Adds a PCI function below a switch. Each switch has its own root complex and NUMA node. */
 static void add_function(int branch, const char *address, const char *class, char *folder, size_t size)
 {
     char link[128], to[160], node[8];

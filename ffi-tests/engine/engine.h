@@ -116,7 +116,7 @@ struct grant {
     _Atomic uint64_t ending; /* the last one whose revoke has begun */
     weft_grant_token token;
     uint64_t ended;          /* the last whose revoke is complete */
-    uint64_t again_ns;       /* when there is another one, after that */
+    uint64_t again_ns;       /* from this time on the next grant may be made */
     uint64_t counted, words[WORDS]; /* `watched`: what must not change until then */
     weft_peer link;          /* the owner that may use it */
     bool revoking, watched;

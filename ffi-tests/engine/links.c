@@ -167,7 +167,7 @@ void link_is_down(const weft_completion *c)
         self->to[link->host] = NULL;
 }
 
-/* ---- Hello ---- */
+/* ---- Handshake ---- */
 
 static void say_hello(struct link *link)
 {

@@ -118,7 +118,7 @@ static void receives_nothing_more(struct team *team)
     exit(0);
 }
 
-static void killed_while_others_wait_for_its_answer(void)
+static void writes_to_a_killed_peer_end_within_two_seconds(void)
 {
     const role roles[] = {receives_nothing_more, takes};
     for (int i = 0; i < 2 * TIMES; i++)
@@ -127,7 +127,7 @@ static void killed_while_others_wait_for_its_answer(void)
 
 static const struct test tests[] = {
     {"writer_killed_inside_a_counted_page", "tcp,host", writer_killed_inside_a_counted_page},
-    {"killed_while_others_wait_for_its_answer", "tcp,host timed", killed_while_others_wait_for_its_answer},
+    {"writes_to_a_killed_peer_end_within_two_seconds", "tcp,host timed", writes_to_a_killed_peer_end_within_two_seconds},
     {NULL, NULL, NULL},
 };
 

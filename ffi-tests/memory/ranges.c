@@ -76,7 +76,7 @@ static void end(struct probe *probe)
     CHECK_EQ(pthread_join(probe->thread, NULL), 0);
 }
 
-/* The lateness of one of them, and of one on an idle endpoint, at the same time. */
+/* How late a probe on the endpoint under test is, and one on an idle endpoint, during one call. */
 struct meanwhile {
     uint64_t count[2], worst_ns[2], took_ns;
 };

@@ -21,7 +21,7 @@ static void must_be_up(struct box *box, weft_peer peer)
     CHECK_EQ(of.up, 1);
 }
 
-/* For this long. */
+/* Fails if the peer is lost within this time. */
 static void must_stay_up(struct box *box, weft_peer peer, uint64_t ms)
 {
     for (uint64_t until = now_ns() + ms * MS; now_ns() < until;) {

@@ -729,7 +729,7 @@ static void counters_form_a_barrier(void)
     run_team(MEMBERS, (const role[]){waits_for_all, waits_for_all, waits_for_all, waits_for_all});
 }
 
-static void bad_input(void)
+static void invalid_counter_arguments_are_refused(void)
 {
     struct duo duo = duo_open(4096);
     weft_endpoint *a = duo.a->endpoint, *b = duo.b->endpoint;
@@ -802,7 +802,7 @@ static const struct test tests[] = {
     {"entries_of_lists", "any", entries_of_lists},
     {"prepared_pages", "any", prepared_pages},
     {"counters_form_a_barrier", "any", counters_form_a_barrier},
-    {"bad_input", "once", bad_input},
+    {"invalid_counter_arguments_are_refused", "once", invalid_counter_arguments_are_refused},
     {NULL, NULL, NULL},
 };
 

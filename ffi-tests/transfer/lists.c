@@ -581,7 +581,7 @@ static void falls_asleep(struct team *team)
     hear(team, 0, t.box, &word, sizeof word);
     hear(team, 0, t.box, &word, sizeof word);
     tell(team, 0, &word, sizeof word);
-    hear(team, 0, NULL, &word, sizeof word); /* without polling */
+    hear(team, 0, NULL, &word, sizeof word); /* the endpoint is not polled meanwhile */
     meet(team, 0, t.box);
     box_close(t.box);
 }

@@ -295,7 +295,7 @@ static void pages_from_manual_progress(void)
     run_matrix((struct setting){1, 1, {MANUAL, THREADS}, 10});
 }
 
-static void pages_to_manual_progress(void)
+static void writer_with_workers_reaches_manual_peer(void)
 {
     run_matrix((struct setting){2, 2, {THREADS, MANUAL}, 10});
 }
@@ -1173,7 +1173,7 @@ static const struct test tests[] = {
     {"pages_on_four_rails", "any", pages_on_four_rails},
     {"pages_on_four_rails_of_three_workers", "any", pages_on_four_rails_of_three_workers},
     {"pages_from_manual_progress", "any", pages_from_manual_progress},
-    {"pages_to_manual_progress", "any", pages_to_manual_progress},
+    {"writer_with_workers_reaches_manual_peer", "any", writer_with_workers_reaches_manual_peer},
     {"pages_all_manual", "any", pages_all_manual},
     {"ranges_of_all_sizes_move", "any wide", ranges_of_all_sizes_move},
     {"notifications_come_once_and_last", "any wide", notifications_come_once_and_last},

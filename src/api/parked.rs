@@ -45,7 +45,7 @@ impl Shared {
         self.endpoint.guarded(|| body(&self.endpoint))
     }
 
-    /// Calls that only read, and cannot fail.
+    /// The endpoint, for calls that only read and cannot fail.
     pub fn endpoint(&self) -> &Arc<Endpoint> {
         &self.endpoint
     }

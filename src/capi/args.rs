@@ -20,7 +20,7 @@ const SIZE_MAX: usize = 4096;
 /// # Safety
 /// Implementors must be `repr(C)`, start with a `u32` size, and accept any bytes.
 pub unsafe trait Sized32: Copy {
-    /// The bytes of the first version of a struct that programs fill; no program has a shorter one.
+    /// The smallest accepted `size`: that of the struct's first release.
     const FIRST: usize = size_of::<u32>();
 }
 
@@ -29,19 +29,22 @@ pub fn zeroed<T: Sized32>() -> T {
     unsafe { std::mem::zeroed() }
 }
 
+fn name_of<T>() -> &'static str {
+    std::any::type_name::<T>().rsplit("::").next().unwrap_or("struct")
+}
+
 /// # Safety
 /// `source` must be NULL or valid for the size that it begins with.
 unsafe fn size_of_theirs<T: Sized32>(source: *const T) -> Result<usize> {
-    let name = || std::any::type_name::<T>().rsplit("::").next().unwrap_or("struct");
     if source.is_null() {
-        return Err(Error::invalid(format!("the {} is NULL", name())));
+        return Err(Error::invalid(format!("the {} is NULL", name_of::<T>())));
     }
     // SAFETY: not NULL, so at least the size can be read.
     let size = unsafe { source.cast::<u32>().read_unaligned() } as usize;
     if !(T::FIRST..=SIZE_MAX).contains(&size) {
         return Err(Error::invalid(format!(
             "size is {size}, but that of a {} is {} or more: start from its _INIT macro",
-            name(),
+            name_of::<T>(),
             T::FIRST
         )));
     }
@@ -67,8 +70,9 @@ pub(super) unsafe fn read<T: Sized32>(source: *const T) -> Result<T> {
             return Err(Error::new(
                 Status::Unsupported,
                 format!(
-                    "byte {} of the struct is set, but this Weft ({}) knows {} bytes of it: the program needs a newer library",
+                    "byte {} of a {} is set, but Weft {} knows {} bytes of it: start from its _INIT macro, or use a newer library",
                     known + at,
+                    name_of::<T>(),
                     env!("CARGO_PKG_VERSION"),
                     size_of::<T>()
                 ),

@@ -184,7 +184,7 @@ impl Driver for Fake {
     fn import(&self, file: BorrowedFd, len: u64) -> Result<Part> {
         match memory_of(file) {
             Some((base, real)) if real == len => Ok(Part { len, memory: base }),
-            _ => Err(Error::invalid("a file that is no part of a fake device's memory")),
+            _ => Err(Error::invalid("the file received for memory of a fake device is not one of its parts")),
         }
     }
 

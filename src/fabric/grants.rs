@@ -132,7 +132,7 @@ impl Grant {
         (before & CLOSED == 0).then_some(entered)
     }
 
-    /// Forbids new uses; whether none remain, and no immediate is left to be counted.
+    /// Forbids new uses. Returns true if none remain and no immediate is still to be counted.
     pub fn close(&self) -> bool {
         let unused = self.users.fetch_or(CLOSED, Ordering::AcqRel) & !CLOSED == 0;
         unused && !self.counted.load(Ordering::Relaxed)

@@ -22,8 +22,8 @@ const BRIEF_NS: u64 = 1_000_000_000;
 const BRIEF_MOST: u32 = 8;
 /// The time between requests without an answer.
 pub const AGAIN_NS: u64 = 100_000_000;
-/// How long a new lane waits for the confirmed reset of the old one; after that, another lane has
-/// returned first.
+/// How long a new lane waits for confirmation that the old one is reset. Without it, the new lane
+/// joins another pair of rails.
 const RESET_NS: u64 = 50_000_000;
 
 #[derive(Debug)]

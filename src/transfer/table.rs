@@ -564,7 +564,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lane_takes_part_alone_or_shared() {
+    fn transfer_is_taken_by_one_lane_until_all_may_join() {
         let slot = Slot::new(0, 1);
         assert!(Table::takes_part(&slot, true));
         assert!(!Table::takes_part(&slot, false));

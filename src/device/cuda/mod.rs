@@ -330,9 +330,10 @@ impl Driver for Cuda {
         let _current = self.current(handle.device)?;
         let part = parts::Mapping::at(handle.base + offset)?;
         if part.base != handle.base + offset || part.len > handle.len - offset {
-            return Err(Error::invalid(
-                "device memory whose allocations have changed since its registration",
-            ));
+            return Err(Error::invalid(format!(
+                "device memory at {:#x}: its allocations have changed since it was registered; deregister it and register it again",
+                handle.base + offset
+            )));
         }
         Ok((parts::export(part.base)?, part.len))
     }

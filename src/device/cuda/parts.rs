@@ -44,7 +44,7 @@ impl Mapping {
         check(asked, "asking CUDA about mapped device memory")?;
         match address.wrapping_sub(mapping.base) < mapping.len {
             true => Ok(mapping),
-            false => Err(Error::invalid(format!("no device memory is mapped at {address:#x}"))),
+            false => Err(Error::invalid(format!("no device memory is mapped at {address:#x}: it was freed or unmapped; register it while it is mapped"))),
         }
     }
 }

@@ -246,7 +246,7 @@ pub fn area_seals() -> i32 {
 
 pub struct Channel {
     mapping: Mapping,
-    /// The device for which the channel is pinned: then every device reaches it.
+    /// The device through which the channel was pinned. Once pinned, every device can access it.
     pinned: OnceCell<Device>,
 }
 

@@ -89,8 +89,9 @@ fn warn_of_cache(provider: &str) {
         let (name, value) = NO_CACHE;
         ONCE.call_once(|| {
             log::warn!(
-                "{provider}: libfabric may keep memory registered after it was given back, so late bytes may land there: \
-                 it was in use before this open, or {name} is not {value}; set {name}={value} before the process starts"
+                "{provider}: libfabric may keep memory registered after it is deregistered, so late bytes may land there: \
+                 libfabric was started before this open, or {name} is not {value}; set {name}={value} before the \
+                 process starts"
             )
         });
     }

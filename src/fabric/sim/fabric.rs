@@ -168,7 +168,7 @@ unsafe extern "C" fn open_endpoint(
     }
 }
 
-/// Opens receives that connections share. Connections also share a queue, which was opened before.
+/// Opens the receives that connections share. Their completion queue, also shared, is open already.
 unsafe extern "C" fn open_receives(
     domain: *mut fid_domain,
     attr: *mut fi_rx_attr,

@@ -38,7 +38,7 @@ enum Target {
 /// A time before `u64::MAX`, which stands for no planned fault.
 const NOT_YET: u64 = u64::MAX - 1;
 
-/// The opening of a NIC, and a time relative to it.
+/// A time that counts from the opening of a NIC.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Opening {
     port: u64,
@@ -62,7 +62,7 @@ pub fn parse(plan: &str) -> Result<Vec<Fault>> {
 
 fn wrong(line: &str) -> Error {
     Error::invalid(format!(
-        "the fault \"{line}\" is not understood: \"at_us target action\" is, with *, railN or portN, and down, up, \
+        "the fault \"{line}\" is invalid: write \"AT_US TARGET ACTION\"; TARGET is *, railN or portN; ACTION is down, up, \
          down:tx, down:rx, up:tx, up:rx, dead, error=N, busy=N, again=US, slow=SHARE or kill"
     ))
 }
