@@ -2,18 +2,16 @@
 //! posted and memory is taken back. Unencrypted, or encrypted: then the peer knows the secret, and
 //! bytes also come between its records.
 
-use super::connection::{Connection, Moving, State};
+use super::connection::{Connection, State};
 use super::sealed::Sealed;
-use super::stream::{Spare, SINK};
+use super::stand::{handshake, number, sockets, Stand, RECEIVE};
 use crate::fabric::registry::Registry;
-use crate::fabric::{Access, Buffer, HostRange, Immediate, Reaped, Rma, Scratch, Segment};
-use crate::fork::Descriptor;
+use crate::fabric::{Access, HostRange, Immediate, Rma, Scratch, Segment};
 use crate::ids::PeerId;
 use crate::wire::seal::Root;
-use crate::wire::tcp::{Answer, Handshake, Kind, Piece, Request, MESSAGE};
-use std::collections::VecDeque;
+use crate::wire::tcp::{Answer, Kind, Piece, Request};
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, IntoRawFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::ptr::null_mut;
 
@@ -23,33 +21,19 @@ const GUARD: usize = 256;
 const MARK: u8 = 0xA5;
 const KEY: u64 = 7;
 const BOTH: Access = Access::ALL;
-/// The tokens of receives begin here; those of operations begin with 1.
-const RECEIVE: usize = 1 << 20;
 
 struct World {
-    connection: Connection,
+    near: Stand,
     far: UnixStream,
     /// The far side's encryption.
     sealed: Option<Box<Sealed>>,
-    registry: Registry,
-    receives: VecDeque<(Buffer, *mut Scratch)>,
-    reaped: Vec<Reaped>,
-    spare: Spare,
-    sink: Vec<u8>,
     /// The memory that peers may touch, and that our operations use.
     memory: Vec<u8>,
     local: Vec<u8>,
-    rooms: Vec<Vec<u8>>,
+    /// Operations so far: their tokens are their numbers, from 1 on.
     pushed: usize,
     /// The contents of memory when it was taken back.
     frozen: [Option<Vec<u8>>; 2],
-}
-
-/// Takes bytes off the front; zeros once there are no more.
-pub fn number(data: &mut &[u8], bytes: usize) -> u64 {
-    let (taken, rest) = data.split_at(bytes.min(data.len()));
-    *data = rest;
-    taken.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 pub fn stream(mut data: &[u8]) {
@@ -60,31 +44,26 @@ pub fn stream(mut data: &[u8]) {
         let begin =
             if how & 1 != 0 { Answer::Accepted.bytes().to_vec() } else { handshake().bytes().to_vec() };
         world.say(&begin);
-        world.connection.authenticate(PeerId::numbered(1));
-        assert_eq!(world.connection.state, State::Up);
+        world.near.connection.authenticate(PeerId::numbered(1));
+        assert_eq!(world.near.connection.state, State::Up);
     }
-    while !data.is_empty() && world.connection.dead().is_none() {
+    while !data.is_empty() && world.near.connection.dead().is_none() {
         world.step(&mut data);
         world.go_on();
         world.check();
     }
-    world.connection.die(libc::ECONNRESET, &mut world.reaped);
+    world.near.connection.die(libc::ECONNRESET, &mut world.near.reaped);
     world.check();
-    let ended = world.reaped.iter().map(|one| one.scratch as usize).filter(|at| (1..RECEIVE).contains(at));
+    let ended =
+        world.near.reaped.iter().map(|one| one.scratch as usize).filter(|at| (1..RECEIVE).contains(at));
     let mut ended: Vec<usize> = ended.collect();
     ended.sort_unstable();
     assert_eq!(ended, (1..=world.pushed).collect::<Vec<_>>(), "each operation ends once");
 }
 
-pub fn handshake() -> Handshake {
-    Handshake { target: [1; 16], initiator: [2; 16] }
-}
-
 impl World {
     fn new(dialed: bool, sealed: bool) -> World {
-        let (near, far) = UnixStream::pair().expect("a pair of sockets");
-        near.set_nonblocking(true).and_then(|()| far.set_nonblocking(true)).expect("they do not block");
-        let socket = Descriptor::of(|| near.into_raw_fd()).expect("a descriptor");
+        let (socket, far) = sockets();
         let ends = sealed.then(|| {
             let roots = [Root::new(b"correct horse battery")];
             [Sealed::initiator(&roots).expect("a key"), Sealed::target(&roots)]
@@ -99,21 +78,8 @@ impl World {
         let mut registry = Registry::default();
         let range = HostRange { base: memory.as_ptr() as u64 + GUARD as u64, len: LEN as u64 };
         assert!(registry.add(KEY, range, BOTH, None));
-        World {
-            connection,
-            far,
-            sealed,
-            registry,
-            receives: VecDeque::new(),
-            reaped: Vec::new(),
-            spare: Spare::default(),
-            sink: vec![0; SINK],
-            local: memory.clone(),
-            memory,
-            rooms: Vec::new(),
-            pushed: 0,
-            frozen: [None, None],
-        }
+        let near = Stand::new(connection, registry);
+        World { near, far, sealed, local: memory.clone(), memory, pushed: 0, frozen: [None, None] }
     }
 
     fn say(&mut self, bytes: &[u8]) {
@@ -145,21 +111,8 @@ impl World {
     fn go_on(&mut self) {
         for pass in 0..4 {
             self.drain();
-            self.connection.heed(true, true, false);
-            let mut with = Moving {
-                registry: &mut self.registry,
-                receives: &mut self.receives,
-                reaped: &mut self.reaped,
-                spare: &mut self.spare,
-                sink: &mut self.sink,
-                pass,
-                budget: 1 << 20,
-            };
-            if let Err(errno) = self.connection.progress(&mut with) {
-                return self.connection.die(errno, &mut self.reaped);
-            }
-            if self.connection.handshake.is_some() {
-                self.connection.accept();
+            if self.near.progress(pass, 1 << 20).is_err() {
+                return;
             }
         }
     }
@@ -188,30 +141,19 @@ impl World {
             5 if self.frozen[1].is_none() => self.push(how, number(data, 2)),
             6 => match how % 4 {
                 0 if self.frozen[0].is_none() => {
-                    self.registry.remove(KEY);
-                    self.connection.forget(KEY, &mut self.sink);
+                    self.near.registry.remove(KEY);
+                    self.near.connection.forget(KEY, &mut self.near.sink);
                     self.frozen[0] = Some(self.memory.clone());
                 }
                 1 if self.frozen[1].is_none() => {
                     let all: Vec<*mut Scratch> = (1..=self.pushed).map(|at| at as *mut Scratch).collect();
-                    self.connection.disown(&all, &mut self.sink);
+                    self.near.connection.disown(&all, &mut self.near.sink);
                     self.frozen[1] = Some(self.local.clone());
                 }
-                2 => self.connection.refuse(0, &mut self.sink),
+                2 => self.near.connection.refuse(0, &mut self.near.sink),
                 _ => {}
             },
-            7 => {
-                let room = vec![0u8; MESSAGE];
-                let buffer = Buffer {
-                    address: room.as_ptr() as *mut _,
-                    len: MESSAGE,
-                    descriptor: null_mut(),
-                    follows: false,
-                };
-                self.rooms.push(room);
-                self.receives.push_back((buffer, (RECEIVE + self.rooms.len()) as *mut Scratch));
-                self.connection.feed();
-            }
+            7 => self.near.receive(),
             _ => {}
         }
     }
@@ -257,7 +199,11 @@ impl World {
             more: false,
         };
         self.pushed += 1;
-        self.connection.push(if read { Kind::Read } else { Kind::Write }, &rma, self.pushed as *mut Scratch);
+        self.near.connection.push(
+            if read { Kind::Read } else { Kind::Write },
+            &rma,
+            self.pushed as *mut Scratch,
+        );
     }
 
     fn check(&self) {

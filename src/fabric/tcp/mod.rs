@@ -64,6 +64,8 @@ mod routes;
 mod sealed;
 mod socket;
 mod staged;
+#[cfg(any(test, fuzzing))]
+mod stand;
 mod stream;
 #[cfg(test)]
 mod tests;

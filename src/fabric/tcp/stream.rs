@@ -320,7 +320,7 @@ pub enum Got {
     Some,
     /// All available bytes were received.
     All,
-    /// The other side will send no more.
+    /// The other side has closed its sending direction.
     End,
 }
 

@@ -967,7 +967,7 @@ fn stream_may_be_split_or_end_at_any_byte() {
 /// The ways in which a connection ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
-    /// The peer sends no more, but still reads.
+    /// The peer has closed its sending direction, and still reads.
     Half,
     Whole,
     Reset,
@@ -1113,7 +1113,7 @@ fn answer_to_what_was_not_sent_ends_the_connection() {
     }
 }
 
-/// It does not slow others down, and gets no more than its share of answers.
+/// It does not slow others down, and gets at most its share of answers.
 fn bytes_of(socket: BorrowedFd, what: libc::c_ulong) -> usize {
     let mut bytes = 0i32;
     // SAFETY: the buffer has space for the number.

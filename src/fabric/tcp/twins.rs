@@ -2,29 +2,25 @@
 //! bytes decide. Each operation ends once; one that succeeded has moved its bytes and counted once, one that
 //! failed nothing but its own; memory that was taken back stays as it is; messages come once, in their order.
 
-use super::connection::{Connection, Moving, State};
-use super::fuzz::{handshake, number};
+use super::connection::{Connection, State};
 use super::sealed::Sealed;
-use super::stream::{Spare, SINK};
+use super::stand::{handshake, number, sockets, Stand, RECEIVE};
 use crate::fabric::registry::Registry;
-use crate::fabric::{Access, Buffer, HostRange, Immediate, Reaped, Rma, Scratch, Segment};
-use crate::fork::Descriptor;
+use crate::fabric::{Access, HostRange, Immediate, Rma, Scratch, Segment};
 use crate::ids::PeerId;
 use crate::wire::seal::Root;
-use crate::wire::tcp::{Kind, MESSAGE};
+use crate::wire::tcp::Kind;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::IntoRawFd;
 use std::os::unix::net::UnixStream;
 use std::ptr::null_mut;
 
 /// Each operation has one of these places, at both ends: the largest takes several requests.
 const PLACES: [usize; 5] = [64, 700, 5_000, 40_000, 250_000];
 const PIECES: usize = 8;
-/// Scratches: of operations by number, of messages, of receives.
+/// The tokens of messages begin with this one; those of operations are their numbers.
 const SENT: usize = 1 << 20;
-const RECEIVE: usize = 2 << 20;
 const BUDGETS: [u64; 4] = [1, 5_000, 100_000, 1 << 20];
 /// Rounds without a byte after which nothing is under way.
 const STILL: usize = 8;
@@ -53,15 +49,9 @@ struct Way {
 }
 
 struct End {
-    connection: Connection,
+    near: Stand,
     /// The other side of its socket.
     stream: UnixStream,
-    registry: Registry,
-    receives: VecDeque<(Buffer, *mut Scratch)>,
-    rooms: Vec<Vec<u8>>,
-    reaped: Vec<Reaped>,
-    spare: Spare,
-    sink: Vec<u8>,
     /// What it does at the other end.
     ways: Vec<Way>,
     /// Messages that were sent, and came: those that overtake, and those that follow.
@@ -92,9 +82,7 @@ fn bytes_of(number: usize, len: usize, other: bool) -> Vec<u8> {
 fn connections(sealed: bool) -> [(Connection, UnixStream); 2] {
     let root = [Root::new(b"correct horse battery")];
     [true, false].map(|dials| {
-        let (near, far) = UnixStream::pair().expect("a pair of sockets");
-        near.set_nonblocking(true).and_then(|()| far.set_nonblocking(true)).expect("they do not block");
-        let socket = Descriptor::of(|| near.into_raw_fd()).expect("a descriptor");
+        let (socket, far) = sockets();
         let connection = match dials {
             true => {
                 let sealed = sealed.then(|| Sealed::initiator(&root).expect("a key"));
@@ -116,7 +104,7 @@ pub fn twins(mut data: &[u8]) {
     }
     world.finish();
     for end in &mut world.ends {
-        end.connection.die(libc::ECONNRESET, &mut end.reaped);
+        end.near.connection.die(libc::ECONNRESET, &mut end.near.reaped);
     }
     world.renew();
 }
@@ -124,14 +112,8 @@ pub fn twins(mut data: &[u8]) {
 impl World {
     fn new(sealed: bool) -> World {
         let ends = connections(sealed).map(|(connection, stream)| End {
-            connection,
+            near: Stand::new(connection, Registry::default()),
             stream,
-            registry: Registry::default(),
-            receives: VecDeque::new(),
-            rooms: Vec::new(),
-            reaped: Vec::new(),
-            spare: Spare::default(),
-            sink: vec![0; SINK],
             ways: PLACES.map(|_| Way::default()).into(),
             sent: [Vec::new(), Vec::new()],
             came: [0; 2],
@@ -148,12 +130,12 @@ impl World {
     /// Until both ends have authenticated.
     fn meet(&mut self) {
         let mut rounds = 0..100;
-        while self.ends.iter().any(|end| end.connection.state != State::Up) {
+        while self.ends.iter().any(|end| end.near.connection.state != State::Up) {
             assert!(rounds.next().is_some(), "they do not meet");
             (0..2).for_each(|at| _ = self.relay(at, usize::MAX));
             (0..2).for_each(|at| self.progress(at, 1 << 20));
         }
-        self.ends.iter_mut().for_each(|end| end.connection.authenticate(PEER));
+        self.ends.iter_mut().for_each(|end| end.near.connection.authenticate(PEER));
     }
 
     fn step(&mut self, data: &mut &[u8]) {
@@ -162,7 +144,7 @@ impl World {
         match what % 16 {
             0..=4 => self.push(at, place, what as usize >> 4, number(data, 1) as usize),
             5 => self.send(at, how >> 1 & 1, how >> 2),
-            6 => (0..=how >> 1 & 3).for_each(|_| self.ends[at].receive()),
+            6 => (0..=how >> 1 & 3).for_each(|_| self.ends[at].near.receive()),
             7 => self.disown(at, place),
             8 => self.deregister(at, place),
             9 if how < 32 => self.refuse(at),
@@ -173,7 +155,7 @@ impl World {
         }
         self.ends.iter_mut().for_each(|end| end.stalled = end.stalled.saturating_sub(1));
         self.progress(what as usize >> 7 & 1, BUDGETS[what as usize >> 5 & 3]);
-        if self.ends.iter().all(|end| end.connection.dead().is_some()) {
+        if self.ends.iter().all(|end| end.near.connection.dead().is_some()) {
             self.renew();
         }
     }
@@ -183,7 +165,7 @@ impl World {
         let (number, size) = (self.numbers + 1, PLACES[place]);
         let [one, other] = self.pair(at);
         let way = &mut one.ways[place];
-        if way.op.is_some() || one.connection.dead().is_some() {
+        if way.op.is_some() || one.near.connection.dead().is_some() {
             return;
         }
         let (read, count) = (kind & 1 != 0, if shape & 1 == 0 { 1 } else { 1 + (shape >> 2) % PIECES });
@@ -203,7 +185,7 @@ impl World {
         segments.rotate_left(shape % count);
         way.key = number as u64;
         let range = HostRange { base: way.remote.as_ptr() as u64, len: size as u64 };
-        assert!(other.registry.add(way.key, range, Access::ALL, None));
+        assert!(other.near.registry.add(way.key, range, Access::ALL, None));
         let counted = Immediate::new(number as u32).filter(|_| !read && kind & 2 != 0);
         let rma = Rma {
             read,
@@ -214,7 +196,7 @@ impl World {
             more: false,
         };
         let kind = if read { Kind::Read } else { Kind::Write };
-        one.connection.push(kind, &rma, number as *mut Scratch);
+        one.near.connection.push(kind, &rma, number as *mut Scratch);
         let (arrivals, disowned, frozen, ended) = (0, false, None, None);
         way.op = Some(Op { number, read, counted, before, after, arrivals, disowned, frozen, ended });
         self.numbers = number;
@@ -223,7 +205,7 @@ impl World {
     fn send(&mut self, at: usize, follows: usize, len: usize) {
         self.numbers += 1;
         let end = &mut self.ends[at];
-        if end.connection.dead().is_some() {
+        if end.near.connection.dead().is_some() {
             return;
         }
         let mut text = (self.numbers as u64).to_le_bytes().to_vec();
@@ -233,8 +215,12 @@ impl World {
         let (key, immediate) = (0, None);
         let rma =
             Rma { read: false, segments: &[segment], descriptor: null_mut(), key, immediate, more: false };
-        end.connection.outgoing.push_message(&rma, follows != 0, (SENT + end.rooms.len()) as *mut Scratch);
-        end.rooms.push(text);
+        end.near.connection.outgoing.push_message(
+            &rma,
+            follows != 0,
+            (SENT + end.near.rooms.len()) as *mut Scratch,
+        );
+        end.near.rooms.push(text);
         end.sent[follows].push(self.numbers);
     }
 
@@ -243,7 +229,7 @@ impl World {
         let end = &mut self.ends[at];
         let way = &mut end.ways[place];
         let Some(op) = way.op.as_mut().filter(|op| op.ended.is_none() && !op.disowned) else { return };
-        end.connection.disown(&[op.number as *mut Scratch], &mut end.sink);
+        end.near.connection.disown(&[op.number as *mut Scratch], &mut end.near.sink);
         op.disowned = true;
         if op.read {
             op.frozen = Some(way.local.clone());
@@ -256,8 +242,8 @@ impl World {
     fn deregister(&mut self, at: usize, place: usize) {
         let [one, other] = self.pair(at);
         let way = &mut one.ways[place];
-        if way.op.is_some() && other.registry.remove(way.key) {
-            other.connection.forget(way.key, &mut other.sink);
+        if way.op.is_some() && other.near.registry.remove(way.key) {
+            other.near.connection.forget(way.key, &mut other.near.sink);
             way.freeze();
         }
     }
@@ -265,7 +251,7 @@ impl World {
     /// The other end takes this one for a peer that has ended.
     fn refuse(&mut self, at: usize) {
         let [one, other] = self.pair(at);
-        other.connection.refuse(0, &mut other.sink);
+        other.near.connection.refuse(0, &mut other.near.sink);
         other.refuses = true;
         one.ways.iter_mut().for_each(Way::freeze);
     }
@@ -277,7 +263,7 @@ impl World {
             0 => _ = end.stream.shutdown(Shutdown::Write),
             1 => _ = end.stream.shutdown(Shutdown::Both),
             2 => end.lost = true,
-            _ => end.connection.die(libc::ECANCELED, &mut end.reaped),
+            _ => end.near.connection.die(libc::ECANCELED, &mut end.near.reaped),
         }
     }
 
@@ -319,32 +305,16 @@ impl World {
     fn progress(&mut self, at: usize, budget: u64) {
         self.pass += 1;
         let end = &mut self.ends[at];
-        if end.connection.dead().is_some() {
+        if end.near.connection.dead().is_some() {
             return self.reap(at);
         }
-        end.registry.begin_pass();
-        end.connection.heed(true, true, false);
-        let mut with = Moving {
-            registry: &mut end.registry,
-            receives: &mut end.receives,
-            reaped: &mut end.reaped,
-            spare: &mut end.spare,
-            sink: &mut end.sink,
-            pass: self.pass,
-            budget,
-        };
-        if let Err(errno) = end.connection.progress(&mut with) {
-            assert_ne!(errno, libc::EPROTO, "the other end is malformed");
-            end.connection.die(errno, &mut end.reaped);
-        }
-        if end.connection.handshake.is_some() {
-            end.connection.accept();
-        }
+        let progressed = end.near.progress(self.pass, budget);
+        assert_ne!(progressed, Err(libc::EPROTO), "the other end is malformed");
         self.reap(at);
     }
 
     fn reap(&mut self, at: usize) {
-        for one in std::mem::take(&mut self.ends[at].reaped) {
+        for one in std::mem::take(&mut self.ends[at].near.reaped) {
             let scratch = one.scratch as usize;
             if let Some(counted) = one.immediate {
                 let ways = &mut self.ends[1 - at].ways;
@@ -368,7 +338,7 @@ impl World {
 
     fn arrived(&mut self, at: usize, room: usize, len: usize) {
         let [one, other] = self.pair(at);
-        let text = &one.rooms[room][..len];
+        let text = &one.near.rooms[room][..len];
         let (number, rest) = text.split_first_chunk().expect("a number");
         let (number, follows) = (u64::from_le_bytes(*number) as usize, usize::from(rest[0]));
         assert!(rest[1..].iter().all(|byte| *byte == number as u8), "a message's bytes");
@@ -382,14 +352,14 @@ impl World {
 
     /// Looks at operations that have ended. What failed with its connection may go on at the other end.
     fn check(&mut self) {
-        let dead = self.ends.iter().any(|end| end.connection.dead().is_some());
+        let dead = self.ends.iter().any(|end| end.near.connection.dead().is_some());
         for at in 0..2 {
             let [one, other] = self.pair(at);
             for way in &mut one.ways {
                 let Some(op) = way.op.take_if(|op| op.ended == Some(0) || op.ended.is_some() && !dead) else {
                     continue;
                 };
-                other.registry.remove(way.key);
+                other.near.registry.remove(way.key);
                 way.judge(&op, !dead);
             }
         }
@@ -400,14 +370,14 @@ impl World {
         let mut still = 0;
         while still < STILL {
             self.ends.iter_mut().for_each(|end| end.stalled = 0);
-            (0..2).for_each(|at| self.ends[at].receive());
+            (0..2).for_each(|at| self.ends[at].near.receive());
             let moved = (0..2).fold(false, |moved, at| self.relay(at, usize::MAX) | moved);
             (0..2).for_each(|at| self.progress(at, 1 << 20));
             self.check();
             still = if moved { 0 } else { still + 1 };
         }
         let [a, b] = &self.ends;
-        if self.ends.iter().all(|end| end.connection.dead().is_none()) {
+        if self.ends.iter().all(|end| end.near.connection.dead().is_none()) {
             assert!(self.ends.iter().all(|end| end.ways.iter().all(|way| way.op.is_none())), "it waits");
             for (one, other) in [(a, b), (b, a)] {
                 assert_eq!(one.sent.each_ref().map(Vec::len), other.came, "messages that were sent come");
@@ -423,27 +393,16 @@ impl World {
             for way in &mut one.ways {
                 let Some(op) = way.op.take() else { continue };
                 assert!(op.ended.is_some(), "an operation of a connection that ended is there");
-                other.registry.remove(way.key);
+                other.near.registry.remove(way.key);
                 way.judge(&op, false);
             }
             (one.sent, one.came, one.wire, one.stalled) = Default::default();
             (one.lost, one.refuses) = (false, false);
-            one.receives.clear();
+            one.near.receives.clear();
         }
         let [a, b] = &mut self.ends;
-        [(a.connection, a.stream), (b.connection, b.stream)] = connections(self.sealed);
+        [(a.near.connection, a.stream), (b.near.connection, b.stream)] = connections(self.sealed);
         self.meet();
-    }
-}
-
-impl End {
-    fn receive(&mut self) {
-        let room = vec![0u8; MESSAGE];
-        let (address, descriptor) = (room.as_ptr() as *mut _, null_mut());
-        let buffer = Buffer { address, len: MESSAGE, descriptor, follows: false };
-        self.receives.push_back((buffer, (RECEIVE + self.rooms.len()) as *mut Scratch));
-        self.rooms.push(room);
-        self.connection.feed();
     }
 }
 
