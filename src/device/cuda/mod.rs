@@ -184,6 +184,17 @@ impl Cuda {
     }
 }
 
+/// Asks CUDA about a pointer; outputs of one that it does not know are zeros.
+///
+/// # Safety
+/// Each output has the size of its attribute.
+unsafe fn ask<const N: usize>(address: u64, of: [(Attribute, *mut c_void); N]) -> Result<()> {
+    let (mut of, mut to) = (of.map(|(attribute, _)| attribute), of.map(|(_, output)| output));
+    // SAFETY: the caller promises the outputs.
+    let asked = unsafe { sys::cuPointerGetAttributes(N as u32, of.as_mut_ptr(), to.as_mut_ptr(), address) };
+    check(asked, "asking CUDA about memory")
+}
+
 /// Attributes of a pointer.
 #[derive(Default)]
 struct Pointer {
@@ -201,31 +212,18 @@ struct Pointer {
 impl Pointer {
     fn ask(address: u64) -> Result<Pointer> {
         let mut p = Pointer { device: -1, ..Default::default() };
-        let mut of = [
-            Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-            Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-            Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED,
-            Attribute::CU_POINTER_ATTRIBUTE_CONTEXT,
-            Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-            Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-            Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-            Attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID,
+        let of = [
+            (Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (&raw mut p.kind).cast()),
+            (Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, (&raw mut p.device).cast()),
+            (Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED, (&raw mut p.managed).cast()),
+            (Attribute::CU_POINTER_ATTRIBUTE_CONTEXT, (&raw mut p.context).cast()),
+            (Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, (&raw mut p.start).cast()),
+            (Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE, (&raw mut p.size).cast()),
+            (Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, (&raw mut p.shareable).cast()),
+            (Attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID, (&raw mut p.identity).cast()),
         ];
-        let mut to: [*mut c_void; 8] = [
-            (&raw mut p.kind).cast(),
-            (&raw mut p.device).cast(),
-            (&raw mut p.managed).cast(),
-            (&raw mut p.context).cast(),
-            (&raw mut p.start).cast(),
-            (&raw mut p.size).cast(),
-            (&raw mut p.shareable).cast(),
-            (&raw mut p.identity).cast(),
-        ];
-        // SAFETY: each output has the right size; a pointer unknown to CUDA gets zeros.
-        let asked = unsafe {
-            sys::cuPointerGetAttributes(of.len() as u32, of.as_mut_ptr(), to.as_mut_ptr(), address)
-        };
-        check(asked, "asking CUDA about memory")?;
+        // SAFETY: each output has the right size.
+        unsafe { ask(address, of)? };
         Ok(p)
     }
 

@@ -1,7 +1,7 @@
 //! Memory of CUDA's virtual memory API (PyTorch's expandable segments): one or more allocations, mapped
 //! side by side. Another process imports each allocation by a file, and maps them in the same order.
 
-use super::check;
+use super::{ask, check};
 use crate::device::{Device, Part};
 use crate::pass;
 use crate::range::Range;
@@ -27,21 +27,13 @@ pub struct Mapping {
 impl Mapping {
     pub fn at(address: u64) -> Result<Mapping> {
         let mut mapping = Mapping { base: 0, len: 0, allocation: 0 };
-        let mut of = [
-            Attribute::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
-            Attribute::CU_POINTER_ATTRIBUTE_MAPPING_SIZE,
-            Attribute::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID,
+        let of = [
+            (Attribute::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, (&raw mut mapping.base).cast()),
+            (Attribute::CU_POINTER_ATTRIBUTE_MAPPING_SIZE, (&raw mut mapping.len).cast()),
+            (Attribute::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, (&raw mut mapping.allocation).cast()),
         ];
-        let mut to: [*mut c_void; 3] = [
-            (&raw mut mapping.base).cast(),
-            (&raw mut mapping.len).cast(),
-            (&raw mut mapping.allocation).cast(),
-        ];
-        // SAFETY: each output has the right size; a pointer unknown to CUDA gets zeros.
-        let asked = unsafe {
-            sys::cuPointerGetAttributes(of.len() as u32, of.as_mut_ptr(), to.as_mut_ptr(), address)
-        };
-        check(asked, "asking CUDA about mapped device memory")?;
+        // SAFETY: each output has the right size.
+        unsafe { ask(address, of)? };
         match address.wrapping_sub(mapping.base) < mapping.len {
             true => Ok(mapping),
             false => Err(Error::invalid(format!("no device memory is mapped at {address:#x}: it was freed or unmapped; register it while it is mapped"))),

@@ -5,10 +5,10 @@
 //! device serves are answered in order, when their copies are done.
 
 use super::copies::Copies;
-use super::parts::{Parts, Passed, Passing};
+use super::parts::{Foreign, Parts, Passed, Passing, Place};
 use super::request::Piece;
 use super::socket;
-use crate::device::{driver, present, Device, Handle};
+use crate::device::{driver, Device, Handle};
 use crate::fabric::grants::Use;
 use crate::fabric::{Immediate, Reaped};
 use crate::range::Range;
@@ -24,8 +24,7 @@ const OPENED: usize = 4096;
 struct Opened {
     number: u32,
     handle: Handle,
-    /// Our device that reaches it, its address there, and its length.
-    at: Option<(Device, (u64, u64))>,
+    open: Option<Foreign>,
 }
 
 /// A request's answer.
@@ -54,7 +53,7 @@ impl Devices {
     }
 
     pub fn add(&mut self, number: u32, handle: Handle) {
-        self.opened.push(Opened { number, handle, at: None });
+        self.opened.push(Opened { number, handle, open: None });
     }
 
     /// Imports a part of memory of the peer's; false if there are too many.
@@ -73,27 +72,28 @@ impl Devices {
 
     /// The peer no longer writes from this memory; false if there is no such memory.
     pub fn forget(&mut self, number: u32) -> bool {
-        let parts = self.parts.take(number);
+        let begun = self.parts.forget(number);
         let Some(at) = self.opened.iter().position(|opened| opened.number == number) else {
-            return !parts.is_empty();
+            return begun;
         };
         self.settle();
-        self.opened.swap_remove(at).close();
+        self.opened.swap_remove(at);
         true
     }
 
     /// Starts the copies of a write into checked memory. An error number if they are not allowed,
     /// or not possible.
     pub fn copy(&mut self, number: u32, device: Device, pieces: &[Piece]) -> Result<(), i32> {
-        let (base, len) = self.place_of(number, device)?;
-        if !pieces.iter().all(|p| p.offset <= len && p.len <= len - p.offset) {
+        let place = self.place_of(number, device)?;
+        if !pieces.iter().all(|p| place.within(p.offset, p.len).is_some()) {
             return Err(libc::EACCES);
         }
         self.copies.choose(device)?;
         for piece in pieces {
-            // SAFETY: the source lies inside memory that the peer passed; the target lies inside a
+            let Some(from) = place.within(piece.offset, piece.len) else { break };
+            // SAFETY: the source lies inside memory that the peer passed, and the target inside a
             // registration of ours, which waits for this copy before it ends.
-            unsafe { self.copies.add(base + piece.offset, piece.remote, piece.len) };
+            unsafe { self.copies.add(from, piece.remote, piece.len) };
         }
         Ok(())
     }
@@ -160,22 +160,17 @@ impl Devices {
         });
     }
 
-    fn place_of(&mut self, number: u32, device: Device) -> Result<(u64, u64), i32> {
+    fn place_of(&mut self, number: u32, device: Device) -> Result<Place, i32> {
         let opened = self.opened.iter_mut().find(|opened| opened.number == number).ok_or(libc::EIO)?;
-        match opened.at {
-            Some((of, place)) if of == device => Ok(place),
-            // Only one device of ours reaches this memory; memory of other devices is staged.
-            Some(_) => Err(libc::EIO),
+        let of = match &opened.open {
+            Some(of) => of.place,
             None => {
-                let parts = self.parts.take(number);
-                let place = driver().and_then(|driver| driver.open(device, &opened.handle, &parts));
-                place.iter().for_each(|(_, len)| super::parts::log_opened(*len, &parts));
-                let place = place.inspect_err(|error| log::info!("bytes go through the host: {error}"));
-                let place = place.map_err(|_| libc::EIO)?;
-                opened.at = Some((device, place));
-                Ok(place)
+                let of = self.parts.open(number, device, opened.handle).map_err(|_| libc::EIO)?;
+                opened.open.insert(of).place
             }
-        }
+        };
+        // Only one device of ours reaches this memory; memory of other devices is staged.
+        (of.device == device).then_some(of).ok_or(libc::EIO)
     }
 
     /// Adds a request behind the unanswered ones. `copied`: the last `copy` belongs to it.
@@ -207,20 +202,12 @@ impl Devices {
     pub fn end(&mut self) {
         self.settle();
         self.parts.clear();
-        self.opened.drain(..).for_each(Opened::close);
+        self.opened.clear();
     }
 }
 
 impl Drop for Devices {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-impl Opened {
-    fn close(self) {
-        if let (Some((device, (base, _))), Some(driver)) = (self.at, present()) {
-            driver.close(device, &self.handle, base);
-        }
     }
 }

@@ -1,7 +1,8 @@
 //! Device memory in parts: NICs pass a file for each part, then the handle.
 
 use super::socket;
-use crate::device::{driver, present, Handle, Part};
+use crate::device::{driver, present, Device, Handle, Part};
+use crate::status::Result;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Parts of one channel that were imported and are not mapped, at most.
@@ -106,12 +107,26 @@ impl Parts {
         true
     }
 
+    /// Forgets the parts of a memory; whether there were any.
+    pub fn forget(&mut self, number: u32) -> bool {
+        !self.take(number).is_empty()
+    }
+
     /// The parts of a memory, in order.
-    pub fn take(&mut self, number: u32) -> Vec<Part> {
+    fn take(&mut self, number: u32) -> Vec<Part> {
         let Some(at) = self.imported.iter().position(|(of, _)| *of == number) else { return Vec::new() };
         let (_, parts) = self.imported.swap_remove(at);
         self.count -= parts.len();
         parts
+    }
+
+    /// Opens a memory for a device of ours.
+    pub fn open(&mut self, number: u32, device: Device, handle: Handle) -> Result<Foreign> {
+        let parts = self.take(number);
+        let place = driver().and_then(|driver| driver.open(device, &handle, &parts));
+        let (base, len) = place.inspect_err(|error| log::info!("bytes go through the host: {error}"))?;
+        log::debug!("device memory of a peer is opened: {len} bytes, imported in {} parts", parts.len());
+        Ok(Foreign { place: Place { device, base, len, theirs: handle.base }, handle })
     }
 
     pub fn clear(&mut self) {
@@ -120,6 +135,40 @@ impl Parts {
     }
 }
 
-pub fn log_opened(len: u64, parts: &[Part]) {
-    log::debug!("device memory of a peer is opened: {len} bytes, imported in {} parts", parts.len());
+/// Device memory of a peer, open until it is dropped: no copy of it may be in progress then.
+pub struct Foreign {
+    pub place: Place,
+    handle: Handle,
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        if let Some(driver) = present() {
+            driver.close(self.place.device, &self.handle, self.place.base);
+        }
+    }
+}
+
+/// The place of a peer's device memory: our device that reaches it, its address there and at the peer,
+/// and its length.
+#[derive(Clone, Copy)]
+pub struct Place {
+    pub device: Device,
+    base: u64,
+    theirs: u64,
+    len: u64,
+}
+
+impl Place {
+    /// The address of bytes, by their offset.
+    #[inline]
+    pub fn within(&self, offset: u64, len: u64) -> Option<u64> {
+        (offset <= self.len && len <= self.len - offset).then(|| self.base + offset)
+    }
+
+    /// The address of bytes, by their address at the peer.
+    #[inline]
+    pub fn of(&self, address: u64, len: u64) -> Option<u64> {
+        self.within(address.wrapping_sub(self.theirs), len)
+    }
 }

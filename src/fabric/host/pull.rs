@@ -4,8 +4,8 @@
 //! does.
 
 use super::copies::Copies;
-use super::parts::Parts;
-use crate::device::{driver, present, Device, Handle};
+use super::parts::{Foreign, Parts, Place};
+use crate::device::{Device, Handle};
 use std::os::fd::OwnedFd;
 
 /// Memory of the target that our device may reach.
@@ -15,9 +15,9 @@ struct Source {
     /// Our device that reads, and the target's key.
     device: Device,
     key: u64,
-    /// The target's handle, with its address and length here, once they are known.
-    handle: Option<Handle>,
-    at: Option<(u64, u64)>,
+    /// The target has passed a handle; the memory, if that could be opened.
+    passed: bool,
+    open: Option<Foreign>,
 }
 
 /// The most memories of the target that are requested: each grant has a key of its own, and memory
@@ -48,38 +48,33 @@ impl Pulls {
             self.last = self.sources.iter().position(is_it).ok_or(())?;
         }
         let source = &self.sources[self.last];
-        Ok(source.at.map(|_| source.number))
+        Ok(source.open.as_ref().map(|_| source.number))
     }
 
     /// Records a request to the target for memory, and returns the memory's number.
     pub fn ask(&mut self, device: Device, key: u64) -> u32 {
         self.numbers = self.numbers.wrapping_add(1).max(1);
-        let unopened = |source: &Source| source.handle.is_none();
+        let unopened = |source: &Source| !source.passed;
         if let Some(at) = self.sources.iter().position(unopened).filter(|_| self.sources.len() >= SOURCES) {
-            drop(self.parts.take(self.sources.swap_remove(at).number));
+            self.parts.forget(self.sources.swap_remove(at).number);
         }
-        self.sources.push(Source { number: self.numbers, device, key, handle: None, at: None });
+        self.sources.push(Source { number: self.numbers, device, key, passed: false, open: None });
         self.numbers
     }
 
     /// Imports a part that the target passed; false if there are too many.
     pub fn add_part(&mut self, number: u32, len: u64, file: OwnedFd) -> bool {
-        let asked = |source: &Source| source.number == number && source.handle.is_none();
+        let asked = |source: &Source| source.number == number && !source.passed;
         !self.sources.iter().any(asked) || self.parts.add(number, len, file)
     }
 
     /// Records the handle that the target passed.
     pub fn passed(&mut self, number: u32, handle: Handle) {
-        let Some(source) = self.sources.iter_mut().find(|source| source.number == number) else { return };
-        if source.handle.is_some() {
-            return;
-        }
-        let parts = self.parts.take(number);
-        let place = driver().and_then(|driver| driver.open(source.device, &handle, &parts));
-        place.iter().for_each(|(_, len)| super::parts::log_opened(*len, &parts));
-        let place = place.inspect_err(|error| log::info!("bytes go through the host: {error}"));
-        (source.handle, source.at) = (Some(handle), place.ok());
-        if source.at.is_some() {
+        let asked = |source: &&mut Source| source.number == number && !source.passed;
+        let Some(source) = self.sources.iter_mut().find(asked) else { return };
+        source.passed = true;
+        source.open = self.parts.open(number, source.device, handle).ok();
+        if source.open.is_some() {
             // Copiers are made now, not in the first read; what they cannot do shows there.
             let _ = self.copies.choose(source.device);
         }
@@ -87,22 +82,19 @@ impl Pulls {
 
     /// The target does not allow a source to be read: bytes are staged.
     pub fn refused(&mut self, number: u32) {
-        drop(self.parts.take(number));
+        self.parts.forget(number);
     }
 
     /// Closes memory that the target has deregistered.
     pub fn forget(&mut self, number: u32) {
         let Some(at) = self.sources.iter().position(|source| source.number == number) else { return };
         self.settle();
-        drop(self.parts.take(number));
-        self.sources.swap_remove(at).close();
+        self.parts.forget(number);
+        self.sources.swap_remove(at);
     }
 
-    /// A source's device, address and key.
     pub fn place_of(&self, number: u32) -> Option<Place> {
-        let source = self.sources.iter().find(|source| source.number == number)?;
-        let ((base, len), handle) = (source.at?, source.handle?);
-        Some(Place { device: source.device, base, len, theirs: handle.base })
+        self.sources.iter().find(|source| source.number == number)?.open.as_ref().map(|of| of.place)
     }
 
     /// Copies a requested part: local and remote address, and length.
@@ -111,16 +103,12 @@ impl Pulls {
     /// The local memory stays valid until the operation is done.
     #[inline]
     pub unsafe fn copy(&mut self, of: Option<Place>, part: (u64, u64, u64)) -> Result<(), i32> {
-        let Place { device, base, len, theirs } = of.ok_or(crate::fabric::GONE)?;
-        let (local, remote, bytes) = part;
-        let offset = remote.wrapping_sub(theirs);
-        if offset > len || bytes > len - offset {
-            return Err(libc::EACCES);
-        }
-        self.copies.choose(device)?;
+        let (of, (local, remote, bytes)) = (of.ok_or(crate::fabric::GONE)?, part);
+        let from = of.of(remote, bytes).ok_or(libc::EACCES)?;
+        self.copies.choose(of.device)?;
         // SAFETY: the source lies inside memory that the target passed; the caller promises the
         // local end.
-        unsafe { self.copies.add(base + offset, local, bytes) };
+        unsafe { self.copies.add(from, local, bytes) };
         Ok(())
     }
 
@@ -152,24 +140,6 @@ impl Pulls {
 
 impl Drop for Pulls {
     fn drop(&mut self) {
-        self.end();
-        self.sources.iter().for_each(Source::close);
-    }
-}
-
-/// Where a source is.
-#[derive(Clone, Copy)]
-pub struct Place {
-    device: Device,
-    base: u64,
-    len: u64,
-    theirs: u64,
-}
-
-impl Source {
-    fn close(&self) {
-        if let (Some(handle), Some((base, _)), Some(driver)) = (&self.handle, self.at, present()) {
-            driver.close(self.device, handle, base);
-        }
+        self.end(); // Before its sources.
     }
 }
