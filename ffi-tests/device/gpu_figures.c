@@ -17,6 +17,7 @@
 /* From an import to the first transfer. */
 #define SETTLE_MS 200
 #define FIRST_TURNS 4 /* do not count */
+#define IDLE_TURNS 9
 
 enum {
     PEER_COPY,
@@ -31,6 +32,9 @@ enum {
     VMM_4K,
     FIRST_64K,
     MEDIAN_64K,
+    IDLE_64K,
+    IDLE_COPY,
+    BUSY_COPY,
     ONE_PAGE,
     SHM_64K,
     WORDS,
@@ -133,6 +137,12 @@ static void sends(struct team *team)
         words[FIRST_64K] = plan.page_len * plan.pages * 1000000 / all[0];
         qsort(all, (size_t)plan.rounds, sizeof all[0], by_size);
         words[MEDIAN_64K] = plan.page_len * plan.pages * 1000000 / all[plan.rounds / 2];
+        for (int i = 0; i < IDLE_TURNS; i++) {
+            sleep_ms(SETTLE_MS);
+            all[i] = time_of(box, &args);
+        }
+        qsort(all, IDLE_TURNS, sizeof all[0], by_size);
+        words[IDLE_64K] = plan.page_len * plan.pages * 1000000 / all[IDLE_TURNS / 2];
     }
     if (plan.word == ONE_PAGE) {
         qsort(all, (size_t)plan.rounds, sizeof all[0], by_size);
@@ -230,6 +240,28 @@ static void waits(struct team *team)
     box_close(box);
 }
 
+static uint64_t time_of_copy(void *const contexts[2], const uint8_t *from, uint8_t *to, uint64_t len)
+{
+    uint64_t began = now_ns();
+    CU(cuMemcpyPeer, (unsigned long long)(uintptr_t)to, contexts[1], (unsigned long long)(uintptr_t)from,
+       contexts[0], (size_t)len);
+    CU(cuCtxSynchronize, 0);
+    return now_ns() - began;
+}
+
+/* The median of copies as long as 4000 pages of 64 KiB, each after so long a wait; in kB/s. */
+static uint64_t copy_rate_after(void *const contexts[2], const uint8_t *from, uint8_t *to, int wait_ms)
+{
+    const uint64_t len = 4000 * 64 * KIB;
+    uint64_t all[IDLE_TURNS];
+    for (size_t i = 0; i < COUNT(all); i++) {
+        sleep_ms(wait_ms);
+        all[i] = time_of_copy(contexts, from, to, len);
+    }
+    qsort(all, COUNT(all), sizeof all[0], by_size);
+    return len * 1000000 / all[COUNT(all) / 2];
+}
+
 /* The reference: one contiguous GB from GPU to GPU. */
 static void copies(struct team *team)
 {
@@ -248,14 +280,12 @@ static void copies(struct team *team)
         }
     uint64_t best = UINT64_MAX;
     for (int i = 0; i < ROUNDS; i++) {
-        uint64_t began = now_ns();
-        CU(cuMemcpyPeer, (unsigned long long)(uintptr_t)to, contexts[1],
-           (unsigned long long)(uintptr_t)from, contexts[0], (size_t)GIB);
-        CU(cuCtxSynchronize, 0);
-        uint64_t took = now_ns() - began;
+        uint64_t took = time_of_copy(contexts, from, to, GIB);
         best = took < best ? took : best;
     }
     words[PEER_COPY] = GIB * 1000000 / best;
+    words[BUSY_COPY] = copy_rate_after(contexts, from, to, 0);
+    words[IDLE_COPY] = copy_rate_after(contexts, from, to, SETTLE_MS);
 }
 
 /* Runs a team in a separate process, so that a failure does not end the others. */
@@ -290,10 +320,28 @@ static void measure_staged(struct plan what)
     }
 }
 
-static void print_part(FILE *out, const char *id, int word, int of, const char *what)
+/* Parts of something that was measured in the same run. */
+static const struct part {
+    const char *id;
+    int word, of;
+    const char *what;
+} parts[] = {
+    {"gpu_nvlink_64k", NVLINK_64K, PEER_COPY, "two processes, 4000 random pages of 64 KiB, of cuMemcpyPeer of one GB"},
+    {"gpu_nvlink_4k", NVLINK_4K, PEER_COPY, "two processes, 60000 random pages of 4 KiB, of cuMemcpyPeer of one GB"},
+    {"gpu_nvlink_1m", NVLINK_1M, PEER_COPY, "two processes, 512 random pages of 1 MiB, of cuMemcpyPeer of one GB"},
+    {"gpu_vmm_64k", VMM_64K, PEER_COPY, "memory of the virtual memory API in parts of 20 MiB, 4000 random pages of 64 KiB, of cuMemcpyPeer of one GB"},
+    {"gpu_vmm_4k", VMM_4K, PEER_COPY, "the same with 60000 random pages of 4 KiB"},
+    {"gpu_first_transfer_share", FIRST_64K, MEDIAN_64K, "the first transfer of 4000 pages of 64 KiB, 200 ms after the import, of the median"},
+    {"gpu_idle_transfer_share", IDLE_64K, MEDIAN_64K, "transfers of 4000 pages of 64 KiB, each after 200 ms of idleness, of the same without; medians"},
+    {"gpu_idle_copy_share", IDLE_COPY, BUSY_COPY, "cuMemcpyPeer of as many bytes after 200 ms of idleness, of the same without; medians"},
+    {"gpu_nvlink_read_64k", READ_64K, PEER_COPY, "reads of two processes, 4000 random pages of 64 KiB, of cuMemcpyPeer of one GB"},
+    {"gpu_staged_tcp_64k", TCP_GPU, TCP_HOST, "staged over tcp, GPU to GPU, 4000 random pages of 64 KiB, of host to host in turns; medians"},
+};
+
+static void print_part(FILE *out, const struct part *part)
 {
-    double value = (double)words[word] / 1e6, yardstick = (double)words[of] / 1e6;
-    fprintf(out, "  \"%s\": {\"what\": \"%s\", \"gb_per_s\": %.2f, \"of_gb_per_s\": %.2f, ", id, what,
+    double value = (double)words[part->word] / 1e6, yardstick = (double)words[part->of] / 1e6;
+    fprintf(out, "  \"%s\": {\"what\": \"%s\", \"gb_per_s\": %.2f, \"of_gb_per_s\": %.2f, ", part->id, part->what,
             value, yardstick);
     if (value > 0 && yardstick > 0)
         fprintf(out, "\"value\": %.3f},\n", value / yardstick);
@@ -308,27 +356,13 @@ static void print_all(FILE *out, int devices, const char *name)
     strftime(date, sizeof date, "%Y-%m-%d", gmtime(&now));
     fprintf(out, "{\n  \"date\": \"%s\", \"gpu\": \"%s\", \"gpus\": %d, \"cpus\": %ld,\n", date, name,
             devices, sysconf(_SC_NPROCESSORS_ONLN));
-    print_part(out, "gpu_nvlink_64k", NVLINK_64K, PEER_COPY,
-               "two processes, 4000 random pages of 64 KiB, of cuMemcpyPeer of one GB");
-    print_part(out, "gpu_nvlink_4k", NVLINK_4K, PEER_COPY,
-               "two processes, 60000 random pages of 4 KiB, of cuMemcpyPeer of one GB");
-    print_part(out, "gpu_nvlink_1m", NVLINK_1M, PEER_COPY,
-               "two processes, 512 random pages of 1 MiB, of cuMemcpyPeer of one GB");
-    print_part(out, "gpu_vmm_64k", VMM_64K, PEER_COPY,
-               "memory of the virtual memory API in parts of 20 MiB, 4000 random pages of 64 KiB, of cuMemcpyPeer of one GB");
-    print_part(out, "gpu_vmm_4k", VMM_4K, PEER_COPY,
-               "the same with 60000 random pages of 4 KiB");
-    print_part(out, "gpu_first_transfer_share", FIRST_64K, MEDIAN_64K,
-               "the first transfer of 4000 pages of 64 KiB, 200 ms after the import, of the median");
+    for (size_t i = 0; i < COUNT(parts); i++)
+        print_part(out, &parts[i]);
     fprintf(out, "  \"one_page_gpu_64k_us\": {\"what\": \"one page of 64 KiB over NVLink, from the call to the completion; median\", \"value\": %.2f},\n",
             (double)words[ONE_PAGE] / 1000);
-    print_part(out, "gpu_nvlink_read_64k", READ_64K, PEER_COPY,
-               "reads of two processes, 4000 random pages of 64 KiB, of cuMemcpyPeer of one GB");
-    print_part(out, "gpu_staged_tcp_64k", TCP_GPU, TCP_HOST,
-               "staged over tcp, GPU to GPU, 4000 random pages of 64 KiB, of host to host in turns; medians");
     if (words[SHM_64K] > 0)
-        print_part(out, "gpu_shm_provider_64k", SHM_64K, PEER_COPY,
-                   "libfabric's shm with CUDA and nothing else: one write a page, the same pages; of cuMemcpyPeer of one GB");
+        print_part(out, &(struct part){"gpu_shm_provider_64k", SHM_64K, PEER_COPY,
+                                       "libfabric's shm with CUDA and nothing else: one write a page, the same pages; of cuMemcpyPeer of one GB"});
     else
         fprintf(out, "  \"gpu_shm_provider_64k\": {\"value\": null, \"why\": \"no libfabric with CUDA was given\"},\n");
     if (words[WATCH] > 0)
