@@ -273,7 +273,7 @@ static const struct call {
     weft_status (*make)(void);
     void (*back)(void);
     size_t first; /* with so little memory it must fail */
-    size_t last;  /* and with so much it must succeed */
+    size_t last;  /* at this limit it must succeed */
 } calls[] = {
     {"weft_queue_create", NULL, queue_create, queue_back, 256 * KIB, 256 * MIB},
     {"weft_endpoint_create", NULL, endpoint_open, endpoint_back, 128 * MIB, 512 * MIB},

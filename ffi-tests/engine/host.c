@@ -99,7 +99,7 @@ static void note_passes(bool now)
         book->driver_ns = statistics.driver_call_longest_ns;
 }
 
-/* How many completions arrived in both queues; -1 once no more will. */
+/* The number of completions in both queues; -1 once the queues have ended. */
 static int32_t poll_all(uint64_t wait_ns)
 {
     weft_completion got[64];

@@ -186,7 +186,7 @@ static void presses(struct team *team)
     args.data = data;
     args.len = sizeof data;
     judged_from();
-    /* At the limit for half a second: the receiver accepts no more. */
+    /* At the limit for half a second: the receiver accepts none. */
     while (!refused_since || canary_ns(refused_since, now_ns()) < 500 * MS) {
         compose(data, sent, BLOCK);
         weft_status status = submit_send(box->endpoint, &args, NULL);

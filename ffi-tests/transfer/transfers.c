@@ -926,7 +926,7 @@ static void fills_up(struct team *team)
     CHECK_OK(weft_queue_create(box->endpoint, 16, &queue));
     struct range_request args = range_args(memory, theirs, 4096);
     args.options.queue = queue;
-    /* Each operation has its place reserved: no more are accepted than the queue holds. */
+    /* Each operation has its place reserved: at most as many are accepted as the queue holds. */
     for (int round = 0; round < 20; round++) {
         int32_t accepted = 0, n = 0;
         weft_status status;
@@ -949,7 +949,7 @@ static void fills_up(struct team *team)
     CHECK_OK(weft_queue_destroy(queue));
     box_quiet(box, 20); /* nothing went to the endpoint's own queue */
 
-    /* As many transfers as configured, and no more. */
+    /* Exactly as many transfers as configured. */
     args.options.queue = NULL;
     order(team, box, STOP);
     args.len = 4096;

@@ -161,6 +161,7 @@ impl Queue {
 /// assert!(event.arm()?); // The queue is empty: the descriptor can be waited for.
 /// a.send(world.a_to_b, b"hello", &OpOptions::new().queue(&queue))?;
 /// let mut fd = libc::pollfd { fd: event.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+/// // SAFETY: `fd` is one descriptor to poll, and lives for the call.
 /// assert_eq!(unsafe { libc::poll(&mut fd, 1, 10_000) }, 1);
 /// assert!(queue.poll()?.is_some());
 /// # Ok::<(), libweft::Error>(())

@@ -53,7 +53,7 @@ impl DataPath {
             let lane = rails.lane_mut(lanes[(*turn + i) % lanes.len()]).filter(|_| chosen < wanted);
             let lane = lane.filter(|(_, lane)| transfer.grant.is_none() || !lane.peer.is_behind());
             let Some(of) = lane.and_then(|(_, lane)| lane.stripes_for(peer, view)) else { continue };
-            // They are no more than two windows: the first stripe carries them.
+            // They fill two windows at most: the first stripe carries them.
             let again = std::mem::take(&mut runs);
             of.begin(hold.another(), (slot, transfer), NewStripe { parts, speculative, again }, &core.table);
             chosen += 1;

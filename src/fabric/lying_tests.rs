@@ -1,4 +1,4 @@
-//! A peer that lies: it names grants that were revoked, are others' or were guessed, and goes on whatever it is told.
+//! A peer that lies: it names revoked grants, other peers' grants and guessed ones, and continues after every refusal.
 
 use super::grants::{Grant, Grants};
 use super::host::HostNic;

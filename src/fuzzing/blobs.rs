@@ -42,7 +42,7 @@ pub fn descriptor(data: &[u8]) {
             }
             ranges += 1;
         }
-        // A decoded value takes no more memory than its encoding.
+        // A decoded value takes at most as much memory as its encoding.
         assert!(ranges > 0 && ranges as usize * 16 <= blob.len());
     });
 }

@@ -37,7 +37,7 @@ const STALE_NAMES: usize = 16;
 const TX_DEPTH: usize = 512;
 const RX_DEPTH: usize = 256;
 /// Eight 64 KiB pages fill a loopback connection (measured); twice that, and two pieces of a large
-/// page, costs no more.
+/// page, cost nothing extra.
 const LANE_WINDOW: u64 = 1 << 20;
 const RAIL_WINDOW: u64 = 8 << 20;
 

@@ -110,7 +110,7 @@ impl Queue {
         }
     }
 
-    /// An endpoint that serves requests itself then accepts no more arrivals.
+    /// An endpoint that serves requests itself then stops accepting arrivals.
     pub fn is_half_full(&self) -> bool {
         self.entries.len() >= self.size / 2
     }
