@@ -100,10 +100,10 @@ vllm: lib ## Runs vLLM, prefill and decode in two processes, over the WEFT backe
 	@$(MAKE) --no-print-directory $(NIXL_PLUGIN)
 	@tools/test-vllm.sh $(NIXL_PLUGIN) $(LIBDIR)
 
-weights-figures: lib ## Measures weft.weights over four rails between two network namespaces (root), GB=4
+weights-figures: lib ## Measures libweft.weights over four rails between two network namespaces (root), GB=4
 	@tools/weights-figures.sh $(LIBDIR) $(or $(GB),4)
 
-ray: lib ## Tests the transport for Ray (weft.ray), which it installs into target/ray: actors in processes of their own
+ray: lib ## Tests the transport for Ray (libweft.ray), which it installs into target/ray: actors in processes of their own
 	@tools/test-ray.sh $(LIBDIR)
 
 fuzz: ## Feeds all that reads what others sent with anything, for SECONDS=180 in all (nightly Rust)
@@ -154,7 +154,7 @@ chaos: ## Three hosts (root), and everything that can fail does: make chaos MINU
 	@$(MAKE) --no-print-directory lib
 	@tools/chaos.sh $(TARGET)/release '$(or $(MINUTES),10)' '$(SEED)' $(TARGET)/chaos.json
 
-header: ## Makes include/weft.h again from src/capi; of it, docs/reference.md and python/src/weft/c.py
+header: ## Makes include/weft.h again from src/capi; of it, docs/reference.md and python/src/libweft/c.py
 	@tools/header.sh write
 
 abi: ## Keeps the ABI that include/weft.h has now for comparison: docs/abi.md

@@ -5,7 +5,7 @@
 import sys
 
 import torch  # type: ignore[import-not-found,unused-ignore]
-import weft
+import libweft
 
 PAGES, PAGE = 128, 32768
 
@@ -17,7 +17,7 @@ def main() -> int:
     source = torch.randn(PAGES, PAGE // 4, device="cuda:0")
     target = torch.zeros(PAGES, PAGE // 4, device=f"cuda:{torch.cuda.device_count() - 1}")
     order = torch.randperm(PAGES)
-    with weft.Endpoint() as sender, weft.Endpoint() as receiver:
+    with libweft.Endpoint() as sender, libweft.Endpoint() as receiver:
         peer = sender.connect(receiver.address).wait()
         remote = peer.import_memory(receiver.register(target).export())
         local = sender.register(source)

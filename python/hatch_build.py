@@ -24,7 +24,7 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
         library = self.built()
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform_of(library)}"
-        build_data["force_include"][str(library)] = "weft/libweft.so"
+        build_data["force_include"][str(library)] = "libweft/libweft.so"
 
     def built(self) -> Path:
         named = os.environ.get("WEFT_LIBRARY")

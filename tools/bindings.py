@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes python/src/weft/c.py from include/weft.h:  tools/bindings.py write | check
+"""Makes python/src/libweft/c.py from include/weft.h:  tools/bindings.py write | check
 
 It reads the few forms of C that cbindgen writes, and fails at any other.
 """
@@ -10,7 +10,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 HEADER = os.path.join(ROOT, "include/weft.h")
-OUT = os.path.join(ROOT, "python/src/weft/c.py")
+OUT = os.path.join(ROOT, "python/src/libweft/c.py")
 
 TOP = '''"""weft.h as ctypes sees it: constants, structs and the types of functions.
 
@@ -168,7 +168,7 @@ if __name__ == "__main__":
     elif sys.argv[1:] == ["check"]:
         with open(OUT) as file:
             if file.read() != made():
-                sys.exit("python/src/weft/c.py is not what include/weft.h makes: run make header")
-        print("python/src/weft/c.py is what include/weft.h makes.")
+                sys.exit("python/src/libweft/c.py is not what include/weft.h makes: run make header")
+        print("python/src/libweft/c.py is what include/weft.h makes.")
     else:
         sys.exit("tools/bindings.py write | check")

@@ -41,19 +41,19 @@ def tell(**what):
 # The two processes.
 
 def opened(fabric, rails):
-    import weft
-    endpoint = weft.Endpoint(fabric or None, rails=rails or None)
+    import libweft
+    endpoint = libweft.Endpoint(fabric or None, rails=rails or None)
     memory = endpoint.allocate(PARTS * PLACES * PAGE)
-    return weft, endpoint, memory, endpoint.register(memory)
+    return libweft, endpoint, memory, endpoint.register(memory)
 
 
 def receive(fabric, rails):
-    weft, endpoint, memory, registered = opened(fabric, rails)
+    libweft, endpoint, memory, registered = opened(fabric, rails)
     tell(address=endpoint.address.hex(), memory=registered.export().hex())
     wrong = good = 0
     while True:
         event = endpoint.wait_event()
-        if isinstance(event, weft.Notification):  # every byte of it is here
+        if isinstance(event, libweft.Notification):  # every byte of it is here
             number = event.value
             for at, place in enumerate(places_of(number, "right")):
                 begin = (number % PARTS * PLACES + place) * PAGE
@@ -62,14 +62,14 @@ def receive(fabric, rails):
                 else:
                     wrong += 1
             event.peer.send(number.to_bytes(8, "little"))
-        elif isinstance(event, weft.PeerDown):
+        elif isinstance(event, libweft.PeerDown):
             tell(good=good * PAGE, wrong=wrong)
             return
 
 
 def send(fabric, rails, seconds):
     """Transfers, for these seconds, or TRANSFERS of them; of each rail how many bytes have left, ten times a second."""
-    weft, endpoint, memory, registered = opened(fabric, rails)
+    libweft, endpoint, memory, registered = opened(fabric, rails)
     theirs = json.loads(sys.stdin.readline())
     peer = endpoint.connect(bytes.fromhex(theirs["address"])).wait(20)
     remote = peer.import_memory(bytes.fromhex(theirs["memory"]))
@@ -96,13 +96,13 @@ def send(fabric, rails, seconds):
             number += 1
         event = endpoint.wait_event(0 if more and number % PARTS in free else 0.02)
         while event is not None:
-            if isinstance(event, weft.Message):
+            if isinstance(event, libweft.Message):
                 which = int.from_bytes(event.data, "little")
                 under_way.pop(which).wait()  # raises if it failed
                 checked += 1
                 free.add(which % PARTS)
-            elif isinstance(event, (weft.RailDown, weft.RailUp)):
-                tell(rail=names[event.rail], up=isinstance(event, weft.RailUp))
+            elif isinstance(event, (libweft.RailDown, libweft.RailUp)):
+                tell(rail=names[event.rail], up=isinstance(event, libweft.RailUp))
             event = endpoint.wait_event(0)
         if seconds is not None and time.monotonic() - shown >= 0.1:
             shown = time.monotonic()

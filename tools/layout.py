@@ -13,7 +13,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from bindings import HEADER, ROOT, Header  # noqa: E402
 
-sys.path.insert(0, os.path.join(ROOT, "python/src/weft"))
+sys.path.insert(0, os.path.join(ROOT, "python/src/libweft"))
 import c  # noqa: E402
 
 TOP = """// The layout that programs were built with. Made by tools/abi.sh write, which adds lines;

@@ -36,20 +36,20 @@ readme() {
 wheel() {
     rm -rf target/wheel
     WEFT_LIBRARY=$library timeout 300 "$venv/bin/pip" wheel -q --no-build-isolation --no-deps -w target/wheel ./python &&
-        timeout 300 "$venv/bin/pip" install -q --force-reinstall --no-deps target/wheel/weft-*.whl
+        timeout 300 "$venv/bin/pip" install -q --force-reinstall --no-deps target/wheel/libweft-*.whl
 }
 
 # The tag in its name is the one that auditwheel finds to be true.
 tag_is_true() {
     local name
-    name=$(basename target/wheel/weft-*.whl .whl)
-    "$venv/bin/auditwheel" show target/wheel/weft-*.whl | tee /dev/stderr | tr '\n' ' ' |
+    name=$(basename target/wheel/libweft-*.whl .whl)
+    "$venv/bin/auditwheel" show target/wheel/libweft-*.whl | tee /dev/stderr | tr '\n' ' ' |
         grep -qF "platform tag: \"${name##*-}\""
 }
 
 installed_alone() {
     (cd / && env -u WEFT_LIBRARY -u PYTHONPATH "$venv/bin/python" -c \
-        'import weft; weft.lib.weft_version(); assert "site-packages" in weft.lib.path, weft.lib; print(weft.library_version())')
+        'import libweft; libweft.lib.weft_version(); assert "site-packages" in libweft.lib.path, libweft.lib; print(libweft.library_version())')
 }
 
 for fabric in host tcp; do
@@ -69,7 +69,7 @@ check "Python: README" from_source readme python3
 if { [ -x "$venv/bin/pip" ] || python3 -m venv "$venv"; } >"$log" 2>&1 &&
     { "$venv/bin/python" -c 'import mypy, numpy, auditwheel, hatchling, elftools' 2>/dev/null ||
         timeout 300 "$venv/bin/pip" install -q mypy numpy auditwheel hatchling pyelftools; } >"$log" 2>&1; then
-    check "Python: types" timeout 300 "$venv/bin/mypy" --strict python/src/weft python/tests python/hatch_build.py python/examples examples-python
+    check "Python: types" timeout 300 "$venv/bin/mypy" --strict python/src/libweft python/tests python/hatch_build.py python/examples examples-python
     check "Python: a wheel is built and installed" wheel
     check "Python: its tag is true" tag_is_true
     check "Python: the wheel brings its library" installed_alone

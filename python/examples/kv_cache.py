@@ -17,7 +17,7 @@ import time
 from multiprocessing.managers import BaseManager
 from typing import Any, Dict
 
-import weft
+import libweft
 
 LAYERS, PAGES, PAGE = 8, 64, 16384
 
@@ -62,7 +62,7 @@ def page(layer: int, index: int) -> bytes:
 
 
 async def decode(store: Any) -> None:
-    async with weft.Endpoint() as endpoint:
+    async with libweft.Endpoint() as endpoint:
         layers = [endpoint.allocate(PAGES * PAGE) for _ in range(LAYERS)]
         cache = endpoint.register(layers)
         store.update({"decode": endpoint.address, "cache": cache.export()})
@@ -71,28 +71,28 @@ async def decode(store: Any) -> None:
         request = 7
         await prefill.send(struct.pack(f"<Q{len(wanted)}I", request, *wanted))
         async for event in endpoint.events():
-            if isinstance(event, weft.PeerDown):
+            if isinstance(event, libweft.PeerDown):
                 raise SystemExit(f"prefill is gone: {event.reason}")
-            if isinstance(event, weft.Notification) and event.value == request:
+            if isinstance(event, libweft.Notification) and event.value == request:
                 break  # every byte of every layer is here
         assert all(layers[layer][i * PAGE:][:PAGE] == page(layer, i) for layer in range(LAYERS) for i in wanted)
         print(f"decode: {len(wanted)} pages of {LAYERS} layers are here")
 
 
 async def prefill(store: Any) -> None:
-    async with weft.Endpoint() as endpoint:
+    async with libweft.Endpoint() as endpoint:
         local = endpoint.register([b"".join(page(layer, i) for i in range(PAGES)) for layer in range(LAYERS)])
         store.update({"prefill": endpoint.address})
         peer = await endpoint.connect(await value_of(store, "decode"))
         remote = peer.import_memory(await value_of(store, "cache"))
         async for event in endpoint.events():
-            if isinstance(event, weft.Message):
+            if isinstance(event, libweft.Message):
                 request, *pages = struct.unpack(f"<Q{len(event.data) // 4 - 2}I", event.data)
-                side = weft.Side(pages, range_step=1)  # the same on both sides; each layer is a range
+                side = libweft.Side(pages, range_step=1)  # the same on both sides; each layer is a range
                 done = await endpoint.write_pages(local, remote, PAGE, layers=LAYERS, local=side, remote=side,
                                                   notify=request, timeout=5)
                 print(f"prefill: {done.bytes} bytes in {(done.done_ns - done.submit_ns) / 1e3:.0f} us")
-            elif isinstance(event, weft.PeerDown):
+            elif isinstance(event, libweft.PeerDown):
                 return
 
 

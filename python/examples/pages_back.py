@@ -14,14 +14,14 @@ import sys
 from multiprocessing.connection import Connection
 from typing import Type, TypeVar
 
-import weft
+import libweft
 
 LENGTH = 1 << 22
 REASONS = ("the user hung up", "the time is over", "the sender is silent", "the sender is dead")
 E = TypeVar("E")
 
 
-async def next_event(endpoint: weft.Endpoint, kind: Type[E]) -> E:
+async def next_event(endpoint: libweft.Endpoint, kind: Type[E]) -> E:
     while not isinstance(event := await endpoint.event(), kind):
         pass
     return event
@@ -29,15 +29,15 @@ async def next_event(endpoint: weft.Endpoint, kind: Type[E]) -> E:
 
 async def send_pages(pipe: Connection) -> None:
     """Writes for a request until its grant is taken back, or there is nobody to write to."""
-    async with weft.Endpoint() as endpoint:
+    async with libweft.Endpoint() as endpoint:
         local = endpoint.register(b"x" * LENGTH)
         peer = await endpoint.connect(pipe.recv())
         remote = peer.import_memory(pipe.recv())
-        request, grant = struct.unpack("<Q16s", (await next_event(endpoint, weft.Message)).data)
+        request, grant = struct.unpack("<Q16s", (await next_event(endpoint, libweft.Message)).data)
         try:
             while True:
                 await endpoint.write(local, remote, grant=grant, notify=request)
-        except weft.RevokedError:
+        except libweft.RevokedError:
             pass
 
 
@@ -46,24 +46,24 @@ def sender(pipe: Connection) -> None:
 
 
 async def take_back(pipe: Connection, pid: int, reason: str) -> bool:
-    async with weft.Endpoint() as endpoint:
+    async with libweft.Endpoint() as endpoint:
         pages = endpoint.allocate(LENGTH)
-        memory = endpoint.register(pages, access=weft.Access.GRANTED)  # nobody reaches it but under a grant
+        memory = endpoint.register(pages, access=libweft.Access.GRANTED)  # nobody reaches it but under a grant
         pipe.send(endpoint.address)
         pipe.send(memory.export())
-        peer = (await next_event(endpoint, weft.PeerUp)).peer
+        peer = (await next_event(endpoint, libweft.PeerUp)).peer
         # All of the memory; page_length and pages would name some. Told if the sender ends, or the time, before.
         over = reason == "the time is over"
-        grant = endpoint.grant(memory, peer, access=weft.Access.REMOTE_WRITE, notify=7, timeout=0.1 if over else None)
+        grant = endpoint.grant(memory, peer, access=libweft.Access.REMOTE_WRITE, notify=7, timeout=0.1 if over else None)
         await peer.send(struct.pack("<Q16s", 7, grant))
-        told = await next_event(endpoint, weft.Notification)
+        told = await next_event(endpoint, libweft.Notification)
 
         if reason == "the sender is silent":
             os.kill(pid, signal.SIGSTOP)
         if reason == "the sender is dead":
             os.kill(pid, signal.SIGKILL)
         while reason in ("the time is over", "the sender is dead") and not told.status:
-            told = await next_event(endpoint, weft.Notification)
+            told = await next_event(endpoint, libweft.Notification)
 
         await endpoint.revoke(grant)
         pages[:] = b"y" * LENGTH  # another request's, from here on

@@ -6,7 +6,7 @@ import os
 import unittest
 from typing import Any, List, Tuple, Type, TypeVar
 
-import weft
+import libweft
 
 FABRIC = os.environ.get("WEFT_TEST_FABRIC", "host")
 PAGE = 4096
@@ -14,16 +14,16 @@ PAGE = 4096
 E = TypeVar("E")
 
 
-def open_endpoint(**options: Any) -> weft.Endpoint:
+def open_endpoint(**options: Any) -> libweft.Endpoint:
     options.setdefault("rails", "lo" if FABRIC == "tcp" else None)
-    return weft.Endpoint(FABRIC, **options)
+    return libweft.Endpoint(FABRIC, **options)
 
 
 def pattern(seed: int, length: int = PAGE) -> bytes:
     return bytes((seed * 31 + i * 7) % 251 for i in range(length))
 
 
-def next_event(endpoint: weft.Endpoint, kind: Type[E]) -> E:
+def next_event(endpoint: libweft.Endpoint, kind: Type[E]) -> E:
     """The next event of a kind; others are dropped."""
     while True:
         event = endpoint.wait_event(20)
@@ -41,7 +41,7 @@ class Pair(unittest.TestCase):
         self.addCleanup(self.here.close)
         self.peer = self.here.connect(self.there.address).wait(20)
 
-    def memories(self, source: Any, target: Any) -> Tuple[weft.Memory, weft.RemoteMemory]:
+    def memories(self, source: Any, target: Any) -> Tuple[libweft.Memory, libweft.RemoteMemory]:
         """`source` here, and `target` there as it is seen from here."""
         local = self.here.register(source)
         return local, self.peer.import_memory(self.there.register(target).export())

@@ -8,7 +8,7 @@ import threading
 import unittest
 from typing import Any
 
-import weft
+import libweft
 from support import PAGE, Pair, next_event, open_endpoint, pattern
 
 
@@ -25,7 +25,7 @@ class Loop(Pair):
             await asyncio.gather(*(one(i) for i in range(64)))
             seen = set()
             async for event in self.there.events():
-                if isinstance(event, weft.Notification):
+                if isinstance(event, libweft.Notification):
                     seen.add(event.value)
                 if len(seen) == 64:
                     break
@@ -41,7 +41,7 @@ class Loop(Pair):
             operation = counter.expect(1)
             with self.assertRaises(asyncio.TimeoutError):
                 await asyncio.wait_for(operation, 0.05)
-            with self.assertRaises(weft.CanceledError):
+            with self.assertRaises(libweft.CanceledError):
                 await operation
             kept = counter.expect(1)
             with self.assertRaises(asyncio.TimeoutError):
@@ -72,7 +72,7 @@ class Loop(Pair):
     def test_a_canceled_close_closes(self) -> None:
         canceled = threading.Event()
 
-        class Slow(weft.Endpoint):
+        class Slow(libweft.Endpoint):
             def close(self, drain: float = 0) -> None:
                 canceled.wait(20)
                 super().close(drain)
@@ -138,7 +138,7 @@ class Loop(Pair):
         async def close() -> None:
             counter = self.here.create_counter()
 
-            async def listen() -> "list[weft.Event]":
+            async def listen() -> "list[libweft.Event]":
                 return [event async for event in self.here.events()]
 
             listener = asyncio.ensure_future(listen())
@@ -146,34 +146,34 @@ class Loop(Pair):
             await asyncio.sleep(0.05)
             async with self.here:
                 pass
-            with self.assertRaises(weft.CanceledError):
+            with self.assertRaises(libweft.CanceledError):
                 await asyncio.wait_for(waiter, 20)
             events = await asyncio.wait_for(listener, 20)
-            self.assertEqual([type(event) for event in events], [weft.PeerDown])
+            self.assertEqual([type(event) for event in events], [libweft.PeerDown])
 
         asyncio.run(close())
 
     def test_manual_progress_has_no_event_fd(self) -> None:
         async def awaits() -> None:
-            with open_endpoint(progress=weft.Progress.MANUAL) as endpoint:
+            with open_endpoint(progress=libweft.Progress.MANUAL) as endpoint:
                 await endpoint.connect(self.there.address)
 
-        with self.assertRaises(weft.UsageError) as caught:
+        with self.assertRaises(libweft.UsageError) as caught:
             asyncio.run(awaits())
-        self.assertEqual(caught.exception.status, weft.c.ERR_UNSUPPORTED)
+        self.assertEqual(caught.exception.status, libweft.c.ERR_UNSUPPORTED)
 
 
-async def _awaited(operation: "weft.Operation[Any]") -> Any:
+async def _awaited(operation: "libweft.Operation[Any]") -> Any:
     return await operation
 
 
 class Manual(unittest.TestCase):
     def test_waits_drive_the_rails(self) -> None:
-        here, there = open_endpoint(progress=weft.Progress.MANUAL), open_endpoint()
+        here, there = open_endpoint(progress=libweft.Progress.MANUAL), open_endpoint()
         with there, here:
             peer = here.connect(there.address).wait(20)
             peer.send(b"by hand").wait(20)
-            self.assertEqual(next_event(there, weft.Message).data, b"by hand")
+            self.assertEqual(next_event(there, libweft.Message).data, b"by hand")
 
 
 def decode(pipe: Any) -> None:
@@ -184,9 +184,9 @@ def decode(pipe: Any) -> None:
             pages = endpoint.allocate(8 * PAGE)
             pipe.send((endpoint.address, endpoint.register(pages).export()))
             async for event in endpoint.events():
-                if isinstance(event, weft.Notification):
+                if isinstance(event, libweft.Notification):
                     await event.peer.send(bytes(pages[event.value * PAGE:][:PAGE]))
-                elif isinstance(event, weft.PeerDown):
+                elif isinstance(event, libweft.PeerDown):
                     return
 
     asyncio.run(serve())
@@ -212,7 +212,7 @@ class Processes(unittest.TestCase):
                 for i in range(8):
                     await endpoint.write(local, remote, PAGE, local_offset=i * PAGE, remote_offset=i * PAGE, notify=i)
                     event = await events.__anext__()
-                    assert isinstance(event, weft.Message)
+                    assert isinstance(event, libweft.Message)
                     self.assertEqual(event.data, pattern(i))
 
         asyncio.run(prefill())
@@ -226,10 +226,10 @@ class Processes(unittest.TestCase):
                 counted = endpoint.create_counter().expect(1)
                 os.kill(self.child.pid or 0, signal.SIGKILL)
                 event = await asyncio.wait_for(endpoint.event(), 30)
-                assert isinstance(event, weft.PeerDown)
-                self.assertEqual((event.peer, event.status), (peer, weft.c.ERR_PEER_LOST))
+                assert isinstance(event, libweft.PeerDown)
+                self.assertEqual((event.peer, event.status), (peer, libweft.c.ERR_PEER_LOST))
                 self.assertIn("died", event.reason)
-                with self.assertRaises(weft.WeftError):
+                with self.assertRaises(libweft.WeftError):
                     await peer.send(b"anybody?")
                 self.assertFalse(counted.done)
 

@@ -7,7 +7,7 @@ import mmap
 import unittest
 from typing import Any
 
-import weft
+import libweft
 from support import PAGE, Pair, pattern
 
 
@@ -136,19 +136,19 @@ class Buffers(Pair):
                              (Tensor(b"12", contiguous=False), BufferError), ((-1, 5), TypeError)):
             with self.subTest(wrong), self.assertRaises(error):
                 self.here.register(wrong)
-        with self.assertRaises(weft.UsageError):
+        with self.assertRaises(libweft.UsageError):
             self.here.register([])
-        with self.assertRaises(weft.UsageError):
+        with self.assertRaises(libweft.UsageError):
             self.here.register((1, PAGE))
 
     def test_read_only_memory_cannot_be_written_by_peers(self) -> None:
         data = bytes(PAGE)
         with self.assertRaises(BufferError):
-            self.here.register(data, access=weft.Access.REMOTE_WRITE)
+            self.here.register(data, access=libweft.Access.REMOTE_WRITE)
         local, remote = self.memories(bytearray(PAGE), data)
-        with self.assertRaises(weft.PeerError) as caught:
+        with self.assertRaises(libweft.PeerError) as caught:
             self.here.write(local, remote).wait(20)
-        self.assertEqual(caught.exception.status, weft.c.ERR_REMOTE_ACCESS)
+        self.assertEqual(caught.exception.status, libweft.c.ERR_REMOTE_ACCESS)
 
     def test_a_buffer_is_held_until_it_is_deregistered(self) -> None:
         buffer = bytearray(PAGE)
@@ -183,7 +183,7 @@ class Buffers(Pair):
         del part
         gc.collect()
         # Freed already: a second time is an error.
-        self.assertEqual(weft.lib.weft_memory_free(self.here.handle, first), weft.c.ERR_INVALID)
+        self.assertEqual(libweft.lib.weft_memory_free(self.here.handle, first), libweft.c.ERR_INVALID)
 
 
 if __name__ == "__main__":

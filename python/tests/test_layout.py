@@ -1,4 +1,4 @@
-"""weft.c is what a C compiler makes of weft.h."""
+"""libweft.c is what a C compiler makes of weft.h."""
 
 import ctypes
 import os
@@ -7,7 +7,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from weft import c
+from libweft import c
 
 INCLUDE = Path(__file__).resolve().parents[2] / "include"
 

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from typing import Callable, Iterator, List
 
-import weft
+import libweft
 from support import PAGE, Pair, open_endpoint, pattern
 
 COUNT = 20
@@ -15,10 +15,10 @@ class InParts(Pair):
         super().setUp()
         self.source, self.target = pattern(3, COUNT * PAGE), bytearray(COUNT * PAGE)
         self.local, self.remote = self.memories(self.source, self.target)
-        self.begun: List[weft.Operation[weft.Completion]] = []
+        self.begun: List[libweft.Operation[libweft.Completion]] = []
 
-    def writes(self, length: int = COUNT * PAGE) -> Iterator[Callable[[], weft.Operation[weft.Completion]]]:
-        def write(at: int) -> weft.Operation[weft.Completion]:
+    def writes(self, length: int = COUNT * PAGE) -> Iterator[Callable[[], libweft.Operation[libweft.Completion]]]:
+        def write(at: int) -> libweft.Operation[libweft.Completion]:
             self.begun.append(self.here.write(self.local, self.remote, PAGE, local_offset=at, remote_offset=at))
             return self.begun[-1]
 
@@ -26,7 +26,7 @@ class InParts(Pair):
 
     def test_each_step_moves_a_part(self) -> None:
         moved = 0
-        for part in weft.Parts(self.writes(), in_flight=3):
+        for part in libweft.Parts(self.writes(), in_flight=3):
             self.assertEqual(self.target[moved:moved + PAGE], self.source[moved:moved + PAGE])
             moved += part.bytes
             self.assertLessEqual(len(self.begun) * PAGE, moved + 3 * PAGE)
@@ -34,7 +34,7 @@ class InParts(Pair):
 
     def test_on_a_loop(self) -> None:
         async def moved() -> int:
-            return sum([part.bytes async for part in weft.Parts(self.writes())])
+            return sum([part.bytes async for part in libweft.Parts(self.writes())])
 
         self.assertEqual(asyncio.run(moved()), COUNT * PAGE)
         self.assertEqual(self.target, self.source)
@@ -43,33 +43,33 @@ class InParts(Pair):
         counter = self.here.create_counter()
         begun = []
 
-        def never() -> "weft.Operation[None]":
+        def never() -> "libweft.Operation[None]":
             begun.append(counter.expect(1))
             return begun[-1]
 
-        def fails() -> "weft.Operation[None]":
+        def fails() -> "libweft.Operation[None]":
             return counter.expect(1, timeout=0.05)
 
-        with self.assertRaises(weft.TimedOutError):
-            for _ in weft.Parts([fails, never, never]):
+        with self.assertRaises(libweft.TimedOutError):
+            for _ in libweft.Parts([fails, never, never]):
                 self.fail("nothing ends well")
 
         async def on_a_loop() -> None:
-            async for _ in weft.Parts([fails, never, never]):
+            async for _ in libweft.Parts([fails, never, never]):
                 self.fail("nothing ends well")
 
-        with self.assertRaises(weft.TimedOutError):
+        with self.assertRaises(libweft.TimedOutError):
             asyncio.run(on_a_loop())
         self.assertEqual(len(begun), 4)
         for operation in begun:
-            with self.assertRaises(weft.CanceledError):
+            with self.assertRaises(libweft.CanceledError):
                 operation.result()
-        with self.assertRaises(weft.UsageError):
-            list(weft.Parts(self.writes(COUNT * PAGE + 1)))
+        with self.assertRaises(libweft.UsageError):
+            list(libweft.Parts(self.writes(COUNT * PAGE + 1)))
         self.assertTrue(all(operation.done for operation in self.begun))
 
     def test_leaving_the_loop_ends_the_parts(self) -> None:
-        for _ in itertools.islice(weft.Parts(self.writes()), 2):
+        for _ in itertools.islice(libweft.Parts(self.writes()), 2):
             pass
         self.assertEqual(len(self.begun), 5)
         self.assertTrue(all(operation.done for operation in self.begun))
@@ -81,6 +81,6 @@ class InParts(Pair):
             local = small.register(self.source)
             writes = (lambda at=at: small.write(local, remote, PAGE, local_offset=at, remote_offset=at)
                       for at in range(0, COUNT * PAGE, PAGE))
-            self.assertEqual(sum(part.bytes for part in weft.Parts(writes, in_flight=8)), COUNT * PAGE)
+            self.assertEqual(sum(part.bytes for part in libweft.Parts(writes, in_flight=8)), COUNT * PAGE)
         with self.assertRaises(ValueError):
-            weft.Parts([], in_flight=0)
+            libweft.Parts([], in_flight=0)

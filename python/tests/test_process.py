@@ -13,35 +13,35 @@ import unittest
 import warnings
 from typing import List, Tuple
 
-import weft
+import libweft
 from support import PAGE, Pair, next_event, open_endpoint
 
 
 class Errors(Pair):
     def test_each_category_has_its_class(self) -> None:
-        from weft.errors import error_of
+        from libweft.errors import error_of
 
-        for name, status in vars(weft.c).items():
+        for name, status in vars(libweft.c).items():
             if name.startswith("ERR_"):
                 error = error_of(status, "why")
                 self.assertEqual((error.status, error.name, error.message), (status, f"WEFT_{name}", "why"))
-                self.assertIsNot(type(error), weft.WeftError)
-        self.assertIsInstance(error_of(weft.c.ERR_PEER_LOST, ""), weft.PeerError)
-        self.assertIsInstance(error_of(weft.c.ERR_NO_LIBFABRIC, ""), weft.MachineError)
-        self.assertIsInstance(error_of(-12345, ""), weft.InternalError)
+                self.assertIsNot(type(error), libweft.WeftError)
+        self.assertIsInstance(error_of(libweft.c.ERR_PEER_LOST, ""), libweft.PeerError)
+        self.assertIsInstance(error_of(libweft.c.ERR_NO_LIBFABRIC, ""), libweft.MachineError)
+        self.assertIsInstance(error_of(-12345, ""), libweft.InternalError)
         for name, builtin in (("PEER_LOST", ConnectionError), ("UNREACHABLE", ConnectionError), ("TIMED_OUT", TimeoutError),
                               ("BUSY", BufferError), ("INVALID", ValueError), ("CLOSED", ValueError)):
-            self.assertIsInstance(error_of(getattr(weft.c, f"ERR_{name}"), ""), builtin)
+            self.assertIsInstance(error_of(getattr(libweft.c, f"ERR_{name}"), ""), builtin)
         for name in ("TIMED_OUT", "CANCELED", "MEMORY_GONE"):
-            self.assertNotIsInstance(error_of(getattr(weft.c, f"ERR_{name}"), ""), ConnectionError)
-        copy = pickle.loads(pickle.dumps(error_of(weft.c.ERR_RANGE, "too far")))
-        self.assertEqual((type(copy), copy.status, copy.message), (weft.UsageError, weft.c.ERR_RANGE, "too far"))
+            self.assertNotIsInstance(error_of(getattr(libweft.c, f"ERR_{name}"), ""), ConnectionError)
+        copy = pickle.loads(pickle.dumps(error_of(libweft.c.ERR_RANGE, "too far")))
+        self.assertEqual((type(copy), copy.status, copy.message), (libweft.UsageError, libweft.c.ERR_RANGE, "too far"))
 
     def test_memory_in_use_cannot_be_taken_back(self) -> None:
         local, remote = self.memories(bytearray(PAGE), bytearray(PAGE))
         with self.here.create_watch() as watch:
             operation = self.here.write(local, remote, start=(watch, 1))
-            with self.assertRaises(weft.BusyError) as caught:
+            with self.assertRaises(libweft.BusyError) as caught:
                 local.deregister()
             self.assertIsInstance(caught.exception, BufferError)
             watch.value = 1
@@ -50,10 +50,10 @@ class Errors(Pair):
 
     def test_without_a_library_the_manual_can_be_read(self) -> None:
         program = """if True:
-            import pydoc, weft
-            assert "notify_data" in pydoc.render_doc(weft.Endpoint.write), pydoc.render_doc(weft.Endpoint.write)
+            import pydoc, libweft
+            assert "notify_data" in pydoc.render_doc(libweft.Endpoint.write), pydoc.render_doc(libweft.Endpoint.write)
             try:
-                weft.Endpoint()
+                libweft.Endpoint()
             except ImportError as error:
                 assert "/nonexistent cannot be loaded" in str(error), error
             else:
@@ -63,11 +63,11 @@ class Errors(Pair):
             os.environ, WEFT_LIBRARY="/nonexistent", PYTHONPATH=os.pathsep.join(map(os.path.abspath, sys.path))))
 
     def test_failed_open_says_why(self) -> None:
-        with self.assertRaisesRegex(weft.UsageError, "nosuchfabric"):
-            weft.Endpoint("nosuchfabric")
-        with self.assertRaises(weft.UsageError):
+        with self.assertRaisesRegex(libweft.UsageError, "nosuchfabric"):
+            libweft.Endpoint("nosuchfabric")
+        with self.assertRaises(libweft.UsageError):
             self.here.connect(b"not an address")
-        with self.assertRaises(weft.PeerError):
+        with self.assertRaises(libweft.PeerError):
             gone = open_endpoint()
             address = gone.address
             gone.close()
@@ -79,14 +79,14 @@ class Errors(Pair):
         self.here.close()
         self.here.close()
         self.assertTrue(self.here.closed and operation.done)
-        with self.assertRaises(weft.CanceledError):
+        with self.assertRaises(libweft.CanceledError):
             operation.result()
-        self.assertIsInstance(self.here.wait_event(1), weft.PeerDown)
-        with self.assertRaises(weft.ClosedError):
+        self.assertIsInstance(self.here.wait_event(1), libweft.PeerDown)
+        with self.assertRaises(libweft.ClosedError):
             self.here.wait_event(1)
         for call in (lambda: self.here.write(local, remote), lambda: self.here.register(bytearray(8)),
                      lambda: self.here.address):
-            with self.assertRaises(weft.UsageError):
+            with self.assertRaises(libweft.UsageError):
                 call()
         remote.release()
         local.deregister()
@@ -95,7 +95,7 @@ class Errors(Pair):
     def test_messages_that_came_before_the_close_are_there_after_it(self) -> None:
         self.peer.send(b"last words").wait(20)
         self.there.close()
-        self.assertEqual(next_event(self.there, weft.Message).data, b"last words")
+        self.assertEqual(next_event(self.there, libweft.Message).data, b"last words")
 
 
 class Threads(Pair):
@@ -108,7 +108,7 @@ class Threads(Pair):
 
         alone = runs()
         operation = self.here.create_counter().expect(1, timeout=1)
-        thread = threading.Thread(target=lambda: self.assertRaises(weft.TimedOutError, operation.wait))
+        thread = threading.Thread(target=lambda: self.assertRaises(libweft.TimedOutError, operation.wait))
         thread.start()
         beside = runs()
         thread.join()
@@ -138,7 +138,7 @@ class Threads(Pair):
         def wait() -> None:
             try:
                 counter.expect(1).wait()
-            except weft.CanceledError as error:
+            except libweft.CanceledError as error:
                 caught.append(error)
 
         threads = [threading.Thread(target=wait) for _ in range(4)]
@@ -160,11 +160,11 @@ class Threads(Pair):
         self.assertLess(time.monotonic() - began, 100)
 
     def test_the_log_comes_to_a_logger(self) -> None:
-        with self.assertLogs("weft", logging.DEBUG) as logs:
-            weft.log_to(logging.getLogger("weft"), weft.c.LOG_DEBUG)
+        with self.assertLogs("libweft", logging.DEBUG) as logs:
+            libweft.log_to(logging.getLogger("libweft"), libweft.c.LOG_DEBUG)
             open_endpoint().close()
-            weft.set_log(None)
-        self.assertTrue(any("weft.endpoint" in line for line in logs.output), logs.output)
+            libweft.set_log(None)
+        self.assertTrue(any("libweft.endpoint" in line for line in logs.output), logs.output)
 
 
 class Ends(Pair):
@@ -185,8 +185,8 @@ class Ends(Pair):
             try:
                 try:
                     self.peer.send(b"from a child")
-                except weft.UsageError as error:
-                    status = 0 if error.status == weft.c.ERR_FORKED else 2
+                except libweft.UsageError as error:
+                    status = 0 if error.status == libweft.c.ERR_FORKED else 2
             finally:
                 os._exit(status)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
@@ -194,8 +194,8 @@ class Ends(Pair):
 
     def test_the_interpreter_ends_with_all_of_it_open(self) -> None:
         program = """if True:
-            import logging, weft, support
-            weft.log_to(logging.getLogger("weft"), weft.c.LOG_TRACE)
+            import logging, libweft, support
+            libweft.log_to(logging.getLogger("libweft"), libweft.c.LOG_TRACE)
             here, there = support.open_endpoint(), support.open_endpoint()
             peer = here.connect(there.address).wait(20)
             target = there.allocate(1 << 24)

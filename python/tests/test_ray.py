@@ -10,7 +10,7 @@ from typing import Any
 try:
     import numpy as np
     import ray
-    from weft.ray import Transport, register_transport
+    from libweft.ray import Transport, register_transport
 except ImportError as missing:
     raise unittest.SkipTest(f"no Ray: {missing}") from None
 

@@ -6,7 +6,7 @@ import math
 import unittest
 from typing import Any
 
-import weft
+import libweft
 from support import PAGE, Pair, next_event, open_endpoint, pattern
 
 
@@ -25,14 +25,14 @@ class Ranges(Pair):
     def test_a_notification_comes_with_its_value_and_data(self) -> None:
         local, remote = self.memories(pattern(2), bytearray(PAGE))
         self.here.write(local, remote, 0, notify=2**64 - 1, notify_data=b"x" * 256).wait(20)
-        event = next_event(self.there, weft.Notification)
+        event = next_event(self.there, libweft.Notification)
         self.assertEqual((event.value, event.data), (2**64 - 1, b"x" * 256))
 
     def test_a_write_outside_raises_what_is_wrong(self) -> None:
         local, remote = self.memories(pattern(2), bytearray(PAGE))
-        with self.assertRaises(weft.UsageError) as caught:
+        with self.assertRaises(libweft.UsageError) as caught:
             self.here.write(local, remote, PAGE + 1)
-        self.assertEqual((caught.exception.status, caught.exception.name), (weft.c.ERR_RANGE, "WEFT_ERR_RANGE"))
+        self.assertEqual((caught.exception.status, caught.exception.name), (libweft.c.ERR_RANGE, "WEFT_ERR_RANGE"))
         self.assertIn("4097 bytes", caught.exception.message)
 
     def test_numbers_that_c_would_cut_off_are_refused(self) -> None:
@@ -51,35 +51,35 @@ class Ranges(Pair):
 class Grants(Pair):
     def test_a_grant_reaches_its_pages_until_it_is_revoked(self) -> None:
         target = bytearray(4 * PAGE)
-        granted = self.there.register(target, access=weft.Access.GRANTED)
+        granted = self.there.register(target, access=libweft.Access.GRANTED)
         local, remote = self.here.register(pattern(1)), self.peer.import_memory(granted.export())
-        with self.assertRaises(weft.UsageError):
+        with self.assertRaises(libweft.UsageError):
             self.here.write(local, remote)
-        grant = self.there.grant(granted, next_event(self.there, weft.PeerUp).peer, PAGE, [1, 3])
+        grant = self.there.grant(granted, next_event(self.there, libweft.PeerUp).peer, PAGE, [1, 3])
         self.assertEqual(len(grant), 16)
         self.here.write_pages(local, remote, PAGE, local=[0], remote=[3], grant=grant).wait(20)
         self.assertEqual(target[3 * PAGE:], pattern(1))
         self.there.revoke(grant).wait(20)
-        with self.assertRaises(weft.RevokedError):
+        with self.assertRaises(libweft.RevokedError):
             self.here.write(local, remote, remote_offset=PAGE, grant=grant).wait(20)
         self.assertEqual(target[PAGE:2 * PAGE], bytes(PAGE))
         with self.assertRaises(ValueError):
             self.here.write(local, remote, grant=b"short")
 
     def test_both_sides_hear_of_a_failure(self) -> None:
-        granted = self.there.register(bytearray(PAGE), access=weft.Access.GRANTED)
+        granted = self.there.register(bytearray(PAGE), access=libweft.Access.GRANTED)
         local, remote = self.here.register(pattern(1)), self.peer.import_memory(granted.export())
-        peer = next_event(self.there, weft.PeerUp).peer
+        peer = next_event(self.there, libweft.PeerUp).peer
         short = self.there.grant(granted, peer, timeout=0.05, notify=7)
-        ended = next_event(self.there, weft.Notification)
-        self.assertEqual((ended.value, ended.status), (7, weft.c.ERR_TIMED_OUT))
+        ended = next_event(self.there, libweft.Notification)
+        self.assertEqual((ended.value, ended.status), (7, libweft.c.ERR_TIMED_OUT))
         self.there.revoke(short).wait(20)
         grant = self.there.grant(granted, peer, notify=8)
         self.assertEqual(remote.fetch_add(0, 5, grant=grant).wait(20), 0)
         self.here.write(local, remote, grant=grant, notify=9, notify_failure=True).wait(20)
-        self.assertEqual(next_event(self.there, weft.Notification).status, 0)
+        self.assertEqual(next_event(self.there, libweft.Notification).status, 0)
         self.here.close()
-        ended = next_event(self.there, weft.Notification)
+        ended = next_event(self.there, libweft.Notification)
         self.assertEqual(ended.value, 8)
         self.assertNotEqual(ended.status, 0)
         self.there.revoke(grant).wait(20)
@@ -89,7 +89,7 @@ class Configs(unittest.TestCase):
     def test_liveness_is_checked(self) -> None:
         open_endpoint(liveness=math.inf).close()
         open_endpoint(liveness=5).close()
-        with self.assertRaises(weft.UsageError) as caught:
+        with self.assertRaises(libweft.UsageError) as caught:
             open_endpoint(liveness=0.5)
         self.assertIn("liveness_ns", caught.exception.message)
 
@@ -101,29 +101,29 @@ class Pages(Pair):
         local, remote = self.memories(layers, target)
         for there in ([7, 0, 3], array.array("I", [7, 0, 3])):
             self.here.write_pages(
-                local, remote, 64, 3, layers=3, local=weft.Side([1, 2, 5], range_step=1),
-                remote=weft.Side(there, page_stride=128, offset=32, range_step=1)).wait(20)
+                local, remote, 64, 3, layers=3, local=libweft.Side([1, 2, 5], range_step=1),
+                remote=libweft.Side(there, page_stride=128, offset=32, range_step=1)).wait(20)
             for layer in range(3):
                 for i, j in zip([1, 2, 5], [7, 0, 3]):
                     at = 32 + 128 * j
                     self.assertEqual(target[layer][at:at + 64], pattern(10 * layer + i, 64))
-        self.here.read_pages(local, remote, 64, 1, local=weft.Side([0]),
-                             remote=weft.Side([7], page_stride=128, offset=32)).wait(20)
+        self.here.read_pages(local, remote, 64, 1, local=libweft.Side([0]),
+                             remote=libweft.Side([7], page_stride=128, offset=32)).wait(20)
         self.assertEqual(layers[0][:64], pattern(1, 64))
 
     def test_page_indexes_are_checked(self) -> None:
         local, remote = self.memories(bytearray(PAGE), bytearray(PAGE))
         with self.assertRaisesRegex(ValueError, "2 local pages"):
-            self.here.write_pages(local, remote, 64, 3, local=weft.Side([1, 2]))
+            self.here.write_pages(local, remote, 64, 3, local=libweft.Side([1, 2]))
         with self.assertRaisesRegex(ValueError, "3 pages are to move, but there are 2 local pages"):
             self.here.write_pages(local, remote, 64, local=[1, 2], remote=[1, 2, 3])
         with self.assertRaisesRegex(ValueError, "page_count"):
             self.here.write_pages(local, remote, 64)
         for wrong in ([-1], [2**32]):
             with self.assertRaisesRegex(ValueError, "the remote pages"):
-                self.here.write_pages(local, remote, 64, 1, remote=weft.Side(wrong))
-        with self.assertRaises(weft.UsageError):
-            self.here.write_pages(local, remote, 64, 1, remote=weft.Side([2**32 - 1]))
+                self.here.write_pages(local, remote, 64, 1, remote=libweft.Side(wrong))
+        with self.assertRaises(libweft.UsageError):
+            self.here.write_pages(local, remote, 64, 1, remote=libweft.Side([2**32 - 1]))
 
     def test_indexes_alone_say_how_many_pages_move(self) -> None:
         target = bytearray(PAGE)
@@ -142,7 +142,7 @@ class Pages(Pair):
                 prepared.write(counter=counter.id, count_pages=True).wait(20)
                 counter.expect(4 * round_).wait(20)
                 self.assertEqual((counter.value, target), (4 * round_, source))
-            with self.assertRaises(weft.RetryError):
+            with self.assertRaises(libweft.RetryError):
                 remote.release()
         remote.release()
 
@@ -163,7 +163,7 @@ class Watches(Pair):
             filled.value = 1
             self.assertIsNone(self.here.wait_event(0.05))
             self.assertEqual((moved.value, target), (0, bytearray(PAGE)))
-            with self.assertRaises(weft.RetryError):
+            with self.assertRaises(libweft.RetryError):
                 filled.free()
             filled.value = 2
             operation.wait(20)
@@ -174,7 +174,7 @@ class Watches(Pair):
         with self.here.create_watch() as watch, self.there.create_watch() as counted:
             counter = self.there.create_counter()
             expected = counter.expect(1, done=(counted, 9))
-            entry = weft.Entry(local, remote, PAGE, counter=counter.id)
+            entry = libweft.Entry(local, remote, PAGE, counter=counter.id)
             listed = self.here.write_list([entry], start=(watch, 1), done=(watch, 2))
             watch.value = 1
             listed.wait(20)
@@ -206,15 +206,15 @@ class Lists(Pair):
         source, targets = pattern(4), [bytearray(PAGE), bytearray(PAGE)]
         local, remote = self.memories(source, targets[0])
         far = other.import_memory(third.register(targets[1]).export())
-        entries = [weft.Entry(local, remote, 100), weft.Entry(local, far, 50, local_offset=7),
-                   weft.Entry(peer=other)]
+        entries = [libweft.Entry(local, remote, 100), libweft.Entry(local, far, 50, local_offset=7),
+                   libweft.Entry(peer=other)]
         operation = self.here.write_list(entries, each_peer=True, notify=5)
         operation.wait(20)
         self.assertEqual({done.peer: done.bytes for done in operation.completions},
                          {self.peer.id: 100, other.id: 50})
         self.assertEqual((targets[0][:100], targets[1][:50]), (source[:100], source[7:57]))
         for endpoint in (self.there, third):
-            self.assertEqual(next_event(endpoint, weft.Notification).value, 5)
+            self.assertEqual(next_event(endpoint, libweft.Notification).value, 5)
         self.assertEqual(self.here.write_list(entries).wait(20).bytes, 150)
         with self.here.prepare_list(entries) as prepared:
             again = prepared.write(each_peer=True)
@@ -223,20 +223,20 @@ class Lists(Pair):
 
     def test_an_entry_outside_is_named(self) -> None:
         local, remote = self.memories(bytearray(PAGE), bytearray(PAGE))
-        with self.assertRaisesRegex(weft.UsageError, "entry 1"):
-            self.here.write_list([weft.Entry(local, remote, 1), weft.Entry(local, remote, PAGE + 1)])
+        with self.assertRaisesRegex(libweft.UsageError, "entry 1"):
+            self.here.write_list([libweft.Entry(local, remote, 1), libweft.Entry(local, remote, PAGE + 1)])
 
 
 class Small(Pair):
     def test_messages_come_in_order(self) -> None:
         sent = [pattern(i, i * 97) for i in range(30)]
         operations = [self.peer.send(data) for data in sent]
-        got = [next_event(self.there, weft.Message) for _ in sent]
+        got = [next_event(self.there, libweft.Message) for _ in sent]
         self.assertEqual([message.data for message in got], sent)
         for operation in operations:
             operation.wait(20)
         got[0].peer.send(memoryview(b"answer")).wait(20)
-        self.assertEqual(next_event(self.here, weft.Message).data, b"answer")
+        self.assertEqual(next_event(self.here, libweft.Message).data, b"answer")
 
     def test_atomics_return_the_old_value(self) -> None:
         word = self.there.allocate(8)
@@ -250,17 +250,17 @@ class Small(Pair):
 
     def test_wait_for_idle_counters_times_out_and_can_be_canceled(self) -> None:
         counter = self.here.create_counter()
-        with self.assertRaises(weft.TimedOutError) as caught:
+        with self.assertRaises(libweft.TimedOutError) as caught:
             counter.expect(1, timeout=0.05).wait(20)
         self.assertIsInstance(caught.exception, TimeoutError)
-        self.assertNotIsInstance(caught.exception, weft.StillRunningError)
+        self.assertNotIsInstance(caught.exception, libweft.StillRunningError)
         operation = counter.expect(1)
-        with self.assertRaises(weft.StillRunningError) as waited:
+        with self.assertRaises(libweft.StillRunningError) as waited:
             operation.wait(0.05)
         self.assertIsInstance(waited.exception, TimeoutError)
         self.assertFalse(operation.done)
         operation.cancel()
-        with self.assertRaises(weft.CanceledError):
+        with self.assertRaises(libweft.CanceledError):
             operation.wait(20)
 
     def test_a_failure_names_the_operation(self) -> None:
@@ -268,7 +268,7 @@ class Small(Pair):
         with self.here.create_watch() as watch:
             late = self.here.write(local, remote, notify=7, start=(watch, 1), timeout=0.05)
             named = f"write of {PAGE} bytes, peer {self.peer.id:#x}, notify 7: .* after it was submitted"
-            with self.assertRaisesRegex(weft.TimedOutError, named) as caught:
+            with self.assertRaisesRegex(libweft.TimedOutError, named) as caught:
                 late.wait(20)
         self.assertEqual(caught.exception.message.count(f"{self.peer.id:#x}"), 1)
 
@@ -285,21 +285,21 @@ class Small(Pair):
             "Operation": (operation, "write of 3 pages of 64 bytes, "),
         }
         for kind, (thing, part) in shown.items():
-            self.assertRegex(repr(thing), f"^<weft.{kind} .*{part}")
+            self.assertRegex(repr(thing), f"^<libweft.{kind} .*{part}")
         self.assertRegex(repr(operation), "notify 5: under way>$")
         watch.value = 1
         done = operation.wait(20)
         self.assertRegex(repr(operation), ": done>$")
-        self.assertRegex(repr(done), f"^<weft.Completion WRITE: WEFT_OK, 192 bytes, peer {self.peer.id:#x}")
+        self.assertRegex(repr(done), f"^<libweft.Completion WRITE: WEFT_OK, 192 bytes, peer {self.peer.id:#x}")
         self.assertRegex(repr(self.here.statistics()), r"^EndpointStatistics\(peers=1, .*completions=\{0: 1\}")
         prepared.release()
         self.here.close()
-        self.assertRegex(repr(next_event(self.there, weft.PeerDown)), "WEFT_ERR_PEER_CLOSED: the peer ")
+        self.assertRegex(repr(next_event(self.there, libweft.PeerDown)), "WEFT_ERR_PEER_CLOSED: the peer ")
         for ended in (local, self.here, watch, prepared):
             self.assertRegex(repr(ended), "closed|deregistered|freed|released")
 
     def test_every_keyword_is_in_its_signature(self) -> None:
-        for kind in (weft.Endpoint, weft.Prepared, weft.Peer, weft.RemoteMemory, weft.Counter, weft.Memory):
+        for kind in (libweft.Endpoint, libweft.Prepared, libweft.Peer, libweft.RemoteMemory, libweft.Counter, libweft.Memory):
             for name, method in inspect.getmembers(kind, inspect.isfunction):
                 if not name.startswith("_"):
                     kinds = {p.kind for p in inspect.signature(method).parameters.values()}
@@ -313,7 +313,7 @@ class Small(Pair):
         self.assertTrue(self.here.rail_info(0).fabric)
         self.assertEqual(self.peer.info().up, 1)
         self.assertTrue(self.peer.info().fabric)
-        self.assertEqual(weft.topology()["format"], 1)
+        self.assertEqual(libweft.topology()["format"], 1)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Dict, List, Tuple
 
 from support import FABRIC
-from weft.weights import Shard, Source, Target, create, shards_of
+from libweft.weights import Shard, Source, Target, create, shards_of
 
 OPTIONS: Dict[str, Any] = {"fabric": FABRIC, "rails": "lo" if FABRIC == "tcp" else None}
 ROWS, ROW = 999, 64 << 10
@@ -119,7 +119,7 @@ class Weights(unittest.TestCase):
             wanted = [("a", "U8", (101, 30), 0, 101, 30), ("b", "F32", (1,), 0, 1, 4), ("c", "F32", (7, 2, 2), 0, 7, 16)]
             for made in create(f"{folder}/in", wanted):
                 made.buffer[:] = os.urandom(len(made.buffer))
-            command = [sys.executable, "-m", "weft.weights"]
+            command = [sys.executable, "-m", "libweft.weights"]
             server = subprocess.Popen([*command, "serve", "--listen", "127.0.0.1:0", f"{folder}/in"], stdout=subprocess.PIPE,
                                       text=True)
             self.addCleanup(server.wait)

@@ -11,7 +11,7 @@ import pathlib
 import sys
 import time
 
-from weft.weights import Shard, Source, Target
+from libweft.weights import Shard, Source, Target
 
 folder, size, line = pathlib.Path(sys.argv[1]), int(float(sys.argv[2]) * 1e9), float(sys.argv[3]) * 1e9 / 8
 TENSORS, ROW = 16, 1 << 20

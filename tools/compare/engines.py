@@ -85,11 +85,11 @@ class Weft(Engine):
     """Settings are fields of the endpoint's configuration; `allocated`: the memory is Weft's own."""
 
     def __init__(self, size, allocated=False, gpu=None, **settings):
-        import weft
-        self.weft = weft
+        import libweft
+        self.weft = libweft
         if not allocated:  # with a GPU, CUDA is to be there first
             self.memory_of(size, gpu)
-        self.endpoint = weft.Endpoint(**settings)
+        self.endpoint = libweft.Endpoint(**settings)
         if allocated:
             self.memory_of(size, None, self.endpoint.allocate(size))
         self.mine = self.endpoint.register(self.memory.buffer)

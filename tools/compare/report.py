@@ -140,8 +140,8 @@ def processor():
 
 
 def versions():
-    import weft
-    found = {"Weft": weft.library_version()}
+    import libweft
+    found = {"Weft": libweft.library_version()}
     commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     if commit:
         found["Weft"] += f" ({commit})"

@@ -8,9 +8,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 if "WEFT_TEST_LIBRARY" in os.environ:
     os.environ["WEFT_LIBRARY"] = os.environ["WEFT_TEST_LIBRARY"]
 
-import weft  # noqa: E402
-import weft.c  # noqa: E402
-import weft.events  # noqa: E402
+import libweft  # noqa: E402
+import libweft.c  # noqa: E402
+import libweft.events  # noqa: E402
 
 PATIENCE = 30 * int(os.environ.get("WEFT_TEST_PATIENCE", 1))
 SIZE = 1_000_000
@@ -18,21 +18,21 @@ SIZE = 1_000_000
 
 def pair():
     fabric = os.environ.get("WEFT_TEST_FABRIC", "host")
-    a, b = weft.Endpoint(fabric), weft.Endpoint(fabric)
+    a, b = libweft.Endpoint(fabric), libweft.Endpoint(fabric)
     return a, b, a.connect(b.address).wait(PATIENCE)
 
 
 def next_message(endpoint):
     while True:
         event = endpoint.wait_event(PATIENCE)
-        if event is None or isinstance(event, weft.Message):
+        if event is None or isinstance(event, libweft.Message):
             return event
 
 
 def close_waits_for_a_copy_of_a_message():
     """The thread that takes a message stands still where it is about to copy: the data stays until it has."""
     a, b, peer = pair()
-    inside, go_on, copy = threading.Event(), threading.Event(), weft.events.data_of
+    inside, go_on, copy = threading.Event(), threading.Event(), libweft.events.data_of
 
     def slow(endpoint, raw):
         inside.set()
@@ -40,7 +40,7 @@ def close_waits_for_a_copy_of_a_message():
         return copy(endpoint, raw)
 
     peer.send(b"A" * SIZE).wait(PATIENCE)
-    weft.events.data_of = slow
+    libweft.events.data_of = slow
     try:
         taken = []
         taker = threading.Thread(target=lambda: taken.append(next_message(b)))
@@ -54,9 +54,9 @@ def close_waits_for_a_copy_of_a_message():
         taker.join(PATIENCE)
         closer.join(PATIENCE)
     finally:
-        weft.events.data_of = copy
+        libweft.events.data_of = copy
     assert still_open and b.closed
-    assert isinstance(taken[0], weft.Message) and taken[0].data == b"A" * SIZE
+    assert isinstance(taken[0], libweft.Message) and taken[0].data == b"A" * SIZE
     a.close()
 
 
@@ -69,7 +69,7 @@ def all_threads_may_close():
         start.wait()
         try:
             what()
-        except weft.ClosedError:
+        except libweft.ClosedError:
             pass
         except BaseException as error:  # noqa: B902
             failed.append(error)
@@ -99,7 +99,7 @@ def all_threads_may_close():
         thread.join(PATIENCE)
         assert not thread.is_alive()
     # What is used after the close is a handle that is stale, or none.
-    left = [error for error in failed if getattr(error, "status", None) != weft.c.ERR_HANDLE]
+    left = [error for error in failed if getattr(error, "status", None) != libweft.c.ERR_HANDLE]
     assert not left, left
     assert a.closed and not a._memories and all(not memory.handle and not memory._held for memory in memories)
     b.close()
@@ -115,9 +115,9 @@ def operations_and_the_end_do_not_meet():
             while True:
                 try:
                     peer.send(b"x" * 100)
-                except weft.RetryError:
+                except libweft.RetryError:
                     pass
-                except weft.WeftError:
+                except libweft.WeftError:
                     return
                 except BaseException as error:  # noqa: B902
                     failed.append(error)

@@ -9,9 +9,9 @@ from ctypes import byref, c_size_t, c_void_p
 os.environ["WEFT_LIBRARY"] = os.environ["WEFT_TEST_LIBRARY"]
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../python/src"))
 
-from weft import c  # noqa: E402
-from weft._library import Library  # noqa: E402
-from weft.c import *  # noqa: E402,F401,F403
+from libweft import c  # noqa: E402
+from libweft._library import Library  # noqa: E402
+from libweft.c import *  # noqa: E402,F401,F403
 
 #: Not the package's own, for its functions raise.
 lib = Library(ctypes.CDLL)

@@ -5,7 +5,7 @@ import os
 import statistics
 import time
 
-import weft
+import libweft
 
 PAGES, WARM_UP = 64, 500
 
@@ -14,7 +14,7 @@ offer = {name: bytes(value) for name, value in json.loads(os.environ["PAGE_OFFER
 if spec["two"]:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
 page = spec["page_len"]
-with weft.Endpoint(fabric=spec["fabric"]) as endpoint:
+with libweft.Endpoint(fabric=spec["fabric"]) as endpoint:
     memory = endpoint.register(bytearray(page * PAGES))
     peer = endpoint.connect(offer["address"]).wait()
     remote = peer.import_memory(offer["descriptor"])

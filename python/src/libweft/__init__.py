@@ -1,18 +1,18 @@
 """Weft moves memory between processes over every NIC of a machine.
 
-    import weft
+    import libweft
 
-    with weft.Endpoint() as endpoint:                    # every NIC near this process
+    with libweft.Endpoint() as endpoint:                 # every NIC near this process
         kv = endpoint.register([layer0, layer1])         # numpy, torch, bytearray, ...
         peer = endpoint.connect(address).wait()          # its address came by any means
         remote = peer.import_memory(descriptor)          # so did its memory's descriptor
-        pages = weft.Side(pages=[4, 7], range_step=1)    # each layer is a range
+        pages = libweft.Side(pages=[4, 7], range_step=1)  # each layer is a range
         endpoint.write_pages(kv, remote, 65536, layers=2, local=pages, remote=pages,
                              notify=request).wait()      # every byte is there, and the peer knows
 
 or, in asyncio, where the endpoint's event fd wakes the loop:
 
-    async with weft.Endpoint() as endpoint:
+    async with libweft.Endpoint() as endpoint:
         peer = await endpoint.connect(address)
         await endpoint.write(kv, remote, timeout=5.0)
         async for event in endpoint.events():            # what peers send and notify
@@ -26,8 +26,8 @@ interpreter's lock while it waits.
 The library keeps no progress of a single transfer. Long ones are moved as `Parts`, or the peer's
 `Counter` counts their pages (`count_pages=True`).
 
-The C functions are in `weft.c`, with weft.h as their manual, for what the classes leave out
-(further completion queues): `weft.lib`.
+The C functions are in `libweft.c`, with weft.h as their manual, for what the classes leave out
+(further completion queues): `libweft.lib`.
 """
 
 from . import c

@@ -10,7 +10,7 @@ from . import c
 from ._library import lib
 from .errors import check
 
-#: Called with the level (`weft.c.LOG_*`), the part of the library, and the text.
+#: Called with the level (`libweft.c.LOG_*`), the part of the library, and the text.
 Callback = Callable[[int, str, str], None]
 
 _LEVELS = {

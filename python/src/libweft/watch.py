@@ -45,8 +45,8 @@ class Watch:
 
     def __repr__(self) -> str:
         if not self._handle or self._endpoint.closed:
-            return "<weft.Watch, freed>"
-        return f"<weft.Watch {self.value} at {self.address:#x}>"
+            return "<libweft.Watch, freed>"
+        return f"<libweft.Watch {self.value} at {self.address:#x}>"
 
     def _word(self) -> ctypes.c_uint64:
         self._must_exist()

@@ -243,7 +243,7 @@ class Prepared:
         self.handle = handle.value or 0
 
     def __repr__(self) -> str:
-        return f"<weft.Prepared {self._what}{'' if self.handle else ', released'}>"
+        return f"<libweft.Prepared {self._what}{'' if self.handle else ', released'}>"
 
     def write(self, *, each_peer: bool = False, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
               count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,

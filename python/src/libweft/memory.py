@@ -57,7 +57,7 @@ class Memory:
 
     def __repr__(self) -> str:
         ranges = f"{len(self.lengths)} ranges, " if len(self.lengths) != 1 else ""
-        return f"<weft.Memory {ranges}{sum(self.lengths)} bytes{'' if self.handle else ', deregistered'}>"
+        return f"<libweft.Memory {ranges}{sum(self.lengths)} bytes{'' if self.handle else ', deregistered'}>"
 
     def export(self) -> bytes:
         """The descriptor that a peer passes to `Peer.import_memory`. It gives access to the memory: treat
@@ -105,7 +105,7 @@ class RemoteMemory:
         self.handle = handle.value or 0
 
     def __repr__(self) -> str:
-        return f"<weft.RemoteMemory of peer {self.peer.id:#x}{'' if self.handle else ', released'}>"
+        return f"<libweft.RemoteMemory of peer {self.peer.id:#x}{'' if self.handle else ', released'}>"
 
     def release(self) -> None:
         """Releases it. Raises BusyError while operations or prepared geometries use it. Repeating the call

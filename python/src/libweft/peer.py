@@ -32,8 +32,8 @@ class Peer:
         try:
             info = self.info()
         except WeftError:
-            return f"<weft.Peer {self.id:#x}>"  # it is down, or was never up
-        return f"<weft.Peer {self.id:#x}: {info.fabric.decode() or 'connecting'}>"
+            return f"<libweft.Peer {self.id:#x}>"  # it is down, or was never up
+        return f"<libweft.Peer {self.id:#x}: {info.fabric.decode() or 'connecting'}>"
 
     def info(self) -> c.PeerProperties:
         """What is known of it (texts are bytes)."""
@@ -47,7 +47,7 @@ class Peer:
         return RemoteMemory(self, descriptor)
 
     def send(self, data: Buffer, *, timeout: Optional[float] = None) -> Operation[None]:
-        """Sends a message of up to `weft.c.MESSAGE_MAX` bytes, which is copied; the peer gets a
+        """Sends a message of up to `libweft.c.MESSAGE_MAX` bytes, which is copied; the peer gets a
         `Message`, in order. Ends when it is in the peer's queue."""
         with Held(data) as held:
             options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout))

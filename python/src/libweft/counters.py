@@ -41,8 +41,8 @@ class Counter:
 
     def __repr__(self) -> str:
         if not self.id or self._endpoint.closed:
-            return "<weft.Counter, destroyed>"
-        return f"<weft.Counter {self.id:#x}: {self.value}>"
+            return "<libweft.Counter, destroyed>"
+        return f"<libweft.Counter {self.id:#x}: {self.value}>"
 
     def destroy(self) -> None:
         """Destroys it; operations that wait for it end with CanceledError. Repeating the call is harmless."""

@@ -18,7 +18,7 @@ class Parts(Generic[T]):
     waits for the next part, in their order, and gives what it ended in.
 
         size = 64 << 20
-        parts = weft.Parts(lambda at=at: endpoint.write(kv, remote, size, local_offset=at, remote_offset=at)
+        parts = libweft.Parts(lambda at=at: endpoint.write(kv, remote, size, local_offset=at, remote_offset=at)
                            for at in range(0, total, size))
         for part in parts:
             moved += part.bytes

@@ -1,6 +1,6 @@
 """Weft as a tensor transport of Ray: actors read each other's arrays in place.
 
-    from weft.ray import register_transport
+    from libweft.ray import register_transport
 
     register_transport()                       # in the driver, before classes of actors name it
 
@@ -12,7 +12,7 @@
 
 Arrays of numpy or, where torch is installed, tensors of CPUs and CUDA GPUs. The actor that made them registers them until
 Ray frees the object; others read them in one transfer. An actor that is lost, or a transfer that Ray aborts, ends the read
-with an exception of weft, within `timeout` seconds at the latest; no process has to be killed.
+with an exception of libweft, within `timeout` seconds at the latest; no process has to be killed.
 """
 # Where Ray is not installed, all of it is Any.
 # mypy: disable-error-code="import-not-found,misc,no-any-return"
@@ -114,7 +114,7 @@ class Transport(TensorTransportManager):
 
     def actor_has_tensor_transport(self, actor: Any) -> bool:
         def has(_: Any) -> bool:
-            import weft.ray  # noqa: F401  (whether it can be)
+            import libweft.ray  # noqa: F401  (whether it can be)
             return True
 
         call = actor.__ray_call__.options(concurrency_group="_ray_system")

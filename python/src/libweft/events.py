@@ -24,7 +24,7 @@ class Message:
 @dataclass(frozen=True)
 class Notification:
     """A peer's transfer with `notify` has arrived, every byte of it. Or (`status` is not 0, but a
-    `weft.c.ERR_*`) one with `notify_failure` has failed, or a grant with `notify` has expired."""
+    `libweft.c.ERR_*`) one with `notify_failure` has failed, or a grant with `notify` has expired."""
 
     peer: Peer
     value: int
@@ -41,7 +41,7 @@ class PeerUp:
 
 @dataclass(frozen=True)
 class PeerDown:
-    """A peer has ended; `status` says why: 0 (we disconnected), or a `weft.c.ERR_*`."""
+    """A peer has ended; `status` says why: 0 (we disconnected), or a `libweft.c.ERR_*`."""
 
     peer: Peer
     status: int

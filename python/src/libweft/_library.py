@@ -25,7 +25,7 @@ def _path() -> str:
 
 
 class Library:
-    """The functions of libweft.so, which is loaded when the first one is used: `import weft` and
+    """The functions of libweft.so, which is loaded when the first one is used: `import libweft` and
     pydoc need no library."""
 
     #: The loaded file; None before the first call.
@@ -55,7 +55,7 @@ class Library:
         return getattr(self, name)
 
     def __repr__(self) -> str:
-        return f"<weft.lib {self.path or 'not loaded yet'}>"
+        return f"<libweft.lib {self.path or 'not loaded yet'}>"
 
 
 #: Lets other threads of Python run during a call.

@@ -60,7 +60,7 @@ class Completion(NamedTuple):
             said.append(f"value {self.value}")
         if self.submit_ns and self.done_ns:
             said.append(_duration(self.done_ns - self.submit_ns))
-        return f"<weft.Completion {_KINDS.get(self.kind, self.kind)}: {', '.join(said)}>"
+        return f"<libweft.Completion {_KINDS.get(self.kind, self.kind)}: {', '.join(said)}>"
 
 
 _KINDS = {value: name[len("COMPLETION_"):] for name, value in vars(c).items() if name.startswith("COMPLETION_")}
@@ -111,7 +111,7 @@ class Operation(Generic[T]):
         else:
             failed = self._failure()
             state = failed.name if failed is not None else "done"
-        return f"<weft.Operation {self._what}: {state}>"
+        return f"<libweft.Operation {self._what}: {state}>"
 
     @property
     def done(self) -> bool:

@@ -132,11 +132,11 @@ class Endpoint(Transfers):
 
     def __repr__(self) -> str:
         if self.closed:
-            return "<weft.Endpoint, closed>"
+            return "<libweft.Endpoint, closed>"
         info = self.info()
         rails = [self.rail_info(i) for i in range(info.rails)]
         names = ", ".join(f"{rail.name.decode()} ({rail.fabric.decode()})" for rail in rails)
-        return f"<weft.Endpoint {names}: {info.peers} peers>"
+        return f"<libweft.Endpoint {names}: {info.peers} peers>"
 
     # Its properties.
 
@@ -191,7 +191,7 @@ class Endpoint(Transfers):
 
     def register(self, buffers: "Buffer | Sequence[Buffer]", *, access: Access = Access.DEFAULT,
                  rails: int = 0) -> Memory:
-        """Registers one buffer, or a list of them as ranges 0, 1, 2, ...: see `weft.Buffer`.
+        """Registers one buffer, or a list of them as ranges 0, 1, 2, ...: see `libweft.Buffer`.
 
         By default peers may write to it and read from it; of a buffer that is read-only (bytes),
         read. rails: a bit for each rail that registers the memory; 0: all. Blocks while the
@@ -352,7 +352,7 @@ class Endpoint(Transfers):
 
     def __del__(self) -> None:
         if getattr(self, "handle", 0):
-            warnings.warn("a weft.Endpoint was not closed", ResourceWarning, source=self)
+            warnings.warn("a libweft.Endpoint was not closed", ResourceWarning, source=self)
             _close_quietly(self)
 
 

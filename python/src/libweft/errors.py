@@ -12,7 +12,7 @@ from ._library import quick
 class WeftError(Exception):
     """A call, or an operation, that failed.
 
-    `status` is the number (one of `weft.c.ERR_*`), `name` its name ("WEFT_ERR_RANGE"). `message` is the
+    `status` is the number (one of `libweft.c.ERR_*`), `name` its name ("WEFT_ERR_RANGE"). `message` is the
     text of `weft_last_error` for a call; for an operation it names the operation, and how it ended.
     """
 

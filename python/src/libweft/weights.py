@@ -9,8 +9,8 @@
 Tensors are sharded by their first dimension. Targets read; what several sources have is shared among them, and read from
 the others when one dies. On the command line, with safetensors files:
 
-    python -m weft.weights serve --listen HOST:PORT FILE...
-    python -m weft.weights pull --from HOST:PORT --out FILE [--shard 0/2] [--verify]
+    python -m libweft.weights serve --listen HOST:PORT FILE...
+    python -m libweft.weights pull --from HOST:PORT --out FILE [--shard 0/2] [--verify]
 
 A process that can connect to the port gets everything needed to read the memory: keep it inside, or give the endpoints a secret
 (`WEFT_SECRET_FILE`).
@@ -340,7 +340,7 @@ def _pull(sources: Sequence[Tuple[str, int]], out: str, part: int, parts: int, v
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m weft.weights", description="Moves weights between processes.")
+    parser = argparse.ArgumentParser(prog="python -m libweft.weights", description="Moves weights between processes.")
     commands = parser.add_subparsers(dest="command", required=True)
     serve = commands.add_parser("serve", help="offers safetensors files")
     serve.add_argument("--listen", type=_place, default=("0.0.0.0", 0), metavar="HOST:PORT")
