@@ -124,11 +124,11 @@ lab: ## Two hosts in network namespaces (root): make lab RAILS=4 RATE=1gbit COMM
 	@tools/lab.sh --rails $(or $(RAILS),4) --mtu $(or $(MTU),9000) $(RATE:%=--rate %) $(RATES:%=--rates %) $(LAB) \
 		$(call lab_word,--left,$(LEFT)) $(call lab_word,--right,$(RIGHT)) $(call lab_word,,$(COMMAND))
 
-test-verbs: ## Tests over verbs, on soft-RoCE in a virtual machine (Debian): an hour; SHORT=1: a few minutes; T=a part of the tests' names
-	@tools/need.sh verbs
+test-verbs: ## Tests over verbs, on soft-RoCE in a virtual machine (Debian): an hour; SHORT=1: a few minutes; T=a part of the tests' names; CHAOS=5: minutes of chaos instead
+	@tools/need.sh verbs || [ -n "$(SHORT)" ]
 	@$(MAKE) --no-print-directory lib
 	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill
-	@tools/test-verbs.sh $(LIBDIR) $(EXAMPLES)/random_fill '$(T)'
+	@tools/test-verbs.sh $(if $(CHAOS),--chaos $(LIBDIR) $(CHAOS) $(SEED),$(LIBDIR) $(EXAMPLES)/random_fill '$(T)')
 
 test-netem: ## Tests tcp where packets are lost and late, beside a plain socket, in a virtual machine (Debian): some minutes
 	@tools/need.sh verbs

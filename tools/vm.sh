@@ -10,14 +10,17 @@
 # kept there. It needs qemu-system-x86, busybox-static, cpio and kmod; not root. Without KVM it emulates: slower, and no
 # measure of speed.
 #
+#   VM_RELEASE  libfabric, and the libraries that it needs, of this release of Debian, such as trixie (this machine's)
 #   VM_MEMORY   MiB (4096)
 #   VM_CPUS     processors (2)
 #   VM_LIMIT    seconds until the machine is ended (3600)
 #   VM_APPEND   further words of the kernel's command line
+#   VM_QEMU     further options of QEMU, such as -qmp unix:/tmp/vm.sock,server=on,wait=off
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin
 vm=$PWD/target/vm
+layer=$vm/layer${VM_RELEASE:+-$VM_RELEASE}
 parts=$PWD/tools/vm
 packages=(rdma-core ibverbs-utils rdmacm-utils libfabric-bin libfabric1 ibverbs-providers librdmacm1 iproute2)
 # What the first process needs to find its root, and modules for the command are loaded from there.
@@ -25,16 +28,18 @@ modules=(virtio_pci 9pnet_virtio 9p overlay virtio_rng)
 
 say() { printf '%s\n' "$*" >&2; }
 fail() { say "tools/vm.sh: $*"; exit 1; }
+# Ends with status 77: such a machine cannot be made here.
+lacks() { say "tools/vm.sh: $*"; exit 77; }
 
 needs() {
     local missing=() tool
-    [ "$(uname -m)" = x86_64 ] || fail "it emulates x86-64, and this is $(uname -m)"
-    command -v dpkg-deb >/dev/null && command -v apt-get >/dev/null || fail "it takes Debian's packages: apt-get and dpkg-deb are missing"
+    [ "$(uname -m)" = x86_64 ] || lacks "it emulates x86-64, and this is $(uname -m)"
+    command -v dpkg-deb >/dev/null && command -v apt-get >/dev/null || lacks "it takes Debian's packages: apt-get and dpkg-deb are missing"
     for tool in qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio depmod:kmod; do
         command -v "${tool%%:*}" >/dev/null || missing+=("${tool##*:}")
     done
-    [ ${#missing[@]} = 0 ] || fail "it needs ${missing[*]}: apt-get install --no-install-recommends ${missing[*]}"
-    ldd "$(command -v busybox)" >/dev/null 2>&1 && fail "busybox is linked with libraries: apt-get install busybox-static"
+    [ ${#missing[@]} = 0 ] || lacks "it needs ${missing[*]}: apt-get install --no-install-recommends ${missing[*]}"
+    ldd "$(command -v busybox)" >/dev/null 2>&1 && lacks "busybox is linked with libraries: apt-get install busybox-static"
     return 0
 }
 
@@ -42,16 +47,16 @@ needs() {
 download() {
     local kernel wanted
     kernel=$(apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends: linux-image-/ { print $2; exit }')
-    [ -n "$kernel" ] || fail "apt-get knows no linux-image-amd64 (run apt-get update; it takes Debian's kernel)"
+    [ -n "$kernel" ] || lacks "apt-get knows no linux-image-amd64 (run apt-get update; it takes Debian's kernel)"
     wanted=$(apt-get install --print-uris -qq -y --no-install-recommends "${packages[@]}") ||
-        fail "apt-get does not find ${packages[*]} (run apt-get update)"
+        lacks "apt-get does not find ${packages[*]} (run apt-get update)"
     wanted=$(awk '{ sub(/_.*/, "", $2); print $2 }' <<<"$wanted")
     rm -rf "$vm/debs"
     mkdir -p "$vm/debs"
     say "downloading $kernel and $(wc -w <<<"$wanted") packages"
     # shellcheck disable=SC2086 # names
     (cd "$vm/debs" && apt-get download -qq "$kernel" $wanted 2>&1 | grep -v 'unsandboxed as root' >&2 || true)
-    compgen -G "$vm/debs/linux-image-*.deb" >/dev/null || fail "$kernel was not downloaded"
+    compgen -G "$vm/debs/linux-image-*.deb" >/dev/null || lacks "$kernel was not downloaded"
 }
 
 # Debian has /lib -> usr/lib: a folder of that name in the layer would hide the link.
@@ -93,10 +98,41 @@ unpack() {
     mv "$vm/initrd.gz.new" "$vm/initrd.gz"
 }
 
+# The layer with libraries of another release. What this machine's apt knows is not changed.
+add_release() {
+    local apt=$vm/apt-$VM_RELEASE mirror wanted options part deb
+    rm -rf "$apt" "$layer" "$layer.new"
+    mkdir -p "$apt"/{state/lists,cache/archives}/partial "$apt/debs" "$apt/root"
+    options=(-o "Dir::State=$apt/state" -o "Dir::State::status=$apt/status" -o "Dir::Cache=$apt/cache"
+        -o "Dir::Etc::sourcelist=$apt/sources.list" -o Dir::Etc::sourceparts=- -o Acquire::Languages=none)
+    # shellcheck disable=SC2016 # for apt-get
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Origin: Debian' 'Label: Debian' | head -n 1)
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] ${mirror:-none} $VM_RELEASE main" >"$apt/sources.list"
+    : >"$apt/status"
+    say "downloading libfabric of $VM_RELEASE"
+    apt-get "${options[@]}" update -qq >&2 || lacks "apt-get finds no Debian $VM_RELEASE"
+    wanted=$(apt-get "${options[@]}" install --print-uris -qq -y --no-install-recommends libfabric1 ibverbs-providers) ||
+        lacks "$VM_RELEASE has no libfabric1"
+    wanted=$(awk '{ sub(/_.*/, "", $2); print $2 }' <<<"$wanted")
+    # shellcheck disable=SC2086 # names
+    (cd "$apt/debs" && apt-get "${options[@]}" download -qq $wanted 2>&1 | grep -v 'unsandboxed as root' >&2 || true)
+    for deb in "$apt"/debs/*.deb; do
+        dpkg-deb -x "$deb" "$apt/root"
+    done
+    cp -al "$vm/layer" "$layer.new"
+    for part in usr/lib/x86_64-linux-gnu usr/lib64 etc/libibverbs.d; do
+        mkdir -p "$layer.new/$part"
+        cp -al --remove-destination "$apt/root/$part/." "$layer.new/$part/"
+    done
+    rm -rf "$apt"
+    mv "$layer.new" "$layer"
+}
+
 make_vm() {
     mkdir -p "$vm"
     compgen -G "$vm/debs/linux-image-*.deb" >/dev/null || download
-    [ "$vm/initrd.gz" -nt tools/vm.sh ] && [ "$vm/initrd.gz" -nt "$parts/init" ] && [ "$vm/initrd.gz" -nt "$parts/start" ] || unpack
+    [ "$vm/initrd.gz" -nt tools/vm.sh ] && [ "$vm/initrd.gz" -nt "$parts/init" ] && [ "$vm/initrd.gz" -nt "$parts/start" ] || { unpack; rm -rf "$vm"/layer-*; }
+    [ -d "$layer" ] || add_release
 }
 
 # Software that says it is KVM (as clouds have it) does not run any kernel: only the processor's own.
@@ -119,8 +155,8 @@ boot() {
     qemu-system-x86_64 -name weft-test -machine q35 $(accelerator) -smp "${VM_CPUS:-2}" -m "${VM_MEMORY:-4096}" \
         -nodefaults -no-user-config -display none -no-reboot -serial "file:$vm/console.log" \
         -kernel "$vm/kernel" -initrd "$vm/initrd.gz" -append "$append" -device virtio-rng-pci \
-        $(share_of host / ,readonly=on,multidevs=remap) $(share_of layer "$vm/layer" ,readonly=on) \
-        $(share_of share "$vm/share" "") </dev/null >"$vm/qemu.log" 2>&1 &
+        $(share_of host / ,readonly=on,multidevs=remap) $(share_of layer "$layer" ,readonly=on) \
+        $(share_of share "$vm/share" "") ${VM_QEMU:-} </dev/null >"$vm/qemu.log" 2>&1 &
     qemu=$!
 }
 
@@ -139,9 +175,9 @@ run() {
     local end=$((SECONDS + ${VM_LIMIT:-3600})) begin=$SECONDS
     while kill -0 $qemu 2>/dev/null; do
         sleep 0.2
-        if [ ! -e "$vm/share/up" ] && [ $((SECONDS - begin)) -gt 180 ]; then
+        if [ ! -e "$vm/share/up" ] && [ $((SECONDS - begin)) -gt 600 ]; then
             tail -n 5 "$vm/qemu.log" "$vm/console.log" >&2
-            fail "the machine did not start within 180 s"
+            fail "the machine did not start within 600 s"
         fi
         [ $SECONDS -lt $end ] || fail "no end within ${VM_LIMIT:-3600} s (VM_LIMIT)"
     done

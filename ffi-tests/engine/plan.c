@@ -125,13 +125,13 @@ static void plan_processes(struct plan *plan, const char *fabric)
     bool lab = plan->world == NAMESPACES;
     plan->hosts = HOSTS;
     plan->rails = lab ? RAILS : 1;
-    snprintf(plan->fabric, sizeof plan->fabric, "%s", lab ? "tcp" : fabric);
-    plan->nics = lab ? "rail*" : strcmp(fabric, "tcp") == 0 ? "lo" : NULL;
+    snprintf(plan->fabric, sizeof plan->fabric, "%s", fabric);
+    plan->nics = strcmp(fabric, "tcp") != 0 ? NULL : lab ? "rail*" : "lo";
     plan->layer = 64 * KIB;
     plan->slots = SLOTS_MAX;
     plan->most = UINT32_MAX;
     plan->operations = OPERATIONS_MAX;
-    plan->rate = 70;
+    plan->rate = 1 + (uint32_t)(69 / patiently(1));
     plan->rest_ms = 200;
     plan->fault_ms = lab ? 1500 : 700;
     plan->length_ns = 10 * SECOND;

@@ -340,7 +340,7 @@ static int namespaces(int argc, char **argv)
 {
     double minutes = argc > 2 ? atof(argv[2]) : 10;
     uint64_t seed = argc > 3 && *argv[3] ? strtoull(argv[3], NULL, 10) : now_ns() % 1000000;
-    struct plan plan = plan_of(NAMESPACES, "tcp", seed);
+    struct plan plan = plan_of(NAMESPACES, fabric(), seed);
     plan.length_ns = (uint64_t)(minutes * 60 * (double)SECOND);
     setvbuf(stdout, NULL, _IOLBF, 0);
     printf("chaos: %g minutes, SEED=%" PRIu64 "\n", minutes, seed);
