@@ -25,7 +25,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray weights-figures test-distros test-aarch64 test-verbs test-netem gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
+.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray weights-figures soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-netem gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -145,6 +145,11 @@ dist: ## Packs headers, library, CMake package and licences into target/dist, fo
 	@tools/need.sh dist
 	@tools/dist.sh $(TARGET)/dist $(GLIBC)
 
+wheels: ## Builds libweft and libweft-nixl into target/wheels (registry of Python packages), and tests them in roots of Debian; MACHINES="x86_64 aarch64"
+	@tools/need.sh dist
+	@tools/wheels.sh $(MACHINES)
+	@tools/test-wheels.sh
+
 crate: ## The crate libweft: its tests and doctests, that all of it is documented, and that cargo package passes (no registry is asked)
 	@tools/need.sh lib
 	@tools/crate.sh
@@ -153,6 +158,23 @@ chaos: ## Three hosts (root), and everything that can fail does: make chaos MINU
 	@tools/need.sh chaos
 	@$(MAKE) --no-print-directory lib
 	@tools/chaos.sh $(TARGET)/release '$(or $(MINUTES),10)' '$(SEED)' $(TARGET)/chaos.json
+
+soak: lib ## Four processes with peers that come and go, over host and tcp, for HOURS=2 at a tenth of a CPU: nothing may grow
+	@WEFT_LIBRARY=$(abspath $(LIB)) PYTHONPATH=$(CURDIR)/python/src PYTHONDONTWRITEBYTECODE=1 tools/soak.py $(or $(HOURS),2)
+
+deny: ## Licences, versions and sources of what the library is made of, by cargo-deny (deny.toml)
+	@tools/deny.sh
+
+reproducible: ## Whether the last commit gives the same tarball in another folder (after make wheels)
+	@tools/reproducible.sh
+
+trace-cost: ## Instructions per slice that traces cost while they are off, beside a build without them
+	@tools/need.sh figures
+	$(CARGO) build --release $(CARGO_FLAGS) -p weft-bench
+	@tools/trace-cost.sh $(TARGET)/release/weft-bench
+
+release: ## Everything of a release but pushing it: target/release-VERSION and a tag; then it says what is left to a person
+	@tools/release.sh
 
 header: ## Makes include/weft.h again from src/capi; of it, docs/reference.md and python/src/libweft/c.py
 	@tools/header.sh write

@@ -22,6 +22,22 @@ pub const ALL: &[Figure] = &[
         "0",
         "tests that failed in the last make test-load, beside a load on all cores",
     ),
+    left("doctest_count", "30", "doctests of the crate libweft that passed in the last make crate"),
+    left("crate_public_undocumented", "0", "public items of the crate without a comment"),
+    left("trace_off_instructions", "0", "instructions per slice by which tracing that is off exceeds none"),
+    left("wheel_mb", "at most 5", "MB of the x86-64 wheel of the last make wheels"),
+    left("wheels_tested", "5", "roots times Pythons in which the last make wheels installed and tested them"),
+    left("reproducible", "1", "whether two builds in different folders gave the same bytes"),
+    left(
+        "soak_rss_slope_kb_per_h",
+        "at most 256",
+        "kB per hour by which the steepest process of the last make soak grew, after ten minutes",
+    ),
+    left(
+        "soak_descriptors",
+        "0",
+        "descriptors, or threads, that a process of make soak had more at the end than after ten minutes",
+    ),
 ];
 
 const fn left(id: &'static str, least: &'static str, what: &'static str) -> Figure {

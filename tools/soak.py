@@ -1,0 +1,338 @@
+#!/usr/bin/env python3
+"""Four processes with peers that come and go every second, over host and tcp, for hours; nothing may grow.
+
+    tools/soak.py HOURS        `make soak HOURS=2`
+
+Each process has, for each fabric, a home, which lends memory to any peer that asks, and a resident, which is connected
+to the other three homes all the time. Every second it also opens a visitor: a new endpoint that goes to one home and
+leaves again, by a close or a disconnect. Once in ten seconds a process that visits two homes is killed. Residents and
+visitors transfer in all ways; both sides compare the bytes. In every tenth second nobody visits, and each process is
+measured: resident memory, descriptors, threads. The first ten minutes are not judged.
+
+A line each minute says what is known so far. At the end target/figures has soak_rss_slope_kb_per_h (the steepest of the
+four, by least squares) and soak_descriptors (how many more of descriptors, or of threads, a process has than it had).
+"""
+import ctypes
+import gc
+import json
+import multiprocessing
+import os
+import pathlib
+import random
+import statistics
+import sys
+import threading
+import time
+
+os.environ.setdefault("WEFT_LOG", "error")  # that killed peers are lost is no news
+import libweft  # noqa: E402
+
+PROCESSES, FABRICS = 4, ("host", "tcp")
+PAGE, PAGES, SLOTS = 4096, 16, 64
+SLOT = PAGE * PAGES
+PERIOD = 10  # seconds from one measurement to the next
+PATIENCE = 60
+LIMITS = {"soak_rss_slope_kb_per_h": 256, "soak_descriptors": 0}
+
+
+def opened(fabric):
+    return libweft.Endpoint(fabric, rails="lo" if fabric == "tcp" else None)
+
+
+def pattern(seed):
+    return random.Random(seed).randbytes(SLOT)
+
+
+class Home:
+    """Lends each peer a slot of its memory, a slot under a grant and a counter, and compares what arrives."""
+
+    def __init__(self, fabric):
+        self.endpoint = opened(fabric)
+        self.bytes, self.granted = bytearray(SLOTS * SLOT), bytearray(SLOTS * SLOT)
+        self.memory = self.endpoint.register(self.bytes)
+        self.under_grant = self.endpoint.register(self.granted, access=libweft.Access.GRANTED)
+        self.free, self.guests, self.wrong = list(range(SLOTS)), {}, 0
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            event = self.endpoint.wait_event(None)
+            try:
+                self.take(event)
+            except (libweft.PeerError, libweft.UsageError):
+                pass  # the peer was killed meanwhile, and its PeerDown is next
+            del event
+
+    def take(self, event):
+        if isinstance(event, libweft.PeerDown):
+            guest = self.guests.pop(event.peer.id, None)
+            if guest is not None:
+                slot, token, counter = guest
+                self.endpoint.revoke(token).wait(PATIENCE)
+                counter.destroy()
+                self.free.append(slot)
+        elif isinstance(event, libweft.Message):
+            word, *rest = event.data.split(b" ", 1)
+            if word == b"hello":
+                slot, counter = self.free.pop(), self.endpoint.create_counter()
+                token = self.endpoint.grant(self.under_grant, event.peer, PAGE, [slot * PAGES + i for i in range(PAGES)])
+                self.guests[event.peer.id] = slot, token, counter
+                lent = {"slot": slot, "token": token.hex(), "counter": counter.id, "memory": self.memory.export().hex(),
+                        "granted": self.under_grant.export().hex()}
+                event.peer.send(json.dumps(lent).encode()).wait(PATIENCE)
+            elif word == b"count":
+                self.guests[event.peer.id][2].expect(int(rest[0])).wait(PATIENCE)
+                event.peer.send(b"ok").wait(PATIENCE)
+            elif word == b"echo":
+                event.peer.fence().wait(PATIENCE)
+                event.peer.send(rest[0]).wait(PATIENCE)
+        elif isinstance(event, libweft.Notification):
+            slot, *_ = self.guests[event.peer.id]
+            bytes_ = self.granted if event.data == b"granted" else self.bytes
+            right = bytes_[slot * SLOT:][:SLOT] == pattern(event.value)
+            self.wrong += not right
+            event.peer.send(b"ok" if right else b"wrong").wait(PATIENCE)
+
+
+class Visitor:
+    """An endpoint that transfers from and to the homes at these addresses."""
+
+    def __init__(self, fabric, addresses):
+        self.endpoint, self.moved = opened(fabric), 0
+        self.bytes = bytearray(2 * SLOT)  # what is sent, and what is read back
+        self.local = self.endpoint.register(self.bytes)
+        self.stays = [Stay(self, self.endpoint.connect(address).wait(PATIENCE)) for address in addresses]
+
+    def answer(self, peer):
+        while True:
+            event = self.endpoint.wait_event(PATIENCE)
+            if event is None or isinstance(event, libweft.PeerDown):
+                raise AssertionError(f"{event} in place of an answer")
+            if isinstance(event, libweft.Message) and event.peer.id == peer.id:
+                return event.data
+
+    def touch(self):
+        """Uses all of the rings between it and its homes once, as it would do within an hour."""
+        for stay in self.stays:
+            for _ in range(600):
+                stay.message()
+
+    def round(self):
+        random.choice(self.stays).round()
+
+    def leave(self):
+        if random.random() < 0.5:
+            for stay in self.stays:
+                stay.peer.disconnect()
+        self.endpoint.close()
+
+
+class Stay:
+    """What a visitor has of one home, and all kinds of transfers with it."""
+
+    def __init__(self, visitor, peer):
+        self.visitor, self.endpoint, self.peer, self.counted, self.sum = visitor, visitor.endpoint, peer, 0, None
+        peer.send(b"hello").wait(PATIENCE)
+        lent = json.loads(visitor.answer(peer))
+        self.first, self.counter, self.token = lent["slot"] * PAGES, lent["counter"], bytes.fromhex(lent["token"])
+        self.at = self.first * PAGE
+        self.remote = peer.import_memory(bytes.fromhex(lent["memory"]))
+        self.granted = peer.import_memory(bytes.fromhex(lent["granted"]))
+
+    def round(self):
+        ways = [self.range, self.pages, self.list, self.prepared, self.under_grant, self.message, self.words, self.canceled]
+        random.shuffle(ways)
+        for way in ways:
+            way()
+            self.visitor.moved += 1
+
+    # Each has the home compare what was written, and reads it back.
+
+    def new(self):
+        seed = random.getrandbits(63)
+        self.visitor.bytes[:] = pattern(seed) + bytes(SLOT)
+        return {"notify": seed}
+
+    def check(self):
+        answer = self.visitor.answer(self.peer)
+        assert answer == b"ok", answer
+
+    def same(self):
+        bytes_ = self.visitor.bytes
+        assert bytes_[:SLOT] == bytes_[SLOT:], "what was read back is not what was written"
+
+    def shuffled(self):
+        pages = random.sample(range(PAGES), PAGES)
+        return pages, [self.first + page for page in pages], [PAGES + page for page in pages]
+
+    def range(self):
+        self.endpoint.write(self.visitor.local, self.remote, SLOT, remote_offset=self.at, **self.new()).wait(PATIENCE)
+        self.check()
+        self.endpoint.read(self.visitor.local, self.remote, SLOT, local_offset=SLOT, remote_offset=self.at).wait(PATIENCE)
+        self.same()
+
+    def pages(self):
+        here, there, back = self.shuffled()
+        self.endpoint.write_pages(self.visitor.local, self.remote, PAGE, local=here, remote=there, counter=self.counter,
+                                  count_pages=True, **self.new()).wait(PATIENCE)
+        self.check()
+        self.counted += PAGES
+        self.peer.send(b"count %d" % self.counted).wait(PATIENCE)
+        self.check()
+        self.endpoint.read_pages(self.visitor.local, self.remote, PAGE, local=back, remote=there).wait(PATIENCE)
+        self.same()
+
+    def list(self):
+        here, there, back = self.shuffled()
+
+        def entries(local):
+            return [libweft.Entry(self.visitor.local, self.remote, PAGE, local_offset=i * PAGE, remote_offset=j * PAGE)
+                    for i, j in zip(local, there)]
+        self.endpoint.write_list(entries(here), **self.new()).wait(PATIENCE)
+        self.check()
+        self.endpoint.read_list(entries(back)).wait(PATIENCE)
+        self.same()
+
+    def prepared(self):
+        here, there, back = self.shuffled()
+        with self.endpoint.prepare_pages(self.visitor.local, self.remote, PAGE, local=here, remote=there) as prepared:
+            prepared.write(**self.new()).wait(PATIENCE)
+        self.check()
+        with self.endpoint.prepare_pages(self.visitor.local, self.remote, PAGE, local=back, remote=there) as prepared:
+            prepared.read().wait(PATIENCE)
+        self.same()
+
+    def under_grant(self):
+        self.endpoint.write(self.visitor.local, self.granted, SLOT, remote_offset=self.at, grant=self.token,
+                            notify_data=b"granted", **self.new()).wait(PATIENCE)
+        self.check()
+        self.endpoint.read(self.visitor.local, self.granted, SLOT, local_offset=SLOT, remote_offset=self.at,
+                           grant=self.token).wait(PATIENCE)
+        self.same()
+
+    def message(self):
+        data = random.randbytes(random.choice((1, 100, 1000, 4000)))
+        self.peer.send(b"echo " + data).wait(PATIENCE)
+        assert self.visitor.answer(self.peer) == data
+
+    def words(self):
+        before = self.remote.fetch_add(self.at, 7).wait(PATIENCE)
+        assert self.remote.compare_swap(self.at, (before + 7) % 2**64, 1).wait(PATIENCE) == (before + 7) % 2**64
+        assert self.remote.fetch_add(self.at, 0).wait(PATIENCE) == 1
+
+    def canceled(self):
+        operation = self.endpoint.write(self.visitor.local, self.remote, SLOT, remote_offset=self.at)
+        operation.cancel()
+        try:
+            operation.wait(PATIENCE)
+        except libweft.CanceledError:
+            pass
+
+
+def measured():
+    """After the allocators have given back what they keep of freed memory: a leak is what cannot be given back."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    status = pathlib.Path("/proc/self/status").read_text()
+    rss = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+    return {"rss": rss, "descriptors": len(os.listdir("/proc/self/fd")), "threads": len(os.listdir("/proc/self/task"))}
+
+
+def live(pipe, number, warmup):
+    """One of the four processes: homes, residents, and a visitor each second but the tenth. Homes remember the last 1,024
+    peers that ended, so in the first minutes further visitors come, and only connect and leave."""
+    homes = [Home(fabric) for fabric in FABRICS]
+    pipe.send([home.endpoint.address for home in homes])
+    addresses = pipe.recv()  # of each process, for each fabric
+    others = [i for i in range(PROCESSES) if i != number]
+    residents = [Visitor(fabric, [addresses[i][f] for i in others]) for f, fabric in enumerate(FABRICS)]
+    for resident in residents:
+        resident.touch()
+    moved, began = 0, time.monotonic()
+    for second in range(1, 10**9):
+        time.sleep(max(0, began + second + number / PROCESSES / 2 - time.monotonic()))
+        if second % PERIOD == 0:
+            pipe.send({"moved": moved + sum(r.moved for r in residents), "wrong": sum(h.wrong for h in homes), **measured()})
+            continue
+        if second % PERIOD == PERIOD - 1:
+            continue  # whatever left has gone when it is measured
+        fabric = second % len(FABRICS)
+        residents[fabric].round()
+        visitor = Visitor(FABRICS[fabric], [addresses[random.choice(others)][fabric]])
+        visitor.round()
+        visitor.leave()
+        moved += visitor.moved
+        for _ in range(3 * (second < warmup)):
+            Visitor(FABRICS[fabric], [addresses[random.choice(others)][fabric]]).leave()
+
+
+def be_killed(addresses):
+    """A process that visits two homes until it is killed, in the middle of a transfer or between two."""
+    visitors = [Visitor(fabric, [addresses[0][f]]) for f, fabric in enumerate(FABRICS)]
+    while True:
+        random.choice(visitors).round()
+        time.sleep(0.1)
+
+
+def judged(samples):
+    """The figures of some samples, of each process (seconds, what it measured)."""
+    slopes, more = [], []
+    for of_one in samples:
+        at, rss = [t / 3600 for t, _ in of_one], [s["rss"] for _, s in of_one]
+        slopes.append(statistics.linear_regression(at, rss).slope)
+        for what in ("descriptors", "threads"):
+            values = [s[what] for _, s in of_one]
+            some = max(1, len(values) // 10)
+            more.append(statistics.median_high(values[-some:]) - statistics.median_low(values[:some]))
+    return {"soak_rss_slope_kb_per_h": round(max(slopes)), "soak_descriptors": max(more)}
+
+
+def main():
+    seconds = float(sys.argv[1]) * 3600
+    warmup = min(600, seconds / 3)
+    spawn = multiprocessing.get_context("spawn")
+    pipes, processes = [], []
+    for number in range(PROCESSES):
+        ours, theirs = spawn.Pipe()
+        processes.append(spawn.Process(target=live, args=(theirs, number, warmup), daemon=True))
+        processes[-1].start()
+        theirs.close()  # so that its end is seen here
+        pipes.append(ours)
+    addresses = [pipe.recv() for pipe in pipes]
+    for pipe in pipes:
+        pipe.send(addresses)
+
+    began, samples, figures, killed, shown = time.monotonic(), [[] for _ in pipes], {}, 0, 0
+    while time.monotonic() - began < seconds:
+        one = spawn.Process(target=be_killed, args=(addresses,), daemon=True)
+        one.start()
+        one.join(random.uniform(0.5, 3))
+        one.kill()
+        one.join()
+        one.close()
+        killed += 1
+        last = [pipe.recv() for pipe in pipes]  # EOFError: that process has failed, and said why
+        now = time.monotonic() - began
+        if now > warmup:
+            for of_one, sample in zip(samples, last):
+                of_one.append((now, sample))
+        if len(samples[0]) > 2:
+            figures = judged(samples)
+        wrong = sum(sample["wrong"] for sample in last)
+        if now - shown >= 60 or now >= seconds:
+            shown = now
+            each = ", ".join(f"{s['rss']} kB {s['descriptors']} fds {s['threads']} threads" for s in last)
+            print(f"{now / 60:.0f} min: {sum(s['moved'] for s in last)} transfers, {killed} killed, {wrong} wrong; {each}; "
+                  + ", ".join(f"{name}: {value}" for name, value in figures.items()), flush=True)
+        if wrong:
+            sys.exit("bytes were not what had been written")
+    out = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", "target"), "figures")
+    out.mkdir(parents=True, exist_ok=True)
+    for name, value in figures.items():
+        print(f"{name}: {value}")
+        (out / name).write_text(f"{value}\n")
+    sys.exit(any(figures[name] > limit for name, limit in LIMITS.items()))
+
+
+if __name__ == "__main__":
+    main()
