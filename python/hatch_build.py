@@ -1,12 +1,14 @@
-"""Puts libweft.so into the wheel, and names the wheel after what the library needs.
+"""Puts what is not Python into the wheels, and names them after what it needs: into libweft's the library, headers, CMake
+package and pkg-config file of a tarball of `make dist`; into libweft-nixl's the plugin.
 
-The library is built by cargo from the folder above; or it is the file that WEFT_LIBRARY names.
+WEFT_DIST names the tarball, or it is made from the folder above; WEFT_NIXL_PLUGIN names the plugin.
 """
 
 import os
-import platform
 import shutil
 import subprocess
+import tarfile
+import tempfile
 from pathlib import Path
 from typing import Any, Dict
 
@@ -14,47 +16,76 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+MACHINES = {"x64": "x86_64", "AArch64": "aarch64"}
+
 
 class Library(BuildHookInterface):  # type: ignore[type-arg]
-    """The only part of the wheel that is not Python."""
+    """The part of the wheel that is not Python."""
 
     def initialize(self, version: str, build_data: Dict[str, Any]) -> None:
         if version == "editable":
             return  # in which case WEFT_LIBRARY names the library
-        library = self.built()
+        self.scratch = Path(tempfile.mkdtemp())
+        if self.metadata.name == "libweft-nixl":
+            library = named("WEFT_NIXL_PLUGIN")
+            build_data["force_include"][str(library)] = "libweft_nixl/plugins/libplugin_WEFT.so"
+        else:
+            library = self.library(build_data["force_include"])
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform_of(library)}"
-        build_data["force_include"][str(library)] = "libweft/libweft.so"
 
-    def built(self) -> Path:
-        named = os.environ.get("WEFT_LIBRARY")
-        if named:
-            library = Path(named).resolve()
-            if not library.is_file():
-                raise SystemExit(f"WEFT_LIBRARY is {named}: no such file")
-            return library
+    def finalize(self, version: str, build_data: Dict[str, Any], artifact_path: str) -> None:
+        if version != "editable":
+            shutil.rmtree(self.scratch)
+
+    def library(self, include: Dict[str, str]) -> Path:
+        """Adds the tarball's files. A wheel has no links: the library has the name that programs look for when they run,
+        and the one that linkers look for is a script of theirs."""
+        with tarfile.open(self.tarball()) as packed:
+            files = [member for member in packed.getmembers() if member.isfile()]
+            packed.extractall(self.scratch, files)
+        for file in files:
+            inside = Path(*Path(file.name).parts[1:])
+            if inside.name.startswith("libweft.so."):
+                library, inside = self.scratch / file.name, Path("lib/libweft.so.0")
+            include[str(self.scratch / file.name)] = f"libweft/{inside}"
+        script = self.scratch / "libweft.so"
+        script.write_text("INPUT(libweft.so.0)\n")
+        include[str(script)] = "libweft/lib/libweft.so"
+        return library
+
+    def tarball(self) -> Path:
+        if "WEFT_DIST" in os.environ:
+            return named("WEFT_DIST")
         source = Path(self.root).parent
         if not (source / "Cargo.toml").exists():
             raise SystemExit(f"{source} has no Cargo.toml: build the wheel within a checkout of Weft, "
-                             "or name a libweft.so in WEFT_LIBRARY")
-        target = Path(os.environ.get("CARGO_TARGET_DIR") or source / "target").resolve()
+                             "or name a tarball of make dist in WEFT_DIST")
         usual = Path.home() / ".cargo/bin/cargo"  # rustup's folder, which is not in PATH before the next login
         cargo = os.environ.get("CARGO") or shutil.which("cargo") or str(usual)
         asked = dict(os.environ, CARGO=cargo, WEFT_NO_INSTALL="1")
         try:
-            subprocess.run([source / "tools/need.sh", "lib"], env=asked, check=True)
-            subprocess.run([cargo, "build", "--release", "--locked", "-p", "weft", "--target-dir", str(target)],
-                           cwd=source, check=True)
+            subprocess.run([source / "tools/need.sh", "dist"], env=asked, check=True)
+            subprocess.run([source / "tools/dist.sh", self.scratch], env=asked, check=True)
         except subprocess.CalledProcessError:
             raise SystemExit("libweft.so could not be built: why is said above") from None
-        return target / "release" / "libweft.so"
+        return next(self.scratch.glob("weft-*.tar.xz"))
+
+
+def named(variable: str) -> Path:
+    """The file that a variable of the environment names."""
+    file = Path(os.environ.get(variable) or "").resolve()
+    if not file.is_file():
+        raise SystemExit(f"{variable} is {os.environ.get(variable)}: no such file")
+    return file
 
 
 def platform_of(library: Path) -> str:
     """The manylinux tag of the newest glibc that the library's symbols ask for."""
-    newest = [2, 17]  # the oldest that has a tag of this form
+    newest = [2, 28]  # the oldest that wheels are built for
     with open(library, "rb") as file:
-        for section in ELFFile(file).iter_sections():
+        elf = ELFFile(file)
+        for section in elf.iter_sections():
             if not isinstance(section, GNUVerNeedSection):
                 continue
             for _, versions in section.iter_versions():
@@ -62,4 +93,4 @@ def platform_of(library: Path) -> str:
                     name, _, number = version.name.partition("_")
                     if name == "GLIBC" and number[:1].isdigit():
                         newest = max(newest, [int(part) for part in number.split(".")])
-    return f"manylinux_{newest[0]}_{newest[1]}_{platform.machine()}"
+        return f"manylinux_{newest[0]}_{newest[1]}_{MACHINES[elf.get_machine_arch()]}"

@@ -15,6 +15,11 @@ settle() { # name, 0 or not, what to add
     [ -z "${logs:-}" ] || tail -n 12 "$logs"/*.out "$logs"/*.err 2>/dev/null | sed 's/^/        /'
 }
 
+# For docs/support.md: what a case that passed was run with.
+tested_with() { # a column's name, version
+    mkdir -p target/tested && echo "$2" >>"target/tested/$1"
+}
+
 # check NAME COMMAND...: its last lines are shown if it fails.
 check() {
     local name=$1 said

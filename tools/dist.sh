@@ -15,8 +15,10 @@ glibc=${2:-}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# A cargo that links with the symbols of an old glibc.
+# A cargo that links with the symbols of an old glibc, and names no folder of this machine: such a library has the same
+# bytes wherever it is built.
 if [ -n "$glibc" ]; then
+    export RUSTFLAGS="${RUSTFLAGS:-} --remap-path-prefix=$PWD=weft --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo"
     "$cargo" zigbuild --help >/dev/null 2>&1 || { echo "cargo-zigbuild is missing: pip install cargo-zigbuild" >&2; exit 1; }
     cat >"$scratch/cargo" <<SCRIPT
 #!/usr/bin/env bash
@@ -33,7 +35,9 @@ exec "$cargo" "\${words[@]}"
 SCRIPT
     chmod +x "$scratch/cargo"
     cargo=$scratch/cargo
-    WEFT_CMAKE_FLAGS="${WEFT_CMAKE_FLAGS:-} -DWEFT_RUST_TARGET=$(rustc -vV | sed -n 's/^host: //p')"
+    # Of this machine, if the toolchain is of no other.
+    [[ ${WEFT_CMAKE_FLAGS:-} == *--toolchain* ]] ||
+        WEFT_CMAKE_FLAGS="${WEFT_CMAKE_FLAGS:-} -DWEFT_RUST_TARGET=$(rustc -vV | sed -n 's/^host: //p')"
 fi
 
 # shellcheck disable=SC2086 # flags are words

@@ -8,15 +8,16 @@
 # chrooted to, so they need root. What is mounted there is seen by nobody else, and ends with the tests.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-PATH=$PATH:/usr/sbin:/sbin # where chroot and debootstrap live; not in everybody's PATH
 root=$PWD
 library=$(realpath "${1:?where is libweft.so?}")
 shift
 systems=("$@")
 [ $# -gt 0 ] || systems=(here debian13 none)
-mirror=${WEFT_DEBIAN_MIRROR:-http://deb.debian.org/debian}
-out=$root/target/distros
-mkdir -p "$out"
+# shellcheck source=tools/cases.sh
+. tools/cases.sh
+# shellcheck source=tools/roots.sh
+. tools/roots.sh
+out=$roots
 find "$out" -maxdepth 1 -name '*.result' ! -newer "$library/libweft.so" -delete # of another build
 
 # What is between Weft and the system: libfabric, its fabrics, memory, processes and threads.
@@ -24,17 +25,6 @@ programs="errors signals lifecycle peers fallback transfers large counters lists
     unauthenticated fences weft_hpp end_to_end"
 # The same without libfabric, as far as tests do not ask for it.
 programs_without="no_libfabric lifecycle messages counters lists prepared waiting fences weft_hpp"
-
-make_debian13() { # folder
-    [ -e "$1/etc/debian_version" ] && return
-    command -v debootstrap >/dev/null ||
-        { echo "debootstrap is missing: apt-get install debootstrap"; return 1; }
-    echo "Making Debian 13 in $1 ($1.log)."
-    rm -rf "$1.partial"
-    debootstrap --variant=minbase --include=libfabric1,libstdc++6 trixie "$1.partial" "$mirror" >"$1.log" 2>&1 ||
-        { tail -n 3 "$1.log"; return 1; }
-    mv "$1.partial" "$1"
-}
 
 # The C and C++ libraries, and nothing else.
 make_none() { # folder
@@ -48,9 +38,9 @@ make_none() { # folder
     done
 }
 
-# Says which libfabric is there.
+# Which libfabric is there.
 libfabric_of() { # folder
-    echo "libfabric $(chroot "$1" dpkg-query -W -f '${Version}' libfabric1)"
+    chroot "$1" dpkg-query -W -f '${Version}' libfabric1 | cut -d- -f1
 }
 
 # Runs the tests of $system; in a folder, those programs are chrooted to it.
@@ -70,16 +60,14 @@ tests() { # fabrics, programs, folder or ""
 
 on() { # system
     case $1 in
-        here) tests "tcp shm host" "$programs" "" ;;
+        here) tests "tcp shm host" "$programs" "" && tested_with libfabric "$(libfabric_of /)" ;;
         debian13)
-            make_debian13 "$out/debian13" && libfabric_of "$out/debian13" &&
-                tests "tcp shm host" "$programs" "$out/debian13" ;;
+            make_root debian13 trixie libfabric1,libstdc++6 &&
+                tests "tcp shm host" "$programs" "$out/debian13" && tested_with libfabric "$(libfabric_of "$out/debian13")" ;;
         none) make_none "$out/none" && tests "tcp host" "$programs_without" "$out/none" ;;
         *) echo "no such system: $1"; return 2 ;;
     esac
 }
-
-may_chroot() { [ "$(id -u)" = 0 ] && unshare -m true 2>/dev/null; }
 
 passed=0 failed=0 skipped=0
 for system in "${systems[@]}"; do

@@ -18,7 +18,8 @@ export NIXL_CALLS=$logs/calls
 export PYTHONDONTWRITEBYTECODE=1 NIXL_LOG_LEVEL=${NIXL_LOG_LEVEL:-WARN} NIXL_PLUGIN_DIR=${plugin%/*}
 
 suite() { # version, fabric, names of unittest
-    (cd "$tests" && WEFT_NIXL_FABRIC=$2 timeout 600 "$OLDPWD/target/nixl/$1/bin/python" -m unittest "${@:3}")
+    (cd "$tests" && WEFT_NIXL_FABRIC=$2 timeout 600 "$OLDPWD/target/nixl/$1/bin/python" -m unittest "${@:3}") &&
+        tested_with NIXL "$1"
 }
 
 rail_down() {

@@ -14,7 +14,10 @@ export PYTHONDONTWRITEBYTECODE=1 MYPYPATH=$PWD/python/src
 
 # from_source COMMAND...: with the package as it lies here.
 from_source() { WEFT_LIBRARY=$library PYTHONPATH=$PWD/python/src "$@"; }
-suite() { timeout 300 "$1" -W error::ResourceWarning -m unittest discover -s python/tests; }
+suite() {
+    timeout 300 "$1" -W error::ResourceWarning -m unittest discover -s python/tests &&
+        tested_with Python "$("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
+}
 
 example() {
     local python=$1 port pids=() status=0
@@ -35,7 +38,7 @@ readme() {
 
 wheel() {
     rm -rf target/wheel
-    WEFT_LIBRARY=$library timeout 300 "$venv/bin/pip" wheel -q --no-build-isolation --no-deps -w target/wheel ./python &&
+    WEFT_DIST=$(tools/dist.sh target/dist | tail -n 1) timeout 300 "$venv/bin/pip" wheel -q --no-build-isolation --no-deps -w target/wheel ./python &&
         timeout 300 "$venv/bin/pip" install -q --force-reinstall --no-deps target/wheel/libweft-*.whl
 }
 

@@ -20,7 +20,7 @@ def _path() -> str:
     named = os.environ.get("WEFT_LIBRARY")
     if named:
         return named
-    packaged = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libweft.so")
+    packaged = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib", "libweft.so.0")
     return packaged if os.path.exists(packaged) else "libweft.so.0"
 
 

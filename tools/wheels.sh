@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# The wheels, in target/wheels: libweft, with the library for glibc 2.28, and libweft-nixl, with the plugin. The tarball that
+# they are made of is in target/dist.
+#     tools/wheels.sh [MACHINE...]     x86_64, aarch64; this machine without an argument
+# For another machine than this one it needs Debian's g++-MACHINE-linux-gnu and that machine's part of Rust: rustup target
+# add MACHINE-unknown-linux-gnu, or Debian 13's rustc and libstd-rust-dev:arm64. What pip brings goes into target/wheels/env.
+# Leaves in target/figures: wheel_mb, of x86_64.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=$PWD/target/wheels env=$PWD/target/wheels/env
+this=$(uname -m)
+[ $# -gt 0 ] || set -- "$this"
+mkdir -p target/dist
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+[ -x "$env/bin/pip" ] || python3 -m venv "$env"
+"$env/bin/python" -c 'import auditwheel, hatchling, elftools, ziglang' 2>/dev/null && [ -x "$env/bin/cargo-zigbuild" ] ||
+    "$env/bin/pip" install -q auditwheel hatchling pyelftools ziglang cargo-zigbuild
+PATH=$env/bin:$PATH
+
+wheel() { # project's folder
+    "$env/bin/pip" wheel -q --no-build-isolation --no-deps --no-index -w "$out" "./$1"
+}
+
+# What its name says is what auditwheel finds.
+audited() { # wheel
+    local said
+    said=$("$env/bin/auditwheel" show "$1" | tr '\n' ' ')
+    [[ $said == *"platform tag: \"$2\""* ]] || { echo "auditwheel on $1: $said" >&2; exit 1; }
+}
+
+for machine; do
+    rm -f "$out"/libweft*_"$machine".whl
+    flags=()
+    [ "$machine" = "$this" ] || flags=(--toolchain "$PWD/cmake/$machine-linux-gnu.cmake")
+    WEFT_CMAKE_FLAGS="${flags[*]}" tools/dist.sh "$scratch/$machine" 2.28
+    cp "$scratch/$machine"/weft-*.tar.xz target/dist/
+    export WEFT_DIST WEFT_NIXL_PLUGIN
+    WEFT_DIST=$(echo "$scratch/$machine"/weft-*.tar.xz)
+    wheel python
+    audited "$out"/libweft-*_"$machine".whl "manylinux_2_28_$machine"
+
+    tar -C "$scratch/$machine" -xf "$WEFT_DIST"
+    cmake -S integrations/nixl -B "$scratch/$machine/nixl" -DCMAKE_BUILD_TYPE=Release "${flags[@]}" \
+        -Dweft_DIR="$(echo "$scratch/$machine"/weft-*/lib/cmake/weft)" >/dev/null
+    cmake --build "$scratch/$machine/nixl"
+    cmake --install "$scratch/$machine/nixl" --strip --prefix "$scratch/$machine/installed" >/dev/null
+    WEFT_NIXL_PLUGIN=$scratch/$machine/installed/lib/nixl/plugins/libplugin_WEFT.so
+    wheel integrations/nixl/python
+done
+ls -l "$out"/*.whl
+if [ -e "$out"/libweft-*_x86_64.whl ]; then
+    mkdir -p target/figures
+    echo "wheel_mb: $(stat -c %s "$out"/libweft-*_x86_64.whl | awk '{ print $1 / 1e6 }' | tee target/figures/wheel_mb)"
+fi
