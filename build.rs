@@ -50,6 +50,9 @@ mod header {
             let source = format!("{root}/src/capi/{section}.rs");
             println!("cargo:rerun-if-changed={source}");
             text.push_str(&title(&fs::read_to_string(&source).expect("a section's source")));
+            if section == "version" {
+                text.push_str(&version());
+            }
             text.push_str(&without_stars(&with_initializers(&without_safety(&generate(&source)))));
         }
         text.push_str(&part("weft.h.bottom"));
@@ -90,6 +93,14 @@ mod header {
     fn title(source: &str) -> String {
         let first = source.lines().next().unwrap_or("").trim_start_matches("//!").trim();
         format!("\n/* ---- {} ---- */\n\n", first.trim_end_matches('.'))
+    }
+
+    /// The version that Cargo.toml names.
+    fn version() -> String {
+        let part = |name: &str| env::var(format!("CARGO_PKG_VERSION_{name}")).expect("cargo sets it");
+        let define = |name: &str| format!("#define WEFT_VERSION_{name} {}\n\n", part(name));
+        let parts = ["MAJOR", "MINOR", "PATCH"].map(define).concat();
+        format!("/** Version of this header: major, minor, patch. */\n{parts}")
     }
 
     /// Rust's "# Safety" paragraphs are for callers in Rust.

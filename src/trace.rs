@@ -47,9 +47,10 @@ struct Trace {
     dropped: u64,
 }
 
+/// `make trace-cost` compares with a build that has no traces at all.
 #[inline]
 pub fn is_on() -> bool {
-    ON.load(Ordering::Relaxed)
+    cfg!(not(weft_untraced)) && ON.load(Ordering::Relaxed)
 }
 
 /// Reads WEFT_TRACE, once.

@@ -107,8 +107,8 @@ def send(fabric, rails, seconds):
         if seconds is not None and time.monotonic() - shown >= 0.1:
             shown = time.monotonic()
             tell(at=shown - began, bytes=[endpoint.rail_statistics(i).bytes_written for i in range(len(names))])
+    endpoint.close()  # before the line after which this process is killed: with WEFT_TRACE it writes the trace
     tell(transfers=number, seconds=moving)
-    endpoint.close()
 
 
 # What runs and shows them.
