@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Everything of a release that can be done here: what is to be published goes into target/release-VERSION, with the sums of
+# all files, and the last commit gets a tag. Then it says what is left to a person. Nothing is pushed or uploaded.
+#     tools/release.sh
+# Before it: the version in Cargo.toml, `make header`, a heading "## [VERSION] - DATE" in CHANGELOG.md, all committed, and
+# `make soak` (two hours). NO_TESTS=1 leaves .ci/run out, where it has just passed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+into=target/release-$version
+machines=${MACHINES:-$(uname -m)}
+
+missing=()
+[ -z "$(git status --porcelain)" ] || missing+=("what is not committed: git status")
+grep -qE "^## \[$version\] - [0-9]{4}-[0-9]{2}-[0-9]{2}$" CHANGELOG.md || missing+=("a heading '## [$version] - DATE' in CHANGELOG.md")
+grep -q "^VERSION: Final = \"$version\"$" python/src/libweft/c.py || missing+=("make header: the version of the header is another")
+! git rev-parse -q --verify "refs/tags/v$version" >/dev/null || missing+=("another version: there is a tag v$version")
+for figure in soak_rss_slope_kb_per_h soak_descriptors; do
+    [ -e "target/figures/$figure" ] || missing+=("make soak HOURS=2: there is no target/figures/$figure")
+done
+if [ ${#missing[@]} -gt 0 ]; then
+    printf 'missing: %s\n' "${missing[@]}" >&2
+    exit 1
+fi
+
+[ -n "${NO_TESTS:-}" ] || .ci/run
+make deny
+make crate
+make wheels MACHINES="$machines"
+make reproducible
+tools/support.py
+rm -rf "$into"
+mkdir -p "$into"
+cp target/wheels/*.whl target/dist/weft-"$version"-*.tar.xz target/crate/target/package/*.crate "$into/"
+awk -v heading="## [$version]" 'index($0, heading) == 1 { on = 1; next } /^## / { on = 0 } on' CHANGELOG.md >"$into/NOTES.md"
+(cd "$into" && sha256sum -- *.whl *.tar.xz *.crate >SHA256SUMS)
+git tag -a "v$version" -m "Weft $version"
+
+cat <<EOT
+
+$into has what is to be published:
+$(ls "$into")
+
+Left to a person:
+  1. docs/support.md: git diff shows what the tests added; commit it.
+  2. The other machine, unless MACHINES had both: the workflow "Release" builds its wheels and tarball from the tag.
+  3. git push origin v$version
+  4. A release on the repository's page, with NOTES.md and the files.
+  5. twine upload *.whl, libweft before libweft-nixl
+  6. cargo publish -p weft-libfabric-sys, then -p libweft, in target/crate
+  7. CHANGELOG.md: a new heading "## [Unreleased]".
+EOT

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Whether two builds of the last commit, in different folders, give the same tarball: one in target, one in a clone that is
+# removed afterwards. With cargo-zigbuild, as the wheels. Leaves in target/figures: reproducible, 1 or 0.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+[ -z "$(git status --porcelain)" ] || { echo "commit first: it is the last commit that is built elsewhere" >&2; exit 1; }
+PATH=$PWD/target/wheels/env/bin:$PATH # which make wheels fills
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+git clone -q . "$scratch/another folder"
+tools/dist.sh "$scratch/here" 2.28
+(cd "$scratch/another folder" && CARGO_TARGET_DIR=$scratch/target tools/dist.sh "$scratch/there" 2.28)
+sha256sum "$scratch"/*/weft-*.tar.xz
+same=0
+cmp "$scratch"/here/weft-*.tar.xz "$scratch"/there/weft-*.tar.xz && same=1
+mkdir -p target/figures
+echo "reproducible: $(tee target/figures/reproducible <<<$same)"
+[ $same = 1 ]
