@@ -26,8 +26,9 @@ fills=(
     "a_cable_is_cut|2||--pages 60 --page-size 1M"
 )
 
-# Programs about a fabric's names, or what only root's other tools can do.
-not_here='^(log|statistics|end_to_end|weft_hpp)\.'
+# Programs about a fabric's names, or what only root's other tools can do. A dead process's connections stay open while
+# children that it has forked live.
+not_here='^(log|statistics|end_to_end|weft_hpp)\.|^network\.dead_peer_is_lost_although_its_children_live$'
 # Of a choice: what differs most over verbs from what the simulated NICs do.
 short='^(fill\.(small_pages|layers|four_rails|a_cable_is_cut)|settings\..*|counters\.(pages|counter_rises_once_per_transfer)'
 short+='|killed\.writer_killed_inside_a_counted_page|fences\.nothing_lands_after_a_fence|peers\.(killed_peer|restarted_endpoint_is_a_new_peer)'

@@ -136,6 +136,8 @@ static void plan_processes(struct plan *plan, const char *fabric)
     plan->fault_ms = lab ? 1500 : 700;
     plan->length_ns = 10 * SECOND;
     plan->abrupt = false;
+    if (patiently(1) > 1) /* a dozen threads that spin leave no time to others on a slow machine */
+        plan->idle = WEFT_IDLE_SLEEP;
 }
 
 struct plan plan_of(enum world world, const char *fabric, uint64_t seed)

@@ -255,7 +255,7 @@ static void target(struct team *team)
     int rounds = wanted ? atoi(wanted) : 6;
     weft_endpoint_config config = test_config();
     config.progress = progress;
-    config.liveness_ns = SECOND;
+    config.liveness_ns = patiently(1) * SECOND;
     struct target t = {.endpoint = open_with(&config), .bytes = map_bytes(SLOTS * LEN), .seen = map_bytes(SLOTS * LEN)};
     weft_memory *memory = register_one(t.endpoint, t.bytes, SLOTS * LEN);
     for (int slot = 0; slot < SLOTS; slot++)

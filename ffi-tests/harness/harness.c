@@ -570,6 +570,7 @@ weft_endpoint_config test_config(void)
     config.fabric = fabric();
     config.rails = strncmp(fabric(), "tcp", 3) == 0 ? "lo" : NULL;
     config.timeout_ns = 2 * patience_ms() * MS;
+    config.connect_timeout_ns = patiently(10) * SECOND; /* the default, on a machine that is not slow */
     const char *streams = getenv("WEFT_TEST_STREAMS");
     config.tcp_streams = streams ? (uint32_t)atoi(streams) : 0;
     if (encrypted()) {
