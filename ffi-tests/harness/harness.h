@@ -77,7 +77,8 @@ void skip(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)
  * that differ most, `make test-all` on each. "tcp,host": these alone. Words may follow:
  * "timed" says that it judges a time, so that tools/test-load.sh repeats it under load;
  * "alone" keeps other tests from running beside it, "wide" has `make test` run it on every
- * fabric, "long" on the first one only.
+ * fabric, "long" on the first one only; "checks" says that it is about targets that
+ * check each request, as no NIC does.
  */
 struct test {
     const char *name;

@@ -62,9 +62,9 @@ pub const WEFT_CLASS_LATENCY: u32 = 2;
 /// Of writes with a `counter`: raises it by 1 for each page that has arrived
 /// (of each layer; a `weft_write` is one page), not once at the end. A page is
 /// at most 1 GiB, or the fabric's longest message (`WEFT_ERR_LIMIT`). Over
-/// verbs and libfabric's tcp the counter rises by all pages after the last. A
-/// peer that does not poll (manual progress) may hold such pages up. Not of
-/// reads (`WEFT_ERR_UNSUPPORTED`).
+/// libfabric's tcp the counter rises by all pages after the last. A peer that
+/// does not poll (manual progress) may hold such pages up. Not of reads
+/// (`WEFT_ERR_UNSUPPORTED`).
 pub const WEFT_COUNT_PAGES: u32 = 4;
 /// Of lists: one completion for each peer instead of one for all.
 pub const WEFT_COMPLETE_EACH_PEER: u32 = 8;
