@@ -146,7 +146,7 @@ dist: ## Packs headers, library, CMake package and licences into target/dist, fo
 	@tools/dist.sh $(TARGET)/dist $(GLIBC)
 
 wheels: ## Builds libweft and libweft-nixl into target/wheels (registry of Python packages), and tests them in roots of Debian; MACHINES="x86_64 aarch64"
-	@tools/need.sh dist
+	@tools/need.sh wheels
 	@tools/wheels.sh $(MACHINES)
 	@tools/test-wheels.sh
 

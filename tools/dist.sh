@@ -18,7 +18,9 @@ trap 'rm -rf "$scratch"' EXIT
 # A cargo that links with the symbols of an old glibc, and names no folder of this machine: such a library has the same
 # bytes wherever it is built.
 if [ -n "$glibc" ]; then
-    export RUSTFLAGS="${RUSTFLAGS:-} --remap-path-prefix=$PWD=weft --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo"
+    # shellcheck disable=SC2086 # flags are words
+    CARGO_ENCODED_RUSTFLAGS=$(printf '%s\x1f' ${RUSTFLAGS:-} "--remap-path-prefix=$PWD=weft")
+    export CARGO_ENCODED_RUSTFLAGS=$CARGO_ENCODED_RUSTFLAGS--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo
     "$cargo" zigbuild --help >/dev/null 2>&1 || { echo "cargo-zigbuild is missing: pip install cargo-zigbuild" >&2; exit 1; }
     cat >"$scratch/cargo" <<SCRIPT
 #!/usr/bin/env bash

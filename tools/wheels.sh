@@ -17,6 +17,7 @@ trap 'rm -rf "$scratch"' EXIT
 [ -x "$env/bin/pip" ] || python3 -m venv "$env"
 "$env/bin/python" -c 'import auditwheel, hatchling, elftools, ziglang' 2>/dev/null && [ -x "$env/bin/cargo-zigbuild" ] ||
     "$env/bin/pip" install -q auditwheel hatchling pyelftools ziglang cargo-zigbuild
+ln -sf "$(echo "$env"/lib/python3*/site-packages/ziglang/zig)" "$env/bin/zig" # also where another Python comes first
 PATH=$env/bin:$PATH
 
 wheel() { # project's folder
