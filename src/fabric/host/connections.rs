@@ -304,10 +304,11 @@ impl Connections {
         !self.all.is_empty() && self.looked.elapsed() >= LOOK
     }
 
-    /// Closes connections that were unused for long. `served`: the peers that have routes.
+    /// Closes connections that were unused for long, and sends again what full sockets did not take. `served`: the peers that have routes.
     pub fn tend(&mut self, served: &HashSet<PeerId>, watch: &Watch) {
         let passed = self.looked.elapsed();
         self.looked = Instant::now();
+        self.channels().for_each(|channel| channel.send_forgotten());
         self.all.retain_mut(|one| {
             let used = one.peer().is_some_and(|peer| served.contains(&peer));
             one.unused = if used { Duration::ZERO } else { one.unused + passed.min(LONGEST_LOOK) };

@@ -7,7 +7,7 @@
 use super::copies::Copies;
 use super::parts::{Foreign, Parts, Passed, Passing, Place};
 use super::request::Piece;
-use super::socket;
+use super::socket::Forgotten;
 use crate::device::{driver, Device, Handle};
 use crate::fabric::grants::Use;
 use crate::fabric::{Immediate, Reaped};
@@ -43,6 +43,7 @@ pub struct Devices {
     /// Memory of ours that the peer reads: its number, and its key.
     shown: Vec<(u32, u64)>,
     passing: Passing,
+    forgotten: Forgotten,
     /// Requests without an answer, in order.
     copies: Copies<Answer>,
 }
@@ -135,6 +136,9 @@ impl Devices {
         if self.shown.len() + self.passing.len() >= SHOWN {
             return Err(libc::ENOBUFS);
         }
+        if !self.forgotten.send(socket) {
+            return Err(libc::EAGAIN);
+        }
         let handle = driver().and_then(|driver| driver.share(device, range));
         let handle = handle.inspect_err(|error| log::info!("bytes go through the host: {error}"));
         match self.passing.pass(socket, (number, key), &handle.map_err(|_| libc::EIO)?) {
@@ -150,14 +154,19 @@ impl Devices {
     /// Ends a registration: the peer need not keep it open.
     pub fn hide(&mut self, key: u64, socket: BorrowedFd) {
         for number in self.passing.forget(|(_, of)| of == key) {
-            socket::forget_area(socket, number);
+            self.forgotten.add(socket, number);
         }
         self.shown.retain(|(number, of)| {
             if *of == key {
-                socket::forget_area(socket, *number);
+                self.forgotten.add(socket, *number);
             }
             *of != key
         });
+    }
+
+    /// Sends what a full socket did not take from `hide`.
+    pub fn send_forgotten(&mut self, socket: BorrowedFd) {
+        self.forgotten.send(socket);
     }
 
     fn place_of(&mut self, number: u32, device: Device) -> Result<Place, i32> {

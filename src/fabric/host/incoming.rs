@@ -254,6 +254,10 @@ impl Incoming {
         self.devices.hide(key, self.socket.as_fd());
     }
 
+    pub fn send_forgotten(&mut self) {
+        self.devices.send_forgotten(self.socket.as_fd());
+    }
+
     /// Waits until no device touches our memory for this peer.
     pub fn settle_devices(&mut self) {
         self.devices.settle();

@@ -363,6 +363,8 @@ impl Nic for HostNic {
     }
 
     fn tend(&mut self) {
+        let lines = self.places.iter_mut().filter_map(|place| place.route.as_deref_mut());
+        lines.for_each(|line| line.outgoing.send_forgotten());
         if !self.connections.are_due() {
             return;
         }

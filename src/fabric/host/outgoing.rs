@@ -16,7 +16,7 @@ use super::op::Op;
 use super::parts::Passing;
 use super::pull::Pulls;
 use super::request::{Kind, Piece, Pieces, Request, AREA_BYTES, BYTES, DEVICE_BYTES, INLINE};
-use super::socket::{self, Received};
+use super::socket::{self, Forgotten, Received};
 use super::user;
 use crate::fabric::{Reaped, Rma, Scratch, Segment};
 use crate::status::{Error, Result, Status};
@@ -90,6 +90,7 @@ pub struct Outgoing {
     /// The numbers of passed areas, by index; 0: not passed.
     passed: Vec<u32>,
     passing: Passing,
+    forgotten: Forgotten,
     /// Whether the target can copy from device memory to the memory of a key.
     probes: Vec<Probe>,
     last_probe: usize,
@@ -131,6 +132,7 @@ impl Outgoing {
             wake_due: false,
             passed: Vec::new(),
             passing: Passing::default(),
+            forgotten: Forgotten::default(),
             probes: Vec::new(),
             last_probe: 0,
             next_probe: 0,

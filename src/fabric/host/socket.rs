@@ -204,8 +204,28 @@ pub fn pass_part(socket: BorrowedFd, number: u32, len: u64, fd: BorrowedFd) -> b
     send(socket, PART, number, len, Some(fd.as_raw_fd()))
 }
 
-pub fn forget_area(socket: BorrowedFd, number: u32) -> bool {
-    send(socket, FORGET, number, 0, None)
+/// Memory that the other side may forget, by number. What a full socket does not take waits for the
+/// next try: otherwise the other side would keep that memory until the connection ends.
+#[derive(Default)]
+pub struct Forgotten(Vec<u32>);
+
+impl Forgotten {
+    pub fn add(&mut self, socket: BorrowedFd, number: u32) {
+        self.0.push(number);
+        self.send(socket);
+    }
+
+    /// Sends what waits; false if some of it still does. (No number is reused, so the order does not
+    /// matter.)
+    pub fn send(&mut self, socket: BorrowedFd) -> bool {
+        while let Some(number) = self.0.pop() {
+            if !send(socket, FORGET, number, 0, None) {
+                self.0.push(number);
+                return false;
+            }
+        }
+        true
+    }
 }
 
 /// If the socket is full, the other side has an unread wake-up.

@@ -229,6 +229,45 @@ fn allocated_area_is_read_in_place() {
 }
 
 #[test]
+fn deregistered_area_is_forgotten_although_the_socket_was_full() {
+    let name = format!("weft-test-{}", crate::clock::Random::System.u64().unwrap());
+    let listener = socket::listen(&name).unwrap();
+    let mut outgoing = Outgoing::new().unwrap();
+    assert!(outgoing.connect(&name).unwrap());
+    let far = socket::accept(listener.as_fd()).unwrap().unwrap();
+    let (base, mut areas) = (area::allocate(4096, None).unwrap(), area::SharedAreas::default());
+    let descriptor = areas.enter(base, 4096);
+    let segment = Segment { local: base, remote: 0, len: 4096 };
+    let rma = Rma {
+        read: false,
+        segments: &[segment],
+        descriptor: descriptor as *mut _,
+        key: 1,
+        immediate: None,
+        more: false,
+    };
+    outgoing.rma(&rma, areas.get(descriptor), token(1));
+    (0..10_000).for_each(|_| socket::wake(outgoing.socket().unwrap())); // More than a socket holds.
+    outgoing.forget(&areas.leave(descriptor).unwrap());
+    let received = || {
+        let mut forgotten = 0;
+        loop {
+            match socket::receive(far.as_fd()) {
+                socket::Received::Control(socket::Control::Forget(_)) => forgotten += 1,
+                socket::Received::Control(_) => {}
+                _ => return forgotten,
+            }
+        }
+    };
+    assert_eq!(received(), 0);
+    outgoing.send_forgotten();
+    assert_eq!(received(), 1);
+    outgoing.send_forgotten();
+    assert_eq!(received(), 0);
+    assert!(area::free(base).is_ok());
+}
+
+#[test]
 fn write_to_unregistered_memory_fails_alone() {
     let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
     let mut source = random_bytes(200_000, 5);

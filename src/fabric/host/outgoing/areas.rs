@@ -20,6 +20,10 @@ impl Outgoing {
             return true;
         }
         let Some(socket) = self.socket.as_ref().map(AsFd::as_fd) else { return false };
+        // The target has space for a limited number of areas.
+        if !self.forgotten.send(socket) {
+            return false;
+        }
         let passed = match (area.handle(), area.file()) {
             (Some(handle), _) => self.passing.pass(socket, (area.number, 0), handle) == Passed::All,
             (_, Some((file, len))) => socket::pass_area(socket, area.number, len, file),
@@ -45,9 +49,14 @@ impl Outgoing {
             // The number is never reused; the index stays, so that other numbers keep theirs.
             probe.number = 0;
         }
-        if let Some(socket) = self.socket() {
-            socket::forget_area(socket, area.number);
+        if let Some(socket) = &self.socket {
+            self.forgotten.add(socket.as_fd(), area.number);
         }
+    }
+
+    /// Sends what a full socket did not take from `forget`.
+    pub fn send_forgotten(&mut self) {
+        self.socket.iter().for_each(|socket| _ = self.forgotten.send(socket.as_fd()));
     }
 
     /// Moves device memory directly between devices, where one reaches the memory that the other's
