@@ -230,8 +230,7 @@ pub trait Nic {
     fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route>;
     fn remove(&mut self, route: Route);
     /// Like `remove`, but immediate where removal closes the route (`Limits::resets`).
-    fn reset(&mut self, route: Route, connected: bool) {
-        let _ = connected;
+    fn reset(&mut self, route: Route) {
         self.remove(route);
     }
     /// The next frame to a route is a handshake: if the route's connection has ended, that frame

@@ -246,15 +246,12 @@ impl Rail {
             return;
         }
         trace::add(|| Event::LaneReset { rail: self.index.get(), at: Clock::System.now() });
-        // A peer that closed the connection shows by failed operations; with none in flight it is
-        // unknown.
-        let connected = !of.failed && (of.inflight_ops > 0 || of.inflight_frames > 0);
         (of.reset, of.state) = (true, LaneState::Down);
         let route = of.route;
         // Also the routes inserted to answer the endpoint before it was a peer.
         let answers = self.answered.iter().filter(|(answered, _)| *answered == route).count();
         self.answered.retain(|(answered, _)| *answered != route);
-        (0..=answers).for_each(|_| self.nic.reset(route, connected));
+        (0..=answers).for_each(|_| self.nic.reset(route));
     }
 
     /// Rings the doorbell if the last post announced another that did not follow: by a write to the

@@ -465,7 +465,7 @@ impl Nic for OfiNic {
         }
     }
 
-    fn reset(&mut self, route: Route, _connected: bool) {
+    fn reset(&mut self, route: Route) {
         match &mut self.connections {
             Some(of) => of.reset(route),
             None => self.remove(route),

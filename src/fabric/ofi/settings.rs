@@ -10,14 +10,11 @@ use std::sync::Once;
 
 type Setting = (&'static str, &'static str);
 
-/// The next three are read once, when the providers start, and then apply to every user of
+/// The next two are read once, when the providers start, and then apply to every user of
 /// libfabric in the process; so each is set only if a fabric that needs it may be opened. This one
 /// disables the cross-memory path of shm (and of efa's shm): with it, a target goes on copying
 /// after the initiator has closed everything.
 const NO_CROSS_MEMORY: Setting = ("FI_SHM_DISABLE_CMA", "1");
-/// Gives ofi_rxm fewer receives of its own: it posts ours in addition, and 4096 take 56 MiB per
-/// rail (112 with 2.1; measured).
-const FEW_RECEIVES: Setting = ("FI_OFI_RXM_MSG_RX_SIZE", "512");
 /// Disables verbs' cache of registrations: in the cache, memory stays registered after its
 /// deregistration, so peers can still write to it, and it is registered as writable.
 const NO_CACHE: Setting = ("FI_MR_CACHE_MAX_COUNT", "0");
@@ -36,9 +33,6 @@ fn starting(providers: &[&str]) -> Vec<Setting> {
     }
     if providers.contains(&"verbs") {
         settings.push(NO_CACHE);
-    }
-    if providers.iter().any(|name| name.ends_with("ofi_rxm")) {
-        settings.push(FEW_RECEIVES);
     }
     settings
 }
@@ -145,12 +139,10 @@ mod tests {
     fn providers_start_with_the_settings_of_the_named_fabrics() {
         let names =
             |providers: &[&str]| starting(providers).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
-        assert!(names(&[]).is_empty() && names(&["psm3", "tcp"]).is_empty());
+        assert!(names(&[]).is_empty() && names(&["psm3", "tcp;ofi_rxm"]).is_empty());
         assert_eq!(names(&["verbs"]), ["FI_MR_CACHE_MAX_COUNT"]);
         assert_eq!(names(&["shm"]), ["FI_SHM_DISABLE_CMA"]);
         assert_eq!(names(&["efa", "verbs"]), ["FI_SHM_DISABLE_CMA", "FI_MR_CACHE_MAX_COUNT"]);
-        assert_eq!(names(&["tcp;ofi_rxm"]), ["FI_OFI_RXM_MSG_RX_SIZE"]);
-        assert_eq!(names(&["efa", "tcp;ofi_rxm"]).len(), 2);
     }
 
     #[test]

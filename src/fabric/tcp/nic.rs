@@ -360,7 +360,7 @@ impl Nic for TcpNic {
     /// Our own worker serves the peer's requests: with the connections closed, it serves none. A
     /// connection over which no peer has authenticated has moved no bytes yet, and may be the
     /// peer's next.
-    fn reset(&mut self, route: Route, _connected: bool) {
+    fn reset(&mut self, route: Route) {
         let Some(Target { name, peer, .. }) = self.routes.find(route).map(|place| place.target) else {
             return;
         };

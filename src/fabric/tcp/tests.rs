@@ -368,7 +368,7 @@ fn no_write_lands_after_a_deregistration_or_reset() {
         }
         rounds(&mut a, &mut b, 3);
         if cut {
-            b.reset(back, true);
+            b.reset(back);
         } else {
             b.deregister(to).unwrap();
         }
@@ -425,10 +425,10 @@ fn reset_connection_is_made_again() {
         assert!(target == source);
         target.fill(0);
         if n % 2 == 0 {
-            a.reset(route, false);
-            b.reset(back, false);
+            a.reset(route);
+            b.reset(back);
         } else {
-            b.reset(back, false);
+            b.reset(back);
             a.remove(route);
         }
     }
@@ -606,7 +606,7 @@ fn ended_peer_changes_nothing(mut a: TcpNic, mut b: TcpNic, at_once: bool) {
         post(&mut a, route, &rma(false, &[whole], to.key), 8);
         assert_eq!(drive(&mut a, &mut b, 1), [(token(8), libc::EACCES)], "it does not come back");
     }
-    a.reset(route, true);
+    a.reset(route);
     let route = a.insert(b.address(), Some(PEER)).unwrap();
     post(&mut a, route, &rma(false, &[whole], to.key), 9);
     let (of_a, _) = rounds(&mut a, &mut b, 200);
@@ -621,10 +621,10 @@ fn reset_keeps_an_unauthenticated_connection() {
     let back = b.insert(a.address(), Some(PEER)).unwrap();
     let first = link(&mut a, &mut b);
     // The peer has reset its end, and its next connection exists before ours is reset.
-    a.reset(first, true);
+    a.reset(first);
     let next = a.insert(b.address(), Some(PEER)).unwrap();
     rounds(&mut a, &mut b, 50);
-    b.reset(back, true);
+    b.reset(back);
     introduce(&mut a, &mut b, next);
     let segment = Segment { local: source.as_mut_ptr() as u64, remote: at(&target, 0), len: 1000 };
     post(&mut a, next, &rma(false, &[segment], to.key), 1);
@@ -850,7 +850,7 @@ fn claimed_name_diverts_nothing() {
             // A route to the name that is also in the attacker's address: its end is not the end of
             // the other.
             let route = b.insert(a.address(), Some(THIEF)).unwrap();
-            b.reset(route, true);
+            b.reset(route);
             assert!(thief.is_closed(&mut b).0);
             b.end_peer(THIEF, true);
             sound(&mut a, &mut b);

@@ -161,11 +161,11 @@ fn route_closes_both_ways_except_newer_connections() {
     // `a` is a peer of `b`, and an earlier connection belongs to that peer.
     let back = two.b.nic.insert(two.a.nic.address(), peer).expect("an address");
     while !two.is_quiet() {}
-    two.a.nic.reset(two.route, true);
+    two.a.nic.reset(two.route);
     two.route = two.a.nic.insert(two.b.nic.address(), peer).expect("an address");
     two.shake_hands();
     // `b` has authenticated nothing over the new connection when it resets the old one.
-    two.b.nic.reset(back, true);
+    two.b.nic.reset(back);
     assert!(two.is_quiet());
     assert_eq!(two.write(0, 8, false), Posted::Yes);
     two.run(1);
@@ -173,7 +173,7 @@ fn route_closes_both_ways_except_newer_connections() {
     // Now it has, so the new connection ends with the route.
     let back = two.b.nic.insert(two.a.nic.address(), peer).expect("an address");
     while !two.is_quiet() {}
-    two.b.nic.reset(back, true);
+    two.b.nic.reset(back);
     while !two.is_quiet() {}
     assert_eq!(two.write(0, 8, false), Posted::Failed(FI_ECONNRESET));
 }
