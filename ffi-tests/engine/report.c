@@ -9,7 +9,7 @@ enum column { OK, TIMED_OUT, CANCELED, PEER_LOST, PEER_CLOSED, RAIL_LOST, MEMORY
 static const char *const columns[] = {"ok", "timed out", "canceled", "peer lost", "peer closed", "rail lost",
                                       "memory gone", "other", "died", "missing"};
 static const char *const rows[] = {"range", "pages", "list", "prepared", "message", "atomic", "wait", "fence", "revoke"};
-static uint64_t table[KINDS][COLUMNS], accepted[KINDS], usual_ns[KINDS], operations;
+static uint64_t table[KINDS][COLUMNS], accepted[KINDS], usual_ns[KINDS], operations, reads, granted;
 
 static enum column column_of(weft_status status)
 {
@@ -152,6 +152,9 @@ static void count_operation(const struct operation *op)
 {
     bool counted = false;
     operations++;
+    reads += op->read;
+    for (int target = 0; target < HOSTS; target++)
+        granted += op->kind != REVOKE && op->part[target].grant != 0;
     for (int target = 0; target < HOSTS; target++) {
         if (!(op->targets >> target & 1))
             continue;
@@ -265,7 +268,7 @@ static void sum_up(void)
     uint32_t count = book_operations();
     memset(table, 0, sizeof table);
     memset(accepted, 0, sizeof accepted);
-    operations = 0;
+    operations = reads = granted = 0;
     for (int k = 0; k < KINDS; k++)
         find_usual((enum kind)k);
     for (uint32_t i = 0; i < count; i++)
@@ -288,6 +291,8 @@ bool report(bool print, const char *json)
     uint64_t stalls = stall_ms(&longest);
     const struct figure figures[] = {
         {"operations", operations, false},
+        {"reads", reads, false},
+        {"under_grants", granted, false},
         {"faults", book->faults_count, false},
         {"completions", all - column_sum(DIED) - column_sum(MISSING), false},
         {"died_with_their_process", column_sum(DIED), false},
