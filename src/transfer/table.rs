@@ -26,7 +26,8 @@ const STRIPE: u64 = 1 << 52;
 const READER: u64 = 1 << 40;
 const SLICES: u64 = READER - 1;
 const READERS: u64 = STRIPE - READER;
-const CHUNK: usize = 1024;
+/// Slots that are made at once, by the operation that needs the first of them.
+const CHUNK: usize = 64;
 
 /// Progress of a transfer: a speculative notification was sent; all slices have arrived; workers
 /// have the transfer.
