@@ -152,7 +152,7 @@ impl Event {
                 let same = format!(
                     "\"cat\":\"operation\",\"id\":\"{id:#x}\",\"name\":\"{name}\",\"pid\":{process},\"tid\":{OPERATIONS}"
                 );
-                let args = format_args!("{{\"peer\":\"{peer:#x}\",\"bytes\":{bytes},\"status\":{status}}}");
+                let args = format!("{{\"peer\":\"{peer:#x}\",\"bytes\":{bytes},\"status\":{status}}}");
                 let begun = write!(text, ",\n{{\"ph\":\"b\",{same},\"ts\":{},\"args\":{args}}}", Micros(submit));
                 let posted = match first_post {
                     0 => Ok(()),

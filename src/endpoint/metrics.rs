@@ -100,9 +100,11 @@ impl Endpoint {
                 parts.iter().for_each(|(further, value)| {
                     let RailInfo { name: rail_name, fabric, traffic, .. } = rail;
                     let (rail_name, fabric) = (Escaped(rail_name), Escaped(fabric));
-                    let labels =
-                        format_args!("rail=\"{index}\",name=\"{rail_name}\",fabric=\"{fabric}\"{further}");
-                    text.sample(name, labels, value(traffic));
+                    text.sample(
+                        name,
+                        format_args!("rail=\"{index}\",name=\"{rail_name}\",fabric=\"{fabric}\"{further}"),
+                        value(traffic),
+                    );
                 });
             }
         }
