@@ -22,7 +22,7 @@ static const char usage[] =
     "tell each other their Weft addresses; all else goes through Weft.\n"
     "\n"
     "Both sides:\n"
-    "  --fabric NAMES        host, efa, verbs, tcp, shm, or a libfabric provider's exact name (default: what there is)\n"
+    "  --fabric NAMES        host, efa, verbs, tcp, or a libfabric provider's exact name (default: what there is)\n"
     "  --rails N             rails to open, 1 to 64 (default: one for each NIC)\n"
     "  --rail-names PATTERN  the NICs to use, as \"eth*,!eth3\"\n"
     "  --workers N           worker threads, 1 to 64 (default 1)\n"

@@ -156,8 +156,8 @@ typedef int32_t weft_category;
 
 /** A rail failed after this operation may already have raised a counter or sent
     its notification there, so that it cannot be retried safely. All other
-    operations are retried on the remaining rails (over efa, libfabric's tcp and
-    shm the peer is lost instead: docs/failures.md). Also the status of
+    operations are retried on the remaining rails (over efa and libfabric's
+    tcp the peer is lost instead: docs/failures.md). Also the status of
     `WEFT_COMPLETION_RAIL_DOWN`. */
 #define WEFT_ERR_RAIL_LOST -32
 
@@ -280,7 +280,7 @@ typedef struct weft_endpoint_config {
     /** None defined yet: 0. */
     uint32_t flags;
     /** Fabrics to open, separated by commas: "host" (between processes of one
-        user on one host), "tcp" (plain sockets), "efa", "verbs", "shm", or a
+        user on one host), "tcp" (plain sockets), "efa", "verbs", or a
         libfabric provider's exact name. A named fabric is never replaced by
         another. NULL or "": "host" and the best network fabric of this machine.
     */
@@ -563,7 +563,7 @@ typedef struct weft_peer_properties {
     `WEFT_ERR_DENIED` or `WEFT_ERR_CANCELED`. The other side gets one with
     `accepted` 1, and needs to do nothing. A peer that was up ends in exactly
     one `WEFT_COMPLETION_PEER_DOWN`; once that is polled, nothing of the peer
-    arrives here any longer (over efa and shm its writes may, in memory without
+    arrives here any longer (over efa its writes may, in memory without
     `WEFT_ACCESS_GRANTED`, until that is deregistered).
 
     `options`: `timeout_ns` and `user_data`. `peer`: receives the id, for use at
@@ -1061,8 +1061,8 @@ weft_status weft_message_release(weft_endpoint *endpoint,
     Call it before memory is reused that writes of the peer may still reach:
     your request timed out, or the peer says that a write failed. Without
     grants, nothing is needed after the write's notification, PEER_DOWN (except
-    over efa and shm) or `weft_memory_deregister`. docs/pages-back.md has the
-    whole of it.
+    over efa) or `weft_memory_deregister`. docs/pages-back.md has the whole of
+    it.
 
     Ends in one `WEFT_COMPLETION_FENCE`. With `WEFT_OK` it is so, and every
     notification of those operations is in the queue already; any other status

@@ -7,10 +7,10 @@ cd "$(dirname "$0")"
 what=${1:-all} filter=${2:-}
 ldconfig -p 2>/dev/null | grep -q libcuda.so.1 || ls /usr/local/nvidia/lib*/libcuda.so.1 >/dev/null 2>&1 ||
     { echo "SKIPPED: no CUDA driver here"; exit 77; }
-# with_fabric FOLDER COMMAND...: by the libfabric there.
-with_fabric() { LD_LIBRARY_PATH=$PWD/$1${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "${@:2}"; }
+# By the bundle's libfabric.
+with_fabric() { LD_LIBRARY_PATH=$PWD/fabric${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$@"; }
 own=()
-ldconfig -p | grep -q 'libfabric\.so\.1' || own=(with_fabric fabric)
+ldconfig -p | grep -q 'libfabric\.so\.1' || own=(with_fabric)
 passed=0 failed=0 skipped=0
 
 run() { # name, command...
@@ -67,19 +67,10 @@ if [ "$what" != figures ]; then
                 python3 tests/gpu_pages.py
         done
     fi
-    # Memory that a provider of libfabric's reaches by itself.
-    if [ -d fabric-cuda ]; then
-        for name in shm_moves_device_memory host_to_device device_to_host device_to_device lists_of_both_kinds \
-            device_pages_are_counted_and_notified many_device_transfers_between_processes_complete; do
-            WEFT_TEST_FABRIC=shm run "device.$name.shm" with_fabric fabric-cuda timeout -k 5 20 tests/device "$name"
-        done
-    fi
     unset WEFT_TEST_DEVICES
     echo "$passed passed, $failed failed, $skipped skipped"
 fi
 if [ "$what" != tests ]; then
-    shm=
-    [ ! -d fabric-cuda ] || shm=$(with_fabric fabric-cuda timeout -k 5 60 tests/gpu_shm)
-    "${own[@]}" tests/gpu_figures gpu-figures.json $shm
+    "${own[@]}" tests/gpu_figures gpu-figures.json
 fi
 [ "$failed" = 0 ]

@@ -1,13 +1,10 @@
 #!/usr/bin/env bash
 # Makes target/gpu-test: all that a machine with GPUs needs to test and measure GPU memory, without Rust.
-#     tools/gpu-test.sh LIBRARY_FOLDER [LIBFABRIC_FOLDER]
-# LIBFABRIC_FOLDER, or the environment's LIBFABRIC, holds a libfabric.so.1 that was built with CUDA, for what its shm
-# does; beside it may be the libcudart.so that it loads, and ../include has its headers. The bundle takes this machine's
-# libfabric along, too, for where there is none.
+#     tools/gpu-test.sh LIBRARY_FOLDER
+# The bundle takes this machine's libfabric along, for where there is none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 library=$(realpath "${1:?where is libweft.so?}")
-theirs=${2:-${LIBFABRIC:-}}
 to=target/gpu-test
 rm -rf "$to"
 mkdir -p "$to/lib" "$to/fabric" "$to/tests"
@@ -40,13 +37,6 @@ take_along() {
 }
 fabric=$(ldconfig -p | sed -n 's/.*libfabric\.so\.1 .*=> //p' | head -n 1)
 [ -z "$fabric" ] || take_along "$fabric" "$to/fabric"
-if [ -n "$theirs" ]; then
-    take_along "$theirs/libfabric.so.1" "$to/fabric-cuda"
-    strip -g "$to/fabric-cuda/libfabric.so.1"
-    [ ! -e "$theirs/libcudart.so" ] || cp -L "$theirs/libcudart.so" "$to/fabric-cuda/"
-    cc "${flags[@]}" -I"$theirs/../include" ffi-tests/device/gpu_shm.c ffi-tests/harness/harness.c -o "$to/tests/gpu_shm" \
-        "$to/lib/libweft.so.0" "$to/fabric-cuda/libfabric.so.1" -lpthread -ldl
-fi
 
 # NIXL beside it, if there is a registry.
 # shellcheck source=tools/nixl-wheels.sh

@@ -60,10 +60,10 @@ tests() { # fabrics, programs, folder or ""
 
 on() { # system
     case $1 in
-        here) tests "tcp shm host" "$programs" "" && tested_with libfabric "$(libfabric_of /)" ;;
+        here) tests "tcp host" "$programs" "" && tested_with libfabric "$(libfabric_of /)" ;;
         debian13)
             make_root debian13 trixie libfabric1,libstdc++6 &&
-                tests "tcp shm host" "$programs" "$out/debian13" && tested_with libfabric "$(libfabric_of "$out/debian13")" ;;
+                tests "tcp host" "$programs" "$out/debian13" && tested_with libfabric "$(libfabric_of "$out/debian13")" ;;
         none) make_none "$out/none" && tests "tcp host" "$programs_without" "$out/none" ;;
         *) echo "no such system: $1"; return 2 ;;
     esac

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Random fill in all its shapes, over tcp and shm on loopback: one line for each case, and a last one with the count.
+# Random fill in all its shapes, over tcp and host: one line for each case, and a last one with the count.
 #     tools/test-random-fill.sh RANDOM_FILL [ONLY]     ONLY: a part of the names of the cases to run
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -83,7 +83,7 @@ loses_its_peer() { # fabric
     settle "$name" $? ""
 }
 
-both="tcp shm"
+both="tcp host"
 moves "1000 x 64 KiB" "$both" "" "--pages 1000 --page-size 64K"
 moves "20,000 x 4 KiB" "$both" "" "--pages 20000 --page-size 4K"
 moves "3 x 256 MiB" "$both" "" "--pages 3 --page-size 256M --total-pages 4"

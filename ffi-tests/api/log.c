@@ -363,9 +363,6 @@ static void replaced_log_callback_is_not_called(void)
     end_waiting(&w);
 }
 
-/* Not over libfabric's shm: it may crash when one of a process's endpoints closes while the other connects. */
-#define QUIET "tcp,host,sim:like=tcp,sim:like=efa"
-
 static const struct test tests[] = {
     {"log_callback_receives_lines", "once", log_callback_receives_lines},
     {"refused_connect_names_its_cause", "once", refused_connect_names_its_cause},
@@ -374,9 +371,9 @@ static const struct test tests[] = {
     {"unknown_level_is_reported", "once", unknown_level_is_reported},
     {"full_stderr_blocks_no_thread", "tcp,host", full_stderr_blocks_no_thread},
     {"log_callback_cannot_change_the_log", "once", log_callback_cannot_change_the_log},
-    {"last_error_names_the_cause", QUIET, last_error_names_the_cause},
+    {"last_error_names_the_cause", "any", last_error_names_the_cause},
     {"libfabric_error_text_is_logged", "once", libfabric_error_text_is_logged},
-    {"replaced_log_callback_is_not_called", QUIET, replaced_log_callback_is_not_called},
+    {"replaced_log_callback_is_not_called", "any", replaced_log_callback_is_not_called},
     {NULL, NULL, NULL},
 };
 

@@ -12,7 +12,7 @@ static void needs_its_absence(void)
 /* A named fabric is not replaced, and the message says what to install. */
 static void libfabric_fabrics_fail_without_libfabric(void)
 {
-    const char *fabrics[] = {"tcp;ofi_rxm", "shm", "efa", "verbs"};
+    const char *fabrics[] = {"tcp;ofi_rxm", "efa", "verbs"};
     needs_its_absence();
     for (size_t i = 0; i < COUNT(fabrics); i++) {
         weft_endpoint *endpoint = NULL;

@@ -230,7 +230,7 @@ static void missing_libfabric_is_named(void)
         weft_endpoint_config config = test_config();
         setenv("WEFT_LIBFABRIC", paths[i], 1);
         config.rails = "lo";
-        config.fabric = "shm";
+        config.fabric = "tcp;ofi_rxm";
         REFUSED(WEFT_ERR_NO_LIBFABRIC, weft_endpoint_create(&config, &endpoint));
         if (!strstr(weft_last_error(), paths[i]))
             FAIL("the message does not name %s", paths[i]);

@@ -393,15 +393,6 @@ static void nics_that_take_dmabufs(void)
     reached_by_nics(WEFT_WAY_DIRECT | (on_fabric("sim:like=efa") ? 0 : WEFT_WAY_DMABUF));
 }
 
-/* libfabric's shm, in a libfabric with CUDA. */
-static void shm_moves_device_memory(void)
-{
-    devices_begin("");
-    if (!on_cuda())
-        skip("a libfabric with CUDA, on a GPU");
-    reached_by_nics(WEFT_WAY_DIRECT);
-}
-
 static void pages_by_nics_that_reach_it(void)
 {
     move_between(0, 1, ":hmem");
@@ -828,7 +819,7 @@ int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         {"device_registrations_are_checked", "tcp,host", device_registrations_are_checked},
-        {"nics_without_device_support_refuse_device_memory", "shm," NICS, nics_without_device_support_refuse_device_memory},
+        {"nics_without_device_support_refuse_device_memory", NICS, nics_without_device_support_refuse_device_memory},
         {"grants_on_a_device_are_revoked", MOVES, grants_on_a_device_are_revoked},
         {"grants_between_devices_are_revoked", MOVES, grants_between_devices_are_revoked},
         {"host_to_device", MOVES, host_to_device},
@@ -840,7 +831,6 @@ int main(int argc, char **argv)
         {"slow_copies_complete", "tcp,host", slow_copies_complete},
         {"nics_that_reach_it", NICS, nics_that_reach_it},
         {"nics_that_take_dmabufs", NICS, nics_that_take_dmabufs},
-        {"shm_moves_device_memory", "shm", shm_moves_device_memory},
         {"pages_by_nics_that_reach_it", NICS, pages_by_nics_that_reach_it},
         {"imported_memory_is_opened_before_a_transfer", "host", imported_memory_is_opened_before_a_transfer},
         {"device_reads_bypass_the_host", "host", device_reads_bypass_the_host},

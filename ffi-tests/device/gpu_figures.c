@@ -1,12 +1,11 @@
 /*
  * How fast pages move between GPUs: prints gpu-figures.json.
  *
- *     gpu_figures [FILE [KB_PER_S]]
+ *     gpu_figures [FILE]
  *
  * Two processes, on the first and the last GPU. Each figure is the best of several
  * transfers, as a part of a yardstick that is measured in the same run. What is staged
  * stands beside host to host in turns, over the same rails: medians of all rounds.
- * KB_PER_S is what gpu_shm has printed.
  */
 #include "gpu.h"
 
@@ -36,7 +35,6 @@ enum {
     IDLE_COPY,
     BUSY_COPY,
     ONE_PAGE,
-    SHM_64K,
     WORDS,
     NAME = 64,
     RATES = 128
@@ -360,11 +358,6 @@ static void print_all(FILE *out, int devices, const char *name)
         print_part(out, &parts[i]);
     fprintf(out, "  \"one_page_gpu_64k_us\": {\"what\": \"one page of 64 KiB over NVLink, from the call to the completion; median\", \"value\": %.2f},\n",
             (double)words[ONE_PAGE] / 1000);
-    if (words[SHM_64K] > 0)
-        print_part(out, &(struct part){"gpu_shm_provider_64k", SHM_64K, PEER_COPY,
-                                       "libfabric's shm with CUDA and nothing else: one write a page, the same pages; of cuMemcpyPeer of one GB"});
-    else
-        fprintf(out, "  \"gpu_shm_provider_64k\": {\"value\": null, \"why\": \"no libfabric with CUDA was given\"},\n");
     if (words[WATCH] > 0)
         fprintf(out, "  \"gpu_watch_us\": {\"what\": \"from the CPU's store that a stream waits for, through the stream's own store, to the first post; median\", \"value\": %.2f}\n}\n", (double)words[WATCH] / 1000);
     else
@@ -399,8 +392,6 @@ int main(int argc, char **argv)
     measure((struct plan){"host", false, 65536, 1, arena, 64, ONE_PAGE, false, false}, 2, sends, receives);
     measure_staged((struct plan){"tcp", false, 65536, big, arena, 0, 0, false, false});
     measure((struct plan){"host", false, 4096, 1, MIB, ROUNDS, WATCH, false, false}, 2, waits, receives);
-    if (argc > 2)
-        words[SHM_64K] = strtoull(argv[2], NULL, 10);
     print_all(stdout, (int)words[WORDS], (char *)(words + NAME));
     if (argc > 1) {
         FILE *out = fopen(argv[1], "w");

@@ -1,7 +1,6 @@
 /* Fences: afterwards, nothing that the peer had accepted before lands, notifies or counts. */
 #include "harness.h"
 
-/* Not over libfabric's shm, which makes no such promise, and may crash when one of a process's endpoints is silent. */
 #define FABRICS "tcp,host,sim:like=tcp,sim:like=efa,sim:like=efa-direct,sim:like=verbs"
 #define LEN (32 * MIB)
 #define ROUNDS 8

@@ -196,7 +196,7 @@ struct box {
 
 const char *fabric(void); /* without encryption: the difference in `encrypted` */
 bool encrypted(void);
-/* the fabric of this run: "tcp", "shm", "host", "sim:like=efa", ... */
+/* the fabric of this run: "tcp", "host", "sim:like=efa", ... */
 bool on_fabric(const char *name);
 /* Writes and reads need the target's progress; not where NICs do them. */
 bool target_must_poll(void);

@@ -722,9 +722,6 @@ static void atomics_end_when_the_peer_is_stopped_and_killed(void)
     run_pair(stops_and_kills, owns_until_it_is_killed);
 }
 
-/* Where a peer of the same process may close unnoticed: over shm the provider crashes. */
-#define NOT_SHM "tcp,host,sim:like=tcp,sim:like=efa,sim:like=efa-direct,sim:like=verbs"
-
 static const struct test tests[] = {
     {"atomics_return_the_previous_value", "any wide", atomics_return_the_previous_value},
     {"memory_in_use_is_not_released", "once", memory_in_use_is_not_released},
@@ -732,15 +729,15 @@ static const struct test tests[] = {
     {"sums_of_many_peers_add_up", "any", sums_of_many_peers_add_up},
     {"compare_swap_makes_a_lock", "any", compare_swap_makes_a_lock},
     {"atomics_from_both_sides_at_once", "any", atomics_from_both_sides_at_once},
-    {"atomics_from_both_sides_at_once_manually", NOT_SHM, atomics_from_both_sides_at_once_manually},
+    {"atomics_from_both_sides_at_once_manually", "any", atomics_from_both_sides_at_once_manually},
     {"bad_input_is_refused", "once", bad_input_is_refused},
     {"atomics_to_a_peer_without_support_are_refused", "any", atomics_to_a_peer_without_support_are_refused},
     {"atomics_on_memory_that_is_deregistered", "any", atomics_on_memory_that_is_deregistered},
     {"atomics_on_memory_that_is_deregistered_on_one_processor", "any", atomics_on_memory_that_is_deregistered_on_one_processor},
     {"remote_memory_is_released_while_others_submit", "once", remote_memory_is_released_while_others_submit},
-    {"deadlines_and_cancels", NOT_SHM " timed", deadlines_and_cancels},
-    {"disconnect_ends_atomics", NOT_SHM, disconnect_ends_atomics},
-    {"shutdown_ends_atomics", NOT_SHM, shutdown_ends_atomics},
+    {"deadlines_and_cancels", "any timed", deadlines_and_cancels},
+    {"disconnect_ends_atomics", "any", disconnect_ends_atomics},
+    {"shutdown_ends_atomics", "any", shutdown_ends_atomics},
     {"atomics_end_when_the_peer_is_stopped_and_killed", "tcp,host", atomics_end_when_the_peer_is_stopped_and_killed},
     {NULL, NULL, NULL},
 };

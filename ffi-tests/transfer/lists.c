@@ -408,12 +408,7 @@ static void one_completion_for_each_peer(void)
     run_team(ALL, roles);
 }
 
-/*
- * ---- A peer that dies, deadlines, cancels ----
- * Not over libfabric's shm, where a stalled process delays operations to others.
- */
-
-#define NOT_SHM "tcp,host,sim:like=tcp,sim:like=efa,sim:like=efa-direct,sim:like=verbs"
+/* ---- A peer that dies, deadlines, cancels ---- */
 
 /* Peer 2 sleeps and is killed; the others get everything. */
 static void loses_a_peer(struct team *team)
@@ -873,7 +868,7 @@ static const struct test tests[] = {
     {"reads_from_many_peers", "any wide", reads_from_many_peers},
     {"one_completion_for_each_peer", "any", one_completion_for_each_peer},
     {"list_to_a_peer_that_is_killed", "tcp,host timed", list_to_a_peer_that_is_killed},
-    {"deadlines_and_cancels", NOT_SHM " timed", deadlines_and_cancels},
+    {"deadlines_and_cancels", "any timed", deadlines_and_cancels},
     {"list_offsets_beyond_4_gib_work", "any", list_offsets_beyond_4_gib_work},
     {"invalid_list_entries_are_named", "once", invalid_list_entries_are_named},
     {"bad_arguments", "tcp,host,sim:like=efa", bad_arguments},

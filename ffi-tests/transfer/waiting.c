@@ -147,8 +147,7 @@ static void manual_progress_has_no_fd(void)
     CHECK_OK(weft_queue_create(endpoint, 0, &queue));
     REFUSED(WEFT_ERR_UNSUPPORTED, weft_queue_arm(queue, &fd));
     REFUSED(WEFT_ERR_UNSUPPORTED, weft_queue_arm(queue, NULL));
-    if (!on_fabric("shm")) /* other libraries' threads are not checked */
-        CHECK_EQ(running_threads(), threads);
+    CHECK_EQ(running_threads(), threads);
     CHECK_OK(weft_queue_destroy(queue));
     CHECK_OK(weft_endpoint_destroy(endpoint));
 }

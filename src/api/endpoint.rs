@@ -50,7 +50,7 @@ impl EndpointConfig {
     }
 
     /// Fabrics to open, separated by commas: `host` (between processes of one user on one host), `tcp` (plain
-    /// sockets), `efa`, `verbs`, `shm`, or a libfabric provider's exact name. A named fabric is never replaced by
+    /// sockets), `efa`, `verbs`, or a libfabric provider's exact name. A named fabric is never replaced by
     /// another. Default: `host` and the best network fabric of this machine.
     ///
     /// ```

@@ -13,7 +13,7 @@ impl Endpoint {
     /// with `accepted`, and needs to do nothing. The peer can be used at once: operations wait until it is up.
     ///
     /// A peer that was up ends in exactly one [`Completion::PeerDown`](crate::Completion::PeerDown); once that is
-    /// polled, nothing of the peer arrives here any longer (over efa and shm its writes may, until the memory is
+    /// polled, nothing of the peer arrives here any longer (over efa its writes may, until the memory is
     /// deregistered). Endpoints that connect to each other become one peer; connecting to a peer gives the same id
     /// and one more PEER_UP.
     ///
@@ -94,8 +94,8 @@ impl Endpoint {
     /// raise counters here, whatever its outcome.
     ///
     /// Call it before memory is reused that writes of the peer may still reach: your request timed out, or the peer
-    /// says that a write failed. Nothing is needed after the write's notification, PEER_DOWN (except over efa and
-    /// shm) or [`Memory::deregister`](crate::Memory::deregister).
+    /// says that a write failed. Nothing is needed after the write's notification, PEER_DOWN (except over efa) or
+    /// [`Memory::deregister`](crate::Memory::deregister).
     ///
     /// Ends in one [`Completion::Fence`](crate::Completion::Fence). The fence ends no operation, and waits for the
     /// peer's until their deadlines: give it a longer one.

@@ -49,7 +49,7 @@ pub struct weft_endpoint_config {
     /// None defined yet: 0.
     pub flags: u32,
     /// Fabrics to open, separated by commas: "host" (between processes of one
-    /// user on one host), "tcp" (plain sockets), "efa", "verbs", "shm", or a
+    /// user on one host), "tcp" (plain sockets), "efa", "verbs", or a
     /// libfabric provider's exact name. A named fabric is never replaced by
     /// another. NULL or "": "host" and the best network fabric of this machine.
     pub fabric: *const c_char,

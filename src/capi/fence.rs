@@ -15,8 +15,8 @@ use crate::transfer::FenceSpec;
 /// Call it before memory is reused that writes of the peer may still reach:
 /// your request timed out, or the peer says that a write failed. Without
 /// grants, nothing is needed after the write's notification, PEER_DOWN (except
-/// over efa and shm) or `weft_memory_deregister`. docs/pages-back.md has the
-/// whole of it.
+/// over efa) or `weft_memory_deregister`. docs/pages-back.md has the whole of
+/// it.
 ///
 /// Ends in one `WEFT_COMPLETION_FENCE`. With `WEFT_OK` it is so, and every
 /// notification of those operations is in the queue already; any other status

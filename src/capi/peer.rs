@@ -44,7 +44,7 @@ unsafe impl Sized32 for weft_peer_properties {}
 /// `WEFT_ERR_DENIED` or `WEFT_ERR_CANCELED`. The other side gets one with
 /// `accepted` 1, and needs to do nothing. A peer that was up ends in exactly
 /// one `WEFT_COMPLETION_PEER_DOWN`; once that is polled, nothing of the peer
-/// arrives here any longer (over efa and shm its writes may, in memory without
+/// arrives here any longer (over efa its writes may, in memory without
 /// `WEFT_ACCESS_GRANTED`, until that is deregistered).
 ///
 /// `options`: `timeout_ns` and `user_data`. `peer`: receives the id, for use at

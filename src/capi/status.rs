@@ -52,8 +52,8 @@ pub const WEFT_ERR_DENIED: weft_status = -30;
 pub const WEFT_ERR_PROTOCOL: weft_status = -31;
 /// A rail failed after this operation may already have raised a counter or sent
 /// its notification there, so that it cannot be retried safely. All other
-/// operations are retried on the remaining rails (over efa, libfabric's tcp and
-/// shm the peer is lost instead: docs/failures.md). Also the status of
+/// operations are retried on the remaining rails (over efa and libfabric's
+/// tcp the peer is lost instead: docs/failures.md). Also the status of
 /// `WEFT_COMPLETION_RAIL_DOWN`.
 pub const WEFT_ERR_RAIL_LOST: weft_status = -32;
 /// The target refused the operation's grant: it was revoked, is not this

@@ -26,13 +26,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// How many endpoints this process has opened: thread names contain the number.
 static OPENED: AtomicU32 = AtomicU32::new(0);
-
-/// The time between two deadline checks of the watchdog.
-const WATCH: Duration = Duration::from_millis(20);
 
 /// The rails that a worker opens, and the CPUs for its thread.
 struct Plan {
@@ -169,9 +165,6 @@ impl Endpoint {
             .collect::<Result<Vec<Opened>>>()?;
         let (core, indexes) = assemble(config, time, chosen, opened, workers)?;
         threads.core = Some(core.clone());
-        if core.rails.iter().any(|rail| rail.fabric == "shm") {
-            threads.working.push(start_watchdog(core.clone(), ended.clone())?);
-        }
         let mut made = Vec::new();
         for (thread, go) in threads.waiting.drain(..) {
             let (makes, worker) = channel();
@@ -390,23 +383,6 @@ fn start(
             outcome.unwrap_or(Ok(()))
         })
         .map_err(|e| Error::new(Status::System, format!("starting a worker thread: {e}")))
-}
-
-/// A call into libfabric's shm may never return (a killed peer leaves a lock held), but deadlines
-/// must hold all the same.
-fn start_watchdog(core: Arc<Core>, ended: Arc<AtomicUsize>) -> Result<JoinHandle<Result<()>>> {
-    let _blocked = Blocked::all();
-    std::thread::Builder::new()
-        .name("weft-watchdog".into())
-        .spawn(move || {
-            while core.phase.load(Ordering::Acquire) != STOPPING {
-                core.table.expire(core.clock.now(), || false);
-                std::thread::sleep(WATCH);
-            }
-            ended.fetch_add(1, Ordering::Release);
-            Ok(())
-        })
-        .map_err(|e| Error::new(Status::System, format!("starting the watchdog thread: {e}")))
 }
 
 fn life(index: usize, plan: Plan, waits: bool, report: Sender<Opened>, wait: Receiver<Go>) -> Result<()> {

@@ -251,9 +251,9 @@ mod tests {
             assert_eq!(names(&all, &choose(&all, Some(excluded), &machine, None)), [left], "{excluded}");
         }
         // The lo of one fabric is not excluded because another fabric has a NIC.
-        let mut two = vec![tcp("lo"), tcp("shm")];
-        two[1].fabric = "shm".into();
-        assert_eq!(names(&two, &choose(&two, None, &machine, None)), ["lo", "shm"]);
+        let mut two = vec![tcp("lo"), tcp("psm3")];
+        two[1].fabric = "psm3".into();
+        assert_eq!(names(&two, &choose(&two, None, &machine, None)), ["lo", "psm3"]);
         two.push(tcp("lo"));
         assert_eq!(choose(&two, None, &machine, None).chosen.len(), 3, "each once");
     }

@@ -32,7 +32,7 @@ fn keys_of(fabric: &str, rails: Option<&str>) -> Option<Vec<u64>> {
 
 #[test]
 fn keys_are_unique_and_reveal_no_address() {
-    for (fabric, rails) in [("host", None), ("tcp", Some("lo")), ("shm", None), ("sim:like=tcp", None)] {
+    for (fabric, rails) in [("host", None), ("tcp", Some("lo")), ("sim:like=tcp", None)] {
         let Some(keys) = keys_of(fabric, rails) else {
             println!("SKIPPED: no {fabric} here");
             continue;

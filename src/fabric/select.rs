@@ -23,7 +23,7 @@ const STREAMS_UNKNOWN: usize = 4;
 const STREAM_CPUS: usize = 4;
 
 /// Names of fabrics, in addition to libfabric's providers.
-const NAMES: [&str; 5] = ["host", "efa", "verbs", "tcp", "shm"];
+const NAMES: [&str; 4] = ["host", "efa", "verbs", "tcp"];
 
 /// A NIC that could be a rail.
 #[derive(Clone)]
@@ -467,7 +467,7 @@ mod tests {
         v4[0] = libc::AF_INET as u8;
         v4[2..8].copy_from_slice(&[0x12, 0x67, 10, 0, 0, 7]);
         assert_eq!(readable(&v4), "10.0.0.7:4711");
-        assert_eq!(readable(b"fi_shm://7:0\0"), "fi_shm://7:0");
+        assert_eq!(readable(b"fi_sim://7:0\0"), "fi_sim://7:0");
         assert_eq!(readable(&[1, 2]), "0102");
     }
 }

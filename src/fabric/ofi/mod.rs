@@ -1,13 +1,11 @@
 //! NICs through libfabric. `discover` finds them, and `nic` drives one; `connections` has the
 //! connections of verbs, and `events` reads their events; `settings` sets what providers read from
-//! the environment; `signals` keeps them from replacing the host program's handlers; `segments`
-//! cleans up after shm.
+//! the environment; `signals` keeps them from replacing the host program's handlers.
 
 mod connections;
 pub mod discover;
 mod events;
 pub mod nic;
 mod registrations;
-mod segments;
 mod settings;
 pub mod signals;

@@ -30,9 +30,6 @@ const QUEUE: usize = 8192;
 /// The size of a queue that can overrun, since arrivals of peers' writes are unsolicited. No NIC
 /// has a larger one; it suffices for the first credits of a thousand lanes.
 const QUEUE_FIXED: usize = 32768;
-/// shm holds back messages above this when no receive is posted.
-const MESSAGE_MAX_SHM: usize = 4096;
-const STALE_NAMES: usize = 16;
 /// The most operations in flight on a NIC.
 const TX_DEPTH: usize = 512;
 const RX_DEPTH: usize = 256;
@@ -57,15 +54,10 @@ pub struct OfiNic {
     /// The NIC reaches device memory (FI_HMEM), and takes DMA-BUFs of it.
     hmem: bool,
     takes_dmabufs: bool,
-    /// The target's device copies from memory that other processes can open: shm.
-    ipc: bool,
     /// A peer's write with an immediate uses up a receive here.
     arrivals_take_receives: bool,
     address: Vec<u8>,
     random: Random,
-    /// shm reads freed memory when an address is removed while its peer lives on
-    /// (1.17: a crash in the next read of the queue).
-    keeps_routes: bool,
     /// -1 if the provider has no descriptor.
     wait_fd: i32,
     /// One descriptor for the queue and the connections' events, if both exist.
@@ -78,20 +70,6 @@ unsafe impl Send for OfiNic {}
 impl OfiNic {
     pub fn open(entry: &Entry, waits: bool) -> Result<OfiNic> {
         settings::check(entry)?;
-        if entry.provider == "shm" {
-            super::segments::make_room()?;
-        }
-        // A dead process with our PID may have left segments under our names: try the next name.
-        for _ in 0..STALE_NAMES {
-            match Self::open_once(entry, waits) {
-                Err(error) if entry.provider == "shm" && error.provider_errno == libc::EBUSY => {}
-                outcome => return outcome,
-            }
-        }
-        Self::open_once(entry, waits)
-    }
-
-    fn open_once(entry: &Entry, waits: bool) -> Result<OfiNic> {
         // SAFETY: the entry's info is valid.
         let (limits, mr_mode) = unsafe { limits(entry) };
         let mut nic = OfiNic {
@@ -108,14 +86,12 @@ impl OfiNic {
             // SAFETY: the reason given above holds here as well.
             hmem: unsafe { (*entry.info()).caps } & FI_HMEM != 0,
             takes_dmabufs: takes_dmabufs(entry),
-            ipc: entry.provider == "shm",
             // SAFETY: the reason given above holds here as well.
             arrivals_take_receives: unsafe {
                 (*entry.info()).mode & FI_RX_CQ_DATA != 0 || has_connections(entry.info())
             },
             address: Vec::new(),
             random: entry.random.clone(),
-            keeps_routes: entry.provider == "shm",
             wait_fd: -1,
             both: None,
         };
@@ -272,7 +248,7 @@ impl OfiNic {
             attr.iov.mr_iov = &iov;
             attr.iov_count = 1;
             attr.access = flags;
-            if let By::Address(device, _) | By::Dmabuf(device, _) = by {
+            if let By::Address(device) | By::Dmabuf(device, _) = by {
                 attr.iface = fi_hmem_iface::FI_HMEM_CUDA;
                 attr.device.cuda = device as i32;
             }
@@ -288,8 +264,7 @@ impl OfiNic {
                     attr.iov.dmabuf = &dmabuf;
                     options = FI_MR_DMABUF;
                 }
-                By::Address(_, true) if self.ipc => options = FI_HMEM_DEVICE_ONLY,
-                By::Address(..) | By::Host => {}
+                By::Address(_) | By::Host => {}
             }
             if self.mr_mode & FI_MR_PROV_KEY == 0 {
                 // Weft chooses the key, so that it cannot be guessed.
@@ -327,8 +302,8 @@ impl OfiNic {
 enum By<'a> {
     /// Host memory, by address.
     Host,
-    /// Device memory, by address; whether other processes can open it.
-    Address(Device, bool),
+    /// Device memory, by address.
+    Address(Device),
     Dmabuf(Device, &'a Export),
 }
 
@@ -336,7 +311,7 @@ impl By<'_> {
     fn way(self) -> Option<Way> {
         match self {
             By::Host => None,
-            By::Address(..) => Some(Way::Address),
+            By::Address(_) => Some(Way::Address),
             By::Dmabuf(..) => Some(Way::Dmabuf),
         }
     }
@@ -356,7 +331,6 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
         let info = entry.info();
         let (tx, rx, ep, domain) =
             (&*(*info).tx_attr, &*(*info).rx_attr, &*(*info).ep_attr, &*(*info).domain_attr);
-        let shm = entry.provider == "shm";
         let order = tx.msg_order & rx.msg_order;
         let ordered = order & (FI_ORDER_WAW | FI_ORDER_RMA_WAW) != 0;
         // Completions of verbs are acknowledgements from the target's NIC.
@@ -364,22 +338,20 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
         let native = entry.delivers || connections;
         let delivery = if native { Delivery::Native } else { Delivery::Each };
         let is_sim_of_tcp = entry.provider.starts_with("sim:like=tcp:");
-        let in_software = shm || is_rxm(&entry.provider) || is_sim_of_tcp;
+        let in_software = is_rxm(&entry.provider) || is_sim_of_tcp;
         let depth = |size: usize, ours: usize| if size == 0 { ours } else { size.min(ours) };
-        let largest = if shm { MESSAGE_MAX_SHM } else { MESSAGE_MAX };
         let limits = Limits {
             delivery,
             tx_depth: depth(tx.size, TX_DEPTH),
             rx_depth: depth(rx.size, RX_DEPTH),
-            // tcp closes the connection, and verbs' queue pair stops; shm and simulated NICs
-            // continue.
-            failures_reset: connections || ordered && !shm && !entry.provider.starts_with("sim"),
+            // tcp closes the connection, and verbs' queue pair stops; simulated NICs continue.
+            failures_reset: connections || ordered && !entry.provider.starts_with("sim"),
             reconnects: true,
             // (ofi_rxm over tcp would, but 1.17 crashes when a connection is closed over which it
             // receives the answer to a read. On EFA, removing an address ends nothing.)
             resets: connections || is_sim_of_tcp,
             vector: 1,
-            message_max: ep.max_msg_size.min(largest),
+            message_max: ep.max_msg_size.min(MESSAGE_MAX),
             virtual_addresses: domain.mr_mode & FI_MR_VIRT_ADDR != 0,
             grants: false,
             local_registration: domain.mr_mode & FI_MR_LOCAL != 0,
@@ -388,7 +360,7 @@ unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             } else {
                 ep.max_msg_size as u64
             },
-            // shm, ofi_rxm and a simulated tcp queue in software, without limit. Over connections
+            // ofi_rxm and a simulated tcp queue in software, without limit. Over connections
             // each arrival uses a receive: without one, everything on its connection waits.
             arrival_room: match connections {
                 true => Some(depth(rx.size, RX_DEPTH) as u32 / 2),
@@ -453,9 +425,6 @@ impl Nic for OfiNic {
     fn remove(&mut self, route: Route) {
         if let Some(of) = &mut self.connections {
             return of.remove(route);
-        }
-        if self.keeps_routes {
-            return;
         }
         let mut route: fi_addr_t = route;
         // SAFETY: `insert` returned the route.
@@ -534,7 +503,7 @@ impl Nic for OfiNic {
         &mut self,
         range: HostRange,
         access: Access,
-        (device, shareable): (Device, bool),
+        (device, _shareable): (Device, bool),
     ) -> Result<Option<Registration>> {
         if !self.hmem {
             return Ok(None);
@@ -549,7 +518,7 @@ impl Nic for OfiNic {
             }
         }
         // Some providers then make DMA-BUFs of their own.
-        let registered = self.register_at(range, access, By::Address(device, shareable));
+        let registered = self.register_at(range, access, By::Address(device));
         Ok(registered.inspect_err(|error| log::info!("memory of device {device} is not moved: {error}")).ok())
     }
 

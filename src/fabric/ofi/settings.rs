@@ -12,8 +12,8 @@ type Setting = (&'static str, &'static str);
 
 /// The next two are read once, when the providers start, and then apply to every user of
 /// libfabric in the process; so each is set only if a fabric that needs it may be opened. This one
-/// disables the cross-memory path of shm (and of efa's shm): with it, a target goes on copying
-/// after the initiator has closed everything.
+/// disables the cross-memory path of the shm that efa uses within a host: with it, a target goes on
+/// copying after the initiator has closed everything.
 const NO_CROSS_MEMORY: Setting = ("FI_SHM_DISABLE_CMA", "1");
 /// Disables verbs' cache of registrations: in the cache, memory stays registered after its
 /// deregistration, so peers can still write to it, and it is registered as writable.
@@ -28,18 +28,13 @@ static CACHE_IS_OFF: OnceCell<bool> = OnceCell::new();
 /// The settings that these providers need when they start.
 fn starting(providers: &[&str]) -> Vec<Setting> {
     let mut settings = Vec::new();
-    if providers.iter().any(|name| copies_by_shm(name)) {
+    if providers.iter().any(|name| name.starts_with("efa")) {
         settings.push(NO_CROSS_MEMORY);
     }
     if providers.contains(&"verbs") {
         settings.push(NO_CACHE);
     }
     settings
-}
-
-/// efa uses shm between processes of one host.
-fn copies_by_shm(provider: &str) -> bool {
-    provider == "shm" || provider.starts_with("efa")
 }
 
 /// Makes libfabric and its providers read their settings, before rails of these providers are
@@ -64,7 +59,7 @@ pub fn settle(library: &Library, api: u32, providers: &[&str], in_use: bool) {
 /// Warns, once, that bytes may arrive late.
 fn warn_of_cross_memory(provider: &str) {
     static ONCE: Once = Once::new();
-    if copies_by_shm(provider) && CROSS_MEMORY_IS_OFF.get() == Some(&false) {
+    if provider.starts_with("efa") && CROSS_MEMORY_IS_OFF.get() == Some(&false) {
         let name = NO_CROSS_MEMORY.0;
         ONCE.call_once(|| {
             log::warn!(
@@ -98,21 +93,26 @@ pub fn check(entry: &Entry) -> Result<()> {
     }
     warn_of_cross_memory(&entry.provider);
     warn_of_cache(&entry.provider);
-    refuse_rxm_over_verbs(&entry.provider)
+    refuse(&entry.provider)
 }
 
-/// Rejects ofi_rxm over verbs, which crashes when it closes a connection over which an unreaped
-/// message has come (1.17 to 2.6): it posts the message's buffer again, to the endpoint that it has
-/// freed. With shared receives, it loses writes with immediates instead.
-fn refuse_rxm_over_verbs(provider: &str) -> Result<()> {
-    match provider == "verbs;ofi_rxm" {
-        false => Ok(()),
-        true => Err(Error::new(
-            Status::Unsupported,
+/// Rejects providers that cannot keep Weft's promises. ofi_rxm over verbs crashes when it closes a
+/// connection over which an unreaped message has come (1.17 to 2.6): it posts the message's buffer
+/// again, to the endpoint that it has freed. (With shared receives, it loses writes with immediates
+/// instead.) A process that is killed inside shm holds a lock, on which the survivors hang.
+fn refuse(provider: &str) -> Result<()> {
+    let text = match provider {
+        "verbs;ofi_rxm" => {
             "libfabric's ofi_rxm crashes over verbs when a peer's connection closes: name the fabric \"verbs\", \
-             which makes its connections itself",
-        )),
-    }
+             which makes its connections itself"
+        }
+        "shm" => {
+            "libfabric's shm hangs when one of its processes is killed: name the fabric \"host\", Weft's own \
+             between processes of one host"
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::new(Status::Unsupported, text))
 }
 
 fn is_yes(value: &str) -> bool {
@@ -141,17 +141,18 @@ mod tests {
             |providers: &[&str]| starting(providers).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert!(names(&[]).is_empty() && names(&["psm3", "tcp;ofi_rxm"]).is_empty());
         assert_eq!(names(&["verbs"]), ["FI_MR_CACHE_MAX_COUNT"]);
-        assert_eq!(names(&["shm"]), ["FI_SHM_DISABLE_CMA"]);
         assert_eq!(names(&["efa", "verbs"]), ["FI_SHM_DISABLE_CMA", "FI_MR_CACHE_MAX_COUNT"]);
     }
 
     #[test]
-    fn rxm_over_verbs_is_rejected() {
-        for name in ["verbs", "tcp;ofi_rxm", "efa", "shm"] {
-            assert!(refuse_rxm_over_verbs(name).is_ok(), "{name}");
+    fn unsafe_providers_are_rejected() {
+        for name in ["verbs", "tcp;ofi_rxm", "efa"] {
+            assert!(refuse(name).is_ok(), "{name}");
         }
-        let refused = refuse_rxm_over_verbs("verbs;ofi_rxm").expect_err("it crashes");
-        assert!(refused.message.contains("name the fabric \"verbs\""), "{refused}");
+        for (name, instead) in [("verbs;ofi_rxm", "verbs"), ("shm", "host")] {
+            let refused = refuse(name).expect_err("it crashes or hangs");
+            assert!(refused.message.contains(&format!("name the fabric \"{instead}\"")), "{refused}");
+        }
     }
 
     #[test]

@@ -28,7 +28,6 @@ pub fn rail(case: &Case) -> Result<Rail> {
 fn open(case: &Case, kind: Kind) -> Result<Endpoint> {
     let (fabric, names) = match case.fabric {
         Fabric::Tcp => (TCP, Some("lo")),
-        Fabric::Shm => ("shm", Some("*")),
         Fabric::Host => ("host", None),
     };
     Endpoint::open(&Opening {

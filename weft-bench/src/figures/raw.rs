@@ -1,5 +1,4 @@
-//! Weft compared with bare libfabric and a plain socket, on this machine's loopback and shared
-//! memory.
+//! Weft compared with bare libfabric and a plain socket, on this machine's loopback.
 
 use super::{figures, left, Bench, Figure};
 use crate::pair::{self, Case, Fabric, Outcome, Rival};
@@ -10,12 +9,11 @@ use std::rc::Rc;
 /// A measurement that several figures may share.
 type Key = (Fabric, usize, Rival);
 
-use Fabric::{Shm, Tcp};
+use Fabric::Tcp;
 use Rival::{Encrypted, Itself, Reads, Socket, Streams, Weft};
 const LARGE: usize = 65536;
 const SMALL: usize = 4096;
-const ITSELF: &[Key] =
-    &[(Tcp, LARGE, Itself), (Tcp, SMALL, Itself), (Shm, LARGE, Itself), (Shm, SMALL, Itself)];
+const ITSELF: [Key; 2] = [(Tcp, LARGE, Itself), (Tcp, SMALL, Itself)];
 
 figures! {
     tcp_64k_of_socket ["0.95", "1.00"] |bench| ratio(bench, (Tcp, LARGE, Socket)) =>
@@ -42,21 +40,13 @@ figures! {
     tcp_netem_verified ["0.8", ""] lossy =>
         "throughput of writes over a plain socket's, 1 % of packets lost and 10 ms there and back, bytes verified: \
          median of 9 in turns; of the last make test-netem where this kernel has no netem";
-    raw_ratio_shm_64k ["0.97", "1.00"] |bench| ratio(bench, (Shm, LARGE, Weft)) =>
-        "Weft's throughput over the bare loop's: random 64 KiB pages over shm, copied through the shared ring";
-    raw_ratio_shm_4k ["0.95", "1.00"] |bench| ratio(bench, (Shm, SMALL, Weft)) =>
-        "the same with pages of 4 KiB";
     raw_self_ratio ["0.98 to 1.02", "1.00"] self_ratio =>
-        "the bare loop over a second one, by the same procedure: of the four cases, the one farthest from \
-         1";
+        "the bare loop over a second one, by the same procedure: of 64 KiB and 4 KiB pages, the one farther \
+         from 1";
     raw_tcp_64k_gbs ["", ""] |bench| bare_gbs(bench, Tcp, LARGE) =>
         "GB/s of the bare loop: 64 KiB, tcp";
     raw_tcp_4k_gbs ["", ""] |bench| bare_gbs(bench, Tcp, SMALL) =>
         "GB/s of the bare loop: 4 KiB, tcp";
-    raw_shm_64k_gbs ["", ""] |bench| bare_gbs(bench, Shm, LARGE) =>
-        "GB/s of the bare loop: 64 KiB, shm";
-    raw_shm_4k_gbs ["", ""] |bench| bare_gbs(bench, Shm, SMALL) =>
-        "GB/s of the bare loop: 4 KiB, shm";
     socket_64k_gbs ["", ""] |bench| socket_gbs(bench, LARGE) =>
         "GB/s of a plain TCP socket: 64 KiB pages";
     socket_4k_gbs ["", ""] |bench| socket_gbs(bench, SMALL) =>
@@ -127,7 +117,7 @@ fn socket_gbs(bench: &mut Bench, page_len: usize) -> Result<f64> {
 fn self_ratio(bench: &mut Bench) -> Result<f64> {
     let mut ratios = Vec::new();
     for key in ITSELF {
-        ratios.push(Spread::of(outcome(bench, *key)?.ratios()).median);
+        ratios.push(Spread::of(outcome(bench, key)?.ratios()).median);
     }
     let farthest = ratios.into_iter().max_by(|a, b| (a - 1.0).abs().total_cmp(&(b - 1.0).abs()));
     farthest.context("nothing was measured")

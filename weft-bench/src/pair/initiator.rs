@@ -124,7 +124,6 @@ impl Pair {
             control_fd: control.fd(),
         });
         let mut target = Process::start(&mut part.command()?)?;
-        say(&Event::Started(target.child.id()))?;
         let offers: Vec<Opened> = target.lines.hear().context("the target's offers")?;
         let place = Place { case, rail: &rail };
         let (mut senders, mut answers) = (Vec::new(), Vec::new());

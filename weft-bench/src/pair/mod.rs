@@ -28,7 +28,6 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Fabric {
     Tcp,
-    Shm,
     Host,
 }
 
@@ -102,7 +101,6 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let fabric = match self.fabric {
             Fabric::Tcp => "tcp",
-            Fabric::Shm => "shm",
             Fabric::Host => "host",
         };
         let what = match self.rival {
@@ -187,8 +185,6 @@ impl Outcome {
 /// What the initiator reports to the watching process, one line each.
 #[derive(Serialize, Deserialize)]
 enum Event {
-    /// The target's process.
-    Started(u32),
     At(u64),
     Done(Outcome),
 }
@@ -220,35 +216,11 @@ pub fn measure(case: &Case, progress: &Progress) -> Result<Outcome> {
 }
 
 fn run_session(session: Session, at: &dyn Fn(u64)) -> Result<Outcome> {
-    let fabric = session.case.fabric;
-    let mut command = Part::Pair(session).command()?;
-    if fabric == Fabric::Shm {
-        // Every engine copies through the shared ring.
-        command.env("FI_SHM_DISABLE_CMA", "1");
-    }
-    let mut initiator = Process::start(&mut command)?;
-    let mut pids = vec![initiator.child.id()];
+    let mut initiator = Process::start(&mut Part::Pair(session).command()?)?;
     loop {
-        match initiator.lines.hear() {
-            Ok(Event::Started(target)) => pids.push(target),
-            Ok(Event::At(done)) => at(done),
-            Ok(Event::Done(outcome)) => return initiator.end().map(|()| outcome),
-            Err(error) => {
-                drop(initiator);
-                sweep(&pids);
-                return Err(error);
-            }
-        }
-    }
-}
-
-/// Removes the shared memory that libfabric leaves behind when one of our processes ended early.
-fn sweep(pids: &[u32]) {
-    for entry in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        if pids.iter().any(|pid| name.to_string_lossy().starts_with(&format!("{pid}:"))) {
-            // It may be gone already; otherwise nothing else can be done.
-            let _ = std::fs::remove_file(entry.path());
+        match initiator.lines.hear()? {
+            Event::At(done) => at(done),
+            Event::Done(outcome) => return initiator.end().map(|()| outcome),
         }
     }
 }

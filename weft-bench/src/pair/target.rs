@@ -29,19 +29,13 @@ pub fn serve(spec: Spec) -> Result<()> {
     spec.case.processors.iter().for_each(|(_, other)| processors::keep_on_only(*other));
     let mut pool = engines::pool(&spec.case)?;
     let place = Place { case: &spec.case, rail: &spec.rail };
-    let mut engines: Vec<Option<Box<dyn Receiver>>> = Vec::new();
-    let mut offers: Vec<Opened> = Vec::new();
-    // Last engine first: that is Weft, which on its first open takes shm's segments of this PID for
-    // those of a dead process, and removes them.
-    for kind in spec.kinds.iter().rev() {
-        let opened = engines::receiver(*kind, &place, &pool).and_then(|engine| Ok((engine.offer()?, engine)));
-        let (engine, offer) = match opened {
+    let open =
+        |kind: &Kind| match engines::receiver(*kind, &place, &pool).and_then(|of| Ok((of.offer()?, of))) {
             Ok((offer, engine)) => (Some(engine), Ok(offer)),
             Err(error) => (None, Err(format!("{error:#}"))),
         };
-        engines.insert(0, engine);
-        offers.insert(0, offer);
-    }
+    let (mut engines, offers): (Vec<Option<Box<dyn Receiver>>>, Vec<Opened>) =
+        spec.kinds.iter().map(open).unzip();
     say(&offers)?;
     let answers: Vec<Value> = hear().context("the initiator's answers")?;
     for (engine, answer) in engines.iter_mut().zip(&answers) {
