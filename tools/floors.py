@@ -4,7 +4,9 @@
 Each row of the table is a floor, the highest first. Fails on an upward use, and on files that import each other in
 circles of more than two (tests left out). Leaves in target/figures, beside these two: `src_code_lines`, lines of code of
 the library that ships, without comments and tests; `largest_file`, the most lines of a file of it, without tests at its
-end; `impl_worker_files`, how many files there are with methods of the worker.
+end; `impl_worker_files`, how many files there are with methods of the worker; `lane_state_places`, in how many structures
+the state of one lane lives: src/session is one, and so is each pair of a struct and what it collects of lanes elsewhere
+(see `lane_places`).
 """
 
 import re
@@ -101,7 +103,33 @@ def circles(graph):
 
 
 #: Only in the libraries for tests and measurements, or in the crate for Rust programs.
-NOT_SHIPPED = ("api/", "fabric/sim/", "fuzzing/", "device/fake")
+NOT_SHIPPED = ("api/", "fabric/sim/", "fuzzing/", "device/fake", "fabric/tcp/fuzz", "fabric/tcp/twins")
+#: Floors that know lanes; what names one there.
+OF_LANES, A_LANE = ("endpoint", "peer", "session", "rail"), {"Lane", "LaneId", "LaneSlot", "Plan"}
+COLLECTION = re.compile(r"\b(?:Vec|VecDeque|HashMap|HashSet|BTreeMap|BTreeSet|Lanes)<(.*)>")
+
+
+def lane_places(texts):
+    """Structs that collect what is known of lanes: lanes, pairs of rails, or structs that name one beside other fields.
+
+    A list of bare ids (`Vec<LaneId>`) says nothing of a lane, and is not counted.
+    """
+    fields = {}
+    for file, text in texts.items():
+        floor = file.relative_to(SRC).parts[0]
+        for name, body in re.findall(r"\bstruct (\w+)(?:<[^>{(]*>)? \{([^}]*)\}", re.sub(r"//[^\n]*", "", text)):
+            if floor in OF_LANES:
+                fields[floor, name] = re.findall(r"(\w+): ([^\n]+?),?\n", body)
+    names = lambda type_: set(re.findall(r"\w+", type_))
+    of_lanes = A_LANE | {name for (_, name), all_ in fields.items() for _, type_ in all_
+                         if len(all_) > 1 and names(type_) & {"Lane", "LaneId", "Plan"} and "Option" not in type_}
+    found = set()
+    for (floor, name), all_ in fields.items():
+        for _, type_ in all_:
+            inner = COLLECTION.search(type_)
+            for what in names(inner.group(1)) & of_lanes - {"LaneId", "LaneSlot"} if inner else ():
+                found.add("session" if floor == "session" else f"{name} of {what}")
+    return found
 
 
 def sizes(files, of_tests):
@@ -113,6 +141,7 @@ def sizes(files, of_tests):
     largest = max(texts, key=lambda file: texts[file].count("\n"))
     return {"src_code_lines": sum(1 for line in lines if line and not line.startswith("//")),
             "largest_file": texts[largest].count("\n"),
+            "lane_state_places": len(lane_places(texts)),
             "impl_worker_files": sum(1 for text in texts.values() if re.search(r"^impl Worker\b", text, re.M))}, largest
 
 

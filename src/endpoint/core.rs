@@ -1,23 +1,19 @@
 //! The state that all threads of an endpoint share.
 
 use super::config::EndpointConfig;
-use super::inbox::{AcceptedHandshake, Command, Inbox};
+use super::inbox::{Command, Inbox};
 use super::later::LOOK;
 use super::messages::Messages;
 use super::unauthenticated::Unauthenticated;
 use crate::clock::{Clock, Random};
-use crate::codec::Text;
 use crate::fabric::grants::{Grant, Grants};
-use crate::fabric::host;
 use crate::ids::{GrantToken, Hold, MemoryId, OpId, PeerId, RailIndex};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::pass::Longest;
 use crate::peer::link::Outstanding;
 use crate::peer::table::PeerTable;
-use crate::peer::{Peer, Replacing, Revoking, Tokens};
+use crate::peer::{Peer, Replacing, Revoking};
 use crate::rail::Traffic;
-use crate::session::approach::{Approach, Approaches};
-use crate::session::{pair, Session, Terms};
 use crate::status::{Error, Result, Status};
 use crate::topology::interfaces::is_down;
 use crate::topology::pci::PciAddress;
@@ -27,7 +23,7 @@ use crate::transfer::queue::Queue;
 use crate::transfer::table::{Left, Table};
 use crate::transfer::Outcome;
 use crate::wire::address::Address;
-use crate::wire::frame::{Token, HEADER};
+use crate::wire::frame::HEADER;
 use crate::wire::seal::SEAL;
 use once_cell::sync::OnceCell;
 use parking_lot::{Condvar, Mutex};
@@ -64,18 +60,6 @@ pub struct RailInfo {
     /// The most bytes of one write with an immediate; 0 if the NIC has no such writes.
     pub immediate_max: u64,
     pub traffic: Arc<Traffic>,
-}
-
-/// The rails of one fabric, out of all (fabric, network): their indexes and networks.
-fn on_fabric<'a>(fabric: &str, rails: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<(RailIndex, &'a str)> {
-    let wanted = RailIndex::each(rails).filter(|(_, (of, _))| *of == fabric);
-    wanted.map(|(index, (_, network))| (index, network)).collect()
-}
-
-/// How a peer begins: this side connects, or its handshake request was accepted.
-pub enum Begin {
-    Connecting { user_data: u64 },
-    Accepted { named: (Token, u64), accepted: AcceptedHandshake, source: u64 },
 }
 
 pub struct Core {
@@ -115,7 +99,7 @@ pub struct Core {
     malformed: AtomicU64,
     pub(super) unauthenticated: Unauthenticated,
     /// How many peer connections this endpoint has begun.
-    begun: AtomicU64,
+    pub(super) begun: AtomicU64,
     /// Dropped last: by then, nothing of the endpoint is open.
     alive: Arc<()>,
 }
@@ -467,137 +451,6 @@ impl Core {
         if !memory.importers().is_empty() {
             self.importers.1.wait_for(&mut held, at_most);
         }
-    }
-
-    // Peers.
-
-    /// An unauthenticated endpoint started a handshake over one of our rails. `named`: its token
-    /// for us, and its number of this connection. `source`: its origin.
-    pub fn accept(
-        &self,
-        address: Address,
-        named: (Token, u64),
-        accepted: AcceptedHandshake,
-        source: u64,
-    ) -> Result<PeerId> {
-        self.check_open()?;
-        let fabric = &self.rails[accepted.plan.rail.place()].fabric;
-        if address.rails.get(accepted.plan.remote_rail.place()).is_none_or(|rail| rail.fabric != *fabric) {
-            return Err(Error::new(Status::NoCommonFabric, "a hello over another fabric than it names"));
-        }
-        self.let_in(source, self.clock.now())?;
-        let entered = self.enter(address, Begin::Accepted { named, accepted, source });
-        if !matches!(entered, Ok((_, true))) {
-            self.unauthenticated.stayed_out();
-        }
-        entered.map(|(peer, _)| peer)
-    }
-
-    /// Makes an unauthenticated endpoint a peer, unless it is one.
-    fn enter(&self, address: Address, begin: Begin) -> Result<(PeerId, bool)> {
-        if !self.queue.reserve(2) {
-            return Err(Error::new(Status::Again, "the completion queue is full; the peer tries again"));
-        }
-        let made = self.make_peer(address, self.config.connect_timeout_ns, begin);
-        let entered = made.map(|(peer, new)| (peer.id, new));
-        if !matches!(entered, Ok((_, true))) {
-            self.queue.unreserve(2);
-        }
-        entered
-    }
-
-    /// Whether the host fabric may reach the peer: both addresses name the same host and network
-    /// namespace. (Connecting may still fail.)
-    fn shares_host(&self, fabric: &str, address: &Address) -> bool {
-        if fabric != host::NAME {
-            return true;
-        }
-        let ours = self.rails.iter().find(|rail| rail.fabric == fabric).map(|rail| &rail.network);
-        let theirs = address.rails.iter().find(|rail| rail.fabric == fabric).map(|rail| &rail.network);
-        ours == theirs
-    }
-
-    /// The fabrics that both sides have, best first, with the lanes for each.
-    fn approaches(&self, address: &Address) -> Result<Vec<Approach>> {
-        let shared = self.fabrics.iter().filter(|fabric| self.shares_host(fabric, address));
-        let approaches = shared.map(|fabric| {
-            let ours = on_fabric(fabric, self.rails.iter().map(|rail| (&*rail.fabric, &*rail.network)));
-            let theirs = on_fabric(fabric, address.rails.iter().map(|rail| (&*rail.fabric, &*rail.network)));
-            Approach::new(fabric.clone(), pair(&ours, &theirs))
-        });
-        let common: Vec<Approach> = approaches.filter(|approach| !approach.plans.is_empty()).collect();
-        if common.is_empty() {
-            return Err(Error::new(
-                Status::NoCommonFabric,
-                format!(
-                    "the peer has {}, this endpoint {}: open both with a fabric in common",
-                    Text::of(address.fabrics().join(", ").as_bytes()),
-                    self.fabrics.join(", ")
-                ),
-            ));
-        }
-        Ok(common)
-    }
-
-    /// The workers with the rails of an approach, one bit each.
-    fn workers_of(&self, approach: &Approach) -> u64 {
-        approach.plans.iter().fold(0, |mask, plan| mask | 1 << self.rails[plan.rail.place()].worker)
-    }
-
-    /// The worker that will own a peer: one with rails of the best fabric, and of as many others as
-    /// possible, since its own lanes need no relay.
-    fn choose_owner(&self, incarnation: u64, approaches: &[Approach]) -> usize {
-        let mut masks = approaches.iter().map(|approach| self.workers_of(approach));
-        let best = masks.next().unwrap_or(1);
-        let narrowed = masks.fold(best, |owner, mask| if owner & mask != 0 { owner & mask } else { owner });
-        let nth = incarnation % u64::from(narrowed.count_ones().max(1));
-        let without = (0..nth).fold(narrowed, |mask, _| mask & mask.wrapping_sub(1));
-        without.trailing_zeros() as usize
-    }
-
-    /// The peer of an address, and whether it is new.
-    pub fn make_peer(&self, address: Address, timeout_ns: u64, begin: Begin) -> Result<(Arc<Peer>, bool)> {
-        let approaches = self.approaches(&address)?;
-        let workers = approaches.iter().fold(0, |mask, approach| mask | self.workers_of(approach));
-        let incarnation = address.incarnation;
-        let owner = self.choose_owner(incarnation, &approaches);
-        let terms = Terms {
-            // An endpoint that is its own peer is both sides.
-            decides: self.incarnation <= incarnation,
-            deadline: self.clock.now().saturating_add(timeout_ns),
-            // The limit allows joining all rails of either side, twice.
-            lanes: 2 * self.rails.len().max(address.rails.len()),
-            liveness_ns: self.config.liveness_ns,
-        };
-        let session = Session::new(terms, Approaches::new(approaches, timeout_ns));
-        let reason = session.reason();
-        self.peers.get_or_insert(
-            incarnation,
-            |id, before| {
-                let begun = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
-                let tokens = Tokens { token: self.random.u128()?, begun, before };
-                Ok(Peer::new(id, address, owner, workers, reason, tokens))
-            },
-            |peer| self.start_peer(peer, Box::new(session), begin),
-        )
-    }
-
-    /// Passes a new peer to its owner.
-    fn start_peer(&self, peer: &Arc<Peer>, session: Box<Session>, begin: Begin) {
-        let accepted = match begin {
-            Begin::Connecting { user_data } => {
-                peer.connects.lock().push(user_data);
-                None
-            }
-            Begin::Accepted { named: (token, begun), accepted, source } => {
-                peer.meet(token, begun);
-                peer.authenticate_by(&accepted.root);
-                peer.is_newest(accepted.plan, accepted.epoch, usize::MAX);
-                self.unauthenticated.came(peer.id, source, self.clock.now());
-                Some(accepted)
-            }
-        };
-        self.inboxes[peer.owner].command(Command::AddLink { peer: peer.clone(), session, accepted });
     }
 }
 

@@ -18,7 +18,7 @@
 
 use super::core::OPEN;
 use super::inbox::{Command, Inbox};
-use super::lanes::{DataPath, LaneWork, PeerEnd, RailWork, Resetting};
+use super::lanes::{DataPath, LaneWork, PeerEnd, RailWork, Rails, Resetting};
 use super::later::LOOK;
 use crate::fabric::is_closed;
 use crate::ids::{LaneId, PeerId, RailIndex};
@@ -287,30 +287,32 @@ impl DataPath {
     /// Moves the work of lanes whose operations have come back, and whose remote ends are reset, to
     /// other lanes, within the time.
     pub(super) fn finish_resets(&mut self, over: impl Fn() -> bool) {
-        while let Some(mut gone) = self.resetting.pop_front() {
-            let plan = gone.plan();
-            let errno = gone.resetting.as_ref().map_or(0, |resetting| resetting.outcome.provider_errno);
+        self.finishing = true;
+        let errno_of = |of: &LaneWork| of.resetting.as_ref().map_or(0, |of| of.outcome.provider_errno);
+        let next = |rails: &Rails| {
+            let of = rails.lanes().find(|of| of.is_reset())?;
+            Some((of.lane.id, of.plan(), errno_of(of)))
+        };
+        while let Some((lane, plan, errno)) = next(&self.rails) {
             for n in 1.. {
-                let Some(stripe) = gone.stripes.take_suspended(&self.core.table) else { break };
+                let of = self.rails.lane_mut(lane).map(|(_, of)| of);
+                let Some(stripe) = of.and_then(|of| of.stripes.take_suspended(&self.core.table)) else {
+                    break;
+                };
                 self.redistribute(stripe, plan, errno);
                 if n % LOOK == 0 && over() {
-                    return self.resetting.push_front(gone);
+                    return;
                 }
             }
             let RailWork { rail, lanes, .. } = &mut self.rails[plan.rail];
+            let Some(gone) = lanes.remove(lane.slot) else { continue };
             rail.drop_lane(gone.lane, lanes);
             let peer = gone.peer;
             let event = LaneEvent::AtRest { epoch: gone.epoch };
             self.core.command_owner(&peer, Command::Lane { peer: peer.id, plan, event });
             self.note_health(plan.rail, errno);
         }
-    }
-
-    /// The rails are closed: no lane takes over this work.
-    pub(super) fn drop_resets(&mut self) {
-        for mut gone in self.resetting.drain(..) {
-            self.removed.push(std::mem::take(&mut gone.stripes));
-        }
+        self.finishing = false;
     }
 
     // Completions about rails.

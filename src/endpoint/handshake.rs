@@ -3,7 +3,7 @@
 use super::authenticate::{denial, Verdict};
 use super::failover;
 use super::inbox::{AcceptedHandshake, Command};
-use super::lanes::{DataPath, Handshake, LaneWork, PeerEnd, RailWork, Resetting, AGAIN_NS};
+use super::lanes::{DataPath, Handshake, LaneWork, PeerEnd, RailWork, AGAIN_NS};
 use crate::fabric::select::readable;
 use crate::fabric::{error_text, host, Connection, Posted};
 use crate::ids::{LaneId, PeerId, RailIndex};
@@ -101,7 +101,8 @@ impl DataPath {
             accepted: None,
             closing: None,
             stopped: false,
-            held: 0,
+            quiescing: Vec::new(),
+            owed: Vec::new(),
             resetting: None,
             looks: 0,
             probe_ns: 0,
@@ -282,7 +283,7 @@ impl DataPath {
             Meeting::Stale => return self.core.reject(STALE),
         }
         let most = 2 * self.core.rails.len().max(peer.address.rails.len());
-        if !peer.is_newest(plan, request.epoch, most) {
+        if !peer.lanes.lock().is_newest(plan, request.epoch, most) {
             return self.core.reject(STALE);
         }
         peer.authenticate_by(&accepted.root);
@@ -493,29 +494,23 @@ impl DataPath {
     /// Removes lanes that have nothing in flight.
     pub fn reap_closing(&mut self) {
         let now = self.core.clock.now();
-        let resetting = self.resetting.len();
+        let mut reset = false;
         for RailWork { rail, lanes, .. } in self.rails.iter_mut() {
             for place in 0..lanes.places() {
-                let Some(lane) = lanes.at(place).filter(|lane| lane.closing.is_some()) else { continue };
-                let rests = lane.lane.inflight_ops == 0;
-                if rests && lane.resetting.is_some() {
+                let rests = |lane: &&mut LaneWork| lane.closing.is_some() && lane.lane.inflight_ops == 0;
+                let Some(lane) = lanes.at(place).filter(rests) else { continue };
+                if lane.resetting.is_some() {
                     lane.stripes.put_down(&self.core.table, &mut self.left);
-                }
-                let at_rest = rests && lane.resetting.as_ref().is_none_or(Resetting::is_done);
-                if !at_rest || lane.resetting.is_none() && lane.is_saying(now) {
-                    continue;
-                }
-                let id = lane.lane.id;
-                let Some(mut gone) = lanes.remove(id.slot) else { continue };
-                if gone.resetting.is_some() {
-                    self.resetting.push_back(gone);
-                } else {
+                    reset |= lane.is_reset();
+                } else if !lane.is_saying(now) {
+                    let slot = lane.lane.id.slot;
+                    let Some(mut gone) = lanes.remove(slot) else { continue };
                     self.removed.push(std::mem::take(&mut gone.stripes));
                     rail.drop_lane(gone.lane, lanes);
                 }
             }
         }
-        if self.resetting.len() > resetting {
+        if reset && !self.finishing {
             self.finish_resets(|| true);
         }
     }

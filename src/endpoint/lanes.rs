@@ -3,12 +3,12 @@
 
 use super::core::Core;
 use super::inbox::Command;
-use super::later::{Owed, Parked, QuiescingLanes, Relayed};
+use super::later::{Parked, Relayed};
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::memory::RemoteMemory;
 use crate::peer::link::Quiesce;
 use crate::peer::Peer;
-use crate::rail::{HasLane, Lane, LaneState, Lanes, Rail};
+use crate::rail::{Half, HasLane, Lane, LaneState, Lanes, Rail};
 use crate::session::Plan;
 use crate::trace::{self, Event};
 use crate::transfer::shape::View;
@@ -16,7 +16,7 @@ use crate::transfer::stripes::Stripes;
 use crate::transfer::table::Left;
 use crate::transfer::Outcome;
 use crate::wire::seal::Root;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
@@ -71,13 +71,23 @@ pub struct LaneWork {
     pub closing: Option<u64>,
     /// The session closes: it takes nothing new.
     pub stopped: bool,
-    /// Fences of the peer that wait until the lane is idle.
-    pub held: u32,
+    /// What waits until the lane is idle; until then it posts nothing.
+    pub quiescing: Vec<Quiesce>,
+    /// Frames about halves of its credits that remain to be sent.
+    pub owed: Vec<(Half, Owed)>,
     /// Set while it is being reset after a failure.
     pub resetting: Option<Resetting>,
     /// How often it was seen stalled, and when the others were last checked.
     pub looks: u32,
     pub probe_ns: u64,
+}
+
+/// A frame about one half of a lane's credits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Owed {
+    Ask,
+    /// A grant of this many credits.
+    Grant(u32),
 }
 
 /// The progress of a lane's handshake.
@@ -119,13 +129,6 @@ pub enum PeerEnd {
     Reset,
     /// It is reset, and the peer waits for our reset.
     Asks,
-}
-
-impl Resetting {
-    /// Nothing that was posted over the lane can land any longer, on either side.
-    pub fn is_done(&self) -> bool {
-        self.peer_reset
-    }
 }
 
 /// The health of a rail, derived from its lanes.
@@ -246,7 +249,7 @@ impl LaneWork {
     /// Whether the lane can post, and has nothing queued.
     #[inline]
     pub(super) fn is_free(&self) -> bool {
-        let takes = !self.stopped && self.held == 0 && self.peer.is_served_by(self.lane.id.rail);
+        let takes = !self.stopped && self.quiescing.is_empty() && self.peer.is_served_by(self.lane.id.rail);
         takes && !self.has_work()
     }
 
@@ -262,8 +265,13 @@ impl LaneWork {
         left: &mut Vec<Left>,
         now: u64,
     ) -> std::result::Result<bool, i32> {
-        let held = self.held > 0;
+        let held = !self.quiescing.is_empty();
         Ok(!held && self.stripes.pump(rail, &mut self.lane, now, &core.table, left)?)
+    }
+
+    /// Whether nothing of a failed lane moves on either side: its stripes may move to other lanes.
+    pub(super) fn is_reset(&self) -> bool {
+        self.lane.inflight_ops == 0 && self.resetting.as_ref().is_some_and(|resetting| resetting.peer_reset)
     }
 
     /// Whether a deadline of the lane is near.
@@ -284,13 +292,14 @@ pub struct DataPath {
     pub left: Vec<Left>,
     /// The last lane's number.
     pub(super) epochs: u64,
-    /// Failed lanes, whose stripes move to others.
-    pub(super) resetting: VecDeque<LaneWork>,
+    /// Stripes of lanes that are reset still have to move to others.
+    pub(super) finishing: bool,
     /// Stripes of lanes that were removed, freed in steps.
     pub(super) removed: Vec<Stripes>,
-    pub(super) quiescing_lanes: Vec<QuiescingLanes>,
-    /// Frames about credits to send.
-    pub(super) owed_credits: Vec<Owed>,
+    /// Peers of which lanes here are not at rest yet, and why.
+    pub(super) quiescing: Vec<(PeerId, Quiesce)>,
+    /// Lanes that owe frames about credits.
+    pub(super) owing: Vec<LaneId>,
     /// Transfers whose peers have no lane now.
     pub(super) parked: VecDeque<Parked>,
     /// Frames of peers that another worker owns.
@@ -308,10 +317,10 @@ impl DataPath {
             lanes_of: Vec::new(),
             left: Vec::new(),
             epochs: 0,
-            resetting: VecDeque::new(),
+            finishing: false,
             removed: Vec::new(),
-            quiescing_lanes: Vec::new(),
-            owed_credits: Vec::new(),
+            quiescing: Vec::new(),
+            owing: Vec::new(),
             parked: VecDeque::new(),
             relayed: VecDeque::new(),
             turn: 0,
@@ -359,7 +368,7 @@ impl DataPath {
 
     /// Takes the next step of what ends in steps, until the time is up (`over`). True: there is more.
     pub(super) fn go_on_ending(&mut self, over: impl Fn() -> bool) -> bool {
-        if !self.resetting.is_empty() {
+        if self.finishing {
             self.finish_resets(&over);
         }
         let (table, left) = (&self.core.table, &mut self.left);
@@ -373,7 +382,7 @@ impl DataPath {
     }
 
     pub(super) fn has_remains(&self) -> bool {
-        !(self.removed.is_empty() && self.resetting.is_empty())
+        self.finishing || !self.removed.is_empty()
     }
 
     /// Frees stripes of removed lanes.
@@ -390,25 +399,19 @@ impl DataPath {
 
     /// Holds each of a peer's lanes until it is at rest, or stops them.
     pub fn quiesce_lanes(&mut self, peer: PeerId, of: Quiesce) {
-        let lanes: Vec<LaneId> = match of {
-            Quiesce::Close => self.lanes_of.get(peer.place()).cloned().unwrap_or_default(),
-            // Those that are being reset, too.
-            Quiesce::Fence(_) => self.rails.lanes().map(|lane| lane.lane.id).collect(),
-        };
-        let mut of_peer = Vec::new();
-        for id in lanes {
-            let lane = self.rails.lane_mut(id).map(|(_, lane)| lane);
-            let Some(lane) = lane.filter(|lane| lane.peer.id == peer) else { continue };
-            if of == Quiesce::Close {
-                lane.stopped = true;
-                lane.stripes.stop(&self.core.table, &mut self.left);
-            } else {
-                lane.held += 1;
-                lane.stripes.forget_keys();
+        for lane in self.rails.lanes_mut().filter(|lane| lane.peer.id == peer) {
+            match of {
+                Quiesce::Close if lane.closing.is_some() => continue,
+                Quiesce::Close => {
+                    lane.stopped = true;
+                    lane.stripes.stop(&self.core.table, &mut self.left);
+                }
+                // Lanes that are being reset, too.
+                Quiesce::Fence(_) => lane.stripes.forget_keys(),
             }
-            of_peer.push(id);
+            lane.quiescing.push(of);
         }
-        self.quiescing_lanes.push(QuiescingLanes { peer, of, lanes: of_peer });
+        self.quiescing.push((peer, of));
     }
 
     /// Prepares the rails for transfers of imported device memory.
@@ -426,29 +429,21 @@ impl DataPath {
 
     /// Checks which lanes have become idle.
     pub(super) fn advance_quiescing(&mut self) {
-        if self.quiescing_lanes.is_empty() {
+        if self.quiescing.is_empty() {
             return;
         }
-        let mut done = Vec::new();
-        for QuiescingLanes { peer, of, lanes } in &mut self.quiescing_lanes {
-            let rails = &mut self.rails;
-            lanes.retain(|lane| {
-                let Some((_, lane)) = rails.lane_mut(*lane) else { return false };
-                if lane.lane.inflight_ops > 0 {
-                    return true;
-                }
+        let mut waiting = HashSet::new();
+        for lane in self.rails.lanes_mut().filter(|lane| !lane.quiescing.is_empty()) {
+            if lane.lane.inflight_ops == 0 {
                 // One that is being reset is at rest for a fence once the peer's end is reset.
-                let fence = matches!(of, Quiesce::Fence(_));
-                let rests = !fence || lane.resetting.is_none();
-                lane.held -= u32::from(fence && rests);
-                !rests
-            });
-            if lanes.is_empty() {
-                done.push((*peer, *of));
+                let resetting = lane.resetting.is_some();
+                lane.quiescing.retain(|of| resetting && *of != Quiesce::Close);
             }
+            waiting.extend(lane.quiescing.iter().map(|of| (lane.peer.id, *of)));
         }
-        self.quiescing_lanes.retain(|of| !of.lanes.is_empty());
-        for (peer, of) in done {
+        let quiet: Vec<_> = self.quiescing.iter().copied().filter(|of| !waiting.contains(of)).collect();
+        self.quiescing.retain(|of| waiting.contains(of));
+        for (peer, of) in quiet {
             if let Ok(found) = self.core.peers.get(peer) {
                 self.core.command_owner(&found, Command::LanesQuiet { peer, of });
             }

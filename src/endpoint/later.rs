@@ -1,9 +1,8 @@
 //! Work that a worker resumes in later passes.
 
-use crate::ids::{Hold, LaneId, PeerId};
-use crate::peer::link::{Link, Outstanding, Quiesce};
+use crate::ids::{Hold, PeerId};
+use crate::peer::link::{Link, Outstanding};
 use crate::peer::{Replacing, Revoking};
-use crate::rail::Half;
 use crate::transfer::claims::Run;
 use crate::transfer::completion::Completion;
 use crate::transfer::gate::Before;
@@ -20,33 +19,11 @@ pub(super) const LOOK: usize = 64;
 /// The most workers that may pass on a transfer for which none has a lane.
 pub const HOPS: u32 = 64;
 
-/// A frame about one half of a lane's credits that remains to be sent.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Owed {
-    pub lane: LaneId,
-    pub half: Half,
-    pub what: What,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum What {
-    Ask,
-    /// A grant of this many credits.
-    Grant(u32),
-}
-
 /// A frame that waits for space. The channels' windows limit their number.
 pub struct Relayed {
     pub peer: PeerId,
     pub bytes: Vec<u8>,
     pub since: u64,
-}
-
-/// A peer's lanes here that are not at rest yet.
-pub struct QuiescingLanes {
-    pub peer: PeerId,
-    pub of: Quiesce,
-    pub lanes: Vec<LaneId>,
 }
 
 /// A transfer that has not started.

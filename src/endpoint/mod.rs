@@ -32,11 +32,13 @@ mod later;
 mod links;
 pub mod lists;
 mod mailbox;
+mod memories;
 mod messages;
 mod metrics;
 mod near;
 mod open;
 mod pause;
+mod peers;
 pub mod preview;
 mod registering;
 mod relay;
@@ -50,23 +52,16 @@ mod watching;
 pub mod worker;
 
 use crate::clock::Clock;
-use crate::device::{self, Claim};
-use crate::fabric::Registration;
-use crate::ids::MemoryId;
-use crate::memory::{self, Access, Memory, Range, RemoteMemory};
-use crate::peer::{PeerInfo, PeerState};
-use crate::room;
+use crate::peer::PeerState;
 use crate::status::{Error, Result, Status};
 use crate::topology::Machine;
 use crate::trace;
 use crate::transfer::completion::Completion;
 use crate::transfer::queue::{Arm, Queue};
 use crate::transfer::{tally, Outcome};
-use crate::wire::address::Address;
-use crate::wire::descriptor::Descriptor;
-use chores::{RailRegistrations, Registered, Reply, Wanted};
+use chores::Reply;
 pub use config::{timeout, EndpointConfig, Idle, Settings, LIVENESS_OFF};
-use core::{Begin, Core, RailInfo, CLOSING, OPEN};
+use core::{Core, RailInfo, CLOSING, OPEN};
 use driver::Driver;
 use inbox::Command;
 use parking_lot::Mutex;
@@ -78,8 +73,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use worker::Worker;
 
-/// Importers that do not answer a revocation within this time are disconnected.
-const REVOKE: Duration = Duration::from_secs(2);
 /// With manual progress, a wait spins this long without work before it sleeps.
 const MANUAL_SPIN_NS: u64 = 200_000;
 /// A worker that takes longer is stuck inside a provider.
@@ -357,292 +350,6 @@ impl Endpoint {
         }
         queues.push(Arc::downgrade(&queue));
         Ok(queue)
-    }
-
-    // Peers.
-
-    pub fn connect(&self, blob: &[u8], timeout_ns: u64, user_data: u64) -> Result<u64> {
-        let core = &self.core;
-        core.check_open()?;
-        let address = Address::decode(blob)?;
-        address.common_wire()?;
-        let timeout = if timeout_ns == 0 { core.config.connect_timeout_ns } else { timeout_ns };
-        if !core.queue.reserve(2) {
-            return Err(Error::new(
-                Status::Again,
-                format!(
-                    "the endpoint's queue has no room for the peer's events: poll it (queue_depth is {})",
-                    core.queue.capacity()
-                ),
-            ));
-        }
-        let made = core.make_peer(address, timeout, Begin::Connecting { user_data });
-        let (peer, new) = made.inspect_err(|_| core.queue.unreserve(2))?;
-        log::trace!("connect to {peer}: {}", if new { "it is new" } else { "it is known" });
-        if !new {
-            core.queue.unreserve(1);
-            peer.connects.lock().push(user_data);
-            core.inboxes[peer.owner].command(Command::Connected { peer: peer.id });
-            if peer.state() == PeerState::Down {
-                return self.connect_to_ended(&peer, user_data);
-            }
-        }
-        Ok(peer.id.get())
-    }
-
-    /// The peer ended during the lookup: unless its end has answered this connect already, nothing
-    /// will.
-    fn connect_to_ended(&self, peer: &crate::peer::Peer, user_data: u64) -> Result<u64> {
-        let mut connects = peer.connects.lock();
-        match connects.iter().position(|waiting| *waiting == user_data) {
-            Some(at) => {
-                connects.remove(at);
-                self.core.queue.unreserve(1);
-                Err(Error::new(
-                    Status::Again,
-                    "the previous connection to this peer is just ending: try again",
-                ))
-            }
-            None => Ok(peer.id.get()),
-        }
-    }
-
-    pub fn disconnect(&self, peer: u64) -> Result<()> {
-        self.core.check_open()?;
-        let peer = self.core.peers.find(peer)?;
-        log::trace!("disconnect from {peer}");
-        self.core.inboxes[peer.owner].command(Command::Disconnect { peer: peer.id });
-        Ok(())
-    }
-
-    pub fn peer_info(&self, peer: u64) -> Result<PeerInfo> {
-        Ok(self.core.peers.find(peer)?.info())
-    }
-
-    // Memory.
-
-    /// Allocates memory that is ready for transfers, near the rails by default.
-    pub fn allocate(&self, len: u64, node: Option<u32>) -> Result<u64> {
-        self.core.check_open()?;
-        crate::memory::alloc::allocate(len, node.or_else(|| self.node_of_most_rails()))
-    }
-
-    /// The NUMA node of more than half of the rails whose node is known.
-    fn node_of_most_rails(&self) -> Option<u32> {
-        let nodes: Vec<u32> = self.rails().iter().filter_map(|rail| rail.node).collect();
-        let on = |node: u32| nodes.iter().filter(|other| **other == node).count();
-        nodes.iter().copied().find(|node| on(*node) * 2 > nodes.len())
-    }
-
-    /// `rails`: the rails that register it, one bit each; 0: all, or for device memory those near
-    /// it. `claim`: the kind of memory that the caller names. Whether the process may write to it
-    /// is detected.
-    pub fn register(
-        &self,
-        ranges: Vec<Range>,
-        mut access: Access,
-        rails: u64,
-        claim: Claim,
-    ) -> Result<Arc<Memory>> {
-        let core = &self.core;
-        core.check_open()?;
-        if (rails as u128) >> core.rails.len() != 0 {
-            return Err(Error::invalid(format!(
-                "rails is {rails:#x}, but this endpoint has {}: bit i stands for rail i",
-                core.rails.len()
-            )));
-        }
-        // The memory that workers and the descriptor will need, piece by piece.
-        let each =
-            2 * size_of::<Range>() + core.rails.len() * (size_of::<Registration>() + 2 * size_of::<u64>());
-        room::probe::<u8>(ranges.len() * each, "the registrations of the ranges")?;
-        let place = device::locate(&ranges, claim)?;
-        let rails = match &place {
-            Some(place) if rails == 0 => self.rails_near(place.device),
-            _ => rails,
-        };
-        let fixed = if place.is_some() { None } else { crate::range::check(&ranges)? };
-        access.local_write = fixed.is_none();
-        if let Some(index) = fixed.filter(|_| access.remote_write) {
-            let Range { base, len } = ranges[index];
-            return Err(Error::invalid(format!(
-                "range {index} ({len} bytes at {base:#x}) has pages that this process may not write to, so peers may \
-                 not either: register it with WEFT_ACCESS_REMOTE_READ or WEFT_ACCESS_LOCAL"
-            )));
-        }
-        let device = place.as_ref().map(|place| (place.device, place.shareable));
-        let wanted = Wanted { ranges: ranges.clone().into(), access, rails, device };
-        let mut by_rail: Vec<Box<[Registration]>> = core.rails.iter().map(|_| Box::default()).collect();
-        let (registered, outcome) = self.register_on_rails(&wanted);
-        registered.into_iter().for_each(|(rail, r)| by_rail[rail.place()] = r);
-        let mut failed = outcome.err();
-        if place.is_some() && by_rail.iter().all(|registered| registered.is_empty()) {
-            failed.get_or_insert_with(|| {
-                Error::new(
-                    Status::Unsupported,
-                    "no rail moves device memory: libfabric has no FI_HMEM for these NICs; open host or tcp, too",
-                )
-            });
-        }
-        let (id, secret) = (MemoryId::new(core.random.u64()?), core.random.u64()?);
-        let memory = Arc::new(Memory::new((id, secret), ranges, (access, place), by_rail));
-        if let Some(wanted) = core.wanted_apart(&memory).filter(|_| failed.is_none()) {
-            let (registered, outcome) = self.register_on_rails(&wanted);
-            let mut exports = memory.exports.lock();
-            exports.add(registered);
-            exports.replace();
-            failed = outcome.err();
-        }
-        core.describe(&memory);
-        if let Some(error) = failed {
-            // Removes the registrations of other workers' rails.
-            memory.exports.lock().lose();
-            let _ = self.deregister_from_rails(&memory);
-            memory.let_go();
-            return Err(error);
-        }
-        core.memories.lock().insert(id, memory.clone());
-        log::trace!("memory {id:#x} is registered: {} ranges", memory.ranges().len());
-        Ok(memory)
-    }
-
-    /// Lets all workers register ranges; returns their rails' registrations, and whether all
-    /// succeeded.
-    fn register_on_rails(&self, wanted: &Wanted) -> (RailRegistrations, Result<()>) {
-        let ask = |inbox: &inbox::Inbox| {
-            let reply = Reply::new();
-            inbox.command(Command::Register {
-                wanted: wanted.clone(),
-                reply: Registered::Caller(reply.clone()),
-            });
-            reply
-        };
-        let replies: Vec<Reply<Result<RailRegistrations>>> = self.core.inboxes.iter().map(ask).collect();
-        let (mut all, mut outcome) = (Vec::new(), Ok(()));
-        for reply in &replies {
-            match self.answer(reply, UNRESPONSIVE * 30, || 0).and_then(|answer| answer) {
-                Ok(registered) => all.extend(registered),
-                Err(error) => outcome = Err(error),
-            }
-        }
-        (all, outcome)
-    }
-
-    pub fn deregister(&self, memory: &Arc<Memory>) -> Result<()> {
-        let core = &self.core;
-        if self.down.load(Ordering::Acquire) {
-            core.forget_grants();
-        }
-        if !memory.leave() {
-            return Err(memory.in_use());
-        }
-        log::trace!("memory {:#x} is deregistered: {} importers", memory.id, memory.importers().len());
-        for peer in memory.importers() {
-            match core.peers.get(peer) {
-                Ok(peer) => {
-                    core.inboxes[peer.owner].command(Command::Revoke { peer: peer.id, memory: memory.id })
-                }
-                Err(_) => memory.forget(peer),
-            }
-        }
-        self.await_importers(memory);
-        memory.close();
-        memory.exports.lock().lose();
-        if !self.down.load(Ordering::Acquire) {
-            // The rest can be tried again. Once the rails are closed, so are the registrations.
-            self.deregister_from_rails(memory).inspect_err(|_| memory.stay_stuck())?;
-        }
-        core.memories.lock().remove(&memory.id);
-        memory.let_go();
-        Ok(())
-    }
-
-    /// Waits until no peer uses a memory, and disconnects those that do not answer.
-    fn await_importers(&self, memory: &Arc<Memory>) {
-        let core = &self.core;
-        let mut until = core.clock.now() + REVOKE.as_nanos() as u64;
-        let mut cut = false;
-        while !memory.importers().is_empty() && !self.down.load(Ordering::Acquire) {
-            if self.core.config.manual {
-                self.progress();
-            } else {
-                core.wait_importers(memory, Duration::from_millis(5));
-            }
-            if core.clock.now() < until {
-                continue;
-            }
-            if cut {
-                break; // Their lanes are gone: none will answer any longer.
-            }
-            for peer in memory.importers() {
-                if let Ok(peer) = core.peers.get(peer) {
-                    let outcome = Outcome::of(Status::PeerLost);
-                    core.inboxes[peer.owner].command(Command::EndPeer { peer: peer.id, outcome });
-                }
-            }
-            cut = true;
-            until = core.clock.now() + REVOKE.as_nanos() as u64;
-        }
-    }
-
-    fn deregister_from_rails(&self, memory: &Arc<Memory>) -> Result<()> {
-        let ask = |inbox: &inbox::Inbox| {
-            let reply = Reply::new();
-            inbox.command(Command::Deregister { memory: memory.clone(), reply: reply.clone() });
-            reply
-        };
-        let replies: Vec<Reply<Result<()>>> = self.core.inboxes.iter().map(ask).collect();
-        // Waits for all of them, so that a retry finds no worker still busy with the memory.
-        let answers: Vec<Result<()>> =
-            replies.iter().map(|reply| self.answer(reply, UNRESPONSIVE, || memory.open())?).collect();
-        answers.into_iter().collect()
-    }
-
-    pub fn import(&self, peer: u64, blob: &[u8]) -> Result<Arc<RemoteMemory>> {
-        self.core.check_open()?;
-        let peer = self.core.peers.find(peer)?;
-        room::probe::<u8>(blob.len().saturating_mul(4), "what the descriptor says")?;
-        let descriptor = Descriptor::decode(blob)?;
-        if descriptor.incarnation != peer.address.incarnation {
-            return Err(Error::new(
-                Status::PeerGone,
-                format!(
-                    "the descriptor is of endpoint {:#x}, but the peer is endpoint {:#x}: it was restarted, or the descriptor is another's",
-                    descriptor.incarnation, peer.address.incarnation
-                ),
-            ));
-        }
-        let remote = Arc::new(RemoteMemory::new(peer.id, peer.revoked.clone(), descriptor));
-        if peer.gone.lock().contains(remote.id) {
-            return Err(Error::new(
-                Status::MemoryGone,
-                "the descriptor is of a memory that its owner has deregistered: get its new descriptor",
-            ));
-        }
-        if remote.rail_count() < peer.address.rails.len() {
-            return Err(Error::new(
-                Status::Format,
-                "the descriptor has fewer rails than its owner's address",
-            ));
-        }
-        log::trace!("memory {:#x} of {peer} is imported", remote.id);
-        self.core.inboxes[peer.owner].command(Command::Import { remote: remote.clone() });
-        if remote.device.is_some() {
-            let reach = |inbox: &inbox::Inbox| inbox.command(Command::Reach { remote: remote.clone() });
-            self.core.inboxes.iter().for_each(reach);
-        }
-        Ok(remote)
-    }
-
-    pub fn release(&self, remote: &Arc<RemoteMemory>) -> Result<()> {
-        remote.release().map_err(|keepers| match keepers {
-            0 => Error::handle("the remote memory was released before"),
-            _ => memory::in_use("remote memory", &remote.prepared, keepers),
-        })?;
-        if let Ok(peer) = self.core.peers.get(remote.peer) {
-            self.core.inboxes[peer.owner].command(Command::Release { remote: remote.clone() });
-        }
-        Ok(())
     }
 
     // Shutdown.

@@ -208,7 +208,7 @@ impl Worker {
     /// Whether work waits for space, or for other work of its kind.
     fn is_behind(&self) -> bool {
         !self.links.dirty.is_empty()
-            || !self.data.owed_credits.is_empty()
+            || !self.data.owing.is_empty()
             || !self.data.relayed.is_empty()
             || !self.counting.unsettled.is_empty()
             || self.core.counters.has_unsettled()
@@ -225,7 +225,7 @@ impl Worker {
             || !self.leaving.is_empty()
             || self.data.has_remains()
             || !self.shedding.is_empty()
-            || !self.data.quiescing_lanes.is_empty()
+            || !self.data.quiescing.is_empty()
             || !self.links.quiescing.is_empty()
             || !self.chores.unclosed.is_empty()
             || self.data.rails.iter().any(|work| work.health.is_waiting())

@@ -38,11 +38,8 @@ impl fmt::Display for Still<'_> {
             (lane.failed, "failed"),
             (lane.reset, "reset"),
             (work.closing.is_some(), "closing"),
-            (work.held > 0, "held for a fence"),
-            (
-                work.resetting.as_ref().is_some_and(|resetting| !resetting.is_done()),
-                "its peer's end is not reset",
-            ),
+            (!work.quiescing.is_empty(), "held until it is idle"),
+            (work.resetting.as_ref().is_some_and(|of| !of.peer_reset), "its peer's end is not reset"),
         ];
         words.iter().filter(|(is_so, _)| *is_so).try_for_each(|(_, word)| write!(f, ", {word}"))
     }

@@ -340,7 +340,6 @@ impl Worker {
                 self.data.removed.push(std::mem::take(&mut lane.stripes));
             }
         }
-        self.data.drop_resets();
         self.data.free_removed(|| false);
         self.closed = true;
         self.chores.close();

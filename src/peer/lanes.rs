@@ -1,4 +1,4 @@
-//! The lanes that serve a peer, as its workers and its owner know them.
+//! The lanes to a peer, as all of its workers and its owner know them.
 
 use crate::session::Plan;
 
@@ -8,6 +8,8 @@ pub struct Serving {
     up: Vec<Plan>,
     /// The lanes among `up` that workers found failed, which the owner handles next.
     failed: Vec<Plan>,
+    /// The epochs of the peer's newest lanes, by pair of rails.
+    newest: Vec<(Plan, u64)>,
 }
 
 impl Serving {
@@ -43,6 +45,18 @@ impl Serving {
         if !self.failed.contains(&plan) {
             self.failed.push(plan);
         }
+    }
+
+    /// Whether a lane of the peer is the newest between two rails; `most`: the limit of pairs.
+    pub fn is_newest(&mut self, plan: Plan, epoch: u64, most: usize) -> bool {
+        let count = self.newest.len();
+        match self.newest.iter_mut().find(|(known, _)| *known == plan) {
+            Some((_, newest)) if epoch < *newest => return false,
+            Some((_, newest)) => *newest = epoch,
+            None if count >= most => return false,
+            None => self.newest.push((plan, epoch)),
+        }
+        true
     }
 
     /// Whether no lane is left.

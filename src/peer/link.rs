@@ -79,7 +79,7 @@ pub struct Resting {
 }
 
 /// Why a peer's lanes must become idle.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Quiesce {
     /// For a fence or the grants of the peer: afterwards they continue.
     Fence(u64),

@@ -62,8 +62,6 @@ struct Theirs {
     begun: u64,
     /// The secret that the peer proved last.
     root: Option<Root>,
-    /// The epochs of the peer's newest lanes, by pair of rails.
-    lanes: Vec<(Plan, u64)>,
 }
 
 /// How a handshake message relates to the known peer.
@@ -256,19 +254,6 @@ impl Peer {
     pub fn named_by(&self) -> (Token, u64) {
         let theirs = self.theirs.lock();
         (theirs.token, theirs.begun)
-    }
-
-    /// Whether a lane of the peer is the newest between two rails; `most`: the limit of pairs.
-    pub fn is_newest(&self, plan: Plan, epoch: u64, most: usize) -> bool {
-        let mut theirs = self.theirs.lock();
-        let count = theirs.lanes.len();
-        match theirs.lanes.iter_mut().find(|(known, _)| *known == plan) {
-            Some((_, newest)) if epoch < *newest => return false,
-            Some((_, newest)) => *newest = epoch,
-            None if count >= most => return false,
-            None => theirs.lanes.push((plan, epoch)),
-        }
-        true
     }
 
     /// Sets the rails that serve the peer.

@@ -2,13 +2,13 @@
 //! work for the operation.
 
 use super::completion::{self, Completion};
+use super::explain::Published;
 use super::gate::{Before, Passing};
 use super::operation::{Body, To};
 use super::parts::{Failure, PartOf};
 use super::table::{id_in, Slot, Table, ACTIVE};
 use super::tally::Ended;
 use super::Outcome;
-use crate::fabric::error_text;
 use crate::ids::{Hold, OpId, PeerId};
 use crate::memory::{RemoteMemory, Revoked};
 use crate::status::Status;
@@ -572,44 +572,4 @@ fn so_far(slot: &Slot, body: &Body) -> String {
             .into();
     }
     format!("; {claimed} of {slices} pieces were given to NICs, which have not delivered all of them")
-}
-
-struct Published {
-    completion: Completion,
-    outcome: Outcome,
-    deadline: u64,
-    /// How far it had come, of one whose deadline passed.
-    so_far: String,
-}
-
-impl Published {
-    /// Logs why the operation failed, with details that its completion has no field for.
-    fn explain(&self) {
-        let &Published { completion, outcome, deadline, ref so_far } = self;
-        let level = if outcome.provider_errno == 0 { log::Level::Debug } else { log::Level::Info };
-        if !log::log_enabled!(level) {
-            return;
-        }
-        let Completion { transfer, kind, user_data, submit_ns, done_ns, .. } = completion;
-        let peer = completion.peer.map_or(0, PeerId::get);
-        let why = Status::text_of(completion.status).to_string_lossy();
-        let ended = match outcome.status {
-            Status::TimedOut if deadline != u64::MAX => deadline,
-            _ => done_ns,
-        };
-        let errno = outcome.provider_errno;
-        let cause = match (outcome.rail, errno) {
-            (_, 0) => String::new(),
-            (Some(rail), _) => format!("; rail {rail}: {} ({errno})", error_text(errno)),
-            (None, _) => format!(": {} ({errno})", error_text(errno)),
-        };
-        let what = completion::name_of(kind);
-        let after = ended.saturating_sub(submit_ns);
-        log::log!(
-            level,
-            "{what} {transfer:#x} (user_data {user_data:#x}) with peer {peer:#x}: {why}, {} ms after the \
-             submission{so_far}{cause}",
-            after / 1_000_000
-        );
-    }
 }

@@ -34,6 +34,7 @@ pub mod completion;
 pub mod counters;
 pub mod ending;
 pub mod expect;
+mod explain;
 pub mod gate;
 pub mod geometry;
 mod layer;

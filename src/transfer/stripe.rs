@@ -5,7 +5,7 @@ use super::geometry::{Geometry, Position, PIECE};
 use super::layer::Layer;
 use super::operation::Move;
 use super::shape::View;
-use super::stripes::TURN;
+use super::stripes::{NewStripe, TURN};
 use super::table::{Slot, Table};
 use super::Direction;
 use crate::fabric::{Posted, Rma, Segment};
@@ -100,13 +100,6 @@ pub enum Step {
     /// The stripe cannot continue: the transfer ends with this status.
     Ended(Status),
     Failed(i32),
-}
-
-pub struct NewStripe {
-    pub parts: u64,
-    pub speculative: bool,
-    /// Runs claimed by a lane that failed.
-    pub again: Vec<Run>,
 }
 
 impl Stripe {

@@ -1,9 +1,9 @@
 //! The stripes of one lane: their turns, their arrivals, and when they leave. `stripe` has the work
 //! of one stripe.
 
-use super::claims::{split, Claims};
+use super::claims::{split, Claims, Run};
 use super::operation::Move;
-use super::stripe::{NewStripe, Step, Stripe};
+use super::stripe::{Step, Stripe};
 use super::table::{Left, Slot, Table};
 use crate::fabric::{Posted, Rma};
 use crate::ids::{Hold, LaneSlot};
@@ -113,6 +113,13 @@ pub struct Stripes {
     round: usize,
     posts: u32,
     passes: u32,
+}
+
+pub struct NewStripe {
+    pub parts: u64,
+    pub speculative: bool,
+    /// Runs claimed by a lane that failed.
+    pub again: Vec<Run>,
 }
 
 impl Stripes {

@@ -16,7 +16,7 @@ use super::op::Op;
 use super::parts::Passing;
 use super::pull::Pulls;
 use super::request::{Kind, Piece, Pieces, Request, AREA_BYTES, BYTES, DEVICE_BYTES, INLINE};
-use super::socket::{self, Forgotten, Received};
+use super::socket::{self, Forgotten};
 use super::user;
 use crate::fabric::{Reaped, Rma, Scratch, Segment};
 use crate::status::{Error, Result, Status};
@@ -560,29 +560,6 @@ impl Outgoing {
     /// Reads some messages from the socket; false when the peer is gone.
     pub fn listen(&mut self) -> bool {
         self.listen_to(WORDS)
-    }
-
-    fn listen_to(&mut self, words: u32) -> bool {
-        for _ in 0..words {
-            let Some(socket) = self.socket() else { break };
-            match socket::receive(socket) {
-                Received::Control(socket::Control::Wake) => {}
-                Received::Control(socket::Control::Part(number, len, file)) => {
-                    if !self.pulls.add_part(number, len, file) {
-                        return false;
-                    }
-                }
-                Received::Control(socket::Control::Device(number, handle))
-                    if user::may_pass(socket, &handle) =>
-                {
-                    self.pulls.passed(number, handle)
-                }
-                Received::Control(socket::Control::Forget(gone)) => self.pulls.forget(gone),
-                Received::Nothing => return true,
-                _ => return false,
-            }
-        }
-        true
     }
 
     /// Fails every operation in flight.

@@ -12,6 +12,8 @@
 //! end with the route's own. An accepted connection belongs to a peer once that peer has
 //! authenticated; one that is accepted later belongs to the next peer there, and stays.
 
+mod routes;
+
 use super::discover::{Entry, Source};
 use super::events::{Event, Events};
 use crate::clock::Clock;
@@ -21,7 +23,7 @@ use crate::status::{Error, Result, Status};
 use crate::wire::address::RAILS_MAX;
 use crate::wire::tcp::{Handshake, Name, HANDSHAKE};
 use libfabric_sys::*;
-use std::collections::HashSet;
+use routes::{find, Place};
 use std::ffi::c_void;
 use std::os::fd::RawFd;
 use std::ptr;
@@ -45,22 +47,6 @@ const ANSWERS: usize = 32;
 const NOBODY: Name = [0; 16];
 /// The word of a scratch that holds the connection of a post.
 const WORD: usize = 7;
-
-/// A route: the state behind an inserted address.
-struct Place {
-    generation: u32,
-    /// How often the address was inserted; 0: the slot is free.
-    users: u32,
-    target: Name,
-    peer: Option<PeerId>,
-    to: Box<[u8]>,
-    /// The number of its connection, or the error that ended it.
-    leads: std::result::Result<u32, i32>,
-    /// The connection's endpoint, while the connection is up.
-    ep: *mut fid_ep,
-    /// The operations that failed with the connection were reaped.
-    reported: bool,
-}
 
 struct Connection {
     ep: *mut fid_ep,
@@ -103,13 +89,6 @@ pub struct Connections {
     rejected: u64,
     /// The known address range of scratches: a provider's pointer is followed only inside it.
     scratches: (usize, usize),
-}
-
-/// The slot of a route, if the route still owns it.
-#[inline]
-fn find(places: &mut [Place], route: Route) -> Option<&mut Place> {
-    let place = places.get_mut(route as u32 as usize)?;
-    (place.users > 0 && place.generation == (route >> 32) as u32).then_some(place)
 }
 
 /// Whether an info's endpoints are connected individually.
@@ -190,142 +169,6 @@ impl Connections {
         }
         self.finished.clear();
         outcome.and(self.events.close())
-    }
-
-    fn target(&self, address: &[u8]) -> Result<(Box<[u8]>, Name)> {
-        let none = || Error {
-            provider_errno: libc::EHOSTUNREACH,
-            ..Error::new(Status::Fabric, "an address that is none of this fabric")
-        };
-        let (to, target) = address.split_last_chunk::<16>().ok_or_else(none)?;
-        if to.is_empty() || *target == NOBODY {
-            return Err(none());
-        }
-        // A provider reads as many bytes as its address format has, whatever the peer sent.
-        let mut padded = vec![0u8; 512].into_boxed_slice();
-        let len = to.len().min(padded.len() - 1);
-        padded[..len].copy_from_slice(&to[..len]);
-        Ok((padded, *target))
-    }
-
-    // Routes.
-
-    fn place(
-        &mut self,
-        (target, peer): (Name, Option<PeerId>),
-        to: Box<[u8]>,
-        leads: std::result::Result<u32, i32>,
-    ) -> Route {
-        let ep = leads.ok().map_or(ptr::null_mut(), |number| self.endpoint_of(number));
-        let at = self.places.iter().position(|place| place.users == 0).unwrap_or(self.places.len());
-        let generation = self.places.get(at).map_or(1, |place| place.generation.wrapping_add(1));
-        let new = Place { generation, users: 1, target, peer, to, leads, ep, reported: leads.is_err() };
-        match self.places.get_mut(at) {
-            Some(place) => *place = new,
-            None => self.places.push(new),
-        }
-        u64::from(generation) << 32 | at as u64
-    }
-
-    pub fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route> {
-        let (to, target) = self.target(address)?;
-        self.claim(|name| *name == target, peer);
-        let same = |place: &Place| {
-            place.users > 0 && (place.target, place.peer) == (target, peer) && place.leads.is_ok()
-        };
-        if let Some(at) = self.places.iter().position(same) {
-            let place = &mut self.places[at];
-            place.users += 1;
-            return Ok(u64::from(place.generation) << 32 | at as u64);
-        }
-        let leads = self.dial(&to, target).map_err(|error| error.provider_errno);
-        Ok(self.place((target, peer), to, leads))
-    }
-
-    /// Assigns accepted connections from these NICs to the peer, if they belong to none.
-    fn claim(&mut self, of: impl Fn(&Name) -> bool, peer: Option<PeerId>) {
-        let unclaimed = |one: &&mut Connection| !one.dialed && one.owner.is_none();
-        for one in self.all.iter_mut().filter(unclaimed).filter(|one| of(&one.name)) {
-            one.owner = Some(peer);
-        }
-    }
-
-    /// A peer has authenticated: the connections that its NICs dialed belong to it.
-    pub fn assign(&mut self, peer: PeerId) {
-        let its = self.places.iter().filter(|place| place.users > 0 && place.peer == Some(peer));
-        let names: HashSet<Name> = its.map(|place| place.target).collect();
-        self.claim(|name| names.contains(name), Some(peer));
-    }
-
-    /// A route that answers an endpoint at this address, over a connection that the endpoint made.
-    pub fn insert_caller(&mut self, address: &[u8]) -> Result<Route> {
-        let (to, target) = self.target(address)?;
-        let theirs = self.all.iter().filter(|one| one.up && !one.dialed && one.name == target);
-        match theirs.map(|one| one.number).max() {
-            Some(number) => Ok(self.place((NOBODY, None), to, Ok(number))),
-            None => Err(Error::new(Status::Fabric, "the connection is closed")),
-        }
-    }
-
-    /// Closes a route in both directions, unless it has other users.
-    pub fn remove(&mut self, route: Route) {
-        let Some(place) = find(&mut self.places, route) else { return };
-        place.users -= 1;
-        if place.users > 0 || place.target == NOBODY {
-            return;
-        }
-        let (target, peer, leads) = (place.target, place.peer, place.leads);
-        (place.leads, place.ep) = (Err(libc::ENOTCONN), ptr::null_mut());
-        if let Ok(number) = leads {
-            self.end(number, libc::ECANCELED);
-        }
-        let same = |place: &Place| place.users > 0 && (place.target, place.peer) == (target, peer);
-        if !self.places.iter().any(same) {
-            self.end_theirs(target, peer);
-        }
-    }
-
-    /// Closes a route in both directions, even if it has other users.
-    pub fn reset(&mut self, route: Route) {
-        if let Some(place) = find(&mut self.places, route).filter(|place| place.target != NOBODY) {
-            let (target, peer, leads) = (place.target, place.peer, place.leads);
-            if let Ok(number) = leads {
-                self.end(number, libc::ECANCELED);
-            }
-            self.end_theirs(target, peer);
-        }
-        self.remove(route);
-    }
-
-    /// Closes the connections that a peer's NIC dialed.
-    fn end_theirs(&mut self, name: Name, peer: Option<PeerId>) {
-        self.end_those(|one| !one.dialed && one.name == name && one.owner == Some(peer));
-    }
-
-    pub fn redial(&mut self, route: Route) {
-        let Some(place) = find(&mut self.places, route) else { return };
-        // Operations that failed with the connection are reaped first: no later result may overtake
-        // them.
-        let (true, Err(errno)) = (place.reported, place.leads) else { return };
-        let (to, target) = (place.to.clone(), place.target);
-        let leads = self.dial(&to, target).map_err(|_| errno);
-        if let Some(place) = find(&mut self.places, route) {
-            place.leads = leads;
-        }
-    }
-
-    pub fn is_gone(&mut self, route: Route) -> bool {
-        find(&mut self.places, route).is_some_and(|place| place.leads == Err(libc::ECONNREFUSED))
-    }
-
-    pub fn end_peer(&mut self, peer: PeerId) {
-        let its = self.places.iter().filter(|place| place.users > 0 && place.peer == Some(peer));
-        let dialed: Vec<u32> = its.filter_map(|place| place.leads.ok()).collect();
-        self.end_those(|one| dialed.contains(&one.number) || one.owner == Some(Some(peer)));
-    }
-
-    pub fn take_rejected(&mut self) -> u64 {
-        std::mem::take(&mut self.rejected)
     }
 
     // Connections.
@@ -454,7 +297,7 @@ impl Connections {
                 // SAFETY: the caller promises it.
                 unsafe {
                     Self::mark(scratch, number);
-                    super::nic::posted(post(ep, buffer, scratch))
+                    posted(post(ep, buffer, scratch))
                 }
             }
             Err(Posted::Again) => {
@@ -482,7 +325,7 @@ impl Connections {
         unsafe {
             Self::mark(scratch, 0);
             let Buffer { address, len, descriptor, .. } = buffer;
-            super::nic::posted(fi_recv(self.srx, address, len, descriptor, FI_ADDR_UNSPEC, scratch.cast()))
+            posted(fi_recv(self.srx, address, len, descriptor, FI_ADDR_UNSPEC, scratch.cast()))
         }
     }
 
@@ -639,6 +482,15 @@ impl Connection {
     fn close(&mut self, source: Source) -> Result<()> {
         // SAFETY: the endpoint is closed only here, since its owner drops it.
         source.check("closing a connection", unsafe { fi_close(self.ep.cast()) })
+    }
+}
+
+#[inline]
+pub fn posted(rc: isize) -> Posted {
+    match rc {
+        0 => Posted::Yes,
+        rc if rc == -(FI_EAGAIN as isize) => Posted::Again,
+        rc => Posted::Failed(-rc as i32),
     }
 }
 

@@ -8,11 +8,36 @@ use crate::fabric::host::area::Shared;
 use crate::fabric::host::channel::{self, Block};
 use crate::fabric::host::parts::Passed;
 use crate::fabric::host::request::Kind;
-use crate::fabric::host::socket;
+use crate::fabric::host::socket::{self, Received};
+use crate::fabric::host::user;
 use crate::fabric::{Reaped, Rma, Scratch, Segment};
 use std::os::fd::AsFd;
 
 impl Outgoing {
+    /// Takes what the target passes, and reads its other messages; false when the peer is gone.
+    pub(super) fn listen_to(&mut self, words: u32) -> bool {
+        for _ in 0..words {
+            let Some(socket) = self.socket() else { break };
+            match socket::receive(socket) {
+                Received::Control(socket::Control::Wake) => {}
+                Received::Control(socket::Control::Part(number, len, file)) => {
+                    if !self.pulls.add_part(number, len, file) {
+                        return false;
+                    }
+                }
+                Received::Control(socket::Control::Device(number, handle))
+                    if user::may_pass(socket, &handle) =>
+                {
+                    self.pulls.passed(number, handle)
+                }
+                Received::Control(socket::Control::Forget(gone)) => self.pulls.forget(gone),
+                Received::Nothing => return true,
+                _ => return false,
+            }
+        }
+        true
+    }
+
     /// Passes an area to the target; false if the socket is full.
     #[inline]
     pub(super) fn pass(&mut self, area: &Shared) -> bool {

@@ -1,0 +1,144 @@
+//! How a NIC is opened: its queue, and an endpoint with an address vector, or connections.
+
+use super::OfiNic;
+use crate::fabric::ofi::connections::{has_connections, Connections};
+use crate::fabric::ofi::discover::Entry;
+use crate::fork::Descriptor;
+use crate::status::{Error, Result};
+use libfabric_sys::*;
+use std::mem::zeroed;
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+/// Entries of a completion queue that the provider enlarges itself.
+const QUEUE: usize = 8192;
+/// The size of a queue that can overrun, since arrivals of peers' writes are unsolicited. No NIC
+/// has a larger one; it suffices for the first credits of a thousand lanes.
+const QUEUE_FIXED: usize = 32768;
+
+impl OfiNic {
+    /// # Safety
+    /// `entry.info()` must be valid.
+    pub(super) unsafe fn bring_up(&mut self, entry: &Entry, waits: bool) -> Result<()> {
+        let source = self.source;
+        let null = ptr::null_mut();
+        // SAFETY: objects are made in libfabric's order, from an info of our own; every out-pointer
+        // is a field of this NIC.
+        unsafe {
+            let info = entry.info();
+            let (tx, rx) = ((*info).tx_attr, (*info).rx_attr);
+            (*tx).op_flags = 0;
+            (*rx).op_flags = 0;
+            let rc = source.fabric((*info).fabric_attr, &mut self.fabric);
+            source.check("opening the fabric", rc)?;
+            source.check("opening the domain", fi_domain(self.fabric, info, &mut self.domain, null))?;
+            let mut cq_attr: fi_cq_attr = zeroed();
+            cq_attr.format = fi_cq_format::FI_CQ_FORMAT_DATA;
+            source
+                .check(
+                    "opening the completion queue",
+                    self.open_queue(&mut cq_attr, waits, has_connections(info)),
+                )
+                .map_err(|error| self.explained(error))?;
+            if self.waits_on(&cq_attr) {
+                let asked = fi_control(&mut (*self.cq).fid, FI_GETWAIT, (&raw mut self.wait_fd).cast());
+                source.check("asking for the completion queue's descriptor", asked)?;
+            }
+            if has_connections(info) {
+                let of = (self.domain, self.cq);
+                let (connections, address) = Connections::open(entry, self.fabric, of, waits)?;
+                (self.connections, self.address) = (Some(connections), address);
+                return self.wait_on_both();
+            }
+            let mut av_attr: fi_av_attr = zeroed();
+            av_attr.type_ = fi_av_type::FI_AV_TABLE;
+            let opened = fi_av_open(self.domain, &mut av_attr, &mut self.av, null);
+            source.check("opening the address vector", opened)?;
+            source.check("opening the endpoint", fi_endpoint(self.domain, info, &mut self.ep, null))?;
+            let bound = fi_ep_bind(self.ep, &mut (*self.cq).fid, FI_TRANSMIT | FI_RECV);
+            source.check("binding the completion queue", bound)?;
+            source.check("binding the address vector", fi_ep_bind(self.ep, &mut (*self.av).fid, 0))?;
+            source.check("enabling the endpoint", fi_enable(self.ep))?;
+            let mut len = 256;
+            let mut name = vec![0u8; len];
+            let named = fi_getname(&mut (*self.ep).fid, name.as_mut_ptr().cast(), &mut len);
+            source.check("asking for the endpoint's address", named)?;
+            name.truncate(len);
+            self.address = name;
+        }
+        Ok(())
+    }
+
+    /// Lets events of connections wake a sleeper, too.
+    fn wait_on_both(&mut self) -> Result<()> {
+        let events = self.connections.as_ref().and_then(|of| of.wait_fd().0);
+        let Some(events) = events.filter(|_| self.wait_fd >= 0) else { return Ok(()) };
+        // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
+        let epoll = Descriptor::of(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
+        let epoll = epoll.ok_or_else(|| Error::system("making a descriptor to wait on"))?;
+        for fd in [self.wait_fd, events] {
+            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+            // SAFETY: both descriptors are open, and the event outlives the call.
+            let rc = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) };
+            if rc != 0 {
+                return Err(Error::system("watching a NIC's events"));
+            }
+        }
+        self.both = Some(epoll);
+        Ok(())
+    }
+
+    /// An error from opening the completion queue, with advice.
+    fn explained(&self, error: Error) -> Error {
+        let least = self.own_entries();
+        let message = format!(
+            "{}: Weft needs one of {least} entries at least; \"ibv_devinfo -v\" shows how many a verbs NIC has \
+             (max_cqe), and \"ulimit -l\" how much memory may be locked for it",
+            error.message
+        );
+        Error { message: message.into(), ..error }
+    }
+
+    /// Entries that our own operations may use.
+    fn own_entries(&self) -> usize {
+        2 * (self.limits.tx_depth + self.limits.rx_depth)
+    }
+
+    /// Opens the completion queue, as large as the provider allows, and with a descriptor if that
+    /// exists and is wanted.
+    ///
+    /// # Safety
+    /// The domain must be open.
+    unsafe fn open_queue(&mut self, attr: &mut fi_cq_attr, waits: bool, connected: bool) -> i32 {
+        let fixed = self.limits.arrival_room.is_some() && !connected;
+        let mut size = match fixed {
+            true => QUEUE_FIXED,
+            // Over connections, the queue holds only what was posted here, receives included.
+            false if connected => self.own_entries(),
+            false => QUEUE + self.own_entries(),
+        };
+        loop {
+            let mut opened = -FI_ENOSYS;
+            for wait_obj in [fi_wait_obj::FI_WAIT_FD, fi_wait_obj::FI_WAIT_NONE] {
+                if opened != 0 && (waits || wait_obj == fi_wait_obj::FI_WAIT_NONE) {
+                    (attr.size, attr.wait_obj) = (size, wait_obj);
+                    // SAFETY: the caller promises it.
+                    opened = unsafe { fi_cq_open(self.domain, attr, &mut self.cq, ptr::null_mut()) };
+                }
+            }
+            if opened == 0 && fixed {
+                // The provider reports the size that it chose.
+                let room = attr.size.saturating_sub(self.own_entries());
+                self.limits.arrival_room = Some(room.try_into().unwrap_or(u32::MAX));
+            }
+            size /= 2;
+            if opened == 0 || size < self.own_entries() {
+                return opened;
+            }
+        }
+    }
+
+    fn waits_on(&self, attr: &fi_cq_attr) -> bool {
+        attr.wait_obj == fi_wait_obj::FI_WAIT_FD
+    }
+}
