@@ -81,18 +81,7 @@ impl Endpoint {
         let remote = self.own_remote(remote)?;
         let (range, offset) = place(|range| remote.range_len(range), offset);
         options.submit(self.shared(), Of::Atomic, |ep, common| {
-            ep.atomic(AtomicSpec {
-                operation,
-                remote,
-                range: range.into(),
-                offset,
-                operand,
-                compare,
-                grant: common.grant,
-                timeout_ns: common.timeout_ns,
-                user_data: common.user_data,
-                queue: common.queue,
-            })
+            ep.atomic(AtomicSpec { operation, remote, range: range.into(), offset, operand, compare, common })
         })
     }
 }

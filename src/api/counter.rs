@@ -6,7 +6,6 @@ use super::options::{Of, OpOptions};
 use super::parked::Shared;
 use crate::room::Theirs;
 use crate::status::Result;
-use crate::transfer::ExpectSpec;
 use std::sync::Arc;
 
 /// A counter that peers' transfers raise. Dropping it destroys it: waits for values that it has not reached end with
@@ -78,14 +77,7 @@ impl Endpoint {
     pub fn expect(&self, counters: &[(CounterId, u64)], options: &OpOptions) -> Result<Op> {
         let (ids, values): (Vec<u64>, Vec<u64>) = counters.iter().map(|(id, value)| (id.0, *value)).unzip();
         options.submit(self.shared(), Of::Expect, |ep, common| {
-            ep.expect(ExpectSpec {
-                counters: Theirs::from(&ids[..]),
-                values: Theirs::from(&values[..]),
-                timeout_ns: common.timeout_ns,
-                user_data: common.user_data,
-                queue: common.queue,
-                done: common.marks.done.clone(),
-            })
+            ep.expect(Theirs::from(&ids[..]), Theirs::from(&values[..]), &common)
         })
     }
 }

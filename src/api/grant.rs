@@ -9,7 +9,6 @@ use super::time::ns_not_0;
 use crate::endpoint::grants::GrantSpec;
 use crate::endpoint::timeout;
 use crate::status::Result;
-use crate::transfer::RevokeSpec;
 use std::time::Duration;
 
 /// The extent of a grant. The default is the whole memory, with its own access.
@@ -115,9 +114,6 @@ impl Endpoint {
     /// # Errors
     /// [`Handle`](crate::Status::Handle) (no such grant, or revoked before).
     pub fn revoke(&self, token: GrantToken, options: &OpOptions) -> Result<Op> {
-        options.submit(self.shared(), Of::Plain, |ep, common| {
-            let (timeout_ns, user_data, queue) = (common.timeout_ns, common.user_data, common.queue);
-            ep.revoke(RevokeSpec { grant: token.0, timeout_ns, user_data, queue })
-        })
+        options.submit(self.shared(), Of::Plain, |ep, common| ep.revoke(token.0, &common))
     }
 }

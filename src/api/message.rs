@@ -5,7 +5,6 @@ use super::ids::{Op, Peer};
 use super::options::{Of, OpOptions};
 use crate::room::Theirs;
 use crate::status::{Error, Result};
-use crate::transfer::SendSpec;
 
 /// Bytes of the longest message.
 pub const MESSAGE_MAX: usize = 1 << 20;
@@ -44,13 +43,7 @@ impl Endpoint {
             )));
         }
         options.submit(self.shared(), Of::Plain, |ep, common| {
-            ep.send(SendSpec {
-                peer: peer.id(),
-                data: Theirs::from(data).copied("the message")?,
-                timeout_ns: common.timeout_ns,
-                user_data: common.user_data,
-                queue: common.queue,
-            })
+            ep.send(peer.id(), Theirs::from(data).copied("the message")?, &common)
         })
     }
 }

@@ -6,12 +6,10 @@ use super::queue::Queue;
 use super::time::ns_not_0;
 use super::watch::Watch;
 use crate::endpoint::{self, timeout};
-use crate::ids::{self, OpId};
+use crate::ids::OpId;
 use crate::status::{Error, Result, Status};
-use crate::transfer::queue;
 use crate::transfer::watch::Marks;
-use crate::transfer::{Count, Direction, Notify, Terms};
-use std::num::NonZeroU64;
+use crate::transfer::{Common, Count, Direction, Notify, Terms};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,15 +59,6 @@ pub struct OpOptions<'a> {
     start: Option<(&'a Watch, u64)>,
     done: Option<(&'a Watch, u64)>,
     grant: Option<GrantToken>,
-}
-
-/// The state that all submissions need.
-pub(super) struct Common<'a> {
-    pub timeout_ns: Option<NonZeroU64>,
-    pub user_data: u64,
-    pub queue: &'a Arc<queue::Queue>,
-    pub marks: &'a Marks,
-    pub grant: Option<ids::GrantToken>,
 }
 
 impl<'a> OpOptions<'a> {
@@ -247,11 +236,7 @@ impl<'a> OpOptions<'a> {
                 count: self.counter.map(|counter| Count { counter: counter.0, pages: self.count_pages }),
                 each_peer: self.each_peer,
                 urgent: self.latency,
-                timeout_ns: common.timeout_ns,
-                user_data: common.user_data,
-                queue: common.queue,
-                marks: common.marks,
-                grant: common.grant,
+                common,
             };
             submit(ep, &terms)
         })

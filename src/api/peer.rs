@@ -5,7 +5,6 @@ use super::ids::{Op, Peer};
 use super::options::{Of, OpOptions};
 use crate::ids::PeerId;
 use crate::status::{Error, Result};
-use crate::transfer::FenceSpec;
 
 impl Endpoint {
     /// Starts to connect to the endpoint whose [`address`](Endpoint::address) this is. One
@@ -111,9 +110,6 @@ impl Endpoint {
     /// # Errors
     /// [`Again`](crate::Status::Again), [`Handle`](crate::Status::Handle).
     pub fn fence(&self, peer: Peer, options: &OpOptions) -> Result<Op> {
-        options.submit(self.shared(), Of::Plain, |ep, common| {
-            let (timeout_ns, user_data, queue) = (common.timeout_ns, common.user_data, common.queue);
-            ep.fence(FenceSpec { peer: peer.id(), timeout_ns, user_data, queue })
-        })
+        options.submit(self.shared(), Of::Plain, |ep, common| ep.fence(peer.id(), &common))
     }
 }

@@ -90,18 +90,7 @@ unsafe fn submit(
     // SAFETY: the caller upholds this function's contract.
     unsafe {
         options.submit(ep, op, |common| {
-            ep.atomic(AtomicSpec {
-                operation,
-                remote,
-                grant: options.grant(),
-                range: range.into(),
-                offset,
-                operand,
-                compare,
-                timeout_ns: common.timeout_ns,
-                user_data: common.user_data,
-                queue: common.queue,
-            })
+            ep.atomic(AtomicSpec { operation, remote, range: range.into(), offset, operand, compare, common })
         })
     }
 }

@@ -5,7 +5,6 @@ use super::guard::{array, guard, output, with_endpoint};
 use super::op::{weft_counter, weft_op, weft_op_options};
 use super::options::{options, Takes};
 use super::status::weft_status;
-use crate::transfer::ExpectSpec;
 
 /// Makes a counter of value 0, which peers' transfers raise. `counter`:
 /// receives the id. Errors: `WEFT_ERR_LIMIT` (`max_counters`).
@@ -76,14 +75,8 @@ pub unsafe extern "C" fn weft_counter_expect(
         with_endpoint(endpoint, |ep| {
             let options = self::options(ep, options, Takes { done: true, ..Takes::NOTHING })?;
             options.submit(ep, op, |common| {
-                ep.expect(ExpectSpec {
-                    counters: array(counters, count as usize, "counters")?,
-                    values: array(values, count as usize, "values")?,
-                    timeout_ns: common.timeout_ns,
-                    user_data: common.user_data,
-                    queue: common.queue,
-                    done: common.marks.done.clone(),
-                })
+                let counters = array(counters, count as usize, "counters")?;
+                ep.expect(counters, array(values, count as usize, "values")?, &common)
             })
         })
     })

@@ -6,7 +6,6 @@ use super::op::{weft_op, weft_op_options};
 use super::options::{options, Takes};
 use super::peer::weft_peer;
 use super::status::weft_status;
-use crate::transfer::FenceSpec;
 
 /// Waits until no operation that the peer had accepted before it saw the fence
 /// can change local memory, notify or raise counters here, whatever its
@@ -41,10 +40,7 @@ pub unsafe extern "C" fn weft_peer_fence(
     guard(|| {
         with_endpoint(endpoint, |ep| {
             let options = self::options(ep, options, Takes::NOTHING)?;
-            options.submit(ep, op, |common| {
-                let (timeout_ns, user_data, queue) = (common.timeout_ns, common.user_data, common.queue);
-                ep.fence(FenceSpec { peer, timeout_ns, user_data, queue })
-            })
+            options.submit(ep, op, |common| ep.fence(peer, &common))
         })
     })
 }

@@ -13,7 +13,6 @@ use super::transfer::{read_side, weft_page_side};
 use crate::endpoint::grants::GrantSpec;
 use crate::status::Error;
 use crate::transfer::geometry::{Pages, Side};
-use crate::transfer::RevokeSpec;
 
 /// What is granted. Start from `WEFT_GRANT_ARGS_INIT`.
 #[repr(C)]
@@ -146,10 +145,7 @@ pub unsafe extern "C" fn weft_grant_revoke(
             let grant =
                 token.read().ok_or_else(|| Error::handle("the token is all zeros, which is of no grant"))?;
             let options = self::options(ep, options, Takes::NOTHING)?;
-            options.submit(ep, op, |common| {
-                let (timeout_ns, user_data, queue) = (common.timeout_ns, common.user_data, common.queue);
-                ep.revoke(RevokeSpec { grant, timeout_ns, user_data, queue })
-            })
+            options.submit(ep, op, |common| ep.revoke(grant, &common))
         })
     })
 }

@@ -7,7 +7,6 @@ use super::options::{options, Takes};
 use super::peer::weft_peer;
 use super::status::weft_status;
 use crate::status::Error;
-use crate::transfer::SendSpec;
 use std::ffi::c_void;
 
 pub const WEFT_MESSAGE_MAX: u32 = 1048576;
@@ -45,13 +44,7 @@ pub unsafe extern "C" fn weft_send(
                 )));
             }
             options.submit(ep, op, |common| {
-                ep.send(SendSpec {
-                    peer,
-                    data: bytes(data, len as usize, "data")?.copied("the message")?,
-                    timeout_ns: common.timeout_ns,
-                    user_data: common.user_data,
-                    queue: common.queue,
-                })
+                ep.send(peer, bytes(data, len as usize, "data")?.copied("the message")?, &common)
             })
         })
     })

@@ -12,7 +12,7 @@ use crate::ids::{GrantToken, OpId};
 use crate::status::{Error, Result};
 use crate::transfer::queue::Queue;
 use crate::transfer::watch::{Mark, Marks};
-use crate::transfer::{Count, Direction, Notify, Terms};
+use crate::transfer::{Common, Count, Direction, Notify, Terms};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -155,14 +155,6 @@ fn some_mark(ep: &Arc<Endpoint>, (watch, value): Named, name: &str) -> Result<Ma
     Ok((watch.of(ep)?.clone(), value))
 }
 
-/// The options of all operations.
-pub(super) struct Common<'a> {
-    pub timeout_ns: Option<NonZeroU64>,
-    pub user_data: u64,
-    pub queue: &'a Arc<Queue>,
-    pub marks: &'a Marks,
-}
-
 impl Options<'_> {
     /// Submits an operation, and stores its id.
     ///
@@ -175,12 +167,9 @@ impl Options<'_> {
         submit: impl FnOnce(Common) -> Result<OpId>,
     ) -> Result<()> {
         let common = |queue: &Arc<Queue>| {
-            submit(Common {
-                timeout_ns: self.timeout_ns,
-                user_data: self.user_data,
-                queue,
-                marks: &self.marks,
-            })
+            let (timeout_ns, user_data, marks, grant) =
+                (self.timeout_ns, self.user_data, &self.marks, self.grant);
+            submit(Common { timeout_ns, user_data, queue, marks, grant })
         };
         // SAFETY: the caller upholds this function's contract.
         unsafe { submitted(ep, self.queue, op, common) }
@@ -205,19 +194,11 @@ impl Options<'_> {
                 count: self.count,
                 each_peer: self.flags & WEFT_COMPLETE_EACH_PEER != 0,
                 urgent: self.urgent(),
-                timeout_ns: common.timeout_ns,
-                user_data: common.user_data,
-                queue: common.queue,
-                marks: common.marks,
-                grant: self.grant,
+                common,
             })
         };
         // SAFETY: the caller upholds this function's contract.
         unsafe { self.submit(ep, op, terms) }
-    }
-
-    pub fn grant(&self) -> Option<GrantToken> {
-        self.grant
     }
 
     pub fn urgent(&self) -> bool {

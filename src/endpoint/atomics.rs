@@ -36,7 +36,7 @@ impl Endpoint {
         }
         let ended = |error| Error::of_remote(RemoteState::PeerLost).unwrap_or(error);
         check_support(&*core.peers.get(remote.peer).map_err(ended)?)?;
-        check_access(remote, spec.grant)?;
+        check_access(remote, spec.common.grant)?;
         check_place(remote, spec.range, spec.offset)?;
         let now = core.clock.now();
         let request = Request {
@@ -47,29 +47,29 @@ impl Endpoint {
             operand: spec.operand,
             compare: spec.compare,
         };
-        let Some(atomic) = Atomic::new(remote, spec.grant, request) else {
+        let Some(atomic) = Atomic::new(remote, spec.common.grant, request) else {
             return Err(Error::handle("the remote memory was released"));
         };
-        if !spec.queue.reserve(1) {
+        if !spec.common.queue.reserve(1) {
             return Err(full("the completion queue is full"));
         }
         let body = || Body {
             kind: KIND_ATOMIC,
-            to: core.table.to(spec.queue),
-            user_data: spec.user_data,
+            to: core.table.to(spec.common.queue),
+            user_data: spec.common.user_data,
             peer: Some(remote.peer),
             submit_ns: now,
             bytes: 0,
             done: None,
             work: Work::Atomic(atomic),
         };
-        let Some(hold) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
-            spec.queue.unreserve(1);
+        let Some(hold) = core.table.begin(body, 0, self.deadline(now, spec.common.timeout_ns)) else {
+            spec.common.queue.unreserve(1);
             return Err(full(
                 "max_transfers operations are outstanding, or ended and still with their peers",
             ));
         };
-        let hold = self.take_back_if_late(hold, Error::of_remote(remote.state_under(spec.grant)))?;
+        let hold = self.take_back_if_late(hold, Error::of_remote(remote.state_under(spec.common.grant)))?;
         let id = hold.id();
         core.go_on(hold, now);
         self.kick(now);

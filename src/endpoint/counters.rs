@@ -3,14 +3,14 @@
 use super::Endpoint;
 use crate::ids::{OpId, PeerId, RailIndex};
 use crate::memory::RemoteMemory;
-use crate::room;
+use crate::room::{self, Theirs};
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::KIND_COUNTER;
 use crate::transfer::counters::{immediate_of, VALUE_MAX};
 use crate::transfer::expect::{Entry, Expecting, Wanted};
 use crate::transfer::list::Raises;
 use crate::transfer::operation::{Body, Counting, Work};
-use crate::transfer::{Direction, ExpectSpec, Outcome, Terms};
+use crate::transfer::{Common, Direction, Outcome, Terms};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -36,28 +36,29 @@ impl Endpoint {
         Ok(())
     }
 
-    pub fn expect(&self, spec: ExpectSpec) -> Result<OpId> {
+    /// As many counters as values.
+    pub fn expect(&self, counters: Theirs<u64>, values: Theirs<u64>, common: &Common) -> Result<OpId> {
         let core = &self.core;
         core.check_open()?;
-        let wanted = self.wanted(&spec)?;
-        if !spec.queue.reserve(1) {
-            return Err(self.no_places(spec.queue, 1));
+        let wanted = self.wanted(counters, values)?;
+        if !common.queue.reserve(1) {
+            return Err(self.no_places(common.queue, 1));
         }
         let now = core.clock.now();
         let expecting = Expecting::new(&core.counters, wanted.clone());
         let ticket = expecting.ticket();
         let body = || Body {
             kind: KIND_COUNTER,
-            to: core.table.to(spec.queue),
-            user_data: spec.user_data,
+            to: core.table.to(common.queue),
+            user_data: common.user_data,
             peer: None,
             submit_ns: now,
             bytes: 0,
-            done: spec.done.clone().map(Box::new),
+            done: common.marks.done.clone().map(Box::new),
             work: Work::Expect { _until: expecting },
         };
-        let Some(hold) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
-            spec.queue.unreserve(1);
+        let Some(hold) = core.table.begin(body, 0, self.deadline(now, common.timeout_ns)) else {
+            common.queue.unreserve(1);
             return Err(self.no_slots());
         };
         let hold = self.take_back_if_late(hold, None)?;
@@ -71,14 +72,14 @@ impl Endpoint {
         Ok(id)
     }
 
-    fn wanted(&self, spec: &ExpectSpec) -> Result<Arc<Wanted>> {
-        let count = spec.counters.len();
+    fn wanted(&self, counters: Theirs<u64>, values: Theirs<u64>) -> Result<Arc<Wanted>> {
+        let count = counters.len();
         if !(1..=EXPECT_MAX).contains(&count) {
             return Err(Error::limit(format!("count is {count}: it must be 1 to {EXPECT_MAX}")));
         }
         // Copy first: the caller's lists may change while they are checked.
         let mut entries = room::vec(count, "the counters that are waited for")?;
-        for (i, (id, value)) in spec.counters.iter().zip(spec.values.iter()).enumerate() {
+        for (i, (id, value)) in counters.iter().zip(values.iter()).enumerate() {
             if value > VALUE_MAX {
                 return Err(Error::limit(format!("value {i} is {value}: a counter counts to {VALUE_MAX}")));
             }

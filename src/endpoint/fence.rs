@@ -18,23 +18,20 @@ use crate::session::channel::Out;
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::KIND_FENCE;
 use crate::transfer::operation::{Body, Work};
-use crate::transfer::queue::Queue;
-use crate::transfer::{FenceSpec, Outcome};
+use crate::transfer::{Common, Outcome};
 use crate::wire::frame::{numbers, Kind};
-use std::num::NonZeroU64;
-use std::sync::Arc;
 
 /// The most concurrent fences of one peer.
 const FENCES: usize = 64;
 
 impl Endpoint {
-    pub fn fence(&self, spec: FenceSpec) -> Result<OpId> {
+    /// `peer`: as the caller names it.
+    pub fn fence(&self, peer: u64, common: &Common) -> Result<OpId> {
         let core = &self.core;
         core.check_open()?;
-        let peer = core.peers.find(spec.peer)?;
+        let peer = core.peers.find(peer)?;
         let down = || (peer.state() == PeerState::Down).then(|| Error::handle("the peer has just ended"));
-        let of = (spec.queue, spec.user_data, spec.timeout_ns);
-        let id = self.begin_fence(of, Some(peer.id), down)?;
+        let id = self.begin_fence(common, Some(peer.id), down)?;
         core.inboxes[peer.owner].command(Command::Fence { peer: peer.id, id });
         self.kick(core.clock.now());
         Ok(id)
@@ -44,7 +41,7 @@ impl Endpoint {
     /// completion; `ended`: the reason why it cannot begin, checked once the operation is visible.
     pub(super) fn begin_fence(
         &self,
-        (queue, user_data, timeout_ns): (&Arc<Queue>, u64, Option<NonZeroU64>),
+        &Common { queue, user_data, timeout_ns, .. }: &Common,
         peer: Option<PeerId>,
         ended: impl FnOnce() -> Option<Error>,
     ) -> Result<OpId> {

@@ -30,7 +30,7 @@ use crate::status::{Error, Result, Status};
 use crate::transfer::completion::{Completion, KIND_NOTIFICATION};
 use crate::transfer::ending::Sweep;
 use crate::transfer::geometry::Pages;
-use crate::transfer::{Outcome, RevokeSpec};
+use crate::transfer::{Common, Outcome};
 use crate::wire::frame::{numbers, Kind};
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
@@ -112,12 +112,12 @@ impl Endpoint {
         Err(self.no_places(&core.queue, 1))
     }
 
-    pub fn revoke(&self, spec: RevokeSpec) -> Result<OpId> {
+    pub fn revoke(&self, grant: GrantToken, common: &Common) -> Result<OpId> {
         let core = &self.core;
         core.check_open()?;
-        let of = core.begin_to_revoke(spec.grant, false)?;
+        let of = core.begin_to_revoke(grant, false)?;
         // The grant outlives the peer: PEER_LOST would say less than its own notification can.
-        let id = self.begin_fence((spec.queue, spec.user_data, spec.timeout_ns), None, || None)?;
+        let id = self.begin_fence(common, None, || None)?;
         let now = core.clock.now();
         if !of.await_by(id) {
             core.table.end(id, Outcome::OK, now);

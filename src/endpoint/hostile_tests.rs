@@ -15,7 +15,8 @@ use crate::status::Status;
 use crate::topology::read;
 use crate::topology::Machine;
 use crate::transfer::completion::{Completion, KIND_MESSAGE, KIND_PEER_DOWN, KIND_PEER_UP};
-use crate::transfer::{ExpectSpec, SendSpec};
+use crate::transfer::watch::Marks;
+use crate::transfer::Common;
 use crate::wire::address::{Address, RailAddress};
 use crate::wire::descriptor::{self, Descriptor};
 use crate::wire::frame::{self, numbers, HandshakeReply, HandshakeRequest, Header, Kind, Token, HEADER};
@@ -29,6 +30,12 @@ use std::time::{Duration, Instant};
 
 const FABRICS: [&str; 3] = ["sim:like=tcp", "host", "tcp"];
 const PATIENCE: Duration = Duration::from_secs(70);
+/// The options of an operation of this endpoint.
+fn common<'a>(endpoint: &'a Endpoint, marks: &'a Marks) -> Common<'a> {
+    let timeout_ns = NonZeroU64::new(PATIENCE.as_nanos() as u64);
+    Common { timeout_ns, user_data: 0, queue: endpoint.queue(), marks, grant: None }
+}
+
 const SECRET: &[u8] = b"sixteen bytes or more";
 const OTHERS: &[u8] = b"another of sixteen bytes";
 /// The token that attackers choose for the endpoints that they contact.
@@ -336,18 +343,11 @@ impl Friends {
 
     /// Sends messages from a to b; returns how long the slowest took.
     fn talk(&self, count: usize) -> Duration {
-        let mut slowest = Duration::ZERO;
+        let (mut slowest, marks) = (Duration::ZERO, Marks::default());
         for _ in 0..count {
             let began = Instant::now();
-            let queue = self.a.queue();
-            let spec = SendSpec {
-                peer: self.b_of_a,
-                data: b"hello".to_vec(),
-                timeout_ns: NonZeroU64::new(PATIENCE.as_nanos() as u64),
-                user_data: 0,
-                queue,
-            };
-            self.a.send(spec).expect("a send");
+            let common = common(&self.a, &marks);
+            self.a.send(self.b_of_a, b"hello".to_vec(), &common).expect("a send");
             assert_eq!(next(&self.a, PATIENCE).expect("its completion").status, Status::Ok as i32);
             take(&self.b, KIND_MESSAGE);
             slowest = slowest.max(began.elapsed());
@@ -869,16 +869,9 @@ fn repeated_revocations_cause_one_sweep() {
     // A sweep over a large table takes long.
     let counter = endpoint.create_counter().expect("a counter");
     for _ in 0..30_000 {
-        let (counters, values) = ([counter], [1u64]);
-        let spec = ExpectSpec {
-            counters: Theirs::from(&counters[..]),
-            values: Theirs::from(&values[..]),
-            timeout_ns: NonZeroU64::new(PATIENCE.as_nanos() as u64),
-            user_data: 0,
-            queue: endpoint.queue(),
-            done: None,
-        };
-        endpoint.expect(spec).expect("an operation");
+        let (counters, values, marks) = ([counter], [1u64], Marks::default());
+        let (counters, values) = (Theirs::from(&counters[..]), Theirs::from(&values[..]));
+        endpoint.expect(counters, values, &common(&endpoint, &marks)).expect("an operation");
     }
     let mut most = 0;
     for _ in 0..200 {

@@ -218,7 +218,7 @@ impl Endpoint {
             return None;
         }
         let now = self.core.clock.now();
-        let mut turn = self.enter_for(terms.queue, single.len, now)?;
+        let mut turn = self.enter_for(terms.common.queue, single.len, now)?;
         // A peer ends at the worker that owns its link, so not while this caller holds that worker.
         if turn.is_closed() || turn.has_mail() || turn.links.get(remote.peer).is_none() {
             return None;
@@ -275,7 +275,7 @@ impl Parcel<'_> {
     fn is_plain(&self) -> bool {
         let Parcel { local, remote, terms, .. } = self;
         let on_hosts = local.place().is_none() && remote.device.is_none();
-        on_hosts && terms.notify.is_none() && terms.marks.are_none()
+        on_hosts && terms.notify.is_none() && terms.common.marks.are_none()
     }
 }
 
@@ -312,21 +312,22 @@ impl Parcel<'_> {
         let Parcel { local, remote, single, terms } = self;
         let (table, now) = (&core.table, burst.now);
         let entered = Entered::new(local, remote).ok()?;
-        let state = remote.state_under(terms.grant);
+        let state = remote.state_under(terms.common.grant);
         if core.phase.load(Ordering::SeqCst) != OPEN || state != RemoteState::Ready {
             return None;
         }
-        if !terms.queue.reserve(1) {
+        if !terms.common.queue.reserve(1) {
             return None;
         }
         let slot = table.take().filter(|slot| self.post(stripes, burst) || table.put_back(slot));
         let Some(slot) = slot else {
-            terms.queue.unreserve(1);
+            terms.common.queue.unreserve(1);
             return None;
         };
-        let body =
-            || body(|| entered.shape(single.geometry()), None, (terms, table.to(terms.queue), None), now);
-        let hold = table.fill(slot, body, 1, core.deadline(now, terms.timeout_ns));
+        let body = || {
+            body(|| entered.shape(single.geometry()), None, (terms, table.to(terms.common.queue), None), now)
+        };
+        let hold = table.fill(slot, body, 1, core.deadline(now, terms.common.timeout_ns));
         let id = hold.id();
         // SAFETY: the hold keeps the slot alive.
         if let Some(transfer) = unsafe { table.body(slot) }.transfer() {
@@ -345,7 +346,7 @@ impl Parcel<'_> {
         let (from, to) = (from as usize, to as usize);
         let (_, remote_rail, grants) = burst.path();
         let (remote, base_key) = self.remote.locate(remote_rail, to, offset);
-        let key = self.terms.grant.filter(|_| grants).map_or(base_key, GrantToken::key);
+        let key = self.terms.common.grant.filter(|_| grants).map_or(base_key, GrantToken::key);
         let local = self.local.ranges()[from].base + at;
         let rma = Rma {
             read: self.terms.direction == Direction::Read,

@@ -84,14 +84,14 @@ impl Endpoint {
     pub fn submit_list(&self, list: &Arc<List>, terms: &Terms) -> Result<OpId> {
         self.core.check_open()?;
         list.allows(terms.direction)?;
-        if terms.grant.is_some() && list.parts().len() > 1 {
+        if terms.common.grant.is_some() && list.parts().len() > 1 {
             return Err(Error::invalid(
                 "a grant is of one peer's memory, and this list is over several peers",
             ));
         }
         list.remotes().iter().try_for_each(|remote| check_grant(terms, remote))?;
         list.parts().iter().try_for_each(|part| self.check_part(list, part))?;
-        let state = |part: &Part| self.state_of(list, part, terms.grant);
+        let state = |part: &Part| self.state_of(list, part, terms.common.grant);
         match list.parts() {
             [one] => self.launch(one.slices, || Shape::part(list, 0), None, terms, || state(one).0),
             _ => self.launch_parts(list, terms, state),
@@ -174,7 +174,7 @@ impl Endpoint {
             || Shape::pages(&paged),
             counting,
             terms,
-            || paged.remote.state_under(terms.grant),
+            || paged.remote.state_under(terms.common.grant),
         )
     }
 }

@@ -122,18 +122,8 @@ impl Endpoint {
             let part: Weak<Driver<Worker>> = Arc::downgrade(&driver);
             time.join(part);
         }
-        Ok(Arc::new(Endpoint {
-            core,
-            threads: Mutex::default(),
-            ended: Arc::default(),
-            workers: Box::new([Driven { driver, open_to_callers: true }]),
-            waits: Waits::default(),
-            libfabric,
-            machine,
-            queues: Mutex::default(),
-            down: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-        }))
+        let workers = Box::new([Driven { driver, open_to_callers: true }]);
+        Ok(Self::of(core, workers, libfabric, machine, Vec::new(), Arc::default()))
     }
 
     fn open_threads(
@@ -175,9 +165,21 @@ impl Endpoint {
         }
         let early = |_| Error::new(Status::Internal, "a worker ended as it began");
         let workers = made.iter().map(|worker| worker.recv().map_err(early)).collect::<Result<_>>()?;
-        Ok(Arc::new(Endpoint {
+        let threads = std::mem::take(&mut threads.working);
+        Ok(Self::of(core, workers, libfabric, machine, threads, ended))
+    }
+
+    fn of(
+        core: Arc<Core>,
+        workers: Box<[Driven]>,
+        libfabric: String,
+        machine: Machine,
+        threads: Vec<JoinHandle<Result<()>>>,
+        ended: Arc<AtomicUsize>,
+    ) -> Arc<Endpoint> {
+        Arc::new(Endpoint {
             core,
-            threads: Mutex::new(std::mem::take(&mut threads.working)),
+            threads: Mutex::new(threads),
             ended,
             workers,
             waits: Waits::default(),
@@ -186,7 +188,7 @@ impl Endpoint {
             queues: Mutex::default(),
             down: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-        }))
+        })
     }
 }
 

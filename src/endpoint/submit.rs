@@ -15,7 +15,7 @@ use crate::transfer::operation::{Body, Counting, Move, To, Work};
 use crate::transfer::queue::Queue;
 use crate::transfer::shape::{check_access, Entered, Shape};
 use crate::transfer::watch::Mark;
-use crate::transfer::{Direction, Outcome, SendSpec, Terms};
+use crate::transfer::{Common, Direction, Outcome, Terms};
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -65,7 +65,13 @@ impl Endpoint {
         let geometry = check_pages(pages, local, remote, (terms.urgent, whole))?;
         geometry.check_destination(terms.direction)?;
         let (entered, slices) = (Entered::new(local, remote)?, geometry.slices);
-        self.launch(slices, || entered.shape(geometry), counting, terms, || remote.state_under(terms.grant))
+        self.launch(
+            slices,
+            || entered.shape(geometry),
+            counting,
+            terms,
+            || remote.state_under(terms.common.grant),
+        )
     }
 
     /// Like `submit`, for one short page that raises no counter: the small transfer is built in its
@@ -82,7 +88,13 @@ impl Endpoint {
             return Ok(id);
         }
         let entered = Entered::new(local, remote)?;
-        self.launch(1, || entered.shape(single.geometry()), None, terms, || remote.state_under(terms.grant))
+        self.launch(
+            1,
+            || entered.shape(single.geometry()),
+            None,
+            terms,
+            || remote.state_under(terms.common.grant),
+        )
     }
 
     /// Begins a transfer to one peer and starts it. Its shape is large, so it is built in place.
@@ -98,17 +110,17 @@ impl Endpoint {
     ) -> Result<OpId> {
         let core = &self.core;
         let now = core.clock.now();
-        if !terms.queue.reserve(1) {
-            return Err(self.no_places(terms.queue, 1));
+        if !terms.common.queue.reserve(1) {
+            return Err(self.no_places(terms.common.queue, 1));
         }
-        let body = || body(shape, counting, (terms, core.table.to(terms.queue), done(terms)), now);
-        let Some(hold) = core.table.begin(body, slices, self.deadline(now, terms.timeout_ns)) else {
-            terms.queue.unreserve(1);
+        let body = || body(shape, counting, (terms, core.table.to(terms.common.queue), done(terms)), now);
+        let Some(hold) = core.table.begin(body, slices, self.deadline(now, terms.common.timeout_ns)) else {
+            terms.common.queue.unreserve(1);
             return Err(self.no_slots());
         };
         let hold = self.take_back_if_late(hold, Error::of_remote(state()))?;
         let (id, bytes) = (hold.id(), core.table.held(&hold).1.bytes);
-        self.start_inline(terms.queue, bytes, now, || self.start_when(hold, slices, terms, now));
+        self.start_inline(terms.common.queue, bytes, now, || self.start_when(hold, slices, terms, now));
         Ok(id)
     }
 
@@ -122,7 +134,7 @@ impl Endpoint {
         let core = &self.core;
         let (now, parts) = (core.clock.now(), list.parts().len());
         let completions = if terms.each_peer { parts as u64 } else { 1 };
-        self.check_parts(parts, completions, terms.queue)?;
+        self.check_parts(parts, completions, terms.common.queue)?;
         let mut holds: Vec<Hold> = room::vec(parts, "the list's peers")?;
         // The peer's PEER_DOWN waits for this part: operations that this thread ends come before
         // it.
@@ -132,18 +144,18 @@ impl Endpoint {
         if let Some(error) = list.parts().iter().find_map(ended) {
             return Err(error);
         }
-        if !terms.queue.reserve(completions) {
-            return Err(self.no_places(terms.queue, completions));
+        if !terms.common.queue.reserve(completions) {
+            return Err(self.no_places(terms.common.queue, completions));
         }
         let Some(mut reserved) = core.table.reserve(parts + 1) else {
-            terms.queue.unreserve(completions);
+            terms.common.queue.unreserve(completions);
             return Err(self.no_slots());
         };
-        let to = |completes: bool| if completes { core.table.to(terms.queue) } else { To::Nowhere };
+        let to = |completes: bool| if completes { core.table.to(terms.common.queue) } else { To::Nowhere };
         let whole = || Body {
             kind: kind(terms.direction),
             to: to(!terms.each_peer),
-            user_data: terms.user_data,
+            user_data: terms.common.user_data,
             peer: None,
             submit_ns: now,
             bytes: list.parts().iter().fold(0, |sum: u64, part| sum.saturating_add(part.bytes)),
@@ -151,7 +163,7 @@ impl Endpoint {
             work: Work::Parts,
         };
         let whole = reserved.begin_whole(whole, parts as u64).ok_or_else(|| self.no_slots())?;
-        let deadline = self.deadline(now, terms.timeout_ns);
+        let deadline = self.deadline(now, terms.common.timeout_ns);
         let begin = |(i, part): (usize, &Part)| {
             let body = || body(|| Shape::part(list, i), None, (terms, to(terms.each_peer), None), now);
             reserved.begin_part(body, part.slices, deadline, whole)
@@ -162,7 +174,7 @@ impl Endpoint {
         }
         drop(passing);
         let bytes = list.parts().iter().fold(0, |sum: u64, part| sum.saturating_add(part.bytes));
-        self.start_inline(terms.queue, bytes, now, || {
+        self.start_inline(terms.common.queue, bytes, now, || {
             for (hold, part) in holds.into_iter().zip(list.parts()) {
                 self.start_when(hold, part.slices, terms, now);
             }
@@ -201,7 +213,7 @@ impl Endpoint {
 
     /// Starts an accepted transfer now, or when its watch is reached.
     fn start_when(&self, hold: Hold, slices: u64, terms: &Terms, now: u64) {
-        match &terms.marks.start {
+        match &terms.common.marks.start {
             Some(start) => self.start_later(hold, start.clone(), now),
             None => self.core.start(hold, slices, now),
         }
@@ -248,11 +260,12 @@ impl Endpoint {
         }
     }
 
-    pub fn send(&self, spec: SendSpec) -> Result<OpId> {
+    /// `peer`: as the caller names it.
+    pub fn send(&self, peer: u64, data: Vec<u8>, common: &Common) -> Result<OpId> {
         let core = &self.core;
         core.check_open()?;
-        let peer = core.peers.find(spec.peer)?;
-        let allowance = spec.data.len() as u64 + MESSAGE_COST;
+        let peer = core.peers.find(peer)?;
+        let allowance = data.len() as u64 + MESSAGE_COST;
         let before = peer.outgoing.fetch_add(allowance, Ordering::Relaxed);
         if before > 0 && before + allowance > core.config.message_bytes {
             peer.outgoing.fetch_sub(allowance, Ordering::Relaxed);
@@ -265,25 +278,25 @@ impl Endpoint {
                 ),
             ));
         }
-        if !spec.queue.reserve(1) {
+        if !common.queue.reserve(1) {
             peer.outgoing.fetch_sub(allowance, Ordering::Relaxed);
-            return Err(self.no_places(spec.queue, 1));
+            return Err(self.no_places(common.queue, 1));
         }
         let now = core.clock.now();
-        let data = Arc::new(spec.data);
+        let data = Arc::new(data);
         let body = || Body {
             kind: completion::KIND_SEND,
-            to: core.table.to(spec.queue),
-            user_data: spec.user_data,
+            to: core.table.to(common.queue),
+            user_data: common.user_data,
             peer: Some(peer.id),
             submit_ns: now,
             bytes: data.len() as u64,
             done: None,
             work: Work::Send,
         };
-        let Some(hold) = core.table.begin(body, 0, self.deadline(now, spec.timeout_ns)) else {
+        let Some(hold) = core.table.begin(body, 0, self.deadline(now, common.timeout_ns)) else {
             peer.outgoing.fetch_sub(allowance, Ordering::Relaxed);
-            spec.queue.unreserve(1);
+            common.queue.unreserve(1);
             return Err(self.no_slots());
         };
         let ended = (peer.state() == PeerState::Down).then(|| Error::handle("the peer has just ended"));
@@ -291,7 +304,7 @@ impl Endpoint {
         let id = hold.id();
         // A send has no stripes: its place in the peer's channel ends it.
         let _ = core.table.leave(hold);
-        if !self.send_now(peer.id, id, (&data, allowance), (spec.queue, now)) {
+        if !self.send_now(peer.id, id, (&data, allowance), (common.queue, now)) {
             core.inboxes[peer.owner].command(Command::Send { peer: peer.id, id, data, allowance });
             self.kick(now);
         }
@@ -328,7 +341,7 @@ pub(super) fn ungranted() -> Error {
 
 /// Checks that a transfer has a grant if it needs one.
 pub(super) fn check_grant(terms: &Terms, remote: &RemoteMemory) -> Result<()> {
-    match terms.grant {
+    match terms.common.grant {
         None if remote.granted_only => Err(ungranted()),
         _ => Ok(()),
     }
@@ -358,7 +371,7 @@ fn kind(direction: Direction) -> i32 {
 
 #[inline]
 fn done(terms: &Terms) -> Option<Box<Mark>> {
-    terms.marks.done.clone().map(Box::new)
+    terms.common.marks.done.clone().map(Box::new)
 }
 
 #[inline(always)]
@@ -374,7 +387,7 @@ pub(super) fn body(
     Body {
         kind: kind(terms.direction),
         to,
-        user_data: terms.user_data,
+        user_data: terms.common.user_data,
         peer: Some(view.peer()),
         submit_ns: now,
         bytes: view.bytes(),
@@ -386,7 +399,7 @@ pub(super) fn body(
             notify,
             notifies_failure: terms.notify.is_some_and(|notify| notify.of_failure),
             counting,
-            grant: terms.grant,
+            grant: terms.common.grant,
             shape,
         }),
     }

@@ -221,11 +221,9 @@ impl Session {
                 self.frames.push_back((Kind::Resumed, answer));
             }
             Kind::Resumed => {
-                let [number, delivered @ ..] = read_numbers::<{ 1 + CHANNELS }>(body).ok_or(Malformed)?;
-                let last = read_numbers(body).map(|[.., last]: [u64; 2 + CHANNELS]| last as u32);
-                // Earlier libraries do not send it.
-                let last = last.unwrap_or(self.channels[SYSTEM].delivered());
-                self.on_resumed(number, delivered, last, now);
+                let [number, delivered @ .., last] =
+                    read_numbers::<{ 2 + CHANNELS }>(body).ok_or(Malformed)?;
+                self.on_resumed(number, delivered, last as u32, now);
             }
             _ => return Err(Malformed),
         }

@@ -3,13 +3,12 @@
 //! The target's CPU executes them, not a NIC: so they are atomic with the target program's own
 //! accesses, over every fabric alike.
 
-use super::queue::Queue;
+use super::Common;
 use crate::fabric::grants::Grant;
 use crate::ids::{GrantToken, MemoryId};
 use crate::memory::{Memory, RemoteMemory};
 use crate::status::Status;
 use crate::wire::frame::{numbers, read_numbers};
-use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -39,16 +38,11 @@ pub struct Request {
 pub struct AtomicSpec<'a> {
     pub operation: Operation,
     pub remote: &'a Arc<RemoteMemory>,
-    /// The peer's grant under which the atomic runs.
-    pub grant: Option<GrantToken>,
     pub range: u64,
     pub offset: u64,
     pub operand: u64,
     pub compare: u64,
-    /// `None`: the endpoint's default.
-    pub timeout_ns: Option<NonZeroU64>,
-    pub user_data: u64,
-    pub queue: &'a Arc<Queue>,
+    pub common: Common<'a>,
 }
 
 /// An operation's part of its slot.

@@ -55,7 +55,7 @@ pub use completion::Outcome;
 use queue::Queue;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use watch::{Mark, Marks};
+use watch::Marks;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
@@ -80,6 +80,18 @@ pub struct Notify<'a> {
     pub of_failure: bool,
 }
 
+/// The options of all operations.
+#[derive(Clone, Copy)]
+pub struct Common<'a> {
+    /// `None`: the endpoint's default.
+    pub timeout_ns: Option<NonZeroU64>,
+    pub user_data: u64,
+    pub queue: &'a Arc<Queue>,
+    pub marks: &'a Marks,
+    /// The peer's grant under which the operation runs.
+    pub grant: Option<GrantToken>,
+}
+
 /// The terms of a transfer, for pages and lists alike.
 pub struct Terms<'a> {
     pub direction: Direction,
@@ -89,47 +101,5 @@ pub struct Terms<'a> {
     pub each_peer: bool,
     /// In the latency class.
     pub urgent: bool,
-    /// `None`: the endpoint's default.
-    pub timeout_ns: Option<NonZeroU64>,
-    pub user_data: u64,
-    pub queue: &'a Arc<Queue>,
-    pub marks: &'a Marks,
-    /// The peer's grant under which the transfer runs.
-    pub grant: Option<GrantToken>,
-}
-
-pub struct ExpectSpec<'a> {
-    /// As many counters as values.
-    pub counters: Theirs<'a, u64>,
-    pub values: Theirs<'a, u64>,
-    /// `None`: the endpoint's default.
-    pub timeout_ns: Option<NonZeroU64>,
-    pub user_data: u64,
-    pub queue: &'a Arc<Queue>,
-    /// Set when the wait has ended.
-    pub done: Option<Mark>,
-}
-
-pub struct SendSpec<'a> {
-    /// As the caller names it.
-    pub peer: u64,
-    pub data: Vec<u8>,
-    pub timeout_ns: Option<NonZeroU64>,
-    pub user_data: u64,
-    pub queue: &'a Arc<Queue>,
-}
-
-pub struct RevokeSpec<'a> {
-    pub grant: GrantToken,
-    pub timeout_ns: Option<NonZeroU64>,
-    pub user_data: u64,
-    pub queue: &'a Arc<Queue>,
-}
-
-pub struct FenceSpec<'a> {
-    /// As the caller names it.
-    pub peer: u64,
-    pub timeout_ns: Option<NonZeroU64>,
-    pub user_data: u64,
-    pub queue: &'a Arc<Queue>,
+    pub common: Common<'a>,
 }

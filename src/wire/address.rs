@@ -12,11 +12,10 @@
 //! endpoint that has an address can connect; if a secret is set, it must also prove the secret.
 
 use super::frame::{WIRE_HIGHEST, WIRE_LOWEST};
-use super::{damage, ADDRESS, DESCRIPTOR};
+use super::ADDRESS;
 use crate::codec::{Reader, Writer};
 use crate::status::{Error, Result, Status};
 
-const FORMAT: u16 = 1;
 pub const RAILS_MAX: usize = 64;
 /// Capabilities, as in `weft_peer_properties`.
 pub const ATOMICS: u32 = 1;
@@ -47,7 +46,7 @@ impl Address {
 
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
-        w.u32(ADDRESS).u16(FORMAT).u16(self.wire.0).u16(self.wire.1).u64(self.incarnation);
+        w.u32(ADDRESS.magic).u16(ADDRESS.format).u16(self.wire.0).u16(self.wire.1).u64(self.incarnation);
         w.u32(self.capabilities).u16(self.rails.len() as u16);
         for rail in &self.rails {
             w.short(rail.fabric.as_bytes()).short(rail.network.as_bytes()).short(&rail.address);
@@ -57,31 +56,7 @@ impl Address {
     }
 
     pub fn decode(blob: &[u8]) -> Result<Address> {
-        let damaged =
-            |what: &str| Error::new(Status::Format, format!("the address ({} bytes) {what}", blob.len()));
-        if !blob.starts_with(&ADDRESS.to_le_bytes()) {
-            let what = match blob.starts_with(&DESCRIPTOR.to_le_bytes()) {
-                true => "is the descriptor of a memory, from weft_memory_export: the two were mixed up",
-                false if blob.is_empty() => "is NULL or empty: weft_endpoint_address writes one",
-                false => "is not an address of Weft, which comes from weft_endpoint_address",
-            };
-            return Err(damaged(what));
-        }
-        let Some(mut r) = Reader::unseal(blob) else {
-            let mut r = Reader::new(blob.get(6..).unwrap_or_default());
-            let behind = Self::body(&mut r).map(|_| r.remaining());
-            return Err(damaged(&damage(blob, behind)));
-        };
-        r.u32();
-        match r.u16() {
-            Some(FORMAT) => {}
-            Some(other) => {
-                return Err(damaged(&format!("has format {other}, this Weft reads format {FORMAT}")))
-            }
-            None => return Err(damaged("is truncated")),
-        }
-        let read = Self::body(&mut r).filter(|_| r.remaining() == 0);
-        read.ok_or_else(|| damaged("does not add up"))
+        ADDRESS.decode(blob, Self::body)
     }
 
     fn body(r: &mut Reader) -> Option<Address> {

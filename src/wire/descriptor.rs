@@ -10,13 +10,12 @@
 //! Format 1. All little-endian.
 
 use super::address::RAILS_MAX;
-use super::{damage, ADDRESS, DESCRIPTOR};
+use super::DESCRIPTOR;
 use crate::codec::{Reader, Writer};
 use crate::ids::MemoryId;
 use crate::range::Range;
-use crate::status::{Error, Result, Status};
+use crate::status::Result;
 
-const FORMAT: u16 = 1;
 const WRITE: u8 = 1;
 const READ: u8 = 2;
 const GRANTED: u8 = 4;
@@ -50,7 +49,11 @@ pub struct Descriptor {
 impl Descriptor {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::new();
-        w.u32(DESCRIPTOR).u16(FORMAT).u64(self.incarnation).u64(self.id.get()).u64(self.secret);
+        w.u32(DESCRIPTOR.magic)
+            .u16(DESCRIPTOR.format)
+            .u64(self.incarnation)
+            .u64(self.id.get())
+            .u64(self.secret);
         let granted = self.granted_only as u8 * GRANTED;
         w.u8((self.writable as u8 * WRITE) | (self.readable as u8 * READ) | granted);
         w.u8(self.device.map_or(0, |device| device.saturating_add(1)));
@@ -68,31 +71,7 @@ impl Descriptor {
     }
 
     pub fn decode(blob: &[u8]) -> Result<Descriptor> {
-        let damaged =
-            |what: &str| Error::new(Status::Format, format!("the descriptor ({} bytes) {what}", blob.len()));
-        if !blob.starts_with(&DESCRIPTOR.to_le_bytes()) {
-            let what = match blob.starts_with(&ADDRESS.to_le_bytes()) {
-                true => "is the address of an endpoint, from weft_endpoint_address: the two were mixed up",
-                false if blob.is_empty() => "is NULL or empty: weft_memory_export writes one",
-                false => "is not a descriptor of Weft, which comes from weft_memory_export",
-            };
-            return Err(damaged(what));
-        }
-        let Some(mut r) = Reader::unseal(blob) else {
-            let mut r = Reader::new(blob.get(6..).unwrap_or_default());
-            let behind = Self::body(&mut r).map(|_| r.remaining());
-            return Err(damaged(&damage(blob, behind)));
-        };
-        r.u32();
-        match r.u16() {
-            Some(FORMAT) => {}
-            Some(other) => {
-                return Err(damaged(&format!("has format {other}, this Weft reads format {FORMAT}")));
-            }
-            None => return Err(damaged("is truncated")),
-        }
-        let read = Self::body(&mut r).filter(|_| r.remaining() == 0);
-        read.ok_or_else(|| damaged("does not add up"))
+        DESCRIPTOR.decode(blob, Self::body)
     }
 
     fn body(r: &mut Reader) -> Option<Descriptor> {
