@@ -103,7 +103,7 @@ def circles(graph):
 
 
 #: Only in the libraries for tests and measurements, or in the crate for Rust programs.
-NOT_SHIPPED = ("api/", "fabric/sim/", "fuzzing/", "device/fake", "fabric/tcp/fuzz", "fabric/tcp/twins")
+NOT_SHIPPED = ("api/", "fabric/sim/", "fuzzing/", "device/fake")
 #: Floors that know lanes; what names one there.
 OF_LANES, A_LANE = ("endpoint", "peer", "session", "rail"), {"Lane", "LaneId", "LaneSlot", "Plan"}
 COLLECTION = re.compile(r"\b(?:Vec|VecDeque|HashMap|HashSet|BTreeMap|BTreeSet|Lanes)<(.*)>")
@@ -151,7 +151,8 @@ def main():
     files = {module_of(file): file for file in sorted(SRC.rglob("*.rs"))}
     upward, graph = [], {module: set() for module in files}
     of_tests = {module_of(file) + (name,) for file in files.values()
-                for name in re.findall(r"#\[cfg\((?:all\()?test[^\]]*\)\]\s*(?:pub )?mod (\w+);", file.read_text())}
+                for name in re.findall(r"#\[cfg\((?:(?:all\()?test|any\(test, fuzzing\))[^\]]*\)\]\s*(?:pub )?mod (\w+);",
+                                    file.read_text())}
     for module, file in files.items():
         here = module[0] if module else "lib"
         if here not in height:
