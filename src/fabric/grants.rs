@@ -5,6 +5,10 @@
 //! up here, and keeps the result. A NIC holds a `Use` of the grant while it touches memory under
 //! it. A revoke removes the grant from the table and closes it: no new use can begin, and each NIC
 //! stops its own (`Nic::revoke`). Without uses, a revoke waits for nothing.
+//!
+//! What a NIC keeps of a grant is thus never trusted without a use, and a revoke cannot complete
+//! during one. A use may span several requests (`Registry::check_in_pass`): it ends with the pass,
+//! and the command that has the worker drop the grant is served between passes.
 
 use super::{Access, HostRange};
 use crate::device::{is_there, Device};
@@ -49,12 +53,6 @@ const CLOSED: u32 = 1 << 31;
 pub struct Use(Arc<Grant>);
 
 impl Use {
-    /// Records that the request carries an immediate, which the worker counts when it reaps it.
-    #[inline]
-    pub fn counts(&self) {
-        self.0.counted.store(true, Ordering::Relaxed);
-    }
-
     pub fn of(&self) -> &Grant {
         &self.0
     }
@@ -63,7 +61,7 @@ impl Use {
 impl Drop for Use {
     #[inline]
     fn drop(&mut self) {
-        self.0.users.fetch_sub(1, Ordering::Release);
+        self.0.end_use();
     }
 }
 
@@ -127,9 +125,29 @@ impl Grant {
     /// Begins a use; `None` if the grant is closed.
     #[inline]
     pub fn enter(self: &Arc<Grant>) -> Option<Use> {
-        let before = self.users.fetch_add(1, Ordering::AcqRel);
-        let entered = Use(self.clone());
-        (before & CLOSED == 0).then_some(entered)
+        self.begin_use().then(|| Use(self.clone()))
+    }
+
+    /// Begins a use that `end_use` ends; false if the grant is closed.
+    #[inline]
+    pub fn begin_use(&self) -> bool {
+        let open = self.users.fetch_add(1, Ordering::AcqRel) & CLOSED == 0;
+        if !open {
+            self.end_use();
+        }
+        open
+    }
+
+    #[inline]
+    pub fn end_use(&self) {
+        self.users.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Records, during a use, that a request carries an immediate, which the worker counts when it
+    /// reaps it.
+    #[inline]
+    pub fn counts(&self) {
+        self.counted.store(true, Ordering::Relaxed);
     }
 
     /// Forbids new uses. Returns true if none remain and no immediate is still to be counted.
@@ -319,7 +337,7 @@ mod tests {
         drop(idle.enter());
         assert!(idle.close() && idle.enter().is_none());
         let counted = grant();
-        counted.enter().into_iter().for_each(|within| within.counts());
+        counted.enter().into_iter().for_each(|within| within.of().counts());
         assert!(!counted.close() && counted.enter().is_none());
     }
 }

@@ -17,10 +17,10 @@ pub enum Wish {
     Read,
 }
 
-/// The result of `check` for bytes that may be touched.
+/// The result of a check for bytes that may be touched.
 #[derive(Default)]
 pub struct Allowed {
-    /// The use of a grant, held while the bytes are touched.
+    /// The use of a grant, held while the bytes are touched. `None`: this pass's use suffices.
     pub entered: Option<Use>,
     /// The device that holds the bytes: the CPU must not touch them.
     pub device: Option<Device>,
@@ -68,11 +68,18 @@ pub struct Registry {
     parts: Box<[Part]>,
     /// The entry that was found last.
     last: Option<Entry>,
+    /// The peer whose requests to `last` need no check beside their range and direction (0: no
+    /// peer), or `NOBODY`. If `last` is a grant, this pass uses it as long as this is its peer: a
+    /// revoke waits for the worker's command, which comes between two passes.
+    open_to: u64,
     /// The key and the range of device memory that this pass found still allocated.
     there: Option<(u64, u64)>,
     /// The endpoint's grants.
     grants: Arc<Grants>,
 }
+
+/// No peer has this id.
+const NOBODY: u64 = u64::MAX;
 
 fn part_of(key: u64) -> usize {
     (key >> 40) as usize % PARTS
@@ -81,7 +88,7 @@ fn part_of(key: u64) -> usize {
 impl Default for Registry {
     fn default() -> Registry {
         let parts = (0..PARTS).map(|_| Part::default()).collect();
-        Registry { parts, last: None, there: None, grants: Arc::default() }
+        Registry { parts, last: None, open_to: NOBODY, there: None, grants: Arc::default() }
     }
 }
 
@@ -104,12 +111,12 @@ impl Registry {
 
     /// Removes a registration; false if there is no such key.
     pub fn remove(&mut self, key: u64) -> bool {
-        self.last = None;
+        self.forget_last();
         self.parts[part_of(key)].remove(&key).is_some()
     }
 
     pub fn clear(&mut self) {
-        self.last = None;
+        self.forget_last();
         self.parts.iter_mut().for_each(Part::clear);
     }
 
@@ -119,42 +126,132 @@ impl Registry {
     #[inline]
     pub fn check(
         &mut self,
-        (peer, key): (Option<PeerId>, u64),
+        of: (Option<PeerId>, u64),
         bytes: impl IntoIterator<Item = (u64, u64), IntoIter: Clone>,
         wish: Wish,
     ) -> Result<Allowed, i32> {
+        self.check_until(of, bytes.into_iter(), wish, true)
+    }
+
+    /// The same, for bytes that are touched before `end_pass` if they are in host memory: the
+    /// requests of a pass under one grant share a use.
+    #[inline]
+    pub fn check_in_pass(
+        &mut self,
+        of: (Option<PeerId>, u64),
+        bytes: impl IntoIterator<Item = (u64, u64), IntoIter: Clone>,
+        wish: Wish,
+    ) -> Result<Allowed, i32> {
+        self.check_until(of, bytes.into_iter(), wish, false)
+    }
+
+    /// `later`: the bytes are touched after this pass, too.
+    #[inline]
+    fn check_until(
+        &mut self,
+        (peer, key): (Option<PeerId>, u64),
+        bytes: impl Iterator<Item = (u64, u64)> + Clone,
+        wish: Wish,
+        later: bool,
+    ) -> Result<Allowed, i32> {
         // Connections without a peer, or of an ended peer, do not get here.
-        let mut there = self.there;
         let Some(entry) = self.find(key) else { return Err(peer.map_or(libc::EACCES, |_| GONE)) };
-        let mut bytes = bytes.into_iter();
         let allowed = bytes.clone().all(|(address, len)| entry.allows(address, len, wish));
-        if let Some(grant) = &entry.granted {
-            // Most requests are in its first range, and for host memory.
-            let mut outside = None;
-            if !allowed || entry.device.is_some() {
-                let mut covers =
-                    |(address, len)| grant.covers(address, len) && grant.holds(address, &mut there);
-                outside = bytes.find(|piece| !covers(*piece));
-            }
-            let theirs = peer == Some(grant.peer) && entry.access.has(wish);
-            let entered = if theirs && outside.is_none() { grant.enter() } else { None };
-            if entered.is_none() {
-                explain(peer, grant, wish, outside);
-            }
-            let device = entry.device.map(|(device, _)| device);
-            self.there = there;
-            return entered.map(|entered| Allowed { entered: Some(entered), device }).ok_or(GONE);
+        if allowed && self.is_open_to(peer, later) {
+            return Ok(Allowed::default());
         }
-        if !allowed {
-            return Err(libc::EACCES);
+        self.check_rest((peer, key), (bytes, allowed), wish, later)
+    }
+
+    /// Whether `last` is host memory that this peer may reach, until the pass ends or (`later`) without
+    /// end.
+    #[inline]
+    fn is_open_to(&mut self, peer: Option<PeerId>, later: bool) -> bool {
+        let peer = peer.map_or(0, PeerId::get);
+        self.open_to == peer && !(later && self.is_granted()) || self.open(peer, later)
+    }
+
+    #[inline(never)]
+    fn open(&mut self, peer: u64, later: bool) -> bool {
+        let Some(Entry { granted, device: None, .. }) = &self.last else { return false };
+        let opens =
+            granted.as_ref().is_none_or(|grant| !later && grant.peer.get() == peer && grant.begin_use());
+        if opens {
+            self.open_to = peer;
         }
-        let Some((device, identity)) = entry.device else { return Ok(Allowed::default()) };
-        let base = entry.base;
-        if there != Some((key, base)) && !is_there(base, identity) {
+        opens
+    }
+
+    /// `allowed`: the bytes are in the first range, in a permitted direction.
+    #[inline(never)]
+    fn check_rest(
+        &mut self,
+        (peer, key): (Option<PeerId>, u64),
+        (mut bytes, allowed): (impl Iterator<Item = (u64, u64)>, bool),
+        wish: Wish,
+        later: bool,
+    ) -> Result<Allowed, i32> {
+        let Some(entry) = &self.last else { return Err(GONE) };
+        let mut there = self.there;
+        let Some(grant) = &entry.granted else {
+            if !allowed {
+                return Err(libc::EACCES);
+            }
+            let Some((device, identity)) = entry.device else { return Ok(Allowed::default()) };
+            if there != Some((key, entry.base)) && !is_there(entry.base, identity) {
+                return Err(GONE);
+            }
+            self.there = Some((key, entry.base));
+            return Ok(Allowed { entered: None, device: Some(device) });
+        };
+        // Most requests are in its first range, and for host memory.
+        let mut outside = None;
+        if !allowed || entry.device.is_some() {
+            let mut covers = |(address, len)| grant.covers(address, len) && grant.holds(address, &mut there);
+            outside = bytes.find(|piece| !covers(*piece));
+        }
+        self.there = there;
+        let theirs = peer == Some(grant.peer) && entry.access.has(wish) && outside.is_none();
+        let device = entry.device.map(|(device, _)| device);
+        let entered = match theirs {
+            true if later || device.is_some() => grant.enter().map(Some),
+            true => self.is_open_to(peer, later).then_some(None),
+            false => None,
+        };
+        let Some(entered) = entered else {
+            self.last
+                .iter()
+                .filter_map(|entry| entry.granted.as_ref())
+                .for_each(|grant| explain(peer, grant, wish, outside));
             return Err(GONE);
+        };
+        Ok(Allowed { entered, device })
+    }
+
+    /// The request that was checked last carries an immediate, which is counted after the use.
+    #[inline]
+    pub fn counts(&self) {
+        self.last.iter().filter_map(|entry| entry.granted.as_ref()).for_each(|grant| grant.counts());
+    }
+
+    /// Whether the key that was checked last is a grant's.
+    pub fn is_granted(&self) -> bool {
+        self.last.as_ref().is_some_and(|entry| entry.granted.is_some())
+    }
+
+    /// Ends this pass's use of a grant: no bytes are touched under it from here on.
+    #[inline]
+    pub fn end_pass(&mut self) {
+        if let Some(Entry { granted: Some(grant), .. }) = &self.last {
+            if std::mem::replace(&mut self.open_to, NOBODY) != NOBODY {
+                grant.end_use();
+            }
         }
-        self.there = Some((key, base));
-        Ok(Allowed { entered: None, device: Some(device) })
+    }
+
+    fn forget_last(&mut self) {
+        self.end_pass();
+        (self.last, self.open_to) = (None, NOBODY);
     }
 
     /// Forgets the last check: device memory may have been freed since.
@@ -176,7 +273,9 @@ impl Registry {
     fn find(&mut self, key: u64) -> Option<&Entry> {
         if self.last.as_ref().is_none_or(|entry| entry.key != key) {
             let entry = self.parts[part_of(key)].get(&key).cloned();
-            self.last = Some(entry.or_else(|| self.find_grant(key))?);
+            let entry = entry.or_else(|| self.find_grant(key))?;
+            self.forget_last();
+            self.last = Some(entry);
         }
         self.last.as_ref()
     }
@@ -311,5 +410,56 @@ mod tests {
         assert_eq!(check(Some(theirs), 1000, Wish::Write), Err(GONE));
         assert!(registry.remove(77));
         assert_eq!(registry.check((Some(theirs), 77), [(1000, 50)], Wish::Write).err(), Some(GONE));
+    }
+
+    #[test]
+    fn use_of_a_pass_delays_a_revoke_and_is_its_peers_alone() {
+        let peers = [PeerId::numbered(1), PeerId::numbered(2)];
+        let (grants, mut registry) = (Arc::new(Grants::default()), Registry::default());
+        registry.use_grants(grants.clone());
+        let grant = |key: u128, bases: &[u64]| {
+            let ranges = bases.iter().map(|base| HostRange { base: *base, len: 100 }).collect();
+            let token = GrantToken::new(key).unwrap();
+            assert!(grants.add(Grant::new(token, (peers[0], 0), (MemoryId::new(1), Access::ALL), ranges)));
+            token
+        };
+        let (one, two, parts) = (grant(77, &[1000]), grant(78, &[1000]), grant(79, &[1000, 3000]));
+        let ask = |registry: &mut Registry, peer, key, address| {
+            registry
+                .check_in_pass((Some(peer), key), [(address, 50)], Wish::Write)
+                .map(|a| a.entered.is_some())
+        };
+        assert_eq!(ask(&mut registry, peers[0], 77, 1000), Ok(false));
+        assert_eq!(ask(&mut registry, peers[1], 77, 1000), Err(GONE));
+        assert_eq!(ask(&mut registry, peers[0], 77, 1051), Err(GONE));
+        let revoked = grants.take(one).unwrap();
+        assert!(!revoked.close(), "a pass uses it");
+        assert_eq!(ask(&mut registry, peers[0], 77, 1000), Ok(false));
+        registry.end_pass();
+        assert!(revoked.close());
+        assert_eq!(ask(&mut registry, peers[0], 77, 1000), Err(GONE));
+
+        // Each of these ends the use, too.
+        let ends: [fn(&mut Registry, PeerId); 3] = [
+            |registry, peer| drop(registry.check_in_pass((Some(peer), 78), [(1000, 1)], Wish::Write)),
+            |registry, _| assert!(!registry.remove(5)),
+            |registry, _| registry.clear(),
+        ];
+        let ended = ends.iter().zip(100..).all(|(end, key)| {
+            let token = grant(key, &[1000, 3000]);
+            let begun = ask(&mut registry, peers[0], key as u64, 3000) == Ok(false);
+            let of = grants.take(token).unwrap();
+            let within = !of.close();
+            end(&mut registry, peers[0]);
+            begun && within && of.close() && ask(&mut registry, peers[0], key as u64, 3000).is_err()
+        });
+        assert!(ended);
+
+        // A use that outlasts the pass is the caller's.
+        let check = registry.check((Some(peers[0]), 79), [(3000, 50)], Wish::Read);
+        registry.end_pass();
+        let of = grants.take(parts).unwrap();
+        assert!(!of.close() && check.is_ok_and(|allowed| allowed.entered.is_some()) && of.close());
+        assert!(grants.take(two).unwrap().close());
     }
 }

@@ -12,7 +12,7 @@ use super::request::{Kind, Piece, Pieces, Request};
 use super::socket::{self, Control, Received};
 use super::user;
 use crate::fabric::grants::Use;
-use crate::fabric::registry::{Registry, Wish};
+use crate::fabric::registry::{Allowed, Registry, Wish};
 use crate::fabric::{Buffer, Connection, Reaped, Scratch};
 use crate::ids::PeerId;
 use std::collections::VecDeque;
@@ -290,13 +290,13 @@ impl Incoming {
             return Later(Blocked::Socket);
         }
         let bytes = pieces.iter().map(|p| (p.remote, p.len));
-        let checked = with.registry.check((self.peer, request.key), bytes.clone(), Wish::Write);
-        let (entered, device) = match checked {
+        let checked = with.registry.check_in_pass((self.peer, request.key), bytes.clone(), Wish::Write);
+        let Allowed { entered, device } = match checked {
             Err(errno) => return Refused(errno),
-            Ok(allowed) => (allowed.entered, allowed.device),
+            Ok(allowed) => allowed,
         };
-        if let (Some(entered), Some(_)) = (&entered, request.immediate) {
-            entered.counts();
+        if request.immediate.is_some() {
+            with.registry.counts();
         }
         if let Some(device) = device {
             let begun = match request.area {
@@ -354,14 +354,17 @@ impl Incoming {
             return Refused(libc::ENOTCONN); // The initiator no longer frees space.
         }
         let bytes = pieces.iter().map(|p| (p.remote, p.len));
-        let (entered, device) = match registry.check((self.peer, request.key), bytes.clone(), Wish::Read) {
-            Ok(allowed) => (allowed.entered, allowed.device),
+        let checked = registry.check_in_pass((self.peer, request.key), bytes.clone(), Wish::Read);
+        let Allowed { entered, device } = match checked {
+            Ok(allowed) => allowed,
             Err(errno) => return Refused(errno),
         };
         if request.area != 0 {
             let of = (request.area, request.key);
             // A peer could go on reading opened memory after its grant has ended.
-            let Some(device) = device.filter(|_| entered.is_none()) else { return Refused(libc::EACCES) };
+            let Some(device) = device.filter(|_| !registry.is_granted()) else {
+                return Refused(libc::EACCES);
+            };
             let Some(range) = registry.range_of(request.key) else { return Refused(libc::EACCES) };
             return match self.devices.show(of, device, &range, self.socket.as_fd()) {
                 Ok(()) => Done,
@@ -428,8 +431,9 @@ impl Incoming {
 
     fn write_inline(&mut self, request: &Request, registry: &mut Registry) -> Outcome {
         let bytes = [(request.remote, request.len)];
-        let (entered, device) = match registry.check((self.peer, request.key), bytes, Wish::Write) {
-            Ok(allowed) => (allowed.entered, allowed.device),
+        let checked = registry.check_in_pass((self.peer, request.key), bytes, Wish::Write);
+        let Allowed { entered, device } = match checked {
+            Ok(allowed) => allowed,
             Err(errno) => return Refused(errno),
         };
         if let Some(device) = device {

@@ -185,7 +185,9 @@ impl HostNic {
         let (registry, receives) = (&mut self.registry, &mut self.receives);
         let mut with = Serving { registry, receives, reaped, budget: PASS, words: WORDS };
         self.connections.serve(&mut with, &self.watch);
-        PASS - with.budget
+        let served = PASS - with.budget;
+        self.registry.end_pass();
+        served
     }
 
     /// Continues our own operations.
@@ -266,6 +268,7 @@ impl HostNic {
             let (registry, receives) = (&mut self.registry, &mut self.receives);
             let mut with = Serving { registry, receives, reaped, budget: PASS, words: WORDS };
             let over = line.peer.is_none_or(|peer| self.connections.finish(peer, &mut with));
+            self.registry.end_pass();
             line.ending = Some(passes).filter(|passes| !over && *passes > 0);
             if line.ending.is_some() {
                 self.ending = true;

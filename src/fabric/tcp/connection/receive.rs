@@ -199,7 +199,7 @@ impl Connection {
         let errno = checked.as_ref().err().copied().unwrap_or(0);
         self.entered = checked.ok().and_then(|allowed| allowed.entered);
         if let (Some(entered), Some(_)) = (&self.entered, request.immediate) {
-            entered.counts();
+            entered.of().counts();
         }
         self.coming = Coming::Payload(request, errno);
         Ok(Step::Done)
