@@ -42,8 +42,13 @@ in_debian() { # root, Python, its folder or ""
 }
 
 on_arm() { # root, Python
-    python3 -m pip install -q --disable-pip-version-check --no-index --no-deps --target "$scratch/arm" --platform \
-        manylinux_2_28_aarch64 --platform manylinux_2_34_aarch64 --only-binary :all: "$wheels"/libweft*_aarch64.whl || return
+    local wheel platforms=()
+    for wheel in "$wheels"/libweft*_aarch64.whl; do
+        wheel=${wheel##*-}
+        platforms+=(--platform "${wheel%.whl}")
+    done
+    python3 -m pip install -q --disable-pip-version-check --no-index --no-deps --target "$scratch/arm" "${platforms[@]}" \
+        --only-binary :all: "$wheels"/libweft*_aarch64.whl || return
     TESTS=$PWD/python/tests PYTHONPATH=$scratch/arm bash "$scratch/use.sh" qemu-aarch64 -L "$roots/$1" "$roots/$1/usr/bin/$2"
 }
 
