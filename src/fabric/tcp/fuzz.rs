@@ -208,8 +208,8 @@ impl World {
 
     fn check(&self) {
         for (bytes, frozen) in [&self.memory, &self.local].into_iter().zip(&self.frozen) {
-            let mut guards = bytes[..GUARD].iter().chain(&bytes[GUARD + LEN..]);
-            assert!(guards.all(|byte| *byte == MARK), "written outside of the memory");
+            let mut guards = [&bytes[..GUARD], &bytes[GUARD + LEN..]].into_iter();
+            assert!(guards.all(|guard| guard == [MARK; GUARD]), "written outside of the memory");
             assert!(frozen.as_ref().is_none_or(|then| then == bytes), "written after it was taken back");
         }
     }
