@@ -148,14 +148,15 @@ impl DataPath {
                 lane.handshake.next_ns = Some(now + AGAIN_NS);
                 if state == LaneState::Probing {
                     // One probe suffices: it is repeated only if the lane was full.
-                    lane.handshake.next_ns = match work.rail.post_probe(&mut lane.lane, now) {
-                        Posted::Yes => None,
-                        Posted::Again => Some(now),
+                    match work.rail.post_probe(&mut lane.lane, now) {
+                        Posted::Yes => lane.handshake.next_ns = None,
+                        Posted::Again => lane.handshake.next_ns = Some(now),
                         Posted::Failed(errno) => {
-                            failed.push((lane.peer.clone(), plan, errno));
-                            None
+                            if lane.handshake_failed(now, is_for_good(&work.rail, errno)) {
+                                failed.push((lane.peer.clone(), plan, errno));
+                            }
                         }
-                    };
+                    }
                     continue;
                 }
                 if !work.rail.may_handshake(&lane.lane) {
@@ -184,7 +185,7 @@ impl DataPath {
                 if let Posted::Failed(errno) =
                     work.rail.send_open(&mut lane.lane, |f| header.write(f, &body, &[]))
                 {
-                    if lane.handshake.failed(now, is_for_good(&work.rail, errno)) {
+                    if lane.handshake_failed(now, is_for_good(&work.rail, errno)) {
                         failed.push((lane.peer.clone(), plan, errno));
                     }
                 }
@@ -397,7 +398,6 @@ impl DataPath {
         });
         lane.peer_epoch = Some(reply.epoch);
         lane.handshake.next_ns = Some(0);
-        lane.handshake.failures = 0;
         self.note_peer_reset(peer.id, plan, reply.epoch);
         self.advance_handshakes(now);
     }
@@ -430,7 +430,7 @@ impl DataPath {
         let serves = peer.is_served_by(plan.rail);
         match state {
             LaneState::Handshaking | LaneState::Probing => {
-                if of.handshake.failed(now, is_for_good(rail, errno)) {
+                if of.handshake_failed(now, is_for_good(rail, errno)) {
                     self.report_failed(&peer, plan, errno);
                 }
             }

@@ -105,14 +105,6 @@ impl Handshake {
     pub fn is_waiting(&self) -> bool {
         self.next_ns.is_some()
     }
-
-    /// Counts a failure; true if another attempt is pointless.
-    pub fn failed(&mut self, now: u64, for_good: bool) -> bool {
-        self.failures += 1;
-        let gives_up = for_good || self.failures >= PATIENCE;
-        self.next_ns = (!gives_up).then_some(now + AGAIN_NS);
-        gives_up
-    }
 }
 
 /// A failed lane, until its stripes can move to other lanes.
@@ -230,6 +222,16 @@ impl LaneWork {
     /// The rails that the lane joins.
     pub fn plan(&self) -> Plan {
         Plan { rail: self.lane.id.rail, remote_rail: self.lane.remote_rail }
+    }
+
+    /// Counts a failed handshake or probe; true if another attempt is pointless. A probe is not tried
+    /// again by itself: where its connection has ended, only a handshake makes a new one.
+    pub fn handshake_failed(&mut self, now: u64, for_good: bool) -> bool {
+        self.lane.state = LaneState::Handshaking;
+        self.handshake.failures += 1;
+        let gives_up = for_good || self.handshake.failures >= PATIENCE;
+        self.handshake.next_ns = (!gives_up).then_some(now + AGAIN_NS);
+        gives_up
     }
 
     /// The lane's stripes, if the lane can take a transfer to that peer.
