@@ -456,7 +456,8 @@ mod tests {
         assert!(ended);
 
         // A use that outlasts the pass is the caller's.
-        let check = registry.check((Some(peers[0]), 79), [(3000, 50)], Wish::Read);
+        assert_eq!(ask(&mut registry, peers[0], 79, 1000), Ok(false));
+        let check = registry.check((Some(peers[0]), 79), [(1000, 50)], Wish::Read);
         registry.end_pass();
         let of = grants.take(parts).unwrap();
         assert!(!of.close() && check.is_ok_and(|allowed| allowed.entered.is_some()) && of.close());
