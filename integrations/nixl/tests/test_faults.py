@@ -68,16 +68,25 @@ class Faults(Case):
         self.assertEqual(again.ask("checksum"), zlib.crc32(here.bytes))
         self.assertEqual(again.ask("notifications", 1), [(here.name, b"welcome back")])
 
+    def shortest(self, here, handle):
+        """Seconds of a request at its best: the first one finds memory that the kernel has yet to provide."""
+        times = []
+        for _ in range(3):
+            began = time.monotonic()
+            self.assertEqual(here.finish(handle), "DONE")
+            times.append(time.monotonic() - began)
+        return min(times)
+
     def test_a_write_that_is_released_leaves_the_target_alone(self):
         here, child, name = self.meet(BIG)
         handle = here.request("WRITE", *whole(here, child), name, b"never")
         here.bytes[:] = 1
-        self.assertEqual(here.finish(handle), "DONE")
+        took = self.shortest(here, handle)
         interrupted = 0
         for round in range(2, 8):
             here.bytes[:] = round
             state = here.post(handle, b"never")
-            time.sleep(0.004 * round)
+            time.sleep(took * round / 10)
             interrupted += here.check_xfer_state(handle) == "PROC"
             here.release_xfer_handle(handle)
             before = child.ask("checksum")
@@ -117,10 +126,11 @@ class Faults(Case):
         here, child, name = self.meet(BIG)
         child.ask("fill", 1)
         interrupted = 0
+        took = self.shortest(here, here.request("READ", *whole(here, child), name))
         for round in range(6):
             handle = here.request("READ", *whole(here, child), name)
             here.post(handle)
-            time.sleep(0.004 * round)
+            time.sleep(took * round / 10)
             interrupted += here.check_xfer_state(handle) == "PROC"
             here.release_xfer_handle(handle)
             here.bytes[:] = 0
