@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Weights (weft.weights) from one host to another over four rails of a gigabit, as a share of the line: needs root.
+# Weights (libweft.weights) from one host to another over four rails of a gigabit, as a share of the line: needs root.
 #     tools/weights-figures.sh LIBRARY_FOLDER [GB]
 # At an MTU of 9000 headers leave 0.993 of the line.
 set -euo pipefail
