@@ -28,7 +28,7 @@ export CARGO CARGO_FLAGS
 .PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray weights-figures soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-netem gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
 
 help: ## Lists the targets
-	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 17
 	@echo "WEFT_NO_INSTALL=1 makes any of them say what is missing instead of installing it."
 
 demo: export WEFT_LIBRARY = $(abspath $(LIB))
@@ -204,7 +204,7 @@ lib-simulated: ## Builds target/release/libweft_simulated.so: with simulated NIC
 	@tools/need.sh lib
 	$(CARGO) build --profile $(PROFILE) $(CARGO_FLAGS) -p weft-simulated
 
-tested: ## Both
+tested: ## Builds both, lib and lib-simulated
 	@tools/need.sh lib
 	$(CARGO) build --profile $(PROFILE) $(CARGO_FLAGS) -p weft -p weft-simulated
 
