@@ -24,8 +24,7 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 
 [ -n "${NO_TESTS:-}" ] || .ci/run
-make deny
-make crate
+tools/crate.sh package # .ci/run has tested it, and the licences
 make wheels MACHINES="$machines"
 make reproducible
 tools/support.py
