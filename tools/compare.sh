@@ -8,7 +8,6 @@ cd "$(dirname "$0")/.."
 library=$(realpath "${1:?where is libweft.so?}")/libweft.so
 rounds=${ROUNDS:-$([ -n "${SHORT:-}" ] && echo 2 || echo 5)}
 nixl=1.5.1
-mooncake=0.3.13.post1
 # shellcheck source=tools/nixl-wheels.sh
 . tools/nixl-wheels.sh
 # shellcheck source=tools/lab.sh
@@ -16,12 +15,10 @@ mooncake=0.3.13.post1
 
 say() { printf '%s  %s\n' "$(date +%T)" "$*" >&2; }
 
-say "The peers: NIXL $nixl and Mooncake $mooncake, into target/nixl/$nixl"
+say "The peers: NIXL $nixl and Mooncake, into target/nixl/$nixl"
 environment "$nixl"
 venv=$PWD/target/nixl/$nixl
-"$venv/bin/python" -c 'import mooncake' 2>/dev/null ||
-    timeout 300 "$venv/bin/pip" install -q --no-deps --disable-pip-version-check "mooncake-transfer-engine-non-cuda==$mooncake" ||
-    say "Mooncake cannot be installed: its cells say so"
+mooncake "$nixl" || say "Mooncake cannot be installed: its cells say so"
 # Its LIBFABRIC backend, as it was in 1.4.1: 1.5.1 needs a newer libfabric than Debian has.
 if environment 1.4.1 && why=$(tools/nixl-libfabric.sh make); then
     export NIXL_LIBFABRIC="$PWD/tools/nixl-libfabric.sh $PWD/target/nixl/1.4.1/bin/python"

@@ -2,7 +2,7 @@
 # The WEFT backend of NIXL beside UCX and LIBFABRIC in NIXL's wheel: a table, and target/nixl/figures.json.
 #     tools/nixl-figures.sh PLUGIN LIBRARY_FOLDER [ROUNDS]
 # Then ghost writes: what lands in pages that are used again after a transfer was released half-way, of these and of
-# Mooncake (its wheel goes into target/mooncake). What cannot be had here is left out, with a line.
+# Mooncake. What cannot be had here is left out, with a line.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 plugin=$(realpath "${1:?where is libplugin_WEFT.so?}")
@@ -21,10 +21,8 @@ if why=$(tools/nixl-libfabric.sh make); then
 else
     echo "LIBFABRIC is left out: $why"
 fi
-mooncake=target/mooncake/bin
-if why=$({ [ -x $mooncake/pip ] || python3 -m venv target/mooncake; } && { $mooncake/python -c 'import mooncake.engine, numpy' ||
-    $mooncake/pip install -q --no-deps mooncake-transfer-engine-non-cuda==0.3.13.post1 numpy; } 2>&1); then
-    export MOONCAKE=$PWD/$mooncake/python
+if why=$(mooncake 1.4.1 2>&1); then
+    export MOONCAKE=$PWD/target/nixl/1.4.1/bin/python
 else
     echo "Mooncake is left out: $(tail -n 1 <<<"$why")"
 fi

@@ -9,6 +9,13 @@ environment() { # version
         touch "$venv/done"
 }
 
+# Mooncake's transfer engine beside it, of the wheel without CUDA.
+mooncake() { # version of NIXL
+    local venv=$PWD/target/nixl/$1
+    "$venv/bin/python" -c 'import mooncake.engine' 2>/dev/null ||
+        timeout 300 "$venv/bin/pip" install -q --no-deps --disable-pip-version-check mooncake-transfer-engine-non-cuda==0.3.13.post1
+}
+
 # Of the wheel's 120 MB, what NIXL and its UCX backend load to reach memory of GPUs, for the Python of another machine.
 slim_wheel() { # version, version of Python, folder
     local venv=$PWD/target/nixl/$1 wheels of
