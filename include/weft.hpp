@@ -701,7 +701,7 @@ inline weft_list_entry list_entry(const memory &mine, const remote_memory &their
 
 /**
  * An endpoint. Its destructor shuts it down without draining; `shutdown` first, to drain. Operations throw; those
- * named try_... are for who submits until there is no room: nothing instead of `WEFT_ERR_AGAIN`.
+ * named try_... are for callers that submit until there is no room: nothing instead of `WEFT_ERR_AGAIN`.
  */
 class endpoint : public detail::polled<endpoint> {
 public:

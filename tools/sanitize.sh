@@ -68,7 +68,7 @@ finds() { # logs
     grep -hE '(SUMMARY: [A-Za-z]+Sanitizer|ERROR SUMMARY: [1-9])' "$@" | sed 's/^==[0-9]*==//' | sort | uniq -c | sort -rn
 }
 
-# Memory of the library that nobody knows of any more, by test; fails if there is any. Not of processes that fork or end
+# Memory of the library that nothing refers to any longer, by test; fails if there is any. Not of processes that fork or end
 # without closing, nor what handles stand for that are still open: their table is a mapping that is not searched.
 leaks() { # logs
     awk 'FNR == 1 { name = FILENAME; sub(".*/", "", name) }

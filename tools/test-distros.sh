@@ -69,7 +69,6 @@ on() { # system
     esac
 }
 
-passed=0 failed=0 skipped=0
 for system in "${systems[@]}"; do
     begin=$SECONDS
     rm -f "$out/$system.result"

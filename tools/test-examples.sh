@@ -77,7 +77,7 @@ serve() { # program, arguments...
     port=0
 }
 
-# Waits for it; every pattern must be in what it and the others said, as often as told.
+# Waits for it; every pattern must be in what it and the others printed, this often.
 served() { # title, how often and what...
     local title=$1 status=0
     shift

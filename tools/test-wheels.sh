@@ -52,7 +52,7 @@ on_arm() { # root, Python
     TESTS=$PWD/python/tests PYTHONPATH=$scratch/arm bash "$scratch/use.sh" qemu-aarch64 -L "$roots/$1" "$roots/$1/usr/bin/$2"
 }
 
-builds() { # what CMake and a compiler are told by the wheel
+builds() { # CMake and a compiler, by what the wheel prints
     python3 -m venv "$scratch/env" && "$scratch/env/bin/pip" install -q --no-index "$wheels"/libweft-*_"$(uname -m)".whl || return
     local python=$scratch/env/bin/python source=ffi-tests/package/consumer
     cmake -S "$source" -B "$scratch/build" -Dweft_DIR="$("$python" -m libweft --cmake-dir)" && cmake --build "$scratch/build" || return
