@@ -160,7 +160,7 @@ chaos: ## Three hosts (root), and everything that can fail does: make chaos MINU
 	@$(MAKE) --no-print-directory lib
 	@tools/chaos.sh $(TARGET)/release '$(or $(MINUTES),10)' '$(SEED)' $(TARGET)/chaos.json
 
-soak: lib ## Four processes with peers that come and go, over host and tcp, for HOURS=2 at a tenth of a CPU: nothing may grow
+soak: lib ## Four processes whose clients connect and close, over host and tcp, for HOURS=2 at a tenth of a CPU: nothing may grow
 	@WEFT_LIBRARY=$(abspath $(LIB)) PYTHONPATH=$(CURDIR)/python/src PYTHONDONTWRITEBYTECODE=1 tools/soak.py $(or $(HOURS),2)
 
 deny: ## Licences, versions and sources of what the library is made of, by cargo-deny (deny.toml)

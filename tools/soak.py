@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Four processes with peers that come and go every second, over host and tcp, for hours; nothing may grow.
+"""Four processes whose clients connect and close every second, over host and tcp, for hours; nothing may grow.
 
     tools/soak.py HOURS        `make soak HOURS=2`
 
-Each process has, for each fabric, a home, which lends memory to any peer that asks, and a resident, which is connected
-to the other three homes all the time. Every second it also opens a visitor: a new endpoint that goes to one home and
-leaves again, by a close or a disconnect. Once in ten seconds a process that visits two homes is killed. Residents and
-visitors transfer in all ways; both sides compare the bytes. In every tenth second nobody visits, and each process is
+Each process has, for each fabric, a server, which grants memory to any client, and a client that stays connected to the
+servers of the other three. Every second it also has a brief client: a new endpoint that connects to one server,
+transfers, and closes or disconnects. Every ten seconds one more process, with clients of two servers, is killed. Clients
+transfer in all ways; both sides compare the bytes. In every tenth second there are no brief clients, and each process is
 measured: resident memory, descriptors, threads. The first ten minutes are not judged.
 
-A line each minute says what is known so far. At the end target/figures has soak_rss_slope_kb_per_h (the steepest of the
-four, by least squares) and soak_descriptors (how many more of descriptors, or of threads, a process has than it had).
+Every minute a line has the figures so far. At the end target/figures has soak_rss_slope_kb_per_h (the steepest of the
+four, by least squares) and soak_descriptors (by how many descriptors, or threads, a process grew).
 """
 import ctypes
 import gc
@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 
-os.environ.setdefault("WEFT_LOG", "error")  # that killed peers are lost is no news
+os.environ.setdefault("WEFT_LOG", "error")  # peers are lost all the time: those that are killed
 import libweft  # noqa: E402
 
 PROCESSES, FABRICS = 4, ("host", "tcp")
@@ -43,65 +43,65 @@ def pattern(seed):
     return random.Random(seed).randbytes(SLOT)
 
 
-class Home:
-    """Lends each peer a slot of its memory, a slot under a grant and a counter, and compares what arrives."""
+class Server:
+    """Gives each client a slot of its memory, a slot under a grant and a counter, and compares what arrives."""
 
     def __init__(self, fabric):
         self.endpoint = opened(fabric)
         self.bytes, self.granted = bytearray(SLOTS * SLOT), bytearray(SLOTS * SLOT)
         self.memory = self.endpoint.register(self.bytes)
         self.under_grant = self.endpoint.register(self.granted, access=libweft.Access.GRANTED)
-        self.free, self.guests, self.wrong = list(range(SLOTS)), {}, 0
+        self.free, self.clients, self.wrong = list(range(SLOTS)), {}, 0
         threading.Thread(target=self.serve, daemon=True).start()
 
     def serve(self):
         while True:
             event = self.endpoint.wait_event(None)
             try:
-                self.take(event)
+                self.handle(event)
             except (libweft.PeerError, libweft.UsageError):
                 pass  # the peer was killed meanwhile, and its PeerDown is next
             del event
 
-    def take(self, event):
+    def handle(self, event):
         if isinstance(event, libweft.PeerDown):
-            guest = self.guests.pop(event.peer.id, None)
-            if guest is not None:
-                slot, token, counter = guest
+            client = self.clients.pop(event.peer.id, None)
+            if client is not None:
+                slot, token, counter = client
                 self.endpoint.revoke(token).wait(PATIENCE)
                 counter.destroy()
                 self.free.append(slot)
         elif isinstance(event, libweft.Message):
-            word, *rest = event.data.split(b" ", 1)
-            if word == b"hello":
+            request, *rest = event.data.split(b" ", 1)
+            if request == b"open":
                 slot, counter = self.free.pop(), self.endpoint.create_counter()
                 token = self.endpoint.grant(self.under_grant, event.peer, PAGE, [slot * PAGES + i for i in range(PAGES)])
-                self.guests[event.peer.id] = slot, token, counter
-                lent = {"slot": slot, "token": token.hex(), "counter": counter.id, "memory": self.memory.export().hex(),
+                self.clients[event.peer.id] = slot, token, counter
+                given = {"slot": slot, "token": token.hex(), "counter": counter.id, "memory": self.memory.export().hex(),
                         "granted": self.under_grant.export().hex()}
-                event.peer.send(json.dumps(lent).encode()).wait(PATIENCE)
-            elif word == b"count":
-                self.guests[event.peer.id][2].expect(int(rest[0])).wait(PATIENCE)
+                event.peer.send(json.dumps(given).encode()).wait(PATIENCE)
+            elif request == b"count":
+                self.clients[event.peer.id][2].expect(int(rest[0])).wait(PATIENCE)
                 event.peer.send(b"ok").wait(PATIENCE)
-            elif word == b"echo":
+            elif request == b"echo":
                 event.peer.fence().wait(PATIENCE)
                 event.peer.send(rest[0]).wait(PATIENCE)
         elif isinstance(event, libweft.Notification):
-            slot, *_ = self.guests[event.peer.id]
+            slot, *_ = self.clients[event.peer.id]
             bytes_ = self.granted if event.data == b"granted" else self.bytes
             right = bytes_[slot * SLOT:][:SLOT] == pattern(event.value)
             self.wrong += not right
             event.peer.send(b"ok" if right else b"wrong").wait(PATIENCE)
 
 
-class Visitor:
-    """An endpoint that transfers from and to the homes at these addresses."""
+class Client:
+    """An endpoint that transfers from and to the servers at these addresses."""
 
     def __init__(self, fabric, addresses):
         self.endpoint, self.moved = opened(fabric), 0
         self.bytes = bytearray(2 * SLOT)  # what is sent, and what is read back
         self.local = self.endpoint.register(self.bytes)
-        self.stays = [Stay(self, self.endpoint.connect(address).wait(PATIENCE)) for address in addresses]
+        self.connections = [Connection(self, self.endpoint.connect(address).wait(PATIENCE)) for address in addresses]
 
     def answer(self, peer):
         while True:
@@ -111,54 +111,54 @@ class Visitor:
             if isinstance(event, libweft.Message) and event.peer.id == peer.id:
                 return event.data
 
-    def touch(self):
-        """Uses all of the rings between it and its homes once, as it would do within an hour."""
-        for stay in self.stays:
+    def warm_up(self):
+        """Uses all of the rings between it and its servers once, as it would within an hour."""
+        for connection in self.connections:
             for _ in range(600):
-                stay.message()
+                connection.message()
 
     def round(self):
-        random.choice(self.stays).round()
+        random.choice(self.connections).round()
 
-    def leave(self):
+    def close(self):
         if random.random() < 0.5:
-            for stay in self.stays:
-                stay.peer.disconnect()
+            for connection in self.connections:
+                connection.peer.disconnect()
         self.endpoint.close()
 
 
-class Stay:
-    """What a visitor has of one home, and all kinds of transfers with it."""
+class Connection:
+    """What a client has of one server, and all kinds of transfers with it."""
 
-    def __init__(self, visitor, peer):
-        self.visitor, self.endpoint, self.peer, self.counted, self.sum = visitor, visitor.endpoint, peer, 0, None
-        peer.send(b"hello").wait(PATIENCE)
-        lent = json.loads(visitor.answer(peer))
-        self.first, self.counter, self.token = lent["slot"] * PAGES, lent["counter"], bytes.fromhex(lent["token"])
+    def __init__(self, client, peer):
+        self.client, self.endpoint, self.peer, self.counted = client, client.endpoint, peer, 0
+        peer.send(b"open").wait(PATIENCE)
+        given = json.loads(client.answer(peer))
+        self.first, self.counter, self.token = given["slot"] * PAGES, given["counter"], bytes.fromhex(given["token"])
         self.at = self.first * PAGE
-        self.remote = peer.import_memory(bytes.fromhex(lent["memory"]))
-        self.granted = peer.import_memory(bytes.fromhex(lent["granted"]))
+        self.remote = peer.import_memory(bytes.fromhex(given["memory"]))
+        self.granted = peer.import_memory(bytes.fromhex(given["granted"]))
 
     def round(self):
-        ways = [self.range, self.pages, self.list, self.prepared, self.under_grant, self.message, self.words, self.canceled]
+        ways = [self.range, self.pages, self.list, self.prepared, self.under_grant, self.message, self.atomics, self.canceled]
         random.shuffle(ways)
         for way in ways:
             way()
-            self.visitor.moved += 1
+            self.client.moved += 1
 
-    # Each has the home compare what was written, and reads it back.
+    # Each has the server compare what was written, and reads it back.
 
     def new(self):
         seed = random.getrandbits(63)
-        self.visitor.bytes[:] = pattern(seed) + bytes(SLOT)
+        self.client.bytes[:] = pattern(seed) + bytes(SLOT)
         return {"notify": seed}
 
     def check(self):
-        answer = self.visitor.answer(self.peer)
+        answer = self.client.answer(self.peer)
         assert answer == b"ok", answer
 
     def same(self):
-        bytes_ = self.visitor.bytes
+        bytes_ = self.client.bytes
         assert bytes_[:SLOT] == bytes_[SLOT:], "what was read back is not what was written"
 
     def shuffled(self):
@@ -166,27 +166,27 @@ class Stay:
         return pages, [self.first + page for page in pages], [PAGES + page for page in pages]
 
     def range(self):
-        self.endpoint.write(self.visitor.local, self.remote, SLOT, remote_offset=self.at, **self.new()).wait(PATIENCE)
+        self.endpoint.write(self.client.local, self.remote, SLOT, remote_offset=self.at, **self.new()).wait(PATIENCE)
         self.check()
-        self.endpoint.read(self.visitor.local, self.remote, SLOT, local_offset=SLOT, remote_offset=self.at).wait(PATIENCE)
+        self.endpoint.read(self.client.local, self.remote, SLOT, local_offset=SLOT, remote_offset=self.at).wait(PATIENCE)
         self.same()
 
     def pages(self):
         here, there, back = self.shuffled()
-        self.endpoint.write_pages(self.visitor.local, self.remote, PAGE, local=here, remote=there, counter=self.counter,
+        self.endpoint.write_pages(self.client.local, self.remote, PAGE, local=here, remote=there, counter=self.counter,
                                   count_pages=True, **self.new()).wait(PATIENCE)
         self.check()
         self.counted += PAGES
         self.peer.send(b"count %d" % self.counted).wait(PATIENCE)
         self.check()
-        self.endpoint.read_pages(self.visitor.local, self.remote, PAGE, local=back, remote=there).wait(PATIENCE)
+        self.endpoint.read_pages(self.client.local, self.remote, PAGE, local=back, remote=there).wait(PATIENCE)
         self.same()
 
     def list(self):
         here, there, back = self.shuffled()
 
         def entries(local):
-            return [libweft.Entry(self.visitor.local, self.remote, PAGE, local_offset=i * PAGE, remote_offset=j * PAGE)
+            return [libweft.Entry(self.client.local, self.remote, PAGE, local_offset=i * PAGE, remote_offset=j * PAGE)
                     for i, j in zip(local, there)]
         self.endpoint.write_list(entries(here), **self.new()).wait(PATIENCE)
         self.check()
@@ -195,33 +195,33 @@ class Stay:
 
     def prepared(self):
         here, there, back = self.shuffled()
-        with self.endpoint.prepare_pages(self.visitor.local, self.remote, PAGE, local=here, remote=there) as prepared:
+        with self.endpoint.prepare_pages(self.client.local, self.remote, PAGE, local=here, remote=there) as prepared:
             prepared.write(**self.new()).wait(PATIENCE)
         self.check()
-        with self.endpoint.prepare_pages(self.visitor.local, self.remote, PAGE, local=back, remote=there) as prepared:
+        with self.endpoint.prepare_pages(self.client.local, self.remote, PAGE, local=back, remote=there) as prepared:
             prepared.read().wait(PATIENCE)
         self.same()
 
     def under_grant(self):
-        self.endpoint.write(self.visitor.local, self.granted, SLOT, remote_offset=self.at, grant=self.token,
+        self.endpoint.write(self.client.local, self.granted, SLOT, remote_offset=self.at, grant=self.token,
                             notify_data=b"granted", **self.new()).wait(PATIENCE)
         self.check()
-        self.endpoint.read(self.visitor.local, self.granted, SLOT, local_offset=SLOT, remote_offset=self.at,
+        self.endpoint.read(self.client.local, self.granted, SLOT, local_offset=SLOT, remote_offset=self.at,
                            grant=self.token).wait(PATIENCE)
         self.same()
 
     def message(self):
         data = random.randbytes(random.choice((1, 100, 1000, 4000)))
         self.peer.send(b"echo " + data).wait(PATIENCE)
-        assert self.visitor.answer(self.peer) == data
+        assert self.client.answer(self.peer) == data
 
-    def words(self):
+    def atomics(self):
         before = self.remote.fetch_add(self.at, 7).wait(PATIENCE)
         assert self.remote.compare_swap(self.at, (before + 7) % 2**64, 1).wait(PATIENCE) == (before + 7) % 2**64
         assert self.remote.fetch_add(self.at, 0).wait(PATIENCE) == 1
 
     def canceled(self):
-        operation = self.endpoint.write(self.visitor.local, self.remote, SLOT, remote_offset=self.at)
+        operation = self.endpoint.write(self.client.local, self.remote, SLOT, remote_offset=self.at)
         operation.cancel()
         try:
             operation.wait(PATIENCE)
@@ -239,38 +239,39 @@ def measured():
 
 
 def live(pipe, number, warmup):
-    """One of the four processes: homes, residents, and a visitor each second but the tenth. Homes remember the last 1,024
-    peers that ended, so in the first minutes further visitors come, and only connect and leave."""
-    homes = [Home(fabric) for fabric in FABRICS]
-    pipe.send([home.endpoint.address for home in homes])
+    """One of the four processes: servers, clients that stay, and a brief one each second but the tenth. Servers remember the
+    last 1,024 peers that ended; so that they do within minutes, more clients connect and close meanwhile."""
+    servers = [Server(fabric) for fabric in FABRICS]
+    pipe.send([server.endpoint.address for server in servers])
     addresses = pipe.recv()  # of each process, for each fabric
     others = [i for i in range(PROCESSES) if i != number]
-    residents = [Visitor(fabric, [addresses[i][f] for i in others]) for f, fabric in enumerate(FABRICS)]
-    for resident in residents:
-        resident.touch()
+    staying = [Client(fabric, [addresses[i][f] for i in others]) for f, fabric in enumerate(FABRICS)]
+    for client in staying:
+        client.warm_up()
     moved, began = 0, time.monotonic()
     for second in range(1, 10**9):
         time.sleep(max(0, began + second + number / PROCESSES / 2 - time.monotonic()))
         if second % PERIOD == 0:
-            pipe.send({"moved": moved + sum(r.moved for r in residents), "wrong": sum(h.wrong for h in homes), **measured()})
+            pipe.send({"moved": moved + sum(client.moved for client in staying),
+                       "wrong": sum(server.wrong for server in servers), **measured()})
             continue
         if second % PERIOD == PERIOD - 1:
-            continue  # whatever left has gone when it is measured
+            continue  # until it is measured, what was closed has ended
         fabric = second % len(FABRICS)
-        residents[fabric].round()
-        visitor = Visitor(FABRICS[fabric], [addresses[random.choice(others)][fabric]])
-        visitor.round()
-        visitor.leave()
-        moved += visitor.moved
+        staying[fabric].round()
+        brief = Client(FABRICS[fabric], [addresses[random.choice(others)][fabric]])
+        brief.round()
+        brief.close()
+        moved += brief.moved
         for _ in range(3 * (second < warmup)):
-            Visitor(FABRICS[fabric], [addresses[random.choice(others)][fabric]]).leave()
+            Client(FABRICS[fabric], [addresses[random.choice(others)][fabric]]).close()
 
 
 def be_killed(addresses):
-    """A process that visits two homes until it is killed, in the middle of a transfer or between two."""
-    visitors = [Visitor(fabric, [addresses[0][f]]) for f, fabric in enumerate(FABRICS)]
+    """A process with clients of two servers until it is killed, in the middle of a transfer or between two."""
+    clients = [Client(fabric, [addresses[0][f]]) for f, fabric in enumerate(FABRICS)]
     while True:
-        random.choice(visitors).round()
+        random.choice(clients).round()
         time.sleep(0.1)
 
 
