@@ -32,7 +32,7 @@ struct party {
     int32_t event_fd;
     weft_peer peer; /* 0 until it is up */
     int answers;    /* it returns each message */
-    int heard;
+    int received;
 };
 
 static void say(struct party *party, const void *data, uint64_t len) {
@@ -43,8 +43,8 @@ static void handle(struct party *party, const weft_completion *c) {
     CHECK(c->status);
     if (c->kind == WEFT_COMPLETION_PEER_UP) party->peer = c->peer;
     if (c->kind != WEFT_COMPLETION_MESSAGE) return;
-    printf("%s hears: %.*s\n", party->name, (int)c->bytes, (const char *)c->data);
-    party->heard++;
+    printf("%s received: %.*s\n", party->name, (int)c->bytes, (const char *)c->data);
+    party->received++;
     if (party->answers) say(party, c->data, c->bytes);
     CHECK(weft_message_release(party->endpoint, c->op));
 }
@@ -102,7 +102,7 @@ int main(void) {
     weft_peer peer;
     CHECK(weft_endpoint_address(there.endpoint, address, sizeof address, &len));
     CHECK(weft_peer_connect(here.endpoint, address, len, NULL, &peer)); /* PEER_UP wakes the loop */
-    while (here.heard < TICKS) {
+    while (here.received < TICKS) {
         struct epoll_event event;
         if (epoll_wait(loop, &event, 1, -1) != 1) continue; /* a signal */
         if (event.data.ptr) drain(event.data.ptr);

@@ -57,15 +57,15 @@ int main(void) {
 
     weft_op_options options = WEFT_OP_OPTIONS_INIT;
     options.flags = WEFT_NOTIFY;
-    int written = 0, told = 0, under_way = 0, steps = 0;
-    while (told < STEPS || written < STEPS) {
+    int written = 0, notified = 0, under_way = 0, steps = 0;
+    while (notified < STEPS || written < STEPS) {
         if (!under_way && written < STEPS) { /* until it has completed, the page must not change */
             compute(mine);
             CHECK(weft_write(here, from, 0, remote, 0, PAGE, &options, NULL));
             under_way = 1;
         }
         if (poll_all(here, WEFT_COMPLETION_WRITE)) written++, under_way = 0;
-        told += poll_all(there, WEFT_COMPLETION_NOTIFICATION);
+        notified += poll_all(there, WEFT_COMPLETION_NOTIFICATION);
         steps++;
     }
     int right = memcmp(mine, theirs, PAGE) == 0;

@@ -4,7 +4,7 @@
  *
  *     many_peers serve PORT CLIENTS         ends when that many have gone
  *     many_peers ask HOST PORT NAME
- *     many_peers die HOST PORT NAME         asks, and dies without a word
+ *     many_peers die HOST PORT NAME         asks, and exits without closing
  */
 #include <poll.h>
 #include <string.h>
@@ -91,7 +91,7 @@ static void ask(weft_endpoint *endpoint, const char *host, const char *port, con
     snprintf(text, sizeof text, "here is %s", name);
     say(endpoint, server, text);
     weft_completion answer = check_next(endpoint, WEFT_COMPLETION_MESSAGE);
-    printf("%s hears: %.*s\n", name, (int)answer.bytes, (const char *)answer.data);
+    printf("%s received: %.*s\n", name, (int)answer.bytes, (const char *)answer.data);
     fflush(stdout);
     CHECK(weft_message_release(endpoint, answer.op));
     close(fd);

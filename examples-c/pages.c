@@ -73,10 +73,10 @@ static void write_half(struct rank *prefill, struct rank *decode, int half, cons
 static void await_halves(struct rank *decode) {
     for (int halves = 0; halves != 3;) {
         int half;
-        weft_completion told = check_next(decode->endpoint, WEFT_COMPLETION_NOTIFICATION);
-        memcpy(&half, told.data, sizeof half);
-        CHECK(weft_message_release(decode->endpoint, told.op)); /* the data must not be used any longer */
-        printf("request %u: half %d has arrived\n", (unsigned)told.notify, half);
+        weft_completion received = check_next(decode->endpoint, WEFT_COMPLETION_NOTIFICATION);
+        memcpy(&half, received.data, sizeof half);
+        CHECK(weft_message_release(decode->endpoint, received.op)); /* the data must not be used any longer */
+        printf("request %u: half %d has arrived\n", (unsigned)received.notify, half);
         halves |= 1 << half;
     }
 }

@@ -73,13 +73,13 @@ static weft_grant_token grant(weft_memory *memory, weft_peer sender, uint64_t re
 
 /* The ways in which a request ends. */
 static void end(weft_endpoint *endpoint, pid_t sender, enum why why) {
-    weft_completion told = {0};
+    weft_completion received = {0};
     if (why == SENDER_IS_SILENT) kill(sender, SIGSTOP);
     if (why == SENDER_IS_DEAD) kill(sender, SIGKILL);
     /* The grant's own notification, whose status is not OK. */
     while ((why == TIME_IS_OVER || why == SENDER_IS_DEAD) &&
-           (told.kind != WEFT_COMPLETION_NOTIFICATION || told.status == WEFT_OK))
-        CHECK(weft_queue_poll(weft_endpoint_queue(endpoint), &told, 1, 10 * SECOND));
+           (received.kind != WEFT_COMPLETION_NOTIFICATION || received.status == WEFT_OK))
+        CHECK(weft_queue_poll(weft_endpoint_queue(endpoint), &received, 1, 10 * SECOND));
 }
 
 /* True if nothing arrived late. */
@@ -111,9 +111,9 @@ static bool take_back(int fd, pid_t sender, enum why why) {
 
     bool late = false;
     for (int round = 0; round < 100; round++) {
-        weft_completion told;
-        if (CHECK(weft_queue_poll(weft_endpoint_queue(endpoint), &told, 1, SECOND / 1000)) == 1)
-            late |= told.kind == WEFT_COMPLETION_NOTIFICATION;
+        weft_completion received;
+        if (CHECK(weft_queue_poll(weft_endpoint_queue(endpoint), &received, 1, SECOND / 1000)) == 1)
+            late |= received.kind == WEFT_COMPLETION_NOTIFICATION;
         late |= memchr(pages, 'x', LEN) != NULL;
     }
     printf("%s: the pages are used again, %s\n", words[why], late ? "and were written to LATE" : "nothing came later");

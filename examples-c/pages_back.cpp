@@ -107,8 +107,8 @@ bool take_back(int fd, pid_t sender, why why)
 
     bool late = false;
     for (int round = 0; round < 100; round++) {
-        const auto told = endpoint.next(1ms);
-        late |= told && told->kind == WEFT_COMPLETION_NOTIFICATION;
+        const auto received = endpoint.next(1ms);
+        late |= received && received->kind == WEFT_COMPLETION_NOTIFICATION;
         late |= std::find(pages.begin(), pages.end(), 'x') != pages.end();
     }
     std::printf("%s: the pages are used again, %s\n", words.at(why),

@@ -22,8 +22,8 @@ static void receive(weft_endpoint *endpoint, const char *port) {
     CHECK(weft_memory_export(memory, blob, sizeof blob, &len));
     exchange_put(fd, blob, len);
     /* Nothing has to be accepted: the peer connects, and its bytes arrive. */
-    weft_completion told = check_next(endpoint, WEFT_COMPLETION_NOTIFICATION);
-    printf("received %u bytes: %s\n", (unsigned)told.notify, page);
+    weft_completion received = check_next(endpoint, WEFT_COMPLETION_NOTIFICATION);
+    printf("received %u bytes: %s\n", (unsigned)received.notify, page);
     /* The sender leaves first: by then everything has arrived. */
     weft_completion done = {0};
     while (done.kind != WEFT_COMPLETION_PEER_DOWN) CHECK(weft_queue_poll(weft_endpoint_queue(endpoint), &done, 1, UINT64_MAX));

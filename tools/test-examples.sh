@@ -102,7 +102,7 @@ client() { # name, program, arguments...
     timeout 300 "$programs/$program" "$@" >"$said" 2>&1 </dev/null || echo "status $?" >>"$said"
 }
 
-alone "the event loop hears every tick and every answer" epoll 'here hears: tick 10' 'there hears: tick 10'
+alone "the event loop receives every tick and every answer" epoll 'here received: tick 10' 'there received: tick 10'
 alone "pages: both halves of every page are right" pages 'half 0 has arrived' 'half 1 has arrived' ' 0 bytes wrong$'
 alone "manual: every write is done without a thread" manual '^1000 writes in [0-9]+ steps, last page right$'
 alone "cancel: pages are used again after a fence" cancel '^the write ended with WEFT_' 'and nothing came later$'
@@ -125,7 +125,7 @@ for i in 1 2 3 4 5; do
 done
 client 6 many_peers die 127.0.0.1 "$port" 'guest 6'
 client 7 many_peers ask 127.0.0.1 "$port" 'guest 7'
-served "many peers: all are answered, and each end is noticed" 7 '^here is guest' 7 '^guest . hears: hello, one of' \
+served "many peers: all are answered, and each end is noticed" 7 '^here is guest' 7 '^guest . received: hello, one of' \
     6 'gone: WEFT_ERR_PEER_CLOSED$' 1 'gone: WEFT_ERR_PEER_LOST$' 0 '^status'
 
 serve kv_cache prefill 0

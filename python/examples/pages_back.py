@@ -52,18 +52,18 @@ async def take_back(pipe: Connection, pid: int, reason: str) -> bool:
         pipe.send(endpoint.address)
         pipe.send(memory.export())
         peer = (await next_event(endpoint, libweft.PeerUp)).peer
-        # All of the memory; page_length and pages would name some. Told if the sender ends, or the time, before.
+        # All of the memory; page_length and pages would name some. It notifies if the sender or the time ends before.
         over = reason == "the time is over"
         grant = endpoint.grant(memory, peer, access=libweft.Access.REMOTE_WRITE, notify=7, timeout=0.1 if over else None)
         await peer.send(struct.pack("<Q16s", 7, grant))
-        told = await next_event(endpoint, libweft.Notification)
+        received = await next_event(endpoint, libweft.Notification)
 
         if reason == "the sender is silent":
             os.kill(pid, signal.SIGSTOP)
         if reason == "the sender is dead":
             os.kill(pid, signal.SIGKILL)
-        while reason in ("the time is over", "the sender is dead") and not told.status:
-            told = await next_event(endpoint, libweft.Notification)
+        while reason in ("the time is over", "the sender is dead") and not received.status:
+            received = await next_event(endpoint, libweft.Notification)
 
         await endpoint.revoke(grant)
         pages[:] = b"y" * LENGTH  # another request's, from here on

@@ -1,6 +1,6 @@
 /*
  * A program of the first release. It is compiled with the header of that release, which is kept beside it, and runs
- * with every later library. Two processes: the target says on stdout where it is, and the writer hears it on stdin.
+ * with every later library. Two processes: the target says on stdout where it is, and the writer reads it from stdin.
  *
  *     first target | first writer
  */
