@@ -204,11 +204,11 @@ def two_hosts(spaces):
         say(f"    Weft uses {chosen['fabric']!r} over {', '.join(names)}: {len(names)} network devices here, each of which reaches one there.")
         say("    Megabytes a second of each rail:")
         while True:
-            told = left.next()
-            if "rail" in told:
-                note(last[0] if last else 0.0, f"Weft says: {told['rail']} is {'used again' if told['up'] else 'down; the others carry on'}")
-            elif "at" in told:
-                at, counts = told["at"], told["bytes"]
+            report = left.next()
+            if "rail" in report:
+                note(last[0] if last else 0.0, f"Weft says: {report['rail']} is {'used again' if report['up'] else 'down; the others carry on'}")
+            elif "at" in report:
+                at, counts = report["at"], report["bytes"]
                 if last:
                     rates = [max(0, now - before) / (at - last[0]) for now, before in zip(counts, last[1])]
                     samples.append((at, rates))
@@ -224,12 +224,12 @@ def two_hosts(spaces):
             else:
                 if live:
                     say()
-                moved = verdict(told, right)
+                moved = verdict(report, right)
                 break
     finally:
         left.end()
         right.end()
-    say(f"    {told['transfers']} transfers, {moved / 1e9:.2f} GB: none failed. Every byte was compared, and is right.")
+    say(f"    {report['transfers']} transfers, {moved / 1e9:.2f} GB: none failed. Every byte was compared, and is right.")
     picture(samples, marks)
     path = ROOT / "target/demo.svg"
     path.write_text(svg(samples, marks, names))

@@ -177,7 +177,7 @@ class Manual(unittest.TestCase):
 
 
 def decode(pipe: Any) -> None:
-    """The other process: has memory, and answers notifications until it is told to stop."""
+    """The other process: has memory, and answers notifications until its peer is down."""
 
     async def serve() -> None:
         async with open_endpoint() as endpoint:

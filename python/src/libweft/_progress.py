@@ -68,17 +68,17 @@ class Progress:
 
     def _hand_out(self, taken: Any, count: int, loop: Optional[asyncio.AbstractEventLoop]) -> None:
         """Call with the lock held."""
-        heard = False
+        arrived = False
         for i in range(count):
             user_data, fields = _read(taken, i)
             operation = self._operations.get(user_data)
             if operation is None:
                 self.events.append(c.Completion.from_buffer_copy(taken[i]))
-                heard = True
+                arrived = True
             elif operation._settle(fields):
                 del self._operations[user_data]
                 _wake(operation._futures, loop)
-        if heard:
+        if arrived:
             _wake(self._listeners, loop)
 
     def _end(self, status: int, loop: Optional[asyncio.AbstractEventLoop]) -> None:
