@@ -119,7 +119,7 @@ miri: ## Unit tests in Miri: undefined behaviour, and weak memory (nightly Rust)
 	@tools/miri.sh $(or $(SEEDS),4)
 
 loom: ## The structures that threads share, in every order that threads can take
-	@tools/loom.sh
+	CARGO_TARGET_DIR=$(CURDIR)/target/loom $(CARGO) test $(or $(CARGO_FLAGS),--locked) --manifest-path loom/Cargo.toml
 
 lab: ## Two hosts in network namespaces (root): make lab RAILS=4 RATE=1gbit COMMAND="..."; tools/lab.sh --help
 	@tools/lab.sh --rails $(or $(RAILS),4) --mtu $(or $(MTU),9000) $(RATE:%=--rate %) $(RATES:%=--rates %) $(LAB) \
