@@ -13,7 +13,6 @@ only=${2:-}
 . "$here/cases.sh"
 # shellcheck source=tools/lab.sh
 . "$here/lab.sh"
-guard=(timeout --foreground -k 5 300)
 
 why=$(lab_missing)
 if [ -n "$why" ]; then
