@@ -100,10 +100,10 @@ def markdown(cells, limits, lost, versions):
         yield f"\n### {WHAT[fabric]}\n\n{rounds_of(fabric)} rounds.\n"
         many = [size for size, (_, count) in sizes(fabric).items() if count > 1]
         mine = limits.get(fabric, {})
-        for metric, title in (("gbs", "GB/s"), ("cpu_s_per_gb", "CPU seconds per GB, of both sides")):
+        for metric, title, of in (("gbs", "GB/s", many), ("cpu_s_per_gb", "CPU seconds per GB, of both sides", sizes(fabric))):
             rows = [row(fabric, names, f"{operation} {size}", metric, f"{operation} {size}") +
                     ([f"{mine[name].get(size, mine[name].get('any', 0)):.2f}" for name in mine] if metric == "gbs" else [])
-                    for operation in ("write", "read") for size in many]
+                    for operation in ("write", "read") for size in of]
             yield from table([title, *names, *(f"limit: {name}" for name in (mine if metric == "gbs" else ()))], rows)
             yield ""
         one = [size for size, (_, count) in sizes(fabric).items() if count == 1]
