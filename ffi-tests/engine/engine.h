@@ -162,7 +162,7 @@ struct host {
     _Atomic bool leave;                     /* as soon as possible */
     _Atomic uint64_t beat_ns;
     _Atomic uint32_t stalls_count;
-    struct {
+    struct stall {
         uint64_t from_ns, to_ns;
     } stalls[STALLS_MAX];
 };

@@ -125,18 +125,34 @@ void stalls_watch(void)
     CHECK(pthread_create(&thread, NULL, beat, NULL) == 0);
 }
 
-/* They overlap: time that several of them cover counts once. */
+static int by_begin(const void *a, const void *b)
+{
+    uint64_t x = ((const struct stall *)a)->from_ns, y = ((const struct stall *)b)->from_ns;
+    return x < y ? -1 : x > y;
+}
+
+/* They overlap: time that several of them cover counts once. The thread that polls calls this for each late completion,
+ * and with manual progress it is the one that drives the endpoint: what this takes makes the next ones later. */
 uint64_t stalled(uint64_t from_ns, uint64_t to_ns)
 {
+    static _Thread_local struct stall found[STALLS_MAX / 2 + 1];
     const struct host *host = &book->hosts[here];
-    uint64_t sum = 0, first;
+    uint64_t sum = 0, counted_ns = from_ns, beat_ns = host->beat_ns + BEAT + LATE;
     look_at_threads();
-    first = host->stalls_count > STALLS_MAX / 2 ? host->stalls_count - STALLS_MAX / 2 : 0;
-    for (uint64_t t = from_ns; t < to_ns; t += MS) {
-        bool covered = t > host->beat_ns + BEAT + LATE;
-        for (uint64_t i = first; i < host->stalls_count && !covered; i++)
-            covered = t >= host->stalls[i % STALLS_MAX].from_ns && t < host->stalls[i % STALLS_MAX].to_ns;
-        sum += covered ? MS : 0;
+    uint32_t last = host->stalls_count, first = last > STALLS_MAX / 2 ? last - STALLS_MAX / 2 : 0, n = 0;
+    for (uint32_t i = first; i < last; i++)
+        if (host->stalls[i % STALLS_MAX].to_ns > from_ns && host->stalls[i % STALLS_MAX].from_ns < to_ns)
+            found[n++] = host->stalls[i % STALLS_MAX];
+    if (beat_ns < to_ns) /* no beat has noted that yet */
+        found[n++] = (struct stall){beat_ns, to_ns};
+    qsort(found, n, sizeof *found, by_begin);
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t begin_ns = found[i].from_ns > counted_ns ? found[i].from_ns : counted_ns;
+        uint64_t end_ns = found[i].to_ns < to_ns ? found[i].to_ns : to_ns;
+        if (end_ns > begin_ns) {
+            sum += end_ns - begin_ns;
+            counted_ns = end_ns;
+        }
     }
     return sum;
 }
