@@ -318,6 +318,36 @@ static void slowing_line_keeps_carrying(void)
     end_world(&world);
 }
 
+/* Each write expires before the far end can have answered, so its lane is reset, again and again: neither side takes the
+ * other for lost. */
+static void expiring_operations_lose_no_peer(void)
+{
+    const char *modes[] = {"tcp", "verbs"};
+    for (size_t i = 0; i < COUNT(modes); i++) {
+        char name[128];
+        snprintf(name, sizeof name, "sim:like=%s:delay_us=60000:clock=virtual:world=x%zu", modes[i], i);
+        struct world world = begin_world(name, MIB);
+        struct range_request args = range_args(world.memory, world.theirs, 64);
+        weft_completion c;
+        int posted = 0;
+        for (int k = 0; k < 4000; k++) {
+            args.options.timeout_ns = 5 * MS;
+            CHECK_OK(submit_write(world.box[0]->endpoint, &args, NULL));
+            posted += await_kind(&world, 0, WEFT_COMPLETION_WRITE).first_post_ns != 0;
+            for (int side = 0; side < 2; side++) {
+                trace(&world, side, 0);
+                if (box_try(world.box[side], WEFT_COMPLETION_PEER_DOWN, &c))
+                    FAIL("%s: side %d: %s after %d writes that were posted", modes[i], side, weft_status_name(c.status), posted);
+            }
+        }
+        CHECK(posted > 10);
+        args.options.timeout_ns = 10 * SECOND;
+        CHECK_OK(submit_write(world.box[0]->endpoint, &args, NULL));
+        CHECK_OK(await_kind(&world, 0, WEFT_COMPLETION_WRITE).status);
+        end_world(&world);
+    }
+}
+
 static const struct test tests[] = {
     {"invalid_simulation_names_are_refused", "once", invalid_simulation_names_are_refused},
     {"virtual_time_needs_manual_progress", "once", virtual_time_needs_manual_progress},
@@ -327,6 +357,7 @@ static const struct test tests[] = {
     {"success_is_reported_correctly_when_a_rail_fails", "once", success_is_reported_correctly_when_a_rail_fails},
     {"link_that_returns_loses_nothing", "once", link_that_returns_loses_nothing},
     {"slowing_line_keeps_carrying", "once", slowing_line_keeps_carrying},
+    {"expiring_operations_lose_no_peer", "once", expiring_operations_lose_no_peer},
     {NULL, NULL, NULL},
 };
 

@@ -208,6 +208,7 @@ impl Link {
         } else {
             self.push_keys(&of.memory, core.frame_bytes());
         }
+        self.session.keys_replaced();
         let waits = waits && self.session.is_up() && !of.has_failed();
         if waits {
             self.to_rest.push(Rests::Keys(of.clone(), 0));
@@ -230,13 +231,14 @@ impl Link {
     }
 
     /// The peer has replaced keys of its memory.
-    pub(super) fn keys_came(&self, core: &Core, body: &[u8]) {
+    pub(super) fn keys_came(&mut self, core: &Core, body: &[u8]) {
         let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
         let whole = body.len() > BEFORE_KEYS && body.len() % 8 == 0;
         let (before, keys) = body.split_at(BEFORE_KEYS.min(body.len()));
         let &[memory, rail, first] = &before.chunks_exact(8).map(word).collect::<Vec<u64>>()[..] else {
             return core.count_malformed();
         };
+        self.session.keys_replaced();
         let keys = || keys.chunks_exact(8).map(word);
         let remotes = self.remotes_of(MemoryId::new(memory));
         if !whole || !remotes.iter().all(|remote| remote.replace_keys(rail, first, keys())) {

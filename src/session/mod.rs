@@ -273,6 +273,11 @@ impl Session {
         }
     }
 
+    /// This side has sent new keys of a memory, or got some: posts by the old ones may have ended lanes.
+    pub fn keys_replaced(&mut self) {
+        self.resumes.keys_replaced();
+    }
+
     pub fn handle_timeout(&mut self, sight: Sight, now: u64) {
         while let Some(timer) = self.timers.take_due(now) {
             match timer {

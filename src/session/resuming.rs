@@ -12,6 +12,7 @@
 //! A peer that does not return is lost: at once if it is known to be gone; else when it has been
 //! silent for longer than allowed.
 
+use crate::fabric::is_closed;
 use crate::transfer::Outcome;
 
 /// How long a session may be without lanes where silence is allowed forever (`liveness_ns`).
@@ -73,6 +74,12 @@ pub struct Resumes {
     brief: u32,
 }
 
+/// Whether a lane failed because of an operation of this side, and not because nothing moved, or the peer closed it: a peer
+/// whose operations expire closes it for each.
+fn is_of_an_operation(errno: i32) -> bool {
+    errno == libc::EIO || errno != libc::ETIMEDOUT && !is_closed(errno)
+}
+
 /// The next step.
 pub enum Next {
     Wait(Option<u64>),
@@ -89,8 +96,13 @@ impl Resumes {
     pub fn begin(&mut self, errno: i32, now: u64) -> Option<bool> {
         let lasted = self.last_ns.is_none_or(|last| now.saturating_sub(last) > BRIEF_NS);
         self.count += 1;
-        self.brief = if lasted { 0 } else { self.brief + u32::from(errno != libc::ETIMEDOUT) };
+        self.brief = if lasted { 0 } else { self.brief + u32::from(is_of_an_operation(errno)) };
         (self.brief <= BRIEF_MOST).then_some(lasted)
+    }
+
+    /// Keys were replaced: what failed by an old one may succeed now.
+    pub fn keys_replaced(&mut self) {
+        self.brief = 0;
     }
 }
 
@@ -132,5 +144,29 @@ impl Resuming {
                 Next::Ask(now + AGAIN_NS + 1)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the session goes on after a lane failed right after its return.
+    fn fails_briefly(resumes: &mut Resumes, errno: i32) -> bool {
+        resumes.last_ns = Some(1);
+        resumes.begin(errno, 2).is_some()
+    }
+
+    #[test]
+    fn brief_lanes_end_the_peer_only_if_an_operation_may_be_the_cause() {
+        let mut resumes = Resumes::default();
+        for errno in [libc::ETIMEDOUT, libc::ECONNRESET, libc::ECANCELED] {
+            assert!((0..10 * BRIEF_MOST).all(|_| fails_briefly(&mut resumes, errno)), "{errno}");
+        }
+        for _ in 0..10 * BRIEF_MOST {
+            assert!(fails_briefly(&mut resumes, libc::EIO));
+            resumes.keys_replaced();
+        }
+        assert_eq!((0..).take_while(|_| fails_briefly(&mut resumes, libc::EIO)).count(), BRIEF_MOST as usize);
     }
 }
