@@ -87,7 +87,7 @@ impl DataPath {
         let (nonce, own) = (self.core.random.u128()?, self.core.random.u128()?);
         let epoch = self.epochs + 1;
         let (root, since_ns) = (self.core.root_for(Some(peer)), self.core.clock.now());
-        let handshake = Handshake { nonce, root, next_ns: Some(0), failures: 0, since_ns };
+        let handshake = Handshake { nonce, root, next_ns: Some(0), failures: 0, failed_ns: None, since_ns };
         let RailWork { rail, lanes, .. } = &mut self.rails[plan.rail];
         let of = (peer.id, plan.remote_rail);
         let id = rail.add_lane(lanes, of, &theirs.address, |lane| LaneWork {
@@ -390,11 +390,12 @@ impl DataPath {
             Meeting::Stale => return self.core.reject(STALE),
         }
         (l.state, l.to, l.probe_buffer) = (LaneState::Probing, reply.token, reply.probe_buffer);
-        l.sealer = lane.handshake.root.as_ref().map(|root| {
+        // Both ends keep their session where a probe failed: its numbers continue.
+        l.sealer = l.sealer.take().or_else(|| {
             let ours = Side { incarnation: to, nonce, epoch: lane.epoch, rail: plan.rail };
             let theirs =
                 Side { incarnation: from, nonce: reply.own, epoch: reply.epoch, rail: plan.remote_rail };
-            Sealer::new(root, &ours, &theirs)
+            lane.handshake.root.as_ref().map(|root| Sealer::new(root, &ours, &theirs))
         });
         lane.peer_epoch = Some(reply.epoch);
         lane.handshake.next_ns = Some(0);

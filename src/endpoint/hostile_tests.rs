@@ -8,7 +8,7 @@ use crate::fabric::select;
 use crate::fabric::Posted;
 use crate::ids::{LaneSlot, MemoryId, PeerId, RailIndex};
 use crate::memory::{Access, Range, RemoteState};
-use crate::rail::{Lane, Lanes, Rail, Work};
+use crate::rail::{Lane, LaneState, Lanes, Rail, Work};
 use crate::room::Theirs;
 use crate::session::channel::WINDOW;
 use crate::status::Status;
@@ -269,9 +269,12 @@ impl Attacker {
     }
 
     fn reply(&self, nonce: u128) -> Vec<u8> {
+        self.reply_with(nonce, self.rail.probe_buffer())
+    }
+
+    fn reply_with(&self, nonce: u128, probe_buffer: (u64, u64)) -> Vec<u8> {
         let (token, begun, epoch) = (TOKEN, self.begun, self.epoch);
-        let reply =
-            HandshakeReply { nonce, own: 5, token, begun, epoch, probe_buffer: self.rail.probe_buffer() };
+        let reply = HandshakeReply { nonce, own: 5, token, begun, epoch, probe_buffer };
         let mut body = reply.encode();
         if let Some(root) = &self.root {
             root.prove(Proof::Reply, self.incarnation, self.target.incarnation, &mut body);
@@ -834,6 +837,41 @@ fn peer_that_reads_no_answers_is_dropped() {
         assert_eq!(asks_for_ever(fabric, true, import), None);
         assert_eq!(asks_for_ever(fabric, true, revoke), None);
     }
+}
+
+/// A receiver drops frames with numbers that it has seen: a session that begins anew would lose some.
+#[test]
+fn session_continues_after_a_failed_probe() {
+    const SEALED: u64 = 100;
+    let one = EndpointConfig { manual: true, rail_count: 1, ..config("tcp") };
+    let endpoint = open(EndpointConfig { secrets: secrets(&[SECRET]), ..one });
+    let worker = endpoint.worker().expect("manual progress");
+    let mut peer = Attacker::new("tcp", &endpoint);
+    (peer.root, peer.acknowledges) = (Some(Root::new(SECRET)), false);
+    endpoint.connect(&peer.address().encode(), PATIENCE.as_nanos() as u64, 0).expect("a connect");
+    let probe_buffer = peer.rail.probe_buffer();
+    let mut number = |probe_buffer, state| {
+        let mut frame = vec![0; SEAL];
+        until("it has probed", || {
+            peer.listen();
+            while let Some(request) = peer.receives_within(Kind::HandshakeRequest, Duration::ZERO) {
+                let request = HandshakeRequest::decode(&request.body).expect("a request");
+                peer.named(request.token);
+                let reply = peer.reply_with(request.nonce, probe_buffer);
+                peer.say_openly(Header::plain(Kind::HandshakeReply), &reply);
+            }
+            let mut worker = worker.lock();
+            worker.step();
+            let of = worker.data.rails.lanes_mut().next();
+            let Some(of) = of.filter(|of| of.lane.state == state) else { return false };
+            let Some(sealer) = &mut of.lane.sealer else { return false };
+            (0..SEALED).for_each(|_| _ = sealer.seal(&mut frame, 0));
+            true
+        });
+        frame.first_chunk().map(|number| u64::from_le_bytes(*number))
+    };
+    assert_eq!(number((0, 0), LaneState::Handshaking), Some(SEALED), "the probe fails");
+    assert!(number(probe_buffer, LaneState::Up) >= Some(2 * SEALED));
 }
 
 /// Memory that a peer revokes again and again is swept once.

@@ -22,8 +22,8 @@ use std::sync::Arc;
 
 /// The time between handshake requests without an answer.
 pub const AGAIN_NS: u64 = 20_000_000;
-/// Failed handshake requests in a row before a lane gives up: a fabric's connection may fail once
-/// because both sides opened it at the same time.
+/// Failed attempts, each a handshake and its probe, before a lane gives up: a fabric's connection may
+/// fail once because both sides opened it at the same time.
 const PATIENCE: u32 = 5;
 /// Ranges of imported device memory for which rails prepare at once.
 const REACHED: usize = 64;
@@ -98,12 +98,25 @@ pub struct Handshake {
     /// When to try again; 0: at once. `None`: never.
     pub next_ns: Option<u64>,
     pub failures: u32,
+    /// When the last failure was counted.
+    pub failed_ns: Option<u64>,
     pub since_ns: u64,
 }
 
 impl Handshake {
     pub fn is_waiting(&self) -> bool {
         self.next_ns.is_some()
+    }
+
+    /// Counts a failed attempt; true if another is pointless. A connection that ends fails all
+    /// requests and the probe on it at once: that is one attempt.
+    fn failed(&mut self, now: u64, for_good: bool) -> bool {
+        if self.failed_ns.is_none_or(|last| now.saturating_sub(last) >= AGAIN_NS) {
+            (self.failures, self.failed_ns) = (self.failures + 1, Some(now));
+        }
+        let gives_up = for_good || self.failures >= PATIENCE;
+        self.next_ns = (!gives_up).then_some(now + AGAIN_NS);
+        gives_up
     }
 }
 
@@ -228,10 +241,7 @@ impl LaneWork {
     /// again by itself: where its connection has ended, only a handshake makes a new one.
     pub fn handshake_failed(&mut self, now: u64, for_good: bool) -> bool {
         self.lane.state = LaneState::Handshaking;
-        self.handshake.failures += 1;
-        let gives_up = for_good || self.handshake.failures >= PATIENCE;
-        self.handshake.next_ns = (!gives_up).then_some(now + AGAIN_NS);
-        gives_up
+        self.handshake.failed(now, for_good)
     }
 
     /// The lane's stripes, if the lane can take a transfer to that peer.
@@ -450,5 +460,28 @@ impl DataPath {
                 self.core.command_owner(&found, Command::LanesQuiet { peer, of });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn end_of_a_connection_is_one_failed_attempt() {
+        let new = || Handshake {
+            nonce: 1,
+            root: None,
+            next_ns: Some(0),
+            failures: 0,
+            failed_ns: None,
+            since_ns: 0,
+        };
+        let mut handshake = new();
+        let gives_up = (0..2 * PATIENCE).any(|_| handshake.failed(7, false));
+        assert!(!gives_up && handshake.next_ns == Some(7 + AGAIN_NS));
+        let attempts = (2..).find(|n| handshake.failed(7 + n * AGAIN_NS, false));
+        assert_eq!((attempts, handshake.next_ns), (Some(u64::from(PATIENCE)), None));
+        assert!(new().failed(7, true), "no other attempt helps");
     }
 }
