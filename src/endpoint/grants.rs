@@ -115,9 +115,13 @@ impl Endpoint {
     pub fn revoke(&self, grant: GrantToken, common: &Common) -> Result<OpId> {
         let core = &self.core;
         core.check_open()?;
-        let of = core.begin_to_revoke(grant, false)?;
-        // The grant outlives the peer: PEER_LOST would say less than its own notification can.
-        let id = self.begin_fence(common, None, || None)?;
+        let mut found = None;
+        // Without a place for its completion, the revoke changes nothing. The grant outlives the peer:
+        // PEER_LOST would say less than its own notification can.
+        let id = self.begin_fence(common, None, || {
+            core.begin_to_revoke(grant, false).map(|of| found = Some(of)).err()
+        })?;
+        let Some(of) = found else { return Ok(id) }; // It has timed out: that is its completion.
         let now = core.clock.now();
         if !of.await_by(id) {
             core.table.end(id, Outcome::OK, now);

@@ -1,6 +1,7 @@
 //! Unauthenticated endpoints and peers that break the rules: this test's rail sends its own frames
 //! to a real endpoint.
 
+use super::grants::GrantSpec;
 use super::{bounds, Endpoint, EndpointConfig};
 use crate::clock::{Random, Sequence};
 use crate::device::Claim;
@@ -14,7 +15,7 @@ use crate::session::channel::WINDOW;
 use crate::status::Status;
 use crate::topology::read;
 use crate::topology::Machine;
-use crate::transfer::completion::{Completion, KIND_MESSAGE, KIND_PEER_DOWN, KIND_PEER_UP};
+use crate::transfer::completion::{Completion, KIND_FENCE, KIND_MESSAGE, KIND_PEER_DOWN, KIND_PEER_UP};
 use crate::transfer::watch::Marks;
 use crate::transfer::Common;
 use crate::wire::address::{Address, RailAddress};
@@ -872,6 +873,24 @@ fn session_continues_after_a_failed_probe() {
     };
     assert_eq!(number((0, 0), LaneState::Handshaking), Some(SEALED), "the probe fails");
     assert!(number(probe_buffer, LaneState::Up) >= Some(2 * SEALED));
+}
+
+/// Half revoked, it would not expire, and the peer's operations under it would neither succeed nor fail.
+#[test]
+fn revoke_without_a_place_for_its_completion_changes_nothing() {
+    let friends = Friends::meet(|| config("host"));
+    let (owner, memory, marks) = (&friends.b, register(&friends.b), Marks::default());
+    let peer = owner.core.peers.all()[0].id.get();
+    let spec = GrantSpec { peer, write: true, read: false, pages: None, timeout_ns: None, notify: None };
+    let token = owner.grant(&memory, &spec).expect("a grant");
+    let taken = (0..).take_while(|_| owner.queue().reserve(1)).count();
+    let refused = owner.revoke(token, &common(owner, &marks)).err().map(|error| error.status);
+    assert_eq!(refused, Some(Status::Again));
+    assert!(owner.core.grants.named(token).is_some());
+    owner.queue().unreserve(taken as u64);
+    owner.revoke(token, &common(owner, &marks)).expect("a revoke");
+    assert_eq!(take(owner, KIND_FENCE).status, Status::Ok as i32);
+    assert!(owner.core.grants.named(token).is_none());
 }
 
 /// Memory that a peer revokes again and again is swept once.
