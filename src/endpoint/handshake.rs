@@ -263,6 +263,14 @@ impl DataPath {
             let text = "the other side has ended this peer";
             return self.refuse((rail, connection), &request, (incarnation, back), Status::PeerGone, text);
         }
+        let over = &self.core.rails[rail.place()].fabric;
+        let leads = known
+            .as_ref()
+            .map_or(self.core.shares_host(over, &address), |peer| peer.workers >> self.index & 1 != 0);
+        if !leads {
+            // This worker would not learn when the peer ends, or a grant of it is revoked.
+            return self.core.reject("a handshake over a fabric that does not lead to its peer");
+        }
         let Some(peer) = known else {
             if request.begun <= self.core.peers.begun_before(incarnation) {
                 return self.core.reject(STALE);

@@ -840,6 +840,27 @@ fn peer_that_reads_no_answers_is_dropped() {
     }
 }
 
+/// A connection belongs to a peer only at workers that learn when the peer ends, or a grant is revoked.
+#[test]
+fn handshake_over_a_fabric_that_does_not_lead_to_its_peer_is_rejected() {
+    let endpoint = open(EndpointConfig { workers: 2, rail_count: 1, ..config("host,tcp") });
+    let rails = &endpoint.core.rails;
+    assert!(rails[0].fabric == "host" && rails[0].worker != rails[1].worker);
+    let silent = open(EndpointConfig { manual: true, rail_count: 1, ..config("tcp") });
+    let mut attacker = Attacker::new("host", &endpoint);
+    let mut elsewhere = attacker.address();
+    elsewhere.rails[0].network.push('x');
+    elsewhere.rails.extend(Address::decode(silent.address()).expect("an address").rails);
+    attacker.handshake(&elsewhere);
+    until("it is rejected", || endpoint.handshakes_rejected() == 1);
+    assert!(endpoint.core.peers.all().is_empty());
+    // As a peer over tcp, too.
+    endpoint.connect(&elsewhere.encode(), 0, 0).expect("a connect");
+    let address = attacker.address();
+    attacker.handshake(&address);
+    until("it is rejected", || endpoint.handshakes_rejected() == 2);
+}
+
 /// A receiver drops frames with numbers that it has seen: a session that begins anew would lose some.
 #[test]
 fn session_continues_after_a_failed_probe() {

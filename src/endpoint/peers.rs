@@ -126,7 +126,7 @@ impl Core {
 
     /// Whether the host fabric may reach the peer: both addresses name the same host and network
     /// namespace. (Connecting may still fail.)
-    fn shares_host(&self, fabric: &str, address: &Address) -> bool {
+    pub(super) fn shares_host(&self, fabric: &str, address: &Address) -> bool {
         if fabric != host::NAME {
             return true;
         }
