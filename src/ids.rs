@@ -45,6 +45,7 @@ impl PeerId {
 pub struct GrantToken(NonZeroU128);
 
 impl GrantToken {
+    const SESSION: u32 = 64;
     const NUMBER: u32 = 88;
 
     /// `None` for 0, which is no grant.
@@ -55,9 +56,22 @@ impl GrantToken {
         }
     }
 
-    /// `None`: the bits are all 0.
-    pub const fn of(random: u128, number: u64) -> Option<GrantToken> {
-        GrantToken::new(random & ((1 << GrantToken::NUMBER) - 1) | (number as u128) << GrantToken::NUMBER)
+    /// `session`: the owner's number of the peer session, whose low bits the token has. `None`: the
+    /// bits are all 0.
+    pub const fn of(random: u64, session: u64, number: u64) -> Option<GrantToken> {
+        let session = GrantToken::session_tag(session) as u128;
+        let number = (number as u128) << GrantToken::NUMBER;
+        GrantToken::new(random as u128 | session << GrantToken::SESSION | number)
+    }
+
+    /// The bits of a peer session's number that tokens have.
+    pub const fn session_tag(session: u64) -> u32 {
+        session as u32 & ((1 << (GrantToken::NUMBER - GrantToken::SESSION)) - 1)
+    }
+
+    #[inline]
+    pub const fn session(self) -> u32 {
+        GrantToken::session_tag((self.get() >> GrantToken::SESSION) as u64)
     }
 
     pub const fn get(self) -> u128 {

@@ -347,15 +347,20 @@ static weft_grant_token grant_until(struct duo *duo, uint64_t timeout_ns, uint64
     return token;
 }
 
-static weft_completion hear_notification(struct duo *duo)
+static weft_completion hear_one(struct duo *duo, struct box *box, uint32_t kind)
 {
     uint64_t end = now_ns() + patience_ms() * MS;
     weft_completion told;
-    while (!box_try(duo->b, WEFT_COMPLETION_NOTIFICATION, &told)) {
+    while (!box_try(box, kind, &told)) {
         CHECK(now_ns() < end);
         pump_both(duo, 1);
     }
     return told;
+}
+
+static weft_completion hear_notification(struct duo *duo)
+{
+    return hear_one(duo, duo->b, WEFT_COMPLETION_NOTIFICATION);
 }
 
 static void a_grant_ends_by_itself(void)
@@ -393,7 +398,7 @@ static void a_peers_end_raises_what_its_grants_promise(void)
     enum { GRANTS = 5 };
     struct duo duo = duo_granted(LEN);
     weft_grant_token tokens[GRANTS];
-    weft_completion told, down;
+    weft_completion told;
     bool heard[GRANTS] = {false};
     for (int i = 0; i < GRANTS; i++)
         tokens[i] = grant_until(&duo, 0, (uint64_t)i);
@@ -411,11 +416,7 @@ static void a_peers_end_raises_what_its_grants_promise(void)
     bool failed = told.status != WEFT_OK;
     CHECK(failed || status != WEFT_OK || told.status == WEFT_OK);
     CHECK_OK(weft_peer_disconnect(duo.a->endpoint, duo.a_to_b));
-    uint64_t end = now_ns() + patience_ms() * MS;
-    while (!box_try(duo.b, WEFT_COMPLETION_PEER_DOWN, &down)) {
-        CHECK(now_ns() < end);
-        pump_both(&duo, 1);
-    }
+    hear_one(&duo, duo.b, WEFT_COMPLETION_PEER_DOWN);
     while (box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &told)) {
         CHECK(told.notify < GRANTS && !heard[told.notify]);
         CHECK(told.status != WEFT_OK);
@@ -426,6 +427,46 @@ static void a_peers_end_raises_what_its_grants_promise(void)
     for (int i = 1; i < GRANTS; i++)
         CHECK_OK(revoke_now(&duo, tokens[i]));
     CHECK(!box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &told));
+    duo_close(&duo);
+}
+
+/* The tokens of a peer that has ended open nothing for the same endpoint when it is back. */
+static void a_grant_ends_with_its_session(void)
+{
+    char address[8192], descriptor[8192];
+    struct duo duo = duo_granted(PAGE);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, PAGE);
+    size_t of_address = address_of(duo.b->endpoint, address, sizeof address);
+    size_t of_descriptor = descriptor_of(duo.b_memory, descriptor, sizeof descriptor);
+    weft_completion told;
+    args.options.flags = WEFT_NOTIFY;
+    for (int round = 1; round <= 8; round++) {
+        bool at_once = round % 2; /* The write does not wait for PEER_UP. */
+        weft_op id;
+        args.options.grant = grant_whole(&duo);
+        memset(duo.a_bytes, round, PAGE);
+        CHECK_OK(moved(&duo, &args, false));
+        CHECK_EQ(duo.b_bytes[PAGE - 1], round);
+        hear_notification(&duo);
+        CHECK_OK(weft_peer_disconnect(duo.a->endpoint, duo.a_to_b));
+        hear_one(&duo, duo.a, WEFT_COMPLETION_PEER_DOWN);
+        hear_one(&duo, duo.b, WEFT_COMPLETION_PEER_DOWN);
+        CHECK_OK(weft_remote_memory_release(duo.b_of_a));
+        CHECK_OK(weft_peer_connect(duo.a->endpoint, address, of_address, NULL, &duo.a_to_b));
+        if (!at_once)
+            CHECK_OK(hear_one(&duo, duo.a, WEFT_COMPLETION_PEER_UP).status);
+        CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, descriptor, of_descriptor, &duo.b_of_a));
+        args.remote = duo.b_of_a;
+        memset(duo.a_bytes, 0xee, PAGE);
+        weft_status status = submit_write(duo.a->endpoint, &args, &id);
+        CHECK_STATUS(status == WEFT_OK ? await_both(&duo, duo.a, id) : status, WEFT_ERR_REVOKED);
+        if (at_once)
+            CHECK_OK(hear_one(&duo, duo.a, WEFT_COMPLETION_PEER_UP).status);
+        duo.b_to_a = hear_one(&duo, duo.b, WEFT_COMPLETION_PEER_UP).peer;
+        pump_both(&duo, 2);
+        CHECK_EQ(duo.b_bytes[PAGE - 1], round);
+        CHECK(!box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &told));
+    }
     duo_close(&duo);
 }
 
@@ -807,6 +848,7 @@ int main(int argc, char **argv)
         {"each_transfer_is_heard_of_once", FABRICS, each_transfer_is_heard_of_once},
         {"a_grant_ends_by_itself", FABRICS, a_grant_ends_by_itself},
         {"a_peers_end_raises_what_its_grants_promise", FABRICS, a_peers_end_raises_what_its_grants_promise},
+        {"a_grant_ends_with_its_session", FABRICS, a_grant_ends_with_its_session},
         {"a_revoke_takes_no_round_trip", CHECKS, a_revoke_takes_no_round_trip},
         {"others_go_on_beside_revokes", CHECKS, others_go_on_beside_revokes},
         {"transfers_of_64_pages", CHECKS, transfers_of_64_pages},

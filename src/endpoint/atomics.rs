@@ -135,10 +135,11 @@ fn check_place(remote: &RemoteMemory, range: u64, offset: u64) -> Result<()> {
 impl Core {
     /// Sends an atomic to its peer's owner, once the memory's owner has confirmed the memory.
     pub(super) fn go_on_atomic(&self, hold: Hold, now: u64) {
-        let Some(remote) = self.table.held(&hold).1.atomic().map(|atomic| atomic.remote.clone()) else {
+        let of = self.table.held(&hold).1.atomic();
+        let Some((remote, grant)) = of.map(|atomic| (atomic.remote.clone(), atomic.grant)) else {
             return self.abandon(hold, Outcome::of(Status::Internal), now);
         };
-        let hold = match remote.wait(hold) {
+        let hold = match remote.wait(hold, grant) {
             // The worker that delivers the answer releases the hold.
             Ok(()) => return,
             Err((hold, RemoteState::Ready)) => hold,

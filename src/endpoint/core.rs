@@ -373,7 +373,7 @@ impl Core {
         let Some(transfer) = body.transfer() else { return self.go_on_atomic(hold, now) };
         let view = transfer.view();
         for remote in view.remotes() {
-            match remote.wait(hold) {
+            match remote.wait(hold, transfer.grant) {
                 // The worker that delivers the answer releases the hold.
                 Ok(()) => return,
                 Err((of, RemoteState::Ready)) => hold = of,

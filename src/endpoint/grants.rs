@@ -75,7 +75,7 @@ impl Endpoint {
         let number = peer.grants.fetch_add(1, Ordering::Relaxed);
         // The key is already in use, which happens once in 2^64.
         for _ in 0..8 {
-            let Some(token) = GrantToken::of(core.random.u128()?, number) else { continue };
+            let Some(token) = GrantToken::of(core.random.u64()?, peer.begun, number) else { continue };
             let of = (memory.id, access);
             let grant =
                 Grant::new(token, (peer.id, peer.owner), of, ranges.clone()).on_device(on_device(memory));

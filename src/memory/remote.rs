@@ -191,9 +191,11 @@ impl RemoteMemory {
     /// The state for a transfer under this grant.
     #[inline]
     pub fn state_under(&self, grant: Option<GrantToken>) -> RemoteState {
+        // Before the grant: once the owner has answered, the session is known.
+        let state = self.state();
         match grant {
             Some(grant) if self.revoked.contains(grant) => RemoteState::Revoked,
-            _ => self.state(),
+            _ => state,
         }
     }
 
@@ -207,7 +209,7 @@ impl RemoteMemory {
     }
 
     /// Queues a transfer until the owner has answered; if it has, returns the state.
-    pub fn wait(&self, transfer: Hold) -> Result<(), (Hold, RemoteState)> {
+    pub fn wait(&self, transfer: Hold, grant: Option<GrantToken>) -> Result<(), (Hold, RemoteState)> {
         if self.state() == RemoteState::Asking {
             let mut waiting = self.waiting.lock();
             if self.state() == RemoteState::Asking {
@@ -215,7 +217,7 @@ impl RemoteMemory {
                 return Ok(());
             }
         }
-        Err((transfer, self.state()))
+        Err((transfer, self.state_under(grant)))
     }
 
     /// Prefetches its counts, which other processors wrote last.

@@ -1,16 +1,24 @@
-//! The grants that a peer has revoked, by their numbers among those that it made for this endpoint.
+//! The grants of a peer that are of no use any longer: those that it has revoked, by their numbers
+//! among those that it made in this session, and all of other sessions. A key that came with an
+//! earlier session may still open the memory where NICs do not check grants.
 
 use crate::ids::GrantToken;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Maximum runs of numbers: a peer that leaves more gaps between its revoked grants exceeds the
 /// limit.
 const RUNS: usize = 1 << 20;
 
+/// Distinguishes a session tag from none.
+const KNOWN: u32 = 1 << 31;
+
 #[derive(Default)]
 pub struct Revoked {
+    /// The tag of the session (`GrantToken::session_tag`), with `KNOWN`. 0: no handshake has arrived,
+    /// so nothing can be posted yet.
+    session: AtomicU32,
     /// SeqCst, with slots' states: beginning an operation activates its slot and then reads this;
     /// revoking a grant sets this and then looks for operations.
     any: AtomicBool,
@@ -19,6 +27,11 @@ pub struct Revoked {
 }
 
 impl Revoked {
+    /// The peer has reported its number of the session.
+    pub fn set_session(&self, session: u64) {
+        self.session.store(GrantToken::session_tag(session) | KNOWN, Ordering::SeqCst);
+    }
+
     /// False: there are too many runs (`RUNS`).
     pub fn insert(&self, grant: GrantToken) -> bool {
         let number = grant.number();
@@ -37,7 +50,9 @@ impl Revoked {
 
     #[inline]
     pub fn contains(&self, grant: GrantToken) -> bool {
-        self.any.load(Ordering::SeqCst) && self.holds(grant.number())
+        let session = self.session.load(Ordering::SeqCst);
+        let other = session != grant.session() | KNOWN && session != 0;
+        other || self.any.load(Ordering::SeqCst) && self.holds(grant.number())
     }
 
     #[cold]
@@ -52,7 +67,7 @@ mod tests {
 
     #[test]
     fn revoked_runs_are_merged() {
-        let grant = |number| GrantToken::of(77, number).unwrap();
+        let grant = |number| GrantToken::of(77, 5, number).unwrap();
         let revoked = Revoked::default();
         assert!(!revoked.contains(grant(0)));
         for number in [5, 3, 4, 4, 9, 7, 8, 0, 1] {
@@ -63,5 +78,19 @@ mod tests {
         assert_eq!(revoked.runs.lock().len(), 3);
         [2, 6].into_iter().for_each(|number| assert!(revoked.insert(grant(number))));
         assert_eq!(revoked.runs.lock().iter().next(), Some((&0, &10)));
+    }
+
+    #[test]
+    fn grants_of_other_sessions_are_of_no_use() {
+        let revoked = Revoked::default();
+        let grant = |session| GrantToken::of(u64::MAX, session, 0).unwrap();
+        assert!(!revoked.contains(grant(0)) && !revoked.contains(grant(7)));
+        for session in [0, 7, (1 << 24) - 1, 1 << 24] {
+            revoked.set_session(session);
+            let others = [session ^ 1, session ^ 1 << 23];
+            assert!(
+                !revoked.contains(grant(session)) && others.iter().all(|of| revoked.contains(grant(*of)))
+            );
+        }
     }
 }

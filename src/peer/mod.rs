@@ -106,7 +106,7 @@ pub struct Peer {
     pub stalled: AtomicBool,
     /// Memories that the peer has reported deregistered.
     pub gone: Mutex<Gone>,
-    /// Grants that the peer has revoked; and how many grants name the peer.
+    /// Grants of the peer that are of no use any longer; and how many grants name the peer.
     pub revoked: Arc<Revoked>,
     pub grants: AtomicU64,
     /// Frames from the peer that its owner has not handled yet.
@@ -232,6 +232,7 @@ impl Peer {
         match (theirs.token, begun.cmp(&theirs.begun)) {
             (0, Cmp::Greater) => {
                 (theirs.token, theirs.begun) = (token, begun);
+                self.revoked.set_session(begun);
                 Meeting::Same
             }
             (known, Cmp::Equal) if known == token && known != 0 => Meeting::Same,

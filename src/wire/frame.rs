@@ -1,6 +1,6 @@
 //! Control frames, which endpoints exchange beside the data.
 //!
-//! A frame is one message of the fabric (wire version 3):
+//! A frame is one message of the fabric (wire version 5):
 //!
 //! ```text
 //! u16 "WF"  u8 3  u8 kind  u16 rail  u16 body length  u128 to  u32 sequence  u32 acknowledged
@@ -34,8 +34,8 @@ pub use crate::wire::HEADER;
 use crate::wire::{RAIL, TO};
 
 /// Wire versions that this library supports.
-pub const WIRE_LOWEST: u16 = 4;
-pub const WIRE_HIGHEST: u16 = 4;
+pub const WIRE_LOWEST: u16 = 5;
+pub const WIRE_HIGHEST: u16 = 5;
 
 const MAGIC: u16 = u16::from_le_bytes(*b"WF");
 
