@@ -46,20 +46,26 @@ impl DataPath {
 
     /// Sends the pending frames about credits.
     pub(super) fn send_credits(&mut self, now: u64) {
-        for lane in std::mem::take(&mut self.owing) {
-            match self.send_owed(lane) {
-                Posted::Yes => {}
-                Posted::Again => self.owing.push(lane),
-                Posted::Failed(errno) => self.lane_failed(lane, errno, 0, now),
+        let mut owing = std::mem::take(&mut self.owing);
+        owing.retain(|lane| match self.send_owed(*lane) {
+            Posted::Yes => false,
+            Posted::Again => true,
+            Posted::Failed(errno) => {
+                self.lane_failed(*lane, errno, 0, now);
+                false
             }
-        }
+        });
+        owing.append(&mut self.owing); // A lane that failed may have made others owe.
+        self.owing = owing;
     }
 
     fn send_owed(&mut self, lane: LaneId) -> Posted {
-        // A lane that is closing needs no credits.
-        let serves = |of: &LaneWork| of.lane.state != LaneState::Down && of.closing.is_none();
-        let of = self.rails.lane_mut(lane).filter(|(_, of)| serves(of));
-        let Some((rail, LaneWork { lane, owed, .. })) = of else { return Posted::Yes };
+        let Some((rail, LaneWork { lane, owed, closing, .. })) = self.rails.lane_mut(lane) else {
+            return Posted::Yes;
+        };
+        if lane.state == LaneState::Down || closing.is_some() {
+            owed.clear(); // It needs no credits.
+        }
         while let Some(&(half, what)) = owed.first() {
             let (kind, size) = match what {
                 Owed::Ask => (Kind::Spent, 0),

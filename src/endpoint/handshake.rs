@@ -468,7 +468,7 @@ impl DataPath {
     /// and are removed when the fabric has returned their operations.
     pub fn drop_lanes(&mut self, peer: PeerId, keep: u64, ended: Option<(bool, Arc<AtomicUsize>)>) {
         for of in self.rails.lanes_mut() {
-            if of.peer.id == peer {
+            if of.peer.id == peer && !of.lane.id.rail.is_in(keep) {
                 of.resetting = None;
             }
         }

@@ -16,7 +16,7 @@ use crate::transfer::stripes::Stripes;
 use crate::transfer::table::Left;
 use crate::transfer::Outcome;
 use crate::wire::seal::Root;
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
@@ -308,8 +308,8 @@ pub struct DataPath {
     pub(super) finishing: bool,
     /// Stripes of lanes that were removed, freed in steps.
     pub(super) removed: Vec<Stripes>,
-    /// Peers of which lanes here are not at rest yet, and why.
-    pub(super) quiescing: Vec<(PeerId, Quiesce)>,
+    /// Peers of which these lanes are not at rest yet, and why.
+    pub(super) quiescing: Vec<(PeerId, Quiesce, Vec<LaneId>)>,
     /// Lanes that owe frames about credits.
     pub(super) owing: Vec<LaneId>,
     /// Transfers whose peers have no lane now.
@@ -411,6 +411,7 @@ impl DataPath {
 
     /// Holds each of a peer's lanes until it is at rest, or stops them.
     pub fn quiesce_lanes(&mut self, peer: PeerId, of: Quiesce) {
+        let mut lanes = Vec::new();
         for lane in self.rails.lanes_mut().filter(|lane| lane.peer.id == peer) {
             match of {
                 Quiesce::Close if lane.closing.is_some() => continue,
@@ -422,8 +423,9 @@ impl DataPath {
                 Quiesce::Fence(_) => lane.stripes.forget_keys(),
             }
             lane.quiescing.push(of);
+            lanes.push(lane.lane.id);
         }
-        self.quiescing.push((peer, of));
+        self.quiescing.push((peer, of, lanes));
     }
 
     /// Prepares the rails for transfers of imported device memory.
@@ -444,22 +446,31 @@ impl DataPath {
         if self.quiescing.is_empty() {
             return;
         }
-        let mut waiting = HashSet::new();
-        for lane in self.rails.lanes_mut().filter(|lane| !lane.quiescing.is_empty()) {
-            if lane.lane.inflight_ops == 0 {
-                // One that is being reset is at rest for a fence once the peer's end is reset.
-                let resetting = lane.resetting.is_some();
-                lane.quiescing.retain(|of| resetting && *of != Quiesce::Close);
+        let mut quiet = Vec::new();
+        for (peer, of, mut lanes) in std::mem::take(&mut self.quiescing) {
+            lanes.retain(|lane| !self.is_at_rest(*lane, of));
+            match lanes.is_empty() {
+                true => quiet.push((peer, of)),
+                false => self.quiescing.push((peer, of, lanes)),
             }
-            waiting.extend(lane.quiescing.iter().map(|of| (lane.peer.id, *of)));
         }
-        let quiet: Vec<_> = self.quiescing.iter().copied().filter(|of| !waiting.contains(of)).collect();
-        self.quiescing.retain(|of| waiting.contains(of));
         for (peer, of) in quiet {
             if let Ok(found) = self.core.peers.get(peer) {
                 self.core.command_owner(&found, Command::LanesQuiet { peer, of });
             }
         }
+    }
+
+    /// Whether a lane that was held until it is at rest is, or is gone: then it is held no longer.
+    fn is_at_rest(&mut self, lane: LaneId, of: Quiesce) -> bool {
+        let Some((_, lane)) = self.rails.lane_mut(lane) else { return true };
+        // One that is being reset is at rest for a fence once the peer's end is reset.
+        let reset = lane.resetting.is_none() || of == Quiesce::Close;
+        let rests = lane.lane.inflight_ops == 0 && reset;
+        if rests {
+            lane.quiescing.retain(|held| *held != of);
+        }
+        rests
     }
 }
 
