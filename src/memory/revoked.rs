@@ -5,23 +5,23 @@
 use crate::ids::GrantToken;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Maximum runs of numbers: a peer that leaves more gaps between its revoked grants exceeds the
 /// limit.
 const RUNS: usize = 1 << 20;
 
-/// Distinguishes a session tag from none.
+/// Flags beside the session's tag: it is known, and the peer has revoked grants.
 const KNOWN: u32 = 1 << 31;
+const ANY: u32 = 1 << 30;
 
 #[derive(Default)]
 pub struct Revoked {
-    /// The tag of the session (`GrantToken::session_tag`), with `KNOWN`. 0: no handshake has arrived,
-    /// so nothing can be posted yet.
-    session: AtomicU32,
+    /// The tag of the session (`GrantToken::session_tag`), and the flags. While the tag is not known,
+    /// no handshake has arrived, so nothing can be posted.
     /// SeqCst, with slots' states: beginning an operation activates its slot and then reads this;
     /// revoking a grant sets this and then looks for operations.
-    any: AtomicBool,
+    session: AtomicU32,
     /// The first number of each run, and the number after its last.
     runs: Mutex<BTreeMap<u64, u64>>,
 }
@@ -29,14 +29,14 @@ pub struct Revoked {
 impl Revoked {
     /// The peer has reported its number of the session.
     pub fn set_session(&self, session: u64) {
-        self.session.store(GrantToken::session_tag(session) | KNOWN, Ordering::SeqCst);
+        self.session.fetch_or(GrantToken::session_tag(session) | KNOWN, Ordering::SeqCst);
     }
 
     /// False: there are too many runs (`RUNS`).
     pub fn insert(&self, grant: GrantToken) -> bool {
         let number = grant.number();
         let mut runs = self.runs.lock();
-        self.any.store(true, Ordering::SeqCst);
+        self.session.fetch_or(ANY, Ordering::SeqCst);
         let before = runs.range(..=number).next_back().map(|(from, to)| (*from, *to));
         let from = match before {
             Some((_, to)) if number < to => return true,
@@ -51,13 +51,15 @@ impl Revoked {
     #[inline]
     pub fn contains(&self, grant: GrantToken) -> bool {
         let session = self.session.load(Ordering::SeqCst);
-        let other = session != grant.session() | KNOWN && session != 0;
-        other || self.any.load(Ordering::SeqCst) && self.holds(grant.number())
+        session != grant.session() | KNOWN && self.holds(grant, session)
     }
 
     #[cold]
-    fn holds(&self, number: u64) -> bool {
-        self.runs.lock().range(..=number).next_back().is_some_and(|(_, to)| number < *to)
+    fn holds(&self, grant: GrantToken, session: u32) -> bool {
+        if session & KNOWN != 0 && session & !ANY != grant.session() | KNOWN {
+            return true;
+        }
+        self.runs.lock().range(..=grant.number()).next_back().is_some_and(|(_, to)| grant.number() < *to)
     }
 }
 
@@ -86,6 +88,7 @@ mod tests {
         let grant = |session| GrantToken::of(u64::MAX, session, 0).unwrap();
         assert!(!revoked.contains(grant(0)) && !revoked.contains(grant(7)));
         for session in [0, 7, (1 << 24) - 1, 1 << 24] {
+            let revoked = Revoked::default();
             revoked.set_session(session);
             let others = [session ^ 1, session ^ 1 << 23];
             assert!(
