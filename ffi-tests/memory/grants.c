@@ -470,6 +470,20 @@ static void a_grant_ends_with_its_session(void)
     duo_close(&duo);
 }
 
+/* As when the owner was restarted. */
+static void a_token_of_another_endpoint_opens_nothing(void)
+{
+    struct duo duo = duo_granted(PAGE), other = duo_granted(PAGE);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, PAGE);
+    args.options.grant = grant_whole(&other);
+    memset(duo.a_bytes, 0xee, PAGE);
+    CHECK_STATUS(moved(&duo, &args, false), WEFT_ERR_REVOKED);
+    pump_both(&duo, 2);
+    CHECK_EQ(duo.b_bytes[0], 0);
+    duo_close(&duo);
+    duo_close(&other);
+}
+
 /* ---- The figures in docs/performance.md ---- */
 
 static int by_number(const void *a, const void *b)
@@ -849,6 +863,7 @@ int main(int argc, char **argv)
         {"a_grant_ends_by_itself", FABRICS, a_grant_ends_by_itself},
         {"a_peers_end_raises_what_its_grants_promise", FABRICS, a_peers_end_raises_what_its_grants_promise},
         {"a_grant_ends_with_its_session", FABRICS, a_grant_ends_with_its_session},
+        {"a_token_of_another_endpoint_opens_nothing", FABRICS, a_token_of_another_endpoint_opens_nothing},
         {"a_revoke_takes_no_round_trip", CHECKS, a_revoke_takes_no_round_trip},
         {"others_go_on_beside_revokes", CHECKS, others_go_on_beside_revokes},
         {"transfers_of_64_pages", CHECKS, transfers_of_64_pages},

@@ -98,7 +98,8 @@ pub struct Core {
     pub longest: Longest,
     malformed: AtomicU64,
     pub(super) unauthenticated: Unauthenticated,
-    /// How many peer connections this endpoint has begun.
+    /// The number of the last peer connection that this endpoint has begun. The first is random, so
+    /// that another endpoint's grants are not taken for this one's (`memory::Revoked`).
     pub(super) begun: AtomicU64,
     /// Dropped last: by then, nothing of the endpoint is open.
     alive: Arc<()>,
@@ -116,7 +117,7 @@ impl Core {
     ) -> Result<Core> {
         let inboxes: Arc<[Inbox]> =
             (0..workers).map(|_| Inbox::new(config.max_transfers + 1)).collect::<Result<_>>()?;
-        let first = random.u64()?;
+        let (first, begun) = (random.u64()?, random.u64()? as u32);
         let queue = Arc::new(Queue::new(config.queue_depth)?);
         let table = Table::new(config.max_transfers, config.max_peers, first, queue.clone());
         let of_deadlines = inboxes.clone();
@@ -154,7 +155,7 @@ impl Core {
             longest: Longest::default(),
             malformed: AtomicU64::new(0),
             unauthenticated: Unauthenticated::new(config.max_peers, config.queue_depth),
-            begun: AtomicU64::new(0),
+            begun: AtomicU64::new(begun.into()),
             config,
             alive: Arc::default(),
         })
