@@ -353,10 +353,13 @@ typedef struct weft_endpoint_config {
         translated; with `tcp_ports` it may have a port. NULL: the interface's.
     */
     const char *tcp_address;
+    /** A file for a trace of this process until the shutdown: docs/traces.md.
+        NULL: the environment variable WEFT_TRACE. */
+    const char *trace;
 } weft_endpoint_config;
 
 #define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config),0,0,0,0,0,0, \
-     0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0}
+     0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0}
 
 /** Opens an endpoint: opens the rails, starts the workers.
 
@@ -1587,13 +1590,10 @@ weft_status weft_endpoint_metrics(const weft_endpoint *endpoint,
 /** Writes this machine's topology, and the rails that an endpoint with all
     defaults would open, as JSON: docs/topology.md has its schema.
 
-    `buffer`, `capacity`, `len`: as in `weft_endpoint_address`; the text may
-    grow between two calls, and has no NUL at its end. Blocks for 10 ms to some
-    seconds (libfabric looks at the hardware). Where there are RDMA devices, no
-    other thread should use the environment meanwhile, as in
-    `weft_endpoint_create`.
-
-    Errors: `WEFT_ERR_TOO_SMALL`. */
+    `buffer`, `capacity`, `len`, errors: as in `weft_endpoint_address`; the text
+    may grow between two calls, and has no NUL at its end. Blocks for 10 ms to
+    some seconds. Where there are RDMA devices, no other thread should use the
+    environment meanwhile. */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_topology(char *buffer,

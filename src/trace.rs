@@ -1,21 +1,25 @@
 //! Traces: what happened when, in the JSON format that Perfetto (ui.perfetto.dev) and chrome://tracing open.
 //!
-//! WEFT_TRACE=FILE turns them on when the first endpoint is created; "%p" in the name becomes the
-//! process id. Each endpoint that shuts down writes the file anew. Events are kept in memory, at most
-//! `MOST`; those after that are counted and dropped. Off, an event costs one load of a flag, and
-//! none is raised for a single slice.
+//! Events of all endpoints are kept while one with a trace is open; when it shuts down, it writes them to
+//! its file. At most `MOST` are kept in memory; those after that are counted and dropped. Off, an event
+//! costs one load of a flag, and none is raised for a single slice.
 
+use crate::status::{Error, Result};
 use parking_lot::Mutex;
-use std::ffi::OsString;
 use std::fmt::Write;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Once;
 
-/// Events that are kept: about 30 MB.
+/// Events that are kept, at 72 bytes: 38 MB.
 const MOST: usize = 1 << 19;
+const _: () = assert!(size_of::<Event>() == 72);
 
 static ON: AtomicBool = AtomicBool::new(false);
-static TRACE: Mutex<Trace> = Mutex::new(Trace { file: None, events: Vec::new(), dropped: 0 });
+static KEPT: Mutex<Kept> = Mutex::new(Kept::of(None));
+
+/// The trace of an endpoint: the file that its shutdown writes.
+#[derive(Clone, Debug)]
+pub struct Trace(PathBuf);
 
 /// What happened; times are those of CLOCK_MONOTONIC in nanoseconds.
 #[derive(Clone, Copy)]
@@ -41,10 +45,19 @@ pub enum Event {
     LaneReset { rail: u16, at: u64 },
 }
 
-struct Trace {
-    file: Option<OsString>,
+struct Kept {
+    /// The file of the trace that began them.
+    file: Option<PathBuf>,
+    /// Traces that have begun and not ended.
+    users: usize,
     events: Vec<Event>,
     dropped: u64,
+}
+
+impl Kept {
+    const fn of(file: Option<PathBuf>) -> Kept {
+        Kept { file, users: 0, events: Vec::new(), dropped: 0 }
+    }
 }
 
 /// `make trace-cost` compares with a build that has no traces at all.
@@ -53,18 +66,47 @@ pub fn is_on() -> bool {
     cfg!(not(weft_untraced)) && ON.load(Ordering::Relaxed)
 }
 
-/// Reads WEFT_TRACE, once.
-pub fn begin() {
-    static BEGUN: Once = Once::new();
-    BEGUN.call_once(|| {
-        let Some(file) = libfabric_sys::variable("WEFT_TRACE").filter(|file| !file.is_empty()) else {
-            return;
-        };
+impl Trace {
+    /// "%p" in the name becomes the process id. The file must be one that can be written.
+    pub fn new(file: &Path) -> Result<Trace> {
+        let trace = Trace::named(file);
+        match std::fs::File::options().create(true).append(true).open(&trace.0) {
+            Ok(_) => Ok(trace),
+            Err(error) => {
+                Err(Error::invalid(format!("trace {} cannot be written: {error}", trace.0.display())))
+            }
+        }
+    }
+
+    /// What WEFT_TRACE names.
+    pub fn from_environment() -> Option<Trace> {
+        Some(Trace::named(Path::new(&libfabric_sys::variable("WEFT_TRACE")?)))
+    }
+
+    fn named(file: &Path) -> Trace {
         let id = std::process::id().to_string();
-        let file = file.into_string().map_or_else(|other| other, |text| text.replace("%p", &id).into());
-        TRACE.lock().file = Some(file);
+        Trace(file.to_str().map_or_else(|| file.into(), |text| text.replace("%p", &id).into()))
+    }
+
+    /// Events are kept from now on, behind those that the file has if it is the last one written.
+    pub fn begin(&self) {
+        let mut kept = KEPT.lock();
+        if kept.users == 0 && kept.file.as_ref() != Some(&self.0) {
+            *kept = Kept::of(Some(self.0.clone()));
+        }
+        kept.users += 1;
         ON.store(true, Ordering::Relaxed);
-    });
+    }
+
+    /// Writes the file. Once for each `begin`.
+    pub fn end(&self) {
+        let mut kept = KEPT.lock();
+        kept.users -= 1;
+        ON.store(kept.users > 0, Ordering::Relaxed);
+        if let Err(error) = std::fs::write(&self.0, json(&kept.events, kept.dropped)) {
+            log::warn!("trace {} cannot be written: {error}", self.0.display());
+        }
+    }
 }
 
 /// Adds what `event` says, where traces are on.
@@ -77,22 +119,10 @@ pub fn add(event: impl FnOnce() -> Event) {
 
 #[cold]
 fn keep(event: Event) {
-    let mut trace = TRACE.lock();
-    match trace.events.len() < MOST {
-        true => trace.events.push(event),
-        false => trace.dropped += 1,
-    }
-}
-
-/// Writes the file, where traces are on.
-pub fn write() {
-    if !is_on() {
-        return;
-    }
-    let trace = TRACE.lock();
-    let Some(file) = &trace.file else { return };
-    if let Err(error) = std::fs::write(file, json(&trace.events, trace.dropped)) {
-        log::warn!("WEFT_TRACE names {}, which cannot be written: {error}", file.to_string_lossy());
+    let mut kept = KEPT.lock();
+    match kept.events.len() < MOST {
+        true => kept.events.push(event),
+        false => kept.dropped += 1,
     }
 }
 

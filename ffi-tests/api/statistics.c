@@ -538,23 +538,42 @@ static size_t occurrences(const char *text, const char *of)
     return count;
 }
 
-/* Each operation has a bar and a mark at its first post; peers come and go; rails post and deliver. */
-static void trace_has_every_operation(void)
+/* A folder for traces; the name of a trace in it, and the file of this process. */
+struct traces {
+    char folder[32], name[64], file[64];
+};
+
+static struct traces new_traces(void)
 {
-    char name[] = "/tmp/weft-trace-XXXXXX", given[64], file[64];
-    CHECK(mkdtemp(name) != NULL);
-    snprintf(given, sizeof given, "%s/%%p.json", name);
-    snprintf(file, sizeof file, "%s/%d.json", name, (int)getpid());
-    setenv("WEFT_TRACE", given, 1);
-    struct duo duo = duo_open(MIB);
-    uint64_t latency[WEFT_STATISTICS_BUCKETS] = {0}, total = 0;
-    move_some(&duo, latency, &total);
-    duo_close(&duo);
-    FILE *stream = fopen(file, "r");
+    struct traces traces = {"/tmp/weft-trace-XXXXXX", "", ""};
+    CHECK(mkdtemp(traces.folder) != NULL);
+    snprintf(traces.name, sizeof traces.name, "%s/%%p.json", traces.folder);
+    snprintf(traces.file, sizeof traces.file, "%s/%d.json", traces.folder, (int)getpid());
+    return traces;
+}
+
+static char *read_trace(const struct traces *traces)
+{
+    FILE *stream = fopen(traces->file, "r");
     CHECK(stream != NULL);
     char *text = calloc(1, 4 * MIB);
     CHECK(fread(text, 1, 4 * MIB - 1, stream) > 0);
     fclose(stream);
+    unlink(traces->file);
+    rmdir(traces->folder);
+    return text;
+}
+
+/* Each operation has a bar and a mark at its first post; peers come and go; rails post and deliver. */
+static void trace_has_every_operation(void)
+{
+    struct traces traces = new_traces();
+    setenv("WEFT_TRACE", traces.name, 1);
+    struct duo duo = duo_open(MIB);
+    uint64_t latency[WEFT_STATISTICS_BUCKETS] = {0}, total = 0;
+    move_some(&duo, latency, &total);
+    duo_close(&duo);
+    char *text = read_trace(&traces);
     CHECK(strstr(text, "{\"otherData\":{\"dropped\":0},\"traceEvents\":[") == text);
     CHECK(strcmp(text + strlen(text) - 3, "]}\n") == 0);
     CHECK_EQ(occurrences(text, "\"ph\":\"b\""), WRITES + READS + SENDS);
@@ -565,9 +584,32 @@ static void trace_has_every_operation(void)
     CHECK_EQ(occurrences(text, "\"name\":\"notification\""), WRITES / 2);
     CHECK(occurrences(text, "\"name\":\"delivered\"") > 0);
     CHECK(occurrences(text, "\"name\":\"rail 0\"") == 1);
-    unlink(file);
-    rmdir(name);
     free(text);
+}
+
+/* An endpoint with a trace opens and shuts down: its file has what others did meanwhile, and only that. */
+static void trace_of_a_running_process_begins_and_ends(void)
+{
+    struct traces traces = new_traces();
+    struct duo duo = duo_open(MIB);
+    uint64_t latency[WEFT_STATISTICS_BUCKETS] = {0}, total = 0;
+    move_some(&duo, latency, &total);
+    weft_endpoint_config config = test_config();
+    config.trace = traces.name;
+    weft_endpoint *tracer;
+    CHECK_OK(weft_endpoint_create(&config, &tracer));
+    move_some(&duo, latency, &total);
+    CHECK_OK(weft_endpoint_destroy(tracer));
+    move_some(&duo, latency, &total);
+    duo_close(&duo);
+    char *text = read_trace(&traces);
+    CHECK_EQ(occurrences(text, "\"ph\":\"b\""), WRITES + READS + SENDS);
+    CHECK_EQ(occurrences(text, "\"name\":\"PEER_UP\""), 0);
+    free(text);
+
+    config.trace = "/nowhere/trace.json";
+    REFUSED(WEFT_ERR_INVALID, weft_endpoint_create(&config, &tracer));
+    CHECK(strstr(weft_last_error(), "/nowhere/trace.json") != NULL);
 }
 
 static atomic_bool over;
@@ -642,6 +684,7 @@ static const struct test tests[] = {
     {"statistics_equal_the_moved_bytes", "any", statistics_equal_the_moved_bytes},
     {"metrics_equal_statistics", "any", metrics_equal_statistics},
     {"trace_has_every_operation", "tcp,host", trace_has_every_operation},
+    {"trace_of_a_running_process_begins_and_ends", "tcp", trace_of_a_running_process_begins_and_ends},
     {"statistics_of_all_kinds_add_up", "any", statistics_of_all_kinds_add_up},
     {"pages_count_as_slices", "once", pages_count_as_slices},
     {"statistics_count_every_operation", "any", statistics_count_every_operation},

@@ -2,7 +2,10 @@
 
 import array
 import inspect
+import json
 import math
+import os
+import tempfile
 import unittest
 from typing import Any
 
@@ -46,6 +49,16 @@ class Ranges(Pair):
         local, remote = self.memories(bytes(PAGE), bytearray(PAGE))
         with self.assertRaises(BufferError):
             self.here.read(local, remote)
+
+
+class Traces(unittest.TestCase):
+    def test_close_writes_the_trace(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            open_endpoint(trace=f"{folder}/%p.json").close()
+            with open(f"{folder}/{os.getpid()}.json", encoding="utf-8") as file:
+                self.assertEqual(json.load(file)["otherData"], {"dropped": 0})
+            with self.assertRaises(libweft.UsageError):
+                open_endpoint(trace=f"{folder}/missing/trace.json")
 
 
 class Grants(Pair):

@@ -223,6 +223,25 @@ impl EndpointConfig {
         self.settings.tcp_address = Some(address.to_owned());
         self
     }
+
+    /// A file for a trace of this process, which the shutdown writes for Perfetto; `%p` in its name becomes the
+    /// process id. Default: the environment variable `WEFT_TRACE`.
+    ///
+    /// ```
+    /// use libweft::{Endpoint, EndpointConfig};
+    /// use std::time::Duration;
+    /// let file = std::env::temp_dir().join("libweft-%p.json");
+    /// let endpoint = Endpoint::open(&EndpointConfig::new().fabric("host").trace(&file))?;
+    /// endpoint.shutdown(Duration::ZERO)?;
+    /// let file = file.to_str().expect("UTF-8").replace("%p", &std::process::id().to_string());
+    /// assert!(std::fs::read_to_string(&file).expect("a trace").contains("traceEvents"));
+    /// # std::fs::remove_file(file).expect("it is there");
+    /// # Ok::<(), libweft::Error>(())
+    /// ```
+    pub fn trace(mut self, file: impl Into<PathBuf>) -> Self {
+        self.settings.trace = Some(file.into());
+        self
+    }
 }
 
 /// An endpoint: the rails (opened NICs) of a process, the worker threads that drive them, and an address that peers

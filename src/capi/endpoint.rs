@@ -120,6 +120,9 @@ pub struct weft_endpoint_config {
     /// The address at which peers reach the rails of tcp, where addresses are
     /// translated; with `tcp_ports` it may have a port. NULL: the interface's.
     pub tcp_address: *const c_char,
+    /// A file for a trace of this process until the shutdown: docs/traces.md.
+    /// NULL: the environment variable WEFT_TRACE.
+    pub trace: *const c_char,
 }
 
 // SAFETY: the struct has only integers and pointers, for which zero is valid.
@@ -279,6 +282,7 @@ unsafe fn config(config: *const weft_endpoint_config) -> Result<EndpointConfig> 
     // SAFETY: the header requires C strings or NULL.
     unsafe {
         settings.secret_file = string("secret_file", theirs.secret_file)?.map(Into::into);
+        settings.trace = string("trace", theirs.trace)?.map(Into::into);
         settings.fabric = string("fabric", theirs.fabric)?;
         settings.rails = string("rails", theirs.rails)?;
         settings.tcp_ports = string("tcp_ports", theirs.tcp_ports)?;

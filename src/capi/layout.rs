@@ -5,7 +5,7 @@ use super::{completion::*, device::*, endpoint::*, grant::*, info::*, list::*, m
 use std::mem::{offset_of, size_of};
 
 const _: () = {
-    assert!(size_of::<weft_endpoint_config>() >= 160);
+    assert!(size_of::<weft_endpoint_config>() >= 168);
     assert!(offset_of!(weft_endpoint_config, size) == 0);
     assert!(offset_of!(weft_endpoint_config, flags) == 4);
     assert!(offset_of!(weft_endpoint_config, fabric) == 8);
@@ -33,6 +33,7 @@ const _: () = {
     assert!(offset_of!(weft_endpoint_config, tcp_dscp) == 140);
     assert!(offset_of!(weft_endpoint_config, tcp_ports) == 144);
     assert!(offset_of!(weft_endpoint_config, tcp_address) == 152);
+    assert!(offset_of!(weft_endpoint_config, trace) == 160);
     assert!(size_of::<weft_grant_token>() == 16);
     assert!(offset_of!(weft_grant_token, bytes) == 0);
     assert!(size_of::<weft_op_options>() >= 112);

@@ -8,13 +8,10 @@ use std::ffi::c_char;
 /// Writes this machine's topology, and the rails that an endpoint with all
 /// defaults would open, as JSON: docs/topology.md has its schema.
 ///
-/// `buffer`, `capacity`, `len`: as in `weft_endpoint_address`; the text may
-/// grow between two calls, and has no NUL at its end. Blocks for 10 ms to some
-/// seconds (libfabric looks at the hardware). Where there are RDMA devices, no
-/// other thread should use the environment meanwhile, as in
-/// `weft_endpoint_create`.
-///
-/// Errors: `WEFT_ERR_TOO_SMALL`.
+/// `buffer`, `capacity`, `len`, errors: as in `weft_endpoint_address`; the text
+/// may grow between two calls, and has no NUL at its end. Blocks for 10 ms to
+/// some seconds. Where there are RDMA devices, no other thread should use the
+/// environment meanwhile.
 ///
 /// # Safety
 /// `buffer` must be valid for `capacity` bytes, `len` valid.

@@ -2,6 +2,7 @@
 
 use crate::fabric::tcp;
 use crate::status::{Error, Result};
+use crate::trace::Trace;
 use crate::wire::secret::{check_len, Secrets};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -38,6 +39,7 @@ pub struct Settings {
     pub tcp_dscp: u64,
     pub tcp_ports: Option<String>,
     pub tcp_address: Option<String>,
+    pub trace: Option<PathBuf>,
 }
 
 impl Drop for Settings {
@@ -72,6 +74,7 @@ pub fn timeout(name: &str, ns: u64) -> Result<Option<NonZeroU64>> {
 impl Settings {
     pub fn check(&self) -> Result<EndpointConfig> {
         let secrets = self.secrets()?;
+        let trace = self.trace.as_deref().map(Trace::new).transpose()?.or_else(Trace::from_environment);
         if self.encrypt && secrets.is_none() {
             return Err(Error::invalid("encrypt is 1, but there is no secret: set secret or secret_file"));
         }
@@ -109,6 +112,7 @@ impl Settings {
             tcp_at: tcp::At::new(self.tcp_ports.as_deref(), self.tcp_address.as_deref())?,
             tcp_streams: size("tcp_streams", self.tcp_streams, (1, 16), 0)?,
             tcp_dscp: within("tcp_dscp", self.tcp_dscp, (1, 63), 0)? as u8,
+            trace,
         })
     }
 
@@ -182,6 +186,7 @@ pub struct EndpointConfig {
     pub tcp_streams: usize,
     /// DSCP class of tcp's packets; 0: the system's default.
     pub tcp_dscp: u8,
+    pub trace: Option<Trace>,
 }
 
 impl Default for EndpointConfig {
@@ -207,6 +212,7 @@ impl Default for EndpointConfig {
             tcp_at: tcp::At::default(),
             tcp_streams: 0,
             tcp_dscp: 0,
+            trace: None,
         }
     }
 }

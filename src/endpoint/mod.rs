@@ -55,7 +55,7 @@ use crate::clock::Clock;
 use crate::peer::PeerState;
 use crate::status::{Error, Result, Status};
 use crate::topology::Machine;
-use crate::trace;
+use crate::trace::Trace;
 use crate::transfer::completion::Completion;
 use crate::transfer::queue::{Arm, Queue};
 use crate::transfer::{tally, Outcome};
@@ -383,8 +383,9 @@ impl Endpoint {
             // Submissions that raced with the shutdown.
             core.table.end_all(Outcome::of(Status::Canceled), core.clock.now());
             core.memories.lock().values().for_each(|memory| memory.let_go());
-            self.down.store(true, Ordering::Release);
-            trace::write();
+            if !self.down.swap(true, Ordering::AcqRel) {
+                core.config.trace.iter().for_each(Trace::end);
+            }
         }
         // Wakes all waiting threads: no further completions come.
         self.each_queue(|queue| queue.interrupt(ended.is_ok()));

@@ -18,7 +18,7 @@ use crate::status::{Error, Result, Status};
 use crate::topology::cpus::CpuSet;
 use crate::topology::read::Root;
 use crate::topology::Machine;
-use crate::trace;
+use crate::trace::Trace;
 use crate::wire::address::{Address, RailAddress, RAILS_MAX};
 use parking_lot::Mutex;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -64,7 +64,6 @@ struct Go {
 impl Endpoint {
     pub fn open(config: EndpointConfig) -> Result<Arc<Endpoint>> {
         fork::watch();
-        trace::begin();
         let machine = Machine::read(Root::from_environment());
         let (fabric, rails) = (config.fabric.as_deref(), config.rails.as_deref());
         let mut found = match config.encrypt {
@@ -177,6 +176,7 @@ impl Endpoint {
         threads: Vec<JoinHandle<Result<()>>>,
         ended: Arc<AtomicUsize>,
     ) -> Arc<Endpoint> {
+        core.config.trace.iter().for_each(Trace::begin);
         Arc::new(Endpoint {
             core,
             threads: Mutex::new(threads),

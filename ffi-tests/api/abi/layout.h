@@ -1,7 +1,7 @@
 // The layout that programs were built with. Made by tools/abi.sh write, which adds lines;
 // after a release, no line goes or changes.
 
-GROWS(weft_endpoint_config, 160);
+GROWS(weft_endpoint_config, 168);
 AT(weft_endpoint_config, size, 0, uint32_t);
 AT(weft_endpoint_config, flags, 4, uint32_t);
 AT(weft_endpoint_config, fabric, 8, const char *);
@@ -29,6 +29,7 @@ AT(weft_endpoint_config, encrypt, 136, uint32_t);
 AT(weft_endpoint_config, tcp_dscp, 140, uint32_t);
 AT(weft_endpoint_config, tcp_ports, 144, const char *);
 AT(weft_endpoint_config, tcp_address, 152, const char *);
+AT(weft_endpoint_config, trace, 160, const char *);
 
 SIZE(weft_grant_token, 16);
 AT(weft_grant_token, bytes, 0, uint8_t[16]);

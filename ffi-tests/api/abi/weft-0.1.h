@@ -4,7 +4,8 @@
 
    SPDX-License-Identifier: Apache-2.0 OR MIT
 
-   A transfer of 1000 pages of each of 80 layers (errors left out):
+   A transfer of 1000 pages of each of 80 layers
+   (errors left out: compilers warn):
 
        weft_endpoint *ep;
        weft_endpoint_create(NULL, &ep);
@@ -155,13 +156,14 @@ typedef int32_t weft_category;
 
 /** A rail failed after this operation may already have raised a counter or sent
     its notification there, so that it cannot be retried safely. All other
-    operations are retried on the remaining rails (over efa, libfabric's tcp and
-    shm the peer is lost instead: docs/failures.md). Also the status of
+    operations are retried on the remaining rails (over efa and libfabric's
+    tcp the peer is lost instead: docs/failures.md). Also the status of
     `WEFT_COMPLETION_RAIL_DOWN`. */
 #define WEFT_ERR_RAIL_LOST -32
 
-/** The grant that the operation names was revoked by its owner, or does not
-    cover what the operation reaches. Bytes may have arrived before. */
+/** The target refused the operation's grant: it was revoked, is not this
+    peer's, or does not cover the bytes or the direction. Bytes may have arrived
+    before. */
 #define WEFT_ERR_REVOKED -33
 
 /** An argument is wrong; the message says which and why. */
@@ -187,8 +189,8 @@ typedef int32_t weft_category;
 
 #define WEFT_ERR_CLOSED -47
 
-/** This process was forked after the object was made: only the parent can use
-    it. */
+/** A forked child of a process that uses Weft: nothing of Weft works in it, new
+    endpoints neither. */
 #define WEFT_ERR_FORKED -48
 
 #define WEFT_ERR_NO_LIBFABRIC -70
@@ -237,10 +239,10 @@ WEFT_API const char *weft_status_text(weft_status status);
     `WEFT_CATEGORY_INTERNAL`, of counts `WEFT_CATEGORY_OK`. */
 WEFT_API weft_category weft_status_category(weft_status status);
 
-/** The message of the last failed call of this thread: what was wrong, the
-    values, what to do. "" before the first failure, never NULL; a call that
-    succeeds leaves it alone. The pointer stays valid while the thread lives;
-    the thread's next failure overwrites the text (at most 1,023 bytes). */
+/** The message of the last failed call of this thread. "" before the first
+    failure, never NULL; a call that succeeds leaves it alone. The pointer stays
+    valid while the thread lives; the thread's next failure overwrites the text
+    (at most 1,023 bytes). */
 WEFT_API const char *weft_last_error(void);
 
 /* ---- Endpoint objects ---- */
@@ -267,7 +269,7 @@ WEFT_API const char *weft_last_error(void);
 
 /** An endpoint: the rails (opened NICs) of a process, the worker threads that
     drive them, and an address that peers connect to. Usually one for each GPU
-    or rank. Made by `weft_endpoint_create`. */
+    or rank. */
 typedef struct weft_endpoint weft_endpoint;
 
 /** How to open an endpoint. Start from `WEFT_ENDPOINT_CONFIG_INIT`; 0 or NULL
@@ -278,9 +280,10 @@ typedef struct weft_endpoint_config {
     /** None defined yet: 0. */
     uint32_t flags;
     /** Fabrics to open, separated by commas: "host" (between processes of one
-        user on one host), "tcp" (plain sockets), "efa", "verbs", "shm", or a
+        user on one host), "tcp" (plain sockets), "efa", "verbs", or a
         libfabric provider's exact name. A named fabric is never replaced by
-        another. NULL: "host" and the best network fabric of this machine. */
+        another. NULL or "": "host" and the best network fabric of this machine.
+    */
     const char *fabric;
     /** NICs to use: patterns of their names, separated by commas; "*" matches
         any text, a leading "!" excludes ("eth*,!eth3"). NULL: the environment
@@ -350,10 +353,13 @@ typedef struct weft_endpoint_config {
         translated; with `tcp_ports` it may have a port. NULL: the interface's.
     */
     const char *tcp_address;
+    /** A file for a trace of this process until the shutdown: docs/traces.md.
+        NULL: the environment variable WEFT_TRACE. */
+    const char *trace;
 } weft_endpoint_config;
 
 #define WEFT_ENDPOINT_CONFIG_INIT {sizeof(weft_endpoint_config),0,0,0,0,0,0, \
-     0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0}
+     0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0}
 
 /** Opens an endpoint: opens the rails, starts the workers.
 
@@ -428,9 +434,9 @@ weft_status weft_endpoint_destroy(weft_endpoint *endpoint);
 /** Of writes with a `counter`: raises it by 1 for each page that has arrived
     (of each layer; a `weft_write` is one page), not once at the end. A page is
     at most 1 GiB, or the fabric's longest message (`WEFT_ERR_LIMIT`). Over
-    verbs and libfabric's tcp the counter rises by all pages after the last. A
-    peer that does not poll (manual progress) may hold such pages up. Not of
-    reads (`WEFT_ERR_UNSUPPORTED`). */
+    libfabric's tcp the counter rises by all pages after the last. A peer that
+    does not poll (manual progress) may hold such pages up. Not of reads
+    (`WEFT_ERR_UNSUPPORTED`). */
 #define WEFT_COUNT_PAGES 4
 
 /** Of lists: one completion for each peer instead of one for all. */
@@ -442,12 +448,11 @@ weft_status weft_endpoint_destroy(weft_endpoint *endpoint);
 
 #define WEFT_NOTIFY_DATA_MAX 256
 
-/** A completion queue: the endpoint's own (`weft_endpoint_queue`), or one more,
-    so that threads need not share one. */
+/** A completion queue: the endpoint's own (`weft_endpoint_queue`), or one more.
+*/
 typedef struct weft_queue weft_queue;
 
-/** A word that starts an operation, or that is set when one has ended. Made by
-    `weft_watch_create`. */
+/** A word that starts an operation, or that is set when one has ended. */
 typedef struct weft_watch weft_watch;
 
 /** A submitted operation, as an id that is not reused within 2^42 operations. 0
@@ -456,13 +461,11 @@ typedef uint64_t weft_op;
 
 /** A counter, as an id that its owner sends to peers and that they name in
     operations that raise it. 0 is no counter. A peer that knows or guesses an
-    id can raise the counter; late increments to a destroyed counter are
-    discarded. */
+    id can raise the counter. */
 typedef uint64_t weft_counter;
 
-/** Names a grant: 16 bytes that cannot be guessed, and never repeat. The owner
-    sends them to the peer, which names them in the options of its operations.
-*/
+/** Names a grant: 16 bytes, 88 random bits among them, that never repeat. The
+    owner sends them to the peer, for the options of its operations. */
 typedef struct weft_grant_token {
     uint8_t bytes[16];
 } weft_grant_token;
@@ -518,10 +521,10 @@ typedef struct weft_op_options {
     `WEFT_ERR_CANCELED`, unless it has completed already. A transfer completes
     when its NICs have stopped using the local memory, in most cases at once.
     Bytes, notification and counter may have arrived, or may still until a fence
-    or revoke at the target: treat this transfer's contribution to a counter as
-    unknown.
+    or (also if the sender lies) a revoke at the target: treat its contribution
+    to a counter as unknown.
 
-    Errors: `WEFT_ERR_HANDLE` (completed already: normal when the two race). */
+    Errors: `WEFT_ERR_HANDLE` (completed already). */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_op_cancel(weft_endpoint *endpoint,
@@ -563,19 +566,19 @@ typedef struct weft_peer_properties {
     `WEFT_ERR_DENIED` or `WEFT_ERR_CANCELED`. The other side gets one with
     `accepted` 1, and needs to do nothing. A peer that was up ends in exactly
     one `WEFT_COMPLETION_PEER_DOWN`; once that is polled, nothing of the peer
-    arrives here any longer (over efa and shm its writes may, until the memory
-    is deregistered).
+    arrives here any longer (over efa its writes may, in memory without
+    `WEFT_ACCESS_GRANTED`, until that is deregistered).
 
     `options`: `timeout_ns` and `user_data`. `peer`: receives the id, for use at
     once: operations wait until the peer is up. Endpoints that connect to each
-    other become one peer; connecting to a peer gives the same id and one more
-    PEER_UP, with `accepted` 0. To identify a peer that connected, compare
-    `incarnation` of `weft_peer_properties`. docs/details.md: choice of the
-    fabric, how soon a death is noticed.
+    other become one peer, and one may connect to itself; connecting to a peer
+    gives the same id and one more PEER_UP, with `accepted` 0. To identify a
+    peer that connected, compare `incarnation` of `weft_peer_properties`.
+    docs/details.md: choice of the fabric, how soon a death is noticed.
 
     Errors: `WEFT_ERR_FORMAT`, `WEFT_ERR_NO_COMMON_FABRIC`, `WEFT_ERR_VERSION`,
-    `WEFT_ERR_INVALID` (also its own address), `WEFT_ERR_LIMIT` (`max_peers`),
-    `WEFT_ERR_AGAIN` (the queue is full). */
+    `WEFT_ERR_INVALID`, `WEFT_ERR_LIMIT` (`max_peers`), `WEFT_ERR_AGAIN` (the
+    queue is full). */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_peer_connect(weft_endpoint *endpoint,
@@ -586,11 +589,10 @@ weft_status weft_peer_connect(weft_endpoint *endpoint,
 
 /** Ends the connection with a peer: its operations end at once with
     `WEFT_ERR_CANCELED`; both sides drain what is in flight; a
-    `WEFT_COMPLETION_PEER_DOWN` with `WEFT_OK` follows, after which none of the
-    peer's writes arrives here. The id is valid until then. The peer gets a
-    PEER_DOWN with `WEFT_ERR_PEER_CLOSED`. A peer that does not answer within 3
-    seconds is not waited for, and its writes may still arrive. Its remote
-    memory remains to be released. */
+    `WEFT_COMPLETION_PEER_DOWN` with `WEFT_OK` follows, within 3 seconds also if
+    the peer does not answer. The id is valid until then. The peer gets a
+    PEER_DOWN with `WEFT_ERR_PEER_CLOSED`. Its remote memory remains to be
+    released. */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_peer_disconnect(weft_endpoint *endpoint,
@@ -613,8 +615,9 @@ weft_status weft_peer_info(const weft_endpoint *endpoint,
     Excludes the others. */
 #define WEFT_ACCESS_LOCAL 4
 
-/** Peers reach it under grants alone (`weft_grant_create`), with the access
-    that is added to this, or both. Not of a device's memory. */
+/** Peers reach it under grants alone (`weft_grant_create`): add REMOTE_WRITE or
+    REMOTE_READ; neither: both. Without this grants protect nothing: the
+    descriptor reaches all. */
 #define WEFT_ACCESS_GRANTED 8
 
 /** Found out from the pointers, if the program has loaded CUDA. */
@@ -632,11 +635,10 @@ weft_status weft_peer_info(const weft_endpoint *endpoint,
     choice. */
 #define WEFT_NUMA_ANY -1
 
-/** Ranges of this process's memory, registered with the rails. Made by
-    `weft_memory_register`. */
+/** Ranges of this process's memory, registered with the rails. */
 typedef struct weft_memory weft_memory;
 
-/** Memory of a peer. Made by `weft_remote_memory_import`. */
+/** Memory of a peer. */
 typedef struct weft_remote_memory weft_remote_memory;
 
 typedef struct weft_memory_range {
@@ -665,7 +667,7 @@ typedef struct weft_memory_args {
 
 /** Allocates zeroed memory that is ready for transfers: on huge pages if the
     system has them, and such that writes from it to peers on this host are
-    about 1.5 times as fast. Any other memory can be registered, too.
+    about 1.5 times as fast.
 
     `len`: 1 to 2^47, rounded up to whole pages. `numa_node`: 0 to 63 (another
     if that has no room), or `WEFT_NUMA_ANY`. `address`: receives the first
@@ -694,12 +696,11 @@ weft_status weft_memory_free(weft_endpoint *endpoint,
 
 /** Registers memory, so that transfers can use it and peers can reach it.
 
-    `ranges`, `count`: 1 to 65,536 ranges, which keep their order (layer 5 of a
-    KV cache is range 5). They must be readable, and writable where peers may
-    write or a `weft_read` goes to, and stay mapped so until
-    `weft_memory_deregister` has returned `WEFT_OK`: else this process can
-    crash. GPU memory: docs/gpu.md. `args`: NULL for defaults. `memory`:
-    receives the handle.
+    `ranges`, `count`: 1 to 65,536 ranges, which keep their order. They must be
+    readable, and writable where peers may write or a `weft_read` goes to, and
+    stay mapped so until `weft_memory_deregister` has returned `WEFT_OK`: else
+    this process can crash. GPU memory: docs/gpu.md. `args`: NULL for defaults.
+    `memory`: receives the handle.
 
     Blocks while the NICs register the pages, up to seconds for many gigabytes.
     Errors: `WEFT_ERR_INVALID` (also memory that is not mapped, or not of that
@@ -715,9 +716,8 @@ weft_status weft_memory_register(weft_endpoint *endpoint,
                                  const weft_memory_args *args,
                                  weft_memory **memory);
 
-/** Writes the descriptor that a peer passes to `weft_remote_memory_import`; it
-    may travel by any means. It is a key: treat it as a secret. Its size grows
-    with ranges x rails.
+/** Writes the descriptor that a peer passes to `weft_remote_memory_import`. It
+    is a key: treat it as a secret. Its size grows with ranges x rails.
 
     `buffer`, `capacity`, `len`: as in `weft_endpoint_address`. Errors:
     `WEFT_ERR_TOO_SMALL`, `WEFT_ERR_INVALID` (`WEFT_ACCESS_LOCAL`). */
@@ -736,10 +736,10 @@ weft_status weft_memory_export(const weft_memory *memory,
     within 2 seconds is disconnected (PEER_DOWN with `WEFT_ERR_PEER_LOST`). With
     manual progress keep polling until the peers have deregistered, too.
 
-    Errors: `WEFT_ERR_BUSY` (own transfers use it: poll and try again),
-    `WEFT_ERR_FABRIC` (a NIC keeps a part of it), `WEFT_ERR_TIMED_OUT` (a
-    provider does not return). After the last two NICs may still use it: do not
-    free it; call again, or shut down. */
+    Errors: `WEFT_ERR_BUSY` (own transfers or grants use it: poll, revoke, try
+    again), `WEFT_ERR_FABRIC` (a NIC keeps a part of it), `WEFT_ERR_TIMED_OUT`
+    (a provider does not return). After the last two NICs may still use it: do
+    not free it; call again, or shut down. */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_memory_deregister(weft_memory *memory);
@@ -785,7 +785,9 @@ typedef struct weft_completion {
         for `weft_message_release`. */
     weft_op op;
     void *user_data;
-    /** The other side; 0 of a wait for counters. Lists: `weft_write_list`. */
+    /** The other side; 0 of a wait for counters and of a revoke. Of a
+        NOTIFICATION, its sender: any peer can send any `notify`, so compare
+        this. Lists: `weft_write_list`. */
     weft_peer peer;
     /** NOTIFICATION: the `notify` of the peer's transfer. */
     uint64_t notify;
@@ -842,9 +844,8 @@ typedef struct weft_completion {
 /** A `weft_fetch_add` or `weft_compare_swap` ended: `previous`. */
 #define WEFT_COMPLETION_ATOMIC 9
 
-/** `rail` no longer reaches a peer that other rails reach, and has reached none
-    for 0.3 s: `WEFT_ERR_RAIL_LOST`, `provider_errno`. Its work moves to the
-    others; nothing is to be done. */
+/** `rail` has had no lane up to any peer for 0.3 s: `WEFT_ERR_RAIL_LOST`,
+    `provider_errno`. Its work moves to the others. */
 #define WEFT_COMPLETION_RAIL_DOWN 10
 
 /** `rail` reaches a peer again, and is used. */
@@ -921,8 +922,8 @@ typedef struct weft_page_side {
     /** The range of layer 0. */
     uint32_t first_range;
     /** Ranges from one layer to the next. Several layers are not written to one
-        place (0 with a `layer_stride` of 0: `WEFT_ERR_INVALID`), but may be
-        read from one. */
+        place (both 0: `WEFT_ERR_INVALID`), but may be read from one. Of one
+        layer, both may be 0. */
     uint32_t range_step;
 } weft_page_side;
 
@@ -972,7 +973,8 @@ typedef struct weft_pages {
     range.
 
     Errors: `WEFT_ERR_RANGE`, `WEFT_ERR_REMOTE_ACCESS` (registered without this
-    direction), `WEFT_ERR_MEMORY_GONE`, `WEFT_ERR_PEER_LOST`,
+    direction), `WEFT_ERR_INVALID` (also: the memory needs a grant),
+    `WEFT_ERR_REVOKED`, `WEFT_ERR_MEMORY_GONE`, `WEFT_ERR_PEER_LOST`,
     `WEFT_ERR_PEER_CLOSED`. */
 WEFT_API
 WEFT_MUST_USE
@@ -1026,10 +1028,9 @@ weft_status weft_read_pages(weft_endpoint *endpoint,
 
 #define WEFT_MESSAGE_MAX 1048576
 
-/** Sends a message, for requests, descriptors and the like. Messages of one
-    peer arrive in the order of their calls, each once, as
-    `WEFT_COMPLETION_MESSAGE` in the peer's own endpoint queue; they have no
-    order with transfers.
+/** Sends a message. Messages of one peer arrive in the order of their calls,
+    each once, as `WEFT_COMPLETION_MESSAGE` in the peer's own endpoint queue;
+    they have no order with transfers.
 
     Ends in one `WEFT_COMPLETION_SEND`; `WEFT_OK`: it is in the peer's queue. A
     peer that does not poll or release holds back its senders, within
@@ -1061,9 +1062,10 @@ weft_status weft_message_release(weft_endpoint *endpoint,
     outcome.
 
     Call it before memory is reused that writes of the peer may still reach:
-    your request timed out, or the peer says that a write failed. Nothing is
-    needed after the write's notification, PEER_DOWN (except over efa and shm)
-    or `weft_memory_deregister`. docs/pages-back.md has the whole of it.
+    your request timed out, or the peer says that a write failed. Without
+    grants, nothing is needed after the write's notification, PEER_DOWN (except
+    over efa) or `weft_memory_deregister`. docs/pages-back.md has the whole of
+    it.
 
     Ends in one `WEFT_COMPLETION_FENCE`. With `WEFT_OK` it is so, and every
     notification of those operations is in the queue already; any other status
@@ -1096,30 +1098,32 @@ typedef struct weft_grant_args {
     uint64_t page_len;
     uint64_t page_count;
     uint32_t layer_count;
-    /** 0, or `WEFT_NOTIFY_FAILURE`. */
+    /** 0, or `WEFT_NOTIFY_FAILURE`: here, if the peer ends or the time is over.
+    */
     uint32_t flags;
     /** Nanoseconds until the grant ends as by a revoke; revoke it all the same.
         0: none. */
     uint64_t timeout_ns;
-    /** With the flag: the value of one notification if the peer ends, or the
-        time is over, and no transfer has notified of a failure. It takes a
-        place in the endpoint's queue. */
+    /** With the flag: the value of one notification, with the PEER_DOWN's
+        status, `WEFT_ERR_CANCELED` (we ended the peer) or `WEFT_ERR_TIMED_OUT`;
+        also after a success, but not after a revoke or a failure of which a
+        transfer notified. It takes a place in the endpoint's queue until the
+        revoke; such grants take half of the queue at most. */
     uint64_t notify;
 } weft_grant_args;
 
 #define WEFT_GRANT_ARGS_INIT {sizeof(weft_grant_args),0,0,0,0,0,0,0,0}
 
-/** Lets a peer reach a host memory, or some pages of it, until
+/** Lets a peer reach a memory, or some pages of it, until
     `weft_grant_revoke`: docs/pages-back.md. Nothing is sent: send the peer the
     token by any means. The peer names it in the options of its operations; no
     other peer can use it. The peer imports the memory once.
 
-    Memory with `WEFT_ACCESS_GRANTED` is reached under grants alone. The memory
-    is in use until its grants are revoked.
+    The memory is in use until its grants are revoked, also after a success.
 
-    `peer`: it may still be connecting. `args`: NULL: the whole memory. Errors:
-    `WEFT_ERR_RANGE`, `WEFT_ERR_LIMIT`, `WEFT_ERR_UNSUPPORTED` (memory of a
-    device), `WEFT_ERR_NO_MEMORY`, `WEFT_ERR_AGAIN`. Since 0.2. */
+    `peer`: it may still be connecting, or have connected (PEER_UP). `args`:
+    NULL: the whole memory. Errors: `WEFT_ERR_RANGE`, `WEFT_ERR_LIMIT`,
+    `WEFT_ERR_NO_MEMORY`, `WEFT_ERR_AGAIN`. */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_grant_create(const weft_memory *memory,
@@ -1132,11 +1136,13 @@ weft_status weft_grant_create(const weft_memory *memory,
     memory can be reused at once. The peer's operations under it end with
     `WEFT_ERR_REVOKED`; its others go on.
 
-    Over host and tcp this needs no answer of the peer; over other fabrics:
-    docs/pages-back.md. After `WEFT_ERR_TIMED_OUT` call it again.
+    No answer of the peer is needed where the memory has `WEFT_ACCESS_GRANTED`,
+    and over host and tcp: docs/pages-back.md. After `WEFT_ERR_TIMED_OUT` call
+    it again. After the grant's own timeout it completes at once. Notifications
+    that arrived under the grant are in the endpoint's queue before.
 
     Errors: `WEFT_ERR_HANDLE` (no such grant, or revoked before). In the
-    completion: `WEFT_ERR_TIMED_OUT`, `WEFT_ERR_CANCELED`. Since 0.2. */
+    completion: `WEFT_ERR_TIMED_OUT`, `WEFT_ERR_CANCELED`. */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_grant_revoke(weft_endpoint *endpoint,
@@ -1214,8 +1220,7 @@ weft_status weft_read_list(weft_endpoint *endpoint,
 
 /* ---- Prepared transfers: geometry, checked once, used many times ---- */
 
-/** The geometry of a transfer, checked. Made by `weft_pages_prepare` and
-    `weft_list_prepare`. */
+/** The geometry of a transfer, checked. */
 typedef struct weft_prepared weft_prepared;
 
 /** Checks pages as `weft_write_pages` does, and keeps a copy (4 bytes per page
@@ -1277,8 +1282,7 @@ weft_status weft_prepared_destroy(weft_prepared *prepared);
 /* ---- Counters: raised by what peers write, expected and read here ---- */
 
 /** Makes a counter of value 0, which peers' transfers raise. `counter`:
-    receives the id, given back with `weft_counter_destroy`. Errors:
-    `WEFT_ERR_LIMIT` (`max_counters`). */
+    receives the id. Errors: `WEFT_ERR_LIMIT` (`max_counters`). */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_counter_create(weft_endpoint *endpoint,
@@ -1312,7 +1316,7 @@ weft_status weft_counter_expect(weft_endpoint *endpoint,
                                 weft_op *op);
 
 /** Destroys a counter; 0 is fine. Waits for values that it has not reached end
-    with `WEFT_ERR_CANCELED`; late increments are discarded. */
+    with `WEFT_ERR_CANCELED`. */
 WEFT_API
 weft_status weft_counter_destroy(weft_endpoint *endpoint,
                                  weft_counter counter);
@@ -1368,8 +1372,8 @@ weft_status weft_compare_swap(weft_endpoint *endpoint,
 */
 #define WEFT_WAY_DIRECT 1
 
-/** Its bytes go through host buffers of Weft's: 16 MiB of pinned memory for
-    each lane with such transfers. */
+/** Its bytes go through host buffers of Weft, over tcp and host: at most 8 MiB
+    of pinned memory for each connection with such transfers. */
 #define WEFT_WAY_STAGED 2
 
 /** To and from GPU memory of peers on this host, a GPU copies, where the two
@@ -1500,7 +1504,7 @@ typedef struct weft_rail_properties {
     uint32_t size;
     /** The worker that drives it, from 0. */
     uint32_t worker;
-    /** "host", "tcp", or the libfabric provider, as "verbs;ofi_rxm". */
+    /** "host", "tcp", or the libfabric provider, as "verbs". */
     char fabric[64];
     /** The network interface, or libfabric's domain, as "eth0". */
     char name[64];
@@ -1525,8 +1529,7 @@ typedef struct weft_rail_statistics {
         taken none for 20 ms. */
     uint32_t lanes;
     uint32_t lanes_stalled;
-    /** Bytes delivered (of staged device memory: written to the peer's
-        buffers). */
+    /** Bytes delivered. */
     uint64_t bytes_written;
     uint64_t bytes_read;
     /** Slices of these: pages, or pieces of large ones. */
@@ -1572,18 +1575,25 @@ weft_status weft_rail_info(const weft_endpoint *endpoint,
                            weft_rail_properties *properties,
                            weft_rail_statistics *statistics);
 
+/** Writes all that is counted as text for Prometheus; docs/metrics.md has the
+    names. Meant for every second. `buffer`, `capacity`, `len`, errors: as in
+    `weft_topology`. */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_endpoint_metrics(const weft_endpoint *endpoint,
+                                  char *buffer,
+                                  size_t capacity,
+                                  size_t *len);
+
 /* ---- The machine: what is near what ---- */
 
 /** Writes this machine's topology, and the rails that an endpoint with all
     defaults would open, as JSON: docs/topology.md has its schema.
 
-    `buffer`, `capacity`, `len`: as in `weft_endpoint_address`; the text may
-    grow between two calls, and has no NUL at its end. Blocks for 10 ms to some
-    seconds (libfabric looks at the hardware). Where there are RDMA devices, no
-    other thread should use the environment meanwhile, as in
-    `weft_endpoint_create`.
-
-    Errors: `WEFT_ERR_TOO_SMALL`. */
+    `buffer`, `capacity`, `len`, errors: as in `weft_endpoint_address`; the text
+    may grow between two calls, and has no NUL at its end. Blocks for 10 ms to
+    some seconds. Where there are RDMA devices, no other thread should use the
+    environment meanwhile. */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_topology(char *buffer,

@@ -155,6 +155,7 @@ class EndpointConfig(Sized):
     tcp_dscp: int
     tcp_ports: Optional[bytes]
     tcp_address: Optional[bytes]
+    trace: Optional[bytes]
     _fields_ = [
         ("size", c_uint32),
         ("flags", c_uint32),
@@ -183,6 +184,7 @@ class EndpointConfig(Sized):
         ("tcp_dscp", c_uint32),
         ("tcp_ports", c_char_p),
         ("tcp_address", c_char_p),
+        ("trace", c_char_p),
     ]
 
 

@@ -75,6 +75,7 @@ class Endpoint(Transfers):
     tcp_streams: connections between a NIC of tcp and one of a peer, 1 to 16; 0: by the line and the CPUs.
     tcp_dscp: the DSCP class of tcp's packets, 1 to 63.
     liveness: seconds, 1 to 86,400, of silence after which a peer is lost; math.inf: never for that.
+    trace: a file for a trace of this process, which `close` writes for Perfetto.
 
     Its methods may be called from any thread, but `await` only in one event loop at a time.
     Use it as a context manager (`with` or `async with`), or `close` it.
@@ -95,7 +96,7 @@ class Endpoint(Transfers):
                  secret: Optional[bytes] = None, liveness: Optional[float] = None,
                  other_secret: Optional[bytes] = None, secret_file: Optional[str] = None,
                  encrypt: bool = False, tcp_dscp: int = 0, tcp_ports: Optional[str] = None,
-                 tcp_address: Optional[str] = None, tcp_streams: int = 0) -> None:
+                 tcp_address: Optional[str] = None, tcp_streams: int = 0, trace: Optional[str] = None) -> None:
         self.handle = 0
         def hide(secret: Optional[bytes]) -> "Optional[ctypes.Array[ctypes.c_char]]":
             return None if secret is None else ctypes.create_string_buffer(secret, len(secret))
@@ -114,7 +115,8 @@ class Endpoint(Transfers):
             secret_file=None if secret_file is None else os.fsencode(secret_file),
             encrypt=int(encrypt), tcp_dscp=tcp_dscp,
             tcp_ports=None if tcp_ports is None else tcp_ports.encode(),
-            tcp_address=None if tcp_address is None else tcp_address.encode(), tcp_streams=tcp_streams)
+            tcp_address=None if tcp_address is None else tcp_address.encode(), tcp_streams=tcp_streams,
+            trace=None if trace is None else os.fsencode(trace))
         handle = ctypes.c_void_p()
         check(lib.weft_endpoint_create(config, ctypes.byref(handle)))
         self.handle = handle.value or 0
