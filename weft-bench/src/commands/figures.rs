@@ -50,11 +50,16 @@ pub fn run(mut args: Args) -> Result<()> {
         save(path, &values)?;
     }
     if let Some(path) = &markdown {
-        let shown = |value: &Result<f64>| value.as_ref().map_or_else(why_not, |value| format!("{value:.3}"));
+        let shown = |value: &Result<f64>| value.as_ref().map_or_else(why_not, |value| text_of(*value));
         let rows: Vec<_> = values.iter().map(|(figure, value)| (*figure, shown(value))).collect();
         markdown::write(path, &bench.facts, quick, &rows)?;
     }
     Ok(())
+}
+
+/// To a thousandth; what rounds to -0 is 0.
+fn text_of(value: f64) -> String {
+    format!("{:.3}", (value * 1e3).round() / 1e3 + 0.0)
 }
 
 fn why_not(error: &anyhow::Error) -> String {
@@ -78,7 +83,7 @@ fn table(values: &[(&Figure, Result<f64>)], quick: bool) -> String {
     let mut rows = vec![["figure", "value", "least", "aim", "command"].map(String::from).to_vec()];
     let quick = if quick { " --quick" } else { "" };
     for (figure, value) in values {
-        let value = value.as_ref().map_or("not measured".to_owned(), |value| format!("{value:.3}"));
+        let value = value.as_ref().map_or("not measured".to_owned(), |value| text_of(*value));
         let command = format!("weft-bench figures --only {}{quick}", figure.id);
         rows.push(vec![figure.id.into(), value, figure.least.into(), figure.aim.into(), command]);
     }
@@ -109,6 +114,11 @@ mod tests {
         assert!(matches_any("socket*, raw_self_ratio", "raw_self_ratio"));
         assert!(!matches_any("raw", "raw_self_ratio"));
         assert!(matches_any("*", "anything"));
+    }
+
+    #[test]
+    fn values_that_round_to_0_have_no_sign() {
+        assert_eq!([-0.0, -0.0004, -1.5].map(text_of), ["0.000", "0.000", "-1.500"]);
     }
 
     /// Comparisons of two versions, and the pages of docs/, refer to these names.
