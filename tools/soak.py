@@ -10,7 +10,8 @@ transfer in all ways; both sides compare the bytes. In every tenth second there 
 measured: resident memory, descriptors, threads. The first ten minutes are not judged.
 
 Every minute a line has the figures so far. At the end target/figures has soak_rss_slope_kb_per_h (the steepest of the
-four, by least squares) and soak_descriptors (by how many descriptors, or threads, a process grew).
+four, by least squares) and soak_descriptors (by how many descriptors, or threads, a process grew); if both are within
+their limits, target/soak has the hash of the sources (tools/sources.sh) and the hours, for tools/release.sh.
 """
 import ctypes
 import gc
@@ -20,6 +21,7 @@ import os
 import pathlib
 import random
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -290,6 +292,9 @@ def judged(samples):
 
 def main():
     seconds = float(sys.argv[1]) * 3600
+    sources = subprocess.check_output([pathlib.Path(__file__).with_name("sources.sh")], text=True).strip()
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", "target"))
+    (target / "soak").unlink(missing_ok=True)
     warmup = min(600, seconds / 3)
     spawn = multiprocessing.get_context("spawn")
     pipes, processes = [], []
@@ -327,12 +332,17 @@ def main():
                   + ", ".join(f"{name}: {value}" for name, value in figures.items()), flush=True)
         if wrong:
             sys.exit("bytes were not what had been written")
-    out = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", "target"), "figures")
+    if not figures:
+        sys.exit(f"{len(samples[0])} measurements after the first {warmup / 60:.0f} minutes: 3 are needed, {PERIOD} s apart")
+    out = target / "figures"
     out.mkdir(parents=True, exist_ok=True)
     for name, value in figures.items():
         print(f"{name}: {value}")
         (out / name).write_text(f"{value}\n")
-    sys.exit(any(figures[name] > limit for name, limit in LIMITS.items()))
+    grown = [f"{name} is {figures[name]}: at most {limit}" for name, limit in LIMITS.items() if figures[name] > limit]
+    if grown:
+        sys.exit("\n".join(grown))
+    (target / "soak").write_text(f"{sources} {sys.argv[1]}\n")
 
 
 if __name__ == "__main__":
