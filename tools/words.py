@@ -2,7 +2,7 @@
 """Counts words of a private dialect: docs/glossary.md has the field's.     tools/words.py [--list]
 
 `dialect_hits`: in the header, the documents, and the texts of errors and log lines (literals of src/); it must be 0.
-`dialect_hits_src`: in the comments and names of src/. All go into target/figures, beside the size of the header; --list shows where.
+`dialect_hits_src`: in the comments and names of src/, and in what uses Weft: examples, Python, NIXL. All go into target/figures, beside the size of the header; --list shows where.
 """
 
 import re
@@ -53,6 +53,14 @@ def sources():
             re.sub(r"_", " ", literals.sub(blank, text)))
 
 
+def users():
+    """Each file of what uses the library."""
+    for pattern in ("examples-c/*", "examples-python/*", "integrations/**/*.[ch]pp", "integrations/**/*.py", "python/**/*.py",
+                    "include/*.hpp"):
+        for path in sorted(ROOT.glob(pattern)):
+            yield path, path.read_text().replace("_", " ")
+
+
 def hits(path, text):
     for number, line in enumerate(text.split("\n"), 1):
         for found in DIALECT.finditer(line):
@@ -74,6 +82,8 @@ def main():
     for path, literals, rest in sources():
         said += hits(path, literals)
         written += hits(path, rest)
+    for path, text in users():
+        written += hits(path, text)
     figures = ROOT / "target/figures"
     figures.mkdir(parents=True, exist_ok=True)
     for name, value in (("dialect_hits", len(said)), ("dialect_hits_src", len(written)), *header()):

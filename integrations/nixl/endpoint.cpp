@@ -10,7 +10,7 @@
 namespace weft_nixl {
 namespace {
 
-const std::size_t most_early = 1024; // a peer that sends more without a hello is no plugin
+const std::size_t most_early = 1024; // a peer that sends more without a handshake is no plugin
 
 } // namespace
 
@@ -66,9 +66,9 @@ weft_status endpoint::connect(const std::string &agent, weft_peer *peer)
         to.peer = id;
         peers_[id].agent = agent;
         announce(id, peers_[id]);
-        const weft_status greeted = send(id, message::hello, agent_);
-        if (greeted != WEFT_OK)
-            return greeted;
+        const weft_status sent = send(id, message::handshake, agent_);
+        if (sent != WEFT_OK)
+            return sent;
     }
     *peer = to.peer;
     return WEFT_OK;
@@ -149,9 +149,9 @@ void endpoint::take_message(weft_peer from, std::string bytes)
     if ((what == message::fence || what == message::fenced) && bytes.size() == sizeof id)
         std::memcpy(&id, bytes.data(), sizeof id);
     switch (what) {
-    case message::hello: {
+    case message::handshake: {
         peer &of = peers_[from];
-        of.greeted = true;
+        of.handshake_done = true;
         if (of.agent.empty())
             of.agent = bytes;
         announce(from, of);
@@ -175,7 +175,7 @@ void endpoint::take_message(weft_peer from, std::string bytes)
 void endpoint::notify(weft_peer from, std::string text)
 {
     peer &of = peers_[from];
-    if (of.greeted)
+    if (of.handshake_done)
         events_.notified(of.agent, std::move(text));
     else if (of.early.size() < most_early)
         of.early.push_back(std::move(text));

@@ -18,7 +18,7 @@ namespace weft_nixl {
 
 /** First byte of a message between two plugins; what follows it. */
 enum class message : char {
-    hello = 'h',        // the sender's agent; before all else
+    handshake = 'h',    // the sender's agent; before all else
     notification = 'n', // its text
     fence = 'f',        // 8 bytes, which return as
     fenced = 'a',       // the same 8 bytes: nothing sent before the fence changes memory from now on
@@ -73,9 +73,9 @@ private:
         weft_peer peer; // 0: not connected
     };
     struct peer {
-        std::string agent; // "" until its hello, unless it was connected to
-        bool greeted = false, up = false, announced = false, on_host = false;
-        std::vector<std::string> early; // notifications that came before the hello
+        std::string agent; // "" until its handshake, unless it was connected to
+        bool handshake_done = false, up = false, announced = false, on_host = false;
+        std::vector<std::string> early; // notifications that came before the handshake
     };
 
     void run();

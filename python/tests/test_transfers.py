@@ -79,7 +79,7 @@ class Grants(Pair):
         with self.assertRaises(ValueError):
             self.here.write(local, remote, grant=b"short")
 
-    def test_both_sides_hear_of_a_failure(self) -> None:
+    def test_both_sides_are_notified_of_a_failure(self) -> None:
         granted = self.there.register(bytearray(PAGE), access=libweft.Access.GRANTED)
         local, remote = self.here.register(pattern(1)), self.peer.import_memory(granted.export())
         peer = next_event(self.there, libweft.PeerUp).peer

@@ -64,7 +64,7 @@ class Calls(Case):
             assert here.finish(handle) == "DONE"
             return handle
 
-        def told(find):
+        def notified(find):
             here.send_notif(far, b"note")
             return until(find)
 
@@ -144,10 +144,10 @@ class Calls(Case):
             "release_xfer_handle": (lambda: released(here.release_xfer_handle, request()), NONE),
             "release_dlist_handle": (lambda: released(here.release_dlist_handle, mine), NONE),
             "send_notif": (lambda: here.send_notif(far, b"note") is None, lambda: here.send_notif("nobody", b"note")),
-            "get_new_notifs": (lambda: told(there.get_new_notifs), lambda: there.get_new_notifs(["none"])),
-            "update_notifs": (lambda: told(lambda: there.update_notifs().get(here.name)), lambda: there.update_notifs(["none"])),
+            "get_new_notifs": (lambda: notified(there.get_new_notifs), lambda: there.get_new_notifs(["none"])),
+            "update_notifs": (lambda: notified(lambda: there.update_notifs().get(here.name)), lambda: there.update_notifs(["none"])),
             "check_remote_xfer_done": (
-                lambda: told(lambda: there.check_remote_xfer_done(here.name, b"no")),
+                lambda: notified(lambda: there.check_remote_xfer_done(here.name, b"no")),
                 lambda: there.check_remote_xfer_done("nobody", b"no")),
             "remove_remote_agent": (again, lambda: here.remove_remote_agent("nobody")),
             "send_local_metadata": (lambda: sent(first.send_local_metadata), lambda: first.send_local_metadata()),

@@ -173,11 +173,11 @@ class Faults(Case):
     def test_agents_without_the_secret_are_refused(self):
         with open(os.path.join(os.environ["NIXL_PLUGIN_DIR"], "secret"), "w") as file:
             file.write("0123456789abcdef0123456789abcdef\n")
-        here, there, stranger = Agent(secret_file=file.name), Agent(secret_file=file.name), Agent()
-        for other in there, stranger:
+        here, there, outsider = Agent(secret_file=file.name), Agent(secret_file=file.name), Agent()
+        for other in there, outsider:
             here.meet(other.describe()[0])
         place = [(here.bytes.ctypes.data, 4096)]
         handle = here.request("WRITE", place, [(there.bytes.ctypes.data, 4096)], there.name)
         self.assertEqual(here.finish(handle), "DONE")
-        handle = here.request("WRITE", place, [(stranger.bytes.ctypes.data, 4096)], stranger.name)
+        handle = here.request("WRITE", place, [(outsider.bytes.ctypes.data, 4096)], outsider.name)
         self.ends_in_failure(here, handle, here.post(handle))

@@ -229,7 +229,7 @@ class Transfers(Case):
             self.assertEqual(there.finish(there_to_here), "DONE")  # what the other side does goes on
             here.meet(there.describe()[0])
 
-    def test_what_an_agent_is_told_wrong_is_refused(self):
+    def test_wrong_arguments_are_refused(self):
         here, there = self.pair()
         with self.assertRaises(Exception):
             here.request("WRITE", [(here.bytes.ctypes.data, PAGE)], [(there.bytes.ctypes.data + (1 << 20), PAGE)], there.name)
