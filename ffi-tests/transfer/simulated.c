@@ -348,6 +348,22 @@ static void expiring_operations_lose_no_peer(void)
     }
 }
 
+/* Also where a handshake takes longer than a returning lane is given at first. */
+static void lane_returns_where_connecting_takes_seconds(void)
+{
+    setenv("WEFT_SIM_FAULTS", "30000000 rail1 down; 60000000 rail1 up", 1);
+    struct world world = begin_world("sim:like=verbs:rails=2:delay_us=300000:clock=virtual:world=far", MIB);
+    struct range_request args = range_args(world.memory, world.theirs, MIB);
+    weft_completion c;
+    for (int writes = 0; !box_try(world.box[0], WEFT_COMPLETION_RAIL_DOWN, &c); writes++) {
+        CHECK(writes < 1000);
+        CHECK_OK(submit_write(world.box[0]->endpoint, &args, NULL));
+        CHECK_OK(await_kind(&world, 0, WEFT_COMPLETION_WRITE).status);
+    }
+    CHECK_OK(await_kind(&world, 0, WEFT_COMPLETION_RAIL_UP).status);
+    end_world(&world);
+}
+
 static const struct test tests[] = {
     {"invalid_simulation_names_are_refused", "once", invalid_simulation_names_are_refused},
     {"virtual_time_needs_manual_progress", "once", virtual_time_needs_manual_progress},
@@ -356,6 +372,7 @@ static const struct test tests[] = {
     {"killed_peer_ends_every_operation", "once", killed_peer_ends_every_operation},
     {"success_is_reported_correctly_when_a_rail_fails", "once", success_is_reported_correctly_when_a_rail_fails},
     {"link_that_returns_loses_nothing", "once", link_that_returns_loses_nothing},
+    {"lane_returns_where_connecting_takes_seconds", "once", lane_returns_where_connecting_takes_seconds},
     {"slowing_line_keeps_carrying", "once", slowing_line_keeps_carrying},
     {"expiring_operations_lose_no_peer", "once", expiring_operations_lose_no_peer},
     {NULL, NULL, NULL},

@@ -116,6 +116,8 @@ pub struct Peer {
     /// Lanes of the fabric that serves the peer.
     pub lanes: Mutex<Serving>,
     pub lanes_up: AtomicU32,
+    /// Handshakes of returning lanes that took too long, less those that were finished.
+    pub unfinished: AtomicU32,
     /// When the last frame from the peer arrived, accurate to some ms.
     received_ns: AtomicU64,
     /// When something was last delivered over any lane to the peer, by its workers' ticks.
@@ -187,6 +189,7 @@ impl Peer {
             breached: AtomicBool::new(false),
             lanes: Mutex::default(),
             lanes_up: AtomicU32::new(0),
+            unfinished: AtomicU32::new(0),
             received_ns: AtomicU64::new(0),
             moved_ns: AtomicU64::new(0),
             behind: AtomicBool::new(false),
