@@ -177,6 +177,7 @@ impl Worker {
                     link.peer.note_failure(outcome);
                     link.peer.set_behind(true);
                 }
+                Action::Behind => link.peer.set_behind(true),
                 Action::CaughtUp => link.peer.set_behind(false),
                 Action::Back(ns) => {
                     let ms = ns / 1_000_000;

@@ -113,7 +113,10 @@ pub enum Action {
     Away(Outcome),
     /// Operations continue after this time in ns.
     Back(u64),
-    /// All has arrived that the peer had to say when the last lane was reset: operations under
-    /// grants go on, by the keys that they have now.
+    /// An operation may have ended a lane by a key that the peer has replaced: operations under
+    /// grants wait for what the peer has to say.
+    Behind,
+    /// All has arrived that the peer had to say when a lane was reset: operations under grants go on,
+    /// by the keys that they have now.
     CaughtUp,
 }

@@ -57,6 +57,13 @@ impl Session {
         }
         self.act(Action::Unknown(unknown, outcome));
         self.act(Action::Flush);
+        if resuming::is_of_an_operation(errno) {
+            // A post by a key that the peer has replaced may be the cause. Others by that key would end
+            // the other lanes, over which the new key is to arrive.
+            self.behind = Some(Behind::Unknown);
+            self.act(Action::Behind);
+            self.ask_how_far(now);
+        }
     }
 
     /// Frames that lanes may have lost are sent again. Returns the operations whose speculative

@@ -76,7 +76,7 @@ pub struct Resumes {
 
 /// Whether a lane failed because of an operation of this side, and not because nothing moved, or the peer closed it: a peer
 /// whose operations expire closes it for each.
-fn is_of_an_operation(errno: i32) -> bool {
+pub fn is_of_an_operation(errno: i32) -> bool {
     errno == libc::EIO || errno != libc::ETIMEDOUT && !is_closed(errno)
 }
 

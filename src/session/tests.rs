@@ -159,6 +159,8 @@ struct Side {
     alive_ns: u64,
     stopped: bool,
     disconnects: bool,
+    /// Operations under grants wait for what the peer has to say.
+    behind: bool,
     /// When its next `Timeout` is queued.
     asked: Option<u64>,
 }
@@ -382,8 +384,9 @@ impl Pair {
                     self.notify(side, id.get(), false);
                 }
             }
-            Action::ShowLanes | Action::Flush | Action::TryAnother | Action::Away(_) | Action::Back(_) => {}
-            Action::CaughtUp => {}
+            Action::ShowLanes | Action::Flush | Action::TryAnother | Action::Back(_) => {}
+            Action::Away(_) | Action::Behind => here.behind = true,
+            Action::CaughtUp => here.behind = false,
         }
     }
 
@@ -441,6 +444,10 @@ impl Pair {
         let outcome = Outcome { provider_errno: errno, ..Outcome::of(Status::PeerLost) };
         let (plan, epoch) = over;
         self.tell(side, plan, LaneEvent::Reset { epoch, outcome, asks: !peer_reset });
+        let here = &mut self.sides[side];
+        if errno == libc::EIO && matches!(here.session().state, State::Up) {
+            assert!(here.session().behind.is_some(), "such an operation may end the next lane, too");
+        }
         if let Some(epoch) = peer_epoch.filter(|_| asked) {
             self.tell(side, plan, LaneEvent::ResetHere { epoch });
         }
@@ -671,7 +678,8 @@ impl Pair {
             Event::Cut(plan) => {
                 let up = self.sides[side].lane(plan).filter(|lane| lane.stage == Stage::Up);
                 if let Some(over) = up.map(|lane| (lane.plan, lane.epoch)) {
-                    self.begin_reset(side, over, libc::ETIMEDOUT, false, false);
+                    let errno = if self.draw.percent(50) { libc::ETIMEDOUT } else { libc::EIO };
+                    self.begin_reset(side, over, errno, false, false);
                 }
             }
             Event::Rests(over) => {
@@ -807,6 +815,7 @@ impl Pair {
             let missing = (1..=there.submitted).find(|id| !once.contains(id) && !there.unknown.contains(id));
             assert_eq!(missing, None, "a notification is missing");
             assert!(here.lanes.iter().all(|lane| !lane.is_reset()), "a reset does not end");
+            assert!(!here.behind, "operations under grants go on");
             let (up, theirs) = (here.path().is_some(), there.path().is_some());
             assert!(up && theirs, "a lane is up");
         }
