@@ -37,12 +37,14 @@ pub enum Event {
     },
     /// A peer or a rail came up or went down, or something arrived from a peer.
     Arrived { name: &'static str, peer: u64, rail: u32, status: i32, at: u64 },
-    /// A worker posted to a rail, for this long.
-    Posted { rail: u16, from: u64, to: u64 },
+    /// A worker posted this to a rail.
+    Posted { rail: u16, worker: u16, posts: u32, bytes: u64, from: u64, to: u64 },
+    /// Slices of an operation were claimed for a rail; `again`: a lane that failed had claimed them.
+    Claimed { rail: u16, again: bool, id: u64, first: u64, slices: u64, at: u64 },
     /// Posts of a rail came back.
     Delivered { rail: u16, posts: u32, bytes: u64, inflight: u64, at: u64 },
-    /// A lane of a rail was reset.
-    LaneReset { rail: u16, at: u64 },
+    /// What happens to a rail now and then.
+    Rail { rail: u16, name: &'static str, at: u64 },
 }
 
 struct Kept {
@@ -166,10 +168,11 @@ impl std::fmt::Display for Micros {
 impl Event {
     fn rail(&self) -> Option<u16> {
         match self {
-            Event::Posted { rail, .. } | Event::Delivered { rail, .. } | Event::LaneReset { rail, .. } => {
-                Some(*rail)
-            }
-            _ => None,
+            Event::Operation { .. } | Event::Arrived { .. } => None,
+            Event::Posted { rail, .. }
+            | Event::Claimed { rail, .. }
+            | Event::Delivered { rail, .. }
+            | Event::Rail { rail, .. } => Some(*rail),
         }
     }
 
@@ -201,11 +204,19 @@ impl Event {
                 Micros(at),
                 i64::from(rail as i32)
             ),
-            Event::Posted { from, to, .. } => write!(
+            Event::Posted { worker, posts, bytes, from, to, .. } => write!(
                 text,
-                ",\n{{\"ph\":\"X\",\"name\":\"post\",{of_rail},\"ts\":{},\"dur\":{}}}",
+                ",\n{{\"ph\":\"X\",\"name\":\"post\",{of_rail},\"ts\":{},\"dur\":{},\
+                 \"args\":{{\"worker\":{worker},\"posts\":{posts},\"bytes\":{bytes}}}}}",
                 Micros(from),
                 Micros(to.saturating_sub(from))
+            ),
+            Event::Claimed { again, id, first, slices, at, .. } => write!(
+                text,
+                ",\n{{\"ph\":\"i\",\"s\":\"t\",\"name\":\"{}\",{of_rail},\"ts\":{},\
+                 \"args\":{{\"operation\":\"{id:#x}\",\"first\":{first},\"slices\":{slices}}}}}",
+                if again { "claim again" } else { "claim" },
+                Micros(at)
             ),
             Event::Delivered { rail, posts, bytes, inflight, at } => write!(
                 text,
@@ -216,8 +227,8 @@ impl Event {
                 Micros(at),
                 Micros(at)
             ),
-            Event::LaneReset { at, .. } => {
-                write!(text, ",\n{{\"ph\":\"i\",\"s\":\"t\",\"name\":\"lane reset\",{of_rail},\"ts\":{}}}", Micros(at))
+            Event::Rail { name, at, .. } => {
+                write!(text, ",\n{{\"ph\":\"i\",\"s\":\"t\",\"name\":\"{name}\",{of_rail},\"ts\":{}}}", Micros(at))
             }
         };
     }
@@ -241,21 +252,24 @@ mod tests {
                 done: 2_001,
             },
             Event::Arrived { name: "RAIL_DOWN", peer: 0, rail: u32::MAX, status: 0, at: 7 },
-            Event::Posted { rail: 3, from: 10, to: 20 },
+            Event::Posted { rail: 3, worker: 1, posts: 4, bytes: 5, from: 10, to: 20 },
             Event::Delivered { rail: 3, posts: 1, bytes: 2, inflight: 9, at: 30 },
-            Event::LaneReset { rail: 3, at: 40 },
+            Event::Claimed { rail: 3, again: true, id: 16, first: 8, slices: 2, at: 35 },
+            Event::Rail { rail: 3, name: "lane reset", at: 40 },
         ];
         let parsed: serde_json::Value = serde_json::from_str(&json(&events, 5)).expect("JSON");
         assert_eq!(parsed["otherData"]["dropped"], 5);
         let all = parsed["traceEvents"].as_array().expect("a list");
         let phases: Vec<&str> = all.iter().filter_map(|event| event["ph"].as_str()).collect();
-        assert_eq!(phases, ["M", "M", "b", "n", "e", "i", "X", "i", "C", "i"]);
+        assert_eq!(phases, ["M", "M", "b", "n", "e", "i", "X", "i", "C", "i", "i"]);
         assert_eq!((&all[2]["ts"], &all[4]["ts"]), (&1.0.into(), &2.001.into()));
         assert_eq!((&all[2]["id"], &all[2]["args"]["status"]), (&"0x10".into(), &(-4).into()));
         assert_eq!(
             (&all[1]["tid"], &all[6]["tid"], &all[6]["dur"]),
             (&103.into(), &103.into(), &0.01.into())
         );
+        assert_eq!((&all[6]["args"]["worker"], &all[9]["args"]["operation"]), (&1.into(), &"0x10".into()));
+        assert_eq!((&all[9]["name"], &all[10]["name"]), (&"claim again".into(), &"lane reset".into()));
         assert_eq!((&all[5]["args"]["rail"], &all[8]["args"]["bytes"]), (&(-1).into(), &9.into()));
     }
 }

@@ -612,6 +612,33 @@ static void trace_of_a_running_process_begins_and_ends(void)
     CHECK(strstr(weft_last_error(), "/nowhere/trace.json") != NULL);
 }
 
+/* A rail fails under load: its lane is reset, and the other rail claims again what it had claimed. */
+static void trace_has_resets_and_claims(void)
+{
+    struct traces traces = new_traces();
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    config.fabric = "sim:like=tcp:rails=2:gbps=1:delay_us=20:world=traced";
+    config.trace = traces.name;
+    setenv("WEFT_SIM_FAULTS", "port4+0 rail1 down", 1);
+    struct duo duo = duo_open_with(MIB, &config);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, 256 * KIB);
+    int open = 0;
+    for (; open < 16; open++)
+        write_now(duo.a, &args);
+    box_pump(duo.a, 5);
+    config.trace = NULL;
+    CHECK_OK(weft_endpoint_destroy(open_with(&config))); /* opens the NICs at which the plan begins */
+    for (; open > 0; open--)
+        CHECK_OK(box_take(duo.a, WEFT_COMPLETION_WRITE, patience_ms()).status);
+    duo_close(&duo);
+    char *text = read_trace(&traces);
+    CHECK(occurrences(text, "\"name\":\"lane reset\"") > 0);
+    CHECK(occurrences(text, "\"name\":\"claim\"") >= 16);
+    CHECK(occurrences(text, "\"name\":\"claim again\"") > 0);
+    CHECK(occurrences(text, "\"args\":{\"worker\":0,\"posts\":") > 0);
+    free(text);
+}
+
 static atomic_bool over;
 
 /* Counts read by one thread while others work. */
@@ -685,6 +712,7 @@ static const struct test tests[] = {
     {"metrics_equal_statistics", "any", metrics_equal_statistics},
     {"trace_has_every_operation", "tcp,host", trace_has_every_operation},
     {"trace_of_a_running_process_begins_and_ends", "tcp", trace_of_a_running_process_begins_and_ends},
+    {"trace_has_resets_and_claims", "once", trace_has_resets_and_claims},
     {"statistics_of_all_kinds_add_up", "any", statistics_of_all_kinds_add_up},
     {"pages_count_as_slices", "once", pages_count_as_slices},
     {"statistics_count_every_operation", "any", statistics_count_every_operation},

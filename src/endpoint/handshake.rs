@@ -173,7 +173,7 @@ impl DataPath {
                     continue;
                 }
                 if due != 0 {
-                    work.rail.count_retry();
+                    work.rail.count_retry(now);
                 }
                 let request = HandshakeRequest {
                     target: lane.peer.address.incarnation,

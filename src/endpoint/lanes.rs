@@ -359,13 +359,20 @@ impl DataPath {
             if !of_round || !lane.has_work() || lane.lane.state == LaneState::Down {
                 continue;
             }
-            let from = trace::is_on().then(|| self.core.clock.now());
+            let before = trace::is_on()
+                .then(|| (self.core.clock.now(), lane.lane.inflight_ops, lane.lane.inflight_bytes));
             match lane.pump(&mut work.rail, &self.core, &mut self.left, now) {
                 Ok(posted) => {
                     busy |= posted;
-                    if let (Some(from), true) = (from, posted) {
-                        let (rail, to) = (rail.get(), self.core.clock.now());
-                        trace::add(|| Event::Posted { rail, from, to });
+                    if let (Some((from, ops, bytes)), true) = (before, posted) {
+                        trace::add(|| Event::Posted {
+                            rail: rail.get(),
+                            worker: self.index as u16,
+                            posts: lane.lane.inflight_ops.saturating_sub(ops),
+                            bytes: lane.lane.inflight_bytes.saturating_sub(bytes),
+                            from,
+                            to: self.core.clock.now(),
+                        });
                     }
                 }
                 Err(errno) => failed = Some((lane.lane.id, errno)),

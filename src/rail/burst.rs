@@ -4,7 +4,8 @@ use super::lane::Lane;
 use super::op::{Op, Tag, Work};
 use super::{Rail, Traffic, PROBE_LEN, SENDS, STAGED_WINDOW, URGENT_NS, URGENT_WINDOW};
 use crate::fabric::{Limits, Nic, Posted, Rma, Segment};
-use crate::ids::{LaneSlot, RailIndex};
+use crate::ids::{LaneSlot, OpId, RailIndex};
+use crate::trace::{self, Event};
 use std::ffi::c_void;
 
 /// Bytes of a probe write.
@@ -61,6 +62,18 @@ impl Rail {
 }
 
 impl Burst<'_> {
+    /// For traces: slices of an operation, from the first to before the last, are claimed for the rail.
+    pub fn claimed(&self, id: OpId, (first, end): (u64, u64), again: bool) -> Event {
+        Event::Claimed {
+            rail: self.rail.get(),
+            again,
+            id: id.get(),
+            first,
+            slices: end - first,
+            at: self.now,
+        }
+    }
+
     /// The rails that the lane connects, and whether the local NIC checks grants.
     #[inline]
     pub fn path(&self) -> (RailIndex, RailIndex, bool) {
@@ -249,13 +262,18 @@ impl Burst<'_> {
         if sampled {
             self.lane.window.forget();
         }
-        match posted {
-            Posted::Again => self.traffic.refused.add(1),
+        let name = match posted {
+            Posted::Again => {
+                self.traffic.refused.add(1);
+                "post refused"
+            }
             _ => {
                 self.lane.failed = true;
-                self.traffic.errors.add(1)
+                self.traffic.errors.add(1);
+                "post failed"
             }
-        }
+        };
+        trace::add(|| Event::Rail { rail: self.rail.get(), name, at: self.now });
         posted
     }
 

@@ -245,7 +245,7 @@ impl Rail {
         if of.reset {
             return;
         }
-        trace::add(|| Event::LaneReset { rail: self.index.get(), at: Clock::System.now() });
+        self.trace("lane reset", Clock::System.now());
         (of.reset, of.state) = (true, LaneState::Down);
         let route = of.route;
         // Also the routes inserted to answer the endpoint before it was a peer.
@@ -258,6 +258,7 @@ impl Rail {
     /// probe buffer of its lane.
     pub fn flush(&mut self, lanes: &mut Lanes<impl HasLane>, now: u64) {
         if let Some(lane) = self.unflushed {
+            self.trace("flush", now);
             let lane = lanes.get_mut(lane);
             if lane.is_none_or(|lane| self.post_probe(lane.lane_mut(), now) != Posted::Again) {
                 self.unflushed = None;
@@ -344,8 +345,13 @@ impl Rail {
         self.traffic.publish(&glance);
     }
 
-    pub fn count_retry(&self) {
+    pub fn count_retry(&self, now: u64) {
         self.traffic.retries.add(1);
+        self.trace("handshake retry", now);
+    }
+
+    fn trace(&self, name: &'static str, at: u64) {
+        trace::add(|| Event::Rail { rail: self.index.get(), name, at });
     }
 
     /// Posts a small write, as the first of a lane or after its last post (`flush`).

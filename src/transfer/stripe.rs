@@ -6,12 +6,13 @@ use super::layer::Layer;
 use super::operation::Move;
 use super::shape::View;
 use super::stripes::{NewStripe, TURN};
-use super::table::{Slot, Table};
+use super::table::{id_in, Slot, Table};
 use super::Direction;
 use crate::fabric::{Posted, Rma, Segment};
 use crate::ids::LaneSlot;
 use crate::rail::{Burst, Tag, Work};
 use crate::status::Status;
+use crate::trace;
 use arrayvec::ArrayVec;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
@@ -567,7 +568,7 @@ impl Stripe {
     fn claim(&mut self, slot: &Slot, transfer: &Move, burst: &Burst, room: u64) -> bool {
         let (view, slices) = (transfer.view(), transfer.slices);
         if let Some(run) = self.again.pop() {
-            self.take(run, view);
+            self.take(run, view, (slot, burst, true));
             return true;
         }
         let unclaimed = slices.saturating_sub(slot.cursor.load(Relaxed));
@@ -586,11 +587,12 @@ impl Stripe {
             return false;
         }
         self.quota = self.quota.saturating_sub(run);
-        self.take((start, slices.min(start + run)), view);
+        self.take((start, slices.min(start + run)), view, (slot, burst, false));
         true
     }
 
-    fn take(&mut self, run: Run, view: View) {
+    fn take(&mut self, run: Run, view: View, (slot, burst, again): (&Slot, &Burst, bool)) {
+        trace::add(|| burst.claimed(id_in(slot.state.load(Relaxed), slot.index), run, again));
         self.claims.claim(run);
         (self.next, self.end) = run;
         self.at = view.seek(run.0);
