@@ -117,7 +117,7 @@ impl Core {
     ) -> Result<Core> {
         let inboxes: Arc<[Inbox]> =
             (0..workers).map(|_| Inbox::new(config.max_transfers + 1)).collect::<Result<_>>()?;
-        let (first, begun) = (random.u64()?, random.u64()? as u32);
+        let first = random.u64()?;
         let queue = Arc::new(Queue::new(config.queue_depth)?);
         let table = Table::new(config.max_transfers, config.max_peers, first, queue.clone());
         let of_deadlines = inboxes.clone();
@@ -155,7 +155,7 @@ impl Core {
             longest: Longest::default(),
             malformed: AtomicU64::new(0),
             unauthenticated: Unauthenticated::new(config.max_peers, config.queue_depth),
-            begun: AtomicU64::new(begun.into()),
+            begun: AtomicU64::new(first & u64::from(u32::MAX)),
             config,
             alive: Arc::default(),
         })
