@@ -127,7 +127,7 @@ pub struct weft_endpoint_config {
 
 // SAFETY: the struct has only integers and pointers, for which zero is valid.
 unsafe impl Sized32 for weft_endpoint_config {
-    const FIRST: usize = 160;
+    const FIRST: usize = 168;
 }
 
 /// Opens an endpoint: opens the rails, starts the workers.
