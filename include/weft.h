@@ -464,7 +464,7 @@ typedef uint64_t weft_op;
     id can raise the counter. */
 typedef uint64_t weft_counter;
 
-/** Names a grant: 16 bytes, 88 random bits among them, that never repeat. The
+/** Names a grant: 16 bytes, 64 random bits among them, that never repeat. The
     owner sends them to the peer, for the options of its operations. */
 typedef struct weft_grant_token {
     uint8_t bytes[16];

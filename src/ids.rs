@@ -38,7 +38,7 @@ impl PeerId {
     }
 }
 
-/// Identifies a grant: 88 random bits, and above them the grant's number in its endpoint, so that
+/// Identifies a grant: 64 random bits, above them the session's tag and the grant's number in its endpoint, so that
 /// tokens never repeat. Requests use only the low half (`key`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]

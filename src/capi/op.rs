@@ -38,7 +38,7 @@ impl Handle for weft_watch {
 /// id can raise the counter.
 pub type weft_counter = u64;
 
-/// Names a grant: 16 bytes, 88 random bits among them, that never repeat. The
+/// Names a grant: 16 bytes, 64 random bits among them, that never repeat. The
 /// owner sends them to the peer, for the options of its operations.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq)]

@@ -74,7 +74,6 @@ pub fn timeout(name: &str, ns: u64) -> Result<Option<NonZeroU64>> {
 impl Settings {
     pub fn check(&self) -> Result<EndpointConfig> {
         let secrets = self.secrets()?;
-        let trace = self.trace.as_deref().map(Trace::new).transpose()?.or_else(Trace::from_environment);
         if self.encrypt && secrets.is_none() {
             return Err(Error::invalid("encrypt is 1, but there is no secret: set secret or secret_file"));
         }
@@ -112,7 +111,8 @@ impl Settings {
             tcp_at: tcp::At::new(self.tcp_ports.as_deref(), self.tcp_address.as_deref())?,
             tcp_streams: size("tcp_streams", self.tcp_streams, (1, 16), 0)?,
             tcp_dscp: within("tcp_dscp", self.tcp_dscp, (1, 63), 0)? as u8,
-            trace,
+            // After the other checks: this makes the file.
+            trace: self.trace.as_deref().map(Trace::new).transpose()?.or_else(Trace::from_environment),
         })
     }
 

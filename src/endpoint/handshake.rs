@@ -16,17 +16,16 @@ use crate::wire::address::Address;
 use crate::wire::frame::{self, HandshakeReply, HandshakeRequest, Header, Kind, Token};
 use crate::wire::seal::{Opener, Proof, Sealer, Side};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 /// The error for a request or reply that repeats an earlier one.
 const STALE: &str = "what it says was said before, and holds no longer";
 
 /// A lane to a peer that is up gives up after this time, and starts again later. The time doubles
-/// with each handshake that the peer did not finish in time, up to `LONGER_MOST` times: where
-/// connecting takes longer than that, no lane would ever return.
+/// with each handshake that was not finished (`Peer::unfinished`): where connecting takes longer, no
+/// lane would ever return.
 const RETURN_NS: u64 = 1_000_000_000;
-const LONGER_MOST: u32 = 2;
 
 /// The origin of a frame: the rail, and the connection on it.
 pub type Origin = (RailIndex, Connection);
@@ -39,10 +38,6 @@ fn source((rail, connection): Origin, back: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     back.hash(&mut hasher);
     hasher.finish()
-}
-
-fn change(count: &AtomicU32, by: impl FnMut(u32) -> Option<u32>) {
-    let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, by);
 }
 
 /// Whether retrying a handshake after this error is pointless.
@@ -140,8 +135,7 @@ impl DataPath {
             for lane in work.lanes.iter_mut().filter(|lane| lane.closing.is_none()) {
                 let (state, plan) = (lane.lane.state, lane.plan());
                 let handshaking = matches!(state, LaneState::Handshaking | LaneState::Probing);
-                let unfinished = lane.peer.unfinished.load(Ordering::Relaxed);
-                let late = now.saturating_sub(lane.handshake.since_ns) > RETURN_NS << unfinished;
+                let late = now.saturating_sub(lane.handshake.since_ns) > RETURN_NS << lane.peer.unfinished();
                 if state == LaneState::Handshaking && lane.peer.is_away() && work.rail.is_gone(&lane.lane) {
                     failed.push((lane.peer.clone(), plan, libc::ECONNREFUSED));
                     lane.handshake.next_ns = None;
@@ -203,9 +197,7 @@ impl DataPath {
             self.report_failed(&peer, plan, errno);
         }
         for lane in unanswered {
-            if let Some(of) = self.rails.lane(lane) {
-                change(&of.peer.unfinished, |count| (count < LONGER_MOST).then_some(count + 1));
-            }
+            self.rails.lane(lane).into_iter().for_each(|of| of.peer.count_unfinished());
             self.give_up_lane(lane);
         }
     }
@@ -428,7 +420,7 @@ impl DataPath {
         of.lane.state = LaneState::Up;
         of.lane.delivered_ns = now;
         let (peer, plan) = (of.peer.clone(), of.plan());
-        change(&peer.unfinished, |count| count.checked_sub(1));
+        peer.count_finished();
         self.core.command_owner(&peer, Command::Lane { peer: peer.id, plan, event: LaneEvent::Up });
         self.rejoin(lane, &peer);
     }

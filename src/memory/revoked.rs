@@ -84,16 +84,18 @@ mod tests {
 
     #[test]
     fn grants_of_other_sessions_are_of_no_use() {
-        let revoked = Revoked::default();
         let grant = |session| GrantToken::of(u64::MAX, session, 0).unwrap();
-        assert!(!revoked.contains(grant(0)) && !revoked.contains(grant(7)));
+        let unknown = Revoked::default();
+        assert!(!unknown.contains(grant(0)) && !unknown.contains(grant(7)));
         for session in [0, 7, (1 << 24) - 1, 1 << 24] {
             let revoked = Revoked::default();
             revoked.set_session(session);
             let others = [session ^ 1, session ^ 1 << 23];
-            assert!(
-                !revoked.contains(grant(session)) && others.iter().all(|of| revoked.contains(grant(*of)))
-            );
+            let others_are = || others.iter().all(|of| revoked.contains(grant(*of)));
+            assert!(!revoked.contains(grant(session)) && others_are());
+            assert!(revoked.insert(GrantToken::of(1, session, 1).unwrap()));
+            assert!(!revoked.contains(grant(session)) && others_are(), "another grant was revoked");
+            assert!(revoked.insert(grant(session)) && revoked.contains(grant(session)));
         }
     }
 }

@@ -75,6 +75,8 @@ pub enum Meeting {
     Stale,
 }
 
+/// Handshakes of returning lanes that took too long are counted up to this number.
+const UNFINISHED_MOST: u32 = 2;
 /// The resolution of the time of the last frame from a peer.
 const RECEIVED_EVERY_NS: u64 = 10_000_000;
 
@@ -117,7 +119,7 @@ pub struct Peer {
     pub lanes: Mutex<Serving>,
     pub lanes_up: AtomicU32,
     /// Handshakes of returning lanes that took too long, less those that were finished.
-    pub unfinished: AtomicU32,
+    unfinished: AtomicU32,
     /// When the last frame from the peer arrived, accurate to some ms.
     received_ns: AtomicU64,
     /// When something was last delivered over any lane to the peer, by its workers' ticks.
@@ -316,6 +318,21 @@ impl Peer {
     /// Whether the peer is up without lanes, which may return (`endpoint::resume`).
     pub fn is_away(&self) -> bool {
         self.state() == PeerState::Up && self.lanes.lock().is_empty()
+    }
+
+    /// How many handshakes of returning lanes took too long, less those that were finished.
+    pub fn unfinished(&self) -> u32 {
+        self.unfinished.load(Ordering::Relaxed)
+    }
+
+    pub fn count_unfinished(&self) {
+        let more = |count| Some(count + 1).filter(|count| *count <= UNFINISHED_MOST);
+        let _ = self.unfinished.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+    }
+
+    pub fn count_finished(&self) {
+        let less = |count: u32| count.checked_sub(1);
+        let _ = self.unfinished.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// Whether operations under the peer's grants wait: it may have replaced keys, or revoked.
