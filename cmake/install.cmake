@@ -6,7 +6,7 @@ set(_package "${CMAKE_INSTALL_LIBDIR}/cmake/weft")
 set(_pc "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/weft-config.cmake.in" weft-config.cmake
   INSTALL_DESTINATION "${_package}" PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR)
-# One soname, one promise: programs of 0.1 run with every 0.x.
+# One soname, one promise: programs of 0.2 run with every 0.x.
 write_basic_package_version_file(weft-config-version.cmake COMPATIBILITY SameMajorVersion)
 
 file(RELATIVE_PATH WEFT_PC_TO_PREFIX "${CMAKE_INSTALL_PREFIX}/${_pc}" "${CMAKE_INSTALL_PREFIX}")

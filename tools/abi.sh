@@ -2,7 +2,7 @@
 # Keeps the ABI: docs/abi.md says what may change.
 #     tools/abi.sh check LIBRARY_FOLDER    compares with what is kept in ffi-tests/api/abi, and runs the first program
 #     tools/abi.sh write                   keeps what include/weft.h says now: until the first release, or for additions
-# The first header, weft-0.1.h, stays as it is where git has the tag of a version.
+# The first header, weft-0.2.h, stays as it is where git has the tag of a version.
 #
 # WEFT_OLD_LIBRARIES: files, separated by colons, or tags and commits of git (which are built into target/old): they
 # communicate with the newest library in both roles. Without it, the commit in docs/abi.md is used.
@@ -38,7 +38,7 @@ compatible() { # header
     cmp -s "$1" "$out/as/weft.h" || cp "$1" "$out/as/weft.h"
     g++ -std=c++17 -fsyntax-only -I"$out/as" ffi-tests/api/layout.cpp || return 1
     described "$1" "$out/now.abi" || return 1
-    abidiff --no-added-syms --suppressions "$kept/growth.ini" "$kept/weft-0.1.abi" "$out/now.abi"
+    abidiff --no-added-syms --suppressions "$kept/growth.ini" "$kept/weft-0.2.abi" "$out/now.abi"
 }
 
 # The comparison finds what it should.
@@ -127,7 +127,7 @@ old_libraries() {
 programs() {
     local newest=$1 status=0 name names label old olds
     mkdir -p "$out/include"
-    cp "$kept/weft-0.1.h" "$out/include/weft.h"
+    cp "$kept/weft-0.2.h" "$out/include/weft.h"
     gcc -std=c11 -O1 -g -Wall -Wextra -Wpedantic -Werror -I"$out/include" "$kept/first.c" "$newest" -o "$out/first" || status=1
     settle "the first program is built with the first header" $status
     over "the first program runs with the newest library," "$newest" "$newest"
@@ -151,8 +151,8 @@ programs() {
 
 case ${1:-} in
     write)
-        [ -n "$(git tag -l 'v*')" ] || cp include/weft.h "$kept/weft-0.1.h"
-        described include/weft.h "$kept/weft-0.1.abi" && tools/layout.py write
+        [ -n "$(git tag -l 'v*')" ] || cp include/weft.h "$kept/weft-0.2.h"
+        described include/weft.h "$kept/weft-0.2.abi" && tools/layout.py write
         ;;
     check)
         compare

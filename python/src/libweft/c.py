@@ -34,7 +34,7 @@ class Sized(Struct):
 
 
 #: Of the header.
-VERSION: Final = "0.1.0"
+VERSION: Final = "0.2.0"
 OK: Final = 0
 ERR_AGAIN: Final = -1
 ERR_BUSY: Final = -2
@@ -121,7 +121,7 @@ LOG_INFO: Final = 3
 LOG_DEBUG: Final = 4
 LOG_TRACE: Final = 5
 VERSION_MAJOR: Final = 0
-VERSION_MINOR: Final = 1
+VERSION_MINOR: Final = 2
 VERSION_PATCH: Final = 0
 
 LogCallback = ctypes.CFUNCTYPE(None, c_uint32, c_char_p, c_char_p, c_void_p)
