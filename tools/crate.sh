@@ -39,7 +39,7 @@ run_document() {
 
 run_package() {
     local into=target/crate
-    rm -rf "$into/libweft" "$into/libfabric-sys"
+    rm -rf "$into/libweft" "$into/libfabric-sys" "$into"/target/package/*.crate # also those of other versions
     mkdir -p "$into"
     {
         printf '[workspace]\nmembers = ["libfabric-sys", "libweft"]\nresolver = "2"\n\n'

@@ -31,7 +31,7 @@ make reproducible
 tools/support.py
 rm -rf "$into"
 mkdir -p "$into"
-cp target/wheels/*.whl target/dist/weft-"$version"-*.tar.xz target/crate/target/package/*.crate "$into/"
+cp target/wheels/libweft*-"$version"-*.whl target/dist/weft-"$version"-*.tar.xz target/crate/target/package/*.crate "$into/"
 awk -v heading="## [$version]" 'index($0, heading) == 1 { on = 1; next } /^## / { on = 0 } on' CHANGELOG.md >"$into/NOTES.md"
 (cd "$into" && sha256sum -- *.whl *.tar.xz *.crate >SHA256SUMS)
 git tag -a "v$version" -m "Weft $version"
