@@ -25,7 +25,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray weights-figures soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-netem gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
+.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray weights-figures soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-netem test-reset gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 17
@@ -136,6 +136,11 @@ test-netem: ## Tests tcp where packets are lost and late, beside a plain socket,
 	@$(MAKE) --no-print-directory tested
 	$(CARGO) build --release $(CARGO_FLAGS) -p weft-bench
 	@tools/test-netem.sh $(TARGET)/release/weft-bench
+
+test-reset: ## Tests tcp to a virtual machine that is reset in the middle of transfers (root; Debian): some minutes
+	@tools/need.sh verbs
+	@$(MAKE) --no-print-directory lib
+	@tools/test-reset.sh $(LIBDIR) '$(T)'
 
 gpu-test: ## Makes target/gpu-test, to be carried to a machine with GPUs, and says how to run it there
 	@tools/need.sh test
