@@ -129,7 +129,8 @@ test-verbs: ## Tests over verbs, on soft-RoCE in a virtual machine (Debian): an 
 	@tools/need.sh verbs || [ -n "$(SHORT)" ]
 	@$(MAKE) --no-print-directory lib
 	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill
-	@tools/test-verbs.sh $(if $(CHAOS),--chaos $(LIBDIR) $(CHAOS) $(SEED),$(LIBDIR) $(EXAMPLES)/random_fill '$(T)')
+	$(CARGO) build --release $(CARGO_FLAGS) -p weft-bench
+	@tools/test-verbs.sh $(if $(CHAOS),--chaos $(LIBDIR) $(CHAOS) $(SEED),$(LIBDIR) $(EXAMPLES)/random_fill $(TARGET)/release/weft-bench '$(T)')
 
 test-netem: ## Tests tcp where packets are lost and late, beside a plain socket, in a virtual machine (Debian): some minutes
 	@tools/need.sh verbs

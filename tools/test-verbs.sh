@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Weft over libfabric's verbs, on soft-RoCE devices (Linux's rdma_rxe) in a virtual machine (tools/vm.sh): random_fill
-# between two ends of RoCE cables, and the C tests that any network fabric passes. One line a test, with how many there
-# are; a last line that counts them. What passed is not run again until the library or the program changes.
-#     tools/test-verbs.sh LIBDIR RANDOM_FILL [FILTER]     FILTER: a part of the tests' names
+# Weft over libfabric's verbs, on soft-RoCE devices (Linux's rdma_rxe) in a virtual machine (tools/vm.sh): random_fill and
+# weft-bench between two ends of RoCE cables, and over devices of many kinds; the C tests that any network fabric passes;
+# half a minute of chaos. One line a test, with how many there are; a last line that counts them. What passed is not run
+# again until the library or the program changes.
+#     tools/test-verbs.sh LIBDIR RANDOM_FILL WEFT_BENCH [FILTER]     FILTER: a part of the tests' names
 #     tools/test-verbs.sh --chaos LIBDIR MINUTES [SEED]   three hosts, whose links and processes fail: a ledger at the end
 # By hand: tools/vm.sh bash -c 'tools/test-verbs.sh --cables 2; ibv_devices; COMMAND'
 # SHORT=1: a choice that takes a few minutes. AGAIN=1: also what has passed already. VM_RELEASE=trixie: over libfabric of
@@ -25,15 +26,26 @@ fills=(
     "manual_progress|4|--manual|--pages 200 --page-size 64K"
     "a_cable_is_cut|2||--pages 60 --page-size 1M"
 )
+# The same by weft-bench, which verifies every byte: a name, cables, options.
+loads=(
+    "writes|2|--pages 64"
+    "reads|2|--pages 64 --read"
+    "reads_of_one_rail|1|--pages 64 --read"
+    "reads_of_layers|4|--pages 64 --page 16K --layers 4 --read"
+    "small_writes_beside_pages|2|--pages 64 --small 4K"
+)
+# Devices that pages move over, as `kind` makes them.
+kinds=(mtu_1024 mtu_2048 mtu_4096 ipv6_only bonded)
 
 # Programs about a fabric's names, simulated devices, sockets, or what only root's other tools can do; more than 4 GiB take
-# an emulated machine too long. A dead process's connections stay open while children that it has forked live. NICs write
-# into the memory of a process that is stopped, too.
+# an emulated machine too long. A dead process's connections stay open while children that it has forked live. NICs serve
+# writes and reads of a process that is stopped, too.
 not_here='^(log|statistics|end_to_end|weft_hpp|device|watches|unauthenticated)\.|_4_gib'
 not_here+='|^network\.dead_peer_is_lost_although_its_children_live$'
 not_here+='|^transfers\.(stopped_peer_delays_no_completion|paused_peer_(of_one_rail_)?stays_connected)$'
+not_here+='|^transfers\.(deadlines_are_kept|late_read_changes_no_memory)$'
 # Of a choice: what differs most over verbs from what the simulated NICs do.
-short='^(fill\.(small_pages|layers|four_rails|a_cable_is_cut)|settings\..*|counters\.(pages|counter_rises_once_per_transfer)'
+short='^(fill\.(small_pages|layers|four_rails|a_cable_is_cut)|load\.reads|kind\.(mtu_1024|ipv6_only)|settings\..*|counters\.(pages|counter_rises_once_per_transfer)'
 short+='|killed\.writer_killed_inside_a_counted_page|fences\.nothing_lands_after_a_fence|peers\.(killed_peer|restarted_endpoint_is_a_new_peer)'
 short+='|messages\.messages_of_all_sizes_arrive|transfers\.(pages|cancel_takes_effect_at_once)|atomics\.atomics_return_the_previous_value)$'
 
@@ -50,11 +62,18 @@ programs() { # folder
 key() { cat "$@" - <<<"${VM_RELEASE:-}" | sha256sum | cut -c 1-16; }
 
 # Lines of: KEY NAME WORDS...
-plan() { # libdir, random_fill, folder of the programs
+plan() { # libdir, random_fill, folder of the programs, weft-bench
     local of each program test where words
     of=$(key "$1/libweft.so" "$2")
     for each in "${fills[@]}"; do
         echo "$of fill.${each%%|*} fill $each"
+    done
+    of=$(key "$4")
+    for each in "${loads[@]}"; do
+        echo "$of load.${each%%|*} load $each"
+    done
+    for each in "${kinds[@]}"; do
+        echo "$of kind.$each kind $each"
     done
     for program in $(programs "$3"); do
         of=$(key "$1/libweft.so" "$3/$program")
@@ -65,6 +84,8 @@ plan() { # libdir, random_fill, folder of the programs
             esac
         done < <(LD_LIBRARY_PATH=$3 "$3/$program" --list 2>/dev/null)
     done
+    of=$(key "$1/libweft.so" "$3/engine")
+    echo "$of chaos.links_and_processes_fail short_chaos"
 }
 
 # A short run is skipped where there can be no machine.
@@ -76,8 +97,8 @@ make_machine() {
 }
 
 outside() {
-    local libdir fill filter=${3:-} choice='' out=$root/target/test-verbs kept=$root/target/vm/share/passed before=0 left=()
-    libdir=$(realpath "$1") fill=$(realpath "$2")
+    local libdir fill bench filter=${4:-} choice='' out=$root/target/test-verbs kept=$root/target/vm/share/passed before=0 left=()
+    libdir=$(realpath "$1") fill=$(realpath "$2") bench=$(realpath "$3")
     make_machine
     [ -z "${VM_RELEASE:-}" ] || [ -n "$filter" ] || choice="$short|^(fill|counters)\\."
     [ -z "${SHORT:-}" ] || choice=$short
@@ -94,7 +115,7 @@ outside() {
         else
             left+=("$of $name $words")
         fi
-    done < <(plan "$libdir" "$fill" "$out")
+    done < <(plan "$libdir" "$fill" "$out" "$bench")
     [ $before = 0 ] || echo "$before tests have passed with this library already (AGAIN=1 runs them again)"
     if [ ${#left[@]} = 0 ]; then
         echo "$before passed, 0 failed, 0 skipped"
@@ -102,7 +123,7 @@ outside() {
         return
     fi
     printf '%s\n' "${left[@]}" >"$root/target/vm/share/plan"
-    in_machine --inside "$fill" "$out" $before
+    in_machine --inside "$fill" "$bench" "$out" $before
 }
 
 chaos() { # libdir, minutes, seed
@@ -156,7 +177,7 @@ network() {
                 [ $a = $b ] || ip rule add pref 50 from "10.8.$rail.$a" to "10.8.$rail.$b" lookup $((1000 + 16 * rail + 4 * a + b))
             done
         done
-        for ((a = 1; a <= $1; a++)); do ways "$a" "$rail"; done
+        for ((a = 1; a <= $1; a++)); do ways "$a" "$rail" | ip -batch - || return 1; done
     done
     ip rule del pref 0
     for ((rail = 0; rail < $2; rail++)); do
@@ -166,20 +187,36 @@ network() {
     done
 }
 
-# What a host's link forgets when it goes down: how the others are reached.
-ways() { # host, rail
-    local b link=h${1}r$2
-    for b in 1 2 3; do
-        [ "$b" != "$1" ] && [ -e "/sys/class/net/h${b}r$2" ] || continue
-        ip neigh replace "10.8.$2.$b" lladdr "$(cat "/sys/class/net/h${b}r$2/address")" dev "$link" nud permanent
-        ip route replace "10.8.$2.$b" dev "$link" src "10.8.$2.$1" table $((1000 + 16 * $2 + 4 * $1 + b))
+no_network() {
+    local link pref
+    ip rule add pref 0 lookup local
+    ip rule del pref 100
+    for pref in 10 50; do
+        while ip rule del pref $pref 2>/dev/null; do :; done
+    done
+    for link in /sys/class/net/h[1-3]r* /sys/class/net/s[0-9]*; do
+        [ ! -e "$link" ] || ip link del "${link##*/}"
     done
 }
 
-# Moves a host's link; the tests that know tools/lab.sh's hosts call it.
+# What a host's link forgets when it goes down, how the others are reached, as lines for ip.
+ways() { # host, rail
+    local b address link=h${1}r$2
+    for b in 1 2 3; do
+        [ "$b" != "$1" ] && [ -e "/sys/class/net/h${b}r$2" ] || continue
+        read -r address <"/sys/class/net/h${b}r$2/address"
+        echo "neigh replace 10.8.$2.$b lladdr $address dev $link nud permanent"
+        echo "route replace 10.8.$2.$b dev $link src 10.8.$2.$1 table $((1000 + 16 * $2 + 4 * $1 + b))"
+    done
+}
+
+# Moves a host's link; the tests that know tools/lab.sh's hosts call it. One process: where there is no processor left, each
+# takes its time to start.
 link() { # host (0: left), rail, up or down
-    ip link set "h$(($1 + 1))r$2" "$3" || return 1
-    [ "$3" = down ] || ways $(($1 + 1)) "$2"
+    {
+        echo "link set h$(($1 + 1))r$2 $3"
+        [ "$3" = down ] || ways $(($1 + 1)) "$2"
+    } | ip -batch -
 }
 
 # The second cable, once pages are on their way; it is whole again when 5 s have passed.
@@ -214,6 +251,55 @@ fill() { # "NAME|CABLES|OPTIONS|OPTIONS OF THE DECODE SIDE"
     return $status
 }
 
+load() { # "NAME|CABLES|OPTIONS"
+    local name cables options rails serving status=0 tries at=$logs/serving
+    IFS='|' read -r name cables options <<<"$1"
+    rails=$(seq -s, -f '%.0f' 0 $((cables - 1)))
+    : >"$at"
+    "${guard[@]}" "$bench" serve --once --listen 127.0.0.1:0 --provider verbs --rail-names "right${rails//,/,right}" >"$at" &
+    serving=$!
+    for ((tries = 0; tries < 600; tries++)); do
+        [ -s "$at" ] && break
+        sleep 0.1
+    done
+    # shellcheck disable=SC2086 # options
+    "${guard[@]}" "$bench" run --connect "$(sed -n 's/^listening on //p' "$at")" --provider verbs --rail-names "left${rails//,/,left}" \
+        --repeat 6 --verify $options || status=$?
+    wait $serving || status=1
+    return $status
+}
+
+# Pages from one process to another over a device of a kind, which is made for it.
+kind() { # name
+    local link=odd0 mtu=1500 device=odd0 address=10.9.0.1/24 tries status=0
+    case $1 in
+    mtu_2048) mtu=2200 ;;
+    mtu_4096) mtu=4200 ;;
+    ipv6_only) address=fd00::1/64 ;;
+    bonded) device=mlx5_bond_0 ;;
+    esac
+    ip link add odd0 mtu $mtu type veth peer name odd1 mtu $mtu
+    if [ "$1" = bonded ]; then
+        modprobe bonding max_bonds=0 && link=bond0
+        ip link add bond0 type bond mode active-backup && ip link set odd0 master bond0
+    fi
+    ip link set odd1 up
+    ip link set $link up
+    ip addr add $address dev $link
+    rdma link add $device type rxe netdev $link || return 1
+    # An IPv6 address is used once it was looked for in the network.
+    for ((tries = 0; tries < 100; tries++)); do
+        ip addr show dev $link | grep -q tentative || break
+        sleep 0.1
+    done
+    [[ $1 != mtu_* ]] || ibv_devinfo -d $device | grep -q "active_mtu:[[:space:]]*${1#mtu_} " || { echo "the device has another MTU"; status=1; }
+    "${guard[@]}" "$bench" loopback --provider verbs --rail-names $device --pages 64 --repeat 4 --verify || status=1
+    rdma link del $device
+    ip link del odd0
+    [ $link = odd0 ] || ip link del $link
+    return $status
+}
+
 # Limits grow with the time that this machine took to start. An emulated one takes minutes for all shapes of pages.
 patience() {
     local up
@@ -227,22 +313,35 @@ one() { # program, test
         timeout -k 5 $((60 * WEFT_TEST_PATIENCE)) "$programs/$1" "$2"
 }
 
-# Three hosts of four rails, three processes, and what tools/chaos.sh does to them but for links that are slow or lossy.
+# Three hosts of four rails, three processes, and what tools/chaos.sh does to them but for links that are slow or lossy, at
+# a quarter of the pace: an emulated machine takes seconds to connect.
+three_hosts() { # folder of the programs, minutes, seed
+    WEFT_TEST_FABRIC=verbs WEFT_LAB_LINKS=$root/tools/test-verbs.sh \
+        WEFT_LAB_LEFT='left*' WEFT_LAB_RIGHT='right*' WEFT_LAB_THIRD='third*' \
+        WEFT_CHAOS_PACE=${WEFT_CHAOS_PACE:-4} WEFT_CHAOS_ONLY=${WEFT_CHAOS_ONLY:-down flap cut kill stop restart disconnect} \
+        "$1/engine" namespaces "$2" "$3" $share/chaos.json
+}
+
+short_chaos() {
+    no_network
+    network 3 4 || return 1
+    three_hosts "$programs" 0.5 1 || return 1
+    no_network
+    network 2 4
+}
+
 chaos_inside() { # folder of the programs, minutes, seed
     local status=0
     patience
     network 3 4 || { echo "the machine has no RDMA devices"; exit 1; }
-    WEFT_TEST_FABRIC=verbs WEFT_LAB_LINKS=$root/tools/test-verbs.sh \
-        WEFT_LAB_LEFT='left*' WEFT_LAB_RIGHT='right*' WEFT_LAB_THIRD='third*' \
-        WEFT_CHAOS_ONLY=${WEFT_CHAOS_ONLY:-down flap cut kill stop restart disconnect} \
-        "$1/engine" namespaces "$2" "$3" $share/chaos.json || status=$?
+    three_hosts "$@" || status=$?
     sed -nE 's/^  "(operations|faults|.*_completions|late|wrong_bytes|ghost_writes|.*_notifications|revoked_counts|needless_errors|oddities)": ([0-9]+),$/verbs_chaos_\1 \2/p' \
         $share/chaos.json | tee $share/figures
     return $status
 }
 
-inside() { # random_fill, folder of the programs, how many have passed before
-    local fill=$1 programs=$2 passed=$3 failed=0 skipped=0 logs=/run/logs guard
+inside() { # random_fill, weft-bench, folder of the programs, how many have passed before
+    local fill=$1 bench=$2 programs=$3 passed=$4 failed=0 skipped=0 logs=/run/logs guard
     local plan at=0 of name words log=/run/logs/log begin status took pages=0 counted=0 to_count once
     patience
     mkdir -p $logs
@@ -257,7 +356,7 @@ inside() { # random_fill, folder of the programs, how many have passed before
         begin=$SECONDS status=0
         # shellcheck disable=SC2086 # words
         case $words in
-        fill\ *) fill "${words#fill }" >$log 2>&1 </dev/null || status=$? ;;
+        fill\ * | load\ *) "${words%% *}" "${words#* }" >$log 2>&1 </dev/null || status=$? ;;
         *) $words >$log 2>&1 </dev/null || status=$? ;;
         esac
         took="$((SECONDS - begin)) s"
@@ -293,6 +392,6 @@ case ${1:-} in
 --link) link "$2" "$3" "$4" ;;
 --cables) network 2 "${2:-2}" ;;
 *)
-    [ $# -ge 2 ] || { echo "usage: tools/test-verbs.sh LIBDIR RANDOM_FILL [FILTER]" >&2; exit 2; }
+    [ $# -ge 3 ] || { echo "usage: tools/test-verbs.sh LIBDIR RANDOM_FILL WEFT_BENCH [FILTER]" >&2; exit 2; }
     outside "$@" ;;
 esac

@@ -362,8 +362,8 @@ static void attacks_step(uint64_t now, const char *only)
 
 void faults_step(void)
 {
-    const char *only = getenv("WEFT_CHAOS_ONLY");
-    uint64_t now = world_ns();
+    const char *only = getenv("WEFT_CHAOS_ONLY"), *pace = getenv("WEFT_CHAOS_PACE");
+    uint64_t now = world_ns(), times = pace ? strtoul(pace, NULL, 10) : 1;
     heal(now);
     if (book->plan.world & (PROCESSES | NAMESPACES))
         attacks_step(now, only);
@@ -375,7 +375,7 @@ void faults_step(void)
         return;
     struct blow blow = draw_blow(&fault_random);
     bool struck = (!only || strstr(only, blow.fault->name)) && strike(&blow);
-    next_ns = struck || !(book->plan.world & (PROCESSES | NAMESPACES)) ? now + blow.pause_ns : now;
+    next_ns = struck || !(book->plan.world & (PROCESSES | NAMESPACES)) ? now + blow.pause_ns * times : now;
 }
 
 void faults_end(void)

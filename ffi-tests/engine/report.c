@@ -288,7 +288,7 @@ bool report(bool print, const char *json)
         for (uint32_t i = 0; i < book->hosts[h].lives_count; i++)
             connects += book->hosts[h].lives[i].connects;
     }
-    uint64_t stalls = stall_ms(&longest);
+    uint64_t stalls = stall_ms(&longest), idle = book->plan.length_ns >= 10 * SECOND && operations == 0;
     const struct figure figures[] = {
         {"operations", operations, false},
         {"reads", reads, false},
@@ -307,6 +307,7 @@ bool report(bool print, const char *json)
         {"doubled_notifications", book->doubled, true},
         {"needless_errors", book->needless, true},
         {"oddities", book->odd, true},
+        {"runs_without_operations", idle, true},
         {"slow_calls", book->slow, false},
         {"refused_calls", book->refused, false},
         {"bytes_verified", book->verified, false},

@@ -67,7 +67,8 @@ void rail_is(int rail, enum side of, bool up)
 {
     char words[64], host[] = {(char)('0' + of), 0}, number[] = {(char)('0' + rail), 0};
     if (mover()) {
-        run((char *[]){mover(), "--link", host, number, up ? "up" : "down", NULL});
+        /* Hosts that connect without end would hold back what ends their fault. */
+        run((char *[]){"nice", "-n", "-10", mover(), "--link", host, number, up ? "up" : "down", NULL});
         return;
     }
     snprintf(words, sizeof words, "link set rail%d %s", rail, up ? "up" : "down");

@@ -156,7 +156,7 @@ static void pages_and_layers(uint64_t pages, uint32_t layers, uint64_t page_len)
     args.pages.layer_count = layers;
     args.pages.local.layer_stride = layer_len;
     args.pages.remote.range_step = 1;
-    args.options.timeout_ns = 50 * SECOND;
+    args.options.timeout_ns = patiently(50) * SECOND;
     for (int read = 0; read < 2; read++) {
         weft_op transfer;
         fill_random(read ? target : source, len, 31 + read);
