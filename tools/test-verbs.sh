@@ -211,11 +211,17 @@ ways() { # host, rail
 }
 
 # Moves a host's link; the tests that know tools/lab.sh's hosts call it. One process: where there is no processor left, each
-# takes its time to start.
+# takes its time to start. Over a switch it is the switch's port that moves: a host whose own link is down has no routes, and
+# what rxe's connection manager then sends ends its queue pair for good.
 link() { # host (0: left), rail, up or down
+    local host=$(($1 + 1))
+    if [ -e "/sys/class/net/s${host}r$2" ]; then
+        ip link set "s${host}r$2" "$3"
+        return
+    fi
     {
-        echo "link set h$(($1 + 1))r$2 $3"
-        [ "$3" = down ] || ways $(($1 + 1)) "$2"
+        echo "link set h${host}r$2 $3"
+        [ "$3" = down ] || ways $host "$2"
     } | ip -batch -
 }
 
