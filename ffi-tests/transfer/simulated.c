@@ -364,6 +364,22 @@ static void lane_returns_where_connecting_takes_seconds(void)
     end_world(&world);
 }
 
+/* The NIC has lost what it sent, repeats it after a minute, and reports nothing; there is no other lane to compare it to. */
+static void only_lane_that_carries_nothing_is_connected_anew(void)
+{
+    setenv("WEFT_SIM_FAULTS", "30000000 rail0 down; 32000000 rail0 up", 1);
+    struct world world = begin_world("sim:like=verbs:delay_us=1000:clock=virtual:world=mute", MIB);
+    struct range_request args = range_args(world.memory, world.theirs, MIB);
+    weft_completion c = {0};
+    while (c.done_ns < 40 * SECOND) {
+        CHECK_OK(submit_write(world.box[0]->endpoint, &args, NULL));
+        c = await_kind(&world, 0, WEFT_COMPLETION_WRITE);
+        CHECK_OK(c.status);
+        CHECK(!box_try(world.box[0], WEFT_COMPLETION_PEER_DOWN, &c));
+    }
+    end_world(&world);
+}
+
 static const struct test tests[] = {
     {"invalid_simulation_names_are_refused", "once", invalid_simulation_names_are_refused},
     {"virtual_time_needs_manual_progress", "once", virtual_time_needs_manual_progress},
@@ -373,6 +389,7 @@ static const struct test tests[] = {
     {"success_is_reported_correctly_when_a_rail_fails", "once", success_is_reported_correctly_when_a_rail_fails},
     {"link_that_returns_loses_nothing", "once", link_that_returns_loses_nothing},
     {"lane_returns_where_connecting_takes_seconds", "once", lane_returns_where_connecting_takes_seconds},
+    {"only_lane_that_carries_nothing_is_connected_anew", "once", only_lane_that_carries_nothing_is_connected_anew},
     {"slowing_line_keeps_carrying", "once", slowing_line_keeps_carrying},
     {"expiring_operations_lose_no_peer", "once", expiring_operations_lose_no_peer},
     {NULL, NULL, NULL},

@@ -1,7 +1,7 @@
 //! A failed rail's unfinished slices move to other rails.
 //!
-//! 1. **Detect.** An operation of a lane fails, or the lane stalls while other lanes to the same
-//!    peer move (`watch_lanes`).
+//! 1. **Detect.** An operation of a lane fails, or the lane stalls: while other lanes to the same
+//!    peer move, or for long, where a NIC is to move its bytes (`watch_lanes`).
 //! 2. **Reset.** The lane is closed here in both directions (`Rail::reset_lane`), and its
 //!    operations come back from the NIC.
 //! 3. **Remote reset.** A Reset frame goes to the peer over another lane; the peer resets its own
@@ -39,6 +39,9 @@ pub(super) const SUSPECT_NS: u64 = 100_000_000;
 /// A suspect lane has failed after this many checks, one per tick, that saw other lanes move; or at
 /// once if the kernel reports its NIC's link as down.
 const LOOKS: u32 = 500;
+/// A lane that carries nothing for this long, with no other lane to compare it to, has failed if the
+/// peer's NIC serves it without the peer's process: a NIC may repeat lost packets for minutes.
+const ALONE_NS: u64 = 5_000_000_000;
 /// A lane moves if it delivered something within this time.
 const MOVING_NS: u64 = 100_000_000;
 /// After an operation has ended, its lane gets this long to return its posts, and is then reset.
@@ -63,10 +66,12 @@ pub(super) fn helps(errno: i32) -> bool {
 impl DataPath {
     // Detection.
 
-    /// Detects lanes that stall while others to the same peer move.
+    /// Detects lanes that stall.
     pub(super) fn watch_lanes(&mut self, mut suspects: Vec<Arc<Peer>>, now: u64) {
         let mut failed = Vec::new();
         for work in self.rails.iter_mut().filter(|work| work.rail.limits().resets) {
+            // (In software, where arrivals have no limit, a stopped process stalls its lanes.)
+            let by_nic = work.rail.limits().arrival_room.is_some();
             for lane in work.lanes.iter_mut().filter(|lane| lane.closing.is_none()) {
                 let of = &lane.lane;
                 if of.state != LaneState::Up {
@@ -85,16 +90,17 @@ impl DataPath {
                 let others = moved > of.progress_ns && now.saturating_sub(moved) < MOVING_NS;
                 lane.looks += others as u32;
                 let known_down = lane.looks == 1 && self.core.nic_is_down(work.rail.index);
-                if lane.looks > LOOKS || known_down {
-                    failed.push(of.id);
+                let lost = by_nic && still > patience.max(ALONE_NS);
+                if lane.looks > LOOKS || known_down || lost {
+                    failed.push((of.id, lost));
                 } else if lane.probe_ns + MOVING_NS / 2 < now {
                     lane.probe_ns = now;
                     suspects.push(lane.peer.clone());
                 }
             }
         }
-        for lane in failed {
-            self.give_up(lane, false);
+        for (lane, last) in failed {
+            self.give_up(lane, last);
         }
         for peer in suspects {
             let probe = |inbox: &Inbox| inbox.command(Command::Probe { peer: peer.id });

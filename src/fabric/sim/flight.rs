@@ -6,6 +6,10 @@ use std::collections::BinaryHeap;
 /// The interval at which an operation retries a link that is down.
 const RETRY_PS: u64 = 1_000_000_000;
 
+/// After this time the NIC of a connection repeats what the link has lost, although the link may be
+/// up again long before.
+pub const REPEAT_PS: u64 = 60_000_000_000_000;
+
 /// When to retry: at the same time for all operations, so that retries do not multiply.
 pub fn retry_at(now: u64) -> u64 {
     (now / RETRY_PS + 1) * RETRY_PS

@@ -2,7 +2,7 @@
 //! how connections end before that.
 
 use super::endpoint::{access_of, Endpoint};
-use super::flight::{retry_at, Next};
+use super::flight::{retry_at, Next, REPEAT_PS};
 use super::port::{Port, DEAD, ERRORS, KILLED, RX_DOWN, TX_DOWN};
 use super::queue::{Entry, Owner};
 use super::wire::{enter, leave, Answer, Kind, Op, Request, State, Wire};
@@ -261,12 +261,17 @@ impl Endpoint {
         let Some(wire) = self.outbound[op.outbound as usize].wire.clone() else { return };
         // A reset takes effect once its packet can pass.
         let over = wire.is_cut() || self.mode.connections && wire.to.is_gone();
-        let down = is_down(&wire, op.kind) || over;
+        let lost = is_down(&wire, op.kind);
+        let down = lost || over;
         let full = op.data.is_some() && !wire.requests.is_half_free();
         let behind = self.mode.ordered && self.outbound[op.outbound as usize].is_behind(op);
         if down || full || behind {
             let full = full && !down && !behind;
-            let due = if full { now + SPREAD_PS } else { retry_at(self.world.now()) };
+            let due = match (full, lost && self.mode.connections) {
+                (true, _) => now + SPREAD_PS,
+                (false, true) => now + REPEAT_PS,
+                (false, false) => retry_at(self.world.now()),
+            };
             return self.stall(index, due, Next::Land);
         }
         self.outbound[op.outbound as usize].stalled.remove(&op.order);
