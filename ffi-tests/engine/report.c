@@ -288,7 +288,7 @@ bool report(bool print, const char *json)
         for (uint32_t i = 0; i < book->hosts[h].lives_count; i++)
             connects += book->hosts[h].lives[i].connects;
     }
-    uint64_t stalls = stall_ms(&longest), idle = book->plan.length_ns >= 10 * SECOND && operations == 0;
+    uint64_t stalls = stall_ms(&longest), idle = book->plan.length_ns >= 30 * SECOND && operations == 0;
     const struct figure figures[] = {
         {"operations", operations, false},
         {"reads", reads, false},
