@@ -212,7 +212,7 @@ ways() { # host, rail
 
 # Moves a host's link; the tests that know tools/lab.sh's hosts call it. One process: where there is no processor left, each
 # takes its time to start. Over a switch it is the switch's port that moves: a host whose own link is down has no routes, and
-# what rxe's connection manager then sends ends its queue pair for good.
+# may not connect again afterwards (rdma_rxe 6.1).
 link() { # host (0: left), rail, up or down
     local host=$(($1 + 1))
     if [ -e "/sys/class/net/s${host}r$2" ]; then
