@@ -232,7 +232,7 @@ pub unsafe extern "C" fn weft_endpoint_destroy(endpoint: *mut weft_endpoint) -> 
         let ep = Arc::clone(&*handle::get(endpoint)?);
         ep.close()?;
         handle::remove_endpoint(endpoint, &ep)?;
-        let alive = ep.alive();
+        let alive = Arc::downgrade(&ep.alive());
         drop(ep);
         handle::settle(&alive);
         Ok(())

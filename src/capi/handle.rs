@@ -77,11 +77,13 @@ impl Kind for Owned<Watch> {
 pub struct Owned<T> {
     endpoint: Weak<Endpoint>,
     pub object: Arc<T>,
+    /// Dropped last: another thread may drop this when the endpoint has gone.
+    _alive: Arc<()>,
 }
 
 impl<T> Owned<T> {
     pub fn new(endpoint: &Arc<Endpoint>, object: Arc<T>) -> Arc<Owned<T>> {
-        Arc::new(Owned { endpoint: Arc::downgrade(endpoint), object })
+        Arc::new(Owned { endpoint: Arc::downgrade(endpoint), object, _alive: endpoint.alive() })
     }
 
     pub fn endpoint(&self) -> Result<Arc<Endpoint>> {

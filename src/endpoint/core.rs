@@ -30,7 +30,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// Phases of an endpoint.
 pub const OPEN: u8 = 0;
@@ -161,8 +161,8 @@ impl Core {
         })
     }
 
-    pub fn alive(&self) -> Weak<()> {
-        Arc::downgrade(&self.alive)
+    pub fn alive(&self) -> Arc<()> {
+        self.alive.clone()
     }
 
     pub fn check_open(&self) -> Result<()> {

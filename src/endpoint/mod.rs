@@ -93,7 +93,6 @@ struct Driven {
 }
 
 pub struct Endpoint {
-    core: Arc<Core>,
     threads: Mutex<Vec<JoinHandle<Result<()>>>>,
     /// Threads that have ended, or will never start.
     ended: Arc<AtomicUsize>,
@@ -108,6 +107,8 @@ pub struct Endpoint {
     /// Everything has ended: no rails or workers remain.
     down: AtomicBool,
     closed: AtomicBool,
+    /// Dropped last, for `alive`.
+    core: Arc<Core>,
 }
 
 impl Endpoint {
@@ -399,7 +400,7 @@ impl Endpoint {
     }
 
     /// Dropped once nothing of the endpoint is open.
-    pub fn alive(&self) -> Weak<()> {
+    pub fn alive(&self) -> Arc<()> {
         self.core.alive()
     }
 
