@@ -2,7 +2,8 @@
 # Chaos: three hosts of four rails in network namespaces, operations of all kinds between them, and links and processes
 # that fail as a seed has it (ffi-tests/engine); a ledger at the end. Needs root.
 #     tools/chaos.sh LIBRARY_FOLDER [MINUTES [SEED [JSON]]]
-# WEFT_CHAOS_LOG=2 prints Weft's warnings beside the faults (3: more), WEFT_CHAOS_ONLY="down kill" plays only these faults.
+# WEFT_CHAOS_LOG=2 prints Weft's warnings beside the faults (3: more), WEFT_CHAOS_ONLY="down kill" plays only these faults,
+# WEFT_CHAOS_PACE=4 a quarter as many.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 library=$(realpath "${1:?where is libweft.so?}")

@@ -271,6 +271,7 @@ load() { # "NAME|CABLES|OPTIONS"
     # shellcheck disable=SC2086 # options
     "${guard[@]}" "$bench" run --connect "$(sed -n 's/^listening on //p' "$at")" --provider verbs --rail-names "left${rails//,/,left}" \
         --repeat 6 --verify $options || status=$?
+    [ $status = 0 ] || kill $serving 2>/dev/null
     wait $serving || status=1
     return $status
 }

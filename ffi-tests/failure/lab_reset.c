@@ -37,7 +37,7 @@ static struct box *open_box(uint64_t liveness_ns)
 }
 
 /* What a side sends first: its memory, and a counter for the writes to it. */
-struct greeting {
+struct offer {
     weft_counter counter;
     uint32_t len;
     uint8_t descriptor[4096];
@@ -45,17 +45,17 @@ struct greeting {
 
 static weft_remote_memory *exchange(struct box *box, weft_peer peer, weft_memory *mine, weft_counter *counter)
 {
-    struct greeting greeting = {.counter = *counter};
+    struct offer offer = {.counter = *counter};
     weft_remote_memory *remote;
-    greeting.len = (uint32_t)descriptor_of(mine, greeting.descriptor, sizeof greeting.descriptor);
-    send_now(box, peer, &greeting, sizeof greeting);
+    offer.len = (uint32_t)descriptor_of(mine, offer.descriptor, sizeof offer.descriptor);
+    send_now(box, peer, &offer, sizeof offer);
     CHECK_OK(box_take(box, WEFT_COMPLETION_SEND, LONG / MS).status);
     weft_completion message = box_take(box, WEFT_COMPLETION_MESSAGE, LONG / MS);
-    CHECK_EQ(message.bytes, sizeof greeting);
-    memcpy(&greeting, message.data, sizeof greeting);
+    CHECK_EQ(message.bytes, sizeof offer);
+    memcpy(&offer, message.data, sizeof offer);
     CHECK_OK(weft_message_release(box->endpoint, message.op));
-    *counter = greeting.counter;
-    CHECK_OK(weft_remote_memory_import(box->endpoint, peer, greeting.descriptor, greeting.len, &remote));
+    *counter = offer.counter;
+    CHECK_OK(weft_remote_memory_import(box->endpoint, peer, offer.descriptor, offer.len, &remote));
     return remote;
 }
 
