@@ -83,6 +83,32 @@ static void a_silent_writer_is_locked_out(void)
     duo_close(&duo);
 }
 
+/* It has more operations than it ends in one step, when it hears of the revoke and of new keys at once. */
+static void a_silent_writer_of_many_operations_is_locked_out(void)
+{
+    enum { MANY = 200, PART = LEN / 16 };
+    struct duo duo = duo_of_silent();
+    weft_op writes[MANY], id;
+    for (int round = 0; round < 3; round++) {
+        struct range_request args = under(&duo, grant_whole(&duo));
+        args.len = PART;
+        CHECK_OK(await_both(&duo, duo.a, write_now(duo.a, &args)));
+        for (int i = 0; i < MANY; i++) {
+            args.remote_offset = (uint64_t)i * PART % LEN;
+            writes[i] = write_now(duo.a, &args);
+        }
+        CHECK_OK(weft_grant_revoke(duo.b->endpoint, &args.options.grant, NULL, &id));
+        CHECK_OK(box_await(duo.b, id, patience_ms()).status);
+        forget_notifications(duo.b);
+        fill_random(duo.b_bytes, LEN, 5);
+        for (int i = 0; i < MANY; i++)
+            CHECK_STATUS(await_both(&duo, duo.a, writes[i]), WEFT_ERR_REVOKED);
+        pump_both(&duo, 50);
+        CHECK_EQ(differs_random(duo.b_bytes, LEN, 5), -1);
+    }
+    duo_close(&duo);
+}
+
 /* Revokes of several grants of one silent peer, one after the other. */
 static void revokes_of_a_silent_writer_do_not_wait_for_each_other(void)
 {
@@ -196,6 +222,7 @@ int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         {"a_silent_writer_is_locked_out", FABRICS " timed", a_silent_writer_is_locked_out},
+        {"a_silent_writer_of_many_operations_is_locked_out", FABRICS, a_silent_writer_of_many_operations_is_locked_out},
         {"revokes_of_a_silent_writer_do_not_wait_for_each_other", FABRICS,
          revokes_of_a_silent_writer_do_not_wait_for_each_other},
         {"nothing_lands_after_the_end_of_a_silent_writer", EVERY, nothing_lands_after_the_end_of_a_silent_writer},

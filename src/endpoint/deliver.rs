@@ -142,7 +142,7 @@ impl Link {
                     .map_or_else(|| core.count_malformed(), |grant| self.withdrawn(pass, grant))
             }
             (Kind::Rest, Some([number]), ..) => self.come_to_rest(core, number, Until::Swept),
-            (Kind::Keys, ..) => self.keys_came(core, body),
+            (Kind::Keys, ..) => self.keys_came(core, body, now),
             (Kind::Quiesce, Some([number]), ..) => self.quiesce(core, number),
             (Kind::Quiesced, Some([number]), ..) => self.quiesced(core, number, now),
             _ => core.count_malformed(),

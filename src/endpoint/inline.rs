@@ -312,14 +312,16 @@ impl Parcel<'_> {
         let Parcel { local, remote, single, terms } = self;
         let (table, now) = (&core.table, burst.now);
         let entered = Entered::new(local, remote).ok()?;
-        let state = remote.state_under(terms.common.grant);
+        let (to, offset) = single.remote;
+        let there = remote.locate(burst.path().1, to as usize, offset);
+        let state = remote.state_under(terms.common.grant); // After the key (`locate`).
         if core.phase.load(Ordering::SeqCst) != OPEN || state != RemoteState::Ready {
             return None;
         }
         if !terms.common.queue.reserve(1) {
             return None;
         }
-        let slot = table.take().filter(|slot| self.post(stripes, burst) || table.put_back(slot));
+        let slot = table.take().filter(|slot| self.post(stripes, burst, there) || table.put_back(slot));
         let Some(slot) = slot else {
             terms.common.queue.unreserve(1);
             return None;
@@ -341,11 +343,10 @@ impl Parcel<'_> {
     }
 
     #[inline]
-    fn post(&self, stripes: &mut Stripes, burst: &mut Burst) -> bool {
-        let Single { len, local: (from, at), remote: (to, offset) } = self.single;
-        let (from, to) = (from as usize, to as usize);
-        let (_, remote_rail, grants) = burst.path();
-        let (remote, base_key) = self.remote.locate(remote_rail, to, offset);
+    fn post(&self, stripes: &mut Stripes, burst: &mut Burst, (remote, base_key): (u64, u64)) -> bool {
+        let Single { len, local: (from, at), .. } = self.single;
+        let from = from as usize;
+        let (.., grants) = burst.path();
         let key = self.terms.common.grant.filter(|_| grants).map_or(base_key, GrantToken::key);
         let local = self.local.ranges()[from].base + at;
         let rma = Rma {

@@ -10,7 +10,8 @@
 //! 3. When they have, or after `ANSWER_NS`, the old keys are closed. From then on nothing that was
 //!    posted with them moves bytes, whichever peer posted it.
 //!
-//! What an importer posts by an old key that is closed fails there: it is posted again once the new
+//! An importer takes the new keys once its operations under revoked grants have ended (`keys_came`).
+//! What it posts by an old key that is closed fails there: it is posted again once the new
 //! key has come (`Stripes::refuse`). Where NICs have connections, that failure resets the lane
 //! (`failover`), and if it was the last, operations under grants wait for the new keys
 //! (`session::resuming`). If the memory cannot be registered anew, importers are notified that it is
@@ -231,13 +232,15 @@ impl Link {
     }
 
     /// The peer has replaced keys of its memory.
-    pub(super) fn keys_came(&mut self, core: &Core, body: &[u8]) {
+    pub(super) fn keys_came(&mut self, core: &Core, body: &[u8], now: u64) {
         let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
         let whole = body.len() > BEFORE_KEYS && body.len() % 8 == 0;
         let (before, keys) = body.split_at(BEFORE_KEYS.min(body.len()));
         let &[memory, rail, first] = &before.chunks_exact(8).map(word).collect::<Vec<u64>>()[..] else {
             return core.count_malformed();
         };
+        // Operations under grants that were revoked before end first: none is posted by a new key.
+        self.go_on_sweeping(core, now, || false);
         self.session.keys_replaced();
         let keys = || keys.chunks_exact(8).map(word);
         let remotes = self.remotes_of(MemoryId::new(memory));

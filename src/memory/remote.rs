@@ -165,12 +165,14 @@ impl RemoteMemory {
         self.rails.len()
     }
 
-    /// The address and key for an offset in a range, through one of the owner's rails.
+    /// The address and key for an offset in a range, through one of the owner's rails. Under a grant,
+    /// check after this call that it was not revoked, or that the operation has not ended: a new key
+    /// is stored after both.
     #[inline]
     pub fn locate(&self, rail: RailIndex, range: usize, offset: u64) -> (u64, u64) {
         let through = &self.rails[rail.place()];
         let base = if through.virtual_addresses { self.ranges[range].base } else { 0 };
-        (base.wrapping_add(offset), through.keys[range].load(Ordering::Relaxed))
+        (base.wrapping_add(offset), through.keys[range].load(Ordering::Acquire))
     }
 
     /// The owner has replaced the keys of some ranges, for one of its rails. False: there are no
@@ -180,7 +182,7 @@ impl RemoteMemory {
         let from = usize::try_from(first).ok();
         let places = of.zip(from).and_then(|(of, first)| of.keys.get(first..));
         let Some(places) = places.filter(|places| keys.len() <= places.len()) else { return false };
-        places.iter().zip(keys).for_each(|(place, key)| place.store(key, Ordering::Relaxed));
+        places.iter().zip(keys).for_each(|(place, key)| place.store(key, Ordering::Release));
         true
     }
 

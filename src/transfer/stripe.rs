@@ -5,7 +5,7 @@ use super::geometry::{Geometry, Position, PIECE};
 use super::layer::Layer;
 use super::operation::Move;
 use super::shape::View;
-use super::stripes::{NewStripe, TURN};
+use super::stripes::{NewStripe, Step, TURN};
 use super::table::{id_in, Slot, Table};
 use super::Direction;
 use crate::fabric::{Posted, Rma, Segment};
@@ -85,22 +85,6 @@ struct Gathered {
     bytes: u64,
     slices: u64,
     after: Position,
-}
-
-pub enum Step {
-    /// Something was posted; there may be more.
-    Posted,
-    /// The window of lane or rail is full: try again after completions.
-    Full,
-    /// The next post needs a credit, and the lane has none: other stripes may continue.
-    Starved,
-    /// The stripe has claimed its share of this pass.
-    Shared,
-    /// Nothing more to post in this stripe.
-    Finished,
-    /// The stripe cannot continue: the transfer ends with this status.
-    Ended(Status),
-    Failed(i32),
 }
 
 impl Stripe {
@@ -323,8 +307,8 @@ impl Stripe {
         if self.next == self.end && !self.claim(slot, transfer, burst, room) {
             return Step::Finished;
         }
-        if self.layer.index != self.at.layer {
-            self.layer = Layer::of(transfer, self.at.layer, burst.path());
+        if self.layer.index != self.at.layer && !self.look_up(transfer, burst) {
+            return Step::Finished;
         }
         if starved && self.layer.immediate.is_some() {
             return Step::Starved;
@@ -374,7 +358,10 @@ impl Stripe {
         let mut outcome = Step::Posted;
         while posts > 0 && room > 0 && self.turn > 0 && self.next < self.end {
             if self.layer.index != self.at.layer {
-                self.layer = Layer::of(transfer, self.at.layer, burst.path());
+                if !self.look_up(transfer, burst) {
+                    outcome = Step::Finished;
+                    break;
+                }
                 if self.layer.on_device {
                     break;
                 }
@@ -433,6 +420,17 @@ impl Stripe {
             Step::Posted => self.after_posts(),
             other => other,
         }
+    }
+
+    /// Looks up the layer that is posted next. False: the operation has ended, so the stripe gives up.
+    /// What was found may be a key that its grant no longer includes.
+    fn look_up(&mut self, transfer: &Move, burst: &Burst) -> bool {
+        self.layer = Layer::of(transfer, self.at.layer, burst.path());
+        let ended = transfer.grant.is_some() && !Table::wanted(self.slot());
+        if ended {
+            self.give_up();
+        }
+        !ended
     }
 
     /// Maximum segments of a post. `whole`: slices are not split.

@@ -3,7 +3,7 @@
 
 use super::claims::{split, Claims, Run};
 use super::operation::Move;
-use super::stripe::{Step, Stripe};
+use super::stripe::Stripe;
 use super::table::{Left, Slot, Table};
 use crate::fabric::{Posted, Rma};
 use crate::ids::{Hold, LaneSlot};
@@ -113,6 +113,23 @@ pub struct Stripes {
     round: usize,
     posts: u32,
     passes: u32,
+}
+
+/// What came of a stripe's turn.
+pub enum Step {
+    /// Something was posted; there may be more.
+    Posted,
+    /// The window of lane or rail is full: try again after completions.
+    Full,
+    /// The next post needs a credit, and the lane has none: other stripes may continue.
+    Starved,
+    /// The stripe has claimed its share of this pass.
+    Shared,
+    /// Nothing more to post in this stripe.
+    Finished,
+    /// The stripe cannot continue: the transfer ends with this status.
+    Ended(Status),
+    Failed(i32),
 }
 
 pub struct NewStripe {
