@@ -131,6 +131,25 @@ static void revokes_of_a_silent_writer_do_not_wait_for_each_other(void)
     duo_close(&duo);
 }
 
+/* A revoke that takes longer than its operation goes on; the next call learns that it is done, once. */
+static void revoke_is_done_after_its_operation_timed_out(void)
+{
+    struct duo duo = duo_of_silent();
+    weft_op_options options = WEFT_OP_OPTIONS_INIT;
+    weft_op writes[WRITES], id;
+    struct range_request args = under(&duo, grant_whole(&duo));
+    options.timeout_ns = 1000;
+    begin_writes(&duo, &args, writes);
+    CHECK_OK(weft_grant_revoke(duo.b->endpoint, &args.options.grant, &options, &id));
+    CHECK_STATUS(box_await(duo.b, id, patience_ms()).status, WEFT_ERR_TIMED_OUT);
+    box_pump(duo.b, 300);
+    CHECK_OK(weft_grant_revoke(duo.b->endpoint, &args.options.grant, NULL, &id));
+    CHECK_OK(box_await(duo.b, id, patience_ms()).status);
+    a_goes_on(&duo, writes, WEFT_ERR_REVOKED, WEFT_ERR_REVOKED);
+    CHECK_STATUS(weft_grant_revoke(duo.b->endpoint, &args.options.grant, NULL, &id), WEFT_ERR_HANDLE);
+    duo_close(&duo);
+}
+
 /* After PEER_DOWN nothing lands, notifies or counts. */
 static void nothing_lands_after_the_end_of_a_silent_writer(void)
 {
@@ -225,6 +244,7 @@ int main(int argc, char **argv)
         {"a_silent_writer_of_many_operations_is_locked_out", FABRICS, a_silent_writer_of_many_operations_is_locked_out},
         {"revokes_of_a_silent_writer_do_not_wait_for_each_other", FABRICS,
          revokes_of_a_silent_writer_do_not_wait_for_each_other},
+        {"revoke_is_done_after_its_operation_timed_out", FABRICS, revoke_is_done_after_its_operation_timed_out},
         {"nothing_lands_after_the_end_of_a_silent_writer", EVERY, nothing_lands_after_the_end_of_a_silent_writer},
         {"others_that_answer_follow", FABRICS, others_that_answer_follow},
         {"others_that_are_late_follow", FABRICS, others_that_are_late_follow},

@@ -126,7 +126,7 @@ impl Endpoint {
         if !of.await_by(id) {
             core.table.end(id, Outcome::OK, now);
         }
-        of.ask();
+        of.claim();
         core.revoke(&of);
         core.forget_revoking(&of);
         self.kick(now);
@@ -187,7 +187,7 @@ impl Core {
         let unknown =
             || Error::handle("the token is of no grant of this endpoint, or that was revoked before");
         if let Some(of) = revoking.get(&token) {
-            return if of.is_done() && !of.is_expired() { Err(unknown()) } else { Ok(of.clone()) };
+            return if of.is_done() && !of.is_unclaimed() { Err(unknown()) } else { Ok(of.clone()) };
         }
         let grant = self.grants.take(token).ok_or_else(unknown)?;
         let memory = self.memories.lock().get(&grant.memory).cloned().ok_or_else(unknown)?;
@@ -245,11 +245,12 @@ impl Core {
     /// Nothing reaches the memory under the grant any longer.
     fn is_revoked(&self, of: &Arc<Revoking>, now: u64) {
         of.let_memory_go();
-        if of.is_expired() {
+        // (By now it is unclaimed only if it has expired.)
+        if of.is_unclaimed() {
             self.notify_owner(&of.grant, Outcome::of(Status::TimedOut));
         }
         self.spare_owner(&of.grant);
-        of.take_ops().into_iter().for_each(|id| _ = self.table.end(id, Outcome::OK, now));
+        of.finish(|id| self.table.end(id, Outcome::OK, now));
         self.forget_revoking(of);
     }
 

@@ -252,16 +252,16 @@ impl Link {
     /// Whether a peer that was asked to come to rest answers.
     pub(super) fn tend_resting(&mut self, core: &Core, now: u64) {
         let Some(resting) = &mut self.resting else { return };
-        let passed = now.saturating_sub(resting.counted_ns).min(SILENT_NS / LOOKS);
+        let passed = now.saturating_sub(resting.counted_ns);
         resting.counted_ns = now;
-        resting.waited_ns += passed;
+        resting.waited_ns += passed.min(REST_NS / LOOKS);
         let verdict = resting.silence.look(self.peer.received_ns(), now, SILENT_NS);
         let silent = verdict == Verdict::Lost || resting.waited_ns > REST_NS;
         let peer = self.peer.id;
         for those in [&mut resting.of, &mut self.to_rest] {
             those.retain_mut(|one| match one {
                 Rests::Keys(of, waited) => {
-                    *waited += passed;
+                    *waited += passed.min(ANSWER_NS / LOOKS);
                     let ends = silent || *waited > ANSWER_NS;
                     if ends {
                         core.keys_known(of);

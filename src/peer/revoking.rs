@@ -21,8 +21,9 @@ pub struct Revoking {
     left: AtomicUsize,
     /// The peer has acknowledged the revoke, or is gone.
     known: AtomicBool,
-    /// The grant has expired, and its owner has not revoked it yet.
-    expired: AtomicBool,
+    /// The grant has expired, or its revoke took longer than the operations that waited for it, and
+    /// its owner has not revoked it since.
+    unclaimed: AtomicBool,
 }
 
 impl Revoking {
@@ -35,7 +36,7 @@ impl Revoking {
             begun: OnceCell::new(),
             left: AtomicUsize::new(0),
             known: AtomicBool::new(false),
-            expired: AtomicBool::new(expired),
+            unclaimed: AtomicBool::new(expired),
         }
     }
 
@@ -80,8 +81,14 @@ impl Revoking {
         }
     }
 
-    pub fn take_ops(&self) -> Vec<OpId> {
-        self.ops.lock().take().unwrap_or_default()
+    /// The revoke is done. `end` ends an operation that waits for it; false if that has ended before.
+    pub fn finish(&self, mut end: impl FnMut(OpId) -> bool) {
+        let mut ops = self.ops.lock();
+        let Some(waiting) = ops.take() else { return };
+        let ended = waiting.into_iter().filter(|id| end(*id)).count();
+        if ended == 0 {
+            self.unclaimed.store(true, Ordering::Release);
+        }
     }
 
     pub fn peer_knows(&self) {
@@ -96,18 +103,17 @@ impl Revoking {
         self.ops.lock().is_none()
     }
 
-    pub fn is_expired(&self) -> bool {
-        self.expired.load(Ordering::Acquire)
+    pub fn is_unclaimed(&self) -> bool {
+        self.unclaimed.load(Ordering::Acquire)
     }
 
-    /// The owner revokes a grant that has expired. False: it already did, or the grant has not
-    /// expired.
-    pub fn ask(&self) -> bool {
-        self.expired.swap(false, Ordering::AcqRel)
+    /// The owner revokes the grant.
+    pub fn claim(&self) {
+        self.unclaimed.store(false, Ordering::Release);
     }
 
     pub fn is_over(&self) -> bool {
-        self.is_known() && self.is_done() && !self.is_expired()
+        self.is_known() && self.is_done() && !self.is_unclaimed()
     }
 }
 
