@@ -4,6 +4,7 @@ use super::authenticate::{denial, Verdict};
 use super::failover;
 use super::inbox::{AcceptedHandshake, Command};
 use super::lanes::{DataPath, Handshake, LaneWork, PeerEnd, RailWork, AGAIN_NS};
+use super::later::ENDS_NS;
 use crate::fabric::select::readable;
 use crate::fabric::{error_text, host, Connection, Posted};
 use crate::ids::{LaneId, PeerId, RailIndex};
@@ -127,10 +128,12 @@ impl DataPath {
         }
     }
 
-    /// Sends handshake requests on lanes without an answer, and probes answered ones.
+    /// Sends handshake requests on lanes without an answer, and probes answered ones. A driver may
+    /// take long to make a connection: then the others' follow in the next passes, the longest due
+    /// first.
     pub fn advance_handshakes(&mut self, now: u64) {
         let core = self.core.clone();
-        let (mut failed, mut unanswered) = (Vec::new(), Vec::new());
+        let (mut failed, mut unanswered, mut requests) = (Vec::new(), Vec::new(), Vec::new());
         for work in self.rails.iter_mut() {
             for lane in work.lanes.iter_mut().filter(|lane| lane.closing.is_none()) {
                 let (state, plan) = (lane.lane.state, lane.plan());
@@ -147,50 +150,27 @@ impl DataPath {
                 }
                 let due = lane.handshake.next_ns.filter(|due| handshaking && *due <= now);
                 let Some(due) = due else { continue };
-                lane.handshake.next_ns = Some(now + AGAIN_NS);
-                if state == LaneState::Probing {
-                    // One probe suffices: it is repeated only if the lane was full.
-                    match work.rail.post_probe(&mut lane.lane, now) {
-                        Posted::Yes => lane.handshake.next_ns = None,
-                        Posted::Again => lane.handshake.next_ns = Some(now),
-                        Posted::Failed(errno) => {
-                            if lane.handshake_failed(now, is_for_good(&work.rail, errno)) {
-                                failed.push((lane.peer.clone(), plan, errno));
-                            }
+                if state == LaneState::Handshaking {
+                    requests.push((due, lane.lane.id));
+                    continue;
+                }
+                // One probe suffices: it is repeated only if the lane was full.
+                match work.rail.post_probe(&mut lane.lane, now) {
+                    Posted::Yes => lane.handshake.next_ns = None,
+                    Posted::Again => lane.handshake.next_ns = Some(now),
+                    Posted::Failed(errno) => {
+                        if lane.handshake_failed(now, is_for_good(&work.rail, errno)) {
+                            failed.push((lane.peer.clone(), plan, errno));
                         }
                     }
-                    continue;
                 }
-                if !work.rail.may_handshake(&lane.lane) {
-                    // The limit of concurrent handshakes is reached: try again in the next tick.
-                    lane.handshake.next_ns = Some(now);
-                    continue;
-                }
-                if due != 0 {
-                    work.rail.count_retry(now);
-                }
-                let request = HandshakeRequest {
-                    target: lane.peer.address.incarnation,
-                    token: lane.peer.token,
-                    yours: lane.peer.named_by().0,
-                    nonce: lane.handshake.nonce,
-                    begun: lane.peer.begun,
-                    epoch: lane.epoch,
-                    rail: plan.rail,
-                    your_rail: plan.remote_rail,
-                    wire: frame::WIRE_HIGHEST,
-                    proven: false,
-                    address: &core.address,
-                };
-                let header = Header::plain(Kind::HandshakeRequest);
-                let body = core.handshake_request(request, lane.handshake.root.as_ref());
-                if let Posted::Failed(errno) =
-                    work.rail.send_open(&mut lane.lane, |f| header.write(f, &body, &[]))
-                {
-                    if lane.handshake_failed(now, is_for_good(&work.rail, errno)) {
-                        failed.push((lane.peer.clone(), plan, errno));
-                    }
-                }
+            }
+        }
+        requests.sort_by_key(|(due, lane)| (*due, lane.rail));
+        for (due, lane) in requests {
+            self.request_handshake(lane, due, now).into_iter().for_each(|one| failed.push(one));
+            if core.clock.now().saturating_sub(now) > ENDS_NS {
+                break;
             }
         }
         for (peer, plan, errno) in failed {
@@ -199,6 +179,43 @@ impl DataPath {
         for lane in unanswered {
             self.rails.lane(lane).into_iter().for_each(|of| of.peer.count_unfinished());
             self.give_up_lane(lane);
+        }
+    }
+
+    /// Returns why the lane fails, if it does.
+    fn request_handshake(&mut self, lane: LaneId, due: u64, now: u64) -> Option<(Arc<Peer>, Plan, i32)> {
+        let DataPath { core, rails, .. } = self;
+        let (rail, lane) = rails.lane_mut(lane)?;
+        if !rail.may_handshake(&lane.lane) {
+            // The limit of concurrent handshakes is reached: try again in the next tick.
+            lane.handshake.next_ns = Some(now);
+            return None;
+        }
+        lane.handshake.next_ns = Some(now + AGAIN_NS);
+        if due != 0 {
+            rail.count_retry(now);
+        }
+        let plan = lane.plan();
+        let request = HandshakeRequest {
+            target: lane.peer.address.incarnation,
+            token: lane.peer.token,
+            yours: lane.peer.named_by().0,
+            nonce: lane.handshake.nonce,
+            begun: lane.peer.begun,
+            epoch: lane.epoch,
+            rail: plan.rail,
+            your_rail: plan.remote_rail,
+            wire: frame::WIRE_HIGHEST,
+            proven: false,
+            address: &core.address,
+        };
+        let header = Header::plain(Kind::HandshakeRequest);
+        let body = core.handshake_request(request, lane.handshake.root.as_ref());
+        match rail.send_open(&mut lane.lane, |f| header.write(f, &body, &[])) {
+            Posted::Failed(errno) if lane.handshake_failed(now, is_for_good(rail, errno)) => {
+                Some((lane.peer.clone(), plan, errno))
+            }
+            _ => None,
         }
     }
 

@@ -9,6 +9,10 @@ use libfabric_sys::fid_ep;
 use std::collections::HashSet;
 use std::ptr;
 
+/// A route has no connection before it is first dialed (`redial`): a caller may insert many at once,
+/// and some versions of libfabric wait for the network for each.
+const UNDIALED: i32 = libc::ENOTCONN;
+
 /// A route: the state behind an inserted address.
 pub struct Place {
     pub generation: u32,
@@ -70,15 +74,15 @@ impl Connections {
         let (to, target) = self.target(address)?;
         self.claim(|name| *name == target, peer);
         let same = |place: &Place| {
-            place.users > 0 && (place.target, place.peer) == (target, peer) && place.leads.is_ok()
+            let leads = place.leads.is_ok() || place.leads == Err(UNDIALED);
+            place.users > 0 && (place.target, place.peer) == (target, peer) && leads
         };
         if let Some(at) = self.places.iter().position(same) {
             let place = &mut self.places[at];
             place.users += 1;
             return Ok(u64::from(place.generation) << 32 | at as u64);
         }
-        let leads = self.dial(&to, target).map_err(|error| error.provider_errno);
-        Ok(self.place((target, peer), to, leads))
+        Ok(self.place((target, peer), to, Err(UNDIALED)))
     }
 
     /// Assigns accepted connections from these NICs to the peer, if they belong to none.
@@ -147,7 +151,8 @@ impl Connections {
         // them.
         let (true, Err(errno)) = (place.reported, place.leads) else { return };
         let (to, target) = (place.to.clone(), place.target);
-        let leads = self.dial(&to, target).map_err(|_| errno);
+        let why = |error: Error| if errno == UNDIALED { error.provider_errno } else { errno };
+        let leads = self.dial(&to, target).map_err(why);
         if let Some(place) = find(&mut self.places, route) {
             place.leads = leads;
         }
