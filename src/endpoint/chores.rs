@@ -55,6 +55,8 @@ pub(super) struct Chores {
     pub queue: VecDeque<Chore>,
     /// Replaced keys that could not be closed yet.
     pub unclosed: Vec<Arc<Replacing>>,
+    /// When a pass last worked on them, while there are some.
+    pub last_ns: Option<u64>,
 }
 
 pub(super) enum Chore {

@@ -12,9 +12,11 @@ use crate::peer::Replacing;
 use crate::status::Result;
 use std::sync::Arc;
 
-/// A pass registers for at most this long; the clock is read after every `LOOK` pieces, and `MOST`
-/// limits the pass where time stands still.
+/// A pass registers for at most this long, or for a fourth of the time since the last pass that did:
+/// where passes take long, or a caller makes them seldom, a revoke waits for many of them. The clock
+/// is read after every `LOOK` pieces, and `MOST` limits the pass where time stands still.
 const STEP_NS: u64 = 1_000_000;
+const STEP_MOST_NS: u64 = 25_000_000;
 const LOOK: usize = 8;
 const MOST: usize = 1024;
 
@@ -39,6 +41,9 @@ impl Chores {
     /// Continues callers' work for a moment; true if there was any.
     pub(super) fn go_on(&mut self, core: &Core, rails: &mut Rails, now: u64) -> bool {
         let Some(mut chore) = self.queue.pop_front() else { return false };
+        let since = self.last_ns.replace(now).map_or(0, |last| now.saturating_sub(last));
+        let step_ns = (since / 4).clamp(STEP_NS, STEP_MOST_NS);
+        let began = core.clock.now();
         for i in 1..=MOST {
             let over = match &mut chore {
                 Chore::Register(of) => of.next(rails).map(|outcome| match &of.reply {
@@ -62,9 +67,10 @@ impl Chores {
                 }),
             };
             if over.is_some() {
+                self.last_ns.take_if(|_| self.queue.is_empty());
                 return true;
             }
-            if i % LOOK == 0 && core.clock.now().saturating_sub(now) > STEP_NS {
+            if i % LOOK == 0 && core.clock.now().saturating_sub(began) > step_ns {
                 break;
             }
         }
