@@ -25,6 +25,7 @@ fills=(
     "four_rails|4|--workers 2|--pages 200 --page-size 64K"
     "manual_progress|4|--manual|--pages 200 --page-size 64K"
     "a_cable_is_cut|2||--pages 60 --page-size 1M"
+    "a_rail_is_missing|4||--pages 200 --page-size 64K"
 )
 # The same by weft-bench, which verifies every byte: a name, cables, options.
 loads=(
@@ -154,7 +155,8 @@ hosts=('' left right third)
 
 # network HOSTS RAILS: left0, left1 and so on are RDMA devices of one host, right0 of the next, third0 of a third. All are
 # in one network namespace (rxe of 6.1 knows no other), but packets really cross, over a cable or a switch of each rail:
-# local addresses are looked up last. Addresses: 10.8.RAIL.HOST; links: h1r0 is the left host's first.
+# local addresses are looked up last. Addresses: 10.8.RAIL.HOST, each rail a network of its own; links: h1r0 is the left
+# host's first.
 network() {
     local rail a b
     modprobe -a ib_uverbs rdma_cm rdma_ucm rdma_rxe veth || return 1
@@ -169,7 +171,7 @@ network() {
         for ((a = 1; a <= $1; a++)); do
             [ "$1" = 2 ] || ip link add "h${a}r$rail" mtu 9000 type veth peer name "s${a}r$rail" mtu 9000
             [ "$1" = 2 ] || ip link set "s${a}r$rail" master "s$rail" up
-            ip addr add "10.8.$rail.$a/32" dev "h${a}r$rail"
+            ip addr add "10.8.$rail.$a/24" dev "h${a}r$rail" noprefixroute
             sysctl -qw "net.ipv4.conf.h${a}r$rail.rp_filter=0"
             ip link set "h${a}r$rail" up
             ip rule add pref 10 iif "h${a}r$rail" lookup local
@@ -245,6 +247,8 @@ fill() { # "NAME|CABLES|OPTIONS|OPTIONS OF THE DECODE SIDE"
         lefts+=("left$i")
         rights+=("right$i")
     done
+    # No cable joins the first left end to any of the right ends that are left.
+    [ "$name" != a_rail_is_missing ] || rights=("${rights[@]:1}")
     prefill_in=(env "WEFT_RAILS=$(IFS=,; echo "${lefts[*]}")") decode_in=(env "WEFT_RAILS=$(IFS=,; echo "${rights[*]}")")
     if [ "$name" = a_cable_is_cut ]; then
         cut_cable "$logs/$name.prefill.err" &

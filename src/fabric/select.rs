@@ -29,7 +29,7 @@ const NAMES: [&str; 4] = ["host", "efa", "verbs", "tcp"];
 #[derive(Clone)]
 pub struct Candidate {
     pub fabric: String,
-    /// The provider's name for the NIC's network.
+    /// The name of the NIC's network: NICs of one network are paired first.
     pub network: String,
     /// The domain, or the network interface.
     pub name: String,
@@ -374,13 +374,20 @@ fn over_tcp(interface: tcp::Interface, machine: &Machine) -> Candidate {
     }
 }
 
+/// The network of a NIC. verbs has one name for the networks of all RoCE devices, so there the network is that of the
+/// interface that has the NIC's IP address.
+fn network_of(entry: &Entry) -> String {
+    let ip = entry.ip.filter(|_| entry.provider == discover::CONNECTED);
+    ip.and_then(tcp::network_at).unwrap_or_else(|| entry.network.clone())
+}
+
 fn candidate(entry: Entry, machine: &Machine) -> Candidate {
     let pci = place(entry.pci, &entry.device, &entry.domain, machine);
     Candidate {
         node: machine.node_of(pci),
         pci,
         fabric: entry.provider.clone(),
-        network: entry.network.clone(),
+        network: network_of(&entry),
         name: entry.domain.clone(),
         source: Source::Ofi(Arc::new(entry)),
     }

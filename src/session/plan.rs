@@ -61,6 +61,12 @@ mod tests {
         let mut mirrored: Vec<_> = pair(&theirs, &ours).iter().map(mirror).collect();
         mirrored.sort_by_key(|plan| plan.rail);
         assert_eq!(mirrored, expected);
+        // Of peers without the rail of "a", the others keep their networks.
+        let four = [(0, "a"), (1, "b"), (2, "c"), (3, "d")].map(at);
+        let three = [(0, "b"), (1, "c"), (2, "d")].map(at);
+        assert_eq!(pair(&four, &three), [(1, 0), (2, 1), (3, 2), (0, 0)].map(plan));
+        let unknown = [(0, "IB-0xfe80000000000000"), (1, "IB-0xfe80000000000000")].map(at);
+        assert_eq!(pair(&four[..2], &unknown), [(0, 0), (1, 1)].map(plan));
         assert_eq!(pair(&ours[..1], &[0, 1, 2, 3].map(|rail| at((rail, "a")))).len(), 4);
         assert!(pair(&ours, &[]).is_empty());
     }

@@ -9,6 +9,7 @@ use crate::topology::pci::PciAddress;
 use libfabric_sys::*;
 use once_cell::sync::OnceCell;
 use std::ffi::{c_char, CStr, CString};
+use std::net::IpAddr;
 use std::ptr;
 
 /// The loaded library, kept for the life of the process.
@@ -34,7 +35,7 @@ const API: u32 = FI_VERSION(1, 18);
 pub const DMABUFS: u32 = FI_VERSION(1, 20);
 
 /// The provider whose connections Weft makes itself (`connections`).
-const CONNECTED: &str = "verbs";
+pub const CONNECTED: &str = "verbs";
 
 static FABRICS: OnceCell<Fabrics> = OnceCell::new();
 
@@ -167,7 +168,10 @@ impl Source {
 pub struct Entry {
     pub provider: String,
     pub domain: String,
+    /// The provider's name for it.
     pub network: String,
+    /// The IP address that peers connect to, if it has one.
+    pub ip: Option<IpAddr>,
     pub loopback: bool,
     pub link_local: bool,
     /// The NIC that the provider names: the kernel's name for it or "", and its PCI address.
@@ -253,6 +257,7 @@ pub fn simulated(name: &str) -> Result<Vec<Entry>> {
         provider: fabric.clone(),
         domain: format!("sim{rail}"),
         network: mode.to_owned(),
+        ip: None,
         loopback: false,
         link_local: false,
         delivers,
@@ -344,15 +349,16 @@ unsafe fn entry(fabrics: &'static Fabrics, provider: &str, info: *mut fi_info) -
             return None;
         }
         let domain = text((*(*info).domain_attr).name);
-        let (loopback, link_local, usable) = kind_of_address(info);
-        if !usable || is_another_name(&domain) {
+        if is_another_name(&domain) {
             return None;
         }
+        let ip = ip_address(info);
         let network = text((*(*info).fabric_attr).name);
         Some(Entry {
             provider: provider.to_owned(),
-            loopback: loopback || domain == "lo",
-            link_local,
+            ip,
+            loopback: ip.is_some_and(|ip| ip.is_loopback()) || domain == "lo",
+            link_local: ip.is_some_and(is_link_local),
             domain,
             device: device_name(info),
             pci: pci(info),
@@ -398,30 +404,36 @@ unsafe fn pci(info: *const fi_info) -> Option<PciAddress> {
     Some(PciAddress { domain, bus, device: pci.device_id, function: pci.function_id })
 }
 
-/// Classifies a socket address: loopback, link-local, and usable. An IPv6 address is usable only
-/// where the NIC has no better one, so they come last.
-unsafe fn kind_of_address(info: *const fi_info) -> (bool, bool, bool) {
+/// An info's own address, where that is an IP address.
+///
+/// # Safety
+/// libfabric must have made `info`.
+unsafe fn ip_address(info: *const fi_info) -> Option<IpAddr> {
     // SAFETY: src_addr has src_addrlen bytes, or is NULL.
     let address = unsafe {
         let (data, len) = ((*info).src_addr as *const u8, (*info).src_addrlen);
         if data.is_null() {
-            return (false, false, true);
+            return None;
         }
         std::slice::from_raw_parts(data, len)
     };
-    let family = address.first_chunk::<2>().map_or(0, |f| u16::from_ne_bytes(*f));
+    let family = u16::from_ne_bytes(*address.first_chunk()?);
     // SAFETY: the info is valid, and the field is an integer.
-    let format = unsafe { (*info).addr_format };
-    match (format, i32::from(family)) {
-        (FI_SOCKADDR | FI_SOCKADDR_IN, libc::AF_INET) if address.len() >= 8 => {
-            (address[4] == 127, address[4] == 169 && address[5] == 254, true)
+    match (unsafe { (*info).addr_format }, i32::from(family)) {
+        (FI_SOCKADDR | FI_SOCKADDR_IN, libc::AF_INET) => {
+            Some(IpAddr::from(*address.get(4..)?.first_chunk::<4>()?))
         }
-        (FI_SOCKADDR | FI_SOCKADDR_IN6, libc::AF_INET6) if address.len() >= 24 => {
-            let ip = &address[8..24];
-            let loopback = ip[..15].iter().all(|b| *b == 0) && ip[15] == 1;
-            (loopback, ip[0] == 0xfe && ip[1] & 0xc0 == 0x80, true)
+        (FI_SOCKADDR | FI_SOCKADDR_IN6, libc::AF_INET6) => {
+            Some(IpAddr::from(*address.get(8..)?.first_chunk::<16>()?))
         }
-        _ => (false, false, true),
+        _ => None,
+    }
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.segments()[0] & 0xffc0 == 0xfe80,
     }
 }
 

@@ -19,6 +19,31 @@ pub struct Interface {
 /// link-local.
 pub fn list() -> Result<Vec<Interface>> {
     let mut found: Vec<Interface> = Vec::new();
+    each_address(|interface| {
+        let rank = |of: &Interface| (of.link_local, of.address.is_ipv6());
+        match found.iter_mut().find(|known| known.name == interface.name) {
+            None => found.push(interface),
+            Some(known) if rank(&interface) < rank(known) => *known = interface,
+            Some(_) => {}
+        }
+    })?;
+    Ok(found)
+}
+
+/// The network of the interface that has this address, as "10.77.1.0/24".
+pub fn network_at(ip: IpAddr) -> Option<String> {
+    let mut network = None;
+    each_address(|interface| {
+        if interface.address.ip() == ip {
+            network = Some(interface.network);
+        }
+    })
+    .ok()?;
+    network
+}
+
+/// Every address of every interface that is up.
+fn each_address(mut each: impl FnMut(Interface)) -> Result<()> {
     let mut first = std::ptr::null_mut();
     // SAFETY: the call allocates a list, which is freed below.
     if unsafe { libc::getifaddrs(&mut first) } != 0 {
@@ -29,18 +54,13 @@ pub fn list() -> Result<Vec<Interface>> {
     while let Some(entry) = unsafe { next.as_ref() } {
         // SAFETY: the reason given above holds here as well.
         if let Some(interface) = unsafe { interface_of(entry) } {
-            let rank = |of: &Interface| (of.link_local, of.address.is_ipv6());
-            match found.iter_mut().find(|known| known.name == interface.name) {
-                None => found.push(interface),
-                Some(known) if rank(&interface) < rank(known) => *known = interface,
-                Some(_) => {}
-            }
+            each(interface);
         }
         next = entry.ifa_next;
     }
     // SAFETY: getifaddrs allocated the list.
     unsafe { libc::freeifaddrs(first) };
-    Ok(found)
+    Ok(())
 }
 
 /// # Safety
@@ -113,5 +133,7 @@ mod tests {
         let all = list().unwrap();
         let lo = all.iter().find(|interface| interface.name == "lo").unwrap();
         assert!(lo.loopback && lo.address.ip().is_loopback() && lo.network == "127.0.0.0/8");
+        assert_eq!(network_at(lo.address.ip()).as_ref(), Some(&lo.network));
+        assert_eq!(network_at([192, 0, 2, 1].into()), None, "an address that no interface has");
     }
 }

@@ -74,7 +74,7 @@ mod twins;
 
 #[cfg(any(test, fuzzing))]
 pub use fuzz::stream as check_stream;
-pub use interfaces::{list, Interface};
+pub use interfaces::{list, network_at, Interface};
 pub use nic::TcpNic;
 pub use options::{At, Options};
 #[cfg(test)]
