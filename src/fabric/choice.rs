@@ -47,6 +47,21 @@ pub fn choose(nics: &[Listed], patterns: Option<&str>, machine: &Machine, visibl
     Choice { chosen, why }
 }
 
+/// For an error about missing NICs: the RDMA devices that the patterns choose and whose ports are
+/// down, which no provider lists; "" without any.
+pub fn down(patterns: Option<&str>, machine: &Machine) -> String {
+    let patterns = Patterns::of(patterns.unwrap_or_default());
+    let down = |i: &&Interface| i.of == Type::Rdma && !i.up && patterns.take(&i.name);
+    let names: Vec<&str> = machine.interfaces.iter().filter(down).map(|i| i.name.as_str()).collect();
+    if names.is_empty() {
+        return String::new();
+    }
+    format!(
+        "; here, but with their port down: {} (bring the link up, then start the process again: libfabric lists NICs once)",
+        names.join(", ")
+    )
+}
+
 /// Each fabric once, in the order of the NICs.
 fn fabrics(nics: &[Listed]) -> Vec<&str> {
     let mut fabrics: Vec<&str> = Vec::new();
@@ -229,6 +244,20 @@ mod tests {
         tree.function("pci0000:00/0000:01:00.0", 0x020700, (0x15b3, 0x1021), 0);
         tree.rdma("mlx5_0", "0000:01:00.0");
         assert_eq!(has(&tree.machine()), [false, true, true]);
+    }
+
+    #[test]
+    fn devices_whose_ports_are_down_are_named() {
+        let mut tree = trees::Tree::new();
+        for (i, state) in ["4: ACTIVE", "1: DOWN", "2: INIT"].iter().enumerate() {
+            tree.function(&format!("pci0000:00/0000:0{i}:00.0"), 0x020700, (0x15b3, 0x1021), 0);
+            tree.rdma(&format!("mlx5_{i}"), &format!("0000:0{i}:00.0"));
+            tree.file(&format!("sys/class/infiniband/mlx5_{i}/ports/1/state"), format!("{state}\n"));
+        }
+        let machine = tree.machine();
+        assert!(down(None, &machine).contains(": mlx5_1, mlx5_2 ("));
+        assert!(down(Some("mlx5_1,eth0"), &machine).contains(": mlx5_1 ("));
+        assert_eq!(down(Some("mlx5_0"), &machine), "");
     }
 
     fn names(nics: &[Listed], choice: &Choice) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! The choice of the fabrics and NICs that an endpoint opens.
 
-use super::choice::{choose, matches, may_have, place, Listed};
+use super::choice::{choose, down, matches, may_have, place, Listed};
 use super::ofi::discover::{self, Entry};
 use super::ofi::nic::OfiNic;
 use super::{host, tcp, Nic};
@@ -164,7 +164,7 @@ pub fn candidates(fabric: Option<&str>, rails: Option<&str>, machine: &Machine) 
     }
     let nic = if leaves_out_host(patterns) { None } else { Some(host_candidate()?) };
     if others.iter().all(|name| name.is_empty()) {
-        let nic = nic.ok_or_else(|| no_rails(patterns, host::NAME))?;
+        let nic = nic.ok_or_else(|| no_rails(patterns, host::NAME, machine))?;
         return Ok(only_host(nic));
     }
     let mut found = network_candidates(Some(&others.join(",")), patterns, machine)?;
@@ -226,7 +226,8 @@ fn leaves_out_host(patterns: Option<&str>) -> bool {
     all.any(|pattern| matches(pattern, host::NAME))
 }
 
-fn no_rails(patterns: Option<&str>, names: &str) -> Error {
+fn no_rails(patterns: Option<&str>, names: &str, machine: &Machine) -> Error {
+    let down = down(patterns, machine);
     let patterns = patterns.unwrap_or("(default)");
     let hint = match patterns.trim() == host::NAME {
         true => {
@@ -234,7 +235,10 @@ fn no_rails(patterns: Option<&str>, names: &str) -> Error {
         }
         false => String::new(),
     };
-    Error::new(Status::NoRails, format!("rails \"{patterns}\" matches none of the NICs here: {names}{hint}"))
+    Error::new(
+        Status::NoRails,
+        format!("rails \"{patterns}\" matches none of the NICs here: {names}{hint}{down}"),
+    )
 }
 
 /// The NICs of the named fabrics, or of the best fabric that has any.
@@ -270,11 +274,11 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
             break; // Only the best fabric justifies the memory of its NICs.
         }
         if fabric.is_some() && found.len() == before {
-            return Err(no_nic(name));
+            return Err(no_nic(name, machine));
         }
     }
     if found.is_empty() {
-        return Err(no_nic(fabric.unwrap_or(RANKED)));
+        return Err(no_nic(fabric.unwrap_or(RANKED), machine));
     }
     chosen(found, patterns, machine, libfabric)
 }
@@ -331,22 +335,23 @@ fn chosen(
     let chosen: Vec<Candidate> = choice.chosen.iter().map(|i| found[*i].clone()).collect();
     if chosen.is_empty() {
         let names: Vec<&str> = listed.iter().map(|nic| nic.name.as_str()).collect();
-        return Err(no_rails(patterns, &names.join(", ")));
+        return Err(no_rails(patterns, &names.join(", "), machine));
     }
     let (clock, random) = chosen[0].time();
     Ok(Found { candidates: chosen, why: choice.why, libfabric, clock, random })
 }
 
 /// The error if no NIC of a named fabric was found.
-fn no_nic(name: &str) -> Error {
+fn no_nic(name: &str, machine: &Machine) -> Error {
     let library = discover::started();
     let known = library.map_or_else(Vec::new, discover::providers);
     let of = library.map_or_else(String::new, |library| format!(" of libfabric {}", library.describe()));
     if NAMES.contains(&name) || name.contains(',') {
         let text = format!(
             "no NIC of fabric \"{name}\" is here{}: is the device in this container, and its driver loaded? \
-             (fi_info -p '{name}' lists what libfabric finds)",
+             (fi_info -p '{name}' lists what libfabric finds){}",
             of.replacen(" of", ", says", 1),
+            down(None, machine),
         );
         return Error::new(Status::NoRails, text);
     }

@@ -91,6 +91,16 @@ pub struct Connections {
     scratches: (usize, usize),
 }
 
+/// A listener's error; where the NIC has no IP address, the error says so.
+fn without_address(entry: &Entry, error: Error) -> Error {
+    if entry.ip.is_some() || error.provider_errno != libc::ENODEV {
+        return error;
+    }
+    let hint = "the network interface of this NIC has no IP address that peers can connect to (link-local ones do not \
+                count): give it one (ip address add), then start the process again";
+    Error { message: format!("{}; {hint}", error.message).into(), ..error }
+}
+
 /// Whether an info's endpoints are connected individually.
 ///
 /// # Safety
@@ -146,7 +156,8 @@ impl Connections {
             };
             let rc = fi_srx_context(domain, (*info).rx_attr, &mut of.srx, ptr::null_mut());
             source.check("opening receives that connections share", rc)?;
-            let mut address = of.events.open(fabric, info, waits)?;
+            let opened = of.events.open(fabric, info, waits);
+            let mut address = opened.map_err(|error| without_address(entry, error))?;
             address.extend(name);
             Ok((of, address))
         }

@@ -80,6 +80,22 @@ fn own_text(errno: i32) -> String {
     }
 }
 
+/// For an error of a NIC that has no memory: the limit of memory that NICs may lock, and what raises
+/// it; "" without a limit.
+fn limit_of_locked_memory() -> String {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the struct is ours.
+    let rc = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    if rc != 0 || limit.rlim_cur == libc::RLIM_INFINITY {
+        return String::new();
+    }
+    format!(
+        "; NICs lock memory, and without CAP_IPC_LOCK this process may have {} bytes locked (RLIMIT_MEMLOCK): raise it by \
+         `ulimit -l unlimited`, LimitMEMLOCK=infinity of a systemd unit, or --ulimit memlock=-1 of a container",
+        limit.rlim_cur
+    )
+}
+
 /// The driver of a NIC.
 #[derive(Clone, Copy)]
 pub enum Source {
@@ -102,7 +118,10 @@ impl Source {
     pub(super) fn error(&self, doing: &str, rc: i32) -> Error {
         let errno = rc.abs();
         let status = if errno == libc::ENOMEM { Status::NoMemory } else { Status::Fabric };
-        let text = format!("{doing}: {} (libfabric error {errno})", self.strerror(errno));
+        let mut text = format!("{doing}: {} (libfabric error {errno})", self.strerror(errno));
+        if status == Status::NoMemory && matches!(self, Source::Libfabric(_)) {
+            text += &limit_of_locked_memory();
+        }
         Error { provider_errno: errno, ..Error::new(status, text) }
     }
 
