@@ -6,7 +6,7 @@ use super::{bounds, Endpoint, EndpointConfig};
 use crate::clock::{Random, Sequence};
 use crate::device::Claim;
 use crate::fabric::select;
-use crate::fabric::Posted;
+use crate::fabric::{Posted, Progress};
 use crate::ids::{LaneSlot, MemoryId, PeerId, RailIndex};
 use crate::memory::{Access, Range, RemoteState};
 use crate::rail::{Lane, LaneState, Lanes, Rail, Work};
@@ -90,7 +90,11 @@ impl Attacker {
         let machine = Machine::read(read::Root::from_environment());
         let found = select::candidates(Some(fabric), None, &machine).expect("a fabric");
         let candidate = &found.candidates[0];
-        let mut rail = Rail::open(RailIndex::at(0), candidate.open(false).expect("a NIC")).expect("a rail");
+        let mut rail = Rail::open(
+            RailIndex::at(0),
+            candidate.open(Progress { waits: false, threads: false }).expect("a NIC"),
+        )
+        .expect("a rail");
         let target = Address::decode(target.address()).expect("an address");
         let theirs = &target.rails[0];
         let mut lanes = Lanes::new(RailIndex::at(0));

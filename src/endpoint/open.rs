@@ -11,6 +11,7 @@ use crate::clock::{Clock, Part, Random};
 use crate::fabric::ofi::signals::Blocked;
 use crate::fabric::select::{self, Candidate};
 use crate::fabric::tcp;
+use crate::fabric::Progress;
 use crate::fork;
 use crate::ids::RailIndex;
 use crate::rail::{Rail, Traffic};
@@ -112,8 +113,8 @@ impl Endpoint {
         libfabric: String,
         machine: Machine,
     ) -> Result<Arc<Endpoint>> {
-        let (rails, opened) =
-            open_rails(plans.pop().map(|plan| plan.rails).unwrap_or_default(), config.sleeps());
+        let progress = Progress { waits: config.sleeps(), threads: false };
+        let (rails, opened) = open_rails(plans.pop().map(|plan| plan.rails).unwrap_or_default(), progress);
         let (core, indexes) = assemble(config, time, chosen, vec![opened], 1)?;
         let rails = number(rails, &indexes);
         let driver = Arc::new(Driver::new(Worker::new(0, core.clone(), rails)));
@@ -133,14 +134,14 @@ impl Endpoint {
         libfabric: String,
         machine: Machine,
     ) -> Result<Arc<Endpoint>> {
-        let workers = plans.len();
+        let (workers, progress) = (plans.len(), Progress { waits: config.sleeps(), threads: true });
         let ended = Arc::new(AtomicUsize::new(0));
         let endpoint = OPENED.fetch_add(1, Ordering::Relaxed);
         let (mut threads, mut reports) = (Threads::default(), Vec::new());
         for (index, plan) in plans.into_iter().enumerate() {
             let (report, opened) = channel();
             let (go, wait) = channel();
-            let thread = start((endpoint, index), plan, config.sleeps(), report, wait, ended.clone())?;
+            let thread = start((endpoint, index), plan, progress, report, wait, ended.clone())?;
             threads.waiting.push((thread, go));
             reports.push(opened);
         }
@@ -245,11 +246,11 @@ fn plans(chosen: &[Candidate], machine: &Machine, wanted: usize) -> Vec<Plan> {
 }
 
 /// Opens the rails of a worker, on its thread.
-fn open_rails(plan: Vec<(usize, Candidate)>, waits: bool) -> (Vec<(usize, Rail)>, Opened) {
+fn open_rails(plan: Vec<(usize, Candidate)>, progress: Progress) -> (Vec<(usize, Rail)>, Opened) {
     let mut rails = Vec::new();
     let mut report = Vec::new();
     for (index, candidate) in plan {
-        let opened = candidate.open(waits).and_then(|nic| Rail::open(RailIndex::at(index), nic));
+        let opened = candidate.open(progress).and_then(|nic| Rail::open(RailIndex::at(index), nic));
         report.push((index, opened.as_ref().map_err(Error::clone).map(|rail| describe(rail, &candidate))));
         if let Ok(rail) = opened {
             rails.push((index, rail));
@@ -370,7 +371,7 @@ fn reasons(failures: &[(&str, Error)]) -> String {
 fn start(
     (endpoint, index): (u32, usize),
     plan: Plan,
-    waits: bool,
+    progress: Progress,
     report: Sender<Opened>,
     wait: Receiver<Go>,
     ended: Arc<AtomicUsize>,
@@ -380,19 +381,25 @@ fn start(
     std::thread::Builder::new()
         .name(format!("weft{endpoint}-worker{index}"))
         .spawn(move || {
-            let outcome = catch_unwind(AssertUnwindSafe(|| life(index, plan, waits, report, wait)));
+            let outcome = catch_unwind(AssertUnwindSafe(|| life(index, plan, progress, report, wait)));
             ended.fetch_add(1, Ordering::Release);
             outcome.unwrap_or(Ok(()))
         })
         .map_err(|e| Error::new(Status::System, format!("starting a worker thread: {e}")))
 }
 
-fn life(index: usize, plan: Plan, waits: bool, report: Sender<Opened>, wait: Receiver<Go>) -> Result<()> {
+fn life(
+    index: usize,
+    plan: Plan,
+    progress: Progress,
+    report: Sender<Opened>,
+    wait: Receiver<Go>,
+) -> Result<()> {
     // Pin first: everything that a provider allocates and starts then stays near the NICs, too.
     if let Some(Err(error)) = plan.cpus.map(|cpus| cpus.pin_this_thread()) {
         log::debug!("worker {index} is not kept near its NICs: {error}");
     }
-    let (rails, opened) = open_rails(plan.rails, waits);
+    let (rails, opened) = open_rails(plan.rails, progress);
     if report.send(opened).is_err() {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 //! Keys alone guard memory, so no key can be guessed, neither from nothing nor from other keys.
 
 use super::select::candidates;
-use super::{Access, HostRange};
+use super::{Access, HostRange, Progress};
 use crate::topology::read::Root;
 use crate::topology::Machine;
 use std::collections::HashSet;
@@ -17,7 +17,7 @@ fn keys_of(fabric: &str, rails: Option<&str>) -> Option<Vec<u64>> {
     let range = HostRange { base: bytes.as_ptr() as u64, len: 4096 };
     let mut keys = Vec::new();
     for _ in 0..2 {
-        let mut nic = found.candidates[0].open(false).expect("a NIC");
+        let mut nic = found.candidates[0].open(Progress { waits: false, threads: false }).expect("a NIC");
         for _ in 0..KEYS / 4 {
             let registration = nic.register(range, Access::ALL).expect("a registration");
             keys.push(registration.key);

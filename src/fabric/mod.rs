@@ -66,6 +66,15 @@ pub enum Delivery {
     Native,
 }
 
+/// How an endpoint drives its NICs.
+#[derive(Clone, Copy)]
+pub struct Progress {
+    /// A thread may sleep until an event arrives.
+    pub waits: bool,
+    /// Threads may be started.
+    pub threads: bool,
+}
+
 /// Capabilities of a NIC; fixed once it is open.
 #[derive(Clone, Debug)]
 pub struct Limits {

@@ -3,7 +3,7 @@
 use super::choice::{choose, down, matches, may_have, place, Listed};
 use super::ofi::discover::{self, Entry};
 use super::ofi::nic::OfiNic;
-use super::{host, tcp, Nic};
+use super::{host, tcp, Nic, Progress};
 use crate::clock::{Clock, Random};
 use crate::status::{Error, Result, Status};
 use crate::topology::interfaces::{speed_mbps, Type};
@@ -48,10 +48,9 @@ enum Source {
 }
 
 impl Candidate {
-    /// `waits`: a thread may sleep until an event arrives.
-    pub fn open(&self, waits: bool) -> Result<Box<dyn Nic>> {
+    pub fn open(&self, progress: Progress) -> Result<Box<dyn Nic>> {
         Ok(match &self.source {
-            Source::Ofi(entry) => Box::new(OfiNic::open(entry, waits)?),
+            Source::Ofi(entry) => Box::new(OfiNic::open(entry, progress)?),
             Source::Tcp(interface, options) => Box::new(tcp::TcpNic::open(interface, options.clone())?),
             Source::Host => Box::new(host::HostNic::open()?),
         })

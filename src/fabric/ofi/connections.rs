@@ -12,21 +12,25 @@
 //! end with the route's own. An accepted connection belongs to a peer once that peer has
 //! authenticated; one that is accepted later belongs to the next peer there, and stays.
 
+mod dialer;
 mod routes;
 
 use super::discover::{Entry, Source};
 use super::events::{Event, Events};
 use crate::clock::Clock;
-use crate::fabric::{Buffer, Posted, Reaped, Route, Scratch};
+use crate::fabric::{Buffer, Posted, Progress, Reaped, Route, Scratch};
 use crate::ids::PeerId;
 use crate::status::{Error, Result, Status};
 use crate::wire::address::RAILS_MAX;
 use crate::wire::tcp::{Handshake, Name, HANDSHAKE};
+use dialer::{towards, Dialer, Opening, RESOLVES};
 use libfabric_sys::*;
 use routes::{find, Place};
 use std::ffi::c_void;
 use std::os::fd::RawFd;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 
 /// The most accepted connections without a peer, in all and from one NIC, and how long one of them
 /// lasts.
@@ -49,7 +53,9 @@ const NOBODY: Name = [0; 16];
 const WORD: usize = 7;
 
 struct Connection {
+    /// Null while the dialer opens it.
     ep: *mut fid_ep,
+    wanted: Arc<AtomicBool>,
     number: u32,
     /// The NIC at the other end.
     name: Name,
@@ -71,6 +77,8 @@ pub struct Connections {
     info: *mut fi_info,
     srx: *mut fid_ep,
     events: Events,
+    dialer: Option<Dialer>,
+    dials_ns: u64, // Not before.
     name: Name,
     places: Vec<Place>,
     all: Vec<Connection>,
@@ -119,7 +127,7 @@ impl Connections {
         entry: &Entry,
         fabric: *mut fid_fabric,
         (domain, cq): (*mut fid_domain, *mut fid_cq),
-        waits: bool,
+        progress: Progress,
     ) -> Result<(Connections, Vec<u8>)> {
         let source = entry.source();
         let mut name = NOBODY;
@@ -140,6 +148,8 @@ impl Connections {
                 info,
                 srx: ptr::null_mut(),
                 events: Events::new(source),
+                dialer: None,
+                dials_ns: 0,
                 name,
                 places: Vec::new(),
                 all: Vec::new(),
@@ -156,7 +166,10 @@ impl Connections {
             };
             let rc = fi_srx_context(domain, (*info).rx_attr, &mut of.srx, ptr::null_mut());
             source.check("opening receives that connections share", rc)?;
-            let opened = of.events.open(fabric, info, waits);
+            if progress.threads && source.version() < RESOLVES {
+                of.dialer = Some(Dialer::start().map_err(|_| Error::system("starting a thread that dials"))?);
+            }
+            let opened = of.events.open(fabric, info, progress.waits);
             let mut address = opened.map_err(|error| without_address(entry, error))?;
             address.extend(name);
             Ok((of, address))
@@ -168,6 +181,12 @@ impl Connections {
         self.places.clear();
         self.pending = 0;
         let mut outcome = Ok(());
+        if let Some(mut dialer) = self.dialer.take() {
+            dialer.close();
+            while let Some(one) = dialer.next() {
+                outcome = outcome.and(self.discard(one));
+            }
+        }
         for mut of in self.all.drain(..) {
             outcome = outcome.and(of.close(self.source));
         }
@@ -190,28 +209,54 @@ impl Connections {
     }
 
     fn dial(&mut self, to: &[u8], target: Name) -> Result<u32> {
-        let request = Handshake { target, initiator: self.name }.bytes();
-        // SAFETY: the info is our own; the C library allocated its address, as it frees it. The
-        // endpoint is made in libfabric's order.
+        // SAFETY: the info is our own.
+        let info = unsafe { towards(self.source, self.info, to) };
+        if info.is_null() {
+            return Err(Error::new(Status::NoMemory, "no memory for a connection"));
+        }
+        // SAFETY: it is a copy of an info of the provider.
+        unsafe { shape(info, POSTS) };
+        let number = self.keep(ptr::null_mut(), (target, true));
+        let wanted = self.all.last().map(|one| one.wanted.clone()).unwrap_or_default();
+        let (ep, to) = (ptr::null_mut(), to.into());
+        let mut one = Opening { number, to, target, info, domain: self.domain, wanted, ep, rc: 0 };
+        match &self.dialer {
+            Some(dialer) => _ = dialer.ask(one),
+            None => {
+                one.open();
+                self.opened(one)?;
+            }
+        }
+        Ok(number)
+    }
+
+    /// An endpoint was opened: connects it.
+    fn opened(&mut self, mut one: Opening) -> Result<()> {
+        let Some(of) = self.all.iter_mut().find(|of| of.number == one.number) else {
+            return self.discard(one);
+        };
+        of.ep = std::mem::replace(&mut one.ep, ptr::null_mut());
+        let ep = of.ep;
+        let request = Handshake { target: one.target, initiator: self.name }.bytes();
+        // SAFETY: the endpoint is made in libfabric's order.
+        let connect = || unsafe {
+            self.source.check("opening a connection", one.rc)?;
+            self.ready(ep)?;
+            let rc = fi_connect(ep, one.to.as_ptr().cast(), request.as_ptr().cast(), request.len());
+            self.source.check("connecting", rc)
+        };
+        let connecting = connect();
+        if let Err(error) = &connecting {
+            self.end(one.number, error.provider_errno);
+        }
+        connecting.and(self.discard(one))
+    }
+
+    fn discard(&self, one: Opening) -> Result<()> {
+        // SAFETY: both belong to the value.
         unsafe {
-            let info = self.source.dupinfo(self.info);
-            if info.is_null() {
-                return Err(Error::new(Status::NoMemory, "no memory for a connection"));
-            }
-            let len = length_of(to);
-            libc::free((*info).dest_addr);
-            (*info).dest_addr = libc::calloc(1, to.len());
-            if !(*info).dest_addr.is_null() {
-                ptr::copy_nonoverlapping(to.as_ptr(), (*info).dest_addr.cast(), to.len());
-                (*info).dest_addrlen = len;
-            }
-            let made = self.endpoint(info, POSTS);
-            let number = made.and_then(|ep| {
-                let rc = fi_connect(ep, to.as_ptr().cast(), request.as_ptr().cast(), request.len());
-                self.keep(ep, rc, "connecting", (target, true))
-            });
-            self.source.freeinfo(info);
-            number
+            self.source.freeinfo(one.info);
+            close_endpoint(self.source, one.ep)
         }
     }
 
@@ -219,41 +264,44 @@ impl Connections {
     ///
     /// # Safety
     /// The info must belong to this NIC.
-    unsafe fn endpoint(&mut self, info: *mut fi_info, posts: usize) -> Result<*mut fid_ep> {
+    unsafe fn endpoint(&self, info: *mut fi_info, posts: usize) -> Result<*mut fid_ep> {
         let mut ep = ptr::null_mut();
         // SAFETY: the caller promises the info, and all objects are open.
         unsafe {
-            (*(*info).ep_attr).rx_ctx_cnt = FI_SHARED_CONTEXT;
-            let tx = (*info).tx_attr;
-            (*tx).size = (*tx).size.min(posts);
-            let source = self.source;
-            source.check("opening a connection", fi_endpoint(self.domain, info, &mut ep, ptr::null_mut()))?;
-            let ready = || {
-                let bound = fi_ep_bind(ep, self.events.queue(), 0);
-                source.check("binding the event queue", bound)?;
-                source.check("binding shared receives", fi_ep_bind(ep, self.srx.cast(), 0))?;
-                let bound = fi_ep_bind(ep, self.cq.cast(), FI_TRANSMIT | FI_RECV);
-                source.check("binding the completion queue", bound)?;
-                source.check("enabling a connection", fi_enable(ep))
-            };
-            ready().inspect_err(|_| _ = fi_close(ep.cast()))?;
+            shape(info, posts);
+            let rc = fi_endpoint(self.domain, info, &mut ep, ptr::null_mut());
+            self.source.check("opening a connection", rc)?;
+            self.ready(ep).inspect_err(|_| _ = fi_close(ep.cast()))?;
         }
         Ok(ep)
     }
 
-    /// Stores an endpoint that is being connected, unless connecting failed.
-    fn keep(&mut self, ep: *mut fid_ep, rc: i32, doing: &str, (name, dialed): (Name, bool)) -> Result<u32> {
-        if rc != 0 {
-            // SAFETY: nothing else refers to the endpoint.
-            unsafe { fi_close(ep.cast()) };
-            return Err(self.source.error(doing, rc));
+    /// Binds an open endpoint to what all connections share.
+    ///
+    /// # Safety
+    /// The endpoint must be this NIC's.
+    unsafe fn ready(&self, ep: *mut fid_ep) -> Result<()> {
+        let source = self.source;
+        // SAFETY: the caller promises the endpoint, and all objects are open.
+        unsafe {
+            let bound = fi_ep_bind(ep, self.events.queue(), 0);
+            source.check("binding the event queue", bound)?;
+            source.check("binding shared receives", fi_ep_bind(ep, self.srx.cast(), 0))?;
+            let bound = fi_ep_bind(ep, self.cq.cast(), FI_TRANSMIT | FI_RECV);
+            source.check("binding the completion queue", bound)?;
+            source.check("enabling a connection", fi_enable(ep))
         }
+    }
+
+    /// Stores an endpoint that is being connected.
+    fn keep(&mut self, ep: *mut fid_ep, (name, dialed): (Name, bool)) -> u32 {
         self.last_number = self.last_number.wrapping_add(1).max(1);
         let (number, since_ns) = (self.last_number, self.clock.now());
         let (up, owner, waiting) = (false, None, Vec::new());
+        let wanted = Arc::new(AtomicBool::new(true));
         self.pending += 1;
-        self.all.push(Connection { ep, number, name, dialed, up, owner, since_ns, waiting });
-        Ok(number)
+        self.all.push(Connection { ep, wanted, number, name, dialed, up, owner, since_ns, waiting });
+        number
     }
 
     /// Ends a connection and its routes. Its posts come back through the completion queue.
@@ -395,6 +443,10 @@ impl Connections {
 
     /// Reads events.
     pub fn look(&mut self) {
+        while let Some(one) = self.dialer.as_ref().and_then(Dialer::next) {
+            let failed = self.opened(one).err();
+            failed.iter().for_each(|error| log::debug!("a connection is not made: {error}"));
+        }
         while let Some(event) = self.events.next() {
             match event {
                 Event::Request(info, data) => self.requested(info, &data),
@@ -446,11 +498,13 @@ impl Connections {
             match room {
                 Some(of) => {
                     let made = self.endpoint(info, ANSWERS).and_then(|ep| {
-                        let rc = fi_accept(ep, ptr::null(), 0);
-                        self.keep(ep, rc, "accepting a connection", (of.initiator, false))
+                        let accepted =
+                            self.source.check("accepting a connection", fi_accept(ep, ptr::null(), 0));
+                        accepted.map(|()| ep).inspect_err(|_| _ = fi_close(ep.cast()))
                     });
-                    if let Err(error) = made {
-                        log::debug!("a connection is not accepted: {error}");
+                    match made {
+                        Ok(ep) => _ = self.keep(ep, (of.initiator, false)),
+                        Err(error) => log::debug!("a connection is not accepted: {error}"),
                     }
                 }
                 None => self.events.reject(info),
@@ -491,8 +545,32 @@ impl Drop for Connections {
 
 impl Connection {
     fn close(&mut self, source: Source) -> Result<()> {
+        self.wanted.store(false, Ordering::Release);
         // SAFETY: the endpoint is closed only here, since its owner drops it.
-        source.check("closing a connection", unsafe { fi_close(self.ep.cast()) })
+        unsafe { close_endpoint(source, self.ep) }
+    }
+}
+
+/// # Safety
+/// Nothing refers to the endpoint; it may be null.
+unsafe fn close_endpoint(source: Source, ep: *mut fid_ep) -> Result<()> {
+    if ep.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the caller promises it.
+    source.check("closing a connection", unsafe { fi_close(ep.cast()) })
+}
+
+/// Prepares an info for an endpoint with a send queue for this many posts.
+///
+/// # Safety
+/// An info of a provider, which is ours.
+unsafe fn shape(info: *mut fi_info, posts: usize) {
+    // SAFETY: it has every part.
+    unsafe {
+        (*(*info).ep_attr).rx_ctx_cnt = FI_SHARED_CONTEXT;
+        let tx = (*info).tx_attr;
+        (*tx).size = (*tx).size.min(posts);
     }
 }
 
@@ -511,14 +589,4 @@ unsafe fn post(ep: *mut fid_ep, buffer: Buffer, scratch: *mut Scratch) -> isize 
     let Buffer { address, len, descriptor, .. } = buffer;
     // SAFETY: the caller promises it.
     unsafe { fi_send(ep, address, len, descriptor, FI_ADDR_UNSPEC, scratch.cast()) }
-}
-
-/// The length of a padded socket address; that of a simulated address does not matter.
-fn length_of(padded: &[u8]) -> usize {
-    let family = padded.first_chunk::<2>().map_or(0, |family| u16::from_ne_bytes(*family));
-    match i32::from(family) {
-        libc::AF_INET => size_of::<libc::sockaddr_in>(),
-        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
-        _ => 48, // The length of an InfiniBand address.
-    }
 }

@@ -13,8 +13,8 @@ use crate::device::{driver, Device, Export};
 #[cfg(any(test, feature = "sim"))]
 use crate::fabric::sim;
 use crate::fabric::{
-    Access, Buffer, Connection, Delivery, HostRange, Immediate, Limits, Nic, Posted, Reaped, Registration,
-    Rma, Route, Scratch, Way,
+    Access, Buffer, Connection, Delivery, HostRange, Immediate, Limits, Nic, Posted, Progress, Reaped,
+    Registration, Rma, Route, Scratch, Way,
 };
 use crate::fork::Descriptor;
 use crate::ids::PeerId;
@@ -56,7 +56,7 @@ pub struct OfiNic {
 unsafe impl Send for OfiNic {}
 
 impl OfiNic {
-    pub fn open(entry: &Entry, waits: bool) -> Result<OfiNic> {
+    pub fn open(entry: &Entry, progress: Progress) -> Result<OfiNic> {
         settings::check(entry)?;
         // SAFETY: the entry's info is valid.
         let (limits, mr_mode) = unsafe { limits(entry) };
@@ -85,7 +85,7 @@ impl OfiNic {
         };
         // Dropping a half-open NIC closes its open parts. SAFETY: the info is valid while the entry
         // lives.
-        let bring_up = || unsafe { nic.bring_up(entry, waits) };
+        let bring_up = || unsafe { nic.bring_up(entry, progress) };
         signals::preserved(bring_up)?;
         Ok(nic)
     }

@@ -7,7 +7,7 @@ use crate::clock::{Clock, Virtual};
 use crate::fabric::ofi::discover;
 use crate::fabric::ofi::nic::OfiNic;
 use crate::fabric::{
-    Access, Buffer, HostRange, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment,
+    Access, Buffer, HostRange, Nic, Posted, Progress, Reaped, Registration, Rma, Route, Scratch, Segment,
 };
 use libfabric_sys::*;
 use std::sync::atomic::AtomicU32;
@@ -32,7 +32,7 @@ struct Side {
 impl Side {
     fn open(name: &str, access: Access) -> Side {
         let entries = discover::simulated(name).expect("a good name");
-        let mut nic = OfiNic::open(&entries[0], true).expect("it opens");
+        let mut nic = OfiNic::open(&entries[0], Progress { waits: true, threads: false }).expect("it opens");
         let bytes = vec![0u8; PAGE];
         let range = HostRange { base: bytes.as_ptr() as u64, len: PAGE as u64 };
         let memory = nic.register(range, access).expect("it registers");

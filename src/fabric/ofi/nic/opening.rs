@@ -3,6 +3,7 @@
 use super::OfiNic;
 use crate::fabric::ofi::connections::{has_connections, Connections};
 use crate::fabric::ofi::discover::Entry;
+use crate::fabric::Progress;
 use crate::fork::Descriptor;
 use crate::status::{Error, Result};
 use libfabric_sys::*;
@@ -19,7 +20,7 @@ const QUEUE_FIXED: usize = 32768;
 impl OfiNic {
     /// # Safety
     /// `entry.info()` must be valid.
-    pub(super) unsafe fn bring_up(&mut self, entry: &Entry, waits: bool) -> Result<()> {
+    pub(super) unsafe fn bring_up(&mut self, entry: &Entry, progress: Progress) -> Result<()> {
         let source = self.source;
         let null = ptr::null_mut();
         // SAFETY: objects are made in libfabric's order, from an info of our own; every out-pointer
@@ -37,7 +38,7 @@ impl OfiNic {
             source
                 .check(
                     "opening the completion queue",
-                    self.open_queue(&mut cq_attr, waits, has_connections(info)),
+                    self.open_queue(&mut cq_attr, progress.waits, has_connections(info)),
                 )
                 .map_err(|error| self.explained(error))?;
             if self.waits_on(&cq_attr) {
@@ -46,7 +47,7 @@ impl OfiNic {
             }
             if has_connections(info) {
                 let of = (self.domain, self.cq);
-                let (connections, address) = Connections::open(entry, self.fabric, of, waits)?;
+                let (connections, address) = Connections::open(entry, self.fabric, of, progress)?;
                 (self.connections, self.address) = (Some(connections), address);
                 return self.wait_on_both();
             }

@@ -1,0 +1,114 @@
+//! Opens the endpoints of dialed connections on a thread, where libfabric waits for the network in that
+//! call: before 1.21, fi_endpoint resolves the peer's address, for up to 2 s, and a peer that is gone
+//! does not answer. Nothing else is done there: what an endpoint is bound to belongs to the worker.
+
+use crate::fabric::ofi::discover::Source;
+use crate::fabric::ofi::signals::Blocked;
+use crate::wire::tcp::Name;
+use libfabric_sys::*;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Versions from this one resolve addresses in the background.
+pub const RESOLVES: u32 = FI_VERSION(1, 21);
+
+/// An endpoint to be opened, and then its result.
+pub struct Opening {
+    pub number: u32,
+    pub to: Box<[u8]>,
+    pub target: Name,
+    /// Owned by this value.
+    pub info: *mut fi_info,
+    pub domain: *mut fid_domain,
+    /// False once the connection has ended.
+    pub wanted: Arc<AtomicBool>,
+    pub ep: *mut fid_ep,
+    pub rc: i32,
+}
+
+// SAFETY: the info and the endpoint belong to the value; the domain outlives the thread, and opening an
+// endpoint only counts a reference of it, atomically.
+unsafe impl Send for Opening {}
+
+pub struct Dialer {
+    /// `None`: it is closing.
+    asks: Option<Sender<Opening>>,
+    opened: Receiver<Opening>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Dialer {
+    pub fn start() -> std::io::Result<Dialer> {
+        let (asks, asked) = channel::<Opening>();
+        let (done, opened) = channel();
+        let _blocked = Blocked::all();
+        let run = move || {
+            for mut one in asked {
+                one.open();
+                if done.send(one).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("weft-dialer".into()).spawn(run)?;
+        Ok(Dialer { asks: Some(asks), opened, thread: Some(thread) })
+    }
+
+    /// False: its thread has ended.
+    pub fn ask(&self, one: Opening) -> bool {
+        self.asks.as_ref().is_some_and(|asks| asks.send(one).is_ok())
+    }
+
+    pub fn next(&self) -> Option<Opening> {
+        self.opened.try_recv().ok()
+    }
+
+    /// Ends the thread, once its call has returned. `next` then gives what is left.
+    pub fn close(&mut self) {
+        self.asks = None;
+        self.thread.take().into_iter().for_each(|thread| _ = thread.join());
+    }
+}
+
+impl Opening {
+    pub fn open(&mut self) {
+        self.rc = -libc::ECANCELED;
+        if self.wanted.load(Ordering::Acquire) {
+            // SAFETY: the info is this value's, and the domain is open.
+            self.rc = unsafe { fi_endpoint(self.domain, self.info, &mut self.ep, ptr::null_mut()) };
+        }
+    }
+}
+
+/// A copy of an info for an endpoint towards this address; null if there is no memory.
+///
+/// # Safety
+/// The info must be valid.
+pub unsafe fn towards(source: Source, info: *mut fi_info, to: &[u8]) -> *mut fi_info {
+    // SAFETY: the caller promises it; the C library allocated the copy's address, as it frees it.
+    unsafe {
+        let info = source.dupinfo(info);
+        if !info.is_null() {
+            libc::free((*info).dest_addr);
+            (*info).dest_addr = libc::calloc(1, to.len());
+            if !(*info).dest_addr.is_null() {
+                ptr::copy_nonoverlapping(to.as_ptr(), (*info).dest_addr.cast(), to.len());
+                (*info).dest_addrlen = length_of(to);
+            }
+        }
+        info
+    }
+}
+
+/// The length of a padded socket address; that of a simulated address does not matter.
+fn length_of(padded: &[u8]) -> usize {
+    let family = padded.first_chunk::<2>().map_or(0, |family| u16::from_ne_bytes(*family));
+    match i32::from(family) {
+        libc::AF_INET => size_of::<libc::sockaddr_in>(),
+        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+        _ => 48, // The length of an InfiniBand address.
+    }
+}
