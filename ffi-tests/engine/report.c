@@ -54,7 +54,7 @@ static bool disconnected(int a, int b, uint64_t from, uint64_t to)
     for (uint32_t i = 0; i < book->spans_count; i++) {
         const struct span *span = &book->spans[i];
         if ((span->host == a || span->host == b) && span->rail == -2 && span->from_ns <= to &&
-            span->from_ns + SECOND + stopped(a, b, span->from_ns, from) > from)
+            span->from_ns + patiently(1) * SECOND + stopped(a, b, span->from_ns, from) > from)
             return true;
     }
     return false;
