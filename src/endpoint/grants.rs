@@ -123,10 +123,10 @@ impl Endpoint {
         })?;
         let Some(of) = found else { return Ok(id) }; // It has timed out: that is its completion.
         let now = core.clock.now();
-        if !of.await_by(id) {
-            core.table.end(id, Outcome::OK, now);
-        }
         of.claim();
+        if !of.await_by(id) && !core.table.end(id, Outcome::OK, now) {
+            of.unclaim();
+        }
         core.revoke(&of);
         core.forget_revoking(&of);
         self.kick(now);

@@ -151,7 +151,9 @@ impl DataPath {
                 let due = lane.handshake.next_ns.filter(|due| handshaking && *due <= now);
                 let Some(due) = due else { continue };
                 if state == LaneState::Handshaking {
-                    requests.push((due, lane.lane.id));
+                    // Above the limit of concurrent handshakes it is tried again in the next tick.
+                    let may = work.rail.may_handshake(&lane.lane);
+                    requests.extend(may.then_some((due, lane.lane.id)));
                     continue;
                 }
                 // One probe suffices: it is repeated only if the lane was full.
@@ -167,9 +169,10 @@ impl DataPath {
             }
         }
         requests.sort_by_key(|(due, lane)| (*due, lane.rail));
+        let began = core.clock.now();
         for (due, lane) in requests {
             self.request_handshake(lane, due, now).into_iter().for_each(|one| failed.push(one));
-            if core.clock.now().saturating_sub(now) > ENDS_NS {
+            if core.clock.now().saturating_sub(began) > ENDS_NS {
                 break;
             }
         }

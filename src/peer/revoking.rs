@@ -87,7 +87,7 @@ impl Revoking {
         let Some(waiting) = ops.take() else { return };
         let ended = waiting.into_iter().filter(|id| end(*id)).count();
         if ended == 0 {
-            self.unclaimed.store(true, Ordering::Release);
+            self.unclaim();
         }
     }
 
@@ -105,6 +105,11 @@ impl Revoking {
 
     pub fn is_unclaimed(&self) -> bool {
         self.unclaimed.load(Ordering::Acquire)
+    }
+
+    /// The operation that claimed it has ended otherwise.
+    pub fn unclaim(&self) {
+        self.unclaimed.store(true, Ordering::Release);
     }
 
     /// The owner revokes the grant.

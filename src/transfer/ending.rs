@@ -63,6 +63,10 @@ impl Sweep {
         Sweep { what, outcome: Outcome::of(Status::Revoked), next: 0 }
     }
 
+    pub fn is_of_grants(&self) -> bool {
+        matches!(self.what, Swept::Revoked(..))
+    }
+
     /// Whether this sweep is for the peer's revoked grants, and has not begun.
     pub fn is_of_revoked(&self, peer: PeerId) -> bool {
         self.next == 0 && matches!(self.what, Swept::Revoked(of, _) if of == peer)

@@ -78,7 +78,6 @@ pub struct Connections {
     srx: *mut fid_ep,
     events: Events,
     dialer: Option<Dialer>,
-    dials_ns: u64, // Not before.
     name: Name,
     places: Vec<Place>,
     all: Vec<Connection>,
@@ -149,7 +148,6 @@ impl Connections {
                 srx: ptr::null_mut(),
                 events: Events::new(source),
                 dialer: None,
-                dials_ns: 0,
                 name,
                 places: Vec::new(),
                 all: Vec::new(),
@@ -182,6 +180,7 @@ impl Connections {
         self.pending = 0;
         let mut outcome = Ok(());
         if let Some(mut dialer) = self.dialer.take() {
+            self.all.iter().for_each(|of| of.wanted.store(false, Ordering::Release));
             dialer.close();
             while let Some(one) = dialer.next() {
                 outcome = outcome.and(self.discard(one));
@@ -219,24 +218,26 @@ impl Connections {
         let number = self.keep(ptr::null_mut(), (target, true));
         let wanted = self.all.last().map(|one| one.wanted.clone()).unwrap_or_default();
         let (ep, to) = (ptr::null_mut(), to.into());
-        let mut one = Opening { number, to, target, info, domain: self.domain, wanted, ep, rc: 0 };
-        match &self.dialer {
-            Some(dialer) => _ = dialer.ask(one),
-            None => {
-                one.open();
-                self.opened(one)?;
-            }
+        let one = Opening { number, to, target, info, domain: self.domain, wanted, ep, rc: 0 };
+        let here = match &self.dialer {
+            Some(dialer) => dialer.ask(one),
+            None => Some(one),
+        };
+        if let Some(mut one) = here {
+            one.open();
+            self.opened(one)?;
         }
         Ok(number)
     }
 
     /// An endpoint was opened: connects it.
     fn opened(&mut self, mut one: Opening) -> Result<()> {
+        let now = self.clock.now();
         let Some(of) = self.all.iter_mut().find(|of| of.number == one.number) else {
             return self.discard(one);
         };
-        of.ep = std::mem::replace(&mut one.ep, ptr::null_mut());
-        let ep = of.ep;
+        let ep = std::mem::replace(&mut one.ep, ptr::null_mut());
+        (of.ep, of.since_ns) = (ep, now);
         let request = Handshake { target: one.target, initiator: self.name }.bytes();
         // SAFETY: the endpoint is made in libfabric's order.
         let connect = || unsafe {
@@ -363,6 +364,10 @@ impl Connections {
                 let leads = find(&mut self.places, route).and_then(|place| place.leads.ok());
                 let of = self.all.iter_mut().find(|one| Some(one.number) == leads);
                 of.map_or(Posted::Failed(libc::ENOTCONN), |of| {
+                    // One is enough, and the rail has few for handshakes.
+                    if of.ep.is_null() && !of.waiting.is_empty() {
+                        return Posted::Again;
+                    }
                     of.waiting.push((buffer, scratch));
                     Posted::Yes
                 })
@@ -521,7 +526,8 @@ impl Connections {
         self.looked_ns = now;
         let old = |one: &Connection| {
             let age = now.saturating_sub(one.since_ns);
-            !one.up && age > DIAL_NS || !one.dialed && one.owner.is_none() && age > UNAUTHENTICATED_NS
+            !one.up && !one.ep.is_null() && age > DIAL_NS
+                || !one.dialed && one.owner.is_none() && age > UNAUTHENTICATED_NS
         };
         let old: Vec<u32> = self.all.iter().filter(|one| old(one)).map(|one| one.number).collect();
         old.into_iter().for_each(|number| self.end(number, libc::ETIMEDOUT));

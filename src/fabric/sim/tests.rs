@@ -60,6 +60,12 @@ impl Side {
         self.nic.reap(&mut self.done);
         self.done.len() - before
     }
+
+    fn dial(&mut self, address: &[u8], peer: Option<crate::ids::PeerId>) -> Route {
+        let route = self.nic.insert(address, peer).expect("an address");
+        self.nic.redial(route);
+        route
+    }
 }
 
 /// Two NICs, and slots for operations.
@@ -84,7 +90,7 @@ impl Two {
         let (mut a, b) = (Side::open(&name, BOTH), Side::open(&name, access));
         let world = World::of(&Spec::parse(&name).expect("a good name")).expect("it exists");
         let Clock::Virtual(time) = world.clock() else { unreachable!("virtual time was asked for") };
-        let route = a.nic.insert(b.nic.address(), None).expect("an address");
+        let route = a.dial(b.nic.address(), None);
         let slots = (0..4096).map(|_| Scratch([std::ptr::null_mut(); 8])).collect();
         let mut two = Two { time, world, a, b, route, slots };
         two.shake_hands();
@@ -215,7 +221,7 @@ fn two_senders_share_the_receiver_line_rate() {
     let mut two = Two::open("like=efa-direct:gbps=100");
     let name = format!("sim:like=efa-direct:gbps=100:clock=virtual:world={}", two.world.name);
     let mut third = Side::open(&name, BOTH);
-    let route = third.nic.insert(two.b.nic.address(), None).expect("an address");
+    let route = third.dial(two.b.nic.address(), None);
     let begin = two.time.now();
     for slot in 0..100 {
         assert_eq!(two.write(slot, PAGE, false), Posted::Yes);
@@ -328,7 +334,7 @@ fn missing_doorbell_is_counted_at_close() {
 fn efa_queues_sixteen_operations_before_its_handshake() {
     let mut two = Two::open("like=efa:delay_us=1");
     let mut fresh = Side::open(&format!("sim:like=efa:clock=virtual:world={}", two.world.name), BOTH);
-    two.route = two.a.nic.insert(fresh.nic.address(), None).expect("an address");
+    two.route = two.a.dial(fresh.nic.address(), None);
     two.b.memory = fresh.memory;
     let segment = [Segment { local: two.a.bytes.as_ptr() as u64, remote: fresh.base(), len: 8 }];
     let key = fresh.memory.key;
@@ -440,7 +446,7 @@ fn write_to_a_closed_peer_fails() {
         } else {
             assert_eq!(again, Posted::Yes, "{mode}");
         }
-        two.route = two.a.nic.insert(b"sim://00000000/efa/x/7\0", None).expect("an address");
+        two.route = two.a.dial(b"sim://00000000/efa/x/7\0", None);
         assert_eq!(two.message(2, 8), Posted::Yes);
         two.run(3);
         let never = two.a.done.iter().find(|one| two.slot_of(one) == 2).map(|one| one.errno);
@@ -533,7 +539,7 @@ fn is_readable(fd: i32) -> bool {
 fn arrival_wakes_a_sleeping_nic() {
     let name = "sim:like=tcp:world=bell";
     let (mut a, mut b) = (Side::open(name, BOTH), Side::open(name, BOTH));
-    let route = a.nic.insert(b.nic.address(), None).expect("an address");
+    let route = a.dial(b.nic.address(), None);
     let mut slots = [const { Scratch([std::ptr::null_mut(); 8]) }; 2];
     let Some((target, true)) = b.nic.wait_fd() else { panic!("an idle NIC may be slept on") };
     assert!(!is_readable(target));

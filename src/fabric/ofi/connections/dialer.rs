@@ -57,9 +57,12 @@ impl Dialer {
         Ok(Dialer { asks: Some(asks), opened, thread: Some(thread) })
     }
 
-    /// False: its thread has ended.
-    pub fn ask(&self, one: Opening) -> bool {
-        self.asks.as_ref().is_some_and(|asks| asks.send(one).is_ok())
+    /// Gives it back if its thread has ended.
+    pub fn ask(&self, one: Opening) -> Option<Opening> {
+        match &self.asks {
+            Some(asks) => asks.send(one).err().map(|refused| refused.0),
+            None => Some(one),
+        }
     }
 
     pub fn next(&self) -> Option<Opening> {

@@ -13,11 +13,6 @@ use std::ptr;
 /// and some versions of libfabric wait for the network for each.
 const UNDIALED: i32 = libc::ENOTCONN;
 
-/// A dial that takes longer than this, without a dialer, is followed by a pause: dials take at most one
-/// part in `SHARE` of the caller's time.
-const SLOW_NS: u64 = 50_000_000;
-const SHARE: u64 = 8;
-
 /// A route: the state behind an inserted address.
 pub struct Place {
     pub generation: u32,
@@ -156,14 +151,8 @@ impl Connections {
         // them.
         let (true, Err(errno)) = (place.reported, place.leads) else { return };
         let (to, target) = (place.to.clone(), place.target);
-        let began = self.clock.now();
-        if began < self.dials_ns {
-            return;
-        }
         let why = |error: Error| if errno == UNDIALED { error.provider_errno } else { errno };
         let leads = self.dial(&to, target).map_err(why);
-        let took = self.clock.now().saturating_sub(began);
-        self.dials_ns = if took > SLOW_NS { began + SHARE * took } else { 0 };
         if let Some(place) = find(&mut self.places, route) {
             place.leads = leads;
         }

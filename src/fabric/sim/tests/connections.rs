@@ -59,7 +59,7 @@ fn immediate_consumes_a_shared_receive() {
 fn messages_wait_until_the_connection_is_up() {
     let mut two = Two::open(VERBS);
     let mut third = two.third();
-    let route = third.nic.insert(two.b.nic.address(), None).expect("an address");
+    let route = third.dial(two.b.nic.address(), None);
     let mut slots = [const { Scratch([std::ptr::null_mut(); 8]) }; 4];
     (10..14).for_each(|slot| assert_eq!(two.receive(slot, 8), Posted::Yes));
     for slot in &mut slots {
@@ -83,7 +83,7 @@ fn connecting_fails_without_the_right_listener() {
     let mut other = two.b.nic.address().to_vec();
     *other.last_mut().expect("a name") ^= 1;
     for (address, rejected) in [(&mut address, 0), (&mut other, 1)] {
-        let route = two.a.nic.insert(address, None).expect("an address");
+        let route = two.a.dial(address, None);
         two.route = route;
         two.a.done.clear();
         assert_eq!(two.message(0, 8), Posted::Yes);
@@ -101,7 +101,7 @@ fn wrong_key_ends_only_its_own_connection() {
     let mut two = Two::open(VERBS);
     let mut third = two.third();
     let (good, bytes) = (two.route, two.a.bytes.as_ptr() as u64);
-    let to_third = two.a.nic.insert(third.nic.address(), None).expect("an address");
+    let to_third = two.a.dial(third.nic.address(), None);
     let segment = [Segment { local: bytes, remote: third.base(), len: 8 }];
     two.route = to_third;
     while two.rma(0, &segment, third.memory.key, false, false) == Posted::Again {
@@ -159,10 +159,10 @@ fn route_closes_both_ways_except_newer_connections() {
     let peer = Some(PeerId::numbered(1));
     let mut two = Two::open(VERBS);
     // `a` is a peer of `b`, and an earlier connection belongs to that peer.
-    let back = two.b.nic.insert(two.a.nic.address(), peer).expect("an address");
+    let back = two.b.dial(two.a.nic.address(), peer);
     while !two.is_quiet() {}
     two.a.nic.reset(two.route);
-    two.route = two.a.nic.insert(two.b.nic.address(), peer).expect("an address");
+    two.route = two.a.dial(two.b.nic.address(), peer);
     two.shake_hands();
     // `b` has authenticated nothing over the new connection when it resets the old one.
     two.b.nic.reset(back);
@@ -171,7 +171,7 @@ fn route_closes_both_ways_except_newer_connections() {
     two.run(1);
     assert_eq!(two.a.done[0].errno, 0);
     // Now it has, so the new connection ends with the route.
-    let back = two.b.nic.insert(two.a.nic.address(), peer).expect("an address");
+    let back = two.b.dial(two.a.nic.address(), peer);
     while !two.is_quiet() {}
     two.b.nic.reset(back);
     while !two.is_quiet() {}

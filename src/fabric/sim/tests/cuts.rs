@@ -7,7 +7,7 @@ const CONNECTED: [&str; 2] = ["like=tcp:gbps=100:delay_us=20", "like=verbs:gbps=
 /// Two connected NICs, where four writes of `a` wait for the link.
 fn waiting(parameters: &str) -> (Two, Route) {
     let mut two = Two::open(parameters);
-    let back = two.b.nic.insert(two.a.nic.address(), None).expect("an address");
+    let back = two.b.dial(two.a.nic.address(), None);
     two.a.bytes.fill(7);
     strike(&two, "port1 down");
     two.a.reap();
@@ -43,7 +43,7 @@ fn posts_to_a_removed_address_return_and_never_land() {
         assert_eq!(slots, [0, 1, 2, 3].map(|slot| (FI_ECANCELED, slot)), "{mode}");
         // The other side must refuse bytes that tcp's kernel has.
         two.b.nic.remove(back);
-        two.route = two.a.nic.insert(two.b.nic.address(), None).expect("an address");
+        two.route = two.a.dial(two.b.nic.address(), None);
         goes_on_anew(&mut two);
     }
 }
@@ -76,7 +76,7 @@ fn writes_from_a_removed_address_never_land_and_fail_there() {
             two.run(5);
             assert_eq!((two.a.done[4].errno, two.b.bytes[0]), (FI_ECANCELED, 0), "{mode}");
             two.a.nic.remove(two.route);
-            two.route = two.a.nic.insert(two.b.nic.address(), None).expect("an address");
+            two.route = two.a.dial(two.b.nic.address(), None);
         }
         goes_on_anew(&mut two);
     }
@@ -102,7 +102,7 @@ fn delivered_bytes_stay_although_their_completion_is_lost() {
 fn address_inserted_twice_is_removed_twice() {
     for mode in CONNECTED {
         let (mut two, _) = waiting(mode);
-        let again = two.a.nic.insert(two.b.nic.address(), None).expect("an address");
+        let again = two.a.dial(two.b.nic.address(), None);
         assert_eq!(again, two.route);
         two.a.nic.remove(again);
         assert_eq!(two.a.reap(), 0, "{mode}");
