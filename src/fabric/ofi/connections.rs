@@ -164,8 +164,10 @@ impl Connections {
             };
             let rc = fi_srx_context(domain, (*info).rx_attr, &mut of.srx, ptr::null_mut());
             source.check("opening receives that connections share", rc)?;
-            if progress.threads && source.version() < RESOLVES {
+            if source.version() < RESOLVES && progress.threads {
                 of.dialer = Some(Dialer::start().map_err(|_| Error::system("starting a thread that dials"))?);
+            } else if source.version() < RESOLVES {
+                dialer::warn_of_waiting();
             }
             let opened = of.events.open(fabric, info, progress.waits);
             let mut address = opened.map_err(|error| without_address(entry, error))?;

@@ -4,6 +4,7 @@
 
 use crate::fabric::ofi::discover::Source;
 use crate::fabric::ofi::signals::Blocked;
+use crate::logging::seldom::warn_seldom;
 use crate::wire::tcp::Name;
 use libfabric_sys::*;
 use std::ptr;
@@ -14,6 +15,15 @@ use std::thread::JoinHandle;
 
 /// Versions from this one resolve addresses in the background.
 pub const RESOLVES: u32 = FI_VERSION(1, 21);
+
+/// Without a thread, the caller waits.
+pub fn warn_of_waiting() {
+    warn_seldom!(
+        "verbs of a libfabric before 1.21 waits for the network when it connects, and this endpoint has manual \
+         progress: calls take up to 2 s while a peer's address does not answer (use worker threads, or libfabric \
+         1.21 or newer)"
+    );
+}
 
 /// An endpoint to be opened, and then its result.
 pub struct Opening {
