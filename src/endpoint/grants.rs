@@ -245,7 +245,8 @@ impl Core {
     /// Nothing reaches the memory under the grant any longer.
     fn is_revoked(&self, of: &Arc<Revoking>, now: u64) {
         of.let_memory_go();
-        // (By now it is unclaimed only if it has expired.)
+        // Only an expired grant is unclaimed before `finish`; when this is called again, there is nothing
+        // left to notify of.
         if of.is_unclaimed() {
             self.notify_owner(&of.grant, Outcome::of(Status::TimedOut));
         }

@@ -151,7 +151,7 @@ impl DataPath {
                 let due = lane.handshake.next_ns.filter(|due| handshaking && *due <= now);
                 let Some(due) = due else { continue };
                 if state == LaneState::Handshaking {
-                    // Above the limit of concurrent handshakes it is tried again in the next tick.
+                    // Above the limit of concurrent handshakes it stays due.
                     let may = work.rail.may_handshake(&lane.lane);
                     requests.extend(may.then_some((due, lane.lane.id)));
                     continue;
@@ -190,9 +190,7 @@ impl DataPath {
         let DataPath { core, rails, .. } = self;
         let (rail, lane) = rails.lane_mut(lane)?;
         if !rail.may_handshake(&lane.lane) {
-            // The limit of concurrent handshakes is reached: try again in the next tick.
-            lane.handshake.next_ns = Some(now);
-            return None;
+            return None; // Others of this pass have reached the limit: it stays due.
         }
         lane.handshake.next_ns = Some(now + AGAIN_NS);
         if due != 0 {

@@ -217,10 +217,10 @@ impl Connections {
         }
         // SAFETY: it is a copy of an info of the provider.
         unsafe { shape(info, POSTS) };
-        let number = self.keep(ptr::null_mut(), (target, true));
-        let wanted = self.all.last().map(|one| one.wanted.clone()).unwrap_or_default();
+        let of = self.keep(ptr::null_mut(), (target, true));
+        let (number, wanted) = (of.number, of.wanted.clone());
         let (ep, to) = (ptr::null_mut(), to.into());
-        let one = Opening { number, to, target, info, domain: self.domain, wanted, ep, rc: 0 };
+        let one = Opening { number, to, info, domain: self.domain, wanted, ep, rc: 0 };
         let here = match &self.dialer {
             Some(dialer) => dialer.ask(one),
             None => Some(one),
@@ -240,7 +240,7 @@ impl Connections {
         };
         let ep = std::mem::replace(&mut one.ep, ptr::null_mut());
         (of.ep, of.since_ns) = (ep, now);
-        let request = Handshake { target: one.target, initiator: self.name }.bytes();
+        let request = Handshake { target: of.name, initiator: self.name }.bytes();
         // SAFETY: the endpoint is made in libfabric's order.
         let connect = || unsafe {
             self.source.check("opening a connection", one.rc)?;
@@ -297,14 +297,14 @@ impl Connections {
     }
 
     /// Stores an endpoint that is being connected.
-    fn keep(&mut self, ep: *mut fid_ep, (name, dialed): (Name, bool)) -> u32 {
+    fn keep(&mut self, ep: *mut fid_ep, (name, dialed): (Name, bool)) -> &Connection {
         self.last_number = self.last_number.wrapping_add(1).max(1);
         let (number, since_ns) = (self.last_number, self.clock.now());
         let (up, owner, waiting) = (false, None, Vec::new());
         let wanted = Arc::new(AtomicBool::new(true));
         self.pending += 1;
         self.all.push(Connection { ep, wanted, number, name, dialed, up, owner, since_ns, waiting });
-        number
+        &self.all[self.all.len() - 1]
     }
 
     /// Ends a connection and its routes. Its posts come back through the completion queue.

@@ -5,7 +5,6 @@
 use crate::fabric::ofi::discover::Source;
 use crate::fabric::ofi::signals::Blocked;
 use crate::logging::seldom::warn_seldom;
-use crate::wire::tcp::Name;
 use libfabric_sys::*;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +28,6 @@ pub fn warn_of_waiting() {
 pub struct Opening {
     pub number: u32,
     pub to: Box<[u8]>,
-    pub target: Name,
     /// Owned by this value.
     pub info: *mut fi_info,
     pub domain: *mut fid_domain,
