@@ -273,8 +273,9 @@ WEFT_API const char *weft_last_error(void);
 typedef struct weft_endpoint weft_endpoint;
 
 /** How to open an endpoint. Start from `WEFT_ENDPOINT_CONFIG_INIT`; 0 or NULL
-    in a field means its default. docs/configuration.md has each field in full.
-*/
+    in a field means its variable in the environment (WEFT_FABRIC for `fabric`:
+    docs/tuning.md lists them), else its default. docs/configuration.md has each
+    field in full. */
 typedef struct weft_endpoint_config {
     uint32_t size;
     /** None defined yet: 0. */
@@ -286,9 +287,8 @@ typedef struct weft_endpoint_config {
     */
     const char *fabric;
     /** NICs to use: patterns of their names, separated by commas; "*" matches
-        any text, a leading "!" excludes ("eth*,!eth3"). NULL: the environment
-        variable WEFT_RAILS, else the NICs near the GPUs or CPUs that this
-        process may use. */
+        any text, a leading "!" excludes ("eth*,!eth3"). NULL: the NICs near the
+        GPUs or CPUs that this process may use. */
     const char *rails;
     /** Rails to open, 1 to 64, not counting that of "host". 0: one for each
         NIC. */
@@ -338,8 +338,7 @@ typedef struct weft_endpoint_config {
     const void *other_secret;
     uint64_t other_secret_len;
     /** A file with one or two secrets, one per line, in place of `secret` and
-        `other_secret`; it is read again when it changes. NULL: the environment
-        variable WEFT_SECRET_FILE. */
+        `other_secret`; it is read again when it changes. NULL: none. */
     const char *secret_file;
     /** 1: encrypts and authenticates everything that crosses the network. Needs
         a secret, fabric "tcp", and the same on both sides. 0: no. */
@@ -354,7 +353,7 @@ typedef struct weft_endpoint_config {
     */
     const char *tcp_address;
     /** A file for a trace of this process until the shutdown: docs/traces.md.
-        NULL: the environment variable WEFT_TRACE. */
+        NULL: none. */
     const char *trace;
 } weft_endpoint_config;
 

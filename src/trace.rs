@@ -80,11 +80,6 @@ impl Trace {
         }
     }
 
-    /// What WEFT_TRACE names.
-    pub fn from_environment() -> Option<Trace> {
-        Some(Trace::named(Path::new(&libfabric_sys::variable("WEFT_TRACE")?)))
-    }
-
     fn named(file: &Path) -> Trace {
         let id = std::process::id().to_string();
         Trace(file.to_str().map_or_else(|| file.into(), |text| text.replace("%p", &id).into()))

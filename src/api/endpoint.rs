@@ -44,7 +44,9 @@ impl fmt::Debug for EndpointConfig {
 }
 
 impl EndpointConfig {
-    /// All defaults: `host` and the best network fabric of this machine, with worker threads.
+    /// All defaults: `host` and the best network fabric of this machine, with worker threads. What is not set takes its
+    /// variable in the environment first (`WEFT_FABRIC` for [`fabric`](EndpointConfig::fabric); docs/tuning.md lists
+    /// them).
     pub fn new() -> EndpointConfig {
         EndpointConfig::default()
     }
@@ -64,8 +66,7 @@ impl EndpointConfig {
     }
 
     /// NICs to use: patterns of their names, separated by commas; `*` matches any text, a leading `!` excludes
-    /// (`eth*,!eth3`). Default: the environment variable `WEFT_RAILS`, else the NICs near the GPUs or CPUs that
-    /// this process may use.
+    /// (`eth*,!eth3`). Default: the NICs near the GPUs or CPUs that this process may use.
     pub fn rails(mut self, patterns: &str) -> Self {
         self.settings.rails = Some(patterns.to_owned());
         self
@@ -192,7 +193,7 @@ impl EndpointConfig {
     }
 
     /// A file with one or two secrets, one per line, in place of `secret` and `other_secret`; it is read again when
-    /// it changes. Default: the environment variable `WEFT_SECRET_FILE`.
+    /// it changes. Default: none.
     pub fn secret_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.settings.secret_file = Some(path.into());
         self
@@ -225,7 +226,7 @@ impl EndpointConfig {
     }
 
     /// A file for a trace of this process, which the shutdown writes for Perfetto; `%p` in its name becomes the
-    /// process id. Default: the environment variable `WEFT_TRACE`.
+    /// process id. Default: none.
     ///
     /// ```
     /// use libweft::{Endpoint, EndpointConfig};
@@ -298,7 +299,8 @@ impl Endpoint {
     /// [`Fabric`](crate::Status::Fabric), [`NoMemory`](crate::Status::NoMemory), [`System`](crate::Status::System).
     pub fn open(config: &EndpointConfig) -> Result<Endpoint> {
         fork::check()?;
-        let opened = catch_unwind(AssertUnwindSafe(|| endpoint::Endpoint::open(config.settings.check()?)));
+        let opened =
+            catch_unwind(AssertUnwindSafe(|| endpoint::Endpoint::open(config.settings.clone().check()?)));
         let opened = opened.unwrap_or_else(|panic| Err(Error::defect(endpoint::panic_text(&*panic))))?;
         Ok(Endpoint(Arc::new(Handle(Shared::new(opened)))))
     }

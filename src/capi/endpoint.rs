@@ -41,7 +41,9 @@ pub const WEFT_LIVENESS_OFF: u64 = u64::MAX;
 const _: () = assert!(WEFT_LIVENESS_OFF == LIVENESS_OFF);
 
 /// How to open an endpoint. Start from `WEFT_ENDPOINT_CONFIG_INIT`; 0 or NULL
-/// in a field means its default. docs/configuration.md has each field in full.
+/// in a field means its variable in the environment (WEFT_FABRIC for `fabric`:
+/// docs/tuning.md lists them), else its default. docs/configuration.md has each
+/// field in full.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct weft_endpoint_config {
@@ -54,9 +56,8 @@ pub struct weft_endpoint_config {
     /// another. NULL or "": "host" and the best network fabric of this machine.
     pub fabric: *const c_char,
     /// NICs to use: patterns of their names, separated by commas; "*" matches
-    /// any text, a leading "!" excludes ("eth*,!eth3"). NULL: the environment
-    /// variable WEFT_RAILS, else the NICs near the GPUs or CPUs that this
-    /// process may use.
+    /// any text, a leading "!" excludes ("eth*,!eth3"). NULL: the NICs near the
+    /// GPUs or CPUs that this process may use.
     pub rails: *const c_char,
     /// Rails to open, 1 to 64, not counting that of "host". 0: one for each
     /// NIC.
@@ -106,8 +107,7 @@ pub struct weft_endpoint_config {
     pub other_secret: *const c_void,
     pub other_secret_len: u64,
     /// A file with one or two secrets, one per line, in place of `secret` and
-    /// `other_secret`; it is read again when it changes. NULL: the environment
-    /// variable WEFT_SECRET_FILE.
+    /// `other_secret`; it is read again when it changes. NULL: none.
     pub secret_file: *const c_char,
     /// 1: encrypts and authenticates everything that crosses the network. Needs
     /// a secret, fabric "tcp", and the same on both sides. 0: no.
@@ -121,7 +121,7 @@ pub struct weft_endpoint_config {
     /// translated; with `tcp_ports` it may have a port. NULL: the interface's.
     pub tcp_address: *const c_char,
     /// A file for a trace of this process until the shutdown: docs/traces.md.
-    /// NULL: the environment variable WEFT_TRACE.
+    /// NULL: none.
     pub trace: *const c_char,
 }
 

@@ -1,5 +1,6 @@
 //! The configuration of an endpoint.
 
+use super::environment;
 use crate::fabric::tcp;
 use crate::status::{Error, Result};
 use crate::trace::Trace;
@@ -72,7 +73,17 @@ pub fn timeout(name: &str, ns: u64) -> Result<Option<NonZeroU64>> {
 }
 
 impl Settings {
-    pub fn check(&self) -> Result<EndpointConfig> {
+    /// Takes what the environment sets, and checks all of it.
+    pub fn check(mut self) -> Result<EndpointConfig> {
+        let taken = environment::fill(&mut self, libfabric_sys::variable)?.join(", ");
+        if taken.is_empty() {
+            return self.checked();
+        }
+        log::info!("the environment sets {taken}");
+        self.checked().map_err(|error| error.about(&format!("with {taken}")))
+    }
+
+    fn checked(&self) -> Result<EndpointConfig> {
         let secrets = self.secrets()?;
         if self.encrypt && secrets.is_none() {
             return Err(Error::invalid("encrypt is 1, but there is no secret: set secret or secret_file"));
@@ -112,11 +123,11 @@ impl Settings {
             tcp_streams: size("tcp_streams", self.tcp_streams, (1, 16), 0)?,
             tcp_dscp: within("tcp_dscp", self.tcp_dscp, (1, 63), 0)? as u8,
             // After the other checks: this makes the file.
-            trace: self.trace.as_deref().map(Trace::new).transpose()?.or_else(Trace::from_environment),
+            trace: self.trace.as_deref().map(Trace::new).transpose()?,
         })
     }
 
-    /// The configured secrets, or those in the file that the environment names.
+    /// The configured secrets.
     fn secrets(&self) -> Result<Option<Arc<Secrets>>> {
         let of = [(&self.secret, "secret"), (&self.other_secret, "other_secret")];
         let given: Vec<(&[u8], &str)> =
@@ -131,9 +142,7 @@ impl Settings {
             (Some(_), Some(_)) => {
                 return Err(Error::invalid("secret and secret_file are both set: secrets are of one of them"))
             }
-            (Some(_), None) => None,
-            (None, Some(file)) => Some(file.clone()),
-            (None, None) => libfabric_sys::variable("WEFT_SECRET_FILE").map(PathBuf::from),
+            (_, file) => file.clone(),
         };
         let secrets = match file {
             Some(file) => Some(Secrets::of_file(file)?),

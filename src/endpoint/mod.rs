@@ -17,6 +17,7 @@ mod counters;
 mod credits;
 mod deliver;
 mod driver;
+mod environment;
 mod failover;
 mod fence;
 pub mod grants;
