@@ -149,3 +149,15 @@ fn one_place_is_reserved_once() {
         assert_eq!((published, take(&queue), queue.in_use()), (1, 1, false));
     });
 }
+
+#[test]
+fn refused_reservation_takes_no_place_from_another() {
+    loom::model(|| {
+        let queue = Arc::new(Queue::new(2).expect("there is memory"));
+        assert!(queue.reserve(1));
+        let other = queue.clone();
+        let large = thread::spawn(move || assert!(!other.reserve(2), "there is one"));
+        assert!(queue.reserve(1), "there is one");
+        large.join().unwrap();
+    });
+}

@@ -106,8 +106,9 @@ pub unsafe extern "C" fn weft_watch_create(
         let (out, word) = (output(watch, "watch")?, output(word, "word")?);
         with_endpoint(endpoint, |ep| {
             let made = Arc::new(Watch::new()?);
-            word.store(made.address() as *mut u64);
+            let address = made.address() as *mut u64;
             out.store(handle::insert_owned(ep, || Ok(made))?);
+            word.store(address);
             Ok(())
         })
     })

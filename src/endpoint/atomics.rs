@@ -8,7 +8,7 @@
 use super::core::Core;
 use super::deliver::{Delivery, Pass};
 use super::inbox::Command;
-use super::submit::{full, ungranted};
+use super::submit::ungranted;
 use super::Endpoint;
 use crate::fabric::grants::Grant;
 use crate::ids::{GrantToken, Hold, OpId};
@@ -50,9 +50,7 @@ impl Endpoint {
         let Some(atomic) = Atomic::new(remote, spec.common.grant, request) else {
             return Err(Error::handle("the remote memory was released"));
         };
-        if !spec.common.queue.reserve(1) {
-            return Err(full("the completion queue is full"));
-        }
+        let place = self.hold_places(spec.common.queue, 1)?;
         let body = || Body {
             kind: KIND_ATOMIC,
             to: core.table.to(spec.common.queue),
@@ -63,12 +61,9 @@ impl Endpoint {
             done: None,
             work: Work::Atomic(atomic),
         };
-        let Some(hold) = core.table.begin(body, 0, self.deadline(now, spec.common.timeout_ns)) else {
-            spec.common.queue.unreserve(1);
-            return Err(full(
-                "max_transfers operations are outstanding, or ended and still with their peers",
-            ));
-        };
+        let hold = core.table.begin(body, 0, self.deadline(now, spec.common.timeout_ns));
+        let hold = hold.ok_or_else(|| self.no_slots())?;
+        place.keep();
         let hold = self.take_back_if_late(hold, Error::of_remote(remote.state_under(spec.common.grant)))?;
         let id = hold.id();
         core.go_on(hold, now);

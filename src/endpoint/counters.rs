@@ -41,9 +41,7 @@ impl Endpoint {
         let core = &self.core;
         core.check_open()?;
         let wanted = self.wanted(counters, values)?;
-        if !common.queue.reserve(1) {
-            return Err(self.no_places(common.queue, 1));
-        }
+        let place = self.hold_places(common.queue, 1)?;
         let now = core.clock.now();
         let expecting = Expecting::new(&core.counters, wanted.clone());
         let ticket = expecting.ticket();
@@ -57,10 +55,9 @@ impl Endpoint {
             done: common.marks.done.clone().map(Box::new),
             work: Work::Expect { _until: expecting },
         };
-        let Some(hold) = core.table.begin(body, 0, self.deadline(now, common.timeout_ns)) else {
-            common.queue.unreserve(1);
-            return Err(self.no_slots());
-        };
+        let hold = core.table.begin(body, 0, self.deadline(now, common.timeout_ns));
+        let hold = hold.ok_or_else(|| self.no_slots())?;
+        place.keep();
         let hold = self.take_back_if_late(hold, None)?;
         let id = hold.id();
         let _ = core.table.leave(hold);

@@ -46,9 +46,7 @@ impl Endpoint {
         ended: impl FnOnce() -> Option<Error>,
     ) -> Result<OpId> {
         let core = &self.core;
-        if !queue.reserve(1) {
-            return Err(self.no_places(queue, 1));
-        }
+        let place = self.hold_places(queue, 1)?;
         let now = core.clock.now();
         let body = || Body {
             kind: KIND_FENCE,
@@ -60,10 +58,9 @@ impl Endpoint {
             done: None,
             work: Work::Fence,
         };
-        let Some(hold) = core.table.begin(body, 0, self.deadline(now, timeout_ns)) else {
-            queue.unreserve(1);
-            return Err(self.no_slots());
-        };
+        let hold = core.table.begin(body, 0, self.deadline(now, timeout_ns));
+        let hold = hold.ok_or_else(|| self.no_slots())?;
+        place.keep();
         let hold = self.take_back_if_late(hold, ended())?;
         let id = hold.id();
         // A fence has no stripes.

@@ -53,6 +53,22 @@ pub struct GrantSpec<'a> {
     pub notify: Option<u64>,
 }
 
+/// The place of a grant's notification: given back if this is dropped.
+struct GrantPlace<'a>(&'a Core);
+
+impl GrantPlace<'_> {
+    /// The grant has it from here on.
+    fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for GrantPlace<'_> {
+    fn drop(&mut self) {
+        self.0.give_place_back();
+    }
+}
+
 impl Endpoint {
     pub fn grant(&self, memory: &Arc<Memory>, spec: &GrantSpec) -> Result<GrantToken> {
         let core = &self.core;
@@ -63,13 +79,8 @@ impl Endpoint {
             Some(pages) => pieces(memory, pages)?,
             None => memory.ranges().to_vec(),
         };
-        if !memory.enter() {
-            return Err(Error::handle("the memory is being deregistered"));
-        }
-        memory.grants.fetch_add(1, Ordering::Relaxed);
-        if spec.notify.is_some() {
-            self.hold_place().inspect_err(|_| memory.ungrant())?;
-        }
+        let granted = memory.grant().ok_or_else(|| Error::handle("the memory is being deregistered"))?;
+        let place = spec.notify.map(|_| self.hold_place()).transpose()?;
         let end = |ns: NonZeroU64| core.clock.now().saturating_add(ns.get());
         let deadline = spec.timeout_ns.map_or(u64::MAX, end);
         let number = peer.grants.fetch_add(1, Ordering::Relaxed);
@@ -80,6 +91,8 @@ impl Endpoint {
             let grant =
                 Grant::new(token, (peer.id, peer.owner), of, ranges.clone()).on_device(on_device(memory));
             if core.grants.add(grant.until(deadline, spec.notify)) {
+                granted.keep();
+                place.into_iter().for_each(GrantPlace::keep);
                 if deadline != u64::MAX {
                     core.inboxes[0].wake(); // The worker that checks deadlines may sleep beyond this one.
                 }
@@ -89,14 +102,12 @@ impl Endpoint {
                 return Ok(token);
             }
         }
-        spec.notify.into_iter().for_each(|_| core.give_place_back());
-        memory.ungrant();
         Err(Error::new(Status::System, "no random numbers"))
     }
 
     /// Reserves a place in the queue for a grant's notification. Half of the queue stays free for
     /// arrivals: grants last long, and polling does not free their places.
-    fn hold_place(&self) -> Result<()> {
+    fn hold_place(&self) -> Result<GrantPlace<'_>> {
         let (core, depth) = (&self.core, self.core.queue.capacity());
         if !core.grants.hold_place(depth / 2) {
             return Err(Error::limit(format!(
@@ -105,11 +116,8 @@ impl Endpoint {
                 depth / 2
             )));
         }
-        if core.queue.reserve(1) {
-            return Ok(());
-        }
-        core.grants.yield_place();
-        Err(self.no_places(&core.queue, 1))
+        self.hold_places(&core.queue, 1).inspect_err(|_| core.grants.yield_place())?.keep();
+        Ok(GrantPlace(core))
     }
 
     pub fn revoke(&self, grant: GrantToken, common: &Common) -> Result<OpId> {

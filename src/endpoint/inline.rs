@@ -318,14 +318,9 @@ impl Parcel<'_> {
         if core.phase.load(Ordering::SeqCst) != OPEN || state != RemoteState::Ready {
             return None;
         }
-        if !terms.common.queue.reserve(1) {
-            return None;
-        }
-        let slot = table.take().filter(|slot| self.post(stripes, burst, there) || table.put_back(slot));
-        let Some(slot) = slot else {
-            terms.common.queue.unreserve(1);
-            return None;
-        };
+        let place = terms.common.queue.hold(1)?;
+        let slot = table.take().filter(|slot| self.post(stripes, burst, there) || table.put_back(slot))?;
+        place.keep();
         let body = || {
             body(|| entered.shape(single.geometry()), None, (terms, table.to(terms.common.queue), None), now)
         };

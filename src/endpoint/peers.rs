@@ -35,20 +35,14 @@ impl Endpoint {
         let address = Address::decode(blob)?;
         address.common_wire()?;
         let timeout = if timeout_ns == 0 { core.config.connect_timeout_ns } else { timeout_ns };
-        if !core.queue.reserve(2) {
-            return Err(Error::new(
-                Status::Again,
-                format!(
-                    "the endpoint's queue has no room for the peer's events: poll it (queue_depth is {})",
-                    core.queue.capacity()
-                ),
-            ));
-        }
-        let made = core.make_peer(address, timeout, Begin::Connecting { user_data });
-        let (peer, new) = made.inspect_err(|_| core.queue.unreserve(2))?;
+        let mut places = self.hold_places(&core.queue, 2)?;
+        let (peer, new) = core.make_peer(address, timeout, Begin::Connecting { user_data })?;
         log::trace!("connect to {peer}: {}", if new { "it is new" } else { "it is known" });
         if !new {
-            core.queue.unreserve(1);
+            places.shrink(1);
+        }
+        places.keep();
+        if !new {
             peer.connects.lock().push(user_data);
             core.inboxes[peer.owner].command(Command::Connected { peer: peer.id });
             if peer.state() == PeerState::Down {
@@ -113,15 +107,13 @@ impl Core {
 
     /// Makes an unauthenticated endpoint a peer, unless it is one.
     fn enter(&self, address: Address, begin: Begin) -> Result<(PeerId, bool)> {
-        if !self.queue.reserve(2) {
-            return Err(Error::new(Status::Again, "the completion queue is full; the peer tries again"));
+        let full = || Error::new(Status::Again, "the completion queue is full; the peer tries again");
+        let places = self.queue.hold(2).ok_or_else(full)?;
+        let (peer, new) = self.make_peer(address, self.config.connect_timeout_ns, begin)?;
+        if new {
+            places.keep();
         }
-        let made = self.make_peer(address, self.config.connect_timeout_ns, begin);
-        let entered = made.map(|(peer, new)| (peer.id, new));
-        if !matches!(entered, Ok((_, true))) {
-            self.queue.unreserve(2);
-        }
-        entered
+        Ok((peer.id, new))
     }
 
     /// Whether the host fabric may reach the peer: both addresses name the same host and network

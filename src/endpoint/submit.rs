@@ -12,7 +12,7 @@ use crate::transfer::completion;
 use crate::transfer::geometry::{Cut, Geometry, Pages, Single};
 use crate::transfer::list::{List, Part};
 use crate::transfer::operation::{Body, Counting, Move, To, Work};
-use crate::transfer::queue::Queue;
+use crate::transfer::queue::{Places, Queue};
 use crate::transfer::shape::{check_access, Entered, Shape};
 use crate::transfer::watch::Mark;
 use crate::transfer::{Common, Direction, Outcome, Terms};
@@ -110,14 +110,11 @@ impl Endpoint {
     ) -> Result<OpId> {
         let core = &self.core;
         let now = core.clock.now();
-        if !terms.common.queue.reserve(1) {
-            return Err(self.no_places(terms.common.queue, 1));
-        }
+        let place = self.hold_places(terms.common.queue, 1)?;
         let body = || body(shape, counting, (terms, core.table.to(terms.common.queue), done(terms)), now);
-        let Some(hold) = core.table.begin(body, slices, self.deadline(now, terms.common.timeout_ns)) else {
-            terms.common.queue.unreserve(1);
-            return Err(self.no_slots());
-        };
+        let hold = core.table.begin(body, slices, self.deadline(now, terms.common.timeout_ns));
+        let hold = hold.ok_or_else(|| self.no_slots())?;
+        place.keep();
         let hold = self.take_back_if_late(hold, Error::of_remote(state()))?;
         let (id, bytes) = (hold.id(), core.table.held(&hold).1.bytes);
         self.start_inline(terms.common.queue, bytes, now, || self.start_when(hold, slices, terms, now));
@@ -144,13 +141,8 @@ impl Endpoint {
         if let Some(error) = list.parts().iter().find_map(ended) {
             return Err(error);
         }
-        if !terms.common.queue.reserve(completions) {
-            return Err(self.no_places(terms.common.queue, completions));
-        }
-        let Some(mut reserved) = core.table.reserve(parts + 1) else {
-            terms.common.queue.unreserve(completions);
-            return Err(self.no_slots());
-        };
+        let places = self.hold_places(terms.common.queue, completions)?;
+        let mut reserved = core.table.reserve(parts + 1).ok_or_else(|| self.no_slots())?;
         let to = |completes: bool| if completes { core.table.to(terms.common.queue) } else { To::Nowhere };
         let whole = || Body {
             kind: kind(terms.direction),
@@ -163,6 +155,7 @@ impl Endpoint {
             work: Work::Parts,
         };
         let whole = reserved.begin_whole(whole, parts as u64).ok_or_else(|| self.no_slots())?;
+        places.keep();
         let deadline = self.deadline(now, terms.common.timeout_ns);
         let begin = |(i, part): (usize, &Part)| {
             let body = || body(|| Shape::part(list, i), None, (terms, to(terms.each_peer), None), now);
@@ -203,7 +196,14 @@ impl Endpoint {
         self.core.table.no_slot()
     }
 
-    pub(super) fn no_places(&self, queue: &Arc<Queue>, wanted: u64) -> Error {
+    /// Places in a queue for an operation that begins.
+    #[inline]
+    pub(super) fn hold_places<'a>(&self, queue: &'a Arc<Queue>, wanted: u64) -> Result<Places<'a>> {
+        queue.hold(wanted).ok_or_else(|| self.no_places(queue, wanted))
+    }
+
+    #[cold]
+    fn no_places(&self, queue: &Arc<Queue>, wanted: u64) -> Error {
         let (name, depth) = match Arc::ptr_eq(queue, &self.core.queue) {
             true => ("the endpoint's queue", "queue_depth"),
             false => ("the weft_queue", "depth"),
@@ -266,22 +266,17 @@ impl Endpoint {
         core.check_open()?;
         let peer = core.peers.find(peer)?;
         let allowance = data.len() as u64 + MESSAGE_COST;
-        let before = peer.outgoing.fetch_add(allowance, Ordering::Relaxed);
-        if before > 0 && before + allowance > core.config.message_bytes {
-            peer.outgoing.fetch_sub(allowance, Ordering::Relaxed);
-            return Err(Error::new(
+        let allowed = peer.allow(allowance, core.config.message_bytes).map_err(|before| {
+            Error::new(
                 Status::Again,
                 format!(
                     "{before} bytes of messages wait for this peer (message_bytes is {}): it must poll and \
                      weft_message_release, then try again",
                     core.config.message_bytes
                 ),
-            ));
-        }
-        if !common.queue.reserve(1) {
-            peer.outgoing.fetch_sub(allowance, Ordering::Relaxed);
-            return Err(self.no_places(common.queue, 1));
-        }
+            )
+        })?;
+        let place = self.hold_places(common.queue, 1)?;
         let now = core.clock.now();
         let data = Arc::new(data);
         let body = || Body {
@@ -294,13 +289,12 @@ impl Endpoint {
             done: None,
             work: Work::Send,
         };
-        let Some(hold) = core.table.begin(body, 0, self.deadline(now, common.timeout_ns)) else {
-            peer.outgoing.fetch_sub(allowance, Ordering::Relaxed);
-            common.queue.unreserve(1);
-            return Err(self.no_slots());
-        };
+        let hold = core.table.begin(body, 0, self.deadline(now, common.timeout_ns));
+        let hold = hold.ok_or_else(|| self.no_slots())?;
+        place.keep();
         let ended = (peer.state() == PeerState::Down).then(|| Error::handle("the peer has just ended"));
         let hold = self.take_back_if_late(hold, ended)?;
+        allowed.keep();
         let id = hold.id();
         // A send has no stripes: its place in the peer's channel ends it.
         let _ = core.table.leave(hold);

@@ -161,6 +161,9 @@ unsafe impl Sync for Registration {}
 #[repr(C, align(64))]
 pub struct Scratch(pub [*mut c_void; 8]);
 
+/// The distance of two scratches: each begins a slot of this size in one array.
+pub const SLOT: usize = 128;
+
 /// A run of bytes that an operation moves.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Segment {

@@ -113,6 +113,22 @@ pub struct Memory {
     importers: Mutex<HashSet<PeerId>>,
 }
 
+/// A grant of a memory that nobody has yet: no longer counted if this is dropped.
+pub struct Granted<'a>(&'a Memory);
+
+impl Granted<'_> {
+    /// The grant is made: `ungrant` ends it.
+    pub fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Granted<'_> {
+    fn drop(&mut self) {
+        self.0.ungrant();
+    }
+}
+
 impl Memory {
     pub fn new(
         (id, secret): (MemoryId, u64),
@@ -284,6 +300,14 @@ impl Memory {
 
     pub fn users(&self) -> u64 {
         self.users.load(Ordering::SeqCst)
+    }
+
+    /// Counts a grant; `None` once the memory is being deregistered.
+    pub fn grant(&self) -> Option<Granted<'_>> {
+        self.enter().then(|| {
+            self.grants.fetch_add(1, Ordering::Relaxed);
+            Granted(self)
+        })
     }
 
     pub fn ungrant(&self) {

@@ -160,7 +160,31 @@ pub struct PeerInfo {
     pub reason: String,
 }
 
+/// Bytes of a message that is not sent yet: no longer counted if this is dropped.
+pub struct Allowed<'a>(&'a AtomicU64, u64);
+
+impl Allowed<'_> {
+    /// The message is sent.
+    pub fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Allowed<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::Relaxed);
+    }
+}
+
 impl Peer {
+    /// Counts the bytes of a further message, of which at most `most` may wait, or one. `Err`: this
+    /// many wait already.
+    pub fn allow(&self, bytes: u64, most: u64) -> std::result::Result<Allowed<'_>, u64> {
+        let more = |before: u64| (before == 0 || before + bytes <= most).then_some(before + bytes);
+        self.outgoing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)?;
+        Ok(Allowed(&self.outgoing, bytes))
+    }
+
     pub fn new(
         id: PeerId,
         address: Address,

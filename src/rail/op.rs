@@ -1,7 +1,7 @@
 //! An operation of a NIC: its purpose, and its result.
 
 use super::credits::Half;
-use crate::fabric::{Connection, Scratch};
+use crate::fabric::{Connection, Scratch, SLOT};
 use crate::ids::LaneSlot;
 use std::ptr;
 
@@ -57,7 +57,7 @@ pub(super) struct Op {
     pub tag: Tag,
 }
 
-const _: () = assert!(size_of::<Op>().is_power_of_two());
+const _: () = assert!(size_of::<Op>() == SLOT && SLOT.is_power_of_two());
 
 impl Op {
     pub fn empty() -> Op {

@@ -48,6 +48,32 @@ impl Arm {
     }
 }
 
+/// Reserved places that belong to no operation yet: given back if this is dropped.
+pub struct Places<'a> {
+    queue: &'a Queue,
+    places: u64,
+}
+
+impl Places<'_> {
+    /// The operation has them from here on.
+    #[inline]
+    pub fn keep(self) {
+        std::mem::forget(self);
+    }
+
+    /// Gives back all but this many.
+    pub fn shrink(&mut self, to: u64) {
+        self.queue.unreserve(self.places - to);
+        self.places = to;
+    }
+}
+
+impl Drop for Places<'_> {
+    fn drop(&mut self) {
+        self.queue.unreserve(self.places);
+    }
+}
+
 impl Queue {
     pub fn new(depth: usize) -> Result<Queue> {
         Ok(Queue {
@@ -69,13 +95,18 @@ impl Queue {
     }
 
     /// Reserves `places` for later completions; false when the queue is full.
+    #[inline]
     pub fn reserve(&self, places: u64) -> bool {
-        let before = self.reserved.fetch_add(places, Ordering::Relaxed);
-        if before + places > self.capacity() {
-            self.reserved.fetch_sub(places, Ordering::Relaxed);
-            return false;
-        }
-        true
+        // Not an addition that is taken back: another caller would see it meanwhile, and be refused a
+        // place that is free.
+        let more = |before: u64| Some(before + places).filter(|after| *after <= self.capacity);
+        self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Like `reserve`, until the result is dropped or kept.
+    #[inline]
+    pub fn hold(&self, places: u64) -> Option<Places<'_>> {
+        self.reserve(places).then_some(Places { queue: self, places })
     }
 
     pub fn unreserve(&self, places: u64) {
@@ -184,8 +215,9 @@ impl Queue {
     }
 
     pub fn event_fd(&self) -> Result<i32> {
+        let descriptor = self.with_event(Event::descriptor)?;
         self.signals.store(true, Ordering::Relaxed);
-        self.with_event(Event::descriptor)
+        Ok(descriptor)
     }
 
     pub fn arm(&self) -> Result<Arm> {
@@ -225,6 +257,28 @@ mod tests {
         let mut out = [MaybeUninit::uninit(); 4];
         assert_eq!(queue.poll(&mut out), 1);
         assert!(queue.reserve(1) && queue.in_use());
+    }
+
+    #[test]
+    fn refused_reservation_takes_no_place_from_another() {
+        let queue = queue();
+        assert!(queue.reserve(1));
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    assert!(!queue.reserve(16), "there are 15");
+                }
+            });
+            for _ in 0..10 * ROUNDS {
+                let places = queue.hold(15);
+                over.fetch_or(places.is_none(), Ordering::Relaxed);
+                assert!(places.is_some(), "there are 15");
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        queue.unreserve(1);
+        assert!(!queue.in_use());
     }
 
     #[test]

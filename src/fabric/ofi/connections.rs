@@ -14,6 +14,7 @@
 
 mod dialer;
 mod routes;
+mod scratches;
 
 use super::discover::{Entry, Source};
 use super::events::{Event, Events};
@@ -26,6 +27,7 @@ use crate::wire::tcp::{Handshake, Name, HANDSHAKE};
 use dialer::{towards, Dialer, Opening, RESOLVES};
 use libfabric_sys::*;
 use routes::{find, Place};
+use scratches::Scratches;
 use std::ffi::c_void;
 use std::os::fd::RawFd;
 use std::ptr;
@@ -94,8 +96,7 @@ pub struct Connections {
     passes: u32,
     looked_ns: u64,
     rejected: u64,
-    /// The known address range of scratches: a provider's pointer is followed only inside it.
-    scratches: (usize, usize),
+    scratches: Scratches,
 }
 
 /// A listener's error; where the NIC has no IP address, the error says so.
@@ -160,7 +161,7 @@ impl Connections {
                 passes: 0,
                 looked_ns: 0,
                 rejected: 0,
-                scratches: (usize::MAX, 0),
+                scratches: Scratches::default(),
             };
             let rc = fi_srx_context(domain, (*info).rx_attr, &mut of.srx, ptr::null_mut());
             source.check("opening receives that connections share", rc)?;
@@ -397,16 +398,14 @@ impl Connections {
 
     #[inline]
     pub fn knows(&mut self, scratch: *mut Scratch) {
-        let (first, last) = self.scratches;
-        self.scratches = (first.min(scratch as usize), last.max(scratch as usize));
+        self.scratches.know(scratch);
     }
 
     /// A post has failed, and so has its connection.
     #[cold]
     pub fn failed(&mut self, scratch: *mut Scratch, errno: i32) {
-        let (first, last) = self.scratches;
-        if (first..=last).contains(&(scratch as usize)) && scratch.is_aligned() {
-            // SAFETY: the scratch lies between two scratches of the rail, which are in one array.
+        if self.scratches.has(scratch) {
+            // SAFETY: the scratch is one of the rail's, which are there as long as this NIC.
             let number = unsafe { (*scratch).0[WORD] } as usize as u32;
             self.failed.push((number, errno));
         }
