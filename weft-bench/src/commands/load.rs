@@ -21,6 +21,9 @@ Where both sides name something, what serves does as its own command line says:
   --rails N              number of rails
   --rail-names PATTERNS  which rails: separated by commas, as \"eth*,!eth3\"
   --workers N            worker threads
+  --tcp-ports PORTS      on which tcp listens, as \"7000\" or \"7000-7099\"; --tcp-address, --tcp-streams as in weft.h
+  --secret-file FILE     who may connect: the secret is on the first line; --encrypt: nothing travels in the clear
+  --connect-timeout TIME, --liveness TIME   as \"30s\" or \"500ms\"
   --prometheus FILE      write what this side's endpoint has done, once a second and at the end, in Prometheus' text
                          format; as FILE.prom in the folder of a node exporter's textfile collector
 "
@@ -68,8 +71,24 @@ Moves pages to or from a host where `weft-bench serve` waits, and shows what it 
 );
 pub const LOOPBACK: &str = concat!("Moves pages between two processes of this machine.\n", options!());
 
-/// The options with which a side opens its endpoint, and the file for Prometheus.
+/// Options that are this side's alone, and set a variable of Weft's.
+const SETTINGS: [(&str, &str); 6] = [
+    ("--tcp-ports", "WEFT_TCP_PORTS"),
+    ("--tcp-address", "WEFT_TCP_ADDRESS"),
+    ("--tcp-streams", "WEFT_TCP_STREAMS"),
+    ("--secret-file", "WEFT_SECRET_FILE"),
+    ("--connect-timeout", "WEFT_CONNECT_TIMEOUT"),
+    ("--liveness", "WEFT_LIVENESS"),
+];
+
+/// The options with which a side opens its endpoint, and the file for Prometheus. No thread has been started yet.
 fn opening(args: &mut Args) -> Result<(Opening, Option<PathBuf>)> {
+    for (option, variable) in SETTINGS {
+        args.maybe::<String>(option)?.into_iter().for_each(|value| std::env::set_var(variable, value));
+    }
+    if args.has("--encrypt") {
+        std::env::set_var("WEFT_ENCRYPT", "1");
+    }
     let opening = Opening {
         fabric: args.maybe("--provider")?,
         rail_names: args.maybe("--rail-names")?,

@@ -115,7 +115,7 @@ impl Client<'_> {
         let ending = Ending {
             rails: (before, self.side.rails()?),
             cpu_ns,
-            lanes: self.side.lanes()?,
+            service: self.side.service()?,
             remote_rails: self.remote_rails,
             interrupted: INTERRUPTED.load(Ordering::Relaxed),
         };

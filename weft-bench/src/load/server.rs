@@ -8,13 +8,20 @@ use crate::endpoint::Opening;
 use anyhow::{bail, Result};
 use std::net::TcpStream;
 use std::path::Path;
+use std::time::Duration;
+
+/// Clients are served one after the other: one that says nothing must not hold up the next.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Serves one client until it ends. `opening` takes precedence over the client's options.
 pub fn serve(stream: TcpStream, opening: &Opening, prometheus: Option<&Path>) -> Result<()> {
+    let hello = stream.try_clone()?;
+    hello.set_read_timeout(Some(HELLO_TIMEOUT))?;
     let mut talk = talk(stream)?;
     let Some(Ask::Hello { version, load }) = talk.hear_or_end()? else {
         bail!("a client that says nothing, or not hello first");
     };
+    hello.set_read_timeout(None)?;
     let opened = match version == VERSION {
         true => open(&load, opening, prometheus),
         false => Err(anyhow::anyhow!("weft-bench {VERSION} here, {version} there: use one version")),

@@ -32,7 +32,6 @@ pub struct Side {
 
 /// A rail, and the bytes it has carried so far.
 pub struct RailNow {
-    pub fabric: String,
     pub name: String,
     pub address: String,
     pub bytes: u64,
@@ -130,7 +129,6 @@ impl Side {
 
     pub fn rails(&self) -> Result<Vec<RailNow>> {
         let now = |(rail, done): &(weft_rail_properties, weft_rail_statistics)| RailNow {
-            fabric: text(&rail.fabric),
             name: text(&rail.name),
             address: text(&rail.address),
             bytes: done.bytes_written + done.bytes_read,
@@ -139,12 +137,12 @@ impl Side {
         Ok(self.endpoint.rails()?.iter().map(now).collect())
     }
 
-    /// Pairs of rails that reach each other.
-    pub fn lanes(&self) -> Result<u32> {
+    /// What serves the peer: the fabric, and how many pairs of rails reach each other.
+    pub fn service(&self) -> Result<(String, u32)> {
         let mut peer: weft_peer_properties = sized();
         // SAFETY: the buffer has space for them.
         check("weft_peer_info", unsafe { weft_peer_info(self.endpoint.raw, self.peer, &mut peer) })?;
-        Ok(peer.lanes)
+        Ok((text(&peer.fabric), peer.lanes))
     }
 }
 

@@ -6,7 +6,9 @@ use crate::process::Lines;
 use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::io;
 use std::net::TcpStream;
+use std::os::fd::AsRawFd;
 
 /// Both sides must have the same version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -32,9 +34,30 @@ pub struct Ready {
 
 pub type Talk = Lines<TcpStream, TcpStream>;
 
+/// A side that has vanished is noticed this soon, although nothing is said while a load runs.
+const SILENCE_S: i32 = 10;
+
 pub fn talk(stream: TcpStream) -> Result<Talk> {
-    stream.set_nodelay(true).context("the control connection")?;
+    keep_alive(&stream).context("the control connection")?;
     Ok(Lines::new(stream.try_clone()?, stream))
+}
+
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let options = [
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, SILENCE_S / 2),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 1),
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, SILENCE_S * 1000),
+    ];
+    for (level, name, value) in options {
+        let len = size_of::<i32>() as libc::socklen_t;
+        // SAFETY: the option is an integer that lives through the call.
+        if unsafe { libc::setsockopt(stream.as_raw_fd(), level, name, (&raw const value).cast(), len) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
 }
 
 impl Talk {

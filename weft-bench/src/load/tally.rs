@@ -81,7 +81,8 @@ pub struct Small {
 pub struct Ending {
     pub rails: (Vec<RailNow>, Vec<RailNow>),
     pub cpu_ns: (u64, u64),
-    pub lanes: u32,
+    /// The fabric, and its lanes.
+    pub service: (String, u32),
     pub remote_rails: u32,
     pub interrupted: bool,
 }
@@ -131,8 +132,8 @@ impl Tally {
             pages_per_s: self.bytes as f64 / load.page_len as f64 / seconds,
             transfer_us: Quantiles { p50: at(0.5), p99: at(0.99), p99_9: at(0.999) },
             cpu_ns_per_slice: Cpu { local: for_each(ending.cpu_ns.0), remote: for_each(ending.cpu_ns.1) },
-            fabric: after.first().map_or(String::new(), |rail| rail.fabric.clone()),
-            lanes: ending.lanes,
+            fabric: ending.service.0,
+            lanes: ending.service.1,
             remote_rails: ending.remote_rails,
             rails: after.iter().zip(&moved).map(share).collect(),
             verified: None,
