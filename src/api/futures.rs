@@ -3,13 +3,30 @@
 //!
 //! With tokio, a separate task (`AsyncFd` watches a descriptor):
 //!
-//! ```ignore
-//! let fd = tokio::io::unix::AsyncFd::new(dispatcher.clone())?;
+//! ```
+//! # fn main() -> Result<(), libweft::Error> {
+//! # let world = libweft::testing::world()?;
+//! # let (a, local, remote) = (&world.a, &world.local, &world.remote);
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
+//! # runtime.block_on(async {
+//! use libweft::{futures::Dispatcher, OpOptions};
+//! use tokio::io::unix::AsyncFd;
+//!
+//! let dispatcher = Dispatcher::new(&a.create_queue(0)?)?;
+//! let fd = AsyncFd::new(dispatcher.clone()).expect("a runtime with I/O");
 //! tokio::spawn(async move {
-//!     while dispatcher.dispatch().is_ok() {
-//!         fd.readable().await?.clear_ready();
+//!     while fd.get_ref().dispatch().is_ok() {
+//!         match fd.readable().await {
+//!             Ok(mut ready) => ready.clear_ready(),
+//!             Err(_) => break, // The runtime ends.
+//!         }
 //!     }
 //! });
+//! let write = dispatcher.submit(OpOptions::new(), |options| a.write(local, 0, remote, 0, 4096, options))?;
+//! assert_eq!(write.await?.done().expect("of an operation").bytes, 4096);
+//! # Ok(())
+//! # })
+//! # }
 //! ```
 //!
 //! Without a runtime, a thread does the same with `poll(2)`, or a loop calls [`Dispatcher::turn`].
@@ -21,10 +38,12 @@ use super::queue::{Queue, QueueEvent};
 use crate::status::{Error, Result};
 use futures_core::Stream;
 use parking_lot::Mutex;
+use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -53,7 +72,33 @@ struct State {
 
 struct Inner {
     event: QueueEvent,
+    /// No code of a waker runs under the lock (its clone, wake and drop): a task that is dropped with its last waker may
+    /// own futures of this dispatcher.
     state: Mutex<State>,
+}
+
+/// Wakers to call. One that panics keeps none of the others from being called.
+#[derive(Default)]
+struct Woken {
+    wakers: Vec<Waker>,
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+impl Woken {
+    fn wake(&mut self) {
+        for waker in self.wakers.drain(..) {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+                self.panic.get_or_insert(panic);
+            }
+        }
+    }
+
+    /// Goes on with the first panic.
+    fn end(self) {
+        if let Some(panic) = self.panic {
+            resume_unwind(panic)
+        }
+    }
 }
 
 /// Takes completions from a queue, and completes futures with them. Clones are the same dispatcher.
@@ -100,29 +145,59 @@ impl AsRawFd for Dispatcher {
 
 impl State {
     /// Sorts a completion in, and adds whom it wakes.
-    fn take(&mut self, completion: Completion, woken: &mut Vec<Waker>) {
+    fn take(&mut self, completion: Completion, woken: &mut Woken) {
         let key = completion.done().map_or(0, |done| done.user_data);
         match self.waiting.get_mut(&key) {
             Some(waiting) => {
                 if let Waiting::Pending(Some(waker)) = std::mem::replace(waiting, Waiting::Done(completion)) {
-                    woken.push(waker);
+                    woken.wakers.push(waker);
                 }
             }
             // Its future was dropped.
             None if key & FUTURE != 0 => {}
             None => {
                 self.arrived.push_back(completion);
-                woken.extend(self.listener.take());
+                woken.wakers.extend(self.listener.take());
             }
         }
     }
 
-    fn end(&mut self, why: Error, woken: &mut Vec<Waker>) {
+    fn end(&mut self, why: Error, woken: &mut Woken) {
         self.over = Some(why);
-        woken.extend(self.listener.take());
+        woken.wakers.extend(self.listener.take());
         for waiting in self.waiting.values_mut() {
             if let Waiting::Pending(waker) = waiting {
-                woken.extend(waker.take());
+                woken.wakers.extend(waker.take());
+            }
+        }
+    }
+
+    /// What has become of a future; while nothing has, `waker` becomes the one before.
+    fn poll(&mut self, key: u64, waker: &mut Option<Waker>) -> Poll<Result<Completion>> {
+        match self.waiting.get_mut(&key) {
+            Some(Waiting::Pending(held)) if self.over.is_none() => {
+                std::mem::swap(held, waker);
+                return Poll::Pending;
+            }
+            _ => {}
+        }
+        if let Some(Waiting::Done(completion)) = self.waiting.remove(&key) {
+            let failed = completion.done().map_or(Ok(()), |done| done.result());
+            return Poll::Ready(failed.map(|()| completion));
+        }
+        // The queue has ended, or the future was polled after it was ready.
+        let over = self.over.clone();
+        Poll::Ready(Err(over.unwrap_or_else(|| Error::handle("the operation has completed already"))))
+    }
+
+    /// The next completion of no future; while there is none, `waker` becomes the one before.
+    fn next(&mut self, waker: &mut Option<Waker>) -> Poll<Option<Completion>> {
+        match self.arrived.pop_front() {
+            Some(completion) => Poll::Ready(Some(completion)),
+            None if self.over.is_some() => Poll::Ready(None),
+            None => {
+                std::mem::swap(&mut self.listener, waker);
+                Poll::Pending
             }
         }
     }
@@ -138,32 +213,13 @@ impl Dispatcher {
     }
 
     /// Takes all completions that are there, wakes whom they are for, and arms the event fd: it is readable when
-    /// there is more to do. Does not block.
+    /// there is more to do. Does not block. If a waker panics, so does this, once all of that is done.
     ///
     /// # Errors
     /// [`Closed`](crate::Status::Closed) once the endpoint is shut down and the queue is empty; futures that still
     /// wait end with it, too.
     pub fn dispatch(&self) -> Result<()> {
-        loop {
-            let (mut taken, mut woken) = (Vec::new(), Vec::new());
-            let more = match self.0.event.queue().poll_into(&mut taken, BATCH) {
-                Ok(0) => self.0.event.arm().map(|armed| !armed),
-                Ok(_) => Ok(true),
-                Err(error) => Err(error),
-            };
-            {
-                let mut state = self.0.state.lock();
-                taken.into_iter().for_each(|completion| state.take(completion, &mut woken));
-                if let Err(error) = &more {
-                    state.end(error.clone(), &mut woken);
-                }
-            }
-            // Called without a lock: the wakers may run at once.
-            woken.into_iter().for_each(Waker::wake);
-            if !more? {
-                return Ok(());
-            }
-        }
+        self.dispatch_after(Woken::default())
     }
 
     /// Waits up to `timeout` for a completion, and then does what [`dispatch`](Dispatcher::dispatch) does: for a
@@ -172,16 +228,42 @@ impl Dispatcher {
     /// # Errors
     /// The same as `dispatch`.
     pub fn turn(&self, timeout: Duration) -> Result<()> {
-        let mut woken = Vec::new();
+        let mut woken = Woken::default();
         if let Ok(Some(completion)) = self.0.event.queue().wait(timeout) {
             self.0.state.lock().take(completion, &mut woken);
         }
-        woken.into_iter().for_each(Waker::wake);
-        self.dispatch()
+        self.dispatch_after(woken)
+    }
+
+    fn dispatch_after(&self, mut woken: Woken) -> Result<()> {
+        let dispatched = loop {
+            woken.wake();
+            let mut taken = Vec::new();
+            let more = match self.0.event.queue().poll_into(&mut taken, BATCH) {
+                Ok(0) => self.0.event.arm().map(|armed| !armed),
+                Ok(_) => Ok(true),
+                Err(error) => Err(error),
+            };
+            let mut state = self.0.state.lock();
+            taken.into_iter().for_each(|completion| state.take(completion, &mut woken));
+            if let Err(error) = &more {
+                state.end(error.clone(), &mut woken);
+            }
+            match more {
+                Ok(true) => {}
+                Ok(false) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        woken.wake();
+        woken.end();
+        dispatched
     }
 
     /// Submits an operation whose completion the future gets. `submit` is called once, with `options` that name the
-    /// queue and the user data of the future, and submits with them.
+    /// queue and the user data of the future, and submits with them. A list with
+    /// [`complete_each_peer`](OpOptions::complete_each_peer) has more completions than a future takes, and is refused:
+    /// submitted without a future, its completions are items of [`completions`](Dispatcher::completions).
     ///
     /// ```
     /// # let world = libweft::testing::world()?;
@@ -196,7 +278,7 @@ impl Dispatcher {
     /// ```
     ///
     /// # Errors
-    /// Those of `submit`.
+    /// Those of `submit`; [`Invalid`](crate::Status::Invalid) (`complete_each_peer`).
     pub fn submit(
         &self,
         options: OpOptions,
@@ -211,7 +293,7 @@ impl Dispatcher {
         };
         // Before the call: if it fails or panics, nothing waits for the future.
         let mut future = OpFuture { inner: self.0.clone(), key, op: None };
-        future.op = Some(submit(&options.queue(self.0.event.queue()).user_data(key))?);
+        future.op = Some(submit(&options.queue(self.0.event.queue()).user_data(key).for_future())?);
         Ok(future)
     }
 
@@ -249,22 +331,9 @@ impl Future for OpFuture {
     type Output = Result<Completion>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.inner.state.lock();
-        let over = state.over.clone();
-        match state.waiting.remove(&self.key) {
-            Some(Waiting::Done(completion)) => {
-                let failed = completion.done().map_or(Ok(()), |done| done.result());
-                Poll::Ready(failed.map(|()| completion))
-            }
-            Some(Waiting::Pending(_)) if over.is_none() => {
-                state.waiting.insert(self.key, Waiting::Pending(Some(cx.waker().clone())));
-                Poll::Pending
-            }
-            // The future was polled after it was ready, or the queue has ended.
-            _ => {
-                Poll::Ready(Err(over.unwrap_or_else(|| Error::handle("the operation has completed already"))))
-            }
-        }
+        let mut waker = Some(cx.waker().clone());
+        let polled = self.inner.state.lock().poll(self.key, &mut waker);
+        polled
     }
 }
 
@@ -306,14 +375,8 @@ impl Stream for Completions {
     type Item = Completion;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Completion>> {
-        let mut state = self.0.state.lock();
-        match state.arrived.pop_front() {
-            Some(completion) => Poll::Ready(Some(completion)),
-            None if state.over.is_some() => Poll::Ready(None),
-            None => {
-                state.listener = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
+        let mut waker = Some(cx.waker().clone());
+        let next = self.0.state.lock().next(&mut waker);
+        next
     }
 }

@@ -55,6 +55,8 @@ pub struct OpOptions<'a> {
     latency: bool,
     count_pages: bool,
     each_peer: bool,
+    /// A future takes the completion.
+    for_future: bool,
     counter: Option<CounterId>,
     start: Option<(&'a Watch, u64)>,
     done: Option<(&'a Watch, u64)>,
@@ -151,6 +153,13 @@ impl<'a> OpOptions<'a> {
         self
     }
 
+    /// For an operation whose one completion a future takes.
+    #[cfg(feature = "futures")]
+    pub(super) fn for_future(mut self) -> Self {
+        self.for_future = true;
+        self
+    }
+
     /// The timeout as the library takes it, and the user data, of what has these two alone.
     pub(super) fn connect(&self) -> Result<(u64, u64)> {
         self.check(Of::Plain)?;
@@ -173,6 +182,12 @@ impl<'a> OpOptions<'a> {
         absent(!transfer && self.start.is_some(), "start_watch")?;
         absent(!transfer && of != Of::Expect && self.done.is_some(), "done_watch")?;
         absent(!transfer && of != Of::Atomic && self.grant.is_some(), "grant")?;
+        if self.for_future && self.each_peer {
+            let text =
+                "complete_each_peer is set, but a future takes one completion: submit the list without \
+                        Dispatcher::submit, and take its completions from Dispatcher::completions";
+            return Err(Error::invalid(text));
+        }
         if self.notify.is_none() && (!self.notify_data.is_empty() || self.notify_failure) {
             return Err(Error::invalid("notify_data or notify_failure is set, but notify is not"));
         }
