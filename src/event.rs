@@ -1,20 +1,15 @@
 //! An eventfd that one thread sets and another waits for, alone or with other descriptors.
 
+use crate::descriptor::Descriptor;
 use crate::status::{Error, Result};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
-pub struct Event(OwnedFd);
+pub struct Event(Descriptor);
 
 impl Event {
     pub fn new() -> Result<Event> {
-        // SAFETY: the call takes no pointers.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(Error::system("making an event fd"));
-        }
-        // SAFETY: the descriptor is new, so nothing else owns it.
-        Ok(Event(unsafe { OwnedFd::from_raw_fd(fd) }))
+        make().map(Event).ok_or_else(|| Error::system("making an event fd"))
     }
 
     pub fn descriptor(&self) -> RawFd {
@@ -49,11 +44,12 @@ impl Event {
     }
 }
 
+fn make() -> Option<Descriptor> {
+    // SAFETY: the call takes no pointers.
+    Descriptor::of(|| unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+}
+
 /// Whether this process or the system has run out of file descriptors.
 pub fn is_out_of_descriptors() -> bool {
-    // SAFETY: closes only the descriptor that it created.
-    unsafe {
-        let fd = libc::eventfd(0, libc::EFD_CLOEXEC);
-        fd < 0 || libc::close(fd) != 0
-    }
+    make().is_none()
 }

@@ -32,6 +32,7 @@ pub mod capi;
 #[cfg_attr(not(any(test, feature = "sim")), allow(dead_code))]
 mod clock;
 mod codec;
+mod descriptor;
 mod device;
 mod endpoint;
 mod event;

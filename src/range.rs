@@ -2,8 +2,8 @@
 //! for a page that cannot be read or written; where Weft copies by itself, such an access would
 //! kill the process. So the rights are checked when memory is registered.
 
+use crate::descriptor;
 use crate::status::{Error, Result};
-use std::fs;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Range {
@@ -15,7 +15,7 @@ pub struct Range {
 pub fn check(ranges: &[Range]) -> Result<Option<usize>> {
     ranges.iter().enumerate().try_for_each(|(i, range)| check_mapped(i, range))?;
     // Without /proc, the rights cannot be checked.
-    let Ok(maps) = fs::read_to_string("/proc/self/maps") else { return Ok(None) };
+    let Ok(maps) = descriptor::read_to_string("/proc/self/maps") else { return Ok(None) };
     let readable = Runs::with(&maps, "r");
     if let Some(index) = ranges.iter().position(|range| !readable.cover(range)) {
         let Range { base, len } = ranges[index];

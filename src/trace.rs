@@ -4,9 +4,12 @@
 //! its file. At most `MOST` are kept in memory; those after that are counted and dropped. Off, an event
 //! costs one load of a flag, and none is raised for a single slice.
 
+use crate::descriptor;
 use crate::status::{Error, Result};
 use parking_lot::Mutex;
 use std::fmt::Write;
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -72,7 +75,7 @@ impl Trace {
     /// "%p" in the name becomes the process id. The file must be one that can be written.
     pub fn new(file: &Path) -> Result<Trace> {
         let trace = Trace::named(file);
-        match std::fs::File::options().create(true).append(true).open(&trace.0) {
+        match descriptor::open(OpenOptions::new().create(true).append(true), &trace.0) {
             Ok(_) => Ok(trace),
             Err(error) => {
                 Err(Error::invalid(format!("trace {} cannot be written: {error}", trace.0.display())))
@@ -100,7 +103,9 @@ impl Trace {
         let mut kept = KEPT.lock();
         kept.users -= 1;
         ON.store(kept.users > 0, Ordering::Relaxed);
-        if let Err(error) = std::fs::write(&self.0, json(&kept.events, kept.dropped)) {
+        let file = descriptor::open(OpenOptions::new().create(true).write(true).truncate(true), &self.0);
+        let written = file.and_then(|mut file| file.write_all(json(&kept.events, kept.dropped).as_bytes()));
+        if let Err(error) = written {
             log::warn!("trace {} cannot be written: {error}", self.0.display());
         }
     }

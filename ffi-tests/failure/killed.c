@@ -1,4 +1,9 @@
 /* A process is killed while its data arrives, or while others wait for its answer. */
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+
 #include "harness.h"
 
 #define PAGE (16 * MIB)
@@ -125,9 +130,70 @@ static void writes_to_a_killed_peer_end_within_two_seconds(void)
         run_team(2, roles);
 }
 
+/* ---- A peer that has a forked child ---- */
+
+/* Refuses pidfd_open to this process, as some containers do, and as a kernel without it does. */
+static void refuse_pidfds(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {COUNT(filter), filter};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+        skip("no seccomp here: %s", strerror(errno));
+}
+
+/* Lives until the board says that it is not needed, whatever becomes of its parent. */
+static void has_a_child(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_memory *memory = register_one(box->endpoint, map_bytes(SMALL), SMALL);
+    join(team, 0, box);
+    give_memory(team, 0, memory);
+    fflush(NULL);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    for (uint64_t until = now_ns() + patience_ms() * MS; child == 0; sleep_ms(1))
+        if (team->board->word[0] || now_ns() > until)
+            _exit(0);
+    team->board->word[1] = 1;
+    for (;;)
+        box_pump(box, 1);
+}
+
+static void sees_it_die(struct team *team)
+{
+    refuse_pidfds();
+    weft_endpoint_config config = test_config();
+    config.liveness_ns = 20 * SECOND;
+    struct box *box = box_of(open_with(&config));
+    weft_memory *memory = register_one(box->endpoint, map_bytes(SMALL), SMALL);
+    weft_peer peer = join(team, 1, box);
+    weft_remote_memory *remote = take_memory(team, 1, box, peer);
+    struct range_request args = range_args(memory, remote, SMALL);
+    CHECK_OK(box_await(box, write_now(box, &args), patience_ms()).status);
+    while (team->board->word[1] == 0)
+        box_pump(box, 1);
+    uint64_t begun = judged_from();
+    kill_member(team, 1);
+    CHECK_STATUS(box_take(box, WEFT_COMPLETION_PEER_DOWN, patience_ms()).status, WEFT_ERR_PEER_LOST);
+    CHECK_WITHIN(begun, now_ns(), SECOND);
+    team->board->word[0] = 1;
+    box_close(box);
+}
+
+static void death_is_seen_though_a_forked_child_lives(void)
+{
+    run_pair(sees_it_die, has_a_child);
+}
+
 static const struct test tests[] = {
     {"writer_killed_inside_a_counted_page", "tcp,host", writer_killed_inside_a_counted_page},
     {"writes_to_a_killed_peer_end_within_two_seconds", "tcp,host timed", writes_to_a_killed_peer_end_within_two_seconds},
+    {"death_is_seen_though_a_forked_child_lives", "tcp,host timed", death_is_seen_though_a_forked_child_lives},
     {NULL, NULL, NULL},
 };
 

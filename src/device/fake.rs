@@ -10,12 +10,13 @@
 //! ThreadSanitizer).
 
 use super::{unsupported, Copier, Device, Driver, Export, Found, Handle, Part};
+use crate::descriptor::Descriptor;
 use crate::range::Range;
 use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
@@ -88,7 +89,7 @@ pub fn move_bytes(from: u64, to: u64, len: usize) -> bool {
 }
 
 /// Stands in for a DMA-BUF, or for the file of a part: a file that names the memory.
-fn dmabuf_of(base: u64, len: u64) -> Result<OwnedFd> {
+fn dmabuf_of(base: u64, len: u64) -> Result<Descriptor> {
     // SAFETY: the name is a constant, and nothing else owns the descriptor.
     let file = unsafe {
         let fd = libc::memfd_create(c"weft-dmabuf".as_ptr(), libc::MFD_CLOEXEC);
@@ -99,7 +100,7 @@ fn dmabuf_of(base: u64, len: u64) -> Result<OwnedFd> {
     };
     let said = file.write_all_at(&[base.to_le_bytes(), len.to_le_bytes()].concat(), 0);
     said.map_err(|error| unsupported(format!("a DMA-BUF: {error}")))?;
-    Ok(file.into())
+    Descriptor::of(|| file.into_raw_fd()).ok_or_else(|| unsupported("no file for a DMA-BUF"))
 }
 
 /// The base and length of a DMA-BUF's memory.
@@ -177,7 +178,7 @@ impl Driver for Fake {
         Ok(Handle { process, device, base, len, in_parts: self.parts, token: [0; 64] })
     }
 
-    fn part(&self, handle: &Handle, offset: u64) -> Result<(OwnedFd, u64)> {
+    fn part(&self, handle: &Handle, offset: u64) -> Result<(Descriptor, u64)> {
         Ok((dmabuf_of(handle.base + offset, PART)?, PART))
     }
 

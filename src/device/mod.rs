@@ -9,11 +9,12 @@ mod cuda;
 pub mod fake;
 pub mod staging;
 
+use crate::descriptor::Descriptor;
 use crate::range::Range;
 use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
 use once_cell::sync::OnceCell;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 /// A device's number in its driver.
 pub type Device = u32;
@@ -68,7 +69,7 @@ impl Drop for Part {
 
 /// Device memory as a file that NICs can register.
 pub struct Export {
-    pub dmabuf: OwnedFd,
+    pub dmabuf: Descriptor,
     /// The address of the file's beginning, at or before the requested address.
     pub base: u64,
 }
@@ -104,7 +105,7 @@ pub trait Driver: Send + Sync {
     fn share(&self, device: Device, range: &Range) -> Result<Handle>;
     /// The part of a handle's memory at an offset: a file by which another process imports the part,
     /// and the part's length.
-    fn part(&self, handle: &Handle, offset: u64) -> Result<(OwnedFd, u64)>;
+    fn part(&self, handle: &Handle, offset: u64) -> Result<(Descriptor, u64)>;
     /// Imports a part of another process's memory.
     fn import(&self, file: BorrowedFd, len: u64) -> Result<Part>;
     fn release(&self, part: &Part);

@@ -5,6 +5,7 @@
 //! The flags of descriptor 2 are shared with other processes and stay as they are: a file that can
 //! block is reopened for each line, with its own flags.
 
+use crate::descriptor;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::mem::{zeroed, ManuallyDrop};
@@ -126,7 +127,7 @@ fn kind(fd: RawFd) -> io::Result<libc::mode_t> {
 /// Reopens the pipe or terminal with its own non-blocking file description.
 fn reopened(fd: RawFd) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-    OpenOptions::new().write(true).custom_flags(flags).open(format!("/proc/self/fd/{fd}"))
+    descriptor::open(OpenOptions::new().write(true).custom_flags(flags), format!("/proc/self/fd/{fd}"))
 }
 
 /// Whether a line fits, unless another process writes first.

@@ -1,6 +1,7 @@
 //! The tree that the machine is read from: `/`, or a folder in its place. Missing, hidden or
 //! malformed files read as nothing.
 
+use crate::descriptor;
 use std::fs::{self, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -45,7 +46,9 @@ impl Root {
     pub fn text(&self, path: &str) -> Option<String> {
         let mut options = OpenOptions::new();
         // A pipe in a replaced tree must not block.
-        let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(self.folder.join(path)).ok()?;
+        let file =
+            descriptor::open(options.read(true).custom_flags(libc::O_NONBLOCK), self.folder.join(path))
+                .ok()?;
         let mut bytes = Vec::new();
         file.take(BYTES_MAX).read_to_end(&mut bytes).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())

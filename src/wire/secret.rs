@@ -119,7 +119,7 @@ fn stamp_of(file: &Path) -> Result<Stamp> {
 
 /// Reads one secret per line; empty lines, and white space around secrets, are skipped.
 fn read(file: &Path) -> Result<Roots> {
-    let bytes = fs::read(file).map_err(|error| failed(file, error))?;
+    let bytes = crate::descriptor::read(file).map_err(|error| failed(file, error))?;
     let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
     let lines: Vec<&[u8]> = lines.filter(|line| !line.is_empty()).collect();
     if lines.is_empty() || lines.len() > MOST {

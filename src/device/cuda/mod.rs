@@ -10,6 +10,7 @@ mod parts;
 mod shared;
 
 use super::{unsupported, Copier, Device, Driver, Export, Found, Handle, Part};
+use crate::descriptor::Descriptor;
 use crate::pass;
 use crate::range::Range;
 use crate::status::{Error, Result, Status};
@@ -18,7 +19,7 @@ use cudarc::driver::sys::{self, CUcontext, CUfunction, CUresult};
 use cudarc::driver::sys::{CUdevice_attribute as About, CUpointer_attribute as Attribute};
 use once_cell::sync::OnceCell;
 use std::ffi::{c_int, c_void, CStr};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{null, null_mut};
 
 /// The oldest driver with every function used here: CUDA 12.0.
@@ -324,7 +325,7 @@ impl Driver for Cuda {
         Ok(Handle { process: this_process(), device, base, len, in_parts: false, token })
     }
 
-    fn part(&self, handle: &Handle, offset: u64) -> Result<(OwnedFd, u64)> {
+    fn part(&self, handle: &Handle, offset: u64) -> Result<(Descriptor, u64)> {
         let _current = self.current(handle.device)?;
         let part = parts::Mapping::at(handle.base + offset)?;
         if part.base != handle.base + offset || part.len > handle.len - offset {
@@ -396,8 +397,8 @@ impl Driver for Cuda {
         // SAFETY: `dmabuf` is valid for the call; an unknown range returns an error.
         let got = unsafe { sys::cuMemGetHandleForAddressRange((&raw mut dmabuf).cast(), base, len, kind, 0) };
         check(got, "making a DMA-BUF of device memory")?;
-        // SAFETY: the descriptor is new, so nothing else owns it.
-        Ok(Export { dmabuf: unsafe { OwnedFd::from_raw_fd(dmabuf) }, base })
+        let dmabuf = Descriptor::of(|| dmabuf).ok_or_else(|| Error::system("keeping a DMA-BUF"))?;
+        Ok(Export { dmabuf, base })
     }
 
     fn words(&self, len: u64) -> Result<u64> {

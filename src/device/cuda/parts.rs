@@ -2,6 +2,7 @@
 //! side by side. Another process imports each allocation by a file, and maps them in the same order.
 
 use super::{ask, check};
+use crate::descriptor::Descriptor;
 use crate::device::{Device, Part};
 use crate::pass;
 use crate::range::Range;
@@ -10,7 +11,6 @@ use cudarc::driver::sys::CUpointer_attribute as Attribute;
 use cudarc::driver::sys::{self, CUmemAllocationHandleType, CUmemLocationType};
 use std::ffi::c_void;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::fd::{FromRawFd, OwnedFd};
 
 pub const POSIX: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -57,7 +57,7 @@ pub fn whole(range: &Range) -> Result<(u64, u64, u64)> {
 
 /// A file of the allocation that is mapped at an address. Fails for memory of other kinds, and for
 /// allocations that were not made for files.
-pub fn export(address: u64) -> Result<OwnedFd> {
+pub fn export(address: u64) -> Result<Descriptor> {
     let (mut memory, mut file) = (0, -1);
     // SAFETY: the outputs are valid for the calls, which check the address and the handle. The handle
     // is released once; the file keeps the memory.
@@ -69,8 +69,7 @@ pub fn export(address: u64) -> Result<OwnedFd> {
         made
     };
     check(made, "making a file of device memory")?;
-    // SAFETY: the descriptor is new, so nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(file) })
+    Descriptor::of(|| file).ok_or_else(|| Error::system("keeping a file of device memory"))
 }
 
 /// Maps parts side by side for a device; returns their address.

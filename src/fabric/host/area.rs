@@ -3,12 +3,13 @@
 
 use super::budget::budget;
 use super::channel::{area_seals, memfd, page_len, Mapping, HUGE};
+use crate::descriptor::Descriptor;
 use crate::device::{Device, Handle};
 use crate::status::{Error, Result, Status};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 // From <linux/mman.h>; Linux 5.14 and 6.1 have them.
@@ -34,7 +35,7 @@ enum Pages {
 }
 
 pub struct Area {
-    file: OwnedFd,
+    file: Descriptor,
     mapping: Mapping,
 }
 

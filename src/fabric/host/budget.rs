@@ -24,7 +24,7 @@ fn value(text: &str, name: &str) -> Option<u64> {
 }
 
 fn available() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let text = crate::descriptor::read_to_string("/proc/meminfo").ok()?;
     value(&text, "MemAvailable")?.checked_mul(1024)
 }
 
@@ -39,7 +39,7 @@ struct Group {
 
 impl Group {
     fn left(&self) -> Option<u64> {
-        let read = |name: &str| std::fs::read_to_string(self.at.join(name)).ok();
+        let read = |name: &str| crate::descriptor::read_to_string(self.at.join(name)).ok();
         let limit: u64 = read(self.limit)?.trim().parse().ok()?;
         let used: u64 = read(self.used)?.trim().parse().ok()?;
         let figures = read("memory.stat").unwrap_or_default();
@@ -50,7 +50,7 @@ impl Group {
 
 /// The groups of this process, each with its ancestors.
 fn groups() -> Vec<Group> {
-    let lines = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let lines = crate::descriptor::read_to_string("/proc/self/cgroup").unwrap_or_default();
     lines.lines().flat_map(above).collect()
 }
 

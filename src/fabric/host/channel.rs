@@ -8,11 +8,12 @@
 //! answers with one number: how many requests are done. It keeps a list of failed requests. Nothing
 //! here is locked, and each value that the other side wrote is read once and checked.
 
+use crate::descriptor::Descriptor;
 use crate::device::{driver, present, Device};
 use crate::fabric::GONE;
 use crate::status::{Error, Result, Status};
 use std::cell::OnceCell;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::OnceLock;
 
@@ -252,7 +253,7 @@ pub struct Channel {
 
 impl Channel {
     /// Makes a channel, and the file to pass to the target.
-    pub fn create() -> Result<(Channel, OwnedFd)> {
+    pub fn create() -> Result<(Channel, Descriptor)> {
         let fd = memfd(c"weft-channel", 0)?;
         // SAFETY: the descriptor is open during the call.
         let made = unsafe {
@@ -388,15 +389,11 @@ impl Block {
 }
 
 /// An anonymous file in memory.
-pub fn memfd(name: &std::ffi::CStr, flags: u32) -> Result<OwnedFd> {
+pub fn memfd(name: &std::ffi::CStr, flags: u32) -> Result<Descriptor> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags;
     // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
-    let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
-    if fd < 0 {
-        return Err(Error::system("making memory that can be shared"));
-    }
-    // SAFETY: the reason given above holds here as well.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Descriptor::of(|| unsafe { libc::memfd_create(name.as_ptr(), flags) })
+        .ok_or_else(|| Error::system("making memory that can be shared"))
 }
 
 #[cfg(test)]
@@ -436,7 +433,7 @@ mod tests {
         assert!(Channel::attach(short.as_fd()).is_err());
     }
 
-    fn sealed(name: &std::ffi::CStr, flags: u32, len: u64, seals: i32) -> Option<OwnedFd> {
+    fn sealed(name: &std::ffi::CStr, flags: u32, len: u64, seals: i32) -> Option<Descriptor> {
         let file = memfd(name, flags).ok()?;
         // SAFETY: the descriptor is open during the call.
         unsafe {

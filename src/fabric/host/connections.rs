@@ -11,13 +11,14 @@ use super::incoming::{Incoming, Listened, Serving, WORDS};
 use super::socket::{self, Control, Received};
 use super::user;
 use super::watch::{self, Timer, Watch, Whose};
+use crate::descriptor::Descriptor;
 use crate::fabric::registry::Registry;
 use crate::fabric::Connection as Number;
 use crate::ids::PeerId;
 use crate::logging::seldom::warn_seldom;
 use crate::status::Result;
 use std::collections::HashSet;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// Connections accepted in a pass, including those of other users; and excluding them, because each
@@ -42,7 +43,7 @@ const OF_PEER: usize = 4;
 struct Connection {
     number: Number,
     pid: libc::pid_t,
-    process: Option<OwnedFd>,
+    process: Option<Descriptor>,
     /// When the connection was accepted; and since when it is unused.
     since: Instant,
     unused: Duration,
@@ -51,7 +52,7 @@ struct Connection {
 
 enum State {
     /// No channel was passed yet.
-    Silent(OwnedFd),
+    Silent(Descriptor),
     Open(Box<Incoming>),
 }
 
@@ -87,7 +88,7 @@ impl Connection {
 
 pub struct Connections {
     /// `None` once the NIC is closed.
-    listener: Option<OwnedFd>,
+    listener: Option<Descriptor>,
     /// The timer that ends a pause of accepting.
     timer: Timer,
     all: Vec<Connection>,
@@ -162,7 +163,7 @@ impl Connections {
         }
     }
 
-    fn add(&mut self, socket: OwnedFd, pid: libc::pid_t, watch: &Watch) {
+    fn add(&mut self, socket: Descriptor, pid: libc::pid_t, watch: &Watch) {
         self.last_number = self.last_number.wrapping_add(1).max(1);
         let number = self.last_number;
         let process = watch::process(pid);
@@ -369,7 +370,7 @@ impl Connections {
 
 /// Reads a new connection's first message, which passes its channel. False if the connection is to
 /// be closed.
-fn meet(socket: OwnedFd, number: Number) -> (State, bool) {
+fn meet(socket: Descriptor, number: Number) -> (State, bool) {
     match socket::receive(socket.as_fd()) {
         Received::Control(Control::Channel(file)) => match Channel::attach(file.as_fd()) {
             Ok(channel) => (State::Open(Box::new(Incoming::new(socket, number, channel))), true),

@@ -8,11 +8,12 @@ use super::copies::Copies;
 use super::parts::{Foreign, Parts, Passed, Passing, Place};
 use super::request::Piece;
 use super::socket::Forgotten;
+use crate::descriptor::Descriptor;
 use crate::device::{driver, Device, Handle};
 use crate::fabric::grants::Use;
 use crate::fabric::{Immediate, Reaped};
 use crate::range::Range;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 /// The cost of a piece in the byte budget of a pass, although the CPU copies nothing for it.
 pub const COST: u64 = 256;
@@ -58,7 +59,7 @@ impl Devices {
     }
 
     /// Imports a part of memory of the peer's; false if there are too many.
-    pub fn add_part(&mut self, number: u32, len: u64, file: OwnedFd) -> bool {
+    pub fn add_part(&mut self, number: u32, len: u64, file: Descriptor) -> bool {
         self.parts.add(number, len, file)
     }
 

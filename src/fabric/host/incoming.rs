@@ -11,12 +11,13 @@ use super::mapped::Areas;
 use super::request::{Kind, Piece, Pieces, Request};
 use super::socket::{self, Control, Received};
 use super::user;
+use crate::descriptor::Descriptor;
 use crate::fabric::grants::Use;
 use crate::fabric::registry::{Allowed, Registry, Wish};
 use crate::fabric::{Buffer, Connection, Reaped, Scratch};
 use crate::ids::PeerId;
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{fence, Ordering};
 
 /// The cost of a request in the byte budget of a pass, in addition to its bytes: an empty request
@@ -72,7 +73,7 @@ enum Outcome {
 use Outcome::{Begun, Done, Later, Refused, Senseless};
 
 pub struct Incoming {
-    socket: OwnedFd,
+    socket: Descriptor,
     number: Connection,
     /// The connection's peer. Without one, it carries only messages.
     peer: Option<PeerId>,
@@ -101,7 +102,7 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    pub fn new(socket: OwnedFd, number: Connection, channel: Channel) -> Incoming {
+    pub fn new(socket: Descriptor, number: Connection, channel: Channel) -> Incoming {
         Incoming {
             socket,
             number,

@@ -60,7 +60,7 @@ pub fn network() -> Result<String> {
     };
     const BOOT: &str = "/proc/sys/kernel/random/boot_id";
     const NAMESPACE: &str = "/proc/thread-self/ns/net";
-    let boot = std::fs::read_to_string(BOOT).map_err(|error| unknown(BOOT, error))?;
+    let boot = crate::descriptor::read_to_string(BOOT).map_err(|error| unknown(BOOT, error))?;
     let namespace = std::fs::metadata(NAMESPACE).map_err(|error| unknown(NAMESPACE, error))?;
     Ok(format!("{}/{}", boot.trim(), namespace.ino()))
 }

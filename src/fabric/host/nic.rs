@@ -8,6 +8,7 @@ use super::request::{MESSAGE, PIECES};
 use super::user;
 use super::watch::{self, Watch, Whose};
 use crate::clock::Random;
+use crate::descriptor::Descriptor;
 use crate::device::{driver, present, Device};
 use crate::fabric::grants::Grants;
 use crate::fabric::registry::Registry;
@@ -21,7 +22,7 @@ use crate::range::Range;
 use crate::status::{Error, Result, Status};
 use std::collections::{HashSet, VecDeque};
 use std::ffi::c_void;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, RawFd};
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 
@@ -52,7 +53,7 @@ struct Place {
 struct Line {
     outgoing: Outgoing,
     name: String,
-    process: Option<OwnedFd>,
+    process: Option<Descriptor>,
     /// The peer at the other end; `None` before one is assigned.
     peer: Option<PeerId>,
     /// Set when the other side is gone: passes until the route ends.

@@ -18,10 +18,11 @@ use super::pull::Pulls;
 use super::request::{Kind, Piece, Pieces, Request, AREA_BYTES, BYTES, DEVICE_BYTES, INLINE};
 use super::socket::{self, Forgotten};
 use super::user;
+use crate::descriptor::Descriptor;
 use crate::fabric::{Reaped, Rma, Scratch, Segment};
 use crate::status::{Error, Result, Status};
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{fence, Ordering};
 
 mod areas;
@@ -59,10 +60,10 @@ struct Probe {
 
 pub struct Outgoing {
     /// `None` while the listener's queue is full.
-    socket: Option<OwnedFd>,
+    socket: Option<Descriptor>,
     channel: Channel,
     /// The channel's file, until it is passed.
-    file: Option<OwnedFd>,
+    file: Option<Descriptor>,
     ops: Vec<Op>,
     free: Vec<u32>,
     /// Operations with requests left to make.

@@ -1,9 +1,10 @@
 //! Device memory in parts: NICs pass a file for each part, then the handle.
 
 use super::socket;
+use crate::descriptor::Descriptor;
 use crate::device::{driver, present, Device, Handle, Part};
 use crate::status::Result;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Parts of one channel that were imported and are not mapped, at most.
 const PARTS: usize = 1 << 16;
@@ -87,7 +88,7 @@ pub struct Parts {
 impl Parts {
     /// Imports a part; false if there are too many. Memory of which a part cannot be imported cannot
     /// be opened later.
-    pub fn add(&mut self, number: u32, len: u64, file: OwnedFd) -> bool {
+    pub fn add(&mut self, number: u32, len: u64, file: Descriptor) -> bool {
         if self.count == PARTS {
             return false;
         }

@@ -5,8 +5,8 @@
 
 use super::copies::Copies;
 use super::parts::{Foreign, Parts, Place};
+use crate::descriptor::Descriptor;
 use crate::device::{Device, Handle};
-use std::os::fd::OwnedFd;
 
 /// Memory of the target that our device may reach.
 struct Source {
@@ -63,7 +63,7 @@ impl Pulls {
     }
 
     /// Imports a part that the target passed; false if there are too many.
-    pub fn add_part(&mut self, number: u32, len: u64, file: OwnedFd) -> bool {
+    pub fn add_part(&mut self, number: u32, len: u64, file: Descriptor) -> bool {
         let asked = |source: &Source| source.number == number && !source.passed;
         !self.sources.iter().any(asked) || self.parts.add(number, len, file)
     }

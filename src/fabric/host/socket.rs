@@ -4,20 +4,21 @@
 //! Their names are abstract: a name vanishes with its process, and other network namespaces do not
 //! see it. Nothing here blocks.
 
+use crate::descriptor::Descriptor;
 use crate::device::Handle;
 use crate::status::{Error, Result};
 use std::mem::{size_of, zeroed};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 /// Messages between NICs over a socket.
 #[derive(Debug)]
 pub enum Control {
     /// The first message, which passes the channel.
-    Channel(OwnedFd),
+    Channel(Descriptor),
     /// Memory from which the initiator writes: number, length, file.
-    Area(u32, u64, OwnedFd),
+    Area(u32, u64, Descriptor),
     /// A part of device memory, before the memory's handle: number, length, file.
-    Part(u32, u64, OwnedFd),
+    Part(u32, u64, Descriptor),
     /// Device memory from which the initiator writes: number, handle.
     Device(u32, Handle),
     /// Memory from which the initiator no longer writes.
@@ -59,18 +60,14 @@ fn address_of(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
     (address, len as libc::socklen_t)
 }
 
-fn open() -> Result<OwnedFd> {
+fn open() -> Result<Descriptor> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
-    let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
-    if fd < 0 {
-        return Err(Error::system("making a socket for peers on this host"));
-    }
-    // SAFETY: the reason given above holds here as well.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Descriptor::of(|| unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
+        .ok_or_else(|| Error::system("making a socket for peers on this host"))
 }
 
-pub fn listen(name: &str) -> Result<OwnedFd> {
+pub fn listen(name: &str) -> Result<Descriptor> {
     let socket = open()?;
     let (address, len) = address_of(name);
     // SAFETY: the socket is open, and the address has this length.
@@ -87,7 +84,7 @@ pub fn listen(name: &str) -> Result<OwnedFd> {
 }
 
 /// Connects at once; `None` while the listener's queue is full.
-pub fn connect(name: &str) -> Result<Option<OwnedFd>> {
+pub fn connect(name: &str) -> Result<Option<Descriptor>> {
     let socket = open()?;
     let (address, len) = address_of(name);
     // SAFETY: the socket is open, and the address has this length.
@@ -104,14 +101,13 @@ pub fn connect(name: &str) -> Result<Option<OwnedFd>> {
 
 /// The next connection in the listener's queue, if there is one. An error number if it cannot be
 /// accepted now.
-pub fn accept(listener: BorrowedFd) -> std::result::Result<Option<OwnedFd>, i32> {
+pub fn accept(listener: BorrowedFd) -> std::result::Result<Option<Descriptor>, i32> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: the socket is open, and the address pointers may be null.
-    let fd =
-        unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
-    if fd >= 0 {
-        // SAFETY: the descriptor is new, so nothing else owns it.
-        return Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) }));
+    let accept =
+        || unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
+    if let Some(socket) = Descriptor::of(accept) {
+        return Ok(Some(socket));
     }
     match errno() {
         errno @ (libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => Err(errno),
@@ -275,7 +271,7 @@ pub fn receive(socket: BorrowedFd) -> Received {
 ///
 /// # Safety
 /// `message` must be in the state in which `recvmsg` left it.
-unsafe fn passed_fd(message: &libc::msghdr) -> Option<OwnedFd> {
+unsafe fn passed_fd(message: &libc::msghdr) -> Option<Descriptor> {
     // SAFETY: the caller promises it; the kernel wrote the header.
     unsafe {
         let header = libc::CMSG_FIRSTHDR(message);
@@ -286,7 +282,8 @@ unsafe fn passed_fd(message: &libc::msghdr) -> Option<OwnedFd> {
         {
             return None;
         }
-        Some(OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned()))
+        let fd = libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned();
+        Descriptor::of(|| fd)
     }
 }
 

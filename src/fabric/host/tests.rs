@@ -8,13 +8,14 @@ use super::nic::HostNic;
 use super::outgoing::Outgoing;
 use super::request::{Kind, Piece, Request};
 use super::socket;
+use crate::descriptor::Descriptor;
 use crate::fabric::registry::Registry;
 use crate::fabric::{
     Access, Buffer, HostRange, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment, GONE,
 };
 use crate::ids::PeerId;
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::ptr::{null_mut, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -507,7 +508,7 @@ fn unassigned_connections_are_limited_in_number_and_time() {
     let mut b = HostNic::open().unwrap();
     let address = String::from_utf8(b.address().to_vec()).unwrap();
     let (_, name) = address.rsplit_once('/').unwrap();
-    let mut all: Vec<OwnedFd> = Vec::new();
+    let mut all: Vec<Descriptor> = Vec::new();
     let mut done = Vec::new();
     for at in 0..200 {
         let Some(near) = socket::connect(name).unwrap() else { break };
@@ -518,7 +519,7 @@ fn unassigned_connections_are_limited_in_number_and_time() {
         all.push(near);
     }
     // (Connections in the listener's queue count as open.)
-    let open = |all: &[OwnedFd]| all.iter().filter(|one| !is_closed(one)).count();
+    let open = |all: &[Descriptor]| all.iter().filter(|one| !is_closed(one)).count();
     let began = std::time::Instant::now();
     for most in [64, 0] {
         while open(&all) > most {
@@ -529,7 +530,7 @@ fn unassigned_connections_are_limited_in_number_and_time() {
     }
 }
 
-fn is_closed(socket: &OwnedFd) -> bool {
+fn is_closed(socket: &Descriptor) -> bool {
     matches!(socket::receive(socket.as_fd()), socket::Received::End)
 }
 
@@ -630,7 +631,7 @@ fn sleep(nic: &mut HostNic) {
 }
 
 /// A channel, its peer's socket, and its target's end.
-fn under_attack() -> (Channel, OwnedFd, Incoming) {
+fn under_attack() -> (Channel, Descriptor, Incoming) {
     let name = format!("weft-test-{}", crate::clock::Random::System.u64().unwrap());
     let listener = socket::listen(&name).unwrap();
     let near = socket::connect(&name).unwrap().unwrap();

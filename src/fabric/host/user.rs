@@ -1,5 +1,6 @@
 //! Identifies processes of our own user, by the kernel's credentials of a socket's other end.
 
+use crate::descriptor;
 use crate::device::{this_process, Handle};
 use crate::status::{Error, Result, Status};
 use std::mem::size_of;
@@ -49,7 +50,7 @@ pub fn check() -> Result<()> {
 
 /// In a user namespace, all unmapped ids read as one and the same.
 fn is_distinct(uid: u32) -> bool {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let read = |path: &str| descriptor::read_to_string(path).unwrap_or_default();
     let overflow = || read("/proc/sys/kernel/overflowuid").trim().parse().unwrap_or(OVERFLOW);
     (uid != OVERFLOW && uid != overflow()) || maps(&read("/proc/self/uid_map"), uid)
 }

@@ -1,8 +1,9 @@
 //! A NIC's descriptors, behind one descriptor to wait on.
 
 use super::socket::errno;
+use crate::descriptor::Descriptor;
 use crate::status::{Error, Result};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 /// The owner of a watched descriptor.
@@ -44,17 +45,13 @@ impl Whose {
     }
 }
 
-pub struct Watch(OwnedFd);
+pub struct Watch(Descriptor);
 
 impl Watch {
     pub fn new() -> Result<Watch> {
         // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
-        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if fd < 0 {
-            return Err(Error::system("making a descriptor to wait on"));
-        }
-        // SAFETY: the reason given above holds here as well.
-        Ok(Watch(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let made = Descriptor::of(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
+        made.map(Watch).ok_or_else(|| Error::system("making a descriptor to wait on"))
     }
 
     pub fn fd(&self) -> RawFd {
@@ -91,18 +88,14 @@ impl Watch {
 }
 
 /// A descriptor that becomes readable once, after a chosen time.
-pub struct Timer(OwnedFd);
+pub struct Timer(Descriptor);
 
 impl Timer {
     pub fn new() -> Result<Timer> {
+        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
         // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
-        let fd =
-            unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(Error::system("making a timer"));
-        }
-        // SAFETY: the reason given above holds here as well.
-        Ok(Timer(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let made = Descriptor::of(|| unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) });
+        made.map(Timer).ok_or_else(|| Error::system("making a timer"))
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -125,13 +118,11 @@ impl Timer {
 
 /// A descriptor that becomes readable when a process ends; `None` for our own process, for one that
 /// this PID namespace does not see, and where the system lacks such descriptors.
-pub fn process(pid: libc::pid_t) -> Option<OwnedFd> {
+pub fn process(pid: libc::pid_t) -> Option<Descriptor> {
     // SAFETY: the call has no preconditions.
     if pid <= 0 || pid == unsafe { libc::getpid() } {
         return None;
     }
     // SAFETY: makes a descriptor that nobody else has; it is closed at exec.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    // SAFETY: the reason given above holds here as well.
-    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    Descriptor::of(|| unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) as RawFd })
 }

@@ -9,6 +9,7 @@ use super::limits::{limits, takes_dmabufs};
 use super::registrations::Registrations;
 use super::{settings, signals};
 use crate::clock::Random;
+use crate::descriptor::Descriptor;
 use crate::device::{driver, Device, Export};
 #[cfg(any(test, feature = "sim"))]
 use crate::fabric::sim;
@@ -16,7 +17,6 @@ use crate::fabric::{
     Access, Buffer, Connection, Delivery, HostRange, Immediate, Limits, Nic, Posted, Progress, Reaped,
     Registration, Rma, Route, Scratch, Way,
 };
-use crate::fork::Descriptor;
 use crate::ids::PeerId;
 use crate::pass;
 use crate::status::Result;

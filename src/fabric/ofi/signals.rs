@@ -2,9 +2,10 @@
 //! are restored. Handlers that other threads install meanwhile stay: a handler is a provider's if
 //! it lies in a library that Weft caused to be loaded.
 
+use crate::descriptor;
 use parking_lot::Mutex;
 use std::ffi::{c_int, c_void, CStr};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -64,7 +65,7 @@ struct Turn(File);
 
 impl Turn {
     fn take() -> Option<Turn> {
-        let turn = Turn(File::open("/proc/self/environ").ok()?);
+        let turn = Turn(descriptor::open(OpenOptions::new().read(true), "/proc/self/environ").ok()?);
         turn.flock(libc::LOCK_EX).then_some(turn)
     }
 

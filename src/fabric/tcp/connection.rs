@@ -14,10 +14,10 @@ use super::sealed::Sealed;
 use super::socket::{self, Outcome};
 use super::staged::Staged;
 use super::stream::{Batch, Inbox, Owner, Spare, INBOX};
+use crate::descriptor::Descriptor;
 use crate::fabric::grants::Use;
 use crate::fabric::registry::Registry;
 use crate::fabric::{Buffer, Connection as Number, Reaped, Rma, Scratch, GONE};
-use crate::fork::Descriptor;
 use crate::ids::PeerId;
 use crate::wire::tcp::{
     Answer, Handshake, Kind, Name, Request, HANDSHAKE, HEAD_MAX, MESSAGE, PIECE, PIECES, REQUEST,

@@ -11,6 +11,7 @@ use super::sealed::{Sealed, OTHER_SECRET};
 use super::socket::{self, from_system, to_system};
 use super::stream::{Spare, SINK};
 use crate::clock::{Clock, Random};
+use crate::descriptor::Descriptor;
 use crate::device::{driver, Device};
 use crate::fabric::grants::Grants;
 use crate::fabric::registry::Registry;
@@ -18,7 +19,6 @@ use crate::fabric::{
     Access, Buffer, Connection as Number, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration,
     Rma, Route, Scratch, Segment, Way,
 };
-use crate::fork::Descriptor;
 use crate::ids::{GrantToken, PeerId};
 use crate::status::{Error, Result, Status};
 use crate::wire::address::RAILS_MAX;

@@ -1,7 +1,7 @@
 //! Non-blocking sockets: the system calls that this fabric uses.
 
 use super::options::Options;
-use crate::fork::Descriptor;
+use crate::descriptor::Descriptor;
 use crate::status::{Error, Result, Status};
 use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -2,9 +2,9 @@
 
 use super::connection::{Connection, Moving};
 use super::stream::{Spare, SINK};
+use crate::descriptor::Descriptor;
 use crate::fabric::registry::Registry;
 use crate::fabric::{Buffer, Reaped, Scratch};
-use crate::fork::Descriptor;
 use crate::wire::tcp::{Handshake, MESSAGE};
 use std::collections::VecDeque;
 use std::os::fd::IntoRawFd;

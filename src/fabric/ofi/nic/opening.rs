@@ -1,10 +1,10 @@
 //! How a NIC is opened: its queue, and an endpoint with an address vector, or connections.
 
 use super::OfiNic;
+use crate::descriptor::Descriptor;
 use crate::fabric::ofi::connections::{has_connections, Connections};
 use crate::fabric::ofi::discover::Entry;
 use crate::fabric::Progress;
-use crate::fork::Descriptor;
 use crate::status::{Error, Result};
 use libfabric_sys::*;
 use std::mem::zeroed;
