@@ -106,7 +106,7 @@ impl Queue {
     /// Like `reserve`, until the result is dropped or kept.
     #[inline]
     pub fn hold(&self, places: u64) -> Option<Places<'_>> {
-        self.reserve(places).then_some(Places { queue: self, places })
+        self.reserve(places).then(|| Places { queue: self, places })
     }
 
     pub fn unreserve(&self, places: u64) {
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn full_queue_rejects_reservations_until_polled() {
         let queue = queue();
-        assert!(queue.reserve(16) && !queue.reserve(1));
+        assert!(queue.reserve(16) && !queue.reserve(1) && queue.hold(1).is_none());
         queue.publish(one());
         assert!(!queue.reserve(1));
         let mut out = [MaybeUninit::uninit(); 4];
