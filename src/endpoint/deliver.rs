@@ -27,6 +27,8 @@ pub(super) enum Delivery {
     Taken,
     /// Taken, and a caller waits for its acknowledgement.
     TakenUrgently,
+    /// Taken, but the grant that it names is not live: the sender's operation does not succeed.
+    Refused,
     /// No space: leave the frame with the sender.
     Stalled,
 }
@@ -59,7 +61,10 @@ impl Link {
         let delivery = self.hand_over(pass, kind, body);
         let taken = !matches!(delivery, Delivery::Stalled);
         if taken {
-            self.session.channels[channel].deliver(now, matches!(delivery, Delivery::TakenUrgently));
+            match delivery {
+                Delivery::Refused => self.session.channels[channel].refuse(now),
+                of => self.session.channels[channel].deliver(now, matches!(of, Delivery::TakenUrgently)),
+            }
             self.held_back_ns = None;
             self.session.catch_up();
         } else {

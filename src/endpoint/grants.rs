@@ -10,8 +10,10 @@
 //!    the peer is asked to quiesce, as for a fence (`ask_to_rest`). If it does not answer, the keys
 //!    of the memory are replaced (`keys`). The end of the peer counts as an answer.
 //! 4. The peer is notified (Withdraw): its operations under the grant end with `WEFT_ERR_REVOKED`.
-//!    Until then, frames of the grant are neither delivered nor acknowledged: an operation that was
-//!    not announced does not succeed.
+//!
+//! A frame that announces an operation under a grant that is not live is refused (`session::channel`),
+//! so the operation does not succeed. (A peer of Weft 0.2 does not know refusals: its frames wait
+//! until it has the Withdraw.)
 
 use super::core::Core;
 use super::deliver::{Delivery, Pass};
@@ -394,17 +396,21 @@ impl Link {
         if kind == Kind::AtomicUnder {
             return self.refuse_atomic(core, body, Status::Revoked);
         }
+        log::debug!(
+            "{}: announces an operation under grant {token}, which is revoked or not its own",
+            self.peer
+        );
+        if kind == Kind::FailureUnder {
+            return Delivery::TakenUrgently;
+        }
+        if self.peer.address.answers_about_grants() {
+            return Delivery::Refused;
+        }
         // Check after the table: a grant that has left the table is here.
         let revoking = core.revoking.lock().get(&token).cloned();
         match revoking {
             Some(of) if ours(&of.grant) && !of.is_known() => Delivery::Stalled,
-            _ => {
-                log::debug!(
-                    "{}: announces an operation under grant {token}, which is revoked or not its own",
-                    self.peer
-                );
-                Delivery::TakenUrgently
-            }
+            _ => Delivery::TakenUrgently,
         }
     }
 }

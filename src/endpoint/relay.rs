@@ -9,7 +9,7 @@ use crate::fabric::Posted;
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::peer::link::Link;
 use crate::rail::LaneState;
-use crate::session::channel::Out;
+use crate::session::channel::{self, Out};
 use crate::wire::frame::{numbers, Header, Kind, HEADER};
 
 /// A lane that refuses frames for this long, with nothing in flight, is lost.
@@ -34,7 +34,7 @@ pub(super) enum Path {
 
 /// The body of an acknowledgement of all channels.
 fn acknowledgement(link: &Link) -> Vec<u8> {
-    numbers(&link.session.channels.each_ref().map(|channel| channel.delivered().into()))
+    numbers(&channel::acknowledgement(&link.session.channels))
 }
 
 fn is_ack(bytes: &[u8]) -> bool {
@@ -168,7 +168,7 @@ impl DataPath {
                 if !up && out.kind != Kind::Ready {
                     break;
                 }
-                let acknowledged = channel.delivered();
+                let acknowledged = channel.acknowledged_in_headers();
                 let header = Header { acknowledged, ..Header::numbered(out.kind, sequence) };
                 let path = match path {
                     Path::Lane { lane, .. } => Path::Lane { lane, behind: out.follows_writes() },

@@ -168,6 +168,9 @@ impl Worker {
                 Action::Unknown(ids, outcome) => ids.into_iter().for_each(|id| {
                     core.table.end(id, Outcome { status: Status::RailLost, ..outcome }, now);
                 }),
+                Action::Refused(ids) => ids.into_iter().for_each(|id| {
+                    core.table.end(id, Outcome::of(Status::Revoked), now);
+                }),
                 Action::Acknowledged(channel, frames) => {
                     let news = core.frames_taken((&link.peer, &mut link.notified), frames, now);
                     self.go_on_after(peer, channel, news, now);

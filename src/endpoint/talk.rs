@@ -11,7 +11,7 @@ use crate::memory::Revoked;
 use crate::peer::link::Link;
 use crate::peer::table::Named;
 use crate::peer::Peer;
-use crate::session::channel::Out;
+use crate::session::channel::{read_refusal, Out};
 use crate::status::Status;
 use crate::transfer::Outcome;
 use crate::wire::frame::{self, read_numbers, Header, Kind, CHANNELS, HEADER, REQUESTS, USER};
@@ -21,8 +21,7 @@ use std::sync::atomic::Ordering;
 /// Whether a frame is under a grant that the peer has revoked. The peer announces the revoke before
 /// it drops such frames.
 fn is_revoked(out: &Out, revoked: &Revoked) -> bool {
-    let under = out.kind.announces().is_some_and(|kind| kind != out.kind);
-    under && granted(&out.body).is_some_and(|(grant, _)| revoked.contains(grant))
+    out.kind.is_under_a_grant() && granted(&out.body).is_some_and(|(grant, _)| revoked.contains(grant))
 }
 
 /// The effects of an acknowledgement.
@@ -152,11 +151,13 @@ impl Worker {
                 self.session_frame(peer, (header.kind, body), now)
             }
             Kind::Ack => {
+                let entries = || body.chunks_exact(8).filter_map(read_numbers::<1>).map(|[entry]| entry);
+                // First: acknowledged frames end their operations.
+                self.refused_by_peer(peer, entries().filter_map(read_refusal), now);
                 // A peer may know fewer channels.
-                for (channel, number) in body.chunks_exact(8).take(CHANNELS).enumerate() {
-                    if let Some([number]) = read_numbers::<1>(number) {
-                        self.acknowledged(peer, channel, number as u32, now);
-                    }
+                let numbers = entries().take_while(|entry| entry >> 32 == 0);
+                for (channel, number) in numbers.take(CHANNELS).enumerate() {
+                    self.acknowledged(peer, channel, number as u32, now);
                 }
             }
             kind => {
@@ -173,6 +174,7 @@ impl Worker {
         let (number, kind, body) = frame;
         let Some(link) = self.links.get_mut(peer) else { return };
         let mut pass = Pass { core: &self.core, ended: &mut self.counting.ended, now };
+        link.session.channels[channel].arrived(number);
         let next = link.session.channels[channel].is_next(number) && link.takes(channel);
         if !next || !link.hand_in(&mut pass, channel, (kind, body)) {
             link.session.channels[channel].receive(number, kind, body, now);
@@ -237,6 +239,16 @@ impl Worker {
         let taken = session.channels[channel].acknowledge(number);
         let news = core.frames_taken((of, notified), taken, now);
         self.go_on_after(peer, channel, news, now);
+    }
+
+    /// The peer has refused frames: their grants are not live.
+    fn refused_by_peer(&mut self, peer: PeerId, refused: impl Iterator<Item = (usize, u32)>, now: u64) {
+        let Some(link) = self.links.get_mut(peer) else { return };
+        refused.filter_map(|(channel, number)| link.session.channels[channel].refused(number)).for_each(
+            |id| {
+                self.core.table.end(id, Outcome::of(Status::Revoked), now);
+            },
+        );
     }
 
     /// Continues work that waited for the acknowledgement of frames.

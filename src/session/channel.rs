@@ -1,9 +1,14 @@
 //! A sequenced channel of control frames towards one peer: each frame is delivered once and in
 //! order, over whichever lanes. A receiver without space leaves a frame undelivered and
 //! unacknowledged: the window then holds the sender back.
+//!
+//! A receiver may also refuse a frame under a grant. It takes the frame, so that others do not wait
+//! for it, and names it in its acknowledgements, so that the sender's operation does not succeed.
+//! Headers of frames have no space for that: they acknowledge only what precedes the first refused
+//! frame, until the sender must know of the refusal.
 
 use crate::ids::OpId;
-use crate::wire::frame::Kind;
+use crate::wire::frame::{Kind, CHANNELS};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
@@ -79,6 +84,8 @@ pub struct Channel {
     delivered: u32,
     /// Frames received but not yet delivered.
     out_of_order: BTreeMap<u32, (Kind, Vec<u8>)>,
+    /// The numbers of refused frames, of which the sender may not know yet: those of one window.
+    refused: VecDeque<u32>,
     /// Delivered frames that are not acknowledged to the sender, and since when.
     owed: u32,
     owed_since: u64,
@@ -237,7 +244,9 @@ impl Channel {
             self.unacknowledged.extend(self.waiting.pop_front());
             self.before = self.ahead.len();
         }
-        self.acknowledgement_sent();
+        if self.refused.is_empty() {
+            self.acknowledgement_sent();
+        }
     }
 
     fn acknowledgement_sent(&mut self) {
@@ -253,9 +262,14 @@ impl Channel {
         self.acknowledgement_sent();
     }
 
-    /// The number to acknowledge.
+    /// The number of the last frame delivered here.
     pub fn delivered(&self) -> u32 {
         self.delivered
+    }
+
+    /// The number that the header of a frame acknowledges.
+    pub fn acknowledged_in_headers(&self) -> u32 {
+        self.refused.front().map_or(self.delivered, |first| first.wrapping_sub(1))
     }
 
     /// Whether a separate acknowledgement should be sent now. An urgent one is sent at once or,
@@ -278,6 +292,24 @@ impl Channel {
         let newly = if newly <= self.unacknowledged.len() { newly } else { 0 };
         self.acknowledged = self.acknowledged.wrapping_add(newly as u32);
         self.unacknowledged.drain(..newly)
+    }
+
+    /// The other side has refused a frame under a grant: returns the operation that does not succeed.
+    pub fn refused(&mut self, number: u32) -> Option<OpId> {
+        let at = number.wrapping_sub(self.acknowledged).wrapping_sub(1) as usize;
+        let out = self.unacknowledged.get_mut(at).filter(|out| out.kind.is_under_a_grant())?;
+        out.or_failure = false;
+        out.done.take()
+    }
+
+    /// A frame with this number arrived: its sender has an acknowledgement of all up to a window
+    /// before, and knows which of them were refused.
+    #[inline]
+    pub fn arrived(&mut self, number: u32) {
+        let known = |refused: &u32| (WINDOW..u32::MAX / 2).contains(&number.wrapping_sub(*refused));
+        while self.refused.front().is_some_and(known) {
+            self.refused.pop_front();
+        }
     }
 
     /// Accepts a received frame. Numbers outside the sender's window are dropped.
@@ -317,6 +349,12 @@ impl Channel {
         self.owe(now, urgent);
     }
 
+    /// The next frame in order is taken, and its operation does not succeed.
+    pub fn refuse(&mut self, now: u64) {
+        self.refused.push_back(self.delivered.wrapping_add(1));
+        self.deliver(now, true);
+    }
+
     fn owe(&mut self, now: u64, urgent: bool) {
         if self.owed == 0 {
             self.owed_since = now;
@@ -324,6 +362,26 @@ impl Channel {
         self.owed += 1;
         self.urgent |= urgent;
     }
+}
+
+/// The body of an acknowledgement: the number of the last delivered frame of each channel, then the
+/// refused frames that the sender may not know of. A refused frame has its channel, from 1, in the
+/// upper half, so that it cannot be mistaken for a number.
+pub fn acknowledgement(channels: &[Channel; CHANNELS]) -> Vec<u64> {
+    let delivered = channels.iter().map(|channel| channel.delivered.into());
+    delivered.chain(refusals(channels)).collect()
+}
+
+pub fn refusals(channels: &[Channel; CHANNELS]) -> impl Iterator<Item = u64> + '_ {
+    (1u64..)
+        .zip(channels)
+        .flat_map(|(at, channel)| channel.refused.iter().map(move |n| at << 32 | u64::from(*n)))
+}
+
+/// The channel and the number of a refused frame; `None`: another entry of an acknowledgement.
+pub fn read_refusal(entry: u64) -> Option<(usize, u32)> {
+    let channel = ((entry >> 32) as usize).checked_sub(1)?;
+    (channel < CHANNELS).then_some((channel, entry as u32))
 }
 
 /// Shows unacknowledged and waiting frames, for the log.

@@ -105,6 +105,8 @@ pub enum Action {
     ResetLane { plan: Plan, epoch: u64, asks: bool },
     /// It is unknown whether the peer was notified of these operations.
     Unknown(Vec<OpId>, Outcome),
+    /// The peer has refused the frames of these operations: their grants are not live.
+    Refused(Vec<OpId>),
     /// The peer has received these frames of a channel.
     Acknowledged(usize, Vec<Out>),
     /// The peer was not notified of these operations.

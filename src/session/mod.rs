@@ -217,13 +217,16 @@ impl Session {
                 let [number] = read_numbers(body).ok_or(Malformed)?;
                 let delivered = self.channels.each_ref().map(|channel| channel.delivered().into());
                 let last = self.channels[SYSTEM].last().into();
-                let answer = numbers(&[&[number][..], &delivered, &[last]].concat());
+                let refused: Vec<u64> = channel::refusals(&self.channels).collect();
+                let answer = numbers(&[&[number][..], &delivered, &[last], &refused].concat());
                 self.frames.push_back((Kind::Resumed, answer));
             }
             Kind::Resumed => {
                 let [number, delivered @ .., last] =
                     read_numbers::<{ 2 + CHANNELS }>(body).ok_or(Malformed)?;
-                self.on_resumed(number, delivered, last as u32, now);
+                let refused = body.chunks_exact(8).skip(2 + CHANNELS).filter_map(read_numbers::<1>);
+                let refused = refused.filter_map(|[entry]| channel::read_refusal(entry)).collect();
+                self.on_resumed(number, (delivered, refused), last as u32, now);
             }
             _ => return Err(Malformed),
         }

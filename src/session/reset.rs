@@ -119,7 +119,13 @@ impl Session {
     }
 
     /// The peer's answer to Resume.
-    pub(super) fn on_resumed(&mut self, number: u64, delivered: [u64; CHANNELS], last: u32, now: u64) {
+    pub(super) fn on_resumed(
+        &mut self,
+        number: u64,
+        (delivered, refused): ([u64; CHANNELS], Vec<(usize, u32)>),
+        last: u32,
+        now: u64,
+    ) {
         if number != self.resumes.count {
             return;
         }
@@ -130,6 +136,9 @@ impl Session {
         if !matches!(&self.state, State::Resuming(of) if of.has_asked()) {
             return;
         }
+        let refused =
+            refused.into_iter().filter_map(|(at, number)| self.channels[at].refused(number)).collect();
+        self.act(Action::Refused(refused));
         for (at, delivered) in delivered.into_iter().enumerate() {
             let taken = self.channels[at].acknowledge(delivered as u32).collect();
             self.act(Action::Acknowledged(at, taken));

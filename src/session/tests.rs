@@ -36,6 +36,11 @@ pub(super) fn note_move(from: &str, to: &str) {
     }
 }
 
+/// Whether a notification under a grant is refused.
+fn is_refused(id: u64) -> bool {
+    id % 5 == 0
+}
+
 /// Random numbers from a seed (splitmix64).
 struct Draw(u64);
 
@@ -109,7 +114,7 @@ enum Life {
 enum Sent {
     Frame { kind: Kind, number: u32, acknowledged: u32, body: Vec<u8> },
     Plain(Kind, Vec<u8>),
-    Acknowledge([u64; CHANNELS]),
+    Acknowledge(Vec<u64>),
 }
 
 enum Event {
@@ -155,6 +160,7 @@ struct Side {
     /// Notifications: the number submitted; those of unknown outcome; those received.
     submitted: u64,
     unknown: BTreeSet<u64>,
+    refused: BTreeSet<u64>,
     received: Vec<u64>,
     alive_ns: u64,
     stopped: bool,
@@ -315,7 +321,12 @@ impl Pair {
         while let Some((kind, body)) = self.sides[side].session.as_mut().and_then(Session::poll_transmit) {
             let over = self.sides[side].path().filter(|_| self.draw.percent(90));
             if let Some(over) = over {
-                self.send(side, true, || Event::Arrives(over, Sent::Plain(kind, body.clone())));
+                let all = channel::acknowledgement(&self.sides[side].session().channels);
+                let sent = match kind {
+                    Kind::Ack => Sent::Acknowledge(all),
+                    kind => Sent::Plain(kind, body),
+                };
+                self.send(side, true, || Event::Arrives(over, sent.clone()));
             }
             let now = self.now;
             self.sides[side].session().transmitted(kind, over.is_some(), now);
@@ -378,6 +389,7 @@ impl Pair {
             Action::ResetLane { plan, epoch, asks } => self.reset_as_asked(side, plan, epoch, asks),
             Action::Unknown(ids, _) => here.unknown.extend(ids.iter().map(|id| id.get())),
             Action::Acknowledged(_, frames) => self.taken(side, frames),
+            Action::Refused(ids) => self.refused(side, ids),
             Action::Retract(ids) => {
                 for id in ids {
                     assert!(!self.sides[1 - side].received.contains(&id.get()), "{id:?} was received");
@@ -406,7 +418,7 @@ impl Pair {
                     break;
                 }
                 let (kind, body) = (out.kind, out.body.clone());
-                let acknowledged = session.channels[at].delivered();
+                let acknowledged = session.channels[at].acknowledged_in_headers();
                 session.channels[at].sent(now);
                 session.note_sent(now);
                 let frame = Sent::Frame { kind, number, acknowledged, body };
@@ -415,9 +427,9 @@ impl Pair {
         }
         let session = self.sides[side].session();
         if session.channels.iter().any(|channel| channel.acknowledgement_due(u64::MAX)) {
-            let all = session.channels.each_ref().map(|channel| channel.delivered().into());
+            let all = channel::acknowledgement(&session.channels);
             session.channels.iter_mut().for_each(|channel| channel.acknowledgement_sent_alone(now));
-            self.send(side, true, || Event::Arrives(over, Sent::Acknowledge(all)));
+            self.send(side, true, || Event::Arrives(over, Sent::Acknowledge(all.clone())));
         }
     }
 
@@ -431,9 +443,15 @@ impl Pair {
         }
     }
 
+    fn refused(&mut self, side: usize, ids: impl IntoIterator<Item = OpId>) {
+        self.sides[side].refused.extend(ids.into_iter().map(OpId::get));
+    }
+
+    /// Those that are sent after their bytes may be under a grant. Some of these are refused.
     fn notify(&mut self, side: usize, id: u64, speculative: bool) {
         let done = OpId::new(id);
-        let out = Out { speculative, done, ..Out::new(Kind::Notify, numbers(&[id])) };
+        let kind = if speculative { Kind::Notify } else { Kind::NotifyUnder };
+        let out = Out { speculative, done, ..Out::new(kind, numbers(&[id])) };
         self.sides[side].session().channels[USER].push(out);
     }
 
@@ -553,12 +571,15 @@ impl Pair {
     fn receive(&mut self, side: usize, sent: Sent) {
         let now = self.now;
         match sent {
-            Sent::Plain(Kind::Ack, _) => {}
             Sent::Plain(kind, body) => {
                 self.sides[side].session().handle_frame(kind, &body, now).expect("a frame that can be");
             }
             Sent::Acknowledge(all) => {
-                for (at, number) in all.into_iter().enumerate() {
+                for (at, number) in all.iter().filter_map(|entry| channel::read_refusal(*entry)) {
+                    let refused = self.sides[side].session().channels[at].refused(number);
+                    self.refused(side, refused);
+                }
+                for (at, number) in all.into_iter().take(CHANNELS).enumerate() {
                     let taken: Vec<Out> =
                         self.sides[side].session().channels[at].acknowledge(number as u32).collect();
                     self.taken(side, taken);
@@ -568,6 +589,7 @@ impl Pair {
                 let at = kind.channel().expect("a frame of a channel");
                 let channel = &mut self.sides[side].session().channels[at];
                 let taken: Vec<Out> = channel.acknowledge(acknowledged).collect();
+                channel.arrived(number);
                 channel.receive(number, kind, &body, now);
                 self.taken(side, taken);
                 self.deliver(side, at);
@@ -585,7 +607,13 @@ impl Pair {
         while at == SYSTEM || session.is_up() {
             let Some((kind, body)) = session.channels[at].take_deliverable() else { return };
             match kind {
-                Kind::Notify => here.received.extend(read_numbers::<1>(&body).map(|[n]| n)),
+                Kind::NotifyUnder if read_numbers::<1>(&body).is_some_and(|[id]| is_refused(id)) => {
+                    session.channels[at].refuse(now);
+                    continue;
+                }
+                Kind::Notify | Kind::NotifyUnder => {
+                    here.received.extend(read_numbers::<1>(&body).map(|[n]| n))
+                }
                 Kind::Raise => {} // The frame replaces one that is not sent again.
                 _ => session.handle_frame(kind, &body, now).expect("a frame that can be"),
             }
@@ -812,7 +840,8 @@ impl Pair {
             );
             let once: BTreeSet<u64> = here.received.iter().copied().collect();
             assert_eq!(once.len(), here.received.len(), "a notification came twice");
-            let missing = (1..=there.submitted).find(|id| !once.contains(id) && !there.unknown.contains(id));
+            let known = |id: &u64| [&once, &there.unknown, &there.refused].iter().any(|ids| ids.contains(id));
+            let missing = (1..=there.submitted).find(|id| !known(id));
             assert_eq!(missing, None, "a notification is missing");
             assert!(here.lanes.iter().all(|lane| !lane.is_reset()), "a reset does not end");
             assert!(!here.behind, "operations under grants go on");

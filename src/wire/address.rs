@@ -19,6 +19,10 @@ use crate::status::{Error, Result, Status};
 pub const RAILS_MAX: usize = 64;
 /// Capabilities, as in `weft_peer_properties`.
 pub const ATOMICS: u32 = 1;
+/// It refuses frames under grants that are not live, and understands that its own are refused.
+const GRANTS: u32 = 2;
+/// Those that callers know.
+pub const PUBLIC: u32 = ATOMICS;
 
 /// A rail in an address.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,7 +45,7 @@ pub struct Address {
 
 impl Address {
     pub fn new(incarnation: u64, rails: Vec<RailAddress>) -> Address {
-        Address { incarnation, wire: (WIRE_LOWEST, WIRE_HIGHEST), capabilities: ATOMICS, rails }
+        Address { incarnation, wire: (WIRE_LOWEST, WIRE_HIGHEST), capabilities: ATOMICS | GRANTS, rails }
     }
 
     pub fn encode(&self) -> Vec<u8> {
@@ -80,6 +84,10 @@ impl Address {
 
     pub fn does_atomics(&self) -> bool {
         self.capabilities & ATOMICS != 0
+    }
+
+    pub fn answers_about_grants(&self) -> bool {
+        self.capabilities & GRANTS != 0
     }
 
     /// Its fabrics without duplicates, in order.

@@ -46,6 +46,7 @@ pub enum Kind {
     HandshakeRequest = 1,
     HandshakeReply = 2,
     Refuse = 3,
+    /// What was delivered, and what of it was refused (`session::channel::acknowledgement`).
     Ack = 4,
     /// A probe: the receiver has been silent for too long, and must answer.
     Ask = 14,
@@ -167,6 +168,11 @@ impl Kind {
             Kind::Notify | Kind::NotifyUnder => Some(Kind::Notify),
             _ => None,
         }
+    }
+
+    /// Whether it announces a transfer under a grant.
+    pub fn is_under_a_grant(self) -> bool {
+        self.announces().is_some_and(|kind| kind != self)
     }
 
     pub fn under(self) -> Kind {

@@ -1,0 +1,179 @@
+/* What the owner of a grant refuses: its peer's operation does not succeed, and others do not wait for it. */
+#include "harness.h"
+
+#define FABRICS "tcp,host,sim:like=tcp,sim:like=efa,sim:like=efa-direct,sim:like=verbs"
+#define PAGE (4 * KIB)
+#define LEN (1 * MIB)
+
+static weft_status written(struct duo *duo, const struct range_request *args)
+{
+    weft_op id;
+    weft_status status = submit_write(duo->a->endpoint, args, &id);
+    return status != WEFT_OK ? status : await_both(duo, duo->a, id);
+}
+
+/* A notification or a count is thrown away, or its operation succeeds: of bytes, and of none. */
+static void what_is_thrown_away_has_not_succeeded(void)
+{
+    enum { OWN, OTHERS, FORGED, REVOKED, TOKENS };
+    struct duo duo = duo_granted(LEN), other = duo_granted(LEN);
+    weft_grant_token tokens[TOKENS] = {grant_whole(&duo), grant_whole(&other)};
+    weft_counter counter;
+    weft_completion told;
+    uint64_t counted = 0, expected = 0, notified = 0;
+    weft_op id;
+    CHECK_OK(weft_counter_create(duo.b->endpoint, &counter));
+    tokens[FORGED] = tokens[OWN];
+    tokens[FORGED].bytes[2] ^= 0x40;
+    tokens[REVOKED] = grant_whole(&duo);
+    CHECK_OK(weft_grant_revoke(duo.b->endpoint, &tokens[REVOKED], NULL, &id));
+    CHECK_OK(await_both(&duo, duo.b, id));
+    for (int i = 0; i < 4 * TOKENS; i++) {
+        int which = i % TOKENS;
+        struct range_request args = range_args(duo.a_memory, duo.b_of_a, i / TOKENS % 2 ? PAGE : 0);
+        args.options.grant = tokens[which];
+        if (i / TOKENS / 2)
+            args.options.counter = counter;
+        else
+            args.options.flags = WEFT_NOTIFY;
+        CHECK_STATUS(written(&duo, &args), which == OWN ? WEFT_OK : WEFT_ERR_REVOKED);
+        notified += which == OWN && !args.options.counter;
+        expected += which == OWN && args.options.counter;
+    }
+    pump_both(&duo, 20);
+    for (; notified > 0; notified--)
+        CHECK(box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &told));
+    CHECK(!box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &told));
+    CHECK_OK(weft_counter_read(duo.b->endpoint, counter, &counted));
+    CHECK_EQ(counted, expected);
+    duo_close(&duo);
+    duo_close(&other);
+}
+
+/* Refused notifications among others, several windows of them, in both directions of the acknowledgements. */
+static void refusals_among_others_name_the_right_ones(void)
+{
+    enum { WRITES = 400 };
+    static weft_op writes[WRITES];
+    static int heard[WRITES];
+    struct duo duo = duo_granted(LEN);
+    weft_grant_token live = grant_whole(&duo), forged = live;
+    weft_completion told;
+    uint64_t seed = 11, notified = 0;
+    forged.bytes[1] ^= 4;
+    memset(heard, 0, sizeof heard);
+    for (int i = 0; i < WRITES; i++) {
+        struct range_request args = range_args(duo.a_memory, duo.b_of_a, 0);
+        args.options.grant = i % 5 == 0 ? forged : live;
+        args.options.flags = WEFT_NOTIFY;
+        args.options.notify = (uint64_t)i;
+        writes[i] = write_now(duo.a, &args);
+        if (next_random(&seed) % 4 == 0)
+            send_now(duo.b, duo.b_to_a, "x", 1); /* carries an acknowledgement */
+    }
+    for (int i = 0; i < WRITES; i++) {
+        CHECK_STATUS(await_both(&duo, duo.a, writes[i]), i % 5 == 0 ? WEFT_ERR_REVOKED : WEFT_OK);
+        notified += i % 5 != 0;
+    }
+    for (; notified > 0; notified--) {
+        told = box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms());
+        CHECK(told.notify < WRITES && told.notify % 5 != 0);
+        CHECK_EQ(heard[told.notify]++, 0);
+    }
+    CHECK(!box_try(duo.b, WEFT_COMPLETION_NOTIFICATION, &told));
+    duo_close(&duo);
+}
+
+/* ---- Others go on ---- */
+
+enum { OTHERS = 16, OTHER = 1, LATE = 2 };
+
+struct load {
+    struct range_request other;
+    int under_way;
+};
+
+/* How many of the other writes are notified in `ms`. `revokes`: beside grants that are revoked under their writes. */
+static uint64_t notified_in(struct duo *duo, struct load *load, uint64_t ms, bool revokes)
+{
+    uint64_t done = 0, end = now_ns() + ms * MS, next = 0;
+    weft_completion c;
+    while (now_ns() < end) {
+        while (load->under_way < OTHERS && submit_write(duo->a->endpoint, &load->other, NULL) == WEFT_OK)
+            load->under_way++;
+        if (revokes && now_ns() >= next) {
+            struct range_request late = load->other;
+            late.options.grant = grant_whole(duo);
+            late.options.user_data = (void *)LATE;
+            for (int i = 0; i < 4; i++)
+                CHECK_ONE_OF(submit_write(duo->a->endpoint, &late, NULL), WEFT_OK, WEFT_ERR_AGAIN);
+            CHECK_OK(weft_grant_revoke(duo->b->endpoint, &late.options.grant, NULL, NULL));
+            next = now_ns() + 2 * MS;
+        }
+        uint64_t wait = 1 * MS; /* the caller sleeps, as do the workers when they have nothing to do */
+        for (; weft_queue_poll(weft_endpoint_queue(duo->a->endpoint), &c, 1, wait) > 0; wait = 0) {
+            if (c.user_data == (void *)OTHER) {
+                CHECK_OK(c.status);
+                done++;
+                load->under_way--;
+            } else {
+                CHECK_ONE_OF(c.status, WEFT_OK, WEFT_ERR_REVOKED);
+            }
+        }
+        while (weft_queue_poll(weft_endpoint_queue(duo->b->endpoint), &c, 1, 0) > 0)
+            CHECK_OK(c.status);
+    }
+    return done;
+}
+
+static int by_share(const void *a, const void *b)
+{
+    double left = *(const double *)a, right = *(const double *)b;
+    return (left > right) - (left < right);
+}
+
+/* Frames of revoked grants arrive among those of other writes, while other threads want the processors. */
+static void others_go_on_beside_refused_frames(void)
+{
+    enum { LOOPS = 4, ROUNDS = 9 };
+    double shares[ROUNDS];
+    const char *longer = getenv("WEFT_REFUSALS_MS");
+    uint64_t ms = longer ? strtoull(longer, NULL, 10) : 20;
+    pid_t loops[LOOPS];
+    for (int i = 0; i < LOOPS; i++) {
+        loops[i] = fork();
+        CHECK(loops[i] >= 0);
+        while (loops[i] == 0) {
+            if (getppid() == 1)
+                _exit(0);
+        }
+    }
+    struct duo duo = duo_granted(LEN);
+    struct load load = {.other = range_args(duo.a_memory, duo.b_of_a, 8)};
+    load.other.options.grant = grant_whole(&duo);
+    load.other.options.flags = WEFT_NOTIFY;
+    load.other.options.user_data = (void *)OTHER;
+    notified_in(&duo, &load, ms, false);
+    for (int i = 0; i < ROUNDS; i++) {
+        double with = (double)notified_in(&duo, &load, ms, true);
+        shares[i] = with / (double)(notified_in(&duo, &load, ms, false) + 1);
+    }
+    for (int i = 0; i < LOOPS; i++)
+        kill(loops[i], SIGKILL);
+    for (int i = 0; i < LOOPS; i++)
+        waitpid(loops[i], NULL, 0);
+    qsort(shares, ROUNDS, sizeof *shares, by_share);
+    printf("stalled_channel_share %.3f (%.3f to %.3f)\n", shares[ROUNDS / 2], shares[0], shares[ROUNDS - 1]);
+    duo_close(&duo);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct test tests[] = {
+        {"what_is_thrown_away_has_not_succeeded", FABRICS, what_is_thrown_away_has_not_succeeded},
+        {"refusals_among_others_name_the_right_ones", FABRICS, refusals_among_others_name_the_right_ones},
+        {"others_go_on_beside_refused_frames", "tcp,host checks", others_go_on_beside_refused_frames},
+        {0},
+    };
+    return run_tests(argc, argv, tests);
+}
