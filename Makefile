@@ -25,7 +25,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray weights-figures soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-netem test-reset gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
+.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray weights-figures soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-efa test-netem test-reset gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 17
@@ -131,6 +131,12 @@ test-verbs: ## Tests over verbs, on soft-RoCE in a virtual machine (Debian): an 
 	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill
 	$(CARGO) build --release $(CARGO_FLAGS) -p weft-bench
 	@tools/test-verbs.sh $(if $(CHAOS),--chaos $(LIBDIR) $(CHAOS) $(SEED),$(LIBDIR) $(EXAMPLES)/random_fill $(TARGET)/release/weft-bench '$(T)')
+
+test-efa: ## Tests over libfabric's own efa provider, on emulated EFA NICs (root; Debian): half an hour; SHORT=1: a few minutes; T=a part of the tests' names; CHAOS=5: minutes of chaos instead
+	@tools/need.sh efa
+	@$(MAKE) --no-print-directory lib
+	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill
+	@tools/test-efa.sh $(if $(CHAOS),--chaos $(LIBDIR) $(CHAOS) $(SEED),$(LIBDIR) $(EXAMPLES)/random_fill '$(T)')
 
 test-netem: ## Tests tcp where packets are lost and late, beside a plain socket, in a virtual machine (Debian): some minutes
 	@tools/need.sh verbs

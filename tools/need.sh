@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Looks for what a make target needs, installs what is missing with apt-get, and says so.
-#     tools/need.sh lib|demo|compare|test|verbs|figures|chaos|sanitize|check|dist|wheels|nixl
+#     tools/need.sh lib|demo|compare|test|verbs|efa|figures|chaos|sanitize|check|dist|wheels|nixl
 # With WEFT_NO_INSTALL=1 it only says what is missing, and fails if that is something the target cannot do without.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin # where ldconfig and ip live; not in everybody's PATH
-target=${1:?what for: lib, demo, compare, test, verbs, figures, chaos, sanitize, check, dist, wheels or nixl}
+target=${1:?what for: lib, demo, compare, test, verbs, efa, figures, chaos, sanitize, check, dist, wheels or nixl}
 cargo=${CARGO:-cargo}
 packages=() reasons=() optional=()
 
@@ -71,7 +71,7 @@ look() {
             have debootstrap || want_if_possible debootstrap "roots to test the wheels in"
             have qemu-aarch64 || want_if_possible qemu-user "the test of wheels for 64-bit Arm" ;;
         demo) have python3 || want python3 "the demonstration" ;;
-        test | verbs | figures | chaos | sanitize) have_libfabric || want libfabric1 "the library beneath Weft" ;;
+        test | verbs | efa | figures | chaos | sanitize) have_libfabric || want libfabric1 "the library beneath Weft" ;;
         *) say "tools/need.sh: what is $target?" >&2; exit 2 ;;
     esac
     if [[ $target =~ ^(test|dist|wheels)$ ]]; then
@@ -83,6 +83,12 @@ look() {
         have busybox || want busybox-static "what that machine starts with"
         have cpio || want cpio "what that machine starts with"
         have depmod || want kmod "that machine's drivers"
+    fi
+    if [ "$target" = efa ]; then
+        compgen -G '/usr/lib*/*/libibverbs/libefa-rdmav*.so' >/dev/null || want ibverbs-providers "the driver for EFA in user space"
+        have fi_pingpong || want libfabric-bin "a program of others to run over it"
+        have debootstrap || want_if_possible debootstrap "a Debian with another libfabric"
+        echo '#include <rdma/efa-abi.h>' | cc -E - >/dev/null 2>&1 || want linux-libc-dev "the kernel's interface"
     fi
     if [ "$target" = sanitize ]; then
         have gcc || want gcc "the C tests"

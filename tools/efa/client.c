@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -43,6 +44,7 @@ void client_close(struct owner *client) {
     munmap(client->base, FILE_BYTES);
     close(client->file);
     close(client->socket);
+    if (client->maps) fclose(client->maps);
     free(client->free_blocks);
     free(client);
 }
@@ -80,21 +82,47 @@ enum access client_store(struct owner *client, uint64_t at, const void *from, si
     return outcome(process_vm_writev(client->pid, &here, 1, &there, 1, 0), len);
 }
 
-bool client_maps(struct owner *client, uint64_t at, uint64_t len, bool writable) {
-    char path[64], line[512];
-    uint64_t end = at + len;
-    snprintf(path, sizeof path, "/proc/%d/maps", client->pid);
-    FILE *maps = fopen(path, "re");
-    if (!maps) return false;
-    while (at < end && fgets(line, sizeof line, maps)) {
-        unsigned long long from, to;
-        char rights[5];
-        if (sscanf(line, "%llx-%llx %4s", &from, &to, rights) != 3 || to <= at) continue;
-        if (from > at || rights[0] != 'r' || (writable && rights[1] != 'w')) break;
-        at = to;
+/* Interface (linux/fs.h since Linux 6.11): one mapping, without all that are before it. */
+struct mapping_query {
+    uint64_t size, flags, address, start, end, rights, page_size, offset, inode;
+    uint32_t device[2], name_size, build_id_size;
+    uint64_t name, build_id;
+};
+#define QUERY_MAPPING _IOWR('f', 17, struct mapping_query)
+enum { READABLE = 1, WRITABLE = 2 };
+
+/* The mapping at an address: its end and rights. Older kernels have only the text of all. */
+static bool mapping_at(FILE *maps, uint64_t at, uint64_t *end, unsigned *rights) {
+    struct mapping_query query = {.size = sizeof query, .address = at};
+    char line[512], letters[5];
+    if (!ioctl(fileno(maps), QUERY_MAPPING, &query)) {
+        *end = query.end;
+        *rights = (unsigned)query.rights;
+        return true;
     }
-    fclose(maps);
-    return at >= end;
+    if (errno != ENOTTY) return false;
+    rewind(maps);
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long long from, to;
+        if (sscanf(line, "%llx-%llx %4s", &from, &to, letters) != 3 || to <= at) continue;
+        *end = to;
+        *rights = (letters[0] == 'r' ? READABLE : 0) | (letters[1] == 'w' ? WRITABLE : 0);
+        return from <= at;
+    }
+    return false;
+}
+
+bool client_maps(struct owner *client, uint64_t at, uint64_t len, bool writable) {
+    unsigned needs = READABLE | (writable ? WRITABLE : 0), rights;
+    uint64_t end = at + len;
+    if (!client->maps) {
+        char path[64];
+        snprintf(path, sizeof path, "/proc/%d/maps", client->pid);
+        client->maps = fopen(path, "re");
+    }
+    while (client->maps && at < end)
+        if (!mapping_at(client->maps, at, &at, &rights) || (rights & needs) != needs) return false;
+    return client->maps;
 }
 
 /* ---- Its file ---- */

@@ -2,6 +2,7 @@
 #ifndef EFA_CLIENT_H
 #define EFA_CLIENT_H
 #include "model.h"
+#include <stdio.h>
 #include <sys/types.h>
 
 /* A part of the device's file, for a ring or a doorbell. */
@@ -23,6 +24,7 @@ struct owner {
     int socket, file;
     pid_t pid;
     bool gone; /* the device was reset: nothing works any longer but closing it */
+    FILE *maps; /* what it has mapped, as the kernel says; opened once it is asked for */
     uint8_t *base;
     size_t used;
     struct block *free_blocks;

@@ -21,7 +21,7 @@ void fabric_make(struct fabric *fabric, int nics, uint32_t caps, const struct ho
         memcpy(nic->gid, gid, sizeof gid);
         nic->mrs = calloc(MAX_MRS, sizeof *nic->mrs);
         if (!nic->mrs) abort();
-        nic->next_mr = nic->mr_count = 1; /* key 0 is none */
+        nic->next_mr = nic->ah_end = 1; /* key 0 is none */
     }
 }
 
@@ -144,7 +144,7 @@ void mr_deregister(struct nic *nic, struct mr *mr) {
 /* ---- Address handles ---- */
 
 static struct ah *ah_of(struct nic *nic, struct owner *owner, const uint8_t gid[16]) {
-    for (int i = 1; i < MAX_AHS; i++) {
+    for (int i = 1; i < nic->ah_end; i++) {
         struct ah *ah = &nic->ahs[i];
         if (ah->users && !ah->lost && ah->owner == owner && !memcmp(ah->gid, gid, 16)) return ah;
     }
@@ -164,6 +164,7 @@ struct ah *ah_create(struct nic *nic, struct owner *owner, const uint8_t gid[16]
         ah = &nic->ahs[i];
         *ah = (struct ah){.owner = owner, .number = i};
         memcpy(ah->gid, gid, 16);
+        if (i >= nic->ah_end) nic->ah_end = i + 1;
     }
     if (ah) ah->users++;
     return ah;

@@ -140,7 +140,8 @@ struct nic {
     struct qp *qps[MAX_QPS];
     struct mr *mrs;
     struct ah ahs[MAX_AHS];
-    unsigned next_qp, next_mr, mr_count, generation, live_qps;
+    unsigned next_qp, next_mr, generation, live_qps;
+    int ah_end; /* handles from here on were never used */
     uint64_t pages; /* registered */
     uint64_t line_free;
     bool port_down;
