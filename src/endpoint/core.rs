@@ -13,7 +13,7 @@ use crate::pass::Longest;
 use crate::peer::link::Outstanding;
 use crate::peer::table::PeerTable;
 use crate::peer::{Peer, Replacing, Revoking};
-use crate::rail::Traffic;
+use crate::rail::{Elsewhere, Traffic};
 use crate::status::{Error, Result, Status};
 use crate::topology::interfaces::is_down;
 use crate::topology::pci::PciAddress;
@@ -185,6 +185,14 @@ impl Core {
     /// Whether the kernel reports the link of a rail's NIC as down.
     pub fn nic_is_down(&self, rail: RailIndex) -> bool {
         self.rails.get(rail.place()).is_some_and(|rail| is_down(&Root::from_environment(), &rail.name))
+    }
+
+    /// The rails of these interfaces, which carry what a rail writes and reads in its place.
+    pub fn elsewhere(&self, rail: RailIndex, names: [Option<String>; 2]) -> Option<Box<Elsewhere>> {
+        let fabric = &self.rails.get(rail.place())?.fabric;
+        let of = |name: String| self.rails.iter().find(|one| one.name == name && one.fabric == *fabric);
+        let [written, read] = names.map(|name| Some(of(name?)?.traffic.clone()));
+        (written.is_some() || read.is_some()).then(|| Box::new(Elsewhere::new(written, read)))
     }
 
     // Internal errors.

@@ -327,7 +327,7 @@ impl DataPath {
     pub(super) fn note_health(&mut self, rail: RailIndex, errno: i32) {
         let now = self.core.clock.now();
         let work = &mut self.rails[rail];
-        let up = work.lanes.iter().any(|of| of.lane.state == LaneState::Up);
+        let up = work.lanes.iter().any(|of| of.lane.serves_its_rail());
         let health = &mut work.health;
         if up {
             health.since = None;

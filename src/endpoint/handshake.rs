@@ -434,8 +434,10 @@ impl DataPath {
 
     pub fn lane_is_probed(&mut self, lane: LaneId, now: u64) {
         let of = self.rails.lane_mut(lane).filter(|(_, of)| of.lane.state == LaneState::Probing);
-        let Some((_, of)) = of else { return };
+        let Some((rail, of)) = of else { return };
         of.lane.state = LaneState::Up;
+        let names = rail.elsewhere(&of.lane);
+        of.lane.elsewhere = self.core.elsewhere(lane.rail, names);
         of.lane.delivered_ns = now;
         let (peer, plan) = (of.peer.clone(), of.plan());
         peer.count_finished();

@@ -177,9 +177,9 @@ const STALLED: &str = ",state=\"stalled\"";
 #[rustfmt::skip] // Keeps the table's layout.
 const OF_RAILS: &[OfRails] = &[
     ("weft_rail_bytes_total", "counter", "Bytes of this endpoint's own writes and reads that the rail has carried.",
-        &[(WRITE, |rail| rail.written.bytes.get() as f64), (READ, |rail| rail.read.bytes.get() as f64)]),
+        &[(WRITE, |rail| rail.carried(false).0 as f64), (READ, |rail| rail.carried(true).0 as f64)]),
     ("weft_rail_slices_total", "counter", "Slices of these: pages, or pieces of large ones.",
-        &[(WRITE, |rail| rail.written.slices.get() as f64), (READ, |rail| rail.read.slices.get() as f64)]),
+        &[(WRITE, |rail| rail.carried(false).1 as f64), (READ, |rail| rail.carried(true).1 as f64)]),
     ("weft_rail_posts_total", "counter", "The posts that carried them.", &[("", |rail| rail.posts.get() as f64)]),
     ("weft_rail_posts_refused_total", "counter", "Posts for which there was no room; they were tried again.",
         &[("", |rail| rail.refused.get() as f64)]),

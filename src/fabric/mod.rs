@@ -260,6 +260,12 @@ pub trait Nic {
     fn end_peer(&mut self, peer: PeerId, at_once: bool) {
         let _ = (peer, at_once);
     }
+    /// The names of the interfaces by which a route's packets leave and arrive, where those are not
+    /// this NIC: the system's routes, and what other hosts know, may pass over it.
+    fn elsewhere(&mut self, route: Route) -> [Option<String>; 2] {
+        let _ = route;
+        [None, None]
+    }
     /// Whether a peer's NIC is known to be gone.
     fn is_gone(&mut self, route: Route) -> bool {
         let _ = route;

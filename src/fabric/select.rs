@@ -104,7 +104,9 @@ pub struct Found {
 
 impl Found {
     /// Sets the options of the tcp candidates.
-    pub fn set_tcp(&mut self, options: tcp::Options) {
+    pub fn set_tcp(&mut self, mut options: tcp::Options) {
+        let over_tcp = self.candidates.iter().filter(|one| matches!(one.source, Source::Tcp(..)));
+        options.nics = over_tcp.map(|one| tcp::index_of(&one.name)).collect();
         let options = Arc::new(options);
         for candidate in &mut self.candidates {
             let Source::Tcp(_, theirs) = &mut candidate.source else { continue };

@@ -1,7 +1,7 @@
 //! A rail's queue to one of a peer's rails.
 
 use super::credits::{Credits, Granted};
-use super::traffic::Glance;
+use super::traffic::{Elsewhere, Glance};
 use super::window::Window;
 use crate::fabric::Route;
 use crate::ids::{LaneId, PeerId, RailIndex};
@@ -64,6 +64,8 @@ pub struct Lane {
     pub delivered_ns: u64,
     /// The route is closed; the lane waits for its operations to come back.
     pub reset: bool,
+    /// The NICs of other rails that carry the lane, if they do.
+    pub elsewhere: Option<Box<Elsewhere>>,
     /// Credits for writes with immediates, on rails that need them.
     pub credits: Credits,
     /// Credits granted to the peer.
@@ -92,6 +94,7 @@ impl Lane {
             parked: false,
             delivered_ns: 0,
             reset: false,
+            elsewhere: None,
             credits: Credits::default(),
             granted: Granted::default(),
         }
@@ -139,8 +142,13 @@ impl Lane {
         glance.bytes_per_s = glance.bytes_per_s.max(self.window.bytes_per_s());
         let times = [glance.round_trip_ns, self.window.round_trip_ns()];
         glance.round_trip_ns = times.into_iter().flatten().min();
-        glance.lanes += u32::from(self.state == LaneState::Up);
+        glance.lanes += u32::from(self.serves_its_rail());
         glance.parked += u32::from(self.state == LaneState::Up && self.parked);
+    }
+
+    /// Whether it is up, and the rail's own NIC carries it.
+    pub fn serves_its_rail(&self) -> bool {
+        self.state == LaneState::Up && !self.elsewhere.as_ref().is_some_and(|elsewhere| elsewhere.leaves())
     }
 
     pub fn is_idle(&self) -> bool {

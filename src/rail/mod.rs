@@ -19,7 +19,7 @@ pub use frames::Frame;
 pub use lane::{Lane, LaneState};
 pub use lanes::{HasLane, Lanes};
 pub use op::{Done, Tag, Work};
-pub use traffic::Traffic;
+pub use traffic::{Elsewhere, Traffic};
 
 use crate::clock::Clock;
 use crate::device::Device;
@@ -212,6 +212,11 @@ impl Rail {
     /// Device memory of the peer's was imported (`Nic::reach`).
     pub fn reach(&mut self, lane: &Lane, remotes: &[(u64, u64)]) {
         self.nic.reach(lane.route, remotes);
+    }
+
+    /// The interfaces that carry a lane in the NIC's place (`Nic::elsewhere`).
+    pub fn elsewhere(&mut self, lane: &Lane) -> [Option<String>; 2] {
+        self.nic.elsewhere(lane.route)
     }
 
     /// Whether the peer's NIC is known to be gone.

@@ -1,7 +1,7 @@
 //! Reaps finished operations: frees their slots, and takes their bytes off the windows.
 
 use super::op::{Done, Op, Tag, Work, NO_RECEIVE};
-use super::{HasLane, Lanes, Rail};
+use super::{Elsewhere, HasLane, Lanes, Rail};
 use crate::fabric::Reaped;
 use crate::ids::LaneSlot;
 use crate::trace::{self, Event};
@@ -72,7 +72,8 @@ impl Rail {
     #[inline]
     fn finish_run(&mut self, lanes: &mut Lanes<impl HasLane>, run: &Run, now: u64) -> Done {
         let &Run { lane, index, posts, slices, .. } = run;
-        self.account(lanes, lane, posts, (run.bytes, run.sampled), now);
+        let elsewhere = self.account(lanes, lane, posts, (run.bytes, run.sampled), now);
+        self.traffic.add(run.read, (posts.into(), slices.into(), run.len), elsewhere);
         trace::add(|| Event::Delivered {
             rail: self.index.get(),
             posts,
@@ -80,7 +81,6 @@ impl Rail {
             inflight: self.inflight_bytes,
             at: now,
         });
-        self.traffic.add(run.read, posts.into(), slices.into(), run.len);
         Done { slices, posts, ..Done::of(Work::Slice, lane, index) }
     }
 
@@ -116,10 +116,10 @@ impl Rail {
         }
         match tag.work {
             Work::Slice | Work::Counted(_) | Work::Probe => {
+                let elsewhere = self.account(lanes, tag.lane, 1, (tag.bytes, tag.sampled), now);
                 if tag.len > 0 && errno == 0 {
-                    self.traffic.add(tag.read, 1, tag.slices.into(), tag.len);
+                    self.traffic.add(tag.read, (1, tag.slices.into(), tag.len), elsewhere);
                 }
-                self.account(lanes, tag.lane, 1, (tag.bytes, tag.sampled), now);
             }
             Work::Frame | Work::Handshake => {
                 self.sends.put(tag.index);
@@ -151,20 +151,22 @@ impl Rail {
         buffer
     }
 
-    fn account(
+    /// Returns what carries the lane in its rail's place, if anything does.
+    fn account<'a>(
         &mut self,
-        lanes: &mut Lanes<impl HasLane>,
+        lanes: &'a mut Lanes<impl HasLane>,
         lane: LaneSlot,
         posts: u32,
         (bytes, sampled): (u64, bool),
         now: u64,
-    ) {
+    ) -> Option<&'a Elsewhere> {
         // The bytes of a removed lane were subtracted when it was removed.
-        let Some(lane) = lanes.get_mut(lane).map(HasLane::lane_mut) else { return };
+        let lane = lanes.get_mut(lane).map(HasLane::lane_mut)?;
         lane.inflight_ops -= posts;
         if bytes > 0 {
             lane.credit(bytes, sampled, &mut self.inflight_bytes, now);
         }
+        lane.elsewhere.as_deref()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Figures of a rail: published by its worker, read by any thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
 
 /// A figure written by one worker, so it needs no atomic addition.
 #[derive(Default)]
@@ -22,17 +23,17 @@ impl Figure {
 }
 
 #[derive(Default)]
-pub struct Carried {
-    pub bytes: Figure,
-    pub slices: Figure,
+struct Carried {
+    bytes: Figure,
+    slices: Figure,
 }
 
 /// On cache lines of its own: readers must not slow the worker's neighbours.
 #[derive(Default)]
 #[repr(align(128))]
 pub struct Traffic {
-    pub written: Carried,
-    pub read: Carried,
+    written: Carried,
+    read: Carried,
     /// Completed posts.
     pub posts: Figure,
     /// Posts that the NIC rejected because its queue was full.
@@ -52,6 +53,47 @@ pub struct Traffic {
     lanes: AtomicU32,
     parked: AtomicU32,
     closed: AtomicBool,
+    /// What the lanes of other rails have carried over this rail's NIC.
+    guests: Guests,
+}
+
+/// Written by several workers.
+#[derive(Default)]
+struct Guests {
+    lanes: AtomicU32,
+    written: [AtomicU64; 2],
+    read: [AtomicU64; 2],
+}
+
+/// The rails whose NICs carry a lane of another rail: its writes, and its reads. Each is the
+/// lane's own rail if `None`.
+#[derive(Default)]
+pub struct Elsewhere([Option<Arc<Traffic>>; 2]);
+
+impl Elsewhere {
+    pub fn new(written: Option<Arc<Traffic>>, read: Option<Arc<Traffic>>) -> Elsewhere {
+        if let Some(traffic) = &written {
+            traffic.guests.lanes.fetch_add(1, Relaxed);
+        }
+        Elsewhere([written, read])
+    }
+
+    /// Whether the rail's own NIC does not carry what leaves.
+    pub fn leaves(&self) -> bool {
+        self.0[0].is_some()
+    }
+
+    fn of(&self, read: bool) -> Option<&Traffic> {
+        self.0[usize::from(read)].as_deref()
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        if let Some(traffic) = &self.0[0] {
+            traffic.guests.lanes.fetch_sub(1, Relaxed);
+        }
+    }
 }
 
 /// Current figures of a rail and its lanes.
@@ -67,13 +109,32 @@ pub struct Glance {
 }
 
 impl Traffic {
-    /// Counts completed posts of one direction.
+    /// Counts completed posts of one direction, of a lane that other NICs may carry.
     #[inline]
-    pub fn add(&self, read: bool, posts: u64, slices: u64, bytes: u64) {
+    pub fn add(&self, read: bool, (posts, slices, bytes): (u64, u64, u64), elsewhere: Option<&Elsewhere>) {
+        self.posts.add(posts);
+        if let Some(host) = elsewhere.and_then(|elsewhere| elsewhere.of(read)) {
+            return host.add_guest(read, slices, bytes);
+        }
         let carried = if read { &self.read } else { &self.written };
         carried.bytes.add(bytes);
         carried.slices.add(slices);
-        self.posts.add(posts);
+    }
+
+    #[cold]
+    fn add_guest(&self, read: bool, slices: u64, bytes: u64) {
+        let [of_bytes, of_slices] = if read { &self.guests.read } else { &self.guests.written };
+        of_bytes.fetch_add(bytes, Relaxed);
+        of_slices.fetch_add(slices, Relaxed);
+    }
+
+    /// The bytes and slices that the rail's NIC has carried in one direction.
+    pub fn carried(&self, read: bool) -> (u64, u64) {
+        let (own, [bytes, slices]) = match read {
+            true => (&self.read, &self.guests.read),
+            false => (&self.written, &self.guests.written),
+        };
+        (own.bytes.get() + bytes.load(Relaxed), own.slices.get() + slices.load(Relaxed))
     }
 
     pub fn publish(&self, glance: &Glance) {
@@ -100,6 +161,6 @@ impl Traffic {
     }
 
     pub fn lanes(&self) -> (u32, u32) {
-        (self.lanes.load(Relaxed), self.parked.load(Relaxed))
+        (self.lanes.load(Relaxed) + self.guests.lanes.load(Relaxed), self.parked.load(Relaxed))
     }
 }

@@ -2,13 +2,15 @@
 //! and for how long.
 
 use super::connection::Connection;
-use super::nic::{TcpNic, LISTENER};
+use super::nic::TcpNic;
 use super::sealed::Sealed;
-use super::socket;
+use super::socket::{self, Outcome};
+use crate::descriptor::Descriptor;
+use crate::status::{Error, Result};
 use crate::wire::tcp::Name;
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// The most connections accepted in one pass.
 const ACCEPTS: usize = 16;
@@ -21,6 +23,32 @@ pub const UNAUTHENTICATED_NS: u64 = 5_000_000_000;
 const PAUSE_NS: u64 = 10_000_000;
 /// The target of a route back to an unauthenticated endpoint: no NIC's name.
 pub const NOBODY: Name = [0; 16];
+/// The event data of the listeners; that of a connection is its index.
+pub const LISTENER: u64 = u64::MAX;
+
+pub fn watch(epoll: &Descriptor, fd: BorrowedFd, word: u64) -> Result<()> {
+    let connection = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
+    let events = if word == LISTENER { libc::EPOLLIN as u32 } else { connection };
+    let mut event = libc::epoll_event { events, u64: word };
+    // SAFETY: both descriptors are open, and the event outlives the call.
+    let rc = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event) };
+    if rc != 0 {
+        return Err(Error { provider_errno: socket::errno(), ..Error::system("watching a socket") });
+    }
+    Ok(())
+}
+
+/// The first outcome that is not "later"; else the last.
+fn until_one_accepts<T>(outcomes: impl Iterator<Item = Outcome<T>>) -> Option<Outcome<T>> {
+    let mut last = None;
+    for outcome in outcomes {
+        match outcome {
+            Err(errno) if socket::is_later(errno) => last = Some(outcome),
+            decided => return Some(decided),
+        }
+    }
+    last
+}
 
 impl TcpNic {
     #[cold]
@@ -29,13 +57,17 @@ impl TcpNic {
         self.calls = false;
         for _ in 0..ACCEPTS {
             let Some(others_place) = self.find_room(now) else { return self.pause(now) };
-            let Some(listener) = &self.listener else { break };
-            match socket::accept(listener.as_fd(), &self.options) {
-                Ok((socket, host)) => {
+            let accepted = self.listeners.iter().rev().map(|one| socket::accept(one.as_fd(), &self.options));
+            let Some(accepted) = until_one_accepts(accepted) else { break };
+            match accepted {
+                Ok((socket, from)) => {
                     others_place.into_iter().for_each(|at| self.end(at, libc::ECONNABORTED));
                     let secrets = self.options.secrets.as_ref();
                     let sealed = secrets.map(|secrets| Sealed::target(&secrets.now(now)));
-                    if let Err(error) = self.add(Connection::accepted(socket, sealed, host, now)) {
+                    let carriers = from.map(|from| self.carry_accepted(socket.as_fd(), from));
+                    let mut connection = Connection::accepted(socket, sealed, now);
+                    (connection.far, connection.carriers) = (from, carriers.unwrap_or_default());
+                    if let Err(error) = self.add(connection) {
                         log::debug!("a connection is closed: {error}");
                     }
                 }
@@ -53,18 +85,19 @@ impl TcpNic {
 
     fn pause(&mut self, now: u64) {
         self.paused_until = now + PAUSE_NS;
-        self.heed_listener(false);
+        self.heed_listeners(false);
     }
 
-    /// Sets whether events of the listener are reported.
-    pub(super) fn heed_listener(&self, heed: bool) {
-        let Some(listener) = &self.listener else { return };
+    /// Sets whether events of the listeners are reported.
+    pub(super) fn heed_listeners(&self, heed: bool) {
         let events = if heed { libc::EPOLLIN as u32 } else { 0 };
         let mut event = libc::epoll_event { events, u64: LISTENER };
-        // SAFETY: both descriptors are open, and the event outlives the call.
-        unsafe {
-            libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_MOD, listener.as_raw_fd(), &mut event)
-        };
+        for listener in &self.listeners {
+            // SAFETY: both descriptors are open, and the event outlives the call.
+            unsafe {
+                libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_MOD, listener.as_raw_fd(), &mut event)
+            };
+        }
     }
 
     /// Makes space for one more connection without a peer: `Some(Some(at))` names the one to close,
@@ -76,9 +109,9 @@ impl TcpNic {
             return Some(None);
         }
         let mut counts = HashMap::new();
-        unauthenticated.iter().for_each(|(_, one)| *counts.entry(one.host).or_insert(0usize) += 1);
+        unauthenticated.iter().for_each(|(_, one)| *counts.entry(one.host()).or_insert(0usize) += 1);
         let worst =
-            unauthenticated.iter().max_by_key(|(_, one)| (counts.get(&one.host), Reverse(one.since_ns)));
+            unauthenticated.iter().max_by_key(|(_, one)| (counts.get(&one.host()), Reverse(one.since_ns)));
         let (at, _) = worst.filter(|(_, one)| now.saturating_sub(one.since_ns) >= TIME_NS)?;
         Some(Some(*at as u32))
     }

@@ -8,6 +8,7 @@
 //! its first byte is accepted. A request that is not allowed is answered with an error, and its
 //! bytes are discarded; a malformed one ends the connection.
 
+use super::carriers::Carriers;
 use super::incoming::{Incoming, Reach};
 use super::outgoing::Outgoing;
 use super::sealed::Sealed;
@@ -24,7 +25,7 @@ use crate::wire::tcp::{
 };
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 mod receive;
@@ -85,8 +86,12 @@ pub struct Connection {
     /// The dialled NIC; or the NIC that the other end claims to be, without proof.
     pub name: Name,
     pub dialed: bool,
-    /// The address it was accepted from.
-    pub host: Option<IpAddr>,
+    /// The other end's address.
+    pub far: Option<SocketAddr>,
+    /// The NICs of this host that carry it.
+    pub carriers: Carriers,
+    /// When its socket began to connect.
+    pub tried_ns: u64,
     /// The handshake over an accepted connection.
     pub handshake: Option<Handshake>,
     pub since_ns: u64,
@@ -135,7 +140,9 @@ impl Connection {
             number: 0,
             name,
             dialed: state != State::Unauthenticated,
-            host: None,
+            far: None,
+            carriers: Carriers::default(),
+            tried_ns: now,
             handshake: None,
             since_ns: now,
             looked: (0, 0),
@@ -171,15 +178,12 @@ impl Connection {
         connection
     }
 
-    pub fn accepted(
-        socket: Descriptor,
-        sealed: Option<Box<Sealed>>,
-        host: Option<IpAddr>,
-        now: u64,
-    ) -> Connection {
-        let mut connection = Connection::new(socket, sealed, State::Unauthenticated, Name::default(), now);
-        connection.host = host;
-        connection
+    pub fn accepted(socket: Descriptor, sealed: Option<Box<Sealed>>, now: u64) -> Connection {
+        Connection::new(socket, sealed, State::Unauthenticated, Name::default(), now)
+    }
+
+    pub fn host(&self) -> Option<IpAddr> {
+        self.far.map(|far| far.ip())
     }
 
     /// Accepts the handshake.
@@ -187,6 +191,12 @@ impl Connection {
         let Some(handshake) = self.handshake.take() else { return };
         (self.state, self.name) = (State::Up, handshake.initiator);
         self.opening.extend(Answer::Accepted.bytes());
+    }
+
+    /// Connects anew, by another NIC; nothing was sent yet.
+    pub fn try_again(&mut self, socket: Descriptor, carriers: Carriers, now: u64) {
+        (self.socket, self.writable, self.readable, self.closing) = (Some(socket), false, false, false);
+        (self.carriers, self.tried_ns) = (carriers, now);
     }
 
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {

@@ -72,7 +72,7 @@ impl World {
         let (connection, sealed) = if dialed {
             (Connection::dialed(socket, dials, handshake(), Some(PeerId::numbered(1)), 0), accepts)
         } else {
-            (Connection::accepted(socket, accepts, None, 0), dials)
+            (Connection::accepted(socket, accepts, 0), dials)
         };
         let memory = vec![MARK; GUARD + LEN + GUARD];
         let mut registry = Registry::default();

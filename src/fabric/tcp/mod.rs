@@ -50,6 +50,7 @@
 //! the device has its bytes. The protocol does not show where memory is.
 
 mod accept;
+mod carriers;
 mod connection;
 #[cfg(any(test, fuzzing))]
 mod fuzz;
@@ -60,6 +61,7 @@ mod network_tests;
 mod nic;
 mod options;
 mod outgoing;
+mod paths;
 mod routes;
 mod sealed;
 mod socket;
@@ -77,6 +79,7 @@ pub use fuzz::stream as check_stream;
 pub use interfaces::{list, network_at, Interface};
 pub use nic::TcpNic;
 pub use options::{At, Options};
+pub use paths::index_of;
 #[cfg(test)]
 pub use twins::of_seed;
 #[cfg(any(test, fuzzing))]

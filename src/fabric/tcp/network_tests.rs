@@ -86,6 +86,9 @@ fn leave_this_host() -> Result<(), String> {
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
         return Err(format!("no namespace can be made: {}", std::io::Error::last_os_error()));
     }
+    // Each NIC answers for its own addresses alone.
+    let set = std::fs::write("/proc/sys/net/ipv4/conf/all/arp_ignore", "1");
+    set.map_err(|error| format!("arp_ignore cannot be set: {error}"))?;
     ip("link set lo up")
 }
 
@@ -96,7 +99,7 @@ fn ip(words: &str) -> Result<(), String> {
 }
 
 /// Runs both sides, each on a host of its own; an interface "rail" connects the two. `setup` are
-/// commands for each.
+/// commands for each, the left ones first; "{right}" is the right host.
 fn on_two_hosts(
     setup: [&'static [&'static str]; 2],
     left: impl FnOnce() + Send,
@@ -116,16 +119,16 @@ fn on_two_hosts(
         scope.spawn(move || {
             let made = take.recv().unwrap().and_then(|place| {
                 leave_this_host()?;
-                ip(&format!("link add rail type veth peer name rail netns {place}"))
+                ip(&format!("link add rail type veth peer name rail netns {place}"))?;
+                Ok(place)
             });
-            ready.send(made.is_ok()).unwrap();
-            match made {
-                Ok(()) => {
-                    setup[0].iter().for_each(|words| ip(words).unwrap());
-                    left();
-                }
-                Err(why) => println!("skipped: {why}"),
-            }
+            let Ok(place) = made.as_ref() else {
+                ready.send(false).unwrap();
+                return println!("skipped: {made:?}");
+            };
+            setup[0].iter().for_each(|words| ip(&words.replace("{right}", &place.to_string())).unwrap());
+            ready.send(true).unwrap();
+            left();
         });
     });
 }
@@ -215,6 +218,16 @@ impl Far {
 
 /// The right side of most tests: serves memory until the left side has finished with it.
 fn with_far(setup: [&'static [&'static str]; 2], len: usize, left: impl FnOnce(Far) + Send) {
+    with_far_at("rail", setup, len, left);
+}
+
+/// The same; the right side serves at this interface.
+fn with_far_at(
+    interface: &'static str,
+    setup: [&'static [&'static str]; 2],
+    len: usize,
+    left: impl FnOnce(Far) + Send,
+) {
     let (give, take) = channel();
     let stop = AtomicBool::new(false);
     let (stop, bytes, met) = (&stop, vec![0u8; len], Arc::new(AtomicU64::new(0)));
@@ -233,7 +246,7 @@ fn with_far(setup: [&'static [&'static str]; 2], len: usize, left: impl FnOnce(F
             }
         },
         move || {
-            let mut nic = open("rail", Options::default());
+            let mut nic = open(interface, Options::default());
             let range = HostRange { base: bytes.as_ptr() as u64, len: len as u64 };
             let of = nic.register(range, BOTH).unwrap();
             let memory = (of.key, range.base);
@@ -302,4 +315,105 @@ fn dropped_path_ends_connections_after_the_liveness_timeout() {
         patient.reap(&mut done);
         assert!(done.is_empty() && patient.sockets().len() == 2);
     });
+}
+
+/// A host with two NICs in one subnet, and a switch that has the address of the other host.
+const TWO: &[&str] = &[
+    "link add spare type veth peer name spare netns {right}",
+    "addr add 10.78.0.1/24 dev rail",
+    "addr add 10.78.0.3/24 dev spare",
+    "link set rail up",
+    "link set spare up",
+];
+const SWITCH: &[&str] = &[
+    "link add name switch type bridge",
+    "link set rail master switch up",
+    "link set spare master switch up",
+    "addr add 10.78.0.2/24 dev switch",
+    "link set switch up",
+];
+/// The same, with the switch on the left.
+const SWITCH_LEFT: &[&str] = &[
+    "link add spare type veth peer name spare netns {right}",
+    "link add name switch type bridge",
+    "link set rail master switch up",
+    "link set spare master switch up",
+    "addr add 10.78.0.2/24 dev switch",
+    "link set switch up",
+];
+const TWO_RIGHT: &[&str] = &[
+    "addr add 10.78.0.1/24 dev rail",
+    "addr add 10.78.0.3/24 dev spare",
+    "link set rail up",
+    "link set spare up",
+];
+
+/// The bytes that an interface of this thread's host has received and sent.
+fn counted(interface: &str) -> [u64; 2] {
+    let all = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    let of = |line: &str| Some(line.trim().strip_prefix(interface)?.strip_prefix(':')?.to_owned());
+    let line = all.lines().find_map(of).unwrap();
+    let numbers: Vec<u64> = line.split_whitespace().map(|number| number.parse().unwrap()).collect();
+    [numbers[0], numbers[8]]
+}
+
+const LARGE: usize = 1_000_000;
+
+/// Writes and reads all; returns the bytes that each interface has received and sent for that.
+fn moved(nic: &mut TcpNic, far: &Far, interfaces: [&str; 2]) -> ([[u64; 2]; 2], Route) {
+    let (local, route) = (vec![3u8; LARGE], far.meet(nic));
+    let before = interfaces.map(counted);
+    for read in [false, true] {
+        post(nic, route, read, &local, far);
+        assert_eq!(next(nic), 0);
+    }
+    let after = interfaces.map(counted);
+    let grown = |at: usize| std::array::from_fn(|i| after[at][i] - before[at][i]);
+    ([grown(0), grown(1)], route)
+}
+
+/// Checks that all went by the second interface, or nothing.
+fn assert_by_second(moved: [[u64; 2]; 2], second: bool) {
+    for way in [0, 1] {
+        let (most, least) =
+            if second { (moved[1][way], moved[0][way]) } else { (moved[0][way], moved[1][way]) };
+        assert!(most > LARGE as u64 && least < LARGE as u64 / 10, "{moved:?}");
+    }
+}
+
+#[test]
+fn dialled_connection_leaves_and_arrives_by_its_own_nic() {
+    with_far_at("switch", [TWO, SWITCH], LARGE, |far| {
+        let mut nic = open("spare", Options::default());
+        let (moved, route) = moved(&mut nic, &far, ["rail", "spare"]);
+        assert_by_second(moved, true);
+        assert_eq!(nic.elsewhere(route), [None, None]);
+    });
+}
+
+#[test]
+fn accepted_connection_leaves_by_the_nic_that_it_arrived_by() {
+    with_far_at("spare", [SWITCH_LEFT, TWO_RIGHT], LARGE, |far| {
+        let mut nic = open("switch", Options::default());
+        // (By the switch's ports.)
+        assert_by_second(moved(&mut nic, &far, ["rail", "spare"]).0, true);
+    });
+}
+
+#[test]
+fn policy_and_longer_prefixes_are_not_overridden() {
+    for by_rule in [true, false] {
+        with_far_at("switch", [TWO, SWITCH], LARGE, move |far| {
+            if by_rule {
+                ip("rule add from 10.78.0.3 lookup 100").unwrap();
+                ip("route add 10.78.0.0/24 dev rail table 100").unwrap();
+            } else {
+                ip("route add 10.78.0.2/32 dev rail").unwrap();
+            }
+            let mut nic = open("spare", Options::default());
+            let (moved, route) = moved(&mut nic, &far, ["rail", "spare"]);
+            assert!(moved[0][1] > LARGE as u64 && moved[1][1] < LARGE as u64 / 10, "{moved:?}");
+            assert_eq!(nic.elsewhere(route)[0].as_deref(), Some("rail"));
+        });
+    }
 }

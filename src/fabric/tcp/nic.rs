@@ -1,7 +1,8 @@
 //! A NIC of the fabric of TCP sockets: a listener, and one connection to each NIC that it
 //! communicates with.
 
-use super::accept::{NOBODY, UNAUTHENTICATED_NS};
+use super::accept::{watch, LISTENER, NOBODY, UNAUTHENTICATED_NS};
+use super::carriers::Paths;
 use super::connection::{Connection, Moving, State};
 use super::interfaces::Interface;
 use super::options::Options;
@@ -26,7 +27,7 @@ use crate::wire::tcp::{Handshake, Kind, Name, MESSAGE, PIECES};
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
 /// Bytes that one pass moves per connection.
@@ -43,8 +44,6 @@ const UNUSED_NS: u64 = 30_000_000_000;
 const LOOK_NS: u64 = 100_000_000;
 /// The most events read at once.
 const EVENTS: usize = 64;
-/// The event data of the listener; that of a connection is its index.
-pub const LISTENER: u64 = u64::MAX;
 
 pub struct TcpNic {
     limits: Limits,
@@ -52,10 +51,11 @@ pub struct TcpNic {
     random: Random,
     pub(super) options: Arc<Options>,
     pub(super) name: Name,
-    at: SocketAddr,
+    pub(super) at: SocketAddr,
     address: Vec<u8>,
-    /// `None` once the NIC is closed.
-    pub(super) listener: Option<Descriptor>,
+    /// None once the NIC is closed.
+    pub(super) listeners: Vec<Descriptor>,
+    pub(super) paths: Paths,
     pub(super) epoll: Descriptor,
     routes: Routes,
     pub(super) connections: Vec<Option<Box<Connection>>>,
@@ -83,29 +83,18 @@ pub struct TcpNic {
 // SAFETY: the pointers are the rail's, which moves with its NIC.
 unsafe impl Send for TcpNic {}
 
-fn watch(epoll: &Descriptor, fd: BorrowedFd, word: u64) -> Result<()> {
-    let connection = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
-    let events = if word == LISTENER { libc::EPOLLIN as u32 } else { connection };
-    let mut event = libc::epoll_event { events, u64: word };
-    // SAFETY: both descriptors are open, and the event outlives the call.
-    let rc = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event) };
-    if rc != 0 {
-        return Err(Error { provider_errno: socket::errno(), ..Error::system("watching a socket") });
-    }
-    Ok(())
-}
-
 impl TcpNic {
     pub fn open(interface: &Interface, options: Arc<Options>) -> Result<TcpNic> {
         let (clock, random) = (Clock::System, Random::System);
         let mut name = [0; 16];
         name[..8].copy_from_slice(&random.u64()?.to_le_bytes());
         name[8..].copy_from_slice(&random.u64()?.to_le_bytes());
-        let (listener, at) = socket::listen(interface.address, &options)?;
+        let of = (interface.address, interface.network.as_str());
+        let (listeners, at, paths) = Paths::listen(&interface.name, of, &options)?;
         // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
         let epoll = Descriptor::of(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
         let epoll = epoll.ok_or_else(|| Error::system("making a descriptor to wait on"))?;
-        watch(&epoll, listener.as_fd(), LISTENER)?;
+        listeners.iter().try_for_each(|listener| watch(&epoll, listener.as_fd(), LISTENER))?;
         let limits = Limits {
             delivery: Delivery::Native,
             tx_depth: TX_DEPTH,
@@ -131,7 +120,8 @@ impl TcpNic {
             at,
             address: [to_system(options.at.advertised(at)), name.to_vec()].concat(),
             options,
-            listener: Some(listener),
+            listeners,
+            paths,
             epoll,
             routes: Routes::default(),
             connections: Vec::new(),
@@ -155,7 +145,7 @@ impl TcpNic {
     #[cfg(test)]
     pub fn sockets(&self) -> Vec<BorrowedFd<'_>> {
         let connections = self.connections.iter().flatten().filter_map(|one| one.socket());
-        self.listener.iter().map(AsFd::as_fd).chain(connections).collect()
+        self.listeners.iter().map(AsFd::as_fd).chain(connections).collect()
     }
 
     /// Bytes of the connections' buffers.
@@ -206,8 +196,10 @@ impl TcpNic {
         let now = self.clock.now();
         let secrets = self.options.secrets.as_ref();
         let sealed = secrets.map(|secrets| Sealed::initiator(&secrets.now(now))).transpose()?;
-        let socket = socket::connect(self.at, target.to, &self.options)?;
-        let connection = Connection::dialed(socket, sealed, handshake, target.peer, now);
+        let (device, carriers) = self.paths.dial(self.at, target.to, &self.options);
+        let socket = socket::connect(self.at, target.to, device, &self.options)?;
+        let mut connection = Connection::dialed(socket, sealed, handshake, target.peer, now);
+        (connection.far, connection.carriers) = (Some(target.to), carriers);
         self.add(connection)
     }
 
@@ -216,6 +208,7 @@ impl TcpNic {
         let Some(mut connection) = self.connections.get_mut(at as usize).and_then(Option::take) else {
             return;
         };
+        self.paths.ended(&connection, self.clock.now());
         connection.die(errno, &mut self.finished);
         self.routes.end(at, errno);
     }
@@ -418,6 +411,12 @@ impl Nic for TcpNic {
         }
     }
 
+    fn elsewhere(&mut self, route: Route) -> [Option<String>; 2] {
+        let Ok(at) = self.routes.leads(route) else { return [None, None] };
+        let carriers = self.connection(at).map(|one| one.carriers).unwrap_or_default();
+        self.paths.elsewhere(carriers, self.at, &self.options)
+    }
+
     fn is_gone(&mut self, route: Route) -> bool {
         self.routes.leads(route) == Err(libc::ECONNREFUSED)
     }
@@ -430,12 +429,13 @@ impl Nic for TcpNic {
         let now = self.clock.now();
         if self.paused_until != 0 && now >= self.paused_until {
             self.paused_until = 0;
-            self.heed_listener(true);
+            self.heed_listeners(true);
         }
         if now.saturating_sub(self.looked_ns) < LOOK_NS {
             return;
         }
         self.looked_ns = now;
+        self.turn(now);
         self.connections.iter_mut().flatten().for_each(|one| one.rest());
         let used = self.routes.used();
         let patience_ns = self.options.patience_ns();
@@ -581,9 +581,7 @@ impl Nic for TcpNic {
 
     fn close(&mut self) -> Result<()> {
         // Connections in the listener's queue end, too, when the listener closes.
-        if let Some(listener) = self.listener.take() {
-            socket::shut(listener.as_fd());
-        }
+        self.listeners.drain(..).for_each(|listener| socket::shut(listener.as_fd()));
         self.connections.clear();
         self.routes.clear();
         self.active.clear();

@@ -4,7 +4,7 @@ use crate::status::{Error, Result};
 use crate::wire::secret::Secrets;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::Arc;
 
 /// The timeout where peers may be silent for ever.
@@ -19,6 +19,10 @@ pub struct Options {
     pub at: At,
     /// The DSCP of all packets (6 bits); 0: the system's default.
     pub dscp: u8,
+    /// The devices of the endpoint's NICs.
+    pub nics: Vec<u32>,
+    /// The warning about packets that arrive by another NIC was logged.
+    pub warned: AtomicBool,
     /// How many ports NICs have tried: no two NICs get the same port, whatever their addresses, so
     /// that one advertised address suffices.
     pub tried: AtomicU16,

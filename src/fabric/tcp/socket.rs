@@ -14,6 +14,8 @@ const BACKLOG: i32 = 4096;
 /// The most unsent bytes that the system holds for a connection. A message waits behind them; and
 /// with more of them, fewer are still in a cache when they are sent.
 pub const UNSENT: i32 = 256 << 10;
+/// (In `libc` for some systems only.)
+const BINDTOIFINDEX: i32 = 62;
 
 /// Bytes of `sockaddr_in` and `sockaddr_in6`.
 pub const V4: usize = size_of::<libc::sockaddr_in>();
@@ -61,19 +63,36 @@ pub fn from_system(bytes: &[u8]) -> Option<SocketAddr> {
     }
 }
 
-fn make(ip: IpAddr) -> Result<Descriptor> {
+/// A socket that is bound to a device; 0: to none.
+fn make(ip: IpAddr, device: u32) -> Result<Descriptor> {
     let family = if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let flags = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
-    Descriptor::of(|| unsafe { libc::socket(family, flags, 0) }).ok_or_else(|| system("making a socket"))
+    let socket = Descriptor::of(|| unsafe { libc::socket(family, flags, 0) });
+    let socket = socket.ok_or_else(|| system("making a socket"))?;
+    if device != 0 && !bind_device(socket.as_fd(), device) {
+        return Err(system("binding a socket to a device"));
+    }
+    Ok(socket)
 }
 
-fn set(socket: BorrowedFd, level: i32, option: i32, value: i32) {
-    // SAFETY: the integer outlives the call. Options that an old system does not know stay unset.
+/// Options that an old system does not know stay unset.
+fn set(socket: BorrowedFd, level: i32, option: i32, value: i32) -> bool {
+    // SAFETY: the integer outlives the call.
     unsafe {
         let (at, len) = ((&raw const value).cast(), size_of::<i32>() as libc::socklen_t);
-        libc::setsockopt(socket.as_raw_fd(), level, option, at, len)
+        libc::setsockopt(socket.as_raw_fd(), level, option, at, len) == 0
+    }
+}
+
+fn integer(socket: BorrowedFd, level: i32, option: i32) -> Outcome<i32> {
+    let (mut value, mut len) = (0i32, size_of::<i32>() as libc::socklen_t);
+    // SAFETY: the buffer has space for the integer.
+    let rc = unsafe {
+        let at = (&raw mut value).cast();
+        libc::getsockopt(socket.as_raw_fd(), level, option, at, &mut len)
     };
+    (rc == 0).then_some(value).ok_or_else(errno)
 }
 
 fn bind(socket: BorrowedFd, address: SocketAddr) -> bool {
@@ -82,13 +101,67 @@ fn bind(socket: BorrowedFd, address: SocketAddr) -> bool {
     unsafe { libc::bind(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len() as libc::socklen_t) == 0 }
 }
 
-/// A listener at an address of this host, and its port: one from the range, if there is a range.
-pub fn listen(at: SocketAddr, options: &Options) -> Result<(Descriptor, SocketAddr)> {
-    let Some(range) = options.at.ports() else { return listen_at(at, options) };
+/// The device that a socket is bound to; 0: none.
+pub fn device(socket: BorrowedFd) -> u32 {
+    integer(socket, libc::SOL_SOCKET, BINDTOIFINDEX).map_or(0, |device| device as u32)
+}
+
+/// Binds a socket to a device: from here on it sends and receives by that one alone. (Only a
+/// privileged process may do so where the socket is bound already.)
+pub fn bind_device(socket: BorrowedFd, device: u32) -> bool {
+    self::device(socket) == device || set(socket, libc::SOL_SOCKET, BINDTOIFINDEX, device as i32)
+}
+
+/// The device by which an accepted connection has arrived.
+pub fn arrival(socket: BorrowedFd, v4: bool) -> Option<u32> {
+    let (level, heed, tell, info, at) = match v4 {
+        true => (libc::IPPROTO_IP, libc::IP_PKTINFO, libc::IP_PKTOPTIONS, libc::IP_PKTINFO, 0),
+        false => {
+            let (heed, info) = (libc::IPV6_RECVPKTINFO, libc::IPV6_PKTINFO);
+            (libc::IPPROTO_IPV6, heed, libc::IPV6_2292PKTOPTIONS, info, 16)
+        }
+    };
+    // Heeded for this call only: it would cost time for each packet.
+    set(socket, level, heed, 1);
+    let (mut bytes, mut len) = ([0u8; 256], 256 as libc::socklen_t);
+    // SAFETY: the buffer has space for `len` bytes.
+    let rc =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, tell, bytes.as_mut_ptr().cast(), &mut len) };
+    set(socket, level, heed, 0);
+    // The buffer contains a control message: its length, level, type and data.
+    let word = |at: usize| Some(i32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
+    let head = size_of::<libc::cmsghdr>();
+    let of = (word(head - 8)?, word(head - 4)?) == (level, info);
+    let found = rc == 0 && len as usize >= head + at + 4 && of;
+    word(head + at).filter(|device| found && *device > 0).map(|device| device as u32)
+}
+
+/// A second listener at the address of another, for connections that arrive by a device. They are
+/// answered by that device, too.
+pub fn listen_by(device: u32, first: BorrowedFd, at: SocketAddr, options: &Options) -> Option<Descriptor> {
+    let second = make(at.ip(), device).ok()?;
+    tune(second.as_fd(), options);
+    // The two share the address while the second one begins; no other socket may join them.
+    let share = |value: i32| {
+        let reuse = |socket| set(socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, value);
+        reuse(first) && reuse(second.as_fd())
+    };
+    set(second.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+    // SAFETY: the socket is open.
+    let listen = || unsafe { libc::listen(second.as_raw_fd(), BACKLOG) == 0 };
+    let begun = share(1) && bind(second.as_fd(), at) && listen();
+    share(0);
+    begun.then_some(second)
+}
+
+/// A listener at an address of this host, by a device (0: any), and its port: one from the range, if
+/// there is a range.
+pub fn listen(at: SocketAddr, device: u32, options: &Options) -> Result<(Descriptor, SocketAddr)> {
+    let Some(range) = options.at.ports() else { return listen_at(at, device, options) };
     let mut at = at;
     while let Some(port) = options.next_port() {
         at.set_port(port);
-        match listen_at(at, options) {
+        match listen_at(at, device, options) {
             Err(error) if error.provider_errno == libc::EADDRINUSE => {}
             other => return other,
         }
@@ -100,8 +173,8 @@ pub fn listen(at: SocketAddr, options: &Options) -> Result<(Descriptor, SocketAd
     Err(Error { provider_errno: libc::EADDRINUSE, ..Error::new(Status::System, text) })
 }
 
-fn listen_at(at: SocketAddr, options: &Options) -> Result<(Descriptor, SocketAddr)> {
-    let socket = make(at.ip())?;
+fn listen_at(at: SocketAddr, device: u32, options: &Options) -> Result<(Descriptor, SocketAddr)> {
+    let socket = make(at.ip(), device)?;
     tune(socket_of(&socket), options);
     // Connections of an earlier process with this port may still be closing.
     set(socket_of(&socket), libc::SOL_SOCKET, libc::SO_REUSEADDR, (at.port() != 0).into());
@@ -151,10 +224,10 @@ fn tune(socket: BorrowedFd, options: &Options) {
     }
 }
 
-/// Starts to connect from an address of this host; the socket becomes writable when connecting
-/// ends.
-pub fn connect(from: SocketAddr, to: SocketAddr, options: &Options) -> Result<Descriptor> {
-    let socket = make(to.ip())?;
+/// Starts to connect from an address of this host, by a device (0: any); the socket becomes writable
+/// when connecting ends.
+pub fn connect(from: SocketAddr, to: SocketAddr, device: u32, options: &Options) -> Result<Descriptor> {
+    let socket = make(to.ip(), device)?;
     tune(socket_of(&socket), options);
     set(socket_of(&socket), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
     let mut from = from;
@@ -174,21 +247,11 @@ pub fn connect(from: SocketAddr, to: SocketAddr, options: &Options) -> Result<De
 
 /// The result of connecting: 0 or an error number.
 pub fn outcome(socket: BorrowedFd) -> i32 {
-    let (mut value, mut len) = (0i32, size_of::<i32>() as libc::socklen_t);
-    // SAFETY: the buffer has space for the integer.
-    let rc = unsafe {
-        let at = (&raw mut value).cast();
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ERROR, at, &mut len)
-    };
-    if rc == 0 {
-        value
-    } else {
-        errno()
-    }
+    integer(socket, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or_else(|errno| errno)
 }
 
 /// The next accepted connection, and its address; or an error number.
-pub fn accept(listener: BorrowedFd, options: &Options) -> Outcome<(Descriptor, Option<IpAddr>)> {
+pub fn accept(listener: BorrowedFd, options: &Options) -> Outcome<(Descriptor, Option<SocketAddr>)> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     let (mut from, mut len) = ([0u8; V6], V6 as libc::socklen_t);
     // SAFETY: the address has space for `len` bytes, and the returned descriptor is new.
@@ -196,7 +259,7 @@ pub fn accept(listener: BorrowedFd, options: &Options) -> Outcome<(Descriptor, O
     let socket = Descriptor::of(accept).ok_or_else(errno)?;
     tune(socket_of(&socket), options);
     let from = from.get(..len as usize).and_then(from_system);
-    Ok((socket, from.map(|from| from.ip())))
+    Ok((socket, from))
 }
 
 /// Sends the vectors' bytes; returns how many, or an error number.

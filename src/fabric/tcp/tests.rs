@@ -750,7 +750,7 @@ fn unauthenticated_connections_are_bounded_by_host_and_time() {
     nic.clock = Clock::Virtual(time.clone());
     let host = |last: u8| IpAddr::from([127, 0, 0, last]);
     let counts = |nic: &TcpNic| {
-        let of = |last| nic.connections.iter().flatten().filter(|one| one.host == Some(host(last))).count();
+        let of = |last| nic.connections.iter().flatten().filter(|one| one.host() == Some(host(last))).count();
         (of(1), of(2))
     };
     let pass = |nic: &mut TcpNic, ns: u64| {
@@ -764,7 +764,7 @@ fn unauthenticated_connections_are_bounded_by_host_and_time() {
     let _many: Vec<Attacker> = (0..MOST).map(|_| attacker(&nic)).collect();
     assert_eq!(pass(&mut nic, 0), (MOST, 0));
     let from =
-        |last| socket::connect((host(last), 0).into(), target_of(&nic).0, &Options::default()).unwrap();
+        |last| socket::connect((host(last), 0).into(), target_of(&nic).0, 0, &Options::default()).unwrap();
     let _few = [from(2), from(2), from(2)];
     assert_eq!(pass(&mut nic, TIME_NS / 2), (MOST, 0), "each has some time");
     assert_eq!(pass(&mut nic, TIME_NS), (MOST - 3, 3));

@@ -93,7 +93,7 @@ fn connections(sealed: bool) -> [(Connection, UnixStream); 2] {
                 let sealed = sealed.then(|| Sealed::initiator(&root).expect("a key"));
                 Connection::dialed(socket, sealed, handshake(), Some(PEER), 0)
             }
-            false => Connection::accepted(socket, sealed.then(|| Sealed::target(&root)), None, 0),
+            false => Connection::accepted(socket, sealed.then(|| Sealed::target(&root)), 0),
         };
         (connection, far)
     })
