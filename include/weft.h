@@ -597,6 +597,21 @@ WEFT_MUST_USE
 weft_status weft_peer_disconnect(weft_endpoint *endpoint,
                                  weft_peer peer);
 
+/** Writes why a peer ended or could not be reached, as text: the addresses that
+    were tried, and what each answered. Known of the last 256 peers that ended,
+    from the completion that says so; of one that is there, why its fabric
+    serves it. Since 0.3.
+
+    `buffer`, `capacity`, `len`: as in `weft_topology`. Errors: `WEFT_ERR_HANDLE`
+    (no such peer), `WEFT_ERR_TOO_SMALL`. */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_peer_reason(const weft_endpoint *endpoint,
+                             weft_peer peer,
+                             char *buffer,
+                             size_t capacity,
+                             size_t *len);
+
 /** Fills in what is known of a peer, until its PEER_DOWN has been polled. */
 WEFT_API
 WEFT_MUST_USE

@@ -765,6 +765,13 @@ public:
         check(weft_peer_info(get(), of, &all));
         return all;
     }
+    /** Why a peer ended or could not be reached, for people. */
+    std::string reason(weft::peer of) const
+    {
+        return detail::fetch<std::string>([this, of](char *to, std::size_t room, std::size_t *len) {
+            return weft_peer_reason(get(), of, to, room, len);
+        });
+    }
     weft_endpoint_statistics statistics() const
     {
         detail::sized<weft_endpoint_statistics> all;

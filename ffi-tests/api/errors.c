@@ -372,6 +372,7 @@ static void endpoint_is_refused(weft_endpoint *bad, const struct duo *duo)
     REFUSED(WEFT_ERR_HANDLE, weft_peer_connect(bad, blob, sizeof blob, NULL, &peer));
     REFUSED(WEFT_ERR_HANDLE, weft_peer_disconnect(bad, duo->a_to_b));
     REFUSED(WEFT_ERR_HANDLE, weft_peer_info(bad, duo->a_to_b, &pp));
+    REFUSED(WEFT_ERR_HANDLE, weft_peer_reason(bad, duo->a_to_b, NULL, 0, &(size_t){0}));
     REFUSED(WEFT_ERR_HANDLE, weft_memory_register(bad, &range, 1, NULL, &memory));
     REFUSED(WEFT_ERR_HANDLE,
             weft_remote_memory_import(bad, duo->a_to_b, blob, sizeof blob, &remote));
@@ -638,6 +639,7 @@ static void stale_and_invented_ids_are_refused(void)
         if (invented[i] != duo.a_to_b) {
             REFUSED(WEFT_ERR_HANDLE, submit_send(a, &message, NULL));
             REFUSED(WEFT_ERR_HANDLE, weft_peer_info(a, invented[i], &pp));
+            REFUSED(WEFT_ERR_HANDLE, weft_peer_reason(a, invented[i], NULL, 0, &(size_t){0}));
             REFUSED(WEFT_ERR_HANDLE, weft_peer_disconnect(a, invented[i]));
             REFUSED(WEFT_ERR_HANDLE,
                     weft_remote_memory_import(a, invented[i], blob, len, &remote));
@@ -686,6 +688,7 @@ static void null_arguments_are_refused(void)
     size_t n = address_of(duo.b->endpoint, blob, sizeof blob);
     REFUSED(WEFT_ERR_INVALID, weft_peer_connect(a, blob, n, NULL, NULL));
     REFUSED(WEFT_ERR_INVALID, weft_peer_info(a, duo.a_to_b, NULL));
+    REFUSED(WEFT_ERR_INVALID, weft_peer_reason(a, duo.a_to_b, NULL, 0, NULL));
     REFUSED(WEFT_ERR_INVALID, weft_memory_register(a, NULL, 1, NULL, &memory));
     REFUSED(WEFT_ERR_INVALID, weft_memory_register(a, &range, 1, NULL, NULL));
     REFUSED(WEFT_ERR_INVALID, weft_memory_export(duo.a_memory, blob, sizeof blob, NULL));

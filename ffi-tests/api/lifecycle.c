@@ -374,6 +374,7 @@ static void forked_child(const struct duo *duo, weft_queue *queue, bool cleanly)
     FORKED(weft_peer_connect(a, blob, 100, NULL, &peer));
     FORKED(weft_peer_disconnect(a, duo->a_to_b));
     FORKED(weft_peer_info(a, duo->a_to_b, &pp));
+    FORKED(weft_peer_reason(a, duo->a_to_b, NULL, 0, &(size_t){0}));
     FORKED(weft_memory_register(a, &range, 1, NULL, &memory));
     FORKED(weft_memory_export(duo->a_memory, blob, sizeof blob, &len));
     FORKED(weft_memory_deregister(duo->a_memory));

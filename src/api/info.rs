@@ -303,6 +303,22 @@ impl Endpoint {
         })
     }
 
+    /// Why a peer ended or could not be reached, as text: the addresses that were tried, and what each answered. Known
+    /// of the last 256 peers that ended, from the completion that says so; of one that is there, why its fabric serves
+    /// it.
+    ///
+    /// ```
+    /// # let world = libweft::testing::world()?;
+    /// assert!(world.a.peer_reason(world.a_to_b)?.contains("host"));
+    /// # Ok::<(), libweft::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Handle`](crate::Status::Handle) (no such peer).
+    pub fn peer_reason(&self, peer: Peer) -> Result<String> {
+        self.shared().call(|ep| ep.peer_reason(peer.id()))
+    }
+
     /// The properties of a peer, until its PEER_DOWN has been polled.
     ///
     /// ```

@@ -2,7 +2,7 @@
 
 use super::args::{self, read_or_default, timeout, Sized32};
 use super::endpoint::weft_endpoint;
-use super::guard::{bytes, guard, output, with_endpoint};
+use super::guard::{bytes, copy_out, guard, output, with_endpoint};
 use super::op::{no_flags, weft_op_options};
 use super::status::weft_status;
 use crate::status::{Error, Result};
@@ -93,6 +93,33 @@ pub unsafe extern "C" fn weft_peer_connect(
 #[must_use]
 pub unsafe extern "C" fn weft_peer_disconnect(endpoint: *mut weft_endpoint, peer: weft_peer) -> weft_status {
     guard(|| with_endpoint(endpoint, |ep| ep.disconnect(peer)))
+}
+
+/// Writes why a peer ended or could not be reached, as text: the addresses that
+/// were tried, and what each answered. Known of the last 256 peers that ended,
+/// from the completion that says so; of one that is there, why its fabric
+/// serves it. Since 0.3.
+///
+/// `buffer`, `capacity`, `len`: as in `weft_topology`. Errors: `WEFT_ERR_HANDLE`
+/// (no such peer), `WEFT_ERR_TOO_SMALL`.
+///
+/// # Safety
+/// `buffer` must be valid for `capacity` bytes, `len` valid.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_peer_reason(
+    endpoint: *const weft_endpoint,
+    peer: weft_peer,
+    buffer: *mut c_char,
+    capacity: usize,
+    len: *mut usize,
+) -> weft_status {
+    guard(|| {
+        let len = output(len, "len")?;
+        with_endpoint(endpoint, |ep| {
+            copy_out(ep.peer_reason(peer)?.as_bytes(), buffer.cast(), capacity, &len)
+        })
+    })
 }
 
 /// Fills in what is known of a peer, until its PEER_DOWN has been polled.

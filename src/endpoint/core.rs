@@ -4,6 +4,7 @@ use super::config::EndpointConfig;
 use super::inbox::{Command, Inbox};
 use super::later::LOOK;
 use super::messages::Messages;
+use super::reasons::Ends;
 use super::unauthenticated::Unauthenticated;
 use crate::clock::{Clock, Random};
 use crate::fabric::grants::{Grant, Grants};
@@ -89,6 +90,7 @@ pub struct Core {
     closed_workers: AtomicUsize,
     poisoned: AtomicBool,
     poison: OnceCell<String>,
+    pub(super) ends: Ends,
     /// Signalled when importers have released memory.
     importers: (Mutex<()>, Condvar),
     turn: AtomicU64,
@@ -150,6 +152,7 @@ impl Core {
             poisoned: AtomicBool::new(false),
             poison: OnceCell::new(),
             importers: Default::default(),
+            ends: Ends::default(),
             turn: AtomicU64::new(0),
             last_worker: AtomicUsize::new(0),
             longest: Longest::default(),

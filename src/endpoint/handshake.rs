@@ -6,7 +6,7 @@ use super::inbox::{AcceptedHandshake, Command};
 use super::lanes::{DataPath, Handshake, LaneWork, PeerEnd, RailWork, AGAIN_NS};
 use super::later::ENDS_NS;
 use crate::fabric::select::readable;
-use crate::fabric::{error_text, host, Connection, Posted};
+use crate::fabric::{error_text, Connection, Posted, ANOTHER};
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::peer::{Meeting, Peer, PeerState};
 use crate::rail::{LaneState, Rail};
@@ -43,7 +43,7 @@ fn source((rail, connection): Origin, back: &[u8]) -> u64 {
 
 /// Whether retrying a handshake after this error is pointless.
 fn is_for_good(rail: &Rail, errno: i32) -> bool {
-    !rail.limits().reconnects || matches!(errno, libc::EACCES | libc::EPERM)
+    !rail.limits().reconnects || matches!(errno, libc::EACCES | libc::EPERM | ANOTHER)
 }
 
 impl DataPath {
@@ -67,11 +67,9 @@ impl DataPath {
                 Ok(None) => {}
                 Err(error) => {
                     log::debug!("{peer}: no lane from rail {}: {error}", plan.rail);
-                    let (errno, why) = (error.provider_errno, error.message.into_owned());
-                    self.core.command_owner(
-                        peer,
-                        Command::Lane { peer: peer.id, plan: *plan, event: LaneEvent::Failed { errno, why } },
-                    );
+                    let errno = error.provider_errno;
+                    let why = self.core.why_not(peer, *plan, error.message.into_owned());
+                    self.core.tell_of_lane(peer, *plan, LaneEvent::Failed { errno, why });
                 }
             }
         }
@@ -90,7 +88,7 @@ impl DataPath {
         let (nonce, own) = (self.core.random.u128()?, self.core.random.u128()?);
         let epoch = self.epochs + 1;
         let (root, since_ns) = (self.core.root_for(Some(peer)), self.core.clock.now());
-        let handshake = Handshake { nonce, root, next_ns: Some(0), failures: 0, failed_ns: None, since_ns };
+        let handshake = Handshake::new(nonce, root, since_ns);
         let RailWork { rail, lanes, .. } = &mut self.rails[plan.rail];
         let of = (peer.id, plan.remote_rail);
         let id = rail.add_lane(lanes, of, &theirs.address, |lane| LaneWork {
@@ -177,7 +175,7 @@ impl DataPath {
             }
         }
         for (peer, plan, errno) in failed {
-            self.report_failed(&peer, plan, errno);
+            self.core.lane_not_up(&peer, plan, errno);
         }
         for lane in unanswered {
             self.rails.lane(lane).into_iter().for_each(|of| of.peer.count_unfinished());
@@ -193,10 +191,15 @@ impl DataPath {
             return None; // Others of this pass have reached the limit: it stays due.
         }
         lane.handshake.next_ns = Some(now + AGAIN_NS);
+        let plan = lane.plan();
         if due != 0 {
             rail.count_retry(now);
+            let waits_for = rail.waits_for(&lane.lane);
+            if std::mem::replace(&mut lane.handshake.waits_for, waits_for) != waits_for {
+                let why = core.why_not(&lane.peer, plan, waits_for.into());
+                core.tell_of_lane(&lane.peer, plan, LaneEvent::Waits(why));
+            }
         }
-        let plan = lane.plan();
         let request = HandshakeRequest {
             target: lane.peer.address.incarnation,
             token: lane.peer.token,
@@ -229,21 +232,7 @@ impl DataPath {
         if let Some(lanes) = self.lanes_of.get_mut(peer.id.place()) {
             lanes.retain(|other| *other != lane);
         }
-        self.report_failed(&peer, plan, libc::ETIMEDOUT);
-    }
-
-    fn report_failed(&self, peer: &Peer, plan: Plan, errno: i32) {
-        let mut why = error_text(errno);
-        let host = || self.core.rails.get(plan.rail.place()).is_some_and(|rail| rail.fabric == host::NAME);
-        if errno == libc::ECONNREFUSED && host() {
-            why = "no process of this host has that socket: it ended, or the address is out of date".into();
-        } else if errno == libc::ECONNREFUSED {
-            why.push_str(" (nothing listens there: is the address out of date?)");
-        }
-        self.core.command_owner(
-            peer,
-            Command::Lane { peer: peer.id, plan, event: LaneEvent::Failed { errno, why } },
-        );
+        self.core.lane_not_up(&peer, plan, libc::ETIMEDOUT);
     }
 
     /// A handshake request arrived over one of our rails.
@@ -464,7 +453,7 @@ impl DataPath {
         match state {
             LaneState::Handshaking | LaneState::Probing => {
                 if of.handshake_failed(now, is_for_good(rail, errno)) {
-                    self.report_failed(&peer, plan, errno);
+                    self.core.lane_not_up(&peer, plan, errno);
                 }
             }
             LaneState::Up
@@ -478,7 +467,7 @@ impl DataPath {
                 of.stripes.fail(&self.core.table, &mut self.left);
                 of.lane.state = LaneState::Down;
                 if !serves {
-                    return self.report_failed(&peer, plan, errno);
+                    return self.core.lane_not_up(&peer, plan, errno);
                 }
                 peer.note_failure(outcome);
                 self.core.command_owner(&peer, Command::EndPeer { peer: peer.id, outcome });

@@ -101,9 +101,16 @@ pub struct Handshake {
     /// When the last failure was counted.
     pub failed_ns: Option<u64>,
     pub since_ns: u64,
+    /// What the peer's owner knows of it: "" is nothing yet.
+    pub waits_for: &'static str,
 }
 
 impl Handshake {
+    pub fn new(nonce: u128, root: Option<Root>, since_ns: u64) -> Handshake {
+        let next_ns = Some(0);
+        Handshake { nonce, root, next_ns, failures: 0, failed_ns: None, since_ns, waits_for: "" }
+    }
+
     pub fn is_waiting(&self) -> bool {
         self.next_ns.is_some()
     }
@@ -487,14 +494,7 @@ mod tests {
 
     #[test]
     fn end_of_a_connection_is_one_failed_attempt() {
-        let new = || Handshake {
-            nonce: 1,
-            root: None,
-            next_ns: Some(0),
-            failures: 0,
-            failed_ns: None,
-            since_ns: 0,
-        };
+        let new = || Handshake::new(1, None, 0);
         let mut handshake = new();
         let gives_up = (0..2 * PATIENCE).any(|_| handshake.failed(7, false));
         assert!(!gives_up && handshake.next_ns == Some(7 + AGAIN_NS));

@@ -28,7 +28,8 @@ const OFF_NS: u64 = 300_000_000;
 /// has dropped the peer's lanes, bytes of the peer may land.
 const HELD_NS: u64 = 20_000_000_000;
 
-fn warn_of_loss(peer: &Peer, outcome: Outcome) {
+fn warn_of_loss(core: &Core, link: &Link, outcome: Outcome) {
+    let peer = &link.peer;
     let errno = outcome.provider_errno;
     let cause = match errno {
         _ if is_closed(errno) => "its connections were closed, so its process has probably ended",
@@ -43,6 +44,7 @@ fn warn_of_loss(peer: &Peer, outcome: Outcome) {
         (Some(rail), _) => format!(" (rail {rail}: {} ({errno}))", error_text(errno)),
         (None, _) => format!(" ({} ({errno}))", error_text(errno)),
     };
+    core.note_end(link, &format!("it is lost: {cause}{said}"));
     log::warn!("{peer} is lost: {cause}{said}; its operations end with WEFT_ERR_PEER_LOST");
 }
 
@@ -53,6 +55,7 @@ fn shed(link: &mut Link) -> bool {
 
 /// Logs that connecting failed, rate-limited for peers that only sent us a handshake request.
 pub(super) fn warn_of_failure(core: &Core, link: &Link, why: &str) {
+    core.note_end(link, why);
     if link.accepted && link.peer.connects.lock().is_empty() {
         core.reject(&format!("{}: {why}", link.peer));
     } else {
@@ -80,8 +83,10 @@ impl Worker {
             Some(failure) if outcome.status == Status::PeerLost => failure,
             _ => outcome,
         };
-        if outcome.status == Status::PeerLost {
-            warn_of_loss(&link.peer, outcome);
+        match outcome.status {
+            Status::PeerLost => warn_of_loss(&core, link, outcome),
+            Status::Ok => core.note_end(link, "this endpoint has disconnected it"),
+            status => core.note_end(link, &Status::text_of(status as i32).to_string_lossy()),
         }
         if matches!(outcome.status, Status::PeerLost | Status::Protocol) {
             // The peer may only have been stopped: once it continues it receives this.

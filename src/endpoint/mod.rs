@@ -41,6 +41,7 @@ mod open;
 mod pause;
 mod peers;
 pub mod preview;
+mod reasons;
 mod registering;
 mod relay;
 mod rest;

@@ -228,6 +228,7 @@ impl Worker {
         } else {
             "rejected the handshake of this endpoint"
         };
+        core.note_end(link, &format!("it {what}: {text}"));
         log::warn!("{} {what}: {text}", link.peer);
         let status = if link.session.is_up() { Status::PeerClosed } else { status };
         self.end_peer(peer, Outcome::of(status), now);

@@ -51,6 +51,29 @@ pub const GONE: i32 = libc::ESTALE;
 /// only the operation, too.
 pub const REFUSED: i32 = libc::EREMOTEIO;
 
+/// The error number for an address at which another endpoint of Weft lives now.
+pub const ANOTHER: i32 = libc::EADDRINUSE;
+
+/// What an error of connecting means for somebody who looks for the cause.
+pub fn meaning(errno: i32) -> String {
+    let why = match errno {
+        libc::ECONNREFUSED => "nothing listens there: is the address out of date?",
+        ANOTHER => "another endpoint of Weft has this address now: it is out of date",
+        libc::EPROTO => "what answers there is not an endpoint of Weft, or one of another version",
+        libc::ECONNRESET | libc::EPIPE => {
+            "it closed the connection before it had answered: another program, or its endpoint has just ended"
+        }
+        libc::EADDRNOTAVAIL => {
+            "no local port or address is free: see net.ipv4.ip_local_port_range, and connections in TIME_WAIT"
+        }
+        libc::ENETUNREACH | libc::EHOSTUNREACH => "no route leads there, or its host is down",
+        libc::EMFILE | libc::ENFILE => "this process has no descriptors left: raise RLIMIT_NOFILE",
+        libc::ETIMEDOUT => "no answer: a firewall drops it, or the host is down",
+        _ => return error_text(errno),
+    };
+    format!("{} ({why})", error_text(errno))
+}
+
 /// A peer's NIC, as the local NIC knows it.
 pub type Route = u64;
 
@@ -270,6 +293,11 @@ pub trait Nic {
     fn is_gone(&mut self, route: Route) -> bool {
         let _ = route;
         false
+    }
+
+    /// What a route without an answer waits for, as far as it is known.
+    fn waits_for(&mut self, _route: Route) -> &'static str {
+        "no answer"
     }
     /// A route that answers the sender behind a connection, which claims this address.
     fn insert_caller(&mut self, address: &[u8], connection: Connection) -> Result<Route> {

@@ -3,7 +3,7 @@
 
 use super::Input;
 use crate::ids::{OpId, RailIndex};
-use crate::session::approach::{Approach, Approaches};
+use crate::session::approach::{Approach, Approaches, Why};
 use crate::session::channel::Out;
 use crate::session::{Action, LaneEvent, Plan, Session, Sight, Terms};
 use crate::status::Status;
@@ -84,7 +84,11 @@ impl Pair<'_> {
             0 | 1 => session.handle_lane(plan, LaneEvent::Up, now),
             2 => {
                 let errno = if which & 128 != 0 { libc::ECONNREFUSED } else { libc::ETIMEDOUT };
-                session.handle_lane(plan, LaneEvent::Failed { errno, why: "it failed".into() }, now)
+                session.handle_lane(
+                    plan,
+                    LaneEvent::Failed { errno, why: Why { at: "there".into(), text: "it failed".into() } },
+                    now,
+                )
             }
             3 => {
                 let provider_errno = if which & 128 != 0 { libc::ECONNRESET } else { libc::ETIMEDOUT };

@@ -385,18 +385,22 @@ impl Peer {
     }
 }
 
+/// A rail's address, for messages. "boot id/namespace/weft-id" is shortened to the id's first digits.
+pub fn readable_rail(rail: &RailAddress) -> String {
+    let text = readable(&rail.address);
+    match text.rsplit_once("/weft-") {
+        Some((_, id)) => format!("weft-{}", id.get(..8).unwrap_or(id)),
+        None => text,
+    }
+}
+
 /// For the log: the peer's id, and its address.
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fabric = self.service.lock().fabric.clone();
         let rails = &self.address.rails;
         let rail = rails.iter().find(|rail| rail.fabric == fabric).or(rails.first());
-        // "boot id/namespace/weft-id" is shortened to the id's first digits.
-        let short = |text: String| match text.rsplit_once("/weft-") {
-            Some((_, id)) => format!("weft-{}", id.get(..8).unwrap_or(id)),
-            None => text,
-        };
-        let name = |rail: &RailAddress| (short(readable(&rail.address)), Text::of(rail.fabric.as_bytes()));
+        let name = |rail: &RailAddress| (readable_rail(rail), Text::of(rail.fabric.as_bytes()));
         let (at, over) = rail.map(name).unwrap_or_default();
         write!(f, "peer {:#x} ({at}, {over})", self.id)
     }

@@ -224,6 +224,11 @@ impl Rail {
         self.nic.is_gone(lane.route)
     }
 
+    /// What the lane's handshake waits for.
+    pub fn waits_for(&mut self, lane: &Lane) -> &'static str {
+        self.nic.waits_for(lane.route)
+    }
+
     /// Cleans up after a lane was removed from `lanes`.
     pub fn drop_lane(&mut self, gone: Lane, lanes: &Lanes<impl HasLane>) {
         if !gone.parked {

@@ -27,13 +27,23 @@ pub struct Approach {
     up: Vec<Plan>,
     failed: Vec<Plan>,
     first_up_ns: u64,
-    /// The reason why its last lane failed.
-    why: String,
+    /// Why lanes have failed, or what those without an answer wait for.
+    whys: Vec<(Plan, Why)>,
 }
+
+/// Why a lane is not up, for messages: the addresses, and what was answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Why {
+    pub at: String,
+    pub text: String,
+}
+
+/// The most addresses that a message lists for one reason.
+const LISTED: usize = 4;
 
 impl Approach {
     pub fn new(fabric: String, plans: Vec<Plan>) -> Approach {
-        Approach { fabric, plans, up: Vec::new(), failed: Vec::new(), first_up_ns: 0, why: String::new() }
+        Approach { fabric, plans, up: Vec::new(), failed: Vec::new(), first_up_ns: 0, whys: Vec::new() }
     }
 
     pub fn up(&self) -> &[Plan] {
@@ -48,6 +58,30 @@ impl Approach {
     fn is_ready(&self, now: u64) -> bool {
         let settled = self.up.len() + self.failed.len() >= self.plans.len();
         !self.up.is_empty() && (settled || now.saturating_sub(self.first_up_ns) > STRAGGLERS_NS)
+    }
+
+    fn note(&mut self, plan: Plan, why: Why) {
+        self.whys.retain(|(of, _)| *of != plan);
+        self.whys.push((plan, why));
+    }
+
+    /// The addresses that have no lane, with each reason once.
+    fn reasons(&self) -> String {
+        let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+        for (_, Why { at, text }) in self.whys.iter().filter(|(plan, _)| !self.up.contains(plan)) {
+            match reasons.iter_mut().find(|(known, _)| known == text) {
+                Some((_, places)) => places.push(at),
+                None => reasons.push((text, vec![at])),
+            }
+        }
+        let said = reasons.iter().map(|(text, places)| {
+            let listed = places[..places.len().min(LISTED)].join(", ");
+            match places.len().saturating_sub(LISTED) {
+                0 => format!("{listed}: {text}"),
+                more => format!("{listed} and {more} more: {text}"),
+            }
+        });
+        said.collect::<Vec<_>>().join("; ")
     }
 
     fn head_start(&self) -> u64 {
@@ -107,13 +141,18 @@ impl Approaches {
         }
     }
 
-    pub fn lane_failed(&mut self, plan: Plan, why: String) {
+    /// A lane is still without an answer.
+    pub fn lane_waits(&mut self, plan: Plan, why: Why) {
+        self.of(plan).into_iter().for_each(|of| of.note(plan, why.clone()));
+    }
+
+    pub fn lane_failed(&mut self, plan: Plan, why: Why) {
         let Some(of) = self.of(plan) else { return };
         of.up.retain(|up| *up != plan);
         if !of.failed.contains(&plan) {
             of.failed.push(plan);
         }
-        of.why = why;
+        of.note(plan, why);
     }
 
     /// Adds lanes over the serving fabric: returns those that are new, or had failed.
@@ -206,9 +245,13 @@ impl Approaches {
 
     fn failures_of(&self, first: usize) -> String {
         let without = self.all[..first].iter().filter(|approach| approach.up.is_empty());
-        let said = without.map(|approach| match approach.has_failed() {
-            true => format!("{} could not be reached: {}", approach.fabric, approach.why),
-            false => format!("{} was not answered in time", approach.fabric),
+        let said = without.map(|approach| {
+            let what =
+                if approach.has_failed() { "could not be reached" } else { "was not answered in time" };
+            match approach.reasons() {
+                reasons if reasons.is_empty() => format!("{} {what}", approach.fabric),
+                reasons => format!("{} {what}: {reasons}", approach.fabric),
+            }
         });
         said.collect::<Vec<_>>().join("; ")
     }
@@ -243,6 +286,10 @@ mod tests {
         Plan { rail, remote_rail: rail }
     }
 
+    fn why(at: &str, text: &str) -> Why {
+        Why { at: at.into(), text: text.into() }
+    }
+
     /// `host` with one lane, tcp with two.
     fn two(timeout_ns: u64) -> Approaches {
         let host = Approach::new(host::NAME.into(), vec![plan(0)]);
@@ -255,7 +302,7 @@ mod tests {
         let mut ways = two(10_000 * MS);
         assert_eq!(ways.begin(1, 0), [plan(0)]);
         assert_eq!(ways.begin_next(299 * MS), None);
-        ways.lane_failed(plan(0), "no".into());
+        ways.lane_failed(plan(0), why("a:1", "no"));
         assert_eq!(ways.begin_next(299 * MS), Some(vec![plan(1), plan(2)]));
         assert!(!ways.is_hopeless() && ways.begin_next(9000 * MS).is_none());
         let mut ways = two(10_000 * MS);
@@ -281,23 +328,39 @@ mod tests {
         assert_eq!(ways.best(451 * MS), Some(1));
         ways.lane_up(plan(0), 402 * MS);
         assert_eq!(ways.best(402 * MS), Some(0));
-        ways.lane_failed(plan(0), "no".into());
+        ways.lane_failed(plan(0), why("a:1", "no"));
         assert_eq!(ways.best(402 * MS), Some(1));
         ways.take(1);
-        assert_eq!(ways.reason(), "host could not be reached: no; using tcp");
+        assert_eq!(ways.reason(), "host could not be reached: a:1: no; using tcp");
     }
 
     #[test]
     fn slow_fabrics_are_abandoned_and_failures_end_the_approach() {
         let mut ways = two(10_000 * MS);
         ways.begin(2, 0);
-        ways.lane_failed(plan(0), "no".into());
+        ways.lane_failed(plan(0), why("a:1", "no"));
         ways.lane_up(plan(2), MS);
         assert_eq!((ways.best(900 * MS), ways.best(1002 * MS)), (None, Some(1)));
-        ways.lane_failed(plan(2), "gone".into());
+        ways.lane_failed(plan(2), why("b:2", "gone"));
         assert!(!ways.is_hopeless());
-        ways.lane_failed(plan(1), "gone".into());
+        ways.lane_failed(plan(1), why("a:1", "gone"));
         assert!(ways.is_hopeless());
+    }
+
+    #[test]
+    fn failures_name_each_address_and_each_reason_once() {
+        let plans: Vec<Plan> = (0..6).map(plan).collect();
+        let mut ways = Approaches::new(vec![Approach::new("tcp".into(), plans.clone())], 10_000 * MS);
+        ways.begin(1, 0);
+        assert_eq!(ways.failures(), "tcp was not answered in time");
+        plans.iter().for_each(|plan| ways.lane_waits(*plan, why(&format!("h:{}", plan.rail), "silent")));
+        let silent = "tcp was not answered in time: h:0, h:1, h:2, h:3 and 2 more: silent";
+        assert_eq!(ways.failures(), silent);
+        plans[..5]
+            .iter()
+            .for_each(|plan| ways.lane_failed(*plan, why(&format!("h:{}", plan.rail), "refused")));
+        let some = "tcp was not answered in time: h:5: silent; h:0, h:1, h:2, h:3 and 1 more: refused";
+        assert_eq!(ways.failures(), some);
     }
 
     #[test]

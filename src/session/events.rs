@@ -1,5 +1,6 @@
 //! The states of a session, the events of its lanes, and the actions that it requests.
 
+use super::approach::Why;
 use super::channel::Out;
 use super::closing::Closing;
 use super::plan::Plan;
@@ -57,8 +58,10 @@ pub enum LaneEvent {
     Up,
     Failed {
         errno: i32,
-        why: String,
+        why: Why,
     },
+    /// Its handshake has no answer so far.
+    Waits(Why),
     /// It served, failed, and is being reset here. The peer has not confirmed the reset yet
     /// (`asks`), or has reported its own.
     Reset {

@@ -28,6 +28,7 @@ mod resuming;
 mod tests;
 mod timers;
 
+use crate::fabric::ANOTHER;
 use crate::ids::RailIndex;
 use crate::status::Status;
 use crate::transfer::Outcome;
@@ -174,6 +175,7 @@ impl Session {
                 self.lane_failed(plan, errno, now);
                 self.advance(now);
             }
+            LaneEvent::Waits(why) => self.approaches.lane_waits(plan, why),
             LaneEvent::Reset { epoch, outcome, asks } => self.lane_reset((plan, epoch), outcome, asks, now),
             LaneEvent::ResetHere { epoch } => self.push(Kind::ResetDone, of_lane(plan, epoch)),
             LaneEvent::AtRest { epoch } => {
@@ -440,6 +442,7 @@ impl Session {
         let status = match self.last_errno {
             // A fabric that encrypts reports a missing or wrong secret by this error.
             libc::EKEYREJECTED => Status::Denied,
+            ANOTHER => Status::PeerGone,
             _ => Status::Unreachable,
         };
         Outcome { provider_errno: self.last_errno, ..Outcome::of(status) }

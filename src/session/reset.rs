@@ -1,6 +1,7 @@
 //! Lanes of a session that fail: they are reset on both sides and come back (`failed`); after the last
 //! one the session resumes (`resuming`).
 
+use super::approach::Why;
 use super::events::{Action, State};
 use super::plan::Plan;
 use super::resuming::{self, Behind, Resuming};
@@ -44,7 +45,8 @@ impl Session {
     pub(super) fn lane_reset(&mut self, of: (Plan, u64), outcome: Outcome, asks: bool, now: u64) {
         let (plan, epoch) = of;
         let errno = outcome.provider_errno;
-        self.approaches.lane_failed(plan, reset_reason(errno));
+        let why = Why { at: format!("rail {}", plan.rail), text: reset_reason(errno) };
+        self.approaches.lane_failed(plan, why);
         self.last_errno = errno;
         self.act(Action::ShowLanes);
         self.failed.reset(plan, epoch);

@@ -5,7 +5,7 @@
 //! in one of five ways: nobody disconnects, one side does, or both, one side stops, or one disconnects
 //! and connects again as a new peer, whatever the other knows of that. What the workers do with lanes (`endpoint::handshake`, `failover`) is played by `Side`.
 
-use super::approach::{Approach, Approaches};
+use super::approach::{Approach, Approaches, Why};
 use super::channel::Out;
 use super::*;
 use crate::ids::OpId;
@@ -510,7 +510,7 @@ impl Pair {
 
     fn give_up_lane(&mut self, side: usize, plan: Plan) {
         self.sides[side].lanes.retain(|lane| lane.plan != plan || lane.is_reset());
-        let why = "it was not answered".to_owned();
+        let why = Why { at: "there".into(), text: "it was not answered".into() };
         self.tell(side, plan, LaneEvent::Failed { errno: libc::ETIMEDOUT, why });
     }
 
@@ -699,7 +699,7 @@ impl Pair {
                 let Some(lane) = self.sides[side].lane_of(over) else { return };
                 if lane.stage == Stage::Handshaking {
                     lane.stage = Stage::Failed;
-                    let why = "nothing listens there".to_owned();
+                    let why = Why { at: "there".into(), text: "nothing listens".into() };
                     self.tell(side, over.0, LaneEvent::Failed { errno: libc::ECONNREFUSED, why });
                 }
             }

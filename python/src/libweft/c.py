@@ -558,6 +558,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "weft_op_cancel": (c_int32, [c_void_p, c_uint64]),
     "weft_peer_connect": (c_int32, [c_void_p, c_void_p, c_size_t, ctypes.POINTER(OpOptions), ctypes.POINTER(c_uint64)]),
     "weft_peer_disconnect": (c_int32, [c_void_p, c_uint64]),
+    "weft_peer_reason": (c_int32, [c_void_p, c_uint64, c_void_p, c_size_t, ctypes.POINTER(c_size_t)]),
     "weft_peer_info": (c_int32, [c_void_p, c_uint64, ctypes.POINTER(PeerProperties)]),
     "weft_memory_alloc": (c_int32, [c_void_p, c_uint64, c_int32, ctypes.POINTER(c_void_p)]),
     "weft_memory_free": (c_int32, [c_void_p, c_void_p]),

@@ -1,11 +1,13 @@
 //! Connections that other NICs make: how many may exist before a peer has authenticated over them,
 //! and for how long.
 
-use super::connection::Connection;
+use super::connection::{Connection, State};
 use super::nic::TcpNic;
 use super::sealed::Sealed;
 use super::socket::{self, Outcome};
 use crate::descriptor::Descriptor;
+use crate::fabric::error_text;
+use crate::logging::seldom::warn_seldom;
 use crate::status::{Error, Result};
 use crate::wire::tcp::Name;
 use std::cmp::Reverse;
@@ -74,7 +76,12 @@ impl TcpNic {
                 Err(errno) if errno == libc::ECONNABORTED || errno == libc::EINTR => {}
                 Err(errno) => {
                     if !socket::is_later(errno) {
-                        // No descriptors or no memory are left: others may give some back.
+                        // Others may give some back.
+                        warn_seldom!(
+                            "at {}: connections are not accepted: {} (RLIMIT_NOFILE is the limit of descriptors)",
+                            self.at,
+                            error_text(errno)
+                        );
                         self.pause(now);
                     }
                     break;
@@ -116,6 +123,22 @@ impl TcpNic {
         Some(Some(*at as u32))
     }
 
+    /// What a dialed connection that is not up waits for.
+    pub(super) fn dialed_waits_for(&mut self, at: u32) -> &'static str {
+        match self.connection(at) {
+            Some(connection) if connection.state == State::Dialing => {
+                "no answer to the attempt to connect: a firewall drops it, the address is wrong, or its host is down"
+            }
+            Some(connection) if connection.state == State::Handshaking => {
+                "connected, and nothing answers: its process is stopped or has no descriptors left, or another program                  has the port"
+            }
+            Some(connection) if connection.socket().is_some_and(socket::is_unacknowledged) => {
+                "connected, and what is sent does not arrive: does the path carry packets as large as the interface's MTU?"
+            }
+            _ => "connected, and the handshake is not answered",
+        }
+    }
+
     /// A handshake names the NIC that it calls, and its sender. The peer has to prove its identity:
     /// until then it is answered only over the same connection.
     #[cold]
@@ -123,7 +146,8 @@ impl TcpNic {
         let Some(handshake) = self.connection(at).and_then(|connection| connection.handshake) else { return };
         if handshake.target != self.name || handshake.initiator == NOBODY {
             self.rejected += 1;
-            return self.end(at, libc::EPROTO);
+            self.connection(at).into_iter().for_each(Connection::turn_away);
+            return self.list(at);
         }
         self.connection(at).into_iter().for_each(Connection::accept);
         self.list(at);

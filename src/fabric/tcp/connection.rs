@@ -18,7 +18,7 @@ use super::stream::{Batch, Inbox, Owner, Spare, INBOX};
 use crate::descriptor::Descriptor;
 use crate::fabric::grants::Use;
 use crate::fabric::registry::Registry;
-use crate::fabric::{Buffer, Connection as Number, Reaped, Rma, Scratch, GONE};
+use crate::fabric::{Buffer, Connection as Number, Reaped, Rma, Scratch, ANOTHER, GONE};
 use crate::ids::PeerId;
 use crate::wire::tcp::{
     Answer, Handshake, Kind, Name, Request, HANDSHAKE, HEAD_MAX, MESSAGE, PIECE, PIECES, REQUEST,
@@ -197,6 +197,13 @@ impl Connection {
     pub fn try_again(&mut self, socket: Descriptor, carriers: Carriers, now: u64) {
         (self.socket, self.writable, self.readable, self.closing) = (Some(socket), false, false, false);
         (self.carriers, self.tried_ns) = (carriers, now);
+    }
+
+    /// The other end calls a NIC that is not here: says so, and ends once that is sent.
+    pub fn turn_away(&mut self) {
+        (self.handshake, self.state, self.leaving) = (None, State::Up, true);
+        self.incoming.reach = Reach::Refused;
+        self.opening.extend(Answer::Failed { number: 0, errno: ANOTHER as u32 }.bytes());
     }
 
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {

@@ -143,7 +143,7 @@ impl TcpNic {
 
     /// The sockets of the listener and of all connections.
     #[cfg(test)]
-    pub fn sockets(&self) -> Vec<BorrowedFd<'_>> {
+    pub fn sockets(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {
         let connections = self.connections.iter().flatten().filter_map(|one| one.socket());
         self.listeners.iter().map(AsFd::as_fd).chain(connections).collect()
     }
@@ -338,6 +338,10 @@ impl Nic for TcpNic {
             None => self.dial(&target).map_err(|error| error.provider_errno),
         };
         Ok(self.routes.add(target, leads))
+    }
+
+    fn waits_for(&mut self, route: Route) -> &'static str {
+        self.routes.leads(route).map_or("no answer", |at| self.dialed_waits_for(at))
     }
 
     fn remove(&mut self, route: Route) {

@@ -250,6 +250,19 @@ pub fn outcome(socket: BorrowedFd) -> i32 {
     integer(socket, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or_else(|errno| errno)
 }
 
+/// Whether bytes that were sent are repeated, since nobody acknowledges them.
+pub fn is_unacknowledged(socket: BorrowedFd) -> bool {
+    // SAFETY: the struct has only integers, for which zero is valid.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the buffer has this length; an older system fills a part of it.
+    let rc = unsafe {
+        let at = (&raw mut info).cast();
+        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, at, &mut len)
+    };
+    rc == 0 && info.tcpi_unacked > 0 && info.tcpi_retransmits > 0
+}
+
 /// The next accepted connection, and its address; or an error number.
 pub fn accept(listener: BorrowedFd, options: &Options) -> Outcome<(Descriptor, Option<SocketAddr>)> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;

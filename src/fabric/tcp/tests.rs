@@ -8,7 +8,7 @@ use super::Options;
 use crate::clock::{Clock, Sequence, Virtual};
 use crate::fabric::{
     Access, Buffer, Connection, HostRange, Immediate, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
-    Segment, GONE,
+    Segment, ANOTHER, GONE,
 };
 use crate::ids::PeerId;
 use crate::wire::secret::Secrets;
@@ -719,15 +719,16 @@ fn connection_must_name_the_nic() {
     wrong[16] ^= 1;
     let mut version = handshake(&nic);
     version[8] += 1;
-    for bytes in [
-        wrong,
-        version,
-        vec![0; 64],
-        b"GET / HTTP/1.1\r\nHost: somebody\r\nAccept: everything at all\r\n\r\n".to_vec(),
+    let elsewhere = Answer::Failed { number: 0, errno: ANOTHER as u32 }.bytes().to_vec();
+    for (bytes, answer) in [
+        (wrong, elsewhere),
+        (version, Vec::new()),
+        (vec![0; 64], Vec::new()),
+        (b"GET / HTTP/1.1\r\nHost: somebody\r\nAccept: everything at all\r\n\r\n".to_vec(), Vec::new()),
     ] {
         let mut one = attacker(&nic);
         one.0.write_all(&bytes).unwrap();
-        assert_eq!(one.is_closed(&mut nic), (true, Vec::new()));
+        assert_eq!(one.is_closed(&mut nic), (true, answer));
     }
     let mut silent: Vec<Attacker> = (0..400).map(|_| attacker(&nic)).collect();
     let closed = silent.iter_mut().take(100).filter(|one| {

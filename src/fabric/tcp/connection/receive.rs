@@ -7,7 +7,7 @@ use crate::fabric::tcp::incoming::{Reach, Read};
 use crate::fabric::tcp::socket::Outcome;
 use crate::fabric::tcp::staged::Next;
 use crate::fabric::tcp::stream::{chunks, Got};
-use crate::fabric::Reaped;
+use crate::fabric::{Reaped, ANOTHER};
 use crate::wire::tcp::{is_answer, Answer, Handshake, Kind, Request, ANSWER, HANDSHAKE, REQUEST};
 use std::os::fd::AsFd;
 
@@ -254,6 +254,9 @@ impl Connection {
             Answer::Accepted if self.state == State::Handshaking => {
                 self.state = State::Up;
                 Ok(())
+            }
+            Answer::Failed { errno, .. } if self.state == State::Handshaking && errno == ANOTHER as u32 => {
+                Err(ANOTHER)
             }
             _ if self.state != State::Up => Err(libc::EPROTO),
             Answer::Accepted => Err(libc::EPROTO),

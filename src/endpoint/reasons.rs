@@ -1,0 +1,107 @@
+//! Why peers could not be reached, and why they ended, in words: for the log, and for whoever asks about a completion.
+
+use super::core::Core;
+use super::inbox::Command;
+use super::Endpoint;
+use crate::fabric::{host, meaning};
+use crate::ids::{PeerId, RailIndex};
+use crate::peer::link::Link;
+use crate::peer::{readable_rail, Peer};
+use crate::session::approach::Why;
+use crate::session::{LaneEvent, Plan};
+use crate::status::Result;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The most peers whose end is remembered.
+const REMEMBERED: usize = 256;
+
+/// Why the last peers ended.
+#[derive(Default)]
+pub struct Ends(Mutex<VecDeque<(PeerId, Arc<str>)>>);
+
+impl Ends {
+    /// The first reason counts: what follows is a consequence.
+    fn note(&self, peer: PeerId, why: &str) {
+        let mut known = self.0.lock();
+        if known.iter().any(|(of, _)| *of == peer) {
+            return;
+        }
+        known.truncate(REMEMBERED - 1);
+        known.push_front((peer, why.into()));
+    }
+
+    fn of(&self, peer: PeerId) -> Option<Arc<str>> {
+        self.0.lock().iter().find(|(of, _)| *of == peer).map(|(_, why)| why.clone())
+    }
+}
+
+impl Endpoint {
+    /// Why a peer has ended, or could not be reached; of one that is there, why its fabric serves it.
+    pub fn peer_reason(&self, peer: u64) -> Result<String> {
+        match PeerId::new(peer).and_then(|peer| self.core.ends.of(peer)) {
+            Some(why) => Ok(why.to_string()),
+            None => Ok(self.core.peers.find(peer)?.info().reason),
+        }
+    }
+}
+
+impl Core {
+    /// Why a peer ends. (Endpoints that only sent a handshake would drive out the others.)
+    pub(super) fn note_end(&self, link: &Link, why: &str) {
+        let peer = &link.peer;
+        if link.session.is_up() || !peer.connects.lock().is_empty() {
+            self.ends.note(peer.id, &format!("{peer}: {why}"));
+        }
+    }
+
+    pub(super) fn tell_of_lane(&self, peer: &Peer, plan: Plan, event: LaneEvent) {
+        self.command_owner(peer, Command::Lane { peer: peer.id, plan, event });
+    }
+
+    /// Reports that a lane's handshake failed.
+    pub(super) fn lane_not_up(&self, peer: &Peer, plan: Plan, errno: i32) {
+        let text = match errno {
+            libc::ECONNREFUSED if self.is_of_host(plan.rail) => {
+                "no process of this host has that socket: it ended, or the address is out of date".into()
+            }
+            _ => meaning(errno),
+        };
+        let why = self.why_not(peer, plan, text);
+        self.tell_of_lane(peer, plan, LaneEvent::Failed { errno, why });
+    }
+
+    fn is_of_host(&self, rail: RailIndex) -> bool {
+        self.rails.get(rail.place()).is_some_and(|rail| rail.fabric == host::NAME)
+    }
+
+    /// Why a lane is not up, with the addresses of both ends.
+    pub(super) fn why_not(&self, peer: &Peer, plan: Plan, mut text: String) -> Why {
+        let there = peer.address.rails.get(plan.remote_rail.place());
+        let to = there.map_or_else(String::new, readable_rail);
+        let from = self.rails.get(plan.rail.place()).map_or("", |rail| &rail.name);
+        let is_loopback = to.starts_with("127.") || to.starts_with("[::1]");
+        if is_loopback && !self.shares_host(host::NAME, &peer.address) {
+            text.push_str(
+                "; a loopback address reaches its own host alone: open that endpoint with other rails",
+            );
+        }
+        Why { at: format!("{to} from {from}"), text }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_reason_of_a_peer_counts_and_old_peers_are_forgotten() {
+        let (ends, id) = (Ends::default(), PeerId::numbered);
+        ends.note(id(1), "no route");
+        ends.note(id(1), "closed");
+        assert_eq!(ends.of(id(1)).as_deref(), Some("no route"));
+        (2..=REMEMBERED as u64 + 1).for_each(|number| ends.note(id(number), "later"));
+        assert_eq!((ends.of(id(1)), ends.of(id(2)).as_deref()), (None, Some("later")));
+    }
+}
