@@ -52,7 +52,9 @@
    Rules for every function:
 
      - Any thread may call it at any time, except in signal handlers and in a
-       forked child (WEFT_ERR_FORKED). It does not block unless it says so.
+       forked child (WEFT_ERR_FORKED). It does not block unless it says so. A
+       pthread_cancel takes effect after the call (never by
+       PTHREAD_CANCEL_ASYNCHRONOUS, which programs must not use).
      - Handles and ids are checked: NULL, a stale one, one of another kind or of
        another endpoint gives WEFT_ERR_HANDLE. A handle is no address.
      - A call that fails has started nothing, and weft_last_error() says why.
@@ -141,7 +143,8 @@ typedef int32_t weft_category;
     message names both sides'. */
 #define WEFT_ERR_NO_COMMON_FABRIC -27
 
-/** The remote memory was deregistered by its owner. */
+/** The remote memory was deregistered by its owner, or pages of one side's
+    memory are gone: a mapped file became shorter. */
 #define WEFT_ERR_MEMORY_GONE -28
 
 /** The target refused the access (wrong key, or not the allowed direction). */
@@ -713,15 +716,15 @@ weft_status weft_memory_free(weft_endpoint *endpoint,
     `ranges`, `count`: 1 to 65,536 ranges, which keep their order. They must be
     readable, and writable where peers may write or a `weft_read` goes to, and
     stay mapped so until `weft_memory_deregister` has returned `WEFT_OK`: else
-    this process can crash. GPU memory: docs/gpu.md. `args`: NULL for defaults.
-    `memory`: receives the handle.
+    this process can crash. Of mapped files: docs/details.md. GPU memory:
+    docs/gpu.md. `args`: NULL for defaults. `memory`: receives the handle.
 
     Blocks while the NICs register the pages, up to seconds for many gigabytes.
     Errors: `WEFT_ERR_INVALID` (also memory that is not mapped, or not of that
     `kind`), `WEFT_ERR_UNSUPPORTED` (no CUDA driver, memory of another context,
     rails that cannot reach a GPU), `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
-    `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted).
-*/
+    `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted, or
+    a mapped file has no such pages, or no room for them). */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_memory_register(weft_endpoint *endpoint,

@@ -1,4 +1,10 @@
 /* Opening, shutting down, destroying and forking, at any time. */
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <ucontext.h>
+
 #include "harness.h"
 
 /* ---- Nothing remains ---- */
@@ -340,6 +346,61 @@ static void calls_after_shutdown_fail_with_closed(void)
     duo_close(&duo);
 }
 
+/* ---- Another endpoint's call that takes long ---- */
+
+static _Atomic int inside, may_leave;
+
+/* Stands for a system that provides memory slowly: the allocation's first system call waits, and fails. */
+static void wait_inside(int signal, siginfo_t *info, void *context)
+{
+    (void)signal, (void)info;
+    ucontext_t *state = context;
+    inside = 1;
+    for (uint64_t until = now_ns() + patience_ms() * MS; !may_leave && now_ns() < until;)
+        sched_yield();
+#if defined(__x86_64__)
+    state->uc_mcontext.gregs[REG_RAX] = -ENOMEM;
+#elif defined(__aarch64__)
+    state->uc_mcontext.regs[0] = (unsigned long long)-ENOMEM;
+#endif
+}
+
+static void *allocates_slowly(void *endpoint)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {COUNT(filter), filter};
+    struct sigaction action = {.sa_sigaction = wait_inside, .sa_flags = SA_SIGINFO};
+    void *address;
+    CHECK(sigaction(SIGSYS, &action, NULL) == 0);
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+        skip("no seccomp here: %s", strerror(errno));
+    CHECK(weft_memory_alloc(endpoint, 4096, WEFT_NUMA_ANY, &address) < 0);
+    return NULL;
+}
+
+static void destroy_waits_for_no_allocation_of_another_endpoint(void)
+{
+    pthread_t thread;
+    weft_endpoint *other = open_endpoint();
+    open_and_close();
+    int fds = open_fds();
+    CHECK(pthread_create(&thread, NULL, allocates_slowly, other) == 0);
+    weft_endpoint *endpoint = open_endpoint();
+    while (!inside)
+        sleep_ms(1);
+    CHECK_OK(weft_endpoint_destroy(endpoint));
+    /* Where the other call holds it up, destroy gives up at last, and leaves its descriptors open. */
+    CHECK_EQ(open_fds(), fds);
+    may_leave = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK_OK(weft_endpoint_destroy(other));
+}
+
 /* ---- Fork ---- */
 
 static void forked_child(const struct duo *duo, weft_queue *queue, bool cleanly)
@@ -468,6 +529,7 @@ static const struct test tests[] = {
     {"shutdown_under_load", "any timed", shutdown_under_load},
     {"shutdown_wakes_waiters", "any timed", shutdown_wakes_waiters},
     {"calls_after_shutdown_fail_with_closed", "once", calls_after_shutdown_fail_with_closed},
+    {"destroy_waits_for_no_allocation_of_another_endpoint", "host", destroy_waits_for_no_allocation_of_another_endpoint},
     {"calls_in_a_forked_child_are_refused", "any", calls_in_a_forked_child_are_refused},
     {"exit_with_open_endpoints_does_not_hang", "tcp,host", exit_with_open_endpoints_does_not_hang},
     {NULL, NULL, NULL},

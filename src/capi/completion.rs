@@ -1,7 +1,7 @@
 //! Completions, and the queues that hand them out.
 
 use super::endpoint::weft_endpoint;
-use super::guard::{guard, guard_count, guarded, output, with_endpoint};
+use super::guard::{guard, guard_count, guarded, output, with_endpoint_unpinned};
 use super::handle;
 use super::op::{weft_op, weft_queue};
 use super::peer::weft_peer;
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn weft_queue_create(
 ) -> weft_status {
     guard(|| {
         let out = output(queue, "queue")?;
-        with_endpoint(endpoint, |ep| {
+        with_endpoint_unpinned(endpoint, |ep| {
             out.store(handle::insert_owned(ep, || ep.create_queue(depth))?);
             Ok(())
         })

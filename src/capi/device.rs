@@ -2,7 +2,7 @@
 
 use super::args::{self, Sized32};
 use super::endpoint::weft_endpoint;
-use super::guard::{guard, output, with_endpoint};
+use super::guard::{guard, output, with_endpoint_unpinned};
 use super::handle;
 use super::memory::{weft_memory, WEFT_MEMORY_CUDA, WEFT_MEMORY_HOST};
 use super::op::weft_watch;
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn weft_watch_create(
 ) -> weft_status {
     guard(|| {
         let (out, word) = (output(watch, "watch")?, output(word, "word")?);
-        with_endpoint(endpoint, |ep| {
+        with_endpoint_unpinned(endpoint, |ep| {
             let made = Arc::new(Watch::new()?);
             let address = made.address() as *mut u64;
             out.store(handle::insert_owned(ep, || Ok(made))?);

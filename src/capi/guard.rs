@@ -7,8 +7,33 @@ use crate::endpoint::{panic_text, Endpoint};
 use crate::fork;
 use crate::room::Theirs;
 use crate::status::{Error, Result, Status};
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Arc;
+
+extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+/// Holds back a `pthread_cancel` of this thread: it unwinds the stack, which Rust does not allow.
+struct Uncancelled(c_int);
+
+impl Uncancelled {
+    fn new() -> Uncancelled {
+        const PTHREAD_CANCEL_DISABLE: c_int = 1;
+        let mut before = PTHREAD_CANCEL_DISABLE;
+        // SAFETY: the state is a valid one, and `before` outlives the call.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
+        Uncancelled(before)
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        // SAFETY: the state is the thread's own from before. Setting it is no cancellation point.
+        unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
+    }
+}
 
 /// Runs the body of an entry point that returns a status.
 pub fn guard(body: impl FnOnce() -> Result<()>) -> weft_status {
@@ -17,6 +42,7 @@ pub fn guard(body: impl FnOnce() -> Result<()>) -> weft_status {
 
 /// Runs the body of an entry point that returns a count or a negative status.
 pub fn guard_count(body: impl FnOnce() -> Result<i32>) -> i32 {
+    let _uncancelled = Uncancelled::new();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         fork::check()?;
         body()
@@ -116,6 +142,16 @@ pub fn with_endpoint<H: Handle<Object = Endpoint>, T>(
     body: impl FnOnce(&Ref<Endpoint>) -> Result<T>,
 ) -> Result<T> {
     let endpoint = handle::get(endpoint)?;
+    guarded(&endpoint, || body(&endpoint))
+}
+
+/// The same for a body that may take long: it runs without a pinned epoch, in which no endpoint's
+/// destruction ends.
+pub fn with_endpoint_unpinned<H: Handle<Object = Endpoint>, T>(
+    endpoint: *const H,
+    body: impl FnOnce(&Arc<Endpoint>) -> Result<T>,
+) -> Result<T> {
+    let endpoint = Arc::clone(&*handle::get(endpoint)?);
     guarded(&endpoint, || body(&endpoint))
 }
 

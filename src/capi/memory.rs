@@ -2,7 +2,7 @@
 
 use super::args::{read_or_default, zero_reserved, Sized32};
 use super::endpoint::weft_endpoint;
-use super::guard::{array, bytes, copy_out, guard, guarded, output, with_endpoint};
+use super::guard::{array, bytes, copy_out, guard, output, with_endpoint_unpinned};
 use super::handle::{self, Handle, Owned};
 use super::peer::weft_peer;
 use super::status::weft_status;
@@ -11,7 +11,6 @@ use crate::memory::{self, check_range_count, Access, Memory, Range, RemoteMemory
 use crate::room;
 use crate::status::{Error, Result, Status};
 use std::ffi::c_void;
-use std::sync::Arc;
 
 /// Ranges of this process's memory, registered with the rails.
 pub struct weft_memory {
@@ -112,7 +111,7 @@ pub unsafe extern "C" fn weft_memory_alloc(
     guard(|| {
         let out = output(address, "address")?;
         let node = node(numa_node)?;
-        with_endpoint(endpoint, |ep| {
+        with_endpoint_unpinned(endpoint, |ep| {
             out.store(ep.allocate(len, node)? as *mut c_void);
             Ok(())
         })
@@ -131,7 +130,7 @@ pub unsafe extern "C" fn weft_memory_alloc(
 #[must_use]
 pub unsafe extern "C" fn weft_memory_free(endpoint: *mut weft_endpoint, address: *mut c_void) -> weft_status {
     guard(|| {
-        with_endpoint(endpoint, |_| match address.is_null() {
+        with_endpoint_unpinned(endpoint, |_| match address.is_null() {
             true => Ok(()),
             false => crate::memory::alloc::free(address as u64),
         })
@@ -143,14 +142,15 @@ pub unsafe extern "C" fn weft_memory_free(endpoint: *mut weft_endpoint, address:
 /// `ranges`, `count`: 1 to 65,536 ranges, which keep their order. They must be
 /// readable, and writable where peers may write or a `weft_read` goes to, and
 /// stay mapped so until `weft_memory_deregister` has returned `WEFT_OK`: else
-/// this process can crash. GPU memory: docs/gpu.md. `args`: NULL for defaults.
-/// `memory`: receives the handle.
+/// this process can crash. Of mapped files: docs/details.md. GPU memory:
+/// docs/gpu.md. `args`: NULL for defaults. `memory`: receives the handle.
 ///
 /// Blocks while the NICs register the pages, up to seconds for many gigabytes.
 /// Errors: `WEFT_ERR_INVALID` (also memory that is not mapped, or not of that
 /// `kind`), `WEFT_ERR_UNSUPPORTED` (no CUDA driver, memory of another context,
 /// rails that cannot reach a GPU), `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
-/// `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted).
+/// `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted, or
+/// a mapped file has no such pages, or no room for them).
 ///
 /// # Safety
 /// `ranges` must be valid for `count` elements, and the memory they name must
@@ -168,10 +168,8 @@ pub unsafe extern "C" fn weft_memory_register(
         let out = output(memory, "memory")?;
         let (access, rails, claim) = access(args)?;
         let ranges = self::ranges(ranges, count)?;
-        // It blocks without a pinned epoch.
-        let ep = Arc::clone(&*handle::get(endpoint)?);
-        guarded(&ep, || {
-            out.store(handle::insert_owned(&ep, || ep.register(ranges, access, rails, claim))?);
+        with_endpoint_unpinned(endpoint, |ep| {
+            out.store(handle::insert_owned(ep, || ep.register(ranges, access, rails, claim))?);
             Ok(())
         })
     })
@@ -256,7 +254,7 @@ pub unsafe extern "C" fn weft_remote_memory_import(
     guard(|| {
         let out = output(remote, "remote")?;
         let descriptor = bytes(descriptor, descriptor_len, "descriptor")?.copied("the descriptor")?;
-        with_endpoint(endpoint, |ep| {
+        with_endpoint_unpinned(endpoint, |ep| {
             out.store(handle::insert_owned(ep, || ep.import(peer, &descriptor))?);
             Ok(())
         })
