@@ -44,7 +44,9 @@ pub mod fuzzing;
 #[cfg(all(test, not(fuzzing)))]
 mod fuzzing;
 mod ids;
+mod kernel_copy;
 mod logging;
+mod mappings;
 mod memory;
 mod pass;
 mod peer;

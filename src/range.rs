@@ -1,9 +1,10 @@
-//! Ranges of host memory, and this process's rights to them. The kernel or a NIC reports an error
-//! for a page that cannot be read or written; where Weft copies by itself, such an access would
-//! kill the process. So the rights are checked when memory is registered.
+//! Ranges of host memory, and what this process may do with them. The kernel or a NIC reports an
+//! error for a page that cannot be read or written; where Weft copies by itself, such an access
+//! would end the process. So rights and pages are checked when memory is registered.
 
-use crate::descriptor;
-use crate::status::{Error, Result};
+use crate::kernel_copy;
+use crate::mappings::{File, Mapping, Mappings, Pages};
+use crate::status::{Error, Result, Status};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Range {
@@ -11,68 +12,117 @@ pub struct Range {
     pub len: u64,
 }
 
-/// Checks that all ranges can be read. Returns the first that cannot be written.
-pub fn check(ranges: &[Range]) -> Result<Option<usize>> {
-    ranges.iter().enumerate().try_for_each(|(i, range)| check_mapped(i, range))?;
-    // Without /proc, the rights cannot be checked.
-    let Ok(maps) = descriptor::read_to_string("/proc/self/maps") else { return Ok(None) };
-    let readable = Runs::with(&maps, "r");
-    if let Some(index) = ranges.iter().position(|range| !readable.cover(range)) {
-        let Range { base, len } = ranges[index];
-        return Err(Error::invalid(format!(
-            "range {index} ({len} bytes at {base:#x}) has pages that this process may not read"
-        )));
+/// What a check has found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Checked {
+    /// The first range that cannot be written.
+    pub fixed: Option<usize>,
+    /// A file is mapped there that can be truncated: its pages may become unreachable.
+    pub may_fault: bool,
+}
+
+/// Checks that all ranges can be read, and have their pages.
+pub fn check<'a>(ranges: impl Iterator<Item = (usize, &'a Range)>) -> Result<Checked> {
+    let mut found = Checked::default();
+    let (mut mappings, mut last) = (None, None);
+    for (index, range) in ranges {
+        // Without /proc, the rights cannot be checked.
+        let Some(mappings) = mappings.get_or_insert_with(Mappings::open) else {
+            check_mapped(index, range)?;
+            continue;
+        };
+        let end = range.base + range.len;
+        let mut at = range.base;
+        while at < end {
+            let has = |of: &(Mapping, Pages)| (of.0.start..of.0.end).contains(&at);
+            if !last.as_ref().is_some_and(has) {
+                last = mappings.at(at).map(|mapping| {
+                    let pages = mapping.file.as_ref().map_or(Pages::Stay, File::pages);
+                    (mapping, pages)
+                });
+            }
+            let Some((mapping, pages)) = &last else { return Err(unmapped(index, range)) };
+            if !mapping.readable {
+                return Err(Error::invalid(format!(
+                    "range {index} ({} bytes at {:#x}) has pages that this process may not read",
+                    range.len, range.base
+                )));
+            }
+            if !mapping.writable {
+                found.fixed.get_or_insert(index);
+            }
+            let part = Range { base: at, len: end.min(mapping.end) - at };
+            if !has_pages(&part, *pages) {
+                let name = mapping.file.as_ref().map_or("", |file| &file.name);
+                return Err(Error::new(
+                    Status::NoMemory,
+                    format!(
+                        "range {index} ({} bytes at {:#x}) has pages that are not there: the file {name}, mapped at \
+                         {:#x}, is shorter, or its file system is full (df)",
+                        range.len, range.base, mapping.start
+                    ),
+                ));
+            }
+            found.may_fault |= *pages != Pages::Stay;
+            at += part.len;
+        }
     }
-    let writable = Runs::with(&maps, "w");
-    Ok(ranges.iter().position(|range| !writable.cover(range)))
+    Ok(found)
+}
+
+fn page_len() -> u64 {
+    // SAFETY: the call takes no pointers.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64
+}
+
+/// Whether all pages are there; those of files in memory are made.
+fn has_pages(part: &Range, pages: Pages) -> bool {
+    let page = page_len();
+    let first = part.base / page * page;
+    let end = part.base + part.len;
+    match pages {
+        Pages::Stay => true,
+        Pages::Memory => populate(first, end - first).unwrap_or_else(|| {
+            kernel_copy::can_read((first..end).step_by(page as usize).map(|at| at.max(part.base)))
+        }),
+        // Where the last page is there, so are those before it. Reading all of them would take long.
+        Pages::Disk => kernel_copy::can_read(std::iter::once(end - 1)),
+    }
+}
+
+/// Has the kernel make pages, without a write; `None` if it cannot (Linux before 5.14).
+fn populate(first: u64, len: u64) -> Option<bool> {
+    const MADV_POPULATE_READ: i32 = 22;
+    loop {
+        // SAFETY: the advice changes no contents, and the kernel checks the range.
+        if unsafe { libc::madvise(first as *mut _, len as usize, MADV_POPULATE_READ) } == 0 {
+            return Some(true);
+        }
+        match std::io::Error::last_os_error().raw_os_error() {
+            Some(libc::EINTR | libc::EAGAIN) => {}
+            Some(libc::EINVAL) => return None,
+            _ => return Some(false),
+        }
+    }
 }
 
 /// Otherwise a provider would find unmapped memory in mid-transfer, at the cost of the connection.
 fn check_mapped(index: usize, range: &Range) -> Result<()> {
-    // SAFETY: the call takes no pointers.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
-    let first = range.base / page * page;
+    let first = range.base / page_len() * page_len();
     let len = (range.base + range.len - first) as usize;
     // SAFETY: MS_ASYNC changes nothing, and unmapped memory returns ENOMEM.
     let rc = unsafe { libc::msync(first as *mut std::ffi::c_void, len, libc::MS_ASYNC) };
     if rc != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM) {
-        return Err(Error::invalid(format!(
-            "range {index} ({} bytes at {:#x}) is not all mapped memory of this process",
-            range.len, range.base
-        )));
+        return Err(unmapped(index, range));
     }
     Ok(())
 }
 
-/// Mappings with a right, in order; adjacent ones are merged.
-struct Runs(Vec<(u64, u64)>);
-
-impl Runs {
-    /// From lines like "7f5c3000-7f5c5000 rw-p 00000000 00:00 0".
-    fn with(maps: &str, right: &str) -> Runs {
-        let mut all: Vec<(u64, u64)> = Vec::new();
-        for line in maps.lines() {
-            let mut words = line.split(' ');
-            let (Some(addresses), Some(rights)) = (words.next(), words.next()) else { continue };
-            let Some((start, end)) = addresses.split_once('-') else { continue };
-            let number = |text| u64::from_str_radix(text, 16).ok();
-            let (Some(start), Some(end)) = (number(start), number(end)) else { continue };
-            if !rights.contains(right) {
-                continue;
-            }
-            match all.last_mut().filter(|last| last.1 == start) {
-                Some(last) => last.1 = end,
-                None => all.push((start, end)),
-            }
-        }
-        Runs(all)
-    }
-
-    fn cover(&self, range: &Range) -> bool {
-        let after = self.0.partition_point(|(start, _)| *start <= range.base);
-        let found = after.checked_sub(1).map(|at| self.0[at]);
-        found.is_some_and(|(_, end)| range.base < end && range.len <= end - range.base)
-    }
+fn unmapped(index: usize, range: &Range) -> Error {
+    Error::invalid(format!(
+        "range {index} ({} bytes at {:#x}) is not all mapped memory of this process",
+        range.len, range.base
+    ))
 }
 
 #[cfg(test)]
@@ -80,21 +130,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn adjacent_mappings_are_merged() {
-        let maps =
-            "1000-3000 rw-p 0 0 0 x\n3000-4000 -w-p 0 0 0\n4000-5000 r--p 0\n6000-7000 rw-s 0\nrubbish\n";
-        assert_eq!(Runs::with(maps, "w").0, [(0x1000, 0x4000), (0x6000, 0x7000)]);
-        assert_eq!(Runs::with(maps, "r").0, [(0x1000, 0x3000), (0x4000, 0x5000), (0x6000, 0x7000)]);
-    }
-
-    #[test]
     fn constants_are_readable_but_not_writable() {
         static CONSTANT: [u8; 64] = [7; 64];
         let bytes = vec![0u8; 100_000];
         let range = |base: *const u8, len: u64| Range { base: base as u64, len };
-        assert_eq!(check(&[range(bytes.as_ptr(), 100_000)]).expect("mapped"), None);
+        let check = |ranges: &[Range]| check(ranges.iter().enumerate());
+        assert_eq!(check(&[range(bytes.as_ptr(), 100_000)]).expect("mapped"), Checked::default());
         let both = [range(bytes.as_ptr(), 9), range(CONSTANT.as_ptr(), 64)];
-        assert_eq!(check(&both).expect("mapped"), Some(1));
-        assert!(check(&[range(bytes.as_ptr(), 1 << 46)]).is_err());
+        assert_eq!(check(&both).expect("mapped").fixed, Some(1));
+        let invalid = check(&[range(bytes.as_ptr(), 1 << 46)]).err().map(|error| error.status);
+        assert_eq!(invalid, Some(Status::Invalid));
     }
 }

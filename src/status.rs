@@ -35,7 +35,8 @@ pub enum Status {
     Version = -26,
     /// The two endpoints have no fabric in common.
     NoCommonFabric = -27,
-    /// The remote memory was deregistered by its owner.
+    /// The remote memory was deregistered by its owner, or pages of one side's memory are gone: a mapped
+    /// file became shorter.
     MemoryGone = -28,
     /// The target refused the access.
     RemoteAccess = -29,
@@ -101,7 +102,11 @@ const TABLE: &[(Status, &CStr, &CStr)] = &[
     ),
     (Status::Version, c"WEFT_ERR_VERSION", c"the two libraries speak no common wire version"),
     (Status::NoCommonFabric, c"WEFT_ERR_NO_COMMON_FABRIC", c"the two endpoints have no fabric in common"),
-    (Status::MemoryGone, c"WEFT_ERR_MEMORY_GONE", c"the remote memory was deregistered by its owner"),
+    (
+        Status::MemoryGone,
+        c"WEFT_ERR_MEMORY_GONE",
+        c"the remote memory was deregistered by its owner, or pages of a mapped file are gone",
+    ),
     (Status::RemoteAccess, c"WEFT_ERR_REMOTE_ACCESS", c"the target refused the access"),
     (Status::Denied, c"WEFT_ERR_DENIED", c"the peer does not know the secret, or only one of the two sides has one"),
     (Status::Protocol, c"WEFT_ERR_PROTOCOL", c"the peer breaks the rules, or asks for more than a bound allows"),

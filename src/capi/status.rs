@@ -41,7 +41,8 @@ pub const WEFT_ERR_VERSION: weft_status = -26;
 /// The two endpoints have no fabric in common; the
 /// message names both sides'.
 pub const WEFT_ERR_NO_COMMON_FABRIC: weft_status = -27;
-/// The remote memory was deregistered by its owner.
+/// The remote memory was deregistered by its owner, or pages of one side's
+/// memory are gone: a mapped file became shorter.
 pub const WEFT_ERR_MEMORY_GONE: weft_status = -28;
 /// The target refused the access (wrong key, or not the allowed direction).
 pub const WEFT_ERR_REMOTE_ACCESS: weft_status = -29;

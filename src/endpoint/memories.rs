@@ -7,6 +7,7 @@ use crate::device::{self, Claim};
 use crate::fabric::Registration;
 use crate::ids::MemoryId;
 use crate::memory::{self, Access, Memory, Range, RemoteMemory};
+use crate::range::Checked;
 use crate::room;
 use crate::status::{Error, Result, Status};
 use crate::transfer::Outcome;
@@ -58,9 +59,11 @@ impl Endpoint {
             Some(place) if rails == 0 => self.rails_near(place.device),
             _ => rails,
         };
-        let fixed = if place.is_some() { None } else { crate::range::check(&ranges)? };
-        access.local_write = fixed.is_none();
-        if let Some(index) = fixed.filter(|_| access.remote_write) {
+        let unknown = ranges.iter().enumerate().filter(|(_, range)| !memory::alloc::has(range));
+        let found = if place.is_some() { Checked::default() } else { crate::range::check(unknown)? };
+        access.local_write = found.fixed.is_none();
+        access.may_fault = found.may_fault;
+        if let Some(index) = found.fixed.filter(|_| access.remote_write) {
             let Range { base, len } = ranges[index];
             return Err(Error::invalid(format!(
                 "range {index} ({len} bytes at {base:#x}) has pages that this process may not write to, so peers may \

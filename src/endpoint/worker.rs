@@ -12,7 +12,7 @@ use super::lanes::DataPath;
 use super::later::{Leaving, ENDS_NS};
 use super::stalls;
 use super::watching::Watching;
-use crate::fabric::{GONE, REFUSED};
+use crate::fabric::{FAULT, GONE, REFUSED};
 use crate::ids::{LaneId, OpId, PeerId, RailIndex};
 use crate::pass::Passes;
 use crate::peer::link::Link;
@@ -193,7 +193,7 @@ impl Worker {
                 if let Work::Counted(half) = done.work {
                     self.data.credits_done(id, half, done.posts);
                 }
-                let gone = done.errno == GONE;
+                let gone = matches!(done.errno, GONE | FAULT);
                 let refused = done.errno == REFUSED && self.data.is_refused(id, done.index);
                 if done.errno != 0 && !gone && !refused {
                     // Fail the lane first: what the stripe has counted is void.
@@ -201,7 +201,12 @@ impl Worker {
                 }
                 let Some((_, lane)) = self.data.rails.lane_mut(id) else { return };
                 if gone {
-                    lane.stripes.end_gone(done.index, &self.core.table, &mut self.data.left);
+                    lane.stripes.end_gone(
+                        done.index,
+                        done.errno == FAULT,
+                        &self.core.table,
+                        &mut self.data.left,
+                    );
                 }
                 let slices = if done.errno == 0 { done.slices } else { 0 };
                 let arrived = (done.posts, slices);

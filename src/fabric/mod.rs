@@ -47,6 +47,10 @@ pub fn is_closed(errno: i32) -> bool {
 /// operation, but not its lane.
 pub const GONE: i32 = libc::ESTALE;
 
+/// The error number for local memory whose pages became unreachable: it fails the operation, but not
+/// its lane.
+pub const FAULT: i32 = libc::EFAULT;
+
 /// The error number for a key that the target's NIC refused: on NICs without connections, it fails
 /// only the operation, too.
 pub const REFUSED: i32 = libc::EREMOTEIO;
@@ -142,11 +146,19 @@ pub struct Access {
     pub local_write: bool,
     /// Peers reach the memory only under grants, where the NIC checks grants.
     pub granted_only: bool,
+    /// Its pages may become unreachable, as those of a file that is truncated: only the kernel copies
+    /// them.
+    pub may_fault: bool,
 }
 
 impl Access {
-    pub const ALL: Access =
-        Access { remote_write: true, remote_read: true, local_write: true, granted_only: false };
+    pub const ALL: Access = Access {
+        remote_write: true,
+        remote_read: true,
+        local_write: true,
+        granted_only: false,
+        may_fault: false,
+    };
 }
 
 /// How a NIC moves device memory.

@@ -24,6 +24,8 @@ pub struct Allowed {
     pub entered: Option<Use>,
     /// The device that holds the bytes: the CPU must not touch them.
     pub device: Option<Device>,
+    /// Only the kernel may copy the bytes (`Access::may_fault`).
+    pub may_fault: bool,
 }
 
 #[derive(Clone)]
@@ -163,7 +165,7 @@ impl Registry {
         self.check_rest((peer, key), (bytes, allowed), wish, later)
     }
 
-    /// Whether `last` is host memory that this peer may reach, until the pass ends or (`later`) without
+    /// Whether `last` is steady host memory that this peer may reach, until the pass ends or (`later`) without
     /// end.
     #[inline]
     fn is_open_to(&mut self, peer: Option<PeerId>, later: bool) -> bool {
@@ -173,7 +175,10 @@ impl Registry {
 
     #[inline(never)]
     fn open(&mut self, peer: u64, later: bool) -> bool {
-        let Some(Entry { granted, device: None, .. }) = &self.last else { return false };
+        let Some(Entry { granted, device: None, access, .. }) = &self.last else { return false };
+        if access.may_fault {
+            return false;
+        }
         let opens =
             granted.as_ref().is_none_or(|grant| !later && grant.peer.get() == peer && grant.begin_use());
         if opens {
@@ -192,17 +197,20 @@ impl Registry {
         later: bool,
     ) -> Result<Allowed, i32> {
         let Some(entry) = &self.last else { return Err(GONE) };
+        let may_fault = entry.access.may_fault;
         let mut there = self.there;
         let Some(grant) = &entry.granted else {
             if !allowed {
                 return Err(libc::EACCES);
             }
-            let Some((device, identity)) = entry.device else { return Ok(Allowed::default()) };
+            let Some((device, identity)) = entry.device else {
+                return Ok(Allowed { may_fault, ..Allowed::default() });
+            };
             if there != Some((key, entry.base)) && !is_there(entry.base, identity) {
                 return Err(GONE);
             }
             self.there = Some((key, entry.base));
-            return Ok(Allowed { entered: None, device: Some(device) });
+            return Ok(Allowed { device: Some(device), ..Allowed::default() });
         };
         // Most requests are in its first range, and for host memory.
         let mut outside = None;
@@ -214,7 +222,7 @@ impl Registry {
         let theirs = peer == Some(grant.peer) && entry.access.has(wish) && outside.is_none();
         let device = entry.device.map(|(device, _)| device);
         let entered = match theirs {
-            true if later || device.is_some() => grant.enter().map(Some),
+            true if later || device.is_some() || may_fault => grant.enter().map(Some),
             true => self.is_open_to(peer, later).then_some(None),
             false => None,
         };
@@ -225,7 +233,7 @@ impl Registry {
                 .for_each(|grant| explain(peer, grant, wish, outside));
             return Err(GONE);
         };
-        Ok(Allowed { entered, device })
+        Ok(Allowed { entered, device, may_fault })
     }
 
     /// The request that was checked last carries an immediate, which is counted after the use.

@@ -22,6 +22,11 @@ pub fn free(address: u64) -> Result<()> {
     area::free(address)
 }
 
+/// Whether a range lies in an allocation, which has all its pages for as long as it lives.
+pub fn has(range: &Range) -> bool {
+    area::find(range.base, range.len).is_some()
+}
+
 /// Holds the allocations that contain these ranges: they cannot be freed meanwhile.
 pub fn hold(ranges: &[Range]) -> Vec<Arc<Area>> {
     let mut held: Vec<Arc<Area>> = Vec::new();

@@ -6,6 +6,7 @@
 use super::Common;
 use crate::fabric::grants::Grant;
 use crate::ids::{GrantToken, MemoryId};
+use crate::kernel_copy;
 use crate::memory::{Memory, RemoteMemory};
 use crate::status::Status;
 use crate::wire::frame::{numbers, read_numbers};
@@ -110,6 +111,10 @@ impl Request {
             return Err(Status::RemoteAccess);
         }
         let address = self.locate(memory, grant)?;
+        // The kernel makes no atomic accesses; it says whether the word is there.
+        if memory.access().may_fault && !kernel_copy::can_read(std::iter::once(address)) {
+            return Err(Status::MemoryGone);
+        }
         // SAFETY: the address is aligned and inside a registered range. The program's own accesses
         // to memory that peers may change are atomic or do not depend on the value read. (SeqCst:
         // the program that owns the memory may depend on the strongest order.)

@@ -370,9 +370,9 @@ impl Stripes {
     }
 
     /// Ends a stripe's transfer because the target no longer has its memory, or has nothing under
-    /// its grant.
-    pub fn end_gone(&mut self, tagged: u32, table: &Table, left: &mut Vec<Left>) {
-        let granted = self.stripes.get(split(tagged).0).filter(|stripe| stripe.is_granted());
+    /// its grant. `ours`: the local memory is what is gone.
+    pub fn end_gone(&mut self, tagged: u32, ours: bool, table: &Table, left: &mut Vec<Left>) {
+        let granted = self.stripes.get(split(tagged).0).filter(|stripe| stripe.is_granted() && !ours);
         if let Some(stripe) = granted {
             log::debug!(
                 "operation {:#x}: the target refused an access under its grant: revoked there, not ours, or outside of it",

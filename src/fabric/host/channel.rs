@@ -73,11 +73,10 @@ impl Mapping {
         let seals = area_seals();
         // The kernel maps whole pages of the file's own page size.
         let whole = file.page > 0 && file.len % file.page == 0 && len % file.page == 0;
-        if file.kind == Kind::Other
-            || file.seals & seals != seals
+        if file.seals & seals != seals
             || !(1..=file.len).contains(&len)
             || !whole
-            || file.allocated < len
+            || !file.is_allocated(fd, len)
         {
             return Err(refused("memory to read"));
         }
@@ -187,7 +186,7 @@ struct File {
     kind: Kind,
     seals: i32,
     len: u64,
-    /// Bytes that are allocated.
+    /// Bytes that are allocated, wherever.
     allocated: u64,
     /// Bytes in one page of the file's mappings.
     page: u64,
@@ -216,6 +215,22 @@ impl File {
                 allocated: u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512),
                 page,
             })
+        }
+    }
+}
+
+impl File {
+    /// Whether its first `len` bytes are allocated. Blocks of ordinary memory may lie behind them, even
+    /// behind the file's end, so the file is searched for holes.
+    fn is_allocated(&self, fd: BorrowedFd, len: u64) -> bool {
+        match self.kind {
+            // SAFETY: the descriptor is open, and the call takes no pointers. The position is of no use.
+            Kind::Memory => unsafe {
+                u64::try_from(libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_HOLE)).is_ok_and(|hole| hole >= len)
+            },
+            // A mapping reserves what it lacks, or fails.
+            Kind::Pool => self.allocated >= len,
+            Kind::Other => false,
         }
     }
 }
@@ -462,12 +477,31 @@ mod tests {
             let file = sealed(c"test", 0, len, seals).unwrap();
             assert!(Mapping::of_area(file.as_fd(), len).is_err());
         }
-        let file = memfd(c"test", 0).unwrap();
-        // SAFETY: the file is open, and fully allocated.
-        unsafe {
-            assert_eq!(libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t), 0);
-            assert_eq!(libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, area_seals()), 0);
+        let write = |file: &Descriptor, at: u64, len: u64| {
+            let bytes = vec![1u8; len as usize];
+            // SAFETY: reads from `bytes`.
+            let rc = unsafe {
+                libc::pwrite(file.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), at as libc::off_t)
+            };
+            assert_eq!(rc, len as isize);
+        };
+        // As many blocks as a whole area has, behind a hole; and behind the file's end.
+        for (at, end) in [(4096, 2 * len), (0, len)] {
+            let file = memfd(c"test", 0).unwrap();
+            write(&file, at, len - 4096);
+            // SAFETY: the descriptor is open during the calls.
+            unsafe {
+                assert_eq!(libc::ftruncate(file.as_raw_fd(), end as libc::off_t), 0);
+                let keep = libc::FALLOC_FL_KEEP_SIZE;
+                assert_eq!(libc::fallocate(file.as_raw_fd(), keep, end as libc::off_t, 1 << 20), 0);
+                assert_eq!(libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, area_seals()), 0);
+            }
+            assert!(Mapping::of_area(file.as_fd(), len).is_err(), "written from {at}, {end} bytes");
         }
+        let file = memfd(c"test", 0).unwrap();
+        write(&file, 0, len);
+        // SAFETY: the descriptor is open during the call.
+        assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, area_seals()) }, 0);
         assert!(Mapping::of_area(file.as_fd(), len).is_ok());
         assert!(Mapping::of_area(file.as_fd(), len + 4096).is_err());
         assert!(Mapping::of_area(file.as_fd(), 100).is_err());

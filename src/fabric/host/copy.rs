@@ -16,6 +16,9 @@
 //! KiB writes then reach 0.65 of memcpy instead of 0.25 between such cores. Cross-memory reads
 //! never win: they pin each page. `weft-bench figures --only 'host_*'` measures the whole.
 
+use crate::fabric::FAULT;
+use crate::kernel_copy;
+
 /// Whether a request's bytes bypass the caches: large requests do, and smaller ones under load.
 /// Other bytes are probably awaited, and arrive sooner in a cache.
 #[inline]
@@ -38,6 +41,27 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize, stream: bool) {
     let _ = stream;
     // SAFETY: the caller promises it.
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+}
+
+/// The same for memory that may fault: an error number if some of it could not be reached.
+///
+/// # Safety
+/// As `copy`, except for pages that have become unreachable.
+#[inline]
+pub unsafe fn copy_or_fail(
+    to: *mut u8,
+    from: *const u8,
+    len: usize,
+    (stream, may_fault): (bool, bool),
+) -> Result<(), i32> {
+    // SAFETY: the caller promises it.
+    unsafe {
+        if may_fault {
+            return if kernel_copy::copy(to, from, len) { Ok(()) } else { Err(FAULT) };
+        }
+        copy(to, from, len, stream);
+    }
+    Ok(())
 }
 
 /// Makes stores that bypass the caches visible before later stores.

@@ -14,7 +14,7 @@ use super::user;
 use crate::descriptor::Descriptor;
 use crate::fabric::grants::Use;
 use crate::fabric::registry::{Allowed, Registry, Wish};
-use crate::fabric::{Buffer, Connection, Reaped, Scratch};
+use crate::fabric::{Buffer, Connection, Reaped, Scratch, GONE};
 use crate::ids::PeerId;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -292,7 +292,7 @@ impl Incoming {
         }
         let bytes = pieces.iter().map(|p| (p.remote, p.len));
         let checked = with.registry.check_in_pass((self.peer, request.key), bytes.clone(), Wish::Write);
-        let Allowed { entered, device } = match checked {
+        let Allowed { entered, device, may_fault } = match checked {
             Err(errno) => return Refused(errno),
             Ok(allowed) => allowed,
         };
@@ -315,7 +315,7 @@ impl Incoming {
         if self.devices.has(request.area) {
             return Refused(libc::EACCES);
         }
-        let stream = request.stream;
+        let (stream, mut outcome) = (request.stream, Ok(()));
         if request.area == 0 {
             // SAFETY: the block holds the list, followed by the request's bytes.
             let mut from = unsafe { self.channel.forward(block).add(request.list_len() as usize) };
@@ -323,8 +323,9 @@ impl Incoming {
                 // SAFETY: the pieces' lengths add up to the request's; `check` found that the
                 // target is registered memory, which stays valid while registered.
                 unsafe {
-                    copy::copy(piece.remote as *mut u8, from, piece.len as usize, stream);
-                    from = from.add(piece.len as usize);
+                    let (to, len) = (piece.remote as *mut u8, piece.len as usize);
+                    outcome = outcome.and(copy::copy_or_fail(to, from, len, (stream, may_fault)));
+                    from = from.add(len);
                 }
             }
         } else {
@@ -341,12 +342,13 @@ impl Incoming {
                 // (`Mapping::of_area`); `check` found the target registered.
                 unsafe {
                     let from = area.base().add(piece.offset as usize);
-                    copy::copy(piece.remote as *mut u8, from, piece.len as usize, stream);
+                    let (to, len) = (piece.remote as *mut u8, piece.len as usize);
+                    outcome = outcome.and(copy::copy_or_fail(to, from, len, (stream, may_fault)));
                 }
             }
         }
         copy::settle(stream);
-        Done
+        outcome.map_or(Refused(GONE), |()| Done)
     }
 
     fn read(&mut self, request: &Request, block: &Block, registry: &mut Registry) -> Outcome {
@@ -356,7 +358,7 @@ impl Incoming {
         }
         let bytes = pieces.iter().map(|p| (p.remote, p.len));
         let checked = registry.check_in_pass((self.peer, request.key), bytes.clone(), Wish::Read);
-        let Allowed { entered, device } = match checked {
+        let Allowed { entered, device, may_fault } = match checked {
             Ok(allowed) => allowed,
             Err(errno) => return Refused(errno),
         };
@@ -400,18 +402,22 @@ impl Incoming {
                 Err(errno) => Refused(errno),
             };
         }
-        let stream = request.stream;
+        let (stream, mut outcome) = (request.stream, Ok(()));
         let mut to = self.channel.back(&place);
         for piece in &pieces {
             // SAFETY: `check` found the source registered; the block has space for all pieces.
             unsafe {
-                copy::copy(to, piece.remote as *const u8, piece.len as usize, stream);
-                to = to.add(piece.len as usize);
+                let (from, len) = (piece.remote as *const u8, piece.len as usize);
+                outcome = outcome.and(copy::copy_or_fail(to, from, len, (stream, may_fault)));
+                to = to.add(len);
             }
         }
         copy::settle(stream);
-        self.back = place.end;
-        Done
+        // A refused request takes no space.
+        outcome.map_or(Refused(GONE), |()| {
+            self.back = place.end;
+            Done
+        })
     }
 
     fn message(&mut self, request: &Request, block: &Block, with: &mut Serving) -> Outcome {
@@ -433,7 +439,7 @@ impl Incoming {
     fn write_inline(&mut self, request: &Request, registry: &mut Registry) -> Outcome {
         let bytes = [(request.remote, request.len)];
         let checked = registry.check_in_pass((self.peer, request.key), bytes, Wish::Write);
-        let Allowed { entered, device } = match checked {
+        let Allowed { entered, device, may_fault } = match checked {
             Ok(allowed) => allowed,
             Err(errno) => return Refused(errno),
         };
@@ -448,10 +454,11 @@ impl Incoming {
             return begun.map_or_else(Refused, |()| Begun(entered));
         }
         let bytes = request.inline_bytes();
+        let (to, from) = (request.remote as *mut u8, bytes.as_ptr());
         // SAFETY: `check` found the target registered, and the length is at most that of the inline
         // bytes.
-        unsafe { copy::copy(request.remote as *mut u8, bytes.as_ptr(), request.len as usize, false) };
-        Done
+        let copied = unsafe { copy::copy_or_fail(to, from, request.len as usize, (false, may_fault)) };
+        copied.map_or(Refused(GONE), |()| Done)
     }
 
     /// The request's pieces, read once; `None` if they do not add up to it.

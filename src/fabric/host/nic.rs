@@ -382,7 +382,7 @@ impl Nic for HostNic {
         while !self.registry.add(key, range, access, None) {
             key = self.random.u64()?;
         }
-        let area = self.areas.enter(range.base, range.len);
+        let area = if access.may_fault { area::MAY_FAULT } else { self.areas.enter(range.base, range.len) };
         Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key, way: None })
     }
 

@@ -21,6 +21,8 @@ pub struct Op {
     pub on_device: bool,
     /// The device that copies the bytes between memory and channel.
     pub through: Option<Device>,
+    /// Its memory's pages may become unreachable.
+    pub may_fault: bool,
     /// The immediate that the last request carries.
     pub immediate: Option<Immediate>,
     pub segments: Vec<Segment>,
@@ -46,6 +48,7 @@ impl Default for Op {
             area_base: 0,
             on_device: false,
             through: None,
+            may_fault: false,
             disowned: false,
             immediate: None,
             segments: Vec::new(),
@@ -78,19 +81,21 @@ impl Op {
         (most - left, after)
     }
 
-    /// Copies the next `len` bytes after the last request's.
+    /// Copies the next `len` bytes after the last request's; an error number if some cannot be read.
     ///
     /// # Safety
     /// The segments' memory must be valid, and `to` writable for `len` bytes.
     #[inline]
-    pub unsafe fn gather(&self, len: u64, mut to: *mut u8, stream: bool) {
+    pub unsafe fn gather(&self, len: u64, mut to: *mut u8, stream: bool) -> Result<(), i32> {
         for part in Parts::new(&self.segments, self.asked, len) {
             // SAFETY: the range is a part of the segment, and of the `len` bytes at `to`.
             unsafe {
-                copy::copy(to, part.local as *const u8, part.len as usize, stream);
-                to = to.add(part.len as usize);
+                let (from, len) = (part.local as *const u8, part.len as usize);
+                copy::copy_or_fail(to, from, len, (stream, self.may_fault))?;
+                to = to.add(len);
             }
         }
+        Ok(())
     }
 
     /// Passes the next `len` bytes of a read on in parts; returns an error number, or 0.
@@ -101,7 +106,8 @@ impl Op {
         ended.err().unwrap_or(0)
     }
 
-    /// Copies the next `len` bytes of a read to their destination.
+    /// Copies the next `len` bytes of a read to their destination; the operation fails if some cannot
+    /// be written.
     ///
     /// # Safety
     /// The segments' memory must be valid, and `from` readable for `len` bytes.
@@ -110,8 +116,11 @@ impl Op {
         for part in parts.by_ref() {
             // SAFETY: the range is a part of the segment, and of the `len` bytes at `from`.
             unsafe {
-                copy::copy(part.local as *mut u8, from, part.len as usize, stream);
-                from = from.add(part.len as usize);
+                let (to, len) = (part.local as *mut u8, part.len as usize);
+                if let Err(errno) = copy::copy_or_fail(to, from, len, (stream, self.may_fault)) {
+                    self.errno = errno;
+                }
+                from = from.add(len);
             }
         }
         self.arrived = parts.rest().1;

@@ -7,7 +7,7 @@
 //! published when its bytes, and those before it, are in the channel; and the space of a read's
 //! bytes is freed when they have reached their destination.
 
-use super::area::{device_of, Shared};
+use super::area::{device_of, Shared, MAY_FAULT};
 use super::channel::{self, Block, Channel, CELLS};
 use super::copies::Copies;
 use super::copy;
@@ -194,13 +194,15 @@ impl Outgoing {
         if let Some(device) = device_of(rma.descriptor as u64, area) {
             return self.rma_of_device(rma, (area, device), scratch);
         }
-        if self.ask_inline(rma, scratch) {
+        let may_fault = rma.descriptor as u64 == MAY_FAULT;
+        if !may_fault && self.ask_inline(rma, scratch) {
             return;
         }
         let kind = if rma.read { Kind::Read } else { Kind::Write };
         let passed = area.filter(|area| !rma.read && self.pass(area));
         let area = passed.map_or((0, 0), |area| (area.number, area.base()));
-        self.push(kind, rma.key, area, rma.segments, scratch).immediate = rma.immediate;
+        let op = self.push(kind, rma.key, area, rma.segments, scratch);
+        (op.immediate, op.may_fault) = (rma.immediate, may_fault);
     }
 
     /// Makes an inline request for a write of a few bytes; false if the write is larger, or has to
@@ -240,6 +242,7 @@ impl Outgoing {
         let op = &mut self.ops[op as usize];
         (op.scratch, op.kind, op.open, op.all_asked) = (scratch, kind, 1, true);
         (op.errno, op.probe, op.on_device, op.disowned, op.through) = (0, None, false, false, None);
+        op.may_fault = false;
         (self.made, self.sent) = (self.made + 1, self.sent + 1);
         self.wake_due = true;
         true
@@ -367,7 +370,10 @@ impl Outgoing {
         if is_inline {
             // SAFETY: the length is at most that of the words; the operation's memory is valid
             // until it is done.
-            unsafe { op.gather(len, request.words.as_mut_ptr().cast(), false) };
+            if let Err(errno) = unsafe { op.gather(len, request.words.as_mut_ptr().cast(), false) } {
+                op.errno = errno;
+                return true;
+            }
         } else if block.start != block.end {
             let place = self.channel.forward(&block);
             if count > 1 {
@@ -395,7 +401,11 @@ impl Outgoing {
                 let stream = request.stream;
                 // SAFETY: the bytes follow the list in the block, and the operation's memory is
                 // valid until it is done.
-                unsafe { op.gather(len, place.add(request.list_len() as usize), stream) };
+                if let Err(errno) = unsafe { op.gather(len, place.add(request.list_len() as usize), stream) }
+                {
+                    op.errno = errno;
+                    return true;
+                }
                 copy::settle(stream);
                 *budget = budget.saturating_sub(len);
             }

@@ -82,7 +82,8 @@ unsafe extern "C" fn reg(
 /// The real NICs pin memory as writable if they may write to it.
 fn can_pin(base: u64, len: u64, access: u64) -> bool {
     let writes = access & (FI_RECV | FI_READ | FI_REMOTE_WRITE) != 0;
-    range::check(&[Range { base, len }]).is_ok_and(|fixed| fixed.is_none() || !writes)
+    let range = Range { base, len };
+    range::check([(0, &range)].into_iter()).is_ok_and(|found| found.fixed.is_none() || !writes)
 }
 
 unsafe extern "C" fn regattr(

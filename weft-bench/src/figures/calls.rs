@@ -1,11 +1,16 @@
 //! What calls cost the calling thread, and what counting costs.
 
 use super::{figures, root, said_by, Bench, Figure};
+use crate::endpoint::{check, Endpoint, Opening};
+use crate::memory::Pool;
 use crate::sim::calls::{Calls, Times};
 use crate::sim::counts::Counts;
 use crate::sim::{lists, metrics};
-use anyhow::{Context, Result};
+use crate::stats::Spread;
+use ::weft::capi::memory::weft_memory_deregister;
+use anyhow::{ensure, Context, Result};
 use std::process::Command;
+use std::time::Instant;
 
 figures! {
     submit_ns_1page ["under 300", ""] |bench| pages(bench, 1) =>
@@ -23,6 +28,8 @@ figures! {
          limit";
     metrics_us ["under 500", ""] metrics_us =>
         "us of a call of weft_endpoint_metrics: 100 peers, 32 simulated rails";
+    register_60000_maps_ratio ["at most 3", ""] maps_ratio =>
+        "time of a registration of 1 MiB over host in a process with 60,000 mappings, over that with 100";
     counter_marrivals_per_s ["1", ""] arrivals =>
         "million counted pages a second that a receiver sees, over one simulated NIC without limit";
     counter_data_share ["0.95", ""] counted_share =>
@@ -76,6 +83,34 @@ fn metrics_us(bench: &mut Bench) -> Result<f64> {
         times.median, times.low, times.high
     ));
     Ok(times.median)
+}
+
+fn maps_ratio(bench: &mut Bench) -> Result<f64> {
+    const PAGE: usize = 4096;
+    bench.progress.begin("registrations among many mappings");
+    let (endpoint, memory) = (Endpoint::open(&Opening::of("host"))?, Pool::new(PAGE, 256)?);
+    let mut us = Vec::new();
+    for mappings in [100, 60_000] {
+        let area = Pool::untouched(PAGE, mappings)?;
+        for page in (0..mappings).step_by(2) {
+            // SAFETY: the page is the area's, which nobody uses.
+            let rc = unsafe { libc::mprotect(area.base().add(page * PAGE).cast(), PAGE, libc::PROT_READ) };
+            ensure!(rc == 0, "a process may not have {mappings} mappings (sysctl vm.max_map_count)");
+        }
+        let mut times = Vec::new();
+        for _ in 0..bench.full_or(1000, 100) {
+            let begun = Instant::now();
+            let registered = endpoint.register(memory.base(), memory.len())?;
+            times.push(begun.elapsed().as_secs_f64() * 1e6);
+            // SAFETY: the handle is that of a memory without operations.
+            check("weft_memory_deregister", unsafe { weft_memory_deregister(registered) })?;
+        }
+        // SAFETY: the area is ours, and of this length.
+        unsafe { libc::munmap(area.base().cast(), mappings * PAGE) };
+        us.push(Spread::of(times).median);
+    }
+    bench.notes.push(format!("registering 1 MiB: {:.0} us; among 60,000 mappings {:.0} us", us[0], us[1]));
+    Ok(us[1] / us[0])
 }
 
 fn arrivals(bench: &mut Bench) -> Result<f64> {
