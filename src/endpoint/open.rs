@@ -78,20 +78,20 @@ impl Endpoint {
             dscp: config.tcp_dscp,
             ..tcp::Options::default()
         });
-        let time = (found.clock, found.random);
+        let time = (found.clock.clone(), found.random.clone());
         if matches!(time.0, Clock::Virtual(_)) && !config.manual {
             return Err(Error::new(
                 Status::Unsupported,
                 "virtual time needs manual progress: set progress to WEFT_PROGRESS_MANUAL",
             ));
         }
+        found.limit(RAILS_MAX);
+        log::info!("rails: {}", found.describe());
         let all = found.candidates.len();
         let nics = found.candidates.iter().filter(|nic| !nic.is_host()).count();
         let cpus = if config.manual { 1 } else { machine.affinity.len() };
         let streams = |nic: &Candidate| nic.streams(config.tcp_streams, &machine, cpus, nics);
         let chosen = spread(found.candidates, config.rail_count, streams);
-        let names: Vec<&str> = chosen.iter().map(|candidate| candidate.name.as_str()).collect();
-        log::debug!("rails ({}): {}; chosen: {}", chosen.len(), names.join(", "), found.why);
         let wanted = match (config.manual, config.workers) {
             (true, _) => 1,
             // Each connection belongs to one CPU.

@@ -1,11 +1,10 @@
 //! The choice of the NICs that become rails.
 
 use crate::topology::interfaces::{Interface, Type};
+use crate::topology::network::{Network, Nic, Reach};
 use crate::topology::pci::PciAddress;
 use crate::topology::Machine;
 
-/// Interfaces that reach only this host or its containers.
-const LEFT_OUT: [&str; 3] = ["docker*", "cni*", "virbr*"];
 const AMAZON: u16 = 0x1d0f;
 
 /// A NIC's properties that the choice uses.
@@ -13,38 +12,51 @@ const AMAZON: u16 = 0x1d0f;
 pub struct Listed {
     pub fabric: String,
     pub name: String,
-    pub loopback: bool,
-    pub link_local: bool,
+    /// Where it leads; or why it is no rail unless a pattern names it.
+    pub leads: Result<Reach, String>,
+    /// The reason for where it leads, in words.
+    pub why: String,
     pub pci: Option<PciAddress>,
 }
 
-/// Indexes of the chosen NICs, in the order given, and the reason.
-#[derive(Debug)]
+/// Indexes of the chosen NICs, in the order given, and the reason; and of the others, with the
+/// reason of each.
+#[derive(Debug, Default)]
 pub struct Choice {
     pub chosen: Vec<usize>,
     pub why: String,
+    pub left: Vec<(usize, String)>,
 }
 
 /// Chooses NICs. Patterns that name NICs override every default. Otherwise each fabric keeps its
-/// NICs that are not excluded, lead somewhere and are near the devices and CPUs of this process.
+/// NICs that are not excluded, lead as far as any and are near the devices and CPUs of this process.
 /// `visible` is CUDA_VISIBLE_DEVICES.
 pub fn choose(nics: &[Listed], patterns: Option<&str>, machine: &Machine, visible: Option<&str>) -> Choice {
     let patterns = Patterns::of(patterns.unwrap_or_default());
-    let matching = |i: &usize| patterns.take(&nics[*i].name);
+    let (matching, others): (Vec<usize>, Vec<usize>) =
+        (0..nics.len()).partition(|i| patterns.take(&nics[*i].name));
+    let unnamed = if patterns.ins.is_empty() { "excluded by rails" } else { "not named by rails" };
+    let mut choice = Choice::default();
+    choice.left.extend(others.into_iter().map(|i| (i, unnamed.to_owned())));
     if !patterns.ins.is_empty() {
-        let chosen = (0..nics.len()).filter(matching).collect();
-        return Choice { chosen, why: format!("their names match \"{}\"", patterns.ins.join(",")) };
+        let why = format!("their names match \"{}\"", patterns.ins.join(","));
+        return Choice { chosen: matching, why, ..choice };
     }
-    let (mut chosen, mut why) = (Vec::new(), String::new());
     for fabric in fabrics(nics) {
-        let of_fabric = (0..nics.len()).filter(|i| nics[*i].fabric == fabric).filter(matching).collect();
-        let useful = that_lead_somewhere(nics, of_fabric);
+        let of_fabric = matching.iter().copied().filter(|i| nics[*i].fabric == fabric).collect();
+        let useful = that_lead_farthest(nics, of_fabric, &mut choice.left);
         let places: Vec<Option<PciAddress>> = useful.iter().map(|i| nics[*i].pci).collect();
         let near = machine.near_this_process(&places, visible);
-        chosen.extend(useful.into_iter().zip(near.which).filter(|(_, near)| *near).map(|(i, _)| i));
-        why = near.why;
+        for (i, is_near) in useful.into_iter().zip(near.which) {
+            match is_near {
+                true => choice.chosen.push(i),
+                false => choice.left.push((i, format!("farther away than those {}", near.why))),
+            }
+        }
+        choice.why = near.why;
     }
-    Choice { chosen, why }
+    choice.left.sort();
+    choice
 }
 
 /// For an error about missing NICs: the RDMA devices that the patterns choose and whose ports are
@@ -73,16 +85,33 @@ fn fabrics(nics: &[Listed]) -> Vec<&str> {
     fabrics
 }
 
-/// Loopback interfaces are kept only if there are no others.
-fn that_lead_somewhere(nics: &[Listed], among: Vec<usize>) -> Vec<usize> {
-    let useful = |nic: &Listed| !LEFT_OUT.iter().any(|p| matches(p, &nic.name)) && !nic.link_local;
-    let (loopback, others): (Vec<usize>, Vec<usize>) =
-        among.into_iter().filter(|i| useful(&nics[*i])).partition(|i| nics[*i].loopback);
-    if others.is_empty() {
-        loopback
-    } else {
-        others
+/// How far a NIC leads, the farthest first: only the first that has NICs is used.
+fn rank(reach: Reach) -> u32 {
+    match reach {
+        Reach::Hosts | Reach::Container => 0,
+        Reach::Subnet => 1,
+        Reach::Tunnel => 2,
+        _ => 3,
     }
+}
+
+fn that_lead_farthest(nics: &[Listed], among: Vec<usize>, left: &mut Vec<(usize, String)>) -> Vec<usize> {
+    let ranks = among.iter().filter_map(|i| nics[*i].leads.as_ref().ok());
+    let best = ranks.map(|reach| rank(*reach)).min();
+    let mut useful = Vec::new();
+    for i in among {
+        match &nics[i].leads {
+            Ok(reach) if Some(rank(*reach)) == best => useful.push(i),
+            Ok(_) => left.push((i, nics[i].why.clone())),
+            Err(why) => left.push((i, why.clone())),
+        }
+    }
+    useful
+}
+
+/// Whether the patterns do not exclude a NIC.
+pub fn takes(patterns: Option<&str>, name: &str) -> bool {
+    Patterns::of(patterns.unwrap_or_default()).take(name)
 }
 
 /// The names and the exclusions of a pattern list such as "eth*,!eth3".
@@ -143,20 +172,23 @@ pub fn may_have(fabric: &str, machine: &Machine) -> bool {
     }
 }
 
-/// The NICs that libfabric would list on a machine of which only the sysfs tree is known: its RDMA
-/// devices, else its network interfaces.
-pub fn guess(machine: &Machine) -> Vec<Listed> {
+/// The NICs that would be listed on a machine of which only the tree is known: its RDMA devices, else
+/// its network interfaces, of which the tree may have no more than the names.
+pub fn guess(machine: &Machine, network: &Network) -> Vec<Listed> {
     let of = |wanted: Type| machine.interfaces.iter().filter(move |i| i.of == wanted && i.up);
     let is_efa = |pci| machine.device(pci).is_some_and(|nic| nic.vendor == AMAZON);
     let rdma = of(Type::Rdma).map(|i| match is_efa(i.pci) {
         true => ("efa", format!("{}-rdm", i.name), i.pci),
         false => ("verbs", i.name.clone(), i.pci),
     });
-    let net = of(Type::Net).map(|i| ("tcp", i.name.clone(), i.pci));
     let listed = |(fabric, name, pci): (&str, String, Option<PciAddress>)| Listed {
         fabric: fabric.to_owned(),
-        loopback: name == "lo",
-        link_local: false,
+        leads: Ok(match (pci.is_some(), name == "lo") {
+            (true, _) => Reach::Hosts,
+            (_, true) => Reach::Loopback,
+            _ => Reach::Subnet,
+        }),
+        why: String::new(),
         name,
         pci,
     };
@@ -167,7 +199,21 @@ pub fn guess(machine: &Machine) -> Vec<Listed> {
     match (efa.is_empty(), found.is_empty()) {
         (false, _) => efa,
         (true, false) => found,
-        (true, true) => net.map(listed).collect(),
+        (true, true) if !network.links.is_empty() => {
+            network.nics().iter().map(|nic| over_tcp(nic, machine)).collect()
+        }
+        (true, true) => of(Type::Net).map(|i| listed(("tcp", i.name.clone(), i.pci))).collect(),
+    }
+}
+
+/// A network interface as a NIC of tcp.
+pub fn over_tcp(nic: &Nic, machine: &Machine) -> Listed {
+    Listed {
+        fabric: super::tcp::NAME.into(),
+        name: nic.name.clone(),
+        leads: nic.leads(),
+        why: nic.why.clone(),
+        pci: place(None, &nic.name, &nic.name, machine),
     }
 }
 
@@ -265,24 +311,32 @@ mod tests {
     }
 
     fn tcp(name: &str) -> Listed {
-        let (fabric, name) = ("tcp".to_owned(), name.to_owned());
-        Listed { fabric, loopback: name == "lo", link_local: name == "ll0", name, pci: None }
+        let leads = match &name[..2] {
+            "lo" => Ok(Reach::Loopback),
+            "et" => Ok(Reach::Hosts),
+            "wg" => Ok(Reach::Tunnel),
+            _ => Err(format!("why {name} does not")),
+        };
+        Listed { fabric: "tcp".into(), name: name.into(), leads, why: format!("why {name}"), pci: None }
     }
 
     #[test]
-    fn unusable_nics_are_not_chosen() {
+    fn nics_that_lead_farthest_are_chosen() {
         let machine = trees::Tree::new().machine();
-        let all: Vec<Listed> = ["lo", "docker0", "cni1", "virbr0", "ll0", "eth0", "tun0"].map(tcp).to_vec();
-        assert_eq!(names(&all, &choose(&all, None, &machine, None)), ["eth0", "tun0"]);
-        assert_eq!(names(&all[..5], &choose(&all[..5], None, &machine, None)), ["lo"]);
+        let all: Vec<Listed> = ["lo", "docker0", "eth0", "wg0", "eth1"].map(tcp).to_vec();
+        let choice = choose(&all, None, &machine, None);
+        assert_eq!(names(&all, &choice), ["eth0", "eth1"]);
+        let left: Vec<(usize, &str)> = choice.left.iter().map(|(i, why)| (*i, why.as_str())).collect();
+        assert_eq!(left, [(0, "why lo"), (1, "why docker0 does not"), (3, "why wg0")]);
+        assert_eq!(names(&all, &choose(&all[..2], None, &machine, None)), ["lo"]);
         assert_eq!(names(&all, &choose(&all, Some("docker*,lo"), &machine, None)), ["lo", "docker0"]);
-        for (excluded, left) in [("!eth0", "tun0"), ("!eth*,!host", "tun0"), ("!eth0,!tun0", "lo")] {
+        for (excluded, left) in [("!eth0", "eth1"), ("!eth*,!host", "wg0"), ("!eth*,!wg0", "lo")] {
             assert_eq!(names(&all, &choose(&all, Some(excluded), &machine, None)), [left], "{excluded}");
         }
-        // The lo of one fabric is not excluded because another fabric has a NIC.
-        let mut two = vec![tcp("lo"), tcp("psm3")];
+        // The lo of one fabric is not left out because another fabric has a NIC.
+        let mut two = vec![tcp("lo"), tcp("eth0")];
         two[1].fabric = "psm3".into();
-        assert_eq!(names(&two, &choose(&two, None, &machine, None)), ["lo", "psm3"]);
+        assert_eq!(names(&two, &choose(&two, None, &machine, None)), ["lo", "eth0"]);
         two.push(tcp("lo"));
         assert_eq!(choose(&two, None, &machine, None).chosen.len(), 3, "each once");
     }
@@ -290,7 +344,7 @@ mod tests {
     #[test]
     fn p5_rank_gets_the_four_nics_of_its_gpu() {
         let machine = trees::p5().machine();
-        let nics = guess(&machine);
+        let nics = guess(&machine, &Network::default());
         assert_eq!(nics.len(), 32);
         assert!(nics.iter().all(|nic| nic.fabric == "efa" && nic.pci.is_some()));
         for gpu in 0..8 {
@@ -329,8 +383,8 @@ mod tests {
     #[test]
     fn each_fabric_keeps_its_nearest_nics() {
         let machine = trees::p5().machine();
-        let mut nics = guess(&machine);
-        nics.push(Listed { pci: machine.place_of(&["ens32"]), ..tcp("ens32") });
+        let mut nics = guess(&machine, &Network::default());
+        nics.push(Listed { pci: machine.place_of(&["ens32"]), ..tcp("eth0") });
         let choice = choose(&nics, None, &machine, Some("0"));
         assert_eq!(choice.chosen.len(), 5);
         assert_eq!(choice.chosen[4], 32);
@@ -339,7 +393,7 @@ mod tests {
     #[test]
     fn explicit_rail_patterns_override_defaults() {
         let machine = trees::p5().machine();
-        let nics = guess(&machine);
+        let nics = guess(&machine, &Network::default());
         let choice = choose(&nics, Some("rdmap79*"), &machine, Some("7"));
         assert_eq!(names(&nics, &choice), ["rdmap79s0-rdm"]);
     }

@@ -2,7 +2,7 @@
 
 use super::grants::{Grant, Grants};
 use super::host::HostNic;
-use super::tcp::{list, TcpNic};
+use super::tcp::{named, TcpNic};
 use super::{Access, Buffer, HostRange, Nic, Posted, Reaped, Rma, Route, Scratch, Segment};
 use crate::ids::{GrantToken, MemoryId, PeerId};
 use std::ptr::{null_mut, NonNull};
@@ -220,7 +220,7 @@ fn nothing_lands_after_a_revoke_in_a_pass<N: Nic>(liar: N, owner: N) {
 
 fn over_host_and_tcp(host: impl Fn([HostNic; 3]), tcp: impl Fn([TcpNic; 3])) {
     host(std::array::from_fn(|_| HostNic::open().unwrap()));
-    let lo = list().unwrap().into_iter().find(|interface| interface.name == "lo").unwrap();
+    let lo = named("lo");
     tcp(std::array::from_fn(|_| TcpNic::open(&lo, Arc::default()).unwrap()));
 }
 

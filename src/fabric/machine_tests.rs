@@ -3,6 +3,7 @@
 use crate::topology::cpus::CpuSet;
 use crate::topology::distance::Distance;
 use crate::topology::json::{Rail, Rails};
+use crate::topology::network::Network;
 use crate::topology::pci::{Device, Kind, PciAddress};
 use crate::topology::trees::{self, Tree};
 use crate::topology::worker_groups::WorkerGroup;
@@ -25,7 +26,7 @@ fn of_kind(machine: &Machine, kind: Kind) -> Vec<&Device> {
 
 /// The RDMA devices, else the network interfaces, as an endpoint finds them.
 fn nics(machine: &Machine) -> (Vec<String>, Vec<Option<PciAddress>>) {
-    let found = super::choice::guess(machine);
+    let found = super::choice::guess(machine, &Network::default());
     found.into_iter().map(|nic| (nic.name.trim_end_matches("-rdm").to_owned(), nic.pci)).unzip()
 }
 
@@ -44,7 +45,7 @@ fn json(machine: &Machine, visible: Option<&str>) -> serde_json::Value {
     let workers = machine.worker_groups(&places, 0);
     let rail = |(name, pci)| Rail { fabric: "tcp".into(), name, pci };
     let list = names.into_iter().zip(places).map(rail).collect();
-    let rails = Rails { source: "sysfs", why: "a test".into(), list, workers };
+    let rails = Rails { source: "sysfs", why: "a test".into(), list, workers, interfaces: Vec::new() };
     serde_json::from_str(&machine.json(rails, visible).unwrap()).unwrap()
 }
 

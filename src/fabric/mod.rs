@@ -7,8 +7,11 @@
 //! `Rail` ensures that, and it is why posting is unsafe.
 
 pub mod choice;
+pub mod found;
 pub mod grants;
 pub mod host;
+#[cfg(test)]
+mod hosts_tests;
 #[cfg(test)]
 mod key_tests;
 #[cfg(test)]

@@ -1,127 +1,27 @@
 //! The choice of the fabrics and NICs that an endpoint opens.
 
-use super::choice::{choose, down, matches, may_have, place, Listed};
+use super::choice::{choose, down, matches, may_have, takes, Listed};
+pub use super::found::{by_reason, Candidate, Found};
+use super::found::{candidate, host_candidate, of_interface};
 use super::ofi::discover::{self, Entry};
-use super::ofi::nic::OfiNic;
-use super::{host, tcp, Nic, Progress};
+use super::{host, tcp};
 use crate::clock::{Clock, Random};
 use crate::status::{Error, Result, Status};
-use crate::topology::interfaces::{speed_mbps, Type};
-use crate::topology::pci::PciAddress;
+use crate::topology::network::{self, Network, Nic};
 use crate::topology::Machine;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Network fabrics, best first: the order in which they are tried by default.
 const RANKED: &str = "efa,verbs,tcp";
 
-/// Megabits per second of one connection; the maximum default number of connections per link; their
-/// number if the link's rate is unknown; and CPUs per connection.
-const STREAM_MBPS: i64 = 20_000;
-const STREAMS: usize = 8;
-const STREAMS_UNKNOWN: usize = 4;
-const STREAM_CPUS: usize = 4;
-
 /// Names of fabrics, in addition to libfabric's providers.
 const NAMES: [&str; 4] = ["host", "efa", "verbs", "tcp"];
 
-/// A NIC that could be a rail.
-#[derive(Clone)]
-pub struct Candidate {
-    pub fabric: String,
-    /// The name of the NIC's network: NICs of one network are paired first.
-    pub network: String,
-    /// The domain, or the network interface.
-    pub name: String,
-    /// Where the NIC is.
-    pub pci: Option<PciAddress>,
-    pub node: Option<u32>,
-    source: Source,
-}
-
-/// Opens a candidate.
-#[derive(Clone)]
-enum Source {
-    Ofi(Arc<Entry>),
-    Tcp(tcp::Interface, Arc<tcp::Options>),
-    Host,
-}
-
-impl Candidate {
-    pub fn open(&self, progress: Progress) -> Result<Box<dyn Nic>> {
-        Ok(match &self.source {
-            Source::Ofi(entry) => Box::new(OfiNic::open(entry, progress)?),
-            Source::Tcp(interface, options) => Box::new(tcp::TcpNic::open(interface, options.clone())?),
-            Source::Host => Box::new(host::HostNic::open()?),
-        })
-    }
-
-    pub fn is_host(&self) -> bool {
-        matches!(self.source, Source::Host)
-    }
-
-    /// How many rails the candidate becomes. Each connection of tcp is one: as many as `wanted`, or
-    /// else as many as the link rate needs and the CPUs, shared by `nics` NICs, can drive.
-    pub fn streams(&self, wanted: usize, machine: &Machine, cpus: usize, nics: usize) -> usize {
-        let Source::Tcp(interface, options) = &self.source else { return 1 };
-        if wanted > 0 || interface.loopback || options.at.ports().is_some() {
-            return wanted.max(1);
-        }
-        let known = machine.interfaces.iter().find(|one| one.of == Type::Net && one.name == self.name);
-        let mbps = known.and_then(|known| speed_mbps(&machine.root, known));
-        let needs = mbps.map_or(STREAMS_UNKNOWN, |mbps| (mbps / STREAM_MBPS) as usize);
-        needs.min(STREAMS).min(cpus / STREAM_CPUS / nics.max(1)).max(1)
-    }
-
-    fn time(&self) -> (Clock, Random) {
-        match &self.source {
-            Source::Ofi(entry) => (entry.clock.clone(), entry.random.clone()),
-            Source::Tcp(..) | Source::Host => (Clock::System, Random::System),
-        }
-    }
-
-    /// The candidate as a listed NIC, if it takes part in the choice.
-    fn listed(&self) -> Option<Listed> {
-        let (loopback, link_local) = match &self.source {
-            Source::Ofi(entry) => (entry.loopback, entry.link_local),
-            Source::Tcp(interface, _) => (interface.loopback, interface.link_local),
-            Source::Host => return None,
-        };
-        let (fabric, name) = (self.fabric.clone(), self.name.clone());
-        Some(Listed { fabric, name, loopback, link_local, pci: self.pci })
-    }
-}
-
-pub struct Found {
-    pub candidates: Vec<Candidate>,
-    /// Why these were chosen, in a sentence.
-    pub why: String,
-    /// libfabric's version and path.
-    pub libfabric: String,
-    pub clock: Clock,
-    pub random: Random,
-}
-
-impl Found {
-    /// Sets the options of the tcp candidates.
-    pub fn set_tcp(&mut self, mut options: tcp::Options) {
-        let over_tcp = self.candidates.iter().filter(|one| matches!(one.source, Source::Tcp(..)));
-        options.nics = over_tcp.map(|one| tcp::index_of(&one.name)).collect();
-        let options = Arc::new(options);
-        for candidate in &mut self.candidates {
-            let Source::Tcp(_, theirs) = &mut candidate.source else { continue };
-            *theirs = options.clone();
-            if options.secrets.is_some() {
-                // A NIC that encrypts reaches only NICs that encrypt.
-                candidate.fabric = tcp::ENCRYPTED.into();
-            }
-            if let Some(ip) = options.at.ip() {
-                // Peers are not on the interface's network.
-                candidate.network = ip.to_string();
-            }
-        }
-    }
-}
+/// How long an open waits for addresses that the system still checks for duplicates, and how often
+/// it looks.
+const TENTATIVE: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The patterns that choose rails: the caller's, or else the environment's.
 pub fn patterns(rails: Option<&str>) -> Option<String> {
@@ -155,8 +55,8 @@ pub fn candidates(fabric: Option<&str>, rails: Option<&str>, machine: &Machine) 
         return Err(Error::invalid(format!("fabric \"{fabric}\" names {} twice", twice[0])));
     }
     if let Some(found) = simulated(fabric)? {
-        let found = found.into_iter().map(|entry| candidate(entry, machine)).collect();
-        return chosen(found, patterns, machine, "none: simulated, without libfabric".into());
+        let found = found.into_iter().map(|entry| candidate(entry, machine, &Network::default())).collect();
+        return chosen((found, Vec::new()), patterns, machine, "none: simulated, without libfabric".into());
     }
     let is_host = |name: &&str| *name == host::NAME;
     let (on_host, others): (Vec<&str>, Vec<&str>) = fabric.split(',').map(str::trim).partition(is_host);
@@ -206,19 +106,14 @@ fn default_candidates(patterns: Option<&str>, machine: &Machine) -> Result<Found
 
 fn only_host(nic: Candidate) -> Found {
     let (clock, random) = (Clock::System, Random::System);
-    Found { candidates: vec![nic], why: ONLY_HOST.into(), libfabric: String::new(), clock, random }
-}
-
-fn host_candidate() -> Result<Candidate> {
-    let network = host::network()?;
-    Ok(Candidate {
-        fabric: host::NAME.into(),
-        network,
-        name: host::NAME.into(),
-        pci: None,
-        node: None,
-        source: Source::Host,
-    })
+    Found {
+        candidates: vec![nic],
+        why: ONLY_HOST.into(),
+        left: Vec::new(),
+        libfabric: String::new(),
+        clock,
+        random,
+    }
 }
 
 /// Patterns apply to the network's NICs: only "!" excludes `host`.
@@ -253,11 +148,13 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
              have it loaded"
         );
     }
-    let (mut found, mut libfabric) = (Vec::new(), String::new());
+    let (mut found, mut unusable, mut libfabric) = (Vec::new(), Vec::new(), String::new());
     for name in names.iter().copied() {
         let before = found.len();
         if name == tcp::NAME {
-            found.extend(tcp::list()?.into_iter().map(|interface| over_tcp(interface, machine)));
+            let (usable, others) = interfaces(&settled(patterns)?, machine);
+            found.extend(usable);
+            unusable = others;
         } else {
             let library = match discover::library(&names) {
                 // A library that the user named must load.
@@ -269,7 +166,9 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
             };
             libfabric = library.describe();
             let entries = discover::entries(library, name)?;
-            found.extend(entries.into_iter().map(|entry| candidate(entry, machine)));
+            // Without interfaces, what libfabric tells decides alone.
+            let network = network::read().unwrap_or_default();
+            found.extend(entries.into_iter().map(|entry| candidate(entry, machine, &network)));
         }
         if fabric.is_none() && !found.is_empty() {
             break; // Only the best fabric justifies the memory of its NICs.
@@ -281,7 +180,34 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
     if found.is_empty() {
         return Err(no_nic(fabric.unwrap_or(RANKED), machine));
     }
-    chosen(found, patterns, machine, libfabric)
+    chosen((found, unusable), patterns, machine, libfabric)
+}
+
+/// The interfaces that can be rails of tcp; and the others, each with the reason.
+pub(super) fn interfaces(network: &Network, machine: &Machine) -> (Vec<Candidate>, Vec<(String, String)>) {
+    let (mut usable, mut others) = (Vec::new(), Vec::new());
+    for nic in network.nics() {
+        match tcp::Interface::of(&nic) {
+            Some(interface) => usable.push(of_interface(&nic, interface, machine)),
+            None => others.push((nic.name.clone(), nic.leads().err().unwrap_or_default())),
+        }
+    }
+    (usable, others)
+}
+
+/// The network, once no NIC waits for its address.
+fn settled(patterns: Option<&str>) -> Result<Network> {
+    let began = Instant::now();
+    loop {
+        let listed = network::read();
+        let network = listed
+            .map_err(|why| Error::new(Status::System, format!("listing the network interfaces: {why}")))?;
+        let waits = |nic: &Nic| nic.waits() && takes(patterns, &nic.name);
+        if !network.nics().iter().any(waits) || began.elapsed() > TENTATIVE {
+            return Ok(network);
+        }
+        std::thread::sleep(LOOK);
+    }
 }
 
 /// Whether a name describes simulated NICs.
@@ -324,22 +250,25 @@ fn simulated(fabric: &str) -> Result<Option<Vec<Entry>>> {
     Ok(Some(found))
 }
 
-/// The NICs that the patterns name, or that are near the devices and CPUs of this process.
-fn chosen(
-    found: Vec<Candidate>,
+/// The NICs that the patterns name, or that lead farthest and are near the devices and CPUs of this
+/// process. `unusable`: the NICs that cannot be rails, each with the reason.
+pub(super) fn chosen(
+    (found, unusable): (Vec<Candidate>, Vec<(String, String)>),
     patterns: Option<&str>,
     machine: &Machine,
     libfabric: String,
 ) -> Result<Found> {
     let listed: Vec<Listed> = found.iter().filter_map(Candidate::listed).collect();
     let choice = choose(&listed, patterns, machine, visible_gpus().as_deref());
-    let chosen: Vec<Candidate> = choice.chosen.iter().map(|i| found[*i].clone()).collect();
-    if chosen.is_empty() {
-        let names: Vec<&str> = listed.iter().map(|nic| nic.name.as_str()).collect();
-        return Err(no_rails(patterns, &names.join(", "), machine));
+    let candidates: Vec<Candidate> = choice.chosen.iter().map(|i| found[*i].clone()).collect();
+    let mut left: Vec<(String, String)> =
+        choice.left.into_iter().map(|(i, why)| (listed[i].name.clone(), why)).collect();
+    left.extend(unusable);
+    if candidates.is_empty() {
+        return Err(no_rails(patterns, &by_reason(&left), machine));
     }
-    let (clock, random) = chosen[0].time();
-    Ok(Found { candidates: chosen, why: choice.why, libfabric, clock, random })
+    let (clock, random) = candidates[0].time();
+    Ok(Found { candidates, why: choice.why, left, libfabric, clock, random })
 }
 
 /// The error if no NIC of a named fabric was found.
@@ -366,37 +295,6 @@ fn no_nic(name: &str, machine: &Machine) -> Error {
         }
     };
     Error::new(Status::Unsupported, text)
-}
-
-fn over_tcp(interface: tcp::Interface, machine: &Machine) -> Candidate {
-    let pci = place(None, &interface.name, &interface.name, machine);
-    Candidate {
-        node: machine.node_of(pci),
-        pci,
-        fabric: tcp::NAME.into(),
-        network: interface.network.clone(),
-        name: interface.name.clone(),
-        source: Source::Tcp(interface, Arc::default()),
-    }
-}
-
-/// The network of a NIC. verbs has one name for the networks of all RoCE devices, so there the network is that of the
-/// interface that has the NIC's IP address.
-fn network_of(entry: &Entry) -> String {
-    let ip = entry.ip.filter(|_| entry.provider == discover::CONNECTED);
-    ip.and_then(tcp::network_at).unwrap_or_else(|| entry.network.clone())
-}
-
-fn candidate(entry: Entry, machine: &Machine) -> Candidate {
-    let pci = place(entry.pci, &entry.device, &entry.domain, machine);
-    Candidate {
-        node: machine.node_of(pci),
-        pci,
-        fabric: entry.provider.clone(),
-        network: network_of(&entry),
-        name: entry.domain.clone(),
-        source: Source::Ofi(Arc::new(entry)),
-    }
 }
 
 /// A fabric address in readable form: "10.0.0.7:4711" for a socket address; text stays text.
@@ -428,42 +326,6 @@ pub fn readable(address: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::trees::Tree;
-
-    #[test]
-    fn stream_count_follows_link_rate_and_cpus() {
-        let mut tree = Tree::new();
-        tree.nodes(&["0-3"]);
-        for (name, speed) in [("eth1", "100000"), ("eth2", "400000"), ("eth3", "-1"), ("eth4", "10000")] {
-            tree.net(name, None, "up");
-            tree.file(&format!("sys/class/net/{name}/speed"), format!("{speed}\n"));
-        }
-        let machine = tree.machine();
-        let candidate = |name: &str, loopback| {
-            let (address, network) = (([10, 0, 0, 1], 0).into(), "10.0.0.0/24".into());
-            over_tcp(
-                tcp::Interface { name: name.into(), address, network, loopback, link_local: false },
-                &machine,
-            )
-        };
-        let streams = |name, cpus, nics| candidate(name, false).streams(0, &machine, cpus, nics);
-        let of_line = ["eth1", "eth2", "eth3", "eth4"].map(|name| streams(name, 1000, 1));
-        assert_eq!(of_line, [5, STREAMS, STREAMS_UNKNOWN, 1]);
-        let of_cpus =
-            [(96, 1), (16, 1), (16, 2), (16, 8), (2, 1)].map(|(cpus, nics)| streams("eth1", cpus, nics));
-        assert_eq!(of_cpus, [5, 4, 2, 1, 1]);
-        assert_eq!(candidate("eth1", false).streams(3, &machine, 2, 1), 3);
-        assert_eq!(candidate("eth1", true).streams(0, &machine, 1000, 1), 1);
-        let mut found = candidate("eth1", false);
-        let at = tcp::At::new(Some("7000-7009"), None).unwrap();
-        found.source = match found.source {
-            Source::Tcp(interface, _) => {
-                Source::Tcp(interface, Arc::new(tcp::Options { at, ..Default::default() }))
-            }
-            other => other,
-        };
-        assert_eq!(found.streams(0, &machine, 1000, 1), 1, "a port of the range for each rail");
-    }
 
     #[test]
     fn only_an_explicit_exclusion_drops_host() {

@@ -14,6 +14,19 @@ pub struct Rails {
     pub why: String,
     pub list: Vec<Rail>,
     pub workers: Vec<super::worker_groups::WorkerGroup>,
+    /// What the kernel's network tells of the interfaces.
+    pub interfaces: Vec<Interface>,
+}
+
+/// A network interface.
+pub struct Interface {
+    pub name: String,
+    /// The addresses at which peers reach it, best first.
+    pub addresses: Vec<String>,
+    /// The others, each with the reason.
+    pub addresses_left_out: Vec<(String, String)>,
+    /// Where it leads, or why it is no rail by default.
+    pub why: String,
 }
 
 pub struct Rail {
@@ -87,6 +100,15 @@ struct InterfaceView {
     pci: Option<String>,
     up: bool,
     speed_mbps: Option<i64>,
+    addresses: Vec<String>,
+    addresses_left_out: Vec<LeftView>,
+    why: Option<String>,
+}
+
+#[derive(Serialize)]
+struct LeftView {
+    address: String,
+    why: String,
 }
 
 #[derive(Serialize)]
@@ -137,7 +159,7 @@ impl Machine {
             affinity: self.affinity.to_string(),
             nodes: self.nodes.iter().map(|node| self.node_view(node)).collect(),
             devices: self.devices.iter().map(device).collect(),
-            interfaces: self.interfaces.iter().map(|interface| self.interface_view(interface)).collect(),
+            interfaces: self.interface_views(rails.interfaces),
             rails_source: rails.source,
             rails_why: rails.why,
             rails: rails.list.iter().enumerate().map(rail).collect(),
@@ -205,17 +227,23 @@ impl Machine {
         })
     }
 
-    fn interface_view(&self, interface: &interfaces::Interface) -> InterfaceView {
-        InterfaceView {
-            name: interface.name.clone(),
-            r#type: match interface.of {
-                interfaces::Type::Net => "net",
-                interfaces::Type::Rdma => "rdma",
-            },
-            pci: interface.pci.map(|pci| pci.to_string()),
-            up: interface.up,
-            speed_mbps: interfaces::speed_mbps(&self.root, interface),
+    /// The interfaces of the tree, then those that only the kernel's network has.
+    fn interface_views(&self, mut explained: Vec<Interface>) -> Vec<InterfaceView> {
+        let mut views: Vec<InterfaceView> = Vec::new();
+        for interface in &self.interfaces {
+            let is_net = interface.of == interfaces::Type::Net;
+            let at = explained.iter().position(|one| is_net && one.name == interface.name);
+            let speed = interfaces::speed_mbps(&self.root, interface);
+            let pci = interface.pci.map(|pci| pci.to_string());
+            let kind = if is_net { "net" } else { "rdma" };
+            let network = at.map(|at| explained.remove(at));
+            views.push(interface_view(&interface.name, (kind, pci, interface.up, speed), network));
         }
+        for network in explained {
+            let name = network.name.clone();
+            views.push(interface_view(&name, ("net", None, true, None), Some(network)));
+        }
+        views
     }
 
     fn worker_view(&self, group: &super::worker_groups::WorkerGroup) -> WorkerView {
@@ -240,6 +268,18 @@ impl Machine {
         }
         names
     }
+}
+
+fn interface_view(
+    name: &str,
+    (r#type, pci, up, speed_mbps): (&'static str, Option<String>, bool, Option<i64>),
+    network: Option<Interface>,
+) -> InterfaceView {
+    let why = network.as_ref().map(|network| network.why.clone());
+    let (addresses, left) =
+        network.map(|network| (network.addresses, network.addresses_left_out)).unwrap_or_default();
+    let addresses_left_out = left.into_iter().map(|(address, why)| LeftView { address, why }).collect();
+    InterfaceView { name: name.to_owned(), r#type, pci, up, speed_mbps, addresses, addresses_left_out, why }
 }
 
 type Names = BTreeMap<PciAddress, Vec<String>>;

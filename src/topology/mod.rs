@@ -1,7 +1,7 @@
 //! The machine: its NUMA nodes and CPUs, its PCI tree with GPUs and NICs, and the distances between
 //! them.
 //!
-//! It is read from sysfs and procfs, under a folder that can be replaced (`WEFT_SYSFS_ROOT`). A
+//! It is read from sysfs, procfs and netlink, or under a folder that can be given (`WEFT_SYSFS_ROOT`). A
 //! machine may show little or nothing of itself, as in a container: a device with an unknown place
 //! counts as near everything, and nothing here fails.
 //!
@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | [`read`] | files, links and folders of the tree |
 //! | [`cpus`], [`nodes`], [`pci`], [`interfaces`], [`gpus`] | the parts of the machine |
+//! | [`network`] | interfaces, addresses and routes, and which interfaces lead to other hosts |
 //! | [`distance`], [`near`] | distances, and what is near this process |
 //! | [`worker_groups`] | which worker drives which rails, and where |
 //! | [`json`] | all of it, for people and programs |
@@ -19,6 +20,7 @@ pub mod gpus;
 pub mod interfaces;
 pub mod json;
 pub mod near;
+pub mod network;
 pub mod nodes;
 pub mod pci;
 pub mod read;

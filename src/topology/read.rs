@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// No genuine file here is longer.
 const BYTES_MAX: u64 = 64 << 10;
+/// A thousand interfaces take half a megabyte.
+const JSON_MAX: u64 = 64 << 20;
 
 #[derive(Clone, Debug)]
 pub struct Root {
@@ -44,14 +46,21 @@ impl Root {
 
     /// A file's text without the white space around it.
     pub fn text(&self, path: &str) -> Option<String> {
-        let mut options = OpenOptions::new();
-        // A pipe in a replaced tree must not block.
-        let file =
-            descriptor::open(options.read(true).custom_flags(libc::O_NONBLOCK), self.folder.join(path))
-                .ok()?;
         let mut bytes = Vec::new();
-        file.take(BYTES_MAX).read_to_end(&mut bytes).ok()?;
+        self.file(path)?.take(BYTES_MAX).read_to_end(&mut bytes).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+    }
+
+    /// What a file has as JSON; null without one.
+    pub fn json(&self, path: &str) -> serde_json::Value {
+        let file = self.file(path).map(|file| file.take(JSON_MAX));
+        file.and_then(|file| serde_json::from_reader(std::io::BufReader::new(file)).ok()).unwrap_or_default()
+    }
+
+    fn file(&self, path: &str) -> Option<fs::File> {
+        // A pipe in a replaced tree must not block.
+        let mut options = OpenOptions::new();
+        descriptor::open(options.read(true).custom_flags(libc::O_NONBLOCK), self.folder.join(path)).ok()
     }
 
     /// A decimal number, or a hexadecimal one that starts with "0x".

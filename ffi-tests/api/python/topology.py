@@ -314,6 +314,11 @@ def veth(name, *addresses):
     return begin + [f"addr add {address} dev {name}" for address in addresses]
 
 
+def bridge(name, address):
+    return [f"link add {name} type bridge", f"addr add {address} dev {name}", f"link set {name} up",
+            *veth(f"{name[:9]}-c"), f"link set {name[:9]}-c master {name}"]
+
+
 def default_names(**fields):
     import raw as weft
 
@@ -328,8 +333,7 @@ def default_names(**fields):
 def interfaces_of_every_kind():
     own_network(*veth("w4", "10.71.0.1/24"), *veth("wpoint", "10.72.0.1/32 peer 10.72.0.2"),
                 *veth("w6", "fd71::1/64 nodad"), *veth("wlocal"), *veth("w169", "169.254.7.1/16"),
-                *veth("docker0", "172.17.0.1/16"), *veth("cni0", "10.88.0.1/16"),
-                *veth("virbr0", "192.168.122.1/24"))
+                *bridge("docker0", "172.17.0.1/16"), *bridge("br-5f3c9b1d2e7a", "172.18.0.1/16"))
     assert default_names() == ["w4", "w6", "wpoint"], default_names()
     assert default_names(rails=b"docker*,!w*") == ["docker0"]
 

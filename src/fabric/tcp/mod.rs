@@ -76,7 +76,9 @@ mod twins;
 
 #[cfg(any(test, fuzzing))]
 pub use fuzz::stream as check_stream;
-pub use interfaces::{list, network_at, Interface};
+#[cfg(test)]
+pub use interfaces::named;
+pub use interfaces::Interface;
 pub use nic::TcpNic;
 pub use options::{At, Options};
 pub use paths::index_of;

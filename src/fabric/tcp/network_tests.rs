@@ -18,9 +18,7 @@ use std::time::{Duration, Instant};
 const SECOND_NS: u64 = 1_000_000_000;
 
 fn open(interface: &str, options: Options) -> TcpNic {
-    let all = interfaces::list().unwrap();
-    let one = all.iter().find(|one| one.name == interface).unwrap();
-    TcpNic::open(one, Arc::new(options)).unwrap()
+    TcpNic::open(&interfaces::named(interface), Arc::new(options)).unwrap()
 }
 
 fn option(socket: BorrowedFd, level: i32, name: i32) -> i32 {

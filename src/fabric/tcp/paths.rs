@@ -5,8 +5,8 @@
 //! bound to its own NIC. Where the routes prefer another NIC, by a rule or a longer prefix, that is
 //! the operator's choice, and no socket is bound against it.
 
-use super::interfaces;
 use crate::descriptor::Descriptor;
+use crate::topology::network::{self, Reach};
 use std::ffi::{CStr, CString};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
@@ -74,8 +74,9 @@ pub fn beside(own: u32, flow: &Flow) -> Vec<u32> {
     let Some(kernel) = Kernel::for_flow(own, flow) else { return Vec::new() };
     let chosen = kernel.route(flow, flow.within, true).filter(|chosen| !chosen.local);
     let Some(chosen) = chosen.filter(|chosen| kernel.leads(own, flow, chosen)) else { return Vec::new() };
-    let all = interfaces::list().unwrap_or_default().into_iter().filter(|one| !one.loopback);
-    let all = all.map(|one| index_of(&one.name)).filter(|nic| *nic != own && *nic != 0);
+    let all = network::read().unwrap_or_default().nics().into_iter();
+    let all = all.filter(|nic| nic.reach != Reach::Loopback && !nic.served.best.is_empty());
+    let all = all.map(|nic| nic.index).filter(|nic| *nic != own);
     all.filter(|nic| kernel.leads(*nic, flow, &chosen)).collect()
 }
 

@@ -32,7 +32,7 @@ const THIEF: PeerId = PeerId::numbered(8);
 const NAME: Name = [1; 16];
 
 fn lo() -> Interface {
-    interfaces::list().unwrap().into_iter().find(|interface| interface.name == "lo").unwrap()
+    interfaces::named("lo")
 }
 
 fn open_with(options: Options) -> TcpNic {

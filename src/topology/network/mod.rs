@@ -1,0 +1,28 @@
+//! The network as the kernel describes it: interfaces, addresses, routes. What follows from it (which
+//! interfaces lead to other hosts, at which addresses they are reached) is a pure function of that.
+//!
+//! | | |
+//! | --- | --- |
+//! | [`values`] | what it tells |
+//! | [`kernel`] | reads it by netlink |
+//! | [`saved`] | reads it from what `ip -j` has printed on any host |
+//! | [`reach`] | where each interface leads |
+//! | [`addresses`] | the addresses of an interface at which peers find it, best first |
+//! | [`nics`] | the interfaces with both, and the reasons |
+
+mod addresses;
+mod kernel;
+mod nics;
+mod reach;
+mod saved;
+mod values;
+
+pub use kernel::read;
+pub use nics::Nic;
+pub use reach::Reach;
+#[cfg(test)]
+pub use saved::of as saved_as;
+pub use saved::read as saved;
+#[cfg(test)]
+pub use values::Link;
+pub use values::Network;
