@@ -45,6 +45,15 @@ struct Interface {
     pci: Option<String>,
     up: bool,
     speed_mbps: Option<i64>,
+    addresses: Vec<String>,
+    addresses_left_out: Vec<Left>,
+    why: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Left {
+    address: String,
+    why: String,
 }
 
 #[derive(Deserialize)]
@@ -62,6 +71,9 @@ struct Worker {
     pinned: bool,
     rails: Vec<usize>,
 }
+
+/// The most interfaces that one line names.
+const NAMED: usize = 6;
 
 pub fn draw(machine: &Machine) -> String {
     let mut out = String::new();
@@ -87,6 +99,7 @@ pub fn draw(machine: &Machine) -> String {
         line(&mut out, &format!("\nNot on PCI: {}", without.join(", ")));
     }
     machine.draw_rails(&mut out);
+    machine.draw_network(&mut out);
     out
 }
 
@@ -176,6 +189,44 @@ impl Machine {
                         writeln!(out, "    rail {rail:2} {fabric}  {name}  {}", pci.as_deref().unwrap_or(""));
                 }
             }
+        }
+    }
+}
+
+impl Machine {
+    /// Each network interface with its addresses and the reason for which it is a rail, or not. Those with
+    /// one reason and no address are drawn in one line.
+    fn draw_network(&self, out: &mut String) {
+        let mut lines: Vec<(Vec<&str>, String, String)> = Vec::new();
+        for interface in &self.interfaces {
+            let Some(why) = &interface.why else { continue };
+            let rail = self.rails.iter().position(|rail| rail.name == interface.name);
+            let rail = rail.map_or_else(String::new, |rail| format!("rail {rail}, "));
+            let addresses = interface.addresses.join(", ");
+            let left = interface
+                .addresses_left_out
+                .iter()
+                .map(|left| format!("; not {}: {}", left.address, left.why));
+            // A reason that names the addresses needs no repetition.
+            let left: String = left.filter(|_| !interface.addresses.is_empty()).collect();
+            let text = format!("{rail}{why}{left}");
+            match lines
+                .iter_mut()
+                .find(|(_, at, known)| at.is_empty() && addresses.is_empty() && *known == text)
+            {
+                Some((names, ..)) => names.push(&interface.name),
+                None => lines.push((vec![&interface.name], addresses, text)),
+            }
+        }
+        if !lines.is_empty() {
+            line(out, "\nNetwork interfaces:");
+        }
+        for (names, addresses, text) in lines {
+            let more = names.len().saturating_sub(NAMED);
+            let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+            let names = format!("{}{more}", names[..names.len().min(NAMED)].join(", "));
+            let addresses = if addresses.is_empty() { addresses } else { format!("  {addresses}") };
+            line(out, &format!("  {names}{addresses}  ({text})"));
         }
     }
 }
@@ -275,12 +326,19 @@ mod tests {
             device("0000:09:00.0", "bridge", "0000:09:00.0", -1),
             device("0000:0a:00.0", "nic", "0000:09:00.0", -1),
         ];
+        let eth0 = json!({ "name": "eth0", "pci": "0000:05:00.0", "up": true, "speed_mbps": 100_000,
+                           "addresses": ["10.0.0.5", "fd00::5"], "why": "a NIC",
+                           "addresses_left_out": [{ "address": "fe80::5", "why": "link-local" }] });
+        let other = |name: &str, why: &str| {
+            json!({ "name": name, "pci": null, "up": true, "speed_mbps": null, "addresses": [],
+                    "addresses_left_out": [], "why": why })
+        };
+        let (lo, veth) = (other("lo", "loopback"), |name| other(name, "leads to a container"));
         let machine = json!({
             "sysfs_root": "/", "cpus": "0-7", "affinity": "0-3", "rails_source": "sysfs", "rails_why": "why",
             "nodes": [{ "node": 0, "cpus": "0-7", "usable_cpus": "0-3" },
                       { "node": 1, "cpus": "", "usable_cpus": "" }], "devices": devices,
-            "interfaces": [{ "name": "eth0", "pci": "0000:05:00.0", "up": true, "speed_mbps": 100_000 },
-                           { "name": "lo", "pci": null, "up": true, "speed_mbps": null }],
+            "interfaces": [eth0, lo, veth("veth1"), veth("veth2")],
             "rails": [{ "fabric": "tcp", "name": "eth0", "pci": "0000:05:00.0", "worker": 0 }],
             "workers": [{ "node": 0, "cpus": "0-3", "pinned": false, "rails": [0] }],
         });
@@ -306,12 +364,17 @@ mod tests {
                 "└─ root complex pci0000:00",
                 "└─ nvme 0000:08:00.0 n08 x16 32.0 GT/s",
                 "",
-                "Not on PCI: lo",
+                "Not on PCI: lo, veth1, veth2",
                 "",
                 "Rails that an endpoint opens by default (1), without libfabric:",
                 "why",
                 "worker 0 runs on CPUs 0-3 (node 0)",
                 "rail 0 tcp eth0 0000:05:00.0",
+                "",
+                "Network interfaces:",
+                "eth0 10.0.0.5, fd00::5 (rail 0, a NIC; not fe80::5: link-local)",
+                "lo (loopback)",
+                "veth1, veth2 (leads to a container)",
             ]
         );
     }

@@ -24,6 +24,7 @@ pub const ALL: &[Figure] = &[
     ),
     left("doctest_count", "30", "doctests of the crate libweft that passed in the last make crate"),
     left("crate_public_undocumented", "0", "public items of the crate without a comment"),
+    left("host_snapshots", "25", "hosts in the table of which interfaces become rails, all of which passed"),
     left("trace_off_instructions", "0", "instructions per slice by which tracing that is off exceeds none"),
     left("wheel_mb", "at most 5", "MB of the x86-64 wheel of the last make wheels"),
     left("wheels_tested", "5", "roots times Pythons in which the last make wheels installed and tested them"),
