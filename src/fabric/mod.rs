@@ -164,6 +164,9 @@ impl Access {
     };
 }
 
+/// The descriptor that our own NICs give to local memory that may fault; no device has it.
+pub const MAY_FAULT: u64 = u64::MAX;
+
 /// How a NIC moves device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {

@@ -2,7 +2,7 @@
 
 use super::op::{Done, Op, Tag, Work, NO_RECEIVE};
 use super::{Elsewhere, HasLane, Lanes, Rail};
-use crate::fabric::Reaped;
+use crate::fabric::{Reaped, FAULT, GONE};
 use crate::ids::LaneSlot;
 use crate::trace::{self, Event};
 
@@ -109,7 +109,8 @@ impl Rail {
         let tag = unsafe { (*op).tag };
         self.put_op(op);
         if errno != 0 {
-            self.traffic.errors.add(1);
+            // Memory that is gone, or a grant that was revoked, says nothing of the rail.
+            self.traffic.errors.add(u64::from(!matches!(errno, GONE | FAULT)));
             if let Some(of) = lanes.get_mut(tag.lane) {
                 of.lane_mut().failed = true;
             }

@@ -241,10 +241,6 @@ impl Shared {
     }
 }
 
-/// The descriptor of registrations of memory whose pages may become unreachable: no area or device
-/// has it.
-pub const MAY_FAULT: u64 = u64::MAX;
-
 /// The descriptor of registrations of device memory that no other process can open: no area has it.
 pub fn only_on(device: Device) -> u64 {
     u64::from(device) + 1

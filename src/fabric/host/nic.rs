@@ -14,7 +14,7 @@ use crate::fabric::grants::Grants;
 use crate::fabric::registry::Registry;
 use crate::fabric::{
     Access, Buffer, Connection, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route,
-    Scratch, Way,
+    Scratch, Way, MAY_FAULT,
 };
 use crate::ids::{GrantToken, PeerId};
 use crate::logging::seldom::warn_seldom;
@@ -382,7 +382,7 @@ impl Nic for HostNic {
         while !self.registry.add(key, range, access, None) {
             key = self.random.u64()?;
         }
-        let area = if access.may_fault { area::MAY_FAULT } else { self.areas.enter(range.base, range.len) };
+        let area = if access.may_fault { MAY_FAULT } else { self.areas.enter(range.base, range.len) };
         Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key, way: None })
     }
 

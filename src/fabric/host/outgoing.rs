@@ -7,7 +7,7 @@
 //! published when its bytes, and those before it, are in the channel; and the space of a read's
 //! bytes is freed when they have reached their destination.
 
-use super::area::{device_of, Shared, MAY_FAULT};
+use super::area::{device_of, Shared};
 use super::channel::{self, Block, Channel, CELLS};
 use super::copies::Copies;
 use super::copy;
@@ -19,7 +19,7 @@ use super::request::{Kind, Piece, Pieces, Request, AREA_BYTES, BYTES, DEVICE_BYT
 use super::socket::{self, Forgotten};
 use super::user;
 use crate::descriptor::Descriptor;
-use crate::fabric::{Reaped, Rma, Scratch, Segment};
+use crate::fabric::{Reaped, Rma, Scratch, Segment, MAY_FAULT};
 use crate::status::{Error, Result, Status};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};

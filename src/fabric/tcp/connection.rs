@@ -50,8 +50,8 @@ enum Coming {
     Head,
     /// The bytes of this write, and the error that it ends with.
     Payload(Request, i32),
-    /// The data of the first request in flight.
-    Data,
+    /// The data of the first request in flight, and the error that it ends with.
+    Data(i32),
 }
 
 /// The result of a step.
@@ -371,7 +371,7 @@ impl Connection {
         let outgoing = &self.outgoing;
         // (Bytes for a device are received into a slot, and stay there.)
         self.batch.take_back(|owner| matches!(owner, Owner::Op(op) if outgoing.is_disowned(op)));
-        if self.coming == Coming::Data && outgoing.is_first_disowned() {
+        if matches!(self.coming, Coming::Data(_)) && outgoing.is_first_disowned() {
             self.inbox.discard(sink);
         }
     }

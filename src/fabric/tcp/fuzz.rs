@@ -93,7 +93,7 @@ impl World {
         let mut iov = [libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() }];
         let mut at = 0;
         // SAFETY: a slice is readable for its length.
-        while at < iov.len() && unsafe { sealed.seal(&mut iov, &mut at) }.is_ok() {
+        while at < iov.len() && unsafe { sealed.seal(&mut iov, &mut at, false) }.is_ok() {
             if sealed.send(self.far.as_fd()) != Ok(true) {
                 break;
             }
@@ -105,7 +105,7 @@ impl World {
         let Some(sealed) = &mut self.sealed else { return drop(self.far.read(&mut room)) };
         let iov = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
         // SAFETY: the buffer is writable for its length.
-        let _ = unsafe { sealed.receive(self.far.as_fd(), &[iov]) };
+        let _ = unsafe { sealed.receive(self.far.as_fd(), &[iov], false) };
     }
 
     fn go_on(&mut self) {

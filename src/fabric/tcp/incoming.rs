@@ -9,8 +9,9 @@ use super::staged::Staged;
 use super::stream::{Batch, Owner, FEW};
 use crate::device::Device;
 use crate::fabric::registry::{Allowed, Registry, Wish};
-use crate::fabric::{Immediate, Reaped};
+use crate::fabric::{Immediate, Reaped, GONE};
 use crate::ids::PeerId;
+use crate::kernel_copy;
 use crate::wire::tcp::{Answer, Piece, ANSWER, FLIGHTS, PIECES, RUN};
 use std::collections::VecDeque;
 
@@ -41,6 +42,13 @@ pub struct Read {
 enum Pending {
     Read(Read),
     Failed(i32),
+}
+
+/// Whether these bytes can still be read: a file that became shorter lacks the last of a piece.
+#[cold]
+fn are_there(pieces: &[Piece]) -> bool {
+    let last = |piece: &Piece| piece.address + u64::from(piece.len) - 1;
+    kernel_copy::can_read(pieces.iter().filter(|piece| piece.len > 0).map(last))
 }
 
 #[derive(Default)]
@@ -227,6 +235,10 @@ impl Incoming {
                 Pending::Read(read) => {
                     let checked =
                         lost.map_or_else(|| self.check(read.key, &read.pieces, Wish::Read, registry), Err);
+                    let checked = match checked {
+                        Ok(allowed) if allowed.may_fault && !are_there(&read.pieces) => Err(GONE),
+                        checked => checked,
+                    };
                     if checked.is_ok() && read.device.is_some() && read.slot.is_none() {
                         return self.pending.push_front((number, Pending::Read(read)));
                     }
@@ -241,6 +253,9 @@ impl Incoming {
             match answered {
                 Err(errno) => batch.copy(&Answer::Failed { number, errno: errno as u32 }.bytes()),
                 Ok((read, allowed)) => {
+                    if allowed.may_fault {
+                        batch.may_fault();
+                    }
                     allowed.entered.into_iter().for_each(|entered| batch.enter(entered));
                     batch.copy(&Answer::Data { number, len: read.len }.bytes());
                     if let Some((slot, staged)) = read.slot.zip(staged.as_ref()) {

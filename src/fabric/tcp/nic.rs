@@ -18,7 +18,7 @@ use crate::fabric::grants::Grants;
 use crate::fabric::registry::Registry;
 use crate::fabric::{
     Access, Buffer, Connection as Number, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration,
-    Rma, Route, Scratch, Segment, Way,
+    Rma, Route, Scratch, Segment, Way, MAY_FAULT,
 };
 use crate::ids::{GrantToken, PeerId};
 use crate::status::{Error, Result, Status};
@@ -456,7 +456,8 @@ impl Nic for TcpNic {
         while !self.registry.add(key, range, access, None) {
             key = self.random.u64()?;
         }
-        Ok(Registration { handle: key as *mut c_void, descriptor: std::ptr::null_mut(), key, way: None })
+        let descriptor = if access.may_fault { MAY_FAULT } else { 0 };
+        Ok(Registration { handle: key as *mut c_void, descriptor: descriptor as *mut c_void, key, way: None })
     }
 
     fn register_device(

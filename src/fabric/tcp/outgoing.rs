@@ -6,7 +6,8 @@ use super::staged::{Run, Staged};
 use super::stream::{Batch, Owner, FEW, STEP};
 use crate::device::Device;
 use crate::fabric::segments::{Cursor, Parts};
-use crate::fabric::{Immediate, Reaped, Rma, Scratch, Segment, GONE};
+use crate::fabric::{Immediate, Reaped, Rma, Scratch, Segment, FAULT, GONE, MAY_FAULT};
+use crate::kernel_copy;
 use crate::wire::tcp::{Kind, Piece, Request, FLIGHTS, HEAD_MAX, MESSAGE, PIECE, PIECES, RUN};
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
@@ -28,6 +29,8 @@ struct Op {
     segments: Vec<Segment>,
     /// The device that holds its memory.
     device: Option<Device>,
+    /// Pages of its memory may become unreachable.
+    may_fault: bool,
     /// The positions up to which a device's bytes were gathered, and up to which requests were
     /// made.
     gathered: Cursor,
@@ -74,7 +77,8 @@ pub fn descriptor_of(device: Device) -> *mut c_void {
 
 #[inline]
 fn device_of(descriptor: *mut c_void) -> Option<Device> {
-    (descriptor as usize).checked_sub(1).map(|device| device as Device)
+    let may_be = descriptor as u64 != MAY_FAULT;
+    (descriptor as usize).checked_sub(1).filter(|_| may_be).map(|device| device as Device)
 }
 
 impl Op {
@@ -89,6 +93,14 @@ impl Op {
             immediate: self.immediate.filter(|_| self.all_asked),
             address: list.first().map_or(0, |part| part.remote),
         }
+    }
+
+    /// Whether the next bytes can still be read: a file that became shorter lacks the last of a part.
+    #[cold]
+    fn is_there(&self, most: u64) -> bool {
+        let mut list = Segments::new();
+        self.take(self.asked, most, &mut list);
+        kernel_copy::can_read(list.iter().filter(|part| part.len > 0).map(|part| part.local + part.len - 1))
     }
 
     /// The next parts of its segments, at most `most` bytes and as many as a request holds: their
@@ -177,6 +189,7 @@ impl Outgoing {
             immediate: rma.immediate,
             segments,
             device: device_of(rma.descriptor),
+            may_fault: rma.descriptor as u64 == MAY_FAULT,
             gathered: Cursor::default(),
             asked: Cursor::default(),
             open: 0,
@@ -306,7 +319,7 @@ impl Outgoing {
             // Finished operations are not requested.
             op.all_asked |= op.disowned || op.errno != 0;
             let (spent, open, message) = (op.all_asked, op.open, op.kind == Kind::Message);
-            let lends = op.kind == Kind::Write;
+            let (lends, may_fault) = (op.kind == Kind::Write, op.may_fault);
             if spent {
                 self.queue.pop_front();
                 staged.iter_mut().for_each(|staged| staged.drop_ahead(index));
@@ -328,6 +341,13 @@ impl Outgoing {
             let copied = HEAD_MAX + if message { MESSAGE } else { SHORT as usize };
             if !up || !self.may_ask() || !batch.has_room(1 + PIECES, copied, if lends { STEP } else { 0 }) {
                 return;
+            }
+            if may_fault && lends {
+                let op = &mut self.ops[index as usize];
+                if !op.is_there(batch.room()) {
+                    op.errno = FAULT;
+                    continue;
+                }
             }
             self.request(index, if lends { batch.room() } else { RUN }, batch, staged);
             if message {
@@ -367,7 +387,7 @@ impl Outgoing {
     #[inline]
     fn request(&mut self, index: u32, most: u64, batch: &mut Batch, staged: &mut Option<Box<Staged>>) {
         let op = &mut self.ops[index as usize];
-        let from = op.asked;
+        let (from, may_fault) = (op.asked, op.may_fault);
         let ahead = match staged {
             Some(staged) if op.device.is_some() && op.kind == Kind::Write => staged.ahead.pop_front(),
             _ => None,
@@ -395,12 +415,19 @@ impl Outgoing {
         for part in list.iter().filter(|part| op.kind != Kind::Read && part.len > 0) {
             if copies {
                 // SAFETY: the operation's memory is valid until it is reaped.
-                unsafe { batch.copy_from(part.local as *const u8, part.len as usize) };
+                let copied =
+                    unsafe { batch.copy_from(part.local as *const u8, part.len as usize, may_fault) };
+                if let Err(errno) = copied {
+                    op.errno = errno;
+                }
             } else {
                 // SAFETY: the operation's memory is valid until it is reaped; `disown` takes it
                 // back.
                 unsafe { batch.lend(owner, part.local, part.len as usize) };
             }
+        }
+        if may_fault {
+            batch.may_fault();
         }
         batch.end_request(op.kind == Kind::Write && !copies && len > 0);
         let of = if op.kind == Kind::Message { NO_OP } else { index };
@@ -466,6 +493,11 @@ impl Outgoing {
             op.take(flight.from, flight.len.into(), &mut parts);
         }
         parts
+    }
+
+    /// Whether pages of an operation's memory may become unreachable.
+    pub fn may_fault(&self, op: u32) -> bool {
+        self.ops.get(op as usize).is_some_and(|op| op.may_fault)
     }
 
     /// The device that holds an operation's memory.

@@ -14,7 +14,7 @@
 //! `REKEY` records.
 
 use super::socket::{self, Outcome};
-use super::stream::advance;
+use super::stream::{advance, copy_or_fail};
 use crate::status::{Error, Status};
 use crate::wire::seal::Root;
 use crate::wire::tcp::HANDSHAKE;
@@ -128,15 +128,19 @@ impl Sealed {
     /// inside a vector.
     ///
     /// # Safety
-    /// Each vector covers readable memory.
-    pub unsafe fn seal(&mut self, iov: &mut [libc::iovec], at: &mut usize) -> Outcome<(usize, bool)> {
+    /// Each vector covers readable memory, but for pages of what may fault.
+    pub unsafe fn seal(
+        &mut self,
+        iov: &mut [libc::iovec],
+        at: &mut usize,
+        may_fault: bool,
+    ) -> Outcome<(usize, bool)> {
         let (mut len, mut inside) = (0, false);
         while let Some(first) = iov.get_mut(*at).filter(|_| len < self.plain.len()) {
             let part = first.iov_len.min(self.plain.len() - len);
+            let to = self.plain[len..].as_mut_ptr();
             // SAFETY: the caller promises readable memory, which our own bytes do not overlap.
-            unsafe {
-                std::ptr::copy_nonoverlapping(first.iov_base.cast(), self.plain[len..].as_mut_ptr(), part)
-            };
+            unsafe { copy_or_fail(to, first.iov_base.cast(), part, may_fault)? };
             len += part;
             inside = advance(iov, at, part);
         }
@@ -179,8 +183,13 @@ impl Sealed {
     /// Receives decrypted bytes into the vectors, like `socket::receive`.
     ///
     /// # Safety
-    /// Each vector covers writable memory.
-    pub unsafe fn receive(&mut self, socket: BorrowedFd, iov: &[libc::iovec]) -> Outcome<usize> {
+    /// Each vector covers writable memory, but for pages of what may fault.
+    pub unsafe fn receive(
+        &mut self,
+        socket: BorrowedFd,
+        iov: &[libc::iovec],
+        may_fault: bool,
+    ) -> Outcome<usize> {
         let mut total = 0;
         for vector in iov {
             let mut filled = 0;
@@ -199,9 +208,15 @@ impl Sealed {
                 let len = part.len().min(vector.iov_len - filled);
                 // SAFETY: the bytes lie inside the vector, which is writable; our own bytes do not
                 // overlap it.
-                unsafe {
+                let copied = unsafe {
                     let to = vector.iov_base.cast::<u8>().add(filled);
-                    std::ptr::copy_nonoverlapping(part.as_ptr(), to, len);
+                    copy_or_fail(to, part.as_ptr(), len, may_fault)
+                };
+                match copied {
+                    Ok(()) => {}
+                    // The next call reports it.
+                    Err(_) if total > 0 => return Ok(total),
+                    Err(errno) => return Err(errno),
                 }
                 self.opened.start += len;
                 (filled, total) = (filled + len, total + len);

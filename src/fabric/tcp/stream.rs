@@ -3,6 +3,8 @@
 use super::sealed::Sealed;
 use super::socket::{self, Outcome};
 use crate::fabric::grants::Use;
+use crate::fabric::FAULT;
+use crate::kernel_copy;
 use crate::wire::tcp::RUN;
 use std::os::fd::BorrowedFd;
 
@@ -26,6 +28,23 @@ pub const INBOX: usize = 16 << 10;
 
 fn vector(at: *const u8, len: usize) -> libc::iovec {
     libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len }
+}
+
+/// Copies bytes; an error number if memory that may fault could not be reached.
+///
+/// # Safety
+/// `to` is writable and `from` readable for `len` bytes, except for pages that have become
+/// unreachable where the memory may fault; they do not overlap.
+#[inline]
+pub unsafe fn copy_or_fail(to: *mut u8, from: *const u8, len: usize, may_fault: bool) -> Outcome<()> {
+    // SAFETY: the caller promises it.
+    unsafe {
+        if may_fault {
+            return if kernel_copy::copy(to, from, len) { Ok(()) } else { Err(FAULT) };
+        }
+        std::ptr::copy_nonoverlapping(from, to, len);
+    }
+    Ok(())
 }
 
 /// Moves past the first bytes of some vectors, from `at` on; true if it ends inside one.
@@ -85,6 +104,8 @@ pub struct Batch {
     stash: Vec<Vec<u8>>,
     /// Uses of the grants that the borrowed memory is under.
     entered: Vec<Use>,
+    /// Pages of borrowed memory may become unreachable.
+    may_fault: bool,
 }
 
 /// The owner of a vector's memory.
@@ -204,19 +225,19 @@ impl Batch {
     #[inline]
     pub fn copy(&mut self, bytes: &[u8]) {
         // SAFETY: a slice is readable for its length.
-        unsafe { self.copy_from(bytes.as_ptr(), bytes.len()) }
+        let _ = unsafe { self.copy_from(bytes.as_ptr(), bytes.len(), false) };
     }
 
-    /// Like `copy`, for memory that may change meanwhile.
+    /// Like `copy`, for memory that may change meanwhile; an error if it may fault, and did.
     ///
     /// # Safety
-    /// `from` is readable for `len` bytes.
+    /// `from` is readable for `len` bytes, but for pages that have become unreachable.
     #[inline]
-    pub unsafe fn copy_from(&mut self, from: *const u8, len: usize) {
+    pub unsafe fn copy_from(&mut self, from: *const u8, len: usize, may_fault: bool) -> Outcome<()> {
         let goes_on = self.goes_on();
-        let Some(to) = self.heads.get_mut(self.used..self.used + len) else { return };
+        let Some(to) = self.heads.get_mut(self.used..self.used + len) else { return Ok(()) };
         // SAFETY: as the caller promised; our own bytes do not overlap it.
-        unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), len) };
+        let copied = unsafe { copy_or_fail(to.as_mut_ptr(), from, len, may_fault) };
         let at = to.as_ptr();
         match self.iov.last_mut().filter(|_| goes_on) {
             Some(last) => last.iov_len += len,
@@ -225,7 +246,9 @@ impl Batch {
                 self.owners.push(Owner::Batch);
             }
         }
+        // The frame keeps its length even so.
         self.used += len;
+        copied
     }
 
     /// Adds borrowed memory of an owner.
@@ -239,6 +262,11 @@ impl Batch {
         self.lent += len as u64;
     }
 
+    /// Pages of memory that this batch borrows may become unreachable.
+    pub fn may_fault(&mut self) {
+        self.may_fault = true;
+    }
+
     /// Adds the use of a grant for the borrowed memory.
     pub fn enter(&mut self, entered: Use) {
         self.entered.push(entered);
@@ -250,13 +278,12 @@ impl Batch {
             if !is_theirs(*owner) {
                 continue;
             }
-            let mut copy: Vec<u8> = Vec::with_capacity(iov.iov_len);
+            let mut copy = vec![0; iov.iov_len];
             // SAFETY: the owner's memory is readable until this returns (it may change meanwhile,
-            // so it is read through a raw pointer), and the copy has space for it.
-            unsafe {
-                std::ptr::copy_nonoverlapping(iov.iov_base.cast(), copy.as_mut_ptr(), iov.iov_len);
-                copy.set_len(iov.iov_len);
-            }
+            // so it is read through a raw pointer), and the copy has space for it. What cannot be
+            // reached stays 0: the operation ends without these bytes.
+            let _ =
+                unsafe { copy_or_fail(copy.as_mut_ptr(), iov.iov_base.cast(), iov.iov_len, self.may_fault) };
             (iov.iov_base, *owner) = (copy.as_ptr().cast_mut().cast(), Owner::Batch);
             self.stash.push(copy);
         }
@@ -281,7 +308,7 @@ impl Batch {
                     *budget = budget.saturating_sub(sent as u64);
                 }
                 Err(errno) if socket::is_later(errno) => return Ok(false),
-                Err(errno) => return Err(errno),
+                Err(errno) => return Err(broken(errno)),
             }
         }
         self.clear();
@@ -295,7 +322,8 @@ impl Batch {
                 return Ok(true);
             }
             // SAFETY: the bytes are our own, or borrowed and readable.
-            let (len, inside) = unsafe { sealed.seal(&mut self.iov, &mut self.at) }?;
+            let (len, inside) =
+                unsafe { sealed.seal(&mut self.iov, &mut self.at, self.may_fault) }.map_err(broken)?;
             self.inside = inside;
             *budget = budget.saturating_sub(len as u64);
         }
@@ -310,6 +338,17 @@ impl Batch {
         self.requests.clear();
         self.seams.clear();
         (self.at, self.used, self.lent, self.seamed, self.inside) = (0, 0, 0, 0, false);
+        self.may_fault = false;
+    }
+}
+
+/// Borrowed pages became unreachable after their frame had begun: the connection ends in the middle of
+/// the frame. The next one begins none for them.
+fn broken(errno: i32) -> i32 {
+    if errno == FAULT {
+        libc::ECONNABORTED
+    } else {
+        errno
     }
 }
 
@@ -335,6 +374,8 @@ pub struct Inbox {
     iov: Vec<libc::iovec>,
     at: usize,
     left: usize,
+    /// Pages of that destination may become unreachable.
+    may_fault: bool,
 }
 
 impl Inbox {
@@ -388,12 +429,18 @@ impl Inbox {
         self.left
     }
 
-    /// Begins a payload.
+    /// Begins a payload. `may_fault`: pages of the ranges may be unreachable, which an error reports
+    /// here or when bytes are received: the payload is to be discarded then.
     ///
     /// # Safety
     /// The ranges stay writable until the payload is complete, or discarded.
     #[inline]
-    pub unsafe fn expect(&mut self, ranges: impl Iterator<Item = (u64, usize)>) {
+    pub unsafe fn expect(
+        &mut self,
+        ranges: impl Iterator<Item = (u64, usize)>,
+        may_fault: bool,
+    ) -> Outcome<()> {
+        self.may_fault = may_fault;
         self.iov.clear();
         self.iov.extend(ranges.filter(|(_, len)| *len > 0).map(|(at, len)| vector(at as *const u8, len)));
         self.at = 0;
@@ -402,18 +449,24 @@ impl Inbox {
         while self.left > 0 && self.start < self.end {
             let Some(first) = self.iov.get(self.at) else { break };
             let len = first.iov_len.min(self.end - self.start);
+            let from = self.bytes[self.start..].as_ptr();
             // SAFETY: the vector is writable for this length; our own bytes do not overlap it.
-            unsafe {
-                std::ptr::copy_nonoverlapping(self.bytes[self.start..].as_ptr(), first.iov_base.cast(), len)
-            };
+            if let Err(errno) = unsafe { copy_or_fail(first.iov_base.cast(), from, len, may_fault) } {
+                let lost = self.left.min(self.end - self.start);
+                self.left -= lost;
+                self.consume(lost);
+                return Err(errno);
+            }
             advance(&mut self.iov, &mut self.at, len);
             self.left -= len;
             self.consume(len);
         }
+        Ok(())
     }
 
     /// Discards the rest of the payload into `sink`.
     pub fn discard(&mut self, sink: &mut [u8]) {
+        self.may_fault = false;
         self.iov.clear();
         self.iov.extend(chunks(sink, self.left).map(|(at, len)| vector(at as *const u8, len)));
         self.at = 0;
@@ -439,7 +492,7 @@ impl Inbox {
         // SAFETY: the payload's memory is writable, and so is the free end of our own buffer.
         let got = unsafe {
             match sealed {
-                Some(sealed) => sealed.receive(socket, &self.iov[self.at..]),
+                Some(sealed) => sealed.receive(socket, &self.iov[self.at..], self.may_fault),
                 None => socket::receive(socket, &self.iov[self.at..]),
             }
         };
@@ -452,7 +505,9 @@ impl Inbox {
                 self.left -= payload;
                 self.end += got - payload;
                 *budget = budget.saturating_sub(got as u64);
-                Ok(if got == wanted { Got::Some } else { Got::All })
+                // Fewer may also be those before a page that is unreachable.
+                let some = got == wanted || self.may_fault && self.left > 0;
+                Ok(if some { Got::Some } else { Got::All })
             }
             Err(errno) if socket::is_later(errno) => Ok(Got::All),
             Err(errno) => Err(errno),

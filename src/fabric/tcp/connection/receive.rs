@@ -7,7 +7,7 @@ use crate::fabric::tcp::incoming::{Reach, Read};
 use crate::fabric::tcp::socket::Outcome;
 use crate::fabric::tcp::staged::Next;
 use crate::fabric::tcp::stream::{chunks, Got};
-use crate::fabric::{Reaped, ANOTHER};
+use crate::fabric::{Reaped, ANOTHER, FAULT, GONE};
 use crate::wire::tcp::{is_answer, Answer, Handshake, Kind, Request, ANSWER, HANDSHAKE, REQUEST};
 use std::os::fd::AsFd;
 
@@ -35,12 +35,26 @@ impl Connection {
             let Some(socket) = &self.socket else { return Ok(()) };
             let sealed = self.sealed.as_deref_mut();
             self.inbox.begin(with.spare);
-            match self.inbox.receive(socket.as_fd(), sealed, ahead, &mut with.budget)? {
-                Got::Some => {}
-                Got::All => self.readable = self.closing,
-                Got::End => return Err(libc::ECONNRESET),
+            match self.inbox.receive(socket.as_fd(), sealed, ahead, &mut with.budget) {
+                Ok(Got::Some) => {}
+                Ok(Got::All) => self.readable = self.closing,
+                Ok(Got::End) => return Err(libc::ECONNRESET),
+                Err(FAULT) if self.inbox.left() > 0 => self.lose(with.sink),
+                Err(errno) => return Err(errno),
             }
         }
+    }
+
+    /// The destination of the payload became unreachable: the rest of it is discarded.
+    #[cold]
+    fn lose(&mut self, sink: &mut [u8]) {
+        match &mut self.coming {
+            Coming::Payload(_, errno) => *errno = GONE,
+            Coming::Data(errno) => *errno = FAULT,
+            Coming::Head => {}
+        }
+        self.entered = None;
+        self.inbox.discard(sink);
     }
 
     /// Handles one received frame or payload; an error if it is malformed.
@@ -69,10 +83,10 @@ impl Connection {
                 self.follow(Next::Settled(errno, request.immediate), (slot, entered), with.reaped);
                 Ok(Step::Done)
             }
-            Coming::Data => {
+            Coming::Data(mut errno) => {
                 self.coming = Coming::Head;
                 let flight = self.outgoing.next_flight(&self.batch)?;
-                let (mut errno, mut slot) = (0, None);
+                let mut slot = None;
                 if let Some(staged) = &mut self.staged {
                     if self.outgoing.is_disowned(flight.op) {
                         staged.refuse();
@@ -178,6 +192,7 @@ impl Connection {
     fn begin_write(&mut self, request: Request, head: usize, with: &mut Moving) -> Outcome<Step> {
         let checked = self.incoming.check(request.key, &self.incoming.pieces, Wish::Write, with.registry);
         let mut slot = None;
+        let mut errno = checked.as_ref().err().copied().unwrap_or(0);
         if let Ok(Allowed { device: Some(device), .. }) = checked {
             slot = self.stage()?.expect(device);
             if slot.is_none() {
@@ -189,14 +204,18 @@ impl Connection {
         match (&checked, slot) {
             (Err(_), _) => self.expect_nothing(request.len, with.sink),
             // SAFETY: the slot belongs to this table.
-            (Ok(_), Some(slot)) => unsafe { self.inbox.expect([(slot, request.len as usize)].into_iter()) },
-            (Ok(_), None) => {
+            (Ok(_), Some(slot)) => unsafe {
+                self.inbox.expect([(slot, request.len as usize)].into_iter(), false)?;
+            },
+            (Ok(Allowed { may_fault, .. }), None) => {
                 let ranges = self.incoming.pieces.iter().map(|piece| (piece.address, piece.len as usize));
                 // SAFETY: the memory is registered, and stays so until `forget` is called.
-                unsafe { self.inbox.expect(ranges) };
+                if unsafe { self.inbox.expect(ranges, *may_fault) }.is_err() {
+                    errno = GONE;
+                    self.inbox.discard(with.sink);
+                }
             }
         }
-        let errno = checked.as_ref().err().copied().unwrap_or(0);
         self.entered = checked.ok().and_then(|allowed| allowed.entered);
         if let (Some(entered), Some(_)) = (&self.entered, request.immediate) {
             entered.of().counts();
@@ -208,7 +227,7 @@ impl Connection {
     /// Discards the payload.
     fn expect_nothing(&mut self, len: u32, sink: &mut [u8]) {
         // SAFETY: the sink outlives the NIC's connections.
-        unsafe { self.inbox.expect(chunks(sink, len as usize)) };
+        let _ = unsafe { self.inbox.expect(chunks(sink, len as usize), false) };
     }
 
     fn read(&mut self, request: Request, head: usize, with: &mut Moving) -> Outcome<Step> {
@@ -274,7 +293,7 @@ impl Connection {
 
     fn begin_data(&mut self, len: u32, sink: &mut [u8]) -> Outcome<()> {
         let flight = self.outgoing.next_read(len)?;
-        self.coming = Coming::Data;
+        self.coming = Coming::Data(0);
         if self.outgoing.is_disowned(flight.op) {
             self.expect_nothing(len, sink);
             return Ok(());
@@ -282,12 +301,14 @@ impl Connection {
         if let (Some(device), Some(staged)) = (self.outgoing.device(flight.op), &mut self.staged) {
             let slot = staged.expect(device).ok_or(libc::ENOBUFS)?;
             // SAFETY: the slot belongs to this table.
-            unsafe { self.inbox.expect([(slot, len as usize)].into_iter()) };
-            return Ok(());
+            return unsafe { self.inbox.expect([(slot, len as usize)].into_iter(), false) };
         }
         let parts = self.outgoing.parts(&flight);
+        let ranges = parts.iter().map(|part| (part.local, part.len as usize));
         // SAFETY: the operation's memory is valid until it is reaped, or disowned.
-        unsafe { self.inbox.expect(parts.iter().map(|part| (part.local, part.len as usize))) };
+        if unsafe { self.inbox.expect(ranges, self.outgoing.may_fault(flight.op)) }.is_err() {
+            self.lose(sink);
+        }
         Ok(())
     }
 }
