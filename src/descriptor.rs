@@ -124,7 +124,7 @@ pub fn hold(at_most: Duration) -> Option<MutexGuard<'static, ()>> {
 /// # Safety
 /// This thread has forgotten a guard of `hold`.
 pub unsafe fn release() {
-    // SAFETY: the caller promises that the lock is this thread's.
+    // SAFETY: this thread has the lock, whose guard will not unlock it.
     unsafe { CHANGES.force_unlock() };
 }
 

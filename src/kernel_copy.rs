@@ -25,7 +25,8 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> bool {
             Ok(bytes) => done += bytes,
             Err(Failed::Unreachable) => return false,
             Err(Failed::Unavailable) => {
-                // SAFETY: the caller promises it. The kernel of this process does not copy.
+                // SAFETY: the rest of both ranges lies in memory that the caller may access; whether all
+                // pages are there, nothing says here.
                 unsafe { std::ptr::copy_nonoverlapping(from.add(done), to.add(done), all - done) };
                 return true;
             }
@@ -84,13 +85,14 @@ unsafe fn step(to: *mut u8, from: *const u8, len: usize) -> Result<usize, Failed
         libc::iovec { iov_base: to.cast(), iov_len: len },
         libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len },
     );
-    // SAFETY: the caller promises both ranges; the kernel reports pages that it cannot reach.
+    // SAFETY: the kernel writes at most `len` bytes at `to`, which nothing borrows, and reports pages
+    // that it cannot reach.
     let copied = unsafe { libc::process_vm_readv(libc::getpid(), &to_part, 1, &from_part, 1, 0) };
     match failed(copied) {
         Err(Failed::Unavailable) => {
             let memory = memory().ok_or(Failed::Unavailable)?;
             use std::os::fd::AsRawFd;
-            // SAFETY: the reason given above holds here as well.
+            // SAFETY: this call writes at most `len` bytes at `to`, too, and reports such pages.
             let read =
                 unsafe { libc::pread(memory.as_raw_fd(), to.cast(), len, from as usize as libc::off_t) };
             usize::try_from(read).map_err(|_| Failed::Unreachable)

@@ -54,7 +54,7 @@ pub unsafe fn copy_or_fail(
     len: usize,
     (stream, may_fault): (bool, bool),
 ) -> Result<(), i32> {
-    // SAFETY: the caller promises it.
+    // SAFETY: neither copy goes beyond `len` bytes, and only the kernel's meets pages that are gone.
     unsafe {
         if may_fault {
             return if kernel_copy::copy(to, from, len) { Ok(()) } else { Err(FAULT) };

@@ -221,9 +221,8 @@ impl Outgoing {
             let (from, to) = (segment.local as *const u8, words.as_mut_ptr().cast());
             copy::copy(to, from, segment.len as usize, false);
         }
-        let kind = Kind::Write;
         let &Segment { remote, len, .. } = segment;
-        let (inline, key) = (len, rma.key);
+        let (kind, inline, key) = (Kind::Write, len, rma.key);
         let request = Request {
             kind,
             inline,

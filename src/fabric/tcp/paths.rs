@@ -5,7 +5,7 @@
 //! bound to its own NIC. Where the routes prefer another NIC, by a rule or a longer prefix, that is
 //! the operator's choice, and no socket is bound against it.
 
-use crate::descriptor::Descriptor;
+use crate::descriptor::{self, Descriptor};
 use crate::topology::network::{self, Reach};
 use std::ffi::{CStr, CString};
 use std::net::{IpAddr, SocketAddr};
@@ -57,7 +57,7 @@ pub fn name_of(index: u32) -> Option<String> {
 
 /// The VRF or another device that an interface is part of.
 pub fn master_of(name: &str) -> Option<u32> {
-    let text = std::fs::read_to_string(format!("/sys/class/net/{name}/master/ifindex")).ok()?;
+    let text = descriptor::read_to_string(format!("/sys/class/net/{name}/master/ifindex")).ok()?;
     text.trim().parse().ok()
 }
 
@@ -84,7 +84,7 @@ pub fn beside(own: u32, flow: &Flow) -> Vec<u32> {
 pub fn stray_setting(own: u32, others: &[u32]) -> Option<String> {
     let setting = |nic: &str, name: &str| {
         let of = |place: &str| {
-            let text = std::fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{place}/{name}")).ok()?;
+            let text = descriptor::read_to_string(format!("/proc/sys/net/ipv4/conf/{place}/{name}")).ok()?;
             text.trim().parse::<u32>().ok()
         };
         Some(of("all")?.max(of(nic)?))

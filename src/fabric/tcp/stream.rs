@@ -37,7 +37,7 @@ fn vector(at: *const u8, len: usize) -> libc::iovec {
 /// unreachable where the memory may fault; they do not overlap.
 #[inline]
 pub unsafe fn copy_or_fail(to: *mut u8, from: *const u8, len: usize, may_fault: bool) -> Outcome<()> {
-    // SAFETY: the caller promises it.
+    // SAFETY: neither copy goes beyond `len` bytes, and only the kernel's meets pages that are gone.
     unsafe {
         if may_fault {
             return if kernel_copy::copy(to, from, len) { Ok(()) } else { Err(FAULT) };
