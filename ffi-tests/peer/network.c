@@ -134,11 +134,16 @@ static void pages_move_over_ipv6_loopback(void)
     duo_close(&duo);
 }
 
+/* The first address of each end; then one of them has another, of the other family. */
 static const struct way {
     const char *left, *right;
     int mtu;
-} ways[] = {{"fd00:79::1/64", "fd00:79::2/64", 1500}, {"fd00:79::1/64", "fd00:79::2/64", 1280},
-            {"10.79.0.1/24", "10.79.0.2/24", 1280}};
+    const char *left_also, *right_also;
+} ways[] = {{"fd00:79::1/64", "fd00:79::2/64", 1500, NULL, NULL},
+            {"fd00:79::1/64", "fd00:79::2/64", 1280, NULL, NULL},
+            {"10.79.0.1/24", "10.79.0.2/24", 1280, NULL, NULL},
+            {"10.79.0.1/24", "fd00:79::2/64", 1500, "fd00:79::1/64", NULL},
+            {"fd00:79::1/64", "10.79.0.2/24", 1500, NULL, "fd00:79::2/64"}};
 static const struct way *way;
 
 static void left_of_a_cable(struct team *team)
@@ -146,6 +151,8 @@ static void left_of_a_cable(struct team *team)
     leave_this_host();
     meet(team, 1, NULL);
     plug(team, 1, "eth0", way->left, way->mtu);
+    if (way->left_also)
+        run("ip addr add %s dev eth0 nodad", way->left_also);
     meet(team, 1, NULL);
     pages_move(team, 1, box_on("eth0", NULL, NULL, 0));
 }
@@ -156,6 +163,8 @@ static void right_of_a_cable(struct team *team)
     meet(team, 0, NULL);
     meet(team, 0, NULL);
     plugged(way->right);
+    if (way->right_also)
+        run("ip addr add %s dev eth0 nodad", way->right_also);
     pages_move(team, 0, box_on("eth0", NULL, NULL, 0));
 }
 

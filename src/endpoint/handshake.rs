@@ -91,7 +91,7 @@ impl DataPath {
         let handshake = Handshake::new(nonce, root, since_ns);
         let RailWork { rail, lanes, .. } = &mut self.rails[plan.rail];
         let of = (peer.id, plan.remote_rail);
-        let id = rail.add_lane(lanes, of, &theirs.address, |lane| LaneWork {
+        let id = rail.add_lane(lanes, of, &theirs.whole(), |lane| LaneWork {
             lane,
             peer: peer.clone(),
             epoch,
@@ -243,7 +243,7 @@ impl DataPath {
             _ => return self.core.count_malformed(),
         };
         let incarnation = address.incarnation;
-        let back = &address.rails[request.rail.place()].address;
+        let back = &address.rails[request.rail.place()].whole();
         let mut root = None;
         let refusal = if request.target != self.core.incarnation {
             Some((Status::PeerGone, "another endpoint lives at this address now".into()))
@@ -571,10 +571,10 @@ impl DataPath {
         if self.core.has_secret() {
             // It is sent outside the session, which has ended, too.
             let body = frame::refuse(Status::PeerGone, "the other side has ended this peer");
-            return self.send_refusal(origin, token, (address.incarnation, &theirs.address), body);
+            return self.send_refusal(origin, token, (address.incarnation, &theirs.whole()), body);
         }
         let close = Header { to: token, ..Header::plain(Kind::Close) };
         let RailWork { rail, lanes, .. } = &mut self.rails[origin.0];
-        rail.answer(lanes, (&theirs.address, origin.1), |frame| close.write(frame, &[], &[]));
+        rail.answer(lanes, (&theirs.whole(), origin.1), |frame| close.write(frame, &[], &[]));
     }
 }

@@ -126,6 +126,7 @@ impl Attacker {
             fabric: self.fabric.clone(),
             network: self.network.clone(),
             address: self.rail.address().to_vec(),
+            other: None,
         };
         Address::new(self.incarnation, vec![rail])
     }

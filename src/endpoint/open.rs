@@ -265,6 +265,7 @@ fn describe(rail: &Rail, candidate: &Candidate) -> RailFound {
             fabric: candidate.fabric.clone(),
             network: candidate.network.clone(),
             address: rail.address().to_vec(),
+            other: rail.other_ip(),
         },
         virtual_addresses: rail.limits().virtual_addresses,
         grants: rail.limits().grants,

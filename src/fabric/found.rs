@@ -241,7 +241,7 @@ mod tests {
         let candidate = |name: &str, loopback| {
             let (name, address, network) = (name.to_owned(), ([10, 0, 0, 1], 0).into(), "10.0.0.0/24".into());
             let nic = Network::default().nic_of(&Link { name: name.clone(), ..Link::default() });
-            let interface = tcp::Interface { name, address, network, loopback };
+            let interface = tcp::Interface { name, address, other: None, network, loopback };
             of_interface(&nic, interface, &machine)
         };
         let streams = |name, cpus, nics| candidate(name, false).streams(0, &machine, cpus, nics);

@@ -32,6 +32,7 @@ pub use crate::range::Range as HostRange;
 use crate::status::Result;
 pub use crate::wire::Immediate;
 use std::ffi::c_void;
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -279,6 +280,11 @@ pub trait Nic {
     fn limits(&self) -> &Limits;
     /// The address that peers insert.
     fn address(&self) -> &[u8];
+    /// Another IP address at which the NIC listens, at the same port. Peers insert its 16 bytes (of
+    /// IPv6) behind the address.
+    fn other_ip(&self) -> Option<IpAddr> {
+        None
+    }
     /// Makes a route to an address, which belongs to `peer` if that is known.
     fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route>;
     fn remove(&mut self, route: Route);

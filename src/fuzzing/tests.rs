@@ -120,6 +120,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         fabric: "tcp".into(),
         network: format!("10.77.{n}.0/24"),
         address: vec![n; 16],
+        other: None,
     };
     let address = Address::new(42, vec![rail(1), rail(2)]).encode();
     let request = |proven| HandshakeRequest {

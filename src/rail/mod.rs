@@ -35,6 +35,7 @@ use credits::Budget;
 use frames::Frames;
 use op::Op;
 use std::mem::ManuallyDrop;
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::Arc;
@@ -154,6 +155,10 @@ impl Rail {
 
     pub fn address(&self) -> &[u8] {
         self.nic.address()
+    }
+
+    pub fn other_ip(&self) -> Option<IpAddr> {
+        self.nic.other_ip()
     }
 
     /// The buffer that peers probe lanes with: address and key.

@@ -3,18 +3,20 @@
 //! ```text
 //! u32 "WFTA"  u16 format  u16 lowest and u16 highest wire version  u64 incarnation
 //! u32 capabilities
-//! u16 rails   rails x (text fabric, text network, bytes address, u64 0, u64 0)
+//! u16 rails   rails x (text fabric, text network, bytes address, 16 bytes other)
 //! u32 crc32 of all that
 //! ```
 //!
-//! Format 1. All little-endian; texts and bytes carry a u16 length. (The two zeros keep the layout
-//! of wire version 1, which had keys there, so that it can still parse the version range.) An
-//! endpoint that has an address can connect; if a secret is set, it must also prove the secret.
+//! Format 1. All little-endian; texts and bytes carry a u16 length. `other` is another IP address of
+//! the NIC, where it listens at the same port, as one of IPv6; zeros: none. (Wire version 1 had keys
+//! there, and those before the other address pass over it.) An endpoint that has an address can
+//! connect; if a secret is set, it must also prove the secret.
 
 use super::frame::{WIRE_HIGHEST, WIRE_LOWEST};
 use super::ADDRESS;
 use crate::codec::{Reader, Writer};
 use crate::status::{Error, Result, Status};
+use std::net::{IpAddr, Ipv6Addr};
 
 pub const RAILS_MAX: usize = 64;
 /// Capabilities, as in `weft_peer_properties`.
@@ -32,6 +34,30 @@ pub struct RailAddress {
     /// The name of its network: rails with the same name are paired first.
     pub network: String,
     pub address: Vec<u8>,
+    /// Another IP address of the NIC, with the same port.
+    pub other: Option<IpAddr>,
+}
+
+impl RailAddress {
+    /// What a NIC inserts: the address, followed by the other one's bytes.
+    pub fn whole(&self) -> Vec<u8> {
+        let other = self.other.map(|other| octets(other).to_vec());
+        [&self.address[..], &other.unwrap_or_default()].concat()
+    }
+}
+
+/// The bytes of an IP address, as one of IPv6.
+fn octets(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+/// The IP address that bytes stand for, if any.
+pub fn other_ip(bytes: [u8; 16]) -> Option<IpAddr> {
+    let ip = Ipv6Addr::from(bytes).to_canonical();
+    (!ip.is_unspecified()).then_some(ip)
 }
 
 #[derive(Clone, Debug)]
@@ -54,7 +80,7 @@ impl Address {
         w.u32(self.capabilities).u16(self.rails.len() as u16);
         for rail in &self.rails {
             w.short(rail.fabric.as_bytes()).short(rail.network.as_bytes()).short(&rail.address);
-            w.u64(0).u64(0);
+            w.raw(&rail.other.map(octets).unwrap_or_default());
         }
         w.sealed()
     }
@@ -75,9 +101,8 @@ impl Address {
                 fabric: r.text()?,
                 network: r.text()?,
                 address: r.short().filter(|a| !a.is_empty())?.to_vec(),
+                other: other_ip(r.u128()?.to_le_bytes()),
             });
-            r.u64()?;
-            r.u64()?;
         }
         Some(Address { incarnation, wire, capabilities, rails })
     }
@@ -127,8 +152,11 @@ mod tests {
             fabric: "tcp".into(),
             network: format!("10.77.{n}.0/24"),
             address: vec![n; 16],
+            other: (n > 1).then(|| [10, 0, 0, n].into()),
         };
-        let address = Address::new(42, vec![rail(1), rail(2)]);
+        let other = RailAddress { other: "fd00::3".parse().ok(), ..rail(3) };
+        assert_eq!((rail(1).whole().len(), other.whole().len()), (16, 32));
+        let address = Address::new(42, vec![rail(1), rail(2), other]);
         let blob = address.encode();
         let read = Address::decode(&blob).expect("undamaged");
         assert_eq!((read.incarnation, &read.rails), (42, &address.rails));

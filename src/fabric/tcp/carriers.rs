@@ -82,6 +82,13 @@ impl Paths {
         Ok((std::iter::once(first).chain(second.flatten()).collect(), at, paths))
     }
 
+    /// A listener at another address of the same interface.
+    pub fn listen_also(&self, at: SocketAddr, options: &Options) -> Option<Descriptor> {
+        let listener = socket::listen_at(at, self.within, options);
+        let failed = |error: &crate::status::Error| log::debug!("the NIC does not serve at {at}: {error}");
+        listener.inspect_err(failed).ok().map(|(listener, _)| listener)
+    }
+
     fn flow(&self, from: IpAddr, to: SocketAddr, options: &Options) -> Flow {
         Flow { from, to, dscp: options.dscp, within: self.within }
     }
@@ -228,7 +235,7 @@ impl TcpNic {
     pub(super) fn carry_accepted(&mut self, socket: BorrowedFd, from: SocketAddr) -> Carriers {
         let now = self.clock.now();
         self.paths.unbound.retain(|(_, at)| now.saturating_sub(*at) < UNBOUND_NS);
-        self.paths.accept(socket, (self.at, from), &self.options)
+        self.paths.accept(socket, (self.own_for(from), from), &self.options)
     }
 
     /// Dials by other devices where one does not answer.

@@ -8,6 +8,8 @@ pub struct Interface {
     pub name: String,
     /// The best of its addresses, without a port.
     pub address: SocketAddr,
+    /// The best of the other family.
+    pub other: Option<IpAddr>,
     /// The name of its network, as "10.77.1.0/24".
     pub network: String,
     pub loopback: bool,
@@ -24,14 +26,17 @@ impl Interface {
             IpAddr::V6(ip) if ip.is_unicast_link_local() => SocketAddrV6::new(ip, 0, 0, nic.index).into(),
             IpAddr::V6(ip) => SocketAddr::new(ip.into(), 0),
         };
+        let mut all = nic.served.best.iter().map(|address| address.ip);
+        let other = all.find(|other| other.is_ipv4() != ip.is_ipv4());
         let (name, network) = (nic.name.clone(), nic.served.network.clone());
-        Some(Interface { name, address, network, loopback: nic.reach == Reach::Loopback })
+        Some(Interface { name, address, other, network, loopback: nic.reach == Reach::Loopback })
     }
 }
 
-/// An interface of this machine.
+/// An interface of this machine, at its best address alone.
 #[cfg(test)]
 pub fn named(name: &str) -> Interface {
     let nics = crate::topology::network::read().unwrap().nics();
-    Interface::of(nics.iter().find(|nic| nic.name == name).unwrap()).unwrap()
+    let interface = Interface::of(nics.iter().find(|nic| nic.name == name).unwrap()).unwrap();
+    Interface { other: None, ..interface }
 }

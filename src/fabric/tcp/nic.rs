@@ -9,7 +9,7 @@ use super::options::Options;
 use super::outgoing::descriptor_of;
 use super::routes::{Routes, Target};
 use super::sealed::{Sealed, OTHER_SECRET};
-use super::socket::{self, from_system, to_system};
+use super::socket::{self, to_system};
 use super::stream::{Spare, SINK};
 use crate::clock::{Clock, Random};
 use crate::descriptor::Descriptor;
@@ -26,7 +26,7 @@ use crate::wire::address::RAILS_MAX;
 use crate::wire::tcp::{Handshake, Kind, Name, MESSAGE, PIECES};
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
@@ -52,6 +52,8 @@ pub struct TcpNic {
     pub(super) options: Arc<Options>,
     pub(super) name: Name,
     pub(super) at: SocketAddr,
+    /// Another address, with the same port.
+    pub(super) other: Option<IpAddr>,
     address: Vec<u8>,
     /// None once the NIC is closed.
     pub(super) listeners: Vec<Descriptor>,
@@ -90,7 +92,11 @@ impl TcpNic {
         name[..8].copy_from_slice(&random.u64()?.to_le_bytes());
         name[8..].copy_from_slice(&random.u64()?.to_le_bytes());
         let of = (interface.address, interface.network.as_str());
-        let (listeners, at, paths) = Paths::listen(&interface.name, of, &options)?;
+        let (mut listeners, at, paths) = Paths::listen(&interface.name, of, &options)?;
+        let other = interface.other.filter(|_| options.at.ip().is_none());
+        let second = other.and_then(|ip| paths.listen_also(SocketAddr::new(ip, at.port()), &options));
+        let other = other.filter(|_| second.is_some());
+        listeners.extend(second);
         // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
         let epoll = Descriptor::of(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
         let epoll = epoll.ok_or_else(|| Error::system("making a descriptor to wait on"))?;
@@ -118,6 +124,7 @@ impl TcpNic {
             random,
             name,
             at,
+            other,
             address: [to_system(options.at.advertised(at)), name.to_vec()].concat(),
             options,
             listeners,
@@ -154,16 +161,6 @@ impl TcpNic {
         self.connections.iter().flatten().map(|one| one.held()).sum()
     }
 
-    fn target(address: &[u8]) -> Result<(SocketAddr, Name)> {
-        let split = address.len().checked_sub(size_of::<Name>()).map(|at| address.split_at(at));
-        let parts = split.and_then(|(at, name)| Some((from_system(at)?, name.try_into().ok()?)));
-        let parts = parts.filter(|(_, name)| *name != NOBODY);
-        parts.ok_or_else(|| Error {
-            provider_errno: libc::EHOSTUNREACH,
-            ..Error::new(Status::Fabric, "an address that is none of the fabric \"tcp\"")
-        })
-    }
-
     // Connections.
 
     pub(super) fn connection(&mut self, at: u32) -> Option<&mut Connection> {
@@ -196,8 +193,9 @@ impl TcpNic {
         let now = self.clock.now();
         let secrets = self.options.secrets.as_ref();
         let sealed = secrets.map(|secrets| Sealed::initiator(&secrets.now(now))).transpose()?;
-        let (device, carriers) = self.paths.dial(self.at, target.to, &self.options);
-        let socket = socket::connect(self.at, target.to, device, &self.options)?;
+        let from = self.own_for(target.to);
+        let (device, carriers) = self.paths.dial(from, target.to, &self.options);
+        let socket = socket::connect(from, target.to, device, &self.options)?;
         let mut connection = Connection::dialed(socket, sealed, handshake, target.peer, now);
         (connection.far, connection.carriers) = (Some(target.to), carriers);
         self.add(connection)
@@ -322,8 +320,12 @@ impl Nic for TcpNic {
         &self.address
     }
 
+    fn other_ip(&self) -> Option<IpAddr> {
+        self.other
+    }
+
     fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route> {
-        let (to, name) = Self::target(address)?;
+        let (to, name) = self.target(address)?;
         if let Some(route) = self.routes.again(name, peer) {
             return Ok(route);
         }

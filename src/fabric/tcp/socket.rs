@@ -173,7 +173,7 @@ pub fn listen(at: SocketAddr, device: u32, options: &Options) -> Result<(Descrip
     Err(Error { provider_errno: libc::EADDRINUSE, ..Error::new(Status::System, text) })
 }
 
-fn listen_at(at: SocketAddr, device: u32, options: &Options) -> Result<(Descriptor, SocketAddr)> {
+pub fn listen_at(at: SocketAddr, device: u32, options: &Options) -> Result<(Descriptor, SocketAddr)> {
     let socket = make(at.ip(), device)?;
     tune(socket_of(&socket), options);
     // Connections of an earlier process with this port may still be closing.
