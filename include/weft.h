@@ -52,9 +52,9 @@
    Rules for every function:
 
      - Any thread may call it at any time, except in signal handlers and in a
-       forked child (WEFT_ERR_FORKED). It does not block unless it says so. A
-       pthread_cancel takes effect after the call (never by
-       PTHREAD_CANCEL_ASYNCHRONOUS, which programs must not use).
+       forked child (WEFT_ERR_FORKED). It does not block unless it says so. None is
+       a cancellation point: a pthread_cancel acts at the thread's next one
+       (PTHREAD_CANCEL_ASYNCHRONOUS is not allowed in a call).
      - Handles and ids are checked: NULL, a stale one, one of another kind or of
        another endpoint gives WEFT_ERR_HANDLE. A handle is no address.
      - A call that fails has started nothing, and weft_last_error() says why.

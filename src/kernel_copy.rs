@@ -2,6 +2,7 @@
 //! of a file that was truncated, the kernel says so; an access by the CPU would end the process.
 
 use crate::descriptor;
+use arrayvec::ArrayVec;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -41,11 +42,8 @@ pub fn can_read(addresses: impl Iterator<Item = u64>) -> bool {
     let mut addresses = addresses.peekable();
     while addresses.peek().is_some() {
         let mut bytes = [0u8; PROBES];
-        let from: Vec<libc::iovec> = addresses
-            .by_ref()
-            .take(PROBES)
-            .map(|address| libc::iovec { iov_base: address as *mut _, iov_len: 1 })
-            .collect();
+        let one = |address| libc::iovec { iov_base: address as *mut _, iov_len: 1 };
+        let from: ArrayVec<libc::iovec, PROBES> = addresses.by_ref().take(PROBES).map(one).collect();
         let to = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: from.len() };
         // SAFETY: the call writes to `bytes` only, and reports addresses that cannot be read.
         let got = unsafe {

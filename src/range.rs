@@ -52,7 +52,7 @@ pub fn check<'a>(ranges: impl Iterator<Item = (usize, &'a Range)>) -> Result<Che
                 found.fixed.get_or_insert(index);
             }
             let part = Range { base: at, len: end.min(mapping.end) - at };
-            if !has_pages(&part, *pages) {
+            let Some(may_fault) = with_pages(&part, *pages) else {
                 let name = mapping.file.as_ref().map_or("", |file| &file.name);
                 return Err(Error::new(
                     Status::NoMemory,
@@ -62,8 +62,8 @@ pub fn check<'a>(ranges: impl Iterator<Item = (usize, &'a Range)>) -> Result<Che
                         range.len, range.base, mapping.start
                     ),
                 ));
-            }
-            found.may_fault |= *pages != Pages::Stay;
+            };
+            found.may_fault |= may_fault;
             at += part.len;
         }
     }
@@ -75,18 +75,27 @@ fn page_len() -> u64 {
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64
 }
 
-/// Whether all pages are there; those of files in memory are made.
-fn has_pages(part: &Range, pages: Pages) -> bool {
+/// Whether pages may become unreachable; `None` if some are already. Those of files in memory are
+/// made.
+fn with_pages(part: &Range, pages: Pages) -> Option<bool> {
     let page = page_len();
     let first = part.base / page * page;
     let end = part.base + part.len;
     match pages {
-        Pages::Stay => true,
-        Pages::Memory => populate(first, end - first).unwrap_or_else(|| {
-            kernel_copy::can_read((first..end).step_by(page as usize).map(|at| at.max(part.base)))
-        }),
+        Pages::Stay => Some(false),
+        Pages::Memory => {
+            let each = (first..end).step_by(page as usize).map(|at| at.max(part.base));
+            populate(first, end - first).unwrap_or_else(|| kernel_copy::can_read(each)).then_some(true)
+        }
         // Where the last page is there, so are those before it. Reading all of them would take long.
-        Pages::Disk => kernel_copy::can_read(std::iter::once(end - 1)),
+        Pages::Disk if kernel_copy::can_read(std::iter::once(end - 1)) => Some(true),
+        // A device's memory after all: the kernel neither copies nor makes its pages.
+        Pages::Disk => {
+            let here = &raw const page as u64 / page * page;
+            let is_device =
+                populate((end - 1) / page * page, page).is_none() && populate(here, page).is_some();
+            is_device.then_some(false)
+        }
     }
 }
 
