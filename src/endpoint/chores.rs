@@ -3,6 +3,7 @@
 use crate::device::Device;
 use crate::fabric::{Access, HostRange, Registration};
 use crate::ids::RailIndex;
+use crate::memory::alloc::Areas;
 use crate::memory::Memory;
 use crate::peer::Replacing;
 use crate::status::{Error, Result};
@@ -13,10 +14,38 @@ use std::time::Duration;
 
 /// The ranges' registrations, by rail.
 pub type RailRegistrations = Vec<(RailIndex, Box<[Registration]>)>;
+/// Registrations to be closed.
+pub type Unwanted = Vec<(RailIndex, Registration)>;
+
+/// What one worker's rails have registered.
+#[derive(Default)]
+pub struct Registrations {
+    pub of_rails: RailRegistrations,
+    /// Those that could not be closed, of rails that cannot register all of the memory.
+    pub left: Unwanted,
+    /// Why it is not all; the last rail's may be incomplete then.
+    pub error: Option<Error>,
+}
+
+impl Registrations {
+    pub fn flat(self) -> Unwanted {
+        let each = |(rail, of): (RailIndex, Box<[Registration]>)| {
+            of.into_vec().into_iter().map(move |one| (rail, one))
+        };
+        self.of_rails.into_iter().flat_map(each).chain(self.left).collect()
+    }
+}
 
 /// An answer for a waiting caller.
 pub struct Reply<T> {
-    place: Arc<(Mutex<Option<T>>, Condvar)>,
+    place: Arc<(Mutex<Answer<T>>, Condvar)>,
+}
+
+enum Answer<T> {
+    Awaited,
+    Here(T),
+    /// The caller no longer waits, and has left what the worker may still need.
+    Abandoned(Areas),
 }
 
 impl<T> Clone for Reply<T> {
@@ -27,25 +56,51 @@ impl<T> Clone for Reply<T> {
 
 impl<T> Reply<T> {
     pub fn new() -> Reply<T> {
-        Reply { place: Arc::new((Mutex::new(None), Condvar::new())) }
+        Reply { place: Arc::new((Mutex::new(Answer::Awaited), Condvar::new())) }
     }
 
-    pub fn put(&self, value: T) {
-        *self.place.0.lock() = Some(value);
+    /// `Err`: nobody waits for the answer any longer.
+    pub fn put(&self, value: T) -> std::result::Result<(), (T, Areas)> {
+        let mut place = self.place.0.lock();
+        if let Answer::Abandoned(areas) = &mut *place {
+            return Err((value, std::mem::take(areas)));
+        }
+        *place = Answer::Here(value);
         self.place.1.notify_all();
+        Ok(())
     }
 
     pub fn take(&self) -> Option<T> {
-        self.place.0.lock().take()
+        Self::take_from(&mut self.place.0.lock())
+    }
+
+    fn take_from(place: &mut Answer<T>) -> Option<T> {
+        match std::mem::replace(place, Answer::Awaited) {
+            Answer::Here(value) => Some(value),
+            other => {
+                *place = other;
+                None
+            }
+        }
     }
 
     /// Waits for the answer, for a limited time.
     pub fn wait(&self, at_most: Duration) -> Option<T> {
         let mut place = self.place.0.lock();
-        if place.is_none() {
+        if matches!(*place, Answer::Awaited) {
             self.place.1.wait_for(&mut place, at_most);
         }
-        place.take()
+        Self::take_from(&mut place)
+    }
+
+    /// Waits no longer, unless the answer has come. The worker keeps the areas until it is done.
+    pub fn abandon(&self, areas: &Areas) -> Option<T> {
+        let mut place = self.place.0.lock();
+        let answer = Self::take_from(&mut place);
+        if answer.is_none() {
+            *place = Answer::Abandoned(areas.clone());
+        }
+        answer
     }
 }
 
@@ -53,8 +108,8 @@ impl<T> Reply<T> {
 #[derive(Default)]
 pub(super) struct Chores {
     pub queue: VecDeque<Chore>,
-    /// Replaced keys that could not be closed yet.
-    pub unclosed: Vec<Arc<Replacing>>,
+    /// What could not be closed yet.
+    pub unclosed: Vec<Chore>,
     /// When a pass last worked on them, while there are some.
     pub last_ns: Option<u64>,
 }
@@ -65,13 +120,18 @@ pub(super) enum Chore {
         memory: Arc<Memory>,
         reply: Reply<Result<()>>,
     },
+    /// Close registrations that no memory has, as often as it takes.
+    Close {
+        of: Unwanted,
+        reply: Reply<()>,
+    },
     /// Close the replaced keys.
     CloseKeys(Arc<Replacing>),
 }
 
 /// The receiver of registrations.
 pub enum Registered {
-    Caller(Reply<Result<RailRegistrations>>),
+    Caller(Reply<Registrations>),
     /// They replace other registrations of a memory.
     Keys(Arc<Replacing>),
 }
@@ -93,25 +153,19 @@ pub(super) struct Registering {
     /// The rail that is being registered with, and its registrations so far.
     pub at: Option<RailIndex>,
     pub done: Vec<Registration>,
-    /// Registrations of earlier rails.
-    pub all: Vec<(RailIndex, Vec<Registration>)>,
-    pub back: Back,
-}
-
-/// The registrations to undo.
-pub(super) enum Back {
-    Nothing,
-    /// Those of this rail, which cannot register all of the memory.
-    Rail,
-    /// Those of all rails: the memory cannot be registered.
-    All(Error),
+    /// The rail cannot register all of the memory: its registrations are being closed.
+    pub skips: bool,
+    /// What there is so far.
+    pub all: Registrations,
 }
 
 impl Registered {
     /// The rails are closed.
     pub fn refuse(self) {
         match self {
-            Registered::Caller(reply) => reply.put(Err(Error::closed())),
+            Registered::Caller(reply) => {
+                _ = reply.put(Registrations { error: Some(Error::closed()), ..Registrations::default() })
+            }
             Registered::Keys(_) => {}
         }
     }
@@ -124,10 +178,11 @@ impl Chores {
 
     /// The rails are closed, and with them all registrations.
     pub fn close(&mut self) {
-        for chore in self.queue.drain(..) {
+        for chore in self.queue.drain(..).chain(self.unclosed.drain(..)) {
             match chore {
                 Chore::Register(of) => of.reply.refuse(),
-                Chore::Deregister { reply, .. } => reply.put(Ok(())),
+                Chore::Deregister { reply, .. } => _ = reply.put(Ok(())),
+                Chore::Close { reply, .. } => _ = reply.put(()),
                 Chore::CloseKeys(_) => {}
             }
         }

@@ -111,6 +111,7 @@ impl Worker {
         match command {
             Command::Register { wanted, reply } => self.chores.register(&self.data.rails, wanted, reply),
             Command::Deregister { memory, reply } => self.chores.deregister(memory, reply),
+            Command::Close { of, reply } => self.chores.close_unwanted(of, reply),
             Command::AddLanes { peer, plans, reply } => {
                 self.data.add_lanes(&peer, &plans, reply.as_ref(), now)
             }

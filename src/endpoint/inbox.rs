@@ -1,6 +1,6 @@
 //! Commands from other threads to a worker.
 
-use super::chores::{Registered, Reply, Wanted};
+use super::chores::{Registered, Reply, Unwanted, Wanted};
 use super::later::Awaiting;
 use super::mailbox::Mailbox;
 use crate::ids::{Hold, MemoryId, OpId, PeerId};
@@ -34,6 +34,11 @@ pub enum Command {
     Deregister {
         memory: Arc<Memory>,
         reply: Reply<Result<()>>,
+    },
+    /// Close registrations of a memory that could not be made.
+    Close {
+        of: Unwanted,
+        reply: Reply<()>,
     },
     /// From a peer's owner to the workers that may have lanes; `accepted`: the handshake request
     /// that asks for lanes.
@@ -192,7 +197,8 @@ impl Command {
         match self {
             Command::Register { reply, .. } => reply.refuse(),
             // The rails are closed, and with them the registrations.
-            Command::Deregister { reply, .. } => reply.put(Ok(())),
+            Command::Deregister { reply, .. } => _ = reply.put(Ok(())),
+            Command::Close { reply, .. } => _ = reply.put(()),
             Command::DropLanes { ended: Some((_, others)), .. } => {
                 others.fetch_sub(1, Ordering::AcqRel);
             }

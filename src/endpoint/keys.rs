@@ -23,7 +23,7 @@
 //! This applies to memories that are reached only under grants (`memory::Exports`): others have one
 //! registration for peers and for our own posts.
 
-use super::chores::{RailRegistrations, Registered, Wanted};
+use super::chores::{Registered, Registrations, Wanted};
 use super::core::Core;
 use super::inbox::Command;
 use crate::fabric::Access;
@@ -33,7 +33,6 @@ use crate::peer::link::Link;
 use crate::peer::{Replacing, Rests, Revoking};
 use crate::session::channel::Out;
 use crate::session::liveness::{Verdict, LOOKS};
-use crate::status::Result;
 use crate::transfer::ending::Sweep;
 use crate::wire::frame::{numbers, Kind, HEADER};
 use std::collections::VecDeque;
@@ -50,21 +49,20 @@ const ANSWER_NS: u64 = 100_000_000;
 const BEFORE_KEYS: usize = 24;
 
 impl Core {
-    /// Rails with separate keys for peers' access to such a memory, one bit each.
-    fn rails_apart(&self, memory: &Memory) -> u64 {
-        let apart = |(index, rail): &(RailIndex, &super::RailInfo)| !rail.grants && memory.knows(*index);
-        let granted_only = memory.access().granted_only;
+    /// Those of the rails that know a memory with separate keys for peers' access, one bit each.
+    fn rails_apart(&self, known: u64, access: Access) -> u64 {
+        let apart = |(index, rail): &(RailIndex, &super::RailInfo)| !rail.grants && index.is_in(known);
         RailIndex::each(&self.rails)
-            .filter(|of| granted_only && apart(of))
+            .filter(|of| access.granted_only && apart(of))
             .fold(0, |set, (rail, _)| set | rail.bit())
     }
 
-    /// How to make the separate registrations for peers, if the memory has any.
-    pub(super) fn wanted_apart(&self, memory: &Memory) -> Option<Wanted> {
-        let rails = self.rails_apart(memory);
-        let access = Access { granted_only: false, ..memory.access() };
-        let device = memory.place().map(|place| (place.device, place.shareable));
-        (rails != 0).then(|| Wanted { ranges: memory.ranges().into(), access, rails, device })
+    /// How to make the separate registrations for peers of a memory that these rails know, if it has
+    /// any.
+    pub(super) fn wanted_apart(&self, of: &Wanted, known: u64) -> Option<Wanted> {
+        let rails = self.rails_apart(known, of.access);
+        let access = Access { granted_only: false, ..of.access };
+        (rails != 0).then(|| Wanted { access, rails, ..of.clone() })
     }
 
     /// Refreshes a memory's descriptor.
@@ -80,7 +78,7 @@ impl Core {
         silent: PeerId,
         of: Option<&Arc<Revoking>>,
     ) -> Option<Arc<Replacing>> {
-        if self.rails_apart(memory) == 0 {
+        if self.rails_apart(memory.known(), memory.access()) == 0 {
             return None;
         }
         let mut all = self.replacing.lock();
@@ -105,25 +103,26 @@ impl Core {
 
     fn register_anew(&self, of: &Arc<Replacing>) {
         of.begin(self.inboxes.len());
+        let memory = &of.memory;
+        let device = memory.place().map(|place| (place.device, place.shareable));
+        let whole = Wanted { ranges: memory.ranges().into(), access: memory.access(), rails: 0, device };
         for inbox in self.inboxes.iter() {
-            if let Some(wanted) = self.wanted_apart(&of.memory) {
+            if let Some(wanted) = self.wanted_apart(&whole, memory.known()) {
                 inbox.command(Command::Register { wanted, reply: Registered::Keys(of.clone()) });
             }
         }
     }
 
     /// One worker has registered the memory again.
-    pub(super) fn registered_anew(&self, of: &Arc<Replacing>, outcome: Result<RailRegistrations>) {
-        match outcome {
-            Ok(registered) => of.memory.exports.lock().add(registered),
-            Err(error) => {
-                log::error!(
-                    "memory {:#x} cannot be registered anew, so peers cannot reach it any longer: {error}",
-                    of.memory.id
-                );
-                of.fail();
-            }
+    pub(super) fn registered_anew(&self, of: &Arc<Replacing>, all: Registrations) {
+        if let Some(error) = &all.error {
+            log::error!(
+                "memory {:#x} cannot be registered anew, so peers cannot reach it any longer: {error}",
+                of.memory.id
+            );
+            of.fail();
         }
+        of.memory.exports.lock().add(all.of_rails, all.left);
         if of.is_done_by_one() {
             self.give_keys(of);
         }

@@ -1,6 +1,6 @@
 //! Callers' memory: allocating, registering and deregistering it, and importing that of peers.
 
-use super::chores::{RailRegistrations, Registered, Reply, Wanted};
+use super::chores::{Reply, Wanted};
 use super::inbox::{Command, Inbox};
 use super::{Endpoint, UNRESPONSIVE};
 use crate::device::{self, Claim};
@@ -52,7 +52,7 @@ impl Endpoint {
         }
         // The memory that workers and the descriptor will need, piece by piece.
         let each =
-            2 * size_of::<Range>() + core.rails.len() * (size_of::<Registration>() + 2 * size_of::<u64>());
+            3 * size_of::<Range>() + core.rails.len() * (size_of::<Registration>() + 2 * size_of::<u64>());
         room::probe::<u8>(ranges.len() * each, "the registrations of the ranges")?;
         let place = device::locate(&ranges, claim)?;
         let rails = match &place {
@@ -71,61 +71,13 @@ impl Endpoint {
             )));
         }
         let device = place.as_ref().map(|place| (place.device, place.shareable));
-        let wanted = Wanted { ranges: ranges.clone().into(), access, rails, device };
-        let mut by_rail: Vec<Box<[Registration]>> = core.rails.iter().map(|_| Box::default()).collect();
-        let (registered, outcome) = self.register_on_rails(&wanted);
-        registered.into_iter().for_each(|(rail, r)| by_rail[rail.place()] = r);
-        let mut failed = outcome.err();
-        if place.is_some() && by_rail.iter().all(|registered| registered.is_empty()) {
-            failed.get_or_insert_with(|| {
-                Error::new(
-                    Status::Unsupported,
-                    "no rail moves device memory: libfabric has no FI_HMEM for these NICs; open host or tcp, too",
-                )
-            });
-        }
-        let (id, secret) = (MemoryId::new(core.random.u64()?), core.random.u64()?);
-        let memory = Arc::new(Memory::new((id, secret), ranges, (access, place), by_rail));
-        if let Some(wanted) = core.wanted_apart(&memory).filter(|_| failed.is_none()) {
-            let (registered, outcome) = self.register_on_rails(&wanted);
-            let mut exports = memory.exports.lock();
-            exports.add(registered);
-            exports.replace();
-            failed = outcome.err();
-        }
+        let wanted = Wanted { ranges: ranges.into(), access, rails, device };
+        let id = MemoryId::new(core.random.u64()?);
+        let memory = Arc::new(self.make_memory(id, core.random.u64()?, wanted, place)?);
         core.describe(&memory);
-        if let Some(error) = failed {
-            // Removes the registrations of other workers' rails.
-            memory.exports.lock().lose();
-            let _ = self.deregister_from_rails(&memory);
-            memory.let_go();
-            return Err(error);
-        }
         core.memories.lock().insert(id, memory.clone());
         log::trace!("memory {id:#x} is registered: {} ranges", memory.ranges().len());
         Ok(memory)
-    }
-
-    /// Lets all workers register ranges; returns their rails' registrations, and whether all
-    /// succeeded.
-    fn register_on_rails(&self, wanted: &Wanted) -> (RailRegistrations, Result<()>) {
-        let ask = |inbox: &Inbox| {
-            let reply = Reply::new();
-            inbox.command(Command::Register {
-                wanted: wanted.clone(),
-                reply: Registered::Caller(reply.clone()),
-            });
-            reply
-        };
-        let replies: Vec<Reply<Result<RailRegistrations>>> = self.core.inboxes.iter().map(ask).collect();
-        let (mut all, mut outcome) = (Vec::new(), Ok(()));
-        for reply in &replies {
-            match self.answer(reply, UNRESPONSIVE * 30, || 0).and_then(|answer| answer) {
-                Ok(registered) => all.extend(registered),
-                Err(error) => outcome = Err(error),
-            }
-        }
-        (all, outcome)
     }
 
     pub fn deregister(&self, memory: &Arc<Memory>) -> Result<()> {

@@ -50,6 +50,7 @@ mod stalls;
 mod submit;
 mod talk;
 mod unauthenticated;
+mod unowned;
 mod watching;
 pub mod worker;
 

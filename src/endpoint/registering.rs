@@ -1,10 +1,10 @@
 //! Registering and deregistering, in steps: a memory has up to 65,536 ranges, each registered with
 //! every rail, while other operations proceed and their deadlines pass.
 
-use super::chores::{Back, Chore, Chores, RailRegistrations, Registered, Registering, Reply, Wanted};
+use super::chores::{Chore, Chores, Registered, Registering, Registrations, Reply, Unwanted, Wanted};
 use super::core::Core;
 use super::lanes::Rails;
-use crate::fabric::{Access, Registration};
+use crate::fabric::Access;
 use crate::ids::RailIndex;
 use crate::logging::seldom::warn_seldom;
 use crate::memory::Memory;
@@ -29,9 +29,14 @@ fn tidy() {
 
 impl Chores {
     pub(super) fn register(&mut self, rails: &Rails, wanted: Wanted, reply: Registered) {
-        let (done, all) = (Vec::with_capacity(wanted.ranges.len()), Vec::new());
-        let of = Registering { wanted, reply, at: rails.each().next(), done, all, back: Back::Nothing };
+        let (at, done) = (rails.each().next(), Vec::with_capacity(wanted.ranges.len()));
+        let of = Registering { wanted, reply, at, done, skips: false, all: Registrations::default() };
         self.queue.push_back(Chore::Register(of));
+    }
+
+    /// Closes registrations that no memory has.
+    pub(super) fn close_unwanted(&mut self, of: Unwanted, reply: Reply<()>) {
+        self.queue.push_back(Chore::Close { of, reply });
     }
 
     pub(super) fn deregister(&mut self, memory: Arc<Memory>, reply: Reply<Result<()>>) {
@@ -46,27 +51,39 @@ impl Chores {
         let began = core.clock.now();
         for i in 1..=MOST {
             let over = match &mut chore {
-                Chore::Register(of) => of.next(rails).map(|outcome| match &of.reply {
-                    Registered::Caller(reply) => reply.put(outcome),
-                    Registered::Keys(of) => core.registered_anew(of, outcome),
-                }),
+                Chore::Register(of) => of.next(rails),
                 Chore::Deregister { memory, reply } => {
-                    deregister_next(memory, rails).map(|outcome| reply.put(outcome))
+                    let outcome = deregister_next(memory, rails);
+                    outcome.map(|outcome| reply.put(outcome)).is_some()
                 }
-                Chore::CloseKeys(of) => close_key(&of.memory, rails).map(|outcome| match outcome {
-                    Ok(()) => core.closed_by_one(of, now),
-                    // The provider still uses the registration: try again in the next tick.
-                    Err(error) => {
+                Chore::Close { of, .. } => match close_next(of, rails) {
+                    Some(Ok(())) => true,
+                    Some(Err(error)) => {
+                        warn_seldom!("memory that could not be registered is still known to a NIC: {error}");
+                        self.unclosed.push(chore);
+                        return true;
+                    }
+                    None => false,
+                },
+                Chore::CloseKeys(of) => match close_key(&of.memory, rails) {
+                    Some(Ok(())) => {
+                        core.closed_by_one(of, now);
+                        true
+                    }
+                    Some(Err(error)) => {
                         warn_seldom!(
                             "memory {:#x}: a NIC still uses a replaced key, for whose closing a revoke or the end of \
                              a peer waits: {error}",
                             of.memory.id
                         );
-                        self.unclosed.push(of.clone());
+                        self.unclosed.push(chore);
+                        return true;
                     }
-                }),
+                    None => false,
+                },
             };
-            if over.is_some() {
+            if over {
+                self.finish(chore, core);
                 self.last_ns.take_if(|_| self.queue.is_empty());
                 return true;
             }
@@ -79,48 +96,59 @@ impl Chores {
         true
     }
 
+    /// Everything of a chore is done.
+    fn finish(&mut self, chore: Chore, core: &Core) {
+        match chore {
+            Chore::Register(Registering { reply: Registered::Caller(reply), all, .. }) => {
+                // The caller has waited for too long: no memory will have them.
+                if let Err((all, areas)) = reply.put(all) {
+                    let nobody = Reply::new();
+                    nobody.abandon(&areas);
+                    self.close_unwanted(all.flat(), nobody);
+                }
+            }
+            Chore::Register(Registering { reply: Registered::Keys(of), all, .. }) => {
+                core.registered_anew(&of, all)
+            }
+            Chore::Close { reply, .. } => _ = reply.put(()),
+            Chore::Deregister { .. } | Chore::CloseKeys(_) => {}
+        }
+    }
+
     pub(super) fn close_keys(&mut self, of: Arc<Replacing>) {
         self.queue.push_back(Chore::CloseKeys(of));
     }
 
-    /// Keys that could not be closed are tried again.
+    /// What could not be closed is tried again.
     pub(super) fn close_again(&mut self) {
-        self.queue.extend(self.unclosed.drain(..).map(Chore::CloseKeys));
+        self.queue.extend(self.unclosed.drain(..));
     }
 }
 
 impl Registering {
-    /// Registers one range with one rail, or deregisters it; returns the result at the end.
-    fn next(&mut self, rails: &mut Rails) -> Option<Result<RailRegistrations>> {
-        let Registering { wanted, at, done, all, back, .. } = self;
-        if !matches!(back, Back::Nothing) {
-            if let (Some(at), Some(registration)) = (*at, done.pop()) {
-                take_back(rails, at, registration);
-                return None;
-            }
-        }
-        match std::mem::replace(back, Back::Nothing) {
-            Back::Nothing => {}
-            Back::Rail => {
-                *at = rails.after(*at);
-                return None;
-            }
-            Back::All(error) => {
-                let Some((rail, registrations)) = all.pop() else { return Some(Err(error)) };
-                (*at, *done, *back) = (Some(rail), registrations, Back::All(error));
-                return None;
-            }
-        }
-        let Some(index) = *at else {
-            return Some(Ok(all.drain(..).map(|(rail, known)| (rail, known.into())).collect()));
-        };
+    /// Registers one range with one rail, or closes a registration of a rail that is skipped; true at
+    /// the end.
+    fn next(&mut self, rails: &mut Rails) -> bool {
+        let Some(index) = self.at else { return true };
+        let Registering { wanted, at, done, skips, all, .. } = self;
         let rail = &mut rails[index].rail;
+        if *skips {
+            match done.pop() {
+                Some(registration) => {
+                    let closed = rail.deregister(registration);
+                    all.left.extend(closed.is_err().then_some((index, registration)));
+                }
+                None => (*skips, *at) = (false, rails.after(*at)),
+            }
+            return false;
+        }
         let skipped = wanted.rails != 0 && !index.is_in(wanted.rails);
         let Some(range) = wanted.ranges.get(done.len()).filter(|_| !skipped) else {
             let next = Vec::with_capacity(wanted.ranges.len());
-            all.extend((!skipped).then(|| (index, std::mem::replace(done, next))));
+            let of_rail = |done| (index, Vec::into_boxed_slice(done));
+            all.of_rails.extend((!skipped).then(|| of_rail(std::mem::replace(done, next))));
             *at = rails.after(*at);
-            return None;
+            return false;
         };
         // Peers reach it by a separate registration (`endpoint::keys`).
         let apart = wanted.access.granted_only && !rail.limits().grants;
@@ -132,17 +160,26 @@ impl Registering {
         };
         match learnt {
             Ok(Some(registration)) => done.push(registration),
-            Ok(None) => *back = Back::Rail,
-            Err(error) => *back = Back::All(error),
+            Ok(None) => *skips = true,
+            Err(error) => {
+                all.error = Some(error);
+                all.of_rails.push((index, std::mem::take(done).into()));
+                *at = None;
+            }
         }
-        None
+        false
     }
 }
 
-fn take_back(rails: &mut Rails, at: RailIndex, registration: Registration) {
-    let rail = &mut rails[at].rail;
-    if let Err(error) = rail.deregister(registration) {
-        log::warn!("rail {}: memory that could not be registered is still known to it: {error}", rail.index);
+/// Closes one registration; returns the result at the end, or of one that cannot be closed.
+fn close_next(of: &mut Unwanted, rails: &mut Rails) -> Option<Result<()>> {
+    let Some((rail, registration)) = of.last().copied() else { return Some(Ok(())) };
+    match rails.get_mut(rail).map_or(Ok(()), |work| work.rail.deregister(registration)) {
+        Ok(()) => {
+            of.pop();
+            None
+        }
+        Err(error) => Some(Err(error)),
     }
 }
 

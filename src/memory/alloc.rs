@@ -27,9 +27,12 @@ pub fn has(range: &Range) -> bool {
     area::find(range.base, range.len).is_some()
 }
 
-/// Holds the allocations that contain these ranges: they cannot be freed meanwhile.
-pub fn hold(ranges: &[Range]) -> Vec<Arc<Area>> {
-    let mut held: Vec<Arc<Area>> = Vec::new();
+/// Allocations that cannot be freed meanwhile.
+pub type Areas = Vec<Arc<Area>>;
+
+/// Holds the allocations that contain these ranges.
+pub fn hold(ranges: &[Range]) -> Areas {
+    let mut held = Areas::new();
     for range in ranges {
         // Ranges of one area usually come in a row.
         let inside = |area: &Arc<Area>| range.base.wrapping_sub(area.base()) < area.len();

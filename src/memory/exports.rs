@@ -25,9 +25,10 @@ pub struct Exports {
 }
 
 impl Exports {
-    /// A worker has registered the memory anew.
-    pub fn add(&mut self, of: Vec<OfRail>) {
+    /// A worker has registered the memory anew. `left`: what it could not close.
+    pub fn add(&mut self, of: Vec<OfRail>, left: Vec<(RailIndex, Registration)>) {
         self.fresh.extend(of);
+        self.old.extend(left);
     }
 
     /// All rails have registered it anew.

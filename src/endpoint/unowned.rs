@@ -1,0 +1,156 @@
+//! Registrations that no memory has yet. Until all of a memory's rails have registered it, they are
+//! held here, and closed if anything fails.
+
+use super::chores::{Registered, Registrations, Reply, Unwanted, Wanted};
+use super::inbox::{Command, Inbox};
+use super::{Endpoint, UNRESPONSIVE};
+use crate::device::Place;
+use crate::fabric::Registration;
+use crate::ids::{MemoryId, RailIndex};
+use crate::memory::alloc::{self, Areas};
+use crate::memory::Memory;
+use crate::status::{Error, Result, Status};
+use std::time::Duration;
+
+/// A failed call waits this long for NICs that cannot close a registration at once.
+const CLOSES: Duration = Duration::from_secs(2);
+
+struct Unowned<'a> {
+    endpoint: &'a Endpoint,
+    /// The memory's own, and those for peers alone.
+    own: Registrations,
+    apart: Registrations,
+    /// Allocations that contain the memory.
+    areas: Areas,
+}
+
+impl Endpoint {
+    /// Registers a memory with all rails that are wanted, or with none.
+    pub(super) fn make_memory(
+        &self,
+        id: MemoryId,
+        secret: u64,
+        wanted: Wanted,
+        place: Option<Place>,
+    ) -> Result<Memory> {
+        let areas = alloc::hold(&wanted.ranges);
+        let (own, apart) = (Registrations::default(), Registrations::default());
+        let mut unowned = Unowned { endpoint: self, own, apart, areas };
+        if let Err(error) = unowned.register(&wanted) {
+            return Err(unowned.give_back(error));
+        }
+        Ok(unowned.into_memory((id, secret), wanted, place))
+    }
+
+    /// Lets all workers register ranges. On failure, too, `all` has what there is.
+    fn register_on_rails(&self, wanted: &Wanted, areas: &Areas, all: &mut Registrations) -> Result<()> {
+        let ask = |inbox: &Inbox| {
+            let reply = Reply::new();
+            inbox.command(Command::Register {
+                wanted: wanted.clone(),
+                reply: Registered::Caller(reply.clone()),
+            });
+            reply
+        };
+        let replies: Vec<Reply<Registrations>> = self.core.inboxes.iter().map(ask).collect();
+        let (mut failed, mut silent) = (None, None);
+        for reply in &replies {
+            let answer = self.answer(reply, UNRESPONSIVE * 30, || 0);
+            // A worker that does not answer in time closes by itself what it still registers.
+            let answer = answer.or_else(|error| reply.abandon(areas).ok_or(error));
+            match answer {
+                Ok(of) => {
+                    all.of_rails.extend(of.of_rails);
+                    all.left.extend(of.left);
+                    failed = failed.or(of.error);
+                }
+                Err(error) => silent = Some(error.about("the memory may still be registered: keep it")),
+            }
+        }
+        silent.or(failed).map_or(Ok(()), Err)
+    }
+}
+
+impl Unowned<'_> {
+    fn register(&mut self, wanted: &Wanted) -> Result<()> {
+        let Unowned { endpoint, own, apart, areas } = self;
+        endpoint.register_on_rails(wanted, areas, own)?;
+        let known =
+            own.of_rails.iter().fold(0, |set, (rail, of)| if of.is_empty() { set } else { set | rail.bit() });
+        if wanted.device.is_some() && known == 0 {
+            return Err(Error::new(
+                Status::Unsupported,
+                "no rail moves device memory: libfabric has no FI_HMEM for these NICs; open host or tcp, too",
+            ));
+        }
+        match endpoint.core.wanted_apart(wanted, known) {
+            Some(wanted) => endpoint.register_on_rails(&wanted, areas, apart),
+            None => Ok(()),
+        }
+    }
+
+    fn into_memory(mut self, names: (MemoryId, u64), wanted: Wanted, place: Option<Place>) -> Memory {
+        let mut by_rail: Vec<Box<[Registration]>> =
+            self.endpoint.core.rails.iter().map(|_| Box::default()).collect();
+        let (own, apart) = (std::mem::take(&mut self.own), std::mem::take(&mut self.apart));
+        own.of_rails.into_iter().for_each(|(rail, of)| by_rail[rail.place()] = of);
+        let memory = Memory::new(names, wanted.ranges.to_vec(), (wanted.access, place), by_rail);
+        {
+            let mut exports = memory.exports.lock();
+            let any = !apart.of_rails.is_empty();
+            exports.add(apart.of_rails, own.left.into_iter().chain(apart.left).collect());
+            if any {
+                exports.replace();
+            }
+        }
+        memory
+    }
+
+    /// Closes what there is; returns the error of the call.
+    fn give_back(mut self, error: Error) -> Error {
+        let replies = self.close();
+        let closed = replies.iter().try_for_each(|reply| {
+            let answer = self.endpoint.answer(reply, CLOSES, || 0);
+            answer.or_else(|error| reply.abandon(&self.areas).ok_or(error))
+        });
+        match closed {
+            Ok(()) => error,
+            Err(_) if matches!(error.status, Status::TimedOut | Status::Internal) => error,
+            Err(_) => Error {
+                status: Status::TimedOut,
+                message: format!(
+                    "{}; and a NIC does not give back what it had registered: keep the memory until the endpoint is \
+                     shut down",
+                    error.message
+                )
+                .into(),
+                ..error
+            },
+        }
+    }
+
+    /// Asks the workers to close what there is.
+    fn close(&mut self) -> Vec<Reply<()>> {
+        let core = &self.endpoint.core;
+        let mut of_workers: Vec<Unwanted> = core.inboxes.iter().map(|_| Unwanted::new()).collect();
+        let all = [&mut self.own, &mut self.apart].map(std::mem::take);
+        let each = all.into_iter().flat_map(Registrations::flat);
+        each.for_each(|of: (RailIndex, Registration)| of_workers[core.rails[of.0.place()].worker].push(of));
+        let asked = core.inboxes.iter().zip(of_workers).filter(|(_, of)| !of.is_empty());
+        asked
+            .map(|(inbox, of)| {
+                let reply = Reply::new();
+                inbox.command(Command::Close { of, reply: reply.clone() });
+                reply
+            })
+            .collect()
+    }
+}
+
+impl Drop for Unowned<'_> {
+    fn drop(&mut self) {
+        for reply in self.close() {
+            reply.abandon(&self.areas);
+        }
+    }
+}
