@@ -406,7 +406,8 @@ weft_status weft_endpoint_address(const weft_endpoint *endpoint,
 
     Blocks for the drain time and some milliseconds; up to 1.2 s more while a
     peer does not answer. Again is harmless. Errors: `WEFT_ERR_TIMED_OUT` (a
-    provider does not return: keep the endpoint and the memory). */
+    provider does not return, or does not close: keep the endpoint and the
+    memory, and call again). */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_endpoint_shutdown(weft_endpoint *endpoint,
@@ -724,7 +725,9 @@ weft_status weft_memory_free(weft_endpoint *endpoint,
     `kind`), `WEFT_ERR_UNSUPPORTED` (no CUDA driver, memory of another context,
     rails that cannot reach a GPU), `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
     `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted, or
-    a mapped file has no such pages, or no room for them). */
+    a mapped file has no such pages, or no room for them), `WEFT_ERR_TIMED_OUT`
+    (a provider does not return, or does not give back what it had registered: a
+    NIC may still use the memory, so keep it). */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_memory_register(weft_endpoint *endpoint,

@@ -1,6 +1,7 @@
 //! Time and randomness of an endpoint: from the machine, or from a virtual world that decides both
 //! and can be replayed.
 
+use crate::failing::step;
 use crate::status::{Error, Result, Status};
 use parking_lot::Mutex;
 use std::cmp::Reverse;
@@ -60,6 +61,9 @@ impl Random {
 
     /// Never 0.
     pub fn u64(&self) -> Result<u64> {
+        if step("random numbers") {
+            return Err(Error::new(Status::System, "no random numbers from the system"));
+        }
         loop {
             let number = match self {
                 Random::System => from_system()?,

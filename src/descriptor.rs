@@ -5,6 +5,7 @@
 //! not notice the parent's death while the child lives; close-on-exec covers only children that
 //! exec.
 
+use crate::failing::step;
 use crate::fork;
 use parking_lot::{Mutex, MutexGuard};
 use std::fs::{File, OpenOptions};
@@ -37,6 +38,7 @@ impl Descriptor {
     pub fn of(make: impl FnOnce() -> RawFd) -> Option<Descriptor> {
         let _changes = CHANGES.lock();
         let fd = above_standard(make());
+        let fd = if fd >= 0 && step("a descriptor") { lack_of(fd) } else { fd };
         if let Some((word, bit)) = place(fd) {
             word.fetch_or(bit, Ordering::Relaxed);
             USED.fetch_max(fd as usize / 64 + 1, Ordering::Relaxed);
@@ -77,6 +79,16 @@ fn place(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
     Some((OURS.get(fd / 64)?, 1 << (fd % 64)))
 }
 
+/// As if all descriptors had been in use instead.
+fn lack_of(fd: RawFd) -> RawFd {
+    // SAFETY: the descriptor is new, so nothing else uses it; the number is the thread's last error.
+    unsafe {
+        libc::close(fd);
+        *libc::__errno_location() = libc::EMFILE;
+    }
+    -1
+}
+
 /// A new descriptor, or its duplicate where it is a standard one; negative, with `errno`, if it is
 /// negative or there is no duplicate.
 fn above_standard(fd: RawFd) -> RawFd {
@@ -96,6 +108,7 @@ fn above_standard(fd: RawFd) -> RawFd {
 /// Opens a file, for as long as a call needs it: children may keep it.
 pub fn open(options: &OpenOptions, path: impl AsRef<Path>) -> io::Result<File> {
     let fd = above_standard(options.open(path)?.into_raw_fd());
+    let fd = if fd >= 0 && step("a file") { lack_of(fd) } else { fd };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

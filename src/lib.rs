@@ -37,6 +37,8 @@ mod device;
 mod endpoint;
 mod event;
 mod fabric;
+#[cfg_attr(test, allow(dead_code))]
+mod failing;
 mod fork;
 #[cfg(fuzzing)]
 #[allow(missing_docs)]
@@ -69,4 +71,10 @@ mod wire;
 #[allow(missing_docs)]
 pub mod simulated {
     pub use crate::fabric::sim::{free, nics, open_fabric};
+    /// Steps of calls that can fail, one after the other.
+    pub mod failing {
+        #[cfg(any(not(feature = "api"), feature = "capi"))]
+        pub use crate::capi::held::held;
+        pub use crate::failing::{begin, end};
+    }
 }

@@ -1,5 +1,6 @@
 //! Allocations whose size a caller chose: if memory is short, the call fails.
 
+use crate::failing::step;
 use crate::status::{Error, Result, Status};
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,21 +8,30 @@ use std::marker::PhantomData;
 
 pub fn vec<T>(len: usize, what: &str) -> Result<Vec<T>> {
     let mut vec = Vec::new();
-    vec.try_reserve_exact(len).map_err(|_| none::<T>(len, what))?;
+    let reserved = vec.try_reserve_exact(len);
+    if reserved.is_err() || step("memory") {
+        return Err(none::<T>(len, what));
+    }
     Ok(vec)
 }
 
 #[inline]
 pub fn push<T>(vec: &mut Vec<T>, element: T, what: &str) -> Result<()> {
     if vec.len() == vec.capacity() {
-        vec.try_reserve(1).map_err(|_| none::<T>(vec.len() + 1, what))?;
+        let reserved = vec.try_reserve(1);
+        if reserved.is_err() || step("memory") {
+            return Err(none::<T>(vec.len() + 1, what));
+        }
     }
     vec.push(element);
     Ok(())
 }
 
 pub fn insert<K: Hash + Eq, V>(map: &mut HashMap<K, V>, key: K, value: V, what: &str) -> Result<()> {
-    map.try_reserve(1).map_err(|_| none::<(K, V)>(map.len() + 1, what))?;
+    let reserved = map.try_reserve(1);
+    if reserved.is_err() || step("memory") {
+        return Err(none::<(K, V)>(map.len() + 1, what));
+    }
     map.insert(key, value);
     Ok(())
 }

@@ -38,6 +38,9 @@ pub mod status {
 #[path = "../../src/ids.rs"]
 pub mod ids;
 
+#[path = "../../src/failing.rs"]
+pub mod failing;
+
 #[path = "../../src/ring.rs"]
 pub mod ring;
 

@@ -330,7 +330,8 @@ impl Endpoint {
     /// # Errors
     /// [`Invalid`](crate::Status::Invalid) (no bytes), [`Limit`](crate::Status::Limit),
     /// [`Fabric`](crate::Status::Fabric), [`NoMemory`](crate::Status::NoMemory) (the NIC or the limit of locked
-    /// memory is exhausted).
+    /// memory is exhausted), [`TimedOut`](crate::Status::TimedOut) (a provider does not return, or does not give back
+    /// what it had registered: a NIC may still use the bytes, which are kept for good).
     pub fn register(&self, bytes: impl Into<Vec<u8>>) -> Result<Memory> {
         self.register_with(vec![bytes.into()], &MemoryArgs::new())
     }

@@ -195,7 +195,8 @@ pub unsafe extern "C" fn weft_endpoint_address(
 ///
 /// Blocks for the drain time and some milliseconds; up to 1.2 s more while a
 /// peer does not answer. Again is harmless. Errors: `WEFT_ERR_TIMED_OUT` (a
-/// provider does not return: keep the endpoint and the memory).
+/// provider does not return, or does not close: keep the endpoint and the
+/// memory, and call again).
 ///
 /// # Safety
 /// `endpoint` must be a handle from `weft_endpoint_create`.

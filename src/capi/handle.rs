@@ -7,6 +7,7 @@
 
 use crate::endpoint::lists::Prepared;
 use crate::endpoint::Endpoint;
+use crate::failing::step;
 use crate::memory::{Memory, RemoteMemory};
 use crate::status::{Error, Result};
 use crate::transfer::queue::Queue;
@@ -204,6 +205,9 @@ struct Vacant(usize);
 impl Vacant {
     fn take() -> Result<Vacant> {
         let mut free = FREE.lock();
+        if step("a handle") {
+            return Err(Error::limit("no handle is free"));
+        }
         if let Some(slot) = free.recycled.pop() {
             return Ok(Vacant(slot));
         }
@@ -213,6 +217,13 @@ impl Vacant {
         free.used += 1;
         Ok(Vacant(free.used - 1))
     }
+}
+
+/// How many handles are open.
+#[cfg(feature = "sim")]
+pub fn open() -> usize {
+    let free = FREE.lock();
+    free.used - free.recycled.len()
 }
 
 impl Drop for Vacant {

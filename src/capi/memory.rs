@@ -150,7 +150,9 @@ pub unsafe extern "C" fn weft_memory_free(endpoint: *mut weft_endpoint, address:
 /// `kind`), `WEFT_ERR_UNSUPPORTED` (no CUDA driver, memory of another context,
 /// rails that cannot reach a GPU), `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
 /// `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted, or
-/// a mapped file has no such pages, or no room for them).
+/// a mapped file has no such pages, or no room for them), `WEFT_ERR_TIMED_OUT`
+/// (a provider does not return, or does not give back what it had registered: a
+/// NIC may still use the memory, so keep it).
 ///
 /// # Safety
 /// `ranges` must be valid for `count` elements, and the memory they name must

@@ -14,6 +14,8 @@ pub mod fence;
 pub mod grant;
 mod guard;
 mod handle;
+#[cfg(feature = "sim")]
+pub mod held;
 pub mod info;
 pub mod op;
 mod options;

@@ -22,6 +22,8 @@ mod failover;
 mod fence;
 pub mod grants;
 mod handshake;
+#[cfg(feature = "sim")]
+mod held;
 #[cfg(test)]
 mod hostile_tests;
 pub mod inbox;
@@ -55,6 +57,7 @@ mod watching;
 pub mod worker;
 
 use crate::clock::Clock;
+use crate::failing::step;
 use crate::peer::PeerState;
 use crate::status::{Error, Result, Status};
 use crate::topology::Machine;
@@ -89,6 +92,10 @@ pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
         .unwrap_or("a panic without a message")
 }
 
+fn silent() -> Error {
+    Error::new(Status::TimedOut, "a worker does not answer: its provider does not return")
+}
+
 /// A worker, and whether callers may make its passes.
 struct Driven {
     driver: Arc<Driver<Worker>>,
@@ -96,7 +103,7 @@ struct Driven {
 }
 
 pub struct Endpoint {
-    threads: Mutex<Vec<JoinHandle<Result<()>>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     /// Threads that have ended, or will never start.
     ended: Arc<AtomicUsize>,
     /// With manual progress there is one, which the polling thread takes.
@@ -229,6 +236,9 @@ impl Endpoint {
     /// Waits for a worker's answer, and drives the worker where no other thread does. `at_most`:
     /// without any change of `left`.
     fn answer<T>(&self, reply: &Reply<T>, at_most: Duration, left: impl Fn() -> u64) -> Result<T> {
+        if step("an answer in time") {
+            return Err(silent());
+        }
         let (mut before, mut since) = (left(), self.core.clock.now());
         loop {
             if self.core.config.manual {
@@ -244,10 +254,7 @@ impl Endpoint {
                 (before, since) = (left, now);
             }
             if now.saturating_sub(since) > at_most.as_nanos() as u64 {
-                return Err(Error::new(
-                    Status::TimedOut,
-                    "a worker does not answer: its provider does not return",
-                ));
+                return Err(silent());
             }
         }
     }
@@ -379,10 +386,11 @@ impl Endpoint {
         for inbox in core.inboxes.iter() {
             inbox.command(Command::Shutdown);
         }
-        let ended = match self.manual() {
+        let stopped = match self.manual() {
             Some(driver) => self.stop_manual(driver),
             None => self.join_threads(),
         };
+        let ended = stopped.and_then(|()| self.close_rails());
         if ended.is_ok() {
             // Submissions that raced with the shutdown.
             core.table.end_all(Outcome::of(Status::Canceled), core.clock.now());
@@ -407,12 +415,26 @@ impl Endpoint {
         self.core.alive()
     }
 
+    /// Closes the rails, unless their workers' threads have closed them.
+    fn close_rails(&self) -> Result<()> {
+        let closed = self.workers.iter().try_for_each(|of| of.driver.lock().close());
+        closed.map_err(|error| Error {
+            status: Status::TimedOut,
+            message: format!(
+                "a NIC does not close: keep the endpoint and its memory, they may still be in use, and try again: {}",
+                error.message
+            )
+            .into(),
+            ..error
+        })
+    }
+
     fn stop_manual(&self, worker: &Driver<Worker>) -> Result<()> {
         let until = self.core.clock.now() + UNRESPONSIVE.as_nanos() as u64;
         while !worker.lock().may_close() && self.core.clock.now() < until {
             self.progress();
         }
-        worker.lock().close()
+        Ok(())
     }
 
     fn join_threads(&self) -> Result<()> {
@@ -427,8 +449,9 @@ impl Endpoint {
             }
             std::thread::sleep(Duration::from_micros(200));
         }
-        let threads: Vec<JoinHandle<Result<()>>> = threads.drain(..).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or(Ok(())))
+        // What a thread could not close is closed by `close_rails`.
+        threads.drain(..).for_each(|thread| _ = thread.join());
+        Ok(())
     }
 
     pub fn close(&self) -> Result<()> {

@@ -12,6 +12,7 @@ use crate::fabric::ofi::signals::Blocked;
 use crate::fabric::select::{self, Candidate};
 use crate::fabric::tcp;
 use crate::fabric::Progress;
+use crate::failing::step;
 use crate::fork;
 use crate::ids::RailIndex;
 use crate::rail::{Rail, Traffic};
@@ -174,7 +175,7 @@ impl Endpoint {
         workers: Box<[Driven]>,
         libfabric: String,
         machine: Machine,
-        threads: Vec<JoinHandle<Result<()>>>,
+        threads: Vec<JoinHandle<()>>,
         ended: Arc<AtomicUsize>,
     ) -> Arc<Endpoint> {
         core.config.trace.iter().for_each(Trace::begin);
@@ -198,8 +199,8 @@ impl Endpoint {
 #[derive(Default)]
 struct Threads {
     /// Threads that wait to start; they end when their channel closes.
-    waiting: Vec<(JoinHandle<Result<()>>, Sender<Go>)>,
-    working: Vec<JoinHandle<Result<()>>>,
+    waiting: Vec<(JoinHandle<()>, Sender<Go>)>,
+    working: Vec<JoinHandle<()>>,
     core: Option<Arc<Core>>,
 }
 
@@ -376,35 +377,32 @@ fn start(
     report: Sender<Opened>,
     wait: Receiver<Go>,
     ended: Arc<AtomicUsize>,
-) -> Result<JoinHandle<Result<()>>> {
+) -> Result<JoinHandle<()>> {
+    if step("a thread") {
+        return Err(Error::new(Status::System, "starting a worker thread"));
+    }
     // The thread inherits the mask: signals are for the host program's threads.
     let _blocked = Blocked::all();
     std::thread::Builder::new()
         .name(format!("weft{endpoint}-worker{index}"))
         .spawn(move || {
-            let outcome = catch_unwind(AssertUnwindSafe(|| life(index, plan, progress, report, wait)));
+            let lived = catch_unwind(AssertUnwindSafe(|| life(index, plan, progress, report, wait)));
             ended.fetch_add(1, Ordering::Release);
-            outcome.unwrap_or(Ok(()))
+            drop(lived);
         })
         .map_err(|e| Error::new(Status::System, format!("starting a worker thread: {e}")))
 }
 
-fn life(
-    index: usize,
-    plan: Plan,
-    progress: Progress,
-    report: Sender<Opened>,
-    wait: Receiver<Go>,
-) -> Result<()> {
+fn life(index: usize, plan: Plan, progress: Progress, report: Sender<Opened>, wait: Receiver<Go>) {
     // Pin first: everything that a provider allocates and starts then stays near the NICs, too.
     if let Some(Err(error)) = plan.cpus.map(|cpus| cpus.pin_this_thread()) {
         log::debug!("worker {index} is not kept near its NICs: {error}");
     }
     let (rails, opened) = open_rails(plan.rails, progress);
     if report.send(opened).is_err() {
-        return Ok(());
+        return;
     }
-    let Ok(go) = wait.recv() else { return Ok(()) };
+    let Ok(go) = wait.recv() else { return };
     let core = go.core.clone();
     let rails = number(rails, &go.indexes);
     // With its own thread always awake, callers never get the worker.
@@ -416,10 +414,9 @@ fn life(
     if worker.broken || ran.is_err() {
         worker.failed(ran.as_ref().err().map_or("a caller's pass panicked", |panic| panic_text(&**panic)));
     }
-    let closed = worker.close();
-    drop(worker);
-    drop(core);
-    closed
+    if let Err(error) = worker.close() {
+        log::warn!("worker {index}: a NIC could not be closed: {error}");
+    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@
 
 use super::{Access, HostRange};
 use crate::device::{is_there, Device};
+use crate::failing::step;
 use crate::ids::{GrantToken, MemoryId, PeerId};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -215,7 +216,8 @@ impl Grants {
     /// Reserves a place for a grant's notification; false if grants hold `most` already.
     pub fn hold_place(&self, most: u64) -> bool {
         let one_more = |held| (held < most).then_some(held + 1);
-        self.places.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
+        !step("a grant's place")
+            && self.places.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 
     pub fn places(&self) -> u64 {

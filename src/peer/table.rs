@@ -1,6 +1,7 @@
 //! All peers of an endpoint: by id, by incarnation, and by the token in their frames.
 
 use super::Peer;
+use crate::failing::step;
 use crate::ids::PeerId;
 use crate::room;
 use crate::status::{Error, Result};
@@ -124,7 +125,9 @@ impl PeerTable {
             )));
         }
         let room = inner.slots.try_reserve(1).and_then(|()| inner.by_incarnation.try_reserve(1));
-        room.map_err(|_| room::none::<Slot>(self.capacity, "a further peer"))?;
+        if room.is_err() || step("memory") {
+            return Err(room::none::<Slot>(self.capacity, "a further peer"));
+        }
         let index = inner.free.last().copied().unwrap_or(inner.slots.len());
         let generation = inner.slots.get(index).map_or(self.first, |slot| slot.generation);
         let before = inner.begun_before(incarnation);

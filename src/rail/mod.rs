@@ -27,6 +27,7 @@ use crate::fabric::grants::Grants;
 use crate::fabric::{
     Access, Buffer, Connection, HostRange, Limits, Nic, Posted, Reaped, Registration, Route, Scratch,
 };
+use crate::failing;
 use crate::ids::{GrantToken, LaneId, LaneSlot, PeerId, RailIndex};
 use crate::status::{Error, Result, Status};
 use crate::trace::{self, Event};
@@ -96,7 +97,8 @@ pub struct Rail {
     sends: ManuallyDrop<Frames>,
     receives: ManuallyDrop<Frames>,
     probe_buffer: ManuallyDrop<Frame>,
-    closed: Option<Result<()>>,
+    registered: failing::Registered,
+    closed: bool,
 }
 
 // SAFETY: all pointers are to memory that the rail owns, and it moves as a whole.
@@ -139,7 +141,8 @@ impl Rail {
             probe_buffer: ManuallyDrop::new(probe_buffer),
             limits,
             nic,
-            closed: None,
+            registered: Default::default(),
+            closed: false,
         };
         rail.post_receives()?;
         Ok(rail)
@@ -168,7 +171,7 @@ impl Rail {
     }
 
     pub fn register(&mut self, range: HostRange, access: Access) -> Result<Registration> {
-        self.nic.register(range, access)
+        self.nic.register(range, access).inspect(|_| self.registered.add(1))
     }
 
     pub fn register_device(
@@ -177,11 +180,13 @@ impl Rail {
         access: Access,
         device: (Device, bool),
     ) -> Result<Option<Registration>> {
-        self.nic.register_device(range, access, device)
+        self.nic
+            .register_device(range, access, device)
+            .inspect(|known| self.registered.add(known.iter().count() as i64))
     }
 
     pub fn deregister(&mut self, registration: Registration) -> Result<()> {
-        self.nic.deregister(registration)
+        self.nic.deregister(registration).inspect(|()| self.registered.add(-1))
     }
 
     pub fn use_grants(&mut self, grants: Arc<Grants>) {
@@ -543,15 +548,14 @@ impl Rail {
         self.nic.woken();
     }
 
-    /// Closes the NIC: it does not access memory afterwards.
+    /// Closes the NIC: it does not access memory afterwards. Where that fails, it can be tried again.
     pub fn close(&mut self) -> Result<()> {
-        if let Some(outcome) = &self.closed {
-            return outcome.clone();
-        }
-        let outcome = self.nic.close();
         self.traffic.close();
-        self.closed = Some(outcome.clone());
-        outcome
+        if !self.closed {
+            self.nic.close()?;
+        }
+        (self.closed, self.registered) = (true, Default::default());
+        Ok(())
     }
 }
 

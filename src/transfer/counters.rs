@@ -182,6 +182,13 @@ impl Counters {
         Place { index, generation: immediate >> self.index_bits }
     }
 
+    /// How many counters there are.
+    #[cfg(feature = "sim")]
+    pub fn count(&self) -> u64 {
+        let places = self.places.lock();
+        (places.used - places.free.len()) as u64
+    }
+
     pub fn create(&self) -> Result<u64> {
         let mut places = self.places.lock();
         let fresh = places.used < self.capacity;

@@ -2,6 +2,7 @@
 //! reserves its place when it is accepted, so publishing cannot fail.
 
 use super::completion::Completion;
+use crate::failing::step;
 use crate::ring::Ring;
 use crate::status::{Error, Result, Status};
 use crate::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -100,7 +101,8 @@ impl Queue {
         // Not an addition that is taken back: another caller would see it meanwhile, and be refused a
         // place that is free.
         let more = |before: u64| Some(before + places).filter(|after| *after <= self.capacity);
-        self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+        !step("places in a queue")
+            && self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
     /// Like `reserve`, until the result is dropped or kept.
@@ -111,6 +113,11 @@ impl Queue {
 
     pub fn unreserve(&self, places: u64) {
         self.reserved.fetch_sub(places, Ordering::Relaxed);
+    }
+
+    #[cfg(feature = "sim")]
+    pub fn reserved(&self) -> u64 {
+        self.reserved.load(Ordering::Acquire)
     }
 
     pub fn is_full(&self) -> bool {

@@ -11,6 +11,7 @@ use super::operation::{Body, Failed, To};
 use super::parts::{PartOf, Whole};
 use super::queue::Queue;
 use super::tally::Tally;
+use crate::failing::step;
 use crate::ids::{Hold, OpId, PeerId};
 use crate::prefetch;
 use crate::room;
@@ -235,6 +236,9 @@ impl Table {
 
     /// Takes a free slot, to be filled or put back.
     pub fn take(&self) -> Option<&Slot> {
+        if step("a slot for an operation") {
+            return None;
+        }
         if let Some(index) = self.pop_free() {
             return self.slot(index);
         }

@@ -5,6 +5,7 @@ use super::budget::budget;
 use super::channel::{area_seals, memfd, page_len, Mapping, HUGE};
 use crate::descriptor::Descriptor;
 use crate::device::{Device, Handle};
+use crate::failing;
 use crate::status::{Error, Result, Status};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -56,7 +57,7 @@ impl Area {
         let flags = if pages == Pages::Pool { libc::MFD_HUGETLB | libc::MFD_HUGE_2MB } else { 0 };
         let file = memfd(c"weft-memory", flags)?;
         // SAFETY: the descriptor is open during the call.
-        if unsafe { libc::ftruncate(file.as_raw_fd(), len as libc::off_t) } != 0 {
+        if failing::step("memory") || unsafe { libc::ftruncate(file.as_raw_fd(), len as libc::off_t) } != 0 {
             return Err(no_memory(len));
         }
         // SAFETY: the reason given above holds here as well.
@@ -74,7 +75,9 @@ impl Area {
         populate(&mapping, pages)?;
         // A peer may map it to read it, never to write it, and it cannot shrink under either of us.
         // SAFETY: the descriptor is open during the call.
-        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, area_seals()) } != 0 {
+        if failing::step("seals")
+            || unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, area_seals()) } != 0
+        {
             return Err(Error::system("sealing memory that can be shared"));
         }
         Ok(Area { file, mapping })
@@ -90,6 +93,7 @@ fn no_memory(len: usize) -> Error {
 fn check_room(more: usize, len: usize) -> Result<()> {
     let tables = more as u64 / 256;
     match budget() {
+        _ if failing::step("memory") => Err(Error::new(Status::NoMemory, format!("len is {len}"))),
         Some(room) if more as u64 + tables + SPARE > room.bytes => Err(Error::new(
             Status::NoMemory,
             format!("len is {len}, and {} has {} bytes left for the last {more}", room.of, room.bytes),
@@ -112,6 +116,9 @@ fn populate(mapping: &Mapping, pages: Pages) -> Result<()> {
                 check_room(len - at, len)?;
             }
             let step = STEP.min(len - at);
+            if failing::step("pages") {
+                return Err(no_memory(len));
+            }
             if libc::madvise(base.add(at).cast(), step, MADV_POPULATE_WRITE) == 0 {
                 continue;
             }
@@ -168,6 +175,12 @@ pub fn allocate(len: u64, node: Option<u32>) -> Result<u64> {
     let base = area.base();
     AREAS.lock().insert(base, Arc::new(area));
     Ok(base)
+}
+
+/// How many areas there are.
+#[cfg(feature = "sim")]
+pub fn count() -> usize {
+    AREAS.lock().len()
 }
 
 /// The area that contains a range.

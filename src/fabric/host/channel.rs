@@ -11,6 +11,7 @@
 use crate::descriptor::Descriptor;
 use crate::device::{driver, present, Device};
 use crate::fabric::GONE;
+use crate::failing::step;
 use crate::status::{Error, Result, Status};
 use std::cell::OnceCell;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -90,6 +91,9 @@ impl Mapping {
 
     /// Makes a mapping at any free address.
     pub fn new(fd: BorrowedFd, len: usize, writable: bool) -> Result<Mapping> {
+        if step("a mapping") {
+            return Err(Error::system("mapping memory shared with another process"));
+        }
         // SAFETY: the call makes a new mapping, and replaces none.
         let base = unsafe {
             let fd = fd.as_raw_fd();
@@ -103,6 +107,9 @@ impl Mapping {
 
     /// Makes a mapping of ordinary memory at an address where huge pages are possible.
     pub fn aligned(fd: BorrowedFd, len: usize, writable: bool) -> Result<Mapping> {
+        if step("a mapping") {
+            return Err(Error::system("mapping shared memory"));
+        }
         let len = len.next_multiple_of(page_len());
         let room = len + HUGE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

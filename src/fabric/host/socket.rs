@@ -6,6 +6,7 @@
 
 use crate::descriptor::Descriptor;
 use crate::device::Handle;
+use crate::failing::step;
 use crate::status::{Error, Result};
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -77,7 +78,7 @@ pub fn listen(name: &str) -> Result<Descriptor> {
             rc => rc,
         }
     };
-    if rc != 0 {
+    if rc != 0 || step("a listener") {
         return Err(Error::system("listening for peers on this host"));
     }
     Ok(socket)

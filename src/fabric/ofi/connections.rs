@@ -12,6 +12,7 @@
 //! end with the route's own. An accepted connection belongs to a peer once that peer has
 //! authenticated; one that is accepted later belongs to the next peer there, and stays.
 
+mod closing;
 mod dialer;
 mod routes;
 mod scratches;
@@ -95,6 +96,8 @@ pub struct Connections {
     deaths: bool,
     passes: u32,
     looked_ns: u64,
+    /// Endpoints of ended connections that could not be closed yet.
+    unclosed: Vec<*mut fid_ep>,
     rejected: u64,
     scratches: Scratches,
 }
@@ -160,6 +163,7 @@ impl Connections {
                 deaths: false,
                 passes: 0,
                 looked_ns: 0,
+                unclosed: Vec::new(),
                 rejected: 0,
                 scratches: Scratches::default(),
             };
@@ -175,32 +179,6 @@ impl Connections {
             address.extend(name);
             Ok((of, address))
         }
-    }
-
-    /// Closes all connections; their posts come back through the completion queue, if that is read.
-    pub fn close(&mut self) -> Result<()> {
-        self.places.clear();
-        self.pending = 0;
-        let mut outcome = Ok(());
-        if let Some(mut dialer) = self.dialer.take() {
-            self.all.iter().for_each(|of| of.wanted.store(false, Ordering::Release));
-            dialer.close();
-            while let Some(one) = dialer.next() {
-                outcome = outcome.and(self.discard(one));
-            }
-        }
-        for mut of in self.all.drain(..) {
-            outcome = outcome.and(of.close(self.source));
-        }
-        outcome = outcome.and(self.events.close_listener());
-        if !self.srx.is_null() {
-            // SAFETY: the receive context is closed only here, after the endpoints that use it.
-            let rc = unsafe { fi_close(self.srx.cast()) };
-            outcome = outcome.and(self.source.check("closing the receives that connections share", rc));
-            self.srx = ptr::null_mut();
-        }
-        self.finished.clear();
-        outcome.and(self.events.close())
     }
 
     // Connections.
@@ -237,7 +215,8 @@ impl Connections {
     fn opened(&mut self, mut one: Opening) -> Result<()> {
         let now = self.clock.now();
         let Some(of) = self.all.iter_mut().find(|of| of.number == one.number) else {
-            return self.discard(one);
+            self.discard(one);
+            return Ok(());
         };
         let ep = std::mem::replace(&mut one.ep, ptr::null_mut());
         (of.ep, of.since_ns) = (ep, now);
@@ -253,29 +232,22 @@ impl Connections {
         if let Err(error) = &connecting {
             self.end(one.number, error.provider_errno);
         }
-        connecting.and(self.discard(one))
-    }
-
-    fn discard(&self, one: Opening) -> Result<()> {
-        // SAFETY: both belong to the value.
-        unsafe {
-            self.source.freeinfo(one.info);
-            close_endpoint(self.source, one.ep)
-        }
+        self.discard(one);
+        connecting
     }
 
     /// Makes an endpoint that is ready to be connected, with a send queue for this many posts.
     ///
     /// # Safety
     /// The info must belong to this NIC.
-    unsafe fn endpoint(&self, info: *mut fi_info, posts: usize) -> Result<*mut fid_ep> {
+    unsafe fn endpoint(&mut self, info: *mut fi_info, posts: usize) -> Result<*mut fid_ep> {
         let mut ep = ptr::null_mut();
         // SAFETY: the caller promises the info, and all objects are open.
         unsafe {
             shape(info, posts);
             let rc = fi_endpoint(self.domain, info, &mut ep, ptr::null_mut());
             self.source.check("opening a connection", rc)?;
-            self.ready(ep).inspect_err(|_| _ = fi_close(ep.cast()))?;
+            self.ready(ep).inspect_err(|_| self.part_with(ep))?;
         }
         Ok(ep)
     }
@@ -318,9 +290,8 @@ impl Connections {
         }
         self.deaths = true;
         self.finished.extend(of.waiting.drain(..).map(|(_, scratch)| Reaped::of(scratch, errno)));
-        if let Err(error) = of.close(self.source) {
-            log::warn!("{}", error.message);
-        }
+        of.wanted.store(false, Ordering::Release);
+        self.part_with(of.ep);
     }
 
     fn end_those(&mut self, goes: impl Fn(&Connection) -> bool) {
@@ -504,9 +475,9 @@ impl Connections {
             match room {
                 Some(of) => {
                     let made = self.endpoint(info, ANSWERS).and_then(|ep| {
-                        let accepted =
-                            self.source.check("accepting a connection", fi_accept(ep, ptr::null(), 0));
-                        accepted.map(|()| ep).inspect_err(|_| _ = fi_close(ep.cast()))
+                        let rc = fi_accept(ep, ptr::null(), 0);
+                        let accepted = self.source.check("accepting a connection", rc);
+                        accepted.map(|()| ep).inspect_err(|_| self.part_with(ep))
                     });
                     match made {
                         Ok(ep) => _ = self.keep(ep, (of.initiator, false)),
@@ -525,6 +496,7 @@ impl Connections {
             return;
         }
         self.looked_ns = now;
+        let _ = self.close_again();
         let old = |one: &Connection| {
             let age = now.saturating_sub(one.since_ns);
             !one.up && !one.ep.is_null() && age > DIAL_NS
@@ -548,24 +520,6 @@ impl Drop for Connections {
         // SAFETY: the descriptor is our own duplicate, which nothing else closes.
         unsafe { self.source.freeinfo(self.info) };
     }
-}
-
-impl Connection {
-    fn close(&mut self, source: Source) -> Result<()> {
-        self.wanted.store(false, Ordering::Release);
-        // SAFETY: the endpoint is closed only here, since its owner drops it.
-        unsafe { close_endpoint(source, self.ep) }
-    }
-}
-
-/// # Safety
-/// Nothing refers to the endpoint; it may be null.
-unsafe fn close_endpoint(source: Source, ep: *mut fid_ep) -> Result<()> {
-    if ep.is_null() {
-        return Ok(());
-    }
-    // SAFETY: the caller promises it.
-    source.check("closing a connection", unsafe { fi_close(ep.cast()) })
 }
 
 /// Prepares an info for an endpoint with a send queue for this many posts.

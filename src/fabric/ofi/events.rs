@@ -1,6 +1,7 @@
 //! A NIC's listener, and the event queue of its connections.
 
 use super::discover::Source;
+use super::nic::shut;
 use crate::status::Result;
 use libfabric_sys::*;
 use std::ffi::c_int;
@@ -134,17 +135,11 @@ impl Events {
     }
 
     pub fn close_listener(&mut self) -> Result<()> {
-        let pep = std::mem::replace(&mut self.pep, ptr::null_mut());
-        // SAFETY: the object is closed only here.
-        let rc = if pep.is_null() { 0 } else { unsafe { fi_close(pep.cast()) } };
-        self.source.check("closing the listener", rc)
+        shut(self.source, "listener", &mut self.pep)
     }
 
     /// Call after closing everything that is bound to the queue.
     pub fn close(&mut self) -> Result<()> {
-        let eq = std::mem::replace(&mut self.eq, ptr::null_mut());
-        // SAFETY: the object is closed only here.
-        let rc = if eq.is_null() { 0 } else { unsafe { fi_close(eq.cast()) } };
-        self.source.check("closing the event queue", rc)
+        shut(self.source, "event queue", &mut self.eq)
     }
 }

@@ -151,13 +151,26 @@ impl OfiNic {
 
     fn close_registrations(&mut self) -> Result<()> {
         let mut outcome = Ok(());
-        for mr in self.mrs.take_all() {
-            // SAFETY: the registration is open until here.
-            let rc = unsafe { fi_close(&mut (*mr).fid) };
-            outcome = outcome.and(self.source.check("closing a registration", rc));
+        for mut mr in self.mrs.take_all() {
+            let closed = shut(self.source, "registration", &mut mr);
+            if closed.is_err() {
+                self.mrs.keep(mr);
+            }
+            outcome = outcome.and(closed);
         }
         outcome
     }
+}
+
+/// Closes an object, if there is one; it is still there if that fails.
+pub(super) fn shut<T>(source: Source, what: &str, object: &mut *mut T) -> Result<()> {
+    if !object.is_null() {
+        // SAFETY: libfabric's objects begin with their `fid`; this one is open, and nothing uses it.
+        let rc = unsafe { fi_close(object.cast()) };
+        source.check(&format!("closing the {what}"), rc)?;
+    }
+    *object = ptr::null_mut();
+    Ok(())
 }
 
 /// How a range is registered.
@@ -439,34 +452,19 @@ impl Nic for OfiNic {
     }
 
     fn close(&mut self) -> Result<()> {
-        let source = self.source;
-        let mut outcome = Ok(());
-        // Registrations outlive the endpoint that uses them, and nothing else. SAFETY: each object
-        // is closed once, in libfabric's order.
-        signals::preserved(|| unsafe {
-            if let Some(mut of) = self.connections.take() {
-                outcome = of.close();
+        signals::preserved(|| {
+            if let Some(of) = &mut self.connections {
+                of.close()?;
             }
-            if !self.ep.is_null() {
-                outcome = source.check("closing the endpoint", fi_close(&mut (*self.ep).fid));
-                self.ep = ptr::null_mut();
-            }
-            let registrations = self.close_registrations();
-            outcome = std::mem::replace(&mut outcome, Ok(())).and(registrations);
-            let fids: [*mut fid; 4] =
-                [self.cq.cast(), self.av.cast(), self.domain.cast(), self.fabric.cast()];
-            for (fid, what) in
-                fids.into_iter().zip(["completion queue", "address vector", "domain", "fabric"])
-            {
-                if !fid.is_null() {
-                    let closed = source.check(&format!("closing the {what}"), fi_close(fid));
-                    outcome = std::mem::replace(&mut outcome, Ok(())).and(closed);
-                }
-            }
-        });
-        (self.cq, self.av, self.domain, self.fabric) =
-            (ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-        outcome
+            self.connections = None;
+            // Registrations outlive the endpoint that uses them, and nothing else.
+            shut(self.source, "endpoint", &mut self.ep)?;
+            self.close_registrations()?;
+            shut(self.source, "completion queue", &mut self.cq)?;
+            shut(self.source, "address vector", &mut self.av)?;
+            shut(self.source, "domain", &mut self.domain)?;
+            shut(self.source, "fabric", &mut self.fabric)
+        })
     }
 }
 

@@ -13,6 +13,7 @@ use super::info::Info;
 use super::port::{Port, DEAD, KILLED, RX_DOWN, TX_DOWN};
 use super::wire::{Call, Kind, Link};
 use super::world::World;
+use crate::failing::step;
 use libfabric_sys::*;
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void, CStr};
@@ -54,6 +55,9 @@ pub unsafe extern "C" fn open_events(
     eq: *mut *mut fid_eq,
     context: *mut c_void,
 ) -> c_int {
+    if step("an event queue") {
+        return -FI_ENOMEM;
+    }
     // SAFETY: the caller upholds the contract of `fi_eq_open`.
     unsafe {
         if (*attr).wait_obj != fi_wait_obj::FI_WAIT_NONE {
@@ -73,6 +77,9 @@ pub unsafe extern "C" fn open_events(
 }
 
 unsafe extern "C" fn close_events(fid: *mut fid) -> c_int {
+    if step("closing an event queue") {
+        return -FI_EBUSY;
+    }
     let events: *mut Events = fid.cast();
     // SAFETY: `open_events` made the queue, which is closed only here.
     unsafe {
@@ -265,6 +272,9 @@ pub unsafe fn open_listener(
 }
 
 unsafe extern "C" fn bind_listener(fid: *mut fid, other: *mut fid, _flags: u64) -> c_int {
+    if step("binding a listener") {
+        return -FI_ENOMEM;
+    }
     // SAFETY: both objects are ours, by the contract of `fi_pep_bind`.
     unsafe {
         let listener: *mut Listener = fid.cast();
@@ -280,12 +290,18 @@ unsafe extern "C" fn bind_listener(fid: *mut fid, other: *mut fid, _flags: u64) 
 }
 
 unsafe extern "C" fn listen(pep: *mut fid_pep) -> c_int {
+    if step("listening") {
+        return -FI_ENOMEM;
+    }
     // SAFETY: the listener is ours, and its domain is open.
     unsafe { (*(*pep.cast::<Listener>()).fabric_domain).port.listen(true) };
     0
 }
 
 unsafe extern "C" fn close_listener(fid: *mut fid) -> c_int {
+    if step("closing a listener") {
+        return -FI_EBUSY;
+    }
     // SAFETY: `open_listener` made the listener, which is closed once, before its queue and domain.
     unsafe {
         let listener = Box::from_raw(fid.cast::<Listener>());
@@ -299,6 +315,9 @@ unsafe extern "C" fn close_listener(fid: *mut fid) -> c_int {
 }
 
 unsafe extern "C" fn name_of_listener(fid: fid_t, addr: *mut c_void, addrlen: *mut usize) -> c_int {
+    if step("an address") {
+        return -FI_ENOMEM;
+    }
     // SAFETY: the listener is ours, and the buffer has the given length.
     unsafe {
         let domain = &*(*fid.cast::<Listener>()).fabric_domain;
@@ -410,6 +429,9 @@ pub unsafe fn open(
 }
 
 unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, _flags: u64) -> c_int {
+    if step("binding") {
+        return -FI_ENOMEM;
+    }
     // SAFETY: both objects are ours, by the contract of `fi_ep_bind`.
     unsafe {
         let of: *mut Connection = fid.cast();
@@ -428,6 +450,9 @@ unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, _flags: u64) -> c_int 
 }
 
 unsafe extern "C" fn control(fid: *mut fid, command: c_int, _arg: *mut c_void) -> c_int {
+    if step("enabling") {
+        return -FI_ENOMEM;
+    }
     // SAFETY: `open` made the connection.
     unsafe {
         let of = &mut *fid.cast::<Connection>();
@@ -451,6 +476,9 @@ unsafe extern "C" fn connect(
     param: *const c_void,
     paramlen: usize,
 ) -> c_int {
+    if step("connecting") {
+        return -FI_ENOMEM;
+    }
     static LINKS: AtomicU64 = AtomicU64::new(1);
     // SAFETY: the contract of `fi_connect` holds; an address is a NUL-terminated string.
     unsafe {
@@ -479,6 +507,9 @@ unsafe extern "C" fn connect(
 }
 
 unsafe extern "C" fn accept(ep: *mut fid_ep, _param: *const c_void, _paramlen: usize) -> c_int {
+    if step("accepting") {
+        return -FI_ENOMEM;
+    }
     // SAFETY: `open` made the connection, from a request.
     unsafe {
         let of = &mut *ep.cast::<Connection>();
@@ -495,6 +526,9 @@ unsafe extern "C" fn accept(ep: *mut fid_ep, _param: *const c_void, _paramlen: u
 
 /// Pending posts come back, and nothing moves over the connection any longer.
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    if step("closing a connection") {
+        return -FI_EBUSY;
+    }
     // SAFETY: `open` made the connection, which is closed once, before what it is bound to.
     unsafe {
         let of: *mut Connection = fid.cast();

@@ -8,6 +8,7 @@ use super::spec::Spec;
 use super::world::World;
 use crate::clock::Sequence;
 use crate::device::fake;
+use crate::failing::step;
 use crate::range::{self, Range};
 use libfabric_sys::*;
 use std::ffi::{c_int, c_void, CStr};
@@ -92,6 +93,9 @@ unsafe extern "C" fn regattr(
     flags: u64,
     mr: *mut *mut fid_mr,
 ) -> c_int {
+    if step("registering") {
+        return -FI_ENOMEM;
+    }
     // SAFETY: the caller upholds the contract of `fi_mr_regattr`.
     unsafe {
         let (domain, attr) = (&mut *fid.cast::<Domain>(), &*attr);
@@ -155,6 +159,9 @@ fn within(dmabuf: &fi_mr_dmabuf) -> Option<(u64, u64)> {
 }
 
 unsafe extern "C" fn close_mr(fid: *mut fid) -> c_int {
+    if step("closing a registration") {
+        return -FI_EBUSY;
+    }
     // SAFETY: `regattr` made the registration, which is closed once, before its domain.
     unsafe {
         if (*(*fid.cast::<Mr>()).domain).port.is_busy() {
@@ -199,6 +206,9 @@ pub unsafe extern "C" fn open_av(
     av: *mut *mut fid_av,
     context: *mut c_void,
 ) -> c_int {
+    if step("an address vector") {
+        return -FI_ENOMEM;
+    }
     // SAFETY: the caller upholds the contract of `fi_av_open`.
     unsafe {
         if !matches!((*attr).type_, fi_av_type::FI_AV_TABLE | fi_av_type::FI_AV_UNSPEC) {
@@ -214,6 +224,9 @@ pub unsafe extern "C" fn open_av(
 }
 
 unsafe extern "C" fn close_av(fid: *mut fid) -> c_int {
+    if step("closing an address vector") {
+        return -FI_EBUSY;
+    }
     let av: *mut AddressVector = fid.cast();
     // SAFETY: `open_av` made the address vector, which is closed once, before its domain.
     unsafe {
@@ -235,6 +248,9 @@ unsafe extern "C" fn insert(
     _flags: u64,
     _context: *mut c_void,
 ) -> c_int {
+    if step("inserting an address") {
+        return -FI_ENOMEM;
+    }
     if count != 1 {
         return -FI_ENOSYS;
     }

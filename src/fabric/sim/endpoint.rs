@@ -11,6 +11,7 @@ use super::spec::Spec;
 use super::wire::{Kind, Op, Orphan, Pool, State, Wire};
 use super::world::World;
 use crate::clock::Sequence;
+use crate::failing::step;
 use libfabric_sys::*;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
@@ -193,6 +194,9 @@ pub unsafe fn open_shared(
 }
 
 unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, _flags: u64) -> c_int {
+    if step("binding") {
+        return -FI_ENOMEM;
+    }
     let endpoint: *mut Endpoint = fid.cast();
     // SAFETY: both objects are ours, and are released before the queue and the vector close.
     unsafe {
@@ -213,6 +217,9 @@ unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, _flags: u64) -> c_int 
 }
 
 unsafe extern "C" fn control(fid: *mut fid, command: c_int, _arg: *mut c_void) -> c_int {
+    if step("enabling") {
+        return -FI_ENOMEM;
+    }
     let endpoint: *mut Endpoint = fid.cast();
     // SAFETY: `open` made the endpoint.
     unsafe {
@@ -232,6 +239,9 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, _arg: *mut c_void) -
 
 /// Outstanding operations end without completions.
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    if step("closing an endpoint") {
+        return -FI_EBUSY;
+    }
     // SAFETY: `open` made the endpoint, which is closed once, before what it is bound to.
     unsafe {
         let endpoint = Box::from_raw(fid.cast::<Endpoint>());
@@ -261,6 +271,9 @@ unsafe extern "C" fn cancel(_fid: fid_t, _context: *mut c_void) -> isize {
 }
 
 unsafe extern "C" fn getname(fid: fid_t, addr: *mut c_void, addrlen: *mut usize) -> c_int {
+    if step("an address") {
+        return -FI_ENOMEM;
+    }
     // SAFETY: `open` made the endpoint, and the caller passes a buffer of this length.
     unsafe {
         let endpoint = &*fid.cast::<Endpoint>();
@@ -300,6 +313,9 @@ unsafe extern "C" fn recv(
     _src_addr: fi_addr_t,
     context: *mut c_void,
 ) -> isize {
+    if step("posting a receive") {
+        return (-FI_EAGAIN) as isize;
+    }
     // SAFETY: the caller upholds the contract of `fi_recv`.
     answer(unsafe { (*ep.cast::<Endpoint>()).receive(Receive { base: buf, len, context }, desc) })
 }
@@ -312,6 +328,9 @@ unsafe extern "C" fn send(
     dest_addr: fi_addr_t,
     context: *mut c_void,
 ) -> isize {
+    if step("posting a message") {
+        return (-FI_EAGAIN) as isize;
+    }
     let iov = iovec { iov_base: buf.cast_mut(), iov_len: len };
     let mut desc = desc;
     let msg = fi_msg { msg_iov: &iov, desc: &mut desc, iov_count: 1, addr: dest_addr, context, data: 0 };
@@ -325,11 +344,17 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) ->
 }
 
 unsafe extern "C" fn readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
+    if step("posting a read") {
+        return (-FI_EAGAIN) as isize;
+    }
     // SAFETY: the caller upholds the contract of `fi_readmsg`.
     answer(unsafe { (*ep.cast::<Endpoint>()).rma(&*msg, flags, Kind::Read) })
 }
 
 unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize {
+    if step("posting a write") {
+        return (-FI_EAGAIN) as isize;
+    }
     // SAFETY: the caller upholds the contract of `fi_writemsg`.
     answer(unsafe { (*ep.cast::<Endpoint>()).rma(&*msg, flags, Kind::Write) })
 }

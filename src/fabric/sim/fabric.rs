@@ -7,6 +7,7 @@ use super::fid_ops::{self, table};
 use super::info::Info;
 use super::queue;
 use crate::clock::Sequence;
+use crate::failing::step;
 use libfabric_sys::*;
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -33,6 +34,9 @@ static FABRIC_OPS: fi_ops_fabric = fi_ops_fabric {
 /// # Safety
 /// `fabric` is written.
 pub unsafe fn open_fabric(fabric: *mut *mut fid_fabric, context: *mut c_void) -> c_int {
+    if step("a fabric") {
+        return -FI_ENOMEM;
+    }
     let fid = fid_fabric {
         fid: fid_ops::fid(FI_CLASS_FABRIC, context, &FABRIC_FID),
         ops: table(&FABRIC_OPS),
@@ -44,6 +48,9 @@ pub unsafe fn open_fabric(fabric: *mut *mut fid_fabric, context: *mut c_void) ->
 }
 
 unsafe extern "C" fn close_fabric(fid: *mut fid) -> c_int {
+    if step("closing a fabric") {
+        return -FI_EBUSY;
+    }
     let fabric: *mut Fabric = fid.cast();
     // SAFETY: `open_fabric` made the fabric, which is closed only here.
     unsafe {
@@ -70,6 +77,9 @@ unsafe extern "C" fn open_domain(
     domain: *mut *mut fid_domain,
     context: *mut c_void,
 ) -> c_int {
+    if step("a domain") {
+        return -FI_ENOMEM;
+    }
     // SAFETY: the fabric and the info are ours, as libfabric also requires.
     unsafe {
         let (fabric, info): (*mut Fabric, *mut Info) = (fabric.cast(), info.cast());
@@ -108,6 +118,9 @@ unsafe extern "C" fn open_listener(
     pep: *mut *mut fid_pep,
     context: *mut c_void,
 ) -> c_int {
+    if step("a listener") {
+        return -FI_ENOMEM;
+    }
     // SAFETY: the contract of `fi_passive_ep` holds; the domain closes after its listener.
     unsafe {
         match (*fabric.cast::<Fabric>()).domain {
@@ -118,6 +131,9 @@ unsafe extern "C" fn open_listener(
 }
 
 unsafe extern "C" fn close_domain(fid: *mut fid) -> c_int {
+    if step("closing a domain") {
+        return -FI_EBUSY;
+    }
     let domain: *mut Domain = fid.cast();
     // SAFETY: `open_domain` made the domain, which is closed only here.
     unsafe {
@@ -136,6 +152,9 @@ unsafe extern "C" fn open_cq(
     cq: *mut *mut fid_cq,
     context: *mut c_void,
 ) -> c_int {
+    if step("a completion queue") {
+        return -FI_ENOMEM;
+    }
     let domain: *mut Domain = domain.cast();
     // SAFETY: the contract of `fi_cq_open` holds; domains outlive their queues.
     unsafe {
@@ -156,6 +175,9 @@ unsafe extern "C" fn open_endpoint(
     ep: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
+    if step("an endpoint") {
+        return -FI_ENOMEM;
+    }
     let domain: *mut Domain = domain.cast();
     // SAFETY: the contract of `fi_endpoint` holds; domains outlive their endpoints.
     unsafe {
@@ -175,6 +197,9 @@ unsafe extern "C" fn open_receives(
     srx: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
+    if step("shared receives") {
+        return -FI_ENOMEM;
+    }
     let domain: *mut Domain = domain.cast();
     // SAFETY: the contract of `fi_srx_context` holds; domains outlive their receives.
     unsafe {

@@ -7,6 +7,7 @@ use super::sealed::Sealed;
 use super::socket::{self, Outcome};
 use crate::descriptor::Descriptor;
 use crate::fabric::error_text;
+use crate::failing::step;
 use crate::logging::seldom::warn_seldom;
 use crate::status::{Error, Result};
 use crate::wire::tcp::Name;
@@ -34,7 +35,7 @@ pub fn watch(epoll: &Descriptor, fd: BorrowedFd, word: u64) -> Result<()> {
     let mut event = libc::epoll_event { events, u64: word };
     // SAFETY: both descriptors are open, and the event outlives the call.
     let rc = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event) };
-    if rc != 0 {
+    if rc != 0 || step("watching a socket") {
         return Err(Error { provider_errno: socket::errno(), ..Error::system("watching a socket") });
     }
     Ok(())

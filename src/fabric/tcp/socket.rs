@@ -2,6 +2,7 @@
 
 use super::options::Options;
 use crate::descriptor::Descriptor;
+use crate::failing::step;
 use crate::status::{Error, Result, Status};
 use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -178,12 +179,12 @@ pub fn listen_at(at: SocketAddr, device: u32, options: &Options) -> Result<(Desc
     tune(socket_of(&socket), options);
     // Connections of an earlier process with this port may still be closing.
     set(socket_of(&socket), libc::SOL_SOCKET, libc::SO_REUSEADDR, (at.port() != 0).into());
-    if !bind(socket_of(&socket), at) {
+    if step("an address") || !bind(socket_of(&socket), at) {
         return Err(system(&format!("binding a socket to {at}")));
     }
     // SAFETY: the socket is open, and the buffer has space for the longest address.
     unsafe {
-        if libc::listen(socket.as_raw_fd(), BACKLOG) != 0 {
+        if step("a listener") || libc::listen(socket.as_raw_fd(), BACKLOG) != 0 {
             return Err(system("listening at a socket"));
         }
         let (mut bytes, mut len) = ([0u8; V6], V6 as libc::socklen_t);

@@ -1,5 +1,5 @@
-//! Random input: seeds of the simulated chaos, and the targets of fuzz/. Scripts of the source tree
-//! run both, and print the figure on one line.
+//! Random input: seeds of the simulated chaos, and the targets of fuzz/; and what fails one by one. Scripts and
+//! tests of the source tree run them, and print each figure on one line.
 
 use super::{figure_in, figures, folder, root, said_by, Bench, Figure};
 use anyhow::Result;
@@ -11,6 +11,31 @@ figures! {
          right: those of two minutes";
     fuzz_mexecutions ["", ""] fuzz =>
         "million executions of all fuzz targets in two minutes, none of which failed";
+    sweep_points ["300", ""] |bench| sweep(bench, "sweep_points") =>
+        "steps below the calls of the header that were made to fail, one by one: over host, tcp, and simulated NICs";
+    sweep_leaks ["0", ""] |bench| sweep(bench, "sweep_leaks") =>
+        "things that were held after one of them, or calls that did not succeed then";
+}
+
+/// The test prints both, before it fails for a leak.
+fn sweep(bench: &mut Bench, figure: &str) -> Result<f64> {
+    let said = bench.once("sweep", |bench| {
+        bench.progress.begin("the sweep of failing steps");
+        let mut run = Command::new("cargo");
+        run.current_dir(root()).args([
+            "test",
+            "-q",
+            "-p",
+            "weft-simulated",
+            "--test",
+            "sweep",
+            "--",
+            "--nocapture",
+        ]);
+        let output = run.output()?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    })?;
+    figure_in(&said, figure)
 }
 
 fn seconds(bench: &Bench) -> String {

@@ -4,6 +4,7 @@
 
 use crate::fabric::ofi::discover::Source;
 use crate::fabric::ofi::signals::Blocked;
+use crate::failing::step;
 use crate::logging::seldom::warn_seldom;
 use libfabric_sys::*;
 use std::ptr;
@@ -50,6 +51,9 @@ pub struct Dialer {
 
 impl Dialer {
     pub fn start() -> std::io::Result<Dialer> {
+        if step("a thread") {
+            return Err(std::io::ErrorKind::WouldBlock.into());
+        }
         let (asks, asked) = channel::<Opening>();
         let (done, opened) = channel();
         let _blocked = Blocked::all();
