@@ -12,6 +12,15 @@ pub struct Range {
     pub len: u64,
 }
 
+/// Whether one of these ranges, disjoint and in the order of their addresses, contains these bytes.
+pub fn one_contains(ranges: &[Range], address: u64, len: u64) -> bool {
+    let after = ranges.partition_point(|range| range.base <= address);
+    after.checked_sub(1).is_some_and(|at| {
+        let (range, offset) = (&ranges[at], address - ranges[at].base);
+        offset <= range.len && len <= range.len - offset
+    })
+}
+
 /// What a check has found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Checked {

@@ -84,6 +84,42 @@ static void refusals_among_others_name_the_right_ones(void)
     duo_close(&duo);
 }
 
+/* More pieces than one frame names: all are reached, and nothing beside them. */
+static void a_grant_of_many_pieces_is_known_whole(void)
+{
+    enum { PIECES = 1500, EACH = 64 };
+    static uint32_t places[PIECES];
+    struct duo duo = duo_granted(LEN);
+    weft_grant_args granted = WEFT_GRANT_ARGS_INIT;
+    for (uint32_t i = 0; i < PIECES; i++)
+        places[i] = 2 * i;
+    weft_page_side side = {.pages = places};
+    granted.pages = &side;
+    granted.page_len = EACH;
+    granted.page_count = PIECES;
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, EACH);
+    CHECK_OK(weft_grant_create(duo.b_memory, duo.b_to_a, &granted, &args.options.grant));
+    fill_random(duo.a_bytes, LEN, 1);
+    for (uint64_t i = 0; i < 2 * PIECES; i += i % 2 ? 100 : 101) {
+        args.local_offset = args.remote_offset = i * EACH;
+        CHECK_STATUS(written(&duo, &args), i % 2 ? WEFT_ERR_REVOKED : WEFT_OK);
+        CHECK_EQ(memcmp(duo.b_bytes + i * EACH, duo.a_bytes + i * EACH, EACH) == 0, i % 2 == 0);
+    }
+    weft_pages pages = WEFT_PAGES_INIT;
+    pages.local = pages.remote = side;
+    pages.page_len = EACH;
+    pages.page_count = PIECES;
+    weft_op id;
+    CHECK_OK(weft_write_pages(duo.a->endpoint, duo.a_memory, duo.b_of_a, &pages, &args.options, &id));
+    CHECK_OK(await_both(&duo, duo.a, id));
+    places[PIECES - 1]++;
+    CHECK_OK(weft_write_pages(duo.a->endpoint, duo.a_memory, duo.b_of_a, &pages, &args.options, &id));
+    CHECK_STATUS(await_both(&duo, duo.a, id), WEFT_ERR_REVOKED);
+    for (uint64_t i = 0; i < 2 * PIECES; i++)
+        CHECK_EQ(memcmp(duo.b_bytes + i * EACH, duo.a_bytes + i * EACH, EACH) == 0, i % 2 == 0);
+    duo_close(&duo);
+}
+
 /* ---- Others go on ---- */
 
 enum { OTHERS = 16, OTHER = 1, LATE = 2 };
@@ -172,6 +208,7 @@ int main(int argc, char **argv)
     static const struct test tests[] = {
         {"what_is_thrown_away_has_not_succeeded", FABRICS, what_is_thrown_away_has_not_succeeded},
         {"refusals_among_others_name_the_right_ones", FABRICS, refusals_among_others_name_the_right_ones},
+        {"a_grant_of_many_pieces_is_known_whole", FABRICS, a_grant_of_many_pieces_is_known_whole},
         {"others_go_on_beside_refused_frames", "tcp,host checks", others_go_on_beside_refused_frames},
         {0},
     };

@@ -220,7 +220,7 @@ impl Link {
     }
 
     /// Whether few enough answers wait for the peer.
-    fn takes_requests(&self) -> bool {
+    pub(super) fn takes_requests(&self) -> bool {
         self.session.channels[SYSTEM].waiting() < ANSWERS
     }
 

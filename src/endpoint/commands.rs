@@ -164,6 +164,7 @@ impl Worker {
             }
             Command::Connected { peer } => self.link_connected(peer, now),
             Command::Join { peer, hold } => self.link_join(peer, hold, now),
+            Command::AskGrant { peer, hold } => self.link_ask_grant(peer, hold, now),
             Command::Disconnect { peer } => self.link_disconnect(peer, now),
             Command::Await(awaiting) => self.watching.push(awaiting),
             Command::Shutdown => self.close_all(now),

@@ -70,6 +70,8 @@ pub struct Core {
     pub incarnation: u64,
     pub address: Vec<u8>,
     pub rails: Vec<RailInfo>,
+    /// Whether the NICs of all rails check grants.
+    pub(super) rails_check: bool,
     /// The fabrics in use, best first.
     pub fabrics: Vec<String>,
     pub table: Table,
@@ -135,6 +137,7 @@ impl Core {
             random,
             incarnation: address.incarnation,
             address: address.encode(),
+            rails_check: rails.iter().all(|rail| rail.grants),
             rails,
             fabrics,
             table,
@@ -244,9 +247,10 @@ impl Core {
         match command {
             Command::Import { remote } => self.answered(&remote, RemoteState::Disconnected, now),
             Command::GoOn { holds, .. } => holds.into_iter().for_each(canceled),
-            Command::Again { hold, .. } | Command::Join { hold, .. } | Command::Atomic { hold, .. } => {
-                canceled(hold)
-            }
+            Command::Again { hold, .. }
+            | Command::Join { hold, .. }
+            | Command::AskGrant { hold, .. }
+            | Command::Atomic { hold, .. } => canceled(hold),
             Command::Await(awaiting) => canceled(awaiting.hold),
             other => other.refuse(),
         }
@@ -377,7 +381,7 @@ impl Core {
         }
     }
 
-    /// Starts a transfer once the owners of all its remote memories have answered.
+    /// Starts a transfer once the owners of all its remote memories, and of its grant, have answered.
     pub fn go_on(&self, mut hold: Hold, now: u64) {
         // SAFETY: the hold keeps the slot alive, and the transfer is not read after the hold is
         // passed on.
@@ -396,7 +400,9 @@ impl Core {
                 }
             }
         }
-        self.send_off(hold, transfer, now)
+        if let Some(hold) = self.with_covered(hold, transfer, now) {
+            self.send_off(hold, transfer, now)
+        }
     }
 
     /// Starts an accepted transfer of `slices` slices.

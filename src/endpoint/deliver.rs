@@ -89,6 +89,7 @@ impl Link {
             | Kind::FailureUnder
             | Kind::AtomicUnder => self.under_a_grant(pass, kind, body),
             Kind::AtomicDone => self.atomic_done(pass, body),
+            Kind::AskGrant => self.tell_grant(pass.core, body),
             _ => self.system(pass, kind, body),
         }
     }
@@ -148,6 +149,7 @@ impl Link {
             }
             (Kind::Rest, Some([number]), ..) => self.come_to_rest(core, number, Until::Swept),
             (Kind::Keys, ..) => self.keys_came(core, body, now),
+            (Kind::Granted, ..) => self.grant_told(core, body, now),
             (Kind::Quiesce, Some([number]), ..) => self.quiesce(core, number),
             (Kind::Quiesced, Some([number]), ..) => self.quiesced(core, number, now),
             _ => core.count_malformed(),

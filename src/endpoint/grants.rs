@@ -39,7 +39,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// The most pieces of a grant.
-const PIECES: u64 = 1 << 20;
+pub(super) const PIECES: u64 = 1 << 20;
 
 /// The caller's request for a grant.
 pub struct GrantSpec<'a> {
@@ -361,11 +361,10 @@ impl Link {
     pub(super) fn withdrawn(&mut self, pass: &Pass, grant: GrantToken) {
         let peer = self.peer.id;
         log::debug!("{} has revoked grant {grant}: its operations end", self.peer);
-        if !self.peer.revoked.insert(grant) {
-            return pass.core.breach(&self.peer, "it revokes more grants than it can have made");
-        }
-        if !self.sweeps.iter().any(|sweep| sweep.is_of_revoked(peer)) {
-            self.sweeps.push_back(Sweep::of_revoked(peer, &self.peer.revoked));
+        self.peer.revoked.insert(grant);
+        self.forget_covered(pass.core, grant, pass.now);
+        if !self.sweeps.iter_mut().any(|sweep| sweep.join_revoked(peer, grant)) {
+            self.sweeps.push_back(Sweep::of_revoked(peer, grant));
         }
         self.go_on_sweeping(pass.core, pass.now, || true);
     }

@@ -183,6 +183,11 @@ pub enum Command {
         peer: PeerId,
         hold: Hold,
     },
+    /// A transfer needs to know what its grant covers.
+    AskGrant {
+        peer: PeerId,
+        hold: Hold,
+    },
     Disconnect {
         peer: PeerId,
     },

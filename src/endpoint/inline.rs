@@ -314,6 +314,9 @@ impl Parcel<'_> {
         let entered = Entered::new(local, remote).ok()?;
         let (to, offset) = single.remote;
         let there = remote.locate(burst.path().1, to as usize, offset);
+        if terms.common.grant.is_some() && !burst.limits.grants {
+            return None; // What it covers is to be known first.
+        }
         let state = remote.state_under(terms.common.grant); // After the key (`locate`).
         if core.phase.load(Ordering::SeqCst) != OPEN || state != RemoteState::Ready {
             return None;

@@ -33,7 +33,6 @@ use crate::peer::link::Link;
 use crate::peer::{Replacing, Rests, Revoking};
 use crate::session::channel::Out;
 use crate::session::liveness::{Verdict, LOOKS};
-use crate::transfer::ending::Sweep;
 use crate::wire::frame::{numbers, Kind, HEADER};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -240,12 +239,7 @@ impl Link {
             return core.count_malformed();
         };
         // Operations under grants that were revoked before end first: none is posted by a new key.
-        let before = self.sweeps.len();
-        self.sweeps.retain(|sweep| !sweep.is_of_grants());
-        if self.sweeps.len() < before {
-            let mut sweep = Sweep::of_revoked(self.peer.id, &self.peer.revoked);
-            core.table.go_on(&mut sweep, now, || false);
-        }
+        self.sweeps.retain_mut(|sweep| !(sweep.is_of_grants() && core.table.go_on(sweep, now, || false)));
         self.session.keys_replaced();
         let keys = || keys.chunks_exact(8).map(word);
         let remotes = self.remotes_of(MemoryId::new(memory));

@@ -1,6 +1,6 @@
 //! Lists, and prepared geometry: checked once, used by any number of transfers.
 
-use super::submit::{check_grant, check_pages};
+use super::submit::check_pages;
 use super::Endpoint;
 use crate::ids::{GrantToken, OpId};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
@@ -89,7 +89,7 @@ impl Endpoint {
                 "a grant is of one peer's memory, and this list is over several peers",
             ));
         }
-        list.remotes().iter().try_for_each(|remote| check_grant(terms, remote))?;
+        list.remotes().iter().try_for_each(|remote| self.check_grant(terms, remote))?;
         list.parts().iter().try_for_each(|part| self.check_part(list, part))?;
         let state = |part: &Part| self.state_of(list, part, terms.common.grant);
         match list.parts() {
@@ -160,7 +160,7 @@ impl Endpoint {
         self.core.check_open()?;
         Error::of_remote(paged.remote.state()).map_or(Ok(()), Err)?;
         check_access(terms.direction, &paged.local, &paged.remote)?;
-        check_grant(terms, &paged.remote)?;
+        self.check_grant(terms, &paged.remote)?;
         paged.geometry.check_destination(terms.direction)?;
         if terms.count.is_some_and(|count| count.pages) && !paged.geometry.whole {
             return Err(Error::invalid(

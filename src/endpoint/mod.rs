@@ -14,6 +14,7 @@ mod commands;
 mod config;
 pub mod core;
 mod counters;
+mod covered;
 mod credits;
 mod deliver;
 mod driver;

@@ -16,6 +16,7 @@ use crate::transfer::queue::{Places, Queue};
 use crate::transfer::shape::{check_access, Entered, Shape};
 use crate::transfer::watch::Mark;
 use crate::transfer::{Common, Direction, Outcome, Terms};
+use once_cell::sync::OnceCell;
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -55,7 +56,7 @@ impl Endpoint {
             return Err(error);
         }
         check_access(terms.direction, local, remote)?;
-        check_grant(terms, remote)?;
+        self.check_grant(terms, remote)?;
         let single = || pages.single(|range| local.range_len(range), |range| remote.range_len(range));
         if let Some(single) = terms.count.map_or_else(single, |_| None) {
             return self.submit_single(local, remote, single, terms);
@@ -261,6 +262,15 @@ impl Endpoint {
     }
 
     /// `peer`: as the caller names it.
+    /// Checks that a transfer has a grant if it needs one, and can be kept within it.
+    pub(super) fn check_grant(&self, terms: &Terms, remote: &RemoteMemory) -> Result<()> {
+        match terms.common.grant {
+            None if remote.granted_only => Err(ungranted()),
+            Some(_) if !self.core.rails_check => self.core.check_covered(remote.peer),
+            _ => Ok(()),
+        }
+    }
+
     pub fn send(&self, peer: u64, data: Vec<u8>, common: &Common) -> Result<OpId> {
         let core = &self.core;
         core.check_open()?;
@@ -333,14 +343,6 @@ pub(super) fn ungranted() -> Error {
     Error::invalid("its owner lets nobody reach this memory but under grants: name one in the options")
 }
 
-/// Checks that a transfer has a grant if it needs one.
-pub(super) fn check_grant(terms: &Terms, remote: &RemoteMemory) -> Result<()> {
-    match terms.common.grant {
-        None if remote.granted_only => Err(ungranted()),
-        _ => Ok(()),
-    }
-}
-
 /// Checks pages against two memories.
 #[inline(always)]
 pub(super) fn check_pages(
@@ -394,6 +396,7 @@ pub(super) fn body(
             notifies_failure: terms.notify.is_some_and(|notify| notify.of_failure),
             counting,
             grant: terms.common.grant,
+            covered: OnceCell::new(),
             shape,
         }),
     }

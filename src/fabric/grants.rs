@@ -14,6 +14,7 @@ use super::{Access, HostRange};
 use crate::device::{is_there, Device};
 use crate::failing::step;
 use crate::ids::{GrantToken, MemoryId, PeerId};
+use crate::range::one_contains;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -167,11 +168,11 @@ impl Grant {
 
     /// Whether one of the ranges contains these bytes.
     pub fn covers(&self, address: u64, len: u64) -> bool {
-        let after = self.ranges.partition_point(|range| range.base <= address);
-        after.checked_sub(1).is_some_and(|at| {
-            let (range, offset) = (&self.ranges[at], address - self.ranges[at].base);
-            offset <= range.len && len <= range.len - offset
-        })
+        one_contains(&self.ranges, address, len)
+    }
+
+    pub fn ranges(&self) -> &[HostRange] {
+        &self.ranges
     }
 }
 

@@ -1,10 +1,12 @@
 //! Memory: registered ranges of this process, and imported ranges of peers.
 
 pub mod alloc;
+mod covered;
 mod exports;
 mod remote;
 mod revoked;
 
+pub use covered::{Asking, Covered, Known};
 pub use exports::Exports;
 pub use remote::{RemoteMemory, RemoteState};
 pub use revoked::Revoked;

@@ -1,15 +1,17 @@
 //! The grants of a peer that are of no use any longer: those that it has revoked, by their numbers
 //! among those that it made in this session, and all of other sessions. A key that came with an
 //! earlier session may still open the memory where NICs do not check grants.
+//!
+//! Of grants that were revoked long ago, some may be forgotten, so that a peer which keeps every
+//! second grant costs no more than others. Their owner refuses them (`endpoint::grants`, `covered`).
 
 use crate::ids::GrantToken;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Maximum runs of numbers: a peer that leaves more gaps between its revoked grants exceeds the
-/// limit.
-const RUNS: usize = 1 << 20;
+/// The most runs of numbers that are remembered.
+const RUNS: usize = 1024;
 
 /// Flags beside the session's tag: it is known, and the peer has revoked grants.
 const KNOWN: u32 = 1 << 31;
@@ -32,20 +34,21 @@ impl Revoked {
         self.session.fetch_or(GrantToken::session_tag(session) | KNOWN, Ordering::SeqCst);
     }
 
-    /// False: there are too many runs (`RUNS`).
-    pub fn insert(&self, grant: GrantToken) -> bool {
+    pub fn insert(&self, grant: GrantToken) {
         let number = grant.number();
         let mut runs = self.runs.lock();
         self.session.fetch_or(ANY, Ordering::SeqCst);
         let before = runs.range(..=number).next_back().map(|(from, to)| (*from, *to));
         let from = match before {
-            Some((_, to)) if number < to => return true,
+            Some((_, to)) if number < to => return,
             Some((from, to)) if number == to => from,
             _ => number,
         };
         let to = runs.remove(&(number + 1)).unwrap_or(number + 1);
         runs.insert(from, to);
-        runs.len() <= RUNS
+        if runs.len() > RUNS {
+            runs.pop_first();
+        }
     }
 
     #[inline]
@@ -73,13 +76,23 @@ mod tests {
         let revoked = Revoked::default();
         assert!(!revoked.contains(grant(0)));
         for number in [5, 3, 4, 4, 9, 7, 8, 0, 1] {
-            assert!(revoked.insert(grant(number)));
+            revoked.insert(grant(number));
         }
         let held: Vec<u64> = (0..12).filter(|number| revoked.contains(grant(*number))).collect();
         assert_eq!(held, [0, 1, 3, 4, 5, 7, 8, 9]);
         assert_eq!(revoked.runs.lock().len(), 3);
-        [2, 6].into_iter().for_each(|number| assert!(revoked.insert(grant(number))));
+        [2, 6].into_iter().for_each(|number| revoked.insert(grant(number)));
         assert_eq!(revoked.runs.lock().iter().next(), Some((&0, &10)));
+    }
+
+    #[test]
+    fn the_oldest_of_many_runs_are_forgotten() {
+        let grant = |number| GrantToken::of(77, 5, 2 * number).unwrap();
+        let (revoked, last) = (Revoked::default(), 10 * RUNS as u64);
+        (0..=last).for_each(|number| revoked.insert(grant(number)));
+        assert_eq!(revoked.runs.lock().len(), RUNS);
+        assert!(revoked.contains(grant(last)) && revoked.contains(grant(last + 1 - RUNS as u64)));
+        assert!(!revoked.contains(grant(last - RUNS as u64)));
     }
 
     #[test]
@@ -93,9 +106,10 @@ mod tests {
             let others = [session ^ 1, session ^ 1 << 23];
             let others_are = || others.iter().all(|of| revoked.contains(grant(*of)));
             assert!(!revoked.contains(grant(session)) && others_are());
-            assert!(revoked.insert(GrantToken::of(1, session, 1).unwrap()));
+            revoked.insert(GrantToken::of(1, session, 1).unwrap());
             assert!(!revoked.contains(grant(session)) && others_are(), "another grant was revoked");
-            assert!(revoked.insert(grant(session)) && revoked.contains(grant(session)));
+            revoked.insert(grant(session));
+            assert!(revoked.contains(grant(session)));
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use super::{status_of_end, Peer};
 use crate::codec::{Reader, Writer};
-use crate::ids::{Hold, MemoryId, OpId};
-use crate::memory::RemoteMemory;
+use crate::ids::{GrantToken, Hold, MemoryId, OpId};
+use crate::memory::{Asking, RemoteMemory};
 use crate::peer::Rests;
 use crate::session::channel::{Channel, Out};
 use crate::session::liveness::Silence;
@@ -43,6 +43,8 @@ pub struct Link {
     pub joining: Vec<Hold>,
     /// Atomics without an answer from the peer.
     pub atomics: BTreeMap<OpId, Hold>,
+    /// Grants of the peer of which it is asked what they cover.
+    pub asking: HashMap<GrantToken, Asking>,
     /// Failed transfers whose peer was notified of their success.
     pub notified: BTreeSet<OpId>,
     /// Operations that end before the lanes drain, while closing.
@@ -132,6 +134,7 @@ impl Link {
         let ended = Outcome { status: status_of_end(outcome.status), ..outcome };
         let state = remote_state_of_end(outcome.status);
         let mut waited = std::mem::take(&mut self.joining);
+        waited.extend(self.asking.drain().flat_map(|(_, asking)| asking.waiting));
         waited.extend(self.remotes.values().flat_map(|remote| remote.settle(state)));
         Outstanding { waited, all: Sweep::of_peer(self.peer.id, ended), outcome: ended }
     }
@@ -149,6 +152,7 @@ impl Link {
             revoking: BTreeSet::new(),
             joining: Vec::new(),
             atomics: BTreeMap::new(),
+            asking: HashMap::new(),
             notified: BTreeSet::new(),
             ending: None,
             fences: HashMap::new(),

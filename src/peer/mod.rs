@@ -28,7 +28,7 @@ pub mod table;
 use crate::codec::Text;
 use crate::fabric::select::readable;
 use crate::ids::{PeerId, RailIndex};
-use crate::memory::Revoked;
+use crate::memory::{Known, Revoked};
 use crate::session::Plan;
 use crate::status::Status;
 use crate::transfer::Outcome;
@@ -114,6 +114,8 @@ pub struct Peer {
     /// Frames from the peer that its owner has not handled yet.
     pub awaiting: AtomicU32,
     /// The peer exceeded a limit and is dropped.
+    /// What grants of the peer cover.
+    pub covered: Known,
     pub breached: AtomicBool,
     /// Lanes of the fabric that serves the peer.
     pub lanes: Mutex<Serving>,
@@ -215,6 +217,7 @@ impl Peer {
             breached: AtomicBool::new(false),
             lanes: Mutex::default(),
             lanes_up: AtomicU32::new(0),
+            covered: Known::default(),
             unfinished: AtomicU32::new(0),
             received_ns: AtomicU64::new(0),
             moved_ns: AtomicU64::new(0),

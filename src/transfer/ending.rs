@@ -9,10 +9,11 @@ use super::parts::{Failure, PartOf};
 use super::table::{id_in, Slot, Table, ACTIVE};
 use super::tally::Ended;
 use super::Outcome;
-use crate::ids::{Hold, OpId, PeerId};
-use crate::memory::{RemoteMemory, Revoked};
+use crate::ids::{GrantToken, Hold, OpId, PeerId};
+use crate::memory::RemoteMemory;
 use crate::status::Status;
 use parking_lot::Mutex;
+use std::collections::HashSet;
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ enum Swept {
     /// The transfers that use a remote memory.
     Remote(Arc<RemoteMemory>),
     /// Operations of a peer under grants that it has revoked.
-    Revoked(PeerId, Arc<Revoked>),
+    Revoked(PeerId, HashSet<GrantToken>),
 }
 
 /// Ends many operations in steps, so that one pass of a worker is not held up. It may miss
@@ -58,8 +59,8 @@ impl Sweep {
         Sweep { what: Swept::Remote(remote.clone()), outcome, next: 0 }
     }
 
-    pub fn of_revoked(peer: PeerId, revoked: &Arc<Revoked>) -> Sweep {
-        let what = Swept::Revoked(peer, revoked.clone());
+    pub fn of_revoked(peer: PeerId, grant: GrantToken) -> Sweep {
+        let what = Swept::Revoked(peer, HashSet::from([grant]));
         Sweep { what, outcome: Outcome::of(Status::Revoked), next: 0 }
     }
 
@@ -67,9 +68,15 @@ impl Sweep {
         matches!(self.what, Swept::Revoked(..))
     }
 
-    /// Whether this sweep is for the peer's revoked grants, and has not begun.
-    pub fn is_of_revoked(&self, peer: PeerId) -> bool {
-        self.next == 0 && matches!(self.what, Swept::Revoked(of, _) if of == peer)
+    /// Adds a revoked grant of the peer; false if this sweep is for others, or has begun.
+    pub fn join_revoked(&mut self, peer: PeerId, grant: GrantToken) -> bool {
+        match &mut self.what {
+            Swept::Revoked(of, grants) if *of == peer && self.next == 0 => {
+                grants.insert(grant);
+                true
+            }
+            _ => false,
+        }
     }
 }
 
@@ -399,14 +406,14 @@ impl Table {
     }
 
     /// Whether an operation is under one of these grants.
-    fn is_under(&self, id: OpId, revoked: &Revoked) -> bool {
+    fn is_under(&self, id: OpId, revoked: &HashSet<GrantToken>) -> bool {
         let Some(slot) = self.read(id) else { return false };
         // SAFETY: `read` holds the slot.
         let body = unsafe { self.body(slot) };
         let of_transfer = body.transfer().and_then(|transfer| transfer.grant);
         let grant = of_transfer.or(body.atomic().and_then(|atomic| atomic.grant));
         self.release(slot);
-        grant.is_some_and(|grant| revoked.contains(grant))
+        grant.is_some_and(|grant| revoked.contains(&grant))
     }
 
     /// The outcome of an operation if a remote memory ends it; `None` if it does not use that

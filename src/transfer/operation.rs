@@ -2,14 +2,16 @@
 
 use super::atomic::Atomic;
 use super::expect::Expecting;
+use super::geometry::Position;
 use super::queue::Queue;
 use super::shape::{Shape, View};
 use super::watch::Mark;
 use super::{Direction, Outcome};
 use crate::fabric::Immediate;
 use crate::ids::{GrantToken, OpId, PeerId};
-use crate::memory::RemoteMemory;
+use crate::memory::{Covered, RemoteMemory};
 use crate::status::Status;
+use once_cell::sync::OnceCell;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -26,6 +28,8 @@ pub struct Move {
     pub counting: Option<Counting>,
     /// The peer's grant under which the transfer runs.
     pub grant: Option<GrantToken>,
+    /// What the grant covers, where only this side checks it (`endpoint::covered`).
+    pub covered: OnceCell<Arc<Covered>>,
 }
 
 /// How a transfer raises a counter of its peer.
@@ -81,6 +85,34 @@ impl Move {
             }
         }
         raises
+    }
+
+    /// Whether slices may be posted. `checked`: the target checks that they are under the grant.
+    #[inline]
+    pub fn allows(&self, at: Position, count: u64, checked: bool) -> bool {
+        self.grant.is_none() || checked || self.is_covered(at, count)
+    }
+
+    /// Whether the grant covers these slices: the memory, the direction and each byte.
+    fn is_covered(&self, mut at: Position, mut count: u64) -> bool {
+        let Some(covered) = self.covered.get() else { return false };
+        let allows = match self.direction {
+            Direction::Write => covered.write,
+            Direction::Read => covered.read,
+        };
+        let view = self.view();
+        while allows && count > 0 {
+            let (remote, range, offset) = view.remote_place(at.layer);
+            let (slice, after) = view.take(at, count);
+            let address =
+                remote.range(range as u64).map(|range| range.base.wrapping_add(offset + slice.remote));
+            let within = |address| remote.id == covered.memory && covered.contains(address, slice.len);
+            if !address.is_some_and(within) {
+                return false;
+            }
+            (at, count) = (after, count - slice.slices);
+        }
+        allows
     }
 
     #[inline]

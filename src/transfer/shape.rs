@@ -210,6 +210,16 @@ impl<'a> View<'a> {
         }
     }
 
+    /// The remote memory of a layer or entry, with the range and the offset where it begins.
+    #[inline]
+    pub fn remote_place(self, layer: u64) -> (&'a Arc<RemoteMemory>, usize, u64) {
+        let (remote, (range, offset)) = match self {
+            View::Pages(paged) => (&paged.remote, paged.geometry.remote.layer(layer)),
+            View::List(list, part) => (list.memories(part.entry(layer)).1, part.entry(layer).places().1),
+        };
+        (remote, range, offset)
+    }
+
     /// Like `Geometry::whole_pages`, with the geometry.
     #[inline]
     pub fn whole_pages(self, at: Position, most: u64) -> Option<(&'a Geometry, u64)> {

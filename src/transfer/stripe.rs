@@ -37,9 +37,8 @@ const HEADROOM: u128 = 2;
 const PART_LEAST: u64 = 16 << 10;
 
 pub struct Stripe {
-    /// Valid until the stripe leaves the slot.
+    /// Valid until the stripe leaves the slot, as is the slot's transfer.
     slot: NonNull<Slot>,
-    /// In the slot's body.
     transfer: NonNull<Move>,
     /// How many lanes share the transfer: claims shrink towards its end.
     parts: u64,
@@ -235,8 +234,7 @@ impl Stripe {
         std::mem::take(&mut self.speculative)
     }
 
-    /// Whether its turn has ended; then the next turn begins, with the bytes left: a few posts do
-    /// not deserve a turn of their own.
+    /// Whether its turn has ended: the next one then begins, and has also what is left of this one.
     pub fn end_turn(&mut self) -> bool {
         let over = self.turn < TURN / 4;
         if over {
@@ -304,8 +302,13 @@ impl Stripe {
             }
             self.exhausted = true;
         }
-        if self.next == self.end && !self.claim(slot, transfer, burst, room) {
-            return Step::Finished;
+        if self.next == self.end {
+            if !self.claim(slot, transfer, burst, room) {
+                return Step::Finished;
+            }
+            if !transfer.allows(self.at, self.end - self.next, burst.limits.grants) {
+                return Step::Ended(Status::Revoked);
+            }
         }
         if self.layer.index != self.at.layer && !self.look_up(transfer, burst) {
             return Step::Finished;
@@ -477,8 +480,7 @@ impl Stripe {
         }
     }
 
-    /// Begins as the stripe of a one-slice transfer whose post preceded the stripe
-    /// (`Stripes::post_first`).
+    /// Begins after the only post of its transfer, of one slice (`Stripes::post_first`).
     #[inline]
     pub fn posted_alone(&mut self, now: u64) {
         let slot = self.slot();
@@ -570,8 +572,8 @@ impl Stripe {
             return true;
         }
         let unclaimed = slices.saturating_sub(slot.cursor.load(Relaxed));
-        if self.exhausted || unclaimed == 0 {
-            self.exhausted = true;
+        self.exhausted |= unclaimed == 0;
+        if self.exhausted {
             return false;
         }
         let fair = unclaimed / (2 * self.parts);
@@ -580,8 +582,8 @@ impl Stripe {
         let most = (room.min(PIECE) / view.slice_len()).clamp(1, CLAIM_MAX.min(limit).max(1));
         let run = fair.clamp(1, most).min(self.quota.max(1));
         let start = slot.cursor.fetch_add(run, Relaxed);
-        if start >= slices {
-            self.exhausted = true;
+        self.exhausted = start >= slices;
+        if self.exhausted {
             return false;
         }
         self.quota = self.quota.saturating_sub(run);

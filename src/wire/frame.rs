@@ -83,6 +83,9 @@ pub enum Kind {
     /// The sender has replaced keys of its memory: the memory, the rail, the first range, and a key
     /// for this range and each after it.
     Keys = 29,
+    /// What a grant covers: the token, the memory, the directions, the number of its ranges, the first
+    /// of those that follow, and address and length of each. No ranges: it is not live.
+    Granted = 30,
     /// A fence: the receiver finishes everything that it has posted to the sender; it has finished.
     Quiesce = 27,
     Quiesced = 28,
@@ -103,6 +106,8 @@ pub enum Kind {
     /// behind it.
     CountUnder = 49,
     AtomicUnder = 50,
+    /// The sender asks what a grant covers, from one of its ranges on.
+    AskGrant = 51,
 }
 
 impl Kind {
@@ -145,6 +150,8 @@ impl Kind {
             Failure,
             FailureUnder,
             AtomicUnder,
+            Granted,
+            AskGrant,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == v)
