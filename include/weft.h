@@ -538,7 +538,9 @@ weft_status weft_op_cancel(weft_endpoint *endpoint,
 /** Of a peer: it does `weft_fetch_add` and `weft_compare_swap`. */
 #define WEFT_CAPABILITY_ATOMICS 1
 
-/** A remote endpoint, as a checked id. 0 is never a peer. */
+/** A remote endpoint, as a checked id. 0 is never a peer. Calls that name one
+    which has ended return `WEFT_ERR_PEER_LOST` or `WEFT_ERR_PEER_CLOSED` until its
+    PEER_DOWN was polled, then `WEFT_ERR_HANDLE`. */
 typedef uint64_t weft_peer;
 
 /** Filled by `weft_peer_info`. */
@@ -593,7 +595,7 @@ weft_status weft_peer_connect(weft_endpoint *endpoint,
 /** Ends the connection with a peer: its operations end at once with
     `WEFT_ERR_CANCELED`; both sides drain what is in flight; a
     `WEFT_COMPLETION_PEER_DOWN` with `WEFT_OK` follows, within 3 seconds also if
-    the peer does not answer. The id is valid until then. The peer gets a
+    the peer does not answer, unless a provider does not return. The id is valid until then. The peer gets a
     PEER_DOWN with `WEFT_ERR_PEER_CLOSED`. Its remote memory remains to be
     released. */
 WEFT_API
@@ -616,7 +618,7 @@ weft_status weft_peer_reason(const weft_endpoint *endpoint,
                              size_t capacity,
                              size_t *len);
 
-/** Fills in what is known of a peer, until its PEER_DOWN has been polled. */
+/** Fills in what is known of a peer that has not ended. */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_peer_info(const weft_endpoint *endpoint,

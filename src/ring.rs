@@ -50,9 +50,9 @@ impl<T: Copy> Ring<T> {
         (&self.places[position & (self.places.len() - 1)], position >> self.shift << 1)
     }
 
-    /// Returns the value if the ring is full.
+    /// Returns how many values were pushed before, or the value if the ring is full.
     #[inline]
-    pub fn push(&self, value: T) -> std::result::Result<(), T> {
+    pub fn push(&self, value: T) -> std::result::Result<usize, T> {
         let (mut tail, backoff) = (self.tail.load(Ordering::Relaxed), Backoff::new());
         loop {
             let (place, empty) = self.at(tail);
@@ -64,7 +64,7 @@ impl<T: Copy> Ring<T> {
                     // SAFETY: this thread moved the tail past the place, so it owns the place.
                     place.value.with_mut(|at| unsafe { (*at).write(value) });
                     place.stamp.store(empty + 1, Ordering::Release);
-                    return Ok(());
+                    return Ok(tail);
                 };
                 tail = now;
                 continue;
@@ -122,6 +122,11 @@ impl<T: Copy> Ring<T> {
         self.tail.load(Ordering::SeqCst) - head
     }
 
+    /// How many values were ever popped.
+    pub fn popped(&self) -> usize {
+        self.head.load(Ordering::SeqCst)
+    }
+
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -137,13 +142,13 @@ mod tests {
         let ring = Ring::new(3, "a ring").expect("there is memory");
         for lap in 0..5 {
             for i in 0..4 {
-                assert_eq!(ring.push(lap * 4 + i), Ok(()));
+                assert_eq!(ring.push(lap * 4 + i), Ok(lap * 4 + i));
             }
             assert_eq!((ring.push(99), ring.len()), (Err(99), 4));
             for i in 0..4 {
                 assert_eq!(ring.pop(), Some(lap * 4 + i));
             }
-            assert_eq!(ring.pop(), None);
+            assert_eq!((ring.pop(), ring.popped()), (None, lap * 4 + 4));
         }
     }
 

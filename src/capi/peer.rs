@@ -8,7 +8,9 @@ use super::status::weft_status;
 use crate::status::{Error, Result};
 use std::ffi::{c_char, c_void};
 
-/// A remote endpoint, as a checked id. 0 is never a peer.
+/// A remote endpoint, as a checked id. 0 is never a peer. Calls that name one
+/// which has ended return `WEFT_ERR_PEER_LOST` or `WEFT_ERR_PEER_CLOSED` until its
+/// PEER_DOWN was polled, then `WEFT_ERR_HANDLE`.
 pub type weft_peer = u64;
 
 /// Of a peer: it does `weft_fetch_add` and `weft_compare_swap`.
@@ -83,7 +85,7 @@ pub unsafe extern "C" fn weft_peer_connect(
 /// Ends the connection with a peer: its operations end at once with
 /// `WEFT_ERR_CANCELED`; both sides drain what is in flight; a
 /// `WEFT_COMPLETION_PEER_DOWN` with `WEFT_OK` follows, within 3 seconds also if
-/// the peer does not answer. The id is valid until then. The peer gets a
+/// the peer does not answer, unless a provider does not return. The id is valid until then. The peer gets a
 /// PEER_DOWN with `WEFT_ERR_PEER_CLOSED`. Its remote memory remains to be
 /// released.
 ///
@@ -122,7 +124,7 @@ pub unsafe extern "C" fn weft_peer_reason(
     })
 }
 
-/// Fills in what is known of a peer, until its PEER_DOWN has been polled.
+/// Fills in what is known of a peer that has not ended.
 ///
 /// # Safety
 /// `properties` must be NULL or valid for `properties->size` bytes.

@@ -312,6 +312,11 @@ impl Core {
         peer.and_then(|peer| peer.failure()).unwrap_or(Outcome::of(Status::PeerLost))
     }
 
+    /// The peer that a caller names, unless it has ended.
+    pub fn named_peer(&self, number: u64) -> Result<Arc<Peer>> {
+        self.peers.find(number, self.queue.polled())
+    }
+
     /// The worker that owns a peer's link.
     pub fn owner_of(&self, peer: PeerId) -> Option<usize> {
         self.peers.get(peer).ok().map(|peer| peer.owner)

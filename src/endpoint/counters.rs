@@ -124,7 +124,7 @@ impl Endpoint {
 
     /// The ways in which a peer may raise counters.
     pub fn raises(&self, peer: PeerId) -> Result<Raises> {
-        let peer = self.core.peers.get(peer)?;
+        let peer = self.core.named_peer(peer.get())?;
         // Before the fabric of a peer is selected, both ways are allowed.
         let serves = |(rail, _): &(RailIndex, _)| !peer.has_service() || peer.is_served_by(*rail);
         let rails = RailIndex::each(self.core.rails.iter()).filter(serves);

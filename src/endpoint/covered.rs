@@ -33,6 +33,10 @@ const READ: u64 = 2;
 /// Operations that go on at once; the others follow as commands.
 const GO_ON: usize = 256;
 
+fn about(grant: GrantToken, values: &[u64]) -> Vec<u8> {
+    [&grant.get().to_le_bytes()[..], &numbers(values)].concat()
+}
+
 impl Core {
     /// Whether the NICs that serve a peer check its requests, so that this side need not.
     fn checks_for(&self, peer: &Peer) -> bool {
@@ -107,10 +111,7 @@ impl Link {
     }
 
     fn push_ask(&mut self, grant: GrantToken, first: usize) {
-        self.push(Out::new(
-            Kind::AskGrant,
-            [&grant.get().to_le_bytes()[..], &numbers(&[first as u64])].concat(),
-        ));
+        self.push(Out::new(Kind::AskGrant, about(grant, &[first as u64])));
     }
 
     /// The peer asks what a grant covers, from one of its ranges on.
@@ -124,25 +125,22 @@ impl Link {
             return Delivery::Taken;
         };
         let most = (core.frame_bytes() - HEADER - BEFORE) / RANGE;
-        let mut told = vec![0; 4];
+        let mut answer = vec![0; 4];
         if let Some(grant) = core.grants.named(token).filter(|grant| grant.peer == self.peer.id) {
             let (Access { remote_write, remote_read, .. }, all) = (grant.access, grant.ranges());
-            let access = u64::from(remote_write) * WRITE | u64::from(remote_read) * READ;
+            let access = if remote_write { WRITE } else { 0 } | if remote_read { READ } else { 0 };
             let before = [grant.memory.get(), access, all.len() as u64, first];
             let some = all.iter().skip(usize::try_from(first).unwrap_or(usize::MAX)).take(most);
-            told = before.into_iter().chain(some.flat_map(|range| [range.base, range.len])).collect();
+            answer = before.into_iter().chain(some.flat_map(|range| [range.base, range.len])).collect();
         }
-        self.answer(
-            core,
-            Out::new(Kind::Granted, [&token.get().to_le_bytes()[..], &numbers(&told)].concat()),
-        );
+        self.answer(core, Out::new(Kind::Granted, about(token, &answer)));
         Delivery::Taken
     }
 
     /// The owner of a grant says what it covers.
-    pub(super) fn grant_told(&mut self, core: &Core, body: &[u8], now: u64) {
-        let told = granted(body).and_then(|(token, rest)| Some((token, read_numbers::<4>(rest)?)));
-        let Some((grant, [memory, access, total, first])) = told else { return core.count_malformed() };
+    pub(super) fn grant_answered(&mut self, core: &Core, body: &[u8], now: u64) {
+        let answer = granted(body).and_then(|(token, rest)| Some((token, read_numbers::<4>(rest)?)));
+        let Some((grant, [memory, access, total, first])) = answer else { return core.count_malformed() };
         // It may have been revoked meanwhile.
         let Some(mut asking) = self.asking.remove(&grant) else { return };
         let covered = &mut asking.covered;

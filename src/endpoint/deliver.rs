@@ -149,7 +149,7 @@ impl Link {
             }
             (Kind::Rest, Some([number]), ..) => self.come_to_rest(core, number, Until::Swept),
             (Kind::Keys, ..) => self.keys_came(core, body, now),
-            (Kind::Granted, ..) => self.grant_told(core, body, now),
+            (Kind::Granted, ..) => self.grant_answered(core, body, now),
             (Kind::Quiesce, Some([number]), ..) => self.quiesce(core, number),
             (Kind::Quiesced, Some([number]), ..) => self.quiesced(core, number, now),
             _ => core.count_malformed(),

@@ -13,7 +13,7 @@ use super::inbox::Command;
 use super::Endpoint;
 use crate::ids::{OpId, PeerId};
 use crate::peer::link::{Link, Quiesce, Quiescing, Until};
-use crate::peer::{PeerState, Rests};
+use crate::peer::Rests;
 use crate::session::channel::Out;
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::KIND_FENCE;
@@ -29,9 +29,8 @@ impl Endpoint {
     pub fn fence(&self, peer: u64, common: &Common) -> Result<OpId> {
         let core = &self.core;
         core.check_open()?;
-        let peer = core.peers.find(peer)?;
-        let down = || (peer.state() == PeerState::Down).then(|| Error::handle("the peer has just ended"));
-        let id = self.begin_fence(common, Some(peer.id), down)?;
+        let peer = core.named_peer(peer)?;
+        let id = self.begin_fence(common, Some(peer.id), || peer.ended())?;
         core.inboxes[peer.owner].command(Command::Fence { peer: peer.id, id });
         self.kick(core.clock.now());
         Ok(id)

@@ -75,7 +75,7 @@ impl Endpoint {
     pub fn grant(&self, memory: &Arc<Memory>, spec: &GrantSpec) -> Result<GrantToken> {
         let core = &self.core;
         core.check_open()?;
-        let peer = core.peers.find(spec.peer)?;
+        let peer = core.named_peer(spec.peer)?;
         let access = granted_access(memory.access(), spec)?;
         let ranges = match &spec.pages {
             Some(pages) => pieces(memory, pages)?,

@@ -44,7 +44,6 @@ pub struct Parked {
 pub struct Leaving {
     pub peer: PeerId,
     pub outcome: Outcome,
-    pub since: u64,
     pub stage: LeavingStage,
     /// Grants that are revoked once the peer is gone.
     pub revoking: Vec<Arc<Revoking>>,
@@ -60,6 +59,8 @@ pub enum LeavingStage {
         down: Option<Completion>,
         /// Workers that have not dropped its lanes yet.
         others: Arc<AtomicUsize>,
+        /// When all had.
+        dropped_ns: Option<u64>,
         /// Memories whose keys are replaced, because the peer may have posted more.
         replacing: Vec<Arc<Replacing>>,
         /// Operations that had ended when the last worker had dropped its lanes: PEER_DOWN follows

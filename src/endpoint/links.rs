@@ -8,7 +8,7 @@ use super::worker::Worker;
 use crate::fabric::{error_text, host, is_closed};
 use crate::ids::{OpId, PeerId, RailIndex};
 use crate::peer::link::Link;
-use crate::peer::{status_of_end, Peer, PeerState, Rests};
+use crate::peer::{status_of_end, Peer, Rests};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
 use crate::transfer::operation::Move;
@@ -22,11 +22,9 @@ const SHED: usize = 64;
 
 /// How long one pass checks the operations that fences wait for.
 const FENCE_LOOK_NS: u64 = 500_000;
-/// How long a PEER_DOWN waits for a NIC that still has operations of the peer.
+/// How long a PEER_DOWN waits for a NIC that still has operations of the peer, once its lanes are
+/// dropped.
 const OFF_NS: u64 = 300_000_000;
-/// How long a PEER_DOWN waits for a worker that is inside a call into a provider: until that worker
-/// has dropped the peer's lanes, bytes of the peer may land.
-const HELD_NS: u64 = 20_000_000_000;
 
 fn warn_of_loss(core: &Core, link: &Link, outcome: Outcome) {
     let peer = &link.peer;
@@ -93,7 +91,7 @@ impl Worker {
             self.data.send_plain(link, Kind::Close, &[]);
         }
         let Some(mut link) = self.links.remove(peer) else { return };
-        link.peer.set_state(PeerState::Down);
+        link.peer.set_down(outcome.status);
         let mut outstanding = link.take_outstanding(outcome);
         outstanding.waited.extend(link.ending.take().into_iter().flat_map(|ending| ending.waited));
         outstanding.waited.extend(std::mem::take(&mut link.atomics).into_values());
@@ -107,7 +105,7 @@ impl Worker {
             }
         }
         let stage = LeavingStage::Ending(link, outstanding);
-        self.leaving.push_back(Leaving { peer, outcome, since: now, stage, revoking });
+        self.leaving.push_back(Leaving { peer, outcome, stage, revoking });
         self.finish_leaving(now, || core.clock.now().saturating_sub(now) > ENDS_NS);
     }
 
@@ -142,14 +140,20 @@ impl Worker {
         }
         // Outstanding operations are canceled if this side ended the peer.
         let ended = Outcome { status: status_of_end(outcome.status), ..outcome };
-        for user_data in std::mem::take(&mut *link.peer.connects.lock()) {
+        let connects = std::mem::take(&mut *link.peer.connects.lock());
+        let answer = || {
             let completion = Completion::new(completion::KIND_PEER_UP, ended, peer, now);
-            core.queue.publish(Completion { user_data, ..completion });
+            let publish = |user_data| core.queue.publish_as(Completion { user_data, ..completion });
+            connects.into_iter().map(publish).fold(0, |_, number| number)
+        };
+        match was_up {
+            true => _ = answer(),
+            false => core.peers.publish_end(peer, core.queue.polled(), answer),
         }
         if !shed(&mut link) {
             self.shedding.push(*link);
         }
-        LeavingStage::Dropping { down, others, replacing, ended: None }
+        LeavingStage::Dropping { down, others, dropped_ns: None, replacing, ended: None }
     }
 
     /// Asks all workers to drop a peer's lanes; returns how many have not yet.
@@ -199,12 +203,14 @@ impl Worker {
     /// Whether a peer is gone, and its PEER_DOWN, if it has one, was published.
     fn has_left(&self, leaving: &mut Leaving, now: u64) -> bool {
         let core = &self.core;
-        let LeavingStage::Dropping { down, others, replacing, ended } = &mut leaving.stage else {
+        let LeavingStage::Dropping { down, others, dropped_ns, replacing, ended } = &mut leaving.stage else {
             return false;
         };
-        let took = now.saturating_sub(leaving.since);
-        let held = others.load(Ordering::Acquire) != 0 && took < HELD_NS;
-        let late = core.table.has_late(leaving.peer) && took < OFF_NS;
+        // A worker may be inside a call into a provider, for however long: until it has dropped the
+        // peer's lanes, bytes of the peer may land.
+        let held = others.load(Ordering::Acquire) != 0;
+        let dropped_ns = if held { now } else { *dropped_ns.get_or_insert(now) };
+        let late = core.table.has_late(leaving.peer) && now.saturating_sub(dropped_ns) < OFF_NS;
         let keyed = replacing.iter().all(|of| of.is_done());
         if (held || late || !keyed) && !self.closed {
             return false;
@@ -219,7 +225,7 @@ impl Worker {
         } else if !core.table.are_published(ended) {
             return false;
         }
-        core.queue.publish(down);
+        core.peers.publish_end(leaving.peer, core.queue.polled(), || core.queue.publish_as(down));
         true
     }
 
@@ -346,5 +352,35 @@ impl Worker {
             self.links.quiescing.extend(waits.then_some(peer));
             self.carry_out(peer, None, now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Endpoint, EndpointConfig};
+    use super::*;
+
+    /// Until such a worker has dropped the peer's lanes, bytes may land; PEER_DOWN says that none do.
+    #[test]
+    fn peer_down_waits_for_a_worker_inside_a_provider() {
+        const HOUR_NS: u64 = 3_600_000_000_000;
+        let config =
+            EndpointConfig { fabric: Some("host".into()), manual: true, ..EndpointConfig::default() };
+        let endpoint = Endpoint::open(config).expect("an endpoint");
+        let worker = endpoint.worker().expect("manual progress").lock();
+        let (peer, outcome, now) =
+            (PeerId::numbered(1), Outcome::of(Status::PeerLost), worker.core.clock.now());
+        assert!(worker.core.queue.reserve(1));
+        let others = Arc::new(AtomicUsize::new(1));
+        let down = Some(Completion::new(completion::KIND_PEER_DOWN, outcome, peer, now));
+        let (replacing, others_left) = (Vec::new(), others.clone());
+        let stage =
+            LeavingStage::Dropping { down, others: others_left, dropped_ns: None, replacing, ended: None };
+        let mut leaving = Leaving { peer, outcome, stage, revoking: Vec::new() };
+        assert!((0..4).all(|hours| !worker.has_left(&mut leaving, now + hours * HOUR_NS)));
+        assert!(worker.core.queue.is_empty());
+        others.store(0, Ordering::Release);
+        assert!(worker.has_left(&mut leaving, now + 4 * HOUR_NS));
+        assert_eq!(worker.core.queue.unpolled(), 1);
     }
 }

@@ -109,7 +109,7 @@ impl Endpoint {
         let about = |error: Error| error.about(&format!("entry {}", part.first_entry));
         match list.remotes_of(part).next() {
             Some(_) => Ok(()),
-            None => self.core.peers.get(part.peer).map(drop).map_err(about),
+            None => self.core.named_peer(part.peer.get()).map(drop).map_err(about),
         }
     }
 

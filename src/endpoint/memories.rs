@@ -152,7 +152,7 @@ impl Endpoint {
 
     pub fn import(&self, peer: u64, blob: &[u8]) -> Result<Arc<RemoteMemory>> {
         self.core.check_open()?;
-        let peer = self.core.peers.find(peer)?;
+        let peer = self.core.named_peer(peer)?;
         room::probe::<u8>(blob.len().saturating_mul(4), "what the descriptor says")?;
         let descriptor = Descriptor::decode(blob)?;
         if descriptor.incarnation != peer.address.incarnation {

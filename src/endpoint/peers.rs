@@ -71,14 +71,14 @@ impl Endpoint {
 
     pub fn disconnect(&self, peer: u64) -> Result<()> {
         self.core.check_open()?;
-        let peer = self.core.peers.find(peer)?;
+        let peer = self.core.named_peer(peer)?;
         log::trace!("disconnect from {peer}");
         self.core.inboxes[peer.owner].command(Command::Disconnect { peer: peer.id });
         Ok(())
     }
 
     pub fn peer_info(&self, peer: u64) -> Result<PeerInfo> {
-        Ok(self.core.peers.find(peer)?.info())
+        Ok(self.core.named_peer(peer)?.info())
     }
 }
 

@@ -10,7 +10,7 @@ use super::worker::Worker;
 use crate::ids::{PeerId, RailIndex};
 use crate::memory::RemoteMemory;
 use crate::peer::link::Link;
-use crate::peer::{Peer, PeerState, Service};
+use crate::peer::{Peer, Service};
 use crate::session::{reset_reason, Action, LaneEvent, Plan, Session, Sight};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
@@ -258,7 +258,7 @@ impl Worker {
         let Some(link) = self.links.get_mut(peer) else { return };
         core.unauthenticated.settled(peer);
         let mut connects = link.peer.connects.lock();
-        link.peer.set_state(PeerState::Up);
+        link.peer.set_up();
         let mut completion = Completion::new(completion::KIND_PEER_UP, Outcome::OK, peer, now);
         if connects.is_empty() {
             completion.accepted = 1;

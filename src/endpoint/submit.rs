@@ -261,7 +261,6 @@ impl Endpoint {
         }
     }
 
-    /// `peer`: as the caller names it.
     /// Checks that a transfer has a grant if it needs one, and can be kept within it.
     pub(super) fn check_grant(&self, terms: &Terms, remote: &RemoteMemory) -> Result<()> {
         match terms.common.grant {
@@ -271,10 +270,11 @@ impl Endpoint {
         }
     }
 
+    /// `peer`: as the caller names it.
     pub fn send(&self, peer: u64, data: Vec<u8>, common: &Common) -> Result<OpId> {
         let core = &self.core;
         core.check_open()?;
-        let peer = core.peers.find(peer)?;
+        let peer = core.named_peer(peer)?;
         let allowance = data.len() as u64 + MESSAGE_COST;
         let allowed = peer.allow(allowance, core.config.message_bytes).map_err(|before| {
             Error::new(
@@ -302,8 +302,7 @@ impl Endpoint {
         let hold = core.table.begin(body, 0, self.deadline(now, common.timeout_ns));
         let hold = hold.ok_or_else(|| self.no_slots())?;
         place.keep();
-        let ended = (peer.state() == PeerState::Down).then(|| Error::handle("the peer has just ended"));
-        let hold = self.take_back_if_late(hold, ended)?;
+        let hold = self.take_back_if_late(hold, peer.ended())?;
         allowed.keep();
         let id = hold.id();
         // A send has no stripes: its place in the peer's channel ends it.

@@ -30,13 +30,14 @@ use crate::fabric::select::readable;
 use crate::ids::{PeerId, RailIndex};
 use crate::memory::{Known, Revoked};
 use crate::session::Plan;
-use crate::status::Status;
+use crate::status::{Error, Status};
 use crate::transfer::Outcome;
 use crate::wire::address::{Address, RailAddress, PUBLIC};
 use crate::wire::frame::Token;
 use crate::wire::seal::Root;
 use gone::Gone;
 use lanes::Serving;
+use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 pub use revoking::{Replacing, Rests, Revoking};
 use std::cmp::Ordering as Cmp;
@@ -98,6 +99,8 @@ pub struct Peer {
     theirs: Mutex<Theirs>,
     /// SeqCst, together with the states of slots (`transfer::table::Slot::state`).
     state: AtomicU8,
+    /// How it ended.
+    how: OnceCell<Status>,
     /// Connects that wait for their PEER_UP: their user data.
     pub connects: Mutex<Vec<u64>>,
     /// Bytes of messages that the peer has not acknowledged.
@@ -111,11 +114,11 @@ pub struct Peer {
     /// Grants of the peer that are of no use any longer; and how many grants name the peer.
     pub revoked: Arc<Revoked>,
     pub grants: AtomicU64,
+    /// What grants of the peer cover.
+    pub covered: Known,
     /// Frames from the peer that its owner has not handled yet.
     pub awaiting: AtomicU32,
     /// The peer exceeded a limit and is dropped.
-    /// What grants of the peer cover.
-    pub covered: Known,
     pub breached: AtomicBool,
     /// Lanes of the fabric that serves the peer.
     pub lanes: Mutex<Serving>,
@@ -206,6 +209,7 @@ impl Peer {
             service: Mutex::new(Service { fabric: String::new(), reason }),
             rails: AtomicU64::new(0),
             state: AtomicU8::new(PeerState::Connecting as u8),
+            how: OnceCell::new(),
             connects: Mutex::default(),
             outgoing: AtomicU64::new(0),
             held: AtomicU64::new(0),
@@ -213,11 +217,11 @@ impl Peer {
             gone: Mutex::default(),
             revoked: Arc::default(),
             grants: AtomicU64::new(0),
+            covered: Known::default(),
             awaiting: AtomicU32::new(0),
             breached: AtomicBool::new(false),
             lanes: Mutex::default(),
             lanes_up: AtomicU32::new(0),
-            covered: Known::default(),
             unfinished: AtomicU32::new(0),
             received_ns: AtomicU64::new(0),
             moved_ns: AtomicU64::new(0),
@@ -236,8 +240,20 @@ impl Peer {
         }
     }
 
-    pub fn set_state(&self, state: PeerState) {
-        self.state.store(state as u8, Ordering::SeqCst);
+    pub fn set_up(&self) {
+        self.state.store(PeerState::Up as u8, Ordering::SeqCst);
+    }
+
+    /// `how`: the status of its PEER_DOWN.
+    pub fn set_down(&self, how: Status) {
+        let _ = self.how.set(how);
+        self.state.store(PeerState::Down as u8, Ordering::SeqCst);
+    }
+
+    /// The error of calls that name it, once it has ended.
+    pub fn ended(&self) -> Option<Error> {
+        let down = self.state() == PeerState::Down;
+        down.then(|| error_of_end(self.how.get().copied().unwrap_or(Status::PeerLost)))
     }
 
     /// A frame from the peer arrived. Workers share this word, so not every frame writes it.
@@ -407,6 +423,17 @@ impl fmt::Display for Peer {
         let (at, over) = rail.map(name).unwrap_or_default();
         write!(f, "peer {:#x} ({at}, {over})", self.id)
     }
+}
+
+/// The error of calls that name an ended peer, until its PEER_DOWN is polled: one status, also that of
+/// transfers with its memories (`link::remote_state_of_end`).
+pub fn error_of_end(how: Status) -> Error {
+    let (status, text) = match how {
+        Status::Ok | Status::Canceled => (Status::PeerClosed, "the peer was disconnected here"),
+        Status::PeerClosed => (Status::PeerClosed, "the peer has disconnected"),
+        _ => (Status::PeerLost, "the peer is lost: connect again"),
+    };
+    Error::new(status, format!("{text} (its PEER_DOWN is in the endpoint's queue, or comes)"))
 }
 
 /// How the operations of an ended peer end.

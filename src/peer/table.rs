@@ -1,10 +1,10 @@
 //! All peers of an endpoint: by id, by incarnation, and by the token in their frames.
 
-use super::Peer;
+use super::{error_of_end, Peer};
 use crate::failing::step;
 use crate::ids::PeerId;
 use crate::room;
-use crate::status::{Error, Result};
+use crate::status::{Error, Result, Status};
 use crate::wire::address::Address;
 use crate::wire::frame::Token;
 use parking_lot::RwLock;
@@ -48,6 +48,11 @@ struct Inner {
     by_token: FxHashMap<Token, Arc<Peer>>,
     /// Peers that have ended, the most recent last.
     ended: VecDeque<Ended>,
+    /// How peers ended whose last completion the caller has not polled; and up to which of all
+    /// completions it has to poll (u64::MAX: it is not published yet).
+    unpolled: HashMap<PeerId, (Status, u64)>,
+    /// The published ones of these, in order.
+    published: VecDeque<(u64, PeerId)>,
 }
 
 impl Inner {
@@ -71,10 +76,37 @@ impl PeerTable {
         }
     }
 
-    /// The peer that a caller's id names.
-    pub fn find(&self, number: u64) -> Result<Arc<Peer>> {
+    /// The peer that a caller's id names. `polled`: how many completions the caller has polled.
+    pub fn find(&self, number: u64, polled: u64) -> Result<Arc<Peer>> {
         let none = || Error::handle("peer is 0: it comes from weft_peer_connect, or from a PEER_UP");
-        self.get(PeerId::new(number).ok_or_else(none)?)
+        self.living(PeerId::new(number).ok_or_else(none)?, polled)
+    }
+
+    /// A peer that has not ended. One that has is an error of the peer until the caller knows of it.
+    pub fn living(&self, id: PeerId, polled: u64) -> Result<Arc<Peer>> {
+        match self.get(id) {
+            Ok(peer) => peer.ended().map_or(Ok(peer), Err),
+            Err(unknown) => match self.inner.read().unpolled.get(&id) {
+                Some((how, until)) if polled < *until => Err(error_of_end(*how)),
+                _ => Err(unknown),
+            },
+        }
+    }
+
+    /// Publishes an ended peer's last completion, with its number among all. `polled`: how many the
+    /// caller has polled.
+    pub fn publish_end(&self, id: PeerId, polled: u64, publish: impl FnOnce() -> u64) {
+        // Callers who poll the completion at once meet the lock.
+        let mut inner = self.inner.write();
+        let until = publish();
+        if let Some((_, at)) = inner.unpolled.get_mut(&id) {
+            *at = until;
+            inner.published.push_back((until, id));
+        }
+        while let Some((_, id)) = inner.published.front().copied().filter(|(until, _)| *until <= polled) {
+            inner.published.pop_front();
+            inner.unpolled.remove(&id);
+        }
     }
 
     pub fn get(&self, id: PeerId) -> Result<Arc<Peer>> {
@@ -155,6 +187,9 @@ impl PeerTable {
             inner.free.push(index);
             inner.by_incarnation.remove(&peer.address.incarnation);
             inner.by_token.remove(&peer.token);
+            if let Some(how) = peer.how.get() {
+                inner.unpolled.insert(peer.id, (*how, u64::MAX));
+            }
             if remembered {
                 let (theirs, begun) = peer.named_by();
                 let (incarnation, token) = (peer.address.incarnation, peer.token);

@@ -129,6 +129,11 @@ impl Queue {
         self.ring.len()
     }
 
+    /// How many completions were ever polled.
+    pub fn polled(&self) -> u64 {
+        self.ring.popped() as u64
+    }
+
     /// Whether there are unpolled completions, or operations that will complete here.
     pub fn in_use(&self) -> bool {
         self.reserved.load(Ordering::Acquire) > 0
@@ -141,7 +146,13 @@ impl Queue {
     }
 
     /// Publishes a completion in its reserved place.
+    #[inline]
     pub fn publish(&self, completion: Completion) {
+        self.publish_as(completion);
+    }
+
+    /// Like `publish`; returns its number among all completions, from 1: it is polled once this many are.
+    pub fn publish_as(&self, completion: Completion) -> u64 {
         completion.trace();
         let pushed = self.ring.push(completion);
         debug_assert!(pushed.is_ok(), "a completion without a reserved place");
@@ -155,6 +166,7 @@ impl Queue {
         if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::AcqRel) {
             self.signal();
         }
+        pushed.map_or(0, |before| before as u64 + 1)
     }
 
     fn signal(&self) {
