@@ -1,7 +1,6 @@
 //! A NIC's listener, and the event queue of its connections.
 
 use super::discover::Source;
-use super::nic::shut;
 use crate::status::Result;
 use libfabric_sys::*;
 use std::ffi::c_int;
@@ -142,4 +141,15 @@ impl Events {
     pub fn close(&mut self) -> Result<()> {
         shut(self.source, "event queue", &mut self.eq)
     }
+}
+
+/// Closes an object, if there is one; it is still there if that fails.
+pub(super) fn shut<T>(source: Source, what: &str, object: &mut *mut T) -> Result<()> {
+    if !object.is_null() {
+        // SAFETY: libfabric's objects begin with their `fid`; this one is open, and nothing uses it.
+        let rc = unsafe { fi_close(object.cast()) };
+        source.check(&format!("closing the {what}"), rc)?;
+    }
+    *object = ptr::null_mut();
+    Ok(())
 }

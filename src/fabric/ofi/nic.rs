@@ -5,6 +5,7 @@ mod opening;
 
 use super::connections::{has_connections, posted, Connections};
 use super::discover::{Entry, Source};
+use super::events::shut;
 use super::limits::{limits, takes_dmabufs};
 use super::registrations::Registrations;
 use super::{settings, signals};
@@ -160,17 +161,6 @@ impl OfiNic {
         }
         outcome
     }
-}
-
-/// Closes an object, if there is one; it is still there if that fails.
-pub(super) fn shut<T>(source: Source, what: &str, object: &mut *mut T) -> Result<()> {
-    if !object.is_null() {
-        // SAFETY: libfabric's objects begin with their `fid`; this one is open, and nothing uses it.
-        let rc = unsafe { fi_close(object.cast()) };
-        source.check(&format!("closing the {what}"), rc)?;
-    }
-    *object = ptr::null_mut();
-    Ok(())
 }
 
 /// How a range is registered.

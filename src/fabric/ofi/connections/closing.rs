@@ -1,7 +1,7 @@
 //! How connections are closed. What cannot be closed yet is kept, and tried again.
 
 use super::{Connections, Opening};
-use crate::fabric::ofi::nic::shut;
+use crate::fabric::ofi::events::shut;
 use crate::logging::seldom::warn_seldom;
 use crate::status::Result;
 use libfabric_sys::fid_ep;
