@@ -77,6 +77,14 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Why a peer has ended, or could not be reached; of one that is there, why its fabric serves it.
+    pub fn peer_reason(&self, peer: u64) -> Result<String> {
+        match PeerId::new(peer).and_then(|peer| self.core.ends.of(peer)) {
+            Some(why) => Ok(why.to_string()),
+            None => Ok(self.core.named_peer(peer)?.info().reason),
+        }
+    }
+
     pub fn peer_info(&self, peer: u64) -> Result<PeerInfo> {
         Ok(self.core.named_peer(peer)?.info())
     }

@@ -2,50 +2,12 @@
 
 use super::core::Core;
 use super::inbox::Command;
-use super::Endpoint;
 use crate::fabric::{host, meaning};
-use crate::ids::{PeerId, RailIndex};
+use crate::ids::RailIndex;
 use crate::peer::link::Link;
 use crate::peer::{readable_rail, Peer};
 use crate::session::approach::Why;
 use crate::session::{LaneEvent, Plan};
-use crate::status::Result;
-use parking_lot::Mutex;
-use std::collections::VecDeque;
-use std::sync::Arc;
-
-/// The most peers whose end is remembered.
-const REMEMBERED: usize = 256;
-
-/// Why the last peers ended.
-#[derive(Default)]
-pub struct Ends(Mutex<VecDeque<(PeerId, Arc<str>)>>);
-
-impl Ends {
-    /// The first reason counts: what follows is a consequence.
-    fn note(&self, peer: PeerId, why: &str) {
-        let mut known = self.0.lock();
-        if known.iter().any(|(of, _)| *of == peer) {
-            return;
-        }
-        known.truncate(REMEMBERED - 1);
-        known.push_front((peer, why.into()));
-    }
-
-    fn of(&self, peer: PeerId) -> Option<Arc<str>> {
-        self.0.lock().iter().find(|(of, _)| *of == peer).map(|(_, why)| why.clone())
-    }
-}
-
-impl Endpoint {
-    /// Why a peer has ended, or could not be reached; of one that is there, why its fabric serves it.
-    pub fn peer_reason(&self, peer: u64) -> Result<String> {
-        match PeerId::new(peer).and_then(|peer| self.core.ends.of(peer)) {
-            Some(why) => Ok(why.to_string()),
-            None => Ok(self.core.named_peer(peer)?.info().reason),
-        }
-    }
-}
 
 impl Core {
     /// Why a peer ends. (Endpoints that only sent a handshake would drive out the others.)
@@ -88,20 +50,5 @@ impl Core {
             );
         }
         Why { at: format!("{to} from {from}"), text }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn first_reason_of_a_peer_counts_and_old_peers_are_forgotten() {
-        let (ends, id) = (Ends::default(), PeerId::numbered);
-        ends.note(id(1), "no route");
-        ends.note(id(1), "closed");
-        assert_eq!(ends.of(id(1)).as_deref(), Some("no route"));
-        (2..=REMEMBERED as u64 + 1).for_each(|number| ends.note(id(number), "later"));
-        assert_eq!((ends.of(id(1)), ends.of(id(2)).as_deref()), (None, Some("later")));
     }
 }

@@ -18,6 +18,7 @@
 //! 5. **End**, by Close, a lost lane or a disconnect: everything outstanding ends, then PEER_DOWN
 //!    is published.
 
+pub mod ends;
 pub mod gone;
 pub mod lanes;
 pub mod link;
