@@ -1,7 +1,7 @@
 //! A failed rail's unfinished slices move to other rails.
 //!
-//! 1. **Detect.** An operation of a lane fails, or the lane stalls: while other lanes to the same
-//!    peer move, or for long, where a NIC is to move its bytes (`watch_lanes`).
+//! 1. **Detect.** An operation of a lane fails, its NIC's link does, or the lane stalls: while other
+//!    lanes to the same peer move, or for long, where a NIC is to move its bytes (`watch_lanes`).
 //! 2. **Reset.** The lane is closed here in both directions (`Rail::reset_lane`), and its
 //!    operations come back from the NIC.
 //! 3. **Remote reset.** A Reset frame goes to the peer over another lane; the peer resets its own
@@ -72,9 +72,15 @@ impl DataPath {
         for work in self.rails.iter_mut().filter(|work| work.rail.limits().resets) {
             // (In software, where arrivals have no limit, a stopped process stalls its lanes.)
             let by_nic = work.rail.limits().arrival_room.is_some();
+            let link_fails = work.lanes.iter().any(|of| of.lane.serves_its_rail())
+                && work.health.link_fails(now, || self.core.nic_is_down(work.rail.index));
             for lane in work.lanes.iter_mut().filter(|lane| lane.closing.is_none()) {
                 let of = &lane.lane;
                 if of.state != LaneState::Up {
+                    continue;
+                }
+                if link_fails && of.serves_its_rail() {
+                    failed.push((of.id, false));
                     continue;
                 }
                 lane.peer.moved_ns.fetch_max(of.delivered_ns, Ordering::Relaxed);

@@ -143,6 +143,11 @@ pub enum PeerEnd {
     Asks,
 }
 
+/// The kernel is asked about the link of each NIC this often; lanes of one that is down twice in a row
+/// have failed. (A peer that sends to it would only find out by waiting.)
+const LINK_NS: u64 = 60_000_000;
+const LINK_LOOKS: u32 = 2;
+
 /// The health of a rail, derived from its lanes.
 #[derive(Default)]
 pub struct Health {
@@ -151,9 +156,22 @@ pub struct Health {
     pub errno: i32,
     /// RAIL_DOWN was published.
     pub said: bool,
+    /// When the kernel was last asked about the NIC's link, and how often in a row it was down.
+    pub asked_ns: u64,
+    pub link_down: u32,
 }
 
 impl Health {
+    /// Whether the NIC's link has just failed; `is_down` asks the kernel.
+    pub fn link_fails(&mut self, now: u64, is_down: impl FnOnce() -> bool) -> bool {
+        if now.saturating_sub(self.asked_ns) < LINK_NS {
+            return false;
+        }
+        self.asked_ns = now;
+        self.link_down = if is_down() { self.link_down.saturating_add(1) } else { 0 };
+        self.link_down == LINK_LOOKS
+    }
+
     /// Whether a change must be reported soon.
     pub fn is_waiting(&self) -> bool {
         self.since.is_some() != self.said

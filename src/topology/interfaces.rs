@@ -39,10 +39,16 @@ pub fn read(root: &Root) -> Vec<Interface> {
     all
 }
 
-/// Whether the kernel reports a network interface down.
+/// Whether the kernel reports a network interface down. (Its state follows the carrier after up to a
+/// second; one that is not set up has no carrier to read.)
 pub fn is_down(root: &Root, name: &str) -> bool {
-    let state = root.text(&format!("{NET}/{name}/operstate")).unwrap_or_default();
-    ["down", "lowerlayerdown", "notpresent"].contains(&state.as_str())
+    match root.text(&format!("{NET}/{name}/carrier")) {
+        Some(carrier) => carrier == "0",
+        None => {
+            let state = root.text(&format!("{NET}/{name}/operstate")).unwrap_or_default();
+            ["down", "lowerlayerdown", "notpresent"].contains(&state.as_str())
+        }
+    }
 }
 
 /// The members of a class of devices, with their PCI functions.
