@@ -2,18 +2,16 @@
 //! and for how long.
 
 use super::connection::{Connection, State};
-use super::nic::TcpNic;
+use super::nic::{TcpNic, LISTENER};
+use super::paths::Carriers;
 use super::sealed::Sealed;
 use super::socket::{self, Outcome};
-use crate::descriptor::Descriptor;
 use crate::fabric::error_text;
-use crate::failing::step;
 use crate::logging::seldom::warn_seldom;
-use crate::status::{Error, Result};
 use crate::wire::tcp::Name;
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 
 /// The most connections accepted in one pass.
 const ACCEPTS: usize = 16;
@@ -26,21 +24,6 @@ pub const UNAUTHENTICATED_NS: u64 = 5_000_000_000;
 const PAUSE_NS: u64 = 10_000_000;
 /// The target of a route back to an unauthenticated endpoint: no NIC's name.
 pub const NOBODY: Name = [0; 16];
-/// The event data of the listeners; that of a connection is its index.
-pub const LISTENER: u64 = u64::MAX;
-
-pub fn watch(epoll: &Descriptor, fd: BorrowedFd, word: u64) -> Result<()> {
-    let connection = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
-    let events = if word == LISTENER { libc::EPOLLIN as u32 } else { connection };
-    let mut event = libc::epoll_event { events, u64: word };
-    // SAFETY: both descriptors are open, and the event outlives the call.
-    let rc = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event) };
-    if rc != 0 || step("watching a socket") {
-        return Err(Error { provider_errno: socket::errno(), ..Error::system("watching a socket") });
-    }
-    Ok(())
-}
-
 /// The first outcome that is not "later"; else the last.
 fn until_one_accepts<T>(outcomes: impl Iterator<Item = Outcome<T>>) -> Option<Outcome<T>> {
     let mut last = None;
@@ -67,9 +50,15 @@ impl TcpNic {
                     others_place.into_iter().for_each(|at| self.end(at, libc::ECONNABORTED));
                     let secrets = self.options.secrets.as_ref();
                     let sealed = secrets.map(|secrets| Sealed::target(&secrets.now(now)));
-                    let carriers = from.map(|from| self.carry_accepted(socket.as_fd(), from));
+                    let carried = from.map(|from| {
+                        self.paths.accept(socket.as_fd(), (self.own_for(from), from), &self.options, now)
+                    });
+                    let Some(carriers) = carried.unwrap_or(Some(Carriers::default())) else {
+                        log::debug!("a connection that another NIC has received is closed: {from:?}");
+                        continue;
+                    };
                     let mut connection = Connection::accepted(socket, sealed, now);
-                    (connection.far, connection.carriers) = (from, carriers.unwrap_or_default());
+                    (connection.far, connection.carriers) = (from, carriers);
                     if let Err(error) = self.add(connection) {
                         log::debug!("a connection is closed: {error}");
                     }

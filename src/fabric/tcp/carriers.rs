@@ -1,50 +1,50 @@
 //! The NIC that carries a connection: by which one its packets leave, and by which they arrive.
 //!
-//! Which NIC of a host receives is for the sender to decide, by what ARP has answered. So each
-//! connection is bound to its own NIC where the routes allow that, and where packets arrive by
-//! another one all the same, the connection is that one's.
+//! Which NIC of a host receives is for the sender to decide, by what it has learned from ARP. So
+//! each connection is bound to its own NIC where the routes allow that. Where packets arrive by
+//! another one, the neighbours are told; and where that does not help, the connection is that one's.
 
-use super::accept::watch;
 use super::connection::{Connection, State};
-use super::nic::TcpNic;
 use super::options::Options;
-use super::paths::{self, Choice, Flow};
+use super::paths::{self, Carriers, Choice, Flow};
 use super::socket;
 use crate::descriptor::Descriptor;
+use crate::status::{Error, Result};
 use crate::topology::interfaces;
 use crate::topology::read::Root;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 
-/// The NICs of a connection's two directions.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Carriers {
-    pub leaves: u32,
-    pub arrives: u32,
-    /// The socket was bound to them when it was accepted.
-    bound: bool,
-}
+/// A device has this long to answer. All of them are in one subnet with the destination, or have a
+/// gateway to it.
+pub const TURN_NS: u64 = 150_000_000;
+/// The most hosts that are remembered.
+const REMEMBERED: usize = 256;
+/// How long connections from a host are not bound after one that was bound served nothing.
+const UNBOUND_NS: u64 = 60_000_000_000;
+/// How often a host is told which NIC has an address, and the time after which that begins anew. The
+/// pauses double: a host believes another answer only after a second.
+const TOLD: u32 = 5;
+const FORGOTTEN_NS: u64 = 60_000_000_000;
+/// The host's interfaces are read again after this time.
+const READ_NS: u64 = 1_000_000_000;
+/// How many addresses near our own are looked at, and one that is far.
+const NEAR: u32 = 64;
+const FAR: u32 = u32::from_be_bytes([192, 0, 2, 1]);
 
-/// How a destination is dialled: by these devices in turn (0: as the routes say), each for a moment.
-pub struct Turns {
+/// How a destination is dialled: by these devices in turn (0: as the routes say).
+struct Turns {
     to: IpAddr,
     devices: Vec<u32>,
     at: usize,
 }
 
-/// Each device has this long to answer. All of them are in one subnet with the destination, or have
-/// a gateway to it.
-const TURN_NS: u64 = 150_000_000;
-/// The most destinations that are remembered.
-const REMEMBERED: usize = 256;
-/// How long connections from a host are not bound after one that was bound served nothing.
-const UNBOUND_NS: u64 = 60_000_000_000;
-
-impl Carriers {
-    fn both(device: u32) -> Carriers {
-        Carriers { leaves: device, arrives: device, bound: false }
-    }
+/// A host that was told which NIC has an address.
+struct Told {
+    host: IpAddr,
+    count: u32,
+    at_ns: u64,
 }
 
 /// What a NIC knows of its paths.
@@ -54,19 +54,26 @@ pub struct Paths {
     own: u32,
     /// The device that its sockets are bound to from the start, such as a VRF; 0: none.
     within: u32,
+    /// The bits of an address that its subnet leaves to hosts (IPv4).
+    hosts: u32,
+    /// This host's interfaces, as they were read last.
+    interfaces: Vec<u32>,
+    read_ns: u64,
     turns: Vec<Turns>,
+    told: Vec<Told>,
     /// Connections from there ended before they had a peer, once bound; and when.
     unbound: Vec<(IpAddr, u64)>,
 }
 
 impl Paths {
     /// The listeners of an interface, and the address of both. The second one, where other NICs lead
-    /// to the same hosts, is for what arrives by this NIC: the answers leave by it, too.
+    /// to the same hosts, is for what arrives by this NIC: the answers leave by it, too. (Answers
+    /// of the first one leave as the routes say, and the other NIC's ARP would name itself.)
     pub fn listen(
         name: &str,
         (at, network): (SocketAddr, &str),
         options: &Options,
-    ) -> crate::status::Result<(Vec<Descriptor>, SocketAddr, Paths)> {
+    ) -> Result<(Vec<Descriptor>, SocketAddr, Paths)> {
         let own = paths::index_of(name);
         let (first, at) = match (socket::listen(at, 0, options), paths::master_of(name)) {
             // An address within a VRF exists for sockets of the VRF alone.
@@ -76,16 +83,17 @@ impl Paths {
             (listener, _) => listener?,
         };
         let within = socket::device(first.as_fd());
-        let paths = Paths { own, within, ..Paths::default() };
-        let second =
-            (paths.shares(at, network, options)).then(|| socket::listen_by(own, first.as_fd(), at, options));
+        let bits = network.rsplit_once('/').and_then(|(_, bits)| bits.parse::<u32>().ok());
+        let hosts = bits.filter(|bits| (1..31).contains(bits)).map_or(0, |bits| u32::MAX >> bits);
+        let paths = Paths { own, within, hosts, ..Paths::default() };
+        let second = paths.shares(at, options).then(|| socket::listen_by(own, first.as_fd(), at, options));
         Ok((std::iter::once(first).chain(second.flatten()).collect(), at, paths))
     }
 
     /// A listener at another address of the same interface.
     pub fn listen_also(&self, at: SocketAddr, options: &Options) -> Option<Descriptor> {
         let listener = socket::listen_at(at, self.within, options);
-        let failed = |error: &crate::status::Error| log::debug!("the NIC does not serve at {at}: {error}");
+        let failed = |error: &Error| log::debug!("the NIC does not serve at {at}: {error}");
         listener.inspect_err(failed).ok().map(|(listener, _)| listener)
     }
 
@@ -93,36 +101,53 @@ impl Paths {
         Flow { from, to, dscp: options.dscp, within: self.within }
     }
 
+    /// Another address of the subnet.
+    fn near(&self, own: Ipv4Addr, distance: u32) -> Ipv4Addr {
+        let own = u32::from(own);
+        (own & !self.hosts | own.wrapping_add(distance) & self.hosts).into()
+    }
+
     /// Whether others of this host's NICs lead to the hosts of this network, and this one leads
     /// wherever connections may come from: then what arrives by it is answered by it. (IPv6 tells
     /// neighbours only about the NIC's own addresses, and needs no second listener.)
-    fn shares(&self, at: SocketAddr, network: &str, options: &Options) -> bool {
+    fn shares(&self, at: SocketAddr, options: &Options) -> bool {
         let IpAddr::V4(own) = at.ip() else { return false };
-        let bits = network.rsplit_once('/').and_then(|(_, bits)| bits.parse::<u32>().ok());
-        let Some(bits) = bits.filter(|bits| (1..31).contains(bits) && self.within == 0) else { return false };
-        let (own, hosts) = (u32::from(own), u32::MAX >> bits);
-        let near = (1..=NEAR.min(hosts)).map(|i| own & !hosts | own.wrapping_add(i) & hosts);
-        let near = near.filter(|near| near & hosts != 0 && near & hosts != hosts);
-        let flow =
-            |to: u32| self.flow(at.ip(), SocketAddr::new(std::net::Ipv4Addr::from(to).into(), 1), options);
-        let leads = |to: u32| paths::choice(self.own, &flow(to)).map(|choice| (to, choice.leads));
-        let Some((near, true)) = near.into_iter().find_map(leads) else { return false };
-        let far = paths::choice(self.own, &flow(FAR));
+        if self.within != 0 || self.hosts == 0 || paths::is_strict(self.own) {
+            return false;
+        }
+        let is_host = |ip: &Ipv4Addr| ![0, self.hosts].contains(&(u32::from(*ip) & self.hosts));
+        let mut near = (1..=NEAR.min(self.hosts)).map(|i| self.near(own, i)).filter(is_host);
+        let flow = |to: Ipv4Addr| self.flow(at.ip(), SocketAddr::new(to.into(), 1), options);
+        let leads = |to| paths::choice(self.own, &flow(to)).map(|choice| (to, choice.leads));
+        let Some((near, true)) = near.find_map(leads) else { return false };
+        let far = paths::choice(self.own, &flow(FAR.into()));
         let far =
             far.is_none_or(|far| far.leads || far.device == self.own || options.nics.contains(&far.device));
-        far && !paths::beside(self.own, &flow(near)).is_empty()
+        far && !paths::beside(self.own, &flow(near), &paths::interfaces()).is_empty()
     }
 
     /// The device to bind a socket to that dials a destination (0: none), and what will carry it.
-    pub fn dial(&mut self, at: SocketAddr, to: SocketAddr, options: &Options) -> (u32, Carriers) {
+    pub fn dial(
+        &mut self,
+        (at, to): (SocketAddr, SocketAddr),
+        options: &Options,
+        now: u64,
+    ) -> (u32, Carriers) {
         let own = Carriers::both(self.own);
         let flow = self.flow(at.ip(), to, options);
         let Some(choice) = paths::choice(self.own, &flow) else { return (self.within, own) };
         if !choice.leads {
             return (self.within, Carriers { leaves: choice.device, ..own });
         }
-        if !self.turns.iter().any(|turns| turns.to == to.ip()) {
-            let others = paths::beside(self.own, &flow);
+        if to.is_ipv4() && choice.device != self.own && paths::is_strict(self.own) {
+            // What the destination sends to this NIC is dropped.
+            return (self.within, Carriers::both(choice.device));
+        }
+        if !self.takes_turns(to.ip()) {
+            if now.saturating_sub(self.read_ns) > READ_NS {
+                (self.interfaces, self.read_ns) = (paths::interfaces(), now);
+            }
+            let others = paths::beside(self.own, &flow, &self.interfaces);
             if others.is_empty() {
                 return (self.within, own);
             }
@@ -139,61 +164,117 @@ impl Paths {
         }
     }
 
+    /// Whether other NICs of this host lead to a host that was dialled.
+    pub fn takes_turns(&self, host: IpAddr) -> bool {
+        self.turns.iter().any(|turns| turns.to == host)
+    }
+
+    /// A host does not answer by the device that it was dialled by: its answer may have arrived by
+    /// another one, so it is told which has the address; and then the next device has its turn. True
+    /// if dialling again may help. (While the NIC itself is down, nothing takes its place.)
+    pub fn advance(&mut self, at: SocketAddr, host: IpAddr, tried: Carriers, now: u64) -> bool {
+        if self.is_down() {
+            return false;
+        }
+        let tells = tried.leaves == self.own;
+        if let Some(told) = tells.then(|| self.tell(at.ip(), host, now)).flatten() {
+            return told;
+        }
+        let Some(turns) = self.turns.iter_mut().find(|turns| turns.to == host) else { return false };
+        if turns.devices[turns.at] == tried.leaves || turns.devices[turns.at] == 0 {
+            turns.at = (turns.at + 1) % turns.devices.len();
+        }
+        turns.devices.len() > 1
+    }
+
+    fn is_down(&self) -> bool {
+        let own = paths::name_of(self.own);
+        own.is_none_or(|own| interfaces::is_down(&Root::from_environment(), &own))
+    }
+
+    /// Lets a host learn that the NIC has our address: from a question for its own MAC, if the system
+    /// has to ask for that, and from one for another. Whether it was told now; `None` once that was
+    /// done often enough in vain.
+    fn tell(&mut self, own: IpAddr, host: IpAddr, now: u64) -> Option<bool> {
+        let IpAddr::V4(ip) = own else { return None };
+        self.told.retain(|told| now.saturating_sub(told.at_ns) < FORGOTTEN_NS);
+        let at = self.told.iter().position(|told| told.host == host).unwrap_or_else(|| {
+            self.told.truncate(REMEMBERED);
+            self.told.push(Told { host, count: 0, at_ns: 0 });
+            self.told.len() - 1
+        });
+        let told = &mut self.told[at];
+        if told.count == TOLD {
+            return None;
+        }
+        if told.at_ns != 0 && now.saturating_sub(told.at_ns) < (TURN_NS / 2) << told.count {
+            return Some(false);
+        }
+        (told.count, told.at_ns) = (told.count + 1, now);
+        socket::announce(own, host, self.own);
+        if self.hosts > 1 {
+            let distance = (now as u32 >> 10).wrapping_mul(0x9e37_79b1) >> 8;
+            socket::announce(own, self.near(ip, distance.max(1)).into(), self.own);
+        }
+        Some(true)
+    }
+
     /// What carries an accepted connection, which is bound to the NIC that it arrived by if the
-    /// routes lead back by that one, too.
-    fn accept(
-        &self,
+    /// routes lead back by that one, too. `None`: the host should connect again, since it was told
+    /// that another NIC has the address.
+    pub fn accept(
+        &mut self,
         socket: BorrowedFd,
         (at, from): (SocketAddr, SocketAddr),
         options: &Options,
-    ) -> Carriers {
+        now: u64,
+    ) -> Option<Carriers> {
         let bound = socket::device(socket);
         if bound != 0 && bound != self.within {
-            return Carriers::both(bound);
+            return Some(Carriers::both(bound));
         }
         let arrives = socket::arrival(socket, at.is_ipv4()).filter(|device| *device != self.within);
         let arrives = arrives.unwrap_or(self.own);
-        let choice = paths::choice(arrives, &self.flow(at.ip(), from, options));
-        let Some(Choice { device, leads }) = choice else { return Carriers::both(arrives) };
-        let binds = leads
-            && device != arrives
-            && self.within == 0
-            && !self.unbound.iter().any(|(host, _)| *host == from.ip());
-        match binds && socket::bind_device(socket, arrives) {
+        let flow = self.flow(at.ip(), from, options);
+        if arrives != self.own && self.is_misled(&flow) && self.tell(at.ip(), from.ip(), now).is_some() {
+            self.warn_of_answers(arrives, at.ip(), options);
+            return None;
+        }
+        let Some(Choice { device, leads }) = paths::choice(arrives, &flow) else {
+            return Some(Carriers::both(self.own));
+        };
+        self.unbound.retain(|(_, at)| now.saturating_sub(*at) < UNBOUND_NS);
+        let steady = !self.unbound.iter().any(|(host, _)| *host == from.ip());
+        let binds = leads && device != arrives && self.within == 0 && steady;
+        Some(match binds && socket::bind_device(socket, arrives) {
             true => Carriers { bound: true, ..Carriers::both(arrives) },
             false => Carriers { leaves: device, ..Carriers::both(arrives) },
-        }
+        })
+    }
+
+    /// Whether a host has learned a wrong NIC from ARP: this one leads to it as well, and is up.
+    fn is_misled(&self, flow: &Flow) -> bool {
+        let leads = paths::choice(self.own, flow).is_some_and(|choice| choice.leads);
+        leads && self.within == 0 && !self.is_down() && !paths::is_strict(self.own)
     }
 
     /// A connection has ended. One that was bound and never served shows that this was no way; after
     /// one that served, the NIC's own device has its turn again.
-    pub fn ended(&mut self, one: &Connection, now: u64) {
+    pub fn ended(&mut self, at: SocketAddr, one: &Connection, now: u64) {
         let Some(host) = one.host() else { return };
         match (one.dialed, one.state == State::Up) {
-            (true, true) => self.turns.retain(|turns| turns.to != host),
-            (true, false) if one.state == State::Handshaking => self.advance(host, one.carriers),
+            (true, true) => {
+                self.turns.retain(|turns| turns.to != host);
+                self.told.retain(|told| told.host != host);
+            }
+            (true, false) if one.state == State::Handshaking && self.takes_turns(host) => {
+                self.advance(at, host, one.carriers, now);
+            }
             (false, _) if one.owner().is_none() && one.carriers.bound => {
                 self.unbound.truncate(REMEMBERED);
                 self.unbound.insert(0, (host, now));
             }
             _ => {}
-        }
-    }
-
-    fn takes_turns(&self, host: IpAddr) -> bool {
-        self.turns.iter().any(|turns| turns.to == host && turns.devices.len() > 1)
-    }
-
-    /// The device by which a host was dialled has had its turn. (While the NIC itself is down,
-    /// nothing takes its place.)
-    fn advance(&mut self, host: IpAddr, tried: Carriers) {
-        let own = paths::name_of(self.own);
-        if own.is_none_or(|own| interfaces::is_down(&Root::from_environment(), &own)) {
-            return;
-        }
-        let Some(turns) = self.turns.iter_mut().find(|turns| turns.to == host) else { return };
-        if turns.devices[turns.at] == tried.leaves || turns.devices[turns.at] == 0 {
-            turns.at = (turns.at + 1) % turns.devices.len();
         }
     }
 
@@ -208,6 +289,18 @@ impl Paths {
         devices.map(|device| paths::name_of(device?))
     }
 
+    /// Warns once that hosts have to be told because another NIC answers for this one.
+    fn warn_of_answers(&self, arrives: u32, ip: IpAddr, options: &Options) {
+        let Some(cure) = paths::stray_setting(self.own, &[arrives]) else { return };
+        let names = (paths::name_of(self.own), paths::name_of(arrives));
+        if let ((Some(own), Some(other)), false) = (names, options.warned.swap(true, Ordering::Relaxed)) {
+            log::warn!(
+                "packets for {own} ({ip}) arrived by {other}, which answers ARP in its place: hosts are told where it is \
+                 when they connect, and may forget it; set {cure} on this host"
+            );
+        }
+    }
+
     fn explain(&self, [leaves, arrives]: [Option<u32>; 2], ip: IpAddr) {
         let name = |device| paths::name_of(device).unwrap_or_else(|| format!("interface {device}"));
         let own = name(self.own);
@@ -220,52 +313,10 @@ impl Paths {
         };
         let other = name(device);
         let setting = paths::stray_setting(self.own, &[device]);
-        let cure = setting.map_or_else(
-            || "the hosts that send them have learned that from this host's ARP: set net.ipv4.conf.all.arp_announce=2".into(),
-            |setting| format!("set {setting} on this host"),
-        );
+        let cure = setting.unwrap_or_else(|| "net.ipv4.conf.all.arp_announce=2".into());
         log::warn!(
-            "packets for {own} ({ip}) arrive by {other}: what they carry counts for {other}, and {own} is no way around it; {cure}"
+            "packets for {own} ({ip}) arrive by {other}: what they carry counts for {other}, and {own} is no way around it; \
+             set {cure} on this host"
         );
     }
 }
-
-impl TcpNic {
-    /// What carries an accepted connection.
-    pub(super) fn carry_accepted(&mut self, socket: BorrowedFd, from: SocketAddr) -> Carriers {
-        let now = self.clock.now();
-        self.paths.unbound.retain(|(_, at)| now.saturating_sub(*at) < UNBOUND_NS);
-        self.paths.accept(socket, (self.own_for(from), from), &self.options)
-    }
-
-    /// Dials by other devices where one does not answer.
-    pub(super) fn turn(&mut self, now: u64) {
-        for at in 0..self.connections.len() as u32 {
-            let waits = |one: &&mut Connection| {
-                one.state == State::Dialing && now.saturating_sub(one.tried_ns) > TURN_NS
-            };
-            let Some(one) = self.connection(at).filter(waits) else { continue };
-            let (Some(to), carriers) = (one.far, one.carriers) else { continue };
-            one.tried_ns = now;
-            if !self.paths.takes_turns(to.ip()) {
-                continue;
-            }
-            self.paths.advance(to.ip(), carriers);
-            let (device, next) = self.paths.dial(self.at, to, &self.options);
-            if next == carriers {
-                continue;
-            }
-            let Ok(socket) = socket::connect(self.at, to, device, &self.options) else { continue };
-            if watch(&self.epoll, socket.as_fd(), at.into()).is_err() {
-                continue;
-            }
-            if let Some(one) = self.connection(at) {
-                one.try_again(socket, next, now);
-            }
-        }
-    }
-}
-
-/// How many addresses near our own are looked at, and one that is far.
-const NEAR: u32 = 64;
-const FAR: u32 = u32::from_be_bytes([192, 0, 2, 1]);

@@ -8,9 +8,9 @@
 //! its first byte is accepted. A request that is not allowed is answered with an error, and its
 //! bytes are discarded; a malformed one ends the connection.
 
-use super::carriers::Carriers;
 use super::incoming::{Incoming, Reach};
 use super::outgoing::Outgoing;
+use super::paths::Carriers;
 use super::sealed::Sealed;
 use super::socket::{self, Outcome};
 use super::staged::Staged;

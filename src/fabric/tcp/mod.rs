@@ -52,6 +52,7 @@
 mod accept;
 mod carriers;
 mod connection;
+mod dial;
 mod ends;
 #[cfg(any(test, fuzzing))]
 mod fuzz;

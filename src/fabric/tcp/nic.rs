@@ -1,14 +1,14 @@
 //! A NIC of the fabric of TCP sockets: a listener, and one connection to each NIC that it
 //! communicates with.
 
-use super::accept::{watch, LISTENER, NOBODY, UNAUTHENTICATED_NS};
+use super::accept::{NOBODY, UNAUTHENTICATED_NS};
 use super::carriers::Paths;
 use super::connection::{Connection, Moving, State};
 use super::interfaces::Interface;
 use super::options::Options;
 use super::outgoing::descriptor_of;
 use super::routes::{Routes, Target};
-use super::sealed::{Sealed, OTHER_SECRET};
+use super::sealed::OTHER_SECRET;
 use super::socket::{self, to_system};
 use super::stream::{Spare, SINK};
 use crate::clock::{Clock, Random};
@@ -23,7 +23,7 @@ use crate::fabric::{
 use crate::ids::{GrantToken, PeerId};
 use crate::status::{Error, Result, Status};
 use crate::wire::address::RAILS_MAX;
-use crate::wire::tcp::{Handshake, Kind, Name, MESSAGE, PIECES};
+use crate::wire::tcp::{Kind, Name, MESSAGE, PIECES};
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::net::{IpAddr, SocketAddr};
@@ -44,6 +44,10 @@ const UNUSED_NS: u64 = 30_000_000_000;
 const LOOK_NS: u64 = 100_000_000;
 /// The most events read at once.
 const EVENTS: usize = 64;
+/// The event data of the listeners; that of a connection is its index.
+pub const LISTENER: u64 = u64::MAX;
+/// The events of a connection.
+pub const HEEDED: i32 = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
 
 pub struct TcpNic {
     limits: Limits,
@@ -100,7 +104,9 @@ impl TcpNic {
         // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
         let epoll = Descriptor::of(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
         let epoll = epoll.ok_or_else(|| Error::system("making a descriptor to wait on"))?;
-        listeners.iter().try_for_each(|listener| watch(&epoll, listener.as_fd(), LISTENER))?;
+        for listener in &listeners {
+            socket::watch(&epoll, listener.as_fd(), libc::EPOLLIN, LISTENER)?;
+        }
         let limits = Limits {
             delivery: Delivery::Native,
             tx_depth: TX_DEPTH,
@@ -181,24 +187,11 @@ impl TcpNic {
             self.connections.len() - 1
         });
         if let Some(socket) = connection.socket() {
-            watch(&self.epoll, socket, at as u64)?;
+            socket::watch(&self.epoll, socket, HEEDED, at as u64)?;
         }
         self.connections[at] = Some(Box::new(connection));
         self.list(at as u32);
         Ok(at as u32)
-    }
-
-    fn dial(&mut self, target: &Target) -> Result<u32> {
-        let handshake = Handshake { target: target.name, initiator: self.name };
-        let now = self.clock.now();
-        let secrets = self.options.secrets.as_ref();
-        let sealed = secrets.map(|secrets| Sealed::initiator(&secrets.now(now))).transpose()?;
-        let from = self.own_for(target.to);
-        let (device, carriers) = self.paths.dial(from, target.to, &self.options);
-        let socket = socket::connect(from, target.to, device, &self.options)?;
-        let mut connection = Connection::dialed(socket, sealed, handshake, target.peer, now);
-        (connection.far, connection.carriers) = (Some(target.to), carriers);
-        self.add(connection)
     }
 
     /// Ends a connection and its routes.
@@ -206,7 +199,8 @@ impl TcpNic {
         let Some(mut connection) = self.connections.get_mut(at as usize).and_then(Option::take) else {
             return;
         };
-        self.paths.ended(&connection, self.clock.now());
+        let own = connection.far.map_or(self.at, |far| self.own_for(far));
+        self.paths.ended(own, &connection, self.clock.now());
         connection.die(errno, &mut self.finished);
         self.routes.end(at, errno);
     }

@@ -5,7 +5,7 @@
 //! bound to its own NIC. Where the routes prefer another NIC, by a rule or a longer prefix, that is
 //! the operator's choice, and no socket is bound against it.
 
-use crate::descriptor::{self, Descriptor};
+use crate::descriptor::{read_to_string, Descriptor};
 use crate::topology::network::{self, Reach};
 use std::ffi::{CStr, CString};
 use std::net::{IpAddr, SocketAddr};
@@ -18,6 +18,21 @@ pub struct Choice {
     pub device: u32,
     /// The NIC in question leads there as well as that one.
     pub leads: bool,
+}
+
+/// The NICs of a connection's two directions; 0: unknown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Carriers {
+    pub leaves: u32,
+    pub arrives: u32,
+    /// The socket was bound to them when it was accepted.
+    pub bound: bool,
+}
+
+impl Carriers {
+    pub fn both(device: u32) -> Carriers {
+        Carriers { leaves: device, arrives: device, bound: false }
+    }
 }
 
 /// Where packets come from, where they go, and their DSCP.
@@ -57,7 +72,7 @@ pub fn name_of(index: u32) -> Option<String> {
 
 /// The VRF or another device that an interface is part of.
 pub fn master_of(name: &str) -> Option<u32> {
-    let text = descriptor::read_to_string(format!("/sys/class/net/{name}/master/ifindex")).ok()?;
+    let text = read_to_string(format!("/sys/class/net/{name}/master/ifindex")).ok()?;
     text.trim().parse().ok()
 }
 
@@ -69,31 +84,43 @@ pub fn choice(own: u32, flow: &Flow) -> Option<Choice> {
     Some(Choice { device, leads: kernel.leads(own, flow, &chosen) })
 }
 
-/// The other NICs that lead to the destination of a flow as well as `own`.
-pub fn beside(own: u32, flow: &Flow) -> Vec<u32> {
+/// The interfaces that lead somewhere, by index.
+pub fn interfaces() -> Vec<u32> {
+    let all = network::read().unwrap_or_default().nics().into_iter();
+    let all = all.filter(|nic| nic.reach != Reach::Loopback && !nic.served.best.is_empty());
+    all.map(|nic| nic.index).collect()
+}
+
+/// Those of the other interfaces that lead to the destination of a flow as well as `own`.
+pub fn beside(own: u32, flow: &Flow, all: &[u32]) -> Vec<u32> {
     let Some(kernel) = Kernel::for_flow(own, flow) else { return Vec::new() };
     let chosen = kernel.route(flow, flow.within, true).filter(|chosen| !chosen.local);
     let Some(chosen) = chosen.filter(|chosen| kernel.leads(own, flow, chosen)) else { return Vec::new() };
-    let all = network::read().unwrap_or_default().nics().into_iter();
-    let all = all.filter(|nic| nic.reach != Reach::Loopback && !nic.served.best.is_empty());
-    let all = all.map(|nic| nic.index).filter(|nic| *nic != own);
-    all.filter(|nic| kernel.leads(*nic, flow, &chosen)).collect()
+    let others = all.iter().copied().filter(|nic| *nic != own);
+    others.filter(|nic| kernel.leads(*nic, flow, &chosen)).collect()
+}
+
+/// A setting of an interface, as it applies there.
+fn setting(nic: u32, name: &str) -> Option<u32> {
+    let nic = name_of(nic)?;
+    let of = |place: &str| {
+        let text = read_to_string(format!("/proc/sys/net/ipv4/conf/{place}/{name}")).ok()?;
+        text.trim().parse::<u32>().ok()
+    };
+    Some(of("all")?.max(of(&nic)?))
+}
+
+/// Whether a NIC drops what arrives by it from where the routes lead by another one.
+pub fn is_strict(nic: u32) -> bool {
+    setting(nic, "rp_filter") == Some(1)
 }
 
 /// The setting of this host that lets packets for an address of `own` arrive by others of its NICs.
 pub fn stray_setting(own: u32, others: &[u32]) -> Option<String> {
-    let setting = |nic: &str, name: &str| {
-        let of = |place: &str| {
-            let text = descriptor::read_to_string(format!("/proc/sys/net/ipv4/conf/{place}/{name}")).ok()?;
-            text.trim().parse::<u32>().ok()
-        };
-        Some(of("all")?.max(of(nic)?))
-    };
-    let own = name_of(own)?;
-    if setting(&own, "rp_filter") == Some(1) {
-        return Some(format!("net.ipv4.conf.{own}.rp_filter=2"));
+    if is_strict(own) {
+        return Some(format!("net.ipv4.conf.{}.rp_filter=2", name_of(own)?));
     }
-    let answers = |nic: &u32| name_of(*nic).is_some_and(|nic| setting(&nic, "arp_ignore") == Some(0));
+    let answers = |nic: &u32| setting(*nic, "arp_ignore") == Some(0);
     others.iter().any(answers).then(|| "net.ipv4.conf.all.arp_ignore=1".to_owned())
 }
 

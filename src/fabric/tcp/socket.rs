@@ -137,6 +137,22 @@ pub fn arrival(socket: BorrowedFd, v4: bool) -> Option<u32> {
     word(head + at).filter(|device| found && *device > 0).map(|device| device as u32)
 }
 
+/// Sends an empty datagram by a device. If the system has to ask for the receiver's MAC, neighbours
+/// learn from its question which NIC has `from`.
+pub fn announce(from: IpAddr, to: IpAddr, device: u32) {
+    let discard = to_system(SocketAddr::new(to, 9));
+    let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
+    let Some(socket) = Descriptor::of(|| unsafe { libc::socket(libc::AF_INET, kind, 0) }) else { return };
+    if bind_device(socket.as_fd(), device) && bind(socket.as_fd(), SocketAddr::new(from, 0)) {
+        // SAFETY: the address and its length belong together, and no bytes are sent.
+        unsafe {
+            let (at, len) = (discard.as_ptr().cast(), discard.len() as libc::socklen_t);
+            libc::sendto(socket.as_raw_fd(), std::ptr::null(), 0, libc::MSG_NOSIGNAL, at, len)
+        };
+    }
+}
+
 /// A second listener at the address of another, for connections that arrive by a device. They are
 /// answered by that device, too.
 pub fn listen_by(device: u32, first: BorrowedFd, at: SocketAddr, options: &Options) -> Option<Descriptor> {
@@ -262,6 +278,16 @@ pub fn is_unacknowledged(socket: BorrowedFd) -> bool {
         libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, at, &mut len)
     };
     rc == 0 && info.tcpi_unacked > 0 && info.tcpi_retransmits > 0
+}
+
+/// Lets an epoll descriptor report these events of a socket, with this word.
+pub fn watch(epoll: &Descriptor, socket: BorrowedFd, events: i32, word: u64) -> Result<()> {
+    let mut event = libc::epoll_event { events: events as u32, u64: word };
+    // SAFETY: both descriptors are open, and the event outlives the call.
+    let rc =
+        unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, socket.as_raw_fd(), &mut event) };
+    let watched = rc == 0 && !step("watching a socket");
+    watched.then_some(()).ok_or_else(|| system("watching a socket"))
 }
 
 /// The next accepted connection, and its address; or an error number.
