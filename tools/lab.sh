@@ -9,7 +9,8 @@ tools/lab.sh rate RAIL RATE        changes its rate
 
   --left COMMAND, --right COMMAND  another command for each host
   --around COMMAND                 once, outside; the hosts' names are in WEFT_LAB_LEFT, WEFT_LAB_RIGHT and
-                                   WEFT_LAB_THIRD (ip netns exec "$WEFT_LAB_LEFT" ...)
+                                   WEFT_LAB_THIRD (ip netns exec "$WEFT_LAB_LEFT" ...); with --subnet also
+                                   WEFT_LAB_SWITCH, whose ports are left0, right0, left1, ...
   --hosts 3                        a third host; each rail is a switch that all three are plugged into
   --rails N                        rails, 1 to 64 (default 4); rail0, rail1, ... on both hosts
   --right-rails N                  another number on the right host; implies --router
@@ -17,6 +18,8 @@ tools/lab.sh rate RAIL RATE        changes its rate
   --rates RATE,RATE,...            one for each rail, of both hosts
   --mtu BYTES                      default 9000
   --router                         the hosts are in different subnets, and a third host forwards
+  --subnet                         all rails are plugged into one switch, and in one subnet
+  --arp-ignore 0|1                 with --subnet: whether each NIC answers ARP for its own addresses alone (default 1)
   --host-routes                    addresses are /32, with a route to the other side's
   --bridge NAME                    on both hosts a bridge NAME with 172.17.0.1/16, as container engines make one
   --down RAIL                      this rail is down from the start
@@ -32,7 +35,7 @@ PATH=$PATH:/usr/sbin:/sbin # the folders of ip and tc, which PATH may lack
 lab_prefix=weft-lab-$(readlink /proc/self/ns/pid | tr -cd 0-9)
 lab_reset() {
     lab_rails=4 lab_right_rails='' lab_rate='' lab_rates=() lab_mtu=9000 lab_router='' lab_host_routes='' lab_bridge=''
-    lab_down_rail='' lab_hosts=2
+    lab_down_rail='' lab_hosts=2 lab_subnet='' lab_arp_ignore=1
 }
 lab_reset
 
@@ -129,6 +132,18 @@ lab_switched_rail() { # rail
     done
 }
 
+# One bridge for all rails of both hosts, whose addresses are of one subnet.
+lab_subnet_rail() { # rail
+    local side own=$((2 * $1 + 1))
+    for side in left right; do
+        lab_cable "$side" "rail$1" switch "$side$1" || return 1
+        lab_in switch ip link set "$side$1" master net || return 1
+        lab_in "$side" ip addr add "10.77.0.$own/24" dev "rail$1" || return 1
+        lab_shape "$(lab_space "$side")" "rail$1" "$(lab_rate_of "$1")" || return 1
+        own=$((own + 1))
+    done
+}
+
 # A bridge runs only with something plugged in.
 lab_add_bridge() { # side
     lab_in "$1" ip link add "$lab_bridge" type bridge || return 1
@@ -162,6 +177,13 @@ lab_make() {
         for ((rail = 0; rail < ${lab_right_rails:-$lab_rails}; rail++)); do
             lab_routed_rail right 10.78 "$rail" || return 1
         done
+    elif [ -n "$lab_subnet" ]; then
+        lab_host switch && lab_in switch ip link add net mtu "$lab_mtu" type bridge && lab_in switch ip link set net up || return 1
+        for side in left right; do
+            lab_in "$side" sh -c "echo $lab_arp_ignore >/proc/sys/net/ipv4/conf/all/arp_ignore" || return 1
+        done
+        for ((rail = 0; rail < lab_rails; rail++)); do lab_subnet_rail "$rail" || return 1; done
+        lab_running switch || return 1
     elif [ "$lab_hosts" = 3 ]; then
         lab_host third && lab_host switch || return 1
         for ((rail = 0; rail < lab_rails; rail++)); do lab_switched_rail "$rail" || return 1; done
@@ -186,7 +208,7 @@ lab_options() {
     lab_taken=0
     while [ $# -gt 0 ]; do
         case $1 in
-            --rails | --right-rails | --rate | --rates | --mtu | --bridge | --down | --hosts)
+            --rails | --right-rails | --rate | --rates | --mtu | --bridge | --down | --hosts | --arp-ignore)
                 [ $# -ge 2 ] || { lab_fail "$1 needs a value"; return 1; } ;;
         esac
         case $1 in
@@ -199,10 +221,12 @@ lab_options() {
             --down) lab_number "$1" "$2" 0 63 && lab_down_rail=$2 ;;
             --hosts) lab_number "$1" "$2" 2 3 && lab_hosts=$2 ;;
             --router) lab_router=yes ;;
+            --subnet) lab_subnet=yes ;;
+            --arp-ignore) lab_number "$1" "$2" 0 1 && lab_arp_ignore=$2 ;;
             --host-routes) lab_host_routes=yes ;;
             *) return 0 ;;
         esac || return 1
-        case $1 in --router | --host-routes) set -- x "$@" ; lab_taken=$((lab_taken - 1)) ;; esac
+        case $1 in --router | --host-routes | --subnet) set -- x "$@" ; lab_taken=$((lab_taken - 1)) ;; esac
         shift 2
         lab_taken=$((lab_taken + 2))
     done
@@ -273,6 +297,10 @@ lab_main() {
     if [ "$lab_hosts" = 3 ]; then
         WEFT_LAB_THIRD=$(lab_space third)
         export WEFT_LAB_THIRD
+    fi
+    if [ -n "$lab_subnet" ]; then
+        WEFT_LAB_SWITCH=$(lab_space switch)
+        export WEFT_LAB_SWITCH
     fi
     WEFT_LAB_LEFT_ADDRESS=$lab_left_address WEFT_LAB_RIGHT_ADDRESS=$lab_right_address
     export WEFT_LAB_LEFT WEFT_LAB_RIGHT WEFT_LAB_LEFT_ADDRESS WEFT_LAB_RIGHT_ADDRESS

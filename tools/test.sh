@@ -51,6 +51,7 @@ stage "ABI" tools/abi.sh check "$library"
 stage "Python package" tools/test-python.sh "$library"
 stage "Random fill" tools/test-random-fill.sh "$fill"
 stage "Lab" tools/test-lab.sh "$fill"
+stage "Networks" tools/test-networks.py "$library" --short
 stage "Examples and README" tools/test-examples.sh
 stage "Documents" tools/test-docs.py
 

@@ -62,6 +62,14 @@ pub fn set_link(interface: &str, to: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// Brings a port of the lab's switch up or down, from one of its hosts.
+pub fn set_port(port: &str, to: &str) -> Result<()> {
+    let switch = std::env::var("WEFT_LAB_SWITCH").context("the lab has no switch")?;
+    let status = Command::new("ip").args(["-n", &switch, "link", "set", port, to]).status();
+    ensure!(status.context("starting ip")?.success(), "the switch's {port} cannot be set {to}");
+    Ok(())
+}
+
 pub fn congestion_control() -> String {
     std::fs::read_to_string(SETTING).unwrap_or_default().trim().to_owned()
 }

@@ -1,6 +1,6 @@
 //! A rail goes down under load, and comes back.
 
-use crate::lab::set_link;
+use crate::lab::{set_link, set_port};
 use crate::load::client::{meet, Met};
 use crate::load::Load;
 use anyhow::{bail, Context, Result};
@@ -29,6 +29,8 @@ pub struct Spec {
     pub line: f64,
     /// The interface that goes down.
     pub interface: String,
+    /// The port of the lab's switch that goes down in its place: a cable is cut.
+    pub port: Option<String>,
     pub read: bool,
 }
 
@@ -60,6 +62,10 @@ pub fn run(spec: &Spec) -> Result<Report> {
     for (place, lists) in lists.iter().enumerate() {
         side.submit(&load, place, lists)?;
     }
+    let set = |to: &str| match &spec.port {
+        Some(port) => set_port(port, to),
+        None => set_link(&spec.interface, &[to]),
+    };
     let begun = Instant::now();
     let ms = || begun.elapsed().as_secs_f64() * 1000.0;
     let (mut samples, mut sampled) = (Vec::new(), begun);
@@ -71,10 +77,10 @@ pub fn run(spec: &Spec) -> Result<Report> {
         }
         if down.is_none() && begun.elapsed() > BEFORE {
             down = Some(ms());
-            set_link(&spec.interface, &["down"])?;
+            set("down")?;
         }
         if up.is_none() && begun.elapsed() > BEFORE + AWAY {
-            set_link(&spec.interface, &["up"])?;
+            set("up")?;
             up = Some(ms());
         }
         if sampled.elapsed() > EVERY {

@@ -10,6 +10,8 @@ use anyhow::{ensure, Result};
 
 /// Four rails of 1 Gbit.
 const FOUR: [&str; 4] = ["--rails", "4", "--rate", "1gbit"];
+/// The same, all in one subnet.
+const SAME: [&str; 5] = ["--rails", "4", "--rate", "1gbit", "--subnet"];
 /// Endpoints of one process, limited by the peer's threads and memory.
 const PEERS: usize = 100;
 const TRANSFERS: usize = 10_000;
@@ -29,6 +31,9 @@ figures! {
         "the same with reads";
     rejoin_ms ["", ""] |bench| median_of(bench, false, |report| report.rejoin_ms) =>
         "ms from the link's return, 4 s later, until the rail is used";
+    same_subnet_failover_ms ["under 1000", "200"] same_subnet =>
+        "ms from the cut of one cable of 4 NICs of 1 Gbit in one subnet until the other three carry all they \
+         can: the initiator's cable or the target's, the slower one";
     kill_to_last_completion_ms ["under 1000", ""] |bench| killed(bench, false) =>
         "ms from the SIGKILL of a peer over tcp until the last of 64 transfers with deadlines of 5 s has \
          ended";
@@ -77,7 +82,7 @@ fn fail_rails(bench: &mut Bench, read: bool) -> Result<Vec<rails::Report>> {
     for run in 0..runs {
         bench.progress.at(run, runs);
         let (connect, interface) = (lab::PLACE.into(), "rail1".into());
-        let part = Part::Rails(rails::Spec { connect, rails: 4, line: 1e9, interface, read });
+        let part = Part::Rails(rails::Spec { connect, rails: 4, line: 1e9, interface, port: None, read });
         let report: rails::Report = lab::measure(&FOUR, None, &part)?;
         bench.notes.push(format!(
             "one of 4 rails goes down for 4 s{}: the others at full rate after {:.0} ms, no byte at all for {:.0} ms, \
@@ -91,6 +96,29 @@ fn fail_rails(bench: &mut Bench, read: bool) -> Result<Vec<rails::Report>> {
         reports.push(report);
     }
     Ok(reports)
+}
+
+fn same_subnet(bench: &mut Bench) -> Result<f64> {
+    let runs = bench.full_or(3, 1);
+    bench.progress.begin("4 NICs of one subnet, of which one loses its cable");
+    let mut worst: f64 = 0.0;
+    for (port, whose) in [("right1", "the initiator's"), ("left1", "the target's")] {
+        let mut times = Vec::new();
+        for run in 0..runs {
+            bench.progress.at(run, runs);
+            let (connect, interface, port) = (lab::PLACE.into(), "rail1".into(), Some(port.to_owned()));
+            let part = Part::Rails(rails::Spec { connect, rails: 4, line: 1e9, interface, port, read: false });
+            let report: rails::Report = lab::measure(&SAME, None, &part)?;
+            bench.notes.push(format!(
+                "one of 4 NICs of one subnet loses its cable ({whose}): the others at full rate after {:.0} ms, \
+                 share {:.4}; used again {:.0} ms after its return",
+                report.failover_ms, report.share, report.rejoin_ms
+            ));
+            times.push(report.failover_ms);
+        }
+        worst = worst.max(Spread::of(times).median);
+    }
+    Ok(worst)
 }
 
 fn killed(bench: &mut Bench, read: bool) -> Result<f64> {

@@ -20,11 +20,16 @@ struct Network {
     rails: usize,
     rates: &'static str,
     line_gbps: f64,
+    /// All rails are in one subnet, and hosts have this `arp_ignore`.
+    subnet: Option<&'static str>,
 }
 
-const FOUR: Network = Network { rails: 4, rates: "1gbit,1gbit,1gbit,1gbit", line_gbps: 4.0 };
-const UNEQUAL: Network = Network { rails: 4, rates: "1gbit,1gbit,1gbit,250mbit", line_gbps: 3.25 };
-const MANY: Network = Network { rails: 32, rates: "100mbit", line_gbps: 3.2 };
+const FOUR: Network = Network { rails: 4, rates: "1gbit,1gbit,1gbit,1gbit", line_gbps: 4.0, subnet: None };
+const UNEQUAL: Network = Network { rails: 4, rates: "1gbit,1gbit,1gbit,250mbit", line_gbps: 3.25, subnet: None };
+const MANY: Network = Network { rails: 32, rates: "100mbit", line_gbps: 3.2, subnet: None };
+const SAME: Network = Network { subnet: Some("1"), ..FOUR };
+/// Any NIC of a host answers for all.
+const SAME_ANY: Network = Network { subnet: Some("0"), ..FOUR };
 
 const LARGE: &str = "--page 64K --pages 1000 --in-flight 4";
 const SMALL: &str = "--page 4K --pages 20000 --in-flight 4";
@@ -56,6 +61,10 @@ figures! {
         "payload over the line of 32 rails of 100 Mbit: random 64 KiB pages";
     lab32_read_share ["0.971", "0.985"] |bench| share(bench, &MANY, READ) =>
         "the same with reads";
+    same_subnet_line_share ["0.97", "0.985"] |bench| same_subnet(bench, LARGE) =>
+        "payload over the line of 4 rails of 1 Gbit, all in one subnet, with arp_ignore=1: random 64 KiB pages";
+    same_subnet_read_share ["0.97", "0.985"] |bench| same_subnet(bench, READ) =>
+        "the same with reads";
     lab_unequal_share ["0.960", "0.985"] |bench| share(bench, &UNEQUAL, LARGE) =>
         "payload over the line of 3 rails of 1 Gbit and one of 250 Mbit: random 64 KiB pages";
     lab_unequal_read_share ["0.960", "0.985"] |bench| share(bench, &UNEQUAL, READ) =>
@@ -77,6 +86,12 @@ fn share(bench: &mut Bench, network: &Network, load: &str) -> Result<f64> {
         *note += &format!("; full token buckets gave {extra:.4} of it at most");
     }
     Ok(share)
+}
+
+/// A note has the share with `arp_ignore=0`, where hosts may learn from ARP that one NIC has all addresses.
+fn same_subnet(bench: &mut Bench, load: &str) -> Result<f64> {
+    share(bench, &SAME_ANY, load)?;
+    share(bench, &SAME, load)
 }
 
 fn fairness(bench: &mut Bench) -> Result<f64> {
@@ -105,8 +120,9 @@ fn small_behind_big(bench: &mut Bench) -> Result<f64> {
 fn tell(bench: &mut Bench, network: &Network, load: &str, what: &str, values: Vec<f64>) -> f64 {
     let each: Vec<String> = values.iter().map(|value| format!("{value:.4}")).collect();
     let sockets = sockets(bench, network).unwrap_or(f64::NAN);
+    let place = network.subnet.map_or_else(String::new, |arp| format!(" in one subnet, arp_ignore={arp}"));
     bench.notes.push(format!(
-        "{} rails of {}, {load}: {what} {}; plain sockets reach {sockets:.4} of the line",
+        "{} rails of {}{place}, {load}: {what} {}; plain sockets reach {sockets:.4} of the line",
         network.rails,
         network.rates,
         each.join(", ")
@@ -136,14 +152,15 @@ fn reports(bench: &mut Bench, network: &Network, load: &str) -> Result<Vec<Repor
 }
 
 /// The share of the line that plain sockets reach, measured once: whether the links carry their
-/// rate.
+/// rate. (In one subnet, plain sockets would all use one link: those of others count.)
 fn sockets(bench: &mut Bench, network: &Network) -> Result<f64> {
     let share = bench.once(network.rates, |bench| {
         bench.progress.begin(&format!("{} rails of {}, plain sockets", network.rails, network.rates));
         let address = |rail| SocketAddr::from(([10, 77, rail as u8, 2], 4712));
         let addresses: Vec<SocketAddr> = (0..network.rails).map(address).collect();
         let part = |receives| Part::Wire(Spec { receives, addresses: addresses.clone() });
-        let gbps: f64 = network.with(|shape| lab::measure(shape, Some(&part(false)), &part(true)))?;
+        let apart = Network { subnet: None, ..*network };
+        let gbps: f64 = apart.with(|shape| lab::measure(shape, Some(&part(false)), &part(true)))?;
         Ok(gbps / network.line_gbps)
     })?;
     Ok(*share)
@@ -152,6 +169,11 @@ fn sockets(bench: &mut Bench, network: &Network) -> Result<f64> {
 impl Network {
     fn with<T>(&self, run: impl FnOnce(&[&str]) -> Result<T>) -> Result<T> {
         let rates = if self.rates.contains(',') { "--rates" } else { "--rate" };
-        run(&["--rails", &self.rails.to_string(), rates, self.rates])
+        let rails = self.rails.to_string();
+        let mut shape = vec!["--rails", &rails, rates, self.rates];
+        if let Some(arp_ignore) = self.subnet {
+            shape.extend(["--subnet", "--arp-ignore", arp_ignore]);
+        }
+        run(&shape)
     }
 }

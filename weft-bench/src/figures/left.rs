@@ -26,6 +26,13 @@ pub const ALL: &[Figure] = &[
     left("crate_public_undocumented", "0", "public items of the crate without a comment"),
     left("host_snapshots", "25", "hosts in the table of which interfaces become rails, all of which passed"),
     left("trace_off_instructions", "0", "instructions per slice by which tracing that is off exceeds none"),
+    left("network_worlds_passed", "24", "worlds of the last whole make test-networks that passed"),
+    left("network_worlds_failed", "0", "those that failed"),
+    left(
+        "rail_bytes_error",
+        "0.05",
+        "the largest difference of a rail's statistics from its NIC's counters, in all of these worlds",
+    ),
     left("wheel_mb", "at most 5", "MB of the x86-64 wheel of the last make wheels"),
     left("wheels_tested", "5", "roots times Pythons in which the last make wheels installed and tested them"),
     left("reproducible", "1", "whether two builds in different folders gave the same bytes"),
