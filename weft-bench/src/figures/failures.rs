@@ -107,7 +107,8 @@ fn same_subnet(bench: &mut Bench) -> Result<f64> {
         for run in 0..runs {
             bench.progress.at(run, runs);
             let (connect, interface, port) = (lab::PLACE.into(), "rail1".into(), Some(port.to_owned()));
-            let part = Part::Rails(rails::Spec { connect, rails: 4, line: 1e9, interface, port, read: false });
+            let part =
+                Part::Rails(rails::Spec { connect, rails: 4, line: 1e9, interface, port, read: false });
             let report: rails::Report = lab::measure(&SAME, None, &part)?;
             bench.notes.push(format!(
                 "one of 4 NICs of one subnet loses its cable ({whose}): the others at full rate after {:.0} ms, \

@@ -25,7 +25,8 @@ struct Network {
 }
 
 const FOUR: Network = Network { rails: 4, rates: "1gbit,1gbit,1gbit,1gbit", line_gbps: 4.0, subnet: None };
-const UNEQUAL: Network = Network { rails: 4, rates: "1gbit,1gbit,1gbit,250mbit", line_gbps: 3.25, subnet: None };
+const UNEQUAL: Network =
+    Network { rails: 4, rates: "1gbit,1gbit,1gbit,250mbit", line_gbps: 3.25, subnet: None };
 const MANY: Network = Network { rails: 32, rates: "100mbit", line_gbps: 3.2, subnet: None };
 const SAME: Network = Network { subnet: Some("1"), ..FOUR };
 /// Any NIC of a host answers for all.
