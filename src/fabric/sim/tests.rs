@@ -8,6 +8,7 @@ use crate::fabric::ofi::discover;
 use crate::fabric::ofi::nic::OfiNic;
 use crate::fabric::{
     Access, Buffer, HostRange, Nic, Posted, Progress, Reaped, Registration, Rma, Route, Scratch, Segment,
+    SLOT,
 };
 use libfabric_sys::*;
 use std::sync::atomic::AtomicU32;
@@ -75,7 +76,8 @@ struct Two {
     a: Side,
     b: Side,
     route: Route,
-    slots: Vec<Scratch>,
+    /// As far apart as the rail's: the first half of each is the scratch.
+    slots: Vec<[Scratch; SLOT / size_of::<Scratch>()]>,
 }
 
 impl Two {
@@ -91,7 +93,8 @@ impl Two {
         let world = World::of(&Spec::parse(&name).expect("a good name")).expect("it exists");
         let Clock::Virtual(time) = world.clock() else { unreachable!("virtual time was asked for") };
         let route = a.dial(b.nic.address(), None);
-        let slots = (0..4096).map(|_| Scratch([std::ptr::null_mut(); 8])).collect();
+        let scratch = || Scratch([std::ptr::null_mut(); 8]);
+        let slots = (0..4096).map(|_| std::array::from_fn(|_| scratch())).collect();
         let mut two = Two { time, world, a, b, route, slots };
         two.shake_hands();
         two
@@ -121,7 +124,7 @@ impl Two {
         while !self.a.done.iter().any(|one| last(one, self)) {
             self.step();
         }
-        self.a.done.retain(|one| one.scratch != &raw mut self.slots[4094]);
+        self.a.done.retain(|one| one.scratch != &raw mut self.slots[4094][0]);
     }
 
     fn rma(&mut self, slot: usize, segments: &[Segment], key: u64, read: bool, more: bool) -> Posted {
@@ -131,7 +134,7 @@ impl Two {
 
     fn post(&mut self, slot: usize, rma: &Rma) -> Posted {
         // SAFETY: slots and memory outlive the NICs.
-        unsafe { self.a.nic.rma(rma, self.route, &[&raw mut self.slots[slot]]).1 }
+        unsafe { self.a.nic.rma(rma, self.route, &[&raw mut self.slots[slot][0]]).1 }
     }
 
     fn write(&mut self, slot: usize, len: usize, more: bool) -> Posted {
@@ -141,7 +144,7 @@ impl Two {
     }
 
     fn slot_of(&self, reaped: &Reaped) -> usize {
-        (reaped.scratch as usize - self.slots.as_ptr() as usize) / size_of::<Scratch>()
+        (reaped.scratch as usize - self.slots.as_ptr() as usize) / SLOT
     }
 
     /// Polls both sides, while time passes, until `a` has this many completions, or for a minute.
@@ -171,14 +174,14 @@ impl Two {
         let address = self.a.bytes.as_mut_ptr().cast();
         let buffer = Buffer { address, len, descriptor: self.a.memory.descriptor, follows: false };
         // SAFETY: slots and memory outlive the NICs.
-        unsafe { self.a.nic.send(buffer, self.route, &mut self.slots[slot]) }
+        unsafe { self.a.nic.send(buffer, self.route, &mut self.slots[slot][0]) }
     }
 
     fn receive(&mut self, slot: usize, len: usize) -> Posted {
         let address = self.b.bytes.as_mut_ptr().cast();
         let buffer = Buffer { address, len, descriptor: self.b.memory.descriptor, follows: false };
         // SAFETY: slots and memory outlive the NICs.
-        unsafe { self.b.nic.receive(buffer, &mut self.slots[slot]) }
+        unsafe { self.b.nic.receive(buffer, &mut self.slots[slot][0]) }
     }
 
     /// Writes pages with a full window; returns nanoseconds of virtual time.
@@ -230,7 +233,10 @@ fn two_senders_share_the_receiver_line_rate() {
         let (descriptor, key) = (third.memory.descriptor, two.b.memory.key);
         let rma = Rma { read: false, segments: &segments, descriptor, key, immediate: None, more: false };
         // SAFETY: slots and memory outlive the NICs.
-        assert_eq!(unsafe { third.nic.rma(&rma, route, &[&raw mut two.slots[1000 + slot]]) }.1, Posted::Yes);
+        assert_eq!(
+            unsafe { third.nic.rma(&rma, route, &[&raw mut two.slots[1000 + slot][0]]) }.1,
+            Posted::Yes
+        );
     }
     while two.a.done.len() + third.done.len() < 200 {
         if two.a.reap() + third.reap() == 0 {
@@ -403,7 +409,7 @@ fn efa_direct_detects_context_reuse() {
     assert_eq!(two.write(0, 8, false), Posted::Yes);
     assert_eq!(two.write(0, 8, false), Posted::Failed(FI_EINVAL)); // The slot is in use.
     assert_eq!(two.write(1, 8, false), Posted::Yes);
-    two.slots[1].0[3] = std::ptr::null_mut(); // This slot's context was overwritten.
+    two.slots[1][0].0[3] = std::ptr::null_mut(); // This slot's context was overwritten.
     two.run(2);
     let errno = |slot| two.a.done.iter().find(|one| two.slot_of(one) == slot).map(|one| one.errno);
     assert_eq!((errno(0), errno(1)), (Some(0), Some(FI_EINVAL)));
