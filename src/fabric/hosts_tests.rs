@@ -2,13 +2,14 @@
 //! table all` print them, each with the rails that it should get and what should be left out and why.
 
 use super::select::{by_reason, chosen, interfaces, Found};
-use crate::topology::network::{saved_as, Network};
+use crate::topology::network::{saved_as, Address, Link, Network, Route};
 use crate::topology::trees::Tree;
 use crate::wire::address::RAILS_MAX;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::time::Instant;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -84,4 +85,33 @@ fn hosts_get_the_rails_that_lead_to_other_hosts() {
     let figures = Path::new(ROOT).join("target/figures");
     fs::create_dir_all(&figures).unwrap();
     fs::write(figures.join("host_snapshots"), format!("{}\n", hosts.len())).unwrap();
+}
+
+/// Sixteen times the interfaces take about sixteen times as long, and not 256 or 4096 times.
+#[test]
+fn interfaces_are_judged_in_linear_time() {
+    let host = &hosts()["gke-110-pods.json"];
+    let many = |times: u32| {
+        let one = network(host);
+        let (mut links, mut addresses, mut routes) = (Vec::new(), Vec::new(), Vec::new());
+        for round in 0..times {
+            let moved = |link: u32| link + 1000 * round;
+            links.extend(one.links.iter().map(|link| Link { index: moved(link.index), ..link.clone() }));
+            let of = |address: &Address| Address { link: moved(address.link), ..address.clone() };
+            addresses.extend(one.addresses.iter().map(of));
+            routes.extend(one.routes.iter().map(|route| Route { link: moved(route.link), ..route.clone() }));
+        }
+        Network::new(links, addresses, routes)
+    };
+    let took = |times| {
+        let network = many(times);
+        let once = |_| {
+            let began = Instant::now();
+            assert_eq!(network.nics().len(), network.links.len());
+            began.elapsed()
+        };
+        (0..10).map(once).min().unwrap_or_default()
+    };
+    let (few, lots) = (took(2), took(32));
+    assert!(lots < few * 64, "{few:?}, and {lots:?} of 16 times as many");
 }

@@ -1,6 +1,6 @@
 //! The addresses of an interface at which peers find it.
 
-use super::values::{is_link_local, Address, Link, Network, Route};
+use super::values::{is_link_local, Address, Link, Network};
 use std::net::IpAddr;
 
 /// The addresses of an interface.
@@ -11,8 +11,8 @@ pub struct Served {
     pub left: Vec<Left>,
     /// The name of the first one's network: NICs of one network are paired first.
     pub network: String,
-    /// The addresses are those of another interface: this one has none of its own.
-    pub borrowed: Option<String>,
+    /// The interface whose address it is: this one has none of its own.
+    pub lender: Option<String>,
 }
 
 /// An address that does not serve, and why.
@@ -31,9 +31,12 @@ impl Network {
     pub(super) fn served(&self, link: &Link) -> Served {
         let mut served = self.own(link);
         let has_own = !served.best.is_empty() || served.left.iter().any(|left| left.soon);
-        if let Some((lender, address)) = self.borrowed(link).filter(|_| !has_own && !link.loopback) {
+        if has_own || link.loopback {
+            return served;
+        }
+        if let Some((lender, address)) = self.borrowed(link) {
             served.network = ROUTED.into();
-            served.borrowed = Some(lender.name.clone());
+            served.lender = Some(lender.name.clone());
             served.best.push(address.clone());
         }
         served
@@ -41,7 +44,7 @@ impl Network {
 
     fn own(&self, link: &Link) -> Served {
         let mut served = Served::default();
-        for address in self.addresses.iter().filter(|address| address.link == link.index) {
+        for address in self.addresses_of(link.index) {
             match why_not(address) {
                 None => served.best.push(address.clone()),
                 Some((why, soon)) => served.left.push(Left { ip: address.ip, why, soon }),
@@ -55,8 +58,8 @@ impl Network {
     /// Hosts of a cloud have whole subnets behind one gateway, and addresses that are alone: the
     /// gateway is what they share.
     fn network_of(&self, address: &Address) -> String {
-        let of_link = |route: &&Route| route.link == address.link && route.v6 == address.ip.is_ipv6();
-        let gateways = self.routes.iter().filter(of_link).filter_map(|route| route.gateway);
+        let of_link = self.routes_of(address.link).iter().filter(|route| route.v6 == address.ip.is_ipv6());
+        let gateways = of_link.filter_map(|route| route.gateway);
         let mut shared =
             gateways.filter(|gateway| gateway.is_ipv6() == address.ip.is_ipv6() && !is_link_local(*gateway));
         match shared.next().filter(|_| address.is_alone() && address.peer.is_none()) {
@@ -68,29 +71,20 @@ impl Network {
     /// The host's address that the routes of a NIC without its own use: of the loopback interface,
     /// a dummy or a VRF (BGP to the host).
     fn borrowed(&self, link: &Link) -> Option<(&Link, &Address)> {
-        let routed =
-            || self.routes.iter().filter(|route| route.link == link.index && route.gateway.is_some());
-        let lends = |address: &&Address| {
-            let lender = self.link(address.link);
-            let of_host = |lender: &Link| lender.loopback || ["dummy", "vrf"].contains(&lender.kind.as_str());
-            why_not(address).is_none() && !address.ip.is_loopback() && lender.is_some_and(of_host)
-        };
+        let routed = || self.routes_of(link.index).iter().filter(|route| route.gateway.is_some());
+        routed().next()?;
+        let of_host = |lender: &&Link| lender.loopback || ["dummy", "vrf"].contains(&lender.kind.as_str());
+        let lends = |address: &&Address| why_not(address).is_none() && !address.ip.is_loopback();
+        let of = |lender: &Link| self.addresses_of(lender.index).iter().filter(lends);
+        let lenders = self.links.iter().filter(of_host);
+        let lent: Vec<(&Link, &Address)> =
+            lenders.flat_map(|lender| of(lender).map(move |address| (lender, address))).collect();
         let mut named = routed().filter_map(|route| route.source);
-        let by_route =
-            named.find_map(|ip| self.addresses.iter().filter(lends).find(|address| address.ip == ip));
+        let by_route = named.find_map(|ip| lent.iter().find(|(_, address)| address.ip == ip));
         // Without a preferred source the system takes one of the loopback interface.
-        let of_loopback = || {
-            let of = |address: &&Address| self.link(address.link).is_some_and(|lender| lender.loopback);
-            let family = |address: &&Address| routed().any(|route| route.v6 == address.ip.is_ipv6());
-            self.addresses
-                .iter()
-                .filter(lends)
-                .filter(of)
-                .filter(family)
-                .min_by_key(|address| preference(address))
-        };
-        let address = by_route.or_else(of_loopback)?;
-        Some((self.link(address.link)?, address))
+        let family = |address: &Address| routed().any(|route| route.v6 == address.ip.is_ipv6());
+        let of_loopback = lent.iter().filter(|(lender, address)| lender.loopback && family(address));
+        by_route.or_else(|| of_loopback.min_by_key(|(_, address)| preference(address))).copied()
     }
 }
 

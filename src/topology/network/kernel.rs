@@ -28,24 +28,22 @@ const SKIP_STATISTICS: u32 = 8;
 const DOWN: std::ops::RangeInclusive<u8> = 1..=3;
 
 pub fn read() -> Result<Network, String> {
-    let mut network = Network::default();
+    let (mut links, mut addresses, mut found) = (Vec::new(), Vec::new(), Vec::new());
     let mut asked = [0u8; LINK_FIXED + 8];
     asked[LINK_FIXED..][..2].copy_from_slice(&8u16.to_ne_bytes());
     asked[LINK_FIXED + 2..][..2].copy_from_slice(&libc::IFLA_EXT_MASK.to_ne_bytes());
     asked[LINK_FIXED + 4..].copy_from_slice(&SKIP_STATISTICS.to_ne_bytes());
-    dump(libc::RTM_GETLINK, &asked, usize::MAX, |bytes| network.links.extend(link(bytes)))?;
-    dump(libc::RTM_GETADDR, &[0; ADDRESS_FIXED], usize::MAX, |bytes| {
-        network.addresses.extend(address(bytes))
-    })?;
+    dump(libc::RTM_GETLINK, &asked, usize::MAX, |bytes| links.extend(link(bytes)))?;
+    dump(libc::RTM_GETADDR, &[0; ADDRESS_FIXED], usize::MAX, |bytes| addresses.extend(address(bytes)))?;
     for family in [libc::AF_INET, libc::AF_INET6] {
         let mut asked = [0; ROUTE_FIXED];
         asked[0] = family as u8;
-        let routes = dump(libc::RTM_GETROUTE, &asked, ROUTES_MAX, |bytes| routes(bytes, &mut network.routes));
+        let routes = dump(libc::RTM_GETROUTE, &asked, ROUTES_MAX, |bytes| routes(bytes, &mut found));
         if let Err(error) = routes {
             log::debug!("interfaces are chosen without the routes: {error}");
         }
     }
-    Ok(network)
+    Ok(Network::new(links, addresses, found))
 }
 
 /// Each message of an answer, of at most this many.

@@ -23,6 +23,6 @@ pub use reach::Reach;
 #[cfg(test)]
 pub use saved::of as saved_as;
 pub use saved::read as saved;
-#[cfg(test)]
-pub use values::Link;
 pub use values::Network;
+#[cfg(test)]
+pub use values::{Address, Link, Route};

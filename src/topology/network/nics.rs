@@ -28,6 +28,9 @@ impl Network {
         // What is down or a port answers at no address.
         let answers = ![Reach::Down, Reach::Port].contains(&reach);
         let served = if answers { self.served(link) } else { Served::default() };
+        if let Some(lender) = &served.lender {
+            why += &format!(", at the address of {lender}");
+        }
         Nic { index: link.index, name: link.name.clone(), reach, why, served }
     }
 }

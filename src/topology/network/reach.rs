@@ -130,8 +130,7 @@ impl Network {
         }
         let is_subnet =
             |address: &Address| (!address.is_alone() || address.peer.is_some()) && !is_link_local(address.ip);
-        let has_subnet =
-            self.addresses.iter().any(|address| address.link == link.index && is_subnet(address));
+        let has_subnet = self.addresses_of(link.index).iter().any(is_subnet);
         match has_subnet && other.is_none() {
             true => (Reach::Container, format!("{}, with a subnet behind it", link.kind)),
             false => (Reach::Subnet, format!("{}, which may lead to a container of this host", link.kind)),
@@ -139,6 +138,6 @@ impl Network {
     }
 
     fn is_way_out(&self, link: &Link) -> bool {
-        self.routes.iter().any(|route| route.link == link.index && route.default)
+        self.routes_of(link.index).iter().any(|route| route.default)
     }
 }

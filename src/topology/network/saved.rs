@@ -109,11 +109,8 @@ pub fn of(links: &Value, addresses: &Value, routes: &Value) -> Network {
         let route = Route { link, gateway, source: of.source, v6: of.v6, default: of.default };
         Some(route).filter(|route| route.gateway.is_some() || route.default)
     };
-    Network {
-        links: listed.iter().map(link).collect(),
-        addresses,
-        routes: members(routes).flat_map(hops).filter_map(hop).collect(),
-    }
+    let routes = members(routes).flat_map(hops).filter_map(hop).collect();
+    Network::new(listed.iter().map(link).collect(), addresses, routes)
 }
 
 /// What the next hops of a route share.

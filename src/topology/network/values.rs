@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+/// Each list is in the order of the interfaces, and otherwise as the kernel has it.
 #[derive(Clone, Debug, Default)]
 pub struct Network {
     pub links: Vec<Link>,
@@ -63,8 +64,23 @@ pub struct Route {
 }
 
 impl Network {
+    pub fn new(mut links: Vec<Link>, mut addresses: Vec<Address>, mut routes: Vec<Route>) -> Network {
+        links.sort_by_key(|link| link.index);
+        addresses.sort_by_key(|address| address.link);
+        routes.sort_by_key(|route| route.link);
+        Network { links, addresses, routes }
+    }
+
     pub fn link(&self, index: u32) -> Option<&Link> {
-        self.links.iter().find(|link| link.index == index)
+        self.links.binary_search_by_key(&index, |link| link.index).ok().map(|at| &self.links[at])
+    }
+
+    pub fn addresses_of(&self, link: u32) -> &[Address] {
+        of_link(&self.addresses, link, |address| address.link)
+    }
+
+    pub fn routes_of(&self, link: u32) -> &[Route] {
+        of_link(&self.routes, link, |route| route.link)
     }
 
     /// The subnet of an address of this host, as "10.77.1.0/24".
@@ -97,6 +113,13 @@ impl Address {
         };
         format!("{network}/{}", self.prefix)
     }
+}
+
+/// The part of a sorted list that belongs to an interface.
+fn of_link<T>(sorted: &[T], link: u32, link_of: impl Fn(&T) -> u32) -> &[T] {
+    let begin = sorted.partition_point(|one| link_of(one) < link);
+    let len = sorted[begin..].partition_point(|one| link_of(one) == link);
+    &sorted[begin..begin + len]
 }
 
 /// Only hosts on the same link reach it.
