@@ -914,13 +914,16 @@ struct duo duo_open_between(uint64_t len, const weft_endpoint_config *of_a, cons
     duo.b = box_of(open_with(of_b));
     size_t n = address_of(duo.b->endpoint, blob, sizeof blob);
     CHECK_OK(weft_peer_connect(duo.a->endpoint, blob, n, NULL, &duo.a_to_b));
-    CHECK_OK(box_take(duo.a, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
-    weft_completion up;
-    for (uint64_t end = now_ns() + patience_ms() * MS; !box_try(duo.b, WEFT_COMPLETION_PEER_UP, &up);) {
+    weft_completion connected, up;
+    bool a_is_up = false, b_is_up = false;
+    for (uint64_t end = now_ns() + patience_ms() * MS; !a_is_up || !b_is_up;) {
         CHECK(now_ns() < end);
-        box_pump(duo.a, 0); /* Its caller may have to drive it. */
+        box_pump(duo.a, 0); /* Their caller may have to drive both. */
         box_pump(duo.b, 1);
+        a_is_up = a_is_up || box_try(duo.a, WEFT_COMPLETION_PEER_UP, &connected);
+        b_is_up = b_is_up || box_try(duo.b, WEFT_COMPLETION_PEER_UP, &up);
     }
+    CHECK_OK(connected.status);
     CHECK_OK(up.status);
     duo.b_to_a = up.peer;
     duo.a_bytes = map_bytes(len);

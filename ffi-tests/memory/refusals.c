@@ -122,84 +122,113 @@ static void a_grant_of_many_pieces_is_known_whole(void)
 
 /* ---- Others go on ---- */
 
-enum { OTHERS = 16, OTHER = 1, LATE = 2 };
-
-struct load {
-    struct range_request other;
-    int under_way;
-};
-
-/* How many of the other writes are notified in `ms`. `revokes`: beside grants that are revoked under their writes. */
-static uint64_t notified_in(struct duo *duo, struct load *load, uint64_t ms, bool revokes)
+/* A notification behind one whose grant was revoked comes, though the peer does not answer meanwhile. */
+static void what_is_refused_holds_up_nothing(void)
 {
-    uint64_t done = 0, end = now_ns() + ms * MS, next = 0;
+    weft_endpoint_config config = test_config();
+    config.progress = WEFT_PROGRESS_MANUAL;
+    struct duo duo = duo_open_between(LEN, &config, &config);
+    struct range_request first = range_args(duo.a_memory, duo.b_of_a, 0), second = first;
+    weft_completion told;
+    weft_op refused, other, id;
+    pump_both(&duo, 20); /* the memory is imported */
+    first.options.flags = second.options.flags = WEFT_NOTIFY;
+    first.options.grant = grant_whole(&duo);
+    second.options.grant = grant_whole(&duo);
+    second.options.notify = 7;
+    refused = write_now(duo.a, &first);
+    other = write_now(duo.a, &second);
+    for (int i = 0; i < 20; i++)
+        box_pump(duo.a, 0); /* its frames leave */
+    CHECK_OK(weft_grant_revoke(duo.b->endpoint, &first.options.grant, NULL, &id));
+    told = box_take(duo.b, WEFT_COMPLETION_NOTIFICATION, patience_ms());
+    CHECK_EQ(told.notify, 7);
+    CHECK_OK(await_both(&duo, duo.b, id));
+    CHECK_STATUS(await_both(&duo, duo.a, refused), WEFT_ERR_REVOKED);
+    CHECK_OK(await_both(&duo, duo.a, other));
+    duo_close(&duo);
+}
+
+enum { OTHERS = 64, LATE = 4, LOOPS = 4 };
+
+static int others_under_way;
+
+/* Keeps other writes under way, and takes what has ended: how many of these; adds what else has ended to `late`. */
+static uint64_t others_done(struct duo *duo, const struct range_request *other, int *late)
+{
+    uint64_t done = 0, wait = 1 * MS; /* the caller sleeps, as do workers that have nothing to do */
     weft_completion c;
-    while (now_ns() < end) {
-        while (load->under_way < OTHERS && submit_write(duo->a->endpoint, &load->other, NULL) == WEFT_OK)
-            load->under_way++;
-        if (revokes && now_ns() >= next) {
-            struct range_request late = load->other;
-            late.options.grant = grant_whole(duo);
-            late.options.user_data = (void *)LATE;
-            for (int i = 0; i < 4; i++)
-                CHECK_ONE_OF(submit_write(duo->a->endpoint, &late, NULL), WEFT_OK, WEFT_ERR_AGAIN);
-            CHECK_OK(weft_grant_revoke(duo->b->endpoint, &late.options.grant, NULL, NULL));
-            next = now_ns() + 2 * MS;
-        }
-        uint64_t wait = 1 * MS; /* the caller sleeps, as do the workers when they have nothing to do */
-        for (; weft_queue_poll(weft_endpoint_queue(duo->a->endpoint), &c, 1, wait) > 0; wait = 0) {
-            if (c.user_data == (void *)OTHER) {
-                CHECK_OK(c.status);
-                done++;
-                load->under_way--;
-            } else {
-                CHECK_ONE_OF(c.status, WEFT_OK, WEFT_ERR_REVOKED);
-            }
-        }
-        while (weft_queue_poll(weft_endpoint_queue(duo->b->endpoint), &c, 1, 0) > 0)
+    while (others_under_way < OTHERS && submit_write(duo->a->endpoint, other, NULL) == WEFT_OK)
+        others_under_way++;
+    for (; weft_queue_poll(weft_endpoint_queue(duo->a->endpoint), &c, 1, wait) > 0; wait = 0) {
+        if (c.user_data == other->options.user_data) {
             CHECK_OK(c.status);
+            others_under_way--;
+            done++;
+        } else {
+            CHECK_ONE_OF(c.status, WEFT_OK, WEFT_ERR_REVOKED);
+            (*late)++;
+        }
     }
+    while (weft_queue_poll(weft_endpoint_queue(duo->b->endpoint), &c, 1, 0) > 0)
+        CHECK_OK(c.status);
     return done;
 }
 
-static int by_share(const void *a, const void *b)
+struct rate {
+    uint64_t done, ns;
+};
+
+/* Other writes beside some whose grant is revoked: before their frames can arrive (`early`), or once they are done. */
+static void others_beside_a_revoke(struct duo *duo, const struct range_request *other, bool early, struct rate *rate)
 {
-    double left = *(const double *)a, right = *(const double *)b;
-    return (left > right) - (left < right);
+    struct range_request late = *other;
+    uint64_t began = now_ns();
+    int begun = 0, ended = 0;
+    late.len = 0; /* their frames follow at once */
+    late.options.grant = grant_whole(duo);
+    late.options.user_data = NULL;
+    while (begun < LATE && submit_write(duo->a->endpoint, &late, NULL) == WEFT_OK)
+        begun++;
+    if (early)
+        CHECK_OK(weft_grant_revoke(duo->b->endpoint, &late.options.grant, NULL, NULL));
+    while (ended < begun || now_ns() - began < 5 * MS)
+        rate->done += others_done(duo, other, &ended);
+    if (!early)
+        CHECK_OK(weft_grant_revoke(duo->b->endpoint, &late.options.grant, NULL, NULL));
+    rate->ns += now_ns() - began;
 }
 
-/* Frames of revoked grants arrive among those of other writes, while other threads want the processors. */
+/* Frames of revoked grants arrive among those of other writes, while other processes want the processors. */
 static void others_go_on_beside_refused_frames(void)
 {
-    enum { LOOPS = 4, ROUNDS = 9 };
-    double shares[ROUNDS];
     const char *longer = getenv("WEFT_REFUSALS_MS");
-    uint64_t ms = longer ? strtoull(longer, NULL, 10) : 20;
+    uint64_t ms = longer ? strtoull(longer, NULL, 10) : 300;
+    struct rate rates[2] = {{0, 0}, {0, 0}};
     pid_t loops[LOOPS];
     for (int i = 0; i < LOOPS; i++) {
         loops[i] = fork();
         CHECK(loops[i] >= 0);
-        while (loops[i] == 0) {
+        while (loops[i] == 0)
             if (getppid() == 1)
                 _exit(0);
-        }
     }
     struct duo duo = duo_granted(LEN);
-    struct load load = {.other = range_args(duo.a_memory, duo.b_of_a, 8)};
-    load.other.options.grant = grant_whole(&duo);
-    load.other.options.flags = WEFT_NOTIFY;
-    load.other.options.user_data = (void *)OTHER;
-    notified_in(&duo, &load, ms, false);
-    for (int i = 0; i < ROUNDS; i++) {
-        double with = (double)notified_in(&duo, &load, ms, true);
-        shares[i] = with / (double)(notified_in(&duo, &load, ms, false) + 1);
-    }
+    struct range_request other = range_args(duo.a_memory, duo.b_of_a, 8);
+    other.options.grant = grant_whole(&duo);
+    other.options.flags = WEFT_NOTIFY;
+    other.options.user_data = &other;
+    others_under_way = 0;
+    for (uint64_t end = now_ns() + ms * MS; now_ns() < end;)
+        for (int early = 0; early < 2; early++)
+            others_beside_a_revoke(&duo, &other, early, &rates[early]);
     for (int i = 0; i < LOOPS; i++)
         kill(loops[i], SIGKILL);
     for (int i = 0; i < LOOPS; i++)
         waitpid(loops[i], NULL, 0);
-    qsort(shares, ROUNDS, sizeof *shares, by_share);
-    printf("stalled_channel_share %.3f (%.3f to %.3f)\n", shares[ROUNDS / 2], shares[0], shares[ROUNDS - 1]);
+    double without = (double)rates[0].done / (double)rates[0].ns, with = (double)rates[1].done / (double)rates[1].ns;
+    printf("stalled_channel_share %.3f\n", with / without);
+    printf("%.0f other writes a second beside revokes, %.0f beside those whose frames arrive late\n", without * 1e9, with * 1e9);
     duo_close(&duo);
 }
 
@@ -209,6 +238,7 @@ int main(int argc, char **argv)
         {"what_is_thrown_away_has_not_succeeded", FABRICS, what_is_thrown_away_has_not_succeeded},
         {"refusals_among_others_name_the_right_ones", FABRICS, refusals_among_others_name_the_right_ones},
         {"a_grant_of_many_pieces_is_known_whole", FABRICS, a_grant_of_many_pieces_is_known_whole},
+        {"what_is_refused_holds_up_nothing", FABRICS, what_is_refused_holds_up_nothing},
         {"others_go_on_beside_refused_frames", "tcp,host checks", others_go_on_beside_refused_frames},
         {0},
     };

@@ -26,6 +26,9 @@ figures! {
     others_during_revoke ["0.95", ""] others =>
         "rate of other writes of a peer while 1,000 of its grants come and go each second, over that without: \
          the lower of host and tcp";
+    stalled_channel_share ["0.9", ""] refused =>
+        "rate of other notified writes of a peer while frames arrive whose grant was just revoked, over that beside the \
+         same frames under live grants, four busy processes beside: the lower of host and tcp";
 }
 
 fn revoked(bench: &mut Bench, figure: &str) -> Result<f64> {
@@ -59,6 +62,16 @@ fn silent_efa(bench: &mut Bench) -> Result<f64> {
 
 fn others(bench: &mut Bench) -> Result<f64> {
     worst(bench, "others_go_on_beside_revokes", "others_during_revoke", f64::min)
+}
+
+fn refused(bench: &mut Bench) -> Result<f64> {
+    let ms = bench.full_or("30000", "3000");
+    let mut share = |fabric| {
+        let settings = [("WEFT_TEST_FABRIC", fabric), ("WEFT_REFUSALS_MS", ms)];
+        let said = by_test(bench, "refusals", "others_go_on_beside_refused_frames", &settings)?;
+        figure_in(&said, "stalled_channel_share")
+    };
+    Ok(f64::min(share("host")?, share("tcp")?))
 }
 
 fn worst(bench: &mut Bench, test: &str, figure: &str, of: fn(f64, f64) -> f64) -> Result<f64> {
