@@ -219,6 +219,17 @@ class Net:
         rows = (line.split(":") for line in text.splitlines() if ":" in line)
         return {name.strip(): [int(values.split()[at]) for at in (0, 1, 8, 9)] for name, values in rows}
 
+    def wait(self) -> None:
+        """Until all interfaces send: the kernel takes a moment."""
+        until = time.monotonic() + 10
+        for space in self.spaces:
+            while time.monotonic() < until:
+                shown = subprocess.run(["ip", "-n", self.name(space), "-br", "link", "show", "up"], stdout=subprocess.PIPE,
+                                       text=True, check=True).stdout
+                if not any("DOWN" in line.split()[1] for line in shown.splitlines()):
+                    break
+                time.sleep(0.02)
+
     def remove(self) -> None:
         for space in self.spaces:
             subprocess.run(["ip", "netns", "del", self.name(space)], check=False)
@@ -665,7 +676,7 @@ def run(world: World, results: Dict[str, float]) -> str:
         if world.before:
             subprocess.run(["ip", "netns", "exec", net.name("a"), *world.before, "true"], check=True, stderr=subprocess.DEVNULL)
         hosts = {space: Host(net, space, world.before) for space in "ab"}
-        time.sleep(0.1)
+        net.wait()
         error = 0.0
         for here, there in (("a", "b"), ("b", "a")):
             opened = {space: hosts[space].ask("open", world.options) for space in "ab"}

@@ -2,7 +2,7 @@
 //!
 //! Which NIC of a host receives is for the sender to decide, by what it has learned from ARP. So
 //! each connection is bound to its own NIC where the routes allow that. Where packets arrive by
-//! another one, the neighbours are told; and where that does not help, the connection is that one's.
+//! another one, the NIC announces itself; and where that does not help, the connection is that one's.
 
 use super::connection::{Connection, State};
 use super::options::Options;
@@ -23,9 +23,9 @@ pub const TURN_NS: u64 = 150_000_000;
 const REMEMBERED: usize = 256;
 /// How long connections from a host are not bound after one that was bound served nothing.
 const UNBOUND_NS: u64 = 60_000_000_000;
-/// How often a host is told which NIC has an address, and the time after which that begins anew. The
+/// How often a NIC announces itself to a host, and the time after which that begins anew. The
 /// pauses double: a host believes another answer only after a second.
-const TOLD: u32 = 5;
+const ANNOUNCED: u32 = 5;
 const FORGOTTEN_NS: u64 = 60_000_000_000;
 /// The host's interfaces are read again after this time.
 const READ_NS: u64 = 1_000_000_000;
@@ -40,8 +40,8 @@ struct Turns {
     at: usize,
 }
 
-/// A host that was told which NIC has an address.
-struct Told {
+/// A host to which the NIC has announced itself.
+struct Announced {
     host: IpAddr,
     count: u32,
     at_ns: u64,
@@ -60,7 +60,7 @@ pub struct Paths {
     interfaces: Vec<u32>,
     read_ns: u64,
     turns: Vec<Turns>,
-    told: Vec<Told>,
+    announced: Vec<Announced>,
     /// Connections from there ended before they had a peer, once bound; and when.
     unbound: Vec<(IpAddr, u64)>,
 }
@@ -108,8 +108,8 @@ impl Paths {
     }
 
     /// Whether others of this host's NICs lead to the hosts of this network, and this one leads
-    /// wherever connections may come from: then what arrives by it is answered by it. (IPv6 tells
-    /// neighbours only about the NIC's own addresses, and needs no second listener.)
+    /// wherever connections may come from: then what arrives by it is answered by it. (IPv6
+    /// neighbours learn of a NIC's own addresses alone, which need no second listener.)
     fn shares(&self, at: SocketAddr, options: &Options) -> bool {
         let IpAddr::V4(own) = at.ip() else { return false };
         if self.within != 0 || self.hosts == 0 || paths::is_strict(self.own) {
@@ -170,15 +170,15 @@ impl Paths {
     }
 
     /// A host does not answer by the device that it was dialled by: its answer may have arrived by
-    /// another one, so it is told which has the address; and then the next device has its turn. True
+    /// another one, so the NIC announces itself; and then the next device has its turn. True
     /// if dialling again may help. (While the NIC itself is down, nothing takes its place.)
     pub fn advance(&mut self, at: SocketAddr, host: IpAddr, tried: Carriers, now: u64) -> bool {
         if self.is_down() {
             return false;
         }
-        let tells = tried.leaves == self.own;
-        if let Some(told) = tells.then(|| self.tell(at.ip(), host, now)).flatten() {
-            return told;
+        let own = tried.leaves == self.own;
+        if let Some(announced) = own.then(|| self.announce(at.ip(), host, now)).flatten() {
+            return announced;
         }
         let Some(turns) = self.turns.iter_mut().find(|turns| turns.to == host) else { return false };
         if turns.devices[turns.at] == tried.leaves || turns.devices[turns.at] == 0 {
@@ -193,24 +193,24 @@ impl Paths {
     }
 
     /// Lets a host learn that the NIC has our address: from a question for its own MAC, if the system
-    /// has to ask for that, and from one for another. Whether it was told now; `None` once that was
+    /// has to ask for that, and from one for another. Whether that was done now; `None` once that was
     /// done often enough in vain.
-    fn tell(&mut self, own: IpAddr, host: IpAddr, now: u64) -> Option<bool> {
+    fn announce(&mut self, own: IpAddr, host: IpAddr, now: u64) -> Option<bool> {
         let IpAddr::V4(ip) = own else { return None };
-        self.told.retain(|told| now.saturating_sub(told.at_ns) < FORGOTTEN_NS);
-        let at = self.told.iter().position(|told| told.host == host).unwrap_or_else(|| {
-            self.told.truncate(REMEMBERED);
-            self.told.push(Told { host, count: 0, at_ns: 0 });
-            self.told.len() - 1
+        self.announced.retain(|announced| now.saturating_sub(announced.at_ns) < FORGOTTEN_NS);
+        let at = self.announced.iter().position(|announced| announced.host == host).unwrap_or_else(|| {
+            self.announced.truncate(REMEMBERED);
+            self.announced.push(Announced { host, count: 0, at_ns: 0 });
+            self.announced.len() - 1
         });
-        let told = &mut self.told[at];
-        if told.count == TOLD {
+        let announced = &mut self.announced[at];
+        if announced.count == ANNOUNCED {
             return None;
         }
-        if told.at_ns != 0 && now.saturating_sub(told.at_ns) < (TURN_NS / 2) << told.count {
+        if announced.at_ns != 0 && now.saturating_sub(announced.at_ns) < (TURN_NS / 2) << announced.count {
             return Some(false);
         }
-        (told.count, told.at_ns) = (told.count + 1, now);
+        (announced.count, announced.at_ns) = (announced.count + 1, now);
         socket::announce(own, host, self.own);
         if self.hosts > 1 {
             let distance = (now as u32 >> 10).wrapping_mul(0x9e37_79b1) >> 8;
@@ -220,8 +220,8 @@ impl Paths {
     }
 
     /// What carries an accepted connection, which is bound to the NIC that it arrived by if the
-    /// routes lead back by that one, too. `None`: the host should connect again, since it was told
-    /// that another NIC has the address.
+    /// routes lead back by that one, too. `None`: the host should connect again, since it
+    /// was announced that another NIC has the address.
     pub fn accept(
         &mut self,
         socket: BorrowedFd,
@@ -236,7 +236,7 @@ impl Paths {
         let arrives = socket::arrival(socket, at.is_ipv4()).filter(|device| *device != self.within);
         let arrives = arrives.unwrap_or(self.own);
         let flow = self.flow(at.ip(), from, options);
-        if arrives != self.own && self.is_misled(&flow) && self.tell(at.ip(), from.ip(), now).is_some() {
+        if arrives != self.own && self.is_misled(&flow) && self.announce(at.ip(), from.ip(), now).is_some() {
             self.warn_of_answers(arrives, at.ip(), options);
             return None;
         }
@@ -265,7 +265,7 @@ impl Paths {
         match (one.dialed, one.state == State::Up) {
             (true, true) => {
                 self.turns.retain(|turns| turns.to != host);
-                self.told.retain(|told| told.host != host);
+                self.announced.retain(|announced| announced.host != host);
             }
             (true, false) if one.state == State::Handshaking && self.takes_turns(host) => {
                 self.advance(at, host, one.carriers, now);
@@ -289,14 +289,14 @@ impl Paths {
         devices.map(|device| paths::name_of(device?))
     }
 
-    /// Warns once that hosts have to be told because another NIC answers for this one.
+    /// Warns once that another NIC answers for this one.
     fn warn_of_answers(&self, arrives: u32, ip: IpAddr, options: &Options) {
         let Some(cure) = paths::stray_setting(self.own, &[arrives]) else { return };
         let names = (paths::name_of(self.own), paths::name_of(arrives));
         if let ((Some(own), Some(other)), false) = (names, options.warned.swap(true, Ordering::Relaxed)) {
             log::warn!(
-                "packets for {own} ({ip}) arrived by {other}, which answers ARP in its place: hosts are told where it is \
-                 when they connect, and may forget it; set {cure} on this host"
+                "packets for {own} ({ip}) arrived by {other}, which answers ARP in its place: {own} announces itself to \
+                 hosts when they connect, which may forget it; set {cure} on this host"
             );
         }
     }

@@ -92,6 +92,9 @@ pub struct Connection {
     pub carriers: Carriers,
     /// When its socket began to connect.
     pub tried_ns: u64,
+    /// Sockets that got no answer. They keep their ports until another one has: the peer's answers to
+    /// them would otherwise end a connection that has got the same port.
+    unanswered: Vec<Descriptor>,
     /// The handshake over an accepted connection.
     pub handshake: Option<Handshake>,
     pub since_ns: u64,
@@ -143,6 +146,7 @@ impl Connection {
             far: None,
             carriers: Carriers::default(),
             tried_ns: now,
+            unanswered: Vec::new(),
             handshake: None,
             since_ns: now,
             looked: (0, 0),
@@ -195,8 +199,8 @@ impl Connection {
 
     /// Connects anew, by another NIC; nothing was sent yet.
     pub fn try_again(&mut self, socket: Descriptor, carriers: Carriers, now: u64) {
-        (self.socket, self.writable, self.readable, self.closing) = (Some(socket), false, false, false);
-        (self.carriers, self.tried_ns) = (carriers, now);
+        self.unanswered.extend(self.socket.replace(socket));
+        (self.carriers, self.tried_ns, self.writable) = (carriers, now, false);
     }
 
     /// The other end calls a NIC that is not here: says so, and ends once that is sent.
@@ -401,7 +405,10 @@ impl Connection {
     pub fn progress(&mut self, with: &mut Moving) -> Outcome<()> {
         if self.state == State::Dialing && self.writable {
             match self.socket.as_ref().map_or(libc::ENOTCONN, |socket| socket::outcome(socket.as_fd())) {
-                0 => self.state = State::Handshaking,
+                0 => {
+                    self.state = State::Handshaking;
+                    self.unanswered.clear();
+                }
                 errno => return Err(errno),
             }
         }

@@ -42,9 +42,11 @@ impl TcpNic {
             if socket::watch(&self.epoll, socket.as_fd(), HEEDED, at.into()).is_err() {
                 continue;
             }
-            if let Some(one) = self.connection(at) {
-                one.try_again(socket, carriers, now);
+            let Some(one) = self.connections[at as usize].as_deref_mut() else { continue };
+            if let Some(unanswered) = one.socket() {
+                socket::unwatch(&self.epoll, unanswered);
             }
+            one.try_again(socket, carriers, now);
         }
     }
 }

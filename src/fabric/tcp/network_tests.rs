@@ -96,6 +96,21 @@ fn ip(words: &str) -> Result<(), String> {
     done.status.success().then_some(()).ok_or_else(|| format!("ip {words}: {done:?}"))
 }
 
+/// Waits until this thread's host sends by all of its interfaces: the kernel takes a moment, in which
+/// it drops what they are given.
+fn run_interfaces() {
+    let began = Instant::now();
+    let waits = || {
+        let shown = Command::new("ip").args(["-br", "link", "show", "up"]).output().unwrap().stdout;
+        let shown = String::from_utf8_lossy(&shown).into_owned();
+        shown.lines().any(|line| line.split_whitespace().nth(1).is_some_and(|state| state.contains("DOWN")))
+    };
+    while waits() {
+        assert!(began.elapsed() < Duration::from_secs(60), "interfaces do not come up");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Runs both sides, each on a host of its own; an interface "rail" connects the two. `setup` are
 /// commands for each, the left ones first; "{right}" is the right host.
 fn on_two_hosts(
@@ -240,10 +255,12 @@ fn with_far_at(
             }
             let _stop = Stop(stop);
             if let Ok(far) = take.recv() {
+                run_interfaces();
                 left(far);
             }
         },
         move || {
+            run_interfaces();
             let mut nic = open(interface, Options::default());
             let range = HostRange { base: bytes.as_ptr() as u64, len: len as u64 };
             let of = nic.register(range, BOTH).unwrap();

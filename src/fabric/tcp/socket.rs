@@ -290,6 +290,13 @@ pub fn watch(epoll: &Descriptor, socket: BorrowedFd, events: i32, word: u64) -> 
     watched.then_some(()).ok_or_else(|| system("watching a socket"))
 }
 
+/// Ends the reports about a socket.
+pub fn unwatch(epoll: &Descriptor, socket: BorrowedFd) {
+    let event = std::ptr::null_mut();
+    // SAFETY: both descriptors are open, and the operation has no event.
+    unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, socket.as_raw_fd(), event) };
+}
+
 /// The next accepted connection, and its address; or an error number.
 pub fn accept(listener: BorrowedFd, options: &Options) -> Outcome<(Descriptor, Option<SocketAddr>)> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
