@@ -1,6 +1,7 @@
 //! Copies within this process that the kernel makes. Where a page cannot be had, as behind the end
 //! of a file that was truncated, the kernel says so; an access by the CPU would end the process.
 
+use crate::bytes;
 use crate::descriptor;
 use arrayvec::ArrayVec;
 use std::fs::{File, OpenOptions};
@@ -28,7 +29,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> bool {
             Err(Failed::Unavailable) => {
                 // SAFETY: the rest of both ranges lies in memory that the caller may access; whether all
                 // pages are there, nothing says here.
-                unsafe { std::ptr::copy_nonoverlapping(from.add(done), to.add(done), all - done) };
+                unsafe { bytes::copy(to.add(done), from.add(done), all - done) };
                 return true;
             }
         }

@@ -25,6 +25,7 @@
 mod api;
 #[cfg(feature = "api")]
 pub use api::*;
+mod bytes;
 #[cfg(any(not(feature = "api"), feature = "capi"))]
 #[cfg_attr(feature = "api", doc(hidden), allow(missing_docs))]
 pub mod capi;

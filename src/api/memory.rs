@@ -3,12 +3,13 @@
 use super::buffer::{Buffer, Registered};
 use super::endpoint::Endpoint;
 use super::parked::{Parked, Shared};
+use super::words::Words;
 use crate::device::Claim;
 use crate::memory::{self, check_range_count, place, Range};
 use crate::room;
 use crate::status::{Error, Result, Status};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 
 /// The access that peers have to a memory.
@@ -213,8 +214,8 @@ impl Memory {
         }
     }
 
-    /// The address of bytes that the CPU can reach, within one range.
-    fn bytes_at(&self, offset: u64, len: usize) -> Result<*mut u8> {
+    /// The range of bytes that the CPU can reach, and their offset in it.
+    fn bytes_at(&self, offset: u64, len: usize) -> Result<(Words, usize)> {
         let memory = self.internal()?;
         if memory.place().is_some() {
             return Err(Error::new(
@@ -225,7 +226,9 @@ impl Memory {
         let (range, offset) = place(|range| memory.range_len(range), offset);
         let of = memory.ranges().get(range as usize);
         match of.filter(|of| offset.checked_add(len as u64).is_some_and(|end| end <= of.len)) {
-            Some(of) => Ok((of.base + offset) as *mut u8),
+            // SAFETY: a registered range is readable until it is deregistered, which needs `self` by value; and `write_at` has
+            // checked that it is writable. Memories that share bytes are of `register_foreign`, whose contract this is.
+            Some(of) => Ok((unsafe { Words::of(of.base as *mut u8, of.len as usize) }, offset as usize)),
             None => Err(Error::new(
                 Status::Range,
                 format!("{len} bytes at offset {offset} of range {range} end outside of it"),
@@ -239,9 +242,10 @@ impl Memory {
     /// # Errors
     /// [`Range`](crate::Status::Range); [`Unsupported`](crate::Status::Unsupported) (memory of a device).
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()> {
-        let from = self.bytes_at(offset, into.len())?;
-        // SAFETY: this many bytes are registered, so they can be read.
-        unsafe { copy_out(from, into) };
+        let (words, at) = self.bytes_at(offset, into.len())?;
+        fence(Ordering::SeqCst);
+        words.read(at, into);
+        fence(Ordering::SeqCst);
         Ok(())
     }
 
@@ -261,57 +265,11 @@ impl Memory {
         if !self.internal()?.is_writable() {
             return Err(Error::invalid("this process may not write to the memory"));
         }
-        let into = self.bytes_at(offset, from.len())?;
-        // SAFETY: this many bytes are registered, and can be written.
-        unsafe { copy_in(from, into) };
+        let (words, at) = self.bytes_at(offset, from.len())?;
+        words.write(at, from);
+        fence(Ordering::SeqCst);
         Ok(())
     }
-}
-
-const WORD: usize = size_of::<u64>();
-
-/// Bytes before the first aligned word.
-fn head(address: *mut u8, len: usize) -> usize {
-    address.align_offset(WORD).min(len)
-}
-
-/// # Safety
-/// `from` must be valid for reads of `into.len()` bytes. Others may write to them.
-unsafe fn copy_out(from: *mut u8, into: &mut [u8]) {
-    // SAFETY: within the bytes, as the caller promised; words are aligned.
-    let byte = |at: usize| unsafe { AtomicU8::from_ptr(from.add(at)).load(Ordering::Relaxed) };
-    // SAFETY: the reason given above holds here as well.
-    let word = |at: usize| unsafe { AtomicU64::from_ptr(from.add(at).cast()).load(Ordering::Relaxed) };
-    std::sync::atomic::fence(Ordering::SeqCst);
-    let mut at = head(from, into.len());
-    (0..at).for_each(|at| into[at] = byte(at));
-    while into.len() - at >= WORD {
-        into[at..at + WORD].copy_from_slice(&word(at).to_ne_bytes());
-        at += WORD;
-    }
-    (at..into.len()).for_each(|at| into[at] = byte(at));
-    std::sync::atomic::fence(Ordering::SeqCst);
-}
-
-/// # Safety
-/// `into` must be valid for writes of `from.len()` bytes. Others may read or write them.
-unsafe fn copy_in(from: &[u8], into: *mut u8) {
-    // SAFETY: within the bytes, as the caller promised; words are aligned.
-    let byte = |at: usize| unsafe { AtomicU8::from_ptr(into.add(at)).store(from[at], Ordering::Relaxed) };
-    let word = |at: usize, word| {
-        // SAFETY: the reason given above holds here as well.
-        unsafe { AtomicU64::from_ptr(into.add(at).cast()).store(word, Ordering::Relaxed) }
-    };
-    let mut at = head(into, from.len());
-    (0..at).for_each(byte);
-    for bytes in from[at..].chunks_exact(WORD) {
-        let mut copy = [0; WORD];
-        copy.copy_from_slice(bytes);
-        word(at, u64::from_ne_bytes(copy));
-        at += WORD;
-    }
-    (at..from.len()).for_each(byte);
-    std::sync::atomic::fence(Ordering::SeqCst);
 }
 
 impl Endpoint {
@@ -389,7 +347,9 @@ impl Endpoint {
     /// # Safety
     /// The ranges must stay mapped, and be readable, and writable where peers may write or a read goes to, until
     /// [`Memory::deregister`] has returned `Ok` or the endpoint is shut down; dropping the memory is not enough. No
-    /// Rust reference to bytes may be used while peers, transfers or [`write_at`](Memory::write_at) may change them.
+    /// Rust reference to bytes may be used while peers, transfers or [`write_at`](Memory::write_at) may change them. A range
+    /// that shares bytes with another one must begin and end at multiples of 8, as the other must, while the
+    /// shared bytes are accessed through both at once.
     ///
     /// # Errors
     /// The same as [`register`](Endpoint::register); [`Invalid`](crate::Status::Invalid) (also memory that is not mapped,

@@ -27,6 +27,7 @@ pub mod testing;
 mod time;
 mod transfer;
 mod watch;
+mod words;
 
 pub use crate::endpoint::Idle;
 pub use crate::status::{Category, Error, Result, Status};

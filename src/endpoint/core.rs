@@ -388,25 +388,28 @@ impl Core {
 
     /// Starts a transfer once the owners of all its remote memories, and of its grant, have answered.
     pub fn go_on(&self, mut hold: Hold, now: u64) {
-        // SAFETY: the hold keeps the slot alive, and the transfer is not read after the hold is
-        // passed on.
-        let body = unsafe { self.table.body(self.table.held_slot(&hold)) };
-        let Some(transfer) = body.transfer() else { return self.go_on_atomic(hold, now) };
-        let view = transfer.view();
-        for remote in view.remotes() {
-            match remote.wait(hold, transfer.grant) {
-                // The worker that delivers the answer releases the hold.
-                Ok(()) => return,
-                Err((of, RemoteState::Ready)) => hold = of,
-                Err((of, state)) => {
-                    let status = Error::of_remote(state).map_or(Status::PeerLost, |error| error.status);
-                    let entry = view.entry_of(remote);
-                    return self.abandon(of, Outcome { entry, ..Outcome::of(status) }, now);
+        loop {
+            let Some(transfer) = self.held(&hold) else { return self.go_on_atomic(hold, now) };
+            let (view, grant) = (transfer.view(), transfer.grant);
+            let state = |remote: &Arc<RemoteMemory>| (remote.clone(), remote.state_under(grant));
+            let unready = |remote: &&Arc<RemoteMemory>| remote.state_under(grant) != RemoteState::Ready;
+            let Some((remote, state)) = view.remotes().find(unready).map(state) else {
+                if let Some(hold) = self.with_covered(hold, now) {
+                    self.send_off(hold, now);
                 }
+                return;
+            };
+            match Error::of_remote(state) {
+                Some(error) => {
+                    let entry = view.entry_of(&remote);
+                    return self.abandon(hold, Outcome { entry, ..Outcome::of(error.status) }, now);
+                }
+                None => match remote.wait(hold, grant) {
+                    // The worker that delivers the answer releases the hold.
+                    Ok(()) => return,
+                    Err((of, _)) => hold = of,
+                },
             }
-        }
-        if let Some(hold) = self.with_covered(hold, transfer, now) {
-            self.send_off(hold, transfer, now)
         }
     }
 

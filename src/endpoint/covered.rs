@@ -20,7 +20,6 @@ use crate::peer::link::Link;
 use crate::peer::Peer;
 use crate::session::channel::Out;
 use crate::status::{Error, Result, Status};
-use crate::transfer::operation::Move;
 use crate::transfer::Outcome;
 use crate::wire::frame::{numbers, read_numbers, Kind, HEADER};
 
@@ -57,8 +56,12 @@ impl Core {
 
     /// The hold of a transfer that may go on: it needs no grant, its target checks it, or what it
     /// covers is known. Otherwise its owner is asked first.
-    pub(super) fn with_covered(&self, hold: Hold, transfer: &Move, now: u64) -> Option<Hold> {
-        let Some(grant) = transfer.grant.filter(|_| !self.rails_check) else { return Some(hold) };
+    pub(super) fn with_covered(&self, hold: Hold, now: u64) -> Option<Hold> {
+        if self.rails_check {
+            return Some(hold);
+        }
+        let Some(transfer) = self.held(&hold) else { return Some(hold) };
+        let Some(grant) = transfer.grant else { return Some(hold) };
         let Ok(peer) = self.peers.get(transfer.view().peer()) else {
             self.abandon(hold, Outcome::of(Status::PeerLost), now);
             return None;

@@ -31,13 +31,17 @@ impl Core {
     /// Starts a transfer: at the workers that have lanes for it, or at its peer's owner, which
     /// makes one.
     #[inline]
-    pub(super) fn send_off(&self, hold: Hold, transfer: &Move, now: u64) {
+    pub(super) fn send_off(&self, hold: Hold, now: u64) {
+        let Some(transfer) = self.held(&hold) else {
+            return self.abandon(hold, Outcome::of(Status::Internal), now);
+        };
         let (view, slices) = (transfer.view(), transfer.slices);
         let Some(remote) = view.remotes().next() else {
             return self.abandon(hold, Outcome::of(Status::Internal), now);
         };
         if view.is_whole() {
-            return self.dispatch(hold, remote.workers.load(Ordering::Acquire), slices, now);
+            let workers = remote.workers.load(Ordering::Acquire);
+            return self.dispatch(hold, workers, slices, now);
         }
         let Ok(peer) = self.peers.get(remote.peer) else {
             return self.abandon(hold, Outcome::of(Status::PeerLost), now);

@@ -210,7 +210,8 @@ impl RemoteMemory {
         std::mem::take(&mut *waiting)
     }
 
-    /// Queues a transfer until the owner has answered; if it has, returns the state.
+    /// Queues a transfer until the owner has answered; if it has, returns the state. The caller has the
+    /// memory by a reference of its own: the transfer may have ended before this returns, and its reference with it.
     pub fn wait(&self, transfer: Hold, grant: Option<GrantToken>) -> Result<(), (Hold, RemoteState)> {
         if self.state() == RemoteState::Asking {
             let mut waiting = self.waiting.lock();

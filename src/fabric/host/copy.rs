@@ -16,6 +16,7 @@
 //! KiB writes then reach 0.65 of memcpy instead of 0.25 between such cores. Cross-memory reads
 //! never win: they pin each page. `weft-bench figures --only 'host_*'` measures the whole.
 
+use crate::bytes;
 use crate::fabric::FAULT;
 use crate::kernel_copy;
 
@@ -26,21 +27,20 @@ pub fn streams(len: u64, under_way: u64) -> bool {
     len >= 32 << 10 || len >= 2048 && under_way >= 8
 }
 
-/// Copies `len` bytes.
+/// Copies `len` bytes, which others may change meanwhile (`bytes`).
 ///
 /// # Safety
-/// `from` must be readable and `to` writable for `len` bytes. If another process changes either
-/// meanwhile, only that process's bytes are mixed up.
+/// `from` must be readable and `to` writable for `len` bytes. Others may read and write both meanwhile.
 #[inline]
 pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize, stream: bool) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     if stream && len >= 1024 {
-        // SAFETY: the caller promises it.
+        // SAFETY: the contract is the same.
         return unsafe { x86::stream(to, from, len) };
     }
     let _ = stream;
-    // SAFETY: the caller promises it.
-    unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+    // SAFETY: the contract is the same.
+    unsafe { bytes::copy(to, from, len) };
 }
 
 /// The same for memory that may fault: an error number if some of it could not be reached.
@@ -75,11 +75,12 @@ pub fn settle(stream: bool) {
     let _ = stream;
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86 {
-    use std::arch::x86_64::*;
+    use crate::bytes;
+    use std::arch::asm;
 
-    /// Whole cache lines bypass the caches; the ends do not.
+    /// Whole cache lines bypass the caches; the ends do not. In assembly for the reason that `bytes` gives.
     ///
     /// # Safety
     /// The same contract as `copy`.
@@ -87,22 +88,34 @@ mod x86 {
         let head = to.align_offset(64).min(len);
         let lines = (len - head) / 64;
         let tail = head + lines * 64;
-        // SAFETY: the three parts make up `len` bytes; the middle one begins on a line of `to`.
+        // SAFETY: the three parts make up `len` bytes. The middle one has whole lines, at least one, and begins on a line
+        // of `to`.
         unsafe {
-            std::ptr::copy_nonoverlapping(from, to, head);
-            let (mut source, mut target) = (from.add(head), to.add(head));
-            for _ in 0..lines {
-                let words = source.cast::<__m128i>();
-                let (a, b) = (_mm_loadu_si128(words), _mm_loadu_si128(words.add(1)));
-                let (c, d) = (_mm_loadu_si128(words.add(2)), _mm_loadu_si128(words.add(3)));
-                let line = target.cast::<__m128i>();
-                _mm_stream_si128(line, a);
-                _mm_stream_si128(line.add(1), b);
-                _mm_stream_si128(line.add(2), c);
-                _mm_stream_si128(line.add(3), d);
-                (source, target) = (source.add(64), target.add(64));
-            }
-            std::ptr::copy_nonoverlapping(from.add(tail), to.add(tail), len - tail);
+            bytes::copy(to, from, head);
+            asm!(
+                "2:",
+                "movdqu {a}, xmmword ptr [{from}]",
+                "movdqu {b}, xmmword ptr [{from} + 16]",
+                "movdqu {c}, xmmword ptr [{from} + 32]",
+                "movdqu {d}, xmmword ptr [{from} + 48]",
+                "movntdq xmmword ptr [{to}], {a}",
+                "movntdq xmmword ptr [{to} + 16], {b}",
+                "movntdq xmmword ptr [{to} + 32], {c}",
+                "movntdq xmmword ptr [{to} + 48], {d}",
+                "add {from}, 64",
+                "add {to}, 64",
+                "dec {lines}",
+                "jnz 2b",
+                from = inout(reg) from.add(head) => _,
+                to = inout(reg) to.add(head) => _,
+                lines = inout(reg) lines => _,
+                a = out(xmm_reg) _,
+                b = out(xmm_reg) _,
+                c = out(xmm_reg) _,
+                d = out(xmm_reg) _,
+                options(nostack),
+            );
+            bytes::copy(to.add(tail), from.add(tail), len - tail);
         }
     }
 }

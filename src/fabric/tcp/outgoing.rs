@@ -4,6 +4,7 @@
 use super::socket::Outcome;
 use super::staged::{Run, Staged};
 use super::stream::{Batch, Owner, FEW, STEP};
+use crate::bytes::copy;
 use crate::device::Device;
 use crate::fabric::segments::{Cursor, Parts};
 use crate::fabric::{Immediate, Reaped, Rma, Scratch, Segment, FAULT, GONE, MAY_FAULT};
@@ -296,8 +297,10 @@ impl Outgoing {
             let op = &self.ops[index as usize];
             let Some(&Segment { local, len, .. }) = op.segments.first() else { return };
             let mut bytes = op.header(&op.segments, len).bytes().to_vec();
-            // SAFETY: the operation's memory is valid until it is reaped.
-            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(local as *const u8, len as usize) });
+            let head = bytes.len();
+            bytes.resize(head + len as usize, 0);
+            // SAFETY: the operation's memory is readable until it is reaped, and `bytes` has `len` more from `head` on.
+            unsafe { copy(bytes[head..].as_mut_ptr(), local as *const u8, len as usize) };
             let Some(behind) = batch.put_between(bytes, self.flights.len()) else { return };
             self.messages.pop_front();
             let flight = Flight { op: NO_OP, len: len as u32, from: Cursor::default() };

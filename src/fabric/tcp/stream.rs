@@ -2,6 +2,7 @@
 
 use super::sealed::Sealed;
 use super::socket::{self, Outcome};
+use crate::bytes;
 use crate::fabric::grants::Use;
 use crate::fabric::FAULT;
 use crate::kernel_copy;
@@ -42,7 +43,7 @@ pub unsafe fn copy_or_fail(to: *mut u8, from: *const u8, len: usize, may_fault: 
         if may_fault {
             return if kernel_copy::copy(to, from, len) { Ok(()) } else { Err(FAULT) };
         }
-        std::ptr::copy_nonoverlapping(from, to, len);
+        bytes::copy(to, from, len);
     }
     Ok(())
 }
