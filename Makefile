@@ -204,6 +204,7 @@ check: ## Formatting, lints, floors (ARCHITECTURE.md), words (tools/words.py), a
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	@tools/header.sh check
+	@tools/contracts.py check
 	@tools/floors.py
 	@tools/words.py
 

@@ -918,7 +918,7 @@ int32_t weft_queue_poll(weft_queue *queue,
     Returns `WEFT_OK` (the queue is empty) or `WEFT_ERR_AGAIN` (`fd` is stored,
     but there are completions: poll first). Errors: `WEFT_ERR_CLOSED` once the
     endpoint is shut down and the queue is empty; `WEFT_ERR_UNSUPPORTED` with
-    manual progress. */
+    manual progress; `WEFT_ERR_SYSTEM` (no descriptor is left). */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_queue_arm(weft_queue *queue,

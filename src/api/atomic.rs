@@ -12,12 +12,15 @@ impl Endpoint {
     /// Adds `operand` to a word of remote memory (modulo 2^64), for coordination: it costs a message there and one
     /// back.
     ///
-    /// The word is 8 bytes in the owner's byte order, aligned there. The owner's CPU does it: atomic with what all
-    /// peers ask for and with the owner's atomic instructions, but not with writes of peers to the same bytes. Ends in
-    /// one [`Completion::Atomic`](crate::Completion::Atomic). Success: done, once. After
+    /// The word is 8 bytes in the owner's byte order, aligned there, in memory that peers may write to and read from. The
+    /// owner's CPU does it, sequentially consistent: atomic with what all peers ask for and with the owner's atomic
+    /// instructions, but not with writes of peers to the same bytes. With manual progress it is done while the owner
+    /// polls. It has no order with other operations. Ends in one
+    /// [`Completion::Atomic`](crate::Completion::Atomic). Success: done, once. After
     /// [`TimedOut`](crate::Status::TimedOut), [`Canceled`](crate::Status::Canceled),
     /// [`PeerLost`](crate::Status::PeerLost) or [`PeerClosed`](crate::Status::PeerClosed) it may have been done (once)
-    /// or may still be.
+    /// or may still be, until the owner has deregistered the memory or polled PEER_DOWN; after
+    /// [`MemoryGone`](crate::Status::MemoryGone) it may have been; else not.
     ///
     /// ```
     /// # let world = libweft::testing::world()?;

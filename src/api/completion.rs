@@ -11,7 +11,8 @@ use std::sync::Arc;
 /// One completion, as polling a [`Queue`](crate::Queue) takes it.
 ///
 /// In the endpoint's own queue a peer's [`PeerUp`](Completion::PeerUp) comes before anything else of that peer, and
-/// nothing of it after its [`PeerDown`](Completion::PeerDown), as one polling thread sees it.
+/// nothing of it after its [`PeerDown`](Completion::PeerDown), as one polling thread sees it. (Over efa its writes may
+/// arrive after that, in memory without [`Access::Granted`](crate::Access::Granted), until it is deregistered.)
 ///
 /// ```
 /// # let world = libweft::testing::world()?;
@@ -44,13 +45,14 @@ pub enum Completion {
     Fence(Done),
     /// A message of a peer arrived.
     Message(Message),
-    /// A notification of a peer arrived. If its status is a success, all bytes of its transfer arrived before it.
+    /// A notification of a peer arrived. If its status is a success, all bytes of its transfer arrived before it. Any
+    /// peer can send any value, so compare the sender, too.
     Notification(Notification),
     /// A connect ended, or a peer connected.
     PeerUp(PeerUp),
     /// A peer that was up has ended.
     PeerDown(PeerDown),
-    /// A rail no longer reaches a peer that other rails reach. Its work moves to the others; nothing is to be done.
+    /// A rail has had no lane up to any peer for 0.3 s. Its work moves to the others; nothing is to be done.
     RailDown(RailEvent),
     /// A rail reaches a peer again, and is used.
     RailUp(RailEvent),
@@ -66,7 +68,8 @@ pub struct Done {
     pub status: Status,
     /// As in the options of the operation.
     pub user_data: u64,
-    /// The other side. `None` of a wait for counters, a revoke, and of a list over several peers that succeeded.
+    /// The other side. `None` of a wait for counters, a revoke, and of a list over several peers that succeeded; of one
+    /// that failed, the peer that failed first.
     pub peer: Option<Peer>,
     /// Bytes moved, all or (failed) 0.
     pub bytes: u64,
@@ -80,7 +83,7 @@ pub struct Done {
     pub submit_ns: u64,
     /// When it was first posted to a NIC; 0: never.
     pub first_post_ns: u64,
-    /// When it was done.
+    /// When it was done, in the same time.
     pub done_ns: u64,
 }
 

@@ -344,7 +344,7 @@ impl Endpoint {
     }
 
     /// Ends all work: refuses new operations, lets running ones go on for `drain`, cancels the rest, notifies the
-    /// peers ([`PeerClosed`](crate::Status::PeerClosed)), closes the rails and stops the workers. Afterwards no NIC
+    /// peers ([`PeerClosed`](crate::Status::PeerClosed)), closes the rails and stops the workers. After a success no NIC
     /// and no thread touches any memory, and every completion (each peer's PEER_DOWN, too) can be polled: poll until
     /// [`Closed`](crate::Status::Closed).
     ///
@@ -364,8 +364,8 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// [`TimedOut`](crate::Status::TimedOut): a provider does not return. Then the memory of the endpoint is kept
-    /// for as long as the process lives.
+    /// [`TimedOut`](crate::Status::TimedOut): a provider does not return, or does not close: call again. Until
+    /// one succeeds, the memory of the endpoint is kept, if need be for as long as the process lives.
     pub fn shutdown(&self, drain: Duration) -> Result<()> {
         self.shared().shutdown(ns(drain))
     }

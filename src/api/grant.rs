@@ -52,8 +52,10 @@ impl<'a> GrantArgs<'a> {
         self
     }
 
-    /// The value of one notification if the peer ends, or the time is over, and no transfer has notified of a failure
-    /// ([`OpOptions::notify_failure`]). It takes a place in the endpoint's queue.
+    /// The value of one notification if the peer ends or the time is over, with the PEER_DOWN's status,
+    /// [`Canceled`](crate::Status::Canceled) (we ended the peer) or [`TimedOut`](crate::Status::TimedOut); also after a
+    /// success, but not after a revoke or a failure of which a transfer notified ([`OpOptions::notify_failure`]). It takes
+    /// a place in the endpoint's queue until the revoke; such grants take half of the queue at most.
     pub fn notify_failure(mut self, value: u64) -> Self {
         self.notify_failure = Some(value);
         self
@@ -61,12 +63,13 @@ impl<'a> GrantArgs<'a> {
 }
 
 impl Memory {
-    /// Lets a peer reach a host memory, or some pages of it, until [`Endpoint::revoke`]. Nothing is sent: send the peer
-    /// the token by any means. The peer names it in the options of its transfers, and reaches by it what is granted
-    /// alone; no other peer can use it. The peer imports the memory once.
+    /// Lets a peer reach a memory, or some pages of it, until [`Endpoint::revoke`]. Nothing is sent: send the peer the
+    /// token by any means. The peer names it in the options of its operations; no other peer can use it. The peer
+    /// imports the memory once. It may still be connecting, or have connected (PEER_UP).
     ///
     /// Memory with [`Access::Granted`](crate::Access::Granted) is reached under grants alone, whatever a peer does; a
-    /// peer that lies can reach other memory without one. The memory is in use until its grants are revoked.
+    /// peer that lies can reach other memory without one. The memory is in use until its grants are revoked, also after a
+    /// success.
     ///
     /// ```
     /// # let world = libweft::testing::world()?;
@@ -90,8 +93,7 @@ impl Memory {
     /// ```
     ///
     /// # Errors
-    /// [`Range`](crate::Status::Range), [`Limit`](crate::Status::Limit),
-    /// [`Unsupported`](crate::Status::Unsupported) (memory of a device), [`NoMemory`](crate::Status::NoMemory),
+    /// [`Range`](crate::Status::Range), [`Limit`](crate::Status::Limit), [`NoMemory`](crate::Status::NoMemory),
     /// [`Again`](crate::Status::Again).
     pub fn grant(&self, peer: Peer, args: &GrantArgs) -> Result<GrantToken> {
         let pages =
@@ -108,11 +110,13 @@ impl Endpoint {
     /// notification or count under the grant can arrive, and the memory can be reused at once. The peer's operations
     /// under it end with [`Revoked`](crate::Status::Revoked); its others go on.
     ///
-    /// Over host and tcp this needs no answer: the peer may be stopped, dead or lie. Over other fabrics the completion
-    /// waits for the peer's answer, or its end. After [`TimedOut`](crate::Status::TimedOut) call it again.
+    /// No answer of the peer is needed where the memory has [`Access::Granted`](crate::Access::Granted), and over host and
+    /// tcp: it may be stopped, dead or lie. After [`TimedOut`](crate::Status::TimedOut) call it again. After the grant's own
+    /// timeout it completes at once. Notifications that arrived under the grant are in the endpoint's queue before.
     ///
     /// # Errors
-    /// [`Handle`](crate::Status::Handle) (no such grant, or revoked before).
+    /// [`Handle`](crate::Status::Handle) (no such grant, or revoked before). In the completion:
+    /// [`TimedOut`](crate::Status::TimedOut), [`Canceled`](crate::Status::Canceled).
     pub fn revoke(&self, token: GrantToken, options: &OpOptions) -> Result<Op> {
         options.submit(self.shared(), Of::Plain, |ep, common| ep.revoke(token.0, &common))
     }

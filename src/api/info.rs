@@ -319,7 +319,7 @@ impl Endpoint {
         self.shared().call(|ep| ep.peer_reason(peer.id()))
     }
 
-    /// The properties of a peer, until its PEER_DOWN has been polled.
+    /// The properties of a peer that has not ended.
     ///
     /// ```
     /// # let world = libweft::testing::world()?;

@@ -25,7 +25,7 @@ pub enum Access {
     RemoteRead,
     /// None: only this process uses it, in its own transfers; it has no descriptor.
     Local,
-    /// Both, under grants alone ([`Memory::grant`]). Not of a device's memory.
+    /// Both, under grants alone ([`Memory::grant`]). Without this grants protect nothing: the descriptor reaches all.
     Granted,
     /// Only write, under grants alone.
     GrantedWrite,
@@ -87,7 +87,9 @@ impl MemoryArgs {
     }
 
     /// The rails that carry transfers of the memory: bit i is rail i of
-    /// [`Endpoint::rail_info`](crate::Endpoint::rail_info). Default: all; of a GPU's memory, those nearest to it.
+    /// [`Endpoint::rail_info`](crate::Endpoint::rail_info) (that of `host` is one, too). Default: all; of a GPU's
+    /// memory, those nearest to it. Where no lane joins the rails of two memories, the first transfer has one made, or
+    /// ends with [`NoRails`](crate::Status::NoRails) or [`Unreachable`](crate::Status::Unreachable).
     pub fn rails(mut self, rails: u64) -> Self {
         self.rails = rails;
         self
@@ -181,11 +183,12 @@ impl Memory {
         self.shared.call(|_| Ok(self.internal()?.descriptor()?.to_vec()))
     }
 
-    /// Takes the memory back from NICs and peers, and returns the bytes that it owned, by range. Later transfers of
-    /// peers to it end with [`MemoryGone`](crate::Status::MemoryGone).
+    /// Takes the memory back from NICs and peers, and returns the bytes that it owned, by range: nothing changes them any
+    /// longer. Later transfers of peers to it end with [`MemoryGone`](crate::Status::MemoryGone).
     ///
     /// Blocks for a round trip to the slowest importer; one that does not answer within 2 seconds is disconnected
-    /// ([`PeerLost`](crate::Status::PeerLost)).
+    /// (PEER_DOWN with [`PeerLost`](crate::Status::PeerLost)). With manual progress keep polling until the peers have
+    /// deregistered, too.
     ///
     /// ```
     /// # let world = libweft::testing::world()?;
@@ -196,8 +199,10 @@ impl Memory {
     /// ```
     ///
     /// # Errors
-    /// The memory comes back, and stays registered, with [`Busy`](crate::Status::Busy) (own transfers or grants use
-    /// it: poll and try again), [`Fabric`](crate::Status::Fabric) or [`TimedOut`](crate::Status::TimedOut).
+    /// The memory comes back with [`Busy`](crate::Status::Busy) (own transfers or grants use it: poll, revoke, try
+    /// again), [`Fabric`](crate::Status::Fabric) (a NIC keeps a part of it) or [`TimedOut`](crate::Status::TimedOut) (a
+    /// provider does not return). After the last two NICs may still use it: call again, or shut down; dropping it keeps
+    /// its bytes.
     pub fn deregister(mut self) -> std::result::Result<Vec<Vec<u8>>, (Memory, Error)> {
         let deregistered = match self.shared.is_over() {
             true => Ok(()),
@@ -310,8 +315,9 @@ impl Endpoint {
     }
 
     /// Allocates zeroed memory that is ready for transfers, and registers it: on huge pages if the system has them,
-    /// and such that writes from it to peers on this host are about 1.5 times as fast. `numa_node`: 0 to 63; `None`:
-    /// that of most of the endpoint's rails. A peer on this host that is written to may read all of it.
+    /// and such that writes from it to peers on this host are about 1.5 times as fast. `len`: 1 to 2^47, rounded up to
+    /// whole pages. `numa_node`: 0 to 63 (another if that has no room); `None`: that of most of the endpoint's rails. A
+    /// peer on this host that is written to may read all of it. Blocks while the system provides the pages.
     ///
     /// ```
     /// # let world = libweft::testing::world()?;
@@ -353,7 +359,8 @@ impl Endpoint {
     ///
     /// # Errors
     /// The same as [`register`](Endpoint::register); [`Invalid`](crate::Status::Invalid) (also memory that is not mapped,
-    /// or not of that kind), [`Unsupported`](crate::Status::Unsupported) (no CUDA driver, memory of another context,
+    /// or not of that kind), [`NoMemory`](crate::Status::NoMemory) (also a mapped file that has no such pages, or no
+    /// room for them), [`Unsupported`](crate::Status::Unsupported) (no CUDA driver, memory of another context,
     /// rails that cannot reach a GPU).
     pub unsafe fn register_foreign(
         &self,

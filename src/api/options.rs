@@ -115,8 +115,10 @@ impl<'a> OpOptions<'a> {
         self
     }
 
-    /// Of transfers: a counter of the peer, raised by 1, exactly once, after the last byte. Not of lists, whose
-    /// entries name counters.
+    /// Of transfers: a counter of the peer, raised by 1, exactly once, after the last byte, also where there are no
+    /// bytes; the transfer completes when it was raised. Increments to a counter that the peer has destroyed are
+    /// discarded silently; another endpoint's is [`Handle`](crate::Status::Handle). Not of lists, whose entries name
+    /// counters.
     pub fn counter(mut self, counter: CounterId) -> Self {
         self.counter = Some(counter);
         self

@@ -67,8 +67,9 @@ impl Endpoint {
     }
 
     /// Ends the connection with a peer: its operations end at once with [`Canceled`](crate::Status::Canceled); both
-    /// sides drain what is in flight; a PEER_DOWN with [`Ok`](crate::Status::Ok) follows, after which none of the
-    /// peer's writes arrives here. The peer gets a PEER_DOWN with [`PeerClosed`](crate::Status::PeerClosed).
+    /// sides drain what is in flight; a PEER_DOWN with [`Ok`](crate::Status::Ok) follows, within 3 seconds also if the peer
+    /// does not answer, unless a provider does not return. The id is valid until then. The peer gets a PEER_DOWN with
+    /// [`PeerClosed`](crate::Status::PeerClosed).
     ///
     /// ```
     /// # let world = libweft::testing::world()?;
@@ -93,11 +94,13 @@ impl Endpoint {
     /// raise counters here, whatever its outcome.
     ///
     /// Call it before memory is reused that writes of the peer may still reach: your request timed out, or the peer
-    /// says that a write failed. Nothing is needed after the write's notification, PEER_DOWN (except over efa) or
-    /// [`Memory::deregister`](crate::Memory::deregister).
+    /// says that a write failed. Without grants, nothing is needed after the write's notification, PEER_DOWN (except over
+    /// efa) or [`Memory::deregister`](crate::Memory::deregister).
     ///
-    /// Ends in one [`Completion::Fence`](crate::Completion::Fence). The fence ends no operation, and waits for the
-    /// peer's until their deadlines: give it a longer one.
+    /// Ends in one [`Completion::Fence`](crate::Completion::Fence). With success it is so, and every notification of those
+    /// operations is in the queue already; any other status promises nothing. The fence ends no operation, and waits for
+    /// the peer's until their deadlines: have the peer cancel them, give the fence a longer deadline, or disconnect. What
+    /// the peer accepts later is not waited for.
     ///
     /// ```
     /// # let world = libweft::testing::world()?;
@@ -108,7 +111,9 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// [`Again`](crate::Status::Again), [`Handle`](crate::Status::Handle).
+    /// [`Again`](crate::Status::Again), [`Handle`](crate::Status::Handle). In the completion:
+    /// [`TimedOut`](crate::Status::TimedOut), [`Limit`](crate::Status::Limit) (64 fences are under way),
+    /// [`PeerLost`](crate::Status::PeerLost), [`PeerClosed`](crate::Status::PeerClosed).
     pub fn fence(&self, peer: Peer, options: &OpOptions) -> Result<Op> {
         options.submit(self.shared(), Of::Plain, |ep, common| ep.fence(peer.id(), &common))
     }

@@ -20,7 +20,8 @@ impl Endpoint {
     ///
     /// After any other status, bytes, notification and counter may have arrived, each once, or may still arrive until
     /// the target has a [`fence`](Endpoint::fence) or [`revoke`](Endpoint::revoke), has polled this peer's PEER_DOWN
-    /// or has deregistered the memory.
+    /// or has deregistered the memory. Local memory is left alone after the completion, with one exception: a NIC that
+    /// does not return it within 160 ms.
     ///
     /// ```
     /// # let world = libweft::testing::world()?;
@@ -40,8 +41,9 @@ impl Endpoint {
     /// # Errors
     /// [`Again`](crate::Status::Again) (`max_transfers` or `queue_depth` are in use: poll, try again),
     /// [`Range`](crate::Status::Range), [`RemoteAccess`](crate::Status::RemoteAccess) (registered without this
-    /// direction), [`MemoryGone`](crate::Status::MemoryGone), [`PeerLost`](crate::Status::PeerLost),
-    /// [`PeerClosed`](crate::Status::PeerClosed).
+    /// direction), [`Invalid`](crate::Status::Invalid) (also: the memory needs a grant),
+    /// [`Revoked`](crate::Status::Revoked), [`MemoryGone`](crate::Status::MemoryGone),
+    /// [`PeerLost`](crate::Status::PeerLost), [`PeerClosed`](crate::Status::PeerClosed).
     pub fn write(
         &self,
         local: &Memory,
@@ -175,10 +177,13 @@ impl Endpoint {
     /// Writes the entries of a list, between any memories of this endpoint and its peers; otherwise as
     /// [`write`](Endpoint::write).
     ///
-    /// Every entry is checked before any starts; an error names the entry, from 0. Entries have no order. Ends in one
-    /// [`Completion::Write`](crate::Completion::Write), when all peers have everything or have failed; with
-    /// [`complete_each_peer`](OpOptions::complete_each_peer) each peer has a completion. A peer that fails does not
-    /// stop the others.
+    /// Every entry is checked before any starts; an error names the entry, from 0. Entries have no order; where
+    /// destinations overlap, it is not defined which bytes win. Ends in one
+    /// [`Completion::Write`](crate::Completion::Write), when all peers have everything or have failed, with the status of
+    /// the peer that failed first; with [`complete_each_peer`](OpOptions::complete_each_peer) each peer has a completion,
+    /// with the same operation and user data. A peer that fails does not stop the others; a cancel is for all. With
+    /// [`notify`](OpOptions::notify) every peer gets one notification, after its own last byte. N peers take N + 1 of
+    /// `max_transfers` (one: 1), and a place in the queue for each completion.
     ///
     /// ```
     /// # let world = libweft::testing::world()?;
@@ -262,7 +267,8 @@ impl Endpoint {
     /// Ends a transfer, send, atomic or wait for counters early: it completes with
     /// [`Canceled`](crate::Status::Canceled), unless it has completed already. A transfer completes when its NICs
     /// have stopped using the local memory, in most cases at once. Bytes, notification and counter may have arrived,
-    /// or may still until a fence or revoke at the target.
+    /// or may still until a fence or (also if the sender lies) a revoke at the target: treat its contribution to a
+    /// counter as unknown.
     ///
     /// ```
     /// # let world = libweft::testing::world()?;

@@ -170,7 +170,7 @@ pub unsafe extern "C" fn weft_queue_poll(
 /// Returns `WEFT_OK` (the queue is empty) or `WEFT_ERR_AGAIN` (`fd` is stored,
 /// but there are completions: poll first). Errors: `WEFT_ERR_CLOSED` once the
 /// endpoint is shut down and the queue is empty; `WEFT_ERR_UNSUPPORTED` with
-/// manual progress.
+/// manual progress; `WEFT_ERR_SYSTEM` (no descriptor is left).
 ///
 /// # Safety
 /// `fd` must be NULL or valid.

@@ -24,6 +24,13 @@ pub const ALL: &[Figure] = &[
     ),
     left("doctest_count", "30", "doctests of the crate libweft that passed in the last make crate"),
     left("crate_public_undocumented", "0", "public items of the crate without a comment"),
+    left(
+        "contract_drift",
+        "0",
+        "functions of the Rust API whose text was not compared with the header's since one changed",
+    ),
+    left("miri_tests", "60", "tests that the last make miri ran with every seed"),
+    left("miri_findings", "0", "of these, those in which Miri found undefined behaviour"),
     left("host_snapshots", "25", "hosts in the table of which interfaces become rails, all of which passed"),
     left("trace_off_instructions", "0", "instructions per slice by which tracing that is off exceeds none"),
     left("network_worlds_passed", "24", "worlds of the last whole make test-networks that passed"),
