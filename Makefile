@@ -205,6 +205,7 @@ check: ## Formatting, lints, floors (ARCHITECTURE.md), words (tools/words.py), a
 	$(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	@tools/header.sh check
 	@tools/contracts.py check
+	@tools/reasons.py
 	@tools/floors.py
 	@tools/words.py
 

@@ -26,7 +26,7 @@ pub struct Ring<T> {
 
 // SAFETY: only the thread that owns a place writes or reads its value.
 unsafe impl<T: Send> Sync for Ring<T> {}
-// SAFETY: the reason given above holds here as well.
+// SAFETY: it has values of T and atomics, which may go to another thread as T may.
 unsafe impl<T: Send> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {

@@ -69,7 +69,7 @@ impl<'a, T: Copy> Theirs<'a, T> {
 
     #[inline(always)]
     pub fn iter(self) -> impl Iterator<Item = T> + 'a {
-        // SAFETY: the reason given above holds here as well.
+        // SAFETY: `at` is less than the count, and the list has as many elements.
         (0..self.1).map(move |at| unsafe { self.0.add(at).read() })
     }
 

@@ -125,7 +125,7 @@ fn one_flow_is_the_last_and_sees_all() {
             let last = table.stripe_leaves(table.held_slot(&hold), 1) == Left::Arrived(id);
             hold.give();
             if last {
-                // SAFETY: the reason given above holds here as well.
+                // SAFETY: both threads have ended.
                 let all = arrived.iter().map(|of| of.with(|of| unsafe { *of })).sum::<u32>();
                 assert_eq!(all, 2);
                 assert!(table.end(id));

@@ -20,7 +20,7 @@ pub(super) enum Buffer {
 
 // SAFETY: addresses; what is done with them is up to `Registered`.
 unsafe impl Send for Buffer {}
-// SAFETY: the reason given above holds here as well.
+// SAFETY: the addresses are only read through `&Buffer`.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
@@ -56,7 +56,7 @@ impl Registered {
     /// # Safety
     /// It must be deregistered, or its endpoint shut down.
     pub unsafe fn into_buffers(self) -> Vec<Vec<u8>> {
-        // SAFETY: the caller upholds this function's contract.
+        // SAFETY: it is deregistered or its endpoint is shut down, so neither a NIC nor a peer uses the bytes.
         self.buffers.into_iter().filter_map(|buffer| unsafe { buffer.free() }).collect()
     }
 }

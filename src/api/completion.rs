@@ -230,7 +230,7 @@ struct Held {
 
 // SAFETY: the bytes are only read, and stay where they are until the drop.
 unsafe impl Send for Held {}
-// SAFETY: the reason given above holds here as well.
+// SAFETY: through `&Held` the bytes are only read, and nobody writes them.
 unsafe impl Sync for Held {}
 
 impl Held {

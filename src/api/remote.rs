@@ -18,7 +18,7 @@ pub struct RemoteMemory {
 
 impl Drop for RemoteMemory {
     fn drop(&mut self) {
-        // SAFETY: taken once.
+        // SAFETY: only the drop takes it, and nothing uses it afterwards.
         let remote = unsafe { ManuallyDrop::take(&mut self.remote) };
         if self.shared.call(|ep| ep.release(&remote)).is_err() {
             self.shared.park(Parked::Remote(remote));

@@ -54,7 +54,7 @@ unsafe fn size_of_theirs<T: Sized32>(source: *const T) -> Result<usize> {
 /// # Safety
 /// `source` must be NULL or valid for the size that it begins with.
 pub(super) unsafe fn read<T: Sized32>(source: *const T) -> Result<T> {
-    // SAFETY: the caller upholds this function's contract.
+    // SAFETY: `source` is not NULL here, and begins with a size, as all of the caller's structs do.
     let size = unsafe { size_of_theirs(source)? };
     if size == size_of::<T>() {
         // SAFETY: this many bytes are readable.
@@ -88,7 +88,7 @@ pub(super) unsafe fn read_or_default<T: Sized32>(source: *const T) -> Result<T> 
     if source.is_null() {
         return Ok(zeroed());
     }
-    // SAFETY: the caller upholds this function's contract.
+    // SAFETY: `source` is NULL, which `read` refuses before it reads, or such a struct.
     unsafe { read(source) }
 }
 
@@ -126,7 +126,7 @@ pub unsafe fn fill_both<P: Sized32, S: Sized32>(
             "properties and statistics are both NULL: pass where to store one of them",
         ));
     }
-    // SAFETY: the caller upholds this function's contract.
+    // SAFETY: each is NULL, or a struct that begins with its size and has room for as much.
     unsafe {
         if !statistics.is_null() {
             size_of_theirs(statistics)?;

@@ -82,12 +82,12 @@ unsafe fn submit(
     op: *mut weft_op,
 ) -> Result<()> {
     let takes = Takes { flags: WEFT_CLASS_LATENCY, grant: true, ..Takes::NOTHING };
-    // SAFETY: the caller upholds this function's contract.
+    // SAFETY: `options` is NULL or valid, which is what this function takes.
     let options = unsafe { self::options(ep, options, takes)? };
     let remote = handle::beside(remote, ep, "remote")?;
     let remote = remote.as_argument(ep, "remote")?;
     let (range, offset) = place(|range| remote.range_len(range), offset);
-    // SAFETY: the caller upholds this function's contract.
+    // SAFETY: `op` is NULL or valid, which is what this function takes.
     unsafe {
         options.submit(ep, op, |common| {
             ep.atomic(AtomicSpec { operation, remote, range: range.into(), offset, operand, compare, common })

@@ -258,7 +258,7 @@ unsafe fn secret(of: *const c_void, len: u64, name: &str) -> Result<Option<Vec<u
 /// # Safety
 /// `config` must be valid as the header asks.
 unsafe fn config(config: *const weft_endpoint_config) -> Result<EndpointConfig> {
-    // SAFETY: the caller upholds this function's contract.
+    // SAFETY: `config` is NULL or a struct with its size, whose strings end.
     let theirs = unsafe { read(config)? };
     unknown_flags(theirs.flags)?;
     let idle = match theirs.idle {

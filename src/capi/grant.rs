@@ -73,7 +73,7 @@ pub unsafe extern "C" fn weft_grant_create(
         let out = output(token, "token")?;
         let memory = handle::get(memory)?;
         let ep = memory.endpoint()?;
-        // SAFETY: the caller upholds this function's contract.
+        // SAFETY: `args` is NULL or a struct with its size.
         let args = unsafe { read_or_default(args)? };
         no_flags(args.flags, WEFT_NOTIFY_FAILURE)?;
         let notify = (args.flags & WEFT_NOTIFY_FAILURE != 0).then_some(args.notify);
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn weft_grant_create(
             None => None,
             Some(side) => Some(Pages {
                 local: Side::default(),
-                // SAFETY: the caller upholds this function's contract.
+                // SAFETY: `pages` is not NULL, so it is a side with as many indexes as there are pages.
                 remote: unsafe { read_side(side, each, "pages.pages")? },
                 page_len: args.page_len,
                 page_count: args.page_count,

@@ -109,7 +109,7 @@ pub unsafe fn array<'a, T: Copy>(array: *const T, len: usize, name: &str) -> Res
 /// # Safety
 /// `data` must be NULL or valid for `len` bytes for `'a`.
 pub unsafe fn bytes<'a>(data: *const c_void, len: usize, name: &str) -> Result<Theirs<'a, u8>> {
-    // SAFETY: the caller upholds this function's contract.
+    // SAFETY: `data` has `len` bytes, or `len` is refused beside NULL.
     unsafe { array(data.cast(), len, name) }
 }
 

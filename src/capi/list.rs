@@ -164,7 +164,7 @@ unsafe fn submit_list(
     options: *const weft_op_options,
     op: *mut weft_op,
 ) -> Result<()> {
-    // SAFETY: the caller upholds this function's contract.
+    // SAFETY: options and `op` are NULL or valid, which is what this function takes.
     unsafe {
         let options = options::options(ep, options, Takes::LIST)?;
         let list = Arc::new(list(ep, entries, options.urgent())?);

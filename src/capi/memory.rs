@@ -286,7 +286,7 @@ const REMOTE: u32 = WEFT_ACCESS_REMOTE_READ | WEFT_ACCESS_REMOTE_WRITE;
 /// # Safety
 /// `args` must be valid as the header asks.
 unsafe fn access(args: *const weft_memory_args) -> Result<(Access, u64, Claim)> {
-    // SAFETY: the caller upholds this function's contract.
+    // SAFETY: `args` is NULL or a struct with its size.
     let args = unsafe { read_or_default(args)? };
     let unknown = args.access & !(WEFT_ACCESS_LOCAL | REMOTE | WEFT_ACCESS_GRANTED);
     if unknown != 0 {
@@ -336,7 +336,7 @@ fn node(node: i32) -> Result<Option<u32>> {
 /// `ranges` must be NULL or valid for `count` elements.
 unsafe fn ranges(ranges: *const weft_memory_range, count: usize) -> Result<Vec<Range>> {
     check_range_count(if ranges.is_null() { 0 } else { count })?;
-    // SAFETY: the caller upholds this function's contract.
+    // SAFETY: there are `count` ranges, which are only read; what they name is checked below.
     let theirs = unsafe { array(ranges, count, "ranges")? };
     let mut checked = room::vec(count, "the ranges")?;
     for (i, range) in theirs.iter().enumerate() {

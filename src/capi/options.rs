@@ -67,7 +67,7 @@ pub(super) unsafe fn options<'a>(
     options: *const weft_op_options,
     takes: Takes,
 ) -> Result<Options<'a>> {
-    // SAFETY: the caller upholds this function's contract.
+    // SAFETY: `options` is NULL or a struct with its size.
     let theirs = unsafe { read_or_default(options)? };
     no_flags(theirs.flags, takes.flags)?;
     zero_reserved(theirs.reserved)?;
@@ -80,7 +80,7 @@ pub(super) unsafe fn options<'a>(
     absent(!takes.grant && grant.is_some(), "grant")?;
     Ok(Options {
         flags: theirs.flags,
-        // SAFETY: the caller upholds this function's contract.
+        // SAFETY: the data of `theirs` are the caller's, and have the length that is beside them.
         notify: unsafe { notify(&theirs, takes)? },
         count: count(&theirs)?,
         timeout_ns: timeout("timeout_ns", theirs.timeout_ns)?,
@@ -123,7 +123,7 @@ unsafe fn notify<'a>(theirs: &weft_op_options, takes: Takes) -> Result<Option<No
         }
         return Ok(None);
     }
-    // SAFETY: the caller upholds this function's contract.
+    // SAFETY: `data` has `len` bytes until the call of the operation returns; they are copied in it.
     Ok(Some(Notify { value, data: unsafe { bytes(data, len as usize, "notify_data")? }, of_failure }))
 }
 
@@ -171,7 +171,7 @@ impl Options<'_> {
                 (self.timeout_ns, self.user_data, &self.marks, self.grant);
             submit(Common { timeout_ns, user_data, queue, marks, grant })
         };
-        // SAFETY: the caller upholds this function's contract.
+        // SAFETY: `op` is NULL or valid, which is what this function takes.
         unsafe { submitted(ep, self.queue, op, common) }
     }
 
@@ -197,7 +197,7 @@ impl Options<'_> {
                 common,
             })
         };
-        // SAFETY: the caller upholds this function's contract.
+        // SAFETY: `op` is NULL or valid, which is what this function takes.
         unsafe { self.submit(ep, op, terms) }
     }
 

@@ -155,7 +155,7 @@ pub unsafe extern "C" fn weft_peer_info(
 /// # Safety
 /// `args` must be valid as the header asks.
 unsafe fn connect(options: *const weft_op_options) -> Result<weft_op_options> {
-    // SAFETY: the caller upholds this function's contract.
+    // SAFETY: `options` is NULL or a struct with its size.
     let theirs = unsafe { read_or_default(options)? };
     let only = weft_op_options {
         size: theirs.size,

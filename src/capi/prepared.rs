@@ -147,7 +147,7 @@ unsafe fn submit_prepared(
     let prepared: Ref<Owned<Prepared>> = handle::get(prepared)?;
     let prepared = prepared.of(ep)?;
     let takes = if prepared.is_list() { Takes::LIST } else { Takes::TRANSFER };
-    // SAFETY: the caller upholds this function's contract.
+    // SAFETY: options and `op` are NULL or valid, which is what this function takes.
     unsafe {
         let options = options::options(ep, options, takes)?;
         options.transfer(ep, direction, op, |terms| ep.submit_prepared(prepared, terms))
@@ -164,7 +164,7 @@ unsafe fn prepare_pages(
 ) -> Result<Arc<Prepared>> {
     no_flags(flags, WEFT_CLASS_LATENCY | WEFT_COUNT_PAGES)?;
     let (local, remote) = (handle::beside(local, ep, "local")?, handle::beside(remote, ep, "remote")?);
-    // SAFETY: the caller upholds this function's contract.
+    // SAFETY: `pages` is a struct with its size, and its indexes are as many as it says.
     let pages = unsafe { read_pages(pages)? };
     let cut = (flags & WEFT_CLASS_LATENCY != 0, flags & WEFT_COUNT_PAGES != 0);
     ep.prepare_pages(&pages, local.as_argument(ep, "local")?, remote.as_argument(ep, "remote")?, cut)
@@ -174,6 +174,6 @@ unsafe fn prepare_pages(
 /// The entries must be as the header asks.
 unsafe fn prepare_list(ep: &Ref<Endpoint>, entries: Entries, flags: u32) -> Result<Arc<Prepared>> {
     no_flags(flags, WEFT_CLASS_LATENCY)?;
-    // SAFETY: the caller upholds this function's contract.
+    // SAFETY: the entries are as many as `entries` says.
     ep.prepare_list(unsafe { list(ep, entries, flags & WEFT_CLASS_LATENCY != 0)? })
 }

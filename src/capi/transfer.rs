@@ -196,7 +196,7 @@ unsafe fn move_bytes(
         page_count: (len > 0) as u64,
         layer_count: 1,
     };
-    // SAFETY: the caller upholds this function's contract.
+    // SAFETY: options and `op` are NULL or valid, which is what this function takes.
     unsafe {
         let options = options::options(ep, options, Takes::TRANSFER)?;
         options.transfer(ep, direction, op, |terms| ep.submit(local, remote, &pages, terms))
@@ -215,7 +215,7 @@ unsafe fn move_pages(
 ) -> Result<()> {
     let (local, remote) = (handle::beside(local, ep, "local")?, handle::beside(remote, ep, "remote")?);
     let (local, remote) = (local.as_argument(ep, "local")?, remote.as_argument(ep, "remote")?);
-    // SAFETY: the caller upholds this function's contract.
+    // SAFETY: options and `op` are NULL or valid, which is what this function takes.
     unsafe {
         let options = options::options(ep, options, Takes::TRANSFER)?;
         options.transfer(ep, direction, op, |terms| ep.submit(local, remote, pages, terms))
@@ -227,7 +227,7 @@ unsafe fn move_pages(
 /// # Safety
 /// `theirs` must be as the header asks, for as long as the pages are used.
 pub(super) unsafe fn read_pages<'a>(theirs: *const weft_pages) -> Result<Pages<'a>> {
-    // SAFETY: the caller upholds this function's contract.
+    // SAFETY: it is NULL, which `read` refuses, or a struct with its size.
     let theirs = unsafe { read(theirs)? };
     let (len, count) = (theirs.page_len, theirs.page_count);
     if len > 1 << 47 {
@@ -238,9 +238,9 @@ pub(super) unsafe fn read_pages<'a>(theirs: *const weft_pages) -> Result<Pages<'
     }
     let each = (len, count);
     Ok(Pages {
-        // SAFETY: the caller upholds this function's contract.
+        // SAFETY: `local` has `each` indexes, or none.
         local: unsafe { read_side(&theirs.local, each, "local.pages")? },
-        // SAFETY: the caller upholds this function's contract.
+        // SAFETY: `remote` has `each` indexes, or none.
         remote: unsafe { read_side(&theirs.remote, each, "remote.pages")? },
         page_len: len,
         page_count: count,

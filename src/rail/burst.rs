@@ -161,7 +161,7 @@ impl Burst<'_> {
         if self.free_ops.is_empty() {
             return Posted::Again;
         }
-        // SAFETY: the caller upholds the contract.
+        // SAFETY: the local range stays registered until the operation is done.
         unsafe { self.post_part(rma, (1, bytes), tag).1 }
     }
 
@@ -205,7 +205,7 @@ impl Burst<'_> {
             let run = rest.min(free);
             (part.segments, left) = left.split_at(run * segments);
             part.more = rma.more || run < rest;
-            // SAFETY: the caller upholds the contract.
+            // SAFETY: the local ranges, of which these are some, stay registered until the operations are done.
             let (done, outcome) = unsafe { self.post_part(part, (run, bytes), tag) };
             posted += done;
             if outcome != Posted::Yes {
@@ -233,7 +233,7 @@ impl Burst<'_> {
             // SAFETY: no NIC uses a free op.
             unsafe { (**op).tag = tag };
         }
-        // SAFETY: the reason given above holds here as well.
+        // SAFETY: the op is in place until it is reaped, and was not posted yet.
         unsafe { (*ops[0]).tag.sampled = sampled };
         // SAFETY: an op begins with its scratch, and stays in place until it is reaped; the caller
         // keeps the ranges registered.

@@ -168,7 +168,7 @@ pub struct Endpoint {
 
 // SAFETY: any thread may use an endpoint, and several at once.
 unsafe impl Send for Endpoint {}
-// SAFETY: the reason given above holds here as well.
+// SAFETY: the library's functions may be called by any thread with the handle.
 unsafe impl Sync for Endpoint {}
 
 impl Endpoint {
@@ -374,7 +374,7 @@ impl Endpoint {
 
     pub fn read_pages(&self, args: &PagesRequest) -> Result<()> {
         let (to, options) = (ptr::null_mut(), &args.options);
-        // SAFETY: the reason given above holds here as well.
+        // SAFETY: the handles are open, and the arguments outlive the call.
         check("weft_read_pages", unsafe {
             weft_read_pages(self.raw, args.local, args.remote, &args.pages, options, to)
         })
@@ -400,7 +400,7 @@ impl Endpoint {
 
     pub fn read(&self, args: &RangeRequest) -> Result<()> {
         let RangeRequest { local, local_offset, remote, remote_offset, len, options } = args;
-        // SAFETY: the reason given above holds here as well.
+        // SAFETY: the handles are open, and the arguments outlive the call.
         check("weft_read", unsafe {
             weft_read(
                 self.raw,
@@ -431,7 +431,7 @@ impl Drop for Endpoint {
     fn drop(&mut self) {
         // SAFETY: the handle is our own, and is closed only here.
         let closed = unsafe { check("weft_endpoint_shutdown", weft_endpoint_shutdown(self.raw, 0)) }
-            // SAFETY: the reason given above holds here as well.
+            // SAFETY: the handle is open, and nothing uses it after this.
             .and_then(|()| unsafe { check("weft_endpoint_destroy", weft_endpoint_destroy(self.raw)) });
         if let Err(error) = closed {
             eprintln!("weft-bench: {error:#}");

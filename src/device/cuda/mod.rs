@@ -54,7 +54,7 @@ fn name_of(result: CUresult) -> String {
     let mut name = null();
     // SAFETY: stores a pointer to a constant string.
     match unsafe { sys::cuGetErrorName(result, &mut name) } {
-        // SAFETY: the reason given above holds here as well.
+        // SAFETY: CUDA has stored a static string, which ends.
         CUresult::CUDA_SUCCESS if !name.is_null() => unsafe { CStr::from_ptr(name) }.to_string_lossy().into(),
         _ => format!("CUDA error {}", result as u32),
     }
@@ -97,7 +97,7 @@ struct Opened {
 
 // SAFETY: any thread may use the driver's handles.
 unsafe impl Send for Opened {}
-// SAFETY: the reason given above holds here as well.
+// SAFETY: nothing of it changes through `&Opened`: it names what CUDA has opened.
 unsafe impl Sync for Opened {}
 
 /// Keeps a device's context current while it lives.
@@ -191,7 +191,7 @@ impl Cuda {
 /// Each output has the size of its attribute.
 unsafe fn ask<const N: usize>(address: u64, of: [(Attribute, *mut c_void); N]) -> Result<()> {
     let (mut of, mut to) = (of.map(|(attribute, _)| attribute), of.map(|(_, output)| output));
-    // SAFETY: the caller promises the outputs.
+    // SAFETY: there are N attributes, and N outputs that are as large as CUDA says of them.
     let asked = unsafe { sys::cuPointerGetAttributes(N as u32, of.as_mut_ptr(), to.as_mut_ptr(), address) };
     check(asked, "asking CUDA about memory")
 }

@@ -60,7 +60,7 @@ impl Area {
         if failing::step("memory") || unsafe { libc::ftruncate(file.as_raw_fd(), len as libc::off_t) } != 0 {
             return Err(no_memory(len));
         }
-        // SAFETY: the reason given above holds here as well.
+        // SAFETY: the call takes no pointers, and the file is open.
         if pages == Pages::Pool && unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) } != 0
         {
             return Err(no_memory(len)); // The pool has too few pages.

@@ -167,7 +167,7 @@ impl Drop for Mapping {
 /// # Safety
 /// The addresses belong to the caller, and nothing uses them.
 unsafe fn unmap(base: usize, len: usize) {
-    // SAFETY: the caller promises it.
+    // SAFETY: it is a mapping of ours, which nothing uses after this.
     if len > 0 && unsafe { libc::munmap(base as *mut _, len) } != 0 {
         let why = std::io::Error::last_os_error();
         log::warn!("unmapping {len} bytes of shared memory at {base:#x}: {why}: their addresses stay in use");
@@ -319,7 +319,7 @@ impl Channel {
     }
 
     fn flag(&self, at: usize) -> &AtomicU32 {
-        // SAFETY: the reason given above holds here as well.
+        // SAFETY: the flag lies inside the mapping, aligned, and both sides access it as an atomic.
         unsafe { &*self.mapping.base().add(at).cast() }
     }
 

@@ -73,7 +73,7 @@ impl<T> Copies<T> {
     /// Both addresses are valid for `len` bytes until the copy is done.
     #[inline]
     pub unsafe fn add(&mut self, from: u64, to: u64, len: u64) {
-        // SAFETY: the caller promises it.
+        // SAFETY: both ranges stay valid until the copy is done, which this function's contract says.
         unsafe { self.copiers[self.filling].1.add(from, to, len) };
         self.gathered += len.max(1);
     }

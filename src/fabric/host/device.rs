@@ -114,7 +114,7 @@ impl Devices {
         self.copies.choose(device)?;
         for (place, len) in places {
             let (from, to) = if into_run { (place, run) } else { (run, place) };
-            // SAFETY: the caller promises the run; the piece lies inside a registration of ours,
+            // SAFETY: the run lies in the shared channel, and the piece inside a registration of ours,
             // which waits for this copy before it ends.
             unsafe { self.copies.add(from, to, len) };
             run += len;

@@ -106,8 +106,8 @@ impl Pulls {
         let (of, (local, remote, bytes)) = (of.ok_or(crate::fabric::GONE)?, part);
         let from = of.of(remote, bytes).ok_or(libc::EACCES)?;
         self.copies.choose(of.device)?;
-        // SAFETY: the source lies inside memory that the target passed; the caller promises the
-        // local end.
+        // SAFETY: the source lies inside memory that the target passed, and the local end inside the
+        // operation's memory.
         unsafe { self.copies.add(from, local, bytes) };
         Ok(())
     }

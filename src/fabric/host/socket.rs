@@ -273,7 +273,7 @@ pub fn receive(socket: BorrowedFd) -> Received {
 /// # Safety
 /// `message` must be in the state in which `recvmsg` left it.
 unsafe fn passed_fd(message: &libc::msghdr) -> Option<Descriptor> {
-    // SAFETY: the caller promises it; the kernel wrote the header.
+    // SAFETY: the kernel wrote the header, into room for it that `message` names.
     unsafe {
         let header = libc::CMSG_FIRSTHDR(message);
         if header.is_null()

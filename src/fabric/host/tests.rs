@@ -327,7 +327,7 @@ fn messages_wait_for_receives_and_stay_behind_writes() {
         // SAFETY: the source outlives the NIC.
         assert_eq!(unsafe { a.send(message(len), route, token(n)) }, Posted::Yes);
     }
-    // SAFETY: the reason given above holds here as well.
+    // SAFETY: the message's bytes and the token's scratch are never freed.
     assert!(matches!(unsafe { a.send(message(8193), route, token(9)) }, Posted::Failed(_)));
     let mut received = Vec::new();
     for _ in 0..10_000 {

@@ -71,7 +71,7 @@ impl Watch {
 
     /// Call before closing a descriptor: a forked child may keep its file open.
     pub fn remove(&self, fd: BorrowedFd) {
-        // SAFETY: the reason given above holds here as well.
+        // SAFETY: removing takes no event, and both descriptors are open.
         unsafe {
             libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_DEL, fd.as_raw_fd(), std::ptr::null_mut())
         };

@@ -136,7 +136,7 @@ impl Connections {
         let mut name = NOBODY;
         name[..8].copy_from_slice(&entry.random.u64()?.to_le_bytes());
         name[8..].copy_from_slice(&entry.random.u64()?.to_le_bytes());
-        // SAFETY: the caller promises it.
+        // SAFETY: the entry's info lives as long as the entry, and the copy is ours.
         unsafe {
             let info = source.dupinfo(entry.info());
             if info.is_null() {
@@ -242,7 +242,7 @@ impl Connections {
     /// The info must belong to this NIC.
     unsafe fn endpoint(&mut self, info: *mut fi_info, posts: usize) -> Result<*mut fid_ep> {
         let mut ep = ptr::null_mut();
-        // SAFETY: the caller promises the info, and all objects are open.
+        // SAFETY: `info` is valid, and domain and queues stay open until this is closed.
         unsafe {
             shape(info, posts);
             let rc = fi_endpoint(self.domain, info, &mut ep, ptr::null_mut());
@@ -258,7 +258,7 @@ impl Connections {
     /// The endpoint must be this NIC's.
     unsafe fn ready(&self, ep: *mut fid_ep) -> Result<()> {
         let source = self.source;
-        // SAFETY: the caller promises the endpoint, and all objects are open.
+        // SAFETY: `ep` is open and new, and the queues stay open until this is closed.
         unsafe {
             let bound = fi_ep_bind(ep, self.events.queue(), 0);
             source.check("binding the event queue", bound)?;
@@ -318,7 +318,7 @@ impl Connections {
     /// The scratch belongs to the NIC. No provider with connections uses that word.
     #[inline]
     pub unsafe fn mark(scratch: *mut Scratch, number: u32) {
-        // SAFETY: the caller promises it.
+        // SAFETY: the scratch is in place until it is reaped, and has this word.
         unsafe { (*scratch).0[WORD] = number as usize as *mut c_void };
     }
 
@@ -328,7 +328,7 @@ impl Connections {
         self.knows(scratch);
         match self.at(route) {
             Ok((ep, number)) => {
-                // SAFETY: the caller promises it.
+                // SAFETY: endpoint and buffer are valid until the operation is reaped, and so is the scratch.
                 unsafe {
                     Self::mark(scratch, number);
                     posted(post(ep, buffer, scratch))
@@ -359,7 +359,7 @@ impl Connections {
     /// The same contract as `Nic::receive`.
     pub unsafe fn receive(&mut self, buffer: Buffer, scratch: *mut Scratch) -> Posted {
         self.knows(scratch);
-        // SAFETY: the caller promises it.
+        // SAFETY: buffer and scratch are valid until the operation is reaped.
         unsafe {
             Self::mark(scratch, 0);
             let Buffer { address, len, descriptor, .. } = buffer;
@@ -548,6 +548,6 @@ pub fn posted(rc: isize) -> Posted {
 /// The same contract as `Nic::send`.
 unsafe fn post(ep: *mut fid_ep, buffer: Buffer, scratch: *mut Scratch) -> isize {
     let Buffer { address, len, descriptor, .. } = buffer;
-    // SAFETY: the caller promises it.
+    // SAFETY: the endpoint is open, and the buffer valid until the send is reaped.
     unsafe { fi_send(ep, address, len, descriptor, FI_ADDR_UNSPEC, scratch.cast()) }
 }

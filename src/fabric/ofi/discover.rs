@@ -146,7 +146,7 @@ impl Source {
     /// # Safety
     /// The info came from this source.
     pub unsafe fn dupinfo(&self, info: *const fi_info) -> *mut fi_info {
-        // SAFETY: the caller promises it.
+        // SAFETY: `info` is of this source, so this one can copy it.
         unsafe {
             match self {
                 Source::Libfabric(fabrics) => fabrics.library.dupinfo(info),
@@ -159,7 +159,7 @@ impl Source {
     /// # Safety
     /// The info came from this source, and is freed once.
     pub unsafe fn freeinfo(&self, info: *mut fi_info) {
-        // SAFETY: the caller promises it.
+        // SAFETY: `info` is of this source, and nothing uses it after this.
         unsafe {
             match self {
                 Source::Libfabric(fabrics) => fabrics.library.freeinfo(info),
@@ -172,7 +172,7 @@ impl Source {
     /// # Safety
     /// `attr` belongs to an info of this source; `fabric` is written.
     pub unsafe fn fabric(&self, attr: *mut fi_fabric_attr, fabric: *mut *mut fid_fabric) -> i32 {
-        // SAFETY: the caller promises it.
+        // SAFETY: the attributes are of an info of this source, and `fabric` has room for a pointer.
         unsafe {
             match self {
                 Source::Libfabric(fabrics) => fabrics.library.fabric(attr, fabric, ptr::null_mut()),
@@ -206,7 +206,7 @@ pub struct Entry {
 
 // SAFETY: the info is only read.
 unsafe impl Send for Entry {}
-// SAFETY: the reason given above holds here as well.
+// SAFETY: an info is only read until its last user drops it.
 unsafe impl Sync for Entry {}
 
 impl Drop for Entry {

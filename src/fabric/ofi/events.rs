@@ -126,7 +126,7 @@ impl Events {
     /// # Safety
     /// The info must belong to a request that this listener received.
     pub unsafe fn reject(&mut self, info: *mut fi_info) {
-        // SAFETY: the caller promises it.
+        // SAFETY: the request's info is valid until it is freed, and its handle was not used.
         let rc = unsafe { fi_reject(self.pep, (*info).handle, ptr::null(), 0) };
         if rc != 0 {
             log::debug!("a connection is not rejected: {}", self.source.strerror(-rc));

@@ -72,10 +72,10 @@ impl OfiNic {
             mrs: Registrations::default(),
             limits,
             mr_mode,
-            // SAFETY: the reason given above holds here as well.
+            // SAFETY: the entry's info lives as long as the entry.
             hmem: unsafe { (*entry.info()).caps } & FI_HMEM != 0,
             takes_dmabufs: takes_dmabufs(entry),
-            // SAFETY: the reason given above holds here as well.
+            // SAFETY: the entry's info lives as long as the entry.
             arrivals_take_receives: unsafe {
                 (*entry.info()).mode & FI_RX_CQ_DATA != 0 || has_connections(entry.info())
             },
@@ -359,8 +359,8 @@ impl Nic for OfiNic {
         for (i, (segment, scratch)) in rma.segments.iter().zip(scratches).enumerate() {
             message.context = scratch.cast();
             let flags = if i == last { ending } else { each };
-            // SAFETY: the arrays live through the call, and nothing else reads them; the caller
-            // promises the memory that the message points to.
+            // SAFETY: the arrays live through the call, and nothing else reads them; the memory that the
+            // message points to is registered until the operation is reaped.
             let rc = unsafe {
                 if number != 0 {
                     Connections::mark(*scratch, number);
@@ -381,10 +381,10 @@ impl Nic for OfiNic {
 
     unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted {
         if let Some(of) = &mut self.connections {
-            // SAFETY: the caller promises it.
+            // SAFETY: buffer and scratch are valid until the send is reaped: the contract of `Nic::send`.
             return unsafe { of.send(buffer, route, scratch) };
         }
-        // SAFETY: the caller promises it.
+        // SAFETY: the endpoint is open, and buffer and scratch are valid until the send is reaped.
         posted(unsafe {
             fi_send(self.ep, buffer.address, buffer.len, buffer.descriptor, route, scratch.cast())
         })
@@ -392,10 +392,10 @@ impl Nic for OfiNic {
 
     unsafe fn receive(&mut self, buffer: Buffer, scratch: *mut Scratch) -> Posted {
         if let Some(of) = &mut self.connections {
-            // SAFETY: the caller promises it.
+            // SAFETY: buffer and scratch are valid until the receive is reaped: the contract of `Nic::receive`.
             return unsafe { of.receive(buffer, scratch) };
         }
-        // SAFETY: the caller promises it.
+        // SAFETY: the endpoint is open, and buffer and scratch are valid until the receive is reaped.
         posted(unsafe {
             fi_recv(self.ep, buffer.address, buffer.len, buffer.descriptor, FI_ADDR_UNSPEC, scratch.cast())
         })

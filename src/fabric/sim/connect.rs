@@ -137,7 +137,7 @@ impl Events {
     /// # Safety
     /// Every object that is bound to the queue must be open.
     unsafe fn next(&mut self) -> Result<Event, c_int> {
-        // SAFETY: the caller promises it.
+        // SAFETY: the domain stays open as long as this queue, which is bound to it.
         let (world, port) = unsafe { ((*self.domain).world.clone(), (*self.domain).port.clone()) };
         world.strike_faults();
         if !self.failed.is_empty() {
@@ -146,10 +146,10 @@ impl Events {
         if port.has(KILLED | DEAD) {
             return Err(FI_EAGAIN);
         }
-        // SAFETY: the caller promises it.
+        // SAFETY: endpoints that this queue knows take themselves out of it before they are freed.
         unsafe { self.look_for_the_gone(&port) };
         while let Some(call) = port.take_call(world.now(), |call| self.may_pass(&port, call)) {
-            // SAFETY: the caller promises it.
+            // SAFETY: the call was for an endpoint or listener that this queue knows, so it is not freed.
             if let Some(event) = unsafe { self.take(&world, call) } {
                 return Ok(event);
             }
@@ -209,7 +209,7 @@ impl Events {
                 if self.listener.is_null() || link.closed.load(SeqCst) {
                     return None;
                 }
-                // SAFETY: the caller promises it.
+                // SAFETY: the listener takes itself out of this queue before it is freed.
                 let info = unsafe { (*self.listener).info_for(link, world) };
                 Some((FI_CONNREQ, self.listener.cast(), info, data))
             }
@@ -257,7 +257,7 @@ pub unsafe fn open_listener(
     pep: *mut *mut fid_pep,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller promises it.
+    // SAFETY: `pep` has room for a pointer, and the info is one of `info`.
     unsafe {
         let fid = fid_pep {
             fid: fid_ops::fid(FI_CLASS_PEP, context, &PEP_FID),
@@ -397,7 +397,7 @@ pub unsafe fn open(
     ep: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller promises it; the handle belongs to a request, and is used once.
+    // SAFETY: the info is one of `info`; its handle belongs to a request, and is used once.
     unsafe {
         let request = (*info).handle.cast::<Request>();
         let link = (!request.is_null()).then(|| Box::from_raw(request).link);
@@ -558,7 +558,7 @@ impl Connection {
     /// The connection's domain and endpoint must be open.
     unsafe fn establish(&mut self) {
         let Some(link) = self.link.as_ref().filter(|_| self.state != State::Up) else { return };
-        // SAFETY: the caller promises it.
+        // SAFETY: the domain stays open as long as its endpoints.
         unsafe {
             let domain = &*self.domain;
             let other = link.other(&domain.port);
@@ -570,7 +570,7 @@ impl Connection {
     /// # Safety
     /// The same contract as `establish`.
     unsafe fn at(&self) -> Result<(*mut Endpoint, usize), c_int> {
-        // SAFETY: the caller promises it.
+        // SAFETY: the domain stays open as long as its endpoints.
         unsafe { Ok(((*self.domain).endpoint, self.out.ok_or(FI_EINVAL)?)) }
     }
 }

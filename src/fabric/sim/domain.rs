@@ -294,7 +294,7 @@ impl AddressVector {
     /// # Safety
     /// The domain must be open.
     pub unsafe fn is_gone(&self, route: fi_addr_t) -> bool {
-        // SAFETY: the caller promises it.
+        // SAFETY: the domain stays open as long as its address vectors.
         let world = unsafe { &(*self.domain).world };
         self.address(route).and_then(|address| world.port_at(address)).is_none_or(|port| port.is_gone())
     }
@@ -304,7 +304,7 @@ impl AddressVector {
     pub unsafe fn redial(&mut self, route: fi_addr_t) {
         let Some(Some(entry)) = self.routes.get(route as usize) else { return };
         if !self.endpoint.is_null() {
-            // SAFETY: the caller promises it.
+            // SAFETY: the endpoint is bound to this address vector, and unbinds itself before it is freed.
             unsafe { (*self.endpoint).redial(&entry.address) }
         }
     }

@@ -118,7 +118,7 @@ pub unsafe fn open(
     context: *mut c_void,
     domain_users: *mut usize,
 ) -> c_int {
-    // SAFETY: the caller promises it.
+    // SAFETY: the domain is open.
     let (world, port) = unsafe { ((*domain).world.clone(), (*domain).port.clone()) };
     let mode = world.mode();
     let fid = fid_ep {
@@ -165,7 +165,7 @@ pub unsafe fn open(
         world,
         port,
     });
-    // SAFETY: the caller promises it.
+    // SAFETY: `ep` has room for a pointer.
     unsafe { *ep = Box::into_raw(made).cast() };
     0
 }
@@ -181,7 +181,7 @@ pub unsafe fn open_shared(
     context: *mut c_void,
     domain_users: *mut usize,
 ) -> c_int {
-    // SAFETY: the caller promises it.
+    // SAFETY: the domain is open, and `srx` has room for a pointer, which `open` has made an endpoint's.
     unsafe {
         let rc = open(domain, &(*domain).spec, srx, context, domain_users);
         let endpoint: *mut Endpoint = (*srx).cast();
@@ -286,7 +286,7 @@ unsafe extern "C" fn getname(fid: fid_t, addr: *mut c_void, addrlen: *mut usize)
 /// # Safety
 /// The caller upholds the contract of `fi_getname`.
 pub unsafe fn write_name(name: &str, addr: *mut c_void, addrlen: *mut usize) -> c_int {
-    // SAFETY: the caller promises it.
+    // SAFETY: `addrlen` is the room at `addr`, of which no more is written.
     unsafe {
         let room = *addrlen;
         *addrlen = name.len();
@@ -369,9 +369,9 @@ impl Endpoint {
         if self.receives.len() == self.depth {
             return Err(FI_EAGAIN);
         }
-        // SAFETY: the caller promises it.
+        // SAFETY: the descriptor is NULL or a registration of this domain that is open.
         unsafe { self.check_local(receive.base as u64, receive.len, desc)? };
-        // SAFETY: the caller promises it.
+        // SAFETY: the context has eight words where the mode asks for them.
         unsafe { self.claim(receive.context)? };
         self.receives.push_back(receive);
         Ok(())
@@ -381,7 +381,7 @@ impl Endpoint {
     /// The caller upholds the contract of `fi_sendmsg`.
     unsafe fn send(&mut self, msg: &fi_msg, flags: u64) -> Result<(), c_int> {
         let out = self.outbound_at(msg.addr)?;
-        // SAFETY: the caller promises it.
+        // SAFETY: the message is valid for the call, and what it names until the operation is read.
         unsafe { self.send_to(out, msg, flags) }
     }
 
@@ -394,9 +394,9 @@ impl Endpoint {
         }
         // SAFETY: the message has one range and its descriptor.
         let iov = unsafe { *msg.msg_iov };
-        // SAFETY: the reason given above holds here as well.
+        // SAFETY: a message has one descriptor for each vector, NULL or an open registration.
         unsafe { self.check_local(iov.iov_base as u64, iov.iov_len, *msg.desc)? };
-        // SAFETY: the caller promises it.
+        // SAFETY: the context has eight words where the mode asks for them, until the operation is read.
         let op = unsafe { self.begin(out, Kind::Send, msg.context)? };
         // SAFETY: the operation is ours until it is launched.
         let filled = unsafe { &mut *self.pool.op(op) };
@@ -413,7 +413,7 @@ impl Endpoint {
     #[inline]
     unsafe fn rma(&mut self, msg: &fi_msg_rma, flags: u64, kind: Kind) -> Result<(), c_int> {
         let out = self.outbound_at(msg.addr)?;
-        // SAFETY: the caller promises it.
+        // SAFETY: the message is valid for the call, and what it names until the operation is read.
         unsafe { self.rma_to(out, msg, flags, kind) }
     }
 
@@ -428,13 +428,13 @@ impl Endpoint {
         kind: Kind,
     ) -> Result<(), c_int> {
         self.check_post()?;
-        // SAFETY: the caller promises it.
+        // SAFETY: the message's vectors are as many as it says.
         unsafe { self.check_rma(msg, flags)? };
         if self.instant && self.is_ready(out) && flags & FI_REMOTE_CQ_DATA == 0 {
-            // SAFETY: the caller promises it.
+            // SAFETY: the message was checked, and its local bytes are valid.
             return unsafe { self.at_once(out, msg, flags, kind) };
         }
-        // SAFETY: the caller promises it.
+        // SAFETY: the context has eight words where the mode asks for them, until the operation is read.
         let op = unsafe { self.begin(out, kind, msg.context)? };
         // SAFETY: the operation is ours, and each side has one range.
         unsafe {
@@ -463,7 +463,7 @@ impl Endpoint {
         if flags & FI_REMOTE_CQ_DATA != 0 && self.mode.cq_data == 4 && msg.data >> 32 != 0 {
             return Err(FI_EINVAL);
         }
-        // SAFETY: the caller promises it.
+        // SAFETY: both counts were found to be one, so there is a vector at each side.
         unsafe { self.check_ranges(msg) }
     }
 
@@ -471,7 +471,7 @@ impl Endpoint {
     /// The caller upholds the contract of `fi_writemsg`, and each side has one range.
     #[inline]
     unsafe fn check_ranges(&self, msg: &fi_msg_rma) -> Result<(), c_int> {
-        // SAFETY: the caller promises it.
+        // SAFETY: the message has one vector at each side, and a descriptor for the local one.
         unsafe {
             let local = *msg.msg_iov;
             if local.iov_len != (*msg.rma_iov).len {
@@ -513,7 +513,7 @@ impl Endpoint {
     /// The domain must be open.
     #[inline]
     unsafe fn check_local(&self, base: u64, len: usize, desc: *mut c_void) -> Result<(), c_int> {
-        // SAFETY: the caller promises it.
+        // SAFETY: the descriptor is NULL or an open registration, and the domain stays open as long as this.
         if self.mode.has(FI_MR_LOCAL) && !unsafe { (*self.domain).covers(desc, base, len as u64) } {
             return Err(FI_EINVAL);
         }
@@ -534,11 +534,11 @@ impl Endpoint {
             return Ok(());
         }
         let (words, mark) = (context.cast::<[u64; 8]>(), Self::mark(context));
-        // SAFETY: the caller promises it.
+        // SAFETY: a context that is not NULL has eight words.
         if words.is_null() || unsafe { (*words)[0] == mark && (*words)[7] == mark } {
             return Err(self.spoilt());
         }
-        // SAFETY: the caller promises it.
+        // SAFETY: the context has eight words, and is the NIC's until the operation is read.
         unsafe { *words = [mark; 8] };
         Ok(())
     }
@@ -564,7 +564,7 @@ impl Endpoint {
             return true;
         }
         let (words, mark) = (entry.context.cast::<[u64; 8]>(), Self::mark(entry.context));
-        // SAFETY: the caller promises it: the context was claimed, and is given back once.
+        // SAFETY: the context was claimed, so it has eight words, and is given back once.
         unsafe {
             let whole = *words == [mark; 8];
             if !whole && entry.errno == 0 {
@@ -700,7 +700,7 @@ impl Endpoint {
             return Err(FI_EAGAIN);
         }
         let Some(op) = self.free.last().copied() else { return Err(FI_EAGAIN) };
-        // SAFETY: the caller promises it.
+        // SAFETY: the context has eight words where the mode asks for them, until the operation is read.
         unsafe { self.claim(context)? };
         self.free.pop();
         self.outbound[out].ops += 1;
@@ -756,7 +756,7 @@ impl Endpoint {
     /// The same contract as `rma`.
     #[inline]
     unsafe fn at_once(&mut self, out: usize, msg: &fi_msg_rma, flags: u64, kind: Kind) -> Result<(), c_int> {
-        // SAFETY: the caller promises it.
+        // SAFETY: the context has eight words where the mode asks for them.
         unsafe { self.claim(msg.context)? };
         let mut errno = 0;
         let access = access_of(kind);

@@ -42,7 +42,7 @@ pub unsafe fn open_fabric(fabric: *mut *mut fid_fabric, context: *mut c_void) ->
         ops: table(&FABRIC_OPS),
         api_version: FI_VERSION(1, 18),
     };
-    // SAFETY: the caller promises it.
+    // SAFETY: `fabric` has room for a pointer.
     unsafe { *fabric = Box::into_raw(Box::new(Fabric { fid, domains: 0, domain: ptr::null_mut() })).cast() };
     0
 }

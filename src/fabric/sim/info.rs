@@ -133,7 +133,7 @@ impl Info {
 /// `Info::make` or `duplicate` made the info, which is freed once; `malloc` allocated its
 /// `dest_addr`.
 pub unsafe fn free(info: *mut fi_info) {
-    // SAFETY: the caller promises it.
+    // SAFETY: `Info::make` made the info, and nothing uses it after this; its address is of `malloc`.
     unsafe {
         libc::free((*info).dest_addr);
         drop(Box::from_raw(info.cast::<Info>()));
@@ -145,7 +145,7 @@ pub unsafe fn free(info: *mut fi_info) {
 /// # Safety
 /// `Info::make` or this function made the info.
 pub unsafe fn duplicate(info: *const fi_info) -> *mut fi_info {
-    // SAFETY: the caller promises it.
+    // SAFETY: `Info::make` made the info, which is not freed yet.
     let of = unsafe { &*info.cast::<Info>() };
     Info::make(&of.spec, of.rail, of.world.clone())
 }

@@ -91,7 +91,7 @@ pub fn nics(name: &str) -> std::result::Result<Vec<*mut fi_info>, String> {
 /// # Safety
 /// The address vector is open, and ours.
 pub unsafe fn is_gone(av: *mut fid_av, route: fi_addr_t) -> bool {
-    // SAFETY: the caller promises it.
+    // SAFETY: the address vector is one of `domain`, and open.
     unsafe { (*av.cast::<domain::AddressVector>()).is_gone(route) }
 }
 
@@ -100,7 +100,7 @@ pub unsafe fn is_gone(av: *mut fid_av, route: fi_addr_t) -> bool {
 /// # Safety
 /// The address vector is open, and ours.
 pub unsafe fn redial(av: *mut fid_av, route: fi_addr_t) {
-    // SAFETY: the caller promises it.
+    // SAFETY: the address vector is one of `domain`, and open.
     unsafe { (*av.cast::<domain::AddressVector>()).redial(route) }
 }
 

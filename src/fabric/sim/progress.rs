@@ -32,7 +32,7 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 /// Nothing else may use either range.
 pub unsafe fn move_bytes(op: &Op, remote: u64) {
     let local = op.local.iov_base;
-    // SAFETY: the caller promises it.
+    // SAFETY: the local bytes are valid until the operation is read, and the remote ones are registered.
     unsafe {
         if op.kind == Kind::Read {
             copy(remote as *const u8, local.cast(), op.len);
@@ -71,7 +71,7 @@ impl Owner for Endpoint {
         let asked = self.inbound.iter().any(|wire| unsafe { wire.requests.peek() }.is_some());
         let answered = self.outbound.iter().any(|out| {
             let busy = out.in_wire > 0 || out.shaking;
-            // SAFETY: the reason given above holds here as well.
+            // SAFETY: this endpoint is the one that reads its wires' answers.
             busy && out.wire.as_ref().is_some_and(|w| unsafe { w.answers.peek() }.is_some() || w.to.is_gone())
         });
         let cut = port.cuts.load(SeqCst) != self.cuts_seen;
@@ -85,7 +85,7 @@ impl Owner for Endpoint {
     }
 
     unsafe fn given_back(&mut self, entry: &Entry) -> bool {
-        // SAFETY: the caller upholds this function's contract.
+        // SAFETY: the entry's context was claimed by its operation, which has ended.
         unsafe { self.give_back(entry) }
     }
 }
@@ -335,7 +335,7 @@ impl Endpoint {
                     self.world.wake_at(retry_at(self.world.now()));
                     break;
                 }
-                // SAFETY: the reason given above holds here as well.
+                // SAFETY: this endpoint is the one that reads its wires' answers.
                 unsafe { wire.answers.pop() };
                 self.answered(out, answer);
             }

@@ -62,7 +62,7 @@ pub unsafe fn open(
     waits_on: Option<RawFd>,
     domain_users: *mut usize,
 ) -> c_int {
-    // SAFETY: the caller promises it.
+    // SAFETY: the attributes are valid for the call.
     let attr = unsafe { &*attr };
     let waits = match attr.wait_obj {
         fi_wait_obj::FI_WAIT_NONE => false,
@@ -83,7 +83,7 @@ pub unsafe fn open(
         waits_on: waits_on.filter(|_| waits),
         domain_users,
     });
-    // SAFETY: the caller promises it.
+    // SAFETY: the domain's count and the room for a pointer are valid for the call.
     unsafe {
         *domain_users += 1;
         *cq = Box::into_raw(queue).cast();

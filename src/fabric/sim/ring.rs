@@ -14,7 +14,7 @@ pub struct Ring<T> {
 
 // SAFETY: a slot belongs to the pusher until `tail` passes it, then to the popper.
 unsafe impl<T: Send> Send for Ring<T> {}
-// SAFETY: the reason given above holds here as well.
+// SAFETY: one thread pushes and one pops, by the contracts of these, and the indexes are atomics.
 unsafe impl<T: Send> Sync for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
@@ -94,7 +94,7 @@ mod tests {
                     }
                 };
                 assert_eq!(got, i);
-                // SAFETY: the reason given above holds here as well.
+                // SAFETY: this thread is the one that pops.
                 unsafe { ring.pop() };
             }
         });

@@ -52,7 +52,7 @@ impl Endpoint {
             if due > now || !self.take(wire, request, now, alive) {
                 break;
             }
-            // SAFETY: the reason given above holds here as well.
+            // SAFETY: the target's endpoint is the one that pops requests, and this is it.
             unsafe { wire.requests.pop() };
         }
         if alive {

@@ -76,7 +76,7 @@ impl Op {
     pub unsafe fn keep_bytes(&mut self) {
         self.bytes.clear();
         if self.len > 0 {
-            // SAFETY: the caller promises it.
+            // SAFETY: the local bytes are valid until the operation is read, and it was not.
             self.bytes.extend_from_slice(unsafe {
                 std::slice::from_raw_parts(self.local.iov_base.cast(), self.len)
             });
@@ -90,7 +90,7 @@ pub struct Pool(Box<[UnsafeCell<Op>]>);
 
 // SAFETY: an operation's state determines which side may touch it, and rings hand it over.
 unsafe impl Send for Pool {}
-// SAFETY: the reason given above holds here as well.
+// SAFETY: an op is used by the one thread that has its index.
 unsafe impl Sync for Pool {}
 
 impl Pool {

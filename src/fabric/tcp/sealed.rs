@@ -139,7 +139,7 @@ impl Sealed {
         while let Some(first) = iov.get_mut(*at).filter(|_| len < self.plain.len()) {
             let part = first.iov_len.min(self.plain.len() - len);
             let to = self.plain[len..].as_mut_ptr();
-            // SAFETY: the caller promises readable memory, which our own bytes do not overlap.
+            // SAFETY: the vector covers memory that is readable or may fault, and `plain` has `part` more bytes.
             unsafe { copy_or_fail(to, first.iov_base.cast(), part, may_fault)? };
             len += part;
             inside = advance(iov, at, part);

@@ -314,7 +314,7 @@ pub fn accept(listener: BorrowedFd, options: &Options) -> Outcome<(Descriptor, O
 /// # Safety
 /// Each vector covers readable memory.
 pub unsafe fn send(socket: BorrowedFd, iov: &[libc::iovec]) -> Outcome<usize> {
-    // SAFETY: zero is valid for a message; the caller promises the vectors.
+    // SAFETY: zero is valid for a message, and the vectors cover readable memory.
     let sent = unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         (message.msg_iov, message.msg_iovlen) = (iov.as_ptr().cast_mut(), iov.len() as _);
@@ -328,7 +328,7 @@ pub unsafe fn send(socket: BorrowedFd, iov: &[libc::iovec]) -> Outcome<usize> {
 /// # Safety
 /// Each vector covers writable memory.
 pub unsafe fn receive(socket: BorrowedFd, iov: &[libc::iovec]) -> Outcome<usize> {
-    // SAFETY: the caller promises it.
+    // SAFETY: the vectors cover writable memory.
     let got = unsafe { libc::readv(socket.as_raw_fd(), iov.as_ptr(), iov.len() as i32) };
     usize::try_from(got).map_err(|_| errno())
 }

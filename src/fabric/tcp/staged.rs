@@ -73,7 +73,7 @@ impl Staged {
         places: impl Iterator<Item = (u64, u64)>,
     ) -> Outcome<Option<u32>> {
         let Some(slot) = self.out.take() else { return Ok(None) };
-        // SAFETY: the caller upholds this function's contract.
+        // SAFETY: the places are valid until the copy is done, which this function's contract says.
         let begun = unsafe { self.out.copy((slot, true), device, places) };
         begun.map(|()| Some(slot)).map_err(|error| {
             log::warn!("{error}");
@@ -128,7 +128,7 @@ impl Staged {
     /// The same contract as `gather`.
     pub unsafe fn arrived(&mut self, places: impl Iterator<Item = (u64, u64)>) -> Outcome<Option<u32>> {
         let Some((slot, device)) = self.arriving.take() else { return Ok(None) };
-        // SAFETY: the caller upholds this function's contract.
+        // SAFETY: the places are valid until the copy is done, which this function's contract says.
         let begun = unsafe { self.arrivals.copy((slot, false), device, places) };
         begun.map(|()| Some(slot)).map_err(|error| {
             log::warn!("{error}");

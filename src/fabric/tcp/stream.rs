@@ -237,7 +237,7 @@ impl Batch {
     pub unsafe fn copy_from(&mut self, from: *const u8, len: usize, may_fault: bool) -> Outcome<()> {
         let goes_on = self.goes_on();
         let Some(to) = self.heads.get_mut(self.used..self.used + len) else { return Ok(()) };
-        // SAFETY: as the caller promised; our own bytes do not overlap it.
+        // SAFETY: `from` is readable for `len` bytes or may fault, and `to` is a slice of as many.
         let copied = unsafe { copy_or_fail(to.as_mut_ptr(), from, len, may_fault) };
         let at = to.as_ptr();
         match self.iov.last_mut().filter(|_| goes_on) {

@@ -279,7 +279,7 @@ fn messages_wait_for_receives(mut a: TcpNic, mut b: TcpNic) {
     assert!(target == source && b.wait_fd().is_some_and(|(_, may)| may), "it does not spin for a receive");
     let rooms = [vec![0u8; MESSAGE], vec![0u8; MESSAGE]];
     for (n, room) in rooms.iter().enumerate() {
-        // SAFETY: the reason given above holds here as well.
+        // SAFETY: the room and the token's scratch are never freed.
         assert_eq!(unsafe { b.receive(buffer(room), token(n)) }, Posted::Yes);
     }
     let (_, of_b) = rounds(&mut a, &mut b, 200);
@@ -508,7 +508,7 @@ fn ended_route_is_dialled_by_handshakes_only() {
     let undialled = a.insert(&nowhere, Some(PEER)).unwrap();
     for n in 5..7 {
         a.redial(undialled);
-        // SAFETY: the reason given above holds here as well.
+        // SAFETY: the text outlives the NIC, and the token's scratch is never freed.
         assert_eq!(unsafe { a.send(buffer(&text), undialled, token(n)) }, Posted::Yes);
         let mut done = Vec::new();
         a.reap(&mut done);
@@ -554,7 +554,7 @@ fn unauthenticated_reaches_no_memory(mut a: TcpNic, mut b: TcpNic) {
     let forth = Segment { local: at(&target, 0), remote: at(&source, 0), len: 4096 };
     let back = b.insert(a.address(), Some(PEER)).unwrap();
     target.fill(3);
-    // SAFETY: the reason given above holds here as well.
+    // SAFETY: room and text outlive both NICs, and scratches of tokens are never freed.
     unsafe {
         assert_eq!(a.receive(buffer(&room), token(5)), Posted::Yes);
         assert_eq!(b.send(buffer(&text), back, token(6)), Posted::Yes);

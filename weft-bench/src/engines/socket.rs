@@ -77,7 +77,7 @@ fn send_all(stream: &TcpStream, parts: &mut [libc::iovec], spin: bool) -> io::Re
 }
 
 fn receive_all(stream: &TcpStream, parts: &mut [libc::iovec], spin: bool) -> io::Result<()> {
-    // SAFETY: the reason given above holds here as well.
+    // SAFETY: `message` names the parts, which are writable until the call returns.
     move_all(stream, parts, spin, |fd, message, flags| unsafe { libc::recvmsg(fd, message, flags) })
 }
 

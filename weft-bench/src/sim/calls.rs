@@ -72,7 +72,7 @@ impl Calls {
         check("weft_pages_prepare", unsafe {
             weft_pages_prepare(endpoint, args.local, args.remote, &args.pages, 0, &mut prepared)
         })?;
-        // SAFETY: the reason given above holds here as well.
+        // SAFETY: endpoint and prepared pages are open, and the options outlive the call.
         let ns = self.measure(batches, batch, || unsafe {
             weft_write_prepared(endpoint, prepared, &args.options, ptr::null_mut())
         })?;

@@ -208,7 +208,7 @@ impl Outgoing {
                 );
             }
             None if op.goes_on() && op.through.is_none() => {
-                // SAFETY: the reason given above holds here as well.
+                // SAFETY: the operation's memory is valid until it is reaped, and `from` has the flight's bytes.
                 unsafe { op.scatter(flight.len, from as *const u8, flight.stream) };
             }
             None => {}

@@ -103,7 +103,7 @@ impl Opening {
 /// # Safety
 /// The info must be valid.
 pub unsafe fn towards(source: Source, info: *mut fi_info, to: &[u8]) -> *mut fi_info {
-    // SAFETY: the caller promises it; the C library allocated the copy's address, as it frees it.
+    // SAFETY: `info` is the source's, and the C library allocated the copy's address, as it frees it.
     unsafe {
         let info = source.dupinfo(info);
         if !info.is_null() {

@@ -123,7 +123,7 @@ impl OfiNic {
             for wait_obj in [fi_wait_obj::FI_WAIT_FD, fi_wait_obj::FI_WAIT_NONE] {
                 if opened != 0 && (waits || wait_obj == fi_wait_obj::FI_WAIT_NONE) {
                     (attr.size, attr.wait_obj) = (size, wait_obj);
-                    // SAFETY: the caller promises it.
+                    // SAFETY: the domain is open, and the attributes are valid for the call.
                     opened = unsafe { fi_cq_open(self.domain, attr, &mut self.cq, ptr::null_mut()) };
                 }
             }
