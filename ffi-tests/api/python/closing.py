@@ -34,10 +34,10 @@ def close_waits_for_a_copy_of_a_message():
     a, b, peer = pair()
     inside, go_on, copy = threading.Event(), threading.Event(), libweft.events.data_of
 
-    def slow(endpoint, raw):
+    def slow(raw):
         inside.set()
         go_on.wait(PATIENCE)
-        return copy(endpoint, raw)
+        return copy(raw)
 
     peer.send(b"A" * SIZE).wait(PATIENCE)
     libweft.events.data_of = slow

@@ -10,10 +10,9 @@ import os
 import threading
 import warnings
 import weakref
-from collections import deque
 from enum import IntEnum, IntFlag
 from types import TracebackType
-from typing import Any, AsyncIterator, Callable, ClassVar, Deque, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type, TypeVar
+from typing import Any, AsyncIterator, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type, TypeVar, cast
 
 from . import c
 from ._buffers import Buffer
@@ -21,7 +20,7 @@ from ._library import blob, fill, lib, nanoseconds
 from ._progress import Progress as Completions
 from .counters import Counter, expect
 from .errors import WeftError, check
-from .events import Event, event_of
+from .events import Event, Raw, event_of, has_data
 from .memory import Memory, allocate
 from .operation import Completion, Operation, Words
 from .peer import Peer
@@ -81,10 +80,8 @@ class Endpoint(Transfers):
     Use it as a context manager (`with` or `async with`), or `close` it.
     """
 
-    #: Open endpoints of this process.
-    opened: "ClassVar[weakref.WeakSet[Endpoint]]" = weakref.WeakSet()
-    #: The lock of that set. (A finalizer may need it while its thread has it.)
-    _opening: "ClassVar[threading.RLock]" = threading.RLock()
+    #: Open endpoints of this process, by their handles.
+    opened: "ClassVar[Dict[int, weakref.ref[Endpoint]]]" = {}
     #: Memory that a NIC may still use, because a shutdown failed.
     _stuck: ClassVar[List[Memory]] = []
 
@@ -123,14 +120,14 @@ class Endpoint(Transfers):
         self._completions = Completions(self.handle, progress == Progress.MANUAL)
         self._memories: Set[Memory] = set()
         self._peers: Dict[int, Peer] = {}
-        #: Events that were taken from the library before the close.
-        self._late: Deque[Event] = deque()
-        #: Held by users of messages' data, or of the two sets above: `close` waits for it.
-        self._using = threading.Lock()
-        #: One close at a time; in one thread, a signal handler's close may interrupt another.
-        self._closing = threading.RLock()
-        with Endpoint._opening:
-            Endpoint.opened.add(self)
+        #: Messages that were copied and are to be released.
+        self._copied: Dict[int, None] = {}
+        #: Held by users of messages' data, or of the set above: `close` waits for it, but for its own thread's, which it has
+        #: interrupted as a signal handler.
+        self._using = threading.RLock()
+        #: What `close` has still to destroy.
+        self._ending = 0
+        Endpoint.opened[self.handle] = weakref.ref(self)
 
     def __repr__(self) -> str:
         if self.closed:
@@ -188,7 +185,7 @@ class Endpoint(Transfers):
         options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout))
         peer = ctypes.c_uint64()
         operation: Operation[Peer] = Operation(self._completions, "connect", lambda done: self._peer(done.peer))
-        self._completions.submit(operation, lib.weft_peer_connect, (self.handle, address, len(address)), options, ctypes.byref(peer))
+        self._completions.submit(operation, lib.weft_peer_connect, (self.handle, address, len(address)), options, peer)
         return operation
 
     def register(self, buffers: "Buffer | Sequence[Buffer]", *, access: Access = Access.DEFAULT,
@@ -227,7 +224,7 @@ class Endpoint(Transfers):
                 result: Callable[[Completion], T], count: int = 1) -> Operation[T]:
         operation: Operation[T] = Operation(self._completions, what, result, count)
         op = ctypes.c_uint64()
-        self._completions.submit(operation, function, (self.handle, *args), options, ctypes.byref(op))
+        self._completions.submit(operation, function, (self.handle, *args), options, op)
         operation.id = op.value
         return operation
 
@@ -250,9 +247,7 @@ class Endpoint(Transfers):
     async def event(self) -> Event:
         """The next event: a `Message`, a `Notification`, `PeerUp`, `PeerDown`, ..."""
         while True:
-            future = self._completions.next_event()
-            if future is not None:
-                await future
+            await self._completions.event_arrives()
             event = self._take_event()
             if event is not None:
                 return event
@@ -270,21 +265,46 @@ class Endpoint(Transfers):
             yield event
 
     def _take_event(self) -> Optional[Event]:
-        with self._using:
+        events = self._completions.events
+        while True:
+            outermost = not self._using._is_owned()  # type: ignore[attr-defined]
+            with self._using:
+                number = _first(events)
+                cell = events.get(number)
+                if cell is None:
+                    if self._completions.over is not None and not events:
+                        raise self._completions.over from None
+                    if not events:
+                        return None
+                    continue
+                event = self._event(cell)
+                if outermost:
+                    self._release()
+            if outermost and self._ending:
+                self._finish()
+            # Nothing can come between this and the return, so that it is either there or taken.
             try:
-                if self.closed:
-                    return self._late.popleft()
-                return self._event(self._completions.events.popleft())
-            except IndexError:
-                if self._completions.over is not None:
-                    raise self._completions.over from None
-                return None
+                del events[number]
+            except KeyError:
+                continue  # another thread was first
+            return event
 
-    def _event(self, raw: c.Completion) -> Event:
-        event = event_of(self.handle, raw, self._peer)
+    def _event(self, cell: List[Any]) -> Event:
+        """The event of a completion: made once, but it may be asked for again."""
+        raw = Raw._make(cell[0])
+        if cell[1] is None:
+            cell[1] = event_of(raw, self._peer)
+        if has_data(raw):
+            self._copied[raw.op] = None
         if raw.kind == c.COMPLETION_PEER_DOWN:
             self._peers.pop(raw.peer, None)
-        return event
+        return cast(Event, cell[1])
+
+    def _release(self) -> None:
+        """Releases messages. Not in a signal handler that has interrupted a copy: it may be of such a one."""
+        for op in list(self._copied):
+            lib.weft_message_release(self.handle, op)
+            self._copied.pop(op, None)
 
     # The end.
 
@@ -293,29 +313,38 @@ class Endpoint(Transfers):
         rest, notifies the peers, and releases everything. When it has returned, nothing touches the memory
         any longer, every operation has ended, and events can still be taken. Repeating the call is
         harmless; any thread (in asyncio: `async with`, or `asyncio.to_thread`)."""
-        with self._closing:
-            if not self.closed:
-                self._close(nanoseconds(drain, "drain") if drain else 0)
-
-    def _close(self, drain_ns: int) -> None:
-        status = lib.weft_endpoint_shutdown(self.handle, drain_ns)
-        if status != c.OK:
-            with self._using:
-                # A NIC may still use it, so it must outlive this object.
-                Endpoint._stuck.extend(self._memories)
-            check(status)
-        self._completions.until(lambda: False, None)
-        self._completions.detach()
+        handle = self.handle
+        if handle:
+            status = lib.weft_endpoint_shutdown(handle, nanoseconds(drain, "drain") if drain else 0)
+            if status == c.ERR_FORKED:
+                check(status)  # before anything that another thread of the parent may have held
+            if status != c.OK and not self.closed:
+                with self._using:
+                    # A NIC may still use it, so it must outlive this object.
+                    Endpoint._stuck.extend(self._memories)
+                check(status)
+            self._completions.until(lambda: False, None)
+            self._completions.detach()
+        outermost = not self._using._is_owned()  # type: ignore[attr-defined]
         with self._using:
-            while self._completions.events:
-                self._late.append(self._event(self._completions.events.popleft()))
-            handle, self.handle = self.handle, 0
-            memories, self._memories = self._memories, set()
-        with Endpoint._opening:
-            Endpoint.opened.discard(self)
-        check(lib.weft_endpoint_destroy(handle))
-        for memory in memories:
+            for cell in list(self._completions.events.values()):
+                self._event(cell)
+            if self.handle:
+                self._ending, self.handle = self.handle, 0
+        if outermost and self._ending:
+            self._finish()
+
+    def _finish(self) -> None:
+        """The end of a close. Another thread may do the same."""
+        handle = self._ending
+        Endpoint.opened.pop(handle, None)
+        status = lib.weft_endpoint_destroy(handle)
+        if status != c.ERR_HANDLE:
+            check(status)
+        for memory in list(self._memories):
             memory._let_go()
+        self._memories.clear()
+        self._ending = 0
 
     def _keep(self, memory: Memory) -> None:
         """Until the endpoint is closed, if it is not."""
@@ -355,6 +384,7 @@ class Endpoint(Transfers):
     def __del__(self) -> None:
         if getattr(self, "handle", 0):
             warnings.warn("a libweft.Endpoint was not closed", ResourceWarning, source=self)
+        if getattr(self, "handle", 0) or getattr(self, "_ending", 0):
             _close_quietly(self)
 
 
@@ -368,10 +398,23 @@ def _close_quietly(endpoint: Endpoint) -> None:
 @atexit.register
 def _close_all() -> None:
     """Closes endpoints before the interpreter ends, and with it the memory that NICs write to."""
-    with Endpoint._opening:
-        opened = list(Endpoint.opened)
-    for endpoint in opened:
-        _close_quietly(endpoint)
+    for opened in list(Endpoint.opened.values()):
+        endpoint = opened()
+        if endpoint is not None:
+            _close_quietly(endpoint)
+
+
+# A child has none of its parent's.
+os.register_at_fork(after_in_child=Endpoint.opened.clear)
+
+
+def _first(events: Dict[int, Any]) -> int:
+    """The oldest; 0: there is none."""
+    while True:
+        try:
+            return next(iter(events), 0)
+        except RuntimeError:
+            pass  # another thread has added one between the two calls
 
 
 def topology() -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, Union
+from typing import TYPE_CHECKING, Callable, NamedTuple, Union
 
 from . import c
-from ._library import lib, quick
+from ._library import quick
 
 if TYPE_CHECKING:
     from .peer import Peer
@@ -82,19 +82,42 @@ class Other:
 Event = Union[Message, Notification, PeerUp, PeerDown, RailDown, RailUp, Other]
 
 
-def data_of(endpoint: int, raw: c.Completion) -> bytes:
-    """Copies the data of a message or a notification, and releases it."""
-    data = ctypes.string_at(raw.data, raw.bytes) if raw.data and raw.bytes else b""
-    lib.weft_message_release(endpoint, raw.op)
-    return data
+class Raw(NamedTuple):
+    """The fields of `weft_completion`."""
+
+    kind: int
+    status: int
+    op: int
+    user_data: int
+    peer: int
+    notify: int
+    bytes: int
+    data: int
+    provider_errno: int
+    rail: int
+    entry: int
+    submit_ns: int
+    first_post_ns: int
+    done_ns: int
+    previous: int
+    accepted: int
 
 
-def event_of(endpoint: int, raw: c.Completion, peer_of: Callable[[int], Peer]) -> Event:
+def data_of(raw: Raw) -> bytes:
+    """Copies the data of a message or a notification, which is to be released then: `has_data`."""
+    return ctypes.string_at(raw.data, raw.bytes) if raw.data and raw.bytes else b""
+
+
+def has_data(raw: Raw) -> bool:
+    return raw.kind in (c.COMPLETION_MESSAGE, c.COMPLETION_NOTIFICATION) and raw.op != 0
+
+
+def event_of(raw: Raw, peer_of: Callable[[int], Peer]) -> Event:
     """The event for a completion."""
     if raw.kind == c.COMPLETION_MESSAGE:
-        return Message(peer_of(raw.peer), data_of(endpoint, raw))
+        return Message(peer_of(raw.peer), data_of(raw))
     if raw.kind == c.COMPLETION_NOTIFICATION:
-        return Notification(peer_of(raw.peer), raw.notify, data_of(endpoint, raw), raw.status)
+        return Notification(peer_of(raw.peer), raw.notify, data_of(raw), raw.status)
     if raw.kind == c.COMPLETION_PEER_UP:
         return PeerUp(peer_of(raw.peer))
     if raw.kind == c.COMPLETION_PEER_DOWN:

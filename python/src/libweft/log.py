@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 from typing import Any, Callable, Optional
 
 from . import c
@@ -43,8 +44,11 @@ def log_to(logger: logging.Logger, level: int = c.LOG_WARN) -> None:
             level)
 
 
+_process = os.getpid()
+
+
 @atexit.register
 def _stop() -> None:
-    """Threads of Weft must not enter an interpreter that is ending."""
-    if _current is not None:
+    """Threads of Weft must not enter an interpreter that is ending. (A forked child has none.)"""
+    if _current is not None and os.getpid() == _process:
         lib.weft_log_set(c.LOG_DEFAULT, c.LogCallback(), None)

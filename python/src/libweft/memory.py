@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from typing import TYPE_CHECKING, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Tuple
 
 from . import c
 from ._buffers import Buffer, Held
@@ -28,7 +28,9 @@ class Memory:
     def __init__(self, endpoint: Endpoint, buffers: Sequence[Buffer], access: int, rails: int) -> None:
         self._endpoint = endpoint
         self._held: List[Held] = []
-        self._lock = threading.Lock()
+        #: A signal handler's close may interrupt a deregister.
+        self._lock = threading.RLock()
+        made = ctypes.c_void_p()
         try:
             for buffer in buffers:
                 self._held.append(Held(buffer))
@@ -41,19 +43,22 @@ class Memory:
             self.writable = readonly is None
             #: Bytes of each range.
             self.lengths = [held.length for held in self._held]
-            self.handle = self._register(access, rails)
+            self._register(access, rails, made)
+            self.handle = made.value or 0
+            endpoint._keep(self)
         except BaseException:
+            if made.value:  # an exception came after the registration
+                lib.weft_memory_deregister(made)
+                endpoint._forget(self)
             self._let_go()
             raise
-        endpoint._keep(self)
 
-    def _register(self, access: int, rails: int) -> int:
+    def _register(self, access: int, rails: int, made: ctypes.c_void_p) -> None:
         ranges = (c.MemoryRange * len(self._held))()
         for place, held in zip(ranges, self._held):
             place.address, place.len = held.address, held.length
-        args, handle = fill(c.MemoryArgs, access=access, rails=rails), ctypes.c_void_p()
-        check(lib.weft_memory_register(self._endpoint.handle, ranges, len(ranges), args, ctypes.byref(handle)))
-        return handle.value or 0
+        args = fill(c.MemoryArgs, access=access, rails=rails)
+        check(lib.weft_memory_register(self._endpoint.handle, ranges, len(ranges), args, ctypes.byref(made)))
 
     def __repr__(self) -> str:
         ranges = f"{len(self.lengths)} ranges, " if len(self.lengths) != 1 else ""
@@ -72,8 +77,8 @@ class Memory:
             if not self.handle:
                 return
             status = taken_back(lambda: int(lib.weft_memory_deregister(self.handle)), self._endpoint.poll)
-            # The endpoint's close may have come first: then it is already deregistered.
-            if status != c.ERR_HANDLE or not self._endpoint.closed:
+            # The endpoint's close may have come first, or a deregister that was interrupted.
+            if status != c.ERR_HANDLE:
                 check(status)
             self.handle = 0
         self._endpoint._forget(self)
@@ -152,14 +157,12 @@ def allocate(endpoint: Endpoint, length: int, node: Optional[int]) -> memoryview
     first = address.value or 0
     block = (ctypes.c_ubyte * length).from_address(first)
     # The views of it keep `block` alive.
-    weakref.finalize(block, _free, endpoint._opening, endpoint.opened, first).atexit = False
+    weakref.finalize(block, _free, endpoint.opened, first).atexit = False
     return memoryview(block).cast("B")
 
 
-def _free(opening: "threading.RLock", opened: "weakref.WeakSet[Endpoint]", address: int) -> None:
+def _free(opened: "Dict[int, weakref.ref[Endpoint]]", address: int) -> None:
     """By any open endpoint; without one the memory stays until the process ends."""
-    with opening:
-        endpoints = list(opened)
-    for endpoint in endpoints:
-        if lib.weft_memory_free(endpoint.handle, address) == c.OK:
+    for handle in list(opened):
+        if lib.weft_memory_free(handle, address) == c.OK:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any, Callable, Generator, Generic, List, NamedTuple, Optional, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Generic, List, NamedTuple, Optional, TypeVar, Union
 
 from . import c
 from ._library import lib, quick
@@ -83,30 +83,31 @@ class Operation(Generic[T]):
     transfer that is late (use `asyncio.shield` if it should go on).
     """
 
-    __slots__ = ("_progress", "_words", "_convert", "_left", "_futures", "_error", "_taken", "id", "__weakref__")
+    __slots__ = ("_progress", "_words", "_convert", "_count", "_futures", "_error", "_taken", "id", "__weakref__")
 
     def __init__(self, progress: Progress, what: Words, result: Callable[[Completion], T], count: int = 1) -> None:
         self._progress = progress
         self._words = what
         self._convert = result
-        self._left = count
-        self._futures: Optional[List["asyncio.Future[None]"]] = None
+        self._count = count
+        self._futures: Optional[Dict["asyncio.Future[None]", None]] = None
         self._error: Optional[WeftError] = None
-        self._taken: List[Completion] = []
+        #: By the number under which each was taken, so that one that is handed out again is no second one.
+        self._taken: Dict[int, Completion] = {}
         #: `weft_op`; 0 of a connect.
         self.id = 0
 
     @property
     def completions(self) -> List[Completion]:
         """The completions so far: one, or (`each_peer`) one for each peer."""
-        return self._taken
+        return list(self._taken.values())
 
     @property
     def _what(self) -> str:
         return self._words if isinstance(self._words, str) else self._words()
 
     def __repr__(self) -> str:
-        if self._left:
+        if not self.done:
             state = "under way"
         else:
             failed = self._failure()
@@ -116,41 +117,42 @@ class Operation(Generic[T]):
     @property
     def done(self) -> bool:
         """Whether it has ended, as far as `poll`, a wait or the event loop have seen."""
-        return self._left == 0
+        return self._has_ended()
 
     def _failure(self) -> Optional[WeftError]:
         if self._error is not None:
             return self._error
-        return next((done.error(self._what) for done in self._taken if done.status < 0), None)
+        return next((done.error(self._what) for done in self.completions if done.status < 0), None)
 
     def result(self) -> T:
         """The result of an operation that is `done`; raises the exception of a failed one."""
-        if self._left:
+        if not self._has_ended():
             raise RuntimeError("the operation has not ended yet")
-        if self._error is not None or len(self._taken) > 1 or self._taken[-1].status < 0:
+        completions = list(self._taken.values())
+        if self._error is not None or len(completions) > 1 or completions[0].status < 0:
             error = self._failure()
             if error is not None:
                 raise error
-        return self._convert(self._taken[-1])
+        return self._convert(completions[-1])
 
     def wait(self, timeout: Optional[float] = None) -> T:
         """Waits in this thread; others run meanwhile. After `timeout` seconds it raises
         StillRunningError, and the operation goes on; None: until its own deadline ends it,
         with TimedOutError."""
-        if not self._left or self._progress.until(self._has_ended, timeout):
+        if self._progress.until(self._has_ended, timeout):
             return self.result()
         raise StillRunningError(f"{self._what} has not ended within {timeout} s, and goes on")
 
     def cancel(self) -> None:
         """Ends it early, with CanceledError if it has not ended meanwhile; its memory is in use
         until it is `done`. A connect goes on."""
-        if self._left and self.id:
+        if self.id and not self.done:
             # It may have completed just now, which returns WEFT_ERR_HANDLE.
             lib.weft_op_cancel(self._progress.handle, self.id)
 
     def __await__(self) -> Generator[Any, None, T]:
         canceled: Optional[asyncio.CancelledError] = None
-        while self._left:
+        while not self.done:
             future = self._progress.future_of(self)
             if future is None:
                 break
@@ -161,23 +163,18 @@ class Operation(Generic[T]):
                 self.cancel()
                 if not self.id:
                     break  # a connect, which uses no memory
+            finally:
+                if self._futures is not None:
+                    self._futures.pop(future, None)
         if canceled is not None:
             raise canceled
         return self.result()
 
     def _has_ended(self) -> bool:
-        return not self._left
-
-    # Called with the lock of Progress.
-
-    def _settle(self, completion: Completion) -> bool:
-        """Handles a completion; returns whether it was the last."""
-        self._taken.append(completion)
-        self._left -= 1
-        return self._left == 0
+        return len(self._taken) >= self._count or self._error is not None
 
     def _fail(self, error: WeftError) -> None:
-        self._left, self._error = 0, error
+        self._error = error
 
 
 def canceled() -> WeftError:

@@ -40,6 +40,12 @@ pub const ALL: &[Figure] = &[
         "0.05",
         "the largest difference of a rail's statistics from its NIC's counters, in all of these worlds",
     ),
+    left(
+        "python_interrupts_lost",
+        "0",
+        "completions, messages and notifications that exceptions of signal handlers lost in the last make interrupts",
+    ),
+    left("python_closes_hung", "0", "closes in signal handlers, or children that end, that did not return"),
     left("wheel_mb", "at most 5", "MB of the x86-64 wheel of the last make wheels"),
     left("wheels_tested", "5", "roots times Pythons in which the last make wheels installed and tested them"),
     left("reproducible", "1", "whether two builds in different folders gave the same bytes"),
