@@ -380,7 +380,20 @@ static void only_lane_that_carries_nothing_is_connected_anew(void)
     end_world(&world);
 }
 
+/* What a silent peer has begun to write could land after a revoke. */
+static void grants_over_emulated_writes_are_unsupported(void)
+{
+    struct world world = begin_world("sim:like=efa:emulated:clock=virtual:world=emulated", MIB);
+    weft_grant_token token;
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_grant_create(world.memory, world.peer, NULL, &token));
+    end_world(&world);
+    world = begin_world("sim:like=efa:clock=virtual:world=native", MIB);
+    CHECK_OK(weft_grant_create(world.memory, world.peer, NULL, &token));
+    end_world(&world);
+}
+
 static const struct test tests[] = {
+    {"grants_over_emulated_writes_are_unsupported", "once", grants_over_emulated_writes_are_unsupported},
     {"invalid_simulation_names_are_refused", "once", invalid_simulation_names_are_refused},
     {"virtual_time_needs_manual_progress", "once", virtual_time_needs_manual_progress},
     {"virtual_time_replays_byte_for_byte", "once", virtual_time_replays_byte_for_byte},

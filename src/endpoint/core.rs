@@ -56,6 +56,8 @@ pub struct RailInfo {
     pub virtual_addresses: bool,
     /// Whether its NIC checks grants.
     pub grants: bool,
+    /// Whether what peers may reach over it can be taken from one that does not answer.
+    pub revokes: bool,
     /// The most bytes of one control frame.
     pub message_max: usize,
     /// The most bytes of one write with an immediate; 0 if the NIC has no such writes.

@@ -76,6 +76,7 @@ impl Endpoint {
         let core = &self.core;
         core.check_open()?;
         let peer = core.named_peer(spec.peer)?;
+        check_revokes(core, &peer)?;
         let access = granted_access(memory.access(), spec)?;
         let ranges = match &spec.pages {
             Some(pages) => pieces(memory, pages)?,
@@ -141,6 +142,22 @@ impl Endpoint {
         core.forget_revoking(&of);
         self.kick(now);
         Ok(id)
+    }
+}
+
+/// A grant that could not be taken back is not made.
+fn check_revokes(core: &Core, peer: &Peer) -> Result<()> {
+    let mut rails = RailIndex::each(&core.rails);
+    match rails.find(|(rail, of)| !of.revokes && peer.is_served_by(*rail)) {
+        None => Ok(()),
+        Some((_, rail)) => Err(Error::new(
+            Status::Unsupported,
+            format!(
+                "{} ({}) cannot take back what a silent peer has begun to write, since libfabric emulates the writes of \
+                 this device: grants need a device with RDMA writes and libfabric 1.18 or later, or the fabric tcp",
+                rail.name, rail.fabric
+            ),
+        )),
     }
 }
 

@@ -130,6 +130,8 @@ pub struct Limits {
     /// requests for device memory wait for copies. No call into the NIC waits for other threads, so
     /// the host program's threads may call it, too.
     pub grants: bool,
+    /// What peers may reach can be taken from one that does not answer: by grants, keys or connections.
+    pub revokes: bool,
     /// Local buffers must be registered, too.
     pub local_registration: bool,
     /// The most bytes of one write with an immediate; 0 if the NIC has no such writes.

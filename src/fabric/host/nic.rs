@@ -110,6 +110,7 @@ impl HostNic {
             message_max: MESSAGE as usize,
             virtual_addresses: true,
             grants: true,
+            revokes: true,
             local_registration: false,
             immediate_max: u64::MAX,
             arrival_room: None,

@@ -46,6 +46,7 @@ pub unsafe fn limits(entry: &Entry) -> (Limits, i32) {
             message_max: ep.max_msg_size.min(MESSAGE_MAX),
             virtual_addresses: domain.mr_mode & FI_MR_VIRT_ADDR != 0,
             grants: false,
+            revokes: true,
             local_registration: domain.mr_mode & FI_MR_LOCAL != 0,
             immediate_max: if is_rxm(&entry.provider) || domain.cq_data_size < size_of::<u32>() {
                 0

@@ -5,6 +5,7 @@
 
 mod connections;
 pub mod discover;
+mod efa;
 mod events;
 mod limits;
 pub mod nic;

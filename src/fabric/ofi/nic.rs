@@ -5,6 +5,7 @@ mod opening;
 
 use super::connections::{has_connections, posted, Connections};
 use super::discover::{Entry, Source};
+use super::efa::{self, Protocol};
 use super::events::shut;
 use super::limits::{limits, takes_dmabufs};
 use super::registrations::Registrations;
@@ -16,7 +17,7 @@ use crate::device::{driver, Device, Export};
 use crate::fabric::sim;
 use crate::fabric::{
     Access, Buffer, Connection, Delivery, HostRange, Immediate, Limits, Nic, Posted, Progress, Reaped,
-    Registration, Rma, Route, Scratch, Way,
+    Registration, Rma, Route, Scratch, Way, REFUSED,
 };
 use crate::ids::PeerId;
 use crate::pass;
@@ -34,6 +35,9 @@ pub struct OfiNic {
     ep: *mut fid_ep,
     cq: *mut fid_cq,
     av: *mut fid_av,
+    /// What the fabric `efa` needs beside an endpoint.
+    protocol: Option<Protocol>,
+    is_refusal: fn(i32, i32) -> bool,
     /// Used instead of an endpoint and its addresses.
     connections: Option<Connections>,
     /// Registrations, which close before the domain.
@@ -68,6 +72,8 @@ impl OfiNic {
             ep: ptr::null_mut(),
             cq: ptr::null_mut(),
             av: ptr::null_mut(),
+            protocol: None,
+            is_refusal: efa::is_refusal(entry),
             connections: None,
             mrs: Registrations::default(),
             limits,
@@ -208,9 +214,13 @@ impl Nic for OfiNic {
         let mut padded = [0u8; 512];
         let len = address.len().min(padded.len());
         padded[..len].copy_from_slice(&address[..len]);
+        if let Some(known) = self.protocol.as_mut().and_then(|of| of.known(&address[..len])) {
+            return Ok(known);
+        }
         // SAFETY: the buffer holds one address, and is longer than any of libfabric's formats.
         let rc = unsafe { fi_av_insert(self.av, padded.as_ptr().cast(), 1, &mut route, 0, ptr::null_mut()) };
         if rc == 1 {
+            self.protocol.iter_mut().for_each(|of| of.inserted(&address[..len], route));
             return Ok(route);
         }
         Err(self.source.error("inserting a peer's address", if rc < 0 { rc } else { FI_EINVAL }))
@@ -220,7 +230,11 @@ impl Nic for OfiNic {
         if let Some(of) = &mut self.connections {
             return of.remove(route);
         }
-        let mut route: fi_addr_t = route;
+        let removed = match &mut self.protocol {
+            Some(of) => of.idle(route),
+            None => Some(route),
+        };
+        let Some(mut route) = removed else { return };
         // SAFETY: `insert` returned the route.
         let rc = unsafe { fi_av_remove(self.av, &mut route, 1, 0) };
         if rc != 0 {
@@ -287,6 +301,7 @@ impl Nic for OfiNic {
 
     fn tend(&mut self) {
         self.connections.iter_mut().for_each(Connections::tend);
+        self.protocol.iter_mut().for_each(Protocol::tend);
     }
 
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration> {
@@ -450,6 +465,10 @@ impl Nic for OfiNic {
             // Registrations outlive the endpoint that uses them, and nothing else.
             shut(self.source, "endpoint", &mut self.ep)?;
             self.close_registrations()?;
+            if let Some(of) = &mut self.protocol {
+                of.close(self.source)?;
+            }
+            self.protocol = None;
             shut(self.source, "completion queue", &mut self.cq)?;
             shut(self.source, "address vector", &mut self.av)?;
             shut(self.source, "domain", &mut self.domain)?;
@@ -477,8 +496,12 @@ impl OfiNic {
         if unsafe { fi_cq_readerr(self.cq, &mut entry, 0) } < 1 {
             return;
         }
-        let errno = if entry.err == 0 { FI_EOTHER } else { entry.err };
         let (scratch, provider_errno) = (entry.op_context.cast(), entry.prov_errno);
+        let errno = match entry.err {
+            0 => FI_EOTHER,
+            errno if (self.is_refusal)(errno, provider_errno) => REFUSED,
+            errno => errno,
+        };
         if let Some(of) = &mut self.connections {
             of.failed(scratch, errno);
         }

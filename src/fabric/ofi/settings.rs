@@ -15,6 +15,9 @@ type Setting = (&'static str, &'static str);
 /// disables the cross-memory path of the shm that efa uses within a host: with it, a target goes on
 /// copying after the initiator has closed everything.
 const NO_CROSS_MEMORY: Setting = ("FI_SHM_DISABLE_CMA", "1");
+/// Without it, on kernels and drivers that do not copy pinned pages on a fork, libfabric ends a process that forks
+/// (`system`, `popen`). It changes nothing on others.
+const FORKS: Setting = ("FI_EFA_FORK_SAFE", "1");
 /// Disables verbs' cache of registrations: in the cache, memory stays registered after its
 /// deregistration, so peers can still write to it, and it is registered as writable.
 const NO_CACHE: Setting = ("FI_MR_CACHE_MAX_COUNT", "0");
@@ -29,7 +32,7 @@ static CACHE_IS_OFF: OnceCell<bool> = OnceCell::new();
 fn starting(providers: &[&str]) -> Vec<Setting> {
     let mut settings = Vec::new();
     if providers.iter().any(|name| name.starts_with("efa")) {
-        settings.push(NO_CROSS_MEMORY);
+        settings.extend([NO_CROSS_MEMORY, FORKS]);
     }
     if providers.contains(&"verbs") {
         settings.push(NO_CACHE);
@@ -141,7 +144,10 @@ mod tests {
             |providers: &[&str]| starting(providers).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert!(names(&[]).is_empty() && names(&["psm3", "tcp;ofi_rxm"]).is_empty());
         assert_eq!(names(&["verbs"]), ["FI_MR_CACHE_MAX_COUNT"]);
-        assert_eq!(names(&["efa", "verbs"]), ["FI_SHM_DISABLE_CMA", "FI_MR_CACHE_MAX_COUNT"]);
+        assert_eq!(
+            names(&["efa", "verbs"]),
+            ["FI_SHM_DISABLE_CMA", "FI_EFA_FORK_SAFE", "FI_MR_CACHE_MAX_COUNT"]
+        );
     }
 
     #[test]

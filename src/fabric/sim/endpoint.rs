@@ -34,6 +34,8 @@ pub struct Endpoint {
     pub(super) cq: *mut Queue,
     av: *mut AddressVector,
     enabled: bool,
+    has_events: bool,
+    emulated: bool,
     depth: usize,
     pub(super) copies: bool,
     pub(super) delay: u64,
@@ -103,7 +105,7 @@ pub struct Receive {
 }
 
 static FID: fi_ops = fi_ops { close: Some(close), bind: Some(bind), control: Some(control), ..fi_ops::EMPTY };
-static OPS: fi_ops_ep = fi_ops_ep { cancel: Some(cancel), ..fi_ops_ep::EMPTY };
+static OPS: fi_ops_ep = fi_ops_ep { cancel: Some(cancel), getopt: Some(getopt), ..fi_ops_ep::EMPTY };
 static CM: fi_ops_cm = fi_ops_cm { getname: Some(getname), ..fi_ops_cm::EMPTY };
 static MSG: fi_ops_msg =
     fi_ops_msg { recv: Some(recv), send: Some(send), sendmsg: Some(sendmsg), ..fi_ops_msg::EMPTY };
@@ -141,6 +143,8 @@ pub unsafe fn open(
         cq: ptr::null_mut(),
         av: ptr::null_mut(),
         enabled: false,
+        has_events: false,
+        emulated: spec.emulated,
         depth: spec.depth,
         copies: !spec.nocopy,
         delay: (spec.delay_us * 1e6) as u64,
@@ -210,8 +214,28 @@ unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, _flags: u64) -> c_int 
                 (*(*endpoint).av).users += 1;
                 (*(*endpoint).av).endpoint = endpoint;
             }
+            FI_CLASS_EQ => (*endpoint).has_events = true,
             _ => return -FI_EINVAL,
         }
+    }
+    0
+}
+
+/// The one option that there is.
+unsafe extern "C" fn getopt(
+    fid: *mut fid,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    // SAFETY: the caller upholds the contract of `fi_getopt`, and `open` made the endpoint.
+    unsafe {
+        if (level, name) != (FI_OPT_ENDPOINT, FI_OPT_EFA_EMULATED_WRITE) || *len < size_of::<bool>() {
+            return -FI_ENOPROTOOPT;
+        }
+        *value.cast() = (*fid.cast::<Endpoint>()).emulated;
+        *len = size_of::<bool>();
     }
     0
 }
@@ -231,6 +255,10 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, _arg: *mut c_void) -
         }
         if (*endpoint).av.is_null() {
             return -FI_ENOAV;
+        }
+        // The provider ends the process instead, at the first error that belongs to no operation.
+        if (*endpoint).mode.needs_events && !(*endpoint).has_events {
+            return -FI_ENOEQ;
         }
         (*endpoint).enabled = true;
     }

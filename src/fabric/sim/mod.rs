@@ -17,6 +17,7 @@
 //! | `seed=` | the seed for the order in which unordered writes land, and for all randomness in virtual time; 1 |
 //! | `world=` | endpoints of one process with the same mode and world reach each other; "0" |
 //! | `nocopy` | writes and reads copy no bytes: for figures of software cost |
+//! | `emulated` | the provider says that it emulates writes, as efa does over a device that has none |
 //!
 //! `WEFT_SIM_FAULTS` plans faults (`faults`). A comma-separated list gives an endpoint several
 //! fabrics, best first, if all use the wall clock.

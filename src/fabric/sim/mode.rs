@@ -39,9 +39,13 @@ pub struct Mode {
     pub connects: bool,
     /// NICs have connections that separate calls make and end (`connect`).
     pub connections: bool,
+    /// Errors that belong to no operation go to an event queue, without which the provider ends the process.
+    pub needs_events: bool,
     /// The errors for a peer that is gone, and for a refused key or range.
     pub gone: c_int,
     pub refused: c_int,
+    /// How the latter is reported, with the provider's own number, if it differs.
+    pub refused_as: Option<(c_int, c_int)>,
     /// The error for a peer that never existed.
     pub never_there: c_int,
 }
@@ -64,8 +68,10 @@ static TCP: Mode = Mode {
     errors_have_flags: true,
     connects: true,
     connections: false,
+    needs_events: false,
     gone: FI_ECONNRESET,
     refused: FI_ECANCELED,
+    refused_as: None,
     never_there: FI_ECONNREFUSED,
 };
 
@@ -85,8 +91,10 @@ static EFA: Mode = Mode {
     errors_have_flags: true,
     connects: false,
     connections: false,
-    gone: FI_EHOSTUNREACH,
+    needs_events: true,
+    gone: FI_ENOTCONN,
     refused: FI_EREMOTEIO,
+    refused_as: Some((FI_EINVAL, 7)),
     never_there: FI_EHOSTUNREACH,
 };
 
@@ -106,8 +114,10 @@ static EFA_DIRECT: Mode = Mode {
     errors_have_flags: true,
     connects: false,
     connections: false,
-    gone: FI_EHOSTUNREACH,
+    needs_events: false,
+    gone: FI_ENOTCONN,
     refused: FI_EREMOTEIO,
+    refused_as: Some((FI_EINVAL, 7)),
     never_there: FI_EHOSTUNREACH,
 };
 
@@ -127,8 +137,10 @@ static VERBS: Mode = Mode {
     errors_have_flags: false,
     connects: false,
     connections: true,
+    needs_events: false,
     gone: FI_ECANCELED,
     refused: FI_EIO,
+    refused_as: None,
     never_there: FI_ECONNREFUSED,
 };
 
@@ -154,6 +166,11 @@ impl Like {
 impl Mode {
     pub fn has(&self, mr_mode: c_int) -> bool {
         self.mr_mode & mr_mode != 0
+    }
+
+    /// How an error is reported: its number, and the provider's own.
+    pub fn reported(&self, errno: c_int) -> (c_int, c_int) {
+        self.refused_as.filter(|_| errno == self.refused).unwrap_or((errno, errno))
     }
 
     pub fn msg_order(&self) -> u64 {

@@ -9,6 +9,7 @@ use super::wire::{enter, leave, Answer, Kind, Op, Request, State, Wire};
 use crate::bytes;
 use crate::device::fake;
 use libfabric_sys::{FI_ECANCELED, FI_EIO};
+use std::ffi::c_int;
 use std::ptr;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::Arc;
@@ -43,6 +44,10 @@ pub unsafe fn move_bytes(op: &Op, remote: u64) {
 }
 
 impl Owner for Endpoint {
+    fn reported(&self, errno: c_int) -> (c_int, c_int) {
+        self.mode.reported(errno)
+    }
+
     fn progress(&mut self) {
         self.world.strike_faults();
         if self.port.has(KILLED) {

@@ -28,6 +28,9 @@ pub trait Owner {
     /// Whether the next event depends on another side; then the bell rings for it.
     fn may_sleep(&mut self) -> bool;
 
+    /// How an error is reported: its number, and the provider's own.
+    fn reported(&self, errno: c_int) -> (c_int, c_int);
+
     /// A completion was read: its context belongs to the caller again. False if the caller touched
     /// it earlier.
     ///
@@ -219,8 +222,8 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, _flags:
         out.op_context = entry.context;
         out.flags = entry.flags;
         out.len = 0;
-        out.err = entry.errno;
-        out.prov_errno = entry.errno;
+        (out.err, out.prov_errno) =
+            owner.map_or((entry.errno, entry.errno), |owner| (*owner).reported(entry.errno));
         out.err_data_size = 0;
         if let Some(owner) = owner {
             (*owner).given_back(&entry);

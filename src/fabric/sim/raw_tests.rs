@@ -35,7 +35,15 @@ impl Raw {
             assert_eq!(fi_enable(ep), -FI_ENOCQ);
             assert_eq!(fi_ep_bind(ep, cq.cast(), FI_TRANSMIT | FI_RECV), 0);
             assert_eq!(fi_ep_bind(ep, av.cast(), 0), 0);
+            if name.starts_with("sim:like=efa:") || name == "sim" || name == "sim:like=efa" {
+                assert_eq!(fi_enable(ep), -FI_ENOEQ, "the provider would end the process for an error");
+            }
+            let mut eq = ptr::null_mut();
+            let mut events = fi_eq_attr { wait_obj: fi_wait_obj::FI_WAIT_NONE, ..Default::default() };
+            assert_eq!(fi_eq_open(fabric, &mut events, &mut eq, null), 0);
+            assert_eq!(fi_ep_bind(ep, eq.cast(), 0), 0);
             assert_eq!(fi_enable(ep), 0);
+            assert_eq!(fi_close(eq.cast()), 0);
             super::free(info);
             let mut raw = Raw { domain, cq, av, ep, mr: ptr::null_mut(), bytes, virtual_addresses };
             assert_eq!(raw.register(7, &mut ptr::null_mut()), 0);

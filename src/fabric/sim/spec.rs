@@ -19,6 +19,8 @@ pub struct Spec {
     pub seed: u64,
     pub world: String,
     pub nocopy: bool,
+    /// The device has no RDMA writes, and the provider emulates them.
+    pub emulated: bool,
 }
 
 impl Default for Spec {
@@ -34,12 +36,13 @@ impl Default for Spec {
             seed: 1,
             world: "0".into(),
             nocopy: false,
+            emulated: false,
         }
     }
 }
 
 const KNOWN: &str = "like=tcp|efa|efa-direct|verbs, rails=1..64, gbps=G, depth=16..65536, delay_us=D, \
-                     slow=1/N@SHARE, clock=wall|virtual, seed=N, world=NAME and nocopy";
+                     slow=1/N@SHARE, clock=wall|virtual, seed=N, world=NAME, nocopy and emulated";
 
 impl Spec {
     /// Parses a fabric's name; anything unknown, repeated or out of range is an error.
@@ -71,6 +74,7 @@ impl Spec {
             "seed" => self.seed = number(key, value, 0, u64::MAX)?,
             "world" => self.world = world(value)?,
             "nocopy" if part == "nocopy" => self.nocopy = true,
+            "emulated" if part == "emulated" => self.emulated = true,
             _ => return Err(format!("\"{part}\" is not understood")),
         }
         Ok(())

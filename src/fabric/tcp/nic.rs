@@ -118,6 +118,7 @@ impl TcpNic {
             message_max: MESSAGE,
             virtual_addresses: true,
             grants: true,
+            revokes: true,
             local_registration: false,
             immediate_max: u64::MAX,
             arrival_room: None,

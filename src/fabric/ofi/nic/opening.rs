@@ -4,6 +4,7 @@ use super::OfiNic;
 use crate::descriptor::Descriptor;
 use crate::fabric::ofi::connections::{has_connections, Connections};
 use crate::fabric::ofi::discover::Entry;
+use crate::fabric::ofi::efa::{self, Protocol};
 use crate::fabric::Progress;
 use crate::status::{Error, Result};
 use libfabric_sys::*;
@@ -59,7 +60,12 @@ impl OfiNic {
             let bound = fi_ep_bind(self.ep, &mut (*self.cq).fid, FI_TRANSMIT | FI_RECV);
             source.check("binding the completion queue", bound)?;
             source.check("binding the address vector", fi_ep_bind(self.ep, &mut (*self.av).fid, 0))?;
+            if efa::has_protocol(entry) {
+                self.protocol = Some(Protocol::open(source, self.fabric, self.ep)?);
+            }
             source.check("enabling the endpoint", fi_enable(self.ep))?;
+            self.limits.revokes = !(efa::has_protocol(entry) && efa::emulates_writes(self.ep));
+            efa::describe(entry, !self.limits.revokes);
             let mut len = 256;
             let mut name = vec![0u8; len];
             let named = fi_getname(&mut (*self.ep).fid, name.as_mut_ptr().cast(), &mut len);
