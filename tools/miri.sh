@@ -2,7 +2,8 @@
 # Runs unit tests that need no libfabric in Miri (nightly Rust), which sees undefined behaviour in unsafe code, and what
 # a processor with weak memory may do to code that threads share:
 #     tools/miri.sh [SEEDS] [FILTER...]
-# With SEEDS of 1 or more (4), those of threads run with that many schedules. About ten minutes in all.
+# With SEEDS of 1 or more (4), those of threads run with that many schedules. About ten minutes in all. Leaves in
+# target/figures: miri_tests, tests that passed, and miri_findings, those in which Miri found undefined behaviour.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 seeds=${1:-4}
@@ -22,17 +23,29 @@ threads=(transfer::queue transfer::gate)
 alone=(codec:: status:: logging:: clock:: rail:: memory::remote fabric::host::request fabric::registry fabric::choice
     wire::address session::approach session::plan peer::gone transfer::claims transfer::geometry transfer::list)
 [ $# = 0 ] || { threads=("$@") alone=(); }
-failed=()
+failed=() tests=0 findings=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
 
-miri() { # flags, filter
-    echo "== $2"
-    MIRIFLAGS=$1 cargo +nightly miri test --locked -p weft --lib -- "$2" || failed+=("$2")
+miri() { # flags, what of cargo test
+    local passed
+    echo "== ${*:2}"
+    MIRIFLAGS=$1 cargo +nightly miri test --locked "${@:2}" 2>&1 | tee "$log" || failed+=("${*:2}")
+    # Each schedule has a line with the same number.
+    passed=$(sed -n 's/^test result: ok\. \([0-9]*\) passed.*/\1/p' "$log" | sort -n | tail -n 1)
+    tests=$((tests + ${passed:-0})) findings=$((findings + $(grep -c 'error: Undefined Behavior' "$log")))
 }
 
 for filter in ${alone[@]+"${alone[@]}"}; do
-    miri "$flags" "$filter"
+    miri "$flags" -p weft --lib -- "$filter"
 done
 for filter in "${threads[@]}"; do
-    miri "$flags -Zmiri-many-seeds=0..$seeds" "$filter"
+    miri "$flags -Zmiri-many-seeds=0..$seeds" -p weft --lib -- "$filter"
 done
+# The crate's access to memory, which needs no endpoint.
+[ ${#alone[@]} = 0 ] || miri "$flags -Zmiri-many-seeds=0..$seeds" -p libweft --test words
+mkdir -p target/figures
+figure() { echo "$1: $2"; echo "$2" >"target/figures/$1"; }
+figure miri_tests "$tests"
+figure miri_findings "$findings"
 [ ${#failed[@]} = 0 ] || { echo "failed: ${failed[*]}"; exit 1; }
