@@ -13,6 +13,7 @@ import unittest
 from multiprocessing.connection import Connection
 from typing import Any, Dict, List, Tuple
 
+import weights_roundtrip
 from support import FABRIC
 from libweft.weights import Shard, Source, Target, create, shards_of
 
@@ -113,6 +114,9 @@ class Weights(unittest.TestCase):
                 first.buffer[:] = rows(0, ROWS, version=version)
                 target.pull(verify=True)
                 self.assertEqual(buffer, first.buffer)
+
+    def test_files_come_out_byte_for_byte(self) -> None:
+        self.assertEqual(weights_roundtrip.failed(weights_roundtrip.files()[::10]), [])
 
     def test_files_are_served_and_pulled_by_the_command(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -13,7 +13,7 @@ the others when one dies. On the command line, with safetensors files:
     python -m libweft.weights pull --from HOST:PORT --out FILE [--shard 0/2] [--verify]
 
 A process that can connect to the port gets everything needed to read the memory: keep it inside, or give the endpoints a secret
-(`WEFT_SECRET_FILE`).
+(`secret_file`, or the variable `WEFT_SECRET_FILE`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import json
 import math
 import mmap
 import socket
+import sys
 import threading
 import time
 import zlib
@@ -41,12 +42,17 @@ from .transfers import Entry
 
 #: What is read from one source at a time is cut into pieces of this many bytes, and is lost at most when it dies.
 PIECE = 8 << 20
+#: The longest header of a safetensors file.
+HEADER_MAX = 100_000_000
 #: Reads of one source that are under way at once, and pieces in each.
 DEPTH, BATCH = 2, 8
+#: Seconds in which a source has to say what it has.
+PATIENCE = 10.0
 
 
 class Shard(NamedTuple):
-    """Rows `begin` to `end` of a tensor, in a contiguous buffer. `dtype` and `shape` are the whole tensor's."""
+    """Rows `begin` to `end` of a tensor, in a contiguous buffer. `dtype` and `shape` are the whole tensor's; one without
+    dimensions has one row."""
 
     name: str
     dtype: str
@@ -77,7 +83,8 @@ class Source:
         """`options`: those of `Endpoint`."""
         self._shards = [s for s in shards if s.end > s.begin and s.row]
         self._endpoint = Endpoint(**options)
-        self._memory = self._endpoint.register([s.buffer for s in self._shards], access=Access.REMOTE_READ)
+        buffers: List[Buffer] = [s.buffer for s in self._shards] or [bytearray(1)]
+        self._memory = self._endpoint.register(buffers, access=Access.REMOTE_READ)
         self._thread = threading.Thread(target=self._answer, daemon=True)
         self._thread.start()
 
@@ -126,7 +133,8 @@ class Target:
         self.total = sum(p.length for p in self.pieces)
         self._dead: Set[int] = set()
         self._endpoint = Endpoint(**options)
-        self._memory = self._endpoint.register([s.buffer for s in self._shards], access=Access.LOCAL)
+        buffers: List[Buffer] = [s.buffer for s in self._shards] or [bytearray(1)]
+        self._memory = self._endpoint.register(buffers, access=Access.LOCAL)
         self._peers: Dict[int, Peer] = {}
         self._remotes: Dict[int, RemoteMemory] = {}
 
@@ -251,7 +259,8 @@ class Target:
         while any(source not in self._dead for source in asked.values()):
             event = self._endpoint.wait_event(max(until - time.monotonic(), 0))
             if event is None:
-                raise TimeoutError("a source does not say what the checksums are")
+                self._dead |= set(asked.values())  # silent: read from others
+                break
             if isinstance(event, PeerDown):
                 self._dead |= {s for s, peer in self._peers.items() if peer.id == event.peer.id}
             elif isinstance(event, Message):
@@ -275,28 +284,60 @@ class Target:
         self.close()
 
 
+def header_of(path: str) -> bytes:
+    """What precedes the tensors' bytes in a safetensors file."""
+    with open(path, "rb") as file:
+        first = file.read(8)
+        length = int.from_bytes(first, "little")
+        text = file.read(min(length, HEADER_MAX))
+    if len(first) < 8 or len(text) < length:
+        raise ValueError(f"{path} is no safetensors file: its header is cut off")
+    return first + text
+
+
+def _tensors(path: str, header: bytes) -> Dict[str, Any]:
+    """The tensors that a header names."""
+    try:
+        said = json.loads(header[8:])
+        return {name: (str(t["dtype"]), tuple(map(int, t["shape"])), *map(int, t["data_offsets"]))
+                for name, t in said.items() if name != "__metadata__"}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is no safetensors file: {error!r}") from None
+
+
+def _mapped(path: str, header: bytes, tensors: Dict[str, Any], access: int) -> List[Shard]:
+    with open(path, "r+b" if access & mmap.PROT_WRITE else "rb") as file:
+        bytes_ = memoryview(mmap.mmap(file.fileno(), 0, prot=access))[len(header):]
+    for name, (_, _, begin, end) in tensors.items():
+        if not 0 <= begin <= end <= len(bytes_):
+            raise ValueError(f"{path}: {name} ends at byte {end}, beyond the end of the file")
+    return [Shard(name, dtype, shape, 0, shape[0] if shape else 1, bytes_[begin:end])
+            for name, (dtype, shape, begin, end) in tensors.items()]
+
+
 def shards_of(path: str) -> List[Shard]:
     """All tensors of a safetensors file, which stays mapped."""
-    with open(path, "rb") as file:
-        bytes_ = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
-    length = int.from_bytes(bytes_[:8], "little")
-    header = json.loads(bytes(bytes_[8:8 + length]))
-    shards = []
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            begin, end = (8 + length + at for at in tensor["data_offsets"])
-            shape = tuple(tensor["shape"]) or (1,)
-            shards.append(Shard(name, tensor["dtype"], shape, 0, shape[0], bytes_[begin:end]))
-    return shards
+    header = header_of(path)
+    return _mapped(path, header, _tensors(path, header), mmap.PROT_READ)
 
 
-def create(path: str, wanted: Sequence[Tuple[str, str, Tuple[int, ...], int, int, int]]) -> List[Shard]:
+def copy_of(path: str, header: bytes) -> List[Shard]:
+    """A safetensors file with another one's header, and room for the same tensors."""
+    tensors = _tensors(path, header)
+    with open(path, "wb") as file:
+        file.write(header)
+        file.truncate(len(header) + max((t[3] for t in tensors.values()), default=0))
+    return _mapped(path, header, tensors, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def create(path: str, wanted: Sequence[Tuple[str, str, Tuple[int, ...], int, int, int]],
+           metadata: Optional[Dict[str, str]] = None) -> List[Shard]:
     """A safetensors file with room for these: as a manifest has them, name, dtype, shape, begin, end, bytes of a row."""
-    header: Dict[str, Any] = {}
+    header: Dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     places, at = [], 0
     for name, dtype, shape, begin, end, row in wanted:
         places.append((at, at + (end - begin) * row))
-        header[name] = {"dtype": dtype, "shape": [end - begin, *shape[1:]], "data_offsets": places[-1]}
+        header[name] = {"dtype": dtype, "shape": [end - begin, *shape[1:]] if shape else [], "data_offsets": places[-1]}
         at = places[-1][1]
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -315,28 +356,66 @@ def _place(text: str) -> Tuple[str, int]:
 
 
 def _serve(listen: Tuple[str, int], files: Sequence[str]) -> None:
-    with Source([shard for path in files for shard in shards_of(path)]) as source, socket.create_server(listen) as server:
+    shards = [shard for path in files for shard in shards_of(path)]
+    names = [shard.name for shard in shards]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{name} is in several of the files")
+    headers = [base64.b64encode(header_of(path)).decode() for path in files]
+    with Source(shards) as source, socket.create_server(listen) as server:
         print(f"serving at {server.getsockname()[0]}:{server.getsockname()[1]}", flush=True)
+        answer = json.dumps({**json.loads(source.manifest()), "headers": headers}).encode()
         while True:
             connection, _ = server.accept()
             with connection:
-                connection.sendall(source.manifest())
+                connection.settimeout(PATIENCE)
+                try:
+                    connection.sendall(answer)
+                except OSError as error:
+                    print(f"a target left: {error}", file=sys.stderr)
+
+
+def _offer(place: Tuple[str, int]) -> bytes:
+    """What a source has."""
+    with socket.create_connection(place, timeout=PATIENCE) as connection:
+        answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    if "headers" not in json.loads(answer):
+        raise ValueError("it has no headers: it is of another version")
+    return answer
 
 
 def _pull(sources: Sequence[Tuple[str, int]], out: str, part: int, parts: int, verify: bool) -> None:
-    manifests = []
+    manifests, headers, failed = [], [], None
     for place in sources:
-        with socket.create_connection(place) as connection:
-            manifests.append(b"".join(iter(lambda: connection.recv(1 << 16), b"")))
-    whole: Dict[str, Any] = {}
-    for manifest in manifests:
-        for name, dtype, shape, _, _, row in json.loads(manifest)["shards"]:
-            whole[name] = (name, dtype, tuple(shape), shape[0] * part // parts, shape[0] * (part + 1) // parts, row)
-    with Target(create(out, list(whole.values())), manifests) as target:
+        try:
+            manifests.append(_offer(place))
+        except (OSError, ValueError) as error:
+            failed = f"{place[0]}:{place[1]} offers nothing: {error}"
+            print(failed, file=sys.stderr)
+            continue
+        headers += [h for h in json.loads(manifests[-1])["headers"] if h not in headers]
+    if not manifests:
+        raise ConnectionError(f"no source is left; {failed}")
+    # A file alone comes out as it is; what is of several, or a part, has a header of its own.
+    texts = [base64.b64decode(header) for header in headers]
+    if len(texts) == 1 and parts == 1:
+        shards = copy_of(out, texts[0])
+    else:
+        whole: Dict[str, Any] = {}
+        metadata: Dict[str, str] = {}
+        for text in texts:
+            metadata.update(json.loads(text[8:]).get("__metadata__") or {})
+            for name, (dtype, shape, begin, end) in _tensors("a source's file", text).items():
+                rows = shape[0] if shape else 1
+                # What has no rows to share is in each part.
+                cut = (rows * part // parts, rows * (part + 1) // parts) if shape else (0, 1)
+                whole[name] = (name, dtype, shape, *cut, (end - begin) // max(rows, 1))
+        shards = create(out, list(whole.values()), metadata)
+    with Target(shards, manifests) as target:
         began = time.monotonic()
         target.pull(verify=verify)
         seconds = time.monotonic() - began
-        print(f"{len(whole)} tensors, {target.total} bytes, {seconds:.2f} s, {target.total / max(seconds, math.ulp(1)) / 1e9:.2f} GB/s")
+        print(f"{len(shards)} tensors, {target.total} bytes, {seconds:.2f} s, {target.total / max(seconds, math.ulp(1)) / 1e9:.2f} GB/s")
 
 
 def main() -> None:
@@ -351,11 +430,14 @@ def main() -> None:
     pull.add_argument("--shard", default="0/1", metavar="I/N", help="rows of part I of N of each tensor")
     pull.add_argument("--verify", action="store_true", help="compare checksums with the sources")
     given = parser.parse_args()
-    if given.command == "serve":
-        _serve(given.listen, given.files)
-    else:
-        part, parts = map(int, given.shard.split("/"))
-        _pull(given.sources, given.out, part, parts, given.verify)
+    try:
+        if given.command == "serve":
+            _serve(given.listen, given.files)
+        else:
+            part, parts = map(int, given.shard.split("/"))
+            _pull(given.sources, given.out, part, parts, given.verify)
+    except (OSError, ValueError, WeftError) as error:
+        sys.exit(f"{given.command}: {error}")
 
 
 if __name__ == "__main__":

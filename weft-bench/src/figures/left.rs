@@ -46,6 +46,7 @@ pub const ALL: &[Figure] = &[
         "completions, messages and notifications that exceptions of signal handlers lost in the last make interrupts",
     ),
     left("python_closes_hung", "0", "closes in signal handlers, or children that end, that did not return"),
+    left("weights_roundtrip_failed", "0", "of 42 files that libweft.weights moved, those that were not the same afterwards"),
     left("wheel_mb", "at most 5", "MB of the x86-64 wheel of the last make wheels"),
     left("wheels_tested", "5", "roots times Pythons in which the last make wheels installed and tested them"),
     left("reproducible", "1", "whether two builds in different folders gave the same bytes"),
