@@ -37,7 +37,8 @@ impl Protocol {
     pub unsafe fn open(source: Source, fabric: *mut fid_fabric, ep: *mut fid_ep) -> Result<Protocol> {
         let mut of = Protocol { eq: ptr::null_mut(), addresses: Addresses::default(), errors: 0 };
         let mut attr = fi_eq_attr { wait_obj: fi_wait_obj::FI_WAIT_NONE, ..Default::default() };
-        // SAFETY: the caller promises it, and the out-pointer is ours.
+        // SAFETY: fabric and endpoint are open, as this function's contract says; the queue goes into our own field, which
+        // stays null if opening it fails.
         unsafe {
             let opened = fi_eq_open(fabric, &mut attr, &mut of.eq, ptr::null_mut());
             source.check("opening the event queue", opened)?;
