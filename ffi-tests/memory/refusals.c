@@ -28,16 +28,15 @@ static void what_is_thrown_away_has_not_succeeded(void)
     tokens[REVOKED] = grant_whole(&duo);
     CHECK_OK(weft_grant_revoke(duo.b->endpoint, &tokens[REVOKED], NULL, &id));
     CHECK_OK(await_both(&duo, duo.b, id));
-    for (int i = 0; i < 4 * TOKENS; i++) {
+    for (int i = 0; i < 6 * TOKENS; i++) {
         int which = i % TOKENS;
         struct range_request args = range_args(duo.a_memory, duo.b_of_a, i / TOKENS % 2 ? PAGE : 0);
         args.options.grant = tokens[which];
-        if (i / TOKENS / 2)
-            args.options.counter = counter;
-        else
-            args.options.flags = WEFT_NOTIFY;
+        int what = i / TOKENS / 2; /* a notification, a count, neither */
+        args.options.flags = what == 0 ? WEFT_NOTIFY : 0;
+        args.options.counter = what == 1 ? counter : 0;
         CHECK_STATUS(written(&duo, &args), which == OWN ? WEFT_OK : WEFT_ERR_REVOKED);
-        notified += which == OWN && !args.options.counter;
+        notified += which == OWN && args.options.flags;
         expected += which == OWN && args.options.counter;
     }
     pump_both(&duo, 20);

@@ -247,6 +247,9 @@ impl Link {
             body.u64(*value).raw(data);
             frames.push(out(Kind::Notify, body.finish()));
         }
+        if frames.is_empty() {
+            frames.push(out(kind, Vec::new())); // It only asks whether its grant is live.
+        }
         if let Some(last) = frames.last_mut() {
             (last.done, last.speculative) = (Some(id), speculative);
             last.or_failure = transfer.notifies_failure;

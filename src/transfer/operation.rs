@@ -60,7 +60,9 @@ impl Move {
     /// Whether a frame announces it to the peer after the last byte.
     pub fn is_announced(&self) -> bool {
         let counted = self.counting.is_some_and(|counting| counting.at_end.is_some());
-        self.notify.is_some() || counted || self.view().announces(self.direction)
+        // Without bytes, nothing else shows whether the grant is live.
+        let asks = self.slices == 0 && self.grant.is_some();
+        asks || self.notify.is_some() || counted || self.view().announces(self.direction)
     }
 
     /// Whether at most one frame announces it, so the peer gets all of the announcement or nothing.
