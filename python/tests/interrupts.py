@@ -11,6 +11,7 @@ or comes twice, or out of turn. A close hangs if a process that closes its endpo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pathlib
 import random
@@ -97,6 +98,8 @@ class Ledger:
             self.sent.append(value)
         except libweft.StillRunningError:
             self.lost += 1
+        except libweft.CanceledError:
+            pass  # with the task that awaited it
 
     def take(self, event: "Optional[libweft.Event]") -> None:
         if isinstance(event, libweft.Message):
@@ -205,7 +208,8 @@ def loops(ticks: Ticks, count: int) -> int:
     def run() -> None:
         nonlocal task
         task = loop.create_task(step())
-        loop.run_until_complete(task)
+        with contextlib.suppress(RuntimeError, OSError):  # asyncio's own: see below
+            loop.run_until_complete(task)
 
     while ticks.count < until:
         operation = event = task = None
@@ -213,8 +217,9 @@ def loops(ticks: Ticks, count: int) -> int:
         ticks.during(run)
         try:
             loop.run_until_complete(asyncio.wait_for(settle(), 0.5))
-        except (asyncio.TimeoutError, RuntimeError):
-            # asyncio is not made for this: it loses what it was to run, and takes an interrupted loop for running.
+        except (asyncio.TimeoutError, RuntimeError, OSError):
+            # asyncio is not made for this: it loses what it was to run, takes an interrupted loop for running, and
+            # forgets which descriptors it has given to epoll.
             asyncio._set_running_loop(None)
             ledger.here._completions.detach()
             ledger.there._completions.detach()
