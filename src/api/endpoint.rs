@@ -364,8 +364,8 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// [`TimedOut`](crate::Status::TimedOut): a provider does not return, or does not close: call again. Until
-    /// one succeeds, the memory of the endpoint is kept, if need be for as long as the process lives.
+    /// [`TimedOut`](crate::Status::TimedOut): a provider does not return, or does not close: call again. Then the memory of the endpoint is kept
+    /// for as long as the process lives.
     pub fn shutdown(&self, drain: Duration) -> Result<()> {
         self.shared().shutdown(ns(drain))
     }

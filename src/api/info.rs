@@ -330,7 +330,7 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// [`Handle`](crate::Status::Handle) (it has ended).
+    /// [`Handle`](crate::Status::Handle) (its PEER_DOWN has been polled).
     pub fn peer_info(&self, peer: Peer) -> Result<PeerInfo> {
         let info = self.shared().call(|ep| ep.peer_info(peer.id()))?;
         Ok(PeerInfo {

@@ -359,9 +359,9 @@ impl Endpoint {
     ///
     /// # Errors
     /// The same as [`register`](Endpoint::register); [`Invalid`](crate::Status::Invalid) (also memory that is not mapped,
-    /// or not of that kind), [`NoMemory`](crate::Status::NoMemory) (also a mapped file that has no such pages, or no
-    /// room for them), [`Unsupported`](crate::Status::Unsupported) (no CUDA driver, memory of another context,
-    /// rails that cannot reach a GPU).
+    /// or not of that kind), [`Unsupported`](crate::Status::Unsupported) (no CUDA driver, memory of another context,
+    /// rails that cannot reach a GPU), [`NoMemory`](crate::Status::NoMemory) (also a mapped file that has no such
+    /// pages, or no room for them).
     pub unsafe fn register_foreign(
         &self,
         ranges: &[(*mut u8, u64)],
