@@ -11,4 +11,5 @@ if ! "$cargo" deny --version >/dev/null 2>&1; then
         { echo "skipped: cargo-deny is missing: cargo install --locked cargo-deny"; exit 0; }
     PATH=$env/bin:$PATH
 fi
+"$cargo" fetch --locked --quiet # Crates of other systems are judged as well, and no build has brought them.
 "$cargo" deny --workspace --locked --offline check licenses bans sources
