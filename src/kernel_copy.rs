@@ -12,6 +12,9 @@ use std::sync::OnceLock;
 /// Bytes probed by one call.
 const PROBES: usize = 64;
 
+/// The smallest page of the machines that Linux runs on.
+const PAGE: u64 = 4096;
+
 /// Copies `len` bytes; false if not all of them could be read or written.
 ///
 /// # Safety
@@ -62,6 +65,12 @@ pub fn can_read(addresses: impl Iterator<Item = u64>) -> bool {
         }
     }
     true
+}
+
+/// Whether each page of a range can be read.
+pub fn can_read_all(address: u64, len: u64) -> bool {
+    let end = address + len;
+    can_read((address & !(PAGE - 1)..end).step_by(PAGE as usize).map(|page| page.max(address)))
 }
 
 enum Failed {

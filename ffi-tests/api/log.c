@@ -45,7 +45,7 @@ static void log_callback_receives_lines(void)
     CHECK_OK(weft_log_set(WEFT_LOG_DEBUG, keep, lines));
     open_and_close();
     CHECK(lines->count > 0 && lines->highest <= WEFT_LOG_DEBUG);
-    if (strstr(lines->text, "endpoint: rails (1): ") == NULL)
+    if (strstr(lines->text, "endpoint: rails: lo 127.0.0.1 ") == NULL)
         FAIL("no line of the endpoint that opened: %s", lines->text);
     CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
     lines->dead = true;

@@ -76,6 +76,8 @@ pub struct Registry {
     open_to: u64,
     /// The key and the range of device memory that this pass found still allocated.
     there: Option<(u64, u64)>,
+    /// Memory that had been steady when it was registered was not: all of it is looked at before it is used.
+    doubts: bool,
     /// The endpoint's grants.
     grants: Arc<Grants>,
 }
@@ -90,7 +92,7 @@ fn part_of(key: u64) -> usize {
 impl Default for Registry {
     fn default() -> Registry {
         let parts = (0..PARTS).map(|_| Part::default()).collect();
-        Registry { parts, last: None, open_to: NOBODY, there: None, grants: Arc::default() }
+        Registry { parts, last: None, open_to: NOBODY, there: None, doubts: false, grants: Arc::default() }
     }
 }
 
@@ -176,7 +178,7 @@ impl Registry {
     #[inline(never)]
     fn open(&mut self, peer: u64, later: bool) -> bool {
         let Some(Entry { granted, device: None, access, .. }) = &self.last else { return false };
-        if access.may_fault {
+        if access.may_fault || self.doubts {
             return false;
         }
         let opens =
@@ -197,7 +199,7 @@ impl Registry {
         later: bool,
     ) -> Result<Allowed, i32> {
         let Some(entry) = &self.last else { return Err(GONE) };
-        let may_fault = entry.access.may_fault;
+        let may_fault = entry.access.may_fault || self.doubts;
         let mut there = self.there;
         let Some(grant) = &entry.granted else {
             if !allowed {
@@ -255,6 +257,12 @@ impl Registry {
                 grant.end_use();
             }
         }
+    }
+
+    /// Pages of registered memory were found missing: from here on, all of it may fault.
+    pub fn doubt(&mut self) {
+        self.doubts = true;
+        self.forget_last();
     }
 
     fn forget_last(&mut self) {

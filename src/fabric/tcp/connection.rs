@@ -320,6 +320,12 @@ impl Connection {
         std::mem::take(&mut self.starved)
     }
 
+    /// Ends the writes whose memory cannot be read any more.
+    #[cold]
+    pub fn end_unreadable(&mut self, reaped: &mut Vec<Reaped>) {
+        self.outgoing.end_unreadable(reaped);
+    }
+
     /// Ends the connection, and every operation over it.
     pub fn die(&mut self, errno: i32, reaped: &mut Vec<Reaped>) {
         if self.dead().is_some() {

@@ -44,11 +44,10 @@ enum Pending {
     Failed(i32),
 }
 
-/// Whether these bytes can still be read: a file that became shorter lacks the last of a piece.
+/// Whether these bytes can still be read.
 #[cold]
 fn are_there(pieces: &[Piece]) -> bool {
-    let last = |piece: &Piece| piece.address + u64::from(piece.len) - 1;
-    kernel_copy::can_read(pieces.iter().filter(|piece| piece.len > 0).map(last))
+    pieces.iter().all(|piece| kernel_copy::can_read_all(piece.address, u64::from(piece.len)))
 }
 
 #[derive(Default)]

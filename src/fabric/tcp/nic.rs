@@ -18,7 +18,7 @@ use crate::fabric::grants::Grants;
 use crate::fabric::registry::Registry;
 use crate::fabric::{
     Access, Buffer, Connection as Number, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration,
-    Rma, Route, Scratch, Segment, Way, MAY_FAULT,
+    Rma, Route, Scratch, Segment, Way, FAULT, MAY_FAULT,
 };
 use crate::ids::{GrantToken, PeerId};
 use crate::status::{Error, Result, Status};
@@ -195,11 +195,17 @@ impl TcpNic {
         Ok(at as u32)
     }
 
-    /// Ends a connection and its routes.
-    pub(super) fn end(&mut self, at: u32, errno: i32) {
+    /// Ends a connection and its routes. `FAULT`: pages could not be read in the middle of a frame. It ends
+    /// what needs them; the rest is repeated over the next connection, which begins no frame for them.
+    pub(super) fn end(&mut self, at: u32, mut errno: i32) {
         let Some(mut connection) = self.connections.get_mut(at as usize).and_then(Option::take) else {
             return;
         };
+        if errno == FAULT {
+            self.registry.doubt();
+            connection.end_unreadable(&mut self.finished);
+            errno = libc::ECONNABORTED;
+        }
         let own = connection.far.map_or(self.at, |far| self.own_for(far));
         self.paths.ended(own, &connection, self.clock.now());
         connection.die(errno, &mut self.finished);

@@ -257,6 +257,19 @@ impl Outgoing {
         }
     }
 
+    /// Ends the writes whose memory cannot be read.
+    pub fn end_unreadable(&mut self, reaped: &mut Vec<Reaped>) {
+        for index in 0..self.ops.len() {
+            let op = &mut self.ops[index];
+            let sends =
+                op.kind == Kind::Write && op.device.is_none() && !op.scratch.is_null() && !op.disowned;
+            if sends && !op.segments.iter().all(|part| kernel_copy::can_read_all(part.local, part.len)) {
+                op.errno = FAULT;
+                self.finish(index as u32, reaped);
+            }
+        }
+    }
+
     /// Ends all operations: first those whose requests were sent, then those that wait, in order.
     pub fn end(&mut self, errno: i32, reaped: &mut Vec<Reaped>) {
         for flight in std::mem::take(&mut self.flights) {

@@ -309,7 +309,7 @@ impl Batch {
                     *budget = budget.saturating_sub(sent as u64);
                 }
                 Err(errno) if socket::is_later(errno) => return Ok(false),
-                Err(errno) => return Err(broken(errno)),
+                Err(errno) => return Err(errno),
             }
         }
         self.clear();
@@ -323,8 +323,7 @@ impl Batch {
                 return Ok(true);
             }
             // SAFETY: the bytes are our own, or borrowed and readable.
-            let (len, inside) =
-                unsafe { sealed.seal(&mut self.iov, &mut self.at, self.may_fault) }.map_err(broken)?;
+            let (len, inside) = unsafe { sealed.seal(&mut self.iov, &mut self.at, self.may_fault) }?;
             self.inside = inside;
             *budget = budget.saturating_sub(len as u64);
         }
@@ -340,16 +339,6 @@ impl Batch {
         self.seams.clear();
         (self.at, self.used, self.lent, self.seamed, self.inside) = (0, 0, 0, 0, false);
         self.may_fault = false;
-    }
-}
-
-/// Borrowed pages became unreachable after their frame had begun: the connection ends in the middle of
-/// the frame. The next one begins none for them.
-fn broken(errno: i32) -> i32 {
-    if errno == FAULT {
-        libc::ECONNABORTED
-    } else {
-        errno
     }
 }
 
