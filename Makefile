@@ -81,6 +81,7 @@ test-aarch64: ## Builds it for 64-bit Arm, and runs a part of the tests under qe
 figures: ## Measures it on this machine, beside bare libfabric
 	@tools/need.sh figures
 	@tools/floors.py
+	@tools/words.py
 	@$(MAKE) --no-print-directory tested
 	$(CARGO) run --release $(CARGO_FLAGS) -p weft-bench -- figures --json $(TARGET)/figures.json
 

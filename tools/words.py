@@ -2,7 +2,11 @@
 """Counts words of a private dialect: docs/glossary.md has the field's.     tools/words.py [--list]
 
 `dialect_hits`: in the header, the documents, and the texts of errors and log lines (literals of src/); it must be 0.
-`dialect_hits_src`: in the comments and names of src/, and in what uses Weft: examples, Python, NIXL. All go into target/figures, beside the size of the header; --list shows where.
+`dialect_hits_src`: in the comments and names of src/, and in what uses Weft: examples, Python, NIXL.
+`paths_absent`: files and folders that comments of the code name and that are not there; it must be 0.
+`docs_words`: words of docs/*.md without recorded tables. A recorded table has what a run measured or tried: the rows between
+a comment `figures: begin`, `recorded: begin` or `tested: begin` and its `end`. The reference, made from the header, counts.
+All go into target/figures, beside the size of the header; --list shows where.
 """
 
 import re
@@ -26,6 +30,9 @@ WORDS = [
     r"\bstandstill\b",  # stall
 ]
 DIALECT = re.compile("|".join(f"(?:{word})" for word in WORDS), re.I)
+#: Files of others, or made by a build, that comments may name.
+NOT_HERE = {"fi_errno.h", "src/abi_1_0.c", "entries.h"}
+CODE = ("src", "libfabric-sys", "rust", "weft-bench", "fuzz", "loom", "ffi-tests", "examples-c", "include", "integrations")
 #: Made of the header, or of what was said at the time.
 GENERATED = {"docs/reference.md", "CHANGELOG.md", "docs/glossary.md"}
 
@@ -67,6 +74,32 @@ def hits(path, text):
             yield f"{path.relative_to(ROOT)}:{number}: {found[0].strip(' .;:(,')}: {' '.join(line.split())[:140]}"
 
 
+def paths():
+    """What comments name as a file, by its end, or as a folder at the root or in src/, and is neither."""
+    files = [path.relative_to(ROOT) for path in ROOT.glob("*") if path.is_file()]
+    files += [path.relative_to(ROOT) for top in ROOT.iterdir() if top.is_dir() and top.name not in (".git", "target", "vendor")
+              for path in top.glob("**/*")]
+    known = {"/".join(path.parts[at:]) for path in files for at in range(len(path.parts))}
+    known |= {parent for path in known for parent in ["/".join(path.split("/")[:end]) for end in range(1, path.count("/") + 1)]}
+    tops = {path.parts[0] for path in files if len(path.parts) > 1} | {path.name for path in (ROOT / "src").iterdir()}
+    for path in files:
+        if path.parts[0] not in CODE or path.suffix not in (".rs", ".c", ".h", ".cpp", ".hpp") or "target" in path.parts:
+            continue
+        for number, line in enumerate((ROOT / path).read_text().split("\n"), 1):
+            comment = re.search(r"(?<!:)(?://|/\*|^ ?\* )(.*)", line)
+            for name in re.findall(r"(?<![\w/.<\"$:-])[\w.-]+(?:/[\w.-]+)*", comment[1] if comment else ""):
+                name = re.sub(r"^(?:\.\./)+", "", name.rstrip("."))
+                is_path = re.search(r"\.(?:rs|c|h|hpp|cpp|py|sh|md|txt|toml)$", name) or "/" in name and name.split("/")[0] in tops
+                if is_path and name not in known | NOT_HERE:
+                    yield f"{path}:{number}: {name}: there is none"
+
+
+def docs_words():
+    recorded = re.compile(r"<!-- (figures|recorded|tested): begin -->.*?<!-- \1: end -->", re.S)
+    return sum(len(recorded.sub(lambda table: re.sub(r"^\|.*", "", table[0], flags=re.M), path.read_text()).split())
+               for path in ROOT.glob("docs/*.md"))
+
+
 def header():
     """How large the header is: functions, fields of its structs, words."""
     text = (ROOT / "include/weft.h").read_text()
@@ -84,14 +117,17 @@ def main():
         written += hits(path, rest)
     for path, text in users():
         written += hits(path, text)
+    absent = list(paths())
     figures = ROOT / "target/figures"
     figures.mkdir(parents=True, exist_ok=True)
-    for name, value in (("dialect_hits", len(said)), ("dialect_hits_src", len(written)), *header()):
+    for name, value in (("dialect_hits", len(said)), ("dialect_hits_src", len(written)),
+                        ("paths_absent", len(absent)), ("docs_words", docs_words()), *header()):
         (figures / name).write_text(f"{value}\n")
         print(f"{name}: {value}")
+    print(*absent, sep="\n", end="\n" if absent else "")
     if "--list" in sys.argv[1:]:
         print(*said, *written, sep="\n")
-    sys.exit(len(said) > 0)
+    sys.exit(len(said) + len(absent) > 0)
 
 
 if __name__ == "__main__":

@@ -196,9 +196,9 @@ def record(text, files):
     for name, content in files.items():
         (ROOT / "docs" / name).write_text(content)
     page = ROOT / "docs/compare.md"
-    head, marker, _ = page.read_text().partition("<!-- figures -->\n")
+    head, marker, _ = page.read_text().partition("<!-- figures: begin -->\n")
     assert marker, "docs/compare.md has no place for figures"
-    page.write_text(head + marker + "\n" + text + "\n")
+    page.write_text(head + marker + "\n" + text + "\n<!-- figures: end -->\n")
 
 
 def main():
