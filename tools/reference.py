@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Makes docs/reference.md from include/weft.h, to be read with links:  tools/reference.py write | check
 
-Constants become tables; functions, structs and other types have a heading each, named as they are.
+Constants become tables; functions, structs and other types have a heading each, named as they are. Left out is what another
+page has: the program at the header's top, and what each status means.
 """
 
 import os
@@ -14,7 +15,8 @@ OUT = os.path.join(ROOT, "docs/reference.md")
 
 TOP = """# Reference
 
-Made from [`weft.h`](../include/weft.h) by `make header`: do not edit. The same text is in the header.
+Made from [`weft.h`](../include/weft.h) by `make header`: do not edit. A first program is in
+[getting started](getting-started.md), what each status means in [troubleshooting](troubleshooting.md).
 """
 
 # A heading; or a comment, if there is one, and what it is of: a macro, something with a body, anything else.
@@ -74,7 +76,8 @@ def pieces(all_items):
     for kind, what, comment in all_items:
         if kind == "constant":
             head = "" if in_table else "\n| constant | value | |\n| --- | ---: | --- |\n"
-            yield f"{head}| {linked(what[0])} | {what[1]} | {' '.join(comment.split())} |\n"
+            said = "" if what[0].startswith("WEFT_ERR_") else " ".join(comment.split())
+            yield f"{head}| {linked(what[0])} | {what[1]} | {said} |\n"
         elif kind == "section":
             yield f"\n## {what}\n"
         else:
@@ -83,17 +86,19 @@ def pieces(all_items):
 
 
 def with_links(text, names):
-    """Names in prose lead to their headings."""
+    """Names in prose lead to their headings, and pages to themselves."""
     parts = re.split(r"(^```.*?^```$)", text, flags=re.M | re.S)
     for at in range(0, len(parts), 2):
         parts[at] = re.sub(r"`(weft_\w+)`", lambda n: f"[{n[0]}](#{n[1]})" if n[1] in names else n[0], parts[at])
+        parts[at] = re.sub(r"\bdocs/([\w-]+)\.md", r"[\1](\1.md)", parts[at])
     return "".join(parts)
 
 
 def made():
     with open(HEADER, encoding="utf-8") as file:
         text = file.read().replace(" \\\n", "")
-    first = re.sub(r"SPDX.*\n\n", "", prose(text.partition("/*\n")[2].partition("*/")[0]))
+    first = prose(text.partition("/*\n")[2].partition("*/")[0])
+    first = first.partition("\n\n")[0] + "\n\n" + first[first.index("Promises:"):]
     body = text.partition('extern "C" {')[2]
     all_items = list(items(body))
     if sum(kind == "function" for kind, _, _ in all_items) != body.count("WEFT_API"):
