@@ -276,9 +276,8 @@ WEFT_API const char *weft_last_error(void);
 typedef struct weft_endpoint weft_endpoint;
 
 /** How to open an endpoint. Start from `WEFT_ENDPOINT_CONFIG_INIT`; 0 or NULL
-    in a field means its variable in the environment (WEFT_FABRIC for `fabric`:
-    docs/tuning.md lists them), else its default. docs/configuration.md has each
-    field in full. */
+    in a field means its variable in the environment (WEFT_FABRIC for `fabric`),
+    else its default. docs/configuration.md has each in full. */
 typedef struct weft_endpoint_config {
     uint32_t size;
     /** None defined yet: 0. */

@@ -115,9 +115,9 @@ def variables():
 
 def fields_table():
     """Cells of the table of fields, by field."""
-    page = DOCUMENTS["docs/tuning.md"]
-    table = page.partition("## Fields of `weft_endpoint_config`")[2].partition("\n## ")[0]
-    for cells in re.findall(r"^\| (`[^|]*) \|([^|]*)\|([^|]*)\|", table, re.M):
+    page = DOCUMENTS["docs/configuration.md"]
+    table = page.partition("## Fields")[2].partition("\n## ")[0]
+    for cells in re.findall(r"^\| (\[?`[^|]*) \|[^|]*\|([^|]*)\|([^|]*)\|", table, re.M):
         for field in re.findall(r"`(\w+)`", cells[0]):
             yield field, (cells[1].strip(), cells[2].strip())
 
@@ -144,22 +144,22 @@ def ranges():
         low, high, default = (eval(text.strip(), constants) for text in (low, high, default))  # pylint: disable=eval-used
         said = [number(part) for part in there.split(" to ")]
         if said != [low, high] or default not in (0, number(here)):
-            yield f"{field}: {low} to {high}, default {default}; docs/tuning.md has \"{there}\" and \"{here}\""
+            yield f"{field}: {low} to {high}, default {default}; docs/configuration.md has \"{there}\" and \"{here}\""
     if len(bounds) < 10:
         yield "src/endpoint/config.rs was not understood"
 
 
 def settings():
-    page = DOCUMENTS["docs/tuning.md"]
+    page = DOCUMENTS["docs/configuration.md"]
     for variable in sorted(set(variables())):
-        if f"| `{variable}` |" not in page:
-            yield f"{variable}: read by the library, not in docs/tuning.md"
+        if not re.search(rf"^\|.* \| `{variable}`[ :]|^\| `{variable}` \|", page, re.M):
+            yield f"{variable}: read by the library, not in docs/configuration.md"
     fields = HEADER.partition("typedef struct weft_endpoint_config {")[2].partition("} weft_endpoint_config;")[0]
     fields = re.findall(r"(\w+);$", re.sub(r"/\*.*?\*/", "", fields, flags=re.S), re.M)
     rows = dict(fields_table())
     for field in fields:
         if field not in rows:
-            yield f"{field} of weft_endpoint_config: not in docs/tuning.md"
+            yield f"{field} of weft_endpoint_config: not in docs/configuration.md"
     if len(fields) < 19:
         yield "weft_endpoint_config was not understood"
 
@@ -323,7 +323,7 @@ CHECKS = {
     "workflows and issue forms are what they should be": workflows,
     "links lead somewhere": links,
     "docs/troubleshooting.md has every status": statuses,
-    "docs/tuning.md has every field and variable": settings,
+    "docs/configuration.md has every field and variable": settings,
     "docs/metrics.md has every metric": metrics,
     "ranges and defaults are those of the code": ranges,
     "functions and constants are in the headers": names,

@@ -45,8 +45,8 @@ impl fmt::Debug for EndpointConfig {
 
 impl EndpointConfig {
     /// All defaults: `host` and the best network fabric of this machine, with worker threads. What is not set takes its
-    /// variable in the environment first (`WEFT_FABRIC` for [`fabric`](EndpointConfig::fabric); docs/tuning.md lists
-    /// them).
+    /// variable in the environment first (`WEFT_FABRIC` for [`fabric`](EndpointConfig::fabric); docs/configuration.md
+    /// lists them).
     pub fn new() -> EndpointConfig {
         EndpointConfig::default()
     }

@@ -41,9 +41,8 @@ pub const WEFT_LIVENESS_OFF: u64 = u64::MAX;
 const _: () = assert!(WEFT_LIVENESS_OFF == LIVENESS_OFF);
 
 /// How to open an endpoint. Start from `WEFT_ENDPOINT_CONFIG_INIT`; 0 or NULL
-/// in a field means its variable in the environment (WEFT_FABRIC for `fabric`:
-/// docs/tuning.md lists them), else its default. docs/configuration.md has each
-/// field in full.
+/// in a field means its variable in the environment (WEFT_FABRIC for `fabric`),
+/// else its default. docs/configuration.md has each in full.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct weft_endpoint_config {

@@ -1,5 +1,5 @@
 //! What an operator sets from outside: the fields of the configuration that the program leaves at 0 or NULL
-//! take these variables. docs/tuning.md lists them.
+//! take these variables. docs/configuration.md lists them.
 //!
 //! What the program sets is never replaced, so that no variable weakens a secret or encryption.
 
