@@ -74,7 +74,7 @@
        is 0.
      - len, offset and stride are bytes; *_ns are nanoseconds.
 
-   docs/details.md has the rarer conditions of some functions, docs/concepts.md
+   docs/details.md has the rarer conditions of some functions, docs/glossary.md
    the terms.
 */
 #ifndef WEFT_H
