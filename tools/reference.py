@@ -2,7 +2,7 @@
 """Makes docs/reference.md from include/weft.h, to be read with links:  tools/reference.py write | check
 
 Constants become tables; functions, structs and other types have a heading each, named as they are. Left out is what another
-page has: the program at the header's top, and what each status means.
+page has: the program at the header's top, what each status means, and what each field of the configuration does.
 """
 
 import os
@@ -81,6 +81,8 @@ def pieces(all_items):
         elif kind == "section":
             yield f"\n## {what}\n"
         else:
+            if name_of(what) == "weft_endpoint_config":
+                what = re.sub(r" */\*\*.*?\*/\n", "", what, flags=re.S)
             yield f"\n### {name_of(what)}\n\n```c\n{what}\n```\n" + (f"\n{comment}\n" if comment else "")
         in_table = kind == "constant"
 
