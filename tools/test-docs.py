@@ -226,6 +226,13 @@ def commands():
                     yield f"{path}: {program}: no such example"
 
 
+def listed_targets():
+    """What `make help` lists is in CONTRIBUTING.md."""
+    named = set(re.findall(r"\bmake ([a-z0-9-]+)", DOCUMENTS["CONTRIBUTING.md"]))
+    for target in set(re.findall(r"^([a-z0-9-]+):.*##", read("Makefile"), re.M)) - named:
+        yield f"CONTRIBUTING.md: make {target} is not in it"
+
+
 def paths():
     """Files and folders that are named in backticks or commands."""
     tails = {path[at:] for path in FILES for at in [0] + [i + 1 for i, c in enumerate(path) if c == "/"]}
@@ -329,6 +336,7 @@ CHECKS = {
     "functions and constants are in the headers": names,
     "messages name what is in the header": messages,
     "commands exist": commands,
+    "CONTRIBUTING.md has every target": listed_targets,
     "files exist, and ARCHITECTURE.md has every floor": paths,
     "tests named for attackers exist": hostile_tests,
     "the C of documents compiles": snippets,
