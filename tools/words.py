@@ -87,8 +87,8 @@ def paths():
             continue
         for number, line in enumerate((ROOT / path).read_text().split("\n"), 1):
             comment = re.search(r"(?<!:)(?://|/\*|^ ?\* )(.*)", line)
-            for name in re.findall(r"(?<![\w/.<\"$:-])[\w.-]+(?:/[\w.-]+)*", comment[1] if comment else ""):
-                name = re.sub(r"^(?:\.\./)+", "", name.rstrip("."))
+            for name in re.findall(r"(?<![\w/.<\"$:*-])[\w.*-]+(?:/[\w.*-]+)*", comment[1] if comment else ""):
+                name = re.sub(r"^(?:\.\./)+|/?[^/]*\*.*", "", name.rstrip("."))
                 is_path = re.search(r"\.(?:rs|c|h|hpp|cpp|py|sh|md|txt|toml)$", name) or "/" in name and name.split("/")[0] in tops
                 if is_path and name not in known | NOT_HERE:
                     yield f"{path}:{number}: {name}: there is none"
