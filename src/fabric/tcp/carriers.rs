@@ -194,15 +194,19 @@ impl Paths {
 
     /// Lets a host learn that the NIC has our address: from a question for its own MAC, if the system
     /// has to ask for that, and from one for another. Whether that was done now; `None` once that was
-    /// done often enough in vain.
+    /// done often enough in vain, or if too many hosts are told already.
     fn announce(&mut self, own: IpAddr, host: IpAddr, now: u64) -> Option<bool> {
         let IpAddr::V4(ip) = own else { return None };
         self.announced.retain(|announced| now.saturating_sub(announced.at_ns) < FORGOTTEN_NS);
-        let at = self.announced.iter().position(|announced| announced.host == host).unwrap_or_else(|| {
-            self.announced.truncate(REMEMBERED);
-            self.announced.push(Announced { host, count: 0, at_ns: 0 });
-            self.announced.len() - 1
-        });
+        let at = match self.announced.iter().position(|announced| announced.host == host) {
+            Some(at) => at,
+            // Hosts that took each other's places would begin anew each time.
+            None if self.announced.len() == REMEMBERED => return None,
+            None => {
+                self.announced.push(Announced { host, count: 0, at_ns: 0 });
+                self.announced.len() - 1
+            }
+        };
         let announced = &mut self.announced[at];
         if announced.count == ANNOUNCED {
             return None;
@@ -318,5 +322,21 @@ impl Paths {
             "packets for {own} ({ip}) arrive by {other}: what they carry counts for {other}, and {own} is no way around it; \
              set {cure} on this host"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_finds_no_place_is_not_turned_away_for_ever() {
+        let (mut paths, own) =
+            (Paths { own: paths::index_of("lo"), ..Paths::default() }, [127, 0, 0, 1].into());
+        let host = |i: usize| IpAddr::from([127, 1, (i >> 8) as u8, i as u8]);
+        assert!((0..REMEMBERED).all(|i| paths.announce(own, host(i), 1) == Some(true)));
+        assert_eq!(paths.announce(own, host(REMEMBERED), 1), None);
+        assert_eq!(paths.announce(own, host(0), 1), Some(false));
+        assert_eq!(paths.announce(own, host(REMEMBERED), 2 * FORGOTTEN_NS), Some(true));
     }
 }
