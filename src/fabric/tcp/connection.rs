@@ -30,6 +30,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 mod receive;
 
+/// The most sockets without an answer that are kept, the last ones: those before have waited for seconds.
+const UNANSWERED: usize = 16;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     /// This side connects.
@@ -200,6 +203,7 @@ impl Connection {
     /// Connects anew, by another NIC; nothing was sent yet.
     pub fn try_again(&mut self, socket: Descriptor, carriers: Carriers, now: u64) {
         self.unanswered.extend(self.socket.replace(socket));
+        self.unanswered.drain(..self.unanswered.len().saturating_sub(UNANSWERED));
         (self.carriers, self.tried_ns, self.writable) = (carriers, now, false);
     }
 
@@ -478,3 +482,26 @@ impl Drop for Connection {
 }
 
 const _: () = assert!(HEAD_MAX + MESSAGE <= INBOX && HEAD_MAX == REQUEST + PIECES * PIECE);
+
+#[cfg(test)]
+mod tests {
+    use super::super::stand::{handshake, sockets};
+    use super::*;
+
+    #[test]
+    fn a_peer_that_never_answers_does_not_use_up_descriptors() {
+        let mut connection = Connection::dialed(sockets().0, None, handshake(), None, 0);
+        let others: Vec<_> = (0..10 * UNANSWERED)
+            .map(|_| {
+                let (near, far) = sockets();
+                connection.try_again(near, Carriers::default(), 0);
+                far
+            })
+            .collect();
+        // Reading shows whether the other end is open.
+        let is_open =
+            |far: &&std::os::unix::net::UnixStream| std::io::Read::read(&mut &**far, &mut [0]).is_err();
+        assert_eq!(others.iter().filter(is_open).count(), UNANSWERED + 1);
+        assert!(others.iter().rev().take(UNANSWERED + 1).all(|far| is_open(&far)), "the last ones");
+    }
+}
