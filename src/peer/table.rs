@@ -93,13 +93,15 @@ impl PeerTable {
         }
     }
 
-    /// Publishes an ended peer's last completion, with its number among all. `polled`: how many the
-    /// caller has polled.
+    /// Publishes an ended peer's last completion, with its number among all; 0: it has none, since no
+    /// caller knows the peer. `polled`: how many the caller has polled.
     pub fn publish_end(&self, id: PeerId, polled: u64, publish: impl FnOnce() -> u64) {
         // Callers who poll the completion at once meet the lock.
         let mut inner = self.inner.write();
         let until = publish();
-        if let Some((_, at)) = inner.unpolled.get_mut(&id) {
+        if until == 0 {
+            inner.unpolled.remove(&id);
+        } else if let Some((_, at)) = inner.unpolled.get_mut(&id) {
             *at = until;
             inner.published.push_back((until, id));
         }
@@ -204,5 +206,28 @@ impl PeerTable {
 
     pub fn all(&self) -> Vec<Arc<Peer>> {
         self.inner.read().by_incarnation.values().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_that_no_caller_learns_of_leave_nothing() {
+        let (table, id) = (PeerTable::new(4, 1), PeerId::numbered);
+        let end = |number, until| {
+            table.inner.write().unpolled.insert(id(number), (Status::PeerLost, u64::MAX));
+            table.publish_end(id(number), 0, || until);
+        };
+        let status =
+            |number, polled| table.living(id(number), polled).map(drop).map_err(|error| error.status);
+        // Its completion is not polled, for as long as strangers come and go.
+        end(1, 7);
+        (2..1000).for_each(|number| end(number, 0));
+        assert_eq!((status(1, 6), status(1, 7)), (Err(Status::PeerLost), Err(Status::Handle)));
+        assert_eq!(status(2, 0), Err(Status::Handle));
+        let inner = table.inner.read();
+        assert_eq!((inner.unpolled.len(), inner.published.len()), (1, 1));
     }
 }
