@@ -76,7 +76,7 @@ pub struct Registry {
     open_to: u64,
     /// The key and the range of device memory that this pass found still allocated.
     there: Option<(u64, u64)>,
-    /// Memory that had been steady when it was registered was not: all of it is looked at before it is used.
+    /// Host memory that had been steady when it was registered was not: all of it is looked at before it is used.
     doubts: bool,
     /// The endpoint's grants.
     grants: Arc<Grants>,
@@ -199,7 +199,7 @@ impl Registry {
         later: bool,
     ) -> Result<Allowed, i32> {
         let Some(entry) = &self.last else { return Err(GONE) };
-        let may_fault = entry.access.may_fault || self.doubts;
+        let may_fault = entry.device.is_none() && (entry.access.may_fault || self.doubts);
         let mut there = self.there;
         let Some(grant) = &entry.granted else {
             if !allowed {
@@ -263,6 +263,11 @@ impl Registry {
     pub fn doubt(&mut self) {
         self.doubts = true;
         self.forget_last();
+    }
+
+    /// Whether any page may be missing, and not just those behind the end of a file.
+    pub fn doubts(&self) -> bool {
+        self.doubts
     }
 
     fn forget_last(&mut self) {
@@ -365,6 +370,7 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fabric::grants::OnDevice;
     use crate::ids::{GrantToken, MemoryId};
 
     #[test]
@@ -426,6 +432,25 @@ mod tests {
         assert_eq!(check(Some(theirs), 1000, Wish::Write), Err(GONE));
         assert!(registry.remove(77));
         assert_eq!(registry.check((Some(theirs), 77), [(1000, 50)], Wish::Write).err(), Some(GONE));
+    }
+
+    #[test]
+    fn doubts_are_of_host_memory_alone() {
+        let peer = PeerId::numbered(1);
+        let (grants, mut registry) = (Arc::new(Grants::default()), Registry::default());
+        registry.use_grants(grants.clone());
+        let range = HostRange { base: 1000, len: 100 };
+        let on = OnDevice { device: 3, ranges: [(range, 5)].into() };
+        let of = |token: u128| (GrantToken::new(token).unwrap(), (peer, 0), (MemoryId::new(1), Access::ALL));
+        let grant = |(token, peer, memory)| Grant::new(token, peer, memory, vec![range]);
+        assert!(grants.add(grant(of(77))) && grants.add(grant(of(78)).on_device(Some(on))));
+        registry.doubt();
+        for (key, device, may_fault) in [(77, None, true), (78, Some(3), false)] {
+            registry.there = Some((78, 1000)); // This pass has found the device's memory.
+            let allowed = registry.check((Some(peer), key), [(1000, 50)], Wish::Read).ok();
+            let found = allowed.as_ref().map(|allowed| (allowed.device, allowed.may_fault));
+            assert_eq!(found, Some((device, may_fault)), "{key}");
+        }
     }
 
     #[test]
