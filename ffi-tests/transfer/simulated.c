@@ -381,9 +381,17 @@ static void only_lane_that_carries_nothing_is_connected_anew(void)
 }
 
 /* What a silent peer has begun to write could land after a revoke. */
-static void grants_over_emulated_writes_are_unsupported(void)
+static void emulated_writes_are_refused_or_without_grants(void)
 {
-    struct world world = begin_world("sim:like=efa:emulated:clock=virtual:world=emulated", MIB);
+    const char *emulated = "sim:like=efa:emulated:clock=virtual:world=emulated";
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    weft_endpoint *endpoint = NULL;
+    config.fabric = emulated;
+    config.progress = WEFT_PROGRESS_MANUAL;
+    REFUSED(WEFT_ERR_NO_RAILS, weft_endpoint_create(&config, &endpoint));
+    CHECK(strstr(weft_last_error(), "WEFT_EFA_EMULATED=1") != NULL);
+    setenv("WEFT_EFA_EMULATED", "1", 1);
+    struct world world = begin_world(emulated, MIB);
     weft_grant_token token;
     REFUSED(WEFT_ERR_UNSUPPORTED, weft_grant_create(world.memory, world.peer, NULL, &token));
     end_world(&world);
@@ -393,7 +401,7 @@ static void grants_over_emulated_writes_are_unsupported(void)
 }
 
 static const struct test tests[] = {
-    {"grants_over_emulated_writes_are_unsupported", "once", grants_over_emulated_writes_are_unsupported},
+    {"emulated_writes_are_refused_or_without_grants", "once", emulated_writes_are_refused_or_without_grants},
     {"invalid_simulation_names_are_refused", "once", invalid_simulation_names_are_refused},
     {"virtual_time_needs_manual_progress", "once", virtual_time_needs_manual_progress},
     {"virtual_time_replays_byte_for_byte", "once", virtual_time_replays_byte_for_byte},

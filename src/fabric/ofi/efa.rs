@@ -3,10 +3,10 @@
 
 use super::discover::{Entry, Source};
 use super::events::shut;
-use crate::status::Result;
+use crate::status::{Error, Result, Status};
 use libfabric_sys::*;
 use std::collections::{HashMap, VecDeque};
-use std::ffi::c_void;
+use std::ffi::{c_void, OsStr};
 use std::mem::{size_of, zeroed};
 use std::ptr;
 use std::sync::Once;
@@ -14,6 +14,8 @@ use std::sync::Once;
 /// The most addresses without a user that stay. One that is removed nevertheless cannot be used again until its endpoint
 /// is opened anew.
 const IDLE_MAX: usize = 512;
+/// The variable that accepts emulated writes.
+pub const ACCEPTED: &str = "WEFT_EFA_EMULATED";
 /// Errors that are read at once.
 const READ_MAX: usize = 64;
 /// From this version on, a registration has the access that was requested.
@@ -155,6 +157,21 @@ pub unsafe fn emulates_writes(ep: *mut fid_ep) -> bool {
     // SAFETY: the value has room for a C bool. Versions without the option (1.17) always emulate.
     let rc = unsafe { fi_getopt(ep.cast(), FI_OPT_ENDPOINT, FI_OPT_EFA_EMULATED_WRITE, value, &mut len) };
     rc != 0 || emulated != 0
+}
+
+/// Refuses a NIC whose writes are emulated, unless the user accepts what that takes away: libfabric ends neither
+/// what a silent peer has begun to write nor what a lost one has sent.
+pub fn refuse_emulated(accepted: Option<&OsStr>) -> Result<()> {
+    if accepted.is_some_and(|value| value == "1") {
+        return Ok(());
+    }
+    Err(Error::new(
+        Status::Unsupported,
+        format!(
+            "libfabric emulates the writes of this device, and bytes of a peer that was lost may land late: use a device \
+             with RDMA writes and libfabric 1.18 or later, or the fabric tcp; {ACCEPTED}=1 accepts it"
+        ),
+    ))
 }
 
 /// Says what was opened, and what it takes away.

@@ -64,8 +64,12 @@ impl OfiNic {
                 self.protocol = Some(Protocol::open(source, self.fabric, self.ep)?);
             }
             source.check("enabling the endpoint", fi_enable(self.ep))?;
-            self.limits.revokes = !(efa::has_protocol(entry) && efa::emulates_writes(self.ep));
-            efa::describe(entry, !self.limits.revokes);
+            let emulated = efa::has_protocol(entry) && efa::emulates_writes(self.ep);
+            if emulated {
+                efa::refuse_emulated(libfabric_sys::variable(efa::ACCEPTED).as_deref())?;
+            }
+            self.limits.revokes = !emulated;
+            efa::describe(entry, emulated);
             let mut len = 256;
             let mut name = vec![0u8; len];
             let named = fi_getname(&mut (*self.ep).fid, name.as_mut_ptr().cast(), &mut len);
