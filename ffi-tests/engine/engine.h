@@ -67,6 +67,7 @@
 #define MESSAGES (4 * MIB)
 #define GRACE (patiently(200) * MS)
 #define AMPLE (patiently(10) * SECOND)
+#define STUCK_NS (4 * SECOND) /* longer than a NIC whose lanes cannot be closed has a read that ended early */
 #define NOBODY 0xff
 #define FENCE_UNDER_WAY (UINT64_C(1) << 63) /* beside SLOTS_MAX of them */
 
@@ -101,12 +102,12 @@ struct operation {
 };
 
 /* The state of a slot; none of these: it contains the guard, and is free. */
-enum { BUSY = 1, DONE = 2, TAKEN = 4, FAILED = 8, FENCED = 16, REVOKED = 32 };
+enum { BUSY = 1, DONE = 2, TAKEN = 4, FAILED = 8, FENCED = 16, REVOKED = 32, STUCK = 64 };
 
 struct slot {
     _Atomic uint32_t state;
     uint32_t operation;
-    uint64_t since_ns; /* when it became free */
+    uint64_t since_ns; /* when it became free, or will have been held */
     uint64_t sum;      /* of its target's bytes, when its grant was revoked */
 };
 
@@ -182,6 +183,7 @@ struct plan {
     uint64_t length_ns;
     uint32_t idle, workers;
     bool granted; /* memory is reached under grants alone */
+    bool open_lanes; /* they cannot be closed (docs/failures.md): a rail takes its peers along, and reads that ended early may land */
     bool manual, abrupt; /* ends while operations are under way */
     uint32_t kinds, flags; /* if there are any: only these kinds, only writes with these flags */
     int only;              /* 1 + the one host that submits; 0: all */

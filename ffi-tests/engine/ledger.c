@@ -105,8 +105,13 @@ static void settle_slot(const struct operation *op, int target, weft_status stat
     if (op->read) {
         if (ok)
             check_content(op, target, LOCAL);
-        put_guard_back(op, target, LOCAL);
         put_guard_back(op, target, REMOTE);
+        if (!ok && book->plan.open_lanes) {
+            slot->since_ns = world_ns() + STUCK_NS;
+            atomic_fetch_or(&slot->state, STUCK);
+            return;
+        }
+        put_guard_back(op, target, LOCAL);
         release(slot);
         return;
     }

@@ -6,9 +6,14 @@
 
 /* ---- Slots ---- */
 
-static bool is_free(struct slot *slot, uint64_t now)
+static bool is_free(struct slot *slot, int target, uint64_t now)
 {
     uint32_t state = slot->state;
+    if (state & STUCK && now >= slot->since_ns) {
+        put_guard_back(&book->operations[slot->operation], target, LOCAL);
+        slot->since_ns = now;
+        slot->state = state = 0;
+    }
     bool taken = (state & (DONE | FAILED | TAKEN)) == (DONE | TAKEN);
     if (taken || (state & (DONE | FENCED)) == (DONE | FENCED)) {
         slot->since_ns = now;
@@ -43,7 +48,7 @@ static bool take_slot(struct operation *op, int target)
     uint32_t first = draw(book->plan.slots);
     for (uint32_t i = 0; i < book->plan.slots; i++) {
         uint32_t s = (first + i) % book->plan.slots;
-        if (!is_free(&way->slots[s], now))
+        if (!is_free(&way->slots[s], target, now))
             continue;
         if (way->slots[s].since_ns) {
             check_guard(self->me, target, LOCAL, s);

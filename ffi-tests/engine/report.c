@@ -68,6 +68,8 @@ static bool had_a_rail(int a, int b, uint64_t from, uint64_t to)
         if (span->rail >= 0 && (span->host == a || span->host == b) && overlap(span, from, to) > 0)
             bad[span->rail] = true;
     }
+    if (book->plan.open_lanes)
+        return !(bad[0] || bad[1] || bad[2] || bad[3]);
     return book->plan.world & (THREADS | VIRTUAL) ? book->plan.spared : !(bad[0] && bad[1] && bad[2] && bad[3]);
 }
 

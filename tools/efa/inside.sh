@@ -10,7 +10,7 @@ for part in devices/system kernel fs; do
 done
 if [ -n "$root" ]; then
     # shellcheck disable=SC2086 # folders
-    for folder in /proc /dev $dir $(dirname "$shim") ${EFA_FOLDERS:-}; do
+    for folder in /proc /dev ${EFA_FOLDERS:-} $dir $(dirname "$shim"); do
         mkdir -p "$root$folder"
         mount --rbind "$folder" "$root$folder"
     done
