@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import functools
 import itertools
 import operator
 import struct
@@ -182,6 +183,7 @@ class Progress:
             if operation is not None:
                 operation._taken[number] = _make(_places(record))
                 if len(operation._taken) >= operation._count:
+                    operation._ended = True
                     if operation._futures:
                         _wake(operation._futures, loop)
                     self._operations.pop(token, None)
@@ -205,14 +207,16 @@ class Progress:
     def until(self, ready: Callable[[], bool], timeout: Optional[float]) -> bool:
         """Sleeps until `ready`; False when `timeout` seconds have passed before."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        left = _NAP_NS
-        while left > 0 and self.over is None and not ready():
+        nap, last = _NAP_NS, False
+        while not ready():
+            if last or self.over is not None:
+                return ready()  # which the end may have made true meanwhile
             if deadline is not None:
                 left = int((deadline - time.monotonic()) * 1e9)
-            nap = min(max(left, 0), _NAP_NS)
+                nap, last = min(max(left, 0), _NAP_NS), left <= 0
             if self._lead(nap) is None:
                 self._follow(ready, nap / 1e9)
-        return ready()
+        return True
 
     def _follow(self, ready: Callable[[], bool], seconds: float) -> None:
         """Sleeps until a leader has handed out something, or has left."""
@@ -340,7 +344,8 @@ assert tuple(_NAMES) == Raw._fields
 _unpack = struct.Struct(_LAYOUT).unpack_from
 _TOKEN = _NAMES.index("user_data")
 _places = operator.itemgetter(*(_NAMES.index("previous" if name == "value" else name) for name in Completion._fields))
-_make = Completion._make
+#: As `Completion._make`, in one call of C.
+_make = functools.partial(tuple.__new__, Completion)
 
 
 def _running() -> Optional[asyncio.AbstractEventLoop]:

@@ -83,7 +83,7 @@ class Operation(Generic[T]):
     transfer that is late (use `asyncio.shield` if it should go on).
     """
 
-    __slots__ = ("_progress", "_words", "_convert", "_count", "_futures", "_error", "_taken", "id", "__weakref__")
+    __slots__ = ("_progress", "_words", "_convert", "_count", "_futures", "_error", "_taken", "_ended", "id", "__weakref__")
 
     def __init__(self, progress: Progress, what: Words, result: Callable[[Completion], T], count: int = 1) -> None:
         self._progress = progress
@@ -94,6 +94,8 @@ class Operation(Generic[T]):
         self._error: Optional[WeftError] = None
         #: By the number under which each was taken, so that one that is handed out again is no second one.
         self._taken: Dict[int, Completion] = {}
+        #: Set once nothing more comes: whoever waits looks at this alone.
+        self._ended = False
         #: `weft_op`; 0 of a connect.
         self.id = 0
 
@@ -117,7 +119,7 @@ class Operation(Generic[T]):
     @property
     def done(self) -> bool:
         """Whether it has ended, as far as `poll`, a wait or the event loop have seen."""
-        return self._has_ended()
+        return self._ended
 
     def _failure(self) -> Optional[WeftError]:
         if self._error is not None:
@@ -126,7 +128,7 @@ class Operation(Generic[T]):
 
     def result(self) -> T:
         """The result of an operation that is `done`; raises the exception of a failed one."""
-        if not self._has_ended():
+        if not self._ended:
             raise RuntimeError("the operation has not ended yet")
         completions = list(self._taken.values())
         if self._error is not None or len(completions) > 1 or completions[0].status < 0:
@@ -171,10 +173,11 @@ class Operation(Generic[T]):
         return self.result()
 
     def _has_ended(self) -> bool:
-        return len(self._taken) >= self._count or self._error is not None
+        return self._ended
 
     def _fail(self, error: WeftError) -> None:
         self._error = error
+        self._ended = True
 
 
 def canceled() -> WeftError:
