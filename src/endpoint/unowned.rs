@@ -109,11 +109,8 @@ impl Unowned<'_> {
     /// Closes what there is; returns the error of the call.
     fn give_back(mut self, error: Error) -> Error {
         let replies = self.close();
-        let closed = replies.iter().try_for_each(|reply| {
-            let answer = self.endpoint.answer(reply, CLOSES, || 0);
-            answer.or_else(|error| reply.abandon(&self.areas).ok_or(error))
-        });
-        match closed {
+        let closed = all_closed(&replies, &self.areas, |reply| self.endpoint.answer(reply, CLOSES, || 0));
+        match closed.and_then(|()| self.endpoint.core.check_closed()) {
             Ok(()) => error,
             Err(_) if matches!(error.status, Status::TimedOut | Status::Internal) => error,
             Err(_) => Error {
@@ -147,10 +144,43 @@ impl Unowned<'_> {
     }
 }
 
+/// Waits until all workers have closed what they were to close; after one that does not answer, for
+/// none. These keep the areas.
+fn all_closed(
+    replies: &[Reply<()>],
+    areas: &Areas,
+    mut wait: impl FnMut(&Reply<()>) -> Result<()>,
+) -> Result<()> {
+    let mut outcome = Ok(());
+    for reply in replies {
+        let answer = outcome.clone().and_then(|()| wait(reply));
+        outcome = answer.or_else(|error| reply.abandon(areas).map_or(Err(error), |()| outcome));
+    }
+    outcome
+}
+
 impl Drop for Unowned<'_> {
     fn drop(&mut self) {
         for reply in self.close() {
             reply.abandon(&self.areas);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_worker_that_does_not_answer_keeps_the_areas() {
+        let replies = [(); 4].map(|()| Reply::new());
+        assert!(replies[0].put(()).is_ok() && replies[2].put(()).is_ok());
+        let mut waited = 0;
+        let closed = all_closed(&replies, &Areas::new(), |reply| {
+            waited += 1;
+            reply.take().ok_or_else(Error::closed)
+        });
+        assert!(closed.is_err() && waited == 2);
+        assert!(replies[1].put(()).is_err() && replies[3].put(()).is_err(), "they are given the areas");
     }
 }
