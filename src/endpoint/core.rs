@@ -92,6 +92,8 @@ pub struct Core {
     /// the endpoint closes.
     pub phase: AtomicU8,
     closed_workers: AtomicUsize,
+    /// Workers that have ended with a NIC that did not close, one bit each.
+    unclosed: AtomicU64,
     poisoned: AtomicBool,
     poison: OnceCell<String>,
     pub(super) ends: Ends,
@@ -154,6 +156,7 @@ impl Core {
             inboxes,
             phase: AtomicU8::new(OPEN),
             closed_workers: AtomicUsize::new(0),
+            unclosed: AtomicU64::new(0),
             poisoned: AtomicBool::new(false),
             poison: OnceCell::new(),
             importers: Default::default(),
@@ -233,6 +236,26 @@ impl Core {
         let all = (1u128 << self.inboxes.len()) - 1;
         if (before | bit) as u128 == all {
             self.phase.store(STOPPING, Ordering::Release);
+        }
+    }
+
+    /// Notes whether all NICs of a worker that ends are closed.
+    pub fn note_closed(&self, worker: usize, all: bool) {
+        match all {
+            true => self.unclosed.fetch_and(!(1 << worker), Ordering::AcqRel),
+            false => self.unclosed.fetch_or(1 << worker, Ordering::AcqRel),
+        };
+    }
+
+    /// Workers that have ended answer that nothing is registered any longer, which does not hold for
+    /// a NIC that is still open.
+    pub(super) fn check_closed(&self) -> Result<()> {
+        match self.unclosed.load(Ordering::Acquire) {
+            0 => Ok(()),
+            _ => Err(Error::new(
+                Status::TimedOut,
+                "a NIC does not close, and may still use the memory: keep it, and call weft_endpoint_shutdown again",
+            )),
         }
     }
 

@@ -147,7 +147,8 @@ impl Endpoint {
         // Waits for all of them, so that a retry finds no worker still busy with the memory.
         let answers: Vec<Result<()>> =
             replies.iter().map(|reply| self.answer(reply, UNRESPONSIVE, || memory.open())?).collect();
-        answers.into_iter().collect()
+        answers.into_iter().collect::<Result<()>>()?;
+        self.core.check_closed()
     }
 
     pub fn import(&self, peer: u64, blob: &[u8]) -> Result<Arc<RemoteMemory>> {

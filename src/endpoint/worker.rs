@@ -347,6 +347,7 @@ impl Worker {
         }
         self.data.free_removed(|| false);
         self.closed = true;
+        self.core.note_closed(self.index, outcome.is_ok());
         self.chores.close();
         let now = self.core.clock.now();
         self.watching.stop(&self.core, Outcome::of(Status::Canceled), now);

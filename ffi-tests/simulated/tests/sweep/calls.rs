@@ -142,7 +142,10 @@ fn create_with_memory(world: &mut World) -> Result<()> {
 
 fn shutdown(world: &mut World) -> weft_status {
     // SAFETY: the endpoint was made before.
-    unsafe { weft_endpoint_shutdown(world.made.endpoint, 0) }
+    let status = unsafe { weft_endpoint_shutdown(world.made.endpoint, 0) };
+    // A NIC is open, and may still use the memory.
+    assert!(status != WEFT_ERR_TIMED_OUT || deregister(world) != WEFT_OK);
+    status
 }
 
 fn register(world: &mut World) -> weft_status {
