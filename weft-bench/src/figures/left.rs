@@ -35,6 +35,15 @@ pub const ALL: &[Figure] = &[
     left("trace_off_instructions", "0", "instructions per slice by which tracing that is off exceeds none"),
     left("network_worlds_passed", "24", "worlds of the last whole make test-networks that passed"),
     left("network_worlds_failed", "0", "those that failed"),
+    left("efa_tests_passed_117", "120", "tests of the last whole make test-efa that passed over libfabric 1.17"),
+    left("efa_tests_passed_21", "120", "the same over libfabric 2.1"),
+    left("efa_tests_failed", "0", "those that failed"),
+    left("efa_foreign_clients", "4", "programs of others that passed over the emulated NICs"),
+    left(
+        "efa_over_mooncake_64k",
+        "1",
+        "writes of 1000 pages of 64 KiB over two emulated NICs, as a share of Mooncake's EFA engine",
+    ),
     left(
         "rail_bytes_error",
         "0.05",
