@@ -548,7 +548,8 @@ typedef struct weft_peer_properties {
     uint32_t up;
     /** Lanes that are up: pairs of one of our rails and one of theirs. */
     uint32_t lanes;
-    /** Rails of ours, and of theirs, that have a lane. */
+    /** Rails of ours, and of theirs, that have a lane. Ours count by the NICs
+        that carry: one in whose place another NIC carries does not count. */
     uint32_t local_rails;
     uint32_t remote_rails;
     /** `WEFT_CAPABILITY_*` added up; 0 until it is up. */

@@ -140,7 +140,7 @@ pub struct PeerInfo {
     pub up: bool,
     /// Lanes that are up: pairs of one of our rails and one of theirs.
     pub lanes: u32,
-    /// Rails of ours that have a lane.
+    /// Rails of ours that have a lane, by the NICs that carry: one in whose place another NIC carries does not count.
     pub local_rails: u32,
     /// Rails of theirs that have a lane.
     pub remote_rails: u32,

@@ -24,7 +24,8 @@ pub struct weft_peer_properties {
     pub up: u32,
     /// Lanes that are up: pairs of one of our rails and one of theirs.
     pub lanes: u32,
-    /// Rails of ours, and of theirs, that have a lane.
+    /// Rails of ours, and of theirs, that have a lane. Ours count by the NICs
+    /// that carry: one in whose place another NIC carries does not count.
     pub local_rails: u32,
     pub remote_rails: u32,
     /// `WEFT_CAPABILITY_*` added up; 0 until it is up.

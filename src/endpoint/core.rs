@@ -198,6 +198,13 @@ impl Core {
         self.rails.get(rail.place()).is_some_and(|rail| is_down(&Root::from_environment(), &rail.name))
     }
 
+    /// The rail of the interface that carries what a rail writes, if that is another one.
+    pub fn carrier(&self, rail: RailIndex, name: Option<&str>) -> RailIndex {
+        let Some(own) = self.rails.get(rail.place()) else { return rail };
+        let is_it = |one: &RailInfo| Some(&*one.name) == name && one.fabric == own.fabric;
+        self.rails.iter().position(is_it).map_or(rail, RailIndex::at)
+    }
+
     /// The rails of these interfaces, which carry what a rail writes and reads in its place.
     pub fn elsewhere(&self, rail: RailIndex, names: [Option<String>; 2]) -> Option<Box<Elsewhere>> {
         let fabric = &self.rails.get(rail.place())?.fabric;

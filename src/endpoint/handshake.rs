@@ -426,9 +426,10 @@ impl DataPath {
         let Some((rail, of)) = of else { return };
         of.lane.state = LaneState::Up;
         let names = rail.elsewhere(&of.lane);
+        let (peer, plan) = (of.peer.clone(), of.plan());
+        peer.lanes.lock().is_carried_by(plan, self.core.carrier(lane.rail, names[0].as_deref()));
         of.lane.elsewhere = self.core.elsewhere(lane.rail, names);
         of.lane.delivered_ns = now;
-        let (peer, plan) = (of.peer.clone(), of.plan());
         peer.count_finished();
         self.core.command_owner(&peer, Command::Lane { peer: peer.id, plan, event: LaneEvent::Up });
         self.rejoin(lane, &peer);

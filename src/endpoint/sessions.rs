@@ -7,7 +7,7 @@ use super::inbox::Command;
 use super::later::ENDS_NS;
 use super::links::warn_of_failure;
 use super::worker::Worker;
-use crate::ids::{PeerId, RailIndex};
+use crate::ids::PeerId;
 use crate::memory::RemoteMemory;
 use crate::peer::link::Link;
 use crate::peer::{Peer, Service};
@@ -50,11 +50,15 @@ fn serve(core: &Core, link: &mut Link) {
 pub(super) fn count_lanes(core: &Core, link: &Link) {
     let up = link.lanes_up();
     show_lanes(core, link, link.remotes.values());
-    let count = |rail: fn(&Plan) -> RailIndex| up.iter().map(rail).collect::<HashSet<_>>().len() as u32;
-    link.peer.lanes.lock().set(up);
+    let remote = up.iter().map(|plan| plan.remote_rail).collect::<HashSet<_>>().len() as u32;
+    let local = {
+        let mut lanes = link.peer.lanes.lock();
+        lanes.set(up);
+        lanes.carriers().len() as u32
+    };
     link.peer.lanes_up.store(up.len() as u32, Ordering::Relaxed);
-    link.peer.local_rails.store(count(|plan| plan.rail), Ordering::Relaxed);
-    link.peer.remote_rails.store(count(|plan| plan.remote_rail), Ordering::Relaxed);
+    link.peer.local_rails.store(local, Ordering::Relaxed);
+    link.peer.remote_rails.store(remote, Ordering::Relaxed);
 }
 
 /// Which workers have transfers to memories of the peer, and over how many lanes. With none up,
@@ -79,7 +83,12 @@ fn warn_of_reset(core: &Core, link: &Link, plan: Plan, errno: i32) {
     let (level, then) = match (link.session.closing().is_some(), link.lanes_up().len()) {
         (true, _) => (log::Level::Debug, "the peer is closing".to_owned()),
         (_, 0) => (log::Level::Info, "it has no other, so operations wait for a new connection".to_owned()),
-        (_, left) => (log::Level::Warn, format!("its other lanes ({left}) carry on")),
+        (_, left) => {
+            let rails = link.peer.lanes.lock().carriers();
+            let mut nics: Vec<&str> = rails.iter().map(|rail| &*core.rails[rail.place()].name).collect();
+            nics.dedup();
+            (log::Level::Warn, format!("its other lanes ({left}) carry on by {}", nics.join(", ")))
+        }
     };
     log::log!(
         level,

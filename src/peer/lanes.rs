@@ -1,6 +1,8 @@
 //! The lanes to a peer, as all of its workers and its owner know them.
 
+use crate::ids::RailIndex;
 use crate::session::Plan;
+use std::collections::BTreeSet;
 
 #[derive(Default)]
 pub struct Serving {
@@ -8,6 +10,8 @@ pub struct Serving {
     up: Vec<Plan>,
     /// The lanes among `up` that workers found failed, which the owner handles next.
     failed: Vec<Plan>,
+    /// The rails whose NICs carry a lane in its own rail's place.
+    elsewhere: Vec<(Plan, RailIndex)>,
     /// The epochs of the peer's newest lanes, by pair of rails.
     newest: Vec<(Plan, u64)>,
 }
@@ -20,6 +24,20 @@ impl Serving {
     pub fn set(&mut self, up: &[Plan]) {
         self.up = up.to_vec();
         self.failed.retain(|plan| up.contains(plan));
+    }
+
+    /// A lane has come up, and the NIC of this rail carries it.
+    pub fn is_carried_by(&mut self, plan: Plan, rail: RailIndex) {
+        self.elsewhere.retain(|(known, _)| *known != plan);
+        if rail != plan.rail {
+            self.elsewhere.push((plan, rail));
+        }
+    }
+
+    /// Our rails whose NICs carry the lanes that are up.
+    pub fn carriers(&self) -> BTreeSet<RailIndex> {
+        let by = |plan: &Plan| self.elsewhere.iter().find(|(known, _)| known == plan).map(|(_, rail)| *rail);
+        self.left().map(|plan| by(plan).unwrap_or(plan.rail)).collect()
     }
 
     fn left(&self) -> impl Iterator<Item = &Plan> {
@@ -68,10 +86,21 @@ impl Serving {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::RailIndex;
 
     fn plan(rail: u16, remote_rail: u16) -> Plan {
         Plan { rail: RailIndex::new(rail), remote_rail: RailIndex::new(remote_rail) }
+    }
+
+    #[test]
+    fn lanes_count_for_the_nics_that_carry_them() {
+        let mut lanes = Serving::default();
+        let of = |rails: &[u16]| rails.iter().map(|rail| RailIndex::new(*rail)).collect::<BTreeSet<_>>();
+        lanes.set(&[plan(0, 0), plan(1, 1)]);
+        assert_eq!(lanes.carriers(), of(&[0, 1]));
+        lanes.is_carried_by(plan(1, 1), RailIndex::new(0));
+        assert_eq!(lanes.carriers(), of(&[0]));
+        lanes.is_carried_by(plan(1, 1), RailIndex::new(1));
+        assert_eq!(lanes.carriers(), of(&[0, 1]));
     }
 
     #[test]
