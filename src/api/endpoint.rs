@@ -310,7 +310,9 @@ impl Endpoint {
     }
 
     /// The address that peers pass to [`connect`](Endpoint::connect): some hundred bytes, not text, that may travel
-    /// by any means. It is valid while the endpoint is open.
+    /// by any means. It is valid while the endpoint is open. If an interface gets other IP addresses meanwhile, tcp uses
+    /// those, and so does what this function returns from then on; peers that are up return by themselves. An address
+    /// that was returned before reaches the endpoint over rails that still have one of their IP addresses in it.
     pub fn address(&self) -> &[u8] {
         self.shared().endpoint().address()
     }

@@ -266,7 +266,7 @@ impl Endpoint {
                 worker: rail.worker as u32,
                 fabric: rail.fabric.clone(),
                 name: rail.name.clone(),
-                address: rail.address.clone(),
+                address: ep.rail_address(index),
                 numa_node: rail.node,
                 pci: rail.pci.map(|pci| pci.to_string()),
             })

@@ -161,7 +161,10 @@ pub unsafe extern "C" fn weft_endpoint_create(
 
 /// Writes the address that peers pass to `weft_peer_connect`: some hundred
 /// bytes, not text, that may travel by any means. It is valid while the
-/// endpoint is open.
+/// endpoint is open. If an interface gets other IP addresses meanwhile, tcp
+/// uses those, and so does what this function writes from then on; peers that
+/// are up return by themselves. An address that was written before reaches
+/// the endpoint over rails that still have one of their IP addresses in it.
 ///
 /// `buffer`, `capacity`: where to, and its size; NULL and 0 ask for the length
 /// only. `len`: receives the length.

@@ -196,7 +196,7 @@ pub unsafe extern "C" fn weft_rail_info(
                     filled.worker = rail.worker as u32;
                     args::text(&mut filled.fabric, &rail.fabric);
                     args::text(&mut filled.name, &rail.name);
-                    args::text(&mut filled.address, &rail.address);
+                    args::text(&mut filled.address, &ep.rail_address(index));
                     filled.numa_node = rail.node.and_then(|node| node.try_into().ok()).unwrap_or(-1);
                     let pci = rail.pci.map(|pci| pci.to_string());
                     args::text(&mut filled.pci, &pci.unwrap_or_default());

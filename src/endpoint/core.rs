@@ -5,6 +5,7 @@ use super::inbox::{Command, Inbox};
 use super::later::LOOK;
 use super::messages::Messages;
 use super::unauthenticated::Unauthenticated;
+use super::whereabouts::Whereabouts;
 use crate::clock::{Clock, Random};
 use crate::fabric::grants::{Grant, Grants};
 use crate::ids::{GrantToken, Hold, MemoryId, OpId, PeerId, RailIndex};
@@ -52,7 +53,6 @@ pub struct RailInfo {
     pub name: String,
     pub node: Option<u32>,
     pub pci: Option<PciAddress>,
-    pub address: String,
     pub virtual_addresses: bool,
     /// Whether its NIC checks grants.
     pub grants: bool,
@@ -70,7 +70,7 @@ pub struct Core {
     pub clock: Clock,
     pub random: Random,
     pub incarnation: u64,
-    pub address: Vec<u8>,
+    pub address: Whereabouts,
     pub rails: Vec<RailInfo>,
     /// Whether the NICs of all rails check grants.
     pub(super) rails_check: bool,
@@ -118,14 +118,14 @@ impl Core {
         config: EndpointConfig,
         clock: Clock,
         random: Random,
-        address: &Address,
+        address: Address,
         rails: Vec<RailInfo>,
         fabrics: Vec<String>,
         workers: usize,
     ) -> Result<Core> {
         let inboxes: Arc<[Inbox]> =
             (0..workers).map(|_| Inbox::new(config.max_transfers + 1)).collect::<Result<_>>()?;
-        let first = random.u64()?;
+        let (first, incarnation) = (random.u64()?, address.incarnation);
         let queue = Arc::new(Queue::new(config.queue_depth)?);
         let table = Table::new(config.max_transfers, config.max_peers, first, queue.clone());
         let of_deadlines = inboxes.clone();
@@ -139,8 +139,8 @@ impl Core {
         Ok(Core {
             clock,
             random,
-            incarnation: address.incarnation,
-            address: address.encode(),
+            incarnation,
+            address: Whereabouts::new(address),
             rails_check: rails.iter().all(|rail| rail.grants),
             rails,
             fabrics,
@@ -148,7 +148,7 @@ impl Core {
             peers: PeerTable::new(config.max_peers, (first >> 32) as u32),
             queue,
             messages: Messages::default(),
-            counters: Arc::new(Counters::new(config.max_counters, address.incarnation)),
+            counters: Arc::new(Counters::new(config.max_counters, incarnation)),
             memories: Mutex::default(),
             grants: Arc::default(),
             revoking: Mutex::default(),

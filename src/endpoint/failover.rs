@@ -60,7 +60,10 @@ const DOWN_NS: u64 = 300_000_000;
 pub(super) fn helps(errno: i32) -> bool {
     use libc::*;
     is_closed(errno)
-        || matches!(errno, ETIMEDOUT | EHOSTUNREACH | EHOSTDOWN | ENETUNREACH | ENETDOWN | ENETRESET)
+        || matches!(
+            errno,
+            EADDRNOTAVAIL | ETIMEDOUT | EHOSTUNREACH | EHOSTDOWN | ENETUNREACH | ENETDOWN | ENETRESET
+        )
 }
 
 impl DataPath {

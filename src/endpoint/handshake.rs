@@ -80,7 +80,7 @@ impl DataPath {
         if self.rails.get_mut(plan.rail).is_none() {
             return Ok(None);
         }
-        let Some(theirs) = peer.address.rails.get(plan.remote_rail.place()) else { return Ok(None) };
+        let Some(theirs) = peer.rail_address(plan.remote_rail) else { return Ok(None) };
         if let Some(lane) = self.find_lane(peer, *plan) {
             self.revive(lane);
             return Ok(Some(lane));
@@ -211,7 +211,7 @@ impl DataPath {
             your_rail: plan.remote_rail,
             wire: frame::WIRE_HIGHEST,
             proven: false,
-            address: &core.address,
+            address: core.address.bytes(),
         };
         let header = Header::plain(Kind::HandshakeRequest);
         let body = core.handshake_request(request, lane.handshake.root.as_ref());
@@ -306,6 +306,7 @@ impl DataPath {
             return self.core.reject(STALE);
         }
         peer.authenticate_by(&accepted.root);
+        peer.has_moved_to(address.rails);
         if !self.meets(&peer, plan, request.epoch) {
             return; // The peer retries, and its connection is not the one that was reset with the older lane.
         }

@@ -55,10 +55,13 @@ mod talk;
 mod unauthenticated;
 mod unowned;
 mod watching;
+mod whereabouts;
 pub mod worker;
 
 use crate::clock::Clock;
+use crate::fabric::select::readable;
 use crate::failing::step;
+use crate::ids::RailIndex;
 use crate::peer::PeerState;
 use crate::status::{Error, Result, Status};
 use crate::topology::Machine;
@@ -124,7 +127,13 @@ pub struct Endpoint {
 
 impl Endpoint {
     pub fn address(&self) -> &[u8] {
-        &self.core.address
+        self.core.address.bytes()
+    }
+
+    /// The address of a rail, in readable form.
+    pub fn rail_address(&self, index: u32) -> String {
+        let rail = self.core.address.rail(RailIndex::at(index as usize));
+        rail.map_or_else(String::new, |rail| readable(&rail.address))
     }
 
     pub fn incarnation(&self) -> u64 {

@@ -50,7 +50,6 @@ struct RailFound {
     revokes: bool,
     message_max: usize,
     immediate_max: u64,
-    readable: String,
     traffic: Arc<Traffic>,
 }
 
@@ -274,7 +273,6 @@ fn describe(rail: &Rail, candidate: &Candidate) -> RailFound {
         revokes: rail.limits().revokes,
         message_max: rail.limits().message_max,
         immediate_max: rail.limits().immediate_max,
-        readable: select::readable(rail.address()),
         traffic: rail.traffic(),
     }
 }
@@ -321,7 +319,6 @@ fn assemble(
                     name: name.clone(),
                     node: chosen[planned].node,
                     pci: chosen[planned].pci,
-                    address: rail.readable,
                     virtual_addresses: rail.virtual_addresses,
                     grants: rail.grants,
                     revokes: rail.revokes,
@@ -352,7 +349,7 @@ fn assemble(
             fabrics.push(info.fabric.clone());
         }
     }
-    let core = Core::new(config, clock, random, &address, infos, fabrics, workers)?;
+    let core = Core::new(config, clock, random, address, infos, fabrics, workers)?;
     Ok((Arc::new(core), indexes))
 }
 

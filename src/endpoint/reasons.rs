@@ -40,8 +40,8 @@ impl Core {
 
     /// Why a lane is not up, with the addresses of both ends.
     pub(super) fn why_not(&self, peer: &Peer, plan: Plan, mut text: String) -> Why {
-        let there = peer.address.rails.get(plan.remote_rail.place());
-        let to = there.map_or_else(String::new, readable_rail);
+        let there = peer.rail_address(plan.remote_rail);
+        let to = there.as_ref().map_or_else(String::new, readable_rail);
         let from = self.rails.get(plan.rail.place()).map_or("", |rail| &rail.name);
         let is_loopback = to.starts_with("127.") || to.starts_with("[::1]");
         if is_loopback && !self.shares_host(host::NAME, &peer.address) {

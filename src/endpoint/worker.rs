@@ -8,7 +8,7 @@ use super::arrivals::Reached;
 use super::chores::Chores;
 use super::core::{Core, STOPPING};
 use super::inbox::Command;
-use super::lanes::DataPath;
+use super::lanes::{DataPath, RailWork};
 use super::later::{Leaving, ENDS_NS};
 use super::stalls;
 use super::watching::Watching;
@@ -322,6 +322,10 @@ impl Worker {
         self.data.release_late(now);
         self.data.report_health(now);
         let rejected: u64 = self.data.rails.iter_mut().map(|work| work.rail.park(&mut work.lanes, now)).sum();
+        for RailWork { rail, .. } in self.data.rails.iter_mut() {
+            let moved = rail.take_moved();
+            moved.into_iter().for_each(|network| core.address.has_moved(rail, network));
+        }
         (0..rejected)
             .for_each(|_| self.core.reject("it names no NIC here, or proves no secret to encrypt by"));
         self.data.reap_closing();

@@ -330,6 +330,11 @@ pub trait Nic {
         let _ = connection;
         self.insert(address, None)
     }
+    /// The network of the NIC, if its addresses have changed since the last call: it comes back to peers by
+    /// itself, and `address` is what new ones insert.
+    fn take_moved(&mut self) -> Option<String> {
+        None
+    }
     /// Periodic: finishes work that was not possible at once.
     fn tend(&mut self) {}
     /// How many connections were rejected since the last call: they named no NIC here, or did not

@@ -84,7 +84,10 @@ const RECEIVED_EVERY_NS: u64 = 10_000_000;
 
 pub struct Peer {
     pub id: PeerId,
+    /// As it was given first.
     pub address: Address,
+    /// Its rails, where those have moved since.
+    moved: Mutex<Vec<RailAddress>>,
     /// The worker that owns its link.
     pub owner: usize,
     /// Workers that may have lanes to it, one bit each.
@@ -205,6 +208,7 @@ impl Peer {
             begun: tokens.begun,
             theirs: Mutex::new(Theirs { begun: tokens.before, ..Theirs::default() }),
             address,
+            moved: Mutex::default(),
             owner,
             workers,
             service: Mutex::new(Service { fabric: String::new(), reason }),
@@ -385,6 +389,22 @@ impl Peer {
         self.behind.load(Ordering::Acquire)
     }
 
+    /// The address of one of its rails.
+    pub fn rail_address(&self, rail: RailIndex) -> Option<RailAddress> {
+        let moved = self.moved.lock();
+        moved.get(rail.place()).or(self.address.rails.get(rail.place())).cloned()
+    }
+
+    /// It is the same endpoint, and its rails may have other addresses than before.
+    pub fn has_moved_to(&self, rails: Vec<RailAddress>) {
+        let of = |rails: &[RailAddress]| rails.iter().map(|rail| rail.fabric.clone()).collect::<Vec<_>>();
+        let mut moved = self.moved.lock();
+        let known = if moved.is_empty() { &self.address.rails } else { &*moved };
+        if rails != *known && of(&rails) == of(known) {
+            *moved = rails;
+        }
+    }
+
     pub fn set_behind(&self, behind: bool) {
         self.behind.store(behind, Ordering::Release);
     }
@@ -418,7 +438,8 @@ pub fn readable_rail(rail: &RailAddress) -> String {
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fabric = self.service.lock().fabric.clone();
-        let rails = &self.address.rails;
+        let moved = self.moved.lock();
+        let rails = if moved.is_empty() { &self.address.rails } else { &*moved };
         let rail = rails.iter().find(|rail| rail.fabric == fabric).or(rails.first());
         let name = |rail: &RailAddress| (readable_rail(rail), Text::of(rail.fabric.as_bytes()));
         let (at, over) = rail.map(name).unwrap_or_default();

@@ -351,6 +351,11 @@ impl Rail {
         self.nic.take_rejected()
     }
 
+    /// The network of its NIC, if that has other addresses since the last call.
+    pub fn take_moved(&mut self) -> Option<String> {
+        self.nic.take_moved()
+    }
+
     /// Publishes figures before the worker goes idle, so that none shows work that has ended.
     pub fn publish_changes(&mut self, lanes: &Lanes<impl HasLane>) {
         if self.changed {

@@ -2,7 +2,8 @@
 //! and for how long.
 
 use super::connection::{Connection, State};
-use super::nic::{TcpNic, LISTENER};
+use super::listener::LISTENER;
+use super::nic::TcpNic;
 use super::paths::Carriers;
 use super::sealed::Sealed;
 use super::socket::{self, Outcome};
@@ -92,7 +93,12 @@ impl TcpNic {
         for listener in &self.listeners {
             // SAFETY: both descriptors are open, and the event outlives the call.
             unsafe {
-                libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_MOD, listener.as_raw_fd(), &mut event)
+                libc::epoll_ctl(
+                    self.epoll.as_raw_fd(),
+                    libc::EPOLL_CTL_MOD,
+                    listener.as_fd().as_raw_fd(),
+                    &mut event,
+                )
             };
         }
     }

@@ -9,7 +9,7 @@ use super::options::Options;
 use super::paths::{self, Carriers, Choice, Flow};
 use super::socket;
 use crate::descriptor::Descriptor;
-use crate::status::{Error, Result};
+use crate::status::Result;
 use crate::topology::interfaces;
 use crate::topology::read::Root;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -27,13 +27,15 @@ const UNBOUND_NS: u64 = 60_000_000_000;
 /// pauses double: a host believes another answer only after a second.
 const ANNOUNCED: u32 = 5;
 const FORGOTTEN_NS: u64 = 60_000_000_000;
-/// The host's interfaces are read again after this time.
-const READ_NS: u64 = 1_000_000_000;
+/// The pauses between trials: each doubles the last one.
+const PAUSE_LEAST_NS: u64 = 1_000_000_000;
+const PAUSE_MOST_NS: u64 = 30_000_000_000;
 /// How many addresses near our own are looked at, and one that is far.
 const NEAR: u32 = 64;
 const FAR: u32 = u32::from_be_bytes([192, 0, 2, 1]);
 
-/// How a destination is dialled: by these devices in turn (0: as the routes say).
+/// How a destination is dialled: by these devices in turn (0: as the routes say). None: no other NIC
+/// leads there.
 struct Turns {
     to: IpAddr,
     devices: Vec<u32>,
@@ -47,22 +49,57 @@ struct Announced {
     at_ns: u64,
 }
 
+/// A connection that is tried (`return_trial`), and its host.
+pub struct Trial {
+    pub host: IpAddr,
+    pub socket: Descriptor,
+    pub until_ns: u64,
+}
+
+#[derive(Default)]
+pub struct Trials {
+    pub current: Option<Trial>,
+    count: usize,
+    begun_ns: u64,
+    pub next_ns: u64,
+    pause_ns: u64,
+}
+
+impl Trials {
+    /// A trial begins; returns its number.
+    pub fn begin(&mut self, now: u64) -> usize {
+        self.pause_ns = (2 * self.pause_ns).clamp(PAUSE_LEAST_NS, PAUSE_MOST_NS);
+        (self.begun_ns, self.next_ns) = (now, now + self.pause_ns);
+        self.count = self.count.wrapping_add(1);
+        self.count
+    }
+
+    /// There is nothing to try. (A way back that does not last is tried more and more seldom.)
+    pub fn rest(&mut self, now: u64) {
+        if now.saturating_sub(self.begun_ns) > FORGOTTEN_NS {
+            self.pause_ns = 0;
+        }
+        self.next_ns = now + self.pause_ns.max(PAUSE_LEAST_NS);
+    }
+}
+
 /// What a NIC knows of its paths.
 #[derive(Default)]
 pub struct Paths {
-    /// The NIC's own device; 0: unknown.
+    /// The NIC's own device, and its name; 0: unknown.
     own: u32,
+    name: String,
     /// The device that its sockets are bound to from the start, such as a VRF; 0: none.
     within: u32,
     /// The bits of an address that its subnet leaves to hosts (IPv4).
     hosts: u32,
-    /// This host's interfaces, as they were read last.
-    interfaces: Vec<u32>,
-    read_ns: u64,
+    /// This host's interfaces that lead somewhere; `None`: not read since they have changed.
+    interfaces: Option<Vec<u32>>,
     turns: Vec<Turns>,
     announced: Vec<Announced>,
     /// Connections from there ended before they had a peer, once bound; and when.
     unbound: Vec<(IpAddr, u64)>,
+    pub trials: Trials,
 }
 
 impl Paths {
@@ -83,18 +120,45 @@ impl Paths {
             (listener, _) => listener?,
         };
         let within = socket::device(first.as_fd());
-        let bits = network.rsplit_once('/').and_then(|(_, bits)| bits.parse::<u32>().ok());
-        let hosts = bits.filter(|bits| (1..31).contains(bits)).map_or(0, |bits| u32::MAX >> bits);
-        let paths = Paths { own, within, hosts, ..Paths::default() };
-        let second = paths.shares(at, options).then(|| socket::listen_by(own, first.as_fd(), at, options));
-        Ok((std::iter::once(first).chain(second.flatten()).collect(), at, paths))
+        let mut paths = Paths { within, name: name.to_owned(), ..Paths::default() };
+        paths.is_at(own, network);
+        Ok((paths.with_second(first, at, options), at, paths))
     }
 
-    /// A listener at another address of the same interface.
-    pub fn listen_also(&self, at: SocketAddr, options: &Options) -> Option<Descriptor> {
-        let listener = socket::listen_at(at, self.within, options);
-        let failed = |error: &Error| log::debug!("the NIC does not serve at {at}: {error}");
-        listener.inspect_err(failed).ok().map(|(listener, _)| listener)
+    /// Listeners at another address of the same interface.
+    pub fn listen_at(&mut self, at: SocketAddr, options: &Options) -> Result<Vec<Descriptor>> {
+        let (first, at) = socket::listen_at(at, self.within, options)?;
+        Ok(self.with_second(first, at, options))
+    }
+
+    fn with_second(&mut self, first: Descriptor, at: SocketAddr, options: &Options) -> Vec<Descriptor> {
+        let shares = self.shares(at, options);
+        let second = shares.then(|| socket::listen_by(self.own, first.as_fd(), at, options));
+        std::iter::once(first).chain(second.flatten()).collect()
+    }
+
+    /// The interface has this index now, and is in this network.
+    pub fn is_at(&mut self, own: u32, network: &str) {
+        let bits = network.rsplit_once('/').and_then(|(_, bits)| bits.parse::<u32>().ok());
+        self.hosts = bits.filter(|bits| (1..31).contains(bits)).map_or(0, |bits| u32::MAX >> bits);
+        self.own = own;
+    }
+
+    /// The index and the name of the NIC's own device.
+    pub fn own(&self) -> (u32, &str) {
+        (self.own, &self.name)
+    }
+
+    /// The network has changed: what is known of it holds no longer.
+    pub fn forget(&mut self) {
+        self.interfaces = None;
+        self.turns.clear();
+    }
+
+    /// The other NICs of this host that lead to a destination as well as this one.
+    fn beside(&mut self, flow: &Flow) -> Vec<u32> {
+        let all = self.interfaces.get_or_insert_with(paths::interfaces);
+        paths::beside(self.own, flow, all)
     }
 
     fn flow(&self, from: IpAddr, to: SocketAddr, options: &Options) -> Flow {
@@ -110,7 +174,7 @@ impl Paths {
     /// Whether others of this host's NICs lead to the hosts of this network, and this one leads
     /// wherever connections may come from: then what arrives by it is answered by it. (IPv6
     /// neighbours learn of a NIC's own addresses alone, which need no second listener.)
-    fn shares(&self, at: SocketAddr, options: &Options) -> bool {
+    fn shares(&mut self, at: SocketAddr, options: &Options) -> bool {
         let IpAddr::V4(own) = at.ip() else { return false };
         if self.within != 0 || self.hosts == 0 || paths::is_strict(self.own) {
             return false;
@@ -123,16 +187,12 @@ impl Paths {
         let far = paths::choice(self.own, &flow(FAR.into()));
         let far =
             far.is_none_or(|far| far.leads || far.device == self.own || options.nics.contains(&far.device));
-        far && !paths::beside(self.own, &flow(near), &paths::interfaces()).is_empty()
+        let flow = flow(near);
+        far && !self.beside(&flow).is_empty()
     }
 
     /// The device to bind a socket to that dials a destination (0: none), and what will carry it.
-    pub fn dial(
-        &mut self,
-        (at, to): (SocketAddr, SocketAddr),
-        options: &Options,
-        now: u64,
-    ) -> (u32, Carriers) {
+    pub fn dial(&mut self, (at, to): (SocketAddr, SocketAddr), options: &Options) -> (u32, Carriers) {
         let own = Carriers::both(self.own);
         let flow = self.flow(at.ip(), to, options);
         let Some(choice) = paths::choice(self.own, &flow) else { return (self.within, own) };
@@ -143,30 +203,26 @@ impl Paths {
             // What the destination sends to this NIC is dropped.
             return (self.within, Carriers::both(choice.device));
         }
-        if !self.takes_turns(to.ip()) {
-            if now.saturating_sub(self.read_ns) > READ_NS {
-                (self.interfaces, self.read_ns) = (paths::interfaces(), now);
-            }
-            let others = paths::beside(self.own, &flow, &self.interfaces);
-            if others.is_empty() {
-                return (self.within, own);
-            }
-            let mut devices = vec![self.own];
+        if !self.turns.iter().any(|turns| turns.to == to.ip()) {
+            let others = self.beside(&flow);
+            let mut devices = if others.is_empty() { Vec::new() } else { vec![self.own] };
             if to.is_ipv4() && paths::stray_setting(self.own, &others).is_some() {
                 devices.extend(others.into_iter().chain([0]));
             }
             self.turns.truncate(REMEMBERED);
             self.turns.insert(0, Turns { to: to.ip(), devices, at: 0 });
         }
-        match self.turns.iter().find(|turns| turns.to == to.ip()).map_or(0, |turns| turns.devices[turns.at]) {
-            0 => (self.within, Carriers::both(choice.device)),
-            device => (device, Carriers::both(device)),
+        let turns = self.turns.iter().find(|turns| turns.to == to.ip());
+        match turns.and_then(|turns| turns.devices.get(turns.at)) {
+            None => (self.within, own),
+            Some(0) => (self.within, Carriers::both(choice.device)),
+            Some(device) => (*device, Carriers::both(*device)),
         }
     }
 
     /// Whether other NICs of this host lead to a host that was dialled.
     pub fn takes_turns(&self, host: IpAddr) -> bool {
-        self.turns.iter().any(|turns| turns.to == host)
+        self.turns.iter().any(|turns| turns.to == host && !turns.devices.is_empty())
     }
 
     /// A host does not answer by the device that it was dialled by: its answer may have arrived by
@@ -180,7 +236,8 @@ impl Paths {
         if let Some(announced) = own.then(|| self.announce(at.ip(), host, now)).flatten() {
             return announced;
         }
-        let Some(turns) = self.turns.iter_mut().find(|turns| turns.to == host) else { return false };
+        let turns = self.turns.iter_mut().find(|turns| turns.to == host && !turns.devices.is_empty());
+        let Some(turns) = turns else { return false };
         if turns.devices[turns.at] == tried.leaves || turns.devices[turns.at] == 0 {
             turns.at = (turns.at + 1) % turns.devices.len();
         }
@@ -215,12 +272,31 @@ impl Paths {
             return Some(false);
         }
         (announced.count, announced.at_ns) = (announced.count + 1, now);
-        socket::announce(own, host, self.own);
+        self.ask_for(ip, host, now);
+        Some(true)
+    }
+
+    fn ask_for(&self, own: Ipv4Addr, host: IpAddr, now: u64) {
+        socket::announce(own.into(), host, self.own);
         if self.hosts > 1 {
             let distance = (now as u32 >> 10).wrapping_mul(0x9e37_79b1) >> 8;
-            socket::announce(own, self.near(ip, distance.max(1)).into(), self.own);
+            socket::announce(own.into(), self.near(own, distance.max(1)).into(), self.own);
         }
-        Some(true)
+    }
+
+    /// Announces the NIC to a host, and begins to connect by its own device, if the routes lead there by it.
+    pub fn try_return(
+        &self,
+        (at, to): (SocketAddr, SocketAddr),
+        options: &Options,
+        now: u64,
+    ) -> Option<Descriptor> {
+        let IpAddr::V4(ip) = at.ip() else { return None };
+        if !self.is_misled(&self.flow(at.ip(), to, options)) {
+            return None;
+        }
+        self.ask_for(ip, to.ip(), now);
+        socket::connect(at, to, self.own, options).ok()
     }
 
     /// What carries an accepted connection, which is bound to the NIC that it arrived by if the
@@ -262,7 +338,7 @@ impl Paths {
         leads && self.within == 0 && !self.is_down() && !paths::is_strict(self.own)
     }
 
-    /// A connection has ended. One that was bound and never served shows that this was no way; after
+    /// A connection has ended. One that was bound, over which nothing came, shows that this was no way; after
     /// one that served, the NIC's own device has its turn again.
     pub fn ended(&mut self, at: SocketAddr, one: &Connection, now: u64) {
         let Some(host) = one.host() else { return };
@@ -271,10 +347,11 @@ impl Paths {
                 self.turns.retain(|turns| turns.to != host);
                 self.announced.retain(|announced| announced.host != host);
             }
-            (true, false) if one.state == State::Handshaking && self.takes_turns(host) => {
+            (true, false) if !self.takes_turns(host) => self.turns.retain(|turns| turns.to != host),
+            (true, false) if one.state == State::Handshaking => {
                 self.advance(at, host, one.carriers, now);
             }
-            (false, _) if one.owner().is_none() && one.carriers.bound => {
+            (false, _) if one.owner().is_none() && one.carriers.bound && !one.has_closed() => {
                 self.unbound.truncate(REMEMBERED);
                 self.unbound.insert(0, (host, now));
             }

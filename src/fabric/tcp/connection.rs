@@ -91,6 +91,11 @@ pub struct Connection {
     pub dialed: bool,
     /// The other end's address.
     pub far: Option<SocketAddr>,
+    /// Where else its NIC may answer, how often it was dialed at another address than before, and whether
+    /// the first one has refused.
+    pub elsewhere: Option<SocketAddr>,
+    pub turned: u32,
+    pub refused: bool,
     /// The NICs of this host that carry it.
     pub carriers: Carriers,
     /// When its socket began to connect.
@@ -147,6 +152,9 @@ impl Connection {
             name,
             dialed: state != State::Unauthenticated,
             far: None,
+            elsewhere: None,
+            turned: 0,
+            refused: false,
             carriers: Carriers::default(),
             tried_ns: now,
             unanswered: Vec::new(),
@@ -200,7 +208,7 @@ impl Connection {
         self.opening.extend(Answer::Accepted.bytes());
     }
 
-    /// Connects anew, by another NIC; nothing was sent yet.
+    /// Connects anew, by another NIC or to another address; nothing was sent yet.
     pub fn try_again(&mut self, socket: Descriptor, carriers: Carriers, now: u64) {
         self.unanswered.extend(self.socket.replace(socket));
         self.unanswered.drain(..self.unanswered.len().saturating_sub(UNANSWERED));
@@ -276,6 +284,11 @@ impl Connection {
         self.readable |= readable || ends;
         self.writable |= writable || ends;
         self.closing |= ends;
+    }
+
+    /// Whether the other side has closed it, and that has arrived.
+    pub fn has_closed(&self) -> bool {
+        self.closing
     }
 
     // Ownership.

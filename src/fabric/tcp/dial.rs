@@ -3,12 +3,20 @@
 use super::carriers::TURN_NS;
 use super::connection::{Connection, State};
 use super::nic::{TcpNic, HEEDED};
+use super::paths::Carriers;
 use super::routes::Target;
 use super::sealed::Sealed;
 use super::socket;
+use crate::descriptor::Descriptor;
+use crate::ids::PeerId;
 use crate::status::Result;
-use crate::wire::tcp::Handshake;
+use crate::wire::tcp::{Handshake, Name};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
+
+/// A NIC that has not answered for this long is dialed at its other address; this doubles each time.
+const ANSWER_NS: u64 = 300_000_000;
+const TURNED_MOST: u32 = 8;
 
 impl TcpNic {
     pub(super) fn dial(&mut self, target: &Target) -> Result<u32> {
@@ -16,37 +24,87 @@ impl TcpNic {
         let now = self.clock.now();
         let secrets = self.options.secrets.as_ref();
         let sealed = secrets.map(|secrets| Sealed::initiator(&secrets.now(now))).transpose()?;
-        let from = self.own_for(target.to);
-        let (device, carriers) = self.paths.dial((from, target.to), &self.options, now);
-        let socket = socket::connect(from, target.to, device, &self.options)?;
+        let (to, elsewhere, (socket, carriers)) = match (self.connect(target.to), target.other) {
+            (Ok(begun), other) => (target.to, other, begun),
+            (Err(_), Some(other)) => (other, None, self.connect(other)?),
+            (Err(error), None) => return Err(error),
+        };
         let mut connection = Connection::dialed(socket, sealed, handshake, target.peer, now);
-        (connection.far, connection.carriers) = (Some(target.to), carriers);
+        (connection.far, connection.elsewhere, connection.carriers) = (Some(to), elsewhere, carriers);
         self.add(connection)
     }
 
-    /// Dials by other devices where one does not answer.
+    fn connect(&mut self, to: SocketAddr) -> Result<(Descriptor, Carriers)> {
+        let from = self.own_for(to);
+        let (device, carriers) = self.paths.dial((from, to), &self.options);
+        Ok((socket::connect(from, to, device, &self.options)?, carriers))
+    }
+
+    /// Dials by other devices, or another address, where one does not answer.
     pub(super) fn turn(&mut self, now: u64) {
         for at in 0..self.connections.len() as u32 {
-            let waits = |one: &&mut Connection| {
-                one.state == State::Dialing && now.saturating_sub(one.tried_ns) > TURN_NS
-            };
-            let Some(one) = self.connection(at).filter(waits) else { continue };
+            let dials = |one: &&mut Connection| one.state == State::Dialing;
+            let Some(one) = self.connection(at).filter(dials) else { continue };
             let (Some(to), carriers) = (one.far, one.carriers) else { continue };
-            one.tried_ns = now;
-            let (from, turns) = (self.own_for(to), self.paths.takes_turns(to.ip()));
-            if !turns || !self.paths.advance(from, to.ip(), carriers, now) {
-                continue;
+            let patience = ANSWER_NS << one.turned.min(TURNED_MOST);
+            if one.elsewhere.is_some() && now.saturating_sub(one.since_ns) > patience {
+                match one.refused {
+                    true => self.end(at, libc::ECONNREFUSED),
+                    false => _ = self.dial_elsewhere(at, now),
+                }
+            } else if now.saturating_sub(one.tried_ns) > TURN_NS {
+                one.tried_ns = now;
+                let (from, turns) = (self.own_for(to), self.paths.takes_turns(to.ip()));
+                if turns && self.paths.advance(from, to.ip(), carriers, now) {
+                    self.dial_again(at, to, now);
+                }
             }
-            let (device, carriers) = self.paths.dial((from, to), &self.options, now);
-            let Ok(socket) = socket::connect(from, to, device, &self.options) else { continue };
-            if socket::watch(&self.epoll, socket.as_fd(), HEEDED, at.into()).is_err() {
-                continue;
-            }
-            let Some(one) = self.connections[at as usize].as_deref_mut() else { continue };
-            if let Some(unanswered) = one.socket() {
-                socket::unwatch(&self.epoll, unanswered);
-            }
-            one.try_again(socket, carriers, now);
         }
+    }
+
+    /// Dials the other address of a NIC, if it has one.
+    fn dial_elsewhere(&mut self, at: u32, now: u64) -> bool {
+        let Some(one) = self.connection(at) else { return false };
+        let (Some(to), Some(other)) = (one.far, one.elsewhere) else { return false };
+        (one.turned, one.elsewhere) = (one.turned + 1, Some(to));
+        self.dial_again(at, other, now)
+    }
+
+    fn dial_again(&mut self, at: u32, to: SocketAddr, now: u64) -> bool {
+        let Ok((socket, carriers)) = self.connect(to) else { return false };
+        if socket::watch(&self.epoll, socket.as_fd(), HEEDED, at.into()).is_err() {
+            return false;
+        }
+        let Some(one) = self.connections[at as usize].as_deref_mut() else { return false };
+        if let Some(unanswered) = one.socket() {
+            socket::unwatch(&self.epoll, unanswered);
+        }
+        one.far = Some(to);
+        one.try_again(socket, carriers, now);
+        true
+    }
+
+    /// A connection has failed. One that was not made yet is dialed once at the NIC's other address.
+    pub(super) fn fail(&mut self, at: u32, errno: i32) {
+        let now = self.clock.now();
+        let first = |one: &&mut Connection| one.state == State::Dialing && one.turned == 0;
+        if let Some(one) = self.connection(at).filter(first) {
+            one.refused = errno == libc::ECONNREFUSED;
+            if self.dial_elsewhere(at, now) {
+                return;
+            }
+        }
+        self.end(at, errno)
+    }
+
+    /// A peer has authenticated over an accepted connection: routes to its NIC that get no answer lead over
+    /// this one now. (A side whose address has changed dials the other side, which only knows the old one.)
+    pub(super) fn take_over(&mut self, at: u32, of: (Name, PeerId)) {
+        let dials = |at: u32| {
+            let one = self.connections.get(at as usize).and_then(Option::as_deref);
+            one.is_some_and(|one| one.state == State::Dialing)
+        };
+        let given_up = self.routes.turn(of, at, dials);
+        given_up.into_iter().for_each(|old| self.end(old, libc::ECANCELED));
     }
 }

@@ -1,5 +1,5 @@
 //! The addresses of the two ends of a connection. A NIC may have one of each family: the dialing side
-//! takes the first of the other side that it has a family for.
+//! takes the first of the other side that it has a family for, and the other one where that does not answer.
 
 use super::accept::NOBODY;
 use super::nic::TcpNic;
@@ -22,8 +22,8 @@ impl TcpNic {
         }
     }
 
-    /// Where to dial a NIC, and its name.
-    pub(super) fn target(&self, address: &[u8]) -> Result<(SocketAddr, Name)> {
+    /// Where to dial a NIC, where else, and its name.
+    pub(super) fn target(&self, address: &[u8]) -> Result<(SocketAddr, Option<SocketAddr>, Name)> {
         let (first, other, name) =
             parts(address).filter(|(.., name)| *name != NOBODY).ok_or_else(|| Error {
                 provider_errno: libc::EHOSTUNREACH,
@@ -31,7 +31,8 @@ impl TcpNic {
             })?;
         let other = other.map(|ip| SocketAddr::new(ip, first.port()));
         let has_family = |to: &SocketAddr| self.own_for(*to).is_ipv4() == to.is_ipv4();
-        Ok(([Some(first), other].into_iter().flatten().find(has_family).unwrap_or(first), name))
+        let mut reached = [Some(first), other].into_iter().flatten().filter(has_family);
+        Ok((reached.next().unwrap_or(first), reached.next(), name))
     }
 }
 

@@ -58,12 +58,15 @@ mod ends;
 mod fuzz;
 mod incoming;
 mod interfaces;
+mod listener;
+mod moves;
 #[cfg(test)]
 mod network_tests;
 mod nic;
 mod options;
 mod outgoing;
 mod paths;
+mod return_trial;
 mod routes;
 mod sealed;
 mod socket;
@@ -75,6 +78,7 @@ mod stream;
 mod tests;
 #[cfg(any(test, fuzzing))]
 mod twins;
+mod upkeep;
 
 #[cfg(any(test, fuzzing))]
 pub use fuzz::stream as check_stream;

@@ -1,12 +1,13 @@
 //! Socket options, and networks other than loopback: hosts in namespaces, which only root can make.
 
-use super::interfaces;
+use super::connection::State;
+use super::interfaces::{self, Interface};
 use super::nic::TcpNic;
 use super::socket::to_system;
 use super::Options;
 use crate::fabric::{Access, Buffer, HostRange, Nic, Posted, Reaped, Rma, Route, Scratch, Segment};
 use crate::ids::PeerId;
-use std::net::TcpListener;
+use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::process::Command;
 use std::ptr::{null_mut, NonNull};
@@ -27,6 +28,35 @@ fn option(socket: BorrowedFd, level: i32, name: i32) -> i32 {
     let rc = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &mut len) };
     assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
     value
+}
+
+/// A NIC's second address is dialed where nothing listens at the first, and both have to refuse for
+/// its endpoint to be gone.
+#[test]
+fn other_address_is_dialed_if_the_first_refuses() {
+    let other = Ipv6Addr::LOCALHOST;
+    if TcpListener::bind((other, 0)).is_err() {
+        return; // This host has no IPv6.
+    }
+    let open = || {
+        let interface = Interface { other: Some(other.into()), ..interfaces::named("lo") };
+        TcpNic::open(&interface, Arc::default()).unwrap()
+    };
+    let (mut a, mut b) = (open(), open());
+    let first = SocketAddr::from(([127, 0, 0, 2], b.at.port()));
+    let address = [to_system(first), b.name.to_vec(), other.octets().to_vec()].concat();
+    let route = a.insert(&address, None).unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while !a.connections.iter().flatten().any(|one| one.state == State::Up) {
+        [&mut a, &mut b].into_iter().for_each(|nic| _ = nic.reap(&mut Vec::new()));
+        assert!(!a.is_gone(route) && Instant::now() < until);
+    }
+    drop(b);
+    let gone = a.insert(&address, Some(PeerId::numbered(7))).unwrap();
+    while !a.is_gone(gone) {
+        a.reap(&mut Vec::new());
+        assert!(Instant::now() < until);
+    }
 }
 
 /// Listeners, and both ends of a connection over loopback.

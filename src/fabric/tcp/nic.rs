@@ -1,15 +1,16 @@
 //! A NIC of the fabric of TCP sockets: a listener, and one connection to each NIC that it
 //! communicates with.
 
-use super::accept::{NOBODY, UNAUTHENTICATED_NS};
+use super::accept::NOBODY;
 use super::carriers::Paths;
 use super::connection::{Connection, Moving, State};
 use super::interfaces::Interface;
+use super::listener::{self, Listener, LISTENER, NEWS};
 use super::options::Options;
 use super::outgoing::descriptor_of;
 use super::routes::{Routes, Target};
 use super::sealed::OTHER_SECRET;
-use super::socket::{self, to_system};
+use super::socket;
 use super::stream::{Spare, SINK};
 use crate::clock::{Clock, Random};
 use crate::descriptor::Descriptor;
@@ -22,7 +23,7 @@ use crate::fabric::{
 };
 use crate::ids::{GrantToken, PeerId};
 use crate::status::{Error, Result, Status};
-use crate::wire::address::RAILS_MAX;
+use crate::topology::network::Watch;
 use crate::wire::tcp::{Kind, Name, MESSAGE, PIECES};
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -36,16 +37,8 @@ const TX_DEPTH: usize = 512;
 const RX_DEPTH: usize = 256;
 const LANE_WINDOW: u64 = 4 << 20;
 const RAIL_WINDOW: u64 = 64 << 20;
-/// The most accepted connections of one peer: each of its NICs needs one.
-const OF_PEER: usize = RAILS_MAX;
-/// A connection that no route uses is closed after this time.
-const UNUSED_NS: u64 = 30_000_000_000;
-/// The interval between checks for unused connections.
-const LOOK_NS: u64 = 100_000_000;
 /// The most events read at once.
 const EVENTS: usize = 64;
-/// The event data of the listeners; that of a connection is its index.
-pub const LISTENER: u64 = u64::MAX;
 /// The events of a connection.
 pub const HEEDED: i32 = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
 
@@ -58,12 +51,19 @@ pub struct TcpNic {
     pub(super) at: SocketAddr,
     /// Another address, with the same port.
     pub(super) other: Option<IpAddr>,
-    address: Vec<u8>,
+    pub(super) address: Vec<u8>,
     /// None once the NIC is closed.
-    pub(super) listeners: Vec<Descriptor>,
+    pub(super) listeners: Vec<Listener>,
+    /// Tells of changes of the network, of which there is news.
+    pub(super) watch: Option<Watch>,
+    pub(super) news: bool,
+    /// The interface has no address now.
+    pub(super) homeless: bool,
+    /// The network to which the NIC has moved (`take_moved`).
+    pub(super) moved_to: Option<String>,
     pub(super) paths: Paths,
     pub(super) epoll: Descriptor,
-    routes: Routes,
+    pub(super) routes: Routes,
     pub(super) connections: Vec<Option<Box<Connection>>>,
     last_number: Number,
     /// Connections that may have work.
@@ -74,7 +74,7 @@ pub struct TcpNic {
     /// The number of passes.
     pass: u32,
     pub(super) paused_until: u64,
-    looked_ns: u64,
+    pub(super) looked_ns: u64,
     /// The count that `take_rejected` returns.
     pub(super) rejected: u64,
     registry: Registry,
@@ -83,7 +83,7 @@ pub struct TcpNic {
     finished: Vec<Reaped>,
     spare: Spare,
     /// A buffer for discarded bytes.
-    sink: Box<[u8]>,
+    pub(super) sink: Box<[u8]>,
 }
 
 // SAFETY: the pointers are the rail's, which moves with its NIC.
@@ -96,17 +96,10 @@ impl TcpNic {
         name[..8].copy_from_slice(&random.u64()?.to_le_bytes());
         name[8..].copy_from_slice(&random.u64()?.to_le_bytes());
         let of = (interface.address, interface.network.as_str());
-        let (mut listeners, at, paths) = Paths::listen(&interface.name, of, &options)?;
-        let other = interface.other.filter(|_| options.at.ip().is_none());
-        let second = other.and_then(|ip| paths.listen_also(SocketAddr::new(ip, at.port()), &options));
-        let other = other.filter(|_| second.is_some());
-        listeners.extend(second);
+        let (listeners, at, paths) = Paths::listen(&interface.name, of, &options)?;
         // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
         let epoll = Descriptor::of(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
         let epoll = epoll.ok_or_else(|| Error::system("making a descriptor to wait on"))?;
-        for listener in &listeners {
-            socket::watch(&epoll, listener.as_fd(), libc::EPOLLIN, LISTENER)?;
-        }
         let limits = Limits {
             delivery: Delivery::Native,
             tx_depth: TX_DEPTH,
@@ -125,16 +118,20 @@ impl TcpNic {
             lane_window: LANE_WINDOW,
             rail_window: RAIL_WINDOW,
         };
-        Ok(TcpNic {
+        let mut nic = TcpNic {
             limits,
             clock,
             random,
             name,
             at,
-            other,
-            address: [to_system(options.at.advertised(at)), name.to_vec()].concat(),
+            other: None,
+            address: Vec::new(),
             options,
-            listeners,
+            listeners: Vec::new(),
+            watch: listener::watch(&epoll),
+            news: false,
+            homeless: false,
+            moved_to: None,
             paths,
             epoll,
             routes: Routes::default(),
@@ -152,7 +149,14 @@ impl TcpNic {
             finished: Vec::new(),
             spare: Spare::default(),
             sink: vec![0; SINK].into_boxed_slice(),
-        })
+        };
+        for listener in listeners {
+            nic.listen(at.ip(), listener)?;
+        }
+        let other = interface.other.filter(|_| nic.options.at.ip().is_none());
+        nic.other = other.filter(|ip| nic.listen_at(SocketAddr::new(*ip, at.port())));
+        nic.address = nic.full_address();
+        Ok(nic)
     }
 
     /// The sockets of the listener and of all connections.
@@ -175,7 +179,7 @@ impl TcpNic {
     }
 
     /// The index of a connection with this number, unless it has ended and another uses the slot.
-    fn numbered(&self, number: Number) -> Option<u32> {
+    pub(super) fn numbered(&self, number: Number) -> Option<u32> {
         let is_it = |one: &Option<Box<Connection>>| one.as_ref().is_some_and(|one| one.number == number);
         self.connections.iter().position(is_it).map(|at| at as u32)
     }
@@ -212,7 +216,7 @@ impl TcpNic {
         self.routes.end(at, errno);
     }
 
-    fn end_those(&mut self, errno: i32, goes: impl Fn(u32, &Connection) -> bool) {
+    pub(super) fn end_those(&mut self, errno: i32, goes: impl Fn(u32, &Connection) -> bool) {
         for at in 0..self.connections.len() as u32 {
             if self.connections[at as usize].as_deref().is_some_and(|one| goes(at, one)) {
                 self.end(at, errno);
@@ -268,8 +272,9 @@ impl TcpNic {
             unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), EVENTS as i32, 0) };
         for event in events.iter().take(count.max(0) as usize) {
             let (what, at) = (event.events, event.u64);
-            if at == LISTENER {
-                self.calls = true;
+            if at >= NEWS {
+                self.calls |= at == LISTENER;
+                self.news |= at == NEWS;
                 continue;
             }
             let has = |flags: i32| what & flags as u32 != 0;
@@ -297,7 +302,7 @@ impl TcpNic {
             let spoke = errno == libc::EPROTO || errno == OTHER_SECRET;
             let rejected = spoke && connection.state == State::Unauthenticated;
             self.rejected += u64::from(rejected);
-            return self.end(at, errno);
+            return self.fail(at, errno);
         }
         if connection.leaving && connection.is_idle() {
             return self.end(at, libc::ECANCELED);
@@ -326,7 +331,7 @@ impl Nic for TcpNic {
     }
 
     fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route> {
-        let (to, name) = self.target(address)?;
+        let (to, other, name) = self.target(address)?;
         if let Some(route) = self.routes.again(name, peer) {
             return Ok(route);
         }
@@ -334,8 +339,8 @@ impl Nic for TcpNic {
             |one: &Connection| peer.is_some_and(|peer| one.is_accepted_of(peer, name)) && one.serves();
         let theirs = self.connections.iter().position(|one| one.as_deref().is_some_and(is_theirs));
         // Connect to ourselves by the local address: a NAT may not let us in by the public one.
-        let to = if name == self.name { self.at } else { to };
-        let target = Target { name, peer, to };
+        let (to, other) = if name == self.name { (self.at, None) } else { (to, other) };
+        let target = Target { name, peer, to, other };
         let leads = match theirs.filter(|_| name != self.name) {
             Some(at) => Ok(at as u32),
             None => self.dial(&target).map_err(|error| error.provider_errno),
@@ -370,36 +375,11 @@ impl Nic for TcpNic {
     }
 
     fn assign_connection(&mut self, connection: Number, peer: PeerId) {
-        let Some(at) = self.numbered(connection) else { return };
-        let Some(one) = self.connection(at).filter(|one| one.may_be_of(peer)) else { return };
-        let (name, new) = (one.name, one.owner() != Some(peer));
-        one.authenticate(peer);
-        self.list(at);
-        if new {
-            // The peer would not dial if it still had an earlier connection.
-            self.end_those(libc::ECONNRESET, |other, one| other != at && one.is_accepted_of(peer, name));
-            let connections = self.connections.iter().flatten();
-            let theirs = connections.filter(|one| !one.dialed && one.owner() == Some(peer));
-            let mut numbers: Vec<Number> = theirs.map(|one| one.number).collect();
-            if numbers.len() > OF_PEER {
-                numbers.sort_unstable();
-                self.end_those(libc::ECONNRESET, |_, one| one.number == numbers[0]);
-            }
-        }
+        self.give_to(connection, peer);
     }
 
     fn end_peer(&mut self, peer: PeerId, at_once: bool) {
-        if at_once {
-            return self.end_those(libc::ECANCELED, |_, one| one.owner() == Some(peer));
-        }
-        let now = self.clock.now();
-        for at in 0..self.connections.len() as u32 {
-            let connection = self.connections[at as usize].as_deref_mut();
-            if let Some(one) = connection.filter(|one| one.owner() == Some(peer)) {
-                one.refuse(now, &mut self.sink);
-                self.list(at);
-            }
-        }
+        self.end_all_of(peer, at_once);
     }
 
     fn redial(&mut self, route: Route) {
@@ -413,7 +393,9 @@ impl Nic for TcpNic {
         let at = self.numbered(connection);
         let up = |at: &u32| self.connections[*at as usize].as_ref().is_some_and(|one| one.state == State::Up);
         match at.filter(up) {
-            Some(at) => Ok(self.routes.add(Target { name: NOBODY, peer: None, to: self.at }, Ok(at))),
+            Some(at) => {
+                Ok(self.routes.add(Target { name: NOBODY, peer: None, to: self.at, other: None }, Ok(at)))
+            }
             None => Err(Error::new(Status::Fabric, "the connection is closed")),
         }
     }
@@ -432,26 +414,12 @@ impl Nic for TcpNic {
         std::mem::take(&mut self.rejected)
     }
 
+    fn take_moved(&mut self) -> Option<String> {
+        self.moved_to.take()
+    }
+
     fn tend(&mut self) {
-        let now = self.clock.now();
-        if self.paused_until != 0 && now >= self.paused_until {
-            self.paused_until = 0;
-            self.heed_listeners(true);
-        }
-        if now.saturating_sub(self.looked_ns) < LOOK_NS {
-            return;
-        }
-        self.looked_ns = now;
-        self.turn(now);
-        self.connections.iter_mut().flatten().for_each(|one| one.rest());
-        let used = self.routes.used();
-        let patience_ns = self.options.patience_ns();
-        self.end_those(libc::ETIMEDOUT, |_, one| {
-            let age = now.saturating_sub(one.since_ns);
-            one.is_unauthenticated() && age > UNAUTHENTICATED_NS
-                || age > UNUSED_NS && !used.contains(&(one.name, one.owner()))
-                || age > patience_ns && matches!(one.state, State::Dialing | State::Handshaking)
-        });
+        self.look_after();
     }
 
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration> {

@@ -30,6 +30,12 @@ pub struct Carriers {
 }
 
 impl Carriers {
+    /// Whether another NIC than this one carries a direction.
+    pub fn is_elsewhere(&self, own: u32) -> bool {
+        let other = |device: u32| ![0, own].contains(&device);
+        own != 0 && (other(self.leaves) || other(self.arrives))
+    }
+
     pub fn both(device: u32) -> Carriers {
         Carriers { leaves: device, arrives: device, bound: false }
     }

@@ -5,7 +5,7 @@ use crate::fabric::Route;
 use crate::ids::PeerId;
 use crate::wire::tcp::Name;
 use std::collections::HashSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// The purpose of a route.
 #[derive(Clone, Copy)]
@@ -14,6 +14,8 @@ pub struct Target {
     /// The peer at the address.
     pub peer: Option<PeerId>,
     pub to: SocketAddr,
+    /// Where it is dialed if nothing answers there.
+    pub other: Option<SocketAddr>,
 }
 
 pub struct Place {
@@ -82,6 +84,21 @@ impl Routes {
         Some((at, place.target))
     }
 
+    /// The routes to a peer's NIC lead over this connection, instead of some that are given up.
+    pub fn turn(&mut self, of: (Name, PeerId), to: u32, gives_up: impl Fn(u32) -> bool) -> Vec<u32> {
+        let is_of = |place: &&mut Place| {
+            place.users > 0 && (place.target.name, place.target.peer) == (of.0, Some(of.1))
+        };
+        let mut given_up = Vec::new();
+        for place in self.places.iter_mut().filter(is_of) {
+            if let Some(old) = place.leads.ok().filter(|old| gives_up(*old)) {
+                place.leads = Ok(to);
+                given_up.push(old);
+            }
+        }
+        given_up
+    }
+
     /// A connection has ended.
     pub fn end(&mut self, connection: u32, errno: i32) {
         for place in self.places.iter_mut().filter(|place| place.leads == Ok(connection)) {
@@ -103,6 +120,15 @@ impl Routes {
     pub fn ended(&mut self, route: Route) -> Option<(Target, i32)> {
         let place = self.find(route).filter(|place| place.reported)?;
         Some((place.target, place.leads.err()?))
+    }
+
+    /// Where a peer's NIC is dialed, if that is an address of this host.
+    pub fn dialed(&self, name: Name, peer: Option<PeerId>, host: IpAddr) -> Option<SocketAddr> {
+        let is_of =
+            |place: &&Place| place.users > 0 && (place.target.name, place.target.peer) == (name, peer);
+        let all =
+            self.places.iter().filter(is_of).flat_map(|place| [Some(place.target.to), place.target.other]);
+        all.flatten().find(|to| to.ip() == host)
     }
 
     /// The NICs and peers in use.

@@ -198,18 +198,22 @@ pub fn listen_at(at: SocketAddr, device: u32, options: &Options) -> Result<(Desc
     if step("an address") || !bind(socket_of(&socket), at) {
         return Err(system(&format!("binding a socket to {at}")));
     }
-    // SAFETY: the socket is open, and the buffer has space for the longest address.
-    unsafe {
-        if step("a listener") || libc::listen(socket.as_raw_fd(), BACKLOG) != 0 {
-            return Err(system("listening at a socket"));
-        }
-        let (mut bytes, mut len) = ([0u8; V6], V6 as libc::socklen_t);
-        if libc::getsockname(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), &mut len) != 0 {
-            return Err(system("asking for a socket's address"));
-        }
-        let address = from_system(bytes.get(..len as usize).unwrap_or_default());
-        address.map(|address| (socket, address)).ok_or_else(|| system("asking for a socket's address"))
+    // SAFETY: the socket is open.
+    let listen = || unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) == 0 };
+    if step("a listener") || !listen() {
+        return Err(system("listening at a socket"));
     }
+    let address = address(socket.as_fd())?;
+    Ok((socket, address))
+}
+
+/// The address of a socket's own end.
+pub fn address(socket: BorrowedFd) -> Result<SocketAddr> {
+    let (mut bytes, mut len) = ([0u8; V6], V6 as libc::socklen_t);
+    // SAFETY: the buffer has space for the longest address.
+    let rc = unsafe { libc::getsockname(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), &mut len) };
+    let address = bytes.get(..len as usize).filter(|_| rc == 0).and_then(from_system);
+    address.ok_or_else(|| system("asking for a socket's address"))
 }
 
 fn socket_of(socket: &Descriptor) -> BorrowedFd<'_> {
@@ -265,6 +269,13 @@ pub fn connect(from: SocketAddr, to: SocketAddr, device: u32, options: &Options)
 /// The result of connecting: 0 or an error number.
 pub fn outcome(socket: BorrowedFd) -> i32 {
     integer(socket, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or_else(|errno| errno)
+}
+
+/// Whether connecting has succeeded.
+pub fn is_connected(socket: BorrowedFd) -> bool {
+    let (mut bytes, mut len) = ([0u8; V6], V6 as libc::socklen_t);
+    // SAFETY: the buffer has space for the longest address.
+    unsafe { libc::getpeername(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), &mut len) == 0 }
 }
 
 /// Whether bytes that were sent are repeated, since nobody acknowledges them.

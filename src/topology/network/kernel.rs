@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
 /// The kernel fills no more than half of it at once.
-const BYTES: usize = 64 << 10;
+pub(super) const BYTES: usize = 64 << 10;
 /// The kernel says when something has changed meanwhile; the last attempt counts in any case.
 const ATTEMPTS: usize = 5;
 /// A host can have all routes of the Internet. The default routes come first.
@@ -62,7 +62,7 @@ fn dump(request: u16, asked: &[u8], most: usize, mut each: impl FnMut(&[u8])) ->
 
 /// Whether something has changed meanwhile.
 fn ask(request: u16, asked: &[u8], most: usize, messages: &mut Vec<Vec<u8>>) -> IoResult<bool> {
-    let socket = Socket::open()?;
+    let socket = Socket::open(0)?;
     let mut message = vec![0; HEADER + asked.len()];
     message[HEADER..].copy_from_slice(asked);
     let mut header = NetlinkBuffer::new(&mut message);
@@ -94,10 +94,11 @@ fn ask(request: u16, asked: &[u8], most: usize, messages: &mut Vec<Vec<u8>>) -> 
 }
 
 /// A socket to the kernel alone: the messages of other processes do not arrive at it.
-struct Socket(Descriptor);
+pub(super) struct Socket(Descriptor);
 
 impl Socket {
-    fn open() -> IoResult<Socket> {
+    /// `groups`: what the kernel sends unasked.
+    pub(super) fn open(groups: u32) -> IoResult<Socket> {
         // The kernel answers within the call that asks, and no read has to wait.
         let flags = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
@@ -106,12 +107,25 @@ impl Socket {
         // SAFETY: all fields may be zero: the kernel's address.
         let mut kernel: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
         kernel.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+        let mut own = kernel;
+        own.nl_groups = groups;
         let len = std::mem::size_of_val(&kernel) as libc::socklen_t;
-        // SAFETY: the address and its length belong together, and the socket is open.
-        match unsafe { libc::connect(socket.as_raw_fd(), (&raw const kernel).cast(), len) } {
+        // SAFETY: each address and its length belong together, and the socket is open.
+        let rc = unsafe {
+            let bound = match groups {
+                0 => 0,
+                _ => libc::bind(socket.as_raw_fd(), (&raw const own).cast(), len),
+            };
+            bound | libc::connect(socket.as_raw_fd(), (&raw const kernel).cast(), len)
+        };
+        match rc {
             0 => Ok(Socket(socket)),
             _ => Err(Error::last_os_error()),
         }
+    }
+
+    pub(super) fn descriptor(&self) -> &Descriptor {
+        &self.0
     }
 
     fn send(&self, message: &[u8]) -> IoResult<usize> {
@@ -121,7 +135,7 @@ impl Socket {
     }
 
     /// The length of the next messages, which is beyond the buffer's where that is too short.
-    fn receive(&self, buffer: &mut [u8]) -> IoResult<usize> {
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> IoResult<usize> {
         let (to, len) = (buffer.as_mut_ptr().cast(), buffer.len());
         // SAFETY: the buffer is writable for its length.
         let got = unsafe { libc::recv(self.0.as_raw_fd(), to, len, libc::MSG_TRUNC) };
@@ -154,7 +168,7 @@ fn ip(bytes: &[u8]) -> Option<IpAddr> {
     v4().or_else(|| <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from))
 }
 
-fn link(bytes: &[u8]) -> Option<Link> {
+pub(super) fn link(bytes: &[u8]) -> Option<Link> {
     let flags = number(bytes.get(8..)?)? as i32;
     let mut link = Link {
         index: number(bytes.get(4..)?)?,
@@ -181,7 +195,7 @@ fn link(bytes: &[u8]) -> Option<Link> {
     (!link.name.is_empty()).then_some(link)
 }
 
-fn address(bytes: &[u8]) -> Option<Address> {
+pub(super) fn address(bytes: &[u8]) -> Option<Address> {
     let (prefix, link) = (*bytes.get(1)?, number(bytes.get(4..)?)?);
     let mut flags = u32::from(*bytes.get(2)?);
     let (mut local, mut other, mut expired) = (None, None, false);

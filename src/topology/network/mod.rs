@@ -8,6 +8,7 @@
 //! | [`saved`] | reads it from what `ip -j` has printed on any host |
 //! | [`reach`] | where each interface leads |
 //! | [`addresses`] | the addresses of an interface at which peers find it, best first |
+//! | [`watch`] | when something of it has changed |
 //! | [`nics`] | the interfaces with both, and the reasons |
 
 mod addresses;
@@ -16,6 +17,7 @@ mod nics;
 mod reach;
 mod saved;
 mod values;
+mod watch;
 
 pub use kernel::read;
 pub use nics::Nic;
@@ -26,3 +28,4 @@ pub use saved::read as saved;
 pub use values::Network;
 #[cfg(test)]
 pub use values::{Address, Link, Route};
+pub use watch::{News, Watch};
