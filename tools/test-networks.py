@@ -6,7 +6,7 @@ statistics. Where there are two ways, a cable is cut.
     tools/test-networks.py LIBRARY_FOLDER [--short] [--only PART]    needs root and iproute2
 
 One line for each world, and a last one with the count. Leaves in target/figures (not with --short): network_worlds_passed,
-network_worlds_failed, rail_bytes_error.
+network_worlds_failed, rail_bytes_error, address_change_ms, address_change_dialer_ms.
 """
 import argparse
 import json
@@ -26,6 +26,10 @@ HEADER = {4: 66, 6: 86}
 # A NIC that must carry has this part of what an even division would give it; one that must not, this part of all.
 LEAST, MOST = 0.3, 0.02
 ERROR_MOST = 0.05
+# How long a NIC has after an address was replaced.
+CHANGE_S = 5.0
+# How long a NIC has to come back to its own bytes, once neighbours may learn where it is.
+LATER_S = 9
 
 
 # What runs on a host: a line for each command, a line for each answer.
@@ -47,11 +51,11 @@ def host() -> None:
         names = [endpoint.rail_info(i).name.decode() for i in range(endpoint.info().rails)]
         return {"rails": names, "address": endpoint.address.hex(), "memory": state["registered"].export().hex()}
 
-    def connect(address: str, memory: str, lanes: int) -> Any:
+    def connect(address: str, memory: str, lanes: int, patience: float) -> Any:
         peer = state["peer"] = state["endpoint"].connect(bytes.fromhex(address), timeout=20).wait()
         state["remote"] = peer.import_memory(bytes.fromhex(memory))
         # A rail that was late joins a little later: hosts may have to learn first where an address is.
-        until = time.monotonic() + 6
+        until = time.monotonic() + patience
         while time.monotonic() < until and peer.info().lanes < lanes:
             time.sleep(0.05)
         return peer.info().lanes
@@ -86,15 +90,23 @@ def host() -> None:
         return sums
 
     def stream(seconds: float) -> Any:
-        """Writes one after the other; the longest time that one took, in ms."""
-        endpoint, until, longest, count = state["endpoint"], time.monotonic() + seconds, 0.0, 0
-        part = MIB // 4
+        """Writes one after the other: the longest time that one took, in ms, how many there were, and for each NIC
+        the longest time in which it carried nothing."""
+        endpoint, now, longest, count = state["endpoint"], time.monotonic(), 0.0, 0
+        until, part = now + seconds, MIB // 4
+        last = {name: [done[0], now, 0.0] for name, done in carried().items()}
         print(json.dumps("begun"), flush=True)
-        while time.monotonic() < until:
-            began = time.monotonic()
+        while now < until:
+            began = now
             endpoint.write(state["registered"], state["remote"], part, timeout=20).wait()
-            longest, count = max(longest, time.monotonic() - began), count + 1
-        return [longest * 1000, count]
+            now = time.monotonic()
+            longest, count = max(longest, now - began), count + 1
+            for name, done in carried().items():
+                of = last[name]
+                of[2] = max(of[2], now - of[1])
+                if done[0] > of[0]:
+                    of[:2] = done[0], now
+        return [longest * 1000, count, {name: of[2] * 1000 for name, of in last.items()}]
 
     def close() -> None:
         state.pop("endpoint").close()
@@ -279,13 +291,18 @@ class Host:
 class World:
     def __init__(self, name: str, make: Callable[[Net], None], *, carry: str = "", also: str = "", cut: str = "", short: bool = False,
                  arp_ignore: int = 1, options: Optional[Dict[str, Any]] = None, before: Optional[List[str]] = None, v: int = 4,
-                 warns: str = "", again: Tuple[str, ...] = (), lossy: bool = False) -> None:
+                 warns: str = "", again: Tuple[str, ...] = (), lossy: bool = False, changes: Tuple[str, ...] = (),
+                 figure: str = "", later: Tuple[str, ...] = ()) -> None:
         #: The NICs of both hosts that must carry, as "a eth0 eth1, b eth0 eth1"; others must not.
         self.carry = {part.split()[0]: part.split()[1:] for part in carry.split(",") if part.strip()}
         #: These may carry.
         self.also = {part.split()[0]: part.split()[1:] for part in also.split(",") if part.strip()}
         #: The interface that goes down, as "s aeth0"; commands for what went with it.
         self.again = again
+        #: Commands that change addresses, each of a host, and how the longest time in which a NIC carried nothing is called.
+        self.changes, self.figure = changes, figure
+        #: Commands once they are connected, some time before anything is measured.
+        self.later = later
         #: What is sent again counts for the kernel alone.
         self.lossy = lossy
         self.name, self.make, self.cut, self.short, self.arp_ignore = name, make, cut, short, arp_ignore
@@ -374,6 +391,15 @@ def _(net: Net) -> None:
                 net.run("ip", "netns", "exec", net.name(space), sys.executable, "-S", "-c", send)
 
 
+@world("a neighbour keeps another NIC for long", carry=both("eth0 eth1"), warns="counts for eth0",
+       later=("a neigh del 10.9.0.4 dev eth0", "a neigh del 10.9.0.4 dev eth1"))
+def _(net: Net) -> None:
+    net.flat({"a": 2, "b": 2})
+    net.ip("b", "link set eth0 address 02:00:00:00:00:b0")
+    for name in ("eth0", "eth1"):
+        net.ip("a", f"neigh replace 10.9.0.4 lladdr 02:00:00:00:00:b0 nud permanent dev {name}")
+
+
 @world("the first NIC was down and up", carry=both("eth0 eth1"))
 def _(net: Net) -> None:
     net.flat({"a": 2, "b": 2})
@@ -424,6 +450,12 @@ def _(net: Net) -> None:
 @world("both families in one subnet", carry=both("eth0 eth1"), cut="s aeth0")
 def _(net: Net) -> None:
     net.flat({"a": 2, "b": 2}, v6=True)
+
+
+@world("the first family gets no answers", carry=both("eth0"), v=6)
+def _(net: Net) -> None:
+    net.flat({"a": 1, "b": 1}, v6=True)
+    net.ip("b", "route add blackhole 10.9.0.1/32")
 
 
 @world("two addresses on each NIC", carry=both("eth0 eth1"))
@@ -622,6 +654,71 @@ def _(net: Net) -> None:
             net.ip(space, f"link set eth{i} master red")
 
 
+# Addresses that come and go.
+
+CHANGES, CHANGES_DIALER = "address_change_ms", "address_change_dialer_ms"
+
+
+def replace(space: str, name: str, old: str, new: str, pause: float = 0.0) -> str:
+    return f"{space} addr del {old} dev {name};sleep {pause};addr add {new} dev {name}{' nodad' if ':' in new else ''}"
+
+
+@world("the only address of the dialing side is replaced", carry=both("eth0"), figure=CHANGES_DIALER, short=True,
+       changes=(replace("a", "eth0", "10.9.0.1/24", "10.9.0.101/24"),))
+def _(net: Net) -> None:
+    net.flat({"a": 1, "b": 1})
+
+
+@world("the only address of the accepting side is replaced", carry=both("eth0"),
+       changes=(replace("b", "eth0", "10.9.0.2/24", "10.9.0.102/24"),))
+def _(net: Net) -> None:
+    net.flat({"a": 1, "b": 1})
+
+
+@world("the only addresses are replaced in turn, twice", carry=both("eth0"),
+       changes=(replace("b", "eth0", "10.9.0.2/24", "10.9.0.102/24"), replace("a", "eth0", "10.9.0.1/24", "10.9.0.101/24"),
+                replace("a", "eth0", "10.9.0.101/24", "10.9.0.103/24"), replace("b", "eth0", "10.9.0.102/24", "10.9.0.104/24")))
+def _(net: Net) -> None:
+    net.flat({"a": 1, "b": 1})
+
+
+@world("an address is away for a second", carry=both("eth0"),
+       changes=(replace("a", "eth0", "10.9.0.1/24", "10.9.0.1/24", 1.0), replace("b", "eth0", "10.9.0.2/24", "10.9.0.2/24", 1.0)))
+def _(net: Net) -> None:
+    net.flat({"a": 1, "b": 1})
+
+
+@world("one of two addresses of the dialing side is replaced", carry=both("eth0 eth1"), figure=CHANGES,
+       changes=(replace("a", "eth1", "10.9.1.1/24", "10.9.1.101/24"),))
+def _(net: Net) -> None:
+    net.subnets(2)
+
+
+@world("one of two addresses of the accepting side is replaced", carry=both("eth0 eth1"), figure=CHANGES, short=True,
+       changes=(replace("b", "eth1", "10.9.1.2/24", "10.9.1.102/24"),))
+def _(net: Net) -> None:
+    net.subnets(2)
+
+
+@world("an address of two NICs in one subnet is replaced on each side", carry=both("eth0 eth1"), figure=CHANGES,
+       changes=(replace("b", "eth0", "10.9.0.2/24", "10.9.0.102/24"), replace("a", "eth1", "10.9.0.3/24", "10.9.0.103/24")))
+def _(net: Net) -> None:
+    net.flat({"a": 2, "b": 2})
+
+
+@world("addresses for privacy: a new one, then the old one is deprecated and goes", carry=both("eth0"), v=6,
+       changes=("a addr add fd09::101/64 dev eth0", "a addr change fd09::1/64 dev eth0 preferred_lft 0",
+                "a addr del fd09::1/64 dev eth0"))
+def _(net: Net) -> None:
+    net.flat({"a": 1, "b": 1}, v4=False, v6=True)
+
+
+@world("the family in use goes, and the other one is there", carry=both("eth0"),
+       changes=("b addr del 10.9.0.2/24 dev eth0",))
+def _(net: Net) -> None:
+    net.flat({"a": 1, "b": 1}, v6=True)
+
+
 # A run.
 
 
@@ -681,14 +778,21 @@ def run(world: World, results: Dict[str, float]) -> str:
         for here, there in (("a", "b"), ("b", "a")):
             opened = {space: hosts[space].ask("open", world.options) for space in "ab"}
             lanes = hosts[here].ask("connect", opened[there]["address"], opened[there]["memory"],
-                                     max(len(opened[space]["rails"]) for space in "ab") if not world.lossy else 1)
-            before = Moved(net)
+                                     max(len(opened[space]["rails"]) for space in "ab") if not world.lossy else 1,
+                                     30.0 if world.later else 6.0)
+            if world.later and here == "a":
+                for words in world.later:
+                    net.ip(*words.split(" ", 1))
+                for _ in range(LATER_S):
+                    time.sleep(1)  # only a lane in use notices that its connection has ended
+                    hosts[here].ask("write", 2)
+            before, earlier = Moved(net), hosts[here].ask("carried")
             hosts[here].ask("write", 3)
             right = hosts[here].ask("read", 3)
             if not right:
                 raise Failed(f"from {here}: what was read is not what was written")
             moved = before.payload(world.v)
-            stats = hosts[here].ask("carried")
+            stats = {name: [now - then for now, then in zip(done, earlier[name])] for name, done in hosts[here].ask("carried").items()}
             hosts[there].begin("receive")
             hosts[here].ask("send")
             if not hosts[there].end():
@@ -702,6 +806,8 @@ def run(world: World, results: Dict[str, float]) -> str:
             told.append(f"{lanes} lanes")
             if world.cut and here == "a":
                 told.append(cut(world, net, hosts[here], results))
+            if world.changes and here == "a":
+                told.append(change(world, net, hosts, results))
             for space in "ab":
                 hosts[space].ask("close")
         said = "".join(host.said() for host in hosts.values())
@@ -726,11 +832,36 @@ def cut(world: World, net: Net, initiator: Host, results: Dict[str, float]) -> s
     net.ip(space, f"link set {name} up")
     for words in world.again:
         net.ip(space, words)
-    longest, count = initiator.end()
+    longest, count, _ = initiator.end()
     results["failover"] = max(results.get("failover", 0), longest)
     if count < 10:
         raise Failed(f"after the cut only {count} writes ended")
     return f"cut: {longest:.0f} ms"
+
+
+def change(world: World, net: Net, hosts: Dict[str, Host], results: Dict[str, float]) -> str:
+    """Addresses are replaced while a host writes: what it writes goes on by all NICs."""
+    initiator = hosts["a"]
+    initiator.begin("stream", 1.0 + CHANGE_S * len(world.changes))
+    initiator.end()
+    time.sleep(0.5)
+    for words in world.changes:
+        space, rest = words.split(" ", 1)
+        for part in rest.split(";"):
+            time.sleep(float(part.split()[1])) if part.split()[0] == "sleep" else net.ip(space, part)
+        time.sleep(CHANGE_S)
+    longest, count, still = initiator.end()
+    worst = max(still.values())
+    if world.figure:
+        results[world.figure] = max(results.get(world.figure, 0), worst)
+    most = (CHANGE_S - 1) * 1000
+    if count < 10 or worst > most:
+        raise Failed(f"after the change {count} writes ended; without a byte for ms: {still}: "
+                     + "".join(host.said() for host in hosts.values())[-800:])
+    initiator.ask("write", 5)
+    if not initiator.ask("read", 5):
+        raise Failed("after the change: what was read is not what was written")
+    return f"carries again after {worst:.0f} ms, the longest write {longest:.0f} ms"
 
 
 def main() -> int:
@@ -766,7 +897,8 @@ def main() -> int:
         figures = ROOT / "target/figures"
         figures.mkdir(parents=True, exist_ok=True)
         for name, value in (("network_worlds_passed", passed), ("network_worlds_failed", failed),
-                            ("rail_bytes_error", round(results.get("error", 0), 4))):
+                            ("rail_bytes_error", round(results.get("error", 0), 4)),
+                            *((name, round(results[name])) for name in (CHANGES, CHANGES_DIALER) if name in results)):
             (figures / name).write_text(f"{value}\n", encoding="utf-8")
             print(f"{name:28}{value}")
     print(f"{passed} passed, {failed} failed, {skipped} skipped")

@@ -50,6 +50,16 @@ pub const ALL: &[Figure] = &[
         "the largest difference of a rail's statistics from its NIC's counters, in all of these worlds",
     ),
     left(
+        "address_change_ms",
+        "3000",
+        "ms from the change of the address of one NIC of two, on either side, until its lane carries again",
+    ),
+    left(
+        "address_change_dialer_ms",
+        "5000",
+        "ms from the change of the only address of the side that dials until its lane carries again",
+    ),
+    left(
         "python_interrupts_lost",
         "0",
         "completions, messages and notifications that exceptions of signal handlers lost in the last make interrupts",
