@@ -537,7 +537,23 @@ static void dead_peer_is_lost_although_its_children_live(void)
     run_pair(outlives_the_parent, has_children);
 }
 
+/* The error speaks of the interfaces that are here, and of no driver. */
+static void interfaces_that_are_down_are_named(void)
+{
+    leave_this_host();
+    run("ip link set lo down");
+    run("ip link add eth7 type veth peer name eth8");
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    weft_endpoint *endpoint = NULL;
+    config.fabric = "tcp";
+    REFUSED(WEFT_ERR_NO_RAILS, weft_endpoint_create(&config, &endpoint));
+    const char *said = weft_last_error();
+    if (strstr(said, "eth7") == NULL || strstr(said, "down") == NULL || strstr(said, "fi_info") != NULL)
+        FAIL("%s", said);
+}
+
 static const struct test tests[] = {
+    {"interfaces_that_are_down_are_named", "once", interfaces_that_are_down_are_named},
     {"pages_move_over_ipv6_loopback", "tcp,tcp-encrypted", pages_move_over_ipv6_loopback},
     {"pages_move_over_cables", "tcp,tcp-encrypted", pages_move_over_cables},
     {"ports_of_the_range_are_used_in_turn", "tcp", ports_of_the_range_are_used_in_turn},

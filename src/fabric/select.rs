@@ -174,11 +174,11 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
             break; // Only the best fabric justifies the memory of its NICs.
         }
         if fabric.is_some() && found.len() == before {
-            return Err(no_nic(name, machine));
+            return Err(no_nic(name, &unusable, machine));
         }
     }
     if found.is_empty() {
-        return Err(no_nic(fabric.unwrap_or(RANKED), machine));
+        return Err(no_nic(fabric.unwrap_or(RANKED), &unusable, machine));
     }
     chosen((found, unusable), patterns, machine, libfabric)
 }
@@ -271,8 +271,17 @@ pub(super) fn chosen(
     Ok(Found { candidates, why: choice.why, left, libfabric, clock, random })
 }
 
-/// The error if no NIC of a named fabric was found.
-fn no_nic(name: &str, machine: &Machine) -> Error {
+/// The error if no NIC of a named fabric was found. `unusable`: the interfaces that tcp cannot use, each with the
+/// reason.
+fn no_nic(name: &str, unusable: &[(String, String)], machine: &Machine) -> Error {
+    if name == tcp::NAME || !unusable.is_empty() {
+        let what = if unusable.is_empty() { "there is none".to_owned() } else { by_reason(unusable) };
+        let text = format!(
+            "fabric \"{name}\" finds no network interface that is up and has an address: {what}{}",
+            down(None, machine)
+        );
+        return Error::new(Status::NoRails, text);
+    }
     let library = discover::started();
     let known = library.map_or_else(Vec::new, discover::providers);
     let of = library.map_or_else(String::new, |library| format!(" of libfabric {}", library.describe()));
