@@ -563,10 +563,12 @@ typedef struct weft_peer_properties {
     char fabric[64];
     /** Why this fabric; of better ones, why not. */
     char reason[256];
+    /** Of its first rail over this fabric, as "10.0.0.7:4711". Since 0.3. */
+    char address[128];
 } weft_peer_properties;
 
 #define WEFT_PEER_PROPERTIES_INIT {sizeof(weft_peer_properties),0,0,0,0,0,0, \
-     {0},{0}}
+     {0},{0},{0}}
 
 /** Starts to connect to the endpoint that wrote `address`. One
     `WEFT_COMPLETION_PEER_UP` in the endpoint's own queue answers: `WEFT_OK`,
@@ -1480,8 +1482,9 @@ typedef struct weft_endpoint_properties {
 #define WEFT_ENDPOINT_PROPERTIES_INIT {sizeof(weft_endpoint_properties),0,0, \
      0,0,{0}}
 
-/** What an endpoint has done since it was opened. All but `peers` and `active`
-    only grow; an operation counts before its completion can be polled. */
+/** What an endpoint has done since it was opened. All but `peers`, `active` and
+    `grants` only grow; an operation counts before its completion can be polled.
+*/
 typedef struct weft_endpoint_statistics {
     uint32_t size;
     uint32_t peers;
@@ -1519,10 +1522,12 @@ typedef struct weft_endpoint_statistics {
     uint64_t pass_longest_ns;
     /** The longest call into a driver, which passes leave out. */
     uint64_t driver_call_longest_ns;
+    /** Grants of this endpoint's memory that peers may use now. Since 0.3. */
+    uint64_t grants;
 } weft_endpoint_statistics;
 
 #define WEFT_ENDPOINT_STATISTICS_INIT {sizeof(weft_endpoint_statistics),0,0, \
-     0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,{0},{0},0,0,0,0}
+     0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,{0},{0},0,0,0,0,0}
 
 /** What a rail is. Filled by `weft_rail_info`. */
 typedef struct weft_rail_properties {
@@ -1577,10 +1582,57 @@ typedef struct weft_rail_statistics {
     uint64_t bytes_per_s;
     /** The shortest time from post to delivery; 0: not measured. */
     uint64_t round_trip_ns;
+    /** Lanes that served a peer and were reset, and lanes that came up again.
+        Since 0.3. */
+    uint64_t lane_resets;
+    uint64_t lane_reconnects;
 } weft_rail_statistics;
 
 #define WEFT_RAIL_STATISTICS_INIT {sizeof(weft_rail_statistics),0,0,0,0,0,0, \
-     0,0,0,0,0,0,0,0,0,0,0}
+     0,0,0,0,0,0,0,0,0,0,0,0,0}
+
+/** A lane: one of our rails and one of a peer's, and what it has done since the
+    peer was connected, also before it was reset. Filled by `weft_lane_info`. */
+typedef struct weft_lane_statistics {
+    uint32_t size;
+    /** Our rail, for `weft_rail_info`, and the peer's, by its own count. */
+    uint32_t rail;
+    uint32_t remote_rail;
+    /** 1 while it carries operations. */
+    uint32_t up;
+    /** "handshake", "probe" (its first write is in flight), "up", "stalled" (up,
+        and bytes in flight that have not moved for 20 ms) or "down" (reset, or not
+        reached; it may return). */
+    char state[16];
+    /** The peer's rail, as "10.1.0.7:4711"; "" if it has none. */
+    char remote_address[128];
+    /** Bytes of this endpoint's own writes and reads that were delivered. What the
+        peer writes and reads here is not in them: NICs with RDMA do that without
+        the CPU. */
+    uint64_t bytes_written;
+    uint64_t bytes_read;
+    /** tcp: all bytes that the system has sent and got acknowledged, and received:
+        both sides' writes, reads and messages, with their headers. 0 on other
+        fabrics, where nobody counts them. */
+    uint64_t bytes_sent;
+    uint64_t bytes_received;
+    /** tcp: segments that the system has sent again. 0 on other fabrics. */
+    uint64_t retransmits;
+    /** tcp: the system's present estimate. On other fabrics, the shortest time from
+        post to delivery. 0: not measured. */
+    uint64_t round_trip_ns;
+    /** Recent rate of `bytes_written` and `bytes_read` while it had work; 0: not
+        measured. A rate over time is the difference of two looks. */
+    uint64_t bytes_per_s;
+    /** Bytes of `bytes_written` and `bytes_read` that are in flight now. */
+    uint64_t inflight_bytes;
+    /** How often it served and was reset, and how often it came up again. */
+    uint64_t resets;
+    uint64_t reconnects;
+} weft_lane_statistics;
+
+#define WEFT_LANE_STATISTICS_INIT {sizeof(weft_lane_statistics),0,0,0,{0}, \
+     {0},0,0,0,0,0,0,0,0,0,0}
 
 /** Fills in what an endpoint is, and what it has done; `properties` or
     `statistics` may be NULL. The figures are not of one moment. */
@@ -1599,6 +1651,19 @@ weft_status weft_rail_info(const weft_endpoint *endpoint,
                            uint32_t index,
                            weft_rail_properties *properties,
                            weft_rail_statistics *statistics);
+
+/** Fills in lane `index` of a peer, from 0. Its index stays while the peer is up;
+    lanes are added when rails meet that had none. Only lanes over the fabric that
+    serves the peer; until one does, over all. Does not wait for a worker: the
+    system is asked on this thread, and state, rate and bytes in flight are up to
+    some ms old. Errors: `WEFT_ERR_RANGE` (no such lane: the loop over them ends),
+    `WEFT_ERR_HANDLE` (no such peer). Since 0.3. */
+WEFT_API
+WEFT_MUST_USE
+weft_status weft_lane_info(const weft_endpoint *endpoint,
+                           weft_peer peer,
+                           uint32_t index,
+                           weft_lane_statistics *statistics);
 
 /** Writes all that is counted as text for Prometheus; docs/metrics.md has the
     names. Meant for every second. `buffer`, `capacity`, `len`, errors: as in

@@ -772,6 +772,19 @@ public:
             return weft_peer_reason(get(), of, to, room, len);
         });
     }
+    /** The peer's lanes, each with what it has done. */
+    std::vector<weft_lane_statistics> lanes(weft::peer of) const
+    {
+        std::vector<weft_lane_statistics> all;
+        for (std::uint32_t index = 0;; index++) {
+            detail::sized<weft_lane_statistics> lane;
+            const weft_status status = weft_lane_info(get(), of, index, &lane);
+            if (status == WEFT_ERR_RANGE)
+                return all;
+            check(status);
+            all.push_back(lane);
+        }
+    }
     weft_endpoint_statistics statistics() const
     {
         detail::sized<weft_endpoint_statistics> all;

@@ -452,7 +452,7 @@ static char *metrics_of(struct box *box)
 /* The value of the sample that begins with this text; it occurs once. */
 static double sample(const char *text, const char *name)
 {
-    char line[200];
+    char line[400];
     CHECK((size_t)snprintf(line, sizeof line, "\n%s ", name) < sizeof line);
     const char *at = strstr(text, line);
     if (at == NULL || strstr(at + 1, line) != NULL)
@@ -491,7 +491,7 @@ static void metrics_equal_statistics(void)
     struct duo duo = duo_open(MIB);
     uint64_t latency[WEFT_STATISTICS_BUCKETS] = {0}, total = 0;
     move_some(&duo, latency, &total);
-    char *text = metrics_of(duo.a), name[200];
+    char *text = metrics_of(duo.a), name[400];
     CHECK_EQ(sample(text, "weft_peers"), 1);
     CHECK_EQ(sample(text, "weft_operations_active"), 0);
     CHECK_EQ(sample(text, "weft_operations_total{kind=\"write\"}"), WRITES);
@@ -510,8 +510,8 @@ static void metrics_equal_statistics(void)
     CHECK_EQ(sample(text, "weft_transfer_size_bytes_sum"), WRITES * WRITE_LEN + READS * READ_LEN);
     weft_peer_properties peer = WEFT_PEER_PROPERTIES_INIT;
     CHECK_OK(weft_peer_info(duo.a->endpoint, duo.a_to_b, &peer));
-    snprintf(name, sizeof name, "weft_peer_lanes{peer=\"0x%llx\",fabric=\"%s\"}",
-             (unsigned long long)duo.a_to_b, peer.fabric);
+    snprintf(name, sizeof name, "weft_peer_lanes{peer=\"0x%llx\",address=\"%s\",fabric=\"%s\"}",
+             (unsigned long long)duo.a_to_b, peer.address, peer.fabric);
     CHECK_EQ(sample(text, name), peer.lanes);
     weft_rail_properties rail = WEFT_RAIL_PROPERTIES_INIT;
     CHECK_OK(weft_rail_info(duo.a->endpoint, 0, &rail, NULL));

@@ -498,6 +498,10 @@ void topology_and_properties_are_objects()
     d.a.write(d.a_memory, 0, d.remote, 0, 64);
     await(d.a, WEFT_COMPLETION_WRITE);
     CHECK(d.a.statistics().writes == 1 && d.a.statistics().bytes_written == 64);
+    std::uint64_t by_lanes = 0;
+    for (const weft_lane_statistics &lane : d.a.lanes(d.a_to_b))
+        by_lanes += lane.bytes_written;
+    CHECK(by_lanes == 64);
     std::uint64_t carried = 0;
     for (std::uint32_t i = 0; i < has.rails; i++)
         carried += d.a.statistics(i).bytes_written;

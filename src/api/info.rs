@@ -3,9 +3,10 @@
 use super::endpoint::Endpoint;
 use super::ids::Peer;
 use super::memory::Memory;
+use crate::endpoint::lane_info::LaneInfo;
 use crate::endpoint::preview::preview;
 use crate::fork;
-use crate::status::Result;
+use crate::status::{Result, Status};
 
 /// The properties of an endpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,7 +24,7 @@ pub struct EndpointInfo {
     pub libfabric: String,
 }
 
-/// The statistics of an endpoint since it was opened. All but `peers` and `active` only grow; an
+/// The statistics of an endpoint since it was opened. All but `peers`, `active` and `grants` only grow; an
 /// operation counts before its completion can be polled. The values are not from one moment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -71,6 +72,8 @@ pub struct EndpointStatistics {
     pub latency_sum_ns: u64,
     /// Handshakes and connections that were rejected.
     pub handshakes_rejected: u64,
+    /// Grants of this endpoint's memory that peers may use now.
+    pub grants: u64,
 }
 
 /// The properties of a rail.
@@ -130,6 +133,52 @@ pub struct RailStatistics {
     pub bytes_per_s: u64,
     /// The shortest time from post to delivery; 0: not measured.
     pub round_trip_ns: u64,
+    /// Lanes that served a peer and were reset.
+    pub lane_resets: u64,
+    /// Lanes that came up again.
+    pub lane_reconnects: u64,
+}
+
+/// A lane: one of our rails and one of a peer's, and what it has done since the peer was connected,
+/// also before it was reset.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct LaneStatistics {
+    /// Our rail, for [`rail_info`](Endpoint::rail_info).
+    pub rail: u32,
+    /// The peer's rail, by its own count.
+    pub remote_rail: u32,
+    /// Whether it carries operations.
+    pub up: bool,
+    /// `handshake`, `probe` (its first write is in flight), `up`, `stalled` (up, and bytes in flight that
+    /// have not moved for 20 ms) or `down` (reset, or not reached; it may return).
+    pub state: &'static str,
+    /// The peer's rail, as `10.1.0.7:4711`; empty if it has none.
+    pub remote_address: String,
+    /// Bytes of this endpoint's own writes that were delivered. What the peer writes and reads here is
+    /// in neither of the two: NICs with RDMA do that without the CPU.
+    pub bytes_written: u64,
+    /// Bytes of this endpoint's own reads that were delivered.
+    pub bytes_read: u64,
+    /// tcp: all bytes that the system has sent and got acknowledged: both sides' writes, reads and
+    /// messages, with their headers. 0 on other fabrics, where nobody counts them.
+    pub bytes_sent: u64,
+    /// tcp: all bytes that the system has received; otherwise as `bytes_sent`.
+    pub bytes_received: u64,
+    /// tcp: segments that the system has sent again. 0 on other fabrics.
+    pub retransmits: u64,
+    /// tcp: the system's present estimate. On other fabrics, the shortest time from post to delivery.
+    /// 0: not measured.
+    pub round_trip_ns: u64,
+    /// Recent rate of `bytes_written` and `bytes_read` while it had work; 0: not measured. A rate over
+    /// time is the difference of two looks.
+    pub bytes_per_s: u64,
+    /// Bytes of `bytes_written` and `bytes_read` that are in flight now.
+    pub inflight_bytes: u64,
+    /// How often it served and was reset.
+    pub resets: u64,
+    /// How often it came up again.
+    pub reconnects: u64,
 }
 
 /// The properties of a peer.
@@ -153,6 +202,8 @@ pub struct PeerInfo {
     pub fabric: String,
     /// Why this fabric; of better ones, why not.
     pub reason: String,
+    /// Of its first rail over this fabric, as `10.0.0.7:4711`.
+    pub address: String,
 }
 
 /// The properties of a memory, and how its bytes move.
@@ -229,6 +280,7 @@ impl Endpoint {
                 latency: sum.latency.to_vec(),
                 latency_sum_ns: sum.latency_sum_ns,
                 handshakes_rejected: ep.handshakes_rejected(),
+                grants: ep.live_grants(),
             })
         })
     }
@@ -299,6 +351,8 @@ impl Endpoint {
                 inflight_posts: traffic.inflight_ops.get(),
                 bytes_per_s: traffic.bytes_per_s.get(),
                 round_trip_ns: traffic.round_trip_ns.get(),
+                lane_resets: traffic.lane_resets.get(),
+                lane_reconnects: traffic.lane_reconnects.get(),
             })
         })
     }
@@ -342,7 +396,59 @@ impl Endpoint {
             incarnation: info.incarnation,
             fabric: info.fabric,
             reason: info.reason,
+            address: info.address,
         })
+    }
+
+    /// The lanes of a peer that has not ended: only those over the fabric that serves it; until one does, over all.
+    ///
+    /// Does not wait for a worker: the system is asked on this thread, and state, rate and bytes in flight are up to
+    /// some ms old. A lane's place in the list stays while the peer is up.
+    ///
+    /// ```
+    /// # let world = libweft::testing::world()?;
+    /// use libweft::OpOptions;
+    /// let op = world.a.write(&world.local, 0, &world.remote, 0, 4096, &OpOptions::new())?;
+    /// world.wait_a(op)?;
+    /// let lanes = world.a.lanes(world.a_to_b)?;
+    /// assert!(lanes.len() == 1 && lanes[0].up && lanes[0].bytes_written == 4096);
+    /// # Ok::<(), libweft::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The same as [`peer_info`](Endpoint::peer_info).
+    pub fn lanes(&self, peer: Peer) -> Result<Vec<LaneStatistics>> {
+        self.shared().call(|ep| {
+            let mut lanes = Vec::new();
+            loop {
+                match ep.lane(peer.id(), lanes.len() as u32) {
+                    Err(error) if error.status == Status::Range => return Ok(lanes),
+                    lane => lanes.push(of_lane(&lane?)),
+                }
+            }
+        })
+    }
+}
+
+fn of_lane(lane: &LaneInfo) -> LaneStatistics {
+    let LaneInfo { plan, address, traffic, seen } = lane;
+    let (state, up) = traffic.state();
+    LaneStatistics {
+        rail: plan.rail.get().into(),
+        remote_rail: plan.remote_rail.get().into(),
+        up,
+        state,
+        remote_address: address.clone(),
+        bytes_written: traffic.moved(false),
+        bytes_read: traffic.moved(true),
+        bytes_sent: seen.bytes_sent,
+        bytes_received: seen.bytes_received,
+        retransmits: seen.retransmits,
+        round_trip_ns: seen.round_trip_ns,
+        bytes_per_s: traffic.bytes_per_s.get(),
+        inflight_bytes: traffic.inflight_bytes.get(),
+        resets: traffic.resets.get(),
+        reconnects: traffic.reconnects.get(),
     }
 }
 

@@ -36,7 +36,10 @@ pub use counter::Counter;
 pub use endpoint::{Endpoint, EndpointConfig};
 pub use grant::GrantArgs;
 pub use ids::{CounterId, GrantToken, Op, Peer};
-pub use info::{topology, EndpointInfo, EndpointStatistics, MemoryInfo, PeerInfo, RailInfo, RailStatistics};
+pub use info::{
+    topology, EndpointInfo, EndpointStatistics, LaneStatistics, MemoryInfo, PeerInfo, RailInfo,
+    RailStatistics,
+};
 pub use memory::{Access, Memory, MemoryArgs, MemoryKind};
 pub use message::MESSAGE_MAX;
 pub use options::{OpOptions, NOTIFY_DATA_MAX};

@@ -3,8 +3,10 @@
 use super::args::{self, Sized32};
 use super::endpoint::weft_endpoint;
 use super::guard::{copy_out, guard, output, with_endpoint};
+use super::peer::weft_peer;
 use super::status::weft_status;
 use crate::endpoint::core::RailInfo;
+use crate::endpoint::lane_info::LaneInfo;
 use crate::endpoint::Endpoint;
 use crate::transfer::tally;
 use std::ffi::c_char;
@@ -56,8 +58,8 @@ pub const WEFT_STATISTICS_BUCKETS: usize = 40;
 const _: () = assert!(WEFT_STATISTICS_STATUSES == tally::STATUSES);
 const _: () = assert!(WEFT_STATISTICS_BUCKETS == tally::BUCKETS);
 
-/// What an endpoint has done since it was opened. All but `peers` and `active`
-/// only grow; an operation counts before its completion can be polled.
+/// What an endpoint has done since it was opened. All but `peers`, `active` and
+/// `grants` only grow; an operation counts before its completion can be polled.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct weft_endpoint_statistics {
@@ -97,6 +99,8 @@ pub struct weft_endpoint_statistics {
     pub pass_longest_ns: u64,
     /// The longest call into a driver, which passes leave out.
     pub driver_call_longest_ns: u64,
+    /// Grants of this endpoint's memory that peers may use now. Since 0.3.
+    pub grants: u64,
 }
 
 // SAFETY: the struct has only integers and arrays of integers, for which zero is valid.
@@ -137,10 +141,59 @@ pub struct weft_rail_statistics {
     pub bytes_per_s: u64,
     /// The shortest time from post to delivery; 0: not measured.
     pub round_trip_ns: u64,
+    /// Lanes that served a peer and were reset, and lanes that came up again.
+    /// Since 0.3.
+    pub lane_resets: u64,
+    pub lane_reconnects: u64,
 }
 
 // SAFETY: the struct has only integers and arrays of integers, for which zero is valid.
 unsafe impl Sized32 for weft_rail_statistics {}
+
+/// A lane: one of our rails and one of a peer's, and what it has done since the
+/// peer was connected, also before it was reset. Filled by `weft_lane_info`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct weft_lane_statistics {
+    pub size: u32,
+    /// Our rail, for `weft_rail_info`, and the peer's, by its own count.
+    pub rail: u32,
+    pub remote_rail: u32,
+    /// 1 while it carries operations.
+    pub up: u32,
+    /// "handshake", "probe" (its first write is in flight), "up", "stalled" (up,
+    /// and bytes in flight that have not moved for 20 ms) or "down" (reset, or not
+    /// reached; it may return).
+    pub state: [c_char; 16],
+    /// The peer's rail, as "10.1.0.7:4711"; "" if it has none.
+    pub remote_address: [c_char; 128],
+    /// Bytes of this endpoint's own writes and reads that were delivered. What the
+    /// peer writes and reads here is not in them: NICs with RDMA do that without
+    /// the CPU.
+    pub bytes_written: u64,
+    pub bytes_read: u64,
+    /// tcp: all bytes that the system has sent and got acknowledged, and received:
+    /// both sides' writes, reads and messages, with their headers. 0 on other
+    /// fabrics, where nobody counts them.
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    /// tcp: segments that the system has sent again. 0 on other fabrics.
+    pub retransmits: u64,
+    /// tcp: the system's present estimate. On other fabrics, the shortest time from
+    /// post to delivery. 0: not measured.
+    pub round_trip_ns: u64,
+    /// Recent rate of `bytes_written` and `bytes_read` while it had work; 0: not
+    /// measured. A rate over time is the difference of two looks.
+    pub bytes_per_s: u64,
+    /// Bytes of `bytes_written` and `bytes_read` that are in flight now.
+    pub inflight_bytes: u64,
+    /// How often it served and was reset, and how often it came up again.
+    pub resets: u64,
+    pub reconnects: u64,
+}
+
+// SAFETY: the struct has only integers and arrays of integers, for which zero is valid.
+unsafe impl Sized32 for weft_lane_statistics {}
 
 /// Fills in what an endpoint is, and what it has done; `properties` or
 /// `statistics` may be NULL. The figures are not of one moment.
@@ -208,6 +261,26 @@ pub unsafe extern "C" fn weft_rail_info(
     })
 }
 
+/// Fills in lane `index` of a peer, from 0. Its index stays while the peer is up;
+/// lanes are added when rails meet that had none. Only lanes over the fabric that
+/// serves the peer; until one does, over all. Does not wait for a worker: the
+/// system is asked on this thread, and state, rate and bytes in flight are up to
+/// some ms old. Errors: `WEFT_ERR_RANGE` (no such lane: the loop over them ends),
+/// `WEFT_ERR_HANDLE` (no such peer). Since 0.3.
+///
+/// # Safety
+/// The struct must be valid for its `size` bytes.
+#[no_mangle]
+#[must_use]
+pub unsafe extern "C" fn weft_lane_info(
+    endpoint: *const weft_endpoint,
+    peer: weft_peer,
+    index: u32,
+    statistics: *mut weft_lane_statistics,
+) -> weft_status {
+    guard(|| with_endpoint(endpoint, |ep| args::fill(statistics, of_lane(&ep.lane(peer, index)?))))
+}
+
 /// Writes all that is counted as text for Prometheus; docs/metrics.md has the
 /// names. Meant for every second. `buffer`, `capacity`, `len`, errors: as in
 /// `weft_topology`.
@@ -256,6 +329,7 @@ fn of_endpoint(ep: &Endpoint) -> weft_endpoint_statistics {
         handshakes_rejected: ep.handshakes_rejected(),
         pass_longest_ns,
         driver_call_longest_ns,
+        grants: ep.live_grants(),
     }
 }
 
@@ -281,5 +355,31 @@ fn of_rail(rail: &RailInfo) -> weft_rail_statistics {
         inflight_posts: traffic.inflight_ops.get(),
         bytes_per_s: traffic.bytes_per_s.get(),
         round_trip_ns: traffic.round_trip_ns.get(),
+        lane_resets: traffic.lane_resets.get(),
+        lane_reconnects: traffic.lane_reconnects.get(),
+    }
+}
+
+fn of_lane(lane: &LaneInfo) -> weft_lane_statistics {
+    let LaneInfo { plan, address, traffic, seen } = lane;
+    let (state, up) = traffic.state();
+    let mut filled: weft_lane_statistics = args::zeroed();
+    args::text(&mut filled.state, state);
+    args::text(&mut filled.remote_address, address);
+    weft_lane_statistics {
+        rail: plan.rail.get().into(),
+        remote_rail: plan.remote_rail.get().into(),
+        up: u32::from(up),
+        bytes_written: traffic.moved(false),
+        bytes_read: traffic.moved(true),
+        bytes_sent: seen.bytes_sent,
+        bytes_received: seen.bytes_received,
+        retransmits: seen.retransmits,
+        round_trip_ns: seen.round_trip_ns,
+        bytes_per_s: traffic.bytes_per_s.get(),
+        inflight_bytes: traffic.inflight_bytes.get(),
+        resets: traffic.resets.get(),
+        reconnects: traffic.reconnects.get(),
+        ..filled
     }
 }

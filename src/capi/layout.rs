@@ -52,7 +52,7 @@ const _: () = {
     assert!(offset_of!(weft_op_options, done_watch) == 80);
     assert!(offset_of!(weft_op_options, done_value) == 88);
     assert!(offset_of!(weft_op_options, grant) == 96);
-    assert!(size_of::<weft_peer_properties>() >= 352);
+    assert!(size_of::<weft_peer_properties>() >= 480);
     assert!(offset_of!(weft_peer_properties, size) == 0);
     assert!(offset_of!(weft_peer_properties, up) == 4);
     assert!(offset_of!(weft_peer_properties, lanes) == 8);
@@ -62,6 +62,7 @@ const _: () = {
     assert!(offset_of!(weft_peer_properties, incarnation) == 24);
     assert!(offset_of!(weft_peer_properties, fabric) == 32);
     assert!(offset_of!(weft_peer_properties, reason) == 96);
+    assert!(offset_of!(weft_peer_properties, address) == 352);
     assert!(size_of::<weft_memory_range>() == 16);
     assert!(offset_of!(weft_memory_range, address) == 0);
     assert!(offset_of!(weft_memory_range, len) == 8);
@@ -138,7 +139,7 @@ const _: () = {
     assert!(offset_of!(weft_endpoint_properties, peers) == 12);
     assert!(offset_of!(weft_endpoint_properties, incarnation) == 16);
     assert!(offset_of!(weft_endpoint_properties, libfabric) == 24);
-    assert!(size_of::<weft_endpoint_statistics>() >= 1256);
+    assert!(size_of::<weft_endpoint_statistics>() >= 1264);
     assert!(offset_of!(weft_endpoint_statistics, size) == 0);
     assert!(offset_of!(weft_endpoint_statistics, peers) == 4);
     assert!(offset_of!(weft_endpoint_statistics, active) == 8);
@@ -163,6 +164,7 @@ const _: () = {
     assert!(offset_of!(weft_endpoint_statistics, handshakes_rejected) == 1232);
     assert!(offset_of!(weft_endpoint_statistics, pass_longest_ns) == 1240);
     assert!(offset_of!(weft_endpoint_statistics, driver_call_longest_ns) == 1248);
+    assert!(offset_of!(weft_endpoint_statistics, grants) == 1256);
     assert!(size_of::<weft_rail_properties>() >= 300);
     assert!(offset_of!(weft_rail_properties, size) == 0);
     assert!(offset_of!(weft_rail_properties, worker) == 4);
@@ -171,7 +173,7 @@ const _: () = {
     assert!(offset_of!(weft_rail_properties, address) == 136);
     assert!(offset_of!(weft_rail_properties, numa_node) == 264);
     assert!(offset_of!(weft_rail_properties, pci) == 268);
-    assert!(size_of::<weft_rail_statistics>() >= 128);
+    assert!(size_of::<weft_rail_statistics>() >= 144);
     assert!(offset_of!(weft_rail_statistics, size) == 0);
     assert!(offset_of!(weft_rail_statistics, up) == 4);
     assert!(offset_of!(weft_rail_statistics, lanes) == 8);
@@ -190,4 +192,23 @@ const _: () = {
     assert!(offset_of!(weft_rail_statistics, inflight_posts) == 104);
     assert!(offset_of!(weft_rail_statistics, bytes_per_s) == 112);
     assert!(offset_of!(weft_rail_statistics, round_trip_ns) == 120);
+    assert!(offset_of!(weft_rail_statistics, lane_resets) == 128);
+    assert!(offset_of!(weft_rail_statistics, lane_reconnects) == 136);
+    assert!(size_of::<weft_lane_statistics>() >= 240);
+    assert!(offset_of!(weft_lane_statistics, size) == 0);
+    assert!(offset_of!(weft_lane_statistics, rail) == 4);
+    assert!(offset_of!(weft_lane_statistics, remote_rail) == 8);
+    assert!(offset_of!(weft_lane_statistics, up) == 12);
+    assert!(offset_of!(weft_lane_statistics, state) == 16);
+    assert!(offset_of!(weft_lane_statistics, remote_address) == 32);
+    assert!(offset_of!(weft_lane_statistics, bytes_written) == 160);
+    assert!(offset_of!(weft_lane_statistics, bytes_read) == 168);
+    assert!(offset_of!(weft_lane_statistics, bytes_sent) == 176);
+    assert!(offset_of!(weft_lane_statistics, bytes_received) == 184);
+    assert!(offset_of!(weft_lane_statistics, retransmits) == 192);
+    assert!(offset_of!(weft_lane_statistics, round_trip_ns) == 200);
+    assert!(offset_of!(weft_lane_statistics, bytes_per_s) == 208);
+    assert!(offset_of!(weft_lane_statistics, inflight_bytes) == 216);
+    assert!(offset_of!(weft_lane_statistics, resets) == 224);
+    assert!(offset_of!(weft_lane_statistics, reconnects) == 232);
 };

@@ -36,6 +36,8 @@ pub struct weft_peer_properties {
     pub fabric: [c_char; 64],
     /// Why this fabric; of better ones, why not.
     pub reason: [c_char; 256],
+    /// Of its first rail over this fabric, as "10.0.0.7:4711". Since 0.3.
+    pub address: [c_char; 128],
 }
 
 // SAFETY: the struct has only integers and arrays of integers, for which zero is valid.
@@ -148,6 +150,7 @@ pub unsafe extern "C" fn weft_peer_info(
             filled.incarnation = info.incarnation;
             args::text(&mut filled.fabric, &info.fabric);
             args::text(&mut filled.reason, &info.reason);
+            args::text(&mut filled.address, &info.address);
             args::fill(properties, filled)
         })
     })

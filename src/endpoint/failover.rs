@@ -183,6 +183,7 @@ impl DataPath {
         of.closing = Some(self.core.clock.now());
         of.resetting = Some(Resetting { outcome, peer_reset: theirs != PeerEnd::Open });
         of.stripes.suspend();
+        rail.count_reset(&of.lane);
         rail.reset_lane(&mut of.lane);
         let (found, epoch, peer_epoch) = (of.peer.clone(), of.epoch, of.peer_epoch);
         let (peer, plan) = (found.id, of.plan());

@@ -9,7 +9,7 @@ use crate::fabric::select::readable;
 use crate::fabric::{error_text, Connection, Posted, ANOTHER};
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::peer::{Meeting, Peer, PeerState};
-use crate::rail::{LaneState, Rail};
+use crate::rail::{LaneState, OfPeer, Rail};
 use crate::session::{LaneEvent, Plan};
 use crate::status::Status;
 use crate::transfer::Outcome;
@@ -90,7 +90,7 @@ impl DataPath {
         let (root, since_ns) = (self.core.root_for(Some(peer)), self.core.clock.now());
         let handshake = Handshake::new(nonce, root, since_ns);
         let RailWork { rail, lanes, .. } = &mut self.rails[plan.rail];
-        let of = (peer.id, plan.remote_rail);
+        let of = OfPeer { peer: peer.id, remote_rail: plan.remote_rail, traffic: peer.traffic_of(*plan) };
         let id = rail.add_lane(lanes, of, &theirs.whole(), |lane| LaneWork {
             lane,
             peer: peer.clone(),
@@ -122,6 +122,7 @@ impl DataPath {
         if let Some((_, of)) = self.rails.lane_mut(lane) {
             if of.lane.state == LaneState::Handshaking && !of.handshake.is_waiting() {
                 (of.handshake.next_ns, of.handshake.failures) = (Some(0), 0);
+                of.lane.enter(LaneState::Handshaking);
             }
         }
     }
@@ -314,6 +315,7 @@ impl DataPath {
         if let Some(lane) = self.find_lane(&peer, plan) {
             self.revive(lane);
             self.reply_to_handshake(lane, &accepted);
+            self.rails.lane_mut(lane).into_iter().for_each(|(rail, of)| rail.watch_sockets(&of.lane));
         } else {
             self.core.hand_to_owner(&peer, Command::HandshakeAccepted { peer: peer.id, accepted });
         }
@@ -408,7 +410,8 @@ impl DataPath {
             Meeting::Other => return self.end_stale(peer),
             Meeting::Stale => return self.core.reject(STALE),
         }
-        (l.state, l.to, l.probe_buffer) = (LaneState::Probing, reply.token, reply.probe_buffer);
+        (l.to, l.probe_buffer) = (reply.token, reply.probe_buffer);
+        l.enter(LaneState::Probing);
         // Both ends keep their session where a probe failed: its numbers continue.
         l.sealer = l.sealer.take().or_else(|| {
             let ours = Side { incarnation: to, nonce, epoch: lane.epoch, rail: plan.rail };
@@ -425,7 +428,7 @@ impl DataPath {
     pub fn lane_is_probed(&mut self, lane: LaneId, now: u64) {
         let of = self.rails.lane_mut(lane).filter(|(_, of)| of.lane.state == LaneState::Probing);
         let Some((rail, of)) = of else { return };
-        of.lane.state = LaneState::Up;
+        rail.lane_is_up(&mut of.lane);
         let names = rail.elsewhere(&of.lane);
         let (peer, plan) = (of.peer.clone(), of.plan());
         peer.lanes.lock().is_carried_by(plan, self.core.carrier(lane.rail, names[0].as_deref()));
@@ -467,7 +470,7 @@ impl DataPath {
             }
             LaneState::Up => {
                 of.stripes.fail(&self.core.table, &mut self.left);
-                of.lane.state = LaneState::Down;
+                of.lane.enter(LaneState::Down);
                 if !serves {
                     return self.core.lane_not_up(&peer, plan, errno);
                 }
@@ -505,7 +508,7 @@ impl DataPath {
         *lanes = others;
         for lane in gone {
             let Some((rail, of)) = self.rails.lane_mut(lane) else { continue };
-            of.lane.state = LaneState::Down;
+            of.lane.enter(LaneState::Down);
             if cut && rail.limits().resets {
                 rail.reset_lane(&mut of.lane);
             }

@@ -9,7 +9,7 @@ use crate::fabric::select;
 use crate::fabric::{Posted, Progress};
 use crate::ids::{LaneSlot, MemoryId, PeerId, RailIndex};
 use crate::memory::{Access, Range, RemoteState};
-use crate::rail::{Lane, LaneState, Lanes, Rail, Work};
+use crate::rail::{Lane, LaneState, Lanes, OfPeer, Rail, Work};
 use crate::room::Theirs;
 use crate::session::channel::WINDOW;
 use crate::status::Status;
@@ -98,7 +98,8 @@ impl Attacker {
         let target = Address::decode(target.address()).expect("an address");
         let theirs = &target.rails[0];
         let mut lanes = Lanes::new(RailIndex::at(0));
-        let of = (PeerId::numbered(1), RailIndex::at(0));
+        let (peer, remote_rail) = (PeerId::numbered(1), RailIndex::at(0));
+        let of = OfPeer { peer, remote_rail, traffic: Arc::default() };
         let lane = rail.add_lane(&mut lanes, of, &theirs.address, |lane| lane).expect("a lane").slot;
         let incarnation = Random::System.u64().expect("random numbers");
         let (fabric, network) = (candidate.fabric.clone(), candidate.network.clone());

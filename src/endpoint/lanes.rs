@@ -265,8 +265,12 @@ impl LaneWork {
     /// Counts a failed handshake or probe; true if another attempt is pointless. A probe is not tried
     /// again by itself: where its connection has ended, only a handshake makes a new one.
     pub fn handshake_failed(&mut self, now: u64, for_good: bool) -> bool {
-        self.lane.state = LaneState::Handshaking;
-        self.handshake.failed(now, for_good)
+        self.lane.enter(LaneState::Handshaking);
+        let gives_up = self.handshake.failed(now, for_good);
+        if gives_up {
+            self.lane.traffic.give_up();
+        }
+        gives_up
     }
 
     /// The lane's stripes, if the lane can take a transfer to that peer.

@@ -2,15 +2,21 @@
 //! names.
 
 use super::core::RailInfo;
+use super::lane_info::LaneInfo;
 use super::Endpoint;
-use crate::peer::PeerInfo;
+use crate::ids::PeerId;
+use crate::peer::{Peer, PeerInfo};
 use crate::rail::Traffic;
 use crate::status::{Category, Status};
 use crate::transfer::tally::{Sum, STATUSES};
 use std::fmt::{Display, Write};
+use std::sync::Arc;
 
 /// Indexes of the histograms' counts that have a bound of their own: 2^10 to 2^36 ns or bytes.
 const BOUNDS: std::ops::Range<usize> = 9..36;
+
+/// With more lanes than this, none of them is in the text.
+const LANES: usize = 256;
 
 /// The text so far.
 struct Text(String);
@@ -72,11 +78,14 @@ impl Text {
 impl Endpoint {
     /// All metrics.
     pub fn metrics(&self) -> String {
-        let peers: Vec<_> = self.core.peers.all().iter().map(|peer| (peer.id, peer.info())).collect();
+        let all = self.core.peers.all();
+        let peers: Vec<_> = all.iter().map(|peer| (peer.id, peer.info())).collect();
         let mut text = Text(String::with_capacity(8 << 10 | self.rails().len() << 11 | peers.len() << 9));
         let up = peers.iter().filter(|(_, peer)| peer.up).count();
         text.single("weft_peers", "gauge", "Peers that are connected.", up);
         operations(&mut text, &self.tally());
+        let help = "Grants of this endpoint's memory that peers may use.";
+        text.single("weft_grants", "gauge", help, self.live_grants());
         let rejected = self.handshakes_rejected();
         let help = "Handshakes and connections that were rejected.";
         text.single("weft_handshakes_rejected_total", "counter", help, rejected);
@@ -90,10 +99,11 @@ impl Endpoint {
         for (name, kind, help, value) in OF_PEERS {
             text.metric(name, kind, help);
             for (id, peer) in &peers {
-                let fabric = Escaped(&peer.fabric);
-                text.sample(name, format_args!("peer=\"{:#x}\",fabric=\"{fabric}\"", id.get()), value(peer));
+                text.sample(name, labels(*id, peer), value(peer));
             }
         }
+        let lanes = all.iter().zip(&peers).map(|(of, (id, peer))| (labels(*id, peer), of));
+        self.lanes_of_peers(&mut text, lanes.collect());
         for (name, kind, help, parts) in OF_RAILS {
             text.metric(name, kind, help);
             for (index, rail) in self.rails().iter().enumerate() {
@@ -110,6 +120,36 @@ impl Endpoint {
         }
         text.0
     }
+
+    /// Each lane of these peers, whose labels are known.
+    fn lanes_of_peers(&self, text: &mut Text, peers: Vec<(String, &Arc<Peer>)>) {
+        if peers.iter().map(|(_, peer)| peer.traffic().len()).sum::<usize>() > LANES {
+            return;
+        }
+        let of_lane = |peer: &str, lane: LaneInfo| {
+            let name = self.rail_of(&lane).map_or("", |rail| &rail.name);
+            let (rail, name, remote) = (lane.plan.rail, Escaped(name), Escaped(&lane.address));
+            (format!("{peer},rail=\"{rail}\",name=\"{name}\",remote=\"{remote}\""), lane)
+        };
+        let of_peer = |(labels, peer): &(String, &Arc<Peer>)| {
+            self.lanes_of(peer).map(|lane| of_lane(labels, lane)).collect::<Vec<_>>()
+        };
+        let lanes: Vec<(String, LaneInfo)> = peers.iter().flat_map(of_peer).collect();
+        for (name, kind, help, parts) in OF_LANES {
+            text.metric(name, kind, help);
+            for (labels, lane) in &lanes {
+                parts.iter().for_each(|(further, value)| {
+                    text.sample(name, format_args!("{labels}{further}"), value(lane));
+                });
+            }
+        }
+    }
+}
+
+/// A peer's address stays when it is connected again; its id does not.
+fn labels(id: PeerId, peer: &PeerInfo) -> String {
+    let (address, fabric) = (Escaped(&peer.address), Escaped(&peer.fabric));
+    format!("peer=\"{:#x}\",address=\"{address}\",fabric=\"{fabric}\"", id.get())
 }
 
 fn operations(text: &mut Text, done: &Sum) {
@@ -171,6 +211,34 @@ const WRITE: &str = ",direction=\"write\"";
 const READ: &str = ",direction=\"read\"";
 const SENT: &str = ",direction=\"sent\"";
 const RECEIVED: &str = ",direction=\"received\"";
+type OfLane = fn(&LaneInfo) -> f64;
+/// The same of all lanes.
+type OfLanes = (&'static str, &'static str, &'static str, &'static [(&'static str, OfLane)]);
+
+#[rustfmt::skip] // Keeps the table's layout.
+const OF_LANES: &[OfLanes] = &[
+    ("weft_lane_up", "gauge", "1 while the lane carries operations.",
+        &[("", |lane| f64::from(u8::from(lane.traffic.state().1)))]),
+    ("weft_lane_stalled", "gauge", "1 while it is up and takes no bytes.",
+        &[("", |lane| f64::from(u8::from(lane.traffic.state().0 == "stalled")))]),
+    ("weft_lane_bytes_total", "counter", "Bytes of this endpoint's own writes and reads that it has carried.",
+        &[(WRITE, |lane| lane.traffic.moved(false) as f64), (READ, |lane| lane.traffic.moved(true) as f64)]),
+    ("weft_lane_system_bytes_total", "counter", "All bytes that the system has counted; 0: it does not.",
+        &[(SENT, |lane| lane.seen.bytes_sent as f64), (RECEIVED, |lane| lane.seen.bytes_received as f64)]),
+    ("weft_lane_retransmits_total", "counter", "Segments that the system has sent again.",
+        &[("", |lane| lane.seen.retransmits as f64)]),
+    ("weft_lane_resets_total", "counter", "How often it served and was reset.",
+        &[("", |lane| lane.traffic.resets.get() as f64)]),
+    ("weft_lane_reconnects_total", "counter", "How often it came up again.",
+        &[("", |lane| lane.traffic.reconnects.get() as f64)]),
+    ("weft_lane_inflight_bytes", "gauge", "Bytes in flight.",
+        &[("", |lane| lane.traffic.inflight_bytes.get() as f64)]),
+    ("weft_lane_bytes_per_second", "gauge", "The rate that was measured of late; 0: none yet.",
+        &[("", |lane| lane.traffic.bytes_per_s.get() as f64)]),
+    ("weft_lane_round_trip_seconds", "gauge", "The system's estimate, or the shortest time from a post to its delivery; 0: none yet.",
+        &[("", |lane| lane.seen.round_trip_ns as f64 / 1e9)]),
+];
+
 const UP: &str = ",state=\"up\"";
 const STALLED: &str = ",state=\"stalled\"";
 
@@ -188,6 +256,10 @@ const OF_RAILS: &[OfRails] = &[
         &[("", |rail| rail.retries.get() as f64)]),
     ("weft_rail_frames_total", "counter", "Control frames.",
         &[(SENT, |rail| rail.frames_sent.get() as f64), (RECEIVED, |rail| rail.frames_received.get() as f64)]),
+    ("weft_rail_lane_resets_total", "counter", "Lanes that served a peer and were reset.",
+        &[("", |rail| rail.lane_resets.get() as f64)]),
+    ("weft_rail_lane_reconnects_total", "counter", "Lanes that came up again.",
+        &[("", |rail| rail.lane_reconnects.get() as f64)]),
     ("weft_rail_up", "gauge", "1 while the rail is open.", &[("", |rail| f64::from(!rail.is_closed() as u8))]),
     ("weft_rail_lanes", "gauge", "Rails of peers that it reaches, and those that take no bytes.",
         &[(UP, |rail| rail.lanes().0.into()), (STALLED, |rail| rail.lanes().1.into())]),

@@ -31,6 +31,7 @@ pub mod inbox;
 mod inline;
 mod join;
 mod keys;
+pub mod lane_info;
 mod lanes;
 mod later;
 mod links;

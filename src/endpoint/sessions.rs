@@ -101,6 +101,17 @@ fn warn_of_reset(core: &Core, link: &Link, plan: Plan, errno: i32) {
     );
 }
 
+fn tell_of_return(core: &Core, link: &Link, plan: Plan, ns: u64) {
+    log::info!(
+        "{}: the lane from rail {} ({}) to its rail {} is up again after {} ms",
+        link.peer,
+        plan.rail,
+        core.rails[plan.rail.place()].name,
+        plan.remote_rail,
+        ns / 1_000_000
+    );
+}
+
 impl Worker {
     /// Takes ownership of a new peer; `accepted` if its handshake reached us first.
     pub fn add_link(
@@ -148,6 +159,7 @@ impl Worker {
                 Action::AddLanes(plans) => add_lanes(&core, &link.peer, &plans, accepted),
                 Action::Serve => serve(&core, link),
                 Action::ShowLanes => count_lanes(&core, link),
+                Action::LaneBack(plan, ns) => tell_of_return(&core, link, plan, ns),
                 Action::Flush => self.links.mark(peer),
                 Action::Up => self.came_up(peer, now),
                 Action::TryAnother => log::info!("{}: another fabric is tried, too", link.peer),

@@ -261,6 +261,11 @@ impl Grants {
         due.into_values().collect()
     }
 
+    /// How many can be used.
+    pub fn live(&self) -> usize {
+        self.all.lock().by_key.len()
+    }
+
     pub fn find(&self, key: u64) -> Option<Arc<Grant>> {
         self.all.lock().by_key.get(&key).cloned()
     }

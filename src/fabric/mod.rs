@@ -26,6 +26,7 @@ pub mod select;
 pub mod sim;
 pub mod tcp;
 
+use crate::descriptor::Descriptor;
 use crate::device::Device;
 use crate::ids::{GrantToken, PeerId};
 pub use crate::range::Range as HostRange;
@@ -80,6 +81,35 @@ pub fn meaning(errno: i32) -> String {
         _ => return error_text(errno),
     };
     format!("{} ({why})", error_text(errno))
+}
+
+/// What the system counts of a connection.
+#[derive(Clone, Copy, Default)]
+pub struct Seen {
+    /// Bytes that the other side has acknowledged, and bytes that have arrived.
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    /// Segments that were sent again.
+    pub retransmits: u64,
+    /// 0: not measured yet.
+    pub round_trip_ns: u64,
+}
+
+impl Seen {
+    /// The sums of two, and the first round trip that is known.
+    pub fn and(self, other: Seen) -> Seen {
+        Seen {
+            bytes_sent: self.bytes_sent + other.bytes_sent,
+            bytes_received: self.bytes_received + other.bytes_received,
+            retransmits: self.retransmits + other.retransmits,
+            round_trip_ns: if self.round_trip_ns > 0 { self.round_trip_ns } else { other.round_trip_ns },
+        }
+    }
+}
+
+/// Asks the system about a socket of `Nic::sockets_of`, on any thread.
+pub fn seen(socket: &Descriptor) -> Seen {
+    tcp::seen(socket)
 }
 
 /// A peer's NIC, as the local NIC knows it.
@@ -319,6 +349,12 @@ pub trait Nic {
     fn is_gone(&mut self, route: Route) -> bool {
         let _ = route;
         false
+    }
+
+    /// The sockets over which a route's bytes move, if they are sockets, the route's own first.
+    fn sockets_of(&mut self, route: Route) -> Vec<Arc<Descriptor>> {
+        let _ = route;
+        Vec::new()
     }
 
     /// What a route without an answer waits for, as far as it is known.

@@ -30,6 +30,7 @@ use crate::codec::Text;
 use crate::fabric::select::readable;
 use crate::ids::{PeerId, RailIndex};
 use crate::memory::{Known, Revoked};
+use crate::rail::LaneTraffic;
 use crate::session::Plan;
 use crate::status::{Error, Status};
 use crate::transfer::Outcome;
@@ -127,6 +128,8 @@ pub struct Peer {
     /// Lanes of the fabric that serves the peer.
     pub lanes: Mutex<Serving>,
     pub lanes_up: AtomicU32,
+    /// What the lanes have done, by their pair of rails.
+    traffic: Mutex<Vec<(Plan, Arc<LaneTraffic>)>>,
     /// Handshakes of returning lanes that took too long, less those that were finished.
     unfinished: AtomicU32,
     /// When the last frame from the peer arrived, accurate to some ms.
@@ -167,6 +170,8 @@ pub struct PeerInfo {
     pub capabilities: u32,
     pub fabric: String,
     pub reason: String,
+    /// Of its first rail that serves it, in readable form.
+    pub address: String,
 }
 
 /// Bytes of a message that is not sent yet: no longer counted if this is dropped.
@@ -227,6 +232,7 @@ impl Peer {
             breached: AtomicBool::new(false),
             lanes: Mutex::default(),
             lanes_up: AtomicU32::new(0),
+            traffic: Mutex::default(),
             unfinished: AtomicU32::new(0),
             received_ns: AtomicU64::new(0),
             moved_ns: AtomicU64::new(0),
@@ -349,6 +355,24 @@ impl Peer {
         *self.failure.lock()
     }
 
+    /// The figures of the lanes between two rails.
+    pub fn traffic_of(&self, plan: Plan) -> Arc<LaneTraffic> {
+        let mut all = self.traffic.lock();
+        if let Some((_, known)) = all.iter().find(|(of, _)| *of == plan) {
+            return known.clone();
+        }
+        let new = Arc::new(LaneTraffic::default());
+        all.push((plan, new.clone()));
+        new
+    }
+
+    /// The figures of all lanes over the fabric that serves the peer; until one does, over all.
+    pub fn traffic(&self) -> Vec<(Plan, Arc<LaneTraffic>)> {
+        let all = self.traffic.lock();
+        let serves = |plan: &Plan| !self.has_service() || self.is_served_by(plan.rail);
+        all.iter().filter(|(plan, _)| serves(plan)).cloned().collect()
+    }
+
     /// Removes a lane, if it is up and other lanes can take over its operations.
     pub fn lose(&self, plan: Plan) -> bool {
         self.state() == PeerState::Up && self.lanes.lock().lose(plan)
@@ -412,6 +436,7 @@ impl Peer {
     pub fn info(&self) -> PeerInfo {
         let up = self.state() == PeerState::Up;
         let service = self.service.lock().clone();
+        let address = self.rail_over(&service.fabric).map(|rail| readable_rail(&rail)).unwrap_or_default();
         PeerInfo {
             up,
             lanes: self.lanes_up.load(Ordering::Relaxed),
@@ -421,7 +446,15 @@ impl Peer {
             capabilities: if up { self.address.capabilities & PUBLIC } else { 0 },
             fabric: if up { service.fabric } else { String::new() },
             reason: service.reason,
+            address,
         }
+    }
+
+    /// The first rail of a fabric; of all, if it has none.
+    fn rail_over(&self, fabric: &str) -> Option<RailAddress> {
+        let moved = self.moved.lock();
+        let rails = if moved.is_empty() { &self.address.rails } else { &*moved };
+        rails.iter().find(|rail| rail.fabric == fabric).or(rails.first()).cloned()
     }
 }
 
@@ -438,11 +471,8 @@ pub fn readable_rail(rail: &RailAddress) -> String {
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fabric = self.service.lock().fabric.clone();
-        let moved = self.moved.lock();
-        let rails = if moved.is_empty() { &self.address.rails } else { &*moved };
-        let rail = rails.iter().find(|rail| rail.fabric == fabric).or(rails.first());
-        let name = |rail: &RailAddress| (readable_rail(rail), Text::of(rail.fabric.as_bytes()));
-        let (at, over) = rail.map(name).unwrap_or_default();
+        let name = |rail: RailAddress| (readable_rail(&rail), Text::of(rail.fabric.as_bytes()));
+        let (at, over) = self.rail_over(&fabric).map(name).unwrap_or_default();
         write!(f, "peer {:#x} ({at}, {over})", self.id)
     }
 }

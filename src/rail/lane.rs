@@ -1,12 +1,14 @@
 //! A rail's queue to one of a peer's rails.
 
 use super::credits::{Credits, Granted};
+use super::lane_traffic::LaneTraffic;
 use super::traffic::{Elsewhere, Glance};
 use super::window::Window;
 use crate::fabric::Route;
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::wire::seal::{Opener, Sealer};
 use std::fmt;
+use std::sync::Arc;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LaneState {
@@ -33,6 +35,13 @@ impl fmt::Display for LaneState {
 /// The least window: keeps the link busy while completions are reaped, whatever was measured.
 const WINDOW_LEAST: u64 = 128 << 10;
 
+/// The peer's rail that a lane leads to, and the figures of the pair.
+pub struct OfPeer {
+    pub peer: PeerId,
+    pub remote_rail: RailIndex,
+    pub traffic: Arc<LaneTraffic>,
+}
+
 pub struct Lane {
     pub id: LaneId,
     pub peer: PeerId,
@@ -45,7 +54,9 @@ pub struct Lane {
     /// Keys of the session's two directions, if a secret is set.
     pub sealer: Option<Sealer>,
     pub opener: Option<Opener>,
+    /// Changed by `enter` alone.
     pub state: LaneState,
+    pub traffic: Arc<LaneTraffic>,
     pub window: Window,
     /// Bytes posted and not known to be delivered.
     pub inflight_bytes: u64,
@@ -73,17 +84,19 @@ pub struct Lane {
 }
 
 impl Lane {
-    pub fn new(id: LaneId, peer: PeerId, remote_rail: RailIndex, route: Route, window: u64) -> Lane {
+    pub fn new(id: LaneId, of: OfPeer, route: Route, window: u64) -> Lane {
+        of.traffic.enter(LaneState::Handshaking);
         Lane {
             id,
-            peer,
-            remote_rail,
+            peer: of.peer,
+            remote_rail: of.remote_rail,
             route,
             probe_buffer: (0, 0),
             to: 0,
             sealer: None,
             opener: None,
             state: LaneState::Handshaking,
+            traffic: of.traffic,
             window: Window::new(WINDOW_LEAST, window),
             inflight_bytes: 0,
             inflight_ops: 0,
@@ -98,6 +111,11 @@ impl Lane {
             credits: Credits::default(),
             granted: Granted::default(),
         }
+    }
+
+    pub fn enter(&mut self, state: LaneState) {
+        self.state = state;
+        self.traffic.enter(state);
     }
 
     /// Counts bytes as in flight, on the lane and on the rail.
@@ -135,8 +153,11 @@ impl Lane {
         }
     }
 
-    /// Adds the lane to its rail's figures.
+    /// Publishes its figures, and adds them to its rail's.
     pub fn add_to(&self, glance: &mut Glance) {
+        if self.state == LaneState::Up {
+            self.traffic.publish(self);
+        }
         glance.bytes += self.inflight_bytes;
         glance.ops += u64::from(self.inflight_ops);
         glance.bytes_per_s = glance.bytes_per_s.max(self.window.bytes_per_s());

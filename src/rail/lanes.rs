@@ -101,12 +101,15 @@ impl<L: HasLane> Lanes<L> {
 mod tests {
     use super::*;
     use crate::ids::PeerId;
+    use crate::rail::lane::OfPeer;
+    use std::sync::Arc;
 
     #[test]
     fn successor_of_a_lane_is_not_mistaken_for_it() {
         let mut lanes = Lanes::new(RailIndex::at(3));
         let insert = |lanes: &mut Lanes<Lane>| {
-            lanes.insert(|id| Lane::new(id, PeerId::numbered(1), RailIndex::at(0), 0, 1))
+            let (peer, remote_rail) = (PeerId::numbered(1), RailIndex::at(0));
+            lanes.insert(|id| Lane::new(id, OfPeer { peer, remote_rail, traffic: Arc::default() }, 0, 1))
         };
         let (first, other) = (insert(&mut lanes), insert(&mut lanes));
         assert!(lanes.remove(first.slot).is_some() && lanes.remove(first.slot).is_none());

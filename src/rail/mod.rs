@@ -4,9 +4,11 @@
 //! operation, even if the transfer has ended meanwhile.
 
 mod burst;
+mod counts;
 mod credits;
 mod frames;
 mod lane;
+mod lane_traffic;
 mod lanes;
 mod op;
 mod reap;
@@ -16,7 +18,8 @@ mod window;
 pub use burst::Burst;
 pub use credits::Half;
 pub use frames::Frame;
-pub use lane::{Lane, LaneState};
+pub use lane::{Lane, LaneState, OfPeer};
+pub use lane_traffic::LaneTraffic;
 pub use lanes::{HasLane, Lanes};
 pub use op::{Done, Tag, Work};
 pub use traffic::{Elsewhere, Traffic};
@@ -201,13 +204,13 @@ impl Rail {
     pub fn add_lane<L: HasLane>(
         &mut self,
         lanes: &mut Lanes<L>,
-        (peer, remote_rail): (PeerId, RailIndex),
+        of: OfPeer,
         address: &[u8],
         make: impl FnOnce(Lane) -> L,
     ) -> Result<LaneId> {
-        let route = self.nic.insert(address, Some(peer))?;
+        let route = self.nic.insert(address, Some(of.peer))?;
         let window = self.limits.lane_window;
-        Ok(lanes.insert(|id| make(Lane::new(id, peer, remote_rail, route, window))))
+        Ok(lanes.insert(|id| make(Lane::new(id, of, route, window))))
     }
 
     pub fn assign_connection(&mut self, connection: Connection, peer: PeerId) {
@@ -266,7 +269,8 @@ impl Rail {
             return;
         }
         self.trace("lane reset", Clock::System.now());
-        (of.reset, of.state) = (true, LaneState::Down);
+        of.reset = true;
+        of.enter(LaneState::Down);
         let route = of.route;
         // Also the routes inserted to answer the endpoint before it was a peer.
         let answers = self.answered.iter().filter(|(answered, _)| *answered == route).count();

@@ -1,7 +1,7 @@
 //! Reaps finished operations: frees their slots, and takes their bytes off the windows.
 
 use super::op::{Done, Op, Tag, Work, NO_RECEIVE};
-use super::{Elsewhere, HasLane, Lanes, Rail};
+use super::{HasLane, Lane, Lanes, Rail};
 use crate::fabric::{Reaped, FAULT, GONE};
 use crate::ids::LaneSlot;
 use crate::trace::{self, Event};
@@ -72,8 +72,8 @@ impl Rail {
     #[inline]
     fn finish_run(&mut self, lanes: &mut Lanes<impl HasLane>, run: &Run, now: u64) -> Done {
         let &Run { lane, index, posts, slices, .. } = run;
-        let elsewhere = self.account(lanes, lane, posts, (run.bytes, run.sampled), now);
-        self.traffic.add(run.read, (posts.into(), slices.into(), run.len), elsewhere);
+        let of = self.account(lanes, lane, posts, (run.bytes, run.sampled), now);
+        self.count(run.read, (posts.into(), slices.into(), run.len), of);
         trace::add(|| Event::Delivered {
             rail: self.index.get(),
             posts,
@@ -117,9 +117,9 @@ impl Rail {
         }
         match tag.work {
             Work::Slice | Work::Counted(_) | Work::Probe => {
-                let elsewhere = self.account(lanes, tag.lane, 1, (tag.bytes, tag.sampled), now);
+                let of = self.account(lanes, tag.lane, 1, (tag.bytes, tag.sampled), now);
                 if tag.len > 0 && errno == 0 {
-                    self.traffic.add(tag.read, (1, tag.slices.into(), tag.len), elsewhere);
+                    self.count(tag.read, (1, tag.slices.into(), tag.len), of);
                 }
             }
             Work::Frame | Work::Handshake => {
@@ -152,7 +152,7 @@ impl Rail {
         buffer
     }
 
-    /// Returns what carries the lane in its rail's place, if anything does.
+    /// Returns the lane, if it exists.
     fn account<'a>(
         &mut self,
         lanes: &'a mut Lanes<impl HasLane>,
@@ -160,14 +160,23 @@ impl Rail {
         posts: u32,
         (bytes, sampled): (u64, bool),
         now: u64,
-    ) -> Option<&'a Elsewhere> {
+    ) -> Option<&'a Lane> {
         // The bytes of a removed lane were subtracted when it was removed.
         let lane = lanes.get_mut(lane).map(HasLane::lane_mut)?;
         lane.inflight_ops -= posts;
         if bytes > 0 {
             lane.credit(bytes, sampled, &mut self.inflight_bytes, now);
         }
-        lane.elsewhere.as_deref()
+        Some(lane)
+    }
+
+    /// Counts completed posts, their slices and their bytes for the rail and the lane.
+    #[inline]
+    fn count(&self, read: bool, done: (u64, u64, u64), of: Option<&Lane>) {
+        self.traffic.add(read, done, of.and_then(|lane| lane.elsewhere.as_deref()));
+        if let Some(lane) = of {
+            lane.traffic.add(read, done.2);
+        }
     }
 }
 

@@ -13,7 +13,7 @@ impl Figure {
         self.0.store(self.0.load(Relaxed) + more, Relaxed);
     }
 
-    fn set(&self, value: u64) {
+    pub(super) fn set(&self, value: u64) {
         self.0.store(value, Relaxed);
     }
 
@@ -42,6 +42,9 @@ pub struct Traffic {
     pub errors: Figure,
     /// Handshake requests that were repeated.
     pub retries: Figure,
+    /// Lanes that served and were reset, and lanes that came up again.
+    pub lane_resets: Figure,
+    pub lane_reconnects: Figure,
     pub frames_sent: Figure,
     pub frames_received: Figure,
     // The fields below are updated by `publish`.

@@ -88,6 +88,8 @@ pub enum Action {
     Serve,
     /// The set of lanes that are up has changed.
     ShowLanes,
+    /// A lane that had failed for this time in ns is up again, beside others; for the log.
+    LaneBack(Plan, u64),
     /// A channel has a frame to send.
     Flush,
     /// The peer is up.

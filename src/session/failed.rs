@@ -29,6 +29,8 @@ struct Returning {
     /// The pause after its next failure.
     pause_ns: u64,
     up_ns: Option<u64>,
+    /// Since when it is not up, if it is not.
+    failed_ns: Option<u64>,
 }
 
 #[derive(Default)]
@@ -73,7 +75,7 @@ impl FailedLanes {
     /// A serving lane has failed: schedules its return. `soon`: it returns without delaying any
     /// other lane.
     pub fn let_return(&mut self, plan: Plan, soon: bool, now: u64) {
-        let new = Returning { plan, due_ns: None, pause_ns: PAUSE_LEAST_NS, up_ns: None };
+        let new = Returning { plan, due_ns: None, pause_ns: PAUSE_LEAST_NS, up_ns: None, failed_ns: None };
         let at = self.returning.iter().position(|known| known.plan == plan).unwrap_or_else(|| {
             self.returning.push(new);
             self.returning.len() - 1
@@ -85,6 +87,7 @@ impl FailedLanes {
         known.due_ns = Some(now + known.pause_ns);
         known.pause_ns = (2 * known.pause_ns).min(PAUSE_MOST_NS);
         known.up_ns = None;
+        known.failed_ns.get_or_insert(now);
     }
 
     /// Ends the pause of a lane.
@@ -93,9 +96,11 @@ impl FailedLanes {
         known.into_iter().for_each(|known| known.due_ns = Some(now));
     }
 
-    pub fn is_up(&mut self, plan: Plan, now: u64) {
-        let known = self.returning.iter_mut().find(|known| known.plan == plan);
-        known.into_iter().for_each(|known| (known.due_ns, known.up_ns) = (None, Some(now)));
+    /// Returns how long the lane was not up, if it had failed.
+    pub fn is_up(&mut self, plan: Plan, now: u64) -> Option<u64> {
+        let known = self.returning.iter_mut().find(|known| known.plan == plan)?;
+        (known.due_ns, known.up_ns) = (None, Some(now));
+        known.failed_ns.take().map(|failed| now.saturating_sub(failed))
     }
 
     /// When the next lane may start its handshake.

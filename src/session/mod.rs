@@ -163,7 +163,8 @@ impl Session {
         match event {
             LaneEvent::Up => {
                 self.approaches.lane_up(plan, now);
-                self.failed.is_up(plan, now);
+                let failed_for = self.failed.is_up(plan, now).filter(|_| matches!(self.state, State::Up));
+                failed_for.into_iter().for_each(|ns| self.act(Action::LaneBack(plan, ns)));
                 self.act(Action::ShowLanes);
                 self.advance(now);
                 self.go_on_resuming(now);

@@ -396,7 +396,11 @@ impl Pair {
                     self.notify(side, id.get(), false);
                 }
             }
-            Action::ShowLanes | Action::Flush | Action::TryAnother | Action::Back(_) => {}
+            Action::LaneBack(..)
+            | Action::ShowLanes
+            | Action::Flush
+            | Action::TryAnother
+            | Action::Back(_) => {}
             Action::Away(_) | Action::Behind => here.behind = true,
             Action::CaughtUp => here.behind = false,
         }

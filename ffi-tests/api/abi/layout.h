@@ -51,7 +51,7 @@ AT(weft_op_options, done_watch, 80, const weft_watch *);
 AT(weft_op_options, done_value, 88, uint64_t);
 AT(weft_op_options, grant, 96, weft_grant_token);
 
-GROWS(weft_peer_properties, 352);
+GROWS(weft_peer_properties, 480);
 AT(weft_peer_properties, size, 0, uint32_t);
 AT(weft_peer_properties, up, 4, uint32_t);
 AT(weft_peer_properties, lanes, 8, uint32_t);
@@ -61,6 +61,7 @@ AT(weft_peer_properties, capabilities, 20, uint32_t);
 AT(weft_peer_properties, incarnation, 24, uint64_t);
 AT(weft_peer_properties, fabric, 32, char[64]);
 AT(weft_peer_properties, reason, 96, char[256]);
+AT(weft_peer_properties, address, 352, char[128]);
 
 SIZE(weft_memory_range, 16);
 AT(weft_memory_range, address, 0, void *);
@@ -147,7 +148,7 @@ AT(weft_endpoint_properties, peers, 12, uint32_t);
 AT(weft_endpoint_properties, incarnation, 16, uint64_t);
 AT(weft_endpoint_properties, libfabric, 24, char[256]);
 
-GROWS(weft_endpoint_statistics, 1256);
+GROWS(weft_endpoint_statistics, 1264);
 AT(weft_endpoint_statistics, size, 0, uint32_t);
 AT(weft_endpoint_statistics, peers, 4, uint32_t);
 AT(weft_endpoint_statistics, active, 8, uint64_t);
@@ -172,6 +173,7 @@ AT(weft_endpoint_statistics, latency_sum_ns, 1224, uint64_t);
 AT(weft_endpoint_statistics, handshakes_rejected, 1232, uint64_t);
 AT(weft_endpoint_statistics, pass_longest_ns, 1240, uint64_t);
 AT(weft_endpoint_statistics, driver_call_longest_ns, 1248, uint64_t);
+AT(weft_endpoint_statistics, grants, 1256, uint64_t);
 
 GROWS(weft_rail_properties, 300);
 AT(weft_rail_properties, size, 0, uint32_t);
@@ -182,7 +184,7 @@ AT(weft_rail_properties, address, 136, char[128]);
 AT(weft_rail_properties, numa_node, 264, int32_t);
 AT(weft_rail_properties, pci, 268, char[32]);
 
-GROWS(weft_rail_statistics, 128);
+GROWS(weft_rail_statistics, 144);
 AT(weft_rail_statistics, size, 0, uint32_t);
 AT(weft_rail_statistics, up, 4, uint32_t);
 AT(weft_rail_statistics, lanes, 8, uint32_t);
@@ -201,6 +203,26 @@ AT(weft_rail_statistics, inflight_bytes, 96, uint64_t);
 AT(weft_rail_statistics, inflight_posts, 104, uint64_t);
 AT(weft_rail_statistics, bytes_per_s, 112, uint64_t);
 AT(weft_rail_statistics, round_trip_ns, 120, uint64_t);
+AT(weft_rail_statistics, lane_resets, 128, uint64_t);
+AT(weft_rail_statistics, lane_reconnects, 136, uint64_t);
+
+GROWS(weft_lane_statistics, 240);
+AT(weft_lane_statistics, size, 0, uint32_t);
+AT(weft_lane_statistics, rail, 4, uint32_t);
+AT(weft_lane_statistics, remote_rail, 8, uint32_t);
+AT(weft_lane_statistics, up, 12, uint32_t);
+AT(weft_lane_statistics, state, 16, char[16]);
+AT(weft_lane_statistics, remote_address, 32, char[128]);
+AT(weft_lane_statistics, bytes_written, 160, uint64_t);
+AT(weft_lane_statistics, bytes_read, 168, uint64_t);
+AT(weft_lane_statistics, bytes_sent, 176, uint64_t);
+AT(weft_lane_statistics, bytes_received, 184, uint64_t);
+AT(weft_lane_statistics, retransmits, 192, uint64_t);
+AT(weft_lane_statistics, round_trip_ns, 200, uint64_t);
+AT(weft_lane_statistics, bytes_per_s, 208, uint64_t);
+AT(weft_lane_statistics, inflight_bytes, 216, uint64_t);
+AT(weft_lane_statistics, resets, 224, uint64_t);
+AT(weft_lane_statistics, reconnects, 232, uint64_t);
 
 VALUE(WEFT_OK, 0);
 VALUE(WEFT_ERR_AGAIN, -1);

@@ -240,6 +240,7 @@ class PeerProperties(Sized):
     incarnation: int
     fabric: bytes
     reason: bytes
+    address: bytes
     _fields_ = [
         ("size", c_uint32),
         ("up", c_uint32),
@@ -250,6 +251,7 @@ class PeerProperties(Sized):
         ("incarnation", c_uint64),
         ("fabric", c_char * 64),
         ("reason", c_char * 256),
+        ("address", c_char * 128),
     ]
 
 
@@ -457,6 +459,7 @@ class EndpointStatistics(Sized):
     handshakes_rejected: int
     pass_longest_ns: int
     driver_call_longest_ns: int
+    grants: int
     _fields_ = [
         ("size", c_uint32),
         ("peers", c_uint32),
@@ -482,6 +485,7 @@ class EndpointStatistics(Sized):
         ("handshakes_rejected", c_uint64),
         ("pass_longest_ns", c_uint64),
         ("driver_call_longest_ns", c_uint64),
+        ("grants", c_uint64),
     ]
 
 
@@ -523,6 +527,8 @@ class RailStatistics(Sized):
     inflight_posts: int
     bytes_per_s: int
     round_trip_ns: int
+    lane_resets: int
+    lane_reconnects: int
     _fields_ = [
         ("size", c_uint32),
         ("up", c_uint32),
@@ -542,6 +548,45 @@ class RailStatistics(Sized):
         ("inflight_posts", c_uint64),
         ("bytes_per_s", c_uint64),
         ("round_trip_ns", c_uint64),
+        ("lane_resets", c_uint64),
+        ("lane_reconnects", c_uint64),
+    ]
+
+
+class LaneStatistics(Sized):
+    size: int
+    rail: int
+    remote_rail: int
+    up: int
+    state: bytes
+    remote_address: bytes
+    bytes_written: int
+    bytes_read: int
+    bytes_sent: int
+    bytes_received: int
+    retransmits: int
+    round_trip_ns: int
+    bytes_per_s: int
+    inflight_bytes: int
+    resets: int
+    reconnects: int
+    _fields_ = [
+        ("size", c_uint32),
+        ("rail", c_uint32),
+        ("remote_rail", c_uint32),
+        ("up", c_uint32),
+        ("state", c_char * 16),
+        ("remote_address", c_char * 128),
+        ("bytes_written", c_uint64),
+        ("bytes_read", c_uint64),
+        ("bytes_sent", c_uint64),
+        ("bytes_received", c_uint64),
+        ("retransmits", c_uint64),
+        ("round_trip_ns", c_uint64),
+        ("bytes_per_s", c_uint64),
+        ("inflight_bytes", c_uint64),
+        ("resets", c_uint64),
+        ("reconnects", c_uint64),
     ]
 
 
@@ -599,6 +644,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "weft_watch_destroy": (c_int32, [c_void_p]),
     "weft_endpoint_info": (c_int32, [c_void_p, ctypes.POINTER(EndpointProperties), ctypes.POINTER(EndpointStatistics)]),
     "weft_rail_info": (c_int32, [c_void_p, c_uint32, ctypes.POINTER(RailProperties), ctypes.POINTER(RailStatistics)]),
+    "weft_lane_info": (c_int32, [c_void_p, c_uint64, c_uint32, ctypes.POINTER(LaneStatistics)]),
     "weft_endpoint_metrics": (c_int32, [c_void_p, c_void_p, c_size_t, ctypes.POINTER(c_size_t)]),
     "weft_topology": (c_int32, [c_void_p, c_size_t, ctypes.POINTER(c_size_t)]),
     "weft_log_set": (c_int32, [c_uint32, LogCallback, c_void_p]),
@@ -623,4 +669,5 @@ STRUCTS: Dict[str, Any] = {
     "weft_endpoint_statistics": EndpointStatistics,
     "weft_rail_properties": RailProperties,
     "weft_rail_statistics": RailStatistics,
+    "weft_lane_statistics": LaneStatistics,
 }

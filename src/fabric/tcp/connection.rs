@@ -27,6 +27,7 @@ use arrayvec::ArrayVec;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 mod receive;
 
@@ -80,7 +81,8 @@ pub struct Moving<'a> {
 }
 
 pub struct Connection {
-    socket: Option<Descriptor>,
+    /// Shared with who asks the system about it.
+    socket: Option<Arc<Descriptor>>,
     /// Its encryption, if any.
     sealed: Option<Box<Sealed>>,
     pub state: State,
@@ -102,7 +104,7 @@ pub struct Connection {
     pub tried_ns: u64,
     /// Sockets that got no answer. They keep their ports until another one has: the peer's answers to
     /// them would otherwise end a connection that has got the same port.
-    unanswered: Vec<Descriptor>,
+    unanswered: Vec<Arc<Descriptor>>,
     /// The handshake over an accepted connection.
     pub handshake: Option<Handshake>,
     pub since_ns: u64,
@@ -145,7 +147,7 @@ impl Connection {
         now: u64,
     ) -> Connection {
         Connection {
-            socket: Some(socket),
+            socket: Some(Arc::new(socket)),
             sealed,
             state,
             number: 0,
@@ -210,7 +212,7 @@ impl Connection {
 
     /// Connects anew, by another NIC or to another address; nothing was sent yet.
     pub fn try_again(&mut self, socket: Descriptor, carriers: Carriers, now: u64) {
-        self.unanswered.extend(self.socket.replace(socket));
+        self.unanswered.extend(self.socket.replace(Arc::new(socket)));
         self.unanswered.drain(..self.unanswered.len().saturating_sub(UNANSWERED));
         (self.carriers, self.tried_ns, self.writable) = (carriers, now, false);
     }
@@ -223,7 +225,11 @@ impl Connection {
     }
 
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
-        self.socket.as_ref().map(AsFd::as_fd)
+        self.socket.as_ref().map(|socket| socket.as_fd())
+    }
+
+    pub fn shared_socket(&self) -> Option<Arc<Descriptor>> {
+        self.socket.clone()
     }
 
     pub fn dead(&self) -> Option<i32> {

@@ -1,19 +1,45 @@
-//! The addresses of the two ends of a connection. A NIC may have one of each family: the dialing side
-//! takes the first of the other side that it has a family for, and the other one where that does not answer.
+//! The addresses of the two ends of a connection, and its sockets. A NIC may have one of each family: the
+//! dialing side takes the first of the other side that it has a family for, and the other one where that does
+//! not answer.
 
 use super::accept::NOBODY;
+use super::connection::Connection;
 use super::nic::TcpNic;
+use super::routes::Target;
 use super::socket::{from_system, V4, V6};
+use crate::descriptor::Descriptor;
 use crate::status::{Error, Result, Status};
 use crate::wire::address::other_ip;
 use crate::wire::tcp::Name;
 use std::net::{IpAddr, SocketAddr};
+#[cfg(test)]
+use std::os::fd::AsFd;
+use std::sync::Arc;
 
 const NAME: usize = size_of::<Name>();
 /// Bytes of another IP address behind that of a NIC.
 const OTHER: usize = 16;
 
 impl TcpNic {
+    /// The sockets to a NIC of a peer, that of a route first. Both sides may have connected: bytes move
+    /// over the connection of the side that asks for them.
+    pub(super) fn sockets_to(&self, target: &Target, at: Option<u32>) -> Vec<Arc<Descriptor>> {
+        let own = at.and_then(|at| self.connections.get(at as usize)?.as_deref());
+        let is_other = |one: &&Connection| {
+            (one.name, one.owner()) == (target.name, target.peer)
+                && own.is_none_or(|own| own.number != one.number)
+        };
+        let others = self.connections.iter().filter_map(Option::as_deref).filter(is_other);
+        own.into_iter().chain(others).filter_map(Connection::shared_socket).collect()
+    }
+
+    /// The sockets of the listener and of all connections.
+    #[cfg(test)]
+    pub fn sockets(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {
+        let connections = self.connections.iter().flatten().filter_map(|one| one.socket());
+        self.listeners.iter().map(AsFd::as_fd).chain(connections).collect()
+    }
+
     /// Our address for a connection with this one.
     pub(super) fn own_for(&self, to: SocketAddr) -> SocketAddr {
         match self.other.filter(|_| self.at.is_ipv4() != to.is_ipv4()) {

@@ -159,13 +159,6 @@ impl TcpNic {
         Ok(nic)
     }
 
-    /// The sockets of the listener and of all connections.
-    #[cfg(test)]
-    pub fn sockets(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {
-        let connections = self.connections.iter().flatten().filter_map(|one| one.socket());
-        self.listeners.iter().map(AsFd::as_fd).chain(connections).collect()
-    }
-
     /// Bytes of the connections' buffers.
     #[cfg(test)]
     pub fn held(&self) -> usize {
@@ -404,6 +397,11 @@ impl Nic for TcpNic {
         let Ok(at) = self.routes.leads(route) else { return [None, None] };
         let carriers = self.connection(at).map(|one| one.carriers).unwrap_or_default();
         self.paths.elsewhere(carriers, self.at, &self.options)
+    }
+
+    fn sockets_of(&mut self, route: Route) -> Vec<Arc<Descriptor>> {
+        let lead = self.routes.find(route).map(|place| (place.target, place.leads.ok()));
+        lead.map_or_else(Vec::new, |(target, at)| self.sockets_to(&target, at))
     }
 
     fn is_gone(&mut self, route: Route) -> bool {

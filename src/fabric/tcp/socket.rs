@@ -2,6 +2,7 @@
 
 use super::options::Options;
 use crate::descriptor::Descriptor;
+use crate::fabric::Seen;
 use crate::failing::step;
 use crate::status::{Error, Result, Status};
 use std::mem::size_of;
@@ -278,17 +279,45 @@ pub fn is_connected(socket: BorrowedFd) -> bool {
     unsafe { libc::getpeername(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), &mut len) == 0 }
 }
 
+/// The begin of the system's `tcp_info`; what an older system does not know is 0. (`libc` has more or
+/// less of it, by its version.)
+#[repr(C)]
+#[derive(Default)]
+struct Info {
+    bytes: [u8; 8],
+    words: [u32; 24],
+    longs: [u64; 4],
+}
+
+impl Info {
+    fn of(socket: BorrowedFd) -> Info {
+        let (mut info, mut len) = (Info::default(), size_of::<Info>() as libc::socklen_t);
+        // SAFETY: the struct has this length and takes any bytes; an older system fills a part of it.
+        unsafe {
+            let at = (&raw mut info).cast();
+            libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, at, &mut len);
+        }
+        info
+    }
+}
+
 /// Whether bytes that were sent are repeated, since nobody acknowledges them.
 pub fn is_unacknowledged(socket: BorrowedFd) -> bool {
-    // SAFETY: the struct has only integers, for which zero is valid.
-    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: the buffer has this length; an older system fills a part of it.
-    let rc = unsafe {
-        let at = (&raw mut info).cast();
-        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, at, &mut len)
-    };
-    rc == 0 && info.tcpi_unacked > 0 && info.tcpi_retransmits > 0
+    let Info { bytes: [_, _, retransmits, ..], words, .. } = Info::of(socket);
+    let unacked = words[4];
+    unacked > 0 && retransmits > 0
+}
+
+/// What a connection has moved.
+pub fn seen(socket: &Descriptor) -> Seen {
+    let Info { words, longs: [_, _, bytes_acked, bytes_received], .. } = Info::of(socket.as_fd());
+    let (rtt_us, total_retrans) = (words[15], words[23]);
+    Seen {
+        bytes_sent: bytes_acked,
+        bytes_received,
+        retransmits: total_retrans.into(),
+        round_trip_ns: u64::from(rtt_us) * 1000,
+    }
 }
 
 /// Lets an epoll descriptor report these events of a socket, with this word.

@@ -1,0 +1,218 @@
+/*
+ * What weft_lane_info says of the lanes to a peer: two rails of tcp on loopback, in one process; one of the connections
+ * ends and comes back.
+ */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include "harness.h"
+
+#define LEN MIB
+#define WRITES 16
+/* A rail's address, or the text of a metric. */
+#define TEXT 1024
+
+static struct duo duo_of_two_lanes(void)
+{
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    config.fabric = "tcp";
+    config.rails = "lo";
+    config.tcp_streams = 2;
+    return duo_open_with(LEN, &config);
+}
+
+static weft_lane_statistics lane_of(struct box *box, weft_peer peer, uint32_t index)
+{
+    weft_lane_statistics lane = WEFT_LANE_STATISTICS_INIT;
+    CHECK_OK(weft_lane_info(box->endpoint, peer, index, &lane));
+    return lane;
+}
+
+static void write_all(struct duo *duo, int count)
+{
+    struct range_request args = range_args(duo->a_memory, duo->b_of_a, LEN);
+    for (int i = 0; i < count; i++)
+        CHECK_OK(box_await(duo->a, write_now(duo->a, &args), patience_ms()).status);
+}
+
+static uint64_t number_in(const char *text, const char *name)
+{
+    const char *at = strstr(text, name);
+    if (at == NULL)
+        FAIL("%s is not in:\n%s", name, text);
+    return (uint64_t)strtod(at + strlen(name), NULL);
+}
+
+/* The metrics of a lane are labelled by the peer's address. */
+static void metrics_say(struct duo *duo, const weft_lane_statistics *lane)
+{
+    static char text[1 << 20];
+    char name[TEXT];
+    size_t len = 0;
+    weft_peer_properties peer = WEFT_PEER_PROPERTIES_INIT;
+    weft_rail_properties rail = WEFT_RAIL_PROPERTIES_INIT;
+    CHECK_OK(weft_peer_info(duo->a->endpoint, duo->a_to_b, &peer));
+    CHECK_OK(weft_rail_info(duo->b->endpoint, 0, &rail, NULL));
+    CHECK(strcmp(peer.address, rail.address) == 0);
+    CHECK_OK(weft_endpoint_metrics(duo->a->endpoint, text, sizeof text - 1, &len));
+    snprintf(name, sizeof name,
+             "\nweft_lane_bytes_total{peer=\"0x%llx\",address=\"%s\",fabric=\"tcp\",rail=\"%u\",name=\"lo\",remote=\"%s\","
+             "direction=\"write\"} ",
+             (unsigned long long)duo->a_to_b, peer.address, lane->rail, lane->remote_address);
+    CHECK_EQ(number_in(text, name), lane->bytes_written);
+    snprintf(name, sizeof name, "\nweft_peer_up{peer=\"0x%llx\",address=\"%s\",fabric=\"tcp\"} ",
+             (unsigned long long)duo->a_to_b, peer.address);
+    CHECK_EQ(number_in(text, name), 1);
+}
+
+static void each_lane_says_what_it_carried(void)
+{
+    struct duo duo = duo_of_two_lanes();
+    uint64_t written = 0, read = 0, arrived = 0;
+    write_all(&duo, WRITES);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, LEN);
+    weft_op id;
+    CHECK_OK(submit_read(duo.a->endpoint, &args, &id));
+    CHECK_OK(box_await(duo.a, id, patience_ms()).status);
+    for (uint32_t i = 0; i < 2; i++) {
+        weft_lane_statistics lane = lane_of(duo.a, duo.a_to_b, i), back = lane_of(duo.b, duo.b_to_a, i);
+        weft_rail_properties theirs = WEFT_RAIL_PROPERTIES_INIT;
+        CHECK_OK(weft_rail_info(duo.b->endpoint, lane.remote_rail, &theirs, NULL));
+        CHECK(strcmp(lane.remote_address, theirs.address) == 0);
+        CHECK(lane.rail < 2 && lane.up == 1 && strcmp(lane.state, "up") == 0);
+        CHECK(lane.bytes_written > 0 && lane.round_trip_ns > 0);
+        CHECK(lane.bytes_sent > lane.bytes_written && lane.bytes_received > lane.bytes_read);
+        CHECK(lane.resets == 0 && lane.reconnects == 0);
+        /* b has written and read nothing, and the system knows what has come there. */
+        CHECK(back.bytes_written == 0 && back.bytes_read == 0);
+        written += lane.bytes_written;
+        read += lane.bytes_read;
+        arrived += back.bytes_received;
+        metrics_say(&duo, &lane);
+    }
+    CHECK_EQ(written, WRITES * LEN);
+    CHECK_EQ(read, LEN);
+    CHECK(arrived > written);
+    duo_close(&duo);
+}
+
+static uint16_t port_of(weft_endpoint *endpoint, uint32_t rail)
+{
+    weft_rail_properties properties = WEFT_RAIL_PROPERTIES_INIT;
+    CHECK_OK(weft_rail_info(endpoint, rail, &properties, NULL));
+    return (uint16_t)atoi(strrchr(properties.address, ':') + 1);
+}
+
+/* Shuts down the connections to or from a port; returns how many. */
+static int end_connections(uint16_t port)
+{
+    int ended = 0;
+    for (int fd = 3; fd < 4096; fd++) {
+        struct sockaddr_in here, there;
+        socklen_t len = sizeof here, other = sizeof there;
+        if (getsockname(fd, (struct sockaddr *)&here, &len) == 0 && getpeername(fd, (struct sockaddr *)&there, &other) == 0 &&
+            here.sin_family == AF_INET && (ntohs(here.sin_port) == port || ntohs(there.sin_port) == port))
+            ended += shutdown(fd, SHUT_RDWR) == 0;
+    }
+    return ended;
+}
+
+static atomic_int lost, back;
+
+static void keep(weft_log_level level, const char *component, const char *line, void *to)
+{
+    (void)component;
+    (void)to;
+    lost += level == WEFT_LOG_WARN && strstr(line, "its other lanes (1) carry on") != NULL;
+    back += level == WEFT_LOG_INFO && strstr(line, "is up again after") != NULL;
+}
+
+static void reset_lane_is_counted_and_comes_back(void)
+{
+    struct duo duo = duo_of_two_lanes();
+    write_all(&duo, WRITES);
+    weft_lane_statistics before = lane_of(duo.a, duo.a_to_b, 1), after = before, other;
+    weft_rail_statistics rail = WEFT_RAIL_STATISTICS_INIT;
+    CHECK_OK(weft_log_set(WEFT_LOG_INFO, keep, NULL));
+    int ended = end_connections(port_of(duo.a->endpoint, before.rail));
+    CHECK(ended + end_connections(port_of(duo.b->endpoint, before.remote_rail)) > 0);
+    for (uint64_t until = now_ns() + patience_ms() * MS; after.reconnects == 0 || after.up == 0;) {
+        CHECK(now_ns() < until);
+        write_all(&duo, 1);
+        after = lane_of(duo.a, duo.a_to_b, 1);
+        CHECK(after.bytes_written >= before.bytes_written);
+        /* (Not all of what an ended connection had sent is known to have arrived.) */
+        CHECK(after.bytes_sent > before.bytes_sent / 2);
+    }
+    CHECK(after.resets > 0 && after.reconnects <= after.resets);
+    CHECK_EQ(after.rail, before.rail);
+    CHECK_OK(weft_rail_info(duo.a->endpoint, before.rail, NULL, &rail));
+    CHECK(rail.lane_resets >= after.resets && rail.lane_reconnects >= after.reconnects);
+    other = lane_of(duo.a, duo.a_to_b, 0);
+    CHECK(other.resets == 0 && other.reconnects == 0 && other.up == 1);
+    for (uint64_t until = now_ns() + patience_ms() * MS; lost == 0 || back == 0; sleep_ms(1))
+        CHECK(now_ns() < until);
+    CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
+    duo_close(&duo);
+}
+
+/* Also over fabrics where the system counts nothing. */
+static void every_fabric_says_what_is_known(void)
+{
+    struct duo duo = duo_open(LEN);
+    weft_peer_properties peer = WEFT_PEER_PROPERTIES_INIT;
+    weft_lane_statistics lane = WEFT_LANE_STATISTICS_INIT;
+    uint64_t written = 0;
+    uint32_t up = 0, index = 0;
+    write_all(&duo, 1);
+    CHECK_OK(weft_peer_info(duo.a->endpoint, duo.a_to_b, &peer));
+    CHECK(peer.address[0] != 0);
+    for (; weft_lane_info(duo.a->endpoint, duo.a_to_b, index, &lane) == WEFT_OK; index++) {
+        written += lane.bytes_written;
+        up += lane.up;
+        CHECK(strcmp(peer.fabric, "tcp") == 0 || (lane.bytes_sent == 0 && lane.bytes_received == 0 && lane.retransmits == 0));
+    }
+    CHECK_EQ(up, peer.lanes);
+    CHECK_EQ(written, LEN);
+    REFUSED(WEFT_ERR_RANGE, weft_lane_info(duo.a->endpoint, duo.a_to_b, index, &lane));
+    REFUSED(WEFT_ERR_INVALID, weft_lane_info(duo.a->endpoint, duo.a_to_b, 0, NULL));
+    REFUSED(WEFT_ERR_HANDLE, weft_lane_info(NULL, duo.a_to_b, 0, &lane));
+    REFUSED(WEFT_ERR_HANDLE, weft_lane_info(duo.a->endpoint, 0, 0, &lane));
+    lane.size = 3;
+    REFUSED(WEFT_ERR_INVALID, weft_lane_info(duo.a->endpoint, duo.a_to_b, 0, &lane));
+    duo_close(&duo);
+}
+
+static uint64_t grants_of(weft_endpoint *endpoint)
+{
+    weft_endpoint_statistics statistics = WEFT_ENDPOINT_STATISTICS_INIT;
+    CHECK_OK(weft_endpoint_info(endpoint, NULL, &statistics));
+    return statistics.grants;
+}
+
+static void live_grants_are_counted(void)
+{
+    struct duo duo = duo_granted(LEN);
+    CHECK_EQ(grants_of(duo.b->endpoint), 0);
+    grant_whole(&duo);
+    weft_grant_token second = grant_whole(&duo);
+    CHECK_EQ(grants_of(duo.b->endpoint), 2);
+    weft_op id;
+    CHECK_OK(weft_grant_revoke(duo.b->endpoint, &second, NULL, &id));
+    CHECK_OK(await_both(&duo, duo.b, id));
+    CHECK_EQ(grants_of(duo.b->endpoint), 1);
+    duo_close(&duo);
+}
+
+static const struct test tests[] = {
+    {"each_lane_says_what_it_carried", "once", each_lane_says_what_it_carried},
+    {"reset_lane_is_counted_and_comes_back", "once", reset_lane_is_counted_and_comes_back},
+    {"every_fabric_says_what_is_known", "any", every_fabric_says_what_is_known},
+    {"live_grants_are_counted", "host", live_grants_are_counted},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return run_tests(argc, argv, tests);
+}

@@ -1,0 +1,113 @@
+//! Figures of the lanes between one of our rails and one of a peer's: published by their worker, read
+//! by any thread.
+
+use super::lane::{Lane, LaneState};
+use super::traffic::Figure;
+use crate::descriptor::Descriptor;
+use crate::fabric::{seen, Seen};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::Arc;
+
+/// The words for a lane's state, by its number.
+const WORDS: [&str; 5] = ["down", "handshake", "probe", "up", "stalled"];
+const UP: u8 = 3;
+const STALLED: u8 = 4;
+
+/// A lane that failed is followed by another one, so the figures are of all lanes of the pair. On
+/// cache lines of their own, as a rail's are.
+#[derive(Default)]
+#[repr(align(128))]
+pub struct LaneTraffic {
+    written: Figure,
+    read: Figure,
+    pub resets: Figure,
+    /// How often a lane came up again.
+    pub reconnects: Figure,
+    // These two are updated by `publish`.
+    pub inflight_bytes: Figure,
+    pub bytes_per_s: Figure,
+    /// The shortest time from a post to its delivery; 0: not measured yet.
+    round_trip_ns: Figure,
+    state: AtomicU8,
+    system: Mutex<System>,
+}
+
+/// What the system counts for the lanes.
+#[derive(Default)]
+struct System {
+    sockets: Vec<Arc<Descriptor>>,
+    /// Of sockets that no longer serve the lanes.
+    before: Seen,
+    /// One of the lanes was up.
+    was_up: bool,
+}
+
+impl LaneTraffic {
+    /// Counts delivered bytes of one direction.
+    #[inline]
+    pub fn add(&self, read: bool, bytes: u64) {
+        if read { &self.read } else { &self.written }.add(bytes);
+    }
+
+    /// The bytes of this endpoint's own writes, or reads.
+    pub fn moved(&self, read: bool) -> u64 {
+        if read { &self.read } else { &self.written }.get()
+    }
+
+    /// The lane's state, as a word, and whether it carries operations.
+    pub fn state(&self) -> (&'static str, bool) {
+        let state = self.state.load(Relaxed);
+        (WORDS.get(usize::from(state)).copied().unwrap_or_default(), state >= UP)
+    }
+
+    /// What the system counts, of all lanes of the pair; the time is the round trip now.
+    pub fn seen(&self) -> Seen {
+        let system = self.system.lock();
+        let sum = system.sockets.iter().map(|socket| seen(socket)).fold(Seen::default(), Seen::and);
+        let round_trip_ns = if sum.round_trip_ns > 0 { sum.round_trip_ns } else { self.round_trip_ns.get() };
+        Seen { round_trip_ns, ..sum.and(system.before) }
+    }
+
+    pub(super) fn enter(&self, state: LaneState) {
+        let state = match state {
+            LaneState::Down => 0,
+            LaneState::Handshaking => 1,
+            LaneState::Probing => 2,
+            LaneState::Up => UP,
+        };
+        self.state.store(state, Relaxed);
+        if state < UP {
+            self.inflight_bytes.set(0);
+            self.use_sockets(Vec::new());
+        }
+    }
+
+    /// No handshake of the lane is tried now.
+    pub fn give_up(&self) {
+        self.enter(LaneState::Down);
+    }
+
+    /// A lane is up; whether one was up before.
+    pub(super) fn comes_up(&self) -> bool {
+        std::mem::replace(&mut self.system.lock().was_up, true)
+    }
+
+    /// These sockets serve the lane from here on.
+    pub(super) fn use_sockets(&self, new: Vec<Arc<Descriptor>>) {
+        let mut system = self.system.lock();
+        let before = std::mem::replace(&mut system.sockets, new);
+        let is_kept = |socket: &&Arc<Descriptor>| system.sockets.iter().any(|kept| Arc::ptr_eq(kept, socket));
+        let gone = before.iter().filter(|socket| !is_kept(socket)).map(|socket| seen(socket));
+        let gone = gone.fold(Seen::default(), Seen::and);
+        system.before = system.before.and(gone);
+    }
+
+    /// Publishes the present figures of a lane that is up.
+    pub(super) fn publish(&self, lane: &Lane) {
+        self.state.store(if lane.parked { STALLED } else { UP }, Relaxed);
+        self.inflight_bytes.set(lane.inflight_bytes);
+        self.bytes_per_s.set(lane.window.bytes_per_s());
+        self.round_trip_ns.set(lane.window.round_trip_ns().unwrap_or(0));
+    }
+}
