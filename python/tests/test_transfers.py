@@ -51,6 +51,26 @@ class Ranges(Pair):
             self.here.read(local, remote)
 
 
+class Lanes(Pair):
+    def test_lanes_say_what_they_carried(self) -> None:
+        local, remote = self.memories(pattern(1), bytearray(PAGE))
+        self.here.write(local, remote).wait(20)
+        lanes = self.peer.lanes()
+        self.assertEqual(sum(lane.bytes_written for lane in lanes), PAGE)
+        self.assertEqual({lane.state for lane in lanes}, {b"up"})
+        self.assertEqual(sum(lane.up for lane in lanes), self.peer.info().lanes)
+        self.assertIn(f'address="{self.peer.info().address.decode()}"', self.here.metrics())
+
+    def test_an_error_says_why_there_is_no_connection(self) -> None:
+        self.assertIn(self.peer.info().fabric.decode(), self.peer.reason())
+        gone = open_endpoint()
+        address = gone.address
+        gone.close()
+        with self.assertRaises(libweft.ConnectionFailedError) as caught:
+            self.here.connect(address, timeout=5).wait(20)
+        self.assertIn("could not be reached: ", caught.exception.message)
+
+
 class Traces(unittest.TestCase):
     def test_close_writes_the_trace(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -68,6 +68,16 @@ lib = Library(ctypes.CDLL)
 quick = Library(ctypes.PyDLL)
 
 
+def reason_of(endpoint: int, peer: int) -> Optional[str]:
+    """Why a peer ended or could not be reached; None if nothing is known of it."""
+    text, length = ctypes.create_string_buffer(4096), ctypes.c_size_t()
+    status = lib.weft_peer_reason(endpoint, peer, text, len(text), length)
+    if status == c.ERR_TOO_SMALL:
+        text = ctypes.create_string_buffer(length.value)
+        status = lib.weft_peer_reason(endpoint, peer, text, len(text), length)
+    return text.raw[:length.value].decode("utf-8", "replace") if status == c.OK else None
+
+
 @lru_cache(maxsize=None)
 def _limits(struct: Type[ctypes.Structure]) -> Dict[str, int]:
     """The first unsigned field whose value does not fit."""

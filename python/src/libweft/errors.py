@@ -98,6 +98,11 @@ _BY_CATEGORY: Dict[int, Type[WeftError]] = {
 }
 
 
+def is_of_connection(status: int) -> bool:
+    """Whether a status says that there is no connection."""
+    return _BY_STATUS.get(status) is ConnectionFailedError
+
+
 def error_of(status: int, message: str) -> WeftError:
     """The exception that stands for a negative status."""
     kind = _BY_STATUS.get(status) or _BY_CATEGORY.get(quick.weft_status_category(status), WeftError)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Callable, NamedTuple, Union
 
 from . import c
 from ._library import quick
+from .errors import WeftError
 
 if TYPE_CHECKING:
     from .peer import Peer
@@ -48,8 +49,12 @@ class PeerDown:
 
     @property
     def reason(self) -> str:
-        """The status as text."""
-        return str(quick.weft_status_text(self.status).decode())
+        """The status as text, and what is known of the cause: the addresses and what each answered."""
+        status = str(quick.weft_status_text(self.status).decode())
+        try:
+            return f"{status}: {self.peer.reason()}"
+        except WeftError:
+            return status  # 256 others have ended since, or the endpoint is closed
 
     def __repr__(self) -> str:
         return f"PeerDown({self.peer!r}, {quick.weft_status_name(self.status).decode()}: {self.reason})"

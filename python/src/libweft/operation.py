@@ -7,8 +7,8 @@ import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Generic, List, NamedTuple, Optional, TypeVar, Union
 
 from . import c
-from ._library import lib, quick
-from .errors import CanceledError, StillRunningError, WeftError, error_of
+from ._library import lib, quick, reason_of
+from .errors import CanceledError, StillRunningError, WeftError, error_of, is_of_connection
 
 if TYPE_CHECKING:
     from ._progress import Progress
@@ -35,14 +35,17 @@ class Completion(NamedTuple):
     first_post_ns: int
     done_ns: int
 
-    def error(self, what: str = "") -> Optional[WeftError]:
-        """The exception that says how it failed; None of a success. what: the operation, in words."""
+    def error(self, what: str = "", why: Optional[str] = None) -> Optional[WeftError]:
+        """The exception that says how it failed; None of a success. what: the operation, why: what became of
+        the peer, in words."""
         if self.status >= 0:
             return None
         said = [quick.weft_status_text(self.status).decode()]
         if self.submit_ns and self.done_ns:
             said.append(f"{_duration(self.done_ns - self.submit_ns)} after it was submitted")
-        if self.peer and f"{self.peer:#x}" not in what:
+        if why:
+            said.append(why)
+        elif self.peer and f"{self.peer:#x}" not in what:
             said.append(f"peer {self.peer:#x}")
         if self.entry != 0xFFFF_FFFF_FFFF_FFFF:
             said.append(f"entry {self.entry}")
@@ -124,7 +127,11 @@ class Operation(Generic[T]):
     def _failure(self) -> Optional[WeftError]:
         if self._error is not None:
             return self._error
-        return next((done.error(self._what) for done in self.completions if done.status < 0), None)
+        failed = next((done for done in self.completions if done.status < 0), None)
+        if failed is None:
+            return None
+        ended = failed.peer and is_of_connection(failed.status)
+        return failed.error(self._what, reason_of(self._progress.handle, failed.peer) if ended else None)
 
     def result(self) -> T:
         """The result of an operation that is `done`; raises the exception of a failed one."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, List, Optional
 
 from . import c
 from ._buffers import Buffer, Held
-from ._library import fill, lib, nanoseconds
+from ._library import fill, lib, nanoseconds, reason_of
 from .errors import WeftError, check
 from .memory import RemoteMemory
 from .operation import Completion, Operation
@@ -40,6 +40,25 @@ class Peer:
         properties = c.PeerProperties()
         check(lib.weft_peer_info(self._endpoint.handle, self.id, properties))
         return properties
+
+    def lanes(self) -> List[c.LaneStatistics]:
+        """Its lanes, each with its rail, its address and what it has done (texts are bytes)."""
+        lanes: List[c.LaneStatistics] = []
+        while True:
+            lane = c.LaneStatistics()
+            status = lib.weft_lane_info(self._endpoint.handle, self.id, len(lanes), lane)
+            if status == c.ERR_RANGE:
+                return lanes
+            check(status)
+            lanes.append(lane)
+
+    def reason(self) -> str:
+        """Why it ended or could not be reached: the addresses that were tried, and what each answered; while
+        it is there, why its fabric serves it."""
+        said = reason_of(self._endpoint.handle, self.id)
+        if said is None:
+            check(lib.weft_peer_info(self._endpoint.handle, self.id, c.PeerProperties()))
+        return said or ""
 
     def import_memory(self, descriptor: bytes) -> RemoteMemory:
         """Makes memory of this peer usable, by its `Memory.export`. Transfers may be submitted at
