@@ -37,7 +37,8 @@ macro_rules! sized {
     };
 }
 sized!(weft_endpoint_config, weft_endpoint_properties, weft_rail_properties, weft_peer_properties);
-sized!(weft_endpoint_statistics, weft_rail_statistics, weft_memory_args, weft_op_options, weft_pages);
+sized!(weft_endpoint_statistics, weft_rail_statistics, weft_lane_statistics);
+sized!(weft_memory_args, weft_op_options, weft_pages);
 
 /// A write or read of pages.
 #[derive(Clone, Copy)]
@@ -212,6 +213,20 @@ impl Endpoint {
             Ok((is, done))
         };
         (0..self.properties()?.rails).map(one).collect()
+    }
+
+    /// What the lanes to a peer have done.
+    pub fn lanes(&self, peer: weft_peer) -> Result<Vec<weft_lane_statistics>> {
+        let mut lanes = Vec::new();
+        loop {
+            let mut lane = sized();
+            // SAFETY: the buffer has space for a lane.
+            match unsafe { weft_lane_info(self.raw, peer, lanes.len() as u32, &mut lane) } {
+                WEFT_ERR_RANGE => return Ok(lanes),
+                status => check("weft_lane_info", status)?,
+            }
+            lanes.push(lane);
+        }
     }
 
     /// Memory that stays mapped for the life of the process.

@@ -151,7 +151,7 @@ impl Order {
             }
             None => {}
         }
-        println!("{}\n{}", results(report), rails(report));
+        println!("{}\n{}\n{}", results(report), rails(report), lanes(report));
         Ok(())
     }
 }
@@ -218,7 +218,8 @@ fn results(report: &Report) -> String {
         row("beside the load", text);
     }
     row("verified", report.verified.map_or("not looked at", |_| "every byte is right").to_owned());
-    row("fabric", format!("{}, {} rails there, {} lanes", report.fabric, report.remote_rails, report.lanes));
+    row("fabric", format!("{} to {}, {} lanes up", report.fabric, report.peer, report.lanes));
+    row("rails there", report.remote_rails.to_string());
     show::table(&rows, 0..0)
 }
 
@@ -229,4 +230,26 @@ fn rails(report: &Report) -> String {
         rows.push(vec![rail.name.clone(), rail.address.clone(), rail.bytes.to_string(), share]);
     }
     show::table(&rows, 2..4)
+}
+
+fn lanes(report: &Report) -> String {
+    let names = ["lane from", "to", "state", "out", "in", "rate", "round trip", "sent again", "resets"];
+    let mut rows = vec![names.map(String::from).to_vec()];
+    for lane in &report.served_by {
+        // What the system counts has the other side's operations and the headers, too.
+        let out = lane.bytes_sent.max(lane.bytes_written);
+        let into = lane.bytes_received.max(lane.bytes_read);
+        rows.push(vec![
+            lane.rail.clone(),
+            lane.remote_address.clone(),
+            lane.state.clone(),
+            out.to_string(),
+            into.to_string(),
+            format!("{:.2} Gbps", lane.bytes_per_s as f64 * 8.0 / 1e9),
+            format!("{:.1} us", lane.round_trip_ns as f64 / 1e3),
+            lane.retransmits.to_string(),
+            lane.resets.to_string(),
+        ]);
+    }
+    show::table(&rows, 3..9)
 }

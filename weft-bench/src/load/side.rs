@@ -6,7 +6,7 @@ use crate::memory::Pool;
 use crate::pages::Lists;
 use crate::prometheus::Exporter;
 use ::weft::capi::completion::*;
-use ::weft::capi::info::{weft_rail_properties, weft_rail_statistics};
+use ::weft::capi::info::{weft_lane_statistics, weft_rail_properties, weft_rail_statistics};
 use ::weft::capi::memory::*;
 use ::weft::capi::op::*;
 use ::weft::capi::peer::*;
@@ -32,10 +32,18 @@ pub struct Side {
 
 /// A rail, and the bytes it has carried so far.
 pub struct RailNow {
+    pub fabric: String,
     pub name: String,
     pub address: String,
     pub bytes: u64,
     pub slices: u64,
+}
+
+/// What serves the peer.
+pub struct Service {
+    pub fabric: String,
+    pub address: String,
+    pub lanes: Vec<weft_lane_statistics>,
 }
 
 impl Side {
@@ -129,6 +137,7 @@ impl Side {
 
     pub fn rails(&self) -> Result<Vec<RailNow>> {
         let now = |(rail, done): &(weft_rail_properties, weft_rail_statistics)| RailNow {
+            fabric: text(&rail.fabric),
             name: text(&rail.name),
             address: text(&rail.address),
             bytes: done.bytes_written + done.bytes_read,
@@ -137,12 +146,12 @@ impl Side {
         Ok(self.endpoint.rails()?.iter().map(now).collect())
     }
 
-    /// What serves the peer: the fabric, and how many pairs of rails reach each other.
-    pub fn service(&self) -> Result<(String, u32)> {
+    pub fn service(&self) -> Result<Service> {
         let mut peer: weft_peer_properties = sized();
         // SAFETY: the buffer has space for them.
         check("weft_peer_info", unsafe { weft_peer_info(self.endpoint.raw, self.peer, &mut peer) })?;
-        Ok((text(&peer.fabric), peer.lanes))
+        let lanes = self.endpoint.lanes(self.peer)?;
+        Ok(Service { fabric: text(&peer.fabric), address: text(&peer.address), lanes })
     }
 }
 

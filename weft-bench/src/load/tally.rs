@@ -1,9 +1,11 @@
 //! Times and bytes of the transfers, and the report made from them.
 
-use super::side::RailNow;
+use super::side::{RailNow, Service};
 use super::Load;
+use crate::endpoint::text;
 use crate::stats::{quantile, Spread};
 use ::weft::capi::completion::weft_completion;
+use ::weft::capi::info::weft_lane_statistics;
 use serde::{Deserialize, Serialize};
 
 /// What is known about completed transfers.
@@ -34,9 +36,13 @@ pub struct Report {
     pub transfer_us: Quantiles,
     pub cpu_ns_per_slice: Cpu,
     pub fabric: String,
+    /// The peer's, over this fabric.
+    pub peer: String,
     pub lanes: u32,
     pub remote_rails: u32,
     pub rails: Vec<RailShare>,
+    /// Since the peer was connected, as `weft_lane_statistics` has them.
+    pub served_by: Vec<Lane>,
     /// `None`: not verified.
     pub verified: Option<bool>,
     /// The slowest transfer's rate relative to the fastest one's, of those submitted together.
@@ -67,6 +73,41 @@ pub struct RailShare {
     pub share: f64,
 }
 
+#[derive(Serialize, Deserialize)]
+pub struct Lane {
+    pub rail: String,
+    pub remote_address: String,
+    pub state: String,
+    pub bytes_written: u64,
+    pub bytes_read: u64,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    pub bytes_per_s: u64,
+    pub round_trip_ns: u64,
+    pub retransmits: u64,
+    pub resets: u64,
+    pub reconnects: u64,
+}
+
+impl Lane {
+    fn of(lane: &weft_lane_statistics, rails: &[RailNow]) -> Lane {
+        Lane {
+            rail: rails.get(lane.rail as usize).map(|rail| rail.name.clone()).unwrap_or_default(),
+            remote_address: text(&lane.remote_address),
+            state: text(&lane.state),
+            bytes_written: lane.bytes_written,
+            bytes_read: lane.bytes_read,
+            bytes_sent: lane.bytes_sent,
+            bytes_received: lane.bytes_received,
+            bytes_per_s: lane.bytes_per_s,
+            round_trip_ns: lane.round_trip_ns,
+            retransmits: lane.retransmits,
+            resets: lane.resets,
+            reconnects: lane.reconnects,
+        }
+    }
+}
+
 /// The single transfers, from submission to completion: their median, and the mean of those without
 /// the load. A token bucket lets some of them pass faster than the line and the next ones slower;
 /// only their mean reflects the line rate.
@@ -81,8 +122,7 @@ pub struct Small {
 pub struct Ending {
     pub rails: (Vec<RailNow>, Vec<RailNow>),
     pub cpu_ns: (u64, u64),
-    /// The fabric, and its lanes.
-    pub service: (String, u32),
+    pub service: Service,
     pub remote_rails: u32,
     pub interrupted: bool,
 }
@@ -123,6 +163,8 @@ impl Tally {
             bytes: *bytes,
             share: *bytes as f64 / all.max(1) as f64,
         };
+        let service = &ending.service;
+        let serves = |(rail, _): &(&RailNow, &u64)| rail.fabric == service.fabric;
         let for_each = |ns: u64| ns as f64 / slices.max(1) as f64;
         Report {
             gbps: self.bytes as f64 * 8.0 / seconds / 1e9,
@@ -132,10 +174,12 @@ impl Tally {
             pages_per_s: self.bytes as f64 / load.page_len as f64 / seconds,
             transfer_us: Quantiles { p50: at(0.5), p99: at(0.99), p99_9: at(0.999) },
             cpu_ns_per_slice: Cpu { local: for_each(ending.cpu_ns.0), remote: for_each(ending.cpu_ns.1) },
-            fabric: ending.service.0,
-            lanes: ending.service.1,
+            lanes: service.lanes.iter().filter(|lane| lane.up == 1).count() as u32,
+            served_by: service.lanes.iter().map(|lane| Lane::of(lane, after)).collect(),
+            fabric: service.fabric.clone(),
+            peer: service.address.clone(),
             remote_rails: ending.remote_rails,
-            rails: after.iter().zip(&moved).map(share).collect(),
+            rails: after.iter().zip(&moved).filter(serves).map(share).collect(),
             verified: None,
             evenness: (!self.evenness.is_empty()).then(|| Spread::of(self.evenness).median),
             small: (!self.small.is_empty()).then(|| Small {
