@@ -214,7 +214,9 @@ impl Connection {
     pub fn try_again(&mut self, socket: Descriptor, carriers: Carriers, now: u64) {
         self.unanswered.extend(self.socket.replace(Arc::new(socket)));
         self.unanswered.drain(..self.unanswered.len().saturating_sub(UNANSWERED));
-        (self.carriers, self.tried_ns, self.writable) = (carriers, now, false);
+        (self.carriers, self.tried_ns) = (carriers, now);
+        // What was heard of the socket before does not hold for this one.
+        (self.readable, self.writable, self.closing) = (false, false, false);
     }
 
     /// The other end calls a NIC that is not here: says so, and ends once that is sent.
