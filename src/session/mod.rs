@@ -288,8 +288,11 @@ impl Session {
         while let Some(timer) = self.timers.take_due(now) {
             match timer {
                 Timer::Connect => {
-                    let failures = self.approaches.failures();
-                    self.give_up(format!("no connection within the connect timeout: {failures}"));
+                    let why = match self.approaches.failures() {
+                        failures if failures.is_empty() => "the peer was reached, but has not agreed".into(),
+                        failures => failures,
+                    };
+                    self.give_up(format!("no connection within the connect timeout: {why}"));
                 }
                 Timer::Approach => self.advance(now),
                 Timer::Close => self.go_on_closing(now),

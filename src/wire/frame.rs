@@ -378,7 +378,11 @@ pub fn read_refuse(body: &[u8]) -> Option<(Status, Text)> {
         Status::PeerGone | Status::Version | Status::NoCommonFabric | Status::Denied => status,
         _ => Status::Unreachable,
     };
-    Some((status, Text::of(r.short()?)))
+    let why = match r.short()? {
+        b"" => Status::text_of(status as i32).to_bytes(),
+        why => why,
+    };
+    Some((status, Text::of(why)))
 }
 
 /// The body of a Ready: the fabric in use.

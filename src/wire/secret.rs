@@ -106,7 +106,7 @@ impl Secrets {
 
 fn failed(file: &Path, why: impl std::fmt::Display) -> Error {
     let name = Text::of(file.as_os_str().as_encoded_bytes());
-    Error::invalid(format!("the secret file {name} (WEFT_SECRET_FILE): {why}"))
+    Error::invalid(format!("the secret file {name} (secret_file, or WEFT_SECRET_FILE): {why}"))
 }
 
 fn stamp_of(file: &Path) -> Result<Stamp> {
