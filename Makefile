@@ -125,8 +125,8 @@ sanitize: ## ffi-tests with AddressSanitizer, ThreadSanitizer and valgrind: an h
 	@$(MAKE) --no-print-directory tested
 	@tools/sanitize.sh "$(FILTER)" $(KINDS)
 
-miri: ## Unit tests in Miri: undefined behaviour, and weak memory (nightly Rust)
-	@tools/miri.sh $(or $(SEEDS),4)
+miri: ## Endpoints over simulated NICs, and unit tests, in Miri: undefined behaviour, and weak memory (nightly Rust)
+	@tools/miri.sh $(or $(SEEDS),16)
 
 loom: ## The structures that threads share, in every order that threads can take
 	CARGO_TARGET_DIR=$(CURDIR)/target/loom $(CARGO) test $(or $(CARGO_FLAGS),--locked) --manifest-path loom/Cargo.toml

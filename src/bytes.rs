@@ -17,12 +17,56 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
     unsafe {
         hidden_memmove()(to.cast(), from.cast(), len)
     };
-    // Miri sees into everything, and reports each copy that nothing orders with other accesses.
+    // Miri sees into everything, and reports each copy that nothing orders with other accesses but such atomics.
     #[cfg(miri)]
     // SAFETY: the caller has made sure that these bytes can be read and written.
     unsafe {
-        std::ptr::copy(from, to, len)
+        copy_by_atomics(to, from, len)
     };
+}
+
+/// What a copy is to Miri: words as those of `api::words`, and single bytes around them.
+///
+/// # Safety
+/// As for `copy`.
+#[cfg(miri)]
+unsafe fn copy_by_atomics(to: *mut u8, from: *const u8, len: usize) {
+    use std::sync::atomic::{AtomicU64, AtomicU8, Ordering::Relaxed};
+    let parts = |base: *const u8| {
+        let head = base.align_offset(8).min(len);
+        let tail = head + (len - head) / 8 * 8;
+        (0..head)
+            .map(|at| (at, 1))
+            .chain((head..tail).step_by(8).map(|at| (at, 8)))
+            .chain((tail..len).map(|at| (at, 1)))
+    };
+    // All of them first: the ranges may overlap.
+    let mut bytes = vec![0; len];
+    for (at, size) in parts(from) {
+        // SAFETY: the part is inside the range, which can be read, and aligned.
+        unsafe {
+            let from = from.add(at).cast_mut();
+            match size {
+                1 => bytes[at] = AtomicU8::from_ptr(from).load(Relaxed),
+                _ => bytes[at..at + 8]
+                    .copy_from_slice(&AtomicU64::from_ptr(from.cast()).load(Relaxed).to_ne_bytes()),
+            }
+        }
+    }
+    for (at, size) in parts(to) {
+        // SAFETY: the part is inside the range, which can be written, and aligned.
+        unsafe {
+            let to = to.add(at);
+            match size {
+                1 => AtomicU8::from_ptr(to).store(bytes[at], Relaxed),
+                _ => {
+                    let mut word = [0; 8];
+                    word.copy_from_slice(&bytes[at..at + 8]);
+                    AtomicU64::from_ptr(to.cast()).store(u64::from_ne_bytes(word), Relaxed);
+                }
+            }
+        }
+    }
 }
 
 #[cfg(not(miri))]

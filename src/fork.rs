@@ -50,6 +50,9 @@ extern "C" fn in_child() {
 /// Installs the fork handlers, so that children reject calls.
 pub fn watch() {
     static ONCE: Once = Once::new();
+    if cfg!(miri) {
+        return; // It has no forks.
+    }
     // SAFETY: the handlers use only statics, and the library is never unloaded (-z nodelete).
     ONCE.call_once(|| unsafe {
         libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));

@@ -1,7 +1,7 @@
 //! Prefetches memory that will be written soon.
 
 /// Prefetches all of a value for writing, from other processors' caches.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 pub fn to_write<T>(value: &T) {
     const LINE: usize = 64;
@@ -15,6 +15,6 @@ pub fn to_write<T>(value: &T) {
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(any(not(target_arch = "x86_64"), miri))]
 #[inline]
 pub fn to_write<T>(_value: &T) {}

@@ -33,6 +33,10 @@ pub struct Checked {
 /// Checks that all ranges can be read, and have their pages.
 pub fn check<'a>(ranges: impl Iterator<Item = (usize, &'a Range)>) -> Result<Checked> {
     let mut found = Checked::default();
+    // Miri's memory is no process's; an access outside of it is reported.
+    if cfg!(miri) {
+        return Ok(found);
+    }
     let (mut mappings, mut last) = (None, None);
     for (index, range) in ranges {
         // Without /proc, the rights cannot be checked.

@@ -21,6 +21,7 @@ in_crate() { # cargo's words
 }
 
 run_test() {
+    in_crate test --features sim --test endpoints
     in_crate test --tests --examples
     for example in rust/examples/*.rs; do
         in_crate run -q --example "$(basename "$example" .rs)"

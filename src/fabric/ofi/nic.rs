@@ -334,7 +334,7 @@ impl Nic for OfiNic {
     fn deregister(&mut self, registration: Registration) -> Result<()> {
         let mr = self.mrs.get(registration.handle)?;
         // SAFETY: the registration is open until here, and still is if closing fails.
-        let rc = pass::call(|| unsafe { fi_close(&mut (*mr).fid) });
+        let rc = pass::call(|| unsafe { fi_close(&raw mut (*mr).fid) });
         self.source.check("closing a registration", rc)?;
         self.mrs.forget(registration.handle);
         Ok(())

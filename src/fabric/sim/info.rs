@@ -6,7 +6,6 @@ use super::world::World;
 use crate::device::fake;
 use libfabric_sys::*;
 use std::ffi::CString;
-use std::ptr;
 use std::sync::Arc;
 
 /// One NIC's info, with all parts in one allocation.
@@ -61,14 +60,23 @@ impl Info {
             world,
         });
         made.fill(spec.like.mode());
-        Box::into_raw(made).cast()
+        let made = Box::into_raw(made);
+        // SAFETY: the parts are in the same allocation, which this is the only pointer to.
+        unsafe {
+            let info = &raw mut (*made).info;
+            (*info).tx_attr = &raw mut (*made).tx;
+            (*info).rx_attr = &raw mut (*made).rx;
+            (*info).ep_attr = &raw mut (*made).ep;
+            (*info).domain_attr = &raw mut (*made).domain;
+            (*info).fabric_attr = &raw mut (*made).fabric;
+        }
+        made.cast()
     }
 
     fn fill(&mut self, mode: &Mode) {
-        let info = &mut self.info;
-        info.caps = CAPS | if mode.hmem && fake::has_hmem() { FI_HMEM } else { 0 };
-        info.mode = mode.mode;
-        info.addr_format = FI_ADDR_STR;
+        self.info.caps = CAPS | if mode.hmem && fake::has_hmem() { FI_HMEM } else { 0 };
+        self.info.mode = mode.mode;
+        self.info.addr_format = FI_ADDR_STR;
         self.tx = fi_tx_attr {
             caps: CAPS,
             mode: mode.mode,
@@ -106,12 +114,6 @@ impl Info {
         self.fabric.name = self.fabric_name.as_ptr().cast_mut();
         self.fabric.prov_name = self.provider.as_ptr().cast_mut();
         self.fabric.api_version = FI_VERSION(1, 18);
-        info.next = ptr::null_mut();
-        info.tx_attr = &mut self.tx;
-        info.rx_attr = &mut self.rx;
-        info.ep_attr = &mut self.ep;
-        info.domain_attr = &mut self.domain;
-        info.fabric_attr = &mut self.fabric;
     }
 
     pub fn spec(&self) -> &Spec {

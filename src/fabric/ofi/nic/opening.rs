@@ -43,7 +43,7 @@ impl OfiNic {
                 )
                 .map_err(|error| self.explained(error))?;
             if self.waits_on(&cq_attr) {
-                let asked = fi_control(&mut (*self.cq).fid, FI_GETWAIT, (&raw mut self.wait_fd).cast());
+                let asked = fi_control(&raw mut (*self.cq).fid, FI_GETWAIT, (&raw mut self.wait_fd).cast());
                 source.check("asking for the completion queue's descriptor", asked)?;
             }
             if has_connections(info) {
@@ -57,9 +57,9 @@ impl OfiNic {
             let opened = fi_av_open(self.domain, &mut av_attr, &mut self.av, null);
             source.check("opening the address vector", opened)?;
             source.check("opening the endpoint", fi_endpoint(self.domain, info, &mut self.ep, null))?;
-            let bound = fi_ep_bind(self.ep, &mut (*self.cq).fid, FI_TRANSMIT | FI_RECV);
+            let bound = fi_ep_bind(self.ep, &raw mut (*self.cq).fid, FI_TRANSMIT | FI_RECV);
             source.check("binding the completion queue", bound)?;
-            source.check("binding the address vector", fi_ep_bind(self.ep, &mut (*self.av).fid, 0))?;
+            source.check("binding the address vector", fi_ep_bind(self.ep, &raw mut (*self.av).fid, 0))?;
             if efa::has_protocol(entry) {
                 self.protocol = Some(Protocol::open(source, self.fabric, self.ep)?);
             }
@@ -72,7 +72,7 @@ impl OfiNic {
             efa::describe(entry, emulated);
             let mut len = 256;
             let mut name = vec![0u8; len];
-            let named = fi_getname(&mut (*self.ep).fid, name.as_mut_ptr().cast(), &mut len);
+            let named = fi_getname(&raw mut (*self.ep).fid, name.as_mut_ptr().cast(), &mut len);
             source.check("asking for the endpoint's address", named)?;
             name.truncate(len);
             self.address = name;
