@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/netlink.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -96,6 +97,13 @@ int open64(const char *path, int flags, ...) {
     int fd = open_any(path, flags | O_LARGEFILE, more);
     va_end(more);
     return fd;
+}
+
+/* The kernel's RDMA devices are not the emulator's: without this family, libibverbs looks for devices in sysfs. */
+int socket(int domain, int type, int protocol) {
+    if (domain != AF_NETLINK || protocol != NETLINK_RDMA) return (int)syscall(SYS_socket, domain, type, protocol);
+    errno = EPROTONOSUPPORT;
+    return -1;
 }
 
 static void describe(struct stat *to, int number) {
