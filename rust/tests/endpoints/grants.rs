@@ -71,7 +71,7 @@ fn grant_of_another_peer_is_refused() {
     let (world, lent, _remote, _token) = granted(Access::Granted);
     let stale = lent.grant(world.a_to_b, &GrantArgs::new().write());
     assert_eq!(stale.expect_err("no peer of this endpoint").status, Status::Handle);
-    assert_eq!(GrantToken::from_bytes([0; 16]).is_none(), true);
+    assert!(GrantToken::from_bytes([0; 16]).is_none());
 }
 
 #[test]
