@@ -21,6 +21,7 @@ short=${SHORT:-}
 unfit=(
     '^(device|device_kinds|device_near|watches|simulated|engine)\.|it is about simulated NICs or devices'
     '^(log|statistics|end_to_end|no_libfabric|no_memory)\.|it names other fabrics'
+    '^ghosts\.|over EFA, writes of a lost peer may land late in memory without grants (weft.h)'
     '^unauthenticated\.|it attacks the sockets of tcp'
     '_4_gib|it moves more than 4 GiB, and here the CPU does that'
     '^(network\.dead_peer_is_lost_although_its_children_live|killed\.death_is_seen_though_a_forked_child_lives)$|a forked child of a dead process keeps its device open'
@@ -35,7 +36,6 @@ unfit=(
 # The same, of fabrics whose writes libfabric emulates (117, 21-emulated), and of libfabric before 2.5 (all but other).
 unfit_emulated=(
     '^((grants|keys|revokes|refusals)\.|weft_hpp\.counters_atomics_and_fences_work$)|grants are not supported where libfabric emulates writes'
-    '^ghosts\.|bytes of a lost peer may land late where libfabric emulates writes (docs/efa.md)'
     '^large\.many_pages_of_many_layers_move$|each of so many pages is a message of its own there'
     '^ranges\.many_ranges|over its protocol a pass takes 0.1 s, and 65,536 registrations some 10 s'
     '^passes\.|over its protocol a pass takes 0.1 s, whatever the peer does'

@@ -19,7 +19,8 @@ static void finds_nobody(struct box *box, const void *address, size_t len)
     message.data = "anybody?";
     message.len = 8;
     /* Waits for the peer; if that was refused at once, it has ended. */
-    weft_status status = CHECK_ONE_OF(submit_send(box->endpoint, &message, &sent), WEFT_OK, WEFT_ERR_HANDLE);
+    weft_status status = submit_send(box->endpoint, &message, &sent);
+    CHECK_ONE_OF(status, WEFT_OK, WEFT_ERR_PEER_LOST, WEFT_ERR_PEER_CLOSED);
     weft_completion up = box_take(box, WEFT_COMPLETION_PEER_UP, patience_ms());
     CHECK_WITHIN(began + args.timeout_ns, up.done_ns, LATE_MOST);
     CHECK_ONE_OF(up.status, WEFT_ERR_UNREACHABLE, WEFT_ERR_PEER_GONE);
