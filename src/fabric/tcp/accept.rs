@@ -126,7 +126,7 @@ impl TcpNic {
                 "no answer to the attempt to connect: a firewall drops it, the address is wrong, or its host is down"
             }
             Some(connection) if connection.state == State::Handshaking => {
-                "connected, and nothing answers: its process is stopped or has no descriptors left, or another program                  has the port"
+                "connected, and nothing answers: its process is stopped or has no descriptors left, or another program has the port"
             }
             Some(connection) if connection.socket().is_some_and(socket::is_unacknowledged) => {
                 "connected, and what is sent does not arrive: does the path carry packets as large as the interface's MTU?"
