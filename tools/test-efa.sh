@@ -69,7 +69,7 @@ fills=(
     "pieces_in_any_order|2|nic all pieces on,nic all reorder 500||--pages 100 --page-size 1M"
     "one_slow_nic|2|nic 1 rate 2000,nic 1 delay 300||--pages 200 --page-size 64K"
     "messages_are_not_ready|2|nic all not-ready 1||--pages 100 --page-size 64K"
-    "a_nic_hangs|2|nic 1 hang 1.5||--pages 100 --page-size 64K"
+    "a_nic_hangs|2|nic 1 hang 0.7||--pages 100 --page-size 64K"
 )
 
 # Lines of: NAME WORDS...
