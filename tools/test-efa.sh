@@ -206,7 +206,7 @@ root_of() { # system
     esac
 }
 # libcurl is Mooncake's.
-packages=libfabric1,libfabric-bin,ibverbs-providers,libstdc++6,python3,libcurl4
+packages=libfabric1,libfabric-bin,ibverbs-providers,libstdc++6,python3,libcurl4t64
 libfabric_here() { dpkg-query -W -f '${Version}' libfabric1 2>/dev/null | cut -d- -f1; }
 
 unfit() { # reason
