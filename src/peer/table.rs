@@ -222,7 +222,7 @@ mod tests {
         };
         let status =
             |number, polled| table.living(id(number), polled).map(drop).map_err(|error| error.status);
-        // Its completion is not polled, for as long as strangers come and go.
+        // Its completion stays unpolled while strangers come and go.
         end(1, 7);
         (2..1000).for_each(|number| end(number, 0));
         assert_eq!((status(1, 6), status(1, 7)), (Err(Status::PeerLost), Err(Status::Handle)));

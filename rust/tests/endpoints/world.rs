@@ -132,7 +132,7 @@ impl World {
         assert_eq!(self.status(op), Status::Ok);
     }
 
-    /// What `b` is told, in its order.
+    /// The first completion of `b` that is wanted.
     pub fn arrival<T>(&mut self, mut wanted: impl FnMut(&Completion) -> Option<T>) -> T {
         self.until(|world| {
             let (at, found) =

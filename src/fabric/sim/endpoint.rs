@@ -314,7 +314,7 @@ unsafe extern "C" fn getname(fid: fid_t, addr: *mut c_void, addrlen: *mut usize)
 /// # Safety
 /// The caller upholds the contract of `fi_getname`.
 pub unsafe fn write_name(name: &str, addr: *mut c_void, addrlen: *mut usize) -> c_int {
-    // SAFETY: `addrlen` is the room at `addr`, of which no more is written.
+    // SAFETY: `addrlen` is the room at `addr`, and at most as much is written.
     unsafe {
         let room = *addrlen;
         *addrlen = name.len();

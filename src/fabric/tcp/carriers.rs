@@ -251,7 +251,7 @@ impl Paths {
 
     /// Lets a host learn that the NIC has our address: from a question for its own MAC, if the system
     /// has to ask for that, and from one for another. Whether that was done now; `None` once that was
-    /// done often enough in vain, or if too many hosts are told already.
+    /// done often enough in vain, or while it is done for too many other hosts.
     fn announce(&mut self, own: IpAddr, host: IpAddr, now: u64) -> Option<bool> {
         let IpAddr::V4(ip) = own else { return None };
         self.announced.retain(|announced| now.saturating_sub(announced.at_ns) < FORGOTTEN_NS);

@@ -81,7 +81,7 @@ pub struct Moving<'a> {
 }
 
 pub struct Connection {
-    /// Shared with who asks the system about it.
+    /// Shared with callers' threads, which ask the system about it.
     socket: Option<Arc<Descriptor>>,
     /// Its encryption, if any.
     sealed: Option<Box<Sealed>>,
@@ -345,7 +345,7 @@ impl Connection {
         std::mem::take(&mut self.starved)
     }
 
-    /// Ends the writes whose memory cannot be read any more.
+    /// Ends the writes whose memory can no longer be read.
     #[cold]
     pub fn end_unreadable(&mut self, reaped: &mut Vec<Reaped>) {
         self.outgoing.end_unreadable(reaped);
