@@ -1,5 +1,6 @@
 """Threads, signals, forks, the log, the garbage collector and the interpreter's end."""
 
+import errno
 import gc
 import logging
 import os
@@ -36,6 +37,10 @@ class Errors(Pair):
             self.assertNotIsInstance(error_of(getattr(libweft.c, f"ERR_{name}"), ""), ConnectionError)
         copy = pickle.loads(pickle.dumps(error_of(libweft.c.ERR_RANGE, "too far")))
         self.assertEqual((type(copy), copy.status, copy.message), (libweft.UsageError, libweft.c.ERR_RANGE, "too far"))
+        copy = pickle.loads(pickle.dumps(error_of(libweft.c.ERR_PEER_LOST, "gone", 7, errno.ECONNRESET)))
+        self.assertEqual((copy.peer, copy.provider_errno, copy.errno), (7, errno.ECONNRESET, errno.ECONNRESET))
+        # (libfabric's own errors are none of the system's.)
+        self.assertIsNone(getattr(error_of(libweft.c.ERR_PEER_LOST, "gone", 7, 257), "errno"))
 
     def test_memory_in_use_cannot_be_taken_back(self) -> None:
         local, remote = self.memories(bytearray(PAGE), bytearray(PAGE))
@@ -85,8 +90,8 @@ class Errors(Pair):
         with self.assertRaises(libweft.ClosedError):
             self.here.wait_event(1)
         for call in (lambda: self.here.write(local, remote), lambda: self.here.register(bytearray(8)),
-                     lambda: self.here.address):
-            with self.assertRaises(libweft.UsageError):
+                     lambda: self.here.address, self.here.metrics, self.here.info, self.peer.reason, self.peer.lanes):
+            with self.subTest(call), self.assertRaises(libweft.ClosedError):
                 call()
         remote.release()
         local.deregister()

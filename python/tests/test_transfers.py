@@ -1,6 +1,7 @@
 """Every kind of operation, its result and its bytes."""
 
 import array
+import errno
 import inspect
 import json
 import math
@@ -68,7 +69,16 @@ class Lanes(Pair):
         gone.close()
         with self.assertRaises(libweft.ConnectionFailedError) as caught:
             self.here.connect(address, timeout=5).wait(20)
-        self.assertIn("could not be reached: ", caught.exception.message)
+        error = caught.exception
+        self.assertIn("could not be reached: ", error.message)
+        self.assertNotIn(error.peer, (0, self.peer.id))
+        self.assertEqual((error.errno, error.provider_errno), (errno.ECONNREFUSED, errno.ECONNREFUSED))
+
+    def test_an_end_is_explained_once(self) -> None:
+        self.there.close()
+        down = next_event(self.here, libweft.PeerDown)
+        text = libweft.lib.weft_status_text(down.status).decode()
+        self.assertEqual((down.reason.count(text), repr(down).count(text)), (1, 1), repr(down))
 
 
 class Traces(unittest.TestCase):
@@ -327,7 +337,7 @@ class Small(Pair):
         self.assertRegex(repr(self.here.statistics()), r"^EndpointStatistics\(peers=1, .*completions=\{0: 1\}")
         prepared.release()
         self.here.close()
-        self.assertRegex(repr(next_event(self.there, libweft.PeerDown)), "WEFT_ERR_PEER_CLOSED: the peer ")
+        self.assertRegex(repr(next_event(self.there, libweft.PeerDown)), "WEFT_ERR_PEER_CLOSED: peer .*: the peer disconnected")
         for ended in (local, self.here, watch, prepared):
             self.assertRegex(repr(ended), "closed|deregistered|freed|released")
 

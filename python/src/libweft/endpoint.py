@@ -94,7 +94,6 @@ class Endpoint(Transfers):
                  other_secret: Optional[bytes] = None, secret_file: Optional[str] = None,
                  encrypt: bool = False, tcp_dscp: int = 0, tcp_ports: Optional[str] = None,
                  tcp_address: Optional[str] = None, tcp_streams: int = 0, trace: Optional[str] = None) -> None:
-        self.handle = 0
         def hide(secret: Optional[bytes]) -> "Optional[ctypes.Array[ctypes.c_char]]":
             return None if secret is None else ctypes.create_string_buffer(secret, len(secret))
 
@@ -116,8 +115,8 @@ class Endpoint(Transfers):
             trace=None if trace is None else os.fsencode(trace))
         handle = ctypes.c_void_p()
         check(lib.weft_endpoint_create(config, ctypes.byref(handle)))
-        self.handle = handle.value or 0
-        self._completions = Completions(self.handle, progress == Progress.MANUAL)
+        self._open = handle.value or 0
+        self._completions = Completions(self._open, progress == Progress.MANUAL)
         self._memories: Set[Memory] = set()
         self._peers: Dict[int, Peer] = {}
         #: Messages that were copied and are to be released.
@@ -127,7 +126,7 @@ class Endpoint(Transfers):
         self._using = threading.RLock()
         #: What `close` has still to destroy.
         self._ending = 0
-        Endpoint.opened[self.handle] = weakref.ref(self)
+        Endpoint.opened[self._open] = weakref.ref(self)
 
     def __repr__(self) -> str:
         if self.closed:
@@ -138,11 +137,6 @@ class Endpoint(Transfers):
         return f"<libweft.Endpoint {names}: {info.peers} peers>"
 
     # Its properties.
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` has succeeded."""
-        return not self.handle
 
     @property
     def address(self) -> bytes:
@@ -303,7 +297,7 @@ class Endpoint(Transfers):
     def _release(self) -> None:
         """Releases messages. Not in a signal handler that has interrupted a copy: it may be of such a one."""
         for op in list(self._copied):
-            lib.weft_message_release(self.handle, op)
+            lib.weft_message_release(self._open, op)
             self._copied.pop(op, None)
 
     # The end.
@@ -313,7 +307,7 @@ class Endpoint(Transfers):
         rest, notifies the peers, and releases everything. When it has returned, nothing touches the memory
         any longer, every operation has ended, and events can still be taken. Repeating the call is
         harmless; any thread (in asyncio: `async with`, or `asyncio.to_thread`)."""
-        handle = self.handle
+        handle = self._open
         if handle:
             status = lib.weft_endpoint_shutdown(handle, nanoseconds(drain, "drain") if drain else 0)
             if status == c.ERR_FORKED:
@@ -329,8 +323,8 @@ class Endpoint(Transfers):
         with self._using:
             for cell in list(self._completions.events.values()):
                 self._event(cell)
-            if self.handle:
-                self._ending, self.handle = self.handle, 0
+            if self._open:
+                self._ending, self._open = self._open, 0
         if outermost and self._ending:
             self._finish()
 
@@ -382,9 +376,9 @@ class Endpoint(Transfers):
             raise canceled
 
     def __del__(self) -> None:
-        if getattr(self, "handle", 0):
+        if self._open:
             warnings.warn("a libweft.Endpoint was not closed", ResourceWarning, source=self)
-        if getattr(self, "handle", 0) or getattr(self, "_ending", 0):
+        if self._open or getattr(self, "_ending", 0):
             _close_quietly(self)
 
 

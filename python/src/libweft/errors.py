@@ -9,21 +9,31 @@ from . import c
 from ._library import quick
 
 
+#: Numbers from here on are libfabric's own; the others are the system's.
+_OF_LIBFABRIC = 256
+
+
 class WeftError(Exception):
     """A call, or an operation, that failed.
 
     `status` is the number (one of `libweft.c.ERR_*`), `name` its name ("WEFT_ERR_RANGE"). `message` is the
-    text of `weft_last_error` for a call; for an operation it names the operation, and how it ended.
+    text of `weft_last_error` for a call; for an operation it names the operation, and how it ended. An operation's
+    has `peer` (its `id`; 0: of none) and `provider_errno` (0: none), which is `errno`, too, of a ConnectionError and a
+    TimeoutError.
     """
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, peer: int = 0, provider_errno: int = 0) -> None:
         self.status = status
         self.name: str = quick.weft_status_name(status).decode()
         self.message = message
+        self.peer = peer
+        self.provider_errno = provider_errno
         super().__init__(f"{self.name}: {message}")
+        if isinstance(self, OSError) and 0 < provider_errno < _OF_LIBFABRIC:
+            setattr(self, "errno", provider_errno)
 
-    def __reduce__(self) -> "tuple[Type[WeftError], tuple[int, str]]":
-        return type(self), (self.status, self.message)
+    def __reduce__(self) -> "tuple[Type[WeftError], tuple[int, str, int, int]]":
+        return type(self), (self.status, self.message, self.peer, self.provider_errno)
 
 
 class RetryError(WeftError):
@@ -103,10 +113,10 @@ def is_of_connection(status: int) -> bool:
     return _BY_STATUS.get(status) is ConnectionFailedError
 
 
-def error_of(status: int, message: str) -> WeftError:
+def error_of(status: int, message: str, peer: int = 0, provider_errno: int = 0) -> WeftError:
     """The exception that stands for a negative status."""
     kind = _BY_STATUS.get(status) or _BY_CATEGORY.get(quick.weft_status_category(status), WeftError)
-    return kind(status, message)
+    return kind(status, message, peer, provider_errno)
 
 
 def check(status: int) -> int:

@@ -52,9 +52,10 @@ class PeerDown:
         """The status as text, and what is known of the cause: the addresses and what each answered."""
         status = str(quick.weft_status_text(self.status).decode())
         try:
-            return f"{status}: {self.peer.reason()}"
+            why = self.peer.reason()
         except WeftError:
             return status  # 256 others have ended since, or the endpoint is closed
+        return why if status in why else f"{status}: {why}"
 
     def __repr__(self) -> str:
         return f"PeerDown({self.peer!r}, {quick.weft_status_name(self.status).decode()}: {self.reason})"

@@ -53,7 +53,8 @@ class Completion(NamedTuple):
             said.append(f"rail {self.rail}")
         if self.provider_errno:
             said.append(f"the provider's error is {self.provider_errno} ({os.strerror(self.provider_errno)})")
-        return error_of(self.status, f"{what}: {', '.join(said)}" if what else ", ".join(said))
+        text = ", ".join(said)
+        return error_of(self.status, f"{what}: {text}" if what else text, self.peer, self.provider_errno)
 
     def __repr__(self) -> str:
         said = [f"{quick.weft_status_name(self.status).decode()}, {self.bytes} bytes"]

@@ -10,7 +10,7 @@ from . import c
 from ._buffers import Indexes, indexes
 from ._library import fill, lib, nanoseconds, number, token
 from .counters import Counter
-from .errors import check
+from .errors import ClosedError, check
 from .memory import Memory, RemoteMemory
 from .operation import Completion, Operation, Words
 from .peer import Peer
@@ -90,7 +90,20 @@ class Transfers:
     let some end first.
     """
 
-    handle: int
+    #: 0 before it is opened, and once it is closed.
+    _open: int = 0
+
+    @property
+    def handle(self) -> int:
+        """`weft_endpoint *`; raises ClosedError once the endpoint is closed."""
+        if self._open:
+            return self._open
+        raise ClosedError(c.ERR_CLOSED, "the endpoint is closed")
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has succeeded."""
+        return not self._open
 
     def _submit(self, what: Words, function: Any, args: Tuple[Any, ...], options: c.OpOptions,
                 result: Callable[[Completion], T], count: int = 1) -> Operation[T]:
@@ -270,7 +283,7 @@ class Prepared:
 
     def release(self) -> None:
         """Gives it back; transfers that use it go on. Again is harmless."""
-        if self.handle and self._endpoint.handle:
+        if self.handle and not self._endpoint.closed:
             check(lib.weft_prepared_destroy(self.handle))
         self.handle = 0
 
