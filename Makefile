@@ -59,7 +59,7 @@ test-all: export WEFT_TEST_ALL := 1
 test-all: test ## As test, with every C test on every fabric
 
 test-networks: lib ## Two hosts in the networks that hosts have, some forty (root): who carries by the kernel's counters, a cut; T=a part of the names; SHORT=1: a few
-	@tools/test-networks.py $(LIBDIR) $(if $(SHORT),--short) --only '$(T)'
+	@tools/test-networks.py $(LIBDIR) $(if $(SHORT),--short,--vm) --only '$(T)'
 
 test-load: ## The C tests on two processors beside eight busy loops; each that judges a time REPEAT=20 times
 	@$(MAKE) --no-print-directory tested
