@@ -130,10 +130,11 @@ static void what_is_refused_holds_up_nothing(void)
     struct range_request first = range_args(duo.a_memory, duo.b_of_a, 0), second = first;
     weft_completion told;
     weft_op refused, other, id;
-    pump_both(&duo, 20); /* the memory is imported */
-    first.options.flags = second.options.flags = WEFT_NOTIFY;
     first.options.grant = grant_whole(&duo);
     second.options.grant = grant_whole(&duo);
+    CHECK_STATUS(written(&duo, &first), WEFT_OK); /* memory and grants are known */
+    CHECK_STATUS(written(&duo, &second), WEFT_OK);
+    first.options.flags = second.options.flags = WEFT_NOTIFY;
     second.options.notify = 7;
     refused = write_now(duo.a, &first);
     other = write_now(duo.a, &second);

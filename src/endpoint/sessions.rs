@@ -172,6 +172,7 @@ impl Worker {
                     // Operations that came back earlier complete normally.
                     self.settle(now);
                     let Some(link) = self.links.get_mut(peer) else { return };
+                    link.peer.set_ending(outcome.status);
                     link.ending = Some(link.take_outstanding(outcome));
                     self.end_outstanding(peer, now);
                 }

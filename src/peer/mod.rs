@@ -44,7 +44,7 @@ use parking_lot::Mutex;
 pub use revoking::{Replacing, Rests, Revoking};
 use std::cmp::Ordering as Cmp;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use std::sync::Arc;
 
 #[repr(u8)]
@@ -255,16 +255,22 @@ impl Peer {
         self.state.store(PeerState::Up as u8, Ordering::SeqCst);
     }
 
+    /// Calls that name it are refused from here on. `how`: the status of its PEER_DOWN, of which the first counts.
+    pub fn set_ending(&self, how: Status) {
+        let _ = self.how.set(how);
+        fence(Ordering::SeqCst); // Of this and an operation that begins, one sees the other.
+    }
+
     /// `how`: the status of its PEER_DOWN.
     pub fn set_down(&self, how: Status) {
-        let _ = self.how.set(how);
+        self.set_ending(how);
         self.state.store(PeerState::Down as u8, Ordering::SeqCst);
     }
 
-    /// The error of calls that name it, once it has ended.
+    /// The error of calls that name it, once its operations have been ended.
     pub fn ended(&self) -> Option<Error> {
-        let down = self.state() == PeerState::Down;
-        down.then(|| error_of_end(self.how.get().copied().unwrap_or(Status::PeerLost)))
+        fence(Ordering::SeqCst);
+        self.how.get().map(|how| error_of_end(*how))
     }
 
     /// A frame from the peer arrived. Workers share this word, so not every frame writes it.
