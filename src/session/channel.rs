@@ -20,6 +20,8 @@ pub const WINDOW: u32 = 64;
 pub const ACK_DELAY_NS: u64 = 50_000;
 /// An answer counts as immediate within this time.
 const ANSWER_NS: u64 = 50_000;
+/// Where the entries of held frames begin: behind those of refused ones.
+const HELD: u64 = 1 + CHANNELS as u64;
 /// How many frames may wait before those of ended transfers are dropped.
 const LONG: usize = 1024;
 
@@ -137,6 +139,14 @@ impl Channel {
             self.waiting.push_front(out);
         }
         retracted
+    }
+
+    /// The peer has a sent frame that it cannot deliver yet: it will, so the frame is not taken back.
+    pub fn is_held(&mut self, number: u32) {
+        let at = number.wrapping_sub(self.acknowledged).wrapping_sub(1);
+        if let Some(out) = self.unacknowledged.get_mut(at as usize) {
+            out.speculative = false;
+        }
     }
 
     /// Whether sent frames wait for an acknowledgement.
@@ -384,6 +394,19 @@ pub fn read_refusal(entry: u64) -> Option<(usize, u32)> {
     (channel < CHANNELS).then_some((channel, entry as u32))
 }
 
+/// Frames that have arrived before one that precedes them, as entries behind the refusals.
+pub fn held(channels: &[Channel; CHANNELS]) -> impl Iterator<Item = u64> + '_ {
+    (HELD..).zip(channels).flat_map(|(at, channel)| {
+        channel.out_of_order.keys().map(move |number| at << 32 | u64::from(*number))
+    })
+}
+
+/// The channel and the number of a frame that is held; `None`: another entry.
+pub fn read_held(entry: u64) -> Option<(usize, u32)> {
+    let channel = (entry >> 32).checked_sub(HELD)? as usize;
+    (channel < CHANNELS).then_some((channel, entry as u32))
+}
+
 /// Shows unacknowledged and waiting frames, for the log.
 impl fmt::Display for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -394,6 +417,7 @@ impl fmt::Display for Channel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::frame::USER;
 
     fn out(n: u64) -> Out {
         Out { done: OpId::new(n), ..Out::new(Kind::Message, vec![]) }
@@ -468,6 +492,23 @@ mod tests {
             let said = out.map(|out| (out.kind.channel() == kind.channel(), out.body.len(), out.done));
             assert_eq!((number, said), (Some(1), Some((true, 0, None))));
         }
+    }
+
+    #[test]
+    fn frame_that_the_peer_holds_is_not_taken_back() {
+        let mut sender = Channel::default();
+        for id in [7, 8] {
+            sender.push(Out { speculative: true, done: OpId::new(id), ..Out::new(Kind::Notify, vec![1]) });
+            sender.sent(0);
+        }
+        let mut receiver: [Channel; CHANNELS] = Default::default();
+        // The first frame is lost with its lane.
+        receiver[USER].receive(2, Kind::Notify, &[1], 0);
+        let named: Vec<_> = held(&receiver).filter_map(read_held).collect();
+        assert_eq!(named, [(USER, 2)]);
+        assert!(held(&receiver).all(|entry| read_refusal(entry).is_none()), "an older peer would misread it");
+        named.into_iter().for_each(|(_, number)| sender.is_held(number));
+        assert_eq!(sender.rewind(), [OpId::numbered(7)]);
     }
 
     #[test]

@@ -22,7 +22,7 @@ struct Reset {
 }
 
 /// A lane that has failed, and will return.
-struct Returning {
+pub struct Returning {
     plan: Plan,
     /// When to start the handshake; `None` during the handshake, and while the lane is up.
     due_ns: Option<u64>,
@@ -31,6 +31,8 @@ struct Returning {
     up_ns: Option<u64>,
     /// Since when it is not up, if it is not.
     failed_ns: Option<u64>,
+    /// It was up once: somebody listened there.
+    served: bool,
 }
 
 #[derive(Default)]
@@ -49,7 +51,7 @@ impl FailedLanes {
     pub fn is_at_rest(&mut self, plan: Plan, epoch: u64, now: u64) {
         let Some(at) = self.resets.iter().position(|of| (of.plan, of.epoch) == (plan, epoch)) else { return };
         if !self.resets.swap_remove(at).handshaking {
-            self.let_return(plan, false, now);
+            self.let_return(plan, false, now).served = true;
         }
     }
 
@@ -57,7 +59,7 @@ impl FailedLanes {
     pub fn handshake_all(&mut self, now: u64) {
         for at in 0..self.resets.len() {
             if !std::mem::replace(&mut self.resets[at].handshaking, true) {
-                self.let_return(self.resets[at].plan, true, now);
+                self.let_return(self.resets[at].plan, true, now).served = true;
             }
         }
     }
@@ -74,8 +76,9 @@ impl FailedLanes {
 
     /// A serving lane has failed: schedules its return. `soon`: it returns without delaying any
     /// other lane.
-    pub fn let_return(&mut self, plan: Plan, soon: bool, now: u64) {
-        let new = Returning { plan, due_ns: None, pause_ns: PAUSE_LEAST_NS, up_ns: None, failed_ns: None };
+    pub fn let_return(&mut self, plan: Plan, soon: bool, now: u64) -> &mut Returning {
+        let (due_ns, up_ns, failed_ns) = (None, None, None);
+        let new = Returning { plan, due_ns, pause_ns: PAUSE_LEAST_NS, up_ns, failed_ns, served: false };
         let at = self.returning.iter().position(|known| known.plan == plan).unwrap_or_else(|| {
             self.returning.push(new);
             self.returning.len() - 1
@@ -88,6 +91,12 @@ impl FailedLanes {
         known.pause_ns = (2 * known.pause_ns).min(PAUSE_MOST_NS);
         known.up_ns = None;
         known.failed_ns.get_or_insert(now);
+        known
+    }
+
+    /// Whether a lane that failed had been up before.
+    pub fn has_served(&self, plan: Plan) -> bool {
+        self.returning.iter().any(|known| known.plan == plan && known.served)
     }
 
     /// Ends the pause of a lane.
@@ -99,7 +108,7 @@ impl FailedLanes {
     /// Returns how long the lane was not up, if it had failed.
     pub fn is_up(&mut self, plan: Plan, now: u64) -> Option<u64> {
         let known = self.returning.iter_mut().find(|known| known.plan == plan)?;
-        (known.due_ns, known.up_ns) = (None, Some(now));
+        (known.due_ns, known.up_ns, known.served) = (None, Some(now), true);
         known.failed_ns.take().map(|failed| now.saturating_sub(failed))
     }
 

@@ -220,16 +220,17 @@ impl Session {
                 let [number] = read_numbers(body).ok_or(Malformed)?;
                 let delivered = self.channels.each_ref().map(|channel| channel.delivered().into());
                 let last = self.channels[SYSTEM].last().into();
-                let refused: Vec<u64> = channel::refusals(&self.channels).collect();
-                let answer = numbers(&[&[number][..], &delivered, &[last], &refused].concat());
+                let channels = &self.channels;
+                let others: Vec<u64> = channel::refusals(channels).chain(channel::held(channels)).collect();
+                let answer = numbers(&[&[number][..], &delivered, &[last], &others].concat());
                 self.frames.push_back((Kind::Resumed, answer));
             }
             Kind::Resumed => {
                 let [number, delivered @ .., last] =
                     read_numbers::<{ 2 + CHANNELS }>(body).ok_or(Malformed)?;
-                let refused = body.chunks_exact(8).skip(2 + CHANNELS).filter_map(read_numbers::<1>);
-                let refused = refused.filter_map(|[entry]| channel::read_refusal(entry)).collect();
-                self.on_resumed(number, (delivered, refused), last as u32, now);
+                let others = body.chunks_exact(8).skip(2 + CHANNELS).filter_map(read_numbers::<1>);
+                let others: Vec<u64> = others.map(|[entry]| entry).collect();
+                self.on_resumed(number, (delivered, &others), last as u32, now);
             }
             _ => return Err(Malformed),
         }

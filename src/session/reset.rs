@@ -2,6 +2,7 @@
 //! one the session resumes (`resuming`).
 
 use super::approach::Why;
+use super::channel;
 use super::events::{Action, State};
 use super::plan::Plan;
 use super::resuming::{self, Behind, Resuming};
@@ -27,8 +28,8 @@ impl Session {
             self.failed.let_return(plan, self.is_away(), now);
         }
         match &self.state {
-            // Nothing listens at that address any longer.
-            State::Resuming(of) if none_up && errno == libc::ECONNREFUSED => {
+            // Nothing listens any longer where the peer was.
+            State::Resuming(of) if none_up && errno == libc::ECONNREFUSED && self.failed.has_served(plan) => {
                 let outcome = of.outcome;
                 self.act(Action::End(outcome));
             }
@@ -124,7 +125,7 @@ impl Session {
     pub(super) fn on_resumed(
         &mut self,
         number: u64,
-        (delivered, refused): ([u64; CHANNELS], Vec<(usize, u32)>),
+        (delivered, others): ([u64; CHANNELS], &[u64]),
         last: u32,
         now: u64,
     ) {
@@ -138,12 +139,15 @@ impl Session {
         if !matches!(&self.state, State::Resuming(of) if of.has_asked()) {
             return;
         }
-        let refused =
-            refused.into_iter().filter_map(|(at, number)| self.channels[at].refused(number)).collect();
+        let refused = others.iter().filter_map(|entry| channel::read_refusal(*entry));
+        let refused = refused.filter_map(|(at, number)| self.channels[at].refused(number)).collect();
         self.act(Action::Refused(refused));
         for (at, delivered) in delivered.into_iter().enumerate() {
             let taken = self.channels[at].acknowledge(delivered as u32).collect();
             self.act(Action::Acknowledged(at, taken));
+        }
+        for (at, number) in others.iter().filter_map(|entry| channel::read_held(*entry)) {
+            self.channels[at].is_held(number);
         }
         let unheard = self.rewind();
         self.act(Action::Retract(unheard));

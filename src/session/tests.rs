@@ -945,6 +945,36 @@ fn diagram() -> String {
     MOVES.iter().map(line).collect()
 }
 
+/// Two lanes, of which the second is refused as the session resumes; whether the peer ends. `served`: the second was
+/// up before.
+fn ends_as_a_lane_is_refused(served: bool) -> bool {
+    let plans = [plan(0, 32), plan(1, 33)];
+    let approaches = Approaches::new(vec![Approach::new("fabric".into(), plans.to_vec())], TIMEOUT);
+    let terms = Terms { decides: true, deadline: TIMEOUT, lanes: 64, liveness_ns: Some(SILENCE) };
+    let mut session = Session::new(terms, approaches);
+    session.begin(None, 1);
+    session.handle_lane(plans[0], LaneEvent::Up, MS);
+    let refused = || {
+        let why = Why { at: "there".into(), text: "nothing listens".into() };
+        LaneEvent::Failed { errno: libc::ECONNREFUSED, why }
+    };
+    session.handle_lane(plans[1], if served { LaneEvent::Up } else { refused() }, 2 * MS);
+    session.handle_frame(Kind::Ready, &frame::ready("fabric"), 3 * MS).expect("a frame");
+    assert!(matches!(session.state, State::Up), "{session}");
+    let outcome = Outcome { provider_errno: libc::ETIMEDOUT, ..Outcome::of(Status::PeerLost) };
+    for plan in plans.into_iter().rev().skip(usize::from(!served)) {
+        session.handle_lane(plan, LaneEvent::Reset { epoch: 1, outcome, asks: true }, 4 * MS);
+    }
+    assert!(session.is_away());
+    session.handle_lane(plans[1], refused(), 5 * MS);
+    std::iter::from_fn(|| session.poll_action()).any(|action| matches!(action, Action::End(_)))
+}
+
+#[test]
+fn refused_lane_ends_a_resuming_peer_only_where_it_was_up_before() {
+    assert_eq!([true, false].map(ends_as_a_lane_is_refused), [true, false]);
+}
+
 #[test]
 fn sessions_agree_on_fabric_deliveries_and_close() {
     let began = std::time::Instant::now();
