@@ -203,6 +203,8 @@ impl TcpNic {
             connection.end_unreadable(&mut self.finished);
             errno = libc::ECONNABORTED;
         }
+        // Callers' threads may still have the socket, and the next connection gets its event data.
+        connection.socket().into_iter().for_each(|socket| socket::unwatch(&self.epoll, socket));
         let own = connection.far.map_or(self.at, |far| self.own_for(far));
         self.paths.ended(own, &connection, self.clock.now());
         connection.die(errno, &mut self.finished);

@@ -434,6 +434,20 @@ fn reset_connection_is_made_again() {
     }
 }
 
+/// An ended connection's socket stays open while a caller's thread has it.
+#[test]
+fn events_of_an_ended_socket_are_not_its_successors() {
+    let (mut a, mut b, c) = (open(), open(), open());
+    let route = link(&mut a, &mut b);
+    let held = a.sockets_of(route);
+    a.end(0, libc::ECONNABORTED);
+    a.insert(c.address(), Some(THIEF)).unwrap();
+    assert!(held.len() == 1 && a.connections[0].is_some());
+    rounds(&mut a, &mut b, 200);
+    assert!(b.connections.iter().all(Option::is_none), "it has seen the end, and has closed, too");
+    assert!(!a.connections[0].as_ref().unwrap().has_closed());
+}
+
 #[test]
 fn route_to_the_own_nic_works() {
     let mut nic = open();
