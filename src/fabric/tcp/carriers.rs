@@ -203,7 +203,7 @@ impl Paths {
             // What the destination sends to this NIC is dropped.
             return (self.within, Carriers::both(choice.device));
         }
-        if !self.turns.iter().any(|turns| turns.to == to.ip()) {
+        if self.turns_of(to.ip()).is_none() {
             let others = self.beside(&flow);
             let mut devices = if others.is_empty() { Vec::new() } else { vec![self.own] };
             if to.is_ipv4() && paths::stray_setting(self.own, &others).is_some() {
@@ -212,17 +212,28 @@ impl Paths {
             self.turns.truncate(REMEMBERED);
             self.turns.insert(0, Turns { to: to.ip(), devices, at: 0 });
         }
-        let turns = self.turns.iter().find(|turns| turns.to == to.ip());
-        match turns.and_then(|turns| turns.devices.get(turns.at)) {
+        match self.turns_of(to.ip()).and_then(|turns| turns.devices.get(turns.at)) {
             None => (self.within, own),
             Some(0) => (self.within, Carriers::both(choice.device)),
             Some(device) => (*device, Carriers::both(*device)),
         }
     }
 
-    /// Whether other NICs of this host lead to a host that was dialled.
-    pub fn takes_turns(&self, host: IpAddr) -> bool {
-        self.turns.iter().any(|turns| turns.to == host && !turns.devices.is_empty())
+    fn turns_of(&self, host: IpAddr) -> Option<&Turns> {
+        self.turns.iter().find(|turns| turns.to == host)
+    }
+
+    /// Whether other NICs of this host lead to a destination that is dialled. (The network may have changed
+    /// since that began.)
+    pub fn takes_turns(&mut self, (at, to): (SocketAddr, SocketAddr), options: &Options) -> bool {
+        if self.turns_of(to.ip()).is_none() {
+            self.dial((at, to), options);
+        }
+        self.leads_beside(to.ip())
+    }
+
+    fn leads_beside(&self, host: IpAddr) -> bool {
+        self.turns_of(host).is_some_and(|turns| !turns.devices.is_empty())
     }
 
     /// A host does not answer by the device that it was dialled by: its answer may have arrived by
@@ -347,7 +358,7 @@ impl Paths {
                 self.turns.retain(|turns| turns.to != host);
                 self.announced.retain(|announced| announced.host != host);
             }
-            (true, false) if !self.takes_turns(host) => self.turns.retain(|turns| turns.to != host),
+            (true, false) if !self.leads_beside(host) => self.turns.retain(|turns| turns.to != host),
             (true, false) if one.state == State::Handshaking => {
                 self.advance(at, host, one.carriers, now);
             }

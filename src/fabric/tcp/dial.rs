@@ -17,6 +17,8 @@ use std::os::fd::AsFd;
 /// A NIC that has not answered for this long is dialed at its other address; this doubles each time.
 const ANSWER_NS: u64 = 300_000_000;
 const TURNED_MOST: u32 = 8;
+/// Where one address refuses, the other one has this long: the system repeats a packet that is lost after 1 s.
+const REFUSED_NS: u64 = 2_500_000_000;
 
 impl TcpNic {
     pub(super) fn dial(&mut self, target: &Target) -> Result<u32> {
@@ -46,7 +48,7 @@ impl TcpNic {
             let dials = |one: &&mut Connection| one.state == State::Dialing;
             let Some(one) = self.connection(at).filter(dials) else { continue };
             let (Some(to), carriers) = (one.far, one.carriers) else { continue };
-            let patience = ANSWER_NS << one.turned.min(TURNED_MOST);
+            let patience = if one.refused { REFUSED_NS } else { ANSWER_NS << one.turned.min(TURNED_MOST) };
             if one.elsewhere.is_some() && now.saturating_sub(one.since_ns) > patience {
                 match one.refused {
                     true => self.end(at, libc::ECONNREFUSED),
@@ -54,8 +56,10 @@ impl TcpNic {
                 }
             } else if now.saturating_sub(one.tried_ns) > TURN_NS {
                 one.tried_ns = now;
-                let (from, turns) = (self.own_for(to), self.paths.takes_turns(to.ip()));
-                if turns && self.paths.advance(from, to.ip(), carriers, now) {
+                let from = self.own_for(to);
+                if self.paths.takes_turns((from, to), &self.options)
+                    && self.paths.advance(from, to.ip(), carriers, now)
+                {
                     self.dial_again(at, to, now);
                 }
             }
@@ -66,8 +70,10 @@ impl TcpNic {
     fn dial_elsewhere(&mut self, at: u32, now: u64) -> bool {
         let Some(one) = self.connection(at) else { return false };
         let (Some(to), Some(other)) = (one.far, one.elsewhere) else { return false };
-        (one.turned, one.elsewhere) = (one.turned + 1, Some(to));
-        self.dial_again(at, other, now)
+        one.turned += 1;
+        let dialed = self.dial_again(at, other, now);
+        self.connection(at).filter(|_| dialed).into_iter().for_each(|one| one.elsewhere = Some(to));
+        dialed
     }
 
     fn dial_again(&mut self, at: u32, to: SocketAddr, now: u64) -> bool {

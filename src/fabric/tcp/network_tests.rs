@@ -59,6 +59,30 @@ fn other_address_is_dialed_if_the_first_refuses() {
     }
 }
 
+/// A packet to the second address may be lost: the endpoint is not gone before it was repeated.
+#[test]
+fn other_address_has_time_to_answer_if_the_first_refuses() {
+    let other = Ipv6Addr::LOCALHOST;
+    let Ok(silent) = TcpListener::bind((other, 0)) else { return }; // This host has no IPv6.
+    let far = silent.local_addr().unwrap();
+    // SAFETY: the call takes no pointers.
+    assert_eq!(unsafe { libc::listen(silent.as_raw_fd(), 0) }, 0);
+    // Its queue is full, so it drops what comes.
+    let _full = std::net::TcpStream::connect(far).unwrap();
+    let interface = Interface { other: Some(other.into()), ..interfaces::named("lo") };
+    let mut a = TcpNic::open(&interface, Arc::default()).unwrap();
+    let address =
+        [to_system(([127, 0, 0, 2], far.port()).into()), vec![1; 16], other.octets().to_vec()].concat();
+    let (route, began) = (a.insert(&address, Some(PeerId::numbered(7))).unwrap(), Instant::now());
+    while !a.is_gone(route) {
+        a.reap(&mut Vec::new());
+        a.tend();
+        assert!(began.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(began.elapsed() > Duration::from_millis(1500));
+}
+
 /// Listeners, and both ends of a connection over loopback.
 fn with_sockets(options: impl Fn() -> Options, check: impl Fn(BorrowedFd)) {
     let (mut a, mut b) = (open("lo", options()), open("lo", options()));
