@@ -32,12 +32,22 @@ impl TcpNic {
             News::Address { index, ip } => *index == own || self.homeless || ours.contains(&Some(*ip)),
             News::Anything => true,
         };
-        if !news.iter().any(concerns) {
-            return;
-        }
-        match network::read() {
-            Ok(network) => self.readdress(&network),
-            Err(error) => log::debug!("{name}: its addresses are not read again: {error}"),
+        self.outdated |= news.iter().any(concerns);
+        self.take_addresses();
+    }
+
+    /// Reads the addresses again, if they may have changed.
+    #[cold]
+    pub(super) fn take_addresses(&mut self) {
+        match self.outdated.then(network::read_settled) {
+            Some(Ok(network)) => {
+                self.outdated = false;
+                self.readdress(&network);
+            }
+            Some(Err(error)) => {
+                log::debug!("{}: its addresses are read again later: {error}", self.paths.own().1)
+            }
+            None => {}
         }
     }
 
@@ -63,13 +73,15 @@ impl TcpNic {
     }
 
     fn move_to(&mut self, to: &Interface, exists: impl Fn(IpAddr) -> bool) {
-        for at in [Some(to.address), to.other.map(|ip| SocketAddr::new(ip, self.at.port()))] {
-            at.into_iter().for_each(|at| _ = self.listen_at(at));
-        }
+        self.listen_at(to.address);
+        let other = to.other.filter(|ip| self.listen_at(SocketAddr::new(*ip, to.address.port())));
         self.listeners.iter().filter(|one| !exists(one.ip)).for_each(|one| socket::shut(one.as_fd()));
         self.listeners.retain(|one| exists(one.ip));
+        if (to.address, other) == (self.at, self.other) {
+            return;
+        }
         log::info!("{}: the address {} has taken the place of {}", to.name, to.address.ip(), self.at.ip());
-        (self.at, self.other) = (to.address, to.other);
+        (self.at, self.other) = (to.address, other);
         self.address = self.full_address();
         self.moved_to = Some(to.network.clone());
     }

@@ -57,6 +57,8 @@ pub struct TcpNic {
     /// Tells of changes of the network, of which there is news.
     pub(super) watch: Option<Watch>,
     pub(super) news: bool,
+    /// The interface's addresses may have changed, and were not read since.
+    pub(super) outdated: bool,
     /// The interface has no address now.
     pub(super) homeless: bool,
     /// The network to which the NIC has moved (`take_moved`).
@@ -130,6 +132,7 @@ impl TcpNic {
             listeners: Vec::new(),
             watch: listener::watch(&epoll),
             news: false,
+            outdated: false,
             homeless: false,
             moved_to: None,
             paths,

@@ -28,6 +28,7 @@ impl TcpNic {
             return;
         }
         self.looked_ns = now;
+        self.take_addresses();
         self.turn(now);
         self.try_return(now);
         self.connections.iter_mut().flatten().for_each(|one| one.rest());

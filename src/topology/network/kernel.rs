@@ -27,14 +27,29 @@ const SKIP_STATISTICS: u32 = 8;
 /// `operstate`: not present, down, and a lower layer down.
 const DOWN: std::ops::RangeInclusive<u8> = 1..=3;
 
+/// What is there, as far as the kernel says so while it changes.
 pub fn read() -> Result<Network, String> {
+    read_once().map(|(network, _)| network)
+}
+
+/// Fails while it changes too fast: an address that was not seen may be there.
+pub fn read_settled() -> Result<Network, String> {
+    match read_once()? {
+        (network, false) => Ok(network),
+        (_, true) => Err("the network changes while it is read".to_owned()),
+    }
+}
+
+/// Also whether interfaces or addresses have changed meanwhile.
+fn read_once() -> Result<(Network, bool), String> {
     let (mut links, mut addresses, mut found) = (Vec::new(), Vec::new(), Vec::new());
     let mut asked = [0u8; LINK_FIXED + 8];
     asked[LINK_FIXED..][..2].copy_from_slice(&8u16.to_ne_bytes());
     asked[LINK_FIXED + 2..][..2].copy_from_slice(&libc::IFLA_EXT_MASK.to_ne_bytes());
     asked[LINK_FIXED + 4..].copy_from_slice(&SKIP_STATISTICS.to_ne_bytes());
-    dump(libc::RTM_GETLINK, &asked, usize::MAX, |bytes| links.extend(link(bytes)))?;
-    dump(libc::RTM_GETADDR, &[0; ADDRESS_FIXED], usize::MAX, |bytes| addresses.extend(address(bytes)))?;
+    let mut changed = dump(libc::RTM_GETLINK, &asked, usize::MAX, |bytes| links.extend(link(bytes)))?;
+    let of_addresses = [0; ADDRESS_FIXED];
+    changed |= dump(libc::RTM_GETADDR, &of_addresses, usize::MAX, |bytes| addresses.extend(address(bytes)))?;
     for family in [libc::AF_INET, libc::AF_INET6] {
         let mut asked = [0; ROUTE_FIXED];
         asked[0] = family as u8;
@@ -43,21 +58,20 @@ pub fn read() -> Result<Network, String> {
             log::debug!("interfaces are chosen without the routes: {error}");
         }
     }
-    Ok(Network::new(links, addresses, found))
+    Ok((Network::new(links, addresses, found), changed))
 }
 
-/// Each message of an answer, of at most this many.
-fn dump(request: u16, asked: &[u8], most: usize, mut each: impl FnMut(&[u8])) -> Result<(), String> {
+/// Each message of an answer, of at most this many. Whether something has changed meanwhile.
+fn dump(request: u16, asked: &[u8], most: usize, mut each: impl FnMut(&[u8])) -> Result<bool, String> {
     let failed = |error: Error| format!("netlink request {request}: {error}");
-    for attempt in 1.. {
-        let mut messages = Vec::new();
-        let changed = ask(request, asked, most, &mut messages).map_err(failed)?;
-        if !changed || attempt == ATTEMPTS {
-            messages.iter().for_each(|message: &Vec<u8>| each(message));
-            break;
-        }
+    let (mut messages, mut changed, mut attempts) = (Vec::new(), true, 0);
+    while changed && attempts < ATTEMPTS {
+        messages.clear();
+        changed = ask(request, asked, most, &mut messages).map_err(failed)?;
+        attempts += 1;
     }
-    Ok(())
+    messages.iter().for_each(|message: &Vec<u8>| each(message));
+    Ok(changed)
 }
 
 /// Whether something has changed meanwhile.

@@ -19,7 +19,7 @@ mod saved;
 mod values;
 mod watch;
 
-pub use kernel::read;
+pub use kernel::{read, read_settled};
 pub use nics::Nic;
 pub use reach::Reach;
 #[cfg(test)]
