@@ -41,12 +41,16 @@ impl Protocol {
         let mut attr = fi_eq_attr { wait_obj: fi_wait_obj::FI_WAIT_NONE, ..Default::default() };
         // SAFETY: fabric and endpoint are open, as this function's contract says; the queue goes into our own field, which
         // stays null if opening it fails.
-        unsafe {
+        let bound = unsafe {
             let opened = fi_eq_open(fabric, &mut attr, &mut of.eq, ptr::null_mut());
             source.check("opening the event queue", opened)?;
-            source.check("binding the event queue", fi_ep_bind(ep, of.eq.cast(), 0))?;
+            source.check("binding the event queue", fi_ep_bind(ep, of.eq.cast(), 0))
+        };
+        match bound {
+            Ok(()) => Ok(of),
+            // The fabric closes only without it.
+            Err(error) => of.close(source).and(Err(error)),
         }
-        Ok(of)
     }
 
     /// Reads the errors that belong to no operation. What caused one, a peer's message, was dropped.
