@@ -88,23 +88,30 @@ fn ask(request: u16, asked: &[u8], most: usize, messages: &mut Vec<Vec<u8>>) -> 
     let (mut buffer, mut changed) = (vec![0; BYTES], false);
     loop {
         let len = socket.receive(&mut buffer)?;
-        let mut left = buffer.get(..len).ok_or(ErrorKind::InvalidData)?;
-        while let Ok(one) = NetlinkBuffer::new_checked(left) {
-            changed |= one.flags() & NLM_F_DUMP_INTR != 0;
-            match one.message_type() {
-                NLMSG_DONE => return Ok(changed),
-                NLMSG_ERROR => {
-                    let errno = one.payload().first_chunk().map_or(0, |code| -i32::from_ne_bytes(*code));
-                    return Err(Error::from_raw_os_error(errno));
-                }
-                _ => messages.push(one.payload().to_vec()),
-            }
-            if messages.len() >= most {
-                return Ok(changed);
-            }
-            left = left.get((one.length() as usize).next_multiple_of(4)..).unwrap_or_default();
+        let part = buffer.get(..len).ok_or(ErrorKind::InvalidData)?;
+        if take(part, most, messages, &mut changed)? {
+            return Ok(changed);
         }
     }
+}
+
+/// The messages of a part of an answer; whether it was the last part. The last message has an error number, too: of an
+/// answer that is not whole.
+fn take(mut left: &[u8], most: usize, messages: &mut Vec<Vec<u8>>, changed: &mut bool) -> IoResult<bool> {
+    while let Ok(one) = NetlinkBuffer::new_checked(left) {
+        *changed |= one.flags() & NLM_F_DUMP_INTR != 0;
+        let errno = || one.payload().first_chunk().map_or(0, |code| i32::from_ne_bytes(*code).wrapping_neg());
+        match one.message_type() {
+            NLMSG_DONE if errno() <= 0 => return Ok(true),
+            NLMSG_DONE | NLMSG_ERROR => return Err(Error::from_raw_os_error(errno())),
+            _ => messages.push(one.payload().to_vec()),
+        }
+        if messages.len() >= most {
+            return Ok(true);
+        }
+        left = left.get((one.length() as usize).next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(false)
 }
 
 /// A socket to the kernel alone: the messages of other processes do not arrive at it.
@@ -303,6 +310,31 @@ mod tests {
         assert_eq!(own("127.0.0.1").map(|address| (address.link, address.prefix)), Some((lo.index, 8)));
         assert_eq!(network.subnet_at([127, 0, 0, 1].into()).as_deref(), Some("127.0.0.0/8"));
         assert_eq!(network.subnet_at([192, 0, 2, 1].into()), None, "an address that no interface has");
+    }
+
+    #[test]
+    fn answer_ends_with_its_last_message_and_its_error() {
+        let message = |kind: u16, body: &[u8]| {
+            let mut whole = [&[0; HEADER][..], body].concat();
+            let mut header = NetlinkBuffer::new(&mut whole);
+            header.set_length((HEADER + body.len()) as u32);
+            header.set_message_type(kind);
+            whole
+        };
+        let part = |last: &[u8]| [message(libc::RTM_NEWLINK, &[0; 16]), last.to_vec()].concat();
+        let taken = |part: &[u8], most| {
+            let (mut messages, mut changed) = (Vec::new(), false);
+            let last = take(part, most, &mut messages, &mut changed).map_err(|error| error.raw_os_error());
+            (last, messages.len())
+        };
+        assert_eq!(taken(&part(&[]), 9), (Ok(false), 1));
+        assert_eq!(taken(&part(&[]), 1), (Ok(true), 1));
+        assert_eq!(taken(&part(&message(NLMSG_DONE, &[0; 4])), 9), (Ok(true), 1));
+        assert_eq!(taken(&part(&message(NLMSG_DONE, &[])), 9), (Ok(true), 1));
+        let failed = (-libc::ENOBUFS).to_ne_bytes();
+        for kind in [NLMSG_DONE, NLMSG_ERROR] {
+            assert_eq!(taken(&part(&message(kind, &failed)), 9).0, Err(Some(libc::ENOBUFS)));
+        }
     }
 
     #[test]
