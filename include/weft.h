@@ -573,7 +573,8 @@ typedef struct weft_peer_properties {
 /** Starts to connect to the endpoint that wrote `address`. One
     `WEFT_COMPLETION_PEER_UP` in the endpoint's own queue answers: `WEFT_OK`,
     `WEFT_ERR_UNREACHABLE`, `WEFT_ERR_PEER_GONE`, `WEFT_ERR_VERSION`,
-    `WEFT_ERR_DENIED` or `WEFT_ERR_CANCELED`. The other side gets one with
+    `WEFT_ERR_DENIED`, `WEFT_ERR_CANCELED` or `WEFT_ERR_SYSTEM` (this side has no
+    port or descriptor left). The other side gets one with
     `accepted` 1, and needs to do nothing. A peer that was up ends in exactly
     one `WEFT_COMPLETION_PEER_DOWN`; once that is polled, nothing of the peer
     arrives here any longer (over efa its writes may, in memory without

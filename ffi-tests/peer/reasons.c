@@ -103,6 +103,34 @@ static void another_endpoint_has_the_port(void)
     CHECK_OK(weft_endpoint_destroy(other));
 }
 
+/* This side lacks something: nothing is said of the other one. */
+static void no_local_port_is_free(void)
+{
+    uint8_t address[4096];
+    size_t len;
+    if (unshare(CLONE_NEWNET) != 0)
+        skip("no namespaces can be made here: %s", strerror(errno));
+    if (system("PATH=$PATH:/usr/sbin:/sbin; ip link set lo up && echo 40000 40000 >/proc/sys/net/ipv4/ip_local_port_range") != 0)
+        skip("iproute2 is not installed");
+    weft_endpoint_config config = on_loopback("41000-41001");
+    weft_endpoint *there = open_with(&config);
+    struct box *box = box_of(open_with(&config));
+    len = address_of(there, address, sizeof address);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    listen_again(fd, 1, "40000");
+    weft_op_options options = WEFT_OP_OPTIONS_INIT;
+    options.timeout_ns = patiently(500 * MS);
+    weft_peer peer;
+    CHECK_OK(weft_peer_connect(box->endpoint, address, len, &options, &peer));
+    weft_completion up = box_take(box, WEFT_COMPLETION_PEER_UP, patience_ms());
+    CHECK_STATUS(up.status, WEFT_ERR_SYSTEM);
+    CHECK_EQ(up.provider_errno, EADDRNOTAVAIL);
+    SAYS(box->endpoint, peer, "127.0.0.1:41000", "no local port or address is free");
+    box_close(box);
+    CHECK_OK(weft_endpoint_destroy(there));
+    close(fd);
+}
+
 static void *answers_as_a_web_server(void *arg)
 {
     static const char answer[] = "HTTP/1.1 400 Bad Request\r\n\r\n";
@@ -176,8 +204,10 @@ static void ends_are_explained(void)
 static const struct test tests[] = {
     {"nothing_listens", "once", nothing_listens},
     {"another_endpoint_has_the_port", "once", another_endpoint_has_the_port},
+    {"no_local_port_is_free", "once", no_local_port_is_free},
     {"another_program_answers", "once", another_program_answers},
     {"nothing_answers", "once", nothing_answers},
+    {"connecting_peers_are_counted_alone", "once", connecting_peers_are_counted_alone},
     {"ends_are_explained", "tcp,host", ends_are_explained},
     {NULL, NULL, NULL},
 };

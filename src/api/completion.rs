@@ -177,7 +177,8 @@ pub struct PeerUp {
     /// The peer.
     pub peer: Peer,
     /// [`Status::Ok`], or why the connect failed: [`Status::Unreachable`], [`Status::PeerGone`],
-    /// [`Status::Version`], [`Status::Denied`] or [`Status::Canceled`].
+    /// [`Status::Version`], [`Status::Denied`], [`Status::Canceled`] or [`Status::System`] (this side has no port or
+    /// descriptor left).
     pub status: Status,
     /// The peer connected to us; else this answers our own connect.
     pub accepted: bool,

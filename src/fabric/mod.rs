@@ -63,6 +63,11 @@ pub const REFUSED: i32 = libc::EREMOTEIO;
 /// The error number for an address at which another endpoint of Weft lives now.
 pub const ANOTHER: i32 = libc::EADDRINUSE;
 
+/// Whether an error of connecting says that this side lacks something: ports, or descriptors.
+pub fn is_local(errno: i32) -> bool {
+    matches!(errno, libc::EADDRNOTAVAIL | libc::EMFILE | libc::ENFILE)
+}
+
 /// What an error of connecting means for somebody who looks for the cause.
 pub fn meaning(errno: i32) -> String {
     let why = match errno {

@@ -28,7 +28,7 @@ mod resuming;
 mod tests;
 mod timers;
 
-use crate::fabric::ANOTHER;
+use crate::fabric::{is_local, ANOTHER};
 use crate::ids::RailIndex;
 use crate::status::Status;
 use crate::transfer::Outcome;
@@ -448,6 +448,7 @@ impl Session {
             // A fabric that encrypts reports a missing or wrong secret by this error.
             libc::EKEYREJECTED => Status::Denied,
             ANOTHER => Status::PeerGone,
+            errno if is_local(errno) => Status::System,
             _ => Status::Unreachable,
         };
         Outcome { provider_errno: self.last_errno, ..Outcome::of(status) }

@@ -255,16 +255,26 @@ pub fn connect(from: SocketAddr, to: SocketAddr, device: u32, options: &Options)
     let mut from = from;
     from.set_port(0);
     if from.is_ipv4() == to.is_ipv4() && !bind(socket_of(&socket), from) {
-        return Err(system("binding a socket to the interface's address"));
+        return Err(no_port("binding a socket to the interface's address"));
     }
     let bytes = to_system(to);
     // SAFETY: the address and its length belong together.
     let rc =
         unsafe { libc::connect(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len() as libc::socklen_t) };
     if rc != 0 && errno() != libc::EINPROGRESS {
-        return Err(system("connecting to a peer"));
+        return Err(no_port("connecting to a peer"));
     }
     Ok(socket)
+}
+
+/// Here `EADDRINUSE` says that no local port is free. From a peer it says that another endpoint has its address
+/// (`ANOTHER`).
+fn no_port(doing: &str) -> Error {
+    let error = system(doing);
+    match error.provider_errno {
+        libc::EADDRINUSE => Error { provider_errno: libc::EADDRNOTAVAIL, ..error },
+        _ => error,
+    }
 }
 
 /// The result of connecting: 0 or an error number.
