@@ -676,6 +676,8 @@ def _(net: Net) -> None:
         net.ip(space, "link set docker0 up")
 
 
+@world("two NICs of a VRF, without capabilities", also=both("eth0 eth1 red"), warns="leave by eth0",
+       before=["ip", "vrf", "exec", "red", "setpriv", "--inh-caps=-all", "--bounding-set=-all"])
 @world("two NICs of a VRF", carry=both("eth0 eth1"), also=both("red"), before=["ip", "vrf", "exec", "red"])
 def _(net: Net) -> None:
     net.flat({"a": 2, "b": 2})

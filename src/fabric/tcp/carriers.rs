@@ -91,6 +91,8 @@ pub struct Paths {
     name: String,
     /// The device that its sockets are bound to from the start, such as a VRF; 0: none.
     within: u32,
+    /// Sockets cannot be bound to the own device.
+    unbindable: bool,
     /// The bits of an address that its subnet leaves to hosts (IPv4).
     hosts: u32,
     /// This host's interfaces that lead somewhere; `None`: not read since they have changed.
@@ -142,6 +144,7 @@ impl Paths {
         let bits = network.rsplit_once('/').and_then(|(_, bits)| bits.parse::<u32>().ok());
         self.hosts = bits.filter(|bits| (1..31).contains(bits)).map_or(0, |bits| u32::MAX >> bits);
         self.own = own;
+        self.unbindable = own != 0 && !socket::may_bind(Ipv4Addr::LOCALHOST.into(), own);
     }
 
     /// The index and the name of the NIC's own device.
@@ -196,7 +199,7 @@ impl Paths {
         let own = Carriers::both(self.own);
         let flow = self.flow(at.ip(), to, options);
         let Some(choice) = paths::choice(self.own, &flow) else { return (self.within, own) };
-        if !choice.leads {
+        if !choice.leads || self.unbindable {
             return (self.within, Carriers { leaves: choice.device, ..own });
         }
         if to.is_ipv4() && choice.device != self.own && paths::is_strict(self.own) {
@@ -336,7 +339,7 @@ impl Paths {
         };
         self.unbound.retain(|(_, at)| now.saturating_sub(*at) < UNBOUND_NS);
         let steady = !self.unbound.iter().any(|(host, _)| *host == from.ip());
-        let binds = leads && device != arrives && self.within == 0 && steady;
+        let binds = leads && device != arrives && steady;
         Some(match binds && socket::bind_device(socket, arrives) {
             true => Carriers { bound: true, ..Carriers::both(arrives) },
             false => Carriers { leaves: device, ..Carriers::both(arrives) },

@@ -114,6 +114,13 @@ pub fn bind_device(socket: BorrowedFd, device: u32) -> bool {
     self::device(socket) == device || set(socket, libc::SOL_SOCKET, BINDTOIFINDEX, device as i32)
 }
 
+/// Whether this process may bind its sockets to a device. (Linux before 5.7, and where sockets are bound from the start,
+/// as by `ip vrf exec`: a privileged one.)
+pub fn may_bind(ip: IpAddr, device: u32) -> bool {
+    let made = make(ip, device).map_err(|error| error.provider_errno);
+    !matches!(made, Err(libc::EPERM | libc::ENOPROTOOPT))
+}
+
 /// The device by which an accepted connection has arrived.
 pub fn arrival(socket: BorrowedFd, v4: bool) -> Option<u32> {
     let (level, heed, tell, info, at) = match v4 {
