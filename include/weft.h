@@ -614,8 +614,9 @@ weft_status weft_peer_disconnect(weft_endpoint *endpoint,
     from the completion that says so; of one that is there, why its fabric
     serves it. Since 0.3.
 
-    `buffer`, `capacity`, `len`: as in `weft_topology`. Errors: `WEFT_ERR_HANDLE`
-    (no such peer), `WEFT_ERR_TOO_SMALL`. */
+    `buffer`, `capacity`, `len`: as in `weft_topology`: `*len` does not count the
+    NUL, for which `capacity` needs a byte more. Errors: `WEFT_ERR_HANDLE` (no such
+    peer), `WEFT_ERR_TOO_SMALL`. */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_peer_reason(const weft_endpoint *endpoint,
@@ -1619,21 +1620,28 @@ typedef struct weft_lane_statistics {
     uint64_t bytes_received;
     /** tcp: segments that the system has sent again. 0 on other fabrics. */
     uint64_t retransmits;
-    /** tcp: the system's present estimate. On other fabrics, the shortest time from
-        post to delivery. 0: not measured. */
+    /** tcp: the system's present estimate, from what this side sends: where it only
+        answers, that says little, and the side that writes has the better one. On
+        other fabrics, the shortest time from post to delivery. 0: not measured, or
+        not up. */
     uint64_t round_trip_ns;
     /** Recent rate of `bytes_written` and `bytes_read` while it had work; 0: not
-        measured. A rate over time is the difference of two looks. */
+        measured, or not up. A rate over time is the difference of two looks. */
     uint64_t bytes_per_s;
     /** Bytes of `bytes_written` and `bytes_read` that are in flight now. */
     uint64_t inflight_bytes;
     /** How often it served and was reset, and how often it came up again. */
     uint64_t resets;
     uint64_t reconnects;
+    /** tcp: the two ends of the connection that carries what this endpoint writes
+        and reads, as `ss -ti` shows them: "10.1.0.5:41234". "": not up, or another
+        fabric. */
+    char connection_local[64];
+    char connection_remote[64];
 } weft_lane_statistics;
 
 #define WEFT_LANE_STATISTICS_INIT {sizeof(weft_lane_statistics),0,0,0,{0}, \
-     {0},0,0,0,0,0,0,0,0,0,0}
+     {0},0,0,0,0,0,0,0,0,0,0,{0},{0}}
 
 /** Fills in what an endpoint is, and what it has done; `properties` or
     `statistics` may be NULL. The figures are not of one moment. */
@@ -1657,7 +1665,8 @@ weft_status weft_rail_info(const weft_endpoint *endpoint,
     lanes are added when rails meet that had none. Only lanes over the fabric that
     serves the peer; until one does, over all. Does not wait for a worker: the
     system is asked on this thread, and state, rate and bytes in flight are up to
-    some ms old. Errors: `WEFT_ERR_RANGE` (no such lane: the loop over them ends),
+    some ms old. A peer that has ended keeps its last counts until its PEER_DOWN
+    was polled. Errors: `WEFT_ERR_RANGE` (no such lane: the loop over them ends),
     `WEFT_ERR_HANDLE` (no such peer). Since 0.3. */
 WEFT_API
 WEFT_MUST_USE
@@ -1682,8 +1691,8 @@ weft_status weft_endpoint_metrics(const weft_endpoint *endpoint,
     defaults would open, as JSON: docs/topology.md has its schema.
 
     `buffer`, `capacity`, `len`, errors: as in `weft_endpoint_address`; the text
-    may grow between two calls, and has no NUL at its end. Blocks for 10 ms to
-    some seconds. Where there are RDMA devices, no other thread should use the
+    may grow between two calls. A NUL follows it where `capacity` is larger than
+    `*len`, which does not count it. Blocks for 10 ms to some seconds. Where there are RDMA devices, no other thread should use the
     environment meanwhile. */
 WEFT_API
 WEFT_MUST_USE

@@ -43,6 +43,24 @@ static uint64_t number_in(const char *text, const char *name)
     return (uint64_t)strtod(at + strlen(name), NULL);
 }
 
+/* A connection of this process has the ends that a lane says it has. */
+static bool has_connection(const weft_lane_statistics *lane)
+{
+    for (int fd = 3; fd < 4096; fd++) {
+        struct sockaddr_in ends[2];
+        socklen_t len = sizeof ends[0], other = sizeof ends[1];
+        if (getsockname(fd, (struct sockaddr *)&ends[0], &len) != 0 || getpeername(fd, (struct sockaddr *)&ends[1], &other) != 0 ||
+            ends[0].sin_family != AF_INET)
+            continue;
+        char texts[2][64];
+        for (int i = 0; i < 2; i++)
+            snprintf(texts[i], sizeof texts[i], "%s:%u", inet_ntoa(ends[i].sin_addr), ntohs(ends[i].sin_port));
+        if (strcmp(texts[0], lane->connection_local) == 0 && strcmp(texts[1], lane->connection_remote) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* The metrics of a lane are labelled by the peer's address. */
 static void metrics_say(struct duo *duo, const weft_lane_statistics *lane)
 {
@@ -63,6 +81,25 @@ static void metrics_say(struct duo *duo, const weft_lane_statistics *lane)
     snprintf(name, sizeof name, "\nweft_peer_up{peer=\"0x%llx\",address=\"%s\",fabric=\"tcp\"} ",
              (unsigned long long)duo->a_to_b, peer.address);
     CHECK_EQ(number_in(text, name), 1);
+    snprintf(name, sizeof name, "remote=\"%s\",local=\"%s\",far=\"%s\"} ", lane->remote_address, lane->connection_local,
+             lane->connection_remote);
+    CHECK_EQ(number_in(text, name), 1);
+}
+
+/* At rest, what one side's system has sent is what the other's has received, to the byte. */
+static void both_sides_agree(struct duo *duo)
+{
+    bool agree = false;
+    for (uint64_t until = now_ns() + patience_ms() * MS; !agree; sleep_ms(1)) {
+        uint64_t sent[2] = {0}, received[2] = {0};
+        CHECK(now_ns() < until);
+        for (uint32_t i = 0; i < 4; i++) {
+            weft_lane_statistics lane = i < 2 ? lane_of(duo->a, duo->a_to_b, i) : lane_of(duo->b, duo->b_to_a, i - 2);
+            sent[i / 2] += lane.bytes_sent;
+            received[i / 2] += lane.bytes_received;
+        }
+        agree = sent[0] == received[1] && sent[1] == received[0];
+    }
 }
 
 static void each_lane_says_what_it_carried(void)
@@ -74,6 +111,7 @@ static void each_lane_says_what_it_carried(void)
     weft_op id;
     CHECK_OK(submit_read(duo.a->endpoint, &args, &id));
     CHECK_OK(box_await(duo.a, id, patience_ms()).status);
+    both_sides_agree(&duo);
     for (uint32_t i = 0; i < 2; i++) {
         weft_lane_statistics lane = lane_of(duo.a, duo.a_to_b, i), back = lane_of(duo.b, duo.b_to_a, i);
         weft_rail_properties theirs = WEFT_RAIL_PROPERTIES_INIT;
@@ -83,6 +121,7 @@ static void each_lane_says_what_it_carried(void)
         CHECK(lane.bytes_written > 0 && lane.round_trip_ns > 0);
         CHECK(lane.bytes_sent > lane.bytes_written && lane.bytes_received > lane.bytes_read);
         CHECK(lane.resets == 0 && lane.reconnects == 0);
+        CHECK(has_connection(&lane));
         /* b has written and read nothing, and the system knows what has come there. */
         CHECK(back.bytes_written == 0 && back.bytes_read == 0);
         written += lane.bytes_written;
@@ -183,6 +222,36 @@ static void every_fabric_says_what_is_known(void)
     duo_close(&duo);
 }
 
+/* The last counts of a peer that has ended can be read until its PEER_DOWN was polled. */
+static void last_counts_stay_until_the_end_is_polled(void)
+{
+    struct duo duo = duo_open(LEN);
+    weft_lane_statistics lane = WEFT_LANE_STATISTICS_INIT;
+    weft_peer_properties peer = WEFT_PEER_PROPERTIES_INIT;
+    write_all(&duo, 1);
+    CHECK_OK(weft_endpoint_shutdown(duo.b->endpoint, 0));
+    for (uint64_t until = now_ns() + patience_ms() * MS; weft_peer_info(duo.a->endpoint, duo.a_to_b, &peer) == WEFT_OK; sleep_ms(1))
+        CHECK(now_ns() < until);
+    for (int i = 0; i < 50; i++) { /* (While it ends, and after that.) */
+        uint64_t written = 0;
+        weft_status status = WEFT_OK;
+        for (uint32_t index = 0; (status = weft_lane_info(duo.a->endpoint, duo.a_to_b, index, &lane)) == WEFT_OK; index++)
+            written += lane.bytes_written;
+        CHECK_STATUS(status, WEFT_ERR_RANGE);
+        CHECK_EQ(written, LEN);
+        sleep_ms(1);
+    }
+    for (uint64_t until = now_ns() + patience_ms() * MS; lane_of(duo.a, duo.a_to_b, 0).up != 0; sleep_ms(1))
+        CHECK(now_ns() < until);
+    lane = lane_of(duo.a, duo.a_to_b, 0);
+    CHECK(strcmp(lane.state, "down") == 0 && lane.bytes_per_s == 0 && lane.round_trip_ns == 0 && lane.inflight_bytes == 0);
+    CHECK_EQ(lane.connection_local[0], 0);
+    box_take(duo.a, WEFT_COMPLETION_PEER_DOWN, patience_ms());
+    REFUSED(WEFT_ERR_HANDLE, weft_lane_info(duo.a->endpoint, duo.a_to_b, 0, &lane));
+    box_close(duo.a);
+    box_close(duo.b);
+}
+
 static uint64_t grants_of(weft_endpoint *endpoint)
 {
     weft_endpoint_statistics statistics = WEFT_ENDPOINT_STATISTICS_INIT;
@@ -208,6 +277,7 @@ static const struct test tests[] = {
     {"each_lane_says_what_it_carried", "once", each_lane_says_what_it_carried},
     {"reset_lane_is_counted_and_comes_back", "once", reset_lane_is_counted_and_comes_back},
     {"every_fabric_says_what_is_known", "any", every_fabric_says_what_is_known},
+    {"last_counts_stay_until_the_end_is_polled", "tcp,host", last_counts_stay_until_the_end_is_polled},
     {"live_grants_are_counted", "host", live_grants_are_counted},
     {NULL, NULL, NULL},
 };

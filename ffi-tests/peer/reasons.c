@@ -50,11 +50,14 @@ static size_t gone_address(char ports[8], uint8_t *address, size_t capacity)
 
 static void says(weft_endpoint *endpoint, weft_peer peer, const char *const *texts)
 {
-    char said[4096] = "";
+    char said[4096];
     size_t len = 0;
+    memset(said, 'x', sizeof said);
     CHECK_STATUS(weft_peer_reason(endpoint, peer, said, 4, &len), WEFT_ERR_TOO_SMALL);
     CHECK(len > 4);
-    CHECK_OK(weft_peer_reason(endpoint, peer, said, sizeof said - 1, &len));
+    CHECK_OK(weft_peer_reason(endpoint, peer, said, len, &len));
+    CHECK_EQ(said[len], 'x');
+    CHECK_OK(weft_peer_reason(endpoint, peer, said, len + 1, &len));
     CHECK_EQ(len, strlen(said));
     for (; *texts != NULL; texts++)
         if (strstr(said, *texts) == NULL)
@@ -184,6 +187,25 @@ static void nothing_answers(void)
     }
     peer = connect_in_vain(box, address, len, patiently(500 * MS), WEFT_ERR_UNREACHABLE);
     SAYS(box->endpoint, peer, port, "no answer to the attempt to connect");
+    box_close(box);
+    close(fd);
+}
+
+/* A peer has metrics of its own once its fabric is known: they would have other labels before. */
+static void connecting_peers_are_counted_alone(void)
+{
+    static char text[1 << 20];
+    uint8_t address[4096];
+    char port[8];
+    weft_peer peer;
+    size_t len = gone_address(port, address, sizeof address);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    listen_again(fd, 0, port);
+    weft_endpoint_config config = on_loopback(NULL);
+    struct box *box = box_of(open_with(&config));
+    CHECK_OK(weft_peer_connect(box->endpoint, address, len, NULL, &peer));
+    CHECK_OK(weft_endpoint_metrics(box->endpoint, text, sizeof text, &len));
+    CHECK(strstr(text, "\nweft_peers_connecting 1\n") != NULL && strstr(text, "peer=\"0x") == NULL);
     box_close(box);
     close(fd);
 }

@@ -7,6 +7,7 @@ use crate::endpoint::lane_info::LaneInfo;
 use crate::endpoint::preview::preview;
 use crate::fork;
 use crate::status::{Result, Status};
+use std::net::SocketAddr;
 
 /// The properties of an endpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -167,11 +168,12 @@ pub struct LaneStatistics {
     pub bytes_received: u64,
     /// tcp: segments that the system has sent again. 0 on other fabrics.
     pub retransmits: u64,
-    /// tcp: the system's present estimate. On other fabrics, the shortest time from post to delivery.
-    /// 0: not measured.
+    /// tcp: the system's present estimate, from what this side sends: where it only answers, that says little,
+    /// and the side that writes has the better one. On other fabrics, the shortest time from post to
+    /// delivery. 0: not measured, or not up.
     pub round_trip_ns: u64,
-    /// Recent rate of `bytes_written` and `bytes_read` while it had work; 0: not measured. A rate over
-    /// time is the difference of two looks.
+    /// Recent rate of `bytes_written` and `bytes_read` while it had work; 0: not measured, or not up. A rate
+    /// over time is the difference of two looks.
     pub bytes_per_s: u64,
     /// Bytes of `bytes_written` and `bytes_read` that are in flight now.
     pub inflight_bytes: u64,
@@ -179,6 +181,9 @@ pub struct LaneStatistics {
     pub resets: u64,
     /// How often it came up again.
     pub reconnects: u64,
+    /// tcp: the two ends of the connection that carries what this endpoint writes and reads, ours first, as
+    /// `ss -ti` shows them. `None`: not up, or another fabric.
+    pub connection: Option<(SocketAddr, SocketAddr)>,
 }
 
 /// The properties of a peer.
@@ -400,7 +405,8 @@ impl Endpoint {
         })
     }
 
-    /// The lanes of a peer that has not ended: only those over the fabric that serves it; until one does, over all.
+    /// The lanes of a peer: only those over the fabric that serves it; until one does, over all. A peer that has ended
+    /// keeps the last counts until its PEER_DOWN was polled.
     ///
     /// Does not wait for a worker: the system is asked on this thread, and state, rate and bytes in flight are up to
     /// some ms old. A lane's place in the list stays while the peer is up.
@@ -431,9 +437,10 @@ impl Endpoint {
 }
 
 fn of_lane(lane: &LaneInfo) -> LaneStatistics {
-    let LaneInfo { plan, address, traffic, seen } = lane;
+    let LaneInfo { plan, address, traffic, seen, ends } = lane;
     let (state, up) = traffic.state();
     LaneStatistics {
+        connection: *ends,
         rail: plan.rail.get().into(),
         remote_rail: plan.remote_rail.get().into(),
         up,

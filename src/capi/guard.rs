@@ -7,7 +7,7 @@ use crate::endpoint::{panic_text, Endpoint};
 use crate::fork;
 use crate::room::Theirs;
 use crate::status::{Error, Result, Status};
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 
@@ -133,6 +133,20 @@ pub unsafe fn copy_out(blob: &[u8], buffer: *mut c_void, capacity: usize, len: &
     }
     // SAFETY: the buffer is large enough for the blob, and the two do not overlap.
     unsafe { std::ptr::copy_nonoverlapping(blob.as_ptr(), buffer.cast(), blob.len()) };
+    Ok(())
+}
+
+/// The same of text: a NUL follows it where the buffer has room for one, which does not count.
+///
+/// # Safety
+/// `buffer` must be valid for `capacity` bytes.
+pub unsafe fn text_out(text: &str, buffer: *mut c_char, capacity: usize, len: &Output<usize>) -> Result<()> {
+    // SAFETY: the buffer has `capacity` bytes.
+    unsafe { copy_out(text.as_bytes(), buffer.cast(), capacity, len)? };
+    if capacity > text.len() {
+        // SAFETY: `copy_out` has refused NULL with a capacity, and this is within the capacity.
+        unsafe { *buffer.add(text.len()) = 0 };
+    }
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use super::args::{self, Sized32};
 use super::endpoint::weft_endpoint;
-use super::guard::{copy_out, guard, output, with_endpoint};
+use super::guard::{guard, output, text_out, with_endpoint};
 use super::peer::weft_peer;
 use super::status::weft_status;
 use crate::endpoint::core::RailInfo;
@@ -179,17 +179,24 @@ pub struct weft_lane_statistics {
     pub bytes_received: u64,
     /// tcp: segments that the system has sent again. 0 on other fabrics.
     pub retransmits: u64,
-    /// tcp: the system's present estimate. On other fabrics, the shortest time from
-    /// post to delivery. 0: not measured.
+    /// tcp: the system's present estimate, from what this side sends: where it only
+    /// answers, that says little, and the side that writes has the better one. On
+    /// other fabrics, the shortest time from post to delivery. 0: not measured, or
+    /// not up.
     pub round_trip_ns: u64,
     /// Recent rate of `bytes_written` and `bytes_read` while it had work; 0: not
-    /// measured. A rate over time is the difference of two looks.
+    /// measured, or not up. A rate over time is the difference of two looks.
     pub bytes_per_s: u64,
     /// Bytes of `bytes_written` and `bytes_read` that are in flight now.
     pub inflight_bytes: u64,
     /// How often it served and was reset, and how often it came up again.
     pub resets: u64,
     pub reconnects: u64,
+    /// tcp: the two ends of the connection that carries what this endpoint writes
+    /// and reads, as `ss -ti` shows them: "10.1.0.5:41234". "": not up, or another
+    /// fabric.
+    pub connection_local: [c_char; 64],
+    pub connection_remote: [c_char; 64],
 }
 
 // SAFETY: the struct has only integers and arrays of integers, for which zero is valid.
@@ -265,7 +272,8 @@ pub unsafe extern "C" fn weft_rail_info(
 /// lanes are added when rails meet that had none. Only lanes over the fabric that
 /// serves the peer; until one does, over all. Does not wait for a worker: the
 /// system is asked on this thread, and state, rate and bytes in flight are up to
-/// some ms old. Errors: `WEFT_ERR_RANGE` (no such lane: the loop over them ends),
+/// some ms old. A peer that has ended keeps its last counts until its PEER_DOWN
+/// was polled. Errors: `WEFT_ERR_RANGE` (no such lane: the loop over them ends),
 /// `WEFT_ERR_HANDLE` (no such peer). Since 0.3.
 ///
 /// # Safety
@@ -297,7 +305,7 @@ pub unsafe extern "C" fn weft_endpoint_metrics(
 ) -> weft_status {
     guard(|| {
         let len = output(len, "len")?;
-        with_endpoint(endpoint, |ep| copy_out(ep.metrics().as_bytes(), buffer.cast(), capacity, &len))
+        with_endpoint(endpoint, |ep| text_out(&ep.metrics(), buffer, capacity, &len))
     })
 }
 
@@ -361,11 +369,15 @@ fn of_rail(rail: &RailInfo) -> weft_rail_statistics {
 }
 
 fn of_lane(lane: &LaneInfo) -> weft_lane_statistics {
-    let LaneInfo { plan, address, traffic, seen } = lane;
+    let LaneInfo { plan, address, traffic, seen, ends } = lane;
     let (state, up) = traffic.state();
     let mut filled: weft_lane_statistics = args::zeroed();
     args::text(&mut filled.state, state);
     args::text(&mut filled.remote_address, address);
+    if let Some((local, remote)) = ends {
+        args::text(&mut filled.connection_local, &local.to_string());
+        args::text(&mut filled.connection_remote, &remote.to_string());
+    }
     weft_lane_statistics {
         rail: plan.rail.get().into(),
         remote_rail: plan.remote_rail.get().into(),

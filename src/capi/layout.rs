@@ -194,7 +194,7 @@ const _: () = {
     assert!(offset_of!(weft_rail_statistics, round_trip_ns) == 120);
     assert!(offset_of!(weft_rail_statistics, lane_resets) == 128);
     assert!(offset_of!(weft_rail_statistics, lane_reconnects) == 136);
-    assert!(size_of::<weft_lane_statistics>() >= 240);
+    assert!(size_of::<weft_lane_statistics>() >= 368);
     assert!(offset_of!(weft_lane_statistics, size) == 0);
     assert!(offset_of!(weft_lane_statistics, rail) == 4);
     assert!(offset_of!(weft_lane_statistics, remote_rail) == 8);
@@ -211,4 +211,6 @@ const _: () = {
     assert!(offset_of!(weft_lane_statistics, inflight_bytes) == 216);
     assert!(offset_of!(weft_lane_statistics, resets) == 224);
     assert!(offset_of!(weft_lane_statistics, reconnects) == 232);
+    assert!(offset_of!(weft_lane_statistics, connection_local) == 240);
+    assert!(offset_of!(weft_lane_statistics, connection_remote) == 304);
 };

@@ -2,7 +2,7 @@
 
 use super::args::{self, read_or_default, timeout, Sized32};
 use super::endpoint::weft_endpoint;
-use super::guard::{bytes, copy_out, guard, output, with_endpoint};
+use super::guard::{bytes, guard, output, text_out, with_endpoint};
 use super::op::{no_flags, weft_op_options};
 use super::status::weft_status;
 use crate::status::{Error, Result};
@@ -106,8 +106,9 @@ pub unsafe extern "C" fn weft_peer_disconnect(endpoint: *mut weft_endpoint, peer
 /// from the completion that says so; of one that is there, why its fabric
 /// serves it. Since 0.3.
 ///
-/// `buffer`, `capacity`, `len`: as in `weft_topology`. Errors: `WEFT_ERR_HANDLE`
-/// (no such peer), `WEFT_ERR_TOO_SMALL`.
+/// `buffer`, `capacity`, `len`: as in `weft_topology`: `*len` does not count the
+/// NUL, for which `capacity` needs a byte more. Errors: `WEFT_ERR_HANDLE` (no such
+/// peer), `WEFT_ERR_TOO_SMALL`.
 ///
 /// # Safety
 /// `buffer` must be valid for `capacity` bytes, `len` valid.
@@ -122,9 +123,7 @@ pub unsafe extern "C" fn weft_peer_reason(
 ) -> weft_status {
     guard(|| {
         let len = output(len, "len")?;
-        with_endpoint(endpoint, |ep| {
-            copy_out(ep.peer_reason(peer)?.as_bytes(), buffer.cast(), capacity, &len)
-        })
+        with_endpoint(endpoint, |ep| text_out(&ep.peer_reason(peer)?, buffer, capacity, &len))
     })
 }
 

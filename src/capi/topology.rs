@@ -1,6 +1,6 @@
 //! The machine: what is near what.
 
-use super::guard::{copy_out, guard, output};
+use super::guard::{guard, output, text_out};
 use super::status::weft_status;
 use crate::endpoint::preview::preview;
 use std::ffi::c_char;
@@ -9,8 +9,8 @@ use std::ffi::c_char;
 /// defaults would open, as JSON: docs/topology.md has its schema.
 ///
 /// `buffer`, `capacity`, `len`, errors: as in `weft_endpoint_address`; the text
-/// may grow between two calls, and has no NUL at its end. Blocks for 10 ms to
-/// some seconds. Where there are RDMA devices, no other thread should use the
+/// may grow between two calls. A NUL follows it where `capacity` is larger than
+/// `*len`, which does not count it. Blocks for 10 ms to some seconds. Where there are RDMA devices, no other thread should use the
 /// environment meanwhile.
 ///
 /// # Safety
@@ -20,6 +20,6 @@ use std::ffi::c_char;
 pub unsafe extern "C" fn weft_topology(buffer: *mut c_char, capacity: usize, len: *mut usize) -> weft_status {
     guard(|| {
         let len = output(len, "len")?;
-        copy_out(preview()?.as_bytes(), buffer.cast(), capacity, &len)
+        text_out(&preview()?, buffer, capacity, &len)
     })
 }

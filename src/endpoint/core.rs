@@ -346,7 +346,7 @@ impl Core {
 
     /// The peer that a caller names, unless it has ended.
     pub fn named_peer(&self, number: u64) -> Result<Arc<Peer>> {
-        self.peers.find(number, self.queue.polled())
+        self.peers.living(number, self.queue.polled())
     }
 
     /// The worker that owns a peer's link.

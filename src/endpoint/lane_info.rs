@@ -7,6 +7,7 @@ use crate::peer::{readable_rail, Peer};
 use crate::rail::LaneTraffic;
 use crate::session::Plan;
 use crate::status::{Error, Result, Status};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// A lane, or the pair of rails that has had some.
@@ -17,19 +18,22 @@ pub struct LaneInfo {
     pub traffic: Arc<LaneTraffic>,
     /// What the system counts, now.
     pub seen: Seen,
+    /// The ends of its connection, ours first.
+    pub ends: Option<(SocketAddr, SocketAddr)>,
 }
 
 impl LaneInfo {
     fn new(peer: &Peer, (plan, traffic): (Plan, Arc<LaneTraffic>)) -> LaneInfo {
         let theirs = peer.rail_address(plan.remote_rail);
         let address = theirs.map(|rail| readable_rail(&rail)).unwrap_or_default();
-        LaneInfo { plan, address, seen: traffic.seen(), traffic }
+        LaneInfo { plan, address, seen: traffic.seen(), ends: traffic.ends(), traffic }
     }
 }
 
 impl Endpoint {
+    /// Also of a peer that has ended, until its PEER_DOWN was polled.
     pub fn lane(&self, peer: u64, index: u32) -> Result<LaneInfo> {
-        let peer = self.core.named_peer(peer)?;
+        let peer = self.core.peers.find(peer, self.core.queue.polled())?;
         let mut all = peer.traffic();
         if index as usize >= all.len() {
             let text = format!("lane {index} does not exist: the peer has {}", all.len());

@@ -78,11 +78,16 @@ impl Text {
 impl Endpoint {
     /// All metrics.
     pub fn metrics(&self) -> String {
-        let all = self.core.peers.all();
-        let peers: Vec<_> = all.iter().map(|peer| (peer.id, peer.info())).collect();
+        // Until its fabric is known, a peer would have other labels than later.
+        let (all, connecting): (Vec<_>, Vec<_>) =
+            self.core.peers.all().into_iter().partition(|peer| peer.has_service());
+        let known = |peer: &Arc<Peer>| (peer.id, PeerInfo { fabric: peer.fabric(), ..peer.info() });
+        let peers: Vec<_> = all.iter().map(known).collect();
         let mut text = Text(String::with_capacity(8 << 10 | self.rails().len() << 11 | peers.len() << 9));
         let up = peers.iter().filter(|(_, peer)| peer.up).count();
         text.single("weft_peers", "gauge", "Peers that are connected.", up);
+        let help = "Peers whose fabric is not known yet.";
+        text.single("weft_peers_connecting", "gauge", help, connecting.len());
         operations(&mut text, &self.tally());
         let help = "Grants of this endpoint's memory that peers may use.";
         text.single("weft_grants", "gauge", help, self.live_grants());
@@ -135,6 +140,16 @@ impl Endpoint {
             self.lanes_of(peer).map(|lane| of_lane(labels, lane)).collect::<Vec<_>>()
         };
         let lanes: Vec<(String, LaneInfo)> = peers.iter().flat_map(of_peer).collect();
+        text.metric(
+            CONNECTION,
+            "gauge",
+            "1, of the connection that carries what this endpoint writes and reads.",
+        );
+        for (labels, lane) in &lanes {
+            if let Some((local, far)) = lane.ends {
+                text.sample(CONNECTION, format_args!("{labels},local=\"{local}\",far=\"{far}\""), 1);
+            }
+        }
         for (name, kind, help, parts) in OF_LANES {
             text.metric(name, kind, help);
             for (labels, lane) in &lanes {
@@ -211,6 +226,8 @@ const WRITE: &str = ",direction=\"write\"";
 const READ: &str = ",direction=\"read\"";
 const SENT: &str = ",direction=\"sent\"";
 const RECEIVED: &str = ",direction=\"received\"";
+/// (A label of the others would begin new counters with each connection.)
+const CONNECTION: &str = "weft_lane_connection";
 type OfLane = fn(&LaneInfo) -> f64;
 /// The same of all lanes.
 type OfLanes = (&'static str, &'static str, &'static str, &'static [(&'static str, OfLane)]);
@@ -233,9 +250,9 @@ const OF_LANES: &[OfLanes] = &[
         &[("", |lane| lane.traffic.reconnects.get() as f64)]),
     ("weft_lane_inflight_bytes", "gauge", "Bytes in flight.",
         &[("", |lane| lane.traffic.inflight_bytes.get() as f64)]),
-    ("weft_lane_bytes_per_second", "gauge", "The rate that was measured of late; 0: none yet.",
+    ("weft_lane_bytes_per_second", "gauge", "The rate that was measured of late; 0: none.",
         &[("", |lane| lane.traffic.bytes_per_s.get() as f64)]),
-    ("weft_lane_round_trip_seconds", "gauge", "The system's estimate, or the shortest time from a post to its delivery; 0: none yet.",
+    ("weft_lane_round_trip_seconds", "gauge", "The system's estimate, or the shortest time from a post to its delivery; 0: none.",
         &[("", |lane| lane.seen.round_trip_ns as f64 / 1e9)]),
 ];
 

@@ -33,8 +33,8 @@ pub use crate::range::Range as HostRange;
 use crate::status::Result;
 pub use crate::wire::Immediate;
 use std::ffi::c_void;
-use std::net::IpAddr;
-use std::os::fd::RawFd;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 /// libfabric's text for an error number.
@@ -112,9 +112,27 @@ impl Seen {
     }
 }
 
-/// Asks the system about a socket of `Nic::sockets_of`, on any thread.
-pub fn seen(socket: &Descriptor) -> Seen {
+/// A connection's socket, about which any thread may ask the system.
+pub struct Socket {
+    pub descriptor: Descriptor,
+    /// This side has connected.
+    pub dialed: bool,
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// Asks the system what it has counted of a socket.
+pub fn seen(socket: &Socket) -> Seen {
     tcp::seen(socket)
+}
+
+/// The addresses of a socket's own end and the other one, if it is connected.
+pub fn ends(socket: &Socket) -> Option<(SocketAddr, SocketAddr)> {
+    tcp::ends(socket)
 }
 
 /// A peer's NIC, as the local NIC knows it.
@@ -357,7 +375,7 @@ pub trait Nic {
     }
 
     /// The sockets over which a route's bytes move, if they are sockets, the route's own first.
-    fn sockets_of(&mut self, route: Route) -> Vec<Arc<Descriptor>> {
+    fn sockets_of(&mut self, route: Route) -> Vec<Arc<Socket>> {
         let _ = route;
         Vec::new()
     }

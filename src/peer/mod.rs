@@ -333,6 +333,11 @@ impl Peer {
         self.service.lock().fabric == fabric
     }
 
+    /// The fabric that serves the peer; "" until it is selected.
+    pub fn fabric(&self) -> String {
+        self.service.lock().fabric.clone()
+    }
+
     pub fn has_service(&self) -> bool {
         self.rails.load(Ordering::Acquire) != 0
     }

@@ -1,10 +1,10 @@
 //! All peers of an endpoint: by id, by incarnation, and by the token in their frames.
 
-use super::{error_of_end, Peer};
+use super::Peer;
 use crate::failing::step;
 use crate::ids::PeerId;
 use crate::room;
-use crate::status::{Error, Result, Status};
+use crate::status::{Error, Result};
 use crate::wire::address::Address;
 use crate::wire::frame::Token;
 use parking_lot::RwLock;
@@ -48,9 +48,9 @@ struct Inner {
     by_token: FxHashMap<Token, Arc<Peer>>,
     /// Peers that have ended, the most recent last.
     ended: VecDeque<Ended>,
-    /// How peers ended whose last completion the caller has not polled; and up to which of all
+    /// Peers that have ended, whose last completion the caller has not polled; and up to which of all
     /// completions it has to poll (u64::MAX: it is not published yet).
-    unpolled: HashMap<PeerId, (Status, u64)>,
+    unpolled: HashMap<PeerId, (Arc<Peer>, u64)>,
     /// The published ones of these, in order.
     published: VecDeque<(u64, PeerId)>,
 }
@@ -76,21 +76,21 @@ impl PeerTable {
         }
     }
 
-    /// The peer that a caller's id names. `polled`: how many completions the caller has polled.
+    /// The peer that a caller's id names, unless the caller knows that it has ended. `polled`: how many completions
+    /// the caller has polled.
     pub fn find(&self, number: u64, polled: u64) -> Result<Arc<Peer>> {
         let none = || Error::handle("peer is 0: it comes from weft_peer_connect, or from a PEER_UP");
-        self.living(PeerId::new(number).ok_or_else(none)?, polled)
+        let id = PeerId::new(number).ok_or_else(none)?;
+        self.get(id).or_else(|unknown| match self.inner.read().unpolled.get(&id) {
+            Some((peer, until)) if polled < *until => Ok(peer.clone()),
+            _ => Err(unknown),
+        })
     }
 
-    /// A peer that has not ended. One that has is an error of the peer until the caller knows of it.
-    pub fn living(&self, id: PeerId, polled: u64) -> Result<Arc<Peer>> {
-        match self.get(id) {
-            Ok(peer) => peer.ended().map_or(Ok(peer), Err),
-            Err(unknown) => match self.inner.read().unpolled.get(&id) {
-                Some((how, until)) if polled < *until => Err(error_of_end(*how)),
-                _ => Err(unknown),
-            },
-        }
+    /// The same, of a peer that has not ended.
+    pub fn living(&self, number: u64, polled: u64) -> Result<Arc<Peer>> {
+        let peer = self.find(number, polled)?;
+        peer.ended().map_or(Ok(peer), Err)
     }
 
     /// Publishes an ended peer's last completion, with its number among all; 0: it has none, since no
@@ -184,13 +184,13 @@ impl PeerTable {
         let index = peer.id.place();
         if inner.slots.get(index).is_some_and(|slot| slot.peer.as_ref().is_some_and(|p| p.id == peer.id)) {
             let slot = &mut inner.slots[index];
-            slot.peer = None;
+            let ended = slot.peer.take();
             slot.generation = slot.generation.checked_add(1).unwrap_or(NonZeroU32::MIN);
             inner.free.push(index);
             inner.by_incarnation.remove(&peer.address.incarnation);
             inner.by_token.remove(&peer.token);
-            if let Some(how) = peer.how.get() {
-                inner.unpolled.insert(peer.id, (*how, u64::MAX));
+            if let Some(ended) = ended.filter(|ended| ended.ended().is_some()) {
+                inner.unpolled.insert(peer.id, (ended, u64::MAX));
             }
             if remembered {
                 let (theirs, begun) = peer.named_by();
@@ -211,21 +211,27 @@ impl PeerTable {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Tokens;
     use super::*;
+    use crate::status::Status;
 
     #[test]
     fn ends_that_no_caller_learns_of_leave_nothing() {
         let (table, id) = (PeerTable::new(4, 1), PeerId::numbered);
         let end = |number, until| {
-            table.inner.write().unpolled.insert(id(number), (Status::PeerLost, u64::MAX));
+            let tokens = Tokens { token: 1, begun: 1, before: 0 };
+            let address = Address::new(number, Vec::new());
+            let peer = Peer::new(id(number), address, 0, 0, String::new(), tokens);
+            peer.set_down(Status::PeerLost);
+            table.inner.write().unpolled.insert(id(number), (Arc::new(peer), u64::MAX));
             table.publish_end(id(number), 0, || until);
         };
-        let status =
-            |number, polled| table.living(id(number), polled).map(drop).map_err(|error| error.status);
+        let status = |number, polled| table.living(number, polled).map(drop).map_err(|error| error.status);
         // Its completion stays unpolled while strangers come and go.
         end(1, 7);
         (2..1000).for_each(|number| end(number, 0));
         assert_eq!((status(1, 6), status(1, 7)), (Err(Status::PeerLost), Err(Status::Handle)));
+        assert!(table.find(1, 6).is_ok() && table.find(1, 7).is_err());
         assert_eq!(status(2, 0), Err(Status::Handle));
         let inner = table.inner.read();
         assert_eq!((inner.unpolled.len(), inner.published.len()), (1, 1));

@@ -3,9 +3,9 @@
 
 use super::lane::{Lane, LaneState};
 use super::traffic::Figure;
-use crate::descriptor::Descriptor;
-use crate::fabric::{seen, Seen};
+use crate::fabric::{ends, seen, Seen, Socket};
 use parking_lot::Mutex;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub struct LaneTraffic {
 /// What the system counts for the lanes.
 #[derive(Default)]
 struct System {
-    sockets: Vec<Arc<Descriptor>>,
+    sockets: Vec<Arc<Socket>>,
     /// Of sockets that no longer serve the lanes.
     before: Seen,
     /// One of the lanes was up.
@@ -65,8 +65,14 @@ impl LaneTraffic {
     pub fn seen(&self) -> Seen {
         let system = self.system.lock();
         let sum = system.sockets.iter().map(|socket| seen(socket)).fold(Seen::default(), Seen::and);
-        let round_trip_ns = if sum.round_trip_ns > 0 { sum.round_trip_ns } else { self.round_trip_ns.get() };
+        let round_trip_ns =
+            if system.sockets.is_empty() { self.round_trip_ns.get() } else { sum.round_trip_ns };
         Seen { round_trip_ns, ..sum.and(system.before) }
+    }
+
+    /// The ends of the connection that carries this endpoint's own operations, ours first.
+    pub fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
+        self.system.lock().sockets.first().and_then(|socket| ends(socket))
     }
 
     pub(super) fn enter(&self, state: LaneState) {
@@ -78,7 +84,9 @@ impl LaneTraffic {
         };
         self.state.store(state, Relaxed);
         if state < UP {
-            self.inflight_bytes.set(0);
+            [&self.inflight_bytes, &self.bytes_per_s, &self.round_trip_ns]
+                .into_iter()
+                .for_each(|one| one.set(0));
             self.use_sockets(Vec::new());
         }
     }
@@ -94,10 +102,10 @@ impl LaneTraffic {
     }
 
     /// These sockets serve the lane from here on.
-    pub(super) fn use_sockets(&self, new: Vec<Arc<Descriptor>>) {
+    pub(super) fn use_sockets(&self, new: Vec<Arc<Socket>>) {
         let mut system = self.system.lock();
         let before = std::mem::replace(&mut system.sockets, new);
-        let is_kept = |socket: &&Arc<Descriptor>| system.sockets.iter().any(|kept| Arc::ptr_eq(kept, socket));
+        let is_kept = |socket: &&Arc<Socket>| system.sockets.iter().any(|kept| Arc::ptr_eq(kept, socket));
         let gone = before.iter().filter(|socket| !is_kept(socket)).map(|socket| seen(socket));
         let gone = gone.fold(Seen::default(), Seen::and);
         system.before = system.before.and(gone);

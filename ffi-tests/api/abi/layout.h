@@ -206,7 +206,7 @@ AT(weft_rail_statistics, round_trip_ns, 120, uint64_t);
 AT(weft_rail_statistics, lane_resets, 128, uint64_t);
 AT(weft_rail_statistics, lane_reconnects, 136, uint64_t);
 
-GROWS(weft_lane_statistics, 240);
+GROWS(weft_lane_statistics, 368);
 AT(weft_lane_statistics, size, 0, uint32_t);
 AT(weft_lane_statistics, rail, 4, uint32_t);
 AT(weft_lane_statistics, remote_rail, 8, uint32_t);
@@ -223,6 +223,8 @@ AT(weft_lane_statistics, bytes_per_s, 208, uint64_t);
 AT(weft_lane_statistics, inflight_bytes, 216, uint64_t);
 AT(weft_lane_statistics, resets, 224, uint64_t);
 AT(weft_lane_statistics, reconnects, 232, uint64_t);
+AT(weft_lane_statistics, connection_local, 240, char[64]);
+AT(weft_lane_statistics, connection_remote, 304, char[64]);
 
 VALUE(WEFT_OK, 0);
 VALUE(WEFT_ERR_AGAIN, -1);

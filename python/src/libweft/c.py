@@ -570,6 +570,8 @@ class LaneStatistics(Sized):
     inflight_bytes: int
     resets: int
     reconnects: int
+    connection_local: bytes
+    connection_remote: bytes
     _fields_ = [
         ("size", c_uint32),
         ("rail", c_uint32),
@@ -587,6 +589,8 @@ class LaneStatistics(Sized):
         ("inflight_bytes", c_uint64),
         ("resets", c_uint64),
         ("reconnects", c_uint64),
+        ("connection_local", c_char * 64),
+        ("connection_remote", c_char * 64),
     ]
 
 

@@ -18,7 +18,7 @@ use super::stream::{Batch, Inbox, Owner, Spare, INBOX};
 use crate::descriptor::Descriptor;
 use crate::fabric::grants::Use;
 use crate::fabric::registry::Registry;
-use crate::fabric::{Buffer, Connection as Number, Reaped, Rma, Scratch, ANOTHER, GONE};
+use crate::fabric::{Buffer, Connection as Number, Reaped, Rma, Scratch, Socket, ANOTHER, GONE};
 use crate::ids::PeerId;
 use crate::wire::tcp::{
     Answer, Handshake, Kind, Name, Request, HANDSHAKE, HEAD_MAX, MESSAGE, PIECE, PIECES, REQUEST,
@@ -82,7 +82,7 @@ pub struct Moving<'a> {
 
 pub struct Connection {
     /// Shared with callers' threads, which ask the system about it.
-    socket: Option<Arc<Descriptor>>,
+    socket: Option<Arc<Socket>>,
     /// Its encryption, if any.
     sealed: Option<Box<Sealed>>,
     pub state: State,
@@ -104,7 +104,7 @@ pub struct Connection {
     pub tried_ns: u64,
     /// Sockets that got no answer. They keep their ports until another one has: the peer's answers to
     /// them would otherwise end a connection that has got the same port.
-    unanswered: Vec<Arc<Descriptor>>,
+    unanswered: Vec<Arc<Socket>>,
     /// The handshake over an accepted connection.
     pub handshake: Option<Handshake>,
     pub since_ns: u64,
@@ -146,13 +146,14 @@ impl Connection {
         name: Name,
         now: u64,
     ) -> Connection {
+        let dialed = state != State::Unauthenticated;
         Connection {
-            socket: Some(Arc::new(socket)),
+            socket: Some(Arc::new(Socket { descriptor: socket, dialed })),
             sealed,
             state,
             number: 0,
             name,
-            dialed: state != State::Unauthenticated,
+            dialed,
             far: None,
             elsewhere: None,
             turned: 0,
@@ -212,6 +213,7 @@ impl Connection {
 
     /// Connects anew, by another NIC or to another address; nothing was sent yet.
     pub fn try_again(&mut self, socket: Descriptor, carriers: Carriers, now: u64) {
+        let socket = Socket { descriptor: socket, dialed: true };
         self.unanswered.extend(self.socket.replace(Arc::new(socket)));
         self.unanswered.drain(..self.unanswered.len().saturating_sub(UNANSWERED));
         (self.carriers, self.tried_ns) = (carriers, now);
@@ -230,7 +232,7 @@ impl Connection {
         self.socket.as_ref().map(|socket| socket.as_fd())
     }
 
-    pub fn shared_socket(&self) -> Option<Arc<Descriptor>> {
+    pub fn shared_socket(&self) -> Option<Arc<Socket>> {
         self.socket.clone()
     }
 

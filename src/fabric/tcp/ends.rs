@@ -7,7 +7,7 @@ use super::connection::Connection;
 use super::nic::TcpNic;
 use super::routes::Target;
 use super::socket::{from_system, V4, V6};
-use crate::descriptor::Descriptor;
+use crate::fabric::Socket;
 use crate::status::{Error, Result, Status};
 use crate::wire::address::other_ip;
 use crate::wire::tcp::Name;
@@ -23,7 +23,7 @@ const OTHER: usize = 16;
 impl TcpNic {
     /// The sockets to a NIC of a peer, that of a route first. Both sides may have connected: bytes move
     /// over the connection of the side that asks for them.
-    pub(super) fn sockets_to(&self, target: &Target, at: Option<u32>) -> Vec<Arc<Descriptor>> {
+    pub(super) fn sockets_to(&self, target: &Target, at: Option<u32>) -> Vec<Arc<Socket>> {
         let own = at.and_then(|at| self.connections.get(at as usize)?.as_deref());
         let is_other = |one: &&Connection| {
             (one.name, one.owner()) == (target.name, target.peer)

@@ -88,7 +88,7 @@ pub use interfaces::Interface;
 pub use nic::TcpNic;
 pub use options::{At, Options};
 pub use paths::index_of;
-pub use socket::seen;
+pub use socket::{ends, seen};
 #[cfg(test)]
 pub use twins::of_seed;
 #[cfg(any(test, fuzzing))]

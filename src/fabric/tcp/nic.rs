@@ -19,7 +19,7 @@ use crate::fabric::grants::Grants;
 use crate::fabric::registry::Registry;
 use crate::fabric::{
     Access, Buffer, Connection as Number, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration,
-    Rma, Route, Scratch, Segment, Way, FAULT, MAY_FAULT,
+    Rma, Route, Scratch, Segment, Socket, Way, FAULT, MAY_FAULT,
 };
 use crate::ids::{GrantToken, PeerId};
 use crate::status::{Error, Result, Status};
@@ -404,7 +404,7 @@ impl Nic for TcpNic {
         self.paths.elsewhere(carriers, self.at, &self.options)
     }
 
-    fn sockets_of(&mut self, route: Route) -> Vec<Arc<Descriptor>> {
+    fn sockets_of(&mut self, route: Route) -> Vec<Arc<Socket>> {
         let lead = self.routes.find(route).map(|place| (place.target, place.leads.ok()));
         lead.map_or_else(Vec::new, |(target, at)| self.sockets_to(&target, at))
     }

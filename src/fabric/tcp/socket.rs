@@ -2,7 +2,7 @@
 
 use super::options::Options;
 use crate::descriptor::Descriptor;
-use crate::fabric::Seen;
+use crate::fabric::{Seen, Socket};
 use crate::failing::step;
 use crate::status::{Error, Result, Status};
 use std::mem::size_of;
@@ -289,11 +289,23 @@ pub fn outcome(socket: BorrowedFd) -> i32 {
     integer(socket, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or_else(|errno| errno)
 }
 
-/// Whether connecting has succeeded.
-pub fn is_connected(socket: BorrowedFd) -> bool {
+/// The address of the other end, once it is connected.
+fn other_end(socket: BorrowedFd) -> Option<SocketAddr> {
     let (mut bytes, mut len) = ([0u8; V6], V6 as libc::socklen_t);
     // SAFETY: the buffer has space for the longest address.
-    unsafe { libc::getpeername(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), &mut len) == 0 }
+    let rc = unsafe { libc::getpeername(socket.as_raw_fd(), bytes.as_mut_ptr().cast(), &mut len) };
+    bytes.get(..len as usize).filter(|_| rc == 0).and_then(from_system)
+}
+
+/// Whether connecting has succeeded.
+pub fn is_connected(socket: BorrowedFd) -> bool {
+    other_end(socket).is_some()
+}
+
+/// The addresses of both ends, our own first.
+pub fn ends(socket: &Socket) -> Option<(SocketAddr, SocketAddr)> {
+    let socket = socket.as_fd();
+    Some((address(socket).ok()?, other_end(socket)?))
 }
 
 /// The begin of the system's `tcp_info`; what an older system does not know is 0. (`libc` has more or
@@ -325,12 +337,12 @@ pub fn is_unacknowledged(socket: BorrowedFd) -> bool {
     unacked > 0 && retransmits > 0
 }
 
-/// What a connection has moved.
-pub fn seen(socket: &Descriptor) -> Seen {
+/// What a connection has moved. (Of one that this side has made, the system counts the SYN as a byte.)
+pub fn seen(socket: &Socket) -> Seen {
     let Info { words, longs: [_, _, bytes_acked, bytes_received], .. } = Info::of(socket.as_fd());
     let (rtt_us, total_retrans) = (words[15], words[23]);
     Seen {
-        bytes_sent: bytes_acked,
+        bytes_sent: bytes_acked.saturating_sub(socket.dialed.into()),
         bytes_received,
         retransmits: total_retrans.into(),
         round_trip_ns: u64::from(rtt_us) * 1000,

@@ -233,7 +233,8 @@ fn rails(report: &Report) -> String {
 }
 
 fn lanes(report: &Report) -> String {
-    let names = ["lane from", "to", "state", "out", "in", "rate", "round trip", "sent again", "resets"];
+    let names =
+        ["lane from", "to", "connection", "state", "out", "in", "rate", "round trip", "sent again", "resets"];
     let mut rows = vec![names.map(String::from).to_vec()];
     for lane in &report.served_by {
         // What the system counts has the other side's operations and the headers, too.
@@ -242,6 +243,10 @@ fn lanes(report: &Report) -> String {
         rows.push(vec![
             lane.rail.clone(),
             lane.remote_address.clone(),
+            match lane.connection_local.as_str() {
+                "" => "-".to_owned(),
+                local => format!("{local} - {}", lane.connection_remote),
+            },
             lane.state.clone(),
             out.to_string(),
             into.to_string(),
@@ -251,5 +256,5 @@ fn lanes(report: &Report) -> String {
             lane.resets.to_string(),
         ]);
     }
-    show::table(&rows, 3..9)
+    show::table(&rows, 4..10)
 }

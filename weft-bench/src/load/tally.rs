@@ -77,6 +77,8 @@ pub struct RailShare {
 pub struct Lane {
     pub rail: String,
     pub remote_address: String,
+    pub connection_local: String,
+    pub connection_remote: String,
     pub state: String,
     pub bytes_written: u64,
     pub bytes_read: u64,
@@ -94,6 +96,8 @@ impl Lane {
         Lane {
             rail: rails.get(lane.rail as usize).map(|rail| rail.name.clone()).unwrap_or_default(),
             remote_address: text(&lane.remote_address),
+            connection_local: text(&lane.connection_local),
+            connection_remote: text(&lane.connection_remote),
             state: text(&lane.state),
             bytes_written: lane.bytes_written,
             bytes_read: lane.bytes_read,
