@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from multiprocessing.connection import Connection
 from typing import Any, Dict, List, Tuple
 
@@ -83,6 +84,39 @@ class Weights(unittest.TestCase):
         buffer[:] = bytes(len(buffer))
         target.pull(verify=True)  # the same plan, without the dead one
         self.assertEqual(buffer, rows(0, ROWS))
+
+    def test_a_pull_goes_on_while_sources_are_silent(self) -> None:
+        processes, manifests = self.sources(*[[(0, ROWS)]] * 4)
+        buffer = bytearray(ROWS * ROW)
+        with unittest.mock.patch("libweft.weights.PIECE", 4 << 20):
+            target = Target([Shard("w", "U8", (ROWS, ROW), 0, ROWS, buffer)], manifests, timeout=3, **OPTIONS)
+        self.addCleanup(target.close)
+
+        def stop(number: int) -> None:
+            os.kill(processes[number][0].pid, signal.SIGSTOP)
+
+        # One before anything, one with reads under way, and one before it is asked for checksums.
+        stop(0)
+        target.pull(verify=True, progress=lambda there, all_: stop(2 if there == all_ else 1))
+        self.assertEqual(buffer, rows(0, ROWS))
+        self.assertEqual(target._dead, {0, 1, 2})
+
+    def test_a_pull_goes_on_while_sources_refuse(self) -> None:
+        with tempfile.NamedTemporaryFile() as secret, contextlib.ExitStack() as closes:
+            secret.write(b"of another cluster")
+            secret.flush()
+            closed, withdrawn, other = (closes.enter_context(Source([shard(0, ROWS)], **OPTIONS, **more))
+                                        for more in ({}, {}, {"secret_file": secret.name}))
+            _, manifests = self.sources([(0, ROWS)])
+            target, buffer = self.target(0, ROWS, [closed.manifest(), withdrawn.manifest(), *manifests, other.manifest()])
+            target.pull(verify=True)
+            self.assertEqual(target._dead, {3})
+            closed.close()
+            withdrawn._memory.deregister()
+            buffer[:] = bytes(len(buffer))
+            target.pull(verify=True)
+            self.assertEqual(buffer, rows(0, ROWS))
+            self.assertEqual(target._dead, {0, 1, 3})
 
     def test_what_no_source_is_left_for_is_an_error(self) -> None:
         processes, manifests = self.sources([(0, 500)], [(500, 999)])

@@ -124,7 +124,8 @@ class Target:
     """A plan of what to read from where, made once, for any number of pulls."""
 
     def __init__(self, shards: Sequence[Shard], manifests: Sequence[bytes], *, timeout: float = 60, **options: Any) -> None:
-        """`timeout`: seconds in which one read of up to 64 MiB has to end. `options`: those of `Endpoint`."""
+        """`timeout`: seconds in which a source has to connect, to answer, and to send up to 64 MiB. `options`: those of
+        `Endpoint`."""
         self._timeout = timeout
         self._shards = [s for s in shards if s.end > s.begin and s.row]
         self._sources = [json.loads(m) for m in manifests]
@@ -181,7 +182,7 @@ class Target:
     def _connected(self, source: int) -> RemoteMemory:
         if source not in self._remotes:
             known = self._sources[source]
-            peer = self._endpoint.connect(base64.b64decode(known["address"])).wait()
+            peer = self._endpoint.connect(base64.b64decode(known["address"]), timeout=self._timeout).wait()
             self._peers[source] = peer
             self._remotes[source] = peer.import_memory(base64.b64decode(known["descriptor"]))
         return self._remotes[source]
@@ -203,7 +204,7 @@ class Target:
         try:
             while any(queues.values()) or under_way:
                 for source in list(queues):
-                    while queues[source] and sum(s == source for s, _, _ in under_way) < DEPTH:
+                    while queues.get(source) and sum(s == source for s, _, _ in under_way) < DEPTH:
                         batch = [queues[source].popleft() for _ in range(min(BATCH, len(queues[source])))]
                         try:
                             under_way.append((source, batch, self._start(source, batch)))
@@ -265,6 +266,8 @@ class Target:
                 self._dead |= {s for s, peer in self._peers.items() if peer.id == event.peer.id}
             elif isinstance(event, Message):
                 number, theirs = json.loads(event.data)
+                if number not in asked or self._peers[asked[number]].id != event.peer.id:
+                    continue  # too late: it is read from another source
                 piece = self.pieces[number]
                 shard = self._shards[piece.shard]
                 if zlib.crc32(memoryview(shard.buffer).cast("B")[piece.offset:piece.offset + piece.length]) != theirs:
