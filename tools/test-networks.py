@@ -817,9 +817,7 @@ def run(world: World, results: Dict[str, float], trees: Dict[str, Tree]) -> str:
             if world.later and here == "a":
                 for words in world.later:
                     net.ip(*words.split(" ", 1))
-                for _ in range(LATER_S):
-                    time.sleep(1)  # only a lane in use notices that its connection has ended
-                    hosts[here].ask("write", 2)
+                time.sleep(LATER_S)
             before, earlier = Moved(net), hosts[here].ask("carried")
             hosts[here].ask("write", 3)
             right = hosts[here].ask("read", 3)

@@ -195,6 +195,24 @@ static void reset_lane_is_counted_and_comes_back(void)
     duo_close(&duo);
 }
 
+/* Nothing uses the lanes: keep-alives go over one of them, so one at a time is cut. */
+static void idle_lane_notices_that_its_connection_has_ended(void)
+{
+    struct duo duo = duo_of_two_lanes();
+    write_all(&duo, 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        weft_lane_statistics lane = lane_of(duo.a, duo.a_to_b, i);
+        int ended = end_connections(port_of(duo.a->endpoint, lane.rail));
+        CHECK(ended + end_connections(port_of(duo.b->endpoint, lane.remote_rail)) > 0);
+        for (uint64_t until = now_ns() + patience_ms() * MS; lane.resets == 0 || lane.reconnects == 0 || lane.up == 0; sleep_ms(1)) {
+            CHECK(now_ns() < until);
+            lane = lane_of(duo.a, duo.a_to_b, i);
+        }
+    }
+    write_all(&duo, 1);
+    duo_close(&duo);
+}
+
 /* Also over fabrics where the system counts nothing. */
 static void every_fabric_says_what_is_known(void)
 {
@@ -276,6 +294,7 @@ static void live_grants_are_counted(void)
 static const struct test tests[] = {
     {"each_lane_says_what_it_carried", "once", each_lane_says_what_it_carried},
     {"reset_lane_is_counted_and_comes_back", "once", reset_lane_is_counted_and_comes_back},
+    {"idle_lane_notices_that_its_connection_has_ended", "once", idle_lane_notices_that_its_connection_has_ended},
     {"every_fabric_says_what_is_known", "any", every_fabric_says_what_is_known},
     {"last_counts_stay_until_the_end_is_polled", "tcp,host", last_counts_stay_until_the_end_is_polled},
     {"live_grants_are_counted", "host", live_grants_are_counted},

@@ -69,14 +69,17 @@ pub(super) fn helps(errno: i32) -> bool {
 impl DataPath {
     // Detection.
 
-    /// Detects lanes that stall.
+    /// Detects lanes that stall, and lanes whose link or connection ends while nothing uses them. (Where the peer
+    /// closes, its connections end just before it is known to.)
     pub(super) fn watch_lanes(&mut self, mut suspects: Vec<Arc<Peer>>, now: u64) {
-        let mut failed = Vec::new();
+        let (mut failed, mut ended) = (Vec::new(), Vec::new());
         for work in self.rails.iter_mut().filter(|work| work.rail.limits().resets) {
             // (In software, where arrivals have no limit, a stopped process stalls its lanes.)
             let by_nic = work.rail.limits().arrival_room.is_some();
-            let link_fails = work.lanes.iter().any(|of| of.lane.serves_its_rail())
-                && work.health.link_fails(now, || self.core.nic_is_down(work.rail.index));
+            let (looks, rail) = (work.health.looks(now), &mut work.rail);
+            let link_fails = looks
+                && work.lanes.iter().any(|of| of.lane.serves_its_rail())
+                && work.health.link_fails(rail.link_may_differ(), || self.core.nic_is_down(rail.index));
             for lane in work.lanes.iter_mut().filter(|lane| lane.closing.is_none()) {
                 let of = &lane.lane;
                 if of.state != LaneState::Up {
@@ -85,6 +88,13 @@ impl DataPath {
                 if link_fails && of.serves_its_rail() {
                     failed.push((of.id, false));
                     continue;
+                }
+                if looks {
+                    let errno = rail.has_ended(of.route);
+                    let again = std::mem::replace(&mut lane.ended, errno.is_some());
+                    ended.extend(
+                        errno.filter(|_| again && lane.peer.ended().is_none()).map(|errno| (of.id, errno)),
+                    );
                 }
                 lane.peer.moved_ns.fetch_max(of.delivered_ns, Ordering::Relaxed);
                 let rate = of.window.bytes_per_s().max(BYTES_PER_S_LEAST);
@@ -98,7 +108,7 @@ impl DataPath {
                 let moved = lane.peer.moved_ns.load(Ordering::Relaxed);
                 let others = moved > of.progress_ns && now.saturating_sub(moved) < MOVING_NS;
                 lane.looks += others as u32;
-                let known_down = lane.looks == 1 && self.core.nic_is_down(work.rail.index);
+                let known_down = lane.looks == 1 && self.core.nic_is_down(rail.index);
                 let lost = by_nic && still > patience.max(ALONE_NS);
                 if lane.looks > LOOKS || known_down || lost {
                     failed.push((of.id, lost));
@@ -110,6 +120,9 @@ impl DataPath {
         }
         for (lane, last) in failed {
             self.give_up(lane, last);
+        }
+        for (lane, errno) in ended {
+            self.lane_failed(lane, errno, errno, now);
         }
         for peer in suspects {
             let probe = |inbox: &Inbox| inbox.command(Command::Probe { peer: peer.id });

@@ -107,6 +107,7 @@ impl DataPath {
             resetting: None,
             looks: 0,
             probe_ns: 0,
+            ended: false,
         })?;
         self.epochs = epoch;
         let of = peer.id.place();

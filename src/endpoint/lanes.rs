@@ -80,6 +80,8 @@ pub struct LaneWork {
     /// How often it was seen stalled, and when the others were last checked.
     pub looks: u32,
     pub probe_ns: u64,
+    /// Its connection had ended at the last look.
+    pub ended: bool,
 }
 
 /// A frame about one half of a lane's credits.
@@ -143,9 +145,9 @@ pub enum PeerEnd {
     Asks,
 }
 
-/// The kernel is asked about the link of each NIC this often; lanes of one that is down twice in a row
-/// have failed. (A peer that sends to it would only find out by waiting.)
-const LINK_NS: u64 = 60_000_000;
+/// The interval between looks at links and connections that nothing uses.
+const LOOK_NS: u64 = 60_000_000;
+/// Lanes of a NIC whose link is down twice in a row have failed. (A peer that sends to it would only find out by waiting.)
 const LINK_LOOKS: u32 = 2;
 
 /// The health of a rail, derived from its lanes.
@@ -156,19 +158,26 @@ pub struct Health {
     pub errno: i32,
     /// RAIL_DOWN was published.
     pub said: bool,
-    /// When the kernel was last asked about the NIC's link, and how often in a row it was down.
-    pub asked_ns: u64,
-    pub link_down: u32,
+    /// When the last look was, and how often in a row the link was down.
+    looked_ns: u64,
+    link_down: u32,
 }
 
 impl Health {
-    /// Whether the NIC's link has just failed; `is_down` asks the kernel.
-    pub fn link_fails(&mut self, now: u64, is_down: impl FnOnce() -> bool) -> bool {
-        if now.saturating_sub(self.asked_ns) < LINK_NS {
-            return false;
+    /// Whether it is time for a look.
+    pub fn looks(&mut self, now: u64) -> bool {
+        let due = now.saturating_sub(self.looked_ns) >= LOOK_NS;
+        if due {
+            self.looked_ns = now;
         }
-        self.asked_ns = now;
-        self.link_down = if is_down() { self.link_down.saturating_add(1) } else { 0 };
+        due
+    }
+
+    /// Whether the NIC's link has just failed; `changed`: it may have changed, `is_down` asks the kernel.
+    pub fn link_fails(&mut self, changed: bool, is_down: impl FnOnce() -> bool) -> bool {
+        if changed || self.link_down > 0 {
+            self.link_down = if is_down() { self.link_down.saturating_add(1) } else { 0 };
+        }
         self.link_down == LINK_LOOKS
     }
 

@@ -368,6 +368,15 @@ pub trait Nic {
         let _ = route;
         [None, None]
     }
+    /// Whether the link may be another than at the last call: it is worth asking the system about it.
+    fn link_may_differ(&mut self) -> bool {
+        true
+    }
+    /// The error with which a route's connection has ended, if that is known.
+    fn has_ended(&mut self, route: Route) -> Option<i32> {
+        let _ = route;
+        None
+    }
     /// Whether a peer's NIC is known to be gone.
     fn is_gone(&mut self, route: Route) -> bool {
         let _ = route;

@@ -355,6 +355,16 @@ impl Rail {
         self.nic.take_rejected()
     }
 
+    /// Whether its NIC's link may be another than at the last call.
+    pub fn link_may_differ(&mut self) -> bool {
+        self.nic.link_may_differ()
+    }
+
+    /// The error with which the connection of a route has ended, if it has.
+    pub fn has_ended(&mut self, route: Route) -> Option<i32> {
+        self.nic.has_ended(route)
+    }
+
     /// The network of its NIC, if that has other addresses since the last call.
     pub fn take_moved(&mut self) -> Option<String> {
         self.nic.take_moved()

@@ -33,6 +33,7 @@ impl TcpNic {
             News::Anything => true,
         };
         self.outdated |= news.iter().any(concerns);
+        self.link_news |= news.iter().any(|news| concerns(news) && !matches!(news, News::Address { .. }));
         self.take_addresses();
     }
 

@@ -57,6 +57,8 @@ pub struct TcpNic {
     /// Tells of changes of the network, of which there is news.
     pub(super) watch: Option<Watch>,
     pub(super) news: bool,
+    /// There was news of the interface, or it was not asked about yet.
+    pub(super) link_news: bool,
     /// The interface's addresses may have changed, and were not read since.
     pub(super) outdated: bool,
     /// The interface has no address now.
@@ -132,6 +134,7 @@ impl TcpNic {
             listeners: Vec::new(),
             watch: listener::watch(&epoll),
             news: false,
+            link_news: true,
             outdated: false,
             homeless: false,
             moved_to: None,
@@ -411,6 +414,14 @@ impl Nic for TcpNic {
 
     fn is_gone(&mut self, route: Route) -> bool {
         self.routes.leads(route) == Err(libc::ECONNREFUSED)
+    }
+
+    fn link_may_differ(&mut self) -> bool {
+        std::mem::take(&mut self.link_news) || self.watch.is_none()
+    }
+
+    fn has_ended(&mut self, route: Route) -> Option<i32> {
+        self.routes.ended(route).map(|(_, errno)| errno)
     }
 
     fn take_rejected(&mut self) -> u64 {
