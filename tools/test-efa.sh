@@ -166,7 +166,7 @@ other_efa_bindings() {
 other_mooncake() {
     [ "$system" = 21 ] || { echo "SKIPPED: it needs a libfabric as Debian 13 has, and writes"; return 77; }
     python_packages || return 77
-    on_system timeout 200 python3 tools/efa/programs/mooncake_pair.py
+    on_system timeout 200 python3 tools/efa/programs/pair.py mooncake
 }
 # The same pages by Weft and by Mooncake, in turns: the median of what Weft reached as a share of Mooncake's.
 beside_mooncake() {
@@ -185,7 +185,7 @@ both_engines() {
     [ "$(cat "$root/target/figures/efa_over_mooncake_64k")" != 0.00 ]
 }
 rate_of() { # weft or mooncake: in Gbps
-    WEFT_LIBRARY=$out/libweft.so.0 on_system timeout 200 python3 "tools/efa/programs/$1_pair.py" 1000 | sed -n 's/^verified: .* \([0-9.]*\) Gbps$/\1/p'
+    WEFT_LIBRARY=$out/libweft.so.0 on_system timeout 200 python3 tools/efa/programs/pair.py "$1" 1000 | sed -n 's/^verified: .* \([0-9.]*\) Gbps$/\1/p'
 }
 python_packages() {
     local into=$root/target/efa/python
