@@ -394,7 +394,15 @@ static void emulated_writes_are_refused_or_without_grants(void)
     struct world world = begin_world(emulated, MIB);
     weft_grant_token token;
     REFUSED(WEFT_ERR_UNSUPPORTED, weft_grant_create(world.memory, world.peer, NULL, &token));
+    /* Nor while the peer connects. */
+    struct box *late = box_of(open_simulated(emulated));
+    char blob[8192];
+    weft_peer connecting;
+    size_t n = address_of(late->endpoint, blob, sizeof blob);
+    CHECK_OK(weft_peer_connect(world.box[0]->endpoint, blob, n, NULL, &connecting));
+    REFUSED(WEFT_ERR_UNSUPPORTED, weft_grant_create(world.memory, connecting, NULL, &token));
     end_world(&world);
+    box_close(late);
     world = begin_world("sim:like=efa:clock=virtual:world=native", MIB);
     CHECK_OK(weft_grant_create(world.memory, world.peer, NULL, &token));
     end_world(&world);

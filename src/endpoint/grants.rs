@@ -145,10 +145,11 @@ impl Endpoint {
     }
 }
 
-/// A grant that could not be taken back is not made.
+/// A grant that could not be taken back is not made. Until it is known which rails serve the peer, any may.
 fn check_revokes(core: &Core, peer: &Peer) -> Result<()> {
     let mut rails = RailIndex::each(&core.rails);
-    match rails.find(|(rail, of)| !of.revokes && peer.is_served_by(*rail)) {
+    let may_serve = |rail| peer.is_served_by(rail) || !peer.has_service();
+    match rails.find(|(rail, of)| !of.revokes && may_serve(*rail)) {
         None => Ok(()),
         Some((_, rail)) => Err(Error::new(
             Status::Unsupported,
