@@ -253,11 +253,15 @@ impl Rail {
         self.budget.take_back(gone.granted);
     }
 
-    /// Removes a route, unless another lane uses it. (Where removing a route closes its connection,
+    /// Removes a route, unless another lane or an answer uses it. (Where removing a route closes its connection,
     /// the NIC counts insertions.)
     fn release(&mut self, route: Route, lanes: &Lanes<impl HasLane>) {
-        let used = |lane: &Lane| lane.route == route && !lane.reset;
-        if self.limits.resets || !lanes.iter().any(|of| used(of.lane())) {
+        let uses = |lane: &Lane| lane.route == route && !lane.reset;
+        let used = || {
+            lanes.iter().any(|of| uses(of.lane()))
+                || self.answered.iter().any(|(answered, _)| *answered == route)
+        };
+        if self.limits.resets || !used() {
             self.nic.remove(route);
         }
     }

@@ -118,6 +118,9 @@ impl Addresses {
     }
 
     fn idle(&mut self, route: fi_addr_t) -> Option<fi_addr_t> {
+        if !self.of.values().any(|of| *of == route) {
+            return None; // It is removed already.
+        }
         self.count += 1;
         self.idle_since.insert(route, self.count);
         self.idle.push_back((route, self.count));
@@ -229,5 +232,7 @@ mod tests {
         assert_eq!(of.idle(1001), Some(1));
         assert_eq!(of.take(&address(1)), None);
         assert_eq!(of.idle(0), Some(2));
+        assert_eq!(of.idle(1), None);
+        assert!(!of.idle_since.contains_key(&1), "it is removed once");
     }
 }
