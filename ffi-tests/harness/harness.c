@@ -906,6 +906,18 @@ struct duo duo_open_with(uint64_t len, const weft_endpoint_config *config)
 {
     return duo_open_between(len, config, config);
 }
+
+void duo_share(struct duo *duo)
+{
+    char blob[8192];
+    duo->a_bytes = map_bytes(duo->len);
+    duo->b_bytes = map_bytes(duo->len);
+    duo->a_memory = register_one(duo->a->endpoint, duo->a_bytes, duo->len);
+    duo->b_memory = register_one(duo->b->endpoint, duo->b_bytes, duo->len);
+    size_t n = descriptor_of(duo->b_memory, blob, sizeof blob);
+    CHECK_OK(weft_remote_memory_import(duo->a->endpoint, duo->a_to_b, blob, n, &duo->b_of_a));
+}
+
 struct duo duo_open_between(uint64_t len, const weft_endpoint_config *of_a, const weft_endpoint_config *of_b)
 {
     char blob[8192];
@@ -926,12 +938,7 @@ struct duo duo_open_between(uint64_t len, const weft_endpoint_config *of_a, cons
     CHECK_OK(connected.status);
     CHECK_OK(up.status);
     duo.b_to_a = up.peer;
-    duo.a_bytes = map_bytes(len);
-    duo.b_bytes = map_bytes(len);
-    duo.a_memory = register_one(duo.a->endpoint, duo.a_bytes, len);
-    duo.b_memory = register_one(duo.b->endpoint, duo.b_bytes, len);
-    n = descriptor_of(duo.b_memory, blob, sizeof blob);
-    CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &duo.b_of_a));
+    duo_share(&duo);
     return duo;
 }
 

@@ -272,6 +272,8 @@ struct duo {
 struct duo duo_open(uint64_t len);
 struct duo duo_open_with(uint64_t len, const weft_endpoint_config *config);
 struct duo duo_open_between(uint64_t len, const weft_endpoint_config *of_a, const weft_endpoint_config *of_b);
+/* Memories of `len` bytes on both sides, which a may write to and read from on b. */
+void duo_share(struct duo *duo);
 void duo_close(struct duo *duo);
 
 /* ---- Memory that is reached only under grants ---- */

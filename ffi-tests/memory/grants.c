@@ -593,12 +593,7 @@ static struct duo duo_manual(uint64_t len)
     while (!box_try(duo.b, WEFT_COMPLETION_PEER_UP, &up))
         pump_both(&duo, 0);
     duo.b_to_a = up.peer;
-    duo.a_bytes = map_bytes(len);
-    duo.b_bytes = map_bytes(len);
-    duo.a_memory = register_one(duo.a->endpoint, duo.a_bytes, len);
-    duo.b_memory = register_one(duo.b->endpoint, duo.b_bytes, len);
-    n = descriptor_of(duo.b_memory, blob, sizeof blob);
-    CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &duo.b_of_a));
+    duo_share(&duo);
     return duo;
 }
 

@@ -17,12 +17,7 @@ static struct duo open_duo(uint32_t max_transfers)
     size_t n = address_of(duo.b->endpoint, blob, sizeof blob);
     CHECK_OK(weft_peer_connect(duo.a->endpoint, blob, n, NULL, &duo.a_to_b));
     CHECK_OK(box_take(duo.a, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
-    duo.a_bytes = map_bytes(LEN);
-    duo.b_bytes = map_bytes(LEN);
-    duo.a_memory = register_one(duo.a->endpoint, duo.a_bytes, LEN);
-    duo.b_memory = register_one(duo.b->endpoint, duo.b_bytes, LEN);
-    n = descriptor_of(duo.b_memory, blob, sizeof blob);
-    CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &duo.b_of_a));
+    duo_share(&duo);
     return duo;
 }
 

@@ -1,5 +1,6 @@
 //! The memory that peers may reach: a NIC's registrations, and the grants that it knows, by key.
 
+use crate::clock::Random;
 use crate::device::{is_there, Device};
 use crate::fabric::grants::{Grant, Grants, Use};
 use crate::fabric::{Access, HostRange, GONE};
@@ -109,6 +110,22 @@ impl Registry {
             hash_map::Entry::Vacant(place) => {
                 place.insert(entry);
                 true
+            }
+        }
+    }
+
+    /// Adds a registration under a key that none can guess.
+    pub fn add_new(
+        &mut self,
+        random: &Random,
+        range: HostRange,
+        access: Access,
+        device: Option<(Device, u64)>,
+    ) -> crate::status::Result<u64> {
+        loop {
+            let key = random.u64()?;
+            if self.add(key, range, access, device) {
+                return Ok(key);
             }
         }
     }

@@ -384,10 +384,7 @@ impl Nic for HostNic {
     }
 
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration> {
-        let mut key = self.random.u64()?;
-        while !self.registry.add(key, range, access, None) {
-            key = self.random.u64()?;
-        }
+        let key = self.registry.add_new(&self.random, range, access, None)?;
         let area = if access.may_fault { MAY_FAULT } else { self.areas.enter(range.base, range.len) };
         Ok(Registration { handle: key as *mut c_void, descriptor: area as *mut c_void, key, way: None })
     }
@@ -404,10 +401,7 @@ impl Nic for HostNic {
             None
         };
         let identity = driver()?.identity(range.base).unwrap_or_default();
-        let mut key = self.random.u64()?;
-        while !self.registry.add(key, range, access, Some((device, identity))) {
-            key = self.random.u64()?;
-        }
+        let key = self.registry.add_new(&self.random, range, access, Some((device, identity)))?;
         let way = Some(if handle.is_some() { Way::Shared } else { Way::Staged });
         let area = handle.map_or(area::only_on(device), |handle| self.areas.enter_device(handle));
         let descriptor = area as *mut c_void;

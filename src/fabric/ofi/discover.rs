@@ -5,6 +5,7 @@ use crate::clock::{Clock, Random};
 #[cfg(any(test, feature = "sim"))]
 use crate::fabric::sim;
 use crate::status::{Error, Result, Status};
+use crate::topology::network::is_link_local;
 use crate::topology::pci::PciAddress;
 use libfabric_sys::*;
 use once_cell::sync::OnceCell;
@@ -446,13 +447,6 @@ unsafe fn ip_address(info: *const fi_info) -> Option<IpAddr> {
             Some(IpAddr::from(*address.get(8..)?.first_chunk::<16>()?))
         }
         _ => None,
-    }
-}
-
-fn is_link_local(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.segments()[0] & 0xffc0 == 0xfe80,
     }
 }
 

@@ -437,10 +437,7 @@ impl Nic for TcpNic {
     }
 
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration> {
-        let mut key = self.random.u64()?;
-        while !self.registry.add(key, range, access, None) {
-            key = self.random.u64()?;
-        }
+        let key = self.registry.add_new(&self.random, range, access, None)?;
         let descriptor = if access.may_fault { MAY_FAULT } else { 0 };
         Ok(Registration { handle: key as *mut c_void, descriptor: descriptor as *mut c_void, key, way: None })
     }
@@ -452,10 +449,7 @@ impl Nic for TcpNic {
         (device, _): (Device, bool),
     ) -> Result<Option<Registration>> {
         let identity = driver()?.identity(range.base).unwrap_or_default();
-        let mut key = self.random.u64()?;
-        while !self.registry.add(key, range, access, Some((device, identity))) {
-            key = self.random.u64()?;
-        }
+        let key = self.registry.add_new(&self.random, range, access, Some((device, identity)))?;
         let handle = key as *mut c_void;
         let descriptor = descriptor_of(device);
         Ok(Some(Registration { handle, descriptor, key, way: Some(Way::Staged) }))

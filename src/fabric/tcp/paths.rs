@@ -130,11 +130,6 @@ pub fn stray_setting(own: u32, others: &[u32]) -> Option<String> {
     others.iter().any(answers).then(|| "net.ipv4.conf.all.arp_ignore=1".to_owned())
 }
 
-/// An address that means something on one link only.
-fn is_scoped(ip: IpAddr) -> bool {
-    matches!(ip, IpAddr::V6(ip) if ip.segments()[0] & 0xffc0 == 0xfe80)
-}
-
 impl Route {
     /// (The kernel only prefers an IPv6 route of the device that was asked for, and may leave out
     /// the device of an IPv4 route, which has it.)
@@ -159,7 +154,9 @@ struct Kernel(Descriptor);
 
 impl Kernel {
     fn for_flow(own: u32, flow: &Flow) -> Option<Kernel> {
-        let known = own != 0 && flow.from.is_ipv4() == flow.to.is_ipv4() && !is_scoped(flow.to.ip());
+        // (An address of one link alone needs no routes.)
+        let of_link = flow.to.is_ipv6() && network::is_link_local(flow.to.ip());
+        let known = own != 0 && flow.from.is_ipv4() == flow.to.is_ipv4() && !of_link;
         if known {
             Kernel::open()
         } else {

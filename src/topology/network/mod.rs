@@ -25,7 +25,7 @@ pub use reach::Reach;
 #[cfg(test)]
 pub use saved::of as saved_as;
 pub use saved::read as saved;
-pub use values::Network;
+pub use values::{is_link_local, Network};
 #[cfg(test)]
 pub use values::{Address, Link, Route};
 pub use watch::{News, Watch};

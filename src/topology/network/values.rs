@@ -126,7 +126,7 @@ fn of_link<T>(sorted: &[T], link: u32, link_of: impl Fn(&T) -> u32) -> &[T] {
 pub fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.segments()[0] & 0xffc0 == 0xfe80,
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
     }
 }
 
