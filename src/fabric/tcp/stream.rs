@@ -349,6 +349,9 @@ pub enum Got {
     Some,
     /// All available bytes were received.
     All,
+    /// Part of a payload, before the rest has come, or before a page that is unreachable: the next receive says
+    /// which.
+    Part,
     /// The other side has closed its sending direction.
     End,
 }
@@ -495,9 +498,11 @@ impl Inbox {
                 self.left -= payload;
                 self.end += got - payload;
                 *budget = budget.saturating_sub(got as u64);
-                // Fewer may also be those before a page that is unreachable.
-                let some = got == wanted || self.may_fault && self.left > 0;
-                Ok(if some { Got::Some } else { Got::All })
+                Ok(match (got == wanted, self.left) {
+                    (true, _) => Got::Some,
+                    (false, 0) => Got::All,
+                    (false, _) => Got::Part,
+                })
             }
             Err(errno) if socket::is_later(errno) => Ok(Got::All),
             Err(errno) => Err(errno),

@@ -353,6 +353,29 @@ fn write_to_unregistered_memory_fails_alone() {
     assert!(target[..5] == source[..5] && target[10..15] == source[5..10] && target[15] == source[15]);
 }
 
+/// Everything has arrived when a receive stops before such a page: no event follows.
+#[test]
+fn write_to_pages_that_are_gone_ends_without_another_event() {
+    const PAGE: usize = 4096;
+    let run = RUN as usize;
+    let (mut a, mut b) = (open(), open());
+    let source = random_bytes(16 * run, 7);
+    let mut target = memmap2::MmapMut::map_anon(source.len()).unwrap();
+    let to = register(&mut b, &mut target);
+    let route = link(&mut a, &mut b);
+    for end in (run..=target.len()).step_by(run) {
+        // SAFETY: the page is of the mapping, and nothing but the NIC refers to it.
+        let rc = unsafe { libc::mprotect(target.as_mut_ptr().add(end - PAGE).cast(), PAGE, libc::PROT_NONE) };
+        assert_eq!(rc, 0);
+    }
+    let whole = Segment { local: at(&source, 0), remote: at(&target, 0), len: source.len() as u64 };
+    post(&mut a, route, &rma(false, &[whole], to.key), 1);
+    // (The kernel's next event would come after some 200 ms.)
+    let (done, _) = rounds(&mut a, &mut b, 400);
+    let done: Vec<_> = done.iter().map(|one| (one.scratch, one.errno)).collect();
+    assert_eq!(done, [(token(1), GONE)]);
+}
+
 #[test]
 fn no_write_lands_after_a_deregistration_or_reset() {
     for cut in [false, true] {
