@@ -21,6 +21,9 @@ use std::sync::atomic::Ordering;
 pub const TURN_NS: u64 = 150_000_000;
 /// The most hosts that are remembered.
 const REMEMBERED: usize = 256;
+/// The most hosts that have connected lately for which the system is asked, each once in this time.
+const CALLERS: usize = 1024;
+const CALLERS_NS: u64 = 1_000_000_000;
 /// How long connections from a host are not bound after one that was bound served nothing.
 const UNBOUND_NS: u64 = 60_000_000_000;
 /// How often a NIC announces itself to a host, and the time after which that begins anew. The
@@ -47,6 +50,36 @@ struct Announced {
     host: IpAddr,
     count: u32,
     at_ns: u64,
+}
+
+/// What is known of connections from a host by a device.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+struct Caller {
+    /// It has learned another NIC than this one from ARP.
+    misled: bool,
+    /// The way back.
+    choice: Option<Choice>,
+}
+
+/// Hosts that have connected lately, the devices by which, and when that was. Whoever connects causes questions
+/// before any peer has authenticated, so their number has a bound.
+#[derive(Default)]
+struct Callers(Vec<((IpAddr, u32), u64, Caller)>);
+
+impl Callers {
+    /// What is known of one, or is learned now; nothing while there are too many others.
+    fn learn(&mut self, of: (IpAddr, u32), now: u64, ask: impl FnOnce() -> Caller) -> Caller {
+        self.0.retain(|(_, at, _)| now.saturating_sub(*at) < CALLERS_NS);
+        let known = self.0.iter().find(|(known, ..)| *known == of).map(|(.., caller)| *caller);
+        known.unwrap_or_else(|| {
+            if self.0.len() == CALLERS {
+                return Caller::default();
+            }
+            let caller = ask();
+            self.0.push((of, now, caller));
+            caller
+        })
+    }
 }
 
 /// A connection that is tried (`return_trial`), and its host.
@@ -99,6 +132,7 @@ pub struct Paths {
     interfaces: Option<Vec<u32>>,
     turns: Vec<Turns>,
     announced: Vec<Announced>,
+    callers: Callers,
     /// Connections from there ended before they had a peer, once bound; and when.
     unbound: Vec<(IpAddr, u64)>,
     pub trials: Trials,
@@ -156,6 +190,7 @@ impl Paths {
     pub fn forget(&mut self) {
         self.interfaces = None;
         self.turns.clear();
+        self.callers.0.clear();
     }
 
     /// The other NICs of this host that lead to a destination as well as this one.
@@ -329,12 +364,18 @@ impl Paths {
         }
         let arrives = socket::arrival(socket, at.is_ipv4()).filter(|device| *device != self.within);
         let arrives = arrives.unwrap_or(self.own);
-        let flow = self.flow(at.ip(), from, options);
-        if arrives != self.own && self.is_misled(&flow) && self.announce(at.ip(), from.ip(), now).is_some() {
+        let mut callers = std::mem::take(&mut self.callers);
+        let caller = callers.learn((from.ip(), arrives), now, || {
+            let flow = self.flow(at.ip(), from, options);
+            let misled = arrives != self.own && self.is_misled(&flow);
+            Caller { misled, choice: paths::choice(arrives, &flow) }
+        });
+        self.callers = callers;
+        if caller.misled && self.announce(at.ip(), from.ip(), now).is_some() {
             self.warn_of_answers(arrives, at.ip(), options);
             return None;
         }
-        let Some(Choice { device, leads }) = paths::choice(arrives, &flow) else {
+        let Some(Choice { device, leads }) = caller.choice else {
             return Some(Carriers::both(self.own));
         };
         self.unbound.retain(|(_, at)| now.saturating_sub(*at) < UNBOUND_NS);
@@ -429,5 +470,24 @@ mod tests {
         assert_eq!(paths.announce(own, host(REMEMBERED), 1), None);
         assert_eq!(paths.announce(own, host(0), 1), Some(false));
         assert_eq!(paths.announce(own, host(REMEMBERED), 2 * FORGOTTEN_NS), Some(true));
+    }
+
+    #[test]
+    fn questions_about_callers_are_bounded() {
+        let (mut callers, mut asked) = (Callers::default(), 0);
+        let host = |i: usize| IpAddr::from([10, 3, (i / 256) as u8, i as u8]);
+        let misled = Caller { misled: true, choice: None };
+        let mut learn = |i: usize, now| {
+            let of = callers.learn((host(i), 1), now, || {
+                asked += 1;
+                misled
+            });
+            (of, asked)
+        };
+        for round in 1..=3 {
+            (0..CALLERS).for_each(|i| assert_eq!(learn(i, round).0, misled));
+        }
+        assert_eq!(learn(CALLERS, 4), (Caller::default(), CALLERS), "not asked for");
+        assert_eq!(learn(CALLERS, 4 + CALLERS_NS), (misled, CALLERS + 1));
     }
 }
