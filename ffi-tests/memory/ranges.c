@@ -248,6 +248,23 @@ static void shutdown_undoes_partial_registrations(void)
     CHECK_OK(weft_endpoint_destroy(endpoint));
 }
 
+/* Two workers' NICs do not close, twice each: once by their threads, once by the first shutdown. */
+static void shutdown_closes_every_nic_that_closes(void)
+{
+    setenv("WEFT_SIM_FAULTS", "0 * stuck=2", 1);
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    config.fabric = "sim:like=tcp:rails=2";
+    config.workers = 2;
+    weft_endpoint *endpoint = open_with(&config);
+    weft_memory *memory = register_one(endpoint, map_bytes(RANGE), RANGE);
+    sleep_ms(20);
+    REFUSED(WEFT_ERR_TIMED_OUT, weft_endpoint_shutdown(endpoint, 0));
+    REFUSED(WEFT_ERR_TIMED_OUT, weft_memory_deregister(memory));
+    CHECK_OK(weft_endpoint_shutdown(endpoint, 0));
+    CHECK_OK(weft_memory_deregister(memory));
+    CHECK_OK(weft_endpoint_destroy(endpoint));
+}
+
 int main(int argc, char **argv)
 {
     const struct test tests[] = {
@@ -256,6 +273,7 @@ int main(int argc, char **argv)
         {"failed_deregistration_is_retried", "once", failed_deregistration_is_retried},
         {"partial_registration_is_not_used", "once", partial_registration_is_not_used},
         {"shutdown_undoes_partial_registrations", "once", shutdown_undoes_partial_registrations},
+        {"shutdown_closes_every_nic_that_closes", "once", shutdown_closes_every_nic_that_closes},
         {NULL, NULL, NULL},
     };
     return run_tests(argc, argv, tests);

@@ -428,7 +428,8 @@ impl Endpoint {
 
     /// Closes the rails, unless their workers' threads have closed them.
     fn close_rails(&self) -> Result<()> {
-        let closed = self.workers.iter().try_for_each(|of| of.driver.lock().close());
+        let each = self.workers.iter().map(|of| of.driver.lock().close());
+        let closed = each.fold(Ok(()), Result::and);
         closed.map_err(|error| Error {
             status: Status::TimedOut,
             message: format!(

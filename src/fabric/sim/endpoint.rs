@@ -272,6 +272,9 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     }
     // SAFETY: `open` made the endpoint, which is closed once, before what it is bound to.
     unsafe {
+        if (*fid.cast::<Endpoint>()).port.is_stuck() {
+            return -FI_EBUSY;
+        }
         let endpoint = Box::from_raw(fid.cast::<Endpoint>());
         endpoint.port.close();
         endpoint.outbound.iter().filter_map(|out| out.wire.as_ref()).for_each(|wire| wire.await_target());

@@ -10,6 +10,7 @@
 //! | `dead` | no operation completes |
 //! | `error=N` | the next N operations fail; where NICs do not connect, the queue does not name them |
 //! | `busy=N` | closing the Nth registration fails once, as if it were in use |
+//! | `stuck=N` | closing the NIC fails N times |
 //! | `again=US` | posts fail with EAGAIN for this time |
 //! | `slow=SHARE` | the link runs at this share of its rate |
 //! | `kill` | the endpoint vanishes silently |
@@ -24,6 +25,7 @@ enum Action {
     Clear(u32),
     Errors(u32),
     Busy(u32),
+    Stuck(u32),
     Again(u64),
     Slow(f64),
 }
@@ -63,7 +65,7 @@ pub fn parse(plan: &str) -> Result<Vec<Fault>> {
 fn wrong(line: &str) -> Error {
     Error::invalid(format!(
         "the fault \"{line}\" is invalid: write \"AT_US TARGET ACTION\"; TARGET is *, railN or portN; ACTION is down, up, \
-         down:tx, down:rx, up:tx, up:rx, dead, error=N, busy=N, again=US, slow=SHARE or kill"
+         down:tx, down:rx, up:tx, up:rx, dead, error=N, busy=N, stuck=N, again=US, slow=SHARE or kill"
     ))
 }
 
@@ -104,6 +106,7 @@ fn action(word: &str) -> Option<Action> {
         _ => match word.split_once('=')? {
             ("error", n) => Action::Errors(n.parse().ok().filter(|n| *n > 0)?),
             ("busy", n) => Action::Busy(n.parse().ok().filter(|n| *n > 0)?),
+            ("stuck", n) => Action::Stuck(n.parse().ok()?),
             ("again", us) => Action::Again(us.parse().ok()?),
             ("slow", share) => Action::Slow(share.parse().ok().filter(|s| *s > 0.0 && *s <= 1.0)?),
             _ => return None,
@@ -140,6 +143,7 @@ impl Fault {
                 port.state.fetch_or(ERRORS, Relaxed);
             }
             Action::Busy(count) => port.busy.store(count, Relaxed),
+            Action::Stuck(count) => port.stuck.store(count, Relaxed),
             Action::Again(us) => {
                 port.again_until.store(now.saturating_add(us.saturating_mul(1_000_000)), Relaxed);
                 port.state.fetch_or(AGAIN, Relaxed);

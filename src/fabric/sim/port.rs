@@ -28,6 +28,8 @@ pub struct Port {
     pub errors: AtomicU32,
     /// Registrations left to close until one fails as in use.
     pub busy: AtomicU32,
+    /// How often closing the NIC still fails.
+    pub stuck: AtomicU32,
     pub again_until: AtomicU64,
     /// Picoseconds per byte, as the bits of an f64; 0: no limit.
     byte_ps: AtomicU64,
@@ -54,6 +56,7 @@ impl Port {
             state: AtomicU32::new(0),
             errors: AtomicU32::new(0),
             busy: AtomicU32::new(0),
+            stuck: AtomicU32::new(0),
             again_until: AtomicU64::new(0),
             byte_ps: AtomicU64::new(byte_ps.to_bits()),
             sending: Line::default(),
@@ -108,6 +111,11 @@ impl Port {
     pub fn is_busy(&self) -> bool {
         let count = |left: u32| left.checked_sub(1);
         self.busy.fetch_update(SeqCst, SeqCst, count) == Ok(1)
+    }
+
+    /// Whether a planned fault makes closing the NIC fail.
+    pub fn is_stuck(&self) -> bool {
+        self.stuck.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok()
     }
 
     /// After it returns, nothing writes to the region.
