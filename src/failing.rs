@@ -1,6 +1,6 @@
 //! Steps that can fail for want of something: memory, descriptors, places, random numbers, what a
 //! NIC has. Where tests simulate, each can be made to fail once, one after the other
-//! (`weft-bench sweep`). In the library that ships none is made to fail, and nothing is left of
+//! (ffi-tests/simulated). In the library that ships none is made to fail, and nothing is left of
 //! this.
 
 #[cfg(any(test, feature = "sim"))]

@@ -1,6 +1,6 @@
 //! The calls: what each needs before, and what takes back what it made.
 
-use super::world::{ok, open, sized, World, LEN};
+use super::world::{device_bytes, ok, open, sized, World, LEN};
 use ::weft::capi::atomic::*;
 use ::weft::capi::completion::*;
 use ::weft::capi::counter::*;
@@ -18,7 +18,7 @@ use ::weft::capi::status::*;
 use ::weft::capi::transfer::*;
 use anyhow::Result;
 use std::mem::zeroed;
-use std::ptr::{null, null_mut};
+use std::ptr::null;
 
 pub struct Call {
     pub name: &'static str,
@@ -90,6 +90,11 @@ pub const ALL: &[Call] = &[
     threaded(DEREGISTER),
     ALLOCATE,
     Call { before: create_third, ..makes("weft_peer_connect", connect, disconnect_it) },
+    Call {
+        after: |world| world.drop_third(),
+        ..ends("weft_peer_disconnect", connect_to_third, disconnect_third)
+    },
+    makes("weft_memory_export", export, nothing),
     makes("weft_remote_memory_import", World::import, release_it),
     ends("weft_remote_memory_release", |world| ok("importing", world.import()), release),
     makes("weft_queue_create", create_queue, destroy_queue),
@@ -106,14 +111,40 @@ pub const ALL: &[Call] = &[
     makes("weft_write", write, World::await_op),
     makes("weft_read", read, World::await_op),
     makes("weft_write_pages", write_pages, World::await_op),
+    makes("weft_read_pages", read_pages, World::await_op),
     makes("weft_write_list", write_list, World::await_op),
+    makes("weft_read_list", read_list, World::await_op),
     makes("weft_pages_prepare", prepare_pages, destroy_prepared),
     makes("weft_list_prepare", prepare_list, destroy_prepared),
     Call {
         before: |world| ok("preparing", prepare_pages(world)),
         ..makes("weft_write_prepared", write_prepared, await_and_destroy_prepared)
     },
+    Call {
+        before: |world| ok("preparing", prepare_pages(world)),
+        ..makes("weft_read_prepared", read_prepared, await_and_destroy_prepared)
+    },
+    Call {
+        before: |world| ok("preparing", prepare_list(world)),
+        ..makes("weft_write_prepared, a list", write_prepared, await_and_destroy_prepared)
+    },
+    Call { after: destroy_counter_waited_for_in_vain, ..ends("weft_op_cancel", expect_of_its_own, cancel) },
     makes("weft_send", send, World::await_op),
+    ends("weft_message_release", World::await_message, release_message),
+    makes("weft_memory_register, of a device", register_device, deregister_it),
+    ends(
+        "weft_memory_deregister, of a device",
+        |world| ok("registering", register_device(world)),
+        deregister,
+    ),
+    Call {
+        before: |world| ok("registering", register_device(world)),
+        ..makes("weft_write, of a device", write_device, await_and_deregister)
+    },
+    Call {
+        before: |world| ok("registering", register_device(world)),
+        ..makes("weft_read, of a device", read_device, await_and_deregister)
+    },
     makes("weft_peer_fence", fence, World::await_op),
     makes("weft_fetch_add", fetch_add, World::await_op),
     makes("weft_compare_swap", compare_swap, World::await_op),
@@ -203,13 +234,35 @@ fn connect(world: &mut World) -> weft_status {
     }
 }
 
-fn disconnect_it(world: &mut World) -> Result<()> {
+fn connect_to_third(world: &mut World) -> Result<()> {
+    create_third(world)?;
+    ok("connecting", connect(world))
+}
+
+fn disconnect(world: &mut World) -> weft_status {
     // SAFETY: the endpoint is open.
-    ok("disconnecting", unsafe { weft_peer_disconnect(world.a, world.made.peer) })?;
-    world.await_peer(world.made.peer, WEFT_COMPLETION_PEER_DOWN)?;
-    destroy(world)?;
-    world.made.endpoint = null_mut();
-    Ok(())
+    unsafe { weft_peer_disconnect(world.a, world.made.peer) }
+}
+
+/// Until the peer is gone, so that what follows from the call fails, too.
+fn disconnect_third(world: &mut World) -> weft_status {
+    match disconnect(world) {
+        WEFT_OK => world
+            .await_peer(world.made.peer, WEFT_COMPLETION_PEER_DOWN)
+            .map_or(WEFT_ERR_TIMED_OUT, |()| WEFT_OK),
+        failed => failed,
+    }
+}
+
+fn disconnect_it(world: &mut World) -> Result<()> {
+    ok("disconnecting", disconnect_third(world))?;
+    world.drop_third()
+}
+
+fn export(world: &mut World) -> weft_status {
+    let (mut bytes, mut len) = (vec![0; 65536], 0);
+    // SAFETY: the buffer has this length.
+    unsafe { weft_memory_export(world.local, bytes.as_mut_ptr().cast(), bytes.len(), &mut len) }
 }
 
 fn release(world: &mut World) -> weft_status {
@@ -294,6 +347,11 @@ fn write_pages(world: &mut World) -> weft_status {
     unsafe { weft_write_pages(world.a, world.local, world.remote, &pages(), &options, &mut world.made.op) }
 }
 
+fn read_pages(world: &mut World) -> weft_status {
+    // SAFETY: both memories have the pages.
+    unsafe { weft_read_pages(world.a, world.local, world.remote, &pages(), null(), &mut world.made.op) }
+}
+
 /// Two entries for the other endpoint, and an empty one.
 fn entries(world: &World) -> [weft_list_entry; 3] {
     // SAFETY: the struct has only integers and pointers.
@@ -307,6 +365,13 @@ fn write_list(world: &mut World) -> weft_status {
     let list = entries(world);
     // SAFETY: the list has three entries.
     unsafe { weft_write_list(world.a, list.as_ptr(), 3, null(), &mut world.made.op) }
+}
+
+/// (Of a read an entry has bytes.)
+fn read_list(world: &mut World) -> weft_status {
+    let list = entries(world);
+    // SAFETY: the list has two entries, and more.
+    unsafe { weft_read_list(world.a, list.as_ptr(), 2, null(), &mut world.made.op) }
 }
 
 fn prepare_pages(world: &mut World) -> weft_status {
@@ -328,6 +393,71 @@ fn destroy_prepared(world: &mut World) -> Result<()> {
 fn write_prepared(world: &mut World) -> weft_status {
     // SAFETY: it was prepared before.
     unsafe { weft_write_prepared(world.a, world.made.prepared, null(), &mut world.made.op) }
+}
+
+fn read_prepared(world: &mut World) -> weft_status {
+    // SAFETY: it was prepared before.
+    unsafe { weft_read_prepared(world.a, world.made.prepared, null(), &mut world.made.op) }
+}
+
+/// What nobody adds to.
+fn expect_of_its_own(world: &mut World) -> Result<()> {
+    ok("making a counter", create_counter(world))?;
+    ok("expecting", expect(world))
+}
+
+fn cancel(world: &mut World) -> weft_status {
+    // SAFETY: the endpoint is open.
+    unsafe { weft_op_cancel(world.a, world.made.op) }
+}
+
+fn destroy_counter_waited_for_in_vain(world: &mut World) -> Result<()> {
+    world.await_end()?;
+    destroy_counter(world)
+}
+
+fn release_message(world: &mut World) -> weft_status {
+    // SAFETY: the message was polled before.
+    unsafe { weft_message_release(world.a, world.made.op) }
+}
+
+fn register_device(world: &mut World) -> weft_status {
+    let range = weft_memory_range { address: device_bytes(), len: LEN as u64 };
+    let mut args: weft_memory_args = sized();
+    args.kind = WEFT_MEMORY_CUDA;
+    // SAFETY: the range is of the device.
+    unsafe { weft_memory_register(world.a, &range, 1, &args, &mut world.made.memory) }
+}
+
+/// libfabric's tcp knows no memory of devices.
+pub fn has_devices(fabric: &str) -> bool {
+    fabric != "sim:like=tcp"
+}
+
+/// What a world makes for devices once, and keeps, is made here.
+pub fn reach_device(world: &mut World) -> Result<()> {
+    for moves in [write_device, read_device] {
+        ok("registering", register_device(world))?;
+        ok("moving", moves(world))?;
+        await_and_deregister(world)?;
+    }
+    world.first = world.at_rest();
+    Ok(())
+}
+
+fn write_device(world: &mut World) -> weft_status {
+    // SAFETY: both memories are registered.
+    unsafe { weft_write(world.a, world.made.memory, 0, world.remote, 0, 4096, null(), &mut world.made.op) }
+}
+
+fn read_device(world: &mut World) -> weft_status {
+    // SAFETY: both memories are registered.
+    unsafe { weft_read(world.a, world.made.memory, 0, world.remote, 0, 4096, null(), &mut world.made.op) }
+}
+
+fn await_and_deregister(world: &mut World) -> Result<()> {
+    world.await_op()?;
+    deregister_it(world)
 }
 
 fn await_and_destroy_prepared(world: &mut World) -> Result<()> {

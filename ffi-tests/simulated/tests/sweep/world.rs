@@ -4,7 +4,7 @@ use ::weft::capi::completion::*;
 use ::weft::capi::endpoint::*;
 use ::weft::capi::grant::weft_grant_args;
 use ::weft::capi::memory::*;
-use ::weft::capi::message::weft_message_release;
+use ::weft::capi::message::{weft_message_release, weft_send};
 use ::weft::capi::op::*;
 use ::weft::capi::peer::*;
 use ::weft::capi::prepared::*;
@@ -15,9 +15,12 @@ use anyhow::{bail, ensure, Result};
 use std::ffi::{c_void, CStr, CString};
 use std::mem::zeroed;
 use std::ptr::null_mut;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 pub const LEN: usize = 1 << 16;
+/// Where the memory of fake devices begins.
+const DEVICE: usize = 0x2a00_0000_0000;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Connections that no peer uses are closed well within this time.
 const LINGERS: Duration = Duration::from_secs(10);
@@ -54,6 +57,8 @@ pub struct World {
     pub a: *mut weft_endpoint,
     pub b: *mut weft_endpoint,
     pub peer: weft_peer,
+    /// The peer that `b` has in `a`.
+    from_b: weft_peer,
     pub address: Vec<u8>,
     third_address: Vec<u8>,
     pub bytes: Box<[[u8; LEN]; 4]>,
@@ -146,6 +151,19 @@ pub fn open(fabric: &str, threads: bool, endpoint: &mut *mut weft_endpoint) -> w
     unsafe { weft_endpoint_create(&config, endpoint) }
 }
 
+/// `LEN` bytes of a fake device, which nobody frees. Their address is the device's.
+pub fn device_bytes() -> *mut c_void {
+    static ADDRESS: OnceLock<usize> = OnceLock::new();
+    let map = || {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: nothing else is at the address, or the call fails.
+        let mapped = unsafe { libc::mmap(DEVICE as *mut c_void, LEN, libc::PROT_NONE, flags, -1, 0) };
+        assert_eq!(mapped as usize, DEVICE, "the address is free");
+        DEVICE
+    };
+    *ADDRESS.get_or_init(map) as *mut c_void
+}
+
 impl World {
     pub fn open(fabric: &str, threads: bool) -> Result<World> {
         let mut world = World {
@@ -154,6 +172,7 @@ impl World {
             a: null_mut(),
             b: null_mut(),
             peer: 0,
+            from_b: 0,
             address: Vec::new(),
             third_address: Vec::new(),
             bytes: vec![[0; LEN]; 4].into_boxed_slice().try_into().expect("there are four"),
@@ -253,6 +272,25 @@ impl World {
         self.wait("the peer", is_it).map_or(WEFT_ERR_TIMED_OUT, |done| done.status)
     }
 
+    /// Destroys the third endpoint.
+    pub fn drop_third(&mut self) -> Result<()> {
+        // SAFETY: the endpoint was made before.
+        ok("destroying", unsafe { weft_endpoint_destroy(self.made.endpoint) })?;
+        self.made.endpoint = null_mut();
+        Ok(())
+    }
+
+    /// A message from the other endpoint, which is to be released.
+    pub fn await_message(&mut self) -> Result<()> {
+        // SAFETY: the text has five bytes.
+        let sent = unsafe {
+            weft_send(self.b, self.from_b, c"hello".as_ptr().cast(), 5, std::ptr::null(), &mut self.made.op)
+        };
+        ok("sending", sent)?;
+        self.made.op = self.wait("a message", |one| one.kind == WEFT_COMPLETION_MESSAGE)?.op;
+        Ok(())
+    }
+
     /// Polls both endpoints once: `a`'s completions are kept, and of `b`'s nothing.
     pub fn poll(&mut self) -> usize {
         // SAFETY: completions have only integers and pointers, and the array has this length.
@@ -268,6 +306,9 @@ impl World {
                 weft_queue_poll(weft_endpoint_queue(third), done.as_mut_ptr().add(of_b), 16 - of_b as u32, 0);
             }
             for one in &done[..of_b] {
+                if one.kind == WEFT_COMPLETION_PEER_UP && self.from_b == 0 {
+                    self.from_b = one.peer;
+                }
                 if one.kind == WEFT_COMPLETION_MESSAGE || one.kind == WEFT_COMPLETION_NOTIFICATION {
                     weft_message_release(self.b, one.op);
                 }
