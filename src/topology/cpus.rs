@@ -53,7 +53,11 @@ impl CpuSet {
         if rc != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(CpuSet((0..CPUS_MAX).filter(|cpu| words[cpu / 64] >> (cpu % 64) & 1 == 1).collect()))
+        let used = words.iter().enumerate().filter(|(_, word)| **word != 0);
+        let cpus = used.flat_map(|(at, word)| {
+            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| at * 64 + bit)
+        });
+        Ok(CpuSet(cpus.collect()))
     }
 
     /// Pins the calling thread to those of these CPUs that it may use. If it may use none, nothing

@@ -86,13 +86,13 @@ fn atomics_of_threads_lose_no_count() {
     let previous = AtomicU64::new(0);
     let world = together(2, |world, _, queue| {
         for _ in 0..EACH {
-            let op = world.a.fetch_add(&world.remote, 512, 1, &none().queue(queue));
+            let op = world.a.fetch_add(&world.remote, world.aligned, 1, &none().queue(queue));
             await_ok(queue, op);
             previous.fetch_add(1, Ordering::Relaxed);
         }
     });
     let mut word = [0; 8];
-    world.theirs.read_at(512, &mut word).expect("it is in the memory");
+    world.theirs.read_at(world.aligned, &mut word).expect("it is in the memory");
     let began = u64::from_ne_bytes([2; 8]);
     assert_eq!(u64::from_ne_bytes(word) - began, previous.load(Ordering::Relaxed));
 }

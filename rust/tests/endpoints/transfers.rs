@@ -147,16 +147,17 @@ fn prepared_geometry_serves_many_operations() {
 #[test]
 fn atomics_return_what_was_there() {
     let mut world = world("tcp");
-    world.theirs.write_at(64, &5u64.to_le_bytes()).expect("it is in the memory");
+    let at = world.aligned;
+    world.theirs.write_at(at, &5u64.to_le_bytes()).expect("it is in the memory");
     let previous = |world: &mut World, op: Result<Op>| match world.completion(op.expect("it is accepted")) {
         Completion::Atomic(of) => (of.done.status, of.previous),
         other => panic!("{other:?}"),
     };
-    let add = world.a.fetch_add(&world.remote, 64, 3, &none());
+    let add = world.a.fetch_add(&world.remote, at, 3, &none());
     assert_eq!(previous(&mut world, add), (Status::Ok, 5));
-    let swap = world.a.compare_swap(&world.remote, 64, 8, 21, &none());
+    let swap = world.a.compare_swap(&world.remote, at, 8, 21, &none());
     assert_eq!(previous(&mut world, swap), (Status::Ok, 8));
-    assert_eq!(world.theirs()[64..72], 21u64.to_le_bytes());
+    assert_eq!(world.theirs()[at as usize..][..8], 21u64.to_le_bytes());
 }
 
 #[test]

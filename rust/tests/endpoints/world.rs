@@ -36,6 +36,8 @@ pub struct World {
     pub b: Endpoint,
     pub a_to_b: Peer,
     pub b_to_a: Peer,
+    /// An offset in `theirs` that is aligned, which not every vector is.
+    pub aligned: u64,
     of_a: Vec<Completion>,
     of_b: Vec<Completion>,
 }
@@ -67,10 +69,23 @@ pub fn connected(a: Endpoint, b: Endpoint) -> World {
         poll(&a, &mut of_a);
         poll(&b, &mut of_b);
         if let (true, Some(b_to_a)) = (of_a.iter().any(|one| up(one).is_some()), of_b.iter().find_map(up)) {
-            let memory = |of: &Endpoint, with| of.register(vec![with; LEN]).expect("a memory");
-            let (local, theirs) = (memory(&a, 1), memory(&b, 2));
+            let memory = |of: &Endpoint, bytes| of.register(bytes).expect("a memory");
+            let of_b = vec![2; LEN];
+            let aligned = 64 + of_b[64..].as_ptr().align_offset(8) as u64;
+            let (local, theirs) = (memory(&a, vec![1; LEN]), memory(&b, of_b));
             let remote = import(&a, a_to_b, &theirs);
-            return World { local, theirs, remote, a, b, a_to_b, b_to_a, of_a: vec![], of_b: vec![] };
+            return World {
+                local,
+                theirs,
+                remote,
+                a,
+                b,
+                a_to_b,
+                b_to_a,
+                aligned,
+                of_a: vec![],
+                of_b: vec![],
+            };
         }
     }
     panic!("not connected: {of_a:?}, {of_b:?}");

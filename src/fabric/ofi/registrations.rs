@@ -6,7 +6,7 @@ use libfabric_sys::fid_mr;
 use std::ffi::c_void;
 use std::ptr;
 
-const CHUNK: usize = 1024;
+const CHUNK: usize = if cfg!(miri) { 16 } else { 1024 };
 
 #[derive(Default)]
 pub struct Registrations {
