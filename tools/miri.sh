@@ -75,7 +75,7 @@ pack() { # folder
     part driver "$target/pack" carried/toolchain/bin/miri $(in_pack 'carried/toolchain/lib/librustc_driver-*.so')
     # shellcheck disable=SC2046
     part sysroot "$target/pack" $(in_pack 'carried/sysroot/lib/rustlib/*/lib/*.rlib')
-    part crates "$source" "${of_source[@]}" src rust/src rust/tests tools/miri.sh
+    part crates "$source" "${of_source[@]}" src rust/tests tools/miri.sh
 }
 
 play() { # name of a plan, Miri's flags, the tests' arguments
