@@ -13,6 +13,7 @@
 // | `transfer` | the life of a transfer: read its top comment first |
 // | `memory` | registered ranges, descriptors |
 // | `rail` | one NIC: op slots, windows, lanes |
+// | `lane` | the life of one end of a lane, as a state machine |
 // | `fabric` | the interface to NICs; behind it libfabric, and Weft's own fabrics |
 // | `device` | memory of devices: CUDA, staging |
 // | `topology` | the machine: distances of CPUs, GPUs and NICs |
@@ -48,6 +49,7 @@ pub mod fuzzing;
 mod fuzzing;
 mod ids;
 mod kernel_copy;
+mod lane;
 mod logging;
 mod mappings;
 mod memory;

@@ -5,7 +5,7 @@ use super::lanes::{DataPath, LaneWork, Owed, RailWork};
 use crate::fabric::Posted;
 use crate::ids::{LaneId, RailIndex};
 use crate::peer::Peer;
-use crate::rail::{Half, LaneState};
+use crate::rail::Half;
 use crate::wire::frame::{Header, Kind};
 
 impl DataPath {
@@ -60,10 +60,10 @@ impl DataPath {
     }
 
     fn send_owed(&mut self, lane: LaneId) -> Posted {
-        let Some((rail, LaneWork { lane, owed, closing, .. })) = self.rails.lane_mut(lane) else {
+        let Some((rail, LaneWork { lane, owed, .. })) = self.rails.lane_mut(lane) else {
             return Posted::Yes;
         };
-        if lane.state == LaneState::Down || closing.is_some() {
+        if !lane.life.is_open() {
             owed.clear(); // It needs no credits.
         }
         while let Some(&(half, what)) = owed.first() {

@@ -18,12 +18,12 @@
 
 use super::core::OPEN;
 use super::inbox::{Command, Inbox};
-use super::lanes::{DataPath, LaneWork, PeerEnd, RailWork, Rails, Resetting};
+use super::lanes::{DataPath, LaneWork, PeerEnd, RailWork, Rails};
 use super::later::LOOK;
 use crate::fabric::is_closed;
 use crate::ids::{LaneId, PeerId, RailIndex};
+use crate::lane::{Asked, Life, Request};
 use crate::peer::{Peer, PeerState};
-use crate::rail::LaneState;
 use crate::session::{LaneEvent, Plan};
 use crate::status::Status;
 use crate::transfer::claims::split;
@@ -80,11 +80,8 @@ impl DataPath {
             let link_fails = looks
                 && work.lanes.iter().any(|of| of.lane.serves_its_rail())
                 && work.health.link_fails(rail.link_may_differ(), || self.core.nic_is_down(rail.index));
-            for lane in work.lanes.iter_mut().filter(|lane| lane.closing.is_none()) {
+            for lane in work.lanes.iter_mut().filter(|of| of.lane.life.is_up()) {
                 let of = &lane.lane;
-                if of.state != LaneState::Up {
-                    continue;
-                }
                 if link_fails && of.serves_its_rail() {
                     failed.push((of.id, false));
                     continue;
@@ -144,7 +141,7 @@ impl DataPath {
         let mut stuck = Vec::new();
         for work in self.rails.iter_mut() {
             for lane in work.lanes.iter_mut() {
-                let resets = work.rail.limits().resets && lane.closing.is_none();
+                let resets = work.rail.limits().resets && !lane.lane.life.is_ending();
                 let patience = if resets { LATE_NS } else { LATEST_NS };
                 lane.stripes.let_go(&core.table, &mut self.left);
                 let mut overdue = lane.stripes.overdue(now, patience);
@@ -181,7 +178,7 @@ impl DataPath {
     pub fn probe_lanes(&mut self, peer: PeerId, now: u64) {
         for lane in self.lanes_of.get(peer.place()).into_iter().flatten() {
             let Some((rail, LaneWork { lane: of, .. })) = self.rails.lane_mut(*lane) else { continue };
-            if of.peer == peer && of.state == LaneState::Up && of.is_idle() {
+            if of.peer == peer && of.life.is_up() && of.is_idle() {
                 rail.post_probe(of, now);
             }
         }
@@ -191,14 +188,14 @@ impl DataPath {
 
     /// A lane has failed: other lanes take over, or a new one will.
     pub(super) fn begin_reset(&mut self, lane: LaneId, outcome: Outcome, theirs: PeerEnd) {
-        let of = self.rails.lane_mut(lane).filter(|(_, of)| of.closing.is_none());
-        let Some((rail, of)) = of else { return };
-        of.closing = Some(self.core.clock.now());
-        of.resetting = Some(Resetting { outcome, peer_reset: theirs != PeerEnd::Open });
+        let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
+        if !of.lane.life.begin_reset(outcome.provider_errno, theirs != PeerEnd::Open) {
+            return;
+        }
         of.stripes.suspend();
         rail.count_reset(&of.lane);
         rail.reset_lane(&mut of.lane);
-        let (found, epoch, peer_epoch) = (of.peer.clone(), of.epoch, of.peer_epoch);
+        let (found, epoch, peer_epoch) = (of.peer.clone(), of.lane.life.epoch(), of.lane.life.peer_epoch());
         let (peer, plan) = (found.id, of.plan());
         if let Some(lanes) = self.lanes_of.get_mut(peer.place()) {
             lanes.retain(|other| *other != lane);
@@ -219,7 +216,7 @@ impl DataPath {
     /// are pointless.
     pub(super) fn reset_fails(&self, lane: LaneId, errno: i32) {
         let Some(of) = self.rails.lane(lane) else { return };
-        if errno != 0 && !helps(errno) && of.resetting.is_some() && of.peer.is_away() {
+        if errno != 0 && !helps(errno) && of.peer.is_away() {
             let rail = Some(lane.rail);
             let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
             of.peer.note_failure(outcome);
@@ -235,29 +232,27 @@ impl DataPath {
         let Ok(found) = self.core.peers.get(peer) else { return };
         let Some(work) = self.rails.get_mut(plan.rail) else { return };
         let resets = work.rail.limits().resets;
-        let mark = |resetting: &mut Resetting| resetting.peer_reset = true;
-        let lane = work.lanes.iter_mut().filter(|of| of.peer.id == peer).find(|of| {
-            let meant = if asks { of.peer_epoch == Some(epoch) } else { of.epoch == epoch };
-            let stands = of.resetting.is_some() || of.closing.is_none();
-            meant && stands && of.plan() == plan
-        });
-        let lane = lane.map(|of| (of.lane.id, of.resetting.as_mut().map(mark).is_some()));
+        let is_it = |of: &&mut LaneWork| {
+            of.peer.id == peer && of.plan() == plan && of.lane.life.is_meant(epoch, asks)
+        };
+        let lane = work.lanes.iter_mut().find(is_it);
+        let id = lane.as_ref().map(|of| of.lane.id);
         let outcome = Outcome {
             provider_errno: libc::ECONNRESET,
             rail: Some(plan.rail),
             ..Outcome::of(Status::PeerLost)
         };
-        match lane {
-            Some((_, true)) | None if asks => self
+        let asked = Life::peer_reset(lane.map(|of| &mut of.lane.life), asks, resets);
+        match (asked, id) {
+            (Asked::Confirm, _) => self
                 .core
                 .command_owner(&found, Command::Lane { peer, plan, event: LaneEvent::ResetHere { epoch } }),
-            // Posts of the peer may still land.
-            Some(_) if asks && !resets => self.core.command_owner(&found, Command::EndPeer { peer, outcome }),
-            Some((lane, false)) if asks => {
+            (Asked::EndPeer, _) => self.core.command_owner(&found, Command::EndPeer { peer, outcome }),
+            (Asked::Reset, Some(lane)) => {
                 found.take_out(plan);
                 self.begin_reset(lane, outcome, PeerEnd::Asks)
             }
-            _ => {}
+            (Asked::Reset, None) | (Asked::Nothing, _) => {}
         }
         self.reap_closing();
     }
@@ -272,26 +267,17 @@ impl DataPath {
         }
         let lane = self.find_lane(peer, plan);
         let Some((rail, of)) = lane.and_then(|lane| self.rails.lane_mut(lane)) else { return true };
-        let (lane, state) = (of.lane.id, of.lane.state);
-        if of.peer_epoch.is_none_or(|epoch_seen| epoch_seen == epoch)
-            || peer.state() != PeerState::Up
-            || !rail.limits().resets
-        {
-            of.peer_epoch = Some(epoch);
-            return true;
-        }
-        if Some(epoch) < of.peer_epoch {
-            return false; // The request is outdated.
-        }
-        match state {
-            LaneState::Up => {
+        let (lane, resets) = (of.lane.id, peer.state() == PeerState::Up && rail.limits().resets);
+        match of.lane.life.meets(epoch, resets) {
+            Request::Answer => return true,
+            Request::Ignore => return false,
+            Request::Reset => {
                 let (errno, rail) = (libc::ECONNRESET, Some(plan.rail));
                 let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
                 peer.take_out(plan);
                 self.begin_reset(lane, outcome, PeerEnd::Reset);
             }
-            LaneState::Handshaking | LaneState::Probing => self.give_up_lane(lane),
-            LaneState::Down => return false,
+            Request::GiveUp => self.give_up_lane(lane),
         }
         self.reap_closing();
         self.note_peer_reset(peer.id, plan, epoch)
@@ -300,15 +286,9 @@ impl DataPath {
     /// The peer has a lane of this epoch, so it has reset its ends of older ones. False if an older
     /// lane is not reset here yet.
     pub(super) fn note_peer_reset(&mut self, peer: PeerId, plan: Plan, epoch: u64) -> bool {
-        let mut both = true;
         let lanes = self.rails[plan.rail].lanes.iter_mut();
-        for of in lanes.filter(|of| of.peer.id == peer && of.plan() == plan) {
-            if let Some(resetting) = &mut of.resetting {
-                resetting.peer_reset |= of.peer_epoch < Some(epoch);
-                both &= resetting.peer_reset;
-            }
-        }
-        both
+        let ends = lanes.filter(|of| of.peer.id == peer && of.plan() == plan);
+        Life::peer_has(ends.map(|of| &mut of.lane.life), epoch)
     }
 
     // Repost.
@@ -317,10 +297,9 @@ impl DataPath {
     /// other lanes, within the time.
     pub(super) fn finish_resets(&mut self, over: impl Fn() -> bool) {
         self.finishing = true;
-        let errno_of = |of: &LaneWork| of.resetting.as_ref().map_or(0, |of| of.outcome.provider_errno);
         let next = |rails: &Rails| {
             let of = rails.lanes().find(|of| of.is_reset())?;
-            Some((of.lane.id, of.plan(), errno_of(of)))
+            Some((of.lane.id, of.plan(), of.lane.life.errno()))
         };
         while let Some((lane, plan, errno)) = next(&self.rails) {
             for n in 1.. {
@@ -335,9 +314,10 @@ impl DataPath {
             }
             let RailWork { rail, lanes, .. } = &mut self.rails[plan.rail];
             let Some(gone) = lanes.remove(lane.slot) else { continue };
+            let epoch = gone.lane.life.epoch();
             rail.drop_lane(gone.lane, lanes);
             let peer = gone.peer;
-            let event = LaneEvent::AtRest { epoch: gone.epoch };
+            let event = LaneEvent::AtRest { epoch };
             self.core.command_owner(&peer, Command::Lane { peer: peer.id, plan, event });
             self.note_health(plan.rail, errno);
         }

@@ -3,13 +3,14 @@
 use super::authenticate::{denial, Verdict};
 use super::failover;
 use super::inbox::{AcceptedHandshake, Command};
-use super::lanes::{DataPath, Handshake, LaneWork, PeerEnd, RailWork, AGAIN_NS};
+use super::lanes::{DataPath, Handshake, LaneWork, PeerEnd, RailWork};
 use super::later::ENDS_NS;
 use crate::fabric::select::readable;
 use crate::fabric::{error_text, Connection, Posted, ANOTHER};
 use crate::ids::{LaneId, PeerId, RailIndex};
+use crate::lane::{Consequence, Life, Sight, Step};
 use crate::peer::{Meeting, Peer, PeerState};
-use crate::rail::{LaneState, OfPeer, Rail};
+use crate::rail::{OfPeer, Rail};
 use crate::session::{LaneEvent, Plan};
 use crate::status::Status;
 use crate::transfer::Outcome;
@@ -22,11 +23,6 @@ use std::sync::Arc;
 
 /// The error for a request or reply that repeats an earlier one.
 const STALE: &str = "what it says was said before, and holds no longer";
-
-/// A lane to a peer that is up gives up after this time, and starts again later. The time doubles
-/// with each handshake that was not finished (`Peer::unfinished`): where connecting takes longer, no
-/// lane would ever return.
-const RETURN_NS: u64 = 1_000_000_000;
 
 /// The origin of a frame: the rail, and the connection on it.
 pub type Origin = (RailIndex, Connection);
@@ -82,29 +78,26 @@ impl DataPath {
         }
         let Some(theirs) = peer.rail_address(plan.remote_rail) else { return Ok(None) };
         if let Some(lane) = self.find_lane(peer, *plan) {
-            self.revive(lane);
+            self.restart(lane);
             return Ok(Some(lane));
         }
         let (nonce, own) = (self.core.random.u128()?, self.core.random.u128()?);
         let epoch = self.epochs + 1;
-        let (root, since_ns) = (self.core.root_for(Some(peer)), self.core.clock.now());
-        let handshake = Handshake::new(nonce, root, since_ns);
+        let root = self.core.root_for(Some(peer));
+        let handshake = Handshake { nonce, root, waits_for: "" };
+        let life = Life::new(epoch, self.core.clock.now());
         let RailWork { rail, lanes, .. } = &mut self.rails[plan.rail];
         let of = OfPeer { peer: peer.id, remote_rail: plan.remote_rail, traffic: peer.traffic_of(*plan) };
-        let id = rail.add_lane(lanes, of, &theirs.whole(), |lane| LaneWork {
+        let id = rail.add_lane(lanes, of, life, &theirs.whole(), |lane| LaneWork {
             lane,
             peer: peer.clone(),
-            epoch,
-            peer_epoch: None,
             stripes: Default::default(),
             handshake,
             own,
             accepted: None,
-            closing: None,
             stopped: false,
             quiescing: Vec::new(),
             owed: Vec::new(),
-            resetting: None,
             looks: 0,
             probe_ns: 0,
             ended: false,
@@ -118,13 +111,9 @@ impl DataPath {
         Ok(Some(id))
     }
 
-    /// Restarts the handshake of a lane that has given up.
-    fn revive(&mut self, lane: LaneId) {
+    fn restart(&mut self, lane: LaneId) {
         if let Some((_, of)) = self.rails.lane_mut(lane) {
-            if of.lane.state == LaneState::Handshaking && !of.handshake.is_waiting() {
-                (of.handshake.next_ns, of.handshake.failures) = (Some(0), 0);
-                of.lane.enter(LaneState::Handshaking);
-            }
+            of.lane.life.restart();
         }
     }
 
@@ -135,36 +124,32 @@ impl DataPath {
         let core = self.core.clone();
         let (mut failed, mut unanswered, mut requests) = (Vec::new(), Vec::new(), Vec::new());
         for work in self.rails.iter_mut() {
-            for lane in work.lanes.iter_mut().filter(|lane| lane.closing.is_none()) {
-                let (state, plan) = (lane.lane.state, lane.plan());
-                let handshaking = matches!(state, LaneState::Handshaking | LaneState::Probing);
-                let late = now.saturating_sub(lane.handshake.since_ns) > RETURN_NS << lane.peer.unfinished();
-                if state == LaneState::Handshaking && lane.peer.is_away() && work.rail.is_gone(&lane.lane) {
-                    failed.push((lane.peer.clone(), plan, libc::ECONNREFUSED));
-                    lane.handshake.next_ns = None;
-                    continue;
-                }
-                if handshaking && late && lane.peer.state() == PeerState::Up && work.rail.limits().resets {
-                    unanswered.push(lane.lane.id);
-                    continue;
-                }
-                let due = lane.handshake.next_ns.filter(|due| handshaking && *due <= now);
-                let Some(due) = due else { continue };
-                if state == LaneState::Handshaking {
+            for lane in work.lanes.iter_mut().filter(|of| of.lane.life.is_open() && !of.lane.life.is_up()) {
+                let plan = lane.plan();
+                let sight = Sight {
+                    peer_up: lane.peer.state() == PeerState::Up,
+                    resets: work.rail.limits().resets,
+                    gone: lane.peer.is_away() && work.rail.is_gone(&lane.lane),
+                    unfinished: lane.peer.unfinished(),
+                };
+                match lane.lane.life.poll(sight, now) {
+                    None => {}
+                    Some(Step::Gone) => failed.push((lane.peer.clone(), plan, libc::ECONNREFUSED)),
+                    Some(Step::Unanswered) => unanswered.push(lane.lane.id),
                     // Above the limit of concurrent handshakes it stays due.
-                    let may = work.rail.may_handshake(&lane.lane);
-                    requests.extend(may.then_some((due, lane.lane.id)));
-                    continue;
-                }
-                // One probe suffices: it is repeated only if the lane was full.
-                match work.rail.post_probe(&mut lane.lane, now) {
-                    Posted::Yes => lane.handshake.next_ns = None,
-                    Posted::Again => lane.handshake.next_ns = Some(now),
-                    Posted::Failed(errno) => {
-                        if lane.handshake_failed(now, is_for_good(&work.rail, errno)) {
-                            failed.push((lane.peer.clone(), plan, errno));
-                        }
+                    Some(Step::Request { due_ns }) if work.rail.may_handshake(&lane.lane) => {
+                        requests.push((due_ns, lane.lane.id))
                     }
+                    Some(Step::Request { .. }) => {}
+                    Some(Step::Probe) => match work.rail.post_probe(&mut lane.lane, now) {
+                        Posted::Yes => lane.lane.life.probe_posted(false, now),
+                        Posted::Again => lane.lane.life.probe_posted(true, now),
+                        Posted::Failed(errno) => {
+                            if lane.lane.life.attempt_failed(is_for_good(&work.rail, errno), now) {
+                                failed.push((lane.peer.clone(), plan, errno));
+                            }
+                        }
+                    },
                 }
             }
         }
@@ -192,7 +177,7 @@ impl DataPath {
         if !rail.may_handshake(&lane.lane) {
             return None; // Others of this pass have reached the limit: it stays due.
         }
-        lane.handshake.next_ns = Some(now + AGAIN_NS);
+        lane.lane.life.requested(now);
         let plan = lane.plan();
         if due != 0 {
             rail.count_retry(now);
@@ -208,7 +193,7 @@ impl DataPath {
             yours: lane.peer.named_by().0,
             nonce: lane.handshake.nonce,
             begun: lane.peer.begun,
-            epoch: lane.epoch,
+            epoch: lane.lane.life.epoch(),
             rail: plan.rail,
             your_rail: plan.remote_rail,
             wire: frame::WIRE_HIGHEST,
@@ -218,7 +203,7 @@ impl DataPath {
         let header = Header::plain(Kind::HandshakeRequest);
         let body = core.handshake_request(request, lane.handshake.root.as_ref());
         match rail.send_open(&mut lane.lane, |f| header.write(f, &body, &[])) {
-            Posted::Failed(errno) if lane.handshake_failed(now, is_for_good(rail, errno)) => {
+            Posted::Failed(errno) if lane.lane.life.attempt_failed(is_for_good(rail, errno), now) => {
                 Some((lane.peer.clone(), plan, errno))
             }
             _ => None,
@@ -228,7 +213,7 @@ impl DataPath {
     /// A lane to a peer that is up got no answer: it starts again later.
     pub(super) fn give_up_lane(&mut self, lane: LaneId) {
         let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
-        of.closing = Some(self.core.clock.now());
+        of.lane.life.drain(self.core.clock.now());
         rail.reset_lane(&mut of.lane);
         let (peer, plan) = (of.peer.clone(), of.plan());
         if let Some(lanes) = self.lanes_of.get_mut(peer.id.place()) {
@@ -314,7 +299,7 @@ impl DataPath {
         }
         self.rails[rail].rail.assign_connection(connection, peer.id);
         if let Some(lane) = self.find_lane(&peer, plan) {
-            self.revive(lane);
+            self.restart(lane);
             self.reply_to_handshake(lane, &accepted);
             self.rails.lane_mut(lane).into_iter().for_each(|(rail, of)| rail.watch_sockets(&of.lane));
         } else {
@@ -362,8 +347,12 @@ impl DataPath {
         if let Some(root) = accepted.root.as_ref().filter(|_| of.accepted != Some(accepted.nonce)) {
             let &AcceptedHandshake { plan, nonce, epoch, .. } = accepted;
             let theirs = Side { incarnation: peer.address.incarnation, nonce, epoch, rail: plan.remote_rail };
-            let ours =
-                Side { incarnation: self.core.incarnation, nonce: of.own, epoch: of.epoch, rail: plan.rail };
+            let ours = Side {
+                incarnation: self.core.incarnation,
+                nonce: of.own,
+                epoch: of.lane.life.epoch(),
+                rail: plan.rail,
+            };
             of.lane.opener = Some(Opener::new(root, &theirs, &ours));
             of.accepted = Some(nonce);
         }
@@ -372,7 +361,7 @@ impl DataPath {
             own: of.own,
             token: peer.token,
             begun: peer.begun,
-            epoch: of.epoch,
+            epoch: of.lane.life.epoch(),
             probe_buffer: rail.probe_buffer(),
         };
         let body = self.core.handshake_reply(&peer, &reply, accepted.root.as_ref());
@@ -400,10 +389,7 @@ impl DataPath {
         };
         let Some(reply) = HandshakeReply::decode(proven) else { return self.core.count_malformed() };
         let (plan, l) = (lane.plan(), &mut lane.lane);
-        // The peer has a newer lane than this one, and that lane's request will follow.
-        if l.state != LaneState::Handshaking
-            || lane.peer_epoch.is_some_and(|epoch_seen| epoch_seen != reply.epoch)
-        {
+        if !l.life.awaits(reply.epoch) {
             return;
         }
         match peer.meet(reply.token, reply.begun) {
@@ -412,24 +398,24 @@ impl DataPath {
             Meeting::Stale => return self.core.reject(STALE),
         }
         (l.to, l.probe_buffer) = (reply.token, reply.probe_buffer);
-        l.enter(LaneState::Probing);
+        l.life.answered(reply.epoch);
         // Both ends keep their session where a probe failed: its numbers continue.
         l.sealer = l.sealer.take().or_else(|| {
-            let ours = Side { incarnation: to, nonce, epoch: lane.epoch, rail: plan.rail };
+            let ours = Side { incarnation: to, nonce, epoch: l.life.epoch(), rail: plan.rail };
             let theirs =
                 Side { incarnation: from, nonce: reply.own, epoch: reply.epoch, rail: plan.remote_rail };
             lane.handshake.root.as_ref().map(|root| Sealer::new(root, &ours, &theirs))
         });
-        lane.peer_epoch = Some(reply.epoch);
-        lane.handshake.next_ns = Some(0);
         self.note_peer_reset(peer.id, plan, reply.epoch);
         self.advance_handshakes(now);
     }
 
     pub fn lane_is_probed(&mut self, lane: LaneId, now: u64) {
-        let of = self.rails.lane_mut(lane).filter(|(_, of)| of.lane.state == LaneState::Probing);
-        let Some((rail, of)) = of else { return };
-        rail.lane_is_up(&mut of.lane);
+        let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
+        if !of.lane.life.probed() {
+            return;
+        }
+        rail.lane_is_up(&of.lane);
         let names = rail.elsewhere(&of.lane);
         let (peer, plan) = (of.peer.clone(), of.plan());
         peer.lanes.lock().is_carried_by(plan, self.core.carrier(lane.rail, names[0].as_deref()));
@@ -444,10 +430,7 @@ impl DataPath {
     /// help; a serving lane leaves its peer to the other lanes, or ends it.
     pub fn lane_failed(&mut self, lane: LaneId, errno: i32, provider_errno: i32, now: u64) {
         let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
-        if of.closing.is_some() {
-            return self.reset_fails(lane, errno);
-        }
-        let (state, peer, plan) = (of.lane.state, of.peer.clone(), of.plan());
+        let (state, peer, plan) = (of.lane.life.state(), of.peer.clone(), of.plan());
         log::debug!(
             "rail {}: {peer}: a lane that was {state} failed: {} (error {errno}, the provider's {provider_errno})",
             plan.rail,
@@ -455,40 +438,32 @@ impl DataPath {
         );
         let outcome =
             Outcome { provider_errno: errno, rail: Some(plan.rail), ..Outcome::of(Status::PeerLost) };
-        let serves = peer.is_served_by(plan.rail);
-        match state {
-            LaneState::Handshaking | LaneState::Probing => {
-                if of.handshake_failed(now, is_for_good(rail, errno)) {
-                    self.core.lane_not_up(&peer, plan, errno);
-                }
-            }
-            LaneState::Up
-                if serves
-                    && rail.limits().resets
-                    && (peer.lose(plan) || failover::helps(errno) && peer.take_out(plan)) =>
-            {
-                self.begin_reset(lane, outcome, PeerEnd::Open)
-            }
-            LaneState::Up => {
+        let (for_good, resets) = (is_for_good(rail, errno), rail.limits().resets);
+        let goes_on = || resets && (peer.lose(plan) || failover::helps(errno) && peer.take_out(plan));
+        match of.lane.life.failed(for_good, peer.is_served_by(plan.rail), goes_on, now) {
+            Consequence::Nothing => {}
+            Consequence::NotUp => self.core.lane_not_up(&peer, plan, errno),
+            Consequence::Reset => self.begin_reset(lane, outcome, PeerEnd::Open),
+            Consequence::WhileResetting => self.reset_fails(lane, errno),
+            Consequence::Noted => peer.note_failure(outcome),
+            Consequence::Broken { ends_peer } => {
                 of.stripes.fail(&self.core.table, &mut self.left);
-                of.lane.enter(LaneState::Down);
-                if !serves {
+                if !ends_peer {
                     return self.core.lane_not_up(&peer, plan, errno);
                 }
                 peer.note_failure(outcome);
                 self.core.command_owner(&peer, Command::EndPeer { peer: peer.id, outcome });
             }
-            LaneState::Down if serves => peer.note_failure(outcome),
-            LaneState::Down => {}
         }
     }
 
     /// A peer has ended, or only the rails in `keep` serve it: the other lanes accept nothing new,
     /// and are removed when the fabric has returned their operations.
     pub fn drop_lanes(&mut self, peer: PeerId, keep: u64, ended: Option<(bool, Arc<AtomicUsize>)>) {
+        let now = self.core.clock.now();
         for of in self.rails.lanes_mut() {
-            if of.peer.id == peer && !of.lane.id.rail.is_in(keep) {
-                of.resetting = None;
+            if of.peer.id == peer && !of.lane.id.rail.is_in(keep) && of.lane.life.is_resetting() {
+                of.lane.life.drain(now);
             }
         }
         self.drop_all_but(peer, keep, ended.as_ref().is_some_and(|(cut, _)| *cut));
@@ -509,11 +484,10 @@ impl DataPath {
         *lanes = others;
         for lane in gone {
             let Some((rail, of)) = self.rails.lane_mut(lane) else { continue };
-            of.lane.enter(LaneState::Down);
             if cut && rail.limits().resets {
                 rail.reset_lane(&mut of.lane);
             }
-            of.closing = Some(now);
+            of.lane.drain(now);
             of.stripes.stop(&self.core.table, &mut self.left);
         }
         self.reap_closing();
@@ -525,9 +499,9 @@ impl DataPath {
         let mut reset = false;
         for RailWork { rail, lanes, .. } in self.rails.iter_mut() {
             for place in 0..lanes.places() {
-                let rests = |lane: &&mut LaneWork| lane.closing.is_some() && lane.lane.inflight_ops == 0;
+                let rests = |of: &&mut LaneWork| of.lane.life.is_ending() && of.lane.inflight_ops == 0;
                 let Some(lane) = lanes.at(place).filter(rests) else { continue };
-                if lane.resetting.is_some() {
+                if lane.lane.life.is_resetting() {
                     lane.stripes.put_down(&self.core.table, &mut self.left);
                     reset |= lane.is_reset();
                 } else if !lane.is_saying(now) {

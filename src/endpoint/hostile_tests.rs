@@ -8,8 +8,9 @@ use crate::device::Claim;
 use crate::fabric::select;
 use crate::fabric::{Posted, Progress};
 use crate::ids::{LaneSlot, MemoryId, PeerId, RailIndex};
+use crate::lane::Life;
 use crate::memory::{Access, Range, RemoteState};
-use crate::rail::{Lane, LaneState, Lanes, OfPeer, Rail, Work};
+use crate::rail::{Lane, Lanes, OfPeer, Rail, Work};
 use crate::room::Theirs;
 use crate::session::channel::WINDOW;
 use crate::status::Status;
@@ -100,7 +101,8 @@ impl Attacker {
         let mut lanes = Lanes::new(RailIndex::at(0));
         let (peer, remote_rail) = (PeerId::numbered(1), RailIndex::at(0));
         let of = OfPeer { peer, remote_rail, traffic: Arc::default() };
-        let lane = rail.add_lane(&mut lanes, of, &theirs.address, |lane| lane).expect("a lane").slot;
+        let life = Life::new(1, 0);
+        let lane = rail.add_lane(&mut lanes, of, life, &theirs.address, |lane| lane).expect("a lane").slot;
         let incarnation = Random::System.u64().expect("random numbers");
         let (fabric, network) = (candidate.fabric.clone(), candidate.network.clone());
         let (sequence, begun, epoch, root, received) = (0, 1, 1, None, Vec::new());
@@ -884,7 +886,7 @@ fn session_continues_after_a_failed_probe() {
     (peer.root, peer.acknowledges) = (Some(Root::new(SECRET)), false);
     endpoint.connect(&peer.address().encode(), PATIENCE.as_nanos() as u64, 0).expect("a connect");
     let probe_buffer = peer.rail.probe_buffer();
-    let mut number = |probe_buffer, state| {
+    let mut number = |probe_buffer, up: bool| {
         let mut frame = vec![0; SEAL];
         until("it has probed", || {
             peer.listen();
@@ -897,15 +899,18 @@ fn session_continues_after_a_failed_probe() {
             let mut worker = worker.lock();
             worker.step();
             let of = worker.data.rails.lanes_mut().next();
-            let Some(of) = of.filter(|of| of.lane.state == state) else { return false };
+            let Some(of) = of.filter(|of| of.lane.life.is_up() == up && of.lane.life.is_handshaking() != up)
+            else {
+                return false;
+            };
             let Some(sealer) = &mut of.lane.sealer else { return false };
             (0..SEALED).for_each(|_| _ = sealer.seal(&mut frame, 0));
             true
         });
         frame.first_chunk().map(|number| u64::from_le_bytes(*number))
     };
-    assert_eq!(number((0, 0), LaneState::Handshaking), Some(SEALED), "the probe fails");
-    assert!(number(probe_buffer, LaneState::Up) >= Some(2 * SEALED));
+    assert_eq!(number((0, 0), false), Some(SEALED), "the probe fails");
+    assert!(number(probe_buffer, true) >= Some(2 * SEALED));
 }
 
 /// Half revoked, it would not expire, and the peer's operations under it would neither succeed nor fail.

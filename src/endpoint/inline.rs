@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::fabric::{Rma, Segment};
 use crate::ids::{GrantToken, OpId, PeerId};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
-use crate::rail::{Burst, LaneState};
+use crate::rail::Burst;
 use crate::status::Status;
 use crate::sync::Guard;
 use crate::transfer::geometry::Single;
@@ -289,7 +289,7 @@ impl DataPath {
         let (rail, work) = rails.lane_mut(id).filter(|(_, work)| work.is_free())?;
         let mut burst = rail.burst(&mut work.lane, now)?;
         let (of, there) = (&burst.lane, burst.lane.remote_rail);
-        let up = of.state == LaneState::Up && of.peer == remote.peer;
+        let up = of.life.is_up() && of.peer == remote.peer;
         if !up || !local.knows(id.rail) || !remote.knows(there) || !has_room(&mut burst, terms.urgent) {
             return None;
         }

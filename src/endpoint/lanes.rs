@@ -8,23 +8,17 @@ use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::memory::RemoteMemory;
 use crate::peer::link::Quiesce;
 use crate::peer::Peer;
-use crate::rail::{Half, HasLane, Lane, LaneState, Lanes, Rail};
+use crate::rail::{Half, HasLane, Lane, Lanes, Rail};
 use crate::session::Plan;
 use crate::trace::{self, Event};
 use crate::transfer::shape::View;
 use crate::transfer::stripes::Stripes;
 use crate::transfer::table::Left;
-use crate::transfer::Outcome;
 use crate::wire::seal::Root;
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
-/// The time between handshake requests without an answer.
-pub const AGAIN_NS: u64 = 20_000_000;
-/// Failed attempts, each a handshake and its probe, before a lane gives up: a fabric's connection may
-/// fail once because both sides opened it at the same time.
-const PATIENCE: u32 = 5;
 /// Ranges of imported device memory for which rails prepare at once.
 const REACHED: usize = 64;
 /// A dropped lane waits this long for its last frame to be sent.
@@ -57,26 +51,18 @@ pub(super) enum Which {
 pub struct LaneWork {
     pub lane: Lane,
     pub peer: Arc<Peer>,
-    /// Increases with each lane between the same rails; and the epoch of the peer's end, once
-    /// known.
-    pub epoch: u64,
-    pub peer_epoch: Option<u64>,
     pub stripes: Stripes,
     pub handshake: Handshake,
     /// Our nonce for the session of the peer's frames, and the nonce of the request that it
     /// answers.
     pub own: u128,
     pub accepted: Option<u128>,
-    /// When the lane was dropped, if it was: it only waits for the fabric to return its operations.
-    pub closing: Option<u64>,
     /// The session closes: it takes nothing new.
     pub stopped: bool,
     /// What waits until the lane is idle; until then it posts nothing.
     pub quiescing: Vec<Quiesce>,
     /// Frames about halves of its credits that remain to be sent.
     pub owed: Vec<(Half, Owed)>,
-    /// Set while it is being reset after a failure.
-    pub resetting: Option<Resetting>,
     /// How often it was seen stalled, and when the others were last checked.
     pub looks: u32,
     pub probe_ns: u64,
@@ -92,48 +78,13 @@ pub enum Owed {
     Grant(u32),
 }
 
-/// The progress of a lane's handshake.
+/// What a lane's handshake proves, and by what.
 pub struct Handshake {
     pub nonce: u128,
     /// The secret that authenticates it.
     pub root: Option<Root>,
-    /// When to try again; 0: at once. `None`: never.
-    pub next_ns: Option<u64>,
-    pub failures: u32,
-    /// When the last failure was counted.
-    pub failed_ns: Option<u64>,
-    pub since_ns: u64,
     /// What the peer's owner knows of it: "" is nothing yet.
     pub waits_for: &'static str,
-}
-
-impl Handshake {
-    pub fn new(nonce: u128, root: Option<Root>, since_ns: u64) -> Handshake {
-        let next_ns = Some(0);
-        Handshake { nonce, root, next_ns, failures: 0, failed_ns: None, since_ns, waits_for: "" }
-    }
-
-    pub fn is_waiting(&self) -> bool {
-        self.next_ns.is_some()
-    }
-
-    /// Counts a failed attempt; true if another is pointless. A connection that ends fails all
-    /// requests and the probe on it at once: that is one attempt.
-    fn failed(&mut self, now: u64, for_good: bool) -> bool {
-        if self.failed_ns.is_none_or(|last| now.saturating_sub(last) >= AGAIN_NS) {
-            (self.failures, self.failed_ns) = (self.failures + 1, Some(now));
-        }
-        let gives_up = for_good || self.failures >= PATIENCE;
-        self.next_ns = (!gives_up).then_some(now + AGAIN_NS);
-        gives_up
-    }
-}
-
-/// A failed lane, until its stripes can move to other lanes.
-pub struct Resetting {
-    pub outcome: Outcome,
-    /// The peer has reset its end, too.
-    pub peer_reset: bool,
 }
 
 /// The state of the peer's end of a lane that is being reset.
@@ -271,20 +222,9 @@ impl LaneWork {
         Plan { rail: self.lane.id.rail, remote_rail: self.lane.remote_rail }
     }
 
-    /// Counts a failed handshake or probe; true if another attempt is pointless. A probe is not tried
-    /// again by itself: where its connection has ended, only a handshake makes a new one.
-    pub fn handshake_failed(&mut self, now: u64, for_good: bool) -> bool {
-        self.lane.enter(LaneState::Handshaking);
-        let gives_up = self.handshake.failed(now, for_good);
-        if gives_up {
-            self.lane.traffic.give_up();
-        }
-        gives_up
-    }
-
     /// The lane's stripes, if the lane can take a transfer to that peer.
     pub fn stripes_for(&mut self, peer: PeerId, view: View) -> Option<&mut Stripes> {
-        let (up, plan) = (self.lane.state == LaneState::Up && self.lane.peer == peer, self.plan());
+        let (up, plan) = (self.lane.life.is_up() && self.lane.peer == peer, self.plan());
         let takes = up && !self.stopped && self.peer.is_served_by(plan.rail);
         (takes && view.reaches(plan.rail, plan.remote_rail)).then_some(&mut self.stripes)
     }
@@ -292,7 +232,8 @@ impl LaneWork {
     /// Whether a dropped lane still sends its last frame (of closing, say): removing the route
     /// would also drop that frame.
     pub(super) fn is_saying(&self, now: u64) -> bool {
-        let recent = self.closing.is_some_and(|since| now.saturating_sub(since) < LAST_FRAME_NS);
+        let recent =
+            self.lane.life.draining_since().is_some_and(|since| now.saturating_sub(since) < LAST_FRAME_NS);
         recent && !self.lane.reset && self.lane.inflight_frames > 0
     }
 
@@ -321,12 +262,7 @@ impl LaneWork {
 
     /// Whether nothing of a failed lane moves on either side: its stripes may move to other lanes.
     pub(super) fn is_reset(&self) -> bool {
-        self.lane.inflight_ops == 0 && self.resetting.as_ref().is_some_and(|resetting| resetting.peer_reset)
-    }
-
-    /// Whether a deadline of the lane is near.
-    pub fn is_waiting(&self) -> bool {
-        self.closing.is_some() || self.handshake.is_waiting()
+        self.lane.life.is_reset(self.lane.inflight_ops)
     }
 }
 
@@ -394,7 +330,7 @@ impl DataPath {
             let Some(lane) = work.lanes.at((work.turn + pass) % lanes) else { continue };
             // With urgent operations there are two rounds: the first for lanes that have some.
             let of_round = !urgent || lane.stripes.is_urgent() == (pass < lanes);
-            if !of_round || !lane.has_work() || lane.lane.state == LaneState::Down {
+            if !of_round || !lane.has_work() || !lane.lane.life.is_open() {
                 continue;
             }
             let before = trace::is_on()
@@ -459,7 +395,7 @@ impl DataPath {
         let mut lanes = Vec::new();
         for lane in self.rails.lanes_mut().filter(|lane| lane.peer.id == peer) {
             match of {
-                Quiesce::Close if lane.closing.is_some() => continue,
+                Quiesce::Close if lane.lane.life.is_ending() => continue,
                 Quiesce::Close => {
                     lane.stopped = true;
                     lane.stripes.stop(&self.core.table, &mut self.left);
@@ -510,27 +446,11 @@ impl DataPath {
     fn is_at_rest(&mut self, lane: LaneId, of: Quiesce) -> bool {
         let Some((_, lane)) = self.rails.lane_mut(lane) else { return true };
         // One that is being reset is at rest for a fence once the peer's end is reset.
-        let reset = lane.resetting.is_none() || of == Quiesce::Close;
+        let reset = !lane.lane.life.is_resetting() || of == Quiesce::Close;
         let rests = lane.lane.inflight_ops == 0 && reset;
         if rests {
             lane.quiescing.retain(|held| *held != of);
         }
         rests
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn end_of_a_connection_is_one_failed_attempt() {
-        let new = || Handshake::new(1, None, 0);
-        let mut handshake = new();
-        let gives_up = (0..2 * PATIENCE).any(|_| handshake.failed(7, false));
-        assert!(!gives_up && handshake.next_ns == Some(7 + AGAIN_NS));
-        let attempts = (2..).find(|n| handshake.failed(7 + n * AGAIN_NS, false));
-        assert_eq!((attempts, handshake.next_ns), (Some(u64::from(PATIENCE)), None));
-        assert!(new().failed(7, true), "no other attempt helps");
     }
 }

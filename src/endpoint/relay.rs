@@ -8,7 +8,6 @@ use super::later::Relayed;
 use crate::fabric::Posted;
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::peer::link::Link;
-use crate::rail::LaneState;
 use crate::session::channel::{self, Out};
 use crate::wire::frame::{numbers, Header, Kind, HEADER};
 
@@ -59,7 +58,7 @@ impl DataPath {
     pub(super) fn control_lane(&self, peer: PeerId) -> Option<LaneId> {
         let lanes = self.lanes_of.get(peer.place())?;
         let serves = |of: &LaneWork| {
-            let up = of.lane.peer == peer && of.lane.state == LaneState::Up;
+            let up = of.lane.peer == peer && of.lane.life.is_up();
             up && of.peer.is_served_by(of.lane.id.rail)
         };
         lanes.iter().copied().find(|lane| self.rails.lane(*lane).is_some_and(serves))

@@ -3,7 +3,6 @@
 use super::lanes::{DataPath, LaneWork};
 use super::relay::Path;
 use crate::peer::links::Links;
-use crate::rail::LaneState;
 use std::fmt;
 
 /// A lane is stalled after this long without progress, and reported at this interval.
@@ -26,7 +25,7 @@ impl fmt::Display for Still<'_> {
              operations, {} frames; ",
             lane.remote_rail,
             still_ns / 1_000_000,
-            lane.state,
+            lane.life.state(),
             lane.inflight_bytes,
             lane.inflight_ops,
             lane.inflight_frames
@@ -37,9 +36,7 @@ impl fmt::Display for Still<'_> {
             (lane.refused, "refused"),
             (lane.failed, "failed"),
             (lane.reset, "reset"),
-            (work.closing.is_some(), "closing"),
             (!work.quiescing.is_empty(), "held until it is idle"),
-            (work.resetting.as_ref().is_some_and(|of| !of.peer_reset), "its peer's end is not reset"),
         ];
         words.iter().filter(|(is_so, _)| *is_so).try_for_each(|(_, word)| write!(f, ", {word}"))
     }
@@ -51,7 +48,7 @@ pub(super) fn report(data: &DataPath, links: &Links, now: u64) {
         let under_way = lane.inflight_bytes > 0 || lane.inflight_ops > 0 || lane.inflight_frames > 0;
         let waits = under_way || work.stripes.has_work();
         let still_ns = now.saturating_sub(lane.progress_ns.max(lane.delivered_ns));
-        if waits && still_ns > STILL_NS && lane.state != LaneState::Handshaking {
+        if waits && still_ns > STILL_NS && !lane.life.is_handshaking() {
             let still = Still { work, window: lane.window.bytes(), still_ns };
             log::debug!("{}: rail {} {still}", work.peer, lane.id.rail);
         }

@@ -1,11 +1,11 @@
 //! What is counted of lanes that come and go.
 
-use super::{Lane, LaneState, Rail};
+use super::{Lane, Rail};
 
 impl Rail {
     /// A lane's probe was answered.
-    pub fn lane_is_up(&mut self, of: &mut Lane) {
-        of.enter(LaneState::Up);
+    pub fn lane_is_up(&mut self, of: &Lane) {
+        of.traffic.publish(of);
         self.watch_sockets(of);
         if of.traffic.comes_up() {
             self.traffic.lane_reconnects.add(1);
@@ -15,7 +15,7 @@ impl Rail {
 
     /// The sockets over which the bytes of a lane move may have changed.
     pub fn watch_sockets(&mut self, of: &Lane) {
-        if of.state == LaneState::Up {
+        if of.life.is_up() {
             of.traffic.use_sockets(self.nic.sockets_of(of.route));
         }
     }

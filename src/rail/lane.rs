@@ -6,31 +6,9 @@ use super::traffic::{Elsewhere, Glance};
 use super::window::Window;
 use crate::fabric::Route;
 use crate::ids::{LaneId, PeerId, RailIndex};
+use crate::lane::Life;
 use crate::wire::seal::{Opener, Sealer};
-use std::fmt;
 use std::sync::Arc;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LaneState {
-    /// Handshake in progress: the peer has not answered over the lane.
-    Handshaking,
-    /// The peer has answered; the lane's first write is in flight.
-    Probing,
-    Up,
-    Down,
-}
-
-/// For the log.
-impl fmt::Display for LaneState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            LaneState::Handshaking => "in its handshake",
-            LaneState::Probing => "in its probe",
-            LaneState::Up => "up",
-            LaneState::Down => "down",
-        })
-    }
-}
 
 /// The least window: keeps the link busy while completions are reaped, whatever was measured.
 const WINDOW_LEAST: u64 = 128 << 10;
@@ -54,8 +32,7 @@ pub struct Lane {
     /// Keys of the session's two directions, if a secret is set.
     pub sealer: Option<Sealer>,
     pub opener: Option<Opener>,
-    /// Changed by `enter` alone.
-    pub state: LaneState,
+    pub life: Life,
     pub traffic: Arc<LaneTraffic>,
     pub window: Window,
     /// Bytes posted and not known to be delivered.
@@ -84,8 +61,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    pub fn new(id: LaneId, of: OfPeer, route: Route, window: u64) -> Lane {
-        of.traffic.enter(LaneState::Handshaking);
+    pub fn new(id: LaneId, of: OfPeer, life: Life, route: Route, window: u64) -> Lane {
         Lane {
             id,
             peer: of.peer,
@@ -95,7 +71,7 @@ impl Lane {
             to: 0,
             sealer: None,
             opener: None,
-            state: LaneState::Handshaking,
+            life,
             traffic: of.traffic,
             window: Window::new(WINDOW_LEAST, window),
             inflight_bytes: 0,
@@ -111,11 +87,6 @@ impl Lane {
             credits: Credits::default(),
             granted: Granted::default(),
         }
-    }
-
-    pub fn enter(&mut self, state: LaneState) {
-        self.state = state;
-        self.traffic.enter(state);
     }
 
     /// Counts bytes as in flight, on the lane and on the rail.
@@ -155,21 +126,25 @@ impl Lane {
 
     /// Publishes its figures, and adds them to its rail's.
     pub fn add_to(&self, glance: &mut Glance) {
-        if self.state == LaneState::Up {
-            self.traffic.publish(self);
-        }
+        self.traffic.publish(self);
         glance.bytes += self.inflight_bytes;
         glance.ops += u64::from(self.inflight_ops);
         glance.bytes_per_s = glance.bytes_per_s.max(self.window.bytes_per_s());
         let times = [glance.round_trip_ns, self.window.round_trip_ns()];
         glance.round_trip_ns = times.into_iter().flatten().min();
         glance.lanes += u32::from(self.serves_its_rail());
-        glance.parked += u32::from(self.state == LaneState::Up && self.parked);
+        glance.parked += u32::from(self.life.is_up() && self.parked);
+    }
+
+    /// It takes nothing new, and goes once the NIC has returned its operations.
+    pub fn drain(&mut self, now: u64) {
+        self.life.drain(now);
+        self.traffic.publish_end();
     }
 
     /// Whether it is up, and the rail's own NIC carries it.
     pub fn serves_its_rail(&self) -> bool {
-        self.state == LaneState::Up && !self.elsewhere.as_ref().is_some_and(|elsewhere| elsewhere.leaves())
+        self.life.is_up() && !self.elsewhere.as_ref().is_some_and(|elsewhere| elsewhere.leaves())
     }
 
     pub fn is_idle(&self) -> bool {

@@ -1,9 +1,10 @@
 //! Figures of the lanes between one of our rails and one of a peer's: published by their worker, read
 //! by any thread.
 
-use super::lane::{Lane, LaneState};
+use super::lane::Lane;
 use super::traffic::Figure;
 use crate::fabric::{ends, seen, Seen, Socket};
+use crate::lane::LaneState;
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -75,27 +76,6 @@ impl LaneTraffic {
         self.system.lock().sockets.first().and_then(|socket| ends(socket))
     }
 
-    pub(super) fn enter(&self, state: LaneState) {
-        let state = match state {
-            LaneState::Down => 0,
-            LaneState::Handshaking => 1,
-            LaneState::Probing => 2,
-            LaneState::Up => UP,
-        };
-        self.state.store(state, Relaxed);
-        if state < UP {
-            [&self.inflight_bytes, &self.bytes_per_s, &self.round_trip_ns]
-                .into_iter()
-                .for_each(|one| one.set(0));
-            self.use_sockets(Vec::new());
-        }
-    }
-
-    /// No handshake of the lane is tried now.
-    pub fn give_up(&self) {
-        self.enter(LaneState::Down);
-    }
-
     /// A lane is up; whether one was up before.
     pub(super) fn comes_up(&self) -> bool {
         std::mem::replace(&mut self.system.lock().was_up, true)
@@ -111,11 +91,34 @@ impl LaneTraffic {
         system.before = system.before.and(gone);
     }
 
-    /// Publishes the present figures of a lane that is up.
+    /// Publishes the present figures of a lane. One that ends has a successor, or none.
     pub(super) fn publish(&self, lane: &Lane) {
-        self.state.store(if lane.parked { STALLED } else { UP }, Relaxed);
+        let state = match lane.life.state() {
+            LaneState::Handshaking(_) if lane.life.is_waiting() => 1,
+            LaneState::Probing(_) => 2,
+            LaneState::Up if lane.parked => STALLED,
+            LaneState::Up => UP,
+            LaneState::Handshaking(_) | LaneState::Broken => 0,
+            LaneState::Resetting { .. } | LaneState::Draining { .. } => return,
+        };
+        if state < UP {
+            return self.show_down(state);
+        }
+        self.state.store(state, Relaxed);
         self.inflight_bytes.set(lane.inflight_bytes);
         self.bytes_per_s.set(lane.window.bytes_per_s());
         self.round_trip_ns.set(lane.window.round_trip_ns().unwrap_or(0));
+    }
+
+    /// The lane ends.
+    pub(super) fn publish_end(&self) {
+        self.show_down(0);
+    }
+
+    fn show_down(&self, state: u8) {
+        if self.state.swap(state, Relaxed) >= UP {
+            [&self.inflight_bytes, &self.bytes_per_s, &self.round_trip_ns].into_iter().for_each(|one| one.set(0));
+            self.use_sockets(Vec::new());
+        }
     }
 }

@@ -18,7 +18,7 @@ mod window;
 pub use burst::Burst;
 pub use credits::Half;
 pub use frames::Frame;
-pub use lane::{Lane, LaneState, OfPeer};
+pub use lane::{Lane, OfPeer};
 pub use lane_traffic::LaneTraffic;
 pub use lanes::{HasLane, Lanes};
 pub use op::{Done, Tag, Work};
@@ -32,6 +32,7 @@ use crate::fabric::{
 };
 use crate::failing;
 use crate::ids::{GrantToken, LaneId, LaneSlot, PeerId, RailIndex};
+use crate::lane::Life;
 use crate::status::{Error, Result, Status};
 use crate::trace::{self, Event};
 use crate::wire;
@@ -205,12 +206,13 @@ impl Rail {
         &mut self,
         lanes: &mut Lanes<L>,
         of: OfPeer,
+        life: Life,
         address: &[u8],
         make: impl FnOnce(Lane) -> L,
     ) -> Result<LaneId> {
         let route = self.nic.insert(address, Some(of.peer))?;
         let window = self.limits.lane_window;
-        Ok(lanes.insert(|id| make(Lane::new(id, of, route, window))))
+        Ok(lanes.insert(|id| make(Lane::new(id, of, life, route, window))))
     }
 
     pub fn assign_connection(&mut self, connection: Connection, peer: PeerId) {
@@ -274,7 +276,7 @@ impl Rail {
         }
         self.trace("lane reset", Clock::System.now());
         of.reset = true;
-        of.enter(LaneState::Down);
+        of.traffic.publish_end();
         let route = of.route;
         // Also the routes inserted to answer the endpoint before it was a peer.
         let answers = self.answered.iter().filter(|(answered, _)| *answered == route).count();
@@ -435,7 +437,7 @@ impl Rail {
         if to.reset {
             return Posted::Failed(libc::ENOTCONN);
         }
-        let handshaking = matches!(to.state, LaneState::Handshaking | LaneState::Probing);
+        let handshaking = to.life.is_open() && !to.life.is_up();
         let (work, most) =
             if handshaking { (Work::Handshake, HANDSHAKES_OF_LANE) } else { (Work::Frame, SENDS_OF_LANE) };
         if to.inflight_frames >= most || handshaking && self.handshakes >= HANDSHAKES {
@@ -445,7 +447,7 @@ impl Rail {
         let idle = to.inflight_frames == 0 && to.inflight_ops == 0;
         let room = !self.sends.is_empty() && !self.free_ops.is_empty();
         let rail = self.index;
-        if to.state == LaneState::Handshaking {
+        if to.life.is_handshaking() {
             self.nic.redial(to.route);
         }
         let posted = self.send_to(to.route, Tag::new(work, to.id.slot, 0, 0), follows, |frame| {

@@ -3,12 +3,15 @@
 //!
 //! A run connects, perhaps loses lanes again and again while both sides notify each other, and ends
 //! in one of five ways: nobody disconnects, one side does, or both, one side stops, or one disconnects
-//! and connects again as a new peer, whatever the other knows of that. What the workers do with lanes (`endpoint::handshake`, `failover`) is played by `Side`.
+//! and connects again as a new peer, whatever the other knows of that. What workers carry out for lanes
+//! (`endpoint::handshake`, `failover`) is played by `Side`; what they decide is `lane::Life`.
 
 use super::approach::{Approach, Approaches, Why};
 use super::channel::Out;
 use super::*;
 use crate::ids::OpId;
+use crate::lane::tests::{are_drawn, moves_not_seen};
+use crate::lane::{Asked, Consequence, Life, Request, Sight as LaneSight, Step, AGAIN_NS};
 use crate::wire::frame::USER;
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -16,14 +19,11 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 const MS: u64 = 1_000_000;
-/// The time between a lane's unanswered requests, and when it gives up, as in its worker.
-const AGAIN: u64 = 20 * MS;
-const GIVE_UP: u64 = 1000 * MS;
 /// The timeout of a test's connects, and how long silence is allowed.
 const TIMEOUT: u64 = 20_000 * MS;
 const SILENCE: u64 = 15_000 * MS;
 /// Runs of the random test, which take some seconds in a development build.
-const SEEDS: u64 = 2000;
+const SEEDS: u64 = 10_000;
 
 thread_local! {
     static MOVES_SEEN: RefCell<BTreeSet<(String, String)>> = RefCell::default();
@@ -69,34 +69,13 @@ enum Fate {
     Silent,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
-    Handshaking,
-    Probing,
-    Up,
-    /// The lane has given up, until it is requested again.
-    Failed,
-    /// Whether its operations have come back, and the peer's end is reset.
-    Resetting {
-        rests: bool,
-        peer_reset: bool,
-    },
-}
-
 /// A side's end of a lane.
 #[derive(Debug)]
 struct Lane {
     plan: Plan,
-    epoch: u64,
-    peer_epoch: Option<u64>,
-    stage: Stage,
-    since: u64,
-}
-
-impl Lane {
-    fn is_reset(&self) -> bool {
-        matches!(self.stage, Stage::Resetting { .. })
-    }
+    life: Life,
+    /// Its operations have come back.
+    rests: bool,
 }
 
 /// The lane that something is sent over: the sender's plan and epoch.
@@ -105,7 +84,7 @@ type Over = (Plan, u64);
 /// The connection that an event is of: the side's own, or for what was sent the sender's, and the
 /// receiver's as the sender knows it.
 #[derive(Clone, Copy)]
-enum Life {
+enum Whose {
     Own(u64),
     Sent { from: u64, to: u64 },
 }
@@ -125,10 +104,14 @@ enum Event {
     Request(Over),
     /// The reply to a request of this epoch, from a lane of another epoch.
     Reply(Plan, u64, u64),
+    /// A lane's probe has arrived, or failed.
     Probed(Over),
+    ProbeFails(Over),
     Fails(Over),
     /// A side detects a failed lane; the lane's operations have come back.
     Cut(Plan),
+    /// The other end of a lane is reset: what is posted over it fails.
+    Closed(Over),
     Rests(Over),
     Arrives(Over, Sent),
     /// The side submits a notification.
@@ -176,20 +159,20 @@ impl Side {
         self.session.as_mut().expect("a session")
     }
 
-    /// The end of a lane that is not being reset.
+    /// The end of a lane, unless it ends.
     fn lane(&mut self, plan: Plan) -> Option<&mut Lane> {
-        self.lanes.iter_mut().find(|lane| lane.plan == plan && !lane.is_reset())
+        self.lanes.iter_mut().find(|lane| lane.plan == plan && !lane.life.is_ending())
     }
 
     fn lane_of(&mut self, (plan, epoch): Over) -> Option<&mut Lane> {
-        self.lanes.iter_mut().find(|lane| (lane.plan, lane.epoch) == (plan, epoch))
+        self.lanes.iter_mut().find(|lane| (lane.plan, lane.life.epoch()) == (plan, epoch))
     }
 
     /// The lane that carries frames.
     fn path(&self) -> Option<Over> {
         let serving = self.session.as_ref().map_or(&[][..], Session::lanes_up);
-        let up = |lane: &&Lane| lane.stage == Stage::Up && serving.contains(&lane.plan);
-        self.lanes.iter().find(up).map(|lane| (lane.plan, lane.epoch))
+        let up = |lane: &&Lane| lane.life.is_up() && serving.contains(&lane.plan);
+        self.lanes.iter().find(up).map(|lane| (lane.plan, lane.life.epoch()))
     }
 
     fn has_ended(&self) -> bool {
@@ -199,14 +182,8 @@ impl Side {
     /// The peer has a lane of this epoch, so it has reset older ones. False if an older lane is not
     /// reset here.
     fn note_peer_reset(&mut self, plan: Plan, epoch: u64) -> bool {
-        let mut both = true;
-        for lane in self.lanes.iter_mut().filter(|lane| lane.plan == plan) {
-            if let Stage::Resetting { peer_reset, .. } = &mut lane.stage {
-                *peer_reset |= lane.peer_epoch < Some(epoch);
-                both &= *peer_reset;
-            }
-        }
-        both
+        let lanes = self.lanes.iter_mut().filter(|lane| lane.plan == plan);
+        Life::peer_has(lanes.map(|lane| &mut lane.life), epoch)
     }
 }
 
@@ -216,7 +193,7 @@ struct Pair {
     sides: [Side; 2],
     /// Times and numbers of queued events: the earliest comes first.
     queue: BinaryHeap<Reverse<(u64, usize)>>,
-    events: Vec<Option<(usize, Life, Event)>>,
+    events: Vec<Option<(usize, Whose, Event)>>,
     /// The fabrics, best first, and the outcome for each pair of their rails.
     fabrics: Vec<(String, Vec<(Plan, Fate)>)>,
     decider: usize,
@@ -263,10 +240,10 @@ impl Pair {
 
     /// Queues an event of a side, after some time.
     fn put(&mut self, side: usize, after: u64, event: Event) {
-        self.put_of(side, after, Life::Own(self.sides[side].life), event);
+        self.put_of(side, after, Whose::Own(self.sides[side].life), event);
     }
 
-    fn put_of(&mut self, side: usize, after: u64, life: Life, event: Event) {
+    fn put_of(&mut self, side: usize, after: u64, life: Whose, event: Event) {
         self.queue.push(Reverse((self.now + after, self.events.len())));
         self.events.push(Some((side, life, event)));
     }
@@ -280,7 +257,7 @@ impl Pair {
     fn send(&mut self, from: usize, may_get_lost: bool, event: impl Fn() -> Event) {
         for _ in 0..1 + usize::from(self.draw.percent(self.doubles)) {
             if !(may_get_lost && self.draw.percent(self.loses)) {
-                let life = Life::Sent { from: self.sides[from].life, to: self.sides[from].theirs };
+                let life = Whose::Sent { from: self.sides[from].life, to: self.sides[from].theirs };
                 let after = self.draw.below(self.latest);
                 self.put_of(1 - from, after, life, event());
             }
@@ -350,24 +327,24 @@ impl Pair {
                 let mut new = Vec::new();
                 for plan in plans {
                     match here.lane(plan) {
-                        Some(lane) if lane.stage == Stage::Failed => {
-                            (lane.stage, lane.since) = (Stage::Handshaking, now);
+                        Some(lane) if lane.life.is_handshaking() && !lane.life.is_waiting() => {
+                            lane.life.restart()
                         }
                         Some(_) => continue,
                         None => {
                             here.epochs += 1;
-                            let (epoch, stage) = (here.epochs, Stage::Handshaking);
-                            here.lanes.push(Lane { plan, epoch, peer_epoch: None, stage, since: now });
+                            let life = Life::new(here.epochs, now);
+                            here.lanes.push(Lane { plan, life, rests: false });
                         }
                     }
-                    let epoch = here.lane(plan).expect("a lane that was added").epoch;
+                    let epoch = here.lane(plan).expect("a lane that was added").life.epoch();
                     new.push((plan, epoch));
                 }
                 new.into_iter().for_each(|over| self.put(side, 0, Event::Again(over)));
             }
             Action::Serve => {
                 let serving = here.session().serving().expect("what serves").plans.clone();
-                here.lanes.retain(|lane| serving.contains(&lane.plan));
+                self.drop_lanes(side, |lane| !serving.contains(&lane.plan));
             }
             Action::Up => here.ups += 1,
             Action::GiveUp(why) => {
@@ -385,6 +362,7 @@ impl Pair {
                 let outcome = here.session().end(outcome);
                 let agreed = here.session().is_agreed();
                 here.downs.push((outcome, agreed));
+                self.drop_lanes(side, |_| true);
             }
             Action::ResetLane { plan, epoch, asks } => self.reset_as_asked(side, plan, epoch, asks),
             Action::Unknown(ids, _) => here.unknown.extend(ids.iter().map(|id| id.get())),
@@ -461,8 +439,8 @@ impl Pair {
 
     fn begin_reset(&mut self, side: usize, over: Over, errno: i32, peer_reset: bool, asked: bool) {
         let Some(lane) = self.sides[side].lane_of(over) else { return };
-        lane.stage = Stage::Resetting { rests: false, peer_reset };
-        let peer_epoch = lane.peer_epoch;
+        assert!(lane.life.begin_reset(errno, peer_reset), "it does not end yet");
+        let peer_epoch = lane.life.peer_epoch();
         let outcome = Outcome { provider_errno: errno, ..Outcome::of(Status::PeerLost) };
         let (plan, epoch) = over;
         self.tell(side, plan, LaneEvent::Reset { epoch, outcome, asks: !peer_reset });
@@ -478,42 +456,46 @@ impl Pair {
 
     /// The peer has reset its end of a lane.
     fn reset_as_asked(&mut self, side: usize, plan: Plan, epoch: u64, asks: bool) {
-        let mut lanes = self.sides[side].lanes.iter_mut().filter(|lane| lane.plan == plan);
-        let lane = lanes.find(|lane| if asks { lane.peer_epoch == Some(epoch) } else { lane.epoch == epoch });
-        match lane {
-            Some(Lane { stage: Stage::Resetting { peer_reset, .. }, .. }) => {
-                *peer_reset = true;
-                if asks {
-                    self.tell(side, plan, LaneEvent::ResetHere { epoch });
-                }
-            }
-            None if asks => self.tell(side, plan, LaneEvent::ResetHere { epoch }),
-            Some(lane) if asks => {
-                let over = (lane.plan, lane.epoch);
-                self.begin_reset(side, over, libc::ECONNRESET, true, true);
-            }
-            _ => {}
+        let mut lanes = self.sides[side].lanes.iter_mut();
+        let lane = lanes.find(|lane| lane.plan == plan && lane.life.is_meant(epoch, asks));
+        let over = lane.as_ref().map(|lane| (plan, lane.life.epoch()));
+        match (Life::peer_reset(lane.map(|lane| &mut lane.life), asks, true), over) {
+            (Asked::Confirm, _) => self.tell(side, plan, LaneEvent::ResetHere { epoch }),
+            (Asked::Reset, Some(over)) => self.begin_reset(side, over, libc::ECONNRESET, true, true),
+            (Asked::Nothing, _) => {}
+            asked => panic!("{asked:?}"),
         }
         self.reap(side);
     }
 
     /// Removes the lanes that have nothing left in flight.
     fn reap(&mut self, side: usize) {
-        let over = |lane: &Lane| lane.stage == Stage::Resetting { rests: true, peer_reset: true };
+        let over = |lane: &Lane| lane.life.is_reset(u32::from(!lane.rests));
         let gone: Vec<Over> = self.sides[side]
             .lanes
             .iter()
             .filter(|lane| over(lane))
-            .map(|lane| (lane.plan, lane.epoch))
+            .map(|lane| (lane.plan, lane.life.epoch()))
             .collect();
-        self.sides[side].lanes.retain(|lane| !over(lane));
+        let drained = |lane: &Lane| lane.rests && lane.life.draining_since().is_some();
+        self.sides[side].lanes.retain(|lane| !over(lane) && !drained(lane));
         for (plan, epoch) in gone {
             self.tell(side, plan, LaneEvent::AtRest { epoch });
         }
     }
 
+    fn drop_lanes(&mut self, side: usize, goes: impl Fn(&Lane) -> bool) {
+        let now = self.now;
+        let mut gone = Vec::new();
+        for lane in self.sides[side].lanes.iter_mut().filter(|lane| goes(lane)) {
+            lane.life.drain(now);
+            gone.push((lane.plan, lane.life.epoch()));
+        }
+        gone.into_iter().for_each(|over| self.put_within(side, 20 * MS, Event::Rests(over)));
+    }
+
     fn give_up_lane(&mut self, side: usize, plan: Plan) {
-        self.sides[side].lanes.retain(|lane| lane.plan != plan || lane.is_reset());
+        self.drop_lanes(side, |lane| lane.plan == plan && !lane.life.is_ending());
         let why = Why { at: "there".into(), text: "it was not answered".into() };
         self.tell(side, plan, LaneEvent::Failed { errno: libc::ETIMEDOUT, why });
     }
@@ -526,17 +508,12 @@ impl Pair {
         }
         let is_up = self.sides[side].session().is_up();
         let Some(lane) = self.sides[side].lane(plan) else { return true };
-        if lane.peer_epoch.is_none_or(|seen| seen == epoch) || !is_up {
-            lane.peer_epoch = Some(epoch);
-            return true;
-        }
-        if Some(epoch) < lane.peer_epoch {
-            return false;
-        }
-        let over = (plan, lane.epoch);
-        match lane.stage {
-            Stage::Up => self.begin_reset(side, over, libc::ECONNRESET, true, false),
-            _ => self.give_up_lane(side, plan),
+        let over = (plan, lane.life.epoch());
+        match lane.life.meets(epoch, is_up) {
+            Request::Answer => return true,
+            Request::Ignore => return false,
+            Request::Reset => self.begin_reset(side, over, libc::ECONNRESET, true, false),
+            Request::GiveUp => self.give_up_lane(side, plan),
         }
         self.reap(side);
         self.sides[side].note_peer_reset(plan, epoch)
@@ -553,19 +530,19 @@ impl Pair {
         *newest = epoch;
         if !known {
             self.begin(side, Some(&fabric));
-            self.sides[side].lane(plan).into_iter().for_each(|lane| lane.peer_epoch = Some(epoch));
+            self.sides[side].lane(plan).into_iter().for_each(|lane| _ = lane.life.meets(epoch, false));
         } else if !self.meets(side, over) {
             return;
         }
         if self.sides[side].lane(plan).is_none() {
             assert!(self.sides[side].session().handle_request(plan, Some(&fabric), now));
             self.carry_out(side);
-            self.sides[side].lane(plan).into_iter().for_each(|lane| lane.peer_epoch = Some(epoch));
+            self.sides[side].lane(plan).into_iter().for_each(|lane| _ = lane.life.meets(epoch, false));
         }
         if let Some(lane) = self.sides[side].lane(plan) {
-            let own = lane.epoch;
-            if lane.stage == Stage::Failed {
-                (lane.stage, lane.since) = (Stage::Handshaking, now);
+            let own = lane.life.epoch();
+            if lane.life.is_handshaking() && !lane.life.is_waiting() {
+                lane.life.restart();
                 self.put(side, 0, Event::Again((plan, own)));
             }
             self.send(side, true, || Event::Reply(mirrored(plan), epoch, own));
@@ -633,11 +610,11 @@ impl Pair {
 
     /// Whether an event of this connection is handled. A request for a new connection ends the old
     /// one.
-    fn is_of(&mut self, side: usize, life: Life, request: bool) -> bool {
+    fn is_of(&mut self, side: usize, life: Whose, request: bool) -> bool {
         let here = &mut self.sides[side];
         let (from, to) = match life {
-            Life::Own(own) => return own == here.life,
-            Life::Sent { from, to } => (from, to),
+            Whose::Own(own) => return own == here.life,
+            Whose::Sent { from, to } => (from, to),
         };
         if from <= here.last || to != 0 && to != here.life {
             return false;
@@ -661,7 +638,7 @@ impl Pair {
         self.sides[side] = Side { life: life + 1, last: last.max(theirs), epochs, ..Side::default() };
     }
 
-    fn happen(&mut self, side: usize, life: Life, event: Event) {
+    fn happen(&mut self, side: usize, life: Whose, event: Event) {
         let now = self.now;
         if self.sides[side].stopped || !self.is_of(side, life, matches!(event, Event::Request(_))) {
             return;
@@ -684,41 +661,56 @@ impl Pair {
             Event::Request(over) => self.request(side, over),
             Event::Reply(plan, epoch, theirs) => {
                 let Some(lane) = self.sides[side].lane_of((plan, epoch)) else { return };
-                if lane.stage != Stage::Handshaking || lane.peer_epoch.is_some_and(|seen| seen != theirs) {
+                if !lane.life.awaits(theirs) {
                     return;
                 }
-                (lane.stage, lane.peer_epoch) = (Stage::Probing, Some(theirs));
+                lane.life.answered(theirs);
                 self.sides[side].note_peer_reset(plan, theirs);
                 self.reap(side);
-                self.put(side, MS, Event::Probed((plan, epoch)));
+                self.put(side, 0, Event::Again((plan, epoch)));
             }
             Event::Probed(over) => {
                 let Some(lane) = self.sides[side].lane_of(over) else { return };
-                if lane.stage == Stage::Probing {
-                    lane.stage = Stage::Up;
+                if lane.life.probed() {
                     self.tell(side, over.0, LaneEvent::Up);
+                }
+            }
+            Event::ProbeFails(over) => {
+                let Some(lane) = self.sides[side].lane_of(over).filter(|lane| !lane.life.is_ending()) else {
+                    return;
+                };
+                if lane.life.attempt_failed(false, now) {
+                    let why = Why { at: "there".into(), text: "its probes fail".into() };
+                    self.tell(side, over.0, LaneEvent::Failed { errno: libc::ECONNRESET, why });
+                } else {
+                    self.put(side, AGAIN_NS, Event::Again(over));
                 }
             }
             Event::Fails(over) => {
                 let Some(lane) = self.sides[side].lane_of(over) else { return };
-                if lane.stage == Stage::Handshaking {
-                    lane.stage = Stage::Failed;
+                if lane.life.is_handshaking() && lane.life.attempt_failed(true, now) {
                     let why = Why { at: "there".into(), text: "nothing listens".into() };
                     self.tell(side, over.0, LaneEvent::Failed { errno: libc::ECONNREFUSED, why });
                 }
             }
             Event::Cut(plan) => {
-                let up = self.sides[side].lane(plan).filter(|lane| lane.stage == Stage::Up);
-                if let Some(over) = up.map(|lane| (lane.plan, lane.epoch)) {
+                let up = self.sides[side].lane(plan).filter(|lane| lane.life.is_up());
+                if let Some(lane) = up {
+                    let over = (plan, lane.life.epoch());
+                    assert_eq!(lane.life.failed(false, true, || true, now), Consequence::Reset);
                     let errno = if self.draw.percent(50) { libc::ETIMEDOUT } else { libc::EIO };
                     self.begin_reset(side, over, errno, false, false);
                 }
             }
+            Event::Closed(over) => {
+                let up = self.sides[side].lane_of(over).is_some_and(|lane| lane.life.is_up());
+                if up {
+                    self.begin_reset(side, over, libc::ECONNRESET, false, false);
+                }
+            }
             Event::Rests(over) => {
-                if let Some(Lane { stage: Stage::Resetting { rests, .. }, .. }) =
-                    self.sides[side].lane_of(over)
-                {
-                    *rests = true;
+                if let Some(lane) = self.sides[side].lane_of(over) {
+                    lane.rests = true;
                     self.reap(side);
                 }
             }
@@ -726,8 +718,13 @@ impl Pair {
                 // The frames and actions of a session that has ended, or of a lane whose end here
                 // is not reset.
                 let of = mirrored(plan);
-                let here = self.sides[side].lane(of).is_some_and(|lane| lane.peer_epoch == Some(epoch));
-                let there = self.sides[1 - side].lane_of((plan, epoch)).is_some_and(|lane| !lane.is_reset());
+                let here =
+                    self.sides[side].lane(of).is_some_and(|lane| lane.life.peer_epoch() == Some(epoch));
+                let there =
+                    self.sides[1 - side].lane_of((plan, epoch)).is_some_and(|lane| !lane.life.is_ending());
+                if epoch != u64::MAX && !here {
+                    self.put(1 - side, MS, Event::Closed((plan, epoch)));
+                }
                 if epoch != u64::MAX && !(here && (there || self.draw.percent(50))) {
                     return;
                 }
@@ -766,23 +763,34 @@ impl Pair {
 
     fn again(&mut self, side: usize, over: Over) {
         let now = self.now;
-        let up = self.sides[side].session().is_up();
+        let peer_up = self.sides[side].session().is_up();
         let Some(lane) = self.sides[side].lane_of(over) else { return };
-        let late = now - lane.since > GIVE_UP;
-        match lane.stage {
-            Stage::Handshaking | Stage::Probing if up && late => return self.give_up_lane(side, over.0),
-            Stage::Handshaking => {}
-            Stage::Probing if up => {}
-            _ => return,
-        }
-        if lane.stage == Stage::Handshaking {
-            match self.found(side, over.0).1 {
-                Fate::Works => self.send(side, true, || Event::Request((mirrored(over.0), over.1))),
-                Fate::Fails => self.put(side, 2 * MS, Event::Fails(over)),
-                Fate::Silent => {}
+        match lane.life.poll(LaneSight { peer_up, resets: true, ..LaneSight::default() }, now) {
+            None => {}
+            Some(Step::Unanswered) => return self.give_up_lane(side, over.0),
+            Some(Step::Gone) => panic!("that was not seen"),
+            Some(Step::Request { .. }) => {
+                lane.life.requested(now);
+                match self.found(side, over.0).1 {
+                    Fate::Works => self.send(side, true, || Event::Request((mirrored(over.0), over.1))),
+                    Fate::Fails => self.put(side, 2 * MS, Event::Fails(over)),
+                    Fate::Silent => {}
+                }
+            }
+            Some(Step::Probe) => {
+                lane.life.probe_posted(false, now);
+                let arrives = self.draw.percent(95);
+                self.put_within(
+                    side,
+                    20 * MS,
+                    if arrives { Event::Probed(over) } else { Event::ProbeFails(over) },
+                );
             }
         }
-        self.put(side, AGAIN, Event::Again(over));
+        let lane = self.sides[side].lane_of(over).filter(|lane| lane.life.is_open() && !lane.life.is_up());
+        if lane.is_some_and(|lane| lane.life.is_waiting() || peer_up) {
+            self.put(side, AGAIN_NS, Event::Again(over));
+        }
     }
 
     // A run.
@@ -847,7 +855,7 @@ impl Pair {
             let known = |id: &u64| [&once, &there.unknown, &there.refused].iter().any(|ids| ids.contains(id));
             let missing = (1..=there.submitted).find(|id| !known(id));
             assert_eq!(missing, None, "a notification is missing");
-            assert!(here.lanes.iter().all(|lane| !lane.is_reset()), "a reset does not end");
+            assert!(here.lanes.iter().all(|lane| !lane.life.is_resetting()), "a reset does not end");
             assert!(!here.behind, "operations under grants go on");
             let (up, theirs) = (here.path().is_some(), there.path().is_some());
             assert!(up && theirs, "a lane is up");
@@ -938,13 +946,6 @@ fn play(seeds: std::ops::Range<u64>) -> usize {
     events
 }
 
-/// The states and moves, as listed in ARCHITECTURE.
-fn diagram() -> String {
-    let width = MOVES.iter().map(|(from, ..)| from.len()).max().unwrap_or(0);
-    let line = |(from, to, why): &(&str, &str, &str)| format!("{from:width$} -> {to:width$}  {why}\n");
-    MOVES.iter().map(line).collect()
-}
-
 /// Two lanes, of which the second is refused as the session resumes; whether the peer ends. `served`: the second was
 /// up before.
 fn ends_as_a_lane_is_refused(served: bool) -> bool {
@@ -988,13 +989,12 @@ fn sessions_agree_on_fabric_deliveries_and_close() {
             );
         }
     });
+    // A lane breaks only where a NIC cannot reset it.
+    let unseen: Vec<String> = moves_not_seen().into_iter().filter(|of| !of.contains("Broken")).collect();
+    assert!(unseen.is_empty(), "moves of lanes that were never seen: {unseen:?}");
 }
 
 #[test]
-fn architecture_diagram_matches_the_code() {
-    let folder = env!("CARGO_MANIFEST_DIR");
-    let read = |at: &str| std::fs::read_to_string(format!("{folder}/{at}ARCHITECTURE.md"));
-    // One of the packages that contain these files is in a folder of its own.
-    let text = read("").or_else(|_| read("../")).expect("ARCHITECTURE.md");
-    assert!(text.contains(&diagram()), "put this into ARCHITECTURE.md:\n{}", diagram());
+fn architecture_diagram_has_the_moves_of_sessions() {
+    are_drawn(MOVES);
 }
