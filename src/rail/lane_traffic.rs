@@ -117,7 +117,9 @@ impl LaneTraffic {
 
     fn show_down(&self, state: u8) {
         if self.state.swap(state, Relaxed) >= UP {
-            [&self.inflight_bytes, &self.bytes_per_s, &self.round_trip_ns].into_iter().for_each(|one| one.set(0));
+            [&self.inflight_bytes, &self.bytes_per_s, &self.round_trip_ns]
+                .into_iter()
+                .for_each(|one| one.set(0));
             self.use_sockets(Vec::new());
         }
     }
