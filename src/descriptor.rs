@@ -7,7 +7,7 @@
 
 use crate::failing::step;
 use crate::fork;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{RwLock, RwLockWriteGuard};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -25,8 +25,9 @@ static OURS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 /// The number of words in use, from the first on.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Held while forking, so that every open descriptor has its bit set.
-static CHANGES: Mutex<()> = Mutex::new(());
+/// Those who open and close share it, since a system call may wait. A fork has it alone, so that every open descriptor
+/// has its bit set.
+static CHANGES: RwLock<()> = RwLock::new(());
 
 /// A descriptor that forked children close.
 #[derive(Debug)]
@@ -36,7 +37,7 @@ impl Descriptor {
     /// Wraps the descriptor that `make` returns, which nothing else may own; `None`, with `errno`, if
     /// it is negative.
     pub fn of(make: impl FnOnce() -> RawFd) -> Option<Descriptor> {
-        let _changes = CHANGES.lock();
+        let _changes = CHANGES.read();
         let fd = above_standard(make());
         let fd = if fd >= 0 && step("a descriptor") { lack_of(fd) } else { fd };
         if let Some((word, bit)) = place(fd) {
@@ -65,7 +66,7 @@ impl Drop for Descriptor {
         if fork::is_child() {
             return; // The fork closed it, and its number may be reused.
         }
-        let _changes = CHANGES.lock();
+        let _changes = CHANGES.read();
         if let Some((word, bit)) = place(self.0) {
             word.fetch_and(!bit, Ordering::Relaxed);
         }
@@ -130,15 +131,15 @@ pub fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
 
 /// Waits for at most this long until no descriptor is being opened or closed, and prevents it until
 /// the guard is dropped.
-pub fn hold(at_most: Duration) -> Option<MutexGuard<'static, ()>> {
-    CHANGES.try_lock_for(at_most)
+pub fn hold(at_most: Duration) -> Option<RwLockWriteGuard<'static, ()>> {
+    CHANGES.try_write_for(at_most)
 }
 
 /// # Safety
 /// This thread has forgotten a guard of `hold`.
 pub unsafe fn release() {
     // SAFETY: this thread has the lock, whose guard will not unlock it.
-    unsafe { CHANGES.force_unlock() };
+    unsafe { CHANGES.force_unlock_write() };
 }
 
 /// Closes all of them in a forked child.

@@ -389,8 +389,8 @@ static void destroy_waits_for_no_allocation_of_another_endpoint(void)
     weft_endpoint *other = open_endpoint();
     open_and_close();
     int fds = open_fds();
-    CHECK(pthread_create(&thread, NULL, allocates_slowly, other) == 0);
     weft_endpoint *endpoint = open_endpoint();
+    CHECK(pthread_create(&thread, NULL, allocates_slowly, other) == 0);
     while (!inside)
         sleep_ms(1);
     CHECK_OK(weft_endpoint_destroy(endpoint));
