@@ -301,6 +301,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore)] // It has no poll.
     fn arm_reports_existing_and_signals_later_completions() {
         let queue = queue();
         assert_eq!(queue.arm().ok(), Some(Arm::Armed));
