@@ -1692,8 +1692,8 @@ weft_status weft_endpoint_metrics(const weft_endpoint *endpoint,
 
     `buffer`, `capacity`, `len`, errors: as in `weft_endpoint_address`; the text
     may grow between two calls. A NUL follows it where `capacity` is larger than
-    `*len`, which does not count it. Blocks for 10 ms to some seconds. Where there are RDMA devices, no other thread should use the
-    environment meanwhile. */
+    `*len`, which does not count it. Blocks for 10 ms to some seconds. Where there
+    are RDMA devices, no other thread should use the environment meanwhile. */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_topology(char *buffer,

@@ -22,6 +22,12 @@ static void every_call_says(struct duo *duo, weft_status expected)
     CHECK_STATUS(weft_remote_memory_import(box->endpoint, peer, blob, n, &again), expected);
     CHECK_STATUS(weft_write_list(box->endpoint, &empty, 1, NULL, NULL), expected);
     CHECK_STATUS(weft_peer_disconnect(box->endpoint, peer), expected);
+    /* What explains the end is there. */
+    weft_lane_statistics lane = WEFT_LANE_STATISTICS_INIT;
+    char why[4096];
+    size_t len;
+    CHECK_STATUS(weft_peer_reason(box->endpoint, peer, why, sizeof why, &len), WEFT_OK);
+    CHECK_STATUS(weft_lane_info(box->endpoint, peer, 0, &lane), expected == WEFT_ERR_HANDLE ? expected : WEFT_OK);
 }
 
 static void calls_that_name_an_ended_peer_say_so(void)

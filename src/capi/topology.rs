@@ -10,8 +10,8 @@ use std::ffi::c_char;
 ///
 /// `buffer`, `capacity`, `len`, errors: as in `weft_endpoint_address`; the text
 /// may grow between two calls. A NUL follows it where `capacity` is larger than
-/// `*len`, which does not count it. Blocks for 10 ms to some seconds. Where there are RDMA devices, no other thread should use the
-/// environment meanwhile.
+/// `*len`, which does not count it. Blocks for 10 ms to some seconds. Where there
+/// are RDMA devices, no other thread should use the environment meanwhile.
 ///
 /// # Safety
 /// `buffer` must be valid for `capacity` bytes, `len` valid.

@@ -81,7 +81,7 @@ impl Endpoint {
     pub fn peer_reason(&self, peer: u64) -> Result<String> {
         match PeerId::new(peer).and_then(|peer| self.core.ends.of(peer)) {
             Some(why) => Ok(why.to_string()),
-            None => Ok(self.core.named_peer(peer)?.info().reason),
+            None => Ok(self.core.peers.find(peer, self.core.queue.polled())?.info().reason),
         }
     }
 

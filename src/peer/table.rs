@@ -227,7 +227,7 @@ mod tests {
             table.publish_end(id(number), 0, || until);
         };
         let status = |number, polled| table.living(number, polled).map(drop).map_err(|error| error.status);
-        // Its completion stays unpolled while strangers come and go.
+        // Its completion stays unpolled while other peers end.
         end(1, 7);
         (2..1000).for_each(|number| end(number, 0));
         assert_eq!((status(1, 6), status(1, 7)), (Err(Status::PeerLost), Err(Status::Handle)));

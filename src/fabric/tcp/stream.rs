@@ -352,6 +352,8 @@ pub enum Got {
     /// Part of a payload, before the rest has come, or before a page that is unreachable: the next receive says
     /// which.
     Part,
+    /// Nothing has come. An event tells when more does.
+    Nothing,
     /// The other side has closed its sending direction.
     End,
 }
@@ -504,7 +506,7 @@ impl Inbox {
                     (false, _) => Got::Part,
                 })
             }
-            Err(errno) if socket::is_later(errno) => Ok(Got::All),
+            Err(errno) if socket::is_later(errno) => Ok(Got::Nothing),
             Err(errno) => Err(errno),
         }
     }

@@ -457,6 +457,15 @@ fn reset_connection_is_made_again() {
     }
 }
 
+#[test]
+fn connection_without_the_end_that_was_announced_waits() {
+    let (mut a, mut b) = (open(), open());
+    link(&mut a, &mut b);
+    a.connections[0].as_mut().unwrap().heed(true, false, true);
+    rounds(&mut a, &mut b, 10);
+    assert!(a.connections[0].as_ref().is_some_and(|one| !one.has_work()));
+}
+
 /// An ended connection's socket stays open while a caller's thread has it.
 #[test]
 fn events_of_an_ended_socket_are_not_its_successors() {

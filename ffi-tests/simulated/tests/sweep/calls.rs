@@ -52,6 +52,11 @@ const fn ends(
     Call { name, threads: false, makes: false, before, call, after: nothing }
 }
 
+/// The call, with what has to be there before.
+const fn prepared(before: fn(&mut World) -> Result<()>, call: Call) -> Call {
+    Call { before, ..call }
+}
+
 const fn threaded(call: Call) -> Call {
     Call { threads: true, ..call }
 }
@@ -103,10 +108,10 @@ pub const ALL: &[Call] = &[
         ..makes("weft_queue_arm", arm, destroy_queue)
     }),
     makes("weft_counter_create", create_counter, destroy_counter),
-    Call {
-        before: |world| ok("making a counter", create_counter(world)),
-        ..makes("weft_counter_expect", expect, destroy_counter_waited_for)
-    },
+    prepared(
+        |world| ok("making a counter", create_counter(world)),
+        makes("weft_counter_expect", expect, destroy_counter_waited_for),
+    ),
     makes("weft_watch_create", create_watch, destroy_watch),
     makes("weft_write", write, World::await_op),
     makes("weft_read", read, World::await_op),
@@ -116,35 +121,16 @@ pub const ALL: &[Call] = &[
     makes("weft_read_list", read_list, World::await_op),
     makes("weft_pages_prepare", prepare_pages, destroy_prepared),
     makes("weft_list_prepare", prepare_list, destroy_prepared),
-    Call {
-        before: |world| ok("preparing", prepare_pages(world)),
-        ..makes("weft_write_prepared", write_prepared, await_and_destroy_prepared)
-    },
-    Call {
-        before: |world| ok("preparing", prepare_pages(world)),
-        ..makes("weft_read_prepared", read_prepared, await_and_destroy_prepared)
-    },
-    Call {
-        before: |world| ok("preparing", prepare_list(world)),
-        ..makes("weft_write_prepared, a list", write_prepared, await_and_destroy_prepared)
-    },
+    prepared(pages_prepared, makes("weft_write_prepared", write_prepared, await_and_destroy_prepared)),
+    prepared(pages_prepared, makes("weft_read_prepared", read_prepared, await_and_destroy_prepared)),
+    prepared(list_prepared, makes("weft_write_prepared, a list", write_prepared, await_and_destroy_prepared)),
     Call { after: destroy_counter_waited_for_in_vain, ..ends("weft_op_cancel", expect_of_its_own, cancel) },
     makes("weft_send", send, World::await_op),
     ends("weft_message_release", World::await_message, release_message),
     makes("weft_memory_register, of a device", register_device, deregister_it),
-    ends(
-        "weft_memory_deregister, of a device",
-        |world| ok("registering", register_device(world)),
-        deregister,
-    ),
-    Call {
-        before: |world| ok("registering", register_device(world)),
-        ..makes("weft_write, of a device", write_device, await_and_deregister)
-    },
-    Call {
-        before: |world| ok("registering", register_device(world)),
-        ..makes("weft_read, of a device", read_device, await_and_deregister)
-    },
+    ends("weft_memory_deregister, of a device", device_registered, deregister),
+    prepared(device_registered, makes("weft_write, of a device", write_device, await_and_deregister)),
+    prepared(device_registered, makes("weft_read, of a device", read_device, await_and_deregister)),
     makes("weft_peer_fence", fence, World::await_op),
     makes("weft_fetch_add", fetch_add, World::await_op),
     makes("weft_compare_swap", compare_swap, World::await_op),
@@ -154,6 +140,18 @@ pub const ALL: &[Call] = &[
         ..ends("weft_grant_revoke", |world| ok("granting", grant(world)), revoke)
     },
 ];
+
+fn pages_prepared(world: &mut World) -> Result<()> {
+    ok("preparing", prepare_pages(world))
+}
+
+fn list_prepared(world: &mut World) -> Result<()> {
+    ok("preparing", prepare_list(world))
+}
+
+fn device_registered(world: &mut World) -> Result<()> {
+    ok("registering", register_device(world))
+}
 
 fn create(world: &mut World) -> weft_status {
     let (fabric, threads) = (world.fabric.clone(), world.threads);

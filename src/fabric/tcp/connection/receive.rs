@@ -38,6 +38,7 @@ impl Connection {
             match self.inbox.receive(socket.as_fd(), sealed, ahead, &mut with.budget) {
                 Ok(Got::Some) => {}
                 Ok(Got::All) => self.readable = self.closing,
+                Ok(Got::Nothing) => self.readable = false,
                 // Still readable: the next pass receives again, whether or not more comes.
                 Ok(Got::Part) => return Ok(()),
                 Ok(Got::End) => return Err(libc::ECONNRESET),
