@@ -15,8 +15,7 @@ mkdir -p "$out"
 . tools/cases.sh
 
 # A library that has the functions of a header and does nothing. abidw does not understand the type information that
-# Rust writes; ffi-tests/run and src/capi/layout.rs check that libweft.so has the same functions, and structs of the
-# same layout.
+# Rust writes; ffi-tests/run checks that libweft.so has the same functions, and the header is made from its structs.
 stub() { # header, library
     # Each declaration of a function, on a line of its own, gets a body.
     { echo "#include \"$(realpath "$1")\""

@@ -20,6 +20,10 @@ case ${1:-} in
             exit 1
         fi
         echo "include/weft.h is what src/capi makes."
+        if command -v "${CXX:-c++}" >/dev/null; then
+            "${CXX:-c++}" -std=c++17 -fsyntax-only -Iinclude ffi-tests/api/layout.cpp
+            echo "include/weft.h has the layout that programs were built with."
+        fi
         tools/bindings.py check
         tools/reference.py check
         ;;

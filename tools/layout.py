@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes down the layout that include/weft.h has now:  tools/layout.py write
 
-In C++ (ffi-tests/api/abi/layout.h) and in Rust (src/capi/layout.rs): what is written there stays true, and each side is
-held to it by its own compiler.
+In C++ (ffi-tests/api/abi/layout.h): what is written there stays true. Rust's structs are those of the header, which is
+made from them.
 """
 
 import ctypes
@@ -48,22 +48,6 @@ def cpp(header, types):
             yield f"VALUE(WEFT_{constant}, {value}{unsigned});\n"
 
 
-def rust():
-    modules = sorted(
-        file[:-3] for file in os.listdir(os.path.join(ROOT, "src/capi"))
-        if file.endswith(".rs") and file != "layout.rs"
-        and re.search(r"^pub struct weft_", open(os.path.join(ROOT, "src/capi", file)).read(), re.M))
-    used = [m for m in modules if any(f"pub struct {name} " in open(os.path.join(ROOT, "src/capi", m + ".rs")).read()
-                                      for name in c.STRUCTS)]
-    yield f"\nuse super::{{{', '.join(m + '::*' for m in used)}}};\nuse std::mem::{{offset_of, size_of}};\n"
-    yield "\nconst _: () = {\n"
-    for name, struct in c.STRUCTS.items():
-        yield f"    assert!(size_of::<{name}>() {'>=' if grows(struct) else '=='} {ctypes.sizeof(struct)});\n"
-        for field, *_ in struct._fields_:
-            yield f"    assert!(offset_of!({name}, {field}) == {getattr(struct, field).offset});\n"
-    yield "};\n"
-
-
 def write(path, *parts):
     with open(os.path.join(ROOT, path), "w") as file:
         file.writelines(parts)
@@ -75,4 +59,3 @@ if __name__ == "__main__":
     with open(HEADER) as file:
         text = file.read()
     write("ffi-tests/api/abi/layout.h", TOP, *cpp(Header(text), c_types(text)))
-    write("src/capi/layout.rs", TOP.replace("// ", "//! "), *rust())

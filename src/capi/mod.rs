@@ -19,8 +19,6 @@ pub mod held;
 pub mod info;
 pub mod op;
 mod options;
-#[rustfmt::skip]
-mod layout;
 pub mod list;
 pub mod log;
 pub mod memory;
