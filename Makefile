@@ -82,6 +82,7 @@ figures: ## Measures it on this machine, beside bare libfabric
 	@tools/need.sh figures
 	@tools/floors.py
 	@tools/words.py
+	@tools/idioms.py
 	@$(MAKE) --no-print-directory tested
 	$(CARGO) run --release $(CARGO_FLAGS) -p weft-bench -- figures --json $(TARGET)/figures.json
 
@@ -206,7 +207,7 @@ abi: ## Keeps the ABI that include/weft.h has now for comparison: docs/abi.md
 	@tools/need.sh test
 	@tools/abi.sh write
 
-check: ## Formatting, lints, floors (ARCHITECTURE.md), words (tools/words.py), and that the header is the one that src/capi makes
+check: ## Formatting, lints, floors (ARCHITECTURE.md), words (tools/words.py), idioms (tools/idioms.py), and that the header is the one that src/capi makes
 	@tools/need.sh check
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
@@ -215,6 +216,7 @@ check: ## Formatting, lints, floors (ARCHITECTURE.md), words (tools/words.py), a
 	@tools/reasons.py
 	@tools/floors.py
 	@tools/words.py
+	@tools/idioms.py
 
 check-msrv: ## That the oldest Rust that Cargo.toml names compiles it, if rustup has that one
 	@tools/check-msrv.sh
