@@ -203,7 +203,7 @@ release: ## Everything of a release but pushing it: target/release-VERSION and a
 header: ## Makes include/weft.h again from src/capi; of it, docs/reference.md and python/src/libweft/c.py
 	@tools/header.sh write
 
-abi: ## Keeps the ABI that include/weft.h has now for comparison: docs/abi.md
+abi: ## Adds the fields of include/weft.h to the layout that is promised: docs/abi.md
 	@tools/need.sh test
 	@tools/abi.sh write
 
