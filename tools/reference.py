@@ -2,7 +2,7 @@
 """Makes docs/reference.md from include/weft.h, to be read with links:  tools/reference.py write | check
 
 Constants become tables; functions, structs and other types have a heading each, named as they are. Left out is what another
-page has: the program at the header's top, what each status means, and what each field of the configuration does.
+page has: the program and the promises at the header's top, what each status means, and what each field of the configuration does.
 """
 
 import os
@@ -16,7 +16,8 @@ OUT = os.path.join(ROOT, "docs/reference.md")
 TOP = """# Reference
 
 Made from [`weft.h`](../include/weft.h) by `make header`: do not edit. A first program is in
-[getting started](getting-started.md), what each status means in [troubleshooting](troubleshooting.md).
+[getting started](getting-started.md), what is promised in [concepts](concepts.md#what-a-completion-means), what each status
+means in [troubleshooting](troubleshooting.md).
 """
 
 # A heading; or a comment, if there is one, and what it is of: a macro, something with a body, anything else.
@@ -60,14 +61,14 @@ def linked(constant):
 
 
 def index(all_items):
-    """What there is to call, by section."""
+    """What there is to call, by the first words of each section."""
     out = []
     for kind, what, _ in all_items:
         if kind == "section":
             out.append((what, []))
         elif kind == "function":
             out[-1][1].append(name_of(what))
-    return "".join(f"- {section}: " + ", ".join(f"`{name}`" for name in names) + "\n" for section, names in out if names)
+    return "".join(f"- {re.split('[:,]', section)[0]}: " + ", ".join(f"`{name}`" for name in names) + "\n" for section, names in out if names)
 
 
 def pieces(all_items):
@@ -100,7 +101,7 @@ def made():
     with open(HEADER, encoding="utf-8") as file:
         text = file.read().replace(" \\\n", "")
     first = prose(text.partition("/*\n")[2].partition("*/")[0])
-    first = first.partition("\n\n")[0] + "\n\n" + first[first.index("Promises:"):]
+    first = first.partition("\n\n")[0] + "\n\n" + first[first.index("Rules for every function:"):]
     body = text.partition('extern "C" {')[2]
     all_items = list(items(body))
     if sum(kind == "function" for kind, _, _ in all_items) != body.count("WEFT_API"):
