@@ -58,6 +58,7 @@ mod peer;
 mod prefetch;
 mod rail;
 mod range;
+mod revocation;
 mod ring;
 mod room;
 mod session;

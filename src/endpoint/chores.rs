@@ -5,7 +5,6 @@ use crate::fabric::{Access, HostRange, Registration};
 use crate::ids::RailIndex;
 use crate::memory::alloc::Areas;
 use crate::memory::Memory;
-use crate::peer::Replacing;
 use crate::status::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -126,14 +125,14 @@ pub(super) enum Chore {
         reply: Reply<()>,
     },
     /// Close the replaced keys.
-    CloseKeys(Arc<Replacing>),
+    CloseKeys(Arc<Memory>),
 }
 
 /// The receiver of registrations.
 pub enum Registered {
     Caller(Reply<Registrations>),
     /// They replace other registrations of a memory.
-    Keys(Arc<Replacing>),
+    Keys(Arc<Memory>),
 }
 
 /// How to register a memory's ranges.

@@ -6,16 +6,14 @@ use super::inbox::Command;
 use super::lanes::Which;
 use super::later::HOPS;
 use super::worker::Worker;
-use crate::ids::{Hold, LaneId, MemoryId, OpId, PeerId};
+use crate::ids::{Hold, LaneId, OpId, PeerId};
 use crate::memory::{RemoteMemory, RemoteState};
 use crate::peer::link::{remote_state_of_end, Link};
-use crate::peer::{Replacing, Revoking};
-use crate::session::channel::Out;
 use crate::status::Status;
 use crate::transfer::operation::{Failed, Move};
 use crate::transfer::table::Table;
 use crate::transfer::{Direction, Outcome};
-use crate::wire::frame::{numbers, Kind, USER};
+use crate::wire::frame::USER;
 use std::sync::Arc;
 
 /// A pass starts at most this many transfers, and handles commands only this long: deadlines pass
@@ -122,9 +120,8 @@ impl Worker {
                 self.data.reset_as_asked(peer, plan, epoch, asks)
             }
             Command::Again { hold, runs, hops } => self.data.again(hold, runs, hops),
-            Command::Fence { peer, id } => self.with_link(peer, |link, core| link.fence(core, id, now)),
-            Command::QuiesceLanes { peer, of } => self.data.quiesce_lanes(peer, of),
-            Command::LanesQuiet { peer, of } => self.with_link(peer, |link, _| link.lanes_are_quiet(of)),
+            Command::Quiesce { scope, then } => self.quiesce(&scope, then, now),
+            Command::Quiesced { peer, then } => self.with_link(peer, |link, _| link.lanes_are_quiet(then)),
             Command::Probe { peer } => self.data.probe_lanes(peer, now),
             Command::Relay { peer, bytes } => self.data.relay(peer, bytes, now),
             Command::AddLink { peer, session, accepted } => {
@@ -149,14 +146,6 @@ impl Worker {
             Command::Import { remote } => self.link_import(remote, now),
             Command::GoOn { remote, state, holds } => self.core.let_go_on(&remote, state, holds, now),
             Command::Release { remote } => self.with_link(remote.peer, |link, _| link.forget(&remote)),
-            Command::Revoke { peer, memory } => self.link_revoke(peer, memory),
-            Command::RevokeGrant(of) => self.revoke_grant(&of, now),
-            Command::CountArrivals(of) => {
-                self.reap_all(now);
-                self.core.revoked_by_one(&of, now);
-            }
-            Command::GiveKeys { peer, of, waits } => self.link_keys(peer, &of, waits),
-            Command::CloseKeys(of) => self.chores.close_keys(of),
             // The caller released messages: there may be space for more.
             Command::Resume { peer } => {
                 self.deliver(peer, USER, now);
@@ -200,47 +189,6 @@ impl Worker {
         };
         link.push_atomic(hold, request);
         self.links.mark(peer);
-    }
-
-    /// Sends an importer the new keys of a memory.
-    pub(super) fn link_keys(&mut self, peer: PeerId, of: &Arc<Replacing>, waits: bool) {
-        let core = &self.core;
-        if !self.links.get_mut(peer).is_some_and(|link| link.take_keys(core, of, waits)) {
-            core.keys_known(of);
-        }
-        self.links.mark(peer);
-    }
-
-    pub(super) fn link_revoke(&mut self, peer: PeerId, memory: MemoryId) {
-        match self.links.get_mut(peer) {
-            Some(link) => link.push(Out::new(Kind::Revoke, numbers(&[memory.get()]))),
-            None => self.core.revoked(memory, peer),
-        }
-        self.links.mark(peer);
-    }
-
-    /// A grant of ours ends: its requests are no longer served here.
-    pub(super) fn revoke_grant(&mut self, of: &Arc<Revoking>, now: u64) {
-        let core = self.core.clone();
-        self.data.rails.iter_mut().for_each(|work| work.rail.revoke(of.grant.token));
-        if of.grant.device().is_some() {
-            self.reap_all(now); // Copies that devices have finished for it are counted now.
-        }
-        let peer = of.grant.peer;
-        if of.grant.worker == self.index {
-            if let Some(link) = self.links.get_mut(peer) {
-                link.push_withdraw(&core, of);
-                self.links.mark(peer);
-            } else {
-                core.no_peer_to_know(peer);
-                match self.leaving.iter_mut().find(|leaving| leaving.peer == peer) {
-                    Some(leaving) if of.rests() => leaving.revoking.push(of.clone()),
-                    _ if of.rests() => core.revoked_by_one(of, now),
-                    _ => {}
-                }
-            }
-        }
-        core.revoked_by_one(of, now);
     }
 
     /// With manual progress: sends at once, unless other frames precede it or the worker has ended.

@@ -8,14 +8,15 @@ use super::unauthenticated::Unauthenticated;
 use super::whereabouts::Whereabouts;
 use crate::clock::{Clock, Random};
 use crate::fabric::grants::{Grant, Grants};
-use crate::ids::{GrantToken, Hold, MemoryId, OpId, PeerId, RailIndex};
+use crate::ids::{Hold, MemoryId, OpId, PeerId, RailIndex};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::pass::Longest;
 use crate::peer::ends::Ends;
 use crate::peer::link::Outstanding;
 use crate::peer::table::PeerTable;
-use crate::peer::{Peer, Replacing, Revoking};
+use crate::peer::Peer;
 use crate::rail::{Elsewhere, Traffic};
+use crate::revocation::Revocations;
 use crate::status::{Error, Result, Status};
 use crate::topology::interfaces::is_down;
 use crate::topology::pci::PciAddress;
@@ -29,7 +30,7 @@ use crate::wire::frame::HEADER;
 use crate::wire::seal::SEAL;
 use once_cell::sync::OnceCell;
 use parking_lot::{Condvar, Mutex};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -82,11 +83,9 @@ pub struct Core {
     pub messages: Messages,
     pub counters: Arc<Counters>,
     pub memories: Mutex<HashMap<MemoryId, Arc<Memory>>>,
-    /// Grants by token, and grants that are being revoked.
+    /// Live grants, and those that are being revoked.
     pub grants: Arc<Grants>,
-    pub(super) revoking: Mutex<HashMap<GrantToken, Arc<Revoking>>>,
-    /// Replacements of a memory's keys: the first one is in progress.
-    pub(super) replacing: Mutex<HashMap<MemoryId, VecDeque<Arc<Replacing>>>>,
+    pub(super) revocations: Mutex<Revocations>,
     pub inboxes: Arc<[Inbox]>,
     /// SeqCst, together with the states of slots (`Slot::state`), where operations begin and where
     /// the endpoint closes.
@@ -151,8 +150,7 @@ impl Core {
             counters: Arc::new(Counters::new(config.max_counters, incarnation)),
             memories: Mutex::default(),
             grants: Arc::default(),
-            revoking: Mutex::default(),
-            replacing: Mutex::default(),
+            revocations: Mutex::new(Revocations::new(workers)),
             inboxes,
             phase: AtomicU8::new(OPEN),
             closed_workers: AtomicUsize::new(0),
@@ -284,6 +282,7 @@ impl Core {
             | Command::AskGrant { hold, .. }
             | Command::Atomic { hold, .. } => canceled(hold),
             Command::Await(awaiting) => canceled(awaiting.hold),
+            Command::Quiesce { scope, then } => self.quiesced(&scope, then),
             other => other.refuse(),
         }
     }

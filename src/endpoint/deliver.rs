@@ -151,7 +151,7 @@ impl Link {
             (Kind::Keys, ..) => self.keys_came(core, body, now),
             (Kind::Granted, ..) => self.grant_answered(core, body, now),
             (Kind::Quiesce, Some([number]), ..) => self.quiesce(core, number),
-            (Kind::Quiesced, Some([number]), ..) => self.quiesced(core, number, now),
+            (Kind::Quiesced, Some([number]), ..) => self.peer_quiesced(core, number, now),
             _ => core.count_malformed(),
         }
         Delivery::TakenUrgently

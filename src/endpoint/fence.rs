@@ -9,20 +9,17 @@
 //! failed lane is idle once its own reset is done (`failover`).
 
 use super::core::Core;
-use super::inbox::Command;
 use super::Endpoint;
 use crate::ids::{OpId, PeerId};
-use crate::peer::link::{Link, Quiesce, Quiescing, Until};
-use crate::peer::Rests;
+use crate::peer::link::{Link, Quiescing, Until};
+use crate::revocation::asking::FENCES;
+use crate::revocation::{Scope, Then};
 use crate::session::channel::Out;
-use crate::status::{Error, Result, Status};
+use crate::status::{Error, Result};
 use crate::transfer::completion::KIND_FENCE;
 use crate::transfer::operation::{Body, Work};
-use crate::transfer::{Common, Outcome};
+use crate::transfer::Common;
 use crate::wire::frame::{numbers, Kind};
-
-/// The most concurrent fences of one peer.
-const FENCES: usize = 64;
 
 impl Endpoint {
     /// `peer`: as the caller names it.
@@ -31,7 +28,7 @@ impl Endpoint {
         core.check_open()?;
         let peer = core.named_peer(peer)?;
         let id = self.begin_fence(common, Some(peer.id), || peer.ended())?;
-        core.inboxes[peer.owner].command(Command::Fence { peer: peer.id, id });
+        core.quiesce(peer.owner, Scope::Peer(peer.id), Then::Fence(id));
         self.kick(core.clock.now());
         Ok(id)
     }
@@ -69,33 +66,6 @@ impl Endpoint {
 }
 
 impl Link {
-    /// A caller's fence.
-    pub(super) fn fence(&mut self, core: &Core, id: OpId, now: u64) {
-        self.fences.retain(|_, id| core.table.is_active(*id));
-        if self.fences.len() >= FENCES {
-            core.table.end(id, Outcome::of(Status::Limit), now);
-            return;
-        }
-        let number = self.next_fence;
-        self.next_fence += 1;
-        self.fences.insert(number, id);
-        self.push(Out::new(Kind::Quiesce, numbers(&[number])));
-    }
-
-    /// The peer answers a fence.
-    pub(super) fn quiesced(&mut self, core: &Core, number: u64, now: u64) {
-        if let Some(id) = self.fences.remove(&number) {
-            core.table.end(id, Outcome::OK, now);
-        }
-        if let Some(rested) = self.resting.take_if(|resting| resting.number == number) {
-            rested.of.iter().for_each(|of| match of {
-                Rests::Revoke(of) => core.count_arrivals_of(of, now),
-                Rests::Keys(of, _) => core.keys_known(of),
-            });
-            self.ask_to_rest(core);
-        }
-    }
-
     /// The peer requests that everything accepted for it ends first.
     pub(super) fn quiesce(&mut self, core: &Core, number: u64) {
         let until = Until::Ended(core.table.accepted(self.peer.id));
@@ -107,19 +77,19 @@ impl Link {
         if self.quiescing.len() > FENCES {
             return core.breach(&self.peer, "it requests more fences than an endpoint can have in flight");
         }
-        self.quiescing.push(Quiescing { of: Quiesce::Fence(number), until });
+        self.quiescing.push(Quiescing { then: Then::Answer(number), until });
     }
 
     /// The session closes.
     pub(super) fn quiesce_to_close(&mut self, core: &Core) {
-        let until = self.quiesce_lanes(core, Quiesce::Close);
-        self.quiescing.push(Quiescing { of: Quiesce::Close, until });
+        let until = self.quiesce_lanes(core, Then::Close);
+        self.quiescing.push(Quiescing { then: Then::Close, until });
     }
 
     /// Goes on with what is to come to rest: true while there is any.
     pub(super) fn advance_quiescing(&mut self, core: &Core, now: u64, over: impl Fn() -> bool) -> bool {
-        for mut of in std::mem::take(&mut self.quiescing) {
-            let done = match &mut of.until {
+        for mut one in std::mem::take(&mut self.quiescing) {
+            let done = match &mut one.until {
                 Until::Ended(accepted) => core.table.have_ended(accepted, &over),
                 Until::Swept => self.sweeps.is_empty(),
                 Until::Quiet(workers) => *workers == 0,
@@ -132,34 +102,34 @@ impl Link {
                 }
             };
             if done {
-                of.until = match (of.until, of.of) {
-                    (Until::Ended(_) | Until::Swept, _) => self.quiesce_lanes(core, of.of),
-                    (Until::Quiet(_), Quiesce::Fence(_)) => self.until_taken(core),
-                    (Until::Taken(..), Quiesce::Fence(number)) => {
+                one.until = match (one.until, one.then) {
+                    (Until::Ended(_) | Until::Swept, _) => self.quiesce_lanes(core, one.then),
+                    (Until::Quiet(_), Then::Answer(_)) => self.until_taken(core),
+                    (Until::Taken(..), Then::Answer(number)) => {
                         self.answer(core, Out::new(Kind::Quiesced, numbers(&[number])));
                         continue;
                     }
-                    (_, Quiesce::Close) => {
+                    (..) => {
                         self.session.lanes_quiet(now);
                         continue;
                     }
                 };
             }
-            self.quiescing.push(of);
+            self.quiescing.push(one);
         }
         !self.quiescing.is_empty()
     }
 
     /// Has all workers bring the peer's lanes to rest.
-    fn quiesce_lanes(&self, core: &Core, of: Quiesce) -> Until {
-        let peer = self.peer.id;
-        let workers = core.workers_of_peer(&self.peer);
-        Until::Quiet(workers.map(|inbox| inbox.command(Command::QuiesceLanes { peer, of })).count())
+    fn quiesce_lanes(&self, core: &Core, then: Then) -> Until {
+        let workers = self.peer.workers;
+        let those = (0..core.inboxes.len()).filter(|worker| workers >> worker & 1 != 0);
+        Until::Quiet(those.map(|worker| core.quiesce(worker, Scope::Lanes(self.peer.id), then)).count())
     }
 
     /// The lanes of one worker are at rest.
-    pub(super) fn lanes_are_quiet(&mut self, of: Quiesce) {
-        let waits = self.quiescing.iter_mut().find(|one| one.of == of);
+    pub(super) fn lanes_are_quiet(&mut self, then: Then) {
+        let waits = self.quiescing.iter_mut().find(|one| one.then == then);
         if let Some(Until::Quiet(workers)) = waits.map(|one| &mut one.until) {
             *workers = workers.saturating_sub(1);
         }

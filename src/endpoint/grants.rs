@@ -7,7 +7,7 @@
 //! 3. The owner revokes it (`Endpoint::revoke`). It leaves the table at once, so no new use can
 //!    begin. From then on nothing moves under it, whatever the peer does; current uses end once the
 //!    NICs of each of the peer's workers have dropped it. Over fabrics that do not check grants,
-//!    the peer is asked to quiesce, as for a fence (`ask_to_rest`). If it does not answer, the keys
+//!    the peer is asked to quiesce, as for a fence. If it does not answer, the keys
 //!    of the memory are replaced (`keys`). The end of the peer counts as an answer.
 //! 4. The peer is notified (Withdraw): its operations under the grant end with `WEFT_ERR_REVOKED`.
 //!
@@ -17,23 +17,19 @@
 
 use super::core::Core;
 use super::deliver::{Delivery, Pass};
-use super::inbox::Command;
 use super::Endpoint;
 use crate::fabric::grants::{Grant, OnDevice};
 use crate::fabric::HostRange;
-use crate::ids::{GrantToken, OpId, PeerId, RailIndex};
+use crate::ids::{GrantToken, PeerId, RailIndex};
 use crate::logging::seldom::warn_seldom;
 use crate::memory::{Access, Memory};
-use crate::peer::link::{Link, Resting};
-use crate::peer::{Peer, Rests, Revoking};
-use crate::session::channel::Out;
-use crate::session::liveness::Silence;
+use crate::peer::link::Link;
+use crate::peer::Peer;
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::{Completion, KIND_NOTIFICATION};
-use crate::transfer::ending::Sweep;
 use crate::transfer::geometry::Pages;
-use crate::transfer::{Common, Outcome};
-use crate::wire::frame::{numbers, Kind};
+use crate::transfer::Outcome;
+use crate::wire::frame::Kind;
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -122,27 +118,6 @@ impl Endpoint {
         self.hold_places(&core.queue, 1).inspect_err(|_| core.grants.yield_place())?.keep();
         Ok(GrantPlace(core))
     }
-
-    pub fn revoke(&self, grant: GrantToken, common: &Common) -> Result<OpId> {
-        let core = &self.core;
-        core.check_open()?;
-        let mut found = None;
-        // Without a place for its completion, the revoke changes nothing. The grant outlives the peer:
-        // PEER_LOST would say less than its own notification can.
-        let id = self.begin_fence(common, None, || {
-            core.begin_to_revoke(grant, false).map(|of| found = Some(of)).err()
-        })?;
-        let Some(of) = found else { return Ok(id) }; // It has timed out: that is its completion.
-        let now = core.clock.now();
-        of.claim();
-        if !of.await_by(id) && !core.table.end(id, Outcome::OK, now) {
-            of.unclaim();
-        }
-        core.revoke(&of);
-        core.forget_revoking(&of);
-        self.kick(now);
-        Ok(id)
-    }
 }
 
 /// A grant that could not be taken back is not made. Until it is known which rails serve the peer, any may.
@@ -208,59 +183,12 @@ fn pieces(memory: &Memory, pages: &Pages) -> Result<Vec<HostRange>> {
 }
 
 impl Core {
-    /// Removes a grant from the table, or finds its revoke in progress. `expired`: it has expired.
-    fn begin_to_revoke(&self, token: GrantToken, expired: bool) -> Result<Arc<Revoking>> {
-        // Keep the lock: a thread that finds no grant must find the revoke.
-        let mut revoking = self.revoking.lock();
-        let unknown =
-            || Error::handle("the token is of no grant of this endpoint, or that was revoked before");
-        if let Some(of) = revoking.get(&token) {
-            return if of.is_done() && !of.is_unclaimed() { Err(unknown()) } else { Ok(of.clone()) };
-        }
-        let grant = self.grants.take(token).ok_or_else(unknown)?;
-        let memory = self.memories.lock().get(&grant.memory).cloned().ok_or_else(unknown)?;
-        let of = Arc::new(Revoking::new(grant, memory, expired));
-        revoking.insert(token, of.clone());
-        Ok(of)
-    }
-
-    /// Asks the peer's workers, once, to drop a grant.
-    fn revoke(&self, of: &Arc<Revoking>) {
-        let peer = self.peers.get(of.grant.peer).ok();
-        // It is unknown which workers had lanes to a peer that is gone.
-        let workers = peer.as_ref().map_or(u64::MAX, |peer| peer.workers) | 1 << of.grant.worker;
-        // If a fabric that does not check grants may still be selected for the peer, the answer is
-        // awaited.
-        let checks = |(index, rail): (RailIndex, &super::RailInfo)| {
-            let other = |peer: &Arc<Peer>| peer.has_service() && !peer.is_served_by(index);
-            rail.grants || peer.as_ref().is_some_and(other)
-        };
-        let rests = !RailIndex::each(&self.rails).all(checks);
-        let those: Vec<usize> = (0..self.inboxes.len()).filter(|at| workers >> at & 1 != 0).collect();
-        if of.begin(those.len(), rests) {
-            // A revoke does not wait for workers that do not use the grant.
-            if of.grant.close() && !rests {
-                self.is_revoked(of, self.clock.now());
-            }
-            those.iter().for_each(|at| self.inboxes[*at].command(Command::RevokeGrant(of.clone())));
-        }
-    }
-
-    /// Ends expired grants.
-    pub(super) fn expire_grants(&self, now: u64) {
-        for token in self.grants.due(now) {
-            // It may have been revoked meanwhile.
-            let of = self.begin_to_revoke(token, true);
-            of.into_iter().for_each(|of| self.revoke(&of));
-        }
-    }
-
     /// Notifies the owner of grants to a peer that has ended, where that was requested.
     pub(super) fn notify_of_end(&self, peer: PeerId, outcome: Outcome) {
         self.grants.of_peer(peer).iter().for_each(|grant| self.notify_owner(grant, outcome));
     }
 
-    fn notify_owner(&self, grant: &Grant, outcome: Outcome) {
+    pub(super) fn notify_owner(&self, grant: &Grant, outcome: Outcome) {
         let Some(value) = grant.take_notify() else { return };
         let now = self.clock.now();
         let mut completion = Completion::new(KIND_NOTIFICATION, outcome, grant.peer, now);
@@ -270,21 +198,8 @@ impl Core {
         self.queue.publish(completion);
     }
 
-    /// Nothing reaches the memory under the grant any longer.
-    fn is_revoked(&self, of: &Arc<Revoking>, now: u64) {
-        of.let_memory_go();
-        // Only an expired grant is unclaimed before `finish`; when this is called again, there is nothing
-        // left to notify of.
-        if of.is_unclaimed() {
-            self.notify_owner(&of.grant, Outcome::of(Status::TimedOut));
-        }
-        self.spare_owner(&of.grant);
-        of.finish(|id| self.table.end(id, Outcome::OK, now));
-        self.forget_revoking(of);
-    }
-
     /// The owner has received the grant's notification.
-    fn spare_owner(&self, grant: &Grant) {
+    pub(super) fn spare_owner(&self, grant: &Grant) {
         grant.take_notify().into_iter().for_each(|_| self.give_place_back());
     }
 
@@ -302,91 +217,9 @@ impl Core {
         self.grants.yield_place();
         self.queue.unreserve(1);
     }
-
-    /// The peer posts nothing more under the grant, whose NICs raise counters by immediates:
-    /// workers may have some left to reap.
-    pub(super) fn count_arrivals_of(&self, of: &Arc<Revoking>, now: u64) {
-        of.awaits(self.inboxes.len());
-        self.inboxes.iter().for_each(|inbox| inbox.command(Command::CountArrivals(of.clone())));
-        self.revoked_by_one(of, now);
-    }
-
-    /// One of the parties that a revoke waits for is done.
-    pub(super) fn revoked_by_one(&self, of: &Arc<Revoking>, now: u64) {
-        if of.is_done_by_one() {
-            self.is_revoked(of, now);
-        }
-    }
-
-    /// The peer has acknowledged a Withdraw with this body.
-    pub(super) fn knows_of_revoke(&self, body: &[u8]) {
-        let of = granted(body).and_then(|(token, _)| self.revoking.lock().get(&token).cloned());
-        of.into_iter().for_each(|of| {
-            of.peer_knows();
-            self.forget_revoking(&of);
-        });
-    }
-
-    /// A peer has ended: its grants are revoked without notifying it.
-    pub(super) fn no_peer_to_know(&self, peer: PeerId) {
-        let all: Vec<Arc<Revoking>> = self.revoking.lock().values().cloned().collect();
-        for of in all.iter().filter(|of| of.grant.peer == peer) {
-            of.peer_knows();
-            self.forget_revoking(of);
-        }
-    }
-
-    fn forget_revoking(&self, of: &Revoking) {
-        if of.is_over() {
-            self.revoking.lock().remove(&of.grant.token);
-        }
-    }
-
-    /// The rails are closed: no grant allows access any longer.
-    pub(super) fn forget_grants(&self) {
-        self.revoking.lock().drain().for_each(|(_, of)| of.let_memory_go());
-        for grant in self.grants.take_all() {
-            let memory = self.memories.lock().get(&grant.memory).cloned();
-            memory.into_iter().for_each(|memory| memory.ungrant());
-        }
-    }
 }
 
 impl Link {
-    /// A grant of ours ends.
-    pub(super) fn push_withdraw(&mut self, core: &Core, of: &Arc<Revoking>) {
-        let token = of.grant.token.get();
-        self.push(Out::new(Kind::Withdraw, numbers(&[token as u64, (token >> 64) as u64])));
-        if of.rests() {
-            self.to_rest.push(Rests::Revoke(of.clone()));
-        }
-        self.ask_to_rest(core);
-    }
-
-    /// Asks the peer to quiesce for everything that has begun to wait since the last request.
-    pub(super) fn ask_to_rest(&mut self, core: &Core) {
-        if self.resting.is_some() || self.to_rest.is_empty() {
-            return;
-        }
-        let number = self.next_fence;
-        self.next_fence += 1;
-        let (counted_ns, of) = (core.clock.now(), std::mem::take(&mut self.to_rest));
-        self.resting = Some(Resting { number, silence: Silence::default(), waited_ns: 0, counted_ns, of });
-        self.push(Out::new(Kind::Rest, numbers(&[number])));
-    }
-
-    /// The peer revokes a grant that it made for us.
-    pub(super) fn withdrawn(&mut self, pass: &Pass, grant: GrantToken) {
-        let peer = self.peer.id;
-        log::debug!("{} has revoked grant {grant}: its operations end", self.peer);
-        self.peer.revoked.insert(grant);
-        self.forget_covered(pass.core, grant, pass.now);
-        if !self.sweeps.iter_mut().any(|sweep| sweep.join_revoked(peer, grant)) {
-            self.sweeps.push_back(Sweep::of_revoked(peer, grant));
-        }
-        self.go_on_sweeping(pass.core, pass.now, || true);
-    }
-
     /// A frame that announces an operation under a grant.
     pub(super) fn under_a_grant(&mut self, pass: &mut Pass, kind: Kind, body: &[u8]) -> Delivery {
         let core = pass.core;
@@ -423,11 +256,10 @@ impl Link {
         if self.peer.address.answers_about_grants() {
             return Delivery::Refused;
         }
-        // Check after the table: a grant that has left the table is here.
-        let revoking = core.revoking.lock().get(&token).cloned();
-        match revoking {
-            Some(of) if ours(&of.grant) && !of.is_known() => Delivery::Stalled,
-            _ => Delivery::TakenUrgently,
+        // Check after the table: a grant that has left the table is there.
+        match core.revocations.lock().is_unknown_to(self.peer.id, token) {
+            true => Delivery::Stalled,
+            false => Delivery::TakenUrgently,
         }
     }
 }

@@ -18,6 +18,7 @@ impl Endpoint {
         let of_peers = |what: fn(&Peer) -> &AtomicU64| peers.iter().map(|peer| count(what(peer))).sum();
         let queues: Vec<_> = self.queues.lock().iter().filter_map(Weak::upgrade).collect();
         let places = |queue: &Arc<_>| crate::transfer::queue::Queue::reserved(queue);
+        let (revokes, rekeyed) = core.revocations.lock().count();
         vec![
             ("operations", core.table.active()),
             ("queues", queues.len() as u64),
@@ -28,8 +29,8 @@ impl Endpoint {
             ("grants of memories", memories.iter().map(|memory| count(&memory.grants)).sum()),
             ("prepared of memories", memories.iter().map(|memory| count(&memory.prepared)).sum()),
             ("registrations of memories", memories.iter().map(|memory| memory.open()).sum()),
-            ("revokes", core.revoking.lock().len() as u64),
-            ("replacements of keys", core.replacing.lock().len() as u64),
+            ("revokes", revokes as u64),
+            ("replacements of keys", rekeyed as u64),
             ("counters", core.counters.count()),
             ("peers", peers.len() as u64),
             ("bytes of messages to peers", of_peers(|peer| &peer.outgoing)),

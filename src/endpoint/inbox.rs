@@ -3,10 +3,10 @@
 use super::chores::{Registered, Reply, Unwanted, Wanted};
 use super::later::Awaiting;
 use super::mailbox::Mailbox;
-use crate::ids::{Hold, MemoryId, OpId, PeerId};
+use crate::ids::{Hold, OpId, PeerId};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
-use crate::peer::link::Quiesce;
-use crate::peer::{Peer, Replacing, Revoking};
+use crate::peer::Peer;
+use crate::revocation::{Scope, Then};
 use crate::session::{LaneEvent, Plan, Session};
 use crate::status::Result;
 use crate::transfer::claims::Run;
@@ -96,20 +96,15 @@ pub enum Command {
         runs: Vec<Run>,
         hops: u32,
     },
-    /// A caller's fence.
-    Fence {
-        peer: PeerId,
-        id: OpId,
+    /// Something is to come to rest, for what follows.
+    Quiesce {
+        scope: Scope,
+        then: Then,
     },
-    /// To a peer's workers: its lanes are to come to rest.
-    QuiesceLanes {
+    /// To a peer's owner: the lanes of one worker are at rest.
+    Quiesced {
         peer: PeerId,
-        of: Quiesce,
-    },
-    /// The lanes of one worker are idle.
-    LanesQuiet {
-        peer: PeerId,
-        of: Quiesce,
+        then: Then,
     },
     /// To a peer's workers: some of its lanes stall; check whether the others move.
     Probe {
@@ -156,22 +151,6 @@ pub enum Command {
     Release {
         remote: Arc<RemoteMemory>,
     },
-    Revoke {
-        peer: PeerId,
-        memory: MemoryId,
-    },
-    /// A grant of ours ends.
-    RevokeGrant(Arc<Revoking>),
-    /// No further arrivals come under the grant: count those that NICs have already reported.
-    CountArrivals(Arc<Revoking>),
-    /// To an importer's owner: send it the new keys of a memory, and (`waits`) close the old ones
-    /// when it is idle.
-    GiveKeys {
-        peer: PeerId,
-        of: Arc<Replacing>,
-        waits: bool,
-    },
-    CloseKeys(Arc<Replacing>),
     Resume {
         peer: PeerId,
     },
@@ -206,9 +185,6 @@ impl Command {
             Command::Close { reply, .. } => _ = reply.put(()),
             Command::DropLanes { ended: Some((_, others)), .. } => {
                 others.fetch_sub(1, Ordering::AcqRel);
-            }
-            Command::RevokeGrant(of) | Command::CountArrivals(of) => {
-                _ = of.is_done_by_one().then(|| of.let_memory_go())
             }
             _ => {}
         }

@@ -30,20 +30,12 @@ use crate::fabric::Access;
 use crate::ids::{MemoryId, PeerId, RailIndex};
 use crate::memory::Memory;
 use crate::peer::link::Link;
-use crate::peer::{Replacing, Rests, Revoking};
+use crate::revocation::asking::Waits;
+use crate::revocation::Revocations;
 use crate::session::channel::Out;
-use crate::session::liveness::{Verdict, LOOKS};
 use crate::wire::frame::{numbers, Kind, HEADER};
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A peer that was asked to quiesce, and sends nothing for this long, does not answer. (For this
-/// and the times below, only time counts in which this worker received: `session::liveness`.)
-const SILENT_NS: u64 = 50_000_000;
-/// A peer that sends only other frames for this long does not answer either.
-const REST_NS: u64 = 1_000_000_000;
-/// For importers that are not idle by then, posts with the old keys are refused.
-const ANSWER_NS: u64 = 100_000_000;
 /// Bytes of a Keys frame before the keys.
 const BEFORE_KEYS: usize = 24;
 
@@ -69,150 +61,88 @@ impl Core {
         memory.describe(self.incarnation, self.rails.iter().map(|rail| rail.virtual_addresses));
     }
 
-    /// Replaces the keys of a memory for a peer that does not answer or has ended, and for a grant
-    /// of it. `None`: there are no separate keys.
-    pub(super) fn replace_keys(
-        &self,
-        memory: &Arc<Memory>,
-        silent: PeerId,
-        of: Option<&Arc<Revoking>>,
-    ) -> Option<Arc<Replacing>> {
-        if self.rails_apart(memory.known(), memory.access()) == 0 {
-            return None;
+    /// Replaces the keys of a memory: `handle` says so. False: there are no separate keys.
+    fn rekey(&self, memory: MemoryId, handle: impl FnOnce(&mut Revocations) -> bool) -> bool {
+        let Some(memory) = self.memory(memory) else { return false };
+        // While it is being deregistered, which ends all access, there is nothing to replace.
+        if self.rails_apart(memory.known(), memory.access()) == 0 || !memory.enter() {
+            return false;
         }
-        let mut all = self.replacing.lock();
-        let last = all.get(&memory.id).and_then(VecDeque::back);
-        if let Some(known) = last.filter(|known| known.join(silent, of)) {
-            return Some(known.clone());
+        if !self.revoking(handle) {
+            memory.exit(); // It joins one that has entered.
         }
-        if !memory.enter() {
-            return None; // The memory is being deregistered, which ends all access.
-        }
-        let new = Arc::new(Replacing::new(memory.clone()));
-        new.join(silent, of);
-        let those = all.entry(memory.id).or_default();
-        those.push_back(new.clone());
-        let first = those.len() == 1;
-        drop(all);
-        if first {
-            self.register_anew(&new);
-        }
-        Some(new)
+        true
     }
 
-    fn register_anew(&self, of: &Arc<Replacing>) {
-        of.begin(self.inboxes.len());
-        let memory = &of.memory;
+    /// Has all workers register a memory again.
+    pub(super) fn register_anew(&self, memory: &Arc<Memory>) {
         let device = memory.place().map(|place| (place.device, place.shareable));
         let whole = Wanted { ranges: memory.ranges().into(), access: memory.access(), rails: 0, device };
         for inbox in self.inboxes.iter() {
             if let Some(wanted) = self.wanted_apart(&whole, memory.known()) {
-                inbox.command(Command::Register { wanted, reply: Registered::Keys(of.clone()) });
+                inbox.command(Command::Register { wanted, reply: Registered::Keys(memory.clone()) });
             }
         }
     }
 
     /// One worker has registered the memory again.
-    pub(super) fn registered_anew(&self, of: &Arc<Replacing>, all: Registrations) {
+    pub(super) fn registered_anew(&self, memory: &Memory, all: Registrations) {
         if let Some(error) = &all.error {
             log::error!(
                 "memory {:#x} cannot be registered anew, so peers cannot reach it any longer: {error}",
-                of.memory.id
+                memory.id
             );
-            of.fail();
         }
-        of.memory.exports.lock().add(all.of_rails, all.left);
-        if of.is_done_by_one() {
-            self.give_keys(of);
-        }
+        let failed = all.error.is_some();
+        memory.exports.lock().add(all.of_rails, all.left);
+        self.revoking(|of| of.handle_registered(memory.id, failed));
     }
 
-    fn give_keys(&self, of: &Arc<Replacing>) {
-        let memory = &of.memory;
-        let silent = of.announce();
+    /// The new keys take the place of the old ones; without all of them, nothing does.
+    pub(super) fn replace_keys(&self, memory: &Memory, failed: bool) {
         {
             let mut exports = memory.exports.lock();
-            if !exports.is_complete() {
-                of.fail();
-            }
-            match of.has_failed() {
+            match failed || !exports.is_complete() {
                 true => exports.lose(),
                 false => exports.replace(),
             }
         }
         self.describe(memory);
         let importers = memory.importers();
-        of.begin(importers.len() + 1);
-        for peer in importers {
-            match self.owner_of(peer) {
-                Some(owner) => {
-                    let waits = !silent.contains(&peer);
-                    self.inboxes[owner].command(Command::GiveKeys { peer, of: of.clone(), waits });
-                }
-                None => self.keys_known(of),
-            }
-        }
-        self.keys_known(of);
+        self.revoking(|all| all.handle_replaced(memory.id, importers));
     }
 
-    /// An importer no longer uses the old keys, or is not waited for.
-    pub(super) fn keys_known(&self, of: &Arc<Replacing>) {
-        if of.is_done_by_one() {
-            of.begin(self.inboxes.len());
-            self.inboxes.iter().for_each(|inbox| inbox.command(Command::CloseKeys(of.clone())));
-        }
-    }
-
-    /// One worker's rails have closed the old keys.
-    pub(super) fn closed_by_one(&self, of: &Arc<Replacing>, now: u64) {
-        if !of.is_done_by_one() {
-            return;
-        }
-        log::debug!("memory {:#x}: its keys were replaced", of.memory.id);
-        of.memory.exit();
-        of.end().iter().for_each(|revoking| self.count_arrivals_of(revoking, now));
-        let mut all = self.replacing.lock();
-        let next = all.get_mut(&of.memory.id).and_then(|those| {
-            those.pop_front();
-            those.front().cloned()
-        });
-        if next.is_none() {
-            all.remove(&of.memory.id);
-        }
-        drop(all);
-        next.iter().for_each(|next| self.register_anew(next));
+    /// Whether PEER_DOWN waits for keys.
+    pub(super) fn is_rekeying_for(&self, peer: PeerId) -> bool {
+        self.revocations.lock().is_rekeying_for(peer)
     }
 
     /// A peer has ended that may have posted more: the keys of memories for which it had grants are
     /// replaced.
-    pub(super) fn replace_keys_of_end(&self, peer: PeerId) -> Vec<Arc<Replacing>> {
+    pub(super) fn replace_keys_of_end(&self, peer: PeerId) {
         let mut memories: Vec<MemoryId> =
             self.grants.of_peer(peer).iter().map(|grant| grant.memory).collect();
-        let revoking = self.revoking.lock();
-        memories.extend(
-            revoking.values().filter(|of| of.grant.peer == peer && !of.is_done()).map(|of| of.grant.memory),
-        );
-        drop(revoking);
+        memories.extend(self.revocations.lock().memories_of(peer));
         memories.sort_unstable();
         memories.dedup();
-        let known = |id: MemoryId| self.memories.lock().get(&id).cloned();
-        memories.into_iter().filter_map(|id| self.replace_keys(&known(id)?, peer, None)).collect()
+        for memory in memories {
+            self.rekey(memory, |all| all.handle_rekey(memory, peer, None));
+        }
     }
 }
 
 impl Link {
     /// An importer is given the new keys of a memory. True: it is waited for, until it is at rest.
-    pub(super) fn take_keys(&mut self, core: &Core, of: &Arc<Replacing>, waits: bool) -> bool {
-        if of.has_failed() {
-            self.push(Out::new(Kind::Revoke, numbers(&[of.memory.id.get()])));
-        } else {
-            self.push_keys(&of.memory, core.frame_bytes());
+    pub(super) fn take_keys(&mut self, core: &Core, memory: MemoryId, waits: bool) -> bool {
+        let known = core.memory(memory).filter(|memory| !memory.exports.lock().lost);
+        match &known {
+            Some(memory) => self.push_keys(memory, core.frame_bytes()),
+            None => self.push(Out::new(Kind::Revoke, numbers(&[memory.get()]))),
         }
         self.session.keys_replaced();
-        let waits = waits && self.session.is_up() && !of.has_failed();
+        let waits = waits && self.session.is_up() && known.is_some();
         if waits {
-            self.to_rest.push(Rests::Keys(of.clone(), 0));
-            self.ask_to_rest(core);
+            self.await_peer(core, Waits::Keys { memory, waited_ns: 0 });
         }
         waits
     }
@@ -250,25 +180,12 @@ impl Link {
 
     /// Whether a peer that was asked to come to rest answers.
     pub(super) fn tend_resting(&mut self, core: &Core, now: u64) {
-        let Some(resting) = &mut self.resting else { return };
-        let passed = now.saturating_sub(resting.counted_ns);
-        resting.counted_ns = now;
-        resting.waited_ns += passed.min(REST_NS / LOOKS);
-        let verdict = resting.silence.look(self.peer.received_ns(), now, SILENT_NS);
-        let silent = verdict == Verdict::Lost || resting.waited_ns > REST_NS;
-        let peer = self.peer.id;
-        for those in [&mut resting.of, &mut self.to_rest] {
-            those.retain_mut(|one| match one {
-                Rests::Keys(of, waited) => {
-                    *waited += passed.min(ANSWER_NS / LOOKS);
-                    let ends = silent || *waited > ANSWER_NS;
-                    if ends {
-                        core.keys_known(of);
-                    }
-                    !ends
-                }
-                Rests::Revoke(of) => !silent || core.replace_keys(of.memory(), peer, Some(of)).is_none(),
-            });
-        }
+        self.quiesces.handle_time(self.peer.received_ns(), now, |of| match of {
+            Waits::Grant { token, memory } => core.rekey(memory, |all| all.handle_silence(token)),
+            Waits::Keys { memory, .. } => {
+                core.revoking(|all| all.handle_keys_known(memory));
+                true
+            }
+        });
     }
 }

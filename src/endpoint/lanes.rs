@@ -2,13 +2,12 @@
 //! handshake, draining or failure.
 
 use super::core::Core;
-use super::inbox::Command;
 use super::later::{Parked, Relayed};
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::memory::RemoteMemory;
-use crate::peer::link::Quiesce;
 use crate::peer::Peer;
 use crate::rail::{Half, HasLane, Lane, Lanes, Rail};
+use crate::revocation::{Scope, Then};
 use crate::session::Plan;
 use crate::trace::{self, Event};
 use crate::transfer::shape::View;
@@ -60,7 +59,7 @@ pub struct LaneWork {
     /// The session closes: it takes nothing new.
     pub stopped: bool,
     /// What waits until the lane is idle; until then it posts nothing.
-    pub quiescing: Vec<Quiesce>,
+    pub quiescing: Vec<Then>,
     /// Frames about halves of its credits that remain to be sent.
     pub owed: Vec<(Half, Owed)>,
     /// How often it was seen stalled, and when the others were last checked.
@@ -283,7 +282,7 @@ pub struct DataPath {
     /// Stripes of lanes that were removed, freed in steps.
     pub(super) removed: Vec<Stripes>,
     /// Peers of which these lanes are not at rest yet, and why.
-    pub(super) quiescing: Vec<(PeerId, Quiesce, Vec<LaneId>)>,
+    pub(super) quiescing: Vec<(PeerId, Then, Vec<LaneId>)>,
     /// Lanes that owe frames about credits.
     pub(super) owing: Vec<LaneId>,
     /// Transfers whose peers have no lane now.
@@ -391,22 +390,22 @@ impl DataPath {
     // Lanes come to rest.
 
     /// Holds each of a peer's lanes until it is at rest, or stops them.
-    pub fn quiesce_lanes(&mut self, peer: PeerId, of: Quiesce) {
+    pub fn quiesce_lanes(&mut self, peer: PeerId, then: Then) {
         let mut lanes = Vec::new();
         for lane in self.rails.lanes_mut().filter(|lane| lane.peer.id == peer) {
-            match of {
-                Quiesce::Close if lane.lane.life.is_ending() => continue,
-                Quiesce::Close => {
+            match then {
+                Then::Close if lane.lane.life.is_ending() => continue,
+                Then::Close => {
                     lane.stopped = true;
                     lane.stripes.stop(&self.core.table, &mut self.left);
                 }
                 // Lanes that are being reset, too.
-                Quiesce::Fence(_) => lane.stripes.forget_keys(),
+                _ => lane.stripes.forget_keys(),
             }
-            lane.quiescing.push(of);
+            lane.quiescing.push(then);
             lanes.push(lane.lane.id);
         }
-        self.quiescing.push((peer, of, lanes));
+        self.quiescing.push((peer, then, lanes));
     }
 
     /// Prepares the rails for transfers of imported device memory.
@@ -428,28 +427,26 @@ impl DataPath {
             return;
         }
         let mut quiet = Vec::new();
-        for (peer, of, mut lanes) in std::mem::take(&mut self.quiescing) {
-            lanes.retain(|lane| !self.is_at_rest(*lane, of));
+        for (peer, then, mut lanes) in std::mem::take(&mut self.quiescing) {
+            lanes.retain(|lane| !self.is_at_rest(*lane, then));
             match lanes.is_empty() {
-                true => quiet.push((peer, of)),
-                false => self.quiescing.push((peer, of, lanes)),
+                true => quiet.push((peer, then)),
+                false => self.quiescing.push((peer, then, lanes)),
             }
         }
-        for (peer, of) in quiet {
-            if let Ok(found) = self.core.peers.get(peer) {
-                self.core.command_owner(&found, Command::LanesQuiet { peer, of });
-            }
+        for (peer, then) in quiet {
+            self.core.quiesced(&Scope::Lanes(peer), then);
         }
     }
 
     /// Whether a lane that was held until it is at rest is, or is gone: then it is held no longer.
-    fn is_at_rest(&mut self, lane: LaneId, of: Quiesce) -> bool {
+    fn is_at_rest(&mut self, lane: LaneId, then: Then) -> bool {
         let Some((_, lane)) = self.rails.lane_mut(lane) else { return true };
         // One that is being reset is at rest for a fence once the peer's end is reset.
-        let reset = !lane.lane.life.is_resetting() || of == Quiesce::Close;
+        let reset = !lane.lane.life.is_resetting() || then == Then::Close;
         let rests = lane.lane.inflight_ops == 0 && reset;
         if rests {
-            lane.quiescing.retain(|held| *held != of);
+            lane.quiescing.retain(|held| *held != then);
         }
         rests
     }

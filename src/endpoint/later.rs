@@ -2,7 +2,6 @@
 
 use crate::ids::{Hold, PeerId};
 use crate::peer::link::{Link, Outstanding};
-use crate::peer::{Replacing, Revoking};
 use crate::transfer::claims::Run;
 use crate::transfer::completion::Completion;
 use crate::transfer::gate::Before;
@@ -45,8 +44,6 @@ pub struct Leaving {
     pub peer: PeerId,
     pub outcome: Outcome,
     pub stage: LeavingStage,
-    /// Grants that are revoked once the peer is gone.
-    pub revoking: Vec<Arc<Revoking>>,
 }
 
 pub enum LeavingStage {
@@ -61,8 +58,6 @@ pub enum LeavingStage {
         others: Arc<AtomicUsize>,
         /// When all had.
         dropped_ns: Option<u64>,
-        /// Memories whose keys are replaced, because the peer may have posted more.
-        replacing: Vec<Arc<Replacing>>,
         /// Operations that had ended when the last worker had dropped its lanes: PEER_DOWN follows
         /// their completions.
         ended: Option<Before>,

@@ -8,7 +8,7 @@ use super::worker::Worker;
 use crate::fabric::{error_text, host, is_closed};
 use crate::ids::{OpId, PeerId, RailIndex};
 use crate::peer::link::Link;
-use crate::peer::{status_of_end, Peer, Rests};
+use crate::peer::{status_of_end, Peer};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
 use crate::transfer::operation::Move;
@@ -95,17 +95,9 @@ impl Worker {
         let mut outstanding = link.take_outstanding(outcome);
         outstanding.waited.extend(link.ending.take().into_iter().flat_map(|ending| ending.waited));
         outstanding.waited.extend(std::mem::take(&mut link.atomics).into_values());
-        let mut rests = std::mem::take(&mut link.to_rest);
-        rests.extend(link.resting.take().into_iter().flat_map(|resting| resting.of));
-        let mut revoking = Vec::new();
-        for one in rests {
-            match one {
-                Rests::Revoke(of) => revoking.push(of),
-                Rests::Keys(of, _) => core.keys_known(&of),
-            }
-        }
+        link.stop_quiesces(&core);
         let stage = LeavingStage::Ending(link, outstanding);
-        self.leaving.push_back(Leaving { peer, outcome, stage, revoking });
+        self.leaving.push_back(Leaving { peer, outcome, stage });
         self.finish_leaving(now, || core.clock.now().saturating_sub(now) > ENDS_NS);
     }
 
@@ -117,7 +109,6 @@ impl Worker {
             core.queue.unreserve(1);
         }
         core.forget_importer(peer, &link.imports);
-        core.no_peer_to_know(peer);
         let was_up = link.session.is_up();
         core.peers.remove(&link.peer, link.session.is_known());
         // Notify after that, so that a later grant finds the peer gone.
@@ -133,7 +124,9 @@ impl Worker {
         // connection.
         let lets_in = |(index, rail): (RailIndex, &RailInfo)| !rail.grants && link.peer.is_served_by(index);
         let lands = reset && RailIndex::each(&core.rails).any(lets_in);
-        let replacing = if lands { core.replace_keys_of_end(peer) } else { Vec::new() };
+        if lands {
+            core.replace_keys_of_end(peer);
+        }
         let down = was_up.then(|| Completion::new(completion::KIND_PEER_DOWN, outcome, peer, now));
         if !was_up {
             core.queue.unreserve(1 + link.accepted as u64);
@@ -153,7 +146,7 @@ impl Worker {
         if !shed(&mut link) {
             self.shedding.push(*link);
         }
-        LeavingStage::Dropping { down, others, dropped_ns: None, replacing, ended: None }
+        LeavingStage::Dropping { down, others, dropped_ns: None, ended: None }
     }
 
     /// Asks all workers to drop a peer's lanes; returns how many have not yet.
@@ -203,7 +196,7 @@ impl Worker {
     /// Whether a peer is gone, and its PEER_DOWN, if it has one, was published.
     fn has_left(&self, leaving: &mut Leaving, now: u64) -> bool {
         let core = &self.core;
-        let LeavingStage::Dropping { down, others, dropped_ns, replacing, ended } = &mut leaving.stage else {
+        let LeavingStage::Dropping { down, others, dropped_ns, ended } = &mut leaving.stage else {
             return false;
         };
         // A worker may be inside a call into a provider, for however long: until it has dropped the
@@ -211,13 +204,10 @@ impl Worker {
         let held = others.load(Ordering::Acquire) != 0;
         let dropped_ns = if held { now } else { *dropped_ns.get_or_insert(now) };
         let late = core.table.has_late(leaving.peer) && now.saturating_sub(dropped_ns) < OFF_NS;
-        let keyed = replacing.iter().all(|of| of.is_done());
-        if (held || late || !keyed) && !self.closed {
+        if (held || late || core.is_rekeying_for(leaving.peer)) && !self.closed {
             return false;
         }
-        for of in leaving.revoking.drain(..) {
-            core.revoked_by_one(&of, now);
-        }
+        core.revoking(|all| all.handle_gone(leaving.peer));
         let Some(down) = *down else { return true };
         let ended = *ended.get_or_insert_with(|| core.table.ended_so_far());
         if self.closed {
@@ -373,10 +363,8 @@ mod tests {
         assert!(worker.core.queue.reserve(1));
         let others = Arc::new(AtomicUsize::new(1));
         let down = Some(Completion::new(completion::KIND_PEER_DOWN, outcome, peer, now));
-        let (replacing, others_left) = (Vec::new(), others.clone());
-        let stage =
-            LeavingStage::Dropping { down, others: others_left, dropped_ns: None, replacing, ended: None };
-        let mut leaving = Leaving { peer, outcome, stage, revoking: Vec::new() };
+        let stage = LeavingStage::Dropping { down, others: others.clone(), dropped_ns: None, ended: None };
+        let mut leaving = Leaving { peer, outcome, stage };
         assert!((0..4).all(|hours| !worker.has_left(&mut leaving, now + hours * HOUR_NS)));
         assert!(worker.core.queue.is_empty());
         others.store(0, Ordering::Release);

@@ -8,6 +8,7 @@ use crate::fabric::Registration;
 use crate::ids::MemoryId;
 use crate::memory::{self, Access, Memory, Range, RemoteMemory};
 use crate::range::Checked;
+use crate::revocation::{Scope, Then};
 use crate::room;
 use crate::status::{Error, Result, Status};
 use crate::transfer::Outcome;
@@ -91,9 +92,7 @@ impl Endpoint {
         log::trace!("memory {:#x} is deregistered: {} importers", memory.id, memory.importers().len());
         for peer in memory.importers() {
             match core.peers.get(peer) {
-                Ok(peer) => {
-                    core.inboxes[peer.owner].command(Command::Revoke { peer: peer.id, memory: memory.id })
-                }
+                Ok(peer) => core.quiesce(peer.owner, Scope::Peer(peer.id), Then::Deregister(memory.id)),
                 Err(_) => memory.forget(peer),
             }
         }

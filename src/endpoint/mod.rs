@@ -49,6 +49,7 @@ mod reasons;
 mod registering;
 mod relay;
 mod rest;
+mod revoke;
 mod sessions;
 mod stalls;
 mod submit;

@@ -8,7 +8,7 @@ use crate::fabric::Access;
 use crate::ids::RailIndex;
 use crate::logging::seldom::warn_seldom;
 use crate::memory::Memory;
-use crate::peer::Replacing;
+use crate::revocation::{Scope, Then};
 use crate::status::Result;
 use std::sync::Arc;
 
@@ -65,16 +65,16 @@ impl Chores {
                     }
                     None => false,
                 },
-                Chore::CloseKeys(of) => match close_key(&of.memory, rails) {
+                Chore::CloseKeys(memory) => match close_key(memory, rails) {
                     Some(Ok(())) => {
-                        core.closed_by_one(of, now);
+                        core.quiesced(&Scope::Keys(memory.id), Then::Count);
                         true
                     }
                     Some(Err(error)) => {
                         warn_seldom!(
                             "memory {:#x}: a NIC still uses a replaced key, for whose closing a revoke or the end of \
                              a peer waits: {error}",
-                            of.memory.id
+                            memory.id
                         );
                         self.unclosed.push(chore);
                         return true;
@@ -107,15 +107,15 @@ impl Chores {
                     self.close_unwanted(all.flat(), nobody);
                 }
             }
-            Chore::Register(Registering { reply: Registered::Keys(of), all, .. }) => {
-                core.registered_anew(&of, all)
+            Chore::Register(Registering { reply: Registered::Keys(memory), all, .. }) => {
+                core.registered_anew(&memory, all)
             }
             Chore::Close { reply, .. } => _ = reply.put(()),
             Chore::Deregister { .. } | Chore::CloseKeys(_) => {}
         }
     }
 
-    pub(super) fn close_keys(&mut self, of: Arc<Replacing>) {
+    pub(super) fn close_keys(&mut self, of: Arc<Memory>) {
         self.queue.push_back(Chore::CloseKeys(of));
     }
 

@@ -3,10 +3,10 @@
 use super::{status_of_end, Peer};
 use crate::codec::{Reader, Writer};
 use crate::ids::{GrantToken, Hold, MemoryId, OpId};
-use crate::memory::{Asking, RemoteMemory};
-use crate::peer::Rests;
+use crate::memory::{self, RemoteMemory};
+use crate::revocation::asking::Asking;
+use crate::revocation::Then;
 use crate::session::channel::{Channel, Out};
-use crate::session::liveness::Silence;
 use crate::session::{Plan, Session};
 use crate::status::Status;
 use crate::transfer::ending::{Accepted, Sweep};
@@ -44,18 +44,13 @@ pub struct Link {
     /// Atomics without an answer from the peer.
     pub atomics: BTreeMap<OpId, Hold>,
     /// Grants of the peer of which it is asked what they cover.
-    pub asking: HashMap<GrantToken, Asking>,
+    pub asking: HashMap<GrantToken, memory::Asking>,
     /// Failed transfers whose peer was notified of their success.
     pub notified: BTreeSet<OpId>,
     /// Operations that end before the lanes drain, while closing.
     pub ending: Option<Outstanding>,
-    /// Fences of our callers, by number.
-    pub fences: HashMap<u64, OpId>,
-    pub next_fence: u64,
-    /// Waits for the peer to quiesce: those for its answer to this request, and those for its
-    /// answer to the next.
-    pub resting: Option<Resting>,
-    pub to_rest: Vec<Rests>,
+    /// What the peer has to quiesce for.
+    pub quiesces: Asking,
     /// What has to become idle: for fences of the peer, or to close.
     pub quiescing: Vec<Quiescing>,
     /// Transfers of remote memories and grants that are gone, which end in steps.
@@ -70,28 +65,10 @@ pub struct Link {
     pub dirty: bool,
 }
 
-/// A quiesce request that the peer has not answered.
-pub struct Resting {
-    pub number: u64,
-    pub silence: Silence,
-    /// How long it has been waited for, and up to when that was counted.
-    pub waited_ns: u64,
-    pub counted_ns: u64,
-    pub of: Vec<Rests>,
-}
-
-/// Why a peer's lanes must become idle.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Quiesce {
-    /// For a fence or the grants of the peer: afterwards they continue.
-    Fence(u64),
-    /// For closing the session: they accept nothing new.
-    Close,
-}
-
 /// What has to become idle, and what it waits for now.
 pub struct Quiescing {
-    pub of: Quiesce,
+    /// The peer's request that is answered then, or the end of the session.
+    pub then: Then,
     pub until: Until,
 }
 
@@ -155,10 +132,7 @@ impl Link {
             asking: HashMap::new(),
             notified: BTreeSet::new(),
             ending: None,
-            fences: HashMap::new(),
-            resting: None,
-            to_rest: Vec::new(),
-            next_fence: 1,
+            quiesces: Asking::default(),
             quiescing: Vec::new(),
             sweeps: VecDeque::new(),
             asked_ns: None,
@@ -327,7 +301,7 @@ impl Link {
         self.asked_ns.is_some()
             || self.ending.is_some()
             || !self.revoking.is_empty()
-            || self.resting.is_some()
+            || self.quiesces.is_waiting()
             || !self.sweeps.is_empty()
             || self.is_held_back()
     }

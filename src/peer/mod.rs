@@ -23,7 +23,6 @@ pub mod gone;
 pub mod lanes;
 pub mod link;
 pub mod links;
-mod revoking;
 pub mod table;
 
 use crate::codec::Text;
@@ -41,7 +40,6 @@ use gone::Gone;
 use lanes::Serving;
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
-pub use revoking::{Replacing, Rests, Revoking};
 use std::cmp::Ordering as Cmp;
 use std::fmt;
 use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};

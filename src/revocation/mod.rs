@@ -1,0 +1,308 @@
+//! How access that peers were given ends, as a state machine without I/O: grants that are being revoked, and
+//! memories whose keys are replaced for that (`keys`).
+//!
+//! It takes calls, and the answers of workers and peers; it gives back actions, which the thread that called it carries
+//! out (`endpoint/revoke.rs`). An endpoint has one, and all threads use it under one lock. How a peer is asked to
+//! quiesce, and does not answer, is in `asking`, with the peer's owner.
+//!
+//! A grant leaves the table of live grants as it enters here: a thread that finds it nowhere may take it as revoked.
+
+pub mod asking;
+mod keys;
+#[cfg(test)]
+mod tests;
+
+use crate::fabric::grants::Grant;
+use crate::ids::{GrantToken, MemoryId, OpId, PeerId};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// What is to come to rest.
+#[derive(Clone)]
+pub enum Scope {
+    /// A worker's lanes to a peer.
+    Lanes(PeerId),
+    /// What a worker's NICs do under a grant.
+    Grant(Arc<Grant>),
+    /// What a worker's NICs do by replaced keys of a memory.
+    Keys(MemoryId),
+    /// A peer: to its owner, which asks it.
+    Peer(PeerId),
+}
+
+/// What goes on once it is at rest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Then {
+    /// The lanes take more, once the peer's request of this number is answered.
+    Answer(u64),
+    /// The session closes: the lanes take nothing more.
+    Close,
+    /// A caller's fence.
+    Fence(OpId),
+    /// The revoke of the grant. Its peer is notified, and (`asks`) asked to quiesce.
+    Revoke { asks: bool },
+    /// The revoke of the grant, of which all has arrived: it is counted.
+    Count,
+    /// The memory's old keys are closed. Its importer is sent the new ones, and (`waits`) asked to quiesce.
+    Keys { memory: MemoryId, waits: bool },
+    /// The memory is deregistered.
+    Deregister(MemoryId),
+}
+
+/// What remains until a grant is revoked. Beside the peer, it waits for workers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// Workers have to drop it, or to count what has arrived under it.
+    Dropping,
+    /// The peer has to quiesce: a NIC that serves it checks no grants.
+    Asking,
+    /// The peer does not answer: the memory's keys have to be replaced.
+    Rekeying,
+    /// Nothing reaches the memory under it.
+    Done,
+}
+
+/// The moves between states, for the diagram of ARCHITECTURE.
+#[cfg(test)]
+pub(crate) const MOVES: &[(&str, &str, &str)] = &[
+    ("Asking", "Dropping", "the peer has quiesced, or is gone"),
+    ("Asking", "Rekeying", "the peer does not answer"),
+    ("Rekeying", "Dropping", "the old keys are closed"),
+    ("Dropping", "Done", "no worker serves it, and all that arrived is counted"),
+];
+
+/// For the log.
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            End::Dropping => "workers have to drop it",
+            End::Asking => "its peer has to quiesce",
+            End::Rekeying => "its memory's keys are being replaced",
+            End::Done => "revoked",
+        })
+    }
+}
+
+pub enum Action {
+    /// Each of these workers (one bit each) is to quiesce the grant.
+    Quiesce { grant: Arc<Grant>, workers: u64, then: Then },
+    /// Nothing reaches the memory under the grant: these operations end, then `handle_ended`. `expired`: it had expired
+    /// before its owner revoked it.
+    Revoked { grant: Arc<Grant>, expired: bool, ops: Vec<OpId> },
+    /// All workers are to register the memory again.
+    Register(MemoryId),
+    /// What was registered takes the place of what there was; if it failed, nothing does.
+    Replace { memory: MemoryId, failed: bool },
+    /// An importer is to get the new keys, and (`waits`) to quiesce.
+    GiveKeys { memory: MemoryId, peer: PeerId, waits: bool },
+    /// All workers are to close the old keys.
+    CloseKeys(MemoryId),
+    /// Nothing reaches the memory by its old keys.
+    Rekeyed(MemoryId),
+}
+
+/// A grant of ours that is being revoked, or was, as long as its peer or its owner does not know.
+struct Revocation {
+    grant: Arc<Grant>,
+    end: End,
+    /// Workers that have yet to answer.
+    workers: usize,
+    /// Operations that wait for it.
+    ops: Vec<OpId>,
+    /// The peer has acknowledged the revoke, or is gone.
+    known: bool,
+    /// The grant has expired, or its revoke took longer than the operations that waited for it, and its owner has not
+    /// revoked it since.
+    unclaimed: bool,
+}
+
+/// What a revoke begins with.
+pub struct Begun {
+    pub grant: Arc<Grant>,
+    /// The workers that may serve it, one bit each.
+    pub workers: u64,
+    /// Its peer has to quiesce.
+    pub asks: bool,
+}
+
+pub struct Revocations {
+    /// Of the endpoint.
+    workers: usize,
+    grants: HashMap<GrantToken, Revocation>,
+    keys: HashMap<MemoryId, keys::Rekeyings>,
+    actions: Vec<Action>,
+}
+
+impl Revocation {
+    fn enter(&mut self, end: End) {
+        #[cfg(test)]
+        tests::note_move(self.end, end);
+        self.end = end;
+    }
+
+    /// Goes on if no worker has yet to answer.
+    fn go_on(&mut self, actions: &mut Vec<Action>) {
+        if self.end == End::Dropping && self.workers == 0 {
+            self.enter(End::Done);
+            let (expired, ops) = (self.unclaimed, std::mem::take(&mut self.ops));
+            self.unclaimed = true; // Until its operations have ended, so that no revoke fails meanwhile.
+            actions.push(Action::Revoked { grant: self.grant.clone(), expired, ops });
+        }
+    }
+
+    /// Nothing more of the peer moves under the grant; what `workers` workers have to reap is counted.
+    fn arrived(&mut self, workers: usize, actions: &mut Vec<Action>) {
+        self.enter(End::Dropping);
+        self.workers += workers;
+        if workers > 0 {
+            let all = (1u128 << workers) - 1;
+            actions.push(Action::Quiesce {
+                grant: self.grant.clone(),
+                workers: all as u64,
+                then: Then::Count,
+            });
+        }
+        self.go_on(actions);
+    }
+
+    fn is_over(&self) -> bool {
+        self.end == End::Done && self.known && !self.unclaimed
+    }
+}
+
+impl Revocations {
+    pub fn new(workers: usize) -> Revocations {
+        Revocations { workers, grants: HashMap::new(), keys: HashMap::new(), actions: Vec::new() }
+    }
+
+    /// What follows from the calls so far.
+    pub fn poll_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    // Grants.
+
+    /// A grant is revoked, or (`expired`) has expired. False: `take` finds no such grant, and its revoke is not in
+    /// progress, or its owner knows that it is done.
+    pub fn handle_revoke(
+        &mut self,
+        token: GrantToken,
+        expired: bool,
+        take: impl FnOnce() -> Option<Begun>,
+    ) -> bool {
+        if let Some(of) = self.grants.get(&token) {
+            return of.end != End::Done || of.unclaimed;
+        }
+        let Some(Begun { grant, workers, asks }) = take() else { return false };
+        let end = if asks { End::Asking } else { End::Dropping };
+        // A revoke does not wait for workers that do not use the grant.
+        let unused = grant.close() && !asks;
+        let count = if unused { 0 } else { workers.count_ones() as usize };
+        let mut of = Revocation {
+            grant: grant.clone(),
+            end,
+            workers: count,
+            ops: Vec::new(),
+            known: false,
+            unclaimed: expired,
+        };
+        of.go_on(&mut self.actions);
+        self.grants.insert(token, of);
+        self.actions.push(Action::Quiesce { grant, workers, then: Then::Revoke { asks } });
+        true
+    }
+
+    /// An operation of the owner waits for a revoke. False: the revoke is done, and `handle_ended` follows.
+    pub fn handle_wait(&mut self, token: GrantToken, id: OpId) -> bool {
+        let Some(of) = self.grants.get_mut(&token) else { return false };
+        let waits = of.end != End::Done;
+        if waits {
+            of.unclaimed = false;
+            of.ops.push(id);
+        }
+        waits
+    }
+
+    /// The operations that waited for a revoke have ended, `any` of them with its result.
+    pub fn handle_ended(&mut self, token: GrantToken, any: bool) {
+        self.on(token, |of, _| of.unclaimed &= !any);
+    }
+
+    /// A worker has dropped a grant, or counted what had arrived.
+    pub fn handle_quiesced(&mut self, token: GrantToken) {
+        self.on(token, |of, actions| {
+            of.workers = of.workers.saturating_sub(1);
+            of.go_on(actions);
+        });
+    }
+
+    /// The peer has quiesced.
+    pub fn handle_answer(&mut self, token: GrantToken) {
+        let workers = self.workers;
+        self.on(token, |of, actions| {
+            if of.end == End::Asking {
+                of.arrived(workers, actions);
+            }
+        });
+    }
+
+    /// The peer does not answer: the keys of the memory are replaced. The answer is that of `handle_rekey`.
+    pub fn handle_silence(&mut self, token: GrantToken) -> bool {
+        let Some(of) = self.grants.get_mut(&token).filter(|of| of.end == End::Asking) else { return false };
+        of.enter(End::Rekeying);
+        let (memory, peer) = (of.grant.memory, of.grant.peer);
+        self.handle_rekey(memory, peer, Some(token))
+    }
+
+    /// The peer has acknowledged that the grant is revoked.
+    pub fn handle_known(&mut self, token: GrantToken) {
+        self.on(token, |of, _| of.known = true);
+    }
+
+    /// A peer is gone: nothing of it can arrive.
+    pub fn handle_gone(&mut self, peer: PeerId) {
+        let actions = &mut self.actions;
+        self.grants.retain(|_, of| {
+            if of.grant.peer == peer {
+                of.known = true;
+                if of.end == End::Asking {
+                    of.arrived(0, actions);
+                }
+            }
+            !of.is_over()
+        });
+    }
+
+    /// Whether the peer may still announce operations under the grant, since it does not know of its revoke.
+    pub fn is_unknown_to(&self, peer: PeerId, token: GrantToken) -> bool {
+        self.grants.get(&token).is_some_and(|of| of.grant.peer == peer && !of.known)
+    }
+
+    /// The memories of which grants of a peer are being revoked.
+    pub fn memories_of(&self, peer: PeerId) -> impl Iterator<Item = MemoryId> + '_ {
+        let live = move |of: &&Revocation| of.grant.peer == peer && of.end != End::Done;
+        self.grants.values().filter(live).map(|of| of.grant.memory)
+    }
+
+    /// How many revokes, and how many memories whose keys are replaced, there are.
+    #[cfg(any(test, feature = "sim"))]
+    pub fn count(&self) -> (usize, usize) {
+        (self.grants.len(), self.keys.len())
+    }
+
+    /// The rails are closed: nothing reaches any memory. Returns the memories of unfinished revokes, and those whose
+    /// keys were being replaced.
+    pub fn close(&mut self) -> (Vec<MemoryId>, Vec<MemoryId>) {
+        let unfinished = self.grants.drain().filter(|(_, of)| of.end != End::Done);
+        (unfinished.map(|(_, of)| of.grant.memory).collect(), self.close_keys())
+    }
+
+    fn on(&mut self, token: GrantToken, act: impl FnOnce(&mut Revocation, &mut Vec<Action>)) {
+        let Some(of) = self.grants.get_mut(&token) else { return };
+        act(of, &mut self.actions);
+        if of.is_over() {
+            self.grants.remove(&token);
+        }
+    }
+}
