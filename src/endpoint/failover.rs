@@ -22,7 +22,7 @@ use super::lanes::{DataPath, LaneWork, PeerEnd, RailWork, Rails};
 use super::later::LOOK;
 use crate::fabric::is_closed;
 use crate::ids::{LaneId, PeerId, RailIndex};
-use crate::lane::{Asked, Life, Request};
+use crate::lane::{Asked, Life, Load, Request, Verdict};
 use crate::peer::{Peer, PeerState};
 use crate::session::{LaneEvent, Plan};
 use crate::status::Status;
@@ -34,24 +34,10 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// A lane with bytes in flight that has delivered none for this long is suspect.
-pub(super) const SUSPECT_NS: u64 = 100_000_000;
-/// A suspect lane has failed after this many checks, one per tick, that saw other lanes move; or at
-/// once if the kernel reports its NIC's link as down.
-const LOOKS: u32 = 500;
-/// A lane that carries nothing for this long, with no other lane to compare it to, has failed if the
-/// peer's NIC serves it without the peer's process: a NIC may repeat lost packets for minutes.
-const ALONE_NS: u64 = 5_000_000_000;
-/// A lane moves if it delivered something within this time.
-const MOVING_NS: u64 = 100_000_000;
 /// After an operation has ended, its lane gets this long to return its posts, and is then reset.
 const LATE_NS: u64 = 80_000_000;
 /// The longest delay of a completion for that: it is due 200 ms after the deadline.
 const LATEST_NS: u64 = 160_000_000;
-/// A slow lane may take this multiple of the time that its rate requires.
-const SLOW: u64 = 4;
-/// The lowest rate assumed for a lane: a lane with little work shows only the rate of that work.
-const BYTES_PER_S_LEAST: u64 = 10_000_000;
 /// A rail that reaches no peer for this long is down: a lane that was reset for another reason is
 /// back by then.
 const DOWN_NS: u64 = 300_000_000;
@@ -81,37 +67,29 @@ impl DataPath {
                 && work.lanes.iter().any(|of| of.lane.serves_its_rail())
                 && work.health.link_fails(rail.link_may_differ(), || self.core.nic_is_down(rail.index));
             for lane in work.lanes.iter_mut().filter(|of| of.lane.life.is_up()) {
-                let of = &lane.lane;
+                let of = &mut lane.lane;
                 if link_fails && of.serves_its_rail() {
                     failed.push((of.id, false));
                     continue;
                 }
                 if looks {
                     let errno = rail.has_ended(of.route);
-                    let again = std::mem::replace(&mut lane.ended, errno.is_some());
-                    ended.extend(
-                        errno.filter(|_| again && lane.peer.ended().is_none()).map(|errno| (of.id, errno)),
-                    );
+                    if of.life.has_ended_again(errno.is_some()) && lane.peer.ended().is_none() {
+                        ended.extend(errno.map(|errno| (of.id, errno)));
+                    }
                 }
                 lane.peer.moved_ns.fetch_max(of.delivered_ns, Ordering::Relaxed);
-                let rate = of.window.bytes_per_s().max(BYTES_PER_S_LEAST);
-                let slow = of.inflight_bytes.saturating_mul(1_000_000_000) / rate;
-                let patience = SUSPECT_NS.max(slow.saturating_mul(SLOW));
-                let still = now.saturating_sub(of.progress_ns);
-                if of.inflight_bytes == 0 || still < patience {
-                    lane.looks = 0;
-                    continue;
-                }
-                let moved = lane.peer.moved_ns.load(Ordering::Relaxed);
-                let others = moved > of.progress_ns && now.saturating_sub(moved) < MOVING_NS;
-                lane.looks += others as u32;
-                let known_down = lane.looks == 1 && self.core.nic_is_down(rail.index);
-                let lost = by_nic && still > patience.max(ALONE_NS);
-                if lane.looks > LOOKS || known_down || lost {
-                    failed.push((of.id, lost));
-                } else if lane.probe_ns + MOVING_NS / 2 < now {
-                    lane.probe_ns = now;
-                    suspects.push(lane.peer.clone());
+                let load = Load {
+                    inflight_bytes: of.inflight_bytes,
+                    bytes_per_s: of.window.bytes_per_s(),
+                    progress_ns: of.progress_ns,
+                    moved_ns: lane.peer.moved_ns.load(Ordering::Relaxed),
+                    by_nic,
+                };
+                match of.life.watch(load, || self.core.nic_is_down(rail.index), now) {
+                    Verdict::Wait => {}
+                    Verdict::Suspect => suspects.push(lane.peer.clone()),
+                    verdict => failed.push((of.id, verdict == Verdict::Lost)),
                 }
             }
         }
@@ -194,7 +172,7 @@ impl DataPath {
         }
         of.stripes.suspend();
         rail.count_reset(&of.lane);
-        rail.reset_lane(&mut of.lane);
+        rail.reset_lane(&of.lane);
         let (found, epoch, peer_epoch) = (of.peer.clone(), of.lane.life.epoch(), of.lane.life.peer_epoch());
         let (peer, plan) = (found.id, of.plan());
         if let Some(lanes) = self.lanes_of.get_mut(peer.place()) {

@@ -95,12 +95,7 @@ impl DataPath {
             handshake,
             own,
             accepted: None,
-            stopped: false,
-            quiescing: Vec::new(),
             owed: Vec::new(),
-            looks: 0,
-            probe_ns: 0,
-            ended: false,
         })?;
         self.epochs = epoch;
         let of = peer.id.place();
@@ -213,8 +208,8 @@ impl DataPath {
     /// A lane to a peer that is up got no answer: it starts again later.
     pub(super) fn give_up_lane(&mut self, lane: LaneId) {
         let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
-        of.lane.life.drain(self.core.clock.now());
-        rail.reset_lane(&mut of.lane);
+        of.lane.drain(true, self.core.clock.now());
+        rail.reset_lane(&of.lane);
         let (peer, plan) = (of.peer.clone(), of.plan());
         if let Some(lanes) = self.lanes_of.get_mut(peer.id.place()) {
             lanes.retain(|other| *other != lane);
@@ -463,7 +458,7 @@ impl DataPath {
         let now = self.core.clock.now();
         for of in self.rails.lanes_mut() {
             if of.peer.id == peer && !of.lane.id.rail.is_in(keep) && of.lane.life.is_resetting() {
-                of.lane.life.drain(now);
+                of.lane.life.drain(false, now);
             }
         }
         self.drop_all_but(peer, keep, ended.as_ref().is_some_and(|(cut, _)| *cut));
@@ -484,10 +479,11 @@ impl DataPath {
         *lanes = others;
         for lane in gone {
             let Some((rail, of)) = self.rails.lane_mut(lane) else { continue };
-            if cut && rail.limits().resets {
-                rail.reset_lane(&mut of.lane);
+            let closes = cut && rail.limits().resets;
+            of.lane.drain(closes, now);
+            if closes {
+                rail.reset_lane(&of.lane);
             }
-            of.lane.drain(now);
             of.stripes.stop(&self.core.table, &mut self.left);
         }
         self.reap_closing();

@@ -4,6 +4,7 @@
 use super::core::Core;
 use super::later::{Parked, Relayed};
 use crate::ids::{LaneId, PeerId, RailIndex};
+use crate::lane::Rest;
 use crate::memory::RemoteMemory;
 use crate::peer::Peer;
 use crate::rail::{Half, HasLane, Lane, Lanes, Rail};
@@ -14,7 +15,7 @@ use crate::transfer::shape::View;
 use crate::transfer::stripes::Stripes;
 use crate::transfer::table::Left;
 use crate::wire::seal::Root;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
@@ -56,17 +57,8 @@ pub struct LaneWork {
     /// answers.
     pub own: u128,
     pub accepted: Option<u128>,
-    /// The session closes: it takes nothing new.
-    pub stopped: bool,
-    /// What waits until the lane is idle; until then it posts nothing.
-    pub quiescing: Vec<Then>,
     /// Frames about halves of its credits that remain to be sent.
     pub owed: Vec<(Half, Owed)>,
-    /// How often it was seen stalled, and when the others were last checked.
-    pub looks: u32,
-    pub probe_ns: u64,
-    /// Its connection had ended at the last look.
-    pub ended: bool,
 }
 
 /// A frame about one half of a lane's credits.
@@ -223,9 +215,8 @@ impl LaneWork {
 
     /// The lane's stripes, if the lane can take a transfer to that peer.
     pub fn stripes_for(&mut self, peer: PeerId, view: View) -> Option<&mut Stripes> {
-        let (up, plan) = (self.lane.life.is_up() && self.lane.peer == peer, self.plan());
-        let takes = up && !self.stopped && self.peer.is_served_by(plan.rail);
-        (takes && view.reaches(plan.rail, plan.remote_rail)).then_some(&mut self.stripes)
+        let (takes, plan) = (self.lane.life.takes_transfers() && self.lane.peer == peer, self.plan());
+        (takes && self.peer.is_served_by(plan.rail) && view.reaches(plan.rail, plan.remote_rail)).then_some(&mut self.stripes)
     }
 
     /// Whether a dropped lane still sends its last frame (of closing, say): removing the route
@@ -233,13 +224,14 @@ impl LaneWork {
     pub(super) fn is_saying(&self, now: u64) -> bool {
         let recent =
             self.lane.life.draining_since().is_some_and(|since| now.saturating_sub(since) < LAST_FRAME_NS);
-        recent && !self.lane.reset && self.lane.inflight_frames > 0
+        recent && !self.lane.life.is_closed() && self.lane.inflight_frames > 0
     }
 
     /// Whether the lane can post, and has nothing queued.
     #[inline]
     pub(super) fn is_free(&self) -> bool {
-        let takes = !self.stopped && self.quiescing.is_empty() && self.peer.is_served_by(self.lane.id.rail);
+        let life = &self.lane.life;
+        let takes = life.takes_transfers() && !life.is_held() && self.peer.is_served_by(self.lane.id.rail);
         takes && !self.has_work()
     }
 
@@ -255,7 +247,7 @@ impl LaneWork {
         left: &mut Vec<Left>,
         now: u64,
     ) -> std::result::Result<bool, i32> {
-        let held = !self.quiescing.is_empty();
+        let held = self.lane.life.is_held();
         Ok(!held && self.stripes.pump(rail, &mut self.lane, now, &core.table, left)?)
     }
 
@@ -281,8 +273,8 @@ pub struct DataPath {
     pub(super) finishing: bool,
     /// Stripes of lanes that were removed, freed in steps.
     pub(super) removed: Vec<Stripes>,
-    /// Peers of which these lanes are not at rest yet, and why.
-    pub(super) quiescing: Vec<(PeerId, Then, Vec<LaneId>)>,
+    /// Peers whose lanes are to come to rest, and why.
+    pub(super) quiescing: Vec<(PeerId, Then)>,
     /// Lanes that owe frames about credits.
     pub(super) owing: Vec<LaneId>,
     /// Transfers whose peers have no lane now.
@@ -391,21 +383,15 @@ impl DataPath {
 
     /// Holds each of a peer's lanes until it is at rest, or stops them.
     pub fn quiesce_lanes(&mut self, peer: PeerId, then: Then) {
-        let mut lanes = Vec::new();
         for lane in self.rails.lanes_mut().filter(|lane| lane.peer.id == peer) {
-            match then {
-                Then::Close if lane.lane.life.is_ending() => continue,
-                Then::Close => {
-                    lane.stopped = true;
-                    lane.stripes.stop(&self.core.table, &mut self.left);
-                }
+            match (lane.lane.life.quiesce(rest_for(then)), then) {
+                (false, _) => {}
+                (true, Then::Close) => lane.stripes.stop(&self.core.table, &mut self.left),
                 // Lanes that are being reset, too.
-                _ => lane.stripes.forget_keys(),
+                (true, _) => lane.stripes.forget_keys(),
             }
-            lane.quiescing.push(then);
-            lanes.push(lane.lane.id);
         }
-        self.quiescing.push((peer, then, lanes));
+        self.quiescing.push((peer, then));
     }
 
     /// Prepares the rails for transfers of imported device memory.
@@ -426,28 +412,24 @@ impl DataPath {
         if self.quiescing.is_empty() {
             return;
         }
-        let mut quiet = Vec::new();
-        for (peer, then, mut lanes) in std::mem::take(&mut self.quiescing) {
-            lanes.retain(|lane| !self.is_at_rest(*lane, then));
-            match lanes.is_empty() {
-                true => quiet.push((peer, then)),
-                false => self.quiescing.push((peer, then, lanes)),
-            }
+        let mut held = HashSet::new();
+        for LaneWork { lane, .. } in self.rails.lanes_mut().filter(|of| of.lane.life.is_held()) {
+            let (peer, ops) = (lane.peer, lane.inflight_ops);
+            held.extend(lane.life.held_for(ops).map(|rest| (peer, rest)));
         }
+        let waits = |(peer, then): &(PeerId, Then)| held.contains(&(*peer, rest_for(*then)));
+        let (waiting, quiet): (_, Vec<_>) = std::mem::take(&mut self.quiescing).into_iter().partition(waits);
+        self.quiescing = waiting;
         for (peer, then) in quiet {
             self.core.quiesced(&Scope::Lanes(peer), then);
         }
     }
+}
 
-    /// Whether a lane that was held until it is at rest is, or is gone: then it is held no longer.
-    fn is_at_rest(&mut self, lane: LaneId, then: Then) -> bool {
-        let Some((_, lane)) = self.rails.lane_mut(lane) else { return true };
-        // One that is being reset is at rest for a fence once the peer's end is reset.
-        let reset = !lane.lane.life.is_resetting() || then == Then::Close;
-        let rests = lane.lane.inflight_ops == 0 && reset;
-        if rests {
-            lane.quiescing.retain(|held| *held != then);
-        }
-        rests
+/// What lanes come to rest for.
+fn rest_for(then: Then) -> Rest {
+    match then {
+        Then::Answer(number) => Rest::Answer(number),
+        _ => Rest::Close,
     }
 }

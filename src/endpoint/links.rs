@@ -1,12 +1,12 @@
 //! The life of links: deadlines, and the end of a peer.
 
 use super::core::{Core, RailInfo};
-use super::failover::SUSPECT_NS;
 use super::inbox::Command;
 use super::later::{Leaving, LeavingStage, ENDS_NS};
 use super::worker::Worker;
 use crate::fabric::{error_text, host, is_closed};
 use crate::ids::{OpId, PeerId, RailIndex};
+use crate::lane::SUSPECT_NS;
 use crate::peer::link::Link;
 use crate::peer::{status_of_end, Peer};
 use crate::status::Status;

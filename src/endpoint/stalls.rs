@@ -34,9 +34,7 @@ impl fmt::Display for Still<'_> {
         let words = [
             (lane.parked, "parked"),
             (lane.refused, "refused"),
-            (lane.failed, "failed"),
-            (lane.reset, "reset"),
-            (!work.quiescing.is_empty(), "held until it is idle"),
+            (lane.life.is_held(), "held until it is idle"),
         ];
         words.iter().filter(|(is_so, _)| *is_so).try_for_each(|(_, word)| write!(f, ", {word}"))
     }

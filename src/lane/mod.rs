@@ -8,9 +8,13 @@
 //! newer one says that the peer has reset its older ends. A lane that failed is reset at both ends: only then can
 //! nothing that was posted over it land any longer.
 
+mod stall;
 #[cfg(test)]
 pub mod tests;
 
+pub use stall::{Load, Verdict, SUSPECT_NS};
+
+use stall::Watch;
 use std::fmt;
 
 /// The time between handshake requests without an answer.
@@ -38,10 +42,21 @@ pub enum LaneState {
         errno: i32,
         peer_reset: bool,
     },
-    /// It is given up or dropped, and goes once the fabric has returned its operations.
+    /// It is given up or dropped, and goes once the fabric has returned its operations; `closed`: its path is closed
+    /// as for a reset.
     Draining {
         since_ns: u64,
+        closed: bool,
     },
+}
+
+/// What a lane comes to rest for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Rest {
+    /// The answer to this request of the peer: afterwards it continues.
+    Answer(u64),
+    /// The end of the session: it takes nothing new.
+    Close,
 }
 
 /// The progress of a handshake and its probe.
@@ -186,12 +201,18 @@ pub struct Life {
     /// The epoch of the peer's end, once known.
     peer_epoch: Option<u64>,
     state: LaneState,
+    /// It takes no new transfers.
+    stopped: bool,
+    /// What waits until it is at rest; until then it posts nothing.
+    held_for: Vec<Rest>,
+    watch: Watch,
 }
 
 impl Life {
     pub fn new(epoch: u64, now: u64) -> Life {
         let attempt = Attempt { since_ns: now, next_ns: Some(0), failures: 0, failed_ns: None };
-        Life { epoch, peer_epoch: None, state: LaneState::Handshaking(attempt) }
+        let (state, watch) = (LaneState::Handshaking(attempt), Watch::default());
+        Life { epoch, peer_epoch: None, state, stopped: false, held_for: Vec::new(), watch }
     }
 
     pub fn epoch(&self) -> u64 {
@@ -233,9 +254,27 @@ impl Life {
     /// Since when it drains.
     pub fn draining_since(&self) -> Option<u64> {
         match self.state {
-            LaneState::Draining { since_ns } => Some(since_ns),
+            LaneState::Draining { since_ns, .. } => Some(since_ns),
             _ => None,
         }
+    }
+
+    /// Whether its path to the peer is closed: nothing is posted over it.
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        matches!(self.state, LaneState::Resetting { .. } | LaneState::Draining { closed: true, .. })
+    }
+
+    /// Whether new transfers may use it, now or once it is at rest.
+    #[inline]
+    pub fn takes_transfers(&self) -> bool {
+        self.is_up() && !self.stopped
+    }
+
+    /// Whether it posts nothing until it is at rest.
+    #[inline]
+    pub fn is_held(&self) -> bool {
+        !self.held_for.is_empty()
     }
 
     /// Whether nothing of a failed lane moves on either side: its work may move to other lanes.
@@ -385,11 +424,48 @@ impl Life {
         begins
     }
 
-    /// The lane takes nothing new, and goes.
-    pub fn drain(&mut self, now: u64) {
+    /// The lane takes nothing new, and goes; `closed`: its path is closed, too.
+    pub fn drain(&mut self, closed: bool, now: u64) {
         if self.draining_since().is_none() {
-            self.enter(LaneState::Draining { since_ns: now });
+            let closed = closed || self.is_closed();
+            self.enter(LaneState::Draining { since_ns: now, closed });
         }
+    }
+
+    // Rest.
+
+    /// The lane is to come to rest. False: to close, which it does anyway.
+    pub fn quiesce(&mut self, until: Rest) -> bool {
+        if until == Rest::Close {
+            if self.is_ending() {
+                return false;
+            }
+            self.stopped = true;
+        }
+        self.held_for.push(until);
+        true
+    }
+
+    /// What the lane is still held for. One that is being reset is at rest for a fence only once the peer's end is
+    /// reset, too: then it is gone.
+    pub fn held_for(&mut self, ops_in_flight: u32) -> impl Iterator<Item = Rest> + '_ {
+        if ops_in_flight == 0 {
+            let resetting = self.is_resetting();
+            self.held_for.retain(|until| resetting && *until != Rest::Close);
+        }
+        self.held_for.iter().copied()
+    }
+
+    // Stalls, and ends of connections that nothing uses.
+
+    /// Whether a lane that is up still moves.
+    pub fn watch(&mut self, load: Load, nic_is_down: impl FnOnce() -> bool, now: u64) -> Verdict {
+        self.watch.look(load, nic_is_down, now)
+    }
+
+    /// Whether the connection of a lane that is up had ended at the last look, too; `ended`: it has ended.
+    pub fn has_ended_again(&mut self, ended: bool) -> bool {
+        self.watch.ended(ended)
     }
 
     /// The peer has a lane of this epoch between the rails of all these, so it has reset its ends of older ones. False

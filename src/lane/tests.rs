@@ -100,7 +100,7 @@ fn peer_frame_about_a_reset_means_one_end() {
         (Life::peer_reset(None, true, true), Life::peer_reset(None, false, true)),
         (Asked::Confirm, Asked::Nothing)
     );
-    life.drain(9);
+    life.drain(false, 9);
     assert!(!life.is_meant(3, false) && life.draining_since() == Some(9));
 }
 
@@ -129,4 +129,34 @@ fn lane_that_cannot_be_reset_ends_its_peer_once() {
 #[test]
 fn architecture_diagram_has_the_moves_of_lanes() {
     are_drawn(MOVES);
+}
+
+#[test]
+fn lane_that_is_held_rests_once_its_operations_are_back() {
+    let mut life = up();
+    assert!(life.quiesce(Rest::Answer(1)) && life.quiesce(Rest::Close));
+    assert!(life.is_held() && !life.takes_transfers());
+    assert_eq!(life.held_for(1).collect::<Vec<_>>(), [Rest::Answer(1), Rest::Close]);
+    assert!(life.begin_reset(5, false));
+    assert_eq!(life.held_for(0).collect::<Vec<_>>(), [Rest::Answer(1)], "the peer may still post over it");
+    assert!(!life.quiesce(Rest::Close), "it goes anyway");
+    let mut life = up();
+    assert!(life.quiesce(Rest::Answer(2)) && life.takes_transfers());
+    assert_eq!((life.held_for(0).count(), life.is_held()), (0, false));
+}
+
+#[test]
+fn lane_stalls_while_others_move_or_for_long_where_a_nic_serves_it() {
+    let mut life = up();
+    let others = |now| Load { inflight_bytes: 1, moved_ns: now, ..Load::default() };
+    assert_eq!(life.watch(others(9), || false, SUSPECT_NS - 1), Verdict::Wait);
+    assert_eq!(life.watch(others(SUSPECT_NS), || false, SUSPECT_NS), Verdict::Suspect);
+    let wait =
+        (1..).take_while(|n| life.watch(others(SUSPECT_NS + n), || false, SUSPECT_NS + n) == Verdict::Wait);
+    assert!(wait.count() > 100);
+    assert_eq!(up().watch(others(SUSPECT_NS), || true, SUSPECT_NS), Verdict::Stalled, "its link is down");
+    let alone = Load { inflight_bytes: 1, by_nic: true, ..Load::default() };
+    assert_eq!(up().watch(alone, || false, 6_000_000_000), Verdict::Lost);
+    assert_eq!(up().watch(Load { by_nic: false, ..alone }, || false, 6_000_000_000), Verdict::Suspect);
+    assert!(!life.has_ended_again(true) && life.has_ended_again(true) && !life.has_ended_again(false));
 }

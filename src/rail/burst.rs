@@ -39,7 +39,7 @@ impl Rail {
     #[inline]
     pub fn burst<'a>(&'a mut self, lane: &'a mut Lane, now: u64) -> Option<Burst<'a>> {
         Some(Burst {
-            lane: Some(lane).filter(|lane| !lane.reset)?,
+            lane: Some(lane).filter(|lane| !lane.life.is_closed())?,
             limits: &self.limits,
             rail: self.index,
             now,
@@ -268,7 +268,6 @@ impl Burst<'_> {
                 "post refused"
             }
             _ => {
-                self.lane.failed = true;
                 self.traffic.errors.add(1);
                 "post failed"
             }

@@ -40,8 +40,6 @@ pub struct Lane {
     /// Operations that the NIC has not returned.
     pub inflight_ops: u32,
     pub inflight_frames: u32,
-    /// An operation or a post of the lane has failed.
-    pub failed: bool,
     /// The NIC rejected the last frame although nothing was in flight.
     pub refused: bool,
     /// The time of the last delivery, or of the first post after a pause.
@@ -50,8 +48,6 @@ pub struct Lane {
     pub parked: bool,
     /// The time of the last delivery.
     pub delivered_ns: u64,
-    /// The route is closed; the lane waits for its operations to come back.
-    pub reset: bool,
     /// The NICs of other rails that carry the lane, if they do.
     pub elsewhere: Option<Box<Elsewhere>>,
     /// Credits for writes with immediates, on rails that need them.
@@ -77,12 +73,10 @@ impl Lane {
             inflight_bytes: 0,
             inflight_ops: 0,
             inflight_frames: 0,
-            failed: false,
             refused: false,
             progress_ns: 0,
             parked: false,
             delivered_ns: 0,
-            reset: false,
             elsewhere: None,
             credits: Credits::default(),
             granted: Granted::default(),
@@ -137,8 +131,8 @@ impl Lane {
     }
 
     /// It takes nothing new, and goes once the NIC has returned its operations.
-    pub fn drain(&mut self, now: u64) {
-        self.life.drain(now);
+    pub fn drain(&mut self, closed: bool, now: u64) {
+        self.life.drain(closed, now);
         self.traffic.publish_end();
     }
 

@@ -249,7 +249,7 @@ impl Rail {
         if !gone.parked {
             self.inflight_bytes -= gone.inflight_bytes;
         }
-        if !gone.reset {
+        if !gone.life.is_closed() {
             self.release(gone.route, lanes);
         }
         self.budget.take_back(gone.granted);
@@ -258,7 +258,7 @@ impl Rail {
     /// Removes a route, unless another lane or an answer uses it. (Where removing a route closes its connection,
     /// the NIC counts insertions.)
     fn release(&mut self, route: Route, lanes: &Lanes<impl HasLane>) {
-        let uses = |lane: &Lane| lane.route == route && !lane.reset;
+        let uses = |lane: &Lane| lane.route == route && !lane.life.is_closed();
         let used = || {
             lanes.iter().any(|of| uses(of.lane()))
                 || self.answered.iter().any(|(answered, _)| *answered == route)
@@ -268,14 +268,10 @@ impl Rail {
         }
     }
 
-    /// Closes a lane's path to its peer, where the NIC can: from now on, no post of either side
-    /// over the lane moves bytes here. Its operations come back.
-    pub fn reset_lane(&mut self, of: &mut Lane) {
-        if of.reset {
-            return;
-        }
+    /// Closes the path of a lane that is being reset, or drains, to its peer, where the NIC can: from now on, no post
+    /// of either side over the lane moves bytes here. Its operations come back.
+    pub fn reset_lane(&mut self, of: &Lane) {
         self.trace("lane reset", Clock::System.now());
-        of.reset = true;
         of.traffic.publish_end();
         let route = of.route;
         // Also the routes inserted to answer the endpoint before it was a peer.
@@ -434,7 +430,7 @@ impl Rail {
         (seals, follows): (bool, bool),
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Posted {
-        if to.reset {
+        if to.life.is_closed() {
             return Posted::Failed(libc::ENOTCONN);
         }
         let handshaking = to.life.is_open() && !to.life.is_up();
@@ -465,10 +461,7 @@ impl Rail {
             }
             // With nothing in flight on the lane, the provider rejects because there is no
             // connection.
-            _ => {
-                to.refused = idle && room;
-                to.failed |= posted != Posted::Again;
-            }
+            _ => to.refused = idle && room,
         }
         self.handshakes += usize::from(handshaking && posted == Posted::Yes);
         posted

@@ -111,9 +111,6 @@ impl Rail {
         if errno != 0 {
             // Memory that is gone, or a grant that was revoked, says nothing of the rail.
             self.traffic.errors.add(u64::from(!matches!(errno, GONE | FAULT)));
-            if let Some(of) = lanes.get_mut(tag.lane) {
-                of.lane_mut().failed = true;
-            }
         }
         match tag.work {
             Work::Slice | Work::Counted(_) | Work::Probe => {

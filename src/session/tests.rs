@@ -488,7 +488,7 @@ impl Pair {
         let now = self.now;
         let mut gone = Vec::new();
         for lane in self.sides[side].lanes.iter_mut().filter(|lane| goes(lane)) {
-            lane.life.drain(now);
+            lane.life.drain(false, now);
             gone.push((lane.plan, lane.life.epoch()));
         }
         gone.into_iter().for_each(|over| self.put_within(side, 20 * MS, Event::Rests(over)));
