@@ -219,6 +219,20 @@ impl LaneSlot {
     }
 }
 
+/// A planned lane of a peer: a pair of rails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Plan {
+    pub rail: RailIndex,
+    pub remote_rail: RailIndex,
+}
+
+/// For the log: the rail here, and the rail there.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.rail, self.remote_rail)
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LaneId {
     pub rail: RailIndex,

@@ -4,9 +4,8 @@
 Each row of the table is a floor, the highest first. Fails on an upward use, and on files that import each other in
 circles of more than two (tests left out), and on files that open descriptors without src/descriptor.rs. Leaves in target/figures, beside these two: `src_code_lines`, lines of code of
 the library that ships, without comments and tests; `largest_file`, the most lines of a file of it, without tests at its
-end; `impl_worker_files`, how many files there are with methods of the worker; `lane_state_places`, in how many structures
-the state of one lane lives: src/session is one, and so is each pair of a struct and what it collects of lanes elsewhere
-(see `lane_places`).
+end; `impl_worker_files`, how many files there are with methods of the worker; `lane_state_places`, in how many places
+the state of a lane lives (see `lane_places`).
 """
 
 import re
@@ -104,31 +103,45 @@ def circles(graph):
 
 #: Only in the libraries for tests and measurements, or in the crate for Rust programs.
 NOT_SHIPPED = ("api/", "fabric/sim/", "fuzzing/", "device/fake")
-#: Floors that know lanes; what names one there.
-OF_LANES, A_LANE = ("endpoint", "peer", "session", "rail"), {"Lane", "LaneId", "LaneSlot", "Plan"}
-COLLECTION = re.compile(r"\b(?:Vec|VecDeque|HashMap|HashSet|BTreeMap|BTreeSet|Lanes)<(.*)>")
+#: Floors that know lanes, and what names one there.
+OF_LANES = ("calls", "owner", "worker", "endpoint", "peer", "session", "transfer", "rail", "lane")
+A_LANE = {"Lane", "LaneId", "LaneSlot", "Plan", "Pair", "Life"}
+#: Names of fields that say how far a lane is in its life.
+OF_LIFE = re.compile(r"^(state|stage|up|failed|resets?|resetting|returning|clos(ing|ed)|stop(s|ped|ping)|suspended|parked|quiesc(es|ing)"
+                     r"|held(_for)?|ended|ending|drain(s|ing)|handshaking|newest)$")
+STRUCT = re.compile(r"\b(struct|enum) (\w+)(?:<[^>{(]*>)? ?(?:\{((?:[^{}]|\{[^{}]*\})*)\}|\(([^;]*)\);)")
+#: Shared with readers, or seen from elsewhere: what they point to is a place of its own.
+POINTER = re.compile(r"\b(Arc|Rc|Weak|NonNull)<|&")
 
 
 def lane_places(texts):
-    """Structs that collect what is known of lanes: lanes, pairs of rails, or structs that name one beside other fields.
+    """Where a lane's state lives: structs with a field that says how far one is in its life (`OF_LIFE`).
 
-    A list of bare ids (`Vec<LaneId>`) says nothing of a lane, and is not counted.
+    A field counts in what is one lane's, that is a struct that names its peer's rail or holds a `Lane`, and whatever it
+    contains by value; anywhere else if its type names lanes (`Vec<Plan>`). All of src/lane is one place, as is all of
+    src/session, and Stripes with its Stripe. What is published for readers of figures (behind an `Arc`) is none.
     """
     fields = {}
     for file, text in texts.items():
         floor = file.relative_to(SRC).parts[0]
-        for name, body in re.findall(r"\bstruct (\w+)(?:<[^>{(]*>)? \{([^}]*)\}", re.sub(r"//[^\n]*", "", text)):
-            if floor in OF_LANES:
-                fields[floor, name] = re.findall(r"(\w+): ([^\n]+?),?\n", body)
+        if floor in OF_LANES:
+            for _, name, body, alone in STRUCT.findall(re.sub(r"//[^\n]*|#\[[^\]]*\]", "", text)):
+                named = re.findall(r"(\w+): ([^\n]+?),?(?:\n|$)", body)
+                fields[floor, name] = named + [("", one) for one in [alone] if one]
     names = lambda type_: set(re.findall(r"\w+", type_))
-    of_lanes = A_LANE | {name for (_, name), all_ in fields.items() for _, type_ in all_
-                         if len(all_) > 1 and names(type_) & {"Lane", "LaneId", "Plan"} and "Option" not in type_}
+    one = {at for at, all_ in fields.items() if at == ("rail", "Lane") or any(type_ == "Lane" for _, type_ in all_)}
+    while True:  # And what these contain by value.
+        inner = {name for at in one for _, type_ in fields[at] if not POINTER.search(type_) for name in names(type_)}
+        more = {at for at in fields if at[1] in inner} - one
+        if not more:
+            break
+        one |= more
     found = set()
-    for (floor, name), all_ in fields.items():
-        for _, type_ in all_:
-            inner = COLLECTION.search(type_)
-            for what in names(inner.group(1)) & of_lanes - {"LaneId", "LaneSlot"} if inner else ():
-                found.add("session" if floor == "session" else f"{name} of {what}")
+    for at, all_ in fields.items():
+        floor, name = at
+        for field, type_ in all_:
+            if OF_LIFE.match(field) and (at in one or names(type_) & A_LANE):
+                found.add(floor if floor in ("lane", "session") else name.replace("Stripes", "Stripe"))
     return found
 
 

@@ -17,12 +17,12 @@ mod handle;
 #[cfg(feature = "sim")]
 pub mod held;
 pub mod info;
-pub mod op;
-mod options;
 pub mod list;
 pub mod log;
 pub mod memory;
 pub mod message;
+pub mod op;
+mod options;
 pub mod peer;
 pub mod prepared;
 pub mod status;

@@ -96,7 +96,7 @@ impl Worker {
         let peer = transfer.view().peer();
         let lanes = self.data.lanes_of.get(peer.place())?;
         // With several lanes, another one may have to repeat what this one lost.
-        let alone = |link: &Link| link.lanes_up().len() == 1 && !link.session.is_away();
+        let alone = |link: &Link| link.lanes_up().count() == 1 && !link.session.is_away();
         let alone = self.links.get(peer).is_some_and(alone);
         if !alone {
             return None;

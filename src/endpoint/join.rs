@@ -86,7 +86,7 @@ impl Link {
                 continue;
             };
             let (view, slices) = (transfer.view(), transfer.slices);
-            let usable = workers(core, self.lanes_up(), view);
+            let usable = workers(core, &self.lanes_up().collect::<Vec<_>>(), view);
             if usable != 0 || !core.table.is_active(hold.id()) {
                 core.dispatch(hold, usable, slices, now);
             } else if !resuming && plans(core, self, view).iter().all(|plan| self.session.is_failed(*plan)) {

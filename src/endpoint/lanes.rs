@@ -216,7 +216,8 @@ impl LaneWork {
     /// The lane's stripes, if the lane can take a transfer to that peer.
     pub fn stripes_for(&mut self, peer: PeerId, view: View) -> Option<&mut Stripes> {
         let (takes, plan) = (self.lane.life.takes_transfers() && self.lane.peer == peer, self.plan());
-        (takes && self.peer.is_served_by(plan.rail) && view.reaches(plan.rail, plan.remote_rail)).then_some(&mut self.stripes)
+        (takes && self.peer.is_served_by(plan.rail) && view.reaches(plan.rail, plan.remote_rail))
+            .then_some(&mut self.stripes)
     }
 
     /// Whether a dropped lane still sends its last frame (of closing, say): removing the route

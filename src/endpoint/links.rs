@@ -315,7 +315,8 @@ impl Worker {
     /// Probes peers that have acknowledged nothing for some time: a lane may have lost the frames,
     /// or the peer's lane the answer, and nothing else may reveal it.
     pub(super) fn unanswered(&mut self, now: u64) -> Vec<Arc<Peer>> {
-        let links = self.links.iter_mut().filter(|link| link.session.is_up() && link.lanes_up().len() > 1);
+        let links =
+            self.links.iter_mut().filter(|link| link.session.is_up() && link.lanes_up().nth(1).is_some());
         let late =
             links.filter(|link| link.asked_ns.is_some_and(|asked| now.saturating_sub(asked) > SUSPECT_NS));
         late.map(|link| {

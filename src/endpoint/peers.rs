@@ -143,7 +143,7 @@ impl Core {
             let theirs = on_fabric(fabric, address.rails.iter().map(|rail| (&*rail.fabric, &*rail.network)));
             Approach::new(fabric.clone(), pair(&ours, &theirs))
         });
-        let common: Vec<Approach> = approaches.filter(|approach| !approach.plans.is_empty()).collect();
+        let common: Vec<Approach> = approaches.filter(|approach| approach.plans().len() > 0).collect();
         if common.is_empty() {
             return Err(Error::new(
                 Status::NoCommonFabric,
@@ -159,7 +159,7 @@ impl Core {
 
     /// The workers with the rails of an approach, one bit each.
     fn workers_of(&self, approach: &Approach) -> u64 {
-        approach.plans.iter().fold(0, |mask, plan| mask | 1 << self.rails[plan.rail.place()].worker)
+        approach.plans().fold(0, |mask, plan| mask | 1 << self.rails[plan.rail.place()].worker)
     }
 
     /// The worker that will own a peer: one with rails of the best fabric, and of as many others as

@@ -4,9 +4,9 @@ use super::core::Core;
 use super::inbox::Command;
 use crate::fabric::{host, meaning};
 use crate::ids::RailIndex;
+use crate::lane::Why;
 use crate::peer::link::Link;
 use crate::peer::{readable_rail, Peer};
-use crate::session::approach::Why;
 use crate::session::{LaneEvent, Plan};
 
 impl Core {

@@ -43,7 +43,7 @@ fn is_ack(bytes: &[u8]) -> bool {
 impl Core {
     /// A worker that has a lane which serves a link.
     fn relaying_worker(&self, link: &Link) -> Option<usize> {
-        link.lanes_up().first().map(|plan| self.rails[plan.rail.place()].worker)
+        link.lanes_up().next().map(|plan| self.rails[plan.rail.place()].worker)
     }
 
     fn relay(&self, worker: usize, peer: PeerId, header: &Header, body: &[u8], payload: &[u8]) {

@@ -36,7 +36,7 @@ pub(super) fn add_lanes(core: &Core, peer: &Arc<Peer>, plans: &[Plan], reply: Op
 /// The serving fabric is selected: drops the lanes over others.
 fn serve(core: &Core, link: &mut Link) {
     let Some(serving) = link.session.serving() else { return };
-    let rails = serving.plans.iter().fold(0, |rails, plan| rails | plan.rail.bit());
+    let rails = serving.plans().fold(0, |rails, plan| rails | plan.rail.bit());
     let service = Service { fabric: serving.fabric.clone(), reason: link.session.reason() };
     log::debug!("{}: {}", link.peer, service.reason);
     link.peer.serve(service, rails);
@@ -48,12 +48,12 @@ fn serve(core: &Core, link: &mut Link) {
 }
 
 pub(super) fn count_lanes(core: &Core, link: &Link) {
-    let up = link.lanes_up();
+    let up: Vec<Plan> = link.lanes_up().collect();
     show_lanes(core, link, link.remotes.values());
     let remote = up.iter().map(|plan| plan.remote_rail).collect::<HashSet<_>>().len() as u32;
     let local = {
         let mut lanes = link.peer.lanes.lock();
-        lanes.set(up);
+        lanes.set(up.clone());
         lanes.carriers().len() as u32
     };
     link.peer.lanes_up.store(up.len() as u32, Ordering::Relaxed);
@@ -68,19 +68,19 @@ pub(super) fn show_lanes<'a>(
     link: &Link,
     memories: impl IntoIterator<Item = &'a Arc<RemoteMemory>>,
 ) {
-    let up = link.lanes_up();
-    let of = |plan: &Plan| 1u64 << core.rails[plan.rail.place()].worker;
-    let workers = up.iter().fold(0, |workers, plan| workers | of(plan));
+    let of = |plan: Plan| 1u64 << core.rails[plan.rail.place()].worker;
+    let workers = link.lanes_up().fold(0, |workers, plan| workers | of(plan));
     let workers = if workers == 0 { link.peer.workers } else { workers };
+    let lanes = link.lanes_up().count().max(1) as u64;
     for memory in memories {
-        memory.lanes.store(up.len().max(1) as u64, Ordering::Relaxed);
+        memory.lanes.store(lanes, Ordering::Relaxed);
         memory.workers.store(workers, Ordering::Release);
     }
 }
 
 fn warn_of_reset(core: &Core, link: &Link, plan: Plan, errno: i32) {
     // A peer that closes may be gone before its last frame arrives.
-    let (level, then) = match (link.session.closing().is_some(), link.lanes_up().len()) {
+    let (level, then) = match (link.session.closing().is_some(), link.lanes_up().count()) {
         (true, _) => (log::Level::Debug, "the peer is closing".to_owned()),
         (_, 0) => (log::Level::Info, "it has no other, so operations wait for a new connection".to_owned()),
         (_, left) => {

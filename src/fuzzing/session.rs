@@ -3,7 +3,8 @@
 
 use super::Input;
 use crate::ids::{OpId, RailIndex};
-use crate::session::approach::{Approach, Approaches, Why};
+use crate::lane::Why;
+use crate::session::approach::{Approach, Approaches};
 use crate::session::channel::Out;
 use crate::session::{Action, LaneEvent, Plan, Session, Sight, Terms};
 use crate::status::Status;
@@ -228,7 +229,7 @@ impl Pair<'_> {
 
     fn flush(&mut self, side: usize) {
         let now = self.now;
-        if self.sides[side].session.is_away() || self.sides[side].session.lanes_up().is_empty() {
+        if self.sides[side].session.is_away() || self.sides[side].session.lanes_up().next().is_none() {
             return;
         }
         for at in 0..CHANNELS {

@@ -8,10 +8,14 @@
 //! newer one says that the peer has reset its older ends. A lane that failed is reset at both ends: only then can
 //! nothing that was posted over it land any longer.
 
+mod pair;
+mod serving;
 mod stall;
 #[cfg(test)]
 pub mod tests;
 
+pub use pair::{Pair, Why};
+pub use serving::Serving;
 pub use stall::{Load, Verdict, SUSPECT_NS};
 
 use stall::Watch;

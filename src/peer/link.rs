@@ -317,7 +317,7 @@ impl Link {
     }
 
     /// The lanes that serve the peer.
-    pub fn lanes_up(&self) -> &[Plan] {
+    pub fn lanes_up(&self) -> impl Iterator<Item = Plan> + '_ {
         self.session.lanes_up()
     }
 }

@@ -20,7 +20,6 @@
 
 pub mod ends;
 pub mod gone;
-pub mod lanes;
 pub mod link;
 pub mod links;
 pub mod table;
@@ -28,6 +27,7 @@ pub mod table;
 use crate::codec::Text;
 use crate::fabric::select::readable;
 use crate::ids::{PeerId, RailIndex};
+use crate::lane::Serving;
 use crate::memory::{Known, Revoked};
 use crate::rail::LaneTraffic;
 use crate::session::Plan;
@@ -37,7 +37,6 @@ use crate::wire::address::{Address, RailAddress, PUBLIC};
 use crate::wire::frame::Token;
 use crate::wire::seal::Root;
 use gone::Gone;
-use lanes::Serving;
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 use std::cmp::Ordering as Cmp;

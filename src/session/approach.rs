@@ -5,8 +5,9 @@
 //! not end up on a worse fabric. One of the two sides selects the serving fabric, and the other
 //! follows.
 
-use super::plan::Plan;
 use crate::fabric::host;
+use crate::ids::Plan;
+use crate::lane::{Pair, Why};
 
 /// Head starts: without a lane by then, the next fabric is tried, too. On one host an answer takes
 /// microseconds; networks need handshakes.
@@ -23,19 +24,8 @@ const STRAGGLERS_NS: u64 = 1_000_000_000;
 /// The lanes over one fabric.
 pub struct Approach {
     pub fabric: String,
-    pub plans: Vec<Plan>,
-    up: Vec<Plan>,
-    failed: Vec<Plan>,
+    pairs: Vec<Pair>,
     first_up_ns: u64,
-    /// Why lanes have failed, or what those without an answer wait for.
-    whys: Vec<(Plan, Why)>,
-}
-
-/// Why a lane is not up, for messages: the addresses, and what was answered.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Why {
-    pub at: String,
-    pub text: String,
 }
 
 /// The most addresses that a message lists for one reason.
@@ -43,32 +33,41 @@ const LISTED: usize = 4;
 
 impl Approach {
     pub fn new(fabric: String, plans: Vec<Plan>) -> Approach {
-        Approach { fabric, plans, up: Vec::new(), failed: Vec::new(), first_up_ns: 0, whys: Vec::new() }
+        Approach { fabric, pairs: plans.into_iter().map(Pair::new).collect(), first_up_ns: 0 }
     }
 
-    pub fn up(&self) -> &[Plan] {
-        &self.up
+    /// All its lanes.
+    pub fn plans(&self) -> impl ExactSizeIterator<Item = Plan> + '_ {
+        self.pairs.iter().map(|pair| pair.plan)
+    }
+
+    /// Its lanes that are up.
+    pub fn up(&self) -> impl Iterator<Item = Plan> + '_ {
+        self.pairs.iter().filter(|pair| pair.is_up()).map(|pair| pair.plan)
+    }
+
+    pub fn has(&self, plan: Plan) -> bool {
+        self.plans().any(|known| known == plan)
+    }
+
+    fn is_up(&self) -> bool {
+        self.up().next().is_some()
     }
 
     fn has_failed(&self) -> bool {
-        self.failed.len() >= self.plans.len()
+        self.pairs.iter().all(Pair::has_failed)
     }
 
     /// Lanes are up, and the others have failed or used up their time.
     fn is_ready(&self, now: u64) -> bool {
-        let settled = self.up.len() + self.failed.len() >= self.plans.len();
-        !self.up.is_empty() && (settled || now.saturating_sub(self.first_up_ns) > STRAGGLERS_NS)
-    }
-
-    fn note(&mut self, plan: Plan, why: Why) {
-        self.whys.retain(|(of, _)| *of != plan);
-        self.whys.push((plan, why));
+        let settled = self.pairs.iter().all(|pair| pair.is_up() || pair.has_failed());
+        self.is_up() && (settled || now.saturating_sub(self.first_up_ns) > STRAGGLERS_NS)
     }
 
     /// The addresses that have no lane, with each reason once.
     fn reasons(&self) -> String {
         let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
-        for (_, Why { at, text }) in self.whys.iter().filter(|(plan, _)| !self.up.contains(plan)) {
+        for Why { at, text } in self.pairs.iter().filter_map(Pair::why) {
             match reasons.iter_mut().find(|(known, _)| known == text) {
                 Some((_, places)) => places.push(at),
                 None => reasons.push((text, vec![at])),
@@ -111,7 +110,7 @@ impl Approaches {
     /// Tries the first `count`; returns the plans that this adds.
     pub fn begin(&mut self, count: usize, now: u64) -> Vec<Plan> {
         let count = count.clamp(self.tried, self.all.len());
-        let new = self.all[self.tried..count].iter().flat_map(|approach| approach.plans.clone()).collect();
+        let new = self.all[self.tried..count].iter().flat_map(Approach::plans).collect();
         (self.tried, self.since) = (count, now);
         new
     }
@@ -120,7 +119,7 @@ impl Approaches {
     pub fn begin_next(&mut self, now: u64) -> Option<Vec<Plan>> {
         let tried = &self.all[..self.tried];
         let last = tried.last().filter(|_| self.serving.is_none() && self.tried < self.all.len())?;
-        let silent = tried.iter().all(|approach| approach.up.is_empty());
+        let silent = !tried.iter().any(Approach::is_up);
         let late = silent && now.saturating_sub(self.since) >= self.head_start(last);
         (late || tried.iter().all(Approach::has_failed)).then(|| self.begin(self.tried + 1, now))
     }
@@ -132,49 +131,40 @@ impl Approaches {
         (self.serving.is_none() && at >= self.tried).then(|| self.begin(at + 1, now))
     }
 
-    pub fn lane_up(&mut self, plan: Plan, now: u64) {
-        let Some(of) = self.of(plan).filter(|of| !of.up.contains(&plan)) else { return };
-        of.failed.retain(|failed| *failed != plan);
-        of.up.push(plan);
-        if of.first_up_ns == 0 {
-            of.first_up_ns = now;
+    /// Returns how long the lane was not up, if it had failed.
+    pub fn lane_up(&mut self, plan: Plan, now: u64) -> Option<u64> {
+        let approach = self.all.iter_mut().find(|approach| approach.has(plan))?;
+        if approach.first_up_ns == 0 {
+            approach.first_up_ns = now;
         }
-    }
-
-    /// A lane is still without an answer.
-    pub fn lane_waits(&mut self, plan: Plan, why: Why) {
-        self.of(plan).into_iter().for_each(|of| of.note(plan, why.clone()));
-    }
-
-    pub fn lane_failed(&mut self, plan: Plan, why: Why) {
-        let Some(of) = self.of(plan) else { return };
-        of.up.retain(|up| *up != plan);
-        if !of.failed.contains(&plan) {
-            of.failed.push(plan);
-        }
-        of.note(plan, why);
+        approach.pairs.iter_mut().find(|pair| pair.plan == plan)?.comes_up(now)
     }
 
     /// Adds lanes over the serving fabric: returns those that are new, or had failed.
     pub fn extend(&mut self, plans: &[Plan]) -> Vec<Plan> {
         let Some(serving) = self.serving.and_then(|at| self.all.get_mut(at)) else { return Vec::new() };
-        let failed = std::mem::take(&mut serving.failed);
-        let (again, failed): (Vec<Plan>, Vec<Plan>) =
-            failed.into_iter().partition(|plan| plans.contains(plan));
-        serving.failed = failed;
-        let mut new: Vec<Plan> = plans.to_vec();
-        new.retain(|plan| !serving.plans.contains(plan));
-        serving.plans.extend(&new);
-        new.extend(again);
-        new
+        let known = serving.pairs.len();
+        let new: Vec<Plan> = plans.iter().copied().filter(|plan| !serving.has(*plan)).collect();
+        serving.pairs.extend(new.iter().copied().map(Pair::new));
+        let again = serving.pairs[..known].iter_mut().filter(|pair| plans.contains(&pair.plan));
+        let again = again.filter_map(|pair| pair.tries_again().then_some(pair.plan));
+        new.into_iter().chain(again).collect()
     }
 
-    pub fn is_failed(&self, plan: Plan) -> bool {
-        self.all.iter().any(|approach| approach.failed.contains(&plan))
+    pub fn pairs(&self) -> impl Iterator<Item = &Pair> {
+        self.all.iter().flat_map(|approach| &approach.pairs)
     }
 
-    fn of(&mut self, plan: Plan) -> Option<&mut Approach> {
-        self.all.iter_mut().find(|approach| approach.plans.contains(&plan))
+    pub fn pairs_mut(&mut self) -> impl Iterator<Item = &mut Pair> {
+        self.all.iter_mut().flat_map(|approach| &mut approach.pairs)
+    }
+
+    pub fn pair(&self, plan: Plan) -> Option<&Pair> {
+        self.pairs().find(|pair| pair.plan == plan)
+    }
+
+    pub fn pair_mut(&mut self, plan: Plan) -> Option<&mut Pair> {
+        self.pairs_mut().find(|pair| pair.plan == plan)
     }
 
     /// Whether no fabric is left that could come up.
@@ -193,7 +183,7 @@ impl Approaches {
                 let called = now.saturating_sub(approach.first_up_ns) > LAST_CALL_NS;
                 return (!silent || called).then_some(at);
             }
-            if !approach.up.is_empty() {
+            if approach.is_up() {
                 return None; // Its other lanes come up, or are abandoned.
             }
             silent |= !approach.has_failed();
@@ -224,7 +214,7 @@ impl Approaches {
     pub fn next_ns(&self, now: u64) -> Option<u64> {
         let tried = &self.all[..self.tried];
         let next_fabric = tried.last().map(|last| self.since + self.head_start(last));
-        let up = tried.iter().filter(|approach| !approach.up.is_empty()).map(|approach| approach.first_up_ns);
+        let up = tried.iter().filter(|approach| approach.is_up()).map(|approach| approach.first_up_ns);
         let missing = up.flat_map(|up| [up + LAST_CALL_NS + 1, up + STRAGGLERS_NS + 1]);
         next_fabric.into_iter().chain(missing).filter(|due| *due > now).min()
     }
@@ -244,7 +234,7 @@ impl Approaches {
     }
 
     fn failures_of(&self, first: usize) -> String {
-        let without = self.all[..first].iter().filter(|approach| approach.up.is_empty());
+        let without = self.all[..first].iter().filter(|approach| !approach.is_up());
         let said = without.map(|approach| {
             let what =
                 if approach.has_failed() { "could not be reached" } else { "was not answered in time" };
@@ -290,6 +280,10 @@ mod tests {
         Why { at: at.into(), text: text.into() }
     }
 
+    fn fails(ways: &mut Approaches, plan: Plan, why: Why) {
+        ways.pair_mut(plan).expect("a lane of the test").fails(why);
+    }
+
     /// `host` with one lane, tcp with two.
     fn two(timeout_ns: u64) -> Approaches {
         let host = Approach::new(host::NAME.into(), vec![plan(0)]);
@@ -302,7 +296,7 @@ mod tests {
         let mut ways = two(10_000 * MS);
         assert_eq!(ways.begin(1, 0), [plan(0)]);
         assert_eq!(ways.begin_next(299 * MS), None);
-        ways.lane_failed(plan(0), why("a:1", "no"));
+        fails(&mut ways, plan(0), why("a:1", "no"));
         assert_eq!(ways.begin_next(299 * MS), Some(vec![plan(1), plan(2)]));
         assert!(!ways.is_hopeless() && ways.begin_next(9000 * MS).is_none());
         let mut ways = two(10_000 * MS);
@@ -328,7 +322,7 @@ mod tests {
         assert_eq!(ways.best(451 * MS), Some(1));
         ways.lane_up(plan(0), 402 * MS);
         assert_eq!(ways.best(402 * MS), Some(0));
-        ways.lane_failed(plan(0), why("a:1", "no"));
+        fails(&mut ways, plan(0), why("a:1", "no"));
         assert_eq!(ways.best(402 * MS), Some(1));
         ways.take(1);
         assert_eq!(ways.reason(), "host could not be reached: a:1: no; using tcp");
@@ -338,12 +332,12 @@ mod tests {
     fn slow_fabrics_are_abandoned_and_failures_end_the_approach() {
         let mut ways = two(10_000 * MS);
         ways.begin(2, 0);
-        ways.lane_failed(plan(0), why("a:1", "no"));
+        fails(&mut ways, plan(0), why("a:1", "no"));
         ways.lane_up(plan(2), MS);
         assert_eq!((ways.best(900 * MS), ways.best(1002 * MS)), (None, Some(1)));
-        ways.lane_failed(plan(2), why("b:2", "gone"));
+        fails(&mut ways, plan(2), why("b:2", "gone"));
         assert!(!ways.is_hopeless());
-        ways.lane_failed(plan(1), why("a:1", "gone"));
+        fails(&mut ways, plan(1), why("a:1", "gone"));
         assert!(ways.is_hopeless());
     }
 
@@ -353,13 +347,13 @@ mod tests {
         let mut ways = Approaches::new(vec![Approach::new("tcp".into(), plans.clone())], 10_000 * MS);
         ways.begin(1, 0);
         assert_eq!(ways.failures(), "tcp was not answered in time");
-        plans.iter().for_each(|plan| ways.lane_waits(*plan, why(&format!("h:{}", plan.rail), "silent")));
+        ways.pairs_mut().for_each(|pair| pair.waits(why(&format!("h:{}", pair.plan.rail), "silent")));
         let silent = "tcp was not answered in time: h:0, h:1, h:2, h:3 and 2 more: silent";
         assert_eq!(ways.failures(), silent);
-        plans[..5]
+        plans[1..]
             .iter()
-            .for_each(|plan| ways.lane_failed(*plan, why(&format!("h:{}", plan.rail), "refused")));
-        let some = "tcp was not answered in time: h:5: silent; h:0, h:1, h:2, h:3 and 1 more: refused";
+            .for_each(|plan| fails(&mut ways, *plan, why(&format!("h:{}", plan.rail), "refused")));
+        let some = "tcp was not answered in time: h:0: silent; h:1, h:2, h:3, h:4 and 1 more: refused";
         assert_eq!(ways.failures(), some);
     }
 

@@ -1,11 +1,10 @@
 //! The states of a session, the events of its lanes, and the actions that it requests.
 
-use super::approach::Why;
 use super::channel::Out;
 use super::closing::Closing;
-use super::plan::Plan;
 use super::resuming::Resuming;
-use crate::ids::OpId;
+use crate::ids::{OpId, Plan};
+use crate::lane::Why;
 use crate::transfer::Outcome;
 
 #[derive(Debug)]

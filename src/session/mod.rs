@@ -11,7 +11,7 @@
 //!    it has sent and received Ready.
 //! 3. **Up.** A side that has sent nothing for some time sends a keep-alive; a peer that is silent
 //!    is probed, and then lost (`liveness`).
-//! 4. **Reset.** A serving lane that fails is reset at both ends, and returns later (`failed`). If
+//! 4. **Reset.** A serving lane that fails is reset at both ends, and returns later (`lane::Pair`). If
 //!    it was the last, the session resumes over a new one (`resuming`).
 //! 5. **Close.** Both sides drain their lanes, and confirm it to each other (`closing`).
 
@@ -19,7 +19,6 @@ pub mod approach;
 pub mod channel;
 mod closing;
 mod events;
-mod failed;
 pub mod liveness;
 mod plan;
 mod reset;
@@ -29,7 +28,9 @@ mod tests;
 mod timers;
 
 use crate::fabric::{is_local, ANOTHER};
+pub use crate::ids::Plan;
 use crate::ids::RailIndex;
+use crate::lane::Pair;
 use crate::status::Status;
 use crate::transfer::Outcome;
 use crate::wire::frame::{self, numbers, read_numbers, Kind, CHANNELS, SYSTEM};
@@ -38,10 +39,8 @@ use channel::{Channel, Out};
 use closing::{Closing, Next};
 use events::MOVES;
 pub use events::{Action, LaneEvent, State};
-use failed::FailedLanes;
 use liveness::{Silence, Verdict};
-pub use plan::{pair, Plan};
-use reset::of_lane;
+pub use plan::pair;
 pub use reset::reset_reason;
 use resuming::{Behind, Resumes};
 use std::collections::VecDeque;
@@ -88,7 +87,6 @@ pub struct Session {
     pub channels: [Channel; CHANNELS],
     /// The last error number of a lane.
     last_errno: i32,
-    failed: FailedLanes,
     resumes: Resumes,
     behind: Option<Behind>,
     silence: Silence,
@@ -110,7 +108,6 @@ impl Session {
             approaches,
             channels: Default::default(),
             last_errno: 0,
-            failed: FailedLanes::default(),
             resumes: Resumes::default(),
             behind: None,
             silence: Silence::default(),
@@ -136,7 +133,9 @@ impl Session {
     /// The peer requests a lane that this side does not have; `over`: the fabric of both its rails,
     /// if they share one. False: the peer has the maximum number of lanes already.
     pub fn handle_request(&mut self, plan: Plan, over: Option<&str>, now: u64) -> bool {
-        let Some(fabric) = over.filter(|_| !self.failed.holds_off(plan)) else { return true };
+        let Some(fabric) = over.filter(|_| !self.approaches.pair(plan).is_some_and(Pair::holds_off)) else {
+            return true;
+        };
         match self.state {
             // The peer repeats a handshake that is not followed.
             State::Connecting { .. } => {
@@ -149,7 +148,7 @@ impl Session {
             State::Up | State::Resuming(_) => {
                 let serving = self.approaches.serving().filter(|serving| serving.fabric == fabric);
                 let Some(serving) = serving else { return true };
-                if serving.plans.len() >= self.terms.lanes && !serving.plans.contains(&plan) {
+                if serving.plans().len() >= self.terms.lanes && !serving.has(plan) {
                     return false;
                 }
                 self.add_lanes(&[plan]);
@@ -157,34 +156,6 @@ impl Session {
             State::Closing(_) | State::Ended { .. } => {}
         }
         true
-    }
-
-    pub fn handle_lane(&mut self, plan: Plan, event: LaneEvent, now: u64) {
-        match event {
-            LaneEvent::Up => {
-                self.approaches.lane_up(plan, now);
-                let failed_for = self.failed.is_up(plan, now).filter(|_| matches!(self.state, State::Up));
-                failed_for.into_iter().for_each(|ns| self.act(Action::LaneBack(plan, ns)));
-                self.act(Action::ShowLanes);
-                self.advance(now);
-                self.go_on_resuming(now);
-            }
-            LaneEvent::Failed { errno, why } => {
-                self.approaches.lane_failed(plan, why);
-                self.last_errno = errno;
-                self.act(Action::ShowLanes);
-                self.lane_failed(plan, errno, now);
-                self.advance(now);
-            }
-            LaneEvent::Waits(why) => self.approaches.lane_waits(plan, why),
-            LaneEvent::Reset { epoch, outcome, asks } => self.lane_reset((plan, epoch), outcome, asks, now),
-            LaneEvent::ResetHere { epoch } => self.push(Kind::ResetDone, of_lane(plan, epoch)),
-            LaneEvent::AtRest { epoch } => {
-                self.failed.is_at_rest(plan, epoch, now);
-                self.go_on_resuming(now);
-            }
-        }
-        self.set_return();
     }
 
     /// A frame from the peer about the session itself.
@@ -240,7 +211,7 @@ impl Session {
     /// The caller disconnects the peer.
     pub fn disconnect(&mut self, now: u64) {
         // The peer may consider itself up, but no lane leads to it.
-        if self.lanes_up().is_empty() {
+        if !self.has_lanes() {
             return self.act(Action::End(Outcome::OK));
         }
         self.close(Outcome::OK, false, now);
@@ -309,7 +280,11 @@ impl Session {
                 }
                 Timer::Silence => self.look(sight.alive_ns, now),
                 Timer::Return => {
-                    let due = self.failed.take_due(now);
+                    let due = self
+                        .approaches
+                        .pairs_mut()
+                        .filter_map(|pair| pair.take_due(now).then_some(pair.plan));
+                    let due: Vec<Plan> = due.collect();
                     self.add_lanes(&due);
                     self.set_return();
                 }
@@ -419,8 +394,8 @@ impl Session {
     }
 
     /// The lanes that serve.
-    pub fn lanes_up(&self) -> &[Plan] {
-        self.approaches.serving().map_or(&[], Approach::up)
+    pub fn lanes_up(&self) -> impl Iterator<Item = Plan> + '_ {
+        self.approaches.serving().into_iter().flat_map(Approach::up)
     }
 
     /// The serving fabric, once it is selected, and its lanes.
@@ -439,7 +414,7 @@ impl Session {
     }
 
     pub fn is_failed(&self, plan: Plan) -> bool {
-        self.approaches.is_failed(plan)
+        self.approaches.pair(plan).is_some_and(Pair::has_failed)
     }
 
     /// The outcome of a connect that reached no endpoint.
@@ -582,8 +557,8 @@ impl Session {
 /// Shows the session in the log.
 impl fmt::Display for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (state, up) = (&self.state, list(self.lanes_up().iter().copied()));
-        let resets = list(self.failed.pending().map(|(plan, _)| plan));
+        let (state, up) = (&self.state, list(self.lanes_up()));
+        let resets = list(self.resets().map(|(plan, _)| plan));
         let lanes = format!("lanes that are up, by rail here and there: {up}; being reset: {resets}");
         write!(f, "{state:?}; {}; {lanes};{}", self.reason(), self.timers)
     }

@@ -1,20 +1,6 @@
 //! Planned lanes: the pairs of our rails and the peer's.
 
-use crate::ids::RailIndex;
-
-/// A planned lane of a peer: a pair of rails.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Plan {
-    pub rail: RailIndex,
-    pub remote_rail: RailIndex,
-}
-
-/// For the log: the rail here, and the rail there.
-impl std::fmt::Display for Plan {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}-{}", self.rail, self.remote_rail)
-    }
-}
+use crate::ids::{Plan, RailIndex};
 
 /// Pairs our rails of a fabric with the peer's: every rail of the side that has more gets a lane.
 /// Rails on the same network are paired where possible.

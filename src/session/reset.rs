@@ -1,35 +1,86 @@
-//! Lanes of a session that fail: they are reset on both sides and come back (`failed`); after the last
+//! Lanes of a session: those that fail are reset on both sides and come back (`lane::Pair`); after the last
 //! one the session resumes (`resuming`).
 
-use super::approach::Why;
 use super::channel;
-use super::events::{Action, State};
-use super::plan::Plan;
+use super::events::{Action, LaneEvent, State};
 use super::resuming::{self, Behind, Resuming};
 use super::timers::Timer;
 use super::Session;
 use crate::fabric::{error_text, is_closed};
-use crate::ids::OpId;
+use crate::ids::{OpId, Plan};
+use crate::lane::{Pair, Why};
 use crate::status::Status;
 use crate::transfer::Outcome;
 use crate::wire::frame::{numbers, Kind, CHANNELS, SYSTEM};
 
 impl Session {
+    /// What became of a lane.
+    pub fn handle_lane(&mut self, plan: Plan, event: LaneEvent, now: u64) {
+        match event {
+            LaneEvent::Up => {
+                let failed_for = self.approaches.lane_up(plan, now);
+                if let Some(ns) = failed_for.filter(|_| matches!(self.state, State::Up)) {
+                    self.act(Action::LaneBack(plan, ns));
+                }
+                self.act(Action::ShowLanes);
+                self.advance(now);
+                self.go_on_resuming(now);
+            }
+            LaneEvent::Failed { errno, why } => {
+                self.last_errno = errno;
+                self.act(Action::ShowLanes);
+                self.lane_failed(plan, errno, why, now);
+                self.advance(now);
+            }
+            LaneEvent::Waits(why) => {
+                if let Some(pair) = self.approaches.pair_mut(plan) {
+                    pair.waits(why);
+                }
+            }
+            LaneEvent::Reset { epoch, outcome, asks } => self.lane_reset((plan, epoch), outcome, asks, now),
+            LaneEvent::ResetHere { epoch } => self.push(Kind::ResetDone, of_lane(plan, epoch)),
+            LaneEvent::AtRest { epoch } => {
+                if let Some(pair) = self.approaches.pair_mut(plan) {
+                    pair.is_at_rest(epoch, now);
+                }
+                self.go_on_resuming(now);
+            }
+        }
+        self.set_return();
+    }
+
+    pub(super) fn has_lanes(&self) -> bool {
+        self.lanes_up().next().is_some()
+    }
+
     pub(super) fn set_return(&mut self) {
         if matches!(self.state, State::Up | State::Resuming(_)) {
-            self.timers.set(Timer::Return, self.failed.next_ns());
+            let due = self.approaches.pairs().filter_map(Pair::next_ns).min();
+            self.timers.set(Timer::Return, due);
         }
     }
 
+    /// The lanes, and their epochs, whose reset the peer has not confirmed.
+    pub(super) fn resets(&self) -> impl Iterator<Item = (Plan, u64)> + '_ {
+        self.approaches.pairs().flat_map(|pair| pair.resets().map(|epoch| (pair.plan, epoch)))
+    }
+
     /// The handshake of a lane failed.
-    pub(super) fn lane_failed(&mut self, plan: Plan, errno: i32, now: u64) {
-        let none_up = self.lanes_up().is_empty();
-        if self.is_up() && self.approaches.serving().is_some_and(|serving| serving.plans.contains(&plan)) {
-            self.failed.let_return(plan, self.is_away(), now);
+    fn lane_failed(&mut self, plan: Plan, errno: i32, why: Why, now: u64) {
+        let serves = self.approaches.serving().is_some_and(|serving| serving.has(plan));
+        let (returns, soon) = (self.is_up() && serves, self.is_away());
+        let mut served = false;
+        if let Some(pair) = self.approaches.pair_mut(plan) {
+            pair.fails(why);
+            if returns {
+                pair.let_return(soon, now);
+            }
+            served = pair.has_served();
         }
+        let none_up = !self.has_lanes();
         match &self.state {
             // Nothing listens any longer where the peer was.
-            State::Resuming(of) if none_up && errno == libc::ECONNREFUSED && self.failed.has_served(plan) => {
+            State::Resuming(of) if none_up && errno == libc::ECONNREFUSED && served => {
                 let outcome = of.outcome;
                 self.act(Action::End(outcome));
             }
@@ -43,15 +94,16 @@ impl Session {
     }
 
     /// A serving lane is reset here: the others continue, or a new one will.
-    pub(super) fn lane_reset(&mut self, of: (Plan, u64), outcome: Outcome, asks: bool, now: u64) {
+    fn lane_reset(&mut self, of: (Plan, u64), outcome: Outcome, asks: bool, now: u64) {
         let (plan, epoch) = of;
         let errno = outcome.provider_errno;
         let why = Why { at: format!("rail {}", plan.rail), text: reset_reason(errno) };
-        self.approaches.lane_failed(plan, why);
         self.last_errno = errno;
         self.act(Action::ShowLanes);
-        self.failed.reset(plan, epoch);
-        if self.lanes_up().is_empty() {
+        if let Some(pair) = self.approaches.pair_mut(plan) {
+            pair.is_reset(epoch, why);
+        }
+        if !self.has_lanes() {
             return self.begin_resuming(plan, outcome, now);
         }
         let unknown = self.rewind();
@@ -87,9 +139,10 @@ impl Session {
         let Some(lasted) = lasted else { return self.act(Action::End(outcome)) };
         self.behind = Some(Behind::Unknown);
         self.enter(State::Resuming(Resuming::new(before, outcome, now)));
-        self.failed.handshake_all(now);
+        self.approaches.pairs_mut().for_each(|pair| pair.handshake_anyway(now));
         if lasted && is_closed(errno) {
-            self.failed.end_pause(plan, now); // An endpoint that was up a moment ago is up again, or gone.
+            // An endpoint that was up a moment ago is up again, or gone.
+            self.approaches.pairs_mut().filter(|pair| pair.plan == plan).for_each(|pair| pair.end_pause(now));
         }
         self.go_on_resuming(now);
     }
@@ -97,8 +150,8 @@ impl Session {
     /// Advances a resume, once a lane is up, the old lane's reset is confirmed, and the peer has
     /// answered.
     pub(super) fn go_on_resuming(&mut self, now: u64) {
-        let (up, forever) = (!self.lanes_up().is_empty(), self.terms.liveness_ns.is_none());
-        let resets = self.failed.pending().next().is_some();
+        let (up, forever) = (self.has_lanes(), self.terms.liveness_ns.is_none());
+        let resets = self.resets().next().is_some();
         let State::Resuming(of) = &mut self.state else { return };
         let outcome = of.outcome;
         match of.next(up, resets, forever, &mut self.resumes, now) {
@@ -110,7 +163,7 @@ impl Session {
             // It is unknown whether speculative notifications were delivered.
             resuming::Next::Blindly => {
                 let unknown = self.rewind();
-                let resets: Vec<_> = self.failed.pending().collect();
+                let resets: Vec<_> = self.resets().collect();
                 for (plan, epoch) in resets {
                     self.push(Kind::Reset, of_lane(plan, epoch));
                 }

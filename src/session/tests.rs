@@ -6,12 +6,12 @@
 //! and connects again as a new peer, whatever the other knows of that. What workers carry out for lanes
 //! (`endpoint::handshake`, `failover`) is played by `Side`; what they decide is `lane::Life`.
 
-use super::approach::{Approach, Approaches, Why};
+use super::approach::{Approach, Approaches};
 use super::channel::Out;
 use super::*;
 use crate::ids::OpId;
 use crate::lane::tests::{are_drawn, moves_not_seen};
-use crate::lane::{Asked, Consequence, Life, Request, Sight as LaneSight, Step, AGAIN_NS};
+use crate::lane::{Asked, Consequence, Life, Request, Sight as LaneSight, Step, Why, AGAIN_NS};
 use crate::wire::frame::USER;
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -170,7 +170,7 @@ impl Side {
 
     /// The lane that carries frames.
     fn path(&self) -> Option<Over> {
-        let serving = self.session.as_ref().map_or(&[][..], Session::lanes_up);
+        let serving: Vec<Plan> = self.session.iter().flat_map(Session::lanes_up).collect();
         let up = |lane: &&Lane| lane.life.is_up() && serving.contains(&lane.plan);
         self.lanes.iter().find(up).map(|lane| (lane.plan, lane.life.epoch()))
     }
@@ -343,7 +343,7 @@ impl Pair {
                 new.into_iter().for_each(|over| self.put(side, 0, Event::Again(over)));
             }
             Action::Serve => {
-                let serving = here.session().serving().expect("what serves").plans.clone();
+                let serving: Vec<Plan> = here.session().serving().expect("what serves").plans().collect();
                 self.drop_lanes(side, |lane| !serving.contains(&lane.plan));
             }
             Action::Up => here.ups += 1,
@@ -737,7 +737,7 @@ impl Pair {
                     return;
                 }
                 here.submitted += 1;
-                let (id, alone) = (here.submitted, here.session().lanes_up().len() == 1);
+                let (id, alone) = (here.submitted, here.session().lanes_up().count() == 1);
                 let speculative = alone && !here.session().is_away() && self.draw.percent(50);
                 self.notify(side, id, speculative);
             }
@@ -833,7 +833,7 @@ impl Pair {
         });
         assert_eq!(names[0], names[1], "both sides use one fabric");
         let plans: Vec<Plan> =
-            self.sides[0].session().serving().map_or(Vec::new(), |serving| serving.plans.clone());
+            self.sides[0].session().serving().into_iter().flat_map(Approach::plans).collect();
         for _ in 0..self.draw.below(7) {
             let side = self.draw.below(2) as usize;
             let plan = plans[self.draw.below(plans.len() as u64) as usize];

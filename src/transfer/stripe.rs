@@ -69,8 +69,6 @@ pub struct Stripe {
     speculative: bool,
     /// A post failed or may have failed: unsettled slices do not count as arrived.
     spoilt: bool,
-    /// Its lane failed: the stripe waits until other lanes may take over its claims.
-    suspended: bool,
     /// No NIC works for the stripe.
     down: bool,
     /// When its operation was first seen ended, with posts still at the NIC.
@@ -110,7 +108,6 @@ impl Stripe {
             exhausted: false,
             speculative: new.speculative,
             spoilt: false,
-            suspended: false,
             down: false,
             late_ns: None,
         }
@@ -148,7 +145,7 @@ impl Stripe {
 
     /// Everything has been posted and has come back.
     pub fn is_done(&self) -> bool {
-        self.exhausted && self.claims.inflight() == 0 && !self.suspended
+        self.exhausted && self.claims.inflight() == 0
     }
 
     /// Counts finished posts of a generation of claims, and slices that arrived through
@@ -169,12 +166,6 @@ impl Stripe {
         self.speculative = false;
     }
 
-    /// The lane failed: other lanes will take over what has not arrived.
-    pub fn suspend(&mut self) {
-        self.spoil();
-        self.suspended = true;
-    }
-
     /// No NIC works for the stripe, so its operation's completion need not wait for it.
     pub fn put_down(&mut self, table: &Table) {
         if !std::mem::replace(&mut self.down, true) {
@@ -185,10 +176,6 @@ impl Stripe {
     /// What was looked up of memories may have changed.
     pub fn forget_keys(&mut self) {
         self.layer = Layer::NONE;
-    }
-
-    pub fn is_suspended(&self) -> bool {
-        self.suspended
     }
 
     pub fn is_granted(&self) -> bool {
@@ -209,7 +196,7 @@ impl Stripe {
         now.saturating_sub(*self.late_ns.get_or_insert(now)) > grace_ns
     }
 
-    /// The arrived slices of a suspended stripe, and its other runs.
+    /// The arrived slices of a stripe that others take over, and its other runs.
     pub fn surrender(&mut self) -> (u64, Vec<Run>) {
         let mut runs = self.claims.take_unsettled();
         runs.append(&mut self.again);

@@ -7,6 +7,7 @@ use super::stripe::Stripe;
 use super::table::{Left, Slot, Table};
 use crate::fabric::{Posted, Rma};
 use crate::ids::{Hold, LaneSlot};
+use crate::lane::Life;
 use crate::rail::{Burst, Lane, Rail, Tag, Work};
 use crate::status::Status;
 use std::collections::VecDeque;
@@ -108,8 +109,8 @@ pub struct Stripes {
     deferred: VecDeque<u32>,
     /// Stripes that are to be posted again, once all their posts are back.
     refused: Vec<u32>,
-    /// The lane is stopping: stripes before this number are already stopped.
-    stopping: Option<u32>,
+    /// Stripes from this number on are still to give up.
+    to_give_up: Option<u32>,
     round: usize,
     posts: u32,
     passes: u32,
@@ -353,12 +354,20 @@ impl Stripes {
         self.deferred = deferred;
     }
 
-    /// Counts finished posts, with the slices that arrived through them.
+    /// Counts finished posts, with the slices that arrived through them. The stripes of a lane that is being reset
+    /// stay: other lanes take them over.
     #[inline]
-    pub fn reaped(&mut self, tagged: u32, (posts, slices): (u32, u32), table: &Table, left: &mut Vec<Left>) {
+    pub fn reaped(
+        &mut self,
+        tagged: u32,
+        (posts, slices): (u32, u32),
+        life: &Life,
+        table: &Table,
+        left: &mut Vec<Left>,
+    ) {
         let (index, generation) = split(tagged);
         let Some(stripe) = self.stripes.get_mut(index) else { return };
-        if stripe.count(generation, posts, slices) {
+        if stripe.count(generation, posts, slices) && !life.is_resetting() {
             self.leave_if_done(index, table, left);
         }
     }
@@ -390,8 +399,8 @@ impl Stripes {
         let Some(stripe) = self.stripes.get_mut(index).filter(|stripe| stripe.is_granted()) else {
             return false;
         };
-        if !stripe.is_suspended() {
-            stripe.suspend();
+        if !self.refused.contains(&index) {
+            stripe.spoil();
             let queues = self.ready.iter_mut().chain(&mut self.starved).chain([&mut self.deferred]);
             queues.for_each(|queue| queue.retain(|waiting| *waiting != index));
             self.refused.push(index);
@@ -424,7 +433,8 @@ impl Stripes {
 
     fn leave_if_done(&mut self, index: u32, table: &Table, left: &mut Vec<Left>) {
         let Some(place) = self.stripes.at(index) else { return };
-        let Some(stripe) = place.as_mut().filter(|stripe| stripe.is_done()) else { return };
+        let done = |stripe: &&mut Stripe| stripe.is_done() && !self.refused.contains(&index);
+        let Some(stripe) = place.as_mut().filter(done) else { return };
         left.push(end(table, stripe));
         if self.spare.len() < SPARE {
             self.spare.push(stripe.take_claims());
@@ -443,7 +453,7 @@ impl Stripes {
     /// The lane failed, and other lanes will take over its unsettled slices.
     pub fn suspend(&mut self) {
         self.clear();
-        self.stripes.all().for_each(Stripe::suspend);
+        self.stripes.all().for_each(Stripe::spoil);
     }
 
     /// Empties the queues: nothing more will be posted.
@@ -491,29 +501,29 @@ impl Stripes {
     /// or, of very many, in `go_on_stopping`.
     pub fn stop(&mut self, table: &Table, left: &mut Vec<Left>) {
         self.clear();
-        self.stopping = Some(0);
+        self.to_give_up = Some(0);
         self.go_on_stopping(table, left, || true);
     }
 
     /// Continues to stop until the time is `over`; true when all stripes are stopped.
     pub fn go_on_stopping(&mut self, table: &Table, left: &mut Vec<Left>, over: impl Fn() -> bool) -> bool {
-        let Some(from) = self.stopping else { return true };
+        let Some(from) = self.to_give_up else { return true };
         for index in from..self.stripes.len() {
             if let Some(stripe) = self.stripes.get_mut(index) {
                 stripe.give_up();
             }
             self.leave_if_done(index, table, left);
             if (index + 1) % CLOCK_STRIDE == 0 && over() {
-                self.stopping = Some(index + 1);
+                self.to_give_up = Some(index + 1);
                 return false;
             }
         }
-        self.stopping = None;
+        self.to_give_up = None;
         true
     }
 
     pub fn is_stopping(&self) -> bool {
-        self.stopping.is_some()
+        self.to_give_up.is_some()
     }
 
     /// The lane was closed: every stripe ends, with the slices that had arrived, until the time is

@@ -1,7 +1,6 @@
-//! The lanes to a peer, as all of its workers and its owner know them.
+//! The lanes that serve a peer, as all of its workers and its owner know them.
 
-use crate::ids::RailIndex;
-use crate::session::Plan;
+use crate::ids::{Plan, RailIndex};
 use std::collections::BTreeSet;
 
 #[derive(Default)]
@@ -21,9 +20,9 @@ impl Serving {
         &self.up
     }
 
-    pub fn set(&mut self, up: &[Plan]) {
-        self.up = up.to_vec();
+    pub fn set(&mut self, up: Vec<Plan>) {
         self.failed.retain(|plan| up.contains(plan));
+        self.up = up;
     }
 
     /// A lane has come up, and the NIC of this rail carries it.
@@ -95,7 +94,7 @@ mod tests {
     fn lanes_count_for_the_nics_that_carry_them() {
         let mut lanes = Serving::default();
         let of = |rails: &[u16]| rails.iter().map(|rail| RailIndex::new(*rail)).collect::<BTreeSet<_>>();
-        lanes.set(&[plan(0, 0), plan(1, 1)]);
+        lanes.set(vec![plan(0, 0), plan(1, 1)]);
         assert_eq!(lanes.carriers(), of(&[0, 1]));
         lanes.is_carried_by(plan(1, 1), RailIndex::new(0));
         assert_eq!(lanes.carriers(), of(&[0]));
@@ -107,16 +106,16 @@ mod tests {
     fn last_lane_stays_unless_it_must_close() {
         let mut lanes = Serving::default();
         assert!(!lanes.lose(plan(0, 0)), "none serves yet");
-        lanes.set(&[plan(0, 0), plan(1, 1)]);
+        lanes.set(vec![plan(0, 0), plan(1, 1)]);
         assert!(lanes.lose(plan(0, 0)));
         assert!(!lanes.lose(plan(1, 1)) && !lanes.is_empty());
         assert_eq!((lanes.up().len(), lanes.working()), (2, vec![plan(1, 1)]));
         lanes.take_out(plan(1, 1));
         assert!(lanes.is_empty());
-        lanes.set(&[]);
-        lanes.set(&[plan(1, 1)]);
+        lanes.set(vec![]);
+        lanes.set(vec![plan(1, 1)]);
         assert!(!lanes.is_empty());
-        lanes.set(&[plan(1, 1), plan(0, 0)]);
+        lanes.set(vec![plan(1, 1), plan(0, 0)]);
         assert!(lanes.lose(plan(1, 1)), "the first has come back");
     }
 }

@@ -1,0 +1,183 @@
+//! What a peer's owner knows of the lanes between two rails, one after the other: whether one is up, until nothing
+//! of those that failed moves on either side, and when the next one begins.
+//!
+//! A lane that is reset may start its handshake again once the peer has reset its end, too; without
+//! another lane to report that, the handshake itself does. Each failure lengthens the pause before
+//! the next handshake.
+
+use crate::ids::Plan;
+
+/// The shortest and the longest pause: each pause doubles the last.
+const PAUSE_LEAST_NS: u64 = 100_000_000;
+const PAUSE_MOST_NS: u64 = 2_000_000_000;
+/// A lane that was up for this long starts again with the shortest pause.
+const STEADY_NS: u64 = 10_000_000_000;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum PairState {
+    /// No lane was up, or its handshake is repeated.
+    Trying,
+    Up,
+    Failed,
+}
+
+/// Why a lane is not up, for messages: the addresses, and what was answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Why {
+    pub at: String,
+    pub text: String,
+}
+
+/// A failed lane whose peer has not confirmed the reset of its end.
+#[derive(Clone, Copy, Debug)]
+struct Reset {
+    epoch: u64,
+    /// A new lane may start its handshake: its reply will report the reset, too.
+    handshaking: bool,
+}
+
+#[derive(Debug)]
+pub struct Pair {
+    pub plan: Plan,
+    state: PairState,
+    /// Why it failed, or what its handshake waits for.
+    why: Option<Why>,
+    resets: Vec<Reset>,
+    /// When to start the handshake of a lane that has failed.
+    due_ns: Option<u64>,
+    /// The pause after the next failure.
+    pause_ns: u64,
+    /// When a lane came up that has not failed since.
+    up_ns: Option<u64>,
+    /// Since when no lane is up, if one was.
+    failed_ns: Option<u64>,
+    /// A lane was up once: somebody listened there.
+    served: bool,
+}
+
+impl Pair {
+    pub fn new(plan: Plan) -> Pair {
+        Pair {
+            plan,
+            state: PairState::Trying,
+            why: None,
+            resets: Vec::new(),
+            due_ns: None,
+            pause_ns: PAUSE_LEAST_NS,
+            up_ns: None,
+            failed_ns: None,
+            served: false,
+        }
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.state == PairState::Up
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.state == PairState::Failed
+    }
+
+    /// Whether one that failed had been up before.
+    pub fn has_served(&self) -> bool {
+        self.served
+    }
+
+    /// Why there is no lane, as far as that is known.
+    pub fn why(&self) -> Option<&Why> {
+        self.why.as_ref().filter(|_| !self.is_up())
+    }
+
+    /// A lane is still without an answer.
+    pub fn waits(&mut self, why: Why) {
+        self.why = Some(why);
+    }
+
+    /// Returns how long no lane was up, if one had failed.
+    pub fn comes_up(&mut self, now: u64) -> Option<u64> {
+        self.state = PairState::Up;
+        (self.due_ns, self.up_ns, self.served) = (None, Some(now), true);
+        self.failed_ns.take().map(|failed| now.saturating_sub(failed))
+    }
+
+    pub fn fails(&mut self, why: Why) {
+        (self.state, self.why) = (PairState::Failed, Some(why));
+    }
+
+    /// One that had failed is tried again; false if it had not.
+    pub fn tries_again(&mut self) -> bool {
+        let failed = self.has_failed();
+        if failed {
+            self.state = PairState::Trying;
+        }
+        failed
+    }
+
+    /// A serving lane is being reset here.
+    pub fn is_reset(&mut self, epoch: u64, why: Why) {
+        self.fails(why);
+        self.resets.push(Reset { epoch, handshaking: false });
+    }
+
+    /// The reset of a lane is done: nothing of it moves any longer.
+    pub fn is_at_rest(&mut self, epoch: u64, now: u64) {
+        let Some(at) = self.resets.iter().position(|of| of.epoch == epoch) else { return };
+        if !self.resets.swap_remove(at).handshaking {
+            self.served = true;
+            self.let_return(false, now);
+        }
+    }
+
+    /// No lane of the peer is left: the next handshake may start without the peer's report.
+    pub fn handshake_anyway(&mut self, now: u64) {
+        for at in 0..self.resets.len() {
+            if !std::mem::replace(&mut self.resets[at].handshaking, true) {
+                self.served = true;
+                self.let_return(true, now);
+            }
+        }
+    }
+
+    /// The epochs of lanes whose reset the peer has not confirmed.
+    pub fn resets(&self) -> impl Iterator<Item = u64> + '_ {
+        self.resets.iter().map(|of| of.epoch)
+    }
+
+    /// Whether the next lane has to wait for a reset before its handshake.
+    pub fn holds_off(&self) -> bool {
+        self.resets.iter().any(|of| !of.handshaking)
+    }
+
+    /// A serving lane has failed: schedules its return. `soon`: it returns without delaying any
+    /// other lane.
+    pub fn let_return(&mut self, soon: bool, now: u64) {
+        let steady = self.up_ns.take().is_some_and(|up| now.saturating_sub(up) > STEADY_NS);
+        if soon || steady {
+            self.pause_ns = PAUSE_LEAST_NS;
+        }
+        self.due_ns = Some(now + self.pause_ns);
+        self.pause_ns = (2 * self.pause_ns).min(PAUSE_MOST_NS);
+        self.failed_ns.get_or_insert(now);
+    }
+
+    /// Ends the pause.
+    pub fn end_pause(&mut self, now: u64) {
+        if self.failed_ns.is_some() {
+            self.due_ns = Some(now);
+        }
+    }
+
+    /// When the next lane may start its handshake.
+    pub fn next_ns(&self) -> Option<u64> {
+        self.due_ns.filter(|_| !self.holds_off())
+    }
+
+    /// Whether the next lane starts its handshake now.
+    pub fn take_due(&mut self, now: u64) -> bool {
+        let due = self.next_ns().is_some_and(|due| due <= now);
+        if due {
+            self.due_ns = None;
+        }
+        due
+    }
+}
