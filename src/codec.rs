@@ -112,7 +112,7 @@ const TEXT: usize = 200;
 const CUT: &str = "...";
 
 impl Text {
-    pub fn of(bytes: &[u8]) -> Text {
+    pub fn escaped(bytes: &[u8]) -> Text {
         let mut text = String::new();
         // Longer text is cut off.
         for chunk in bytes[..bytes.len().min(TEXT + 1)].utf8_chunks() {
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn peer_text_is_one_short_line() {
-        let shown = |bytes: &[u8]| Text::of(bytes).to_string();
+        let shown = |bytes: &[u8]| Text::escaped(bytes).to_string();
         assert_eq!(shown(b"no fabric in common: {tcp}"), "no fabric in common: {tcp}");
         assert_eq!(shown(b"a\nb\r\t\x1b[31m\0"), r"a\nb\r\t\u{1b}[31m\u{0}");
         assert_eq!(shown("\u{202e}\u{2028}\u{9b}\\".as_bytes()), r"\u{202e}\u{2028}\u{9b}\\");

@@ -60,7 +60,7 @@ impl File {
         };
         rc == 0
             && matches!(system.f_type, libc::TMPFS_MAGIC | libc::HUGETLBFS_MAGIC)
-            && fs::metadata(folder).is_ok_and(|of| of.dev() == self.device)
+            && fs::metadata(folder).is_ok_and(|metadata| metadata.dev() == self.device)
     }
 }
 
@@ -195,7 +195,9 @@ mod tests {
         {
             let (one, other) = (asked.at(address), listed().at(address));
             // Another test may have changed what is beside it.
-            let told = |of: Option<Mapping>| of.map(|of| (of.readable, of.writable, of.file));
+            let told = |mapping: Option<Mapping>| {
+                mapping.map(|mapping| (mapping.readable, mapping.writable, mapping.file))
+            };
             assert!(one.is_some() && told(one) == told(other), "{address:#x}");
         }
         assert_eq!((asked.at(8), listed().at(8)), (None, None));
@@ -212,8 +214,8 @@ mod tests {
         assert_eq!(pages("/memfd:cache (deleted)"), Pages::Memory);
         assert_eq!(pages("/nowhere/model.safetensors"), Pages::Disk);
         let shm = Path::new("/dev/shm");
-        let Ok(of) = fs::metadata(shm) else { return };
-        let file = File { name: "/dev/shm/cache (deleted)".to_owned(), device: of.dev() };
+        let Ok(metadata) = fs::metadata(shm) else { return };
+        let file = File { name: "/dev/shm/cache (deleted)".to_owned(), device: metadata.dev() };
         assert!(matches!(file.pages(), Pages::Memory | Pages::Disk));
     }
 }

@@ -47,7 +47,7 @@ pub fn check<'a>(ranges: impl Iterator<Item = (usize, &'a Range)>) -> Result<Che
         let end = range.base + range.len;
         let mut at = range.base;
         while at < end {
-            let has = |of: &(Mapping, Pages)| (of.0.start..of.0.end).contains(&at);
+            let has = |entry: &(Mapping, Pages)| (entry.0.start..entry.0.end).contains(&at);
             if !last.as_ref().is_some_and(has) {
                 last = mappings.at(at).map(|mapping| {
                     let pages = mapping.file.as_ref().map_or(Pages::Stay, File::pages);

@@ -18,7 +18,7 @@ const MOST: usize = 1 << 19;
 const _: () = assert!(size_of::<Event>() == 72);
 
 static ON: AtomicBool = AtomicBool::new(false);
-static KEPT: Mutex<Kept> = Mutex::new(Kept::of(None));
+static KEPT: Mutex<Kept> = Mutex::new(Kept::new(None));
 
 /// The trace of an endpoint: the file that its shutdown writes.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ struct Kept {
 }
 
 impl Kept {
-    const fn of(file: Option<PathBuf>) -> Kept {
+    const fn new(file: Option<PathBuf>) -> Kept {
         Kept { file, users: 0, events: Vec::new(), dropped: 0 }
     }
 }
@@ -92,7 +92,7 @@ impl Trace {
     pub fn begin(&self) {
         let mut kept = KEPT.lock();
         if kept.users == 0 && kept.file.as_ref() != Some(&self.0) {
-            *kept = Kept::of(Some(self.0.clone()));
+            *kept = Kept::new(Some(self.0.clone()));
         }
         kept.users += 1;
         ON.store(true, Ordering::Relaxed);

@@ -97,8 +97,8 @@ fn disallowed_access_direction_is_refused() {
     let reached = |access| {
         let memory = b.register_with(vec![vec![0; 64]], &MemoryArgs::new().access(access)).expect("a memory");
         let remote = a.import(world.a_to_b, &memory.export().expect("a descriptor")).expect("it is imported");
-        let of = [a.write(local, 0, &remote, 0, 1, &none), a.read(local, 0, &remote, 0, 1, &none)];
-        of.map(status)
+        let results = [a.write(local, 0, &remote, 0, 1, &none), a.read(local, 0, &remote, 0, 1, &none)];
+        results.map(status)
     };
     assert_eq!(reached(Access::RemoteRead), [Status::RemoteAccess, Status::Ok]);
     assert_eq!(reached(Access::RemoteWrite), [Status::Ok, Status::RemoteAccess]);

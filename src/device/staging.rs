@@ -66,7 +66,7 @@ impl Slots {
 
     /// The copier of a device. The first call makes it, and pins the memory.
     fn copier(&mut self, device: Device) -> Result<usize> {
-        if let Some(at) = self.copiers.iter().position(|(of, _)| *of == device) {
+        if let Some(at) = self.copiers.iter().position(|(known, _)| *known == device) {
             return Ok(at);
         }
         let copier = driver()?.copier(device)?;

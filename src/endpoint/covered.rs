@@ -69,7 +69,7 @@ impl Core {
         if self.checks_for(&peer) {
             return Some(hold);
         }
-        if let Some(covered) = peer.covered.of(grant) {
+        if let Some(covered) = peer.covered.get(grant) {
             // Set before, if it goes on again.
             let _ = transfer.covered.set(covered);
             return Some(hold);
@@ -99,7 +99,7 @@ impl Link {
         let Some(grant) = core.held(&hold).and_then(|transfer| transfer.grant) else {
             return core.abandon(hold, Outcome::of(Status::Internal), now);
         };
-        if self.peer.covered.of(grant).is_some() {
+        if self.peer.covered.get(grant).is_some() {
             return core.go_on(hold, now);
         }
         if self.peer.revoked.contains(grant) {

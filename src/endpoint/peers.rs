@@ -149,7 +149,7 @@ impl Core {
                 Status::NoCommonFabric,
                 format!(
                     "the peer has {}, this endpoint {}: open both with a fabric in common",
-                    Text::of(address.fabrics().join(", ").as_bytes()),
+                    Text::escaped(address.fabrics().join(", ").as_bytes()),
                     self.fabrics.join(", ")
                 ),
             ));

@@ -63,7 +63,7 @@ pub fn choose(nics: &[Listed], patterns: Option<&str>, machine: &Machine, visibl
 /// down, which no provider lists; "" without any.
 pub fn down(patterns: Option<&str>, machine: &Machine) -> String {
     let patterns = Patterns::of(patterns.unwrap_or_default());
-    let down = |i: &&Interface| i.of == Type::Rdma && !i.up && patterns.take(&i.name);
+    let down = |i: &&Interface| i.kind == Type::Rdma && !i.up && patterns.take(&i.name);
     let names: Vec<&str> = machine.interfaces.iter().filter(down).map(|i| i.name.as_str()).collect();
     if names.is_empty() {
         return String::new();
@@ -164,7 +164,7 @@ pub fn place(
 pub fn may_have(fabric: &str, machine: &Machine) -> bool {
     let amazons = |rdma: &Interface| machine.device(rdma.pci).map(|device| device.vendor == AMAZON);
     let known = !machine.interfaces.is_empty();
-    let mut rdma = machine.interfaces.iter().filter(|interface| interface.of == Type::Rdma);
+    let mut rdma = machine.interfaces.iter().filter(|interface| interface.kind == Type::Rdma);
     match fabric {
         "efa" => !known || rdma.any(|device| amazons(device) != Some(false)),
         "verbs" => !known || rdma.any(|device| amazons(device) != Some(true)),
@@ -175,7 +175,7 @@ pub fn may_have(fabric: &str, machine: &Machine) -> bool {
 /// The NICs that would be listed on a machine of which only the tree is known: its RDMA devices, else
 /// its network interfaces, of which the tree may have no more than the names.
 pub fn guess(machine: &Machine, network: &Network) -> Vec<Listed> {
-    let of = |wanted: Type| machine.interfaces.iter().filter(move |i| i.of == wanted && i.up);
+    let of = |wanted: Type| machine.interfaces.iter().filter(move |i| i.kind == wanted && i.up);
     let is_efa = |pci| machine.device(pci).is_some_and(|nic| nic.vendor == AMAZON);
     let rdma = of(Type::Rdma).map(|i| match is_efa(i.pci) {
         true => ("efa", format!("{}-rdm", i.name), i.pci),

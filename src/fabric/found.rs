@@ -67,7 +67,7 @@ impl Candidate {
         if wanted > 0 || interface.loopback || options.at.ports().is_some() {
             return wanted.max(1);
         }
-        let known = machine.interfaces.iter().find(|one| one.of == Type::Net && one.name == self.name);
+        let known = machine.interfaces.iter().find(|one| one.kind == Type::Net && one.name == self.name);
         let mbps = known.and_then(|known| speed_mbps(&machine.root, known));
         let needs = mbps.map_or(STREAMS_UNKNOWN, |mbps| (mbps / STREAM_MBPS) as usize);
         needs.min(STREAMS).min(cpus / STREAM_CPUS / nics.max(1)).max(1)

@@ -321,7 +321,10 @@ fn laptop_is_one_node() {
     );
     assert_eq!(groups(&tree.machine(), 0), [WorkerGroup { rails: vec![0, 1, 2], node: None, cpus: None }]);
     assert_eq!(device(&machine, "0000:00:02.0").kind, Kind::Gpu);
-    assert!(machine.interfaces.iter().any(|i| i.name == "docker0" && !i.up && i.of == interfaces::Type::Net));
+    assert!(machine
+        .interfaces
+        .iter()
+        .any(|i| i.name == "docker0" && !i.up && i.kind == interfaces::Type::Net));
 }
 
 #[test]

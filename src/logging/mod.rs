@@ -77,7 +77,7 @@ fn logger() -> (&'static Logger, bool) {
         if taken {
             log::set_max_level(logger.usual);
             if let Some(said) = unknown_level().filter(|said| !said.trim().is_empty()) {
-                let said = Text::of(said.as_bytes());
+                let said = Text::escaped(said.as_bytes());
                 log::warn!("{VARIABLE} is \"{said}\", which is no level (error, warn, info, debug, trace): warn is used");
             }
         }

@@ -34,7 +34,7 @@ pub struct Asking {
 pub struct Known(Mutex<HashMap<GrantToken, Arc<Covered>>>);
 
 impl Known {
-    pub fn of(&self, grant: GrantToken) -> Option<Arc<Covered>> {
+    pub fn get(&self, grant: GrantToken) -> Option<Arc<Covered>> {
         self.0.lock().get(&grant).cloned()
     }
 

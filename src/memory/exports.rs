@@ -26,8 +26,8 @@ pub struct Exports {
 
 impl Exports {
     /// A worker has registered the memory anew. `left`: what it could not close.
-    pub fn add(&mut self, of: Vec<OfRail>, left: Vec<(RailIndex, Registration)>) {
-        self.fresh.extend(of);
+    pub fn add(&mut self, rails: Vec<OfRail>, left: Vec<(RailIndex, Registration)>) {
+        self.fresh.extend(rails);
         self.old.extend(left);
     }
 
@@ -52,16 +52,16 @@ impl Exports {
         self.lost = true;
     }
 
-    fn give_up(&mut self, of: Vec<OfRail>) {
-        for (rail, registrations) in of {
+    fn give_up(&mut self, rails: Vec<OfRail>) {
+        for (rail, registrations) in rails {
             self.old.extend(registrations.into_vec().into_iter().map(|registration| (rail, registration)));
         }
     }
 
     /// The keys that peers use over a rail.
     pub fn keys(&self, rail: RailIndex) -> Option<Box<[u64]>> {
-        let of = self.current.iter().find(|(of, _)| *of == rail)?;
-        Some(of.1.iter().map(|registration| registration.key).collect())
+        let found = self.current.iter().find(|(found, _)| *found == rail)?;
+        Some(found.1.iter().map(|registration| registration.key).collect())
     }
 
     pub fn rails(&self) -> impl Iterator<Item = RailIndex> + '_ {
@@ -70,12 +70,12 @@ impl Exports {
 
     /// One of a rail's that is to be closed; `forget` it when it was.
     pub fn next_old(&self, rail: RailIndex) -> Option<Registration> {
-        self.old.iter().rev().find(|(of, _)| *of == rail).map(|(_, registration)| *registration)
+        self.old.iter().rev().find(|(known, _)| *known == rail).map(|(_, registration)| *registration)
     }
 
-    pub fn forget(&mut self, rail: RailIndex, of: &Registration) {
+    pub fn forget(&mut self, rail: RailIndex, registration: &Registration) {
         // Handles of several NICs may be equal.
-        let is_it = |(on, old): &(RailIndex, Registration)| (*on, old.handle) == (rail, of.handle);
+        let is_it = |(on, old): &(RailIndex, Registration)| (*on, old.handle) == (rail, registration.handle);
         if let Some(at) = self.old.iter().rposition(is_it) {
             self.old.swap_remove(at);
         }
@@ -83,7 +83,7 @@ impl Exports {
 
     /// Registrations that are open.
     pub fn open(&self) -> u64 {
-        let of = |all: &[OfRail]| all.iter().map(|(_, registrations)| registrations.len()).sum::<usize>();
-        (of(&self.current) + of(&self.fresh) + self.old.len()) as u64
+        let count = |all: &[OfRail]| all.iter().map(|(_, registrations)| registrations.len()).sum::<usize>();
+        (count(&self.current) + count(&self.fresh) + self.old.len()) as u64
     }
 }

@@ -173,7 +173,8 @@ impl Memory {
         incarnation: u64,
         virtual_addresses: impl Iterator<Item = bool>,
     ) -> Descriptor {
-        let own = |rail: RailIndex| self.rails[rail.place()].iter().map(|of| of.key).collect();
+        let own =
+            |rail: RailIndex| self.rails[rail.place()].iter().map(|registration| registration.key).collect();
         let rail = |(rail, is_virtual): (RailIndex, bool)| descriptor::Rail {
             virtual_addresses: is_virtual,
             keys: exports.keys(rail).unwrap_or_else(|| own(rail)),

@@ -178,9 +178,9 @@ impl RemoteMemory {
     /// The owner has replaced the keys of some ranges, for one of its rails. False: there are no
     /// such ranges.
     pub fn replace_keys(&self, rail: u64, first: u64, keys: impl ExactSizeIterator<Item = u64>) -> bool {
-        let of = usize::try_from(rail).ok().and_then(|rail| self.rails.get(rail));
+        let known = usize::try_from(rail).ok().and_then(|rail| self.rails.get(rail));
         let from = usize::try_from(first).ok();
-        let places = of.zip(from).and_then(|(of, first)| of.keys.get(first..));
+        let places = known.zip(from).and_then(|(known, first)| known.keys.get(first..));
         let Some(places) = places.filter(|places| keys.len() <= places.len()) else { return false };
         places.iter().zip(keys).for_each(|(place, key)| place.store(key, Ordering::Release));
         true
@@ -287,12 +287,12 @@ mod tests {
     fn keys_are_replaced_where_there_are_such_ranges() {
         let range = Range { base: 100, len: 10 };
         let keys = |keys: [u64; 2]| descriptor::Rail { virtual_addresses: true, keys: keys.into() };
-        let of = Descriptor {
+        let descriptor = Descriptor {
             ranges: vec![range; 2],
             rails: vec![keys([1, 2]), keys([3, 4])],
             ..Default::default()
         };
-        let remote = RemoteMemory::new(PeerId::numbered(1), Arc::default(), of);
+        let remote = RemoteMemory::new(PeerId::numbered(1), Arc::default(), descriptor);
         let key = |rail, range| remote.locate(RailIndex::new(rail), range, 0).1;
         assert!(remote.replace_keys(1, 0, [7, 8].into_iter()) && remote.replace_keys(0, 1, [9].into_iter()));
         for (rail, first, count) in

@@ -104,7 +104,7 @@ mod tests {
             let revoked = Revoked::default();
             revoked.set_session(session);
             let others = [session ^ 1, session ^ 1 << 23];
-            let others_are = || others.iter().all(|of| revoked.contains(grant(*of)));
+            let others_are = || others.iter().all(|number| revoked.contains(grant(*number)));
             assert!(!revoked.contains(grant(session)) && others_are());
             revoked.insert(GrantToken::of(1, session, 1).unwrap());
             assert!(!revoked.contains(grant(session)) && others_are(), "another grant was revoked");

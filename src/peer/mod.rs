@@ -479,7 +479,7 @@ pub fn readable_rail(rail: &RailAddress) -> String {
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fabric = self.service.lock().fabric.clone();
-        let name = |rail: RailAddress| (readable_rail(&rail), Text::of(rail.fabric.as_bytes()));
+        let name = |rail: RailAddress| (readable_rail(&rail), Text::escaped(rail.fabric.as_bytes()));
         let (at, over) = self.rail_over(&fabric).map(name).unwrap_or_default();
         write!(f, "peer {:#x} ({at}, {over})", self.id)
     }

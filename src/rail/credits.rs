@@ -70,7 +70,7 @@ impl Default for Credits {
 }
 
 impl Credits {
-    fn of(&mut self, half: Half) -> &mut Credit {
+    fn half(&mut self, half: Half) -> &mut Credit {
         &mut self.halves[half as usize]
     }
 
@@ -82,7 +82,7 @@ impl Credits {
 
     /// Counts writes that were posted with credits of the half in use.
     pub fn spend(&mut self, posts: u32) {
-        let half = self.of(self.in_use);
+        let half = self.half(self.in_use);
         half.posted += posts;
         half.pending += posts;
         if half.left() == 0 {
@@ -92,7 +92,7 @@ impl Credits {
 
     /// Counts writes that are done; true if the half is to be requested again.
     pub fn done(&mut self, half: Half, posts: u32) -> bool {
-        self.of(half).pending -= posts;
+        self.half(half).pending -= posts;
         self.is_due(half)
     }
 
@@ -102,15 +102,15 @@ impl Credits {
     }
 
     pub fn asked(&mut self, half: Half) {
-        self.of(half).asked = true;
+        self.half(half).asked = true;
     }
 
     /// The target has granted a half again; false if it was not requested.
     pub fn renew(&mut self, half: Half, size: u32) -> bool {
-        if !self.of(half).asked {
+        if !self.half(half).asked {
             return false;
         }
-        *self.of(half) = Credit { size: size.clamp(1, MOST), ..Credit::FIRST };
+        *self.half(half) = Credit { size: size.clamp(1, MOST), ..Credit::FIRST };
         if self.remaining().1 == 0 {
             self.in_use = half;
         }

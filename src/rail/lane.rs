@@ -57,18 +57,18 @@ pub struct Lane {
 }
 
 impl Lane {
-    pub fn new(id: LaneId, of: OfPeer, life: Life, route: Route, window: u64) -> Lane {
+    pub fn new(id: LaneId, to: OfPeer, life: Life, route: Route, window: u64) -> Lane {
         Lane {
             id,
-            peer: of.peer,
-            remote_rail: of.remote_rail,
+            peer: to.peer,
+            remote_rail: to.remote_rail,
             route,
             probe_buffer: (0, 0),
             to: 0,
             sealer: None,
             opener: None,
             life,
-            traffic: of.traffic,
+            traffic: to.traffic,
             window: Window::new(WINDOW_LEAST, window),
             inflight_bytes: 0,
             inflight_ops: 0,

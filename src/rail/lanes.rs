@@ -110,8 +110,8 @@ mod tests {
         let mut lanes = Lanes::new(RailIndex::at(3));
         let insert = |lanes: &mut Lanes<Lane>| {
             let (peer, remote_rail) = (PeerId::numbered(1), RailIndex::at(0));
-            let of = OfPeer { peer, remote_rail, traffic: Arc::default() };
-            lanes.insert(|id| Lane::new(id, of, Life::new(1, 0), 0, 1))
+            let to = OfPeer { peer, remote_rail, traffic: Arc::default() };
+            lanes.insert(|id| Lane::new(id, to, Life::new(1, 0), 0, 1))
         };
         let (first, other) = (insert(&mut lanes), insert(&mut lanes));
         assert!(lanes.remove(first.slot).is_some() && lanes.remove(first.slot).is_none());

@@ -205,14 +205,14 @@ impl Rail {
     pub fn add_lane<L: HasLane>(
         &mut self,
         lanes: &mut Lanes<L>,
-        of: OfPeer,
+        to: OfPeer,
         life: Life,
         address: &[u8],
         make: impl FnOnce(Lane) -> L,
     ) -> Result<LaneId> {
-        let route = self.nic.insert(address, Some(of.peer))?;
+        let route = self.nic.insert(address, Some(to.peer))?;
         let window = self.limits.lane_window;
-        Ok(lanes.insert(|id| make(Lane::new(id, of, life, route, window))))
+        Ok(lanes.insert(|id| make(Lane::new(id, to, life, route, window))))
     }
 
     pub fn assign_connection(&mut self, connection: Connection, peer: PeerId) {
@@ -260,7 +260,7 @@ impl Rail {
     fn release(&mut self, route: Route, lanes: &Lanes<impl HasLane>) {
         let uses = |lane: &Lane| lane.route == route && !lane.life.is_closed();
         let used = || {
-            lanes.iter().any(|of| uses(of.lane()))
+            lanes.iter().any(|one| uses(one.lane()))
                 || self.answered.iter().any(|(answered, _)| *answered == route)
         };
         if self.limits.resets || !used() {
@@ -270,10 +270,10 @@ impl Rail {
 
     /// Closes the path of a lane that is being reset, or drains, to its peer, where the NIC can: from now on, no post
     /// of either side over the lane moves bytes here. Its operations come back.
-    pub fn reset_lane(&mut self, of: &Lane) {
+    pub fn reset_lane(&mut self, lane: &Lane) {
         self.trace("lane reset", Clock::System.now());
-        of.traffic.publish_end();
-        let route = of.route;
+        lane.traffic.publish_end();
+        let route = lane.route;
         // Also the routes inserted to answer the endpoint before it was a peer.
         let answers = self.answered.iter().filter(|(answered, _)| *answered == route).count();
         self.answered.retain(|(answered, _)| *answered != route);
@@ -321,13 +321,13 @@ impl Rail {
 
     /// Disowns the posts of some stripes of a lane, whose operations have ended: their local memory
     /// is not touched again, except by hardware.
-    pub fn disown(&mut self, lane: LaneSlot, of: impl Fn(u32) -> bool) {
+    pub fn disown(&mut self, lane: LaneSlot, owns: impl Fn(u32) -> bool) {
         // SAFETY: `i < op_count`, so the pointer is inside the array.
         let ops = (0..self.op_count).map(|i| unsafe { self.ops.add(i) });
         let its = ops.filter(|op| {
             // SAFETY: the NIC writes only the scratch of a posted op, not the tag.
             let tag = unsafe { (**op).tag };
-            tag.lane == lane && matches!(tag.work, Work::Slice | Work::Counted(_)) && of(tag.index)
+            tag.lane == lane && matches!(tag.work, Work::Slice | Work::Counted(_)) && owns(tag.index)
         });
         let scratches: Vec<*mut Scratch> = its.map(|op| op.cast()).collect();
         self.nic.disown(&scratches);
@@ -382,7 +382,7 @@ impl Rail {
     fn publish(&mut self, lanes: &Lanes<impl HasLane>) {
         self.changed = false;
         let mut glance = Glance::default();
-        lanes.iter().for_each(|of| of.lane().add_to(&mut glance));
+        lanes.iter().for_each(|one| one.lane().add_to(&mut glance));
         self.traffic.publish(&glance);
     }
 

@@ -88,7 +88,7 @@ pub struct Done {
 pub(super) const NO_RECEIVE: u32 = u32::MAX;
 
 impl Done {
-    pub(super) fn of(work: Work, lane: LaneSlot, index: u32) -> Done {
+    pub(super) fn new(work: Work, lane: LaneSlot, index: u32) -> Done {
         let (slices, errno, provider_errno, len, connection, immediate) = (0, 0, 0, 0, 0, 0);
         Done { work, lane, index, slices, posts: 1, errno, provider_errno, len, connection, immediate }
     }

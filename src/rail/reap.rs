@@ -20,7 +20,7 @@ struct Run {
 }
 
 impl Run {
-    fn of(tag: &Tag) -> Run {
+    fn new(tag: &Tag) -> Run {
         let &Tag { lane, index, read, .. } = tag;
         Run { lane, index, posts: 0, slices: 0, bytes: 0, len: 0, sampled: false, read }
     }
@@ -57,7 +57,7 @@ impl Rail {
                 Some(run) if run.is_of(tag) => run.add(tag),
                 _ => {
                     done.extend(run.take().map(|run| self.finish_run(lanes, &run, now)));
-                    run.insert(Run::of(tag)).add(tag);
+                    run.insert(Run::new(tag)).add(tag);
                 }
             }
             self.put_op(op);
@@ -72,8 +72,8 @@ impl Rail {
     #[inline]
     fn finish_run(&mut self, lanes: &mut Lanes<impl HasLane>, run: &Run, now: u64) -> Done {
         let &Run { lane, index, posts, slices, .. } = run;
-        let of = self.account(lanes, lane, posts, (run.bytes, run.sampled), now);
-        self.count(run.read, (posts.into(), slices.into(), run.len), of);
+        let carrier = self.account(lanes, lane, posts, (run.bytes, run.sampled), now);
+        self.count(run.read, (posts.into(), slices.into(), run.len), carrier);
         trace::add(|| Event::Delivered {
             rail: self.index.get(),
             posts,
@@ -81,7 +81,7 @@ impl Rail {
             inflight: self.inflight_bytes,
             at: now,
         });
-        Done { slices, posts, ..Done::of(Work::Slice, lane, index) }
+        Done { slices, posts, ..Done::new(Work::Slice, lane, index) }
     }
 
     fn finish(
@@ -96,14 +96,14 @@ impl Rail {
         if let Some(immediate) = reaped.immediate {
             return Done {
                 immediate: immediate.get(),
-                ..Done::of(Work::Arrival, LaneSlot::NONE, self.take_receive(op))
+                ..Done::new(Work::Arrival, LaneSlot::NONE, self.take_receive(op))
             };
         }
         let Some(op) = op else {
             // The provider does not name the operation, or names an unknown one: the error is
             // counted for the rail.
             self.traffic.errors.add(1);
-            return Done { errno, provider_errno, ..Done::of(Work::Frame, LaneSlot::NONE, u32::MAX) };
+            return Done { errno, provider_errno, ..Done::new(Work::Frame, LaneSlot::NONE, u32::MAX) };
         };
         // SAFETY: `op_of` found a posted op, which the NIC has returned.
         let tag = unsafe { (*op).tag };
@@ -114,16 +114,16 @@ impl Rail {
         }
         match tag.work {
             Work::Slice | Work::Counted(_) | Work::Probe => {
-                let of = self.account(lanes, tag.lane, 1, (tag.bytes, tag.sampled), now);
+                let carrier = self.account(lanes, tag.lane, 1, (tag.bytes, tag.sampled), now);
                 if tag.len > 0 && errno == 0 {
-                    self.count(tag.read, (1, tag.slices.into(), tag.len), of);
+                    self.count(tag.read, (1, tag.slices.into(), tag.len), carrier);
                 }
             }
             Work::Frame | Work::Handshake => {
                 self.sends.put(tag.index);
                 self.handshakes -= usize::from(tag.work == Work::Handshake);
-                if let Some(of) = lanes.get_mut(tag.lane) {
-                    of.lane_mut().inflight_frames -= 1;
+                if let Some(one) = lanes.get_mut(tag.lane) {
+                    one.lane_mut().inflight_frames -= 1;
                 }
             }
             Work::Answer => {
@@ -135,7 +135,7 @@ impl Rail {
             Work::Receive | Work::Arrival | Work::Nothing => {}
         }
         let Tag { work, lane, index, slices, .. } = tag;
-        Done { slices, errno, provider_errno, len, connection, ..Done::of(work, lane, index) }
+        Done { slices, errno, provider_errno, len, connection, ..Done::new(work, lane, index) }
     }
 
     /// The buffer of the receive that an arrival took, if it took one.
@@ -169,9 +169,9 @@ impl Rail {
 
     /// Counts completed posts, their slices and their bytes for the rail and the lane.
     #[inline]
-    fn count(&self, read: bool, done: (u64, u64, u64), of: Option<&Lane>) {
-        self.traffic.add(read, done, of.and_then(|lane| lane.elsewhere.as_deref()));
-        if let Some(lane) = of {
+    fn count(&self, read: bool, done: (u64, u64, u64), carrier: Option<&Lane>) {
+        self.traffic.add(read, done, carrier.and_then(|lane| lane.elsewhere.as_deref()));
+        if let Some(lane) = carrier {
             lane.traffic.add(read, done.2);
         }
     }

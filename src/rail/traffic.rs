@@ -86,7 +86,7 @@ impl Elsewhere {
         self.0[0].is_some()
     }
 
-    fn of(&self, read: bool) -> Option<&Traffic> {
+    fn traffic(&self, read: bool) -> Option<&Traffic> {
         self.0[usize::from(read)].as_deref()
     }
 }
@@ -116,7 +116,7 @@ impl Traffic {
     #[inline]
     pub fn add(&self, read: bool, (posts, slices, bytes): (u64, u64, u64), elsewhere: Option<&Elsewhere>) {
         self.posts.add(posts);
-        if let Some(host) = elsewhere.and_then(|elsewhere| elsewhere.of(read)) {
+        if let Some(host) = elsewhere.and_then(|elsewhere| elsewhere.traffic(read)) {
             return host.add_guest(read, slices, bytes);
         }
         let carried = if read { &self.read } else { &self.written };

@@ -13,7 +13,7 @@ pub enum Type {
 #[derive(Clone, Debug)]
 pub struct Interface {
     pub name: String,
-    pub of: Type,
+    pub kind: Type,
     pub pci: Option<PciAddress>,
     /// Whether it can carry traffic, as far as is known.
     pub up: bool,
@@ -26,7 +26,7 @@ pub fn read(root: &Root) -> Vec<Interface> {
     let mut all = Vec::new();
     for (name, pci) in members(root, NET) {
         let up = !is_down(root, &name);
-        all.push(Interface { name, of: Type::Net, pci, up });
+        all.push(Interface { name, kind: Type::Net, pci, up });
     }
     for (name, pci) in members(root, RDMA) {
         // Each port's state, like "4: ACTIVE".
@@ -34,7 +34,7 @@ pub fn read(root: &Root) -> Vec<Interface> {
         let states = ports.iter().filter_map(|port| root.text(&format!("{RDMA}/{name}/ports/{port}/state")));
         let states: Vec<String> = states.collect();
         let up = states.is_empty() || states.iter().any(|state| state.starts_with("4:"));
-        all.push(Interface { name, of: Type::Rdma, pci, up });
+        all.push(Interface { name, kind: Type::Rdma, pci, up });
     }
     all
 }
@@ -64,7 +64,7 @@ pub fn members(root: &Root, class: &str) -> Vec<(String, Option<PciAddress>)> {
 
 /// Megabits per second, as reported by the driver.
 pub fn speed_mbps(root: &Root, interface: &Interface) -> Option<i64> {
-    match interface.of {
+    match interface.kind {
         Type::Net => root.number(&format!("{NET}/{}/speed", interface.name)).filter(|speed| *speed > 0),
         Type::Rdma => {
             let ports = root.names(&format!("{RDMA}/{}/ports", interface.name));

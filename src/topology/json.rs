@@ -231,7 +231,7 @@ impl Machine {
     fn interface_views(&self, mut explained: Vec<Interface>) -> Vec<InterfaceView> {
         let mut views: Vec<InterfaceView> = Vec::new();
         for interface in &self.interfaces {
-            let is_net = interface.of == interfaces::Type::Net;
+            let is_net = interface.kind == interfaces::Type::Net;
             let at = explained.iter().position(|one| is_net && one.name == interface.name);
             let speed = interfaces::speed_mbps(&self.root, interface);
             let pci = interface.pci.map(|pci| pci.to_string());

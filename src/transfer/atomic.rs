@@ -172,8 +172,8 @@ mod tests {
     fn atomics_reach_only_accessible_aligned_words() {
         let words = [7u64; 4];
         let range = Range { base: words.as_ptr() as u64, len: 31 };
-        let of = |access| Memory::new((MemoryId::new(1), 2), vec![range], (access, None), vec![]);
-        let both = of(Access::ALL);
+        let memory = |access| Memory::new((MemoryId::new(1), 2), vec![range], (access, None), vec![]);
+        let both = memory(Access::ALL);
         let locate = |range, offset| request(range, offset).locate(&both, None);
         assert_eq!(locate(0, 16), Ok(range.base + 16));
         assert_eq!(locate(0, 17), Err(Status::Invalid));
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(locate(0, u64::MAX - 7), Err(Status::Range));
         assert_eq!(locate(1, 0), Err(Status::Range));
         for (remote_write, remote_read) in [(true, false), (false, true)] {
-            let half = of(Access { remote_write, remote_read, ..Access::ALL });
+            let half = memory(Access { remote_write, remote_read, ..Access::ALL });
             assert_eq!(request(0, 0).locate(&half, None), Err(Status::RemoteAccess));
         }
     }

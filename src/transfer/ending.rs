@@ -71,7 +71,7 @@ impl Sweep {
     /// Adds a revoked grant of the peer; false if this sweep is for others, or has begun.
     pub fn join_revoked(&mut self, peer: PeerId, grant: GrantToken) -> bool {
         match &mut self.what {
-            Swept::Revoked(of, grants) if *of == peer && self.next == 0 => {
+            Swept::Revoked(owner, grants) if *owner == peer && self.next == 0 => {
                 grants.insert(grant);
                 true
             }
@@ -231,7 +231,7 @@ impl Table {
             posted => posted.max(body.submit_ns),
         };
         let now = now.max(body.submit_ns).max(first_post);
-        let whole = match slot.whole.of() {
+        let whole = match slot.whole.part_of() {
             PartOf::Whole(whole) => Some(whole),
             PartOf::Nothing | PartOf::HasParts => None,
         };
@@ -316,12 +316,13 @@ impl Table {
 
     /// Whether the operation has parts and has not ended.
     pub(super) fn is_in_parts(&self, id: OpId) -> bool {
-        self.slot(id.index()).is_some_and(|slot| slot.whole.of() == PartOf::HasParts) && self.is_active(id)
+        self.slot(id.index()).is_some_and(|slot| slot.whole.part_of() == PartOf::HasParts)
+            && self.is_active(id)
     }
 
     /// Ends the parts of an operation, and so the operation; false if all had ended.
     pub(super) fn end_parts(&self, whole: OpId, outcome: Outcome, now: u64) -> bool {
-        self.end_where(|slot| slot.whole.of() == PartOf::Whole(whole), outcome, now)
+        self.end_where(|slot| slot.whole.part_of() == PartOf::Whole(whole), outcome, now)
     }
 
     /// Ends all active operations that `which` selects; true if it ended any. Operations with parts
@@ -340,7 +341,7 @@ impl Table {
     fn active_at(&self, index: usize) -> Option<(&Slot, OpId)> {
         let slot = self.slot(index)?;
         let state = slot.state.load(Ordering::SeqCst);
-        let alone = slot.whole.of() != PartOf::HasParts;
+        let alone = slot.whole.part_of() != PartOf::HasParts;
         (state & 0xff == ACTIVE && alone).then(|| (slot, id_in(state, index as u32)))
     }
 
@@ -355,9 +356,11 @@ impl Table {
             if let Some((slot, id)) = self.active_at(sweep.next) {
                 let peer = slot.peer.load(Ordering::Relaxed);
                 let outcome = match &sweep.what {
-                    Swept::Peer(of) => (peer == of.get()).then_some(sweep.outcome),
-                    Swept::Remote(of) if peer == of.peer.get() => self.if_using(id, of, sweep.outcome),
-                    Swept::Revoked(of, revoked) if peer == of.get() => {
+                    Swept::Peer(owner) => (peer == owner.get()).then_some(sweep.outcome),
+                    Swept::Remote(owner) if peer == owner.peer.get() => {
+                        self.if_using(id, owner, sweep.outcome)
+                    }
+                    Swept::Revoked(owner, revoked) if peer == owner.get() => {
                         self.is_under(id, revoked).then_some(sweep.outcome)
                     }
                     Swept::Remote(_) | Swept::Revoked(..) => None,

@@ -197,13 +197,13 @@ impl Counters {
                     return;
                 }
             };
-            let of = &wait.wanted.entries;
-            let to = of.len().min(wait.cleared + STRIDE);
-            for (at, Entry { place, value }) in of.iter().enumerate().take(to).skip(wait.cleared) {
+            let waited = &wait.wanted.entries;
+            let to = waited.len().min(wait.cleared + STRIDE);
+            for (at, Entry { place, value }) in waited.iter().enumerate().take(to).skip(wait.cleared) {
                 values.remove(&Value { index: place.index, value: *value, ticket, at: at as u32 });
             }
             wait.cleared = to;
-            if to == of.len() {
+            if to == waited.len() {
                 waits.remove(&ticket);
             }
             entries = entries.saturating_sub(STRIDE);
@@ -307,7 +307,7 @@ mod tests {
         let a = counters.create().expect("room");
         let of_first = Wanted::new(vec![entry(&counters, a, 1)]);
         let of_late = Wanted::new(vec![entry(&counters, a, 9)]);
-        let [first, late] = [&of_first, &of_late].map(|of| Expecting::new(&counters, of.clone()));
+        let [first, late] = [&of_first, &of_late].map(|entries| Expecting::new(&counters, entries.clone()));
         let mut ended = Vec::new();
         assert!(counters.watch(first.ticket(), OpId::numbered(5), &of_first, &mut ended));
         assert!(counters.watch(late.ticket(), OpId::numbered(6), &of_late, &mut ended));

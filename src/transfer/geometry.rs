@@ -70,13 +70,13 @@ pub(super) fn within(
     len: u64,
     range_len: impl Fn(u64) -> Option<u64>,
 ) -> Result<()> {
-    let Some(of) = range_len(range.into()) else {
+    let Some(capacity) = range_len(range.into()) else {
         return Err(no_range(&format!("{name}_range {range}"), &range_len));
     };
-    if offset.checked_add(len).is_none_or(|end| end > of) {
+    if offset.checked_add(len).is_none_or(|end| end > capacity) {
         return Err(Error::new(
             Status::Range,
-            format!("{len} bytes at {name}_offset {offset} end outside {name}_range {range}, which has {of} bytes"),
+            format!("{len} bytes at {name}_offset {offset} end outside {name}_range {range}, which has {capacity} bytes"),
         ));
     }
     Ok(())
@@ -175,10 +175,10 @@ impl PreparedSide {
     fn check(
         &self,
         name: &str,
-        (of, pages): (&Side, &Pages),
+        (side, pages): (&Side, &Pages),
         range_len: impl Fn(u64) -> Option<u64>,
     ) -> Result<()> {
-        if of.pages.is_none() && pages.count() == 1 {
+        if side.pages.is_none() && pages.count() == 1 {
             return within(name, self.first_range, self.offset, pages.page_len, range_len);
         }
         let page = self.largest_page(pages.page_count);
@@ -189,7 +189,7 @@ impl PreparedSide {
             };
             match self.end_of(page, layer, pages.page_len) {
                 Some(end) if end <= len => Ok(()),
-                _ => Err(of.outside((name, pages), (page, layer), (range, len))),
+                _ => Err(side.outside((name, pages), (page, layer), (range, len))),
             }
         };
         let last = pages.layers() - 1;

@@ -37,7 +37,7 @@ impl Layer {
     };
 
     /// `grants`: the rail's NIC checks them.
-    pub fn of(
+    pub fn new(
         transfer: &Move,
         index: u64,
         (rail, remote_rail, grants): (RailIndex, RailIndex, bool),

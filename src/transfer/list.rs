@@ -226,8 +226,8 @@ impl List {
     }
 
     pub fn entry_of(&self, part: &Part, remote: &Arc<RemoteMemory>) -> Option<u64> {
-        let of = |(known, _): &&(u32, u64)| Arc::ptr_eq(&self.remotes[*known as usize], remote);
-        part.remotes.iter().find(of).map(|(_, entry)| *entry)
+        let same = |(known, _): &&(u32, u64)| Arc::ptr_eq(&self.remotes[*known as usize], remote);
+        part.remotes.iter().find(same).map(|(_, entry)| *entry)
     }
 
     pub fn allows(&self, direction: Direction) -> Result<()> {

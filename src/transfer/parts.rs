@@ -26,7 +26,7 @@ pub struct Failure {
 
 /// A part's reference to the whole.
 pub struct Whole {
-    of: AtomicU64,
+    part_of: AtomicU64,
     /// Parts that have not ended.
     pub left: AtomicU64,
     pub failed: Mutex<Option<Failure>>,
@@ -34,21 +34,21 @@ pub struct Whole {
 
 impl Whole {
     pub fn new() -> Whole {
-        Whole { of: AtomicU64::new(0), left: AtomicU64::new(0), failed: Mutex::new(None) }
+        Whole { part_of: AtomicU64::new(0), left: AtomicU64::new(0), failed: Mutex::new(None) }
     }
 
     #[inline]
-    pub fn belong(&self, of: PartOf) {
-        let word = match of {
+    pub fn belong(&self, to: PartOf) {
+        let word = match to {
             PartOf::Nothing => 0,
             PartOf::Whole(whole) => whole.get(),
             PartOf::HasParts => HAS_PARTS,
         };
-        self.of.store(word, Ordering::Relaxed);
+        self.part_of.store(word, Ordering::Relaxed);
     }
 
-    pub fn of(&self) -> PartOf {
-        match self.of.load(Ordering::Relaxed) {
+    pub fn part_of(&self) -> PartOf {
+        match self.part_of.load(Ordering::Relaxed) {
             HAS_PARTS => PartOf::HasParts,
             whole => OpId::new(whole).map_or(PartOf::Nothing, PartOf::Whole),
         }

@@ -415,7 +415,7 @@ impl Stripe {
     /// Looks up the layer that is posted next. False: the operation has ended, so the stripe gives up.
     /// What was found may be a key that its grant no longer includes.
     fn look_up(&mut self, transfer: &Move, burst: &Burst) -> bool {
-        self.layer = Layer::of(transfer, self.at.layer, burst.path());
+        self.layer = Layer::new(transfer, self.at.layer, burst.path());
         let ended = transfer.grant.is_some() && !Table::wanted(self.slot());
         if ended {
             self.give_up();
@@ -526,7 +526,7 @@ impl Stripe {
                 return;
             }
             if gathered.after.layer != layer.index {
-                layer = Layer::of(transfer, gathered.after.layer, burst.path());
+                layer = Layer::new(transfer, gathered.after.layer, burst.path());
                 if !layer.joins(&self.layer) {
                     return;
                 }

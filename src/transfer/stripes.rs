@@ -542,9 +542,9 @@ impl Stripes {
 /// The pending work, for the log.
 impl fmt::Display for Stripes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of = |queues: &[VecDeque<u32>; 2]| queues.iter().map(VecDeque::len).sum::<usize>();
+        let count = |queues: &[VecDeque<u32>; 2]| queues.iter().map(VecDeque::len).sum::<usize>();
         let all = self.stripes.0.iter().flatten().flatten().count();
-        let (ready, starved) = (of(&self.ready), of(&self.starved));
+        let (ready, starved) = (count(&self.ready), count(&self.starved));
         let deferred = self.deferred.len();
         write!(f, "{all} stripes ({ready} ready, {starved} without credits, {deferred} deferred)")
     }

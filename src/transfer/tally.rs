@@ -123,7 +123,9 @@ impl Tally {
     pub fn active(&self) -> u64 {
         // Read first: every operation counted here is then also counted in `submitted`.
         let over: u64 = self.0.iter().map(|part| part.over.load(Acquire)).sum();
-        let begun = |part: &CachePadded<Part>| part.submitted.iter().map(|of| of.load(Acquire)).sum::<u64>();
+        let begun = |part: &CachePadded<Part>| {
+            part.submitted.iter().map(|counter| counter.load(Acquire)).sum::<u64>()
+        };
         self.0.iter().map(begun).sum::<u64>().wrapping_sub(over)
     }
 
@@ -174,7 +176,8 @@ impl Tally {
         // Read first: every operation counted here is then also counted in `submitted`.
         let completions = self.completions();
         fence(Acquire);
-        let sum = |of: &dyn Fn(&Part) -> &AtomicU64| self.0.iter().map(|part| of(part).load(Relaxed)).sum();
+        let sum =
+            |field: &dyn Fn(&Part) -> &AtomicU64| self.0.iter().map(|part| field(part).load(Relaxed)).sum();
         let submitted = |kind: i32| sum(&|part| &part.submitted[kind_of(kind)]);
         let bytes = |kind: i32| sum(&|part| &part.bytes[kind_of(kind)]);
         Sum {

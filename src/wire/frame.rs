@@ -382,7 +382,7 @@ pub fn read_refuse(body: &[u8]) -> Option<(Status, Text)> {
         b"" => Status::text_of(status as i32).to_bytes(),
         why => why,
     };
-    Some((status, Text::of(why)))
+    Some((status, Text::escaped(why)))
 }
 
 /// The body of a Ready: the fabric in use.

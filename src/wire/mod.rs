@@ -69,9 +69,9 @@ impl Blob {
         let (article, name) = self.name;
         let damaged =
             |what: String| Error::new(Status::Format, format!("the {name} ({} bytes) {what}", blob.len()));
-        let begins = |of: &&Blob| blob.starts_with(&of.magic.to_le_bytes());
+        let begins = |known: &&Blob| blob.starts_with(&known.magic.to_le_bytes());
         match [&ADDRESS, &DESCRIPTOR].into_iter().find(begins) {
-            Some(of) if of.magic == self.magic => {}
+            Some(known) if known.magic == self.magic => {}
             Some(Blob { name: (_, name), owner, writer, .. }) => {
                 return Err(damaged(format!(
                     "is the {name} of {owner}, from {writer}: the two were mixed up"

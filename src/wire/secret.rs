@@ -67,16 +67,16 @@ impl Secrets {
             root(bytes, name)
         };
         let roots = secrets.iter().map(check).collect::<Result<Vec<Root>>>()?;
-        Ok(Self::of(None, roots.into(), None))
+        Ok(Self::with(None, roots.into(), None))
     }
 
     /// The secrets in the lines of a file.
     pub fn of_file(file: PathBuf) -> Result<Secrets> {
         let (stamp, roots) = (stamp_of(&file)?, read(&file)?);
-        Ok(Self::of(Some(file), roots, Some(stamp)))
+        Ok(Self::with(Some(file), roots, Some(stamp)))
     }
 
-    fn of(file: Option<PathBuf>, roots: Roots, stamp: Option<Stamp>) -> Secrets {
+    fn with(file: Option<PathBuf>, roots: Roots, stamp: Option<Stamp>) -> Secrets {
         Secrets { file, known: Mutex::new(Known { roots, checked_ns: 0, stamp }) }
     }
 
@@ -105,16 +105,16 @@ impl Secrets {
 }
 
 fn failed(file: &Path, why: impl std::fmt::Display) -> Error {
-    let name = Text::of(file.as_os_str().as_encoded_bytes());
+    let name = Text::escaped(file.as_os_str().as_encoded_bytes());
     Error::invalid(format!("the secret file {name} (secret_file, or WEFT_SECRET_FILE): {why}"))
 }
 
 fn stamp_of(file: &Path) -> Result<Stamp> {
-    let of = fs::metadata(file).map_err(|error| failed(file, error))?;
-    if !of.is_file() || of.len() > FILE_LONGEST {
+    let metadata = fs::metadata(file).map_err(|error| failed(file, error))?;
+    if !metadata.is_file() || metadata.len() > FILE_LONGEST {
         return Err(failed(file, format_args!("it must be a file of at most {FILE_LONGEST} bytes")));
     }
-    Ok((of.dev(), of.ino(), of.len(), of.mtime(), of.mtime_nsec()))
+    Ok((metadata.dev(), metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
 }
 
 /// Reads one secret per line; empty lines, and white space around secrets, are skipped.
@@ -150,8 +150,8 @@ mod tests {
 
     /// Which of the valid secrets accept a proof by `secret`.
     fn accepted(secrets: &Secrets, secret: &[u8], now: u64) -> Vec<bool> {
-        let of = |root: &Root| root.verify(Proof::Request, 1, 2, &proof(secret)).is_some();
-        secrets.now(now).iter().map(of).collect()
+        let proves = |root: &Root| root.verify(Proof::Request, 1, 2, &proof(secret)).is_some();
+        secrets.now(now).iter().map(proves).collect()
     }
 
     #[test]

@@ -150,7 +150,7 @@ fn atomics_return_what_was_there() {
     let at = world.aligned;
     world.theirs.write_at(at, &5u64.to_le_bytes()).expect("it is in the memory");
     let previous = |world: &mut World, op: Result<Op>| match world.completion(op.expect("it is accepted")) {
-        Completion::Atomic(of) => (of.done.status, of.previous),
+        Completion::Atomic(atomic) => (atomic.done.status, atomic.previous),
         other => panic!("{other:?}"),
     };
     let add = world.a.fetch_add(&world.remote, at, 3, &none());

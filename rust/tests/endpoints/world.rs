@@ -69,7 +69,7 @@ pub fn connected(a: Endpoint, b: Endpoint) -> World {
         poll(&a, &mut of_a);
         poll(&b, &mut of_b);
         if let (true, Some(b_to_a)) = (of_a.iter().any(|one| up(one).is_some()), of_b.iter().find_map(up)) {
-            let memory = |of: &Endpoint, bytes| of.register(bytes).expect("a memory");
+            let memory = |endpoint: &Endpoint, bytes| endpoint.register(bytes).expect("a memory");
             let of_b = vec![2; LEN];
             let aligned = 64 + of_b[64..].as_ptr().align_offset(8) as u64;
             let (local, theirs) = (memory(&a, vec![1; LEN]), memory(&b, of_b));
@@ -91,13 +91,13 @@ pub fn connected(a: Endpoint, b: Endpoint) -> World {
     panic!("not connected: {of_a:?}, {of_b:?}");
 }
 
-pub fn import(at: &Endpoint, of: Peer, memory: &Memory) -> RemoteMemory {
-    at.import(of, &memory.export().expect("a descriptor")).expect("it can be imported")
+pub fn import(at: &Endpoint, peer: Peer, memory: &Memory) -> RemoteMemory {
+    at.import(peer, &memory.export().expect("a descriptor")).expect("it can be imported")
 }
 
-fn poll(of: &Endpoint, into: &mut Vec<Completion>) {
+fn poll(endpoint: &Endpoint, into: &mut Vec<Completion>) {
     // A queue that has ended has nothing more.
-    let _ = of.queue().poll_into(into, 8);
+    let _ = endpoint.queue().poll_into(into, 8);
 }
 
 impl World {
@@ -125,9 +125,9 @@ impl World {
     pub fn completion(&mut self, op: Op) -> Completion {
         self.until(|world| {
             let all = [&mut world.of_a, &mut world.of_b].into_iter();
-            let with = |of: &mut Vec<Completion>| {
-                let at = of.iter().position(|one| one.op() == Some(op))?;
-                Some(of.swap_remove(at))
+            let with = |completions: &mut Vec<Completion>| {
+                let at = completions.iter().position(|one| one.op() == Some(op))?;
+                Some(completions.swap_remove(at))
             };
             all.flat_map(with).next()
         })
@@ -187,9 +187,9 @@ impl World {
     }
 }
 
-pub fn bytes(of: &Memory) -> Vec<u8> {
-    let mut all = vec![0; of.len() as usize];
-    of.read_at(0, &mut all).expect("they are there");
+pub fn bytes(memory: &Memory) -> Vec<u8> {
+    let mut all = vec![0; memory.len() as usize];
+    memory.read_at(0, &mut all).expect("they are there");
     all
 }
 

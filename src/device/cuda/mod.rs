@@ -192,10 +192,12 @@ impl Cuda {
 ///
 /// # Safety
 /// Each output has the size of its attribute.
-unsafe fn ask<const N: usize>(address: u64, of: [(Attribute, *mut c_void); N]) -> Result<()> {
-    let (mut of, mut to) = (of.map(|(attribute, _)| attribute), of.map(|(_, output)| output));
+unsafe fn ask<const N: usize>(address: u64, attributes: [(Attribute, *mut c_void); N]) -> Result<()> {
+    let (mut attributes, mut to) =
+        (attributes.map(|(attribute, _)| attribute), attributes.map(|(_, output)| output));
     // SAFETY: there are N attributes, and N outputs that are as large as CUDA says of them.
-    let asked = unsafe { sys::cuPointerGetAttributes(N as u32, of.as_mut_ptr(), to.as_mut_ptr(), address) };
+    let asked =
+        unsafe { sys::cuPointerGetAttributes(N as u32, attributes.as_mut_ptr(), to.as_mut_ptr(), address) };
     check(asked, "asking CUDA about memory")
 }
 
@@ -216,7 +218,7 @@ struct Pointer {
 impl Pointer {
     fn ask(address: u64) -> Result<Pointer> {
         let mut p = Pointer { device: -1, ..Default::default() };
-        let of = [
+        let attributes = [
             (Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (&raw mut p.kind).cast()),
             (Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, (&raw mut p.device).cast()),
             (Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED, (&raw mut p.managed).cast()),
@@ -227,7 +229,7 @@ impl Pointer {
             (Attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID, (&raw mut p.identity).cast()),
         ];
         // SAFETY: each output has the right size.
-        unsafe { ask(address, of)? };
+        unsafe { ask(address, attributes)? };
         Ok(p)
     }
 

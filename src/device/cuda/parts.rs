@@ -27,13 +27,13 @@ pub struct Mapping {
 impl Mapping {
     pub fn at(address: u64) -> Result<Mapping> {
         let mut mapping = Mapping { base: 0, len: 0, allocation: 0 };
-        let of = [
+        let attributes = [
             (Attribute::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, (&raw mut mapping.base).cast()),
             (Attribute::CU_POINTER_ATTRIBUTE_MAPPING_SIZE, (&raw mut mapping.len).cast()),
             (Attribute::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, (&raw mut mapping.allocation).cast()),
         ];
         // SAFETY: each output has the right size.
-        unsafe { ask(address, of)? };
+        unsafe { ask(address, attributes)? };
         match address.wrapping_sub(mapping.base) < mapping.len {
             true => Ok(mapping),
             false => Err(Error::invalid(format!("no device memory is mapped at {address:#x}: it was freed or unmapped; register it while it is mapped"))),

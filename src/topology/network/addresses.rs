@@ -75,10 +75,10 @@ impl Network {
         routed().next()?;
         let of_host = |lender: &&Link| lender.loopback || ["dummy", "vrf"].contains(&lender.kind.as_str());
         let lends = |address: &&Address| why_not(address).is_none() && !address.ip.is_loopback();
-        let of = |lender: &Link| self.addresses_of(lender.index).iter().filter(lends);
+        let lent_by = |lender: &Link| self.addresses_of(lender.index).iter().filter(lends);
         let lenders = self.links.iter().filter(of_host);
         let lent: Vec<(&Link, &Address)> =
-            lenders.flat_map(|lender| of(lender).map(move |address| (lender, address))).collect();
+            lenders.flat_map(|lender| lent_by(lender).map(move |address| (lender, address))).collect();
         let mut named = routed().filter_map(|route| route.source);
         let by_route = named.find_map(|ip| lent.iter().find(|(_, address)| address.ip == ip));
         // Without a preferred source the system takes one of the loopback interface.

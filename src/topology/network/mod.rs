@@ -23,7 +23,7 @@ pub use kernel::{read, read_settled};
 pub use nics::Nic;
 pub use reach::Reach;
 #[cfg(test)]
-pub use saved::of as saved_as;
+pub use saved::network as saved_as;
 pub use saved::read as saved;
 pub use values::{is_link_local, Network};
 #[cfg(test)]

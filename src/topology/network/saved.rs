@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 pub fn read(root: &Root) -> Network {
     let [link, addr, route] = ["link", "addr", "route"].map(|name| root.json(&format!("ip/{name}.json")));
-    of(&link, &addr, &route)
+    network(&link, &addr, &route)
 }
 
 #[derive(Deserialize, Default)]
@@ -86,7 +86,7 @@ fn members<T: DeserializeOwned>(list: &Value) -> impl Iterator<Item = T> + '_ {
     list.as_array().into_iter().flatten().filter_map(|one| T::deserialize(one).ok())
 }
 
-pub fn of(links: &Value, addresses: &Value, routes: &Value) -> Network {
+pub fn network(links: &Value, addresses: &Value, routes: &Value) -> Network {
     let listed: Vec<SavedLink> = members(links).filter(|link: &SavedLink| link.ifindex != 0).collect();
     let index = |name: &String| listed.iter().find(|link| link.ifname == *name).map(|link| link.ifindex);
     let link = |saved: &SavedLink| Link {
@@ -103,10 +103,10 @@ pub fn of(links: &Value, addresses: &Value, routes: &Value) -> Network {
     let of_link =
         |saved: SavedLink| saved.addr_info.into_iter().map(move |address| value(saved.ifindex, address));
     let addresses = members(addresses).flat_map(of_link).collect();
-    let hop = |(hop, of): (SavedHop, RouteOf)| {
+    let hop = |(hop, shared): (SavedHop, RouteOf)| {
         let gateway = hop.gateway.or(hop.via.map(|via| via.host));
         let link = index(&hop.dev?)?;
-        let route = Route { link, gateway, source: of.source, v6: of.v6, default: of.default };
+        let route = Route { link, gateway, source: shared.source, v6: shared.v6, default: shared.default };
         Some(route).filter(|route| route.gateway.is_some() || route.default)
     };
     let routes = members(routes).flat_map(hops).filter_map(hop).collect();
@@ -125,10 +125,10 @@ fn hops(route: SavedRoute) -> Vec<(SavedHop, RouteOf)> {
     // A default route does not name its family; without a gateway it counts as one of IPv4.
     let all = || [&route.hop].into_iter().chain(&route.nexthops);
     let v6 = route.dst.contains(':') || all().any(|hop| hop.gateway.is_some_and(|gateway| gateway.is_ipv6()));
-    let of = RouteOf { source: route.prefsrc, v6, default: route.dst == "default" };
+    let shared = RouteOf { source: route.prefsrc, v6, default: route.dst == "default" };
     let is_unicast = route.r#type.is_none_or(|class| class == "unicast");
     let hops = route.nexthops.into_iter().chain([route.hop]).filter(|_| is_unicast);
-    hops.map(|hop| (hop, of)).collect()
+    hops.map(|hop| (hop, shared)).collect()
 }
 
 fn value(link: u32, saved: SavedAddress) -> Address {

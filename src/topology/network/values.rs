@@ -136,18 +136,18 @@ mod tests {
 
     #[test]
     fn subnet_is_address_and_prefix_length() {
-        let of = |ip: &str, prefix, peer: &str| {
+        let network = |ip: &str, prefix, peer: &str| {
             let (ip, peer) = (ip.parse().unwrap(), peer.parse().ok());
             let (secondary, temporary, deprecated, tentative, duplicate) =
                 (false, false, false, false, false);
             Address { link: 1, ip, prefix, peer, secondary, temporary, deprecated, tentative, duplicate }
                 .subnet()
         };
-        assert_eq!(of("10.77.1.9", 24, ""), "10.77.1.0/24");
-        assert_eq!(of("10.77.1.9", 31, ""), "10.77.1.8/31");
-        assert_eq!(of("10.77.1.9", 0, ""), "0.0.0.0/0");
-        assert_eq!(of("fd00:1::7", 64, ""), "fd00:1::/64");
-        assert_eq!(of("fd00:1::7", 128, ""), "fd00:1::7/128");
-        assert_eq!(of("10.0.0.2", 32, "10.0.0.1"), "10.0.0.1-10.0.0.2");
+        assert_eq!(network("10.77.1.9", 24, ""), "10.77.1.0/24");
+        assert_eq!(network("10.77.1.9", 31, ""), "10.77.1.8/31");
+        assert_eq!(network("10.77.1.9", 0, ""), "0.0.0.0/0");
+        assert_eq!(network("fd00:1::7", 64, ""), "fd00:1::/64");
+        assert_eq!(network("fd00:1::7", 128, ""), "fd00:1::7/128");
+        assert_eq!(network("10.0.0.2", 32, "10.0.0.1"), "10.0.0.1-10.0.0.2");
     }
 }

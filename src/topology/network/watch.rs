@@ -59,7 +59,7 @@ fn read(mut left: &[u8], news: &mut Vec<News>) {
                 link(one.payload()).map(|link| News::Interface { index: link.index, name: link.name })
             }
             libc::RTM_NEWADDR | libc::RTM_DELADDR => {
-                address(one.payload()).map(|of| News::Address { index: of.link, ip: of.ip })
+                address(one.payload()).map(|found| News::Address { index: found.link, ip: found.ip })
             }
             _ => None,
         };
