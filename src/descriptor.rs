@@ -36,7 +36,7 @@ pub struct Descriptor(RawFd);
 impl Descriptor {
     /// Wraps the descriptor that `make` returns, which nothing else may own; `None`, with `errno`, if
     /// it is negative.
-    pub fn of(make: impl FnOnce() -> RawFd) -> Option<Descriptor> {
+    pub fn opened(make: impl FnOnce() -> RawFd) -> Option<Descriptor> {
         let _changes = CHANGES.read();
         let fd = above_standard(make());
         let fd = if fd >= 0 && step("a descriptor") { lack_of(fd) } else { fd };

@@ -46,7 +46,7 @@ impl Event {
 
 fn make() -> Option<Descriptor> {
     // SAFETY: the call takes no pointers.
-    Descriptor::of(|| unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+    Descriptor::opened(|| unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
 }
 
 /// Whether this process or the system has run out of file descriptors.

@@ -100,7 +100,7 @@ fn dmabuf_of(base: u64, len: u64) -> Result<Descriptor> {
     };
     let said = file.write_all_at(&[base.to_le_bytes(), len.to_le_bytes()].concat(), 0);
     said.map_err(|error| unsupported(format!("a DMA-BUF: {error}")))?;
-    Descriptor::of(|| file.into_raw_fd()).ok_or_else(|| unsupported("no file for a DMA-BUF"))
+    Descriptor::opened(|| file.into_raw_fd()).ok_or_else(|| unsupported("no file for a DMA-BUF"))
 }
 
 /// The base and length of a DMA-BUF's memory.

@@ -235,11 +235,11 @@ impl Link {
                 Kind::FailureUnder => {
                     let delivery = self.failure(pass, body);
                     if !matches!(delivery, Delivery::Stalled) {
-                        core.spare_owner(entered.of());
+                        core.spare_owner(entered.grant());
                     }
                     delivery
                 }
-                Kind::AtomicUnder => self.atomic(core, body, Some(entered.of())),
+                Kind::AtomicUnder => self.atomic(core, body, Some(entered.grant())),
                 _ => pass.raise(body),
             };
         }

@@ -32,7 +32,7 @@ pub struct Choice {
 /// NICs that are not excluded, lead as far as any and are near the devices and CPUs of this process.
 /// `visible` is CUDA_VISIBLE_DEVICES.
 pub fn choose(nics: &[Listed], patterns: Option<&str>, machine: &Machine, visible: Option<&str>) -> Choice {
-    let patterns = Patterns::of(patterns.unwrap_or_default());
+    let patterns = Patterns::new(patterns.unwrap_or_default());
     let (matching, others): (Vec<usize>, Vec<usize>) =
         (0..nics.len()).partition(|i| patterns.take(&nics[*i].name));
     let unnamed = if patterns.ins.is_empty() { "excluded by rails" } else { "not named by rails" };
@@ -62,7 +62,7 @@ pub fn choose(nics: &[Listed], patterns: Option<&str>, machine: &Machine, visibl
 /// For an error about missing NICs: the RDMA devices that the patterns choose and whose ports are
 /// down, which no provider lists; "" without any.
 pub fn down(patterns: Option<&str>, machine: &Machine) -> String {
-    let patterns = Patterns::of(patterns.unwrap_or_default());
+    let patterns = Patterns::new(patterns.unwrap_or_default());
     let down = |i: &&Interface| i.kind == Type::Rdma && !i.up && patterns.take(&i.name);
     let names: Vec<&str> = machine.interfaces.iter().filter(down).map(|i| i.name.as_str()).collect();
     if names.is_empty() {
@@ -111,7 +111,7 @@ fn that_lead_farthest(nics: &[Listed], among: Vec<usize>, left: &mut Vec<(usize,
 
 /// Whether the patterns do not exclude a NIC.
 pub fn takes(patterns: Option<&str>, name: &str) -> bool {
-    Patterns::of(patterns.unwrap_or_default()).take(name)
+    Patterns::new(patterns.unwrap_or_default()).take(name)
 }
 
 /// The names and the exclusions of a pattern list such as "eth*,!eth3".
@@ -121,7 +121,7 @@ struct Patterns<'a> {
 }
 
 impl<'a> Patterns<'a> {
-    fn of(text: &'a str) -> Patterns<'a> {
+    fn new(text: &'a str) -> Patterns<'a> {
         let all = text.split(',').map(str::trim).filter(|p| !p.is_empty());
         let (outs, ins): (Vec<&str>, Vec<&str>) = all.partition(|p| p.starts_with('!'));
         Patterns { ins, outs: outs.into_iter().map(|p| &p[1..]).collect() }
@@ -175,9 +175,9 @@ pub fn may_have(fabric: &str, machine: &Machine) -> bool {
 /// The NICs that would be listed on a machine of which only the tree is known: its RDMA devices, else
 /// its network interfaces, of which the tree may have no more than the names.
 pub fn guess(machine: &Machine, network: &Network) -> Vec<Listed> {
-    let of = |wanted: Type| machine.interfaces.iter().filter(move |i| i.kind == wanted && i.up);
+    let up = |wanted: Type| machine.interfaces.iter().filter(move |i| i.kind == wanted && i.up);
     let is_efa = |pci| machine.device(pci).is_some_and(|nic| nic.vendor == AMAZON);
-    let rdma = of(Type::Rdma).map(|i| match is_efa(i.pci) {
+    let rdma = up(Type::Rdma).map(|i| match is_efa(i.pci) {
         true => ("efa", format!("{}-rdm", i.name), i.pci),
         false => ("verbs", i.name.clone(), i.pci),
     });
@@ -202,7 +202,7 @@ pub fn guess(machine: &Machine, network: &Network) -> Vec<Listed> {
         (true, true) if !network.links.is_empty() => {
             network.nics().iter().map(|nic| over_tcp(nic, machine)).collect()
         }
-        (true, true) => of(Type::Net).map(|i| listed(("tcp", i.name.clone(), i.pci))).collect(),
+        (true, true) => up(Type::Net).map(|i| listed(("tcp", i.name.clone(), i.pci))).collect(),
     }
 }
 
@@ -230,7 +230,7 @@ mod tests {
         assert!(matches("", "") && matches("**", "a") && matches("a*a", "aa") && matches("*ab*", "aab"));
         assert!(!matches("a*a", "a") && !matches("*ab*ab*", "aab") && !matches("", "a"));
         assert!(matches("*é*", "aé") && !matches("é", "e"));
-        let take = |patterns, name| Patterns::of(patterns).take(name);
+        let take = |patterns, name| Patterns::new(patterns).take(name);
         assert!(take("eth*,!eth3", "eth2") && take("!eth3", "lo") && take("", "lo"));
         assert!(!take("eth*,!eth3", "eth3") && !take("eth*", "lo"));
     }
@@ -250,10 +250,10 @@ mod tests {
         }
         let all = |letters: &'static [u8], most: u32| {
             let count = letters.len();
-            let of = move |len: u32, i: usize| {
+            let text = move |len: u32, i: usize| {
                 (0..len).map(|k| letters[i / count.pow(k) % count] as char).collect()
             };
-            (0..=most).flat_map(move |len| (0..count.pow(len)).map(move |i| of(len, i)))
+            (0..=most).flat_map(move |len| (0..count.pow(len)).map(move |i| text(len, i)))
         };
         let names: Vec<String> = all(b"ab", 5).collect();
         for pattern in all(b"ab*", 5) {
@@ -365,19 +365,23 @@ mod tests {
     fn nic_place_comes_from_the_provider_or_its_name() {
         let machine = trees::p5().machine();
         let at = PciAddress::parse;
-        let of =
+        let placed =
             |reported: Option<&str>, device, domain| place(reported.and_then(at), device, domain, &machine);
-        assert_eq!(of(Some("0000:4f:00.0"), "", "x"), at("0000:4f:00.0"));
+        assert_eq!(placed(Some("0000:4f:00.0"), "", "x"), at("0000:4f:00.0"));
         assert_eq!(
-            of(Some("0000:4f:00.0"), "rdmap80s0", "ens32"),
+            placed(Some("0000:4f:00.0"), "rdmap80s0", "ens32"),
             at("0000:4f:00.0"),
             "reported comes first"
         );
-        assert_eq!(of(None, "rdmap80s0", "ens32"), at("0000:50:00.0"));
-        assert_eq!(of(None, "", "rdmap81s0-rdm"), at("0000:51:00.0"));
-        assert_eq!(of(Some("0000:00:00.0"), "", "ens32"), at("0000:00:05.0"), "there is no such function");
-        assert_eq!(of(Some("0000:ee:00.0"), "", "eth0"), at("0000:ee:00.0"), "/sys may hide it");
-        assert_eq!(of(None, "", "lo"), None);
+        assert_eq!(placed(None, "rdmap80s0", "ens32"), at("0000:50:00.0"));
+        assert_eq!(placed(None, "", "rdmap81s0-rdm"), at("0000:51:00.0"));
+        assert_eq!(
+            placed(Some("0000:00:00.0"), "", "ens32"),
+            at("0000:00:05.0"),
+            "there is no such function"
+        );
+        assert_eq!(placed(Some("0000:ee:00.0"), "", "eth0"), at("0000:ee:00.0"), "/sys may hide it");
+        assert_eq!(placed(None, "", "lo"), None);
     }
 
     #[test]

@@ -55,7 +55,7 @@ const CLOSED: u32 = 1 << 31;
 pub struct Use(Arc<Grant>);
 
 impl Use {
-    pub fn of(&self) -> &Grant {
+    pub fn grant(&self) -> &Grant {
         &self.0
     }
 }
@@ -305,8 +305,8 @@ mod tests {
         let token = GrantToken::of(u64::MAX, 1, 3).unwrap();
         assert_eq!((token.number(), token.key()), (3, u64::MAX));
         let ranges = vec![range(500, 10), range(100, 50), range(150, 50), range(120, 10)];
-        let of = (MemoryId::new(1), Access::ALL);
-        let grant = Grant::new(token, (PeerId::numbered(9), 0), of, ranges);
+        let memory = (MemoryId::new(1), Access::ALL);
+        let grant = Grant::new(token, (PeerId::numbered(9), 0), memory, ranges);
         assert_eq!(grant.first(), range(100, 100));
         for (address, len, expected) in [
             (100, 100, true),
@@ -335,8 +335,8 @@ mod tests {
     #[test]
     fn closed_grant_admits_no_use() {
         let token = GrantToken::new(7).unwrap();
-        let of = (MemoryId::new(1), Access::ALL);
-        let grant = || Arc::new(Grant::new(token, (PeerId::numbered(9), 0), of, vec![range(1, 1)]));
+        let memory = (MemoryId::new(1), Access::ALL);
+        let grant = || Arc::new(Grant::new(token, (PeerId::numbered(9), 0), memory, vec![range(1, 1)]));
         let (used, idle) = (grant(), grant());
         let within = used.enter();
         assert!(within.is_some() && !used.close() && used.enter().is_none());
@@ -345,7 +345,9 @@ mod tests {
         drop(idle.enter());
         assert!(idle.close() && idle.enter().is_none());
         let counted = grant();
-        counted.enter().into_iter().for_each(|within| within.of().counts());
+        if let Some(within) = counted.enter() {
+            within.grant().counts();
+        }
         assert!(!counted.close() && counted.enter().is_none());
     }
 }

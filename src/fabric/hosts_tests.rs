@@ -97,8 +97,8 @@ fn interfaces_are_judged_in_linear_time() {
         for round in 0..times {
             let moved = |link: u32| link + 1000 * round;
             links.extend(one.links.iter().map(|link| Link { index: moved(link.index), ..link.clone() }));
-            let of = |address: &Address| Address { link: moved(address.link), ..address.clone() };
-            addresses.extend(one.addresses.iter().map(of));
+            let relinked = |address: &Address| Address { link: moved(address.link), ..address.clone() };
+            addresses.extend(one.addresses.iter().map(relinked));
             routes.extend(one.routes.iter().map(|route| Route { link: moved(route.link), ..route.clone() }));
         }
         Network::new(links, addresses, routes)

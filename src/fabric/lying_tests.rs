@@ -36,7 +36,7 @@ fn scratch() -> *mut Scratch {
 fn connect<N: Nic>(nic: &mut N, owner: &mut N, peer: PeerId) -> Route {
     let route = nic.insert(owner.address(), Some(peer)).unwrap();
     let (text, room) = ([1u8; 8], [0u8; 8]);
-    let of = |bytes: &[u8; 8]| Buffer {
+    let whole = |bytes: &[u8; 8]| Buffer {
         address: bytes.as_ptr().cast_mut().cast(),
         len: 8,
         descriptor: null_mut(),
@@ -44,8 +44,8 @@ fn connect<N: Nic>(nic: &mut N, owner: &mut N, peer: PeerId) -> Route {
     };
     // SAFETY: both are there until the message has arrived.
     unsafe {
-        assert_eq!(owner.receive(of(&room), scratch()), Posted::Yes);
-        assert_eq!(nic.send(of(&text), route, scratch()), Posted::Yes);
+        assert_eq!(owner.receive(whole(&room), scratch()), Posted::Yes);
+        assert_eq!(nic.send(whole(&text), route, scratch()), Posted::Yes);
     }
     let (mut sent, mut received) = (Vec::new(), Vec::<Reaped>::new());
     while sent.is_empty() || received.is_empty() {
@@ -69,8 +69,8 @@ impl<N: Nic> Pair<N> {
 
     fn grant(&self, peer: PeerId, number: u64) -> GrantToken {
         let token = GrantToken::of(0x1234_5678_9abc_def0 ^ number << 8, 1, number).unwrap();
-        let of = (MemoryId::new(1), Access::ALL);
-        assert!(self.grants.add(Grant::new(token, (peer, 0), of, vec![range(&self.target)])));
+        let memory = (MemoryId::new(1), Access::ALL);
+        assert!(self.grants.add(Grant::new(token, (peer, 0), memory, vec![range(&self.target)])));
         token
     }
 

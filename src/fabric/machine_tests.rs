@@ -289,14 +289,14 @@ fn two_gpus_per_switch_and_nics_without_gpus_are_parsed() {
         assert_eq!(near(&machine, Some(&gpu.to_string())), names, "{gpu}");
     }
     let seen = json(&machine, None);
-    let of = |address: &str| {
+    let device = |address: &str| {
         let all = seen["devices"].as_array().unwrap();
         all.iter().find(|device| device["address"] == address).unwrap().clone()
     };
-    assert_eq!(of("0000:15:00.0")["near_gpus"], serde_json::json!(["0000:13:00.0", "0000:14:00.0"]));
-    assert_eq!(of("0000:a1:00.0")["gpu_distance"], "node");
-    assert_eq!(of("0000:a1:00.0")["near_gpus"].as_array().unwrap().len(), 4);
-    assert_eq!(of("0000:a1:00.0")["near_cpus"], "0-55,112-167");
+    assert_eq!(device("0000:15:00.0")["near_gpus"], serde_json::json!(["0000:13:00.0", "0000:14:00.0"]));
+    assert_eq!(device("0000:a1:00.0")["gpu_distance"], "node");
+    assert_eq!(device("0000:a1:00.0")["near_gpus"].as_array().unwrap().len(), 4);
+    assert_eq!(device("0000:a1:00.0")["near_cpus"], "0-55,112-167");
     let groups = groups(&machine, 0);
     let sizes: Vec<(usize, Option<u32>)> = groups.iter().map(|c| (c.rails.len(), c.node)).collect();
     assert_eq!(sizes, [(2, Some(0)), (3, Some(0)), (2, Some(1)), (3, Some(1))]);

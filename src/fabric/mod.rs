@@ -321,13 +321,13 @@ pub struct Reaped {
 }
 
 impl Reaped {
-    pub fn of(scratch: *mut Scratch, errno: i32) -> Reaped {
+    pub fn new(scratch: *mut Scratch, errno: i32) -> Reaped {
         let (len, connection, immediate) = (0, 0, None);
         Reaped { scratch, len, connection, errno, provider_errno: errno, immediate }
     }
 
     pub fn arrival(immediate: Immediate) -> Reaped {
-        Reaped { immediate: Some(immediate), ..Reaped::of(std::ptr::null_mut(), 0) }
+        Reaped { immediate: Some(immediate), ..Reaped::new(std::ptr::null_mut(), 0) }
     }
 }
 

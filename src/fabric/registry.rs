@@ -458,9 +458,10 @@ mod tests {
         registry.use_grants(grants.clone());
         let range = HostRange { base: 1000, len: 100 };
         let on = OnDevice { device: 3, ranges: [(range, 5)].into() };
-        let of = |token: u128| (GrantToken::new(token).unwrap(), (peer, 0), (MemoryId::new(1), Access::ALL));
+        let terms =
+            |token: u128| (GrantToken::new(token).unwrap(), (peer, 0), (MemoryId::new(1), Access::ALL));
         let grant = |(token, peer, memory)| Grant::new(token, peer, memory, vec![range]);
-        assert!(grants.add(grant(of(77))) && grants.add(grant(of(78)).on_device(Some(on))));
+        assert!(grants.add(grant(terms(77))) && grants.add(grant(terms(78)).on_device(Some(on))));
         registry.doubt();
         for (key, device, may_fault) in [(77, None, true), (78, Some(3), false)] {
             registry.there = Some((78, 1000)); // This pass has found the device's memory.
@@ -506,10 +507,10 @@ mod tests {
         let ended = ends.iter().zip(100..).all(|(end, key)| {
             let token = grant(key, &[1000, 3000]);
             let begun = ask(&mut registry, peers[0], key as u64, 3000) == Ok(false);
-            let of = grants.take(token).unwrap();
-            let within = !of.close();
+            let taken = grants.take(token).unwrap();
+            let within = !taken.close();
             end(&mut registry, peers[0]);
-            begun && within && of.close() && ask(&mut registry, peers[0], key as u64, 3000).is_err()
+            begun && within && taken.close() && ask(&mut registry, peers[0], key as u64, 3000).is_err()
         });
         assert!(ended);
 
@@ -517,8 +518,8 @@ mod tests {
         assert_eq!(ask(&mut registry, peers[0], 79, 1000), Ok(false));
         let check = registry.check((Some(peers[0]), 79), [(1000, 50)], Wish::Read);
         registry.end_pass();
-        let of = grants.take(parts).unwrap();
-        assert!(!of.close() && check.is_ok_and(|allowed| allowed.entered.is_some()) && of.close());
+        let taken = grants.take(parts).unwrap();
+        assert!(!taken.close() && check.is_ok_and(|allowed| allowed.entered.is_some()) && taken.close());
         assert!(grants.take(two).unwrap().close());
     }
 }

@@ -187,7 +187,7 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
 pub(super) fn interfaces(network: &Network, machine: &Machine) -> (Vec<Candidate>, Vec<(String, String)>) {
     let (mut usable, mut others) = (Vec::new(), Vec::new());
     for nic in network.nics() {
-        match tcp::Interface::of(&nic) {
+        match tcp::Interface::find(&nic) {
             Some(interface) => usable.push(of_interface(&nic, interface, machine)),
             None => others.push((nic.name.clone(), nic.leads().err().unwrap_or_default())),
         }
@@ -284,23 +284,25 @@ fn no_nic(name: &str, unusable: &[(String, String)], machine: &Machine) -> Error
     }
     let library = discover::started();
     let known = library.map_or_else(Vec::new, discover::providers);
-    let of = library.map_or_else(String::new, |library| format!(" of libfabric {}", library.describe()));
+    let version = library.map_or_else(String::new, |library| format!(" of libfabric {}", library.describe()));
     if NAMES.contains(&name) || name.contains(',') {
         let text = format!(
             "no NIC of fabric \"{name}\" is here{}: is the device in this container, and its driver loaded? \
              (fi_info -p '{name}' lists what libfabric finds){}",
-            of.replacen(" of", ", says", 1),
+            version.replacen(" of", ", says", 1),
             down(None, machine),
         );
         return Error::new(Status::NoRails, text);
     }
     let text = match known.iter().any(|provider| provider == name) {
         true => {
-            format!("provider \"{name}\"{of} has no NIC with reliable datagrams and RMA, which Weft needs")
+            format!(
+                "provider \"{name}\"{version} has no NIC with reliable datagrams and RMA, which Weft needs"
+            )
         }
         false => {
             let providers = if known.is_empty() { String::new() } else { format!(": {}", known.join(", ")) };
-            format!("\"{name}\" is no fabric: name {}, or a provider{of}{providers}", NAMES.join(", "))
+            format!("\"{name}\" is no fabric: name {}, or a provider{version}{providers}", NAMES.join(", "))
         }
     };
     Error::new(Status::Unsupported, text)

@@ -369,7 +369,9 @@ impl Memory {
     }
 
     pub fn closed(&self, rail: RailIndex) {
-        self.open.get(rail.place()).into_iter().for_each(|open| _ = open.fetch_sub(1, Ordering::Relaxed));
+        if let Some(open) = self.open.get(rail.place()) {
+            _ = open.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     pub fn open(&self) -> u64 {

@@ -136,7 +136,9 @@ impl Table {
     fn count_late(&self, slot: &Slot, count: impl Fn(&AtomicU64)) {
         count(&self.waiting);
         let peer = PeerId::new(slot.peer.load(Ordering::Relaxed));
-        peer.and_then(|peer| self.waiting_of.get(peer.place())).into_iter().for_each(count);
+        if let Some(waiting) = peer.and_then(|peer| self.waiting_of.get(peer.place())) {
+            count(waiting);
+        }
     }
 
     /// Publishes the completion of an operation that has ended, unless another thread has. The
@@ -365,7 +367,9 @@ impl Table {
                     }
                     Swept::Remote(_) | Swept::Revoked(..) => None,
                 };
-                outcome.into_iter().for_each(|outcome| _ = self.end(id, outcome, now));
+                if let Some(outcome) = outcome {
+                    _ = self.end(id, outcome, now);
+                }
             }
             sweep.next += 1;
             if sweep.next % CLOCK_STRIDE == 0 && over() {

@@ -211,7 +211,9 @@ impl Queue {
         self.closed.fetch_or(over, Ordering::SeqCst);
         self.wake.notify_all();
         if self.armed.swap(false, Ordering::AcqRel) {
-            event.iter().for_each(Event::set);
+            if let Some(event) = &*event {
+                event.set();
+            }
         }
     }
 

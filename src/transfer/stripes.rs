@@ -473,7 +473,9 @@ impl Stripes {
     pub fn put_down(&mut self, table: &Table, left: &mut Vec<Left>) {
         let next = self.next_round();
         for place in self.stripes.places().skip(next).take(STRIPES_PER_TICK) {
-            place.iter_mut().for_each(|stripe| stripe.put_down(table));
+            if let Some(stripe) = place {
+                stripe.put_down(table);
+            }
             let over = place.take_if(|stripe| !Table::wanted(stripe.slot()));
             left.extend(over.map(|mut stripe| end(table, &mut stripe)));
         }

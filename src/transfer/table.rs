@@ -348,7 +348,9 @@ impl Table {
         if deadline < self.next_deadline.load(Ordering::SeqCst) {
             self.next_deadline.fetch_min(deadline, Ordering::SeqCst);
             if deadline < self.sleeps_until.load(Ordering::SeqCst) {
-                self.wakes.get().into_iter().for_each(|wake| wake());
+                if let Some(wake) = self.wakes.get() {
+                    wake();
+                }
             }
         }
         Hold::of(id_in(state, slot.index))

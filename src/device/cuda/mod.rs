@@ -402,7 +402,7 @@ impl Driver for Cuda {
         // SAFETY: `dmabuf` is valid for the call; an unknown range returns an error.
         let got = unsafe { sys::cuMemGetHandleForAddressRange((&raw mut dmabuf).cast(), base, len, kind, 0) };
         check(got, "making a DMA-BUF of device memory")?;
-        let dmabuf = Descriptor::of(|| dmabuf).ok_or_else(|| Error::system("keeping a DMA-BUF"))?;
+        let dmabuf = Descriptor::opened(|| dmabuf).ok_or_else(|| Error::system("keeping a DMA-BUF"))?;
         Ok(Export { dmabuf, base })
     }
 

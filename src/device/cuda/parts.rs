@@ -69,7 +69,7 @@ pub fn export(address: u64) -> Result<Descriptor> {
         made
     };
     check(made, "making a file of device memory")?;
-    Descriptor::of(|| file).ok_or_else(|| Error::system("keeping a file of device memory"))
+    Descriptor::opened(|| file).ok_or_else(|| Error::system("keeping a file of device memory"))
 }
 
 /// Maps parts side by side for a device; returns their address.

@@ -96,7 +96,7 @@ fn check_room(more: usize, len: usize) -> Result<()> {
         _ if failing::step("memory") => Err(Error::new(Status::NoMemory, format!("len is {len}"))),
         Some(room) if more as u64 + tables + SPARE > room.bytes => Err(Error::new(
             Status::NoMemory,
-            format!("len is {len}, and {} has {} bytes left for the last {more}", room.of, room.bytes),
+            format!("len is {len}, and {} has {} bytes left for the last {more}", room.owner, room.bytes),
         )),
         _ => Ok(()),
     }

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 /// Bytes left, and the limit that they are left of.
 pub struct Budget {
     pub bytes: u64,
-    pub of: &'static str,
+    pub owner: &'static str,
 }
 
 /// `None` where no limit is known.
 pub fn budget() -> Option<Budget> {
-    let system = available().map(|bytes| Budget { bytes, of: "the system" });
+    let system = available().map(|bytes| Budget { bytes, owner: "the system" });
     let group = groups().iter().filter_map(Group::left).min();
-    let group = group.map(|bytes| Budget { bytes, of: "this process's control group" });
+    let group = group.map(|bytes| Budget { bytes, owner: "this process's control group" });
     [system, group].into_iter().flatten().min_by_key(|budget| budget.bytes)
 }
 

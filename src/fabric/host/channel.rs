@@ -59,7 +59,7 @@ impl Mapping {
     /// The process that made it may punch holes into it; pages touched there read as zeros, and
     /// cost at most the size of a channel.
     fn of_channel(fd: BorrowedFd) -> Result<Mapping> {
-        let file = File::of(fd)?;
+        let file = File::new(fd)?;
         if file.kind != Kind::Memory || file.seals & SEALS != SEALS || file.len < WHOLE as u64 {
             return Err(refused("a channel"));
         }
@@ -70,7 +70,7 @@ impl Mapping {
     /// neither shrink nor lose pages. So no access to it faults, or allocates memory for this
     /// process.
     pub fn of_area(fd: BorrowedFd, len: u64) -> Result<Mapping> {
-        let file = File::of(fd)?;
+        let file = File::new(fd)?;
         let seals = area_seals();
         // The kernel maps whole pages of the file's own page size.
         let whole = file.page > 0 && file.len % file.page == 0 && len % file.page == 0;
@@ -200,7 +200,7 @@ struct File {
 }
 
 impl File {
-    fn of(fd: BorrowedFd) -> Result<File> {
+    fn new(fd: BorrowedFd) -> Result<File> {
         let raw = fd.as_raw_fd();
         // SAFETY: the descriptor is open, and the buffers hold the answers, which are integers.
         unsafe {
@@ -286,15 +286,15 @@ impl Channel {
             return Err(Error::system("making memory to share with another process"));
         }
         use std::os::fd::AsFd;
-        Ok((Channel::of(Mapping::new(fd.as_fd(), WHOLE, true)?), fd))
+        Ok((Channel::over(Mapping::new(fd.as_fd(), WHOLE, true)?), fd))
     }
 
     /// Attaches to a channel that a peer made.
     pub fn attach(fd: BorrowedFd) -> Result<Channel> {
-        Ok(Channel::of(Mapping::of_channel(fd)?))
+        Ok(Channel::over(Mapping::of_channel(fd)?))
     }
 
-    fn of(mapping: Mapping) -> Channel {
+    fn over(mapping: Mapping) -> Channel {
         Channel { mapping, pinned: OnceCell::new() }
     }
 
@@ -414,7 +414,7 @@ impl Block {
 pub fn memfd(name: &std::ffi::CStr, flags: u32) -> Result<Descriptor> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags;
     // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
-    Descriptor::of(|| unsafe { libc::memfd_create(name.as_ptr(), flags) })
+    Descriptor::opened(|| unsafe { libc::memfd_create(name.as_ptr(), flags) })
         .ok_or_else(|| Error::system("making memory that can be shared"))
 }
 

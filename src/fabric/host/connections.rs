@@ -77,7 +77,9 @@ impl Connection {
 
     fn unwatch(&self, watch: &Watch) {
         watch.remove(self.socket());
-        self.process.iter().for_each(|process| watch.remove(process.as_fd()));
+        if let Some(process) = &self.process {
+            watch.remove(process.as_fd());
+        }
     }
 
     fn close(self, watch: &Watch) {
@@ -151,7 +153,9 @@ impl Connections {
 
     /// Connections wait in the listener meanwhile, without waking this worker.
     fn pause(&self, time: Duration, watch: &Watch) {
-        self.listener.iter().for_each(|listener| watch.remove(listener.as_fd()));
+        if let Some(listener) = &self.listener {
+            watch.remove(listener.as_fd());
+        }
         self.timer.set(time);
     }
 
@@ -188,10 +192,10 @@ impl Connections {
         if unassigned.len() < UNASSIGNED {
             return true;
         }
-        let of = |pid| unassigned.iter().filter(|at| self.all[**at].pid == pid).count();
+        let count = |pid| unassigned.iter().filter(|at| self.all[**at].pid == pid).count();
         let worst = unassigned.iter().copied().max_by_key(|at| {
             let one = &self.all[*at];
-            (of(one.pid), std::cmp::Reverse(one.since))
+            (count(one.pid), std::cmp::Reverse(one.since))
         });
         let Some(at) = worst.filter(|at| self.all[*at].since.elapsed() >= TIME) else { return false };
         log::debug!("process {} connected and became no peer: it makes room", self.all[at].pid);
@@ -266,7 +270,9 @@ impl Connections {
             let oldest = (0..self.all.len())
                 .filter(|at| self.all[*at].peer() == Some(peer))
                 .min_by_key(|at| self.all[*at].since);
-            oldest.into_iter().for_each(|at| self.all.swap_remove(at).close(watch));
+            if let Some(at) = oldest {
+                self.all.swap_remove(at).close(watch);
+            }
         }
     }
 

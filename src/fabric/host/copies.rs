@@ -54,8 +54,8 @@ impl<T> Copies<T> {
     }
 
     fn copier(&mut self, device: Device) -> Result<usize, i32> {
-        let is_ours = |of: &(Device, Box<dyn Copier>)| of.0 == device;
-        while self.copiers.iter().filter(|of| is_ours(of)).count() < COPIERS {
+        let is_ours = |copier: &(Device, Box<dyn Copier>)| copier.0 == device;
+        while self.copiers.iter().filter(|copier| is_ours(copier)).count() < COPIERS {
             let copier = driver().and_then(|driver| driver.copier(device)).map_err(|error| {
                 log::warn!("{error}");
                 GONE

@@ -154,14 +154,14 @@ impl Devices {
 
     /// Ends a registration: the peer need not keep it open.
     pub fn hide(&mut self, key: u64, socket: BorrowedFd) {
-        for number in self.passing.forget(|(_, of)| of == key) {
+        for number in self.passing.forget(|(_, shown)| shown == key) {
             self.forgotten.add(socket, number);
         }
-        self.shown.retain(|(number, of)| {
-            if *of == key {
+        self.shown.retain(|(number, shown)| {
+            if *shown == key {
                 self.forgotten.add(socket, *number);
             }
-            *of != key
+            *shown != key
         });
     }
 
@@ -172,15 +172,15 @@ impl Devices {
 
     fn place_of(&mut self, number: u32, device: Device) -> Result<Place, i32> {
         let opened = self.opened.iter_mut().find(|opened| opened.number == number).ok_or(libc::EIO)?;
-        let of = match &opened.open {
-            Some(of) => of.place,
+        let place = match &opened.open {
+            Some(place) => place.place,
             None => {
-                let of = self.parts.open(number, device, opened.handle).map_err(|_| libc::EIO)?;
-                opened.open.insert(of).place
+                let place = self.parts.open(number, device, opened.handle).map_err(|_| libc::EIO)?;
+                opened.open.insert(place).place
             }
         };
         // Only one device of ours reaches this memory; memory of other devices is staged.
-        (of.device == device).then_some(of).ok_or(libc::EIO)
+        (place.device == device).then_some(place).ok_or(libc::EIO)
     }
 
     /// Adds a request behind the unanswered ones. `copied`: the last `copy` belongs to it.

@@ -363,13 +363,13 @@ impl Incoming {
             Err(errno) => return Refused(errno),
         };
         if request.area != 0 {
-            let of = (request.area, request.key);
+            let source = (request.area, request.key);
             // A peer could go on reading opened memory after its grant has ended.
             let Some(device) = device.filter(|_| !registry.is_granted()) else {
                 return Refused(libc::EACCES);
             };
             let Some(range) = registry.range_of(request.key) else { return Refused(libc::EACCES) };
-            return match self.devices.show(of, device, &range, self.socket.as_fd()) {
+            return match self.devices.show(source, device, &range, self.socket.as_fd()) {
                 Ok(()) => Done,
                 Err(libc::EAGAIN) => Later(Blocked::Socket),
                 Err(errno) => Refused(errno),
@@ -432,7 +432,7 @@ impl Incoming {
         // large enough.
         unsafe { copy::copy(buffer.address.cast(), self.channel.forward(block), len, false) };
         with.receives.pop_front();
-        with.reaped.push(Reaped { len: len as u32, connection: self.number, ..Reaped::of(scratch, 0) });
+        with.reaped.push(Reaped { len: len as u32, connection: self.number, ..Reaped::new(scratch, 0) });
         Done
     }
 

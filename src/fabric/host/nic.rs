@@ -311,7 +311,9 @@ impl HostNic {
     fn settle_devices(&mut self, key: u64) {
         self.connections.hide_device(key);
         for place in &mut self.places {
-            place.route.iter_mut().for_each(|line| line.outgoing.settle_devices());
+            if let Some(line) = &mut place.route {
+                line.outgoing.settle_devices();
+            }
         }
     }
 
@@ -429,7 +431,9 @@ impl Nic for HostNic {
         }
         if let Some(area) = self.areas.leave(registration.descriptor as u64) {
             for place in &mut self.places {
-                place.route.iter_mut().for_each(|line| line.outgoing.forget(&area));
+                if let Some(line) = &mut place.route {
+                    line.outgoing.forget(&area);
+                }
             }
         }
         Ok(())
@@ -483,7 +487,7 @@ impl Nic for HostNic {
         }
         if let Some(errno) = line.outgoing.dead() {
             // Report the failure as a completion: senders seldom check the result of a post.
-            self.finished.push(Reaped::of(scratch, errno));
+            self.finished.push(Reaped::new(scratch, errno));
             return Posted::Yes;
         }
         line.outgoing.send(buffer.address as u64, buffer.len as u64, scratch);

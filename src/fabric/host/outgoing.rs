@@ -524,8 +524,9 @@ impl Outgoing {
             self.pulls.refused(op.area);
         }
         match op.probe.take().map(|probe| self.probes.get_mut(probe)) {
-            None => reaped.push(Reaped::of(op.scratch, op.errno)),
-            Some(probe) => probe.into_iter().for_each(|probe| probe.reaches = Some(op.errno == 0)),
+            None => reaped.push(Reaped::new(op.scratch, op.errno)),
+            Some(Some(probe)) => probe.reaches = Some(op.errno == 0),
+            Some(None) => {}
         }
         op.scratch = std::ptr::null_mut();
         self.free.push(index);
@@ -582,7 +583,7 @@ impl Outgoing {
         for op in &mut self.ops {
             if !op.scratch.is_null() {
                 let scratch = std::mem::replace(&mut op.scratch, std::ptr::null_mut());
-                reaped.push(Reaped::of(scratch, errno));
+                reaped.push(Reaped::new(scratch, errno));
             }
         }
         self.ops.clear();
@@ -595,6 +596,8 @@ impl Outgoing {
 impl Drop for Outgoing {
     fn drop(&mut self) {
         self.settle_devices(); // The copies end before their channel.
-        self.socket().into_iter().for_each(socket::shut);
+        if let Some(socket) = self.socket() {
+            socket::shut(socket);
+        }
     }
 }

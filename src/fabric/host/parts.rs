@@ -26,21 +26,21 @@ pub struct Passing(Vec<((u32, u64), Option<u64>)>);
 
 impl Passing {
     /// Passes device memory, as much as the socket takes.
-    pub fn pass(&mut self, socket: BorrowedFd, of: (u32, u64), handle: &Handle) -> Passed {
-        let known = self.0.iter().position(|(one, _)| *one == of);
+    pub fn pass(&mut self, socket: BorrowedFd, part: (u32, u64), handle: &Handle) -> Passed {
+        let known = self.0.iter().position(|(one, _)| *one == part);
         let begun = match known.map(|at| self.0[at].1) {
             None => 0,
             Some(Some(offset)) => offset,
             Some(None) => return Passed::Never,
         };
-        let (passed, offset) = pass_from(begun, socket, of.0, handle);
+        let (passed, offset) = pass_from(begun, socket, part.0, handle);
         if let Some(at) = known {
             self.0.swap_remove(at);
         }
         match passed {
             Passed::All => {}
-            Passed::Some => self.0.push((of, Some(offset))),
-            Passed::Never => self.0.push((of, None)),
+            Passed::Some => self.0.push((part, Some(offset))),
+            Passed::Never => self.0.push((part, None)),
         }
         passed
     }
@@ -51,9 +51,14 @@ impl Passing {
 
     /// Forgets memory that was not passed whole; returns the numbers, of which the peer has parts.
     pub fn forget(&mut self, is_it: impl Fn((u32, u64)) -> bool) -> Vec<u32> {
-        let gone =
-            self.0.iter().map(|(of, _)| *of).filter(|of| is_it(*of)).map(|(number, _)| number).collect();
-        self.0.retain(|(of, _)| !is_it(*of));
+        let gone = self
+            .0
+            .iter()
+            .map(|(part, _)| *part)
+            .filter(|part| is_it(*part))
+            .map(|(number, _)| number)
+            .collect();
+        self.0.retain(|(part, _)| !is_it(*part));
         gone
     }
 }
@@ -101,7 +106,7 @@ impl Parts {
             None => return true,
         };
         self.count += 1;
-        match self.imported.iter_mut().find(|(of, _)| *of == number) {
+        match self.imported.iter_mut().find(|(known, _)| *known == number) {
             Some((_, parts)) => parts.push(part),
             None => self.imported.push((number, vec![part])),
         }
@@ -115,7 +120,9 @@ impl Parts {
 
     /// The parts of a memory, in order.
     fn take(&mut self, number: u32) -> Vec<Part> {
-        let Some(at) = self.imported.iter().position(|(of, _)| *of == number) else { return Vec::new() };
+        let Some(at) = self.imported.iter().position(|(known, _)| *known == number) else {
+            return Vec::new();
+        };
         let (_, parts) = self.imported.swap_remove(at);
         self.count -= parts.len();
         parts
@@ -169,7 +176,7 @@ impl Place {
 
     /// The address of bytes, by their address at the peer.
     #[inline]
-    pub fn of(&self, address: u64, len: u64) -> Option<u64> {
+    pub fn device_address(&self, address: u64, len: u64) -> Option<u64> {
         self.within(address.wrapping_sub(self.theirs), len)
     }
 }

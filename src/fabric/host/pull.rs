@@ -94,7 +94,7 @@ impl Pulls {
     }
 
     pub fn place_of(&self, number: u32) -> Option<Place> {
-        self.sources.iter().find(|source| source.number == number)?.open.as_ref().map(|of| of.place)
+        self.sources.iter().find(|source| source.number == number)?.open.as_ref().map(|opened| opened.place)
     }
 
     /// Copies a requested part: local and remote address, and length.
@@ -102,10 +102,10 @@ impl Pulls {
     /// # Safety
     /// The local memory stays valid until the operation is done.
     #[inline]
-    pub unsafe fn copy(&mut self, of: Option<Place>, part: (u64, u64, u64)) -> Result<(), i32> {
-        let (of, (local, remote, bytes)) = (of.ok_or(crate::fabric::GONE)?, part);
-        let from = of.of(remote, bytes).ok_or(libc::EACCES)?;
-        self.copies.choose(of.device)?;
+    pub unsafe fn copy(&mut self, place: Option<Place>, part: (u64, u64, u64)) -> Result<(), i32> {
+        let (place, (local, remote, bytes)) = (place.ok_or(crate::fabric::GONE)?, part);
+        let from = place.device_address(remote, bytes).ok_or(libc::EACCES)?;
+        self.copies.choose(place.device)?;
         // SAFETY: the source lies inside memory that the target passed, and the local end inside the
         // operation's memory.
         unsafe { self.copies.add(from, local, bytes) };

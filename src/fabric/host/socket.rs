@@ -64,7 +64,7 @@ fn address_of(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
 fn open() -> Result<Descriptor> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
-    Descriptor::of(|| unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
+    Descriptor::opened(|| unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
         .ok_or_else(|| Error::system("making a socket for peers on this host"))
 }
 
@@ -107,7 +107,7 @@ pub fn accept(listener: BorrowedFd) -> std::result::Result<Option<Descriptor>, i
     // SAFETY: the socket is open, and the address pointers may be null.
     let accept =
         || unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
-    if let Some(socket) = Descriptor::of(accept) {
+    if let Some(socket) = Descriptor::opened(accept) {
         return Ok(Some(socket));
     }
     match errno() {
@@ -284,7 +284,7 @@ unsafe fn passed_fd(message: &libc::msghdr) -> Option<Descriptor> {
             return None;
         }
         let fd = libc::CMSG_DATA(header).cast::<RawFd>().read_unaligned();
-        Descriptor::of(|| fd)
+        Descriptor::opened(|| fd)
     }
 }
 

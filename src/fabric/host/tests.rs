@@ -38,7 +38,7 @@ fn link(a: &mut HostNic, b: &mut HostNic) -> Route {
 /// Sends a message, as a handshake does.
 fn introduce(a: &mut HostNic, b: &mut HostNic, route: Route) {
     let mut buffer = [0u8; 8];
-    let of = |buffer: &mut [u8; 8]| Buffer {
+    let whole = |buffer: &mut [u8; 8]| Buffer {
         address: buffer.as_mut_ptr().cast(),
         len: 8,
         descriptor: null_mut(),
@@ -47,8 +47,8 @@ fn introduce(a: &mut HostNic, b: &mut HostNic, route: Route) {
     let (mut sent, mut received) = (Vec::new(), Vec::new());
     // SAFETY: the buffers live until the message has arrived.
     unsafe {
-        assert_eq!(b.receive(of(&mut buffer), token(0)), Posted::Yes);
-        assert_eq!(a.send(of(&mut [1; 8]), route, token(0)), Posted::Yes);
+        assert_eq!(b.receive(whole(&mut buffer), token(0)), Posted::Yes);
+        assert_eq!(a.send(whole(&mut [1; 8]), route, token(0)), Posted::Yes);
     }
     while received.is_empty() {
         a.reap(&mut sent);
@@ -68,11 +68,11 @@ fn post(
     route: Route,
     read: bool,
     segments: &[Segment],
-    of: &Registration,
+    registration: &Registration,
     key: u64,
     n: usize,
 ) {
-    let rma = Rma { read, segments, descriptor: of.descriptor, key, immediate: None, more: false };
+    let rma = Rma { read, segments, descriptor: registration.descriptor, key, immediate: None, more: false };
     // SAFETY: the tests' memory outlives their NICs' operations.
     assert_eq!(unsafe { nic.rma(&rma, route, &[token(n)]) }.1, Posted::Yes);
 }
@@ -155,7 +155,7 @@ fn operations_complete_once_and_in_order() {
 fn route_to_the_own_nic_works() {
     let mut nic = HostNic::open().unwrap();
     let mut bytes = random_bytes(200_000, 3);
-    let of = register(&mut nic, &mut bytes);
+    let registered = register(&mut nic, &mut bytes);
     let address = nic.address().to_vec();
     let route = nic.insert(&address, None).unwrap();
     let mut buffer = [0u8; 8];
@@ -178,8 +178,8 @@ fn route_to_the_own_nic_works() {
         route,
         false,
         &[Segment { local: base, remote: base + 100_000, len: 100_000 }],
-        &of,
-        of.key,
+        &registered,
+        registered.key,
         5,
     );
     done.clear();
@@ -541,13 +541,13 @@ fn sleeping_threads_lose_no_wake_up() {
     let mut nics = [HostNic::open().unwrap(), HostNic::open().unwrap()];
     let words = [const { AtomicU64::new(0) }; 2];
     let place = |i: usize| words[i].as_ptr() as u64;
-    let of: Vec<Registration> =
+    let registered: Vec<Registration> =
         (0..2).map(|i| nics[i].register(HostRange { base: place(i), len: 8 }, BOTH).unwrap()).collect();
     let [first, second] = &mut nics;
     let routes = [link(first, second), link(second, first)];
     std::thread::scope(|scope| {
         for (me, mut nic) in nics.into_iter().enumerate() {
-            let (words, of, route) = (&words, &of, routes[me]);
+            let (words, registered, route) = (&words, &registered, routes[me]);
             let (near, far) = (words[me].as_ptr() as u64, words[1 - me].as_ptr() as u64);
             scope.spawn(move || {
                 let mut done = Vec::new();
@@ -556,7 +556,7 @@ fn sleeping_threads_lose_no_wake_up() {
                     if me == 0 {
                         number[0] = round + 1;
                         let segment = Segment { local: number.as_ptr() as u64, remote: far, len: 8 };
-                        post(&mut nic, route, false, &[segment], &of[me], of[1 - me].key, 0);
+                        post(&mut nic, route, false, &[segment], &registered[me], registered[1 - me].key, 0);
                     }
                     while words[me].load(Ordering::Acquire) != round + 1 {
                         nic.reap(&mut done);
@@ -566,7 +566,7 @@ fn sleeping_threads_lose_no_wake_up() {
                     }
                     if me == 1 {
                         let segment = Segment { local: near, remote: far, len: 8 };
-                        post(&mut nic, route, false, &[segment], &of[me], of[1 - me].key, 0);
+                        post(&mut nic, route, false, &[segment], &registered[me], registered[1 - me].key, 0);
                     }
                     done.clear();
                 }

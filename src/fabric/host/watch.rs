@@ -32,7 +32,7 @@ impl Whose {
         }
     }
 
-    fn of(word: u64) -> Whose {
+    fn from_word(word: u64) -> Whose {
         let at = word as u32;
         match word >> 32 {
             1 => Whose::Route(at),
@@ -50,7 +50,7 @@ pub struct Watch(Descriptor);
 impl Watch {
     pub fn new() -> Result<Watch> {
         // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
-        let made = Descriptor::of(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
+        let made = Descriptor::opened(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
         made.map(Watch).ok_or_else(|| Error::system("making a descriptor to wait on"))
     }
 
@@ -83,7 +83,7 @@ impl Watch {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST];
         // SAFETY: the buffer has space for this many events.
         let count = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), MOST as i32, 0) };
-        events.into_iter().take(count.max(0) as usize).map(|event| Whose::of(event.u64))
+        events.into_iter().take(count.max(0) as usize).map(|event| Whose::from_word(event.u64))
     }
 }
 
@@ -94,7 +94,7 @@ impl Timer {
     pub fn new() -> Result<Timer> {
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
         // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
-        let made = Descriptor::of(|| unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) });
+        let made = Descriptor::opened(|| unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) });
         made.map(Timer).ok_or_else(|| Error::system("making a timer"))
     }
 
@@ -124,5 +124,5 @@ pub fn process(pid: libc::pid_t) -> Option<Descriptor> {
         return None;
     }
     // SAFETY: makes a descriptor that nobody else has; it is closed at exec.
-    Descriptor::of(|| unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) as RawFd })
+    Descriptor::opened(|| unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) as RawFd })
 }

@@ -143,7 +143,7 @@ impl Connections {
                 return Err(Error::new(Status::NoMemory, "no memory for a description of a NIC"));
             }
             (*(*info).ep_attr).rx_ctx_cnt = FI_SHARED_CONTEXT;
-            let mut of = Connections {
+            let mut connections = Connections {
                 source,
                 clock: entry.clock.clone(),
                 domain,
@@ -167,17 +167,18 @@ impl Connections {
                 rejected: 0,
                 scratches: Scratches::default(),
             };
-            let rc = fi_srx_context(domain, (*info).rx_attr, &mut of.srx, ptr::null_mut());
+            let rc = fi_srx_context(domain, (*info).rx_attr, &mut connections.srx, ptr::null_mut());
             source.check("opening receives that connections share", rc)?;
             if source.version() < RESOLVES && progress.threads {
-                of.dialer = Some(Dialer::start().map_err(|_| Error::system("starting a thread that dials"))?);
+                connections.dialer =
+                    Some(Dialer::start().map_err(|_| Error::system("starting a thread that dials"))?);
             } else if source.version() < RESOLVES {
                 dialer::warn_of_waiting();
             }
-            let opened = of.events.open(fabric, info, progress.waits);
+            let opened = connections.events.open(fabric, info, progress.waits);
             let mut address = opened.map_err(|error| without_address(entry, error))?;
             address.extend(name);
-            Ok((of, address))
+            Ok((connections, address))
         }
     }
 
@@ -196,8 +197,8 @@ impl Connections {
         }
         // SAFETY: it is a copy of an info of the provider.
         unsafe { shape(info, POSTS) };
-        let of = self.keep(ptr::null_mut(), (target, true));
-        let (number, wanted) = (of.number, of.wanted.clone());
+        let dialed = self.keep(ptr::null_mut(), (target, true));
+        let (number, wanted) = (dialed.number, dialed.wanted.clone());
         let (ep, to) = (ptr::null_mut(), to.into());
         let one = Opening { number, to, info, domain: self.domain, wanted, ep, rc: 0 };
         let here = match &self.dialer {
@@ -214,13 +215,13 @@ impl Connections {
     /// An endpoint was opened: connects it.
     fn opened(&mut self, mut one: Opening) -> Result<()> {
         let now = self.clock.now();
-        let Some(of) = self.all.iter_mut().find(|of| of.number == one.number) else {
+        let Some(known) = self.all.iter_mut().find(|known| known.number == one.number) else {
             self.discard(one);
             return Ok(());
         };
         let ep = std::mem::replace(&mut one.ep, ptr::null_mut());
-        (of.ep, of.since_ns) = (ep, now);
-        let request = Handshake { target: of.name, initiator: self.name }.bytes();
+        (known.ep, known.since_ns) = (ep, now);
+        let request = Handshake { target: known.name, initiator: self.name }.bytes();
         // SAFETY: the endpoint is made in libfabric's order.
         let connect = || unsafe {
             self.source.check("opening a connection", one.rc)?;
@@ -283,15 +284,15 @@ impl Connections {
     /// Ends a connection and its routes. Its posts come back through the completion queue.
     fn end(&mut self, number: u32, errno: i32) {
         let Some(at) = self.all.iter().position(|one| one.number == number) else { return };
-        let mut of = self.all.swap_remove(at);
-        self.pending -= usize::from(!of.up);
+        let mut ended = self.all.swap_remove(at);
+        self.pending -= usize::from(!ended.up);
         for place in self.places.iter_mut().filter(|place| place.leads == Ok(number)) {
             (place.leads, place.ep, place.reported) = (Err(errno), ptr::null_mut(), false);
         }
         self.deaths = true;
-        self.finished.extend(of.waiting.drain(..).map(|(_, scratch)| Reaped::of(scratch, errno)));
-        of.wanted.store(false, Ordering::Release);
-        self.part_with(of.ep);
+        self.finished.extend(ended.waiting.drain(..).map(|(_, scratch)| Reaped::new(scratch, errno)));
+        ended.wanted.store(false, Ordering::Release);
+        self.part_with(ended.ep);
     }
 
     fn end_those(&mut self, goes: impl Fn(&Connection) -> bool) {
@@ -336,19 +337,19 @@ impl Connections {
             }
             Err(Posted::Again) => {
                 let leads = find(&mut self.places, route).and_then(|place| place.leads.ok());
-                let of = self.all.iter_mut().find(|one| Some(one.number) == leads);
-                of.map_or(Posted::Failed(libc::ENOTCONN), |of| {
+                let connection = self.all.iter_mut().find(|one| Some(one.number) == leads);
+                connection.map_or(Posted::Failed(libc::ENOTCONN), |connection| {
                     // One is enough, and the rail has few for handshakes.
-                    if of.ep.is_null() && !of.waiting.is_empty() {
+                    if connection.ep.is_null() && !connection.waiting.is_empty() {
                         return Posted::Again;
                     }
-                    of.waiting.push((buffer, scratch));
+                    connection.waiting.push((buffer, scratch));
                     Posted::Yes
                 })
             }
             // Report the failure as a completion: senders seldom check the result of a post.
             Err(Posted::Failed(errno)) => {
-                self.finished.push(Reaped::of(scratch, errno));
+                self.finished.push(Reaped::new(scratch, errno));
                 Posted::Yes
             }
             Err(Posted::Yes) => Posted::Yes,
@@ -421,16 +422,17 @@ impl Connections {
     /// Reads events.
     pub fn look(&mut self) {
         while let Some(one) = self.dialer.as_ref().and_then(Dialer::next) {
-            let failed = self.opened(one).err();
-            failed.iter().for_each(|error| log::debug!("a connection is not made: {error}"));
+            if let Err(error) = self.opened(one) {
+                log::debug!("a connection is not made: {error}");
+            }
         }
         while let Some(event) = self.events.next() {
             match event {
                 Event::Request(info, data) => self.requested(info, &data),
                 Event::Connected(ep) => self.connected(ep),
                 Event::Ended(ep, errno) => {
-                    let of = self.all.iter().find(|one| one.ep == ep).map(|one| (one.number, one.up));
-                    match of {
+                    let known = self.all.iter().find(|one| one.ep == ep).map(|one| (one.number, one.up));
+                    match known {
                         Some((number, true)) => self.ending.push((number, errno)),
                         Some((number, false)) => self.end(number, errno),
                         None => {}
@@ -442,18 +444,18 @@ impl Connections {
 
     #[cold]
     fn connected(&mut self, ep: *mut fid_ep) {
-        let Some(of) = self.all.iter_mut().find(|one| one.ep == ep && !one.up) else { return };
-        of.up = true;
+        let Some(connected) = self.all.iter_mut().find(|one| one.ep == ep && !one.up) else { return };
+        connected.up = true;
         self.pending -= 1;
-        let number = of.number;
-        for (buffer, scratch) in of.waiting.drain(..) {
+        let number = connected.number;
+        for (buffer, scratch) in connected.waiting.drain(..) {
             // SAFETY: the caller of `send` promised this for each waiting message.
             let rc = unsafe {
                 Self::mark(scratch, number);
                 post(ep, buffer, scratch)
             };
             if rc != 0 {
-                self.finished.push(Reaped::of(scratch, -rc as i32));
+                self.finished.push(Reaped::new(scratch, -rc as i32));
             }
         }
         let to_it = self.places.iter_mut().filter(|place| place.leads == Ok(number));
@@ -463,24 +465,25 @@ impl Connections {
     #[cold]
     fn requested(&mut self, info: *mut fi_info, data: &[u8]) {
         let handshake = data.first_chunk::<HANDSHAKE>().and_then(Handshake::read);
-        let meant = handshake.filter(|of| of.target == self.name && of.initiator != NOBODY);
+        let meant =
+            handshake.filter(|handshake| handshake.target == self.name && handshake.initiator != NOBODY);
         self.rejected += u64::from(meant.is_none());
         let accepted = || self.all.iter().filter(|one| !one.dialed);
-        let room = meant.filter(|of| {
+        let room = meant.filter(|handshake| {
             accepted().filter(|one| one.owner.is_none()).count() < UNAUTHENTICATED_MOST
-                && accepted().filter(|one| one.name == of.initiator).count() < OF_NIC
+                && accepted().filter(|one| one.name == handshake.initiator).count() < OF_NIC
         });
         // SAFETY: the info came with a request, and is freed only here.
         unsafe {
             match room {
-                Some(of) => {
+                Some(handshake) => {
                     let made = self.endpoint(info, ANSWERS).and_then(|ep| {
                         let rc = fi_accept(ep, ptr::null(), 0);
                         let accepted = self.source.check("accepting a connection", rc);
                         accepted.map(|()| ep).inspect_err(|_| self.part_with(ep))
                     });
                     match made {
-                        Ok(ep) => _ = self.keep(ep, (of.initiator, false)),
+                        Ok(ep) => _ = self.keep(ep, (handshake.initiator, false)),
                         Err(error) => log::debug!("a connection is not accepted: {error}"),
                     }
                 }

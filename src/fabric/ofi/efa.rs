@@ -37,19 +37,19 @@ impl Protocol {
     /// # Safety
     /// The fabric and the endpoint must be open; the endpoint is closed before the protocol.
     pub unsafe fn open(source: Source, fabric: *mut fid_fabric, ep: *mut fid_ep) -> Result<Protocol> {
-        let mut of = Protocol { eq: ptr::null_mut(), addresses: Addresses::default(), errors: 0 };
+        let mut protocol = Protocol { eq: ptr::null_mut(), addresses: Addresses::default(), errors: 0 };
         let mut attr = fi_eq_attr { wait_obj: fi_wait_obj::FI_WAIT_NONE, ..Default::default() };
         // SAFETY: fabric and endpoint are open, as this function's contract says; the queue goes into our own field, which
         // stays null if opening it fails.
         let bound = unsafe {
-            let opened = fi_eq_open(fabric, &mut attr, &mut of.eq, ptr::null_mut());
+            let opened = fi_eq_open(fabric, &mut attr, &mut protocol.eq, ptr::null_mut());
             source.check("opening the event queue", opened)?;
-            source.check("binding the event queue", fi_ep_bind(ep, of.eq.cast(), 0))
+            source.check("binding the event queue", fi_ep_bind(ep, protocol.eq.cast(), 0))
         };
         match bound {
-            Ok(()) => Ok(of),
+            Ok(()) => Ok(protocol),
             // The fabric closes only without it.
-            Err(error) => of.close(source).and(Err(error)),
+            Err(error) => protocol.close(source).and(Err(error)),
         }
     }
 
@@ -98,7 +98,7 @@ impl Protocol {
 /// and inserted, while the peer goes on, and takes what comes for repeated.
 #[derive(Default)]
 struct Addresses {
-    of: HashMap<Box<[u8]>, fi_addr_t>,
+    routes: HashMap<Box<[u8]>, fi_addr_t>,
     /// Since when a route is idle; not in it: in use.
     idle_since: HashMap<fi_addr_t, u64>,
     /// By age; entries of routes that have been used since are out of date.
@@ -108,17 +108,17 @@ struct Addresses {
 
 impl Addresses {
     fn take(&mut self, address: &[u8]) -> Option<fi_addr_t> {
-        let route = *self.of.get(address)?;
+        let route = *self.routes.get(address)?;
         self.idle_since.remove(&route);
         Some(route)
     }
 
     fn add(&mut self, address: &[u8], route: fi_addr_t) {
-        self.of.insert(address.into(), route);
+        self.routes.insert(address.into(), route);
     }
 
     fn idle(&mut self, route: fi_addr_t) -> Option<fi_addr_t> {
-        if !self.of.values().any(|of| *of == route) {
+        if !self.routes.values().any(|known| *known == route) {
             return None; // It is removed already.
         }
         self.count += 1;
@@ -128,7 +128,7 @@ impl Addresses {
             let (oldest, since) = self.idle.pop_front()?;
             if self.idle_since.get(&oldest) == Some(&since) {
                 self.idle_since.remove(&oldest);
-                self.of.retain(|_, route| *route != oldest);
+                self.routes.retain(|_, route| *route != oldest);
                 return Some(oldest);
             }
         }
@@ -218,21 +218,21 @@ mod tests {
 
     #[test]
     fn idle_addresses_stay_up_to_a_limit() {
-        let mut of = Addresses::default();
+        let mut addresses = Addresses::default();
         let address = |i: u64| i.to_le_bytes();
         for i in 0..IDLE_MAX as u64 {
-            of.add(&address(i), i);
-            assert_eq!(of.idle(i), None);
+            addresses.add(&address(i), i);
+            assert_eq!(addresses.idle(i), None);
         }
-        assert_eq!(of.take(&address(0)), Some(0)); // Used again: no longer the oldest.
-        assert_eq!(of.take(&address(IDLE_MAX as u64)), None);
-        of.add(&address(1000), 1000);
-        assert_eq!(of.idle(1000), None); // The entry of 0 was out of date.
-        of.add(&address(1001), 1001);
-        assert_eq!(of.idle(1001), Some(1));
-        assert_eq!(of.take(&address(1)), None);
-        assert_eq!(of.idle(0), Some(2));
-        assert_eq!(of.idle(1), None);
-        assert!(!of.idle_since.contains_key(&1), "it is removed once");
+        assert_eq!(addresses.take(&address(0)), Some(0)); // Used again: no longer the oldest.
+        assert_eq!(addresses.take(&address(IDLE_MAX as u64)), None);
+        addresses.add(&address(1000), 1000);
+        assert_eq!(addresses.idle(1000), None); // The entry of 0 was out of date.
+        addresses.add(&address(1001), 1001);
+        assert_eq!(addresses.idle(1001), Some(1));
+        assert_eq!(addresses.take(&address(1)), None);
+        assert_eq!(addresses.idle(0), Some(2));
+        assert_eq!(addresses.idle(1), None);
+        assert!(!addresses.idle_since.contains_key(&1), "it is removed once");
     }
 }

@@ -206,32 +206,34 @@ impl Nic for OfiNic {
     }
 
     fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route> {
-        if let Some(of) = &mut self.connections {
-            return of.insert(address, peer);
+        if let Some(connections) = &mut self.connections {
+            return connections.insert(address, peer);
         }
         let mut route: fi_addr_t = 0;
         // A provider reads as many bytes as its address format has, whatever the peer sent.
         let mut padded = [0u8; 512];
         let len = address.len().min(padded.len());
         padded[..len].copy_from_slice(&address[..len]);
-        if let Some(known) = self.protocol.as_mut().and_then(|of| of.known(&address[..len])) {
+        if let Some(known) = self.protocol.as_mut().and_then(|protocol| protocol.known(&address[..len])) {
             return Ok(known);
         }
         // SAFETY: the buffer holds one address, and is longer than any of libfabric's formats.
         let rc = unsafe { fi_av_insert(self.av, padded.as_ptr().cast(), 1, &mut route, 0, ptr::null_mut()) };
         if rc == 1 {
-            self.protocol.iter_mut().for_each(|of| of.inserted(&address[..len], route));
+            if let Some(protocol) = &mut self.protocol {
+                protocol.inserted(&address[..len], route);
+            }
             return Ok(route);
         }
         Err(self.source.error("inserting a peer's address", if rc < 0 { rc } else { FI_EINVAL }))
     }
 
     fn remove(&mut self, route: Route) {
-        if let Some(of) = &mut self.connections {
-            return of.remove(route);
+        if let Some(connections) = &mut self.connections {
+            return connections.remove(route);
         }
         let removed = match &mut self.protocol {
-            Some(of) => of.idle(route),
+            Some(protocol) => protocol.idle(route),
             None => Some(route),
         };
         let Some(mut route) = removed else { return };
@@ -244,14 +246,14 @@ impl Nic for OfiNic {
 
     fn reset(&mut self, route: Route) {
         match &mut self.connections {
-            Some(of) => of.reset(route),
+            Some(connections) => connections.reset(route),
             None => self.remove(route),
         }
     }
 
     fn redial(&mut self, route: Route) {
         match &mut self.connections {
-            Some(of) => of.redial(route),
+            Some(connections) => connections.redial(route),
             #[cfg(any(test, feature = "sim"))]
             // SAFETY: the object is open, and the simulation made it.
             None if matches!(self.source, Source::Sim) => unsafe { sim::redial(self.av, route) },
@@ -260,20 +262,20 @@ impl Nic for OfiNic {
     }
 
     fn assign_connection(&mut self, _connection: Connection, peer: PeerId) {
-        if let Some(of) = &mut self.connections {
-            of.assign(peer);
+        if let Some(connections) = &mut self.connections {
+            connections.assign(peer);
         }
     }
 
     fn end_peer(&mut self, peer: PeerId, at_once: bool) {
-        if let Some(of) = self.connections.as_mut().filter(|_| at_once) {
-            of.end_peer(peer);
+        if let Some(connections) = self.connections.as_mut().filter(|_| at_once) {
+            connections.end_peer(peer);
         }
     }
 
     fn insert_caller(&mut self, address: &[u8], _connection: Connection) -> Result<Route> {
         match &mut self.connections {
-            Some(of) => of.insert_caller(address),
+            Some(connections) => connections.insert_caller(address),
             None => {
                 // The answer uses a new connection, as the request did.
                 let route = self.insert(address, None)?;
@@ -284,8 +286,8 @@ impl Nic for OfiNic {
     }
 
     fn is_gone(&mut self, route: Route) -> bool {
-        if let Some(of) = &mut self.connections {
-            return of.is_gone(route);
+        if let Some(connections) = &mut self.connections {
+            return connections.is_gone(route);
         }
         #[cfg(any(test, feature = "sim"))]
         if matches!(self.source, Source::Sim) {
@@ -300,8 +302,12 @@ impl Nic for OfiNic {
     }
 
     fn tend(&mut self) {
-        self.connections.iter_mut().for_each(Connections::tend);
-        self.protocol.iter_mut().for_each(Protocol::tend);
+        if let Some(connections) = &mut self.connections {
+            connections.tend();
+        }
+        if let Some(protocol) = &mut self.protocol {
+            protocol.tend();
+        }
     }
 
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration> {
@@ -347,9 +353,13 @@ impl Nic for OfiNic {
         }
         let (ep, number) = match &mut self.connections {
             None => (self.ep, 0),
-            Some(of) => {
-                scratches.first().into_iter().chain(scratches.last()).for_each(|scratch| of.knows(*scratch));
-                match of.at(route) {
+            Some(connections) => {
+                scratches
+                    .first()
+                    .into_iter()
+                    .chain(scratches.last())
+                    .for_each(|scratch| connections.knows(*scratch));
+                match connections.at(route) {
                     Ok(at) => at,
                     Err(posted) => return (0, posted),
                 }
@@ -395,9 +405,9 @@ impl Nic for OfiNic {
     }
 
     unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted {
-        if let Some(of) = &mut self.connections {
+        if let Some(connections) = &mut self.connections {
             // SAFETY: buffer and scratch are valid until the send is reaped: the contract of `Nic::send`.
-            return unsafe { of.send(buffer, route, scratch) };
+            return unsafe { connections.send(buffer, route, scratch) };
         }
         // SAFETY: the endpoint is open, and buffer and scratch are valid until the send is reaped.
         posted(unsafe {
@@ -406,9 +416,9 @@ impl Nic for OfiNic {
     }
 
     unsafe fn receive(&mut self, buffer: Buffer, scratch: *mut Scratch) -> Posted {
-        if let Some(of) = &mut self.connections {
+        if let Some(connections) = &mut self.connections {
             // SAFETY: buffer and scratch are valid until the receive is reaped: the contract of `Nic::receive`.
-            return unsafe { of.receive(buffer, scratch) };
+            return unsafe { connections.receive(buffer, scratch) };
         }
         // SAFETY: the endpoint is open, and buffer and scratch are valid until the receive is reaped.
         posted(unsafe {
@@ -430,13 +440,13 @@ impl Nic for OfiNic {
                 if is_arrival(entry.flags, shared) {
                     return self.arrival(entry);
                 }
-                Reaped { len: entry.len as u32, ..Reaped::of(entry.op_context.cast(), 0) }
+                Reaped { len: entry.len as u32, ..Reaped::new(entry.op_context.cast(), 0) }
             }));
         } else if rc == -(FI_EAVAIL as isize) {
             self.reap_error(reaped);
         }
-        if let Some(of) = &mut self.connections {
-            of.pass(reaped, rc == -(FI_EAGAIN as isize));
+        if let Some(connections) = &mut self.connections {
+            connections.pass(reaped, rc == -(FI_EAGAIN as isize));
         }
         !reaped.is_empty()
     }
@@ -448,25 +458,27 @@ impl Nic for OfiNic {
         let mut fids: [*mut fid; 1] = [self.cq.cast()];
         // SAFETY: the array has one open queue.
         let ready = unsafe { fi_trywait(self.fabric, fids.as_mut_ptr(), 1) } == 0;
-        let rests = self.connections.as_ref().is_none_or(|of| of.wait_fd().1);
+        let rests = self.connections.as_ref().is_none_or(|connections| connections.wait_fd().1);
         Some((self.both.as_ref().map_or(self.wait_fd, AsRawFd::as_raw_fd), ready && rests))
     }
 
     fn woken(&mut self) {
-        self.connections.iter_mut().for_each(Connections::look);
+        if let Some(connections) = &mut self.connections {
+            connections.look();
+        }
     }
 
     fn close(&mut self) -> Result<()> {
         signals::preserved(|| {
-            if let Some(of) = &mut self.connections {
-                of.close()?;
+            if let Some(connections) = &mut self.connections {
+                connections.close()?;
             }
             self.connections = None;
             // Registrations outlive the endpoint that uses them, and nothing else.
             shut(self.source, "endpoint", &mut self.ep)?;
             self.close_registrations()?;
-            if let Some(of) = &mut self.protocol {
-                of.close(self.source)?;
+            if let Some(protocol) = &mut self.protocol {
+                protocol.close(self.source)?;
             }
             self.protocol = None;
             shut(self.source, "completion queue", &mut self.cq)?;
@@ -502,10 +514,10 @@ impl OfiNic {
             errno if (self.is_refusal)(errno, provider_errno) => REFUSED,
             errno => errno,
         };
-        if let Some(of) = &mut self.connections {
-            of.failed(scratch, errno);
+        if let Some(connections) = &mut self.connections {
+            connections.failed(scratch, errno);
         }
-        reaped.push(Reaped { len: entry.len as u32, provider_errno, ..Reaped::of(scratch, errno) });
+        reaped.push(Reaped { len: entry.len as u32, provider_errno, ..Reaped::new(scratch, errno) });
     }
 }
 

@@ -121,10 +121,10 @@ unsafe extern "C" fn read(
 unsafe extern "C" fn readerr(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, _flags: u64) -> isize {
     // SAFETY: `open_events` made the queue, and the caller passes one entry.
     unsafe {
-        let Some((of, errno)) = (*eq.cast::<Events>()).failed.pop_front() else {
+        let Some((connection, errno)) = (*eq.cast::<Events>()).failed.pop_front() else {
             return -(FI_EAGAIN as isize);
         };
-        *buf = fi_eq_err_entry { fid: of.cast(), err: errno, prov_errno: -8, ..Default::default() };
+        *buf = fi_eq_err_entry { fid: connection.cast(), err: errno, prov_errno: -8, ..Default::default() };
     }
     size_of::<fi_eq_err_entry>() as isize
 }
@@ -168,18 +168,18 @@ impl Events {
         let from = match call {
             Call::Request(link, _) => Some(link.caller.clone()),
             Call::Connected(side) | Call::Closed(side) | Call::Refused(side) => {
-                self.of(*side).and_then(|of| {
+                self.connection(*side).and_then(|connection| {
                     // SAFETY: an object in this list is open.
-                    unsafe { (*of).link.as_ref().map(|link| link.other(port).clone()) }
+                    unsafe { (*connection).link.as_ref().map(|link| link.other(port).clone()) }
                 })
             }
         };
         from.is_none_or(|from| from.is_gone() || !(from.has(TX_DOWN) || port.has(RX_DOWN)))
     }
 
-    fn of(&self, side: u64) -> Option<*mut Connection> {
+    fn connection(&self, side: u64) -> Option<*mut Connection> {
         // SAFETY: objects in this list are open.
-        let is_it = |of: &&*mut Connection| unsafe { (***of).side == side };
+        let is_it = |one: &&*mut Connection| unsafe { (***one).side == side };
         self.connections.iter().find(is_it).copied()
     }
 
@@ -188,14 +188,14 @@ impl Events {
     /// # Safety
     /// The same contract as `next`.
     unsafe fn look_for_the_gone(&mut self, port: &Arc<Port>) {
-        for of in &self.connections {
+        for connection in &self.connections {
             // SAFETY: an object in this list is open.
-            let of = unsafe { &mut **of };
-            let gone = of.link.as_ref().is_some_and(|link| link.other(port).is_gone());
-            if gone && !std::mem::replace(&mut of.knows_of_end, true) {
-                let up = of.state == State::Up;
+            let connection = unsafe { &mut **connection };
+            let gone = connection.link.as_ref().is_some_and(|link| link.other(port).is_gone());
+            if gone && !std::mem::replace(&mut connection.knows_of_end, true) {
+                let up = connection.state == State::Up;
                 let call = if up { Call::Closed } else { Call::Refused };
-                port.call(0, call(of.side));
+                port.call(0, call(connection.side));
             }
         }
     }
@@ -203,7 +203,8 @@ impl Events {
     /// # Safety
     /// The same contract as `next`.
     unsafe fn take(&mut self, world: &Arc<World>, call: Call) -> Option<Event> {
-        let event = |kind, of: *mut Connection| Some((kind, of.cast(), ptr::null_mut(), Vec::new()));
+        let event =
+            |kind, connection: *mut Connection| Some((kind, connection.cast(), ptr::null_mut(), Vec::new()));
         match call {
             Call::Request(link, data) => {
                 if self.listener.is_null() || link.closed.load(SeqCst) {
@@ -214,16 +215,16 @@ impl Events {
                 Some((FI_CONNREQ, self.listener.cast(), info, data))
             }
             Call::Connected(side) => {
-                let of = self.of(side)?;
+                let connection = self.connection(side)?;
                 // SAFETY: an object in this list is open.
-                unsafe { (*of).establish() };
-                event(FI_CONNECTED, of)
+                unsafe { (*connection).establish() };
+                event(FI_CONNECTED, connection)
             }
             Call::Refused(side) => {
-                self.failed.push_back((self.of(side)?, FI_ECONNREFUSED));
+                self.failed.push_back((self.connection(side)?, FI_ECONNREFUSED));
                 None
             }
-            Call::Closed(side) => event(FI_SHUTDOWN, self.of(side)?),
+            Call::Closed(side) => event(FI_SHUTDOWN, self.connection(side)?),
         }
     }
 }
@@ -434,12 +435,12 @@ unsafe extern "C" fn bind(fid: *mut fid, other: *mut fid, _flags: u64) -> c_int 
     }
     // SAFETY: both objects are ours, by the contract of `fi_ep_bind`.
     unsafe {
-        let of: *mut Connection = fid.cast();
+        let connection: *mut Connection = fid.cast();
         match (*other).fclass {
             FI_CLASS_EQ => {
-                (*of).events = other.cast();
-                (*(*of).events).users += 1;
-                (*(*of).events).connections.push(of);
+                (*connection).events = other.cast();
+                (*(*connection).events).users += 1;
+                (*(*connection).events).connections.push(connection);
             }
             // The NIC has only one queue, and one set of receives.
             FI_CLASS_CQ | FI_CLASS_SRX_CTX => {}
@@ -455,17 +456,17 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, _arg: *mut c_void) -
     }
     // SAFETY: `open` made the connection.
     unsafe {
-        let of = &mut *fid.cast::<Connection>();
+        let connection = &mut *fid.cast::<Connection>();
         if command != FI_ENABLE {
             return -FI_ENOSYS;
         }
-        if of.events.is_null() {
+        if connection.events.is_null() {
             return -FI_ENOEQ;
         }
-        if (*of.domain).endpoint.is_null() {
+        if (*connection.domain).endpoint.is_null() {
             return -FI_ENOCQ;
         }
-        of.enabled = true;
+        connection.enabled = true;
     }
     0
 }
@@ -482,25 +483,26 @@ unsafe extern "C" fn connect(
     static LINKS: AtomicU64 = AtomicU64::new(1);
     // SAFETY: the contract of `fi_connect` holds; an address is a NUL-terminated string.
     unsafe {
-        let of = &mut *ep.cast::<Connection>();
-        if !of.enabled || of.state != State::New || paramlen > DATA {
+        let connection = &mut *ep.cast::<Connection>();
+        if !connection.enabled || connection.state != State::New || paramlen > DATA {
             return -FI_EINVAL;
         }
         let Ok(address) = CStr::from_ptr(addr.cast()).to_str() else { return -FI_EINVAL };
         if !address.starts_with("sim://") {
             return -FI_EINVAL;
         }
-        let domain = &*of.domain;
+        let domain = &*connection.domain;
         let there = domain.world.port_at(address).filter(|port| port.listens());
         let listener = there.clone().unwrap_or_else(|| domain.port.clone());
         let number = LINKS.fetch_add(1, SeqCst);
         let caller = domain.port.clone();
         let link = Arc::new(Link { number, caller, listener, closed: AtomicBool::new(false) });
-        (of.state, of.side, of.link) = (State::Connecting, link.side(false), Some(link.clone()));
+        (connection.state, connection.side, connection.link) =
+            (State::Connecting, link.side(false), Some(link.clone()));
         let data = std::slice::from_raw_parts(param.cast::<u8>(), paramlen).to_vec();
         match there {
             Some(there) => call(&domain.world, &there, domain.delay, Call::Request(link, data)),
-            None => call(&domain.world, &domain.port, 2 * domain.delay, Call::Refused(of.side)),
+            None => call(&domain.world, &domain.port, 2 * domain.delay, Call::Refused(connection.side)),
         }
     }
     0
@@ -512,14 +514,16 @@ unsafe extern "C" fn accept(ep: *mut fid_ep, _param: *const c_void, _paramlen: u
     }
     // SAFETY: `open` made the connection, from a request.
     unsafe {
-        let of = &mut *ep.cast::<Connection>();
-        let Some(link) = of.link.clone().filter(|_| of.enabled && of.state == State::New) else {
+        let connection = &mut *ep.cast::<Connection>();
+        let Some(link) =
+            connection.link.clone().filter(|_| connection.enabled && connection.state == State::New)
+        else {
             return -FI_EINVAL;
         };
-        let domain = &*of.domain;
-        of.establish();
-        call(&domain.world, &domain.port, 0, Call::Connected(of.side));
-        call(&domain.world, &link.caller, domain.delay, Call::Connected(of.side ^ 1));
+        let domain = &*connection.domain;
+        connection.establish();
+        call(&domain.world, &domain.port, 0, Call::Connected(connection.side));
+        call(&domain.world, &link.caller, domain.delay, Call::Connected(connection.side ^ 1));
     }
     0
 }
@@ -531,23 +535,23 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     }
     // SAFETY: `open` made the connection, which is closed once, before what it is bound to.
     unsafe {
-        let of: *mut Connection = fid.cast();
-        if !(*of).events.is_null() {
-            (*(*of).events).connections.retain(|other| *other != of);
-            (*(*of).events).failed.retain(|(other, _)| *other != of);
-            (*(*of).events).users -= 1;
+        let connection: *mut Connection = fid.cast();
+        if !(*connection).events.is_null() {
+            (*(*connection).events).connections.retain(|other| *other != connection);
+            (*(*connection).events).failed.retain(|(other, _)| *other != connection);
+            (*(*connection).events).users -= 1;
         }
-        let of = Box::from_raw(of);
-        let domain = &mut *of.domain;
+        let connection = Box::from_raw(connection);
+        let domain = &mut *connection.domain;
         domain.users -= 1;
-        if let Some(out) = of.out {
+        if let Some(out) = connection.out {
             (*domain.endpoint).end_connection(out);
         }
-        if let Some(link) = of.link.as_ref().filter(|_| of.state != State::New) {
+        if let Some(link) = connection.link.as_ref().filter(|_| connection.state != State::New) {
             link.closed.store(true, SeqCst);
             domain.port.cut_link(link.number);
             let other = link.other(&domain.port);
-            call(&domain.world, other, domain.delay, Call::Closed(of.side ^ 1));
+            call(&domain.world, other, domain.delay, Call::Closed(connection.side ^ 1));
         }
     }
     0

@@ -98,8 +98,8 @@ unsafe extern "C" fn regattr(
     }
     // SAFETY: the caller upholds the contract of `fi_mr_regattr`.
     unsafe {
-        let (of, attr) = (fid.cast::<Domain>(), &*attr);
-        let domain = &mut *of;
+        let (owner, attr) = (fid.cast::<Domain>(), &*attr);
+        let domain = &mut *owner;
         if attr.iov_count != 1 || flags & !FI_MR_DMABUF != 0 {
             return -FI_EINVAL;
         }
@@ -144,7 +144,7 @@ unsafe extern "C" fn regattr(
             mem_desc: (at + 1) as *mut c_void,
             key,
         };
-        *mr = Box::into_raw(Box::new(Mr { fid, domain: of, region })).cast();
+        *mr = Box::into_raw(Box::new(Mr { fid, domain: owner, region })).cast();
     }
     0
 }

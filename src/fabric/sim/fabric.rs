@@ -159,8 +159,8 @@ unsafe extern "C" fn open_cq(
     // SAFETY: the contract of `fi_cq_open` holds; domains outlive their queues.
     unsafe {
         // In virtual time, no thread sleeps.
-        let of = &*domain;
-        let fd = if of.world.is_virtual() { None } else { of.port.bell.descriptor() };
+        let known = &*domain;
+        let fd = if known.world.is_virtual() { None } else { known.port.bell.descriptor() };
         let rc = queue::open(attr, cq, context, fd, &raw mut (*domain).users);
         if rc == 0 {
             (*domain).cq = (*cq).cast();
@@ -203,11 +203,11 @@ unsafe extern "C" fn open_receives(
     let domain: *mut Domain = domain.cast();
     // SAFETY: the contract of `fi_srx_context` holds; domains outlive their receives.
     unsafe {
-        let of = &mut *domain;
-        if !of.world.mode().connections || of.cq.is_null() || (*attr).size > of.spec.depth {
+        let known = &mut *domain;
+        if !known.world.mode().connections || known.cq.is_null() || (*attr).size > known.spec.depth {
             return -FI_EINVAL;
         }
-        of.users += 1;
+        known.users += 1;
         let users = &raw mut (*domain).users;
         endpoint::open_shared(domain, (*domain).cq, srx, context, users)
     }

@@ -148,6 +148,6 @@ pub unsafe fn free(info: *mut fi_info) {
 /// `Info::make` or this function made the info.
 pub unsafe fn duplicate(info: *const fi_info) -> *mut fi_info {
     // SAFETY: `Info::make` made the info, which is not freed yet.
-    let of = unsafe { &*info.cast::<Info>() };
-    Info::make(&of.spec, of.rail, of.world.clone())
+    let known = unsafe { &*info.cast::<Info>() };
+    Info::make(&known.spec, known.rail, known.world.clone())
 }

@@ -71,7 +71,7 @@ pub struct Simulated {
 
 pub fn list(name: &str) -> Result<Simulated> {
     let spec = Spec::parse(name)?;
-    let world = World::of(&spec)?;
+    let world = World::get(&spec)?;
     Ok(Simulated {
         infos: (0..spec.rails).map(|rail| info::Info::make(&spec, rail, world.clone())).collect(),
         fabric: spec.fabric(),

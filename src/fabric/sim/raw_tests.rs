@@ -108,9 +108,9 @@ impl Raw {
 }
 
 /// Polls both queues until one has an entry.
-fn next(of: &Raw, other: &Raw) -> fi_cq_data_entry {
+fn next(end: &Raw, other: &Raw) -> fi_cq_data_entry {
     for _ in 0..10_000_000 {
-        if let Some(entry) = of.read().expect("no error") {
+        if let Some(entry) = end.read().expect("no error") {
             return entry;
         }
         assert!(other.read().expect("no error").is_none_or(|entry| entry.flags & FI_RMA != 0));

@@ -90,7 +90,7 @@ impl Two {
         let world = WORLD.fetch_add(1, Relaxed);
         let name = format!("sim:{parameters}:clock=virtual:world=t{world}");
         let (mut a, b) = (Side::open(&name, BOTH), Side::open(&name, access));
-        let world = World::of(&Spec::parse(&name).expect("a good name")).expect("it exists");
+        let world = World::get(&Spec::parse(&name).expect("a good name")).expect("it exists");
         let Clock::Virtual(time) = world.clock() else { unreachable!("virtual time was asked for") };
         let route = a.dial(b.nic.address(), None);
         let scratch = || Scratch([std::ptr::null_mut(); 8]);

@@ -45,7 +45,7 @@ pub struct Counts {
 
 impl World {
     /// The world that a spec names; the first user determines its clock and seed.
-    pub fn of(spec: &Spec) -> Result<Arc<World>> {
+    pub fn get(spec: &Spec) -> Result<Arc<World>> {
         let mut worlds = WORLDS.lock();
         let worlds = worlds.get_or_insert_with(HashMap::new);
         worlds.retain(|_, world| world.strong_count() > 0);

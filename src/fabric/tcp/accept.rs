@@ -48,7 +48,9 @@ impl TcpNic {
             let Some(accepted) = until_one_accepts(accepted) else { break };
             match accepted {
                 Ok((socket, from)) => {
-                    others_place.into_iter().for_each(|at| self.end(at, libc::ECONNABORTED));
+                    if let Some(at) = others_place {
+                        self.end(at, libc::ECONNABORTED);
+                    }
                     let secrets = self.options.secrets.as_ref();
                     let sealed = secrets.map(|secrets| Sealed::target(&secrets.now(now)));
                     let carried = from.map(|from| {
@@ -142,10 +144,14 @@ impl TcpNic {
         let Some(handshake) = self.connection(at).and_then(|connection| connection.handshake) else { return };
         if handshake.target != self.name || handshake.initiator == NOBODY {
             self.rejected += 1;
-            self.connection(at).into_iter().for_each(Connection::turn_away);
+            if let Some(one) = self.connection(at) {
+                one.turn_away();
+            }
             return self.list(at);
         }
-        self.connection(at).into_iter().for_each(Connection::accept);
+        if let Some(one) = self.connection(at) {
+            one.accept();
+        }
         self.list(at);
     }
 }

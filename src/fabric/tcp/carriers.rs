@@ -68,15 +68,15 @@ struct Callers(Vec<((IpAddr, u32), u64, Caller)>);
 
 impl Callers {
     /// What is known of one, or is learned now; nothing while there are too many others.
-    fn learn(&mut self, of: (IpAddr, u32), now: u64, ask: impl FnOnce() -> Caller) -> Caller {
+    fn learn(&mut self, asked_for: (IpAddr, u32), now: u64, ask: impl FnOnce() -> Caller) -> Caller {
         self.0.retain(|(_, at, _)| now.saturating_sub(*at) < CALLERS_NS);
-        let known = self.0.iter().find(|(known, ..)| *known == of).map(|(.., caller)| *caller);
+        let known = self.0.iter().find(|(known, ..)| *known == asked_for).map(|(.., caller)| *caller);
         known.unwrap_or_else(|| {
             if self.0.len() == CALLERS {
                 return Caller::default();
             }
             let caller = ask();
-            self.0.push((of, now, caller));
+            self.0.push((asked_for, now, caller));
             caller
         })
     }
@@ -478,11 +478,11 @@ mod tests {
         let host = |i: usize| IpAddr::from([10, 3, (i / 256) as u8, i as u8]);
         let misled = Caller { misled: true, choice: None };
         let mut learn = |i: usize, now| {
-            let of = callers.learn((host(i), 1), now, || {
+            let caller = callers.learn((host(i), 1), now, || {
                 asked += 1;
                 misled
             });
-            (of, asked)
+            (caller, asked)
         };
         for round in 1..=3 {
             (0..CALLERS).for_each(|i| assert_eq!(learn(i, round).0, misled));

@@ -397,7 +397,9 @@ impl Connection {
 
     /// Waits until no device touches memory for it.
     fn settle_devices(&mut self) {
-        self.staged.iter_mut().for_each(|staged| staged.settle());
+        if let Some(staged) = &mut self.staged {
+            staged.settle();
+        }
     }
 
     /// Stops touching the memory of these operations.
@@ -415,7 +417,7 @@ impl Connection {
 
     /// A registration or a grant ends: its memory is no longer touched.
     pub fn forget(&mut self, key: u64, sink: &mut [u8]) {
-        self.withdraw(|of| of == key, GONE, sink);
+        self.withdraw(|gone| gone == key, GONE, sink);
     }
 
     /// The peer's operations in flight stop touching registrations of these keys.

@@ -72,7 +72,9 @@ impl TcpNic {
         let (Some(to), Some(other)) = (one.far, one.elsewhere) else { return false };
         one.turned += 1;
         let dialed = self.dial_again(at, other, now);
-        self.connection(at).filter(|_| dialed).into_iter().for_each(|one| one.elsewhere = Some(to));
+        if let Some(one) = self.connection(at).filter(|_| dialed) {
+            one.elsewhere = Some(to);
+        }
         dialed
     }
 
@@ -105,12 +107,14 @@ impl TcpNic {
 
     /// A peer has authenticated over an accepted connection: routes to its NIC that get no answer lead over
     /// this one now. (A side whose address has changed dials the other side, which only knows the old one.)
-    pub(super) fn take_over(&mut self, at: u32, of: (Name, PeerId)) {
+    pub(super) fn take_over(&mut self, at: u32, source: (Name, PeerId)) {
         let dials = |at: u32| {
             let one = self.connections.get(at as usize).and_then(Option::as_deref);
             one.is_some_and(|one| one.state == State::Dialing)
         };
-        let given_up = self.routes.turn(of, at, dials);
-        given_up.into_iter().for_each(|old| self.end(old, libc::ECANCELED));
+        let given_up = self.routes.turn(source, at, dials);
+        for old in given_up {
+            self.end(old, libc::ECANCELED);
+        }
     }
 }

@@ -259,7 +259,9 @@ impl Incoming {
                     if allowed.may_fault {
                         batch.may_fault();
                     }
-                    allowed.entered.into_iter().for_each(|entered| batch.enter(entered));
+                    if let Some(entered) = allowed.entered {
+                        batch.enter(entered);
+                    }
                     batch.copy(&Answer::Data { number, len: read.len }.bytes());
                     if let Some((slot, staged)) = read.slot.zip(staged.as_ref()) {
                         // SAFETY: the slot is ours, and stays until the batch is sent.

@@ -18,7 +18,7 @@ pub struct Interface {
 impl Interface {
     /// The interface, at its best address; `None` without one. A link-local address serves only an
     /// interface that the caller has named.
-    pub fn of(nic: &Nic) -> Option<Interface> {
+    pub fn find(nic: &Nic) -> Option<Interface> {
         let left = nic.served.left.iter().filter(|left| !left.soon).map(|left| left.ip);
         let ip = nic.served.best.first().map(|address| address.ip).or_else(|| left.min())?;
         let mut all = nic.served.best.iter().map(|address| address.ip);
@@ -57,7 +57,7 @@ impl Interface {
 #[cfg(test)]
 pub fn named(name: &str) -> Interface {
     let nics = crate::topology::network::read().unwrap().nics();
-    let interface = Interface::of(nics.iter().find(|nic| nic.name == name).unwrap()).unwrap();
+    let interface = Interface::find(nics.iter().find(|nic| nic.name == name).unwrap()).unwrap();
     Interface { other: None, ..interface }
 }
 
@@ -82,21 +82,21 @@ mod tests {
 
     #[test]
     fn address_in_use_stays_while_it_is_there() {
-        let of = |ip: &str, prefix: u8, more: serde_json::Value| {
+        let address = |ip: &str, prefix: u8, more: serde_json::Value| {
             let mut one = json!({ "local": ip, "prefixlen": prefix });
             one.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             one
         };
-        let v4 = |ip: &str| of(ip, 24, json!({}));
+        let v4 = |ip: &str| address(ip, 24, json!({}));
         let some = |ip: &str, other: Option<&str>| Some((ip.to_owned(), other.map(|ip| ip.parse().unwrap())));
         assert_eq!(after(json!([v4("10.9.0.7"), v4("10.9.0.1")]), "10.9.0.1", None), some("10.9.0.1", None));
         assert_eq!(after(json!([v4("10.9.0.7")]), "10.9.0.1", None), some("10.9.0.7", None));
         assert_eq!(after(json!([]), "10.9.0.1", Some("fd09::1")), None);
-        let old = of("fd09::1", 64, json!({ "preferred_life_time": 0 }));
-        let new = of("fd09::2", 64, json!({ "temporary": true }));
+        let old = address("fd09::1", 64, json!({ "preferred_life_time": 0 }));
+        let new = address("fd09::2", 64, json!({ "temporary": true }));
         assert_eq!(after(json!([old]), "fd09::1", None), some("fd09::1", None), "deprecated, and alone");
         assert_eq!(after(json!([old, new]), "fd09::1", None), some("fd09::2", None));
-        let tentative = of("fd09::3", 64, json!({ "tentative": true }));
+        let tentative = address("fd09::3", 64, json!({ "tentative": true }));
         assert_eq!(after(json!([tentative]), "fd09::1", None), None, "a tentative one is waited for");
         // The other family: one comes, one goes, and one takes the place of the first.
         assert_eq!(after(json!([v4("10.9.0.1"), new]), "10.9.0.1", None), some("10.9.0.1", Some("fd09::2")));

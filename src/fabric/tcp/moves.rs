@@ -28,7 +28,7 @@ impl TcpNic {
         let (own, name) = self.paths.own();
         let ours = [Some(self.at.ip()), self.other];
         let concerns = |news: &News| match news {
-            News::Interface { index, name: of } => *index == own || of == name,
+            News::Interface { index, name: named } => *index == own || named == name,
             News::Address { index, ip } => *index == own || self.homeless || ours.contains(&Some(*ip)),
             News::Anything => true,
         };

@@ -101,11 +101,11 @@ fn connection_timeouts_follow_from_liveness() {
         let alive = option(socket, libc::SOL_SOCKET, libc::SO_KEEPALIVE);
         (alive, tcp(libc::TCP_USER_TIMEOUT), tcp(libc::TCP_KEEPIDLE), tcp(libc::TCP_KEEPINTVL))
     };
-    let of = |ns| move || Options { liveness_ns: Some(ns), ..Options::default() };
-    with_sockets(of(6 * SECOND_NS), |socket| assert_eq!(limits(socket), (1, 6000, 2, 1)));
-    with_sockets(of(SECOND_NS), |socket| assert_eq!(limits(socket), (1, 1000, 1, 1)));
+    let silent_for = |ns| move || Options { liveness_ns: Some(ns), ..Options::default() };
+    with_sockets(silent_for(6 * SECOND_NS), |socket| assert_eq!(limits(socket), (1, 6000, 2, 1)));
+    with_sockets(silent_for(SECOND_NS), |socket| assert_eq!(limits(socket), (1, 1000, 1, 1)));
     let day = 24 * 3600;
-    with_sockets(of(day as u64 * SECOND_NS), |socket| {
+    with_sockets(silent_for(day as u64 * SECOND_NS), |socket| {
         assert_eq!(limits(socket), (1, day * 1000, day / 3, day / 6));
     });
     // Unlimited liveness keeps the system's limits.
@@ -179,7 +179,9 @@ fn on_two_hosts(
             let place = leave_this_host().map(|()| unsafe { libc::gettid() });
             give.send(place).unwrap();
             if made.recv() == Ok(true) {
-                setup[1].iter().for_each(|words| ip(words).unwrap());
+                for words in setup[1] {
+                    ip(words).unwrap();
+                }
                 right();
             }
         });
@@ -193,7 +195,9 @@ fn on_two_hosts(
                 ready.send(false).unwrap();
                 return println!("skipped: {made:?}");
             };
-            setup[0].iter().for_each(|words| ip(&words.replace("{right}", &place.to_string())).unwrap());
+            for words in setup[0] {
+                ip(&words.replace("{right}", &place.to_string())).unwrap();
+            }
             ready.send(true).unwrap();
             left();
         });
@@ -317,8 +321,8 @@ fn with_far_at(
             run_interfaces();
             let mut nic = open(interface, Options::default());
             let range = HostRange { base: bytes.as_ptr() as u64, len: len as u64 };
-            let of = nic.register(range, BOTH).unwrap();
-            let memory = (of.key, range.base);
+            let registered = nic.register(range, BOTH).unwrap();
+            let memory = (registered.key, range.base);
             give.send(Far { address: nic.address().to_vec(), memory, met: met.clone() }).unwrap();
             serve(nic, stop, &met);
         },
@@ -360,8 +364,9 @@ fn pages_move_over_ipv6_alone() {
 #[test]
 fn dropped_path_ends_connections_after_the_liveness_timeout() {
     with_far(V4, 1000, |far| {
-        let of = |ns| open("rail", Options { liveness_ns: Some(ns), ..Options::default() });
-        let [mut busy, mut idle, mut patient] = [of(2 * SECOND_NS), of(SECOND_NS), of(3600 * SECOND_NS)];
+        let silent_for = |ns| open("rail", Options { liveness_ns: Some(ns), ..Options::default() });
+        let [mut busy, mut idle, mut patient] =
+            [silent_for(2 * SECOND_NS), silent_for(SECOND_NS), silent_for(3600 * SECOND_NS)];
         let local = vec![1u8; 1000];
         let [to_busy, _, to_patient] = [&mut busy, &mut idle, &mut patient].map(|nic| {
             let route = far.meet(nic);
@@ -420,8 +425,8 @@ const TWO_RIGHT: &[&str] = &[
 /// The bytes that an interface of this thread's host has received and sent.
 fn counted(interface: &str) -> [u64; 2] {
     let all = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
-    let of = |line: &str| Some(line.trim().strip_prefix(interface)?.strip_prefix(':')?.to_owned());
-    let line = all.lines().find_map(of).unwrap();
+    let counts = |line: &str| Some(line.trim().strip_prefix(interface)?.strip_prefix(':')?.to_owned());
+    let line = all.lines().find_map(counts).unwrap();
     let numbers: Vec<u64> = line.split_whitespace().map(|number| number.parse().unwrap()).collect();
     [numbers[0], numbers[8]]
 }

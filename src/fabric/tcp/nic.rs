@@ -99,10 +99,10 @@ impl TcpNic {
         let mut name = [0; 16];
         name[..8].copy_from_slice(&random.u64()?.to_le_bytes());
         name[8..].copy_from_slice(&random.u64()?.to_le_bytes());
-        let of = (interface.address, interface.network.as_str());
-        let (listeners, at, paths) = Paths::listen(&interface.name, of, &options)?;
+        let at = (interface.address, interface.network.as_str());
+        let (listeners, at, paths) = Paths::listen(&interface.name, at, &options)?;
         // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
-        let epoll = Descriptor::of(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
+        let epoll = Descriptor::opened(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
         let epoll = epoll.ok_or_else(|| Error::system("making a descriptor to wait on"))?;
         let limits = Limits {
             delivery: Delivery::Native,
@@ -210,7 +210,9 @@ impl TcpNic {
             errno = libc::ECONNABORTED;
         }
         // Callers' threads may still have the socket, and the next connection gets its event data.
-        connection.socket().into_iter().for_each(|socket| socket::unwatch(&self.epoll, socket));
+        if let Some(socket) = connection.socket() {
+            socket::unwatch(&self.epoll, socket);
+        }
         let own = connection.far.map_or(self.at, |far| self.own_for(far));
         self.paths.ended(own, &connection, self.clock.now());
         connection.die(errno, &mut self.finished);
@@ -370,8 +372,10 @@ impl Nic for TcpNic {
         let Some(Target { name, peer, .. }) = self.routes.find(route).map(|place| place.target) else {
             return;
         };
-        let of = (name, peer);
-        self.end_those(libc::ECANCELED, |_, one| (one.name, one.owner()) == of && !one.is_unauthenticated());
+        let owner = (name, peer);
+        self.end_those(libc::ECANCELED, |_, one| {
+            (one.name, one.owner()) == owner && !one.is_unauthenticated()
+        });
         self.remove(route);
     }
 
@@ -386,7 +390,9 @@ impl Nic for TcpNic {
     fn redial(&mut self, route: Route) {
         let Some((target, errno)) = self.routes.ended(route) else { return };
         let leads = self.dial(&target).map_err(|_| errno);
-        self.routes.find(route).into_iter().for_each(|place| place.leads = leads);
+        if let Some(place) = self.routes.find(route) {
+            place.leads = leads;
+        }
     }
 
     /// Answers never dial.
@@ -524,8 +530,8 @@ impl Nic for TcpNic {
                 self.pump(at);
             }
             // Report the failure as a completion: senders seldom check the result of a post.
-            Ok((_, None)) => self.finished.push(Reaped::of(scratch, libc::ENOTCONN)),
-            Err(errno) => self.finished.push(Reaped::of(scratch, errno)),
+            Ok((_, None)) => self.finished.push(Reaped::new(scratch, libc::ENOTCONN)),
+            Err(errno) => self.finished.push(Reaped::new(scratch, errno)),
         }
         Posted::Yes
     }

@@ -191,18 +191,18 @@ mod tests {
 
     #[test]
     fn ports_are_assigned_once_and_translated() {
-        let of = |ports: &str, address: Option<&str>| Options {
+        let translated = |ports: &str, address: Option<&str>| Options {
             at: At::new(Some(ports), address).unwrap(),
             ..Options::default()
         };
-        let options = of("65534-65535", Some("[2001:db8::7]:30000"));
+        let options = translated("65534-65535", Some("[2001:db8::7]:30000"));
         assert_eq!([(); 4].map(|()| options.next_port()), [Some(65534), Some(65535), None, None]);
         let at = |options: &Options, port| {
             options.at.advertised(SocketAddr::new([10, 0, 0, 1].into(), port)).to_string()
         };
         assert_eq!(at(&options, 65535), "[2001:db8::7]:30001");
-        assert_eq!(at(&of("7000-7009", Some("192.0.2.1")), 7003), "192.0.2.1:7003");
-        assert_eq!(at(&of("7000-7009", None), 7003), "10.0.0.1:7003");
+        assert_eq!(at(&translated("7000-7009", Some("192.0.2.1")), 7003), "192.0.2.1:7003");
+        assert_eq!(at(&translated("7000-7009", None), 7003), "10.0.0.1:7003");
         assert_eq!(at(&Options::default(), 4711), "10.0.0.1:4711");
         assert_eq!(Options::default().next_port(), None);
     }

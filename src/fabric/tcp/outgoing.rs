@@ -252,7 +252,7 @@ impl Outgoing {
         let op = &mut self.ops[index as usize];
         let scratch = std::mem::replace(&mut op.scratch, std::ptr::null_mut());
         if !scratch.is_null() {
-            reaped.push(Reaped::of(scratch, op.errno));
+            reaped.push(Reaped::new(scratch, op.errno));
             self.free.push(index);
         }
     }
@@ -338,7 +338,9 @@ impl Outgoing {
             let (lends, may_fault) = (op.kind == Kind::Write, op.may_fault);
             if spent {
                 self.queue.pop_front();
-                staged.iter_mut().for_each(|staged| staged.drop_ahead(index));
+                if let Some(staged) = staged {
+                    staged.drop_ahead(index);
+                }
                 if open == 0 {
                     self.finish(index, reaped);
                 }
@@ -446,10 +448,10 @@ impl Outgoing {
             batch.may_fault();
         }
         batch.end_request(op.kind == Kind::Write && !copies && len > 0);
-        let of = if op.kind == Kind::Message { NO_OP } else { index };
-        op.open += u32::from(of != NO_OP);
+        let counted = if op.kind == Kind::Message { NO_OP } else { index };
+        op.open += u32::from(counted != NO_OP);
         self.reads += usize::from(op.kind == Kind::Read);
-        self.flights.push_back(Flight { op: of, len: len as u32, from });
+        self.flights.push_back(Flight { op: counted, len: len as u32, from });
     }
 
     // Answers.

@@ -109,11 +109,11 @@ pub fn beside(own: u32, flow: &Flow, all: &[u32]) -> Vec<u32> {
 /// A setting of an interface, as it applies there.
 fn setting(nic: u32, name: &str) -> Option<u32> {
     let nic = name_of(nic)?;
-    let of = |place: &str| {
+    let setting = |place: &str| {
         let text = read_to_string(format!("/proc/sys/net/ipv4/conf/{place}/{name}")).ok()?;
         text.trim().parse::<u32>().ok()
     };
-    Some(of("all")?.max(of(&nic)?))
+    Some(setting("all")?.max(setting(&nic)?))
 }
 
 /// Whether a NIC drops what arrives by it from where the routes lead by another one.
@@ -174,7 +174,7 @@ impl Kernel {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
         // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
         let socket = || unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
-        Descriptor::of(socket).map(Kernel)
+        Descriptor::opened(socket).map(Kernel)
     }
 
     /// The route of a flow by a device (0: any). `entry`: the entry of the table, and not what

@@ -85,9 +85,9 @@ impl Routes {
     }
 
     /// The routes to a peer's NIC lead over this connection, instead of some that are given up.
-    pub fn turn(&mut self, of: (Name, PeerId), to: u32, gives_up: impl Fn(u32) -> bool) -> Vec<u32> {
+    pub fn turn(&mut self, source: (Name, PeerId), to: u32, gives_up: impl Fn(u32) -> bool) -> Vec<u32> {
         let is_of = |place: &&mut Place| {
-            place.users > 0 && (place.target.name, place.target.peer) == (of.0, Some(of.1))
+            place.users > 0 && (place.target.name, place.target.peer) == (source.0, Some(source.1))
         };
         let mut given_up = Vec::new();
         for place in self.places.iter_mut().filter(is_of) {

@@ -70,7 +70,7 @@ fn make(ip: IpAddr, device: u32) -> Result<Descriptor> {
     let family = if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let flags = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
-    let socket = Descriptor::of(|| unsafe { libc::socket(family, flags, 0) });
+    let socket = Descriptor::opened(|| unsafe { libc::socket(family, flags, 0) });
     let socket = socket.ok_or_else(|| system("making a socket"))?;
     if device != 0 && !bind_device(socket.as_fd(), device) {
         return Err(system("binding a socket to a device"));
@@ -140,8 +140,8 @@ pub fn arrival(socket: BorrowedFd, v4: bool) -> Option<u32> {
     // The buffer contains a control message: its length, level, type and data.
     let word = |at: usize| Some(i32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
     let head = size_of::<libc::cmsghdr>();
-    let of = (word(head - 8)?, word(head - 4)?) == (level, info);
-    let found = rc == 0 && len as usize >= head + at + 4 && of;
+    let is_info = (word(head - 8)?, word(head - 4)?) == (level, info);
+    let found = rc == 0 && len as usize >= head + at + 4 && is_info;
     word(head + at).filter(|device| found && *device > 0).map(|device| device as u32)
 }
 
@@ -151,7 +151,7 @@ pub fn announce(from: IpAddr, to: IpAddr, device: u32) {
     let discard = to_system(SocketAddr::new(to, 9));
     let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
-    let Some(socket) = Descriptor::of(|| unsafe { libc::socket(libc::AF_INET, kind, 0) }) else { return };
+    let Some(socket) = Descriptor::opened(|| unsafe { libc::socket(libc::AF_INET, kind, 0) }) else { return };
     if bind_device(socket.as_fd(), device) && bind(socket.as_fd(), SocketAddr::new(from, 0)) {
         // SAFETY: the address and its length belong together, and no bytes are sent.
         unsafe {
@@ -242,7 +242,7 @@ fn tune(socket: BorrowedFd, options: &Options) {
         set(socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class);
     }
     if let Some(silence_ns) = options.liveness_ns {
-        let part = |of: u64| silence_ns.div_ceil(of * 1_000_000_000).try_into().unwrap_or(i32::MAX);
+        let part = |shares: u64| silence_ns.div_ceil(shares * 1_000_000_000).try_into().unwrap_or(i32::MAX);
         let ms = silence_ns.div_ceil(1_000_000).try_into().unwrap_or(i32::MAX);
         set(socket, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, ms);
         // An idle connection is probed as a silent peer is (`session::liveness`).
@@ -319,7 +319,7 @@ struct Info {
 }
 
 impl Info {
-    fn of(socket: BorrowedFd) -> Info {
+    fn ask(socket: BorrowedFd) -> Info {
         let (mut info, mut len) = (Info::default(), size_of::<Info>() as libc::socklen_t);
         // SAFETY: the struct has this length and takes any bytes; an older system fills a part of it.
         unsafe {
@@ -332,14 +332,14 @@ impl Info {
 
 /// Whether bytes that were sent are repeated, since nobody acknowledges them.
 pub fn is_unacknowledged(socket: BorrowedFd) -> bool {
-    let Info { bytes: [_, _, retransmits, ..], words, .. } = Info::of(socket);
+    let Info { bytes: [_, _, retransmits, ..], words, .. } = Info::ask(socket);
     let unacked = words[4];
     unacked > 0 && retransmits > 0
 }
 
 /// What a connection has moved. (Of one that this side has made, the system counts the SYN as a byte.)
 pub fn seen(socket: &Socket) -> Seen {
-    let Info { words, longs: [_, _, bytes_acked, bytes_received], .. } = Info::of(socket.as_fd());
+    let Info { words, longs: [_, _, bytes_acked, bytes_received], .. } = Info::ask(socket.as_fd());
     let (rtt_us, total_retrans) = (words[15], words[23]);
     Seen {
         bytes_sent: bytes_acked.saturating_sub(socket.dialed.into()),
@@ -372,7 +372,7 @@ pub fn accept(listener: BorrowedFd, options: &Options) -> Outcome<(Descriptor, O
     let (mut from, mut len) = ([0u8; V6], V6 as libc::socklen_t);
     // SAFETY: the address has space for `len` bytes, and the returned descriptor is new.
     let accept = || unsafe { libc::accept4(listener.as_raw_fd(), from.as_mut_ptr().cast(), &mut len, flags) };
-    let socket = Descriptor::of(accept).ok_or_else(errno)?;
+    let socket = Descriptor::opened(accept).ok_or_else(errno)?;
     tune(socket_of(&socket), options);
     let from = from.get(..len as usize).and_then(from_system);
     Ok((socket, from))

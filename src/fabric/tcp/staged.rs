@@ -139,8 +139,9 @@ impl Staged {
 
     /// Discards the payload.
     pub fn refuse(&mut self) {
-        let refused = self.arriving.take();
-        refused.into_iter().for_each(|(slot, _)| self.arrivals.give_back(slot));
+        if let Some((slot, _)) = self.arriving.take() {
+            self.arrivals.give_back(slot);
+        }
     }
 
     /// Adds a step behind all started copies, and behind the copy out of a slot.

@@ -29,7 +29,7 @@ pub struct Stand {
 pub fn sockets() -> (Descriptor, UnixStream) {
     let (near, far) = UnixStream::pair().expect("a pair of sockets");
     near.set_nonblocking(true).and_then(|()| far.set_nonblocking(true)).expect("they do not block");
-    (Descriptor::of(|| near.into_raw_fd()).expect("a descriptor"), far)
+    (Descriptor::opened(|| near.into_raw_fd()).expect("a descriptor"), far)
 }
 
 pub fn handshake() -> Handshake {

@@ -321,18 +321,18 @@ fn write_to_unregistered_memory_fails_alone() {
     // The last byte is not registered.
     let to = register(&mut b, &mut target[..199_999]);
     let route = link(&mut a, &mut b);
-    let of = |remote: u64, len| Segment { local: at(&source, 0), remote, len };
-    let whole = of(at(&target, 0), 199_999);
+    let piece = |remote: u64, len| Segment { local: at(&source, 0), remote, len };
+    let whole = piece(at(&target, 0), 199_999);
     for (n, (read, segments, key)) in [
-        (false, vec![of(at(&target, 0), 200_000)], to.key),
-        (true, vec![of(at(&target, 199_999), 1)], to.key),
-        (false, vec![of(at(&target, 0), 10), of(8, 10)], to.key),
-        (false, vec![of(at(&target, 0), 10)], to.key ^ 1),
-        (true, vec![of(u64::MAX, 2)], to.key),
-        (false, vec![of(1 << 63, 10)], to.key),
-        (true, vec![of(at(&target, 0), 10), of(at(&target, 0) ^ 1 << 63, 10)], to.key),
+        (false, vec![piece(at(&target, 0), 200_000)], to.key),
+        (true, vec![piece(at(&target, 199_999), 1)], to.key),
+        (false, vec![piece(at(&target, 0), 10), piece(8, 10)], to.key),
+        (false, vec![piece(at(&target, 0), 10)], to.key ^ 1),
+        (true, vec![piece(u64::MAX, 2)], to.key),
+        (false, vec![piece(1 << 63, 10)], to.key),
+        (true, vec![piece(at(&target, 0), 10), piece(at(&target, 0) ^ 1 << 63, 10)], to.key),
         // A piece without bytes has to be somewhere, too.
-        (false, vec![of(at(&target, 0), 10), of(8, 0)], to.key),
+        (false, vec![piece(at(&target, 0), 10), piece(8, 0)], to.key),
     ]
     .into_iter()
     .enumerate()
@@ -347,7 +347,7 @@ fn write_to_unregistered_memory_fails_alone() {
         assert_eq!(drive(&mut a, &mut b, 1), [(token(9), 0)], "after {n}");
     }
     // Pieces may overlap each other.
-    let twice = [of(at(&target, 0), 10), of(at(&target, 5), 10), of(at(&target, 3), 0)];
+    let twice = [piece(at(&target, 0), 10), piece(at(&target, 5), 10), piece(at(&target, 3), 0)];
     post(&mut a, route, &rma(false, &twice, to.key), 1);
     assert_eq!(drive(&mut a, &mut b, 1), [(token(1), 0)]);
     assert!(target[..5] == source[..5] && target[10..15] == source[5..10] && target[15] == source[15]);
@@ -484,7 +484,7 @@ fn events_of_an_ended_socket_are_not_its_successors() {
 fn route_to_the_own_nic_works() {
     let mut nic = open();
     let mut bytes = random_bytes(200_000, 12);
-    let of = register(&mut nic, &mut bytes);
+    let registered = register(&mut nic, &mut bytes);
     let address = nic.address().to_vec();
     let route = nic.insert(&address, Some(PEER)).unwrap();
     let (text, room) = ([1u8; 8], [0u8; 8]);
@@ -494,7 +494,7 @@ fn route_to_the_own_nic_works() {
         assert_eq!(nic.send(buffer(&text), route, token(4)), Posted::Yes);
     }
     let segment = Segment { local: at(&bytes, 0), remote: at(&bytes, 100_000), len: 100_000 };
-    post(&mut nic, route, &rma(false, &[segment], of.key), 5);
+    post(&mut nic, route, &rma(false, &[segment], registered.key), 5);
     let mut done: Vec<Reaped> = Vec::new();
     while !done.iter().any(|one| one.scratch == token(5)) {
         reap_believing(&mut nic, &mut done);
@@ -683,13 +683,13 @@ fn reset_keeps_an_unauthenticated_connection() {
 fn authentication_applies_to_one_connection() {
     let mut nic = open();
     let mut target = vec![0u8; 4096];
-    let of = register(&mut nic, &mut target);
+    let registered = register(&mut nic, &mut target);
     let (mut first, number) = speaker(&mut nic, NAME);
     first.0.shutdown(Shutdown::Write).unwrap();
     assert!(first.is_closed(&mut nic).0);
     let (mut second, _) = speaker(&mut nic, NAME);
     nic.assign_connection(number, PEER);
-    second.0.write_all(&conversation(of.key, &target)).unwrap();
+    second.0.write_all(&conversation(registered.key, &target)).unwrap();
     assert!(!second.is_closed(&mut nic).0 && target.iter().all(|byte| *byte == 0));
 }
 
@@ -797,8 +797,9 @@ fn unauthenticated_connections_are_bounded_by_host_and_time() {
     nic.clock = Clock::Virtual(time.clone());
     let host = |last: u8| IpAddr::from([127, 0, 0, last]);
     let counts = |nic: &TcpNic| {
-        let of = |last| nic.connections.iter().flatten().filter(|one| one.host() == Some(host(last))).count();
-        (of(1), of(2))
+        let count =
+            |last| nic.connections.iter().flatten().filter(|one| one.host() == Some(host(last))).count();
+        (count(1), count(2))
     };
     let pass = |nic: &mut TcpNic, ns: u64| {
         time.step(time.now() + ns);
@@ -979,8 +980,8 @@ fn conversation(key: u64, target: &[u8]) -> Vec<u8> {
 fn stream_may_be_split_or_end_at_any_byte() {
     let mut nic = open();
     let mut target = vec![0u8; 4096];
-    let of = register(&mut nic, &mut target);
-    let whole = [handshake(&nic), message(&[8; 20]), conversation(of.key, &target)].concat();
+    let registered = register(&mut nic, &mut target);
+    let whole = [handshake(&nic), message(&[8; 20]), conversation(registered.key, &target)].concat();
     let room = vec![0u8; MESSAGE];
     let answers: Vec<u8> =
         [&Answer::Accepted.bytes()[..], &Answer::Data { number: 2, len: 50 }.bytes(), &[7; 50]].concat();
@@ -1044,13 +1045,13 @@ fn end(socket: TcpStream, how: End) -> Option<TcpStream> {
 fn peer_may_disconnect_at_each_byte() {
     let (mut nic, room) = (open(), [0u8; 64]);
     let mut target = vec![0u8; 4096];
-    let of = register(&mut nic, &mut target);
+    let registered = register(&mut nic, &mut target);
     let first = [handshake(&nic), message(&[8; 20])].concat();
     let write = Request {
         kind: Kind::Write,
         pieces: 1,
         len: 60,
-        key: of.key,
+        key: registered.key,
         immediate: Immediate::new(5),
         address: at(&target, 100),
     };
@@ -1110,10 +1111,10 @@ fn target_may_disconnect_at_each_byte() {
             nic.reap(&mut finished);
         }
         (0..5).for_each(|_| _ = nic.reap(&mut finished));
-        let of = |n| finished.iter().filter(|one| one.scratch == token(n)).collect::<Vec<_>>();
+        let ended = |n| finished.iter().filter(|one| one.scratch == token(n)).collect::<Vec<_>>();
         for (n, whole) in [(1, until >= 2 * ANSWER), (2, until == answers.len())] {
-            let [one] = of(n)[..] else {
-                panic!("{until}, {how:?}: operation {n} came back {} times", of(n).len())
+            let [one] = ended(n)[..] else {
+                panic!("{until}, {how:?}: operation {n} came back {} times", ended(n).len())
             };
             assert!(
                 (one.errno == 0) == whole || how == End::Reset && !whole,
@@ -1271,7 +1272,9 @@ fn peer_that_reads_slowly_delays_no_other() {
     let bytes = [&write.bytes()[..], &[0; 250]].concat();
     let mut said = bytes.iter();
     let beside = passes(&mut a, &mut b, &mut || {
-        said.next().into_iter().for_each(|byte| drips.0.write_all(&[*byte]).unwrap());
+        if let Some(byte) = said.next() {
+            drips.0.write_all(&[*byte]).unwrap();
+        }
     });
     assert!(said.next().is_none() && beside <= 2 * alone + 300, "{beside} passes beside it, {alone} without");
     // More requests than an honest peer has in flight.
@@ -1289,12 +1292,12 @@ fn peer_that_reads_slowly_delays_no_other() {
 fn malformed_request_ends_only_its_connection() {
     let mut nic = open();
     let mut target = vec![0u8; 4096];
-    let of = register(&mut nic, &mut target);
+    let registered = register(&mut nic, &mut target);
     let right = Request {
         kind: Kind::Write,
         pieces: 1,
         len: 8,
-        key: of.key,
+        key: registered.key,
         immediate: None,
         address: at(&target, 0),
     };
@@ -1327,7 +1330,7 @@ fn malformed_request_ends_only_its_connection() {
         assert!(target.iter().all(|byte| *byte == 0));
     }
     let mut one = proven(&mut nic, NAME, PEER);
-    one.0.write_all(&conversation(of.key, &target)).unwrap();
+    one.0.write_all(&conversation(registered.key, &target)).unwrap();
     assert!(!one.is_closed(&mut nic).0);
 }
 
@@ -1341,7 +1344,7 @@ struct Between {
 }
 
 impl Between {
-    fn of(nic: &TcpNic) -> (Between, Vec<u8>) {
+    fn new(nic: &TcpNic) -> (Between, Vec<u8>) {
         let (to, name) = target_of(nic);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = [to_system(listener.local_addr().unwrap()), name.to_vec()].concat();
@@ -1357,7 +1360,9 @@ impl Between {
                 let (mut heard, mut buffer) = (Vec::new(), [0; 4096]);
                 while let Ok(len @ 1..) = from.read(&mut buffer) {
                     let at = flip.and_then(|flip| flip.checked_sub(heard.len()));
-                    at.and_then(|at| buffer[..len].get_mut(at)).into_iter().for_each(|byte| *byte ^= 1);
+                    if let Some(byte) = at.and_then(|at| buffer[..len].get_mut(at)) {
+                        *byte ^= 1;
+                    }
                     heard.extend_from_slice(&buffer[..len]);
                     if to.write_all(&buffer[..len]).is_err() {
                         break;
@@ -1380,7 +1385,7 @@ fn encrypted_connections_reveal_nothing() {
     let (mut a, mut b) = (open_sealed(&[SECRET]), open_sealed(&[SECRET]));
     let (source, mut target) = (vec![b'x'; 300_000], vec![0u8; 300_000]);
     let to = register(&mut b, &mut target);
-    let (between, address) = Between::of(&b);
+    let (between, address) = Between::new(&b);
     let heard = between.start(None);
     let route = a.insert(&address, Some(PEER)).unwrap();
     introduce(&mut a, &mut b, route);
@@ -1405,7 +1410,7 @@ fn corrupted_record_ends_the_connection_and_writes_nothing() {
         target.fill(0);
         let (mut a, mut b) = (open_sealed(&[SECRET]), open_sealed(&[SECRET]));
         let to = register(&mut b, &mut target);
-        let (between, address) = Between::of(&b);
+        let (between, address) = Between::new(&b);
         let heard = between.start(Some(flip));
         let route = a.insert(&address, Some(PEER)).unwrap();
         let segment = Segment { local: at(&source, 0), remote: at(&target, 0), len: 50_000 };

@@ -184,7 +184,7 @@ impl World {
         for i in 0..count {
             let (from, len) = (i * each, (each - each * (shape >> 5) / 8).max(1));
             after[from..from + len].copy_from_slice(&moved[from..from + len]);
-            let at = |of: &Vec<u8>| of.as_ptr() as u64 + from as u64;
+            let at = |part: &Vec<u8>| part.as_ptr() as u64 + from as u64;
             segments.push(Segment { local: at(&way.local), remote: at(&way.remote), len: len as u64 });
         }
         segments.rotate_left(shape % count);

@@ -123,7 +123,8 @@ impl Socket {
         // The kernel answers within the call that asks, and no read has to wait.
         let flags = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
-        let socket = Descriptor::of(|| unsafe { libc::socket(libc::AF_NETLINK, flags, libc::NETLINK_ROUTE) });
+        let socket =
+            Descriptor::opened(|| unsafe { libc::socket(libc::AF_NETLINK, flags, libc::NETLINK_ROUTE) });
         let socket = socket.ok_or_else(Error::last_os_error)?;
         // SAFETY: all fields may be zero: the kernel's address.
         let mut kernel: libc::sockaddr_nl = unsafe { std::mem::zeroed() };

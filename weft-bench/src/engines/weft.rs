@@ -132,7 +132,9 @@ impl Receiver for WeftReceiver {
 
     #[inline]
     fn poll(&mut self) -> Result<()> {
-        self.pause.into_iter().for_each(std::thread::sleep);
+        if let Some(pause) = self.pause {
+            std::thread::sleep(pause);
+        }
         self.endpoint.poll(&mut crate::endpoint::completions::<4>()).map(drop)
     }
 }

@@ -132,7 +132,9 @@ fn sweep_call(world: &mut World, call: &Call, name: &str, swept: &mut Swept) -> 
             }
             if call.makes {
                 let rest = world.at_rest_as(&began);
-                rest.more_than(&began).into_iter().for_each(&mut wrong);
+                if let Some(what) = rest.more_than(&began) {
+                    wrong(what);
+                }
             }
             let again = (call.call)(world);
             if again != WEFT_OK {
@@ -145,7 +147,9 @@ fn sweep_call(world: &mut World, call: &Call, name: &str, swept: &mut Swept) -> 
             return Ok(());
         }
         let rest = world.at_rest_as(&base);
-        rest.more_than(&base).into_iter().for_each(&mut wrong);
+        if let Some(what) = rest.more_than(&base) {
+            wrong(what);
+        }
     }
     // What was on its way out before is gone by now.
     let rest = world.at_rest_as(&first);

@@ -81,7 +81,9 @@ impl Outgoing {
 
     /// Sends what a full socket did not take from `forget`.
     pub fn send_forgotten(&mut self) {
-        self.socket.iter().for_each(|socket| _ = self.forgotten.send(socket.as_fd()));
+        if let Some(socket) = &self.socket {
+            _ = self.forgotten.send(socket.as_fd());
+        }
     }
 
     /// Moves device memory directly between devices, where one reaches the memory that the other's
@@ -95,14 +97,14 @@ impl Outgoing {
         let kind = if rma.read { Kind::Read } else { Kind::Write };
         let remote = (rma.segments.first().map_or(0, |segment| segment.remote), rma.key);
         let shared = area.filter(|area| self.reaches_device(rma.read, area, remote));
-        let of = match shared {
+        let shown = match shared {
             Some(_) if rma.read => self.pulls.find(device, rma.key).ok().flatten().map(|n| (n, 0)),
             Some(area) => self.pass(area).then_some((area.number, area.base())),
             None => None,
         };
-        let op = self.push(kind, rma.key, of.unwrap_or((0, 0)), rma.segments, scratch);
-        (op.immediate, op.on_device) = (rma.immediate, of.is_some());
-        op.through = of.is_none().then_some(device);
+        let op = self.push(kind, rma.key, shown.unwrap_or((0, 0)), rma.segments, scratch);
+        (op.immediate, op.on_device) = (rma.immediate, shown.is_some());
+        op.through = shown.is_none().then_some(device);
     }
 
     /// Whether the target can copy from our device memory to a key's memory, or our device in the
@@ -164,8 +166,8 @@ impl Outgoing {
         }
         self.next_probe = (probe + 1) % PROBES;
         let segment = Segment { local: area.base(), remote, len: 0 };
-        let of = (area.number, area.base());
-        self.push(Kind::Write, key, of, &[segment], std::ptr::null_mut()).probe = Some(probe);
+        let target = (area.number, area.base());
+        self.push(Kind::Write, key, target, &[segment], std::ptr::null_mut()).probe = Some(probe);
     }
 
     /// Publishes requests whose bytes devices have copied.

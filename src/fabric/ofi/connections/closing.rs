@@ -14,14 +14,14 @@ impl Connections {
         self.places.clear();
         self.pending = 0;
         let all = std::mem::take(&mut self.all);
-        all.iter().for_each(|of| of.wanted.store(false, Ordering::Release));
+        all.iter().for_each(|one| one.wanted.store(false, Ordering::Release));
         if let Some(mut dialer) = self.dialer.take() {
             dialer.close();
             while let Some(one) = dialer.next() {
                 self.discard(one);
             }
         }
-        self.unclosed.extend(all.iter().map(|of| of.ep).filter(|ep| !ep.is_null()));
+        self.unclosed.extend(all.iter().map(|one| one.ep).filter(|ep| !ep.is_null()));
         self.close_again()?;
         self.events.close_listener()?;
         // After the endpoints that use them.

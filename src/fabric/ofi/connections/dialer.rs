@@ -84,7 +84,9 @@ impl Dialer {
     /// Ends the thread, once its call has returned. `next` then gives what is left.
     pub fn close(&mut self) {
         self.asks = None;
-        self.thread.take().into_iter().for_each(|thread| _ = thread.join());
+        if let Some(thread) = self.thread.take() {
+            _ = thread.join();
+        }
     }
 }
 

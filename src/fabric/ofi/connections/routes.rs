@@ -86,9 +86,9 @@ impl Connections {
     }
 
     /// Assigns accepted connections from these NICs to the peer, if they belong to none.
-    fn claim(&mut self, of: impl Fn(&Name) -> bool, peer: Option<PeerId>) {
+    fn claim(&mut self, is_named: impl Fn(&Name) -> bool, peer: Option<PeerId>) {
         let unclaimed = |one: &&mut Connection| !one.dialed && one.owner.is_none();
-        for one in self.all.iter_mut().filter(unclaimed).filter(|one| of(&one.name)) {
+        for one in self.all.iter_mut().filter(unclaimed).filter(|one| is_named(&one.name)) {
             one.owner = Some(peer);
         }
     }

@@ -82,10 +82,10 @@ impl OfiNic {
 
     /// Lets events of connections wake a sleeper, too.
     fn wait_on_both(&mut self) -> Result<()> {
-        let events = self.connections.as_ref().and_then(|of| of.wait_fd().0);
+        let events = self.connections.as_ref().and_then(|connections| connections.wait_fd().0);
         let Some(events) = events.filter(|_| self.wait_fd >= 0) else { return Ok(()) };
         // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
-        let epoll = Descriptor::of(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
+        let epoll = Descriptor::opened(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
         let epoll = epoll.ok_or_else(|| Error::system("making a descriptor to wait on"))?;
         for fd in [self.wait_fd, events] {
             let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };

@@ -159,7 +159,8 @@ impl Connection {
         if is_answer(first) {
             let Some(bytes) = ready.first_chunk::<ANSWER>() else { return Ok(Step::Waits) };
             let answer = Answer::read(bytes).ok_or(libc::EPROTO)?;
-            if matches!(answer, Answer::Data { .. }) && self.staged.as_ref().is_some_and(|of| !of.has_room())
+            if matches!(answer, Answer::Data { .. })
+                && self.staged.as_ref().is_some_and(|staged| !staged.has_room())
             {
                 return self.starves();
             }
@@ -221,7 +222,7 @@ impl Connection {
         }
         self.entered = checked.ok().and_then(|allowed| allowed.entered);
         if let (Some(entered), Some(_)) = (&self.entered, request.immediate) {
-            entered.of().counts();
+            entered.grant().counts();
         }
         self.coming = Coming::Payload(request, errno);
         Ok(Step::Done)
@@ -262,7 +263,7 @@ impl Connection {
         // SAFETY: the buffer is ours until it is reaped, and is large enough.
         unsafe { std::ptr::copy_nonoverlapping(message.as_ptr(), buffer.address.cast(), len) };
         with.receives.pop_front();
-        with.reaped.push(Reaped { len: request.len, connection: self.number, ..Reaped::of(scratch, 0) });
+        with.reaped.push(Reaped { len: request.len, connection: self.number, ..Reaped::new(scratch, 0) });
         self.inbox.consume(head + len);
         self.follow(Next::Settled(0, None), (None, None), with.reaped);
         Ok(Step::Done)
