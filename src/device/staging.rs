@@ -85,7 +85,8 @@ impl Slots {
     /// The places must be valid until the copies are done, and fit the slot together.
     pub unsafe fn copy(
         &mut self,
-        (slot, into_slot): (u32, bool),
+        slot: u32,
+        into_slot: bool,
         device: Device,
         places: impl Iterator<Item = (u64, u64)>,
     ) -> Result<()> {

@@ -56,7 +56,7 @@ impl DataPath {
             let Some(of) = lane.and_then(|(_, lane)| lane.stripes_for(peer, view)) else { continue };
             // They fill two windows at most: the first stripe carries them.
             let again = std::mem::take(&mut runs);
-            of.begin(hold.another(), (slot, transfer), NewStripe { parts, speculative, again }, &core.table);
+            of.begin(hold.another(), slot, transfer, NewStripe { parts, speculative, again }, &core.table);
             chosen += 1;
         }
         match chosen {

@@ -86,9 +86,9 @@ impl Endpoint {
         // The key is already in use, which happens once in 2^64.
         for _ in 0..8 {
             let Some(token) = GrantToken::of(core.random.u64()?, peer.begun, number) else { continue };
-            let of = (memory.id, access);
-            let grant =
-                Grant::new(token, (peer.id, peer.owner), of, ranges.clone()).on_device(on_device(memory));
+
+            let grant = Grant::new(token, peer.id, peer.owner, memory.id, access, ranges.clone())
+                .on_device(on_device(memory));
             if core.grants.add(grant.until(deadline, spec.notify)) {
                 granted.keep();
                 place.into_iter().for_each(GrantPlace::keep);

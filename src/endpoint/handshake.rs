@@ -268,7 +268,7 @@ impl DataPath {
                 return self.core.reject(STALE);
             }
             let source = source((rail, connection), back);
-            match self.core.accept(address, (request.token, request.begun), accepted, source) {
+            match self.core.accept(address, request.token, request.begun, accepted, source) {
                 Ok(peer) => self.rails[rail].rail.assign_connection(connection, peer),
                 Err(error) => log::debug!("a peer cannot be accepted: {error}"),
             }
@@ -332,7 +332,7 @@ impl DataPath {
         let header = Header { to: token, ..Header::plain(Kind::Refuse) };
         let body = self.core.refusal(to.0, token, body);
         let RailWork { rail, lanes, .. } = &mut self.rails[origin.0];
-        rail.answer(lanes, (to.1, origin.1), |frame| header.write(frame, &body, &[]));
+        rail.answer(lanes, to.1, origin.1, |frame| header.write(frame, &body, &[]));
     }
 
     fn reply_to_handshake(&mut self, lane: LaneId, accepted: &AcceptedHandshake) {
@@ -551,6 +551,6 @@ impl DataPath {
         }
         let close = Header { to: token, ..Header::plain(Kind::Close) };
         let RailWork { rail, lanes, .. } = &mut self.rails[origin.0];
-        rail.answer(lanes, (&theirs.whole(), origin.1), |frame| close.write(frame, &[], &[]));
+        rail.answer(lanes, &theirs.whole(), origin.1, |frame| close.write(frame, &[], &[]));
     }
 }

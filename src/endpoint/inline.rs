@@ -331,7 +331,7 @@ impl Parcel<'_> {
         let id = hold.id();
         // SAFETY: the hold keeps the slot alive.
         if let Some(transfer) = unsafe { table.body(slot) }.transfer() {
-            stripes.posted(hold, (slot, transfer), table, now);
+            stripes.posted(hold, slot, transfer, table, now);
         }
         if core.phase.load(Ordering::SeqCst) != OPEN {
             // A thread that closes the endpoint may have missed this operation.

@@ -25,7 +25,7 @@ fn on_fabric<'a>(fabric: &str, rails: impl Iterator<Item = (&'a str, &'a str)>) 
 /// How a peer begins: this side connects, or its handshake request was accepted.
 pub enum Begin {
     Connecting { user_data: u64 },
-    Accepted { named: (Token, u64), accepted: AcceptedHandshake, source: u64 },
+    Accepted { token: Token, begun: u64, accepted: AcceptedHandshake, source: u64 },
 }
 
 impl Endpoint {
@@ -91,12 +91,13 @@ impl Endpoint {
 }
 
 impl Core {
-    /// An unauthenticated endpoint started a handshake over one of our rails. `named`: its token
-    /// for us, and its number of this connection. `source`: its origin.
+    /// An unauthenticated endpoint started a handshake over one of our rails. `token`: its token
+    /// for us. `begun`: its number of this connection. `source`: its origin.
     pub fn accept(
         &self,
         address: Address,
-        named: (Token, u64),
+        token: Token,
+        begun: u64,
         accepted: AcceptedHandshake,
         source: u64,
     ) -> Result<PeerId> {
@@ -106,7 +107,7 @@ impl Core {
             return Err(Error::new(Status::NoCommonFabric, "a hello over another fabric than it names"));
         }
         self.let_in(source, self.clock.now())?;
-        let entered = self.enter(address, Begin::Accepted { named, accepted, source });
+        let entered = self.enter(address, Begin::Accepted { token, begun, accepted, source });
         if !matches!(entered, Ok((_, true))) {
             self.unauthenticated.stayed_out();
         }
@@ -207,7 +208,7 @@ impl Core {
                 peer.connects.lock().push(user_data);
                 None
             }
-            Begin::Accepted { named: (token, begun), accepted, source } => {
+            Begin::Accepted { token, begun, accepted, source } => {
                 peer.meet(token, begun);
                 peer.authenticate_by(&accepted.root);
                 peer.lanes.lock().is_newest(accepted.plan, accepted.epoch, usize::MAX);

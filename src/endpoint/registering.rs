@@ -156,7 +156,7 @@ impl Registering {
         let access = if apart { own } else { wanted.access };
         let learnt = match wanted.device {
             None => rail.register(*range, access).map(Some),
-            Some(device) => rail.register_device(*range, access, device),
+            Some((device, shareable)) => rail.register_device(*range, access, device, shareable),
         };
         match learnt {
             Ok(Some(registration)) => done.push(registration),

@@ -39,7 +39,7 @@ impl Endpoint {
         if let Err(error) = unowned.register(&wanted) {
             return Err(unowned.give_back(error));
         }
-        Ok(unowned.into_memory((id, secret), wanted, place))
+        Ok(unowned.into_memory(id, secret, wanted, place))
     }
 
     /// Lets all workers register ranges. On failure, too, `all` has what there is.
@@ -89,12 +89,12 @@ impl Unowned<'_> {
         }
     }
 
-    fn into_memory(mut self, names: (MemoryId, u64), wanted: Wanted, place: Option<Place>) -> Memory {
+    fn into_memory(mut self, id: MemoryId, secret: u64, wanted: Wanted, place: Option<Place>) -> Memory {
         let mut by_rail: Vec<Box<[Registration]>> =
             self.endpoint.core.rails.iter().map(|_| Box::default()).collect();
         let (own, apart) = (std::mem::take(&mut self.own), std::mem::take(&mut self.apart));
         own.of_rails.into_iter().for_each(|(rail, of)| by_rail[rail.place()] = of);
-        let memory = Memory::new(names, wanted.ranges.to_vec(), (wanted.access, place), by_rail);
+        let memory = Memory::new(id, secret, wanted.ranges.to_vec(), wanted.access, place, by_rail);
         {
             let mut exports = memory.exports.lock();
             let any = !apart.of_rails.is_empty();

@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(has(&tree.machine()), [true, true, true], "no class of devices can be seen");
         tree.net("lo", None, "unknown");
         assert_eq!(has(&tree.machine()), [false, false, true]);
-        tree.function("pci0000:00/0000:01:00.0", 0x020700, (0x15b3, 0x1021), 0);
+        tree.function("pci0000:00/0000:01:00.0", 0x020700, 0x15b3, 0x1021, 0);
         tree.rdma("mlx5_0", "0000:01:00.0");
         assert_eq!(has(&tree.machine()), [false, true, true]);
     }
@@ -296,7 +296,7 @@ mod tests {
     fn devices_whose_ports_are_down_are_named() {
         let mut tree = trees::Tree::new();
         for (i, state) in ["4: ACTIVE", "1: DOWN", "2: INIT"].iter().enumerate() {
-            tree.function(&format!("pci0000:00/0000:0{i}:00.0"), 0x020700, (0x15b3, 0x1021), 0);
+            tree.function(&format!("pci0000:00/0000:0{i}:00.0"), 0x020700, 0x15b3, 0x1021, 0);
             tree.rdma(&format!("mlx5_{i}"), &format!("0000:0{i}:00.0"));
             tree.file(&format!("sys/class/infiniband/mlx5_{i}/ports/1/state"), format!("{state}\n"));
         }

@@ -71,8 +71,10 @@ impl Grant {
     /// A grant of ranges of registered memory, in any order.
     pub fn new(
         token: GrantToken,
-        (peer, worker): (PeerId, usize),
-        (memory, access): (MemoryId, Access),
+        peer: PeerId,
+        worker: usize,
+        memory: MemoryId,
+        access: Access,
         mut ranges: Vec<HostRange>,
     ) -> Grant {
         ranges.sort_unstable_by_key(|range| range.base);
@@ -305,8 +307,7 @@ mod tests {
         let token = GrantToken::of(u64::MAX, 1, 3).unwrap();
         assert_eq!((token.number(), token.key()), (3, u64::MAX));
         let ranges = vec![range(500, 10), range(100, 50), range(150, 50), range(120, 10)];
-        let memory = (MemoryId::new(1), Access::ALL);
-        let grant = Grant::new(token, (PeerId::numbered(9), 0), memory, ranges);
+        let grant = Grant::new(token, PeerId::numbered(9), 0, MemoryId::new(1), Access::ALL, ranges);
         assert_eq!(grant.first(), range(100, 100));
         for (address, len, expected) in [
             (100, 100, true),
@@ -335,8 +336,16 @@ mod tests {
     #[test]
     fn closed_grant_admits_no_use() {
         let token = GrantToken::new(7).unwrap();
-        let memory = (MemoryId::new(1), Access::ALL);
-        let grant = || Arc::new(Grant::new(token, (PeerId::numbered(9), 0), memory, vec![range(1, 1)]));
+        let grant = || {
+            Arc::new(Grant::new(
+                token,
+                PeerId::numbered(9),
+                0,
+                MemoryId::new(1),
+                Access::ALL,
+                vec![range(1, 1)],
+            ))
+        };
         let (used, idle) = (grant(), grant());
         let within = used.enter();
         assert!(within.is_some() && !used.close() && used.enter().is_none());

@@ -28,7 +28,8 @@ fn network(host: &Value) -> Network {
 
 fn rails(network: &Network) -> Found {
     let machine = Tree::new().machine();
-    let mut found = chosen(interfaces(network, &machine), None, &machine, String::new()).unwrap();
+    let (nics, unusable) = interfaces(network, &machine);
+    let mut found = chosen(nics, unusable, None, &machine, String::new()).unwrap();
     found.limit(RAILS_MAX);
     found
 }

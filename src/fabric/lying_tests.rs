@@ -69,8 +69,14 @@ impl<N: Nic> Pair<N> {
 
     fn grant(&self, peer: PeerId, number: u64) -> GrantToken {
         let token = GrantToken::of(0x1234_5678_9abc_def0 ^ number << 8, 1, number).unwrap();
-        let memory = (MemoryId::new(1), Access::ALL);
-        assert!(self.grants.add(Grant::new(token, (peer, 0), memory, vec![range(&self.target)])));
+        assert!(self.grants.add(Grant::new(
+            token,
+            peer,
+            0,
+            MemoryId::new(1),
+            Access::ALL,
+            vec![range(&self.target)]
+        )));
         token
     }
 

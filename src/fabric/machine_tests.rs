@@ -150,7 +150,7 @@ fn visible_gpus_end_at_the_first_invalid_entry() {
     assert_eq!(left("3,8,0"), [trees::p5_gpu(3)]);
     // GPUs that other processes hold have no number.
     let mut tree = trees::p5();
-    tree.function("pci0000:00/0000:00:02.0", trees::VGA, (0x8086, 0x9a49), 0);
+    tree.function("pci0000:00/0000:00:02.0", trees::VGA, 0x8086, 0x9a49, 0);
     assert_eq!(tree.machine().gpus().count(), 9);
     assert_eq!(tree.machine().gpus_left(Some("0")), Some(vec![at(&trees::p5_gpu(0)).unwrap()]));
 }
@@ -166,8 +166,8 @@ fn device_without_a_pci_address_is_near_everything() {
 fn node_without_cpus_does_not_restrict_workers() {
     let mut tree = Tree::new();
     tree.nodes(&["0-3", ""]);
-    tree.function("pci0000:01/0000:01:00.0", trees::ETHERNET, (0x15b3, 0x1021), 0);
-    tree.function("pci0000:02/0000:02:00.0", trees::ETHERNET, (0x15b3, 0x1021), 1);
+    tree.function("pci0000:01/0000:01:00.0", trees::ETHERNET, 0x15b3, 0x1021, 0);
+    tree.function("pci0000:02/0000:02:00.0", trees::ETHERNET, 0x15b3, 0x1021, 1);
     tree.net("eth1", Some("0000:01:00.0"), "up");
     tree.net("eth2", Some("0000:02:00.0"), "lowerlayerdown");
     assert_eq!(near(&tree.machine(), None), ["eth1"], "the other is down");
@@ -183,7 +183,7 @@ fn nodes_with_more_rails_get_more_workers() {
     for bus in 0..8 {
         let address = format!("0000:{bus:02x}:00.0");
         let path = format!("pci0000:{bus:02x}/{address}");
-        tree.function(&path, trees::ETHERNET, (0x15b3, 0x1021), (bus > 1) as i32);
+        tree.function(&path, trees::ETHERNET, 0x15b3, 0x1021, (bus > 1) as i32);
         tree.net(&format!("eth{bus}"), Some(&address), "up");
     }
     let groups = groups(&tree.machine(), 0);
@@ -349,7 +349,7 @@ fn node_without_nics_uses_those_of_another_node() {
     tree.file("sys/devices/system/node/node1/distance", "12 10 30\n");
     for (bus, node) in [(1, 0), (2, 2)] {
         let address = format!("0000:{bus:02x}:00.0");
-        tree.function(&format!("pci0000:{bus:02x}/{address}"), trees::ETHERNET, (0x15b3, 0x1021), node);
+        tree.function(&format!("pci0000:{bus:02x}/{address}"), trees::ETHERNET, 0x15b3, 0x1021, node);
         tree.net(&format!("eth{bus}"), Some(&address), "up");
     }
     tree.affinity("4-7");
@@ -390,7 +390,7 @@ fn empty_sysfs_is_one_node() {
 #[test]
 fn interface_of_a_virtual_device_is_placed_at_its_parent() {
     let mut tree = Tree::new();
-    tree.function("pci0000:00/0000:00:03.0", trees::ETHERNET, (0x1af4, 0x1000), 0);
+    tree.function("pci0000:00/0000:00:03.0", trees::ETHERNET, 0x1af4, 0x1000, 0);
     tree.file("sys/devices/pci0000:00/0000:00:03.0/virtio2/uevent", "");
     // A directory of which only `device` is a link.
     tree.file("sys/class/net/eth0/operstate", "up\n");

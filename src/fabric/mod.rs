@@ -427,9 +427,10 @@ pub trait Nic {
         &mut self,
         range: HostRange,
         access: Access,
-        device: (Device, bool),
+        device: Device,
+        shareable: bool,
     ) -> Result<Option<Registration>> {
-        let _ = (range, access, device);
+        let _ = (range, access, device, shareable);
         Ok(None)
     }
     /// Device memory of a route's peer was imported; `remotes`: the addresses and keys of its

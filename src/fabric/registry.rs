@@ -147,11 +147,12 @@ impl Registry {
     #[inline]
     pub fn check(
         &mut self,
-        of: (Option<PeerId>, u64),
+        peer: Option<PeerId>,
+        key: u64,
         bytes: impl IntoIterator<Item = (u64, u64), IntoIter: Clone>,
         wish: Wish,
     ) -> Result<Allowed, i32> {
-        self.check_until(of, bytes.into_iter(), wish, true)
+        self.check_until(peer, key, bytes.into_iter(), wish, true)
     }
 
     /// The same, for bytes that are touched before `end_pass` if they are in host memory: the
@@ -159,18 +160,20 @@ impl Registry {
     #[inline]
     pub fn check_in_pass(
         &mut self,
-        of: (Option<PeerId>, u64),
+        peer: Option<PeerId>,
+        key: u64,
         bytes: impl IntoIterator<Item = (u64, u64), IntoIter: Clone>,
         wish: Wish,
     ) -> Result<Allowed, i32> {
-        self.check_until(of, bytes.into_iter(), wish, false)
+        self.check_until(peer, key, bytes.into_iter(), wish, false)
     }
 
     /// `later`: the bytes are touched after this pass, too.
     #[inline]
     fn check_until(
         &mut self,
-        (peer, key): (Option<PeerId>, u64),
+        peer: Option<PeerId>,
+        key: u64,
         bytes: impl Iterator<Item = (u64, u64)> + Clone,
         wish: Wish,
         later: bool,
@@ -181,7 +184,7 @@ impl Registry {
         if allowed && self.is_open_to(peer, later) {
             return Ok(Allowed::default());
         }
-        self.check_rest((peer, key), (bytes, allowed), wish, later)
+        self.check_rest(peer, key, bytes, allowed, wish, later)
     }
 
     /// Whether `last` is steady host memory that this peer may reach, until the pass ends or (`later`) without
@@ -210,8 +213,10 @@ impl Registry {
     #[inline(never)]
     fn check_rest(
         &mut self,
-        (peer, key): (Option<PeerId>, u64),
-        (mut bytes, allowed): (impl Iterator<Item = (u64, u64)>, bool),
+        peer: Option<PeerId>,
+        key: u64,
+        mut bytes: impl Iterator<Item = (u64, u64)>,
+        allowed: bool,
         wish: Wish,
         later: bool,
     ) -> Result<Allowed, i32> {
@@ -416,18 +421,18 @@ mod tests {
             (9, 1000, 1, Wish::Write, false),
             (0, 0, 0, Wish::Write, false),
         ] {
-            let allowed = registry.check((None, key), [(address, len)], wish);
+            let allowed = registry.check(None, key, [(address, len)], wish);
             assert_eq!(allowed.is_ok(), expected, "{key} {address} {len} {wish:?}");
         }
         // No device of this process has this identity.
         assert!(registry.add(9, HostRange { base: 9000, len: 100 }, both, Some((3, 77))));
         assert!(registry.is_device(9) && !registry.is_device(7));
-        assert_eq!(registry.check((None, 9), [(9000, 101)], Wish::Write).err(), Some(libc::EACCES));
-        assert_eq!(registry.check((None, 9), [(9000, 100)], Wish::Write).err(), Some(GONE));
-        assert!(registry.check((None, 7), [(1000, 1)], Wish::Write).is_ok());
+        assert_eq!(registry.check(None, 9, [(9000, 101)], Wish::Write).err(), Some(libc::EACCES));
+        assert_eq!(registry.check(None, 9, [(9000, 100)], Wish::Write).err(), Some(GONE));
+        assert!(registry.check(None, 7, [(1000, 1)], Wish::Write).is_ok());
         assert!(registry.remove(7) && !registry.remove(7));
-        assert_eq!(registry.check((None, 7), [(1000, 1)], Wish::Write).err(), Some(libc::EACCES));
-        assert_eq!(registry.check((PeerId::new(1), 7), [(1000, 1)], Wish::Write).err(), Some(GONE));
+        assert_eq!(registry.check(None, 7, [(1000, 1)], Wish::Write).err(), Some(libc::EACCES));
+        assert_eq!(registry.check(PeerId::new(1), 7, [(1000, 1)], Wish::Write).err(), Some(GONE));
     }
 
     #[test]
@@ -438,9 +443,9 @@ mod tests {
         let token = GrantToken::new(77).unwrap();
         let writes = Access { remote_read: false, ..Access::ALL };
         let ranges = [(1000, 100), (3000, 100)].map(|(base, len)| HostRange { base, len });
-        assert!(grants.add(Grant::new(token, (theirs, 0), (MemoryId::new(1), writes), ranges.to_vec())));
+        assert!(grants.add(Grant::new(token, theirs, 0, MemoryId::new(1), writes, ranges.to_vec())));
         let mut check =
-            |peer, address, wish| registry.check((peer, 77), [(1000, 50), (address, 50)], wish).map(drop);
+            |peer, address, wish| registry.check(peer, 77, [(1000, 50), (address, 50)], wish).map(drop);
         assert_eq!(check(Some(theirs), 3050, Wish::Write), Ok(()));
         assert_eq!(check(Some(theirs), 3051, Wish::Write), Err(GONE));
         assert_eq!(check(Some(theirs), 3050, Wish::Read), Err(GONE));
@@ -448,7 +453,7 @@ mod tests {
         assert!(grants.take(token).is_some_and(|grant| grant.close()));
         assert_eq!(check(Some(theirs), 1000, Wish::Write), Err(GONE));
         assert!(registry.remove(77));
-        assert_eq!(registry.check((Some(theirs), 77), [(1000, 50)], Wish::Write).err(), Some(GONE));
+        assert_eq!(registry.check(Some(theirs), 77, [(1000, 50)], Wish::Write).err(), Some(GONE));
     }
 
     #[test]
@@ -458,14 +463,15 @@ mod tests {
         registry.use_grants(grants.clone());
         let range = HostRange { base: 1000, len: 100 };
         let on = OnDevice { device: 3, ranges: [(range, 5)].into() };
-        let terms =
-            |token: u128| (GrantToken::new(token).unwrap(), (peer, 0), (MemoryId::new(1), Access::ALL));
-        let grant = |(token, peer, memory)| Grant::new(token, peer, memory, vec![range]);
-        assert!(grants.add(grant(terms(77))) && grants.add(grant(terms(78)).on_device(Some(on))));
+        let grant = |token: u128| {
+            let token = GrantToken::new(token).unwrap();
+            Grant::new(token, peer, 0, MemoryId::new(1), Access::ALL, vec![range])
+        };
+        assert!(grants.add(grant(77)) && grants.add(grant(78).on_device(Some(on))));
         registry.doubt();
         for (key, device, may_fault) in [(77, None, true), (78, Some(3), false)] {
             registry.there = Some((78, 1000)); // This pass has found the device's memory.
-            let allowed = registry.check((Some(peer), key), [(1000, 50)], Wish::Read).ok();
+            let allowed = registry.check(Some(peer), key, [(1000, 50)], Wish::Read).ok();
             let found = allowed.as_ref().map(|allowed| (allowed.device, allowed.may_fault));
             assert_eq!(found, Some((device, may_fault)), "{key}");
         }
@@ -479,14 +485,12 @@ mod tests {
         let grant = |key: u128, bases: &[u64]| {
             let ranges = bases.iter().map(|base| HostRange { base: *base, len: 100 }).collect();
             let token = GrantToken::new(key).unwrap();
-            assert!(grants.add(Grant::new(token, (peers[0], 0), (MemoryId::new(1), Access::ALL), ranges)));
+            assert!(grants.add(Grant::new(token, peers[0], 0, MemoryId::new(1), Access::ALL, ranges)));
             token
         };
         let (one, two, parts) = (grant(77, &[1000]), grant(78, &[1000]), grant(79, &[1000, 3000]));
         let ask = |registry: &mut Registry, peer, key, address| {
-            registry
-                .check_in_pass((Some(peer), key), [(address, 50)], Wish::Write)
-                .map(|a| a.entered.is_some())
+            registry.check_in_pass(Some(peer), key, [(address, 50)], Wish::Write).map(|a| a.entered.is_some())
         };
         assert_eq!(ask(&mut registry, peers[0], 77, 1000), Ok(false));
         assert_eq!(ask(&mut registry, peers[1], 77, 1000), Err(GONE));
@@ -500,7 +504,7 @@ mod tests {
 
         // Each of these ends the use, too.
         let ends: [fn(&mut Registry, PeerId); 3] = [
-            |registry, peer| drop(registry.check_in_pass((Some(peer), 78), [(1000, 1)], Wish::Write)),
+            |registry, peer| drop(registry.check_in_pass(Some(peer), 78, [(1000, 1)], Wish::Write)),
             |registry, _| assert!(!registry.remove(5)),
             |registry, _| registry.clear(),
         ];
@@ -516,7 +520,7 @@ mod tests {
 
         // A use that outlasts the pass is the caller's.
         assert_eq!(ask(&mut registry, peers[0], 79, 1000), Ok(false));
-        let check = registry.check((Some(peers[0]), 79), [(1000, 50)], Wish::Read);
+        let check = registry.check(Some(peers[0]), 79, [(1000, 50)], Wish::Read);
         registry.end_pass();
         let taken = grants.take(parts).unwrap();
         assert!(!taken.close() && check.is_ok_and(|allowed| allowed.entered.is_some()) && taken.close());

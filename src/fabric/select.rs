@@ -56,7 +56,7 @@ pub fn candidates(fabric: Option<&str>, rails: Option<&str>, machine: &Machine) 
     }
     if let Some(found) = simulated(fabric)? {
         let found = found.into_iter().map(|entry| candidate(entry, machine, &Network::default())).collect();
-        return chosen((found, Vec::new()), patterns, machine, "none: simulated, without libfabric".into());
+        return chosen(found, Vec::new(), patterns, machine, "none: simulated, without libfabric".into());
     }
     let is_host = |name: &&str| *name == host::NAME;
     let (on_host, others): (Vec<&str>, Vec<&str>) = fabric.split(',').map(str::trim).partition(is_host);
@@ -180,7 +180,7 @@ fn network_candidates(fabric: Option<&str>, patterns: Option<&str>, machine: &Ma
     if found.is_empty() {
         return Err(no_nic(fabric.unwrap_or(RANKED), &unusable, machine));
     }
-    chosen((found, unusable), patterns, machine, libfabric)
+    chosen(found, unusable, patterns, machine, libfabric)
 }
 
 /// The interfaces that can be rails of tcp; and the others, each with the reason.
@@ -253,7 +253,8 @@ fn simulated(fabric: &str) -> Result<Option<Vec<Entry>>> {
 /// The NICs that the patterns name, or that lead farthest and are near the devices and CPUs of this
 /// process. `unusable`: the NICs that cannot be rails, each with the reason.
 pub(super) fn chosen(
-    (found, unusable): (Vec<Candidate>, Vec<(String, String)>),
+    found: Vec<Candidate>,
+    unusable: Vec<(String, String)>,
     patterns: Option<&str>,
     machine: &Machine,
     libfabric: String,

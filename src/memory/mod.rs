@@ -133,9 +133,11 @@ impl Drop for Granted<'_> {
 
 impl Memory {
     pub fn new(
-        (id, secret): (MemoryId, u64),
+        id: MemoryId,
+        secret: u64,
         ranges: Vec<Range>,
-        (access, place): (Access, Option<Place>),
+        access: Access,
+        place: Option<Place>,
         rails: Vec<Box<[Registration]>>,
     ) -> Memory {
         Memory {

@@ -62,14 +62,14 @@ impl Rail {
 }
 
 impl Burst<'_> {
-    /// For traces: slices of an operation, from the first to before the last, are claimed for the rail.
-    pub fn claimed(&self, id: OpId, (first, end): (u64, u64), again: bool) -> Event {
+    /// For traces: slices of an operation, from the first to the one before the end, are claimed for the rail.
+    pub fn claimed(&self, id: OpId, slices: (u64, u64), again: bool) -> Event {
         Event::Claimed {
             rail: self.rail.get(),
             again,
             id: id.get(),
-            first,
-            slices: end - first,
+            first: slices.0,
+            slices: slices.1 - slices.0,
             at: self.now,
         }
     }
@@ -162,7 +162,7 @@ impl Burst<'_> {
             return Posted::Again;
         }
         // SAFETY: the local range stays registered until the operation is done.
-        unsafe { self.post_part(rma, (1, bytes), tag).1 }
+        unsafe { self.post_part(rma, 1, bytes, tag).1 }
     }
 
     pub fn probe(&mut self, tag: Tag) -> Posted {
@@ -186,12 +186,7 @@ impl Burst<'_> {
     /// # Safety
     /// Like `post`.
     #[inline]
-    pub unsafe fn post_each(
-        &mut self,
-        rma: Rma<'_>,
-        (count, bytes): (usize, u64),
-        tag: Tag,
-    ) -> (u32, Posted) {
+    pub unsafe fn post_each(&mut self, rma: Rma<'_>, count: usize, bytes: u64, tag: Tag) -> (u32, Posted) {
         let segments = rma.segments.len() / count;
         let mut left = rma.segments;
         let mut posted = 0;
@@ -206,7 +201,7 @@ impl Burst<'_> {
             (part.segments, left) = left.split_at(run * segments);
             part.more = rma.more || run < rest;
             // SAFETY: the local ranges, of which these are some, stay registered until the operations are done.
-            let (done, outcome) = unsafe { self.post_part(part, (run, bytes), tag) };
+            let (done, outcome) = unsafe { self.post_part(part, run, bytes, tag) };
             posted += done;
             if outcome != Posted::Yes {
                 return (posted as u32, outcome);
@@ -219,12 +214,7 @@ impl Burst<'_> {
     // Always inline: otherwise the tag is stored to the stack in parts and loaded as a whole. That
     // load stalls on all earlier stores, some of them to cache lines that the peer holds.
     #[inline(always)]
-    unsafe fn post_part(
-        &mut self,
-        rma: Rma<'_>,
-        (count, bytes): (usize, u64),
-        mut tag: Tag,
-    ) -> (usize, Posted) {
+    unsafe fn post_part(&mut self, rma: Rma<'_>, count: usize, bytes: u64, mut tag: Tag) -> (usize, Posted) {
         let from = self.free_ops.len() - count;
         let ops = &self.free_ops[from..];
         let sampled = bytes > 0 && self.lane.begin_sample(self.now);

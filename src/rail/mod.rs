@@ -182,10 +182,11 @@ impl Rail {
         &mut self,
         range: HostRange,
         access: Access,
-        device: (Device, bool),
+        device: Device,
+        shareable: bool,
     ) -> Result<Option<Registration>> {
         self.nic
-            .register_device(range, access, device)
+            .register_device(range, access, device, shareable)
             .inspect(|known| self.registered.add(known.iter().count() as i64))
     }
 
@@ -411,12 +412,12 @@ impl Rail {
         behind: bool,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Posted {
-        self.send_over(lane, (true, behind), fill)
+        self.send_over(lane, true, behind, fill)
     }
 
     /// Like `send_frame`, for a handshake before the session exists.
     pub fn send_open(&mut self, lane: &mut Lane, fill: impl FnOnce(&mut [u8]) -> usize) -> Posted {
-        self.send_over(lane, (false, false), fill)
+        self.send_over(lane, false, false, fill)
     }
 
     /// Whether a handshake can be sent now.
@@ -427,7 +428,8 @@ impl Rail {
     fn send_over(
         &mut self,
         to: &mut Lane,
-        (seals, follows): (bool, bool),
+        seals: bool,
+        follows: bool,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) -> Posted {
         if to.life.is_closed() {
@@ -501,7 +503,8 @@ impl Rail {
     pub fn answer(
         &mut self,
         lanes: &Lanes<impl HasLane>,
-        (address, connection): (&[u8], Connection),
+        address: &[u8],
+        connection: Connection,
         fill: impl FnOnce(&mut [u8]) -> usize,
     ) {
         if self.answers >= ANSWERS {

@@ -72,8 +72,8 @@ impl Rail {
     #[inline]
     fn finish_run(&mut self, lanes: &mut Lanes<impl HasLane>, run: &Run, now: u64) -> Done {
         let &Run { lane, index, posts, slices, .. } = run;
-        let carrier = self.account(lanes, lane, posts, (run.bytes, run.sampled), now);
-        self.count(run.read, (posts.into(), slices.into(), run.len), carrier);
+        let carrier = self.account(lanes, lane, posts, run.bytes, run.sampled, now);
+        self.count(run.read, posts, slices, run.len, carrier);
         trace::add(|| Event::Delivered {
             rail: self.index.get(),
             posts,
@@ -114,9 +114,9 @@ impl Rail {
         }
         match tag.work {
             Work::Slice | Work::Counted(_) | Work::Probe => {
-                let carrier = self.account(lanes, tag.lane, 1, (tag.bytes, tag.sampled), now);
+                let carrier = self.account(lanes, tag.lane, 1, tag.bytes, tag.sampled, now);
                 if tag.len > 0 && errno == 0 {
-                    self.count(tag.read, (1, tag.slices.into(), tag.len), carrier);
+                    self.count(tag.read, 1, tag.slices, tag.len, carrier);
                 }
             }
             Work::Frame | Work::Handshake => {
@@ -155,7 +155,8 @@ impl Rail {
         lanes: &'a mut Lanes<impl HasLane>,
         lane: LaneSlot,
         posts: u32,
-        (bytes, sampled): (u64, bool),
+        bytes: u64,
+        sampled: bool,
         now: u64,
     ) -> Option<&'a Lane> {
         // The bytes of a removed lane were subtracted when it was removed.
@@ -169,10 +170,11 @@ impl Rail {
 
     /// Counts completed posts, their slices and their bytes for the rail and the lane.
     #[inline]
-    fn count(&self, read: bool, done: (u64, u64, u64), carrier: Option<&Lane>) {
-        self.traffic.add(read, done, carrier.and_then(|lane| lane.elsewhere.as_deref()));
+    fn count(&self, read: bool, posts: u32, slices: u32, bytes: u64, carrier: Option<&Lane>) {
+        let elsewhere = carrier.and_then(|lane| lane.elsewhere.as_deref());
+        self.traffic.add(read, posts.into(), slices.into(), bytes, elsewhere);
         if let Some(lane) = carrier {
-            lane.traffic.add(read, done.2);
+            lane.traffic.add(read, bytes);
         }
     }
 }

@@ -114,7 +114,7 @@ pub struct Glance {
 impl Traffic {
     /// Counts completed posts of one direction, of a lane that other NICs may carry.
     #[inline]
-    pub fn add(&self, read: bool, (posts, slices, bytes): (u64, u64, u64), elsewhere: Option<&Elsewhere>) {
+    pub fn add(&self, read: bool, posts: u64, slices: u64, bytes: u64, elsewhere: Option<&Elsewhere>) {
         self.posts.add(posts);
         if let Some(host) = elsewhere.and_then(|elsewhere| elsewhere.traffic(read)) {
             return host.add_guest(read, slices, bytes);

@@ -237,11 +237,11 @@ impl Machine {
             let pci = interface.pci.map(|pci| pci.to_string());
             let kind = if is_net { "net" } else { "rdma" };
             let network = at.map(|at| explained.remove(at));
-            views.push(interface_view(&interface.name, (kind, pci, interface.up, speed), network));
+            views.push(interface_view(&interface.name, kind, pci, interface.up, speed, network));
         }
         for network in explained {
             let name = network.name.clone();
-            views.push(interface_view(&name, ("net", None, true, None), Some(network)));
+            views.push(interface_view(&name, "net", None, true, None, Some(network)));
         }
         views
     }
@@ -272,7 +272,10 @@ impl Machine {
 
 fn interface_view(
     name: &str,
-    (r#type, pci, up, speed_mbps): (&'static str, Option<String>, bool, Option<i64>),
+    r#type: &'static str,
+    pci: Option<String>,
+    up: bool,
+    speed_mbps: Option<i64>,
     network: Option<Interface>,
 ) -> InterfaceView {
     let why = network.as_ref().map(|network| network.why.clone());

@@ -61,7 +61,7 @@ impl Tree {
     }
 
     /// Adds a function at a path like "pci0000:44/0000:44:00.0/0000:45:00.0".
-    pub fn function(&mut self, path: &str, class: u32, (vendor, device): (u16, u16), node: i32) {
+    pub fn function(&mut self, path: &str, class: u32, vendor: u16, device: u16, node: i32) {
         let address = path.rsplit('/').next().unwrap();
         let folder = format!("sys/devices/{path}");
         self.file(&format!("{folder}/class"), format!("0x{class:06x}\n"));
@@ -136,29 +136,29 @@ pub fn p5_nics_of_gpu(gpu: usize) -> [String; 4] {
 pub fn p5() -> Tree {
     let mut tree = Tree::new();
     tree.nodes(&["0-47", "48-95"]);
-    tree.function("pci0000:00/0000:00:03.0", VGA, (0x1d0f, 0x1111), 0);
-    tree.function("pci0000:00/0000:00:05.0", ETHERNET, (0x1d0f, 0xec20), 0);
+    tree.function("pci0000:00/0000:00:03.0", VGA, 0x1d0f, 0x1111, 0);
+    tree.function("pci0000:00/0000:00:05.0", ETHERNET, 0x1d0f, 0xec20, 0);
     tree.net("lo", None, "unknown");
     tree.net("ens32", Some("0000:00:05.0"), "up");
     for gpu in 0..8 {
         let (base, node) = (p5_base(gpu), gpu as i32 / 4);
         let above = format!("pci0000:{base:02x}/0000:{base:02x}:00.0/0000:{:02x}:00.0", base + 1);
         let upstream = above.rsplit_once('/').unwrap().0;
-        tree.function(upstream, BRIDGE, (0x1d0f, 0x0200), node);
-        tree.function(&above, BRIDGE, (0x1d0f, 0x0200), node);
-        let below = |tree: &mut Tree, i: usize, class, ids| {
+        tree.function(upstream, BRIDGE, 0x1d0f, 0x0200, node);
+        tree.function(&above, BRIDGE, 0x1d0f, 0x0200, node);
+        let below = |tree: &mut Tree, i: usize, class, vendor, device| {
             let port = format!("{above}/0000:{:02x}:{:02x}.0", base + 2, i);
-            tree.function(&port, BRIDGE, (0x1d0f, 0x0200), node);
+            tree.function(&port, BRIDGE, 0x1d0f, 0x0200, node);
             let address = format!("0000:{:02x}:00.0", base + 11 + i);
-            tree.function(&format!("{port}/{address}"), class, ids, node);
+            tree.function(&format!("{port}/{address}"), class, vendor, device, node);
             address
         };
         for (i, name) in p5_nics_of_gpu(gpu).iter().enumerate() {
-            let address = below(&mut tree, i, ETHERNET, (0x1d0f, 0xefa2));
+            let address = below(&mut tree, i, ETHERNET, 0x1d0f, 0xefa2);
             tree.rdma(name, &address);
         }
-        assert_eq!(below(&mut tree, 4, GPU_3D, (0x10de, 0x2330)), p5_gpu(gpu));
-        let drive = below(&mut tree, 5, NVME, (0x1d0f, 0xcd01));
+        assert_eq!(below(&mut tree, 4, GPU_3D, 0x10de, 0x2330), p5_gpu(gpu));
+        let drive = below(&mut tree, 5, NVME, 0x1d0f, 0xcd01);
         tree.nvme(&format!("nvme{}", gpu + 1), &drive);
     }
     tree
@@ -169,21 +169,21 @@ pub fn p5() -> Tree {
 pub fn dgx() -> Tree {
     let mut tree = Tree::new();
     tree.nodes(&["0-55,112-167", "56-111,168-223"]);
-    tree.function("pci0000:00/0000:00:1f.0", VGA, (0x1a03, 0x2000), 0);
+    tree.function("pci0000:00/0000:00:1f.0", VGA, 0x1a03, 0x2000, 0);
     for switch in 0..4 {
         let (bus, node) = (0x10 + 0x20 * switch, switch / 2);
         let root = format!("pci0000:{bus:02x}/0000:{bus:02x}:01.0");
-        tree.function(&root, BRIDGE, (0x8086, 0x352a), -1);
+        tree.function(&root, BRIDGE, 0x8086, 0x352a, -1);
         let up = format!("{root}/0000:{:02x}:00.0", bus + 1);
-        tree.function(&up, BRIDGE, (0x1000, 0xc030), node);
+        tree.function(&up, BRIDGE, 0x1000, 0xc030, node);
         for i in 0..4 {
             let port = format!("{up}/0000:{:02x}:{i:02x}.0", bus + 2);
-            tree.function(&port, BRIDGE, (0x1000, 0xc030), node);
+            tree.function(&port, BRIDGE, 0x1000, 0xc030, node);
             let address = format!("0000:{:02x}:00.0", bus + 3 + i);
             match i {
-                0 | 1 => tree.function(&format!("{port}/{address}"), GPU_3D, (0x10de, 0x2330), -1),
+                0 | 1 => tree.function(&format!("{port}/{address}"), GPU_3D, 0x10de, 0x2330, -1),
                 _ => {
-                    tree.function(&format!("{port}/{address}"), INFINIBAND, (0x15b3, 0x1021), node);
+                    tree.function(&format!("{port}/{address}"), INFINIBAND, 0x15b3, 0x1021, node);
                     tree.rdma(&format!("mlx5_{}", 2 * switch + i - 2), &address);
                 }
             }
@@ -192,9 +192,9 @@ pub fn dgx() -> Tree {
     for node in 0..2 {
         let bus = 0xa0 + 0x10 * node;
         let port = format!("pci0000:{bus:02x}/0000:{bus:02x}:02.0");
-        tree.function(&port, BRIDGE, (0x8086, 0x352b), node);
+        tree.function(&port, BRIDGE, 0x8086, 0x352b, node);
         let address = format!("0000:{:02x}:00.0", bus + 1);
-        tree.function(&format!("{port}/{address}"), INFINIBAND, (0x15b3, 0x1021), node);
+        tree.function(&format!("{port}/{address}"), INFINIBAND, 0x15b3, 0x1021, node);
         tree.rdma(&format!("mlx5_{}", 8 + node), &address);
     }
     tree
@@ -204,10 +204,10 @@ pub fn dgx() -> Tree {
 pub fn laptop() -> Tree {
     let mut tree = Tree::new();
     tree.nodes(&["0-7"]);
-    tree.function("pci0000:00/0000:00:02.0", VGA, (0x8086, 0x9a49), -1);
-    tree.function("pci0000:00/0000:00:1d.0", BRIDGE, (0x8086, 0xa0b0), -1);
-    tree.function("pci0000:00/0000:00:1d.0/0000:01:00.0", NVME, (0x144d, 0xa80a), -1);
-    tree.function("pci0000:00/0000:00:14.3", 0x028000, (0x8086, 0xa0f0), -1);
+    tree.function("pci0000:00/0000:00:02.0", VGA, 0x8086, 0x9a49, -1);
+    tree.function("pci0000:00/0000:00:1d.0", BRIDGE, 0x8086, 0xa0b0, -1);
+    tree.function("pci0000:00/0000:00:1d.0/0000:01:00.0", NVME, 0x144d, 0xa80a, -1);
+    tree.function("pci0000:00/0000:00:14.3", 0x028000, 0x8086, 0xa0f0, -1);
     tree.nvme("nvme0", "0000:01:00.0");
     tree.net("lo", None, "unknown");
     tree.net("wlp0s20f3", Some("0000:00:14.3"), "up");

@@ -172,7 +172,7 @@ mod tests {
     fn atomics_reach_only_accessible_aligned_words() {
         let words = [7u64; 4];
         let range = Range { base: words.as_ptr() as u64, len: 31 };
-        let memory = |access| Memory::new((MemoryId::new(1), 2), vec![range], (access, None), vec![]);
+        let memory = |access| Memory::new(MemoryId::new(1), 2, vec![range], access, None, vec![]);
         let both = memory(Access::ALL);
         let locate = |range, offset| request(range, offset).locate(&both, None);
         assert_eq!(locate(0, 16), Ok(range.base + 16));

@@ -181,12 +181,12 @@ impl Table {
 
     /// Ends an operation with its one completion; false if it ended before.
     pub fn end(&self, id: OpId, outcome: Outcome, now: u64) -> bool {
-        self.end_as(id, outcome, (None, 0), now)
+        self.end_as(id, outcome, None, 0, now)
     }
 
     /// Like `end`; the completion has the word's previous value.
     pub fn end_with_previous(&self, id: OpId, outcome: Outcome, previous: u64, now: u64) -> bool {
-        self.end_as(id, outcome, (None, previous), now)
+        self.end_as(id, outcome, None, previous, now)
     }
 
     /// Like `end`. `peer`: the peer that the completion names, if not the body's.
@@ -194,7 +194,8 @@ impl Table {
         &self,
         id: OpId,
         outcome: Outcome,
-        (peer, previous): (Option<PeerId>, u64),
+        peer: Option<PeerId>,
+        previous: u64,
         now: u64,
     ) -> bool {
         let passing = self.gate.pass();
@@ -264,7 +265,7 @@ impl Table {
         if let Some(whole) = whole {
             // End the whole before the part's completion: once the last completion is polled, the
             // whole must have ended.
-            self.part_ended(whole, outcome, (completion.peer, first_post), now);
+            self.part_ended(whole, outcome, completion.peer, first_post, now);
         }
         if completes {
             other.as_ref().unwrap_or(&self.queue).publish(completion);
@@ -535,7 +536,8 @@ impl Table {
         &self,
         whole: OpId,
         outcome: Outcome,
-        (peer, first_post): (Option<PeerId>, u64),
+        peer: Option<PeerId>,
+        first_post: u64,
         now: u64,
     ) {
         let hold = Hold::of(whole);
@@ -554,7 +556,7 @@ impl Table {
         let failed = slot.whole.failed.lock().take();
         let Failure { outcome, peer } = failed.unwrap_or(Failure { outcome: Outcome::OK, peer: None });
         let _ = self.leave(hold);
-        self.end_as(whole, outcome, (peer, 0), now);
+        self.end_as(whole, outcome, peer, 0, now);
     }
 
     /// Cancels an operation, with its parts if it has any; false if there was

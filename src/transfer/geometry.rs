@@ -126,12 +126,7 @@ impl Side<'_> {
     }
 
     #[cold]
-    fn outside(
-        &self,
-        (name, pages): (&str, &Pages),
-        (page, layer): (u64, u64),
-        (range, len): (u64, u64),
-    ) -> Error {
+    fn outside(&self, name: &str, pages: &Pages, page: u64, layer: u64, range: u64, len: u64) -> Error {
         let end = u128::from(self.offset)
             + u128::from(page) * u128::from(self.page_stride)
             + u128::from(layer) * u128::from(self.layer_stride)
@@ -175,7 +170,8 @@ impl PreparedSide {
     fn check(
         &self,
         name: &str,
-        (side, pages): (&Side, &Pages),
+        side: &Side,
+        pages: &Pages,
         range_len: impl Fn(u64) -> Option<u64>,
     ) -> Result<()> {
         if side.pages.is_none() && pages.count() == 1 {
@@ -189,7 +185,7 @@ impl PreparedSide {
             };
             match self.end_of(page, layer, pages.page_len) {
                 Some(end) if end <= len => Ok(()),
-                _ => Err(side.outside((name, pages), (page, layer), (range, len))),
+                _ => Err(side.outside(name, pages, page, layer, range, len)),
             }
         };
         let last = pages.layers() - 1;
@@ -273,7 +269,7 @@ impl Pages<'_> {
     ) -> Result<()> {
         // Copied first, like in `check`.
         let kept = self.remote.prepare(OF_GRANT)?;
-        kept.check(OF_GRANT, (&self.remote, self), range_len)?;
+        kept.check(OF_GRANT, &self.remote, self, range_len)?;
         for layer in 0..self.layers() {
             let (range, start) = kept.layer(layer);
             (0..self.page_count).for_each(|page| place(range, start + kept.page(page) * kept.page_stride));
@@ -298,8 +294,8 @@ impl Pages<'_> {
         // Copied first: the caller's lists may change while they are checked.
         let (local, remote) = (self.local.prepare("local_pages")?, self.remote.prepare("remote_pages")?);
         if self.page_count > 0 {
-            local.check("local", (&self.local, self), local_len)?;
-            remote.check("remote", (&self.remote, self), remote_len)?;
+            local.check("local", &self.local, self, local_len)?;
+            remote.check("remote", &self.remote, self, remote_len)?;
         }
         let piece = match cut.whole {
             true => self.page_len.max(1),
@@ -478,7 +474,7 @@ impl Geometry {
             }
             next.piece = 0;
         } else if self.mergeable {
-            self.merge(&mut slice, &mut next, (local_page, remote_page), most);
+            self.merge(&mut slice, &mut next, local_page, remote_page, most);
         }
         if next.page == self.page_count {
             next.page = 0;
@@ -528,7 +524,7 @@ impl Geometry {
     }
 
     /// Adds the neighbours that follow on both sides.
-    fn merge(&self, slice: &mut Slice, next: &mut Position, (local, remote): (u64, u64), most: u64) {
+    fn merge(&self, slice: &mut Slice, next: &mut Position, local: u64, remote: u64, most: u64) {
         while slice.slices < most
             && next.page < self.page_count
             && slice.len + self.page_len <= self.piece

@@ -5,7 +5,9 @@ use super::geometry::Slice;
 use super::operation::Move;
 use super::shape::View;
 use crate::fabric::{Immediate, Segment};
-use crate::ids::{GrantToken, RailIndex};
+use crate::ids::GrantToken;
+
+use crate::rail::Burst;
 use std::ffi::c_void;
 use std::ptr;
 
@@ -36,12 +38,8 @@ impl Layer {
         immediate: None,
     };
 
-    /// `grants`: the rail's NIC checks them.
-    pub fn new(
-        transfer: &Move,
-        index: u64,
-        (rail, remote_rail, grants): (RailIndex, RailIndex, bool),
-    ) -> Layer {
+    pub fn new(transfer: &Move, index: u64, burst: &Burst) -> Layer {
+        let (rail, remote_rail, grants) = burst.path();
         let view = transfer.view();
         let (local, remote) = match view {
             View::Pages(paged) => (&paged.local, &paged.remote),

@@ -316,11 +316,11 @@ impl Stripe {
             self.speculative = false;
         }
         if burst.limits.vector >= LONG_VECTOR {
-            self.post::<LONG_VECTOR, LONG_VECTOR_LEN>(burst, index, transfer, (room, budget))
+            self.post::<LONG_VECTOR, LONG_VECTOR_LEN>(burst, index, transfer, room, budget)
         } else if self.layer.on_device {
-            self.post::<SHARED_VECTOR, SHARED_VECTOR_LEN>(burst, index, transfer, (room, budget))
+            self.post::<SHARED_VECTOR, SHARED_VECTOR_LEN>(burst, index, transfer, room, budget)
         } else {
-            self.post::<VECTOR, VECTOR_LEN>(burst, index, transfer, (room, budget))
+            self.post::<VECTOR, VECTOR_LEN>(burst, index, transfer, room, budget)
         }
     }
 
@@ -330,7 +330,8 @@ impl Stripe {
         burst: &mut Burst,
         index: u32,
         transfer: &Move,
-        (mut room, budget): (u64, &mut u32),
+        mut room: u64,
+        budget: &mut u32,
     ) -> Step {
         let (view, read) = (transfer.view(), transfer.direction == Direction::Read);
         let whole = self.within == 0 && (self.urgent || !burst.is_brief());
@@ -341,7 +342,7 @@ impl Stripe {
             if let Some((geometry, run)) = view.whole_pages(self.at, self.end - self.next) {
                 let bytes = room.min(self.turn);
                 let run = run.min(posts.into()).min(bytes.div_ceil(geometry.slice_len()));
-                return self.post_pages(burst, index, (geometry, run, read), budget);
+                return self.post_pages(burst, index, geometry, run, read, budget);
             }
         }
         let mut segments = ArrayVec::<Segment, MOST>::new();
@@ -372,8 +373,7 @@ impl Stripe {
                 }
                 self.cut(&mut segments[0], &mut gathered, room);
             } else if vector > 1 {
-                let most = (vector, room.min(MOST_LEN));
-                self.gather(&mut segments, &mut gathered, (transfer, burst), most);
+                self.gather(&mut segments, &mut gathered, transfer, burst, vector, room.min(MOST_LEN));
             }
             let Gathered { bytes, slices, after } = gathered;
             let next = self.next + slices;
@@ -415,7 +415,7 @@ impl Stripe {
     /// Looks up the layer that is posted next. False: the operation has ended, so the stripe gives up.
     /// What was found may be a key that its grant no longer includes.
     fn look_up(&mut self, transfer: &Move, burst: &Burst) -> bool {
-        self.layer = Layer::new(transfer, self.at.layer, burst.path());
+        self.layer = Layer::new(transfer, self.at.layer, burst);
         let ended = transfer.grant.is_some() && !Table::wanted(self.slot());
         if ended {
             self.give_up();
@@ -438,7 +438,9 @@ impl Stripe {
         &mut self,
         burst: &mut Burst,
         index: u32,
-        (geometry, run, read): (&Geometry, u64, bool),
+        geometry: &Geometry,
+        run: u64,
+        read: bool,
         budget: &mut u32,
     ) -> Step {
         let len = geometry.slice_len();
@@ -450,7 +452,7 @@ impl Stripe {
         segments.extend(geometry.each_whole_page(self.at, run).map(|page| self.layer.segment(&page)));
         let rma = Rma { read, segments: &segments, descriptor, key, immediate, more: false };
         // SAFETY: the reason given in `post` holds here as well.
-        let (posted, outcome) = unsafe { burst.post_each(rma, (run as usize, len), tag) };
+        let (posted, outcome) = unsafe { burst.post_each(rma, run as usize, len, tag) };
         if immediate.is_some() {
             burst.spend(posted);
         }
@@ -515,8 +517,10 @@ impl Stripe {
         &self,
         segments: &mut ArrayVec<Segment, MOST>,
         gathered: &mut Gathered,
-        (transfer, burst): (&Move, &Burst),
-        (most, most_len): (usize, u64),
+        transfer: &Move,
+        burst: &Burst,
+        most: usize,
+        most_len: u64,
     ) {
         let view = transfer.view();
         let mut layer = self.layer;
@@ -526,7 +530,7 @@ impl Stripe {
                 return;
             }
             if gathered.after.layer != layer.index {
-                layer = Layer::new(transfer, gathered.after.layer, burst.path());
+                layer = Layer::new(transfer, gathered.after.layer, burst);
                 if !layer.joins(&self.layer) {
                     return;
                 }
@@ -555,7 +559,7 @@ impl Stripe {
     fn claim(&mut self, slot: &Slot, transfer: &Move, burst: &Burst, room: u64) -> bool {
         let (view, slices) = (transfer.view(), transfer.slices);
         if let Some(run) = self.again.pop() {
-            self.take(run, view, (slot, burst, true));
+            self.take(run, view, slot, burst, true);
             return true;
         }
         let unclaimed = slices.saturating_sub(slot.cursor.load(Relaxed));
@@ -574,11 +578,11 @@ impl Stripe {
             return false;
         }
         self.quota = self.quota.saturating_sub(run);
-        self.take((start, slices.min(start + run)), view, (slot, burst, false));
+        self.take((start, slices.min(start + run)), view, slot, burst, false);
         true
     }
 
-    fn take(&mut self, run: Run, view: View, (slot, burst, again): (&Slot, &Burst, bool)) {
+    fn take(&mut self, run: Run, view: View, slot: &Slot, burst: &Burst, again: bool) {
         trace::add(|| burst.claimed(id_in(slot.state.load(Relaxed), slot.index), run, again));
         self.claims.claim(run);
         (self.next, self.end) = run;

@@ -142,9 +142,9 @@ pub struct NewStripe {
 
 impl Stripes {
     /// Begins a stripe, which takes over the hold.
-    pub fn begin(&mut self, hold: Hold, of: (&Slot, &Move), new: NewStripe, table: &Table) {
-        let index = self.add(hold, of, new, table);
-        self.ready[class_of(of.1)].push_back(index);
+    pub fn begin(&mut self, hold: Hold, slot: &Slot, transfer: &Move, new: NewStripe, table: &Table) {
+        let index = self.add(hold, slot, transfer, new, table);
+        self.ready[class_of(transfer)].push_back(index);
     }
 
     /// Posts the only slice of a transfer, whose stripe is made by `posted`.
@@ -162,16 +162,16 @@ impl Stripes {
     /// Begins the stripe of the transfer that `post_first` posted; no other stripe may begin in
     /// between.
     #[inline]
-    pub fn posted(&mut self, hold: Hold, of: (&Slot, &Move), table: &Table, now: u64) {
+    pub fn posted(&mut self, hold: Hold, slot: &Slot, transfer: &Move, table: &Table, now: u64) {
         let new = NewStripe { parts: 1, speculative: false, again: Vec::new() };
-        let index = self.add(hold, of, new, table);
+        let index = self.add(hold, slot, transfer, new, table);
         if let Some(stripe) = self.stripes.get_mut(index) {
             stripe.posted_alone(now);
         }
     }
 
     #[inline]
-    fn add(&mut self, hold: Hold, (slot, transfer): (&Slot, &Move), new: NewStripe, table: &Table) -> u32 {
+    fn add(&mut self, hold: Hold, slot: &Slot, transfer: &Move, new: NewStripe, table: &Table) -> u32 {
         hold.give(); // The stripe leaves with it.
         let wanted = table.carry(slot);
         let claims = self.spare.pop().unwrap_or_default();
@@ -360,7 +360,8 @@ impl Stripes {
     pub fn reaped(
         &mut self,
         tagged: u32,
-        (posts, slices): (u32, u32),
+        posts: u32,
+        slices: u32,
         life: &Life,
         table: &Table,
         left: &mut Vec<Left>,

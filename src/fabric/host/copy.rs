@@ -52,7 +52,8 @@ pub unsafe fn copy_or_fail(
     to: *mut u8,
     from: *const u8,
     len: usize,
-    (stream, may_fault): (bool, bool),
+    stream: bool,
+    may_fault: bool,
 ) -> Result<(), i32> {
     // SAFETY: neither copy goes beyond `len` bytes, and only the kernel's meets pages that are gone.
     unsafe {

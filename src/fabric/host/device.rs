@@ -108,7 +108,8 @@ impl Devices {
     pub unsafe fn stage(
         &mut self,
         device: Device,
-        (mut run, into_run): (u64, bool),
+        mut run: u64,
+        into_run: bool,
         places: impl Iterator<Item = (u64, u64)>,
     ) -> Result<(), i32> {
         self.copies.choose(device)?;
@@ -126,7 +127,8 @@ impl Devices {
     /// An error number if that is not possible; EAGAIN if the socket did not take all of it.
     pub fn show(
         &mut self,
-        (number, key): (u32, u64),
+        number: u32,
+        key: u64,
         device: Device,
         range: &Range,
         socket: BorrowedFd,

@@ -291,7 +291,7 @@ impl Incoming {
             return Later(Blocked::Socket);
         }
         let bytes = pieces.iter().map(|p| (p.remote, p.len));
-        let checked = with.registry.check_in_pass((self.peer, request.key), bytes.clone(), Wish::Write);
+        let checked = with.registry.check_in_pass(self.peer, request.key, bytes.clone(), Wish::Write);
         let Allowed { entered, device, may_fault } = match checked {
             Err(errno) => return Refused(errno),
             Ok(allowed) => allowed,
@@ -306,7 +306,7 @@ impl Incoming {
                     let run = unsafe { self.channel.forward(block).add(request.list_len() as usize) } as u64;
                     // SAFETY: the initiator does not reuse the block before the request is
                     // answered.
-                    unsafe { self.devices.stage(device, (run, false), bytes) }
+                    unsafe { self.devices.stage(device, run, false, bytes) }
                 }),
                 area => self.devices.copy(area, device, &pieces),
             };
@@ -324,7 +324,7 @@ impl Incoming {
                 // target is registered memory, which stays valid while registered.
                 unsafe {
                     let (to, len) = (piece.remote as *mut u8, piece.len as usize);
-                    outcome = outcome.and(copy::copy_or_fail(to, from, len, (stream, may_fault)));
+                    outcome = outcome.and(copy::copy_or_fail(to, from, len, stream, may_fault));
                     from = from.add(len);
                 }
             }
@@ -343,7 +343,7 @@ impl Incoming {
                 unsafe {
                     let from = area.base().add(piece.offset as usize);
                     let (to, len) = (piece.remote as *mut u8, piece.len as usize);
-                    outcome = outcome.and(copy::copy_or_fail(to, from, len, (stream, may_fault)));
+                    outcome = outcome.and(copy::copy_or_fail(to, from, len, stream, may_fault));
                 }
             }
         }
@@ -357,19 +357,18 @@ impl Incoming {
             return Refused(libc::ENOTCONN); // The initiator no longer frees space.
         }
         let bytes = pieces.iter().map(|p| (p.remote, p.len));
-        let checked = registry.check_in_pass((self.peer, request.key), bytes.clone(), Wish::Read);
+        let checked = registry.check_in_pass(self.peer, request.key, bytes.clone(), Wish::Read);
         let Allowed { entered, device, may_fault } = match checked {
             Ok(allowed) => allowed,
             Err(errno) => return Refused(errno),
         };
         if request.area != 0 {
-            let source = (request.area, request.key);
             // A peer could go on reading opened memory after its grant has ended.
             let Some(device) = device.filter(|_| !registry.is_granted()) else {
                 return Refused(libc::EACCES);
             };
             let Some(range) = registry.range_of(request.key) else { return Refused(libc::EACCES) };
-            return match self.devices.show(source, device, &range, self.socket.as_fd()) {
+            return match self.devices.show(request.area, request.key, device, &range, self.socket.as_fd()) {
                 Ok(()) => Done,
                 Err(libc::EAGAIN) => Later(Blocked::Socket),
                 Err(errno) => Refused(errno),
@@ -393,7 +392,7 @@ impl Incoming {
             let begun = self
                 .channel
                 .pin(device)
-                .and_then(|()| unsafe { self.devices.stage(device, (run, true), bytes) });
+                .and_then(|()| unsafe { self.devices.stage(device, run, true, bytes) });
             return match begun {
                 Ok(()) => {
                     self.back = place.end;
@@ -408,7 +407,7 @@ impl Incoming {
             // SAFETY: `check` found the source registered; the block has space for all pieces.
             unsafe {
                 let (from, len) = (piece.remote as *const u8, piece.len as usize);
-                outcome = outcome.and(copy::copy_or_fail(to, from, len, (stream, may_fault)));
+                outcome = outcome.and(copy::copy_or_fail(to, from, len, stream, may_fault));
                 to = to.add(len);
             }
         }
@@ -438,7 +437,7 @@ impl Incoming {
 
     fn write_inline(&mut self, request: &Request, registry: &mut Registry) -> Outcome {
         let bytes = [(request.remote, request.len)];
-        let checked = registry.check_in_pass((self.peer, request.key), bytes, Wish::Write);
+        let checked = registry.check_in_pass(self.peer, request.key, bytes, Wish::Write);
         let Allowed { entered, device, may_fault } = match checked {
             Ok(allowed) => allowed,
             Err(errno) => return Refused(errno),
@@ -450,14 +449,14 @@ impl Incoming {
             let begun = self
                 .channel
                 .pin(device)
-                .and_then(|()| unsafe { self.devices.stage(device, (run, false), bytes.into_iter()) });
+                .and_then(|()| unsafe { self.devices.stage(device, run, false, bytes.into_iter()) });
             return begun.map_or_else(Refused, |()| Begun(entered));
         }
         let bytes = request.inline_bytes();
         let (to, from) = (request.remote as *mut u8, bytes.as_ptr());
         // SAFETY: `check` found the target registered, and the length is at most that of the inline
         // bytes.
-        let copied = unsafe { copy::copy_or_fail(to, from, request.len as usize, (false, may_fault)) };
+        let copied = unsafe { copy::copy_or_fail(to, from, request.len as usize, false, may_fault) };
         copied.map_or(Refused(GONE), |()| Done)
     }
 

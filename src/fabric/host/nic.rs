@@ -395,7 +395,8 @@ impl Nic for HostNic {
         &mut self,
         range: HostRange,
         access: Access,
-        (device, shareable): (Device, bool),
+        device: Device,
+        shareable: bool,
     ) -> Result<Option<Registration>> {
         let handle = if shareable {
             Some(driver()?.share(device, &Range { base: range.base, len: range.len })?)

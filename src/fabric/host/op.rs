@@ -91,7 +91,7 @@ impl Op {
             // SAFETY: the range is a part of the segment, and of the `len` bytes at `to`.
             unsafe {
                 let (from, len) = (part.local as *const u8, part.len as usize);
-                copy::copy_or_fail(to, from, len, (stream, self.may_fault))?;
+                copy::copy_or_fail(to, from, len, stream, self.may_fault)?;
                 to = to.add(len);
             }
         }
@@ -117,7 +117,7 @@ impl Op {
             // SAFETY: the range is a part of the segment, and of the `len` bytes at `from`.
             unsafe {
                 let (to, len) = (part.local as *mut u8, part.len as usize);
-                if let Err(errno) = copy::copy_or_fail(to, from, len, (stream, self.may_fault)) {
+                if let Err(errno) = copy::copy_or_fail(to, from, len, stream, self.may_fault) {
                     self.errno = errno;
                 }
                 from = from.add(len);

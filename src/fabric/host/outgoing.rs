@@ -192,7 +192,7 @@ impl Outgoing {
     #[inline]
     pub fn rma(&mut self, rma: &Rma<'_>, area: Option<&Shared>, scratch: *mut Scratch) {
         if let Some(device) = device_of(rma.descriptor as u64, area) {
-            return self.rma_of_device(rma, (area, device), scratch);
+            return self.rma_of_device(rma, area, device, scratch);
         }
         let may_fault = rma.descriptor as u64 == MAY_FAULT;
         if !may_fault && self.ask_inline(rma, scratch) {

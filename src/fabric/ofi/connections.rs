@@ -129,7 +129,8 @@ impl Connections {
     pub unsafe fn open(
         entry: &Entry,
         fabric: *mut fid_fabric,
-        (domain, cq): (*mut fid_domain, *mut fid_cq),
+        domain: *mut fid_domain,
+        cq: *mut fid_cq,
         progress: Progress,
     ) -> Result<(Connections, Vec<u8>)> {
         let source = entry.source();
@@ -197,7 +198,7 @@ impl Connections {
         }
         // SAFETY: it is a copy of an info of the provider.
         unsafe { shape(info, POSTS) };
-        let dialed = self.keep(ptr::null_mut(), (target, true));
+        let dialed = self.keep(ptr::null_mut(), target, true);
         let (number, wanted) = (dialed.number, dialed.wanted.clone());
         let (ep, to) = (ptr::null_mut(), to.into());
         let one = Opening { number, to, info, domain: self.domain, wanted, ep, rc: 0 };
@@ -271,7 +272,7 @@ impl Connections {
     }
 
     /// Stores an endpoint that is being connected.
-    fn keep(&mut self, ep: *mut fid_ep, (name, dialed): (Name, bool)) -> &Connection {
+    fn keep(&mut self, ep: *mut fid_ep, name: Name, dialed: bool) -> &Connection {
         self.last_number = self.last_number.wrapping_add(1).max(1);
         let (number, since_ns) = (self.last_number, self.clock.now());
         let (up, owner, waiting) = (false, None, Vec::new());
@@ -483,7 +484,7 @@ impl Connections {
                         accepted.map(|()| ep).inspect_err(|_| self.part_with(ep))
                     });
                     match made {
-                        Ok(ep) => _ = self.keep(ep, (handshake.initiator, false)),
+                        Ok(ep) => _ = self.keep(ep, handshake.initiator, false),
                         Err(error) => log::debug!("a connection is not accepted: {error}"),
                     }
                 }

@@ -318,7 +318,8 @@ impl Nic for OfiNic {
         &mut self,
         range: HostRange,
         access: Access,
-        (device, _shareable): (Device, bool),
+        device: Device,
+        _shareable: bool,
     ) -> Result<Option<Registration>> {
         if !self.hmem {
             return Ok(None);

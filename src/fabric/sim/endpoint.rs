@@ -689,7 +689,7 @@ impl Endpoint {
     }
 
     pub(super) fn connect(&self, port: &Arc<Port>, link: u64) -> Arc<Wire> {
-        let wire = Arc::new(Wire::new((&self.port, port), &self.pool, (self.copies, self.delay), link));
+        let wire = Arc::new(Wire::new(&self.port, port, &self.pool, self.copies, self.delay, link));
         port.attach(&wire);
         wire
     }

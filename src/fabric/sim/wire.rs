@@ -178,9 +178,11 @@ fn await_end(works: &AtomicBool) {
 
 impl Wire {
     pub fn new(
-        (from, to): (&Arc<Port>, &Arc<Port>),
+        from: &Arc<Port>,
+        to: &Arc<Port>,
         pool: &Arc<Pool>,
-        (copies, delay): (bool, u64),
+        copies: bool,
+        delay: u64,
         link: u64,
     ) -> Wire {
         Wire {

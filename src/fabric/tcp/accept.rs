@@ -54,7 +54,7 @@ impl TcpNic {
                     let secrets = self.options.secrets.as_ref();
                     let sealed = secrets.map(|secrets| Sealed::target(&secrets.now(now)));
                     let carried = from.map(|from| {
-                        self.paths.accept(socket.as_fd(), (self.own_for(from), from), &self.options, now)
+                        self.paths.accept(socket.as_fd(), self.own_for(from), from, &self.options, now)
                     });
                     let Some(carriers) = carried.unwrap_or(Some(Carriers::default())) else {
                         log::debug!("a connection that another NIC has received is closed: {from:?}");

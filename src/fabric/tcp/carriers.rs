@@ -144,7 +144,8 @@ impl Paths {
     /// of the first one leave as the routes say, and the other NIC's ARP would name itself.)
     pub fn listen(
         name: &str,
-        (at, network): (SocketAddr, &str),
+        at: SocketAddr,
+        network: &str,
         options: &Options,
     ) -> Result<(Vec<Descriptor>, SocketAddr, Paths)> {
         let own = paths::index_of(name);
@@ -230,7 +231,7 @@ impl Paths {
     }
 
     /// The device to bind a socket to that dials a destination (0: none), and what will carry it.
-    pub fn dial(&mut self, (at, to): (SocketAddr, SocketAddr), options: &Options) -> (u32, Carriers) {
+    pub fn dial(&mut self, at: SocketAddr, to: SocketAddr, options: &Options) -> (u32, Carriers) {
         let own = Carriers::both(self.own);
         let flow = self.flow(at.ip(), to, options);
         let Some(choice) = paths::choice(self.own, &flow) else { return (self.within, own) };
@@ -263,9 +264,9 @@ impl Paths {
 
     /// Whether other NICs of this host lead to a destination that is dialled. (The network may have changed
     /// since that began.)
-    pub fn takes_turns(&mut self, (at, to): (SocketAddr, SocketAddr), options: &Options) -> bool {
+    pub fn takes_turns(&mut self, at: SocketAddr, to: SocketAddr, options: &Options) -> bool {
         if self.turns_of(to.ip()).is_none() {
-            self.dial((at, to), options);
+            self.dial(at, to, options);
         }
         self.leads_beside(to.ip())
     }
@@ -336,7 +337,8 @@ impl Paths {
     /// Announces the NIC to a host, and begins to connect by its own device, if the routes lead there by it.
     pub fn try_return(
         &self,
-        (at, to): (SocketAddr, SocketAddr),
+        at: SocketAddr,
+        to: SocketAddr,
         options: &Options,
         now: u64,
     ) -> Option<Descriptor> {
@@ -354,7 +356,8 @@ impl Paths {
     pub fn accept(
         &mut self,
         socket: BorrowedFd,
-        (at, from): (SocketAddr, SocketAddr),
+        at: SocketAddr,
+        from: SocketAddr,
         options: &Options,
         now: u64,
     ) -> Option<Carriers> {

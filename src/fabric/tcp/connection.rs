@@ -482,7 +482,7 @@ impl Connection {
                 }
                 let asks = up && self.outgoing.may_ask();
                 self.incoming.answer(&mut self.batch, &mut self.staged, with.registry, asks);
-                self.outgoing.ask(up, (&mut self.batch, &mut self.staged), with.reaped);
+                self.outgoing.ask(up, &mut self.batch, &mut self.staged, with.reaped);
             } else if self.outgoing.has_messages() && self.state == State::Up {
                 self.outgoing.interject(&mut self.batch, with.reaped);
             }

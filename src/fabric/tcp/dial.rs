@@ -38,7 +38,7 @@ impl TcpNic {
 
     fn connect(&mut self, to: SocketAddr) -> Result<(Descriptor, Carriers)> {
         let from = self.own_for(to);
-        let (device, carriers) = self.paths.dial((from, to), &self.options);
+        let (device, carriers) = self.paths.dial(from, to, &self.options);
         Ok((socket::connect(from, to, device, &self.options)?, carriers))
     }
 
@@ -57,7 +57,7 @@ impl TcpNic {
             } else if now.saturating_sub(one.tried_ns) > TURN_NS {
                 one.tried_ns = now;
                 let from = self.own_for(to);
-                if self.paths.takes_turns((from, to), &self.options)
+                if self.paths.takes_turns(from, to, &self.options)
                     && self.paths.advance(from, to.ip(), carriers, now)
                 {
                     self.dial_again(at, to, now);

@@ -120,7 +120,7 @@ impl Incoming {
             return Err(libc::EACCES);
         }
         let bytes = pieces.iter().map(|piece| (piece.address, piece.len.into()));
-        registry.check((self.owner, key), bytes, wish)
+        registry.check(self.owner, key, bytes, wish)
     }
 
     /// The next request is finished.

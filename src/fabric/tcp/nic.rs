@@ -99,8 +99,8 @@ impl TcpNic {
         let mut name = [0; 16];
         name[..8].copy_from_slice(&random.u64()?.to_le_bytes());
         name[8..].copy_from_slice(&random.u64()?.to_le_bytes());
-        let at = (interface.address, interface.network.as_str());
-        let (listeners, at, paths) = Paths::listen(&interface.name, at, &options)?;
+        let (listeners, at, paths) =
+            Paths::listen(&interface.name, interface.address, &interface.network, &options)?;
         // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
         let epoll = Descriptor::opened(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
         let epoll = epoll.ok_or_else(|| Error::system("making a descriptor to wait on"))?;
@@ -452,7 +452,8 @@ impl Nic for TcpNic {
         &mut self,
         range: HostRange,
         access: Access,
-        (device, _): (Device, bool),
+        device: Device,
+        _: bool,
     ) -> Result<Option<Registration>> {
         let identity = driver()?.identity(range.base).unwrap_or_default();
         let key = self.registry.add_new(&self.random, range, access, Some((device, identity)))?;

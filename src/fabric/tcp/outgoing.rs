@@ -327,7 +327,8 @@ impl Outgoing {
     pub fn ask(
         &mut self,
         up: bool,
-        (batch, staged): (&mut Batch, &mut Option<Box<Staged>>),
+        batch: &mut Batch,
+        staged: &mut Option<Box<Staged>>,
         reaped: &mut Vec<Reaped>,
     ) {
         while let Some(&index) = self.queue.front() {

@@ -53,7 +53,7 @@ impl TcpNic {
             return None;
         }
         let to = hosts[self.paths.trials.begin(now) % hosts.len()];
-        let socket = self.paths.try_return((self.own_for(to), to), &self.options, now)?;
+        let socket = self.paths.try_return(self.own_for(to), to, &self.options, now)?;
         Some(Trial { host: to.ip(), socket, until_ns: now + ANSWER_NS })
     }
 

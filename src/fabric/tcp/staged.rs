@@ -74,7 +74,7 @@ impl Staged {
     ) -> Outcome<Option<u32>> {
         let Some(slot) = self.out.take() else { return Ok(None) };
         // SAFETY: the places are valid until the copy is done, which this function's contract says.
-        let begun = unsafe { self.out.copy((slot, true), device, places) };
+        let begun = unsafe { self.out.copy(slot, true, device, places) };
         begun.map(|()| Some(slot)).map_err(|error| {
             log::warn!("{error}");
             self.out.give_back(slot);
@@ -129,7 +129,7 @@ impl Staged {
     pub unsafe fn arrived(&mut self, places: impl Iterator<Item = (u64, u64)>) -> Outcome<Option<u32>> {
         let Some((slot, device)) = self.arriving.take() else { return Ok(None) };
         // SAFETY: the places are valid until the copy is done, which this function's contract says.
-        let begun = unsafe { self.arrivals.copy((slot, false), device, places) };
+        let begun = unsafe { self.arrivals.copy(slot, false, device, places) };
         begun.map(|()| Some(slot)).map_err(|error| {
             log::warn!("{error}");
             self.arrivals.give_back(slot);

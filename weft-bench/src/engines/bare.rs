@@ -100,7 +100,7 @@ impl BareSender {
                     let from = self.source.wrapping_add(lists.source[page] as usize * self.page_len);
                     let there = lists.target[page] as usize * self.page_len;
                     let context = &raw mut self.contexts[posted];
-                    if !self.port.write(&self.remote, (from.cast_const(), there), len, flags, context)? {
+                    if !self.port.write(&self.remote, from.cast_const(), there, len, flags, context)? {
                         break;
                     }
                     posted += 1;

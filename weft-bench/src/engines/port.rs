@@ -202,7 +202,8 @@ impl Port {
     pub fn write(
         &self,
         remote: &Remote,
-        (from, offset): (*const u8, usize),
+        from: *const u8,
+        offset: usize,
         len: usize,
         flags: u64,
         context: *mut fi_context2,

@@ -6,24 +6,22 @@ use crate::pair::{self, Case, Fabric, Rival};
 use crate::stats::Spread;
 use anyhow::Result;
 
-const LARGE: (usize, usize) = (65536, 1000);
-const SMALL: (usize, usize) = (4096, 20_000);
 
 figures! {
-    host_64k_of_memcpy ["0.55", "0.90"] |bench| of_memcpy(bench, LARGE, false) =>
+    host_64k_of_memcpy ["0.55", "0.90"] |bench| of_memcpy(bench, 65536, 1000, false) =>
         "host, ordinary memory, 1000 random 64 KiB pages: throughput over one thread's memcpy of the same \
          pages";
-    host_4k_of_memcpy ["0.35", "0.70"] |bench| of_memcpy(bench, SMALL, false) =>
+    host_4k_of_memcpy ["0.35", "0.70"] |bench| of_memcpy(bench, 4096, 20_000, false) =>
         "the same with 20,000 random 4 KiB pages";
-    host_shared_64k_of_memcpy ["0.85", "0.97"] |bench| of_memcpy(bench, LARGE, true) =>
+    host_shared_64k_of_memcpy ["0.85", "0.97"] |bench| of_memcpy(bench, 65536, 1000, true) =>
         "host, memory of weft_memory_alloc, 1000 random 64 KiB pages: throughput over memcpy's";
-    host_shared_4k_of_memcpy ["0.60", "0.90"] |bench| of_memcpy(bench, SMALL, true) =>
+    host_shared_4k_of_memcpy ["0.60", "0.90"] |bench| of_memcpy(bench, 4096, 20_000, true) =>
         "the same with 20,000 random 4 KiB pages";
     pingpong_host_ns ["under 1000", "under 400"] pingpong =>
         "ns of 8 bytes there and back over host, manual progress, both sides polling the bytes";
 }
 
-fn of_memcpy(bench: &mut Bench, (page_len, pages): (usize, usize), shared: bool) -> Result<f64> {
+fn of_memcpy(bench: &mut Bench, page_len: usize, pages: usize, shared: bool) -> Result<f64> {
     let mut case = Case::new(Fabric::Host, page_len, Rival::Memcpy);
     // Four transfers in a row.
     (case.pages, case.shared, case.at_once) = (pages, shared, 4);

@@ -53,7 +53,8 @@ figures! {
         "GB/s of a plain TCP socket: 4 KiB pages";
 }
 
-fn outcome(bench: &mut Bench, (fabric, page_len, rival): Key) -> Result<Rc<Outcome>> {
+fn outcome(bench: &mut Bench, key: Key) -> Result<Rc<Outcome>> {
+    let (fabric, page_len, rival) = key;
     let mut case = Case::new(fabric, page_len, rival);
     (case.pairs, case.sessions) = bench.full_or((case.pairs, case.sessions), (60, 2));
     bench.once(&case.to_string(), |bench| measure(bench, &case))

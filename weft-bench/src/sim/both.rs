@@ -42,7 +42,7 @@ struct Both<'a> {
 
 pub fn run(drive: &Drive) -> Result<Took> {
     let before = threads()?;
-    let mut ends = Ends::open(&drive.fabric, (drive.workers, 0), false)?;
+    let mut ends = Ends::open(&drive.fabric, drive.workers, 0, false)?;
     let workers: HashSet<OsString> = threads()?.difference(&before).cloned().collect();
     let len = drive.page * drive.pages * POOL;
     let local = ends.sender.register(untouched(len)?, len)?;

@@ -41,7 +41,7 @@ impl Calls {
     pub fn open(pages: usize, layers: usize) -> Result<Calls> {
         let (all, nearest) = (processors::all(), processors::nearest());
         nearest.iter().for_each(|(_, other, _)| processors::keep_on_only(*other));
-        let mut ends = Ends::open(FABRIC, (1, 0), true)?;
+        let mut ends = Ends::open(FABRIC, 1, 0, true)?;
         nearest.iter().for_each(|(one, ..)| processors::keep_on_only(*one));
         let layer = PAGE * pages * 2;
         let local = ends.sender.register(untouched(layer * layers)?, layer * layers)?;

@@ -27,7 +27,7 @@ pub struct Counts {
 
 impl Counts {
     pub fn open(fabric: &str, page: usize, pages: usize) -> Result<Counts> {
-        let mut ends = Ends::open(fabric, (1, 1), true)?;
+        let mut ends = Ends::open(fabric, 1, 1, true)?;
         let (from, to) = (Pool::new(page, pages * 2)?, Pool::new(page, pages * 2)?);
         let local = ends.sender.register(from.base(), from.len())?;
         let given = ends.receiver.register(to.base(), to.len())?;

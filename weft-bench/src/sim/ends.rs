@@ -25,7 +25,7 @@ pub fn open(fabric: &str, workers: u32, spin: bool) -> Result<Endpoint> {
 
 impl Ends {
     /// With this many workers each.
-    pub fn open(fabric: &str, (workers, of_receiver): (u32, u32), spin: bool) -> Result<Ends> {
+    pub fn open(fabric: &str, workers: u32, of_receiver: u32, spin: bool) -> Result<Ends> {
         let (sender, receiver) = (open(fabric, workers, spin)?, open(fabric, of_receiver, spin)?);
         Ok(Ends { sender, receiver, peer: 0, wait_ns: if workers == 0 { 0 } else { WAIT_NS } })
     }

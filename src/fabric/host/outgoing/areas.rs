@@ -91,12 +91,13 @@ impl Outgoing {
     pub(super) fn rma_of_device(
         &mut self,
         rma: &Rma<'_>,
-        (area, device): (Option<&Shared>, Device),
+        area: Option<&Shared>,
+        device: Device,
         scratch: *mut Scratch,
     ) {
         let kind = if rma.read { Kind::Read } else { Kind::Write };
-        let remote = (rma.segments.first().map_or(0, |segment| segment.remote), rma.key);
-        let shared = area.filter(|area| self.reaches_device(rma.read, area, remote));
+        let remote = rma.segments.first().map_or(0, |segment| segment.remote);
+        let shared = area.filter(|area| self.reaches_device(rma.read, area, remote, rma.key));
         let shown = match shared {
             Some(_) if rma.read => self.pulls.find(device, rma.key).ok().flatten().map(|n| (n, 0)),
             Some(area) => self.pass(area).then_some((area.number, area.base())),
@@ -109,14 +110,14 @@ impl Outgoing {
 
     /// Whether the target can copy from our device memory to a key's memory, or our device in the
     /// other direction. On first use, an empty request asks the target.
-    fn reaches_device(&mut self, read: bool, area: &Shared, (remote, key): (u64, u64)) -> bool {
+    fn reaches_device(&mut self, read: bool, area: &Shared, remote: u64, key: u64) -> bool {
         if read {
             let Some(device) = area.handle().map(|handle| handle.device) else { return false };
             return self
                 .pulls
                 .find(device, key)
                 .unwrap_or_else(|()| {
-                    self.ask_to_pull(device, (remote, key));
+                    self.ask_to_pull(device, remote, key);
                     None
                 })
                 .is_some();
@@ -124,7 +125,7 @@ impl Outgoing {
         let is_it = |probe: &Probe| probe.number == area.number && probe.key == key;
         if !self.probes.get(self.last_probe).is_some_and(is_it) {
             let Some(at) = self.probes.iter().position(is_it) else {
-                self.probe(area, (remote, key));
+                self.probe(area, remote, key);
                 return false;
             };
             self.last_probe = at;
@@ -135,15 +136,17 @@ impl Outgoing {
     /// Has the target open device memory of ours, and opens the target's.
     pub fn reach(&mut self, areas: &[&Shared], remotes: &[(u64, u64)]) {
         for area in areas {
-            remotes.first().map(|remote| self.reaches_device(false, area, *remote));
-            for remote in remotes {
-                self.reaches_device(true, area, *remote);
+            if let Some((remote, key)) = remotes.first() {
+                self.reaches_device(false, area, *remote, *key);
+            }
+            for (remote, key) in remotes {
+                self.reaches_device(true, area, *remote, *key);
             }
         }
     }
 
     #[cold]
-    fn ask_to_pull(&mut self, device: Device, (remote, key): (u64, u64)) {
+    fn ask_to_pull(&mut self, device: Device, remote: u64, key: u64) {
         if self.dead.is_some() || self.socket.is_none() {
             return;
         }
@@ -153,7 +156,7 @@ impl Outgoing {
         (op.probe, op.on_device) = (Some(PULL), true);
     }
 
-    fn probe(&mut self, area: &Shared, (remote, key): (u64, u64)) {
+    fn probe(&mut self, area: &Shared, remote: u64, key: u64) {
         if self.dead.is_some() || !self.pass(area) {
             return;
         }

@@ -55,7 +55,8 @@ impl Connections {
 
     fn place(
         &mut self,
-        (target, peer): (Name, Option<PeerId>),
+        target: Name,
+        peer: Option<PeerId>,
         to: Box<[u8]>,
         leads: std::result::Result<u32, i32>,
     ) -> Route {
@@ -82,7 +83,7 @@ impl Connections {
             place.users += 1;
             return Ok(u64::from(place.generation) << 32 | at as u64);
         }
-        Ok(self.place((target, peer), to, Err(UNDIALED)))
+        Ok(self.place(target, peer, to, Err(UNDIALED)))
     }
 
     /// Assigns accepted connections from these NICs to the peer, if they belong to none.
@@ -105,7 +106,7 @@ impl Connections {
         let (to, target) = self.target(address)?;
         let theirs = self.all.iter().filter(|one| one.up && !one.dialed && one.name == target);
         match theirs.map(|one| one.number).max() {
-            Some(number) => Ok(self.place((NOBODY, None), to, Ok(number))),
+            Some(number) => Ok(self.place(NOBODY, None, to, Ok(number))),
             None => Err(Error::new(Status::Fabric, "the connection is closed")),
         }
     }

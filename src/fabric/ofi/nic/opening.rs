@@ -47,8 +47,8 @@ impl OfiNic {
                 source.check("asking for the completion queue's descriptor", asked)?;
             }
             if has_connections(info) {
-                let of = (self.domain, self.cq);
-                let (connections, address) = Connections::open(entry, self.fabric, of, progress)?;
+                let (connections, address) =
+                    Connections::open(entry, self.fabric, self.domain, self.cq, progress)?;
                 (self.connections, self.address) = (Some(connections), address);
                 return self.wait_on_both();
             }

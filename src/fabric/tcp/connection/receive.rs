@@ -83,7 +83,7 @@ impl Connection {
                         Err(failed) => errno = failed,
                     }
                 }
-                self.follow(Next::Settled(errno, request.immediate), (slot, entered), with.reaped);
+                self.follow(Next::Settled(errno, request.immediate), slot, entered, with.reaped);
                 Ok(Step::Done)
             }
             Coming::Data(mut errno) => {
@@ -102,7 +102,7 @@ impl Connection {
                     }
                 }
                 match (errno, slot) {
-                    (0, Some(slot)) => self.follow(Next::Data(flight.op), (Some(slot), None), with.reaped),
+                    (0, Some(slot)) => self.follow(Next::Data(flight.op), Some(slot), None, with.reaped),
                     _ => self.outgoing.answered(flight.op, errno, with.reaped),
                 }
                 Ok(Step::Done)
@@ -112,7 +112,7 @@ impl Connection {
 
     /// Does a step behind the devices' copies, or now if there are none.
     #[inline]
-    fn follow(&mut self, next: Next, (slot, entered): (Option<u32>, Option<Use>), reaped: &mut Vec<Reaped>) {
+    fn follow(&mut self, next: Next, slot: Option<u32>, entered: Option<Use>, reaped: &mut Vec<Reaped>) {
         match &mut self.staged {
             Some(staged) if slot.is_some() || staged.is_landing() => staged.push(next, slot, entered),
             _ => self.proceed(next, 0, reaped),
@@ -249,7 +249,7 @@ impl Connection {
                 Next::Answer(Read { key: request.key, len: request.len, pieces, device, slot: None })
             }
         };
-        self.follow(next, (None, None), with.reaped);
+        self.follow(next, None, None, with.reaped);
         Ok(Step::Done)
     }
 
@@ -265,7 +265,7 @@ impl Connection {
         with.receives.pop_front();
         with.reaped.push(Reaped { len: request.len, connection: self.number, ..Reaped::new(scratch, 0) });
         self.inbox.consume(head + len);
-        self.follow(Next::Settled(0, None), (None, None), with.reaped);
+        self.follow(Next::Settled(0, None), None, None, with.reaped);
         Ok(Step::Done)
     }
 
