@@ -257,7 +257,7 @@ impl World {
         let memory = MemoryId::new(1 + self.draw.below(MEMORIES));
         let ranges = vec![HostRange { base: 4096, len: 4096 }];
         let worker = peer.place() % WORKERS;
-        let grant = Arc::new(Grant::new(token, (peer, worker), (memory, Access::ALL), ranges));
+        let grant = Arc::new(Grant::new(token, peer, worker, memory, Access::ALL, ranges));
         let checked = self.draw.percent(40);
         let truth = Truth {
             grant,
@@ -427,7 +427,7 @@ impl World {
             // The use lasts until the worker's pass ends.
             if let Some(within) = of.live.then(|| of.grant.enter()).flatten() {
                 if self.draw.percent(50) {
-                    within.of().counts();
+                    within.grant().counts();
                     of.uncounted.insert(worker);
                 }
                 of.uses.insert(worker, within);

@@ -6,7 +6,6 @@ use crate::pair::{self, Case, Fabric, Rival};
 use crate::stats::Spread;
 use anyhow::Result;
 
-
 figures! {
     host_64k_of_memcpy ["0.55", "0.90"] |bench| of_memcpy(bench, 65536, 1000, false) =>
         "host, ordinary memory, 1000 random 64 KiB pages: throughput over one thread's memcpy of the same \
