@@ -210,7 +210,14 @@ impl Worker {
                 }
                 let slices = if done.errno == 0 { done.slices } else { 0 };
                 let life = &lane.lane.life;
-                lane.stripes.reaped(done.index, done.posts, slices, life, &self.core.table, &mut self.data.left);
+                lane.stripes.reaped(
+                    done.index,
+                    done.posts,
+                    slices,
+                    life,
+                    &self.core.table,
+                    &mut self.data.left,
+                );
             }
             Work::Receive => self.received(rail, done, now),
             Work::Arrival => self.arrived(rail, done, now),
