@@ -4,7 +4,7 @@ use super::parked::Shared;
 use super::queue::Queue;
 use super::time::{ns, ns_not_0};
 use super::watch::Watch;
-use crate::endpoint::{self, Idle, Settings, LIVENESS_OFF};
+use crate::endpoint::{self, Idle, Secret, LIVENESS_OFF};
 use crate::fork;
 use crate::status::{Error, Result};
 use crate::transfer::watch;
@@ -30,13 +30,13 @@ use std::time::Duration;
 #[derive(Clone, Default)]
 #[must_use]
 pub struct EndpointConfig {
-    settings: Settings,
+    settings: endpoint::EndpointConfig,
 }
 
 impl fmt::Debug for EndpointConfig {
     /// Without the secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Settings { fabric, rails, manual, encrypt, .. } = &self.settings;
+        let endpoint::EndpointConfig { fabric, rails, manual, encrypt, .. } = &self.settings;
         let mut f = f.debug_struct("EndpointConfig");
         f.field("fabric", fabric).field("rails", rails).field("manual", manual).field("encrypt", encrypt);
         f.finish_non_exhaustive()
@@ -182,13 +182,13 @@ impl EndpointConfig {
     /// assert_eq!(error.status, Status::Limit);
     /// ```
     pub fn secret(mut self, secret: &[u8]) -> Self {
-        self.settings.secret = Some(secret.to_vec());
+        self.settings.secret = Some(Secret(secret.to_vec()));
         self
     }
 
     /// Another secret that peers may prove instead, while one is replaced by the other.
     pub fn other_secret(mut self, secret: &[u8]) -> Self {
-        self.settings.other_secret = Some(secret.to_vec());
+        self.settings.other_secret = Some(Secret(secret.to_vec()));
         self
     }
 
@@ -299,8 +299,7 @@ impl Endpoint {
     /// [`Fabric`](crate::Status::Fabric), [`NoMemory`](crate::Status::NoMemory), [`System`](crate::Status::System).
     pub fn open(config: &EndpointConfig) -> Result<Endpoint> {
         fork::check()?;
-        let opened =
-            catch_unwind(AssertUnwindSafe(|| endpoint::Endpoint::open(config.settings.clone().check()?)));
+        let opened = catch_unwind(AssertUnwindSafe(|| endpoint::Endpoint::open(config.settings.clone())));
         let opened = opened.unwrap_or_else(|panic| Err(Error::defect(endpoint::panic_text(&*panic))))?;
         Ok(Endpoint(Arc::new(Handle(Shared::new(opened)))))
     }

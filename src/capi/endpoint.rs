@@ -4,7 +4,7 @@ use super::args::{read, string, unknown_flags, Sized32};
 use super::guard::{bytes, copy_out, guard, output, with_endpoint};
 use super::handle::{self, Handle};
 use super::status::weft_status;
-use crate::endpoint::{Endpoint, EndpointConfig, Idle, Settings, LIVENESS_OFF};
+use crate::endpoint::{Endpoint, EndpointConfig, Idle, Secret, LIVENESS_OFF};
 use crate::logging;
 use crate::status::{Error, Result};
 use crate::wire::secret::check_len;
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn weft_endpoint_create(
     guard(|| {
         let out = output(endpoint, "endpoint")?;
         logging::start();
-        let config = if config.is_null() { Settings::default().check()? } else { self::config(config)? };
+        let config = if config.is_null() { EndpointConfig::default() } else { self::config(config)? };
         out.store(handle::insert(|| Endpoint::open(config))?);
         Ok(())
     })
@@ -246,14 +246,14 @@ pub unsafe extern "C" fn weft_endpoint_destroy(endpoint: *mut weft_endpoint) -> 
 ///
 /// # Safety
 /// As the header asks of the config's secrets.
-unsafe fn secret(of: *const c_void, len: u64, name: &str) -> Result<Option<Vec<u8>>> {
+unsafe fn secret(of: *const c_void, len: u64, name: &str) -> Result<Option<Secret>> {
     match (of.is_null(), len) {
         (true, 0) => Ok(None),
         (false, 0) => {
             Err(Error::invalid(format!("{name} is set, but {name}_len is 0: pass its length in bytes")))
         }
         // SAFETY: the header requires this many valid bytes; the length is checked first.
-        (_, len) => unsafe { Ok(Some(bytes(of, check_len(len, name)?, name)?.copied(name)?)) },
+        (_, len) => unsafe { Ok(Some(Secret(bytes(of, check_len(len, name)?, name)?.copied(name)?))) },
     }
 }
 
@@ -275,7 +275,7 @@ unsafe fn config(config: *const weft_endpoint_config) -> Result<EndpointConfig> 
     if theirs.encrypt > 1 {
         return Err(Error::invalid(format!("encrypt is {}: it must be 0 or 1", theirs.encrypt)));
     }
-    let mut settings = Settings::default();
+    let mut settings = EndpointConfig::default();
     // Secrets first: they are then overwritten even if a later check fails.
     // SAFETY: the header requires valid secrets.
     unsafe {
@@ -307,5 +307,5 @@ unsafe fn config(config: *const weft_endpoint_config) -> Result<EndpointConfig> 
     settings.liveness_ns = theirs.liveness_ns;
     settings.encrypt = theirs.encrypt != 0;
     settings.tcp_dscp = theirs.tcp_dscp.into();
-    settings.check()
+    Ok(settings)
 }

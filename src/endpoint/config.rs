@@ -1,6 +1,7 @@
-//! The configuration of an endpoint.
+//! The configuration of an endpoint: one struct, which callers and variables of the environment fill, and which
+//! opening checks (`environment` has the table of its fields).
 
-use super::environment;
+use super::environment::{self, Field, FIELDS};
 use crate::fabric::tcp;
 use crate::status::{Error, Result};
 use crate::trace::Trace;
@@ -9,21 +10,35 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-const SECOND_NS: u64 = 1_000_000_000;
-const DAY_NS: u64 = 24 * 3600 * SECOND_NS;
-/// The value of `Settings::liveness_ns` with which silence never ends a peer.
+pub(super) const SECOND_NS: u64 = 1_000_000_000;
+pub(super) const DAY_NS: u64 = 24 * 3600 * SECOND_NS;
+/// The value of `EndpointConfig::liveness_ns` with which silence never ends a peer.
 pub const LIVENESS_OFF: u64 = u64::MAX;
 
-/// The configuration from the caller: 0 and `None` mean the default.
+/// Bytes that are overwritten when they are no longer needed.
+#[derive(Clone)]
+pub struct Secret(pub Vec<u8>);
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.fill(0);
+        std::hint::black_box(&mut self.0); // Keeps the compiler from removing the erasure.
+    }
+}
+
+/// From the caller, 0 and `None` mean the default; `check` replaces them.
 #[derive(Clone, Default)]
-pub struct Settings {
+pub struct EndpointConfig {
     pub fabric: Option<String>,
     pub rails: Option<String>,
+    /// Number of rails; 0: one per NIC.
     pub rail_count: u64,
     pub min_rails: u64,
+    /// tcp rails per NIC; 0: chosen from link rate and CPU count.
     pub tcp_streams: u64,
     pub manual: bool,
     pub idle: Idle,
+    /// Number of workers; 0: one per group of rails.
     pub workers: u64,
     pub max_transfers: u64,
     pub queue_depth: u64,
@@ -33,23 +48,21 @@ pub struct Settings {
     pub connect_timeout_ns: u64,
     pub message_bytes: u64,
     pub liveness_ns: u64,
-    pub secret: Option<Vec<u8>>,
-    pub other_secret: Option<Vec<u8>>,
+    pub secret: Option<Secret>,
+    pub other_secret: Option<Secret>,
     pub secret_file: Option<PathBuf>,
+    /// Nothing is sent over a network unencrypted.
     pub encrypt: bool,
+    /// DSCP class of tcp's packets; 0: the system's default.
     pub tcp_dscp: u64,
     pub tcp_ports: Option<String>,
     pub tcp_address: Option<String>,
     pub trace: Option<PathBuf>,
-}
-
-impl Drop for Settings {
-    fn drop(&mut self) {
-        for secret in [&mut self.secret, &mut self.other_secret].into_iter().flatten() {
-            secret.fill(0);
-            std::hint::black_box(secret); // Keeps the compiler from removing the erasure.
-        }
-    }
+    /// What `check` makes: the secrets, which peers must share; the addresses at which peers find tcp's listeners; and
+    /// the trace.
+    pub secrets: Option<Arc<Secrets>>,
+    pub tcp_at: tcp::At,
+    pub traced: Option<Trace>,
 }
 
 fn within(name: &str, value: u64, (low, high): (u64, u64), default: u64) -> Result<u64> {
@@ -72,8 +85,8 @@ pub fn timeout(name: &str, ns: u64) -> Result<Option<NonZeroU64>> {
     Ok(NonZeroU64::new(ns))
 }
 
-impl Settings {
-    /// Takes what the environment sets, and checks all of it.
+impl EndpointConfig {
+    /// Fills what is unset, from the environment and then with defaults.
     pub fn check(mut self) -> Result<EndpointConfig> {
         let taken = environment::fill(&mut self, libfabric_sys::variable)?.join(", ");
         if taken.is_empty() {
@@ -83,55 +96,33 @@ impl Settings {
         self.checked().map_err(|error| error.about(&format!("with {taken}")))
     }
 
-    fn checked(&self) -> Result<EndpointConfig> {
-        let secrets = self.secrets()?;
-        if self.encrypt && secrets.is_none() {
+    fn checked(mut self) -> Result<EndpointConfig> {
+        if let Some(secrets) = self.read_secrets()? {
+            self.secrets = Some(Arc::new(secrets));
+        }
+        (self.secret, self.other_secret) = (None, None);
+        if self.encrypt && self.secrets.is_none() {
             return Err(Error::invalid("encrypt is 1, but there is no secret: set secret or secret_file"));
         }
-        let d = EndpointConfig::default();
-        let size = |name, value, bounds, default: usize| {
-            within(name, value, bounds, default as u64).map(|value| value as usize)
-        };
-        Ok(EndpointConfig {
-            fabric: self.fabric.clone(),
-            rails: self.rails.clone(),
-            rail_count: size("rail_count", self.rail_count, (1, 64), 0)?,
-            min_rails: size("min_rails", self.min_rails, (1, 64), 1)?,
-            manual: self.manual,
-            idle: self.idle,
-            workers: size("workers", self.workers, (1, 64), d.workers)?,
-            max_transfers: size("max_transfers", self.max_transfers, (1, 1 << 20), d.max_transfers)?,
-            queue_depth: size("queue_depth", self.queue_depth, (16, 1 << 20), d.queue_depth)?,
-            max_peers: size("max_peers", self.max_peers, (1, 65_536), d.max_peers)?,
-            max_counters: size("max_counters", self.max_counters, (1, 1 << 20), d.max_counters)?,
-            timeout_ns: within("timeout_ns", self.timeout_ns, (1, DAY_NS), d.timeout_ns)?,
-            connect_timeout_ns: within(
-                "connect_timeout_ns",
-                self.connect_timeout_ns,
-                (1, DAY_NS),
-                d.connect_timeout_ns,
-            )?,
-            message_bytes: within("message_bytes", self.message_bytes, (1 << 20, 1 << 30), d.message_bytes)?,
-            liveness_ns: match self.liveness_ns {
-                LIVENESS_OFF => None,
-                0 => d.liveness_ns,
-                ns => Some(within("liveness_ns", ns, (SECOND_NS, DAY_NS), 0)?),
-            },
-            secrets,
-            encrypt: self.encrypt,
-            tcp_at: tcp::At::new(self.tcp_ports.as_deref(), self.tcp_address.as_deref())?,
-            tcp_streams: size("tcp_streams", self.tcp_streams, (1, 16), 0)?,
-            tcp_dscp: within("tcp_dscp", self.tcp_dscp, (1, 63), 0)? as u8,
-            // After the other checks: this makes the file.
-            trace: self.trace.as_deref().map(Trace::new).transpose()?,
-        })
+        for (variable, field) in FIELDS {
+            let (Field::Count(of, bounds, default) | Field::Time(of, bounds, default)) = field else {
+                continue;
+            };
+            let value = of(&mut self);
+            if *variable != environment::LIVENESS || *value != LIVENESS_OFF {
+                *value = within(&environment::field_of(variable, field), *value, *bounds, *default)?;
+            }
+        }
+        self.tcp_at = tcp::At::new(self.tcp_ports.as_deref(), self.tcp_address.as_deref())?;
+        // After the other checks: this makes the file.
+        self.traced = self.trace.as_deref().map(Trace::new).transpose()?;
+        Ok(self)
     }
 
-    /// The configured secrets.
-    fn secrets(&self) -> Result<Option<Arc<Secrets>>> {
+    fn read_secrets(&self) -> Result<Option<Secrets>> {
         let of = [(&self.secret, "secret"), (&self.other_secret, "other_secret")];
         let given: Vec<(&[u8], &str)> =
-            of.into_iter().filter_map(|(secret, name)| Some((secret.as_deref()?, name))).collect();
+            of.into_iter().filter_map(|(secret, name)| Some((&secret.as_ref()?.0[..], name))).collect();
         for (secret, name) in &given {
             check_len(secret.len() as u64, name)?;
         }
@@ -144,12 +135,27 @@ impl Settings {
             }
             (_, file) => file.clone(),
         };
-        let secrets = match file {
-            Some(file) => Some(Secrets::of_file(file)?),
-            None if given.is_empty() => None,
-            None => Some(Secrets::new(&given)?),
-        };
-        Ok(secrets.map(Arc::new))
+        match file {
+            Some(file) => Secrets::of_file(file).map(Some),
+            None if given.is_empty() => Ok(None),
+            None => Secrets::new(&given).map(Some),
+        }
+    }
+
+    /// How long a peer may be silent; `None`: forever.
+    pub fn silence_ns(&self) -> Option<u64> {
+        (self.liveness_ns != LIVENESS_OFF).then_some(self.liveness_ns)
+    }
+
+    /// Whether a thread sleeps until a rail has work. (A completion queue that supports sleeping
+    /// costs libfabric's tcp some 4 % of its rate: measured.)
+    pub fn sleeps(&self) -> bool {
+        self.idle != Idle::Spin
+    }
+
+    /// The largest message length that is accepted.
+    pub fn message_max(&self) -> usize {
+        1 << 20
     }
 }
 
@@ -163,78 +169,4 @@ pub enum Idle {
     Spin,
     /// Sleep at once, for machines where all cores are needed.
     Sleep,
-}
-
-#[derive(Clone, Debug)]
-pub struct EndpointConfig {
-    pub fabric: Option<String>,
-    pub rails: Option<String>,
-    /// Number of rails; 0: one per NIC.
-    pub rail_count: usize,
-    pub min_rails: usize,
-    pub manual: bool,
-    pub idle: Idle,
-    /// Number of workers; 0: one per group of rails.
-    pub workers: usize,
-    pub max_transfers: usize,
-    pub queue_depth: usize,
-    pub max_peers: usize,
-    pub max_counters: usize,
-    pub timeout_ns: u64,
-    pub connect_timeout_ns: u64,
-    pub message_bytes: u64,
-    /// A peer that is silent for this long is lost; `None`: never.
-    pub liveness_ns: Option<u64>,
-    /// The secrets, which peers must share.
-    pub secrets: Option<Arc<Secrets>>,
-    /// Nothing is sent over a network unencrypted.
-    pub encrypt: bool,
-    /// The addresses at which peers find tcp's listeners.
-    pub tcp_at: tcp::At,
-    /// tcp rails per NIC; 0: chosen from link rate and CPU count.
-    pub tcp_streams: usize,
-    /// DSCP class of tcp's packets; 0: the system's default.
-    pub tcp_dscp: u8,
-    pub trace: Option<Trace>,
-}
-
-impl Default for EndpointConfig {
-    fn default() -> Self {
-        EndpointConfig {
-            fabric: None,
-            rails: None,
-            rail_count: 0,
-            min_rails: 1,
-            manual: false,
-            idle: Idle::Adaptive,
-            workers: 0,
-            max_transfers: 16_384,
-            queue_depth: 16_384,
-            max_peers: 4096,
-            max_counters: 65_536,
-            timeout_ns: 30_000_000_000,
-            connect_timeout_ns: 10_000_000_000,
-            message_bytes: 16 << 20,
-            liveness_ns: Some(120_000_000_000),
-            secrets: None,
-            encrypt: false,
-            tcp_at: tcp::At::default(),
-            tcp_streams: 0,
-            tcp_dscp: 0,
-            trace: None,
-        }
-    }
-}
-
-impl EndpointConfig {
-    /// Whether a thread sleeps until a rail has work. (A completion queue that supports sleeping
-    /// costs libfabric's tcp some 4 % of its rate: measured.)
-    pub fn sleeps(&self) -> bool {
-        self.idle != Idle::Spin
-    }
-
-    /// The largest message length that is accepted.
-    pub fn message_max(&self) -> usize {
-        1 << 20
-    }
 }

@@ -123,10 +123,11 @@ impl Core {
         workers: usize,
     ) -> Result<Core> {
         let inboxes: Arc<[Inbox]> =
-            (0..workers).map(|_| Inbox::new(config.max_transfers + 1)).collect::<Result<_>>()?;
+            (0..workers).map(|_| Inbox::new(config.max_transfers as usize + 1)).collect::<Result<_>>()?;
         let (first, incarnation) = (random.u64()?, address.incarnation);
-        let queue = Arc::new(Queue::new(config.queue_depth)?);
-        let table = Table::new(config.max_transfers, config.max_peers, first, queue.clone());
+        let queue = Arc::new(Queue::new(config.queue_depth as usize)?);
+        let table =
+            Table::new(config.max_transfers as usize, config.max_peers as usize, first, queue.clone());
         let of_deadlines = inboxes.clone();
         table.woken_by(move || of_deadlines.first().into_iter().for_each(Inbox::wake));
         let of_failures = inboxes.clone();
@@ -144,10 +145,10 @@ impl Core {
             rails,
             fabrics,
             table,
-            peers: PeerTable::new(config.max_peers, (first >> 32) as u32),
+            peers: PeerTable::new(config.max_peers as usize, (first >> 32) as u32),
             queue,
             messages: Messages::default(),
-            counters: Arc::new(Counters::new(config.max_counters, incarnation)),
+            counters: Arc::new(Counters::new(config.max_counters as usize, incarnation)),
             memories: Mutex::default(),
             grants: Arc::default(),
             revocations: Mutex::new(Revocations::new(workers)),
@@ -163,7 +164,7 @@ impl Core {
             last_worker: AtomicUsize::new(0),
             longest: Longest::default(),
             malformed: AtomicU64::new(0),
-            unauthenticated: Unauthenticated::new(config.max_peers, config.queue_depth),
+            unauthenticated: Unauthenticated::new(config.max_peers as usize, config.queue_depth as usize),
             begun: AtomicU64::new(first & u64::from(u32::MAX)),
             config,
             alive: Arc::default(),

@@ -3,56 +3,65 @@
 //!
 //! What the program sets is never replaced, so that no variable weakens a secret or encryption.
 
-use super::config::{Idle, Settings, LIVENESS_OFF};
+use super::config::{EndpointConfig, Idle, DAY_NS, LIVENESS_OFF, SECOND_NS};
 use crate::status::{Error, Result};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-enum Field {
-    Count(fn(&mut Settings) -> &mut u64),
-    Time(fn(&mut Settings) -> &mut u64),
-    Flag(fn(&mut Settings) -> &mut bool),
-    Text(fn(&mut Settings) -> &mut Option<String>),
-    Path(fn(&mut Settings) -> &mut Option<PathBuf>),
+/// A field. A number has bounds, and a default.
+pub enum Field {
+    Count(fn(&mut EndpointConfig) -> &mut u64, (u64, u64), u64),
+    Time(fn(&mut EndpointConfig) -> &mut u64, (u64, u64), u64),
+    Flag(fn(&mut EndpointConfig) -> &mut bool),
+    Text(fn(&mut EndpointConfig) -> &mut Option<String>),
+    Path(fn(&mut EndpointConfig) -> &mut Option<PathBuf>),
     Idle,
 }
 
-/// `WEFT_RAILS` is read where NICs are chosen, since the topology wants it as well.
-const FIELDS: &[(&str, Field)] = &[
-    ("WEFT_FABRIC", Field::Text(|s| &mut s.fabric)),
-    ("WEFT_RAIL_COUNT", Field::Count(|s| &mut s.rail_count)),
-    ("WEFT_MIN_RAILS", Field::Count(|s| &mut s.min_rails)),
-    ("WEFT_TCP_STREAMS", Field::Count(|s| &mut s.tcp_streams)),
-    ("WEFT_TCP_PORTS", Field::Text(|s| &mut s.tcp_ports)),
-    ("WEFT_TCP_ADDRESS", Field::Text(|s| &mut s.tcp_address)),
-    ("WEFT_TCP_DSCP", Field::Count(|s| &mut s.tcp_dscp)),
-    ("WEFT_WORKERS", Field::Count(|s| &mut s.workers)),
+/// By variable. `WEFT_RAILS` is read where NICs are chosen, since the topology wants it as well.
+pub const FIELDS: &[(&str, Field)] = &[
+    ("WEFT_FABRIC", Field::Text(|c| &mut c.fabric)),
+    ("WEFT_RAIL_COUNT", Field::Count(|c| &mut c.rail_count, (1, 64), 0)),
+    ("WEFT_MIN_RAILS", Field::Count(|c| &mut c.min_rails, (1, 64), 1)),
+    ("WEFT_TCP_STREAMS", Field::Count(|c| &mut c.tcp_streams, (1, 16), 0)),
+    ("WEFT_TCP_PORTS", Field::Text(|c| &mut c.tcp_ports)),
+    ("WEFT_TCP_ADDRESS", Field::Text(|c| &mut c.tcp_address)),
+    ("WEFT_TCP_DSCP", Field::Count(|c| &mut c.tcp_dscp, (1, 63), 0)),
+    ("WEFT_WORKERS", Field::Count(|c| &mut c.workers, (1, 64), 0)),
     ("WEFT_IDLE", Field::Idle),
-    ("WEFT_MAX_TRANSFERS", Field::Count(|s| &mut s.max_transfers)),
-    ("WEFT_QUEUE_DEPTH", Field::Count(|s| &mut s.queue_depth)),
-    ("WEFT_MAX_PEERS", Field::Count(|s| &mut s.max_peers)),
-    ("WEFT_MAX_COUNTERS", Field::Count(|s| &mut s.max_counters)),
-    ("WEFT_MESSAGE_BYTES", Field::Count(|s| &mut s.message_bytes)),
-    ("WEFT_TIMEOUT", Field::Time(|s| &mut s.timeout_ns)),
-    ("WEFT_CONNECT_TIMEOUT", Field::Time(|s| &mut s.connect_timeout_ns)),
-    ("WEFT_LIVENESS", Field::Time(|s| &mut s.liveness_ns)),
-    ("WEFT_ENCRYPT", Field::Flag(|s| &mut s.encrypt)),
-    (SECRET_FILE, Field::Path(|s| &mut s.secret_file)),
-    ("WEFT_TRACE", Field::Path(|s| &mut s.trace)),
+    ("WEFT_MAX_TRANSFERS", Field::Count(|c| &mut c.max_transfers, (1, 1 << 20), 16_384)),
+    ("WEFT_QUEUE_DEPTH", Field::Count(|c| &mut c.queue_depth, (16, 1 << 20), 16_384)),
+    ("WEFT_MAX_PEERS", Field::Count(|c| &mut c.max_peers, (1, 65_536), 4096)),
+    ("WEFT_MAX_COUNTERS", Field::Count(|c| &mut c.max_counters, (1, 1 << 20), 65_536)),
+    ("WEFT_MESSAGE_BYTES", Field::Count(|c| &mut c.message_bytes, (1 << 20, 1 << 30), 16 << 20)),
+    ("WEFT_TIMEOUT", Field::Time(|c| &mut c.timeout_ns, (1, DAY_NS), 30 * SECOND_NS)),
+    ("WEFT_CONNECT_TIMEOUT", Field::Time(|c| &mut c.connect_timeout_ns, (1, DAY_NS), 10 * SECOND_NS)),
+    (LIVENESS, Field::Time(|c| &mut c.liveness_ns, (SECOND_NS, DAY_NS), 120 * SECOND_NS)),
+    ("WEFT_ENCRYPT", Field::Flag(|c| &mut c.encrypt)),
+    (SECRET_FILE, Field::Path(|c| &mut c.secret_file)),
+    ("WEFT_TRACE", Field::Path(|c| &mut c.trace)),
 ];
 
+/// The time that may also be off.
+pub const LIVENESS: &str = "WEFT_LIVENESS";
 const SECRET_FILE: &str = "WEFT_SECRET_FILE";
 
+/// The name of a variable's field.
+pub fn field_of(variable: &str, field: &Field) -> String {
+    let unit = if matches!(field, Field::Time(..)) { "_ns" } else { "" };
+    variable.trim_start_matches("WEFT_").to_lowercase() + unit
+}
+
 /// Fills what is unset. Returns the variables that were taken, as an error of the open shows them.
-pub fn fill(settings: &mut Settings, variable: impl Fn(&str) -> Option<OsString>) -> Result<Vec<String>> {
+pub fn fill(config: &mut EndpointConfig, variable: impl Fn(&str) -> Option<OsString>) -> Result<Vec<String>> {
     let mut taken = Vec::new();
-    let has_secret = settings.secret.is_some() || settings.other_secret.is_some();
+    let has_secret = config.secret.is_some() || config.other_secret.is_some();
     for (name, field) in FIELDS {
         if *name == SECRET_FILE && has_secret {
             continue;
         }
         let Some(value) = variable(name) else { continue };
-        if set(settings, name, field, &value)? {
+        if set(config, name, field, &value)? {
             taken.push(format!("{name}={}", value.to_string_lossy()));
         }
     }
@@ -60,7 +69,7 @@ pub fn fill(settings: &mut Settings, variable: impl Fn(&str) -> Option<OsString>
 }
 
 /// Whether the field was unset, and has the value now.
-fn set(settings: &mut Settings, name: &str, field: &Field, value: &OsString) -> Result<bool> {
+fn set(config: &mut EndpointConfig, name: &str, field: &Field, value: &OsString) -> Result<bool> {
     fn unset<T: Default + PartialEq>(field: &mut T, value: impl FnOnce() -> Result<T>) -> Result<bool> {
         let is_unset = *field == T::default();
         if is_unset {
@@ -74,22 +83,22 @@ fn set(settings: &mut Settings, name: &str, field: &Field, value: &OsString) -> 
     };
     let invalid = |what: &str| Error::invalid(format!("{name} is {value:?}: write {what}"));
     match field {
-        Field::Count(of) => unset(of(settings), || text()?.parse().map_err(|_| invalid("a number, as 8"))),
-        Field::Time(of) => unset(of(settings), || {
+        Field::Count(of, ..) => unset(of(config), || text()?.parse().map_err(|_| invalid("a number, as 8"))),
+        Field::Time(of, ..) => unset(of(config), || {
             let text = text()?;
-            let off = name.ends_with("LIVENESS") && text == "off";
-            let or_off = if name.ends_with("LIVENESS") { ", or off" } else { "" };
+            let off = name == LIVENESS && text == "off";
+            let or_off = if name == LIVENESS { ", or off" } else { "" };
             let time = if off { Some(LIVENESS_OFF) } else { nanoseconds(text) };
             time.ok_or_else(|| invalid(&format!("a time with its unit, as 30s or 500ms{or_off}")))
         }),
-        Field::Flag(of) => unset(of(settings), || match text()? {
+        Field::Flag(of) => unset(of(config), || match text()? {
             "0" => Ok(false),
             "1" => Ok(true),
             _ => Err(invalid("0 or 1")),
         }),
-        Field::Text(of) => unset(of(settings), || text().map(|text| Some(text.to_owned()))),
-        Field::Path(of) => unset(of(settings), || Ok(Some(value.into()))),
-        Field::Idle => unset(&mut settings.idle, || match text()? {
+        Field::Text(of) => unset(of(config), || text().map(|text| Some(text.to_owned()))),
+        Field::Path(of) => unset(of(config), || Ok(Some(value.into()))),
+        Field::Idle => unset(&mut config.idle, || match text()? {
             "adaptive" => Ok(Idle::Adaptive),
             "spin" => Ok(Idle::Spin),
             "sleep" => Ok(Idle::Sleep),
@@ -116,20 +125,21 @@ fn nanoseconds(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::Secret;
     use super::*;
 
-    fn with(settings: &mut Settings, variables: &[(&str, &str)]) -> Result<Vec<String>> {
-        fill(settings, |name| {
+    fn with(config: &mut EndpointConfig, variables: &[(&str, &str)]) -> Result<Vec<String>> {
+        fill(config, |name| {
             variables.iter().find(|(named, _)| *named == name).map(|(_, value)| OsString::from(value))
         })
     }
 
     #[test]
     fn variables_set_what_the_program_left_unset() {
-        let mut settings = Settings::default();
-        (settings.rail_count, settings.fabric) = (3, Some("tcp".into()));
+        let mut config = EndpointConfig::default();
+        (config.rail_count, config.fabric) = (3, Some("tcp".into()));
         let taken = with(
-            &mut settings,
+            &mut config,
             &[
                 ("WEFT_RAIL_COUNT", "4"),
                 ("WEFT_FABRIC", "host"),
@@ -141,19 +151,19 @@ mod tests {
             ],
         );
         let taken = taken.unwrap();
-        assert_eq!((settings.rail_count, settings.fabric.as_deref()), (3, Some("tcp")));
-        assert_eq!((settings.timeout_ns, settings.liveness_ns), (1_500_000_000, LIVENESS_OFF));
-        assert!(settings.encrypt && settings.idle == Idle::Spin);
-        assert_eq!(settings.tcp_ports.as_deref(), Some("7000-7003"));
+        assert_eq!((config.rail_count, config.fabric.as_deref()), (3, Some("tcp")));
+        assert_eq!((config.timeout_ns, config.liveness_ns), (1_500_000_000, LIVENESS_OFF));
+        assert!(config.encrypt && config.idle == Idle::Spin);
+        assert_eq!(config.tcp_ports.as_deref(), Some("7000-7003"));
         assert_eq!(taken.len(), 5, "{taken:?}");
     }
 
     #[test]
     fn no_variable_weakens_what_the_program_set() {
-        let mut settings = Settings::default();
-        (settings.secret, settings.encrypt) = (Some(vec![1; 32]), true);
-        with(&mut settings, &[("WEFT_SECRET_FILE", "/else"), ("WEFT_ENCRYPT", "0")]).unwrap();
-        assert!(settings.secret_file.is_none() && settings.encrypt);
+        let mut config = EndpointConfig::default();
+        (config.secret, config.encrypt) = (Some(Secret(vec![1; 32])), true);
+        with(&mut config, &[("WEFT_SECRET_FILE", "/else"), ("WEFT_ENCRYPT", "0")]).unwrap();
+        assert!(config.secret_file.is_none() && config.encrypt);
     }
 
     #[test]
@@ -169,7 +179,7 @@ mod tests {
             ("WEFT_ENCRYPT", "yes"),
             ("WEFT_IDLE", "lazy"),
         ] {
-            let error = with(&mut Settings::default(), &[(name, value)]).unwrap_err();
+            let error = with(&mut EndpointConfig::default(), &[(name, value)]).unwrap_err();
             assert!(error.message.contains(name) && error.message.contains(value), "{error:?}");
         }
     }

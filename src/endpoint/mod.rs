@@ -72,7 +72,7 @@ use crate::transfer::completion::Completion;
 use crate::transfer::queue::{Arm, Queue};
 use crate::transfer::{tally, Outcome};
 use chores::Reply;
-pub use config::{timeout, EndpointConfig, Idle, Settings, LIVENESS_OFF};
+pub use config::{timeout, EndpointConfig, Idle, Secret, LIVENESS_OFF};
 use core::{Core, RailInfo, CLOSING, OPEN};
 use driver::Driver;
 use inbox::Command;
@@ -362,7 +362,7 @@ impl Endpoint {
     pub fn create_queue(&self, depth: u32) -> Result<Arc<Queue>> {
         self.core.check_open()?;
         let depth = match depth {
-            0 => self.core.config.queue_depth,
+            0 => self.core.config.queue_depth as usize,
             16..=1_048_576 => depth as usize,
             _ => return Err(Error::limit(format!("depth is {depth}: it must be 16 to 1048576, or 0"))),
         };
@@ -408,7 +408,7 @@ impl Endpoint {
             core.table.end_all(Outcome::of(Status::Canceled), core.clock.now());
             core.memories.lock().values().for_each(|memory| memory.let_go());
             if !self.down.swap(true, Ordering::AcqRel) {
-                core.config.trace.iter().for_each(Trace::end);
+                core.config.traced.iter().for_each(Trace::end);
             }
         }
         // Wakes all waiting threads: no further completions come.

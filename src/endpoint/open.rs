@@ -65,6 +65,7 @@ struct Go {
 
 impl Endpoint {
     pub fn open(config: EndpointConfig) -> Result<Arc<Endpoint>> {
+        let config = config.check()?;
         fork::watch();
         let machine = Machine::read(Root::from_environment());
         let (fabric, rails) = (config.fabric.as_deref(), config.rails.as_deref());
@@ -74,9 +75,9 @@ impl Endpoint {
         };
         found.set_tcp(tcp::Options {
             secrets: config.secrets.clone().filter(|_| config.encrypt),
-            liveness_ns: config.liveness_ns,
+            liveness_ns: config.silence_ns(),
             at: config.tcp_at,
-            dscp: config.tcp_dscp,
+            dscp: config.tcp_dscp as u8,
             ..tcp::Options::default()
         });
         let time = (found.clock.clone(), found.random.clone());
@@ -91,13 +92,13 @@ impl Endpoint {
         let all = found.candidates.len();
         let nics = found.candidates.iter().filter(|nic| !nic.is_host()).count();
         let cpus = if config.manual { 1 } else { machine.affinity.len() };
-        let streams = |nic: &Candidate| nic.streams(config.tcp_streams, &machine, cpus, nics);
-        let chosen = spread(found.candidates, config.rail_count, streams);
+        let streams = |nic: &Candidate| nic.streams(config.tcp_streams as usize, &machine, cpus, nics);
+        let chosen = spread(found.candidates, config.rail_count as usize, streams);
         let wanted = match (config.manual, config.workers) {
             (true, _) => 1,
             // Each connection belongs to one CPU.
             (_, 0) if config.rail_count == 0 && chosen.len() > all => chosen.len().min(cpus.max(2) - 1),
-            (_, workers) => workers,
+            (_, workers) => workers as usize,
         };
         let plans = plans(&chosen, &machine, wanted);
         if config.manual {
@@ -178,7 +179,7 @@ impl Endpoint {
         threads: Vec<JoinHandle<()>>,
         ended: Arc<AtomicUsize>,
     ) -> Arc<Endpoint> {
-        core.config.trace.iter().for_each(Trace::begin);
+        core.config.traced.iter().for_each(Trace::begin);
         Arc::new(Endpoint {
             core,
             threads: Mutex::new(threads),
@@ -332,13 +333,13 @@ fn assemble(
     }
     let of_network = chosen.iter().any(|candidate| !candidate.is_host());
     let counted = indexes.iter().filter(|(planned, _)| !of_network || !chosen[*planned].is_host()).count();
-    if counted < config.min_rails.max(1) {
+    if (counted as u64) < config.min_rails {
         let reasons = reasons(&failures);
         let provider_errno = failures.first().map_or(0, |(_, error)| error.provider_errno);
         let text = format!(
             "min_rails is {}, and of the network's rails {counted} came up{reasons}: lower min_rails, or change rails and \
              rail_count (weft-bench topo shows what they choose)",
-            config.min_rails.max(1)
+            config.min_rails
         );
         return Err(Error { provider_errno, ..Error::new(Status::NoRails, text) });
     }

@@ -186,7 +186,7 @@ impl Core {
             deadline: self.clock.now().saturating_add(timeout_ns),
             // The limit allows joining all rails of either side, twice.
             lanes: 2 * self.rails.len().max(address.rails.len()),
-            liveness_ns: self.config.liveness_ns,
+            liveness_ns: self.config.silence_ns(),
         };
         let session = Session::new(terms, Approaches::new(approaches, timeout_ns));
         let reason = session.reason();

@@ -178,7 +178,7 @@ impl Endpoint {
 
     /// A message that never fits must not be retried.
     fn check_parts(&self, parts: usize, completions: u64, queue: &Queue) -> Result<()> {
-        let (slots, depth) = (self.core.config.max_transfers, queue.capacity());
+        let (slots, depth) = (self.core.config.max_transfers as usize, queue.capacity());
         if parts >= slots {
             return Err(Error::limit(format!(
                 "a list over {parts} peers takes {} of max_transfers, which is {slots}",
