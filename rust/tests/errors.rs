@@ -21,7 +21,7 @@ fn wrong_arguments_are_refused() {
     assert_eq!(status(a.alloc(0, None, &MemoryArgs::new())), Status::Limit);
     assert_eq!(status(a.alloc(1, Some(64), &MemoryArgs::new())), Status::Invalid);
     assert_eq!(status(a.write(local, u64::MAX, remote, 0, 1, &none)), Status::Range);
-    assert_eq!(status(a.write(local, 0, remote, u64::MAX, u64::MAX, &none)), Status::Limit);
+    assert_eq!(status(a.write(local, 0, remote, u64::MAX, u64::MAX, &none)), Status::Range);
     assert_eq!(status(local.read_at(u64::MAX, &mut [0; 8])), Status::Range);
     assert_eq!(status(local.write_at(local.len() - 4, &[0; 8])), Status::Range);
     let pages = Pages { page_len: 4096, page_count: 2, ..Pages::default() };
@@ -52,12 +52,12 @@ fn unsupported_options_are_refused() {
     let watch = a.create_watch().expect("a watch");
     let send = |options: OpOptions| status(a.send(peer, b"", &options));
     let write = |options: OpOptions| status(a.write(local, 0, remote, 0, 1, &options));
-    assert_eq!(send(OpOptions::new().notify(1)), Status::Invalid);
-    assert_eq!(send(OpOptions::new().latency()), Status::Invalid);
+    assert_eq!(send(OpOptions::new().notify(1)), Status::Unsupported);
+    assert_eq!(send(OpOptions::new().latency()), Status::Unsupported);
     assert_eq!(send(OpOptions::new().counter(counter.id())), Status::Invalid);
     assert_eq!(send(OpOptions::new().done_watch(&watch, 1)), Status::Invalid);
     assert_eq!(send(OpOptions::new().timeout(Duration::MAX)), Status::Limit);
-    assert_eq!(write(OpOptions::new().complete_each_peer()), Status::Invalid);
+    assert_eq!(write(OpOptions::new().complete_each_peer()), Status::Unsupported);
     assert_eq!(write(OpOptions::new().count_pages()), Status::Invalid);
     assert_eq!(write(OpOptions::new().notify_data(b"x")), Status::Invalid);
     assert_eq!(write(OpOptions::new().notify_failure()), Status::Invalid);

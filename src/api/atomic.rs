@@ -2,11 +2,11 @@
 
 use super::endpoint::Endpoint;
 use super::ids::Op;
-use super::options::{Of, OpOptions};
+use super::options::OpOptions;
 use super::remote::RemoteMemory;
-use crate::memory::place;
 use crate::status::Result;
 use crate::transfer::atomic::{AtomicSpec, Operation};
+use crate::transfer::options::Takes;
 
 impl Endpoint {
     /// Adds `operand` to a word of remote memory (modulo 2^64), for coordination: it costs a message there and one
@@ -82,9 +82,8 @@ impl Endpoint {
         options: &OpOptions,
     ) -> Result<Op> {
         let remote = self.own_remote(remote)?;
-        let (range, offset) = place(|range| remote.range_len(range), offset);
-        options.submit(self.shared(), Of::Atomic, |ep, common| {
-            ep.atomic(AtomicSpec { operation, remote, range: range.into(), offset, operand, compare, common })
+        options.submit(self.shared(), Takes::ATOMIC, |ep, common| {
+            ep.atomic(AtomicSpec { operation, remote, offset, operand, compare, common })
         })
     }
 }

@@ -2,10 +2,11 @@
 
 use super::endpoint::Endpoint;
 use super::ids::{CounterId, Op};
-use super::options::{Of, OpOptions};
+use super::options::OpOptions;
 use super::parked::Shared;
 use crate::room::Theirs;
 use crate::status::Result;
+use crate::transfer::options::Takes;
 use std::sync::Arc;
 
 /// A counter that peers' transfers raise. Dropping it destroys it: waits for values that it has not reached end with
@@ -76,7 +77,7 @@ impl Endpoint {
     /// [`Again`](crate::Status::Again), [`Handle`](crate::Status::Handle), [`Limit`](crate::Status::Limit).
     pub fn expect(&self, counters: &[(CounterId, u64)], options: &OpOptions) -> Result<Op> {
         let (ids, values): (Vec<u64>, Vec<u64>) = counters.iter().map(|(id, value)| (id.0, *value)).unzip();
-        options.submit(self.shared(), Of::Expect, |ep, common| {
+        options.submit(self.shared(), Takes::EXPECT, |ep, common| {
             ep.expect(Theirs::from(&ids[..]), Theirs::from(&values[..]), &common)
         })
     }

@@ -3,12 +3,12 @@
 use super::endpoint::Endpoint;
 use super::ids::{GrantToken, Op, Peer};
 use super::memory::Memory;
-use super::options::{Of, OpOptions};
+use super::options::OpOptions;
 use super::pages::Pages;
 use super::time::ns_not_0;
 use crate::endpoint::grants::GrantSpec;
-use crate::endpoint::timeout;
 use crate::status::Result;
+use crate::transfer::options::{timeout, Takes};
 use std::time::Duration;
 
 /// The extent of a grant. The default is the whole memory, with its own access.
@@ -118,6 +118,6 @@ impl Endpoint {
     /// [`Handle`](crate::Status::Handle) (no such grant, or revoked before). In the completion:
     /// [`TimedOut`](crate::Status::TimedOut), [`Canceled`](crate::Status::Canceled).
     pub fn revoke(&self, token: GrantToken, options: &OpOptions) -> Result<Op> {
-        options.submit(self.shared(), Of::Plain, |ep, common| ep.revoke(token.0, &common))
+        options.submit(self.shared(), Takes::NOTHING, |ep, common| ep.revoke(token.0, &common))
     }
 }

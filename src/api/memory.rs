@@ -5,8 +5,7 @@ use super::endpoint::Endpoint;
 use super::parked::{Parked, Shared};
 use super::words::Words;
 use crate::device::Claim;
-use crate::memory::{self, check_range_count, place, Range};
-use crate::room;
+use crate::memory::{self, place, Range};
 use crate::status::{Error, Result, Status};
 use std::fmt;
 use std::sync::atomic::{fence, Ordering};
@@ -330,10 +329,7 @@ impl Endpoint {
     /// # Errors
     /// The same as [`register`](Endpoint::register); [`System`](crate::Status::System).
     pub fn alloc(&self, len: u64, numa_node: Option<u32>, args: &MemoryArgs) -> Result<Memory> {
-        if let Some(node) = numa_node.filter(|node| *node > 63) {
-            return Err(Error::invalid(format!("numa_node is {node}: it must be a NUMA node, 0 to 63")));
-        }
-        let address = self.shared().call(|ep| ep.allocate(len, numa_node))?;
+        let address = self.shared().call(|ep| ep.allocate(len, numa_node.map(i64::from)))?;
         self.register_ranges(&[(address, len)], vec![Buffer::Allocated(address)], args, Claim::Host)
     }
 
@@ -387,11 +383,7 @@ impl Endpoint {
         let shared = self.shared();
         let _ = shared.reclaim();
         let register = || {
-            check_range_count(ranges.len())?;
-            let mut checked = room::vec(ranges.len(), "the ranges")?;
-            for (i, (base, len)) in ranges.iter().enumerate() {
-                checked.push(memory::range(i, *base, *len)?);
-            }
+            let checked = memory::ranges(ranges.len(), ranges.iter().copied())?;
             shared.call(|ep| ep.register(checked, args.access.to_internal(), args.rails, claim))
         };
         match register() {

@@ -2,12 +2,13 @@
 
 use super::endpoint::Endpoint;
 use super::ids::{Op, Peer};
-use super::options::{Of, OpOptions};
+use super::options::OpOptions;
 use crate::room::Theirs;
-use crate::status::{Error, Result};
+use crate::status::Result;
+use crate::transfer::options::Takes;
 
 /// Bytes of the longest message.
-pub const MESSAGE_MAX: usize = 1 << 20;
+pub use crate::endpoint::MESSAGE_MAX;
 
 impl Endpoint {
     /// Sends a message, for requests, descriptors and the like: up to [`MESSAGE_MAX`] bytes, which are copied.
@@ -36,14 +37,8 @@ impl Endpoint {
     /// [`Again`](crate::Status::Again), [`Handle`](crate::Status::Handle) (the peer has ended),
     /// [`Limit`](crate::Status::Limit).
     pub fn send(&self, peer: Peer, data: &[u8], options: &OpOptions) -> Result<Op> {
-        if data.len() > MESSAGE_MAX {
-            return Err(Error::limit(format!(
-                "a message of {} bytes: at most {MESSAGE_MAX} are allowed",
-                data.len()
-            )));
-        }
-        options.submit(self.shared(), Of::Plain, |ep, common| {
-            ep.send(peer.id(), Theirs::from(data).copied("the message")?, &common)
+        options.submit(self.shared(), Takes::NOTHING, |ep, common| {
+            ep.send(peer.id(), Theirs::from(data), &common)
         })
     }
 }

@@ -5,26 +5,17 @@ use super::parked::Shared;
 use super::queue::Queue;
 use super::time::ns_not_0;
 use super::watch::Watch;
-use crate::endpoint::{self, timeout};
+use crate::endpoint;
 use crate::ids::OpId;
-use crate::status::{Error, Result, Status};
+use crate::status::{Error, Result};
+pub use crate::transfer::options::NOTIFY_DATA_MAX;
+use crate::transfer::options::{
+    absent, Options, Takes, COUNT_PAGES, EACH_PEER, LATENCY, NOTIFY, NOTIFY_FAILURE,
+};
 use crate::transfer::watch::Marks;
-use crate::transfer::{Common, Count, Direction, Notify, Terms};
+use crate::transfer::{Common, Direction, Terms};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Bytes of the longest data of a notification.
-pub const NOTIFY_DATA_MAX: usize = 256;
-
-/// The kind of an operation, which determines its options.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Of {
-    Plain,
-    Atomic,
-    Expect,
-    Transfer,
-    List,
-}
 
 /// Options of an operation. Every operation has [`timeout`](OpOptions::timeout),
 /// [`user_data`](OpOptions::user_data) and [`queue`](OpOptions::queue). An option that an operation does not have is
@@ -46,18 +37,15 @@ pub(super) enum Of {
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use]
 pub struct OpOptions<'a> {
+    flags: u32,
     timeout: Option<Duration>,
     user_data: u64,
     queue: Option<&'a Queue>,
-    notify: Option<u64>,
+    notify: u64,
     notify_data: &'a [u8],
-    notify_failure: bool,
-    latency: bool,
-    count_pages: bool,
-    each_peer: bool,
     /// A future takes the completion.
     for_future: bool,
-    counter: Option<CounterId>,
+    counter: u64,
     start: Option<(&'a Watch, u64)>,
     done: Option<(&'a Watch, u64)>,
     grant: Option<GrantToken>,
@@ -92,7 +80,7 @@ impl<'a> OpOptions<'a> {
     /// [`Completion::Notification`](crate::Completion::Notification) with this value; the transfer completes when
     /// that has arrived, too.
     pub fn notify(mut self, value: u64) -> Self {
-        self.notify = Some(value);
+        (self.flags, self.notify) = (self.flags | NOTIFY, value);
         self
     }
 
@@ -104,14 +92,14 @@ impl<'a> OpOptions<'a> {
 
     /// With `notify`: of a failure, too, with its status instead of the data.
     pub fn notify_failure(mut self) -> Self {
-        self.notify_failure = true;
+        self.flags |= NOTIFY_FAILURE;
         self
     }
 
     /// Of transfers and atomics: latency class, posted before bulk transfers. For small transfers that somebody
     /// waits for.
     pub fn latency(mut self) -> Self {
-        self.latency = true;
+        self.flags |= LATENCY;
         self
     }
 
@@ -120,19 +108,19 @@ impl<'a> OpOptions<'a> {
     /// discarded silently; another endpoint's is [`Handle`](crate::Status::Handle). Not of lists, whose entries name
     /// counters.
     pub fn counter(mut self, counter: CounterId) -> Self {
-        self.counter = Some(counter);
+        self.counter = counter.0;
         self
     }
 
     /// Of writes with a `counter`: raises it by 1 for each page that has arrived, not once at the end.
     pub fn count_pages(mut self) -> Self {
-        self.count_pages = true;
+        self.flags |= COUNT_PAGES;
         self
     }
 
     /// Of lists: one completion for each peer instead of one for all.
     pub fn complete_each_peer(mut self) -> Self {
-        self.each_peer = true;
+        self.flags |= EACH_PEER;
         self
     }
 
@@ -164,57 +152,42 @@ impl<'a> OpOptions<'a> {
 
     /// The timeout as the library takes it, and the user data, of what has these two alone.
     pub(super) fn connect(&self) -> Result<(u64, u64)> {
-        self.check(Of::Plain)?;
+        let options = self.checked(Takes::NOTHING)?;
         absent(self.queue.is_some(), "queue")?;
-        let ns = self.timeout.map_or(0, ns_not_0);
-        timeout("timeout", ns)?;
-        Ok((ns, self.user_data))
+        Ok((options.timeout_ns, options.user_data))
     }
 
-    fn check(&self, of: Of) -> Result<()> {
-        let transfer = matches!(of, Of::Transfer | Of::List);
-        absent(
-            !transfer && (self.notify.is_some() || self.notify_failure || !self.notify_data.is_empty()),
-            "notify",
-        )?;
-        absent(!transfer && of != Of::Atomic && self.latency, "latency")?;
-        absent(of != Of::Transfer && self.counter.is_some(), "counter")?;
-        absent(of != Of::Transfer && self.count_pages, "count_pages")?;
-        absent(of != Of::List && self.each_peer, "complete_each_peer")?;
-        absent(!transfer && self.start.is_some(), "start_watch")?;
-        absent(!transfer && of != Of::Expect && self.done.is_some(), "done_watch")?;
-        absent(!transfer && of != Of::Atomic && self.grant.is_some(), "grant")?;
-        if self.for_future && self.each_peer {
+    fn given(&self) -> Options<'a> {
+        Options {
+            flags: self.flags,
+            timeout_ns: self.timeout.map_or(0, ns_not_0),
+            user_data: self.user_data,
+            notify: self.notify,
+            notify_data: self.notify_data.into(),
+            counter: self.counter,
+            grant: self.grant.map(|grant| grant.0),
+        }
+    }
+
+    fn checked(&self, takes: Takes) -> Result<Options<'a>> {
+        if self.for_future && self.flags & EACH_PEER != 0 {
             let text =
                 "complete_each_peer is set, but a future takes one completion: submit the list without \
                         Dispatcher::submit, and take its completions from Dispatcher::completions";
             return Err(Error::invalid(text));
         }
-        if self.notify.is_none() && (!self.notify_data.is_empty() || self.notify_failure) {
-            return Err(Error::invalid("notify_data or notify_failure is set, but notify is not"));
-        }
-        if self.notify_data.len() > NOTIFY_DATA_MAX {
-            let text = format!(
-                "notify_data has {} bytes: at most {NOTIFY_DATA_MAX} are allowed",
-                self.notify_data.len()
-            );
-            return Err(Error::limit(text));
-        }
-        if self.count_pages && self.counter.is_none() {
-            return Err(Error::invalid("count_pages is set, but counter is not"));
-        }
-        Ok(())
+        let options = self.given();
+        options.check(takes, (self.start.is_some(), self.done.is_some()))?;
+        Ok(options)
     }
 
-    /// Checks the options, and submits.
     pub(super) fn submit(
         &self,
         shared: &Arc<Shared>,
-        of: Of,
+        takes: Takes,
         submit: impl FnOnce(&Arc<endpoint::Endpoint>, Common) -> Result<OpId>,
     ) -> Result<Op> {
-        self.check(of)?;
-        let timeout_ns = timeout("timeout", self.timeout.map_or(0, ns_not_0))?;
+        let options = self.checked(takes)?;
         let mark = |named: Option<(&Watch, u64)>| {
             named.map(|(watch, value)| {
                 shared.check(&watch.shared, "Watch").map(|()| (watch.watch.clone(), value))
@@ -225,13 +198,7 @@ impl<'a> OpOptions<'a> {
             None => shared.endpoint().queue(),
             Some(queue) => shared.check(&queue.shared, "Queue").map(|()| &queue.queue)?,
         };
-        let common = Common {
-            timeout_ns,
-            user_data: self.user_data,
-            queue,
-            marks: &marks,
-            grant: self.grant.map(|grant| grant.0),
-        };
+        let common = options.common(queue, &marks);
         shared.call(|ep| submit(ep, common)).map(|id| Op(id.get()))
     }
 
@@ -239,41 +206,18 @@ impl<'a> OpOptions<'a> {
     pub(super) fn transfer(
         &self,
         shared: &Arc<Shared>,
-        (of, direction): (Of, Direction),
+        (takes, direction): (Takes, Direction),
         submit: impl FnOnce(&Arc<endpoint::Endpoint>, &Terms) -> Result<OpId>,
     ) -> Result<Op> {
-        self.submit(shared, of, |ep, common| {
-            let terms = Terms {
-                direction,
-                notify: self.notify.map(|value| Notify {
-                    value,
-                    data: self.notify_data.into(),
-                    of_failure: self.notify_failure,
-                }),
-                count: self.counter.map(|counter| Count { counter: counter.0, pages: self.count_pages }),
-                each_peer: self.each_peer,
-                urgent: self.latency,
-                common,
-            };
-            submit(ep, &terms)
-        })
+        self.submit(shared, takes, |ep, common| submit(ep, &self.given().terms(direction, common)))
     }
 
-    pub(super) fn counts_pages(&self) -> bool {
-        self.count_pages
+    /// The flags of how pages are cut.
+    pub(super) fn cuts(&self) -> u32 {
+        self.flags & (LATENCY | COUNT_PAGES)
     }
 
     pub(super) fn is_latency(&self) -> bool {
-        self.latency
-    }
-}
-
-fn absent(set: bool, name: &str) -> Result<()> {
-    match set {
-        true => {
-            let text = format!("{name} is set, but this operation does not have that option");
-            Err(Error::new(Status::Invalid, text))
-        }
-        false => Ok(()),
+        self.flags & LATENCY != 0
     }
 }

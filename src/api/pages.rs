@@ -7,16 +7,16 @@ use super::options::OpOptions;
 use super::parked::Shared;
 use super::remote::RemoteMemory;
 use crate::endpoint::lists;
-use crate::memory::{self, place};
+use crate::memory;
 use crate::room::Theirs;
 use crate::status::{Error, Result};
 use crate::transfer::geometry;
-use crate::transfer::list::{Asked, Builder, List, Numbers};
+use crate::transfer::list::{Asked, Builder, List, ENTRIES_MAX};
 use std::fmt;
 use std::sync::Arc;
 
 /// Entries of the longest list.
-pub const LIST_ENTRIES_MAX: usize = 1 << 20;
+pub const LIST_ENTRIES_MAX: usize = ENTRIES_MAX as usize;
 
 /// The places of a transfer's pages on one side.
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,16 +84,16 @@ pub struct Pages<'a> {
 }
 
 impl<'a> PageSide<'a> {
-    pub(super) fn check(&self, (len, count): (u64, u64), name: &str) -> Result<geometry::Side<'a>> {
-        if let Some(pages) = self.pages.filter(|pages| pages.len() as u64 != count) {
+    fn given(&self, page_count: u64, name: &str) -> Result<geometry::Side<'a>> {
+        if let Some(pages) = self.pages.filter(|pages| pages.len() as u64 != page_count) {
             return Err(Error::invalid(format!(
-                "{name}.pages has {} indexes, but page_count is {count}",
+                "{name}.pages has {} indexes, but page_count is {page_count}",
                 pages.len()
             )));
         }
         Ok(geometry::Side {
             pages: self.pages.map(Theirs::from),
-            page_stride: if self.page_stride == 0 { len } else { self.page_stride },
+            page_stride: self.page_stride,
             offset: self.offset,
             layer_stride: self.layer_stride,
             first_range: self.first_range,
@@ -102,45 +102,12 @@ impl<'a> PageSide<'a> {
     }
 }
 
-fn check_len(len: u64, count: u64) -> Result<()> {
-    if len > 1 << 47 {
-        return Err(Error::limit(format!("page_len is {len}: at most 2^47 bytes are allowed")));
-    }
-    if count > u32::MAX as u64 {
-        return Err(Error::limit(format!("{count} pages: at most 2^32 - 1 are allowed")));
-    }
-    Ok(())
-}
-
 impl<'a> Pages<'a> {
     pub(super) fn check(&self) -> Result<geometry::Pages<'a>> {
-        let each = (self.page_len, self.page_count);
-        check_len(self.page_len, self.page_count)?;
-        Ok(geometry::Pages {
-            local: self.local.check(each, "local")?,
-            remote: self.remote.check(each, "remote")?,
-            page_len: self.page_len,
-            page_count: self.page_count,
-            layer_count: self.layer_count.max(1),
+        geometry::Pages::new(self.page_len, self.page_count, self.layer_count, || {
+            Ok((self.local.given(self.page_count, "local")?, self.remote.given(self.page_count, "remote")?))
         })
     }
-}
-
-/// One range as a page.
-pub(super) fn one_range(
-    (local, local_offset): (&memory::Memory, u64),
-    (remote, remote_offset): (&memory::RemoteMemory, u64),
-    len: u64,
-) -> Result<geometry::Pages<'static>> {
-    check_len(len, 1)?;
-    let side = |(first_range, offset)| geometry::Side { first_range, offset, ..geometry::Side::default() };
-    Ok(geometry::Pages {
-        local: side(place(|range| local.range_len(range), local_offset)),
-        remote: side(place(|range| remote.range_len(range), remote_offset)),
-        page_len: len,
-        page_count: (len > 0) as u64,
-        layer_count: 1,
-    })
 }
 
 /// One entry of a list: bytes between a local and a remote range. With a `len` of 0 it needs only a peer, to notify it
@@ -208,34 +175,20 @@ impl Endpoint {
         entries: &[ListEntry],
         latency: bool,
     ) -> Result<List> {
-        if entries.is_empty() {
-            return Err(Error::invalid("a list without entries has no peer"));
-        }
-        if entries.len() > LIST_ENTRIES_MAX {
-            let text = format!("{} entries: at most {LIST_ENTRIES_MAX} are allowed", entries.len());
-            return Err(Error::limit(text));
-        }
-        let (mut list, mut locals, mut remotes) =
-            (Builder::default(), Numbers::default(), Numbers::default());
-        for (i, entry) in entries.iter().enumerate() {
-            let mut add = || {
-                let local = match entry.local {
-                    None => None,
-                    Some(local) => {
-                        let local = self.own(local)?;
-                        locals.number(Arc::as_ptr(local) as usize, || list.add_local(local))?
-                    }
-                };
-                let remote = match entry.remote {
-                    None => None,
-                    Some(remote) => {
-                        let remote = self.own_remote(remote)?;
-                        remotes.number(Arc::as_ptr(remote) as usize, || list.add_remote(remote))?
-                    }
-                };
-                let asked = Asked {
-                    local,
-                    remote,
+        let mut list = Builder::new(entries.len() as u64)?;
+        for entry in entries {
+            let asked = |list: &mut Builder| {
+                let local = entry.local.map(|local| self.own(local)).transpose()?;
+                let remote = entry.remote.map(|remote| self.own_remote(remote)).transpose()?;
+                Ok(Asked {
+                    local: match local {
+                        None => None,
+                        Some(of) => list.local(Arc::as_ptr(of) as usize, || Ok(of.clone()))?,
+                    },
+                    remote: match remote {
+                        None => None,
+                        Some(of) => list.remote(Arc::as_ptr(of) as usize, || Ok(of.clone()))?,
+                    },
                     peer: entry.peer.map(|peer| peer.0),
                     local_range: entry.local_range,
                     remote_range: entry.remote_range,
@@ -243,10 +196,9 @@ impl Endpoint {
                     remote_offset: entry.remote_offset,
                     len: entry.len,
                     counter: entry.counter.map_or(0, |counter| counter.0),
-                };
-                list.add(&asked, |peer| ep.raises(peer))
+                })
             };
-            add().map_err(|error: Error| error.about(&format!("entry {i}")))?;
+            list.add(asked, |peer| ep.raises(peer))?;
         }
         list.finish(latency)
     }
@@ -265,8 +217,7 @@ impl Endpoint {
         options: &OpOptions,
     ) -> Result<Prepared> {
         let (local, remote, pages) = (self.own(local)?, self.own_remote(remote)?, pages.check()?);
-        let cut = (options.is_latency(), options.counts_pages());
-        let prepared = self.shared().call(|ep| ep.prepare_pages(&pages, local, remote, cut))?;
+        let prepared = self.shared().call(|ep| ep.prepare_pages(&pages, local, remote, options.cuts()))?;
         Ok(Prepared { shared: self.shared().clone(), prepared })
     }
 

@@ -2,9 +2,10 @@
 
 use super::endpoint::Endpoint;
 use super::ids::{Op, Peer};
-use super::options::{Of, OpOptions};
+use super::options::OpOptions;
 use crate::ids::PeerId;
 use crate::status::{Error, Result};
+use crate::transfer::options::Takes;
 
 impl Endpoint {
     /// Starts to connect to the endpoint whose [`address`](Endpoint::address) this is. One
@@ -115,6 +116,6 @@ impl Endpoint {
     /// [`TimedOut`](crate::Status::TimedOut), [`Limit`](crate::Status::Limit) (64 fences are under way),
     /// [`PeerLost`](crate::Status::PeerLost), [`PeerClosed`](crate::Status::PeerClosed).
     pub fn fence(&self, peer: Peer, options: &OpOptions) -> Result<Op> {
-        options.submit(self.shared(), Of::Plain, |ep, common| ep.fence(peer.id(), &common))
+        options.submit(self.shared(), Takes::NOTHING, |ep, common| ep.fence(peer.id(), &common))
     }
 }

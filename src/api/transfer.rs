@@ -3,10 +3,12 @@
 use super::endpoint::Endpoint;
 use super::ids::Op;
 use super::memory::Memory;
-use super::options::{Of, OpOptions};
-use super::pages::{one_range, ListEntry, Pages, Prepared};
+use super::options::OpOptions;
+use super::pages::{ListEntry, Pages, Prepared};
 use super::remote::RemoteMemory;
 use crate::status::Result;
+use crate::transfer::geometry;
+use crate::transfer::options::Takes;
 use crate::transfer::Direction;
 use std::sync::Arc;
 
@@ -98,8 +100,8 @@ impl Endpoint {
         options: &OpOptions,
     ) -> Result<Op> {
         let (ours, theirs) = (self.own(local)?, self.own_remote(remote)?);
-        let pages = one_range((ours, local_offset), (theirs, remote_offset), len)?;
-        options.transfer(self.shared(), (Of::Transfer, direction), |ep, terms| {
+        let pages = geometry::Pages::one((ours, local_offset), (theirs, remote_offset), len);
+        options.transfer(self.shared(), (Takes::TRANSFER, direction), |ep, terms| {
             ep.submit(ours, theirs, &pages, terms)
         })
     }
@@ -169,7 +171,7 @@ impl Endpoint {
         options: &OpOptions,
     ) -> Result<Op> {
         let (ours, theirs, pages) = (self.own(local)?, self.own_remote(remote)?, pages.check()?);
-        options.transfer(self.shared(), (Of::Transfer, direction), |ep, terms| {
+        options.transfer(self.shared(), (Takes::TRANSFER, direction), |ep, terms| {
             ep.submit(ours, theirs, &pages, terms)
         })
     }
@@ -218,7 +220,7 @@ impl Endpoint {
     }
 
     fn move_list(&self, direction: Direction, entries: &[ListEntry], options: &OpOptions) -> Result<Op> {
-        options.transfer(self.shared(), (Of::List, direction), |ep, terms| {
+        options.transfer(self.shared(), (Takes::LIST, direction), |ep, terms| {
             let list = Arc::new(self.list(ep, entries, options.is_latency())?);
             ep.submit_list(&list, terms)
         })
@@ -258,7 +260,7 @@ impl Endpoint {
 
     fn move_prepared(&self, direction: Direction, prepared: &Prepared, options: &OpOptions) -> Result<Op> {
         self.shared().check(&prepared.shared, "Prepared")?;
-        let of = if prepared.prepared.is_list() { Of::List } else { Of::Transfer };
+        let of = if prepared.prepared.is_list() { Takes::LIST } else { Takes::TRANSFER };
         options.transfer(self.shared(), (of, direction), |ep, terms| {
             ep.submit_prepared(&prepared.prepared, terms)
         })

@@ -6,7 +6,6 @@
 
 use super::guard::bytes;
 use super::status::boundary;
-pub(super) use crate::endpoint::timeout;
 use crate::room::Theirs;
 use crate::status::{Error, Result, Status};
 use std::ffi::c_char;
@@ -149,17 +148,7 @@ pub fn text(field: &mut [c_char], text: &str) {
     }
 }
 
-/// Rejects flags unknown to this version.
-pub(super) fn unknown_flags(unknown: u32) -> Result<()> {
-    match unknown {
-        0 => Ok(()),
-        _ => Err(Error::new(
-            Status::Unsupported,
-            format!("flags {unknown:#x} are not known to this version of Weft"),
-        )),
-    }
-}
-
+/// Rejects a reserved field that is set.
 pub(super) fn zero_reserved(reserved: u32) -> Result<()> {
     if reserved != 0 {
         return Err(Error::new(

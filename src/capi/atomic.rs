@@ -4,14 +4,13 @@ use super::endpoint::weft_endpoint;
 use super::guard::{guard, with_endpoint};
 use super::handle::{self, Ref};
 use super::memory::weft_remote_memory;
-use super::op::{weft_op, weft_op_options, WEFT_CLASS_LATENCY};
-use super::options::{options, Takes};
+use super::op::{weft_op, weft_op_options};
+use super::options::options;
 use super::status::weft_status;
-
 use crate::endpoint::Endpoint;
-use crate::memory::place;
 use crate::status::Result;
 use crate::transfer::atomic::{AtomicSpec, Operation};
+use crate::transfer::options::Takes;
 
 /// Adds `operand` to a word of remote memory (modulo 2^64), for coordination:
 /// it costs a message there and one back.
@@ -81,16 +80,14 @@ unsafe fn submit(
     options: *const weft_op_options,
     op: *mut weft_op,
 ) -> Result<()> {
-    let takes = Takes { flags: WEFT_CLASS_LATENCY, grant: true, ..Takes::NOTHING };
     // SAFETY: `options` is NULL or valid, which is what this function takes.
-    let options = unsafe { self::options(ep, options, takes)? };
+    let options = unsafe { self::options(ep, options, Takes::ATOMIC)? };
     let remote = handle::beside(remote, ep, "remote")?;
     let remote = remote.as_argument(ep, "remote")?;
-    let (range, offset) = place(|range| remote.range_len(range), offset);
     // SAFETY: `op` is NULL or valid, which is what this function takes.
     unsafe {
         options.submit(ep, op, |common| {
-            ep.atomic(AtomicSpec { operation, remote, range: range.into(), offset, operand, compare, common })
+            ep.atomic(AtomicSpec { operation, remote, offset, operand, compare, common })
         })
     }
 }

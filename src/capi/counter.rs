@@ -3,8 +3,9 @@
 use super::endpoint::weft_endpoint;
 use super::guard::{array, guard, output, with_endpoint};
 use super::op::{weft_counter, weft_op, weft_op_options};
-use super::options::{options, Takes};
+use super::options::options;
 use super::status::weft_status;
+use crate::transfer::options::Takes;
 
 /// Makes a counter of value 0, which peers' transfers raise. `counter`:
 /// receives the id. Errors: `WEFT_ERR_LIMIT` (`max_counters`).
@@ -73,7 +74,7 @@ pub unsafe extern "C" fn weft_counter_expect(
 ) -> weft_status {
     guard(|| {
         with_endpoint(endpoint, |ep| {
-            let options = self::options(ep, options, Takes { done: true, ..Takes::NOTHING })?;
+            let options = self::options(ep, options, Takes::EXPECT)?;
             options.submit(ep, op, |common| {
                 let counters = array(counters, count as usize, "counters")?;
                 ep.expect(counters, array(values, count as usize, "values")?, &common)

@@ -1,12 +1,13 @@
 //! Endpoint objects.
 
-use super::args::{read, string, unknown_flags, Sized32};
+use super::args::{read, string, Sized32};
 use super::guard::{bytes, copy_out, guard, output, with_endpoint};
 use super::handle::{self, Handle};
 use super::status::weft_status;
 use crate::endpoint::{Endpoint, EndpointConfig, Idle, Secret, LIVENESS_OFF};
 use crate::logging;
 use crate::status::{Error, Result};
+use crate::transfer::options::check_flags;
 use crate::wire::secret::check_len;
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
@@ -262,7 +263,7 @@ unsafe fn secret(of: *const c_void, len: u64, name: &str) -> Result<Option<Secre
 unsafe fn config(config: *const weft_endpoint_config) -> Result<EndpointConfig> {
     // SAFETY: `config` is NULL or a struct with its size, whose strings end.
     let theirs = unsafe { read(config)? };
-    unknown_flags(theirs.flags)?;
+    check_flags(theirs.flags, 0)?;
     let idle = match theirs.idle {
         WEFT_IDLE_ADAPTIVE => Idle::Adaptive,
         WEFT_IDLE_SPIN => Idle::Spin,

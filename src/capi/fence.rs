@@ -3,9 +3,10 @@
 use super::endpoint::weft_endpoint;
 use super::guard::{guard, with_endpoint};
 use super::op::{weft_op, weft_op_options};
-use super::options::{options, Takes};
+use super::options::options;
 use super::peer::weft_peer;
 use super::status::weft_status;
+use crate::transfer::options::Takes;
 
 /// Waits until no operation that the peer had accepted before it saw the fence
 /// can change local memory, notify or raise counters here, whatever its

@@ -1,18 +1,19 @@
 //! Grants: what a peer may reach of a memory until it is revoked.
 
-use super::args::{read_or_default, timeout, Sized32};
+use super::args::{read_or_default, Sized32};
 use super::endpoint::weft_endpoint;
 use super::guard::{guard, output, with_endpoint};
 use super::handle;
 use super::memory::{weft_memory, WEFT_ACCESS_REMOTE_READ, WEFT_ACCESS_REMOTE_WRITE};
-use super::op::{no_flags, weft_grant_token, weft_op, weft_op_options, WEFT_NOTIFY_FAILURE};
-use super::options::{options, Takes};
+use super::op::{weft_grant_token, weft_op, weft_op_options, WEFT_NOTIFY_FAILURE};
+use super::options::options;
 use super::peer::weft_peer;
 use super::status::weft_status;
 use super::transfer::{read_side, weft_page_side};
 use crate::endpoint::grants::GrantSpec;
 use crate::status::Error;
 use crate::transfer::geometry::{Pages, Side};
+use crate::transfer::options::{check_flags, timeout, Takes};
 
 /// What is granted. Start from `WEFT_GRANT_ARGS_INIT`.
 #[repr(C)]
@@ -75,7 +76,7 @@ pub unsafe extern "C" fn weft_grant_create(
         let ep = memory.endpoint()?;
         // SAFETY: `args` is NULL or a struct with its size.
         let args = unsafe { read_or_default(args)? };
-        no_flags(args.flags, WEFT_NOTIFY_FAILURE)?;
+        check_flags(args.flags, WEFT_NOTIFY_FAILURE)?;
         let notify = (args.flags & WEFT_NOTIFY_FAILURE != 0).then_some(args.notify);
         if notify.is_none() && args.notify != 0 {
             return Err(Error::invalid("notify is set, but WEFT_NOTIFY_FAILURE is not in flags"));
@@ -87,22 +88,17 @@ pub unsafe extern "C" fn weft_grant_create(
                 "access has bits {unknown:#x}: a grant's are WEFT_ACCESS_REMOTE_WRITE and WEFT_ACCESS_REMOTE_READ"
             )));
         }
-        let each = (args.page_len, args.page_count);
         // SAFETY: same contract; may be unaligned.
         let side = (!args.pages.is_null()).then(|| unsafe { args.pages.read_unaligned() });
         let pages = match &side {
-            None if each != (0, 0) => {
+            None if (args.page_len, args.page_count) != (0, 0) => {
                 return Err(Error::invalid("page_len or page_count is set, but pages is NULL"))
             }
             None => None,
-            Some(side) => Some(Pages {
-                local: Side::default(),
+            Some(side) => Some(Pages::new(args.page_len, args.page_count, args.layer_count, || {
                 // SAFETY: `pages` is not NULL, so it is a side with as many indexes as there are pages.
-                remote: unsafe { read_side(side, each, "pages.pages")? },
-                page_len: args.page_len,
-                page_count: args.page_count,
-                layer_count: args.layer_count.max(1),
-            }),
+                Ok((Side::default(), unsafe { read_side(side, args.page_count, "pages.pages")? }))
+            })?),
         };
         let write = args.access & WEFT_ACCESS_REMOTE_WRITE != 0;
         let read = args.access & WEFT_ACCESS_REMOTE_READ != 0;

@@ -98,7 +98,7 @@ pub unsafe fn array<'a, T: Copy>(array: *const T, len: usize, name: &str) -> Res
         )));
     }
     if len > isize::MAX as usize / size_of::<T>() {
-        return Err(Error::invalid(format!("a length of {len} for {name} cannot be")));
+        return Err(Error::limit(format!("a length of {len} for {name} cannot be")));
     }
     // SAFETY: checked for NULL and alignment; the caller keeps `len` elements valid.
     Ok(unsafe { Theirs::new(array, len) })

@@ -1,21 +1,23 @@
 //! Lists: writes and reads between many memories and many peers.
 
 use super::endpoint::weft_endpoint;
-use super::guard::{guard, with_endpoint};
+use super::guard::{array, guard, with_endpoint};
 use super::handle::{self, Ref};
 use super::memory::{weft_memory, weft_remote_memory};
 use super::op::{weft_counter, weft_op, weft_op_options};
-use super::options::{self, Takes};
+use super::options;
 use super::peer::weft_peer;
 use super::status::weft_status;
 use crate::endpoint::Endpoint;
 use crate::ids::PeerId;
-use crate::status::{Error, Result};
-use crate::transfer::list::{Asked, Builder, List, Numbers};
+use crate::status::Result;
+use crate::transfer::list::{Asked, Builder, List, ENTRIES_MAX};
+use crate::transfer::options::Takes;
 use crate::transfer::Direction;
 use std::sync::Arc;
 
 pub const WEFT_LIST_ENTRIES_MAX: u32 = 1048576;
+const _: () = assert!(WEFT_LIST_ENTRIES_MAX as u64 == ENTRIES_MAX);
 
 /// One entry of a list: bytes between a local and a remote range. With a `len`
 /// of 0 it needs only a peer, to notify it or to raise its counter.
@@ -100,57 +102,31 @@ pub unsafe extern "C" fn weft_read_list(
     guard(|| with_endpoint(endpoint, |ep| submit_list(ep, Direction::Read, list, options, op)))
 }
 
-/// Adds an entry to a list.
-fn add(
-    ep: &Ref<Endpoint>,
-    list: &mut Builder,
-    (locals, remotes): (&mut Numbers, &mut Numbers),
-    entry: &weft_list_entry,
-) -> Result<()> {
-    let local = locals
-        .number(entry.local as usize, || list.add_local(handle::beside(entry.local, ep, "local")?.of(ep)?))?;
-    let remote = remotes.number(entry.remote as usize, || {
-        list.add_remote(handle::beside(entry.remote, ep, "remote")?.of(ep)?)
-    })?;
-    let asked = Asked {
-        local,
-        remote,
-        peer: PeerId::new(entry.peer),
-        local_range: entry.local_range,
-        remote_range: entry.remote_range,
-        local_offset: entry.local_offset,
-        remote_offset: entry.remote_offset,
-        len: entry.len,
-        counter: entry.counter,
-    };
-    list.add(&asked, |peer| ep.raises(peer))
-}
-
 /// Entries, and how many there are.
 pub(super) type Entries = (*const weft_list_entry, u64);
 
 /// # Safety
 /// The entries must be as the header asks.
 pub(super) unsafe fn list(ep: &Ref<Endpoint>, (entries, count): Entries, urgent: bool) -> Result<List> {
-    if count == 0 {
-        return Err(Error::invalid("count is 0: a list without entries has no peer"));
-    }
-    if count > WEFT_LIST_ENTRIES_MAX.into() {
-        return Err(Error::limit(format!("{count} entries: at most {WEFT_LIST_ENTRIES_MAX} are allowed")));
-    }
-    if entries.is_null() {
-        return Err(Error::invalid(format!("entries is NULL, but count is {count}")));
-    }
-    if !entries.is_aligned() {
-        return Err(Error::invalid("entries is not aligned as a weft_list_entry must be"));
-    }
-    let (mut list, mut locals, mut remotes) = (Builder::default(), Numbers::default(), Numbers::default());
-    for i in 0..count as usize {
-        // Copied first: the caller's entries may change while they are checked.
-        // SAFETY: the header requires `count` valid entries.
-        let entry = unsafe { entries.add(i).read() };
-        add(ep, &mut list, (&mut locals, &mut remotes), &entry)
-            .map_err(|error| error.about(&format!("entry {i}")))?;
+    let mut list = Builder::new(count)?;
+    // SAFETY: the header requires `count` valid entries, which are copied one by one.
+    for entry in unsafe { array(entries, count as usize, "entries")? }.iter() {
+        let local = || Ok(handle::beside(entry.local, ep, "local")?.of(ep)?.clone());
+        let remote = || Ok(handle::beside(entry.remote, ep, "remote")?.of(ep)?.clone());
+        let asked = |list: &mut Builder| {
+            Ok(Asked {
+                local: list.local(entry.local as usize, local)?,
+                remote: list.remote(entry.remote as usize, remote)?,
+                peer: PeerId::new(entry.peer),
+                local_range: entry.local_range,
+                remote_range: entry.remote_range,
+                local_offset: entry.local_offset,
+                remote_offset: entry.remote_offset,
+                len: entry.len,
+                counter: entry.counter,
+            })
+        };
+        list.add(asked, |peer| ep.raises(peer))?;
     }
     list.finish(urgent)
 }
@@ -167,7 +143,7 @@ unsafe fn submit_list(
     // SAFETY: options and `op` are NULL or valid, which is what this function takes.
     unsafe {
         let options = options::options(ep, options, Takes::LIST)?;
-        let list = Arc::new(list(ep, entries, options.urgent())?);
+        let list = Arc::new(list(ep, entries, options.checked.is_urgent())?);
         options.transfer(ep, direction, op, |terms| ep.submit_list(&list, terms))
     }
 }

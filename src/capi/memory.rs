@@ -7,8 +7,7 @@ use super::handle::{self, Handle, Owned};
 use super::peer::weft_peer;
 use super::status::weft_status;
 use crate::device::Claim;
-use crate::memory::{self, check_range_count, Access, Memory, Range, RemoteMemory};
-use crate::room;
+use crate::memory::{self, Access, Memory, Range, RemoteMemory};
 use crate::status::{Error, Result, Status};
 use std::ffi::c_void;
 
@@ -110,7 +109,7 @@ pub unsafe extern "C" fn weft_memory_alloc(
 ) -> weft_status {
     guard(|| {
         let out = output(address, "address")?;
-        let node = node(numa_node)?;
+        let node = (numa_node != WEFT_NUMA_ANY).then_some(numa_node.into());
         with_endpoint_unpinned(endpoint, |ep| {
             out.store(ep.allocate(len, node)? as *mut c_void);
             Ok(())
@@ -321,26 +320,10 @@ unsafe fn access(args: *const weft_memory_args) -> Result<(Access, u64, Claim)> 
     Ok((access, args.rails, claim))
 }
 
-/// The NUMA node that is asked for.
-fn node(node: i32) -> Result<Option<u32>> {
-    match node {
-        WEFT_NUMA_ANY => Ok(None),
-        0..=63 => Ok(Some(node as u32)),
-        other => Err(Error::invalid(format!(
-            "numa_node is {other}: it must be a NUMA node, 0 to 63, or WEFT_NUMA_ANY"
-        ))),
-    }
-}
-
 /// # Safety
 /// `ranges` must be NULL or valid for `count` elements.
 unsafe fn ranges(ranges: *const weft_memory_range, count: usize) -> Result<Vec<Range>> {
-    check_range_count(if ranges.is_null() { 0 } else { count })?;
-    // SAFETY: there are `count` ranges, which are only read; what they name is checked below.
+    // SAFETY: there are `count` ranges, which are only read; what they name is checked.
     let theirs = unsafe { array(ranges, count, "ranges")? };
-    let mut checked = room::vec(count, "the ranges")?;
-    for (i, range) in theirs.iter().enumerate() {
-        checked.push(memory::range(i, range.address as u64, range.len)?);
-    }
-    Ok(checked)
+    memory::ranges(count, theirs.iter().map(|range| (range.address as u64, range.len)))
 }

@@ -3,13 +3,15 @@
 use super::endpoint::weft_endpoint;
 use super::guard::{bytes, guard, with_endpoint};
 use super::op::{weft_op, weft_op_options};
-use super::options::{options, Takes};
+use super::options::options;
 use super::peer::weft_peer;
 use super::status::weft_status;
-use crate::status::Error;
+use crate::endpoint::MESSAGE_MAX;
+use crate::transfer::options::Takes;
 use std::ffi::c_void;
 
 pub const WEFT_MESSAGE_MAX: u32 = 1048576;
+const _: () = assert!(WEFT_MESSAGE_MAX as usize == MESSAGE_MAX);
 
 /// Sends a message. Messages of one peer arrive in the order of their calls,
 /// each once, as `WEFT_COMPLETION_MESSAGE` in the peer's own endpoint queue;
@@ -38,14 +40,7 @@ pub unsafe extern "C" fn weft_send(
     guard(|| {
         with_endpoint(endpoint, |ep| {
             let options = self::options(ep, options, Takes::NOTHING)?;
-            if len > WEFT_MESSAGE_MAX as u64 {
-                return Err(Error::limit(format!(
-                    "a message of {len} bytes: at most {WEFT_MESSAGE_MAX} are allowed"
-                )));
-            }
-            options.submit(ep, op, |common| {
-                ep.send(peer, bytes(data, len as usize, "data")?.copied("the message")?, &common)
-            })
+            options.submit(ep, op, |common| ep.send(peer, bytes(data, len as usize, "data")?, &common))
         })
     })
 }

@@ -1,12 +1,12 @@
 //! Operations: their ids, and the options that all of them take.
 
-use super::args::{unknown_flags, Sized32};
+use super::args::Sized32;
 use super::endpoint::weft_endpoint;
 use super::guard::{guard, with_endpoint};
 use super::handle::{Handle, Owned};
 use super::status::weft_status;
 use crate::ids::GrantToken;
-use crate::status::{Error, Result, Status};
+use crate::transfer::options;
 use crate::transfer::queue::Queue;
 use crate::transfer::watch::Watch;
 use std::ffi::c_void;
@@ -72,6 +72,13 @@ pub const WEFT_COMPLETE_EACH_PEER: u32 = 8;
 pub const WEFT_NOTIFY_FAILURE: u32 = 16;
 
 pub const WEFT_NOTIFY_DATA_MAX: u32 = 256;
+
+const _: () = {
+    assert!(WEFT_NOTIFY == options::NOTIFY && WEFT_NOTIFY_FAILURE == options::NOTIFY_FAILURE);
+    assert!(WEFT_CLASS_LATENCY == options::LATENCY && WEFT_COUNT_PAGES == options::COUNT_PAGES);
+    assert!(WEFT_COMPLETE_EACH_PEER == options::EACH_PEER);
+    assert!(WEFT_NOTIFY_DATA_MAX as usize == options::NOTIFY_DATA_MAX);
+};
 
 /// Options of an operation: start from `WEFT_OP_OPTIONS_INIT`, or pass NULL for
 /// all defaults. Every operation has `timeout_ns`, `user_data` and `queue` (a
@@ -139,28 +146,4 @@ unsafe impl Sized32 for weft_op_options {
 #[must_use]
 pub unsafe extern "C" fn weft_op_cancel(endpoint: *mut weft_endpoint, op: weft_op) -> weft_status {
     guard(|| with_endpoint(endpoint, |ep| ep.cancel(op)))
-}
-
-/// Flags of submissions, and what they are for.
-const FLAGS: [(u32, &str, &str); 5] = [
-    (WEFT_NOTIFY, "WEFT_NOTIFY", "writes and reads"),
-    (WEFT_CLASS_LATENCY, "WEFT_CLASS_LATENCY", "writes, reads and atomics"),
-    (WEFT_COUNT_PAGES, "WEFT_COUNT_PAGES", "writes of ranges and pages that name a counter"),
-    (WEFT_COMPLETE_EACH_PEER, "WEFT_COMPLETE_EACH_PEER", "lists and prepared lists"),
-    (WEFT_NOTIFY_FAILURE, "WEFT_NOTIFY_FAILURE", "writes, reads and grants"),
-];
-
-/// Refuses flags that this call does not know, though others may.
-pub(super) fn no_flags(flags: u32, known: u32) -> Result<()> {
-    let wrong = flags & !known;
-    if wrong == 0 {
-        return Ok(());
-    }
-    match FLAGS.iter().find(|(flag, ..)| wrong & flag != 0) {
-        None => unknown_flags(wrong),
-        Some((_, name, for_what)) => Err(Error::new(
-            Status::Unsupported,
-            format!("{name} is set in flags: it is for {for_what}, not for this call"),
-        )),
-    }
 }

@@ -1,11 +1,12 @@
 //! Peers: connecting, disconnecting, and what is known of them.
 
-use super::args::{self, read_or_default, timeout, Sized32};
+use super::args::{self, Sized32};
 use super::endpoint::weft_endpoint;
 use super::guard::{bytes, guard, output, text_out, with_endpoint};
-use super::op::{no_flags, weft_op_options};
+use super::op::weft_op_options;
+use super::options::options;
 use super::status::weft_status;
-use crate::status::{Error, Result};
+use crate::transfer::options::{absent, Takes};
 use std::ffi::{c_char, c_void};
 
 /// A remote endpoint, as a checked id. 0 is never a peer. Calls that name one
@@ -77,10 +78,11 @@ pub unsafe extern "C" fn weft_peer_connect(
 ) -> weft_status {
     guard(|| {
         let out = output(peer, "peer")?;
-        let options = connect(options)?;
         let address = bytes(address, address_len, "address")?.copied("the address")?;
         with_endpoint(endpoint, |ep| {
-            out.store(ep.connect(&address, options.timeout_ns, options.user_data as u64)?);
+            let options = self::options(ep, options, Takes::NOTHING)?;
+            absent(!options.queue.is_null(), "queue")?;
+            out.store(ep.connect(&address, options.checked.timeout_ns, options.checked.user_data)?);
             Ok(())
         })
     })
@@ -154,25 +156,4 @@ pub unsafe extern "C" fn weft_peer_info(
             args::fill(properties, filled)
         })
     })
-}
-
-/// # Safety
-/// `args` must be valid as the header asks.
-unsafe fn connect(options: *const weft_op_options) -> Result<weft_op_options> {
-    // SAFETY: `options` is NULL or a struct with its size.
-    let theirs = unsafe { read_or_default(options)? };
-    let only = weft_op_options {
-        size: theirs.size,
-        timeout_ns: theirs.timeout_ns,
-        user_data: theirs.user_data,
-        ..args::zeroed()
-    };
-    timeout("timeout_ns", theirs.timeout_ns)?;
-    no_flags(theirs.flags, 0)?;
-    match theirs == only {
-        true => Ok(theirs),
-        false => Err(Error::invalid(
-            "a connect has the options timeout_ns and user_data alone: another one is set",
-        )),
-    }
 }

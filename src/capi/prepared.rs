@@ -5,13 +5,14 @@ use super::guard::{guard, output, with_endpoint};
 use super::handle::{self, Handle, Owned, Ref};
 use super::list::{list, weft_list_entry, Entries};
 use super::memory::{weft_memory, weft_remote_memory};
-use super::op::{no_flags, weft_op, weft_op_options, WEFT_CLASS_LATENCY, WEFT_COUNT_PAGES};
-use super::options::{self, Takes};
+use super::op::{weft_op, weft_op_options};
+use super::options;
 use super::status::weft_status;
 use super::transfer::{read_pages, weft_pages};
 use crate::endpoint::lists::Prepared;
 use crate::endpoint::Endpoint;
 use crate::status::Result;
+use crate::transfer::options::{check_flags, Takes, LATENCY};
 use crate::transfer::Direction;
 use std::sync::Arc;
 
@@ -162,18 +163,16 @@ unsafe fn prepare_pages(
     pages: *const weft_pages,
     flags: u32,
 ) -> Result<Arc<Prepared>> {
-    no_flags(flags, WEFT_CLASS_LATENCY | WEFT_COUNT_PAGES)?;
     let (local, remote) = (handle::beside(local, ep, "local")?, handle::beside(remote, ep, "remote")?);
     // SAFETY: `pages` is a struct with its size, and its indexes are as many as it says.
     let pages = unsafe { read_pages(pages)? };
-    let cut = (flags & WEFT_CLASS_LATENCY != 0, flags & WEFT_COUNT_PAGES != 0);
-    ep.prepare_pages(&pages, local.as_argument(ep, "local")?, remote.as_argument(ep, "remote")?, cut)
+    ep.prepare_pages(&pages, local.as_argument(ep, "local")?, remote.as_argument(ep, "remote")?, flags)
 }
 
 /// # Safety
 /// The entries must be as the header asks.
 unsafe fn prepare_list(ep: &Ref<Endpoint>, entries: Entries, flags: u32) -> Result<Arc<Prepared>> {
-    no_flags(flags, WEFT_CLASS_LATENCY)?;
+    check_flags(flags, LATENCY)?;
     // SAFETY: the entries are as many as `entries` says.
-    ep.prepare_list(unsafe { list(ep, entries, flags & WEFT_CLASS_LATENCY != 0)? })
+    ep.prepare_list(unsafe { list(ep, entries, flags & LATENCY != 0)? })
 }

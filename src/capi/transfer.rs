@@ -6,12 +6,12 @@ use super::guard::{array, guard, with_endpoint};
 use super::handle::{self, Ref};
 use super::memory::{weft_memory, weft_remote_memory};
 use super::op::{weft_op, weft_op_options};
-use super::options::{self, Takes};
+use super::options;
 use super::status::weft_status;
 use crate::endpoint::Endpoint;
-use crate::memory::place;
-use crate::status::{Error, Result};
+use crate::status::Result;
 use crate::transfer::geometry::{Pages, Side};
+use crate::transfer::options::Takes;
 use crate::transfer::Direction;
 
 /// Where the pages of a transfer are on one side.
@@ -188,14 +188,7 @@ unsafe fn move_bytes(
 ) -> Result<()> {
     let (local, remote) = (handle::beside(local, ep, "local")?, handle::beside(remote, ep, "remote")?);
     let (local, remote) = (local.as_argument(ep, "local")?, remote.as_argument(ep, "remote")?);
-    let side = |(first_range, offset)| Side { first_range, offset, ..Side::default() };
-    let pages = Pages {
-        local: side(place(|range| local.range_len(range), local_offset)),
-        remote: side(place(|range| remote.range_len(range), remote_offset)),
-        page_len: len,
-        page_count: (len > 0) as u64,
-        layer_count: 1,
-    };
+    let pages = Pages::one((local, local_offset), (remote, remote_offset), len);
     // SAFETY: options and `op` are NULL or valid, which is what this function takes.
     unsafe {
         let options = options::options(ep, options, Takes::TRANSFER)?;
@@ -229,22 +222,15 @@ unsafe fn move_pages(
 pub(super) unsafe fn read_pages<'a>(theirs: *const weft_pages) -> Result<Pages<'a>> {
     // SAFETY: it is NULL, which `read` refuses, or a struct with its size.
     let theirs = unsafe { read(theirs)? };
-    let (len, count) = (theirs.page_len, theirs.page_count);
-    if len > 1 << 47 {
-        return Err(Error::limit(format!("page_len is {len}: at most 2^47 bytes are allowed")));
-    }
-    if count > u32::MAX as u64 {
-        return Err(Error::limit(format!("{count} pages: at most 2^32 - 1 are allowed")));
-    }
-    let each = (len, count);
-    Ok(Pages {
-        // SAFETY: `local` has `each` indexes, or none.
-        local: unsafe { read_side(&theirs.local, each, "local.pages")? },
-        // SAFETY: `remote` has `each` indexes, or none.
-        remote: unsafe { read_side(&theirs.remote, each, "remote.pages")? },
-        page_len: len,
-        page_count: count,
-        layer_count: theirs.layer_count.max(1),
+    let count = theirs.page_count;
+    Pages::new(theirs.page_len, count, theirs.layer_count, || {
+        // SAFETY: each side has `count` indexes, or none.
+        unsafe {
+            Ok((
+                read_side(&theirs.local, count, "local.pages")?,
+                read_side(&theirs.remote, count, "remote.pages")?,
+            ))
+        }
     })
 }
 
@@ -252,11 +238,7 @@ pub(super) unsafe fn read_pages<'a>(theirs: *const weft_pages) -> Result<Pages<'
 ///
 /// # Safety
 /// Its pages must be as the header asks.
-pub(super) unsafe fn read_side<'a>(
-    side: &weft_page_side,
-    (len, count): (u64, u64),
-    name: &str,
-) -> Result<Side<'a>> {
+pub(super) unsafe fn read_side<'a>(side: &weft_page_side, count: u64, name: &str) -> Result<Side<'a>> {
     let pages = match side.pages.is_null() {
         true => None,
         // SAFETY: the header requires `count` valid indexes.
@@ -264,7 +246,7 @@ pub(super) unsafe fn read_side<'a>(
     };
     Ok(Side {
         pages,
-        page_stride: if side.page_stride == 0 { len } else { side.page_stride },
+        page_stride: side.page_stride,
         offset: side.offset,
         layer_stride: side.layer_stride,
         first_range: side.first_range,

@@ -12,7 +12,7 @@ use super::submit::ungranted;
 use super::Endpoint;
 use crate::fabric::grants::Grant;
 use crate::ids::{GrantToken, Hold, OpId};
-use crate::memory::{RemoteMemory, RemoteState};
+use crate::memory::{place, RemoteMemory, RemoteState};
 use crate::peer::link::Link;
 use crate::peer::Peer;
 use crate::session::channel::Out;
@@ -37,13 +37,14 @@ impl Endpoint {
         let ended = |error| Error::of_remote(RemoteState::PeerLost).unwrap_or(error);
         check_support(&*core.peers.get(remote.peer).map_err(ended)?)?;
         check_access(remote, spec.common.grant)?;
-        check_place(remote, spec.range, spec.offset)?;
+        let (range, offset) = place(|range| remote.range_len(range), spec.offset);
+        check_place(remote, range.into(), offset)?;
         let now = core.clock.now();
         let request = Request {
             operation: spec.operation,
             memory: remote.id,
-            range: spec.range,
-            offset: spec.offset,
+            range: range.into(),
+            offset,
             operand: spec.operand,
             compare: spec.compare,
         };

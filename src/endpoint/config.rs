@@ -6,12 +6,12 @@ use crate::fabric::tcp;
 use crate::status::{Error, Result};
 use crate::trace::Trace;
 use crate::wire::secret::{check_len, Secrets};
-use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 pub(super) const SECOND_NS: u64 = 1_000_000_000;
-pub(super) const DAY_NS: u64 = 24 * 3600 * SECOND_NS;
+/// The longest message.
+pub const MESSAGE_MAX: usize = 1 << 20;
 /// The value of `EndpointConfig::liveness_ns` with which silence never ends a peer.
 pub const LIVENESS_OFF: u64 = u64::MAX;
 
@@ -74,15 +74,6 @@ fn within(name: &str, value: u64, (low, high): (u64, u64), default: u64) -> Resu
             Err(Error::limit(format!("{name} is {v}: it must be {low} to {high}, or 0 for {default}")))
         }
     }
-}
-
-/// The timeout of one operation; 0: the endpoint's default.
-#[inline]
-pub fn timeout(name: &str, ns: u64) -> Result<Option<NonZeroU64>> {
-    if ns > DAY_NS {
-        return Err(Error::limit(format!("{name} is {ns} ns: at most 24 hours ({DAY_NS} ns) are allowed")));
-    }
-    Ok(NonZeroU64::new(ns))
 }
 
 impl EndpointConfig {
@@ -151,11 +142,6 @@ impl EndpointConfig {
     /// costs libfabric's tcp some 4 % of its rate: measured.)
     pub fn sleeps(&self) -> bool {
         self.idle != Idle::Spin
-    }
-
-    /// The largest message length that is accepted.
-    pub fn message_max(&self) -> usize {
-        1 << 20
     }
 }
 

@@ -1,6 +1,7 @@
 //! What becomes of a peer's frames: each is handed over in order, and stays with its sender where
 //! there is no room for it.
 
+use super::config::MESSAGE_MAX;
 use super::core::Core;
 use super::sessions::show_lanes;
 use crate::ids::{GrantToken, MemoryId};
@@ -160,7 +161,7 @@ impl Link {
     /// A part of a message: the last part publishes the message.
     fn message(&mut self, pass: &mut Pass, body: &[u8]) -> Delivery {
         let core = pass.core;
-        let Some(part) = Part::read(body).filter(|part| part.total <= core.config.message_max()) else {
+        let Some(part) = Part::read(body).filter(|part| part.total <= MESSAGE_MAX) else {
             core.count_malformed();
             return Delivery::Taken;
         };

@@ -3,8 +3,9 @@
 //!
 //! What the program sets is never replaced, so that no variable weakens a secret or encryption.
 
-use super::config::{EndpointConfig, Idle, DAY_NS, LIVENESS_OFF, SECOND_NS};
+use super::config::{EndpointConfig, Idle, LIVENESS_OFF, SECOND_NS};
 use crate::status::{Error, Result};
+use crate::transfer::options::DAY_NS;
 use std::ffi::OsString;
 use std::path::PathBuf;
 

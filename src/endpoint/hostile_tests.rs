@@ -359,7 +359,7 @@ impl Friends {
         for _ in 0..count {
             let began = Instant::now();
             let common = common(&self.a, &marks);
-            self.a.send(self.b_of_a, b"hello".to_vec(), &common).expect("a send");
+            self.a.send(self.b_of_a, b"hello"[..].into(), &common).expect("a send");
             assert_eq!(next(&self.a, PATIENCE).expect("its completion").status, Status::Ok as i32);
             take(&self.b, KIND_MESSAGE);
             slowest = slowest.max(began.elapsed());

@@ -8,6 +8,7 @@ use crate::peer::PeerState;
 use crate::status::{Error, Result};
 use crate::transfer::geometry::Pages;
 use crate::transfer::list::{List, Part};
+use crate::transfer::options::{check_flags, COUNT_PAGES, LATENCY};
 use crate::transfer::shape::{check_access, PreparedPages, Shape};
 use crate::transfer::Terms;
 use parking_lot::Mutex;
@@ -127,14 +128,16 @@ impl Endpoint {
         }
     }
 
-    /// `cut`: for the latency class, and not split.
+    /// Of the flags it takes those of how pages are cut.
     pub fn prepare_pages(
         &self,
         pages: &Pages,
         local: &Arc<Memory>,
         remote: &Arc<RemoteMemory>,
-        cut: (bool, bool),
+        flags: u32,
     ) -> Result<Arc<Prepared>> {
+        check_flags(flags, LATENCY | COUNT_PAGES)?;
+        let cut = (flags & LATENCY != 0, flags & COUNT_PAGES != 0);
         self.core.check_open()?;
         Error::of_remote(remote.state()).map_or(Ok(()), Err)?;
         if cut.1 {

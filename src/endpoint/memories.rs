@@ -21,9 +21,16 @@ use std::time::Duration;
 const REVOKE: Duration = Duration::from_secs(2);
 impl Endpoint {
     /// Allocates memory that is ready for transfers, near the rails by default.
-    pub fn allocate(&self, len: u64, node: Option<u32>) -> Result<u64> {
+    pub fn allocate(&self, len: u64, node: Option<i64>) -> Result<u64> {
+        let node = match node {
+            None => self.node_of_most_rails(),
+            Some(node @ 0..=63) => Some(node as u32),
+            Some(other) => {
+                return Err(Error::invalid(format!("numa_node is {other}: it must be a NUMA node, 0 to 63")))
+            }
+        };
         self.core.check_open()?;
-        crate::memory::alloc::allocate(len, node.or_else(|| self.node_of_most_rails()))
+        crate::memory::alloc::allocate(len, node)
     }
 
     /// The NUMA node of more than half of the rails whose node is known.

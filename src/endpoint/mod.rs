@@ -72,7 +72,7 @@ use crate::transfer::completion::Completion;
 use crate::transfer::queue::{Arm, Queue};
 use crate::transfer::{tally, Outcome};
 use chores::Reply;
-pub use config::{timeout, EndpointConfig, Idle, Secret, LIVENESS_OFF};
+pub use config::{EndpointConfig, Idle, Secret, LIVENESS_OFF, MESSAGE_MAX};
 use core::{Core, RailInfo, CLOSING, OPEN};
 use driver::Driver;
 use inbox::Command;

@@ -1,12 +1,13 @@
 //! Submission: the caller's part of an operation's life.
 
+use super::config::MESSAGE_MAX;
 use super::inbox::Command;
 use super::later::Awaiting;
 use super::Endpoint;
 use crate::ids::{Hold, OpId, PeerId};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::PeerState;
-use crate::room;
+use crate::room::{self, Theirs};
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion;
 use crate::transfer::geometry::{Cut, Geometry, Pages, Single};
@@ -271,9 +272,16 @@ impl Endpoint {
     }
 
     /// `peer`: as the caller names it.
-    pub fn send(&self, peer: u64, data: Vec<u8>, common: &Common) -> Result<OpId> {
+    pub fn send(&self, peer: u64, data: Theirs<u8>, common: &Common) -> Result<OpId> {
         let core = &self.core;
         core.check_open()?;
+        if data.len() > MESSAGE_MAX {
+            return Err(Error::limit(format!(
+                "a message of {} bytes: at most {MESSAGE_MAX} are allowed",
+                data.len()
+            )));
+        }
+        let data = data.copied("the message")?;
         let peer = core.named_peer(peer)?;
         let allowance = data.len() as u64 + MESSAGE_COST;
         let allowed = peer.allow(allowance, core.config.message_bytes).map_err(|before| {

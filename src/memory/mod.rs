@@ -18,6 +18,7 @@ use crate::fabric::{Registration, Way};
 use crate::ids::{MemoryId, PeerId, RailIndex};
 use crate::prefetch;
 pub use crate::range::Range;
+use crate::room;
 use crate::status::{Error, Result, Status};
 use crate::wire::descriptor::{self, Descriptor};
 use crossbeam_utils::CachePadded;
@@ -45,7 +46,7 @@ pub fn place(range_len: impl Fn(u64) -> Option<u64>, mut offset: u64) -> (u32, u
     (range as u32, offset)
 }
 
-pub fn range(i: usize, base: u64, len: u64) -> Result<Range> {
+fn range(i: usize, base: u64, len: u64) -> Result<Range> {
     if base == 0 || len == 0 {
         return Err(Error::invalid(format!("range {i} is empty (address {base:#x}, {len} bytes)")));
     }
@@ -55,12 +56,18 @@ pub fn range(i: usize, base: u64, len: u64) -> Result<Range> {
     Ok(Range { base, len })
 }
 
-pub fn check_range_count(count: usize) -> Result<()> {
+/// The ranges of a memory, from a caller.
+pub fn ranges(count: usize, theirs: impl Iterator<Item = (u64, u64)>) -> Result<Vec<Range>> {
     match count {
-        0 => Err(Error::invalid("no ranges: pass at least one")),
-        1..=RANGES_MAX => Ok(()),
-        _ => Err(Error::limit(format!("{count} ranges: at most {RANGES_MAX} are allowed"))),
+        0 => return Err(Error::invalid("no ranges: pass at least one")),
+        1..=RANGES_MAX => {}
+        _ => return Err(Error::limit(format!("{count} ranges: at most {RANGES_MAX} are allowed"))),
     }
+    let mut checked = room::vec(count, "the ranges")?;
+    for (i, (base, len)) in theirs.enumerate() {
+        checked.push(range(i, base, len)?);
+    }
+    Ok(checked)
 }
 
 /// Why a memory cannot be deregistered or released yet.

@@ -39,7 +39,7 @@ pub struct Request {
 pub struct AtomicSpec<'a> {
     pub operation: Operation,
     pub remote: &'a Arc<RemoteMemory>,
-    pub range: u64,
+    /// Into its concatenated ranges.
     pub offset: u64,
     pub operand: u64,
     pub compare: u64,

@@ -4,6 +4,7 @@
 //! layers. Large pages are cut into pieces, short enough that every rail has a share.
 
 use super::Direction;
+use crate::memory::{place, Memory, RemoteMemory};
 use crate::room::Theirs;
 use crate::status::{Error, Result, Status};
 
@@ -232,7 +233,41 @@ impl Single {
     }
 }
 
-impl Pages<'_> {
+impl<'a> Pages<'a> {
+    /// Pages as callers describe them; `sides`: the local and the remote side.
+    #[inline]
+    pub fn new(
+        page_len: u64,
+        page_count: u64,
+        layer_count: u32,
+        sides: impl FnOnce() -> Result<(Side<'a>, Side<'a>)>,
+    ) -> Result<Pages<'a>> {
+        if page_len > 1 << 47 {
+            return Err(Error::limit(format!("page_len is {page_len}: at most 2^47 bytes are allowed")));
+        }
+        if page_count > u32::MAX.into() {
+            return Err(Error::limit(format!("{page_count} pages: at most 2^32 - 1 are allowed")));
+        }
+        let (mut local, mut remote) = sides()?;
+        for side in [&mut local, &mut remote] {
+            side.page_stride = if side.page_stride == 0 { page_len } else { side.page_stride };
+        }
+        Ok(Pages { local, remote, page_len, page_count, layer_count: layer_count.max(1) })
+    }
+
+    /// One range of bytes, at offsets into the concatenated ranges of two memories.
+    #[inline(always)]
+    pub fn one(local: (&Memory, u64), remote: (&RemoteMemory, u64), len: u64) -> Pages<'a> {
+        let side = |(first_range, offset)| Side { first_range, offset, ..Side::default() };
+        Pages {
+            local: side(place(|range| local.0.range_len(range), local.1)),
+            remote: side(place(|range| remote.0.range_len(range), remote.1)),
+            page_len: len,
+            page_count: (len > 0) as u64,
+            layer_count: 1,
+        }
+    }
+
     /// The only page, if it is too short to be cut and inside its ranges; else `None`.
     #[inline(always)]
     pub fn single(

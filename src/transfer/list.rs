@@ -18,6 +18,9 @@ use std::sync::Arc;
 
 const LIST: &str = "a list";
 
+/// The most entries of a list.
+pub const ENTRIES_MAX: u64 = 1 << 20;
+
 /// An entry as requested; memories are named by their number in the builder.
 #[derive(Clone, Copy)]
 pub struct Asked {
@@ -244,7 +247,7 @@ impl Drop for List {
 
 /// The numbers of a list's memories. Entries name few memories, often the same as the entry before.
 #[derive(Default)]
-pub struct Numbers {
+struct Numbers {
     numbers: HashMap<usize, u32>,
     last: Option<(usize, u32)>,
 }
@@ -252,7 +255,7 @@ pub struct Numbers {
 impl Numbers {
     /// The number of the memory with this handle, which is looked up once. A handle of 0: no
     /// memory.
-    pub fn number(&mut self, name: usize, look_up: impl FnOnce() -> Result<u32>) -> Result<Option<u32>> {
+    fn number(&mut self, name: usize, look_up: impl FnOnce() -> Result<u32>) -> Result<Option<u32>> {
         if name == 0 {
             return Ok(None);
         }
@@ -283,19 +286,42 @@ pub struct Builder {
     parts: Vec<Part>,
     refusals: [Option<Error>; 2],
     entries: u64,
+    /// By the names that the caller has for memories.
+    numbers: (Numbers, Numbers),
 }
 
 impl Builder {
-    /// Adds a memory that was not added before, and returns its number.
-    pub fn add_local(&mut self, memory: &Arc<Memory>) -> Result<u32> {
-        room::push(&mut self.locals, memory.clone(), LIST)?;
-        Ok(self.locals.len() as u32 - 1)
+    /// Begins a list of this many entries.
+    pub fn new(count: u64) -> Result<Builder> {
+        match count {
+            0 => Err(Error::invalid("count is 0: a list without entries has no peer")),
+            1..=ENTRIES_MAX => Ok(Builder::default()),
+            _ => Err(Error::limit(format!("{count} entries: at most {ENTRIES_MAX} are allowed"))),
+        }
     }
 
-    pub fn add_remote(&mut self, memory: &Arc<RemoteMemory>) -> Result<u32> {
-        room::push(&mut self.remotes, memory.clone(), LIST)?;
-        room::push(&mut self.part_of, None, LIST)?;
-        Ok(self.remotes.len() as u32 - 1)
+    /// The number of a memory that the caller names, and gives when it is first named.
+    pub fn local(
+        &mut self,
+        name: usize,
+        memory: impl FnOnce() -> Result<Arc<Memory>>,
+    ) -> Result<Option<u32>> {
+        self.numbers.0.number(name, || {
+            room::push(&mut self.locals, memory()?, LIST)?;
+            Ok(self.locals.len() as u32 - 1)
+        })
+    }
+
+    pub fn remote(
+        &mut self,
+        name: usize,
+        memory: impl FnOnce() -> Result<Arc<RemoteMemory>>,
+    ) -> Result<Option<u32>> {
+        self.numbers.1.number(name, || {
+            room::push(&mut self.remotes, memory()?, LIST)?;
+            room::push(&mut self.part_of, None, LIST)?;
+            Ok(self.remotes.len() as u32 - 1)
+        })
     }
 
     fn part(&mut self, peer: PeerId) -> Result<u32> {
@@ -308,8 +334,17 @@ impl Builder {
         Ok(part)
     }
 
-    /// `raises`: the ways of raising counters that a peer accepts.
-    pub fn add(&mut self, asked: &Asked, raises: impl Fn(PeerId) -> Result<Raises>) -> Result<()> {
+    /// Adds an entry. `raises`: the ways of raising counters that a peer accepts.
+    pub fn add(
+        &mut self,
+        asked: impl FnOnce(&mut Builder) -> Result<Asked>,
+        raises: impl Fn(PeerId) -> Result<Raises>,
+    ) -> Result<()> {
+        let added = asked(self).and_then(|asked| self.add_one(&asked, raises));
+        added.map_err(|error| error.about(&format!("entry {}", self.entries)))
+    }
+
+    fn add_one(&mut self, asked: &Asked, raises: impl Fn(PeerId) -> Result<Raises>) -> Result<()> {
         let index = self.entries;
         let peer = self.peer(asked)?;
         let immediate = self.immediate(asked, peer, raises)?;

@@ -40,6 +40,7 @@ pub mod geometry;
 mod layer;
 pub mod list;
 pub mod operation;
+pub mod options;
 pub mod parts;
 pub mod queue;
 pub mod shape;
