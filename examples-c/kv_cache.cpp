@@ -88,11 +88,11 @@ private:
     /* * With any status: nothing reads the pages any longer. */
     void finish(const weft::completion &c)
     {
-        const auto of = pages_.find(reinterpret_cast<std::uint64_t>(c.user_data));
-        cache_.give(of->second);
+        const auto request = pages_.find(reinterpret_cast<std::uint64_t>(c.user_data));
+        cache_.give(request->second);
         if (c.status != WEFT_OK)
-            report(static_cast<std::uint32_t>(of->first), c);
-        pages_.erase(of);
+            report(static_cast<std::uint32_t>(request->first), c);
+        pages_.erase(request);
     }
 
     void report(std::uint32_t request, const weft::completion &c)
@@ -163,24 +163,24 @@ private:
     void retire(const weft::completion &c)
     {
         weft::check(c); // otherwise the pages could only be reused after PEER_DOWN
-        const auto of = pages_.find(reinterpret_cast<std::uint64_t>(c.user_data));
-        if (of == pages_.end())
+        const auto request = pages_.find(reinterpret_cast<std::uint64_t>(c.user_data));
+        if (request == pages_.end())
             return; // its notification had arrived before
-        cache_.give(of->second);
-        pages_.erase(of);
+        cache_.give(request->second);
+        pages_.erase(request);
         failed_++;
     }
 
     void arrive(const weft::completion &c)
     {
-        const auto of = pages_.find(c.notify);
+        const auto request = pages_.find(c.notify);
         for (std::uint32_t l = 0; l < shape.layers; l++)
-            for (std::size_t i = 0; i < of->second.size(); i++)
+            for (std::size_t i = 0; i < request->second.size(); i++)
                 for (std::size_t b = 0; b < shape.page_len; b++)
-                    wrong_ += cache_.page(l, of->second[i])[b] != static_cast<std::byte>(content(c.notify, l, i));
+                    wrong_ += cache_.page(l, request->second[i])[b] != static_cast<std::byte>(content(c.notify, l, i));
         std::printf("decode: request %d is here\n", static_cast<int>(c.notify));
-        cache_.give(of->second);
-        pages_.erase(of);
+        cache_.give(request->second);
+        pages_.erase(request);
     }
 
     weft::endpoint endpoint_;

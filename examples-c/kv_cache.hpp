@@ -17,15 +17,15 @@ public:
         std::uint64_t page_len = 0;
     };
 
-    kv_cache(weft::endpoint &endpoint, shape of) : endpoint_(endpoint), shape_(of)
+    kv_cache(weft::endpoint &endpoint, shape dimensions) : endpoint_(endpoint), shape_(dimensions)
     {
         std::vector<weft_memory_range> ranges;
-        for (std::uint32_t l = 0; l < of.layers; l++) {
-            layers_.push_back(endpoint.allocate(of.pages * of.page_len));
+        for (std::uint32_t l = 0; l < dimensions.layers; l++) {
+            layers_.push_back(endpoint.allocate(dimensions.pages * dimensions.page_len));
             ranges.push_back(weft::range(layers_.back().data(), layers_.back().size()));
         }
         memory_ = endpoint.register_memory(ranges); // layer l is range l
-        for (std::uint32_t p = of.pages; p-- > 0;)
+        for (std::uint32_t p = dimensions.pages; p-- > 0;)
             free_.push_back(p);
     }
 

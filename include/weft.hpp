@@ -117,13 +117,13 @@ inline void check(const completion &c)
 /** Elements that lie elsewhere: of an array, a vector, a std::span. */
 template <class T> class span {
     template <class C>
-    using of = std::enable_if_t<
+    using enabled = std::enable_if_t<
         std::is_convertible_v<std::remove_pointer_t<decltype(std::data(std::declval<C &>()))> (*)[], T (*)[]>>;
 
 public:
     constexpr span() noexcept = default;
     constexpr span(T *data, std::size_t size) noexcept : data_(data), size_(size) {}
-    template <class C, class = of<C>>
+    template <class C, class = enabled<C>>
     constexpr span(C &&container) : data_(std::data(container)), size_(std::size(container))
     {
     }
@@ -759,26 +759,26 @@ public:
         check(weft_rail_info(get(), index, &all, nullptr));
         return all;
     }
-    weft_peer_properties info(weft::peer of) const
+    weft_peer_properties info(weft::peer id) const
     {
         detail::sized<weft_peer_properties> all;
-        check(weft_peer_info(get(), of, &all));
+        check(weft_peer_info(get(), id, &all));
         return all;
     }
     /** Why a peer ended or could not be reached, for people. */
-    std::string reason(weft::peer of) const
+    std::string reason(weft::peer id) const
     {
-        return detail::fetch<std::string>([this, of](char *to, std::size_t room, std::size_t *len) {
-            return weft_peer_reason(get(), of, to, room, len);
+        return detail::fetch<std::string>([this, id](char *to, std::size_t room, std::size_t *len) {
+            return weft_peer_reason(get(), id, to, room, len);
         });
     }
     /** The peer's lanes, each with what it has done. */
-    std::vector<weft_lane_statistics> lanes(weft::peer of) const
+    std::vector<weft_lane_statistics> lanes(weft::peer id) const
     {
         std::vector<weft_lane_statistics> all;
         for (std::uint32_t index = 0;; index++) {
             detail::sized<weft_lane_statistics> lane;
-            const weft_status status = weft_lane_info(get(), of, index, &lane);
+            const weft_status status = weft_lane_info(get(), id, index, &lane);
             if (status == WEFT_ERR_RANGE)
                 return all;
             check(status);
@@ -970,7 +970,7 @@ public:
             throw std::invalid_argument("weft::endpoint::expect: not as many values as counters");
         return submit(weft_counter_expect, which.data(), values.data(), detail::to_u32(which.size()), &how);
     }
-    op fence(weft::peer of, const weft_op_options &how = options()) { return submit(weft_peer_fence, of, &how); }
+    op fence(weft::peer id, const weft_op_options &how = options()) { return submit(weft_peer_fence, id, &how); }
     /** Takes a grant back: nothing arrives under it once that is complete. */
     op revoke(const weft_grant_token &token, const weft_op_options &how = options())
     {

@@ -44,18 +44,18 @@ def rust():
     for path in sorted((ROOT / "src/api").glob("*.rs")):
         if path.stem == "testing":
             continue
-        of, said = "", []
+        owner, said = "", []
         for line in path.read_text().split("\n"):
             if begun := re.match(r"impl(?:<[^>]*>)? (?:[\w:]+ for )?(\w+)", line):
-                of = begun[1] + "::"
+                owner = begun[1] + "::"
             elif line == "}":
-                of = ""
+                owner = ""
             if comment := re.match(r" */// ?(.*)", line):
                 said.append(comment[1])
             elif function := re.match(r" *pub (?:const )?(?:unsafe )?fn (\w+)", line):
                 # Functions of the parent module alone are `pub` in types that are `pub(super)`, and have no promises.
                 if path.stem not in ("buffer", "parked", "words", "time"):
-                    found[of + function[1]] = words(re.sub(r"```.*?```", "", "\n".join(said), flags=re.S))
+                    found[owner + function[1]] = words(re.sub(r"```.*?```", "", "\n".join(said), flags=re.S))
                 said = []
             elif not line.strip().startswith("#["):
                 said = []
@@ -75,35 +75,35 @@ def statuses(name, texts, pattern, seen=()):
 def lines():
     for line in LIST.read_text().splitlines():
         if line and not line.startswith("#"):
-            name, of, rest = (line.split(" ", 2) + [""])[:3]
-            yield name, of, rest
+            name, functions, rest = (line.split(" ", 2) + [""])[:3]
+            yield name, functions, rest
 
 
 def main(do="check", *names):
     c, r, drift, out = header(), rust(), [], []
-    listed = {name: (of.split(","), rest) for name, of, rest in lines()}
-    sums = {name: f"{zlib.crc32(' | '.join([r.get(name, ''), *(c.get(one, '') for one in of)]).encode()):08x}"
-            for name, (of, _) in listed.items()}
+    listed = {name: (functions.split(","), rest) for name, functions, rest in lines()}
+    sums = {name: f"{zlib.crc32(' | '.join([r.get(name, ''), *(c.get(one, '') for one in functions)]).encode()):08x}"
+            for name, (functions, _) in listed.items()}
     for name in sorted(r.keys() | listed.keys()):
-        of, rest = listed.get(name, ([], ""))
+        functions, rest = listed.get(name, ([], ""))
         if name not in listed:
             drift.append(f"{name} is not in {LIST.name}: name what of the header it is of")
         elif name not in r:
             drift.append(f"{name} is in {LIST.name}, but not in src/api")
-        elif of == ["-"]:
+        elif functions == ["-"]:
             if not rest:
                 drift.append(f"{name}: say why the header has nothing like it")
-        elif absent := [one for one in of if one not in c]:
+        elif absent := [one for one in functions if one not in c]:
             drift.append(f"{name} is of {', '.join(absent)}, which the header does not have")
         else:
             ours = {status.lower() for status in re.findall(r"\(crate::Status::(\w+)\)", r[name])} - {"ok"}
-            theirs = set().union(*(statuses(one, c, r"WEFT_ERR_([A-Z_]+)") for one in of))
+            theirs = set().union(*(statuses(one, c, r"WEFT_ERR_([A-Z_]+)") for one in functions))
             # What the header's top says of every function.
             extra = ours - theirs - {"closed", "forked", "internal", "handle", "invalid", "again", "limit"}
             if extra:
-                drift.append(f"{name} names {', '.join(sorted(extra))}, which {', '.join(of)} does not")
+                drift.append(f"{name} names {', '.join(sorted(extra))}, which {', '.join(functions)} does not")
             if rest != sums[name]:
-                drift.append(f"{name}: its text or that of {', '.join(of)} has changed (tools/contracts.py show {name})")
+                drift.append(f"{name}: its text or that of {', '.join(functions)} has changed (tools/contracts.py show {name})")
     if do == "show":
         for name in names:
             print(f"{name}: {r.get(name)}\n")
@@ -111,9 +111,9 @@ def main(do="check", *names):
         return 0
     if do == "agree":
         for line in LIST.read_text().splitlines():
-            name, of = (line.split(" ") + [""])[:2]
-            is_pair = not line.startswith("#") and of not in ("", "-")
-            out.append(f"{name} {of} {sums[name]}" if is_pair and (names == ("all",) or name in names) else line)
+            name, functions = (line.split(" ") + [""])[:2]
+            is_pair = not line.startswith("#") and functions not in ("", "-")
+            out.append(f"{name} {functions} {sums[name]}" if is_pair and (names == ("all",) or name in names) else line)
         LIST.write_text("\n".join(out) + "\n")
         return 0
     for line in drift:

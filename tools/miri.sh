@@ -15,7 +15,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 source=$PWD target=$PWD/target/miri
-results=$target/results/${of:-}
+results=$target/results/${sources:-}
 carried=$source/carried
 # No file of the machine is read: Miri cannot open all of them.
 mkdir -p "$target/no-sysfs"
@@ -41,11 +41,11 @@ build() { # the crates, as plans: how to run each one's tests without cargo
         rustup component add miri rust-src --toolchain nightly
     fi
     mkdir -p "$target/plans"
-    local of name
-    for of in "endpoints -p libweft --features sim --test endpoints" "words -p libweft --test words" "unit -p weft --lib"; do
-        name=${of%% *}
+    local test name
+    for test in "endpoints -p libweft --features sim --test endpoints" "words -p libweft --test words" "unit -p weft --lib"; do
+        name=${test%% *}
         # shellcheck disable=SC2086
-        CARGO_TARGET_DIR=$target cargo +nightly miri test --locked --no-run ${of#* } 2>&1 | tee "$target/$name.log"
+        CARGO_TARGET_DIR=$target cargo +nightly miri test --locked --no-run ${test#* } 2>&1 | tee "$target/$name.log"
         [ "${PIPESTATUS[0]}" = 0 ] || exit 1
         tools/miri-plan.py "$(sed -n 's/^  Executable .*(\(.*\))$/\1/p' "$target/$name.log")" "$source" \
             >"$target/plans/$name" || exit 1
@@ -115,8 +115,8 @@ else
 fi
 began=$(date +%s)
 # What has run is of these sources.
-of=$(find src rust/tests "$0" -type f -print0 | sort -z | xargs -0 cat | sha256sum | cut -c1-16)
-results+=$of
+sources=$(find src rust/tests "$0" -type f -print0 | sort -z | xargs -0 cat | sha256sum | cut -c1-16)
+results+=$sources
 mkdir -p "$results"
 units=$(mktemp)
 trap 'rm -f "$units"' EXIT
@@ -151,7 +151,7 @@ if [ $# = 0 ]; then
         line "alone.$filter" unit "" "$filter"
     done >>"$units"
 fi
-export toolchain sysroot began of
+export toolchain sysroot began sources
 # shellcheck disable=SC2016
 xargs -P "${CPUS:-$(nproc)}" -d '\n' -n 1 bash -c 'IFS="|" read -ra all <<<"$1" && exec "$0" unit "${all[@]}"' \
     "$source/tools/miri.sh" <"$units"

@@ -24,7 +24,7 @@ def main(wheel, folder):
         take = [name for name in names if re.fullmatch(ROOTS, name)]
         for name in take:  # grows meanwhile
             if ".so" in name:
-                take += [libraries[of] for of in needed(Path(scratch) / name) if of in libraries and libraries[of] not in take]
+                take += [libraries[name] for name in needed(Path(scratch) / name) if name in libraries and libraries[name] not in take]
         size = 0
         for name in take:
             to = Path(folder) / name

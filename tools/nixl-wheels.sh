@@ -18,12 +18,12 @@ mooncake() { # version of NIXL
 
 # Of the wheel's 120 MB, what NIXL and its UCX backend load to reach memory of GPUs, for the Python of another machine.
 slim_wheel() { # version, version of Python, folder
-    local venv=$PWD/target/nixl/$1 wheels of
+    local venv=$PWD/target/nixl/$1 wheels package
     environment "$1" || return
     wheels=$(mktemp -d)
-    for of in "nixl-cu12==$1" nvidia-cuda-runtime-cu12==12.9.79; do
+    for package in "nixl-cu12==$1" nvidia-cuda-runtime-cu12==12.9.79; do
         timeout 300 "$venv/bin/pip" download -q --no-deps --disable-pip-version-check --only-binary=:all: --python-version "$2" \
-            --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 -d "$wheels" "$of" || return
+            --implementation cp --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 -d "$wheels" "$package" || return
     done
     python3 tools/nixl-slim.py "$wheels"/nixl_cu12*.whl "$3" &&
         python3 -m zipfile -e "$wheels"/nvidia_cuda_runtime*.whl "$wheels/cuda" &&

@@ -92,9 +92,9 @@ def host() -> None:
         sums: Dict[str, List[int]] = {}
         endpoint = state["endpoint"]
         for i in range(endpoint.info().rails):
-            of, done = sums.setdefault(endpoint.rail_info(i).name.decode(), [0, 0, 0]), endpoint.rail_statistics(i)
+            rail, done = sums.setdefault(endpoint.rail_info(i).name.decode(), [0, 0, 0]), endpoint.rail_statistics(i)
             for at, value in enumerate((done.bytes_written, done.bytes_read, done.lanes)):
-                of[at] += value
+                rail[at] += value
         return sums
 
     def stream(seconds: float) -> Any:
@@ -110,11 +110,11 @@ def host() -> None:
             now = time.monotonic()
             longest, count = max(longest, now - began), count + 1
             for name, done in carried().items():
-                of = last[name]
-                of[2] = max(of[2], now - of[1])
-                if done[0] > of[0]:
-                    of[:2] = done[0], now
-        return [longest * 1000, count, {name: of[2] * 1000 for name, of in last.items()}]
+                seen = last[name]
+                seen[2] = max(seen[2], now - seen[1])
+                if done[0] > seen[0]:
+                    seen[:2] = done[0], now
+        return [longest * 1000, count, {name: seen[2] * 1000 for name, seen in last.items()}]
 
     def close() -> None:
         state.pop("endpoint").close()
@@ -167,9 +167,9 @@ class Net:
             self.run("ip", "netns", "add", self.name(space))
             self.ip(space, "link set lo up")
             self.set(space, "net/ipv4/tcp_congestion_control", "reno")
-            for of in ("all", "default"):
-                self.set(space, f"net/ipv6/conf/{of}/accept_dad", "0")
-                self.set(space, f"net/ipv4/conf/{of}/rp_filter", "0")
+            for scope in ("all", "default"):
+                self.set(space, f"net/ipv6/conf/{scope}/accept_dad", "0")
+                self.set(space, f"net/ipv4/conf/{scope}/rp_filter", "0")
             self.set(space, "net/ipv4/conf/all/arp_ignore", str(self.arp_ignore if space in "ab" else 0))
 
     def ip(self, space: str, words: str) -> None:
@@ -183,10 +183,10 @@ class Net:
         (left, name), (right, far) = one.split(), other.split()
         self.space(left), self.space(right)
         self.ip(left, f"link add {name} mtu {mtu} type veth peer name {far} mtu {mtu} netns {self.name(right)}")
-        for space, of in ((left, name), (right, far)):
-            self.ip(space, f"link set {of} up")
+        for space, device in ((left, name), (right, far)):
+            self.ip(space, f"link set {device} up")
             if space in "ab":
-                self.run("tc", "-n", self.name(space), "qdisc", "add", "dev", of, "root", "tbf", "rate", rate, "burst",
+                self.run("tc", "-n", self.name(space), "qdisc", "add", "dev", device, "root", "tbf", "rate", rate, "burst",
                          "256k", "latency", "50ms")
 
     def switch(self, space: str, name: str, port: str, *, mtu: int = 9000) -> None:

@@ -53,35 +53,35 @@ short+='|messages\.messages_of_all_sizes_arrive|transfers\.(pages|cancel_takes_e
 # What is built: all but what needs CUDA or hosts of its own.
 # Those with tests that take long come last.
 programs() { # folder
-    local long='transfers|peers|lists|waiting|liveness|engine|fallback|large' all of
+    local long='transfers|peers|lists|waiting|liveness|engine|fallback|large' all part
     all=$(make -s -f "$root/ffi-tests/Makefile" OUT="$1" list | grep -vE '^(lab|gpu)_')
-    [ -z "$choice" ] || all=$(while read -r of; do [[ $short != *"$of\\."* ]] || echo "$of"; done <<<"$all")
+    [ -z "$choice" ] || all=$(while read -r part; do [[ $short != *"$part\\."* ]] || echo "$part"; done <<<"$all")
     grep -vxE "$long" <<<"$all"
-    for of in ${long//|/ }; do grep -xF "$of" <<<"$all"; done
+    for part in ${long//|/ }; do grep -xF "$part" <<<"$all"; done
 }
 
 key() { cat "$@" - <<<"${VM_RELEASE:-}" | sha256sum | cut -c 1-16; }
 
 # Lines of: KEY NAME WORDS...
 plan() { # libdir, random_fill, folder of the programs, weft-bench
-    local of each program test where words
-    of=$(key "$1/libweft.so" "$2")
+    local sum each program test where words
+    sum=$(key "$1/libweft.so" "$2")
     for each in "${fills[@]}"; do
-        echo "$of fill.${each%%|*} fill $each"
+        echo "$sum fill.${each%%|*} fill $each"
     done
-    of=$(key "$4")
+    sum=$(key "$4")
     for each in "${loads[@]}"; do
-        echo "$of load.${each%%|*} load $each"
+        echo "$sum load.${each%%|*} load $each"
     done
     for each in "${kinds[@]}"; do
-        echo "$of kind.$each kind $each"
+        echo "$sum kind.$each kind $each"
     done
     for program in $(programs "$3"); do
-        of=$(key "$1/libweft.so" "$3/$program")
+        sum=$(key "$1/libweft.so" "$3/$program")
         while read -r test where words; do
             [[ " $words " != *" checks "* ]] || continue
             case ,$where, in
-            ,any, | *,verbs,* | *,tcp,*host,* | *,host,*tcp,*) echo "$of $program.$test one $program $test" ;;
+            ,any, | *,verbs,* | *,tcp,*host,* | *,host,*tcp,*) echo "$sum $program.$test one $program $test" ;;
             esac
         done < <(LD_LIBRARY_PATH=$3 "$3/$program" --list 2>/dev/null)
     done
@@ -107,13 +107,13 @@ outside() {
     # shellcheck disable=SC2046 # names
     make -s -j2 -f "$root/ffi-tests/Makefile" OUT="$out" $(programs "$out") || exit 1
     touch "$kept"
-    while read -r of name words; do
+    while read -r sum name words; do
         [[ $name == *"$filter"* && ! $name =~ $not_here ]] || continue
         [ -z "$choice" ] || [[ $name =~ $choice ]] || continue
-        if [ -z "${AGAIN:-}" ] && grep -qxF "$of $name" "$kept"; then
+        if [ -z "${AGAIN:-}" ] && grep -qxF "$sum $name" "$kept"; then
             before=$((before + 1))
         else
-            left+=("$of $name $words")
+            left+=("$sum $name $words")
         fi
     done < <(plan "$libdir" "$fill" "$out" "$bench")
     [ $before = 0 ] || echo "$before tests have passed with this library already (AGAIN=1 runs them again)"
@@ -352,7 +352,7 @@ chaos_inside() { # folder of the programs, minutes, seed
 
 inside() { # random_fill, weft-bench, folder of the programs, how many have passed before
     local fill=$1 bench=$2 programs=$3 passed=$4 failed=0 skipped=0 logs=/run/logs guard
-    local plan at=0 of name words log=/run/logs/log begin status took pages=0 counted=0 to_count once
+    local plan at=0 sum name words log=/run/logs/log begin status took pages=0 counted=0 to_count once
     patience
     mkdir -p $logs
     # shellcheck source=tools/pair.sh
@@ -362,7 +362,7 @@ inside() { # random_fill, weft-bench, folder of the programs, how many have pass
     mapfile -t plan <$share/plan
     for line in "${plan[@]}"; do
         at=$((at + 1))
-        read -r of name words <<<"$line"
+        read -r sum name words <<<"$line"
         begin=$SECONDS status=0
         # shellcheck disable=SC2086 # words
         case $words in
@@ -373,7 +373,7 @@ inside() { # random_fill, weft-bench, folder of the programs, how many have pass
         read -r to_count once <<<"$(awk '/^pages to count: / { a += $4 } /^pages counted once: / { b += $4 } END { print a + 0, b + 0 }' $log)"
         pages=$((pages + to_count)) counted=$((counted + once))
         case $status in
-        0) passed=$((passed + 1)); echo "[$at/${#plan[@]}] $name: ok, $took"; echo "$of $name" >>$share/passed ;;
+        0) passed=$((passed + 1)); echo "[$at/${#plan[@]}] $name: ok, $took"; echo "$sum $name" >>$share/passed ;;
         77) skipped=$((skipped + 1)); echo "[$at/${#plan[@]}] $name: skipped: $(sed -n 's/^SKIPPED: //p' $log | head -n 1)" ;;
         *)
             failed=$((failed + 1))

@@ -77,8 +77,8 @@ def main():
         parts.append(f'<text x="{LEFT - 8}" y="{base - ROW / 3:.0f}" text-anchor="end">rail {rail}</text>')
         parts.append(f'<text x="{LEFT - 8}" y="{base - ROW / 3 + 15:.0f}" text-anchor="end" opacity=".6">0 - {most / 1e6:.1f} MB</text>')
         parts.append(f'<path class="axis" d="M{LEFT} {base}H{WIDTH - RIGHT}"/>')
-        for at, of, name in marks:
-            if of == rail:
+        for at, where, name in marks:
+            if where == rail:
                 parts.append(f'<path class="mark" d="M{x(at):.1f} {y + 4}V{base}"/>')
                 parts.append(f'<text class="word" x="{x(at) + 3:.1f}" y="{y + 12 + 12 * (name == "lane reset")}">{escape(name)}</text>')
         y = base + GAP

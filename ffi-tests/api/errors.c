@@ -788,10 +788,10 @@ static void properties_structs_are_filled_to_their_size(void)
 /* Bytes written and posts, of all rails together. */
 static weft_rail_statistics all_rails_of(const weft_endpoint *endpoint)
 {
-    weft_endpoint_properties of = WEFT_ENDPOINT_PROPERTIES_INIT;
+    weft_endpoint_properties properties = WEFT_ENDPOINT_PROPERTIES_INIT;
     weft_rail_statistics sum = WEFT_RAIL_STATISTICS_INIT;
-    CHECK_OK(weft_endpoint_info(endpoint, &of, NULL));
-    for (uint32_t i = 0; i < of.rails; i++) {
+    CHECK_OK(weft_endpoint_info(endpoint, &properties, NULL));
+    for (uint32_t i = 0; i < properties.rails; i++) {
         weft_rail_statistics one = WEFT_RAIL_STATISTICS_INIT;
         CHECK_OK(weft_rail_info(endpoint, i, NULL, &one));
         sum.bytes_written += one.bytes_written;

@@ -531,10 +531,10 @@ static void metrics_equal_statistics(void)
     duo_close(&duo);
 }
 
-static size_t occurrences(const char *text, const char *of)
+static size_t occurrences(const char *text, const char *part)
 {
     size_t count = 0;
-    for (const char *at = text; (at = strstr(at, of)) != NULL; at++)
+    for (const char *at = text; (at = strstr(at, part)) != NULL; at++)
         count++;
     return count;
 }

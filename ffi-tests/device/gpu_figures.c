@@ -321,7 +321,7 @@ static void measure_staged(struct plan what)
 /* Parts of something that was measured in the same run. */
 static const struct part {
     const char *id;
-    int word, of;
+    int word, yardstick_word;
     const char *what;
 } parts[] = {
     {"gpu_nvlink_64k", NVLINK_64K, PEER_COPY, "two processes, 4000 random pages of 64 KiB, of cuMemcpyPeer of one GB"},
@@ -338,7 +338,7 @@ static const struct part {
 
 static void print_part(FILE *out, const struct part *part)
 {
-    double value = (double)words[part->word] / 1e6, yardstick = (double)words[part->of] / 1e6;
+    double value = (double)words[part->word] / 1e6, yardstick = (double)words[part->yardstick_word] / 1e6;
     fprintf(out, "  \"%s\": {\"what\": \"%s\", \"gb_per_s\": %.2f, \"of_gb_per_s\": %.2f, ", part->id, part->what,
             value, yardstick);
     if (value > 0 && yardstick > 0)

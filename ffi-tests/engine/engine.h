@@ -280,7 +280,7 @@ struct link {
 
 struct kept {
     weft_prepared *handle;
-    struct operation of; /* the owner of the geometry */
+    struct operation operation; /* the owner of the geometry */
 };
 
 struct self {

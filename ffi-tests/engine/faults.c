@@ -44,14 +44,14 @@ static struct life *life_of(int host)
 
 void life_begins(int host)
 {
-    struct host *of = &book->hosts[host];
-    CHECK(of->lives_count < LIVES_MAX);
-    of->lives[of->lives_count].begin_ns = world_ns();
-    of->leave = false;
-    of->disconnect_from = of->renew_for = 0;
-    of->card |= 1; /* the old address is invalid */
-    of->beat_ns = now_ns();
-    of->lives_count++;
+    struct host *one = &book->hosts[host];
+    CHECK(one->lives_count < LIVES_MAX);
+    one->lives[one->lives_count].begin_ns = world_ns();
+    one->leave = false;
+    one->disconnect_from = one->renew_for = 0;
+    one->card |= 1; /* the old address is invalid */
+    one->beat_ns = now_ns();
+    one->lives_count++;
 }
 
 /* When that life ends: now, or since it was asked to end. */
@@ -135,13 +135,13 @@ static void end_span(struct span **span)
 
 static void move_link(int host, int rail, bool up)
 {
-    struct trouble *of = &rails[host][rail];
-    if (!up && !of->span)
-        of->span = span_begin(host, rail);
+    struct trouble *one = &rails[host][rail];
+    if (!up && !one->span)
+        one->span = span_begin(host, rail);
     rail_is(rail, (enum side)host, up);
-    of->down = !up;
+    one->down = !up;
     if (up)
-        end_span(&of->span);
+        end_span(&one->span);
 }
 
 static void link_fails(int host, int rail, uint32_t ms)
@@ -283,29 +283,29 @@ static struct blow draw_blow(uint64_t *random)
     return blow;
 }
 
-static void is_well(struct trouble *of, int host, int rail)
+static void is_well(struct trouble *one, int host, int rail)
 {
-    const struct kind_of_fault *fault = of->fault;
-    of->fault = NULL;
+    const struct kind_of_fault *fault = one->fault;
+    one->fault = NULL;
     if (fault->end)
         fault->end(host, rail);
-    end_span(&of->span);
+    end_span(&one->span);
 }
 
 static bool strike(const struct blow *blow)
 {
     bool of_rail = blow->fault->of_rail, processes = book->plan.world & (PROCESSES | NAMESPACES);
-    struct trouble *host = &hosts[blow->host], *of = of_rail ? &rails[blow->host][blow->rail] : host;
-    if (of->fault || (of_rail ? host->fault && host->fault->begin == cut : book->hosts[blow->host].leave || (processes && !pids[blow->host])))
+    struct trouble *host = &hosts[blow->host], *one = of_rail ? &rails[blow->host][blow->rail] : host;
+    if (one->fault || (of_rail ? host->fault && host->fault->begin == cut : book->hosts[blow->host].leave || (processes && !pids[blow->host])))
         return false;
     if (processes && of_rail)
         fprintf(stderr, "%6" PRIu64 " ms: %s of host %d, rail %d for %u ms\n", book_ms(), blow->fault->name, blow->host, blow->rail, blow->ms);
     else if (processes)
         fprintf(stderr, "%6" PRIu64 " ms: %s of host %d for %u ms\n", book_ms(), blow->fault->name, blow->host, blow->ms);
-    *of = (struct trouble){.fault = blow->fault, .until_ns = world_ns() + blow->ms * MS};
+    *one = (struct trouble){.fault = blow->fault, .until_ns = world_ns() + blow->ms * MS};
     blow->fault->begin(blow->host, blow->rail, blow->ms);
     if (!processes) /* It ends as soon as the host has received it. */
-        of->fault = NULL;
+        one->fault = NULL;
     book->faults_count++;
     return true;
 }
@@ -316,12 +316,12 @@ static void heal(uint64_t now)
         if (hosts[host].fault && now >= hosts[host].until_ns)
             is_well(&hosts[host], host, 0);
         for (int rail = 0; rail < RAILS; rail++) {
-            struct trouble *of = &rails[host][rail];
-            if (of->fault && now >= of->until_ns)
-                is_well(of, host, rail);
-            else if (of->fault && strcmp(of->fault->name, "flap") == 0 && now >= of->next_ns) {
-                of->next_ns = now + 200 * MS;
-                move_link(host, rail, of->down);
+            struct trouble *one = &rails[host][rail];
+            if (one->fault && now >= one->until_ns)
+                is_well(one, host, rail);
+            else if (one->fault && strcmp(one->fault->name, "flap") == 0 && now >= one->next_ns) {
+                one->next_ns = now + 200 * MS;
+                move_link(host, rail, one->down);
             }
         }
     }

@@ -156,8 +156,8 @@ void revoke_is_done(const struct operation *op, int owner, const weft_completion
     grant->ended = number;
     for (uint32_t s = 0; s < book->plan.slots; s++) {
         struct slot *slot = &way->slots[s];
-        const struct operation *of = &book->operations[slot->operation];
-        if ((slot->state & (BUSY | TAKEN | FENCED | REVOKED)) != BUSY || of->read || of->part[self->me].grant != number)
+        const struct operation *written = &book->operations[slot->operation];
+        if ((slot->state & (BUSY | TAKEN | FENCED | REVOKED)) != BUSY || written->read || written->part[self->me].grant != number)
             continue;
         slot->sum = sum_of(owner, s);
         atomic_fetch_or(&slot->state, REVOKED);

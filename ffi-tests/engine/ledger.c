@@ -193,15 +193,15 @@ static void settle_part(struct operation *op, int target, const weft_completion 
     }
 }
 
-static void fence_is_done(const struct operation *op, int of, const weft_completion *c)
+static void fence_is_done(const struct operation *op, int peer, const weft_completion *c)
 {
-    struct link *link = link_of(op->part[of].peer);
-    struct way *way = &book->ways[of][self->me];
+    struct link *link = link_of(op->part[peer].peer);
+    struct way *way = &book->ways[peer][self->me];
     if (!link || !link->up)
         return;
     for (uint32_t s = 0; s < book->plan.slots && c->status == WEFT_OK; s++) {
         if (link->fencing >> s & 1 && !(way->slots[s].state & FENCED)) {
-            put_guard(of, self->me, REMOTE, s);
+            put_guard(peer, self->me, REMOTE, s);
             atomic_fetch_or(&way->slots[s].state, FENCED);
         }
     }

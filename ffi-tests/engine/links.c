@@ -69,13 +69,13 @@ static void connect_where_needed(void)
 
 static void know(struct link *link)
 {
-    weft_peer_properties of = WEFT_PEER_PROPERTIES_INIT;
+    weft_peer_properties known = WEFT_PEER_PROPERTIES_INIT;
     link->host = -1;
-    if (weft_peer_info(self->endpoint, link->peer, &of) != WEFT_OK)
+    if (weft_peer_info(self->endpoint, link->peer, &known) != WEFT_OK)
         return;
     for (int host = 0; host < book->plan.hosts; host++) {
         struct host *there = &book->hosts[host];
-        if (there->card % 2 == 0 && there->incarnation == of.incarnation) {
+        if (there->card % 2 == 0 && there->incarnation == known.incarnation) {
             link->host = host;
             link->life = there->lives_count - 1;
         }

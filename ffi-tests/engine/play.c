@@ -35,10 +35,10 @@ static void take_geometry(struct operation *op, int target, uint32_t slot)
         kept->handle = NULL;
         return;
     }
-    op->shape = kept->of.shape;
-    op->list = kept->of.list;
-    op->counts = op->list ? kept->of.counts : op->counts;
-    op->flags = (op->flags & ~(uint32_t)WEFT_COUNT_PAGES) | (kept->of.flags & WEFT_COUNT_PAGES && !op->read ? WEFT_COUNT_PAGES : 0);
+    op->shape = kept->operation.shape;
+    op->list = kept->operation.list;
+    op->counts = op->list ? kept->operation.counts : op->counts;
+    op->flags = (op->flags & ~(uint32_t)WEFT_COUNT_PAGES) | (kept->operation.flags & WEFT_COUNT_PAGES && !op->read ? WEFT_COUNT_PAGES : 0);
 }
 
 static bool take_slot(struct operation *op, int target)
@@ -274,7 +274,7 @@ static weft_status submit_kept(struct operation *op, int target)
     weft_status status = WEFT_OK;
     if (!kept->handle) {
         status = prepare_geometry(op, target, &kept->handle);
-        kept->of = *op;
+        kept->operation = *op;
     }
     if (status != WEFT_OK) {
         kept->handle = NULL;
@@ -366,10 +366,10 @@ static weft_status submit_wait(struct operation *op, int owner)
     return submit_expect(self->endpoint, &args, op->transfers);
 }
 
-static weft_status submit_any_fence(struct operation *op, int of)
+static weft_status submit_any_fence(struct operation *op, int peer)
 {
     struct fence_request args = FENCE_REQUEST_INIT;
-    args.peer = self->to[of]->peer;
+    args.peer = self->to[peer]->peer;
     SET_TERMS(args);
     return submit_fence(self->endpoint, &args, op->transfers);
 }

@@ -32,8 +32,8 @@ static uint64_t overlap(const struct span *span, uint64_t from, uint64_t to)
 
 static bool was_alive(int host, uint32_t life, uint64_t until)
 {
-    const struct life *of = &book->hosts[host].lives[life];
-    return of->end_ns == 0 || of->end_ns > until;
+    const struct life *lived = &book->hosts[host].lives[life];
+    return lived->end_ns == 0 || lived->end_ns > until;
 }
 
 /* How long one of two hosts was stopped. */

@@ -187,17 +187,17 @@ static void target_takes(struct target *t, const weft_completion *c)
     }
 }
 
-static void take_all(struct box *box, void (*take)(void *, const weft_completion *), void *of)
+static void take_all(struct box *box, void (*take)(void *, const weft_completion *), void *argument)
 {
     box_pump(box, 5);
     for (size_t i = 0; i < box->count; i++)
-        take(of, &box->items[i]);
+        take(argument, &box->items[i]);
     box->count = 0;
 }
 
-static void target_takes_any(void *of, const weft_completion *c)
+static void target_takes_any(void *argument, const weft_completion *c)
 {
-    target_takes(of, c);
+    target_takes(argument, c);
 }
 
 static void target_frees(struct target *t)
@@ -306,9 +306,9 @@ static void sender_is_done(struct sender *s, const weft_completion *c)
     s->writes++;
 }
 
-static void sender_takes(void *of, const weft_completion *c)
+static void sender_takes(void *argument, const weft_completion *c)
 {
-    struct sender *s = of;
+    struct sender *s = argument;
     if (is_of_rail(c, &s->seen))
         return;
     switch (c->kind) {

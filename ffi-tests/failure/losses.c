@@ -47,14 +47,14 @@ static void the_line_says(weft_peer peer, const char *address, int provider_errn
 static int cause_of(struct box *box, size_t writes)
 {
     int seen = 0, failed = 0;
-    weft_endpoint_properties of = WEFT_ENDPOINT_PROPERTIES_INIT;
-    CHECK_OK(weft_endpoint_info(box->endpoint, &of, NULL));
+    weft_endpoint_properties properties = WEFT_ENDPOINT_PROPERTIES_INIT;
+    CHECK_OK(weft_endpoint_info(box->endpoint, &properties, NULL));
     while (writes-- > 0) {
         weft_completion c = box_take(box, WEFT_COMPLETION_WRITE, patience_ms());
         if (c.status == WEFT_OK)
             continue;
         CHECK_STATUS(c.status, WEFT_ERR_PEER_LOST);
-        CHECK(c.provider_errno != 0 && c.rail < of.rails);
+        CHECK(c.provider_errno != 0 && c.rail < properties.rails);
         CHECK(!failed++ || c.provider_errno == seen);
         seen = c.provider_errno;
     }

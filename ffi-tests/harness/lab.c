@@ -63,23 +63,23 @@ static void run_in(enum side side, const char *program, const char *words)
     run(argv);
 }
 
-void rail_is(int rail, enum side of, bool up)
+void rail_is(int rail, enum side whose, bool up)
 {
-    char words[64], host[] = {(char)('0' + of), 0}, number[] = {(char)('0' + rail), 0};
+    char words[64], host[] = {(char)('0' + whose), 0}, number[] = {(char)('0' + rail), 0};
     if (mover()) {
         /* Hosts that connect without end would hold back what ends their fault. */
         run((char *[]){"nice", "-n", "-10", mover(), "--link", host, number, up ? "up" : "down", NULL});
         return;
     }
     snprintf(words, sizeof words, "link set rail%d %s", rail, up ? "up" : "down");
-    run_in(of, "ip", words);
+    run_in(whose, "ip", words);
 }
 
-void rail_rate(int rail, enum side of, const char *rate)
+void rail_rate(int rail, enum side whose, const char *rate)
 {
     char words[128];
     snprintf(words, sizeof words, "qdisc replace dev rail%d root tbf rate %s burst 256k latency 20ms", rail, rate);
-    run_in(of, "tc", words);
+    run_in(whose, "tc", words);
 }
 
 void link_down(int rail)

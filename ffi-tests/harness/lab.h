@@ -22,8 +22,8 @@ void link_loses(int rail, enum side from);
 void link_heals(int rail, enum side from);
 
 /* The same for one host only: the others do not see it. */
-void rail_is(int rail, enum side of, bool up);
+void rail_is(int rail, enum side whose, bool up);
 /* The rate of what a host sends over a rail, as "10mbit". */
-void rail_rate(int rail, enum side of, const char *rate);
+void rail_rate(int rail, enum side whose, const char *rate);
 
 #endif

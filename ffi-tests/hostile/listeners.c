@@ -26,11 +26,11 @@ static uint32_t crc32_of(const uint8_t *bytes, size_t len)
 /* The offset of the port of a tcp rail over loopback in an address; the rail's name follows the 16 bytes. */
 static uint8_t *place_in(uint8_t *address, size_t len)
 {
-    struct sockaddr_in of = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    for (size_t i = 0; i + sizeof of + 16 <= len; i++) {
-        of.sin_port = ((struct sockaddr_in){0}).sin_port;
-        memcpy(&of.sin_port, address + i + offsetof(struct sockaddr_in, sin_port), sizeof of.sin_port);
-        if (memcmp(address + i, &of, sizeof of) == 0)
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    for (size_t i = 0; i + sizeof at + 16 <= len; i++) {
+        at.sin_port = ((struct sockaddr_in){0}).sin_port;
+        memcpy(&at.sin_port, address + i + offsetof(struct sockaddr_in, sin_port), sizeof at.sin_port);
+        if (memcmp(address + i, &at, sizeof at) == 0)
             return address + i;
     }
     FAIL("%s", "no address of loopback in it");
@@ -47,23 +47,23 @@ struct listener {
 static void *listens(void *arg)
 {
     static const uint8_t welcome[WELCOME] = {7};
-    struct listener *of = arg;
+    struct listener *listener = arg;
     for (;;) {
-        int fd = accept(of->fd, NULL, NULL);
+        int fd = accept(listener->fd, NULL, NULL);
         size_t sent = 0, heard = 0;
-        for (ssize_t got; of->heard < sizeof of->bytes;) {
-            got = recv(fd, of->bytes + of->heard, of->slow ? 1 : sizeof of->bytes - of->heard, 0);
+        for (ssize_t got; listener->heard < sizeof listener->bytes;) {
+            got = recv(fd, listener->bytes + listener->heard, listener->slow ? 1 : sizeof listener->bytes - listener->heard, 0);
             if (got <= 0)
                 break;
-            of->heard += (size_t)got;
+            listener->heard += (size_t)got;
             heard += (size_t)got;
-            if (sent < WELCOME && (of->slow || heard >= HELLO)) {
-                size_t part = of->slow ? 1 : WELCOME;
+            if (sent < WELCOME && (listener->slow || heard >= HELLO)) {
+                size_t part = listener->slow ? 1 : WELCOME;
                 if (send(fd, welcome + sent, part, MSG_NOSIGNAL) < 0)
                     break;
                 sent += part;
             }
-            if (of->slow)
+            if (listener->slow)
                 sleep_ms(1000);
         }
         close(fd);
@@ -72,16 +72,16 @@ static void *listens(void *arg)
 }
 
 /* The address of `endpoint` with another port, where the attacker listens. */
-static size_t with_another_listener(weft_endpoint *endpoint, struct listener *of, uint8_t *address, size_t most)
+static size_t with_another_listener(weft_endpoint *endpoint, struct listener *listener, uint8_t *address, size_t most)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t at_len = sizeof at;
     pthread_t thread;
-    of->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    CHECK_EQ(bind(of->fd, (struct sockaddr *)&at, sizeof at), 0);
-    CHECK_EQ(listen(of->fd, 16), 0);
-    CHECK_EQ(getsockname(of->fd, (struct sockaddr *)&at, &at_len), 0);
-    CHECK_EQ(pthread_create(&thread, NULL, listens, of), 0);
+    listener->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK_EQ(bind(listener->fd, (struct sockaddr *)&at, sizeof at), 0);
+    CHECK_EQ(listen(listener->fd, 16), 0);
+    CHECK_EQ(getsockname(listener->fd, (struct sockaddr *)&at, &at_len), 0);
+    CHECK_EQ(pthread_create(&thread, NULL, listens, listener), 0);
     CHECK_EQ(pthread_detach(thread), 0);
     size_t len = address_of(endpoint, (char *)address, most);
     memcpy(place_in(address, len), &at, sizeof at);

@@ -84,22 +84,22 @@ struct meanwhile {
 static struct meanwhile during(struct probe probes[2], weft_status (*call)(weft_memory **, weft_endpoint *),
                                weft_memory **memory)
 {
-    struct meanwhile of;
+    struct meanwhile seen;
     uint64_t before[2], began = now_ns();
     for (int i = 0; i < 2; i++) {
         before[i] = probes[i].count;
         probes[i].worst_ns = 0;
     }
     CHECK_OK(call(memory, probes[0].endpoint));
-    of.took_ns = now_ns() - began;
+    seen.took_ns = now_ns() - began;
     for (int i = 0; i < 2; i++) {
-        of.count[i] = probes[i].count - before[i];
+        seen.count[i] = probes[i].count - before[i];
         uint64_t until = probes[i].count + 2; /* one in flight counts, too */
         while (probes[i].count < until)
             sleep_ms(1);
-        of.worst_ns[i] = probes[i].worst_ns;
+        seen.worst_ns[i] = probes[i].worst_ns;
     }
-    return of;
+    return seen;
 }
 
 static weft_status come(weft_memory **memory, weft_endpoint *endpoint)

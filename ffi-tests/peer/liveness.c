@@ -13,12 +13,12 @@ static struct box *box_with(uint64_t liveness_ns, uint32_t progress)
 
 static void must_be_up(struct box *box, weft_peer peer)
 {
-    weft_peer_properties of = WEFT_PEER_PROPERTIES_INIT;
+    weft_peer_properties known = WEFT_PEER_PROPERTIES_INIT;
     weft_completion down;
     if (box_try(box, WEFT_COMPLETION_PEER_DOWN, &down))
         FAIL("the peer is lost: %s", weft_status_name(down.status));
-    CHECK_OK(weft_peer_info(box->endpoint, peer, &of));
-    CHECK_EQ(of.up, 1);
+    CHECK_OK(weft_peer_info(box->endpoint, peer, &known));
+    CHECK_EQ(known.up, 1);
 }
 
 /* Fails if the peer is lost within this time. */

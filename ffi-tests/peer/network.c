@@ -254,9 +254,9 @@ static void wrong_ports_and_addresses_are_refused(void)
 
 static uint32_t rails_of(weft_endpoint *endpoint)
 {
-    weft_endpoint_properties of = WEFT_ENDPOINT_PROPERTIES_INIT;
-    CHECK_OK(weft_endpoint_info(endpoint, &of, NULL));
-    return of.rails;
+    weft_endpoint_properties properties = WEFT_ENDPOINT_PROPERTIES_INIT;
+    CHECK_OK(weft_endpoint_info(endpoint, &properties, NULL));
+    return properties.rails;
 }
 
 /* A NIC becomes this many rails, all of which carry pages, whatever the peer has. */
@@ -273,9 +273,9 @@ static void streams_are_rails(void)
         for (int times = 0; times < 8; times++)
             duo_moves_pages(&duo);
         for (uint32_t rail = 0; rail < streams[i][0]; rail++) {
-            weft_rail_statistics of = WEFT_RAIL_STATISTICS_INIT;
-            CHECK_OK(weft_rail_info(duo.a->endpoint, rail, NULL, &of));
-            CHECK(of.bytes_written + of.bytes_read > 0);
+            weft_rail_statistics statistics = WEFT_RAIL_STATISTICS_INIT;
+            CHECK_OK(weft_rail_info(duo.a->endpoint, rail, NULL, &statistics));
+            CHECK(statistics.bytes_written + statistics.bytes_read > 0);
         }
         duo_close(&duo);
     }
@@ -328,10 +328,10 @@ static void begin(void *(*what)(void *), void *arg)
 
 static void *translates(void *arg)
 {
-    const struct translated *of = arg;
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)of->to_port)};
-    int listener = listen_at(of->from, of->from_port);
-    CHECK_EQ(inet_pton(AF_INET, of->to, &to.sin_addr), 1);
+    const struct translated *translation = arg;
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)translation->to_port)};
+    int listener = listen_at(translation->from, translation->from_port);
+    CHECK_EQ(inet_pton(AF_INET, translation->to, &to.sin_addr), 1);
     for (;;) {
         int near = accept(listener, NULL, NULL), far = socket(AF_INET, SOCK_STREAM, 0);
         if (connect(far, (struct sockaddr *)&to, sizeof to) != 0) {

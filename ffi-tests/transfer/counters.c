@@ -254,8 +254,8 @@ static void writes_pages(struct team *team)
 #define SHAPE(name, ...)                                                                     \
     static void name(void)                                                                   \
     {                                                                                        \
-        static const struct shape of = {__VA_ARGS__};                                        \
-        shape = &of;                                                                         \
+        static const struct shape counted = {__VA_ARGS__};                                        \
+        shape = &counted;                                                                         \
         run_pair(counts_pages, writes_pages);                                                \
     }
 
@@ -278,10 +278,10 @@ SHAPE(pages_with_manual_progress, .page_len = 16384, .count = 300, .layers = 1,
 /* One post carries a counted page, and one of soft-RoCE at most 8 MiB. */
 static void one_huge_page_is_counted(void)
 {
-    static struct shape of = {.page_len = 60 * MIB, .count = 1, .layers = 1};
+    static struct shape counted = {.page_len = 60 * MIB, .count = 1, .layers = 1};
     if (on_fabric("verbs"))
-        of.page_len = 8 * MIB;
-    shape = &of;
+        counted.page_len = 8 * MIB;
+    shape = &counted;
     run_pair(counts_pages, writes_pages);
 }
 

@@ -134,9 +134,9 @@ struct shutter {
     uint64_t after_us;
 };
 
-static void *shuts_down(void *of)
+static void *shuts_down(void *argument)
 {
-    struct shutter *shutter = of;
+    struct shutter *shutter = argument;
     usleep(shutter->after_us);
     CHECK_OK(weft_endpoint_shutdown(shutter->endpoint, 0));
     return NULL;

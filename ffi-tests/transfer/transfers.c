@@ -112,12 +112,12 @@ static uint8_t *page_at(uint8_t *arena, const struct side *side, uint64_t i, uin
 }
 
 /* A plain model of a transfer. */
-static void model(uint8_t *to, const struct side *at, uint8_t *from, const struct side *of,
+static void model(uint8_t *to, const struct side *at, uint8_t *from, const struct side *source,
                   const struct shape *shape)
 {
     for (uint32_t layer = 0; layer < shape->layers; layer++)
         for (uint64_t i = 0; i < shape->count; i++)
-            memcpy(page_at(to, at, i, layer), page_at(from, of, i, layer), shape->page_len);
+            memcpy(page_at(to, at, i, layer), page_at(from, source, i, layer), shape->page_len);
 }
 
 static weft_memory *register_side(weft_endpoint *endpoint, uint8_t *arena, const struct side *side)
@@ -1106,9 +1106,9 @@ static weft_memory *register_on(weft_endpoint *endpoint, uint8_t *bytes, uint64_
 
 static uint64_t bytes_of_rail(weft_endpoint *endpoint, uint32_t rail)
 {
-    weft_rail_statistics of = WEFT_RAIL_STATISTICS_INIT;
-    CHECK_OK(weft_rail_info(endpoint, rail, NULL, &of));
-    return of.bytes_written + of.bytes_read;
+    weft_rail_statistics statistics = WEFT_RAIL_STATISTICS_INIT;
+    CHECK_OK(weft_rail_info(endpoint, rail, NULL, &statistics));
+    return statistics.bytes_written + statistics.bytes_read;
 }
 
 /* Whichever rails have the two memories, transfers find or make lanes between these, and no other rail carries a

@@ -150,13 +150,13 @@ void endpoint::take_message(weft_peer from, std::string bytes)
         std::memcpy(&id, bytes.data(), sizeof id);
     switch (what) {
     case message::handshake: {
-        peer &of = peers_[from];
-        of.handshake_done = true;
-        if (of.agent.empty())
-            of.agent = bytes;
-        announce(from, of);
-        for (std::string &text : std::exchange(of.early, {}))
-            events_.notified(of.agent, std::move(text));
+        peer &known = peers_[from];
+        known.handshake_done = true;
+        if (known.agent.empty())
+            known.agent = bytes;
+        announce(from, known);
+        for (std::string &text : std::exchange(known.early, {}))
+            events_.notified(known.agent, std::move(text));
         return;
     }
     case message::notification: return notify(from, std::move(bytes));
@@ -174,21 +174,21 @@ void endpoint::take_message(weft_peer from, std::string bytes)
 
 void endpoint::notify(weft_peer from, std::string text)
 {
-    peer &of = peers_[from];
-    if (of.handshake_done)
-        events_.notified(of.agent, std::move(text));
-    else if (of.early.size() < most_early)
-        of.early.push_back(std::move(text));
+    peer &known = peers_[from];
+    if (known.handshake_done)
+        events_.notified(known.agent, std::move(text));
+    else if (known.early.size() < most_early)
+        known.early.push_back(std::move(text));
 }
 
-void endpoint::announce(weft_peer id, peer &of)
+void endpoint::announce(weft_peer id, peer &other)
 {
     weft_peer_properties known = WEFT_PEER_PROPERTIES_INIT;
-    if (of.announced || !of.up || of.agent.empty() || weft_peer_info(endpoint_, id, &known) != WEFT_OK)
+    if (other.announced || !other.up || other.agent.empty() || weft_peer_info(endpoint_, id, &known) != WEFT_OK)
         return;
-    of.announced = true;
-    of.on_host = std::strcmp(known.fabric, "host") == 0;
-    log(level::information, "agent %s: peer %s: fabric %s, %u rails: %s", agent_.c_str(), of.agent.c_str(), known.fabric,
+    other.announced = true;
+    other.on_host = std::strcmp(known.fabric, "host") == 0;
+    log(level::information, "agent %s: peer %s: fabric %s, %u rails: %s", agent_.c_str(), other.agent.c_str(), known.fabric,
         known.local_rails, known.reason);
 }
 

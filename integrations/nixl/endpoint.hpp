@@ -82,7 +82,7 @@ private:
     void take(const weft_completion &done);
     void take_message(weft_peer from, std::string bytes);
     void notify(weft_peer from, std::string text);
-    void announce(weft_peer id, peer &of);
+    void announce(weft_peer id, peer &other);
     void end(weft_peer id, weft_status status, const char *what);
 
     const std::string agent_;

@@ -7,8 +7,8 @@
 namespace weft_nixl {
 namespace {
 
-const local_memory &of(const nixlMetaDesc &d, const local_memory *) { return static_cast<local_memory &>(*d.metadataP); }
-const remote_memory &of(const nixlMetaDesc &d, const remote_memory *)
+const local_memory &memory_of(const nixlMetaDesc &d, const local_memory *) { return static_cast<local_memory &>(*d.metadataP); }
+const remote_memory &memory_of(const nixlMetaDesc &d, const remote_memory *)
 {
     return static_cast<remote_memory &>(*d.metadataP);
 }
@@ -44,7 +44,7 @@ public:
     {
         const std::size_t count = static_cast<std::size_t>(list_.descCount());
         weft_page_side side{};
-        side.offset = low_ - base(of(list_[0], static_cast<const Memory *>(nullptr)));
+        side.offset = low_ - base(memory_of(list_[0], static_cast<const Memory *>(nullptr)));
         side.page_stride = step_;
         pages_.resize(count);
         for (std::size_t i = 0; i < count; i++)
@@ -66,8 +66,8 @@ std::vector<weft_list_entry> entries(weft_peer peer, const nixl_meta_dlist_t &lo
     std::vector<weft_list_entry> list;
     list.reserve(count);
     for (std::size_t i = 0; i < count; i++) {
-        const auto &here = of(local[i], static_cast<const local_memory *>(nullptr));
-        const auto &there = of(remote[i], static_cast<const remote_memory *>(nullptr));
+        const auto &here = memory_of(local[i], static_cast<const local_memory *>(nullptr));
+        const auto &there = memory_of(remote[i], static_cast<const remote_memory *>(nullptr));
         const std::uint64_t from = local[i].addr - base(here), to = remote[i].addr - base(there);
         if (local[i].len == 0)
             continue;
@@ -117,8 +117,8 @@ weft_status prepare(weft_endpoint *endpoint, weft_peer peer, const nixl_meta_dli
         pages.local = here.side();
         pages.remote = there.side();
         const weft_status status = weft_pages_prepare(
-            endpoint, of(local[0], static_cast<const local_memory *>(nullptr)).handle,
-            of(remote[0], static_cast<const remote_memory *>(nullptr)).import->handle, &pages, flags, &part);
+            endpoint, memory_of(local[0], static_cast<const local_memory *>(nullptr)).handle,
+            memory_of(remote[0], static_cast<const remote_memory *>(nullptr)).import->handle, &pages, flags, &part);
         if (status == WEFT_OK)
             made->parts.push_back(part);
         return status;

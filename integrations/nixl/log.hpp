@@ -13,24 +13,24 @@ namespace weft_nixl {
 
 enum class level { error, warning, information };
 
-inline bool logs(level of)
+inline bool logs(level severity)
 {
     static const char *const wanted = std::getenv("NIXL_LOG_LEVEL");
     if (!wanted || !std::strcmp(wanted, "INFO") || !std::strcmp(wanted, "DEBUG") || !std::strcmp(wanted, "TRACE"))
         return true;
-    return of == level::error || (of == level::warning && !std::strcmp(wanted, "WARN"));
+    return severity == level::error || (severity == level::warning && !std::strcmp(wanted, "WARN"));
 }
 
-__attribute__((format(printf, 2, 3))) inline void log(level of, const char *format, ...)
+__attribute__((format(printf, 2, 3))) inline void log(level severity, const char *format, ...)
 {
-    if (!logs(of))
+    if (!logs(severity))
         return;
     char line[1024];
     std::va_list values;
     va_start(values, format);
     std::vsnprintf(line, sizeof line, format, values);
     va_end(values);
-    std::fprintf(stderr, "%c WEFT plugin: %s\n", "EWI"[static_cast<int>(of)], line);
+    std::fprintf(stderr, "%c WEFT plugin: %s\n", "EWI"[static_cast<int>(severity)], line);
 }
 
 } // namespace weft_nixl

@@ -12,7 +12,7 @@ namespace {
 enum class kind { text, number, idle, yes_or_no };
 struct parameter {
     const char *name;
-    kind of;
+    kind form;
 };
 const parameter all[] = {
     {"fabric", kind::text},         {"rails", kind::text},          {"rail_count", kind::number},
@@ -28,9 +28,9 @@ bool is_number(const std::string &text)
     return text.size() <= 9 && std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c); });
 }
 
-const char *wanted(kind of, const std::string &value)
+const char *wanted(kind form, const std::string &value)
 {
-    switch (of) {
+    switch (form) {
     case kind::text: return nullptr;
     case kind::number: return is_number(value) ? nullptr : "a number";
     case kind::yes_or_no: return value == "0" || value == "1" ? nullptr : "0 or 1";
@@ -65,7 +65,7 @@ parameters::parameters(const nixl_b_params_t &given) : values_(given)
         const char *variable = std::getenv(variable_of(p.name).c_str());
         if (value.empty() && variable)
             value = variable;
-        const char *want = value.empty() ? nullptr : wanted(p.of, value);
+        const char *want = value.empty() ? nullptr : wanted(p.form, value);
         if (want) {
             log(level::error, "the parameter \"%s\" is \"%s\"; it must be %s", p.name, value.c_str(), want);
             valid_ = false;

@@ -53,7 +53,7 @@ pub mod operation {
     }
 
     impl Body {
-        pub fn of(peer: u64) -> Body {
+        pub fn new(peer: u64) -> Body {
             Body { kind: KIND_WRITE, peer: PeerId::new(peer) }
         }
 

@@ -29,11 +29,11 @@ fn table() -> Arc<Table> {
 }
 
 fn begin(table: &Table, peer: u64, slices: u64) -> Hold {
-    table.begin(|| Body::of(peer), slices, u64::MAX).expect("a free slot")
+    table.begin(|| Body::new(peer), slices, u64::MAX).expect("a free slot")
 }
 
 fn try_begin(table: &Table, peer: u64) -> Option<Hold> {
-    table.begin(|| Body::of(peer), 0, u64::MAX)
+    table.begin(|| Body::new(peer), 0, u64::MAX)
 }
 
 fn peer_of(table: &Table, hold: &Hold) -> u64 {
@@ -120,13 +120,13 @@ fn one_flow_is_the_last_and_sees_all() {
         let arrived = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
         let leaves = move |table: &Table, arrived: &[UnsafeCell<u32>; 2], stripe: usize| {
             // SAFETY: each stripe has its own part, until the last has left.
-            arrived[stripe].with_mut(|of| unsafe { *of = 1 });
+            arrived[stripe].with_mut(|bytes| unsafe { *bytes = 1 });
             let hold = Hold::of(id);
             let last = table.stripe_leaves(table.held_slot(&hold), 1) == Left::Arrived(id);
             hold.give();
             if last {
                 // SAFETY: both threads have ended.
-                let all = arrived.iter().map(|of| of.with(|of| unsafe { *of })).sum::<u32>();
+                let all = arrived.iter().map(|bytes| bytes.with(|bytes| unsafe { *bytes })).sum::<u32>();
                 assert_eq!(all, 2);
                 assert!(table.end(id));
             }

@@ -39,15 +39,15 @@ def bars(panels, theme, colours):
         for name, rows in groups:
             drawn = [row for row in rows if not row[2]]
             text(LABEL - 10, y + BAR * len(drawn) / 2 + 4, name, anchor="end")
-            for at, (of, value, _) in enumerate(drawn):
+            for at, (engine, value, _) in enumerate(drawn):
                 top = y + at * BAR
                 if value is None:
-                    text(LABEL + 3, top + BAR - 3, f"{of}: cannot", 10)
+                    text(LABEL + 3, top + BAR - 3, f"{engine}: cannot", 10)
                     continue
                 parts.append(f'<rect x="{LABEL}" y="{top}" width="{max(1.0, value * scale):.1f}" height="{BAR - 2}" rx="2" '
                              f'fill="{palette[colours[of]]}"><title>{escape(of)}: {value:.3g} {escape(unit)}</title></rect>')
                 text(LABEL + value * scale + 5, top + BAR - 3, f"{value:.2f}" if value < 10 else f"{value:.0f}", 10)
-            for of, value, mark in rows:
+            for engine, value, mark in rows:
                 if mark and value:
                     parts.append(f'<path d="M{LABEL + value * scale:.1f} {y - 3}v{BAR * len(drawn) + 4}" stroke="{ink}" '
                                  f'stroke-width="2"><title>{escape(of)}: {value:.3g} {escape(unit)}</title></path>')

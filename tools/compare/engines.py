@@ -24,8 +24,8 @@ def text(data):
     return base64.b64encode(data).decode()
 
 
-def data(of):
-    return base64.b64decode(of)
+def data(text):
+    return base64.b64decode(text)
 
 
 class Host:
@@ -247,7 +247,7 @@ class Mooncake(Engine):
         self.peer, self.there = other["session"], other["base"]
 
     def batches(self, page, local, remote):
-        mine, theirs = (base + of.astype(np.int64) * page for base, of in ((self.base, local), (self.there, remote)))
+        mine, theirs = (base + pages.astype(np.int64) * page for base, pages in ((self.base, local), (self.there, remote)))
         for at in range(0, len(mine), self.BATCH):
             part = slice(at, at + self.BATCH)
             yield self.peer, mine[part].tolist(), theirs[part].tolist(), [page] * len(mine[part])

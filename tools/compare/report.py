@@ -100,10 +100,10 @@ def markdown(cells, limits, lost, versions):
         yield f"\n### {WHAT[fabric]}\n\n{rounds_of(fabric)} rounds.\n"
         many = [size for size, (_, count) in sizes(fabric).items() if count > 1]
         mine = limits.get(fabric, {})
-        for metric, title, of in (("gbs", "GB/s", many), ("cpu_s_per_gb", "CPU seconds per GB, of both sides", sizes(fabric))):
+        for metric, title, sizes_of in (("gbs", "GB/s", many), ("cpu_s_per_gb", "CPU seconds per GB, of both sides", sizes(fabric))):
             rows = [row(fabric, names, f"{operation} {size}", metric, f"{operation} {size}") +
                     ([f"{mine[name].get(size, mine[name].get('any', 0)):.2f}" for name in mine] if metric == "gbs" else [])
-                    for operation in ("write", "read") for size in of]
+                    for operation in ("write", "read") for size in sizes_of]
             yield from table([title, *names, *(f"limit: {name}" for name in (mine if metric == "gbs" else ()))], rows)
             yield ""
         one = [size for size, (_, count) in sizes(fabric).items() if count == 1]
@@ -121,8 +121,8 @@ def markdown(cells, limits, lost, versions):
                                  ("down", {"gap_ms": "one link goes down: the longest pause", "after_gbs": "one link is down: afterwards"}),
                                  ("killed", {"known_s": "the target is killed: until the initiator has an error"}))
             for metric, title in metrics.items() if any(key in cells[fabric][name] for name in names)])
-        for (of, name), why in CANNOT.items():
-            if of == fabric:
+        for (where, name), why in CANNOT.items():
+            if where == fabric:
                 reasons.append(f"{name} is not here: {why}.")
         for name in names:
             whys = {}

@@ -206,13 +206,13 @@ static int tell(const char *dir, char **words) {
 /* Looks at the sockets, and waits for them that long if nothing else is to do. */
 static void look_around(uint64_t pause_us) {
     static struct pollfd fds[MAX_NICS + 1 + 1024];
-    static struct owner *of[1024];
+    static struct owner *owners[1024];
     struct timespec pause = {.tv_sec = (time_t)(pause_us / 1000000), .tv_nsec = (long)(pause_us % 1000000) * 1000};
     nfds_t count = 0, programs = 0;
     for (int i = 0; i < fabric.nics; i++) fds[count++] = (struct pollfd){.fd = listeners[i], .events = POLLIN};
     fds[count++] = (struct pollfd){.fd = control, .events = POLLIN};
     for (struct owner *client = clients; client && programs < 1024; client = client->next) {
-        of[programs++] = client;
+        owners[programs++] = client;
         fds[count++] = (struct pollfd){.fd = client->socket, .events = POLLIN};
     }
     if (ppoll(fds, count, &pause, NULL) <= 0) return;
@@ -221,7 +221,7 @@ static void look_around(uint64_t pause_us) {
         if (fds[i].revents) arrive(listeners[i], &fabric.nic[i]);
     if (fds[fabric.nics].revents) obey();
     for (nfds_t i = 0; i < programs; i++)
-        if (fds[(nfds_t)fabric.nics + 1 + i].revents) serve(of[i]);
+        if (fds[(nfds_t)fabric.nics + 1 + i].revents) serve(owners[i]);
 }
 
 static void run(void) {

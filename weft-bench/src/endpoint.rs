@@ -128,14 +128,14 @@ pub struct Opening {
 
 impl Opening {
     /// On this fabric; for tcp, on the loopback.
-    pub fn of(fabric: &str) -> Opening {
+    pub fn over(fabric: &str) -> Opening {
         let rail_names = (fabric == "tcp").then(|| "lo".to_owned());
         Opening { fabric: Some(fabric.to_owned()), rail_names, ..Opening::default() }
     }
 
     /// With manual progress.
     pub fn manual(fabric: &str) -> Opening {
-        Opening { manual: true, spin: true, ..Opening::of(fabric) }
+        Opening { manual: true, spin: true, ..Opening::over(fabric) }
     }
 
     /// Takes unset options from the other.

@@ -30,9 +30,9 @@ impl Progress {
         self.what.set(what);
     }
 
-    pub fn at(&self, done: u64, of: u64) {
+    pub fn at(&self, done: u64, all: u64) {
         let what = self.what.take();
-        line(&format!("{what}: {done} of {of}"));
+        line(&format!("{what}: {done} of {all}"));
         self.what.set(what);
     }
 

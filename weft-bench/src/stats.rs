@@ -12,7 +12,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    pub fn of(mut values: Vec<f64>) -> Spread {
+    pub fn new(mut values: Vec<f64>) -> Spread {
         values.sort_by(f64::total_cmp);
         let at = |part: f64| quantile(&values, part);
         Spread { median: at(0.5), low: at(0.1), high: at(0.9) }
@@ -32,11 +32,11 @@ mod tests {
 
     #[test]
     fn quantiles_interpolate_between_neighbours() {
-        let spread = Spread::of(vec![4.0, 1.0, 3.0, 2.0]);
+        let spread = Spread::new(vec![4.0, 1.0, 3.0, 2.0]);
         assert_eq!(spread.median, 2.5);
         assert!((spread.low - 1.3).abs() < 1e-9);
         assert!((spread.high - 3.7).abs() < 1e-9);
-        assert_eq!(Spread::of(vec![7.0]).median, 7.0);
-        assert!(Spread::of(vec![]).median.is_nan());
+        assert_eq!(Spread::new(vec![7.0]).median, 7.0);
+        assert!(Spread::new(vec![]).median.is_nan());
     }
 }

@@ -77,8 +77,8 @@ const NAMED: usize = 6;
 
 pub fn draw(machine: &Machine) -> String {
     let mut out = String::new();
-    let of = if machine.sysfs_root == "/" { "this machine" } else { &machine.sysfs_root };
-    line(&mut out, &format!("{of}: CPUs {}; this process may use {}", machine.cpus, machine.affinity));
+    let whose = if machine.sysfs_root == "/" { "this machine" } else { &machine.sysfs_root };
+    line(&mut out, &format!("{whose}: CPUs {}; this process may use {}", machine.cpus, machine.affinity));
     for node in &machine.nodes {
         let usable = match node.usable_cpus.as_str() {
             "" => "this process may use none of them".to_owned(),
@@ -116,12 +116,12 @@ impl Machine {
     /// Everything on a node.
     fn branch_of(&self, node: i64) -> Branch {
         let mut top = Branch::default();
-        let of = |device: &Device| match &self.nodes[..] {
+        let node_of = |device: &Device| match &self.nodes[..] {
             [only] => only.node, // The only node is the right one, even for a device that does not report it.
             nodes if nodes.iter().any(|node| node.node == device.node) => device.node,
             _ => -1,
         };
-        let on = |device: &&Device| of(device) == node;
+        let on = |device: &&Device| node_of(device) == node;
         for device in self.devices.iter().filter(on) {
             if ["gpu", "nic", "nvme"].contains(&device.kind.as_str()) {
                 let path = self.path_to(device);

@@ -53,10 +53,10 @@ fn parse(text: &str) -> Vec<Sample<'_>> {
 }
 
 fn total(samples: &[Sample], name: &str, label: (&str, &str)) -> f64 {
-    let of = |sample: &&Sample| {
+    let has = |sample: &&Sample| {
         sample.name == name && (label.0.is_empty() || sample.labels.get(label.0) == Some(&label.1))
     };
-    let found: Vec<f64> = samples.iter().filter(of).map(|sample| sample.value).collect();
+    let found: Vec<f64> = samples.iter().filter(has).map(|sample| sample.value).collect();
     assert!(!found.is_empty(), "{name} {label:?}");
     found.iter().sum()
 }

@@ -346,8 +346,8 @@ def _pages(verb: str, local_memory: Memory, remote_memory: RemoteMemory, page_le
     held: List[Any] = []
     sides: Dict[str, Any] = {}
     counts: Dict[str, int] = {}
-    for name, of in (("local", local), ("remote", remote)):
-        sides[name], count = _side(name, of, held)
+    for name, pages in (("local", local), ("remote", remote)):
+        sides[name], count = _side(name, pages, held)
         if count is not None:
             counts[name] = count
     if page_count is None:
@@ -363,9 +363,9 @@ def _pages(verb: str, local_memory: Memory, remote_memory: RemoteMemory, page_le
     return (_handle(local_memory), _handle(remote_memory), made), f"{verb} of {what}" if verb else what
 
 
-def _side(name: str, of: PagesOf, held: List[Any]) -> Tuple[c.PageSide, Optional[int]]:
+def _side(name: str, pages: PagesOf, held: List[Any]) -> Tuple[c.PageSide, Optional[int]]:
     """A side and how many indexes it has, if any; what they lie in is held."""
-    side = of if isinstance(of, Side) else Side(of)
+    side = pages if isinstance(pages, Side) else Side(pages)
     pages, count = None, None
     if side.pages is not None:
         pages, count, keep = indexes(side.pages, f"the {name} pages")

@@ -71,7 +71,7 @@ fn save(path: &Path, values: &[(&Figure, Result<f64>)]) -> Result<()> {
     let value =
         |value: &Result<f64>| value.as_ref().map_or_else(|error| why_not(error).into(), |n| Value::from(*n));
     let object: serde_json::Map<String, Value> =
-        values.iter().map(|(figure, of)| (figure.id.to_owned(), value(of))).collect();
+        values.iter().map(|(figure, measured)| (figure.id.to_owned(), value(measured))).collect();
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
     }

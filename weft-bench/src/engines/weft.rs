@@ -38,7 +38,7 @@ fn open(case: &Case, kind: Kind) -> Result<Endpoint> {
         // It never sleeps, like the bare loop.
         spin: !case.cpu && case.rival != Rival::Streams,
         encrypt: kind == Kind::Encrypted,
-        ..Opening::of(fabric)
+        ..Opening::over(fabric)
     })
 }
 

@@ -68,7 +68,7 @@ fn other(endpoints: usize) -> Result<()> {
 }
 
 fn open() -> Result<Endpoint> {
-    Endpoint::open(&Opening { workers: 1, ..Opening::of("tcp") })
+    Endpoint::open(&Opening { workers: 1, ..Opening::over("tcp") })
 }
 
 /// An endpoint of this process, and its peers in another one.

@@ -34,7 +34,7 @@ pub struct Report {
 const QUEUE_DEPTH: u32 = 256;
 
 fn open() -> Result<Endpoint> {
-    Endpoint::open(&Opening { workers: 1, queue_depth: QUEUE_DEPTH, ..Opening::of("tcp") })
+    Endpoint::open(&Opening { workers: 1, queue_depth: QUEUE_DEPTH, ..Opening::over("tcp") })
 }
 
 pub fn run(spec: &Spec) -> Result<Report> {

@@ -88,7 +88,7 @@ fn metrics_us(bench: &mut Bench) -> Result<f64> {
 fn maps_ratio(bench: &mut Bench) -> Result<f64> {
     const PAGE: usize = 4096;
     bench.progress.begin("registrations among many mappings");
-    let (endpoint, memory) = (Endpoint::open(&Opening::of("host"))?, Pool::new(PAGE, 256)?);
+    let (endpoint, memory) = (Endpoint::open(&Opening::over("host"))?, Pool::new(PAGE, 256)?);
     let mut us = Vec::new();
     for mappings in [100, 60_000] {
         let area = Pool::untouched(PAGE, mappings)?;
@@ -107,7 +107,7 @@ fn maps_ratio(bench: &mut Bench) -> Result<f64> {
         }
         // SAFETY: the area is ours, and of this length.
         unsafe { libc::munmap(area.base().cast(), mappings * PAGE) };
-        us.push(Spread::of(times).median);
+        us.push(Spread::new(times).median);
     }
     bench.notes.push(format!("registering 1 MiB: {:.0} us; among 60,000 mappings {:.0} us", us[0], us[1]));
     Ok(us[1] / us[0])

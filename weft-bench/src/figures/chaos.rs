@@ -27,27 +27,27 @@ struct Ledger {
 const SCRIPT: &str = "tools/chaos.sh";
 
 figures! {
-    chaos_operations ["100,000", ""] |bench| of(bench, |ledger| ledger.operations) =>
+    chaos_operations ["100,000", ""] |bench| ledger(bench, |ledger| ledger.operations) =>
         "operations of all kinds between 3 hosts of 4 rails, while links and processes fail for 10 minutes";
-    chaos_faults ["200", ""] |bench| of(bench, |ledger| ledger.faults) =>
+    chaos_faults ["200", ""] |bench| ledger(bench, |ledger| ledger.faults) =>
         "links down, lossy or slow, hosts cut off, processes killed, stopped, restarted";
-    chaos_late ["0", "0"] |bench| of(bench, |ledger| ledger.late) =>
+    chaos_late ["0", "0"] |bench| ledger(bench, |ledger| ledger.late) =>
         "completions more than 0.2 s after their deadline, stalls of the machine subtracted";
-    chaos_wrong_bytes ["0", "0"] |bench| of(bench, |ledger| ledger.wrong_bytes) =>
+    chaos_wrong_bytes ["0", "0"] |bench| ledger(bench, |ledger| ledger.wrong_bytes) =>
         "transfers and messages with a wrong byte";
-    chaos_ghost_writes ["0", "0"] |bench| of(bench, |ledger| ledger.ghost_writes) =>
+    chaos_ghost_writes ["0", "0"] |bench| ledger(bench, |ledger| ledger.ghost_writes) =>
         "memory that changed after a completion, at either end";
-    chaos_lost_notifications ["0", "0"] |bench| of(bench, |ledger| ledger.lost_notifications) =>
+    chaos_lost_notifications ["0", "0"] |bench| ledger(bench, |ledger| ledger.lost_notifications) =>
         "notifications, messages and counts that did not arrive";
-    chaos_doubled_notifications ["0", "0"] |bench| of(bench, |ledger| ledger.doubled_notifications) =>
+    chaos_doubled_notifications ["0", "0"] |bench| ledger(bench, |ledger| ledger.doubled_notifications) =>
         "notifications, messages and counts that arrived twice";
-    chaos_needless_errors ["0", "0"] |bench| of(bench, |ledger| ledger.needless_errors) =>
+    chaos_needless_errors ["0", "0"] |bench| ledger(bench, |ledger| ledger.needless_errors) =>
         "errors though both ends lived, one rail pair was up throughout, and the deadline was ample";
-    worker_pass_ms_worst ["5", ""] |bench| of(bench, |ledger| ledger.worker_pass_us_worst / 1e3) =>
+    worker_pass_ms_worst ["5", ""] |bench| ledger(bench, |ledger| ledger.worker_pass_us_worst / 1e3) =>
         "the longest pass of a worker there, in ms of its thread's own time without long calls into drivers";
 }
 
-fn of(bench: &mut Bench, figure: impl Fn(&Ledger) -> f64) -> Result<f64> {
+fn ledger(bench: &mut Bench, figure: impl Fn(&Ledger) -> f64) -> Result<f64> {
     Ok(figure(&*bench.once("chaos", play)?))
 }
 

@@ -69,10 +69,10 @@ fn beside_another(spec: far::Spec) -> Result<far::Report> {
     Part::Far(spec).measure()
 }
 
-fn median_of(bench: &mut Bench, read: bool, of: impl Fn(&rails::Report) -> f64) -> Result<f64> {
+fn median_of(bench: &mut Bench, read: bool, value: impl Fn(&rails::Report) -> f64) -> Result<f64> {
     let name = if read { "rails, reads" } else { "rails" };
     let reports = bench.once(name, |bench| fail_rails(bench, read))?;
-    Ok(Spread::of(reports.iter().map(of).collect()).median)
+    Ok(Spread::new(reports.iter().map(value).collect()).median)
 }
 
 fn fail_rails(bench: &mut Bench, read: bool) -> Result<Vec<rails::Report>> {
@@ -117,7 +117,7 @@ fn same_subnet(bench: &mut Bench) -> Result<f64> {
             ));
             times.push(report.failover_ms);
         }
-        worst = worst.max(Spread::of(times).median);
+        worst = worst.max(Spread::new(times).median);
     }
     Ok(worst)
 }
@@ -135,19 +135,19 @@ fn killed(bench: &mut Bench, read: bool) -> Result<f64> {
         ));
         times.push(ms);
     }
-    Ok(Spread::of(times).high)
+    Ok(Spread::new(times).high)
 }
 
-fn crowded(bench: &mut Bench, name: &str, of: impl Fn(far::Report) -> f64) -> Result<f64> {
+fn crowded(bench: &mut Bench, name: &str, value: impl Fn(far::Report) -> f64) -> Result<f64> {
     let runs = bench.full_or(5, 1);
     bench.progress.begin("a hundred peers that connect at once");
     let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
     for run in 0..runs {
         bench.progress.at(run, runs);
-        here.push(of(beside_another(far::Spec::Crowd { count: 100, elsewhere: false })?));
-        elsewhere.push(of(beside_another(far::Spec::Crowd { count: 100, elsewhere: true })?));
+        here.push(value(beside_another(far::Spec::Crowd { count: 100, elsewhere: false })?));
+        elsewhere.push(value(beside_another(far::Spec::Crowd { count: 100, elsewhere: true })?));
     }
-    let (here, elsewhere) = (Spread::of(here).median, Spread::of(elsewhere).median);
+    let (here, elsewhere) = (Spread::new(here).median, Spread::new(elsewhere).median);
     bench.notes.push(format!(
         "{name}: {here:.3}; where the hundred connect to another endpoint, on the same processors: {elsewhere:.3}"
     ));

@@ -74,10 +74,10 @@ fn refused(bench: &mut Bench) -> Result<f64> {
     Ok(f64::min(share("host")?, share("tcp")?))
 }
 
-fn worst(bench: &mut Bench, test: &str, figure: &str, of: fn(f64, f64) -> f64) -> Result<f64> {
+fn worst(bench: &mut Bench, test: &str, figure: &str, choose: fn(f64, f64) -> f64) -> Result<f64> {
     let mut value =
         |fabric| figure_in(&by_test(bench, "grants", test, &[("WEFT_TEST_FABRIC", fabric)])?, figure);
-    Ok(of(value("host")?, value("tcp")?))
+    Ok(choose(value("host")?, value("tcp")?))
 }
 
 /// Callgrind dumps each transfer by itself, both sides of which are one thread's; the least is one during which no

@@ -25,7 +25,7 @@ fn of_memcpy(bench: &mut Bench, page_len: usize, pages: usize, shared: bool) -> 
     // Four transfers in a row.
     (case.pages, case.shared, case.at_once) = (pages, shared, 4);
     (case.pairs, case.sessions) = bench.full_or((120, 4), (20, 2));
-    Ok(Spread::of(raw::measure(bench, &case)?.ratios()).median)
+    Ok(Spread::new(raw::measure(bench, &case)?.ratios()).median)
 }
 
 fn pingpong(bench: &mut Bench) -> Result<f64> {
@@ -37,7 +37,7 @@ fn pingpong(bench: &mut Bench) -> Result<f64> {
         "host, there and back: {:.0} ns; a bare cache line between the same two processors, the nearest of this \
          machine: {:.0} ns",
         outcome.median_ns(0) / TIMED as f64,
-        Spread::of(outcome.lines.clone()).median
+        Spread::new(outcome.lines.clone()).median
     ));
     Ok(outcome.median_ns(0) / TIMED as f64)
 }

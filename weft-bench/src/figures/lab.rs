@@ -80,7 +80,7 @@ figures! {
 fn share(bench: &mut Bench, network: &Network, load: &str) -> Result<f64> {
     let reports = reports(bench, network, load)?;
     let shares = reports.iter().map(|report| report.gbps / network.line_gbps).collect();
-    let bytes = Spread::of(reports.iter().map(|report| report.bytes as f64).collect()).median;
+    let bytes = Spread::new(reports.iter().map(|report| report.bytes as f64).collect()).median;
     let extra = BUCKET * network.rails as f64 / bytes;
     let share = tell(bench, network, load, "share of the line", shares);
     if let Some(note) = bench.notes.last_mut() {
@@ -128,7 +128,7 @@ fn tell(bench: &mut Bench, network: &Network, load: &str, what: &str, values: Ve
         network.rates,
         each.join(", ")
     ));
-    Spread::of(values).median
+    Spread::new(values).median
 }
 
 fn reports(bench: &mut Bench, network: &Network, load: &str) -> Result<Vec<Report>> {

@@ -24,7 +24,7 @@ figures! {
          message of 64 bytes of the fastest bare loop takes one way";
     idle_core_share ["under 0.02", "under 0.005"] |bench| Ok(idle(bench)?.share) =>
         "CPU time over time of a process with 32 tcp rails and one peer, while nothing is moved";
-    idle_wake_us ["under 1000", "under 100"] |bench| Ok(Spread::of(idle(bench)?.wake_us.clone()).median) =>
+    idle_wake_us ["under 1000", "under 100"] |bench| Ok(Spread::new(idle(bench)?.wake_us.clone()).median) =>
         "us from submission to completion of a 4 KiB write on these rails, after a pause";
 }
 
@@ -62,7 +62,7 @@ fn measure_idle(bench: &mut Bench) -> Result<Report> {
     if report.rails < RAILS || (report.remote_rails as usize) < RAILS {
         bail!("{} rails came up here and {} there, of {RAILS}", report.rails, report.remote_rails);
     }
-    let (wake, awake) = (Spread::of(report.wake_us.clone()), Spread::of(report.awake_us.clone()));
+    let (wake, awake) = (Spread::new(report.wake_us.clone()), Spread::new(report.awake_us.clone()));
     bench.notes.push(format!(
         "{RAILS} idle tcp rails for {seconds} s: {:.4} of a core here, {:.4} there; a write of 4 KiB after a pause \
          {:.0} us (10 % {:.0}, 90 % {:.0}), right after another one {:.0} us",

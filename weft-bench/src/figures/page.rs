@@ -40,10 +40,10 @@ fn worse(
 ) -> Result<f64> {
     bench.progress.begin(&format!("one page of {page_len} bytes over {fabric}, again and again"));
     let (sessions, writes) = bench.full_or((9, 20_000), (3, 4000));
-    let of = |two: bool| {
+    let spread = |two: bool| {
         let spec = Spec { fabric: fabric.to_owned(), page_len, writes, two };
         let medians = (0..sessions).map(|_| measure(&spec)).collect::<Result<_>>()?;
-        Ok::<Spread, anyhow::Error>(Spread::of(medians))
+        Ok::<Spread, anyhow::Error>(Spread::new(medians))
     };
     let all = processors::count();
     let mut worst = f64::NAN;
@@ -51,7 +51,7 @@ fn worse(
         if two && all <= 2 {
             continue;
         }
-        let us = of(two)?;
+        let us = spread(two)?;
         bench.notes.push(format!(
             "one page of {page_len} bytes over {fabric}, {processors} processors: {:.1} us (of {sessions} pairs of \
              processes, 10 % {:.1}, 90 % {:.1})",

@@ -65,9 +65,9 @@ pub fn measure(bench: &mut Bench, case: &Case) -> Result<Outcome> {
     let outcome = pair::measure(case, &bench.progress)?;
     bench.facts.learn(&outcome.facts);
     let kinds = outcome.kinds.iter().enumerate();
-    let rate = |i| Spread::of(outcome.rates(i)).median;
+    let rate = |i| Spread::new(outcome.rates(i)).median;
     let rates: Vec<String> = kinds.map(|(i, kind)| format!("{} {:.3} GB/s", kind.name(), rate(i))).collect();
-    let Spread { median, low, high } = Spread::of(outcome.ratios());
+    let Spread { median, low, high } = Spread::new(outcome.ratios());
     bench.notes.push(format!(
         "{case}: {}, ratio {median:.4} (10 % {low:.3}, 90 % {high:.3}); {}",
         rates.join(", "),
@@ -77,7 +77,7 @@ pub fn measure(bench: &mut Bench, case: &Case) -> Result<Outcome> {
 }
 
 fn ratio(bench: &mut Bench, key: Key) -> Result<f64> {
-    Ok(Spread::of(outcome(bench, key)?.ratios()).median)
+    Ok(Spread::new(outcome(bench, key)?.ratios()).median)
 }
 
 /// Each of the 4 has a worker on both sides, and others spin at the same time.
@@ -87,7 +87,7 @@ fn tcp_streams(bench: &mut Bench) -> Result<f64> {
     let mut case = Case::new(Tcp, LARGE, Streams);
     (case.threads, case.at_once) = (true, 4);
     (case.pairs, case.sessions) = bench.full_or((case.pairs, case.sessions), (60, 2));
-    Ok(Spread::of(measure(bench, &case)?.ratios()).median)
+    Ok(Spread::new(measure(bench, &case)?.ratios()).median)
 }
 
 /// 9 transfers of 16 MiB.
@@ -95,7 +95,7 @@ fn lossy(bench: &mut Bench) -> Result<f64> {
     let mut case = Case::new(Tcp, LARGE, Socket);
     (case.lossy, case.pages, case.pairs, case.sessions) = (true, 256, 9, 1);
     match measure(bench, &case) {
-        Ok(outcome) => Ok(Spread::of(outcome.ratios()).median),
+        Ok(outcome) => Ok(Spread::new(outcome.ratios()).median),
         Err(error) => left::read(bench, "tcp_netem_verified").map_err(|_| error),
     }
 }
@@ -104,21 +104,21 @@ fn tcp_cpu(bench: &mut Bench) -> Result<f64> {
     let mut case = Case::new(Tcp, LARGE, Socket);
     (case.threads, case.cpu) = (true, true);
     (case.pairs, case.sessions) = bench.full_or((case.pairs, case.sessions), (60, 2));
-    Ok(1.0 / Spread::of(measure(bench, &case)?.ratios()).median)
+    Ok(1.0 / Spread::new(measure(bench, &case)?.ratios()).median)
 }
 
 fn bare_gbs(bench: &mut Bench, fabric: Fabric, page_len: usize) -> Result<f64> {
-    Ok(Spread::of(outcome(bench, (fabric, page_len, Weft))?.rates(0)).median)
+    Ok(Spread::new(outcome(bench, (fabric, page_len, Weft))?.rates(0)).median)
 }
 
 fn socket_gbs(bench: &mut Bench, page_len: usize) -> Result<f64> {
-    Ok(Spread::of(outcome(bench, (Tcp, page_len, Socket))?.rates(0)).median)
+    Ok(Spread::new(outcome(bench, (Tcp, page_len, Socket))?.rates(0)).median)
 }
 
 fn self_ratio(bench: &mut Bench) -> Result<f64> {
     let mut ratios = Vec::new();
     for key in ITSELF {
-        ratios.push(Spread::of(outcome(bench, key)?.ratios()).median);
+        ratios.push(Spread::new(outcome(bench, key)?.ratios()).median);
     }
     let farthest = ratios.into_iter().max_by(|a, b| (a - 1.0).abs().total_cmp(&(b - 1.0).abs()));
     farthest.context("nothing was measured")

@@ -40,7 +40,7 @@ fn cores() -> u32 {
 fn median(bench: &Bench, mut one: impl FnMut() -> Result<f64>) -> Result<f64> {
     let rounds = bench.full_or(9, 3);
     let values = (0..rounds).map(|_| one()).collect::<Result<Vec<f64>>>()?;
-    Ok(Spread::of(values).median)
+    Ok(Spread::new(values).median)
 }
 
 fn took(drive: &Drive) -> Result<Took> {
@@ -94,7 +94,7 @@ fn counted() -> Drive {
     limitless(4, 0, 4000, 8)
 }
 
-fn per_slice(bench: &mut Bench, of: fn(&Counts) -> f64) -> Result<f64> {
+fn per_slice(bench: &mut Bench, value: fn(&Counts) -> f64) -> Result<f64> {
     let (less, more) = *bench.once("counts", |bench| {
         bench.progress.begin("both sides under callgrind");
         bench.notes.push(format!(
@@ -103,7 +103,7 @@ fn per_slice(bench: &mut Bench, of: fn(&Counts) -> f64) -> Result<f64> {
         ));
         Ok((profile::counts(&counted())?, profile::counts(&counted().larger(2))?))
     })?;
-    Ok((of(&more) - of(&less)) / counted().slices())
+    Ok((value(&more) - value(&less)) / counted().slices())
 }
 
 /// With a worker: manual progress would lock its worker at each poll.

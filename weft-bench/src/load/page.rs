@@ -41,7 +41,7 @@ impl Spec {
         }
         let mut pool = Pool::new(self.page_len, PAGES)?;
         pool.fill();
-        Ok((Endpoint::open(&Opening::of(&self.fabric))?, pool))
+        Ok((Endpoint::open(&Opening::over(&self.fabric))?, pool))
     }
 
     fn target(&self) -> Result<(Process, Offer)> {
@@ -101,7 +101,7 @@ pub fn run(spec: &Spec) -> Result<Report> {
     let memcpy_us = memcpy(spec, &pool)?;
     drop(endpoint);
     target.end()?;
-    Ok(Report { us: Spread::of(us), memcpy_us })
+    Ok(Report { us: Spread::new(us), memcpy_us })
 }
 
 fn memcpy(spec: &Spec, from: &Pool) -> Result<f64> {
@@ -115,5 +115,5 @@ fn memcpy(spec: &Spec, from: &Pool) -> Result<f64> {
         }
         begun.elapsed().as_nanos() as f64 / 1e3
     };
-    Ok(Spread::of((0..spec.writes).map(copy).collect()).median)
+    Ok(Spread::new((0..spec.writes).map(copy).collect()).median)
 }

@@ -92,7 +92,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    fn of(lane: &weft_lane_statistics, rails: &[RailNow]) -> Lane {
+    fn new(lane: &weft_lane_statistics, rails: &[RailNow]) -> Lane {
         Lane {
             rail: rails.get(lane.rail as usize).map(|rail| rail.name.clone()).unwrap_or_default(),
             remote_address: text(&lane.remote_address),
@@ -179,17 +179,17 @@ impl Tally {
             transfer_us: Quantiles { p50: at(0.5), p99: at(0.99), p99_9: at(0.999) },
             cpu_ns_per_slice: Cpu { local: for_each(ending.cpu_ns.0), remote: for_each(ending.cpu_ns.1) },
             lanes: service.lanes.iter().filter(|lane| lane.up == 1).count() as u32,
-            served_by: service.lanes.iter().map(|lane| Lane::of(lane, after)).collect(),
+            served_by: service.lanes.iter().map(|lane| Lane::new(lane, after)).collect(),
             fabric: service.fabric.clone(),
             peer: service.address.clone(),
             remote_rails: ending.remote_rails,
             rails: after.iter().zip(&moved).filter(serves).map(share).collect(),
             verified: None,
-            evenness: (!self.evenness.is_empty()).then(|| Spread::of(self.evenness).median),
+            evenness: (!self.evenness.is_empty()).then(|| Spread::new(self.evenness).median),
             small: (!self.small.is_empty()).then(|| Small {
                 count: self.small.len(),
                 alone_us: self.small_alone.iter().sum::<f64>() / self.small_alone.len() as f64 / 1000.0,
-                beside_us: Spread::of(self.small).median / 1000.0,
+                beside_us: Spread::new(self.small).median / 1000.0,
             }),
             interrupted: ending.interrupted,
         }

@@ -210,7 +210,7 @@ impl Pair {
     /// CPU time of both processes.
     fn cpu_ns(&self) -> u64 {
         let target = self.target.child.id() as libc::pid_t;
-        let of = |pid| {
+        let cpu_ns = |pid| {
             let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
             // SAFETY: the buffers hold the results. The time is 0 for all alike where the system
             // has no such clock.
@@ -220,7 +220,7 @@ impl Pair {
             }
             time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
         };
-        of(0) + of(target)
+        cpu_ns(0) + cpu_ns(target)
     }
 
     fn tunings(&self, engines: &[usize]) -> Vec<Tuned> {
@@ -276,8 +276,8 @@ impl Pair {
         Ok(all)
     }
 
-    fn tell_progress(&mut self, done: usize, of: usize) -> Result<()> {
-        if done == of || self.told.elapsed() > Duration::from_millis(250) {
+    fn tell_progress(&mut self, done: usize, all: usize) -> Result<()> {
+        if done == all || self.told.elapsed() > Duration::from_millis(250) {
             self.told = Instant::now();
             say(&Event::At(done as u64))?;
         }

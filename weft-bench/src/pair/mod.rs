@@ -164,7 +164,7 @@ impl Outcome {
 
     /// Nanoseconds of the engine's transfers.
     pub fn median_ns(&self, engine: usize) -> f64 {
-        Spread::of(self.times.iter().map(|round| round[engine] as f64).collect()).median
+        Spread::new(self.times.iter().map(|round| round[engine] as f64).collect()).median
     }
 
     /// For each round: the last engine's time relative to that of the other engine which is fastest
@@ -173,7 +173,7 @@ impl Outcome {
         let last = self.kinds.len().saturating_sub(1);
         let fastest = (0..last).min_by(|a, b| self.median_ns(*a).total_cmp(&self.median_ns(*b)));
         let fastest = fastest.context("nothing to compare with")?;
-        Ok(Spread::of(self.times.iter().map(|round| round[last] as f64 / round[fastest] as f64).collect()))
+        Ok(Spread::new(self.times.iter().map(|round| round[last] as f64 / round[fastest] as f64).collect()))
     }
 
     /// For each pair: the second's throughput relative to the first's.

@@ -29,11 +29,12 @@ pub fn serve(spec: Spec) -> Result<()> {
     spec.case.processors.iter().for_each(|(_, other)| processors::keep_on_only(*other));
     let mut pool = engines::pool(&spec.case)?;
     let place = Place { case: &spec.case, rail: &spec.rail };
-    let open =
-        |kind: &Kind| match engines::receiver(*kind, &place, &pool).and_then(|of| Ok((of.offer()?, of))) {
-            Ok((offer, engine)) => (Some(engine), Ok(offer)),
-            Err(error) => (None, Err(format!("{error:#}"))),
-        };
+    let open = |kind: &Kind| match engines::receiver(*kind, &place, &pool)
+        .and_then(|receiver| Ok((receiver.offer()?, receiver)))
+    {
+        Ok((offer, engine)) => (Some(engine), Ok(offer)),
+        Err(error) => (None, Err(format!("{error:#}"))),
+    };
     let (mut engines, offers): (Vec<Option<Box<dyn Receiver>>>, Vec<Opened>) =
         spec.kinds.iter().map(open).unzip();
     say(&offers)?;

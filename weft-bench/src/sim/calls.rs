@@ -100,7 +100,7 @@ impl Calls {
                 done += self.ends.until(WEFT_COMPLETION_WRITE, 1)?;
             }
         }
-        Ok(Times { clock, all: Spread::of(all), first: Spread::of(first) })
+        Ok(Times { clock, all: Spread::new(all), first: Spread::new(first) })
     }
 }
 
@@ -112,5 +112,5 @@ impl Drop for Calls {
 
 /// From one reading of the clock to the next.
 fn clock_ns() -> f64 {
-    Spread::of((0..10_000).map(|_| Instant::now().elapsed().as_nanos() as f64).collect()).median
+    Spread::new((0..10_000).map(|_| Instant::now().elapsed().as_nanos() as f64).collect()).median
 }

@@ -87,6 +87,6 @@ impl Counts {
             let other = self.write(transfers, !first)?;
             ratios.push(if first { other / one } else { one / other });
         }
-        Ok(Spread::of(ratios))
+        Ok(Spread::new(ratios))
     }
 }

@@ -20,7 +20,7 @@ pub struct Ends {
 
 /// With this many workers; 0: manual progress.
 pub fn open(fabric: &str, workers: u32, spin: bool) -> Result<Endpoint> {
-    Endpoint::open(&Opening { workers, manual: workers == 0, spin, ..Opening::of(fabric) })
+    Endpoint::open(&Opening { workers, manual: workers == 0, spin, ..Opening::over(fabric) })
 }
 
 impl Ends {

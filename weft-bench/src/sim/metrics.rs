@@ -31,5 +31,5 @@ pub fn call_us(calls: usize) -> Result<(Spread, usize)> {
         len = endpoint.metrics_into(&mut text)?;
         times.push(begun.elapsed().as_secs_f64() * 1e6);
     }
-    Ok((Spread::of(times), len))
+    Ok((Spread::new(times), len))
 }

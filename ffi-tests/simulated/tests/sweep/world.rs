@@ -219,9 +219,9 @@ impl World {
         Ok(())
     }
 
-    fn blob(&self, of: impl Fn(&World, *mut c_void, usize, *mut usize) -> weft_status) -> Result<Vec<u8>> {
+    fn blob(&self, call: impl Fn(&World, *mut c_void, usize, *mut usize) -> weft_status) -> Result<Vec<u8>> {
         let (mut bytes, mut len) = (vec![0; 65536], 0);
-        ok("asking for a blob", of(self, bytes.as_mut_ptr().cast(), bytes.len(), &mut len))?;
+        ok("asking for a blob", call(self, bytes.as_mut_ptr().cast(), bytes.len(), &mut len))?;
         bytes.truncate(len);
         Ok(bytes)
     }
