@@ -8,7 +8,9 @@
 // | --- | --- |
 // | `capi` | the only `extern "C"`: guards, handles, sized structs |
 // | `api` | the crate's public interface, in safe Rust |
-// | `endpoint` | opening and closing, workers and their passes |
+// | `calls` | what callers' threads do: opening, submitting, closing |
+// | `owner` | what a peer's owner does: its session, its frames, its end |
+// | `worker` | the thread of some NICs: passes, commands, lanes |
 // | `peer` | handshake, pairing, control channels |
 // | `transfer` | the life of a transfer: read its top comment first |
 // | `memory` | registered ranges, descriptors |
@@ -27,6 +29,7 @@ mod api;
 #[cfg(feature = "api")]
 pub use api::*;
 mod bytes;
+mod calls;
 #[cfg(any(not(feature = "api"), feature = "capi"))]
 #[cfg_attr(feature = "api", doc(hidden), allow(missing_docs))]
 pub mod capi;
@@ -36,7 +39,6 @@ mod clock;
 mod codec;
 mod descriptor;
 mod device;
-mod endpoint;
 mod event;
 mod fabric;
 #[cfg_attr(test, allow(dead_code))]
@@ -53,6 +55,7 @@ mod lane;
 mod logging;
 mod mappings;
 mod memory;
+mod owner;
 mod pass;
 mod peer;
 mod prefetch;
@@ -68,6 +71,7 @@ mod topology;
 mod trace;
 mod transfer;
 mod wire;
+mod worker;
 
 /// The simulated NICs without Weft, to measure their own cost.
 #[cfg(feature = "sim")]

@@ -104,7 +104,7 @@ def circles(graph):
 #: Only in the libraries for tests and measurements, or in the crate for Rust programs.
 NOT_SHIPPED = ("api/", "fabric/sim/", "fuzzing/", "device/fake")
 #: Floors that know lanes, and what names one there.
-OF_LANES = ("calls", "owner", "worker", "endpoint", "peer", "session", "transfer", "rail", "lane")
+OF_LANES = ("calls", "owner", "worker", "peer", "session", "transfer", "rail", "lane")
 A_LANE = {"Lane", "LaneId", "LaneSlot", "Plan", "Pair", "Life"}
 #: Names of fields that say how far a lane is in its life.
 OF_LIFE = re.compile(r"^(state|stage|up|failed|resets?|resetting|returning|clos(ing|ed)|stop(s|ped|ping)|suspended|parked|quiesc(es|ing)"

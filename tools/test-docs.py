@@ -134,7 +134,7 @@ def ranges():
     """Least, most and default of fields, as src has them, beside those of the table."""
     rows = dict(fields_table())
     constants = {"SECOND_NS": 10**9, "DAY_NS": 24 * 3600 * 10**9}
-    source = read("src/endpoint/config.rs")
+    source = read("src/worker/config.rs")
     bounds = re.findall(r'(?:within|size)\(\s*"(\w+)",[^,]+,\s*\(([^,]+),([^,]+)\),([^,]+?),?\s*\)\?', source)
     defaults = source.partition("impl Default for EndpointConfig")[2]
     for field, low, high, default in bounds:
@@ -146,7 +146,7 @@ def ranges():
         if said != [low, high] or default not in (0, number(here)):
             yield f"{field}: {low} to {high}, default {default}; docs/configuration.md has \"{there}\" and \"{here}\""
     if len(bounds) < 10:
-        yield "src/endpoint/config.rs was not understood"
+        yield "src/worker/config.rs was not understood"
 
 
 def settings():
@@ -165,7 +165,7 @@ def settings():
 
 
 def metric_names():
-    code = read("src/endpoint/metrics.rs").partition("#[cfg(test)]")[0]
+    code = read("src/calls/metrics.rs").partition("#[cfg(test)]")[0]
     return set(re.findall(r'"(weft_\w+)"', code))
 
 
@@ -320,7 +320,7 @@ def metrics():
     """docs/metrics.md has the metrics that the library writes, and their kinds."""
     listed = re.findall(r"^\| `(weft_\w+)` \| (\w+) \|", DOCUMENTS["docs/metrics.md"], re.M)
     for name in metric_names().symmetric_difference(name for name, _ in listed):
-        yield f"{name}: in only one of docs/metrics.md and src/endpoint/metrics.rs"
+        yield f"{name}: in only one of docs/metrics.md and src/calls/metrics.rs"
     for name, kind in listed:
         if (kind == "counter") != name.endswith("_total"):
             yield f"docs/metrics.md: {name}: a {kind}, by its name"

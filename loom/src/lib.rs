@@ -47,10 +47,10 @@ pub mod ring;
 #[path = "../../src/room.rs"]
 pub mod room;
 
-#[path = "../../src/endpoint/mailbox.rs"]
+#[path = "../../src/worker/mailbox.rs"]
 pub mod mailbox;
 
-#[path = "../../src/endpoint/driver.rs"]
+#[path = "../../src/worker/driver.rs"]
 pub mod driver;
 
 pub mod transfer;

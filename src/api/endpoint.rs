@@ -4,7 +4,7 @@ use super::parked::Shared;
 use super::queue::Queue;
 use super::time::{ns, ns_not_0};
 use super::watch::Watch;
-use crate::endpoint::{self, Idle, Secret, LIVENESS_OFF};
+use crate::calls::{self, Idle, Secret, LIVENESS_OFF};
 use crate::fork;
 use crate::status::{Error, Result};
 use crate::transfer::watch;
@@ -30,13 +30,13 @@ use std::time::Duration;
 #[derive(Clone, Default)]
 #[must_use]
 pub struct EndpointConfig {
-    settings: endpoint::EndpointConfig,
+    settings: calls::EndpointConfig,
 }
 
 impl fmt::Debug for EndpointConfig {
     /// Without the secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let endpoint::EndpointConfig { fabric, rails, manual, encrypt, .. } = &self.settings;
+        let calls::EndpointConfig { fabric, rails, manual, encrypt, .. } = &self.settings;
         let mut f = f.debug_struct("EndpointConfig");
         f.field("fabric", fabric).field("rails", rails).field("manual", manual).field("encrypt", encrypt);
         f.finish_non_exhaustive()
@@ -299,8 +299,8 @@ impl Endpoint {
     /// [`Fabric`](crate::Status::Fabric), [`NoMemory`](crate::Status::NoMemory), [`System`](crate::Status::System).
     pub fn open(config: &EndpointConfig) -> Result<Endpoint> {
         fork::check()?;
-        let opened = catch_unwind(AssertUnwindSafe(|| endpoint::Endpoint::open(config.settings.clone())));
-        let opened = opened.unwrap_or_else(|panic| Err(Error::defect(endpoint::panic_text(&*panic))))?;
+        let opened = catch_unwind(AssertUnwindSafe(|| calls::Endpoint::open(config.settings.clone())));
+        let opened = opened.unwrap_or_else(|panic| Err(Error::defect(calls::panic_text(&*panic))))?;
         Ok(Endpoint(Arc::new(Handle(Shared::new(opened)))))
     }
 

@@ -6,7 +6,7 @@ use super::memory::Memory;
 use super::options::OpOptions;
 use super::pages::Pages;
 use super::time::ns_not_0;
-use crate::endpoint::grants::GrantSpec;
+use crate::calls::grants::GrantSpec;
 use crate::status::Result;
 use crate::transfer::options::{timeout, Takes};
 use std::time::Duration;

@@ -3,8 +3,8 @@
 use super::endpoint::Endpoint;
 use super::ids::Peer;
 use super::memory::Memory;
-use crate::endpoint::lane_info::LaneInfo;
-use crate::endpoint::preview::preview;
+use crate::calls::lane_info::LaneInfo;
+use crate::calls::preview::preview;
 use crate::fork;
 use crate::status::{Result, Status};
 use std::net::SocketAddr;

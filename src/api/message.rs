@@ -8,7 +8,7 @@ use crate::status::Result;
 use crate::transfer::options::Takes;
 
 /// Bytes of the longest message.
-pub use crate::endpoint::MESSAGE_MAX;
+pub use crate::calls::MESSAGE_MAX;
 
 impl Endpoint {
     /// Sends a message, for requests, descriptors and the like: up to [`MESSAGE_MAX`] bytes, which are copied.

@@ -29,7 +29,7 @@ mod transfer;
 mod watch;
 mod words;
 
-pub use crate::endpoint::Idle;
+pub use crate::calls::Idle;
 pub use crate::status::{Category, Error, Result, Status};
 pub use completion::{Atomic, Completion, Done, Message, Notification, PeerDown, PeerUp, RailEvent};
 pub use counter::Counter;

@@ -5,7 +5,7 @@ use super::parked::Shared;
 use super::queue::Queue;
 use super::time::ns_not_0;
 use super::watch::Watch;
-use crate::endpoint;
+use crate::calls;
 use crate::ids::OpId;
 use crate::status::{Error, Result};
 pub use crate::transfer::options::NOTIFY_DATA_MAX;
@@ -185,7 +185,7 @@ impl<'a> OpOptions<'a> {
         &self,
         shared: &Arc<Shared>,
         takes: Takes,
-        submit: impl FnOnce(&Arc<endpoint::Endpoint>, Common) -> Result<OpId>,
+        submit: impl FnOnce(&Arc<calls::Endpoint>, Common) -> Result<OpId>,
     ) -> Result<Op> {
         let options = self.checked(takes)?;
         let mark = |named: Option<(&Watch, u64)>| {
@@ -207,7 +207,7 @@ impl<'a> OpOptions<'a> {
         &self,
         shared: &Arc<Shared>,
         (takes, direction): (Takes, Direction),
-        submit: impl FnOnce(&Arc<endpoint::Endpoint>, &Terms) -> Result<OpId>,
+        submit: impl FnOnce(&Arc<calls::Endpoint>, &Terms) -> Result<OpId>,
     ) -> Result<Op> {
         self.submit(shared, takes, |ep, common| submit(ep, &self.given().terms(direction, common)))
     }

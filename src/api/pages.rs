@@ -6,7 +6,7 @@ use super::memory::Memory;
 use super::options::OpOptions;
 use super::parked::Shared;
 use super::remote::RemoteMemory;
-use crate::endpoint::lists;
+use crate::calls::lists;
 use crate::memory;
 use crate::room::Theirs;
 use crate::status::{Error, Result};
@@ -171,7 +171,7 @@ impl Endpoint {
 
     pub(super) fn list(
         &self,
-        ep: &Arc<crate::endpoint::Endpoint>,
+        ep: &Arc<crate::calls::Endpoint>,
         entries: &[ListEntry],
         latency: bool,
     ) -> Result<List> {
@@ -238,7 +238,7 @@ impl Endpoint {
     /// # Errors
     /// The same as [`write_list`](Endpoint::write_list), but for the access.
     pub fn prepare_list(&self, entries: &[ListEntry], options: &OpOptions) -> Result<Prepared> {
-        let make = |ep: &Arc<crate::endpoint::Endpoint>| {
+        let make = |ep: &Arc<crate::calls::Endpoint>| {
             ep.prepare_list(self.list(ep, entries, options.is_latency())?)
         };
         let prepared = self.shared().call(make)?;

@@ -2,7 +2,7 @@
 //! yet.
 
 use super::buffer::Registered;
-use crate::endpoint::Endpoint;
+use crate::calls::Endpoint;
 use crate::fork;
 use crate::memory::RemoteMemory;
 use crate::status::{Error, Result};

@@ -1,6 +1,6 @@
 //! Durations as the library counts them.
 
-use crate::endpoint::LIVENESS_OFF;
+use crate::calls::LIVENESS_OFF;
 use std::time::Duration;
 
 /// Nanoseconds as the library counts them; what is longer is refused there.

@@ -7,7 +7,7 @@ use super::memory::weft_remote_memory;
 use super::op::{weft_op, weft_op_options};
 use super::options::options;
 use super::status::weft_status;
-use crate::endpoint::Endpoint;
+use crate::calls::Endpoint;
 use crate::status::Result;
 use crate::transfer::atomic::{AtomicSpec, Operation};
 use crate::transfer::options::Takes;

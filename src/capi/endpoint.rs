@@ -4,7 +4,7 @@ use super::args::{read, string, Sized32};
 use super::guard::{bytes, copy_out, guard, output, with_endpoint};
 use super::handle::{self, Handle};
 use super::status::weft_status;
-use crate::endpoint::{Endpoint, EndpointConfig, Idle, Secret, LIVENESS_OFF};
+use crate::calls::{Endpoint, EndpointConfig, Idle, Secret, LIVENESS_OFF};
 use crate::logging;
 use crate::status::{Error, Result};
 use crate::transfer::options::check_flags;

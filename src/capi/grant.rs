@@ -10,7 +10,7 @@ use super::options::options;
 use super::peer::weft_peer;
 use super::status::weft_status;
 use super::transfer::{read_side, weft_page_side};
-use crate::endpoint::grants::GrantSpec;
+use crate::calls::grants::GrantSpec;
 use crate::status::Error;
 use crate::transfer::geometry::{Pages, Side};
 use crate::transfer::options::{check_flags, timeout, Takes};

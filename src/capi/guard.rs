@@ -3,7 +3,7 @@
 
 use super::handle::{self, Handle, Ref};
 use super::status::{fail, weft_status};
-use crate::endpoint::{panic_text, Endpoint};
+use crate::calls::{panic_text, Endpoint};
 use crate::fork;
 use crate::room::Theirs;
 use crate::status::{Error, Result, Status};

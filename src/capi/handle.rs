@@ -5,8 +5,8 @@
 //! no user-space pointer has on any processor, so that neither is taken for the other. Objects are
 //! freed by epochs, so a close that races with another call frees nothing in use.
 
-use crate::endpoint::lists::Prepared;
-use crate::endpoint::Endpoint;
+use crate::calls::lists::Prepared;
+use crate::calls::Endpoint;
 use crate::failing::step;
 use crate::memory::{Memory, RemoteMemory};
 use crate::status::{Error, Result};

@@ -1,4 +1,4 @@
-//! What an endpoint and the process hold: see `endpoint::held`.
+//! What an endpoint and the process hold: see `calls::held`.
 
 use super::endpoint::weft_endpoint;
 use super::handle;

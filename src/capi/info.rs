@@ -5,10 +5,10 @@ use super::endpoint::weft_endpoint;
 use super::guard::{guard, output, text_out, with_endpoint};
 use super::peer::weft_peer;
 use super::status::weft_status;
-use crate::endpoint::core::RailInfo;
-use crate::endpoint::lane_info::LaneInfo;
-use crate::endpoint::Endpoint;
+use crate::calls::lane_info::LaneInfo;
+use crate::calls::Endpoint;
 use crate::transfer::tally;
+use crate::worker::core::RailInfo;
 use std::ffi::c_char;
 
 /// What an endpoint is. Filled by `weft_endpoint_info`.

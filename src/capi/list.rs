@@ -8,7 +8,7 @@ use super::op::{weft_counter, weft_op, weft_op_options};
 use super::options;
 use super::peer::weft_peer;
 use super::status::weft_status;
-use crate::endpoint::Endpoint;
+use crate::calls::Endpoint;
 use crate::ids::PeerId;
 use crate::status::Result;
 use crate::transfer::list::{Asked, Builder, List, ENTRIES_MAX};

@@ -6,7 +6,7 @@ use super::op::{weft_op, weft_op_options};
 use super::options::options;
 use super::peer::weft_peer;
 use super::status::weft_status;
-use crate::endpoint::MESSAGE_MAX;
+use crate::calls::MESSAGE_MAX;
 use crate::transfer::options::Takes;
 use std::ffi::c_void;
 

@@ -4,7 +4,7 @@ use super::args::{read_or_default, zero_reserved};
 use super::guard::bytes;
 use super::handle;
 use super::op::{weft_op, weft_op_options, weft_queue, weft_watch};
-use crate::endpoint::Endpoint;
+use crate::calls::Endpoint;
 use crate::ids::OpId;
 use crate::status::{Error, Result};
 use crate::transfer::options::{self, Takes};

@@ -2,7 +2,7 @@
 
 use super::guard::{guard, output, text_out};
 use super::status::weft_status;
-use crate::endpoint::preview::preview;
+use crate::calls::preview::preview;
 use std::ffi::c_char;
 
 /// Writes this machine's topology, and the rails that an endpoint with all

@@ -8,7 +8,7 @@ use super::memory::{weft_memory, weft_remote_memory};
 use super::op::{weft_op, weft_op_options};
 use super::options;
 use super::status::weft_status;
-use crate::endpoint::Endpoint;
+use crate::calls::Endpoint;
 use crate::status::Result;
 use crate::transfer::geometry::{Pages, Side};
 use crate::transfer::options::Takes;

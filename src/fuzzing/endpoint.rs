@@ -2,8 +2,8 @@
 //! ones from others. In virtual time, without a thread.
 
 use super::Input;
+use crate::calls::{Endpoint, EndpointConfig};
 use crate::device::Claim;
-use crate::endpoint::{Endpoint, EndpointConfig};
 use crate::ids::{PeerId, RailIndex};
 use crate::memory::{Access, Memory, Range};
 use crate::transfer::completion::Completion;

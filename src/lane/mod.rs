@@ -1,7 +1,7 @@
 //! The life of one end of a lane, as a state machine without I/O.
 //!
 //! It takes what the peer says of its end, what the NIC reports, and the time, and decides what becomes of the
-//! lane; the worker that has the lane carries it out (`endpoint/handshake.rs`, `failover.rs`). What the session
+//! lane; the worker that has the lane carries it out (`worker/handshake.rs`, `failover.rs`). What the session
 //! makes of its lanes is in `session`.
 //!
 //! Both ends of a lane have an epoch, which increases with each lane between the same rails. A request from a

@@ -395,7 +395,7 @@ impl Peer {
         up
     }
 
-    /// Whether the peer is up without lanes, which may return (`endpoint::resume`).
+    /// Whether the peer is up without lanes, which may return (`worker::failover`).
     pub fn is_away(&self) -> bool {
         self.state() == PeerState::Up && self.lanes.lock().is_empty()
     }

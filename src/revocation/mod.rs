@@ -2,7 +2,7 @@
 //! memories whose keys are replaced for that (`keys`).
 //!
 //! It takes calls, and the answers of workers and peers; it gives back actions, which the thread that called it carries
-//! out (`endpoint/revoke.rs`). An endpoint has one, and all threads use it under one lock. How a peer is asked to
+//! out (`owner/revoke.rs`). An endpoint has one, and all threads use it under one lock. How a peer is asked to
 //! quiesce, and does not answer, is in `asking`, with the peer's owner.
 //!
 //! A grant leaves the table of live grants as it enters here: a thread that finds it nowhere may take it as revoked.

@@ -176,7 +176,7 @@ impl World {
         self.next
     }
 
-    /// Carries out what follows, as `endpoint/revoke.rs` does.
+    /// Carries out what follows, as `owner/revoke.rs` does.
     fn carry_out(&mut self) {
         for action in self.all.poll_actions() {
             match action {

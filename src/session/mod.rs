@@ -3,7 +3,7 @@
 //! A session takes frames, lane events, calls and the time (`handle_*`), and gives back frames,
 //! actions and the time when it wants to be asked again (`channels`, `poll_action`,
 //! `poll_timeout`). It reads no clock and knows no worker; the peer's owner carries out what it
-//! decides (`endpoint::sessions`).
+//! decides (`owner::sessions`).
 //!
 //! 1. **Connect.** Lanes are made over the best fabric that both sides have, and over the next one
 //!    when that takes too long (`approach`). One of the two sides selects the fabric that serves.

@@ -4,7 +4,7 @@
 //! A run connects, perhaps loses lanes again and again while both sides notify each other, and ends
 //! in one of five ways: nobody disconnects, one side does, or both, one side stops, or one disconnects
 //! and connects again as a new peer, whatever the other knows of that. What workers carry out for lanes
-//! (`endpoint::handshake`, `failover`) is played by `Side`; what they decide is `lane::Life`.
+//! (`worker::handshake`, `failover`) is played by `Side`; what they decide is `lane::Life`.
 
 use super::approach::{Approach, Approaches};
 use super::channel::Out;

@@ -1,11 +1,11 @@
 //! The life of a transfer, from the call to its completion.
 //!
-//! 1. **Submit** (`endpoint::submit`, the caller's thread). Pages (`geometry`) or the entries of a
+//! 1. **Submit** (`calls::submit`, the caller's thread). Pages (`geometry`) or the entries of a
 //!    list (`list`, one part for each peer) are checked once against all memories; a `shape` holds
 //!    either, owned or prepared. A place in the completion queue is reserved, and a slot of the
 //!    `table` is filled. Its id is pushed to the workers that have lanes to the peer. Nothing is
 //!    allocated per page. With manual progress the same call posts what the windows allow; a small
-//!    transfer even before it is an operation (`endpoint::express`).
+//!    transfer even before it is an operation (`calls::inline`).
 //! 2. **Claim** (`stripe`, a worker). Each lane that takes part has a stripe, and serves its
 //!    stripes in turn (`stripes`). A stripe claims the next run of slices from the slot's cursor by
 //!    one atomic add, per pass at most its share: an idle lane claims more, so a slow rail claims

@@ -28,7 +28,7 @@ pub struct Move {
     pub counting: Option<Counting>,
     /// The peer's grant under which the transfer runs.
     pub grant: Option<GrantToken>,
-    /// What the grant covers, where only this side checks it (`endpoint::covered`).
+    /// What the grant covers, where only this side checks it (`owner::covered`).
     pub covered: OnceCell<Arc<Covered>>,
 }
 

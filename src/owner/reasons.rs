@@ -1,0 +1,54 @@
+//! Why peers could not be reached, and why they ended, in words: for the log, and for whoever asks about a completion.
+
+use crate::fabric::{host, meaning};
+use crate::ids::RailIndex;
+use crate::lane::Why;
+use crate::peer::link::Link;
+use crate::peer::{readable_rail, Peer};
+use crate::session::{LaneEvent, Plan};
+use crate::worker::core::Core;
+use crate::worker::inbox::Command;
+
+impl Core {
+    /// Why a peer ends. (Endpoints that only sent a handshake would drive out the others.)
+    pub(crate) fn note_end(&self, link: &Link, why: &str) {
+        let peer = &link.peer;
+        if link.session.is_up() || !peer.connects.lock().is_empty() {
+            self.ends.note(peer.id, &format!("{peer}: {why}"));
+        }
+    }
+
+    pub(crate) fn tell_of_lane(&self, peer: &Peer, plan: Plan, event: LaneEvent) {
+        self.command_owner(peer, Command::Lane { peer: peer.id, plan, event });
+    }
+
+    /// Reports that a lane's handshake failed.
+    pub(crate) fn lane_not_up(&self, peer: &Peer, plan: Plan, errno: i32) {
+        let text = match errno {
+            libc::ECONNREFUSED if self.is_of_host(plan.rail) => {
+                "no process of this host has that socket: it ended, or the address is out of date".into()
+            }
+            _ => meaning(errno),
+        };
+        let why = self.why_not(peer, plan, text);
+        self.tell_of_lane(peer, plan, LaneEvent::Failed { errno, why });
+    }
+
+    fn is_of_host(&self, rail: RailIndex) -> bool {
+        self.rails.get(rail.place()).is_some_and(|rail| rail.fabric == host::NAME)
+    }
+
+    /// Why a lane is not up, with the addresses of both ends.
+    pub(crate) fn why_not(&self, peer: &Peer, plan: Plan, mut text: String) -> Why {
+        let there = peer.rail_address(plan.remote_rail);
+        let to = there.as_ref().map_or_else(String::new, readable_rail);
+        let from = self.rails.get(plan.rail.place()).map_or("", |rail| &rail.name);
+        let is_loopback = to.starts_with("127.") || to.starts_with("[::1]");
+        if is_loopback && !self.shares_host(host::NAME, &peer.address) {
+            text.push_str(
+                "; a loopback address reaches its own host alone: open that endpoint with other rails",
+            );
+        }
+        Why { at: format!("{to} from {from}"), text }
+    }
+}

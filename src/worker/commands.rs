@@ -1,0 +1,244 @@
+//! What a worker does for callers and other workers: it starts the transfers in its inbox, and carries
+//! out the commands there.
+
+use super::core::Core;
+use super::inbox::Command;
+use super::lanes::Which;
+use super::later::HOPS;
+use super::Worker;
+use crate::ids::{Hold, LaneId, OpId, PeerId};
+use crate::memory::{RemoteMemory, RemoteState};
+use crate::peer::link::{remote_state_of_end, Link};
+use crate::status::Status;
+use crate::transfer::operation::{Failed, Move};
+use crate::transfer::table::Table;
+use crate::transfer::{Direction, Outcome};
+use crate::wire::frame::USER;
+use std::sync::Arc;
+
+/// A pass starts at most this many transfers, and handles commands only this long: deadlines pass
+/// meanwhile.
+const STARTS: usize = 1024;
+const DISPATCH_NS: u64 = 1_000_000;
+
+impl Worker {
+    pub(crate) fn take_inbox(&mut self, now: u64) -> bool {
+        if !self.has_mail() {
+            return false;
+        }
+        let busy = self.start_submitted();
+        let mut new = self.core.inboxes[self.index].take_commands();
+        self.commands.append(&mut new);
+        self.dispatch_some(now) || busy
+    }
+
+    /// Whether pushed work has not begun.
+    pub(crate) fn has_mail(&self) -> bool {
+        !self.commands.is_empty() || !self.core.inboxes[self.index].is_empty()
+    }
+
+    /// Like `has_mail`, for work that may take long.
+    pub(crate) fn has_commands(&self) -> bool {
+        !self.commands.is_empty() || self.core.inboxes[self.index].has_commands()
+    }
+
+    fn dispatch_some(&mut self, now: u64) -> bool {
+        let mut busy = false;
+        while let Some(command) = self.commands.pop_front() {
+            self.dispatch(command, now);
+            busy = true;
+            if self.core.clock.now().saturating_sub(now) > DISPATCH_NS {
+                break;
+            }
+        }
+        busy
+    }
+
+    fn start_submitted(&mut self) -> bool {
+        let count = self.core.inboxes[self.index].transfers().min(STARTS);
+        for _ in 0..count {
+            let Some(hold) = self.core.inboxes[self.index].next_transfer() else { break };
+            self.start(hold);
+        }
+        count > 0
+    }
+
+    /// Begins a transfer's stripes on the peer's lanes here.
+    fn start(&mut self, hold: Hold) {
+        let speculative = self.speculative_lane(&hold);
+        let core = self.core.clone();
+        let (slot, body) = core.table.held(&hold);
+        let announced = body.transfer().is_some_and(Move::is_announced);
+        let speculative = speculative.filter(|_| Table::takes_part(slot, true));
+        if speculative.is_none() && announced && !Table::takes_part(slot, false) {
+            return self.data.left.push(core.table.leave(hold)); // One lane carries all of it.
+        }
+        let to = speculative.map_or(Which::All, Which::Speculative);
+        if let Err((hold, runs)) = self.data.begin(hold, to, Vec::new()) {
+            // The lanes went meanwhile: other workers may have some.
+            self.data.pass_on(hold, runs, HOPS);
+        }
+    }
+
+    /// The lane that may carry all of a transfer and its notification right behind it, without
+    /// waiting for arrival. The frame must not take another path: control frames take the first
+    /// lane that is up.
+    fn speculative_lane(&self, hold: &Hold) -> Option<LaneId> {
+        let transfer = self.core.held(hold)?;
+        // The target may revoke a grant between the two.
+        if !transfer.is_announced() || transfer.direction != Direction::Write || transfer.grant.is_some() {
+            return None;
+        }
+        // If the transfer failed, it would be unknown whether the notification had arrived.
+        if transfer.notifies_failure {
+            return None;
+        }
+        let peer = transfer.view().peer();
+        let lanes = self.data.lanes_of.get(peer.place())?;
+        // With several lanes, another one may have to repeat what this one lost.
+        let alone = |link: &Link| link.lanes_up().count() == 1 && !link.session.is_away();
+        let alone = self.links.get(peer).is_some_and(alone);
+        if !alone {
+            return None;
+        }
+        let first = lanes.first().copied().filter(|lane| self.data.control_lane(peer) == Some(*lane))?;
+        self.data.rails[first.rail].rail.limits().failures_reset.then_some(first)
+    }
+
+    fn dispatch(&mut self, command: Command, now: u64) {
+        match command {
+            Command::Register { wanted, reply } => self.chores.register(&self.data.rails, wanted, reply),
+            Command::Deregister { memory, reply } => self.chores.deregister(memory, reply),
+            Command::Close { of, reply } => self.chores.close_unwanted(of, reply),
+            Command::AddLanes { peer, plans, reply } => {
+                self.data.add_lanes(&peer, &plans, reply.as_ref(), now)
+            }
+            Command::DropLanes { peer, keep, ended } => self.data.drop_lanes(peer, keep, ended),
+            Command::Reach { remote } => self.data.reach(&remote),
+            Command::Lane { peer, plan, event } => self.link_lane(peer, plan, event, now),
+            Command::ResetLane { peer, plan, epoch, asks } => {
+                self.data.reset_as_asked(peer, plan, epoch, asks)
+            }
+            Command::Again { hold, runs, hops } => self.data.again(hold, runs, hops),
+            Command::Quiesce { scope, then } => self.quiesce(&scope, then, now),
+            Command::Quiesced { peer, then } => self.with_link(peer, |link, _| link.lanes_are_quiet(then)),
+            Command::Probe { peer } => self.data.probe_lanes(peer, now),
+            Command::Relay { peer, bytes } => self.data.relay(peer, bytes, now),
+            Command::AddLink { peer, session, accepted } => {
+                self.add_link(peer, *session, accepted.as_ref(), now)
+            }
+            Command::HandshakeAccepted { peer, accepted } => {
+                self.with_link(peer, |link, _| link.handed());
+                self.link_accepted(peer, &accepted, now)
+            }
+            Command::EndPeer { peer, outcome } => self.end_peer(peer, outcome, now),
+            Command::Evict { peer } => self.evict(peer, now),
+            Command::Frame { peer, bytes } => {
+                self.with_link(peer, |link, _| link.handed());
+                self.link_frame(peer, &bytes, now)
+            }
+            Command::Send { peer, id, data, allowance } => self.with_link(peer, |link, core| {
+                link.push_message(id, data, core.frame_bytes(), allowance);
+            }),
+            Command::Notify { peer, id } => self.link_notify(peer, id, false, now),
+            Command::Failed(failed) => self.link_failed(failed),
+            Command::Atomic { peer, hold } => self.link_atomic(peer, hold, now),
+            Command::Import { remote } => self.link_import(remote, now),
+            Command::GoOn { remote, state, holds } => self.core.let_go_on(&remote, state, holds, now),
+            Command::Release { remote } => self.with_link(remote.peer, |link, _| link.forget(&remote)),
+            // The caller released messages: there may be space for more.
+            Command::Resume { peer } => {
+                self.deliver(peer, USER, now);
+                self.links.mark(peer);
+            }
+            Command::Connected { peer } => self.link_connected(peer, now),
+            Command::Join { peer, hold } => self.link_join(peer, hold, now),
+            Command::AskGrant { peer, hold } => self.link_ask_grant(peer, hold, now),
+            Command::Disconnect { peer } => self.link_disconnect(peer, now),
+            Command::Await(awaiting) => self.watching.push(awaiting),
+            Command::Shutdown => self.close_all(now),
+        }
+    }
+
+    // For the links of peers.
+
+    /// Lets a peer's link do something, unless the peer has ended, and send what it then has.
+    fn with_link(&mut self, peer: PeerId, act: impl FnOnce(&mut Link, &Core)) {
+        if let Some(link) = self.links.get_mut(peer) {
+            act(link, &self.core);
+            self.links.mark(peer);
+        }
+    }
+
+    /// A transfer wants a lane between rails that have none.
+    pub(crate) fn link_join(&mut self, peer: PeerId, hold: Hold, now: u64) {
+        let core = self.core.clone();
+        let Some(link) = self.links.get_mut(peer) else {
+            return core.abandon(hold, Outcome::of(Status::PeerClosed), now);
+        };
+        link.join(&core, hold, now);
+        self.carry_out(peer, None, now);
+        self.links.get_mut(peer).into_iter().for_each(|link| link.go_on_joining(&core, now));
+    }
+
+    pub(crate) fn link_atomic(&mut self, peer: PeerId, hold: Hold, now: u64) {
+        let core = self.core.clone();
+        let link = self.links.get_mut(peer).filter(|link| link.session.closing().is_none());
+        let (Some(link), Some(request)) = (link, core.request(&hold)) else {
+            return core.abandon(hold, Outcome::of(Status::PeerClosed), now);
+        };
+        link.push_atomic(hold, request);
+        self.links.mark(peer);
+    }
+
+    /// With manual progress: sends at once, unless other frames precede it or the worker has ended.
+    pub fn send_now(
+        &mut self,
+        peer: PeerId,
+        id: OpId,
+        (data, allowance): (&Arc<Vec<u8>>, u64),
+        now: u64,
+    ) -> bool {
+        if self.is_closed() || self.has_mail() {
+            return false;
+        }
+        let frame = self.core.frame_bytes();
+        match self.links.get_mut(peer) {
+            Some(link) if Link::is_short(data.len(), frame) => link.push_short(id, data, allowance),
+            Some(link) => link.push_message(id, data.clone(), frame, allowance),
+            None => return false,
+        }
+        self.links.mark(peer);
+        self.talk(now);
+        true
+    }
+
+    /// Notifies a peer of the failure of a transfer.
+    pub fn link_failed(&mut self, failed: Failed) {
+        let core = self.core.clone();
+        // A peer that has ended is not notified.
+        let Some(owner) = core.owner_of(failed.peer) else { return };
+        if owner != self.index {
+            return core.inboxes[owner].command(Command::Failed(failed));
+        }
+        if let Some(link) = self.links.get_mut(failed.peer) {
+            link.push_failed(&failed);
+            self.links.mark(failed.peer);
+        }
+    }
+
+    pub fn link_import(&mut self, remote: Arc<RemoteMemory>, now: u64) {
+        let core = self.core.clone();
+        let peer = remote.peer;
+        match self.links.get_mut(peer) {
+            Some(link) => match link.session.closing() {
+                Some(outcome) => core.answered(&remote, remote_state_of_end(outcome.status), now),
+                None => {
+                    link.push_import(remote);
+                    self.links.mark(peer);
+                }
+            },
+            None => core.answered(&remote, RemoteState::PeerLost, now),
+        }
+    }
+}

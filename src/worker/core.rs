@@ -1,0 +1,538 @@
+//! The state that all threads of an endpoint share.
+
+use super::config::EndpointConfig;
+use super::inbox::{Command, Inbox};
+use super::later::LOOK;
+use super::messages::Messages;
+use super::unauthenticated::Unauthenticated;
+use super::whereabouts::Whereabouts;
+use crate::clock::{Clock, Random};
+use crate::fabric::grants::{Grant, Grants};
+use crate::ids::{Hold, MemoryId, OpId, PeerId, RailIndex};
+use crate::memory::{Memory, RemoteMemory, RemoteState};
+use crate::pass::Longest;
+use crate::peer::ends::Ends;
+use crate::peer::link::Outstanding;
+use crate::peer::table::PeerTable;
+use crate::peer::Peer;
+use crate::rail::{Elsewhere, Traffic};
+use crate::revocation::Revocations;
+use crate::status::{Error, Result, Status};
+use crate::topology::interfaces::is_down;
+use crate::topology::pci::PciAddress;
+use crate::topology::read::Root;
+use crate::transfer::counters::Counters;
+use crate::transfer::queue::Queue;
+use crate::transfer::table::{Left, Table};
+use crate::transfer::Outcome;
+use crate::wire::address::Address;
+use crate::wire::frame::HEADER;
+use crate::wire::seal::SEAL;
+use once_cell::sync::OnceCell;
+use parking_lot::{Condvar, Mutex};
+use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+use std::sync::Arc;
+
+/// Phases of an endpoint.
+pub const OPEN: u8 = 0;
+/// Shutting down: no new operations are accepted.
+pub const CLOSING: u8 = 1;
+/// Every peer is notified: the rails can be closed.
+pub const STOPPING: u8 = 2;
+
+/// Transfers that one step starts after the owner of their remote memory has answered.
+const GO_ON: usize = 1024;
+
+/// A rail's properties, for all threads.
+#[derive(Clone)]
+pub struct RailInfo {
+    pub worker: usize,
+    pub fabric: String,
+    pub network: String,
+    pub name: String,
+    pub node: Option<u32>,
+    pub pci: Option<PciAddress>,
+    pub virtual_addresses: bool,
+    /// Whether its NIC checks grants.
+    pub grants: bool,
+    /// Whether what peers may reach over it can be taken from one that does not answer.
+    pub revokes: bool,
+    /// The most bytes of one control frame.
+    pub message_max: usize,
+    /// The most bytes of one write with an immediate; 0 if the NIC has no such writes.
+    pub immediate_max: u64,
+    pub traffic: Arc<Traffic>,
+}
+
+pub struct Core {
+    pub config: EndpointConfig,
+    pub clock: Clock,
+    pub random: Random,
+    pub incarnation: u64,
+    pub address: Whereabouts,
+    pub rails: Vec<RailInfo>,
+    /// Whether the NICs of all rails check grants.
+    pub(crate) rails_check: bool,
+    /// The fabrics in use, best first.
+    pub fabrics: Vec<String>,
+    pub table: Table,
+    pub peers: PeerTable,
+    pub queue: Arc<Queue>,
+    pub messages: Messages,
+    pub counters: Arc<Counters>,
+    pub memories: Mutex<HashMap<MemoryId, Arc<Memory>>>,
+    /// Live grants, and those that are being revoked.
+    pub grants: Arc<Grants>,
+    pub(crate) revocations: Mutex<Revocations>,
+    pub inboxes: Arc<[Inbox]>,
+    /// SeqCst, together with the states of slots (`Slot::state`), where operations begin and where
+    /// the endpoint closes.
+    pub phase: AtomicU8,
+    closed_workers: AtomicUsize,
+    /// Workers that have ended with a NIC that did not close, one bit each.
+    unclosed: AtomicU64,
+    poisoned: AtomicBool,
+    poison: OnceCell<String>,
+    pub(crate) ends: Ends,
+    /// Signalled when importers have released memory.
+    importers: (Mutex<()>, Condvar),
+    turn: AtomicU64,
+    /// The worker that got the last transfer of one slice.
+    pub(crate) last_worker: AtomicUsize,
+    /// The longest passes of the workers.
+    pub longest: Longest,
+    malformed: AtomicU64,
+    pub(crate) unauthenticated: Unauthenticated,
+    /// The number of the last peer connection that this endpoint has begun. The first is random, so
+    /// that another endpoint's grants are not taken for this one's (`memory::Revoked`).
+    pub(crate) begun: AtomicU64,
+    /// Dropped last: by then, nothing of the endpoint is open.
+    alive: Arc<()>,
+}
+
+impl Core {
+    pub fn new(
+        config: EndpointConfig,
+        clock: Clock,
+        random: Random,
+        address: Address,
+        rails: Vec<RailInfo>,
+        fabrics: Vec<String>,
+        workers: usize,
+    ) -> Result<Core> {
+        let inboxes: Arc<[Inbox]> =
+            (0..workers).map(|_| Inbox::new(config.max_transfers as usize + 1)).collect::<Result<_>>()?;
+        let (first, incarnation) = (random.u64()?, address.incarnation);
+        let queue = Arc::new(Queue::new(config.queue_depth as usize)?);
+        let table =
+            Table::new(config.max_transfers as usize, config.max_peers as usize, first, queue.clone());
+        let of_deadlines = inboxes.clone();
+        table.woken_by(move || of_deadlines.first().into_iter().for_each(Inbox::wake));
+        let of_failures = inboxes.clone();
+        table.failing_to(move |failed| {
+            if let Some(inbox) = of_failures.first() {
+                inbox.command(Command::Failed(failed));
+            }
+        });
+        Ok(Core {
+            clock,
+            random,
+            incarnation,
+            address: Whereabouts::new(address),
+            rails_check: rails.iter().all(|rail| rail.grants),
+            rails,
+            fabrics,
+            table,
+            peers: PeerTable::new(config.max_peers as usize, (first >> 32) as u32),
+            queue,
+            messages: Messages::default(),
+            counters: Arc::new(Counters::new(config.max_counters as usize, incarnation)),
+            memories: Mutex::default(),
+            grants: Arc::default(),
+            revocations: Mutex::new(Revocations::new(workers)),
+            inboxes,
+            phase: AtomicU8::new(OPEN),
+            closed_workers: AtomicUsize::new(0),
+            unclosed: AtomicU64::new(0),
+            poisoned: AtomicBool::new(false),
+            poison: OnceCell::new(),
+            importers: Default::default(),
+            ends: Ends::default(),
+            turn: AtomicU64::new(0),
+            last_worker: AtomicUsize::new(0),
+            longest: Longest::default(),
+            malformed: AtomicU64::new(0),
+            unauthenticated: Unauthenticated::new(config.max_peers as usize, config.queue_depth as usize),
+            begun: AtomicU64::new(first & u64::from(u32::MAX)),
+            config,
+            alive: Arc::default(),
+        })
+    }
+
+    pub fn alive(&self) -> Arc<()> {
+        self.alive.clone()
+    }
+
+    pub fn check_open(&self) -> Result<()> {
+        if self.phase.load(Ordering::SeqCst) != OPEN {
+            return Err(Error::closed());
+        }
+        Ok(())
+    }
+
+    /// Counts a malformed frame, which is dropped.
+    #[cold]
+    pub fn count_malformed(&self) {
+        self.malformed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn malformed(&self) -> u64 {
+        self.malformed.load(Ordering::Relaxed)
+    }
+
+    /// Whether the kernel reports the link of a rail's NIC as down.
+    pub fn nic_is_down(&self, rail: RailIndex) -> bool {
+        self.rails.get(rail.place()).is_some_and(|rail| is_down(&Root::from_environment(), &rail.name))
+    }
+
+    /// The rail of the interface that carries what a rail writes, if that is another one.
+    pub fn carrier(&self, rail: RailIndex, name: Option<&str>) -> RailIndex {
+        let Some(own) = self.rails.get(rail.place()) else { return rail };
+        let is_it = |one: &RailInfo| Some(&*one.name) == name && one.fabric == own.fabric;
+        self.rails.iter().position(is_it).map_or(rail, RailIndex::at)
+    }
+
+    /// The rails of these interfaces, which carry what a rail writes and reads in its place.
+    pub fn elsewhere(&self, rail: RailIndex, names: [Option<String>; 2]) -> Option<Box<Elsewhere>> {
+        let fabric = &self.rails.get(rail.place())?.fabric;
+        let of = |name: String| self.rails.iter().find(|one| one.name == name && one.fabric == *fabric);
+        let [written, read] = names.map(|name| Some(of(name?)?.traffic.clone()));
+        (written.is_some() || read.is_some()).then(|| Box::new(Elsewhere::new(written, read)))
+    }
+
+    // Internal errors.
+
+    #[cold]
+    pub fn poison(&self, message: &str) {
+        let _ = self.poison.set(message.to_owned());
+        self.poisoned.store(true, Ordering::Release);
+        log::error!("a defect of Weft: {message}");
+    }
+
+    #[inline]
+    pub fn check_poison(&self) -> Result<()> {
+        if self.poisoned.load(Ordering::Acquire) {
+            let why = self.poison.get().map_or("?", String::as_str);
+            return Err(Error::new(
+                Status::Internal,
+                format!("a defect of Weft stopped this endpoint: {why}"),
+            ));
+        }
+        Ok(())
+    }
+
+    // Shutdown.
+
+    /// All peers of a worker know that the endpoint ends; after the last worker, rails may close.
+    pub fn count_closed(&self, worker: usize) {
+        let bit = 1usize << worker;
+        let before = self.closed_workers.fetch_or(bit, Ordering::AcqRel);
+        let all = (1u128 << self.inboxes.len()) - 1;
+        if (before | bit) as u128 == all {
+            self.phase.store(STOPPING, Ordering::Release);
+        }
+    }
+
+    /// Notes whether all NICs of a worker that ends are closed.
+    pub fn note_closed(&self, worker: usize, all: bool) {
+        match all {
+            true => self.unclosed.fetch_and(!(1 << worker), Ordering::AcqRel),
+            false => self.unclosed.fetch_or(1 << worker, Ordering::AcqRel),
+        };
+    }
+
+    /// Workers that have ended answer that nothing is registered any longer, which does not hold for
+    /// a NIC that is still open.
+    pub(crate) fn check_closed(&self) -> Result<()> {
+        match self.unclosed.load(Ordering::Acquire) {
+            0 => Ok(()),
+            _ => Err(Error::new(
+                Status::TimedOut,
+                "a NIC does not close, and may still use the memory: keep it, and call weft_endpoint_shutdown again",
+            )),
+        }
+    }
+
+    /// Passes a command about an operation to a worker.
+    pub(crate) fn hand_over(&self, worker: usize, command: Command, now: u64) {
+        if let Some(refused) = self.inboxes[worker].try_command(command) {
+            self.end_command(refused, now);
+        }
+    }
+
+    /// Ends the operation of a command whose worker has ended.
+    pub(crate) fn end_command(&self, command: Command, now: u64) {
+        let canceled = |hold| self.abandon(hold, Outcome::of(Status::Canceled), now);
+        match command {
+            Command::Import { remote } => self.answered(&remote, RemoteState::Disconnected, now),
+            Command::GoOn { holds, .. } => holds.into_iter().for_each(canceled),
+            Command::Again { hold, .. }
+            | Command::Join { hold, .. }
+            | Command::AskGrant { hold, .. }
+            | Command::Atomic { hold, .. } => canceled(hold),
+            Command::Await(awaiting) => canceled(awaiting.hold),
+            Command::Quiesce { scope, then } => self.quiesced(&scope, then),
+            other => other.refuse(),
+        }
+    }
+
+    // Transfers.
+
+    /// The deadline of an operation with this timeout, or with the endpoint's.
+    #[inline]
+    pub fn deadline(&self, now: u64, timeout_ns: Option<NonZeroU64>) -> u64 {
+        now.saturating_add(timeout_ns.map_or(self.config.timeout_ns, NonZeroU64::get))
+    }
+
+    /// Passes a transfer that may start to workers that have lanes for it, to at most as many as it
+    /// has slices.
+    pub fn dispatch(&self, hold: Hold, workers: u64, slices: u64, now: u64) {
+        let wanted = (workers.count_ones() as u64).min(slices).max(1);
+        if workers == 0 {
+            return self.abandon(hold, Outcome::of(Status::PeerLost), now);
+        }
+        let slot = self.table.held_slot(&hold);
+        Table::send_off(slot);
+        if wanted > 1 {
+            self.table.add_stripes(slot, wanted - 1);
+        }
+        let (mut before, mut after) = (0, workers);
+        if wanted < workers.count_ones() as u64 {
+            let first = self.turn.fetch_add(1, Ordering::Relaxed) as usize % self.inboxes.len();
+            before = workers & ((1 << first) - 1);
+            after = workers & !before;
+        }
+        for _ in 0..wanted {
+            if after == 0 {
+                (before, after) = (0, before);
+            }
+            let worker = after.trailing_zeros() as usize;
+            after &= after - 1;
+            if wanted == 1 && self.last_worker.load(Ordering::Relaxed) != worker {
+                self.last_worker.store(worker, Ordering::Relaxed);
+            }
+            if let Err(hold) = self.inboxes[worker].transfer(hold.another()) {
+                self.abandon(hold, Outcome::of(Status::Internal), now);
+            }
+        }
+        hold.give(); // The last worker takes the hold.
+    }
+
+    /// Ends an operation that no worker accepted.
+    pub fn abandon(&self, hold: Hold, outcome: Outcome, now: u64) {
+        let id = hold.id();
+        // Release first: the poller of the completion may deregister the memory at once.
+        let _ = self.table.leave(hold);
+        self.table.end(id, outcome, now);
+    }
+
+    /// The outcome of an operation whose lanes failed.
+    pub fn failure_of(&self, id: OpId) -> Outcome {
+        let peer = self.table.peer_of(id).and_then(|peer| self.peers.get(peer).ok());
+        peer.and_then(|peer| peer.failure()).unwrap_or(Outcome::of(Status::PeerLost))
+    }
+
+    /// The peer that a caller names, unless it has ended.
+    pub fn named_peer(&self, number: u64) -> Result<Arc<Peer>> {
+        self.peers.living(number, self.queue.polled())
+    }
+
+    /// The worker that owns a peer's link.
+    pub fn owner_of(&self, peer: PeerId) -> Option<usize> {
+        self.peers.get(peer).ok().map(|peer| peer.owner)
+    }
+
+    pub(crate) fn command_owner(&self, peer: &Peer, command: Command) {
+        self.inboxes[peer.owner].command(command);
+    }
+
+    /// The workers that may have lanes to a peer.
+    pub(crate) fn workers_of_peer<'a>(&'a self, peer: &Peer) -> impl Iterator<Item = &'a Inbox> + use<'a> {
+        let workers = peer.workers;
+        let of = move |(worker, _): &(usize, &Inbox)| workers & 1 << worker != 0;
+        self.inboxes.iter().enumerate().filter(of).map(|(_, inbox)| inbox)
+    }
+
+    /// The most bytes of a frame that every lane can carry.
+    pub(crate) fn frame_bytes(&self) -> usize {
+        let smallest = self.rails.iter().map(|rail| rail.message_max).min();
+        smallest.unwrap_or(HEADER + SEAL + 1024) - SEAL
+    }
+
+    /// Every byte of a transfer has arrived, and its peer is to be notified.
+    pub fn notify(&self, id: OpId, peer: PeerId, now: u64) {
+        match self.peers.get(peer) {
+            Ok(found) => self.inboxes[found.owner].command(Command::Notify { peer, id }),
+            Err(_) => {
+                self.table.end(id, Outcome::of(Status::PeerLost), now);
+            }
+        }
+    }
+
+    /// Ends the outstanding operations of a peer. True: all have ended; false: the time for this
+    /// step has passed (`over`).
+    pub fn go_on_ending(&self, of: &mut Outstanding, now: u64, over: impl Fn() -> bool) -> bool {
+        while let Some(hold) = of.waited.pop() {
+            self.abandon(hold, of.outcome, now);
+            if of.waited.len() % LOOK == 0 && over() {
+                return false;
+            }
+        }
+        self.table.go_on(&mut of.all, now, over)
+    }
+
+    /// The owner of a remote memory has answered: operations that waited for the answer continue.
+    pub fn answered(&self, remote: &Arc<RemoteMemory>, state: RemoteState, now: u64) {
+        let mut waited = remote.settle(state);
+        let mut later = waited.split_off(waited.len().min(GO_ON));
+        self.let_go_on(remote, state, waited, now);
+        let owner = self.owner_of(remote.peer).unwrap_or(0);
+        while !later.is_empty() {
+            let holds = later.drain(..later.len().min(GO_ON)).collect();
+            self.hand_over(owner, Command::GoOn { remote: remote.clone(), state, holds }, now);
+        }
+    }
+
+    /// Starts or ends transfers that waited for a remote memory.
+    pub fn let_go_on(&self, remote: &Arc<RemoteMemory>, state: RemoteState, holds: Vec<Hold>, now: u64) {
+        for hold in holds {
+            match Error::of_remote(state) {
+                None => self.go_on(hold, now),
+                Some(error) => {
+                    let entry = self.held(&hold).and_then(|transfer| transfer.view().entry_of(remote));
+                    self.abandon(hold, Outcome { entry, ..Outcome::of(error.status) }, now)
+                }
+            }
+        }
+    }
+
+    /// Starts a transfer once the owners of all its remote memories, and of its grant, have answered.
+    pub fn go_on(&self, mut hold: Hold, now: u64) {
+        loop {
+            let Some(transfer) = self.held(&hold) else { return self.go_on_atomic(hold, now) };
+            let (view, grant) = (transfer.view(), transfer.grant);
+            let state = |remote: &Arc<RemoteMemory>| (remote.clone(), remote.state_under(grant));
+            let unready = |remote: &&Arc<RemoteMemory>| remote.state_under(grant) != RemoteState::Ready;
+            let Some((remote, state)) = view.remotes().find(unready).map(state) else {
+                if let Some(hold) = self.with_covered(hold, now) {
+                    self.send_off(hold, now);
+                }
+                return;
+            };
+            match Error::of_remote(state) {
+                Some(error) => {
+                    let entry = view.entry_of(&remote);
+                    return self.abandon(hold, Outcome { entry, ..Outcome::of(error.status) }, now);
+                }
+                None => match remote.wait(hold, grant) {
+                    // The worker that delivers the answer releases the hold.
+                    Ok(()) => return,
+                    Err((of, _)) => hold = of,
+                },
+            }
+        }
+    }
+
+    /// Starts an accepted transfer of `slices` slices.
+    #[inline]
+    pub fn start(&self, hold: Hold, slices: u64, now: u64) {
+        if slices > 0 {
+            return self.go_on(hold, now);
+        }
+        let id = hold.id();
+        match self.table.leave(hold) {
+            Left::ToNotify(id, peer) => self.notify(id, peer, now),
+            _ => {
+                self.table.end(id, Outcome::OK, now);
+            }
+        }
+    }
+
+    // Memory that peers import.
+
+    /// A peer requests the use of our memory: whether that is allowed.
+    pub fn offer(&self, memory: MemoryId, secret: u64, peer: PeerId) -> Option<Arc<Memory>> {
+        let memories = self.memories.lock();
+        memories.get(&memory).filter(|memory| memory.secret == secret && memory.import(peer)).cloned()
+    }
+
+    /// Our memory that a peer may use without a grant.
+    pub fn offered(&self, memory: MemoryId, peer: PeerId) -> Option<Arc<Memory>> {
+        let open = |memory: &&Arc<Memory>| memory.is_imported(peer) && !memory.access().granted_only;
+        self.memories.lock().get(&memory).filter(open).cloned()
+    }
+
+    /// Our memory under a grant, if the grant names this peer.
+    pub fn granted(&self, grant: &Grant, memory: MemoryId) -> std::result::Result<Arc<Memory>, Status> {
+        let named = self.memories.lock().get(&memory).filter(|_| memory == grant.memory).cloned();
+        named.ok_or(Status::Revoked)
+    }
+
+    /// A peer has released our memory.
+    pub fn revoked(&self, memory: MemoryId, peer: PeerId) {
+        if let Some(memory) = self.memories.lock().get(&memory) {
+            memory.forget(peer);
+        }
+        self.notify_importers();
+    }
+
+    /// The peer has ended, and no longer uses these memories.
+    pub fn forget_importer(&self, peer: PeerId, imports: &HashSet<MemoryId>) {
+        for memory in imports {
+            if let Some(memory) = self.memories.lock().get(memory) {
+                memory.forget(peer);
+            }
+        }
+        self.notify_importers();
+    }
+
+    fn notify_importers(&self) {
+        let _held = self.importers.0.lock();
+        self.importers.1.notify_all();
+    }
+
+    /// Waits for a moment in which importers may release the memory.
+    pub fn wait_importers(&self, memory: &Memory, at_most: std::time::Duration) {
+        let mut held = self.importers.0.lock();
+        if !memory.importers().is_empty() {
+            self.importers.1.wait_for(&mut held, at_most);
+        }
+    }
+}
+
+impl Error {
+    /// The error with which transfers to a remote memory end, if they cannot start.
+    pub(crate) fn of_remote(state: RemoteState) -> Option<Error> {
+        let (status, text) = match state {
+            RemoteState::Asking | RemoteState::Ready => return None,
+            RemoteState::Gone => (Status::MemoryGone, "the remote memory was deregistered by its owner"),
+            RemoteState::PeerLost => (
+                Status::PeerLost,
+                "the peer of this remote memory is lost: connect again and import its new descriptor",
+            ),
+            RemoteState::PeerClosed => {
+                (Status::PeerClosed, "the peer of this remote memory has disconnected")
+            }
+            RemoteState::Disconnected => {
+                (Status::PeerClosed, "the peer of this remote memory was disconnected here")
+            }
+            RemoteState::Revoked => (
+                Status::Revoked,
+                "the grant was revoked, or was never one of this peer's: ask the peer for another",
+            ),
+        };
+        Some(Error::new(status, text))
+    }
+}

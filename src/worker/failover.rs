@@ -1,0 +1,339 @@
+//! A failed rail's unfinished slices move to other rails.
+//!
+//! 1. **Detect.** An operation of a lane fails, its NIC's link does, or the lane stalls: while other
+//!    lanes to the same peer move, or for long, where a NIC is to move its bytes (`watch_lanes`).
+//! 2. **Reset.** The lane is closed here in both directions (`Rail::reset_lane`), and its
+//!    operations come back from the NIC.
+//! 3. **Remote reset.** A Reset frame goes to the peer over another lane; the peer resets its own
+//!    end and answers. Once this side knows that the other end is reset, nothing that it posted can
+//!    land any longer, not even when the link comes back.
+//! 4. **Repost.** Other lanes take over what the lane had claimed and is not known to have arrived
+//!    (`transfer::claims`). Control frames keep their numbers and are sent again, so that each is
+//!    delivered once.
+//! 5. **Return.** The lane repeats its handshake after a pause, which grows each time; once the
+//!    lane is up, transfers in progress use it, too.
+//!
+//! Without another lane, the peer is resumed over a new one (`resume`). If a NIC on either side
+//! cannot reset a lane, the peer is lost.
+
+use super::core::OPEN;
+use super::inbox::{Command, Inbox};
+use super::lanes::{DataPath, LaneWork, PeerEnd, RailWork, Rails};
+use super::later::LOOK;
+use crate::fabric::is_closed;
+use crate::ids::{LaneId, PeerId, RailIndex};
+use crate::lane::{Asked, Life, Load, Request, Verdict};
+use crate::peer::{Peer, PeerState};
+use crate::session::{LaneEvent, Plan};
+use crate::status::Status;
+use crate::transfer::claims::split;
+use crate::transfer::completion::{self, Completion};
+use crate::transfer::stripe::Stripe;
+use crate::transfer::Outcome;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// After an operation has ended, its lane gets this long to return its posts, and is then reset.
+const LATE_NS: u64 = 80_000_000;
+/// The longest delay of a completion for that: it is due 200 ms after the deadline.
+const LATEST_NS: u64 = 160_000_000;
+/// A rail that reaches no peer for this long is down: a lane that was reset for another reason is
+/// back by then.
+const DOWN_NS: u64 = 300_000_000;
+
+/// Whether an error belongs to a connection, so that a new one may succeed.
+pub(crate) fn helps(errno: i32) -> bool {
+    use libc::*;
+    is_closed(errno)
+        || matches!(
+            errno,
+            EADDRNOTAVAIL | ETIMEDOUT | EHOSTUNREACH | EHOSTDOWN | ENETUNREACH | ENETDOWN | ENETRESET
+        )
+}
+
+impl DataPath {
+    // Detection.
+
+    /// Detects lanes that stall, and lanes whose link or connection ends while nothing uses them. (Where the peer
+    /// closes, its connections end just before it is known to.)
+    pub(crate) fn watch_lanes(&mut self, mut suspects: Vec<Arc<Peer>>, now: u64) {
+        let (mut failed, mut ended) = (Vec::new(), Vec::new());
+        for work in self.rails.iter_mut().filter(|work| work.rail.limits().resets) {
+            // (In software, where arrivals have no limit, a stopped process stalls its lanes.)
+            let by_nic = work.rail.limits().arrival_room.is_some();
+            let (looks, rail) = (work.health.looks(now), &mut work.rail);
+            let link_fails = looks
+                && work.lanes.iter().any(|of| of.lane.serves_its_rail())
+                && work.health.link_fails(rail.link_may_differ(), || self.core.nic_is_down(rail.index));
+            for lane in work.lanes.iter_mut().filter(|of| of.lane.life.is_up()) {
+                let of = &mut lane.lane;
+                if link_fails && of.serves_its_rail() {
+                    failed.push((of.id, false));
+                    continue;
+                }
+                if looks {
+                    let errno = rail.has_ended(of.route);
+                    if of.life.has_ended_again(errno.is_some()) && lane.peer.ended().is_none() {
+                        ended.extend(errno.map(|errno| (of.id, errno)));
+                    }
+                }
+                lane.peer.moved_ns.fetch_max(of.delivered_ns, Ordering::Relaxed);
+                let load = Load {
+                    inflight_bytes: of.inflight_bytes,
+                    bytes_per_s: of.window.bytes_per_s(),
+                    progress_ns: of.progress_ns,
+                    moved_ns: lane.peer.moved_ns.load(Ordering::Relaxed),
+                    by_nic,
+                };
+                match of.life.watch(load, || self.core.nic_is_down(rail.index), now) {
+                    Verdict::Wait => {}
+                    Verdict::Suspect => suspects.push(lane.peer.clone()),
+                    verdict => failed.push((of.id, verdict == Verdict::Lost)),
+                }
+            }
+        }
+        for (lane, last) in failed {
+            self.give_up(lane, last);
+        }
+        for (lane, errno) in ended {
+            self.lane_failed(lane, errno, errno, now);
+        }
+        for peer in suspects {
+            let probe = |inbox: &Inbox| inbox.command(Command::Probe { peer: peer.id });
+            self.core.workers_of_peer(&peer).for_each(probe);
+        }
+    }
+
+    /// Publishes completions that were delayed. Completions of operations that ended early wait
+    /// until the NICs have returned their posts, so that nothing touches the caller's memory
+    /// afterwards. A lane that does not return them in time is reset; where a lane cannot be reset,
+    /// the completion is published in time regardless. During shutdown a lane that still moves is
+    /// left to the closing: a reset lane cannot carry the close messages.
+    pub(crate) fn release_late(&mut self, now: u64) {
+        if self.core.table.late() == 0 {
+            return;
+        }
+        let core = self.core.clone();
+        let closing = core.phase.load(Ordering::Acquire) != OPEN;
+        let mut stuck = Vec::new();
+        for work in self.rails.iter_mut() {
+            for lane in work.lanes.iter_mut() {
+                let resets = work.rail.limits().resets && !lane.lane.life.is_ending();
+                let patience = if resets { LATE_NS } else { LATEST_NS };
+                lane.stripes.let_go(&core.table, &mut self.left);
+                let mut overdue = lane.stripes.overdue(now, patience);
+                if resets {
+                    if !closing || now.saturating_sub(lane.lane.progress_ns) > LATE_NS {
+                        stuck.extend(overdue.find(|(_, stripe)| stripe.is_posted()).map(|_| lane.lane.id));
+                    }
+                    continue;
+                }
+                let overdue: HashMap<u32, &Stripe> = overdue.collect();
+                if !overdue.is_empty() {
+                    work.rail.disown(lane.lane.id.slot, |tagged| overdue.contains_key(&split(tagged).0));
+                    overdue.values().for_each(|stripe| core.table.publish_late(stripe.slot()));
+                }
+            }
+        }
+        for lane in stuck {
+            self.give_up(lane, true);
+        }
+    }
+
+    /// Resets a stalled lane if the peer has others. `last`: even if it has none.
+    fn give_up(&mut self, lane: LaneId, last: bool) {
+        let Some(of) = self.rails.lane(lane) else { return };
+        let plan = of.plan();
+        if of.peer.lose(plan) || last && of.peer.take_out(plan) {
+            let rail = Some(plan.rail);
+            let outcome = Outcome { provider_errno: libc::ETIMEDOUT, rail, ..Outcome::of(Status::PeerLost) };
+            self.begin_reset(lane, outcome, PeerEnd::Open);
+        }
+    }
+
+    /// Writes a few bytes over each idle lane of a peer, to see whether they arrive.
+    pub fn probe_lanes(&mut self, peer: PeerId, now: u64) {
+        for lane in self.lanes_of.get(peer.place()).into_iter().flatten() {
+            let Some((rail, LaneWork { lane: of, .. })) = self.rails.lane_mut(*lane) else { continue };
+            if of.peer == peer && of.life.is_up() && of.is_idle() {
+                rail.post_probe(of, now);
+            }
+        }
+    }
+
+    // Reset.
+
+    /// A lane has failed: other lanes take over, or a new one will.
+    pub(crate) fn begin_reset(&mut self, lane: LaneId, outcome: Outcome, theirs: PeerEnd) {
+        let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
+        if !of.lane.life.begin_reset(outcome.provider_errno, theirs != PeerEnd::Open) {
+            return;
+        }
+        of.stripes.suspend();
+        rail.count_reset(&of.lane);
+        rail.reset_lane(&of.lane);
+        let (found, epoch, peer_epoch) = (of.peer.clone(), of.lane.life.epoch(), of.lane.life.peer_epoch());
+        let (peer, plan) = (found.id, of.plan());
+        if let Some(lanes) = self.lanes_of.get_mut(peer.place()) {
+            lanes.retain(|other| *other != lane);
+        }
+        // Only now: frames that the peer's end sends before its reset need ours unchanged.
+        let asks = theirs == PeerEnd::Open;
+        self.core.command_owner(
+            &found,
+            Command::Lane { peer, plan, event: LaneEvent::Reset { epoch, outcome, asks } },
+        );
+        if let (PeerEnd::Asks, Some(epoch)) = (theirs, peer_epoch) {
+            self.core
+                .command_owner(&found, Command::Lane { peer, plan, event: LaneEvent::ResetHere { epoch } });
+        }
+    }
+
+    /// An operation of a lane that is being reset failed. If it would fail on any lane, new lanes
+    /// are pointless.
+    pub(crate) fn reset_fails(&self, lane: LaneId, errno: i32) {
+        let Some(of) = self.rails.lane(lane) else { return };
+        if errno != 0 && !helps(errno) && of.peer.is_away() {
+            let rail = Some(lane.rail);
+            let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
+            of.peer.note_failure(outcome);
+            self.core.command_owner(&of.peer, Command::EndPeer { peer: of.peer.id, outcome });
+        }
+    }
+
+    // Reset there.
+
+    /// The peer has reset its end of a lane. It requests (`asks`) the reset of ours, or confirms
+    /// its own.
+    pub fn reset_as_asked(&mut self, peer: PeerId, plan: Plan, epoch: u64, asks: bool) {
+        let Ok(found) = self.core.peers.get(peer) else { return };
+        let Some(work) = self.rails.get_mut(plan.rail) else { return };
+        let resets = work.rail.limits().resets;
+        let is_it = |of: &&mut LaneWork| {
+            of.peer.id == peer && of.plan() == plan && of.lane.life.is_meant(epoch, asks)
+        };
+        let lane = work.lanes.iter_mut().find(is_it);
+        let id = lane.as_ref().map(|of| of.lane.id);
+        let outcome = Outcome {
+            provider_errno: libc::ECONNRESET,
+            rail: Some(plan.rail),
+            ..Outcome::of(Status::PeerLost)
+        };
+        let asked = Life::peer_reset(lane.map(|of| &mut of.lane.life), asks, resets);
+        match (asked, id) {
+            (Asked::Confirm, _) => self
+                .core
+                .command_owner(&found, Command::Lane { peer, plan, event: LaneEvent::ResetHere { epoch } }),
+            (Asked::EndPeer, _) => self.core.command_owner(&found, Command::EndPeer { peer, outcome }),
+            (Asked::Reset, Some(lane)) => {
+                found.take_out(plan);
+                self.begin_reset(lane, outcome, PeerEnd::Asks)
+            }
+            (Asked::Reset, None) | (Asked::Nothing, _) => {}
+        }
+        self.reap_closing();
+    }
+
+    // Handshake.
+
+    /// A lane of the peer sent a request: an older lane of ours to it is reset. False if the peer
+    /// has to repeat the request later.
+    pub(crate) fn meets(&mut self, peer: &Peer, plan: Plan, epoch: u64) -> bool {
+        if !self.note_peer_reset(peer.id, plan, epoch) {
+            return false;
+        }
+        let lane = self.find_lane(peer, plan);
+        let Some((rail, of)) = lane.and_then(|lane| self.rails.lane_mut(lane)) else { return true };
+        let (lane, resets) = (of.lane.id, peer.state() == PeerState::Up && rail.limits().resets);
+        match of.lane.life.meets(epoch, resets) {
+            Request::Answer => return true,
+            Request::Ignore => return false,
+            Request::Reset => {
+                let (errno, rail) = (libc::ECONNRESET, Some(plan.rail));
+                let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
+                peer.take_out(plan);
+                self.begin_reset(lane, outcome, PeerEnd::Reset);
+            }
+            Request::GiveUp => self.give_up_lane(lane),
+        }
+        self.reap_closing();
+        self.note_peer_reset(peer.id, plan, epoch)
+    }
+
+    /// The peer has a lane of this epoch, so it has reset its ends of older ones. False if an older
+    /// lane is not reset here yet.
+    pub(crate) fn note_peer_reset(&mut self, peer: PeerId, plan: Plan, epoch: u64) -> bool {
+        let lanes = self.rails[plan.rail].lanes.iter_mut();
+        let ends = lanes.filter(|of| of.peer.id == peer && of.plan() == plan);
+        Life::peer_has(ends.map(|of| &mut of.lane.life), epoch)
+    }
+
+    // Repost.
+
+    /// Moves the work of lanes whose operations have come back, and whose remote ends are reset, to
+    /// other lanes, within the time.
+    pub(crate) fn finish_resets(&mut self, over: impl Fn() -> bool) {
+        self.finishing = true;
+        let next = |rails: &Rails| {
+            let of = rails.lanes().find(|of| of.is_reset())?;
+            Some((of.lane.id, of.plan(), of.lane.life.errno()))
+        };
+        while let Some((lane, plan, errno)) = next(&self.rails) {
+            for n in 1.. {
+                let of = self.rails.lane_mut(lane).map(|(_, of)| of);
+                let Some(stripe) = of.and_then(|of| of.stripes.take_suspended(&self.core.table)) else {
+                    break;
+                };
+                self.redistribute(stripe, plan, errno);
+                if n % LOOK == 0 && over() {
+                    return;
+                }
+            }
+            let RailWork { rail, lanes, .. } = &mut self.rails[plan.rail];
+            let Some(gone) = lanes.remove(lane.slot) else { continue };
+            let epoch = gone.lane.life.epoch();
+            rail.drop_lane(gone.lane, lanes);
+            let peer = gone.peer;
+            let event = LaneEvent::AtRest { epoch };
+            self.core.command_owner(&peer, Command::Lane { peer: peer.id, plan, event });
+            self.note_health(plan.rail, errno);
+        }
+        self.finishing = false;
+    }
+
+    // Completions about rails.
+
+    /// A lane of a rail came or went: the rail may now be down, or up again.
+    pub(crate) fn note_health(&mut self, rail: RailIndex, errno: i32) {
+        let now = self.core.clock.now();
+        let work = &mut self.rails[rail];
+        let up = work.lanes.iter().any(|of| of.lane.serves_its_rail());
+        let health = &mut work.health;
+        if up {
+            health.since = None;
+        } else if health.since.is_none() {
+            (health.since, health.errno) = (Some(now), errno);
+        }
+    }
+
+    /// Publishes changes of rails, if the queue has space.
+    pub(crate) fn report_health(&mut self, now: u64) {
+        for work in self.rails.iter_mut() {
+            let health = &mut work.health;
+            let down = health.since.is_some_and(|since| health.said || now.saturating_sub(since) > DOWN_NS);
+            if down == health.said || !self.core.queue.reserve(1) {
+                continue;
+            }
+            health.said = down;
+            let (kind, status, errno) = match down {
+                true => (completion::KIND_RAIL_DOWN, Status::RailLost, health.errno),
+                false => (completion::KIND_RAIL_UP, Status::Ok, 0),
+            };
+            let rail = Some(work.rail.index);
+            let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(status) };
+            let completion = Completion::new(kind, outcome, None::<PeerId>, now);
+            self.core.queue.publish(completion);
+        }
+    }
+}

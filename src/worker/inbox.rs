@@ -1,0 +1,202 @@
+//! Commands from other threads to a worker.
+
+use super::chores::{Registered, Reply, Unwanted, Wanted};
+use super::later::Awaiting;
+use super::mailbox::Mailbox;
+use crate::ids::{Hold, OpId, PeerId};
+use crate::memory::{Memory, RemoteMemory, RemoteState};
+use crate::peer::Peer;
+use crate::revocation::{Scope, Then};
+use crate::session::{LaneEvent, Plan, Session};
+use crate::status::Result;
+use crate::transfer::claims::Run;
+use crate::transfer::operation::Failed;
+use crate::transfer::Outcome;
+use crate::wire::seal::Root;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+
+/// The accepted handshake request of a peer's lane, which is to be answered.
+#[derive(Clone)]
+pub struct AcceptedHandshake {
+    pub plan: Plan,
+    pub nonce: u128,
+    pub epoch: u64,
+    /// The secret that proved the request.
+    pub root: Option<Root>,
+}
+
+pub enum Command {
+    Register {
+        wanted: Wanted,
+        reply: Registered,
+    },
+    Deregister {
+        memory: Arc<Memory>,
+        reply: Reply<Result<()>>,
+    },
+    /// Close registrations of a memory that could not be made.
+    Close {
+        of: Unwanted,
+        reply: Reply<()>,
+    },
+    /// From a peer's owner to the workers that may have lanes; `accepted`: the handshake request
+    /// that asks for lanes.
+    AddLanes {
+        peer: Arc<Peer>,
+        plans: Vec<Plan>,
+        reply: Option<AcceptedHandshake>,
+    },
+    /// Lanes over the rails in `keep`, one bit each, stay.
+    DropLanes {
+        peer: PeerId,
+        keep: u64,
+        /// For an ended peer: whether its lanes are reset, and how many workers have yet to drop
+        /// them.
+        ended: Option<(bool, Arc<AtomicUsize>)>,
+    },
+    /// Device memory was imported.
+    Reach {
+        remote: Arc<RemoteMemory>,
+    },
+    /// A frame to a peer whose owner has no lane to it.
+    Relay {
+        peer: PeerId,
+        bytes: Vec<u8>,
+    },
+    /// The remaining commands are for the peer's owner.
+    AddLink {
+        peer: Arc<Peer>,
+        session: Box<Session>,
+        /// Set if the peer's handshake request reached us first.
+        accepted: Option<AcceptedHandshake>,
+    },
+    /// The peer sent a handshake request over a rail that has no lane to it.
+    HandshakeAccepted {
+        peer: PeerId,
+        accepted: AcceptedHandshake,
+    },
+    /// The new state of a lane to the peer.
+    Lane {
+        peer: PeerId,
+        plan: Plan,
+        event: LaneEvent,
+    },
+    /// To a lane's worker: the peer has reset its end, and (`asks`) waits for ours. `epoch` is the
+    /// epoch of the requester's lane.
+    ResetLane {
+        peer: PeerId,
+        plan: Plan,
+        epoch: u64,
+        asks: bool,
+    },
+    /// To a worker with lanes: runs of a transfer that failed lanes had claimed.
+    Again {
+        hold: Hold,
+        runs: Vec<Run>,
+        hops: u32,
+    },
+    /// Something is to come to rest, for what follows.
+    Quiesce {
+        scope: Scope,
+        then: Then,
+    },
+    /// To a peer's owner: the lanes of one worker are at rest.
+    Quiesced {
+        peer: PeerId,
+        then: Then,
+    },
+    /// To a peer's workers: some of its lanes stall; check whether the others move.
+    Probe {
+        peer: PeerId,
+    },
+    EndPeer {
+        peer: PeerId,
+        outcome: Outcome,
+    },
+    /// An unauthenticated endpoint had enough time to become a peer, and others need its place.
+    Evict {
+        peer: PeerId,
+    },
+    Frame {
+        peer: PeerId,
+        bytes: Vec<u8>,
+    },
+    Send {
+        peer: PeerId,
+        id: OpId,
+        data: Arc<Vec<u8>>,
+        allowance: u64,
+    },
+    Notify {
+        peer: PeerId,
+        id: OpId,
+    },
+    /// Notify the peer of a failed transfer.
+    Failed(Failed),
+    /// An atomic whose request is to be sent.
+    Atomic {
+        peer: PeerId,
+        hold: Hold,
+    },
+    Import {
+        remote: Arc<RemoteMemory>,
+    },
+    /// The owner of their remote memory has answered.
+    GoOn {
+        remote: Arc<RemoteMemory>,
+        state: RemoteState,
+        holds: Vec<Hold>,
+    },
+    Release {
+        remote: Arc<RemoteMemory>,
+    },
+    Resume {
+        peer: PeerId,
+    },
+    Connected {
+        peer: PeerId,
+    },
+    /// A transfer needs a lane between rails that have none.
+    Join {
+        peer: PeerId,
+        hold: Hold,
+    },
+    /// A transfer needs to know what its grant covers.
+    AskGrant {
+        peer: PeerId,
+        hold: Hold,
+    },
+    Disconnect {
+        peer: PeerId,
+    },
+    /// A transfer that starts when its watch reaches a value.
+    Await(Awaiting),
+    Shutdown,
+}
+
+impl Command {
+    /// The worker has ended: answers waiting callers.
+    pub(crate) fn refuse(self) {
+        match self {
+            Command::Register { reply, .. } => reply.refuse(),
+            // The rails are closed, and with them the registrations.
+            Command::Deregister { reply, .. } => _ = reply.put(Ok(())),
+            Command::Close { reply, .. } => _ = reply.put(()),
+            Command::DropLanes { ended: Some((_, others)), .. } => {
+                others.fetch_sub(1, Ordering::AcqRel);
+            }
+            _ => {}
+        }
+    }
+}
+
+pub type Inbox = Mailbox<Command>;
+
+impl Inbox {
+    pub fn command(&self, command: Command) {
+        if let Some(refused) = self.try_command(command) {
+            refused.refuse();
+        }
+    }
+}

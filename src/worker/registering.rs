@@ -1,0 +1,216 @@
+//! Registering and deregistering, in steps: a memory has up to 65,536 ranges, each registered with
+//! every rail, while other operations proceed and their deadlines pass.
+
+use super::chores::{Chore, Chores, Registered, Registering, Registrations, Reply, Unwanted, Wanted};
+use super::core::Core;
+use super::lanes::Rails;
+use crate::fabric::Access;
+use crate::ids::RailIndex;
+use crate::logging::seldom::warn_seldom;
+use crate::memory::Memory;
+use crate::revocation::{Scope, Then};
+use crate::status::Result;
+use std::sync::Arc;
+
+/// A pass registers for at most this long, or for a fourth of the time since the last pass that did:
+/// where passes take long, or a caller makes them seldom, a revoke waits for many of them. The clock
+/// is read after every `LOOK` pieces, and `MOST` limits the pass where time stands still.
+const STEP_NS: u64 = 1_000_000;
+const STEP_MOST_NS: u64 = 25_000_000;
+const LOOK: usize = 8;
+const MOST: usize = 1024;
+
+/// glibc keeps the small blocks that a provider frees, and merges all of them at once for the next
+/// large request: 10 ms for 65,536 registrations (measured). So they are merged step by step.
+fn tidy() {
+    const LARGE: usize = 70_000;
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(LARGE)));
+}
+
+impl Chores {
+    pub(crate) fn register(&mut self, rails: &Rails, wanted: Wanted, reply: Registered) {
+        let (at, done) = (rails.each().next(), Vec::with_capacity(wanted.ranges.len()));
+        let of = Registering { wanted, reply, at, done, skips: false, all: Registrations::default() };
+        self.queue.push_back(Chore::Register(of));
+    }
+
+    /// Closes registrations that no memory has.
+    pub(crate) fn close_unwanted(&mut self, of: Unwanted, reply: Reply<()>) {
+        self.queue.push_back(Chore::Close { of, reply });
+    }
+
+    pub(crate) fn deregister(&mut self, memory: Arc<Memory>, reply: Reply<Result<()>>) {
+        self.queue.push_back(Chore::Deregister { memory, reply });
+    }
+
+    /// Continues callers' work for a moment; true if there was any.
+    pub(crate) fn go_on(&mut self, core: &Core, rails: &mut Rails, now: u64) -> bool {
+        let Some(mut chore) = self.queue.pop_front() else { return false };
+        let since = self.last_ns.replace(now).map_or(0, |last| now.saturating_sub(last));
+        let step_ns = (since / 4).clamp(STEP_NS, STEP_MOST_NS);
+        let began = core.clock.now();
+        for i in 1..=MOST {
+            let over = match &mut chore {
+                Chore::Register(of) => of.next(rails),
+                Chore::Deregister { memory, reply } => {
+                    let outcome = deregister_next(memory, rails);
+                    outcome.map(|outcome| reply.put(outcome)).is_some()
+                }
+                Chore::Close { of, .. } => match close_next(of, rails) {
+                    Some(Ok(())) => true,
+                    Some(Err(error)) => {
+                        warn_seldom!("memory that could not be registered is still known to a NIC: {error}");
+                        self.unclosed.push(chore);
+                        return true;
+                    }
+                    None => false,
+                },
+                Chore::CloseKeys(memory) => match close_key(memory, rails) {
+                    Some(Ok(())) => {
+                        core.quiesced(&Scope::Keys(memory.id), Then::Count);
+                        true
+                    }
+                    Some(Err(error)) => {
+                        warn_seldom!(
+                            "memory {:#x}: a NIC still uses a replaced key, for whose closing a revoke or the end of \
+                             a peer waits: {error}",
+                            memory.id
+                        );
+                        self.unclosed.push(chore);
+                        return true;
+                    }
+                    None => false,
+                },
+            };
+            if over {
+                self.finish(chore, core);
+                self.last_ns.take_if(|_| self.queue.is_empty());
+                return true;
+            }
+            if i % LOOK == 0 && core.clock.now().saturating_sub(began) > step_ns {
+                break;
+            }
+        }
+        tidy();
+        self.queue.push_back(chore);
+        true
+    }
+
+    /// Everything of a chore is done.
+    fn finish(&mut self, chore: Chore, core: &Core) {
+        match chore {
+            Chore::Register(Registering { reply: Registered::Caller(reply), all, .. }) => {
+                // The caller has waited for too long: no memory will have them.
+                if let Err((all, areas)) = reply.put(all) {
+                    let nobody = Reply::new();
+                    nobody.abandon(&areas);
+                    self.close_unwanted(all.flat(), nobody);
+                }
+            }
+            Chore::Register(Registering { reply: Registered::Keys(memory), all, .. }) => {
+                core.registered_anew(&memory, all)
+            }
+            Chore::Close { reply, .. } => _ = reply.put(()),
+            Chore::Deregister { .. } | Chore::CloseKeys(_) => {}
+        }
+    }
+
+    pub(crate) fn close_keys(&mut self, of: Arc<Memory>) {
+        self.queue.push_back(Chore::CloseKeys(of));
+    }
+
+    /// What could not be closed is tried again.
+    pub(crate) fn close_again(&mut self) {
+        self.queue.extend(self.unclosed.drain(..));
+    }
+}
+
+impl Registering {
+    /// Registers one range with one rail, or closes a registration of a rail that is skipped; true at
+    /// the end.
+    fn next(&mut self, rails: &mut Rails) -> bool {
+        let Some(index) = self.at else { return true };
+        let Registering { wanted, at, done, skips, all, .. } = self;
+        let rail = &mut rails[index].rail;
+        if *skips {
+            match done.pop() {
+                Some(registration) => {
+                    let closed = rail.deregister(registration);
+                    all.left.extend(closed.is_err().then_some((index, registration)));
+                }
+                None => (*skips, *at) = (false, rails.after(*at)),
+            }
+            return false;
+        }
+        let skipped = wanted.rails != 0 && !index.is_in(wanted.rails);
+        let Some(range) = wanted.ranges.get(done.len()).filter(|_| !skipped) else {
+            let next = Vec::with_capacity(wanted.ranges.len());
+            let of_rail = |done| (index, Vec::into_boxed_slice(done));
+            all.of_rails.extend((!skipped).then(|| of_rail(std::mem::replace(done, next))));
+            *at = rails.after(*at);
+            return false;
+        };
+        // Peers reach it by a separate registration (`owner::keys`).
+        let apart = wanted.access.granted_only && !rail.limits().grants;
+        let own = Access { remote_write: false, remote_read: false, ..wanted.access };
+        let access = if apart { own } else { wanted.access };
+        let learnt = match wanted.device {
+            None => rail.register(*range, access).map(Some),
+            Some((device, shareable)) => rail.register_device(*range, access, device, shareable),
+        };
+        match learnt {
+            Ok(Some(registration)) => done.push(registration),
+            Ok(None) => *skips = true,
+            Err(error) => {
+                all.error = Some(error);
+                all.of_rails.push((index, std::mem::take(done).into()));
+                *at = None;
+            }
+        }
+        false
+    }
+}
+
+/// Closes one registration; returns the result at the end, or of one that cannot be closed.
+fn close_next(of: &mut Unwanted, rails: &mut Rails) -> Option<Result<()>> {
+    let Some((rail, registration)) = of.last().copied() else { return Some(Ok(())) };
+    match rails.get_mut(rail).map_or(Ok(()), |work| work.rail.deregister(registration)) {
+        Ok(()) => {
+            of.pop();
+            None
+        }
+        Err(error) => Some(Err(error)),
+    }
+}
+
+/// Closes one registration; returns the result at the end, or at the first that cannot be closed.
+fn deregister_next(memory: &Memory, rails: &mut Rails) -> Option<Result<()>> {
+    match close_key(memory, rails) {
+        Some(Ok(())) => {}
+        other => return other,
+    }
+    let known = |rail: RailIndex| memory.last_open(rail).copied();
+    let next = rails.iter_mut().find_map(|work| Some((known(work.rail.index)?, work)));
+    let Some((registration, work)) = next else { return Some(Ok(())) };
+    match work.rail.deregister(registration) {
+        Ok(()) => {
+            memory.closed(work.rail.index);
+            None
+        }
+        Err(error) => Some(Err(error)),
+    }
+}
+
+/// Closes one replaced registration for peers; returns the result at the end.
+fn close_key(memory: &Memory, rails: &mut Rails) -> Option<Result<()>> {
+    let known = |rail: RailIndex| memory.exports.lock().next_old(rail);
+    let next = rails.iter_mut().find_map(|work| Some((known(work.rail.index)?, work)));
+    let Some((registration, work)) = next else { return Some(Ok(())) };
+    match work.rail.deregister(registration) {
+        Ok(()) => {
+            memory.exports.lock().forget(work.rail.index, &registration);
+            None
+        }
+        Err(error) => Some(Err(error)),
+    }
+}
