@@ -583,8 +583,10 @@ typedef struct weft_peer_properties {
     `options`: `timeout_ns` and `user_data`. `peer`: receives the id, for use at
     once: operations wait until the peer is up. Endpoints that connect to each
     other become one peer, and one may connect to itself; connecting to a peer
-    gives the same id and one more PEER_UP, with `accepted` 0. To identify a
-    peer that connected, compare `incarnation` of `weft_peer_properties`.
+    gives the same id and one more PEER_UP, with `accepted` 0: one that is ending
+    answers `WEFT_ERR_CANCELED`, `WEFT_ERR_PEER_CLOSED` or `WEFT_ERR_PEER_LOST`. To
+    identify a peer that connected, compare `incarnation` of
+    `weft_peer_properties`.
     docs/details.md: choice of the fabric, how soon a death is noticed.
 
     Errors: `WEFT_ERR_FORMAT`, `WEFT_ERR_NO_COMMON_FABRIC`, `WEFT_ERR_VERSION`,

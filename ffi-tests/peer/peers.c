@@ -146,6 +146,28 @@ static void endpoint_is_its_own_peer(void)
     box_close(box);
 }
 
+/* A connect to a peer that is ending gets how it ends: nothing is up. */
+static void connect_to_an_ending_peer_does_not_come_up(void)
+{
+    char address[4096];
+    weft_endpoint_config config = test_config();
+    config.progress = WEFT_PROGRESS_MANUAL; /* so that nothing ends between the calls */
+    struct box *box = box_of(open_with(&config));
+    size_t len = address_of(box->endpoint, address, sizeof address);
+    weft_peer first = 0, second = 0;
+    CHECK_OK(weft_peer_connect(box->endpoint, address, len, NULL, &first));
+    CHECK_OK(box_take(box, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    CHECK_OK(weft_peer_disconnect(box->endpoint, first));
+    CHECK_OK(weft_peer_connect(box->endpoint, address, len, NULL, &second));
+    CHECK(second == first);
+    CHECK_STATUS(box_take(box, WEFT_COMPLETION_PEER_UP, patience_ms()).status, WEFT_ERR_CANCELED);
+    CHECK_OK(box_take(box, WEFT_COMPLETION_PEER_DOWN, patience_ms()).status);
+    CHECK_OK(weft_peer_connect(box->endpoint, address, len, NULL, &second));
+    CHECK(second != first);
+    CHECK_OK(box_take(box, WEFT_COMPLETION_PEER_UP, patience_ms()).status);
+    box_close(box);
+}
+
 /* ---- The peer returns ---- */
 
 static void restarts(struct team *team)
@@ -1004,6 +1026,7 @@ static const struct test tests[] = {
     {"closed_endpoint_is_unreachable", "any timed", closed_endpoint_is_unreachable},
     {"dead_process_is_unreachable", "tcp,host timed", dead_process_is_unreachable},
     {"endpoint_is_its_own_peer", "any", endpoint_is_its_own_peer},
+    {"connect_to_an_ending_peer_does_not_come_up", "any", connect_to_an_ending_peer_does_not_come_up},
     {"restarted_endpoint_is_a_new_peer", "any wide timed", restarted_endpoint_is_a_new_peer},
     {"repeated_connects_and_disconnects_work", "any", repeated_connects_and_disconnects_work},
     {"both_connect_at_once", "any", both_connect_at_once},

@@ -15,7 +15,7 @@ impl Endpoint {
     /// A peer that was up ends in exactly one [`Completion::PeerDown`](crate::Completion::PeerDown); once that is
     /// polled, nothing of the peer arrives here any longer (over efa its writes may, until the memory is
     /// deregistered). Endpoints that connect to each other become one peer; connecting to a peer gives the same id
-    /// and one more PEER_UP.
+    /// and one more PEER_UP: of one that is ending, with how it ends.
     ///
     /// ```
     /// # use libweft::{Endpoint, EndpointConfig};

@@ -305,6 +305,9 @@ impl Worker {
     pub fn link_connected(&mut self, peer: PeerId, now: u64) {
         let core = self.core.clone();
         let Some(link) = self.links.get_mut(peer).filter(|link| link.session.is_up()) else { return };
+        if link.session.closing().is_some() {
+            return; // Its end answers.
+        }
         for user_data in link.peer.connects.lock().drain(..) {
             let completion = Completion::new(completion::KIND_PEER_UP, Outcome::OK, peer, now);
             core.queue.publish(Completion { user_data, ..completion });
