@@ -18,6 +18,7 @@ pub use pair::{Pair, Why};
 pub use serving::Serving;
 pub use stall::{Load, Verdict, SUSPECT_NS};
 
+use crate::fabric::{is_closed, ANOTHER};
 use stall::Watch;
 use std::fmt;
 
@@ -112,8 +113,29 @@ pub enum Consequence {
     Broken { ends_peer: bool },
     /// The peer ends already: this is another reason.
     Noted,
-    /// It is being reset. If this would fail on any lane, new ones are pointless.
-    WhileResetting,
+    /// It is being reset, and this would fail on any lane: a peer that has no other ends.
+    Pointless,
+}
+
+/// An operation that failed.
+#[derive(Clone, Copy, Debug)]
+pub struct Failure {
+    pub errno: i32,
+    /// The lane's rail serves the peer.
+    pub serves: bool,
+    /// The NIC can reset a lane, and connect again.
+    pub resets: bool,
+    pub reconnects: bool,
+}
+
+/// Whether an error belongs to a connection, so that a new one may succeed.
+fn helps(errno: i32) -> bool {
+    use libc::*;
+    is_closed(errno)
+        || matches!(
+            errno,
+            EADDRNOTAVAIL | ETIMEDOUT | EHOSTUNREACH | EHOSTDOWN | ENETUNREACH | ENETDOWN | ENETRESET
+        )
 }
 
 /// What a request from the peer's lane of an epoch means for this end.
@@ -385,8 +407,9 @@ impl Life {
 
     /// A handshake or probe failed; true if another attempt is pointless. A probe is not tried again by itself: where
     /// its connection has ended, only a handshake makes a new one.
-    pub fn attempt_failed(&mut self, for_good: bool, now: u64) -> bool {
+    pub fn attempt_failed(&mut self, errno: i32, reconnects: bool, now: u64) -> bool {
         let Some(mut attempt) = self.attempt().copied() else { return false };
+        let for_good = !reconnects || matches!(errno, libc::EACCES | libc::EPERM | ANOTHER);
         let gives_up = attempt.failed(for_good, now);
         self.enter(LaneState::Handshaking(attempt));
         gives_up
@@ -394,28 +417,24 @@ impl Life {
 
     // Failure and reset.
 
-    /// An operation of the lane failed. `for_good`: another handshake is pointless after this error; `serves`: its
-    /// rail serves the peer; `goes_on`: the lane can be reset, and the peer goes on without it.
-    pub fn failed(
-        &mut self,
-        for_good: bool,
-        serves: bool,
-        goes_on: impl FnOnce() -> bool,
-        now: u64,
-    ) -> Consequence {
+    /// An operation of the lane failed. `lose`: takes it from those that serve (`Serving::lose`).
+    pub fn failed(&mut self, of: Failure, lose: impl FnOnce(bool) -> bool, now: u64) -> Consequence {
+        let Failure { errno, serves, resets, reconnects } = of;
         match self.state {
-            LaneState::Handshaking(_) | LaneState::Probing(_) => match self.attempt_failed(for_good, now) {
-                true => Consequence::NotUp,
-                false => Consequence::Nothing,
-            },
-            LaneState::Up if serves && goes_on() => Consequence::Reset,
+            LaneState::Handshaking(_) | LaneState::Probing(_) => {
+                match self.attempt_failed(errno, reconnects, now) {
+                    true => Consequence::NotUp,
+                    false => Consequence::Nothing,
+                }
+            }
+            LaneState::Up if serves && resets && lose(helps(errno)) => Consequence::Reset,
             LaneState::Up => {
                 self.enter(LaneState::Broken);
                 Consequence::Broken { ends_peer: serves }
             }
             LaneState::Broken if serves => Consequence::Noted,
-            LaneState::Resetting { .. } => Consequence::WhileResetting,
-            LaneState::Broken | LaneState::Draining { .. } => Consequence::Nothing,
+            LaneState::Resetting { .. } if errno != 0 && !helps(errno) => Consequence::Pointless,
+            _ => Consequence::Nothing,
         }
     }
 
@@ -434,42 +453,6 @@ impl Life {
             let closed = closed || self.is_closed();
             self.enter(LaneState::Draining { since_ns: now, closed });
         }
-    }
-
-    // Rest.
-
-    /// The lane is to come to rest. False: to close, which it does anyway.
-    pub fn quiesce(&mut self, until: Rest) -> bool {
-        if until == Rest::Close {
-            if self.is_ending() {
-                return false;
-            }
-            self.stopped = true;
-        }
-        self.held_for.push(until);
-        true
-    }
-
-    /// What the lane is still held for. One that is being reset is at rest for a fence only once the peer's end is
-    /// reset, too: then it is gone.
-    pub fn held_for(&mut self, ops_in_flight: u32) -> impl Iterator<Item = Rest> + '_ {
-        if ops_in_flight == 0 {
-            let resetting = self.is_resetting();
-            self.held_for.retain(|until| resetting && *until != Rest::Close);
-        }
-        self.held_for.iter().copied()
-    }
-
-    // Stalls, and ends of connections that nothing uses.
-
-    /// Whether a lane that is up still moves.
-    pub fn watch(&mut self, load: Load, nic_is_down: impl FnOnce() -> bool, now: u64) -> Verdict {
-        self.watch.look(load, nic_is_down, now)
-    }
-
-    /// Whether the connection of a lane that is up had ended at the last look, too; `ended`: it has ended.
-    pub fn has_ended_again(&mut self, ended: bool) -> bool {
-        self.watch.ended(ended)
     }
 
     /// The peer has a lane of this epoch between the rails of all these, so it has reset its ends of older ones. False
@@ -523,5 +506,41 @@ impl Life {
             Some(false) if resets => Asked::Reset,
             Some(false) => Asked::EndPeer,
         }
+    }
+
+    // Rest.
+
+    /// The lane is to come to rest. False: to close, which it does anyway.
+    pub fn quiesce(&mut self, until: Rest) -> bool {
+        if until == Rest::Close {
+            if self.is_ending() {
+                return false;
+            }
+            self.stopped = true;
+        }
+        self.held_for.push(until);
+        true
+    }
+
+    /// What the lane is still held for. One that is being reset is at rest for a fence only once the peer's end is
+    /// reset, too: then it is gone.
+    pub fn held_for(&mut self, ops_in_flight: u32) -> impl Iterator<Item = Rest> + '_ {
+        if ops_in_flight == 0 {
+            let resetting = self.is_resetting();
+            self.held_for.retain(|until| resetting && *until != Rest::Close);
+        }
+        self.held_for.iter().copied()
+    }
+
+    // Stalls, and ends of connections that nothing uses.
+
+    /// Whether a lane that is up still moves.
+    pub fn watch(&mut self, load: Load, nic_is_down: impl FnOnce() -> bool, now: u64) -> Verdict {
+        self.watch.look(load, nic_is_down, now)
+    }
+
+    /// Whether the connection of a lane that is up had ended at the last look, too; `ended`: it has ended.
+    pub fn has_ended_again(&mut self, ended: bool) -> bool {
+        self.watch.ended(ended)
     }
 }

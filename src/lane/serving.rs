@@ -48,20 +48,13 @@ impl Serving {
         self.left().copied().collect()
     }
 
-    /// Removes a lane, if others are left.
-    pub fn lose(&mut self, plan: Plan) -> bool {
-        let others = self.left().any(|other| *other != plan);
-        if others {
-            self.take_out(plan);
-        }
-        others
-    }
-
-    /// Removes a lane, even if it is the last.
-    pub fn take_out(&mut self, plan: Plan) {
-        if !self.failed.contains(&plan) {
+    /// Removes a lane, if others are left, or even if it is the `last`.
+    pub fn lose(&mut self, plan: Plan, last: bool) -> bool {
+        let goes_on = last || self.left().any(|other| *other != plan);
+        if goes_on && !self.failed.contains(&plan) {
             self.failed.push(plan);
         }
+        goes_on
     }
 
     /// Whether a lane of the peer is the newest between two rails; `most`: the limit of pairs.
@@ -105,17 +98,17 @@ mod tests {
     #[test]
     fn last_lane_stays_unless_it_must_close() {
         let mut lanes = Serving::default();
-        assert!(!lanes.lose(plan(0, 0)), "none serves yet");
+        assert!(!lanes.lose(plan(0, 0), false), "none serves yet");
         lanes.set(vec![plan(0, 0), plan(1, 1)]);
-        assert!(lanes.lose(plan(0, 0)));
-        assert!(!lanes.lose(plan(1, 1)) && !lanes.is_empty());
+        assert!(lanes.lose(plan(0, 0), false));
+        assert!(!lanes.lose(plan(1, 1), false) && !lanes.is_empty());
         assert_eq!((lanes.up().len(), lanes.working()), (2, vec![plan(1, 1)]));
-        lanes.take_out(plan(1, 1));
+        assert!(lanes.lose(plan(1, 1), true));
         assert!(lanes.is_empty());
         lanes.set(vec![]);
         lanes.set(vec![plan(1, 1)]);
         assert!(!lanes.is_empty());
         lanes.set(vec![plan(1, 1), plan(0, 0)]);
-        assert!(lanes.lose(plan(1, 1)), "the first has come back");
+        assert!(lanes.lose(plan(1, 1), false), "the first has come back");
     }
 }

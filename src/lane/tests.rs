@@ -34,6 +34,8 @@ pub fn are_drawn(moves: &[(&str, &str, &str)]) {
     assert!(text.contains(&diagram), "put this into ARCHITECTURE.md:\n{diagram}");
 }
 
+const FAILURE: Failure = Failure { errno: libc::EINVAL, serves: true, resets: true, reconnects: true };
+
 fn up() -> Life {
     let mut life = Life::new(3, 0);
     life.answered(7);
@@ -44,13 +46,13 @@ fn up() -> Life {
 #[test]
 fn end_of_a_connection_is_one_failed_attempt() {
     let mut life = Life::new(1, 0);
-    assert!(!(0..2 * PATIENCE).any(|_| life.attempt_failed(false, 7)));
+    assert!(!(0..2 * PATIENCE).any(|_| life.attempt_failed(libc::EIO, true, 7)));
     assert_eq!(life.poll(Sight::default(), 7 + AGAIN_NS), Some(Step::Request { due_ns: 7 + AGAIN_NS }));
-    let attempts = (2..).find(|n| life.attempt_failed(false, 7 + n * AGAIN_NS));
+    let attempts = (2..).find(|n| life.attempt_failed(libc::EIO, true, 7 + n * AGAIN_NS));
     assert_eq!((attempts, life.is_waiting()), (Some(u64::from(PATIENCE)), false));
     life.restart();
     assert_eq!(life.poll(Sight::default(), 9), Some(Step::Request { due_ns: 0 }));
-    assert!(Life::new(1, 0).attempt_failed(true, 7), "no other attempt helps");
+    assert!(Life::new(1, 0).attempt_failed(ANOTHER, true, 7), "no other attempt helps");
 }
 
 #[test]
@@ -60,7 +62,7 @@ fn failed_probe_begins_with_a_handshake() {
     assert_eq!(life.poll(Sight::default(), 0), Some(Step::Probe));
     life.probe_posted(false, 0);
     assert_eq!((life.poll(Sight::default(), 1), life.is_waiting()), (None, false));
-    assert_eq!(life.failed(false, true, || true, 5), Consequence::Nothing);
+    assert_eq!(life.failed(FAILURE, |_| true, 5), Consequence::Nothing);
     assert!(life.is_handshaking() && !life.probed());
 }
 
@@ -79,8 +81,9 @@ fn lane_without_an_answer_gives_up_where_its_peer_is_up() {
 #[test]
 fn reset_is_over_when_both_ends_are() {
     let mut life = up();
-    assert_eq!(life.failed(false, true, || true, 0), Consequence::Reset);
+    assert_eq!(life.failed(FAILURE, |_| true, 0), Consequence::Reset);
     assert!(life.begin_reset(5, false) && !life.begin_reset(6, true));
+    assert_eq!(life.failed(FAILURE, |_| unreachable!(), 0), Consequence::Pointless);
     let peer_has = |life: &mut Life, epoch| Life::peer_has([life, &mut up()].into_iter(), epoch);
     assert!(!life.is_reset(0) && !peer_has(&mut life, 7), "the peer's end of that epoch is as it was");
     assert!(peer_has(&mut life, 8) && life.is_reset(0) && !life.is_reset(1));
@@ -121,9 +124,12 @@ fn request_of_a_newer_lane_ends_this_one() {
 #[test]
 fn lane_that_cannot_be_reset_ends_its_peer_once() {
     let mut life = up();
-    assert_eq!(life.failed(false, true, || false, 0), Consequence::Broken { ends_peer: true });
-    assert_eq!(life.failed(false, true, || unreachable!(), 0), Consequence::Noted);
-    assert_eq!(up().failed(false, false, || unreachable!(), 0), Consequence::Broken { ends_peer: false });
+    assert_eq!(life.failed(FAILURE, |last| last, 0), Consequence::Broken { ends_peer: true });
+    assert_eq!(life.failed(FAILURE, |_| unreachable!(), 0), Consequence::Noted);
+    assert_eq!(
+        up().failed(Failure { serves: false, ..FAILURE }, |_| unreachable!(), 0),
+        Consequence::Broken { ends_peer: false }
+    );
 }
 
 #[test]

@@ -381,18 +381,9 @@ impl Peer {
         all.iter().filter(|(plan, _)| serves(plan)).cloned().collect()
     }
 
-    /// Removes a lane, if it is up and other lanes can take over its operations.
-    pub fn lose(&self, plan: Plan) -> bool {
-        self.state() == PeerState::Up && self.lanes.lock().lose(plan)
-    }
-
-    /// Removes a lane, even if it is the last; false if the peer is not up.
-    pub fn take_out(&self, plan: Plan) -> bool {
-        let up = self.state() == PeerState::Up;
-        if up {
-            self.lanes.lock().take_out(plan);
-        }
-        up
+    /// Removes a lane of a peer that is up, if others can take over its operations, or even if it is the `last`.
+    pub fn lose(&self, plan: Plan, last: bool) -> bool {
+        self.state() == PeerState::Up && self.lanes.lock().lose(plan, last)
     }
 
     /// Whether the peer is up without lanes, which may return (`worker::failover`).

@@ -20,7 +20,6 @@ use super::core::OPEN;
 use super::inbox::{Command, Inbox};
 use super::lanes::{DataPath, LaneWork, PeerEnd, RailWork, Rails};
 use super::later::LOOK;
-use crate::fabric::is_closed;
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::lane::{Asked, Life, Load, Request, Verdict};
 use crate::peer::{Peer, PeerState};
@@ -41,16 +40,6 @@ const LATEST_NS: u64 = 160_000_000;
 /// A rail that reaches no peer for this long is down: a lane that was reset for another reason is
 /// back by then.
 const DOWN_NS: u64 = 300_000_000;
-
-/// Whether an error belongs to a connection, so that a new one may succeed.
-pub(crate) fn helps(errno: i32) -> bool {
-    use libc::*;
-    is_closed(errno)
-        || matches!(
-            errno,
-            EADDRNOTAVAIL | ETIMEDOUT | EHOSTUNREACH | EHOSTDOWN | ENETUNREACH | ENETDOWN | ENETRESET
-        )
-}
 
 impl DataPath {
     // Detection.
@@ -145,7 +134,7 @@ impl DataPath {
     fn give_up(&mut self, lane: LaneId, last: bool) {
         let Some(of) = self.rails.lane(lane) else { return };
         let plan = of.plan();
-        if of.peer.lose(plan) || last && of.peer.take_out(plan) {
+        if of.peer.lose(plan, last) {
             let rail = Some(plan.rail);
             let outcome = Outcome { provider_errno: libc::ETIMEDOUT, rail, ..Outcome::of(Status::PeerLost) };
             self.begin_reset(lane, outcome, PeerEnd::Open);
@@ -190,18 +179,6 @@ impl DataPath {
         }
     }
 
-    /// An operation of a lane that is being reset failed. If it would fail on any lane, new lanes
-    /// are pointless.
-    pub(crate) fn reset_fails(&self, lane: LaneId, errno: i32) {
-        let Some(of) = self.rails.lane(lane) else { return };
-        if errno != 0 && !helps(errno) && of.peer.is_away() {
-            let rail = Some(lane.rail);
-            let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
-            of.peer.note_failure(outcome);
-            self.core.command_owner(&of.peer, Command::EndPeer { peer: of.peer.id, outcome });
-        }
-    }
-
     // Reset there.
 
     /// The peer has reset its end of a lane. It requests (`asks`) the reset of ours, or confirms
@@ -227,7 +204,7 @@ impl DataPath {
                 .command_owner(&found, Command::Lane { peer, plan, event: LaneEvent::ResetHere { epoch } }),
             (Asked::EndPeer, _) => self.core.command_owner(&found, Command::EndPeer { peer, outcome }),
             (Asked::Reset, Some(lane)) => {
-                found.take_out(plan);
+                found.lose(plan, true);
                 self.begin_reset(lane, outcome, PeerEnd::Asks)
             }
             (Asked::Reset, None) | (Asked::Nothing, _) => {}
@@ -252,7 +229,7 @@ impl DataPath {
             Request::Reset => {
                 let (errno, rail) = (libc::ECONNRESET, Some(plan.rail));
                 let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
-                peer.take_out(plan);
+                peer.lose(plan, true);
                 self.begin_reset(lane, outcome, PeerEnd::Reset);
             }
             Request::GiveUp => self.give_up_lane(lane),

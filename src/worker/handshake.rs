@@ -1,16 +1,15 @@
 //! The life of lanes: handshake, probe, failure, closing.
 
 use super::authenticate::{denial, Verdict};
-use super::failover;
 use super::inbox::{AcceptedHandshake, Command};
 use super::lanes::{DataPath, Handshake, LaneWork, PeerEnd, RailWork};
 use super::later::ENDS_NS;
 use crate::fabric::select::readable;
-use crate::fabric::{error_text, Connection, Posted, ANOTHER};
+use crate::fabric::{error_text, Connection, Limits, Posted};
 use crate::ids::{LaneId, PeerId, RailIndex};
-use crate::lane::{Consequence, Life, Sight, Step};
+use crate::lane::{Consequence, Failure, Life, Sight, Step};
 use crate::peer::{Meeting, Peer, PeerState};
-use crate::rail::{OfPeer, Rail};
+use crate::rail::OfPeer;
 use crate::session::{LaneEvent, Plan};
 use crate::status::Status;
 use crate::transfer::Outcome;
@@ -35,11 +34,6 @@ fn source((rail, connection): Origin, back: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     back.hash(&mut hasher);
     hasher.finish()
-}
-
-/// Whether retrying a handshake after this error is pointless.
-fn is_for_good(rail: &Rail, errno: i32) -> bool {
-    !rail.limits().reconnects || matches!(errno, libc::EACCES | libc::EPERM | ANOTHER)
 }
 
 impl DataPath {
@@ -140,7 +134,8 @@ impl DataPath {
                         Posted::Yes => lane.lane.life.probe_posted(false, now),
                         Posted::Again => lane.lane.life.probe_posted(true, now),
                         Posted::Failed(errno) => {
-                            if lane.lane.life.attempt_failed(is_for_good(&work.rail, errno), now) {
+                            let reconnects = work.rail.limits().reconnects;
+                            if lane.lane.life.attempt_failed(errno, reconnects, now) {
                                 failed.push((lane.peer.clone(), plan, errno));
                             }
                         }
@@ -198,8 +193,9 @@ impl DataPath {
         let header = Header::plain(Kind::HandshakeRequest);
         let body = core.handshake_request(request, lane.handshake.root.as_ref());
         match rail.send_open(&mut lane.lane, |f| header.write(f, &body, &[])) {
-            Posted::Failed(errno) if lane.lane.life.attempt_failed(is_for_good(rail, errno), now) => {
-                Some((lane.peer.clone(), plan, errno))
+            Posted::Failed(errno) => {
+                let fails = lane.lane.life.attempt_failed(errno, rail.limits().reconnects, now);
+                fails.then(|| (lane.peer.clone(), plan, errno))
             }
             _ => None,
         }
@@ -433,19 +429,21 @@ impl DataPath {
         );
         let outcome =
             Outcome { provider_errno: errno, rail: Some(plan.rail), ..Outcome::of(Status::PeerLost) };
-        let (for_good, resets) = (is_for_good(rail, errno), rail.limits().resets);
-        let goes_on = || resets && (peer.lose(plan) || failover::helps(errno) && peer.take_out(plan));
-        match of.lane.life.failed(for_good, peer.is_served_by(plan.rail), goes_on, now) {
+        let &Limits { resets, reconnects, .. } = rail.limits();
+        let failure = Failure { errno, serves: peer.is_served_by(plan.rail), resets, reconnects };
+        let consequence = of.lane.life.failed(failure, |last| peer.lose(plan, last), now);
+        if let Consequence::Broken { .. } = consequence {
+            of.stripes.fail(&self.core.table, &mut self.left);
+        }
+        match consequence {
             Consequence::Nothing => {}
-            Consequence::NotUp => self.core.lane_not_up(&peer, plan, errno),
+            Consequence::NotUp | Consequence::Broken { ends_peer: false } => {
+                self.core.lane_not_up(&peer, plan, errno)
+            }
             Consequence::Reset => self.begin_reset(lane, outcome, PeerEnd::Open),
-            Consequence::WhileResetting => self.reset_fails(lane, errno),
             Consequence::Noted => peer.note_failure(outcome),
-            Consequence::Broken { ends_peer } => {
-                of.stripes.fail(&self.core.table, &mut self.left);
-                if !ends_peer {
-                    return self.core.lane_not_up(&peer, plan, errno);
-                }
+            Consequence::Pointless if !peer.is_away() => {}
+            Consequence::Pointless | Consequence::Broken { ends_peer: true } => {
                 peer.note_failure(outcome);
                 self.core.command_owner(&peer, Command::EndPeer { peer: peer.id, outcome });
             }
