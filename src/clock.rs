@@ -98,7 +98,7 @@ impl Sequence {
 }
 
 /// A part of a virtual world: a worker and its rails.
-pub trait Part: Send + Sync {
+pub trait Actor: Send + Sync {
     /// Makes one pass; true if it did anything.
     fn step(&self) -> bool;
 }
@@ -111,7 +111,7 @@ pub struct Virtual {
     /// Something is due now, and no part has run since.
     stirred: AtomicBool,
     random: Mutex<Sequence>,
-    parts: Mutex<Vec<Weak<dyn Part>>>,
+    parts: Mutex<Vec<Weak<dyn Actor>>>,
     stepping: Mutex<()>,
 }
 
@@ -143,7 +143,7 @@ impl Virtual {
         }
     }
 
-    pub fn join(&self, part: Weak<dyn Part>) {
+    pub fn join(&self, part: Weak<dyn Actor>) {
         self.parts.lock().push(part);
     }
 
@@ -151,7 +151,7 @@ impl Virtual {
     /// `horizon`. True if any part was busy.
     pub fn step(&self, horizon: u64) -> bool {
         let Some(_turn) = self.stepping.try_lock() else { return false };
-        let parts: Vec<Arc<dyn Part>> = {
+        let parts: Vec<Arc<dyn Actor>> = {
             let mut parts = self.parts.lock();
             parts.retain(|part| part.strong_count() > 0);
             parts.iter().filter_map(Weak::upgrade).collect()
@@ -182,7 +182,7 @@ mod tests {
 
     struct Busy(AtomicU64);
 
-    impl Part for Busy {
+    impl Actor for Busy {
         fn step(&self) -> bool {
             self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
         }

@@ -10,7 +10,7 @@ use crate::sync::{Backoff, UnsafeCell};
 use crossbeam_utils::CachePadded;
 use std::mem::MaybeUninit;
 
-struct Place<T> {
+struct RingSlot<T> {
     stamp: AtomicUsize,
     value: UnsafeCell<MaybeUninit<T>>,
 }
@@ -19,7 +19,7 @@ pub struct Ring<T> {
     head: CachePadded<AtomicUsize>,
     tail: CachePadded<AtomicUsize>,
     /// The number of places is a power of two.
-    places: Box<[Place<T>]>,
+    places: Box<[RingSlot<T>]>,
     /// The low bits of a position are its place; the bits above are its lap.
     shift: u32,
 }
@@ -34,7 +34,7 @@ impl<T: Copy> Ring<T> {
     pub fn new(least: usize, what: &str) -> Result<Ring<T>> {
         let len = least.next_power_of_two();
         let mut places = room::vec(len, what)?;
-        let place = || Place { stamp: AtomicUsize::new(0), value: UnsafeCell::new(MaybeUninit::uninit()) };
+        let place = || RingSlot { stamp: AtomicUsize::new(0), value: UnsafeCell::new(MaybeUninit::uninit()) };
         places.resize_with(len, place);
         Ok(Ring {
             head: CachePadded::new(AtomicUsize::new(0)),
@@ -46,7 +46,7 @@ impl<T: Copy> Ring<T> {
 
     /// The place of a position, and the stamp that it has while it is empty.
     #[inline]
-    fn at(&self, position: usize) -> (&Place<T>, usize) {
+    fn at(&self, position: usize) -> (&RingSlot<T>, usize) {
         (&self.places[position & (self.places.len() - 1)], position >> self.shift << 1)
     }
 

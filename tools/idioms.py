@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 #: As many as there are: lower it in the commit that mends some.
-MOST = 254
+MOST = 231
 FOLDERS = ("src", "rust", "weft-bench", "libfabric-sys", "fuzz", "loom", "ffi-tests", "tools", "python", "integrations",
            "examples-c", "examples-python", "include", "build.rs")
 #: What else would be said for quiesce, as a word of a name.

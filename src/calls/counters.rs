@@ -7,7 +7,7 @@ use crate::room::{self, Theirs};
 use crate::status::{Error, Result, Status};
 use crate::transfer::completion::KIND_COUNTER;
 use crate::transfer::counters::{immediate_of, VALUE_MAX};
-use crate::transfer::expect::{Entry, Expecting, Wanted};
+use crate::transfer::expect::{Expected, Expecting, Wanted};
 use crate::transfer::list::Raises;
 use crate::transfer::operation::{Body, Counting, Work};
 use crate::transfer::{Common, Direction, Outcome, Terms};
@@ -84,7 +84,7 @@ impl Endpoint {
                 let message = format!("counter {i} of the list: {}", error.message).into();
                 Error { message, ..error }
             })?;
-            entries.push(Entry { place, value });
+            entries.push(Expected { place, value });
         }
         // The entries go into many small nodes, whose allocation cannot report failure.
         room::probe::<[u64; 16]>(count, "the counters that are waited for")?;

@@ -3,7 +3,7 @@
 
 use super::inline::Waits;
 use super::{panic_text, Driven, Endpoint, EndpointConfig};
-use crate::clock::{Clock, Part, Random};
+use crate::clock::{Actor, Clock, Random};
 use crate::fabric::ofi::signals::Blocked;
 use crate::fabric::select::{self, Candidate};
 use crate::fabric::tcp;
@@ -219,7 +219,7 @@ impl Drop for Threads {
     }
 }
 
-impl Part for Driver<Worker> {
+impl Actor for Driver<Worker> {
     fn step(&self) -> bool {
         self.try_lock().is_some_and(|mut worker| worker.step())
     }

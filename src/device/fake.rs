@@ -9,7 +9,7 @@
 //! exported as a DMA-BUF), ":at=N" (the memory's address, if the default is in use, as under
 //! ThreadSanitizer).
 
-use super::{unsupported, Copier, Device, Driver, Export, Found, Handle, Part};
+use super::{unsupported, Copier, Device, Driver, Export, Found, Handle, ImportedPart};
 use crate::descriptor::Descriptor;
 use crate::range::Range;
 use crate::status::{Error, Result, Status};
@@ -182,16 +182,16 @@ impl Driver for Fake {
         Ok((dmabuf_of(handle.base + offset, PART)?, PART))
     }
 
-    fn import(&self, file: BorrowedFd, len: u64) -> Result<Part> {
+    fn import(&self, file: BorrowedFd, len: u64) -> Result<ImportedPart> {
         match memory_of(file) {
-            Some((base, real)) if real == len => Ok(Part { len, memory: base }),
+            Some((base, real)) if real == len => Ok(ImportedPart { len, memory: base }),
             _ => Err(Error::invalid("the file received for memory of a fake device is not one of its parts")),
         }
     }
 
-    fn release(&self, _part: &Part) {}
+    fn release(&self, _part: &ImportedPart) {}
 
-    fn open(&self, _device: Device, handle: &Handle, parts: &[Part]) -> Result<(u64, u64)> {
+    fn open(&self, _device: Device, handle: &Handle, parts: &[ImportedPart]) -> Result<(u64, u64)> {
         if handle.process != super::cuda::this_process() {
             return Err(unsupported("another process's memory of a fake device"));
         }

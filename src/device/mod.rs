@@ -53,13 +53,13 @@ pub struct Handle {
 
 /// A part of another process's memory, imported and not yet mapped.
 #[derive(Debug)]
-pub struct Part {
+pub struct ImportedPart {
     pub len: u64,
     /// The driver's name for it.
     pub memory: u64,
 }
 
-impl Drop for Part {
+impl Drop for ImportedPart {
     fn drop(&mut self) {
         if let Some(driver) = present() {
             driver.release(self);
@@ -107,11 +107,11 @@ pub trait Driver: Send + Sync {
     /// and the part's length.
     fn part(&self, handle: &Handle, offset: u64) -> Result<(Descriptor, u64)>;
     /// Imports a part of another process's memory.
-    fn import(&self, file: BorrowedFd, len: u64) -> Result<Part>;
-    fn release(&self, part: &Part);
+    fn import(&self, file: BorrowedFd, len: u64) -> Result<ImportedPart>;
+    fn release(&self, part: &ImportedPart);
     /// Opens another process's memory for a device of this one, from all its parts if it is in parts.
     /// Returns its address and its real length, whatever the handle claims.
-    fn open(&self, device: Device, handle: &Handle, parts: &[Part]) -> Result<(u64, u64)>;
+    fn open(&self, device: Device, handle: &Handle, parts: &[ImportedPart]) -> Result<(u64, u64)>;
     /// Closes memory that `open` opened at an address.
     fn close(&self, device: Device, handle: &Handle, base: u64);
     /// Exports a range for NICs; once a NIC has registered it, the file may be closed.

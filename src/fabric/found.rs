@@ -1,7 +1,7 @@
 //! The NICs that could be rails, and those that were chosen.
 
 use super::choice::{over_tcp, place, Listed};
-use super::ofi::discover::{self, Entry};
+use super::ofi::discover::{self, ListedNic};
 use super::ofi::nic::OfiNic;
 use super::{host, tcp, Nic, Progress};
 use crate::clock::{Clock, Random};
@@ -42,7 +42,7 @@ pub struct Candidate {
 /// Opens a candidate.
 #[derive(Clone)]
 enum Source {
-    Ofi(Arc<Entry>),
+    Ofi(Arc<ListedNic>),
     Tcp(tcp::Interface, Arc<tcp::Options>),
     Host,
 }
@@ -196,12 +196,12 @@ pub(super) fn of_interface(nic: &Port, interface: tcp::Interface, machine: &Mach
 
 /// The network of a NIC. verbs has one name for the networks of all RoCE devices, so there the network is that of the
 /// interface that has the NIC's IP address.
-fn network_of(entry: &Entry, network: &Network) -> String {
+fn network_of(entry: &ListedNic, network: &Network) -> String {
     let ip = entry.ip.filter(|_| entry.provider == discover::CONNECTED);
     ip.and_then(|ip| network.subnet_at(ip)).unwrap_or_else(|| entry.network.clone())
 }
 
-pub(super) fn candidate(entry: Entry, machine: &Machine, network: &Network) -> Candidate {
+pub(super) fn candidate(entry: ListedNic, machine: &Machine, network: &Network) -> Candidate {
     let pci = place(entry.pci, &entry.device, &entry.domain, machine);
     // A domain may be a network interface, virtual ones among them.
     let interface = network.nics().into_iter().find(|nic| nic.name == entry.domain);

@@ -30,7 +30,7 @@ pub struct Allowed {
 }
 
 #[derive(Clone)]
-struct Entry {
+struct Registered {
     key: u64,
     /// The base; for a grant, that of its first range.
     base: u64,
@@ -60,7 +60,7 @@ impl Hasher for Itself {
 }
 
 /// Entries by key.
-type Part = HashMap<u64, Entry, BuildHasherDefault<Itself>>;
+type Shard = HashMap<u64, Registered, BuildHasherDefault<Itself>>;
 
 /// Enough parts that moving one part's table when it grows is fast: no registration waits long for
 /// it.
@@ -68,9 +68,9 @@ const PARTS: usize = 256;
 
 pub struct Registry {
     /// Partitioned by bits of the key that hash tables do not use.
-    parts: Box<[Part]>,
+    parts: Box<[Shard]>,
     /// The entry that was found last.
-    last: Option<Entry>,
+    last: Option<Registered>,
     /// The peer whose requests to `last` need no check beside their range and direction (0: no
     /// peer), or `NOBODY`. If `last` is a grant, this pass uses it as long as this is its peer: a
     /// revoke waits for the worker's command, which comes between two passes.
@@ -92,7 +92,7 @@ fn part_of(key: u64) -> usize {
 
 impl Default for Registry {
     fn default() -> Registry {
-        let parts = (0..PARTS).map(|_| Part::default()).collect();
+        let parts = (0..PARTS).map(|_| Shard::default()).collect();
         Registry { parts, last: None, open_to: NOBODY, there: None, doubts: false, grants: Arc::default() }
     }
 }
@@ -104,7 +104,7 @@ impl Registry {
 
     /// Adds a registration; false if the key is taken.
     pub fn add(&mut self, key: u64, range: HostRange, access: Access, device: Option<(Device, u64)>) -> bool {
-        let entry = Entry { key, base: range.base, len: range.len, access, device, granted: None };
+        let entry = Registered { key, base: range.base, len: range.len, access, device, granted: None };
         match self.parts[part_of(key)].entry(key) {
             hash_map::Entry::Occupied(_) => false,
             hash_map::Entry::Vacant(place) => {
@@ -138,7 +138,7 @@ impl Registry {
 
     pub fn clear(&mut self) {
         self.forget_last();
-        self.parts.iter_mut().for_each(Part::clear);
+        self.parts.iter_mut().for_each(Shard::clear);
     }
 
     /// Checks a peer's request with `key` for these bytes. Returns the device that holds them, and
@@ -197,7 +197,7 @@ impl Registry {
 
     #[inline(never)]
     fn open(&mut self, peer: u64, later: bool) -> bool {
-        let Some(Entry { granted, device: None, access, .. }) = &self.last else { return false };
+        let Some(Registered { granted, device: None, access, .. }) = &self.last else { return false };
         if access.may_fault || self.doubts {
             return false;
         }
@@ -274,7 +274,7 @@ impl Registry {
     /// Ends this pass's use of a grant: no bytes are touched under it from here on.
     #[inline]
     pub fn end_pass(&mut self) {
-        if let Some(Entry { granted: Some(grant), .. }) = &self.last {
+        if let Some(Registered { granted: Some(grant), .. }) = &self.last {
             if std::mem::replace(&mut self.open_to, NOBODY) != NOBODY {
                 grant.end_use();
             }
@@ -313,7 +313,7 @@ impl Registry {
     }
 
     #[inline]
-    fn find(&mut self, key: u64) -> Option<&Entry> {
+    fn find(&mut self, key: u64) -> Option<&Registered> {
         if self.last.as_ref().is_none_or(|entry| entry.key != key) {
             let entry = self.parts[part_of(key)].get(&key).cloned();
             let entry = entry.or_else(|| self.find_grant(key))?;
@@ -325,10 +325,10 @@ impl Registry {
 
     /// Looks up a key that this NIC has not seen before.
     #[cold]
-    fn find_grant(&mut self, key: u64) -> Option<Entry> {
+    fn find_grant(&mut self, key: u64) -> Option<Registered> {
         let grant = self.grants.find(key)?;
         let first = grant.first();
-        let entry = Entry {
+        let entry = Registered {
             key,
             base: first.base,
             len: first.len,
@@ -380,7 +380,7 @@ impl Access {
     }
 }
 
-impl Entry {
+impl Registered {
     #[inline]
     fn allows(&self, address: u64, len: u64, wish: Wish) -> bool {
         // Comparing offsets cannot overflow.

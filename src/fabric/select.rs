@@ -3,7 +3,7 @@
 use super::choice::{choose, down, matches, may_have, takes, Listed};
 pub use super::found::{by_reason, Candidate, Found};
 use super::found::{candidate, host_candidate, of_interface};
-use super::ofi::discover::{self, Entry};
+use super::ofi::discover::{self, ListedNic};
 use super::{host, tcp};
 use crate::clock::{Clock, Random};
 use crate::status::{Error, Result, Status};
@@ -216,7 +216,7 @@ fn is_simulated(name: &str) -> bool {
 }
 
 #[cfg(not(any(test, feature = "sim")))]
-fn simulated(fabric: &str) -> Result<Option<Vec<Entry>>> {
+fn simulated(fabric: &str) -> Result<Option<Vec<ListedNic>>> {
     match fabric.split(',').map(str::trim).find(|name| is_simulated(name)) {
         None => Ok(None),
         Some(name) => Err(Error::new(
@@ -231,7 +231,7 @@ fn simulated(fabric: &str) -> Result<Option<Vec<Entry>>> {
 
 /// The named simulations: they exclude other fabrics, and each other if one has its own clock.
 #[cfg(any(test, feature = "sim"))]
-fn simulated(fabric: &str) -> Result<Option<Vec<Entry>>> {
+fn simulated(fabric: &str) -> Result<Option<Vec<ListedNic>>> {
     let names: Vec<&str> = fabric.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     let Some(name) = names.iter().find(|name| is_simulated(name)) else { return Ok(None) };
     if names.iter().any(|other| !is_simulated(other)) {
@@ -243,7 +243,7 @@ fn simulated(fabric: &str) -> Result<Option<Vec<Entry>>> {
     for name in &names {
         found.extend(discover::simulated(name)?);
     }
-    let has_own_clock = |entry: &Entry| matches!(entry.clock, Clock::Virtual(_));
+    let has_own_clock = |entry: &ListedNic| matches!(entry.clock, Clock::Virtual(_));
     if names.len() > 1 && found.iter().any(has_own_clock) {
         return Err(Error::invalid(format!("fabric \"{fabric}\": a virtual clock is alone in its endpoint")));
     }

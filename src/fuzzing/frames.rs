@@ -1,7 +1,7 @@
 //! Control frames and their contents.
 
 use crate::ids::RailIndex;
-use crate::peer::link::Part;
+use crate::peer::link::MessagePart;
 use crate::transfer::atomic::{read_answer, Request};
 use crate::wire::address::Address;
 use crate::wire::frame::{self, HandshakeReply, HandshakeRequest, Header};
@@ -23,7 +23,7 @@ pub fn frame(data: &[u8]) {
     frame::read_refuse(body);
     frame::read_ready(body);
     frame::read_numbers::<3>(body);
-    if let Some(part) = Part::read(body) {
+    if let Some(part) = MessagePart::read(body) {
         assert!(part.offset + part.bytes.len() <= part.total);
     }
     if let Some((id, request)) = Request::decode(body) {

@@ -7,10 +7,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-type Entry = fn(&[u8]);
+type Target = fn(&[u8]);
 
 /// With the targets' names in `fuzz/`.
-const TARGETS: [(&str, Entry); 12] = [
+const TARGETS: [(&str, Target); 12] = [
     ("address", address),
     ("descriptor", descriptor),
     ("frame", frame),

@@ -4,7 +4,7 @@
 use super::sessions::show_lanes;
 use crate::ids::{GrantToken, MemoryId};
 use crate::memory::{RemoteMemory, RemoteState};
-use crate::peer::link::{Assembly, Link, Part, Until};
+use crate::peer::link::{Assembly, Link, MessagePart, Until};
 use crate::room;
 use crate::session::channel::Out;
 use crate::status::Status;
@@ -161,7 +161,7 @@ impl Link {
     /// A part of a message: the last part publishes the message.
     fn message(&mut self, pass: &mut Pass, body: &[u8]) -> Delivery {
         let core = pass.core;
-        let Some(part) = Part::read(body).filter(|part| part.total <= MESSAGE_MAX) else {
+        let Some(part) = MessagePart::read(body).filter(|part| part.total <= MESSAGE_MAX) else {
             core.count_malformed();
             return Delivery::Taken;
         };

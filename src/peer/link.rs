@@ -99,7 +99,7 @@ pub struct Assembly {
 }
 
 /// A received part of a message.
-pub struct Part<'a> {
+pub struct MessagePart<'a> {
     pub total: usize,
     pub offset: usize,
     pub bytes: &'a [u8],
@@ -322,12 +322,12 @@ impl Link {
     }
 }
 
-impl<'a> Part<'a> {
-    pub fn read(body: &'a [u8]) -> Option<Part<'a>> {
+impl<'a> MessagePart<'a> {
+    pub fn read(body: &'a [u8]) -> Option<MessagePart<'a>> {
         let mut r = Reader::new(body);
         let (total, offset) = (r.u32()? as usize, r.u32()? as usize);
         let bytes = r.rest();
-        (offset.checked_add(bytes.len())? <= total).then_some(Part { total, offset, bytes })
+        (offset.checked_add(bytes.len())? <= total).then_some(MessagePart { total, offset, bytes })
     }
 }
 

@@ -21,10 +21,10 @@ impl HasLane for Lane {
 
 pub struct Lanes<L> {
     rail: RailIndex,
-    places: Vec<Place<L>>,
+    places: Vec<LanePlace<L>>,
 }
 
-struct Place<L> {
+struct LanePlace<L> {
     /// The slot of the current lane, or of the next one.
     slot: LaneSlot,
     lane: Option<L>,
@@ -39,7 +39,7 @@ impl<L: HasLane> Lanes<L> {
     pub fn insert(&mut self, make: impl FnOnce(LaneId) -> L) -> LaneId {
         let index = self.places.iter().position(|place| place.lane.is_none()).unwrap_or_else(|| {
             let slot = LaneSlot::first(self.places.len());
-            self.places.push(Place { slot, lane: None });
+            self.places.push(LanePlace { slot, lane: None });
             self.places.len() - 1
         });
         let place = &mut self.places[index];
@@ -49,7 +49,7 @@ impl<L: HasLane> Lanes<L> {
     }
 
     #[inline]
-    fn place(&mut self, slot: LaneSlot) -> Option<&mut Place<L>> {
+    fn place(&mut self, slot: LaneSlot) -> Option<&mut LanePlace<L>> {
         self.places.get_mut(slot.index()).filter(|place| place.slot == slot)
     }
 

@@ -69,7 +69,7 @@ impl Counter {
 
 /// A counter that this endpoint has, or had.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct CounterPlace {
     pub index: u32,
     pub generation: u32,
 }
@@ -87,7 +87,7 @@ pub enum Raised {
 struct Places {
     used: usize,
     /// The oldest first.
-    free: VecDeque<Place>,
+    free: VecDeque<CounterPlace>,
 }
 
 pub struct Counters {
@@ -177,9 +177,9 @@ impl Counters {
     }
 
     #[inline]
-    fn place(&self, immediate: u32) -> Place {
+    fn place(&self, immediate: u32) -> CounterPlace {
         let index = immediate & ((1 << self.index_bits) - 1);
-        Place { index, generation: immediate >> self.index_bits }
+        CounterPlace { index, generation: immediate >> self.index_bits }
     }
 
     /// How many counters there are.
@@ -197,7 +197,7 @@ impl Counters {
             Some(place) => place,
             None if fresh => {
                 places.used += 1;
-                Place { index: places.used as u32 - 1, generation: 1 }
+                CounterPlace { index: places.used as u32 - 1, generation: 1 }
             }
             None => {
                 return Err(Error::limit(format!(
@@ -220,7 +220,7 @@ impl Counters {
         Ok(u64::from(self.owner) << 32 | u64::from(place.generation << self.index_bits | place.index))
     }
 
-    pub fn find(&self, id: u64) -> Result<(Place, u64)> {
+    pub fn find(&self, id: u64) -> Result<(CounterPlace, u64)> {
         if (id >> 32) as u32 != self.owner || id as u32 == 0 {
             let why = if id == 0 { "0 is no counter" } else { "it is another endpoint's, or none" };
             return Err(Error::handle(format!("{id:#x} is not a counter of this endpoint: {why}")));
@@ -242,7 +242,7 @@ impl Counters {
         taken.map_err(|_| gone(id))?;
         self.abandon(place.index, ended);
         let generation = ((place.generation + 1) & self.generations).max(1);
-        self.places.lock().free.push_back(Place { generation, ..place });
+        self.places.lock().free.push_back(CounterPlace { generation, ..place });
         Ok(())
     }
 
@@ -250,7 +250,7 @@ impl Counters {
     /// arrived before.
     #[inline]
     pub fn raise(&self, immediate: u32, by: u64) -> Raised {
-        let Place { index, generation } = self.place(immediate);
+        let CounterPlace { index, generation } = self.place(immediate);
         let Some(counter) = self.counter(index).filter(|_| generation != 0) else { return Raised::Unknown };
         let mut state = counter.state.load(Ordering::Relaxed);
         loop {

@@ -2,7 +2,7 @@
 //! stride at a time, and workers never wait for it: where an arrival reaches a waited value and the
 //! lock is taken, the worker lists the counter and tries again in its next pass.
 
-use super::counters::{Counters, Place, NO_WAITER};
+use super::counters::{CounterPlace, Counters, NO_WAITER};
 use crate::ids::OpId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -16,20 +16,20 @@ const ENDED_CHECKS: usize = 4;
 
 /// A value that is waited for.
 #[derive(Clone, Copy)]
-pub struct Entry {
-    pub place: Place,
+pub struct Expected {
+    pub place: CounterPlace,
     pub value: u64,
 }
 
 /// The counters and values that an operation waits for.
 pub struct Wanted {
-    entries: Vec<Entry>,
+    entries: Vec<Expected>,
     /// The operation has ended.
     ended: AtomicBool,
 }
 
 impl Wanted {
-    pub fn new(entries: Vec<Entry>) -> Arc<Wanted> {
+    pub fn new(entries: Vec<Expected>) -> Arc<Wanted> {
         Arc::new(Wanted { entries, ended: AtomicBool::new(false) })
     }
 
@@ -98,7 +98,7 @@ impl Drop for Expecting {
     }
 }
 
-fn strides(entries: &[Entry]) -> impl Iterator<Item = Range<usize>> {
+fn strides(entries: &[Expected]) -> impl Iterator<Item = Range<usize>> {
     let len = entries.len();
     (0..len).step_by(STRIDE).map(move |from| from..len.min(from + STRIDE))
 }
@@ -115,7 +115,7 @@ impl Counters {
                     return true;
                 };
                 wait.operation = Some(operation);
-                let Entry { place, value } = wanted.entries[at];
+                let Expected { place, value } = wanted.entries[at];
                 waiting.values.insert(Value { index: place.index, value, ticket, at: at as u32 });
                 let counter = self.counter(place.index);
                 if counter.and_then(|counter| counter.value(place.generation)).is_none() {
@@ -199,7 +199,7 @@ impl Counters {
             };
             let waited = &wait.wanted.entries;
             let to = waited.len().min(wait.cleared + STRIDE);
-            for (at, Entry { place, value }) in waited.iter().enumerate().take(to).skip(wait.cleared) {
+            for (at, Expected { place, value }) in waited.iter().enumerate().take(to).skip(wait.cleared) {
                 values.remove(&Value { index: place.index, value: *value, ticket, at: at as u32 });
             }
             wait.cleared = to;
@@ -247,8 +247,8 @@ mod tests {
     use crate::transfer::counters::{Raised, Unsettled};
     use std::sync::atomic::AtomicU64;
 
-    fn entry(counters: &Counters, id: u64, value: u64) -> Entry {
-        Entry { place: counters.find(id).expect("it exists").0, value }
+    fn entry(counters: &Counters, id: u64, value: u64) -> Expected {
+        Expected { place: counters.find(id).expect("it exists").0, value }
     }
 
     #[test]

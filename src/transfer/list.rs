@@ -53,12 +53,12 @@ pub struct Entry {
 }
 
 /// A range, and an offset in it.
-type Place = (usize, u64);
+type RangeOffset = (usize, u64);
 
 impl Entry {
     /// The places on both sides.
     #[inline]
-    pub fn places(&self) -> (Place, Place) {
+    pub fn places(&self) -> (RangeOffset, RangeOffset) {
         let local = (self.local_range as usize, self.local_offset);
         (local, (self.remote_range as usize, self.remote_offset))
     }

@@ -22,7 +22,7 @@ pub struct Ended {
     pub took_ns: u64,
 }
 
-struct Part {
+struct Shard {
     /// Accepted operations, by kind.
     submitted: [AtomicU64; KINDS],
     /// Accepted operations that have released their resources; at most their completion is missing.
@@ -70,7 +70,7 @@ impl Sum {
     }
 }
 
-pub struct Tally(Box<[CachePadded<Part>]>);
+pub struct Tally(Box<[CachePadded<Shard>]>);
 
 fn bucket(value: u64) -> usize {
     (value.max(1).ilog2() as usize).min(BUCKETS - 1)
@@ -84,9 +84,9 @@ fn zeros<const N: usize>() -> [AtomicU64; N] {
     std::array::from_fn(|_| AtomicU64::new(0))
 }
 
-impl Part {
-    fn new() -> Part {
-        Part {
+impl Shard {
+    fn new() -> Shard {
+        Shard {
             submitted: zeros(),
             over: AtomicU64::new(0),
             bytes: zeros(),
@@ -105,7 +105,7 @@ impl Part {
 
 impl Tally {
     pub fn new() -> Tally {
-        Tally((0..PARTS).map(|_| CachePadded::new(Part::new())).collect())
+        Tally((0..PARTS).map(|_| CachePadded::new(Shard::new())).collect())
     }
 
     #[inline]
@@ -123,7 +123,7 @@ impl Tally {
     pub fn active(&self) -> u64 {
         // Read first: every operation counted here is then also counted in `submitted`.
         let over: u64 = self.0.iter().map(|part| part.over.load(Acquire)).sum();
-        let begun = |part: &CachePadded<Part>| {
+        let begun = |part: &CachePadded<Shard>| {
             part.submitted.iter().map(|counter| counter.load(Acquire)).sum::<u64>()
         };
         self.0.iter().map(begun).sum::<u64>().wrapping_sub(over)
@@ -177,7 +177,7 @@ impl Tally {
         let completions = self.completions();
         fence(Acquire);
         let sum =
-            |field: &dyn Fn(&Part) -> &AtomicU64| self.0.iter().map(|part| field(part).load(Relaxed)).sum();
+            |field: &dyn Fn(&Shard) -> &AtomicU64| self.0.iter().map(|part| field(part).load(Relaxed)).sum();
         let submitted = |kind: i32| sum(&|part| &part.submitted[kind_of(kind)]);
         let bytes = |kind: i32| sum(&|part| &part.bytes[kind_of(kind)]);
         Sum {

@@ -20,7 +20,7 @@ const NO_TIMING: u32 = 2;
 
 /// The layout that the kernel reads.
 #[repr(C)]
-struct Entry {
+struct KernelCopy {
     from: u64,
     to: u64,
     len: u64,
@@ -33,7 +33,7 @@ pub struct Stream {
     stream: CUstream,
     events: [CUevent; TABLES],
     /// Host memory that the device reads.
-    tables: *mut Entry,
+    tables: *mut KernelCopy,
     /// Pieces in the table being filled, and bytes of the longest one.
     filled: usize,
     longest: u64,
@@ -62,7 +62,7 @@ impl Stream {
             failed: None,
         };
         let (mut least, mut greatest, mut tables) = (0, 0, null_mut());
-        let len = TABLES * PIECES * size_of::<Entry>();
+        let len = TABLES * PIECES * size_of::<KernelCopy>();
         // SAFETY: all outputs are valid for the calls. Dropping `new` frees what was made.
         unsafe {
             sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest);
@@ -77,13 +77,13 @@ impl Stream {
         new.tables = tables.cast();
         // A stream's first launch is slow: it copies nothing.
         // SAFETY: the table has space for its first entry.
-        unsafe { new.table().write(Entry { from: 0, to: 0, len: 0, unused: 0 }) };
+        unsafe { new.table().write(KernelCopy { from: 0, to: 0, len: 0, unused: 0 }) };
         new.filled = 1;
         new.flush();
         new.failed.take().map_or(Ok(new), Err)
     }
 
-    fn table(&self) -> *mut Entry {
+    fn table(&self) -> *mut KernelCopy {
         // SAFETY: the index is inside the allocation of `TABLES * PIECES` entries.
         unsafe { self.tables.add(self.begun as usize % TABLES * PIECES) }
     }
@@ -151,7 +151,7 @@ impl Copier for Stream {
         let mut at = 0;
         while at < len {
             let part = PIECE.min(len - at);
-            let entry = Entry { from: from + at, to: to + at, len: part, unused: 0 };
+            let entry = KernelCopy { from: from + at, to: to + at, len: part, unused: 0 };
             // SAFETY: `filled < PIECES`, and the device does not read this table before its launch.
             unsafe { self.table().add(self.filled).write(entry) };
             self.filled += 1;

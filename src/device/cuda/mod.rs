@@ -9,7 +9,7 @@ mod copier;
 mod parts;
 mod shared;
 
-use super::{unsupported, Copier, Device, Driver, Export, Found, Handle, Part};
+use super::{unsupported, Copier, Device, Driver, Export, Found, Handle, ImportedPart};
 use crate::descriptor::Descriptor;
 use crate::pass;
 use crate::range::Range;
@@ -342,7 +342,7 @@ impl Driver for Cuda {
         Ok((parts::export(part.base)?, part.len))
     }
 
-    fn import(&self, file: BorrowedFd, len: u64) -> Result<Part> {
+    fn import(&self, file: BorrowedFd, len: u64) -> Result<ImportedPart> {
         let _current = self.some_context()?;
         let (mut memory, descriptor) = (0, file.as_raw_fd() as usize as *mut c_void);
         // SAFETY: `memory` is valid for the call; a file that is no device memory returns an error.
@@ -350,15 +350,15 @@ impl Driver for Cuda {
             sys::cuMemImportFromShareableHandle(&mut memory, descriptor, parts::POSIX)
         });
         check(imported, "importing another process's device memory")?;
-        Ok(Part { len, memory })
+        Ok(ImportedPart { len, memory })
     }
 
-    fn release(&self, part: &Part) {
+    fn release(&self, part: &ImportedPart) {
         // SAFETY: `import` made the handle, and its owner is being dropped. Mappings stay.
         unsafe { sys::cuMemRelease(part.memory) };
     }
 
-    fn open(&self, device: Device, handle: &Handle, parts: &[Part]) -> Result<(u64, u64)> {
+    fn open(&self, device: Device, handle: &Handle, parts: &[ImportedPart]) -> Result<(u64, u64)> {
         let context = self.opened(device)?.context;
         if handle.in_parts {
             // Not shared between users, as an opened IPC handle is: the files name the memory, and

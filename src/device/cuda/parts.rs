@@ -3,7 +3,7 @@
 
 use super::{ask, check};
 use crate::descriptor::Descriptor;
-use crate::device::{Device, Part};
+use crate::device::{Device, ImportedPart};
 use crate::pass;
 use crate::range::Range;
 use crate::status::{Error, Result};
@@ -73,7 +73,7 @@ pub fn export(address: u64) -> Result<Descriptor> {
 }
 
 /// Maps parts side by side for a device; returns their address.
-pub fn map(device: Device, len: u64, parts: &[Part]) -> Result<u64> {
+pub fn map(device: Device, len: u64, parts: &[ImportedPart]) -> Result<u64> {
     let sum = parts.iter().try_fold(0u64, |sum, part| sum.checked_add(part.len));
     if sum != Some(len) || len == 0 {
         return Err(Error::invalid(
@@ -94,7 +94,7 @@ pub fn map(device: Device, len: u64, parts: &[Part]) -> Result<u64> {
     })
 }
 
-fn map_at(device: Device, base: u64, parts: &[Part], mapped: &mut u64) -> Result<()> {
+fn map_at(device: Device, base: u64, parts: &[ImportedPart], mapped: &mut u64) -> Result<()> {
     for part in parts {
         // SAFETY: inside the reserved addresses; CUDA checks the length against the allocation's.
         let result = unsafe { sys::cuMemMap(base + *mapped, part.len as usize, 0, part.memory, 0) };

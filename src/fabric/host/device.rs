@@ -5,7 +5,7 @@
 //! device serves are answered in order, when their copies are done.
 
 use super::copies::Copies;
-use super::parts::{Foreign, Parts, Passed, Passing, Place};
+use super::parts::{Foreign, Parts, Passed, Passing, Reached};
 use super::request::Piece;
 use super::socket::Forgotten;
 use crate::descriptor::Descriptor;
@@ -172,7 +172,7 @@ impl Devices {
         self.forgotten.send(socket);
     }
 
-    fn place_of(&mut self, number: u32, device: Device) -> Result<Place, i32> {
+    fn place_of(&mut self, number: u32, device: Device) -> Result<Reached, i32> {
         let opened = self.opened.iter_mut().find(|opened| opened.number == number).ok_or(libc::EIO)?;
         let place = match &opened.open {
             Some(place) => place.place,

@@ -44,7 +44,7 @@ const RAIL_WINDOW: u64 = 64 << 20;
 const DEVICE_WINDOW: u64 = 64 << 20;
 
 /// A slot for a route.
-struct Place {
+struct RouteSlot {
     generation: u32,
     route: Option<Box<Line>>,
 }
@@ -66,7 +66,7 @@ pub struct HostNic {
     address: String,
     network: String,
     watch: Watch,
-    places: Vec<Place>,
+    places: Vec<RouteSlot>,
     /// Some route is about to end.
     ending: bool,
     connections: Connections,
@@ -86,7 +86,7 @@ unsafe impl Send for HostNic {}
 
 /// The line of a route, if the route still owns it.
 #[inline]
-fn line(places: &mut [Place], route: Route) -> Option<&mut Line> {
+fn line(places: &mut [RouteSlot], route: Route) -> Option<&mut Line> {
     let place = places.get_mut(route as u32 as usize)?;
     place.route.as_deref_mut().filter(|_| place.generation == (route >> 32) as u32)
 }
@@ -343,7 +343,7 @@ impl Nic for HostNic {
     fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route> {
         let name = self.name_of(address)?;
         let at = self.places.iter().position(|place| place.route.is_none()).unwrap_or_else(|| {
-            self.places.push(Place { generation: 0, route: None });
+            self.places.push(RouteSlot { generation: 0, route: None });
             self.places.len() - 1
         });
         let mut line = Line { outgoing: Outgoing::new()?, name, process: None, peer, ending: None };

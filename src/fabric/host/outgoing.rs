@@ -205,8 +205,7 @@ impl Outgoing {
         (op.immediate, op.may_fault) = (rma.immediate, may_fault);
     }
 
-    /// Makes an inline request for a write of a few bytes; false if the write is larger, or has to
-    /// wait.
+    /// Makes an inline request for a write of a few bytes; false if the write is larger, or has to wait.
     #[inline]
     fn ask_inline(&mut self, rma: &Rma<'_>, scratch: *mut Scratch) -> bool {
         let [segment] = rma.segments else { return false };
@@ -215,8 +214,7 @@ impl Outgoing {
             return false;
         }
         let mut words = [0u64; 4];
-        // SAFETY: the length is at most that of the words; the operation's memory is valid until it
-        // is done.
+        // SAFETY: the length is at most that of the words; the operation's memory is valid until it is done.
         unsafe {
             let (from, to) = (segment.local as *const u8, words.as_mut_ptr().cast());
             copy::copy(to, from, segment.len as usize, false);
@@ -514,15 +512,14 @@ impl Outgoing {
     }
 
     fn finish(&mut self, index: u32, reaped: &mut Vec<Reaped>) {
-        let op = &mut self.ops[index as usize];
-        if op.probe == Some(PULL) && op.errno == 0 {
+        let op = &self.ops[index as usize];
+        match (op.probe, op.errno) {
             // The target sent the memory's handle before this answer.
-            self.listen_to(WORDS_MOST);
+            (Some(PULL), 0) => _ = self.listen_to(WORDS_MOST),
+            (Some(PULL), _) => self.pulls.refused(op.area),
+            _ => {}
         }
         let op = &mut self.ops[index as usize];
-        if op.probe == Some(PULL) && op.errno != 0 {
-            self.pulls.refused(op.area);
-        }
         match op.probe.take().map(|probe| self.probes.get_mut(probe)) {
             None => reaped.push(Reaped::new(op.scratch, op.errno)),
             Some(Some(probe)) => probe.reaches = Some(op.errno == 0),

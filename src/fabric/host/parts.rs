@@ -2,7 +2,7 @@
 
 use super::socket;
 use crate::descriptor::Descriptor;
-use crate::device::{driver, present, Device, Handle, Part};
+use crate::device::{driver, present, Device, Handle, ImportedPart};
 use crate::status::Result;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -86,7 +86,7 @@ fn pass_from(mut offset: u64, socket: BorrowedFd, number: u32, handle: &Handle) 
 /// Parts that a peer has passed, by the number of their memory, until the memory is opened.
 #[derive(Default)]
 pub struct Parts {
-    imported: Vec<(u32, Vec<Part>)>,
+    imported: Vec<(u32, Vec<ImportedPart>)>,
     count: usize,
 }
 
@@ -119,7 +119,7 @@ impl Parts {
     }
 
     /// The parts of a memory, in order.
-    fn take(&mut self, number: u32) -> Vec<Part> {
+    fn take(&mut self, number: u32) -> Vec<ImportedPart> {
         let Some(at) = self.imported.iter().position(|(known, _)| *known == number) else {
             return Vec::new();
         };
@@ -134,7 +134,7 @@ impl Parts {
         let place = driver().and_then(|driver| driver.open(device, &handle, &parts));
         let (base, len) = place.inspect_err(|error| log::info!("bytes go through the host: {error}"))?;
         log::debug!("device memory of a peer is opened: {len} bytes, imported in {} parts", parts.len());
-        Ok(Foreign { place: Place { device, base, len, theirs: handle.base }, handle })
+        Ok(Foreign { place: Reached { device, base, len, theirs: handle.base }, handle })
     }
 
     pub fn clear(&mut self) {
@@ -145,7 +145,7 @@ impl Parts {
 
 /// Device memory of a peer, open until it is dropped: no copy of it may be in progress then.
 pub struct Foreign {
-    pub place: Place,
+    pub place: Reached,
     handle: Handle,
 }
 
@@ -160,14 +160,14 @@ impl Drop for Foreign {
 /// The place of a peer's device memory: our device that reaches it, its address there and at the peer,
 /// and its length.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct Reached {
     pub device: Device,
     base: u64,
     theirs: u64,
     len: u64,
 }
 
-impl Place {
+impl Reached {
     /// The address of bytes, by their offset.
     #[inline]
     pub fn within(&self, offset: u64, len: u64) -> Option<u64> {

@@ -4,7 +4,7 @@
 //! does.
 
 use super::copies::Copies;
-use super::parts::{Foreign, Parts, Place};
+use super::parts::{Foreign, Parts, Reached};
 use crate::descriptor::Descriptor;
 use crate::device::{Device, Handle};
 
@@ -93,7 +93,7 @@ impl Pulls {
         self.sources.swap_remove(at);
     }
 
-    pub fn place_of(&self, number: u32) -> Option<Place> {
+    pub fn place_of(&self, number: u32) -> Option<Reached> {
         self.sources.iter().find(|source| source.number == number)?.open.as_ref().map(|opened| opened.place)
     }
 
@@ -102,7 +102,7 @@ impl Pulls {
     /// # Safety
     /// The local memory stays valid until the operation is done.
     #[inline]
-    pub unsafe fn copy(&mut self, place: Option<Place>, part: (u64, u64, u64)) -> Result<(), i32> {
+    pub unsafe fn copy(&mut self, place: Option<Reached>, part: (u64, u64, u64)) -> Result<(), i32> {
         let (place, (local, remote, bytes)) = (place.ok_or(crate::fabric::GONE)?, part);
         let from = place.device_address(remote, bytes).ok_or(libc::EACCES)?;
         self.copies.choose(place.device)?;

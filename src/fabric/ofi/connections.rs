@@ -17,7 +17,7 @@ mod dialer;
 mod routes;
 mod scratches;
 
-use super::discover::{Entry, Source};
+use super::discover::{ListedNic, Source};
 use super::events::{Event, Events};
 use crate::clock::Clock;
 use crate::fabric::{Buffer, Posted, Progress, Reaped, Route, Scratch};
@@ -27,7 +27,7 @@ use crate::wire::address::RAILS_MAX;
 use crate::wire::tcp::{Handshake, Name, HANDSHAKE};
 use dialer::{towards, Dialer, Opening, RESOLVES};
 use libfabric_sys::*;
-use routes::{find, Place};
+use routes::{find, RouteSlot};
 use scratches::Scratches;
 use std::ffi::c_void;
 use std::os::fd::RawFd;
@@ -82,7 +82,7 @@ pub struct Connections {
     events: Events,
     dialer: Option<Dialer>,
     name: Name,
-    places: Vec<Place>,
+    places: Vec<RouteSlot>,
     all: Vec<Connection>,
     last_number: u32,
     /// Connections that are not up yet.
@@ -103,7 +103,7 @@ pub struct Connections {
 }
 
 /// A listener's error; where the NIC has no IP address, the error says so.
-fn without_address(entry: &Entry, error: Error) -> Error {
+fn without_address(entry: &ListedNic, error: Error) -> Error {
     if entry.ip.is_some() || error.provider_errno != libc::ENODEV {
         return error;
     }
@@ -127,7 +127,7 @@ impl Connections {
     /// # Safety
     /// The objects must be open, belong to the entry, and outlive this value.
     pub unsafe fn open(
-        entry: &Entry,
+        entry: &ListedNic,
         fabric: *mut fid_fabric,
         domain: *mut fid_domain,
         cq: *mut fid_cq,
@@ -307,9 +307,9 @@ impl Connections {
     #[inline]
     pub fn at(&mut self, route: Route) -> std::result::Result<(*mut fid_ep, u32), Posted> {
         match find(&mut self.places, route) {
-            Some(&mut Place { ep, leads: Ok(number), .. }) if !ep.is_null() => Ok((ep, number)),
-            Some(Place { leads: Ok(_), .. }) => Err(Posted::Again),
-            Some(Place { leads: Err(errno), .. }) => Err(Posted::Failed(*errno)),
+            Some(&mut RouteSlot { ep, leads: Ok(number), .. }) if !ep.is_null() => Ok((ep, number)),
+            Some(RouteSlot { leads: Ok(_), .. }) => Err(Posted::Again),
+            Some(RouteSlot { leads: Err(errno), .. }) => Err(Posted::Failed(*errno)),
             None => Err(Posted::Failed(libc::ENOTCONN)),
         }
     }

@@ -185,7 +185,7 @@ impl Source {
 }
 
 /// A NIC as libfabric, or a simulation, describes it.
-pub struct Entry {
+pub struct ListedNic {
     pub provider: String,
     pub domain: String,
     /// The provider's name for it.
@@ -206,18 +206,18 @@ pub struct Entry {
 }
 
 // SAFETY: the info is only read.
-unsafe impl Send for Entry {}
+unsafe impl Send for ListedNic {}
 // SAFETY: an info is only read until its last user drops it.
-unsafe impl Sync for Entry {}
+unsafe impl Sync for ListedNic {}
 
-impl Drop for Entry {
+impl Drop for ListedNic {
     fn drop(&mut self) {
         // SAFETY: the info is our own duplicate, freed only here.
         unsafe { self.source.freeinfo(self.info) }
     }
 }
 
-impl Entry {
+impl ListedNic {
     pub fn info(&self) -> *mut fi_info {
         self.info
     }
@@ -237,7 +237,7 @@ unsafe fn text(s: *const c_char) -> String {
 }
 
 /// The NICs of a provider that can do what a rail needs, one entry for each.
-pub fn entries(fabrics: &'static Fabrics, provider: &str) -> Result<Vec<Entry>> {
+pub fn entries(fabrics: &'static Fabrics, provider: &str) -> Result<Vec<ListedNic>> {
     // Where the program has GPUs, list NICs that reach their memory: without this flag they are not
     // listed.
     if crate::device::present().is_some() {
@@ -250,8 +250,8 @@ pub fn entries(fabrics: &'static Fabrics, provider: &str) -> Result<Vec<Entry>> 
 }
 
 /// `hmem`: lists only NICs that reach device memory.
-fn entries_with(fabrics: &'static Fabrics, provider: &str, hmem: bool) -> Result<Vec<Entry>> {
-    let mut found: Vec<Entry> = Vec::new();
+fn entries_with(fabrics: &'static Fabrics, provider: &str, hmem: bool) -> Result<Vec<ListedNic>> {
+    let mut found: Vec<ListedNic> = Vec::new();
     list(fabrics, Some(provider), hmem, |info| {
         // SAFETY: the info is in the list that libfabric returned.
         if let Some(entry) = unsafe { entry(fabrics, provider, info) } {
@@ -269,9 +269,9 @@ fn entries_with(fabrics: &'static Fabrics, provider: &str, hmem: bool) -> Result
 
 #[cfg(any(test, feature = "sim"))]
 /// The NICs that a simulation's name describes.
-pub fn simulated(name: &str) -> Result<Vec<Entry>> {
+pub fn simulated(name: &str) -> Result<Vec<ListedNic>> {
     let sim::Simulated { infos, fabric, mode, delivers, clock, random } = sim::list(name)?;
-    let entry = |(rail, info)| Entry {
+    let entry = |(rail, info)| ListedNic {
         device: String::new(),
         pci: None,
         provider: fabric.clone(),
@@ -361,7 +361,7 @@ fn list(
 
 /// # Safety
 /// libfabric must have made `info`.
-unsafe fn entry(fabrics: &'static Fabrics, provider: &str, info: *mut fi_info) -> Option<Entry> {
+unsafe fn entry(fabrics: &'static Fabrics, provider: &str, info: *mut fi_info) -> Option<ListedNic> {
     // SAFETY: an info that getinfo returned has every part.
     unsafe {
         // A request for "tcp" also lists "tcp;ofi_rxm".
@@ -374,7 +374,7 @@ unsafe fn entry(fabrics: &'static Fabrics, provider: &str, info: *mut fi_info) -
         }
         let ip = ip_address(info);
         let network = text((*(*info).fabric_attr).name);
-        Some(Entry {
+        Some(ListedNic {
             provider: provider.to_owned(),
             ip,
             loopback: ip.is_some_and(|ip| ip.is_loopback()) || domain == "lo",

@@ -1,7 +1,7 @@
 //! What is particular to libfabric's efa: addresses that stay, errors that belong to no operation, what a refused key
 //! looks like, and devices without RDMA writes.
 
-use super::discover::{Entry, Source};
+use super::discover::{ListedNic, Source};
 use super::events::shut;
 use crate::status::{Error, Result, Status};
 use libfabric_sys::*;
@@ -136,17 +136,17 @@ impl Addresses {
     }
 }
 
-fn is_efa(entry: &Entry) -> bool {
+fn is_efa(entry: &ListedNic) -> bool {
     entry.provider.starts_with("efa") || entry.provider.starts_with("sim:like=efa")
 }
 
 /// Whether the protocol of `efa` is above the device.
-pub fn has_protocol(entry: &Entry) -> bool {
+pub fn has_protocol(entry: &ListedNic) -> bool {
     is_efa(entry) && !entry.delivers
 }
 
 /// Whether an error means that the target's NIC refused the key.
-pub fn is_refusal(entry: &Entry) -> fn(i32, i32) -> bool {
+pub fn is_refusal(entry: &ListedNic) -> fn(i32, i32) -> bool {
     match is_efa(entry) {
         true => |errno, provider| errno == FI_EINVAL && provider == BAD_ADDRESS,
         false => |errno, _| errno == FI_EREMOTEIO,
@@ -182,7 +182,7 @@ pub fn refuse_emulated(accepted: Option<&OsStr>) -> Result<()> {
 }
 
 /// Says what was opened, and what it takes away.
-pub fn describe(entry: &Entry, emulated: bool) {
+pub fn describe(entry: &ListedNic, emulated: bool) {
     if !is_efa(entry) {
         return;
     }

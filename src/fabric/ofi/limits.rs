@@ -1,7 +1,7 @@
 //! What a provider's NICs can do, and the quirks of each.
 
 use super::connections::has_connections;
-use super::discover::{Entry, DMABUFS};
+use super::discover::{ListedNic, DMABUFS};
 use crate::fabric::{Delivery, Limits};
 use libfabric_sys::*;
 
@@ -17,7 +17,7 @@ const RAIL_WINDOW: u64 = 8 << 20;
 
 /// # Safety
 /// The entry's info must be valid.
-pub unsafe fn limits(entry: &Entry) -> (Limits, i32) {
+pub unsafe fn limits(entry: &ListedNic) -> (Limits, i32) {
     // SAFETY: libfabric fills in every part of an info that it returns.
     unsafe {
         let info = entry.info();
@@ -74,7 +74,7 @@ fn is_rxm(provider: &str) -> bool {
 }
 
 /// Whether a provider understands FI_MR_DMABUF: others would take the struct for an address.
-pub fn takes_dmabufs(entry: &Entry) -> bool {
+pub fn takes_dmabufs(entry: &ListedNic) -> bool {
     let reads = ["efa", "verbs", "sim:"].iter().any(|name| entry.provider.starts_with(name));
     reads && entry.source().version() >= DMABUFS
 }

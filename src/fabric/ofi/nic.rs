@@ -4,7 +4,7 @@
 mod opening;
 
 use super::connections::{has_connections, posted, Connections};
-use super::discover::{Entry, Source};
+use super::discover::{ListedNic, Source};
 use super::efa::{self, Protocol};
 use super::events::shut;
 use super::limits::{limits, takes_dmabufs};
@@ -61,7 +61,7 @@ pub struct OfiNic {
 unsafe impl Send for OfiNic {}
 
 impl OfiNic {
-    pub fn open(entry: &Entry, progress: Progress) -> Result<OfiNic> {
+    pub fn open(entry: &ListedNic, progress: Progress) -> Result<OfiNic> {
         settings::check(entry)?;
         // SAFETY: the entry's info is valid.
         let (limits, mr_mode) = unsafe { limits(entry) };

@@ -10,14 +10,14 @@ const CHUNK: usize = if cfg!(miri) { 16 } else { 1024 };
 
 #[derive(Default)]
 pub struct Registrations {
-    chunks: Vec<Box<[Place]>>,
+    chunks: Vec<Box<[RegistrationSlot]>>,
     used: u32,
     /// The first free slot, plus 1.
     free: u32,
 }
 
 #[derive(Clone)]
-struct Place {
+struct RegistrationSlot {
     /// NULL in a free slot.
     mr: *mut fid_mr,
     /// Distinguishes the registration from earlier ones in this slot.
@@ -31,14 +31,14 @@ fn unknown() -> Error {
 }
 
 impl Registrations {
-    fn place(&mut self, at: u32) -> Option<&mut Place> {
+    fn place(&mut self, at: u32) -> Option<&mut RegistrationSlot> {
         self.chunks.get_mut(at as usize / CHUNK)?.get_mut(at as usize % CHUNK)
     }
 
     /// The slot of an open registration.
-    fn find(&mut self, name: *mut c_void) -> Result<(u32, &mut Place)> {
+    fn find(&mut self, name: *mut c_void) -> Result<(u32, &mut RegistrationSlot)> {
         let (at, generation) = ((name as u64 as u32).wrapping_sub(1), (name as u64 >> 32) as u32);
-        let open = |place: &&mut Place| place.generation == generation && !place.mr.is_null();
+        let open = |place: &&mut RegistrationSlot| place.generation == generation && !place.mr.is_null();
         self.place(at).filter(open).map(|place| (at, place)).ok_or_else(unknown)
     }
 
@@ -46,7 +46,9 @@ impl Registrations {
     pub fn keep(&mut self, mr: *mut fid_mr) -> *mut c_void {
         if self.free == 0 {
             if self.used as usize == self.chunks.len() * CHUNK {
-                self.chunks.push(vec![Place { mr: ptr::null_mut(), generation: 0, next: 0 }; CHUNK].into());
+                self.chunks.push(
+                    vec![RegistrationSlot { mr: ptr::null_mut(), generation: 0, next: 0 }; CHUNK].into(),
+                );
             }
             self.used += 1;
             self.free = self.used;
@@ -66,7 +68,11 @@ impl Registrations {
     pub fn forget(&mut self, name: *mut c_void) {
         let free = self.free;
         if let Ok((at, place)) = self.find(name) {
-            *place = Place { mr: ptr::null_mut(), generation: place.generation.wrapping_add(1), next: free };
+            *place = RegistrationSlot {
+                mr: ptr::null_mut(),
+                generation: place.generation.wrapping_add(1),
+                next: free,
+            };
             self.free = at + 1;
         }
     }

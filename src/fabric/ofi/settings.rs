@@ -1,7 +1,7 @@
 //! Settings that providers read from the environment. The user's own settings take precedence, and
 //! Weft's are set only while providers read them.
 
-use super::discover::{Entry, Source};
+use super::discover::{ListedNic, Source};
 use crate::status::{Error, Result, Status};
 use libfabric_sys::*;
 use once_cell::sync::OnceCell;
@@ -90,7 +90,7 @@ fn warn_of_cache(provider: &str) {
 }
 
 /// Checks, before an entry's NIC is opened, that opening it is safe.
-pub fn check(entry: &Entry) -> Result<()> {
+pub fn check(entry: &ListedNic) -> Result<()> {
     if !matches!(entry.source(), Source::Libfabric(_)) {
         return Ok(());
     }

@@ -24,14 +24,14 @@ fn read(signal: i32) -> Disposition {
 }
 
 /// The addresses of a part of a library.
-type Part = Range<usize>;
+type AddressRange = Range<usize>;
 
 /// The address ranges of loaded libraries, and whether each is libfabric or one of its providers,
 /// regardless of what loaded it.
-fn loaded() -> Vec<(Part, bool)> {
+fn loaded() -> Vec<(AddressRange, bool)> {
     unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, parts: *mut c_void) -> c_int {
         // SAFETY: the loader passes its record of a library, and the pointer that it got from us.
-        let (info, parts) = unsafe { (&*info, &mut *parts.cast::<Vec<(Part, bool)>>()) };
+        let (info, parts) = unsafe { (&*info, &mut *parts.cast::<Vec<(AddressRange, bool)>>()) };
         let (mut name, mut headers) = (&b""[..], &[][..]);
         if !info.dlpi_name.is_null() {
             // SAFETY: the pointer is a NUL-terminated string.
@@ -98,7 +98,7 @@ pub fn preserved<T>(body: impl FnOnce() -> T) -> T {
     }
     // One body at a time, so that a handler which one body installs is not saved as the state
     // before another.
-    static OURS: Mutex<Vec<Part>> = Mutex::new(Vec::new());
+    static OURS: Mutex<Vec<AddressRange>> = Mutex::new(Vec::new());
     let mut ours = OURS.lock();
     let _turn = Turn::take();
     let _blocked = Blocked::all();

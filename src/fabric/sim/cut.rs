@@ -12,7 +12,7 @@
 use super::endpoint::{Endpoint, NOWHERE};
 use super::flight::retry_at;
 use super::progress::is_mute;
-use super::queue::Entry;
+use super::queue::Finished;
 use super::wire::{Kind, Orphan, State};
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -101,7 +101,7 @@ impl Endpoint {
         self.outbound[op.outbound as usize].ops -= 1;
         op.outbound = NOWHERE;
         let (context, flags) = (op.context, op.flags);
-        self.publish(Entry { context, flags, len: 0, data: 0, errno, sent: true });
+        self.publish(Finished { context, flags, len: 0, data: 0, errno, sent: true });
     }
 
     /// Takes back writes that have landed, or never will.

@@ -188,10 +188,10 @@ pub struct AddressVector {
     pub users: usize,
     pub endpoint: *mut Endpoint,
     /// Routes by their `fi_addr_t`.
-    routes: Vec<Option<Entry>>,
+    routes: Vec<Option<InsertedAddress>>,
 }
 
-struct Entry {
+struct InsertedAddress {
     address: String,
     /// Where NICs connect, inserting an address again returns the same entry, which ends after as
     /// many removals.
@@ -264,7 +264,7 @@ unsafe extern "C" fn insert(
         }
         let at = av.place_for(address, (*av.domain).world.mode().connects);
         av.routes.resize_with(av.routes.len().max(at + 1), || None);
-        let new = || Entry { address: address.to_owned(), uses: 0 };
+        let new = || InsertedAddress { address: address.to_owned(), uses: 0 };
         av.routes[at].get_or_insert_with(new).uses += 1;
         *fi_addr = at as fi_addr_t;
     }
@@ -315,7 +315,8 @@ impl AddressVector {
     }
 
     fn place_for(&self, address: &str, once: bool) -> usize {
-        let same = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.address == address);
+        let same =
+            |entry: &Option<InsertedAddress>| entry.as_ref().is_some_and(|entry| entry.address == address);
         let known = self.routes.iter().position(same).filter(|_| once);
         let free = || self.routes.iter().position(Option::is_none);
         known.or_else(free).unwrap_or(self.routes.len())

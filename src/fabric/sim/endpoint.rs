@@ -6,7 +6,7 @@ use super::fid_ops::{self, table};
 use super::flight::Flight;
 use super::mode::Mode;
 use super::port::{Port, Region, AGAIN, DEAD, KILLED};
-use super::queue::{Entry, Queue};
+use super::queue::{Finished, Queue};
 use super::spec::Spec;
 use super::wire::{Kind, Op, Orphan, Pool, State, Wire};
 use super::world::World;
@@ -50,7 +50,7 @@ pub struct Endpoint {
     /// Operations that wait for the doorbell, and those that are already done.
     pub(super) held: Vec<u32>,
     pub(super) orphans: Vec<Orphan>,
-    quiet: Vec<Entry>,
+    quiet: Vec<Finished>,
     pub(super) flight: Flight,
     pub(super) outbound: Vec<Outbound>,
     /// Outbound wires by port number.
@@ -587,7 +587,7 @@ impl Endpoint {
     /// # Safety
     /// The entry must belong to this endpoint.
     #[inline]
-    pub(super) unsafe fn give_back(&mut self, entry: &Entry) -> bool {
+    pub(super) unsafe fn give_back(&mut self, entry: &Finished) -> bool {
         if entry.sent {
             self.outstanding -= 1;
         }
@@ -797,7 +797,7 @@ impl Endpoint {
         }
         let flag = if kind == Kind::Read { FI_READ } else { FI_WRITE };
         let flags_of = if errno == 0 || self.mode.errors_have_flags { FI_RMA | flag } else { 0 };
-        let entry = Entry { context: msg.context, flags: flags_of, len: 0, data: 0, errno, sent: true };
+        let entry = Finished { context: msg.context, flags: flags_of, len: 0, data: 0, errno, sent: true };
         self.outstanding += 1;
         if flags & FI_MORE != 0 {
             self.quiet.push(entry);

@@ -4,7 +4,7 @@
 use super::endpoint::{access_of, Endpoint};
 use super::flight::{retry_at, Next, REPEAT_PS};
 use super::port::{Port, DEAD, ERRORS, KILLED, RX_DOWN, TX_DOWN};
-use super::queue::{Entry, Owner};
+use super::queue::{Finished, Owner};
 use super::wire::{enter, leave, Answer, Kind, Op, Request, State, Wire};
 use crate::bytes;
 use crate::device::fake;
@@ -89,7 +89,7 @@ impl Owner for Endpoint {
         idle
     }
 
-    unsafe fn given_back(&mut self, entry: &Entry) -> bool {
+    unsafe fn given_back(&mut self, entry: &Finished) -> bool {
         // SAFETY: the entry's context was claimed by its operation, which has ended.
         unsafe { self.give_back(entry) }
     }
@@ -405,12 +405,12 @@ impl Endpoint {
         // SAFETY: a finished operation is ours.
         let op = unsafe { &*self.pool.op(index) };
         let entry =
-            Entry { context: op.context, flags: op.flags, len: 0, data: 0, errno: op.errno, sent: true };
+            Finished { context: op.context, flags: op.flags, len: 0, data: 0, errno: op.errno, sent: true };
         self.release(index);
         self.publish(entry);
     }
 
-    pub(super) fn publish(&mut self, mut entry: Entry) {
+    pub(super) fn publish(&mut self, mut entry: Finished) {
         if self.port.has(DEAD) {
             return;
         }
@@ -426,7 +426,7 @@ impl Endpoint {
 
     /// Applies a planned error. NICs without connections do not name the operation.
     #[cold]
-    fn spoil(&mut self, entry: &mut Entry) {
+    fn spoil(&mut self, entry: &mut Finished) {
         entry.errno = FI_EIO;
         if !self.mode.connects && !self.mode.connections {
             entry.context = ptr::null_mut();

@@ -10,7 +10,7 @@ use std::ptr;
 
 /// A finished operation that was not read yet.
 #[derive(Clone, Copy)]
-pub struct Entry {
+pub struct Finished {
     pub context: *mut c_void,
     pub flags: u64,
     pub len: usize,
@@ -36,7 +36,7 @@ pub trait Owner {
     ///
     /// # Safety
     /// The entry must belong to this owner.
-    unsafe fn given_back(&mut self, entry: &Entry) -> bool;
+    unsafe fn given_back(&mut self, entry: &Finished) -> bool;
 }
 
 #[repr(C)]
@@ -44,7 +44,7 @@ pub struct Queue {
     fid: fid_cq,
     pub users: usize,
     owner: Option<*mut dyn Owner>,
-    entries: VecDeque<Entry>,
+    entries: VecDeque<Finished>,
     size: usize,
     overrun: bool,
     /// The descriptor to wait on, if one was requested.
@@ -106,7 +106,7 @@ impl Queue {
     }
 
     #[inline]
-    pub fn push(&mut self, entry: Entry) {
+    pub fn push(&mut self, entry: Finished) {
         if self.entries.len() < self.size {
             self.entries.push_back(entry);
         } else {
@@ -190,11 +190,11 @@ unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> is
                 break;
             }
             queue.entries.pop_front();
-            let Entry { context, flags, len, data, .. } = entry;
+            let Finished { context, flags, len, data, .. } = entry;
             out.write(fi_cq_data_entry { op_context: context, flags, len, buf: ptr::null_mut(), data });
             if !(*owner).given_back(&entry) {
                 // The error is only found here: the entry reports it.
-                queue.entries.push_front(Entry { errno: FI_EINVAL, sent: false, ..entry });
+                queue.entries.push_front(Finished { errno: FI_EINVAL, sent: false, ..entry });
                 break;
             }
             out = out.add(1);

@@ -5,7 +5,7 @@ use super::endpoint::{access_of, Endpoint, Receive};
 use super::flight::retry_at;
 use super::port::DEAD;
 use super::progress::{copy, is_down, move_bytes};
-use super::queue::Entry;
+use super::queue::Finished;
 use super::wire::{enter, leave, Answer, Kind, Op, Request, Wire};
 use libfabric_sys::*;
 
@@ -121,7 +121,7 @@ impl Endpoint {
 
     fn received(&mut self, receive: Receive, flags: u64, len: usize, data: u64, errno: i32) {
         if !self.port.has(DEAD) {
-            let entry = Entry { context: receive.context, flags, len, data, errno, sent: false };
+            let entry = Finished { context: receive.context, flags, len, data, errno, sent: false };
             // SAFETY: the object is bound to the endpoint, and open as long as the endpoint.
             unsafe { (*self.cq).push(entry) };
         }

@@ -18,7 +18,7 @@ pub struct Target {
     pub other: Option<SocketAddr>,
 }
 
-pub struct Place {
+pub struct RouteSlot {
     generation: u32,
     /// How often its address was inserted; 0: the slot is free.
     users: u32,
@@ -31,7 +31,7 @@ pub struct Place {
 
 #[derive(Default)]
 pub struct Routes {
-    places: Vec<Place>,
+    places: Vec<RouteSlot>,
     /// A connection has ended since failures were reaped.
     deaths: bool,
 }
@@ -39,7 +39,7 @@ pub struct Routes {
 impl Routes {
     /// The slot of a route, if the route still owns it.
     #[inline]
-    pub fn find(&mut self, route: Route) -> Option<&mut Place> {
+    pub fn find(&mut self, route: Route) -> Option<&mut RouteSlot> {
         let place = self.places.get_mut(route as u32 as usize)?;
         (place.users > 0 && place.generation == (route >> 32) as u32).then_some(place)
     }
@@ -60,7 +60,7 @@ impl Routes {
     }
 
     pub fn add(&mut self, target: Target, leads: Outcome<u32>) -> Route {
-        let new = |generation| Place { generation, users: 1, target, leads, reported: leads.is_err() };
+        let new = |generation| RouteSlot { generation, users: 1, target, leads, reported: leads.is_err() };
         let free = self.places.iter_mut().enumerate().find(|(_, place)| place.users == 0);
         let (at, generation) = match free {
             Some((at, place)) => {
@@ -86,7 +86,7 @@ impl Routes {
 
     /// The routes to a peer's NIC lead over this connection, instead of some that are given up.
     pub fn turn(&mut self, source: (Name, PeerId), to: u32, gives_up: impl Fn(u32) -> bool) -> Vec<u32> {
-        let is_of = |place: &&mut Place| {
+        let is_of = |place: &&mut RouteSlot| {
             place.users > 0 && (place.target.name, place.target.peer) == (source.0, Some(source.1))
         };
         let mut given_up = Vec::new();
@@ -125,7 +125,7 @@ impl Routes {
     /// Where a peer's NIC is dialed, if that is an address of this host.
     pub fn dialed(&self, name: Name, peer: Option<PeerId>, host: IpAddr) -> Option<SocketAddr> {
         let is_of =
-            |place: &&Place| place.users > 0 && (place.target.name, place.target.peer) == (name, peer);
+            |place: &&RouteSlot| place.users > 0 && (place.target.name, place.target.peer) == (name, peer);
         let all =
             self.places.iter().filter(is_of).flat_map(|place| [Some(place.target.to), place.target.other]);
         all.flatten().find(|to| to.ip() == host)

@@ -45,15 +45,15 @@ enum Noise {
 const SMALL: usize = LEN + HANDSHAKE + KEY + TAG;
 
 /// The bytes `start..end` of a buffer.
-struct Part {
+struct Span {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
 }
 
-impl Part {
-    fn new() -> Part {
-        Part { bytes: vec![0; SMALL], start: 0, end: 0 }
+impl Span {
+    fn new() -> Span {
+        Span { bytes: vec![0; SMALL], start: 0, end: 0 }
     }
 
     fn ready(&self) -> &[u8] {
@@ -70,10 +70,10 @@ pub struct Sealed {
     /// The plaintext of the next record.
     plain: Vec<u8>,
     /// A record that is being sent.
-    record: Part,
+    record: Span,
     /// Bytes that are received but not decrypted, and bytes that are decrypted but not used.
-    raw: Part,
-    opened: Part,
+    raw: Span,
+    opened: Span,
     /// Records of each direction under the current key.
     sent: u64,
     received: u64,
@@ -93,9 +93,9 @@ impl Sealed {
         Box::new(Sealed {
             noise,
             plain: vec![0; HANDSHAKE],
-            record: Part::new(),
-            raw: Part::new(),
-            opened: Part::new(),
+            record: Span::new(),
+            raw: Span::new(),
+            opened: Span::new(),
             sent: 0,
             received: 0,
         })

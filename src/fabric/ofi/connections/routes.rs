@@ -14,7 +14,7 @@ use std::ptr;
 const UNDIALED: i32 = libc::ENOTCONN;
 
 /// A route: the state behind an inserted address.
-pub struct Place {
+pub struct RouteSlot {
     pub generation: u32,
     /// How often the address was inserted; 0: the slot is free.
     pub users: u32,
@@ -31,7 +31,7 @@ pub struct Place {
 
 /// The slot of a route, if the route still owns it.
 #[inline]
-pub fn find(places: &mut [Place], route: Route) -> Option<&mut Place> {
+pub fn find(places: &mut [RouteSlot], route: Route) -> Option<&mut RouteSlot> {
     let place = places.get_mut(route as u32 as usize)?;
     (place.users > 0 && place.generation == (route >> 32) as u32).then_some(place)
 }
@@ -63,7 +63,7 @@ impl Connections {
         let ep = leads.ok().map_or(ptr::null_mut(), |number| self.endpoint_of(number));
         let at = self.places.iter().position(|place| place.users == 0).unwrap_or(self.places.len());
         let generation = self.places.get(at).map_or(1, |place| place.generation.wrapping_add(1));
-        let new = Place { generation, users: 1, target, peer, to, leads, ep, reported: leads.is_err() };
+        let new = RouteSlot { generation, users: 1, target, peer, to, leads, ep, reported: leads.is_err() };
         match self.places.get_mut(at) {
             Some(place) => *place = new,
             None => self.places.push(new),
@@ -74,7 +74,7 @@ impl Connections {
     pub fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route> {
         let (to, target) = self.target(address)?;
         self.claim(|name| *name == target, peer);
-        let same = |place: &Place| {
+        let same = |place: &RouteSlot| {
             let leads = place.leads.is_ok() || place.leads == Err(UNDIALED);
             place.users > 0 && (place.target, place.peer) == (target, peer) && leads
         };
@@ -123,7 +123,7 @@ impl Connections {
         if let Ok(number) = leads {
             self.end(number, libc::ECANCELED);
         }
-        let same = |place: &Place| place.users > 0 && (place.target, place.peer) == (target, peer);
+        let same = |place: &RouteSlot| place.users > 0 && (place.target, place.peer) == (target, peer);
         if !self.places.iter().any(same) {
             self.end_theirs(target, peer);
         }

@@ -3,7 +3,7 @@
 use super::OfiNic;
 use crate::descriptor::Descriptor;
 use crate::fabric::ofi::connections::{has_connections, Connections};
-use crate::fabric::ofi::discover::Entry;
+use crate::fabric::ofi::discover::ListedNic;
 use crate::fabric::ofi::efa::{self, Protocol};
 use crate::fabric::Progress;
 use crate::status::{Error, Result};
@@ -21,7 +21,7 @@ const QUEUE_FIXED: usize = 32768;
 impl OfiNic {
     /// # Safety
     /// `entry.info()` must be valid.
-    pub(super) unsafe fn bring_up(&mut self, entry: &Entry, progress: Progress) -> Result<()> {
+    pub(super) unsafe fn bring_up(&mut self, entry: &ListedNic, progress: Progress) -> Result<()> {
         let source = self.source;
         let null = ptr::null_mut();
         // SAFETY: objects are made in libfabric's order, from an info of our own; every out-pointer
