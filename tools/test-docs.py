@@ -134,19 +134,16 @@ def ranges():
     """Least, most and default of fields, as src has them, beside those of the table."""
     rows = dict(fields_table())
     constants = {"SECOND_NS": 10**9, "DAY_NS": 24 * 3600 * 10**9}
-    source = read("src/worker/config.rs")
-    bounds = re.findall(r'(?:within|size)\(\s*"(\w+)",[^,]+,\s*\(([^,]+),([^,]+)\),([^,]+?),?\s*\)\?', source)
-    defaults = source.partition("impl Default for EndpointConfig")[2]
+    source = read("src/worker/environment.rs")
+    bounds = re.findall(r"Field::(?:Count|Time)\(\|c\| &mut c\.(\w+), \(([^,]+), ([^,]+)\), ([^)]+)\)", source)
     for field, low, high, default in bounds:
         here, there = rows.get(field, ("", ""))
-        if named := re.match(r"\s*d\.(\w+)", default):
-            default = re.search(rf"^ *{named[1]}: (.*),$", defaults, re.M)[1]
         low, high, default = (eval(text.strip(), constants) for text in (low, high, default))  # pylint: disable=eval-used
         said = [number(part) for part in there.split(" to ")]
         if said != [low, high] or default not in (0, number(here)):
             yield f"{field}: {low} to {high}, default {default}; docs/configuration.md has \"{there}\" and \"{here}\""
     if len(bounds) < 10:
-        yield "src/worker/config.rs was not understood"
+        yield "src/worker/environment.rs was not understood"
 
 
 def settings():
