@@ -5,7 +5,8 @@ Each row of the table is a floor, the highest first. Fails on an upward use, and
 circles of more than two (tests left out), and on files that open descriptors without src/descriptor.rs. Leaves in target/figures, beside these two: `src_code_lines`, lines of code of
 the library that ships, without comments and tests; `largest_file`, the most lines of a file of it, without tests at its
 end; `impl_worker_files`, how many files there are with methods of the worker; `lane_state_places`, in how many places
-the state of a lane lives (see `lane_places`).
+the state of a lane lives (see `lane_places`); `commands`, how many kinds of commands one thread sends to another;
+`revoke_files`, how many files the end of a grant goes through (see `ENDS_GRANTS`): that name as an argument lists them.
 """
 
 import re
@@ -154,6 +155,34 @@ def shipped_files(files, of_tests):
             and not str(file.relative_to(SRC)).startswith(NOT_SHIPPED)]
 
 
+#: What ends a grant, or replaces keys for that, by name: the machine and what is asked of it, commands, calls of NICs,
+#: frames, and what the peer does then.
+ENDS_GRANTS = re.compile(
+    r"\b(?:[rR]evocations?|Revoking|RevokeGrant|CountGrant|CloseKeys|close_keys|count_grant|revoke_grant|drop_grant|"
+    r"replace_keys\w*|\w*[rR]ekeying\w*|rekey|expire_grants|forget_grants|begin_to_revoke|Withdraw|withdrawn|push_withdraw|"
+    r"Kind::Rest|Kind::Keys|keys_came|of_revoked|join_revoked|knows_of_revoke|Command::Quiesced?|quiesced?(?=\()|quiesces|"
+    r"struct Grants)\b|\brevoke(?=\()")
+
+
+def revoke_files(texts):
+    return sorted(file for file, text in texts.items()
+                  if file != SRC / "lib.rs" and "capi" not in file.parts
+                  and ENDS_GRANTS.search(re.sub(r"//[^\n]*", "", text)))
+
+
+def commands(texts):
+    """The variants of `enum Command`; of one that only wraps another enum, that enum's."""
+    text = re.sub(r"//[^\n]*|#\[[^\]]*\]", "", "\n".join(texts.values()))
+    enums = {name: re.findall(r"(\w+)\s*(\([^)]*\)|\{[^}]*\})?\s*(?:,|$)", body.strip())
+             for name, body in re.findall(r"\benum (\w+) \{((?:[^{}]|\{[^{}]*\})*)\}", text)}
+
+    def count(name):
+        inner = [(holds or "")[1:-1].strip() for _, holds in enums[name]]
+        return sum(count(holds) if holds in enums else 1 for holds in inner)
+
+    return count("Command")
+
+
 def sizes(shipped):
     tests = re.compile(r"^#\[cfg\((?:all\()?test[^\]]*\)\]\s*(?:pub )?mod \w+ \{", re.M)
     texts = {file: tests.split(file.read_text())[0] for file in shipped}
@@ -162,6 +191,8 @@ def sizes(shipped):
     return {"src_code_lines": sum(1 for line in lines if line and not line.startswith("//")),
             "largest_file": texts[largest].count("\n"),
             "lane_state_places": len(lane_places(texts)),
+            "commands": commands(texts),
+            "revoke_files": len(revoke_files(texts)),
             "impl_worker_files": sum(1 for text in texts.values() if re.search(r"^impl Worker\b", text, re.M))}, largest
 
 
@@ -197,6 +228,9 @@ def main():
     for file in opens:
         print(f"opens: {file.relative_to(ROOT)} opens a file or owns a descriptor: src/descriptor.rs does that")
     measured, largest = sizes(shipped)
+    if sys.argv[1:] == ["revoke_files"]:
+        files = revoke_files({file: file.read_text() for file in shipped})
+        return print(*(file.relative_to(ROOT) for file in files), sep="\n")
     figures = {"upward_imports": len(upward), "import_circles": sum(map(len, wide)), **measured}
     folder = ROOT / "target/figures"
     folder.mkdir(parents=True, exist_ok=True)

@@ -185,10 +185,11 @@ impl Endpoint {
             ));
         }
         log::trace!("memory {:#x} of {peer} is imported", remote.id);
-        self.core.inboxes[peer.owner].command(Command::Import { remote: remote.clone() });
-        if remote.device.is_some() {
-            let reach = |inbox: &Inbox| inbox.command(Command::Reach { remote: remote.clone() });
-            self.core.inboxes.iter().for_each(reach);
+        let all = remote.device.is_some();
+        for (worker, inbox) in self.core.inboxes.iter().enumerate() {
+            if all || worker == peer.owner {
+                inbox.command(Command::Remote { remote: remote.clone() });
+            }
         }
         Ok(remote)
     }
@@ -199,7 +200,7 @@ impl Endpoint {
             _ => memory::in_use("remote memory", &remote.prepared, keepers),
         })?;
         if let Ok(peer) = self.core.peers.get(remote.peer) {
-            self.core.inboxes[peer.owner].command(Command::Release { remote: remote.clone() });
+            self.core.inboxes[peer.owner].command(Command::Remote { remote: remote.clone() });
         }
         Ok(())
     }

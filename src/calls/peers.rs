@@ -9,6 +9,7 @@ use crate::peer::{Peer, PeerInfo, PeerState, Tokens};
 use crate::session::approach::{Approach, Approaches};
 use crate::session::{pair, Session, Terms};
 use crate::status::{Error, Result, Status};
+use crate::transfer::Outcome;
 use crate::wire::address::Address;
 use crate::wire::frame::Token;
 use crate::worker::core::Core;
@@ -44,7 +45,7 @@ impl Endpoint {
         places.keep();
         if !new {
             peer.connects.lock().push(user_data);
-            core.inboxes[peer.owner].command(Command::Connected { peer: peer.id });
+            core.inboxes[peer.owner].command(Command::Resume { peer: peer.id });
             if peer.state() == PeerState::Down {
                 return self.connect_to_ended(&peer, user_data);
             }
@@ -73,7 +74,7 @@ impl Endpoint {
         self.core.check_open()?;
         let peer = self.core.named_peer(peer)?;
         log::trace!("disconnect from {peer}");
-        self.core.inboxes[peer.owner].command(Command::Disconnect { peer: peer.id });
+        self.core.inboxes[peer.owner].command(Command::EndPeer { peer: peer.id, outcome: Outcome::OK });
         Ok(())
     }
 

@@ -273,6 +273,10 @@ impl RemoteMemory {
         released.map(drop).map_err(|holds| holds & KEEPERS)
     }
 
+    pub fn is_released(&self) -> bool {
+        self.holds.load(Ordering::SeqCst) & RELEASED != 0
+    }
+
     pub fn users(&self) -> u64 {
         (self.holds.load(Ordering::SeqCst) & !RELEASED) / USER
     }

@@ -2,23 +2,23 @@
 
 use super::deliver::{Delivery, Pass};
 use crate::fabric::grants::Grant;
-use crate::ids::{GrantToken, Hold, OpId};
+use crate::ids::{Hold, OpId};
 use crate::memory::RemoteState;
 use crate::peer::link::Link;
+use crate::peer::Peer;
 use crate::session::channel::Out;
 use crate::status::{Error, Status};
-use crate::transfer::atomic::{self, Request};
+use crate::transfer::atomic::{self, Atomic, Request};
 use crate::transfer::Outcome;
 use crate::wire::frame::{Kind, REQUESTS, SYSTEM};
-use crate::worker::core::Core;
-use crate::worker::inbox::Command;
+use crate::worker::core::{Core, Needs};
 
 /// The most answers that may wait until the peer reads them.
 const ANSWERS: usize = 64;
 
 impl Core {
     /// Sends an atomic to its peer's owner, once the memory's owner has confirmed the memory.
-    pub(crate) fn go_on_atomic(&self, hold: Hold, now: u64) {
+    pub(crate) fn go_on_atomic(&self, hold: Hold, now: u64, ask: impl FnOnce(&Peer, Hold, Needs)) {
         let of = self.table.held(&hold).1.atomic();
         let Some((remote, grant)) = of.map(|atomic| (atomic.remote.clone(), atomic.grant)) else {
             return self.abandon(hold, Outcome::of(Status::Internal), now);
@@ -32,25 +32,20 @@ impl Core {
                 return self.abandon(hold, Outcome::of(status), now);
             }
         };
-        match self.peers.get(remote.peer) {
-            Ok(peer) => self.hand_over(peer.owner, Command::Atomic { peer: peer.id, hold }, now),
-            Err(_) => self.abandon(hold, Outcome::of(Status::PeerLost), now),
-        }
-    }
-
-    /// The request for an atomic, unless the atomic has ended.
-    pub(crate) fn request(&self, hold: &Hold) -> Option<(Request, Option<GrantToken>)> {
-        let atomic = self.table.held(hold).1.atomic()?;
-        self.table.is_active(hold.id()).then_some((atomic.request, atomic.grant))
+        self.ask_owner(remote.peer, hold, now, |peer, hold| ask(peer, hold, Needs::Request));
     }
 }
 
 impl Link {
     /// Sends the request. The hold is kept until the answer arrives, so a canceled atomic still
     /// counts as outstanding, and the table's slots limit their number.
-    pub(crate) fn push_atomic(&mut self, hold: Hold, (request, grant): (Request, Option<GrantToken>)) {
+    pub(crate) fn push_atomic(&mut self, core: &Core, hold: Hold, now: u64) {
+        let atomic = core.table.held(&hold).1.atomic().filter(|_| core.table.is_active(hold.id()));
+        let Some(Atomic { request, grant, .. }) = atomic else {
+            return core.abandon(hold, Outcome::of(Status::Internal), now);
+        };
         let body = request.encode(hold.id().get());
-        self.push(match grant {
+        self.push(match *grant {
             Some(grant) => Out::new(Kind::AtomicUnder, [&grant.get().to_le_bytes()[..], &body].concat()),
             None => Out::new(Kind::Atomic, body),
         });

@@ -1,5 +1,5 @@
 //! Where NICs check no grants, the sender does. It asks the owner, once for each grant, what the
-//! grant covers; operations under the grant wait for the answer (`Core::with_covered`). Then each
+//! grant covers; operations under the grant wait for the answer (`Core::covers`). Then each
 //! run of slices is checked when it is claimed (`Move::is_covered`).
 //!
 //! The answer comes in as many frames as it needs, each of them asked for, so that an owner keeps
@@ -17,11 +17,10 @@ use crate::peer::link::Link;
 use crate::peer::Peer;
 use crate::session::channel::Out;
 use crate::status::{Error, Result, Status};
+use crate::transfer::operation::Move;
 use crate::transfer::Outcome;
 use crate::wire::frame::{numbers, read_numbers, Kind, HEADER};
 use crate::worker::core::Core;
-use crate::worker::inbox::Command;
-use crate::worker::Worker;
 
 /// Bytes of an answer before the ranges: the token, the memory, the directions, and the number of
 /// ranges in all and before these.
@@ -29,8 +28,6 @@ const BEFORE: usize = 16 + 4 * 8;
 const RANGE: usize = 16;
 const WRITE: u64 = 1;
 const READ: u64 = 2;
-/// Operations that go on at once; the others follow as commands.
-const GO_ON: usize = 256;
 
 fn about(grant: GrantToken, values: &[u64]) -> Vec<u8> {
     [&grant.get().to_le_bytes()[..], &numbers(values)].concat()
@@ -54,54 +51,32 @@ impl Core {
         }
     }
 
-    /// The hold of a transfer that may go on: it needs no grant, its target checks it, or what it
-    /// covers is known. Otherwise its owner is asked first.
-    pub(crate) fn with_covered(&self, hold: Hold, now: u64) -> Option<Hold> {
+    /// Whether a transfer may go on: it needs no grant, its target checks it, or what it covers is
+    /// known. Otherwise its owner is asked first.
+    pub(crate) fn covers(&self, transfer: &Move) -> Result<bool> {
         if self.rails_check {
-            return Some(hold);
+            return Ok(true);
         }
-        let Some(transfer) = self.held(&hold) else { return Some(hold) };
-        let Some(grant) = transfer.grant else { return Some(hold) };
-        let Ok(peer) = self.peers.get(transfer.view().peer()) else {
-            self.abandon(hold, Outcome::of(Status::PeerLost), now);
-            return None;
-        };
+        let Some(grant) = transfer.grant else { return Ok(true) };
+        let Ok(peer) = self.peers.get(transfer.view().peer()) else { return Ok(false) };
         if self.checks_for(&peer) {
-            return Some(hold);
+            return Ok(true);
         }
         if let Some(covered) = peer.covered.get(grant) {
             // Set before, if it goes on again.
             let _ = transfer.covered.set(covered);
-            return Some(hold);
+            return Ok(true);
         }
-        match self.check_covered(peer.id) {
-            Ok(()) => self.hand_over(peer.owner, Command::AskGrant { peer: peer.id, hold }, now),
-            Err(error) => self.abandon(hold, Outcome::of(error.status), now),
-        }
-        None
-    }
-}
-
-impl Worker {
-    /// A transfer needs to know what its grant covers.
-    pub(crate) fn link_ask_grant(&mut self, peer: PeerId, hold: Hold, now: u64) {
-        let core = self.core.clone();
-        let Some(link) = self.links.get_mut(peer).filter(|link| link.session.closing().is_none()) else {
-            return core.abandon(hold, Outcome::of(Status::PeerClosed), now);
-        };
-        link.ask_grant(&core, hold, now);
-        self.links.mark(peer);
+        self.check_covered(peer.id).map(|()| false)
     }
 }
 
 impl Link {
-    fn ask_grant(&mut self, core: &Core, hold: Hold, now: u64) {
+    /// A transfer needs to know what its grant covers.
+    pub(crate) fn ask_grant(&mut self, core: &Core, hold: Hold, now: u64) {
         let Some(grant) = core.held(&hold).and_then(|transfer| transfer.grant) else {
             return core.abandon(hold, Outcome::of(Status::Internal), now);
         };
-        if self.peer.covered.get(grant).is_some() {
-            return core.go_on(hold, now);
-        }
         if self.peer.revoked.contains(grant) {
             return core.abandon(hold, Outcome::of(Status::Revoked), now);
         }
@@ -161,14 +136,10 @@ impl Link {
             self.asking.insert(grant, asking);
             return self.push_ask(grant, known);
         }
-        let Asking { covered, mut waiting } = asking;
+        let Asking { covered, waiting } = asking;
         let (write, read) = (access & WRITE != 0, access & READ != 0);
         self.peer.covered.insert(grant, Covered { memory: MemoryId::new(memory), write, read, ..covered });
-        let (peer, owner) = (self.peer.id, self.peer.owner);
-        for hold in waiting.split_off(waiting.len().min(GO_ON)) {
-            core.hand_over(owner, Command::AskGrant { peer, hold }, now);
-        }
-        waiting.into_iter().for_each(|hold| core.go_on(hold, now));
+        core.go_on_all(self.peer.id, waiting, now);
     }
 
     fn refused_under(&self, core: &Core, grant: GrantToken, waiting: Vec<Hold>, now: u64) {

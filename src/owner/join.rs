@@ -3,13 +3,13 @@
 
 use crate::ids::{Hold, RailIndex};
 use crate::peer::link::Link;
+use crate::peer::Peer;
 use crate::session::{pair, Plan};
 use crate::status::Status;
 use crate::transfer::operation::Move;
 use crate::transfer::shape::View;
 use crate::transfer::Outcome;
-use crate::worker::core::Core;
-use crate::worker::inbox::Command;
+use crate::worker::core::{Core, Needs};
 use std::sync::atomic::Ordering;
 
 /// The workers with lanes that a transfer can use.
@@ -31,7 +31,7 @@ impl Core {
     /// Starts a transfer: at the workers that have lanes for it, or at its peer's owner, which
     /// makes one.
     #[inline]
-    pub(crate) fn send_off(&self, hold: Hold, now: u64) {
+    pub(crate) fn send_off(&self, hold: Hold, now: u64, ask: impl FnOnce(&Peer, Hold, Needs)) {
         let Some(transfer) = self.held(&hold) else {
             return self.abandon(hold, Outcome::of(Status::Internal), now);
         };
@@ -48,7 +48,7 @@ impl Core {
         };
         let usable = workers(self, peer.lanes.lock().up(), view);
         match usable {
-            0 => self.hand_over(peer.owner, Command::Join { peer: peer.id, hold }, now),
+            0 => ask(&peer, hold, Needs::Lane),
             workers => self.dispatch(hold, workers, slices, now),
         }
     }
@@ -57,9 +57,6 @@ impl Core {
 impl Link {
     /// A transfer needs lanes that do not exist.
     pub(crate) fn join(&mut self, core: &Core, hold: Hold, now: u64) {
-        if self.session.closing().is_some() {
-            return core.abandon(hold, Outcome::of(Status::PeerClosed), now);
-        }
         if self.session.is_away() {
             return self.joining.push(hold);
         }

@@ -247,7 +247,7 @@ impl Worker {
     pub fn close_all(&mut self, now: u64) {
         self.shutting_down = true;
         let peers = self.links.iter().map(|link| link.peer.id);
-        self.commands.extend(peers.map(|peer| Command::Disconnect { peer }));
+        self.commands.extend(peers.map(|peer| Command::EndPeer { peer, outcome: Outcome::OK }));
         self.tend_links(now);
     }
 

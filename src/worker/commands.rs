@@ -1,7 +1,7 @@
 //! What a worker does for callers and other workers: it starts the transfers in its inbox, and carries
 //! out the commands there.
 
-use super::core::Core;
+use super::core::{Core, Needs};
 use super::inbox::Command;
 use super::lanes::Which;
 use super::later::HOPS;
@@ -114,7 +114,6 @@ impl Worker {
                 self.data.add_lanes(&peer, &plans, reply.as_ref(), now)
             }
             Command::DropLanes { peer, keep, ended } => self.data.drop_lanes(peer, keep, ended),
-            Command::Reach { remote } => self.data.reach(&remote),
             Command::Lane { peer, plan, event } => self.link_lane(peer, plan, event, now),
             Command::ResetLane { peer, plan, epoch, asks } => {
                 self.data.reset_as_asked(peer, plan, epoch, asks)
@@ -131,8 +130,11 @@ impl Worker {
                 self.with_link(peer, |link, _| link.handed());
                 self.link_accepted(peer, &accepted, now)
             }
-            Command::EndPeer { peer, outcome } => self.end_peer(peer, outcome, now),
-            Command::Evict { peer } => self.evict(peer, now),
+            Command::EndPeer { peer, outcome } => match outcome.status {
+                Status::Ok => self.link_disconnect(peer, now),
+                Status::Unreachable => self.evict(peer, now),
+                _ => self.end_peer(peer, outcome, now),
+            },
             Command::Frame { peer, bytes } => {
                 self.with_link(peer, |link, _| link.handed());
                 self.link_frame(peer, &bytes, now)
@@ -142,19 +144,13 @@ impl Worker {
             }),
             Command::Notify { peer, id } => self.link_notify(peer, id, false, now),
             Command::Failed(failed) => self.link_failed(failed),
-            Command::Atomic { peer, hold } => self.link_atomic(peer, hold, now),
-            Command::Import { remote } => self.link_import(remote, now),
-            Command::GoOn { remote, state, holds } => self.core.let_go_on(&remote, state, holds, now),
-            Command::Release { remote } => self.with_link(remote.peer, |link, _| link.forget(&remote)),
-            // The caller released messages: there may be space for more.
+            Command::Remote { remote } => self.link_remote(remote, now),
+            Command::GoOn { peer, hold } => self.link_go_on(peer, hold, now),
             Command::Resume { peer } => {
+                self.link_connected(peer, now);
                 self.deliver(peer, USER, now);
                 self.links.mark(peer);
             }
-            Command::Connected { peer } => self.link_connected(peer, now),
-            Command::Join { peer, hold } => self.link_join(peer, hold, now),
-            Command::AskGrant { peer, hold } => self.link_ask_grant(peer, hold, now),
-            Command::Disconnect { peer } => self.link_disconnect(peer, now),
             Command::Await(awaiting) => self.watching.push(awaiting),
             Command::Shutdown => self.close_all(now),
         }
@@ -170,24 +166,24 @@ impl Worker {
         }
     }
 
-    /// A transfer wants a lane between rails that have none.
-    pub(crate) fn link_join(&mut self, peer: PeerId, hold: Hold, now: u64) {
+    /// An operation goes on; what it needs the owner for, this does.
+    pub(crate) fn link_go_on(&mut self, peer: PeerId, hold: Hold, now: u64) {
         let core = self.core.clone();
-        let Some(link) = self.links.get_mut(peer) else {
+        let mut asked = None;
+        core.go_on_or(hold, now, |_, hold, needs| asked = Some((hold, needs)));
+        let Some((hold, needs)) = asked else { return };
+        let Some(link) = self.links.get_mut(peer).filter(|link| link.session.closing().is_none()) else {
             return core.abandon(hold, Outcome::of(Status::PeerClosed), now);
         };
-        link.join(&core, hold, now);
-        self.carry_out(peer, None, now);
-        self.links.get_mut(peer).into_iter().for_each(|link| link.go_on_joining(&core, now));
-    }
-
-    pub(crate) fn link_atomic(&mut self, peer: PeerId, hold: Hold, now: u64) {
-        let core = self.core.clone();
-        let link = self.links.get_mut(peer).filter(|link| link.session.closing().is_none());
-        let (Some(link), Some(request)) = (link, core.request(&hold)) else {
-            return core.abandon(hold, Outcome::of(Status::PeerClosed), now);
-        };
-        link.push_atomic(hold, request);
+        match needs {
+            Needs::Request => link.push_atomic(&core, hold, now),
+            Needs::Cover => link.ask_grant(&core, hold, now),
+            Needs::Lane => {
+                link.join(&core, hold, now);
+                self.carry_out(peer, None, now);
+                self.links.get_mut(peer).into_iter().for_each(|link| link.go_on_joining(&core, now));
+            }
+        }
         self.links.mark(peer);
     }
 
@@ -227,9 +223,19 @@ impl Worker {
         }
     }
 
-    pub fn link_import(&mut self, remote: Arc<RemoteMemory>, now: u64) {
+    /// A memory of a peer was imported, or released.
+    fn link_remote(&mut self, remote: Arc<RemoteMemory>, now: u64) {
         let core = self.core.clone();
         let peer = remote.peer;
+        if remote.is_released() {
+            return self.with_link(peer, |link, _| link.forget(&remote));
+        }
+        if remote.device.is_some() {
+            self.data.reach(&remote);
+        }
+        if core.owner_of(peer).is_some_and(|owner| owner != self.index) {
+            return;
+        }
         match self.links.get_mut(peer) {
             Some(link) => match link.session.closing() {
                 Some(outcome) => core.answered(&remote, remote_state_of_end(outcome.status), now),

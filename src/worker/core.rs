@@ -43,7 +43,7 @@ pub const CLOSING: u8 = 1;
 pub const STOPPING: u8 = 2;
 
 /// Transfers that one step starts after the owner of their remote memory has answered.
-const GO_ON: usize = 1024;
+const GO_ON: usize = 256;
 
 /// A rail's properties, for all threads.
 #[derive(Clone)]
@@ -64,6 +64,16 @@ pub struct RailInfo {
     /// The most bytes of one write with an immediate; 0 if the NIC has no such writes.
     pub immediate_max: u64,
     pub traffic: Arc<Traffic>,
+}
+
+/// What an operation needs its peer's owner for.
+pub(crate) enum Needs {
+    /// To send the request of an atomic.
+    Request,
+    /// To ask what its grant covers.
+    Cover,
+    /// A lane between rails that have none.
+    Lane,
 }
 
 pub struct Core {
@@ -276,12 +286,8 @@ impl Core {
     pub(crate) fn end_command(&self, command: Command, now: u64) {
         let canceled = |hold| self.abandon(hold, Outcome::of(Status::Canceled), now);
         match command {
-            Command::Import { remote } => self.answered(&remote, RemoteState::Disconnected, now),
-            Command::GoOn { holds, .. } => holds.into_iter().for_each(canceled),
-            Command::Again { hold, .. }
-            | Command::Join { hold, .. }
-            | Command::AskGrant { hold, .. }
-            | Command::Atomic { hold, .. } => canceled(hold),
+            Command::Remote { remote } => self.answered(&remote, RemoteState::Disconnected, now),
+            Command::Again { hold, .. } | Command::GoOn { hold, .. } => canceled(hold),
             Command::Await(awaiting) => canceled(awaiting.hold),
             Command::Quiesce { scope, then } => self.quiesced(&scope, then),
             other => other.refuse(),
@@ -395,41 +401,42 @@ impl Core {
 
     /// The owner of a remote memory has answered: operations that waited for the answer continue.
     pub fn answered(&self, remote: &Arc<RemoteMemory>, state: RemoteState, now: u64) {
-        let mut waited = remote.settle(state);
-        let mut later = waited.split_off(waited.len().min(GO_ON));
-        self.let_go_on(remote, state, waited, now);
-        let owner = self.owner_of(remote.peer).unwrap_or(0);
-        while !later.is_empty() {
-            let holds = later.drain(..later.len().min(GO_ON)).collect();
-            self.hand_over(owner, Command::GoOn { remote: remote.clone(), state, holds }, now);
+        self.go_on_all(remote.peer, remote.settle(state), now);
+    }
+
+    /// Operations of a peer that have waited continue: some at once, the others as commands.
+    pub(crate) fn go_on_all(&self, peer: PeerId, mut waited: Vec<Hold>, now: u64) {
+        let later = waited.split_off(waited.len().min(GO_ON));
+        for hold in waited {
+            self.go_on(hold, now);
+        }
+        let owner = self.owner_of(peer).unwrap_or(0);
+        for hold in later {
+            self.hand_over(owner, Command::GoOn { peer, hold }, now);
         }
     }
 
-    /// Starts or ends transfers that waited for a remote memory.
-    pub fn let_go_on(&self, remote: &Arc<RemoteMemory>, state: RemoteState, holds: Vec<Hold>, now: u64) {
-        for hold in holds {
-            match Error::of_remote(state) {
-                None => self.go_on(hold, now),
-                Some(error) => {
-                    let entry = self.held(&hold).and_then(|transfer| transfer.view().entry_of(remote));
-                    self.abandon(hold, Outcome { entry, ..Outcome::of(error.status) }, now)
-                }
-            }
-        }
+    /// Starts an operation once the owners of all its remote memories, and of its grant, have answered.
+    pub fn go_on(&self, hold: Hold, now: u64) {
+        self.go_on_or(hold, now, |peer, hold, _| {
+            self.hand_over(peer.owner, Command::GoOn { peer: peer.id, hold }, now)
+        });
     }
 
-    /// Starts a transfer once the owners of all its remote memories, and of its grant, have answered.
-    pub fn go_on(&self, mut hold: Hold, now: u64) {
+    /// The same; `ask`: called if the peer's owner has to do something for it first.
+    pub(crate) fn go_on_or(&self, mut hold: Hold, now: u64, ask: impl FnOnce(&Peer, Hold, Needs)) {
         loop {
-            let Some(transfer) = self.held(&hold) else { return self.go_on_atomic(hold, now) };
+            let Some(transfer) = self.held(&hold) else { return self.go_on_atomic(hold, now, ask) };
             let (view, grant) = (transfer.view(), transfer.grant);
             let state = |remote: &Arc<RemoteMemory>| (remote.clone(), remote.state_under(grant));
             let unready = |remote: &&Arc<RemoteMemory>| remote.state_under(grant) != RemoteState::Ready;
             let Some((remote, state)) = view.remotes().find(unready).map(state) else {
-                if let Some(hold) = self.with_covered(hold, now) {
-                    self.send_off(hold, now);
-                }
-                return;
+                let peer = view.peer();
+                return match self.covers(transfer) {
+                    Ok(true) => self.send_off(hold, now, ask),
+                    Ok(false) => self.ask_owner(peer, hold, now, |peer, hold| ask(peer, hold, Needs::Cover)),
+                    Err(error) => self.abandon(hold, Outcome::of(error.status), now),
+                };
             };
             match Error::of_remote(state) {
                 Some(error) => {
@@ -442,6 +449,14 @@ impl Core {
                     Err((of, _)) => hold = of,
                 },
             }
+        }
+    }
+
+    /// `ask`, unless the peer has ended.
+    pub(crate) fn ask_owner(&self, peer: PeerId, hold: Hold, now: u64, ask: impl FnOnce(&Peer, Hold)) {
+        match self.peers.get(peer) {
+            Ok(peer) => ask(&peer, hold),
+            Err(_) => self.abandon(hold, Outcome::of(Status::PeerLost), now),
         }
     }
 

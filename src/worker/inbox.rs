@@ -4,7 +4,7 @@ use super::chores::{Registered, Reply, Unwanted, Wanted};
 use super::later::Awaiting;
 use super::mailbox::Mailbox;
 use crate::ids::{Hold, OpId, PeerId};
-use crate::memory::{Memory, RemoteMemory, RemoteState};
+use crate::memory::{Memory, RemoteMemory};
 use crate::peer::Peer;
 use crate::revocation::{Scope, Then};
 use crate::session::{LaneEvent, Plan, Session};
@@ -54,10 +54,6 @@ pub enum Command {
         /// For an ended peer: whether its lanes are reset, and how many workers have yet to drop
         /// them.
         ended: Option<(bool, Arc<AtomicUsize>)>,
-    },
-    /// Device memory was imported.
-    Reach {
-        remote: Arc<RemoteMemory>,
     },
     /// A frame to a peer whose owner has no lane to it.
     Relay {
@@ -110,13 +106,11 @@ pub enum Command {
     Probe {
         peer: PeerId,
     },
+    /// A peer ends with this outcome: `OK`, the caller disconnects it; `UNREACHABLE`, an
+    /// unauthenticated endpoint had enough time to become a peer, and others need its place.
     EndPeer {
         peer: PeerId,
         outcome: Outcome,
-    },
-    /// An unauthenticated endpoint had enough time to become a peer, and others need its place.
-    Evict {
-        peer: PeerId,
     },
     Frame {
         peer: PeerId,
@@ -134,40 +128,17 @@ pub enum Command {
     },
     /// Notify the peer of a failed transfer.
     Failed(Failed),
-    /// An atomic whose request is to be sent.
-    Atomic {
-        peer: PeerId,
-        hold: Hold,
-    },
-    Import {
+    /// A memory of the peer was imported, or released. Of device memory all workers learn.
+    Remote {
         remote: Arc<RemoteMemory>,
     },
-    /// The owner of their remote memory has answered.
+    /// An operation needs what only its peer's owner can do (`Needs`).
     GoOn {
-        remote: Arc<RemoteMemory>,
-        state: RemoteState,
-        holds: Vec<Hold>,
+        peer: PeerId,
+        hold: Hold,
     },
-    Release {
-        remote: Arc<RemoteMemory>,
-    },
+    /// There is another connect to the peer, or space for its messages.
     Resume {
-        peer: PeerId,
-    },
-    Connected {
-        peer: PeerId,
-    },
-    /// A transfer needs a lane between rails that have none.
-    Join {
-        peer: PeerId,
-        hold: Hold,
-    },
-    /// A transfer needs to know what its grant covers.
-    AskGrant {
-        peer: PeerId,
-        hold: Hold,
-    },
-    Disconnect {
         peer: PeerId,
     },
     /// A transfer that starts when its watch reaches a value.

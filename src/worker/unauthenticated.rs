@@ -8,6 +8,7 @@ use super::inbox::Command;
 use crate::ids::PeerId;
 use crate::logging::seldom::Seldom;
 use crate::status::{Error, Result, Status};
+use crate::transfer::Outcome;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -148,7 +149,8 @@ impl Core {
     pub fn let_in(&self, source: u64, now: u64) -> Result<()> {
         let room = self.unauthenticated.admit(source, now);
         if let Some(peer) = room.goes.and_then(|oldest| self.peers.get(oldest).ok()) {
-            self.inboxes[peer.owner].command(Command::Evict { peer: peer.id });
+            let outcome = Outcome::of(Status::Unreachable);
+            self.command_owner(&peer, Command::EndPeer { peer: peer.id, outcome });
         }
         if room.enters {
             return Ok(());
