@@ -2,7 +2,7 @@
 
 use super::pci::{self, Device, Kind, PciAddress, NVIDIA};
 use super::{interfaces, nodes, Machine};
-use serde::Serialize;
+use serde_json::{json, Value};
 use std::collections::BTreeMap;
 
 /// Incremented when a field changes its meaning; new fields may be added at any time.
@@ -35,99 +35,6 @@ pub struct Rail {
     pub pci: Option<PciAddress>,
 }
 
-#[derive(Serialize)]
-struct View {
-    format: u32,
-    sysfs_root: String,
-    cpus: String,
-    affinity: String,
-    nodes: Vec<NodeView>,
-    devices: Vec<DeviceView>,
-    interfaces: Vec<InterfaceView>,
-    rails_source: &'static str,
-    rails_why: String,
-    rails: Vec<RailView>,
-    workers: Vec<WorkerView>,
-}
-
-#[derive(Serialize)]
-struct NodeView {
-    node: u32,
-    cpus: String,
-    usable_cpus: String,
-    distances: Vec<u32>,
-    near_nics: Vec<String>,
-}
-
-#[derive(Serialize)]
-struct DeviceView {
-    address: String,
-    kind: &'static str,
-    name: String,
-    vendor: String,
-    device: String,
-    root: Option<String>,
-    parent: Option<String>,
-    node: i64,
-    link_speed: Option<String>,
-    link_width: Option<i64>,
-    #[serde(flatten)]
-    near: Option<NearView>,
-}
-
-/// Fields of GPUs, NICs and drives alone.
-#[derive(Serialize)]
-struct NearView {
-    near_cpus: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usable: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    interfaces: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    near_nics: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    nic_distance: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    near_gpus: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    gpu_distance: Option<&'static str>,
-}
-
-#[derive(Serialize)]
-struct InterfaceView {
-    name: String,
-    r#type: &'static str,
-    pci: Option<String>,
-    up: bool,
-    speed_mbps: Option<i64>,
-    addresses: Vec<String>,
-    addresses_left_out: Vec<LeftView>,
-    why: Option<String>,
-}
-
-#[derive(Serialize)]
-struct LeftView {
-    address: String,
-    why: String,
-}
-
-#[derive(Serialize)]
-struct RailView {
-    fabric: String,
-    name: String,
-    pci: Option<String>,
-    node: i64,
-    worker: usize,
-}
-
-#[derive(Serialize)]
-struct WorkerView {
-    node: i64,
-    cpus: String,
-    pinned: bool,
-    rails: Vec<usize>,
-}
-
 /// -1: unknown.
 fn number(node: Option<u32>) -> i64 {
     node.map_or(-1, i64::from)
@@ -141,118 +48,131 @@ impl Machine {
     /// `visible` is CUDA_VISIBLE_DEVICES.
     pub fn json(&self, rails: Rails, visible: Option<&str>) -> serde_json::Result<String> {
         let left = self.gpus_left(visible);
-        let names = self.names_by_device();
-        let device = |device| self.device_view(device, left.as_deref(), &names);
+        let known = self.names_by_device();
         let workers = &rails.workers;
         let worker_of = |rail| workers.iter().position(|group| group.rails.contains(&rail)).unwrap_or(0);
-        let rail = |(index, rail): (usize, &Rail)| RailView {
-            fabric: rail.fabric.clone(),
-            name: rail.name.clone(),
-            pci: rail.pci.map(|pci| pci.to_string()),
-            node: number(self.node_of(rail.pci)),
-            worker: worker_of(index),
+        let rail = |(index, rail): (usize, &Rail)| {
+            json!({
+                "fabric": rail.fabric,
+                "name": rail.name,
+                "pci": rail.pci.map(|pci| pci.to_string()),
+                "node": number(self.node_of(rail.pci)),
+                "worker": worker_of(index),
+            })
         };
-        serde_json::to_string_pretty(&View {
-            format: FORMAT,
-            sysfs_root: self.root.folder().to_string_lossy().into_owned(),
-            cpus: self.online.to_string(),
-            affinity: self.affinity.to_string(),
-            nodes: self.nodes.iter().map(|node| self.node_view(node)).collect(),
-            devices: self.devices.iter().map(device).collect(),
-            interfaces: self.interface_views(rails.interfaces),
-            rails_source: rails.source,
-            rails_why: rails.why,
-            rails: rails.list.iter().enumerate().map(rail).collect(),
-            workers: workers.iter().map(|group| self.worker_view(group)).collect(),
-        })
+        let worker = |group: &super::worker_groups::WorkerGroup| {
+            json!({
+                "node": number(group.node),
+                "cpus": group.cpus.as_ref().unwrap_or(&self.affinity).to_string(),
+                "pinned": group.cpus.is_some(),
+                "rails": group.rails,
+            })
+        };
+        let device = |device| self.device_view(device, left.as_deref(), &known);
+        serde_json::to_string_pretty(&json!({
+            "format": FORMAT,
+            "sysfs_root": self.root.folder().to_string_lossy(),
+            "cpus": self.online.to_string(),
+            "affinity": self.affinity.to_string(),
+            "nodes": self.nodes.iter().map(|node| self.node_view(node)).collect::<Vec<_>>(),
+            "devices": self.devices.iter().map(device).collect::<Vec<_>>(),
+            "interfaces": self.interface_views(rails.interfaces),
+            "rails_source": rails.source,
+            "rails_why": rails.why,
+            "rails": rails.list.iter().enumerate().map(rail).collect::<Vec<_>>(),
+            "workers": workers.iter().map(worker).collect::<Vec<_>>(),
+        }))
     }
 
     fn nics(&self) -> impl Iterator<Item = &Device> {
         self.devices.iter().filter(|device| device.kind == Kind::Nic)
     }
 
-    fn node_view(&self, node: &nodes::Node) -> NodeView {
+    fn node_view(&self, node: &nodes::Node) -> Value {
         let distance = |nic: &&Device| self.distance_from_node(node.id, nic);
         let least = self.nics().map(|nic| distance(&nic)).min();
-        NodeView {
-            node: node.id,
-            cpus: node.cpus.to_string(),
-            usable_cpus: node.cpus.and(&self.affinity).to_string(),
-            distances: self.nodes.iter().map(|to| nodes::distance(&self.nodes, node.id, to.id)).collect(),
-            near_nics: names(self.nics().filter(|nic| Some(distance(nic)) == least)),
-        }
+        let distances = self.nodes.iter().map(|to| nodes::distance(&self.nodes, node.id, to.id));
+        json!({
+            "node": node.id,
+            "cpus": node.cpus.to_string(),
+            "usable_cpus": node.cpus.and(&self.affinity).to_string(),
+            "distances": distances.collect::<Vec<u32>>(),
+            "near_nics": names(self.nics().filter(|nic| Some(distance(nic)) == least)),
+        })
     }
 
-    fn device_view(&self, device: &Device, left: Option<&[PciAddress]>, known: &Names) -> DeviceView {
+    fn device_view(&self, device: &Device, left: Option<&[PciAddress]>, known: &Names) -> Value {
         let (speed, width) = match device.kind {
             Kind::Other | Kind::Display => (None, None),
             _ => pci::link(&self.root, device.address),
         };
-        let root = Some(device.root.clone()).filter(|root| !root.is_empty());
+        let root = Some(&device.root).filter(|root| !root.is_empty());
         let bridge = device.bridges.last().map(PciAddress::to_string);
         let named = known.get(&device.address).filter(|names| !names.is_empty());
         let fallback = || format!("{} {:04x}", vendor(device.vendor), device.device);
-        DeviceView {
-            address: device.address.to_string(),
-            kind: device.kind.name(),
-            name: named.map_or_else(fallback, |names| names.join(" ")),
-            vendor: format!("0x{:04x}", device.vendor),
-            device: format!("0x{:04x}", device.device),
-            parent: bridge.or_else(|| root.clone()),
-            root,
-            node: number(device.node),
-            link_speed: speed,
-            link_width: width,
-            near: self.near_view(device, left, known),
+        let mut view = json!({
+            "address": device.address.to_string(),
+            "kind": device.kind.name(),
+            "name": named.map_or_else(fallback, |names| names.join(" ")),
+            "vendor": format!("0x{:04x}", device.vendor),
+            "device": format!("0x{:04x}", device.device),
+            "root": root,
+            "parent": bridge.as_ref().or(root),
+            "node": number(device.node),
+            "link_speed": speed,
+            "link_width": width,
+        });
+        match device.kind {
+            Kind::Nic => {
+                view["interfaces"] = json!(known.get(&device.address).cloned().unwrap_or_default());
+                self.add_nearest(&mut view, device, ["near_gpus", "gpu_distance"], self.gpus());
+            }
+            Kind::Gpu | Kind::Nvme => {
+                self.add_nearest(&mut view, device, ["near_nics", "nic_distance"], self.nics());
+            }
+            _ => {}
         }
+        if device.kind == Kind::Gpu {
+            let usable = left.is_none_or(|left| device.vendor != NVIDIA || left.contains(&device.address));
+            view["usable"] = json!(usable);
+        }
+        view
     }
 
-    fn near_view(&self, device: &Device, left: Option<&[PciAddress]>, known: &Names) -> Option<NearView> {
-        let kind = device.kind;
-        if ![Kind::Gpu, Kind::Nic, Kind::Nvme].contains(&kind) {
-            return None;
+    /// What is nearest to a device; without any, it has no distance.
+    fn add_nearest<'a>(
+        &'a self,
+        view: &mut Value,
+        device: &Device,
+        [near, far]: [&str; 2],
+        others: impl Iterator<Item = &'a Device>,
+    ) {
+        let (least, nearest) = self.nearest(device, others);
+        view["near_cpus"] = json!(self.cpus_near(device.node).to_string());
+        view[near] = json!(names(nearest));
+        if let Some(least) = least {
+            view[far] = json!(least.name());
         }
-        let nics = (kind != Kind::Nic).then(|| self.nearest(device, self.nics()));
-        let gpus = (kind == Kind::Nic).then(|| self.nearest(device, self.gpus()));
-        let usable = left.is_none_or(|left| device.vendor != NVIDIA || left.contains(&device.address));
-        let interfaces = || known.get(&device.address).cloned().unwrap_or_default();
-        Some(NearView {
-            near_cpus: self.cpus_near(device.node).to_string(),
-            usable: (kind == Kind::Gpu).then_some(usable),
-            interfaces: (kind == Kind::Nic).then(interfaces),
-            nic_distance: nics.as_ref().and_then(|(least, _)| Some(least.as_ref()?.name())),
-            near_nics: nics.map(|(_, near)| names(near)),
-            gpu_distance: gpus.as_ref().and_then(|(least, _)| Some(least.as_ref()?.name())),
-            near_gpus: gpus.map(|(_, near)| names(near)),
-        })
     }
 
     /// The interfaces of the tree, then those that only the kernel's network has.
-    fn interface_views(&self, mut explained: Vec<Interface>) -> Vec<InterfaceView> {
-        let mut views: Vec<InterfaceView> = Vec::new();
+    fn interface_views(&self, mut explained: Vec<Interface>) -> Vec<Value> {
+        let mut views: Vec<Value> = Vec::new();
         for interface in &self.interfaces {
             let is_net = interface.kind == interfaces::Type::Net;
             let at = explained.iter().position(|one| is_net && one.name == interface.name);
-            let speed = interfaces::speed_mbps(&self.root, interface);
-            let pci = interface.pci.map(|pci| pci.to_string());
-            let kind = if is_net { "net" } else { "rdma" };
             let network = at.map(|at| explained.remove(at));
-            views.push(interface_view(&interface.name, kind, pci, interface.up, speed, network));
+            let mut view = interface_view(&interface.name, network);
+            view["type"] = json!(if is_net { "net" } else { "rdma" });
+            view["pci"] = json!(interface.pci.map(|pci| pci.to_string()));
+            view["up"] = json!(interface.up);
+            view["speed_mbps"] = json!(interfaces::speed_mbps(&self.root, interface));
+            views.push(view);
         }
-        for network in explained {
-            let name = network.name.clone();
-            views.push(interface_view(&name, "net", None, true, None, Some(network)));
-        }
+        views.extend(
+            explained.into_iter().map(|network| interface_view(&network.name.clone(), Some(network))),
+        );
         views
-    }
-
-    fn worker_view(&self, group: &super::worker_groups::WorkerGroup) -> WorkerView {
-        WorkerView {
-            node: number(group.node),
-            cpus: group.cpus.as_ref().unwrap_or(&self.affinity).to_string(),
-            pinned: group.cpus.is_some(),
-            rails: group.rails.clone(),
-        }
     }
 
     /// Names of devices in the kernel and drivers.
@@ -270,19 +190,22 @@ impl Machine {
     }
 }
 
-fn interface_view(
-    name: &str,
-    r#type: &'static str,
-    pci: Option<String>,
-    up: bool,
-    speed_mbps: Option<i64>,
-    network: Option<Interface>,
-) -> InterfaceView {
+/// An interface of which the tree tells nothing.
+fn interface_view(name: &str, network: Option<Interface>) -> Value {
     let why = network.as_ref().map(|network| network.why.clone());
     let (addresses, left) =
         network.map(|network| (network.addresses, network.addresses_left_out)).unwrap_or_default();
-    let addresses_left_out = left.into_iter().map(|(address, why)| LeftView { address, why }).collect();
-    InterfaceView { name: name.to_owned(), r#type, pci, up, speed_mbps, addresses, addresses_left_out, why }
+    let left = left.into_iter().map(|(address, why)| json!({ "address": address, "why": why }));
+    json!({
+        "name": name,
+        "type": "net",
+        "pci": null,
+        "up": true,
+        "speed_mbps": null,
+        "addresses": addresses,
+        "addresses_left_out": left.collect::<Vec<_>>(),
+        "why": why,
+    })
 }
 
 type Names = BTreeMap<PciAddress, Vec<String>>;
