@@ -19,6 +19,7 @@ mod lying_tests;
 #[cfg(test)]
 mod machine_tests;
 pub mod ofi;
+mod own;
 pub mod registry;
 pub mod segments;
 pub mod select;

@@ -20,6 +20,7 @@ mod scratches;
 use super::discover::{ListedNic, Source};
 use super::events::{Event, Events};
 use crate::clock::Clock;
+use crate::fabric::own::routes::Routes;
 use crate::fabric::{Buffer, Posted, Progress, Reaped, Route, Scratch};
 use crate::ids::PeerId;
 use crate::status::{Error, Result, Status};
@@ -27,7 +28,7 @@ use crate::wire::address::RAILS_MAX;
 use crate::wire::tcp::{Handshake, Name, HANDSHAKE};
 use dialer::{towards, Dialer, Opening, RESOLVES};
 use libfabric_sys::*;
-use routes::{find, RouteSlot};
+use routes::Target;
 use scratches::Scratches;
 use std::ffi::c_void;
 use std::os::fd::RawFd;
@@ -82,7 +83,7 @@ pub struct Connections {
     events: Events,
     dialer: Option<Dialer>,
     name: Name,
-    places: Vec<RouteSlot>,
+    routes: Routes<Target>,
     all: Vec<Connection>,
     last_number: u32,
     /// Connections that are not up yet.
@@ -92,8 +93,6 @@ pub struct Connections {
     ending: Vec<(u32, i32)>,
     /// Connections whose posts have failed, with the error.
     failed: Vec<(u32, i32)>,
-    /// A connection has ended since failures were last reaped.
-    deaths: bool,
     passes: u32,
     looked_ns: u64,
     /// Endpoints of ended connections that could not be closed yet.
@@ -154,14 +153,13 @@ impl Connections {
                 events: Events::new(source),
                 dialer: None,
                 name,
-                places: Vec::new(),
+                routes: Routes::default(),
                 all: Vec::new(),
                 last_number: 0,
                 pending: 0,
                 finished: Vec::new(),
                 ending: Vec::new(),
                 failed: Vec::new(),
-                deaths: false,
                 passes: 0,
                 looked_ns: 0,
                 unclosed: Vec::new(),
@@ -287,10 +285,7 @@ impl Connections {
         let Some(at) = self.all.iter().position(|one| one.number == number) else { return };
         let mut ended = self.all.swap_remove(at);
         self.pending -= usize::from(!ended.up);
-        for place in self.places.iter_mut().filter(|place| place.leads == Ok(number)) {
-            (place.leads, place.ep, place.reported) = (Err(errno), ptr::null_mut(), false);
-        }
-        self.deaths = true;
+        self.routes.end(number, errno);
         self.finished.extend(ended.waiting.drain(..).map(|(_, scratch)| Reaped::new(scratch, errno)));
         ended.wanted.store(false, Ordering::Release);
         self.part_with(ended.ep);
@@ -306,11 +301,11 @@ impl Connections {
     /// The endpoint of a route.
     #[inline]
     pub fn at(&mut self, route: Route) -> std::result::Result<(*mut fid_ep, u32), Posted> {
-        match find(&mut self.places, route) {
-            Some(&mut RouteSlot { ep, leads: Ok(number), .. }) if !ep.is_null() => Ok((ep, number)),
-            Some(RouteSlot { leads: Ok(_), .. }) => Err(Posted::Again),
-            Some(RouteSlot { leads: Err(errno), .. }) => Err(Posted::Failed(*errno)),
-            None => Err(Posted::Failed(libc::ENOTCONN)),
+        let place = self.routes.find(route).ok_or(Posted::Failed(libc::ENOTCONN))?;
+        match (place.leads, place.target.ep) {
+            (Ok(_), ep) if ep.is_null() => Err(Posted::Again),
+            (Ok(number), ep) => Ok((ep, number)),
+            (Err(errno), _) => Err(Posted::Failed(errno)),
         }
     }
 
@@ -337,7 +332,7 @@ impl Connections {
                 }
             }
             Err(Posted::Again) => {
-                let leads = find(&mut self.places, route).and_then(|place| place.leads.ok());
+                let leads = self.routes.leads(route).ok();
                 let connection = self.all.iter_mut().find(|one| Some(one.number) == leads);
                 connection.map_or(Posted::Failed(libc::ENOTCONN), |connection| {
                     // One is enough, and the rail has few for handshakes.
@@ -391,7 +386,7 @@ impl Connections {
     pub fn pass(&mut self, reaped: &mut Vec<Reaped>, emptied: bool) {
         if !self.failed.is_empty() {
             self.end_failed();
-        } else if emptied && (self.deaths || !self.ending.is_empty()) {
+        } else if emptied && (self.routes.has_deaths() || !self.ending.is_empty()) {
             self.bury();
         }
         self.passes = self.passes.wrapping_add(1);
@@ -412,9 +407,7 @@ impl Connections {
     /// Removes ended connections whose received messages were all reaped.
     #[cold]
     fn bury(&mut self) {
-        if std::mem::take(&mut self.deaths) {
-            self.places.iter_mut().for_each(|place| place.reported = place.leads.is_err());
-        }
+        self.routes.report();
         for (number, errno) in std::mem::take(&mut self.ending) {
             self.end(number, errno);
         }
@@ -459,8 +452,7 @@ impl Connections {
                 self.finished.push(Reaped::new(scratch, -rc as i32));
             }
         }
-        let to_it = self.places.iter_mut().filter(|place| place.leads == Ok(number));
-        to_it.for_each(|place| place.ep = ep);
+        self.routes.over(number).for_each(|place| place.target.ep = ep);
     }
 
     #[cold]
@@ -512,7 +504,10 @@ impl Connections {
 
     /// The event queue's descriptor, and whether nothing is left to be reaped.
     pub fn wait_fd(&self) -> (Option<RawFd>, bool) {
-        (self.events.descriptor(), self.finished.is_empty() && self.ending.is_empty() && !self.deaths)
+        (
+            self.events.descriptor(),
+            self.finished.is_empty() && self.ending.is_empty() && !self.routes.has_deaths(),
+        )
     }
 }
 

@@ -108,11 +108,17 @@ impl TcpNic {
     /// A peer has authenticated over an accepted connection: routes to its NIC that get no answer lead over
     /// this one now. (A side whose address has changed dials the other side, which only knows the old one.)
     pub(super) fn take_over(&mut self, at: u32, source: (Name, PeerId)) {
-        let dials = |at: u32| {
-            let one = self.connections.get(at as usize).and_then(Option::as_deref);
+        let dials = |at: &u32| {
+            let one = self.connections.get(*at as usize).and_then(Option::as_deref);
             one.is_some_and(|one| one.state == State::Dialing)
         };
-        let given_up = self.routes.turn(source, at, dials);
+        let mut given_up = Vec::new();
+        for place in self.routes.to((source.0, Some(source.1))) {
+            if let Some(old) = place.leads.ok().filter(dials) {
+                place.leads = Ok(at);
+                given_up.push(old);
+            }
+        }
         for old in given_up {
             self.end(old, libc::ECANCELED);
         }

@@ -8,7 +8,7 @@ use super::interfaces::Interface;
 use super::listener::{self, Listener, LISTENER, NEWS};
 use super::options::Options;
 use super::outgoing::descriptor_of;
-use super::routes::{Routes, Target};
+use super::routes::Target;
 use super::sealed::OTHER_SECRET;
 use super::socket;
 use super::stream::{Spare, SINK};
@@ -16,6 +16,7 @@ use crate::clock::{Clock, Random};
 use crate::descriptor::Descriptor;
 use crate::device::{driver, Device};
 use crate::fabric::grants::Grants;
+use crate::fabric::own::routes::Routes;
 use crate::fabric::registry::Registry;
 use crate::fabric::{
     Access, Buffer, Connection as Number, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration,
@@ -67,7 +68,7 @@ pub struct TcpNic {
     pub(super) moved_to: Option<String>,
     pub(super) paths: Paths,
     pub(super) epoll: Descriptor,
-    pub(super) routes: Routes,
+    pub(super) routes: Routes<Target>,
     pub(super) connections: Vec<Option<Box<Connection>>>,
     last_number: Number,
     /// Connections that may have work.
@@ -335,7 +336,7 @@ impl Nic for TcpNic {
 
     fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route> {
         let (to, other, name) = self.target(address)?;
-        if let Some(route) = self.routes.again(name, peer) {
+        if let Some(route) = self.routes.again((name, peer), None) {
             return Ok(route);
         }
         let is_theirs =
@@ -356,7 +357,7 @@ impl Nic for TcpNic {
     }
 
     fn remove(&mut self, route: Route) {
-        let Some((at, target)) = self.routes.remove(route) else { return };
+        let Some((Ok(at), target)) = self.routes.remove(route) else { return };
         let answered = target.name == NOBODY;
         let goes = |one: &&mut Connection| !answered || one.is_unauthenticated();
         if let Some(connection) = self.connection(at).filter(goes) {
@@ -388,7 +389,8 @@ impl Nic for TcpNic {
     }
 
     fn redial(&mut self, route: Route) {
-        let Some((target, errno)) = self.routes.ended(route) else { return };
+        let Some((place, errno)) = self.routes.ended(route) else { return };
+        let target = place.target;
         let leads = self.dial(&target).map_err(|_| errno);
         if let Some(place) = self.routes.find(route) {
             place.leads = leads;

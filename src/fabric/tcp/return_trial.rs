@@ -44,7 +44,11 @@ impl TcpNic {
                 if one.dialed {
                     Some(far)
                 } else {
-                    self.routes.dialed(one.name, one.owner(), far.ip())
+                    let whose = (one.name, one.owner());
+                    let targets =
+                        self.routes.targets().filter(|(target, _)| (target.name, target.peer) == whose);
+                    let dialed = targets.flat_map(|(target, _)| [Some(target.to), target.other]);
+                    dialed.flatten().find(|to| to.ip() == far.ip())
                 }
             })
             .collect();

@@ -11,7 +11,7 @@ impl Connections {
     /// Closes all connections; their posts come back through the completion queue, if that is read.
     /// What could not be closed is closed by the next call.
     pub fn close(&mut self) -> Result<()> {
-        self.places.clear();
+        self.routes.clear();
         self.pending = 0;
         let all = std::mem::take(&mut self.all);
         all.iter().for_each(|one| one.wanted.store(false, Ordering::Release));

@@ -1,6 +1,7 @@
 //! Routes: the addresses that a rail has inserted, and the connections that they lead to.
 
 use super::{Connection, Connections, NOBODY};
+use crate::fabric::own::routes::{self, Target as _, Whose};
 use crate::fabric::Route;
 use crate::ids::PeerId;
 use crate::status::{Error, Result, Status};
@@ -13,27 +14,19 @@ use std::ptr;
 /// and some versions of libfabric wait for the network for each.
 const UNDIALED: i32 = libc::ENOTCONN;
 
-/// A route: the state behind an inserted address.
-pub struct RouteSlot {
-    pub generation: u32,
-    /// How often the address was inserted; 0: the slot is free.
-    pub users: u32,
-    pub target: Name,
-    pub peer: Option<PeerId>,
-    pub to: Box<[u8]>,
-    /// The number of its connection, or the error that ended it.
-    pub leads: std::result::Result<u32, i32>,
+/// The purpose of a route.
+pub struct Target {
+    name: Name,
+    peer: Option<PeerId>,
+    to: Box<[u8]>,
     /// The connection's endpoint, while the connection is up.
     pub ep: *mut fid_ep,
-    /// The operations that failed with the connection were reaped.
-    pub reported: bool,
 }
 
-/// The slot of a route, if the route still owns it.
-#[inline]
-pub fn find(places: &mut [RouteSlot], route: Route) -> Option<&mut RouteSlot> {
-    let place = places.get_mut(route as u32 as usize)?;
-    (place.users > 0 && place.generation == (route >> 32) as u32).then_some(place)
+impl routes::Target for Target {
+    fn whose(&self) -> Whose {
+        (self.name, self.peer)
+    }
 }
 
 impl Connections {
@@ -53,37 +46,13 @@ impl Connections {
         Ok((padded, *target))
     }
 
-    fn place(
-        &mut self,
-        target: Name,
-        peer: Option<PeerId>,
-        to: Box<[u8]>,
-        leads: std::result::Result<u32, i32>,
-    ) -> Route {
-        let ep = leads.ok().map_or(ptr::null_mut(), |number| self.endpoint_of(number));
-        let at = self.places.iter().position(|place| place.users == 0).unwrap_or(self.places.len());
-        let generation = self.places.get(at).map_or(1, |place| place.generation.wrapping_add(1));
-        let new = RouteSlot { generation, users: 1, target, peer, to, leads, ep, reported: leads.is_err() };
-        match self.places.get_mut(at) {
-            Some(place) => *place = new,
-            None => self.places.push(new),
-        }
-        u64::from(generation) << 32 | at as u64
-    }
-
     pub fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route> {
         let (to, target) = self.target(address)?;
         self.claim(|name| *name == target, peer);
-        let same = |place: &RouteSlot| {
-            let leads = place.leads.is_ok() || place.leads == Err(UNDIALED);
-            place.users > 0 && (place.target, place.peer) == (target, peer) && leads
-        };
-        if let Some(at) = self.places.iter().position(same) {
-            let place = &mut self.places[at];
-            place.users += 1;
-            return Ok(u64::from(place.generation) << 32 | at as u64);
+        if let Some(route) = self.routes.again((target, peer), Some(UNDIALED)) {
+            return Ok(route);
         }
-        Ok(self.place(target, peer, to, Err(UNDIALED)))
+        Ok(self.routes.add(Target { name: target, peer, to, ep: ptr::null_mut() }, Err(UNDIALED)))
     }
 
     /// Assigns accepted connections from these NICs to the peer, if they belong to none.
@@ -96,8 +65,9 @@ impl Connections {
 
     /// A peer has authenticated: the connections that its NICs dialed belong to it.
     pub fn assign(&mut self, peer: PeerId) {
-        let its = self.places.iter().filter(|place| place.users > 0 && place.peer == Some(peer));
-        let names: HashSet<Name> = its.map(|place| place.target).collect();
+        let used = self.routes.used().into_iter();
+        let names: HashSet<Name> =
+            used.filter(|(_, owner)| *owner == Some(peer)).map(|(name, _)| name).collect();
         self.claim(|name| names.contains(name), Some(peer));
     }
 
@@ -106,37 +76,37 @@ impl Connections {
         let (to, target) = self.target(address)?;
         let theirs = self.all.iter().filter(|one| one.up && !one.dialed && one.name == target);
         match theirs.map(|one| one.number).max() {
-            Some(number) => Ok(self.place(NOBODY, None, to, Ok(number))),
+            Some(number) => {
+                let ep = self.endpoint_of(number);
+                Ok(self.routes.add(Target { name: NOBODY, peer: None, to, ep }, Ok(number)))
+            }
             None => Err(Error::new(Status::Fabric, "the connection is closed")),
         }
     }
 
     /// Closes a route in both directions, unless it has other users.
     pub fn remove(&mut self, route: Route) {
-        let Some(place) = find(&mut self.places, route) else { return };
-        place.users -= 1;
-        if place.users > 0 || place.target == NOBODY {
+        let Some((leads, target)) = self.routes.remove(route) else { return };
+        let (name, peer) = target.whose();
+        if name == NOBODY {
             return;
         }
-        let (target, peer, leads) = (place.target, place.peer, place.leads);
-        (place.leads, place.ep) = (Err(libc::ENOTCONN), ptr::null_mut());
         if let Ok(number) = leads {
             self.end(number, libc::ECANCELED);
         }
-        let same = |place: &RouteSlot| place.users > 0 && (place.target, place.peer) == (target, peer);
-        if !self.places.iter().any(same) {
-            self.end_theirs(target, peer);
+        if self.routes.to((name, peer)).next().is_none() {
+            self.end_theirs(name, peer);
         }
     }
 
     /// Closes a route in both directions, even if it has other users.
     pub fn reset(&mut self, route: Route) {
-        if let Some(place) = find(&mut self.places, route).filter(|place| place.target != NOBODY) {
-            let (target, peer, leads) = (place.target, place.peer, place.leads);
+        if let Some(place) = self.routes.find(route).filter(|place| place.target.name != NOBODY) {
+            let ((name, peer), leads) = (place.target.whose(), place.leads);
             if let Ok(number) = leads {
                 self.end(number, libc::ECANCELED);
             }
-            self.end_theirs(target, peer);
+            self.end_theirs(name, peer);
         }
         self.remove(route);
     }
@@ -147,25 +117,22 @@ impl Connections {
     }
 
     pub fn redial(&mut self, route: Route) {
-        let Some(place) = find(&mut self.places, route) else { return };
-        // Operations that failed with the connection are reaped first: no later result may overtake
-        // them.
-        let (true, Err(errno)) = (place.reported, place.leads) else { return };
-        let (to, target) = (place.to.clone(), place.target);
+        let Some((place, errno)) = self.routes.ended(route) else { return };
+        let (to, name) = (place.target.to.clone(), place.target.name);
         let why = |error: Error| if errno == UNDIALED { error.provider_errno } else { errno };
-        let leads = self.dial(&to, target).map_err(why);
-        if let Some(place) = find(&mut self.places, route) {
-            place.leads = leads;
+        let leads = self.dial(&to, name).map_err(why);
+        if let Some(place) = self.routes.find(route) {
+            (place.leads, place.target.ep) = (leads, ptr::null_mut());
         }
     }
 
     pub fn is_gone(&mut self, route: Route) -> bool {
-        find(&mut self.places, route).is_some_and(|place| place.leads == Err(libc::ECONNREFUSED))
+        self.routes.leads(route) == Err(libc::ECONNREFUSED)
     }
 
     pub fn end_peer(&mut self, peer: PeerId) {
-        let its = self.places.iter().filter(|place| place.users > 0 && place.peer == Some(peer));
-        let dialed: Vec<u32> = its.filter_map(|place| place.leads.ok()).collect();
+        let its = self.routes.targets().filter(|(target, _)| target.peer == Some(peer));
+        let dialed: Vec<u32> = its.filter_map(|(_, leads)| leads.ok()).collect();
         self.end_those(|one| dialed.contains(&one.number) || one.owner == Some(Some(peer)));
     }
 

@@ -1,0 +1,3 @@
+//! What NICs whose connections are our own do alike: `tcp`, and `ofi` where libfabric connects endpoints (verbs).
+
+pub mod routes;
