@@ -13,7 +13,7 @@ use crate::peer::Peer;
 use crate::status::{Error, Result, Status};
 use crate::transfer::atomic::{Atomic, AtomicSpec, Request, WORD};
 use crate::transfer::completion::KIND_ATOMIC;
-use crate::transfer::operation::{Body, Work};
+use crate::transfer::operation::Work;
 
 impl Endpoint {
     pub fn atomic(&self, spec: AtomicSpec) -> Result<OpId> {
@@ -28,7 +28,6 @@ impl Endpoint {
         check_access(remote, spec.common.grant)?;
         let (range, offset) = place(|range| remote.range_len(range), spec.offset);
         check_place(remote, range.into(), offset)?;
-        let now = core.clock.now();
         let request = Request {
             operation: spec.operation,
             memory: remote.id,
@@ -40,21 +39,9 @@ impl Endpoint {
         let Some(atomic) = Atomic::new(remote, spec.common.grant, request) else {
             return Err(Error::handle("the remote memory was released"));
         };
-        let place = self.hold_places(spec.common.queue, 1)?;
-        let body = || Body {
-            kind: KIND_ATOMIC,
-            to: core.table.to(spec.common.queue),
-            user_data: spec.common.user_data,
-            peer: Some(remote.peer),
-            submit_ns: now,
-            bytes: 0,
-            done: None,
-            work: Work::Atomic(atomic),
-        };
-        let hold = core.table.begin(body, 0, self.deadline(now, spec.common.timeout_ns));
-        let hold = hold.ok_or_else(|| self.no_slots())?;
-        place.keep();
-        let hold = self.take_back_if_late(hold, Error::of_remote(remote.state_under(spec.common.grant)))?;
+        let ended = || Error::of_remote(remote.state_under(spec.common.grant));
+        let work = Work::Atomic(atomic);
+        let (hold, now) = self.begin(&spec.common, KIND_ATOMIC, Some(remote.peer), 0, work, ended)?;
         let id = hold.id();
         core.go_on(hold, now);
         self.kick(now);

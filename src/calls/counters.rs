@@ -9,7 +9,7 @@ use crate::transfer::completion::KIND_COUNTER;
 use crate::transfer::counters::{immediate_of, VALUE_MAX};
 use crate::transfer::expect::{Expected, Expecting, Wanted};
 use crate::transfer::list::Raises;
-use crate::transfer::operation::{Body, Counting, Work};
+use crate::transfer::operation::{Counting, Work};
 use crate::transfer::{Common, Direction, Outcome, Terms};
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -41,24 +41,10 @@ impl Endpoint {
         let core = &self.core;
         core.check_open()?;
         let wanted = self.wanted(counters, values)?;
-        let place = self.hold_places(common.queue, 1)?;
-        let now = core.clock.now();
         let expecting = Expecting::new(&core.counters, wanted.clone());
         let ticket = expecting.ticket();
-        let body = || Body {
-            kind: KIND_COUNTER,
-            to: core.table.to(common.queue),
-            user_data: common.user_data,
-            peer: None,
-            submit_ns: now,
-            bytes: 0,
-            done: common.marks.done.clone().map(Box::new),
-            work: Work::Expect { _until: expecting },
-        };
-        let hold = core.table.begin(body, 0, self.deadline(now, common.timeout_ns));
-        let hold = hold.ok_or_else(|| self.no_slots())?;
-        place.keep();
-        let hold = self.take_back_if_late(hold, None)?;
+        let work = Work::Expect { _until: expecting };
+        let (hold, now) = self.begin(common, KIND_COUNTER, None, 0, work, || None)?;
         let id = hold.id();
         let _ = core.table.leave(hold);
         let mut ended = Vec::new();

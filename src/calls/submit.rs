@@ -271,6 +271,28 @@ impl Endpoint {
         }
     }
 
+    /// Begins an operation without stripes. `ended`: why it is too late for it.
+    pub(super) fn begin(
+        &self,
+        common: &Common,
+        kind: i32,
+        peer: Option<PeerId>,
+        bytes: u64,
+        work: Work,
+        ended: impl FnOnce() -> Option<Error>,
+    ) -> Result<(Hold, u64)> {
+        let core = &self.core;
+        let place = self.hold_places(common.queue, 1)?;
+        let now = core.clock.now();
+        let (to, done) = (core.table.to(common.queue), common.marks.done.clone().map(Box::new));
+        let (user_data, submit_ns) = (common.user_data, now);
+        let body = || Body { kind, to, user_data, peer, submit_ns, bytes, done, work };
+        let hold = core.table.begin(body, 0, self.deadline(now, common.timeout_ns));
+        let hold = hold.ok_or_else(|| self.no_slots())?;
+        place.keep();
+        Ok((self.take_back_if_late(hold, ended())?, now))
+    }
+
     /// `peer`: as the caller names it.
     pub fn send(&self, peer: u64, data: Theirs<u8>, common: &Common) -> Result<OpId> {
         let core = &self.core;
@@ -294,23 +316,9 @@ impl Endpoint {
                 ),
             )
         })?;
-        let place = self.hold_places(common.queue, 1)?;
-        let now = core.clock.now();
-        let data = Arc::new(data);
-        let body = || Body {
-            kind: completion::KIND_SEND,
-            to: core.table.to(common.queue),
-            user_data: common.user_data,
-            peer: Some(peer.id),
-            submit_ns: now,
-            bytes: data.len() as u64,
-            done: None,
-            work: Work::Send,
-        };
-        let hold = core.table.begin(body, 0, self.deadline(now, common.timeout_ns));
-        let hold = hold.ok_or_else(|| self.no_slots())?;
-        place.keep();
-        let hold = self.take_back_if_late(hold, peer.ended())?;
+        let (bytes, data) = (data.len() as u64, Arc::new(data));
+        let (hold, now) =
+            self.begin(common, completion::KIND_SEND, Some(peer.id), bytes, Work::Send, || peer.ended())?;
         allowed.keep();
         let id = hold.id();
         // A send has no stripes: its place in the peer's channel ends it.
