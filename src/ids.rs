@@ -18,7 +18,7 @@ impl PeerId {
         }
     }
 
-    pub fn of(generation: NonZeroU32, place: u32) -> PeerId {
+    pub fn from_parts(generation: NonZeroU32, place: u32) -> PeerId {
         PeerId(NonZeroU64::MIN.saturating_add(((generation.get() as u64) << 32 | place as u64) - 1))
     }
 
@@ -58,7 +58,7 @@ impl GrantToken {
 
     /// `session`: the owner's number of the peer session, whose low bits the token has. `None`: the
     /// bits are all 0.
-    pub const fn of(random: u64, session: u64, number: u64) -> Option<GrantToken> {
+    pub const fn from_parts(random: u64, session: u64, number: u64) -> Option<GrantToken> {
         let session = GrantToken::session_tag(session) as u128;
         let number = (number as u128) << GrantToken::NUMBER;
         GrantToken::new(random as u128 | session << GrantToken::SESSION | number)
@@ -165,7 +165,7 @@ impl Hold {
     }
 
     /// Makes a hold from an id that stands for it: in a ring, or for a count just taken.
-    pub const fn of(id: OpId) -> Hold {
+    pub const fn on(id: OpId) -> Hold {
         Hold(id)
     }
 
@@ -276,7 +276,7 @@ impl OpId {
 
     /// (Generations begin at 1.)
     #[inline]
-    pub fn of(generation: u64, index: u32) -> OpId {
+    pub fn from_parts(generation: u64, index: u32) -> OpId {
         let number = generation << Self::INDEX_BITS | u64::from(index);
         OpId(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN))
     }

@@ -190,7 +190,7 @@ impl Status {
     /// assert_eq!((Status::Again.code(), Status::Again.name()), (-1, "WEFT_ERR_AGAIN"));
     /// ```
     pub fn category(self) -> Category {
-        Category::of(self as i32)
+        Category::from_code(self as i32)
     }
 }
 
@@ -214,7 +214,7 @@ pub enum Category {
 
 impl Category {
     /// Categories are blocks of the numbering.
-    pub(crate) fn of(code: i32) -> Category {
+    pub(crate) fn from_code(code: i32) -> Category {
         let code = code.min(0);
         if Status::row(code).is_none() {
             return Category::Internal;
@@ -321,7 +321,7 @@ mod tests {
             let code = *status as i32;
             assert_eq!(Status::from_code(code), *status);
             assert!(name.to_str().is_ok_and(|n| n.starts_with("WEFT_")));
-            assert_ne!((Category::of(code), code == 0), (Category::Ok, false));
+            assert_ne!((Category::from_code(code), code == 0), (Category::Ok, false));
         }
         assert_eq!(Status::name_of(-12345), c"WEFT_ERR_UNKNOWN");
     }

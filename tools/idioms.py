@@ -20,7 +20,7 @@ MOST = 231
 FOLDERS = ("src", "rust", "weft-bench", "libfabric-sys", "fuzz", "loom", "ffi-tests", "tools", "python", "integrations",
            "examples-c", "examples-python", "include", "build.rs")
 #: What else would be said for quiesce, as a word of a name.
-RESTS = re.compile(r"\b(?:\w+_)?(?:resting|rested|at_rest|to_rest|tend_rest)\b|\b\w*(?:Resting|Rested|AtRest)\w*\b")
+RESTS = re.compile(r"\b(?:\w+_)?(?:resting|rested|at_rest|to_rest|tend_rest|lanes_quiet|are_quiet)\b|\bQuiet\b|\b\w*(?:Resting|Rested|AtRest)\w*\b")
 #: Of the standard library; those of this repository are read from its sources.
 OPTIONS = {"get", "get_mut", "first", "last", "first_mut", "last_mut", "find", "find_map", "position", "pop", "pop_front",
            "pop_back", "next", "upgrade", "ok", "take", "replace", "checked_add", "checked_sub", "as_ref", "as_mut", "as_deref",
@@ -31,7 +31,7 @@ KEEP = {"filter", "copied", "cloned", "map", "flatten", "as_ref", "as_mut", "as_
 
 #: Of many, though no plural.
 MANY = {"", "0", "all", "allowed", "chosen", "done", "drain", "ended", "failed", "gone", "invalid", "into_iter", "iter", "iter_mut", "list",
-        "lock", "named", "nearest", "of", "of_calls", "of_peer", "old", "ours", "parked", "published", "refused", "taken", "those",
+        "lock", "named", "nearest", "new", "of", "of_calls", "of_peer", "old", "ours", "parked", "published", "refused", "registering", "taken", "those",
         "unauthenticated", "waiting"}
 
 
@@ -108,7 +108,7 @@ OF = {".sh": r"(?<![\w.$-])of=|\bfor of in|\bread (?:-r )?of\b|\blocal of\b"}
 def names(path, text, spans):
     """Each function that has the name as something of its own, each that is called so, and fields."""
     seen = set()
-    for found in re.finditer(OF.get(path.suffix, r"(?<![\w.$'-])(?<!::)of\b"), text):
+    for found in re.finditer(OF.get(path.suffix, r"(?<![\w$'-])(?<!(?<!\.)\.)(?<!::)of\b"), text):
         around = [start for start, *_, end in spans if start <= found.start() <= end]
         own = text[:found.start()].endswith("fn ")
         place = found.start() if own or not around else around[-1]
@@ -170,7 +170,7 @@ def for_each(path, text, known):
 
 def tuples(path, text, spans):
     for start, name, parameters, _ in spans:
-        for _ in filter(re.compile(r"\(.*\): ").match, parameters):
+        for _ in filter(re.compile(r"\(.*\): &?\(").match, parameters):
             yield f"{path}:{line_of(text, start)}: tuple: of {name}"
 
 

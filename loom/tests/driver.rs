@@ -10,7 +10,7 @@ use weft_loom::ids::{Hold, OpId};
 use weft_loom::mailbox::Mailbox;
 
 const fn op(number: u64) -> Hold {
-    Hold::of(OpId::new(number).unwrap())
+    Hold::on(OpId::new(number).unwrap())
 }
 
 /// What a peer shares with a rail: what it sent, and whether it must ring.

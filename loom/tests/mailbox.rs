@@ -7,7 +7,7 @@ use weft_loom::ids::{Hold, OpId};
 use weft_loom::mailbox::Mailbox;
 
 const fn op(number: u64) -> Hold {
-    Hold::of(OpId::new(number).unwrap())
+    Hold::on(OpId::new(number).unwrap())
 }
 
 fn bounded(most: usize, test: impl Fn() + Sync + Send + 'static) {

@@ -121,7 +121,7 @@ fn one_flow_is_the_last_and_sees_all() {
         let leaves = move |table: &Table, arrived: &[UnsafeCell<u32>; 2], stripe: usize| {
             // SAFETY: each stripe has its own part, until the last has left.
             arrived[stripe].with_mut(|bytes| unsafe { *bytes = 1 });
-            let hold = Hold::of(id);
+            let hold = Hold::on(id);
             let last = table.stripe_leaves(table.held_slot(&hold), 1) == Left::Arrived(id);
             hold.give();
             if last {

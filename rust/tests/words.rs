@@ -20,7 +20,7 @@ fn bytes_at_any_place_are_read_and_written_and_no_others() {
     for skip in 0..8 {
         let mut bytes = vec![0u8; LEN + 16];
         // SAFETY: the range lies inside the vector, which is read again after the last use of this.
-        let words = unsafe { Words::of(bytes.as_mut_ptr().add(skip), LEN) };
+        let words = unsafe { Words::new(bytes.as_mut_ptr().add(skip), LEN) };
         let mut model = [0u8; LEN];
         for at in (0..LEN).step_by(if cfg!(miri) { 5 } else { 1 }) {
             for len in [0, 1, 3, 7, 8, 9, 17, LEN].into_iter().filter(|len| at + len <= LEN) {
@@ -41,7 +41,7 @@ fn bytes_at_any_place_are_read_and_written_and_no_others() {
 fn threads_that_write_parts_of_one_word_lose_nothing() {
     let mut bytes = vec![0u8; 64];
     // SAFETY: the vector outlives the threads, and is accessed as this range alone.
-    let words = unsafe { Words::of(bytes.as_mut_ptr().add(1), 62) };
+    let words = unsafe { Words::new(bytes.as_mut_ptr().add(1), 62) };
     let (words, together) = (Shared(&words), Barrier::new(2));
     let (words, together) = (&words, &together);
     let writes = move |at: usize, len: usize| {
@@ -63,7 +63,7 @@ fn threads_that_write_parts_of_one_word_lose_nothing() {
 fn readers_see_whole_words_beside_writers_of_them() {
     let mut bytes = vec![0u64; 4];
     // SAFETY: the vector outlives the threads, and is accessed as this range alone.
-    let words = unsafe { Words::of(bytes.as_mut_ptr().cast(), 32) };
+    let words = unsafe { Words::new(bytes.as_mut_ptr().cast(), 32) };
     let words = &Shared(&words);
     std::thread::scope(|scope| {
         scope.spawn(move || {

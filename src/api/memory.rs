@@ -228,11 +228,16 @@ impl Memory {
             ));
         }
         let (range, offset) = place(|range| memory.range_len(range), offset);
-        let of = memory.ranges().get(range as usize);
-        match of.filter(|of| offset.checked_add(len as u64).is_some_and(|end| end <= of.len)) {
+        let range_found = memory.ranges().get(range as usize);
+        match range_found
+            .filter(|range_found| offset.checked_add(len as u64).is_some_and(|end| end <= range_found.len))
+        {
             // SAFETY: a registered range is readable until it is deregistered, which needs `self` by value; and `write_at` has
             // checked that it is writable. Memories that share bytes are of `register_foreign`, whose contract this is.
-            Some(of) => Ok((unsafe { Words::of(of.base as *mut u8, of.len as usize) }, offset as usize)),
+            Some(range_found) => Ok((
+                unsafe { Words::new(range_found.base as *mut u8, range_found.len as usize) },
+                offset as usize,
+            )),
             None => Err(Error::new(
                 Status::Range,
                 format!("{len} bytes at offset {offset} of range {range} end outside of it"),

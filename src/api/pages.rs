@@ -183,11 +183,11 @@ impl Endpoint {
                 Ok(Asked {
                     local: match local {
                         None => None,
-                        Some(of) => list.local(Arc::as_ptr(of) as usize, || Ok(of.clone()))?,
+                        Some(memory) => list.local(Arc::as_ptr(memory) as usize, || Ok(memory.clone()))?,
                     },
                     remote: match remote {
                         None => None,
-                        Some(of) => list.remote(Arc::as_ptr(of) as usize, || Ok(of.clone()))?,
+                        Some(memory) => list.remote(Arc::as_ptr(memory) as usize, || Ok(memory.clone()))?,
                     },
                     peer: entry.peer.map(|peer| peer.0),
                     local_range: entry.local_range,

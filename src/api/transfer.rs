@@ -260,8 +260,8 @@ impl Endpoint {
 
     fn move_prepared(&self, direction: Direction, prepared: &Prepared, options: &OpOptions) -> Result<Op> {
         self.shared().check(&prepared.shared, "Prepared")?;
-        let of = if prepared.prepared.is_list() { Takes::LIST } else { Takes::TRANSFER };
-        options.transfer(self.shared(), (of, direction), |ep, terms| {
+        let takes = if prepared.prepared.is_list() { Takes::LIST } else { Takes::TRANSFER };
+        options.transfer(self.shared(), (takes, direction), |ep, terms| {
             ep.submit_prepared(&prepared.prepared, terms)
         })
     }

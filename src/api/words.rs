@@ -21,7 +21,7 @@ impl Words {
     /// # Safety
     /// The range must be readable, and writable if it is written to, for as long as the result is used. All that access it
     /// meanwhile with atomics must have it as this same range.
-    pub unsafe fn of(base: *mut u8, len: usize) -> Words {
+    pub unsafe fn new(base: *mut u8, len: usize) -> Words {
         let head = base.align_offset(WORD).min(len);
         Words { base, head, tail: head + (len - head) / WORD * WORD, len }
     }

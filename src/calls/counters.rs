@@ -49,7 +49,7 @@ impl Endpoint {
         let _ = core.table.leave(hold);
         let mut ended = Vec::new();
         if !core.counters.watch(ticket, id, &wanted, &mut ended) {
-            core.table.end(id, Outcome::of(Status::Canceled), now);
+            core.table.end(id, Outcome::new(Status::Canceled), now);
         }
         core.end_all_of(ended, Status::Ok, now);
         Ok(id)

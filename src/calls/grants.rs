@@ -80,18 +80,22 @@ impl Endpoint {
         let number = peer.grants.fetch_add(1, Ordering::Relaxed);
         // The key is already in use, which happens once in 2^64.
         for _ in 0..8 {
-            let Some(token) = GrantToken::of(core.random.u64()?, peer.begun, number) else { continue };
+            let Some(token) = GrantToken::from_parts(core.random.u64()?, peer.begun, number) else {
+                continue;
+            };
 
             let grant = Grant::new(token, peer.id, peer.owner, memory.id, access, ranges.clone())
                 .on_device(on_device(memory));
             if core.grants.add(grant.until(deadline, spec.notify)) {
                 granted.keep();
-                place.into_iter().for_each(GrantPlace::keep);
+                if let Some(place) = place {
+                    place.keep();
+                }
                 if deadline != u64::MAX {
                     core.inboxes[0].wake(); // The worker that checks deadlines may sleep beyond this one.
                 }
                 if core.peers.get(peer.id).is_err() {
-                    core.notify_of_end(peer.id, Outcome::of(Status::PeerLost));
+                    core.notify_of_end(peer.id, Outcome::new(Status::PeerLost));
                 }
                 return Ok(token);
             }
@@ -134,7 +138,7 @@ impl Endpoint {
 fn check_revokes(core: &Core, peer: &Peer) -> Result<()> {
     let mut rails = RailIndex::each(&core.rails);
     let may_serve = |rail| peer.is_served_by(rail) || !peer.has_service();
-    match rails.find(|(rail, of)| !of.revokes && may_serve(*rail)) {
+    match rails.find(|(rail, limits)| !limits.revokes && may_serve(*rail)) {
         None => Ok(()),
         Some((_, rail)) => Err(Error::new(
             Status::Unsupported,
@@ -147,13 +151,14 @@ fn check_revokes(core: &Core, peer: &Peer) -> Result<()> {
     }
 }
 
-fn granted_access(of: Access, spec: &GrantSpec) -> Result<Access> {
+fn granted_access(registered: Access, spec: &GrantSpec) -> Result<Access> {
     let any = !spec.write && !spec.read;
-    let (write, read) = (spec.write || any && of.remote_write, spec.read || any && of.remote_read);
-    if write && !of.remote_write || read && !of.remote_read || !write && !read {
+    let (write, read) =
+        (spec.write || any && registered.remote_write, spec.read || any && registered.remote_read);
+    if write && !registered.remote_write || read && !registered.remote_read || !write && !read {
         return Err(Error::invalid("the memory was not registered with the access that is to be granted"));
     }
-    Ok(Access { remote_write: write, remote_read: read, granted_only: false, ..of })
+    Ok(Access { remote_write: write, remote_read: read, granted_only: false, ..registered })
 }
 
 /// The properties of device memory that NICs need.

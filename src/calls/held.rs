@@ -12,7 +12,7 @@ pub type Held = (&'static str, u64);
 impl Endpoint {
     pub fn held(&self) -> Vec<Held> {
         let core = &self.core;
-        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let memories: Vec<_> = core.memories.lock().values().cloned().collect();
         let peers = core.peers.all();
         let of_peers = |what: fn(&Peer) -> &AtomicU64| peers.iter().map(|peer| count(what(peer))).sum();

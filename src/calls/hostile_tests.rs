@@ -45,8 +45,8 @@ const OTHERS: &[u8] = b"another of sixteen bytes";
 const TOKEN: Token = 77;
 const NONCE: u128 = 99;
 
-fn secrets(of: &[&[u8]]) -> Option<Arc<Secrets>> {
-    let named: Vec<(&[u8], &str)> = of.iter().map(|secret| (*secret, "secret")).collect();
+fn secrets(texts: &[&[u8]]) -> Option<Arc<Secrets>> {
+    let named: Vec<(&[u8], &str)> = texts.iter().map(|secret| (*secret, "secret")).collect();
     Some(Arc::new(Secrets::new(&named).expect("secrets")))
 }
 
@@ -101,9 +101,9 @@ impl Attacker {
         let theirs = &target.rails[0];
         let mut lanes = Lanes::new(RailIndex::at(0));
         let (peer, remote_rail) = (PeerId::numbered(1), RailIndex::at(0));
-        let of = OfPeer { peer, remote_rail, traffic: Arc::default() };
+        let to = OfPeer { peer, remote_rail, traffic: Arc::default() };
         let life = Life::new(1, 0);
-        let lane = rail.add_lane(&mut lanes, of, life, &theirs.address, |lane| lane).expect("a lane").slot;
+        let lane = rail.add_lane(&mut lanes, to, life, &theirs.address, |lane| lane).expect("a lane").slot;
         let incarnation = Random::System.u64().expect("random numbers");
         let (fabric, network) = (candidate.fabric.clone(), candidate.network.clone());
         let (sequence, begun, epoch, root, received) = (0, 1, 1, None, Vec::new());
@@ -372,7 +372,7 @@ impl Friends {
 #[test]
 fn unauthenticated_endpoint_is_ignored() {
     // The connect has to last until the attacker has said everything, on a loaded machine, too.
-    let of = |fabric, secret| {
+    let client = |fabric, secret| {
         let secrets = if secret { secrets(&[SECRET]) } else { None };
         let endpoint = open(EndpointConfig { secrets, ..config(fabric) });
         let memory = register(&endpoint);
@@ -399,7 +399,7 @@ fn unauthenticated_endpoint_is_ignored() {
     };
     std::thread::scope(|all| {
         for (fabric, secret) in FABRICS.into_iter().flat_map(|fabric| [(fabric, true), (fabric, false)]) {
-            all.spawn(move || of(fabric, secret));
+            all.spawn(move || client(fabric, secret));
         }
     });
 }
@@ -723,8 +723,8 @@ fn refused_handshakes_leak_nothing() {
 /// Bytes that malloc has allocated.
 fn allocated() -> usize {
     // SAFETY: the calls have no preconditions.
-    let of = unsafe { libc::mallinfo2() };
-    of.uordblks + of.hblkhd
+    let usage = unsafe { libc::mallinfo2() };
+    usage.uordblks + usage.hblkhd
 }
 
 #[test]
@@ -899,12 +899,13 @@ fn session_continues_after_a_failed_probe() {
             }
             let mut worker = worker.lock();
             worker.step();
-            let of = worker.data.rails.lanes_mut().next();
-            let Some(of) = of.filter(|of| of.lane.life.is_up() == up && of.lane.life.is_handshaking() != up)
+            let lane = worker.data.rails.lanes_mut().next();
+            let Some(lane) =
+                lane.filter(|lane| lane.lane.life.is_up() == up && lane.lane.life.is_handshaking() != up)
             else {
                 return false;
             };
-            let Some(sealer) = &mut of.lane.sealer else { return false };
+            let Some(sealer) = &mut lane.lane.sealer else { return false };
             (0..SEALED).for_each(|_| _ = sealer.seal(&mut frame, 0));
             true
         });
@@ -952,9 +953,10 @@ fn repeated_revocations_cause_one_sweep() {
         let rails = vec![descriptor::Rail { virtual_addresses: true, keys: Box::new([1]) }];
         let ranges = vec![Range { base: 4096, len: 4096 }];
         let (incarnation, id) = (attacker.incarnation, MemoryId::new(MEMORY));
-        let of = Descriptor { incarnation, id, writable: true, ranges, rails, ..Descriptor::default() };
+        let descriptor =
+            Descriptor { incarnation, id, writable: true, ranges, rails, ..Descriptor::default() };
         let peer = endpoint.core.peers.all()[0].id.get();
-        let remote = endpoint.import(peer, &of.encode()).expect("an import");
+        let remote = endpoint.import(peer, &descriptor.encode()).expect("an import");
         let asked = attacker.receive(Kind::Import);
         let [.., number] = frame::read_numbers::<3>(&asked.body).expect("an import");
         attacker.ask(Kind::Imported, &numbers(&[number, 1]));

@@ -148,13 +148,13 @@ impl Endpoint {
     fn enter(&self) -> Option<Turn<'_>> {
         let core = &*self.core;
         let at = core.last_worker.load(Ordering::Relaxed);
-        let of = self.workers.get(at)?;
-        if !of.open_to_callers || !matches!(core.clock, Clock::System) {
+        let shared = self.workers.get(at)?;
+        if !shared.open_to_callers || !matches!(core.clock, Clock::System) {
             return None;
         }
-        let worker = of.driver.enter(&core.inboxes[at])?;
+        let worker = shared.driver.enter(&core.inboxes[at])?;
         let panicking = std::thread::panicking();
-        Some(Turn { core, driver: &of.driver, worker: Some(worker), panicking })
+        Some(Turn { core, driver: &shared.driver, worker: Some(worker), panicking })
     }
 
     /// Like `enter`, for a transfer of this many bytes. If a caller waits on a descriptor, the
@@ -187,7 +187,9 @@ impl Endpoint {
     /// submitted work starts at once.
     pub(crate) fn kick(&self, now: u64) {
         if self.core.config.manual {
-            self.enter().into_iter().for_each(|mut turn| turn.kick(now));
+            if let Some(mut turn) = self.enter() {
+                turn.kick(now);
+            }
         }
     }
 
@@ -230,12 +232,12 @@ impl Endpoint {
     /// time has passed.
     pub(crate) fn attend(&self, queue: &Queue, until: u64) {
         let (core, waits) = (&*self.core, &self.waits);
-        let Some(of) = self.workers.get(core.last_worker.load(Ordering::Relaxed)) else { return };
-        if !of.open_to_callers || !waits.small.load(Ordering::Relaxed) {
+        let Some(shared) = self.workers.get(core.last_worker.load(Ordering::Relaxed)) else { return };
+        if !shared.open_to_callers || !waits.small.load(Ordering::Relaxed) {
             return;
         }
         let begun = core.clock.now();
-        let Some(_attending) = of.driver.attend().filter(|_| has_its_share(begun)) else { return };
+        let Some(_attending) = shared.driver.attend().filter(|_| has_its_share(begun)) else { return };
         let spin_ns = if core.config.idle == Idle::Sleep { 0 } else { waits.spin_ns.load(Ordering::Relaxed) };
         let mut turn = None;
         loop {
@@ -288,8 +290,8 @@ impl DataPath {
         let id = lanes[*turn % lanes.len()];
         let (rail, work) = rails.lane_mut(id).filter(|(_, work)| work.is_free())?;
         let mut burst = rail.burst(&mut work.lane, now)?;
-        let (of, there) = (&burst.lane, burst.lane.remote_rail);
-        let up = of.life.is_up() && of.peer == remote.peer;
+        let (lane, there) = (&burst.lane, burst.lane.remote_rail);
+        let up = lane.life.is_up() && lane.peer == remote.peer;
         if !up || !local.knows(id.rail) || !remote.knows(there) || !has_room(&mut burst, terms.urgent) {
             return None;
         }
@@ -335,7 +337,7 @@ impl Parcel<'_> {
         }
         if core.phase.load(Ordering::SeqCst) != OPEN {
             // A thread that closes the endpoint may have missed this operation.
-            table.end(id, Outcome::of(Status::Canceled), now);
+            table.end(id, Outcome::new(Status::Canceled), now);
         }
         Some(id)
     }

@@ -43,7 +43,7 @@ impl Endpoint {
     }
 
     pub(crate) fn lanes_of<'a>(&self, peer: &'a Peer) -> impl Iterator<Item = LaneInfo> + use<'a> {
-        peer.traffic().into_iter().map(|of| LaneInfo::new(peer, of))
+        peer.traffic().into_iter().map(|traffic| LaneInfo::new(peer, traffic))
     }
 
     pub(crate) fn rail_of(&self, lane: &LaneInfo) -> Option<&RailInfo> {

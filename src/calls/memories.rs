@@ -134,7 +134,7 @@ impl Endpoint {
             }
             for peer in memory.importers() {
                 if let Ok(peer) = core.peers.get(peer) {
-                    let outcome = Outcome::of(Status::PeerLost);
+                    let outcome = Outcome::new(Status::PeerLost);
                     core.inboxes[peer.owner].command(Command::EndPeer { peer: peer.id, outcome });
                 }
             }

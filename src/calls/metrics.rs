@@ -56,7 +56,7 @@ impl Text {
     /// A metric with a sample for each value of a label.
     fn by(&mut self, name: &str, help: &str, label: &str, values: &[(&str, u64)]) {
         self.metric(name, "counter", help);
-        values.iter().for_each(|(of, value)| self.sample(name, format_args!("{label}=\"{of}\""), value));
+        values.iter().for_each(|(what, value)| self.sample(name, format_args!("{label}=\"{what}\""), value));
     }
 
     /// Counts by the binary logarithm of a value; `scale`: the unit of those values.
@@ -107,7 +107,7 @@ impl Endpoint {
                 text.sample(name, labels(*id, peer), value(peer));
             }
         }
-        let lanes = all.iter().zip(&peers).map(|(of, (id, peer))| (labels(*id, peer), of));
+        let lanes = all.iter().zip(&peers).map(|(lane, (id, peer))| (labels(*id, peer), lane));
         self.lanes_of_peers(&mut text, lanes.collect());
         for (name, kind, help, parts) in OF_RAILS {
             text.metric(name, kind, help);
@@ -202,7 +202,7 @@ fn operations(text: &mut Text, done: &Sum) {
 
 /// The name of an operation's final status, such as "timed_out".
 fn short_name(code: i32) -> Option<String> {
-    let ends = matches!(Category::of(code), Category::Ok | Category::Peer | Category::System)
+    let ends = matches!(Category::from_code(code), Category::Ok | Category::Peer | Category::System)
         || code == Status::Internal as i32;
     let name = Status::name_of(code).to_str().ok().filter(|_| ends)?;
     Some(name.trim_start_matches("WEFT_").trim_start_matches("ERR_").to_lowercase())

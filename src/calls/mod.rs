@@ -31,7 +31,6 @@ use crate::ids::RailIndex;
 use crate::peer::PeerState;
 use crate::status::{Error, Result, Status};
 use crate::topology::Machine;
-use crate::trace::Trace;
 use crate::transfer::completion::Completion;
 use crate::transfer::queue::{Arm, Queue};
 use crate::transfer::{tally, Outcome};
@@ -191,7 +190,7 @@ impl Endpoint {
 
     /// The one worker, with manual progress.
     fn manual(&self) -> Option<&Driver<Worker>> {
-        self.workers.first().filter(|_| self.core.config.manual).map(|of| &*of.driver)
+        self.workers.first().filter(|_| self.core.config.manual).map(|shared| &*shared.driver)
     }
 
     /// With manual progress: one pass, unless another thread makes one. In virtual time it is a
@@ -358,7 +357,7 @@ impl Endpoint {
                 std::thread::sleep(Duration::from_micros(50));
             }
         }
-        core.table.end_all(Outcome::of(Status::Canceled), core.clock.now());
+        core.table.end_all(Outcome::new(Status::Canceled), core.clock.now());
         for inbox in core.inboxes.iter() {
             inbox.command(Command::Shutdown);
         }
@@ -369,10 +368,12 @@ impl Endpoint {
         let ended = stopped.and_then(|()| self.close_rails());
         if ended.is_ok() {
             // Submissions that raced with the shutdown.
-            core.table.end_all(Outcome::of(Status::Canceled), core.clock.now());
+            core.table.end_all(Outcome::new(Status::Canceled), core.clock.now());
             core.memories.lock().values().for_each(|memory| memory.let_go());
             if !self.down.swap(true, Ordering::AcqRel) {
-                core.config.traced.iter().for_each(Trace::end);
+                if let Some(trace) = &core.config.traced {
+                    trace.end();
+                }
             }
         }
         // Wakes all waiting threads: no further completions come.
@@ -393,7 +394,7 @@ impl Endpoint {
 
     /// Closes the rails, unless their workers' threads have closed them.
     fn close_rails(&self) -> Result<()> {
-        let each = self.workers.iter().map(|of| of.driver.lock().close());
+        let each = self.workers.iter().map(|shared| shared.driver.lock().close());
         let closed = each.fold(Ok(()), Result::and);
         closed.map_err(|error| Error {
             status: Status::TimedOut,

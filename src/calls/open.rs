@@ -16,7 +16,6 @@ use crate::status::{Error, Result, Status};
 use crate::topology::cpus::CpuSet;
 use crate::topology::read::Root;
 use crate::topology::Machine;
-use crate::trace::Trace;
 use crate::wire::address::{Address, RailAddress, RAILS_MAX};
 use crate::worker::core::{Core, RailInfo, STOPPING};
 use crate::worker::driver::Driver;
@@ -125,7 +124,7 @@ impl Endpoint {
             time.join(part);
         }
         let workers = Box::new([Driven { driver, open_to_callers: true }]);
-        Ok(Self::of(core, workers, libfabric, machine, Vec::new(), Arc::default()))
+        Ok(Self::from_parts(core, workers, libfabric, machine, Vec::new(), Arc::default()))
     }
 
     fn open_threads(
@@ -168,10 +167,10 @@ impl Endpoint {
         let early = |_| Error::new(Status::Internal, "a worker ended as it began");
         let workers = made.iter().map(|worker| worker.recv().map_err(early)).collect::<Result<_>>()?;
         let threads = std::mem::take(&mut threads.working);
-        Ok(Self::of(core, workers, libfabric, machine, threads, ended))
+        Ok(Self::from_parts(core, workers, libfabric, machine, threads, ended))
     }
 
-    fn of(
+    fn from_parts(
         core: Arc<Core>,
         workers: Box<[Driven]>,
         libfabric: String,
@@ -179,7 +178,9 @@ impl Endpoint {
         threads: Vec<JoinHandle<()>>,
         ended: Arc<AtomicUsize>,
     ) -> Arc<Endpoint> {
-        core.config.traced.iter().for_each(Trace::begin);
+        if let Some(trace) = &core.config.traced {
+            trace.begin();
+        }
         Arc::new(Endpoint {
             core,
             threads: Mutex::new(threads),
@@ -446,7 +447,7 @@ mod tests {
         let endpoint = Endpoint::open(config).expect("an endpoint");
         let worker = endpoint.worker().expect("manual progress").lock();
         let (peer, outcome, now) =
-            (PeerId::numbered(1), Outcome::of(Status::PeerLost), worker.core.clock.now());
+            (PeerId::numbered(1), Outcome::new(Status::PeerLost), worker.core.clock.now());
         assert!(worker.core.queue.reserve(1));
         let others = Arc::new(AtomicUsize::new(1));
         let down = Some(Completion::new(completion::KIND_PEER_DOWN, outcome, peer, now));

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// The rails of one fabric, out of all (fabric, network): their indexes and networks.
 fn on_fabric<'a>(fabric: &str, rails: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<(RailIndex, &'a str)> {
-    let wanted = RailIndex::each(rails).filter(|(_, (of, _))| *of == fabric);
+    let wanted = RailIndex::each(rails).filter(|(_, (named, _))| *named == fabric);
     wanted.map(|(index, (_, network))| (index, network)).collect()
 }
 
@@ -80,7 +80,7 @@ impl Endpoint {
 
     /// Why a peer has ended, or could not be reached; of one that is there, why its fabric serves it.
     pub fn peer_reason(&self, peer: u64) -> Result<String> {
-        match PeerId::new(peer).and_then(|peer| self.core.ends.of(peer)) {
+        match PeerId::new(peer).and_then(|peer| self.core.ends.reason(peer)) {
             Some(why) => Ok(why.to_string()),
             None => Ok(self.core.peers.find(peer, self.core.queue.polled())?.info().reason),
         }

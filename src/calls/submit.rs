@@ -230,7 +230,7 @@ impl Endpoint {
             Error::of_remote(state).map(|error| error.status)
         };
         if let Some(status) = late {
-            let outcome = Outcome { entry: Some(entry), ..Outcome::of(status) };
+            let outcome = Outcome { entry: Some(entry), ..Outcome::new(status) };
             self.core.table.end(id, outcome, self.core.clock.now());
         }
     }

@@ -59,10 +59,10 @@ impl Endpoint {
             // A worker that does not answer in time closes by itself what it still registers.
             let answer = answer.or_else(|error| reply.abandon(areas).ok_or(error));
             match answer {
-                Ok(of) => {
-                    all.of_rails.extend(of.of_rails);
-                    all.left.extend(of.left);
-                    failed = failed.or(of.error);
+                Ok(registered) => {
+                    all.of_rails.extend(registered.of_rails);
+                    all.left.extend(registered.left);
+                    failed = failed.or(registered.error);
                 }
                 Err(error) => silent = Some(error.about("the memory may still be registered: keep it")),
             }
@@ -76,7 +76,10 @@ impl Unowned<'_> {
         let Unowned { endpoint, own, apart, areas } = self;
         endpoint.register_on_rails(wanted, areas, own)?;
         let known =
-            own.of_rails.iter().fold(0, |set, (rail, of)| if of.is_empty() { set } else { set | rail.bit() });
+            own.of_rails.iter().fold(
+                0,
+                |set, (rail, registrations)| if registrations.is_empty() { set } else { set | rail.bit() },
+            );
         if wanted.device.is_some() && known == 0 {
             return Err(Error::new(
                 Status::Unsupported,
@@ -93,7 +96,7 @@ impl Unowned<'_> {
         let mut by_rail: Vec<Box<[Registration]>> =
             self.endpoint.core.rails.iter().map(|_| Box::default()).collect();
         let (own, apart) = (std::mem::take(&mut self.own), std::mem::take(&mut self.apart));
-        own.of_rails.into_iter().for_each(|(rail, of)| by_rail[rail.place()] = of);
+        own.of_rails.into_iter().for_each(|(rail, registrations)| by_rail[rail.place()] = registrations);
         let memory = Memory::new(id, secret, wanted.ranges.to_vec(), wanted.access, place, by_rail);
         {
             let mut exports = memory.exports.lock();
@@ -132,12 +135,14 @@ impl Unowned<'_> {
         let mut of_workers: Vec<Unwanted> = core.inboxes.iter().map(|_| Unwanted::new()).collect();
         let all = [&mut self.own, &mut self.apart].map(std::mem::take);
         let each = all.into_iter().flat_map(Registrations::flat);
-        each.for_each(|of: (RailIndex, Registration)| of_workers[core.rails[of.0.place()].worker].push(of));
-        let asked = core.inboxes.iter().zip(of_workers).filter(|(_, of)| !of.is_empty());
+        each.for_each(|unwanted: (RailIndex, Registration)| {
+            of_workers[core.rails[unwanted.0.place()].worker].push(unwanted)
+        });
+        let asked = core.inboxes.iter().zip(of_workers).filter(|(_, unwanted)| !unwanted.is_empty());
         asked
-            .map(|(inbox, of)| {
+            .map(|(inbox, unwanted)| {
                 let reply = Reply::new();
-                inbox.command(Command::Close { of, reply: reply.clone() });
+                inbox.command(Command::Close { unwanted, reply: reply.clone() });
                 reply
             })
             .collect()

@@ -247,14 +247,14 @@ pub unsafe extern "C" fn weft_endpoint_destroy(endpoint: *mut weft_endpoint) -> 
 ///
 /// # Safety
 /// As the header asks of the config's secrets.
-unsafe fn secret(of: *const c_void, len: u64, name: &str) -> Result<Option<Secret>> {
-    match (of.is_null(), len) {
+unsafe fn secret(text: *const c_void, len: u64, name: &str) -> Result<Option<Secret>> {
+    match (text.is_null(), len) {
         (true, 0) => Ok(None),
         (false, 0) => {
             Err(Error::invalid(format!("{name} is set, but {name}_len is 0: pass its length in bytes")))
         }
         // SAFETY: the header requires this many valid bytes; the length is checked first.
-        (_, len) => unsafe { Ok(Some(Secret(bytes(of, check_len(len, name)?, name)?.copied(name)?))) },
+        (_, len) => unsafe { Ok(Some(Secret(bytes(text, check_len(len, name)?, name)?.copied(name)?))) },
     }
 }
 

@@ -102,7 +102,8 @@ pub unsafe extern "C" fn weft_grant_create(
         };
         let write = args.access & WEFT_ACCESS_REMOTE_WRITE != 0;
         let read = args.access & WEFT_ACCESS_REMOTE_READ != 0;
-        let token = ep.grant(memory.of(&ep)?, &GrantSpec { peer, write, read, pages, timeout_ns, notify })?;
+        let token =
+            ep.grant(memory.belonging_to(&ep)?, &GrantSpec { peer, write, read, pages, timeout_ns, notify })?;
         out.store(weft_grant_token { bytes: token.get().to_le_bytes() });
         Ok(())
     })

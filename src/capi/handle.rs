@@ -99,7 +99,7 @@ impl<T> Owned<T> {
     }
 
     /// The object, if it belongs to this endpoint.
-    pub fn of(&self, endpoint: &Arc<Endpoint>) -> Result<&Arc<T>>
+    pub fn belonging_to(&self, endpoint: &Arc<Endpoint>) -> Result<&Arc<T>>
     where
         Owned<T>: Kind,
     {
@@ -112,12 +112,12 @@ impl<T> Owned<T> {
         Ok(&self.object)
     }
 
-    /// As `of`; an error names the argument.
+    /// As `belonging_to`; an error names the argument.
     pub fn as_argument(&self, endpoint: &Arc<Endpoint>, name: &str) -> Result<&Arc<T>>
     where
         Owned<T>: Kind,
     {
-        self.of(endpoint).map_err(|error| error.about(name))
+        self.belonging_to(endpoint).map_err(|error| error.about(name))
     }
 }
 
@@ -443,7 +443,7 @@ impl AnyQueue {
     }
 
     /// The queue, if it is one of this endpoint.
-    pub fn of(&self, endpoint: &Arc<Endpoint>) -> Result<&Arc<Queue>> {
+    pub fn belonging_to(&self, endpoint: &Arc<Endpoint>) -> Result<&Arc<Queue>> {
         match Arc::ptr_eq(self.endpoint(), endpoint) {
             true => Ok(self.queue()),
             false => Err(Error::handle("the weft_queue belongs to another endpoint")),

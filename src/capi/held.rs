@@ -12,7 +12,7 @@ pub fn held(endpoints: &[*mut weft_endpoint]) -> Vec<(&'static str, u64)> {
         ("registrations of NICs", failing::registrations() as u64),
     ];
     for endpoint in endpoints {
-        all.extend(handle::get(*endpoint).iter().flat_map(|of| of.held()));
+        all.extend(handle::get(*endpoint).iter().flat_map(|one| one.held()));
     }
     all
 }

@@ -111,8 +111,8 @@ pub(super) unsafe fn list(ep: &Ref<Endpoint>, (entries, count): Entries, urgent:
     let mut list = Builder::new(count)?;
     // SAFETY: the header requires `count` valid entries, which are copied one by one.
     for entry in unsafe { array(entries, count as usize, "entries")? }.iter() {
-        let local = || Ok(handle::beside(entry.local, ep, "local")?.of(ep)?.clone());
-        let remote = || Ok(handle::beside(entry.remote, ep, "remote")?.of(ep)?.clone());
+        let local = || Ok(handle::beside(entry.local, ep, "local")?.belonging_to(ep)?.clone());
+        let remote = || Ok(handle::beside(entry.remote, ep, "remote")?.belonging_to(ep)?.clone());
         let asked = |list: &mut Builder| {
             Ok(Asked {
                 local: list.local(entry.local as usize, local)?,

@@ -67,7 +67,7 @@ fn some_mark(ep: &Arc<Endpoint>, (watch, value): Named, name: &str) -> Result<Ma
         return Err(Error::invalid(format!("{name}_value is {value}, but {name}_watch is NULL")));
     }
     let watch = handle::get(watch).map_err(|error| error.about(&format!("{name}_watch")))?;
-    Ok((watch.of(ep)?.clone(), value))
+    Ok((watch.belonging_to(ep)?.clone(), value))
 }
 
 impl Options<'_> {
@@ -83,7 +83,7 @@ impl Options<'_> {
         submit: impl FnOnce(Common) -> Result<OpId>,
     ) -> Result<()> {
         let named = if self.queue.is_null() { None } else { Some(handle::queue(self.queue)?) };
-        let queue = named.as_ref().map_or(Ok(ep.queue()), |queue| queue.of(ep))?;
+        let queue = named.as_ref().map_or(Ok(ep.queue()), |queue| queue.belonging_to(ep))?;
         let id = submit(self.checked.common(queue, &self.marks))?;
         if !op.is_null() {
             // SAFETY: not NULL, so valid; may be unaligned.

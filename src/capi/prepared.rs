@@ -146,7 +146,7 @@ unsafe fn submit_prepared(
     op: *mut weft_op,
 ) -> Result<()> {
     let prepared: Ref<Owned<Prepared>> = handle::get(prepared)?;
-    let prepared = prepared.of(ep)?;
+    let prepared = prepared.belonging_to(ep)?;
     let takes = if prepared.is_list() { Takes::LIST } else { Takes::TRANSFER };
     // SAFETY: options and `op` are NULL or valid, which is what this function takes.
     unsafe {

@@ -131,7 +131,7 @@ pub extern "C" fn weft_status_text(status: weft_status) -> *const c_char {
 /// `WEFT_CATEGORY_INTERNAL`, of counts `WEFT_CATEGORY_OK`.
 #[no_mangle]
 pub extern "C" fn weft_status_category(status: weft_status) -> weft_category {
-    Category::of(status) as weft_category
+    Category::from_code(status) as weft_category
 }
 
 /// The message of the last failed call of this thread. "" before the first

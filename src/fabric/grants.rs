@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn grant_covers_its_ranges_but_not_the_gaps_between_them() {
-        let token = GrantToken::of(u64::MAX, 1, 3).unwrap();
+        let token = GrantToken::from_parts(u64::MAX, 1, 3).unwrap();
         assert_eq!((token.number(), token.key()), (3, u64::MAX));
         let ranges = vec![range(500, 10), range(100, 50), range(150, 50), range(120, 10)];
         let grant = Grant::new(token, PeerId::numbered(9), 0, MemoryId::new(1), Access::ALL, ranges);

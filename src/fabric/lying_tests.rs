@@ -68,7 +68,7 @@ impl<N: Nic> Pair<N> {
     }
 
     fn grant(&self, peer: PeerId, number: u64) -> GrantToken {
-        let token = GrantToken::of(0x1234_5678_9abc_def0 ^ number << 8, 1, number).unwrap();
+        let token = GrantToken::from_parts(0x1234_5678_9abc_def0 ^ number << 8, 1, number).unwrap();
         assert!(self.grants.add(Grant::new(
             token,
             peer,

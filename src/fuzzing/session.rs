@@ -93,14 +93,14 @@ impl Pair<'_> {
             }
             3 => {
                 let provider_errno = if which & 128 != 0 { libc::ECONNRESET } else { libc::ETIMEDOUT };
-                let outcome = Outcome { provider_errno, ..Outcome::of(Status::PeerLost) };
+                let outcome = Outcome { provider_errno, ..Outcome::new(Status::PeerLost) };
                 session.handle_lane(plan, LaneEvent::Reset { epoch, outcome, asks: which & 64 != 0 }, now)
             }
             4 => session.handle_lane(plan, LaneEvent::ResetHere { epoch }, now),
-            5 => session.handle_lane(plan, LaneEvent::AtRest { epoch }, now),
+            5 => session.handle_lane(plan, LaneEvent::Quiesced { epoch }, now),
             6 => session.disconnect(now),
             7 => session.outstanding_ended(now),
-            8 => session.lanes_quiet(now),
+            8 => session.lanes_quiesced(now),
             9 => _ = session.handle_request(plan, Some("fabric0"), now),
             10 => {
                 here.submitted += 1;

@@ -418,8 +418,8 @@ impl Life {
     // Failure and reset.
 
     /// An operation of the lane failed. `lose`: takes it from those that serve (`Serving::lose`).
-    pub fn failed(&mut self, of: Failure, lose: impl FnOnce(bool) -> bool, now: u64) -> Consequence {
-        let Failure { errno, serves, resets, reconnects } = of;
+    pub fn failed(&mut self, failure: Failure, lose: impl FnOnce(bool) -> bool, now: u64) -> Consequence {
+        let Failure { errno, serves, resets, reconnects } = failure;
         match self.state {
             LaneState::Handshaking(_) | LaneState::Probing(_) => {
                 match self.attempt_failed(errno, reconnects, now) {

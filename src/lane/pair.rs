@@ -120,8 +120,8 @@ impl Pair {
     }
 
     /// The reset of a lane is done: nothing of it moves any longer.
-    pub fn is_at_rest(&mut self, epoch: u64, now: u64) {
-        let Some(at) = self.resets.iter().position(|of| of.epoch == epoch) else { return };
+    pub fn quiesced(&mut self, epoch: u64, now: u64) {
+        let Some(at) = self.resets.iter().position(|reset| reset.epoch == epoch) else { return };
         if !self.resets.swap_remove(at).handshaking {
             self.served = true;
             self.let_return(false, now);
@@ -140,12 +140,12 @@ impl Pair {
 
     /// The epochs of lanes whose reset the peer has not confirmed.
     pub fn resets(&self) -> impl Iterator<Item = u64> + '_ {
-        self.resets.iter().map(|of| of.epoch)
+        self.resets.iter().map(|reset| reset.epoch)
     }
 
     /// Whether the next lane has to wait for a reset before its handshake.
     pub fn holds_off(&self) -> bool {
-        self.resets.iter().any(|of| !of.handshaking)
+        self.resets.iter().any(|reset| !reset.handshaking)
     }
 
     /// A serving lane has failed: schedules its return. `soon`: it returns without delaying any

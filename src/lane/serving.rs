@@ -86,13 +86,13 @@ mod tests {
     #[test]
     fn lanes_count_for_the_nics_that_carry_them() {
         let mut lanes = Serving::default();
-        let of = |rails: &[u16]| rails.iter().map(|rail| RailIndex::new(*rail)).collect::<BTreeSet<_>>();
+        let set = |rails: &[u16]| rails.iter().map(|rail| RailIndex::new(*rail)).collect::<BTreeSet<_>>();
         lanes.set(vec![plan(0, 0), plan(1, 1)]);
-        assert_eq!(lanes.carriers(), of(&[0, 1]));
+        assert_eq!(lanes.carriers(), set(&[0, 1]));
         lanes.is_carried_by(plan(1, 1), RailIndex::new(0));
-        assert_eq!(lanes.carriers(), of(&[0]));
+        assert_eq!(lanes.carriers(), set(&[0]));
         lanes.is_carried_by(plan(1, 1), RailIndex::new(1));
-        assert_eq!(lanes.carriers(), of(&[0, 1]));
+        assert_eq!(lanes.carriers(), set(&[0, 1]));
     }
 
     #[test]

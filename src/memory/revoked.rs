@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn revoked_runs_are_merged() {
-        let grant = |number| GrantToken::of(77, 5, number).unwrap();
+        let grant = |number| GrantToken::from_parts(77, 5, number).unwrap();
         let revoked = Revoked::default();
         assert!(!revoked.contains(grant(0)));
         for number in [5, 3, 4, 4, 9, 7, 8, 0, 1] {
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn the_oldest_of_many_runs_are_forgotten() {
-        let grant = |number| GrantToken::of(77, 5, 2 * number).unwrap();
+        let grant = |number| GrantToken::from_parts(77, 5, 2 * number).unwrap();
         let (revoked, last) = (Revoked::default(), 10 * RUNS as u64);
         (0..=last).for_each(|number| revoked.insert(grant(number)));
         assert_eq!(revoked.runs.lock().len(), RUNS);
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn grants_of_other_sessions_are_of_no_use() {
-        let grant = |session| GrantToken::of(u64::MAX, session, 0).unwrap();
+        let grant = |session| GrantToken::from_parts(u64::MAX, session, 0).unwrap();
         let unknown = Revoked::default();
         assert!(!unknown.contains(grant(0)) && !unknown.contains(grant(7)));
         for session in [0, 7, (1 << 24) - 1, 1 << 24] {
@@ -106,7 +106,7 @@ mod tests {
             let others = [session ^ 1, session ^ 1 << 23];
             let others_are = || others.iter().all(|number| revoked.contains(grant(*number)));
             assert!(!revoked.contains(grant(session)) && others_are());
-            revoked.insert(GrantToken::of(1, session, 1).unwrap());
+            revoked.insert(GrantToken::from_parts(1, session, 1).unwrap());
             assert!(!revoked.contains(grant(session)) && others_are(), "another grant was revoked");
             revoked.insert(grant(session));
             assert!(revoked.contains(grant(session)));

@@ -28,7 +28,7 @@ impl Core {
     pub(crate) fn breach(&self, peer: &Peer, why: &str) {
         if !peer.breached.swap(true, Ordering::Relaxed) {
             log::warn!("{peer} broke the protocol and is disconnected: {why}");
-            let outcome = Outcome::of(Status::Protocol);
+            let outcome = Outcome::new(Status::Protocol);
             self.command_owner(peer, Command::EndPeer { peer: peer.id, outcome });
         }
     }

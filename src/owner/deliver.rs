@@ -64,7 +64,9 @@ impl Link {
         if taken {
             match delivery {
                 Delivery::Refused => self.session.channels[channel].refuse(now),
-                of => self.session.channels[channel].deliver(now, matches!(of, Delivery::TakenUrgently)),
+                delivery => {
+                    self.session.channels[channel].deliver(now, matches!(delivery, Delivery::TakenUrgently))
+                }
             }
             self.held_back_ns = None;
             self.session.catch_up();
@@ -133,7 +135,7 @@ impl Link {
                 let unknown = |remote: &Arc<RemoteMemory>| remote.state() != RemoteState::Gone;
                 for remote in self.remotes_of(memory).into_iter().filter(unknown) {
                     core.answered(&remote, RemoteState::Gone, now);
-                    self.sweeps.push_back(Sweep::of_remote(&remote, Outcome::of(Status::MemoryGone)));
+                    self.sweeps.push_back(Sweep::of_remote(&remote, Outcome::new(Status::MemoryGone)));
                 }
                 self.go_on_sweeping(core, now, || true);
                 self.revoking(core, memory);
@@ -148,7 +150,7 @@ impl Link {
                 GrantToken::new(token)
                     .map_or_else(|| core.count_malformed(), |grant| self.withdrawn(pass, grant))
             }
-            (Kind::Rest, Some([number]), ..) => self.come_to_rest(core, number, Until::Swept),
+            (Kind::Rest, Some([number]), ..) => self.quiesce_until(core, number, Until::Swept),
             (Kind::Keys, ..) => self.keys_came(core, body, now),
             (Kind::Granted, ..) => self.grant_answered(core, body, now),
             (Kind::Quiesce, Some([number]), ..) => self.quiesce(core, number),
@@ -248,7 +250,7 @@ impl Link {
         if !core.queue.reserve(1) {
             return Delivery::Stalled;
         }
-        let outcome = Outcome::of(status);
+        let outcome = Outcome::new(status);
         let mut completion = Completion::new(completion::KIND_NOTIFICATION, outcome, self.peer.id, now);
         completion.notify = value;
         core.table.tally.notification();

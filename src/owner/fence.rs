@@ -12,10 +12,10 @@ impl Link {
     /// The peer requests that everything accepted for it ends first.
     pub(crate) fn quiesce(&mut self, core: &Core, number: u64) {
         let until = Until::Ended(core.table.accepted(self.peer.id));
-        self.come_to_rest(core, number, until);
+        self.quiesce_until(core, number, until);
     }
 
-    pub(crate) fn come_to_rest(&mut self, core: &Core, number: u64, until: Until) {
+    pub(crate) fn quiesce_until(&mut self, core: &Core, number: u64, until: Until) {
         // One more place is reserved for grants that the peer has revoked.
         if self.quiescing.len() > FENCES {
             return core.breach(&self.peer, "it requests more fences than an endpoint can have in flight");
@@ -35,7 +35,7 @@ impl Link {
             let done = match &mut one.until {
                 Until::Ended(accepted) => core.table.have_ended(accepted, &over),
                 Until::Swept => self.sweeps.is_empty(),
-                Until::Quiet(workers) => *workers == 0,
+                Until::Quiesced(workers) => *workers == 0,
                 Until::Taken(ends, asked) => {
                     asked.retain(|id| self.atomics.contains_key(id));
                     let mut channels = self.session.channels.iter().zip(ends.iter());
@@ -47,13 +47,13 @@ impl Link {
             if done {
                 one.until = match (one.until, one.then) {
                     (Until::Ended(_) | Until::Swept, _) => self.quiesce_lanes(core, one.then),
-                    (Until::Quiet(_), Then::Answer(_)) => self.until_taken(core),
+                    (Until::Quiesced(_), Then::Answer(_)) => self.until_taken(core),
                     (Until::Taken(..), Then::Answer(number)) => {
                         self.answer(core, Out::new(Kind::Quiesced, numbers(&[number])));
                         continue;
                     }
                     (..) => {
-                        self.session.lanes_quiet(now);
+                        self.session.lanes_quiesced(now);
                         continue;
                     }
                 };
@@ -67,13 +67,13 @@ impl Link {
     fn quiesce_lanes(&self, core: &Core, then: Then) -> Until {
         let workers = self.peer.workers;
         let those = (0..core.inboxes.len()).filter(|worker| workers >> worker & 1 != 0);
-        Until::Quiet(those.map(|worker| core.quiesce(worker, Scope::Lanes(self.peer.id), then)).count())
+        Until::Quiesced(those.map(|worker| core.quiesce(worker, Scope::Lanes(self.peer.id), then)).count())
     }
 
     /// The lanes of one worker are at rest.
-    pub(crate) fn lanes_are_quiet(&mut self, then: Then) {
+    pub(crate) fn lanes_have_quiesced(&mut self, then: Then) {
         let waits = self.quiescing.iter_mut().find(|one| one.then == then);
-        if let Some(Until::Quiet(workers)) = waits.map(|one| &mut one.until) {
+        if let Some(Until::Quiesced(workers)) = waits.map(|one| &mut one.until) {
             *workers = workers.saturating_sub(1);
         }
     }

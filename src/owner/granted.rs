@@ -40,7 +40,9 @@ impl Core {
 
     /// The owner has received the grant's notification.
     pub(crate) fn spare_owner(&self, grant: &Grant) {
-        grant.take_notify().into_iter().for_each(|_| self.give_place_back());
+        if grant.take_notify().is_some() {
+            self.give_place_back();
+        }
     }
 
     /// The queue is full for a peer's arrivals. Logs at most one line per second.

@@ -45,16 +45,16 @@ impl Core {
         let apart =
             |(index, rail): &(RailIndex, &crate::worker::core::RailInfo)| !rail.grants && index.is_in(known);
         RailIndex::each(&self.rails)
-            .filter(|of| access.granted_only && apart(of))
+            .filter(|one| access.granted_only && apart(one))
             .fold(0, |set, (rail, _)| set | rail.bit())
     }
 
     /// How to make the separate registrations for peers of a memory that these rails know, if it has
     /// any.
-    pub(crate) fn wanted_apart(&self, of: &Wanted, known: u64) -> Option<Wanted> {
-        let rails = self.rails_apart(known, of.access);
-        let access = Access { granted_only: false, ..of.access };
-        (rails != 0).then(|| Wanted { access, rails, ..of.clone() })
+    pub(crate) fn wanted_apart(&self, wanted: &Wanted, known: u64) -> Option<Wanted> {
+        let rails = self.rails_apart(known, wanted.access);
+        let access = Access { granted_only: false, ..wanted.access };
+        (rails != 0).then(|| Wanted { access, rails, ..wanted.clone() })
     }
 
     /// Refreshes a memory's descriptor.
@@ -96,7 +96,7 @@ impl Core {
         }
         let failed = all.error.is_some();
         memory.exports.lock().add(all.of_rails, all.left);
-        self.revoking(|of| of.handle_registered(memory.id, failed));
+        self.revoking(|all| all.handle_registered(memory.id, failed));
     }
 
     /// The new keys take the place of the old ones; without all of them, nothing does.
@@ -180,8 +180,8 @@ impl Link {
     }
 
     /// Whether a peer that was asked to come to rest answers.
-    pub(crate) fn tend_resting(&mut self, core: &Core, now: u64) {
-        self.quiesces.handle_time(self.peer.received_ns(), now, |of| match of {
+    pub(crate) fn tend_quiesces(&mut self, core: &Core, now: u64) {
+        self.quiesces.handle_time(self.peer.received_ns(), now, |waits| match waits {
             Waits::Grant { token, memory } => core.rekey(memory, |all| all.handle_silence(token)),
             Waits::Keys { memory, .. } => {
                 core.revoking(|all| all.handle_keys_known(memory));

@@ -66,7 +66,7 @@ impl Worker {
     pub fn evict(&mut self, peer: PeerId, now: u64) {
         let Some(link) = self.links.get_mut(peer).filter(|link| !link.session.is_up()) else { return };
         if link.peer.connects.lock().is_empty() {
-            self.end_peer(peer, Outcome::of(Status::Unreachable), now);
+            self.end_peer(peer, Outcome::new(Status::Unreachable), now);
         } else {
             self.core.unauthenticated.settled(peer); // The caller connects to it.
         }
@@ -281,7 +281,9 @@ impl Worker {
             }
         }
         for peer in joining {
-            self.links.get_mut(peer).into_iter().for_each(|link| link.go_on_joining(&core, now));
+            if let Some(link) = self.links.get_mut(peer) {
+                link.go_on_joining(&core, now);
+            }
         }
         self.links.iter_mut().for_each(|link| self.data.watch_control_lane(link, now));
         for peer in marked {
@@ -306,7 +308,7 @@ impl Worker {
         });
         match one_frame {
             // It may have received a part.
-            Some(false) => _ = core.table.end(id, Outcome::of(Status::RailLost), now),
+            Some(false) => _ = core.table.end(id, Outcome::new(Status::RailLost), now),
             Some(true) if core.table.retract(id) == Some(true) => self.link_notify(peer, id, false, now),
             _ => {}
         }

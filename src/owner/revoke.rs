@@ -125,9 +125,11 @@ impl Core {
 
     /// Nothing reaches the memory under the grant any longer.
     fn is_revoked(&self, grant: &Grant, expired: bool, ops: Vec<OpId>) {
-        self.memory(grant.memory).iter().for_each(|memory| memory.ungrant());
+        if let Some(memory) = &self.memory(grant.memory) {
+            memory.ungrant();
+        }
         if expired {
-            self.notify_owner(grant, Outcome::of(Status::TimedOut));
+            self.notify_owner(grant, Outcome::new(Status::TimedOut));
         }
         self.spare_owner(grant);
         let now = self.clock.now();
@@ -204,7 +206,7 @@ impl Link {
         match then {
             Then::Fence(id) => match self.quiesces.handle_fence(id, |id| core.table.is_active(id)) {
                 Some(number) => self.push(Out::new(Kind::Quiesce, numbers(&[number]))),
-                None => _ = core.table.end(id, Outcome::of(Status::Limit), now),
+                None => _ = core.table.end(id, Outcome::new(Status::Limit), now),
             },
             Then::Keys { memory, waits } => return self.take_keys(core, memory, waits),
             Then::Deregister(memory) => self.push(Out::new(Kind::Revoke, numbers(&[memory.get()]))),
@@ -214,12 +216,12 @@ impl Link {
     }
 
     /// Something waits for the peer to quiesce, which is asked to once it has answered the request before.
-    pub(crate) fn await_peer(&mut self, core: &Core, of: Waits) {
-        self.quiesces.handle_wait(of);
-        self.ask_to_rest(core);
+    pub(crate) fn await_peer(&mut self, core: &Core, waits: Waits) {
+        self.quiesces.handle_wait(waits);
+        self.ask_to_quiesce(core);
     }
 
-    fn ask_to_rest(&mut self, core: &Core) {
+    fn ask_to_quiesce(&mut self, core: &Core) {
         if let Some(number) = self.quiesces.poll_request(core.clock.now()) {
             self.push(Out::new(Kind::Rest, numbers(&[number])));
         }
@@ -228,20 +230,22 @@ impl Link {
     /// The peer has quiesced.
     pub(crate) fn peer_quiesced(&mut self, core: &Core, number: u64, now: u64) {
         let (fence, answered) = self.quiesces.handle_answer(number);
-        fence.into_iter().for_each(|id| _ = core.table.end(id, Outcome::OK, now));
-        for of in answered {
-            core.revoking(|all| match of {
+        if let Some(id) = fence {
+            _ = core.table.end(id, Outcome::OK, now);
+        }
+        for waits in answered {
+            core.revoking(|all| match waits {
                 Waits::Grant { token, .. } => all.handle_answer(token),
                 Waits::Keys { memory, .. } => all.handle_keys_known(memory),
             });
         }
-        self.ask_to_rest(core);
+        self.ask_to_quiesce(core);
     }
 
     /// The peer has ended. Revokes of its grants wait until nothing of it can arrive (`handle_gone`).
     pub(crate) fn stop_quiesces(&mut self, core: &Core) {
-        for of in self.quiesces.close() {
-            if let Waits::Keys { memory, .. } = of {
+        for waits in self.quiesces.close() {
+            if let Waits::Keys { memory, .. } = waits {
                 core.revoking(|all| all.handle_keys_known(memory));
             }
         }

@@ -68,8 +68,8 @@ pub(crate) fn show_lanes<'a>(
     link: &Link,
     memories: impl IntoIterator<Item = &'a Arc<RemoteMemory>>,
 ) {
-    let of = |plan: Plan| 1u64 << core.rails[plan.rail.place()].worker;
-    let workers = link.lanes_up().fold(0, |workers, plan| workers | of(plan));
+    let worker = |plan: Plan| 1u64 << core.rails[plan.rail.place()].worker;
+    let workers = link.lanes_up().fold(0, |workers, plan| workers | worker(plan));
     let workers = if workers == 0 { link.peer.workers } else { workers };
     let lanes = link.lanes_up().count().max(1) as u64;
     for memory in memories {
@@ -191,7 +191,7 @@ impl Worker {
                     core.table.end(id, Outcome { status: Status::RailLost, ..outcome }, now);
                 }),
                 Action::Refused(ids) => ids.into_iter().for_each(|id| {
-                    core.table.end(id, Outcome::of(Status::Revoked), now);
+                    core.table.end(id, Outcome::new(Status::Revoked), now);
                 }),
                 Action::Acknowledged(channel, frames) => {
                     let news = core.frames_taken((&link.peer, &mut link.notified), frames, now);
@@ -230,7 +230,7 @@ impl Worker {
         let core = self.core.clone();
         let over = || core.clock.now().saturating_sub(now) > ENDS_NS;
         let Some(link) = self.links.get_mut(peer) else { return };
-        if link.ending.as_mut().is_some_and(|of| core.go_on_ending(of, now, over)) {
+        if link.ending.as_mut().is_some_and(|ending| core.go_on_ending(ending, now, over)) {
             link.ending = None;
             link.session.outstanding_ended(now);
         }
@@ -272,7 +272,9 @@ impl Worker {
         }
         self.links.mark(peer);
         self.carry_out(peer, None, now);
-        self.links.get_mut(peer).into_iter().for_each(|link| link.go_on_joining(&core, now));
+        if let Some(link) = self.links.get_mut(peer) {
+            link.go_on_joining(&core, now);
+        }
     }
 
     fn came_up(&mut self, peer: PeerId, now: u64) {

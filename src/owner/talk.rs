@@ -57,7 +57,7 @@ impl Core {
             if let Some(id) = out.done {
                 // A speculative notification implies that the bytes have arrived: they precede it.
                 let revoked = is_revoked(&out, &peer.revoked);
-                let outcome = if revoked { Outcome::of(Status::Revoked) } else { Outcome::OK };
+                let outcome = if revoked { Outcome::new(Status::Revoked) } else { Outcome::OK };
                 if !self.table.end(id, outcome, now) && out.or_failure {
                     notified.insert(id);
                 }
@@ -231,14 +231,14 @@ impl Worker {
         core.note_end(link, &format!("it {what}: {text}"));
         log::warn!("{} {what}: {text}", link.peer);
         let status = if link.session.is_up() { Status::PeerClosed } else { status };
-        self.end_peer(peer, Outcome::of(status), now);
+        self.end_peer(peer, Outcome::new(status), now);
     }
 
     pub(crate) fn acknowledged(&mut self, peer: PeerId, channel: usize, number: u32, now: u64) {
         let core = self.core.clone();
-        let Some(Link { peer: of, session, notified, .. }) = self.links.get_mut(peer) else { return };
+        let Some(Link { peer: owned, session, notified, .. }) = self.links.get_mut(peer) else { return };
         let taken = session.channels[channel].acknowledge(number);
-        let news = core.frames_taken((of, notified), taken, now);
+        let news = core.frames_taken((owned, notified), taken, now);
         self.go_on_after(peer, channel, news, now);
     }
 
@@ -247,7 +247,7 @@ impl Worker {
         let Some(link) = self.links.get_mut(peer) else { return };
         refused.filter_map(|(channel, number)| link.session.channels[channel].refused(number)).for_each(
             |id| {
-                self.core.table.end(id, Outcome::of(Status::Revoked), now);
+                self.core.table.end(id, Outcome::new(Status::Revoked), now);
             },
         );
     }
@@ -272,7 +272,7 @@ impl Worker {
     pub fn link_notify(&mut self, peer: PeerId, id: OpId, speculative: bool, now: u64) {
         let core = self.core.clone();
         if self.links.get_mut(peer).is_none() {
-            core.table.end(id, Outcome::of(Status::PeerLost), now);
+            core.table.end(id, Outcome::new(Status::PeerLost), now);
             return;
         }
         let Some(slot) = core.table.read(id) else { return };

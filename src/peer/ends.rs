@@ -16,15 +16,15 @@ impl Ends {
     /// The first reason counts: what follows is a consequence.
     pub fn note(&self, peer: PeerId, why: &str) {
         let mut known = self.0.lock();
-        if known.iter().any(|(of, _)| *of == peer) {
+        if known.iter().any(|(known, _)| *known == peer) {
             return;
         }
         known.truncate(REMEMBERED - 1);
         known.push_front((peer, why.into()));
     }
 
-    pub fn of(&self, peer: PeerId) -> Option<Arc<str>> {
-        self.0.lock().iter().find(|(of, _)| *of == peer).map(|(_, why)| why.clone())
+    pub fn reason(&self, peer: PeerId) -> Option<Arc<str>> {
+        self.0.lock().iter().find(|(ended, _)| *ended == peer).map(|(_, why)| why.clone())
     }
 }
 
@@ -37,8 +37,8 @@ mod tests {
         let (ends, id) = (Ends::default(), PeerId::numbered);
         ends.note(id(1), "no route");
         ends.note(id(1), "closed");
-        assert_eq!(ends.of(id(1)).as_deref(), Some("no route"));
+        assert_eq!(ends.reason(id(1)).as_deref(), Some("no route"));
         (2..=REMEMBERED as u64 + 1).for_each(|number| ends.note(id(number), "later"));
-        assert_eq!((ends.of(id(1)), ends.of(id(2)).as_deref()), (None, Some("later")));
+        assert_eq!((ends.reason(id(1)), ends.reason(id(2)).as_deref()), (None, Some("later")));
     }
 }

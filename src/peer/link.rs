@@ -79,7 +79,7 @@ pub enum Until {
     /// For the operations under revoked grants to end.
     Swept,
     /// For the lanes of this many workers to become idle.
-    Quiet(usize),
+    Quiesced(usize),
     /// For the peer to receive the frames of ended operations: the last number of each channel, and
     /// unanswered atomics.
     Taken([Option<u32>; CHANNELS], Vec<OpId>),
@@ -259,7 +259,7 @@ impl Link {
         let number = remote.number.load(Ordering::Relaxed);
         if self.remotes.remove(&number).is_some() {
             if let Entry::Occupied(mut numbers) = self.numbers.entry(remote.id) {
-                numbers.get_mut().retain(|of| *of != number);
+                numbers.get_mut().retain(|one| *one != number);
                 if numbers.get().is_empty() {
                     numbers.remove();
                 }

@@ -366,7 +366,7 @@ impl Peer {
     /// The figures of the lanes between two rails.
     pub fn traffic_of(&self, plan: Plan) -> Arc<LaneTraffic> {
         let mut all = self.traffic.lock();
-        if let Some((_, known)) = all.iter().find(|(of, _)| *of == plan) {
+        if let Some((_, known)) = all.iter().find(|(known, _)| *known == plan) {
             return known.clone();
         }
         let new = Arc::new(LaneTraffic::default());
@@ -420,10 +420,11 @@ impl Peer {
 
     /// It is the same endpoint, and its rails may have other addresses than before.
     pub fn has_moved_to(&self, rails: Vec<RailAddress>) {
-        let of = |rails: &[RailAddress]| rails.iter().map(|rail| rail.fabric.clone()).collect::<Vec<_>>();
+        let fabrics =
+            |rails: &[RailAddress]| rails.iter().map(|rail| rail.fabric.clone()).collect::<Vec<_>>();
         let mut moved = self.moved.lock();
         let known = if moved.is_empty() { &self.address.rails } else { &*moved };
-        if rails != *known && of(&rails) == of(known) {
+        if rails != *known && fabrics(&rails) == fabrics(known) {
             *moved = rails;
         }
     }

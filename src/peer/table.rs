@@ -165,7 +165,7 @@ impl PeerTable {
         let index = inner.free.last().copied().unwrap_or(inner.slots.len());
         let generation = inner.slots.get(index).map_or(self.first, |slot| slot.generation);
         let before = inner.begun_before(incarnation);
-        let peer = Arc::new(make(PeerId::of(generation, index as u32), before)?);
+        let peer = Arc::new(make(PeerId::from_parts(generation, index as u32), before)?);
         if index == inner.slots.len() {
             inner.slots.push(Slot { generation, peer: None });
         } else {

@@ -36,7 +36,7 @@ struct Asked {
     /// How long it has been waited for, and up to when that was counted.
     waited_ns: u64,
     counted_ns: u64,
-    of: Vec<Waits>,
+    waits: Vec<Waits>,
 }
 
 #[derive(Default)]
@@ -67,8 +67,8 @@ impl Asking {
         Some(number)
     }
 
-    pub fn handle_wait(&mut self, of: Waits) {
-        self.next.push(of);
+    pub fn handle_wait(&mut self, waits: Waits) {
+        self.next.push(waits);
     }
 
     /// The request to send for everything that has begun to wait since the last one, which is answered.
@@ -76,15 +76,16 @@ impl Asking {
         if self.asked.is_some() || self.next.is_empty() {
             return None;
         }
-        let (number, of) = (self.number(), std::mem::take(&mut self.next));
-        self.asked = Some(Asked { number, silence: Silence::default(), waited_ns: 0, counted_ns: now, of });
+        let (number, waits) = (self.number(), std::mem::take(&mut self.next));
+        self.asked =
+            Some(Asked { number, silence: Silence::default(), waited_ns: 0, counted_ns: now, waits });
         Some(number)
     }
 
     /// The peer has answered the request of this number: what waited for it.
     pub fn handle_answer(&mut self, number: u64) -> (Option<OpId>, Vec<Waits>) {
         let answered = self.asked.take_if(|asked| asked.number == number);
-        (self.fences.remove(&number), answered.map_or(Vec::new(), |asked| asked.of))
+        (self.fences.remove(&number), answered.map_or(Vec::new(), |asked| asked.waits))
     }
 
     /// Time has passed. `received_ns`: when the peer sent something last; `gives_up`: called for what is not waited for
@@ -96,7 +97,7 @@ impl Asking {
         asked.waited_ns += passed.min(REST_NS / LOOKS);
         let verdict = asked.silence.look(received_ns, now, SILENT_NS);
         let silent = verdict == Verdict::Lost || asked.waited_ns > REST_NS;
-        for those in [&mut asked.of, &mut self.next] {
+        for those in [&mut asked.waits, &mut self.next] {
             those.retain_mut(|one| {
                 let over = match one {
                     Waits::Grant { .. } => silent,
@@ -117,6 +118,6 @@ impl Asking {
     /// The peer has ended: what waited for its answers.
     pub fn close(&mut self) -> impl Iterator<Item = Waits> {
         let next = std::mem::take(&mut self.next);
-        next.into_iter().chain(self.asked.take().into_iter().flat_map(|asked| asked.of))
+        next.into_iter().chain(self.asked.take().into_iter().flat_map(|asked| asked.waits))
     }
 }

@@ -70,15 +70,15 @@ impl Rekeying {
 impl Revocations {
     /// Keys are replaced for a peer that does not answer, or has ended, and for a grant of it. True: by a replacement
     /// of its own; false: by one whose new keys nobody has been sent.
-    pub fn handle_rekey(&mut self, memory: MemoryId, silent: PeerId, of: Option<GrantToken>) -> bool {
+    pub fn handle_rekey(&mut self, memory: MemoryId, silent: PeerId, grant: Option<GrantToken>) -> bool {
         let all = self.keys.entry(memory).or_default();
         let joins = |last: &&mut Rekeying| matches!(last.step, Step::Queued | Step::Registering(_));
         if let Some(last) = all.back_mut().filter(joins) {
             last.silent.push(silent);
-            last.grants.extend(of);
+            last.grants.extend(grant);
             return false;
         }
-        let (silent, grants) = (vec![silent], of.into_iter().collect());
+        let (silent, grants) = (vec![silent], grant.into_iter().collect());
         all.push_back(Rekeying { step: Step::Queued, silent, grants, failed: false });
         if all.len() == 1 {
             self.register(memory);
@@ -140,9 +140,9 @@ impl Revocations {
         let done = self.keys.get_mut(&memory).and_then(VecDeque::pop_front);
         let workers = self.workers;
         for token in done.into_iter().flat_map(|done| done.grants) {
-            self.on(token, |of, actions| {
-                if of.end == End::Rekeying {
-                    of.arrived(workers, actions);
+            self.on(token, |revocation, actions| {
+                if revocation.end == End::Rekeying {
+                    revocation.arrived(workers, actions);
                 }
             });
         }
@@ -154,7 +154,7 @@ impl Revocations {
 
     /// Whether keys are being replaced for a peer.
     pub fn is_rekeying_for(&self, peer: PeerId) -> bool {
-        self.keys.values().flatten().any(|of| of.silent.contains(&peer))
+        self.keys.values().flatten().any(|rekey| rekey.silent.contains(&peer))
     }
 
     /// One for each replacement that has not ended.

@@ -191,15 +191,15 @@ impl Revocations {
         expired: bool,
         take: impl FnOnce() -> Option<Begun>,
     ) -> bool {
-        if let Some(of) = self.grants.get(&token) {
-            return of.end != End::Done || of.unclaimed;
+        if let Some(revocation) = self.grants.get(&token) {
+            return revocation.end != End::Done || revocation.unclaimed;
         }
         let Some(Begun { grant, workers, asks }) = take() else { return false };
         let end = if asks { End::Asking } else { End::Dropping };
         // A revoke does not wait for workers that do not use the grant.
         let unused = grant.close() && !asks;
         let count = if unused { 0 } else { workers.count_ones() as usize };
-        let mut of = Revocation {
+        let mut revocation = Revocation {
             grant: grant.clone(),
             end,
             workers: count,
@@ -207,82 +207,86 @@ impl Revocations {
             known: false,
             unclaimed: expired,
         };
-        of.go_on(&mut self.actions);
-        self.grants.insert(token, of);
+        revocation.go_on(&mut self.actions);
+        self.grants.insert(token, revocation);
         self.actions.push(Action::Quiesce { grant, workers, then: Then::Revoke { asks } });
         true
     }
 
     /// An operation of the owner waits for a revoke. False: the revoke is done, and `handle_ended` follows.
     pub fn handle_wait(&mut self, token: GrantToken, id: OpId) -> bool {
-        let Some(of) = self.grants.get_mut(&token) else { return false };
-        let waits = of.end != End::Done;
+        let Some(revocation) = self.grants.get_mut(&token) else { return false };
+        let waits = revocation.end != End::Done;
         if waits {
-            of.unclaimed = false;
-            of.ops.push(id);
+            revocation.unclaimed = false;
+            revocation.ops.push(id);
         }
         waits
     }
 
     /// The operations that waited for a revoke have ended, `any` of them with its result.
     pub fn handle_ended(&mut self, token: GrantToken, any: bool) {
-        self.on(token, |of, _| of.unclaimed &= !any);
+        self.on(token, |revocation, _| revocation.unclaimed &= !any);
     }
 
     /// A worker has dropped a grant, or counted what had arrived.
     pub fn handle_quiesced(&mut self, token: GrantToken) {
-        self.on(token, |of, actions| {
-            of.workers = of.workers.saturating_sub(1);
-            of.go_on(actions);
+        self.on(token, |revocation, actions| {
+            revocation.workers = revocation.workers.saturating_sub(1);
+            revocation.go_on(actions);
         });
     }
 
     /// The peer has quiesced.
     pub fn handle_answer(&mut self, token: GrantToken) {
         let workers = self.workers;
-        self.on(token, |of, actions| {
-            if of.end == End::Asking {
-                of.arrived(workers, actions);
+        self.on(token, |revocation, actions| {
+            if revocation.end == End::Asking {
+                revocation.arrived(workers, actions);
             }
         });
     }
 
     /// The peer does not answer: the keys of the memory are replaced. The answer is that of `handle_rekey`.
     pub fn handle_silence(&mut self, token: GrantToken) -> bool {
-        let Some(of) = self.grants.get_mut(&token).filter(|of| of.end == End::Asking) else { return false };
-        of.enter(End::Rekeying);
-        let (memory, peer) = (of.grant.memory, of.grant.peer);
+        let Some(revocation) = self.grants.get_mut(&token).filter(|revocation| revocation.end == End::Asking)
+        else {
+            return false;
+        };
+        revocation.enter(End::Rekeying);
+        let (memory, peer) = (revocation.grant.memory, revocation.grant.peer);
         self.handle_rekey(memory, peer, Some(token))
     }
 
     /// The peer has acknowledged that the grant is revoked.
     pub fn handle_known(&mut self, token: GrantToken) {
-        self.on(token, |of, _| of.known = true);
+        self.on(token, |revocation, _| revocation.known = true);
     }
 
     /// A peer is gone: nothing of it can arrive.
     pub fn handle_gone(&mut self, peer: PeerId) {
         let actions = &mut self.actions;
-        self.grants.retain(|_, of| {
-            if of.grant.peer == peer {
-                of.known = true;
-                if of.end == End::Asking {
-                    of.arrived(0, actions);
+        self.grants.retain(|_, revocation| {
+            if revocation.grant.peer == peer {
+                revocation.known = true;
+                if revocation.end == End::Asking {
+                    revocation.arrived(0, actions);
                 }
             }
-            !of.is_over()
+            !revocation.is_over()
         });
     }
 
     /// Whether the peer may still announce operations under the grant, since it does not know of its revoke.
     pub fn is_unknown_to(&self, peer: PeerId, token: GrantToken) -> bool {
-        self.grants.get(&token).is_some_and(|of| of.grant.peer == peer && !of.known)
+        self.grants.get(&token).is_some_and(|revocation| revocation.grant.peer == peer && !revocation.known)
     }
 
     /// The memories of which grants of a peer are being revoked.
     pub fn memories_of(&self, peer: PeerId) -> impl Iterator<Item = MemoryId> + '_ {
-        let live = move |of: &&Revocation| of.grant.peer == peer && of.end != End::Done;
-        self.grants.values().filter(live).map(|of| of.grant.memory)
+        let live =
+            move |revocation: &&Revocation| revocation.grant.peer == peer && revocation.end != End::Done;
+        self.grants.values().filter(live).map(|revocation| revocation.grant.memory)
     }
 
     /// How many revokes, and how many memories whose keys are replaced, there are.
@@ -294,14 +298,14 @@ impl Revocations {
     /// The rails are closed: nothing reaches any memory. Returns the memories of unfinished revokes, and those whose
     /// keys were being replaced.
     pub fn close(&mut self) -> (Vec<MemoryId>, Vec<MemoryId>) {
-        let unfinished = self.grants.drain().filter(|(_, of)| of.end != End::Done);
-        (unfinished.map(|(_, of)| of.grant.memory).collect(), self.close_keys())
+        let unfinished = self.grants.drain().filter(|(_, revocation)| revocation.end != End::Done);
+        (unfinished.map(|(_, revocation)| revocation.grant.memory).collect(), self.close_keys())
     }
 
     fn on(&mut self, token: GrantToken, act: impl FnOnce(&mut Revocation, &mut Vec<Action>)) {
-        let Some(of) = self.grants.get_mut(&token) else { return };
-        act(of, &mut self.actions);
-        if of.is_over() {
+        let Some(revocation) = self.grants.get_mut(&token) else { return };
+        act(revocation, &mut self.actions);
+        if revocation.is_over() {
             self.grants.remove(&token);
         }
     }

@@ -186,22 +186,24 @@ impl World {
                     }
                 }
                 Action::Revoked { grant, expired: _, ops } => {
-                    let of = self.grants.get_mut(&grant.token.get()).expect("a grant");
-                    assert!(!of.revoked, "revoked twice");
-                    assert!(of.uses.is_empty(), "a worker still touches memory under it");
+                    let truth = self.grants.get_mut(&grant.token.get()).expect("a grant");
+                    assert!(!truth.revoked, "revoked twice");
+                    assert!(truth.uses.is_empty(), "a worker still touches memory under it");
                     assert!(
-                        self.peers[grant.peer.place() - 1].gone || of.uncounted.is_empty(),
+                        self.peers[grant.peer.place() - 1].gone || truth.uncounted.is_empty(),
                         "arrivals uncounted"
                     );
-                    of.revoked = true;
-                    let ended = ops.iter().filter(|id| of.waiting.remove(&id.get())).count();
+                    truth.revoked = true;
+                    let ended = ops.iter().filter(|id| truth.waiting.remove(&id.get())).count();
                     if ended > 0 {
-                        of.claimed = true;
+                        truth.claimed = true;
                         self.all.handle_ended(grant.token, true);
                     }
                 }
                 Action::Register(memory) => {
-                    self.registering.iter_mut().for_each(|queue| queue.push_back(memory));
+                    for queue in &mut self.registering {
+                        queue.push_back(memory);
+                    }
                 }
                 Action::Replace { memory, failed: _ } => {
                     *self.newest.entry(memory).or_default() += 1;
@@ -224,7 +226,7 @@ impl World {
                     self.carry_out();
                 }
                 Action::CloseKeys(memory) => {
-                    let importer = self.importing.iter().find(|(of, _)| *of == memory);
+                    let importer = self.importing.iter().find(|(truth, _)| *truth == memory);
                     assert_eq!(importer, None, "keys are closed by which an importer still posts");
                     self.workers
                         .iter_mut()
@@ -235,8 +237,8 @@ impl World {
         }
     }
 
-    fn ask(&mut self, peer: PeerId, of: Waits) {
-        self.peer(peer).asking.handle_wait(of);
+    fn ask(&mut self, peer: PeerId, waits: Waits) {
+        self.peer(peer).asking.handle_wait(waits);
         self.request(peer);
     }
 
@@ -253,7 +255,7 @@ impl World {
         if self.peer(peer).gone {
             return;
         }
-        let token = GrantToken::of(number, 7, number).expect("a token");
+        let token = GrantToken::from_parts(number, 7, number).expect("a token");
         let memory = MemoryId::new(1 + self.draw.below(MEMORIES));
         let ranges = vec![HostRange { base: 4096, len: 4096 }];
         let worker = peer.place() % WORKERS;
@@ -276,21 +278,21 @@ impl World {
     /// The owner revokes a grant, or it expires.
     fn revoke(&mut self, token: u128, expired: bool) {
         let (now, id) = (self.now, self.number());
-        let Some(of) = self.grants.get_mut(&token) else { return };
-        let live = std::mem::take(&mut of.live);
-        let (grant, claimed) = (of.grant.clone(), of.claimed && of.waiting.is_empty());
-        let unheard = of.revoked && !of.claimed;
-        of.began_ns = of.began_ns.or(Some(now));
+        let Some(truth) = self.grants.get_mut(&token) else { return };
+        let live = std::mem::take(&mut truth.live);
+        let (grant, claimed) = (truth.grant.clone(), truth.claimed && truth.waiting.is_empty());
+        let unheard = truth.revoked && !truth.claimed;
+        truth.began_ns = truth.began_ns.or(Some(now));
         let begun = live.then(|| Begun {
             grant: grant.clone(),
             workers: 1 << grant.worker | self.draw.below(1 << WORKERS),
-            asks: !of.checked,
+            asks: !truth.checked,
         });
         // A worker that has no part in it touches nothing under it.
         if let Some(begun) = &begun {
-            of.uses.retain(|at, _| begun.workers >> at & 1 != 0);
-            if of.checked {
-                of.uncounted.retain(|at| begun.workers >> at & 1 != 0);
+            truth.uses.retain(|at, _| begun.workers >> at & 1 != 0);
+            if truth.checked {
+                truth.uncounted.retain(|at| begun.workers >> at & 1 != 0);
             }
         }
         let found = self.all.handle_revoke(grant.token, expired, || begun);
@@ -306,12 +308,15 @@ impl World {
         }
         let op = OpId::numbered(id);
         let waits = self.all.handle_wait(grant.token, op);
-        let of = self.grants.get_mut(&token).expect("a grant");
-        assert_eq!(waits, !of.revoked, "an operation waits for a revoke that is done, or ends before it is");
+        let truth = self.grants.get_mut(&token).expect("a grant");
+        assert_eq!(
+            waits, !truth.revoked,
+            "an operation waits for a revoke that is done, or ends before it is"
+        );
         if waits {
-            of.waiting.insert(id);
+            truth.waiting.insert(id);
         } else {
-            of.claimed = true;
+            truth.claimed = true;
             self.all.handle_ended(grant.token, true);
         }
         self.carry_out();
@@ -325,13 +330,13 @@ impl World {
             return self.carry_out();
         }
         // A use ends with its pass, and what NICs have is reaped.
-        self.grants.values_mut().for_each(|of| _ = of.uses.remove(&worker));
+        self.grants.values_mut().for_each(|truth| _ = truth.uses.remove(&worker));
         let Some((scope, then)) = self.workers[worker].pop_front() else { return };
         match scope {
             Scope::Grant(grant) => {
-                let of = self.grants.get_mut(&grant.token.get()).expect("a grant");
-                if then == Then::Count || of.checked {
-                    of.uncounted.remove(&worker);
+                let truth = self.grants.get_mut(&grant.token.get()).expect("a grant");
+                if then == Then::Count || truth.checked {
+                    truth.uncounted.remove(&worker);
                 }
                 let (peer, token) = (grant.peer, grant.token);
                 if let (Then::Revoke { asks }, true) = (then, grant.worker == worker) {
@@ -374,8 +379,8 @@ impl World {
                     let posts = std::mem::take(&mut end.posts);
                     posts.into_iter().for_each(|post| self.land(post));
                     let (_, answered) = self.peer(peer).asking.handle_answer(number);
-                    for of in answered {
-                        match of {
+                    for waits in answered {
+                        match waits {
                             Waits::Grant { token, .. } => self.all.handle_answer(token),
                             Waits::Keys { memory, .. } => self.imported(memory, peer),
                         }
@@ -387,12 +392,12 @@ impl World {
             }
             return self.known(peer);
         }
-        let of_peer = |of: &&Truth| of.grant.peer == peer;
+        let of_peer = |truth: &&Truth| truth.grant.peer == peer;
         let granted: Vec<(u128, MemoryId)> = self
             .grants
             .iter()
-            .filter(|(_, of)| of_peer(of))
-            .map(|(token, of)| (*token, of.grant.memory))
+            .filter(|(_, truth)| of_peer(truth))
+            .map(|(token, truth)| (*token, truth.grant.memory))
             .collect();
         if granted.is_empty() {
             return;
@@ -421,21 +426,21 @@ impl World {
     /// A post arrives at a NIC.
     fn land(&mut self, (token, keys): (u128, u64)) {
         let worker = self.draw.below(WORKERS as u64) as usize;
-        let of = self.grants.get_mut(&token).expect("a grant");
-        let left = self.peers[of.grant.peer.place() - 1].left;
-        if of.checked {
+        let truth = self.grants.get_mut(&token).expect("a grant");
+        let left = self.peers[truth.grant.peer.place() - 1].left;
+        if truth.checked {
             // The use lasts until the worker's pass ends.
-            if let Some(within) = of.live.then(|| of.grant.enter()).flatten() {
+            if let Some(within) = truth.live.then(|| truth.grant.enter()).flatten() {
                 if self.draw.percent(50) {
                     within.grant().counts();
-                    of.uncounted.insert(worker);
+                    truth.uncounted.insert(worker);
                 }
-                of.uses.insert(worker, within);
+                truth.uses.insert(worker, within);
             }
-        } else if keys >= self.oldest[&(worker, of.grant.memory)] {
-            assert!(!of.revoked, "bytes land after the revoke is done");
+        } else if keys >= self.oldest[&(worker, truth.grant.memory)] {
+            assert!(!truth.revoked, "bytes land after the revoke is done");
             assert!(!left, "bytes of a peer land that is reported gone");
-            of.uncounted.insert(worker);
+            truth.uncounted.insert(worker);
         }
     }
 
@@ -448,8 +453,8 @@ impl World {
             end.received_ns = now;
         }
         let (all, rekeyings, importing) = (&mut self.all, &mut self.rekeyings, &mut self.importing);
-        end.asking.handle_time(end.received_ns, now, |of| {
-            match of {
+        end.asking.handle_time(end.received_ns, now, |waits| {
+            match waits {
                 Waits::Grant { token, memory } => {
                     *rekeyings.entry(memory).or_default() += i64::from(all.handle_silence(token));
                 }
@@ -470,15 +475,15 @@ impl World {
             return;
         }
         let waits: Vec<Waits> = end.asking.close().collect();
-        for of in waits {
-            if let Waits::Keys { memory, .. } = of {
+        for waits in waits {
+            if let Waits::Keys { memory, .. } = waits {
                 self.imported(memory, peer);
             }
         }
         self.carry_out();
         let mut memories: BTreeSet<MemoryId> = self.all.memories_of(peer).collect();
-        let live = self.grants.values().filter(|of| of.live && of.grant.peer == peer);
-        memories.extend(live.map(|of| of.grant.memory));
+        let live = self.grants.values().filter(|truth| truth.live && truth.grant.peer == peer);
+        memories.extend(live.map(|truth| truth.grant.memory));
         for memory in memories {
             *self.rekeyings.entry(memory).or_default() +=
                 i64::from(self.all.handle_rekey(memory, peer, None));
@@ -506,12 +511,16 @@ impl World {
             2 if busy => {
                 let expired = self.draw.percent(20);
                 let token = self.draw.token(&self.grants);
-                token.into_iter().for_each(|token| self.revoke(token, expired));
+                if let Some(token) = token {
+                    self.revoke(token, expired);
+                }
             }
             // The operation of a revoke ends at its deadline.
             3 if busy => {
                 let token = self.draw.token(&self.grants);
-                token.into_iter().for_each(|token| self.grants.get_mut(&token).expect("it").waiting.clear());
+                if let Some(token) = token {
+                    self.grants.get_mut(&token).expect("it").waiting.clear();
+                }
             }
             4 if busy && self.draw.percent(3) => self.end_peer(peer),
             5 if self.draw.percent(10) => {
@@ -538,7 +547,9 @@ impl World {
             self.step(true);
         }
         let (began, mut steps) = (self.now, 0);
-        while self.grants.values().any(|of| of.began_ns.is_some() && !of.revoked) || self.all.count().1 > 0 {
+        while self.grants.values().any(|truth| truth.began_ns.is_some() && !truth.revoked)
+            || self.all.count().1 > 0
+        {
             self.step(false);
             steps += 1;
             assert!(self.now - began < DONE_NS * 2 || steps < 20_000, "a revoke hangs");
@@ -548,7 +559,7 @@ impl World {
             "a memory is held for replacements that are done"
         );
         let tokens: Vec<u128> =
-            self.grants.iter().filter(|(_, of)| of.revoked).map(|(token, _)| *token).collect();
+            self.grants.iter().filter(|(_, truth)| truth.revoked).map(|(token, _)| *token).collect();
         for token in tokens {
             assert!(self.grants[&token].waiting.is_empty(), "an operation waits for a revoke that is done");
             if !self.grants[&token].claimed {

@@ -188,7 +188,7 @@ impl Channel {
 
     /// Drops the unsent frames of an operation; true if any of its frames was sent.
     pub fn has_sent(&mut self, id: OpId) -> bool {
-        self.forget(|of| of != id);
+        self.forget(|one| one != id);
         let again = self.waiting.iter().take_while(|out| out.again);
         self.unacknowledged.iter().chain(again).any(|out| out.done == Some(id))
     }

@@ -73,7 +73,7 @@ pub enum LaneEvent {
         epoch: u64,
     },
     /// Both ends are reset and nothing moves.
-    AtRest {
+    Quiesced {
         epoch: u64,
     },
 }
@@ -100,7 +100,7 @@ pub enum Action {
     /// End all outstanding operations with the peer with this outcome; then call
     /// `outstanding_ended`.
     EndOutstanding(Outcome),
-    /// Stop the lanes and wait until they are idle; then call `lanes_quiet`.
+    /// Stop the lanes and wait until they are idle; then call `lanes_quiesced`.
     Quiesce,
     /// End the peer.
     End(Outcome),

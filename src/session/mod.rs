@@ -162,9 +162,9 @@ impl Session {
     pub fn handle_frame(&mut self, kind: Kind, body: &[u8], now: u64) -> Result<(), Malformed> {
         match kind {
             Kind::Ready => self.on_ready(&frame::read_ready(body).ok_or(Malformed)?, now)?,
-            Kind::Closing => self.close(Outcome::of(Status::PeerClosed), true, now),
+            Kind::Closing => self.close(Outcome::new(Status::PeerClosed), true, now),
             Kind::Close => {
-                self.close(Outcome::of(Status::PeerClosed), true, now);
+                self.close(Outcome::new(Status::PeerClosed), true, now);
                 if let State::Closing(closing) = &mut self.state {
                     closing.peer_has_drained();
                 }
@@ -228,7 +228,7 @@ impl Session {
     }
 
     /// The lanes of `Action::Quiesce` are idle.
-    pub fn lanes_quiet(&mut self, now: u64) {
+    pub fn lanes_quiesced(&mut self, now: u64) {
         if let State::Closing(closing) = &mut self.state {
             closing.has_drained();
         }
@@ -426,7 +426,7 @@ impl Session {
             errno if is_local(errno) => Status::System,
             _ => Status::Unreachable,
         };
-        Outcome { provider_errno: self.last_errno, ..Outcome::of(status) }
+        Outcome { provider_errno: self.last_errno, ..Outcome::new(status) }
     }
 
     // Internals.
@@ -442,7 +442,7 @@ impl Session {
 
     fn enter(&mut self, state: State) {
         let (from, to) = (self.state.name(), state.name());
-        debug_assert!(from == to || MOVES.iter().any(|of| (of.0, of.1) == (from, to)), "{from} to {to}");
+        debug_assert!(from == to || MOVES.iter().any(|one| (one.0, one.1) == (from, to)), "{from} to {to}");
         #[cfg(test)]
         tests::note_move(from, to);
         match state {
@@ -517,7 +517,7 @@ impl Session {
     fn look(&mut self, alive_ns: u64, now: u64) {
         let Some(allowed) = self.terms.liveness_ns else { return };
         match self.silence.look(alive_ns, now, allowed) {
-            Verdict::Lost => return self.act(Action::End(Outcome::of(Status::PeerLost))),
+            Verdict::Lost => return self.act(Action::End(Outcome::new(Status::PeerLost))),
             Verdict::Ask => self.frames.push_back((Kind::Ask, Vec::new())),
             Verdict::Alive => {}
         }

@@ -39,9 +39,9 @@ impl Session {
             }
             LaneEvent::Reset { epoch, outcome, asks } => self.lane_reset((plan, epoch), outcome, asks, now),
             LaneEvent::ResetHere { epoch } => self.push(Kind::ResetDone, of_lane(plan, epoch)),
-            LaneEvent::AtRest { epoch } => {
+            LaneEvent::Quiesced { epoch } => {
                 if let Some(pair) = self.approaches.pair_mut(plan) {
-                    pair.is_at_rest(epoch, now);
+                    pair.quiesced(epoch, now);
                 }
                 self.go_on_resuming(now);
             }
@@ -80,13 +80,13 @@ impl Session {
         let none_up = !self.has_lanes();
         match &self.state {
             // Nothing listens any longer where the peer was.
-            State::Resuming(of) if none_up && errno == libc::ECONNREFUSED && served => {
-                let outcome = of.outcome;
+            State::Resuming(resuming) if none_up && errno == libc::ECONNREFUSED && served => {
+                let outcome = resuming.outcome;
                 self.act(Action::End(outcome));
             }
             // The lane failed while this side was coming up.
             State::Up | State::Closing(_) if self.is_up() && none_up => {
-                let outcome = Outcome { provider_errno: errno, ..Outcome::of(Status::PeerLost) };
+                let outcome = Outcome { provider_errno: errno, ..Outcome::new(Status::PeerLost) };
                 self.act(Action::End(outcome));
             }
             _ => {}
@@ -94,8 +94,8 @@ impl Session {
     }
 
     /// A serving lane is reset here: the others continue, or a new one will.
-    fn lane_reset(&mut self, of: (Plan, u64), outcome: Outcome, asks: bool, now: u64) {
-        let (plan, epoch) = of;
+    fn lane_reset(&mut self, lane: (Plan, u64), outcome: Outcome, asks: bool, now: u64) {
+        let (plan, epoch) = lane;
         let errno = outcome.provider_errno;
         let why = Why { at: format!("rail {}", plan.rail), text: reset_reason(errno) };
         self.last_errno = errno;
@@ -133,7 +133,7 @@ impl Session {
         self.act(Action::Away(outcome));
         let before = match &mut self.state {
             State::Up => None,
-            State::Resuming(of) => Some(std::mem::replace(of, Resuming::new(None, outcome, now))),
+            State::Resuming(resuming) => Some(std::mem::replace(resuming, Resuming::new(None, outcome, now))),
             _ => return self.act(Action::End(outcome)),
         };
         let Some(lasted) = lasted else { return self.act(Action::End(outcome)) };
@@ -152,9 +152,9 @@ impl Session {
     pub(super) fn go_on_resuming(&mut self, now: u64) {
         let (up, forever) = (self.has_lanes(), self.terms.liveness_ns.is_none());
         let resets = self.resets().next().is_some();
-        let State::Resuming(of) = &mut self.state else { return };
-        let outcome = of.outcome;
-        match of.next(up, resets, forever, &mut self.resumes, now) {
+        let State::Resuming(resuming) = &mut self.state else { return };
+        let outcome = resuming.outcome;
+        match resuming.next(up, resets, forever, &mut self.resumes, now) {
             resuming::Next::Wait(due) => self.timers.set(Timer::Resume, due),
             resuming::Next::Ask(again) => {
                 self.frames.push_back((Kind::Resume, numbers(&[self.resumes.count])));
@@ -189,7 +189,7 @@ impl Session {
             behind.goes_to(last);
             self.catch_up();
         }
-        if !matches!(&self.state, State::Resuming(of) if of.has_asked()) {
+        if !matches!(&self.state, State::Resuming(resuming) if resuming.has_asked()) {
             return;
         }
         let refused = others.iter().filter_map(|entry| channel::read_refusal(*entry));
@@ -208,8 +208,8 @@ impl Session {
     }
 
     fn has_resumed(&mut self, now: u64) {
-        if let State::Resuming(of) = &self.state {
-            let took = now.saturating_sub(of.since_ns);
+        if let State::Resuming(resuming) = &self.state {
+            let took = now.saturating_sub(resuming.since_ns);
             self.enter(State::Up);
             self.act(Action::Back(took));
             self.ask_how_far(now);

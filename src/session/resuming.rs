@@ -61,8 +61,8 @@ impl Behind {
     }
 }
 
-fn is_up_to(number: u32, of: u32) -> bool {
-    of.wrapping_sub(number) < u32::MAX / 2
+fn is_up_to(number: u32, last: u32) -> bool {
+    last.wrapping_sub(number) < u32::MAX / 2
 }
 
 /// How often a peer lost its last lane and was resumed.
@@ -109,8 +109,13 @@ impl Resumes {
 impl Resuming {
     /// `before`: the state that this resume continues from.
     pub fn new(before: Option<Resuming>, outcome: Outcome, now: u64) -> Resuming {
-        let before = before.filter(|of| of.up_ns.is_none());
-        Resuming { since_ns: before.map_or(now, |of| of.since_ns), up_ns: None, asked_ns: None, outcome }
+        let before = before.filter(|resuming| resuming.up_ns.is_none());
+        Resuming {
+            since_ns: before.map_or(now, |resuming| resuming.since_ns),
+            up_ns: None,
+            asked_ns: None,
+            outcome,
+        }
     }
 
     pub fn has_asked(&self) -> bool {

@@ -123,7 +123,7 @@ enum Event {
     Disconnect,
     /// The outstanding operations have ended.
     Ended,
-    Quiet,
+    LanesQuiesced,
     /// The side stops for ever.
     Stop,
     Timeout,
@@ -221,8 +221,8 @@ fn plan(rail: u16, remote_rail: u16) -> Plan {
 }
 
 /// The plan from the other side's view.
-fn mirrored(of: Plan) -> Plan {
-    Plan { rail: of.remote_rail, remote_rail: of.rail }
+fn mirrored(plan: Plan) -> Plan {
+    Plan { rail: plan.remote_rail, remote_rail: plan.rail }
 }
 
 impl Pair {
@@ -280,24 +280,24 @@ impl Pair {
         }
     }
 
-    fn found(&self, side: usize, of: Plan) -> (&str, Fate) {
-        let of = if side == 0 { of } else { mirrored(of) };
+    fn found(&self, side: usize, wanted: Plan) -> (&str, Fate) {
+        let wanted = if side == 0 { wanted } else { mirrored(wanted) };
         let lanes = self.fabrics.iter().flat_map(|(name, lanes)| lanes.iter().map(move |lane| (name, lane)));
-        let mut found = lanes.filter(|(_, (plan, _))| *plan == of);
+        let mut found = lanes.filter(|(_, (plan, _))| *plan == wanted);
         found.next().map(|(name, (_, fate))| (name.as_str(), *fate)).expect("a pair of rails of the test")
     }
 
     /// Whether the NICs of a lane can reset it.
-    fn can_reset(&self, side: usize, of: Plan) -> bool {
-        let of = if side == 0 { of } else { mirrored(of) };
-        let has = |(_, lanes): &(String, Vec<(Plan, Fate)>)| lanes.iter().any(|(plan, _)| *plan == of);
+    fn can_reset(&self, side: usize, wanted: Plan) -> bool {
+        let wanted = if side == 0 { wanted } else { mirrored(wanted) };
+        let has = |(_, lanes): &(String, Vec<(Plan, Fate)>)| lanes.iter().any(|(plan, _)| *plan == wanted);
         self.fabrics.iter().position(has).is_some_and(|at| self.resets[at])
     }
 
     fn begin(&mut self, side: usize, over: Option<&str>) {
-        let of = |plan: Plan| if side == 0 { plan } else { mirrored(plan) };
+        let seen = |plan: Plan| if side == 0 { plan } else { mirrored(plan) };
         let all = self.fabrics.iter().map(|(name, lanes)| {
-            Approach::new(name.clone(), lanes.iter().map(|(plan, _)| of(*plan)).collect())
+            Approach::new(name.clone(), lanes.iter().map(|(plan, _)| seen(*plan)).collect())
         });
         let approaches = Approaches::new(all.collect(), TIMEOUT);
         let (decides, deadline) = (side == self.decider, self.now + TIMEOUT);
@@ -363,7 +363,9 @@ impl Pair {
                     let epoch = here.lane(plan).expect("a lane that was added").life.epoch();
                     new.push((plan, epoch));
                 }
-                new.into_iter().for_each(|over| self.put(side, 0, Event::Again(over)));
+                for over in new {
+                    self.put(side, 0, Event::Again(over));
+                }
             }
             Action::Serve => {
                 let serving: Vec<Plan> = here.session().serving().expect("what serves").plans().collect();
@@ -380,7 +382,7 @@ impl Pair {
             Action::Quiesce => {
                 // Some lanes do not drain in time.
                 let after = if self.draw.percent(10) { 3000 } else { self.draw.below(200) };
-                self.put(side, after * MS, Event::Quiet);
+                self.put(side, after * MS, Event::LanesQuiesced);
             }
             Action::End(outcome) => self.end(side, outcome),
             Action::ShowLanes => here.show_lanes(),
@@ -488,7 +490,7 @@ impl Pair {
         let Some(lane) = self.sides[side].lane_of(over) else { return };
         assert!(lane.life.begin_reset(errno, peer_reset), "it does not end yet");
         let peer_epoch = lane.life.peer_epoch();
-        let outcome = Outcome { provider_errno: errno, ..Outcome::of(Status::PeerLost) };
+        let outcome = Outcome { provider_errno: errno, ..Outcome::new(Status::PeerLost) };
         let (plan, epoch) = over;
         self.tell(side, plan, LaneEvent::Reset { epoch, outcome, asks: !peer_reset });
         let here = &mut self.sides[side];
@@ -531,7 +533,7 @@ impl Pair {
         let drained = |lane: &Lane| lane.rests && lane.life.draining_since().is_some();
         self.sides[side].lanes.retain(|lane| !over(lane) && !drained(lane));
         for (plan, epoch) in gone {
-            self.tell(side, plan, LaneEvent::AtRest { epoch });
+            self.tell(side, plan, LaneEvent::Quiesced { epoch });
         }
     }
 
@@ -584,14 +586,18 @@ impl Pair {
         *newest = epoch;
         if !known {
             self.begin(side, Some(&fabric));
-            self.sides[side].lane(plan).into_iter().for_each(|lane| _ = lane.life.meets(epoch, false));
+            if let Some(lane) = self.sides[side].lane(plan) {
+                _ = lane.life.meets(epoch, false);
+            }
         } else if !self.meets(side, over) {
             return;
         }
         if self.sides[side].lane(plan).is_none() {
             assert!(self.sides[side].session().handle_request(plan, Some(&fabric), now));
             self.carry_out(side);
-            self.sides[side].lane(plan).into_iter().for_each(|lane| _ = lane.life.meets(epoch, false));
+            if let Some(lane) = self.sides[side].lane(plan) {
+                _ = lane.life.meets(epoch, false);
+            }
         }
         if let Some(lane) = self.sides[side].lane(plan) {
             let own = lane.life.epoch();
@@ -675,7 +681,7 @@ impl Pair {
         }
         if here.theirs != 0 && from > here.theirs && request {
             if !self.sides[side].has_ended() {
-                self.sides[side].session().end(Outcome::of(Status::PeerClosed));
+                self.sides[side].session().end(Outcome::new(Status::PeerClosed));
             }
             self.renew(side);
         }
@@ -756,7 +762,7 @@ impl Pair {
                 }
             }
             Event::Closed(over) => self.fails(side, over, libc::ECONNRESET),
-            Event::End => self.end(side, Outcome::of(Status::PeerLost)),
+            Event::End => self.end(side, Outcome::new(Status::PeerLost)),
             Event::Rests(over) => {
                 if let Some(lane) = self.sides[side].lane_of(over) {
                     lane.rests = true;
@@ -766,10 +772,10 @@ impl Pair {
             Event::Arrives((plan, epoch), sent) => {
                 // The frames and actions of a session that has ended, or of a lane whose end here
                 // is not reset.
-                let of = mirrored(plan);
-                let resets = self.can_reset(side, of);
+                let theirs = mirrored(plan);
+                let resets = self.can_reset(side, theirs);
                 let here = self.sides[side]
-                    .lane(of)
+                    .lane(theirs)
                     .is_some_and(|lane| !resets || lane.life.peer_epoch() == Some(epoch));
                 let there =
                     self.sides[1 - side].lane_of((plan, epoch)).is_some_and(|lane| !lane.life.is_ending());
@@ -799,7 +805,7 @@ impl Pair {
                 }
             }
             Event::Ended => self.sides[side].session().outstanding_ended(now),
-            Event::Quiet => self.sides[side].session().lanes_quiet(now),
+            Event::LanesQuiesced => self.sides[side].session().lanes_quiesced(now),
             Event::Stop => self.sides[side].stopped = true,
             Event::Timeout => {
                 let sight = Sight { alive_ns: self.sides[side].alive_ns, busy: self.draw.percent(20) };
@@ -1023,7 +1029,7 @@ fn ends_as_a_lane_is_refused(served: bool) -> bool {
     session.handle_lane(plans[1], if served { LaneEvent::Up } else { refused() }, 2 * MS);
     session.handle_frame(Kind::Ready, &frame::ready("fabric"), 3 * MS).expect("a frame");
     assert!(matches!(session.state, State::Up), "{session}");
-    let outcome = Outcome { provider_errno: libc::ETIMEDOUT, ..Outcome::of(Status::PeerLost) };
+    let outcome = Outcome { provider_errno: libc::ETIMEDOUT, ..Outcome::new(Status::PeerLost) };
     for plan in plans.into_iter().rev().skip(usize::from(!served)) {
         session.handle_lane(plan, LaneEvent::Reset { epoch: 1, outcome, asks: true }, 4 * MS);
     }

@@ -42,9 +42,9 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    pub const OK: Outcome = Outcome::of(Status::Ok);
+    pub const OK: Outcome = Outcome::new(Status::Ok);
 
-    pub const fn of(status: Status) -> Outcome {
+    pub const fn new(status: Status) -> Outcome {
         Outcome { status, provider_errno: 0, rail: None, entry: None }
     }
 }

@@ -61,7 +61,7 @@ impl Sweep {
 
     pub fn of_revoked(peer: PeerId, grant: GrantToken) -> Sweep {
         let what = Swept::Revoked(peer, HashSet::from([grant]));
-        Sweep { what, outcome: Outcome::of(Status::Revoked), next: 0 }
+        Sweep { what, outcome: Outcome::new(Status::Revoked), next: 0 }
     }
 
     pub fn is_of_grants(&self) -> bool {
@@ -464,7 +464,7 @@ impl Table {
                 if deadline > now {
                     at.earliest = at.earliest.min(deadline);
                 } else {
-                    self.end(id, Outcome::of(Status::TimedOut), now);
+                    self.end(id, Outcome::new(Status::TimedOut), now);
                 }
             }
             at.next += 1;
@@ -540,7 +540,7 @@ impl Table {
         first_post: u64,
         now: u64,
     ) {
-        let hold = Hold::of(whole);
+        let hold = Hold::on(whole);
         let slot = self.held_slot(&hold);
         if outcome.status != Status::Ok {
             slot.whole.failed.lock().get_or_insert(Failure { outcome, peer });
@@ -562,7 +562,7 @@ impl Table {
     /// Cancels an operation, with its parts if it has any; false if there was
     /// nothing left to cancel.
     pub fn cancel(&self, id: OpId, now: u64) -> bool {
-        let canceled = Outcome::of(Status::Canceled);
+        let canceled = Outcome::new(Status::Canceled);
         if self.is_in_parts(id) {
             return self.end_parts(id, canceled, now);
         }

@@ -124,7 +124,7 @@ pub struct Table {
 /// The id of the operation in a slot with this state.
 #[inline]
 pub(super) fn id_in(state: u64, index: u32) -> OpId {
-    OpId::of(state >> 8, index)
+    OpId::from_parts(state >> 8, index)
 }
 
 /// The state of an id's slot.
@@ -353,7 +353,7 @@ impl Table {
                 }
             }
         }
-        Hold::of(id_in(state, slot.index))
+        Hold::on(id_in(state, slot.index))
     }
 
     /// Marks the notification as sent before the last byte is known to have arrived. Called by the
@@ -463,7 +463,7 @@ impl Table {
             }
             let more = |held: u64| (held >= STRIPE).then_some(held + STRIPE);
             if slot.held.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok() {
-                each(Hold::of(self.id_of(slot)));
+                each(Hold::on(self.id_of(slot)));
             }
         }
     }

@@ -35,7 +35,7 @@ impl Core {
     /// Ends operations without a lock: each one removes its own entries.
     pub(crate) fn end_all_of(&self, operations: Vec<OpId>, status: Status, now: u64) {
         for id in operations {
-            self.table.end(id, Outcome::of(status), now);
+            self.table.end(id, Outcome::new(status), now);
         }
     }
 }

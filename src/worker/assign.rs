@@ -53,10 +53,16 @@ impl DataPath {
         for i in 0..lanes.len() {
             let lane = rails.lane_mut(lanes[(*turn + i) % lanes.len()]).filter(|_| chosen < wanted);
             let lane = lane.filter(|(_, lane)| transfer.grant.is_none() || !lane.peer.is_behind());
-            let Some(of) = lane.and_then(|(_, lane)| lane.stripes_for(peer, view)) else { continue };
+            let Some(stripes) = lane.and_then(|(_, lane)| lane.stripes_for(peer, view)) else { continue };
             // They fill two windows at most: the first stripe carries them.
             let again = std::mem::take(&mut runs);
-            of.begin(hold.another(), slot, transfer, NewStripe { parts, speculative, again }, &core.table);
+            stripes.begin(
+                hold.another(),
+                slot,
+                transfer,
+                NewStripe { parts, speculative, again },
+                &core.table,
+            );
             chosen += 1;
         }
         match chosen {
@@ -72,12 +78,12 @@ impl DataPath {
     pub(crate) fn redistribute(&mut self, mut stripe: Stripe, plan: Plan, errno: i32) {
         let core = self.core.clone();
         let (settled, runs) = stripe.surrender();
-        let hold = Hold::of(core.table.id_of(stripe.slot())); // The hold of the stripe, which ends here.
+        let hold = Hold::on(core.table.id_of(stripe.slot())); // The hold of the stripe, which ends here.
         let counted = core.held(&hold).is_some_and(|transfer| transfer.is_counted());
         if counted && !runs.is_empty() {
             // Each page or entry may have raised its counter already.
             let rail = Some(plan.rail);
-            let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::RailLost) };
+            let outcome = Outcome { provider_errno: errno, rail, ..Outcome::new(Status::RailLost) };
             core.table.end(hold.id(), outcome, core.clock.now());
         }
         if !Table::wanted(stripe.slot()) || runs.is_empty() && !stripe.has_unclaimed() {
@@ -187,17 +193,17 @@ impl DataPath {
     /// A post of a lane was refused: whether only its stripe is affected, which is posted again
     /// later.
     pub(crate) fn is_refused(&mut self, lane: LaneId, tagged: u32) -> bool {
-        let of = self.rails.lane_mut(lane).filter(|(rail, _)| !rail.limits().resets);
-        of.is_some_and(|(_, of)| of.stripes.refuse(tagged))
+        let found = self.rails.lane_mut(lane).filter(|(rail, _)| !rail.limits().resets);
+        found.is_some_and(|(_, found)| found.stripes.refuse(tagged))
     }
 
     /// Posts refused work again, possibly with new keys.
     pub(crate) fn redo_refused(&mut self) {
         let mut refused = Vec::new();
-        for of in self.rails.lanes_mut() {
-            let plan = of.plan();
+        for work in self.rails.lanes_mut() {
+            let plan = work.plan();
             refused
-                .extend(of.stripes.take_refused(&self.core.table).into_iter().map(|stripe| (stripe, plan)));
+                .extend(work.stripes.take_refused(&self.core.table).into_iter().map(|stripe| (stripe, plan)));
         }
         refused.into_iter().for_each(|(stripe, plan)| self.redistribute(stripe, plan, REFUSED));
     }

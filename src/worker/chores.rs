@@ -28,8 +28,8 @@ pub struct Registrations {
 
 impl Registrations {
     pub fn flat(self) -> Unwanted {
-        let each = |(rail, of): (RailIndex, Box<[Registration]>)| {
-            of.into_vec().into_iter().map(move |one| (rail, one))
+        let each = |(rail, registrations): (RailIndex, Box<[Registration]>)| {
+            registrations.into_vec().into_iter().map(move |one| (rail, one))
         };
         self.of_rails.into_iter().flat_map(each).chain(self.left).collect()
     }
@@ -121,7 +121,7 @@ pub(crate) enum Chore {
     },
     /// Close registrations that no memory has, as often as it takes.
     Close {
-        of: Unwanted,
+        unwanted: Unwanted,
         reply: Reply<()>,
     },
     /// Close the replaced keys.
@@ -179,7 +179,7 @@ impl Chores {
     pub fn close(&mut self) {
         for chore in self.queue.drain(..).chain(self.unclosed.drain(..)) {
             match chore {
-                Chore::Register(of) => of.reply.refuse(),
+                Chore::Register(registering) => registering.reply.refuse(),
                 Chore::Deregister { reply, .. } => _ = reply.put(Ok(())),
                 Chore::Close { reply, .. } => _ = reply.put(()),
                 Chore::CloseKeys(_) => {}

@@ -96,10 +96,10 @@ impl EndpointConfig {
             return Err(Error::invalid("encrypt is 1, but there is no secret: set secret or secret_file"));
         }
         for (variable, field) in FIELDS {
-            let (Field::Count(of, bounds, default) | Field::Time(of, bounds, default)) = field else {
+            let (Field::Count(number, bounds, default) | Field::Time(number, bounds, default)) = field else {
                 continue;
             };
-            let value = of(&mut self);
+            let value = number(&mut self);
             if *variable != environment::LIVENESS || *value != LIVENESS_OFF {
                 *value = within(&environment::field_of(variable, field), *value, *bounds, *default)?;
             }
@@ -111,9 +111,9 @@ impl EndpointConfig {
     }
 
     fn read_secrets(&self) -> Result<Option<Secrets>> {
-        let of = [(&self.secret, "secret"), (&self.other_secret, "other_secret")];
+        let secrets = [(&self.secret, "secret"), (&self.other_secret, "other_secret")];
         let given: Vec<(&[u8], &str)> =
-            of.into_iter().filter_map(|(secret, name)| Some((&secret.as_ref()?.0[..], name))).collect();
+            secrets.into_iter().filter_map(|(secret, name)| Some((&secret.as_ref()?.0[..], name))).collect();
         for (secret, name) in &given {
             check_len(secret.len() as u64, name)?;
         }

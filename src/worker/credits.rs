@@ -11,34 +11,36 @@ use crate::wire::frame::{Header, Kind};
 impl DataPath {
     /// Writes that used credits are done.
     pub(crate) fn credits_done(&mut self, lane: LaneId, half: Half, posts: u32) {
-        let Some((_, of)) = self.rails.lane_mut(lane) else { return };
-        if of.lane.credits.done(half, posts) {
-            of.owed.push((half, Owed::Ask));
+        let Some((_, work)) = self.rails.lane_mut(lane) else { return };
+        if work.lane.credits.done(half, posts) {
+            work.owed.push((half, Owed::Ask));
             self.owing.push(lane);
         }
     }
 
     /// A sender requests credits: its writes of this half left the queue before the frame did.
     pub(crate) fn credits_asked(&mut self, rail: RailIndex, peer: &Peer, header: &Header) {
-        let of = self.lane_about(rail, peer, header).zip(Half::named(header.sequence));
-        let Some((lane, half)) = of else { return self.core.count_malformed() };
+        let lane_and_half = self.lane_about(rail, peer, header).zip(Half::named(header.sequence));
+        let Some((lane, half)) = lane_and_half else { return self.core.count_malformed() };
         let RailWork { rail, lanes, .. } = &mut self.rails[rail];
-        let owes = |(of, what): &(Half, Owed)| *of == half && *what != Owed::Ask;
-        if lanes.get(lane.slot).is_some_and(|of| of.owed.iter().any(owes)) {
+        let owes = |(other, what): &(Half, Owed)| *other == half && *what != Owed::Ask;
+        if lanes.get(lane.slot).is_some_and(|work| work.owed.iter().any(owes)) {
             return self.core.count_malformed();
         }
         if let Some(size) = rail.grant(lanes, lane.slot, half) {
-            lanes.get_mut(lane.slot).into_iter().for_each(|of| of.owed.push((half, Owed::Grant(size))));
+            if let Some(work) = lanes.get_mut(lane.slot) {
+                work.owed.push((half, Owed::Grant(size)));
+            }
             self.owing.push(lane);
         }
     }
 
     /// A target grants one half of our credits again.
     pub(crate) fn credits_granted(&mut self, rail: RailIndex, peer: &Peer, header: &Header, rest: &[u8]) {
-        let of = self.lane_about(rail, peer, header).zip(Half::named(header.sequence));
-        let Some((lane, half)) = of else { return self.core.count_malformed() };
+        let lane_and_half = self.lane_about(rail, peer, header).zip(Half::named(header.sequence));
+        let Some((lane, half)) = lane_and_half else { return self.core.count_malformed() };
         let size = rest.first_chunk::<4>().map_or(0, |size| u32::from_le_bytes(*size));
-        let renewed = self.rails.lane_mut(lane).is_some_and(|(_, of)| of.lane.credits.renew(half, size));
+        let renewed = self.rails.lane_mut(lane).is_some_and(|(_, work)| work.lane.credits.renew(half, size));
         if !renewed {
             self.core.count_malformed();
         }

@@ -84,21 +84,23 @@ fn set(config: &mut EndpointConfig, name: &str, field: &Field, value: &OsString)
     };
     let invalid = |what: &str| Error::invalid(format!("{name} is {value:?}: write {what}"));
     match field {
-        Field::Count(of, ..) => unset(of(config), || text()?.parse().map_err(|_| invalid("a number, as 8"))),
-        Field::Time(of, ..) => unset(of(config), || {
+        Field::Count(member, ..) => {
+            unset(member(config), || text()?.parse().map_err(|_| invalid("a number, as 8")))
+        }
+        Field::Time(member, ..) => unset(member(config), || {
             let text = text()?;
             let off = name == LIVENESS && text == "off";
             let or_off = if name == LIVENESS { ", or off" } else { "" };
             let time = if off { Some(LIVENESS_OFF) } else { nanoseconds(text) };
             time.ok_or_else(|| invalid(&format!("a time with its unit, as 30s or 500ms{or_off}")))
         }),
-        Field::Flag(of) => unset(of(config), || match text()? {
+        Field::Flag(member) => unset(member(config), || match text()? {
             "0" => Ok(false),
             "1" => Ok(true),
             _ => Err(invalid("0 or 1")),
         }),
-        Field::Text(of) => unset(of(config), || text().map(|text| Some(text.to_owned()))),
-        Field::Path(of) => unset(of(config), || Ok(Some(value.into()))),
+        Field::Text(member) => unset(member(config), || text().map(|text| Some(text.to_owned()))),
+        Field::Path(member) => unset(member(config), || Ok(Some(value.into()))),
         Field::Idle => unset(&mut config.idle, || match text()? {
             "adaptive" => Ok(Idle::Adaptive),
             "spin" => Ok(Idle::Spin),

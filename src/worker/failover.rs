@@ -53,32 +53,32 @@ impl DataPath {
             let by_nic = work.rail.limits().arrival_room.is_some();
             let (looks, rail) = (work.health.looks(now), &mut work.rail);
             let link_fails = looks
-                && work.lanes.iter().any(|of| of.lane.serves_its_rail())
+                && work.lanes.iter().any(|one| one.lane.serves_its_rail())
                 && work.health.link_fails(rail.link_may_differ(), || self.core.nic_is_down(rail.index));
-            for lane in work.lanes.iter_mut().filter(|of| of.lane.life.is_up()) {
-                let of = &mut lane.lane;
-                if link_fails && of.serves_its_rail() {
-                    failed.push((of.id, false));
+            for lane in work.lanes.iter_mut().filter(|one| one.lane.life.is_up()) {
+                let watched = &mut lane.lane;
+                if link_fails && watched.serves_its_rail() {
+                    failed.push((watched.id, false));
                     continue;
                 }
                 if looks {
-                    let errno = rail.has_ended(of.route);
-                    if of.life.has_ended_again(errno.is_some()) && lane.peer.ended().is_none() {
-                        ended.extend(errno.map(|errno| (of.id, errno)));
+                    let errno = rail.has_ended(watched.route);
+                    if watched.life.has_ended_again(errno.is_some()) && lane.peer.ended().is_none() {
+                        ended.extend(errno.map(|errno| (watched.id, errno)));
                     }
                 }
-                lane.peer.moved_ns.fetch_max(of.delivered_ns, Ordering::Relaxed);
+                lane.peer.moved_ns.fetch_max(watched.delivered_ns, Ordering::Relaxed);
                 let load = Load {
-                    inflight_bytes: of.inflight_bytes,
-                    bytes_per_s: of.window.bytes_per_s(),
-                    progress_ns: of.progress_ns,
+                    inflight_bytes: watched.inflight_bytes,
+                    bytes_per_s: watched.window.bytes_per_s(),
+                    progress_ns: watched.progress_ns,
                     moved_ns: lane.peer.moved_ns.load(Ordering::Relaxed),
                     by_nic,
                 };
-                match of.life.watch(load, || self.core.nic_is_down(rail.index), now) {
+                match watched.life.watch(load, || self.core.nic_is_down(rail.index), now) {
                     Verdict::Wait => {}
                     Verdict::Suspect => suspects.push(lane.peer.clone()),
-                    verdict => failed.push((of.id, verdict == Verdict::Lost)),
+                    verdict => failed.push((watched.id, verdict == Verdict::Lost)),
                 }
             }
         }
@@ -132,11 +132,11 @@ impl DataPath {
 
     /// Resets a stalled lane if the peer has others. `last`: even if it has none.
     fn give_up(&mut self, lane: LaneId, last: bool) {
-        let Some(of) = self.rails.lane(lane) else { return };
-        let plan = of.plan();
-        if of.peer.lose(plan, last) {
+        let Some(lane_work) = self.rails.lane(lane) else { return };
+        let plan = lane_work.plan();
+        if lane_work.peer.lose(plan, last) {
             let rail = Some(plan.rail);
-            let outcome = Outcome { provider_errno: libc::ETIMEDOUT, rail, ..Outcome::of(Status::PeerLost) };
+            let outcome = Outcome { provider_errno: libc::ETIMEDOUT, rail, ..Outcome::new(Status::PeerLost) };
             self.begin_reset(lane, outcome, PeerEnd::Open);
         }
     }
@@ -144,9 +144,9 @@ impl DataPath {
     /// Writes a few bytes over each idle lane of a peer, to see whether they arrive.
     pub fn probe_lanes(&mut self, peer: PeerId, now: u64) {
         for lane in self.lanes_of.get(peer.place()).into_iter().flatten() {
-            let Some((rail, LaneWork { lane: of, .. })) = self.rails.lane_mut(*lane) else { continue };
-            if of.peer == peer && of.life.is_up() && of.is_idle() {
-                rail.post_probe(of, now);
+            let Some((rail, LaneWork { lane: idle, .. })) = self.rails.lane_mut(*lane) else { continue };
+            if idle.peer == peer && idle.life.is_up() && idle.is_idle() {
+                rail.post_probe(idle, now);
             }
         }
     }
@@ -155,15 +155,16 @@ impl DataPath {
 
     /// A lane has failed: other lanes take over, or a new one will.
     pub(crate) fn begin_reset(&mut self, lane: LaneId, outcome: Outcome, theirs: PeerEnd) {
-        let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
-        if !of.lane.life.begin_reset(outcome.provider_errno, theirs != PeerEnd::Open) {
+        let Some((rail, work)) = self.rails.lane_mut(lane) else { return };
+        if !work.lane.life.begin_reset(outcome.provider_errno, theirs != PeerEnd::Open) {
             return;
         }
-        of.stripes.suspend();
-        rail.count_reset(&of.lane);
-        rail.reset_lane(&of.lane);
-        let (found, epoch, peer_epoch) = (of.peer.clone(), of.lane.life.epoch(), of.lane.life.peer_epoch());
-        let (peer, plan) = (found.id, of.plan());
+        work.stripes.suspend();
+        rail.count_reset(&work.lane);
+        rail.reset_lane(&work.lane);
+        let (found, epoch, peer_epoch) =
+            (work.peer.clone(), work.lane.life.epoch(), work.lane.life.peer_epoch());
+        let (peer, plan) = (found.id, work.plan());
         if let Some(lanes) = self.lanes_of.get_mut(peer.place()) {
             lanes.retain(|other| *other != lane);
         }
@@ -187,17 +188,17 @@ impl DataPath {
         let Ok(found) = self.core.peers.get(peer) else { return };
         let Some(work) = self.rails.get_mut(plan.rail) else { return };
         let resets = work.rail.limits().resets;
-        let is_it = |of: &&mut LaneWork| {
-            of.peer.id == peer && of.plan() == plan && of.lane.life.is_meant(epoch, asks)
+        let is_it = |work: &&mut LaneWork| {
+            work.peer.id == peer && work.plan() == plan && work.lane.life.is_meant(epoch, asks)
         };
         let lane = work.lanes.iter_mut().find(is_it);
-        let id = lane.as_ref().map(|of| of.lane.id);
+        let id = lane.as_ref().map(|work| work.lane.id);
         let outcome = Outcome {
             provider_errno: libc::ECONNRESET,
             rail: Some(plan.rail),
-            ..Outcome::of(Status::PeerLost)
+            ..Outcome::new(Status::PeerLost)
         };
-        let asked = Life::peer_reset(lane.map(|of| &mut of.lane.life), asks, resets);
+        let asked = Life::peer_reset(lane.map(|work| &mut work.lane.life), asks, resets);
         match (asked, id) {
             (Asked::Confirm, _) => self
                 .core
@@ -221,14 +222,14 @@ impl DataPath {
             return false;
         }
         let lane = self.find_lane(peer, plan);
-        let Some((rail, of)) = lane.and_then(|lane| self.rails.lane_mut(lane)) else { return true };
-        let (lane, resets) = (of.lane.id, peer.state() == PeerState::Up && rail.limits().resets);
-        match of.lane.life.meets(epoch, resets) {
+        let Some((rail, work)) = lane.and_then(|lane| self.rails.lane_mut(lane)) else { return true };
+        let (lane, resets) = (work.lane.id, peer.state() == PeerState::Up && rail.limits().resets);
+        match work.lane.life.meets(epoch, resets) {
             Request::Answer => return true,
             Request::Ignore => return false,
             Request::Reset => {
                 let (errno, rail) = (libc::ECONNRESET, Some(plan.rail));
-                let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(Status::PeerLost) };
+                let outcome = Outcome { provider_errno: errno, rail, ..Outcome::new(Status::PeerLost) };
                 peer.lose(plan, true);
                 self.begin_reset(lane, outcome, PeerEnd::Reset);
             }
@@ -242,8 +243,8 @@ impl DataPath {
     /// lane is not reset here yet.
     pub(crate) fn note_peer_reset(&mut self, peer: PeerId, plan: Plan, epoch: u64) -> bool {
         let lanes = self.rails[plan.rail].lanes.iter_mut();
-        let ends = lanes.filter(|of| of.peer.id == peer && of.plan() == plan);
-        Life::peer_has(ends.map(|of| &mut of.lane.life), epoch)
+        let ends = lanes.filter(|work| work.peer.id == peer && work.plan() == plan);
+        Life::peer_has(ends.map(|work| &mut work.lane.life), epoch)
     }
 
     // Repost.
@@ -253,13 +254,13 @@ impl DataPath {
     pub(crate) fn finish_resets(&mut self, over: impl Fn() -> bool) {
         self.finishing = true;
         let next = |rails: &Rails| {
-            let of = rails.lanes().find(|of| of.is_reset())?;
-            Some((of.lane.id, of.plan(), of.lane.life.errno()))
+            let work = rails.lanes().find(|work| work.is_reset())?;
+            Some((work.lane.id, work.plan(), work.lane.life.errno()))
         };
         while let Some((lane, plan, errno)) = next(&self.rails) {
             for n in 1.. {
-                let of = self.rails.lane_mut(lane).map(|(_, of)| of);
-                let Some(stripe) = of.and_then(|of| of.stripes.take_suspended(&self.core.table)) else {
+                let work = self.rails.lane_mut(lane).map(|(_, work)| work);
+                let Some(stripe) = work.and_then(|work| work.stripes.take_suspended(&self.core.table)) else {
                     break;
                 };
                 self.redistribute(stripe, plan, errno);
@@ -272,7 +273,7 @@ impl DataPath {
             let epoch = gone.lane.life.epoch();
             rail.drop_lane(gone.lane, lanes);
             let peer = gone.peer;
-            let event = LaneEvent::AtRest { epoch };
+            let event = LaneEvent::Quiesced { epoch };
             self.core.command_owner(&peer, Command::Lane { peer: peer.id, plan, event });
             self.note_health(plan.rail, errno);
         }
@@ -285,7 +286,7 @@ impl DataPath {
     pub(crate) fn note_health(&mut self, rail: RailIndex, errno: i32) {
         let now = self.core.clock.now();
         let work = &mut self.rails[rail];
-        let up = work.lanes.iter().any(|of| of.lane.serves_its_rail());
+        let up = work.lanes.iter().any(|one| one.lane.serves_its_rail());
         let health = &mut work.health;
         if up {
             health.since = None;
@@ -308,7 +309,7 @@ impl DataPath {
                 false => (completion::KIND_RAIL_UP, Status::Ok, 0),
             };
             let rail = Some(work.rail.index);
-            let outcome = Outcome { provider_errno: errno, rail, ..Outcome::of(status) };
+            let outcome = Outcome { provider_errno: errno, rail, ..Outcome::new(status) };
             let completion = Completion::new(kind, outcome, None::<PeerId>, now);
             self.core.queue.publish(completion);
         }

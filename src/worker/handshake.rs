@@ -81,8 +81,8 @@ impl DataPath {
         let handshake = Handshake { nonce, root, waits_for: "" };
         let life = Life::new(epoch, self.core.clock.now());
         let RailWork { rail, lanes, .. } = &mut self.rails[plan.rail];
-        let of = OfPeer { peer: peer.id, remote_rail: plan.remote_rail, traffic: peer.traffic_of(*plan) };
-        let id = rail.add_lane(lanes, of, life, &theirs.whole(), |lane| LaneWork {
+        let to = OfPeer { peer: peer.id, remote_rail: plan.remote_rail, traffic: peer.traffic_of(*plan) };
+        let id = rail.add_lane(lanes, to, life, &theirs.whole(), |lane| LaneWork {
             lane,
             peer: peer.clone(),
             stripes: Default::default(),
@@ -92,17 +92,17 @@ impl DataPath {
             owed: Vec::new(),
         })?;
         self.epochs = epoch;
-        let of = peer.id.place();
-        if self.lanes_of.len() <= of {
-            self.lanes_of.resize_with(of + 1, Vec::new);
+        let place = peer.id.place();
+        if self.lanes_of.len() <= place {
+            self.lanes_of.resize_with(place + 1, Vec::new);
         }
-        self.lanes_of[of].push(id);
+        self.lanes_of[place].push(id);
         Ok(Some(id))
     }
 
     fn restart(&mut self, lane: LaneId) {
-        if let Some((_, of)) = self.rails.lane_mut(lane) {
-            of.lane.life.restart();
+        if let Some((_, work)) = self.rails.lane_mut(lane) {
+            work.lane.life.restart();
         }
     }
 
@@ -113,7 +113,8 @@ impl DataPath {
         let core = self.core.clone();
         let (mut failed, mut unanswered, mut requests) = (Vec::new(), Vec::new(), Vec::new());
         for work in self.rails.iter_mut() {
-            for lane in work.lanes.iter_mut().filter(|of| of.lane.life.is_open() && !of.lane.life.is_up()) {
+            for lane in work.lanes.iter_mut().filter(|one| one.lane.life.is_open() && !one.lane.life.is_up())
+            {
                 let plan = lane.plan();
                 let sight = Sight {
                     peer_up: lane.peer.state() == PeerState::Up,
@@ -146,7 +147,9 @@ impl DataPath {
         requests.sort_by_key(|(due, lane)| (*due, lane.rail));
         let began = core.clock.now();
         for (due, lane) in requests {
-            self.request_handshake(lane, due, now).into_iter().for_each(|one| failed.push(one));
+            if let Some(one) = self.request_handshake(lane, due, now) {
+                failed.push(one);
+            }
             if core.clock.now().saturating_sub(began) > ENDS_NS {
                 break;
             }
@@ -155,7 +158,9 @@ impl DataPath {
             self.core.lane_not_up(&peer, plan, errno);
         }
         for lane in unanswered {
-            self.rails.lane(lane).into_iter().for_each(|of| of.peer.count_unfinished());
+            if let Some(work) = self.rails.lane(lane) {
+                work.peer.count_unfinished();
+            }
             self.give_up_lane(lane);
         }
     }
@@ -203,10 +208,10 @@ impl DataPath {
 
     /// A lane to a peer that is up got no answer: it starts again later.
     pub(crate) fn give_up_lane(&mut self, lane: LaneId) {
-        let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
-        of.lane.drain(true, self.core.clock.now());
-        rail.reset_lane(&of.lane);
-        let (peer, plan) = (of.peer.clone(), of.plan());
+        let Some((rail, work)) = self.rails.lane_mut(lane) else { return };
+        work.lane.drain(true, self.core.clock.now());
+        rail.reset_lane(&work.lane);
+        let (peer, plan) = (work.peer.clone(), work.plan());
         if let Some(lanes) = self.lanes_of.get_mut(peer.id.place()) {
             lanes.retain(|other| *other != lane);
         }
@@ -292,7 +297,9 @@ impl DataPath {
         if let Some(lane) = self.find_lane(&peer, plan) {
             self.restart(lane);
             self.reply_to_handshake(lane, &accepted);
-            self.rails.lane_mut(lane).into_iter().for_each(|(rail, of)| rail.watch_sockets(&of.lane));
+            if let Some((rail, work)) = self.rails.lane_mut(lane) {
+                rail.watch_sockets(&work.lane);
+            }
         } else {
             self.core.hand_to_owner(&peer, Command::HandshakeAccepted { peer: peer.id, accepted });
         }
@@ -300,16 +307,15 @@ impl DataPath {
 
     /// The other side has ended a peer that still exists here.
     fn end_stale(&self, peer: &Peer) {
-        let outcome = Outcome::of(Status::PeerClosed);
+        let outcome = Outcome::new(Status::PeerClosed);
         self.core.command_owner(peer, Command::EndPeer { peer: peer.id, outcome });
     }
 
     pub(crate) fn find_lane(&self, peer: &Peer, plan: Plan) -> Option<LaneId> {
         let lanes = self.lanes_of.get(peer.id.place())?;
-        lanes
-            .iter()
-            .copied()
-            .find(|id| self.rails.lane(*id).is_some_and(|of| of.lane.peer == peer.id && of.plan() == plan))
+        lanes.iter().copied().find(|id| {
+            self.rails.lane(*id).is_some_and(|work| work.lane.peer == peer.id && work.plan() == plan)
+        })
     }
 
     fn refuse(
@@ -332,33 +338,33 @@ impl DataPath {
     }
 
     fn reply_to_handshake(&mut self, lane: LaneId, accepted: &AcceptedHandshake) {
-        let Some(peer) = self.rails.lane(lane).map(|of| of.peer.clone()) else { return };
-        let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
-        of.lane.to = peer.named_by().0;
-        if let Some(root) = accepted.root.as_ref().filter(|_| of.accepted != Some(accepted.nonce)) {
+        let Some(peer) = self.rails.lane(lane).map(|work| work.peer.clone()) else { return };
+        let Some((rail, work)) = self.rails.lane_mut(lane) else { return };
+        work.lane.to = peer.named_by().0;
+        if let Some(root) = accepted.root.as_ref().filter(|_| work.accepted != Some(accepted.nonce)) {
             let &AcceptedHandshake { plan, nonce, epoch, .. } = accepted;
             let theirs = Side { incarnation: peer.address.incarnation, nonce, epoch, rail: plan.remote_rail };
             let ours = Side {
                 incarnation: self.core.incarnation,
-                nonce: of.own,
-                epoch: of.lane.life.epoch(),
+                nonce: work.own,
+                epoch: work.lane.life.epoch(),
                 rail: plan.rail,
             };
-            of.lane.opener = Some(Opener::new(root, &theirs, &ours));
-            of.accepted = Some(nonce);
+            work.lane.opener = Some(Opener::new(root, &theirs, &ours));
+            work.accepted = Some(nonce);
         }
         let reply = HandshakeReply {
             nonce: accepted.nonce,
-            own: of.own,
+            own: work.own,
             token: peer.token,
             begun: peer.begun,
-            epoch: of.lane.life.epoch(),
+            epoch: work.lane.life.epoch(),
             probe_buffer: rail.probe_buffer(),
         };
         let body = self.core.handshake_reply(&peer, &reply, accepted.root.as_ref());
         let header = Header::plain(Kind::HandshakeReply);
         // If the lane is full, the requester repeats its request.
-        let _ = rail.send_open(&mut of.lane, |frame| header.write(frame, &body, &[]));
+        let _ = rail.send_open(&mut work.lane, |frame| header.write(frame, &body, &[]));
     }
 
     /// A handshake reply arrived over one of our rails.
@@ -402,16 +408,16 @@ impl DataPath {
     }
 
     pub fn lane_is_probed(&mut self, lane: LaneId, now: u64) {
-        let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
-        if !of.lane.life.probed() {
+        let Some((rail, work)) = self.rails.lane_mut(lane) else { return };
+        if !work.lane.life.probed() {
             return;
         }
-        rail.lane_is_up(&of.lane);
-        let names = rail.elsewhere(&of.lane);
-        let (peer, plan) = (of.peer.clone(), of.plan());
+        rail.lane_is_up(&work.lane);
+        let names = rail.elsewhere(&work.lane);
+        let (peer, plan) = (work.peer.clone(), work.plan());
         peer.lanes.lock().is_carried_by(plan, self.core.carrier(lane.rail, names[0].as_deref()));
-        of.lane.elsewhere = self.core.elsewhere(lane.rail, names);
-        of.lane.delivered_ns = now;
+        work.lane.elsewhere = self.core.elsewhere(lane.rail, names);
+        work.lane.delivered_ns = now;
         peer.count_finished();
         self.core.command_owner(&peer, Command::Lane { peer: peer.id, plan, event: LaneEvent::Up });
         self.rejoin(lane, &peer);
@@ -420,20 +426,20 @@ impl DataPath {
     /// An operation of a lane failed. A lane in its handshake retries for some time where that can
     /// help; a serving lane leaves its peer to the other lanes, or ends it.
     pub fn lane_failed(&mut self, lane: LaneId, errno: i32, provider_errno: i32, now: u64) {
-        let Some((rail, of)) = self.rails.lane_mut(lane) else { return };
-        let (state, peer, plan) = (of.lane.life.state(), of.peer.clone(), of.plan());
+        let Some((rail, work)) = self.rails.lane_mut(lane) else { return };
+        let (state, peer, plan) = (work.lane.life.state(), work.peer.clone(), work.plan());
         log::debug!(
             "rail {}: {peer}: a lane that was {state} failed: {} (error {errno}, the provider's {provider_errno})",
             plan.rail,
             error_text(errno)
         );
         let outcome =
-            Outcome { provider_errno: errno, rail: Some(plan.rail), ..Outcome::of(Status::PeerLost) };
+            Outcome { provider_errno: errno, rail: Some(plan.rail), ..Outcome::new(Status::PeerLost) };
         let &Limits { resets, reconnects, .. } = rail.limits();
         let failure = Failure { errno, serves: peer.is_served_by(plan.rail), resets, reconnects };
-        let consequence = of.lane.life.failed(failure, |last| peer.lose(plan, last), now);
+        let consequence = work.lane.life.failed(failure, |last| peer.lose(plan, last), now);
         if let Consequence::Broken { .. } = consequence {
-            of.stripes.fail(&self.core.table, &mut self.left);
+            work.stripes.fail(&self.core.table, &mut self.left);
         }
         match consequence {
             Consequence::Nothing => {}
@@ -454,9 +460,9 @@ impl DataPath {
     /// and are removed when the fabric has returned their operations.
     pub fn drop_lanes(&mut self, peer: PeerId, keep: u64, ended: Option<(bool, Arc<AtomicUsize>)>) {
         let now = self.core.clock.now();
-        for of in self.rails.lanes_mut() {
-            if of.peer.id == peer && !of.lane.id.rail.is_in(keep) && of.lane.life.is_resetting() {
-                of.lane.life.drain(false, now);
+        for work in self.rails.lanes_mut() {
+            if work.peer.id == peer && !work.lane.id.rail.is_in(keep) && work.lane.life.is_resetting() {
+                work.lane.life.drain(false, now);
             }
         }
         self.drop_all_but(peer, keep, ended.as_ref().is_some_and(|(cut, _)| *cut));
@@ -471,18 +477,18 @@ impl DataPath {
         let Some(lanes) = self.lanes_of.get_mut(peer.place()) else { return };
         // A successor in the same table slot may already have lanes here.
         let of_peer = |lane: &LaneId| {
-            !lane.rail.is_in(keep) && self.rails.lane(*lane).is_none_or(|of| of.lane.peer == peer)
+            !lane.rail.is_in(keep) && self.rails.lane(*lane).is_none_or(|work| work.lane.peer == peer)
         };
         let (gone, others): (Vec<_>, Vec<_>) = lanes.drain(..).partition(of_peer);
         *lanes = others;
         for lane in gone {
-            let Some((rail, of)) = self.rails.lane_mut(lane) else { continue };
+            let Some((rail, work)) = self.rails.lane_mut(lane) else { continue };
             let closes = cut && rail.limits().resets;
-            of.lane.drain(closes, now);
+            work.lane.drain(closes, now);
             if closes {
-                rail.reset_lane(&of.lane);
+                rail.reset_lane(&work.lane);
             }
-            of.stripes.stop(&self.core.table, &mut self.left);
+            work.stripes.stop(&self.core.table, &mut self.left);
         }
         self.reap_closing();
     }
@@ -493,7 +499,7 @@ impl DataPath {
         let mut reset = false;
         for RailWork { rail, lanes, .. } in self.rails.iter_mut() {
             for place in 0..lanes.places() {
-                let rests = |of: &&mut LaneWork| of.lane.life.is_ending() && of.lane.inflight_ops == 0;
+                let rests = |work: &&mut LaneWork| work.lane.life.is_ending() && work.lane.inflight_ops == 0;
                 let Some(lane) = lanes.at(place).filter(rests) else { continue };
                 if lane.lane.life.is_resetting() {
                     lane.stripes.put_down(&self.core.table, &mut self.left);

@@ -37,7 +37,7 @@ pub enum Command {
     },
     /// Close registrations of a memory that could not be made.
     Close {
-        of: Unwanted,
+        unwanted: Unwanted,
         reply: Reply<()>,
     },
     /// From a peer's owner to the workers that may have lanes; `accepted`: the handshake request

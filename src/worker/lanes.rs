@@ -398,12 +398,12 @@ impl DataPath {
     /// Prepares the rails for transfers of imported device memory.
     pub fn reach(&mut self, remote: &RemoteMemory) {
         for lane in self.lanes_of.get(remote.peer.place()).into_iter().flatten() {
-            let Some((rail, of)) = self.rails.lane_mut(*lane) else { continue };
-            let through = of.lane.remote_rail;
-            if of.peer.id == remote.peer && remote.knows(through) {
+            let Some((rail, work)) = self.rails.lane_mut(*lane) else { continue };
+            let through = work.lane.remote_rail;
+            if work.peer.id == remote.peer && remote.knows(through) {
                 let ranges = 0..remote.range_count().min(REACHED);
                 let remotes: Vec<_> = ranges.map(|range| remote.locate(through, range, 0)).collect();
-                rail.reach(&of.lane, &remotes);
+                rail.reach(&work.lane, &remotes);
             }
         }
     }
@@ -414,7 +414,7 @@ impl DataPath {
             return;
         }
         let mut held = HashSet::new();
-        for LaneWork { lane, .. } in self.rails.lanes_mut().filter(|of| of.lane.life.is_held()) {
+        for LaneWork { lane, .. } in self.rails.lanes_mut().filter(|work| work.lane.life.is_held()) {
             let (peer, ops) = (lane.peer, lane.inflight_ops);
             held.extend(lane.life.held_for(ops).map(|rest| (peer, rest)));
         }

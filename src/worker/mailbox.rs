@@ -32,7 +32,7 @@ impl<C> Mailbox<C> {
     }
 
     pub fn transfer(&self, hold: Hold) -> std::result::Result<(), Hold> {
-        self.transfers.push(hold.give()).map_err(Hold::of)?;
+        self.transfers.push(hold.give()).map_err(Hold::on)?;
         self.wake();
         Ok(())
     }
@@ -58,7 +58,7 @@ impl<C> Mailbox<C> {
 
     #[inline]
     pub fn next_transfer(&self) -> Option<Hold> {
-        self.transfers.pop().map(Hold::of)
+        self.transfers.pop().map(Hold::on)
     }
 
     /// Takes the queued commands; later ones are refused.

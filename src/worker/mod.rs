@@ -307,7 +307,7 @@ impl Worker {
             Left::Posted(id, peer) => self.link_notify(peer, id, true, now),
             Left::ToNotify(id, peer) => self.notify(id, peer, now),
             Left::Ended(id, status) => {
-                table.end(id, Outcome::of(status), now);
+                table.end(id, Outcome::new(status), now);
             }
             Left::Short(id) => {
                 table.end(id, self.core.failure_of(id), now);
@@ -346,7 +346,7 @@ impl Worker {
         self.ends_more = self.go_on_ending(now, over);
         self.data.advance_handshakes(now);
         self.tend_links(now);
-        self.links.iter_mut().for_each(|link| link.tend_resting(&core, now));
+        self.links.iter_mut().for_each(|link| link.tend_quiesces(&core, now));
         self.chores.close_again();
         self.data.redo_refused();
         let unanswered = self.unanswered(now);
@@ -356,7 +356,9 @@ impl Worker {
         let rejected: u64 = self.data.rails.iter_mut().map(|work| work.rail.park(&mut work.lanes, now)).sum();
         for RailWork { rail, .. } in self.data.rails.iter_mut() {
             let moved = rail.take_moved();
-            moved.into_iter().for_each(|network| core.address.has_moved(rail, network));
+            if let Some(network) = moved {
+                core.address.has_moved(rail, network);
+            }
         }
         (0..rejected)
             .for_each(|_| self.core.reject("it names no NIC here, or proves no secret to encrypt by"));
@@ -386,7 +388,7 @@ impl Worker {
         self.core.note_closed(self.index, outcome.is_ok());
         self.chores.close();
         let now = self.core.clock.now();
-        self.watching.stop(&self.core, Outcome::of(Status::Canceled), now);
+        self.watching.stop(&self.core, Outcome::new(Status::Canceled), now);
         self.data.leave_parked();
         self.close_inbox(now);
         self.settle(now);
@@ -401,7 +403,7 @@ impl Worker {
         let mut commands = std::mem::take(&mut self.commands);
         commands.append(&mut inbox.close());
         while let Some(hold) = inbox.next_transfer() {
-            core.abandon(hold, Outcome::of(Status::Canceled), now);
+            core.abandon(hold, Outcome::new(Status::Canceled), now);
         }
         for command in commands {
             match command {
@@ -419,7 +421,7 @@ impl Worker {
     /// The worker panicked: every operation in flight ends.
     pub fn failed(&mut self, message: &str) {
         self.core.poison(message);
-        self.core.table.end_all(Outcome::of(Status::Internal), self.core.clock.now());
+        self.core.table.end_all(Outcome::new(Status::Internal), self.core.clock.now());
         self.core.count_closed(self.index);
         self.core.queue.interrupt(false);
     }

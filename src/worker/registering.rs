@@ -30,13 +30,14 @@ fn tidy() {
 impl Chores {
     pub(crate) fn register(&mut self, rails: &Rails, wanted: Wanted, reply: Registered) {
         let (at, done) = (rails.each().next(), Vec::with_capacity(wanted.ranges.len()));
-        let of = Registering { wanted, reply, at, done, skips: false, all: Registrations::default() };
-        self.queue.push_back(Chore::Register(of));
+        let registering =
+            Registering { wanted, reply, at, done, skips: false, all: Registrations::default() };
+        self.queue.push_back(Chore::Register(registering));
     }
 
     /// Closes registrations that no memory has.
-    pub(crate) fn close_unwanted(&mut self, of: Unwanted, reply: Reply<()>) {
-        self.queue.push_back(Chore::Close { of, reply });
+    pub(crate) fn close_unwanted(&mut self, unwanted: Unwanted, reply: Reply<()>) {
+        self.queue.push_back(Chore::Close { unwanted, reply });
     }
 
     pub(crate) fn deregister(&mut self, memory: Arc<Memory>, reply: Reply<Result<()>>) {
@@ -51,12 +52,12 @@ impl Chores {
         let began = core.clock.now();
         for i in 1..=MOST {
             let over = match &mut chore {
-                Chore::Register(of) => of.next(rails),
+                Chore::Register(registering) => registering.next(rails),
                 Chore::Deregister { memory, reply } => {
                     let outcome = deregister_next(memory, rails);
                     outcome.map(|outcome| reply.put(outcome)).is_some()
                 }
-                Chore::Close { of, .. } => match close_next(of, rails) {
+                Chore::Close { unwanted, .. } => match close_next(unwanted, rails) {
                     Some(Ok(())) => true,
                     Some(Err(error)) => {
                         warn_seldom!("memory that could not be registered is still known to a NIC: {error}");
@@ -115,8 +116,8 @@ impl Chores {
         }
     }
 
-    pub(crate) fn close_keys(&mut self, of: Arc<Memory>) {
-        self.queue.push_back(Chore::CloseKeys(of));
+    pub(crate) fn close_keys(&mut self, memory: Arc<Memory>) {
+        self.queue.push_back(Chore::CloseKeys(memory));
     }
 
     /// What could not be closed is tried again.
@@ -172,11 +173,11 @@ impl Registering {
 }
 
 /// Closes one registration; returns the result at the end, or of one that cannot be closed.
-fn close_next(of: &mut Unwanted, rails: &mut Rails) -> Option<Result<()>> {
-    let Some((rail, registration)) = of.last().copied() else { return Some(Ok(())) };
+fn close_next(unwanted: &mut Unwanted, rails: &mut Rails) -> Option<Result<()>> {
+    let Some((rail, registration)) = unwanted.last().copied() else { return Some(Ok(())) };
     match rails.get_mut(rail).map_or(Ok(()), |work| work.rail.deregister(registration)) {
         Ok(()) => {
-            of.pop();
+            unwanted.pop();
             None
         }
         Err(error) => Some(Err(error)),

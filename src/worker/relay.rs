@@ -57,9 +57,9 @@ impl DataPath {
     /// A lane of this worker that can carry control frames to a peer.
     pub(crate) fn control_lane(&self, peer: PeerId) -> Option<LaneId> {
         let lanes = self.lanes_of.get(peer.place())?;
-        let serves = |of: &LaneWork| {
-            let up = of.lane.peer == peer && of.lane.life.is_up();
-            up && of.peer.is_served_by(of.lane.id.rail)
+        let serves = |work: &LaneWork| {
+            let up = work.lane.peer == peer && work.lane.life.is_up();
+            up && work.peer.is_served_by(work.lane.id.rail)
         };
         lanes.iter().copied().find(|lane| self.rails.lane(*lane).is_some_and(serves))
     }
@@ -91,8 +91,8 @@ impl DataPath {
     ) -> Posted {
         match path {
             Path::Lane { lane, behind } => match self.rails.lane_mut(lane) {
-                Some((rail, of)) => {
-                    rail.send_frame(&mut of.lane, behind, |frame| header.write(frame, body, payload))
+                Some((rail, work)) => {
+                    rail.send_frame(&mut work.lane, behind, |frame| header.write(frame, body, payload))
                 }
                 None => Posted::Failed(libc::ENOTCONN),
             },
@@ -126,16 +126,16 @@ impl DataPath {
             }
             // Without a lane, the peer has ended, or is about to.
             let Some(lane) = self.control_lane(frame.peer) else { return false };
-            let Some((rail, of)) = self.rails.lane_mut(lane) else { return false };
+            let Some((rail, work)) = self.rails.lane_mut(lane) else { return false };
             let fill = |to: &mut [u8]| {
                 to[..frame.bytes.len()].copy_from_slice(&frame.bytes);
                 frame.bytes.len()
             };
-            if rail.send_frame(&mut of.lane, false, fill) == Posted::Yes {
+            if rail.send_frame(&mut work.lane, false, fill) == Posted::Yes {
                 posted = true;
                 return false;
             }
-            if of.lane.refused && now.saturating_sub(frame.since) > self.refusal_ns(lane.rail) {
+            if work.lane.refused && now.saturating_sub(frame.since) > self.refusal_ns(lane.rail) {
                 self.lane_failed(lane, libc::ENOTCONN, 0, now);
             }
             held.push(frame.peer);
@@ -209,7 +209,7 @@ impl DataPath {
     pub(crate) fn beat(&mut self, link: &mut Link, now: u64) -> bool {
         let Some(path) = self.path_to(link).filter(|_| !link.session.is_away()) else { return false };
         if let Path::Lane { lane, .. } = path {
-            if self.rails.lane(lane).is_some_and(|of| of.lane.inflight_frames >= BEATS) {
+            if self.rails.lane(lane).is_some_and(|work| work.lane.inflight_frames >= BEATS) {
                 return false; // The lane accepts none; more frames would only use up space.
             }
         }
@@ -224,7 +224,7 @@ impl DataPath {
     /// nothing in flight that does so has lost its peer. (A lane whose peer has only stopped
     /// accepts frames into its buffers.)
     fn watch_refusal(&mut self, link: &mut Link, lane: LaneId, now: u64) {
-        if !self.rails.lane(lane).is_some_and(|of| of.lane.refused) {
+        if !self.rails.lane(lane).is_some_and(|work| work.lane.refused) {
             link.refused_ns = None;
             return;
         }
@@ -239,7 +239,7 @@ impl DataPath {
     /// As `watch_refusal`, of a link's control lane, if that refused its last frame.
     pub(crate) fn watch_control_lane(&mut self, link: &mut Link, now: u64) {
         let lane = self.control_lane(link.peer.id).filter(|_| link.session.is_up());
-        let refuses = |lane: &LaneId| self.rails.lane(*lane).is_some_and(|of| of.lane.refused);
+        let refuses = |lane: &LaneId| self.rails.lane(*lane).is_some_and(|work| work.lane.refused);
         if let Some(lane) = lane.filter(refuses) {
             self.watch_refusal(link, lane, now);
         }

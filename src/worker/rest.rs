@@ -220,7 +220,7 @@ impl Worker {
             Duration::ZERO
         } else if self.is_behind() {
             Duration::from_micros(50)
-        } else if self.data.rails.lanes().any(|of| of.lane.life.is_waiting())
+        } else if self.data.rails.lanes().any(|work| work.lane.life.is_waiting())
             || self.links.iter().any(|link| link.is_waiting())
             || !self.leaving.is_empty()
             || self.data.has_remains()

@@ -87,9 +87,9 @@ impl Unauthenticated {
         let mut inner = self.inner.lock();
         let Inner { under_way, entering } = &mut *inner;
         let staying = || under_way.iter().filter(|one| !one.ends);
-        let of = |source| staying().filter(|one| one.source == source).count();
+        let of_source = |source| staying().filter(|one| one.source == source).count();
         let usual = (self.most - self.most / 4).max(1);
-        let (all, own) = (staying().count() + *entering, of(source));
+        let (all, own) = (staying().count() + *entering, of_source(source));
         let (fits, leaving) = (under_way.len() + *entering < self.most, under_way.len() + *entering > all);
         if fits && all < usual && own < (usual / 2).max(1) {
             *entering += 1;

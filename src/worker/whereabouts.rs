@@ -18,14 +18,14 @@ pub struct Whereabouts {
 }
 
 impl Version {
-    fn of(address: &Address) -> Version {
+    fn new(address: &Address) -> Version {
         Version { bytes: address.encode(), next: OnceCell::new() }
     }
 }
 
 impl Whereabouts {
     pub fn new(address: Address) -> Whereabouts {
-        Whereabouts { first: Version::of(&address), now: Mutex::new(address) }
+        Whereabouts { first: Version::new(&address), now: Mutex::new(address) }
     }
 
     /// What peers connect to.
@@ -49,10 +49,10 @@ impl Whereabouts {
     /// A rail's NIC has other addresses than before.
     pub fn has_moved(&self, rail: &Rail, network: String) {
         let mut now = self.now.lock();
-        if let Some(of) = now.rails.get_mut(rail.index.place()) {
-            (of.network, of.address, of.other) = (network, rail.address().to_vec(), rail.other_ip());
+        if let Some(known) = now.rails.get_mut(rail.index.place()) {
+            (known.network, known.address, known.other) = (network, rail.address().to_vec(), rail.other_ip());
             // (Only whoever has locked it adds one.)
-            let _ = self.last().next.set(Box::new(Version::of(&now)));
+            let _ = self.last().next.set(Box::new(Version::new(&now)));
         }
     }
 }
