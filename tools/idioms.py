@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-#: As many as there are: lower it in the commit that mends some.
-MOST = 231
+#: As many as there are.
+MOST = 0
 FOLDERS = ("src", "rust", "weft-bench", "libfabric-sys", "fuzz", "loom", "ffi-tests", "tools", "python", "integrations",
            "examples-c", "examples-python", "include", "build.rs")
 #: What else would be said for quiesce, as a word of a name.

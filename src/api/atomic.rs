@@ -44,7 +44,7 @@ impl Endpoint {
         operand: u64,
         options: &OpOptions,
     ) -> Result<Op> {
-        self.atomic((Operation::FetchAdd, operand, 0), (remote, offset), options)
+        self.atomic(Operation::FetchAdd, operand, 0, remote, offset, options)
     }
 
     /// Replaces a word of remote memory by `desired` if it is `expected`, which it was if the completion's `previous`
@@ -72,13 +72,16 @@ impl Endpoint {
         desired: u64,
         options: &OpOptions,
     ) -> Result<Op> {
-        self.atomic((Operation::CompareSwap, desired, expected), (remote, offset), options)
+        self.atomic(Operation::CompareSwap, desired, expected, remote, offset, options)
     }
 
     fn atomic(
         &self,
-        (operation, operand, compare): (Operation, u64, u64),
-        (remote, offset): (&RemoteMemory, u64),
+        operation: Operation,
+        operand: u64,
+        compare: u64,
+        remote: &RemoteMemory,
+        offset: u64,
         options: &OpOptions,
     ) -> Result<Op> {
         let remote = self.own_remote(remote)?;

@@ -206,7 +206,8 @@ impl<'a> OpOptions<'a> {
     pub(super) fn transfer(
         &self,
         shared: &Arc<Shared>,
-        (takes, direction): (Takes, Direction),
+        takes: Takes,
+        direction: Direction,
         submit: impl FnOnce(&Arc<calls::Endpoint>, &Terms) -> Result<OpId>,
     ) -> Result<Op> {
         self.submit(shared, takes, |ep, common| submit(ep, &self.given().terms(direction, common)))

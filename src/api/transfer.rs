@@ -55,7 +55,9 @@ impl Endpoint {
         len: u64,
         options: &OpOptions,
     ) -> Result<Op> {
-        self.move_range(Direction::Write, (local, local_offset), (remote, remote_offset), len, options)
+        self.move_pages(Direction::Write, local, remote, options, |ours, theirs| {
+            Ok(geometry::Pages::one((ours, local_offset), (theirs, remote_offset), len))
+        })
     }
 
     /// Reads one range of remote memory into local memory: as [`write`](Endpoint::write), in the other direction.
@@ -88,21 +90,8 @@ impl Endpoint {
         len: u64,
         options: &OpOptions,
     ) -> Result<Op> {
-        self.move_range(Direction::Read, (local, local_offset), (remote, remote_offset), len, options)
-    }
-
-    fn move_range(
-        &self,
-        direction: Direction,
-        (local, local_offset): (&Memory, u64),
-        (remote, remote_offset): (&RemoteMemory, u64),
-        len: u64,
-        options: &OpOptions,
-    ) -> Result<Op> {
-        let (ours, theirs) = (self.own(local)?, self.own_remote(remote)?);
-        let pages = geometry::Pages::one((ours, local_offset), (theirs, remote_offset), len);
-        options.transfer(self.shared(), (Takes::TRANSFER, direction), |ep, terms| {
-            ep.submit(ours, theirs, &pages, terms)
+        self.move_pages(Direction::Read, local, remote, options, |ours, theirs| {
+            Ok(geometry::Pages::one((ours, local_offset), (theirs, remote_offset), len))
         })
     }
 
@@ -135,7 +124,7 @@ impl Endpoint {
         pages: &Pages,
         options: &OpOptions,
     ) -> Result<Op> {
-        self.move_pages(Direction::Write, (local, remote), pages, options)
+        self.move_pages(Direction::Write, local, remote, options, |_, _| pages.check())
     }
 
     /// Reads pages x layers; otherwise as [`read`](Endpoint::read) and [`write_pages`](Endpoint::write_pages). Many
@@ -160,18 +149,20 @@ impl Endpoint {
         pages: &Pages,
         options: &OpOptions,
     ) -> Result<Op> {
-        self.move_pages(Direction::Read, (local, remote), pages, options)
+        self.move_pages(Direction::Read, local, remote, options, |_, _| pages.check())
     }
 
-    fn move_pages(
+    fn move_pages<'a>(
         &self,
         direction: Direction,
-        (local, remote): (&Memory, &RemoteMemory),
-        pages: &Pages,
+        local: &Memory,
+        remote: &RemoteMemory,
         options: &OpOptions,
+        pages: impl FnOnce(&memory::Memory, &memory::RemoteMemory) -> Result<geometry::Pages<'a>>,
     ) -> Result<Op> {
-        let (ours, theirs, pages) = (self.own(local)?, self.own_remote(remote)?, pages.check()?);
-        options.transfer(self.shared(), (Takes::TRANSFER, direction), |ep, terms| {
+        let (ours, theirs) = (self.own(local)?, self.own_remote(remote)?);
+        let pages = pages(ours, theirs)?;
+        options.transfer(self.shared(), Takes::TRANSFER, direction, |ep, terms| {
             ep.submit(ours, theirs, &pages, terms)
         })
     }

@@ -82,7 +82,8 @@ impl Endpoint {
         &self,
         terms: &Terms,
         remote: &RemoteMemory,
-        (len, pages): (u64, u64),
+        len: u64,
+        pages: u64,
     ) -> Result<Option<Counting>> {
         let Some(count) = terms.count else { return Ok(None) };
         let Raises { incarnation, immediates, most } = self.raises(remote.peer)?;

@@ -198,11 +198,13 @@ impl Endpoint {
         &self,
         peer: PeerId,
         id: OpId,
-        (data, allowance): (&Arc<Vec<u8>>, u64),
-        (queue, now): (&Queue, u64),
+        data: &Arc<Vec<u8>>,
+        allowance: u64,
+        queue: &Queue,
+        now: u64,
     ) -> bool {
         let turn = self.enter_for(queue, data.len() as u64, now);
-        turn.is_some_and(|mut turn| turn.send_now(peer, id, (data, allowance), now))
+        turn.is_some_and(|mut turn| turn.send_now(peer, id, data, allowance, now))
     }
 
     /// Posts a transfer inline, if it is simple enough. `None`: nothing has happened, and the
@@ -315,7 +317,7 @@ impl Parcel<'_> {
         let (table, now) = (&core.table, burst.now);
         let entered = Entered::new(local, remote).ok()?;
         let (to, offset) = single.remote;
-        let there = remote.locate(burst.path().1, to as usize, offset);
+        let (address, key) = remote.locate(burst.path().1, to as usize, offset);
         if terms.common.grant.is_some() && !burst.limits.grants {
             return None; // What it covers is to be known first.
         }
@@ -324,10 +326,11 @@ impl Parcel<'_> {
             return None;
         }
         let place = terms.common.queue.hold(1)?;
-        let slot = table.take().filter(|slot| self.post(stripes, burst, there) || table.put_back(slot))?;
+        let slot =
+            table.take().filter(|slot| self.post(stripes, burst, address, key) || table.put_back(slot))?;
         place.keep();
         let body = || {
-            body(|| entered.shape(single.geometry()), None, (terms, table.to(terms.common.queue), None), now)
+            body(|| entered.shape(single.geometry()), None, terms, table.to(terms.common.queue), None, now)
         };
         let hold = table.fill(slot, body, 1, core.deadline(now, terms.common.timeout_ns));
         let id = hold.id();
@@ -343,7 +346,7 @@ impl Parcel<'_> {
     }
 
     #[inline]
-    fn post(&self, stripes: &mut Stripes, burst: &mut Burst, (remote, base_key): (u64, u64)) -> bool {
+    fn post(&self, stripes: &mut Stripes, burst: &mut Burst, remote: u64, base_key: u64) -> bool {
         let Single { len, local: (from, at), .. } = self.single;
         let from = from as usize;
         let (.., grants) = burst.path();

@@ -23,7 +23,7 @@ pub struct LaneInfo {
 }
 
 impl LaneInfo {
-    fn new(peer: &Peer, (plan, traffic): (Plan, Arc<LaneTraffic>)) -> LaneInfo {
+    fn new(peer: &Peer, plan: Plan, traffic: Arc<LaneTraffic>) -> LaneInfo {
         let theirs = peer.rail_address(plan.remote_rail);
         let address = theirs.map(|rail| readable_rail(&rail)).unwrap_or_default();
         LaneInfo { plan, address, seen: traffic.seen(), ends: traffic.ends(), traffic }
@@ -39,11 +39,12 @@ impl Endpoint {
             let text = format!("lane {index} does not exist: the peer has {}", all.len());
             return Err(Error::new(Status::Range, text));
         }
-        Ok(LaneInfo::new(&peer, all.swap_remove(index as usize)))
+        let (plan, traffic) = all.swap_remove(index as usize);
+        Ok(LaneInfo::new(&peer, plan, traffic))
     }
 
     pub(crate) fn lanes_of<'a>(&self, peer: &'a Peer) -> impl Iterator<Item = LaneInfo> + use<'a> {
-        peer.traffic().into_iter().map(|traffic| LaneInfo::new(peer, traffic))
+        peer.traffic().into_iter().map(|(plan, traffic)| LaneInfo::new(peer, plan, traffic))
     }
 
     pub(crate) fn rail_of(&self, lane: &LaneInfo) -> Option<&RailInfo> {

@@ -137,13 +137,13 @@ impl Endpoint {
         flags: u32,
     ) -> Result<Arc<Prepared>> {
         check_flags(flags, LATENCY | COUNT_PAGES)?;
-        let cut = (flags & LATENCY != 0, flags & COUNT_PAGES != 0);
+        let (urgent, whole) = (flags & LATENCY != 0, flags & COUNT_PAGES != 0);
         self.core.check_open()?;
         Error::of_remote(remote.state()).map_or(Ok(()), Err)?;
-        if cut.1 {
+        if whole {
             self.check_counted(remote.peer, pages.page_len)?;
         }
-        let geometry = check_pages(pages, local, remote, cut)?;
+        let geometry = check_pages(pages, local, remote, urgent, whole)?;
         let prepared = PreparedPages::new(geometry, local, remote)?;
         Ok(Prepared::new(PreparedShape::Pages(Arc::new(prepared))))
     }
@@ -170,8 +170,8 @@ impl Endpoint {
                 "WEFT_COUNT_PAGES is set in flags, but was not when the pages were prepared: set it there, too",
             ));
         }
-        let pages = (paged.geometry.page_len(), paged.geometry.pages());
-        let counting = self.counting(terms, &paged.remote, pages)?;
+        let counting =
+            self.counting(terms, &paged.remote, paged.geometry.page_len(), paged.geometry.pages())?;
         self.launch(
             paged.geometry.slices,
             || Shape::pages(&paged),

@@ -79,8 +79,8 @@ impl Endpoint {
             dscp: config.tcp_dscp as u8,
             ..tcp::Options::default()
         });
-        let time = (found.clock.clone(), found.random.clone());
-        if matches!(time.0, Clock::Virtual(_)) && !config.manual {
+        let (clock, random) = (found.clock.clone(), found.random.clone());
+        if matches!(clock, Clock::Virtual(_)) && !config.manual {
             return Err(Error::new(
                 Status::Unsupported,
                 "virtual time needs manual progress: set progress to WEFT_PROGRESS_MANUAL",
@@ -101,14 +101,15 @@ impl Endpoint {
         };
         let plans = plans(&chosen, &machine, wanted);
         if config.manual {
-            return Self::open_manual(config, time, plans, &chosen, found.libfabric, machine);
+            return Self::open_manual(config, clock, random, plans, &chosen, found.libfabric, machine);
         }
-        Self::open_threads(config, time, plans, &chosen, found.libfabric, machine)
+        Self::open_threads(config, clock, random, plans, &chosen, found.libfabric, machine)
     }
 
     fn open_manual(
         config: EndpointConfig,
-        time: (Clock, Random),
+        clock: Clock,
+        random: Random,
         mut plans: Vec<Plan>,
         chosen: &[Candidate],
         libfabric: String,
@@ -116,7 +117,7 @@ impl Endpoint {
     ) -> Result<Arc<Endpoint>> {
         let progress = Progress { waits: config.sleeps(), threads: false };
         let (rails, opened) = open_rails(plans.pop().map(|plan| plan.rails).unwrap_or_default(), progress);
-        let (core, indexes) = assemble(config, time, chosen, vec![opened], 1)?;
+        let (core, indexes) = assemble(config, clock, random, chosen, vec![opened], 1)?;
         let rails = number(rails, &indexes);
         let driver = Arc::new(Driver::new(Worker::new(0, core.clone(), rails)));
         if let Clock::Virtual(time) = &core.clock {
@@ -129,7 +130,8 @@ impl Endpoint {
 
     fn open_threads(
         config: EndpointConfig,
-        time: (Clock, Random),
+        clock: Clock,
+        random: Random,
         plans: Vec<Plan>,
         chosen: &[Candidate],
         libfabric: String,
@@ -142,7 +144,7 @@ impl Endpoint {
         for (index, plan) in plans.into_iter().enumerate() {
             let (report, opened) = channel();
             let (go, wait) = channel();
-            let thread = start((endpoint, index), plan, progress, report, wait, ended.clone())?;
+            let thread = start(endpoint, index, plan, progress, report, wait, ended.clone())?;
             threads.waiting.push((thread, go));
             reports.push(opened);
         }
@@ -154,7 +156,7 @@ impl Endpoint {
                     .map_err(|_| Error::new(Status::Internal, "a worker ended while it opened its rails"))
             })
             .collect::<Result<Vec<Opened>>>()?;
-        let (core, indexes) = assemble(config, time, chosen, opened, workers)?;
+        let (core, indexes) = assemble(config, clock, random, chosen, opened, workers)?;
         threads.core = Some(core.clone());
         let mut made = Vec::new();
         for (thread, go) in threads.waiting.drain(..) {
@@ -293,7 +295,8 @@ fn number(rails: Vec<(usize, Rail)>, indexes: &[(usize, RailIndex)]) -> Vec<Rail
 /// Makes the shared state from what the workers opened.
 fn assemble(
     config: EndpointConfig,
-    (clock, random): (Clock, Random),
+    clock: Clock,
+    random: Random,
     chosen: &[Candidate],
     opened: Vec<Opened>,
     workers: usize,
@@ -373,7 +376,8 @@ fn reasons(failures: &[(&str, Error)]) -> String {
 }
 
 fn start(
-    (endpoint, index): (u32, usize),
+    endpoint: u32,
+    index: usize,
     plan: Plan,
     progress: Progress,
     report: Sender<Opened>,

@@ -62,9 +62,9 @@ impl Endpoint {
         if let Some(single) = terms.count.map_or_else(single, |_| None) {
             return self.submit_single(local, remote, single, terms);
         }
-        let counting = self.counting(terms, remote, (pages.page_len, pages.count()))?;
+        let counting = self.counting(terms, remote, pages.page_len, pages.count())?;
         let whole = counting.is_some_and(|counting| counting.at_end.is_none());
-        let geometry = check_pages(pages, local, remote, (terms.urgent, whole))?;
+        let geometry = check_pages(pages, local, remote, terms.urgent, whole)?;
         geometry.check_destination(terms.direction)?;
         let (entered, slices) = (Entered::new(local, remote)?, geometry.slices);
         self.launch(
@@ -113,7 +113,7 @@ impl Endpoint {
         let core = &self.core;
         let now = core.clock.now();
         let place = self.hold_places(terms.common.queue, 1)?;
-        let body = || body(shape, counting, (terms, core.table.to(terms.common.queue), done(terms)), now);
+        let body = || body(shape, counting, terms, core.table.to(terms.common.queue), done(terms), now);
         let hold = core.table.begin(body, slices, self.deadline(now, terms.common.timeout_ns));
         let hold = hold.ok_or_else(|| self.no_slots())?;
         place.keep();
@@ -160,12 +160,13 @@ impl Endpoint {
         places.keep();
         let deadline = self.deadline(now, terms.common.timeout_ns);
         let begin = |(i, part): (usize, &Part)| {
-            let body = || body(|| Shape::part(list, i), None, (terms, to(terms.each_peer), None), now);
+            let body = || body(|| Shape::part(list, i), None, terms, to(terms.each_peer), None, now);
             reserved.begin_part(body, part.slices, deadline, whole)
         };
         holds.extend(list.parts().iter().enumerate().filter_map(begin));
         for (hold, part) in holds.iter().zip(list.parts()) {
-            self.end_if_too_late(hold.id(), state(part));
+            let (state, entry) = state(part);
+            self.end_if_too_late(hold.id(), state, entry);
         }
         drop(passing);
         let bytes = list.parts().iter().fold(0, |sum: u64, part| sum.saturating_add(part.bytes));
@@ -223,7 +224,7 @@ impl Endpoint {
 
     /// A peer or memory that ended during the submission ended every part that it found; this part
     /// may not have been among them.
-    fn end_if_too_late(&self, id: OpId, (state, entry): (RemoteState, u64)) {
+    fn end_if_too_late(&self, id: OpId, state: RemoteState, entry: u64) {
         let late = if self.core.phase.load(Ordering::SeqCst) != crate::worker::core::OPEN {
             Some(Status::Canceled)
         } else {
@@ -323,7 +324,7 @@ impl Endpoint {
         let id = hold.id();
         // A send has no stripes: its place in the peer's channel ends it.
         let _ = core.table.leave(hold);
-        if !self.send_now(peer.id, id, (&data, allowance), (common.queue, now)) {
+        if !self.send_now(peer.id, id, &data, allowance, common.queue, now) {
             core.inboxes[peer.owner].command(Command::Send { peer: peer.id, id, data, allowance });
             self.kick(now);
         }
@@ -364,7 +365,8 @@ pub(crate) fn check_pages(
     pages: &Pages,
     local: &Arc<Memory>,
     remote: &Arc<RemoteMemory>,
-    (urgent, whole): (bool, bool),
+    urgent: bool,
+    whole: bool,
 ) -> Result<Geometry> {
     pages.check(
         Cut { rails: remote.lanes(), urgent, whole },
@@ -389,7 +391,9 @@ fn done(terms: &Terms) -> Option<Box<Mark>> {
 pub(crate) fn body(
     shape: impl FnOnce() -> Shape,
     counting: Option<Counting>,
-    (terms, to, done): (&Terms, To, Option<Box<Mark>>),
+    terms: &Terms,
+    to: To,
+    done: Option<Box<Mark>>,
     now: u64,
 ) -> Body {
     let notify = terms.notify.map(|notify| (notify.value, notify.data.iter().collect()));

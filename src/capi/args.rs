@@ -116,7 +116,8 @@ pub unsafe fn fill<T: Sized32>(target: *mut T, value: T) -> Result<()> {
 /// # Safety
 /// Like `fill`.
 pub unsafe fn fill_both<P: Sized32, S: Sized32>(
-    (properties, statistics): (*mut P, *mut S),
+    properties: *mut P,
+    statistics: *mut S,
     answer: impl FnOnce() -> P,
     counted: impl FnOnce() -> S,
 ) -> Result<()> {

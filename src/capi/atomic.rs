@@ -8,9 +8,12 @@ use super::op::{weft_op, weft_op_options};
 use super::options::options;
 use super::status::weft_status;
 use crate::calls::Endpoint;
+use crate::memory::RemoteMemory;
 use crate::status::Result;
 use crate::transfer::atomic::{AtomicSpec, Operation};
 use crate::transfer::options::Takes;
+use crate::transfer::Common;
+use std::sync::Arc;
 
 /// Adds `operand` to a word of remote memory (modulo 2^64), for coordination:
 /// it costs a message there and one back.
@@ -45,8 +48,14 @@ pub unsafe extern "C" fn weft_fetch_add(
     options: *const weft_op_options,
     op: *mut weft_op,
 ) -> weft_status {
-    let what = (Operation::FetchAdd, operand, 0);
-    guard(|| with_endpoint(endpoint, |ep| submit(ep, what, (remote, offset), options, op)))
+    guard(|| {
+        with_endpoint(endpoint, |ep| {
+            submit(ep, remote, options, op, |remote, common| {
+                let operation = Operation::FetchAdd;
+                AtomicSpec { operation, remote, offset, operand, compare: 0, common }
+            })
+        })
+    })
 }
 
 /// Replaces a word of remote memory by `desired` if it is `expected`, which it
@@ -66,8 +75,14 @@ pub unsafe extern "C" fn weft_compare_swap(
     options: *const weft_op_options,
     op: *mut weft_op,
 ) -> weft_status {
-    let what = (Operation::CompareSwap, desired, expected);
-    guard(|| with_endpoint(endpoint, |ep| submit(ep, what, (remote, offset), options, op)))
+    guard(|| {
+        with_endpoint(endpoint, |ep| {
+            submit(ep, remote, options, op, |remote, common| {
+                let operation = Operation::CompareSwap;
+                AtomicSpec { operation, remote, offset, operand: desired, compare: expected, common }
+            })
+        })
+    })
 }
 
 ///
@@ -75,19 +90,15 @@ pub unsafe extern "C" fn weft_compare_swap(
 /// `options` and `op` must be valid as the header asks.
 unsafe fn submit(
     ep: &Ref<Endpoint>,
-    (operation, operand, compare): (Operation, u64, u64),
-    (remote, offset): (*const weft_remote_memory, u64),
+    remote: *const weft_remote_memory,
     options: *const weft_op_options,
     op: *mut weft_op,
+    spec: impl for<'a> FnOnce(&'a Arc<RemoteMemory>, Common<'a>) -> AtomicSpec<'a>,
 ) -> Result<()> {
     // SAFETY: `options` is NULL or valid, which is what this function takes.
     let options = unsafe { self::options(ep, options, Takes::ATOMIC)? };
     let remote = handle::beside(remote, ep, "remote")?;
     let remote = remote.as_argument(ep, "remote")?;
     // SAFETY: `op` is NULL or valid, which is what this function takes.
-    unsafe {
-        options.submit(ep, op, |common| {
-            ep.atomic(AtomicSpec { operation, remote, offset, operand, compare, common })
-        })
-    }
+    unsafe { options.submit(ep, op, |common| ep.atomic(spec(remote, common))) }
 }

@@ -217,7 +217,8 @@ pub unsafe extern "C" fn weft_endpoint_info(
     guard(|| {
         with_endpoint(endpoint, |ep| {
             args::fill_both(
-                (properties, statistics),
+                properties,
+                statistics,
                 || {
                     let mut filled: weft_endpoint_properties = args::zeroed();
                     filled.rails = ep.rails().len() as u32;
@@ -250,7 +251,8 @@ pub unsafe extern "C" fn weft_rail_info(
         with_endpoint(endpoint, |ep| {
             let rail = ep.rail(index)?;
             args::fill_both(
-                (properties, statistics),
+                properties,
+                statistics,
                 || {
                     let mut filled: weft_rail_properties = args::zeroed();
                     filled.worker = rail.worker as u32;

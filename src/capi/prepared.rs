@@ -50,7 +50,7 @@ pub unsafe extern "C" fn weft_pages_prepare(
     guard(|| {
         let out = output(prepared, "prepared")?;
         with_endpoint(endpoint, |ep| {
-            let make = || prepare_pages(ep, (local, remote), pages, flags);
+            let make = || prepare_pages(ep, local, remote, pages, flags);
             out.store(handle::insert_owned(ep, make)?);
             Ok(())
         })
@@ -159,7 +159,8 @@ unsafe fn submit_prepared(
 /// `pages` must be as the header asks.
 unsafe fn prepare_pages(
     ep: &Ref<Endpoint>,
-    (local, remote): (*const weft_memory, *const weft_remote_memory),
+    local: *const weft_memory,
+    remote: *const weft_remote_memory,
     pages: *const weft_pages,
     flags: u32,
 ) -> Result<Arc<Prepared>> {

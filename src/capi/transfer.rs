@@ -9,6 +9,7 @@ use super::op::{weft_op, weft_op_options};
 use super::options;
 use super::status::weft_status;
 use crate::calls::Endpoint;
+use crate::memory::{Memory, RemoteMemory};
 use crate::status::Result;
 use crate::transfer::geometry::{Pages, Side};
 use crate::transfer::options::Takes;
@@ -102,8 +103,13 @@ pub unsafe extern "C" fn weft_write(
     options: *const weft_op_options,
     op: *mut weft_op,
 ) -> weft_status {
-    let sides = (local, local_offset, remote, remote_offset);
-    guard(|| with_endpoint(endpoint, |ep| move_bytes(ep, Direction::Write, sides, len, options, op)))
+    guard(|| {
+        with_endpoint(endpoint, |ep| {
+            let pages =
+                |local: &_, remote: &_| Pages::one((local, local_offset), (remote, remote_offset), len);
+            move_pages(ep, Direction::Write, local, remote, pages, options, op)
+        })
+    })
 }
 
 /// Reads one range of remote memory into local memory: as `weft_write`, in the
@@ -124,8 +130,13 @@ pub unsafe extern "C" fn weft_read(
     options: *const weft_op_options,
     op: *mut weft_op,
 ) -> weft_status {
-    let sides = (local, local_offset, remote, remote_offset);
-    guard(|| with_endpoint(endpoint, |ep| move_bytes(ep, Direction::Read, sides, len, options, op)))
+    guard(|| {
+        with_endpoint(endpoint, |ep| {
+            let pages =
+                |local: &_, remote: &_| Pages::one((local, local_offset), (remote, remote_offset), len);
+            move_pages(ep, Direction::Read, local, remote, pages, options, op)
+        })
+    })
 }
 
 /// Writes pages; otherwise as `weft_write`. The cost of the call grows with
@@ -147,7 +158,7 @@ pub unsafe extern "C" fn weft_write_pages(
     guard(|| {
         with_endpoint(endpoint, |ep| {
             let pages = read_pages(pages)?;
-            move_pages(ep, Direction::Write, (local, remote), &pages, options, op)
+            move_pages(ep, Direction::Write, local, remote, |_, _| pages, options, op)
         })
     })
 }
@@ -170,7 +181,7 @@ pub unsafe extern "C" fn weft_read_pages(
     guard(|| {
         with_endpoint(endpoint, |ep| {
             let pages = read_pages(pages)?;
-            move_pages(ep, Direction::Read, (local, remote), &pages, options, op)
+            move_pages(ep, Direction::Read, local, remote, |_, _| pages, options, op)
         })
     })
 }
@@ -178,40 +189,22 @@ pub unsafe extern "C" fn weft_read_pages(
 /// # Safety
 /// `options` and `op` must be as the header asks.
 #[inline]
-unsafe fn move_bytes(
+unsafe fn move_pages<'a>(
     ep: &Ref<Endpoint>,
     direction: Direction,
-    (local, local_offset, remote, remote_offset): (*const weft_memory, u64, *const weft_remote_memory, u64),
-    len: u64,
+    local: *const weft_memory,
+    remote: *const weft_remote_memory,
+    pages: impl FnOnce(&Memory, &RemoteMemory) -> Pages<'a>,
     options: *const weft_op_options,
     op: *mut weft_op,
 ) -> Result<()> {
     let (local, remote) = (handle::beside(local, ep, "local")?, handle::beside(remote, ep, "remote")?);
     let (local, remote) = (local.as_argument(ep, "local")?, remote.as_argument(ep, "remote")?);
-    let pages = Pages::one((local, local_offset), (remote, remote_offset), len);
+    let pages = pages(local, remote);
     // SAFETY: options and `op` are NULL or valid, which is what this function takes.
     unsafe {
         let options = options::options(ep, options, Takes::TRANSFER)?;
         options.transfer(ep, direction, op, |terms| ep.submit(local, remote, &pages, terms))
-    }
-}
-
-/// # Safety
-/// As `move_bytes`.
-unsafe fn move_pages(
-    ep: &Ref<Endpoint>,
-    direction: Direction,
-    (local, remote): (*const weft_memory, *const weft_remote_memory),
-    pages: &Pages,
-    options: *const weft_op_options,
-    op: *mut weft_op,
-) -> Result<()> {
-    let (local, remote) = (handle::beside(local, ep, "local")?, handle::beside(remote, ep, "remote")?);
-    let (local, remote) = (local.as_argument(ep, "local")?, remote.as_argument(ep, "remote")?);
-    // SAFETY: options and `op` are NULL or valid, which is what this function takes.
-    unsafe {
-        let options = options::options(ep, options, Takes::TRANSFER)?;
-        options.transfer(ep, direction, op, |terms| ep.submit(local, remote, pages, terms))
     }
 }
 

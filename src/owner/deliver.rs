@@ -57,7 +57,7 @@ impl Pass<'_> {
 
 impl Link {
     /// Delivers the next frame of a channel; false if there is no space for it.
-    pub(crate) fn hand_in(&mut self, pass: &mut Pass, channel: usize, (kind, body): (Kind, &[u8])) -> bool {
+    pub(crate) fn hand_in(&mut self, pass: &mut Pass, channel: usize, kind: Kind, body: &[u8]) -> bool {
         let (core, now) = (pass.core, pass.now);
         let delivery = self.hand_over(pass, kind, body);
         let taken = !matches!(delivery, Delivery::Stalled);

@@ -37,7 +37,11 @@ impl Core {
     }
 
     fn carry_out_revocation(&self, action: Action) {
-        let with = |memory: MemoryId, act: &dyn Fn(&Arc<Memory>)| self.memory(memory).iter().for_each(act);
+        let with = |memory: MemoryId, act: &dyn Fn(&Arc<Memory>)| {
+            if let Some(memory) = self.memory(memory) {
+                act(&memory);
+            }
+        };
         match action {
             Action::Quiesce { grant, workers, then } => {
                 for worker in (0..self.inboxes.len()).filter(|worker| workers >> worker & 1 != 0) {

@@ -194,7 +194,7 @@ impl Worker {
                     core.table.end(id, Outcome::new(Status::Revoked), now);
                 }),
                 Action::Acknowledged(channel, frames) => {
-                    let news = core.frames_taken((&link.peer, &mut link.notified), frames, now);
+                    let news = core.frames_taken(&link.peer, &mut link.notified, frames, now);
                     self.go_on_after(peer, channel, news, now);
                 }
                 Action::Retract(ids) => ids.into_iter().for_each(|id| self.retract(peer, id, now)),
@@ -252,7 +252,7 @@ impl Worker {
     }
 
     /// A frame without a number that concerns the session itself.
-    pub(crate) fn session_frame(&mut self, peer: PeerId, (kind, body): (Kind, &[u8]), now: u64) {
+    pub(crate) fn session_frame(&mut self, peer: PeerId, kind: Kind, body: &[u8], now: u64) {
         let Some(link) = self.links.get_mut(peer) else { return };
         if link.session.handle_frame(kind, body, now).is_err() {
             self.core.count_malformed();

@@ -38,7 +38,8 @@ impl Core {
     /// those of its failed transfers whose success was notified.
     pub(crate) fn frames_taken(
         &self,
-        (peer, notified): (&Peer, &mut BTreeSet<OpId>),
+        peer: &Peer,
+        notified: &mut BTreeSet<OpId>,
         frames: impl IntoIterator<Item = Out>,
         now: u64,
     ) -> Acknowledged {
@@ -148,7 +149,7 @@ impl Worker {
         match header.kind {
             Kind::Refuse => self.refused(peer, body, now),
             Kind::Closing | Kind::Close | Kind::CloseAck | Kind::Ask | Kind::Resume | Kind::Resumed => {
-                self.session_frame(peer, (header.kind, body), now)
+                self.session_frame(peer, header.kind, body, now)
             }
             Kind::Ack => {
                 let entries = || body.chunks_exact(8).filter_map(read_numbers::<1>).map(|[entry]| entry);
@@ -176,7 +177,7 @@ impl Worker {
         let mut pass = Pass { core: &self.core, ended: &mut self.counting.ended, now };
         link.session.channels[channel].arrived(number);
         let next = link.session.channels[channel].is_next(number) && link.takes(channel);
-        if !next || !link.hand_in(&mut pass, channel, (kind, body)) {
+        if !next || !link.hand_in(&mut pass, channel, kind, body) {
             link.session.channels[channel].receive(number, kind, body, now);
         }
         self.handed_in(peer, now);
@@ -188,7 +189,7 @@ impl Worker {
         while let Some(link) = self.links.get_mut(peer).filter(|link| link.takes(channel)) {
             let Some((kind, body)) = link.session.channels[channel].take_deliverable() else { return };
             let mut pass = Pass { core: &self.core, ended: &mut self.counting.ended, now };
-            let taken = link.hand_in(&mut pass, channel, (kind, &body));
+            let taken = link.hand_in(&mut pass, channel, kind, &body);
             if !taken {
                 link.session.channels[channel].put_back(kind, body);
             }
@@ -238,7 +239,7 @@ impl Worker {
         let core = self.core.clone();
         let Some(Link { peer: owned, session, notified, .. }) = self.links.get_mut(peer) else { return };
         let taken = session.channels[channel].acknowledge(number);
-        let news = core.frames_taken((owned, notified), taken, now);
+        let news = core.frames_taken(owned, notified, taken, now);
         self.go_on_after(peer, channel, news, now);
     }
 

@@ -377,7 +377,7 @@ impl World {
                 }
                 Some(Frame::Request(number)) if end.mood == Mood::Honest => {
                     let posts = std::mem::take(&mut end.posts);
-                    posts.into_iter().for_each(|post| self.land(post));
+                    posts.into_iter().for_each(|(token, keys)| self.land(token, keys));
                     let (_, answered) = self.peer(peer).asking.handle_answer(number);
                     for waits in answered {
                         match waits {
@@ -424,7 +424,7 @@ impl World {
     }
 
     /// A post arrives at a NIC.
-    fn land(&mut self, (token, keys): (u128, u64)) {
+    fn land(&mut self, token: u128, keys: u64) {
         let worker = self.draw.below(WORKERS as u64) as usize;
         let truth = self.grants.get_mut(&token).expect("a grant");
         let left = self.peers[truth.grant.peer.place() - 1].left;
@@ -532,8 +532,8 @@ impl World {
                 let posts = self.peer(peer).posts.len() as u64;
                 if posts > 0 {
                     let at = self.draw.below(posts) as usize;
-                    let post = self.peer(peer).posts.swap_remove(at);
-                    self.land(post);
+                    let (token, keys) = self.peer(peer).posts.swap_remove(at);
+                    self.land(token, keys);
                 }
             }
             11..=18 => self.work(worker),
@@ -575,7 +575,7 @@ impl World {
         self.leave();
         for peer in each_peer() {
             let posts = std::mem::take(&mut self.peer(peer).posts);
-            posts.into_iter().for_each(|post| self.land(post));
+            posts.into_iter().for_each(|(token, keys)| self.land(token, keys));
         }
         assert_eq!(self.all.count(), (0, 0), "something is held of revokes that everybody knows");
     }

@@ -201,7 +201,7 @@ impl Session {
                     read_numbers::<{ 2 + CHANNELS }>(body).ok_or(Malformed)?;
                 let others = body.chunks_exact(8).skip(2 + CHANNELS).filter_map(read_numbers::<1>);
                 let others: Vec<u64> = others.map(|[entry]| entry).collect();
-                self.on_resumed(number, (delivered, &others), last as u32, now);
+                self.on_resumed(number, delivered, &others, last as u32, now);
             }
             _ => return Err(Malformed),
         }

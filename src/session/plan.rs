@@ -31,7 +31,8 @@ pub fn pair(ours: &[(RailIndex, &str)], theirs: &[(RailIndex, &str)]) -> Vec<Pla
 mod tests {
     use super::*;
 
-    fn plan((rail, remote_rail): (u16, u16)) -> Plan {
+    fn plan(pair: (u16, u16)) -> Plan {
+        let (rail, remote_rail) = pair;
         Plan { rail: RailIndex::new(rail), remote_rail: RailIndex::new(remote_rail) }
     }
 

@@ -178,7 +178,8 @@ impl Session {
     pub(super) fn on_resumed(
         &mut self,
         number: u64,
-        (delivered, others): ([u64; CHANNELS], &[u64]),
+        delivered: [u64; CHANNELS],
+        others: &[u64],
         last: u32,
         now: u64,
     ) {

@@ -65,7 +65,7 @@ pub struct EndpointConfig {
     pub traced: Option<Trace>,
 }
 
-fn within(name: &str, value: u64, (low, high): (u64, u64), default: u64) -> Result<u64> {
+fn within(name: &str, value: u64, low: u64, high: u64, default: u64) -> Result<u64> {
     match value {
         0 => Ok(default),
         v if (low..=high).contains(&v) => Ok(v),
@@ -96,12 +96,14 @@ impl EndpointConfig {
             return Err(Error::invalid("encrypt is 1, but there is no secret: set secret or secret_file"));
         }
         for (variable, field) in FIELDS {
-            let (Field::Count(number, bounds, default) | Field::Time(number, bounds, default)) = field else {
+            let (Field::Count(number, (low, high), default) | Field::Time(number, (low, high), default)) =
+                field
+            else {
                 continue;
             };
             let value = number(&mut self);
             if *variable != environment::LIVENESS || *value != LIVENESS_OFF {
-                *value = within(&environment::field_of(variable, field), *value, *bounds, *default)?;
+                *value = within(&environment::field_of(variable, field), *value, *low, *high, *default)?;
             }
         }
         self.tcp_at = tcp::At::new(self.tcp_ports.as_deref(), self.tcp_address.as_deref())?;
