@@ -19,9 +19,9 @@ const ANSWERS: usize = 64;
 impl Core {
     /// Sends an atomic to its peer's owner, once the memory's owner has confirmed the memory.
     pub(crate) fn go_on_atomic(&self, hold: Hold, now: u64, ask: impl FnOnce(&Peer, Hold, Needs)) {
-        let of = self.table.held(&hold).1.atomic();
-        let Some((remote, grant)) = of.map(|atomic| (atomic.remote.clone(), atomic.grant)) else {
-            return self.abandon(hold, Outcome::of(Status::Internal), now);
+        let atomic = self.table.held(&hold).1.atomic();
+        let Some((remote, grant)) = atomic.map(|atomic| (atomic.remote.clone(), atomic.grant)) else {
+            return self.abandon(hold, Outcome::new(Status::Internal), now);
         };
         let hold = match remote.wait(hold, grant) {
             // The worker that delivers the answer releases the hold.
@@ -29,7 +29,7 @@ impl Core {
             Err((hold, RemoteState::Ready)) => hold,
             Err((hold, state)) => {
                 let status = Error::of_remote(state).map_or(Status::PeerLost, |error| error.status);
-                return self.abandon(hold, Outcome::of(status), now);
+                return self.abandon(hold, Outcome::new(status), now);
             }
         };
         self.ask_owner(remote.peer, hold, now, |peer, hold| ask(peer, hold, Needs::Request));
@@ -42,7 +42,7 @@ impl Link {
     pub(crate) fn push_atomic(&mut self, core: &Core, hold: Hold, now: u64) {
         let atomic = core.table.held(&hold).1.atomic().filter(|_| core.table.is_active(hold.id()));
         let Some(Atomic { request, grant, .. }) = atomic else {
-            return core.abandon(hold, Outcome::of(Status::Internal), now);
+            return core.abandon(hold, Outcome::new(Status::Internal), now);
         };
         let body = request.encode(hold.id().get());
         self.push(match *grant {
@@ -98,7 +98,7 @@ impl Link {
         let _ = table.leave(hold);
         match done {
             Ok(old) => table.end_with_previous(id, Outcome::OK, old, now),
-            Err(status) => table.end(id, Outcome::of(status), now),
+            Err(status) => table.end(id, Outcome::new(status), now),
         };
         Delivery::Taken
     }

@@ -75,10 +75,10 @@ impl Link {
     /// A transfer needs to know what its grant covers.
     pub(crate) fn ask_grant(&mut self, core: &Core, hold: Hold, now: u64) {
         let Some(grant) = core.held(&hold).and_then(|transfer| transfer.grant) else {
-            return core.abandon(hold, Outcome::of(Status::Internal), now);
+            return core.abandon(hold, Outcome::new(Status::Internal), now);
         };
         if self.peer.revoked.contains(grant) {
-            return core.abandon(hold, Outcome::of(Status::Revoked), now);
+            return core.abandon(hold, Outcome::new(Status::Revoked), now);
         }
         if let Some(asking) = self.asking.get_mut(&grant) {
             return asking.waiting.push(hold);
@@ -144,7 +144,7 @@ impl Link {
 
     fn refused_under(&self, core: &Core, grant: GrantToken, waiting: Vec<Hold>, now: u64) {
         log::debug!("{}: grant {grant} is revoked there, or not ours", self.peer);
-        waiting.into_iter().for_each(|hold| core.abandon(hold, Outcome::of(Status::Revoked), now));
+        waiting.into_iter().for_each(|hold| core.abandon(hold, Outcome::new(Status::Revoked), now));
     }
 
     /// The peer revokes a grant: what it covers is of no use any longer.

@@ -33,18 +33,18 @@ impl Core {
     #[inline]
     pub(crate) fn send_off(&self, hold: Hold, now: u64, ask: impl FnOnce(&Peer, Hold, Needs)) {
         let Some(transfer) = self.held(&hold) else {
-            return self.abandon(hold, Outcome::of(Status::Internal), now);
+            return self.abandon(hold, Outcome::new(Status::Internal), now);
         };
         let (view, slices) = (transfer.view(), transfer.slices);
         let Some(remote) = view.remotes().next() else {
-            return self.abandon(hold, Outcome::of(Status::Internal), now);
+            return self.abandon(hold, Outcome::new(Status::Internal), now);
         };
         if view.is_whole() {
             let workers = remote.workers.load(Ordering::Acquire);
             return self.dispatch(hold, workers, slices, now);
         }
         let Ok(peer) = self.peers.get(remote.peer) else {
-            return self.abandon(hold, Outcome::of(Status::PeerLost), now);
+            return self.abandon(hold, Outcome::new(Status::PeerLost), now);
         };
         let usable = workers(self, peer.lanes.lock().up(), view);
         match usable {
@@ -68,7 +68,7 @@ impl Link {
                  local memory, or none there the remote: see rails in weft_memory_args",
                 self.peer
             );
-            return core.abandon(hold, Outcome::of(Status::NoRails), now);
+            return core.abandon(hold, Outcome::new(Status::NoRails), now);
         }
         self.joining.push(hold);
         self.session.add_lanes(&plans);
@@ -79,7 +79,7 @@ impl Link {
         let resuming = self.session.is_away();
         for hold in std::mem::take(&mut self.joining) {
             let Some(transfer) = core.held(&hold) else {
-                core.abandon(hold, Outcome::of(Status::PeerLost), now);
+                core.abandon(hold, Outcome::new(Status::PeerLost), now);
                 continue;
             };
             let (view, slices) = (transfer.view(), transfer.slices);
@@ -87,7 +87,7 @@ impl Link {
             if usable != 0 || !core.table.is_active(hold.id()) {
                 core.dispatch(hold, usable, slices, now);
             } else if !resuming && plans(core, self, view).iter().all(|plan| self.session.is_failed(*plan)) {
-                core.abandon(hold, Outcome::of(Status::Unreachable), now);
+                core.abandon(hold, Outcome::new(Status::Unreachable), now);
             } else {
                 self.joining.push(hold);
             }
@@ -102,8 +102,8 @@ fn plans(core: &Core, link: &Link, view: View) -> Vec<Plan> {
     let ours = RailIndex::each(core.rails.iter());
     let ours = ours.filter(|(rail, info)| info.fabric == fabric && view.knows(*rail));
     let theirs = RailIndex::each(link.peer.address.rails.iter());
-    let theirs = theirs.filter(|(rail, of)| of.fabric == fabric && view.remote_knows(*rail));
+    let theirs = theirs.filter(|(rail, address)| address.fabric == fabric && view.remote_knows(*rail));
     let ours: Vec<_> = ours.map(|(rail, info)| (rail, info.network.as_str())).collect();
-    let theirs: Vec<_> = theirs.map(|(rail, of)| (rail, of.network.as_str())).collect();
+    let theirs: Vec<_> = theirs.map(|(rail, address)| (rail, address.network.as_str())).collect();
     pair(&ours, &theirs)
 }

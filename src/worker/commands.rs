@@ -109,7 +109,7 @@ impl Worker {
         match command {
             Command::Register { wanted, reply } => self.chores.register(&self.data.rails, wanted, reply),
             Command::Deregister { memory, reply } => self.chores.deregister(memory, reply),
-            Command::Close { of, reply } => self.chores.close_unwanted(of, reply),
+            Command::Close { unwanted, reply } => self.chores.close_unwanted(unwanted, reply),
             Command::AddLanes { peer, plans, reply } => {
                 self.data.add_lanes(&peer, &plans, reply.as_ref(), now)
             }
@@ -120,7 +120,9 @@ impl Worker {
             }
             Command::Again { hold, runs, hops } => self.data.again(hold, runs, hops),
             Command::Quiesce { scope, then } => self.quiesce(&scope, then, now),
-            Command::Quiesced { peer, then } => self.with_link(peer, |link, _| link.lanes_are_quiet(then)),
+            Command::Quiesced { peer, then } => {
+                self.with_link(peer, |link, _| link.lanes_have_quiesced(then))
+            }
             Command::Probe { peer } => self.data.probe_lanes(peer, now),
             Command::Relay { peer, bytes } => self.data.relay(peer, bytes, now),
             Command::AddLink { peer, session, accepted } => {
@@ -173,7 +175,7 @@ impl Worker {
         core.go_on_or(hold, now, |_, hold, needs| asked = Some((hold, needs)));
         let Some((hold, needs)) = asked else { return };
         let Some(link) = self.links.get_mut(peer).filter(|link| link.session.closing().is_none()) else {
-            return core.abandon(hold, Outcome::of(Status::PeerClosed), now);
+            return core.abandon(hold, Outcome::new(Status::PeerClosed), now);
         };
         match needs {
             Needs::Request => link.push_atomic(&core, hold, now),
@@ -181,7 +183,9 @@ impl Worker {
             Needs::Lane => {
                 link.join(&core, hold, now);
                 self.carry_out(peer, None, now);
-                self.links.get_mut(peer).into_iter().for_each(|link| link.go_on_joining(&core, now));
+                if let Some(link) = self.links.get_mut(peer) {
+                    link.go_on_joining(&core, now);
+                }
             }
         }
         self.links.mark(peer);
@@ -192,7 +196,8 @@ impl Worker {
         &mut self,
         peer: PeerId,
         id: OpId,
-        (data, allowance): (&Arc<Vec<u8>>, u64),
+        data: &Arc<Vec<u8>>,
+        allowance: u64,
         now: u64,
     ) -> bool {
         if self.is_closed() || self.has_mail() {

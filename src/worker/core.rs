@@ -139,7 +139,11 @@ impl Core {
         let table =
             Table::new(config.max_transfers as usize, config.max_peers as usize, first, queue.clone());
         let of_deadlines = inboxes.clone();
-        table.woken_by(move || of_deadlines.first().into_iter().for_each(Inbox::wake));
+        table.woken_by(move || {
+            if let Some(inbox) = of_deadlines.first() {
+                inbox.wake();
+            }
+        });
         let of_failures = inboxes.clone();
         table.failing_to(move |failed| {
             if let Some(inbox) = of_failures.first() {
@@ -217,8 +221,8 @@ impl Core {
     /// The rails of these interfaces, which carry what a rail writes and reads in its place.
     pub fn elsewhere(&self, rail: RailIndex, names: [Option<String>; 2]) -> Option<Box<Elsewhere>> {
         let fabric = &self.rails.get(rail.place())?.fabric;
-        let of = |name: String| self.rails.iter().find(|one| one.name == name && one.fabric == *fabric);
-        let [written, read] = names.map(|name| Some(of(name?)?.traffic.clone()));
+        let named = |name: String| self.rails.iter().find(|one| one.name == name && one.fabric == *fabric);
+        let [written, read] = names.map(|name| Some(named(name?)?.traffic.clone()));
         (written.is_some() || read.is_some()).then(|| Box::new(Elsewhere::new(written, read)))
     }
 
@@ -284,7 +288,7 @@ impl Core {
 
     /// Ends the operation of a command whose worker has ended.
     pub(crate) fn end_command(&self, command: Command, now: u64) {
-        let canceled = |hold| self.abandon(hold, Outcome::of(Status::Canceled), now);
+        let canceled = |hold| self.abandon(hold, Outcome::new(Status::Canceled), now);
         match command {
             Command::Remote { remote } => self.answered(&remote, RemoteState::Disconnected, now),
             Command::Again { hold, .. } | Command::GoOn { hold, .. } => canceled(hold),
@@ -307,7 +311,7 @@ impl Core {
     pub fn dispatch(&self, hold: Hold, workers: u64, slices: u64, now: u64) {
         let wanted = (workers.count_ones() as u64).min(slices).max(1);
         if workers == 0 {
-            return self.abandon(hold, Outcome::of(Status::PeerLost), now);
+            return self.abandon(hold, Outcome::new(Status::PeerLost), now);
         }
         let slot = self.table.held_slot(&hold);
         Table::send_off(slot);
@@ -330,7 +334,7 @@ impl Core {
                 self.last_worker.store(worker, Ordering::Relaxed);
             }
             if let Err(hold) = self.inboxes[worker].transfer(hold.another()) {
-                self.abandon(hold, Outcome::of(Status::Internal), now);
+                self.abandon(hold, Outcome::new(Status::Internal), now);
             }
         }
         hold.give(); // The last worker takes the hold.
@@ -347,7 +351,7 @@ impl Core {
     /// The outcome of an operation whose lanes failed.
     pub fn failure_of(&self, id: OpId) -> Outcome {
         let peer = self.table.peer_of(id).and_then(|peer| self.peers.get(peer).ok());
-        peer.and_then(|peer| peer.failure()).unwrap_or(Outcome::of(Status::PeerLost))
+        peer.and_then(|peer| peer.failure()).unwrap_or(Outcome::new(Status::PeerLost))
     }
 
     /// The peer that a caller names, unless it has ended.
@@ -367,8 +371,8 @@ impl Core {
     /// The workers that may have lanes to a peer.
     pub(crate) fn workers_of_peer<'a>(&'a self, peer: &Peer) -> impl Iterator<Item = &'a Inbox> + use<'a> {
         let workers = peer.workers;
-        let of = move |(worker, _): &(usize, &Inbox)| workers & 1 << worker != 0;
-        self.inboxes.iter().enumerate().filter(of).map(|(_, inbox)| inbox)
+        let serves = move |(worker, _): &(usize, &Inbox)| workers & 1 << worker != 0;
+        self.inboxes.iter().enumerate().filter(serves).map(|(_, inbox)| inbox)
     }
 
     /// The most bytes of a frame that every lane can carry.
@@ -382,21 +386,21 @@ impl Core {
         match self.peers.get(peer) {
             Ok(found) => self.inboxes[found.owner].command(Command::Notify { peer, id }),
             Err(_) => {
-                self.table.end(id, Outcome::of(Status::PeerLost), now);
+                self.table.end(id, Outcome::new(Status::PeerLost), now);
             }
         }
     }
 
     /// Ends the outstanding operations of a peer. True: all have ended; false: the time for this
     /// step has passed (`over`).
-    pub fn go_on_ending(&self, of: &mut Outstanding, now: u64, over: impl Fn() -> bool) -> bool {
-        while let Some(hold) = of.waited.pop() {
-            self.abandon(hold, of.outcome, now);
-            if of.waited.len() % LOOK == 0 && over() {
+    pub fn go_on_ending(&self, ending: &mut Outstanding, now: u64, over: impl Fn() -> bool) -> bool {
+        while let Some(hold) = ending.waited.pop() {
+            self.abandon(hold, ending.outcome, now);
+            if ending.waited.len() % LOOK == 0 && over() {
                 return false;
             }
         }
-        self.table.go_on(&mut of.all, now, over)
+        self.table.go_on(&mut ending.all, now, over)
     }
 
     /// The owner of a remote memory has answered: operations that waited for the answer continue.
@@ -435,18 +439,18 @@ impl Core {
                 return match self.covers(transfer) {
                     Ok(true) => self.send_off(hold, now, ask),
                     Ok(false) => self.ask_owner(peer, hold, now, |peer, hold| ask(peer, hold, Needs::Cover)),
-                    Err(error) => self.abandon(hold, Outcome::of(error.status), now),
+                    Err(error) => self.abandon(hold, Outcome::new(error.status), now),
                 };
             };
             match Error::of_remote(state) {
                 Some(error) => {
                     let entry = view.entry_of(&remote);
-                    return self.abandon(hold, Outcome { entry, ..Outcome::of(error.status) }, now);
+                    return self.abandon(hold, Outcome { entry, ..Outcome::new(error.status) }, now);
                 }
                 None => match remote.wait(hold, grant) {
                     // The worker that delivers the answer releases the hold.
                     Ok(()) => return,
-                    Err((of, _)) => hold = of,
+                    Err((back, _)) => hold = back,
                 },
             }
         }
@@ -456,7 +460,7 @@ impl Core {
     pub(crate) fn ask_owner(&self, peer: PeerId, hold: Hold, now: u64, ask: impl FnOnce(&Peer, Hold)) {
         match self.peers.get(peer) {
             Ok(peer) => ask(&peer, hold),
-            Err(_) => self.abandon(hold, Outcome::of(Status::PeerLost), now),
+            Err(_) => self.abandon(hold, Outcome::new(Status::PeerLost), now),
         }
     }
 

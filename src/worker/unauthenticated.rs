@@ -149,7 +149,7 @@ impl Core {
     pub fn let_in(&self, source: u64, now: u64) -> Result<()> {
         let room = self.unauthenticated.admit(source, now);
         if let Some(peer) = room.goes.and_then(|oldest| self.peers.get(oldest).ok()) {
-            let outcome = Outcome::of(Status::Unreachable);
+            let outcome = Outcome::new(Status::Unreachable);
             self.command_owner(&peer, Command::EndPeer { peer: peer.id, outcome });
         }
         if room.enters {
