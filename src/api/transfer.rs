@@ -158,7 +158,7 @@ impl Endpoint {
         local: &Memory,
         remote: &RemoteMemory,
         options: &OpOptions,
-        pages: impl FnOnce(&memory::Memory, &memory::RemoteMemory) -> Result<geometry::Pages<'a>>,
+        pages: impl FnOnce(&crate::memory::Memory, &crate::memory::RemoteMemory) -> Result<geometry::Pages<'a>>,
     ) -> Result<Op> {
         let (ours, theirs) = (self.own(local)?, self.own_remote(remote)?);
         let pages = pages(ours, theirs)?;
@@ -211,7 +211,7 @@ impl Endpoint {
     }
 
     fn move_list(&self, direction: Direction, entries: &[ListEntry], options: &OpOptions) -> Result<Op> {
-        options.transfer(self.shared(), (Takes::LIST, direction), |ep, terms| {
+        options.transfer(self.shared(), Takes::LIST, direction, |ep, terms| {
             let list = Arc::new(self.list(ep, entries, options.is_latency())?);
             ep.submit_list(&list, terms)
         })
@@ -252,7 +252,7 @@ impl Endpoint {
     fn move_prepared(&self, direction: Direction, prepared: &Prepared, options: &OpOptions) -> Result<Op> {
         self.shared().check(&prepared.shared, "Prepared")?;
         let takes = if prepared.prepared.is_list() { Takes::LIST } else { Takes::TRANSFER };
-        options.transfer(self.shared(), (takes, direction), |ep, terms| {
+        options.transfer(self.shared(), takes, direction, |ep, terms| {
             ep.submit_prepared(&prepared.prepared, terms)
         })
     }
