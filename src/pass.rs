@@ -56,7 +56,7 @@ pub struct Passes {
 }
 
 /// CPU time of this thread so far.
-fn thread_ns() -> u64 {
+pub fn thread_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for the call.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };

@@ -4,9 +4,10 @@
 Each row of the table is a floor, the highest first. Fails on an upward use, and on files that import each other in
 circles of more than two (tests left out), and on files that open descriptors without src/descriptor.rs. Leaves in target/figures, beside these two: `src_code_lines`, lines of code of
 the library that ships, without comments and tests; `largest_file`, the most lines of a file of it, without tests at its
-end; `impl_worker_files`, how many files there are with methods of the worker; `lane_state_places`, in how many places
-the state of a lane lives (see `lane_places`); `commands`, how many kinds of commands one thread sends to another;
-`revoke_files`, how many files the end of a grant goes through (see `ENDS_GRANTS`): that name as an argument lists them.
+end; `lane_state_places`, in how many places the state of a lane lives (see `lane_places`); `commands`, how many kinds of
+commands one thread sends to another; `revoke_files`, how many files the end of a grant goes through (see `ENDS_GRANTS`), and
+`rail_failure_files`, the life of a failed rail (`OF_FAILURE`): these names as an argument list them; `impl_spread`, the most files
+that methods of one type are in; `largest_struct_fields`.
 """
 
 import re
@@ -150,6 +151,44 @@ def lane_places(texts):
 OPENS = re.compile(r"\bOwnedFd\b|\bFile::(?:open|create)\b|\bfs::(?:read|read_to_string|write)\(")
 
 
+#: What only the life of a failed lane needs: its functions, their types, and the commands and events about it.
+OF_FAILURE = re.compile(r"\b(lane_failed|watch_lanes|link_fails|Consequence|begin_reset|reset_lane|count_reset|lane_reset|ResetLane"
+                        r"|ResetHere|reset_as_asked|peer_reset|note_peer_reset|finish_resets|redistribute|suspend|take_suspended|surrender"
+                        r"|take_unsettled|FailedLanes|let_return|handshake_all|handshake_anyway|note_health|report_health|take_out)\b")
+
+
+def without_comments(text):
+    return re.sub(r"//[^\n]*", "", text)
+
+
+TYPE = re.compile(r"^(?:pub(?:\([a-z]+\))? )?(?:struct|enum) (\w+)", re.M)
+IMPL = re.compile(r"^impl(?:<[^{]*?>)? (\w+)(?:<[^{]*>)?(?:\s+where[^{]*)? \{", re.M)
+
+
+def rail_failure_files(texts):
+    return [file for file, text in sorted(texts.items()) if OF_FAILURE.search(without_comments(text))]
+
+
+def impls(texts):
+    """The files with methods of each type (`impl Type`, not `impl Trait for Type`), a type being its name and whether the
+    file has one of that name of its own."""
+    own = {file: set(TYPE.findall(text)) for file, text in texts.items()}
+    shared = {name for names in own.values() for name in names if sum(name in others for others in own.values()) > 1}
+    found = {}
+    for file, text in texts.items():
+        for name in set(IMPL.findall(text)):
+            found.setdefault((name, file if name in shared and name in own[file] else None), []).append(file)
+    return found
+
+
+def fields_of_structs(texts):
+    """How many fields each struct has; those of layouts that others define (`#[repr(C)]`) are left out."""
+    return {(file, name): len(re.findall(r"^    (?:pub(?:\([a-z]+\))? )?\w+:", body, re.M))
+            for file, text in texts.items()
+            for head, name, body in re.findall(r"((?:^#\[[^\n]*\n)*)^(?:pub(?:\([a-z]+\))? )?struct (\w+)[^{;(]*\{\n(.*?)^\}", text, re.M | re.S)
+            if "repr(C" not in head}
+
+
 def shipped_files(files, of_tests):
     return [file for module, file in files.items() if not any(module[:n] in of_tests for n in range(9))
             and not str(file.relative_to(SRC)).startswith(NOT_SHIPPED)]
@@ -193,7 +232,9 @@ def sizes(shipped):
             "lane_state_places": len(lane_places(texts)),
             "commands": commands(texts),
             "revoke_files": len(revoke_files(texts)),
-            "impl_worker_files": sum(1 for text in texts.values() if re.search(r"^impl Worker\b", text, re.M))}, largest
+            "rail_failure_files": len(rail_failure_files(texts)),
+            "impl_spread": max(len(files) for files in impls(texts).values()),
+            "largest_struct_fields": max(fields_of_structs(texts).values())}, largest
 
 
 def main():
@@ -228,8 +269,9 @@ def main():
     for file in opens:
         print(f"opens: {file.relative_to(ROOT)} opens a file or owns a descriptor: src/descriptor.rs does that")
     measured, largest = sizes(shipped)
-    if sys.argv[1:] == ["revoke_files"]:
-        files = revoke_files({file: file.read_text() for file in shipped})
+    lists = {"revoke_files": revoke_files, "rail_failure_files": rail_failure_files}
+    if sys.argv[1:] and sys.argv[1] in lists:
+        files = lists[sys.argv[1]]({file: file.read_text() for file in shipped})
         return print(*(file.relative_to(ROOT) for file in files), sep="\n")
     figures = {"upward_imports": len(upward), "import_circles": sum(map(len, wide)), **measured}
     folder = ROOT / "target/figures"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Plays the seeds of the state machines without I/O on one core (sessions with their lanes, revocations): the figures
+# Plays the seeds of the state machines without I/O in one thread, by its processor time (sessions with their lanes, revocations): the figures
 # machine_seeds and machine_seeds_per_s, which it prints and leaves in target/figures.
 #     tools/machines.sh
 set -euo pipefail
@@ -9,7 +9,7 @@ mkdir -p target/figures
 # Each says: played SEEDS seeds in SECONDS s
 "${CARGO:-cargo}" test --quiet -p weft --lib -- --nocapture --test-threads 1 session::tests:: revocation::tests:: \
     | tee /dev/stderr | awk '
-    /^played / { machines++; seeds += $2; seconds += $5 }
+    sub(/^.*played /, "played ") { machines++; seeds += $2; seconds += $5 }
     END {
         if (machines < 2) exit 1
         print seeds >"target/figures/machine_seeds"

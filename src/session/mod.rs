@@ -29,7 +29,6 @@ mod timers;
 
 use crate::fabric::{is_local, ANOTHER};
 pub use crate::ids::Plan;
-use crate::ids::RailIndex;
 use crate::lane::Pair;
 use crate::status::Status;
 use crate::transfer::Outcome;
@@ -179,12 +178,7 @@ impl Session {
             }
             // The peer has received nothing from us for some time.
             Kind::Ask => self.keep_alive_soon(now),
-            Kind::Reset | Kind::ResetDone => {
-                let [rail, remote_rail, epoch] = read_numbers(body).ok_or(Malformed)?;
-                let rail_of = |rail| u16::try_from(rail).map(RailIndex::new).map_err(|_| Malformed);
-                let plan = Plan { rail: rail_of(remote_rail)?, remote_rail: rail_of(rail)? };
-                self.act(Action::ResetLane { plan, epoch, asks: kind == Kind::Reset });
-            }
+            Kind::Reset | Kind::ResetDone => self.on_reset(kind, body)?,
             // Everything that arrived over reset lanes has been handled: it arrived before this
             // frame.
             Kind::Resume => {

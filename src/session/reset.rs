@@ -5,13 +5,13 @@ use super::channel;
 use super::events::{Action, LaneEvent, State};
 use super::resuming::{self, Behind, Resuming};
 use super::timers::Timer;
-use super::Session;
+use super::{Malformed, Session};
 use crate::fabric::{error_text, is_closed};
-use crate::ids::{OpId, Plan};
+use crate::ids::{OpId, Plan, RailIndex};
 use crate::lane::{Pair, Why};
 use crate::status::Status;
 use crate::transfer::Outcome;
-use crate::wire::frame::{numbers, Kind, CHANNELS, SYSTEM};
+use crate::wire::frame::{numbers, read_numbers, Kind, CHANNELS, SYSTEM};
 
 impl Session {
     /// What became of a lane.
@@ -58,6 +58,15 @@ impl Session {
             let due = self.approaches.pairs().filter_map(Pair::next_ns).min();
             self.timers.set(Timer::Return, due);
         }
+    }
+
+    /// The peer has reset its end of a lane.
+    pub(super) fn on_reset(&mut self, kind: Kind, body: &[u8]) -> Result<(), Malformed> {
+        let [rail, remote_rail, epoch] = read_numbers(body).ok_or(Malformed)?;
+        let rail_of = |rail| u16::try_from(rail).map(RailIndex::new).map_err(|_| Malformed);
+        let plan = Plan { rail: rail_of(remote_rail)?, remote_rail: rail_of(rail)? };
+        self.act(Action::ResetLane { plan, epoch, asks: kind == Kind::Reset });
+        Ok(())
     }
 
     /// The lanes, and their epochs, whose reset the peer has not confirmed.

@@ -20,8 +20,9 @@ use super::core::OPEN;
 use super::inbox::{Command, Inbox};
 use super::lanes::{DataPath, LaneWork, PeerEnd, RailWork, Rails};
 use super::later::LOOK;
+use crate::fabric::{error_text, Limits};
 use crate::ids::{LaneId, PeerId, RailIndex};
-use crate::lane::{Asked, Life, Load, Request, Verdict};
+use crate::lane::{Asked, Consequence, Failure, Life, Load, Request, Verdict};
 use crate::peer::{Peer, PeerState};
 use crate::session::{LaneEvent, Plan};
 use crate::status::Status;
@@ -30,7 +31,7 @@ use crate::transfer::completion::{self, Completion};
 use crate::transfer::stripe::Stripe;
 use crate::transfer::Outcome;
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 /// After an operation has ended, its lane gets this long to return its posts, and is then reset.
@@ -149,6 +150,53 @@ impl DataPath {
                 rail.post_probe(idle, now);
             }
         }
+    }
+
+    // Failure.
+
+    /// An operation of a lane failed. A lane in its handshake retries for some time where that can
+    /// help; a serving lane leaves its peer to the other lanes, or ends it.
+    pub fn lane_failed(&mut self, lane: LaneId, errno: i32, provider_errno: i32, now: u64) {
+        let Some((rail, work)) = self.rails.lane_mut(lane) else { return };
+        let (state, peer, plan) = (work.lane.life.state(), work.peer.clone(), work.plan());
+        log::debug!(
+            "rail {}: {peer}: a lane that was {state} failed: {} (error {errno}, the provider's {provider_errno})",
+            plan.rail,
+            error_text(errno)
+        );
+        let outcome =
+            Outcome { provider_errno: errno, rail: Some(plan.rail), ..Outcome::new(Status::PeerLost) };
+        let &Limits { resets, reconnects, .. } = rail.limits();
+        let failure = Failure { errno, serves: peer.is_served_by(plan.rail), resets, reconnects };
+        let consequence = work.lane.life.failed(failure, |last| peer.lose(plan, last), now);
+        if let Consequence::Broken { .. } = consequence {
+            work.stripes.fail(&self.core.table, &mut self.left);
+        }
+        match consequence {
+            Consequence::Nothing => {}
+            Consequence::NotUp | Consequence::Broken { ends_peer: false } => {
+                self.core.lane_not_up(&peer, plan, errno)
+            }
+            Consequence::Reset => self.begin_reset(lane, outcome, PeerEnd::Open),
+            Consequence::Noted => peer.note_failure(outcome),
+            Consequence::Pointless if !peer.is_away() => {}
+            Consequence::Pointless | Consequence::Broken { ends_peer: true } => {
+                peer.note_failure(outcome);
+                self.core.command_owner(&peer, Command::EndPeer { peer: peer.id, outcome });
+            }
+        }
+    }
+
+    /// A lane to a peer that is up got no answer: it starts again later.
+    pub(crate) fn give_up_lane(&mut self, lane: LaneId) {
+        let Some((rail, work)) = self.rails.lane_mut(lane) else { return };
+        work.lane.drain(true, self.core.clock.now());
+        rail.reset_lane(&work.lane);
+        let (peer, plan) = (work.peer.clone(), work.plan());
+        if let Some(lanes) = self.lanes_of.get_mut(peer.id.place()) {
+            lanes.retain(|other| *other != lane);
+        }
+        self.core.lane_not_up(&peer, plan, libc::ETIMEDOUT);
     }
 
     // Reset.
@@ -278,6 +326,69 @@ impl DataPath {
             self.note_health(plan.rail, errno);
         }
         self.finishing = false;
+    }
+
+    // Closing.
+
+    /// A peer has ended, or only the rails in `keep` serve it: the other lanes accept nothing new,
+    /// and are removed when the fabric has returned their operations.
+    pub fn drop_lanes(&mut self, peer: PeerId, keep: u64, ended: Option<(bool, Arc<AtomicUsize>)>) {
+        let now = self.core.clock.now();
+        for work in self.rails.lanes_mut() {
+            if work.peer.id == peer && !work.lane.id.rail.is_in(keep) && work.lane.life.is_resetting() {
+                work.lane.life.drain(false, now);
+            }
+        }
+        self.drop_all_but(peer, keep, ended.as_ref().is_some_and(|(cut, _)| *cut));
+        if let Some((cut, others)) = ended {
+            self.rails.iter_mut().for_each(|work| work.rail.end_peer(peer, cut));
+            others.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    fn drop_all_but(&mut self, peer: PeerId, keep: u64, cut: bool) {
+        let now = self.core.clock.now();
+        let Some(lanes) = self.lanes_of.get_mut(peer.place()) else { return };
+        // A successor in the same table slot may already have lanes here.
+        let of_peer = |lane: &LaneId| {
+            !lane.rail.is_in(keep) && self.rails.lane(*lane).is_none_or(|work| work.lane.peer == peer)
+        };
+        let (gone, others): (Vec<_>, Vec<_>) = lanes.drain(..).partition(of_peer);
+        *lanes = others;
+        for lane in gone {
+            let Some((rail, work)) = self.rails.lane_mut(lane) else { continue };
+            let closes = cut && rail.limits().resets;
+            work.lane.drain(closes, now);
+            if closes {
+                rail.reset_lane(&work.lane);
+            }
+            work.stripes.stop(&self.core.table, &mut self.left);
+        }
+        self.reap_closing();
+    }
+
+    /// Removes lanes that have nothing in flight.
+    pub fn reap_closing(&mut self) {
+        let now = self.core.clock.now();
+        let mut reset = false;
+        for RailWork { rail, lanes, .. } in self.rails.iter_mut() {
+            for place in 0..lanes.places() {
+                let rests = |work: &&mut LaneWork| work.lane.life.is_ending() && work.lane.inflight_ops == 0;
+                let Some(lane) = lanes.at(place).filter(rests) else { continue };
+                if lane.lane.life.is_resetting() {
+                    lane.stripes.put_down(&self.core.table, &mut self.left);
+                    reset |= lane.is_reset();
+                } else if !lane.is_saying(now) {
+                    let slot = lane.lane.id.slot;
+                    let Some(mut gone) = lanes.remove(slot) else { continue };
+                    self.removed.push(std::mem::take(&mut gone.stripes));
+                    rail.drop_lane(gone.lane, lanes);
+                }
+            }
+        }
+        if reset && !self.finishing {
+            self.finish_resets(|| true);
+        }
     }
 
     // Completions about rails.
