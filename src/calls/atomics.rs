@@ -18,7 +18,7 @@ use crate::transfer::operation::Work;
 impl Endpoint {
     pub fn atomic(&self, spec: AtomicSpec) -> Result<OpId> {
         let core = &self.core;
-        core.check_open()?;
+        core.phase.check_open()?;
         let remote = spec.remote;
         if let Some(error) = Error::of_remote(remote.state()) {
             return Err(error);

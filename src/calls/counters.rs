@@ -21,7 +21,7 @@ const EXPECT_MAX: usize = 65_536;
 
 impl Endpoint {
     pub fn create_counter(&self) -> Result<u64> {
-        self.core.check_open()?;
+        self.core.phase.check_open()?;
         self.core.counters.create()
     }
 
@@ -39,7 +39,7 @@ impl Endpoint {
     /// As many counters as values.
     pub fn expect(&self, counters: Theirs<u64>, values: Theirs<u64>, common: &Common) -> Result<OpId> {
         let core = &self.core;
-        core.check_open()?;
+        core.phase.check_open()?;
         let wanted = self.wanted(counters, values)?;
         let expecting = Expecting::new(&core.counters, wanted.clone());
         let ticket = expecting.ticket();

@@ -20,7 +20,7 @@ impl Endpoint {
     /// `peer`: as the caller names it.
     pub fn fence(&self, peer: u64, common: &Common) -> Result<OpId> {
         let core = &self.core;
-        core.check_open()?;
+        core.phase.check_open()?;
         let peer = core.named_peer(peer)?;
         let id = self.begin_fence(common, Some(peer.id), || peer.ended())?;
         core.quiesce(peer.owner, Scope::Peer(peer.id), Then::Fence(id));

@@ -65,7 +65,7 @@ impl Drop for GrantPlace<'_> {
 impl Endpoint {
     pub fn grant(&self, memory: &Arc<Memory>, spec: &GrantSpec) -> Result<GrantToken> {
         let core = &self.core;
-        core.check_open()?;
+        core.phase.check_open()?;
         let peer = core.named_peer(spec.peer)?;
         check_revokes(core, &peer)?;
         let access = granted_access(memory.access(), spec)?;
@@ -120,7 +120,7 @@ impl Endpoint {
 
     pub fn revoke(&self, grant: GrantToken, common: &Common) -> Result<OpId> {
         let core = &self.core;
-        core.check_open()?;
+        core.phase.check_open()?;
         // Without a place for its completion, the revoke changes nothing. The grant outlives the peer:
         // PEER_LOST would say less than its own notification can.
         let id = self.begin_fence(common, None, || core.begin_to_revoke(grant, false).err())?;

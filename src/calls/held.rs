@@ -13,7 +13,7 @@ impl Endpoint {
     pub fn held(&self) -> Vec<Held> {
         let core = &self.core;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let memories: Vec<_> = core.memories.lock().values().cloned().collect();
+        let memories = core.memories.all();
         let peers = core.peers.all();
         let of_peers = |what: fn(&Peer) -> &AtomicU64| peers.iter().map(|peer| count(what(peer))).sum();
         let queues: Vec<_> = self.queues.lock().iter().filter_map(Weak::upgrade).collect();

@@ -21,7 +21,7 @@ use crate::transfer::queue::Queue;
 use crate::transfer::shape::Entered;
 use crate::transfer::stripes::Stripes;
 use crate::transfer::{Direction, Outcome, Terms};
-use crate::worker::core::{Core, OPEN};
+use crate::worker::core::Core;
 use crate::worker::driver::Driver;
 use crate::worker::lanes::DataPath;
 use crate::worker::pause::Pause;
@@ -322,7 +322,7 @@ impl Parcel<'_> {
             return None; // What it covers is to be known first.
         }
         let state = remote.state_under(terms.common.grant); // After the key (`locate`).
-        if core.phase.load(Ordering::SeqCst) != OPEN || state != RemoteState::Ready {
+        if !core.phase.is_open() || state != RemoteState::Ready {
             return None;
         }
         let place = terms.common.queue.hold(1)?;
@@ -338,7 +338,7 @@ impl Parcel<'_> {
         if let Some(transfer) = unsafe { table.body(slot) }.transfer() {
             stripes.posted(hold, slot, transfer, table, now);
         }
-        if core.phase.load(Ordering::SeqCst) != OPEN {
+        if !core.phase.is_open() {
             // A thread that closes the endpoint may have missed this operation.
             table.end(id, Outcome::new(Status::Canceled), now);
         }

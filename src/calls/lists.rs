@@ -83,7 +83,7 @@ impl Drop for Prepared {
 impl Endpoint {
     /// Submits a checked list.
     pub fn submit_list(&self, list: &Arc<List>, terms: &Terms) -> Result<OpId> {
-        self.core.check_open()?;
+        self.core.phase.check_open()?;
         list.allows(terms.direction)?;
         if terms.common.grant.is_some() && list.parts().len() > 1 {
             return Err(Error::invalid(
@@ -138,7 +138,7 @@ impl Endpoint {
     ) -> Result<Arc<Prepared>> {
         check_flags(flags, LATENCY | COUNT_PAGES)?;
         let (urgent, whole) = (flags & LATENCY != 0, flags & COUNT_PAGES != 0);
-        self.core.check_open()?;
+        self.core.phase.check_open()?;
         Error::of_remote(remote.state()).map_or(Ok(()), Err)?;
         if whole {
             self.check_counted(remote.peer, pages.page_len)?;
@@ -149,7 +149,7 @@ impl Endpoint {
     }
 
     pub fn prepare_list(&self, list: List) -> Result<Arc<Prepared>> {
-        self.core.check_open()?;
+        self.core.phase.check_open()?;
         list.parts().iter().try_for_each(|part| self.check_part(&list, part))?;
         Ok(Prepared::new(PreparedShape::List(Arc::new(list))))
     }
@@ -160,7 +160,7 @@ impl Endpoint {
             PreparedShape::List(list) => return self.submit_list(&list, terms),
             PreparedShape::Pages(paged) => paged,
         };
-        self.core.check_open()?;
+        self.core.phase.check_open()?;
         Error::of_remote(paged.remote.state()).map_or(Ok(()), Err)?;
         check_access(terms.direction, &paged.local, &paged.remote)?;
         self.check_grant(terms, &paged.remote)?;

@@ -29,7 +29,7 @@ impl Endpoint {
                 return Err(Error::invalid(format!("numa_node is {other}: it must be a NUMA node, 0 to 63")))
             }
         };
-        self.core.check_open()?;
+        self.core.phase.check_open()?;
         crate::memory::alloc::allocate(len, node)
     }
 
@@ -51,7 +51,7 @@ impl Endpoint {
         claim: Claim,
     ) -> Result<Arc<Memory>> {
         let core = &self.core;
-        core.check_open()?;
+        core.phase.check_open()?;
         if (rails as u128) >> core.rails.len() != 0 {
             return Err(Error::invalid(format!(
                 "rails is {rails:#x}, but this endpoint has {}: bit i stands for rail i",
@@ -83,7 +83,7 @@ impl Endpoint {
         let id = MemoryId::new(core.random.u64()?);
         let memory = Arc::new(self.make_memory(id, core.random.u64()?, wanted, place)?);
         core.describe(&memory);
-        core.memories.lock().insert(id, memory.clone());
+        core.memories.insert(id, memory.clone());
         log::trace!("memory {id:#x} is registered: {} ranges", memory.ranges().len());
         Ok(memory)
     }
@@ -110,7 +110,7 @@ impl Endpoint {
             // The rest can be tried again. Once the rails are closed, so are the registrations.
             self.deregister_from_rails(memory).inspect_err(|_| memory.stay_stuck())?;
         }
-        core.memories.lock().remove(&memory.id);
+        core.memories.remove(memory.id);
         memory.let_go();
         Ok(())
     }
@@ -124,7 +124,7 @@ impl Endpoint {
             if self.core.config.manual {
                 self.progress();
             } else {
-                core.wait_importers(memory, Duration::from_millis(5));
+                core.memories.wait_importers(memory, Duration::from_millis(5));
             }
             if core.clock.now() < until {
                 continue;
@@ -154,11 +154,11 @@ impl Endpoint {
         let answers: Vec<Result<()>> =
             replies.iter().map(|reply| self.answer(reply, UNRESPONSIVE, || memory.open())?).collect();
         answers.into_iter().collect::<Result<()>>()?;
-        self.core.check_closed()
+        self.core.phase.check_closed()
     }
 
     pub fn import(&self, peer: u64, blob: &[u8]) -> Result<Arc<RemoteMemory>> {
-        self.core.check_open()?;
+        self.core.phase.check_open()?;
         let peer = self.core.named_peer(peer)?;
         room::probe::<u8>(blob.len().saturating_mul(4), "what the descriptor says")?;
         let descriptor = Descriptor::decode(blob)?;

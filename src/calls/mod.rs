@@ -36,7 +36,7 @@ use crate::transfer::queue::{Arm, Queue};
 use crate::transfer::{tally, Outcome};
 use crate::worker::chores::Reply;
 pub use crate::worker::config::{EndpointConfig, Idle, Secret, LIVENESS_OFF, MESSAGE_MAX};
-use crate::worker::core::{Core, RailInfo, CLOSING, OPEN};
+use crate::worker::core::{Core, RailInfo};
 use crate::worker::driver::Driver;
 use crate::worker::inbox::Command;
 use crate::worker::Worker;
@@ -167,11 +167,11 @@ impl Endpoint {
     }
 
     pub fn poison(&self, message: &str) {
-        self.core.poison(message);
+        self.core.phase.poison(message);
     }
 
     pub fn check_poison(&self) -> Result<()> {
-        self.core.check_poison()
+        self.core.phase.check_poison()
     }
 
     /// Runs a caller's request. A panic is an internal error: it stops the endpoint.
@@ -323,7 +323,7 @@ impl Endpoint {
     }
 
     pub fn create_queue(&self, depth: u32) -> Result<Arc<Queue>> {
-        self.core.check_open()?;
+        self.core.phase.check_open()?;
         let depth = match depth {
             0 => self.core.config.queue_depth as usize,
             16..=1_048_576 => depth as usize,
@@ -350,7 +350,7 @@ impl Endpoint {
             return Ok(());
         }
         log::trace!("shutdown: {} operations are outstanding", core.table.active());
-        core.phase.compare_exchange(OPEN, CLOSING, Ordering::SeqCst, Ordering::SeqCst).ok();
+        core.phase.begin_closing();
         let until = core.clock.now().saturating_add(drain_timeout_ns);
         while core.table.active() > 0 && core.clock.now() < until {
             if !self.progress() {
@@ -369,7 +369,7 @@ impl Endpoint {
         if ended.is_ok() {
             // Submissions that raced with the shutdown.
             core.table.end_all(Outcome::new(Status::Canceled), core.clock.now());
-            core.memories.lock().values().for_each(|memory| memory.let_go());
+            core.memories.all().iter().for_each(|memory| memory.let_go());
             if !self.down.swap(true, Ordering::AcqRel) {
                 if let Some(trace) = &core.config.traced {
                     trace.end();
@@ -389,7 +389,7 @@ impl Endpoint {
 
     /// Dropped once nothing of the endpoint is open.
     pub fn alive(&self) -> Arc<()> {
-        self.core.alive()
+        self.core.phase.alive()
     }
 
     /// Closes the rails, unless their workers' threads have closed them.

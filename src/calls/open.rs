@@ -17,7 +17,7 @@ use crate::topology::cpus::CpuSet;
 use crate::topology::read::Root;
 use crate::topology::Machine;
 use crate::wire::address::{Address, RailAddress, RAILS_MAX};
-use crate::worker::core::{Core, RailInfo, STOPPING};
+use crate::worker::core::{Core, RailInfo};
 use crate::worker::driver::Driver;
 use crate::worker::inbox::Command;
 use crate::worker::Worker;
@@ -211,7 +211,7 @@ struct Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         if let Some(core) = self.core.as_ref().filter(|_| !self.working.is_empty()) {
-            core.phase.store(STOPPING, Ordering::Release);
+            core.phase.stop();
             core.inboxes.iter().for_each(|inbox| inbox.command(Command::Shutdown));
         }
         let waiting = self.waiting.drain(..).map(|(thread, _)| thread);

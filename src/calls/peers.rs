@@ -32,7 +32,7 @@ pub enum Begin {
 impl Endpoint {
     pub fn connect(&self, blob: &[u8], timeout_ns: u64, user_data: u64) -> Result<u64> {
         let core = &self.core;
-        core.check_open()?;
+        core.phase.check_open()?;
         let address = Address::decode(blob)?;
         address.common_wire()?;
         let timeout = if timeout_ns == 0 { core.config.connect_timeout_ns } else { timeout_ns };
@@ -71,7 +71,7 @@ impl Endpoint {
     }
 
     pub fn disconnect(&self, peer: u64) -> Result<()> {
-        self.core.check_open()?;
+        self.core.phase.check_open()?;
         let peer = self.core.named_peer(peer)?;
         log::trace!("disconnect from {peer}");
         self.core.inboxes[peer.owner].command(Command::EndPeer { peer: peer.id, outcome: Outcome::OK });
@@ -102,7 +102,7 @@ impl Core {
         accepted: AcceptedHandshake,
         source: u64,
     ) -> Result<PeerId> {
-        self.check_open()?;
+        self.phase.check_open()?;
         let fabric = &self.rails[accepted.plan.rail.place()].fabric;
         if address.rails.get(accepted.plan.remote_rail.place()).is_none_or(|rail| rail.fabric != *fabric) {
             return Err(Error::new(Status::NoCommonFabric, "a hello over another fabric than it names"));

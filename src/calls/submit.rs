@@ -47,7 +47,7 @@ impl Endpoint {
         pages: &Pages,
         terms: &Terms,
     ) -> Result<OpId> {
-        self.core.check_open()?;
+        self.core.phase.check_open()?;
         if !self.core.config.manual {
             self.core.table.prefetch();
             remote.prefetch();
@@ -138,7 +138,7 @@ impl Endpoint {
         // The peer's PEER_DOWN waits for this part: operations that this thread ends come before
         // it.
         let passing = core.table.pass();
-        self.core.check_open()?;
+        self.core.phase.check_open()?;
         let ended = |part: &Part| Error::of_remote(state(part).0);
         if let Some(error) = list.parts().iter().find_map(ended) {
             return Err(error);
@@ -225,7 +225,7 @@ impl Endpoint {
     /// A peer or memory that ended during the submission ended every part that it found; this part
     /// may not have been among them.
     fn end_if_too_late(&self, id: OpId, state: RemoteState, entry: u64) {
-        let late = if self.core.phase.load(Ordering::SeqCst) != crate::worker::core::OPEN {
+        let late = if !self.core.phase.is_open() {
             Some(Status::Canceled)
         } else {
             Error::of_remote(state).map(|error| error.status)
@@ -242,7 +242,7 @@ impl Endpoint {
     /// here on finds it.
     pub(crate) fn take_back_if_late(&self, hold: Hold, ended: Option<Error>) -> Result<Hold> {
         let table = &self.core.table;
-        let error = match self.core.check_open() {
+        let error = match self.core.phase.check_open() {
             Ok(()) => ended,
             Err(closed) => Some(closed),
         };
@@ -297,7 +297,7 @@ impl Endpoint {
     /// `peer`: as the caller names it.
     pub fn send(&self, peer: u64, data: Theirs<u8>, common: &Common) -> Result<OpId> {
         let core = &self.core;
-        core.check_open()?;
+        core.phase.check_open()?;
         if data.len() > MESSAGE_MAX {
             return Err(Error::limit(format!(
                 "a message of {} bytes: at most {MESSAGE_MAX} are allowed",

@@ -113,7 +113,7 @@ impl Unowned<'_> {
     fn give_back(mut self, error: Error) -> Error {
         let replies = self.close();
         let closed = all_closed(&replies, &self.areas, |reply| self.endpoint.answer(reply, CLOSES, || 0));
-        match closed.and_then(|()| self.endpoint.core.check_closed()) {
+        match closed.and_then(|()| self.endpoint.core.phase.check_closed()) {
             Ok(()) => error,
             Err(_) if matches!(error.status, Status::TimedOut | Status::Internal) => error,
             Err(_) => Error {

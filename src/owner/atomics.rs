@@ -62,8 +62,8 @@ impl Link {
             return Delivery::Taken;
         };
         let memory = match grant {
-            Some(grant) => core.granted(grant, request.memory),
-            None => core.offered(request.memory, self.peer.id).ok_or(Status::MemoryGone),
+            Some(grant) => core.memories.granted(grant, request.memory),
+            None => core.memories.offered(request.memory, self.peer.id).ok_or(Status::MemoryGone),
         };
         // SAFETY: deregistering waits for every worker's pass to end.
         let done = memory.and_then(|memory| unsafe { request.execute(&memory, grant) });

@@ -107,7 +107,7 @@ impl Link {
             }
             (Kind::Import, .., Some([memory, secret, number])) => {
                 let memory = MemoryId::new(memory);
-                let offered = core.offer(memory, secret, self.peer.id);
+                let offered = core.memories.offer(memory, secret, self.peer.id);
                 let known = offered.is_some();
                 self.imports.extend(known.then_some(memory));
                 let found = if known { "found" } else { "not here" };
@@ -143,7 +143,7 @@ impl Link {
             (Kind::Revoked, Some([memory]), ..) => {
                 let memory = MemoryId::new(memory);
                 self.imports.remove(&memory);
-                core.revoked(memory, self.peer.id)
+                core.memories.released(memory, self.peer.id)
             }
             (Kind::Withdraw, _, Some([low, high]), _) => {
                 let token = u128::from(low) | u128::from(high) << 64;

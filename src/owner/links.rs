@@ -108,7 +108,7 @@ impl Worker {
         if link.assembly.is_some() {
             core.queue.unreserve(1);
         }
-        core.forget_importer(peer, &link.imports);
+        core.memories.forget_importer(peer, &link.imports);
         let was_up = link.session.is_up();
         core.peers.remove(&link.peer, link.session.is_known());
         // Notify after that, so that a later grant finds the peer gone.
@@ -293,7 +293,7 @@ impl Worker {
         }
         let none_left = self.links.iter().next().is_none() && self.leaving.is_empty();
         if self.shutting_down && none_left && !self.data.rails.lanes().any(|lane| lane.is_saying(now)) {
-            self.core.count_closed(self.index);
+            self.core.phase.count_closed(self.index);
         }
     }
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 impl Core {
     pub(crate) fn memory(&self, id: MemoryId) -> Option<Arc<Memory>> {
-        self.memories.lock().get(&id).cloned()
+        self.memories.get(id)
     }
 
     /// Lets the machine handle something, and carries out what follows.
@@ -89,7 +89,7 @@ impl Core {
             (Scope::Grant(grant), _) => self.revoking(|all| all.handle_quiesced(grant.token)),
             (Scope::Keys(memory), _) => self.revoking(|all| all.handle_keys_closed(*memory)),
             (Scope::Peer(_), Then::Keys { memory, .. }) => self.revoking(|all| all.handle_keys_known(memory)),
-            (Scope::Peer(peer), Then::Deregister(memory)) => self.revoked(memory, *peer),
+            (Scope::Peer(peer), Then::Deregister(memory)) => self.memories.released(memory, *peer),
             (Scope::Peer(_), _) => {} // A fence ends with its peer.
         }
     }

@@ -1,15 +1,17 @@
 //! The state that all threads of an endpoint share.
 
 use super::config::EndpointConfig;
+use super::exported::Exported;
 use super::inbox::{Command, Inbox};
 use super::later::LOOK;
 use super::messages::Messages;
+use super::phase::Phase;
 use super::unauthenticated::Unauthenticated;
 use super::whereabouts::Whereabouts;
 use crate::clock::{Clock, Random};
-use crate::fabric::grants::{Grant, Grants};
-use crate::ids::{Hold, MemoryId, OpId, PeerId, RailIndex};
-use crate::memory::{Memory, RemoteMemory, RemoteState};
+use crate::fabric::grants::Grants;
+use crate::ids::{Hold, OpId, PeerId, RailIndex};
+use crate::memory::{RemoteMemory, RemoteState};
 use crate::pass::Longest;
 use crate::peer::ends::Ends;
 use crate::peer::link::Outstanding;
@@ -28,19 +30,10 @@ use crate::transfer::Outcome;
 use crate::wire::address::Address;
 use crate::wire::frame::HEADER;
 use crate::wire::seal::SEAL;
-use once_cell::sync::OnceCell;
-use parking_lot::{Condvar, Mutex};
-use std::collections::{HashMap, HashSet};
+use parking_lot::Mutex;
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
-
-/// Phases of an endpoint.
-pub const OPEN: u8 = 0;
-/// Shutting down: no new operations are accepted.
-pub const CLOSING: u8 = 1;
-/// Every peer is notified: the rails can be closed.
-pub const STOPPING: u8 = 2;
 
 /// Transfers that one step starts after the owner of their remote memory has answered.
 const GO_ON: usize = 256;
@@ -92,34 +85,23 @@ pub struct Core {
     pub queue: Arc<Queue>,
     pub messages: Messages,
     pub counters: Arc<Counters>,
-    pub memories: Mutex<HashMap<MemoryId, Arc<Memory>>>,
+    pub memories: Exported,
     /// Live grants, and those that are being revoked.
     pub grants: Arc<Grants>,
     pub(crate) revocations: Mutex<Revocations>,
     pub inboxes: Arc<[Inbox]>,
-    /// SeqCst, together with the states of slots (`Slot::state`), where operations begin and where
-    /// the endpoint closes.
-    pub phase: AtomicU8,
-    closed_workers: AtomicUsize,
-    /// Workers that have ended with a NIC that did not close, one bit each.
-    unclosed: AtomicU64,
-    poisoned: AtomicBool,
-    poison: OnceCell<String>,
     pub(crate) ends: Ends,
-    /// Signalled when importers have released memory.
-    importers: (Mutex<()>, Condvar),
     turn: AtomicU64,
     /// The worker that got the last transfer of one slice.
     pub(crate) last_worker: AtomicUsize,
     /// The longest passes of the workers.
     pub longest: Longest,
-    malformed: AtomicU64,
     pub(crate) unauthenticated: Unauthenticated,
     /// The number of the last peer connection that this endpoint has begun. The first is random, so
     /// that another endpoint's grants are not taken for this one's (`memory::Revoked`).
     pub(crate) begun: AtomicU64,
     /// Dropped last: by then, nothing of the endpoint is open.
-    alive: Arc<()>,
+    pub phase: Phase,
 }
 
 impl Core {
@@ -163,47 +145,19 @@ impl Core {
             queue,
             messages: Messages::default(),
             counters: Arc::new(Counters::new(config.max_counters as usize, incarnation)),
-            memories: Mutex::default(),
+            memories: Exported::default(),
             grants: Arc::default(),
             revocations: Mutex::new(Revocations::new(workers)),
             inboxes,
-            phase: AtomicU8::new(OPEN),
-            closed_workers: AtomicUsize::new(0),
-            unclosed: AtomicU64::new(0),
-            poisoned: AtomicBool::new(false),
-            poison: OnceCell::new(),
-            importers: Default::default(),
             ends: Ends::default(),
             turn: AtomicU64::new(0),
             last_worker: AtomicUsize::new(0),
             longest: Longest::default(),
-            malformed: AtomicU64::new(0),
             unauthenticated: Unauthenticated::new(config.max_peers as usize, config.queue_depth as usize),
             begun: AtomicU64::new(first & u64::from(u32::MAX)),
             config,
-            alive: Arc::default(),
+            phase: Phase::new(workers),
         })
-    }
-
-    pub fn alive(&self) -> Arc<()> {
-        self.alive.clone()
-    }
-
-    pub fn check_open(&self) -> Result<()> {
-        if self.phase.load(Ordering::SeqCst) != OPEN {
-            return Err(Error::closed());
-        }
-        Ok(())
-    }
-
-    /// Counts a malformed frame, which is dropped.
-    #[cold]
-    pub fn count_malformed(&self) {
-        self.malformed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub fn malformed(&self) -> u64 {
-        self.malformed.load(Ordering::Relaxed)
     }
 
     /// Whether the kernel reports the link of a rail's NIC as down.
@@ -224,59 +178,6 @@ impl Core {
         let named = |name: String| self.rails.iter().find(|one| one.name == name && one.fabric == *fabric);
         let [written, read] = names.map(|name| Some(named(name?)?.traffic.clone()));
         (written.is_some() || read.is_some()).then(|| Box::new(Elsewhere::new(written, read)))
-    }
-
-    // Internal errors.
-
-    #[cold]
-    pub fn poison(&self, message: &str) {
-        let _ = self.poison.set(message.to_owned());
-        self.poisoned.store(true, Ordering::Release);
-        log::error!("a defect of Weft: {message}");
-    }
-
-    #[inline]
-    pub fn check_poison(&self) -> Result<()> {
-        if self.poisoned.load(Ordering::Acquire) {
-            let why = self.poison.get().map_or("?", String::as_str);
-            return Err(Error::new(
-                Status::Internal,
-                format!("a defect of Weft stopped this endpoint: {why}"),
-            ));
-        }
-        Ok(())
-    }
-
-    // Shutdown.
-
-    /// All peers of a worker know that the endpoint ends; after the last worker, rails may close.
-    pub fn count_closed(&self, worker: usize) {
-        let bit = 1usize << worker;
-        let before = self.closed_workers.fetch_or(bit, Ordering::AcqRel);
-        let all = (1u128 << self.inboxes.len()) - 1;
-        if (before | bit) as u128 == all {
-            self.phase.store(STOPPING, Ordering::Release);
-        }
-    }
-
-    /// Notes whether all NICs of a worker that ends are closed.
-    pub fn note_closed(&self, worker: usize, all: bool) {
-        match all {
-            true => self.unclosed.fetch_and(!(1 << worker), Ordering::AcqRel),
-            false => self.unclosed.fetch_or(1 << worker, Ordering::AcqRel),
-        };
-    }
-
-    /// Workers that have ended answer that nothing is registered any longer, which does not hold for
-    /// a NIC that is still open.
-    pub(crate) fn check_closed(&self) -> Result<()> {
-        match self.unclosed.load(Ordering::Acquire) {
-            0 => Ok(()),
-            _ => Err(Error::new(
-                Status::TimedOut,
-                "a NIC does not close, and may still use the memory: keep it, and call weft_endpoint_shutdown again",
-            )),
-        }
     }
 
     /// Passes a command about an operation to a worker.
@@ -476,57 +377,6 @@ impl Core {
             _ => {
                 self.table.end(id, Outcome::OK, now);
             }
-        }
-    }
-
-    // Memory that peers import.
-
-    /// A peer requests the use of our memory: whether that is allowed.
-    pub fn offer(&self, memory: MemoryId, secret: u64, peer: PeerId) -> Option<Arc<Memory>> {
-        let memories = self.memories.lock();
-        memories.get(&memory).filter(|memory| memory.secret == secret && memory.import(peer)).cloned()
-    }
-
-    /// Our memory that a peer may use without a grant.
-    pub fn offered(&self, memory: MemoryId, peer: PeerId) -> Option<Arc<Memory>> {
-        let open = |memory: &&Arc<Memory>| memory.is_imported(peer) && !memory.access().granted_only;
-        self.memories.lock().get(&memory).filter(open).cloned()
-    }
-
-    /// Our memory under a grant, if the grant names this peer.
-    pub fn granted(&self, grant: &Grant, memory: MemoryId) -> std::result::Result<Arc<Memory>, Status> {
-        let named = self.memories.lock().get(&memory).filter(|_| memory == grant.memory).cloned();
-        named.ok_or(Status::Revoked)
-    }
-
-    /// A peer has released our memory.
-    pub fn revoked(&self, memory: MemoryId, peer: PeerId) {
-        if let Some(memory) = self.memories.lock().get(&memory) {
-            memory.forget(peer);
-        }
-        self.notify_importers();
-    }
-
-    /// The peer has ended, and no longer uses these memories.
-    pub fn forget_importer(&self, peer: PeerId, imports: &HashSet<MemoryId>) {
-        for memory in imports {
-            if let Some(memory) = self.memories.lock().get(memory) {
-                memory.forget(peer);
-            }
-        }
-        self.notify_importers();
-    }
-
-    fn notify_importers(&self) {
-        let _held = self.importers.0.lock();
-        self.importers.1.notify_all();
-    }
-
-    /// Waits for a moment in which importers may release the memory.
-    pub fn wait_importers(&self, memory: &Memory, at_most: std::time::Duration) {
-        let mut held = self.importers.0.lock();
-        if !memory.importers().is_empty() {
-            self.importers.1.wait_for(&mut held, at_most);
         }
     }
 }

@@ -16,7 +16,6 @@
 //! Without another lane, the peer is resumed over a new one (`resume`). If a NIC on either side
 //! cannot reset a lane, the peer is lost.
 
-use super::core::OPEN;
 use super::inbox::{Command, Inbox};
 use super::lanes::{DataPath, LaneWork, PeerEnd, RailWork, Rails};
 use super::later::LOOK;
@@ -105,7 +104,7 @@ impl DataPath {
             return;
         }
         let core = self.core.clone();
-        let closing = core.phase.load(Ordering::Acquire) != OPEN;
+        let closing = !core.phase.is_open();
         let mut stuck = Vec::new();
         for work in self.rails.iter_mut() {
             for lane in work.lanes.iter_mut() {

@@ -14,6 +14,7 @@ pub mod core;
 pub(crate) mod credits;
 pub(crate) mod driver;
 pub(crate) mod environment;
+pub mod exported;
 pub(crate) mod failover;
 pub(crate) mod handshake;
 pub mod inbox;
@@ -22,6 +23,7 @@ pub(crate) mod later;
 pub(crate) mod mailbox;
 pub(crate) mod messages;
 pub(crate) mod pause;
+pub mod phase;
 pub(crate) mod registering;
 pub(crate) mod relay;
 pub(crate) mod rest;
@@ -41,12 +43,11 @@ use crate::transfer::table::Left;
 use crate::transfer::Outcome;
 use arrivals::Reached;
 use chores::Chores;
-use core::{Core, STOPPING};
+use core::Core;
 use inbox::Command;
 use lanes::{DataPath, RailWork};
 use later::{Leaving, ENDS_NS};
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use watching::Watching;
 
@@ -95,7 +96,7 @@ pub struct Worker {
 impl Worker {
     /// Every peer knows that the endpoint ends: the rails may close.
     pub fn may_close(&self) -> bool {
-        self.shutting_down && self.core.phase.load(Ordering::Acquire) == STOPPING
+        self.shutting_down && self.core.phase.is_stopping()
     }
 
     pub fn new(index: usize, core: Arc<Core>, rails: Vec<Rail>) -> Worker {
@@ -385,7 +386,7 @@ impl Worker {
         }
         self.data.free_removed(|| false);
         self.closed = true;
-        self.core.note_closed(self.index, outcome.is_ok());
+        self.core.phase.note_closed(self.index, outcome.is_ok());
         self.chores.close();
         let now = self.core.clock.now();
         self.watching.stop(&self.core, Outcome::new(Status::Canceled), now);
@@ -420,9 +421,9 @@ impl Worker {
 
     /// The worker panicked: every operation in flight ends.
     pub fn failed(&mut self, message: &str) {
-        self.core.poison(message);
+        self.core.phase.poison(message);
         self.core.table.end_all(Outcome::new(Status::Internal), self.core.clock.now());
-        self.core.count_closed(self.index);
+        self.core.phase.count_closed(self.index);
         self.core.queue.interrupt(false);
     }
 }

@@ -27,6 +27,8 @@ pub struct Unauthenticated {
     most: usize,
     inner: Mutex<Inner>,
     refused: AtomicU64,
+    /// Malformed frames, which are dropped.
+    malformed: AtomicU64,
     lines: Seldom,
     /// Why some were rejected: the first line of each cause is logged whatever the rate.
     causes: Mutex<Vec<String>>,
@@ -62,6 +64,7 @@ impl Unauthenticated {
             most: MOST.min(max_peers / 2).min(queue_depth / 8).max(1),
             inner: Mutex::default(),
             refused: AtomicU64::new(0),
+            malformed: AtomicU64::new(0),
             lines: Seldom::new(),
             causes: Mutex::default(),
         }
@@ -135,6 +138,16 @@ impl Unauthenticated {
 }
 
 impl Core {
+    /// Counts a malformed frame, which is dropped.
+    #[cold]
+    pub fn count_malformed(&self) {
+        self.unauthenticated.malformed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn malformed(&self) -> u64 {
+        self.unauthenticated.malformed.load(Ordering::Relaxed)
+    }
+
     /// Counts a rejected endpoint.
     #[cold]
     pub fn reject(&self, why: &str) {
