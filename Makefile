@@ -25,7 +25,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray weights-figures interrupts weights-roundtrip soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-efa test-netem test-reset gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
+.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray weights-figures interrupts weights-roundtrip soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-efa p5 test-netem test-reset gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 17
@@ -148,6 +148,11 @@ test-efa: ## Tests over libfabric's own efa provider, on emulated EFA NICs (root
 	@$(MAKE) --no-print-directory lib
 	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill
 	@tools/test-efa.sh $(if $(CHAOS),--chaos $(LIBDIR) $(CHAOS) $(SEED),$(LIBDIR) $(EXAMPLES)/random_fill '$(T)')
+
+p5: ## Two p5 in a box, of 32 emulated EFA NICs each: the line's share, and what each technique is worth, as table and picture
+	@tools/need.sh efa
+	@cargo build --release --locked -p weft-bench
+	@tools/p5.py target/release
 
 test-netem: ## Tests tcp where packets are lost and late, beside a plain socket, in a virtual machine (Debian): some minutes
 	@tools/need.sh verbs

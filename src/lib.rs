@@ -71,6 +71,7 @@ mod topology;
 mod trace;
 mod transfer;
 mod wire;
+mod without;
 mod worker;
 
 /// The simulated NICs without Weft, to measure their own cost.

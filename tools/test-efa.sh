@@ -4,6 +4,7 @@
 # One line a test; a last line that counts them. Needs root for the system of another Debian.
 #     tools/test-efa.sh LIBDIR RANDOM_FILL [FILTER]          FILTER: a part of the tests' names
 #     tools/test-efa.sh --chaos LIBDIR MINUTES [SEED]        three hosts whose NICs, cables and processes fail: a ledger
+#     tools/test-efa.sh --root SYSTEM                        makes the root of a system, and prints where it is
 # Systems: 117, libfabric 1.17 of Debian 12 (fabric efa); 21, libfabric 2.1 of Debian 13 (efa-direct), and 21-emulated, the
 # same over a device that has no RDMA writes (efa); other, the library that WEFT_LIBFABRIC names. Names begin with them.
 # SHORT=1: a choice that takes a few minutes. WEFT_TEST_JOBS: tests at once (2).
@@ -358,6 +359,7 @@ chaos() { # libdir, minutes, seed
 case ${1:-} in
 --link) link "$2" "$3" "$4"; exit ;;
 --chaos) shift; chaos "$@"; exit ;;
+--root) may_chroot && root_of "$2"; exit ;;
 esac
 [ $# -ge 2 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 tests "$@"

@@ -17,6 +17,7 @@ use crate::topology::cpus::CpuSet;
 use crate::topology::read::Root;
 use crate::topology::Machine;
 use crate::wire::address::{Address, RailAddress, RAILS_MAX};
+use crate::without::{is_without, Technique};
 use crate::worker::core::{Core, RailInfo};
 use crate::worker::driver::Driver;
 use crate::worker::inbox::Command;
@@ -401,7 +402,8 @@ fn start(
 
 fn life(index: usize, plan: Plan, progress: Progress, report: Sender<Opened>, wait: Receiver<Go>) {
     // Pin first: everything that a provider allocates and starts then stays near the NICs, too.
-    if let Some(Err(error)) = plan.cpus.map(|cpus| cpus.pin_this_thread()) {
+    let cpus = plan.cpus.filter(|_| !is_without(Technique::Pinning));
+    if let Some(Err(error)) = cpus.map(|cpus| cpus.pin_this_thread()) {
         log::debug!("worker {index} is not kept near its NICs: {error}");
     }
     let (rails, opened) = open_rails(plan.rails, progress);

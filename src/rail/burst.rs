@@ -6,6 +6,7 @@ use super::{Rail, Traffic, PROBE_LEN, SENDS, STAGED_WINDOW, URGENT_NS, URGENT_WI
 use crate::fabric::{Limits, Nic, Posted, Rma, Segment};
 use crate::ids::{LaneSlot, OpId, RailIndex};
 use crate::trace::{self, Event};
+use crate::without::{is_without, Technique};
 use std::ffi::c_void;
 
 /// Bytes of a probe write.
@@ -92,6 +93,7 @@ impl Burst<'_> {
         let of_rail = (self.limits.rail_window + extra).saturating_sub(*self.inflight_bytes);
         match self.posts() {
             0 => 0,
+            _ if is_without(Technique::LazyPosting) => u64::MAX,
             _ if lane.is_idle() => of_lane.min(of_rail).max(1),
             _ => of_lane.min(of_rail),
         }
@@ -197,9 +199,9 @@ impl Burst<'_> {
             }
             let mut part = rma;
             let rest = count - posted;
-            let run = rest.min(free);
+            let run = if is_without(Technique::Batches) { 1 } else { rest.min(free) };
             (part.segments, left) = left.split_at(run * segments);
-            part.more = rma.more || run < rest;
+            part.more = rma.more || run < rest && !is_without(Technique::Batches);
             // SAFETY: the local ranges, of which these are some, stay registered until the operations are done.
             let (done, outcome) = unsafe { self.post_part(part, run, bytes, tag) };
             posted += done;

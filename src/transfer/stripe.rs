@@ -13,6 +13,7 @@ use crate::ids::LaneSlot;
 use crate::rail::{Burst, Tag, Work};
 use crate::status::Status;
 use crate::trace;
+use crate::without::{is_without, Technique};
 use arrayvec::ArrayVec;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
@@ -384,7 +385,11 @@ impl Stripe {
                 key,
                 immediate: self.layer.immediate,
                 // Only when the next post of this claim follows at once.
-                more: posts > 1 && room.min(self.turn) > bytes && next < self.end && slices > 0,
+                more: !is_without(Technique::Batches)
+                    && posts > 1
+                    && room.min(self.turn) > bytes
+                    && next < self.end
+                    && slices > 0,
             };
             let tag = Tag { len: bytes, ..Tag::new(work, LaneSlot::NONE, index, slices as u32) };
             // SAFETY: the memory stays registered while the slot is held, and the rail keeps the
@@ -571,6 +576,7 @@ impl Stripe {
         // Leave slices beyond this lane's credits to other lanes.
         let limit = if self.counted { burst.countable().1.into() } else { CLAIM_MAX };
         let most = (room.min(PIECE) / view.slice_len()).clamp(1, CLAIM_MAX.min(limit).max(1));
+        let most = if is_without(Technique::Sharding) { 1 } else { most };
         let run = fair.clamp(1, most).min(self.quota.max(1));
         let start = slot.cursor.fetch_add(run, Relaxed);
         self.exhausted = start >= slices;

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # An emulated EFA: NICs of this host for the programs that run with it, below the system's own libibverbs, libefa and
 # libfabric. README.md says what it is, and which faults it knows.
-#     tools/efa/efa.sh start DIR NICS [OPTION...]     starts an emulator whose files are in DIR; options: of efa-emulator
+#     tools/efa/efa.sh start DIR NICS [OPTION...]     starts an emulator whose files are in DIR; options: of efa-emulator. With
+#                                                     EFA_HOSTS=2 as many for a second host, each with EFA_GPUS GPUs
 #     tools/efa/efa.sh run DIR COMMAND...             the command sees the devices (EFA_ROOT=FOLDER: in a root of another system,
-#                                                     with the folders in EFA_FOLDERS of this one)
+#                                                     with the folders in EFA_FOLDERS of this one;
+#                                                     EFA_HOST=1: on the second host)
 #     tools/efa/efa.sh tell DIR WORDS...              a fault, or "counts"
 #     tools/efa/efa.sh stop DIR
 # What `run` mounts is seen by the command alone. It needs root, or a kernel that gives users namespaces of their own.
@@ -12,7 +14,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 built=${EFA_BUILT:-$(cd "$here/../.." && pwd)/target/efa}
 
 start() { # dir, nics, options...
-    local dir=$1 nics=$2 kind=p5 i
+    local dir=$1 nics=$2 kind=p5 i hosts=${EFA_HOSTS:-1}
     shift 2
     for ((i = 1; i <= $#; i++)); do
         [ "${!i}" != --kind ] || { i=$((i + 1)); kind=${!i}; }
@@ -20,9 +22,11 @@ start() { # dir, nics, options...
     make -s -f "$here/Makefile" OUT="$built"
     mkdir -p "$dir"
     dir=$(cd "$dir" && pwd)
-    "$here/sysfs.sh" "$dir/sys" "$nics" "$kind"
+    for ((i = 0; i < hosts; i++)); do
+        "$here/sysfs.sh" "$dir/sys$i" "$nics" "$kind" $((i * nics)) "${EFA_GPUS:-0}"
+    done
     rm -f "$dir"/{uverbs*,control}
-    "$built/efa-emulator" "$dir" --nics "$nics" "$@" >"$dir/log" 2>&1 </dev/null &
+    "$built/efa-emulator" "$dir" --nics $((hosts * nics)) "$@" >"$dir/log" 2>&1 </dev/null &
     echo $! >"$dir/pid"
     for ((i = 0; i < 200; i++)); do
         [ ! -e "$dir/control" ] || return 0

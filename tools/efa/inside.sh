@@ -3,10 +3,11 @@
 #     inside.sh DIR SHIM COMMAND...
 set -euo pipefail
 dir=$1 shim=$2 root=${EFA_ROOT:-}
+sys=$dir/sys${EFA_HOST:-0}
 shift 2
 # The host's own first: they are out of sight once the tree is at /sys.
 for part in devices/system kernel fs; do
-    [ ! -d "/sys/$part" ] || mount --rbind "/sys/$part" "$dir/sys/$part"
+    [ ! -d "/sys/$part" ] || mount --rbind "/sys/$part" "$sys/$part"
 done
 if [ -n "$root" ]; then
     # shellcheck disable=SC2086 # folders
@@ -16,7 +17,7 @@ if [ -n "$root" ]; then
     done
 fi
 mkdir -p "$root/sys"
-mount --rbind "$dir/sys" "$root/sys"
+mount --rbind "$sys" "$root/sys"
 export EFA_EMULATOR=$dir LD_PRELOAD=$shim${LD_PRELOAD:+:$LD_PRELOAD}
 # Interface: between processes of one host libfabric would go around the device.
 export FI_EFA_ENABLE_SHM_TRANSFER=${FI_EFA_ENABLE_SHM_TRANSFER:-0}

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 enum {
-    MAX_NICS = 32,       /* interface: a p5 has as many */
+    MAX_NICS = 64,       /* documentation: two p5 have as many */
     MAX_QPS = 256,       /* documentation: what fi_info of a p5 shows (max_qp) */
     MAX_AHS = 4096,      /* guess */
     MAX_MRS = 1 << 18,   /* documentation: fi_info of a p5 (mr_cnt 256 Ki) */

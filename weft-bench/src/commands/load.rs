@@ -44,6 +44,7 @@ macro_rules! options {
   --adjacent         pages that lie behind each other, instead of random ones
   --together         submit all that may be in flight at once, and wait for all, again and again
   --small BYTES      beside the load, one transfer of so many bytes after the other, of the latency class
+  --cold             count the first transfers, too: without them connections are warm
   --verify           at the end move everything once more, into wiped pages, and look at every byte
   --json FILE        write the result as JSON, too; \"-\" writes it to stdout instead of the table
 ",
@@ -126,6 +127,7 @@ impl Order {
             seconds: args.or("--seconds", 5.0)?,
             repeat: args.maybe("--repeat")?,
             together: args.has("--together"),
+            cold: args.has("--cold"),
             small: bytes(&mut args, "--small")?.unwrap_or(0),
             verify: args.has("--verify"),
             opening,

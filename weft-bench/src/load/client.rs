@@ -105,7 +105,9 @@ impl Client<'_> {
         if self.load.small > 0 {
             tally.small_alone = self.small_alone()?;
         }
-        self.once()?;
+        if !self.load.cold {
+            self.once()?;
+        }
         let remote_before: u64 = self.talk.ask(&Ask::Usage)?;
         let before = self.side.rails()?;
         let cpu_before = cpu_ns();

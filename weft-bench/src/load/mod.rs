@@ -45,6 +45,7 @@ pub struct Load {
     pub repeat: Option<u64>,
     /// Wait for all transfers in flight before the next ones are submitted.
     pub together: bool,
+    pub cold: bool,
     /// Bytes of the single transfers that run in addition to the load.
     pub small: usize,
     pub verify: bool,
@@ -64,6 +65,7 @@ impl Load {
             seconds: 1.0,
             repeat: None,
             together: false,
+            cold: false,
             small: 0,
             verify: false,
             opening: Opening { rails, fabric: Some("tcp".into()), ..Opening::default() },

@@ -1,0 +1,43 @@
+//! Techniques of the data path that can be left out, to measure what each is worth: in the libraries for tests and
+//! measurements `WEFT_SIM_WITHOUT` names some, separated by commas. In the library that ships they are always there.
+
+/// A technique of the data path.
+#[derive(Clone, Copy)]
+pub enum Technique {
+    /// Worker threads stay on the CPUs near their NICs.
+    Pinning,
+    /// A lane claims runs of slices; without, each slice is claimed alone, from what all lanes share.
+    Sharding,
+    /// Posts announce that others follow, so that a NIC is told of several at once.
+    Batches,
+    /// A lane posts what the link carries, and claims the rest later; without, as much as the NIC takes.
+    LazyPosting,
+}
+
+/// Whether it is left out.
+#[cfg(not(feature = "sim"))]
+#[inline(always)]
+pub const fn is_without(_part: Technique) -> bool {
+    false
+}
+
+#[cfg(feature = "sim")]
+#[inline]
+pub fn is_without(part: Technique) -> bool {
+    use std::sync::LazyLock;
+    static PARTS: LazyLock<u32> = LazyLock::new(|| {
+        let named = std::env::var("WEFT_SIM_WITHOUT").unwrap_or_default();
+        named.split(',').fold(0, |all, name| match name.trim() {
+            "" => all,
+            "pinning" => all | 1 << Technique::Pinning as u32,
+            "sharding" => all | 1 << Technique::Sharding as u32,
+            "batches" => all | 1 << Technique::Batches as u32,
+            "lazy-posting" => all | 1 << Technique::LazyPosting as u32,
+            other => {
+                log::error!("WEFT_SIM_WITHOUT: {other} is none of pinning, sharding, batches, lazy-posting");
+                all
+            }
+        })
+    });
+    *PARTS >> part as u32 & 1 == 1
+}

@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""Two p5 in a box: 32 emulated EFA NICs for each of two hosts (tools/efa), below libfabric's own efa provider.
+
+    tools/p5.py [LIBDIR]        LIBDIR: where weft-bench is (target/release)
+
+Moves pages of 64 KiB from one host to the other over all 32 NICs, each limited to MBPS (100) so that few cores carry them,
+then leaves out one technique after the other (warm-up, threads, pinning, sharded claims, batches, lazy posting), once with
+the limit and once without: what each is worth, as share of the line and as slices per second of processor. Also counts the
+NICs that each GPU's process gets by default. The CPU moves the bytes here, so this says nothing of a real p5's rate; and
+where few CPUs are, one worker has all NICs anyway: what threads and pinning are worth shows on 16 or more.
+
+TURN: seconds of one measurement (3). ROUNDS: medians of so many (3). Leaves target/p5.json, target/p5.svg, and in target/figures
+p5_box_line_share, p5_box_steps.
+"""
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+EFA = ROOT / "tools/efa/efa.sh"
+NICS, GPUS, PAGE = 32, 8, 65536
+MBPS, SECONDS, ROUNDS = (int(os.environ.get(name, default)) for name, default in (("MBPS", 100), ("TURN", 3), ("ROUNDS", 3)))
+#: What is left out: a name, what that means, variables, and options in place of the usual ones.
+STEPS = [
+    ("all", "every technique", {}, {}),
+    ("warm-up", "the first transfer alone", {}, {"--repeat": "1", "--cold": None, "--seconds": None}),
+    ("threads", "one worker for all 32 NICs", {}, {"--workers": "1"}),
+    ("pinning", "workers move between CPUs", {"WEFT_SIM_WITHOUT": "pinning"}, {}),
+    ("sharding", "each slice is claimed alone, from shared state", {"WEFT_SIM_WITHOUT": "sharding"}, {}),
+    ("batches", "each post rings the doorbell", {"WEFT_SIM_WITHOUT": "batches"}, {}),
+    ("lazy posting", "as many posts as the NIC takes", {"WEFT_SIM_WITHOUT": "lazy-posting"}, {}),
+]
+
+
+class Box:
+    """The two hosts' NICs."""
+
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="p5-", dir=ROOT / "target")
+        environment = {**os.environ, "EFA_HOSTS": "2", "EFA_GPUS": str(GPUS)}
+        subprocess.run([EFA, "start", self.folder.name, str(NICS)], env=environment, check=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        subprocess.run([EFA, "stop", self.folder.name], check=False)
+        self.folder.cleanup()
+
+    def tell(self, *words):
+        subprocess.run([EFA, "tell", self.folder.name, *words], check=True)
+
+    def start(self, host, command, variables=None, **how):
+        environment = {**os.environ, "EFA_HOST": str(host), "WEFT_EFA_EMULATED": "1", **(variables or {})}
+        environment["EFA_FOLDERS"] = str(ROOT)
+        return subprocess.Popen([EFA, "run", self.folder.name, *map(str, command)], env=environment, text=True,
+                                stdout=subprocess.PIPE, **how)
+
+
+def rails_of_gpus(box, bench):
+    """How many NICs the process of each GPU gets, if it names none."""
+    found = []
+    for gpu in range(GPUS):
+        shown, _ = box.start(0, [bench, "topo"], {"CUDA_VISIBLE_DEVICES": str(gpu)}, stderr=subprocess.DEVNULL).communicate()
+        found.append(len(re.findall(r"^ +rail +\d+ efa", shown, re.M)))
+    return found
+
+
+def measure(box, bench, step):
+    """One load with a technique left out: gigabits a second, and slices a second of this side's processor."""
+    _, _, variables, changed = step
+    options = {"--provider": "efa", "--page": str(PAGE), "--pages": "1024", "--in-flight": "4",
+               "--seconds": str(SECONDS), **changed}
+    mine = {name: value for name, value in options.items() if value is not None or name == "--cold"}
+    both = {name: value for name, value in mine.items() if name in ("--provider", "--workers")}
+    words = lambda chosen: [word for pair in chosen.items() for word in pair if word is not None]
+    serving = box.start(1, [bench, "serve", "--listen", "127.0.0.1:0", "--once", *words(both)], variables, stderr=subprocess.STDOUT)
+    place = None
+    for line in serving.stdout:
+        place = re.search(r"127\.0\.0\.1:\d+", line)
+        if place:
+            break
+    if not place:
+        sys.exit("weft-bench serve did not start")
+    running = box.start(0, [bench, "run", "--connect", place.group(), "--json", "-", *words(mine)], variables)
+    shown, _ = running.communicate(timeout=300)
+    serving.stdout.read()
+    serving.wait(timeout=60)
+    if running.returncode:
+        sys.exit(f"weft-bench run failed without {step[0]}")
+    report = json.loads(shown)
+    if len(report["rails"]) != NICS:
+        sys.exit(f"{len(report['rails'])} rails, not {NICS}")
+    return report["gbps"], 1e9 / report["cpu_ns_per_slice"]["local"]
+
+
+def table(rows):
+    print(f"{'without':14}{'of the line':>12}{'':2}{'slices/s of CPU':>16}   ")
+    most = max(row["slices_per_cpu_s"] for row in rows)
+    for row in rows:
+        bar = "█" * round(30 * row["slices_per_cpu_s"] / most)
+        name = "nothing" if row["step"] == "all" else row["step"]
+        print(f"{name:14}{row['line_share']:>12.3f}  {row['slices_per_cpu_s']:>16,.0f}   {bar:30}  {row['means']}")
+
+
+def picture(rows):
+    """Two bars for each technique: of the line, and of the most slices a second of processor."""
+    most = max(row["slices_per_cpu_s"] for row in rows)
+    parts, y = [], 40
+    for row in rows:
+        name = "with everything" if row["step"] == "all" else f"without {row['step']}"
+        for share, colour, text in ((row["line_share"], "#4878a8", f"{row['line_share']:.3f} of the line"),
+                                    (row["slices_per_cpu_s"] / most, "#d88c3a", f"{row['slices_per_cpu_s']:,.0f} slices/s of CPU")):
+            parts.append(f'<rect x="170" y="{y}" width="{max(1, 360 * share):.0f}" height="12" fill="{colour}"/>'
+                         f'<text x="{178 + 360 * share:.0f}" y="{y + 10}">{text}</text>')
+            y += 14
+        parts.append(f'<text x="162" y="{y - 14}" text-anchor="end">{name}</text>')
+        y += 10
+    title = f'<text x="10" y="22" font-size="15">Two p5 in a box: {2 * NICS} emulated EFA NICs of {MBPS} Mbit/s</text>'
+    (ROOT / "target/p5.svg").write_text(
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 740 {y + 10}" font-family="sans-serif" font-size="12">'
+        f'<rect width="100%" height="100%" fill="#fff"/>{title}{"".join(parts)}</svg>\n')
+
+
+def main():
+    bench = (ROOT / (sys.argv[1] if len(sys.argv) > 1 else "target/release") / "weft-bench").resolve()
+    rows = {name: {"step": name, "means": means, "gbps": [], "slices": []} for name, means, *_ in STEPS}
+    if "EFA_ROOT" not in os.environ:  # libfabric 2.1, if a root of Debian 13 can be had: 1.17 emulates writes
+        made = subprocess.run([ROOT / "tools/test-efa.sh", "--root", "21"], stdout=subprocess.PIPE, text=True, check=False)
+        os.environ["EFA_ROOT"] = made.stdout.strip() if made.returncode == 0 else ""
+    print("libfabric:", "Debian 13's" if os.environ["EFA_ROOT"] else "this system's")
+    with Box() as box:
+        rails = rails_of_gpus(box, bench)
+        print("NICs of each GPU's process:", *rails, flush=True)
+        for turn in range(ROUNDS):
+            for limit in (MBPS, 0):
+                box.tell("nic", "all", "rate", str(limit))
+                for step in STEPS:
+                    gbps, slices = measure(box, bench, step)
+                    row = rows[step[0]]
+                    row["gbps" if limit else "slices"].append(gbps if limit else slices)
+                    print(f"round {turn + 1}: without {step[0]}, {limit or 'no'} Mbit/s: {gbps:.2f} Gbps, {slices:,.0f} slices/s of CPU",
+                          file=sys.stderr, flush=True)
+    for row in rows.values():
+        row["line_share"] = statistics.median(row.pop("gbps")) * 1000 / (NICS * MBPS)
+        row["slices_per_cpu_s"] = statistics.median(row.pop("slices"))
+    rows = list(rows.values())
+    table(rows)
+    picture(rows)
+    result = {"emulated": True, "cores": os.cpu_count(), "nics": NICS, "mbps": MBPS, "rails_of_gpus": rails, "steps": rows}
+    (ROOT / "target/p5.json").write_text(json.dumps(result, indent=1) + "\n")
+    print("target/p5.json, target/p5.svg. Emulated: the CPU moves the bytes.")
+    figures = ROOT / "target/figures"
+    figures.mkdir(parents=True, exist_ok=True)
+    for name, value in (("p5_box_line_share", f"{rows[0]['line_share']:.3f}"), ("p5_box_steps", len(rows) - 1)):
+        print(f"{name}: {value}")
+        (figures / name).write_text(f"{value}\n")
+
+
+if __name__ == "__main__":
+    main()
