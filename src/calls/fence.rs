@@ -13,7 +13,7 @@ use crate::ids::{OpId, PeerId};
 use crate::revocation::{Scope, Then};
 use crate::status::{Error, Result};
 use crate::transfer::completion::KIND_FENCE;
-use crate::transfer::operation::{Body, Work};
+use crate::transfer::operation::Work;
 use crate::transfer::Common;
 
 impl Endpoint {
@@ -32,30 +32,14 @@ impl Endpoint {
     /// completion; `ended`: the reason why it cannot begin, checked once the operation is visible.
     pub(crate) fn begin_fence(
         &self,
-        &Common { queue, user_data, timeout_ns, .. }: &Common,
+        common: &Common,
         peer: Option<PeerId>,
         ended: impl FnOnce() -> Option<Error>,
     ) -> Result<OpId> {
-        let core = &self.core;
-        let place = self.hold_places(queue, 1)?;
-        let now = core.clock.now();
-        let body = || Body {
-            kind: KIND_FENCE,
-            to: core.table.to(queue),
-            user_data,
-            peer,
-            submit_ns: now,
-            bytes: 0,
-            done: None,
-            work: Work::Fence,
-        };
-        let hold = core.table.begin(body, 0, self.deadline(now, timeout_ns));
-        let hold = hold.ok_or_else(|| self.no_slots())?;
-        place.keep();
-        let hold = self.take_back_if_late(hold, ended())?;
+        let (hold, _) = self.begin(common, KIND_FENCE, peer, 0, Work::Fence, ended)?;
         let id = hold.id();
         // A fence has no stripes.
-        let _ = core.table.leave(hold);
+        let _ = self.core.table.leave(hold);
         Ok(id)
     }
 }

@@ -59,6 +59,18 @@ impl Text {
         values.iter().for_each(|(what, value)| self.sample(name, format_args!("{label}=\"{what}\""), value));
     }
 
+    /// Metrics of all of a kind, whose labels are known.
+    fn table<T>(&mut self, table: Table<T>, all: &[(String, &T)]) {
+        for (name, kind, help, parts) in table {
+            self.metric(name, kind, help);
+            for (labels, one) in all {
+                for (further, value) in *parts {
+                    self.sample(name, format_args!("{labels}{further}"), value(one));
+                }
+            }
+        }
+    }
+
     /// Counts by the binary logarithm of a value; `scale`: the unit of those values.
     fn histogram(&mut self, name: &str, help: &str, counts: &[u64], sum: u64, scale: f64) {
         self.metric(name, "histogram", help);
@@ -101,28 +113,18 @@ impl Endpoint {
         text.single("weft_pass_longest_seconds", "gauge", help, pass as f64 / 1e9);
         let help = "The longest call into a driver.";
         text.single("weft_driver_call_longest_seconds", "gauge", help, call as f64 / 1e9);
-        for (name, kind, help, value) in OF_PEERS {
-            text.metric(name, kind, help);
-            for (id, peer) in &peers {
-                text.sample(name, labels(*id, peer), value(peer));
-            }
-        }
-        let lanes = all.iter().zip(&peers).map(|(lane, (id, peer))| (labels(*id, peer), lane));
+        let labelled: Vec<(String, &PeerInfo)> =
+            peers.iter().map(|(id, peer)| (labels(*id, peer), peer)).collect();
+        text.table(OF_PEERS, &labelled);
+        let lanes = all.iter().zip(&labelled).map(|(peer, (labels, _))| (labels.clone(), peer));
         self.lanes_of_peers(&mut text, lanes.collect());
-        for (name, kind, help, parts) in OF_RAILS {
-            text.metric(name, kind, help);
-            for (index, rail) in self.rails().iter().enumerate() {
-                parts.iter().for_each(|(further, value)| {
-                    let RailInfo { name: rail_name, fabric, traffic, .. } = rail;
-                    let (rail_name, fabric) = (Escaped(rail_name), Escaped(fabric));
-                    text.sample(
-                        name,
-                        format_args!("rail=\"{index}\",name=\"{rail_name}\",fabric=\"{fabric}\"{further}"),
-                        value(traffic),
-                    );
-                });
-            }
-        }
+        let labels = |index: usize, rail: &RailInfo| {
+            let (name, fabric) = (Escaped(&rail.name), Escaped(&rail.fabric));
+            format!("rail=\"{index}\",name=\"{name}\",fabric=\"{fabric}\"")
+        };
+        let rails = self.rails().iter().enumerate();
+        let rails: Vec<_> = rails.map(|(index, rail)| (labels(index, rail), &*rail.traffic)).collect();
+        text.table(OF_RAILS, &rails);
         text.0
     }
 
@@ -150,14 +152,9 @@ impl Endpoint {
                 text.sample(CONNECTION, format_args!("{labels},local=\"{local}\",far=\"{far}\""), 1);
             }
         }
-        for (name, kind, help, parts) in OF_LANES {
-            text.metric(name, kind, help);
-            for (labels, lane) in &lanes {
-                parts.iter().for_each(|(further, value)| {
-                    text.sample(name, format_args!("{labels}{further}"), value(lane));
-                });
-            }
-        }
+        let lanes: Vec<(String, &LaneInfo)> =
+            lanes.iter().map(|(labels, lane)| (labels.clone(), lane)).collect();
+        text.table(OF_LANES, &lanes);
     }
 }
 
@@ -208,19 +205,15 @@ fn short_name(code: i32) -> Option<String> {
     Some(name.trim_start_matches("WEFT_").trim_start_matches("ERR_").to_lowercase())
 }
 
-/// A metric of all peers: its name, type and help, and its value.
-type OfPeers = (&'static str, &'static str, &'static str, fn(&PeerInfo) -> u32);
+/// Metrics of all of a kind: name, type and help; each has a sample for each of its labelled parts.
+type Table<T> =
+    &'static [(&'static str, &'static str, &'static str, &'static [(&'static str, fn(&T) -> f64)])];
 
 #[rustfmt::skip] // Keeps the table's layout.
-const OF_PEERS: &[OfPeers] = &[
-    ("weft_peer_up", "gauge", "1 while the peer is connected.", |peer| u32::from(peer.up)),
-    ("weft_peer_lanes", "gauge", "Lanes to the peer that are up.", |peer| peer.lanes),
+const OF_PEERS: Table<PeerInfo> = &[
+    ("weft_peer_up", "gauge", "1 while the peer is connected.", &[("", |peer| f64::from(u8::from(peer.up)))]),
+    ("weft_peer_lanes", "gauge", "Lanes to the peer that are up.", &[("", |peer| peer.lanes.into())]),
 ];
-
-type Value = fn(&Traffic) -> f64;
-/// A metric of all rails: its name, type and help; each rail has a sample for each of its labelled
-/// parts.
-type OfRails = (&'static str, &'static str, &'static str, &'static [(&'static str, Value)]);
 
 const WRITE: &str = ",direction=\"write\"";
 const READ: &str = ",direction=\"read\"";
@@ -228,12 +221,8 @@ const SENT: &str = ",direction=\"sent\"";
 const RECEIVED: &str = ",direction=\"received\"";
 /// (A label of the others would begin new counters with each connection.)
 const CONNECTION: &str = "weft_lane_connection";
-type OfLane = fn(&LaneInfo) -> f64;
-/// The same of all lanes.
-type OfLanes = (&'static str, &'static str, &'static str, &'static [(&'static str, OfLane)]);
-
 #[rustfmt::skip] // Keeps the table's layout.
-const OF_LANES: &[OfLanes] = &[
+const OF_LANES: Table<LaneInfo> = &[
     ("weft_lane_up", "gauge", "1 while the lane carries operations.",
         &[("", |lane| f64::from(u8::from(lane.traffic.state().1)))]),
     ("weft_lane_stalled", "gauge", "1 while it is up and takes no bytes.",
@@ -260,7 +249,7 @@ const UP: &str = ",state=\"up\"";
 const STALLED: &str = ",state=\"stalled\"";
 
 #[rustfmt::skip] // Keeps the table's layout.
-const OF_RAILS: &[OfRails] = &[
+const OF_RAILS: Table<Traffic> = &[
     ("weft_rail_bytes_total", "counter", "Bytes of this endpoint's own writes and reads that the rail has carried.",
         &[(WRITE, |rail| rail.carried(false).0 as f64), (READ, |rail| rail.carried(true).0 as f64)]),
     ("weft_rail_slices_total", "counter", "Slices of these: pages, or pieces of large ones.",
