@@ -12,6 +12,7 @@ use super::socket::{self, Control, Received};
 use super::user;
 use super::watch::{self, Timer, Watch, Whose};
 use crate::descriptor::Descriptor;
+use crate::fabric::own::admission::admit;
 use crate::fabric::registry::Registry;
 use crate::fabric::Connection as Number;
 use crate::ids::PeerId;
@@ -187,20 +188,14 @@ impl Connections {
 
     /// Makes space for one more connection without a peer; false if there is none.
     fn make_room(&mut self, watch: &Watch) -> bool {
-        let unassigned: Vec<usize> =
-            (0..self.all.len()).filter(|at| self.all[*at].peer().is_none()).collect();
-        if unassigned.len() < UNASSIGNED {
-            return true;
+        let waiting = self.all.iter().enumerate().filter(|(_, one)| one.peer().is_none());
+        let waiting = waiting.map(|(at, one)| (at, one.pid, one.since.elapsed().as_nanos() as u64));
+        let admitted = admit(&waiting.collect::<Vec<_>>(), UNASSIGNED, TIME.as_nanos() as u64);
+        if let Ok(Some(at)) = admitted {
+            log::debug!("process {} connected and became no peer: it makes room", self.all[at].pid);
+            self.all.swap_remove(at).close(watch);
         }
-        let count = |pid| unassigned.iter().filter(|at| self.all[**at].pid == pid).count();
-        let worst = unassigned.iter().copied().max_by_key(|at| {
-            let one = &self.all[*at];
-            (count(one.pid), std::cmp::Reverse(one.since))
-        });
-        let Some(at) = worst.filter(|at| self.all[*at].since.elapsed() >= TIME) else { return false };
-        log::debug!("process {} connected and became no peer: it makes room", self.all[at].pid);
-        self.all.swap_remove(at).close(watch);
-        true
+        admitted.is_ok()
     }
 
     // Reading.

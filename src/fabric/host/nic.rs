@@ -11,10 +11,11 @@ use crate::clock::Random;
 use crate::descriptor::Descriptor;
 use crate::device::{driver, present, Device};
 use crate::fabric::grants::Grants;
+use crate::fabric::own;
 use crate::fabric::registry::Registry;
 use crate::fabric::{
-    Access, Buffer, Connection, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route,
-    Scratch, Way, MAY_FAULT,
+    Access, Buffer, Connection, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
+    Way, MAY_FAULT,
 };
 use crate::ids::{GrantToken, PeerId};
 use crate::logging::seldom::warn_seldom;
@@ -36,10 +37,6 @@ const LOOK: u64 = 128;
 const LAST_PASSES: u32 = 16;
 /// Device memories of ours that are probed against an imported one.
 const REACHED: usize = 64;
-const TX_DEPTH: usize = 512;
-const RX_DEPTH: usize = 256;
-const LANE_WINDOW: u64 = 4 << 20;
-const RAIL_WINDOW: u64 = 64 << 20;
 /// The window between devices: the bytes of some launches.
 const DEVICE_WINDOW: u64 = 64 << 20;
 
@@ -99,24 +96,10 @@ impl HostNic {
         user::check()?;
         let watch = Watch::new()?;
         let connections = Connections::open(&name, &watch)?;
-        let limits = Limits {
-            delivery: Delivery::Native,
-            tx_depth: TX_DEPTH,
-            rx_depth: RX_DEPTH,
-            failures_reset: false,
-            reconnects: false,
-            resets: false,
-            vector: PIECES,
-            message_max: MESSAGE as usize,
-            virtual_addresses: true,
-            grants: true,
-            revokes: true,
-            local_registration: false,
-            immediate_max: u64::MAX,
-            arrival_room: None,
-            lane_window: if present().is_some() { DEVICE_WINDOW } else { LANE_WINDOW },
-            rail_window: if present().is_some() { 4 * DEVICE_WINDOW } else { RAIL_WINDOW },
-        };
+        let mut limits = Limits { vector: PIECES, message_max: MESSAGE as usize, ..own::LIMITS };
+        if present().is_some() {
+            (limits.lane_window, limits.rail_window) = (DEVICE_WINDOW, 4 * DEVICE_WINDOW);
+        }
         Ok(HostNic {
             limits,
             address: format!("{network}/{name}"),
@@ -498,7 +481,7 @@ impl Nic for HostNic {
     }
 
     unsafe fn receive(&mut self, buffer: Buffer, scratch: *mut Scratch) -> Posted {
-        if self.receives.len() == RX_DEPTH {
+        if self.receives.len() == self.limits.rx_depth {
             return Posted::Again;
         }
         self.receives.push_back((buffer, scratch));

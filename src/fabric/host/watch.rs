@@ -1,7 +1,7 @@
 //! A NIC's descriptors, behind one descriptor to wait on.
 
-use super::socket::errno;
 use crate::descriptor::Descriptor;
+use crate::fabric::own::epoll::Epoll;
 use crate::status::{Error, Result};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
@@ -45,13 +45,11 @@ impl Whose {
     }
 }
 
-pub struct Watch(Descriptor);
+pub struct Watch(Epoll);
 
 impl Watch {
     pub fn new() -> Result<Watch> {
-        // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
-        let made = Descriptor::opened(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
-        made.map(Watch).ok_or_else(|| Error::system("making a descriptor to wait on"))
+        Epoll::new().map(Watch)
     }
 
     pub fn fd(&self) -> RawFd {
@@ -59,31 +57,16 @@ impl Watch {
     }
 
     pub fn add(&self, fd: BorrowedFd, whose: Whose) -> Result<()> {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: whose.word() };
-        // SAFETY: both descriptors are open, and the event outlives the call.
-        let rc =
-            unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event) };
-        if rc != 0 {
-            return Err(Error { provider_errno: errno(), ..Error::system("watching a socket") });
-        }
-        Ok(())
+        self.0.add(fd.as_raw_fd(), libc::EPOLLIN, whose.word())
     }
 
-    /// Call before closing a descriptor: a forked child may keep its file open.
     pub fn remove(&self, fd: BorrowedFd) {
-        // SAFETY: removing takes no event, and both descriptors are open.
-        unsafe {
-            libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_DEL, fd.as_raw_fd(), std::ptr::null_mut())
-        };
+        self.0.remove(fd);
     }
 
     /// Owners of readable descriptors, at most 32, without waiting.
     pub fn ready(&self) -> impl Iterator<Item = Whose> {
-        const MOST: usize = 32;
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST];
-        // SAFETY: the buffer has space for this many events.
-        let count = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), MOST as i32, 0) };
-        events.into_iter().take(count.max(0) as usize).map(|event| Whose::from_word(event.u64))
+        self.0.ready::<32>().map(|(_, word)| Whose::from_word(word))
     }
 }
 

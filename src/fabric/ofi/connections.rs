@@ -20,6 +20,7 @@ mod scratches;
 use super::discover::{ListedNic, Source};
 use super::events::{Event, Events};
 use crate::clock::Clock;
+use crate::fabric::own::admission::admit;
 use crate::fabric::own::routes::Routes;
 use crate::fabric::{Buffer, Posted, Progress, Reaped, Route, Scratch};
 use crate::ids::PeerId;
@@ -41,6 +42,8 @@ use std::sync::Arc;
 const UNAUTHENTICATED_MOST: usize = 256;
 const OF_NIC: usize = RAILS_MAX;
 const UNAUTHENTICATED_NS: u64 = 5_000_000_000;
+/// At the limit, the oldest connection of the NIC that has the most is closed, once this time has passed.
+const TIME_NS: u64 = 50_000_000;
 /// A connection attempt is abandoned after this time. (rdma_cm itself takes a minute.)
 const DIAL_NS: u64 = 10_000_000_000;
 /// The interval between checks of connection attempts.
@@ -133,9 +136,7 @@ impl Connections {
         progress: Progress,
     ) -> Result<(Connections, Vec<u8>)> {
         let source = entry.source();
-        let mut name = NOBODY;
-        name[..8].copy_from_slice(&entry.random.u64()?.to_le_bytes());
-        name[8..].copy_from_slice(&entry.random.u64()?.to_le_bytes());
+        let name = entry.random.u128()?.to_le_bytes();
         // SAFETY: the entry's info lives as long as the entry, and the copy is ours.
         unsafe {
             let info = source.dupinfo(entry.info());
@@ -455,17 +456,28 @@ impl Connections {
         self.routes.over(number).for_each(|place| place.target.ep = ep);
     }
 
+    /// Makes room for one more connection without a peer, from a NIC; false if there is none.
+    fn find_room(&mut self, initiator: Name) -> bool {
+        let (now, accepted) = (self.clock.now(), self.all.iter().filter(|one| !one.dialed));
+        if accepted.clone().filter(|one| one.name == initiator).count() >= OF_NIC {
+            return false;
+        }
+        let waiting = accepted.filter(|one| one.owner.is_none());
+        let waiting = waiting.map(|one| (one.number, one.name, now.saturating_sub(one.since_ns)));
+        let admitted = admit(&waiting.collect::<Vec<_>>(), UNAUTHENTICATED_MOST, TIME_NS);
+        if let Ok(Some(number)) = admitted {
+            self.end(number, libc::ECONNABORTED);
+        }
+        admitted.is_ok()
+    }
+
     #[cold]
     fn requested(&mut self, info: *mut fi_info, data: &[u8]) {
         let handshake = data.first_chunk::<HANDSHAKE>().and_then(Handshake::read);
         let meant =
             handshake.filter(|handshake| handshake.target == self.name && handshake.initiator != NOBODY);
         self.rejected += u64::from(meant.is_none());
-        let accepted = || self.all.iter().filter(|one| !one.dialed);
-        let room = meant.filter(|handshake| {
-            accepted().filter(|one| one.owner.is_none()).count() < UNAUTHENTICATED_MOST
-                && accepted().filter(|one| one.name == handshake.initiator).count() < OF_NIC
-        });
+        let room = meant.filter(|handshake| self.find_room(handshake.initiator));
         // SAFETY: the info came with a request, and is freed only here.
         unsafe {
             match room {

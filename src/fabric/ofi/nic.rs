@@ -11,8 +11,8 @@ use super::limits::{limits, takes_dmabufs};
 use super::registrations::Registrations;
 use super::{settings, signals};
 use crate::clock::Random;
-use crate::descriptor::Descriptor;
 use crate::device::{driver, Device, Export};
+use crate::fabric::own::epoll::Epoll;
 #[cfg(any(test, feature = "sim"))]
 use crate::fabric::sim;
 use crate::fabric::{
@@ -54,7 +54,7 @@ pub struct OfiNic {
     /// -1 if the provider has no descriptor.
     wait_fd: i32,
     /// One descriptor for the queue and the connections' events, if both exist.
-    both: Option<Descriptor>,
+    both: Option<Epoll>,
 }
 
 // SAFETY: all objects belong to this NIC, which one thread uses at a time.

@@ -8,11 +8,10 @@ use super::paths::Carriers;
 use super::sealed::Sealed;
 use super::socket::{self, Outcome};
 use crate::fabric::error_text;
+use crate::fabric::own::admission::admit;
 use crate::logging::seldom::warn_seldom;
 use crate::wire::tcp::Name;
-use std::cmp::Reverse;
-use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 /// The most connections accepted in one pass.
 const ACCEPTS: usize = 16;
@@ -43,7 +42,7 @@ impl TcpNic {
         let now = self.clock.now();
         self.calls = false;
         for _ in 0..ACCEPTS {
-            let Some(others_place) = self.find_room(now) else { return self.pause(now) };
+            let Ok(others_place) = self.find_room(now) else { return self.pause(now) };
             let accepted = self.listeners.iter().rev().map(|one| socket::accept(one.as_fd(), &self.options));
             let Some(accepted) = until_one_accepts(accepted) else { break };
             match accepted {
@@ -90,35 +89,17 @@ impl TcpNic {
 
     /// Sets whether events of the listeners are reported.
     pub(super) fn heed_listeners(&self, heed: bool) {
-        let events = if heed { libc::EPOLLIN as u32 } else { 0 };
-        let mut event = libc::epoll_event { events, u64: LISTENER };
         for listener in &self.listeners {
-            // SAFETY: both descriptors are open, and the event outlives the call.
-            unsafe {
-                libc::epoll_ctl(
-                    self.epoll.as_raw_fd(),
-                    libc::EPOLL_CTL_MOD,
-                    listener.as_fd().as_raw_fd(),
-                    &mut event,
-                )
-            };
+            self.epoll.change(listener.as_fd(), if heed { libc::EPOLLIN } else { 0 }, LISTENER);
         }
     }
 
-    /// Makes space for one more connection without a peer: `Some(Some(at))` names the one to close,
-    /// `None` means that none can be closed yet.
-    fn find_room(&self, now: u64) -> Option<Option<u32>> {
+    /// Whether one more connection without a peer is admitted, and in place of which one.
+    fn find_room(&self, now: u64) -> Result<Option<u32>, ()> {
         let all = self.connections.iter().enumerate().filter_map(|(at, one)| Some((at, one.as_deref()?)));
-        let unauthenticated: Vec<_> = all.filter(|(_, one)| one.is_unauthenticated()).collect();
-        if unauthenticated.len() < UNAUTHENTICATED_MOST {
-            return Some(None);
-        }
-        let mut counts = HashMap::new();
-        unauthenticated.iter().for_each(|(_, one)| *counts.entry(one.host()).or_insert(0usize) += 1);
-        let worst =
-            unauthenticated.iter().max_by_key(|(_, one)| (counts.get(&one.host()), Reverse(one.since_ns)));
-        let (at, _) = worst.filter(|(_, one)| now.saturating_sub(one.since_ns) >= TIME_NS)?;
-        Some(Some(*at as u32))
+        let waiting = all.filter(|(_, one)| one.is_unauthenticated());
+        let waiting = waiting.map(|(at, one)| (at as u32, one.host(), now.saturating_sub(one.since_ns)));
+        admit(&waiting.collect::<Vec<_>>(), UNAUTHENTICATED_MOST, TIME_NS)
     }
 
     /// What a dialed connection that is not up waits for.

@@ -12,7 +12,7 @@ use crate::ids::PeerId;
 use crate::status::Result;
 use crate::wire::tcp::{Handshake, Name};
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::AsRawFd;
 
 /// A NIC that has not answered for this long is dialed at its other address; this doubles each time.
 const ANSWER_NS: u64 = 300_000_000;
@@ -80,12 +80,12 @@ impl TcpNic {
 
     fn dial_again(&mut self, at: u32, to: SocketAddr, now: u64) -> bool {
         let Ok((socket, carriers)) = self.connect(to) else { return false };
-        if socket::watch(&self.epoll, socket.as_fd(), HEEDED, at.into()).is_err() {
+        if self.epoll.add(socket.as_raw_fd(), HEEDED, at.into()).is_err() {
             return false;
         }
         let Some(one) = self.connections[at as usize].as_deref_mut() else { return false };
         if let Some(unanswered) = one.socket() {
-            socket::unwatch(&self.epoll, unanswered);
+            self.epoll.remove(unanswered);
         }
         one.far = Some(to);
         one.try_again(socket, carriers, now);

@@ -1,10 +1,10 @@
 //! What a NIC waits for beside its connections: others that connect, and news of the network.
 
-use super::socket;
 use crate::descriptor::Descriptor;
+use crate::fabric::own::epoll::Epoll;
 use crate::topology::network::Watch;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// The event data of the listeners; that of a connection is its index.
 pub const LISTENER: u64 = u64::MAX;
@@ -24,8 +24,8 @@ impl AsFd for Listener {
 }
 
 /// The watch for changes, among a NIC's events.
-pub fn watch(epoll: &Descriptor) -> Option<Watch> {
+pub fn watch(epoll: &Epoll) -> Option<Watch> {
     let watch = Watch::open().inspect_err(|error| log::debug!("{error}")).ok()?;
-    socket::watch(epoll, watch.as_fd(), libc::EPOLLIN | libc::EPOLLET, NEWS).ok()?;
+    epoll.add(watch.as_fd().as_raw_fd(), libc::EPOLLIN | libc::EPOLLET, NEWS).ok()?;
     Some(watch)
 }

@@ -14,7 +14,7 @@ use crate::descriptor::Descriptor;
 use crate::status::{Error, Result};
 use crate::topology::network::{self, Network, News, Watch};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 impl TcpNic {
     #[cold]
@@ -101,7 +101,7 @@ impl TcpNic {
 
     /// Begins to heed a socket that listens.
     pub(super) fn listen(&mut self, ip: IpAddr, socket: Descriptor) -> Result<()> {
-        socket::watch(&self.epoll, socket.as_fd(), libc::EPOLLIN, LISTENER)?;
+        self.epoll.add(socket.as_raw_fd(), libc::EPOLLIN, LISTENER)?;
         self.listeners.push(Listener { ip, socket });
         Ok(())
     }

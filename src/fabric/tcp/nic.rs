@@ -13,14 +13,15 @@ use super::sealed::OTHER_SECRET;
 use super::socket;
 use super::stream::{Spare, SINK};
 use crate::clock::{Clock, Random};
-use crate::descriptor::Descriptor;
 use crate::device::{driver, Device};
 use crate::fabric::grants::Grants;
+use crate::fabric::own;
+use crate::fabric::own::epoll::Epoll;
 use crate::fabric::own::routes::Routes;
 use crate::fabric::registry::Registry;
 use crate::fabric::{
-    Access, Buffer, Connection as Number, Delivery, HostRange, Limits, Nic, Posted, Reaped, Registration,
-    Rma, Route, Scratch, Segment, Socket, Way, FAULT, MAY_FAULT,
+    Access, Buffer, Connection as Number, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route,
+    Scratch, Segment, Socket, Way, FAULT, MAY_FAULT,
 };
 use crate::ids::{GrantToken, PeerId};
 use crate::status::{Error, Result, Status};
@@ -34,10 +35,6 @@ use std::sync::Arc;
 
 /// Bytes that one pass moves per connection.
 const PASS: u64 = 1 << 20;
-const TX_DEPTH: usize = 512;
-const RX_DEPTH: usize = 256;
-const LANE_WINDOW: u64 = 4 << 20;
-const RAIL_WINDOW: u64 = 64 << 20;
 /// The most events read at once.
 const EVENTS: usize = 64;
 /// The events of a connection.
@@ -67,7 +64,7 @@ pub struct TcpNic {
     /// The network to which the NIC has moved (`take_moved`).
     pub(super) moved_to: Option<String>,
     pub(super) paths: Paths,
-    pub(super) epoll: Descriptor,
+    pub(super) epoll: Epoll,
     pub(super) routes: Routes<Target>,
     pub(super) connections: Vec<Option<Box<Connection>>>,
     last_number: Number,
@@ -97,31 +94,17 @@ unsafe impl Send for TcpNic {}
 impl TcpNic {
     pub fn open(interface: &Interface, options: Arc<Options>) -> Result<TcpNic> {
         let (clock, random) = (Clock::System, Random::System);
-        let mut name = [0; 16];
-        name[..8].copy_from_slice(&random.u64()?.to_le_bytes());
-        name[8..].copy_from_slice(&random.u64()?.to_le_bytes());
+        let name = random.u128()?.to_le_bytes();
         let (listeners, at, paths) =
             Paths::listen(&interface.name, interface.address, &interface.network, &options)?;
-        // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
-        let epoll = Descriptor::opened(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
-        let epoll = epoll.ok_or_else(|| Error::system("making a descriptor to wait on"))?;
+        let epoll = Epoll::new()?;
         let limits = Limits {
-            delivery: Delivery::Native,
-            tx_depth: TX_DEPTH,
-            rx_depth: RX_DEPTH,
             failures_reset: true,
             reconnects: true,
             resets: true,
             vector: PIECES,
             message_max: MESSAGE,
-            virtual_addresses: true,
-            grants: true,
-            revokes: true,
-            local_registration: false,
-            immediate_max: u64::MAX,
-            arrival_room: None,
-            lane_window: LANE_WINDOW,
-            rail_window: RAIL_WINDOW,
+            ..own::LIMITS
         };
         let mut nic = TcpNic {
             limits,
@@ -192,7 +175,7 @@ impl TcpNic {
             self.connections.len() - 1
         });
         if let Some(socket) = connection.socket() {
-            socket::watch(&self.epoll, socket, HEEDED, at as u64)?;
+            self.epoll.add(socket.as_raw_fd(), HEEDED, at as u64)?;
         }
         self.connections[at] = Some(Box::new(connection));
         self.list(at as u32);
@@ -212,7 +195,7 @@ impl TcpNic {
         }
         // Callers' threads may still have the socket, and the next connection gets its event data.
         if let Some(socket) = connection.socket() {
-            socket::unwatch(&self.epoll, socket);
+            self.epoll.remove(socket);
         }
         let own = connection.far.map_or(self.at, |far| self.own_for(far));
         self.paths.ended(own, &connection, self.clock.now());
@@ -270,12 +253,9 @@ impl TcpNic {
 
     /// Queries the system for connections that have work.
     fn look(&mut self) -> bool {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS];
-        // SAFETY: the buffer has space for this many events.
-        let count =
-            unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), EVENTS as i32, 0) };
-        for event in events.iter().take(count.max(0) as usize) {
-            let (what, at) = (event.events, event.u64);
+        let mut any = false;
+        for (what, at) in self.epoll.ready::<EVENTS>() {
+            any = true;
             if at >= NEWS {
                 self.calls |= at == LISTENER;
                 self.news |= at == NEWS;
@@ -288,7 +268,7 @@ impl TcpNic {
                 self.list(at as u32);
             }
         }
-        count > 0
+        any
     }
 
     fn move_on(&mut self, reaped: &mut Vec<Reaped>) {
@@ -540,7 +520,7 @@ impl Nic for TcpNic {
     }
 
     unsafe fn receive(&mut self, buffer: Buffer, scratch: *mut Scratch) -> Posted {
-        if self.receives.len() == RX_DEPTH {
+        if self.receives.len() == self.limits.rx_depth {
             return Posted::Again;
         }
         self.receives.push_back((buffer, scratch));

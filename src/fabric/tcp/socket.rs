@@ -349,23 +349,6 @@ pub fn seen(socket: &Socket) -> Seen {
     }
 }
 
-/// Lets an epoll descriptor report these events of a socket, with this word.
-pub fn watch(epoll: &Descriptor, socket: BorrowedFd, events: i32, word: u64) -> Result<()> {
-    let mut event = libc::epoll_event { events: events as u32, u64: word };
-    // SAFETY: both descriptors are open, and the event outlives the call.
-    let rc =
-        unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, socket.as_raw_fd(), &mut event) };
-    let watched = rc == 0 && !step("watching a socket");
-    watched.then_some(()).ok_or_else(|| system("watching a socket"))
-}
-
-/// Ends the reports about a socket.
-pub fn unwatch(epoll: &Descriptor, socket: BorrowedFd) {
-    let event = std::ptr::null_mut();
-    // SAFETY: both descriptors are open, and the operation has no event.
-    unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, socket.as_raw_fd(), event) };
-}
-
 /// The next accepted connection, and its address; or an error number.
 pub fn accept(listener: BorrowedFd, options: &Options) -> Outcome<(Descriptor, Option<SocketAddr>)> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;

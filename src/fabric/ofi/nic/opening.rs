@@ -1,15 +1,14 @@
 //! How a NIC is opened: its queue, and an endpoint with an address vector, or connections.
 
 use super::OfiNic;
-use crate::descriptor::Descriptor;
 use crate::fabric::ofi::connections::{has_connections, Connections};
 use crate::fabric::ofi::discover::ListedNic;
 use crate::fabric::ofi::efa::{self, Protocol};
+use crate::fabric::own::epoll::Epoll;
 use crate::fabric::Progress;
 use crate::status::{Error, Result};
 use libfabric_sys::*;
 use std::mem::zeroed;
-use std::os::fd::AsRawFd;
 use std::ptr;
 
 /// Entries of a completion queue that the provider enlarges itself.
@@ -84,16 +83,9 @@ impl OfiNic {
     fn wait_on_both(&mut self) -> Result<()> {
         let events = self.connections.as_ref().and_then(|connections| connections.wait_fd().0);
         let Some(events) = events.filter(|_| self.wait_fd >= 0) else { return Ok(()) };
-        // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
-        let epoll = Descriptor::opened(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
-        let epoll = epoll.ok_or_else(|| Error::system("making a descriptor to wait on"))?;
+        let epoll = Epoll::new()?;
         for fd in [self.wait_fd, events] {
-            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-            // SAFETY: both descriptors are open, and the event outlives the call.
-            let rc = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) };
-            if rc != 0 {
-                return Err(Error::system("watching a NIC's events"));
-            }
+            epoll.add(fd, libc::EPOLLIN, 0)?;
         }
         self.both = Some(epoll);
         Ok(())
