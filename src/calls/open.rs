@@ -434,7 +434,6 @@ mod tests {
     use crate::transfer::completion::{self, Completion};
     use crate::transfer::Outcome;
     use crate::worker::later::{Leaving, LeavingStage};
-    use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
     fn open_failure_reason_is_logged_once_for_all_its_rails() {
@@ -451,18 +450,17 @@ mod tests {
         let config =
             EndpointConfig { fabric: Some("host".into()), manual: true, ..EndpointConfig::default() };
         let endpoint = Endpoint::open(config).expect("an endpoint");
-        let worker = endpoint.worker().expect("manual progress").lock();
+        let mut worker = endpoint.worker().expect("manual progress").lock();
         let (peer, outcome, now) =
             (PeerId::numbered(1), Outcome::new(Status::PeerLost), worker.core.clock.now());
         assert!(worker.core.queue.reserve(1));
-        let others = Arc::new(AtomicUsize::new(1));
         let down = Some(Completion::new(completion::KIND_PEER_DOWN, outcome, peer, now));
-        let stage = LeavingStage::Dropping { down, others: others.clone(), dropped_ns: None, ended: None };
-        let mut leaving = Leaving { peer, outcome, stage };
-        assert!((0..4).all(|hours| !worker.has_left(&mut leaving, now + hours * HOUR_NS)));
+        let stage = LeavingStage::Dropping { down, others: 1, dropped_ns: None, ended: None };
+        worker.leaving.push_back(Leaving { peer, outcome, stage });
+        (0..4).for_each(|hours| worker.finish_leaving(now + hours * HOUR_NS, || false));
         assert!(worker.core.queue.is_empty());
-        others.store(0, Ordering::Release);
-        assert!(worker.has_left(&mut leaving, now + 4 * HOUR_NS));
+        worker.lanes_have_left(peer);
+        worker.finish_leaving(now + 4 * HOUR_NS, || false);
         assert_eq!(worker.core.queue.unpolled(), 1);
     }
 }

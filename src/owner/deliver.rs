@@ -4,7 +4,7 @@
 use super::sessions::show_lanes;
 use crate::ids::{GrantToken, MemoryId};
 use crate::memory::{RemoteMemory, RemoteState};
-use crate::peer::link::{Assembly, Link, MessagePart, Until};
+use crate::peer::link::{Assembly, Link, MessagePart, Wait};
 use crate::room;
 use crate::session::channel::Out;
 use crate::status::Status;
@@ -150,7 +150,7 @@ impl Link {
                 GrantToken::new(token)
                     .map_or_else(|| core.count_malformed(), |grant| self.withdrawn(pass, grant))
             }
-            (Kind::Rest, Some([number]), ..) => self.quiesce_until(core, number, Until::Swept),
+            (Kind::Rest, Some([number]), ..) => self.begin_quiescing(core, number, Wait::Swept),
             (Kind::Keys, ..) => self.keys_came(core, body, now),
             (Kind::Granted, ..) => self.grant_answered(core, body, now),
             (Kind::Quiesce, Some([number]), ..) => self.quiesce(core, number),

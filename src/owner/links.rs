@@ -5,16 +5,15 @@ use crate::ids::{OpId, PeerId, RailIndex};
 use crate::lane::SUSPECT_NS;
 use crate::peer::link::Link;
 use crate::peer::{status_of_end, Peer};
+use crate::revocation::{Scope, Then};
 use crate::status::Status;
 use crate::transfer::completion::{self, Completion};
 use crate::transfer::operation::Move;
 use crate::transfer::Outcome;
 use crate::wire::frame::{Kind, REQUESTS, USER};
 use crate::worker::core::{Core, RailInfo};
-use crate::worker::inbox::Command;
 use crate::worker::later::{Leaving, LeavingStage, ENDS_NS};
 use crate::worker::Worker;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 /// Frames of an ended link that are freed in one step.
@@ -149,30 +148,28 @@ impl Worker {
         LeavingStage::Dropping { down, others, dropped_ns: None, ended: None }
     }
 
-    /// Asks all workers to drop a peer's lanes; returns how many have not yet.
-    fn drop_peers_lanes(&mut self, peer: &Peer, reset: bool) -> Arc<AtomicUsize> {
-        let core = self.core.clone();
-        let here = self.index;
-        let workers: Vec<usize> = (0..core.inboxes.len())
-            .filter(|worker| peer.workers & 1 << worker != 0 && *worker != here)
-            .collect();
-        let others = Arc::new(AtomicUsize::new(workers.len() + 1));
-        for worker in workers {
-            let ended = Some((reset, others.clone()));
-            if core.inboxes[worker]
-                .try_command(Command::DropLanes { peer: peer.id, keep: 0, ended })
-                .is_some()
-            {
-                others.fetch_sub(1, Ordering::AcqRel); // That worker's rails are closed.
+    /// Has all workers drop a peer's lanes; returns how many have not yet.
+    fn drop_peers_lanes(&mut self, peer: &Peer, cut: bool) -> usize {
+        let (core, here) = (&self.core, self.index);
+        let others = (0..core.inboxes.len()).filter(|at| peer.workers >> at & 1 != 0 && *at != here);
+        let then = Then::Leave { cut, owner: here };
+        let others = others.map(|worker| core.quiesce(worker, Scope::Lanes(peer.id), then)).count();
+        self.data.drop_lanes(peer.id, 0, Some(cut));
+        others
+    }
+
+    /// A worker has dropped the lanes of a peer that has ended.
+    pub(crate) fn lanes_have_left(&mut self, peer: PeerId) {
+        if let Some(leaving) = self.leaving.iter_mut().find(|leaving| leaving.peer == peer) {
+            if let LeavingStage::Dropping { others, .. } = &mut leaving.stage {
+                *others = others.saturating_sub(1);
             }
         }
-        self.data.drop_lanes(peer.id, 0, Some((reset, others.clone())));
-        others
     }
 
     /// Advances peers that have ended. PEER_DOWN is published when none of their lanes works and
     /// every outstanding operation has its completion.
-    fn finish_leaving(&mut self, now: u64, over: impl Fn() -> bool) {
+    pub(crate) fn finish_leaving(&mut self, now: u64, over: impl Fn() -> bool) {
         for _ in 0..self.leaving.len() {
             let Some(mut leaving) = self.leaving.pop_front() else { return };
             if let LeavingStage::Ending(_, outstanding) = &mut leaving.stage {
@@ -194,14 +191,14 @@ impl Worker {
     }
 
     /// Whether a peer is gone, and its PEER_DOWN, if it has one, was published.
-    pub(crate) fn has_left(&self, leaving: &mut Leaving, now: u64) -> bool {
+    fn has_left(&self, leaving: &mut Leaving, now: u64) -> bool {
         let core = &self.core;
         let LeavingStage::Dropping { down, others, dropped_ns, ended } = &mut leaving.stage else {
             return false;
         };
         // A worker may be inside a call into a provider, for however long: until it has dropped the
         // peer's lanes, bytes of the peer may land.
-        let held = others.load(Ordering::Acquire) != 0;
+        let held = *others != 0;
         let dropped_ns = if held { now } else { *dropped_ns.get_or_insert(now) };
         let late = core.table.has_late(leaving.peer) && now.saturating_sub(dropped_ns) < OFF_NS;
         if (held || late || core.is_rekeying_for(leaving.peer)) && !self.closed {

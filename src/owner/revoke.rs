@@ -81,6 +81,9 @@ impl Core {
     /// A worker has brought something to rest.
     pub(crate) fn quiesced(&self, scope: &Scope, then: Then) {
         match (scope, then) {
+            (Scope::Lanes(peer), Then::Leave { owner, .. }) => {
+                self.inboxes[owner].command(Command::Quiesced { peer: *peer, then });
+            }
             (Scope::Lanes(peer), _) => {
                 if let Ok(found) = self.peers.get(*peer) {
                     self.command_owner(&found, Command::Quiesced { peer: *peer, then });
@@ -162,7 +165,10 @@ impl Worker {
     pub(crate) fn quiesce(&mut self, scope: &Scope, then: Then, now: u64) {
         let core = self.core.clone();
         match scope {
-            Scope::Lanes(peer) => return self.data.quiesce_lanes(*peer, then),
+            Scope::Lanes(peer) => match then {
+                Then::Leave { cut, .. } => self.data.drop_lanes(*peer, 0, Some(cut)),
+                _ => return self.data.quiesce_lanes(*peer, then),
+            },
             Scope::Keys(memory) => {
                 if let Some(memory) = core.memory(*memory) {
                     return self.chores.close_keys(memory);
@@ -214,7 +220,7 @@ impl Link {
             },
             Then::Keys { memory, waits } => return self.take_keys(core, memory, waits),
             Then::Deregister(memory) => self.push(Out::new(Kind::Revoke, numbers(&[memory.get()]))),
-            Then::Answer(_) | Then::Close | Then::Revoke { .. } | Then::Count => {}
+            Then::Answer(_) | Then::Close | Then::Leave { .. } | Then::Revoke { .. } | Then::Count => {}
         }
         true
     }

@@ -42,7 +42,7 @@ fn serve(core: &Core, link: &mut Link) {
     link.peer.serve(service, rails);
     count_lanes(core, link);
     if link.session.has_others() {
-        let command = || Command::DropLanes { peer: link.peer.id, keep: rails, ended: None };
+        let command = || Command::DropLanes { peer: link.peer.id, keep: rails };
         core.workers_of_peer(&link.peer).for_each(|inbox| inbox.command(command()));
     }
 }

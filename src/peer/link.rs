@@ -5,7 +5,7 @@ use crate::codec::{Reader, Writer};
 use crate::ids::{GrantToken, Hold, MemoryId, OpId};
 use crate::memory::{self, RemoteMemory};
 use crate::revocation::asking::Asking;
-use crate::revocation::Then;
+use crate::revocation::quiescing::Quiescing;
 use crate::session::channel::{Channel, Out};
 use crate::session::{Plan, Session};
 use crate::status::Status;
@@ -52,7 +52,7 @@ pub struct Link {
     /// What the peer has to quiesce for.
     pub quiesces: Asking,
     /// What has to become idle: for fences of the peer, or to close.
-    pub quiescing: Vec<Quiescing>,
+    pub quiescing: Vec<Quiescing<Wait>>,
     /// Transfers of remote memories and grants that are gone, which end in steps.
     pub sweeps: VecDeque<Sweep>,
     /// When the oldest unacknowledged frame was sent.
@@ -65,22 +65,13 @@ pub struct Link {
     pub dirty: bool,
 }
 
-/// What has to become idle, and what it waits for now.
-pub struct Quiescing {
-    /// The peer's request that is answered then, or the end of the session.
-    pub then: Then,
-    pub until: Until,
-}
-
-/// The steps, in order: the first is one of two, the last applies only to fences.
-pub enum Until {
-    /// For the operations accepted before the fence to end.
-    Ended(Accepted),
-    /// For the operations under revoked grants to end.
+/// What something that comes to rest waits for.
+pub enum Wait {
+    /// The operations accepted before the request end.
+    Accepted(Accepted),
+    /// The operations under revoked grants end.
     Swept,
-    /// For the lanes of this many workers to become idle.
-    Quiesced(usize),
-    /// For the peer to receive the frames of ended operations: the last number of each channel, and
+    /// The peer receives the frames of ended operations: the last number of each channel, and
     /// unanswered atomics.
     Taken([Option<u32>; CHANNELS], Vec<OpId>),
 }

@@ -9,6 +9,9 @@
 
 pub mod asking;
 mod keys;
+pub mod quiescing;
+#[cfg(test)]
+mod quiescing_tests;
 #[cfg(test)]
 mod tests;
 
@@ -38,6 +41,8 @@ pub enum Then {
     Answer(u64),
     /// The session closes: the lanes take nothing more.
     Close,
+    /// The lanes are dropped, reset if `cut`: their peer has ended, and its owner waits.
+    Leave { cut: bool, owner: usize },
     /// A caller's fence.
     Fence(OpId),
     /// The revoke of the grant. Its peer is notified, and (`asks`) asked to quiesce.

@@ -32,10 +32,21 @@ fn name(state: &dyn std::fmt::Debug) -> String {
 }
 
 fn note(from: &dyn std::fmt::Debug, to: &dyn std::fmt::Debug) {
-    let (from, to) = (name(from), name(to));
+    note_names(&name(from), &name(to));
+}
+
+pub(super) fn note_names(from: &str, to: &str) {
     if from != to {
-        MOVES_SEEN.with_borrow_mut(|seen| _ = seen.insert((from, to)));
+        MOVES_SEEN.with_borrow_mut(|seen| _ = seen.insert((from.to_owned(), to.to_owned())));
     }
+}
+
+/// Whether seeds have made the moves that are listed, and no others.
+pub(super) fn check_moves<'a>(listed: impl Iterator<Item = &'a (&'a str, &'a str, &'a str)>) {
+    let seen = MOVES_SEEN.with_borrow(BTreeSet::clone);
+    let listed: BTreeSet<(String, String)> =
+        listed.map(|(from, to, _)| (from.to_string(), to.to_string())).collect();
+    assert_eq!(seen, listed, "the moves that seeds made, and those that are listed");
 }
 
 pub(super) fn note_move(from: End, to: End) {
@@ -47,17 +58,17 @@ pub(super) fn note_step(from: Step, to: Step) {
 }
 
 /// Random numbers from a seed (splitmix64).
-struct Draw(u64);
+pub(super) struct Draw(pub u64);
 
 impl Draw {
-    fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (z ^ (z >> 31)) % n
     }
 
-    fn percent(&mut self, chance: u64) -> bool {
+    pub fn percent(&mut self, chance: u64) -> bool {
         self.below(100) < chance
     }
 
@@ -589,11 +600,7 @@ fn nothing_lands_after_a_revoke_whatever_its_peer_does() {
         assert!(run.is_ok(), "seed {seed}");
     }
     println!("played {SEEDS} seeds in {:.3} s", (crate::pass::thread_ns() - began) as f64 / 1e9);
-    let seen = MOVES_SEEN.with_borrow(BTreeSet::clone);
-    let all = MOVES.iter().chain(keys::MOVES);
-    let listed: BTreeSet<(String, String)> =
-        all.map(|(from, to, _)| (from.to_string(), to.to_string())).collect();
-    assert_eq!(seen, listed, "the moves that seeds made, and those that are listed");
+    check_moves(MOVES.iter().chain(keys::MOVES));
 }
 
 /// The states and moves, as listed in ARCHITECTURE.
@@ -608,7 +615,7 @@ fn architecture_has_the_moves_of_revocations() {
     let folder = env!("CARGO_MANIFEST_DIR");
     let read = |at: &str| std::fs::read_to_string(format!("{folder}/{at}ARCHITECTURE.md"));
     let text = read("").or_else(|_| read("../")).expect("ARCHITECTURE.md");
-    for diagram in [diagram(MOVES), diagram(keys::MOVES)] {
+    for diagram in [MOVES, keys::MOVES, quiescing::MOVES].map(diagram) {
         assert!(text.contains(&diagram), "put this into ARCHITECTURE.md:\n{diagram}");
     }
 }

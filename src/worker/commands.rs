@@ -9,6 +9,7 @@ use super::Worker;
 use crate::ids::{Hold, LaneId, OpId, PeerId};
 use crate::memory::{RemoteMemory, RemoteState};
 use crate::peer::link::{remote_state_of_end, Link};
+use crate::revocation::Then;
 use crate::status::Status;
 use crate::transfer::operation::{Failed, Move};
 use crate::transfer::table::Table;
@@ -113,13 +114,14 @@ impl Worker {
             Command::AddLanes { peer, plans, reply } => {
                 self.data.add_lanes(&peer, &plans, reply.as_ref(), now)
             }
-            Command::DropLanes { peer, keep, ended } => self.data.drop_lanes(peer, keep, ended),
+            Command::DropLanes { peer, keep } => self.data.drop_lanes(peer, keep, None),
             Command::Lane { peer, plan, event } => self.link_lane(peer, plan, event, now),
             Command::ResetLane { peer, plan, epoch, asks } => {
                 self.data.reset_as_asked(peer, plan, epoch, asks)
             }
             Command::Again { hold, runs, hops } => self.data.again(hold, runs, hops),
             Command::Quiesce { scope, then } => self.quiesce(&scope, then, now),
+            Command::Quiesced { peer, then: Then::Leave { .. } } => self.lanes_have_left(peer),
             Command::Quiesced { peer, then } => {
                 self.with_link(peer, |link, _| link.lanes_have_quiesced(then))
             }

@@ -30,7 +30,7 @@ use crate::transfer::completion::{self, Completion};
 use crate::transfer::stripe::Stripe;
 use crate::transfer::Outcome;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// After an operation has ended, its lane gets this long to return its posts, and is then reset.
@@ -330,18 +330,18 @@ impl DataPath {
     // Closing.
 
     /// A peer has ended, or only the rails in `keep` serve it: the other lanes accept nothing new,
-    /// and are removed when the fabric has returned their operations.
-    pub fn drop_lanes(&mut self, peer: PeerId, keep: u64, ended: Option<(bool, Arc<AtomicUsize>)>) {
+    /// and are removed when the fabric has returned their operations. `cut`: of an ended peer, whether
+    /// they are reset.
+    pub fn drop_lanes(&mut self, peer: PeerId, keep: u64, cut: Option<bool>) {
         let now = self.core.clock.now();
         for work in self.rails.lanes_mut() {
             if work.peer.id == peer && !work.lane.id.rail.is_in(keep) && work.lane.life.is_resetting() {
                 work.lane.life.drain(false, now);
             }
         }
-        self.drop_all_but(peer, keep, ended.as_ref().is_some_and(|(cut, _)| *cut));
-        if let Some((cut, others)) = ended {
+        self.drop_all_but(peer, keep, cut == Some(true));
+        if let Some(cut) = cut {
             self.rails.iter_mut().for_each(|work| work.rail.end_peer(peer, cut));
-            others.fetch_sub(1, Ordering::AcqRel);
         }
     }
 

@@ -13,7 +13,6 @@ use crate::transfer::claims::Run;
 use crate::transfer::operation::Failed;
 use crate::transfer::Outcome;
 use crate::wire::seal::Root;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 /// The accepted handshake request of a peer's lane, which is to be answered.
@@ -47,13 +46,10 @@ pub enum Command {
         plans: Vec<Plan>,
         reply: Option<AcceptedHandshake>,
     },
-    /// Lanes over the rails in `keep`, one bit each, stay.
+    /// The lanes of a peer but those over the rails in `keep`, one bit each.
     DropLanes {
         peer: PeerId,
         keep: u64,
-        /// For an ended peer: whether its lanes are reset, and how many workers have yet to drop
-        /// them.
-        ended: Option<(bool, Arc<AtomicUsize>)>,
     },
     /// A frame to a peer whose owner has no lane to it.
     Relay {
@@ -154,9 +150,6 @@ impl Command {
             // The rails are closed, and with them the registrations.
             Command::Deregister { reply, .. } => _ = reply.put(Ok(())),
             Command::Close { reply, .. } => _ = reply.put(()),
-            Command::DropLanes { ended: Some((_, others)), .. } => {
-                others.fetch_sub(1, Ordering::AcqRel);
-            }
             _ => {}
         }
     }

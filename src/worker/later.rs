@@ -7,8 +7,6 @@ use crate::transfer::completion::Completion;
 use crate::transfer::gate::Before;
 use crate::transfer::watch::Mark;
 use crate::transfer::Outcome;
-use std::sync::atomic::AtomicUsize;
-use std::sync::Arc;
 
 /// The longest time that a tick spends on potentially long work.
 pub(crate) const ENDS_NS: u64 = 1_000_000;
@@ -55,7 +53,7 @@ pub enum LeavingStage {
         /// The PEER_DOWN, if the peer was up.
         down: Option<Completion>,
         /// Workers that have not dropped its lanes yet.
-        others: Arc<AtomicUsize>,
+        others: usize,
         /// When all had.
         dropped_ns: Option<u64>,
         /// Operations that had ended when the last worker had dropped its lanes: PEER_DOWN follows
