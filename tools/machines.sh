@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 mkdir -p target/figures
 
 # Each says: played SEEDS seeds in SECONDS s
-"${CARGO:-cargo}" test --quiet -p weft --lib -- --nocapture --test-threads 1 session::tests:: revocation::tests:: \
+"${CARGO:-cargo}" test --quiet -p weft --lib -- --nocapture --test-threads 1 session::tests:: revocation:: \
     | tee /dev/stderr | awk '
     sub(/^.*played /, "played ") { machines++; seeds += $2; seconds += $5 }
     END {
