@@ -3,7 +3,6 @@
 use super::{Action, End, Revocations};
 use crate::ids::{GrantToken, MemoryId, PeerId};
 use std::collections::VecDeque;
-use std::fmt;
 
 /// What a replacement waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,19 +27,6 @@ pub(crate) const MOVES: &[(&str, &str, &str)] = &[
     ("Replacing", "Giving", "the descriptor has the new keys"),
     ("Giving", "Closing", "every importer has quiesced, ended, or had its time"),
 ];
-
-/// For the log.
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Step::Queued => f.write_str("another replacement comes first"),
-            Step::Registering(workers) => write!(f, "{workers} workers have to register it again"),
-            Step::Replacing => f.write_str("its descriptor is made"),
-            Step::Giving(peers) => write!(f, "{peers} importers have to quiesce"),
-            Step::Closing(workers) => write!(f, "{workers} workers have to close the old keys"),
-        }
-    }
-}
 
 pub(super) struct Rekeying {
     step: Step,

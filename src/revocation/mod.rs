@@ -18,7 +18,6 @@ mod tests;
 use crate::fabric::grants::Grant;
 use crate::ids::{GrantToken, MemoryId, OpId, PeerId};
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
 /// What is to come to rest.
@@ -77,18 +76,6 @@ pub(crate) const MOVES: &[(&str, &str, &str)] = &[
     ("Dropping", "Done", "no worker serves it, and all that arrived is counted"),
 ];
 
-/// For the log.
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            End::Dropping => "workers have to drop it",
-            End::Asking => "its peer has to quiesce",
-            End::Rekeying => "its memory's keys are being replaced",
-            End::Done => "revoked",
-        })
-    }
-}
-
 pub enum Action {
     /// Each of these workers (one bit each) is to quiesce the grant.
     Quiesce { grant: Arc<Grant>, workers: u64, then: Then },
@@ -143,6 +130,7 @@ impl Revocation {
     fn enter(&mut self, end: End) {
         #[cfg(test)]
         tests::note_move(self.end, end);
+        log::trace!("grant {}: {:?}, then {end:?}", self.grant.token, self.end);
         self.end = end;
     }
 

@@ -2,7 +2,6 @@
 //! progress at once, each by itself.
 
 use super::Then;
-use std::fmt;
 
 /// What it waits for; `W`: something that its owner can look at.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,17 +20,6 @@ pub(crate) const MOVES: &[(&str, &str, &str)] = &[
     ("Operations", "Lanes", "the operations that were accepted, or whose grants are revoked, have ended"),
     ("Lanes", "Frames", "nothing moves on any lane to the peer"),
 ];
-
-/// For the log.
-impl<W> fmt::Display for Step<W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Step::Operations(_) => f.write_str("operations have to end"),
-            Step::Lanes(workers) => write!(f, "the lanes of {workers} workers have to quiesce"),
-            Step::Frames(_) => f.write_str("the peer has to take the last frames"),
-        }
-    }
-}
 
 /// What its owner does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
