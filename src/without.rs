@@ -17,27 +17,33 @@ pub enum Technique {
 /// Whether it is left out.
 #[cfg(not(feature = "sim"))]
 #[inline(always)]
-pub const fn is_without(_part: Technique) -> bool {
+pub const fn is_without(_technique: Technique) -> bool {
     false
 }
 
 #[cfg(feature = "sim")]
-#[inline]
-pub fn is_without(part: Technique) -> bool {
-    use std::sync::LazyLock;
-    static PARTS: LazyLock<u32> = LazyLock::new(|| {
-        let named = std::env::var("WEFT_SIM_WITHOUT").unwrap_or_default();
-        named.split(',').fold(0, |all, name| match name.trim() {
-            "" => all,
-            "pinning" => all | 1 << Technique::Pinning as u32,
-            "sharding" => all | 1 << Technique::Sharding as u32,
-            "batches" => all | 1 << Technique::Batches as u32,
-            "lazy-posting" => all | 1 << Technique::LazyPosting as u32,
-            other => {
-                log::error!("WEFT_SIM_WITHOUT: {other} is none of pinning, sharding, batches, lazy-posting");
-                all
-            }
-        })
+static LEFT_OUT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+
+#[cfg(feature = "sim")]
+#[inline(always)]
+pub fn is_without(technique: Technique) -> bool {
+    LEFT_OUT.load(std::sync::atomic::Ordering::Relaxed) >> technique as u32 & 1 == 1
+}
+
+/// Reads what is left out, before the first endpoint has workers.
+#[cfg(feature = "sim")]
+pub fn read() {
+    let named = std::env::var("WEFT_SIM_WITHOUT").unwrap_or_default();
+    let all = named.split(',').fold(0, |all, name| match name.trim() {
+        "" => all,
+        "pinning" => all | 1 << Technique::Pinning as u32,
+        "sharding" => all | 1 << Technique::Sharding as u32,
+        "batches" => all | 1 << Technique::Batches as u32,
+        "lazy-posting" => all | 1 << Technique::LazyPosting as u32,
+        other => {
+            log::error!("WEFT_SIM_WITHOUT: {other} is none of pinning, sharding, batches, lazy-posting");
+            all
+        }
     });
-    *PARTS >> part as u32 & 1 == 1
+    LEFT_OUT.store(all, std::sync::atomic::Ordering::Relaxed);
 }

@@ -67,6 +67,8 @@ impl Endpoint {
     pub fn open(config: EndpointConfig) -> Result<Arc<Endpoint>> {
         let config = config.check()?;
         fork::watch();
+        #[cfg(feature = "sim")]
+        crate::without::read();
         let machine = Machine::read(Root::from_environment());
         let (fabric, rails) = (config.fabric.as_deref(), config.rails.as_deref());
         let mut found = match config.encrypt {
