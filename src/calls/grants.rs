@@ -124,12 +124,8 @@ impl Endpoint {
         // Without a place for its completion, the revoke changes nothing. The grant outlives the peer:
         // PEER_LOST would say less than its own notification can.
         let id = self.begin_fence(common, None, || core.begin_to_revoke(grant, false).err())?;
-        let now = core.clock.now();
-        if !core.revoking(|all| all.handle_wait(grant, id)) {
-            let ended = core.table.end(id, Outcome::OK, now);
-            core.revoking(|all| all.handle_ended(grant, ended));
-        }
-        self.kick(now);
+        core.revoking(|all| all.handle_wait(grant, id, |id| core.ends_with_revoke(id)));
+        self.kick(core.clock.now());
         Ok(id)
     }
 }

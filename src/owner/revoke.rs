@@ -48,7 +48,7 @@ impl Core {
                     self.quiesce(worker, Scope::Grant(grant.clone()), then);
                 }
             }
-            Action::Revoked { grant, expired, ops } => self.is_revoked(&grant, expired, ops),
+            Action::Revoked { grant, expired } => self.is_revoked(&grant, expired),
             Action::Register(memory) => with(memory, &|memory| self.register_anew(memory)),
             Action::Replace { memory, failed } => with(memory, &|memory| self.replace_keys(memory, failed)),
             Action::GiveKeys { memory, peer, waits } => {
@@ -131,7 +131,7 @@ impl Core {
     }
 
     /// Nothing reaches the memory under the grant any longer.
-    fn is_revoked(&self, grant: &Grant, expired: bool, ops: Vec<OpId>) {
+    fn is_revoked(&self, grant: &Grant, expired: bool) {
         if let Some(memory) = &self.memory(grant.memory) {
             memory.ungrant();
         }
@@ -139,10 +139,12 @@ impl Core {
             self.notify_owner(grant, Outcome::new(Status::TimedOut));
         }
         self.spare_owner(grant);
-        let now = self.clock.now();
-        if ops.into_iter().filter(|id| self.table.end(*id, Outcome::OK, now)).count() > 0 {
-            self.revoking(|all| all.handle_ended(grant.token, true));
-        }
+        self.revoking(|all| all.handle_released(grant.token, |id| self.ends_with_revoke(id)));
+    }
+
+    /// Ends an operation that waits for a revoke, under the lock of `revocations`: whoever sees it end finds the revoke done.
+    pub(crate) fn ends_with_revoke(&self, id: OpId) -> bool {
+        self.table.end(id, Outcome::OK, self.clock.now())
     }
 
     /// The peer has acknowledged a Withdraw with this body.

@@ -63,7 +63,8 @@ pub enum End {
     Asking,
     /// The peer does not answer: the memory's keys have to be replaced.
     Rekeying,
-    /// Nothing reaches the memory under it.
+    /// Nothing reaches the memory under it: the memory is let go.
+    Releasing,
     Done,
 }
 
@@ -73,15 +74,16 @@ pub(crate) const MOVES: &[(&str, &str, &str)] = &[
     ("Asking", "Dropping", "the peer has quiesced, or is gone"),
     ("Asking", "Rekeying", "the peer does not answer"),
     ("Rekeying", "Dropping", "the old keys are closed"),
-    ("Dropping", "Done", "no worker serves it, and all that arrived is counted"),
+    ("Dropping", "Releasing", "no worker serves it, and all that arrived is counted"),
+    ("Releasing", "Done", "the memory is let go, and the owner notified"),
 ];
 
 pub enum Action {
     /// Each of these workers (one bit each) is to quiesce the grant.
     Quiesce { grant: Arc<Grant>, workers: u64, then: Then },
-    /// Nothing reaches the memory under the grant: these operations end, then `handle_ended`. `expired`: it had expired
-    /// before its owner revoked it.
-    Revoked { grant: Arc<Grant>, expired: bool, ops: Vec<OpId> },
+    /// Nothing reaches the memory under the grant: the memory is let go, and, where it expired before its owner revoked it
+    /// (`expired`), the owner notified; then `handle_released`.
+    Revoked { grant: Arc<Grant>, expired: bool },
     /// All workers are to register the memory again.
     Register(MemoryId),
     /// What was registered takes the place of what there was; if it failed, nothing does.
@@ -104,8 +106,8 @@ struct Revocation {
     ops: Vec<OpId>,
     /// The peer has acknowledged the revoke, or is gone.
     known: bool,
-    /// The grant has expired, or its revoke took longer than the operations that waited for it, and its owner has not
-    /// revoked it since.
+    expired: bool,
+    /// No operation of its owner has ended with its revoke, or waits for it: the owner may still revoke it.
     unclaimed: bool,
 }
 
@@ -137,10 +139,9 @@ impl Revocation {
     /// Goes on if no worker has yet to answer.
     fn go_on(&mut self, actions: &mut Vec<Action>) {
         if self.end == End::Dropping && self.workers == 0 {
-            self.enter(End::Done);
-            let (expired, ops) = (self.unclaimed, std::mem::take(&mut self.ops));
-            self.unclaimed = true; // Until its operations have ended, so that no revoke fails meanwhile.
-            actions.push(Action::Revoked { grant: self.grant.clone(), expired, ops });
+            self.enter(End::Releasing);
+            let expired = self.expired && self.unclaimed;
+            actions.push(Action::Revoked { grant: self.grant.clone(), expired });
         }
     }
 
@@ -157,6 +158,11 @@ impl Revocation {
             });
         }
         self.go_on(actions);
+    }
+
+    /// Nothing reaches the memory under it.
+    fn is_revoked(&self) -> bool {
+        matches!(self.end, End::Releasing | End::Done)
     }
 
     fn is_over(&self) -> bool {
@@ -198,7 +204,8 @@ impl Revocations {
             workers: count,
             ops: Vec::new(),
             known: false,
-            unclaimed: expired,
+            expired,
+            unclaimed: true,
         };
         revocation.go_on(&mut self.actions);
         self.grants.insert(token, revocation);
@@ -206,20 +213,30 @@ impl Revocations {
         true
     }
 
-    /// An operation of the owner waits for a revoke. False: the revoke is done, and `handle_ended` follows.
-    pub fn handle_wait(&mut self, token: GrantToken, id: OpId) -> bool {
-        let Some(revocation) = self.grants.get_mut(&token) else { return false };
-        let waits = revocation.end != End::Done;
-        if waits {
-            revocation.unclaimed = false;
-            revocation.ops.push(id);
+    /// An operation of the owner waits for a revoke; where that is done, `end` ends it, and says whether it had not ended
+    /// before.
+    pub fn handle_wait(&mut self, token: GrantToken, id: OpId, end: impl FnOnce(OpId) -> bool) {
+        match self.grants.get_mut(&token).filter(|revocation| revocation.end != End::Done) {
+            Some(revocation) => {
+                revocation.unclaimed = false;
+                revocation.ops.push(id);
+            }
+            None => {
+                let ended = end(id);
+                self.on(token, |revocation, _| revocation.unclaimed &= !ended);
+            }
         }
-        waits
     }
 
-    /// The operations that waited for a revoke have ended, `any` of them with its result.
-    pub fn handle_ended(&mut self, token: GrantToken, any: bool) {
-        self.on(token, |revocation, _| revocation.unclaimed &= !any);
+    /// The memory is let go, and the owner notified: what waited for the revoke ends, by `end` as above.
+    pub fn handle_released(&mut self, token: GrantToken, mut end: impl FnMut(OpId) -> bool) {
+        self.on(token, |revocation, _| {
+            revocation.enter(End::Done);
+            let ops = std::mem::take(&mut revocation.ops);
+            let waited = !ops.is_empty();
+            let ended = ops.into_iter().filter(|id| end(*id)).count();
+            revocation.unclaimed |= waited && ended == 0;
+        });
     }
 
     /// A worker has dropped a grant, or counted what had arrived.
@@ -277,8 +294,7 @@ impl Revocations {
 
     /// The memories of which grants of a peer are being revoked.
     pub fn memories_of(&self, peer: PeerId) -> impl Iterator<Item = MemoryId> + '_ {
-        let live =
-            move |revocation: &&Revocation| revocation.grant.peer == peer && revocation.end != End::Done;
+        let live = move |revocation: &&Revocation| revocation.grant.peer == peer && !revocation.is_revoked();
         self.grants.values().filter(live).map(|revocation| revocation.grant.memory)
     }
 
@@ -291,7 +307,7 @@ impl Revocations {
     /// The rails are closed: nothing reaches any memory. Returns the memories of unfinished revokes, and those whose
     /// keys were being replaced.
     pub fn close(&mut self) -> (Vec<MemoryId>, Vec<MemoryId>) {
-        let unfinished = self.grants.drain().filter(|(_, revocation)| revocation.end != End::Done);
+        let unfinished = self.grants.drain().filter(|(_, revocation)| !revocation.is_revoked());
         (unfinished.map(|(_, revocation)| revocation.grant.memory).collect(), self.close_keys())
     }
 

@@ -83,8 +83,9 @@ struct Truth {
     /// Whether NICs check it.
     checked: bool,
     live: bool,
-    /// Its revoke is done, and when the revoke began.
+    /// Nothing reaches the memory under it; the memory is let go; and when its revoke began.
     revoked: bool,
+    released: bool,
     began_ns: Option<u64>,
     /// Workers that touch memory under it, and those that have arrivals to count.
     uses: BTreeMap<usize, crate::fabric::grants::Use>,
@@ -142,6 +143,8 @@ struct World {
     rekeyings: BTreeMap<MemoryId, i64>,
     /// Importers of replaced keys that have neither quiesced, nor ended, nor had their time.
     importing: BTreeSet<(MemoryId, PeerId)>,
+    /// Grants whose memories threads are about to let go.
+    releasing: Vec<Arc<Grant>>,
     next: u64,
 }
 
@@ -174,6 +177,7 @@ impl World {
             oldest: (0..WORKERS).flat_map(|at| memories().map(move |memory| ((at, memory), 0))).collect(),
             rekeyings: BTreeMap::new(),
             importing: BTreeSet::new(),
+            releasing: Vec::new(),
             next: 1,
         }
     }
@@ -196,7 +200,7 @@ impl World {
                         self.workers[worker].push_back((Scope::Grant(grant.clone()), then));
                     }
                 }
-                Action::Revoked { grant, expired: _, ops } => {
+                Action::Revoked { grant, expired: _ } => {
                     let truth = self.grants.get_mut(&grant.token.get()).expect("a grant");
                     assert!(!truth.revoked, "revoked twice");
                     assert!(truth.uses.is_empty(), "a worker still touches memory under it");
@@ -205,11 +209,8 @@ impl World {
                         "arrivals uncounted"
                     );
                     truth.revoked = true;
-                    let ended = ops.iter().filter(|id| truth.waiting.remove(&id.get())).count();
-                    if ended > 0 {
-                        truth.claimed = true;
-                        self.all.handle_ended(grant.token, true);
-                    }
+                    // The thread that found this may be slow.
+                    self.releasing.push(grant);
                 }
                 Action::Register(memory) => {
                     for queue in &mut self.registering {
@@ -248,6 +249,26 @@ impl World {
         }
     }
 
+    /// One of the threads that let memories go does so.
+    fn release(&mut self) {
+        if self.releasing.is_empty() {
+            return;
+        }
+        let grant = self.releasing.swap_remove(self.draw.below(self.releasing.len() as u64) as usize);
+        let truth = self.grants.get_mut(&grant.token.get()).expect("a grant");
+        assert!(!truth.released && !truth.claimed, "a revoke is done before its memory is let go");
+        truth.released = true;
+        let waiting = &mut truth.waiting;
+        let mut any = false;
+        self.all.handle_released(grant.token, |id| {
+            let ended = waiting.remove(&id.get());
+            any |= ended;
+            ended
+        });
+        assert!(waiting.is_empty(), "an operation waits for a revoke that is done");
+        truth.claimed = any;
+    }
+
     fn ask(&mut self, peer: PeerId, waits: Waits) {
         self.peer(peer).asking.handle_wait(waits);
         self.request(peer);
@@ -277,6 +298,7 @@ impl World {
             checked,
             live: true,
             revoked: false,
+            released: false,
             began_ns: None,
             uses: BTreeMap::new(),
             uncounted: BTreeSet::new(),
@@ -292,7 +314,7 @@ impl World {
         let Some(truth) = self.grants.get_mut(&token) else { return };
         let live = std::mem::take(&mut truth.live);
         let (grant, claimed) = (truth.grant.clone(), truth.claimed && truth.waiting.is_empty());
-        let unheard = truth.revoked && !truth.claimed;
+        let unheard = truth.released && !truth.claimed;
         truth.began_ns = truth.began_ns.or(Some(now));
         let begun = live.then(|| Begun {
             grant: grant.clone(),
@@ -311,24 +333,27 @@ impl World {
         if expired {
             return;
         }
-        let revoked = self.grants[&token].revoked;
-        assert!(found || revoked && claimed, "a revoke that nobody has heard of is not found");
+        let released = self.grants[&token].released;
+        assert!(found || released && claimed, "a revoke that nobody has heard of is not found");
         assert!(!unheard || found, "the owner has not heard that a revoke is done");
+        assert!(!(found && claimed), "a revoke that its owner knows to be done is found");
         if !found {
             return;
         }
-        let op = OpId::numbered(id);
-        let waits = self.all.handle_wait(grant.token, op);
+        let mut ended = false;
+        self.all.handle_wait(grant.token, OpId::numbered(id), |_| {
+            ended = true;
+            true
+        });
         let truth = self.grants.get_mut(&token).expect("a grant");
         assert_eq!(
-            waits, !truth.revoked,
+            ended, truth.released,
             "an operation waits for a revoke that is done, or ends before it is"
         );
-        if waits {
-            truth.waiting.insert(id);
-        } else {
+        if ended {
             truth.claimed = true;
-            self.all.handle_ended(grant.token, true);
+        } else {
+            truth.waiting.insert(id);
         }
         self.carry_out();
     }
@@ -549,6 +574,7 @@ impl World {
             }
             11..=18 => self.work(worker),
             19 => self.leave(),
+            20 | 21 => self.release(),
             _ => each_peer().for_each(|peer| self.tend(peer)),
         }
     }
@@ -558,7 +584,7 @@ impl World {
             self.step(true);
         }
         let (began, mut steps) = (self.now, 0);
-        while self.grants.values().any(|truth| truth.began_ns.is_some() && !truth.revoked)
+        while self.grants.values().any(|truth| truth.began_ns.is_some() && !truth.released)
             || self.all.count().1 > 0
         {
             self.step(false);
@@ -570,7 +596,7 @@ impl World {
             "a memory is held for replacements that are done"
         );
         let tokens: Vec<u128> =
-            self.grants.iter().filter(|(_, truth)| truth.revoked).map(|(token, _)| *token).collect();
+            self.grants.iter().filter(|(_, truth)| truth.released).map(|(token, _)| *token).collect();
         for token in tokens {
             assert!(self.grants[&token].waiting.is_empty(), "an operation waits for a revoke that is done");
             if !self.grants[&token].claimed {
@@ -584,6 +610,9 @@ impl World {
             self.step(false);
         }
         self.leave();
+        while !self.releasing.is_empty() {
+            self.release();
+        }
         for peer in each_peer() {
             let posts = std::mem::take(&mut self.peer(peer).posts);
             posts.into_iter().for_each(|(token, keys)| self.land(token, keys));
