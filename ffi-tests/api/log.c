@@ -76,7 +76,7 @@ static void stderr_is_the_default_log(void)
     int before = dup(2);
     dup2(fds[1], 2);
     open_and_close();
-    bool usual = read(fds[0], text, sizeof text - 1) > 0 && strstr(text, "weft::endpoint") != NULL;
+    bool usual = read(fds[0], text, sizeof text - 1) > 0 && strstr(text, "weft::calls") != NULL;
     int year = 0, day = 0, pid = 0; /* the time and the process */
     usual &= sscanf(text, "[%d-%*d-%dT%*d:%*d:%*fZ %d DEBUG", &year, &day, &pid) == 3 && year > 2024 && pid == getpid();
     weft_status silenced = weft_log_set(WEFT_LOG_ERROR, NULL, NULL);

@@ -457,7 +457,7 @@ mod tests {
             (PeerId::numbered(1), Outcome::new(Status::PeerLost), worker.core.clock.now());
         assert!(worker.core.queue.reserve(1));
         let down = Some(Completion::new(completion::KIND_PEER_DOWN, outcome, peer, now));
-        let stage = LeavingStage::Dropping { down, others: 1, dropped_ns: None, ended: None };
+        let stage = LeavingStage::Dropping { down, others: 1, dropped_ns: None, lands: false, ended: None };
         worker.leaving.push_back(Leaving { peer, outcome, stage });
         (0..4).for_each(|hours| worker.finish_leaving(now + hours * HOUR_NS, || false));
         assert!(worker.core.queue.is_empty());

@@ -117,10 +117,13 @@ pub fn set(level: Option<LevelFilter>, sink: Option<Sink>) -> Result<()> {
 /// The prefix of the targets of Weft's lines.
 const CRATE: &str = env!("CARGO_CRATE_NAME");
 
-/// The component of a line's target: "rail" for "weft::rail::lane".
+/// The component of a line's target: "rail" for "weft::rail::lane". To programs an endpoint is one, whatever thread speaks.
 fn component(target: &str) -> Option<&str> {
     let mut parts = target.split("::");
-    (parts.next()? == CRATE).then(|| parts.next().unwrap_or("weft"))
+    (parts.next()? == CRATE).then(|| match parts.next() {
+        Some("calls" | "owner" | "worker") => "endpoint",
+        part => part.unwrap_or("weft"),
+    })
 }
 
 impl Log for Logger {
@@ -159,6 +162,7 @@ mod tests {
     #[test]
     fn component_is_the_first_module_of_the_target() {
         assert_eq!(component("weft::rail::lane"), Some("rail"));
+        assert_eq!(component("weft::worker::rest"), Some("endpoint"));
         assert_eq!(component("weft"), Some("weft"));
         assert_eq!(component("other::rail"), None);
     }

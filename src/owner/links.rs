@@ -145,7 +145,7 @@ impl Worker {
         if !shed(&mut link) {
             self.shedding.push(*link);
         }
-        LeavingStage::Dropping { down, others, dropped_ns: None, ended: None }
+        LeavingStage::Dropping { down, others, dropped_ns: None, lands, ended: None }
     }
 
     /// Has all workers drop a peer's lanes; returns how many have not yet.
@@ -193,7 +193,7 @@ impl Worker {
     /// Whether a peer is gone, and its PEER_DOWN, if it has one, was published.
     fn has_left(&self, leaving: &mut Leaving, now: u64) -> bool {
         let core = &self.core;
-        let LeavingStage::Dropping { down, others, dropped_ns, ended } = &mut leaving.stage else {
+        let LeavingStage::Dropping { down, others, dropped_ns, lands, ended } = &mut leaving.stage else {
             return false;
         };
         // A worker may be inside a call into a provider, for however long: until it has dropped the
@@ -201,7 +201,8 @@ impl Worker {
         let held = *others != 0;
         let dropped_ns = if held { now } else { *dropped_ns.get_or_insert(now) };
         let late = core.table.has_late(leaving.peer) && now.saturating_sub(dropped_ns) < OFF_NS;
-        if (held || late || core.is_rekeying_for(leaving.peer)) && !self.closed {
+        let rekeying = *lands && core.is_rekeying_for(leaving.peer);
+        if (held || late || rekeying) && !self.closed {
             return false;
         }
         core.revoking(|all| all.handle_gone(leaving.peer));

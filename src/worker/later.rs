@@ -56,6 +56,8 @@ pub enum LeavingStage {
         others: usize,
         /// When all had.
         dropped_ns: Option<u64>,
+        /// What it has posted may land by keys that are being replaced.
+        lands: bool,
         /// Operations that had ended when the last worker had dropped its lanes: PEER_DOWN follows
         /// their completions.
         ended: Option<Before>,

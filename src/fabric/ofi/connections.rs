@@ -456,7 +456,7 @@ impl Connections {
         self.routes.over(number).for_each(|place| place.target.ep = ep);
     }
 
-    /// Makes room for one more connection without a peer, from a NIC; false if there is none.
+    /// Makes room for one more connection without a peer, from a NIC as it names itself; false if there is none.
     fn find_room(&mut self, initiator: Name) -> bool {
         let (now, accepted) = (self.clock.now(), self.all.iter().filter(|one| !one.dialed));
         if accepted.clone().filter(|one| one.name == initiator).count() >= OF_NIC {
