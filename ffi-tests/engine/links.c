@@ -440,7 +440,8 @@ static void obey(void)
         struct span *span = span_begin(self->me, -2);
         (void)span; /* the time is recorded: operations then in flight may fail */
         book->ways[self->me][from - 1].left_ns = world_ns();
-        CHECK_ONE_OF(weft_peer_disconnect(self->endpoint, link->peer), WEFT_OK, WEFT_ERR_HANDLE);
+        CHECK_ONE_OF(weft_peer_disconnect(self->endpoint, link->peer), WEFT_OK, WEFT_ERR_HANDLE, WEFT_ERR_PEER_CLOSED,
+                     WEFT_ERR_PEER_LOST); /* its PEER_DOWN is not polled yet */
     }
     if (other)
         renew(other - 1);

@@ -65,7 +65,7 @@ static void writer(int slot)
             break;
         under_way += status == WEFT_OK;
         if (shared->leaves[slot])
-            CHECK_ONE_OF(weft_peer_disconnect(box->endpoint, peer), WEFT_OK, WEFT_ERR_HANDLE);
+            CHECK_ONE_OF(weft_peer_disconnect(box->endpoint, peer), WEFT_OK, WEFT_ERR_HANDLE, WEFT_ERR_PEER_CLOSED, WEFT_ERR_PEER_LOST);
         weft_completion c;
         do {
             box_pump(box, 1);
@@ -235,7 +235,8 @@ static void doom(struct target *t, bool of_all_kinds, weft_memory *other)
         UNTIL(t, t->peer[slot] != 0 && shared->writing[slot]);
     order(t, DOOM);
     if (of_all_kinds) {
-        CHECK_ONE_OF(weft_peer_disconnect(t->endpoint, t->peer[1 + DISCONNECTED]), WEFT_OK, WEFT_ERR_HANDLE);
+        CHECK_ONE_OF(weft_peer_disconnect(t->endpoint, t->peer[1 + DISCONNECTED]), WEFT_OK, WEFT_ERR_HANDLE, WEFT_ERR_PEER_CLOSED,
+                     WEFT_ERR_PEER_LOST);
         CHECK_OK(weft_memory_deregister(other));
     }
     for (int slot = STAYS + 1; slot < SLOTS; slot++)

@@ -72,8 +72,7 @@ impl Endpoint {
 
     pub fn disconnect(&self, peer: u64) -> Result<()> {
         self.core.phase.check_open()?;
-        // One that is about to end may be named: that is what the caller wants.
-        let peer = self.core.peers.find(peer, self.core.queue.polled())?;
+        let peer = self.core.named_peer(peer)?;
         log::trace!("disconnect from {peer}");
         self.core.inboxes[peer.owner].command(Command::EndPeer { peer: peer.id, outcome: Outcome::OK });
         Ok(())
