@@ -29,6 +29,7 @@ pub struct Port {
     domain: *mut fid_domain,
     av: *mut fid_av,
     cq: *mut fid_cq,
+    eq: *mut fid_eq,
     ep: *mut fid_ep,
     mr: *mut fid_mr,
     base: u64,
@@ -152,6 +153,12 @@ impl Port {
             check("opening the endpoint", fi_endpoint(port.domain, info, &mut port.ep, null))?;
             check("binding the queue", fi_ep_bind(port.ep, port.cq.cast(), FI_TRANSMIT | FI_RECV))?;
             check("binding the address vector", fi_ep_bind(port.ep, port.av.cast(), 0))?;
+            // Without a queue for errors that belong to no operation, libfabric's efa ends the process at the first one.
+            if simulated || CStr::from_ptr((*(*info).fabric_attr).prov_name).to_bytes() == b"efa" {
+                let mut eq_attr = fi_eq_attr { wait_obj: fi_wait_obj::FI_WAIT_NONE, ..zeroed() };
+                check("opening the event queue", fi_eq_open(port.fabric, &mut eq_attr, &mut port.eq, null))?;
+                check("binding the event queue", fi_ep_bind(port.ep, port.eq.cast(), 0))?;
+            }
             check("enabling the endpoint", fi_enable(port.ep))?;
             let iov = libc::iovec { iov_base: pool.base().cast(), iov_len: pool.len() };
             let mut attr: fi_mr_attr = zeroed();
@@ -286,7 +293,8 @@ impl Port {
 impl Drop for Port {
     fn drop(&mut self) {
         let (ep, mr): (*mut fid, *mut fid) = (self.ep.cast(), self.mr.cast());
-        let rest: [*mut fid; 4] = [self.cq.cast(), self.av.cast(), self.domain.cast(), self.fabric.cast()];
+        let queues: [*mut fid; 3] = [self.cq.cast(), self.av.cast(), self.eq.cast()];
+        let rest = queues.into_iter().chain([self.domain.cast(), self.fabric.cast()]);
         for object in [ep, mr].into_iter().chain(rest).filter(|object| !object.is_null()) {
             // SAFETY: each object begins with its fid and is closed once, in libfabric's order.
             let rc = unsafe { fi_close(object) };
