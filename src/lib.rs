@@ -12,6 +12,7 @@
 // | `owner` | what a peer's owner does: its session, its frames, its end |
 // | `worker` | the thread of some NICs: passes, commands, lanes |
 // | `peer` | handshake, pairing, control channels |
+// | `session`, `revocation` | what two endpoints agree on, how access ends: state machines |
 // | `transfer` | the life of a transfer: read its top comment first |
 // | `memory` | registered ranges, descriptors |
 // | `rail` | one NIC: op slots, windows, lanes |

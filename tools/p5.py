@@ -3,13 +3,14 @@
 
     tools/p5.py [LIBDIR]        LIBDIR: where weft-bench is (target/release)
 
-Moves pages of 64 KiB from one host to the other over all 32 NICs, each limited to MBPS (100) so that few cores carry them,
-then leaves out one technique after the other (warm-up, threads, pinning, sharded claims, batches, lazy posting), once with
-the limit and once without: what each is worth, as share of the line and as slices per second of processor. Also counts the
-NICs that each GPU's process gets by default. The CPU moves the bytes here, so this says nothing of a real p5's rate; and
-where few CPUs are, one worker has all NICs anyway: what threads and pinning are worth shows on 16 or more.
+Moves pages of 64 KiB from one host to the other over all 32 NICs, and leaves out one technique after the other (warm-up,
+threads, pinning, sharded claims, batches, lazy posting): as share of the line, each NIC limited to MBPS (100) so that few
+cores carry them; as Gbps without that limit, which the emulator bounds; and, of what is in each worker's path, as slices
+of 4 KiB a second of one worker's processor over simulated NICs without limit (sim_mslices_per_s). Also counts the NICs that
+each GPU's process gets by default. The CPU moves the bytes here, so no rate is a p5's; and where few CPUs are, one worker
+has all NICs anyway: what threads and pinning are worth shows on 16 or more.
 
-TURN: seconds of one measurement (3). ROUNDS: medians of so many (3). Leaves target/p5.json, target/p5.svg, and in target/figures
+TURN: seconds of one load (3). ROUNDS: medians of so many (3). Leaves target/p5.json, target/p5.svg, and in target/figures
 p5_box_line_share, p5_box_steps.
 """
 
@@ -25,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 EFA = ROOT / "tools/efa/efa.sh"
 NICS, GPUS, PAGE = 32, 8, 65536
-MBPS, SECONDS, ROUNDS = (int(os.environ.get(name, default)) for name, default in (("MBPS", 100), ("TURN", 3), ("ROUNDS", 3)))
+MBPS, TURN_S, ROUNDS = (int(os.environ.get(name, default)) for name, default in (("MBPS", 100), ("TURN", 3), ("ROUNDS", 3)))
 #: What is left out: a name, what that means, variables, and options in place of the usual ones.
 STEPS = [
     ("all", "every technique", {}, {}),
@@ -73,10 +74,9 @@ def rails_of_gpus(box, bench):
 
 
 def measure(box, bench, step):
-    """One load with a technique left out: gigabits a second, and slices a second of this side's processor."""
+    """One load with a technique left out, in gigabits a second."""
     _, _, variables, changed = step
-    options = {"--provider": "efa", "--page": str(PAGE), "--pages": "1024", "--in-flight": "4",
-               "--seconds": str(SECONDS), **changed}
+    options = {"--provider": "efa", "--page": str(PAGE), "--pages": "1024", "--in-flight": "4", "--seconds": str(TURN_S), **changed}
     mine = {name: value for name, value in options.items() if value is not None or name == "--cold"}
     both = {name: value for name, value in mine.items() if name in ("--provider", "--workers")}
     words = lambda chosen: [word for pair in chosen.items() for word in pair if word is not None]
@@ -97,40 +97,52 @@ def measure(box, bench, step):
     report = json.loads(shown)
     if len(report["rails"]) != NICS:
         sys.exit(f"{len(report['rails'])} rails, not {NICS}")
-    return report["gbps"], 1e9 / report["cpu_ns_per_slice"]["local"]
+    return report["gbps"]
+
+
+def of_a_processor(bench, step):
+    """Million slices a second of one worker's processor, over simulated NICs."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        subprocess.run([bench, "figures", "--only", "sim_mslices_per_s", "--json", file.name], env={**os.environ, **step[2]},
+                       check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return json.load(file)["sim_mslices_per_s"]
 
 
 def table(rows):
-    print(f"{'without':14}{'of the line':>12}{'':2}{'slices/s of CPU':>16}   ")
-    most = max(row["slices_per_cpu_s"] for row in rows)
+    print(f"{'without':14}{'of the line':>12}{'no limit, Gbps':>16}{'Mslices/s of a worker (simulated)':>35}")
     for row in rows:
-        bar = "█" * round(30 * row["slices_per_cpu_s"] / most)
+        simulated = row["sim_mslices_per_s"]
+        bar = "█" * round(simulated) if simulated else ""
         name = "nothing" if row["step"] == "all" else row["step"]
-        print(f"{name:14}{row['line_share']:>12.3f}  {row['slices_per_cpu_s']:>16,.0f}   {bar:30}  {row['means']}")
+        print(f"{name:14}{row['line_share']:>12.3f}{row['gbps_without_limit']:>16.2f}"
+              f"{f'{simulated:.1f}' if simulated else '-':>10} {bar:26} {row['means']}")
 
 
 def picture(rows):
-    """Two bars for each technique: of the line, and of the most slices a second of processor."""
-    most = max(row["slices_per_cpu_s"] for row in rows)
+    """Three bars for each technique: of the line, and of the best without the limit and of a worker."""
+    bars = (("line_share", "#4878a8", "{:.3f} of the line"), ("gbps_without_limit", "#d88c3a", "{:.1f} Gbps without the limit"),
+            ("sim_mslices_per_s", "#6a9f58", "{:.1f} Mslices/s of a worker, simulated NICs"))
     parts, y = [], 40
     for row in rows:
         name = "with everything" if row["step"] == "all" else f"without {row['step']}"
-        for share, colour, text in ((row["line_share"], "#4878a8", f"{row['line_share']:.3f} of the line"),
-                                    (row["slices_per_cpu_s"] / most, "#d88c3a", f"{row['slices_per_cpu_s']:,.0f} slices/s of CPU")):
-            parts.append(f'<rect x="170" y="{y}" width="{max(1, 360 * share):.0f}" height="12" fill="{colour}"/>'
-                         f'<text x="{178 + 360 * share:.0f}" y="{y + 10}">{text}</text>')
-            y += 14
-        parts.append(f'<text x="162" y="{y - 14}" text-anchor="end">{name}</text>')
+        parts.append(f'<text x="162" y="{y + 12}" text-anchor="end">{name}</text>')
+        for field, colour, text in bars:
+            if row[field] is None:
+                continue
+            long = 360 * row[field] / max(1 if field == "line_share" else 0, *(other[field] or 0 for other in rows))
+            parts.append(f'<rect x="170" y="{y}" width="{max(1, long):.0f}" height="11" fill="{colour}"/>'
+                         f'<text x="{178 + long:.0f}" y="{y + 10}">{text.format(row[field])}</text>')
+            y += 13
         y += 10
     title = f'<text x="10" y="22" font-size="15">Two p5 in a box: {2 * NICS} emulated EFA NICs of {MBPS} Mbit/s</text>'
     (ROOT / "target/p5.svg").write_text(
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 740 {y + 10}" font-family="sans-serif" font-size="12">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 {y + 10}" font-family="sans-serif" font-size="12">'
         f'<rect width="100%" height="100%" fill="#fff"/>{title}{"".join(parts)}</svg>\n')
 
 
 def main():
     bench = (ROOT / (sys.argv[1] if len(sys.argv) > 1 else "target/release") / "weft-bench").resolve()
-    rows = {name: {"step": name, "means": means, "gbps": [], "slices": []} for name, means, *_ in STEPS}
+    rows = {name: {"step": name, "means": means, "line": [], "free": [], "simulated": []} for name, means, *_ in STEPS}
     if "EFA_ROOT" not in os.environ:  # libfabric 2.1, if a root of Debian 13 can be had: 1.17 emulates writes
         made = subprocess.run([ROOT / "tools/test-efa.sh", "--root", "21"], stdout=subprocess.PIPE, text=True, check=False)
         os.environ["EFA_ROOT"] = made.stdout.strip() if made.returncode == 0 else ""
@@ -142,20 +154,22 @@ def main():
             for limit in (MBPS, 0):
                 box.tell("nic", "all", "rate", str(limit))
                 for step in STEPS:
-                    gbps, slices = measure(box, bench, step)
-                    row = rows[step[0]]
-                    row["gbps" if limit else "slices"].append(gbps if limit else slices)
-                    print(f"round {turn + 1}: without {step[0]}, {limit or 'no'} Mbit/s: {gbps:.2f} Gbps, {slices:,.0f} slices/s of CPU",
-                          file=sys.stderr, flush=True)
+                    gbps = measure(box, bench, step)
+                    rows[step[0]]["line" if limit else "free"].append(gbps)
+                    print(f"round {turn + 1}: without {step[0]}, {limit or 'no'} Mbit/s: {gbps:.2f} Gbps", file=sys.stderr, flush=True)
+            for step in (step for step in STEPS if not step[3]):
+                rows[step[0]]["simulated"].append(of_a_processor(bench, step))
     for row in rows.values():
-        row["line_share"] = statistics.median(row.pop("gbps")) * 1000 / (NICS * MBPS)
-        row["slices_per_cpu_s"] = statistics.median(row.pop("slices"))
+        row["line_share"] = statistics.median(row.pop("line")) * 1000 / (NICS * MBPS)
+        row["gbps_without_limit"] = statistics.median(row.pop("free"))
+        simulated = row.pop("simulated")
+        row["sim_mslices_per_s"] = statistics.median(simulated) if simulated else None
     rows = list(rows.values())
     table(rows)
     picture(rows)
     result = {"emulated": True, "cores": os.cpu_count(), "nics": NICS, "mbps": MBPS, "rails_of_gpus": rails, "steps": rows}
     (ROOT / "target/p5.json").write_text(json.dumps(result, indent=1) + "\n")
-    print("target/p5.json, target/p5.svg. Emulated: the CPU moves the bytes.")
+    print("target/p5.json, target/p5.svg. Emulated and simulated: the CPU moves the bytes.")
     figures = ROOT / "target/figures"
     figures.mkdir(parents=True, exist_ok=True)
     for name, value in (("p5_box_line_share", f"{rows[0]['line_share']:.3f}"), ("p5_box_steps", len(rows) - 1)):

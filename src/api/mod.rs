@@ -1,4 +1,4 @@
-//! The public interface of the crate `libweft`, in safe Rust over `endpoint`. Names and semantics
+//! The public interface of the crate `libweft`, in safe Rust over `calls`. Names and semantics
 //! are those of `weft.h`.
 //!
 //! Memory that NICs and peers may touch is never freed too early: a `Memory` owns its bytes, and
