@@ -8,7 +8,7 @@ pub enum Technique {
     Pinning,
     /// A lane claims runs of slices; without, each slice is claimed alone, from what all lanes share.
     Sharding,
-    /// Posts announce that others follow, so that a NIC is told of several at once.
+    /// Posts announce that others follow, so that one doorbell is for several.
     Batches,
     /// A lane posts what the link carries, and claims the rest later; without, as much as the NIC takes.
     LazyPosting,

@@ -142,7 +142,7 @@ impl Core {
         self.revoking(|all| all.handle_released(grant.token, |id| self.ends_with_revoke(id)));
     }
 
-    /// Ends an operation that waits for a revoke, under the lock of `revocations`: whoever sees it end finds the revoke done.
+    /// Ends an operation that waits for a revoke, under the lock of `revocations`: a caller that polls it finds the revoke done.
     pub(crate) fn ends_with_revoke(&self, id: OpId) -> bool {
         self.table.end(id, Outcome::OK, self.clock.now())
     }
