@@ -27,7 +27,7 @@ flags+=" -Zmiri-provenance-gc=3000"
 # races, but not known to Miri's buffers of stores, which end it. The unit tests of threads have these buffers.
 of_endpoints="-Zmiri-disable-weak-memory-emulation"
 threads=(transfer::queue transfer::gate)
-alone=(codec:: status:: logging:: clock:: rail:: memory::remote fabric::host::request fabric::registry fabric::choice
+alone=(codec:: status:: logging:: clock:: rail:: memory::remote fabric::host::request fabric::registry
     wire::address session::approach session::plan peer::gone transfer::claims transfer::geometry transfer::list)
 # Tests of one process: it begins in a few seconds, and takes a minute for these.
 together=6
