@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MOST = 0
 FOLDERS = ("src", "rust", "weft-bench", "libfabric-sys", "fuzz", "loom", "ffi-tests", "tools", "python", "integrations",
            "examples-c", "examples-python", "include", "build.rs")
-#: What else would be said for quiesce, as a word of a name.
+#: Other words for quiesce, in a name.
 RESTS = re.compile(r"\b(?:\w+_)?(?:resting|rested|at_rest|to_rest|tend_rest|lanes_quiet|are_quiet)\b|\bQuiet\b|\b\w*(?:Resting|Rested|AtRest)\w*\b")
 #: Of the standard library; those of this repository are read from its sources.
 OPTIONS = {"get", "get_mut", "first", "last", "first_mut", "last_mut", "find", "find_map", "position", "pop", "pop_front",

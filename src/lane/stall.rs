@@ -36,7 +36,7 @@ pub enum Verdict {
     Suspect,
     /// It has stalled, and other lanes move.
     Stalled,
-    /// It has carried nothing for so long that it has failed even if it is the only one.
+    /// It has carried nothing for `ALONE_NS`: it has failed even if it is the only one.
     Lost,
 }
 

@@ -3,7 +3,7 @@
 //! earlier session may still open the memory where NICs do not check grants.
 //!
 //! Of grants that were revoked long ago, some may be forgotten, so that a peer which keeps every
-//! second grant costs no more than others. Their owner refuses them (`calls::grants`, `covered`).
+//! second grant costs no more than others. Their owner refuses them (`owner::granted`, `owner::covered`).
 
 use crate::ids::GrantToken;
 use parking_lot::Mutex;

@@ -54,7 +54,7 @@ impl<W> Quiescing<W> {
         }
     }
 
-    /// So many workers were asked for their lanes.
+    /// This many workers were asked for their lanes.
     pub fn handle_asked(&mut self, workers: usize) {
         self.enter(Step::Lanes(workers));
     }
