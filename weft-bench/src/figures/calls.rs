@@ -65,7 +65,7 @@ fn from_python(bench: &mut Bench) -> Result<f64> {
     let library = super::simulated()?;
     let mut python = Command::new("python3");
     python.arg(root().join("weft-bench/src/sim/submit.py")).arg(bench.full_or("2000", "200"));
-    python.env("PYTHONPATH", root().join("ffi-tests/python")).env("PYTHONDONTWRITEBYTECODE", "1");
+    python.env("PYTHONPATH", root().join("ffi-tests/api/python")).env("PYTHONDONTWRITEBYTECODE", "1");
     let said = said_by(python.env("WEFT_TEST_LIBRARY", &library))?;
     said.trim().parse().context("what the program in Python said")
 }

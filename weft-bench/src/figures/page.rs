@@ -5,6 +5,7 @@ use crate::load::page::Spec;
 use crate::processors;
 use crate::stats::Spread;
 use anyhow::Result;
+use std::path::Path;
 
 figures! {
     one_page_host_4k_us ["under 5", "under 2.5"] |bench| one(bench, "host", 4 << 10, false) =>
@@ -16,19 +17,31 @@ figures! {
         "the same of 4 KiB over loopback tcp";
     one_page_python_us ["under 15", "under 8"] python =>
         "the same of 4 KiB over host from Python, by the package's blocking call";
+    one_page_python_over_c ["under 1.6", "under 1.3"] python_over_c =>
+        "the same over that from C, in turns";
 }
 
 fn one(bench: &mut Bench, fabric: &str, page_len: usize, beyond_memcpy: bool) -> Result<f64> {
-    worse(bench, fabric, page_len, |spec| {
+    worse(bench, fabric, page_len, "us", |spec| {
         let report = spec.measure()?;
         Ok(report.us.median - if beyond_memcpy { report.memcpy_us } else { 0.0 })
     })
 }
 
 fn python(bench: &mut Bench) -> Result<f64> {
-    let (script, package) = (root().join("weft-bench/src/load/page.py"), root().join("python/src"));
     let library = library()?;
-    worse(bench, "host", 4 << 10, |spec| spec.measure_python(&script, &package, &library))
+    worse(bench, "host", 4 << 10, "us from Python", |spec| from_python(spec, &library))
+}
+
+fn python_over_c(bench: &mut Bench) -> Result<f64> {
+    let library = library()?;
+    worse(bench, "host", 4 << 10, "times C's from Python", |spec| {
+        Ok(from_python(spec, &library)? / spec.measure()?.us.median)
+    })
+}
+
+fn from_python(spec: &Spec, library: &Path) -> Result<f64> {
+    spec.measure_python(&root().join("weft-bench/src/load/page.py"), &root().join("python/src"), library)
 }
 
 /// The worse of two results: with all processors, and with two.
@@ -36,6 +49,7 @@ fn worse(
     bench: &mut Bench,
     fabric: &str,
     page_len: usize,
+    unit: &str,
     measure: impl Fn(&Spec) -> Result<f64>,
 ) -> Result<f64> {
     bench.progress.begin(&format!("one page of {page_len} bytes over {fabric}, again and again"));
@@ -51,13 +65,13 @@ fn worse(
         if two && all <= 2 {
             continue;
         }
-        let us = spread(two)?;
+        let value = spread(two)?;
         bench.notes.push(format!(
-            "one page of {page_len} bytes over {fabric}, {processors} processors: {:.1} us (of {sessions} pairs of \
-             processes, 10 % {:.1}, 90 % {:.1})",
-            us.median, us.low, us.high
+            "one page of {page_len} bytes over {fabric}, {processors} processors: {:.2} {unit} (of {sessions} pairs \
+             of processes, 10 % {:.2}, 90 % {:.2})",
+            value.median, value.low, value.high
         ));
-        worst = us.median.max(worst);
+        worst = value.median.max(worst);
     }
     Ok(worst)
 }
