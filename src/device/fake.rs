@@ -3,20 +3,23 @@
 //! purpose, to expose a use of bytes before they were copied.
 //!
 //! WEFT_DEVICES: "fake", then optionally ":late=N" (microseconds until a copy is done; 20),
-//! ":fail=N" (the Nth launch fails), ":private" (memory that other processes cannot open), ":parts"
+//! ":fail=N" (the Nth launch fails, and the device with it), ":private" (memory that other processes
+//! cannot open), ":parts"
 //! (memory that they open in parts), ":hmem"
 //! (simulated NICs access the memory directly, where the real NICs could), ":dmabuf" (it can be
 //! exported as a DMA-BUF), ":at=N" (the memory's address, if the default is in use, as under
-//! ThreadSanitizer).
+//! ThreadSanitizer). And as disks are: ":slow" (copies wait, and end in any order), ":errno=N" (the launch of
+//! ":fail" fails by this, alone), ":hang=N" (the Nth launch hangs, from ":patience=N" on (microseconds;
+//! 200,000), and ends when it is twice as old, or with ":ever" never).
 
-use super::{unsupported, Copier, Device, Driver, Export, Found, Handle, ImportedPart};
+use super::{unsupported, Copied, Copier, Device, Driver, Export, Found, Handle, ImportedPart};
 use crate::descriptor::Descriptor;
 use crate::range::Range;
-use crate::status::{Error, Result, Status};
+use crate::status::{Error, Result};
 use crate::topology::pci::PciAddress;
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
@@ -32,12 +35,25 @@ const PART: u64 = 8 << 10;
 const DOMAIN: u32 = 0xfa4e;
 
 struct Fake {
-    late: Duration,
-    fail: u64,
+    disk: Disk,
     private: bool,
     parts: bool,
     dmabuf: bool,
     launches: AtomicU64,
+}
+
+/// How copies go.
+#[derive(Clone, Copy)]
+struct Disk {
+    late: Duration,
+    /// The launches that fail and hang; 0: none.
+    fail: u64,
+    hang: u64,
+    /// 0: the launch that fails takes the device with it.
+    errno: i32,
+    patience: Duration,
+    slow: bool,
+    ever: bool,
 }
 
 fn choice() -> String {
@@ -48,6 +64,10 @@ fn option(name: &str) -> Option<u64> {
     choice().split(':').find_map(|part| part.strip_prefix(name)?.parse().ok())
 }
 
+fn has(name: &str) -> bool {
+    choice().split(':').any(|part| part == name)
+}
+
 fn base() -> u64 {
     static BASE: OnceLock<u64> = OnceLock::new();
     *BASE.get_or_init(|| option("at=").unwrap_or(DEFAULT_BASE))
@@ -55,11 +75,18 @@ fn base() -> u64 {
 
 pub fn driver() -> &'static dyn Driver {
     Box::leak(Box::new(Fake {
-        late: Duration::from_micros(option("late=").unwrap_or(20)),
-        fail: option("fail=").unwrap_or(0),
-        private: choice().split(':').any(|part| part == "private"),
-        parts: choice().split(':').any(|part| part == "parts"),
-        dmabuf: choice().split(':').any(|part| part == "dmabuf"),
+        disk: Disk {
+            late: Duration::from_micros(option("late=").unwrap_or(20)),
+            fail: option("fail=").unwrap_or(0),
+            hang: option("hang=").unwrap_or(0),
+            errno: option("errno=").unwrap_or(0) as i32,
+            patience: Duration::from_micros(option("patience=").unwrap_or(200_000)),
+            slow: has("slow"),
+            ever: has("ever"),
+        },
+        private: has("private"),
+        parts: has("parts"),
+        dmabuf: has("dmabuf"),
         launches: AtomicU64::new(0),
     }))
 }
@@ -123,6 +150,10 @@ fn is_there(address: u64) -> bool {
 }
 
 impl Driver for Fake {
+    fn waits(&self) -> bool {
+        self.disk.slow
+    }
+
     fn place(&self, device: Device) -> Option<PciAddress> {
         Some(PciAddress { domain: DOMAIN, bus: device as u8 + 1, device: 0, function: 0 })
     }
@@ -140,21 +171,21 @@ impl Driver for Fake {
     }
 
     fn copier(&self, _device: Device) -> Result<Box<dyn Copier>> {
-        let queue = VecDeque::new();
-        let (late, fail) = (self.late, self.fail);
-        let failed = false;
         let launches = &raw const self.launches;
         // SAFETY: the driver is leaked, so `launches` lives forever.
         let launches = unsafe { &*launches };
+        let (memory, disk) = (open_memory()?, self.disk);
+        let timer = if disk.slow { Some(timer()?) } else { None };
         Ok(Box::new(Late {
-            memory: open_memory()?,
-            queue,
+            memory,
+            timer,
             added: Vec::new(),
+            queue: Vec::new(),
+            ended: HashMap::new(),
             next: 0,
-            late,
-            fail,
+            disk,
             launches,
-            failed,
+            failed: false,
         }))
     }
 
@@ -231,28 +262,80 @@ impl Driver for Fake {
 /// From, to, bytes.
 type Piece = (u64, u64, u64);
 
+struct Launched {
+    ticket: u64,
+    copies: Vec<Piece>,
+    /// When it is done, and when it hangs; `None`: never.
+    due: Option<Instant>,
+    hangs: Option<Instant>,
+    errno: i32,
+    /// Its caller knows that it hangs.
+    said: bool,
+}
+
 /// A copier whose copies are done some time after their launch.
 struct Late {
     memory: File,
+    /// Of a slow device: set to the next time at which a launch ends or hangs.
+    timer: Option<Descriptor>,
     added: Vec<Piece>,
-    /// The launched copies, with the times at which they are done.
-    queue: VecDeque<(Vec<Piece>, Instant)>,
+    queue: Vec<Launched>,
+    /// How launches of a slow device ended, until their caller has asked.
+    ended: HashMap<u64, Copied>,
     /// Tickets so far.
     next: u64,
-    late: Duration,
-    fail: u64,
+    disk: Disk,
     launches: &'static AtomicU64,
     failed: bool,
 }
 
+fn timer() -> Result<Descriptor> {
+    let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+    // SAFETY: the call takes no pointers.
+    let timer = Descriptor::opened(|| unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) });
+    timer.ok_or_else(|| Error::system("a timer for a fake disk"))
+}
+
 impl Late {
-    fn copy(&mut self) {
-        let Some((copies, _)) = self.queue.pop_front() else { return };
-        for (from, to, len) in copies {
-            let mut bytes = vec![0; len as usize];
-            let read = self.memory.read_exact_at(&mut bytes, from);
-            self.failed |= read.and_then(|()| self.memory.write_all_at(&bytes, to)).is_err();
+    fn copy(&mut self, launched: Launched) {
+        let mut copied = true;
+        for (from, to, len) in launched.copies.iter().take(if launched.errno == 0 { usize::MAX } else { 0 }) {
+            let mut bytes = vec![0; *len as usize];
+            let read = self.memory.read_exact_at(&mut bytes, *from);
+            copied &= read.and_then(|()| self.memory.write_all_at(&bytes, *to)).is_ok();
         }
+        self.failed |= !copied;
+        let how = if launched.errno == 0 { Copied::Done } else { Copied::Failed(launched.errno) };
+        if self.disk.slow {
+            self.ended.insert(launched.ticket, how);
+        }
+    }
+
+    /// Copies what is due.
+    fn go_on(&mut self, now: Instant) {
+        while let Some(at) = self.queue.iter().position(|one| one.due.is_some_and(|due| due <= now)) {
+            // In order, unless the device keeps none.
+            let launched = self.queue.remove(if self.disk.slow { at } else { 0 });
+            self.copy(launched);
+        }
+    }
+
+    fn set_timer(&self, now: Instant) {
+        let Some(timer) = &self.timer else { return };
+        let hangs = |one: &Launched| one.hangs.filter(|_| !one.said);
+        let next =
+            self.queue.iter().filter_map(|one| [hangs(one), one.due].into_iter().flatten().min()).min();
+        let next = if self.ended.is_empty() { next } else { Some(now) };
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let after =
+            next.map_or(Duration::ZERO, |at| at.saturating_duration_since(now).max(Duration::from_nanos(1)));
+        let value = libc::timespec {
+            tv_sec: after.as_secs() as libc::time_t,
+            tv_nsec: after.subsec_nanos() as libc::c_long,
+        };
+        let when = libc::itimerspec { it_interval: zero, it_value: value };
+        // SAFETY: the timer is open, and `when` is valid for the call.
+        unsafe { libc::timerfd_settime(timer.as_raw_fd(), 0, &when, std::ptr::null_mut()) };
     }
 }
 
@@ -262,29 +345,108 @@ impl Copier for Late {
     }
 
     fn launch(&mut self) -> u64 {
-        self.failed |= self.launches.fetch_add(1, Ordering::Relaxed) + 1 == self.fail;
-        let due = Instant::now() + self.late;
-        self.queue.push_back((std::mem::take(&mut self.added), due));
+        let (number, disk) = (self.launches.fetch_add(1, Ordering::Relaxed) + 1, self.disk);
+        let now = Instant::now();
+        let (fails, hangs) = (number == disk.fail, number == disk.hang);
+        self.failed |= fails && disk.errno == 0;
         self.next += 1;
+        let late = if hangs { disk.patience * 2 } else { disk.late };
+        self.queue.push(Launched {
+            ticket: self.next,
+            copies: std::mem::take(&mut self.added),
+            due: (!hangs || !disk.ever).then(|| now + late),
+            hangs: hangs.then(|| now + disk.patience),
+            errno: if fails { disk.errno } else { 0 },
+            said: false,
+        });
+        self.set_timer(now);
         self.next
     }
 
-    fn is_done(&mut self, ticket: u64) -> Result<bool> {
-        while self.next - (self.queue.len() as u64) < ticket {
-            if self.queue.front().is_some_and(|(_, due)| Instant::now() < *due) {
-                return Ok(false);
-            }
-            self.copy();
-        }
+    fn poll(&mut self, ticket: u64) -> Copied {
+        let now = Instant::now();
+        self.go_on(now);
         if self.failed {
-            return Err(Error::new(Status::Internal, "a copy of the fake device failed"));
+            return Copied::Gone;
         }
-        Ok(true)
+        let how = match self.queue.iter_mut().find(|one| one.ticket == ticket) {
+            Some(one) if one.hangs.is_some_and(|at| at <= now) => {
+                one.said = true;
+                Copied::Hung
+            }
+            Some(_) => Copied::Pending,
+            None => self.ended.remove(&ticket).unwrap_or(Copied::Done),
+        };
+        self.set_timer(now);
+        how
     }
 
-    fn wait(&mut self) {
-        while !self.queue.is_empty() {
-            self.copy();
+    fn wakes(&self) -> Option<BorrowedFd<'_>> {
+        self.timer.as_ref().map(Descriptor::as_fd)
+    }
+
+    fn heard(&mut self) {
+        let now = Instant::now();
+        self.go_on(now);
+        self.set_timer(now);
+    }
+
+    fn wait(&mut self) -> bool {
+        for launched in std::mem::take(&mut self.queue) {
+            match launched.hangs {
+                Some(_) => self.queue.push(launched),
+                None => self.copy(launched),
+            }
         }
+        self.queue.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slow(disk: Disk) -> Box<dyn Copier> {
+        let launches = AtomicU64::new(0);
+        let fake = Fake { disk, private: false, parts: false, dmabuf: false, launches };
+        let fake: &'static Fake = Box::leak(Box::new(fake));
+        fake.copier(0).expect("a copier of a fake device")
+    }
+
+    fn wakes(copier: &dyn Copier) -> bool {
+        let Some(fd) = copier.wakes() else { return false };
+        let mut fd = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor, valid for the call.
+        unsafe { libc::poll(&mut fd, 1, 10_000) == 1 }
+    }
+
+    #[test]
+    fn slow_device_fails_one_launch_and_hangs_with_another() {
+        let (late, patience) = (Duration::from_millis(1), Duration::from_millis(20));
+        let disk = Disk { late, fail: 2, hang: 1, errno: libc::ENOSPC, patience, slow: true, ever: false };
+        let mut copier = slow(disk);
+        let (from, mut to) = (vec![7u8; 64], vec![0u8; 192]);
+        let tickets = [0, 64, 128].map(|at| {
+            // SAFETY: both live until the copier has ended.
+            unsafe { copier.add(from.as_ptr() as u64, to[at..].as_mut_ptr() as u64, 64) };
+            copier.launch()
+        });
+        let mut seen = [const { Vec::new() }; 3];
+        let over = |how: &[Copied]| how.iter().any(|how| *how != Copied::Hung);
+        while !seen.iter().all(|how| over(how)) {
+            assert!(wakes(&*copier));
+            copier.heard();
+            for (i, seen) in seen.iter_mut().enumerate().filter(|(_, seen)| !over(seen)) {
+                let how = copier.poll(tickets[i]);
+                if how != Copied::Pending && seen.last() != Some(&how) {
+                    seen.push(how);
+                }
+            }
+        }
+        let expected =
+            [vec![Copied::Hung, Copied::Done], vec![Copied::Failed(libc::ENOSPC)], vec![Copied::Done]];
+        assert_eq!(seen, expected);
+        assert!(copier.wait());
+        assert_eq!(to.iter().filter(|byte| **byte == 7).count(), 128);
     }
 }

@@ -1,8 +1,8 @@
 //! Device memory, and the interface of a driver.
 //!
 //! Only a `Driver` accesses device memory: `cuda`, loaded at run time, or `fake`, in a library
-//! built for tests, chosen by WEFT_DEVICES=fake. A `Copier` moves bytes asynchronously, in
-//! submission order; its caller polls for completion.
+//! built for tests, chosen by WEFT_DEVICES=fake. A `Copier` moves bytes asynchronously; its caller
+//! polls for completion.
 
 mod cuda;
 #[cfg(any(test, feature = "sim"))]
@@ -16,8 +16,11 @@ use crate::topology::pci::PciAddress;
 use once_cell::sync::OnceCell;
 use std::os::fd::BorrowedFd;
 
-/// A device's number in its driver.
+/// A device's number. GPUs are numbered by their driver.
 pub type Device = u32;
+
+/// The number of all files: memory of this device is ranges of files, which only jobs move.
+pub const FILE: Device = 254;
 
 /// The kind and device of memory that a caller names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,7 +77,25 @@ pub struct Export {
     pub base: u64,
 }
 
-/// Copies of one device, in order.
+/// How the copies of a launch are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Copied {
+    Pending,
+    /// All are done, and visible to all threads and NICs.
+    Done,
+    /// The device's memory is gone, or the device failed.
+    Gone,
+    #[allow(dead_code)]
+    /// Not all are done, for this error number of the system's: EIO, ENOSPC, ENODATA (past the end
+    /// of a file), ETIMEDOUT.
+    Failed(i32),
+    #[allow(dead_code)]
+    /// They have taken too long: the requester gets ETIMEDOUT. They may still touch their memory at
+    /// any time: it must neither be used nor freed until a later call says something else.
+    Hung,
+}
+
+/// Copies of one device. Those of one launch are in order where devices keep one (`Driver::waits`).
 pub trait Copier: Send {
     /// Adds a copy: `from` and `to` are pinned host memory, memory of this device, or memory opened
     /// for it.
@@ -84,13 +105,31 @@ pub trait Copier: Send {
     unsafe fn add(&mut self, from: u64, to: u64, len: u64);
     /// Launches the added copies; returns their ticket.
     fn launch(&mut self) -> u64;
-    /// Whether all copies up to a ticket are done, and visible to all threads and NICs.
-    fn is_done(&mut self, ticket: u64) -> Result<bool>;
-    /// Waits for all launched copies.
-    fn wait(&mut self);
+    /// How a launch is; each has an answer of its own. Where devices keep an order, `Done` and `Gone`
+    /// hold for all launches before it, too. After anything but `Pending` and `Hung` the launch is
+    /// forgotten: do not ask again.
+    fn poll(&mut self, ticket: u64) -> Copied;
+    #[allow(dead_code)]
+    /// A descriptor that is readable once a launch is no longer `Pending` or `Hung`, and until
+    /// `heard`; `None`: poll.
+    fn wakes(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    #[allow(dead_code)]
+    /// `wakes` is heard: poll what is pending after this.
+    fn heard(&mut self) {}
+    /// Drops the launches that have not begun, and waits for the others, at most until they are
+    /// `Hung`. False: some still touch their memory, which must never be freed.
+    fn wait(&mut self) -> bool;
 }
 
 pub trait Driver: Send + Sync {
+    #[allow(dead_code)]
+    /// Whether copies wait for a disk: for milliseconds, or for ever. Their launches are independent of each
+    /// other, and end in any order, so each needs its own; `Copier::wakes` says when to poll.
+    fn waits(&self) -> bool {
+        false
+    }
     /// The PCI address of a device, if known.
     fn place(&self, device: Device) -> Option<PciAddress>;
     /// The device that holds a range; `None`: host memory.
@@ -126,7 +165,7 @@ pub use cuda::this_process;
 
 static DRIVER: OnceCell<Result<&'static dyn Driver>> = OnceCell::new();
 
-/// The driver of this process. It is loaded only if the program has loaded it or if `needed`, so
+/// The driver of this process's GPUs. It is loaded only if the program has loaded it or if `needed`, so
 /// that processes without devices do not pay for it.
 fn find_driver(needed: bool) -> Option<&'static Result<&'static dyn Driver>> {
     if DRIVER.get().is_none() && !needed && fake().is_none() && !cuda::is_loaded() {
@@ -148,13 +187,20 @@ fn fake() -> Option<&'static dyn Driver> {
     None
 }
 
-/// The driver, if this process has one.
+/// The driver of GPUs, if this process has one.
 pub fn present() -> Option<&'static dyn Driver> {
     find_driver(false)?.as_ref().ok().copied()
 }
 
-/// The driver, after it has found device memory.
-pub fn driver() -> Result<&'static dyn Driver> {
+/// The driver of a device.
+pub fn driver(device: Device) -> Result<&'static dyn Driver> {
+    match device {
+        FILE => Err(unsupported("this version of Weft moves no files")),
+        _ => of_gpus(),
+    }
+}
+
+fn of_gpus() -> Result<&'static dyn Driver> {
     find_driver(true).cloned().unwrap_or_else(|| Err(Error::closed()))
 }
 
@@ -175,13 +221,13 @@ impl Place {
 
     /// Whether a range is still the memory that was registered.
     pub fn holds(&self, index: usize, range: &Range) -> bool {
-        self.identities.get(index).is_some_and(|identity| is_there(range.base, *identity))
+        self.identities.get(index).is_some_and(|identity| is_there(self.device, range.base, *identity))
     }
 }
 
-/// Whether the memory at an address still has this identity.
-pub fn is_there(address: u64, identity: u64) -> bool {
-    present().and_then(|driver| driver.identity(address)) == Some(identity)
+/// Whether a device's memory at an address still has this identity.
+pub fn is_there(device: Device, address: u64, identity: u64) -> bool {
+    driver(device).ok().and_then(|driver| driver.identity(address)) == Some(identity)
 }
 
 /// Detects the device of ranges; `None`: on the host.
@@ -192,7 +238,7 @@ pub fn locate(ranges: &[Range], claim: Claim) -> Result<Option<Place>> {
             Some(driver) => driver,
             None => return Ok(None),
         },
-        Claim::Device => driver()?,
+        Claim::Device => of_gpus()?,
     };
     let mut all = Vec::with_capacity(ranges.len());
     for (index, range) in ranges.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Copies between slots in host memory and device memory.
 
-use super::{driver, Copier, Device};
+use super::{driver, Copied, Copier, Device};
 use crate::status::{Error, Result};
 use memmap2::{MmapMut, MmapRaw};
 
@@ -69,9 +69,9 @@ impl Slots {
         if let Some(at) = self.copiers.iter().position(|(known, _)| *known == device) {
             return Ok(at);
         }
-        let copier = driver()?.copier(device)?;
+        let copier = driver(device)?.copier(device)?;
         if self.pinned.is_none() {
-            driver()?.pin(device, self.base(0), self.memory.len() as u64)?;
+            driver(device)?.pin(device, self.base(0), self.memory.len() as u64)?;
             self.pinned = Some(device);
         }
         self.copiers.push((device, copier));
@@ -79,7 +79,7 @@ impl Slots {
     }
 
     /// Adds a device's copies between a slot and places of its memory, in order. They are launched
-    /// together with those of other slots, by `is_done`.
+    /// together with those of other slots, by `poll`.
     ///
     /// # Safety
     /// The places must be valid until the copies are done, and fit the slot together.
@@ -116,21 +116,21 @@ impl Slots {
         }
     }
 
-    /// Whether no copy is in flight for a slot. An error: its bytes were not copied.
-    pub fn is_done(&mut self, slot: u32) -> Result<bool> {
+    /// How the copy of a slot is; `Done` if there is none.
+    pub fn poll(&mut self, slot: u32) -> Copied {
         self.launch();
-        let Some((copier, ticket)) = self.busy[slot as usize] else { return Ok(true) };
-        let done = self.copiers[copier].1.is_done(ticket);
-        if !matches!(done, Ok(false)) {
+        let Some((copier, ticket)) = self.busy[slot as usize] else { return Copied::Done };
+        let how = self.copiers[copier].1.poll(ticket);
+        if !matches!(how, Copied::Pending | Copied::Hung) {
             self.busy[slot as usize] = None;
         }
-        done
+        how
     }
 
     /// Waits until no copy is in flight: from then on, no memory but the slots' own is accessed.
     pub fn wait(&mut self) {
         self.launch();
-        self.copiers.iter_mut().for_each(|(_, copier)| copier.wait());
+        self.copiers.iter_mut().for_each(|(_, copier)| _ = copier.wait());
     }
 }
 
@@ -139,7 +139,7 @@ impl Drop for Slots {
         self.wait();
         self.copiers.clear();
         if let Some(device) = self.pinned {
-            if let Ok(driver) = driver() {
+            if let Ok(driver) = driver(device) {
                 driver.unpin(device, self.base(0));
             }
         }

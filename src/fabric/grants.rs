@@ -185,7 +185,7 @@ impl OnDevice {
             return false;
         };
         let known = *seen == Some((key, range.base));
-        let holds = known || is_there(range.base, *identity);
+        let holds = known || is_there(self.device, range.base, *identity);
         if holds {
             *seen = Some((key, range.base));
         }

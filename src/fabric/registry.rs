@@ -230,7 +230,7 @@ impl Registry {
             let Some((device, identity)) = entry.device else {
                 return Ok(Allowed { may_fault, ..Allowed::default() });
             };
-            if there != Some((key, entry.base)) && !is_there(entry.base, identity) {
+            if there != Some((key, entry.base)) && !is_there(device, entry.base, identity) {
                 return Err(GONE);
             }
             self.there = Some((key, entry.base));

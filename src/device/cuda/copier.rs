@@ -2,7 +2,7 @@
 //! executes one table, and an event signals its end. Tables are used in turn.
 
 use super::{check, Current, HOST_MAPPED};
-use crate::device::Copier;
+use crate::device::{Copied, Copier};
 use crate::status::{Error, Result};
 use cudarc::driver::sys::{self, CUcontext, CUevent, CUfunction, CUresult, CUstream};
 use std::ffi::c_void;
@@ -170,12 +170,12 @@ impl Copier for Stream {
         self.begun
     }
 
-    fn is_done(&mut self, ticket: u64) -> Result<bool> {
+    fn poll(&mut self, ticket: u64) -> Copied {
         while self.done < ticket && self.failed.is_none() {
             // SAFETY: the event was made by `new`.
             match unsafe { sys::cuEventQuery(self.events[self.done as usize % TABLES]) } {
                 CUresult::CUDA_SUCCESS => self.done += 1,
-                CUresult::CUDA_ERROR_NOT_READY => return Ok(false),
+                CUresult::CUDA_ERROR_NOT_READY => return Copied::Pending,
                 result => {
                     if let Err(error) = check(result, "copying device memory") {
                         self.fail(error);
@@ -183,13 +183,14 @@ impl Copier for Stream {
                 }
             }
         }
-        self.failed.clone().map_or(Ok(true), Err)
+        self.failed.as_ref().map_or(Copied::Done, |_| Copied::Gone)
     }
 
-    fn wait(&mut self) {
+    fn wait(&mut self) -> bool {
         while self.done < self.begun {
             self.await_one();
         }
+        true
     }
 }
 

@@ -9,7 +9,7 @@
 //! here is locked, and each value that the other side wrote is read once and checked.
 
 use crate::descriptor::Descriptor;
-use crate::device::{driver, present, Device};
+use crate::device::{driver, Device};
 use crate::fabric::GONE;
 use crate::failing::step;
 use crate::status::{Error, Result, Status};
@@ -302,7 +302,7 @@ impl Channel {
     pub fn pin(&self, device: Device) -> std::result::Result<(), i32> {
         if self.pinned.get().is_none() {
             let base = self.mapping.base() as u64;
-            let pinned = driver().and_then(|driver| driver.pin(device, base, WHOLE as u64));
+            let pinned = driver(device).and_then(|driver| driver.pin(device, base, WHOLE as u64));
             pinned.map_err(|error| {
                 log::warn!("{error}");
                 GONE
@@ -373,8 +373,9 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        if let (Some(device), Some(driver)) = (self.pinned.get(), present()) {
-            driver.unpin(*device, self.mapping.base() as u64);
+        let pinned = self.pinned.get().and_then(|device| Some((*device, driver(*device).ok()?)));
+        if let Some((device, driver)) = pinned {
+            driver.unpin(device, self.mapping.base() as u64);
         }
     }
 }

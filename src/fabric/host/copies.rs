@@ -1,6 +1,6 @@
 //! Copies by devices, many in one launch, in the order in which they were added.
 
-use crate::device::{driver, Copier, Device};
+use crate::device::{driver, Copied, Copier, Device};
 use crate::fabric::GONE;
 use std::collections::VecDeque;
 
@@ -56,7 +56,7 @@ impl<T> Copies<T> {
     fn copier(&mut self, device: Device) -> Result<usize, i32> {
         let is_ours = |copier: &(Device, Box<dyn Copier>)| copier.0 == device;
         while self.copiers.iter().filter(|copier| is_ours(copier)).count() < COPIERS {
-            let copier = driver().and_then(|driver| driver.copier(device)).map_err(|error| {
+            let copier = driver(device).and_then(|driver| driver.copier(device)).map_err(|error| {
                 log::warn!("{error}");
                 GONE
             })?;
@@ -113,10 +113,10 @@ impl<T> Copies<T> {
         let errno = match self.begun.front()?.launch {
             None => 0,
             Some((_, Launch::Gathered)) => return None,
-            Some((copier, Launch::Begun(ticket))) => match self.copiers[copier].1.is_done(ticket) {
-                Ok(false) => return None,
-                Ok(true) => 0,
-                Err(_) => GONE,
+            Some((copier, Launch::Begun(ticket))) => match self.copiers[copier].1.poll(ticket) {
+                Copied::Pending => return None,
+                Copied::Done => 0,
+                Copied::Gone | Copied::Failed(_) | Copied::Hung => GONE,
             },
         };
         self.begun.pop_front().map(|begun| (begun.what, errno))
@@ -130,6 +130,6 @@ impl<T> Copies<T> {
     /// Waits until no device touches memory for these copies.
     pub fn settle(&mut self) {
         self.launch();
-        self.copiers.iter_mut().for_each(|(_, copier)| copier.wait());
+        self.copiers.iter_mut().for_each(|(_, copier)| _ = copier.wait());
     }
 }

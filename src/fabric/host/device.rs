@@ -142,7 +142,7 @@ impl Devices {
         if !self.forgotten.send(socket) {
             return Err(libc::EAGAIN);
         }
-        let handle = driver().and_then(|driver| driver.share(device, range));
+        let handle = driver(device).and_then(|driver| driver.share(device, range));
         let handle = handle.inspect_err(|error| log::info!("bytes go through the host: {error}"));
         match self.passing.pass(socket, (number, key), &handle.map_err(|_| libc::EIO)?) {
             Passed::All => {

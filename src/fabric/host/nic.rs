@@ -382,11 +382,11 @@ impl Nic for HostNic {
         shareable: bool,
     ) -> Result<Option<Registration>> {
         let handle = if shareable {
-            Some(driver()?.share(device, &Range { base: range.base, len: range.len })?)
+            Some(driver(device)?.share(device, &Range { base: range.base, len: range.len })?)
         } else {
             None
         };
-        let identity = driver()?.identity(range.base).unwrap_or_default();
+        let identity = driver(device)?.identity(range.base).unwrap_or_default();
         let key = self.registry.add_new(&self.random, range, access, Some((device, identity)))?;
         let way = Some(if handle.is_some() { Way::Shared } else { Way::Staged });
         let area = handle.map_or(area::only_on(device), |handle| self.areas.enter_device(handle));

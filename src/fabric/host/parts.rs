@@ -66,7 +66,7 @@ impl Passing {
 /// Passes the parts from an offset on, then the handle. Returns the offset of the next part, too.
 fn pass_from(mut offset: u64, socket: BorrowedFd, number: u32, handle: &Handle) -> (Passed, u64) {
     while handle.in_parts && offset < handle.len {
-        let part = driver().and_then(|driver| driver.part(handle, offset));
+        let part = driver(handle.device).and_then(|driver| driver.part(handle, offset));
         let (file, len) = match part {
             Ok(part) => part,
             Err(error) => {
@@ -131,7 +131,7 @@ impl Parts {
     /// Opens a memory for a device of ours.
     pub fn open(&mut self, number: u32, device: Device, handle: Handle) -> Result<Foreign> {
         let parts = self.take(number);
-        let place = driver().and_then(|driver| driver.open(device, &handle, &parts));
+        let place = driver(device).and_then(|driver| driver.open(device, &handle, &parts));
         let (base, len) = place.inspect_err(|error| log::info!("bytes go through the host: {error}"))?;
         log::debug!("device memory of a peer is opened: {len} bytes, imported in {} parts", parts.len());
         Ok(Foreign { place: Reached { device, base, len, theirs: handle.base }, handle })
@@ -151,7 +151,7 @@ pub struct Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        if let Some(driver) = present() {
+        if let Ok(driver) = driver(self.place.device) {
             driver.close(self.place.device, &self.handle, self.place.base);
         }
     }

@@ -325,7 +325,7 @@ impl Nic for OfiNic {
             return Ok(None);
         }
         if self.takes_dmabufs {
-            let registered = driver()
+            let registered = driver(device)
                 .and_then(|driver| driver.export(device, &range))
                 .and_then(|export| self.register_at(range, access, By::Dmabuf(device, &export)));
             match registered {

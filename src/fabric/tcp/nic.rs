@@ -437,7 +437,7 @@ impl Nic for TcpNic {
         device: Device,
         _: bool,
     ) -> Result<Option<Registration>> {
-        let identity = driver()?.identity(range.base).unwrap_or_default();
+        let identity = driver(device)?.identity(range.base).unwrap_or_default();
         let key = self.registry.add_new(&self.random, range, access, Some((device, identity)))?;
         let handle = key as *mut c_void;
         let descriptor = descriptor_of(device);

@@ -4,7 +4,7 @@
 use super::incoming::Read;
 use super::socket::Outcome;
 use crate::device::staging::Slots;
-use crate::device::Device;
+use crate::device::{Copied, Device};
 use crate::fabric::grants::Use;
 use crate::fabric::{Immediate, GONE};
 use crate::status::Result;
@@ -90,7 +90,11 @@ impl Staged {
     }
 
     pub fn is_gathered(&mut self, slot: u32) -> Outcome<bool> {
-        self.out.is_done(slot).map_err(|_| GONE)
+        match self.out.poll(slot) {
+            Copied::Pending => Ok(false),
+            Copied::Done => Ok(true),
+            Copied::Gone | Copied::Failed(_) | Copied::Hung => Err(GONE),
+        }
     }
 
     /// An operation has ended: its gathered bytes are not sent.
@@ -153,10 +157,10 @@ impl Staged {
     pub fn take(&mut self) -> Option<(Next, i32)> {
         let mut errno = 0;
         if let Some(slot) = self.landing.front()?.1 {
-            match self.arrivals.is_done(slot) {
-                Ok(false) => return None,
-                Ok(true) => {}
-                Err(_) => errno = GONE,
+            match self.arrivals.poll(slot) {
+                Copied::Pending => return None,
+                Copied::Done => {}
+                Copied::Gone | Copied::Failed(_) | Copied::Hung => errno = GONE,
             }
             self.arrivals.give_back(slot);
         }
