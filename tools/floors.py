@@ -212,8 +212,9 @@ def revoke_files(texts):
 def commands(texts):
     """The variants of `enum Command`; of one that only wraps another enum, that enum's."""
     text = re.sub(r"//[^\n]*|#\[[^\]]*\]", "", "\n".join(texts.values()))
+    structs = set(re.findall(r"\bstruct (\w+)", text))
     enums = {name: re.findall(r"(\w+)\s*(\([^)]*\)|\{[^}]*\})?\s*(?:,|$)", body.strip())
-             for name, body in re.findall(r"\benum (\w+) \{((?:[^{}]|\{[^{}]*\})*)\}", text)}
+             for name, body in re.findall(r"\benum (\w+) \{((?:[^{}]|\{[^{}]*\})*)\}", text) if name not in structs}
 
     def count(name):
         inner = [(holds or "")[1:-1].strip() for _, holds in enums[name]]

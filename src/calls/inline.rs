@@ -11,7 +11,7 @@ use super::submit::body;
 use super::{Endpoint, Idle};
 use crate::clock::Clock;
 use crate::fabric::{Rma, Segment};
-use crate::ids::{GrantToken, OpId, PeerId};
+use crate::ids::{GrantToken, Hold, OpId, PeerId};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::rail::Burst;
 use crate::status::Status;
@@ -193,18 +193,19 @@ impl Endpoint {
         }
     }
 
-    /// Sends a message at once; false if it must wait for its turn.
+    /// Sends a message of this many bytes at once, unless it must wait for its turn.
     pub(crate) fn send_now(
         &self,
         peer: PeerId,
-        id: OpId,
-        data: &Arc<Vec<u8>>,
-        allowance: u64,
+        hold: Hold,
+        bytes: u64,
         queue: &Queue,
         now: u64,
-    ) -> bool {
-        let turn = self.enter_for(queue, data.len() as u64, now);
-        turn.is_some_and(|mut turn| turn.send_now(peer, id, data, allowance, now))
+    ) -> Result<(), Hold> {
+        match self.enter_for(queue, bytes, now) {
+            Some(mut turn) => turn.send_now(peer, hold, now),
+            None => Err(hold),
+        }
     }
 
     /// Posts a transfer inline, if it is simple enough. `None`: nothing has happened, and the

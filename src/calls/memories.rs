@@ -11,7 +11,7 @@ use crate::room;
 use crate::status::{Error, Result, Status};
 use crate::transfer::Outcome;
 use crate::wire::descriptor::Descriptor;
-use crate::worker::chores::{Reply, Wanted};
+use crate::worker::chores::{Chore, Closable, Reply, Wanted};
 use crate::worker::inbox::{Command, Inbox};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -146,7 +146,7 @@ impl Endpoint {
     fn deregister_from_rails(&self, memory: &Arc<Memory>) -> Result<()> {
         let ask = |inbox: &Inbox| {
             let reply = Reply::new();
-            inbox.command(Command::Deregister { memory: memory.clone(), reply: reply.clone() });
+            inbox.command(Command::Chore(Chore::close(Closable::Memory(memory.clone()), &reply)));
             reply
         };
         let replies: Vec<Reply<Result<()>>> = self.core.inboxes.iter().map(ask).collect();

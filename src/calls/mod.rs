@@ -38,7 +38,7 @@ use crate::worker::chores::Reply;
 pub use crate::worker::config::{EndpointConfig, Idle, Secret, LIVENESS_OFF, MESSAGE_MAX};
 use crate::worker::core::{Core, RailInfo};
 use crate::worker::driver::Driver;
-use crate::worker::inbox::Command;
+use crate::worker::inbox::Inbox;
 use crate::worker::Worker;
 use parking_lot::Mutex;
 use std::mem::MaybeUninit;
@@ -358,9 +358,8 @@ impl Endpoint {
             }
         }
         core.table.end_all(Outcome::new(Status::Canceled), core.clock.now());
-        for inbox in core.inboxes.iter() {
-            inbox.command(Command::Shutdown);
-        }
+        core.phase.end();
+        core.inboxes.iter().for_each(Inbox::wake);
         let stopped = match self.manual() {
             Some(driver) => self.stop_manual(driver),
             None => self.join_threads(),

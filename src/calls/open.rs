@@ -20,7 +20,7 @@ use crate::wire::address::{Address, RailAddress, RAILS_MAX};
 use crate::without::{is_without, Technique};
 use crate::worker::core::{Core, RailInfo};
 use crate::worker::driver::Driver;
-use crate::worker::inbox::Command;
+use crate::worker::inbox::Inbox;
 use crate::worker::Worker;
 use parking_lot::Mutex;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -215,7 +215,7 @@ impl Drop for Threads {
     fn drop(&mut self) {
         if let Some(core) = self.core.as_ref().filter(|_| !self.working.is_empty()) {
             core.phase.stop();
-            core.inboxes.iter().for_each(|inbox| inbox.command(Command::Shutdown));
+            core.inboxes.iter().for_each(Inbox::wake);
         }
         let waiting = self.waiting.drain(..).map(|(thread, _)| thread);
         for thread in waiting.chain(self.working.drain(..)) {

@@ -9,14 +9,13 @@ use crate::status::{Error, Result, Status};
 use crate::transfer::completion;
 use crate::transfer::geometry::{Cut, Geometry, Pages, Single};
 use crate::transfer::list::{List, Part};
-use crate::transfer::operation::{Body, Counting, Move, To, Work};
+use crate::transfer::operation::{Body, Counting, Message, Move, To, Work};
 use crate::transfer::queue::{Places, Queue};
 use crate::transfer::shape::{check_access, Entered, Shape};
 use crate::transfer::watch::Mark;
 use crate::transfer::{Common, Direction, Outcome, Terms};
 use crate::worker::config::MESSAGE_MAX;
 use crate::worker::inbox::Command;
-use crate::worker::later::Awaiting;
 use once_cell::sync::OnceCell;
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
@@ -37,7 +36,7 @@ impl Endpoint {
     /// Asks a worker to start an accepted transfer when its watch reaches a value.
     fn start_later(&self, hold: Hold, start: Mark, now: u64) {
         let owner = self.core.table.held(&hold).1.peer.and_then(|peer| self.core.owner_of(peer)).unwrap_or(0);
-        self.core.hand_over(owner, Command::Await(Awaiting { hold, start }), now);
+        self.core.hand_over(owner, Command::GoOn { hold, start: Some(start) }, now);
     }
 
     pub fn submit(
@@ -317,15 +316,13 @@ impl Endpoint {
                 ),
             )
         })?;
-        let (bytes, data) = (data.len() as u64, Arc::new(data));
+        let (bytes, work) = (data.len() as u64, Work::Send(Message { data: Arc::new(data), allowance }));
         let (hold, now) =
-            self.begin(common, completion::KIND_SEND, Some(peer.id), bytes, Work::Send, || peer.ended())?;
+            self.begin(common, completion::KIND_SEND, Some(peer.id), bytes, work, || peer.ended())?;
         allowed.keep();
         let id = hold.id();
-        // A send has no stripes: its place in the peer's channel ends it.
-        let _ = core.table.leave(hold);
-        if !self.send_now(peer.id, id, &data, allowance, common.queue, now) {
-            core.inboxes[peer.owner].command(Command::Send { peer: peer.id, id, data, allowance });
+        if let Err(hold) = self.send_now(peer.id, hold, bytes, common.queue, now) {
+            core.hand_over(peer.owner, Command::GoOn { hold, start: None }, now);
             self.kick(now);
         }
         Ok(id)

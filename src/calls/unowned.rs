@@ -8,7 +8,7 @@ use crate::ids::{MemoryId, RailIndex};
 use crate::memory::alloc::{self, Areas};
 use crate::memory::Memory;
 use crate::status::{Error, Result, Status};
-use crate::worker::chores::{Registered, Registrations, Reply, Unwanted, Wanted};
+use crate::worker::chores::{Chore, Closable, Registered, Registrations, Reply, Unwanted, Wanted};
 use crate::worker::inbox::{Command, Inbox};
 use std::time::Duration;
 
@@ -46,10 +46,7 @@ impl Endpoint {
     fn register_on_rails(&self, wanted: &Wanted, areas: &Areas, all: &mut Registrations) -> Result<()> {
         let ask = |inbox: &Inbox| {
             let reply = Reply::new();
-            inbox.command(Command::Register {
-                wanted: wanted.clone(),
-                reply: Registered::Caller(reply.clone()),
-            });
+            inbox.command(Command::Chore(Chore::register(wanted.clone(), Registered::Caller(reply.clone()))));
             reply
         };
         let replies: Vec<Reply<Registrations>> = self.core.inboxes.iter().map(ask).collect();
@@ -112,7 +109,7 @@ impl Unowned<'_> {
     /// Closes what there is; returns the error of the call.
     fn give_back(mut self, error: Error) -> Error {
         let replies = self.close();
-        let closed = all_closed(&replies, &self.areas, |reply| self.endpoint.answer(reply, CLOSES, || 0));
+        let closed = all_closed(&replies, &self.areas, |reply| self.endpoint.answer(reply, CLOSES, || 0)?);
         match closed.and_then(|()| self.endpoint.core.phase.check_closed()) {
             Ok(()) => error,
             Err(_) if matches!(error.status, Status::TimedOut | Status::Internal) => error,
@@ -130,7 +127,7 @@ impl Unowned<'_> {
     }
 
     /// Asks the workers to close what there is.
-    fn close(&mut self) -> Vec<Reply<()>> {
+    fn close(&mut self) -> Vec<Reply<Result<()>>> {
         let core = &self.endpoint.core;
         let mut of_workers: Vec<Unwanted> = core.inboxes.iter().map(|_| Unwanted::new()).collect();
         let all = [&mut self.own, &mut self.apart].map(std::mem::take);
@@ -142,7 +139,7 @@ impl Unowned<'_> {
         asked
             .map(|(inbox, unwanted)| {
                 let reply = Reply::new();
-                inbox.command(Command::Close { unwanted, reply: reply.clone() });
+                inbox.command(Command::Chore(Chore::close(Closable::These(unwanted), &reply)));
                 reply
             })
             .collect()
@@ -152,14 +149,14 @@ impl Unowned<'_> {
 /// Waits until all workers have closed what they were to close; after one that does not answer, for
 /// none. These keep the areas.
 fn all_closed(
-    replies: &[Reply<()>],
+    replies: &[Reply<Result<()>>],
     areas: &Areas,
-    mut wait: impl FnMut(&Reply<()>) -> Result<()>,
+    mut wait: impl FnMut(&Reply<Result<()>>) -> Result<()>,
 ) -> Result<()> {
     let mut outcome = Ok(());
     for reply in replies {
         let answer = outcome.clone().and_then(|()| wait(reply));
-        outcome = answer.or_else(|error| reply.abandon(areas).map_or(Err(error), |()| outcome));
+        outcome = answer.or_else(|error| reply.abandon(areas).map_or(Err(error), |_| outcome));
     }
     outcome
 }
@@ -179,13 +176,16 @@ mod tests {
     #[test]
     fn each_worker_that_does_not_answer_keeps_the_areas() {
         let replies = [(); 4].map(|()| Reply::new());
-        assert!(replies[0].put(()).is_ok() && replies[2].put(()).is_ok());
+        assert!(replies[0].put(Ok(())).is_ok() && replies[2].put(Ok(())).is_ok());
         let mut waited = 0;
         let closed = all_closed(&replies, &Areas::new(), |reply| {
             waited += 1;
-            reply.take().ok_or_else(Error::closed)
+            reply.take().ok_or_else(Error::closed)?
         });
         assert!(closed.is_err() && waited == 2);
-        assert!(replies[1].put(()).is_err() && replies[3].put(()).is_err(), "they are given the areas");
+        assert!(
+            replies[1].put(Ok(())).is_err() && replies[3].put(Ok(())).is_err(),
+            "they are given the areas"
+        );
     }
 }

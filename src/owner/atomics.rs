@@ -9,6 +9,7 @@ use crate::peer::Peer;
 use crate::session::channel::Out;
 use crate::status::{Error, Status};
 use crate::transfer::atomic::{self, Atomic, Request};
+use crate::transfer::operation::Work;
 use crate::transfer::Outcome;
 use crate::wire::frame::{Kind, REQUESTS, SYSTEM};
 use crate::worker::core::{Core, Needs};
@@ -17,11 +18,16 @@ use crate::worker::core::{Core, Needs};
 const ANSWERS: usize = 64;
 
 impl Core {
-    /// Sends an atomic to its peer's owner, once the memory's owner has confirmed the memory.
-    pub(crate) fn go_on_atomic(&self, hold: Hold, now: u64, ask: impl FnOnce(&Peer, Hold, Needs)) {
-        let atomic = self.table.held(&hold).1.atomic();
-        let Some((remote, grant)) = atomic.map(|atomic| (atomic.remote.clone(), atomic.grant)) else {
-            return self.abandon(hold, Outcome::new(Status::Internal), now);
+    /// Sends what has no stripes to its peer's owner: a message, or an atomic, once the memory's owner has
+    /// confirmed the memory.
+    pub(crate) fn go_on_without(&self, hold: Hold, now: u64, ask: impl FnOnce(&Peer, Hold, Needs)) {
+        let body = self.table.held(&hold).1;
+        let (remote, grant) = match (&body.work, body.peer) {
+            (Work::Atomic(atomic), _) => (atomic.remote.clone(), atomic.grant),
+            (Work::Send(_), Some(peer)) => {
+                return self.ask_owner(peer, hold, now, |peer, hold| ask(peer, hold, Needs::Message))
+            }
+            _ => return self.abandon(hold, Outcome::new(Status::Internal), now),
         };
         let hold = match remote.wait(hold, grant) {
             // The worker that delivers the answer releases the hold.

@@ -31,7 +31,7 @@ use crate::revocation::asking::Waits;
 use crate::revocation::Revocations;
 use crate::session::channel::Out;
 use crate::wire::frame::{numbers, Kind, HEADER};
-use crate::worker::chores::{Registered, Registrations, Wanted};
+use crate::worker::chores::{Chore, Registered, Registrations, Wanted};
 use crate::worker::core::Core;
 use crate::worker::inbox::Command;
 use std::sync::Arc;
@@ -81,7 +81,8 @@ impl Core {
         let whole = Wanted { ranges: memory.ranges().into(), access: memory.access(), rails: 0, device };
         for inbox in self.inboxes.iter() {
             if let Some(wanted) = self.wanted_apart(&whole, memory.known()) {
-                inbox.command(Command::Register { wanted, reply: Registered::Keys(memory.clone()) });
+                let chore = Chore::register(wanted, Registered::Keys(memory.clone()));
+                inbox.command(Command::Chore(chore));
             }
         }
     }

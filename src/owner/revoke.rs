@@ -15,8 +15,8 @@ use crate::status::{Error, Result, Status};
 use crate::transfer::ending::Sweep;
 use crate::transfer::Outcome;
 use crate::wire::frame::{numbers, Kind};
-use crate::worker::core::Core;
-use crate::worker::core::RailInfo;
+use crate::worker::chores::{Chore, Closable, Closing};
+use crate::worker::core::{Core, RailInfo};
 use crate::worker::inbox::Command;
 use crate::worker::Worker;
 use std::sync::Arc;
@@ -173,7 +173,8 @@ impl Worker {
             },
             Scope::Keys(memory) => {
                 if let Some(memory) = core.memory(*memory) {
-                    return self.chores.close_keys(memory);
+                    let keys = Chore::Close(Closing { what: Closable::Keys(memory), reply: None });
+                    return self.chores.push(keys, &self.data.rails);
                 }
             }
             Scope::Grant(grant) => self.drop_grant(grant, then, now),

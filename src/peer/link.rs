@@ -10,7 +10,7 @@ use crate::session::channel::{Channel, Out};
 use crate::session::{Plan, Session};
 use crate::status::Status;
 use crate::transfer::ending::{Accepted, Sweep};
-use crate::transfer::operation::{Failed, Move};
+use crate::transfer::operation::{Failed, Message, Move};
 use crate::transfer::Outcome;
 use crate::wire::frame::{numbers, Kind, CHANNELS, HEADER, REQUESTS, SYSTEM, USER};
 use std::collections::hash_map::Entry;
@@ -150,13 +150,7 @@ impl Link {
         self.session.channels[SYSTEM].ahead()
     }
 
-    /// Whether one frame carries a message of this many bytes.
-    pub fn is_short(len: usize, frame: usize) -> bool {
-        len <= frame - HEADER - PART
-    }
-
-    /// Like `push_message`, for a short message.
-    pub fn push_short(&mut self, id: OpId, data: &[u8], allowance: u64) {
+    fn push_short(&mut self, id: OpId, data: &[u8], allowance: u64) {
         let mut body = Vec::with_capacity(PART + data.len());
         body.extend_from_slice(&(data.len() as u64).to_le_bytes());
         body.extend_from_slice(data);
@@ -164,9 +158,12 @@ impl Link {
         self.session.channels[USER].push(Out { done: Some(id), allowance, ..out });
     }
 
-    /// Cuts a message into frames; the last one completes the send.
-    pub fn push_message(&mut self, id: OpId, data: Arc<Vec<u8>>, frame: usize, allowance: u64) {
-        let step = frame - HEADER - PART;
+    /// Cuts a message into frames of at most this many bytes; the last one completes the send.
+    pub fn push_message(&mut self, id: OpId, message: &Message, frame: usize) {
+        let (Message { data, allowance }, step) = (message, frame - HEADER - PART);
+        if data.len() <= step {
+            return self.push_short(id, data, *allowance);
+        }
         let total = data.len();
         let mut offset = 0;
         loop {
@@ -178,7 +175,7 @@ impl Link {
             let last = end == total;
             if last {
                 out.done = Some(id);
-                out.allowance = allowance;
+                out.allowance = *allowance;
             }
             self.session.channels[USER].push(out);
             offset = end;

@@ -156,8 +156,14 @@ pub enum To {
     Queue(Arc<Queue>),
 }
 
+/// A message, and what it takes of its sender's allowance.
+pub struct Message {
+    pub data: Arc<Vec<u8>>,
+    pub allowance: u64,
+}
+
 pub enum Work {
-    Send,
+    Send(Message),
     Fence,
     Transfer(Move),
     /// A whole, whose parts are operations of their own.

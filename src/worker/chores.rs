@@ -113,19 +113,24 @@ pub(crate) struct Chores {
     pub last_ns: Option<u64>,
 }
 
-pub(crate) enum Chore {
+pub enum Chore {
     Register(Registering),
-    Deregister {
-        memory: Arc<Memory>,
-        reply: Reply<Result<()>>,
-    },
-    /// Close registrations that no memory has, as often as it takes.
-    Close {
-        unwanted: Unwanted,
-        reply: Reply<()>,
-    },
-    /// Close the replaced keys.
-    CloseKeys(Arc<Memory>),
+    Close(Closing),
+}
+
+/// Registrations to be closed, and who waits for that.
+pub struct Closing {
+    pub what: Closable,
+    pub reply: Option<Reply<Result<()>>>,
+}
+
+pub enum Closable {
+    /// All of a memory's.
+    Memory(Arc<Memory>),
+    /// The replaced keys of a memory.
+    Keys(Arc<Memory>),
+    /// Those that no memory has.
+    These(Unwanted),
 }
 
 /// The receiver of registrations.
@@ -146,7 +151,7 @@ pub struct Wanted {
     pub device: Option<(Device, bool)>,
 }
 
-pub(crate) struct Registering {
+pub struct Registering {
     pub wanted: Wanted,
     pub reply: Registered,
     /// The rail that is being registered with, and its registrations so far.
@@ -158,14 +163,25 @@ pub(crate) struct Registering {
     pub all: Registrations,
 }
 
-impl Registered {
-    /// The rails are closed.
+impl Chore {
+    pub fn register(wanted: Wanted, reply: Registered) -> Chore {
+        let (at, done, all) = (None, Vec::new(), Registrations::default());
+        Chore::Register(Registering { wanted, reply, at, done, skips: false, all })
+    }
+
+    /// Closes registrations; `reply` has the outcome.
+    pub fn close(what: Closable, reply: &Reply<Result<()>>) -> Chore {
+        Chore::Close(Closing { what, reply: Some(reply.clone()) })
+    }
+
+    /// The rails are closed, and with them all registrations.
     pub fn refuse(self) {
         match self {
-            Registered::Caller(reply) => {
+            Chore::Register(Registering { reply: Registered::Caller(reply), .. }) => {
                 _ = reply.put(Registrations { error: Some(Error::closed()), ..Registrations::default() })
             }
-            Registered::Keys(_) => {}
+            Chore::Close(Closing { reply: Some(reply), .. }) => _ = reply.put(Ok(())),
+            _ => {}
         }
     }
 }
@@ -175,15 +191,7 @@ impl Chores {
         self.queue.is_empty()
     }
 
-    /// The rails are closed, and with them all registrations.
     pub fn close(&mut self) {
-        for chore in self.queue.drain(..).chain(self.unclosed.drain(..)) {
-            match chore {
-                Chore::Register(registering) => registering.reply.refuse(),
-                Chore::Deregister { reply, .. } => _ = reply.put(Ok(())),
-                Chore::Close { reply, .. } => _ = reply.put(()),
-                Chore::CloseKeys(_) => {}
-            }
-        }
+        self.queue.drain(..).chain(self.unclosed.drain(..)).for_each(Chore::refuse);
     }
 }

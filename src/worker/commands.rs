@@ -4,14 +4,14 @@
 use super::core::{Core, Needs};
 use super::inbox::Command;
 use super::lanes::Which;
-use super::later::HOPS;
+use super::later::{Awaiting, HOPS};
 use super::Worker;
-use crate::ids::{Hold, LaneId, OpId, PeerId};
+use crate::ids::{Hold, LaneId, PeerId};
 use crate::memory::{RemoteMemory, RemoteState};
 use crate::peer::link::{remote_state_of_end, Link};
 use crate::revocation::Then;
 use crate::status::Status;
-use crate::transfer::operation::{Failed, Move};
+use crate::transfer::operation::{Failed, Move, Work};
 use crate::transfer::table::Table;
 use crate::transfer::{Direction, Outcome};
 use crate::wire::frame::USER;
@@ -21,6 +21,14 @@ use std::sync::Arc;
 /// meanwhile.
 const STARTS: usize = 1024;
 const DISPATCH_NS: u64 = 1_000_000;
+
+/// Queues a message: its place in the peer's channel ends the operation, which has no stripes.
+fn push_message(core: &Core, link: &mut Link, hold: Hold) {
+    if let Work::Send(message) = &core.table.held(&hold).1.work {
+        link.push_message(hold.id(), message, core.frame_bytes());
+    }
+    let _ = core.table.leave(hold);
+}
 
 impl Worker {
     pub(crate) fn take_inbox(&mut self, now: u64) -> bool {
@@ -108,9 +116,7 @@ impl Worker {
 
     fn dispatch(&mut self, command: Command, now: u64) {
         match command {
-            Command::Register { wanted, reply } => self.chores.register(&self.data.rails, wanted, reply),
-            Command::Deregister { memory, reply } => self.chores.deregister(memory, reply),
-            Command::Close { unwanted, reply } => self.chores.close_unwanted(unwanted, reply),
+            Command::Chore(chore) => self.chores.push(chore, &self.data.rails),
             Command::AddLanes { peer, plans, reply } => {
                 self.data.add_lanes(&peer, &plans, reply.as_ref(), now)
             }
@@ -128,7 +134,11 @@ impl Worker {
             Command::Probe { peer } => self.data.probe_lanes(peer, now),
             Command::Relay { peer, bytes } => self.data.relay(peer, bytes, now),
             Command::AddLink { peer, session, accepted } => {
-                self.add_link(peer, *session, accepted.as_ref(), now)
+                let id = peer.id;
+                self.add_link(peer, *session, accepted.as_ref(), now);
+                if self.shutting_down {
+                    self.link_disconnect(id, now); // It came too late for `close_all`.
+                }
             }
             Command::HandshakeAccepted { peer, accepted } => {
                 self.with_link(peer, |link, _| link.handed());
@@ -143,20 +153,16 @@ impl Worker {
                 self.with_link(peer, |link, _| link.handed());
                 self.link_frame(peer, &bytes, now)
             }
-            Command::Send { peer, id, data, allowance } => self.with_link(peer, |link, core| {
-                link.push_message(id, data, core.frame_bytes(), allowance);
-            }),
             Command::Notify { peer, id } => self.link_notify(peer, id, false, now),
             Command::Failed(failed) => self.link_failed(failed),
             Command::Remote { remote } => self.link_remote(remote, now),
-            Command::GoOn { peer, hold } => self.link_go_on(peer, hold, now),
+            Command::GoOn { hold, start: Some(start) } => self.watching.push(Awaiting { hold, start }),
+            Command::GoOn { hold, start: None } => self.link_go_on(hold, now),
             Command::Resume { peer } => {
                 self.link_connected(peer, now);
                 self.deliver(peer, USER, now);
                 self.links.mark(peer);
             }
-            Command::Await(awaiting) => self.watching.push(awaiting),
-            Command::Shutdown => self.close_all(now),
         }
     }
 
@@ -171,15 +177,16 @@ impl Worker {
     }
 
     /// An operation goes on; what it needs the owner for, this does.
-    pub(crate) fn link_go_on(&mut self, peer: PeerId, hold: Hold, now: u64) {
+    pub(crate) fn link_go_on(&mut self, hold: Hold, now: u64) {
         let core = self.core.clone();
         let mut asked = None;
-        core.go_on_or(hold, now, |_, hold, needs| asked = Some((hold, needs)));
-        let Some((hold, needs)) = asked else { return };
+        core.go_on_or(hold, now, |peer, hold, needs| asked = Some((peer.id, hold, needs)));
+        let Some((peer, hold, needs)) = asked else { return };
         let Some(link) = self.links.get_mut(peer).filter(|link| link.session.closing().is_none()) else {
             return core.abandon(hold, Outcome::new(Status::PeerClosed), now);
         };
         match needs {
+            Needs::Message => push_message(&core, link, hold),
             Needs::Request => link.push_atomic(&core, hold, now),
             Needs::Cover => link.ask_grant(&core, hold, now),
             Needs::Lane => {
@@ -194,26 +201,15 @@ impl Worker {
     }
 
     /// With manual progress: sends at once, unless other frames precede it or the worker has ended.
-    pub fn send_now(
-        &mut self,
-        peer: PeerId,
-        id: OpId,
-        data: &Arc<Vec<u8>>,
-        allowance: u64,
-        now: u64,
-    ) -> bool {
+    pub fn send_now(&mut self, peer: PeerId, hold: Hold, now: u64) -> std::result::Result<(), Hold> {
         if self.is_closed() || self.has_mail() {
-            return false;
+            return Err(hold);
         }
-        let frame = self.core.frame_bytes();
-        match self.links.get_mut(peer) {
-            Some(link) if Link::is_short(data.len(), frame) => link.push_short(id, data, allowance),
-            Some(link) => link.push_message(id, data.clone(), frame, allowance),
-            None => return false,
-        }
+        let Some(link) = self.links.get_mut(peer) else { return Err(hold) };
+        push_message(&self.core, link, hold);
         self.links.mark(peer);
         self.talk(now);
-        true
+        Ok(())
     }
 
     /// Notifies a peer of the failure of a transfer.

@@ -67,6 +67,8 @@ pub(crate) enum Needs {
     Cover,
     /// A lane between rails that have none.
     Lane,
+    /// To send its message.
+    Message,
 }
 
 pub struct Core {
@@ -193,9 +195,9 @@ impl Core {
         match command {
             Command::Remote { remote } => self.answered(&remote, RemoteState::Disconnected, now),
             Command::Again { hold, .. } | Command::GoOn { hold, .. } => canceled(hold),
-            Command::Await(awaiting) => canceled(awaiting.hold),
             Command::Quiesce { scope, then } => self.quiesced(&scope, then),
-            other => other.refuse(),
+            Command::Chore(chore) => chore.refuse(),
+            _ => {}
         }
     }
 
@@ -317,21 +319,21 @@ impl Core {
         }
         let owner = self.owner_of(peer).unwrap_or(0);
         for hold in later {
-            self.hand_over(owner, Command::GoOn { peer, hold }, now);
+            self.hand_over(owner, Command::GoOn { hold, start: None }, now);
         }
     }
 
     /// Starts an operation once the owners of all its remote memories, and of its grant, have answered.
     pub fn go_on(&self, hold: Hold, now: u64) {
         self.go_on_or(hold, now, |peer, hold, _| {
-            self.hand_over(peer.owner, Command::GoOn { peer: peer.id, hold }, now)
+            self.hand_over(peer.owner, Command::GoOn { hold, start: None }, now)
         });
     }
 
     /// The same; `ask`: called if the peer's owner has to do something for it first.
     pub(crate) fn go_on_or(&self, mut hold: Hold, now: u64, ask: impl FnOnce(&Peer, Hold, Needs)) {
         loop {
-            let Some(transfer) = self.held(&hold) else { return self.go_on_atomic(hold, now, ask) };
+            let Some(transfer) = self.held(&hold) else { return self.go_on_without(hold, now, ask) };
             let (view, grant) = (transfer.view(), transfer.grant);
             let state = |remote: &Arc<RemoteMemory>| (remote.clone(), remote.state_under(grant));
             let unready = |remote: &&Arc<RemoteMemory>| remote.state_under(grant) != RemoteState::Ready;

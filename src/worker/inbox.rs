@@ -1,16 +1,15 @@
 //! Commands from other threads to a worker.
 
-use super::chores::{Registered, Reply, Unwanted, Wanted};
-use super::later::Awaiting;
+use super::chores::Chore;
 use super::mailbox::Mailbox;
 use crate::ids::{Hold, OpId, PeerId};
-use crate::memory::{Memory, RemoteMemory};
+use crate::memory::RemoteMemory;
 use crate::peer::Peer;
 use crate::revocation::{Scope, Then};
 use crate::session::{LaneEvent, Plan, Session};
-use crate::status::Result;
 use crate::transfer::claims::Run;
 use crate::transfer::operation::Failed;
+use crate::transfer::watch::Mark;
 use crate::transfer::Outcome;
 use crate::wire::seal::Root;
 use std::sync::Arc;
@@ -26,19 +25,7 @@ pub struct AcceptedHandshake {
 }
 
 pub enum Command {
-    Register {
-        wanted: Wanted,
-        reply: Registered,
-    },
-    Deregister {
-        memory: Arc<Memory>,
-        reply: Reply<Result<()>>,
-    },
-    /// Close registrations of a memory that could not be made.
-    Close {
-        unwanted: Unwanted,
-        reply: Reply<()>,
-    },
+    Chore(Chore),
     /// From a peer's owner to the workers that may have lanes; `accepted`: the handshake request
     /// that asks for lanes.
     AddLanes {
@@ -112,12 +99,6 @@ pub enum Command {
         peer: PeerId,
         bytes: Vec<u8>,
     },
-    Send {
-        peer: PeerId,
-        id: OpId,
-        data: Arc<Vec<u8>>,
-        allowance: u64,
-    },
     Notify {
         peer: PeerId,
         id: OpId,
@@ -128,38 +109,23 @@ pub enum Command {
     Remote {
         remote: Arc<RemoteMemory>,
     },
-    /// An operation needs what only its peer's owner can do (`Needs`).
+    /// An operation needs what only its peer's owner can do (`Needs`). `start`: once its watch reaches
+    /// a value.
     GoOn {
-        peer: PeerId,
         hold: Hold,
+        start: Option<Mark>,
     },
     /// There is another connect to the peer, or space for its messages.
     Resume {
         peer: PeerId,
     },
-    /// A transfer that starts when its watch reaches a value.
-    Await(Awaiting),
-    Shutdown,
-}
-
-impl Command {
-    /// The worker has ended: answers waiting callers.
-    pub(crate) fn refuse(self) {
-        match self {
-            Command::Register { reply, .. } => reply.refuse(),
-            // The rails are closed, and with them the registrations.
-            Command::Deregister { reply, .. } => _ = reply.put(Ok(())),
-            Command::Close { reply, .. } => _ = reply.put(()),
-            _ => {}
-        }
-    }
 }
 
 pub type Inbox = Mailbox<Command>;
 
 impl Inbox {
     pub fn command(&self, command: Command) {
-        if let Some(refused) = self.try_command(command) {
+        if let Some(Command::Chore(refused)) = self.try_command(command) {
             refused.refuse();
         }
     }

@@ -148,6 +148,10 @@ impl Worker {
         }
         let mut busy = self.watching.look(&self.core, now);
         busy |= self.take_inbox(now);
+        if !self.shutting_down && self.core.phase.is_ending() {
+            self.close_all(now);
+            busy = true;
+        }
         for rail in self.data.rails.each() {
             busy |= self.reap(rail, now);
             busy |= self.data.pump(rail, now);

@@ -8,8 +8,10 @@ use std::sync::Arc;
 const OPEN: u8 = 0;
 /// Shutting down: no new operations are accepted.
 const CLOSING: u8 = 1;
+/// All operations have ended: workers close their peers.
+const ENDING: u8 = 2;
 /// Every peer is notified: the rails can be closed.
-const STOPPING: u8 = 2;
+const STOPPING: u8 = 3;
 
 pub struct Phase {
     /// SeqCst, together with the states of slots (`Slot::state`), where operations begin and where
@@ -57,6 +59,16 @@ impl Phase {
 
     pub fn begin_closing(&self) {
         self.now.compare_exchange(OPEN, CLOSING, Ordering::SeqCst, Ordering::SeqCst).ok();
+    }
+
+    /// All operations have ended: workers, once woken, close their peers.
+    pub fn end(&self) {
+        self.now.fetch_max(ENDING, Ordering::SeqCst);
+    }
+
+    #[inline]
+    pub fn is_ending(&self) -> bool {
+        self.now.load(Ordering::Acquire) >= ENDING
     }
 
     /// The rails can be closed.

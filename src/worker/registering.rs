@@ -1,16 +1,14 @@
 //! Registering and deregistering, in steps: a memory has up to 65,536 ranges, each registered with
 //! every rail, while other operations proceed and their deadlines pass.
 
-use super::chores::{Chore, Chores, Registered, Registering, Registrations, Reply, Unwanted, Wanted};
+use super::chores::{Chore, Chores, Closable, Closing, Registered, Registering, Reply};
 use super::core::Core;
 use super::lanes::Rails;
-use crate::fabric::Access;
+use crate::fabric::{Access, Registration};
 use crate::ids::RailIndex;
 use crate::logging::seldom::warn_seldom;
-use crate::memory::Memory;
 use crate::revocation::{Scope, Then};
-use crate::status::Result;
-use std::sync::Arc;
+use crate::status::{Error, Result};
 
 /// A pass registers for at most this long, or for a fourth of the time since the last pass that did:
 /// where passes take long, or a caller makes them seldom, a revoke waits for many of them. The clock
@@ -28,20 +26,11 @@ fn tidy() {
 }
 
 impl Chores {
-    pub(crate) fn register(&mut self, rails: &Rails, wanted: Wanted, reply: Registered) {
-        let (at, done) = (rails.each().next(), Vec::with_capacity(wanted.ranges.len()));
-        let registering =
-            Registering { wanted, reply, at, done, skips: false, all: Registrations::default() };
-        self.queue.push_back(Chore::Register(registering));
-    }
-
-    /// Closes registrations that no memory has.
-    pub(crate) fn close_unwanted(&mut self, unwanted: Unwanted, reply: Reply<()>) {
-        self.queue.push_back(Chore::Close { unwanted, reply });
-    }
-
-    pub(crate) fn deregister(&mut self, memory: Arc<Memory>, reply: Reply<Result<()>>) {
-        self.queue.push_back(Chore::Deregister { memory, reply });
+    pub(crate) fn push(&mut self, mut chore: Chore, rails: &Rails) {
+        if let Chore::Register(registering) = &mut chore {
+            registering.at = rails.each().next();
+        }
+        self.queue.push_back(chore);
     }
 
     /// Continues callers' work for a moment; true if there was any.
@@ -53,32 +42,14 @@ impl Chores {
         for i in 1..=MOST {
             let over = match &mut chore {
                 Chore::Register(registering) => registering.next(rails),
-                Chore::Deregister { memory, reply } => {
-                    let outcome = deregister_next(memory, rails);
-                    outcome.map(|outcome| reply.put(outcome)).is_some()
-                }
-                Chore::Close { unwanted, .. } => match close_next(unwanted, rails) {
-                    Some(Ok(())) => true,
-                    Some(Err(error)) => {
-                        warn_seldom!("memory that could not be registered is still known to a NIC: {error}");
+                Chore::Close(closing) => match closing.next(rails) {
+                    Some(Err(error)) if closing.is_tried_again(&error) => {
                         self.unclosed.push(chore);
                         return true;
                     }
-                    None => false,
-                },
-                Chore::CloseKeys(memory) => match close_key(memory, rails) {
-                    Some(Ok(())) => {
-                        core.quiesced(&Scope::Keys(memory.id), Then::Count);
+                    Some(outcome) => {
+                        closing.finish(outcome, core);
                         true
-                    }
-                    Some(Err(error)) => {
-                        warn_seldom!(
-                            "memory {:#x}: a NIC still uses a replaced key, for whose closing a revoke or the end of \
-                             a peer waits: {error}",
-                            memory.id
-                        );
-                        self.unclosed.push(chore);
-                        return true;
                     }
                     None => false,
                 },
@@ -105,19 +76,14 @@ impl Chores {
                 if let Err((all, areas)) = reply.put(all) {
                     let nobody = Reply::new();
                     nobody.abandon(&areas);
-                    self.close_unwanted(all.flat(), nobody);
+                    self.queue.push_back(Chore::close(Closable::These(all.flat()), &nobody));
                 }
             }
             Chore::Register(Registering { reply: Registered::Keys(memory), all, .. }) => {
                 core.registered_anew(&memory, all)
             }
-            Chore::Close { reply, .. } => _ = reply.put(()),
-            Chore::Deregister { .. } | Chore::CloseKeys(_) => {}
+            Chore::Close(_) => {}
         }
-    }
-
-    pub(crate) fn close_keys(&mut self, memory: Arc<Memory>) {
-        self.queue.push_back(Chore::CloseKeys(memory));
     }
 
     /// What could not be closed is tried again.
@@ -172,46 +138,66 @@ impl Registering {
     }
 }
 
-/// Closes one registration; returns the result at the end, or of one that cannot be closed.
-fn close_next(unwanted: &mut Unwanted, rails: &mut Rails) -> Option<Result<()>> {
-    let Some((rail, registration)) = unwanted.last().copied() else { return Some(Ok(())) };
-    match rails.get_mut(rail).map_or(Ok(()), |work| work.rail.deregister(registration)) {
-        Ok(()) => {
-            unwanted.pop();
-            None
+impl Closing {
+    /// Closes one registration; returns the result at the end, or of one that cannot be closed.
+    fn next(&mut self, rails: &mut Rails) -> Option<Result<()>> {
+        let next = rails.iter_mut().find_map(|work| Some((self.what.last(work.rail.index)?, work)));
+        let Some((registration, work)) = next else { return Some(Ok(())) };
+        match work.rail.deregister(registration) {
+            Ok(()) => {
+                self.what.closed(work.rail.index, &registration);
+                None
+            }
+            Err(error) => Some(Err(error)),
         }
-        Err(error) => Some(Err(error)),
+    }
+
+    /// Whether it goes on, as often as it takes, after one that cannot be closed.
+    fn is_tried_again(&self, error: &Error) -> bool {
+        match &self.what {
+            Closable::Memory(_) => return false, // Its caller tries again.
+            Closable::These(_) => {
+                warn_seldom!("memory that could not be registered is still known to a NIC: {error}")
+            }
+            Closable::Keys(memory) => warn_seldom!(
+                "memory {:#x}: a NIC still uses a replaced key, for whose closing a revoke or the end of a peer waits: \
+                 {error}",
+                memory.id
+            ),
+        }
+        true
+    }
+
+    fn finish(&self, outcome: Result<()>, core: &Core) {
+        if let Some(reply) = &self.reply {
+            _ = reply.put(outcome);
+        }
+        if let Closable::Keys(memory) = &self.what {
+            core.quiesced(&Scope::Keys(memory.id), Then::Count);
+        }
     }
 }
 
-/// Closes one registration; returns the result at the end, or at the first that cannot be closed.
-fn deregister_next(memory: &Memory, rails: &mut Rails) -> Option<Result<()>> {
-    match close_key(memory, rails) {
-        Some(Ok(())) => {}
-        other => return other,
-    }
-    let known = |rail: RailIndex| memory.last_open(rail).copied();
-    let next = rails.iter_mut().find_map(|work| Some((known(work.rail.index)?, work)));
-    let Some((registration, work)) = next else { return Some(Ok(())) };
-    match work.rail.deregister(registration) {
-        Ok(()) => {
-            memory.closed(work.rail.index);
-            None
+impl Closable {
+    /// A registration with a rail that is still open.
+    fn last(&self, rail: RailIndex) -> Option<Registration> {
+        match self {
+            Closable::Memory(memory) => {
+                memory.exports.lock().next_old(rail).or_else(|| memory.last_open(rail).copied())
+            }
+            Closable::Keys(memory) => memory.exports.lock().next_old(rail),
+            Closable::These(all) => all.last().filter(|(known, _)| *known == rail).map(|(_, one)| *one),
         }
-        Err(error) => Some(Err(error)),
     }
-}
 
-/// Closes one replaced registration for peers; returns the result at the end.
-fn close_key(memory: &Memory, rails: &mut Rails) -> Option<Result<()>> {
-    let known = |rail: RailIndex| memory.exports.lock().next_old(rail);
-    let next = rails.iter_mut().find_map(|work| Some((known(work.rail.index)?, work)));
-    let Some((registration, work)) = next else { return Some(Ok(())) };
-    match work.rail.deregister(registration) {
-        Ok(()) => {
-            memory.exports.lock().forget(work.rail.index, &registration);
-            None
+    /// That registration is closed.
+    fn closed(&mut self, rail: RailIndex, registration: &Registration) {
+        match self {
+            Closable::These(all) => _ = all.pop(),
+            Closable::Memory(memory) if memory.exports.lock().next_old(rail).is_none() => memory.closed(rail),
+            Closable::Memory(memory) | Closable::Keys(memory) => {
+                memory.exports.lock().forget(rail, registration)
+            }
         }
-        Err(error) => Some(Err(error)),
     }
 }
