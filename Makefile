@@ -110,6 +110,7 @@ weights-figures: lib ## Measures libweft.weights over four rails between two net
 	@tools/weights-figures.sh $(LIBDIR) $(or $(GB),4)
 
 interrupts: lib ## Exceptions out of Python's signal handlers, 10,000 of them: what is lost, and which closes hang
+	@python3 python/build_native.py
 	@WEFT_LIBRARY=$(abspath $(LIB)) PYTHONPATH=$(CURDIR)/python/src PYTHONDONTWRITEBYTECODE=1 python3 python/tests/interrupts.py
 
 weights-roundtrip: lib ## Files of weights, served and pulled by libweft.weights: how many do not come out byte for byte

@@ -1,16 +1,20 @@
 """Puts what is not Python into the wheels, and names them after what it needs: into libweft's the library, headers, CMake
-package and pkg-config file of a tarball of `make dist`; into libweft-nixl's the plugin.
+package and pkg-config file of a tarball of `make dist`, and the module of `build_native.py`; into libweft-nixl's the plugin.
+
+libweft's wheel is for every Python 3: the module is for CPython 3.9 and later, and others, which do not find it, use ctypes.
 
 WEFT_DIST names the tarball, or it is made from the folder above; WEFT_NIXL_PLUGIN names the plugin.
 """
 
+import io
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
@@ -29,17 +33,18 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
         if self.metadata.name == "libweft-nixl":
             library = named("WEFT_NIXL_PLUGIN")
             build_data["force_include"][str(library)] = "libweft_nixl/plugins/libplugin_WEFT.so"
+            libraries = [library]
         else:
-            library = self.library(build_data["force_include"])
+            libraries = self.libraries(build_data["force_include"])
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{platform_of(library)}"
+        build_data["tag"] = f"py3-none-{platform_of(*libraries)}"
 
     def finalize(self, version: str, build_data: Dict[str, Any], artifact_path: str) -> None:
         if version != "editable":
             shutil.rmtree(self.scratch)
 
-    def library(self, include: Dict[str, str]) -> Path:
-        """Adds the tarball's files. A wheel has no links: the library has the name that programs look for when they run,
+    def libraries(self, include: Dict[str, str]) -> List[Path]:
+        """Adds the tarball's files, and the module. A wheel has no links: the library has the name that programs look for when they run,
         and the one that linkers look for is a script of theirs."""
         with tarfile.open(self.tarball()) as packed:
             files = [member for member in packed.getmembers() if member.isfile()]
@@ -52,7 +57,12 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
         script = self.scratch / "libweft.so"
         script.write_text("INPUT(libweft.so.0)\n")
         include[str(script)] = "libweft/lib/libweft.so"
-        return library
+        headers, module = next(self.scratch.glob("weft-*/include")), self.scratch / "_native.abi3.so"
+        subprocess.run([sys.executable, Path(self.root) / "build_native.py", headers, module], check=True)
+        if not module.exists():
+            return [library]
+        include[str(module)] = f"libweft/{module.name}"
+        return [library, module]
 
     def tarball(self) -> Path:
         if "WEFT_DIST" in os.environ:
@@ -80,11 +90,11 @@ def named(variable: str) -> Path:
     return file
 
 
-def platform_of(library: Path) -> str:
-    """The manylinux tag of the newest glibc that the library's symbols ask for."""
+def platform_of(*libraries: Path) -> str:
+    """The manylinux tag of the newest glibc that the libraries' symbols ask for."""
     newest = [2, 28]  # the oldest that wheels are built for
-    with open(library, "rb") as file:
-        elf = ELFFile(file)
+    for library in libraries:
+        elf = ELFFile(io.BytesIO(library.read_bytes()))
         for section in elf.iter_sections():
             if not isinstance(section, GNUVerNeedSection):
                 continue
@@ -93,4 +103,4 @@ def platform_of(library: Path) -> str:
                     name, _, number = version.name.partition("_")
                     if name == "GLIBC" and number[:1].isdigit():
                         newest = max(newest, [int(part) for part in number.split(".")])
-        return f"manylinux_{newest[0]}_{newest[1]}_{MACHINES[elf.get_machine_arch()]}"
+    return f"manylinux_{newest[0]}_{newest[1]}_{MACHINES[elf.get_machine_arch()]}"

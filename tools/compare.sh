@@ -28,6 +28,7 @@ fi
 mkdir -p target/compare
 rm -rf target/compare/pieces
 cc -std=c11 -O2 -Wall -Wextra tools/compare/limits.c -o target/compare/limits
+python3 python/build_native.py
 export WEFT_LIBRARY=$library PYTHONPATH=$PWD/python/src PYTHONDONTWRITEBYTECODE=1 NIXL_LOG_LEVEL=ERROR NIXL_BACKEND=UCX
 
 piece() { # what, fabric, round

@@ -19,6 +19,11 @@ suite() {
         tested_with Python "$("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
 }
 
+# Where the tests run; by ctypes alone they run as well.
+compiled() {
+    python3 python/build_native.py && from_source python3 -c 'import libweft._hot as hot; assert hot.native'
+}
+
 example() {
     local python=$1 port pids=() status=0
     port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
@@ -55,11 +60,14 @@ installed_alone() {
         'import libweft; libweft.lib.weft_version(); assert "site-packages" in libweft.lib.path, libweft.lib; print(libweft.library_version())')
 }
 
+check "Python: the calls are compiled" compiled
 for fabric in host tcp; do
     export WEFT_TEST_FABRIC=$fabric
     check "Python: the package's tests over $fabric" from_source suite python3
 done
 unset WEFT_TEST_FABRIC
+check "Python: the package's tests by ctypes alone" from_source env WEFT_PYTHON_PURE=1 \
+    timeout 300 python3 -W error::ResourceWarning -m unittest discover -s python/tests -p 'test_[aipt]*.py'
 for minor in 9 10 12 13 14; do
     python=python3.$minor
     "$python" -c 'import ctypes' 2>/dev/null || continue

@@ -1,7 +1,7 @@
 """Exceptions out of signal handlers, thousands of them: what is lost by them.
 
     python3 interrupts.py [INTERRUPTS=10000]     prints python_interrupts_lost and python_closes_hung, and leaves them in
-                                                 target/figures
+                                                 target/figures: with the compiled module and without, if it is built
 
 A timer's handler raises while the main thread submits, waits, takes events or runs an event loop. A completion is lost if
 its operation does not end; a message or a notification, if its sender was told that it has arrived and it never comes out,
@@ -316,11 +316,21 @@ def hung(rounds: int) -> int:
     return total
 
 
-if __name__ == "__main__":
-    many = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+def both(many: int) -> None:
+    """With the compiled module, and by ctypes alone."""
     folder = pathlib.Path(__file__).resolve().parents[2] / "target/figures"
     folder.mkdir(parents=True, exist_ok=True)
-    for name, measure, times in (("python_interrupts_lost", lost, many), ("python_closes_hung", hung, max(many // 1000, 1))):
-        value = measure(times)
+    ways = [subprocess.run([sys.executable, __file__, str(many)], env=dict(os.environ, WEFT_PYTHON_PURE=pure), stdout=subprocess.PIPE,
+                           check=True, text=True).stdout.split() for pure in "01"]
+    for name, values in zip(("python_interrupts_lost", "python_closes_hung"), zip(*ways)):
+        value = sum(map(int, values))
         print(f"{name:28}{value}", flush=True)
         (folder / name).write_text(f"{value}\n")
+
+
+if __name__ == "__main__":
+    many = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    if "WEFT_PYTHON_PURE" in os.environ:
+        print(lost(many), hung(max(many // 1000, 1)))
+    else:
+        both(many)

@@ -33,6 +33,7 @@ The C functions are in `libweft.c`, with weft.h as their manual, for what the cl
 from . import c
 from ._buffers import Buffer
 from ._library import lib, quick
+from .completion import Completion
 from .counters import Counter
 from .endpoint import Access, Endpoint, Idle, Progress, topology
 from .errors import (BusyError, CanceledError, ClosedError, ConnectionFailedError, InternalError, MachineError, PeerError,
@@ -40,7 +41,7 @@ from .errors import (BusyError, CanceledError, ClosedError, ConnectionFailedErro
 from .events import Event, Message, Notification, Other, PeerDown, PeerUp, RailDown, RailUp
 from .log import log_to, set_log
 from .memory import Memory, RemoteMemory
-from .operation import Completion, Operation
+from .operation import Operation
 from .parts import Parts
 from .peer import Peer
 from .transfers import Entry, Prepared, Side

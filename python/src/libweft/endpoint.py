@@ -22,7 +22,8 @@ from .counters import Counter, expect
 from .errors import WeftError, check
 from .events import Event, Raw, event_of, has_data
 from .memory import Memory, allocate
-from .operation import Completion, Operation, Words
+from .completion import Completion
+from .operation import Operation, Words
 from .peer import Peer
 from .transfers import Transfers
 from .watch import Watch
@@ -177,9 +178,8 @@ class Endpoint(Transfers):
     def connect(self, address: bytes, *, timeout: Optional[float] = None) -> Operation[Peer]:
         """Connects to the endpoint with that address; its result is the peer."""
         options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout))
-        peer = ctypes.c_uint64()
         operation: Operation[Peer] = Operation(self._completions, "connect", lambda done: self._peer(done.peer))
-        self._completions.submit(operation, lib.weft_peer_connect, (self.handle, address, len(address)), options, peer)
+        self._completions.submit(operation, lib.weft_peer_connect, (self.handle, address, len(address)), options)
         return operation
 
     def register(self, buffers: "Buffer | Sequence[Buffer]", *, access: Access = Access.DEFAULT,
@@ -215,11 +215,9 @@ class Endpoint(Transfers):
         return self._peers.setdefault(id, Peer(self, id))
 
     def _submit(self, what: Words, function: Any, args: Tuple[Any, ...], options: c.OpOptions,
-                result: Callable[[Completion], T], count: int = 1) -> Operation[T]:
-        operation: Operation[T] = Operation(self._completions, what, result, count)
-        op = ctypes.c_uint64()
-        self._completions.submit(operation, function, (self.handle, *args), options, op)
-        operation.id = op.value
+                result: Optional[Callable[[Completion], T]]) -> Operation[T]:
+        operation: Operation[T] = Operation(self._completions, what, result)
+        operation.id = self._completions.submit(operation, function, (self.handle, *args), options)
         return operation
 
     # Events.

@@ -11,7 +11,8 @@ from . import c
 from ._buffers import Buffer, Held
 from ._library import blob, fill, lib, nanoseconds, number, token
 from .errors import check, taken_back
-from .operation import Completion, Operation
+from .completion import Completion
+from .operation import Operation
 
 if TYPE_CHECKING:
     from .endpoint import Endpoint

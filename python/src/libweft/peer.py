@@ -10,7 +10,8 @@ from ._buffers import Buffer, Held
 from ._library import fill, lib, nanoseconds, reason_of
 from .errors import WeftError, check
 from .memory import RemoteMemory
-from .operation import Completion, Operation
+from .completion import Completion
+from .operation import Operation
 
 if TYPE_CHECKING:
     from .endpoint import Endpoint

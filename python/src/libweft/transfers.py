@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 from . import c
 from ._buffers import Indexes, indexes
+from ._hot import native
 from ._library import fill, lib, nanoseconds, number, token
+from ._progress import Progress
+from ._pure import wake
+from .completion import Completion
 from .counters import Counter
 from .errors import ClosedError, check
 from .memory import Memory, RemoteMemory
-from .operation import Completion, Operation, Words
+from .operation import Operation, Words
 from .peer import Peer
 from .watch import Watch, mark
 
@@ -58,10 +63,6 @@ class Entry:
     counter: int = 0
 
 
-def _itself(completion: Completion) -> Completion:
-    return completion
-
-
 def _handle(thing: Any) -> int:
     return thing.handle if thing is not None else 0
 
@@ -92,6 +93,7 @@ class Transfers:
 
     #: 0 before it is opened, and once it is closed.
     _open: int = 0
+    _completions: Progress
 
     @property
     def handle(self) -> int:
@@ -106,7 +108,7 @@ class Transfers:
         return not self._open
 
     def _submit(self, what: Words, function: Any, args: Tuple[Any, ...], options: c.OpOptions,
-                result: Callable[[Completion], T], count: int = 1) -> Operation[T]:
+                result: Optional[Callable[[Completion], T]]) -> Operation[T]:
         raise NotImplementedError
 
     # One range.
@@ -119,10 +121,9 @@ class Transfers:
         """Writes bytes of local memory into remote memory. Offsets count from the start of a
         memory, its ranges one behind the other; the bytes lie in one range. length: None stands
         for all from `local_offset` to the end of its range."""
-        args, what = _range("write", local, remote, length, local_offset, remote_offset)
-        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant,
-                           notify_failure)
-        return self._transfer(what, lib.weft_write, args, options)
+        words, args = _range("write", self._open or self.handle, local, remote, length, local_offset, remote_offset, notify)
+        return submit(self._completions, lib.weft_write, words, args, 1, notify, notify_data, counter, count_pages, latency, timeout,
+                      start, done, grant, notify_failure, False)
 
     def read(self, local: Memory, remote: RemoteMemory, length: Optional[int] = None, *, local_offset: int = 0,
              remote_offset: int = 0, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
@@ -131,10 +132,9 @@ class Transfers:
              notify_failure: bool = False) -> Operation[Completion]:
         """Reads bytes of remote memory into local memory; otherwise as `write`."""
         _writable(local)
-        args, what = _range("read", local, remote, length, local_offset, remote_offset)
-        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant,
-                           notify_failure)
-        return self._transfer(what, lib.weft_read, args, options)
+        words, args = _range("read", self._open or self.handle, local, remote, length, local_offset, remote_offset, notify)
+        return submit(self._completions, lib.weft_read, words, args, 1, notify, notify_data, counter, count_pages, latency, timeout,
+                      start, done, grant, notify_failure, False)
 
     # Pages.
 
@@ -149,9 +149,8 @@ class Transfers:
         local, remote: which pages, and where they lie: a `Side`, or indexes alone (a list, a numpy
         array, a torch tensor). page_count: None stands for as many as the indexes are."""
         args, what = _pages("write", local_memory, remote_memory, page_length, page_count, layers, local, remote)
-        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant,
-                           notify_failure)
-        return self._transfer(what, lib.weft_write_pages, args, options)
+        return submit(self._completions, lib.weft_write_pages, (_notifying, what, notify), (self.handle, *args), 1, notify,
+                      notify_data, counter, count_pages, latency, timeout, start, done, grant, notify_failure, False)
 
     def read_pages(self, local_memory: Memory, remote_memory: RemoteMemory, page_length: int,
                    page_count: Optional[int] = None, *, layers: int = 1, local: PagesOf = None,
@@ -162,9 +161,8 @@ class Transfers:
         """Reads pages of remote memory into pages of local memory; otherwise as `write_pages`."""
         _writable(local_memory)
         args, what = _pages("read", local_memory, remote_memory, page_length, page_count, layers, local, remote)
-        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant,
-                           notify_failure)
-        return self._transfer(what, lib.weft_read_pages, args, options)
+        return submit(self._completions, lib.weft_read_pages, (_notifying, what, notify), (self.handle, *args), 1, notify,
+                      notify_data, counter, count_pages, latency, timeout, start, done, grant, notify_failure, False)
 
     def prepare_pages(self, local_memory: Memory, remote_memory: RemoteMemory, page_length: int,
                       page_count: Optional[int] = None, *, layers: int = 1, local: PagesOf = None,
@@ -185,10 +183,9 @@ class Transfers:
         It ends once, when all peers have everything or have failed; with `each_peer` its
         `completions` has one for each peer, and it raises what the first failed with.
         """
-        options = _options(notify, notify_data, 0, False, latency, timeout, start, done, grant,
-                           notify_failure, each_peer)
-        return self._transfer(_entries("write", entries), lib.weft_write_list, _list(entries), options,
-                              _peers(entries) if each_peer else 1)
+        return submit(self._completions, lib.weft_write_list, (_notifying, _entries("write", entries), notify),
+                      (self.handle, *_list(entries)), _peers(entries) if each_peer else 1, notify, notify_data, 0, False, latency,
+                      timeout, start, done, grant, notify_failure, each_peer)
 
     def read_list(self, entries: Sequence[Entry], *, each_peer: bool = False, notify: Optional[int] = None,
                   notify_data: bytes = b"", latency: bool = False, timeout: Optional[float] = None,
@@ -197,10 +194,9 @@ class Transfers:
         """Reads the entries of a list; otherwise as `write_list`."""
         for entry in entries:
             _writable(entry.local)
-        options = _options(notify, notify_data, 0, False, latency, timeout, start, done, grant,
-                           notify_failure, each_peer)
-        return self._transfer(_entries("read", entries), lib.weft_read_list, _list(entries), options,
-                              _peers(entries) if each_peer else 1)
+        return submit(self._completions, lib.weft_read_list, (_notifying, _entries("read", entries), notify),
+                      (self.handle, *_list(entries)), _peers(entries) if each_peer else 1, notify, notify_data, 0, False, latency,
+                      timeout, start, done, grant, notify_failure, each_peer)
 
     def prepare_list(self, entries: Sequence[Entry]) -> Prepared:
         """Checks and copies a list once, for any number of transfers."""
@@ -235,13 +231,7 @@ class Transfers:
         """Revokes a grant. When it has ended, nothing arrives under the grant any longer: its pages can
         be used again. What the peer has under it ends there with RevokedError."""
         options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout))
-        return self._submit("a revoke", lib.weft_grant_revoke, (token(grant),), options, _itself)
-
-    def _transfer(self, what: Words, function: Any, args: Tuple[Any, ...], options: c.OpOptions,
-                  count: int = 1) -> Operation[Completion]:
-        if options.flags & c.NOTIFY:
-            what = f"{what if isinstance(what, str) else what()}, notify {options.notify}"
-        return self._submit(what, function, args, options, _itself, count)
+        return self._submit("a revoke", lib.weft_grant_revoke, (token(grant),), options, None)
 
 
 class Prepared:
@@ -263,9 +253,9 @@ class Prepared:
               start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"",
               notify_failure: bool = False) -> Operation[Completion]:
         """Writes it, as `Endpoint.write_pages` or `write_list` would."""
-        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant,
-                           notify_failure, each_peer)
-        return self._use(f"write of {self._what}", lib.weft_write_prepared, each_peer, options)
+        return submit(self._endpoint._completions, lib.weft_write_prepared, (_notifying, f"write of {self._what}", notify),
+                      (self._endpoint.handle, self.handle), self._peers if each_peer else 1, notify, notify_data, counter,
+                      count_pages, latency, timeout, start, done, grant, notify_failure, each_peer)
 
     def read(self, *, each_peer: bool = False, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
              count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
@@ -274,12 +264,9 @@ class Prepared:
         """Reads it, as `Endpoint.read_pages` or `read_list` would."""
         for local in self._local:
             _writable(local)
-        options = _options(notify, notify_data, counter, count_pages, latency, timeout, start, done, grant,
-                           notify_failure, each_peer)
-        return self._use(f"read of {self._what}", lib.weft_read_prepared, each_peer, options)
-
-    def _use(self, what: str, function: Any, each_peer: bool, options: c.OpOptions) -> Operation[Completion]:
-        return self._endpoint._transfer(what, function, (self.handle,), options, self._peers if each_peer else 1)
+        return submit(self._endpoint._completions, lib.weft_read_prepared, (_notifying, f"read of {self._what}", notify),
+                      (self._endpoint.handle, self.handle), self._peers if each_peer else 1, notify, notify_data, counter,
+                      count_pages, latency, timeout, start, done, grant, notify_failure, each_peer)
 
     def release(self) -> None:
         """Gives it back; transfers that use it go on. Again is harmless."""
@@ -292,6 +279,13 @@ class Prepared:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def submit(progress: Progress, function: Any, words: Words, args: Tuple[Any, ...], count: int, *options: Any) -> Operation[Completion]:
+    """Calls `function(*args, ...)`, a transfer's, with options as `_options` has them. `count`: its completions."""
+    operation: Operation[Completion] = Operation(progress, words, None, count)
+    operation.id = progress.submit(operation, function, args, _options(*options))
+    return operation
 
 
 #: Options without any.
@@ -322,8 +316,8 @@ def _options(notify: Optional[int], notify_data: bytes, counter: int, count_page
     return fill(c.OpOptions, **fields)
 
 
-def _range(verb: str, local: Memory, remote: RemoteMemory, length: Optional[int], local_offset: int,
-           remote_offset: int) -> Tuple[Tuple[Any, ...], Words]:
+def _range(verb: str, endpoint: int, local: Memory, remote: RemoteMemory, length: Optional[int], local_offset: int,
+           remote_offset: int, notify: Optional[int]) -> Tuple[Words, Tuple[Any, ...]]:
     if length is None:
         length = local_offset
         for of_range in local.lengths:
@@ -337,8 +331,16 @@ def _range(verb: str, local: Memory, remote: RemoteMemory, length: Optional[int]
     if type(all_bits) is not int or all_bits >> 64:
         local_offset, remote_offset = number("local_offset", local_offset), number("remote_offset", remote_offset)
         length = number("length", length)
-    args = (_handle(local), local_offset, _handle(remote), remote_offset, length)
-    return args, lambda: f"{verb} of {length} bytes{_with(remote)}"
+    words = (_range_words, verb, length, remote, notify)
+    return words, (endpoint, local.handle, local_offset, remote.handle, remote_offset, length)
+
+
+def _range_words(verb: str, length: int, remote: RemoteMemory, notify: Optional[int]) -> str:
+    return _notifying(f"{verb} of {length} bytes{_with(remote)}", notify)
+
+
+def _notifying(what: str, notify: Optional[int]) -> str:
+    return what if notify is None else f"{what}, notify {notify}"
 
 
 def _pages(verb: str, local_memory: Memory, remote_memory: RemoteMemory, page_length: int, page_count: Optional[int],
@@ -402,3 +404,8 @@ def _entry(entry: Entry) -> Tuple[int, ...]:
 def _peers(entries: Sequence[Entry]) -> int:
     ids = {e.peer.id if e.peer is not None else e.remote.peer.id if e.remote is not None else 0 for e in entries}
     return len(ids) or 1
+
+
+if native is not None:
+    native.configure(Operation, functools.partial(tuple.__new__, Completion), check, wake, submit)
+    submit = native.submit

@@ -4,8 +4,9 @@ use super::{figures, library, root, Bench, Figure};
 use crate::load::page::Spec;
 use crate::processors;
 use crate::stats::Spread;
-use anyhow::Result;
-use std::path::Path;
+use anyhow::{ensure, Result};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 figures! {
     one_page_host_4k_us ["under 5", "under 2.5"] |bench| one(bench, "host", 4 << 10, false) =>
@@ -29,15 +30,22 @@ fn one(bench: &mut Bench, fabric: &str, page_len: usize, beyond_memcpy: bool) ->
 }
 
 fn python(bench: &mut Bench) -> Result<f64> {
-    let library = library()?;
+    let library = for_python()?;
     worse(bench, "host", 4 << 10, "us from Python", |spec| from_python(spec, &library))
 }
 
 fn python_over_c(bench: &mut Bench) -> Result<f64> {
-    let library = library()?;
+    let library = for_python()?;
     worse(bench, "host", 4 << 10, "times C's from Python", |spec| {
         Ok(from_python(spec, &library)? / spec.measure()?.us.median)
     })
+}
+
+/// The library, and the package's compiled module, without which ctypes does its calls.
+fn for_python() -> Result<PathBuf> {
+    let status = Command::new("python3").arg(root().join("python/build_native.py")).status()?;
+    ensure!(status.success(), "python/build_native.py failed");
+    library()
 }
 
 fn from_python(spec: &Spec, library: &Path) -> Result<f64> {
