@@ -875,8 +875,8 @@ typedef struct weft_completion {
 /** A `weft_fetch_add` or `weft_compare_swap` ended: `previous`. */
 #define WEFT_COMPLETION_ATOMIC 9
 
-/** `rail` has had no lane up to any peer for 0.3 s: `WEFT_ERR_RAIL_LOST`,
-    `provider_errno`. Its work moves to the others. */
+/** `rail` has had no lane up to any peer for 0.3 s, or without a link at all:
+    `WEFT_ERR_RAIL_LOST`, `provider_errno`. Its work moves to the others. */
 #define WEFT_COMPLETION_RAIL_DOWN 10
 
 /** `rail` reaches a peer again, and is used. */
@@ -1557,7 +1557,8 @@ typedef struct weft_rail_properties {
     reads. "Now" is up to some ms ago. */
 typedef struct weft_rail_statistics {
     uint32_t size;
-    /** 1 while it is open, 0 once the endpoint has shut down. */
+    /** 1 while it is open and its NIC has a link, 0 once the endpoint has shut down.
+    */
     uint32_t up;
     /** Rails of peers that it reaches now; those with bytes in flight that have
         taken none for 20 ms. */
@@ -1590,10 +1591,13 @@ typedef struct weft_rail_statistics {
         Since 0.3. */
     uint64_t lane_resets;
     uint64_t lane_reconnects;
+    /** The NIC's link, as the kernel reports it: "up", "down" or "removed" (its
+        device is gone, or was reset). Since 0.3. */
+    char link[16];
 } weft_rail_statistics;
 
 #define WEFT_RAIL_STATISTICS_INIT {sizeof(weft_rail_statistics),0,0,0,0,0,0, \
-     0,0,0,0,0,0,0,0,0,0,0,0,0}
+     0,0,0,0,0,0,0,0,0,0,0,0,0,{0}}
 
 /** A lane: one of our rails and one of a peer's, and what it has done since the
     peer was connected, also before it was reset. Filled by `weft_lane_info`. */

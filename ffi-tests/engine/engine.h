@@ -310,6 +310,10 @@ struct self {
     uint32_t open, queued; /* operations; places of the second queue */
     bool rail_down[64];
     uint32_t rail_downs[64];
+    struct {
+        uint64_t at_ns;
+        int32_t error;
+    } rail_moves[64][2]; /* the last of each rail: up, down */
 };
 
 extern _Thread_local struct self *self;

@@ -365,6 +365,8 @@ static void rail_moved(const weft_completion *c)
                 weft_status_name(c->status), c->notify);
     self->rail_down[c->rail % COUNT(self->rail_down)] = down;
     self->rail_downs[c->rail % COUNT(self->rail_down)] += down;
+    self->rail_moves[c->rail % COUNT(self->rail_down)][down].at_ns = c->done_ns;
+    self->rail_moves[c->rail % COUNT(self->rail_down)][down].error = c->provider_errno;
 }
 
 void take(const weft_completion *c, bool second)

@@ -82,6 +82,42 @@ static void rails_take_over_and_the_failed_one_comes_back(void)
     }
 }
 
+/* Whether what an event names happened within 100 ms of a time of the world. */
+static void must_be_soon(uint64_t at_ns, uint64_t fault_ms, const char *what)
+{
+    uint64_t began_ns = SECOND; /* virtual time begins there */
+    if (at_ns - began_ns - fault_ms * MS > 100 * MS)
+        finding(&book->odd, "%s %" PRId64 " ms after the fault", what, (int64_t)(at_ns - began_ns) / (int64_t)MS - (int64_t)fault_ms);
+}
+
+/* A port of one side loses its link, or the device goes, and the kernel reports it: lanes over it are left before they
+   stall, and return when the kernel reports the link, not after a pause. */
+static void rails_follow_what_the_kernel_reports(void)
+{
+    enum { DOWN_MS = 400, UP_MS = 1540 }; /* in a pause between attempts */
+    static const struct {
+        const char *fault, *link;
+        int error;
+    } cases[] = {{"unplugged", "down", ENETDOWN}, {"removed", "removed", ENODEV}};
+    for (uint32_t k = 0; k < MODES * COUNT(cases) * 4; k++) {
+        uint32_t which = k / MODES % COUNT(cases), port = k / MODES / COUNT(cases), host = port / 2, rail = port % 2;
+        struct plan plan = scene(k, 2, 2500, "%u000 port%u %s; %u000 port%u plugged", DOWN_MS, port, cases[which].fault, UP_MS, port);
+        weft_rail_statistics statistics = WEFT_RAIL_STATISTICS_INIT;
+        world_open(&plan);
+        world_play(SECOND);
+        CHECK_OK(weft_rail_info(parties[host].endpoint, rail, NULL, &statistics));
+        if (strcmp(statistics.link, cases[which].link) != 0 || statistics.up || statistics.lanes)
+            finding(&book->odd, "rail %u: its link is %s, with %u lanes", rail, statistics.link, statistics.lanes);
+        if (parties[host].rail_moves[rail][1].error != cases[which].error)
+            finding(&book->odd, "rail %u: went down with error %d", rail, parties[host].rail_moves[rail][1].error);
+        must_be_soon(parties[host].rail_moves[rail][1].at_ns, DOWN_MS, "RAIL_DOWN");
+        world_play(1500 * MS);
+        if (which == 0)
+            must_be_soon(parties[host].rail_moves[rail][0].at_ns, UP_MS, "RAIL_UP");
+        must_be_well(&plan);
+    }
+}
+
 static void flapping_rail_loses_nothing(void)
 {
     for (uint32_t k = 0; k < 12; k++) {
@@ -211,6 +247,7 @@ static void operations_survive_an_outage_of_all_rails(void)
 
 const struct test scenarios[] = {
     {"rails_take_over_and_the_failed_one_comes_back", "once", rails_take_over_and_the_failed_one_comes_back},
+    {"rails_follow_what_the_kernel_reports", "once", rails_follow_what_the_kernel_reports},
     {"flapping_rail_loses_nothing", "once", flapping_rail_loses_nothing},
     {"one_rail_of_four_carries_everything", "once", one_rail_of_four_carries_everything},
     {"rails_fail_while_others_are_reset", "once", rails_fail_while_others_are_reset},

@@ -52,7 +52,7 @@ pub enum Completion {
     PeerUp(PeerUp),
     /// A peer that was up has ended.
     PeerDown(PeerDown),
-    /// A rail has had no lane up to any peer for 0.3 s. Its work moves to the others; nothing is to be done.
+    /// A rail has had no lane up to any peer for 0.3 s, or without a link at all. Its work moves to the others; nothing is to be done.
     RailDown(RailEvent),
     /// A rail reaches a peer again, and is used.
     RailUp(RailEvent),

@@ -100,7 +100,7 @@ pub struct RailInfo {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct RailStatistics {
-    /// Whether it is open.
+    /// Whether it is open, and its NIC has a link.
     pub up: bool,
     /// Rails of peers that it reaches now.
     pub lanes: u32,
@@ -138,6 +138,8 @@ pub struct RailStatistics {
     pub lane_resets: u64,
     /// Lanes that came up again.
     pub lane_reconnects: u64,
+    /// The NIC's link, as the kernel reports it: "up", "down" or "removed" (its device is gone, or was reset).
+    pub link: &'static str,
 }
 
 /// A lane: one of our rails and one of a peer's, and what it has done since the peer was connected,
@@ -339,7 +341,7 @@ impl Endpoint {
             let traffic = &ep.rail(index)?.traffic;
             let (lanes, lanes_stalled) = traffic.lanes();
             Ok(RailStatistics {
-                up: !traffic.is_closed(),
+                up: traffic.is_up(),
                 lanes,
                 lanes_stalled,
                 bytes_written: traffic.carried(false).0,
@@ -358,6 +360,7 @@ impl Endpoint {
                 round_trip_ns: traffic.round_trip_ns.get(),
                 lane_resets: traffic.lane_resets.get(),
                 lane_reconnects: traffic.lane_reconnects.get(),
+                link: traffic.link(),
             })
         })
     }

@@ -112,7 +112,7 @@ unsafe impl Sized32 for weft_endpoint_statistics {}
 #[derive(Clone, Copy)]
 pub struct weft_rail_statistics {
     pub size: u32,
-    /// 1 while it is open, 0 once the endpoint has shut down.
+    /// 1 while it is open and its NIC has a link, 0 once the endpoint has shut down.
     pub up: u32,
     /// Rails of peers that it reaches now; those with bytes in flight that have
     /// taken none for 20 ms.
@@ -145,6 +145,9 @@ pub struct weft_rail_statistics {
     /// Since 0.3.
     pub lane_resets: u64,
     pub lane_reconnects: u64,
+    /// The NIC's link, as the kernel reports it: "up", "down" or "removed" (its
+    /// device is gone, or was reset). Since 0.3.
+    pub link: [c_char; 16],
 }
 
 // SAFETY: the struct has only integers and arrays of integers, for which zero is valid.
@@ -346,9 +349,10 @@ fn of_endpoint(ep: &Endpoint) -> weft_endpoint_statistics {
 fn of_rail(rail: &RailInfo) -> weft_rail_statistics {
     let traffic = &rail.traffic;
     let (lanes, lanes_stalled) = traffic.lanes();
+    let mut filled: weft_rail_statistics = args::zeroed();
+    args::text(&mut filled.link, traffic.link());
     weft_rail_statistics {
-        size: 0,
-        up: u32::from(!traffic.is_closed()),
+        up: u32::from(traffic.is_up()),
         lanes,
         lanes_stalled,
         bytes_written: traffic.carried(false).0,
@@ -367,6 +371,7 @@ fn of_rail(rail: &RailInfo) -> weft_rail_statistics {
         round_trip_ns: traffic.round_trip_ns.get(),
         lane_resets: traffic.lane_resets.get(),
         lane_reconnects: traffic.lane_reconnects.get(),
+        ..filled
     }
 }
 

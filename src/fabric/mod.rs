@@ -32,6 +32,7 @@ use crate::device::Device;
 use crate::ids::{GrantToken, PeerId};
 pub use crate::range::Range as HostRange;
 use crate::status::Result;
+pub use crate::topology::link::State as LinkState;
 pub use crate::wire::Immediate;
 use std::ffi::c_void;
 use std::net::{IpAddr, SocketAddr};
@@ -369,9 +370,9 @@ pub trait Nic {
         let _ = route;
         [None, None]
     }
-    /// Whether the link may be another than at the last call: it is worth asking the system about it.
-    fn link_may_differ(&mut self) -> bool {
-        true
+    /// The NIC's link, as the kernel reports it.
+    fn link(&mut self) -> LinkState {
+        LinkState::Up
     }
     /// The error with which a route's connection has ended, if that is known.
     fn has_ended(&mut self, route: Route) -> Option<i32> {

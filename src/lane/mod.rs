@@ -535,8 +535,8 @@ impl Life {
     // Stalls, and ends of connections that nothing uses.
 
     /// Whether a lane that is up still moves.
-    pub fn watch(&mut self, load: Load, nic_is_down: impl FnOnce() -> bool, now: u64) -> Verdict {
-        self.watch.look(load, nic_is_down, now)
+    pub fn watch(&mut self, load: Load, now: u64) -> Verdict {
+        self.watch.look(load, now)
     }
 
     /// Whether the connection of a lane that is up had ended at the last look, too; `ended`: it has ended.

@@ -160,10 +160,10 @@ impl Pair {
         self.failed_ns.get_or_insert(now);
     }
 
-    /// Ends the pause.
+    /// Ends the pause; the next is the shortest.
     pub fn end_pause(&mut self, now: u64) {
         if self.failed_ns.is_some() {
-            self.due_ns = Some(now);
+            (self.due_ns, self.pause_ns) = (Some(now), PAUSE_LEAST_NS);
         }
     }
 

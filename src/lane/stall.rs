@@ -26,6 +26,8 @@ pub struct Load {
     pub moved_ns: u64,
     /// A NIC serves the peer without its process. (In software a stopped process stalls its lanes.)
     pub by_nic: bool,
+    /// The link of its own NIC is not up.
+    pub link_fails: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,7 +53,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub fn look(&mut self, load: Load, nic_is_down: impl FnOnce() -> bool, now: u64) -> Verdict {
+    pub fn look(&mut self, load: Load, now: u64) -> Verdict {
         let rate = load.bytes_per_s.max(BYTES_PER_S_LEAST);
         let slow = load.inflight_bytes.saturating_mul(1_000_000_000) / rate;
         let patience = SUSPECT_NS.max(slow.saturating_mul(SLOW));
@@ -65,7 +67,7 @@ impl Watch {
         if load.by_nic && still > patience.max(ALONE_NS) {
             return Verdict::Lost;
         }
-        if self.looks > LOOKS || self.looks == 1 && nic_is_down() {
+        if self.looks > LOOKS || self.looks > 0 && load.link_fails {
             return Verdict::Stalled;
         }
         if self.probe_ns + MOVING_NS / 2 >= now {

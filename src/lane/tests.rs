@@ -155,14 +155,17 @@ fn lane_that_is_held_rests_once_its_operations_are_back() {
 fn lane_stalls_while_others_move_or_for_long_where_a_nic_serves_it() {
     let mut life = up();
     let others = |now| Load { inflight_bytes: 1, moved_ns: now, ..Load::default() };
-    assert_eq!(life.watch(others(9), || false, SUSPECT_NS - 1), Verdict::Wait);
-    assert_eq!(life.watch(others(SUSPECT_NS), || false, SUSPECT_NS), Verdict::Suspect);
-    let wait =
-        (1..).take_while(|n| life.watch(others(SUSPECT_NS + n), || false, SUSPECT_NS + n) == Verdict::Wait);
+    assert_eq!(life.watch(others(9), SUSPECT_NS - 1), Verdict::Wait);
+    assert_eq!(life.watch(others(SUSPECT_NS), SUSPECT_NS), Verdict::Suspect);
+    let wait = (1..).take_while(|n| life.watch(others(SUSPECT_NS + n), SUSPECT_NS + n) == Verdict::Wait);
     assert!(wait.count() > 100);
-    assert_eq!(up().watch(others(SUSPECT_NS), || true, SUSPECT_NS), Verdict::Stalled, "its link is down");
+    assert_eq!(
+        up().watch(Load { link_fails: true, ..others(SUSPECT_NS) }, SUSPECT_NS),
+        Verdict::Stalled,
+        "its link is down"
+    );
     let alone = Load { inflight_bytes: 1, by_nic: true, ..Load::default() };
-    assert_eq!(up().watch(alone, || false, 6_000_000_000), Verdict::Lost);
-    assert_eq!(up().watch(Load { by_nic: false, ..alone }, || false, 6_000_000_000), Verdict::Suspect);
+    assert_eq!(up().watch(alone, 6_000_000_000), Verdict::Lost);
+    assert_eq!(up().watch(Load { by_nic: false, ..alone }, 6_000_000_000), Verdict::Suspect);
     assert!(!life.has_ended_again(true) && life.has_ended_again(true) && !life.has_ended_again(false));
 }

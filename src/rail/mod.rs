@@ -28,7 +28,8 @@ use crate::clock::Clock;
 use crate::device::Device;
 use crate::fabric::grants::Grants;
 use crate::fabric::{
-    Access, Buffer, Connection, HostRange, Limits, Nic, Posted, Reaped, Registration, Route, Scratch,
+    Access, Buffer, Connection, HostRange, Limits, LinkState, Nic, Posted, Reaped, Registration, Route,
+    Scratch,
 };
 use crate::failing;
 use crate::ids::{GrantToken, LaneId, LaneSlot, PeerId, RailIndex};
@@ -358,9 +359,11 @@ impl Rail {
         self.nic.take_rejected()
     }
 
-    /// Whether its NIC's link may be another than at the last call.
-    pub fn link_may_differ(&mut self) -> bool {
-        self.nic.link_may_differ()
+    /// The link of its NIC, as the kernel reports it.
+    pub fn link(&mut self) -> LinkState {
+        let link = self.nic.link();
+        self.traffic.set_link(link);
+        link
     }
 
     /// The error with which the connection of a route has ended, if it has.

@@ -1,6 +1,7 @@
 //! Figures of a rail: published by its worker, read by any thread.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use crate::fabric::LinkState;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering::Relaxed};
 use std::sync::Arc;
 
 /// A figure written by one worker, so it needs no atomic addition.
@@ -56,6 +57,8 @@ pub struct Traffic {
     lanes: AtomicU32,
     parked: AtomicU32,
     closed: AtomicBool,
+    /// The link of its NIC.
+    link: AtomicU8,
     /// What the lanes of other rails have carried over this rail's NIC.
     guests: Guests,
 }
@@ -159,8 +162,19 @@ impl Traffic {
         self.closed.store(true, Relaxed);
     }
 
-    pub fn is_closed(&self) -> bool {
-        self.closed.load(Relaxed)
+    /// Whether it is open, and its NIC has a link.
+    pub fn is_up(&self) -> bool {
+        !self.closed.load(Relaxed) && self.link.load(Relaxed) == LinkState::Up as u8
+    }
+
+    pub(super) fn set_link(&self, link: LinkState) {
+        self.link.store(link as u8, Relaxed);
+    }
+
+    /// The link of its NIC, in a word.
+    pub fn link(&self) -> &'static str {
+        let state = [LinkState::Down, LinkState::Removed];
+        state.into_iter().find(|state| *state as u8 == self.link.load(Relaxed)).unwrap_or_default().name()
     }
 
     pub fn lanes(&self) -> (u32, u32) {

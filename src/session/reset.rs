@@ -49,6 +49,15 @@ impl Session {
         self.set_return();
     }
 
+    /// A rail has its link again: its lanes return now.
+    pub fn handle_link_up(&mut self, rail: RailIndex, now: u64) {
+        self.approaches
+            .pairs_mut()
+            .filter(|pair| pair.plan.rail == rail)
+            .for_each(|pair| pair.end_pause(now));
+        self.set_return();
+    }
+
     pub(super) fn has_lanes(&self) -> bool {
         self.lanes_up().next().is_some()
     }

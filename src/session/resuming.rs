@@ -74,10 +74,11 @@ pub struct Resumes {
     brief: u32,
 }
 
-/// Whether a lane failed because of an operation of this side, and not because nothing moved, or the peer closed it: a peer
-/// whose operations expire closes it for each.
+/// Whether a lane failed because of an operation of this side, and not because nothing moved, its NIC has no link, or the peer
+/// closed it: a peer whose operations expire closes it for each.
 pub fn is_of_an_operation(errno: i32) -> bool {
-    errno == libc::EIO || errno != libc::ETIMEDOUT && !is_closed(errno)
+    let of_nic = matches!(errno, libc::ETIMEDOUT | libc::ENETDOWN | libc::ENODEV);
+    errno == libc::EIO || !of_nic && !is_closed(errno)
 }
 
 /// The next step.
@@ -165,7 +166,7 @@ mod tests {
     #[test]
     fn brief_lanes_end_the_peer_only_if_an_operation_may_be_the_cause() {
         let mut resumes = Resumes::default();
-        for errno in [libc::ETIMEDOUT, libc::ECONNRESET, libc::ECANCELED] {
+        for errno in [libc::ETIMEDOUT, libc::ECONNRESET, libc::ECANCELED, libc::ENETDOWN, libc::ENODEV] {
             assert!((0..10 * BRIEF_MOST).all(|_| fails_briefly(&mut resumes, errno)), "{errno}");
         }
         for _ in 0..10 * BRIEF_MOST {

@@ -20,7 +20,7 @@ pub struct Interface {
 }
 
 const NET: &str = "sys/class/net";
-const RDMA: &str = "sys/class/infiniband";
+pub(super) const RDMA: &str = "sys/class/infiniband";
 
 pub fn read(root: &Root) -> Vec<Interface> {
     let mut all = Vec::new();
@@ -29,11 +29,7 @@ pub fn read(root: &Root) -> Vec<Interface> {
         all.push(Interface { name, kind: Type::Net, pci, up });
     }
     for (name, pci) in members(root, RDMA) {
-        // Each port's state, like "4: ACTIVE".
-        let ports = root.names(&format!("{RDMA}/{name}/ports"));
-        let states = ports.iter().filter_map(|port| root.text(&format!("{RDMA}/{name}/ports/{port}/state")));
-        let states: Vec<String> = states.collect();
-        let up = states.is_empty() || states.iter().any(|state| state.starts_with("4:"));
+        let up = has_active_port(root, &name);
         all.push(Interface { name, kind: Type::Rdma, pci, up });
     }
     all
@@ -49,6 +45,15 @@ pub fn is_down(root: &Root, name: &str) -> bool {
             ["down", "lowerlayerdown", "notpresent"].contains(&state.as_str())
         }
     }
+}
+
+/// Whether a port of an RDMA device is active, or none shows its state.
+pub(super) fn has_active_port(root: &Root, name: &str) -> bool {
+    // Each port's state, like "4: ACTIVE".
+    let ports = root.names(&format!("{RDMA}/{name}/ports"));
+    let states = ports.iter().filter_map(|port| root.text(&format!("{RDMA}/{name}/ports/{port}/state")));
+    let states: Vec<String> = states.collect();
+    states.is_empty() || states.iter().any(|state| state.starts_with("4:"))
 }
 
 /// The members of a class of devices, with their PCI functions.

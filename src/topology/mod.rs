@@ -10,6 +10,7 @@
 //! | [`read`] | files, links and folders of the tree |
 //! | [`cpus`], [`nodes`], [`pci`], [`interfaces`], [`gpus`] | the parts of the machine |
 //! | [`network`] | interfaces, addresses and routes, and which interfaces lead to other hosts |
+//! | [`link`] | whether an open NIC's link is up, or its device gone |
 //! | [`distance`], [`near`] | distances, and what is near this process |
 //! | [`worker_groups`] | which worker drives which rails, and where |
 //! | [`json`] | all of it, for people and programs |
@@ -19,6 +20,7 @@ pub mod distance;
 pub mod gpus;
 pub mod interfaces;
 pub mod json;
+pub mod link;
 pub mod near;
 pub mod network;
 pub mod nodes;

@@ -4,7 +4,7 @@
 use crate::descriptor;
 use std::fs::{self, OpenOptions};
 use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// No genuine file here is longer.
@@ -80,6 +80,11 @@ impl Root {
             entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         names.sort();
         names
+    }
+
+    /// The number that tells a file or folder from others at its path, before and after.
+    pub fn number_of(&self, path: &str) -> Option<u64> {
+        Some(fs::metadata(self.folder.join(path)).ok()?.ino())
     }
 
     /// The target of a link, as written.

@@ -132,6 +132,9 @@ impl Worker {
                 self.with_link(peer, |link, _| link.lanes_have_quiesced(then))
             }
             Command::Probe { peer } => self.data.probe_lanes(peer, now),
+            Command::LinkUp { rail } => {
+                self.links.iter_mut().for_each(|link| link.session.handle_link_up(rail, now))
+            }
             Command::Relay { peer, bytes } => self.data.relay(peer, bytes, now),
             Command::AddLink { peer, session, accepted } => {
                 let id = peer.id;

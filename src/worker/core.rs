@@ -20,9 +20,7 @@ use crate::peer::Peer;
 use crate::rail::{Elsewhere, Traffic};
 use crate::revocation::Revocations;
 use crate::status::{Error, Result, Status};
-use crate::topology::interfaces::is_down;
 use crate::topology::pci::PciAddress;
-use crate::topology::read::Root;
 use crate::transfer::counters::Counters;
 use crate::transfer::queue::Queue;
 use crate::transfer::table::{Left, Table};
@@ -160,11 +158,6 @@ impl Core {
             config,
             phase: Phase::new(workers),
         })
-    }
-
-    /// Whether the kernel reports the link of a rail's NIC as down.
-    pub fn nic_is_down(&self, rail: RailIndex) -> bool {
-        self.rails.get(rail.place()).is_some_and(|rail| is_down(&Root::from_environment(), &rail.name))
     }
 
     /// The rail of the interface that carries what a rail writes, if that is another one.

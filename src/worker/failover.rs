@@ -19,7 +19,7 @@
 use super::inbox::{Command, Inbox};
 use super::lanes::{DataPath, LaneWork, PeerEnd, RailWork, Rails};
 use super::later::LOOK;
-use crate::fabric::{error_text, Limits};
+use crate::fabric::{error_text, Limits, LinkState};
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::lane::{Asked, Consequence, Failure, Life, Load, Request, Verdict};
 use crate::peer::{Peer, PeerState};
@@ -37,8 +37,8 @@ use std::sync::Arc;
 const LATE_NS: u64 = 80_000_000;
 /// The longest delay of a completion for that: it is due 200 ms after the deadline.
 const LATEST_NS: u64 = 160_000_000;
-/// A rail that reaches no peer for this long is down: a lane that was reset for another reason is
-/// back by then.
+/// A rail that has a link, and reaches no peer for this long, is down: a lane that was reset for another reason
+/// is back by then.
 const DOWN_NS: u64 = 300_000_000;
 
 impl DataPath {
@@ -47,18 +47,25 @@ impl DataPath {
     /// Detects lanes that stall, and lanes whose link or connection ends while nothing uses them. (Where the peer
     /// closes, its connections end just before it is known to.)
     pub(crate) fn watch_lanes(&mut self, mut suspects: Vec<Arc<Peer>>, now: u64) {
-        let (mut failed, mut ended) = (Vec::new(), Vec::new());
-        for work in self.rails.iter_mut().filter(|work| work.rail.limits().resets) {
-            // (In software, where arrivals have no limit, a stopped process stalls its lanes.)
-            let by_nic = work.rail.limits().arrival_room.is_some();
+        let (mut failed, mut ended, mut changed) = (Vec::new(), Vec::new(), Vec::new());
+        for work in self.rails.iter_mut() {
             let (looks, rail) = (work.health.looks(now), &mut work.rail);
-            let link_fails = looks
-                && work.lanes.iter().any(|one| one.lane.serves_its_rail())
-                && work.health.link_fails(rail.link_may_differ(), || self.core.nic_is_down(rail.index));
+            if looks {
+                let link = rail.link();
+                let before = std::mem::replace(&mut work.health.link, link);
+                changed.extend((before != link).then_some((rail.index, link)));
+            }
+            if !rail.limits().resets {
+                continue;
+            }
+            // (In software, where arrivals have no limit, a stopped process stalls its lanes.)
+            let by_nic = rail.limits().arrival_room.is_some();
+            let link_fails = work.health.link != LinkState::Up;
             for lane in work.lanes.iter_mut().filter(|one| one.lane.life.is_up()) {
                 let watched = &mut lane.lane;
-                if link_fails && watched.serves_its_rail() {
-                    failed.push((watched.id, false));
+                if looks && link_fails && watched.serves_its_rail() {
+                    let link = work.health.link;
+                    failed.push((watched.id, link.errno(), link == LinkState::Removed));
                     continue;
                 }
                 if looks {
@@ -74,16 +81,20 @@ impl DataPath {
                     progress_ns: watched.progress_ns,
                     moved_ns: lane.peer.moved_ns.load(Ordering::Relaxed),
                     by_nic,
+                    link_fails,
                 };
-                match watched.life.watch(load, || self.core.nic_is_down(rail.index), now) {
+                match watched.life.watch(load, now) {
                     Verdict::Wait => {}
                     Verdict::Suspect => suspects.push(lane.peer.clone()),
-                    verdict => failed.push((watched.id, verdict == Verdict::Lost)),
+                    verdict => failed.push((watched.id, libc::ETIMEDOUT, verdict == Verdict::Lost)),
                 }
             }
         }
-        for (lane, last) in failed {
-            self.give_up(lane, last);
+        for (rail, link) in changed {
+            self.link_changed(rail, link);
+        }
+        for (lane, errno, last) in failed {
+            self.give_up(lane, errno, last);
         }
         for (lane, errno) in ended {
             self.lane_failed(lane, errno, errno, now);
@@ -92,6 +103,29 @@ impl DataPath {
             let probe = |inbox: &Inbox| inbox.command(Command::Probe { peer: peer.id });
             self.core.workers_of_peer(&peer).for_each(probe);
         }
+    }
+
+    /// The kernel reports another state of a rail's link. Lanes that return do so at once: handshakes that began
+    /// meanwhile may wait for connections that were never to come.
+    fn link_changed(&mut self, rail: RailIndex, link: LinkState) {
+        let name = self.core.rails.get(rail.place()).map_or("", |rail| &rail.name);
+        match link {
+            LinkState::Up => log::info!("rail {rail} ({name}): its link is up again"),
+            LinkState::Down => {
+                log::warn!("rail {rail} ({name}): its link is down: its work goes over the others")
+            }
+            LinkState::Removed => {
+                log::warn!("rail {rail} ({name}): its device was removed: its work goes over the others")
+            }
+        }
+        let work = &self.rails[rail];
+        if link != LinkState::Up || !work.rail.limits().resets {
+            return;
+        }
+        let begun = |one: &&LaneWork| one.lane.life.is_open() && !one.lane.life.is_up();
+        let begun: Vec<LaneId> = work.lanes.iter().filter(begun).map(|one| one.lane.id).collect();
+        begun.into_iter().for_each(|lane| self.give_up_lane(lane));
+        self.core.inboxes.iter().for_each(|inbox| inbox.command(Command::LinkUp { rail }));
     }
 
     /// Publishes completions that were delayed. Completions of operations that ended early wait
@@ -126,17 +160,17 @@ impl DataPath {
             }
         }
         for lane in stuck {
-            self.give_up(lane, true);
+            self.give_up(lane, libc::ETIMEDOUT, true);
         }
     }
 
-    /// Resets a stalled lane if the peer has others. `last`: even if it has none.
-    fn give_up(&mut self, lane: LaneId, last: bool) {
+    /// Resets a lane that carries nothing if the peer has others. `last`: even if it has none.
+    fn give_up(&mut self, lane: LaneId, errno: i32, last: bool) {
         let Some(lane_work) = self.rails.lane(lane) else { return };
         let plan = lane_work.plan();
         if lane_work.peer.lose(plan, last) {
             let rail = Some(plan.rail);
-            let outcome = Outcome { provider_errno: libc::ETIMEDOUT, rail, ..Outcome::new(Status::PeerLost) };
+            let outcome = Outcome { provider_errno: errno, rail, ..Outcome::new(Status::PeerLost) };
             self.begin_reset(lane, outcome, PeerEnd::Open);
         }
     }
@@ -409,7 +443,9 @@ impl DataPath {
     pub(crate) fn report_health(&mut self, now: u64) {
         for work in self.rails.iter_mut() {
             let health = &mut work.health;
-            let down = health.since.is_some_and(|since| health.said || now.saturating_sub(since) > DOWN_NS);
+            let linkless = health.link != LinkState::Up;
+            let long = |since| health.said || linkless || now.saturating_sub(since) > DOWN_NS;
+            let down = health.since.is_some_and(long);
             if down == health.said || !self.core.queue.reserve(1) {
                 continue;
             }

@@ -2,7 +2,7 @@
 
 use super::chores::Chore;
 use super::mailbox::Mailbox;
-use crate::ids::{Hold, OpId, PeerId};
+use crate::ids::{Hold, OpId, PeerId, RailIndex};
 use crate::memory::RemoteMemory;
 use crate::peer::Peer;
 use crate::revocation::{Scope, Then};
@@ -84,6 +84,10 @@ pub enum Command {
     Quiesced {
         peer: PeerId,
         then: Then,
+    },
+    /// To all workers: the kernel reports the link of this rail as up again.
+    LinkUp {
+        rail: RailIndex,
     },
     /// To a peer's workers: some of its lanes stall; check whether the others move.
     Probe {

@@ -3,6 +3,7 @@
 
 use super::core::Core;
 use super::later::{Parked, Relayed};
+use crate::fabric::LinkState;
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::lane::Rest;
 use crate::memory::RemoteMemory;
@@ -89,8 +90,6 @@ pub enum PeerEnd {
 
 /// The interval between looks at links and connections that nothing uses.
 const LOOK_NS: u64 = 60_000_000;
-/// Lanes of a NIC whose link is down twice in a row have failed. (A peer that sends to it would only find out by waiting.)
-const LINK_LOOKS: u32 = 2;
 
 /// The health of a rail, derived from its lanes.
 #[derive(Default)]
@@ -100,9 +99,9 @@ pub struct Health {
     pub errno: i32,
     /// RAIL_DOWN was published.
     pub said: bool,
-    /// When the last look was, and how often in a row the link was down.
+    /// When the last look was, and the link then.
     looked_ns: u64,
-    link_down: u32,
+    pub link: LinkState,
 }
 
 impl Health {
@@ -113,14 +112,6 @@ impl Health {
             self.looked_ns = now;
         }
         due
-    }
-
-    /// Whether the NIC's link has just failed; `changed`: it may have changed, `is_down` asks the kernel.
-    pub fn link_fails(&mut self, changed: bool, is_down: impl FnOnce() -> bool) -> bool {
-        if changed || self.link_down > 0 {
-            self.link_down = if is_down() { self.link_down.saturating_add(1) } else { 0 };
-        }
-        self.link_down == LINK_LOOKS
     }
 
     /// Whether a change must be reported soon.

@@ -184,7 +184,7 @@ AT(weft_rail_properties, address, 136, char[128]);
 AT(weft_rail_properties, numa_node, 264, int32_t);
 AT(weft_rail_properties, pci, 268, char[32]);
 
-GROWS(weft_rail_statistics, 144);
+GROWS(weft_rail_statistics, 160);
 AT(weft_rail_statistics, size, 0, uint32_t);
 AT(weft_rail_statistics, up, 4, uint32_t);
 AT(weft_rail_statistics, lanes, 8, uint32_t);
@@ -205,6 +205,7 @@ AT(weft_rail_statistics, bytes_per_s, 112, uint64_t);
 AT(weft_rail_statistics, round_trip_ns, 120, uint64_t);
 AT(weft_rail_statistics, lane_resets, 128, uint64_t);
 AT(weft_rail_statistics, lane_reconnects, 136, uint64_t);
+AT(weft_rail_statistics, link, 144, char[16]);
 
 GROWS(weft_lane_statistics, 368);
 AT(weft_lane_statistics, size, 0, uint32_t);

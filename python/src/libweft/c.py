@@ -529,6 +529,7 @@ class RailStatistics(Sized):
     round_trip_ns: int
     lane_resets: int
     lane_reconnects: int
+    link: bytes
     _fields_ = [
         ("size", c_uint32),
         ("up", c_uint32),
@@ -550,6 +551,7 @@ class RailStatistics(Sized):
         ("round_trip_ns", c_uint64),
         ("lane_resets", c_uint64),
         ("lane_reconnects", c_uint64),
+        ("link", c_char * 16),
     ]
 
 

@@ -318,11 +318,6 @@ impl Nic for HostNic {
         self.address.as_bytes()
     }
 
-    /// (It has none.)
-    fn link_may_differ(&mut self) -> bool {
-        false
-    }
-
     fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route> {
         let name = self.name_of(address)?;
         let at = self.places.iter().position(|place| place.route.is_none()).unwrap_or_else(|| {

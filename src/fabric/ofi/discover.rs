@@ -225,6 +225,15 @@ impl ListedNic {
     pub fn source(&self) -> Source {
         self.source
     }
+
+    /// The kernel's name for it: of an RDMA device, or else of a network interface.
+    pub fn kernel_name(&self) -> &str {
+        if self.device.is_empty() {
+            &self.domain
+        } else {
+            &self.device
+        }
+    }
 }
 
 /// SAFETY of all `text` calls: the pointer is a NUL-terminated string of libfabric's, or NULL.

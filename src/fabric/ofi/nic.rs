@@ -16,12 +16,14 @@ use crate::fabric::own::epoll::Epoll;
 #[cfg(any(test, feature = "sim"))]
 use crate::fabric::sim;
 use crate::fabric::{
-    Access, Buffer, Connection, Delivery, HostRange, Immediate, Limits, Nic, Posted, Progress, Reaped,
-    Registration, Rma, Route, Scratch, Way, REFUSED,
+    Access, Buffer, Connection, Delivery, HostRange, Immediate, Limits, LinkState, Nic, Posted, Progress,
+    Reaped, Registration, Rma, Route, Scratch, Way, REFUSED,
 };
 use crate::ids::PeerId;
 use crate::pass;
 use crate::status::Result;
+use crate::topology::link::Link;
+use crate::topology::read::Root;
 use libfabric_sys::*;
 use std::ffi::c_void;
 use std::mem::{size_of, zeroed, MaybeUninit};
@@ -51,6 +53,7 @@ pub struct OfiNic {
     arrivals_take_receives: bool,
     address: Vec<u8>,
     random: Random,
+    link: Link,
     /// -1 if the provider has no descriptor.
     wait_fd: i32,
     /// One descriptor for the queue and the connections' events, if both exist.
@@ -87,6 +90,7 @@ impl OfiNic {
             },
             address: Vec::new(),
             random: entry.random.clone(),
+            link: Link::of(Root::from_environment(), entry.kernel_name()),
             wait_fd: -1,
             both: None,
         };
@@ -295,6 +299,15 @@ impl Nic for OfiNic {
             return unsafe { sim::is_gone(self.av, route) };
         }
         false // libfabric does not report it.
+    }
+
+    fn link(&mut self) -> LinkState {
+        #[cfg(any(test, feature = "sim"))]
+        if matches!(self.source, Source::Sim) {
+            // SAFETY: the domain is open, and the simulation made it.
+            return unsafe { sim::link(self.domain) };
+        }
+        self.link.state()
     }
 
     fn take_rejected(&mut self) -> u64 {

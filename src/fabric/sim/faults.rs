@@ -7,6 +7,8 @@
 //! | | |
 //! | --- | --- |
 //! | `down`, `up` | the link, or one direction of it: `down:tx`, `up:rx` |
+//! | `unplugged`, `plugged` | the same, and the kernel reports it |
+//! | `removed` | the device: nothing passes, and the kernel reports it |
 //! | `dead` | no operation completes |
 //! | `error=N` | the next N operations fail; where NICs do not connect, the queue does not name them |
 //! | `busy=N` | closing the Nth registration fails once, as if it were in use |
@@ -15,7 +17,7 @@
 //! | `slow=SHARE` | the link runs at this share of its rate |
 //! | `kill` | the endpoint vanishes silently |
 
-use super::port::{Port, AGAIN, DEAD, ERRORS, KILLED, RX_DOWN, TX_DOWN};
+use super::port::{Port, AGAIN, DEAD, ERRORS, KILLED, LINKLESS, REMOVED, RX_DOWN, TX_DOWN};
 use crate::status::{Error, Result};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -65,7 +67,7 @@ pub fn parse(plan: &str) -> Result<Vec<Fault>> {
 fn wrong(line: &str) -> Error {
     Error::invalid(format!(
         "the fault \"{line}\" is invalid: write \"AT_US TARGET ACTION\"; TARGET is *, railN or portN; ACTION is down, up, \
-         down:tx, down:rx, up:tx, up:rx, dead, error=N, busy=N, stuck=N, again=US, slow=SHARE or kill"
+         down:tx, down:rx, up:tx, up:rx, unplugged, plugged, removed, dead, error=N, busy=N, stuck=N, again=US, slow=SHARE or kill"
     ))
 }
 
@@ -101,6 +103,9 @@ fn action(word: &str) -> Option<Action> {
         "up" => Action::Clear(TX_DOWN | RX_DOWN),
         "up:tx" => Action::Clear(TX_DOWN),
         "up:rx" => Action::Clear(RX_DOWN),
+        "unplugged" => Action::Set(TX_DOWN | RX_DOWN | LINKLESS),
+        "plugged" => Action::Clear(TX_DOWN | RX_DOWN | LINKLESS),
+        "removed" => Action::Set(TX_DOWN | RX_DOWN | REMOVED),
         "dead" => Action::Set(DEAD),
         "kill" => Action::Set(KILLED),
         _ => match word.split_once('=')? {

@@ -52,6 +52,7 @@ pub use info::{duplicate, free};
 
 use crate::clock::{Clock, Random};
 use crate::status::Result;
+use crate::topology::link::State as LinkState;
 use libfabric_sys::*;
 use spec::Spec;
 use world::World;
@@ -103,6 +104,20 @@ pub unsafe fn is_gone(av: *mut fid_av, route: fi_addr_t) -> bool {
 pub unsafe fn redial(av: *mut fid_av, route: fi_addr_t) {
     // SAFETY: the address vector is one of `domain`, and open.
     unsafe { (*av.cast::<domain::AddressVector>()).redial(route) }
+}
+
+/// What the kernel reports of a NIC's link.
+///
+/// # Safety
+/// The domain is open, and ours.
+pub unsafe fn link(domain: *mut fid_domain) -> LinkState {
+    // SAFETY: the domain is one of `domain`, and open.
+    let port = unsafe { &(*domain.cast::<domain::Domain>()).port };
+    match (port.has(port::REMOVED), port.has(port::LINKLESS)) {
+        (true, _) => LinkState::Removed,
+        (false, true) => LinkState::Down,
+        (false, false) => LinkState::Up,
+    }
 }
 
 #[cfg(test)]

@@ -16,6 +16,9 @@ pub const DEAD: u32 = 4;
 pub const ERRORS: u32 = 8;
 pub const AGAIN: u32 = 16;
 pub const KILLED: u32 = 32;
+/// What the kernel reports of the NIC's link.
+pub const LINKLESS: u32 = 64;
+pub const REMOVED: u32 = 128;
 
 /// A NIC as the others see it.
 pub struct Port {

@@ -20,12 +20,14 @@ use crate::fabric::own::epoll::Epoll;
 use crate::fabric::own::routes::Routes;
 use crate::fabric::registry::Registry;
 use crate::fabric::{
-    Access, Buffer, Connection as Number, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route,
-    Scratch, Segment, Socket, Way, FAULT, MAY_FAULT,
+    Access, Buffer, Connection as Number, HostRange, Limits, LinkState, Nic, Posted, Reaped, Registration,
+    Rma, Route, Scratch, Segment, Socket, Way, FAULT, MAY_FAULT,
 };
 use crate::ids::{GrantToken, PeerId};
 use crate::status::{Error, Result, Status};
+use crate::topology::link::Link;
 use crate::topology::network::Watch;
+use crate::topology::read::Root;
 use crate::wire::tcp::{Kind, Name, MESSAGE, PIECES};
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -55,7 +57,8 @@ pub struct TcpNic {
     /// Tells of changes of the network, of which there is news.
     pub(super) watch: Option<Watch>,
     pub(super) news: bool,
-    /// There was news of the interface, or it was not asked about yet.
+    /// The interface's link, and its state when there was news of it (`link_news`).
+    link: (Link, LinkState),
     pub(super) link_news: bool,
     /// The interface's addresses may have changed, and were not read since.
     pub(super) outdated: bool,
@@ -118,6 +121,7 @@ impl TcpNic {
             listeners: Vec::new(),
             watch: listener::watch(&epoll),
             news: false,
+            link: (Link::of(Root::from_environment(), &interface.name), LinkState::Up),
             link_news: true,
             outdated: false,
             homeless: false,
@@ -404,8 +408,11 @@ impl Nic for TcpNic {
         self.routes.leads(route) == Err(libc::ECONNREFUSED)
     }
 
-    fn link_may_differ(&mut self) -> bool {
-        std::mem::take(&mut self.link_news) || self.watch.is_none()
+    fn link(&mut self) -> LinkState {
+        if std::mem::take(&mut self.link_news) || self.watch.is_none() {
+            self.link.1 = self.link.0.state();
+        }
+        self.link.1
     }
 
     fn has_ended(&mut self, route: Route) -> Option<i32> {
