@@ -2,10 +2,11 @@
 //! subtracted where it can be counted; times include it, since noise hides it.
 
 use super::{figures, Bench, Figure};
+use crate::process::Process;
 use crate::sim::profile::{self, Counts};
 use crate::sim::{Drive, Took};
 use crate::stats::Spread;
-use anyhow::Result;
+use anyhow::{ensure, Result};
 
 figures! {
     sim_mslices_per_s ["10", "20"] mslices =>
@@ -13,6 +14,8 @@ figures! {
          cost is in";
     worker_scaling ["0.85", "0.97"] scaling =>
         "slices a second of processor, of each of min(4, cores) workers, over those of one";
+    worker_scaling_8 ["0.85", "0.95"] scaling_in_wall_time =>
+        "slices a second in wall time of 8 workers, over 8 times those of one; from 16 cores";
     sim32_line_share ["0.971", "0.990"] line_share =>
         "payload over the sum of the lines: 32 NICs of 100 Gbps, one in four at half speed, 64 KiB pages, \
          cores - 1 workers";
@@ -71,11 +74,43 @@ fn scaling(bench: &mut Bench) -> Result<f64> {
     let workers = cores().min(4);
     bench.progress.begin("several workers and one, over NICs without limit");
     let transfers = bench.full_or(400, 100);
-    median(bench, || {
-        // The same number of NICs for each worker.
-        let one = ns_per_slice(&limitless(1, 1, 10_000, transfers))?;
-        Ok(one / ns_per_slice(&limitless(workers, workers, 10_000, transfers))?)
-    })
+    // The same number of NICs for each worker.
+    let (one, several) = (limitless(1, 1, 10_000, transfers), limitless(workers, workers, 10_000, transfers));
+    median(bench, || Ok(took(&one)?.worker_ns as f64 / took(&several)?.worker_ns as f64))
+}
+
+/// Wall time for each slice of these drives, at the same time.
+fn wall_ns(drive: &Drive, processes: usize) -> Result<f64> {
+    let start = |_| Process::start(&mut drive.part().command()?);
+    let running = (0..processes).map(start).collect::<Result<Vec<_>>>()?;
+    let mut sum = 0.0;
+    for mut process in running {
+        sum += process.lines.hear::<Took>()?.wall_ns as f64;
+        process.end()?;
+    }
+    Ok(sum / processes as f64 / drive.slices())
+}
+
+fn scaling_in_wall_time(bench: &mut Bench) -> Result<f64> {
+    const WORKERS: u32 = 8;
+    ensure!(cores() >= 2 * WORKERS, "{} cores: this needs {}", cores(), 2 * WORKERS);
+    bench.progress.begin("eight workers and one, over NICs without limit");
+    // So large that the caller's thread does not limit them.
+    let drive = |workers, transfers| limitless(workers, workers, 100_000, transfers);
+    let transfers = bench.full_or(100, 30);
+    let (one, eight) = (drive(1, transfers), drive(WORKERS, transfers * WORKERS as usize));
+    let mut beside = Vec::new();
+    let share = median(bench, || {
+        let (alone, together) = (wall_ns(&one, 1)?, wall_ns(&eight, 1)?);
+        beside.push(wall_ns(&one, WORKERS as usize)? / f64::from(WORKERS) / together);
+        Ok(alone / f64::from(WORKERS) / together)
+    })?;
+    let beside = Spread::new(beside).median;
+    bench.notes.push(format!(
+        "worker_scaling_8: {beside:.2} of {WORKERS} processes with one worker each at the same time: what the \
+         machine loses by itself when its cores are busy is in both"
+    ));
+    Ok(share)
 }
 
 fn line_share(bench: &mut Bench) -> Result<f64> {
