@@ -328,7 +328,10 @@ impl Outgoing {
     #[inline]
     fn ask(&mut self, index: u32, budget: &mut u64) -> bool {
         let op = &mut self.ops[index as usize];
+        let under_way = self.made - self.done;
         let most = match op.area {
+            // The target copies the first bytes while this side copies the next.
+            0 if under_way < 4 => BYTES / 4,
             0 => BYTES,
             _ if op.on_device => DEVICE_BYTES,
             _ => AREA_BYTES,
@@ -350,7 +353,7 @@ impl Outgoing {
         let mut request = Request {
             kind: op.kind,
             inline: if is_inline { len } else { 0 },
-            stream: copy::streams(len, self.made - self.done),
+            stream: copy::streams(len, under_way),
             pieces: count,
             len,
             area: op.area,
