@@ -169,6 +169,11 @@ typedef int32_t weft_category;
     before. */
 #define WEFT_ERR_REVOKED -33
 
+/** A file of one side failed a read or write, or its disk does not answer:
+    `provider_errno` of the completion is the system's error number, like EIO,
+    ENOSPC, ENODATA (past the end of the file), ETIMEDOUT. */
+#define WEFT_ERR_FILE -34
+
 /** An argument is wrong; the message says which and why. */
 #define WEFT_ERR_INVALID -40
 
@@ -660,6 +665,10 @@ weft_status weft_peer_info(const weft_endpoint *endpoint,
     API, or managed. */
 #define WEFT_MEMORY_CUDA 2
 
+/** Bytes of a file or block device, `fd`: a range's `address` is its first
+    byte's offset (NULL: 0). See docs/files.md. */
+#define WEFT_MEMORY_FILE 3
+
 /** The NUMA node of most of the endpoint's rails, if known, else the system's
     choice. */
 #define WEFT_NUMA_ANY -1
@@ -690,9 +699,13 @@ typedef struct weft_memory_args {
     /** `WEFT_MEMORY_*`. All ranges are of one kind, and on one device. */
     uint32_t kind;
     uint32_t reserved;
+    /** With `WEFT_MEMORY_FILE`, else 0: the file or block device. Weft opens it
+        again; yours may be closed afterwards. */
+    int32_t fd;
+    uint32_t reserved2;
 } weft_memory_args;
 
-#define WEFT_MEMORY_ARGS_INIT {sizeof(weft_memory_args),0,0,0,0}
+#define WEFT_MEMORY_ARGS_INIT {sizeof(weft_memory_args),0,0,0,0,0,0}
 
 /** Allocates zeroed memory that is ready for transfers: on huge pages if the
     system has them, and such that writes from it to peers on this host are
@@ -729,12 +742,14 @@ weft_status weft_memory_free(weft_endpoint *endpoint,
     readable, and writable where peers may write or a `weft_read` goes to, and
     stay mapped so until `weft_memory_deregister` has returned `WEFT_OK`: else
     this process can crash. Of mapped files: docs/details.md. GPU memory:
-    docs/gpu.md. `args`: NULL for defaults. `memory`: receives the handle.
+    docs/gpu.md. Files: docs/files.md. `args`: NULL for defaults. `memory`:
+    receives the handle.
 
     Blocks while the NICs register the pages, up to seconds for many gigabytes.
     Errors: `WEFT_ERR_INVALID` (also memory that is not mapped, or not of that
     `kind`), `WEFT_ERR_UNSUPPORTED` (no CUDA driver, memory of another context,
-    rails that cannot reach a GPU), `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
+    rails that cannot reach a GPU or a file), `WEFT_ERR_LIMIT`,
+    `WEFT_ERR_SYSTEM` (no thread for files), `WEFT_ERR_FABRIC`,
     `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted, or
     a mapped file has no such pages, or no room for them), `WEFT_ERR_TIMED_OUT`
     (a provider does not return, or does not give back what it had registered: a
@@ -1414,13 +1429,20 @@ weft_status weft_compare_swap(weft_endpoint *endpoint,
 /** Beside `WEFT_WAY_DIRECT`: NICs know the memory by a DMA-BUF. */
 #define WEFT_WAY_DMABUF 8
 
+/** It is a file's: its bytes go through host buffers of Weft. */
+#define WEFT_WAY_FILE 16
+
+/** Beside `WEFT_WAY_FILE`: and through the page cache, since O_DIRECT was
+    refused. */
+#define WEFT_WAY_CACHED 32
+
 /** Filled by `weft_memory_info`. */
 typedef struct weft_memory_properties {
     uint32_t size;
-    /** `WEFT_MEMORY_HOST` or `WEFT_MEMORY_CUDA`. */
+    /** `WEFT_MEMORY_HOST`, `WEFT_MEMORY_CUDA` or `WEFT_MEMORY_FILE`. */
     uint32_t kind;
     /** CUDA's number of the device, as this process
-        sees it; -1: host memory. */
+        sees it; -1: no memory of a GPU. */
     int32_t device;
     /** How its bytes move: `WEFT_WAY_*`. */
     uint32_t ways;

@@ -832,6 +832,14 @@ public:
     {
         return register_memory(span<const weft_memory_range>(&range, 1), args);
     }
+    /* Ranges of a file: their addresses are offsets. */
+    [[nodiscard]] memory register_file(int fd, span<const weft_memory_range> ranges,
+                                       weft_memory_args args = memory_args())
+    {
+        args.kind = WEFT_MEMORY_FILE;
+        args.fd = fd;
+        return register_memory(ranges, args);
+    }
     [[nodiscard]] remote_memory import_memory(weft::peer owner, bytes descriptor)
     {
         weft_remote_memory *made = nullptr;

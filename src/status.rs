@@ -49,6 +49,9 @@ pub enum Status {
     RailLost = -32,
     /// The grant was revoked by its owner, or does not cover the access.
     Revoked = -33,
+    /// A file failed a read or write: the number of the system's error is beside it, in a completion
+    /// `provider_errno`.
+    File = -34,
     /// An argument is wrong; the message says which and why.
     Invalid = -40,
     /// The object or id is stale, or belongs to another endpoint.
@@ -116,6 +119,7 @@ const TABLE: &[(Status, &CStr, &CStr)] = &[
         c"a rail failed after this operation may already have raised a counter or sent its notification; it cannot be retried safely",
     ),
     (Status::Revoked, c"WEFT_ERR_REVOKED", c"the target refused the grant: it was revoked, is not this peer's, or does not cover the bytes or the direction"),
+    (Status::File, c"WEFT_ERR_FILE", c"a file failed a read or write: provider_errno is the system's error number, like EIO, ENOSPC, ENODATA (past the end) or ETIMEDOUT"),
     (Status::Invalid, c"WEFT_ERR_INVALID", c"an argument is wrong"),
     (
         Status::Handle,

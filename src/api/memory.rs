@@ -4,10 +4,11 @@ use super::buffer::{Buffer, Registered};
 use super::endpoint::Endpoint;
 use super::parked::{Parked, Shared};
 use super::words::Words;
-use crate::device::Claim;
+use crate::device::{Claim, FILE};
 use crate::memory::{self, place, Range};
 use crate::status::{Error, Result, Status};
 use std::fmt;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 
@@ -165,12 +166,13 @@ impl Memory {
         self.ranges().get(range).map(|range| range.len)
     }
 
-    /// The first byte of a range; `None`: there is no such range.
+    /// The first byte of a range; `None`: there is no such range, or it is a file's.
     ///
     /// The bytes are valid until the memory is dropped or deregistered. NICs and peers may change them at any time
     /// while transfers of them run: make no reference to them then.
     pub fn as_ptr(&self, range: usize) -> Option<*mut u8> {
-        self.ranges().get(range).map(|range| range.base as *mut u8)
+        let is_file = self.registered.as_ref().is_some_and(|one| one.memory.device() == Some(FILE));
+        self.ranges().get(range).filter(|_| !is_file).map(|range| range.base as *mut u8)
     }
 
     /// The descriptor that a peer passes to [`Endpoint::import`]; it may travel by any means. It is a key: treat it
@@ -378,6 +380,19 @@ impl Endpoint {
         self.register_ranges(&ranges, vec![Buffer::Foreign], args, claim)
     }
 
+    /// Registers ranges of a file or block device: offsets, and lengths of 1 to 2^47 bytes. They may lie past the end, where
+    /// writes make the file longer and reads fail. The file is opened again for it, so yours may be closed. Peers write to
+    /// it and read from it as from any memory; [`read_at`](Memory::read_at) does not reach it.
+    ///
+    /// # Errors
+    /// [`Invalid`](crate::Status::Invalid) (open with O_APPEND, or not in the direction of the access; a pipe, a folder, a
+    /// writable block device in use), [`Unsupported`](crate::Status::Unsupported) (no rail moves files),
+    /// [`Limit`](crate::Status::Limit), [`NoMemory`](crate::Status::NoMemory) (no address space for the ranges),
+    /// [`System`](crate::Status::System).
+    pub fn register_file(&self, file: impl AsFd, ranges: &[(u64, u64)], args: &MemoryArgs) -> Result<Memory> {
+        self.register_ranges(ranges, Vec::new(), args, Claim::File(file.as_fd().as_raw_fd()))
+    }
+
     fn register_ranges(
         &self,
         ranges: &[(u64, u64)],
@@ -388,7 +403,8 @@ impl Endpoint {
         let shared = self.shared();
         let _ = shared.reclaim();
         let register = || {
-            let checked = memory::ranges(ranges.len(), ranges.iter().copied())?;
+            let checked =
+                memory::ranges(ranges.len(), ranges.iter().copied(), matches!(claim, Claim::File(_)))?;
             shared.call(|ep| ep.register(checked, args.access.to_internal(), args.rails, claim))
         };
         match register() {

@@ -1,7 +1,7 @@
 //! Callers' memory: allocating, registering and deregistering it, and importing that of peers.
 
 use super::{Endpoint, UNRESPONSIVE};
-use crate::device::{self, Claim};
+use crate::device::{self, Claim, Place};
 use crate::fabric::Registration;
 use crate::ids::MemoryId;
 use crate::memory::{self, Access, Memory, Range, RemoteMemory};
@@ -62,14 +62,20 @@ impl Endpoint {
         let each =
             3 * size_of::<Range>() + core.rails.len() * (size_of::<Registration>() + 2 * size_of::<u64>());
         room::probe::<u8>(ranges.len() * each, "the registrations of the ranges")?;
-        let place = device::locate(&ranges, claim)?;
+        let (place, ranges) = match claim {
+            Claim::File(fd) => {
+                let (place, places) = self.place_file(fd, &ranges, &access)?;
+                (Some(place), places)
+            }
+            _ => (device::locate(&ranges, claim)?, ranges),
+        };
         let rails = match &place {
             Some(place) if rails == 0 => self.rails_near(place.device),
             _ => rails,
         };
         let unknown = ranges.iter().enumerate().filter(|(_, range)| !memory::alloc::has(range));
         let found = if place.is_some() { Checked::default() } else { crate::range::check(unknown)? };
-        access.local_write = found.fixed.is_none();
+        access.local_write = found.fixed.is_none() && place.as_ref().is_none_or(Place::is_writable);
         access.may_fault = found.may_fault;
         if let Some(index) = found.fixed.filter(|_| access.remote_write) {
             let Range { base, len } = ranges[index];
@@ -108,7 +114,8 @@ impl Endpoint {
         memory.exports.lock().lose();
         if !self.down.load(Ordering::Acquire) {
             // The rest can be tried again. Once the rails are closed, so are the registrations.
-            self.deregister_from_rails(memory).inspect_err(|_| memory.stay_stuck())?;
+            let ended = self.deregister_from_rails(memory).and_then(|()| self.settle_file(memory));
+            ended.inspect_err(|_| memory.stay_stuck())?;
         }
         core.memories.remove(memory.id);
         memory.let_go();

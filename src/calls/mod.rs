@@ -7,6 +7,7 @@
 mod atomics;
 mod counters;
 mod fence;
+mod files;
 pub mod grants;
 #[cfg(feature = "sim")]
 mod held;
@@ -81,6 +82,7 @@ pub struct Endpoint {
     libfabric: String,
     /// The machine when the endpoint was opened.
     machine: Machine,
+    files: files::Files,
     /// Queues in addition to the endpoint's own.
     queues: Mutex<Vec<Weak<Queue>>>,
     /// Everything has ended: no rails or workers remain.
@@ -369,6 +371,7 @@ impl Endpoint {
             // Submissions that raced with the shutdown.
             core.table.end_all(Outcome::new(Status::Canceled), core.clock.now());
             core.memories.all().iter().for_each(|memory| memory.let_go());
+            self.files.end();
             if !self.down.swap(true, Ordering::AcqRel) {
                 if let Some(trace) = &core.config.traced {
                     trace.end();

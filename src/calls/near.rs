@@ -7,7 +7,7 @@ impl Endpoint {
     /// Each fabric's rails nearest to a device, one bit each; 0: all, where the topology does not
     /// show the device.
     pub(crate) fn rails_near(&self, device: Device) -> u64 {
-        let place = device::present().and_then(|driver| driver.place(device));
+        let place = device::driver(device).ok().and_then(|driver| driver.place(device));
         let Some(gpu) = self.machine.device(place) else { return 0 };
         let rails = self.rails();
         let mut near = 0;

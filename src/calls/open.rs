@@ -1,6 +1,7 @@
 //! Opening an endpoint: rails are chosen, each worker opens its own, and those that opened form the
 //! address.
 
+use super::files::Files;
 use super::inline::Waits;
 use super::{panic_text, Driven, Endpoint, EndpointConfig};
 use crate::clock::{Actor, Clock, Random};
@@ -128,7 +129,8 @@ impl Endpoint {
             time.join(part);
         }
         let workers = Box::new([Driven { driver, open_to_callers: true }]);
-        Ok(Self::from_parts(core, workers, libfabric, machine, Vec::new(), Arc::default()))
+        let files = Files::new(OPENED.fetch_add(1, Ordering::Relaxed));
+        Ok(Self::from_parts(core, workers, libfabric, machine, files, Vec::new(), Arc::default()))
     }
 
     fn open_threads(
@@ -172,7 +174,8 @@ impl Endpoint {
         let early = |_| Error::new(Status::Internal, "a worker ended as it began");
         let workers = made.iter().map(|worker| worker.recv().map_err(early)).collect::<Result<_>>()?;
         let threads = std::mem::take(&mut threads.working);
-        Ok(Self::from_parts(core, workers, libfabric, machine, threads, ended))
+        let files = Files::new(endpoint);
+        Ok(Self::from_parts(core, workers, libfabric, machine, files, threads, ended))
     }
 
     fn from_parts(
@@ -180,6 +183,7 @@ impl Endpoint {
         workers: Box<[Driven]>,
         libfabric: String,
         machine: Machine,
+        files: Files,
         threads: Vec<JoinHandle<()>>,
         ended: Arc<AtomicUsize>,
     ) -> Arc<Endpoint> {
@@ -194,6 +198,7 @@ impl Endpoint {
             waits: Waits::default(),
             libfabric,
             machine,
+            files,
             queues: Mutex::default(),
             down: AtomicBool::new(false),
             closed: AtomicBool::new(false),

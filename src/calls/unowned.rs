@@ -2,7 +2,7 @@
 //! held here, and closed if anything fails.
 
 use super::{Endpoint, UNRESPONSIVE};
-use crate::device::Place;
+use crate::device::{Place, FILE};
 use crate::fabric::Registration;
 use crate::ids::{MemoryId, RailIndex};
 use crate::memory::alloc::{self, Areas};
@@ -77,11 +77,12 @@ impl Unowned<'_> {
                 0,
                 |set, (rail, registrations)| if registrations.is_empty() { set } else { set | rail.bit() },
             );
-        if wanted.device.is_some() && known == 0 {
-            return Err(Error::new(
-                Status::Unsupported,
-                "no rail moves device memory: libfabric has no FI_HMEM for these NICs; open host or tcp, too",
-            ));
+        if let Some((device, _)) = wanted.device.filter(|_| known == 0) {
+            let text = match device {
+                FILE => "no rail moves files: only the fabric tcp does",
+                _ => "no rail moves device memory: libfabric has no FI_HMEM for these NICs; open host or tcp, too",
+            };
+            return Err(Error::new(Status::Unsupported, text));
         }
         match endpoint.core.wanted_apart(wanted, known) {
             Some(wanted) => endpoint.register_on_rails(&wanted, areas, apart),

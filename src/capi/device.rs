@@ -4,9 +4,10 @@ use super::args::{self, Sized32};
 use super::endpoint::weft_endpoint;
 use super::guard::{guard, output, with_endpoint_unpinned};
 use super::handle;
-use super::memory::{weft_memory, WEFT_MEMORY_CUDA, WEFT_MEMORY_HOST};
+use super::memory::{weft_memory, WEFT_MEMORY_CUDA, WEFT_MEMORY_FILE, WEFT_MEMORY_HOST};
 use super::op::weft_watch;
 use super::status::weft_status;
+use crate::device::FILE;
 use crate::status::{Error, Status};
 use crate::transfer::watch::Watch;
 use std::sync::Arc;
@@ -22,16 +23,21 @@ pub const WEFT_WAY_STAGED: u32 = 2;
 pub const WEFT_WAY_SHARED: u32 = 4;
 /// Beside `WEFT_WAY_DIRECT`: NICs know the memory by a DMA-BUF.
 pub const WEFT_WAY_DMABUF: u32 = 8;
+/// It is a file's: its bytes go through host buffers of Weft.
+pub const WEFT_WAY_FILE: u32 = 16;
+/// Beside `WEFT_WAY_FILE`: and through the page cache, since O_DIRECT was
+/// refused.
+pub const WEFT_WAY_CACHED: u32 = 32;
 
 /// Filled by `weft_memory_info`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct weft_memory_properties {
     pub size: u32,
-    /// `WEFT_MEMORY_HOST` or `WEFT_MEMORY_CUDA`.
+    /// `WEFT_MEMORY_HOST`, `WEFT_MEMORY_CUDA` or `WEFT_MEMORY_FILE`.
     pub kind: u32,
     /// CUDA's number of the device, as this process
-    /// sees it; -1: host memory.
+    /// sees it; -1: no memory of a GPU.
     pub device: i32,
     /// How its bytes move: `WEFT_WAY_*`.
     pub ways: u32,
@@ -62,6 +68,9 @@ pub unsafe extern "C" fn weft_memory_info(
         let when = |is, way| if is { way } else { 0 };
         (filled.kind, filled.ways) = match memory.place() {
             None => (WEFT_MEMORY_HOST, WEFT_WAY_DIRECT),
+            Some(place) if place.device == FILE => {
+                (WEFT_MEMORY_FILE, WEFT_WAY_FILE | when(place.is_cached(), WEFT_WAY_CACHED))
+            }
             Some(_) => {
                 let direct = when(memory.is_direct(), WEFT_WAY_DIRECT);
                 let dmabuf = when(memory.is_exported(), WEFT_WAY_DMABUF);
@@ -70,7 +79,11 @@ pub unsafe extern "C" fn weft_memory_info(
                 (WEFT_MEMORY_CUDA, direct | dmabuf | staged | shared)
             }
         };
-        filled.device = memory.device().and_then(|device| device.try_into().ok()).unwrap_or(-1);
+        filled.device = memory
+            .device()
+            .filter(|device| *device != FILE)
+            .and_then(|device| device.try_into().ok())
+            .unwrap_or(-1);
         filled.bytes = memory.ranges().iter().map(|range| range.len).sum();
         filled.rails = memory.known();
         filled.ranges = memory.ranges().len() as u64;

@@ -56,6 +56,9 @@ pub const WEFT_MEMORY_HOST: u32 = 1;
 /// Memory of a CUDA device: cudaMalloc, cudaMallocAsync, the virtual memory
 /// API, or managed.
 pub const WEFT_MEMORY_CUDA: u32 = 2;
+/// Bytes of a file or block device, `fd`: a range's `address` is its first
+/// byte's offset (NULL: 0). See docs/files.md.
+pub const WEFT_MEMORY_FILE: u32 = 3;
 
 /// How to register. Start from `WEFT_MEMORY_ARGS_INIT`.
 #[repr(C)]
@@ -73,6 +76,10 @@ pub struct weft_memory_args {
     /// `WEFT_MEMORY_*`. All ranges are of one kind, and on one device.
     pub kind: u32,
     pub reserved: u32,
+    /// With `WEFT_MEMORY_FILE`, else 0: the file or block device. Weft opens it
+    /// again; yours may be closed afterwards.
+    pub fd: i32,
+    pub reserved2: u32,
 }
 
 // SAFETY: the struct has only integers, for which zero is valid.
@@ -142,12 +149,14 @@ pub unsafe extern "C" fn weft_memory_free(endpoint: *mut weft_endpoint, address:
 /// readable, and writable where peers may write or a `weft_read` goes to, and
 /// stay mapped so until `weft_memory_deregister` has returned `WEFT_OK`: else
 /// this process can crash. Of mapped files: docs/details.md. GPU memory:
-/// docs/gpu.md. `args`: NULL for defaults. `memory`: receives the handle.
+/// docs/gpu.md. Files: docs/files.md. `args`: NULL for defaults. `memory`:
+/// receives the handle.
 ///
 /// Blocks while the NICs register the pages, up to seconds for many gigabytes.
 /// Errors: `WEFT_ERR_INVALID` (also memory that is not mapped, or not of that
 /// `kind`), `WEFT_ERR_UNSUPPORTED` (no CUDA driver, memory of another context,
-/// rails that cannot reach a GPU), `WEFT_ERR_LIMIT`, `WEFT_ERR_FABRIC`,
+/// rails that cannot reach a GPU or a file), `WEFT_ERR_LIMIT`,
+/// `WEFT_ERR_SYSTEM` (no thread for files), `WEFT_ERR_FABRIC`,
 /// `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted, or
 /// a mapped file has no such pages, or no room for them), `WEFT_ERR_TIMED_OUT`
 /// (a provider does not return, or does not give back what it had registered: a
@@ -168,7 +177,7 @@ pub unsafe extern "C" fn weft_memory_register(
     guard(|| {
         let out = output(memory, "memory")?;
         let (access, rails, claim) = access(args)?;
-        let ranges = self::ranges(ranges, count)?;
+        let ranges = self::ranges(ranges, count, matches!(claim, Claim::File(_)))?;
         with_endpoint_unpinned(endpoint, |ep| {
             out.store(handle::insert_owned(ep, || ep.register(ranges, access, rails, claim))?);
             Ok(())
@@ -305,8 +314,12 @@ unsafe fn access(args: *const weft_memory_args) -> Result<(Access, u64, Claim)> 
         granted_only: args.access & WEFT_ACCESS_GRANTED != 0,
         ..Access::ALL
     };
-    zero_reserved(args.reserved)?;
+    zero_reserved(args.reserved | args.reserved2)?;
+    if args.kind != WEFT_MEMORY_FILE && args.fd != 0 {
+        return Err(Error::invalid(format!("fd is {}, which is only of kind WEFT_MEMORY_FILE", args.fd)));
+    }
     let claim = match args.kind {
+        WEFT_MEMORY_FILE => Claim::File(args.fd),
         WEFT_MEMORY_ANY => Claim::Unsaid,
         WEFT_MEMORY_HOST => Claim::Host,
         WEFT_MEMORY_CUDA => Claim::Device,
@@ -322,8 +335,8 @@ unsafe fn access(args: *const weft_memory_args) -> Result<(Access, u64, Claim)> 
 
 /// # Safety
 /// `ranges` must be NULL or valid for `count` elements.
-unsafe fn ranges(ranges: *const weft_memory_range, count: usize) -> Result<Vec<Range>> {
+unsafe fn ranges(ranges: *const weft_memory_range, count: usize, in_file: bool) -> Result<Vec<Range>> {
     // SAFETY: there are `count` ranges, which are only read; what they name is checked.
     let theirs = unsafe { array(ranges, count, "ranges")? };
-    memory::ranges(count, theirs.iter().map(|range| (range.address as u64, range.len)))
+    memory::ranges(count, theirs.iter().map(|range| (range.address as u64, range.len)), in_file)
 }

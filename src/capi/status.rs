@@ -61,6 +61,10 @@ pub const WEFT_ERR_RAIL_LOST: weft_status = -32;
 /// peer's, or does not cover the bytes or the direction. Bytes may have arrived
 /// before.
 pub const WEFT_ERR_REVOKED: weft_status = -33;
+/// A file of one side failed a read or write, or its disk does not answer:
+/// `provider_errno` of the completion is the system's error number, like EIO,
+/// ENOSPC, ENODATA (past the end of the file), ETIMEDOUT.
+pub const WEFT_ERR_FILE: weft_status = -34;
 
 /* Usage: the call was wrong; nothing was started. */
 

@@ -7,6 +7,7 @@
 mod cuda;
 #[cfg(any(test, feature = "sim"))]
 pub mod fake;
+pub mod file;
 pub mod staging;
 
 use crate::descriptor::Descriptor;
@@ -14,7 +15,9 @@ use crate::range::Range;
 use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
 use once_cell::sync::OnceCell;
-use std::os::fd::BorrowedFd;
+use parking_lot::Mutex;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::time::Duration;
 
 /// A device's number. GPUs are numbered by their driver.
 pub type Device = u32;
@@ -29,6 +32,8 @@ pub enum Claim {
     Unsaid,
     Host,
     Device,
+    /// Ranges of the file of a descriptor.
+    File(RawFd),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -195,7 +200,7 @@ pub fn present() -> Option<&'static dyn Driver> {
 /// The driver of a device.
 pub fn driver(device: Device) -> Result<&'static dyn Driver> {
     match device {
-        FILE => Err(unsupported("this version of Weft moves no files")),
+        FILE => Ok(file::driver()),
         _ => of_gpus(),
     }
 }
@@ -211,9 +216,36 @@ pub struct Place {
     pub shareable: bool,
     /// Identities, by range.
     identities: Box<[u64]>,
+    /// The addresses of a file's ranges, until it is deregistered.
+    file: Mutex<Option<file::Reserved>>,
 }
 
 impl Place {
+    pub fn of_file(file: file::Reserved, ranges: usize) -> Place {
+        let identities = vec![file::IDENTITY; ranges].into();
+        Place { device: FILE, shareable: false, identities, file: Mutex::new(Some(file)) }
+    }
+
+    /// Whether this process may write to it.
+    pub fn is_writable(&self) -> bool {
+        self.file.lock().as_ref().is_none_or(|file| file.is_writable())
+    }
+
+    /// Whether it is a file that is read and written through the page cache.
+    pub fn is_cached(&self) -> bool {
+        self.file.lock().as_ref().is_some_and(|file| file.is_cached())
+    }
+
+    /// Begins no more reads and writes of a file, and waits for those that have begun.
+    pub fn settle(&self, at_most: Duration) -> Result<()> {
+        self.file.lock().as_ref().map_or(Ok(()), |file| file.settle(at_most))
+    }
+
+    /// It is no longer registered.
+    pub fn let_go(&self) {
+        self.file.lock().take();
+    }
+
     /// The identities of what was registered, by range.
     pub fn identities(&self) -> impl Iterator<Item = u64> + '_ {
         self.identities.iter().copied()
@@ -233,7 +265,7 @@ pub fn is_there(device: Device, address: u64, identity: u64) -> bool {
 /// Detects the device of ranges; `None`: on the host.
 pub fn locate(ranges: &[Range], claim: Claim) -> Result<Option<Place>> {
     let driver = match claim {
-        Claim::Host => return Ok(None),
+        Claim::Host | Claim::File(_) => return Ok(None),
         Claim::Unsaid => match present() {
             Some(driver) => driver,
             None => return Ok(None),
@@ -276,6 +308,7 @@ fn one_place(ranges: &[Range], all: &[Option<Found>], claim: Claim) -> Result<Op
         device: first.device,
         shareable: all.iter().flatten().all(|found| found.shareable),
         identities: all.iter().flatten().map(|found| found.identity).collect(),
+        file: Mutex::default(),
     }))
 }
 

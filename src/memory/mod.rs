@@ -46,18 +46,21 @@ pub fn place(range_len: impl Fn(u64) -> Option<u64>, mut offset: u64) -> (u32, u
     (range as u32, offset)
 }
 
-fn range(i: usize, base: u64, len: u64) -> Result<Range> {
-    if base == 0 || len == 0 {
+fn range(i: usize, base: u64, len: u64, in_file: bool) -> Result<Range> {
+    if base == 0 && !in_file || len == 0 {
         return Err(Error::invalid(format!("range {i} is empty (address {base:#x}, {len} bytes)")));
     }
     if len > 1 << 47 || base.checked_add(len).is_none() {
         return Err(Error::limit(format!("range {i} has {len} bytes: at most 2^47 are allowed")));
     }
+    if in_file && base + len > i64::MAX as u64 {
+        return Err(Error::limit(format!("range {i} ends at {}: files end at 2^63", base + len)));
+    }
     Ok(Range { base, len })
 }
 
-/// The ranges of a memory, from a caller.
-pub fn ranges(count: usize, theirs: impl Iterator<Item = (u64, u64)>) -> Result<Vec<Range>> {
+/// The ranges of a memory, from a caller; `in_file`: they begin at offsets of a file.
+pub fn ranges(count: usize, theirs: impl Iterator<Item = (u64, u64)>, in_file: bool) -> Result<Vec<Range>> {
     match count {
         0 => return Err(Error::invalid("no ranges: pass at least one")),
         1..=RANGES_MAX => {}
@@ -65,7 +68,7 @@ pub fn ranges(count: usize, theirs: impl Iterator<Item = (u64, u64)>) -> Result<
     }
     let mut checked = room::vec(count, "the ranges")?;
     for (i, (base, len)) in theirs.enumerate() {
-        checked.push(range(i, base, len)?);
+        checked.push(range(i, base, len, in_file)?);
     }
     Ok(checked)
 }
@@ -391,6 +394,9 @@ impl Memory {
     /// Releases its allocations, once it is no longer registered.
     pub fn let_go(&self) {
         self.areas.lock().clear();
+        if let Some(place) = &self.place {
+            place.let_go();
+        }
     }
 
     /// False if it is being deregistered.

@@ -36,8 +36,8 @@ from ._library import lib, quick
 from .completion import Completion
 from .counters import Counter
 from .endpoint import Access, Endpoint, Idle, Progress, topology
-from .errors import (BusyError, CanceledError, ClosedError, ConnectionFailedError, InternalError, MachineError, PeerError,
-                     RetryError, RevokedError, StillRunningError, TimedOutError, UsageError, WeftError)
+from .errors import (BusyError, CanceledError, ClosedError, ConnectionFailedError, FileError, InternalError, MachineError,
+                     PeerError, RetryError, RevokedError, StillRunningError, TimedOutError, UsageError, WeftError)
 from .events import Event, Message, Notification, Other, PeerDown, PeerUp, RailDown, RailUp
 from .log import log_to, set_log
 from .memory import Memory, RemoteMemory
@@ -58,7 +58,7 @@ def library_version() -> str:
 
 __all__ = [
     "Access", "Buffer", "BusyError", "CanceledError", "ClosedError", "Completion", "ConnectionFailedError",
-    "Counter", "Endpoint", "Entry", "Event", "Idle", "InternalError", "MachineError", "Memory", "Message",
+    "Counter", "Endpoint", "Entry", "Event", "FileError", "Idle", "InternalError", "MachineError", "Memory", "Message",
     "Notification", "Operation", "Other", "Parts", "Peer", "PeerDown", "PeerError", "PeerUp",
     "Prepared", "Progress", "RailDown", "RailUp", "RemoteMemory", "RetryError", "RevokedError", "Side",
     "StillRunningError", "TimedOutError", "UsageError", "Watch", "WeftError", "c", "lib", "library_version", "log_to", "set_log",

@@ -52,6 +52,7 @@ ERR_DENIED: Final = -30
 ERR_PROTOCOL: Final = -31
 ERR_RAIL_LOST: Final = -32
 ERR_REVOKED: Final = -33
+ERR_FILE: Final = -34
 ERR_INVALID: Final = -40
 ERR_HANDLE: Final = -41
 ERR_RANGE: Final = -42
@@ -93,6 +94,7 @@ ACCESS_GRANTED: Final = 8
 MEMORY_ANY: Final = 0
 MEMORY_HOST: Final = 1
 MEMORY_CUDA: Final = 2
+MEMORY_FILE: Final = 3
 NUMA_ANY: Final = -1
 COMPLETION_WRITE: Final = 1
 COMPLETION_READ: Final = 2
@@ -112,6 +114,8 @@ WAY_DIRECT: Final = 1
 WAY_STAGED: Final = 2
 WAY_SHARED: Final = 4
 WAY_DMABUF: Final = 8
+WAY_FILE: Final = 16
+WAY_CACHED: Final = 32
 STATISTICS_STATUSES: Final = 96
 STATISTICS_BUCKETS: Final = 40
 LOG_DEFAULT: Final = 0
@@ -270,12 +274,16 @@ class MemoryArgs(Sized):
     rails: int
     kind: int
     reserved: int
+    fd: int
+    reserved2: int
     _fields_ = [
         ("size", c_uint32),
         ("access", c_uint32),
         ("rails", c_uint64),
         ("kind", c_uint32),
         ("reserved", c_uint32),
+        ("fd", c_int32),
+        ("reserved2", c_uint32),
     ]
 
 

@@ -12,7 +12,7 @@ import warnings
 import weakref
 from enum import IntEnum, IntFlag
 from types import TracebackType
-from typing import Any, AsyncIterator, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type, TypeVar, cast
+from typing import IO, Any, AsyncIterator, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type, TypeVar, cast
 
 from . import c
 from ._buffers import Buffer
@@ -191,6 +191,23 @@ class Endpoint(Transfers):
         NICs learn the pages: before traffic.
         """
         return Memory(self, buffers if isinstance(buffers, list) else [buffers], access, rails)
+
+    def register_file(self, file: "int | str | os.PathLike[str] | IO[Any]", ranges: Sequence[Tuple[int, int]], *,
+                      access: Access = Access.DEFAULT, rails: int = 0) -> Memory:
+        """Registers ranges of a file (or block device) as ranges 0, 1, 2, ...: pairs of an offset and a
+        length, which may lie past the end. file: a path, a file object, or a descriptor; it is opened again,
+        so it may be closed afterwards. Peers may write to it if it is open for writing (a path: unless
+        access is REMOTE_READ), and read from it. A file that fails gives FileError."""
+        if isinstance(file, (str, os.PathLike)):
+            opened = os.open(file, os.O_CLOEXEC | (os.O_RDONLY if access == Access.REMOTE_READ else os.O_RDWR))
+            try:
+                return Memory(self, [], access, rails, (opened, ranges))
+            finally:
+                os.close(opened)
+        if not isinstance(file, int):
+            file.flush()
+            file = file.fileno()
+        return Memory(self, [], access, rails, (file, ranges))
 
     def allocate(self, length: int, *, node: Optional[int] = None) -> memoryview:
         """Memory that is fastest to move: zeroed, on huge pages, on a NUMA node. It is freed with

@@ -60,6 +60,11 @@ class RevokedError(PeerError):
     """The peer has revoked the operation's grant, or the grant does not cover the operation's bytes."""
 
 
+class FileError(PeerError, OSError):
+    """A file of one side failed a read or write, or its disk does not answer: `errno` is the system's
+    error number, like ENOSPC, or ENODATA past the end."""
+
+
 class CanceledError(PeerError):
     """An operation was canceled on this side."""
 
@@ -89,6 +94,7 @@ _BY_STATUS: Dict[int, Type[WeftError]] = {
     c.ERR_TIMED_OUT: TimedOutError,
     c.ERR_CANCELED: CanceledError,
     c.ERR_REVOKED: RevokedError,
+    c.ERR_FILE: FileError,
     c.ERR_PEER_LOST: ConnectionFailedError,
     c.ERR_PEER_GONE: ConnectionFailedError,
     c.ERR_PEER_CLOSED: ConnectionFailedError,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import os
 import threading
 import weakref
 from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Tuple
@@ -20,13 +22,15 @@ if TYPE_CHECKING:
 
 
 class Memory:
-    """Ranges of this process's memory, registered with the rails; made by `Endpoint.register`.
+    """Ranges of this process's memory, registered with the rails; made by `Endpoint.register`. Or of a
+    file, by `Endpoint.register_file`.
 
     The objects they are of stay alive, and cannot be resized, until `deregister` or the
     endpoint's `close`. Also a context manager.
     """
 
-    def __init__(self, endpoint: Endpoint, buffers: Sequence[Buffer], access: int, rails: int) -> None:
+    def __init__(self, endpoint: Endpoint, buffers: Sequence[Buffer], access: int, rails: int,
+                 file: Optional[Tuple[int, Sequence[Tuple[int, int]]]] = None) -> None:
         self._endpoint = endpoint
         self._held: List[Held] = []
         #: A signal handler's close may interrupt a deregister.
@@ -42,9 +46,14 @@ class Memory:
                     raise BufferError(f"buffer {readonly} is read-only: peers cannot be allowed to write to it")
             #: Whether it can be the destination of a read.
             self.writable = readonly is None
+            places = [(held.address, held.length) for held in self._held]
+            if file is not None:
+                places = [(number("offset", offset), number("length", length)) for offset, length in file[1]]
+                self.writable = fcntl.fcntl(file[0], fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+                access = access or (0 if self.writable else c.ACCESS_REMOTE_READ)
             #: Bytes of each range.
-            self.lengths = [held.length for held in self._held]
-            self._register(access, rails, made)
+            self.lengths = [length for _, length in places]
+            self._register(places, access, rails, made, None if file is None else file[0])
             self.handle = made.value or 0
             endpoint._keep(self)
         except BaseException:
@@ -54,11 +63,14 @@ class Memory:
             self._let_go()
             raise
 
-    def _register(self, access: int, rails: int, made: ctypes.c_void_p) -> None:
-        ranges = (c.MemoryRange * len(self._held))()
-        for place, held in zip(ranges, self._held):
-            place.address, place.len = held.address, held.length
+    def _register(self, places: Sequence[Tuple[int, int]], access: int, rails: int, made: ctypes.c_void_p,
+                  fd: Optional[int]) -> None:
+        ranges = (c.MemoryRange * len(places))()
+        for place, (address, length) in zip(ranges, places):
+            place.address, place.len = address, length
         args = fill(c.MemoryArgs, access=access, rails=rails)
+        if fd is not None:
+            args.kind, args.fd = c.MEMORY_FILE, fd
         check(lib.weft_memory_register(self._endpoint.handle, ranges, len(ranges), args, ctypes.byref(made)))
 
     def __repr__(self) -> str:

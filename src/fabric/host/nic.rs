@@ -9,7 +9,7 @@ use super::user;
 use super::watch::{self, Watch, Whose};
 use crate::clock::Random;
 use crate::descriptor::Descriptor;
-use crate::device::{driver, present, Device};
+use crate::device::{driver, present, Device, FILE};
 use crate::fabric::grants::Grants;
 use crate::fabric::own;
 use crate::fabric::registry::Registry;
@@ -376,6 +376,9 @@ impl Nic for HostNic {
         device: Device,
         shareable: bool,
     ) -> Result<Option<Registration>> {
+        if device == FILE {
+            return Ok(None);
+        }
         let handle = if shareable {
             Some(driver(device)?.share(device, &Range { base: range.base, len: range.len })?)
         } else {

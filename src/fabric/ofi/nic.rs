@@ -11,7 +11,7 @@ use super::limits::{limits, takes_dmabufs};
 use super::registrations::Registrations;
 use super::{settings, signals};
 use crate::clock::Random;
-use crate::device::{driver, Device, Export};
+use crate::device::{driver, Device, Export, FILE};
 use crate::fabric::own::epoll::Epoll;
 #[cfg(any(test, feature = "sim"))]
 use crate::fabric::sim;
@@ -334,7 +334,7 @@ impl Nic for OfiNic {
         device: Device,
         _shareable: bool,
     ) -> Result<Option<Registration>> {
-        if !self.hmem {
+        if !self.hmem || device == FILE {
             return Ok(None);
         }
         if self.takes_dmabufs {

@@ -13,7 +13,7 @@ use super::sealed::OTHER_SECRET;
 use super::socket;
 use super::stream::{Spare, SINK};
 use crate::clock::{Clock, Random};
-use crate::device::{driver, Device};
+use crate::device::{driver, Device, FILE};
 use crate::fabric::grants::Grants;
 use crate::fabric::own;
 use crate::fabric::own::epoll::Epoll;
@@ -444,6 +444,9 @@ impl Nic for TcpNic {
         device: Device,
         _: bool,
     ) -> Result<Option<Registration>> {
+        if device == FILE {
+            return Ok(None);
+        }
         let identity = driver(device)?.identity(range.base).unwrap_or_default();
         let key = self.registry.add_new(&self.random, range, access, Some((device, identity)))?;
         let handle = key as *mut c_void;

@@ -1,0 +1,176 @@
+//! An open file: what it may be, and Weft's own descriptors of it, reopened by their names in /proc.
+
+use super::plan::Geometry;
+use crate::descriptor::Descriptor;
+use crate::device::unsupported;
+use crate::status::{Error, Result, Status};
+use std::ffi::CString;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Whole pages, so that a page of the page cache never has both bytes that were written directly and
+/// bytes that another writer has not yet written back.
+const BLOCK: u64 = 4096;
+/// Disks that do not say what they ask of memory ask for no more.
+const MEMORY: u64 = 4096;
+
+pub struct Opened {
+    pub name: String,
+    pub readable: bool,
+    pub writable: bool,
+    /// Device and inode: another registration may be of the same file.
+    pub inode: (u64, u64),
+    /// A job that takes longer hangs.
+    pub patience: Duration,
+    cached: Descriptor,
+    direct: Option<(Descriptor, Geometry)>,
+    /// Direct I/O was refused after all.
+    refused: AtomicBool,
+    /// It is being deregistered: nothing more begins.
+    closing: AtomicBool,
+    /// I/Os that the kernel has.
+    busy: AtomicUsize,
+    /// Those of them whose jobs hang. Only the thread that carries out jobs changes it.
+    pub overdue: AtomicUsize,
+}
+
+impl Opened {
+    /// Opens the file of a caller's descriptor again.
+    pub fn new(theirs: RawFd, patience: Duration) -> Result<Opened> {
+        let name = std::fs::read_link(format!("/proc/self/fd/{theirs}"));
+        let name = name.map_or_else(|_| format!("descriptor {theirs}"), |name| name.display().to_string());
+        let stat = stat(theirs)?;
+        // SAFETY: the call takes no pointers.
+        let flags = unsafe { libc::fcntl(theirs, libc::F_GETFL) };
+        let is_disk = stat.st_mode & libc::S_IFMT == libc::S_IFBLK;
+        if !is_disk && stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+            return Err(Error::invalid(format!("fd {theirs} ({name}) is neither a file nor a block device")));
+        }
+        if flags < 0 || flags & libc::O_PATH != 0 {
+            return Err(Error::invalid(format!("fd {theirs} ({name}) is open neither to read nor to write")));
+        }
+        if flags & libc::O_APPEND != 0 {
+            return Err(Error::invalid(format!(
+                "fd {theirs} ({name}) is open with O_APPEND, with which writes go to the end: open it without"
+            )));
+        }
+        let mode = flags & libc::O_ACCMODE;
+        if is_disk && mode != libc::O_RDONLY {
+            // Fails while a file system is mounted from it.
+            reopen(theirs, mode | libc::O_EXCL).ok_or_else(|| {
+                let why = std::io::Error::last_os_error();
+                Error::invalid(format!(
+                    "fd {theirs} ({name}) is a writable block device in use (mounted?): {why}"
+                ))
+            })?;
+        }
+        let cached = reopen(theirs, mode).ok_or_else(|| {
+            let why = std::io::Error::last_os_error();
+            unsupported(format!("fd {theirs} ({name}) cannot be opened again by its name in /proc: {why}"))
+        })?;
+        let geometry = geometry(theirs);
+        let direct = geometry.and_then(|geometry| Some((reopen(theirs, mode | libc::O_DIRECT)?, geometry)));
+        if direct.is_none() {
+            log::warn!("{name}: its file system refuses O_DIRECT: transfers go through the page cache");
+        }
+        Ok(Opened {
+            name,
+            readable: mode != libc::O_WRONLY,
+            writable: mode != libc::O_RDONLY,
+            inode: (stat.st_dev, stat.st_ino),
+            patience,
+            cached,
+            direct,
+            refused: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            busy: AtomicUsize::new(0),
+            overdue: AtomicUsize::new(0),
+        })
+    }
+
+    /// What direct I/O asks for; `None`: all goes through the page cache.
+    pub fn geometry(&self) -> Option<&Geometry> {
+        let refused = self.refused.load(Ordering::Relaxed);
+        self.direct.as_ref().filter(|_| !refused).map(|(_, geometry)| geometry)
+    }
+
+    /// The descriptor for I/O; direct if it suits.
+    pub fn descriptor(&self, direct: bool) -> RawFd {
+        match &self.direct {
+            Some((descriptor, _)) if direct => descriptor.as_raw_fd(),
+            _ => self.cached.as_raw_fd(),
+        }
+    }
+
+    /// The file system accepts O_DIRECT, but not the I/O.
+    pub fn refuse_direct(&self) {
+        if !self.refused.swap(true, Ordering::Relaxed) {
+            log::warn!(
+                "{}: direct I/O was refused: transfers go through the page cache from here on",
+                self.name
+            );
+        }
+    }
+
+    // What the kernel has.
+
+    /// Counts an I/O; false once nothing may begin.
+    pub fn begin(&self) -> bool {
+        self.busy.fetch_add(1, Ordering::SeqCst);
+        let begins = !self.closing.load(Ordering::SeqCst);
+        if !begins {
+            self.end();
+        }
+        begins
+    }
+
+    pub fn end(&self) {
+        self.busy.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub fn busy(&self) -> usize {
+        self.busy.load(Ordering::SeqCst)
+    }
+
+    /// From here on, nothing begins.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+    }
+}
+
+fn stat(fd: RawFd) -> Result<libc::stat> {
+    let mut stat = MaybeUninit::uninit();
+    // SAFETY: the kernel fills in `stat`, or returns an error.
+    match unsafe { libc::fstat(fd, stat.as_mut_ptr()) } {
+        // SAFETY: the call succeeded, so it has filled in all of `stat`.
+        0 => Ok(unsafe { stat.assume_init() }),
+        _ => {
+            let why = std::io::Error::last_os_error();
+            Err(Error::new(Status::Invalid, format!("fd is {fd}, which is not open: {why}")))
+        }
+    }
+}
+
+fn reopen(fd: RawFd, flags: i32) -> Option<Descriptor> {
+    let path = CString::new(format!("/proc/self/fd/{fd}")).ok()?;
+    // SAFETY: the path is a string that ends.
+    Descriptor::opened(|| unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) })
+}
+
+/// What direct I/O asks for; `None`: it is not supported. Before Linux 6.1 no file says so.
+fn geometry(fd: RawFd) -> Option<Geometry> {
+    let mut seen = MaybeUninit::<libc::statx>::zeroed();
+    let (flags, mask) = (libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN);
+    // SAFETY: the path is an empty string, and the kernel fills in `seen`.
+    let rc = unsafe { libc::statx(fd, c"".as_ptr(), flags, mask, seen.as_mut_ptr()) };
+    // SAFETY: zero is valid for all of it, and so is what the kernel filled in.
+    let seen = unsafe { seen.assume_init() };
+    if rc != 0 || seen.stx_mask & mask == 0 {
+        return Some(Geometry { block: BLOCK, memory: MEMORY });
+    }
+    let (memory, offset) = (u64::from(seen.stx_dio_mem_align), u64::from(seen.stx_dio_offset_align));
+    let usable = memory.is_power_of_two() && offset.is_power_of_two() && offset.max(memory) <= 1 << 16;
+    usable.then(|| Geometry { block: offset.max(BLOCK), memory })
+}

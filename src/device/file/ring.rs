@@ -1,0 +1,85 @@
+//! I/O by io_uring. The thread that drives it sleeps in io_uring_enter; the ring polls its inbox.
+
+use super::jobs::{Disk, Ended, Io};
+use crate::event::Event;
+use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::{opcode, IoUring};
+use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+/// I/Os that the kernel has at once. The ring has room for one more: the poll of the inbox.
+const DEPTH: usize = 128;
+const ENTRIES: u32 = 256;
+/// The poll of the inbox.
+const INBOX: u64 = u64::MAX;
+
+pub struct Ring {
+    ring: IoUring,
+    /// The inbox is being polled.
+    polled: bool,
+}
+
+impl Ring {
+    /// An error: io_uring is refused, or too old here.
+    pub fn new() -> io::Result<Ring> {
+        // Only this thread submits, and completions are looked at when it asks: nothing interrupts it.
+        let quiet = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(ENTRIES);
+        let ring = match quiet {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => IoUring::new(ENTRIES)?,
+            made => made?,
+        };
+        match ring.params().is_feature_ext_arg() {
+            true => Ok(Ring { ring, polled: false }),
+            false => Err(io::Error::from_raw_os_error(libc::ENOSYS)),
+        }
+    }
+
+    fn push(&mut self, entry: &io_uring::squeue::Entry) -> bool {
+        // SAFETY: the memory and the descriptor of an I/O stay valid until it has ended, which
+        // `Disk::begin` asks for.
+        unsafe { self.ring.submission().push(entry).is_ok() }
+    }
+}
+
+impl Disk for Ring {
+    fn depth(&self) -> usize {
+        DEPTH
+    }
+
+    unsafe fn begin(&mut self, io: Io) {
+        let (fd, memory) = (Fd(io.fd), io.memory as *mut u8);
+        let entry = match io.write {
+            true => opcode::Write::new(fd, memory, io.len).offset(io.offset).build(),
+            false => opcode::Read::new(fd, memory, io.len).offset(io.offset).build(),
+        };
+        // There is room: the ring has twice as many entries as the kernel gets I/Os.
+        let _ = self.push(&entry.user_data(io.token.into()));
+    }
+
+    fn wait(&mut self, inbox: &Event, at_most: Option<Duration>, ended: &mut Vec<Ended>) {
+        if !self.polled {
+            let fd: RawFd = inbox.descriptor();
+            let poll = opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build().user_data(INBOX);
+            self.polled = self.push(&poll);
+        }
+        let until = at_most.map(Timespec::from);
+        let mut args = SubmitArgs::new();
+        if let Some(until) = &until {
+            args = args.timespec(until);
+        }
+        // Times out, is interrupted, or is out of memory for a moment: then the next call goes on.
+        let waited = self.ring.submitter().submit_with_args(1, &args);
+        if waited.is_err_and(|error| error.raw_os_error() == Some(libc::EAGAIN)) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for entry in self.ring.completion() {
+            if entry.user_data() == INBOX {
+                self.polled = false;
+                inbox.clear();
+            } else {
+                ended.push((entry.user_data() as u32, entry.result()));
+            }
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Jobs on real files, by each way of carrying out their I/O, and by fake disks.
+
+use super::copier::Jobs;
+use super::engine::run;
+use super::fake::Fake;
+use super::jobs::Disk;
+use super::ring::Ring;
+use super::spans::find;
+use super::threads::Threads;
+use super::*;
+use crate::device::Copied;
+use crate::event::Event;
+use crate::status::Status;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Starts a thread over a disk.
+fn start<D: Disk>(disk: impl FnOnce(&Arc<Event>) -> D + Send + 'static) -> Arc<Queue> {
+    let (queue, inbox) = Queue::new().expect("an event");
+    std::thread::spawn(move || run(disk(&inbox.event), &inbox));
+    Arc::new(queue)
+}
+
+/// A file of random bytes, registered as one range.
+struct Registered {
+    file: File,
+    reserved: Reserved,
+    base: u64,
+    jobs: Jobs,
+}
+
+fn register(queue: &Arc<Queue>, bytes: &[u8], len: u64, patience: Duration) -> Registered {
+    let file = tempfile::tempfile().expect("a file");
+    file.write_all_at(bytes, 0).expect("written");
+    let ranges = [Range { base: 0, len }];
+    let (reserved, places) = reserve(file.as_raw_fd(), &ranges, queue, patience).expect("reserved");
+    Registered { file, reserved, base: places[0].base, jobs: Jobs::new().expect("an event") }
+}
+
+impl Registered {
+    /// Launches a copy between memory and the file.
+    fn launch(&mut self, memory: &mut [u8], offset: u64, write: bool) -> u64 {
+        let (memory, len) = (memory.as_mut_ptr() as u64, memory.len() as u64);
+        let (from, to) = if write { (memory, self.base + offset) } else { (self.base + offset, memory) };
+        // SAFETY: the memory outlives the launch: each test waits for its end.
+        unsafe { self.jobs.add(from, to, len) };
+        self.jobs.launch()
+    }
+
+    /// How a launch ends, or that it hangs.
+    fn end(&mut self, ticket: u64) -> Copied {
+        loop {
+            match self.jobs.poll(ticket) {
+                Copied::Pending => self.sleep(),
+                how => return how,
+            }
+        }
+    }
+
+    fn sleep(&mut self) {
+        let fd = self.jobs.wakes().map_or(-1, |fd| fd.as_raw_fd());
+        let mut fd = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor, valid for the call.
+        assert_eq!(unsafe { libc::poll(&mut fd, 1, 60_000) }, 1, "no end and no wake");
+        self.jobs.heard();
+    }
+}
+
+fn random(state: &mut u64, below: u64) -> u64 {
+    *state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+    (*state >> 33) % below
+}
+
+/// Plays random reads and writes, several at once, beside the same on an array.
+fn play(queue: &Arc<Queue>, seed: u64) {
+    const LEN: usize = 1 << 20;
+    let mut state = seed;
+    let mut truth: Vec<u8> = (0..LEN).map(|i| ((i * 7) >> 3) as u8).collect();
+    let mut file = register(queue, &truth, LEN as u64, PATIENCE);
+    for round in 0..20u8 {
+        // Parts of the file, each with one copy.
+        let mut copies = Vec::new();
+        let mut at = 0;
+        while at < LEN {
+            let most = [600, 9000, 100_000, 400_000][random(&mut state, 4) as usize];
+            let len = (1 + random(&mut state, most) as usize).min(LEN - at);
+            let len = if random(&mut state, 3) == 0 { len.next_multiple_of(4096).min(LEN - at) } else { len };
+            let write = random(&mut state, 2) == 0;
+            let memory: Vec<u8> = (0..len).map(|i| (i as u8) ^ round).collect();
+            copies.push((at, write, memory));
+            at += len;
+        }
+        let tickets: Vec<u64> =
+            copies.iter_mut().map(|(at, write, memory)| file.launch(memory, *at as u64, *write)).collect();
+        for ((at, write, memory), ticket) in copies.iter().zip(tickets) {
+            assert_eq!(
+                file.end(ticket),
+                Copied::Done,
+                "seed {seed}: {} bytes at {at}, write {write}",
+                memory.len()
+            );
+            let place = &mut truth[*at..*at + memory.len()];
+            match write {
+                true => place.copy_from_slice(memory),
+                false => {
+                    assert!(place == &memory[..], "seed {seed}: a read of {} bytes at {at}", memory.len())
+                }
+            }
+        }
+    }
+    let mut seen = vec![0; LEN];
+    file.file.read_exact_at(&mut seen, 0).expect("read");
+    assert!(seen == truth, "seed {seed}");
+    assert!(file.jobs.wait());
+    file.reserved.settle(PATIENCE).expect("idle");
+}
+
+#[test]
+fn files_hold_what_was_written_by_ring_and_by_threads() {
+    if Ring::new().is_ok() {
+        play(&start(|_| Ring::new().expect("a ring")), 1);
+    }
+    play(&start(|inbox| Threads::new("weft-files", inbox).expect("threads")), 2);
+}
+
+#[test]
+fn short_and_refused_io_goes_on() {
+    play(&start(|_| Fake { short: true, ..Fake::default() }), 3);
+    play(
+        &start(|_| Fake { short: true, cached: true, late: Duration::from_micros(50), ..Fake::default() }),
+        4,
+    );
+}
+
+#[test]
+fn read_past_the_end_fails_and_a_hole_is_zero() {
+    let queue = start(|inbox| Threads::new("weft-files", inbox).expect("threads"));
+    let mut file = register(&queue, &[7; 5000], 1 << 20, PATIENCE);
+    let mut memory = vec![1; 100];
+    let ticket = file.launch(&mut memory, 4900, false);
+    assert_eq!((file.end(ticket), &memory[..]), (Copied::Done, &[7; 100][..]));
+    for (offset, len) in [(4901, 100), (0, 8192), (100_000, 1)] {
+        let mut memory = vec![1; len];
+        let ticket = file.launch(&mut memory, offset, false);
+        assert_eq!(file.end(ticket), Copied::Failed(libc::ENODATA), "{len} bytes at {offset}");
+    }
+    // A write past the end makes a hole.
+    let ticket = file.launch(&mut [9], 50_000, true);
+    assert_eq!(file.end(ticket), Copied::Done);
+    let mut memory = vec![1; 45_001];
+    let ticket = file.launch(&mut memory, 5000, false);
+    assert_eq!(file.end(ticket), Copied::Done);
+    assert!(memory[..45_000].iter().all(|byte| *byte == 0) && memory[45_000] == 9);
+    // Others may make it shorter.
+    file.file.set_len(100).expect("shorter");
+    let ticket = file.launch(&mut memory, 5000, false);
+    assert_eq!(file.end(ticket), Copied::Failed(libc::ENODATA));
+    // Addresses beside the range are no file.
+    let ticket = file.launch(&mut [9], 1 << 20, true);
+    assert_eq!(file.end(ticket), Copied::Gone);
+}
+
+#[test]
+fn launch_fails_by_its_own_error_alone() {
+    let queue = start(|_| Fake { errno: Some((libc::ENOSPC, 100_000)), ..Fake::default() });
+    let mut file = register(&queue, &[], 1 << 20, PATIENCE);
+    let mut memories = vec![vec![3; 50_000]; 4];
+    let tickets: Vec<u64> =
+        memories.iter_mut().zip(0..).map(|(memory, i)| file.launch(memory, i * 50_000, true)).collect();
+    let ends: Vec<Copied> = tickets.into_iter().map(|ticket| file.end(ticket)).collect();
+    let full = Copied::Failed(libc::ENOSPC);
+    assert_eq!(ends, [Copied::Done, Copied::Done, full, full]);
+}
+
+#[test]
+fn disk_that_hangs_keeps_its_memory_and_no_one_elses_time() {
+    let hang = Some((0, Some(Duration::from_millis(300))));
+    let queue = start(move |_| Fake { hang, ..Fake::default() });
+    let mut file = register(&queue, &[5; 8192], 8192, Duration::from_millis(50));
+    let mut memory = vec![0; 4096];
+    let hung = file.launch(&mut memory, 0, false);
+    let mut other = vec![0; 4096];
+    let beside = file.launch(&mut other, 4096, false);
+    assert_eq!(file.end(beside), Copied::Done);
+    assert_eq!(file.end(hung), Copied::Hung);
+    assert_eq!(file.jobs.poll(hung), Copied::Hung);
+    assert!(!file.jobs.wait(), "the disk still has the memory");
+    let stuck = file.reserved.settle(Duration::ZERO).expect_err("the disk has the memory");
+    assert_eq!(stuck.status, Status::TimedOut);
+    file.reserved.settle(PATIENCE).expect("the disk has answered");
+    while file.jobs.poll(hung) == Copied::Hung {
+        file.sleep();
+    }
+    assert!(file.jobs.wait());
+}
+
+#[test]
+fn file_on_a_hung_disk_is_refused_at_once() {
+    let queue = start(|_| Fake { hang: Some((0, None)), ..Fake::default() });
+    let mut file = register(&queue, &[5; 8192], 8192, Duration::from_millis(20));
+    let mut memories = vec![vec![0; 512]; 64];
+    let tickets: Vec<u64> = memories.iter_mut().map(|memory| file.launch(memory, 0, false)).collect();
+    let ends: Vec<Copied> = tickets.into_iter().map(|ticket| file.end(ticket)).collect();
+    let count = |how: Copied| ends.iter().filter(|end| **end == how).count();
+    // A fourth of the aligned buffers.
+    assert!((1..=8).contains(&count(Copied::Hung)), "{ends:?}");
+    assert_eq!(count(Copied::Hung) + count(Copied::Failed(libc::ETIMEDOUT)), 64);
+    let queue = queue.clone();
+    let mut patient = register(&queue, &[5; 8192], 8192, PATIENCE);
+    let ticket = patient.launch(&mut memories[0], 4096, false);
+    assert_eq!(patient.end(ticket), Copied::Done, "another file is read");
+    std::mem::forget(memories);
+}
+
+#[test]
+fn descriptors_that_are_no_place_for_memory_are_refused() {
+    let queue = start(|_| Fake::default());
+    let refused = |fd: BorrowedFd| {
+        let ranges = [Range { base: 0, len: 1 }];
+        reserve(fd.as_raw_fd(), &ranges, &queue, PATIENCE).err().map(|error| error.status)
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("file");
+    File::create(&path).expect("a file");
+    let appends = File::options().append(true).open(&path).expect("open");
+    let (pipe, _other) = std::os::unix::net::UnixStream::pair().expect("sockets");
+    let open = File::open(folder.path()).expect("open");
+    for fd in [appends.as_fd(), pipe.as_fd(), open.as_fd()] {
+        assert_eq!(refused(fd), Some(Status::Invalid));
+    }
+    let mut reader = File::open(&path).expect("open");
+    let ranges = [Range { base: 4096, len: 4096 }, Range { base: 10, len: 1 << 40 }];
+    let (reserved, places) = reserve(reader.as_raw_fd(), &ranges, &queue, PATIENCE).expect("reserved");
+    assert!(reserved.is_readable() && !reserved.is_writable());
+    assert_eq!(places.iter().map(|range| range.len).collect::<Vec<_>>(), [4096, 1 << 40]);
+    assert!(find(places[1].base + 5, 100).is_some_and(|found| found.offset == 15));
+    assert!(find(places[0].base, 4097).is_none() && find(places[0].base - 1, 1).is_none());
+    let first = places[0].base;
+    drop(reserved);
+    assert!(find(first, 1).is_none());
+    let _ = reader.read(&mut [0]);
+    let huge = [Range { base: 0, len: 1 << 47 }];
+    assert_eq!(
+        reserve(reader.as_raw_fd(), &huge, &queue, PATIENCE).err().map(|error| error.status),
+        Some(Status::NoMemory)
+    );
+}
