@@ -68,6 +68,8 @@ look() {
         wheels)
             have g++ || want g++ "NIXL's plugin"
             python3 -c 'import ensurepip' 2>/dev/null || want python3-venv "what builds the wheels"
+            python3 -c 'import os, sysconfig as s; os.stat(s.get_path("include") + "/Python.h")' 2>/dev/null ||
+                want python3-dev "the compiled module of libweft"
             have debootstrap || want_if_possible debootstrap "roots to test the wheels in"
             have qemu-aarch64 || want_if_possible qemu-user "the test of wheels for 64-bit Arm" ;;
         demo) have python3 || want python3 "the demonstration" ;;

@@ -20,9 +20,10 @@ tested=0
 cat >"$scratch/use.sh" <<'EOT'
 set -eu
 cd /tmp
-for fabric in host tcp; do
-    WEFT_TEST_FABRIC=$fabric WEFT_LOG=error "$@" -m unittest discover -s "$TESTS" -p 'test_[bt][ur]*.py'
+for way in "host 0" "tcp 0" "host 1"; do
+    WEFT_TEST_FABRIC=${way% *} WEFT_PYTHON_PURE=${way#* } WEFT_LOG=error "$@" -m unittest discover -s "$TESTS" -p 'test_[bt][ur]*.py'
 done
+"$@" -c 'import libweft._hot as hot; assert hot.native, "no compiled module"'
 "$@" -c 'import sys; print("Python %d.%d" % sys.version_info[:2])'
 "$@" -c 'import libweft; libweft.lib.weft_version(); assert "/libweft/lib/libweft.so.0" in libweft.lib.path, libweft.lib'
 "$@" -m libweft --cflags --libs --cmake-dir

@@ -33,13 +33,14 @@ audited() { # wheel
 
 for machine; do
     rm -f "$out"/libweft*_"$machine".whl
-    flags=()
-    [ "$machine" = "$this" ] || flags=(--toolchain "$PWD/cmake/$machine-linux-gnu.cmake")
+    flags=() cc=cc
+    [ "$machine" = "$this" ] || flags=(--toolchain "$PWD/cmake/$machine-linux-gnu.cmake") cc=$machine-linux-gnu-gcc
     WEFT_CMAKE_FLAGS="${flags[*]}" tools/dist.sh "$scratch/$machine" 2.28
     cp "$scratch/$machine"/weft-*.tar.xz target/dist/
     export WEFT_DIST WEFT_NIXL_PLUGIN
     WEFT_DIST=$(echo "$scratch/$machine"/weft-*.tar.xz)
-    wheel python
+    CC=$cc wheel python
+    [[ $(python3 -m zipfile -l "$out"/libweft-*_"$machine".whl) == *_native.abi3.so* ]] || exit 1
     audited "$out"/libweft-*_"$machine".whl "manylinux_2_28_$machine"
 
     tar -C "$scratch/$machine" -xf "$WEFT_DIST"

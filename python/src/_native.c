@@ -92,13 +92,13 @@ static int done(PyObject *result)
     return result ? 0 : -1;
 }
 
-static PyObject *completion(const weft_completion *of)
+static PyObject *completion(const weft_completion *record)
 {
-    PyObject *fields[] = {PyLong_FromLong(of->kind), PyLong_FromLong(of->status), PyLong_FromUnsignedLongLong(of->peer),
-                          PyLong_FromUnsignedLongLong(of->previous), PyLong_FromUnsignedLongLong(of->bytes),
-                          PyLong_FromLong(of->provider_errno), PyLong_FromUnsignedLong(of->rail),
-                          PyLong_FromUnsignedLongLong(of->entry), PyLong_FromUnsignedLongLong(of->submit_ns),
-                          PyLong_FromUnsignedLongLong(of->first_post_ns), PyLong_FromUnsignedLongLong(of->done_ns)};
+    PyObject *fields[] = {PyLong_FromLong(record->kind), PyLong_FromLong(record->status), PyLong_FromUnsignedLongLong(record->peer),
+                          PyLong_FromUnsignedLongLong(record->previous), PyLong_FromUnsignedLongLong(record->bytes),
+                          PyLong_FromLong(record->provider_errno), PyLong_FromUnsignedLong(record->rail),
+                          PyLong_FromUnsignedLongLong(record->entry), PyLong_FromUnsignedLongLong(record->submit_ns),
+                          PyLong_FromUnsignedLongLong(record->first_post_ns), PyLong_FromUnsignedLongLong(record->done_ns)};
     enum { FIELDS = sizeof fields / sizeof *fields };
     PyObject *plain = PyTuple_New(FIELDS), *made;
     for (int i = 0; i < FIELDS; i++)
@@ -254,10 +254,10 @@ static int hand_to(leader *progress, pending *op, PyObject *token, uint64_t numb
 /* The event of a completion: itself, and room for what the endpoint makes of it. */
 static int hand_event(leader *progress, uint64_t number)
 {
-    const weft_completion *of = &progress->space[progress->next];
-    PyObject *cell = Py_BuildValue("[(iiKKKKKKiIKKKKKI)O]", of->kind, of->status, of->op, (uint64_t)0, of->peer, of->notify, of->bytes,
-                                   of->data, of->provider_errno, of->rail, of->entry, of->submit_ns, of->first_post_ns, of->done_ns,
-                                   of->previous, of->accepted, Py_None);
+    const weft_completion *record = &progress->space[progress->next];
+    PyObject *cell = Py_BuildValue("[(iiKKKKKKiIKKKKKI)O]", record->kind, record->status, record->op, (uint64_t)0, record->peer, record->notify, record->bytes,
+                                   record->data, record->provider_errno, record->rail, record->entry, record->submit_ns, record->first_post_ns, record->done_ns,
+                                   record->previous, record->accepted, Py_None);
     PyObject *key = PyLong_FromUnsignedLongLong(number);
     int failed = !cell || !key ? -1 : 0;
     if (!failed && progress->number == number) /* else the garbage collector has called what has led */
@@ -359,14 +359,13 @@ static PyObject *pending_wait(PyObject *self, PyObject *timeout)
         const double seconds = timeout == Py_None ? 1e9 : PyFloat_AsDouble(timeout);
         const uint64_t began = timeout == Py_None ? 0 : now();
         int32_t status;
-        if (PyErr_Occurred())
-            return NULL;
+        PyErr_Clear(); /* of a timeout that is none */
         if (seconds > 0 && lead(op->progress, seconds < 0.1 ? (uint64_t)(seconds * 1e9) : NAP_NS, Py_None, &status) < 0)
             return NULL;
-        if (!op->ended && began)
+        if (!op->ended && began && seconds > 0)
             return PyObject_CallMethod(self, "_sleep", "dO", seconds - (double)(now() - began) / 1e9, timeout);
         if (!op->ended)
-            return PyObject_CallMethod(self, "_sleep", "OO", Py_None, Py_None);
+            return PyObject_CallMethod(self, "_sleep", "OO", timeout, timeout);
     }
     if ((op->error && op->error != Py_None) || op->taken != 1 || op->records->status < 0)
         return PyObject_CallMethod(self, "result", NULL);
