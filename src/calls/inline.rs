@@ -35,8 +35,11 @@ use std::sync::Arc;
 /// caller returns.
 const INLINE_BYTES: u64 = 64 << 10;
 /// A wait makes passes for at most this long before it sleeps; after waits that ended asleep, for
-/// less.
+/// less. A peer that sleeps has to be woken, so the time is longer where that takes longer.
 const SPIN_NS: u64 = 50_000;
+const SPIN_MOST_NS: u64 = 250_000;
+/// What a peer needs that was asleep, in wake-ups: its caches and ours are cold, too.
+const WAKES: u64 = 4;
 const LEAST_SPIN_NS: u64 = 2_000;
 /// Passes made by a poll.
 const PASSES: usize = 4;
@@ -48,12 +51,15 @@ pub(crate) struct Waits {
     /// The last submission was small: its wait is short.
     small: AtomicBool,
     spin_ns: AtomicU64,
+    /// How long it takes to wake a caller, recently.
+    wake_ns: AtomicU64,
     pause: Pause,
 }
 
 impl Default for Waits {
     fn default() -> Waits {
-        Waits { small: AtomicBool::new(false), spin_ns: AtomicU64::new(SPIN_NS), pause: Pause::default() }
+        let (spin_ns, wake_ns) = (AtomicU64::new(SPIN_NS), AtomicU64::new(0));
+        Waits { small: AtomicBool::new(false), spin_ns, wake_ns, pause: Pause::default() }
     }
 }
 
@@ -68,12 +74,19 @@ impl Waits {
     /// A wait ended after this time, or goes on asleep.
     pub(crate) fn ended(&self, took_ns: u64) {
         let before = self.spin_ns.load(Ordering::Relaxed);
+        let most = (WAKES * self.wake_ns.load(Ordering::Relaxed)).clamp(SPIN_NS, SPIN_MOST_NS);
         // Sleeping and waking take time, too.
-        let worth = took_ns < 2 * SPIN_NS;
-        let next = if worth { SPIN_NS } else { (before / 2).max(LEAST_SPIN_NS) };
+        let next = if took_ns < 2 * most { most } else { (before / 2).max(LEAST_SPIN_NS) };
         if next != before {
             self.spin_ns.store(next, Ordering::Relaxed);
         }
+    }
+
+    /// A caller that slept had a completion this long after its operation ended.
+    pub(crate) fn woke(&self, after_ns: u64) {
+        let before = self.wake_ns.load(Ordering::Relaxed);
+        let next = if before == 0 { after_ns } else { before - before / 4 + after_ns / 4 };
+        self.wake_ns.store(next.min(SPIN_MOST_NS), Ordering::Relaxed);
     }
 }
 

@@ -262,13 +262,18 @@ impl Endpoint {
     pub fn wait(&self, queue: &Queue, out: &mut [MaybeUninit<Completion>], timeout_ns: u64) -> Result<i32> {
         let begun = self.core.clock.now();
         let until = begun.saturating_add(timeout_ns);
-        let (mut idle_since, mut attended) = (0, false);
+        let (mut idle_since, mut attended, mut slept) = (0, false, false);
         loop {
             let busy = self.progress_until(until);
             let taken = queue.poll(out);
             if taken > 0 || out.is_empty() {
                 if attended {
-                    self.waits.ended(self.core.clock.now() - begun);
+                    let now = self.core.clock.now();
+                    if let Some(first) = out.first().filter(|_| slept && taken > 0) {
+                        // SAFETY: the poll has written it.
+                        self.waits.woke(now.saturating_sub(unsafe { first.assume_init_ref() }.done_ns));
+                    }
+                    self.waits.ended(now - begun);
                 }
                 return Ok(taken as i32);
             }
@@ -284,6 +289,7 @@ impl Endpoint {
                     self.attend(queue, until);
                 } else {
                     queue.sleep(left);
+                    slept = true;
                 }
             } else if busy || idle_since == 0 || matches!(self.core.clock, Clock::Virtual(_)) {
                 idle_since = now;

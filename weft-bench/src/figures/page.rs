@@ -1,7 +1,7 @@
 //! The time for one page when the caller waits for it, with default settings.
 
 use super::{figures, library, root, Bench, Figure};
-use crate::load::page::Spec;
+use crate::load::page::{Report, Spec};
 use crate::processors;
 use crate::stats::Spread;
 use anyhow::{ensure, Result};
@@ -16,6 +16,8 @@ figures! {
         "the same of 64 KiB, less the time of one memcpy";
     one_page_tcp_4k_us ["", ""] |bench| one(bench, "tcp", 4 << 10, false) =>
         "the same of 4 KiB over loopback tcp";
+    idle_10ms_wakeups ["under 1.6", "under 1.2"] idle =>
+        "the same of 4 KiB over host, 10 ms after the last, over the time of a futex wake-up after as long";
     one_page_python_us ["under 15", "under 8"] python =>
         "the same of 4 KiB over host from Python, by the package's blocking call";
     one_page_python_over_c ["under 1.6", "under 1.3"] python_over_c =>
@@ -27,6 +29,17 @@ fn one(bench: &mut Bench, fabric: &str, page_len: usize, beyond_memcpy: bool) ->
         let report = spec.measure()?;
         Ok(report.us.median - if beyond_memcpy { report.memcpy_us } else { 0.0 })
     })
+}
+
+fn idle(bench: &mut Bench) -> Result<f64> {
+    bench.progress.begin("one page over host after 10 ms, again and again");
+    let (sessions, writes) = bench.full_or((5, 200), (3, 100));
+    let spec = Spec { fabric: "host".to_owned(), page_len: 4 << 10, writes, pause_ms: 10, two: false };
+    let reports = (0..sessions).map(|_| spec.measure()).collect::<Result<Vec<_>>>()?;
+    let median = |value: fn(&Report) -> f64| Spread::new(reports.iter().map(value).collect()).median;
+    let (write, wake) = (median(|report| report.us.median), median(|report| report.wake_us));
+    bench.notes.push(format!("idle_10ms_wakeups: {write:.1} us a write, {wake:.1} us a wake-up"));
+    Ok(write / wake)
 }
 
 fn python(bench: &mut Bench) -> Result<f64> {
@@ -63,7 +76,7 @@ fn worse(
     bench.progress.begin(&format!("one page of {page_len} bytes over {fabric}, again and again"));
     let (sessions, writes) = bench.full_or((9, 20_000), (3, 4000));
     let spread = |two: bool| {
-        let spec = Spec { fabric: fabric.to_owned(), page_len, writes, two };
+        let spec = Spec { fabric: fabric.to_owned(), page_len, writes, pause_ms: 0, two };
         let medians = (0..sessions).map(|_| measure(&spec)).collect::<Result<_>>()?;
         Ok::<Spread, anyhow::Error>(Spread::new(medians))
     };

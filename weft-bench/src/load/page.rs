@@ -7,11 +7,13 @@ use crate::process::{self, Part, Process};
 use crate::processors;
 use crate::stats::Spread;
 use ::weft::capi::completion::WEFT_COMPLETION_WRITE;
-use anyhow::{Context, Result};
+use anyhow::{anyhow, Context, Result};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Pages of each side; each write uses the next one.
 const PAGES: usize = 64;
@@ -23,6 +25,8 @@ pub struct Spec {
     pub fabric: String,
     pub page_len: usize,
     pub writes: usize,
+    /// Before each write: both sides sleep meanwhile.
+    pub pause_ms: u64,
     /// Both processes share the first two processors; otherwise they have all of them.
     pub two: bool,
 }
@@ -32,6 +36,8 @@ pub struct Report {
     pub us: Spread,
     /// The same pages by memcpy, in this process.
     pub memcpy_us: f64,
+    /// From waking a thread that slept as long as a pause, until it runs.
+    pub wake_us: f64,
 }
 
 impl Spec {
@@ -87,21 +93,50 @@ pub fn run(spec: &Spec) -> Result<Report> {
     let peer = endpoint.connect(&offer.address)?;
     let remote = endpoint.import(peer, &offer)?;
     let mut args = Endpoint::range(memory, remote, spec.page_len);
-    let mut us = Vec::with_capacity(spec.writes);
-    for i in 0..WARM_UP + spec.writes {
+    let (mut us, mut wakes) = (Vec::with_capacity(spec.writes), Vec::new());
+    let warm_up = if spec.pause_ms > 0 { 20 } else { WARM_UP };
+    for i in 0..warm_up + spec.writes {
         let page = i % PAGES * spec.page_len;
         (args.local_offset, args.remote_offset) = (page as u64, page as u64);
+        if spec.pause_ms > 0 {
+            wakes.push(wake_us(spec)?);
+            thread::sleep(Duration::from_millis(spec.pause_ms));
+        }
         let begun = Instant::now();
         endpoint.write(&args)?;
         endpoint.take(WEFT_COMPLETION_WRITE, 1)?;
-        if i >= WARM_UP {
+        if i >= warm_up {
             us.push(begun.elapsed().as_nanos() as f64 / 1e3);
         }
     }
     let memcpy_us = memcpy(spec, &pool)?;
     drop(endpoint);
     target.end()?;
-    Ok(Report { us: Spread::new(us), memcpy_us })
+    let wake_us = if wakes.is_empty() { 0.0 } else { Spread::new(wakes).median };
+    Ok(Report { us: Spread::new(us), memcpy_us, wake_us })
+}
+
+/// Wakes a thread that sleeps on a futex.
+fn wake_us(spec: &Spec) -> Result<f64> {
+    let (word, pause) = (AtomicU32::new(0), Duration::from_millis(spec.pause_ms));
+    let futex = |operation: i32, value: u32| {
+        // SAFETY: the word outlives the call, which takes no time limit.
+        unsafe { libc::syscall(libc::SYS_futex, &word, operation | libc::FUTEX_PRIVATE_FLAG, value, 0usize) }
+    };
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(|| {
+            while word.load(Ordering::Acquire) == 0 {
+                futex(libc::FUTEX_WAIT, 0);
+            }
+            Instant::now()
+        });
+        thread::sleep(pause);
+        let begun = Instant::now();
+        word.store(1, Ordering::Release);
+        futex(libc::FUTEX_WAKE, 1);
+        let woken = sleeper.join().map_err(|_| anyhow!("the woken thread ended"))?;
+        Ok(woken.saturating_duration_since(begun).as_nanos() as f64 / 1e3)
+    })
 }
 
 fn memcpy(spec: &Spec, from: &Pool) -> Result<f64> {
