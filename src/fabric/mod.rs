@@ -6,6 +6,7 @@
 //! that an operation names must stay valid until the operation is reaped or the NIC is closed:
 //! `Rail` ensures that, and it is why posting is unsafe.
 
+mod cause;
 pub mod choice;
 pub mod found;
 pub mod grants;
@@ -34,6 +35,7 @@ pub use crate::range::Range as HostRange;
 use crate::status::Result;
 pub use crate::topology::link::State as LinkState;
 pub use crate::wire::Immediate;
+pub use cause::{Cause, ANOTHER, FAULT, GONE, REFUSED};
 use std::ffi::c_void;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
@@ -42,32 +44,6 @@ use std::sync::Arc;
 /// libfabric's text for an error number.
 pub fn error_text(errno: i32) -> String {
     ofi::discover::error_text(errno)
-}
-
-/// Whether an error number means that the other side has closed the connection.
-pub fn is_closed(errno: i32) -> bool {
-    use libc::*;
-    matches!(errno, ECONNRESET | ECONNABORTED | ECONNREFUSED | EPIPE | ENOTCONN | ESHUTDOWN | ECANCELED | EIO)
-}
-
-/// The error number for freed memory, or memory that a device could not copy: it fails the
-/// operation, but not its lane.
-pub const GONE: i32 = libc::ESTALE;
-
-/// The error number for local memory whose pages became unreachable: it fails the operation, but not
-/// its lane.
-pub const FAULT: i32 = libc::EFAULT;
-
-/// The error number for a key that the target's NIC refused: on NICs without connections, it fails
-/// only the operation, too.
-pub const REFUSED: i32 = libc::EREMOTEIO;
-
-/// The error number for an address at which another endpoint of Weft lives now.
-pub const ANOTHER: i32 = libc::EADDRINUSE;
-
-/// Whether an error of connecting says that this side lacks something: ports, or descriptors.
-pub fn is_local(errno: i32) -> bool {
-    matches!(errno, libc::EADDRNOTAVAIL | libc::EMFILE | libc::ENFILE)
 }
 
 /// What an error of connecting means for somebody who looks for the cause.

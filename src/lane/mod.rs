@@ -18,7 +18,7 @@ pub use pair::{Pair, Why};
 pub use serving::Serving;
 pub use stall::{Load, Verdict, SUSPECT_NS};
 
-use crate::fabric::{is_closed, ANOTHER};
+use crate::fabric::Cause;
 use stall::Watch;
 use std::fmt;
 
@@ -126,16 +126,6 @@ pub struct Failure {
     /// The NIC can reset a lane, and connect again.
     pub resets: bool,
     pub reconnects: bool,
-}
-
-/// Whether an error belongs to a connection, so that a new one may succeed.
-fn helps(errno: i32) -> bool {
-    use libc::*;
-    is_closed(errno)
-        || matches!(
-            errno,
-            EADDRNOTAVAIL | ETIMEDOUT | EHOSTUNREACH | EHOSTDOWN | ENETUNREACH | ENETDOWN | ENETRESET
-        )
 }
 
 /// What a request from the peer's lane of an epoch means for this end.
@@ -409,7 +399,7 @@ impl Life {
     /// its connection has ended, only a handshake makes a new one.
     pub fn attempt_failed(&mut self, errno: i32, reconnects: bool, now: u64) -> bool {
         let Some(mut attempt) = self.attempt().copied() else { return false };
-        let for_good = !reconnects || matches!(errno, libc::EACCES | libc::EPERM | ANOTHER);
+        let for_good = !reconnects || Cause::of(errno).is_final();
         let gives_up = attempt.failed(for_good, now);
         self.enter(LaneState::Handshaking(attempt));
         gives_up
@@ -427,13 +417,15 @@ impl Life {
                     false => Consequence::Nothing,
                 }
             }
-            LaneState::Up if serves && resets && lose(helps(errno)) => Consequence::Reset,
+            LaneState::Up if serves && resets && lose(Cause::of(errno).may_pass()) => Consequence::Reset,
             LaneState::Up => {
                 self.enter(LaneState::Broken);
                 Consequence::Broken { ends_peer: serves }
             }
             LaneState::Broken if serves => Consequence::Noted,
-            LaneState::Resetting { .. } if errno != 0 && !helps(errno) => Consequence::Pointless,
+            LaneState::Resetting { .. } if errno != 0 && !Cause::of(errno).may_pass() => {
+                Consequence::Pointless
+            }
             _ => Consequence::Nothing,
         }
     }

@@ -1,6 +1,7 @@
 //! What single calls decide; whole lives are played with the session's (`session/tests.rs`).
 
 use super::*;
+use crate::fabric::ANOTHER;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
 //! The life of links: deadlines, and the end of a peer.
 
-use crate::fabric::{error_text, host, is_closed};
+use crate::fabric::{error_text, host, Cause};
 use crate::ids::{OpId, PeerId, RailIndex};
 use crate::lane::SUSPECT_NS;
 use crate::peer::link::Link;
@@ -28,13 +28,11 @@ const OFF_NS: u64 = 300_000_000;
 fn warn_of_loss(core: &Core, link: &Link, outcome: Outcome) {
     let peer = &link.peer;
     let errno = outcome.provider_errno;
-    let cause = match errno {
-        _ if is_closed(errno) => "its connections were closed, so its process has probably ended",
-        0 | libc::ETIMEDOUT if peer.is_over(host::NAME) => {
-            "it does not answer: its process is stopped, or gets no CPU"
-        }
-        0 | libc::ETIMEDOUT => "it does not answer: it is stopped, or the network to it fails",
-        _ => "its fabric reports an error",
+    let cause = match Cause::of(errno) {
+        cause if cause.is_closed() => "its connections were closed, so its process has probably ended",
+        cause if errno != 0 && cause != Cause::Silence => "its fabric reports an error",
+        _ if peer.is_over(host::NAME) => "it does not answer: its process is stopped, or gets no CPU",
+        _ => "it does not answer: it is stopped, or the network to it fails",
     };
     let said = match (outcome.rail, errno) {
         (_, 0) => String::new(),

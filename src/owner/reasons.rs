@@ -1,6 +1,6 @@
 //! Why peers could not be reached, and why they ended, in words: for the log, and for whoever asks about a completion.
 
-use crate::fabric::{host, meaning};
+use crate::fabric::{host, meaning, Cause};
 use crate::ids::RailIndex;
 use crate::lane::Why;
 use crate::peer::link::Link;
@@ -24,8 +24,8 @@ impl Core {
 
     /// Reports that a lane's handshake failed.
     pub(crate) fn lane_not_up(&self, peer: &Peer, plan: Plan, errno: i32) {
-        let text = match errno {
-            libc::ECONNREFUSED if self.is_of_host(plan.rail) => {
+        let text = match Cause::of(errno) {
+            Cause::Absent if self.is_of_host(plan.rail) => {
                 "no process of this host has that socket: it ended, or the address is out of date".into()
             }
             _ => meaning(errno),

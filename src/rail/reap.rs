@@ -2,7 +2,7 @@
 
 use super::op::{Done, Op, Tag, Work, NO_RECEIVE};
 use super::{HasLane, Lane, Lanes, Rail};
-use crate::fabric::{Reaped, FAULT, GONE};
+use crate::fabric::{Cause, Reaped};
 use crate::ids::LaneSlot;
 use crate::trace::{self, Event};
 
@@ -110,7 +110,7 @@ impl Rail {
         self.put_op(op);
         if errno != 0 {
             // Memory that is gone, or a grant that was revoked, says nothing of the rail.
-            self.traffic.errors.add(u64::from(!matches!(errno, GONE | FAULT)));
+            self.traffic.errors.add(u64::from(!Cause::of(errno).is_of_memory()));
         }
         match tag.work {
             Work::Slice | Work::Counted(_) | Work::Probe => {

@@ -27,7 +27,7 @@ mod resuming;
 mod tests;
 mod timers;
 
-use crate::fabric::{is_local, ANOTHER};
+use crate::fabric::Cause;
 pub use crate::ids::Plan;
 use crate::lane::Pair;
 use crate::status::Status;
@@ -413,11 +413,10 @@ impl Session {
 
     /// The outcome of a connect that reached no endpoint.
     pub fn not_reached(&self) -> Outcome {
-        let status = match self.last_errno {
-            // A fabric that encrypts reports a missing or wrong secret by this error.
-            libc::EKEYREJECTED => Status::Denied,
-            ANOTHER => Status::PeerGone,
-            errno if is_local(errno) => Status::System,
+        let status = match Cause::of(self.last_errno) {
+            Cause::Denied => Status::Denied,
+            Cause::Another => Status::PeerGone,
+            Cause::Local => Status::System,
             _ => Status::Unreachable,
         };
         Outcome { provider_errno: self.last_errno, ..Outcome::new(status) }

@@ -12,7 +12,7 @@
 //! A peer that does not return is lost: at once if it is known to be gone; else when it has been
 //! silent for longer than allowed.
 
-use crate::fabric::is_closed;
+use crate::fabric::Cause;
 use crate::transfer::Outcome;
 
 /// How long a session may be without lanes where silence is allowed forever (`liveness_ns`).
@@ -74,13 +74,6 @@ pub struct Resumes {
     brief: u32,
 }
 
-/// Whether a lane failed because of an operation of this side, and not because nothing moved, its NIC has no link, or the peer
-/// closed it: a peer whose operations expire closes it for each.
-pub fn is_of_an_operation(errno: i32) -> bool {
-    let of_nic = matches!(errno, libc::ETIMEDOUT | libc::ENETDOWN | libc::ENODEV);
-    errno == libc::EIO || !of_nic && !is_closed(errno)
-}
-
 /// The next step.
 pub enum Next {
     Wait(Option<u64>),
@@ -97,7 +90,7 @@ impl Resumes {
     pub fn begin(&mut self, errno: i32, now: u64) -> Option<bool> {
         let lasted = self.last_ns.is_none_or(|last| now.saturating_sub(last) > BRIEF_NS);
         self.count += 1;
-        self.brief = if lasted { 0 } else { self.brief + u32::from(is_of_an_operation(errno)) };
+        self.brief = if lasted { 0 } else { self.brief + u32::from(Cause::of(errno).may_be_an_operation()) };
         (self.brief <= BRIEF_MOST).then_some(lasted)
     }
 
@@ -166,7 +159,8 @@ mod tests {
     #[test]
     fn brief_lanes_end_the_peer_only_if_an_operation_may_be_the_cause() {
         let mut resumes = Resumes::default();
-        for errno in [libc::ETIMEDOUT, libc::ECONNRESET, libc::ECANCELED, libc::ENETDOWN, libc::ENODEV] {
+        use libc::*;
+        for errno in [ETIMEDOUT, ECONNRESET, ECANCELED, ENETDOWN, ENODEV, EHOSTUNREACH] {
             assert!((0..10 * BRIEF_MOST).all(|_| fails_briefly(&mut resumes, errno)), "{errno}");
         }
         for _ in 0..10 * BRIEF_MOST {

@@ -32,7 +32,7 @@ pub(crate) mod unauthenticated;
 pub(crate) mod watching;
 pub(crate) mod whereabouts;
 
-use crate::fabric::{FAULT, GONE, REFUSED};
+use crate::fabric::Cause;
 use crate::ids::{LaneId, OpId, PeerId, RailIndex};
 use crate::pass::Passes;
 use crate::peer::link::Link;
@@ -223,17 +223,18 @@ impl Worker {
                 if let Work::Counted(half) = done.work {
                     self.data.credits_done(id, half, done.posts);
                 }
-                let gone = matches!(done.errno, GONE | FAULT);
-                let refused = done.errno == REFUSED && self.data.is_refused(id, done.index);
-                if done.errno != 0 && !gone && !refused {
+                let cause = (done.errno != 0).then(|| Cause::of(done.errno));
+                let gone = cause.filter(|cause| cause.is_of_memory());
+                let refused = cause == Some(Cause::Key) && self.data.is_refused(id, done.index);
+                if cause.is_some() && gone.is_none() && !refused {
                     // Fail the lane first: what the stripe has counted is void.
                     self.data.lane_failed(id, done.errno, done.provider_errno, now);
                 }
                 let Some((_, lane)) = self.data.rails.lane_mut(id) else { return };
-                if gone {
+                if let Some(gone) = gone {
                     lane.stripes.end_gone(
                         done.index,
-                        done.errno == FAULT,
+                        gone == Cause::Fault,
                         &self.core.table,
                         &mut self.data.left,
                     );
