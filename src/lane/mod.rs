@@ -221,6 +221,8 @@ pub struct Life {
     stopped: bool,
     /// What waits until it is at rest; until then it posts nothing.
     held_for: Vec<Rest>,
+    /// Why a post failed at once, which the worker has not handled: of several, the first.
+    failed_post: Option<i32>,
     watch: Watch,
 }
 
@@ -228,7 +230,15 @@ impl Life {
     pub fn new(epoch: u64, now: u64) -> Life {
         let attempt = Attempt { since_ns: now, next_ns: Some(0), failures: 0, failed_ns: None };
         let (state, watch) = (LaneState::Handshaking(attempt), Watch::default());
-        Life { epoch, peer_epoch: None, state, stopped: false, held_for: Vec::new(), watch }
+        Life {
+            epoch,
+            peer_epoch: None,
+            state,
+            stopped: false,
+            held_for: Vec::new(),
+            failed_post: None,
+            watch,
+        }
     }
 
     pub fn epoch(&self) -> u64 {
@@ -406,6 +416,15 @@ impl Life {
     }
 
     // Failure and reset.
+
+    pub fn note_failed_post(&mut self, errno: i32) {
+        self.failed_post.get_or_insert(errno);
+    }
+
+    /// `failed` follows.
+    pub fn take_failed_post(&mut self) -> Option<i32> {
+        self.failed_post.take()
+    }
 
     /// An operation of the lane failed. `lose`: takes it from those that serve (`Serving::lose`).
     pub fn failed(&mut self, failure: Failure, lose: impl FnOnce(bool) -> bool, now: u64) -> Consequence {

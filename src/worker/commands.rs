@@ -212,6 +212,7 @@ impl Worker {
         push_message(&self.core, link, hold);
         self.links.mark(peer);
         self.talk(now);
+        self.data.fail_lanes(now);
         Ok(())
     }
 

@@ -47,17 +47,16 @@ impl DataPath {
     }
 
     /// Sends the pending frames about credits.
-    pub(crate) fn send_credits(&mut self, now: u64) {
+    pub(crate) fn send_credits(&mut self) {
         let mut owing = std::mem::take(&mut self.owing);
         owing.retain(|lane| match self.send_owed(*lane) {
             Posted::Yes => false,
             Posted::Again => true,
             Posted::Failed(errno) => {
-                self.lane_failed(*lane, errno, 0, now);
+                self.post_failed(*lane, errno);
                 false
             }
         });
-        owing.append(&mut self.owing); // A lane that failed may have made others owe.
         self.owing = owing;
     }
 

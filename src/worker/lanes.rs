@@ -267,6 +267,8 @@ pub struct DataPath {
     pub(crate) removed: Vec<Stripes>,
     /// Peers whose lanes are to come to rest, and why.
     pub(crate) quiescing: Vec<(PeerId, Then)>,
+    /// Lanes have failed posts.
+    posts_fail: bool,
     /// Lanes that owe frames about credits.
     pub(crate) owing: Vec<LaneId>,
     /// Transfers whose peers have no lane now.
@@ -289,6 +291,7 @@ impl DataPath {
             finishing: false,
             removed: Vec::new(),
             quiescing: Vec::new(),
+            posts_fail: false,
             owing: Vec::new(),
             parked: VecDeque::new(),
             relayed: VecDeque::new(),
@@ -337,9 +340,28 @@ impl DataPath {
         }
         work.rail.flush(&mut work.lanes, now);
         if let Some((lane, errno)) = failed {
-            self.lane_failed(lane, errno, 0, now);
+            self.post_failed(lane, errno);
         }
         busy
+    }
+
+    /// A post of a lane failed at once.
+    pub(crate) fn post_failed(&mut self, lane: LaneId, errno: i32) {
+        if let Some((_, work)) = self.rails.lane_mut(lane) {
+            work.lane.life.note_failed_post(errno);
+            self.posts_fail = true;
+        }
+    }
+
+    /// Fails the lanes whose posts failed in this pass; true if there are some.
+    pub(crate) fn fail_lanes(&mut self, now: u64) -> bool {
+        if !std::mem::take(&mut self.posts_fail) {
+            return false;
+        }
+        let failed = |work: &mut LaneWork| Some((work.lane.id, work.lane.life.take_failed_post()?));
+        let failed: Vec<(LaneId, i32)> = self.rails.lanes_mut().filter_map(failed).collect();
+        failed.into_iter().for_each(|(lane, errno)| self.lane_failed(lane, errno, 0, now));
+        true
     }
 
     /// Takes the next step of what ends in steps, until the time is up (`over`). True: there is more.

@@ -158,7 +158,7 @@ impl Worker {
         }
         busy |= self.counting.go_on_some(&self.core, now);
         busy |= self.settle(now);
-        self.data.send_credits(now);
+        self.data.send_credits();
         self.advance_quiescing(now);
         self.data.advance_quiescing();
         busy |= self.talk(now);
@@ -170,7 +170,7 @@ impl Worker {
         } else if self.ends_more {
             self.end_more();
         }
-        busy |= self.ends_more;
+        busy |= self.data.fail_lanes(now) | self.ends_more;
         if busy {
             self.alarms = 0;
         }
@@ -185,6 +185,7 @@ impl Worker {
             }
             self.settle(now);
             self.talk(now);
+            self.data.fail_lanes(now);
         }
     }
 

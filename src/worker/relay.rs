@@ -136,7 +136,7 @@ impl DataPath {
                 return false;
             }
             if work.lane.refused && now.saturating_sub(frame.since) > self.refusal_ns(lane.rail) {
-                self.lane_failed(lane, libc::ENOTCONN, 0, now);
+                self.post_failed(lane, libc::ENOTCONN);
             }
             held.push(frame.peer);
             true
@@ -232,7 +232,7 @@ impl DataPath {
         // Until then it tries at every tick.
         link.session.keep_alive_soon(now);
         if now - since > self.refusal_ns(lane.rail) {
-            self.lane_failed(lane, libc::ENOTCONN, 0, now);
+            self.post_failed(lane, libc::ENOTCONN);
         }
     }
 
