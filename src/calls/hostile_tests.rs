@@ -977,7 +977,7 @@ fn repeated_revocations_cause_one_sweep() {
         attacker.listen();
         let mut worker = worker.lock();
         worker.step();
-        most = worker.links.iter().map(|link| link.sweeps.len()).sum::<usize>().max(most);
+        most = worker.links.iter().map(|link| link.withdrawals.len()).sum::<usize>().max(most);
     }
     assert_eq!(remote.state(), RemoteState::Gone);
     assert!(most <= 1, "{most} sweeps");

@@ -135,7 +135,8 @@ impl Link {
                 let unknown = |remote: &Arc<RemoteMemory>| remote.state() != RemoteState::Gone;
                 for remote in self.remotes_of(memory).into_iter().filter(unknown) {
                     core.answered(&remote, RemoteState::Gone, now);
-                    self.sweeps.push_back(Sweep::of_remote(&remote, Outcome::new(Status::MemoryGone)));
+                    let sweep = Sweep::of_remote(&remote, Outcome::new(Status::MemoryGone));
+                    self.withdrawals.handle_gone(sweep);
                 }
                 self.go_on_sweeping(core, now, || true);
                 self.revoking(core, memory);
@@ -150,7 +151,7 @@ impl Link {
                 GrantToken::new(token)
                     .map_or_else(|| core.count_malformed(), |grant| self.withdrawn(pass, grant))
             }
-            (Kind::Rest, Some([number]), ..) => self.begin_quiescing(core, number, Wait::Swept),
+            (Kind::QuiesceRevoked, Some([number]), ..) => self.begin_quiescing(core, number, Wait::Swept),
             (Kind::Keys, ..) => self.keys_came(core, body, now),
             (Kind::Granted, ..) => self.grant_answered(core, body, now),
             (Kind::Quiesce, Some([number]), ..) => self.quiesce(core, number),
@@ -261,12 +262,7 @@ impl Link {
     /// Takes the next step of ending transfers of remote memories and grants that are gone. True:
     /// all have ended.
     pub(crate) fn go_on_sweeping(&mut self, core: &Core, now: u64, over: impl Fn() -> bool) -> bool {
-        while let Some(sweep) = self.sweeps.front_mut() {
-            if !core.table.go_on(sweep, now, &over) {
-                return false;
-            }
-            self.sweeps.pop_front();
-        }
-        true
+        self.withdrawals.poll(|sweep| core.table.go_on(sweep, now, &over));
+        self.withdrawals.is_empty()
     }
 }

@@ -54,7 +54,7 @@ impl Link {
     fn is_over(&self, core: &Core, wait: &mut Wait, over: &impl Fn() -> bool) -> bool {
         match wait {
             Wait::Accepted(accepted) => core.table.have_ended(accepted, over),
-            Wait::Swept => self.sweeps.is_empty(),
+            Wait::Swept => self.withdrawals.is_empty(),
             Wait::Taken(ends, asked) => {
                 asked.retain(|id| self.atomics.contains_key(id));
                 let mut channels = self.session.channels.iter().zip(ends.iter());

@@ -170,8 +170,7 @@ impl Link {
         let &[memory, rail, first] = &before.chunks_exact(8).map(word).collect::<Vec<u64>>()[..] else {
             return core.count_malformed();
         };
-        // Operations under grants that were revoked before end first: none is posted by a new key.
-        self.sweeps.retain_mut(|sweep| !(sweep.is_of_grants() && core.table.go_on(sweep, now, || false)));
+        self.withdrawals.handle_keys(|sweep| _ = core.table.go_on(sweep, now, || false));
         self.session.keys_replaced();
         let keys = || keys.chunks_exact(8).map(word);
         let remotes = self.remotes_of(MemoryId::new(memory));

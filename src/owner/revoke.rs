@@ -236,7 +236,7 @@ impl Link {
 
     fn ask_to_quiesce(&mut self, core: &Core) {
         if let Some(number) = self.quiesces.poll_request(core.clock.now()) {
-            self.push(Out::new(Kind::Rest, numbers(&[number])));
+            self.push(Out::new(Kind::QuiesceRevoked, numbers(&[number])));
         }
     }
 
@@ -270,9 +270,8 @@ impl Link {
         log::debug!("{} has revoked grant {grant}: its operations end", self.peer);
         self.peer.revoked.insert(grant);
         self.forget_covered(pass.core, grant, pass.now);
-        if !self.sweeps.iter_mut().any(|sweep| sweep.join_revoked(peer, grant)) {
-            self.sweeps.push_back(Sweep::of_revoked(peer, grant));
-        }
+        self.withdrawals
+            .handle_revoked(|sweep| sweep.join_revoked(peer, grant), || Sweep::of_revoked(peer, grant));
         self.go_on_sweeping(pass.core, pass.now, || true);
     }
 }

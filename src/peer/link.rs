@@ -6,6 +6,7 @@ use crate::ids::{GrantToken, Hold, MemoryId, OpId};
 use crate::memory::{self, RemoteMemory};
 use crate::revocation::asking::Asking;
 use crate::revocation::quiescing::Quiescing;
+use crate::revocation::withdrawals::Withdrawals;
 use crate::session::channel::{Channel, Out};
 use crate::session::{Plan, Session};
 use crate::status::Status;
@@ -14,7 +15,7 @@ use crate::transfer::operation::{Failed, Message, Move};
 use crate::transfer::Outcome;
 use crate::wire::frame::{numbers, Kind, CHANNELS, HEADER, REQUESTS, SYSTEM, USER};
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -53,8 +54,8 @@ pub struct Link {
     pub quiesces: Asking,
     /// What has to become idle: for fences of the peer, or to close.
     pub quiescing: Vec<Quiescing<Wait>>,
-    /// Transfers of remote memories and grants that are gone, which end in steps.
-    pub sweeps: VecDeque<Sweep>,
+    /// What the peer has taken back: the transfers that use it end in steps.
+    pub withdrawals: Withdrawals<Sweep>,
     /// When the oldest unacknowledged frame was sent.
     pub asked_ns: Option<u64>,
     /// Since when something from the peer waits for space here.
@@ -125,7 +126,7 @@ impl Link {
             ending: None,
             quiesces: Asking::default(),
             quiescing: Vec::new(),
-            sweeps: VecDeque::new(),
+            withdrawals: Withdrawals::default(),
             asked_ns: None,
             held_back_ns: None,
             refused_ns: None,
@@ -290,7 +291,7 @@ impl Link {
             || self.ending.is_some()
             || !self.revoking.is_empty()
             || self.quiesces.is_waiting()
-            || !self.sweeps.is_empty()
+            || !self.withdrawals.is_empty()
             || self.is_held_back()
     }
 

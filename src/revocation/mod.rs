@@ -14,6 +14,7 @@ pub mod quiescing;
 mod quiescing_tests;
 #[cfg(test)]
 mod tests;
+pub mod withdrawals;
 
 use crate::fabric::grants::Grant;
 use crate::ids::{GrantToken, MemoryId, OpId, PeerId};

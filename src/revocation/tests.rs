@@ -6,6 +6,7 @@
 
 use super::asking::{Asking, Waits};
 use super::keys::{self, Step};
+use super::withdrawals::Withdrawals;
 use super::*;
 use crate::fabric::{Access, HostRange};
 use std::cell::RefCell;
@@ -113,6 +114,29 @@ enum Frame {
     Keys(MemoryId, u64),
 }
 
+/// Ends a peer's operations under grants, in steps.
+struct Sweep {
+    tokens: Vec<u128>,
+    steps: u64,
+    left: u64,
+}
+
+impl Sweep {
+    fn step(&mut self, ended: &mut BTreeSet<u128>) -> bool {
+        self.left = self.left.saturating_sub(1);
+        if self.left == 0 {
+            ended.extend(&self.tokens);
+        }
+        self.left == 0
+    }
+
+    fn join(&mut self, token: u128) -> bool {
+        let joins = self.left == self.steps;
+        self.tokens.extend(joins.then_some(token));
+        joins
+    }
+}
+
 struct Peer {
     mood: Mood,
     /// It has ended; and nothing of it can arrive.
@@ -121,8 +145,13 @@ struct Peer {
     asking: Asking,
     received_ns: u64,
     frames: VecDeque<Frame>,
-    /// The grants that it knows to be revoked, and the newest keys that it has of each memory.
+    /// The grants that it knows to be revoked, those of which no operation goes on, and the newest keys that it has of
+    /// each memory.
     withdrawn: BTreeSet<u128>,
+    ended: BTreeSet<u128>,
+    withdrawals: Withdrawals<Sweep>,
+    /// Requests that it has not answered.
+    requests: Vec<u64>,
     keys: BTreeMap<MemoryId, u64>,
     /// What it has posted: a grant, and the keys.
     posts: Vec<(u128, u64)>,
@@ -161,6 +190,9 @@ impl World {
             received_ns: 1,
             frames: VecDeque::new(),
             withdrawn: BTreeSet::new(),
+            ended: BTreeSet::new(),
+            withdrawals: Withdrawals::default(),
+            requests: Vec::new(),
             keys: memories().map(|memory| (memory, 0)).collect(),
             posts: Vec::new(),
         });
@@ -407,26 +439,29 @@ impl World {
         end.received_ns = now;
         if self.draw.percent(60) {
             match end.frames.pop_front() {
-                Some(Frame::Withdraw(token)) => _ = end.withdrawn.insert(token),
+                Some(Frame::Withdraw(token)) => {
+                    end.withdrawn.insert(token);
+                    let steps = 1 + self.draw.below(6);
+                    let begin = || Sweep { tokens: vec![token], steps, left: steps };
+                    end.withdrawals.handle_revoked(|sweep| sweep.join(token), begin);
+                }
                 Some(Frame::Keys(memory, keys)) if end.mood != Mood::Liar => {
-                    _ = end.keys.insert(memory, keys)
+                    let ended = &mut end.ended;
+                    end.withdrawals.handle_keys(|sweep| while !sweep.step(ended) {});
+                    end.keys.insert(memory, keys);
                 }
-                Some(Frame::Request(number)) if end.mood == Mood::Honest => {
-                    let posts = std::mem::take(&mut end.posts);
-                    posts.into_iter().for_each(|(token, keys)| self.land(token, keys));
-                    let (_, answered) = self.peer(peer).asking.handle_answer(number);
-                    for waits in answered {
-                        match waits {
-                            Waits::Grant { token, .. } => self.all.handle_answer(token),
-                            Waits::Keys { memory, .. } => self.imported(memory, peer),
-                        }
-                        self.carry_out();
-                    }
-                    self.request(peer);
-                }
+                Some(Frame::Request(number)) if end.mood == Mood::Honest => end.requests.push(number),
                 _ => {}
             }
             return self.known(peer);
+        }
+        if self.draw.percent(40) {
+            let (ended, mut over) = (&mut end.ended, false);
+            end.withdrawals.poll(|sweep| !std::mem::replace(&mut over, true) && sweep.step(ended));
+            if end.withdrawals.is_empty() {
+                std::mem::take(&mut end.requests).into_iter().for_each(|number| self.answer(peer, number));
+            }
+            return;
         }
         let of_peer = |truth: &&Truth| truth.grant.peer == peer;
         let granted: Vec<(u128, MemoryId)> = self
@@ -440,9 +475,24 @@ impl World {
         }
         let (token, memory) = granted[self.draw.below(granted.len() as u64) as usize];
         let end = &mut self.peers[peer.place() - 1];
-        if end.mood == Mood::Liar || !end.withdrawn.contains(&token) {
+        if end.mood == Mood::Liar || !end.ended.contains(&token) {
             end.posts.push((token, end.keys[&memory]));
         }
+    }
+
+    /// A peer answers that it is at rest: what it had posted has arrived.
+    fn answer(&mut self, peer: PeerId, number: u64) {
+        let posts = std::mem::take(&mut self.peer(peer).posts);
+        posts.into_iter().for_each(|(token, keys)| self.land(token, keys));
+        let (_, answered) = self.peer(peer).asking.handle_answer(number);
+        for waits in answered {
+            match waits {
+                Waits::Grant { token, .. } => self.all.handle_answer(token),
+                Waits::Keys { memory, .. } => self.imported(memory, peer),
+            }
+            self.carry_out();
+        }
+        self.request(peer);
     }
 
     /// The peer has acknowledged what it has read.

@@ -64,10 +64,6 @@ impl Sweep {
         Sweep { what, outcome: Outcome::new(Status::Revoked), next: 0 }
     }
 
-    pub fn is_of_grants(&self) -> bool {
-        matches!(self.what, Swept::Revoked(..))
-    }
-
     /// Adds a revoked grant of the peer; false if this sweep is for others, or has begun.
     pub fn join_revoked(&mut self, peer: PeerId, grant: GrantToken) -> bool {
         match &mut self.what {
