@@ -199,7 +199,7 @@ def shipped_files(files, of_tests):
 ENDS_GRANTS = re.compile(
     r"\b(?:[rR]evocations?|Revoking|RevokeGrant|CountGrant|CloseKeys|close_keys|count_grant|revoke_grant|drop_grant|"
     r"replace_keys\w*|\w*[rR]ekeying\w*|rekey|expire_grants|forget_grants|begin_to_revoke|Withdraw|withdrawn|push_withdraw|"
-    r"Kind::Rest|Kind::Keys|keys_came|of_revoked|join_revoked|knows_of_revoke|Command::Quiesced?|quiesced?(?=\()|quiesces|"
+    r"Kind::QuiesceRevoked|Kind::Keys|keys_came|of_revoked|join_revoked|knows_of_revoke|Command::Quiesced?|quiesced?(?=\()|quiesces|"
     r"struct Grants)\b|\brevoke(?=\()")
 
 

@@ -685,7 +685,16 @@ static void null_arguments_are_refused(void)
     REFUSED(WEFT_ERR_INVALID, weft_rail_info(a, 0, NULL, NULL));
     REFUSED(WEFT_ERR_INVALID, weft_peer_connect(a, NULL, 100, NULL, &peer));
     REFUSED_EITHER(WEFT_ERR_INVALID, WEFT_ERR_FORMAT, weft_peer_connect(a, NULL, 0, NULL, &peer));
+    REFUSED(WEFT_ERR_INVALID, weft_peer_connect(a, blob, SIZE_MAX, NULL, &peer));
+    CHECK(strstr(weft_last_error(), "at most") != NULL);
     size_t n = address_of(duo.b->endpoint, blob, sizeof blob);
+    weft_op_options counts = WEFT_OP_OPTIONS_INIT;
+    counts.counter = 1;
+    REFUSED(WEFT_ERR_INVALID, weft_peer_connect(a, blob, n, &counts, &peer));
+    CHECK(strstr(weft_last_error(), "the options timeout_ns and user_data alone") != NULL);
+    void *address;
+    REFUSED(WEFT_ERR_INVALID, weft_memory_alloc(a, 4096, 64, &address));
+    CHECK(strstr(weft_last_error(), "WEFT_NUMA_ANY") != NULL);
     REFUSED(WEFT_ERR_INVALID, weft_peer_connect(a, blob, n, NULL, NULL));
     REFUSED(WEFT_ERR_INVALID, weft_peer_info(a, duo.a_to_b, NULL));
     REFUSED(WEFT_ERR_INVALID, weft_peer_reason(a, duo.a_to_b, NULL, 0, NULL));

@@ -26,7 +26,9 @@ impl Endpoint {
             None => self.node_of_most_rails(),
             Some(node @ 0..=63) => Some(node as u32),
             Some(other) => {
-                return Err(Error::invalid(format!("numa_node is {other}: it must be a NUMA node, 0 to 63")))
+                return Err(Error::invalid(format!(
+                    "numa_node is {other}: it must be a NUMA node, 0 to 63, or WEFT_NUMA_ANY"
+                )))
             }
         };
         self.core.phase.check_open()?;

@@ -97,8 +97,11 @@ pub unsafe fn array<'a, T: Copy>(array: *const T, len: usize, name: &str) -> Res
             "{name} is not aligned to {align} bytes, as its elements must be"
         )));
     }
-    if len > isize::MAX as usize / size_of::<T>() {
-        return Err(Error::limit(format!("a length of {len} for {name} cannot be")));
+    let most = isize::MAX as usize / size_of::<T>();
+    if len > most {
+        return Err(Error::invalid(format!(
+            "{name} has a length of {len}: memory holds at most {most} of these"
+        )));
     }
     // SAFETY: checked for NULL and alignment; the caller keeps `len` elements valid.
     Ok(unsafe { Theirs::new(array, len) })

@@ -6,6 +6,7 @@ use super::guard::{bytes, guard, output, text_out, with_endpoint};
 use super::op::weft_op_options;
 use super::options::options;
 use super::status::weft_status;
+use crate::status::Status;
 use crate::transfer::options::{absent, Takes};
 use std::ffi::{c_char, c_void};
 
@@ -82,8 +83,14 @@ pub unsafe extern "C" fn weft_peer_connect(
         let out = output(peer, "peer")?;
         let address = bytes(address, address_len, "address")?.copied("the address")?;
         with_endpoint(endpoint, |ep| {
-            let options = self::options(ep, options, Takes::NOTHING)?;
-            absent(!options.queue.is_null(), "queue")?;
+            let options = self::options(ep, options, Takes::NOTHING).and_then(|options| {
+                absent(!options.queue.is_null(), "queue")?;
+                Ok(options)
+            });
+            let options = options.map_err(|error| match error.status {
+                Status::Invalid => error.about("a connect has the options timeout_ns and user_data alone"),
+                _ => error,
+            })?;
             out.store(ep.connect(&address, options.checked.timeout_ns, options.checked.user_data)?);
             Ok(())
         })

@@ -70,10 +70,10 @@ pub enum Kind {
     Revoked = 20,
     /// A transfer has arrived, and raises counters.
     Count = 21,
-    /// The sender revokes a grant that the receiver uses. Rest, after some of these: the receiver
-    /// finishes all its posts under these grants, and reports it by Quiesced.
+    /// The sender revokes a grant that the receiver uses. QuiesceRevoked, after some of these: the
+    /// receiver finishes all its posts under these grants, and reports it by Quiesced.
     Withdraw = 22,
-    Rest = 23,
+    QuiesceRevoked = 23,
     /// The answer to an atomic.
     AtomicDone = 24,
     /// A lane failed, and the sender has reset its end: the receiver resets its own end, and
@@ -142,7 +142,7 @@ impl Kind {
             Raise,
             Atomic,
             Withdraw,
-            Rest,
+            QuiesceRevoked,
             Keys,
             NotifyUnder,
             RaiseUnder,
