@@ -221,9 +221,9 @@ impl Link {
     }
 
     /// Queues the notification of a failed transfer, unless its success was already notified.
-    pub fn push_failed(&mut self, failed: &Failed) {
+    pub fn push_failed(&mut self, id: OpId, failed: &Failed) {
         let unheard = matches!(failed.status, Status::Revoked | Status::PeerLost | Status::PeerClosed);
-        if self.notified.remove(&failed.id) || self.session.channels[USER].has_sent(failed.id) || unheard {
+        if self.notified.remove(&id) || self.session.channels[USER].has_sent(id) || unheard {
             return;
         }
         let body = numbers(&[failed.value, failed.status as i32 as u32 as u64]);

@@ -138,10 +138,14 @@ pub struct Body {
     pub work: Work,
 }
 
-/// A failed transfer whose peer is to be notified.
-pub struct Failed {
+/// A transfer whose peer is to be notified: that it has arrived, or how it failed.
+pub struct Notice {
     pub id: OpId,
     pub peer: PeerId,
+    pub failed: Option<Failed>,
+}
+
+pub struct Failed {
     pub status: Status,
     pub value: u64,
     pub grant: Option<GrantToken>,
@@ -185,10 +189,11 @@ impl Body {
     }
 
     /// The notification of its failure, if one is due.
-    pub(super) fn failed(&self, id: OpId, status: Status) -> Option<Failed> {
+    pub(super) fn failed(&self, id: OpId, status: Status) -> Option<Notice> {
         let transfer = self.transfer().filter(|transfer| transfer.notifies_failure)?;
         let value = transfer.notify.as_ref().map_or(0, |(value, _)| *value);
-        Some(Failed { id, peer: transfer.view().peer(), status, value, grant: transfer.grant })
+        let failed = Some(Failed { status, value, grant: transfer.grant });
+        Some(Notice { id, peer: transfer.view().peer(), failed })
     }
 
     pub(super) fn completes(&self) -> bool {

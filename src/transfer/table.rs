@@ -7,7 +7,7 @@
 
 use super::ending::{Ending, Expiring};
 use super::gate::Gate;
-use super::operation::{Body, Failed, To};
+use super::operation::{Body, Notice, To};
 use super::parts::{PartOf, Whole};
 use super::queue::Queue;
 use super::tally::Tally;
@@ -109,7 +109,7 @@ pub struct Table {
     /// The thread that checks deadlines sleeps until then.
     pub(super) sleeps_until: AtomicU64,
     wakes: OnceCell<Box<dyn Fn() + Send + Sync>>,
-    pub(super) failing: OnceCell<Box<dyn Fn(Failed) + Send + Sync>>,
+    pub(super) failing: OnceCell<Box<dyn Fn(Notice) + Send + Sync>>,
     /// Ended operations whose completions wait for NICs.
     pub(super) waiting: CachePadded<AtomicU64>,
     /// The same by peer index. SeqCst, with the gate: a thread that reads 0 here and then waits for
@@ -162,7 +162,7 @@ impl Table {
     }
 
     /// Sets how peers are notified of failures.
-    pub fn failing_to(&self, notify: impl Fn(Failed) + Send + Sync + 'static) {
+    pub fn failing_to(&self, notify: impl Fn(Notice) + Send + Sync + 'static) {
         let _ = self.failing.set(Box::new(notify));
     }
 

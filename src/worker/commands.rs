@@ -11,7 +11,7 @@ use crate::memory::{RemoteMemory, RemoteState};
 use crate::peer::link::{remote_state_of_end, Link};
 use crate::revocation::Then;
 use crate::status::Status;
-use crate::transfer::operation::{Failed, Move, Work};
+use crate::transfer::operation::{Move, Notice, Work};
 use crate::transfer::table::Table;
 use crate::transfer::{Direction, Outcome};
 use crate::wire::frame::USER;
@@ -156,8 +156,7 @@ impl Worker {
                 self.with_link(peer, |link, _| link.handed());
                 self.link_frame(peer, &bytes, now)
             }
-            Command::Notify { peer, id } => self.link_notify(peer, id, false, now),
-            Command::Failed(failed) => self.link_failed(failed),
+            Command::Notify(notice) => self.link_notice(notice, now),
             Command::Remote { remote } => self.link_remote(remote, now),
             Command::GoOn { hold, start: Some(start) } => self.watching.push(Awaiting { hold, start }),
             Command::GoOn { hold, start: None } => self.link_go_on(hold, now),
@@ -216,17 +215,15 @@ impl Worker {
         Ok(())
     }
 
-    /// Notifies a peer of the failure of a transfer.
-    pub fn link_failed(&mut self, failed: Failed) {
-        let core = self.core.clone();
+    /// Notifies a peer of the end of a transfer.
+    fn link_notice(&mut self, notice: Notice, now: u64) {
+        let Notice { id, peer, failed: Some(failed) } = &notice else {
+            return self.link_notify(notice.peer, notice.id, false, now);
+        };
         // A peer that has ended is not notified.
-        let Some(owner) = core.owner_of(failed.peer) else { return };
-        if owner != self.index {
-            return core.inboxes[owner].command(Command::Failed(failed));
-        }
-        if let Some(link) = self.links.get_mut(failed.peer) {
-            link.push_failed(&failed);
-            self.links.mark(failed.peer);
+        match self.core.owner_of(*peer) {
+            Some(owner) if owner != self.index => self.core.inboxes[owner].command(Command::Notify(notice)),
+            _ => self.with_link(*peer, |link, _| link.push_failed(*id, failed)),
         }
     }
 

@@ -22,6 +22,7 @@ use crate::revocation::Revocations;
 use crate::status::{Error, Result, Status};
 use crate::topology::pci::PciAddress;
 use crate::transfer::counters::Counters;
+use crate::transfer::operation::Notice;
 use crate::transfer::queue::Queue;
 use crate::transfer::table::{Left, Table};
 use crate::transfer::Outcome;
@@ -127,9 +128,9 @@ impl Core {
             }
         });
         let of_failures = inboxes.clone();
-        table.failing_to(move |failed| {
+        table.failing_to(move |notice| {
             if let Some(inbox) = of_failures.first() {
-                inbox.command(Command::Failed(failed));
+                inbox.command(Command::Notify(notice));
             }
         });
         Ok(Core {
@@ -280,7 +281,7 @@ impl Core {
     /// Every byte of a transfer has arrived, and its peer is to be notified.
     pub fn notify(&self, id: OpId, peer: PeerId, now: u64) {
         match self.peers.get(peer) {
-            Ok(found) => self.inboxes[found.owner].command(Command::Notify { peer, id }),
+            Ok(found) => self.command_owner(&found, Command::Notify(Notice { peer, id, failed: None })),
             Err(_) => {
                 self.table.end(id, Outcome::new(Status::PeerLost), now);
             }

@@ -2,13 +2,13 @@
 
 use super::chores::Chore;
 use super::mailbox::Mailbox;
-use crate::ids::{Hold, OpId, PeerId, RailIndex};
+use crate::ids::{Hold, PeerId, RailIndex};
 use crate::memory::RemoteMemory;
 use crate::peer::Peer;
 use crate::revocation::{Scope, Then};
 use crate::session::{LaneEvent, Plan, Session};
 use crate::transfer::claims::Run;
-use crate::transfer::operation::Failed;
+use crate::transfer::operation::Notice;
 use crate::transfer::watch::Mark;
 use crate::transfer::Outcome;
 use crate::wire::seal::Root;
@@ -103,12 +103,7 @@ pub enum Command {
         peer: PeerId,
         bytes: Vec<u8>,
     },
-    Notify {
-        peer: PeerId,
-        id: OpId,
-    },
-    /// Notify the peer of a failed transfer.
-    Failed(Failed),
+    Notify(Notice),
     /// A memory of the peer was imported, or released. Of device memory all workers learn.
     Remote {
         remote: Arc<RemoteMemory>,
