@@ -26,6 +26,7 @@ cc -shared -fPIC -Wl,-soname,libcuda.so.1 "$scratch/cuda.c" -o "$scratch/libcuda
 cc "${flags[@]}" "$scratch/gpu_pages.o" -o "$to/tests/gpu_pages" "$to/lib/libweft.so.0" "$scratch/libcuda.so.1"
 cp examples-python/gpu_pages.py "$to/tests/"
 mkdir "$to/python"
+python3 python/build_native.py
 cp -r python/src/libweft "$to/python/"
 
 # take_along LIBRARY FOLDER: with what it needs beside the C library.

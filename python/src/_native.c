@@ -61,8 +61,9 @@ typedef struct {
 } pending;
 
 /* Set once, by `configure` and `bind`. */
-static PyTypeObject *leader_type, *pending_type, *operation_type;
-static allocfunc allocate;
+static PyTypeObject *leader_type, *pending_type, *operation_type, *completion_type;
+static allocfunc allocate, allocate_completion;
+/* `make`: completions of tuples; None where they can be filled in. */
 static PyObject *make, *check, *wake, *fallback;
 static struct {
     PyObject *function;
@@ -100,12 +101,17 @@ static PyObject *completion(const weft_completion *record)
                           PyLong_FromUnsignedLongLong(record->entry), PyLong_FromUnsignedLongLong(record->submit_ns),
                           PyLong_FromUnsignedLongLong(record->first_post_ns), PyLong_FromUnsignedLongLong(record->done_ns)};
     enum { FIELDS = sizeof fields / sizeof *fields };
-    PyObject *plain = PyTuple_New(FIELDS), *made;
+    PyObject *made = make == Py_None ? allocate_completion(completion_type, FIELDS) : PyTuple_New(FIELDS), *plain;
     for (int i = 0; i < FIELDS; i++)
-        if (plain && fields[i])
-            PyTuple_SetItem(plain, i, fields[i]);
-    made = plain && !PyErr_Occurred() ? PyObject_CallFunctionObjArgs(make, plain, NULL) : NULL;
-    Py_XDECREF(plain);
+        if (made && fields[i])
+            PyTuple_SetItem(made, i, fields[i]);
+    if (PyErr_Occurred())
+        Py_CLEAR(made);
+    if (!made || make == Py_None)
+        return made;
+    plain = made;
+    made = PyObject_CallFunctionObjArgs(make, plain, NULL);
+    Py_DECREF(plain);
     return made;
 }
 
@@ -117,10 +123,8 @@ static int begin(pending *op, PyObject *progress, PyObject *words, PyObject *con
         return -1;
     }
     op->records = count == 1 ? &op->one : PyMem_Calloc((size_t)count, sizeof *op->records);
-    if (!op->records) {
-        PyErr_NoMemory();
-        return -1;
-    }
+    if (!op->records)
+        return PyErr_NoMemory() ? 0 : -1;
     op->progress = (leader *)held(progress);
     op->words = held(words);
     op->convert = held(convert);
@@ -202,9 +206,7 @@ static int leader_init(PyObject *self, PyObject *args, PyObject *keywords)
     progress->followers = PyDict_New();
     progress->listeners = PyDict_New();
     progress->space = PyMem_Malloc(BATCH * sizeof *progress->space);
-    if (!progress->space)
-        PyErr_NoMemory();
-    return PyErr_Occurred() ? -1 : 0;
+    return progress->space && !PyErr_Occurred() ? 0 : PyErr_NoMemory() ? 0 : -1;
 }
 
 static int leader_traverse(PyObject *self, visitproc visit, void *arg)
@@ -332,9 +334,7 @@ static PyObject *leader_lead(PyObject *self, PyObject *const *args, Py_ssize_t c
     const uint64_t wait_ns = count ? PyLong_AsUnsignedLongLong(args[0]) : 0;
     int32_t status;
     int led;
-    if (PyErr_Occurred())
-        return NULL;
-    led = lead((leader *)self, wait_ns, count > 1 ? args[1] : Py_None, &status);
+    led = PyErr_Occurred() ? -1 : lead((leader *)self, wait_ns, count > 1 ? args[1] : Py_None, &status);
     return led < 0 ? NULL : led ? held(Py_None) : PyLong_FromLong(status);
 }
 
@@ -384,8 +384,8 @@ enum parameter {
 
 static bool whole(PyObject *from, uint64_t *into)
 {
-    *into = PyLong_CheckExact(from) ? PyLong_AsUnsignedLongLong(from) : (PyErr_SetNone(PyExc_TypeError), 0);
-    return !PyErr_Occurred();
+    *into = PyLong_CheckExact(from) ? PyLong_AsUnsignedLongLong(from) : UINT64_MAX;
+    return *into != UINT64_MAX; /* which is an error, or as rare */
 }
 
 static bool flag(PyObject *from, uint32_t bit, weft_op_options *into)
@@ -519,10 +519,11 @@ static PyObject *forked(PyObject *module, PyObject *unused)
 static PyObject *configure(PyObject *module, PyObject *args)
 {
     (void)module;
-    if (!PyArg_ParseTuple(args, "OOOOO", &operation_type, &make, &check, &wake, &fallback))
+    if (!PyArg_ParseTuple(args, "OOOOOO", &operation_type, &completion_type, &make, &check, &wake, &fallback))
         return NULL;
     Py_INCREF(args); /* and so all of them */
     allocate = (allocfunc)PyType_GetSlot(operation_type, Py_tp_alloc);
+    allocate_completion = (allocfunc)PyType_GetSlot(completion_type, Py_tp_alloc);
     return held(Py_None);
 }
 

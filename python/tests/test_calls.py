@@ -61,6 +61,8 @@ class Calls(Pair):
         while not all(operation.done for operation in operations):
             self.here.poll()
         self.assertEqual([len(operation.completions) for operation in operations], [1] * 3000)
+        done = operations[0].wait()
+        self.assertEqual((done, hash(done), done._replace(kind=0).kind), (tuple(done), hash(tuple(done)), 0))
         values = [event.value for event in iter(lambda: self.there.wait_event(1), None) if isinstance(event, libweft.Notification)]
         self.assertEqual(sorted(values), list(range(3000)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import sys
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
@@ -284,7 +285,7 @@ class Prepared:
 def submit(progress: Progress, function: Any, words: Words, args: Tuple[Any, ...], count: int, *options: Any) -> Operation[Completion]:
     """Calls `function(*args, ...)`, a transfer's, with options as `_options` has them. `count`: its completions."""
     operation: Operation[Completion] = Operation(progress, words, None, count)
-    operation.id = progress.submit(operation, function, args, _options(*options))
+    operation.id = progress.submit(operation, function, _checked(args) if len(args) == 6 else args, _options(*options))
     return operation
 
 
@@ -327,12 +328,18 @@ def _range(verb: str, endpoint: int, local: Memory, remote: RemoteMemory, length
         else:
             raise ValueError(f"the local memory has no offset {local_offset}")
         length = of_range - length
-    all_bits = local_offset | remote_offset | length
-    if type(all_bits) is not int or all_bits >> 64:
-        local_offset, remote_offset = number("local_offset", local_offset), number("remote_offset", remote_offset)
-        length = number("length", length)
     words = (_range_words, verb, length, remote, notify)
     return words, (endpoint, local.handle, local_offset, remote.handle, remote_offset, length)
+
+
+def _checked(args: Tuple[Any, ...]) -> Tuple[Any, ...]:
+    """A range's, which fit."""
+    endpoint, local, local_offset, remote, remote_offset, length = args
+    all_bits = local_offset | remote_offset | length
+    if type(all_bits) is int and not all_bits >> 64:
+        return args
+    return (endpoint, local, number("local_offset", local_offset), remote, number("remote_offset", remote_offset),
+            number("length", length))
 
 
 def _range_words(verb: str, length: int, remote: RemoteMemory, notify: Optional[int]) -> str:
@@ -407,5 +414,7 @@ def _peers(entries: Sequence[Entry]) -> int:
 
 
 if native is not None:
-    native.configure(Operation, functools.partial(tuple.__new__, Completion), check, wake, submit)
+    # From 3.14, tuples keep their hash, where only `tuple.__new__` knows of it.
+    made_by = functools.partial(tuple.__new__, Completion) if sys.version_info >= (3, 14) else None
+    native.configure(Operation, Completion, made_by, check, wake, submit)
     submit = native.submit
