@@ -79,6 +79,7 @@ impl Endpoint {
 
     /// Waits until no disk has a read or write of a memory.
     pub(super) fn settle_file(&self, memory: &Memory) -> Result<()> {
-        memory.place().map_or(Ok(()), |place| place.settle(UNRESPONSIVE))
+        let at_most = Duration::from_nanos(self.core.config.timeout_ns).min(UNRESPONSIVE);
+        memory.place().map_or(Ok(()), |place| place.settle(at_most))
     }
 }

@@ -198,7 +198,7 @@ impl<D: Disk> Engine<D> {
         let mut steps = Vec::new();
         let (most, mut errno) = (self.most_of_one(), 0);
         for Moved { file, write, piece } in &job.parts {
-            if file.overdue.load(Relaxed) >= most / 2 {
+            if file.overdue.load(Relaxed) >= most.min(2 * BOUNCES_OF_ONE) / 2 {
                 errno = libc::ETIMEDOUT;
             }
             plan(piece, *write, file.geometry(), &mut steps);

@@ -16,7 +16,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -203,7 +203,8 @@ fn disk_that_hangs_keeps_its_memory_and_no_one_elses_time() {
 #[test]
 fn file_on_a_hung_disk_is_refused_at_once() {
     let queue = start(|_| Fake { hang: Some((0, None)), ..Fake::default() });
-    let mut file = register(&queue, &[5; 8192], 8192, Duration::from_millis(20));
+    let patience = Duration::from_secs(1);
+    let mut file = register(&queue, &[5; 8192], 8192, patience);
     let mut memories = vec![vec![0; 512]; 64];
     let tickets: Vec<u64> = memories.iter_mut().map(|memory| file.launch(memory, 0, false)).collect();
     let ends: Vec<Copied> = tickets.into_iter().map(|ticket| file.end(ticket)).collect();
@@ -211,6 +212,10 @@ fn file_on_a_hung_disk_is_refused_at_once() {
     // A fourth of the aligned buffers.
     assert!((1..=8).contains(&count(Copied::Hung)), "{ends:?}");
     assert_eq!(count(Copied::Hung) + count(Copied::Failed(libc::ETIMEDOUT)), 64);
+    let began = Instant::now();
+    let ticket = file.launch(&mut memories[0], 4096, false);
+    assert_eq!(file.end(ticket), Copied::Failed(libc::ETIMEDOUT));
+    assert!(began.elapsed() < patience, "it waits for a disk that hangs");
     let queue = queue.clone();
     let mut patient = register(&queue, &[5; 8192], 8192, PATIENCE);
     let ticket = patient.launch(&mut memories[0], 4096, false);
@@ -241,6 +246,7 @@ fn descriptors_that_are_no_place_for_memory_are_refused() {
     assert_eq!(places.iter().map(|range| range.len).collect::<Vec<_>>(), [4096, 1 << 40]);
     assert!(find(places[1].base + 5, 100).is_some_and(|found| found.offset == 15));
     assert!(find(places[0].base, 4097).is_none() && find(places[0].base - 1, 1).is_none());
+    assert!(places[1].base - 10 >= places[0].base + 8192, "nothing lies between the two");
     let first = places[0].base;
     drop(reserved);
     assert!(find(first, 1).is_none());
