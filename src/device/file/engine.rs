@@ -214,10 +214,12 @@ impl<D: Disk> Engine<D> {
 
     /// Begins all that has place.
     fn begin(&mut self) {
+        // Files of which a write waits for another: later ones wait, too, or it would wait for ever.
+        let mut waiting = Vec::new();
         for _ in 0..self.queue.len() {
             let Some(at) = self.queue.pop_front() else { return };
             // In order, as far as their files have place.
-            while self.begin_next(at) {}
+            while self.begin_next(at, &mut waiting) {}
             let waits = self.jobs.get(at).is_some_and(|running| running.next < running.todo.len());
             if waits {
                 self.queue.push_back(at);
@@ -228,7 +230,7 @@ impl<D: Disk> Engine<D> {
     }
 
     /// Begins the next step of a job; false if there is none, or no place for it.
-    fn begin_next(&mut self, at: usize) -> bool {
+    fn begin_next(&mut self, at: usize, waiting: &mut Vec<(u64, u64)>) -> bool {
         let most = self.most_of_one();
         let full = self.ops.0.len() - self.ops.1.len() >= self.disk.depth();
         let Some(running) = self.jobs.get(at) else { return false };
@@ -252,7 +254,8 @@ impl<D: Disk> Engine<D> {
                 && step.piece.offset / APART * APART < (op.offset + op.len).next_multiple_of(APART)
                 && op.offset / APART * APART < (step.piece.offset + step.piece.len).next_multiple_of(APART)
         };
-        if write && self.ops.each().any(conflicts) {
+        if write && (waiting.contains(&file.inode) || self.ops.each().any(conflicts)) {
+            waiting.push(file.inode);
             return false;
         }
         let bounce = match how {

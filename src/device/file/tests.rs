@@ -179,6 +179,28 @@ fn launch_fails_by_its_own_error_alone() {
 }
 
 #[test]
+fn edge_of_a_write_waits_for_no_later_writes() {
+    let queue = start(|_| Fake { late: Duration::from_millis(2), ..Fake::default() });
+    let mut file = register(&queue, &[], 1 << 20, PATIENCE);
+    // Memory that whole blocks go to directly.
+    let mut block = memmap2::MmapMut::map_anon(4096).expect("memory");
+    let mut odd = vec![1; 5000];
+    let mut direct: std::collections::VecDeque<u64> =
+        (2..10).map(|i| file.launch(&mut block, i * 4096, true)).collect();
+    let edge = file.launch(&mut odd, 0, true);
+    let mut more = 0;
+    while file.jobs.poll(edge) == Copied::Pending {
+        assert!(more < 200, "later writes begin before it");
+        if let Some(ticket) = direct.pop_front() {
+            assert_eq!(file.end(ticket), Copied::Done);
+        }
+        direct.push_back(file.launch(&mut block, (2 + more % 8) * 4096, true));
+        more += 1;
+    }
+    direct.into_iter().for_each(|ticket| assert_eq!(file.end(ticket), Copied::Done));
+}
+
+#[test]
 fn disk_that_hangs_keeps_its_memory_and_no_one_elses_time() {
     let hang = Some((0, Some(Duration::from_millis(300))));
     let queue = start(move |_| Fake { hang, ..Fake::default() });
