@@ -141,6 +141,31 @@ static void lane_of_another_worker_is_used_when_it_returns(void)
     duo_close(&duo);
 }
 
+/* The other rail serves memory that is registered afterwards, and operations from and to it. */
+static void memory_is_registered_without_a_removed_device(void)
+{
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    config.fabric = "sim:like=verbs:rails=2:delay_us=20:world=removed";
+    setenv("WEFT_SIM_FAULTS", "port4+0 port0 removed", 1);
+    struct duo duo = duo_open_with(MIB, &config);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, 64 * KIB);
+    weft_rail_statistics rail = WEFT_RAIL_STATISTICS_INIT;
+    weft_memory *memory;
+    uint8_t *bytes = malloc(MIB);
+    strike(config.fabric);
+    write_until(&duo, &args, WEFT_COMPLETION_RAIL_DOWN);
+    CHECK_OK(weft_rail_info(duo.a->endpoint, 0, NULL, &rail));
+    CHECK(strcmp(rail.link, "removed") == 0 && !rail.up);
+    fill_random(bytes, MIB, 7);
+    memory = register_one(duo.a->endpoint, bytes, MIB);
+    args = range_args(memory, duo.b_of_a, MIB);
+    CHECK_OK(box_await(duo.a, write_now(duo.a, &args), patience_ms()).status);
+    CHECK(differs_random(duo.b_bytes, MIB, 7) < 0);
+    CHECK_OK(weft_memory_deregister(memory));
+    free(bytes);
+    duo_close(&duo);
+}
+
 /* Where single lanes cannot be closed, a failing NIC ends its peers, which the other NICs reach again at once. */
 static void peers_of_a_dead_nic_connect_over_the_others(void)
 {
@@ -182,6 +207,7 @@ static const struct test tests[] = {
     {"lane_of_another_worker_is_used_when_it_returns", "once", lane_of_another_worker_is_used_when_it_returns},
     {"dead_lane_delays_no_other", "once timed", dead_lane_delays_no_other},
     {"worker_without_lanes_fails_nothing", "once", worker_without_lanes_fails_nothing},
+    {"memory_is_registered_without_a_removed_device", "once", memory_is_registered_without_a_removed_device},
     {"peers_of_a_dead_nic_connect_over_the_others", "once", peers_of_a_dead_nic_connect_over_the_others},
     {NULL, NULL, NULL},
 };

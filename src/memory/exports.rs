@@ -31,9 +31,9 @@ impl Exports {
         self.old.extend(left);
     }
 
-    /// All rails have registered it anew.
+    /// Rails have registered it anew, but for those whose devices were removed.
     pub fn is_complete(&self) -> bool {
-        self.fresh.len() >= self.current.len()
+        !self.fresh.is_empty() || self.current.is_empty()
     }
 
     /// What was registered anew takes the place of what there was.

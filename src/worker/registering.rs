@@ -4,7 +4,7 @@
 use super::chores::{Chore, Chores, Closable, Closing, Registered, Registering, Reply};
 use super::core::Core;
 use super::lanes::Rails;
-use crate::fabric::{Access, Registration};
+use crate::fabric::{Access, LinkState, Registration};
 use crate::ids::RailIndex;
 use crate::logging::seldom::warn_seldom;
 use crate::revocation::{Scope, Then};
@@ -98,6 +98,7 @@ impl Registering {
     fn next(&mut self, rails: &mut Rails) -> bool {
         let Some(index) = self.at else { return true };
         let Registering { wanted, at, done, skips, all, .. } = self;
+        let removed = rails[index].health.link == LinkState::Removed;
         let rail = &mut rails[index].rail;
         if *skips {
             match done.pop() {
@@ -122,6 +123,7 @@ impl Registering {
         let own = Access { remote_write: false, remote_read: false, ..wanted.access };
         let access = if apart { own } else { wanted.access };
         let learnt = match wanted.device {
+            _ if removed => Ok(None),
             None => rail.register(*range, access).map(Some),
             Some((device, shareable)) => rail.register_device(*range, access, device, shareable),
         };

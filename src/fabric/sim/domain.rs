@@ -2,7 +2,7 @@
 
 use super::endpoint::Endpoint;
 use super::fid_ops::{self, table};
-use super::port::{Port, Region};
+use super::port::{Port, Region, REMOVED};
 use super::queue::Queue;
 use super::spec::Spec;
 use super::world::World;
@@ -100,6 +100,9 @@ unsafe extern "C" fn regattr(
     unsafe {
         let (owner, attr) = (fid.cast::<Domain>(), &*attr);
         let domain = &mut *owner;
+        if domain.port.has(REMOVED) {
+            return -libc::ENODEV;
+        }
         if attr.iov_count != 1 || flags & !FI_MR_DMABUF != 0 {
             return -FI_EINVAL;
         }
