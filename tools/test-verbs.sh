@@ -38,6 +38,9 @@ loads=(
 # Devices that pages move over, as `kind` makes them.
 kinds=(mtu_1024 mtu_2048 mtu_4096 ipv6_only bonded)
 
+# What becomes of a rail that the kernel speaks of.
+speaks=(port_loses_its_link device_is_removed)
+
 # Programs about a fabric's names, simulated devices, sockets, or what only root's other tools can do; more than 4 GiB take
 # an emulated machine too long. A dead process's connections stay open while children that it has forked live. NICs serve
 # writes and reads of a process that is stopped, too.
@@ -46,7 +49,7 @@ not_here+='|^network\.dead_peer_is_lost_although_its_children_live$'
 not_here+='|^transfers\.(stopped_peer_delays_no_completion|paused_peer_(of_one_rail_)?stays_connected)$'
 not_here+='|^transfers\.(deadlines_are_kept|late_read_changes_no_memory)$'
 # Of a choice: what differs most over verbs from what the simulated NICs do.
-short='^(fill\.(small_pages|layers|four_rails|a_cable_is_cut)|load\.reads|kind\.(mtu_1024|ipv6_only)|settings\..*|counters\.(pages|counter_rises_once_per_transfer)'
+short='^(fill\.(small_pages|layers|four_rails|a_cable_is_cut)|load\.reads|kernel\.port_loses_its_link|kind\.(mtu_1024|ipv6_only)|settings\..*|counters\.(pages|counter_rises_once_per_transfer)'
 short+='|killed\.writer_killed_inside_a_counted_page|fences\.nothing_lands_after_a_fence|peers\.(killed_peer|restarted_endpoint_is_a_new_peer)'
 short+='|messages\.messages_of_all_sizes_arrive|transfers\.(pages|cancel_takes_effect_at_once)|atomics\.atomics_return_the_previous_value)$'
 
@@ -75,6 +78,9 @@ plan() { # libdir, random_fill, folder of the programs, weft-bench
     done
     for each in "${kinds[@]}"; do
         echo "$sum kind.$each kind $each"
+    done
+    for each in "${speaks[@]}"; do
+        echo "$sum kernel.$each kernel $each"
     done
     for program in $(programs "$3"); do
         sum=$(key "$1/libweft.so" "$3/$program")
@@ -263,6 +269,7 @@ fill() { # "NAME|CABLES|OPTIONS|OPTIONS OF THE DECODE SIDE"
 load() { # "NAME|CABLES|OPTIONS"
     local name cables options rails serving status=0 tries at=$logs/serving
     IFS='|' read -r name cables options <<<"$1"
+    [[ $options == *--seconds* ]] || options+=" --repeat 6"
     rails=$(seq -s, -f '%.0f' 0 $((cables - 1)))
     : >"$at"
     "${guard[@]}" "$bench" serve --once --listen 127.0.0.1:0 --provider verbs --rail-names "right${rails//,/,right}" >"$at" &
@@ -273,10 +280,47 @@ load() { # "NAME|CABLES|OPTIONS"
     done
     # shellcheck disable=SC2086 # options
     "${guard[@]}" "$bench" run --connect "$(sed -n 's/^listening on //p' "$at")" --provider verbs --rail-names "left${rails//,/,left}" \
-        --repeat 6 --verify $options || status=$?
+        --verify $options || status=$?
     [ $status = 0 ] || kill $serving 2>/dev/null
     wait $serving || status=1
     return $status
+}
+
+# A light load over two rails, of which the left side's second one loses its port, or its device; over switches, so that the left
+# interface stays up. Its log says what happened, in this order.
+kernel() { # name
+    local log=$logs/kernel.log running status=0
+    no_network
+    network 3 2 || return 1
+    WEFT_LOG=debug load "$1|2|--pages 1 --page 4K --in-flight 1 --seconds $((4 * WEFT_TEST_PATIENCE))" 2>$log &
+    running=$!
+    says "verbs is the only fabric" && sleep 3
+    case $1 in
+    port_loses_its_link)
+        link 0 1 down
+        says "rail 1 (left1): its link is down" && says "Network is down; its other lanes (1) carry on" && sleep 3
+        link 0 1 up
+        says "rail 1 (left1): its link is up again" && says "lane from rail 1 .* is up again" ;;
+    device_is_removed)
+        rdma link del left1 & # It waits until nobody has it open.
+        says "rail 1 (left1): its device was removed" && says "No such device; its other lanes (1) carry on" ;;
+    esac || status=1
+    wait $running || status=1
+    cat $log
+    ! grep -E "is lost|panicked" $log || status=1
+    wait
+    no_network
+    network 2 4 || status=1
+    return $status
+}
+says() { # a pattern; $log is the caller's
+    local tries
+    for ((tries = 0; tries < 100 * WEFT_TEST_PATIENCE; tries++)); do
+        ! grep -q "$1" "$log" || return 0
+        sleep 0.1
+    done
+    echo "the log has no line: $1"
+    return 1
 }
 
 # Pages from one process to another over a device of a kind, which is made for it.
@@ -366,7 +410,7 @@ inside() { # random_fill, weft-bench, folder of the programs, how many have pass
         begin=$SECONDS status=0
         # shellcheck disable=SC2086 # words
         case $words in
-        fill\ * | load\ *) "${words%% *}" "${words#* }" >$log 2>&1 </dev/null || status=$? ;;
+        fill\ * | load\ * | kernel\ *) "${words%% *}" "${words#* }" >$log 2>&1 </dev/null || status=$? ;;
         *) $words >$log 2>&1 </dev/null || status=$? ;;
         esac
         took="$((SECONDS - begin)) s"
