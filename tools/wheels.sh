@@ -40,7 +40,8 @@ for machine; do
     export WEFT_DIST WEFT_NIXL_PLUGIN
     WEFT_DIST=$(echo "$scratch/$machine"/weft-*.tar.xz)
     CC=$cc wheel python
-    [[ $(python3 -m zipfile -l "$out"/libweft-*_"$machine".whl) == *_native.abi3.so* ]] || exit 1
+    [[ $(python3 -m zipfile -l "$out"/libweft-*_"$machine".whl) == *_native.abi3.so* ]] ||
+        { echo "the wheel has no compiled module: $cc and Python.h are needed" >&2; exit 1; }
     audited "$out"/libweft-*_"$machine".whl "manylinux_2_28_$machine"
 
     tar -C "$scratch/$machine" -xf "$WEFT_DIST"

@@ -15,15 +15,12 @@
 #define METH_FASTCALL 0x0080
 #endif
 
-/* Py_buffer, of the stable ABI since 3.11; its members have not changed since 2.6. */
+/* Py_buffer, of the stable ABI since 3.11; its members are the same since 2.6. */
 typedef struct {
-    void *buf;
-    PyObject *obj;
+    void *buf, *obj;
     Py_ssize_t len, itemsize;
     int readonly, ndim;
-    char *format;
-    Py_ssize_t *shape, *strides, *suboffsets;
-    void *internal;
+    void *format, *shape, *strides, *suboffsets, *internal;
 } view;
 PyAPI_FUNC(int) PyObject_GetBuffer(PyObject *, view *, int);
 PyAPI_FUNC(void) PyBuffer_Release(view *);
@@ -34,21 +31,24 @@ PyAPI_FUNC(void) PyBuffer_Release(view *);
 #define FUNCTIONS 8
 #define ARGS_MAX 6
 
+typedef struct pending pending;
+
 typedef struct {
     PyObject_HEAD
     uint64_t handle, token;
     weft_queue *queue;
-    char manual;
-    /* A thread of this process polls into `space`, if it is `era`. */
-    int polling;
+    /* `polling`: a thread of this process polls into `space`, if it is `era`. */
+    int manual, polling;
     PyObject *operations, *events, *followers, *listeners, *over;
+    /* The last one, which comes to the others with the next: who waits for each needs no table. */
+    pending *newest;
     /* What the last poll took; the one at `next` has the number `number`. */
     weft_completion *space;
     int next, count;
     uint64_t number;
 } leader;
 
-typedef struct {
+struct pending {
     PyObject_HEAD
     leader *progress;
     PyObject *words, *convert, *futures, *error;
@@ -56,14 +56,13 @@ typedef struct {
     char ended;
     unsigned long long id;
     /* By the number of the last one, one that is handed out again is no second one. */
-    uint64_t last;
+    uint64_t token, last;
     weft_completion *records, one;
-} pending;
+};
 
-/* Set once, by `configure` and `bind`. */
+/* Set once, by `configure` and `bind`. `make`: completions of tuples; None where they can be filled in. */
 static PyTypeObject *leader_type, *pending_type, *operation_type, *completion_type;
 static allocfunc allocate, allocate_completion;
-/* `make`: completions of tuples; None where they can be filled in. */
 static PyObject *make, *check, *wake, *fallback;
 static struct {
     PyObject *function;
@@ -75,7 +74,7 @@ static int32_t (*poll_queue)(weft_queue *, weft_completion *, uint32_t, uint64_t
 
 static PyObject *held(PyObject *object)
 {
-    Py_INCREF(object);
+    Py_XINCREF(object);
     return object;
 }
 
@@ -123,20 +122,17 @@ static int begin(pending *op, PyObject *progress, PyObject *words, PyObject *con
         return -1;
     }
     op->records = count == 1 ? &op->one : PyMem_Calloc((size_t)count, sizeof *op->records);
-    if (!op->records)
-        return PyErr_NoMemory() ? 0 : -1;
     op->progress = (leader *)held(progress);
     op->words = held(words);
     op->convert = held(convert);
     op->count = count;
-    return 0;
+    return op->records || PyErr_NoMemory() ? 0 : -1;
 }
 
-static int pending_init(PyObject *self, PyObject *args, PyObject *keywords)
+static int pending_init(PyObject *self, PyObject *args, PyObject *Py_UNUSED(keywords))
 {
     PyObject *progress, *words, *convert;
     Py_ssize_t count = 1;
-    (void)keywords;
     if (!PyArg_ParseTuple(args, "OOO|n", &progress, &words, &convert, &count))
         return -1;
     return begin((pending *)self, progress, words, convert, count);
@@ -170,26 +166,21 @@ static void pending_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-static PyObject *pending_taken(PyObject *self, PyObject *unused)
+static PyObject *pending_taken(PyObject *self, PyObject *Py_UNUSED(unused))
 {
     pending *op = (pending *)self;
-    PyObject *list = PyList_New(0);
-    (void)unused;
-    for (Py_ssize_t i = 0; list && i < op->taken; i++) {
-        PyObject *one = completion(&op->records[i]);
-        if (!one || PyList_Append(list, one))
+    PyObject *list = PyList_New(op->taken), *one;
+    for (Py_ssize_t i = 0; list && i < PyList_Size(list); i++)
+        if (!(one = completion(&op->records[i])) || PyList_SetItem(list, i, one))
             Py_CLEAR(list);
-        Py_XDECREF(one);
-    }
     return list;
 }
 
-static int leader_init(PyObject *self, PyObject *args, PyObject *keywords)
+static int leader_init(PyObject *self, PyObject *args, PyObject *Py_UNUSED(keywords))
 {
     leader *progress = (leader *)self;
     unsigned long long handle, queue;
     int manual;
-    (void)keywords;
     if (!PyArg_ParseTuple(args, "KKp", &handle, &queue, &manual))
         return -1;
     if (progress->space || !poll_queue) {
@@ -198,7 +189,7 @@ static int leader_init(PyObject *self, PyObject *args, PyObject *keywords)
     }
     progress->handle = handle;
     progress->queue = (weft_queue *)(uintptr_t)queue;
-    progress->manual = (char)manual;
+    progress->manual = manual;
     progress->number = 1;
     progress->over = held(Py_None);
     progress->operations = PyDict_New();
@@ -213,6 +204,7 @@ static int leader_traverse(PyObject *self, visitproc visit, void *arg)
 {
     leader *progress = (leader *)self;
     Py_VISIT(Py_TYPE(self));
+    Py_VISIT((PyObject *)progress->newest);
     Py_VISIT(progress->operations);
     Py_VISIT(progress->events);
     Py_VISIT(progress->over);
@@ -226,6 +218,7 @@ static void leader_dealloc(PyObject *self)
     leader *progress = (leader *)self;
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
+    Py_CLEAR(progress->newest);
     Py_CLEAR(progress->operations);
     Py_CLEAR(progress->events);
     Py_CLEAR(progress->over);
@@ -236,8 +229,40 @@ static void leader_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
+/* Puts the newest to the others. */
+static int grow_older(leader *progress)
+{
+    PyObject *op = (PyObject *)progress->newest, *key = op ? PyLong_FromUnsignedLongLong(progress->newest->token) : NULL;
+    int failed = op && (!key || PyDict_SetItem(progress->operations, key, op)) ? -1 : 0;
+    Py_XDECREF(key);
+    if (!failed)
+        Py_CLEAR(progress->newest);
+    return failed;
+}
+
+static PyObject *leader_operations(PyObject *self, void *Py_UNUSED(closure))
+{
+    return grow_older((leader *)self) ? NULL : held(((leader *)self)->operations);
+}
+
+/* The operation with a token, if there is one; forgets it with `remove`. */
+static pending *find(leader *progress, uint64_t token, bool remove)
+{
+    PyObject *key, *found = (PyObject *)progress->newest;
+    if (found && progress->newest->token == token) {
+        progress->newest = remove ? NULL : (pending *)held(found);
+        return (pending *)found;
+    }
+    key = PyLong_FromUnsignedLongLong(token);
+    found = held(key ? PyDict_GetItemWithError(progress->operations, key) : NULL);
+    if (found && remove)
+        PyDict_DelItem(progress->operations, key);
+    Py_XDECREF(key);
+    return (pending *)found;
+}
+
 /* A completion of an operation. */
-static int hand_to(leader *progress, pending *op, PyObject *token, uint64_t number, PyObject *loop)
+static int hand_to(leader *progress, pending *op, uint64_t token, uint64_t number, PyObject *loop)
 {
     if (op->last != number && op->taken < op->count) {
         op->records[op->taken++] = progress->space[progress->next];
@@ -248,8 +273,7 @@ static int hand_to(leader *progress, pending *op, PyObject *token, uint64_t numb
     op->ended = 1;
     if (op->futures && op->futures != Py_None && done(PyObject_CallFunctionObjArgs(wake, op->futures, loop, NULL)))
         return -1;
-    if (PyDict_DelItem(progress->operations, token))
-        PyErr_Clear(); /* a handler has done so */
+    done((PyObject *)find(progress, token, true));
     return 0;
 }
 
@@ -274,17 +298,8 @@ static int hand_out(leader *progress, PyObject *loop)
     while (progress->next < progress->count) {
         const uint64_t number = progress->number;
         const uintptr_t token = (uintptr_t)progress->space[progress->next].user_data;
-        pending *op = NULL;
-        int failed;
-        if (!token) {
-            failed = hand_event(progress, number);
-        } else {
-            PyObject *key = PyLong_FromUnsignedLongLong(token);
-            PyObject *found = key ? PyDict_GetItemWithError(progress->operations, key) : NULL;
-            op = found && PyObject_TypeCheck(found, pending_type) ? (pending *)held(found) : NULL;
-            failed = op ? hand_to(progress, op, key, number, loop) : PyErr_Occurred() ? -1 : 0;
-            Py_XDECREF(key);
-        }
+        pending *op = token ? find(progress, token, false) : NULL;
+        int failed = op ? hand_to(progress, op, token, number, loop) : token ? PyErr_Occurred() != NULL : hand_event(progress, number);
         if (!failed && progress->number == number) {
             progress->number++;
             progress->next++;
@@ -333,20 +348,17 @@ static PyObject *leader_lead(PyObject *self, PyObject *const *args, Py_ssize_t c
 {
     const uint64_t wait_ns = count ? PyLong_AsUnsignedLongLong(args[0]) : 0;
     int32_t status;
-    int led;
-    led = PyErr_Occurred() ? -1 : lead((leader *)self, wait_ns, count > 1 ? args[1] : Py_None, &status);
+    int led = PyErr_Occurred() ? -1 : lead((leader *)self, wait_ns, count > 1 ? args[1] : Py_None, &status);
     return led < 0 ? NULL : led ? held(Py_None) : PyLong_FromLong(status);
 }
 
-static PyObject *leader_led(PyObject *self, PyObject *unused)
+static PyObject *leader_led(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     return PyBool_FromLong(((leader *)self)->polling == era);
 }
 
-static PyObject *leader_token(PyObject *self, PyObject *unused)
+static PyObject *leader_token(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     return PyLong_FromUnsignedLongLong(++((leader *)self)->token);
 }
 
@@ -354,7 +366,7 @@ static PyObject *leader_token(PyObject *self, PyObject *unused)
 static PyObject *pending_wait(PyObject *self, PyObject *timeout)
 {
     pending *op = (pending *)self;
-    PyObject *result, *converted;
+    PyObject *result, *plain;
     if (!op->ended && op->progress) {
         const double seconds = timeout == Py_None ? 1e9 : PyFloat_AsDouble(timeout);
         const uint64_t began = timeout == Py_None ? 0 : now();
@@ -369,12 +381,12 @@ static PyObject *pending_wait(PyObject *self, PyObject *timeout)
     }
     if ((op->error && op->error != Py_None) || op->taken != 1 || op->records->status < 0)
         return PyObject_CallMethod(self, "result", NULL);
-    result = completion(op->records);
-    if (!result || !op->convert || op->convert == Py_None)
-        return result;
-    converted = PyObject_CallFunctionObjArgs(op->convert, result, NULL);
-    Py_DECREF(result);
-    return converted;
+    plain = completion(op->records);
+    if (!plain || !op->convert || op->convert == Py_None)
+        return plain;
+    result = PyObject_CallFunctionObjArgs(op->convert, plain, NULL);
+    Py_DECREF(plain);
+    return result;
 }
 
 enum parameter {
@@ -398,7 +410,8 @@ static bool flag(PyObject *from, uint32_t bit, weft_op_options *into)
 static bool plain(PyObject *const *from, weft_op_options *into)
 {
     PyObject *data = from[NOTIFY_DATA], *grant = from[GRANT], *timeout = from[TIMEOUT];
-    if (from[START] != Py_None || from[DONE] != Py_None || !PyBytes_CheckExact(data) || !PyBytes_CheckExact(grant) ||
+    if (from[START] != Py_None || from[DONE] != Py_None || !PyBytes_CheckExact(data) || PyBytes_Size(data) > WEFT_NOTIFY_DATA_MAX ||
+        !PyBytes_CheckExact(grant) || (PyBytes_Size(grant) && PyBytes_Size(grant) != sizeof into->grant) ||
         !whole(from[COUNTER], &into->counter) || !flag(from[COUNT_PAGES], WEFT_COUNT_PAGES, into) ||
         !flag(from[LATENCY], WEFT_CLASS_LATENCY, into) || !flag(from[EACH_PEER], WEFT_COMPLETE_EACH_PEER, into))
         return false;
@@ -409,12 +422,8 @@ static bool plain(PyObject *const *from, weft_op_options *into)
     } else if (from[NOTIFY_FAILURE] != Py_False) {
         return false;
     }
-    if (PyBytes_Size(data)) {
-        if (PyBytes_Size(data) > WEFT_NOTIFY_DATA_MAX)
-            return false;
-        into->notify_data = PyBytes_AsString(data);
-        into->notify_data_len = (uint32_t)PyBytes_Size(data);
-    }
+    into->notify_data = PyBytes_Size(data) ? PyBytes_AsString(data) : NULL;
+    into->notify_data_len = (uint32_t)PyBytes_Size(data);
     if (timeout != Py_None) {
         const double seconds = PyFloat_CheckExact(timeout) || PyLong_CheckExact(timeout) ? PyFloat_AsDouble(timeout) : -1;
         if (!(seconds >= 0 && seconds <= 86400))
@@ -422,10 +431,7 @@ static bool plain(PyObject *const *from, weft_op_options *into)
         into->timeout_ns = (uint64_t)(seconds * 1e9);
         into->timeout_ns += !into->timeout_ns; /* 0 would mean the default */
     }
-    if (PyBytes_Size(grant) == sizeof into->grant)
-        memcpy(&into->grant, PyBytes_AsString(grant), sizeof into->grant);
-    else if (PyBytes_Size(grant))
-        return false;
+    memcpy(&into->grant, PyBytes_AsString(grant), (size_t)PyBytes_Size(grant));
     return true;
 }
 
@@ -449,39 +455,36 @@ static weft_status call_function(void *address, const uint64_t *arg, Py_ssize_t 
 static PyObject *submitted(leader *progress, void *address, PyObject *const *from, const uint64_t *arg, Py_ssize_t count,
                            weft_op_options *options)
 {
-    const uint64_t token = ++progress->token;
-    PyObject *key = PyLong_FromUnsignedLongLong(token);
-    pending *op = key ? (pending *)allocate(operation_type, 0) : NULL;
-    weft_status status = WEFT_ERR_NO_MEMORY;
+    pending *op = (pending *)allocate(operation_type, 0);
+    weft_status status;
     weft_op id = 0;
-    options->user_data = (void *)(uintptr_t)token;
-    if (op && !begin(op, from[PROGRESS], from[WORDS], Py_None, PyLong_AsSsize_t(from[COUNT])) &&
-        !PyDict_SetItem(progress->operations, key, (PyObject *)op)) {
-        Py_BEGIN_ALLOW_THREADS
-        status = call_function(address, arg, count, options, &id);
-        Py_END_ALLOW_THREADS
-        op->id = id;
-        if (status < 0) {
-            if (PyDict_DelItem(progress->operations, key))
-                PyErr_Clear(); /* a close has done so */
-            done(PyObject_CallFunction(check, "i", status));
-        }
-    }
-    Py_XDECREF(key);
-    if (PyErr_Occurred())
+    if (!op || begin(op, from[PROGRESS], from[WORDS], Py_None, PyLong_AsSsize_t(from[COUNT])) || grow_older(progress)) {
         Py_CLEAR(op);
+        return NULL;
+    }
+    op->token = ++progress->token;
+    options->user_data = (void *)(uintptr_t)op->token;
+    progress->newest = (pending *)held((PyObject *)op);
+    Py_BEGIN_ALLOW_THREADS
+    status = call_function(address, arg, count, options, &id);
+    Py_END_ALLOW_THREADS
+    op->id = id;
+    if (status < 0) {
+        done((PyObject *)find(progress, op->token, true));
+        Py_CLEAR(op);
+        done(PyObject_CallFunction(check, "i", status));
+    }
     return (PyObject *)op;
 }
 
-static PyObject *submit(PyObject *module, PyObject *const *from, Py_ssize_t parameters)
+static PyObject *submit(PyObject *Py_UNUSED(module), PyObject *const *from, Py_ssize_t parameters)
 {
     weft_op_options options = WEFT_OP_OPTIONS_INIT;
     uint64_t arg[ARGS_MAX] = {0};
     view views[ARGS_MAX];
     int viewed = 0;
     void *address = NULL;
-    PyObject *result = NULL, *all;
-    (void)module;
+    PyObject *result, *all;
     if (parameters == PARAMETERS && PyObject_TypeCheck(from[PROGRESS], leader_type) && PyTuple_CheckExact(from[ARGS])) {
         const Py_ssize_t count = PyTuple_Size(from[ARGS]);
         bool good = count >= 2 && count <= ARGS_MAX && count != 5 && plain(from, &options);
@@ -493,8 +496,7 @@ static PyObject *submit(PyObject *module, PyObject *const *from, Py_ssize_t para
         }
         for (int i = 0; i < FUNCTIONS && !address; i++)
             address = bound[i].function == from[FUNCTION] ? bound[i].address : NULL;
-        if (good && address)
-            result = submitted((leader *)from[PROGRESS], address, from, arg, count, &options);
+        result = good && address ? submitted((leader *)from[PROGRESS], address, from, arg, count, &options) : NULL;
         while (viewed)
             PyBuffer_Release(&views[--viewed]);
         if (good && address)
@@ -509,16 +511,14 @@ static PyObject *submit(PyObject *module, PyObject *const *from, Py_ssize_t para
     return result;
 }
 
-static PyObject *forked(PyObject *module, PyObject *unused)
+static PyObject *forked(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module, (void)unused;
     era++;
     return held(Py_None);
 }
 
-static PyObject *configure(PyObject *module, PyObject *args)
+static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     if (!PyArg_ParseTuple(args, "OOOOOO", &operation_type, &completion_type, &make, &check, &wake, &fallback))
         return NULL;
     Py_INCREF(args); /* and so all of them */
@@ -527,11 +527,10 @@ static PyObject *configure(PyObject *module, PyObject *args)
     return held(Py_None);
 }
 
-static PyObject *bind(PyObject *module, PyObject *args)
+static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args)
 {
     unsigned long long poll, address;
     PyObject *functions;
-    (void)module;
     if (!PyArg_ParseTuple(args, "KO!", &poll, &PyTuple_Type, &functions))
         return NULL;
     Py_INCREF(functions);
@@ -561,16 +560,17 @@ static PyMemberDef leader_members[] = {{"handle", T_ULONGLONG, offsetof(leader, 
                                        {"_queue", T_ULONGLONG, offsetof(leader, queue), READONLY, NULL},
                                        {"over", T_OBJECT, offsetof(leader, over), 0, NULL},
                                        {"events", T_OBJECT, offsetof(leader, events), READONLY, NULL},
-                                       {"_operations", T_OBJECT, offsetof(leader, operations), READONLY, NULL},
                                        {"_followers", T_OBJECT, offsetof(leader, followers), READONLY, NULL},
                                        {"_listeners", T_OBJECT, offsetof(leader, listeners), READONLY, NULL},
                                        {0}};
 
+static PyGetSetDef pending_computed[] = {{0}}, leader_computed[] = {{"_operations", leader_operations, NULL, NULL, NULL}, {0}};
+
 /* A type with these of its own: SPEC(pending, "Pending"). */
 #define SPEC(kind, name)                                                                                                             \
-    static PyType_Slot kind##_slots[] = {{Py_tp_init, kind##_init},         {Py_tp_dealloc, kind##_dealloc},                          \
+    static PyType_Slot kind##_slots[] = {{Py_tp_init, kind##_init},         {Py_tp_dealloc, kind##_dealloc},                         \
                                          {Py_tp_traverse, kind##_traverse}, {Py_tp_methods, kind##_methods},                         \
-                                         {Py_tp_members, kind##_members},   {0, NULL}};                                              \
+                                         {Py_tp_members, kind##_members},   {Py_tp_getset, kind##_computed}, {0, NULL}};             \
     static PyType_Spec kind##_spec = {"libweft._native." name, sizeof(kind), 0,                                                      \
                                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, kind##_slots}
 SPEC(pending, "Pending");

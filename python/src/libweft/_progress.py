@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import functools
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -221,8 +222,8 @@ def _running() -> Optional[asyncio.AbstractEventLoop]:
 @functools.lru_cache(maxsize=None)
 def _bind() -> None:
     """Gives the compiled module the addresses of the library's functions."""
-    def address(function: Any) -> Optional[int]:
-        return ctypes.cast(function, ctypes.c_void_p).value
+    def address(function: str) -> Optional[int]:
+        return ctypes.cast(getattr(lib, function), ctypes.c_void_p).value
 
-    hot = [getattr(lib, f"weft_{verb}{what}") for verb in ("write", "read") for what in ("", "_pages", "_list", "_prepared")]
-    native.bind(address(lib.weft_queue_poll), tuple((function, address(function)) for function in hot))
+    hot = [sys.intern(f"weft_{verb}{what}") for verb in ("write", "read") for what in ("", "_pages", "_list", "_prepared")]
+    native.bind(address("weft_queue_poll"), tuple((function, address(function)) for function in hot))

@@ -122,9 +122,11 @@ class Transfers:
         """Writes bytes of local memory into remote memory. Offsets count from the start of a
         memory, its ranges one behind the other; the bytes lie in one range. length: None stands
         for all from `local_offset` to the end of its range."""
-        words, args = _range("write", self._open or self.handle, local, remote, length, local_offset, remote_offset, notify)
-        return submit(self._completions, lib.weft_write, words, args, 1, notify, notify_data, counter, count_pages, latency, timeout,
-                      start, done, grant, notify_failure, False)
+        if length is None:
+            length = _rest(local, local_offset)
+        args = (self._open or self.handle, local.handle, local_offset, remote.handle, remote_offset, length)
+        return submit(self._completions, "weft_write", (_range_words, "write", length, remote, notify), args, 1, notify, notify_data,
+                      counter, count_pages, latency, timeout, start, done, grant, notify_failure, False)
 
     def read(self, local: Memory, remote: RemoteMemory, length: Optional[int] = None, *, local_offset: int = 0,
              remote_offset: int = 0, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
@@ -133,9 +135,11 @@ class Transfers:
              notify_failure: bool = False) -> Operation[Completion]:
         """Reads bytes of remote memory into local memory; otherwise as `write`."""
         _writable(local)
-        words, args = _range("read", self._open or self.handle, local, remote, length, local_offset, remote_offset, notify)
-        return submit(self._completions, lib.weft_read, words, args, 1, notify, notify_data, counter, count_pages, latency, timeout,
-                      start, done, grant, notify_failure, False)
+        if length is None:
+            length = _rest(local, local_offset)
+        args = (self._open or self.handle, local.handle, local_offset, remote.handle, remote_offset, length)
+        return submit(self._completions, "weft_read", (_range_words, "read", length, remote, notify), args, 1, notify, notify_data,
+                      counter, count_pages, latency, timeout, start, done, grant, notify_failure, False)
 
     # Pages.
 
@@ -150,7 +154,7 @@ class Transfers:
         local, remote: which pages, and where they lie: a `Side`, or indexes alone (a list, a numpy
         array, a torch tensor). page_count: None stands for as many as the indexes are."""
         args, what = _pages("write", local_memory, remote_memory, page_length, page_count, layers, local, remote)
-        return submit(self._completions, lib.weft_write_pages, (_notifying, what, notify), (self.handle, *args), 1, notify,
+        return submit(self._completions, "weft_write_pages", (_notifying, what, notify), (self.handle, *args), 1, notify,
                       notify_data, counter, count_pages, latency, timeout, start, done, grant, notify_failure, False)
 
     def read_pages(self, local_memory: Memory, remote_memory: RemoteMemory, page_length: int,
@@ -162,7 +166,7 @@ class Transfers:
         """Reads pages of remote memory into pages of local memory; otherwise as `write_pages`."""
         _writable(local_memory)
         args, what = _pages("read", local_memory, remote_memory, page_length, page_count, layers, local, remote)
-        return submit(self._completions, lib.weft_read_pages, (_notifying, what, notify), (self.handle, *args), 1, notify,
+        return submit(self._completions, "weft_read_pages", (_notifying, what, notify), (self.handle, *args), 1, notify,
                       notify_data, counter, count_pages, latency, timeout, start, done, grant, notify_failure, False)
 
     def prepare_pages(self, local_memory: Memory, remote_memory: RemoteMemory, page_length: int,
@@ -184,7 +188,7 @@ class Transfers:
         It ends once, when all peers have everything or have failed; with `each_peer` its
         `completions` has one for each peer, and it raises what the first failed with.
         """
-        return submit(self._completions, lib.weft_write_list, (_notifying, _entries("write", entries), notify),
+        return submit(self._completions, "weft_write_list", (_notifying, _entries("write", entries), notify),
                       (self.handle, *_list(entries)), _peers(entries) if each_peer else 1, notify, notify_data, 0, False, latency,
                       timeout, start, done, grant, notify_failure, each_peer)
 
@@ -195,7 +199,7 @@ class Transfers:
         """Reads the entries of a list; otherwise as `write_list`."""
         for entry in entries:
             _writable(entry.local)
-        return submit(self._completions, lib.weft_read_list, (_notifying, _entries("read", entries), notify),
+        return submit(self._completions, "weft_read_list", (_notifying, _entries("read", entries), notify),
                       (self.handle, *_list(entries)), _peers(entries) if each_peer else 1, notify, notify_data, 0, False, latency,
                       timeout, start, done, grant, notify_failure, each_peer)
 
@@ -254,7 +258,7 @@ class Prepared:
               start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"",
               notify_failure: bool = False) -> Operation[Completion]:
         """Writes it, as `Endpoint.write_pages` or `write_list` would."""
-        return submit(self._endpoint._completions, lib.weft_write_prepared, (_notifying, f"write of {self._what}", notify),
+        return submit(self._endpoint._completions, "weft_write_prepared", (_notifying, f"write of {self._what}", notify),
                       (self._endpoint.handle, self.handle), self._peers if each_peer else 1, notify, notify_data, counter,
                       count_pages, latency, timeout, start, done, grant, notify_failure, each_peer)
 
@@ -265,7 +269,7 @@ class Prepared:
         """Reads it, as `Endpoint.read_pages` or `read_list` would."""
         for local in self._local:
             _writable(local)
-        return submit(self._endpoint._completions, lib.weft_read_prepared, (_notifying, f"read of {self._what}", notify),
+        return submit(self._endpoint._completions, "weft_read_prepared", (_notifying, f"read of {self._what}", notify),
                       (self._endpoint.handle, self.handle), self._peers if each_peer else 1, notify, notify_data, counter,
                       count_pages, latency, timeout, start, done, grant, notify_failure, each_peer)
 
@@ -282,10 +286,10 @@ class Prepared:
         self.release()
 
 
-def submit(progress: Progress, function: Any, words: Words, args: Tuple[Any, ...], count: int, *options: Any) -> Operation[Completion]:
-    """Calls `function(*args, ...)`, a transfer's, with options as `_options` has them. `count`: its completions."""
+def submit(progress: Progress, function: str, words: Words, args: Tuple[Any, ...], count: int, *options: Any) -> Operation[Completion]:
+    """Calls the library's `function(*args, ...)`, a transfer's, with options as `_options` has them. `count`: its completions."""
     operation: Operation[Completion] = Operation(progress, words, None, count)
-    operation.id = progress.submit(operation, function, _checked(args) if len(args) == 6 else args, _options(*options))
+    operation.id = progress.submit(operation, getattr(lib, function), _checked(args) if len(args) == 6 else args, _options(*options))
     return operation
 
 
@@ -317,19 +321,13 @@ def _options(notify: Optional[int], notify_data: bytes, counter: int, count_page
     return fill(c.OpOptions, **fields)
 
 
-def _range(verb: str, endpoint: int, local: Memory, remote: RemoteMemory, length: Optional[int], local_offset: int,
-           remote_offset: int, notify: Optional[int]) -> Tuple[Words, Tuple[Any, ...]]:
-    if length is None:
-        length = local_offset
-        for of_range in local.lengths:
-            if length < of_range:
-                break
-            length -= of_range
-        else:
-            raise ValueError(f"the local memory has no offset {local_offset}")
-        length = of_range - length
-    words = (_range_words, verb, length, remote, notify)
-    return words, (endpoint, local.handle, local_offset, remote.handle, remote_offset, length)
+def _rest(local: Memory, offset: int) -> int:
+    """From an offset to the end of its range."""
+    for length in local.lengths:
+        if offset < length:
+            return length - offset
+        offset -= length
+    raise ValueError(f"the local memory has no offset {sum(local.lengths) + offset}")
 
 
 def _checked(args: Tuple[Any, ...]) -> Tuple[Any, ...]:
