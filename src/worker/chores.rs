@@ -118,7 +118,7 @@ pub enum Chore {
     Close(Closing),
 }
 
-/// Registrations to be closed, and who waits for that.
+/// Registrations to be closed, and where the answer goes.
 pub struct Closing {
     pub what: Closable,
     pub reply: Option<Reply<Result<()>>>,
