@@ -1418,8 +1418,8 @@ weft_status weft_compare_swap(weft_endpoint *endpoint,
 */
 #define WEFT_WAY_DIRECT 1
 
-/** Its bytes go through host buffers of Weft, over tcp and host: at most 8 MiB
-    of pinned memory for each connection with such transfers. */
+/** Its bytes go through host buffers of Weft, over tcp and host: at most 12 MiB
+    of pinned memory for each NIC of tcp, 8 MiB for each connection of host. */
 #define WEFT_WAY_STAGED 2
 
 /** To and from GPU memory of peers on this host, a GPU copies, where the two

@@ -150,7 +150,7 @@ static void device_registrations_are_checked(void)
     weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
     weft_memory_properties is = {.size = sizeof is};
     weft_memory *memory;
-    args.kind = 3;
+    args.kind = 4;
     REFUSED(WEFT_ERR_UNSUPPORTED, weft_memory_register(endpoint, &range, 1, &args, &memory));
     args.kind = WEFT_MEMORY_CUDA;
     args.reserved = 1;

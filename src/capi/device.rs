@@ -15,8 +15,8 @@ use std::sync::Arc;
 /// NICs reach the memory by themselves: the host's, or a GPU's over rails whose
 /// provider can (FI_HMEM), if CUDA was loaded before the endpoint was opened.
 pub const WEFT_WAY_DIRECT: u32 = 1;
-/// Its bytes go through host buffers of Weft, over tcp and host: at most 8 MiB
-/// of pinned memory for each connection with such transfers.
+/// Its bytes go through host buffers of Weft, over tcp and host: at most 12 MiB
+/// of pinned memory for each NIC of tcp, 8 MiB for each connection of host.
 pub const WEFT_WAY_STAGED: u32 = 2;
 /// To and from GPU memory of peers on this host, a GPU copies, where the two
 /// reach each other and other processes can open the memory.

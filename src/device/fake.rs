@@ -10,7 +10,7 @@
 //! exported as a DMA-BUF), ":at=N" (the memory's address, if the default is in use, as under
 //! ThreadSanitizer). And as disks are: ":slow" (copies wait, and end in any order), ":errno=N" (the launch of
 //! ":fail" fails by this, alone), ":hang=N" (the Nth launch hangs, from ":patience=N" on (microseconds;
-//! 200,000), and ends when it is twice as old, or with ":ever" never).
+//! 200,000), and ends when it is twice as old, or with ":ever" never; with ":all" those after it, too).
 
 use super::{unsupported, Copied, Copier, Device, Driver, Export, Found, Handle, ImportedPart};
 use crate::descriptor::Descriptor;
@@ -54,6 +54,7 @@ struct Disk {
     patience: Duration,
     slow: bool,
     ever: bool,
+    all: bool,
 }
 
 fn choice() -> String {
@@ -83,6 +84,7 @@ pub fn driver() -> &'static dyn Driver {
             patience: Duration::from_micros(option("patience=").unwrap_or(200_000)),
             slow: has("slow"),
             ever: has("ever"),
+            all: has("all"),
         },
         private: has("private"),
         parts: has("parts"),
@@ -347,7 +349,7 @@ impl Copier for Late {
     fn launch(&mut self) -> u64 {
         let (number, disk) = (self.launches.fetch_add(1, Ordering::Relaxed) + 1, self.disk);
         let now = Instant::now();
-        let (fails, hangs) = (number == disk.fail, number == disk.hang);
+        let (fails, hangs) = (number == disk.fail, number == disk.hang || disk.all && number > disk.hang);
         self.failed |= fails && disk.errno == 0;
         self.next += 1;
         let late = if hangs { disk.patience * 2 } else { disk.late };
@@ -423,7 +425,16 @@ mod tests {
     #[test]
     fn slow_device_fails_one_launch_and_hangs_with_another() {
         let (late, patience) = (Duration::from_millis(1), Duration::from_millis(20));
-        let disk = Disk { late, fail: 2, hang: 1, errno: libc::ENOSPC, patience, slow: true, ever: false };
+        let disk = Disk {
+            late,
+            fail: 2,
+            hang: 1,
+            errno: libc::ENOSPC,
+            patience,
+            slow: true,
+            ever: false,
+            all: false,
+        };
         let mut copier = slow(disk);
         let (from, mut to) = (vec![7u8; 64], vec![0u8; 192]);
         let tickets = [0, 64, 128].map(|at| {

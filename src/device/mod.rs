@@ -90,11 +90,9 @@ pub enum Copied {
     Done,
     /// The device's memory is gone, or the device failed.
     Gone,
-    #[allow(dead_code)]
     /// Not all are done, for this error number of the system's: EIO, ENOSPC, ENODATA (past the end
     /// of a file), ETIMEDOUT.
     Failed(i32),
-    #[allow(dead_code)]
     /// They have taken too long: the requester gets ETIMEDOUT. They may still touch their memory at
     /// any time: it must neither be used nor freed until a later call says something else.
     Hung,
@@ -114,13 +112,11 @@ pub trait Copier: Send {
     /// hold for all launches before it, too. After anything but `Pending` and `Hung` the launch is
     /// forgotten: do not ask again.
     fn poll(&mut self, ticket: u64) -> Copied;
-    #[allow(dead_code)]
     /// A descriptor that is readable once a launch is no longer `Pending` or `Hung`, and until
     /// `heard`; `None`: poll.
     fn wakes(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-    #[allow(dead_code)]
     /// `wakes` is heard: poll what is pending after this.
     fn heard(&mut self) {}
     /// Drops the launches that have not begun, and waits for the others, at most until they are
@@ -129,7 +125,6 @@ pub trait Copier: Send {
 }
 
 pub trait Driver: Send + Sync {
-    #[allow(dead_code)]
     /// Whether copies wait for a disk: for milliseconds, or for ever. Their launches are independent of each
     /// other, and end in any order, so each needs its own; `Copier::wakes` says when to poll.
     fn waits(&self) -> bool {
@@ -190,6 +185,11 @@ fn fake() -> Option<&'static dyn Driver> {
 #[cfg(not(any(test, feature = "sim")))]
 fn fake() -> Option<&'static dyn Driver> {
     None
+}
+
+/// Whether copies of a device, of this process or another, wait for a disk (`Driver::waits`).
+pub fn is_slow(device: Device) -> bool {
+    device == FILE || present().is_some_and(|driver| driver.waits())
 }
 
 /// The driver of GPUs, if this process has one.

@@ -12,6 +12,10 @@ pub const FAULT: i32 = libc::EFAULT;
 /// only the operation, too.
 pub const REFUSED: i32 = libc::EREMOTEIO;
 
+/// The error numbers above this one: a disk could not copy, for the system's error number that is above it. It
+/// fails the operation, but not its lane.
+pub const ON_DISK: i32 = 2048;
+
 /// The error number for an address at which another endpoint of Weft lives now.
 pub const ANOTHER: i32 = libc::EADDRINUSE;
 
@@ -21,6 +25,8 @@ pub enum Cause {
     Gone,
     Fault,
     Key,
+    /// Above `ON_DISK`.
+    Disk,
     /// Nothing moved in time.
     Silence,
     /// The other side has closed the connection, or (`Absent`) nothing listens there.
@@ -49,6 +55,7 @@ impl Cause {
             GONE => Cause::Gone,
             FAULT => Cause::Fault,
             REFUSED => Cause::Key,
+            _ if errno > ON_DISK => Cause::Disk,
             ETIMEDOUT => Cause::Silence,
             ECONNRESET | ECONNABORTED | EPIPE | ENOTCONN | ESHUTDOWN | ECANCELED => Cause::Closed,
             ECONNREFUSED => Cause::Absent,
@@ -64,7 +71,7 @@ impl Cause {
 
     /// Only the operation fails, and not its lane.
     pub fn is_of_memory(self) -> bool {
-        matches!(self, Cause::Gone | Cause::Fault)
+        matches!(self, Cause::Gone | Cause::Fault | Cause::Disk)
     }
 
     /// Whether the other side has closed the connection.

@@ -10,6 +10,7 @@
 //! during one. A use may span several requests (`Registry::check_in_pass`): it ends with the pass,
 //! and the command that has the worker drop the grant is served between passes.
 
+use super::copying::Copying;
 use super::{Access, HostRange};
 use crate::device::{is_there, Device};
 use crate::failing::step;
@@ -195,6 +196,8 @@ impl OnDevice {
 
 pub struct Grants {
     all: Mutex<All>,
+    /// What devices copy now of memory that peers reach.
+    pub copying: Arc<Copying>,
     /// The earliest deadline; u64::MAX: none.
     next_deadline: AtomicU64,
     /// Places in the endpoint's queue that grants reserve, each for the one notification of a
@@ -211,7 +214,13 @@ struct All {
 
 impl Default for Grants {
     fn default() -> Grants {
-        Grants { all: Mutex::default(), next_deadline: AtomicU64::new(u64::MAX), places: AtomicU64::new(0) }
+        let copying = Arc::default();
+        Grants {
+            all: Mutex::default(),
+            copying,
+            next_deadline: AtomicU64::new(u64::MAX),
+            places: AtomicU64::new(0),
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod cause;
 pub mod choice;
+pub mod copying;
 pub mod found;
 pub mod grants;
 pub mod host;
@@ -35,7 +36,7 @@ pub use crate::range::Range as HostRange;
 use crate::status::Result;
 pub use crate::topology::link::State as LinkState;
 pub use crate::wire::Immediate;
-pub use cause::{Cause, ANOTHER, FAULT, GONE, REFUSED};
+pub use cause::{Cause, ANOTHER, FAULT, GONE, ON_DISK, REFUSED};
 use std::ffi::c_void;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
@@ -389,13 +390,14 @@ pub trait Nic {
         0
     }
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration>;
+    /// `Status::Again`: peers cannot reach it any longer, and a device still copies for one.
     fn deregister(&mut self, registration: Registration) -> Result<()>;
     /// Sets the endpoint's grants.
     fn use_grants(&mut self, grants: Arc<grants::Grants>) {
         let _ = grants;
     }
     /// A grant was revoked: the NIC writes and reads nothing under it from now on, including
-    /// requests in flight.
+    /// requests in flight, but those that a device copies for (`Copying`).
     fn revoke(&mut self, grant: GrantToken) {
         let _ = grant;
     }
@@ -424,10 +426,30 @@ pub trait Nic {
     /// The segments' local bytes and the scratches stay valid until the operations are reaped or
     /// the NIC closed.
     unsafe fn rma(&mut self, rma: &Rma<'_>, route: Route, scratches: &[*mut Scratch]) -> (usize, Posted);
+    /// The same for memory on disks, which may take long: nothing else waits for it. `knows`: the target's is on one.
+    ///
+    /// # Safety
+    /// The same contract as `rma`.
+    unsafe fn rma_slow(
+        &mut self,
+        rma: &Rma<'_>,
+        route: Route,
+        scratches: &[*mut Scratch],
+        knows: bool,
+    ) -> (usize, Posted) {
+        let _ = knows;
+        // SAFETY: the contract is the same.
+        unsafe { self.rma(rma, route, scratches) }
+    }
     /// The operations' callers are gone: a NIC that itself touches their local memory stops doing
     /// so. The operations are reaped as usual.
     fn disown(&mut self, scratches: &[*mut Scratch]) {
         let _ = scratches;
+    }
+    /// Whether devices still copy for requests of a peer that have no answer, since their connection has ended.
+    fn touches(&mut self, peer: PeerId) -> bool {
+        let _ = peer;
+        false
     }
     /// # Safety
     /// The same contract as `rma`, for `buffer`.

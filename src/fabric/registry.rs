@@ -102,6 +102,11 @@ impl Registry {
         self.grants = grants;
     }
 
+    /// Whether devices copy memory under a key for peers.
+    pub fn is_copied(&self, key: u64) -> bool {
+        self.grants.copying.has_key(key)
+    }
+
     /// Adds a registration; false if the key is taken.
     pub fn add(&mut self, key: u64, range: HostRange, access: Access, device: Option<(Device, u64)>) -> bool {
         let entry = Registered { key, base: range.base, len: range.len, access, device, granted: None };

@@ -159,7 +159,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         |bytes: &[(u8, u8)]| bytes.iter().flat_map(|(step, which)| [*step, *which]).collect::<Vec<u8>>();
     let tcp_write =
         tcp::Request { kind: tcp::Kind::Write, pieces: 1, len: 64, key: 7, immediate: None, address: 4096 };
-    let tcp_handshake = tcp::Handshake { target: [1; 16], initiator: [2; 16] }.bytes();
+    let tcp_handshake = tcp::Handshake { target: [1; 16], initiator: [2; 16], beside: false }.bytes();
     vec![
         ("address", "two_rails", unsealed(&address)),
         ("address", "sealed", address.clone()),
@@ -228,7 +228,17 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("immediates", "made_and_gone", vec![3, 0, 0, 0, 0, 2, 0, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0, 2, 0, 1]),
         ("request", "write", numbers(&[1 | 1 << 32 | 1 << 48, 4096, 77, 4096, 0, 0, 0, 0])),
         ("request", "inline", numbers(&[1 | 1 << 32 | 8 << 40 | 1 << 48, 8, 77, 4096, 1, 2, 3, 4])),
-        ("tcp_frame", "hello", tcp::Handshake { target: [1; 16], initiator: [2; 16] }.bytes().to_vec()),
+        (
+            "tcp_frame",
+            "hello",
+            tcp::Handshake { target: [1; 16], initiator: [2; 16], beside: false }.bytes().to_vec(),
+        ),
+        (
+            "tcp_frame",
+            "beside",
+            tcp::Handshake { target: [1; 16], initiator: [2; 16], beside: true }.bytes().to_vec(),
+        ),
+        ("tcp_frame", "announced", tcp::Request::beside(&[3; 16]).bytes().to_vec()),
         ("tcp_frame", "two_pieces", {
             let request = tcp::Request { pieces: 2, ..tcp_write };
             let piece = tcp::Piece { address: 4096, len: 32 }.bytes();

@@ -181,6 +181,7 @@ impl Link {
 
     /// Whether a peer that was asked to come to rest answers.
     pub(crate) fn tend_quiesces(&mut self, core: &Core, now: u64) {
+        self.end_fences(core, now);
         self.quiesces.handle_time(self.peer.received_ns(), now, |waits| match waits {
             Waits::Grant { token, memory } => core.rekey(memory, |all| all.handle_silence(token)),
             Waits::Keys { memory, .. } => {

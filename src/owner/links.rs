@@ -200,7 +200,8 @@ impl Worker {
         let dropped_ns = if held { now } else { *dropped_ns.get_or_insert(now) };
         let late = core.table.has_late(leaving.peer) && now.saturating_sub(dropped_ns) < OFF_NS;
         let rekeying = *lands && core.is_rekeying_for(leaving.peer);
-        if (held || late || rekeying) && !self.closed {
+        let copied = core.grants.copying.has_peer(leaving.peer, u64::MAX);
+        if (held || late || rekeying || copied) && !self.closed {
             return false;
         }
         core.revoking(|all| all.handle_gone(leaving.peer));

@@ -173,11 +173,17 @@ impl Worker {
             },
             Scope::Keys(memory) => {
                 if let Some(memory) = core.memory(*memory) {
-                    let keys = Chore::Close(Closing { what: Closable::Keys(memory), reply: None });
+                    let keys =
+                        Chore::Close(Closing { what: Closable::Keys(memory), reply: None, since_ns: None });
                     return self.chores.push(keys, &self.data.rails);
                 }
             }
-            Scope::Grant(grant) => self.drop_grant(grant, then, now),
+            Scope::Grant(grant) => {
+                self.drop_grant(grant, then, now);
+                if core.grants.copying.has_key(grant.token.key()) {
+                    return self.chores.push(Chore::Dropped(grant.clone(), then), &self.data.rails);
+                }
+            }
             Scope::Peer(peer) => {
                 let link = self.links.get_mut(*peer);
                 if link.is_some_and(|link| link.ask_for(&core, then, now)) {
@@ -234,6 +240,18 @@ impl Link {
         self.ask_to_quiesce(core);
     }
 
+    /// Ends the fences that the peer has answered, once no device copies what had arrived by then.
+    pub(crate) fn end_fences(&mut self, core: &Core, now: u64) {
+        let peer = self.peer.id;
+        self.fences.retain(|(id, before)| {
+            let copied = core.table.is_active(*id) && core.grants.copying.has_peer(peer, *before);
+            if !copied {
+                core.table.end(*id, Outcome::OK, now);
+            }
+            copied
+        });
+    }
+
     fn ask_to_quiesce(&mut self, core: &Core) {
         if let Some(number) = self.quiesces.poll_request(core.clock.now()) {
             self.push(Out::new(Kind::QuiesceRevoked, numbers(&[number])));
@@ -243,9 +261,8 @@ impl Link {
     /// The peer has quiesced.
     pub(crate) fn peer_quiesced(&mut self, core: &Core, number: u64, now: u64) {
         let (fence, answered) = self.quiesces.handle_answer(number);
-        if let Some(id) = fence {
-            _ = core.table.end(id, Outcome::OK, now);
-        }
+        self.fences.extend(fence.map(|id| (id, core.grants.copying.next())));
+        self.end_fences(core, now);
         for waits in answered {
             core.revoking(|all| match waits {
                 Waits::Grant { token, .. } => all.handle_answer(token),

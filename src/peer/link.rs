@@ -52,6 +52,8 @@ pub struct Link {
     pub ending: Option<Outstanding>,
     /// What the peer has to quiesce for.
     pub quiesces: Asking,
+    /// Fences of our callers that it has answered, and before which copies devices may not be done.
+    pub fences: Vec<(OpId, u64)>,
     /// What has to become idle: for fences of the peer, or to close.
     pub quiescing: Vec<Quiescing<Wait>>,
     /// What the peer has taken back: the transfers that use it end in steps.
@@ -125,6 +127,7 @@ impl Link {
             notified: BTreeSet::new(),
             ending: None,
             quiesces: Asking::default(),
+            fences: Vec::new(),
             quiescing: Vec::new(),
             withdrawals: Withdrawals::default(),
             asked_ns: None,

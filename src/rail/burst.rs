@@ -4,11 +4,13 @@ use super::lane::Lane;
 use super::op::{Op, Tag, Work};
 use super::{Rail, Traffic, PROBE_LEN, SENDS, STAGED_WINDOW, URGENT_NS, URGENT_WINDOW};
 use crate::fabric::{Limits, Nic, Posted, Rma, Segment};
-use crate::ids::{LaneSlot, OpId, RailIndex};
+use crate::ids::{LaneSlot, OpId, PeerId, RailIndex};
 use crate::trace::{self, Event};
 use crate::without::{is_without, Technique};
 use std::ffi::c_void;
 
+/// Bytes of a lane that wait for disks: so many keep a disk busy.
+const SLOW_WINDOW: u64 = 8 << 20;
 /// Bytes of a probe write.
 const PROBE_BYTES: u64 = 8;
 
@@ -36,6 +38,11 @@ pub struct Burst<'a> {
 }
 
 impl Rail {
+    /// Whether devices still copy for requests of a peer whose connection has ended (`Nic::touches`).
+    pub fn touches(&mut self, peer: PeerId) -> bool {
+        self.nic.touches(peer)
+    }
+
     /// `None`: the lane was reset.
     #[inline]
     pub fn burst<'a>(&'a mut self, lane: &'a mut Lane, now: u64) -> Option<Burst<'a>> {
@@ -96,6 +103,19 @@ impl Burst<'_> {
             _ if is_without(Technique::LazyPosting) => u64::MAX,
             _ if lane.is_idle() => of_lane.min(of_rail).max(1),
             _ => of_lane.min(of_rail),
+        }
+    }
+
+    /// Bytes for disks that the lane may post now. Half of the operations are left to the others: a disk may return
+    /// none.
+    pub fn room_of_slow(&mut self) -> u64 {
+        self.settle();
+        let free = self.free_ops.len().saturating_sub(SENDS);
+        let lane = &*self.lane;
+        let some = free > self.limits.tx_depth / 2 && lane.slow_ops < self.lane_ops / 2;
+        match self.posts() > 0 && (some || free > 0 && lane.slow_ops == 0) {
+            true => SLOW_WINDOW.saturating_sub(lane.slow_bytes),
+            false => 0,
         }
     }
 
@@ -165,6 +185,30 @@ impl Burst<'_> {
         }
         // SAFETY: the local range stays registered until the operation is done.
         unsafe { self.post_part(rma, 1, bytes, tag).1 }
+    }
+
+    /// Like `post`, to or from a disk, of the target or (not `theirs`) our own. `layer`: of what is posted.
+    ///
+    /// # Safety
+    /// Like `post`.
+    pub unsafe fn post_slow(&mut self, rma: Rma<'_>, layer: u64, theirs: bool, tag: Tag) -> Posted {
+        let Some(&op) = self.free_ops.last() else { return Posted::Again };
+        let tag = Tag { work: Work::Slow, lane: self.lane.id.slot, read: rma.read, bytes: layer, ..tag };
+        // SAFETY: no NIC uses a free op.
+        unsafe { (*op).tag = tag };
+        // SAFETY: an op begins with its scratch, and stays in place until it is reaped; the caller
+        // keeps the range registered.
+        let (_, outcome) = unsafe { self.nic.rma_slow(&rma, self.lane.route, &[op.cast()], theirs) };
+        if outcome != Posted::Yes {
+            // SAFETY: the NIC did not take it.
+            unsafe { (*op).tag.work = Work::Nothing };
+            return outcome;
+        }
+        self.free_ops.pop();
+        self.lane.inflight_ops += 1;
+        self.lane.slow_ops += 1;
+        self.lane.slow_bytes += tag.len;
+        outcome
     }
 
     pub fn probe(&mut self, tag: Tag) -> Posted {

@@ -40,6 +40,9 @@ pub struct Lane {
     /// Operations that the NIC has not returned.
     pub inflight_ops: u32,
     pub inflight_frames: u32,
+    /// Of the operations, those that wait for disks, and their bytes, which the windows do not count.
+    pub slow_ops: u32,
+    pub slow_bytes: u64,
     /// The NIC rejected the last frame although nothing was in flight.
     pub refused: bool,
     /// The time of the last delivery, or of the first post after a pause.
@@ -73,6 +76,8 @@ impl Lane {
             inflight_bytes: 0,
             inflight_ops: 0,
             inflight_frames: 0,
+            slow_ops: 0,
+            slow_bytes: 0,
             refused: false,
             progress_ns: 0,
             parked: false,
@@ -141,7 +146,8 @@ impl Lane {
         self.life.is_up() && !self.elsewhere.as_ref().is_some_and(|elsewhere| elsewhere.leaves())
     }
 
+    /// Whether nothing is in flight, but for what waits for disks.
     pub fn is_idle(&self) -> bool {
-        self.inflight_ops == 0 && self.inflight_bytes == 0
+        self.inflight_ops == self.slow_ops && self.inflight_bytes == 0
     }
 }

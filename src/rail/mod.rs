@@ -329,7 +329,8 @@ impl Rail {
         let its = ops.filter(|op| {
             // SAFETY: the NIC writes only the scratch of a posted op, not the tag.
             let tag = unsafe { (**op).tag };
-            tag.lane == lane && matches!(tag.work, Work::Slice | Work::Counted(_)) && owns(tag.index)
+            let moves = matches!(tag.work, Work::Slice | Work::Counted(_) | Work::Slow);
+            tag.lane == lane && moves && owns(tag.index)
         });
         let scratches: Vec<*mut Scratch> = its.map(|op| op.cast()).collect();
         self.nic.disown(&scratches);

@@ -14,6 +14,8 @@ pub enum Work {
     Slice,
     /// A post of a stripe with an immediate, which took a credit.
     Counted(Half),
+    /// A post of a stripe to or from a disk. `Tag::bytes` is its layer, since the windows do not count it.
+    Slow,
     /// A lane's probe write.
     Probe,
     /// A control frame in send buffer `Tag::index`.
@@ -77,7 +79,7 @@ pub struct Done {
     /// 0, or an error number of libfabric.
     pub errno: i32,
     pub provider_errno: i32,
-    /// Bytes received, and the connection that they came over.
+    /// Bytes received, and the connection that they came over. Of a post to a disk: its layer.
     pub len: usize,
     pub connection: Connection,
     /// The immediate of an arrival.

@@ -109,7 +109,7 @@ impl Rail {
         let tag = unsafe { (*op).tag };
         self.put_op(op);
         if errno != 0 {
-            // Memory that is gone, or a grant that was revoked, says nothing of the rail.
+            // Memory that is gone, a grant that was revoked, or a disk, says nothing of the rail.
             self.traffic.errors.add(u64::from(!Cause::of(errno).is_of_memory()));
         }
         match tag.work {
@@ -118,6 +118,26 @@ impl Rail {
                 if tag.len > 0 && errno == 0 {
                     self.count(tag.read, 1, tag.slices, tag.len, carrier);
                 }
+            }
+            Work::Slow => {
+                let lane = lanes.get_mut(tag.lane).map(HasLane::lane_mut);
+                let lane = lane.map(|lane| {
+                    lane.inflight_ops -= 1;
+                    lane.slow_ops -= 1;
+                    lane.slow_bytes -= tag.len;
+                    &*lane
+                });
+                if errno == 0 {
+                    self.count(tag.read, 1, tag.slices, tag.len, lane);
+                }
+                let layer = tag.bytes as usize;
+                return Done {
+                    slices: tag.slices,
+                    errno,
+                    provider_errno,
+                    len: layer,
+                    ..Done::new(Work::Slow, tag.lane, tag.index)
+                };
             }
             Work::Frame | Work::Handshake => {
                 self.sends.put(tag.index);

@@ -32,7 +32,7 @@ pub fn name_of(kind: i32) -> &'static str {
 }
 
 /// How an operation ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outcome {
     pub status: Status,
     pub provider_errno: i32,

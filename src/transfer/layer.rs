@@ -4,6 +4,7 @@
 use super::geometry::Slice;
 use super::operation::Move;
 use super::shape::View;
+use crate::device::is_slow;
 use crate::fabric::{Immediate, Segment};
 use crate::ids::GrantToken;
 
@@ -20,6 +21,9 @@ pub struct Layer {
     pub key: u64,
     /// Whether one end is device memory, which CPUs cannot access.
     pub on_device: bool,
+    /// Whether one end is on a disk, and whether the remote one is.
+    pub slow: bool,
+    pub theirs: bool,
     /// Whether the local end is device memory that was freed.
     pub gone: bool,
     /// The counter that each page, or the entry, raises; each is a single post.
@@ -34,6 +38,8 @@ impl Layer {
         remote: 0,
         key: 0,
         on_device: false,
+        slow: false,
+        theirs: false,
         gone: false,
         immediate: None,
     };
@@ -59,6 +65,8 @@ impl Layer {
         let descriptor = local.registration(rail, from).descriptor;
         // Where the rail has the target's CPU do the work, that CPU cannot access device memory.
         let hidden = grants && remote.device.is_some() && local.place().is_none();
+        let [ours, theirs] =
+            [local.device(), remote.device.map(u32::from)].map(|device| device.is_some_and(is_slow));
         Layer {
             index,
             local: local.ranges()[from].base + at,
@@ -66,6 +74,8 @@ impl Layer {
             remote: address,
             key,
             on_device: local.place().is_some() || remote.device.is_some(),
+            slow: grants && (ours || theirs),
+            theirs,
             gone: local.place().is_some_and(|place| !place.holds(from, &local.ranges()[from])),
             immediate,
         }
@@ -80,6 +90,7 @@ impl Layer {
     /// raise the same counter or none.
     pub fn joins(&self, other: &Layer) -> bool {
         (self.descriptor, self.on_device, self.gone) == (other.descriptor, other.on_device, other.gone)
+            && (self.slow, self.theirs) == (other.slow, other.theirs)
             && (self.key, self.immediate) == (other.key, other.immediate)
     }
 }

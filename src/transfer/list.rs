@@ -48,6 +48,8 @@ pub struct Entry {
     len: u64,
     /// The counter that the entry raises.
     immediate: Option<Immediate>,
+    /// The caller's index of it.
+    number: u32,
     /// The entry's first slice.
     first: u64,
 }
@@ -154,6 +156,11 @@ impl Part {
     #[inline]
     pub fn entry(&self, index: u64) -> &Entry {
         &self.entries[index as usize]
+    }
+
+    /// The caller's index of an entry.
+    pub fn number(&self, index: u64) -> Option<u64> {
+        self.entries.get(usize::try_from(index).ok()?).map(|entry| entry.number.into())
     }
 
     pub fn slice_len(&self) -> u64 {
@@ -372,6 +379,7 @@ impl Builder {
                 remote_offset: asked.remote_offset,
                 len: asked.len,
                 immediate,
+                number: index.try_into().unwrap_or(u32::MAX),
                 first: 0,
             };
             room::push(&mut part.entries, entry, LIST)?;
@@ -490,6 +498,7 @@ mod tests {
                 remote_offset: 0,
                 len: *len,
                 immediate: None,
+                number: 0,
                 first: 0,
             });
         }

@@ -250,6 +250,14 @@ impl<'a> View<'a> {
         }
     }
 
+    /// The entry of a list that is a layer.
+    pub fn entry_in(self, layer: u64) -> Option<u64> {
+        match self {
+            View::Pages(_) => None,
+            View::List(_, part) => part.number(layer),
+        }
+    }
+
     pub fn first_entry(self) -> Option<u64> {
         match self {
             View::Pages(_) => None,

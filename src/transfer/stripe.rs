@@ -13,6 +13,7 @@ use crate::ids::LaneSlot;
 use crate::rail::{Burst, Tag, Work};
 use crate::status::Status;
 use crate::trace;
+use crate::transfer::Outcome;
 use crate::without::{is_without, Technique};
 use arrayvec::ArrayVec;
 use std::ptr::NonNull;
@@ -37,6 +38,8 @@ const HEADROOM: u128 = 2;
 /// Shortest part of a slice, where bulk slices are split to keep the queue short.
 const PART_LEAST: u64 = 16 << 10;
 
+mod gather;
+
 pub struct Stripe {
     /// Valid until the stripe leaves the slot, as is the slot's transfer.
     slot: NonNull<Slot>,
@@ -49,6 +52,8 @@ pub struct Stripe {
     urgent: bool,
     /// Its bytes may wait for devices too, so they are in flight longer than the link takes.
     staged: bool,
+    /// What it posts now is for a disk.
+    slow: bool,
     /// Its posts may need credits.
     counted: bool,
     next: u64,
@@ -95,6 +100,7 @@ impl Stripe {
             pass: 0,
             urgent: transfer.urgent,
             staged: false,
+            slow: false,
             counted: transfer.is_counted(),
             next: 0,
             end: 0,
@@ -184,6 +190,17 @@ impl Stripe {
         unsafe { self.transfer.as_ref() }.grant.is_some()
     }
 
+    /// Whether its posts wait for a disk.
+    pub fn is_slow(&self) -> bool {
+        self.slow
+    }
+
+    /// The entry that is a layer, if its transfer is a list.
+    pub fn entry_in(&self, layer: u64) -> Option<u64> {
+        // SAFETY: the stripe's hold keeps the slot and its transfer alive.
+        unsafe { self.transfer.as_ref() }.view().entry_in(layer)
+    }
+
     /// A NIC has a post of the stripe.
     pub fn is_posted(&self) -> bool {
         self.claims.inflight() > 0
@@ -193,6 +210,10 @@ impl Stripe {
     pub fn is_overdue(&mut self, now: u64, grace_ns: u64) -> bool {
         if !Table::is_late(self.slot()) {
             return false;
+        }
+        // (A disk may take long, and its NIC takes memory back at once.)
+        if self.slow {
+            return true;
         }
         now.saturating_sub(*self.late_ns.get_or_insert(now)) > grace_ns
     }
@@ -279,9 +300,9 @@ impl Stripe {
         if self.urgent && !starved {
             burst.kick();
         }
-        let room = burst.room(self.urgent, self.staged);
+        let mut room = self.room(burst);
         if room == 0 {
-            return Step::Full;
+            return if self.slow { Step::Starved } else { Step::Full };
         }
         let has_claim = self.next != self.end || !self.again.is_empty();
         if !has_claim && !self.exhausted && (self.quota == 0 || starved) {
@@ -295,11 +316,18 @@ impl Stripe {
                 return Step::Finished;
             }
             if !transfer.allows(self.at, self.end - self.next, burst.limits.grants) {
-                return Step::Ended(Status::Revoked);
+                return Step::Ended(Outcome::new(Status::Revoked));
             }
         }
         if self.layer.index != self.at.layer && !self.look_up(transfer, burst) {
             return Step::Finished;
+        }
+        if self.layer.slow != self.slow {
+            self.slow = self.layer.slow;
+            room = self.room(burst);
+            if room == 0 {
+                return if self.slow { Step::Starved } else { Step::Full };
+            }
         }
         if starved && self.layer.immediate.is_some() {
             return Step::Starved;
@@ -311,7 +339,7 @@ impl Stripe {
         if self.layer.on_device {
             if self.layer.gone {
                 log::warn!("a transfer ends: local device memory was freed while it was registered");
-                return Step::Ended(Status::MemoryGone);
+                return Step::Ended(Outcome::new(Status::MemoryGone));
             }
             // The notification could overtake bytes that a device has yet to copy.
             self.speculative = false;
@@ -325,6 +353,15 @@ impl Stripe {
         }
     }
 
+    /// Bytes that may be posted now.
+    #[inline]
+    fn room(&self, burst: &mut Burst) -> u64 {
+        match self.slow {
+            true => burst.room_of_slow(),
+            false => burst.room(self.urgent, self.staged),
+        }
+    }
+
     #[inline]
     fn post<const MOST: usize, const MOST_LEN: u64>(
         &mut self,
@@ -335,11 +372,11 @@ impl Stripe {
         budget: &mut u32,
     ) -> Step {
         let (view, read) = (transfer.view(), transfer.direction == Direction::Read);
-        let whole = self.within == 0 && (self.urgent || !burst.is_brief());
+        let whole = self.within == 0 && (self.urgent || self.slow || !burst.is_brief());
         let mut vector = self.vector(burst, read, whole).min(MOST);
         let mut posts = burst.posts().min(*budget);
         let alone = vector == 1 || self.end - self.next == 1;
-        if alone && (whole || self.layer.immediate.is_some()) {
+        if alone && !self.slow && (whole || self.layer.immediate.is_some()) {
             if let Some((geometry, run)) = view.whole_pages(self.at, self.end - self.next) {
                 let bytes = room.min(self.turn);
                 let run = run.min(posts.into()).min(bytes.div_ceil(geometry.slice_len()));
@@ -354,7 +391,7 @@ impl Stripe {
                     outcome = Step::Finished;
                     break;
                 }
-                if self.layer.on_device {
+                if self.layer.on_device || self.slow {
                     break;
                 }
                 vector = self.vector(burst, read, whole).min(MOST);
@@ -392,12 +429,17 @@ impl Stripe {
                     && slices > 0,
             };
             let tag = Tag { len: bytes, ..Tag::new(work, LaneSlot::NONE, index, slices as u32) };
-            // SAFETY: the memory stays registered while the slot is held, and the rail keeps the
-            // op until the NIC gives it back.
-            match unsafe { burst.post(rma, bytes, tag) } {
+            let posted = match self.slow {
+                // SAFETY: the memory stays registered while the slot is held, and the rail keeps the
+                // op until the NIC gives it back.
+                true => unsafe { burst.post_slow(rma, self.layer.index, self.layer.theirs, tag) },
+                // SAFETY: the same holds here.
+                false => unsafe { burst.post(rma, bytes, tag) },
+            };
+            match posted {
                 Posted::Yes => {}
                 Posted::Again => {
-                    outcome = Step::Full;
+                    outcome = if self.slow { Step::Starved } else { Step::Full };
                     break;
                 }
                 Posted::Failed(errno) => return Step::Failed(errno),
@@ -501,53 +543,6 @@ impl Stripe {
         match self.layer.immediate {
             None => (Work::Slice, u32::MAX),
             Some(_) => burst.countable(),
-        }
-    }
-
-    /// Cuts a segment to the unposted bytes that fit the window.
-    fn cut(&self, segment: &mut Segment, gathered: &mut Gathered, room: u64) {
-        segment.local += self.within;
-        segment.remote += self.within;
-        segment.len -= self.within;
-        let part = room.max(PART_LEAST);
-        if segment.len > part {
-            segment.len = part;
-            (gathered.slices, gathered.after) = (0, self.at);
-        }
-        gathered.bytes = segment.len;
-    }
-
-    /// Adds the slices that may go in the same post, up to this many segments and bytes.
-    fn gather<const MOST: usize>(
-        &self,
-        segments: &mut ArrayVec<Segment, MOST>,
-        gathered: &mut Gathered,
-        transfer: &Move,
-        burst: &Burst,
-        most: usize,
-        most_len: u64,
-    ) {
-        let view = transfer.view();
-        let mut layer = self.layer;
-        while segments.len() < most {
-            let left = self.end - self.next - gathered.slices;
-            if left == 0 {
-                return;
-            }
-            if gathered.after.layer != layer.index {
-                layer = Layer::new(transfer, gathered.after.layer, burst);
-                if !layer.joins(&self.layer) {
-                    return;
-                }
-            }
-            let (slice, after) = view.take(gathered.after, left);
-            if gathered.bytes + slice.len > most_len {
-                return;
-            }
-            segments.push(layer.segment(&slice));
-            gathered.bytes += slice.len;
-            gathered.slices += slice.slices;
-            gathered.after = after;
         }
     }
 

@@ -5,11 +5,12 @@ use super::claims::{split, Claims, Run};
 use super::operation::Move;
 use super::stripe::Stripe;
 use super::table::{Left, Slot, Table};
-use crate::fabric::{Posted, Rma};
+use crate::fabric::{Posted, Rma, ON_DISK};
 use crate::ids::{Hold, LaneSlot};
 use crate::lane::Life;
-use crate::rail::{Burst, Lane, Rail, Tag, Work};
+use crate::rail::{Burst, Done, Lane, Rail, Tag, Work};
 use crate::status::Status;
+use crate::transfer::Outcome;
 use std::collections::VecDeque;
 use std::fmt;
 
@@ -101,7 +102,7 @@ pub struct Stripes {
     spare: Vec<Claims>,
     /// Stripes that may have something to post, by class, in the order of their turns.
     ready: [VecDeque<u32>; 2],
-    /// Stripes that wait for credits, by class.
+    /// Stripes that wait for credits or disks, by class.
     starved: [VecDeque<u32>; 2],
     /// Bulk stripes that would miss their deadlines beside the others: each begins when it would
     /// meet its deadline, or when nothing else is ready. So the others meet theirs where more is
@@ -122,14 +123,14 @@ pub enum Step {
     Posted,
     /// The window of lane or rail is full: try again after completions.
     Full,
-    /// The next post needs a credit, and the lane has none: other stripes may continue.
+    /// The next post needs a credit, and the lane has none, or a disk has enough: other stripes may continue.
     Starved,
     /// The stripe has claimed its share of this pass.
     Shared,
     /// Nothing more to post in this stripe.
     Finished,
-    /// The stripe cannot continue: the transfer ends with this status.
-    Ended(Status),
+    /// The stripe cannot continue: the transfer ends.
+    Ended(Outcome),
     Failed(i32),
 }
 
@@ -215,7 +216,12 @@ impl Stripes {
         self.passes = self.passes.wrapping_add(1);
         let mut left_of_batch = BATCH;
         if !self.starved.iter().all(VecDeque::is_empty) {
-            self.tend_starved(burst.countable().1, table, left);
+            // On NICs without credits, they wait for disks.
+            let room = match burst.limits.arrival_room {
+                Some(_) => burst.countable().1.into(),
+                None => burst.room_of_slow(),
+            };
+            self.tend_starved(room, table, left);
         }
         if !self.deferred.is_empty() {
             self.tend_deferred(&burst, table, left);
@@ -271,9 +277,9 @@ impl Stripes {
                     }
                     self.leave_if_done(index, table, left);
                 }
-                Step::Ended(status) => {
+                Step::Ended(outcome) => {
                     stripe.give_up();
-                    left.push(Left::Ended(table.id_of(stripe.slot()), status));
+                    left.push(Left::Ended(table.id_of(stripe.slot()), outcome));
                     self.ready[class].pop_front();
                     self.leave_if_done(index, table, left);
                 }
@@ -294,12 +300,12 @@ impl Stripes {
         }
     }
 
-    /// Stripes that wait for credits become ready when credits arrive; until then, finished ones
+    /// Stripes that wait for credits, or for disks, become ready when there is room; until then, finished ones
     /// leave.
-    fn tend_starved(&mut self, credits: u32, table: &Table, left: &mut Vec<Left>) {
+    fn tend_starved(&mut self, room: u64, table: &Table, left: &mut Vec<Left>) {
         for class in [URGENT, BULK] {
             let mut starved = std::mem::take(&mut self.starved[class]);
-            if credits > 0 {
+            if room > 0 {
                 self.ready[class].append(&mut starved);
             } else {
                 self.sweep(&mut starved, SWEEP, table, left);
@@ -373,10 +379,19 @@ impl Stripes {
         }
     }
 
-    pub fn end_of(&mut self, tagged: u32, status: Status, table: &Table, left: &mut Vec<Left>) {
+    fn end_of(&mut self, tagged: u32, outcome: Outcome, table: &Table, left: &mut Vec<Left>) {
         if let Some(stripe) = self.stripes.get(split(tagged).0) {
-            left.push(Left::Ended(table.id_of(stripe.slot()), status));
+            left.push(Left::Ended(table.id_of(stripe.slot()), outcome));
         }
+    }
+
+    /// Ends a stripe's transfer because a disk of either side failed its post.
+    pub fn end_failed(&mut self, done: &Done, table: &Table, left: &mut Vec<Left>) {
+        let stripe = self.stripes.get(split(done.index).0);
+        let entry = stripe.and_then(|stripe| stripe.entry_in(done.len as u64));
+        let provider_errno = done.errno - ON_DISK;
+        let outcome = Outcome { provider_errno, entry, ..Outcome::new(Status::File) };
+        self.end_of(done.index, outcome, table, left);
     }
 
     /// Ends a stripe's transfer because the target no longer has its memory, or has nothing under
@@ -390,7 +405,7 @@ impl Stripes {
             );
         }
         let status = if granted.is_some() { Status::Revoked } else { Status::MemoryGone };
-        self.end_of(tagged, status, table, left);
+        self.end_of(tagged, Outcome::new(status), table, left);
     }
 
     /// The target refused a post of a stripe. True: only this stripe fails for that, under a grant,
@@ -549,7 +564,10 @@ impl fmt::Display for Stripes {
         let all = self.stripes.0.iter().flatten().flatten().count();
         let (ready, starved) = (count(&self.ready), count(&self.starved));
         let deferred = self.deferred.len();
-        write!(f, "{all} stripes ({ready} ready, {starved} without credits, {deferred} deferred)")
+        write!(
+            f,
+            "{all} stripes ({ready} ready, {starved} without credits or a free disk, {deferred} deferred)"
+        )
     }
 }
 

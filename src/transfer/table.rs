@@ -18,6 +18,7 @@ use crate::room;
 use crate::status::{Error, Status};
 use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use crate::sync::UnsafeCell;
+use crate::transfer::Outcome;
 use crossbeam_utils::CachePadded;
 use once_cell::sync::OnceCell;
 use std::sync::Arc;
@@ -89,8 +90,8 @@ pub enum Left {
     Arrived(OpId),
     /// Like `Arrived`, and this peer is to be notified.
     ToNotify(OpId, PeerId),
-    /// The operation cannot continue, and ends with this status.
-    Ended(OpId, Status),
+    /// The operation cannot continue, and ends so.
+    Ended(OpId, Outcome),
     /// The last stripe left, and slices are missing or no longer wanted.
     Short(OpId),
 }

@@ -20,6 +20,8 @@ pub type Immediate = NonZeroU32;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum RequestKind {
+    /// Over tcp only: names a connection for disks.
+    Beside = 0,
     Write = 1,
     Read = 2,
     Message = 3,

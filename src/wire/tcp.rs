@@ -37,7 +37,9 @@ pub type Name = [u8; 16];
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Handshake {
     pub target: Name,
+    /// The initiator's NIC; or (`beside`) what was announced over a connection that this one lies beside.
     pub initiator: Name,
+    pub beside: bool,
 }
 
 impl Handshake {
@@ -45,6 +47,7 @@ impl Handshake {
         let mut bytes = [0; HANDSHAKE];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[10] = self.beside.into();
         bytes[16..32].copy_from_slice(&self.target);
         bytes[32..].copy_from_slice(&self.initiator);
         bytes
@@ -56,8 +59,10 @@ impl Handshake {
         let mut expected = [0; 16];
         expected[..8].copy_from_slice(&MAGIC);
         expected[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        let beside = bytes[10] == 1;
+        expected[10] = beside.into();
         let (target, names) = names.split_first_chunk::<16>()?;
-        let handshake = Handshake { target: *target, initiator: *names.first_chunk::<16>()? };
+        let handshake = Handshake { target: *target, initiator: *names.first_chunk::<16>()?, beside };
         (*head == expected).then_some(handshake)
     }
 }
@@ -95,6 +100,7 @@ impl Request {
     /// `None`: the request is malformed.
     pub fn read(bytes: &[u8; REQUEST]) -> Option<Request> {
         let kind = match bytes[0] {
+            0 => Kind::Beside,
             1 => Kind::Write,
             2 => Kind::Read,
             3 => Kind::Message,
@@ -108,14 +114,31 @@ impl Request {
             immediate: Immediate::new(word(&bytes[16..])),
             address: long(&bytes[24..]),
         };
-        let most = if kind == Kind::Message { MESSAGE as u64 } else { RUN };
-        let pieces = if kind == Kind::Message { 1 } else { PIECES };
+        let (most, pieces) = match kind {
+            Kind::Beside => (0, 1),
+            Kind::Message => (MESSAGE as u64, 1),
+            Kind::Write | Kind::Read => (RUN, PIECES),
+        };
         let sound = bytes[1] == 0
             && bytes[20..24] == [0; 4]
             && u64::from(request.len) <= most
             && (1..=pieces).contains(&usize::from(request.pieces))
             && (request.immediate.is_none() || kind == Kind::Write);
         sound.then_some(request)
+    }
+
+    /// Announces a connection beside this one, whose handshake has this name.
+    pub fn beside(name: &Name) -> Request {
+        let (key, address) = (long(name), long(&name[8..]));
+        Request { kind: Kind::Beside, pieces: 1, len: 0, key, immediate: None, address }
+    }
+
+    /// The name of an announced connection.
+    pub fn name(&self) -> Name {
+        let mut name = [0; 16];
+        name[..8].copy_from_slice(&self.key.to_le_bytes());
+        name[8..].copy_from_slice(&self.address.to_le_bytes());
+        name
     }
 
     /// Bytes of the list behind the header.

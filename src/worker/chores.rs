@@ -1,10 +1,12 @@
 //! Work that callers wait for, and the answers.
 
 use crate::device::Device;
+use crate::fabric::grants::Grant;
 use crate::fabric::{Access, HostRange, Registration};
 use crate::ids::RailIndex;
 use crate::memory::alloc::Areas;
 use crate::memory::Memory;
+use crate::revocation::Then;
 use crate::status::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -116,12 +118,16 @@ pub(crate) struct Chores {
 pub enum Chore {
     Register(Registering),
     Close(Closing),
+    /// A grant was dropped, but for what devices copy under it: answer once they have.
+    Dropped(Arc<Grant>, Then),
 }
 
 /// Registrations to be closed, and where the answer goes.
 pub struct Closing {
     pub what: Closable,
     pub reply: Option<Reply<Result<()>>>,
+    /// Since when devices copy for peers.
+    pub since_ns: Option<u64>,
 }
 
 pub enum Closable {
@@ -171,7 +177,7 @@ impl Chore {
 
     /// Closes registrations; `reply` has the outcome.
     pub fn close(what: Closable, reply: &Reply<Result<()>>) -> Chore {
-        Chore::Close(Closing { what, reply: Some(reply.clone()) })
+        Chore::Close(Closing { what, reply: Some(reply.clone()), since_ns: None })
     }
 
     /// The rails are closed, and with them all registrations.

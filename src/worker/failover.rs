@@ -145,14 +145,14 @@ impl DataPath {
                 let resets = work.rail.limits().resets && !lane.lane.life.is_ending();
                 let patience = if resets { LATE_NS } else { LATEST_NS };
                 lane.stripes.let_go(&core.table, &mut self.left);
-                let mut overdue = lane.stripes.overdue(now, patience);
-                if resets {
-                    if !closing || now.saturating_sub(lane.lane.progress_ns) > LATE_NS {
-                        stuck.extend(overdue.find(|(_, stripe)| stripe.is_posted()).map(|_| lane.lane.id));
-                    }
-                    continue;
+                let overdue = lane.stripes.overdue(now, patience);
+                // A NIC that resets lanes needs none for posts that wait for a disk: it can take their memory back.
+                let (overdue, failing): (HashMap<u32, &Stripe>, HashMap<_, _>) =
+                    overdue.partition(|(_, stripe)| !resets || stripe.is_slow());
+                if !closing || now.saturating_sub(lane.lane.progress_ns) > LATE_NS {
+                    let mut failing = failing.values().filter(|stripe| stripe.is_posted());
+                    stuck.extend(failing.next().map(|_| lane.lane.id));
                 }
-                let overdue: HashMap<u32, &Stripe> = overdue.collect();
                 if !overdue.is_empty() {
                     work.rail.disown(lane.lane.id.slot, |tagged| overdue.contains_key(&split(tagged).0));
                     overdue.values().for_each(|stripe| core.table.publish_late(stripe.slot()));
@@ -256,9 +256,26 @@ impl DataPath {
             Command::Lane { peer, plan, event: LaneEvent::Reset { epoch, outcome, asks } },
         );
         if let (PeerEnd::Asks, Some(epoch)) = (theirs, peer_epoch) {
-            self.core
-                .command_owner(&found, Command::Lane { peer, plan, event: LaneEvent::ResetHere { epoch } });
+            self.confirm_reset(found, plan, epoch);
         }
+    }
+
+    /// Says that our end of a lane is reset, once devices no longer copy what came over it.
+    fn confirm_reset(&mut self, peer: Arc<Peer>, plan: Plan, epoch: u64) {
+        self.touched.push((peer, plan, epoch));
+        self.confirm_resets();
+    }
+
+    pub(crate) fn confirm_resets(&mut self) {
+        let DataPath { touched, rails, core, .. } = self;
+        touched.retain(|(found, plan, epoch)| {
+            let (peer, plan, event) = (found.id, *plan, LaneEvent::ResetHere { epoch: *epoch });
+            let touches = rails[plan.rail].rail.touches(peer);
+            if !touches {
+                core.command_owner(found, Command::Lane { peer, plan, event });
+            }
+            touches
+        });
     }
 
     // Reset there.
@@ -281,9 +298,7 @@ impl DataPath {
         };
         let asked = Life::peer_reset(lane.map(|work| &mut work.lane.life), asks, resets);
         match (asked, id) {
-            (Asked::Confirm, _) => self
-                .core
-                .command_owner(&found, Command::Lane { peer, plan, event: LaneEvent::ResetHere { epoch } }),
+            (Asked::Confirm, _) => self.confirm_reset(found, plan, epoch),
             (Asked::EndPeer, _) => self.core.command_owner(&found, Command::EndPeer { peer, outcome }),
             (Asked::Reset, Some(lane)) => {
                 found.lose(plan, true);
@@ -299,6 +314,10 @@ impl DataPath {
     /// A lane of the peer sent a request: an older lane of ours to it is reset. False if the peer
     /// has to repeat the request later.
     pub(crate) fn meets(&mut self, peer: &Peer, plan: Plan, epoch: u64) -> bool {
+        self.meet(peer, plan, epoch) && !self.rails[plan.rail].rail.touches(peer.id)
+    }
+
+    fn meet(&mut self, peer: &Peer, plan: Plan, epoch: u64) -> bool {
         if !self.note_peer_reset(peer.id, plan, epoch) {
             return false;
         }

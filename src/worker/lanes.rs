@@ -269,6 +269,8 @@ pub struct DataPath {
     pub(crate) quiescing: Vec<(PeerId, Then)>,
     /// Lanes have failed posts.
     posts_fail: bool,
+    /// Ends of lanes that are reset, but for what devices copy: peer, place, and the peer's epoch.
+    pub(crate) touched: Vec<(Arc<Peer>, Plan, u64)>,
     /// Lanes that owe frames about credits.
     pub(crate) owing: Vec<LaneId>,
     /// Transfers whose peers have no lane now.
@@ -292,6 +294,7 @@ impl DataPath {
             removed: Vec::new(),
             quiescing: Vec::new(),
             posts_fail: false,
+            touched: Vec::new(),
             owing: Vec::new(),
             parked: VecDeque::new(),
             relayed: VecDeque::new(),
@@ -423,6 +426,9 @@ impl DataPath {
 
     /// Checks which lanes have become idle.
     pub(crate) fn advance_quiescing(&mut self) {
+        if !self.touched.is_empty() {
+            self.confirm_resets();
+        }
         if self.quiescing.is_empty() {
             return;
         }

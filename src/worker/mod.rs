@@ -220,7 +220,7 @@ impl Worker {
     fn finish(&mut self, rail: RailIndex, done: &Done, now: u64) {
         let id = LaneId { rail, slot: done.lane };
         match done.work {
-            Work::Slice | Work::Counted(_) => {
+            Work::Slice | Work::Counted(_) | Work::Slow => {
                 if let Work::Counted(half) = done.work {
                     self.data.credits_done(id, half, done.posts);
                 }
@@ -232,13 +232,14 @@ impl Worker {
                     self.data.lane_failed(id, done.errno, done.provider_errno, now);
                 }
                 let Some((_, lane)) = self.data.rails.lane_mut(id) else { return };
-                if let Some(gone) = gone {
-                    lane.stripes.end_gone(
-                        done.index,
-                        gone == Cause::Fault,
-                        &self.core.table,
-                        &mut self.data.left,
-                    );
+                let table = &self.core.table;
+                match gone {
+                    Some(Cause::Disk) => lane.stripes.end_failed(done, table, &mut self.data.left),
+                    Some(gone) => {
+                        let ours = gone == Cause::Fault;
+                        lane.stripes.end_gone(done.index, ours, table, &mut self.data.left);
+                    }
+                    None => {}
                 }
                 let slices = if done.errno == 0 { done.slices } else { 0 };
                 let life = &lane.lane.life;
@@ -313,8 +314,8 @@ impl Worker {
             }
             Left::Posted(id, peer) => self.link_notify(peer, id, true, now),
             Left::ToNotify(id, peer) => self.notify(id, peer, now),
-            Left::Ended(id, status) => {
-                table.end(id, Outcome::new(status), now);
+            Left::Ended(id, outcome) => {
+                table.end(id, outcome, now);
             }
             Left::Short(id) => {
                 table.end(id, self.core.failure_of(id), now);

@@ -8,7 +8,7 @@ use crate::fabric::{Access, LinkState, Registration};
 use crate::ids::RailIndex;
 use crate::logging::seldom::warn_seldom;
 use crate::revocation::{Scope, Then};
-use crate::status::{Error, Result};
+use crate::status::{Error, Result, Status};
 
 /// A pass registers for at most this long, or for a fourth of the time since the last pass that did:
 /// where passes take long, or a caller makes them seldom, a revoke waits for many of them. The clock
@@ -16,6 +16,8 @@ use crate::status::{Error, Result};
 const STEP_NS: u64 = 1_000_000;
 const STEP_MOST_NS: u64 = 25_000_000;
 const LOOK: usize = 8;
+/// A deregistration waits so long for devices that copy for peers.
+const COPIES_NS: u64 = 2_000_000_000;
 const MOST: usize = 1024;
 
 /// glibc keeps the small blocks that a provider frees, and merges all of them at once for the next
@@ -43,7 +45,7 @@ impl Chores {
             let over = match &mut chore {
                 Chore::Register(registering) => registering.next(rails),
                 Chore::Close(closing) => match closing.next(rails) {
-                    Some(Err(error)) if closing.is_tried_again(&error) => {
+                    Some(Err(error)) if closing.is_tried_again(&error, now) => {
                         self.unclosed.push(chore);
                         return true;
                     }
@@ -53,6 +55,14 @@ impl Chores {
                     }
                     None => false,
                 },
+                Chore::Dropped(grant, then) => {
+                    if core.grants.copying.has_key(grant.token.key()) {
+                        self.unclosed.push(chore);
+                        return true;
+                    }
+                    core.quiesced(&Scope::Grant(grant.clone()), *then);
+                    true
+                }
             };
             if over {
                 self.finish(chore, core);
@@ -82,7 +92,7 @@ impl Chores {
             Chore::Register(Registering { reply: Registered::Keys(memory), all, .. }) => {
                 core.registered_anew(&memory, all)
             }
-            Chore::Close(_) => {}
+            Chore::Close(_) | Chore::Dropped(..) => {}
         }
     }
 
@@ -155,7 +165,11 @@ impl Closing {
     }
 
     /// Whether it goes on, as often as it takes, after one that cannot be closed.
-    fn is_tried_again(&self, error: &Error) -> bool {
+    fn is_tried_again(&mut self, error: &Error, now: u64) -> bool {
+        if error.status == Status::Again {
+            let waited_ns = now.saturating_sub(*self.since_ns.get_or_insert(now));
+            return waited_ns < COPIES_NS || !matches!(self.what, Closable::Memory(_));
+        }
         match &self.what {
             Closable::Memory(_) => return false, // Its caller tries again.
             Closable::These(_) => {
@@ -172,7 +186,10 @@ impl Closing {
 
     fn finish(&self, outcome: Result<()>, core: &Core) {
         if let Some(reply) = &self.reply {
-            _ = reply.put(outcome);
+            _ = reply.put(outcome.map_err(|error| match error.status {
+                Status::Again => Error { status: Status::TimedOut, ..error },
+                _ => error,
+            }));
         }
         if let Closable::Keys(memory) = &self.what {
             core.quiesced(&Scope::Keys(memory.id), Then::Count);

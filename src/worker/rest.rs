@@ -226,6 +226,7 @@ impl Worker {
             || self.data.has_remains()
             || !self.shedding.is_empty()
             || !self.data.quiescing.is_empty()
+            || !self.data.touched.is_empty()
             || !self.links.quiescing.is_empty()
             || !self.chores.unclosed.is_empty()
             || self.data.rails.iter().any(|work| work.health.is_waiting())

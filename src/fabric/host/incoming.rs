@@ -281,6 +281,7 @@ impl Incoming {
             Kind::Write => self.write(request, block, with),
             Kind::Read => self.read(request, block, with.registry),
             Kind::Message => self.message(request, block, with),
+            Kind::Beside => Senseless,
         }
     }
 

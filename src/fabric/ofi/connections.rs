@@ -221,7 +221,7 @@ impl Connections {
         };
         let ep = std::mem::replace(&mut one.ep, ptr::null_mut());
         (known.ep, known.since_ns) = (ep, now);
-        let request = Handshake { target: known.name, initiator: self.name }.bytes();
+        let request = Handshake { target: known.name, initiator: self.name, beside: false }.bytes();
         // SAFETY: the endpoint is made in libfabric's order.
         let connect = || unsafe {
             self.source.check("opening a connection", one.rc)?;
@@ -473,7 +473,7 @@ impl Connections {
 
     #[cold]
     fn requested(&mut self, info: *mut fi_info, data: &[u8]) {
-        let handshake = data.first_chunk::<HANDSHAKE>().and_then(Handshake::read);
+        let handshake = data.first_chunk::<HANDSHAKE>().and_then(Handshake::read).filter(|one| !one.beside);
         let meant =
             handshake.filter(|handshake| handshake.target == self.name && handshake.initiator != NOBODY);
         self.rejected += u64::from(meant.is_none());

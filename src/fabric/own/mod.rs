@@ -3,6 +3,7 @@
 
 pub mod admission;
 pub mod epoll;
+pub mod pool;
 pub mod routes;
 
 use super::{Delivery, Limits};

@@ -5,12 +5,12 @@ use super::connection::{Connection, State};
 use super::listener::LISTENER;
 use super::nic::TcpNic;
 use super::paths::Carriers;
+use super::routes::NOBODY;
 use super::sealed::Sealed;
 use super::socket::{self, Outcome};
 use crate::fabric::error_text;
 use crate::fabric::own::admission::admit;
 use crate::logging::seldom::warn_seldom;
-use crate::wire::tcp::Name;
 use std::os::fd::AsFd;
 
 /// The most connections accepted in one pass.
@@ -22,8 +22,6 @@ pub const TIME_NS: u64 = 50_000_000;
 pub const UNAUTHENTICATED_NS: u64 = 5_000_000_000;
 /// The listener pauses for this long when nothing can be accepted.
 const PAUSE_NS: u64 = 10_000_000;
-/// The target of a route back to an unauthenticated endpoint: no NIC's name.
-pub const NOBODY: Name = [0; 16];
 /// The first outcome that is not "later"; else the last.
 fn until_one_accepts<T>(outcomes: impl Iterator<Item = Outcome<T>>) -> Option<Outcome<T>> {
     let mut last = None;
@@ -129,6 +127,9 @@ impl TcpNic {
                 one.turn_away();
             }
             return self.list(at);
+        }
+        if handshake.beside {
+            return self.meet_beside(at, handshake);
         }
         if let Some(one) = self.connection(at) {
             one.accept();

@@ -13,10 +13,11 @@ use super::outgoing::Outgoing;
 use super::paths::Carriers;
 use super::sealed::Sealed;
 use super::socket::{self, Outcome};
-use super::staged::Staged;
+use super::staged::{Staged, Whose};
 use super::stream::{Batch, Inbox, Owner, Spare, INBOX};
 use crate::descriptor::Descriptor;
 use crate::fabric::grants::Use;
+use crate::fabric::own::pool::Pool;
 use crate::fabric::registry::Registry;
 use crate::fabric::{Buffer, Connection as Number, Reaped, Rma, Scratch, Socket, ANOTHER, GONE};
 use crate::ids::PeerId;
@@ -47,6 +48,18 @@ pub enum State {
     Dead(i32),
 }
 
+/// Where a connection has its requests for disks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Beside {
+    /// None were made yet.
+    #[default]
+    Unused,
+    /// Over the connection in this slot.
+    At(u32),
+    /// Over itself: no other one could be made.
+    Itself,
+}
+
 /// The part that is being received.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Coming {
@@ -74,6 +87,7 @@ pub struct Moving<'a> {
     pub receives: &'a mut VecDeque<(Buffer, *mut Scratch)>,
     pub reaped: &'a mut Vec<Reaped>,
     pub spare: &'a mut Spare,
+    pub pool: &'a mut Pool,
     pub sink: &'a mut [u8],
     /// Number of the NIC's pass.
     pub pass: u32,
@@ -105,6 +119,11 @@ pub struct Connection {
     /// Sockets that got no answer. They keep their ports until another one has: the peer's answers to
     /// them would otherwise end a connection that has got the same port.
     unanswered: Vec<Arc<Socket>>,
+    /// Where its requests for disks go; the connection that it lies beside itself (0: none); and the name of one that
+    /// the other end has announced.
+    pub beside: Beside,
+    pub lies_beside: Number,
+    pub announced: Option<Name>,
     /// The handshake over an accepted connection.
     pub handshake: Option<Handshake>,
     pub since_ns: u64,
@@ -113,11 +132,11 @@ pub struct Connection {
 
     pub outgoing: Outgoing,
     incoming: Incoming,
-    /// The first bytes to send: the handshake or the acceptance.
+    /// The first bytes to send: the handshake or the acceptance. Later, the announcement of another connection.
     opening: ArrayVec<u8, HANDSHAKE>,
     batch: Batch,
     inbox: Inbox,
-    /// Slots for device memory, once that was used.
+    /// What it has in slots, once it has moved device memory.
     staged: Option<Box<Staged>>,
     coming: Coming,
     /// The use of the grant for an incoming payload.
@@ -128,8 +147,10 @@ pub struct Connection {
     writable: bool,
     /// The other side has closed: the end remains to be read.
     closing: bool,
-    /// A message waits for a receive, or a request waits until a peer has authenticated.
+    /// A message waits for a receive, a request until a peer has authenticated, or either direction for slots.
     starved: bool,
+    /// What is to be sent waits for devices.
+    stalled: bool,
     /// Unused here: it is closed when everything is answered.
     pub leaving: bool,
     pub listed: bool,
@@ -161,6 +182,9 @@ impl Connection {
             carriers: Carriers::default(),
             tried_ns: now,
             unanswered: Vec::new(),
+            beside: Beside::Unused,
+            lies_beside: 0,
+            announced: None,
             handshake: None,
             since_ns: now,
             looked: (0, 0),
@@ -177,6 +201,7 @@ impl Connection {
             writable: state == State::Unauthenticated,
             closing: false,
             starved: false,
+            stalled: false,
             leaving: false,
             listed: false,
         }
@@ -245,12 +270,20 @@ impl Connection {
 
     /// Whether nothing of ours is in flight.
     pub fn is_idle(&self) -> bool {
-        self.outgoing.is_empty() && !self.is_landing() && !self.is_sending()
+        let lands = self.staged.as_ref().is_some_and(|staged| staged.is_landing());
+        self.outgoing.is_empty() && !lands && !self.is_sending()
     }
 
-    /// Whether devices still copy received bytes.
-    fn is_landing(&self) -> bool {
-        self.staged.as_ref().is_some_and(|staged| staged.is_landing())
+    /// Devices have copied, or slots are free. False: it moves no device memory.
+    pub fn look_at_slots(&mut self) -> bool {
+        if self.staged.is_some() {
+            (self.starved, self.stalled) = (false, false);
+        }
+        self.staged.is_some()
+    }
+
+    fn whose(&self) -> Whose {
+        Whose { connection: self.number, peer: self.owner() }
     }
 
     /// Frees the buffers of operations, if none was posted since the last check.
@@ -260,7 +293,8 @@ impl Connection {
         if same && self.is_idle() && !self.incoming.has_answers() {
             self.outgoing.shrink();
             self.incoming.shrink();
-            self.staged.take_if(|staged| staged.is_idle());
+            let starved = self.starved; // It may be for a slot.
+            self.staged.take_if(|staged| staged.is_idle() && !starved);
         }
     }
 
@@ -284,9 +318,9 @@ impl Connection {
 
     /// Whether `progress` would find work.
     pub fn has_work(&self) -> bool {
-        let sends = self.is_sending() || self.incoming.has_answers() || self.may_ask();
+        let sends = self.is_sending() || !self.stalled && (self.incoming.has_answers() || self.may_ask());
         let receives = self.readable && !self.starved;
-        self.dead().is_none() && (receives || self.writable && sends || self.is_landing())
+        self.dead().is_none() && (receives || self.writable && sends)
     }
 
     /// Records the events that epoll reported for the socket.
@@ -319,7 +353,34 @@ impl Connection {
 
     /// Whether a route to its peer may use it.
     pub fn serves(&self) -> bool {
-        self.state == State::Up && self.incoming.reach == Reach::Memory && !self.leaving
+        self.state == State::Up && self.incoming.reach == Reach::Memory && !self.leaving && !self.is_beside()
+    }
+
+    /// Whether it lies beside this peer's connection, for disks.
+    pub fn is_beside(&self) -> bool {
+        self.lies_beside != 0
+    }
+
+    /// Announces a connection beside this one; false if that cannot be sent yet.
+    pub fn announce(&mut self, name: Name) -> bool {
+        let may = self.state == State::Up && self.opening.is_empty();
+        if may {
+            self.opening.extend(Request::beside(&name).bytes());
+        }
+        may
+    }
+
+    /// Sends its first bytes, or what was announced.
+    #[cold]
+    fn open(&mut self) {
+        let announces = self.opening.first() == Some(&(Kind::Beside as u8));
+        self.batch.begin_frame();
+        self.batch.copy(&self.opening);
+        self.opening.clear();
+        if announces {
+            self.batch.end_request(false);
+            self.outgoing.announced();
+        }
     }
 
     /// Whether a peer may authenticate over it: a dialled connection already has its peer, and a
@@ -333,6 +394,7 @@ impl Connection {
 
     /// Assigns it to the peer that has authenticated over it.
     pub fn authenticate(&mut self, peer: PeerId) {
+        self.incoming.tells_disks = self.is_beside();
         (self.incoming.owner, self.incoming.reach, self.starved) = (Some(peer), Reach::Memory, false);
     }
 
@@ -353,8 +415,9 @@ impl Connection {
         self.outgoing.end_unreadable(reaped);
     }
 
-    /// Ends the connection, and every operation over it.
-    pub fn die(&mut self, errno: i32, reaped: &mut Vec<Reaped>) {
+    /// Ends the connection, and every operation over it but those whose memory devices still copy
+    /// (`end_copied`).
+    pub fn die(&mut self, errno: i32, pool: &mut Pool, reaped: &mut Vec<Reaped>) {
         if self.dead().is_some() {
             return;
         }
@@ -365,10 +428,21 @@ impl Connection {
         }
         self.opening.clear();
         self.batch = Batch::default();
-        // The devices' copies are finished, and nothing follows them.
-        self.staged = None;
-        self.incoming.end();
-        self.outgoing.end(errno, reaped);
+        self.incoming.end(pool);
+        let mut copied = Vec::new();
+        if let Some(staged) = &mut self.staged {
+            staged.end(pool);
+            copied = staged.copied(pool, |op| self.outgoing.is_disowned(op));
+        }
+        self.outgoing.end(errno, &copied, reaped);
+    }
+
+    /// The connection has ended: ends the operations whose memory devices have copied. True: all of them.
+    pub fn end_copied(&mut self, pool: &mut Pool, reaped: &mut Vec<Reaped>) -> bool {
+        let (Some(staged), State::Dead(errno)) = (&mut self.staged, self.state) else { return true };
+        let copied = staged.copied(pool, |op| self.outgoing.is_disowned(op));
+        self.outgoing.end_copied(errno, &copied, reaped);
+        copied.is_empty()
     }
 
     // Operations.
@@ -377,37 +451,23 @@ impl Connection {
     #[inline]
     pub fn push(&mut self, kind: Kind, rma: &Rma, scratch: *mut Scratch) {
         if self.outgoing.push(kind, rma, scratch) {
-            if let Err(errno) = self.stage().map(drop) {
-                self.outgoing.fail_last(errno);
-            }
+            self.stage();
         }
     }
 
-    /// Makes slots for device memory.
+    /// Begins to move device memory.
     #[cold]
-    fn stage(&mut self) -> Outcome<&mut Staged> {
-        if self.staged.is_none() {
-            self.staged = Some(Staged::new().map_err(|error| {
-                log::warn!("{error}");
-                libc::ENOMEM
-            })?);
-        }
-        self.staged.as_deref_mut().ok_or(libc::ENOMEM)
+    fn stage(&mut self) -> &mut Staged {
+        self.staged.get_or_insert_default()
     }
 
-    /// Waits until no device touches memory for it.
-    fn settle_devices(&mut self) {
-        if let Some(staged) = &mut self.staged {
-            staged.settle();
-        }
-    }
-
-    /// Stops touching the memory of these operations.
-    pub fn disown(&mut self, scratches: &[*mut Scratch], sink: &mut [u8]) {
-        if self.outgoing.disown(scratches) {
-            self.settle_devices();
-        }
+    /// Stops touching the memory of these operations. (A disk may be late with it.)
+    pub fn disown(&mut self, scratches: &[*mut Scratch], pool: &mut Pool, sink: &mut [u8]) {
+        let staged = self.outgoing.disown(scratches);
         let outgoing = &self.outgoing;
+        if let Some(slots) = self.staged.as_mut().filter(|_| staged) {
+            slots.settle(pool, |op| outgoing.is_disowned(op));
+        }
         // (Bytes for a device are received into a slot, and stay there.)
         self.batch.take_back(|owner| matches!(owner, Owner::Op(op) if outgoing.is_disowned(op)));
         if matches!(self.coming, Coming::Data(_)) && outgoing.is_first_disowned() {
@@ -415,14 +475,13 @@ impl Connection {
         }
     }
 
-    /// A registration or a grant ends: its memory is no longer touched.
+    /// A registration or a grant ends: its memory is no longer touched, but by devices (`Copying`).
     pub fn forget(&mut self, key: u64, sink: &mut [u8]) {
         self.withdraw(|gone| gone == key, GONE, sink);
     }
 
     /// The peer's operations in flight stop touching registrations of these keys.
     fn withdraw(&mut self, is_of: impl Fn(u64) -> bool, ends: i32, sink: &mut [u8]) {
-        self.settle_devices();
         self.batch.take_back(|owner| matches!(owner, Owner::Key(key) if is_of(key)));
         if let Coming::Payload(request, errno) = &mut self.coming {
             if is_of(request.key) && *errno == 0 {
@@ -449,12 +508,23 @@ impl Connection {
         }
         self.take(with)?;
         if self.staged.is_some() {
-            self.land(with.reaped);
+            self.land(with.pool, with.reaped);
         }
         let alone = !self.is_sending() && !self.leaving && !self.outgoing.is_waiting();
         match alone && self.incoming.holds() {
             true => Ok(()),
             false => self.pump(with),
+        }
+    }
+
+    /// Lets devices fill slots with what is to be sent next.
+    #[cold]
+    fn gather(&mut self, with: &mut Moving) {
+        self.stalled = false;
+        let whose = self.whose();
+        if let Some(staged) = self.staged.as_mut().filter(|_| Staged::gathers(with.pool)) {
+            self.incoming.gather(whose, with.pool, with.registry);
+            self.outgoing.gather(whose, with.pool, staged);
         }
     }
 
@@ -465,32 +535,33 @@ impl Connection {
             if self.batch.is_empty() {
                 self.batch.begin(with.spare);
                 if !self.opening.is_empty() {
-                    self.batch.copy(&self.opening);
-                    self.opening.clear();
+                    self.open();
                 }
                 let asks = self.may_ask();
                 self.incoming.watch(asks, with.pass);
-                if let Some(staged) = self.staged.as_mut().filter(|staged| staged.gathers()) {
-                    self.incoming.gather(staged, with.registry);
-                    self.outgoing.gather(staged);
+                if self.staged.is_some() {
+                    self.gather(with);
                 }
                 let up = self.state == State::Up;
                 if self.outgoing.has_messages() {
                     // They follow what was done before, and wait for the data of no read.
                     self.incoming.acknowledge(&mut self.batch);
-                    self.outgoing.speak(up, &mut self.batch, with.reaped);
+                    self.outgoing.speak(up, &mut self.batch, with.pool, with.reaped);
                 }
                 let asks = up && self.outgoing.may_ask();
-                self.incoming.answer(&mut self.batch, &mut self.staged, with.registry, asks);
-                self.outgoing.ask(up, &mut self.batch, &mut self.staged, with.reaped);
+                self.incoming.answer(&mut self.batch, &mut self.staged, with.pool, with.registry, asks);
+                self.outgoing.ask(up, &mut self.batch, &mut self.staged, with.pool, with.reaped);
             } else if self.outgoing.has_messages() && self.state == State::Up {
                 self.outgoing.interject(&mut self.batch, with.reaped);
             }
-            let Some(socket) = self.socket.as_ref().filter(|_| self.is_sending()) else { break };
+            let Some(socket) = self.socket.as_ref().filter(|_| self.is_sending()) else {
+                self.stalled = self.staged.is_some();
+                break;
+            };
             let sealed = self.sealed.as_deref_mut();
             self.writable = self.batch.send(socket.as_fd(), sealed, &mut with.budget)?;
             if let Some(staged) = self.staged.as_mut().filter(|_| self.writable) {
-                staged.sent();
+                staged.sent(with.pool);
             }
         }
         self.batch.end(with.spare);

@@ -22,7 +22,10 @@ const REFUSED_NS: u64 = 2_500_000_000;
 
 impl TcpNic {
     pub(super) fn dial(&mut self, target: &Target) -> Result<u32> {
-        let handshake = Handshake { target: target.name, initiator: self.name };
+        self.dial_as(target, Handshake { target: target.name, initiator: self.name, beside: false })
+    }
+
+    pub(super) fn dial_as(&mut self, target: &Target, handshake: Handshake) -> Result<u32> {
         let now = self.clock.now();
         let secrets = self.options.secrets.as_ref();
         let sealed = secrets.map(|secrets| Sealed::initiator(&secrets.now(now))).transpose()?;

@@ -2,10 +2,10 @@
 //! dialing side takes the first of the other side that it has a family for, and the other one where that does
 //! not answer.
 
-use super::accept::NOBODY;
 use super::connection::Connection;
 use super::nic::TcpNic;
 use super::routes::Target;
+use super::routes::NOBODY;
 use super::socket::{from_system, V4, V6};
 use crate::fabric::Socket;
 use crate::status::{Error, Result, Status};

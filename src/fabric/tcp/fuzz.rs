@@ -52,7 +52,7 @@ pub fn stream(mut data: &[u8]) {
         world.go_on();
         world.check();
     }
-    world.near.connection.die(libc::ECONNRESET, &mut world.near.reaped);
+    world.near.connection.die(libc::ECONNRESET, &mut world.near.pool, &mut world.near.reaped);
     world.check();
     let ended =
         world.near.reaped.iter().map(|one| one.scratch as usize).filter(|at| (1..RECEIVE).contains(at));
@@ -147,7 +147,7 @@ impl World {
                 }
                 1 if self.frozen[1].is_none() => {
                     let all: Vec<*mut Scratch> = (1..=self.pushed).map(|at| at as *mut Scratch).collect();
-                    self.near.connection.disown(&all, &mut self.near.sink);
+                    self.near.connection.disown(&all, &mut self.near.pool, &mut self.near.sink);
                     self.frozen[1] = Some(self.local.clone());
                 }
                 2 => self.near.connection.refuse(0, &mut self.near.sink),

@@ -5,11 +5,12 @@
 //! is checked again when its answer is made.
 
 use super::socket::Outcome;
-use super::staged::Staged;
+use super::staged::{Staged, Whose};
 use super::stream::{Batch, Owner, FEW};
 use crate::device::Device;
+use crate::fabric::own::pool::Pool;
 use crate::fabric::registry::{Allowed, Registry, Wish};
-use crate::fabric::{Immediate, Reaped, GONE};
+use crate::fabric::{Immediate, Reaped, GONE, ON_DISK};
 use crate::ids::PeerId;
 use crate::kernel_copy;
 use crate::wire::tcp::{Answer, Piece, ANSWER, FLIGHTS, PIECES, RUN};
@@ -58,6 +59,8 @@ fn are_there(pieces: &[Piece], registry: &Registry) -> bool {
 pub struct Incoming {
     pub owner: Option<PeerId>,
     pub reach: Reach,
+    /// The other end knows the error numbers of disks.
+    pub tells_disks: bool,
     /// The pieces of the request that is being received.
     pub pieces: Vec<Piece>,
     /// Requests of the peer that were settled, and those that were acknowledged.
@@ -96,8 +99,12 @@ impl Incoming {
     }
 
     /// The connection has ended: nothing is answered.
-    pub fn end(&mut self) {
-        self.pending.clear();
+    pub fn end(&mut self, pool: &mut Pool) {
+        for (_, pending) in self.pending.drain(..) {
+            if let Pending::Read(Read { slot: Some(slot), .. }) = pending {
+                pool.give_back(slot);
+            }
+        }
     }
 
     /// Frees the buffers of requests, only while no answers are queued.
@@ -172,7 +179,7 @@ impl Incoming {
 
     /// Lets devices gather the bytes of reads.
     #[cold]
-    pub fn gather(&mut self, staged: &mut Staged, registry: &mut Registry) {
+    pub fn gather(&mut self, whose: Whose, pool: &mut Pool, registry: &mut Registry) {
         for at in 0..self.pending.len() {
             let (_, Pending::Read(Read { key, pieces, device: Some(device), slot: None, .. })) =
                 &self.pending[at]
@@ -185,7 +192,7 @@ impl Incoming {
             let places = pieces.iter().map(|piece| (piece.address, u64::from(piece.len)));
             // SAFETY: the memory is registered, and stays so until `forget` has waited for the
             // device.
-            let gathered = unsafe { staged.gather(*device, places) };
+            let gathered = unsafe { Staged::gather(whose, pool, *device, Some(*key), places) };
             match (gathered, &mut self.pending[at].1) {
                 (Ok(None), _) => return,
                 (Ok(gathered), Pending::Read(read)) => read.slot = gathered,
@@ -212,14 +219,15 @@ impl Incoming {
         &mut self,
         batch: &mut Batch,
         staged: &mut Option<Box<Staged>>,
+        pool: &mut Pool,
         registry: &mut Registry,
         asks: bool,
     ) {
         let (kept_vectors, kept) = if asks { (1 + PIECES, RUN) } else { (0, 0) };
         while let Some((_, first)) = self.pending.front() {
             let mut lost = None;
-            if let (Pending::Read(Read { slot: Some(slot), .. }), Some(staged)) = (first, staged.as_mut()) {
-                match staged.is_gathered(*slot) {
+            if let Pending::Read(Read { slot: Some(slot), .. }) = first {
+                match pool.poll(*slot) {
                     Ok(false) => return,
                     gathered => lost = gathered.err(),
                 }
@@ -245,7 +253,7 @@ impl Incoming {
                     if checked.is_ok() && read.device.is_some() && read.slot.is_none() {
                         return self.pending.push_front((number, Pending::Read(read)));
                     }
-                    if let Some((slot, staged)) = read.slot.zip(staged.as_mut()) {
+                    if let Some((slot, staged)) = read.slot.filter(|_| lost.is_none()).zip(staged.as_mut()) {
                         staged.lent.push(slot);
                     }
                     checked.map(|allowed| (read, allowed))
@@ -254,7 +262,10 @@ impl Incoming {
             self.acknowledged = number + 1;
             batch.begin_frame();
             match answered {
-                Err(errno) => batch.copy(&Answer::Failed { number, errno: errno as u32 }.bytes()),
+                Err(errno) => {
+                    let errno = if errno > ON_DISK && !self.tells_disks { GONE } else { errno };
+                    batch.copy(&Answer::Failed { number, errno: errno as u32 }.bytes());
+                }
                 Ok((read, allowed)) => {
                     if allowed.may_fault {
                         batch.may_fault();
@@ -263,9 +274,9 @@ impl Incoming {
                         batch.enter(entered);
                     }
                     batch.copy(&Answer::Data { number, len: read.len }.bytes());
-                    if let Some((slot, staged)) = read.slot.zip(staged.as_ref()) {
+                    if let Some(slot) = read.slot {
                         // SAFETY: the slot is ours, and stays until the batch is sent.
-                        unsafe { batch.lend(Owner::Batch, staged.out.base(slot), read.len as usize) };
+                        unsafe { batch.lend(Owner::Batch, pool.base(slot), read.len as usize) };
                         continue;
                     }
                     for piece in read.pieces.iter().filter(|piece| piece.len > 0) {
@@ -301,7 +312,7 @@ mod tests {
             }
             let mut batch = Batch::default();
             batch.begin(&mut Spare::default());
-            incoming.answer(&mut batch, &mut None, &mut registry, false);
+            incoming.answer(&mut batch, &mut None, &mut Pool::default(), &mut registry, false);
             assert_eq!(64 - incoming.pending.len(), together, "answers of {len} bytes");
         }
     }

@@ -10,6 +10,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 pub const LISTENER: u64 = u64::MAX;
 /// The event data of the watch.
 pub const NEWS: u64 = u64::MAX - 1;
+/// The event data of what disks say.
+pub const DISKS: u64 = u64::MAX - 2;
 
 /// A socket that listens, and the address where.
 pub struct Listener {

@@ -22,21 +22,25 @@
 //! address contains, and its own name. Integers are little-endian.
 //!
 //! ```text
-//! handshake      "WEFT-TCP"   u16 version   6 zero bytes   name of the target   name of the initiator
+//! handshake      "WEFT-TCP"   u16 version   u8 beside   5 zero bytes   name of the target   name of the initiator
 //!
 //! request    u8 kind      u8 0   u16 pieces   u32 len    u64 key
 //!            u32 immediate       u32 0        u64 address
 //!            pieces x (u64 address, u32 len), unless there is one: `address` is its
 //!            len bytes of a write or message
-//! kind       1 write, 2 read, 3 message
+//! kind       0 beside, 1 write, 2 read, 3 message
 //!
 //! answer     u8 kind      3 zero bytes        u32 len    u64 number
 //!            len bytes of what was read
 //! kind       4 done: requests below `number` are settled
 //!            5 data: of the request `number`, and those before it are settled
-//!            6 failed: the request `number`; `len` is an error number
+//!            6 failed: the request `number`; `len` is an error number, or 2048 and a disk's
 //!            7 acceptance, to a handshake
 //! ```
+//!
+//! A peer's disks are reached over a second connection (`beside`), whose handshake has 1 in `beside`, and in the place of
+//! the initiator's name 16 random bytes: those of a request of kind 0 over the first one, in its key and address. An
+//! endpoint that has no disks gets neither.
 //!
 //! Where connections are encrypted, all bytes go through `sealed`.
 //!
@@ -45,13 +49,16 @@
 //! initiator takes back memory that is not sent yet by copying the unsent bytes of the current
 //! call; a target whose memory is being read does the same.
 //!
-//! Device memory moves through slots of pinned host memory (`staged`), run by run: devices fill the
-//! next runs while the socket takes the last, and a write is settled, counted and acknowledged when
-//! the device has its bytes. The protocol does not show where memory is.
+//! Device memory, and that on disks, moves through slots of the NIC's host memory (`staged`, `own::pool`), run by run:
+//! devices fill the next runs while the socket takes the last, and a write is settled, counted and acknowledged when
+//! the device has its bytes. While no slot is free, the connection is not read. The protocol does not show where
+//! memory is.
 
 mod accept;
+mod beside;
 mod carriers;
 mod connection;
+mod devices;
 mod dial;
 mod ends;
 #[cfg(any(test, fuzzing))]

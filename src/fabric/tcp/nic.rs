@@ -1,19 +1,19 @@
 //! A NIC of the fabric of TCP sockets: a listener, and one connection to each NIC that it
 //! communicates with.
 
-use super::accept::NOBODY;
 use super::carriers::Paths;
 use super::connection::{Connection, Moving, State};
+use super::devices::Devices;
 use super::interfaces::Interface;
-use super::listener::{self, Listener, LISTENER, NEWS};
+use super::listener::{self, Listener, DISKS, LISTENER, NEWS};
 use super::options::Options;
 use super::outgoing::descriptor_of;
-use super::routes::Target;
+use super::routes::{Target, NOBODY};
 use super::sealed::OTHER_SECRET;
 use super::socket;
 use super::stream::{Spare, SINK};
 use crate::clock::{Clock, Random};
-use crate::device::{driver, Device, FILE};
+use crate::device::{driver, Device};
 use crate::fabric::grants::Grants;
 use crate::fabric::own;
 use crate::fabric::own::epoll::Epoll;
@@ -21,7 +21,7 @@ use crate::fabric::own::routes::Routes;
 use crate::fabric::registry::Registry;
 use crate::fabric::{
     Access, Buffer, Connection as Number, HostRange, Limits, LinkState, Nic, Posted, Reaped, Registration,
-    Rma, Route, Scratch, Segment, Socket, Way, FAULT, MAY_FAULT,
+    Rma, Route, Scratch, Segment, Socket, Way, MAY_FAULT,
 };
 use crate::ids::{GrantToken, PeerId};
 use crate::status::{Error, Result, Status};
@@ -45,7 +45,7 @@ pub const HEEDED: i32 = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc
 pub struct TcpNic {
     limits: Limits,
     pub(super) clock: Clock,
-    random: Random,
+    pub(super) random: Random,
     pub(super) options: Arc<Options>,
     pub(super) name: Name,
     pub(super) at: SocketAddr,
@@ -74,6 +74,8 @@ pub struct TcpNic {
     /// Connections that may have work.
     active: Vec<u32>,
     next_active: Vec<u32>,
+    /// Handshakes for connections beside others wait for their announcement.
+    pub(super) besides_wait: bool,
     /// A connection waits to be accepted.
     pub(super) calls: bool,
     /// The number of passes.
@@ -82,11 +84,12 @@ pub struct TcpNic {
     pub(super) looked_ns: u64,
     /// The count that `take_rejected` returns.
     pub(super) rejected: u64,
-    registry: Registry,
+    pub(super) registry: Registry,
     receives: VecDeque<(Buffer, *mut Scratch)>,
     /// Finished between two calls of `reap`.
-    finished: Vec<Reaped>,
+    pub(super) finished: Vec<Reaped>,
     spare: Spare,
+    pub(super) devices: Devices,
     /// A buffer for discarded bytes.
     pub(super) sink: Box<[u8]>,
 }
@@ -133,6 +136,7 @@ impl TcpNic {
             last_number: 0,
             active: Vec::new(),
             next_active: Vec::new(),
+            besides_wait: false,
             calls: false,
             pass: 0,
             paused_until: 0,
@@ -142,6 +146,7 @@ impl TcpNic {
             receives: VecDeque::new(),
             finished: Vec::new(),
             spare: Spare::default(),
+            devices: Devices::default(),
             sink: vec![0; SINK].into_boxed_slice(),
         };
         for listener in listeners {
@@ -186,35 +191,6 @@ impl TcpNic {
         Ok(at as u32)
     }
 
-    /// Ends a connection and its routes. `FAULT`: pages could not be read in the middle of a frame. It ends
-    /// what needs them; the rest is repeated over the next connection, which begins no frame for them.
-    pub(super) fn end(&mut self, at: u32, mut errno: i32) {
-        let Some(mut connection) = self.connections.get_mut(at as usize).and_then(Option::take) else {
-            return;
-        };
-        if errno == FAULT {
-            self.registry.doubt();
-            connection.end_unreadable(&mut self.finished);
-            errno = libc::ECONNABORTED;
-        }
-        // Callers' threads may still have the socket, and the next connection gets its event data.
-        if let Some(socket) = connection.socket() {
-            self.epoll.remove(socket);
-        }
-        let own = connection.far.map_or(self.at, |far| self.own_for(far));
-        self.paths.ended(own, &connection, self.clock.now());
-        connection.die(errno, &mut self.finished);
-        self.routes.end(at, errno);
-    }
-
-    pub(super) fn end_those(&mut self, errno: i32, goes: impl Fn(u32, &Connection) -> bool) {
-        for at in 0..self.connections.len() as u32 {
-            if self.connections[at as usize].as_deref().is_some_and(|one| goes(at, one)) {
-                self.end(at, errno);
-            }
-        }
-    }
-
     pub(super) fn list(&mut self, at: u32) {
         if let Some(connection) = self.connection(at).filter(|connection| !connection.listed) {
             connection.listed = true;
@@ -235,6 +211,7 @@ impl TcpNic {
             receives: &mut self.receives,
             reaped: reaped.unwrap_or(&mut self.finished),
             spare: &mut self.spare,
+            pool: &mut self.devices.pool,
             sink: &mut self.sink,
             pass: self.pass,
             budget: PASS,
@@ -253,6 +230,36 @@ impl TcpNic {
         }
     }
 
+    /// Queues operations on a connection.
+    ///
+    /// # Safety
+    /// Like `Nic::rma`.
+    #[inline]
+    unsafe fn post(
+        &mut self,
+        rma: &Rma<'_>,
+        leads: std::result::Result<u32, i32>,
+        scratches: &[*mut Scratch],
+    ) -> (usize, Posted) {
+        let segments = rma.segments.len() / scratches.len().max(1);
+        let at = match leads {
+            Ok(at) if segments > 0 => at,
+            Ok(_) => return (0, Posted::Failed(libc::EINVAL)),
+            Err(errno) => return (0, Posted::Failed(errno)),
+        };
+        let kind = if rma.read { Kind::Read } else { Kind::Write };
+        let Some(connection) = self.connection(at) else { return (0, Posted::Failed(libc::ENOTCONN)) };
+        for (segments, scratch) in rma.segments.chunks_exact(segments).zip(scratches) {
+            connection.push(kind, &Rma { segments, ..*rma }, *scratch);
+        }
+        if rma.more {
+            self.list(at);
+        } else {
+            self.pump(at);
+        }
+        (scratches.len(), Posted::Yes)
+    }
+
     // A pass.
 
     /// Queries the system for connections that have work.
@@ -260,9 +267,10 @@ impl TcpNic {
         let mut any = false;
         for (what, at) in self.epoll.ready::<EVENTS>() {
             any = true;
-            if at >= NEWS {
+            if at >= DISKS {
                 self.calls |= at == LISTENER;
                 self.news |= at == NEWS;
+                self.devices.heard |= at == DISKS;
                 continue;
             }
             let has = |flags: i32| what & flags as u32 != 0;
@@ -444,9 +452,6 @@ impl Nic for TcpNic {
         device: Device,
         _: bool,
     ) -> Result<Option<Registration>> {
-        if device == FILE {
-            return Ok(None);
-        }
         let identity = driver(device)?.identity(range.base).unwrap_or_default();
         let key = self.registry.add_new(&self.random, range, access, Some((device, identity)))?;
         let handle = key as *mut c_void;
@@ -455,6 +460,7 @@ impl Nic for TcpNic {
     }
 
     fn use_grants(&mut self, grants: Arc<Grants>) {
+        self.devices.pool.use_copying(grants.copying.clone());
         self.registry.use_grants(grants);
     }
 
@@ -466,39 +472,39 @@ impl Nic for TcpNic {
     }
 
     fn deregister(&mut self, registration: Registration) -> Result<()> {
-        if !self.registry.remove(registration.key) {
-            return Err(Error::new(Status::Internal, "a registration that this NIC does not have"));
-        }
-        let connections = self.connections.iter_mut().flatten();
-        connections.for_each(|connection| connection.forget(registration.key, &mut self.sink));
-        Ok(())
+        self.close_registration(registration.key)
     }
 
     #[inline]
     unsafe fn rma(&mut self, rma: &Rma<'_>, route: Route, scratches: &[*mut Scratch]) -> (usize, Posted) {
         let leads = self.routes.leads(route);
-        let segments = rma.segments.len() / scratches.len().max(1);
-        let at = match leads {
-            Ok(at) if segments > 0 => at,
-            Ok(_) => return (0, Posted::Failed(libc::EINVAL)),
-            Err(errno) => return (0, Posted::Failed(errno)),
-        };
-        let kind = if rma.read { Kind::Read } else { Kind::Write };
-        let Some(connection) = self.connection(at) else { return (0, Posted::Failed(libc::ENOTCONN)) };
-        for (segments, scratch) in rma.segments.chunks_exact(segments).zip(scratches) {
-            connection.push(kind, &Rma { segments, ..*rma }, *scratch);
+        // SAFETY: the contract is the same.
+        unsafe { self.post(rma, leads, scratches) }
+    }
+
+    unsafe fn rma_slow(
+        &mut self,
+        rma: &Rma<'_>,
+        route: Route,
+        scratches: &[*mut Scratch],
+        knows: bool,
+    ) -> (usize, Posted) {
+        match self.for_disks(route, knows) {
+            Ok(None) => (0, Posted::Again),
+            // SAFETY: the contract is the same.
+            Ok(Some(at)) => unsafe { self.post(rma, Ok(at), scratches) },
+            Err(errno) => (0, Posted::Failed(errno)),
         }
-        if rma.more {
-            self.list(at);
-        } else {
-            self.pump(at);
-        }
-        (scratches.len(), Posted::Yes)
     }
 
     fn disown(&mut self, scratches: &[*mut Scratch]) {
-        let connections = self.connections.iter_mut().flatten();
-        connections.for_each(|connection| connection.disown(scratches, &mut self.sink));
+        let (dying, pool) = self.devices.dying();
+        let connections = self.connections.iter_mut().flatten().map(Box::as_mut).chain(dying);
+        connections.for_each(|connection| connection.disown(scratches, pool, &mut self.sink));
+    }
+
+    fn touches(&mut self, peer: PeerId) -> bool {
+        self.devices.pool.touches(peer)
     }
 
     unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted {
@@ -552,20 +558,29 @@ impl Nic for TcpNic {
         if self.calls {
             self.accept();
         }
+        if self.devices.heard || self.devices.pool.is_busy() {
+            self.look_at_slots();
+        }
         self.move_on(reaped);
+        if self.besides_wait {
+            self.meet_besides();
+        }
+        self.watch_disks();
         reaped.append(&mut self.finished);
         self.routes.report();
         busy
     }
 
     fn wait_fd(&mut self) -> Option<(RawFd, bool)> {
-        Some((self.epoll.as_raw_fd(), self.active.is_empty() && self.finished.is_empty()))
+        let idle = self.active.is_empty() && self.finished.is_empty() && !self.devices.pool.is_busy();
+        Some((self.epoll.as_raw_fd(), idle))
     }
 
     fn close(&mut self) -> Result<()> {
         // Connections in the listener's queue end, too, when the listener closes.
         self.listeners.drain(..).for_each(|listener| socket::shut(listener.as_fd()));
         self.connections.clear();
+        self.devices = Devices::default();
         self.routes.clear();
         self.active.clear();
         self.receives.clear();

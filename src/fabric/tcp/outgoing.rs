@@ -2,10 +2,11 @@
 //! settles in order. Without I/O: requests go into a `Batch`, and calls report the answers.
 
 use super::socket::Outcome;
-use super::staged::{Run, Staged};
+use super::staged::{Run, Staged, Whose};
 use super::stream::{Batch, Owner, FEW, STEP};
 use crate::bytes::copy;
 use crate::device::Device;
+use crate::fabric::own::pool::Pool;
 use crate::fabric::segments::{Cursor, Parts};
 use crate::fabric::{Immediate, Reaped, Rma, Scratch, Segment, FAULT, GONE, MAY_FAULT};
 use crate::kernel_copy;
@@ -49,7 +50,7 @@ struct Op {
 pub struct Flight {
     /// `NO_OP` for a message, which is done when it is copied.
     pub op: u32,
-    len: u32,
+    pub len: u32,
     from: Cursor,
 }
 
@@ -205,13 +206,6 @@ impl Outgoing {
         index
     }
 
-    /// Fails the operation that was queued last.
-    pub fn fail_last(&mut self, errno: i32) {
-        if let Some(index) = self.queue.back() {
-            self.ops[*index as usize].errno = errno;
-        }
-    }
-
     // Operations end.
 
     /// The operations' callers are gone; true if a device may be copying their memory.
@@ -270,8 +264,12 @@ impl Outgoing {
         }
     }
 
-    /// Ends all operations: first those whose requests were sent, then those that wait, in order.
-    pub fn end(&mut self, errno: i32, reaped: &mut Vec<Reaped>) {
+    /// Ends all operations: first those whose requests were sent, then those that wait, in order. What devices copy
+    /// ends once they have (`copied`).
+    pub fn end(&mut self, errno: i32, copied: &[u32], reaped: &mut Vec<Reaped>) {
+        for op in copied {
+            self.ops[*op as usize].open += 1;
+        }
         for flight in std::mem::take(&mut self.flights) {
             self.answered(flight.op, errno, reaped);
         }
@@ -279,12 +277,18 @@ impl Outgoing {
         for index in std::mem::take(&mut self.queue).into_iter().chain(messages) {
             let op = &mut self.ops[index as usize];
             (op.errno, op.all_asked) = (errno, true);
-            self.finish(index, reaped);
+            if !copied.contains(&index) {
+                self.finish(index, reaped);
+            }
         }
-        // And those whose last bytes a device was copying.
-        for index in 0..self.ops.len() {
-            self.ops[index].errno = errno;
-            self.finish(index as u32, reaped);
+        self.end_copied(errno, copied, reaped);
+    }
+
+    /// The connection has ended, and devices copy for these operations only.
+    pub fn end_copied(&mut self, errno: i32, copied: &[u32], reaped: &mut Vec<Reaped>) {
+        for index in (0..self.ops.len() as u32).filter(|index| !copied.contains(index)) {
+            self.ops[index as usize].errno = errno;
+            self.finish(index, reaped);
         }
     }
 
@@ -292,13 +296,13 @@ impl Outgoing {
 
     /// Sends messages, as many as one call takes, if the connection is up.
     #[inline]
-    pub fn speak(&mut self, up: bool, batch: &mut Batch, reaped: &mut Vec<Reaped>) {
+    pub fn speak(&mut self, up: bool, batch: &mut Batch, pool: &Pool, reaped: &mut Vec<Reaped>) {
         while let Some(&index) = self.messages.front() {
             if !up || !self.may_ask() || !batch.has_room(1, HEAD_MAX + MESSAGE, 0) {
                 return;
             }
             self.messages.pop_front();
-            self.request(index, RUN, batch, &mut None);
+            self.request(index, RUN, batch, &mut None, pool);
             self.finish(index, reaped);
         }
     }
@@ -329,6 +333,7 @@ impl Outgoing {
         up: bool,
         batch: &mut Batch,
         staged: &mut Option<Box<Staged>>,
+        pool: &mut Pool,
         reaped: &mut Vec<Reaped>,
     ) {
         while let Some(&index) = self.queue.front() {
@@ -340,7 +345,7 @@ impl Outgoing {
             if spent {
                 self.queue.pop_front();
                 if let Some(staged) = staged {
-                    staged.drop_ahead(index);
+                    staged.drop_ahead(pool, index);
                 }
                 if open == 0 {
                     self.finish(index, reaped);
@@ -348,7 +353,7 @@ impl Outgoing {
                 continue;
             }
             if op.device.is_some() && lends {
-                match staged.as_mut().map_or(Err(GONE), |staged| staged.is_ahead(index, batch.room())) {
+                match staged.as_mut().map_or(Err(GONE), |staged| staged.is_ahead(pool, index, batch.room())) {
                     Ok(true) => {}
                     Ok(false) => return,
                     Err(errno) => {
@@ -368,7 +373,7 @@ impl Outgoing {
                     continue;
                 }
             }
-            self.request(index, if lends { batch.room() } else { RUN }, batch, staged);
+            self.request(index, if lends { batch.room() } else { RUN }, batch, staged, pool);
             if message {
                 // The message is copied.
                 self.queue.pop_front();
@@ -379,7 +384,7 @@ impl Outgoing {
 
     /// Lets devices gather the bytes of the next writes.
     #[cold]
-    pub fn gather(&mut self, staged: &mut Staged) {
+    pub fn gather(&mut self, whose: Whose, pool: &mut Pool, staged: &mut Staged) {
         for index in &self.queue {
             let op = &mut self.ops[*index as usize];
             let Some(device) = op.device.filter(|_| op.kind == Kind::Write) else { continue };
@@ -388,7 +393,7 @@ impl Outgoing {
                 let (len, after) = op.take(op.gathered, RUN, &mut list);
                 let places = list.iter().map(|part| (part.local, part.len));
                 // SAFETY: the operation's memory is valid until it is reaped; `disown` waits.
-                let slot = match unsafe { staged.gather(device, places) } {
+                let slot = match unsafe { Staged::gather(whose, pool, device, None, places) } {
                     Ok(None) => return,
                     Ok(slot) => slot,
                     Err(errno) => {
@@ -402,9 +407,21 @@ impl Outgoing {
         }
     }
 
+    /// The announcement of another connection was sent, a request of no operation.
+    pub fn announced(&mut self) {
+        self.flights.push_back(Flight { op: NO_OP, len: 0, from: Cursor::default() });
+    }
+
     /// Makes an operation's next request, of `most` bytes.
     #[inline]
-    fn request(&mut self, index: u32, most: u64, batch: &mut Batch, staged: &mut Option<Box<Staged>>) {
+    fn request(
+        &mut self,
+        index: u32,
+        most: u64,
+        batch: &mut Batch,
+        staged: &mut Option<Box<Staged>>,
+        pool: &Pool,
+    ) {
         let op = &mut self.ops[index as usize];
         let (from, may_fault) = (op.asked, op.may_fault);
         let ahead = match staged {
@@ -429,7 +446,7 @@ impl Outgoing {
         if let (Some(slot), Some(staged)) = (ahead.and_then(|run| run.slot), staged) {
             staged.lent.push(slot);
             list.clear();
-            list.push(Segment { local: staged.out.base(slot), remote: 0, len });
+            list.push(Segment { local: pool.base(slot), remote: 0, len });
         }
         for part in list.iter().filter(|part| op.kind != Kind::Read && part.len > 0) {
             if copies {

@@ -5,6 +5,9 @@ use crate::ids::PeerId;
 use crate::wire::tcp::Name;
 use std::net::SocketAddr;
 
+/// The target of a route back to an unauthenticated endpoint: no NIC's name.
+pub const NOBODY: Name = [0; 16];
+
 /// The purpose of a route.
 #[derive(Clone, Copy)]
 pub struct Target {

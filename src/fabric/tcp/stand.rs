@@ -3,6 +3,7 @@
 use super::connection::{Connection, Moving};
 use super::stream::{Spare, SINK};
 use crate::descriptor::Descriptor;
+use crate::fabric::own::pool::Pool;
 use crate::fabric::registry::Registry;
 use crate::fabric::{Buffer, Reaped, Scratch};
 use crate::wire::tcp::{Handshake, MESSAGE};
@@ -22,6 +23,7 @@ pub struct Stand {
     pub rooms: Vec<Vec<u8>>,
     pub reaped: Vec<Reaped>,
     pub spare: Spare,
+    pub pool: Pool,
     pub sink: Vec<u8>,
 }
 
@@ -33,7 +35,7 @@ pub fn sockets() -> (Descriptor, UnixStream) {
 }
 
 pub fn handshake() -> Handshake {
-    Handshake { target: [1; 16], initiator: [2; 16] }
+    Handshake { target: [1; 16], initiator: [2; 16], beside: false }
 }
 
 /// Takes bytes off the front; zeros once none are left.
@@ -46,7 +48,8 @@ pub fn number(data: &mut &[u8], bytes: usize) -> u64 {
 impl Stand {
     pub fn new(connection: Connection, registry: Registry) -> Stand {
         let (receives, rooms, reaped) = (VecDeque::new(), Vec::new(), Vec::new());
-        Stand { connection, registry, receives, rooms, reaped, spare: Spare::default(), sink: vec![0; SINK] }
+        let (spare, pool, sink) = (Spare::default(), Pool::default(), vec![0; SINK]);
+        Stand { connection, registry, receives, rooms, reaped, spare, pool, sink }
     }
 
     /// One pass; the error with which the connection has ended in it.
@@ -58,13 +61,14 @@ impl Stand {
             receives: &mut self.receives,
             reaped: &mut self.reaped,
             spare: &mut self.spare,
+            pool: &mut self.pool,
             sink: &mut self.sink,
             pass,
             budget,
         };
         let progressed = self.connection.progress(&mut with);
         match progressed {
-            Err(errno) => self.connection.die(errno, &mut self.reaped),
+            Err(errno) => self.connection.die(errno, &mut self.pool, &mut self.reaped),
             Ok(_) if self.connection.handshake.is_some() => self.connection.accept(),
             Ok(_) => {}
         }

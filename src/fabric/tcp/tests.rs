@@ -711,7 +711,7 @@ fn attacker(nic: &TcpNic) -> Attacker {
 /// An attacker that has sent its handshake and a message, over the connection with this number.
 fn speaker(nic: &mut TcpNic, name: Name) -> (Attacker, Connection) {
     let mut one = attacker(nic);
-    let handshake = Handshake { target: target_of(nic).1, initiator: name };
+    let handshake = Handshake { target: target_of(nic).1, initiator: name, beside: false };
     one.0.write_all(&[&handshake.bytes()[..], &message(&[9; 20])].concat()).unwrap();
     let (room, mut done) = ([0u8; 20], Vec::new());
     // SAFETY: the buffer lives until the message has arrived.
@@ -755,7 +755,7 @@ impl Attacker {
 }
 
 fn handshake(nic: &TcpNic) -> Vec<u8> {
-    Handshake { target: target_of(nic).1, initiator: NAME }.bytes().to_vec()
+    Handshake { target: target_of(nic).1, initiator: NAME, beside: false }.bytes().to_vec()
 }
 
 #[test]
@@ -837,7 +837,7 @@ fn thousand_simultaneous_connections_are_all_served() {
         .map(|n| {
             let (mut one, mut name) = (attacker(&nic), NAME);
             name[..8].copy_from_slice(&(n as u64 + 1).to_le_bytes());
-            let handshake = Handshake { target: target_of(&nic).1, initiator: name };
+            let handshake = Handshake { target: target_of(&nic).1, initiator: name, beside: false };
             one.0.write_all(&[&handshake.bytes()[..], &message(&n.to_le_bytes())].concat()).unwrap();
             one
         })

@@ -109,7 +109,7 @@ pub fn twins(mut data: &[u8]) {
     }
     world.finish();
     for end in &mut world.ends {
-        end.near.connection.die(libc::ECONNRESET, &mut end.near.reaped);
+        end.near.connection.die(libc::ECONNRESET, &mut end.near.pool, &mut end.near.reaped);
     }
     world.renew();
 }
@@ -234,7 +234,7 @@ impl World {
         let end = &mut self.ends[at];
         let way = &mut end.ways[place];
         let Some(op) = way.op.as_mut().filter(|op| op.ended.is_none() && !op.disowned) else { return };
-        end.near.connection.disown(&[op.number as *mut Scratch], &mut end.near.sink);
+        end.near.connection.disown(&[op.number as *mut Scratch], &mut end.near.pool, &mut end.near.sink);
         op.disowned = true;
         if op.read {
             op.frozen = Some(way.local.clone());
@@ -268,7 +268,7 @@ impl World {
             0 => _ = end.stream.shutdown(Shutdown::Write),
             1 => _ = end.stream.shutdown(Shutdown::Both),
             2 => end.lost = true,
-            _ => end.near.connection.die(libc::ECANCELED, &mut end.near.reaped),
+            _ => end.near.connection.die(libc::ECANCELED, &mut end.near.pool, &mut end.near.reaped),
         }
     }
 

@@ -1,13 +1,14 @@
 //! What a NIC does with its connections from time to time, and when peers come and end.
 
 use super::accept::UNAUTHENTICATED_NS;
-use super::connection::State;
+use super::beside::UP_NS;
+use super::connection::{Connection, State};
 use super::nic::TcpNic;
 use crate::fabric::Connection as Number;
 use crate::ids::PeerId;
 use crate::wire::address::RAILS_MAX;
 
-/// The most accepted connections of one peer: each of its NICs needs one.
+/// The most accepted connections of one peer, beside those for disks: each of its NICs needs one.
 const OF_PEER: usize = RAILS_MAX;
 /// A connection that no route uses is closed after this time.
 const UNUSED_NS: u64 = 30_000_000_000;
@@ -32,13 +33,15 @@ impl TcpNic {
         self.turn(now);
         self.try_return(now);
         self.connections.iter_mut().flatten().for_each(|one| one.rest());
+        self.devices.pool.rest(|disk| self.epoll.remove(disk));
         let used = self.routes.used();
         let patience_ns = self.options.patience_ns();
         self.end_those(libc::ETIMEDOUT, |_, one| {
             let age = now.saturating_sub(one.since_ns);
             one.is_unauthenticated() && age > UNAUTHENTICATED_NS
                 || age > UNUSED_NS && !used.contains(&(one.name, one.owner()))
-                || age > patience_ns && matches!(one.state, State::Dialing | State::Handshaking)
+                || age > if one.is_beside() { UP_NS } else { patience_ns }
+                    && matches!(one.state, State::Dialing | State::Handshaking)
         });
     }
 
@@ -54,7 +57,8 @@ impl TcpNic {
             // The peer would not dial if it still had an earlier connection.
             self.end_those(libc::ECONNRESET, |other, one| other != at && one.is_accepted_of(peer, name));
             let connections = self.connections.iter().flatten();
-            let theirs = connections.filter(|one| !one.dialed && one.owner() == Some(peer));
+            let is_theirs = |one: &Connection| !one.dialed && one.owner() == Some(peer) && !one.is_beside();
+            let theirs = connections.filter(|one| is_theirs(one));
             let mut numbers: Vec<Number> = theirs.map(|one| one.number).collect();
             if numbers.len() > OF_PEER {
                 numbers.sort_unstable();

@@ -1,9 +1,10 @@
 //! How a connection handles received bytes: frames, and the payloads behind them.
 
 use super::{Coming, Connection, Moving, State, Step};
-use crate::fabric::grants::Use;
+use crate::fabric::own::pool::Pool;
 use crate::fabric::registry::{Allowed, Wish};
 use crate::fabric::tcp::incoming::{Reach, Read};
+use crate::fabric::tcp::outgoing::Flight;
 use crate::fabric::tcp::socket::Outcome;
 use crate::fabric::tcp::staged::Next;
 use crate::fabric::tcp::stream::{chunks, Got};
@@ -69,21 +70,21 @@ impl Connection {
             _ if self.inbox.left() > 0 => Ok(Step::Waits),
             Coming::Payload(request, mut errno) => {
                 self.coming = Coming::Head;
-                let entered = self.entered.take();
+                let mut entered = self.entered.take();
                 let mut slot = None;
                 if let Some(staged) = &mut self.staged {
                     let places = self.incoming.pieces.iter().map(|piece| (piece.address, piece.len.into()));
                     if errno != 0 {
-                        staged.refuse();
+                        staged.refuse(with.pool);
                     }
-                    // SAFETY: the memory is registered, since nothing has taken it back; `forget`
-                    // waits.
-                    match unsafe { staged.arrived(places) } {
+                    // SAFETY: the memory is registered, since nothing has taken it back; what takes it back
+                    // waits for the copy.
+                    match unsafe { staged.arrived(with.pool, places, &mut entered) } {
                         Ok(copied) => slot = copied,
                         Err(failed) => errno = failed,
                     }
                 }
-                self.follow(Next::Settled(errno, request.immediate), slot, entered, with.reaped);
+                self.follow(Next::Settled(errno, request.immediate), slot, with.reaped);
                 Ok(Step::Done)
             }
             Coming::Data(mut errno) => {
@@ -92,17 +93,18 @@ impl Connection {
                 let mut slot = None;
                 if let Some(staged) = &mut self.staged {
                     if self.outgoing.is_disowned(flight.op) {
-                        staged.refuse();
+                        staged.refuse(with.pool);
                     }
                     let parts = self.outgoing.parts(&flight);
-                    // SAFETY: the operation's memory is valid until it is reaped; `disown` waits.
-                    match unsafe { staged.arrived(parts.iter().map(|part| (part.local, part.len))) } {
+                    let places = parts.iter().map(|part| (part.local, part.len));
+                    // SAFETY: the operation's memory is valid until it is reaped; `disown` waits, but for a disk.
+                    match unsafe { staged.arrived(with.pool, places, &mut None) } {
                         Ok(copied) => slot = copied,
                         Err(failed) => errno = failed,
                     }
                 }
                 match (errno, slot) {
-                    (0, Some(slot)) => self.follow(Next::Data(flight.op), Some(slot), None, with.reaped),
+                    (0, Some(slot)) => self.follow(Next::Data(flight.op), Some(slot), with.reaped),
                     _ => self.outgoing.answered(flight.op, errno, with.reaped),
                 }
                 Ok(Step::Done)
@@ -112,9 +114,9 @@ impl Connection {
 
     /// Does a step behind the devices' copies, or now if there are none.
     #[inline]
-    fn follow(&mut self, next: Next, slot: Option<u32>, entered: Option<Use>, reaped: &mut Vec<Reaped>) {
+    fn follow(&mut self, next: Next, slot: Option<u32>, reaped: &mut Vec<Reaped>) {
         match &mut self.staged {
-            Some(staged) if slot.is_some() || staged.is_landing() => staged.push(next, slot, entered),
+            Some(staged) if slot.is_some() || staged.is_landing() => staged.push(next, slot),
             _ => self.proceed(next, 0, reaped),
         }
     }
@@ -132,8 +134,8 @@ impl Connection {
 
     /// Continues after copies that devices have finished.
     #[cold]
-    pub(super) fn land(&mut self, reaped: &mut Vec<Reaped>) {
-        while let Some((next, failed)) = self.staged.as_mut().and_then(|staged| staged.take()) {
+    pub(super) fn land(&mut self, pool: &mut Pool, reaped: &mut Vec<Reaped>) {
+        while let Some((next, failed)) = self.staged.as_mut().and_then(|staged| staged.take(pool)) {
             self.starved = false;
             self.proceed(next, failed, reaped);
         }
@@ -159,13 +161,7 @@ impl Connection {
         if is_answer(first) {
             let Some(bytes) = ready.first_chunk::<ANSWER>() else { return Ok(Step::Waits) };
             let answer = Answer::read(bytes).ok_or(libc::EPROTO)?;
-            if matches!(answer, Answer::Data { .. })
-                && self.staged.as_ref().is_some_and(|staged| !staged.has_room())
-            {
-                return self.starves();
-            }
-            self.inbox.consume(ANSWER);
-            return self.heed_answer(answer, with).map(|()| Step::Done);
+            return self.heed_answer(answer, with);
         }
         if self.state != State::Up {
             return Err(libc::EPROTO);
@@ -184,6 +180,12 @@ impl Connection {
             return Err(libc::EPROTO);
         }
         match request.kind {
+            Kind::Beside => {
+                self.inbox.consume(head);
+                self.announced = (self.incoming.reach == Reach::Memory).then(|| request.name());
+                self.follow(Next::Settled(0, None), None, with.reaped);
+                Ok(Step::Done)
+            }
             Kind::Write => self.begin_write(request, head, with),
             Kind::Read => self.read(request, head, with),
             Kind::Message => self.message(request, head, with),
@@ -198,15 +200,18 @@ impl Connection {
         let mut slot = None;
         let mut errno = checked.as_ref().err().copied().unwrap_or(0);
         if let Ok(Allowed { device: Some(device), .. }) = checked {
-            slot = self.stage()?.expect(device);
-            if slot.is_none() {
-                return self.starves();
+            let whose = self.whose();
+            match self.stage().expect(whose, with.pool, device, Some(request.key)) {
+                Ok(None) => return self.starves(),
+                Ok(taken) => slot = taken,
+                Err(failed) => errno = failed,
             }
         }
         self.inbox.consume(head);
         self.ahead = head;
         match (&checked, slot) {
-            (Err(_), _) => self.expect_nothing(request.len, with.sink),
+            _ if errno != 0 => self.expect_nothing(request.len, with.sink),
+            (Err(_), _) => {}
             // SAFETY: the slot belongs to this table.
             (Ok(_), Some(slot)) => unsafe {
                 self.inbox.expect([(slot, request.len as usize)].into_iter(), false)?;
@@ -243,13 +248,13 @@ impl Connection {
             Err(errno) => Next::Settled(errno, None),
             Ok(Allowed { device, .. }) => {
                 if device.is_some() {
-                    self.stage()?;
+                    self.stage();
                 }
                 let pieces = std::mem::take(&mut self.incoming.pieces);
                 Next::Answer(Read { key: request.key, len: request.len, pieces, device, slot: None })
             }
         };
-        self.follow(next, None, None, with.reaped);
+        self.follow(next, None, with.reaped);
         Ok(Step::Done)
     }
 
@@ -265,13 +270,17 @@ impl Connection {
         with.receives.pop_front();
         with.reaped.push(Reaped { len: request.len, connection: self.number, ..Reaped::new(scratch, 0) });
         self.inbox.consume(head + len);
-        self.follow(Next::Settled(0, None), None, None, with.reaped);
+        self.follow(Next::Settled(0, None), None, with.reaped);
         Ok(Step::Done)
     }
 
     // Answers to us.
 
-    fn heed_answer(&mut self, answer: Answer, with: &mut Moving) -> Outcome<()> {
+    fn heed_answer(&mut self, answer: Answer, with: &mut Moving) -> Outcome<Step> {
+        if let Answer::Data { number, len } = answer {
+            return self.data(number, len, with);
+        }
+        self.inbox.consume(ANSWER);
         self.ahead = ANSWER;
         match answer {
             Answer::Accepted if self.state == State::Handshaking => {
@@ -288,26 +297,47 @@ impl Connection {
                 self.outgoing.settle_below(number, &self.batch, with.reaped)?;
                 self.outgoing.settle_next(errno as i32, &self.batch, with.reaped)
             }
-            Answer::Data { number, len } => {
-                self.outgoing.settle_below(number, &self.batch, with.reaped)?;
-                self.begin_data(len, with.sink)
-            }
-        }
+            Answer::Data { .. } => Ok(()),
+        }?;
+        Ok(Step::Done)
     }
 
-    fn begin_data(&mut self, len: u32, sink: &mut [u8]) -> Outcome<()> {
+    /// The data of our first read in flight.
+    #[inline]
+    fn data(&mut self, number: u64, len: u32, with: &mut Moving) -> Outcome<Step> {
+        if self.state != State::Up {
+            return Err(libc::EPROTO);
+        }
+        self.outgoing.settle_below(number, &self.batch, with.reaped)?;
         let flight = self.outgoing.next_read(len)?;
-        self.coming = Coming::Data(0);
-        if self.outgoing.is_disowned(flight.op) {
-            self.expect_nothing(len, sink);
+        let (mut slot, mut errno) = (None, 0);
+        if let Some(device) =
+            self.outgoing.device(flight.op).filter(|_| !self.outgoing.is_disowned(flight.op))
+        {
+            let whose = self.whose();
+            match self.stage().expect(whose, with.pool, device, None) {
+                Ok(None) => return self.starves(),
+                Ok(taken) => slot = taken,
+                Err(failed) => errno = failed,
+            }
+        }
+        self.inbox.consume(ANSWER);
+        self.ahead = ANSWER;
+        self.coming = Coming::Data(errno);
+        if let Some(slot) = slot {
+            // SAFETY: the slot is the connection's until it is given back.
+            unsafe { self.inbox.expect([(slot, len as usize)].into_iter(), false) }?;
+            return Ok(Step::Done);
+        }
+        self.begin_data(&flight, errno, with.sink).map(|()| Step::Done)
+    }
+
+    fn begin_data(&mut self, flight: &Flight, errno: i32, sink: &mut [u8]) -> Outcome<()> {
+        if errno != 0 || self.outgoing.is_disowned(flight.op) {
+            self.expect_nothing(flight.len, sink);
             return Ok(());
         }
-        if let (Some(device), Some(staged)) = (self.outgoing.device(flight.op), &mut self.staged) {
-            let slot = staged.expect(device).ok_or(libc::ENOBUFS)?;
-            // SAFETY: the slot belongs to this table.
-            return unsafe { self.inbox.expect([(slot, len as usize)].into_iter(), false) };
-        }
-        let parts = self.outgoing.parts(&flight);
+        let parts = self.outgoing.parts(flight);
         let ranges = parts.iter().map(|part| (part.local, part.len as usize));
         // SAFETY: the operation's memory is valid until it is reaped, or disowned.
         if unsafe { self.inbox.expect(ranges, self.outgoing.may_fault(flight.op)) }.is_err() {

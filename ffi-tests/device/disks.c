@@ -1,0 +1,302 @@
+/* Memory behind a disk, which is slow, fails or hangs: here a fake device that does so (":slow", src/device/fake.rs). */
+#include "gpu.h"
+
+#define LEN (4 * MIB)
+#define RUN (192 * KIB)
+
+/* Two endpoints; the second one has a disk, too. */
+struct disk {
+    struct duo duo;
+    uint8_t *at;
+    weft_memory *memory;
+    weft_remote_memory *remote;
+};
+
+static struct disk disk_open(const char *options, uint32_t access)
+{
+    struct disk disk;
+    weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
+    char blob[4096];
+    devices_begin(options);
+    disk.duo = duo_open(LEN);
+    disk.at = device_alloc(0, LEN);
+    weft_memory_range range = {disk.at, LEN};
+    args.access = access;
+    CHECK_OK(weft_memory_register(disk.duo.b->endpoint, &range, 1, &args, &disk.memory));
+    size_t n = descriptor_of(disk.memory, blob, sizeof blob);
+    CHECK_OK(weft_remote_memory_import(disk.duo.a->endpoint, disk.duo.a_to_b, blob, n, &disk.remote));
+    fill_random(disk.duo.a_bytes, LEN, 1);
+    return disk;
+}
+
+static struct range_request to_disk(struct disk *disk, uint64_t len, uint64_t timeout_ns)
+{
+    struct range_request args = range_args(disk->duo.a_memory, disk->remote, len);
+    args.options.timeout_ns = timeout_ns;
+    return args;
+}
+
+/* The disk's bytes are those of a seed. */
+static void check_disk(struct disk *disk, uint64_t seed, uint64_t len)
+{
+    uint8_t *got = malloc(len);
+    CHECK(got != NULL);
+    device_get(got, disk->at, len);
+    CHECK_EQ(differs_random(got, len, seed), -1);
+    free(got);
+}
+
+static void fill_disk(struct disk *disk, uint64_t seed)
+{
+    uint8_t *bytes = malloc(LEN);
+    CHECK(bytes != NULL);
+    fill_random(bytes, LEN, seed);
+    device_put(disk->at, bytes, LEN);
+    free(bytes);
+}
+
+/* Memory of the same peer takes this many writes, reads and messages. */
+static void move_memory(struct duo *duo, int count)
+{
+    struct range_request args = range_args(duo->a_memory, duo->b_of_a, 64 * KIB);
+    for (int i = 0; i < count; i++) {
+        weft_op id;
+        CHECK_OK(box_await(duo->a, write_now(duo->a, &args), patience_ms()).status);
+        CHECK_OK(submit_read(duo->a->endpoint, &args, &id));
+        CHECK_OK(box_await(duo->a, id, patience_ms()).status);
+        CHECK_OK(box_await(duo->a, send_now(duo->a, duo->a_to_b, "word", 4), patience_ms()).status);
+        box_take(duo->b, WEFT_COMPLETION_MESSAGE, patience_ms());
+    }
+}
+
+static uint64_t resets_of(struct box *box)
+{
+    weft_rail_statistics rail = WEFT_RAIL_STATISTICS_INIT;
+    CHECK_OK(weft_rail_info(box->endpoint, 0, NULL, &rail));
+    return rail.lane_resets;
+}
+
+static void slow_disk_gets_every_byte(void)
+{
+    struct disk disk = disk_open(":slow:late=3000", 0);
+    struct range_request args = to_disk(&disk, LEN, 0);
+    weft_op ids[16], id;
+    CHECK_OK(box_await(disk.duo.a, write_now(disk.duo.a, &args), patience_ms()).status);
+    check_disk(&disk, 1, LEN);
+    memset(disk.duo.a_bytes, 0, LEN);
+    args.len = LEN / COUNT(ids);
+    for (size_t i = 0; i < COUNT(ids); i++) {
+        args.local_offset = args.remote_offset = i * args.len;
+        CHECK_OK(submit_read(disk.duo.a->endpoint, &args, &ids[i]));
+    }
+    for (size_t i = 0; i < COUNT(ids); i++)
+        CHECK_OK(box_await(disk.duo.a, ids[i], patience_ms()).status);
+    CHECK_EQ(differs_random(disk.duo.a_bytes, LEN, 1), -1);
+    struct pages_request pages = PAGES_REQUEST_INIT;
+    uint32_t from[64], to[64];
+    for (uint32_t i = 0; i < COUNT(from); i++)
+        from[i] = 63 - i, to[i] = i;
+    pages.local = disk.duo.a_memory;
+    pages.remote = disk.remote;
+    pages.pages.local.pages = from;
+    pages.pages.remote.pages = to;
+    pages.pages.local.page_stride = pages.pages.remote.page_stride = pages.pages.page_len = LEN / 64;
+    pages.pages.page_count = 64;
+    CHECK_OK(submit_write_pages(disk.duo.a->endpoint, &pages, &id));
+    CHECK_OK(box_await(disk.duo.a, id, patience_ms()).status);
+    uint8_t *got = malloc(LEN);
+    device_get(got, disk.at, LEN);
+    for (size_t i = 0; i < 64; i++)
+        CHECK_EQ(memcmp(got + i * (LEN / 64), disk.duo.a_bytes + (63 - i) * (LEN / 64), LEN / 64), 0);
+    free(got);
+    CHECK_EQ(resets_of(disk.duo.a) + resets_of(disk.duo.b), 0);
+    duo_close(&disk.duo);
+}
+
+/* One of three entries fails: the disk is full there. */
+static void failed_write_names_errno_and_entry(void)
+{
+    struct disk disk = disk_open(":slow:errno=28:fail=2", 0);
+    weft_list_entry entries[3];
+    struct list_request list = LIST_REQUEST_INIT;
+    weft_op id;
+    for (uint64_t i = 0; i < COUNT(entries); i++)
+        entries[i] = (weft_list_entry){.local = disk.duo.a_memory, .remote = disk.remote,
+                                       .local_offset = i * RUN, .remote_offset = i * RUN, .len = RUN};
+    list.entries = entries;
+    list.count = COUNT(entries);
+    CHECK_OK(submit_write_list(disk.duo.a->endpoint, &list, &id));
+    weft_completion c = box_await(disk.duo.a, id, patience_ms());
+    CHECK_STATUS(c.status, WEFT_ERR_FILE);
+    CHECK_EQ(c.provider_errno, ENOSPC);
+    CHECK_EQ(c.entry, 1);
+    CHECK_OK(submit_write_list(disk.duo.a->endpoint, &list, &id));
+    CHECK_OK(box_await(disk.duo.a, id, patience_ms()).status);
+    check_disk(&disk, 1, 3 * RUN);
+    move_memory(&disk.duo, 3);
+    CHECK_EQ(resets_of(disk.duo.a) + resets_of(disk.duo.b), 0);
+    duo_close(&disk.duo);
+}
+
+static void failed_read_ends_alone(void)
+{
+    struct disk disk = disk_open(":slow:errno=5:fail=1", 0);
+    struct range_request args = to_disk(&disk, RUN, 0);
+    weft_op id;
+    CHECK_OK(submit_read(disk.duo.a->endpoint, &args, &id));
+    weft_completion c = box_await(disk.duo.a, id, patience_ms());
+    CHECK_STATUS(c.status, WEFT_ERR_FILE);
+    CHECK_EQ(c.provider_errno, EIO);
+    CHECK_OK(submit_read(disk.duo.a->endpoint, &args, &id));
+    CHECK_OK(box_await(disk.duo.a, id, patience_ms()).status);
+    CHECK_EQ(resets_of(disk.duo.a) + resets_of(disk.duo.b), 0);
+    duo_close(&disk.duo);
+}
+
+/* A disk hangs for good (so its endpoint cannot be closed): memory and messages of the same peer go on, and its operation ends by its deadline. */
+static void memory_goes_on_beside_a_hung_disk(void)
+{
+    struct disk disk = disk_open(":slow:hang=1:ever:patience=600000000", 0);
+    struct range_request args = to_disk(&disk, RUN, 60000 * MS);
+    weft_op hung = write_now(disk.duo.a, &args);
+    move_memory(&disk.duo, 50);
+    CHECK_OK(weft_op_cancel(disk.duo.a->endpoint, hung));
+    CHECK_STATUS(box_await(disk.duo.a, hung, patience_ms()).status, WEFT_ERR_CANCELED);
+    move_memory(&disk.duo, 5);
+    CHECK_EQ(resets_of(disk.duo.a) + resets_of(disk.duo.b), 0);
+}
+
+static void hung_write_ends_by_its_deadline(void)
+{
+    struct disk disk = disk_open(":slow:hang=1:ever:patience=600000000", 0);
+    struct range_request args = to_disk(&disk, LEN, 150 * MS);
+    uint64_t began = judged_from();
+    weft_completion c = box_await(disk.duo.a, write_now(disk.duo.a, &args), patience_ms());
+    CHECK_WITHIN(began, now_ns(), 350 * MS);
+    CHECK_STATUS(c.status, WEFT_ERR_TIMED_OUT);
+    memset(disk.duo.a_bytes, 0, LEN);
+    move_memory(&disk.duo, 5);
+    CHECK_EQ(resets_of(disk.duo.a) + resets_of(disk.duo.b), 0);
+}
+
+/* The owner gives its disk up: the operation fails, and what takes the access back says that it cannot. */
+static void disk_that_does_not_return_holds_its_memory(void)
+{
+    struct disk disk = disk_open(":slow:hang=1:ever:patience=100000", 0);
+    struct range_request args = to_disk(&disk, RUN, 0);
+    struct fence_request fence = FENCE_REQUEST_INIT;
+    weft_op id;
+    weft_completion c = box_await(disk.duo.a, write_now(disk.duo.a, &args), patience_ms());
+    CHECK_STATUS(c.status, WEFT_ERR_FILE);
+    CHECK_EQ(c.provider_errno, ETIMEDOUT);
+    args.local_offset = args.remote_offset = RUN;
+    CHECK_OK(box_await(disk.duo.a, write_now(disk.duo.a, &args), patience_ms()).status);
+    fence.peer = disk.duo.b_to_a;
+    fence.options.timeout_ns = 100 * MS;
+    CHECK_OK(submit_fence(disk.duo.b->endpoint, &fence, &id));
+    CHECK_STATUS(box_await(disk.duo.b, id, patience_ms()).status, WEFT_ERR_TIMED_OUT);
+    move_memory(&disk.duo, 3);
+    CHECK_STATUS(weft_memory_deregister(disk.memory), WEFT_ERR_TIMED_OUT);
+    CHECK_STATUS(weft_memory_deregister(disk.memory), WEFT_ERR_TIMED_OUT);
+}
+
+/* So many writes hang that the rest fails at once, and other memory goes on. */
+static void disk_that_hangs_is_refused(void)
+{
+    struct disk disk = disk_open(":slow:hang=1:all:ever:patience=50000", 0);
+    struct range_request args = to_disk(&disk, RUN, 60000 * MS);
+    weft_op ids[40];
+    for (size_t i = 0; i < COUNT(ids); i++)
+        ids[i] = write_now(disk.duo.a, &args);
+    for (size_t i = 0; i < COUNT(ids); i++) {
+        weft_completion c = box_await(disk.duo.a, ids[i], patience_ms());
+        CHECK_STATUS(c.status, WEFT_ERR_FILE);
+        CHECK_EQ(c.provider_errno, ETIMEDOUT);
+    }
+    move_memory(&disk.duo, 5);
+    CHECK_EQ(resets_of(disk.duo.a) + resets_of(disk.duo.b), 0);
+}
+
+/* ---- What takes access back waits for a copy in flight: nothing lands afterwards ---- */
+
+/* The first write takes 0.6 s, and its operation ends long before. */
+#define HANGS ":slow:hang=1:patience=300000"
+
+static void begin_late_write(struct disk *disk, const weft_grant_token *grant)
+{
+    struct range_request args = to_disk(disk, RUN, 50 * MS);
+    if (grant != NULL)
+        args.options.grant = *grant;
+    CHECK_STATUS(box_await(disk->duo.a, write_now(disk->duo.a, &args), patience_ms()).status, WEFT_ERR_TIMED_OUT);
+}
+
+static void check_nothing_lands(struct disk *disk)
+{
+    fill_disk(disk, 7);
+    sleep_ms(700);
+    check_disk(disk, 7, LEN);
+}
+
+static void fence_waits_for_a_disk(void)
+{
+    struct disk disk = disk_open(HANGS, 0);
+    struct fence_request fence = FENCE_REQUEST_INIT;
+    weft_op id;
+    begin_late_write(&disk, NULL);
+    fence.peer = disk.duo.b_to_a;
+    CHECK_OK(submit_fence(disk.duo.b->endpoint, &fence, &id));
+    CHECK_OK(box_await(disk.duo.b, id, patience_ms()).status);
+    check_nothing_lands(&disk);
+    duo_close(&disk.duo);
+}
+
+static void revoke_waits_for_a_disk(void)
+{
+    struct disk disk = disk_open(HANGS, WEFT_ACCESS_GRANTED);
+    weft_grant_token token;
+    weft_op id;
+    CHECK_OK(weft_grant_create(disk.memory, disk.duo.b_to_a, NULL, &token));
+    begin_late_write(&disk, &token);
+    CHECK_OK(weft_grant_revoke(disk.duo.b->endpoint, &token, NULL, &id));
+    CHECK_OK(box_await(disk.duo.b, id, patience_ms()).status);
+    check_nothing_lands(&disk);
+    duo_close(&disk.duo);
+}
+
+static void deregistration_waits_for_a_disk(void)
+{
+    struct disk disk = disk_open(HANGS, 0);
+    begin_late_write(&disk, NULL);
+    CHECK_OK(weft_memory_deregister(disk.memory));
+    check_nothing_lands(&disk);
+    duo_close(&disk.duo);
+}
+
+static void end_of_a_peer_waits_for_a_disk(void)
+{
+    struct disk disk = disk_open(HANGS, 0);
+    begin_late_write(&disk, NULL);
+    CHECK_OK(weft_peer_disconnect(disk.duo.b->endpoint, disk.duo.b_to_a));
+    box_take(disk.duo.b, WEFT_COMPLETION_PEER_DOWN, patience_ms());
+    check_nothing_lands(&disk);
+    duo_close(&disk.duo);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct test tests[] = {
+        {"slow_disk_gets_every_byte", "tcp", slow_disk_gets_every_byte},
+        {"failed_write_names_errno_and_entry", "tcp", failed_write_names_errno_and_entry},
+        {"failed_read_ends_alone", "tcp", failed_read_ends_alone},
+        {"memory_goes_on_beside_a_hung_disk", "tcp", memory_goes_on_beside_a_hung_disk},
+        {"hung_write_ends_by_its_deadline", "tcp timed", hung_write_ends_by_its_deadline},
+        {"disk_that_does_not_return_holds_its_memory", "tcp", disk_that_does_not_return_holds_its_memory},
+        {"disk_that_hangs_is_refused", "tcp", disk_that_hangs_is_refused},
+        {"fence_waits_for_a_disk", "tcp", fence_waits_for_a_disk},
+        {"revoke_waits_for_a_disk", "tcp", revoke_waits_for_a_disk},
+        {"deregistration_waits_for_a_disk", "tcp", deregistration_waits_for_a_disk},
+        {"end_of_a_peer_waits_for_a_disk", "tcp", end_of_a_peer_waits_for_a_disk},
+        {0},
+    };
+    return run_tests(argc, argv, tests);
+}
