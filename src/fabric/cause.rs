@@ -49,7 +49,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    pub fn of(errno: i32) -> Cause {
+    pub fn from_errno(errno: i32) -> Cause {
         use libc::*;
         match errno {
             GONE => Cause::Gone,

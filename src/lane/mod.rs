@@ -409,7 +409,7 @@ impl Life {
     /// its connection has ended, only a handshake makes a new one.
     pub fn attempt_failed(&mut self, errno: i32, reconnects: bool, now: u64) -> bool {
         let Some(mut attempt) = self.attempt().copied() else { return false };
-        let for_good = !reconnects || Cause::of(errno).is_final();
+        let for_good = !reconnects || Cause::from_errno(errno).is_final();
         let gives_up = attempt.failed(for_good, now);
         self.enter(LaneState::Handshaking(attempt));
         gives_up
@@ -436,13 +436,15 @@ impl Life {
                     false => Consequence::Nothing,
                 }
             }
-            LaneState::Up if serves && resets && lose(Cause::of(errno).may_pass()) => Consequence::Reset,
+            LaneState::Up if serves && resets && lose(Cause::from_errno(errno).may_pass()) => {
+                Consequence::Reset
+            }
             LaneState::Up => {
                 self.enter(LaneState::Broken);
                 Consequence::Broken { ends_peer: serves }
             }
             LaneState::Broken if serves => Consequence::Noted,
-            LaneState::Resetting { .. } if errno != 0 && !Cause::of(errno).may_pass() => {
+            LaneState::Resetting { .. } if errno != 0 && !Cause::from_errno(errno).may_pass() => {
                 Consequence::Pointless
             }
             _ => Consequence::Nothing,

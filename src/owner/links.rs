@@ -28,7 +28,7 @@ const OFF_NS: u64 = 300_000_000;
 fn warn_of_loss(core: &Core, link: &Link, outcome: Outcome) {
     let peer = &link.peer;
     let errno = outcome.provider_errno;
-    let cause = match Cause::of(errno) {
+    let cause = match Cause::from_errno(errno) {
         cause if cause.is_closed() => "its connections were closed, so its process has probably ended",
         cause if errno != 0 && cause != Cause::Silence => "its fabric reports an error",
         _ if peer.is_over(host::NAME) => "it does not answer: its process is stopped, or gets no CPU",

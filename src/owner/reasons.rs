@@ -24,7 +24,7 @@ impl Core {
 
     /// Reports that a lane's handshake failed.
     pub(crate) fn lane_not_up(&self, peer: &Peer, plan: Plan, errno: i32) {
-        let text = match Cause::of(errno) {
+        let text = match Cause::from_errno(errno) {
             Cause::Absent if self.is_of_host(plan.rail) => {
                 "no process of this host has that socket: it ended, or the address is out of date".into()
             }

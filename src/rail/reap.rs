@@ -110,7 +110,7 @@ impl Rail {
         self.put_op(op);
         if errno != 0 {
             // Memory that is gone, a grant that was revoked, or a disk, says nothing of the rail.
-            self.traffic.errors.add(u64::from(!Cause::of(errno).is_of_memory()));
+            self.traffic.errors.add(u64::from(!Cause::from_errno(errno).is_of_memory()));
         }
         match tag.work {
             Work::Slice | Work::Counted(_) | Work::Probe => {

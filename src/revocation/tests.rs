@@ -459,7 +459,9 @@ impl World {
             let (ended, mut over) = (&mut end.ended, false);
             end.withdrawals.poll(|sweep| !std::mem::replace(&mut over, true) && sweep.step(ended));
             if end.withdrawals.is_empty() {
-                std::mem::take(&mut end.requests).into_iter().for_each(|number| self.answer(peer, number));
+                for number in std::mem::take(&mut end.requests) {
+                    self.answer(peer, number);
+                }
             }
             return;
         }

@@ -22,7 +22,7 @@ impl<S> Default for Withdrawals<S> {
 impl<S> Withdrawals<S> {
     /// The peer has revoked a grant. `join`: adds it to those of others, unless that has begun.
     pub fn handle_revoked(&mut self, mut join: impl FnMut(&mut S) -> bool, begin: impl FnOnce() -> S) {
-        if !self.0.iter_mut().any(|(of, one)| *of == Of::Grants && join(one)) {
+        if !self.0.iter_mut().any(|(what, one)| *what == Of::Grants && join(one)) {
             self.0.push_back((Of::Grants, begin()));
         }
     }
@@ -34,11 +34,11 @@ impl<S> Withdrawals<S> {
 
     /// The peer has new keys: what it revoked before ends first. `end`: does that, all of it.
     pub fn handle_keys(&mut self, mut end: impl FnMut(&mut S)) {
-        self.0.retain_mut(|(of, one)| {
-            if *of == Of::Grants {
+        self.0.retain_mut(|(what, one)| {
+            if *what == Of::Grants {
                 end(one);
             }
-            *of != Of::Grants
+            *what != Of::Grants
         });
     }
 

@@ -413,7 +413,7 @@ impl Session {
 
     /// The outcome of a connect that reached no endpoint.
     pub fn not_reached(&self) -> Outcome {
-        let status = match Cause::of(self.last_errno) {
+        let status = match Cause::from_errno(self.last_errno) {
             Cause::Denied => Status::Denied,
             Cause::Another => Status::PeerGone,
             Cause::Local => Status::System,

@@ -98,7 +98,7 @@ impl Session {
         let none_up = !self.has_lanes();
         match &self.state {
             // Nothing listens any longer where the peer was.
-            State::Resuming(resuming) if none_up && Cause::of(errno) == Cause::Absent && served => {
+            State::Resuming(resuming) if none_up && Cause::from_errno(errno) == Cause::Absent && served => {
                 let outcome = resuming.outcome;
                 self.act(Action::End(outcome));
             }
@@ -130,7 +130,7 @@ impl Session {
         }
         self.act(Action::Unknown(unknown, outcome));
         self.act(Action::Flush);
-        if Cause::of(errno).may_be_an_operation() {
+        if Cause::from_errno(errno).may_be_an_operation() {
             // A post by a key that the peer has replaced may be the cause. Others by that key would end
             // the other lanes, over which the new key is to arrive.
             self.behind = Some(Behind::Unknown);
@@ -158,7 +158,7 @@ impl Session {
         self.behind = Some(Behind::Unknown);
         self.enter(State::Resuming(Resuming::new(before, outcome, now)));
         self.approaches.pairs_mut().for_each(|pair| pair.handshake_anyway(now));
-        if lasted && Cause::of(errno).is_closed() {
+        if lasted && Cause::from_errno(errno).is_closed() {
             // An endpoint that was up a moment ago is up again, or gone.
             self.approaches.pairs_mut().filter(|pair| pair.plan == plan).for_each(|pair| pair.end_pause(now));
         }
@@ -256,7 +256,7 @@ impl Session {
 
 /// Why a lane was reset, for messages.
 pub fn reset_reason(errno: i32) -> String {
-    match Cause::of(errno) {
+    match Cause::from_errno(errno) {
         Cause::Silence => "nothing moved over it in time".to_owned(),
         _ => error_text(errno),
     }

@@ -90,7 +90,8 @@ impl Resumes {
     pub fn begin(&mut self, errno: i32, now: u64) -> Option<bool> {
         let lasted = self.last_ns.is_none_or(|last| now.saturating_sub(last) > BRIEF_NS);
         self.count += 1;
-        self.brief = if lasted { 0 } else { self.brief + u32::from(Cause::of(errno).may_be_an_operation()) };
+        self.brief =
+            if lasted { 0 } else { self.brief + u32::from(Cause::from_errno(errno).may_be_an_operation()) };
         (self.brief <= BRIEF_MOST).then_some(lasted)
     }
 

@@ -224,7 +224,7 @@ impl Worker {
                 if let Work::Counted(half) = done.work {
                     self.data.credits_done(id, half, done.posts);
                 }
-                let cause = (done.errno != 0).then(|| Cause::of(done.errno));
+                let cause = (done.errno != 0).then(|| Cause::from_errno(done.errno));
                 let gone = cause.filter(|cause| cause.is_of_memory());
                 let refused = cause == Some(Cause::Key) && self.data.is_refused(id, done.index);
                 if cause.is_some() && gone.is_none() && !refused {
