@@ -29,7 +29,7 @@ pub fn read(root: &Root) -> Vec<Interface> {
         all.push(Interface { name, kind: Type::Net, pci, up });
     }
     for (name, pci) in members(root, RDMA) {
-        let up = has_active_port(root, &name);
+        let up = has_active_port(root, &states_of_ports(root, &name));
         all.push(Interface { name, kind: Type::Rdma, pci, up });
     }
     all
@@ -47,12 +47,16 @@ pub fn is_down(root: &Root, name: &str) -> bool {
     }
 }
 
-/// Whether a port of an RDMA device is active, or none shows its state.
-pub(super) fn has_active_port(root: &Root, name: &str) -> bool {
-    // Each port's state, like "4: ACTIVE".
-    let ports = root.names(&format!("{RDMA}/{name}/ports"));
-    let states = ports.iter().filter_map(|port| root.text(&format!("{RDMA}/{name}/ports/{port}/state")));
-    let states: Vec<String> = states.collect();
+/// The files with the states of an RDMA device's ports.
+pub(super) fn states_of_ports(root: &Root, name: &str) -> Vec<String> {
+    let ports = root.names(&format!("{RDMA}/{name}/ports")).into_iter();
+    ports.map(|port| format!("{RDMA}/{name}/ports/{port}/state")).collect()
+}
+
+/// Whether one of these files says that its port is active, or none is there.
+pub(super) fn has_active_port(root: &Root, states: &[String]) -> bool {
+    // Like "4: ACTIVE".
+    let states: Vec<String> = states.iter().filter_map(|state| root.text(state)).collect();
     states.is_empty() || states.iter().any(|state| state.starts_with("4:"))
 }
 

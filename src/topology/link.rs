@@ -1,7 +1,7 @@
 //! The link of an open NIC, as the kernel reports it: asked for again and again, so an answer is a few
 //! reads of sysfs that no driver turns into a command to its NIC, where there is an interface to ask.
 
-use super::interfaces::{has_active_port, is_down, RDMA};
+use super::interfaces::{has_active_port, is_down, states_of_ports, RDMA};
 use super::read::Root;
 
 const VERBS: &str = "sys/class/infiniband_verbs";
@@ -47,7 +47,8 @@ pub struct Link {
 /// An RDMA device.
 #[derive(Debug)]
 struct Device {
-    name: String,
+    /// The files with the states of its ports.
+    ports: Vec<String>,
     /// What user space opens of it, which goes first, and the number of that folder, which no later one has.
     node: String,
     number: Option<u64>,
@@ -70,7 +71,7 @@ impl Link {
         }
         let down = match (&self.interface, &self.device) {
             (Some(interface), _) => is_down(&self.root, interface),
-            (None, Some(device)) => !has_active_port(&self.root, &device.name),
+            (None, Some(device)) => !has_active_port(&self.root, &device.ports),
             (None, None) => false,
         };
         if down {
@@ -87,7 +88,7 @@ impl Device {
         root.number_of(&own)?;
         let named = |node: &String| root.text(&format!("{node}/ibdev")).is_some_and(|device| device == name);
         let node = root.names(VERBS).iter().map(|node| format!("{VERBS}/{node}")).find(named).unwrap_or(own);
-        Some(Device { name: name.to_owned(), number: root.number_of(&node), node })
+        Some(Device { ports: states_of_ports(root, name), number: root.number_of(&node), node })
     }
 
     fn is_removed(&self, root: &Root) -> bool {
