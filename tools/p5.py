@@ -6,8 +6,9 @@
 Moves pages of 64 KiB from one host to the other over all 32 NICs, and leaves out one technique after the other (warm-up,
 threads, pinning, sharded claims, batches, lazy posting): as share of the line, each NIC limited to MBPS (100) so that few
 cores carry them; as Gbps without that limit, which the emulator bounds; and, of what is in each worker's path, as slices
-of 4 KiB a second of one worker's processor over simulated NICs without limit (sim_mslices_per_s). Also counts the NICs that
-each GPU's process gets by default. The CPU moves the bytes here, so no rate is a p5's; and where few CPUs are, one worker
+of 4 KiB a second of one worker's processor over simulated NICs without limit (sim_mslices_per_s). In the middle of one more
+load a NIC dies: what of the line there was before, at the worst and afterwards, and that nothing was lost. Also counts the
+NICs that each GPU's process gets by default. The CPU moves the bytes here, so no rate is a p5's; and where few CPUs are, one worker
 has all NICs anyway: what threads and pinning are worth shows on 16 or more.
 
 TURN: seconds of one load (3). ROUNDS: medians of so many (3). Leaves target/p5.json, target/p5.svg, and in target/figures
@@ -21,12 +22,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 EFA = ROOT / "tools/efa/efa.sh"
 NICS, GPUS, PAGE = 32, 8, 65536
 MBPS, TURN_S, ROUNDS = (int(os.environ.get(name, default)) for name, default in (("MBPS", 100), ("TURN", 3), ("ROUNDS", 3)))
+#: The NIC that dies, a third into a load of so many seconds.
+DYING, DEATH_S = 5, 5 * TURN_S
+#: A load that takes longer has failed.
+ENDS_S = 120 + 20 * TURN_S
 #: What is left out: a name, what that means, variables, and options in place of the usual ones.
 STEPS = [
     ("all", "every technique", {}, {}),
@@ -57,6 +63,10 @@ class Box:
     def tell(self, *words):
         subprocess.run([EFA, "tell", self.folder.name, *words], check=True)
 
+    def bytes_of(self, nic):
+        counts = subprocess.run([EFA, "tell", self.folder.name, "counts"], stdout=subprocess.PIPE, text=True, check=True).stdout
+        return int(re.search(rf"^nic {nic}: .* bytes (\d+)", counts, re.M).group(1))
+
     def start(self, host, command, variables=None, **how):
         environment = {**os.environ, "EFA_HOST": str(host), "WEFT_EFA_EMULATED": "1", **(variables or {})}
         environment["EFA_FOLDERS"] = str(ROOT)
@@ -73,11 +83,10 @@ def rails_of_gpus(box, bench):
     return found
 
 
-def measure(box, bench, step):
-    """One load with a technique left out, in gigabits a second."""
-    _, _, variables, changed = step
+def load(box, bench, variables, changed, meanwhile=lambda running: None):
+    """One load; its report, or None and what weft-bench said."""
     options = {"--provider": "efa", "--page": str(PAGE), "--pages": "1024", "--in-flight": "4", "--seconds": str(TURN_S), **changed}
-    mine = {name: value for name, value in options.items() if value is not None or name == "--cold"}
+    mine = {name: value for name, value in options.items() if value is not None or name in ("--cold", "--verify")}
     both = {name: value for name, value in mine.items() if name in ("--provider", "--workers")}
     words = lambda chosen: [word for pair in chosen.items() for word in pair if word is not None]
     serving = box.start(1, [bench, "serve", "--listen", "127.0.0.1:0", "--once", *words(both)], variables, stderr=subprocess.STDOUT)
@@ -88,16 +97,62 @@ def measure(box, bench, step):
             break
     if not place:
         sys.exit("weft-bench serve did not start")
-    running = box.start(0, [bench, "run", "--connect", place.group(), "--json", "-", *words(mine)], variables)
-    shown, _ = running.communicate(timeout=300)
+    running = box.start(0, [bench, "run", "--connect", place.group(), "--json", "-", *words(mine)], variables, stderr=subprocess.PIPE)
+    meanwhile(running)
+    try:
+        shown, said = running.communicate(timeout=ENDS_S)
+    except subprocess.TimeoutExpired:
+        running.kill()
+        serving.kill()
+        shown, said = running.communicate()[0], f"no end within {ENDS_S} s"
     serving.stdout.read()
     serving.wait(timeout=60)
-    if running.returncode:
-        sys.exit(f"weft-bench run failed without {step[0]}")
-    report = json.loads(shown)
-    if len(report["rails"]) != NICS:
+    report = None if running.returncode else json.loads(shown)
+    if report and len(report["rails"]) != NICS:
         sys.exit(f"{len(report['rails'])} rails, not {NICS}")
+    return report, said.strip()
+
+
+def measure(box, bench, step):
+    """One load with a technique left out, in gigabits a second."""
+    report, said = load(box, bench, *step[2:])
+    if not report:
+        sys.exit(f"weft-bench run failed without {step[0]}: {said}")
     return report["gbps"]
+
+
+def one_nic_dies(box, bench):
+    """A NIC of the side that writes dies in the middle of a load, every byte of which is verified."""
+    died = []
+
+    def die(running):
+        while running.poll() is None and box.bytes_of(DYING) < MBPS * 125_000:  # a second's
+            time.sleep(0.2)
+        time.sleep(DEATH_S / 3)
+        died.append(time.time())
+        box.tell("nic", str(DYING), "dead")
+
+    report, said = load(box, bench, {}, {"--seconds": str(DEATH_S), "--verify": None}, die)
+    box.tell("nic", str(DYING), "whole")
+    found = {"nic": DYING, "lost": not report, "why": "" if report else said.splitlines()[-1] if said else "no reason"}
+    if not report:
+        return found
+    share = lambda gbps: round(gbps * 1000 / (NICS * MBPS), 3)
+    before = [gbps for at, gbps in report["rates"] if at < died[0]][2:]
+    after = [(at - died[0], gbps) for at, gbps in report["rates"] if at >= died[0]]
+    steady = statistics.median(gbps for _, gbps in after[len(after) // 2:])
+    slow = [at for at, gbps in after if gbps < 0.95 * steady]
+    found.update(before=share(statistics.median(before)), worst=share(min(gbps for _, gbps in after)), after=share(steady),
+                 others_carry_after_s=round(max(slow, default=0), 2), verified=report["verified"], rates=report["rates"])
+    return found
+
+
+def tell_of_death(found):
+    if found["lost"]:
+        print(f"NIC {found['nic']} dies under load: the load failed: {found['why']}")
+        return
+    print(f"NIC {found['nic']} of {NICS} dies under load: {found['before']:.3f} of the line before, {found['worst']:.3f} at the worst, "
+          f"{found['after']:.3f} once the others carry, after {found['others_carry_after_s']:.2f} s; no operation failed, every byte verified")
 
 
 def of_a_processor(bench, step):
@@ -118,8 +173,8 @@ def table(rows):
               f"{f'{simulated:.1f}' if simulated else '-':>10} {bar:26} {row['means']}")
 
 
-def picture(rows):
-    """Three bars for each technique: of the line, and of the best without the limit and of a worker."""
+def picture(rows, death):
+    """Three bars for each technique: of the line, and of the best without the limit and of a worker; and the line while a NIC dies."""
     bars = (("line_share", "#4878a8", "{:.3f} of the line"), ("gbps_without_limit", "#d88c3a", "{:.1f} Gbps without the limit"),
             ("sim_mslices_per_s", "#6a9f58", "{:.1f} Mslices/s of a worker, simulated NICs"))
     parts, y = [], 40
@@ -134,6 +189,13 @@ def picture(rows):
                          f'<text x="{178 + long:.0f}" y="{y + 10}">{text.format(row[field])}</text>')
             y += 13
         y += 10
+    if not death["lost"]:
+        begun, top = death["rates"][0][0], NICS * MBPS / 1000
+        long = max(death["rates"][-1][0] - begun, 1)
+        points = " ".join(f"{170 + 360 * (at - begun) / long:.0f},{y + 60 - 55 * gbps / top:.0f}" for at, gbps in death["rates"])
+        parts.append(f'<text x="162" y="{y + 35}" text-anchor="end">one NIC dies</text><polyline points="{points}" fill="none" stroke="#4878a8"/>'
+                     f'<text x="538" y="{y + 35}">{death["before"]:.3f}, {death["worst"]:.3f}, {death["after"]:.3f} of the line</text>')
+        y += 70
     title = f'<text x="10" y="22" font-size="15">Two p5 in a box: {2 * NICS} emulated EFA NICs of {MBPS} Mbit/s</text>'
     (ROOT / "target/p5.svg").write_text(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 {y + 10}" font-family="sans-serif" font-size="12">'
@@ -159,6 +221,8 @@ def main():
                     print(f"round {turn + 1}: without {step[0]}, {limit or 'no'} Mbit/s: {gbps:.2f} Gbps", file=sys.stderr, flush=True)
             for step in (step for step in STEPS if not step[3]):
                 rows[step[0]]["simulated"].append(of_a_processor(bench, step))
+        box.tell("nic", "all", "rate", str(MBPS))
+        death = one_nic_dies(box, bench)
     for row in rows.values():
         row["line_share"] = statistics.median(row.pop("line")) * 1000 / (NICS * MBPS)
         row["gbps_without_limit"] = statistics.median(row.pop("free"))
@@ -166,8 +230,9 @@ def main():
         row["sim_mslices_per_s"] = statistics.median(simulated) if simulated else None
     rows = list(rows.values())
     table(rows)
-    picture(rows)
-    result = {"emulated": True, "cores": os.cpu_count(), "nics": NICS, "mbps": MBPS, "rails_of_gpus": rails, "steps": rows}
+    tell_of_death(death)
+    picture(rows, death)
+    result = {"emulated": True, "cores": os.cpu_count(), "nics": NICS, "mbps": MBPS, "rails_of_gpus": rails, "steps": rows, "one_nic_dies": death}
     (ROOT / "target/p5.json").write_text(json.dumps(result, indent=1) + "\n")
     print("target/p5.json, target/p5.svg. Emulated and simulated: the CPU moves the bytes.")
     figures = ROOT / "target/figures"

@@ -3,7 +3,7 @@
 use crate::machine::Facts;
 use std::cell::Cell;
 use std::io::IsTerminal;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A line that is overwritten repeatedly, on a terminal.
 fn line(text: &str) {
@@ -41,10 +41,12 @@ impl Progress {
     }
 }
 
-/// A line with the rate of each rail, during a load. Only on a terminal.
+/// The rates of a load while it runs: a line with that of each rail, on a terminal.
 #[derive(Default)]
 pub struct Rates {
     last: Option<(Instant, Vec<u64>)>,
+    /// The rate of all rails since the last look, in Gbps, and when that was, in seconds since 1970.
+    pub all: Vec<(f64, f64)>,
 }
 
 impl Rates {
@@ -53,10 +55,12 @@ impl Rates {
         let now = Instant::now();
         if let Some((then, before)) = self.last.replace((now, bytes.to_vec())) {
             let seconds = (now - then).as_secs_f64();
-            let rate = |(to, from): (&u64, &u64)| (to - from) as f64 * 8.0 / seconds / 1e9;
+            let rate = |(to, from): (&u64, &u64)| (to.saturating_sub(*from)) as f64 * 8.0 / seconds / 1e9;
             let rates: Vec<f64> = bytes.iter().zip(&before).map(rate).collect();
             let each: Vec<String> = rates.iter().map(|rate| format!("{rate:.2}")).collect();
             let (passed, all) = (passed.as_secs_f64(), rates.iter().sum::<f64>());
+            let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            self.all.push((at.as_secs_f64(), all));
             line(&format!("{passed:.0}/{of_seconds:.0} s {all:.2} Gbps; of each rail: {}", each.join(" ")));
         }
     }

@@ -124,7 +124,7 @@ impl Client<'_> {
         if tally.transfers() == 0 {
             bail!("interrupted before a transfer was complete");
         }
-        Ok(tally.report(self.load, ending))
+        Ok(Report { rates: std::mem::take(&mut rates.all), ..tally.report(self.load, ending) })
     }
 
     /// Each transfer once: then connections are warm and token buckets empty.

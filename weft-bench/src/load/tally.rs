@@ -48,6 +48,9 @@ pub struct Report {
     /// The slowest transfer's rate relative to the fastest one's, of those submitted together.
     pub evenness: Option<f64>,
     pub small: Option<Small>,
+    /// The rate while it ran, in Gbps, of each quarter of a second, which ended then: in seconds since 1970.
+    #[serde(default)]
+    pub rates: Vec<(f64, f64)>,
     pub interrupted: bool,
 }
 
@@ -191,6 +194,7 @@ impl Tally {
                 alone_us: self.small_alone.iter().sum::<f64>() / self.small_alone.len() as f64 / 1000.0,
                 beside_us: Spread::new(self.small).median / 1000.0,
             }),
+            rates: Vec::new(),
             interrupted: ending.interrupted,
         }
     }
