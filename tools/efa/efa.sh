@@ -42,6 +42,23 @@ stop() { # dir
     rm -f "$1/pid" "$1/control"
 }
 
+tell() { # dir, words...
+    local dir=$1 nic=${3-} state node made
+    "$built/efa-emulator" --tell "$@" || return
+    for node in "$dir"/sys*/class/infiniband_verbs/uverbs*; do
+        [[ "${2-} $([ "$nic" = all ] || echo "${node##*uverbs}")" = "nic ${nic#all}" ]] || continue
+        case "${4-} ${5-}" in
+        "event port-down" | "event port-up")
+            state="4: ACTIVE"
+            [ "$5" = port-up ] || state="1: DOWN"
+            echo "$state" >"$node/../../infiniband/$(<"$node/ibdev")/ports/1/state" ;;
+        "reset ") # Another device has the name then.
+            made=$(mktemp -d "$dir/made.XXXXXX")
+            cp -a "$node/." "$made" && mv "$node" "$made/before" && mv "$made" "$node" ;;
+        esac
+    done
+}
+
 run() { # dir, command...
     local dir new=(unshare -m)
     dir=$(cd "$1" && pwd)
@@ -51,10 +68,7 @@ run() { # dir, command...
 }
 
 case ${1:-} in
-start | stop | run) "$@" ;;
-tell)
-    shift
-    exec "$built/efa-emulator" --tell "$@" ;;
+start | stop | run | tell) "$@" ;;
 *)
     sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
     exit 2 ;;

@@ -23,6 +23,7 @@ for ((i = 0; i < nics; i++)); do
     echo 0 >"$device/numa_node"
     ln -s ../../../../bus/pci/drivers/efa "$device/driver"
     ln -s "../../../$switch/$bus" "$dir/bus/pci/devices/$bus"
+    echo "4: ACTIVE" >"$device/infiniband/$name/ports/1/state"
     echo "7: unspecified" >"$device/infiniband/$name/node_type" # interface: of a NIC that is neither InfiniBand nor iWARP
     ln -s "../../../$bus" "$device/infiniband/$name/device"
     ln -s "../../$switch/$bus/infiniband/$name" "$dir/class/infiniband/$name"
