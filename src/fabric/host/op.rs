@@ -1,11 +1,14 @@
 //! An operation of an initiator, and the copies between its memory and the channel.
 
 use super::copy;
-use super::request::{Kind, Piece, Pieces, PIECES};
+use super::request::{Kind, Piece, Pieces, AREA_BYTES, BYTES, DEVICE_BYTES, PIECES};
 use crate::device::Device;
 use crate::fabric::segments::{Cursor, Parts};
 use crate::fabric::{Immediate, Scratch, Segment};
 use std::ptr;
+
+/// Fewer requests than this leave the target without work soon.
+const FEW: u64 = 4;
 
 /// An operation that has requests without an answer.
 pub struct Op {
@@ -66,6 +69,18 @@ impl Op {
     #[inline]
     pub fn goes_on(&self) -> bool {
         self.errno == 0 && !self.disowned
+    }
+
+    /// The most bytes of its next request, with this many requests under way.
+    #[inline]
+    pub fn most(&self, under_way: u64) -> u64 {
+        match self.area {
+            // The target copies the first bytes while this side copies the next.
+            0 if under_way < FEW && self.through.is_none() => BYTES / 4,
+            0 => BYTES,
+            _ if self.on_device => DEVICE_BYTES,
+            _ => AREA_BYTES,
+        }
     }
 
     /// The next pieces, `most` bytes at most: their bytes, and where they end.

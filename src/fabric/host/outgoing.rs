@@ -15,7 +15,7 @@ use super::device;
 use super::op::Op;
 use super::parts::Passing;
 use super::pull::Pulls;
-use super::request::{Kind, Piece, Pieces, Request, AREA_BYTES, BYTES, DEVICE_BYTES, INLINE};
+use super::request::{Kind, Piece, Pieces, Request, INLINE};
 use super::socket::{self, Forgotten};
 use super::user;
 use crate::descriptor::Descriptor;
@@ -329,15 +329,8 @@ impl Outgoing {
     fn ask(&mut self, index: u32, budget: &mut u64) -> bool {
         let op = &mut self.ops[index as usize];
         let under_way = self.made - self.done;
-        let most = match op.area {
-            // The target copies the first bytes while this side copies the next.
-            0 if under_way < 4 => BYTES / 4,
-            0 => BYTES,
-            _ if op.on_device => DEVICE_BYTES,
-            _ => AREA_BYTES,
-        };
         let mut pieces = Pieces::new();
-        let (len, after) = op.take(most, &mut pieces);
+        let (len, after) = op.take(op.most(under_way), &mut pieces);
         let count = pieces.len();
         let first = pieces.first().copied().unwrap_or_default();
         // The target serves requests in order, and refuses all of a write or none: the immediate of
