@@ -18,13 +18,13 @@ struct Begun {
 
 /// A copy for a peer's request; over when this is dropped.
 pub struct Copy {
-    of: Arc<Copying>,
+    among: Arc<Copying>,
     number: u64,
 }
 
 impl Drop for Copy {
     fn drop(&mut self) {
-        self.of.0.lock().copies.remove(&self.number);
+        self.among.0.lock().copies.remove(&self.number);
     }
 }
 
@@ -35,7 +35,7 @@ impl Copying {
         let number = begun.next;
         begun.next += 1;
         begun.copies.insert(number, (peer, key));
-        Copy { of: self.clone(), number }
+        Copy { among: self.clone(), number }
     }
 
     /// The number of the next copy.

@@ -56,7 +56,7 @@ struct Device {
 
 impl Link {
     /// The link of a network interface, or of an RDMA device.
-    pub fn of(root: Root, name: &str) -> Link {
+    pub fn find(root: Root, name: &str) -> Link {
         let device = Device::find(&root, name);
         let interface = match &device {
             Some(_) => interface_of(&root, name),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     fn link(tree: &Tree, name: &str) -> Link {
-        Link::of(Root::at(tree.path()), name)
+        Link::find(Root::at(tree.path()), name)
     }
 
     #[test]

@@ -124,7 +124,9 @@ impl DataPath {
         }
         let begun = |one: &&LaneWork| one.lane.life.is_open() && !one.lane.life.is_up();
         let begun: Vec<LaneId> = work.lanes.iter().filter(begun).map(|one| one.lane.id).collect();
-        begun.into_iter().for_each(|lane| self.give_up_lane(lane));
+        for lane in begun {
+            self.give_up_lane(lane);
+        }
         self.core.inboxes.iter().for_each(|inbox| inbox.command(Command::LinkUp { rail }));
     }
 

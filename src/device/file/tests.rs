@@ -197,7 +197,9 @@ fn edge_of_a_write_waits_for_no_later_writes() {
         direct.push_back(file.launch(&mut block, (2 + more % 8) * 4096, true));
         more += 1;
     }
-    direct.into_iter().for_each(|ticket| assert_eq!(file.end(ticket), Copied::Done));
+    for ticket in direct {
+        assert_eq!(file.end(ticket), Copied::Done);
+    }
 }
 
 #[test]

@@ -90,7 +90,7 @@ impl OfiNic {
             },
             address: Vec::new(),
             random: entry.random.clone(),
-            link: Link::of(Root::from_environment(), entry.kernel_name()),
+            link: Link::find(Root::from_environment(), entry.kernel_name()),
             wait_fd: -1,
             both: None,
         };

@@ -124,7 +124,7 @@ impl TcpNic {
             listeners: Vec::new(),
             watch: listener::watch(&epoll),
             news: false,
-            link: (Link::of(Root::from_environment(), &interface.name), LinkState::Up),
+            link: (Link::find(Root::from_environment(), &interface.name), LinkState::Up),
             link_news: true,
             outdated: false,
             homeless: false,
