@@ -8,7 +8,7 @@ CXXFLAGS    ?= -O2 -g
 WARNINGS    := -Wall -Wextra -Wpedantic
 EXAMPLES    := $(TARGET)/examples-c
 # Programs of one file, of one file and exchange.c, and random_fill.
-ALONE       := $(addprefix $(EXAMPLES)/,hello pages epoll manual errors cancel)
+ALONE       := $(addprefix $(EXAMPLES)/,hello pages epoll manual errors cancel file_pages)
 PAIRS       := $(addprefix $(EXAMPLES)/,two_processes many_peers pages_back)
 FILL_PARTS  := random_fill options session prefill decode pattern common
 FILL_C      := $(FILL_PARTS:%=examples-c/%.c)

@@ -106,6 +106,7 @@ alone "the event loop receives every tick and every answer" epoll 'here received
 alone "pages: both halves of every page are right" pages 'half 0 has arrived' 'half 1 has arrived' ' 0 bytes wrong$'
 alone "manual: every write is done without a thread" manual '^1000 writes in [0-9]+ steps, last page right$'
 alone "cancel: pages are used again after a fence" cancel '^the write ended with WEFT_' 'and nothing came later$'
+alone "file_pages: what was written to a peer's file is read back" file_pages '^16 pages are back, 0 bytes wrong$'
 for program in pages_back pages_back_cpp; do
     alone "$program: pages are used again, whatever their sender does" $program \
         '^the user hung up: .*, nothing came later$' '^the time is over: .*, nothing came later$' \

@@ -11,7 +11,7 @@ import unittest
 from typing import Any
 
 import libweft
-from support import PAGE, Pair, next_event, open_endpoint, pattern
+from support import FABRIC, PAGE, Pair, next_event, open_endpoint, pattern
 
 
 class Ranges(Pair):
@@ -50,6 +50,32 @@ class Ranges(Pair):
         local, remote = self.memories(bytes(PAGE), bytearray(PAGE))
         with self.assertRaises(BufferError):
             self.here.read(local, remote)
+
+
+class Files(Pair):
+    def setUp(self) -> None:
+        if FABRIC != "tcp":
+            self.skipTest("files move over tcp")
+        super().setUp()
+
+    def test_a_file_holds_what_a_peer_wrote_and_says_where_it_ends(self) -> None:
+        with tempfile.NamedTemporaryFile() as file:
+            with self.there.register_file(file, [(0, PAGE), (3 * PAGE + 5, 2 * PAGE)]) as memory:
+                self.assertEqual((memory.lengths, memory.writable), ([PAGE, 2 * PAGE], True))
+                remote = self.peer.import_memory(memory.export())
+                local = self.here.register(bytearray(pattern(4)))
+                self.here.write(local, remote, PAGE, remote_offset=PAGE).wait(20)
+                self.here.read(local, remote, 5, remote_offset=PAGE).wait(20)
+                file.seek(3 * PAGE + 5)
+                self.assertEqual(file.read(), pattern(4))
+                with self.assertRaises(libweft.FileError) as caught:
+                    self.here.read(local, remote, PAGE, remote_offset=2 * PAGE).wait(20)
+                self.assertEqual(caught.exception.errno, errno.ENODATA)
+                remote.release()
+            with self.there.register_file(file.name, [(0, PAGE)], access=libweft.Access.REMOTE_READ) as memory:
+                self.assertFalse(memory.writable)
+            with self.assertRaises(libweft.UsageError):
+                self.there.register_file(0, [(0, 0)])
 
 
 class Lanes(Pair):
