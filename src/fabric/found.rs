@@ -50,7 +50,7 @@ enum Source {
 impl Candidate {
     pub fn open(&self, progress: Progress) -> Result<Box<dyn Nic>> {
         Ok(match &self.source {
-            Source::Ofi(entry) => Box::new(OfiNic::open(entry, progress)?),
+            Source::Ofi(entry) => Box::new(OfiNic::open(entry.clone(), progress)?),
             Source::Tcp(interface, options) => Box::new(tcp::TcpNic::open(interface, options.clone())?),
             Source::Host => Box::new(host::HostNic::open()?),
         })

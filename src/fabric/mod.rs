@@ -33,7 +33,7 @@ use crate::descriptor::Descriptor;
 use crate::device::Device;
 use crate::ids::{GrantToken, PeerId};
 pub use crate::range::Range as HostRange;
-use crate::status::Result;
+use crate::status::{Error, Result, Status};
 pub use crate::topology::link::State as LinkState;
 pub use crate::wire::Immediate;
 pub use cause::{Cause, ANOTHER, FAULT, GONE, ON_DISK, REFUSED};
@@ -129,6 +129,17 @@ pub enum Delivery {
     Native,
 }
 
+/// How what was posted over a lane can be taken back, at this end of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Resets {
+    Never,
+    /// Removing a route closes it in both directions: nothing posted to it earlier, here or by the
+    /// peer, moves bytes here afterwards.
+    Lane,
+    /// Only the NIC's endpoint as a whole can be closed (`Nic::close_endpoint`), with the lanes to all peers.
+    Rail,
+}
+
 /// How an endpoint drives its NICs.
 #[derive(Clone, Copy)]
 pub struct Progress {
@@ -151,9 +162,7 @@ pub struct Limits {
     pub failures_reset: bool,
     /// A failed route may work again later: the fabric reconnects.
     pub reconnects: bool,
-    /// Removing a route closes it in both directions: nothing posted to it earlier, here or by the
-    /// peer, moves bytes here afterwards.
-    pub resets: bool,
+    pub resets: Resets,
     /// The most bytes of one message.
     pub message_max: usize,
     /// Remote addresses are virtual addresses; otherwise they are offsets into the region.
@@ -322,7 +331,7 @@ pub trait Nic {
     /// Makes a route to an address, which belongs to `peer` if that is known.
     fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route>;
     fn remove(&mut self, route: Route);
-    /// Like `remove`, but immediate where removal closes the route (`Limits::resets`).
+    /// Like `remove`, but immediate where removal closes the route (`Resets::Lane`).
     fn reset(&mut self, route: Route) {
         self.remove(route);
     }
@@ -466,6 +475,16 @@ pub trait Nic {
     fn wait_fd(&mut self) -> Option<(RawFd, bool)>;
     /// The descriptor has become readable.
     fn woken(&mut self) {}
+
+    /// Closes the endpoint, but not its registrations: all operations end without completions, and nothing that was
+    /// posted before, here or by peers, moves bytes here afterwards. Routes are void. (`Resets::Rail`)
+    fn close_endpoint(&mut self) -> Result<()> {
+        Err(Error::new(Status::Unsupported, "its endpoint closes only with the NIC"))
+    }
+    /// Opens the endpoint again, at another address (`take_moved`), if it is closed: true.
+    fn open_endpoint(&mut self) -> Result<bool> {
+        Ok(false)
+    }
 
     /// Ends all operations without completions; registrations that still exist are closed here.
     fn close(&mut self) -> Result<()>;

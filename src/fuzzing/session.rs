@@ -96,7 +96,7 @@ impl Pair<'_> {
                 let outcome = Outcome { provider_errno, ..Outcome::new(Status::PeerLost) };
                 session.handle_lane(plan, LaneEvent::Reset { epoch, outcome, asks: which & 64 != 0 }, now)
             }
-            4 => session.handle_lane(plan, LaneEvent::ResetHere { epoch }, now),
+            4 => session.handle_lane(plan, LaneEvent::ResetHere { epoch, address: Vec::new() }, now),
             5 => session.handle_lane(plan, LaneEvent::Quiesced { epoch }, now),
             6 => session.disconnect(now),
             7 => session.outstanding_ended(now),

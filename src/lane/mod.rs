@@ -9,6 +9,9 @@
 //! nothing that was posted over it land any longer.
 
 mod pair;
+pub mod reopening;
+#[cfg(test)]
+mod reopening_tests;
 mod serving;
 mod stall;
 #[cfg(test)]
@@ -18,7 +21,7 @@ pub use pair::{Pair, Why};
 pub use serving::Serving;
 pub use stall::{Load, Verdict, SUSPECT_NS};
 
-use crate::fabric::Cause;
+use crate::fabric::{Cause, Resets};
 use stall::Watch;
 use std::fmt;
 
@@ -62,6 +65,8 @@ pub enum Rest {
     Answer(u64),
     /// The end of the session: it takes nothing new.
     Close,
+    /// Its NIC's endpoint is about to close (`reopening`).
+    Reopening,
 }
 
 /// The progress of a handshake and its probe.
@@ -79,7 +84,7 @@ pub struct Attempt {
 #[derive(Clone, Copy, Default)]
 pub struct Sight {
     pub peer_up: bool,
-    /// The NIC can reset a lane.
+    /// The NIC can take back what was posted.
     pub resets: bool,
     /// No lane of the peer is left, and nothing listens where this one leads.
     pub gone: bool,
@@ -123,8 +128,8 @@ pub struct Failure {
     pub errno: i32,
     /// The lane's rail serves the peer.
     pub serves: bool,
-    /// The NIC can reset a lane, and connect again.
-    pub resets: bool,
+    /// How the NIC can reset a lane, and whether it connects again.
+    pub resets: Resets,
     pub reconnects: bool,
 }
 
@@ -149,6 +154,8 @@ pub enum Asked {
     Confirm,
     /// Reset this end.
     Reset,
+    /// The peer's end is gone: ours follows.
+    Gone,
     /// It cannot be reset, and posts of the peer may still land: the peer ends.
     EndPeer,
 }
@@ -436,7 +443,11 @@ impl Life {
                     false => Consequence::Nothing,
                 }
             }
-            LaneState::Up if serves && resets && lose(Cause::from_errno(errno).may_pass()) => {
+            LaneState::Up
+                if serves
+                    && resets != Resets::Never
+                    && lose(resets == Resets::Lane && Cause::from_errno(errno).may_pass()) =>
+            {
                 Consequence::Reset
             }
             LaneState::Up => {
@@ -455,6 +466,7 @@ impl Life {
     pub fn begin_reset(&mut self, errno: i32, peer_reset: bool) -> bool {
         let begins = !self.is_ending();
         if begins {
+            self.goes_on();
             self.enter(LaneState::Resetting { errno, peer_reset });
         }
         begins
@@ -505,7 +517,10 @@ impl Life {
 
     /// The peer has reset its end of the lane that it means; `lane`: if it is here. It asks for ours (`asks`), or
     /// confirms its own.
-    pub fn peer_reset(lane: Option<&mut Life>, asks: bool, resets: bool) -> Asked {
+    pub fn peer_reset(lane: Option<&mut Life>, asks: bool, resets: Resets) -> Asked {
+        if asks && resets == Resets::Rail {
+            return Asked::Reset; // The peer has closed nothing yet.
+        }
         let resetting = lane.map(|lane| match &mut lane.state {
             LaneState::Resetting { peer_reset, .. } => {
                 *peer_reset = true;
@@ -514,9 +529,10 @@ impl Life {
             _ => false,
         });
         match resetting {
+            Some(false) if !asks && resets == Resets::Rail => Asked::Gone,
             _ if !asks => Asked::Nothing,
             Some(true) | None => Asked::Confirm,
-            Some(false) if resets => Asked::Reset,
+            Some(false) if resets == Resets::Lane => Asked::Reset,
             Some(false) => Asked::EndPeer,
         }
     }
@@ -540,9 +556,24 @@ impl Life {
     pub fn held_for(&mut self, ops_in_flight: u32) -> impl Iterator<Item = Rest> + '_ {
         if ops_in_flight == 0 {
             let resetting = self.is_resetting();
-            self.held_for.retain(|until| resetting && *until != Rest::Close);
+            self.held_for.retain(|until| match until {
+                Rest::Answer(_) => resetting,
+                Rest::Close => false,
+                Rest::Reopening => true,
+            });
         }
         self.held_for.iter().copied()
+    }
+
+    /// It posts nothing more until its NIC's endpoint is closed, or `goes_on`.
+    pub fn hold(&mut self) {
+        if !self.held_for.contains(&Rest::Reopening) {
+            self.held_for.push(Rest::Reopening);
+        }
+    }
+
+    pub fn goes_on(&mut self) {
+        self.held_for.retain(|until| *until != Rest::Reopening);
     }
 
     // Stalls, and ends of connections that nothing uses.

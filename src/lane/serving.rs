@@ -13,6 +13,8 @@ pub struct Serving {
     elsewhere: Vec<(Plan, RailIndex)>,
     /// The epochs of the peer's newest lanes, by pair of rails.
     newest: Vec<(Plan, u64)>,
+    /// The newest epochs of the peer's lanes whose ends here were closed with their NICs' endpoints.
+    closed: Vec<(Plan, u64)>,
 }
 
 impl Serving {
@@ -67,6 +69,25 @@ impl Serving {
             None => self.newest.push((plan, epoch)),
         }
         true
+    }
+
+    /// The NIC of one of our rails has closed its endpoint, and so this end of all lanes that the peer has had: the
+    /// newest ones.
+    pub fn close(&mut self, rail: RailIndex) -> Vec<(Plan, u64)> {
+        self.closed.retain(|(plan, _)| plan.rail != rail);
+        let newest: Vec<_> = self.newest.iter().copied().filter(|(plan, _)| plan.rail == rail).collect();
+        self.closed.extend(&newest);
+        newest
+    }
+
+    /// Whether this end of the peer's lane of an epoch is closed.
+    pub fn is_closed(&self, plan: Plan, epoch: u64) -> bool {
+        self.closed.iter().any(|(known, newest)| *known == plan && epoch <= *newest)
+    }
+
+    /// Whether no lane over another of our rails is left.
+    pub fn has_only(&self, rail: RailIndex) -> bool {
+        self.left().all(|plan| plan.rail == rail)
     }
 
     /// Whether no lane is left.

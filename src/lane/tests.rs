@@ -1,6 +1,7 @@
 //! What single calls decide; whole lives are played with the session's (`session/tests.rs`).
 
 use super::*;
+use crate::fabric::Resets::{Lane, Never};
 use crate::fabric::ANOTHER;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -35,7 +36,7 @@ pub fn are_drawn(moves: &[(&str, &str, &str)]) {
     assert!(text.contains(&diagram), "put this into ARCHITECTURE.md:\n{diagram}");
 }
 
-const FAILURE: Failure = Failure { errno: libc::EINVAL, serves: true, resets: true, reconnects: true };
+const FAILURE: Failure = Failure { errno: libc::EINVAL, serves: true, resets: Lane, reconnects: true };
 
 fn up() -> Life {
     let mut life = Life::new(3, 0);
@@ -95,13 +96,13 @@ fn reset_is_over_when_both_ends_are() {
 fn peer_frame_about_a_reset_means_one_end() {
     let mut life = up();
     assert!(life.is_meant(7, true) && life.is_meant(3, false) && !life.is_meant(3, true));
-    assert_eq!(Life::peer_reset(Some(&mut life), true, false), Asked::EndPeer);
-    assert_eq!(Life::peer_reset(Some(&mut life), true, true), Asked::Reset);
+    assert_eq!(Life::peer_reset(Some(&mut life), true, Never), Asked::EndPeer);
+    assert_eq!(Life::peer_reset(Some(&mut life), true, Lane), Asked::Reset);
     assert!(life.begin_reset(5, false));
-    assert_eq!(Life::peer_reset(Some(&mut life), false, true), Asked::Nothing);
+    assert_eq!(Life::peer_reset(Some(&mut life), false, Lane), Asked::Nothing);
     assert!(life.is_reset(0));
     assert_eq!(
-        (Life::peer_reset(None, true, true), Life::peer_reset(None, false, true)),
+        (Life::peer_reset(None, true, Lane), Life::peer_reset(None, false, Lane)),
         (Asked::Confirm, Asked::Nothing)
     );
     life.drain(false, 9);

@@ -181,8 +181,11 @@ impl Worker {
                     self.links.await_rest(peer);
                 }
                 Action::End(outcome) => self.end_peer(peer, outcome, now),
-                Action::ResetLane { plan, epoch, asks } => match core.rails.get(plan.rail.place()) {
+                Action::ResetLane { plan, epoch, asks, address } => match core.rails.get(plan.rail.place()) {
                     Some(rail) => {
+                        if !address.is_empty() {
+                            link.peer.rail_has_moved_to(plan.remote_rail, address);
+                        }
                         core.inboxes[rail.worker].command(Command::ResetLane { peer, plan, epoch, asks })
                     }
                     None => core.count_malformed(),

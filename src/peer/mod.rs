@@ -429,6 +429,17 @@ impl Peer {
         }
     }
 
+    /// One of its rails has another address.
+    pub fn rail_has_moved_to(&self, rail: RailIndex, address: Vec<u8>) {
+        let mut moved = self.moved.lock();
+        if moved.is_empty() {
+            moved.clone_from(&self.address.rails);
+        }
+        if let Some(known) = moved.get_mut(rail.place()) {
+            known.address = address;
+        }
+    }
+
     pub fn set_behind(&self, behind: bool) {
         self.behind.store(behind, Ordering::Release);
     }

@@ -12,6 +12,7 @@ mod lane_traffic;
 mod lanes;
 mod op;
 mod reap;
+mod reset;
 mod traffic;
 mod window;
 
@@ -24,12 +25,11 @@ pub use lanes::{HasLane, Lanes};
 pub use op::{Done, Tag, Work};
 pub use traffic::{Elsewhere, Traffic};
 
-use crate::clock::Clock;
 use crate::device::Device;
 use crate::fabric::grants::Grants;
 use crate::fabric::{
-    Access, Buffer, Connection, HostRange, Limits, LinkState, Nic, Posted, Reaped, Registration, Route,
-    Scratch,
+    Access, Buffer, Connection, HostRange, Limits, LinkState, Nic, Posted, Reaped, Registration, Resets,
+    Route, Scratch,
 };
 use crate::failing;
 use crate::ids::{GrantToken, LaneId, LaneSlot, PeerId, RailIndex};
@@ -73,6 +73,8 @@ const PARKED_NS: u64 = 20_000_000;
 const ANSWERED_NS: u64 = 1_000_000_000;
 /// Bytes of the buffer that peers probe lanes with.
 const PROBE_LEN: usize = 4096;
+/// A route of an endpoint that was closed.
+const NO_ROUTE: Route = Route::MAX;
 
 pub struct Rail {
     pub index: RailIndex,
@@ -212,6 +214,7 @@ impl Rail {
         address: &[u8],
         make: impl FnOnce(Lane) -> L,
     ) -> Result<LaneId> {
+        self.open_endpoint()?;
         let route = self.nic.insert(address, Some(to.peer))?;
         let window = self.limits.lane_window;
         Ok(lanes.insert(|id| make(Lane::new(id, to, life, route, window))))
@@ -251,7 +254,7 @@ impl Rail {
         if !gone.parked {
             self.inflight_bytes -= gone.inflight_bytes;
         }
-        if !gone.life.is_closed() {
+        if !gone.life.is_closed() || self.limits.resets == Resets::Rail {
             self.release(gone.route, lanes);
         }
         self.budget.take_back(gone.granted);
@@ -260,26 +263,15 @@ impl Rail {
     /// Removes a route, unless another lane or an answer uses it. (Where removing a route closes its connection,
     /// the NIC counts insertions.)
     fn release(&mut self, route: Route, lanes: &Lanes<impl HasLane>) {
-        let uses = |lane: &Lane| lane.route == route && !lane.life.is_closed();
+        let kept = self.limits.resets == Resets::Rail;
+        let uses = |lane: &Lane| lane.route == route && (kept || !lane.life.is_closed());
         let used = || {
             lanes.iter().any(|one| uses(one.lane()))
                 || self.answered.iter().any(|(answered, _)| *answered == route)
         };
-        if self.limits.resets || !used() {
+        if route != NO_ROUTE && (self.limits.resets == Resets::Lane || !used()) {
             self.nic.remove(route);
         }
-    }
-
-    /// Closes the path of a lane that is being reset, or drains, to its peer, where the NIC can: from now on, no post
-    /// of either side over the lane moves bytes here. Its operations come back.
-    pub fn reset_lane(&mut self, lane: &Lane) {
-        self.trace("lane reset", Clock::System.now());
-        lane.traffic.publish_end();
-        let route = lane.route;
-        // Also the routes inserted to answer the endpoint before it was a peer.
-        let answers = self.answered.iter().filter(|(answered, _)| *answered == route).count();
-        self.answered.retain(|(answered, _)| *answered != route);
-        (0..=answers).for_each(|_| self.nic.reset(route));
     }
 
     /// Rings the doorbell if the last post announced another that did not follow: by a write to the

@@ -68,9 +68,11 @@ pub enum LaneEvent {
         outcome: Outcome,
         asks: bool,
     },
-    /// This end is reset, as the peer requested for its lane of this epoch.
+    /// This end of the peer's lane of this epoch is reset, as the peer requested or not. `address`: the new one of its
+    /// rail, if that was closed for it.
     ResetHere {
         epoch: u64,
+        address: Vec<u8>,
     },
     /// Both ends are reset and nothing moves.
     Quiesced {
@@ -105,8 +107,8 @@ pub enum Action {
     /// End the peer.
     End(Outcome),
     /// The peer has reset its end of a lane, and (`asks`) waits for ours. `epoch` is that of the
-    /// lane of the side that asks.
-    ResetLane { plan: Plan, epoch: u64, asks: bool },
+    /// lane of the side that asks. `address`: the new one of the peer's rail, or nothing.
+    ResetLane { plan: Plan, epoch: u64, asks: bool, address: Vec<u8> },
     /// It is unknown whether the peer was notified of these operations.
     Unknown(Vec<OpId>, Outcome),
     /// The peer has refused the frames of these operations: their grants are not live.

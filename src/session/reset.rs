@@ -13,6 +13,9 @@ use crate::status::Status;
 use crate::transfer::Outcome;
 use crate::wire::frame::{numbers, read_numbers, Kind, CHANNELS, SYSTEM};
 
+/// The length of what `of_lane` writes.
+const LANE_LEN: usize = 24;
+
 impl Session {
     /// What became of a lane.
     pub fn handle_lane(&mut self, plan: Plan, event: LaneEvent, now: u64) {
@@ -38,7 +41,9 @@ impl Session {
                 }
             }
             LaneEvent::Reset { epoch, outcome, asks } => self.lane_reset((plan, epoch), outcome, asks, now),
-            LaneEvent::ResetHere { epoch } => self.push(Kind::ResetDone, of_lane(plan, epoch)),
+            LaneEvent::ResetHere { epoch, address } => {
+                self.push(Kind::ResetDone, [of_lane(plan, epoch), address].concat())
+            }
             LaneEvent::Quiesced { epoch } => {
                 if let Some(pair) = self.approaches.pair_mut(plan) {
                     pair.quiesced(epoch, now);
@@ -74,7 +79,8 @@ impl Session {
         let [rail, remote_rail, epoch] = read_numbers(body).ok_or(Malformed)?;
         let rail_of = |rail| u16::try_from(rail).map(RailIndex::new).map_err(|_| Malformed);
         let plan = Plan { rail: rail_of(remote_rail)?, remote_rail: rail_of(rail)? };
-        self.act(Action::ResetLane { plan, epoch, asks: kind == Kind::Reset });
+        let address = body[LANE_LEN..].to_vec();
+        self.act(Action::ResetLane { plan, epoch, asks: kind == Kind::Reset, address });
         Ok(())
     }
 
@@ -262,7 +268,7 @@ pub fn reset_reason(errno: i32) -> String {
     }
 }
 
-/// The body of Reset and ResetDone.
+/// The body of Reset and ResetDone, behind which an address may follow.
 pub(super) fn of_lane(plan: Plan, epoch: u64) -> Vec<u8> {
     numbers(&[plan.rail.get().into(), plan.remote_rail.get().into(), epoch])
 }

@@ -9,6 +9,7 @@
 use super::approach::{Approach, Approaches};
 use super::channel::Out;
 use super::*;
+use crate::fabric::Resets;
 use crate::ids::{OpId, RailIndex};
 use crate::lane::tests::{are_drawn, moves_not_seen};
 use crate::lane::{
@@ -209,8 +210,8 @@ struct Pair {
     events: Vec<Option<(usize, Whose, Event)>>,
     /// The fabrics, best first, and the outcome for each pair of their rails.
     fabrics: Vec<(String, Vec<(Plan, Fate)>)>,
-    /// The fabrics whose NICs can reset a lane.
-    resets: Vec<bool>,
+    /// How each fabric's NICs can reset a lane.
+    resets: Vec<Resets>,
     decider: usize,
     loses: u64,
     doubles: u64,
@@ -238,7 +239,8 @@ impl Pair {
             (format!("fabric{fabric}"), lanes.collect())
         });
         let fabrics: Vec<_> = fabrics.collect();
-        let resets = fabrics.iter().map(|_| draw.percent(85)).collect();
+        let resets =
+            fabrics.iter().map(|_| if draw.percent(85) { Resets::Lane } else { Resets::Never }).collect();
         let (loses, doubles) = (draw.below(40), draw.below(40));
         let (decider, latest) = (draw.below(2) as usize, MS * (1 + draw.below(30)));
         let sides = [1, 1].map(|life| Side { life, ..Side::default() });
@@ -288,11 +290,15 @@ impl Pair {
         found.next().map(|(name, (_, fate))| (name.as_str(), *fate)).expect("a pair of rails of the test")
     }
 
-    /// Whether the NICs of a lane can reset it.
-    fn can_reset(&self, side: usize, wanted: Plan) -> bool {
+    /// How the NICs of a lane can reset it.
+    fn resets(&self, side: usize, wanted: Plan) -> Resets {
         let wanted = if side == 0 { wanted } else { mirrored(wanted) };
         let has = |(_, lanes): &(String, Vec<(Plan, Fate)>)| lanes.iter().any(|(plan, _)| *plan == wanted);
-        self.fabrics.iter().position(has).is_some_and(|at| self.resets[at])
+        self.fabrics.iter().position(has).map_or(Resets::Never, |at| self.resets[at])
+    }
+
+    fn can_reset(&self, side: usize, wanted: Plan) -> bool {
+        self.resets(side, wanted) != Resets::Never
     }
 
     fn begin(&mut self, side: usize, over: Option<&str>) {
@@ -387,7 +393,7 @@ impl Pair {
             }
             Action::End(outcome) => self.end(side, outcome),
             Action::ShowLanes => here.show_lanes(),
-            Action::ResetLane { plan, epoch, asks } => self.reset_as_asked(side, plan, epoch, asks),
+            Action::ResetLane { plan, epoch, asks, .. } => self.reset_as_asked(side, plan, epoch, asks),
             Action::Unknown(ids, _) => here.unknown.extend(ids.iter().map(|id| id.get())),
             Action::Acknowledged(_, frames) => self.taken(side, frames),
             Action::Refused(ids) => self.refused(side, ids),
@@ -466,7 +472,7 @@ impl Pair {
 
     /// An operation of a lane that was up fails.
     fn fails(&mut self, side: usize, over: Over, errno: i32) {
-        let (now, (plan, epoch), resets) = (self.now, over, self.can_reset(side, over.0));
+        let (now, (plan, epoch), resets) = (self.now, over, self.resets(side, over.0));
         let Side { session, lanes, serving, broken, .. } = &mut self.sides[side];
         let Some(session) = session else { return };
         let serves = session.serving().is_some_and(|fabric| fabric.has(plan));
@@ -499,19 +505,19 @@ impl Pair {
             assert!(here.session().behind.is_some(), "such an operation may end the next lane, too");
         }
         if let Some(epoch) = peer_epoch.filter(|_| asked) {
-            self.tell(side, plan, LaneEvent::ResetHere { epoch });
+            self.tell(side, plan, LaneEvent::ResetHere { epoch, address: Vec::new() });
         }
         self.put_within(side, 20 * MS, Event::Rests(over));
     }
 
     /// The peer has reset its end of a lane.
     fn reset_as_asked(&mut self, side: usize, plan: Plan, epoch: u64, asks: bool) {
-        let resets = self.can_reset(side, plan);
+        let resets = self.resets(side, plan);
         let mut lanes = self.sides[side].lanes.iter_mut();
         let lane = lanes.find(|lane| lane.plan == plan && lane.life.is_meant(epoch, asks));
         let over = lane.as_ref().map(|lane| (plan, lane.life.epoch()));
         match (Life::peer_reset(lane.map(|lane| &mut lane.life), asks, resets), over) {
-            (Asked::Confirm, _) => self.tell(side, plan, LaneEvent::ResetHere { epoch }),
+            (Asked::Confirm, _) => self.tell(side, plan, LaneEvent::ResetHere { epoch, address: Vec::new() }),
             (Asked::Reset, Some(over)) => {
                 self.sides[side].serving.lose(plan, true);
                 self.begin_reset(side, over, libc::ECONNRESET, true, true)

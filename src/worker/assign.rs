@@ -10,7 +10,7 @@
 use super::inbox::Command;
 use super::lanes::{DataPath, Which};
 use super::later::{Parked, HOPS};
-use crate::fabric::REFUSED;
+use crate::fabric::{Resets, REFUSED};
 use crate::ids::{Hold, LaneId};
 use crate::peer::{Peer, PeerState};
 use crate::session::Plan;
@@ -193,7 +193,7 @@ impl DataPath {
     /// A post of a lane was refused: whether only its stripe is affected, which is posted again
     /// later.
     pub(crate) fn is_refused(&mut self, lane: LaneId, tagged: u32) -> bool {
-        let found = self.rails.lane_mut(lane).filter(|(rail, _)| !rail.limits().resets);
+        let found = self.rails.lane_mut(lane).filter(|(rail, _)| rail.limits().resets != Resets::Lane);
         found.is_some_and(|(_, found)| found.stripes.refuse(tagged))
     }
 

@@ -14,12 +14,13 @@
 //!    lane is up, transfers in progress use it, too.
 //!
 //! Without another lane, the peer is resumed over a new one (`resume`). If a NIC on either side
-//! cannot reset a lane, the peer is lost.
+//! cannot reset a lane, the peer is lost. Where a NIC resets all of its lanes or none, 2 and 3 are as
+//! `lane::reopening` says.
 
 use super::inbox::{Command, Inbox};
 use super::lanes::{DataPath, LaneWork, PeerEnd, RailWork, Rails};
 use super::later::LOOK;
-use crate::fabric::{error_text, Limits, LinkState};
+use crate::fabric::{error_text, Limits, LinkState, Resets};
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::lane::{Asked, Consequence, Failure, Life, Load, Request, Verdict};
 use crate::peer::{Peer, PeerState};
@@ -55,7 +56,7 @@ impl DataPath {
                 let before = std::mem::replace(&mut work.health.link, link);
                 changed.extend((before != link).then_some((rail.index, link)));
             }
-            if !rail.limits().resets {
+            if rail.limits().resets == Resets::Never {
                 continue;
             }
             // (In software, where arrivals have no limit, a stopped process stalls its lanes.)
@@ -119,7 +120,7 @@ impl DataPath {
             }
         }
         let work = &self.rails[rail];
-        if link != LinkState::Up || !work.rail.limits().resets {
+        if link != LinkState::Up || work.rail.limits().resets == Resets::Never {
             return;
         }
         let begun = |one: &&LaneWork| one.lane.life.is_open() && !one.lane.life.is_up();
@@ -144,7 +145,7 @@ impl DataPath {
         let mut stuck = Vec::new();
         for work in self.rails.iter_mut() {
             for lane in work.lanes.iter_mut() {
-                let resets = work.rail.limits().resets && !lane.lane.life.is_ending();
+                let resets = work.rail.limits().resets == Resets::Lane && !lane.lane.life.is_ending();
                 let patience = if resets { LATE_NS } else { LATEST_NS };
                 lane.stripes.let_go(&core.table, &mut self.left);
                 let overdue = lane.stripes.overdue(now, patience);
@@ -168,9 +169,9 @@ impl DataPath {
 
     /// Resets a lane that carries nothing if the peer has others. `last`: even if it has none.
     fn give_up(&mut self, lane: LaneId, errno: i32, last: bool) {
-        let Some(lane_work) = self.rails.lane(lane) else { return };
+        let Some((rail, lane_work)) = self.rails.lane_mut(lane) else { return };
         let plan = lane_work.plan();
-        if lane_work.peer.lose(plan, last) {
+        if lane_work.peer.lose(plan, last && rail.limits().resets == Resets::Lane) {
             let rail = Some(plan.rail);
             let outcome = Outcome { provider_errno: errno, rail, ..Outcome::new(Status::PeerLost) };
             self.begin_reset(lane, outcome, PeerEnd::Open);
@@ -263,7 +264,7 @@ impl DataPath {
     }
 
     /// Says that our end of a lane is reset, once devices no longer copy what came over it.
-    fn confirm_reset(&mut self, peer: Arc<Peer>, plan: Plan, epoch: u64) {
+    pub(crate) fn confirm_reset(&mut self, peer: Arc<Peer>, plan: Plan, epoch: u64) {
         self.touched.push((peer, plan, epoch));
         self.confirm_resets();
     }
@@ -271,9 +272,12 @@ impl DataPath {
     pub(crate) fn confirm_resets(&mut self) {
         let DataPath { touched, rails, core, .. } = self;
         touched.retain(|(found, plan, epoch)| {
-            let (peer, plan, event) = (found.id, *plan, LaneEvent::ResetHere { epoch: *epoch });
-            let touches = rails[plan.rail].rail.touches(peer);
+            let (peer, plan, rail) = (found.id, *plan, &mut rails[plan.rail].rail);
+            let touches = rail.touches(peer);
             if !touches {
+                let moves = rail.limits().resets == Resets::Rail;
+                let address = if moves { rail.address().to_vec() } else { Vec::new() };
+                let event = LaneEvent::ResetHere { epoch: *epoch, address };
                 core.command_owner(found, Command::Lane { peer, plan, event });
             }
             touches
@@ -293,6 +297,7 @@ impl DataPath {
         };
         let lane = work.lanes.iter_mut().find(is_it);
         let id = lane.as_ref().map(|work| work.lane.id);
+        let attempts = lane.as_ref().is_some_and(|work| work.lane.life.is_open() && !work.lane.life.is_up());
         let outcome = Outcome {
             provider_errno: libc::ECONNRESET,
             rail: Some(plan.rail),
@@ -302,11 +307,17 @@ impl DataPath {
         match (asked, id) {
             (Asked::Confirm, _) => self.confirm_reset(found, plan, epoch),
             (Asked::EndPeer, _) => self.core.command_owner(&found, Command::EndPeer { peer, outcome }),
+            (Asked::Reset, _) if resets == Resets::Rail => self.close_as_asked((peer, plan, epoch)),
             (Asked::Reset, Some(lane)) => {
                 found.lose(plan, true);
                 self.begin_reset(lane, outcome, PeerEnd::Asks)
             }
-            (Asked::Reset, None) | (Asked::Nothing, _) => {}
+            (Asked::Gone, Some(lane)) if attempts => self.give_up_lane(lane),
+            (Asked::Gone, Some(lane)) => {
+                found.lose(plan, true);
+                self.begin_reset(lane, outcome, PeerEnd::Reset)
+            }
+            (Asked::Reset | Asked::Gone, None) | (Asked::Nothing, _) => {}
         }
         self.reap_closing();
     }
@@ -314,38 +325,48 @@ impl DataPath {
     // Handshake.
 
     /// A lane of the peer sent a request: an older lane of ours to it is reset. False if the peer
-    /// has to repeat the request later.
-    pub(crate) fn meets(&mut self, peer: &Peer, plan: Plan, epoch: u64) -> bool {
-        self.meet(peer, plan, epoch) && !self.rails[plan.rail].rail.touches(peer.id)
+    /// has to repeat the request later. `theirs`: the address that it came from.
+    pub(crate) fn meets(&mut self, peer: &Peer, plan: Plan, epoch: u64, theirs: &[u8]) -> bool {
+        self.meet(peer, plan, epoch, theirs) && !self.rails[plan.rail].rail.touches(peer.id)
     }
 
-    fn meet(&mut self, peer: &Peer, plan: Plan, epoch: u64) -> bool {
-        if !self.note_peer_reset(peer.id, plan, epoch) {
+    fn meet(&mut self, peer: &Peer, plan: Plan, epoch: u64, theirs: &[u8]) -> bool {
+        if !self.note_peer_reset(peer.id, plan, epoch, theirs) {
             return false;
         }
         let lane = self.find_lane(peer, plan);
         let Some((rail, work)) = lane.and_then(|lane| self.rails.lane_mut(lane)) else { return true };
-        let (lane, resets) = (work.lane.id, peer.state() == PeerState::Up && rail.limits().resets);
+        let how = rail.limits().resets;
+        let (lane, resets) = (work.lane.id, peer.state() == PeerState::Up && how != Resets::Never);
+        let moved = how == Resets::Rail && work.theirs != theirs;
+        let leads_nowhere = moved && work.lane.life.is_open() && !work.lane.life.is_up();
         match work.lane.life.meets(epoch, resets) {
+            Request::Answer if leads_nowhere => {
+                self.give_up_lane(lane);
+                return true;
+            }
             Request::Answer => return true,
             Request::Ignore => return false,
             Request::Reset => {
                 let (errno, rail) = (libc::ECONNRESET, Some(plan.rail));
                 let outcome = Outcome { provider_errno: errno, rail, ..Outcome::new(Status::PeerLost) };
+                let proven = moved || how == Resets::Lane;
                 peer.lose(plan, true);
-                self.begin_reset(lane, outcome, PeerEnd::Reset);
+                self.begin_reset(lane, outcome, if proven { PeerEnd::Reset } else { PeerEnd::Open });
             }
             Request::GiveUp => self.give_up_lane(lane),
         }
         self.reap_closing();
-        self.note_peer_reset(peer.id, plan, epoch)
+        self.note_peer_reset(peer.id, plan, epoch, theirs)
     }
 
-    /// The peer has a lane of this epoch, so it has reset its ends of older ones. False if an older
-    /// lane is not reset here yet.
-    pub(crate) fn note_peer_reset(&mut self, peer: PeerId, plan: Plan, epoch: u64) -> bool {
-        let lanes = self.rails[plan.rail].lanes.iter_mut();
-        let ends = lanes.filter(|work| work.peer.id == peer && work.plan() == plan);
+    /// The peer has a lane of this epoch from this address, so it has reset its ends of older ones: where NICs' endpoints
+    /// are closed for that, of those that led to another address. False if an older lane is not reset here yet.
+    pub(crate) fn note_peer_reset(&mut self, peer: PeerId, plan: Plan, epoch: u64, theirs: &[u8]) -> bool {
+        let RailWork { rail, lanes, .. } = &mut self.rails[plan.rail];
+        let by_rail = rail.limits().resets == Resets::Rail;
+        let ends = lanes.iter_mut().filter(|work| work.peer.id == peer && work.plan() == plan);
+        let ends = ends.filter(|work| !by_rail || work.theirs != theirs);
         Life::peer_has(ends.map(|work| &mut work.lane.life), epoch)
     }
 
@@ -411,7 +432,7 @@ impl DataPath {
         *lanes = others;
         for lane in gone {
             let Some((rail, work)) = self.rails.lane_mut(lane) else { continue };
-            let closes = cut && rail.limits().resets;
+            let closes = cut && rail.limits().resets == Resets::Lane;
             work.lane.drain(closes, now);
             if closes {
                 rail.reset_lane(&work.lane);

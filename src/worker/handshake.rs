@@ -5,7 +5,7 @@ use super::inbox::{AcceptedHandshake, Command};
 use super::lanes::{DataPath, Handshake, LaneWork, RailWork};
 use super::later::ENDS_NS;
 use crate::fabric::select::readable;
-use crate::fabric::{Connection, Posted};
+use crate::fabric::{Connection, Posted, Resets};
 use crate::ids::{LaneId, RailIndex};
 use crate::lane::{Life, Sight, Step};
 use crate::peer::{Meeting, Peer, PeerState};
@@ -81,15 +81,18 @@ impl DataPath {
         let life = Life::new(epoch, self.core.clock.now());
         let RailWork { rail, lanes, .. } = &mut self.rails[plan.rail];
         let to = OfPeer { peer: peer.id, remote_rail: plan.remote_rail, traffic: peer.traffic_of(*plan) };
-        let id = rail.add_lane(lanes, to, life, &theirs.whole(), |lane| LaneWork {
+        let theirs = theirs.whole();
+        let id = rail.add_lane(lanes, to, life, &theirs, |lane| LaneWork {
             lane,
             peer: peer.clone(),
+            theirs: theirs.clone(),
             stripes: Default::default(),
             handshake,
             own,
             accepted: None,
             owed: Vec::new(),
         })?;
+        self.note_moved(plan.rail);
         self.epochs = epoch;
         let place = peer.id.place();
         if self.lanes_of.len() <= place {
@@ -117,7 +120,7 @@ impl DataPath {
                 let plan = lane.plan();
                 let sight = Sight {
                     peer_up: lane.peer.state() == PeerState::Up,
-                    resets: work.rail.limits().resets,
+                    resets: work.rail.limits().resets != Resets::Never,
                     gone: lane.peer.is_away() && work.rail.is_gone(&lane.lane),
                     unfinished: lane.peer.unfinished(),
                 };
@@ -277,7 +280,7 @@ impl DataPath {
         }
         peer.authenticate_by(&accepted.root);
         peer.has_moved_to(address.rails);
-        if !self.meets(&peer, plan, request.epoch) {
+        if !self.meets(&peer, plan, request.epoch, back) {
             return; // The peer retries, and its connection is not the one that was reset with the older lane.
         }
         self.rails[rail].rail.assign_connection(connection, peer.id);
@@ -390,7 +393,8 @@ impl DataPath {
                 Side { incarnation: from, nonce: reply.own, epoch: reply.epoch, rail: plan.remote_rail };
             lane.handshake.root.as_ref().map(|root| Sealer::new(root, &ours, &theirs))
         });
-        self.note_peer_reset(peer.id, plan, reply.epoch);
+        let theirs = lane.theirs.clone();
+        self.note_peer_reset(peer.id, plan, reply.epoch, &theirs);
         self.advance_handshakes(now);
     }
 

@@ -5,6 +5,7 @@ use super::core::Core;
 use super::later::{Parked, Relayed};
 use crate::fabric::LinkState;
 use crate::ids::{LaneId, PeerId, RailIndex};
+use crate::lane::reopening::Reopening;
 use crate::lane::Rest;
 use crate::memory::RemoteMemory;
 use crate::peer::Peer;
@@ -30,6 +31,7 @@ pub struct RailWork {
     pub rail: Rail,
     pub lanes: Lanes<LaneWork>,
     pub health: Health,
+    pub reopening: Reopening,
     pub turn: usize,
 }
 
@@ -52,6 +54,8 @@ pub(crate) enum Which {
 pub struct LaneWork {
     pub lane: Lane,
     pub peer: Arc<Peer>,
+    /// The address that it leads to.
+    pub theirs: Vec<u8>,
     pub stripes: Stripes,
     pub handshake: Handshake,
     /// Our nonce for the session of the peer's frames, and the nonce of the request that it
@@ -127,7 +131,13 @@ impl Rails {
         for rail in rails {
             let (place, lanes) = (rail.index.place(), Lanes::new(rail.index));
             all.resize_with(all.len().max(place + 1), || None);
-            all[place] = Some(RailWork { rail, lanes, health: Health::default(), turn: 0 });
+            all[place] = Some(RailWork {
+                rail,
+                lanes,
+                health: Health::default(),
+                reopening: Reopening::default(),
+                turn: 0,
+            });
         }
         Rails { all, set }
     }

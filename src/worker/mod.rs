@@ -26,6 +26,7 @@ pub(crate) mod pause;
 pub mod phase;
 pub(crate) mod registering;
 pub(crate) mod relay;
+pub(crate) mod reopening;
 pub(crate) mod rest;
 pub(crate) mod stalls;
 pub(crate) mod unauthenticated;
@@ -45,7 +46,7 @@ use arrivals::Reached;
 use chores::Chores;
 use core::Core;
 use inbox::Command;
-use lanes::{DataPath, RailWork};
+use lanes::DataPath;
 use later::{Leaving, ENDS_NS};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -362,15 +363,11 @@ impl Worker {
         self.data.release_late(now);
         self.data.report_health(now);
         let rejected: u64 = self.data.rails.iter_mut().map(|work| work.rail.park(&mut work.lanes, now)).sum();
-        for RailWork { rail, .. } in self.data.rails.iter_mut() {
-            let moved = rail.take_moved();
-            if let Some(network) = moved {
-                core.address.has_moved(rail, network);
-            }
-        }
+        self.data.rails.each().for_each(|rail| self.data.note_moved(rail));
         (0..rejected)
             .for_each(|_| self.core.reject("it names no NIC here, or proves no secret to encrypt by"));
         self.data.reap_closing();
+        self.data.reopen_rails(now);
         if log::log_enabled!(log::Level::Debug) && now >= self.stalls_reported_ns {
             self.stalls_reported_ns = now + stalls::STILL_NS;
             stalls::report(&self.data, &self.links, now);

@@ -5,7 +5,7 @@ use super::core::Core;
 use super::inbox::Command;
 use super::lanes::{DataPath, LaneWork};
 use super::later::Relayed;
-use crate::fabric::Posted;
+use crate::fabric::{Posted, Resets};
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::peer::link::Link;
 use crate::session::channel::{self, Out};
@@ -66,7 +66,7 @@ impl DataPath {
 
     /// How long a lane may refuse frames.
     pub(crate) fn refusal_ns(&self, rail: RailIndex) -> u64 {
-        if self.rails[rail].rail.limits().resets {
+        if self.rails[rail].rail.limits().resets == Resets::Lane {
             REFUSED_AGAIN_NS
         } else {
             REFUSED_NS

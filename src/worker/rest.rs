@@ -229,7 +229,7 @@ impl Worker {
             || !self.data.touched.is_empty()
             || !self.links.quiescing.is_empty()
             || !self.chores.unclosed.is_empty()
-            || self.data.rails.iter().any(|work| work.health.is_waiting())
+            || self.data.rails.iter().any(|work| work.health.is_waiting() || work.reopening.is_waiting())
             || now.saturating_sub(self.driven_ns) < DRIVEN_NS
             || self.core.table.active() > 0
             || self.shutting_down

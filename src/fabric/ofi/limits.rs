@@ -2,7 +2,7 @@
 
 use super::connections::has_connections;
 use super::discover::{ListedNic, DMABUFS};
-use crate::fabric::{Delivery, Limits};
+use crate::fabric::{Delivery, Limits, Resets};
 use libfabric_sys::*;
 
 /// A frame must fit into the largest message that every provider sends without a rendezvous.
@@ -40,8 +40,13 @@ pub unsafe fn limits(entry: &ListedNic) -> (Limits, i32) {
             failures_reset: connections || ordered && !entry.provider.starts_with("sim"),
             reconnects: true,
             // (ofi_rxm over tcp would, but 1.17 crashes when a connection is closed over which it
-            // receives the answer to a read. On EFA, removing an address ends nothing.)
-            resets: connections || is_sim_of_tcp,
+            // receives the answer to a read. On EFA, removing an address ends nothing, and closing an endpoint of the
+            // fabric `efa` may wait for peers.)
+            resets: match entry.delivers {
+                _ if connections || is_sim_of_tcp => Resets::Lane,
+                true => Resets::Rail,
+                false => Resets::Never,
+            },
             vector: 1,
             message_max: ep.max_msg_size.min(MESSAGE_MAX),
             virtual_addresses: domain.mr_mode & FI_MR_VIRT_ADDR != 0,

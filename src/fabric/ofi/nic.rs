@@ -21,7 +21,7 @@ use crate::fabric::{
 };
 use crate::ids::PeerId;
 use crate::pass;
-use crate::status::Result;
+use crate::status::{Error, Result, Status};
 use crate::topology::link::Link;
 use crate::topology::read::Root;
 use libfabric_sys::*;
@@ -29,8 +29,11 @@ use std::ffi::c_void;
 use std::mem::{size_of, zeroed, MaybeUninit};
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
+use std::sync::Arc;
 
 pub struct OfiNic {
+    entry: Arc<ListedNic>,
+    progress: Progress,
     source: Source,
     fabric: *mut fid_fabric,
     domain: *mut fid_domain,
@@ -52,6 +55,8 @@ pub struct OfiNic {
     /// A peer's write with an immediate uses up a receive here.
     arrivals_take_receives: bool,
     address: Vec<u8>,
+    /// The endpoint was opened anew, and its address not asked for since.
+    moved: bool,
     random: Random,
     link: Link,
     /// -1 if the provider has no descriptor.
@@ -64,10 +69,10 @@ pub struct OfiNic {
 unsafe impl Send for OfiNic {}
 
 impl OfiNic {
-    pub fn open(entry: &ListedNic, progress: Progress) -> Result<OfiNic> {
-        settings::check(entry)?;
+    pub fn open(entry: Arc<ListedNic>, progress: Progress) -> Result<OfiNic> {
+        settings::check(&entry)?;
         // SAFETY: the entry's info is valid.
-        let (limits, mr_mode) = unsafe { limits(entry) };
+        let (limits, mr_mode) = unsafe { limits(&entry) };
         let mut nic = OfiNic {
             source: entry.source(),
             fabric: ptr::null_mut(),
@@ -76,28 +81,29 @@ impl OfiNic {
             cq: ptr::null_mut(),
             av: ptr::null_mut(),
             protocol: None,
-            is_refusal: efa::is_refusal(entry),
+            is_refusal: efa::is_refusal(&entry),
             connections: None,
             mrs: Registrations::default(),
             limits,
             mr_mode,
             // SAFETY: the entry's info lives as long as the entry.
             hmem: unsafe { (*entry.info()).caps } & FI_HMEM != 0,
-            takes_dmabufs: takes_dmabufs(entry),
+            takes_dmabufs: takes_dmabufs(&entry),
             // SAFETY: the entry's info lives as long as the entry.
             arrivals_take_receives: unsafe {
                 (*entry.info()).mode & FI_RX_CQ_DATA != 0 || has_connections(entry.info())
             },
             address: Vec::new(),
+            moved: false,
             random: entry.random.clone(),
             link: Link::find(Root::from_environment(), entry.kernel_name()),
             wait_fd: -1,
             both: None,
+            entry,
+            progress,
         };
-        // Dropping a half-open NIC closes its open parts. SAFETY: the info is valid while the entry
-        // lives.
-        let bring_up = || unsafe { nic.bring_up(entry, progress) };
-        signals::preserved(bring_up)?;
+        // Dropping a half-open NIC closes its open parts.
+        signals::preserved(|| nic.bring_up())?;
         Ok(nic)
     }
 
@@ -213,6 +219,9 @@ impl Nic for OfiNic {
         if let Some(connections) = &mut self.connections {
             return connections.insert(address, peer);
         }
+        if self.av.is_null() {
+            return Err(Error::new(Status::Fabric, "its NIC's endpoint could not be opened anew"));
+        }
         let mut route: fi_addr_t = 0;
         // A provider reads as many bytes as its address format has, whatever the peer sent.
         let mut padded = [0u8; 512];
@@ -308,6 +317,10 @@ impl Nic for OfiNic {
             return unsafe { sim::link(self.domain) };
         }
         self.link.state()
+    }
+
+    fn take_moved(&mut self) -> Option<String> {
+        std::mem::take(&mut self.moved).then(|| self.entry.network.clone())
     }
 
     fn take_rejected(&mut self) -> u64 {
@@ -434,6 +447,9 @@ impl Nic for OfiNic {
             // SAFETY: buffer and scratch are valid until the receive is reaped: the contract of `Nic::receive`.
             return unsafe { connections.receive(buffer, scratch) };
         }
+        if self.ep.is_null() {
+            return Posted::Again;
+        }
         // SAFETY: the endpoint is open, and buffer and scratch are valid until the receive is reaped.
         posted(unsafe {
             fi_recv(self.ep, buffer.address, buffer.len, buffer.descriptor, FI_ADDR_UNSPEC, scratch.cast())
@@ -443,6 +459,9 @@ impl Nic for OfiNic {
     #[inline]
     fn reap(&mut self, reaped: &mut Vec<Reaped>) -> bool {
         const MOST: usize = 32;
+        if self.cq.is_null() {
+            return !reaped.is_empty(); // Its endpoint is to be opened anew.
+        }
         let mut entries: [MaybeUninit<fi_cq_data_entry>; MOST] = [const { MaybeUninit::uninit() }; MOST];
         // SAFETY: the array has space for `MOST` entries of the queue's format.
         let rc = unsafe { fi_cq_read(self.cq, entries.as_mut_ptr().cast(), MOST) };
@@ -482,6 +501,14 @@ impl Nic for OfiNic {
         }
     }
 
+    fn close_endpoint(&mut self) -> Result<()> {
+        signals::preserved(|| self.shut_endpoint())
+    }
+
+    fn open_endpoint(&mut self) -> Result<bool> {
+        Ok(self.cq.is_null() && signals::preserved(|| self.bring_up_anew()).map(|()| true)?)
+    }
+
     fn close(&mut self) -> Result<()> {
         signals::preserved(|| {
             if let Some(connections) = &mut self.connections {
@@ -491,12 +518,7 @@ impl Nic for OfiNic {
             // Registrations outlive the endpoint that uses them, and nothing else.
             shut(self.source, "endpoint", &mut self.ep)?;
             self.close_registrations()?;
-            if let Some(protocol) = &mut self.protocol {
-                protocol.close(self.source)?;
-            }
-            self.protocol = None;
-            shut(self.source, "completion queue", &mut self.cq)?;
-            shut(self.source, "address vector", &mut self.av)?;
+            self.shut_endpoint()?;
             shut(self.source, "domain", &mut self.domain)?;
             shut(self.source, "fabric", &mut self.fabric)
         })

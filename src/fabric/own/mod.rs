@@ -6,7 +6,7 @@ pub mod epoll;
 pub mod pool;
 pub mod routes;
 
-use super::{Delivery, Limits};
+use super::{Delivery, Limits, Resets};
 
 /// The limits of NICs that our own workers serve, beside those of each.
 pub const LIMITS: Limits = Limits {
@@ -16,7 +16,7 @@ pub const LIMITS: Limits = Limits {
     vector: 1,
     failures_reset: false,
     reconnects: false,
-    resets: false,
+    resets: Resets::Never,
     message_max: 0,
     virtual_addresses: true,
     grants: true,

@@ -108,7 +108,7 @@ impl Endpoint {
     #[cold]
     pub(super) fn bury(&mut self) {
         for Orphan { wire, ops } in std::mem::take(&mut self.orphans) {
-            if !wire.is_cut() && !wire.to.is_gone() && !wire.requests.is_empty() {
+            if !wire.is_cut() && !wire.target_is_gone() && !wire.requests.is_empty() {
                 self.orphans.push(Orphan { wire, ops });
                 continue;
             }

@@ -122,6 +122,7 @@ pub unsafe fn open(
 ) -> c_int {
     // SAFETY: the domain is open.
     let (world, port) = unsafe { ((*domain).world.clone(), (*domain).port.clone()) };
+    port.open_anew();
     let mode = world.mode();
     let fid = fid_ep {
         fid: fid_ops::fid(FI_CLASS_EP, context, &FID),
@@ -621,7 +622,9 @@ impl Endpoint {
         // SAFETY: the object is bound to the endpoint, and open as long as the endpoint.
         let address = unsafe { (*self.av).address(route) }.ok_or(FI_EINVAL)?;
         let port = self.world.port_at(address).filter(|port| !port.is_gone());
-        let known = port.as_ref().and_then(|port| self.outbound_of.get(&port.number).copied());
+        let leads =
+            |out: &u32| self.outbound[*out as usize].wire.as_ref().is_some_and(|wire| !wire.target_is_gone());
+        let known = port.as_ref().and_then(|port| self.outbound_of.get(&port.number).copied()).filter(leads);
         let out = known.map_or_else(|| self.new_outbound(port), |out| out as usize);
         self.routes.resize(self.routes.len().max(route as usize + 1), NOWHERE);
         self.routes[route as usize] = out as u32;
@@ -656,7 +659,7 @@ impl Endpoint {
             routes: 0,
         };
         let unused = |out: &Outbound| {
-            let over = out.wire.as_ref().is_none_or(|wire| wire.to.is_gone());
+            let over = out.wire.as_ref().is_none_or(|wire| wire.target_is_gone());
             out.routes == 0 && out.ops == 0 && over
         };
         let at = match self.outbound.iter().position(unused) {
@@ -778,7 +781,9 @@ impl Endpoint {
     fn is_ready(&self, out: usize) -> bool {
         let out = &self.outbound[out];
         let clear = |port: &Port| port.state.load(Relaxed) == 0;
-        out.shaken && clear(&self.port) && out.wire.as_ref().is_some_and(|w| clear(&w.to) && !w.to.is_gone())
+        out.shaken
+            && clear(&self.port)
+            && out.wire.as_ref().is_some_and(|w| clear(&w.to) && !w.target_is_gone())
     }
 
     /// Performs an operation while it is posted.

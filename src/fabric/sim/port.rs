@@ -24,8 +24,10 @@ pub const REMOVED: u32 = 128;
 pub struct Port {
     pub number: u64,
     pub rail: usize,
-    /// Set when the owner closes the NIC.
+    /// Set when the owner closes the NIC's endpoint.
     closed: AtomicBool,
+    /// How often the endpoint was opened anew: each time the address is another.
+    life: AtomicU64,
     /// State set by faults.
     pub state: AtomicU32,
     pub errors: AtomicU32,
@@ -56,6 +58,7 @@ impl Port {
             number,
             rail,
             closed: AtomicBool::new(false),
+            life: AtomicU64::new(0),
             state: AtomicU32::new(0),
             errors: AtomicU32::new(0),
             busy: AtomicU32::new(0),
@@ -77,6 +80,25 @@ impl Port {
     #[inline]
     pub fn is_gone(&self) -> bool {
         self.closed.load(SeqCst) || self.state.load(SeqCst) & KILLED != 0
+    }
+
+    #[inline]
+    pub fn life(&self) -> u64 {
+        self.life.load(SeqCst)
+    }
+
+    /// Whether what a wire of an earlier life led to is gone.
+    #[inline]
+    pub fn is_gone_since(&self, life: u64) -> bool {
+        self.is_gone() || self.life() != life // In this order: `open_anew` has the other one.
+    }
+
+    /// An endpoint of the NIC is opened after another one was closed.
+    pub fn open_anew(&self) {
+        if self.closed.load(SeqCst) {
+            self.life.fetch_add(1, SeqCst);
+            self.closed.store(false, SeqCst);
+        }
     }
 
     #[inline]

@@ -77,7 +77,10 @@ impl Owner for Endpoint {
         let answered = self.outbound.iter().any(|out| {
             let busy = out.in_wire > 0 || out.shaking;
             // SAFETY: this endpoint is the one that reads its wires' answers.
-            busy && out.wire.as_ref().is_some_and(|w| unsafe { w.answers.peek() }.is_some() || w.to.is_gone())
+            busy && out
+                .wire
+                .as_ref()
+                .is_some_and(|w| unsafe { w.answers.peek() }.is_some() || w.target_is_gone())
         });
         let cut = port.cuts.load(SeqCst) != self.cuts_seen;
         let calls = port.has_calls();
@@ -123,7 +126,7 @@ impl Endpoint {
         out.used = true;
         out.posts += 1;
         op.order = out.posts;
-        if wire.to.is_gone() && !self.mode.connections {
+        if wire.target_is_gone() && !self.mode.connections {
             return self.fail_later(index, self.mode.gone);
         }
         if out.shaken {
@@ -264,7 +267,7 @@ impl Endpoint {
         let op = unsafe { &mut *self.pool.op(index) };
         let Some(wire) = self.outbound[op.outbound as usize].wire.clone() else { return };
         // A reset takes effect once its packet can pass.
-        let over = wire.is_cut() || self.mode.connections && wire.to.is_gone();
+        let over = wire.is_cut() || self.mode.connections && wire.target_is_gone();
         let lost = is_down(&wire, op.kind);
         let down = lost || over;
         let full = op.data.is_some() && !wire.requests.is_half_free();
@@ -281,7 +284,7 @@ impl Endpoint {
         self.outbound[op.outbound as usize].stalled.remove(&op.order);
         op.errno = if self.outbound[op.outbound as usize].broken {
             FI_ECANCELED
-        } else if enter(&wire, &wire.sender_works, &wire.to) {
+        } else if enter(&wire, &wire.sender_works, Wire::target_is_gone) {
             let errno = self.reach(op, &wire);
             leave(&wire.sender_works);
             errno
@@ -344,7 +347,7 @@ impl Endpoint {
                 unsafe { wire.answers.pop() };
                 self.answered(out, answer);
             }
-            if wire.to.is_gone() && !self.mode.connections {
+            if wire.target_is_gone() && !self.mode.connections {
                 self.abandon(out, &wire);
             }
         }
@@ -440,7 +443,7 @@ impl Endpoint {
 /// Whether the target's answers cannot pass now. (The end of the target needs no answer to be
 /// seen.)
 pub fn is_mute(wire: &Wire) -> bool {
-    (wire.to.has(TX_DOWN) || wire.from.has(RX_DOWN)) && !wire.to.is_gone()
+    (wire.to.has(TX_DOWN) || wire.from.has(RX_DOWN)) && !wire.target_is_gone()
 }
 
 /// Whether an operation's bytes cannot pass now.

@@ -24,7 +24,7 @@ impl Endpoint {
             match unsafe { wire.requests.peek() } {
                 Some((due, _)) if due == 0 || due <= self.world.now() => self.serve_wire(wire),
                 Some(_) => {}
-                None => ended |= wire.from.is_gone() || wire.is_left(),
+                None => ended |= wire.sender_is_gone() || wire.is_left(),
             }
         }
         self.inbound = wires;
@@ -37,7 +37,7 @@ impl Endpoint {
         if is_down(wire, Kind::Write) {
             return self.world.wake_at(retry_at(self.world.now()));
         }
-        let alive = enter(wire, &wire.target_works, &wire.from);
+        let alive = enter(wire, &wire.target_works, Wire::sender_is_gone);
         if wire.is_cut() || wire.is_leaving() {
             return if alive {
                 leave(&wire.target_works)

@@ -33,7 +33,8 @@ struct Side {
 impl Side {
     fn open(name: &str, access: Access) -> Side {
         let entries = discover::simulated(name).expect("a good name");
-        let mut nic = OfiNic::open(&entries[0], Progress { waits: true, threads: false }).expect("it opens");
+        let entry = Arc::new(entries.into_iter().next().expect("a NIC"));
+        let mut nic = OfiNic::open(entry, Progress { waits: true, threads: false }).expect("it opens");
         let bytes = vec![0u8; PAGE];
         let range = HostRange { base: bytes.as_ptr() as u64, len: PAGE as u64 };
         let memory = nic.register(range, access).expect("it registers");

@@ -128,6 +128,8 @@ pub enum Answer {
 pub struct Wire {
     pub from: Arc<Port>,
     pub to: Arc<Port>,
+    /// The lives of both ports that it joins.
+    lives: [u64; 2],
     pub pool: Arc<Pool>,
     pub copies: bool,
     /// The delay of an answer.
@@ -155,9 +157,9 @@ pub struct Orphan {
 
 /// Begins to touch the other side's memory, unless that side is closed or the wire is reset; a
 /// close or reset waits until this ends.
-pub fn enter(wire: &Wire, works: &AtomicBool, other: &Port) -> bool {
+pub fn enter(wire: &Wire, works: &AtomicBool, other_is_gone: impl Fn(&Wire) -> bool) -> bool {
     works.store(true, SeqCst);
-    if other.is_gone() || wire.is_cut() || wire.is_leaving() || wire.is_left() {
+    if other_is_gone(wire) || wire.is_cut() || wire.is_leaving() || wire.is_left() {
         works.store(false, Release);
         return false;
     }
@@ -188,6 +190,7 @@ impl Wire {
         Wire {
             from: from.clone(),
             to: to.clone(),
+            lives: [from.life(), to.life()],
             pool: pool.clone(),
             copies,
             delay,
@@ -202,10 +205,21 @@ impl Wire {
         }
     }
 
+    #[inline]
+    pub fn target_is_gone(&self) -> bool {
+        self.to.is_gone_since(self.lives[1])
+    }
+
+    #[inline]
+    pub fn sender_is_gone(&self) -> bool {
+        self.from.is_gone_since(self.lives[0])
+    }
+
     /// Whether the sender is gone and nothing of it is in flight, or the wire is cut.
     pub fn has_ended(&self) -> bool {
         // SAFETY: only the target calls this, on the thread that pops.
-        self.is_cut() || (self.from.is_gone() || self.is_left()) && unsafe { self.requests.peek() }.is_none()
+        self.is_cut()
+            || (self.sender_is_gone() || self.is_left()) && unsafe { self.requests.peek() }.is_none()
     }
 
     #[inline]

@@ -166,11 +166,15 @@ impl World {
 
     /// The address that peers insert; other processes have worlds of their own.
     pub fn address_of(&self, port: &Port) -> String {
-        format!("sim://{:08x}/{}/{}/{}", std::process::id(), self.like.name(), self.name, port.number)
+        let life = match port.life() {
+            0 => String::new(),
+            life => format!(".{life}"),
+        };
+        format!("sim://{:08x}/{}/{}/{}{life}", std::process::id(), self.like.name(), self.name, port.number)
     }
 
     pub fn port_at(&self, address: &str) -> Option<Arc<Port>> {
-        let number = address.rsplit('/').next()?.parse::<usize>().ok()?;
+        let number = address.rsplit('/').next()?.split('.').next()?.parse::<usize>().ok()?;
         let port = self.ports.lock().get(number)?.upgrade()?;
         (self.address_of(&port) == address).then_some(port)
     }

@@ -21,7 +21,7 @@ use crate::fabric::own::routes::Routes;
 use crate::fabric::registry::Registry;
 use crate::fabric::{
     Access, Buffer, Connection as Number, HostRange, Limits, LinkState, Nic, Posted, Reaped, Registration,
-    Rma, Route, Scratch, Segment, Socket, Way, MAY_FAULT,
+    Resets, Rma, Route, Scratch, Segment, Socket, Way, MAY_FAULT,
 };
 use crate::ids::{GrantToken, PeerId};
 use crate::status::{Error, Result, Status};
@@ -107,7 +107,7 @@ impl TcpNic {
         let limits = Limits {
             failures_reset: true,
             reconnects: true,
-            resets: true,
+            resets: Resets::Lane,
             vector: PIECES,
             message_max: MESSAGE,
             ..own::LIMITS

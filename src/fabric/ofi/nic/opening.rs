@@ -2,11 +2,10 @@
 
 use super::OfiNic;
 use crate::fabric::ofi::connections::{has_connections, Connections};
-use crate::fabric::ofi::discover::ListedNic;
 use crate::fabric::ofi::efa::{self, Protocol};
+use crate::fabric::ofi::events::shut;
 use crate::fabric::own::epoll::Epoll;
-use crate::fabric::Progress;
-use crate::status::{Error, Result};
+use crate::status::{Error, Result, Status};
 use libfabric_sys::*;
 use std::mem::zeroed;
 use std::ptr;
@@ -18,21 +17,29 @@ const QUEUE: usize = 8192;
 const QUEUE_FIXED: usize = 32768;
 
 impl OfiNic {
-    /// # Safety
-    /// `entry.info()` must be valid.
-    pub(super) unsafe fn bring_up(&mut self, entry: &ListedNic, progress: Progress) -> Result<()> {
+    pub(super) fn bring_up(&mut self) -> Result<()> {
         let source = self.source;
-        let null = ptr::null_mut();
-        // SAFETY: objects are made in libfabric's order, from an info of our own; every out-pointer
-        // is a field of this NIC.
+        let info = self.entry.info();
+        // SAFETY: objects are made in libfabric's order, from an info of our own, which is valid as long as the entry;
+        // every out-pointer is a field of this NIC.
         unsafe {
-            let info = entry.info();
             let (tx, rx) = ((*info).tx_attr, (*info).rx_attr);
             (*tx).op_flags = 0;
             (*rx).op_flags = 0;
             let rc = source.fabric((*info).fabric_attr, &mut self.fabric);
             source.check("opening the fabric", rc)?;
-            source.check("opening the domain", fi_domain(self.fabric, info, &mut self.domain, null))?;
+            let opened = fi_domain(self.fabric, info, &mut self.domain, ptr::null_mut());
+            source.check("opening the domain", opened)?;
+        }
+        self.bring_up_endpoint()
+    }
+
+    /// Opens what of the NIC can be opened anew: its queue, and an endpoint with an address vector, or connections.
+    pub(super) fn bring_up_endpoint(&mut self) -> Result<()> {
+        let (source, progress, entry) = (self.source, self.progress, self.entry.clone());
+        let (info, null) = (entry.info(), ptr::null_mut());
+        // SAFETY: as in `bring_up`; the domain is open.
+        unsafe {
             let mut cq_attr: fi_cq_attr = zeroed();
             cq_attr.format = fi_cq_format::FI_CQ_FORMAT_DATA;
             source
@@ -47,7 +54,7 @@ impl OfiNic {
             }
             if has_connections(info) {
                 let (connections, address) =
-                    Connections::open(entry, self.fabric, self.domain, self.cq, progress)?;
+                    Connections::open(&entry, self.fabric, self.domain, self.cq, progress)?;
                 (self.connections, self.address) = (Some(connections), address);
                 return self.wait_on_both();
             }
@@ -59,16 +66,16 @@ impl OfiNic {
             let bound = fi_ep_bind(self.ep, &raw mut (*self.cq).fid, FI_TRANSMIT | FI_RECV);
             source.check("binding the completion queue", bound)?;
             source.check("binding the address vector", fi_ep_bind(self.ep, &raw mut (*self.av).fid, 0))?;
-            if efa::has_protocol(entry) {
+            if efa::has_protocol(&entry) {
                 self.protocol = Some(Protocol::open(source, self.fabric, self.ep)?);
             }
             source.check("enabling the endpoint", fi_enable(self.ep))?;
-            let emulated = efa::has_protocol(entry) && efa::emulates_writes(self.ep);
+            let emulated = efa::has_protocol(&entry) && efa::emulates_writes(self.ep);
             if emulated {
                 efa::refuse_emulated(libfabric_sys::variable(efa::ACCEPTED).as_deref())?;
             }
             self.limits.revokes = !emulated;
-            efa::describe(entry, emulated);
+            efa::describe(&entry, emulated);
             let mut len = 256;
             let mut name = vec![0u8; len];
             let named = fi_getname(&raw mut (*self.ep).fid, name.as_mut_ptr().cast(), &mut len);
@@ -77,6 +84,33 @@ impl OfiNic {
             self.address = name;
         }
         Ok(())
+    }
+
+    /// Closes the endpoint, and what only it uses.
+    pub(super) fn shut_endpoint(&mut self) -> Result<()> {
+        shut(self.source, "endpoint", &mut self.ep)?;
+        if let Some(protocol) = &mut self.protocol {
+            protocol.close(self.source)?;
+        }
+        self.protocol = None;
+        self.wait_fd = -1;
+        shut(self.source, "completion queue", &mut self.cq)?;
+        shut(self.source, "address vector", &mut self.av)
+    }
+
+    /// Opens the endpoint, which is closed, at another address.
+    pub(super) fn bring_up_anew(&mut self) -> Result<()> {
+        let before = std::mem::take(&mut self.address);
+        let opened = self.bring_up_endpoint().and_then(|()| match self.address == before {
+            true => Err(Error::new(Status::Fabric, "its endpoint has the same address as before")),
+            false => Ok(()),
+        });
+        self.moved = opened.is_ok();
+        if opened.is_err() {
+            self.address = before;
+            self.shut_endpoint()?;
+        }
+        opened
     }
 
     /// Lets events of connections wake a sleeper, too.

@@ -1,0 +1,91 @@
+//! When a NIC's endpoint is closed and opened anew, where that is the only way to take back what was posted
+//! (`Resets::Rail`: EFA).
+//!
+//! Such a NIC has one endpoint for all peers. What a peer has posted to it may land until it is closed; once it is
+//! open again, it has another address, so nothing that was sent to the old one arrives. The side whose memory is at
+//! risk closes its own endpoint. The other one need not be able to reset anything: it may be what has died.
+//!
+//! A lane that has failed is held back, and its peer asked (Reset) to close its endpoint on the other rail. The peer
+//! confirms that (ResetDone) to all whose lanes the endpoint had, with the new address. Only then is what was posted
+//! over a lane claimed again. What this side's NIC still has of it by then makes this side close its endpoint, too.
+//!
+//! An endpoint that closes interrupts healthy lanes. These post nothing more from some time before on: if what they had
+//! posted is back by then, their peers are asked for nothing. So a failure closes the endpoints at both ends of the lanes
+//! that failed, and goes no further. A rail that is the only one to some peer stays as it is: whoever asks ends.
+//!
+//! (An endpoint for each lane would use up a NIC's queue pairs, of which an EFA has some hundreds. Replacing the keys of
+//! all memory costs time in proportion to it, and leaves reads and what is sent as they are.)
+
+use crate::ids::{PeerId, Plan};
+
+/// How long healthy lanes get to have their posts back.
+const DRAIN_NS: u64 = 250_000_000;
+/// How long a rail waits until every peer has a lane over another one.
+const ALONE_NS: u64 = 2_000_000_000;
+/// The shortest time from one close to the next.
+const APART_NS: u64 = 100_000_000;
+
+/// A lane that a peer has asked this side to reset: the peer, the lane as this side sees it, and the epoch of its end.
+pub type Asked = (PeerId, Plan, u64);
+
+/// What the worker sees of a rail.
+#[derive(Clone, Copy, Default)]
+pub struct Rail {
+    /// Its NIC does not give back what was posted over a lane that has failed and that the peer has reset.
+    pub stuck: bool,
+    /// Some peer has lanes only over this rail.
+    pub alone: bool,
+    /// Some of its healthy lanes have posts that are not back.
+    pub moves: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Its lanes are held (`Life::hold`).
+    Hold,
+    /// Close the endpoint. `closed` follows.
+    Close,
+    /// It cannot be closed: the peers that wait for it end, and its lanes go on.
+    GiveUp,
+}
+
+#[derive(Default, Debug)]
+pub struct Reopening {
+    asked: Vec<Asked>,
+    since_ns: Option<u64>,
+    held_ns: Option<u64>,
+    /// No close before this time.
+    next_ns: u64,
+}
+
+impl Reopening {
+    pub fn handle_asked(&mut self, asked: Asked) {
+        if !self.asked.contains(&asked) {
+            self.asked.push(asked);
+        }
+    }
+
+    /// Whether there may be a step soon.
+    pub fn is_waiting(&self) -> bool {
+        !self.asked.is_empty() || self.since_ns.is_some()
+    }
+
+    pub fn poll(&mut self, rail: Rail, now: u64) -> Option<Step> {
+        if now < self.next_ns || !rail.stuck && !self.is_waiting() {
+            return None;
+        }
+        let since = *self.since_ns.get_or_insert(now);
+        let waits_to_be_one_of_many = rail.alone && self.held_ns.is_none();
+        if waits_to_be_one_of_many {
+            return (now - since > ALONE_NS).then_some(Step::GiveUp);
+        }
+        let held = *self.held_ns.get_or_insert(now);
+        Some(if rail.moves && now - held <= DRAIN_NS { Step::Hold } else { Step::Close })
+    }
+
+    /// The endpoint was closed, or that was given up: those who asked.
+    pub fn over(&mut self, now: u64) -> Vec<Asked> {
+        (self.since_ns, self.held_ns, self.next_ns) = (None, None, now + APART_NS);
+        std::mem::take(&mut self.asked)
+    }
+}
