@@ -144,11 +144,11 @@ test-verbs: ## Tests over verbs, on soft-RoCE in a virtual machine (Debian): an 
 	$(CARGO) build --release $(CARGO_FLAGS) -p weft-bench
 	@tools/test-verbs.sh $(if $(CHAOS),--chaos $(LIBDIR) $(CHAOS) $(SEED),$(LIBDIR) $(EXAMPLES)/random_fill $(TARGET)/release/weft-bench '$(T)')
 
-test-efa: ## Tests over libfabric's own efa provider, on emulated EFA NICs (root; Debian): half an hour; SHORT=1: a few minutes; T=a part of the tests' names; CHAOS=5: minutes of chaos instead
+test-efa: ## Tests over libfabric's own efa provider, on emulated EFA NICs (root; Debian): half an hour; SHORT=1: a few minutes; T=a part of the tests' names; CHAOS=5: minutes of chaos instead; DEATHS=100: one NIC of four dies, again and again
 	@tools/need.sh efa
 	@$(MAKE) --no-print-directory lib
 	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill
-	@tools/test-efa.sh $(if $(CHAOS),--chaos $(LIBDIR) $(CHAOS) $(SEED),$(LIBDIR) $(EXAMPLES)/random_fill '$(T)')
+	@tools/test-efa.sh $(if $(DEATHS),--deaths $(LIBDIR) $(DEATHS) $(SEED),$(if $(CHAOS),--chaos $(LIBDIR) $(CHAOS) $(SEED),$(LIBDIR) $(EXAMPLES)/random_fill '$(T)'))
 
 p5: ## Two p5 in a box, of 32 emulated EFA NICs each: the line's share, and what each technique is worth, as table and picture
 	@tools/need.sh efa

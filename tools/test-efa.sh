@@ -4,6 +4,7 @@
 # One line a test; a last line that counts them. Needs root for the system of another Debian.
 #     tools/test-efa.sh LIBDIR RANDOM_FILL [FILTER]          FILTER: a part of the tests' names
 #     tools/test-efa.sh --chaos LIBDIR MINUTES [SEED]        three hosts whose NICs, cables and processes fail: a ledger
+#     tools/test-efa.sh --deaths LIBDIR COUNT [SEED]         one NIC of four dies under load, again and again
 #     tools/test-efa.sh --root SYSTEM                        makes the root of a system, and prints where it is
 # Systems: 117, libfabric 1.17 of Debian 12 (fabric efa); 21, libfabric 2.1 of Debian 13 (efa-direct), and 21-emulated, the
 # same over a device that has no RDMA writes (efa); other, the library that WEFT_LIBFABRIC names. Names begin with them.
@@ -53,7 +54,7 @@ why_not() { # name; the reason, or nothing
     for each in "${all[@]}"; do [[ ! $1 =~ ${each%|*} ]] || { echo "${each##*|}"; return; }; done
 }
 # Of a choice: what differs most over this provider from what the simulated NICs do.
-choice='^(fill\.(nics_2|nics_32|pieces_in_any_order)|others\..*|old_kernel\..*|counters\.(pages|counter_rises_once_per_transfer)|transfers\.pages'
+choice='^(deaths\..*|fill\.(nics_2|nics_32|pieces_in_any_order)|others\..*|old_kernel\..*|counters\.(pages|counter_rises_once_per_transfer)|transfers\.pages'
 choice+='|fences\.nothing_lands_after_a_fence|peers\.(killed_peer|repeated_connects_and_disconnects_work)|secret\.denial_reaches_both.*'
 choice+='|keys\.others_that_are_late_follow|revokes\.revokes_of_every_kind|errors\.protected_pages_are_refused'
 choice+='|messages\.messages_of_all_sizes_arrive|atomics\.atomics_return_the_previous_value|lifecycle\.calls_in_a_forked.*)$'
@@ -78,6 +79,7 @@ plan() { # folder of the programs
     local each program test where words
     for each in "${others[@]}"; do echo "others.$each others $each"; done
     echo "beside.mooncake beside_mooncake"
+    echo "deaths.nics_die_at_every_step deaths ${short:+4}"
     echo "old_kernel.calls_in_a_forked_child_are_refused old_kernel lifecycle calls_in_a_forked_child_are_refused"
     for each in "${fills[@]}"; do echo "fill.${each%%|*} fill $each"; done
     for program in $(programs); do
@@ -118,6 +120,13 @@ old_kernel() { EFA_EMULATOR_FORK=0 one "$@"; }
 one() { with_nics 2 one_here "$@"; } # program, test
 one_here() {
     on_system env timeout -k 5 $((150 * WEFT_TEST_PATIENCE)) "$out/$1" "$2"
+}
+
+# NICs of one host of five die, each of four NICs.
+deaths() { # how often, seed
+    [[ $system =~ ^(21|other)$ ]] || { echo "SKIPPED: a NIC is reset by closing its endpoint over efa-direct alone"; return 77; }
+    with_nics 20 on_system env WEFT_TEST_PATIENCE=4 WEFT_DEATHS="${1:-12}" WEFT_SEED="${2:-1}" \
+        timeout -k 5 $((120 + 20 * ${1:-12})) "$out/deaths" nics_die_at_every_step
 }
 
 fill() { # "NAME|NICS|FAULTS|OPTIONS|OPTIONS OF THE DECODE SIDE"
@@ -340,6 +349,24 @@ three_hosts() { # minutes, seed
     return $status
 }
 
+# The deaths alone, for the figures.
+die() { # libdir, count, seed
+    local device status=0
+    libdir=$(realpath "$1")
+    system=${WEFT_EFA_SYSTEM:-21} EFA_ROOT=''
+    export WEFT_TEST_PATIENCE=${WEFT_TEST_PATIENCE:-2} EFA_ROOT
+    make -s -f tools/efa/Makefile || exit 1
+    mkdir -p "$out" target/figures
+    ln -sf "$libdir/libweft.so" "$out/libweft.so.0"
+    make -s -j2 -f ffi-tests/Makefile OUT="$out" deaths engine || exit 1
+    choose_system || { echo "$system: $EFA_ROOT"; exit 1; }
+    deaths "$2" "${3:-1}" >"$out/deaths.out" || status=$?
+    cat "$out/deaths.out"
+    sed -n 's/^\(efa_failover_[a-z_]*\) \([0-9]*\)$/\1 \2/p' "$out/deaths.out" |
+        while read -r name value; do echo "$value" >"target/figures/$name"; done
+    return $status
+}
+
 chaos() { # libdir, minutes, seed
     local status=0 device=p5
     libdir=$(realpath "$1")
@@ -359,6 +386,7 @@ chaos() { # libdir, minutes, seed
 case ${1:-} in
 --link) link "$2" "$3" "$4"; exit ;;
 --chaos) shift; chaos "$@"; exit ;;
+--deaths) shift; die "$@"; exit ;;
 --root) may_chroot && root_of "$2"; exit ;;
 esac
 [ $# -ge 2 ] || { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2; }

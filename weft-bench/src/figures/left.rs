@@ -45,6 +45,13 @@ pub const ALL: &[Figure] = &[
         "writes of 1000 pages of 64 KiB over two emulated NICs, as a share of Mooncake's EFA engine",
     ),
     left(
+        "efa_failover_ms",
+        "4000",
+        "median ms from the death of one of four emulated NICs under load, with three peers, until the others carry all",
+    ),
+    left("efa_failover_peers_lost", "0", "peers lost in all deaths of the last make test-efa DEATHS=100"),
+    left("efa_failover_wrong", "0", "what came wrong, late, twice or not at all in these"),
+    left(
         "rail_bytes_error",
         "0.05",
         "the largest difference of a rail's statistics from its NIC's counters, in all of these worlds",
