@@ -25,7 +25,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray weights-figures interrupts weights-roundtrip soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-efa p5 test-netem test-reset gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
+.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray disk-figures weights-figures interrupts weights-roundtrip soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-efa p5 test-netem test-reset gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 17
@@ -105,6 +105,9 @@ vllm: lib ## Runs vLLM, prefill and decode in two processes, over the WEFT backe
 	@tools/need.sh nixl
 	@$(MAKE) --no-print-directory $(NIXL_PLUGIN)
 	@tools/test-vllm.sh $(NIXL_PLUGIN) $(LIBDIR)
+
+disk-figures: lib-simulated ## Measures files and a hung disk of a peer over tcp, beside fio (apt-get install fio; without it only the disk); T=hung, staging or files
+	@tools/disk-figures.sh $(LIBDIR) '$(T)'
 
 weights-figures: lib ## Measures libweft.weights over four rails between two network namespaces (root), GB=4
 	@tools/weights-figures.sh $(LIBDIR) $(or $(GB),4)

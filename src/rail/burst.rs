@@ -108,6 +108,7 @@ impl Burst<'_> {
 
     /// Bytes for disks that the lane may post now. Half of the operations are left to the others: a disk may return
     /// none.
+    #[cold]
     pub fn room_of_slow(&mut self) -> u64 {
         self.settle();
         let free = self.free_ops.len().saturating_sub(SENDS);
@@ -191,6 +192,7 @@ impl Burst<'_> {
     ///
     /// # Safety
     /// Like `post`.
+    #[cold]
     pub unsafe fn post_slow(&mut self, rma: Rma<'_>, layer: u64, theirs: bool, tag: Tag) -> Posted {
         let Some(&op) = self.free_ops.last() else { return Posted::Again };
         let tag = Tag { work: Work::Slow, lane: self.lane.id.slot, read: rma.read, bytes: layer, ..tag };

@@ -300,7 +300,7 @@ impl Stripe {
         if self.urgent && !starved {
             burst.kick();
         }
-        let mut room = self.room(burst);
+        let mut room = if self.slow { burst.room_of_slow() } else { burst.room(self.urgent, self.staged) };
         if room == 0 {
             return if self.slow { Step::Starved } else { Step::Full };
         }
@@ -323,8 +323,7 @@ impl Stripe {
             return Step::Finished;
         }
         if self.layer.slow != self.slow {
-            self.slow = self.layer.slow;
-            room = self.room(burst);
+            room = self.change_speed(burst);
             if room == 0 {
                 return if self.slow { Step::Starved } else { Step::Full };
             }
@@ -353,12 +352,14 @@ impl Stripe {
         }
     }
 
-    /// Bytes that may be posted now.
-    #[inline]
-    fn room(&self, burst: &mut Burst) -> u64 {
-        match self.slow {
-            true => burst.room_of_slow(),
-            false => burst.room(self.urgent, self.staged),
+    /// The next layer is on a disk, or no longer: bytes that may be posted now.
+    #[cold]
+    fn change_speed(&mut self, burst: &mut Burst) -> u64 {
+        self.slow = self.layer.slow;
+        if self.slow {
+            burst.room_of_slow()
+        } else {
+            burst.room(self.urgent, self.staged)
         }
     }
 

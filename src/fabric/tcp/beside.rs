@@ -70,7 +70,7 @@ impl TcpNic {
         self.list(at);
     }
 
-    /// Looks again at handshakes that wait for their announcement.
+    /// There was an announcement: looks again at handshakes that wait for theirs.
     #[cold]
     pub(super) fn meet_besides(&mut self) {
         self.besides_wait = false;

@@ -307,8 +307,12 @@ impl TcpNic {
         if met {
             return self.meet(at);
         }
-        if connection.has_work() {
+        let (works, announces) = (connection.has_work(), connection.announced.is_some());
+        if works {
             self.list(at);
+        }
+        if announces && self.besides_wait {
+            self.meet_besides();
         }
     }
 }
@@ -562,9 +566,6 @@ impl Nic for TcpNic {
             self.look_at_slots();
         }
         self.move_on(reaped);
-        if self.besides_wait {
-            self.meet_besides();
-        }
         self.watch_disks();
         reaped.append(&mut self.finished);
         self.routes.report();
