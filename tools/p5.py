@@ -141,7 +141,7 @@ def one_nic_dies(box, bench):
     before = [gbps for at, gbps in report["rates"] if at < died[0]][2:]
     after = [(at - died[0], gbps) for at, gbps in report["rates"] if at >= died[0]]
     steady = statistics.median(gbps for _, gbps in after[len(after) // 2:])
-    slow = [at for at, gbps in after if gbps < 0.95 * steady]
+    slow = [at for at, gbps in after if gbps < 0.9 * steady]
     found.update(before=share(statistics.median(before)), worst=share(min(gbps for _, gbps in after)), after=share(steady),
                  others_carry_after_s=round(max(slow, default=0), 2), verified=report["verified"], rates=report["rates"])
     return found
