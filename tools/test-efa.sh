@@ -41,6 +41,7 @@ unfit_emulated=(
     '^large\.many_pages_of_many_layers_move$|each of so many pages is a message of its own there'
     '^ranges\.many_ranges|over its protocol a pass takes 0.1 s, and 65,536 registrations some 10 s'
     '^passes\.|over its protocol a pass takes 0.1 s, whatever the peer does'
+    '^fill\.port_loses_its_link$|a NIC is not reset where libfabric emulates writes, and the peer ends with it'
     '^peers\.killed_peer$|libfabric does not give back what it emulates towards a process that died (docs/efa.md)'
 )
 unfit_before_25=(
@@ -59,7 +60,8 @@ choice+='|fences\.nothing_lands_after_a_fence|peers\.(killed_peer|repeated_conne
 choice+='|keys\.others_that_are_late_follow|revokes\.revokes_of_every_kind|errors\.protected_pages_are_refused'
 choice+='|messages\.messages_of_all_sizes_arrive|atomics\.atomics_return_the_previous_value|lifecycle\.calls_in_a_forked.*)$'
 
-# Pages from one process to another: a name, NICs, faults (with commas), options of both sides; of the decode side.
+# Pages from one process to another: a name, NICs, faults (with commas; "SECONDS: FAULT" once pages are on their way), options
+# of both sides; of the decode side.
 fills=(
     "nics_1|1|||--pages 200 --page-size 64K"
     "nics_2|2|||--pages 200 --page-size 64K --layers 4"
@@ -71,6 +73,7 @@ fills=(
     "pieces_in_any_order|2|nic all pieces on,nic all reorder 500||--pages 100 --page-size 1M"
     "one_slow_nic|2|nic 1 rate 2000,nic 1 delay 300||--pages 200 --page-size 64K"
     "messages_are_not_ready|2|nic all not-ready 1||--pages 100 --page-size 64K"
+    "port_loses_its_link|4|nic all rate 200,1: cable 1 all cut,1: nic 1 event port-down,3: cable 1 all whole,3: nic 1 event port-up|--timeout 60|--pages 400 --page-size 1M"
     "a_nic_hangs|2|nic 1 hang 0.7||--pages 100 --page-size 64K"
 )
 
@@ -135,23 +138,48 @@ fill() { # "NAME|NICS|FAULTS|OPTIONS|OPTIONS OF THE DECODE SIDE"
     with_nics "$count" fill_here "$name" "$count" "$rest"
 }
 fill_here() { # name, NICs, "FAULTS|OPTIONS|OPTIONS OF THE DECODE SIDE"
-    local name=$1 count=$2 faults both decode fault status=0 logs
+    local name=$1 count=$2 faults both decode fault faulty status=0 logs
+    local -x WEFT_LOG=info
     IFS='|' read -r faults both decode <<<"$3"
     logs=$(mktemp -d)
     IFS=, read -ra faults <<<"$faults"
     for fault in "${faults[@]}"; do
         # shellcheck disable=SC2086 # words
-        tools/efa/efa.sh tell "$nics" $fault || status=1
+        [[ $fault == *:* ]] || tools/efa/efa.sh tell "$nics" $fault || status=1
     done
+    later "$logs/$name.prefill.err" "${faults[@]}" &
+    faulty=$!
     prefill_in=(on_side) decode_in=(on_side)
     guard=()
     run_pair "$name" 127.0.0.1 "--fabric efa $both" "$decode" || status=1
+    kill $faulty 2>/dev/null
     cat "$logs/$name".*.err "$logs/$name".*.out
     # Both have verified, over as many NICs as there are.
     grep -q '^decode: verified: ' "$logs/$name.decode.out" && grep -q " $count rail" "$logs/$name.decode.out" || status=1
+    [ "$name" != port_loses_its_link ] || kernel_was_heard "$logs/$name.prefill.err" || status=1
     tools/efa/efa.sh tell "$nics" counts
     rm -rf "$logs"
     return $status
+}
+later() { # log of the prefill side, faults...
+    local fault begin tries
+    for ((tries = 0; tries < 1200; tries++)); do
+        ! grep -qs "waiting for the request" "$1" || break
+        sleep 0.1
+    done
+    begin=$(date +%s%3N)
+    shift
+    for fault in "$@"; do
+        [[ $fault == *:* ]] || continue
+        while [ $(($(date +%s%3N) - begin)) -lt "${fault%%:*}000" ]; do sleep 0.05; done
+        # shellcheck disable=SC2086 # words
+        tools/efa/efa.sh tell "$nics" ${fault#*:}
+    done
+}
+# The rail was left by the kernel's word, and came back by it.
+kernel_was_heard() { # log
+    grep -q "its link is down" "$1" && grep -q "Network is down; its other lanes (3) carry on" "$1" &&
+        grep -q "its link is up again" "$1" && grep -q "the lane from rail . .* is up again" "$1"
 }
 on_side() { on_system timeout -k 5 $((60 * WEFT_TEST_PATIENCE)) "$@"; }
 
