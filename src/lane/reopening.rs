@@ -52,6 +52,7 @@ pub enum Step {
 #[derive(Default, Debug)]
 pub struct Reopening {
     asked: Vec<Asked>,
+    broken: bool,
     since_ns: Option<u64>,
     held_ns: Option<u64>,
     /// No close before this time.
@@ -65,9 +66,14 @@ impl Reopening {
         }
     }
 
+    /// The NIC gives back receives: its endpoint no longer takes messages, whatever peers ask for.
+    pub fn handle_broken(&mut self) {
+        self.broken = true;
+    }
+
     /// Whether there may be a step soon.
     pub fn is_waiting(&self) -> bool {
-        !self.asked.is_empty() || self.since_ns.is_some()
+        self.broken || !self.asked.is_empty() || self.since_ns.is_some()
     }
 
     pub fn poll(&mut self, rail: Rail, now: u64) -> Option<Step> {
@@ -85,7 +91,11 @@ impl Reopening {
 
     /// The endpoint was closed, or that was given up: those who asked.
     pub fn over(&mut self, now: u64) -> Vec<Asked> {
-        (self.since_ns, self.held_ns, self.next_ns) = (None, None, now + APART_NS);
+        *self = Reopening {
+            asked: std::mem::take(&mut self.asked),
+            next_ns: now + APART_NS,
+            ..Reopening::default()
+        };
         std::mem::take(&mut self.asked)
     }
 }

@@ -33,7 +33,7 @@ pub(crate) mod unauthenticated;
 pub(crate) mod watching;
 pub(crate) mod whereabouts;
 
-use crate::fabric::Cause;
+use crate::fabric::{Cause, Resets};
 use crate::ids::{LaneId, OpId, PeerId, RailIndex};
 use crate::pass::Passes;
 use crate::peer::link::Link;
@@ -271,6 +271,10 @@ impl Worker {
             self.frame((rail, done.connection), &frame, now);
             self.scratch = frame;
         } else if !self.shutting_down {
+            let work = &mut self.data.rails[rail];
+            if done.errno == libc::ECANCELED && work.rail.limits().resets == Resets::Rail {
+                work.reopening.handle_broken();
+            }
             self.give_back(rail, done);
         }
     }
