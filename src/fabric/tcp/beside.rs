@@ -60,8 +60,15 @@ impl TcpNic {
             self.besides_wait = true;
             return;
         };
-        // The peer would not dial if it still had an earlier one.
-        self.end_those(libc::ECONNRESET, |_, one| !one.dialed && one.lies_beside == number);
+        // The peer would not dial if it still had an earlier one, which ends alone.
+        let is_earlier = |one: &Connection| !one.dialed && one.lies_beside == number;
+        let earlier = self.connections.iter().position(|one| one.as_deref().is_some_and(is_earlier));
+        if let Some(earlier) = earlier.map(|at| at as u32) {
+            if let Some(one) = self.connection(earlier) {
+                one.lies_beside = 0;
+            }
+            self.end(earlier, libc::ECONNRESET);
+        }
         if let Some(one) = self.connection(at) {
             one.accept();
             (one.name, one.lies_beside) = (name, number);

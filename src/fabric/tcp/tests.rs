@@ -758,6 +758,30 @@ fn handshake(nic: &TcpNic) -> Vec<u8> {
     Handshake { target: target_of(nic).1, initiator: NAME, beside: false }.bytes().to_vec()
 }
 
+/// It is whose that announced it, over a connection of its own, and is accepted once.
+#[test]
+fn connection_beside_another_is_accepted_after_its_announcement() {
+    let mut nic = open();
+    let beside = Handshake { target: target_of(&nic).1, initiator: [7; 16], beside: true }.bytes();
+    let accepted = Answer::Accepted.bytes().to_vec();
+    let (mut stranger, number) = speaker(&mut nic, NAME);
+    stranger.0.write_all(&Request::beside(&[7; 16]).bytes()).unwrap();
+    let mut early = attacker(&nic);
+    early.0.write_all(&beside).unwrap();
+    assert_eq!(early.is_closed(&mut nic), (false, Vec::new()), "nobody has authenticated over that one");
+    assert_eq!(stranger.is_closed(&mut nic).1[..16], accepted);
+    nic.assign_connection(number, PEER);
+    assert_eq!(early.is_closed(&mut nic), (false, accepted.clone()));
+    let mut late = attacker(&nic);
+    late.0.write_all(&beside).unwrap();
+    assert_eq!(late.is_closed(&mut nic), (false, Vec::new()), "its name was used");
+    stranger.0.write_all(&Request::beside(&[7; 16]).bytes()).unwrap();
+    assert_eq!(late.is_closed(&mut nic), (false, accepted), "announced again");
+    assert!(early.is_closed(&mut nic).0, "a new one takes its place");
+    drop(stranger);
+    assert!(late.is_closed(&mut nic).0, "both end together");
+}
+
 #[test]
 fn connection_must_name_the_nic() {
     let mut nic = open();
