@@ -290,7 +290,9 @@ impl Connection {
     pub fn rest(&mut self) {
         let now = (self.outgoing.first(), self.incoming.settled());
         let same = std::mem::replace(&mut self.looked, now) == now;
-        if same && self.is_idle() && !self.incoming.has_answers() {
+        // What is arriving goes where its request's pieces say.
+        let receives = !matches!(self.coming, Coming::Head);
+        if same && self.is_idle() && !receives && !self.incoming.has_answers() {
             self.outgoing.shrink();
             self.incoming.shrink();
             let starved = self.starved; // It may be for a slot.

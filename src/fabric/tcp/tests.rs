@@ -314,6 +314,37 @@ fn idle_connection_frees_its_buffers() {
     assert_eq!(drive(&mut a, &mut b, 1), [(token(1), 0)]);
 }
 
+/// A device gets the bytes of a request once all have arrived, at the places that its pieces say.
+#[test]
+fn idle_connection_keeps_the_pieces_of_what_is_arriving() {
+    let mut nic = open();
+    let mut target = vec![0u8; 64 << 10];
+    let registered = register(&mut nic, &mut target);
+    let mut one = proven(&mut nic, NAME, PEER);
+    let (pieces, key) = (32u16, registered.key);
+    let write = Request { kind: Kind::Write, pieces, len: 32 * 100, key, immediate: None, address: 0 };
+    let list = (0..32).flat_map(|i| Piece { address: at(&target, 1000 * i), len: 100 }.bytes());
+    let bytes: Vec<u8> = write.bytes().into_iter().chain(list).chain([7; 1600]).collect();
+    one.0.write_all(&bytes).unwrap();
+    let list_len = 32 * size_of::<Piece>();
+    let began = Instant::now();
+    while nic.held() < list_len {
+        nic.reap(&mut Vec::new());
+        assert!(began.elapsed() < Duration::from_secs(60), "it does not arrive");
+    }
+    for _ in 0..10 {
+        nic.looked_ns = 0;
+        nic.tend();
+        nic.reap(&mut Vec::new());
+    }
+    assert!(nic.held() >= list_len, "{} bytes", nic.held());
+    one.0.write_all(&[7; 1600]).unwrap();
+    while target[31_099] != 7 {
+        nic.reap(&mut Vec::new());
+        assert!(began.elapsed() < Duration::from_secs(60), "the rest does not arrive");
+    }
+}
+
 #[test]
 fn write_to_unregistered_memory_fails_alone() {
     let (mut a, mut b) = (open(), open());
