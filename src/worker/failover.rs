@@ -123,7 +123,9 @@ impl DataPath {
         if link != LinkState::Up || work.rail.limits().resets == Resets::Never {
             return;
         }
-        let begun = |one: &&LaneWork| one.lane.life.is_open() && !one.lane.life.is_up();
+        // (A peer that connects goes on with the attempts that it has: it has no others.)
+        let returns = |one: &LaneWork| one.peer.state() == PeerState::Up && !one.lane.life.is_up();
+        let begun = |one: &&LaneWork| one.lane.life.is_open() && returns(one);
         let begun: Vec<LaneId> = work.lanes.iter().filter(begun).map(|one| one.lane.id).collect();
         for lane in begun {
             self.give_up_lane(lane);

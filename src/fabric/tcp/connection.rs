@@ -300,6 +300,12 @@ impl Connection {
         }
     }
 
+    /// The pieces of the request whose bytes are arriving.
+    #[cfg(test)]
+    pub fn pieces(&self) -> usize {
+        self.incoming.pieces.len()
+    }
+
     /// Bytes of its buffers.
     #[cfg(test)]
     pub fn held(&self) -> usize {
