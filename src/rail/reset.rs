@@ -8,6 +8,9 @@ use crate::fabric::{Reaped, Resets, Scratch};
 use crate::status::Result;
 use std::ptr;
 
+/// How often a completion queue is read before it closes: peers may go on writing.
+const LOOKS: usize = 4096;
+
 impl Rail {
     /// Closes the path of a lane that is being reset, or drains, to its peer, where the NIC can (`Resets::Lane`): from now
     /// on, no post of either side over the lane moves bytes here. Its operations come back.
@@ -25,9 +28,21 @@ impl Rail {
     }
 
     /// Closes the NIC's endpoint: from now on, nothing that was posted before over any lane moves bytes here. What
-    /// was posted here comes back with the next `reap`.
+    /// was posted here comes back with the next `reap`, and so do peers' writes that have arrived: they are acknowledged
+    /// already. One that arrives between the last look and the close counts for its writer alone.
     pub fn close_endpoint(&mut self, lanes: &mut Lanes<impl HasLane>) -> Result<()> {
+        for _ in 0..LOOKS {
+            let before = self.reaped.len();
+            self.nic.reap(&mut self.reaped);
+            if self.reaped.len() == before {
+                break;
+            }
+        }
         self.nic.close_endpoint()?;
+        self.reaped.retain_mut(|one| {
+            one.scratch = ptr::null_mut(); // A receive that it took goes back below, with the others.
+            one.immediate.is_some()
+        });
         self.trace("endpoint closed", Clock::System.now());
         lanes.iter_mut().for_each(|one| one.lane_mut().route = NO_ROUTE);
         self.answered.clear();
