@@ -33,7 +33,7 @@ pub type Asked = (PeerId, Plan, u64);
 pub struct Rail {
     /// Its NIC does not give back what was posted over a lane that has failed and that the peer has reset.
     pub stuck: bool,
-    /// Some peer has lanes only over this rail.
+    /// Some peer has lanes only over this rail, or would be lost for it (`Address::follows`).
     pub alone: bool,
     /// Some of its healthy lanes have posts that are not back.
     pub moves: bool,

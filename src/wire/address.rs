@@ -23,6 +23,8 @@ pub const RAILS_MAX: usize = 64;
 pub const ATOMICS: u32 = 1;
 /// It refuses frames under grants that are not live, and understands that its own are refused.
 const GRANTS: u32 = 2;
+/// It learns where a NIC has moved to that was opened anew without its asking.
+const FOLLOWS: u32 = 4;
 /// Those that callers know.
 pub const PUBLIC: u32 = ATOMICS;
 
@@ -71,7 +73,12 @@ pub struct Address {
 
 impl Address {
     pub fn new(incarnation: u64, rails: Vec<RailAddress>) -> Address {
-        Address { incarnation, wire: (WIRE_LOWEST, WIRE_HIGHEST), capabilities: ATOMICS | GRANTS, rails }
+        Address {
+            incarnation,
+            wire: (WIRE_LOWEST, WIRE_HIGHEST),
+            capabilities: ATOMICS | GRANTS | FOLLOWS,
+            rails,
+        }
     }
 
     pub fn encode(&self) -> Vec<u8> {
@@ -113,6 +120,10 @@ impl Address {
 
     pub fn answers_about_grants(&self) -> bool {
         self.capabilities & GRANTS != 0
+    }
+
+    pub fn follows(&self) -> bool {
+        self.capabilities & FOLLOWS != 0
     }
 
     /// Its fabrics without duplicates, in order.
@@ -160,7 +171,8 @@ mod tests {
         let blob = address.encode();
         let read = Address::decode(&blob).expect("undamaged");
         assert_eq!((read.incarnation, &read.rails), (42, &address.rails));
-        assert!(read.does_atomics());
+        assert!(read.does_atomics() && read.follows());
+        assert!(!Address { capabilities: 3, ..read.clone() }.follows(), "0.2 does not");
         for at in 0..blob.len() {
             assert_eq!(Address::decode(&blob[..at]).err().map(|e| e.status), Some(Status::Format));
         }

@@ -2,7 +2,7 @@
 //! posted.
 
 use super::inbox::Command;
-use super::lanes::{DataPath, PeerEnd, RailWork};
+use super::lanes::{DataPath, LaneWork, PeerEnd, RailWork};
 use crate::fabric::Resets;
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::lane::reopening::{self, Asked, Step};
@@ -18,7 +18,9 @@ impl RailWork {
         let up = || self.lanes.iter().filter(|work| work.lane.life.is_up());
         reopening::Rail {
             stuck: self.stuck(now).next().is_some(),
-            alone: up().any(|work| work.peer.lanes.lock().has_only(self.rail.index)),
+            alone: up().any(|LaneWork { peer, .. }| {
+                !peer.address.follows() || peer.lanes.lock().has_only(self.rail.index)
+            }),
             moves: up().any(|work| work.lane.inflight_ops > 0),
         }
     }
