@@ -25,6 +25,9 @@ const ALONE_NS: u64 = 2_000_000_000;
 /// The shortest time from one close to the next.
 const APART_NS: u64 = 100_000_000;
 
+/// Lanes between two rails whose reset a peer awaits at a time. Those beyond wait for the next one's handshake.
+const MOST_ASKED: usize = 4;
+
 /// A lane that a peer has asked this side to reset: the peer, the lane as this side sees it, and the epoch of its end.
 pub type Asked = (PeerId, Plan, u64);
 
@@ -61,7 +64,9 @@ pub struct Reopening {
 
 impl Reopening {
     pub fn handle_asked(&mut self, asked: Asked) {
-        if !self.asked.contains(&asked) {
+        let (peer, plan, _) = asked;
+        let of_these = self.asked.iter().filter(|(other, of, _)| (*other, *of) == (peer, plan)).count();
+        if of_these < MOST_ASKED && !self.asked.contains(&asked) {
             self.asked.push(asked);
         }
     }

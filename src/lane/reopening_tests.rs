@@ -263,6 +263,7 @@ impl World {
                 self.confirm(end, frame.epoch)
             }
             Asked::Reset => {
+                assert!(self.serving(end).has_had(plan(frame.rail), frame.epoch), "a lane of the peer");
                 let asked = (PeerId::numbered(1 + from as u64), plan(frame.rail), frame.epoch);
                 self.nics[to][frame.rail].reopening.handle_asked(asked);
             }
@@ -432,6 +433,15 @@ impl World {
         let closes: usize = self.nics.iter().flatten().map(|nic| nic.closes).sum();
         assert!(closes <= self.most_closes, "{closes} endpoints closed");
     }
+}
+
+#[test]
+fn peer_that_asks_without_end_takes_no_memory() {
+    let mut reopening = Reopening::default();
+    (0..1_000).for_each(|epoch| reopening.handle_asked((PeerId::numbered(1), plan(0), epoch)));
+    reopening.handle_asked((PeerId::numbered(2), plan(0), 1));
+    let asked = reopening.over(0);
+    assert!(asked.len() < 10 && asked.contains(&(PeerId::numbered(2), plan(0), 1)));
 }
 
 #[test]

@@ -71,6 +71,11 @@ impl Serving {
         true
     }
 
+    /// Whether the peer may have a lane of an epoch between two rails that is up there.
+    pub fn has_had(&self, plan: Plan, epoch: u64) -> bool {
+        self.newest.iter().any(|(known, newest)| *known == plan && epoch <= *newest)
+    }
+
     /// The NIC of one of our rails has closed its endpoint, and so this end of all lanes that the peer has had: the
     /// newest ones.
     pub fn close(&mut self, rail: RailIndex) -> Vec<(Plan, u64)> {
@@ -114,6 +119,17 @@ mod tests {
         assert_eq!(lanes.carriers(), set(&[0]));
         lanes.is_carried_by(plan(1, 1), RailIndex::new(1));
         assert_eq!(lanes.carriers(), set(&[0, 1]));
+    }
+
+    #[test]
+    fn peer_has_had_no_lanes_but_those_it_began() {
+        let mut lanes = Serving::default();
+        assert!(!lanes.has_had(plan(0, 0), 0));
+        assert!(lanes.is_newest(plan(0, 0), 5, 2));
+        assert!(lanes.has_had(plan(0, 0), 5) && lanes.has_had(plan(0, 0), 4));
+        assert!(!lanes.has_had(plan(0, 0), 6) && !lanes.has_had(plan(0, 1), 5));
+        lanes.close(RailIndex::new(0));
+        assert!(lanes.is_closed(plan(0, 0), 5) && !lanes.is_closed(plan(0, 0), 6));
     }
 
     #[test]

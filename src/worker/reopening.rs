@@ -39,10 +39,14 @@ impl DataPath {
     pub(crate) fn close_as_asked(&mut self, asked: Asked) {
         let (peer, plan, epoch) = asked;
         let Ok(found) = self.core.peers.get(peer) else { return };
-        let closed = found.lanes.lock().is_closed(plan, epoch);
-        match closed {
-            true => self.confirm_reset(found, plan, epoch),
-            false => self.rails[plan.rail].reopening.handle_asked(asked),
+        let (closed, known) = {
+            let lanes = found.lanes.lock();
+            (lanes.is_closed(plan, epoch), lanes.has_had(plan, epoch))
+        };
+        if closed {
+            self.confirm_reset(found, plan, epoch);
+        } else if known {
+            self.rails[plan.rail].reopening.handle_asked(asked);
         }
     }
 
