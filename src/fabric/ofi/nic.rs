@@ -55,6 +55,8 @@ pub struct OfiNic {
     /// A peer's write with an immediate uses up a receive here.
     arrivals_take_receives: bool,
     address: Vec<u8>,
+    /// The endpoint is closed, though what it used may be left, and nothing is posted or reaped.
+    closed: bool,
     /// The endpoint was opened anew, and its address not asked for since.
     moved: bool,
     random: Random,
@@ -94,6 +96,7 @@ impl OfiNic {
                 (*entry.info()).mode & FI_RX_CQ_DATA != 0 || has_connections(entry.info())
             },
             address: Vec::new(),
+            closed: false,
             moved: false,
             random: entry.random.clone(),
             link: Link::find(Root::from_environment(), entry.kernel_name()),
@@ -165,18 +168,6 @@ impl OfiNic {
             })
         }
     }
-
-    fn close_registrations(&mut self) -> Result<()> {
-        let mut outcome = Ok(());
-        for mut mr in self.mrs.take_all() {
-            let closed = shut(self.source, "registration", &mut mr);
-            if closed.is_err() {
-                self.mrs.keep(mr);
-            }
-            outcome = outcome.and(closed);
-        }
-        outcome
-    }
 }
 
 /// How a range is registered.
@@ -219,7 +210,7 @@ impl Nic for OfiNic {
         if let Some(connections) = &mut self.connections {
             return connections.insert(address, peer);
         }
-        if self.av.is_null() {
+        if self.closed {
             return Err(Error::new(Status::Fabric, "its NIC's endpoint could not be opened anew"));
         }
         let mut route: fi_addr_t = 0;
@@ -379,6 +370,7 @@ impl Nic for OfiNic {
             return (0, Posted::Failed(FI_EINVAL));
         }
         let (ep, number) = match &mut self.connections {
+            None if self.closed => return (0, Posted::Failed(libc::ENOTCONN)),
             None => (self.ep, 0),
             Some(connections) => {
                 scratches
@@ -436,6 +428,9 @@ impl Nic for OfiNic {
             // SAFETY: buffer and scratch are valid until the send is reaped: the contract of `Nic::send`.
             return unsafe { connections.send(buffer, route, scratch) };
         }
+        if self.closed {
+            return Posted::Failed(libc::ENOTCONN);
+        }
         // SAFETY: the endpoint is open, and buffer and scratch are valid until the send is reaped.
         posted(unsafe {
             fi_send(self.ep, buffer.address, buffer.len, buffer.descriptor, route, scratch.cast())
@@ -447,7 +442,7 @@ impl Nic for OfiNic {
             // SAFETY: buffer and scratch are valid until the receive is reaped: the contract of `Nic::receive`.
             return unsafe { connections.receive(buffer, scratch) };
         }
-        if self.ep.is_null() {
+        if self.closed {
             return Posted::Again;
         }
         // SAFETY: the endpoint is open, and buffer and scratch are valid until the receive is reaped.
@@ -459,7 +454,7 @@ impl Nic for OfiNic {
     #[inline]
     fn reap(&mut self, reaped: &mut Vec<Reaped>) -> bool {
         const MOST: usize = 32;
-        if self.cq.is_null() {
+        if self.closed {
             return !reaped.is_empty(); // Its endpoint is to be opened anew.
         }
         let mut entries: [MaybeUninit<fi_cq_data_entry>; MOST] = [const { MaybeUninit::uninit() }; MOST];
@@ -502,11 +497,19 @@ impl Nic for OfiNic {
     }
 
     fn close_endpoint(&mut self) -> Result<()> {
-        signals::preserved(|| self.shut_endpoint())
+        signals::preserved(|| {
+            shut(self.source, "endpoint", &mut self.ep)?;
+            self.closed = true;
+            // Nothing moves any longer; what is left is closed before the endpoint opens again.
+            if let Err(error) = self.shut_endpoint() {
+                log::warn!("{}", error.message);
+            }
+            Ok(())
+        })
     }
 
     fn open_endpoint(&mut self) -> Result<bool> {
-        Ok(self.cq.is_null() && signals::preserved(|| self.bring_up_anew()).map(|()| true)?)
+        Ok(self.closed && signals::preserved(|| self.bring_up_anew()).map(|()| true)?)
     }
 
     fn close(&mut self) -> Result<()> {
@@ -519,6 +522,7 @@ impl Nic for OfiNic {
             shut(self.source, "endpoint", &mut self.ep)?;
             self.close_registrations()?;
             self.shut_endpoint()?;
+            self.closed = true;
             shut(self.source, "domain", &mut self.domain)?;
             shut(self.source, "fabric", &mut self.fabric)
         })

@@ -86,26 +86,39 @@ impl OfiNic {
         Ok(())
     }
 
+    pub(super) fn close_registrations(&mut self) -> Result<()> {
+        let mut outcome = Ok(());
+        for mut mr in self.mrs.take_all() {
+            let closed = shut(self.source, "registration", &mut mr);
+            if closed.is_err() {
+                self.mrs.keep(mr);
+            }
+            outcome = outcome.and(closed);
+        }
+        outcome
+    }
+
     /// Closes the endpoint, and what only it uses.
     pub(super) fn shut_endpoint(&mut self) -> Result<()> {
         shut(self.source, "endpoint", &mut self.ep)?;
+        self.wait_fd = -1;
         if let Some(protocol) = &mut self.protocol {
             protocol.close(self.source)?;
         }
         self.protocol = None;
-        self.wait_fd = -1;
         shut(self.source, "completion queue", &mut self.cq)?;
         shut(self.source, "address vector", &mut self.av)
     }
 
     /// Opens the endpoint, which is closed, at another address.
     pub(super) fn bring_up_anew(&mut self) -> Result<()> {
+        self.shut_endpoint()?;
         let before = std::mem::take(&mut self.address);
         let opened = self.bring_up_endpoint().and_then(|()| match self.address == before {
             true => Err(Error::new(Status::Fabric, "its endpoint has the same address as before")),
             false => Ok(()),
         });
-        self.moved = opened.is_ok();
+        (self.moved, self.closed) = (opened.is_ok(), opened.is_err());
         if opened.is_err() {
             self.address = before;
             self.shut_endpoint()?;

@@ -110,3 +110,16 @@ fn address_inserted_twice_is_removed_twice() {
         assert!(two.a.reap() > 0);
     }
 }
+
+#[test]
+fn closed_endpoint_takes_no_posts() {
+    let mut two = Two::open("like=efa-direct");
+    let before = two.a.nic.address().to_vec();
+    two.a.nic.close_endpoint().expect("it closes");
+    assert_eq!(two.write(0, 8, false), Posted::Failed(libc::ENOTCONN));
+    assert_eq!(two.a.reap(), 0);
+    assert_eq!(two.a.nic.open_endpoint().ok(), Some(true));
+    assert_ne!(two.a.nic.address(), before);
+    two.route = two.a.dial(two.b.nic.address(), None);
+    two.shake_hands();
+}
