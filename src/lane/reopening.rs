@@ -48,7 +48,7 @@ pub enum Step {
     Hold,
     /// Close the endpoint. `closed` follows.
     Close,
-    /// It cannot be closed: the peers that wait for it end, and its lanes go on.
+    /// It cannot be closed, or need not be: the peers that wait for it end, and its lanes go on.
     GiveUp,
 }
 
@@ -82,8 +82,12 @@ impl Reopening {
     }
 
     pub fn poll(&mut self, rail: Rail, now: u64) -> Option<Step> {
-        if now < self.next_ns || !rail.stuck && !self.is_waiting() {
+        if now < self.next_ns {
             return None;
+        }
+        if !rail.stuck && !self.broken && self.asked.is_empty() {
+            self.since_ns = None;
+            return self.held_ns.take().map(|_| Step::GiveUp); // What was stuck has come back.
         }
         let since = *self.since_ns.get_or_insert(now);
         let waits_to_be_one_of_many = rail.alone && self.held_ns.is_none();

@@ -300,6 +300,7 @@ impl World {
             Some(Step::GiveUp) => {
                 let asked = self.nics[host][rail].reopening.over(self.now);
                 self.lost.extend(asked.iter().map(|(peer, ..)| (host, peer.get() as usize - 1)));
+                up.iter().for_each(|end| self.lanes.get_mut(end).expect("a lane").life.goes_on());
             }
             Some(Step::Close) => {
                 let asked = self.nics[host][rail].reopening.over(self.now);
@@ -442,6 +443,20 @@ fn peer_that_asks_without_end_takes_no_memory() {
     reopening.handle_asked((PeerId::numbered(2), plan(0), 1));
     let asked = reopening.over(0);
     assert!(asked.len() < 10 && asked.contains(&(PeerId::numbered(2), plan(0), 1)));
+}
+
+#[test]
+fn endpoint_stays_where_what_was_stuck_comes_back() {
+    let stuck = |stuck, alone| reopening::Rail { stuck, alone, moves: true };
+    let mut reopening = Reopening::default();
+    assert_eq!(reopening.poll(stuck(true, true), MS), None);
+    assert_eq!(reopening.poll(stuck(false, true), 2 * MS), None);
+    assert!(!reopening.is_waiting());
+    assert_eq!(reopening.poll(stuck(false, false), 9_000 * MS), None);
+    assert_eq!(reopening.poll(stuck(true, false), 9_001 * MS), Some(Step::Hold));
+    assert_eq!(reopening.poll(stuck(false, false), 9_002 * MS), Some(Step::GiveUp), "its lanes go on");
+    reopening.over(9_002 * MS);
+    assert_eq!(reopening.poll(stuck(false, false), 10_000 * MS), None);
 }
 
 #[test]
