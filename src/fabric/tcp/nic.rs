@@ -294,6 +294,7 @@ impl TcpNic {
     fn move_one(&mut self, at: u32, reaped: &mut Vec<Reaped>) {
         let Some((connection, mut with)) = self.moving(at, Some(reaped)) else { return };
         connection.listed = false;
+        let announced = connection.announced;
         if let Err(errno) = connection.progress(&mut with) {
             let spoke = errno == libc::EPROTO || errno == OTHER_SECRET;
             let rejected = spoke && connection.state == State::Unauthenticated;
@@ -307,7 +308,7 @@ impl TcpNic {
         if met {
             return self.meet(at);
         }
-        let (works, announces) = (connection.has_work(), connection.announced.is_some());
+        let (works, announces) = (connection.has_work(), connection.announced != announced);
         if works {
             self.list(at);
         }
