@@ -219,7 +219,8 @@ impl Pool {
 
     /// Whether devices copy for requests of a peer that were not answered, since their connection has ended.
     pub fn touches(&self, peer: PeerId) -> bool {
-        self.count(|taken| taken.unanswered && taken.purpose.peer == Some(peer)) > 0
+        let is_theirs = |purpose: &Purpose| purpose.peer == Some(peer) && purpose.key.is_some();
+        self.count(|taken| taken.unanswered && is_theirs(&taken.purpose)) > 0
     }
 
     /// Frees what nobody waits for; true if connections are to look at their slots. `heard`: a disk has said
