@@ -54,6 +54,8 @@ pub struct Stripe {
     staged: bool,
     /// What it posts now is for a disk.
     slow: bool,
+    /// Some post may wait for a disk.
+    has_slow: bool,
     /// Its posts may need credits.
     counted: bool,
     next: u64,
@@ -101,6 +103,7 @@ impl Stripe {
             urgent: transfer.urgent,
             staged: false,
             slow: false,
+            has_slow: false,
             counted: transfer.is_counted(),
             next: 0,
             end: 0,
@@ -190,9 +193,9 @@ impl Stripe {
         unsafe { self.transfer.as_ref() }.grant.is_some()
     }
 
-    /// Whether its posts wait for a disk.
+    /// Whether its posts may wait for a disk.
     pub fn is_slow(&self) -> bool {
-        self.slow
+        self.has_slow
     }
 
     /// The entry that is a layer, if its transfer is a list.
@@ -212,7 +215,7 @@ impl Stripe {
             return false;
         }
         // (A disk may take long, and its NIC takes memory back at once.)
-        if self.slow {
+        if self.has_slow {
             return true;
         }
         now.saturating_sub(*self.late_ns.get_or_insert(now)) > grace_ns
@@ -356,6 +359,7 @@ impl Stripe {
     #[cold]
     fn change_speed(&mut self, burst: &mut Burst) -> u64 {
         self.slow = self.layer.slow;
+        self.has_slow |= self.slow;
         if self.slow {
             burst.room_of_slow()
         } else {
