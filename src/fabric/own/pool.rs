@@ -1,9 +1,9 @@
 //! The buffers of a NIC between its connections and devices: slots that devices fill and empty. One pool for each NIC,
 //! so that its memory does not grow with its peers.
 //!
-//! A connection, a direction and a memory of a disk each take a part at most, so that none keeps the others
-//! waiting. A copy that hangs keeps its slot, and what it touches counts as in use (`Copying`), until the disk has
-//! returned; once half of the slots are lost so, requests for disks fail at once.
+//! A peer, a direction and a memory of a disk each take a part at most, and slots are left for peers that have none, so
+//! that none keeps the others waiting. A copy that hangs keeps its slot, and what it touches counts as in use
+//! (`Copying`), until the disk has returned; once half of the slots are lost so, requests for disks fail at once.
 
 use crate::device::staging::Slots;
 use crate::device::{is_slow, Copied, Device};
@@ -20,7 +20,9 @@ use std::sync::Arc;
 const SLOTS: u32 = 64;
 /// The most of one direction: received bytes never wait for slots whose bytes wait to be sent.
 const OF_DIRECTION: usize = 40;
-/// The most of one memory on a disk.
+/// The same with the first ones of peers that have none.
+const WITH_FIRST: usize = 56;
+/// The most of one memory that its disk copies, or that are received for it.
 const OF_MEMORY: usize = 20;
 /// Requests for disks fail while so many slots hang, or so many of their memory.
 const HUNG: usize = SLOTS as usize / 2;
@@ -51,6 +53,18 @@ struct Taken {
     unanswered: bool,
 }
 
+impl Taken {
+    /// Whether it counts where somebody takes another: a peer's disks keep none from its memory.
+    fn is_share_of(&self, other: &Purpose) -> bool {
+        let own = &self.purpose;
+        let is_theirs = match own.peer.or(other.peer) {
+            Some(_) => own.peer == other.peer,
+            None => own.connection == other.connection,
+        };
+        is_theirs && own.out == other.out && is_slow(own.device) == is_slow(other.device) && !self.hangs
+    }
+}
+
 #[derive(Default)]
 pub struct Pool {
     slots: Option<Slots>,
@@ -71,7 +85,10 @@ impl Pool {
     /// Takes a slot; `give_back` it when its bytes are no longer needed. `Ok(None)`: none is free for this.
     pub fn take(&mut self, purpose: Purpose) -> Result<Option<u32>, i32> {
         let slow = is_slow(purpose.device);
-        let is_its = |taken: &&Taken| slow && purpose.key.is_some() && taken.purpose.key == purpose.key;
+        let is_its = |taken: &&Taken| {
+            let waits_for_disk = taken.copies.is_some() || !taken.purpose.out;
+            slow && purpose.key.is_some() && taken.purpose.key == purpose.key && waits_for_disk
+        };
         let hangs = |taken: &&Taken| taken.hangs;
         let taken = || self.taken.iter().flatten();
         if slow
@@ -80,13 +97,12 @@ impl Pool {
         {
             return Err(TIMED_OUT);
         }
-        let free =
-            OF_DIRECTION.saturating_sub(taken().filter(|taken| taken.purpose.out == purpose.out).count());
-        let is_theirs = |taken: &&Taken| {
-            (taken.purpose.out, taken.purpose.connection) == (purpose.out, purpose.connection) && !taken.hangs
-        };
-        // Of what is free, a connection may have as much as it has: others find some.
-        if taken().filter(is_theirs).count() >= free || taken().filter(is_its).count() >= OF_MEMORY {
+        let theirs = self.count(|taken| taken.is_share_of(&purpose));
+        let most = if theirs == 0 { WITH_FIRST } else { OF_DIRECTION };
+        let free = most.saturating_sub(self.count(|taken| taken.purpose.out == purpose.out));
+        // Of what is free, a peer may have as much as it has: others find some. Each connection may have one.
+        let is_first = !self.has(purpose.out, purpose.connection);
+        if free == 0 || theirs >= free && !is_first || taken().filter(is_its).count() >= OF_MEMORY {
             return Ok(None);
         }
         let Some(slot) = self.slots()?.take() else { return Ok(None) };
@@ -116,6 +132,12 @@ impl Pool {
             self.taken.resize_with(SLOTS as usize, || None);
         }
         self.slots.as_mut().ok_or(libc::ENOMEM)
+    }
+
+    /// Whether a connection has slots of a direction, other than what hangs.
+    pub fn has(&self, out: bool, connection: Connection) -> bool {
+        let is_its = |purpose: &Purpose| (purpose.out, purpose.connection) == (out, connection);
+        self.count(|taken| is_its(&taken.purpose) && !taken.hangs) > 0
     }
 
     /// How many slots could be taken for sending.
@@ -275,4 +297,46 @@ fn explain(purpose: &Purpose, errno: i32) {
         purpose.device,
         error_text(errno)
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all_of(pool: &mut Pool, purpose: Purpose) -> Vec<u32> {
+        std::iter::from_fn(|| pool.take(purpose).unwrap()).collect()
+    }
+
+    fn of_peer(peer: u32, connection: Connection) -> Purpose {
+        Purpose { out: true, connection, device: 0, key: None, peer: Some(PeerId::numbered(peer.into())) }
+    }
+
+    #[test]
+    fn a_peer_that_has_nothing_can_take_while_others_stall() {
+        let mut pool = Pool::default();
+        let stalled: Vec<_> = (1..=3).map(|peer| all_of(&mut pool, of_peer(peer, peer)).len()).collect();
+        assert_eq!(stalled, [20, 10, 5]);
+        // The same peers with more and more connections.
+        for connection in 4..100 {
+            all_of(&mut pool, of_peer(connection % 3 + 1, connection));
+        }
+        let first = all_of(&mut pool, of_peer(7, 107));
+        assert_eq!(first.len(), 1);
+        assert_eq!(all_of(&mut pool, of_peer(8, 108)).len(), 1);
+        pool.give_back(first[0]);
+        assert!(!pool.has(true, 107) && all_of(&mut pool, of_peer(7, 107)).len() == 1, "again and again");
+        (9..100).for_each(|peer| _ = all_of(&mut pool, of_peer(peer, peer)));
+        let received = Purpose { out: false, ..of_peer(1, 1) };
+        assert_eq!(all_of(&mut pool, received).len(), SLOTS as usize - WITH_FIRST, "the other direction");
+    }
+
+    #[test]
+    fn a_peer_alone_leaves_others_their_part() {
+        let mut pool = Pool::default();
+        let connections = (1..=10).map(|connection| all_of(&mut pool, of_peer(1, connection)).len());
+        assert_eq!(connections.sum::<usize>(), 20 + 9);
+        assert!(all_of(&mut pool, of_peer(2, 20)).len() > 1);
+        let to_disk = Purpose { device: crate::device::FILE, ..of_peer(1, 1) };
+        assert!(!all_of(&mut pool, to_disk).is_empty());
+    }
 }

@@ -530,7 +530,7 @@ impl Connection {
     fn gather(&mut self, with: &mut Moving) {
         self.stalled = false;
         let whose = self.whose();
-        if let Some(staged) = self.staged.as_mut().filter(|_| Staged::gathers(with.pool)) {
+        if let Some(staged) = self.staged.as_mut().filter(|_| Staged::gathers(whose, with.pool)) {
             self.incoming.gather(whose, with.pool, with.registry);
             self.outgoing.gather(whose, with.pool, staged);
         }

@@ -56,9 +56,9 @@ impl Whose {
 impl Staged {
     // Sending.
 
-    /// Whether slots should be filled now.
-    pub fn gathers(pool: &Pool) -> bool {
-        pool.free_out() >= TOGETHER
+    /// Whether slots should be filled now: many together, or the connection has none.
+    pub fn gathers(whose: Whose, pool: &Pool) -> bool {
+        pool.free_out() >= TOGETHER || !pool.has(true, whose.connection)
     }
 
     /// Starts to fill a slot from device memory; `Ok(None)`: no slot is free. `key`: for a request of the peer.
