@@ -785,7 +785,7 @@ weft_status weft_memory_export(const weft_memory *memory,
     Errors: `WEFT_ERR_BUSY` (own transfers or grants use it: poll, revoke, try
     again), `WEFT_ERR_FABRIC` (a NIC keeps a part of it), `WEFT_ERR_TIMED_OUT`
     (a provider does not return). After the last two NICs may still use it: do
-    not free it; call again, or shut down. */
+    not free it; call again, or shut down (which waits for a disk, too). */
 WEFT_API
 WEFT_MUST_USE
 weft_status weft_memory_deregister(weft_memory *memory);

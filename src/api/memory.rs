@@ -202,7 +202,8 @@ impl Memory {
     /// # Errors
     /// The memory comes back with [`Busy`](crate::Status::Busy) (own transfers or grants use it: poll, revoke, try
     /// again), [`Fabric`](crate::Status::Fabric) (a NIC keeps a part of it) or [`TimedOut`](crate::Status::TimedOut) (a
-    /// provider does not return). After the last two NICs may still use it: call again, or shut down; dropping it keeps
+    /// provider does not return). After the last two NICs may still use it: call again, or shut down (which
+    /// waits for a disk, too); dropping it keeps
     /// its bytes.
     pub fn deregister(mut self) -> std::result::Result<Vec<Vec<u8>>, (Memory, Error)> {
         let deregistered = match self.shared.is_over() {

@@ -220,7 +220,7 @@ pub unsafe extern "C" fn weft_memory_export(
 /// Errors: `WEFT_ERR_BUSY` (own transfers or grants use it: poll, revoke, try
 /// again), `WEFT_ERR_FABRIC` (a NIC keeps a part of it), `WEFT_ERR_TIMED_OUT`
 /// (a provider does not return). After the last two NICs may still use it: do
-/// not free it; call again, or shut down.
+/// not free it; call again, or shut down (which waits for a disk, too).
 ///
 /// # Safety
 /// `memory` must be NULL or a handle from `weft_memory_register`.

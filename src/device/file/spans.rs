@@ -91,7 +91,7 @@ impl Reserved {
                 return Err(Error::new(
                     Status::TimedOut,
                     format!(
-                        "{}: the disk does not answer {} reads and writes: call again, or shut down",
+                        "{}: the disk does not answer {} reads and writes: call again",
                         self.file.name,
                         self.file.busy()
                     ),
