@@ -64,9 +64,8 @@ pub struct Reopening {
 
 impl Reopening {
     pub fn handle_asked(&mut self, asked: Asked) {
-        let (peer, plan, _) = asked;
-        let of_these = self.asked.iter().filter(|(other, of, _)| (*other, *of) == (peer, plan)).count();
-        if of_these < MOST_ASKED && !self.asked.contains(&asked) {
+        let is_its = |other: &&Asked| (other.0, other.1) == (asked.0, asked.1);
+        if self.asked.iter().filter(is_its).count() < MOST_ASKED && !self.asked.contains(&asked) {
             self.asked.push(asked);
         }
     }

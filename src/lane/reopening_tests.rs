@@ -300,7 +300,9 @@ impl World {
             Some(Step::GiveUp) => {
                 let asked = self.nics[host][rail].reopening.over(self.now);
                 self.lost.extend(asked.iter().map(|(peer, ..)| (host, peer.get() as usize - 1)));
-                up.iter().for_each(|end| self.lanes.get_mut(end).expect("a lane").life.goes_on());
+                for end in &up {
+                    self.lanes.get_mut(end).expect("a lane").life.goes_on();
+                }
             }
             Some(Step::Close) => {
                 let asked = self.nics[host][rail].reopening.over(self.now);
