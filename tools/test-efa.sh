@@ -377,17 +377,22 @@ three_hosts() { # minutes, seed
     return $status
 }
 
-# The deaths alone, for the figures.
-die() { # libdir, count, seed
-    local device status=0
+# What runs alone, over one system.
+prepare() { # libdir, programs
     libdir=$(realpath "$1")
     system=${WEFT_EFA_SYSTEM:-21} EFA_ROOT=''
     export WEFT_TEST_PATIENCE=${WEFT_TEST_PATIENCE:-2} EFA_ROOT
     make -s -f tools/efa/Makefile || exit 1
     mkdir -p "$out" target/figures
     ln -sf "$libdir/libweft.so" "$out/libweft.so.0"
-    make -s -j2 -f ffi-tests/Makefile OUT="$out" deaths engine || exit 1
+    make -s -j2 -f ffi-tests/Makefile OUT="$out" "${@:2}" || exit 1
     choose_system || { echo "$system: $EFA_ROOT"; exit 1; }
+}
+
+# The deaths alone, for the figures.
+die() { # libdir, count, seed
+    local device status=0
+    prepare "$1" deaths engine
     deaths "$2" "${3:-1}" >"$out/deaths.out" || status=$?
     cat "$out/deaths.out"
     sed -n 's/^\(efa_failover_[a-z_]*\) \([0-9]*\)$/\1 \2/p' "$out/deaths.out" |
@@ -397,14 +402,7 @@ die() { # libdir, count, seed
 
 chaos() { # libdir, minutes, seed
     local status=0 device=p5
-    libdir=$(realpath "$1")
-    system=${WEFT_EFA_SYSTEM:-21} EFA_ROOT=''
-    export WEFT_TEST_PATIENCE=${WEFT_TEST_PATIENCE:-2} EFA_ROOT
-    make -s -f tools/efa/Makefile || exit 1
-    mkdir -p "$out" target/figures
-    ln -sf "$libdir/libweft.so" "$out/libweft.so.0"
-    make -s -j2 -f ffi-tests/Makefile OUT="$out" engine || exit 1
-    choose_system || { echo "$system: $EFA_ROOT"; exit 1; }
+    prepare "$1" engine
     three_hosts "$2" "${3:-1}" || status=$?
     sed -nE 's/^  "(operations|faults|.*_completions|late|wrong_bytes|ghost_writes|.*_notifications|revoked_counts|needless_errors|oddities)": ([0-9]+),$/efa_chaos_\1 \2/p' \
         "$out/chaos.json" | while read -r name value; do echo "$value" | tee "target/figures/$name" | sed "s/^/$name /"; done

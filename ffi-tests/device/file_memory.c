@@ -9,7 +9,6 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 
-
 #define LEN (3 * MIB)
 
 /* Chooses the disk: fake ones, or NULL for the real one. Call before any function of Weft. */
@@ -209,6 +208,28 @@ static void pages_move_between_files(void)
     duo_close(&duo);
 }
 
+/* Our own file is written to a peer's memory, and read from it. */
+static void own_file_moves_to_and_from_memory(void)
+{
+    struct duo duo = duo_open(LEN);
+    uint8_t *bytes = malloc(MIB);
+    int fd = new_file();
+    fill_random(bytes, MIB, 5);
+    CHECK_EQ(pwrite(fd, bytes, MIB, 0), (ssize_t)MIB);
+    weft_memory *own = register_file(duo.a, fd, 0, MIB);
+    struct range_request args = range_args(own, duo.b_of_a, MIB);
+    CHECK_OK(ended(&duo, &args, false).status);
+    CHECK_EQ(differs_random(duo.b_bytes, MIB, 5), -1);
+    fill_random(duo.b_bytes, MIB, 6);
+    CHECK_OK(ended(&duo, &args, true).status);
+    CHECK_EQ(pread(fd, bytes, MIB, 0), (ssize_t)MIB);
+    CHECK_EQ(differs_random(bytes, MIB, 6), -1);
+    CHECK_OK(weft_memory_deregister(own));
+    close(fd);
+    free(bytes);
+    duo_close(&duo);
+}
+
 /* Rails that move no files. */
 static void rails_that_move_no_files_say_so(void)
 {
@@ -334,6 +355,35 @@ static void end_of_a_file_is_an_error_for_reads(void)
     /* Others make it shorter. */
     CHECK_EQ(ftruncate(fd, MIB), 0);
     check_file_error(ended(&duo, &args, true), ENODATA);
+    CHECK_OK(weft_memory_deregister(memory));
+    close(fd);
+    duo_close(&duo);
+}
+
+/* The second entry of a list is not there: the operation names it, and the lane goes on. */
+static void read_past_the_end_names_errno_and_entry(void)
+{
+    struct duo duo = duo_open(LEN);
+    int fd = new_file();
+    CHECK_EQ(ftruncate(fd, LEN - MIB), 0);
+    weft_memory *memory = register_file(duo.b, fd, 0, LEN);
+    weft_remote_memory *remote = import_of(&duo, memory);
+    weft_list_entry entries[3];
+    struct list_request list = LIST_REQUEST_INIT;
+    weft_op id;
+    for (uint64_t i = 0; i < COUNT(entries); i++)
+        entries[i] = (weft_list_entry){.local = duo.a_memory, .remote = remote, .local_offset = i * 192 * KIB,
+                                       .remote_offset = i == 1 ? LEN - MIB : i * 192 * KIB, .len = 192 * KIB};
+    list.entries = entries;
+    list.count = COUNT(entries);
+    CHECK_OK(submit_read_list(duo.a->endpoint, &list, &id));
+    weft_completion done = box_await(duo.a, id, 4 * patience_ms());
+    check_file_error(done, ENODATA);
+    CHECK_EQ(done.entry, 1);
+    list.count = 1;
+    CHECK_OK(submit_read_list(duo.a->endpoint, &list, &id));
+    CHECK_OK(box_await(duo.a, id, 4 * patience_ms()).status);
+    CHECK_OK(weft_remote_memory_release(remote));
     CHECK_OK(weft_memory_deregister(memory));
     close(fd);
     duo_close(&duo);
@@ -575,10 +625,12 @@ static const struct test tests[] = {
     {"bytes_of_a_disk_that_ends_short", "tcp", bytes_of_a_disk_that_ends_short},
     {"bytes_go_through_the_page_cache", "tcp", bytes_go_through_the_page_cache},
     {"pages_move_between_files", "tcp", pages_move_between_files},
+    {"own_file_moves_to_and_from_memory", "tcp", own_file_moves_to_and_from_memory},
     {"rails_that_move_no_files_say_so", "host,sim:like=verbs", rails_that_move_no_files_say_so},
     {"endpoint_copies_between_its_file_and_memory", "tcp", endpoint_copies_between_its_file_and_memory},
     {"block_device_is_memory_unless_it_is_in_use", "tcp", block_device_is_memory_unless_it_is_in_use},
     {"end_of_a_file_is_an_error_for_reads", "tcp", end_of_a_file_is_an_error_for_reads},
+    {"read_past_the_end_names_errno_and_entry", "tcp", read_past_the_end_names_errno_and_entry},
     {"disk_that_is_full_says_so", "tcp", disk_that_is_full_says_so},
     {"file_system_that_is_full_says_so", "tcp", file_system_that_is_full_says_so},
     {"local_file_that_fails_says_so", "tcp", local_file_that_fails_says_so},

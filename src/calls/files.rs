@@ -47,7 +47,7 @@ impl Files {
         Ok(started.insert(Arc::new(queue)).clone())
     }
 
-    /// Registers no more files: the thread ends after the last that is registered.
+    /// From here on no file is registered: the thread ends after the last one.
     pub fn end(&self) {
         self.queue.lock().take();
     }

@@ -117,7 +117,7 @@ pub trait Copier: Send {
     fn wakes(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-    /// `wakes` is heard: poll what is pending after this.
+    /// The descriptor of `wakes` is readable: poll each pending launch after this.
     fn heard(&mut self) {}
     /// Drops the launches that have not begun, and waits for the others, at most until they are
     /// `Hung`. False: some still touch their memory, which must never be freed.
@@ -236,7 +236,7 @@ impl Place {
         self.file.lock().as_ref().is_some_and(|file| file.is_cached())
     }
 
-    /// Begins no more reads and writes of a file, and waits for those that have begun.
+    /// From here on no read or write of a file begins; waits for those that have begun.
     pub fn settle(&self, at_most: Duration) -> Result<()> {
         self.file.lock().as_ref().map_or(Ok(()), |file| file.settle(at_most))
     }

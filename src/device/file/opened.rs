@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Whole pages, so that a page of the page cache never has both bytes that were written directly and
 /// bytes that another writer has not yet written back.
 const BLOCK: u64 = 4096;
-/// Disks that do not say what they ask of memory ask for no more.
+/// The alignment of memory where the system does not say what a disk asks for.
 const MEMORY: u64 = 4096;
 
 pub struct Opened {

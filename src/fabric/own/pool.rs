@@ -24,7 +24,7 @@ const OF_DIRECTION: usize = 40;
 const WITH_FIRST: usize = 56;
 /// The most of one memory that its disk copies, or that are received for it.
 const OF_MEMORY: usize = 20;
-/// Requests for disks fail while so many slots hang, or so many of their memory.
+/// Requests for disks fail while this many slots hang, or this many of their memory.
 const HUNG: usize = SLOTS as usize / 2;
 const HUNG_OF_MEMORY: usize = OF_MEMORY / 2;
 const TIMED_OUT: i32 = ON_DISK + libc::ETIMEDOUT;

@@ -795,21 +795,21 @@ fn connection_beside_another_is_accepted_after_its_announcement() {
     let mut nic = open();
     let beside = Handshake { target: target_of(&nic).1, initiator: [7; 16], beside: true }.bytes();
     let accepted = Answer::Accepted.bytes().to_vec();
-    let (mut stranger, number) = speaker(&mut nic, NAME);
-    stranger.0.write_all(&Request::beside(&[7; 16]).bytes()).unwrap();
+    let (mut other, number) = speaker(&mut nic, NAME);
+    other.0.write_all(&Request::beside(&[7; 16]).bytes()).unwrap();
     let mut early = attacker(&nic);
     early.0.write_all(&beside).unwrap();
     assert_eq!(early.is_closed(&mut nic), (false, Vec::new()), "nobody has authenticated over that one");
-    assert_eq!(stranger.is_closed(&mut nic).1[..16], accepted);
+    assert_eq!(other.is_closed(&mut nic).1[..16], accepted);
     nic.assign_connection(number, PEER);
     assert_eq!(early.is_closed(&mut nic), (false, accepted.clone()));
     let mut late = attacker(&nic);
     late.0.write_all(&beside).unwrap();
     assert_eq!(late.is_closed(&mut nic), (false, Vec::new()), "its name was used");
-    stranger.0.write_all(&Request::beside(&[7; 16]).bytes()).unwrap();
+    other.0.write_all(&Request::beside(&[7; 16]).bytes()).unwrap();
     assert_eq!(late.is_closed(&mut nic), (false, accepted), "announced again");
     assert!(early.is_closed(&mut nic).0, "a new one takes its place");
-    drop(stranger);
+    drop(other);
     assert!(late.is_closed(&mut nic).0, "both end together");
 }
 
