@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On a machine with GPUs, from the bundle that `make gpu-test` made: runs the tests of GPU memory and measures it.
 #     ./run.sh [all|tests|figures] [FILTER]
-#     ./run.sh compare [nvlink|staged]      beside NIXL, in ROUNDS=5 turns: tables, target/compare-gpu.json, charts
+#     ./run.sh compare ["FABRIC..."]        beside NIXL, in ROUNDS=5 turns: tables, JSON and charts in target (nvlink and staged; or host and tcp)
 set -uo pipefail
 cd "$(dirname "$0")"
 what=${1:-all} filter=${2:-}
@@ -39,6 +39,8 @@ if [ "$what" = compare ]; then
     [ -e nixl.tar.gz ] || { echo "SKIPPED: the bundle was made without NIXL's wheel"; exit 77; }
     [ -d nixl ] || { mkdir nixl && tar -C nixl -xzf nixl.tar.gz; }
     rm -rf target/compare
+    mkdir -p target/compare
+    cp limits/limits target/compare/
     export WEFT_LIBRARY=$PWD/lib/libweft.so.0 PYTHONPATH=$PWD/python:$PWD/nixl NIXL_LOG_LEVEL=ERROR NIXL_BACKEND=UCX
     export LD_LIBRARY_PATH=$PWD/nixl/nixl_cu12.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     for fabric in ${filter:-nvlink staged}; do

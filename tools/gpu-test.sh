@@ -47,6 +47,8 @@ if slim_wheel 1.5.1 "${GPU_PYTHON:-3.12}" "$scratch/nixl"; then
     mkdir -p "$to/tools/compare" "$to/integrations/nixl/tests"
     cp tools/compare/*.py "$to/tools/compare/"
     cp integrations/nixl/tests/support.py "$to/integrations/nixl/tests/"
+    mkdir -p "$to/limits"
+    cc -std=c11 -O2 -Wall -Wextra tools/compare/limits.c -o "$to/limits/limits"
 else
     echo "NIXL's wheel cannot be had: the bundle does not compare"
 fi
@@ -58,6 +60,7 @@ Carry the folder to a machine with GPUs and run there:
     ./run.sh              tests, then figures
     ./run.sh tests        tests alone
     ./run.sh figures      figures alone; they are left in gpu-figures.json
-    ./run.sh compare      beside NIXL, with two GPUs (ROUNDS=5; "nvlink" or "staged" for a half): target/compare-gpu.json
+    ./run.sh compare      beside NIXL, with two GPUs (ROUNDS=5; "nvlink" or "staged" for a half): target/compare-gpu.json;
+                          "host tcp" instead, without GPUs, on 16 processors or more: target/compare-many.json
                           (python3 with torch and numpy; GPU_PYTHON names its version when the bundle is made, 3.12)
 END

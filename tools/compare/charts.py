@@ -45,12 +45,12 @@ def bars(panels, theme, colours):
                     text(LABEL + 3, top + BAR - 3, f"{engine}: cannot", 10)
                     continue
                 parts.append(f'<rect x="{LABEL}" y="{top}" width="{max(1.0, value * scale):.1f}" height="{BAR - 2}" rx="2" '
-                             f'fill="{palette[colours[of]]}"><title>{escape(of)}: {value:.3g} {escape(unit)}</title></rect>')
+                             f'fill="{palette[colours[engine]]}"><title>{escape(engine)}: {value:.3g} {escape(unit)}</title></rect>')
                 text(LABEL + value * scale + 5, top + BAR - 3, f"{value:.2f}" if value < 10 else f"{value:.0f}", 10)
             for engine, value, mark in rows:
                 if mark and value:
                     parts.append(f'<path d="M{LABEL + value * scale:.1f} {y - 3}v{BAR * len(drawn) + 4}" stroke="{ink}" '
-                                 f'stroke-width="2"><title>{escape(of)}: {value:.3g} {escape(unit)}</title></path>')
+                                 f'stroke-width="2"><title>{escape(engine)}: {value:.3g} {escape(unit)}</title></path>')
             y += BAR * len(drawn) + GAP
         parts.append(f'<path d="M10 {y - GAP / 2:.0f}H{WIDTH - 10}" stroke="{line}"/>')
         y += 6

@@ -15,6 +15,8 @@ from compare import CANNOT, GPUS, METRICS, PIECES, ROOT, SLOW, VARIANTS, WHAT, c
 TARGET = ROOT / "target/compare"
 #: A cell is lost if another's median is better by more than this, and the quartiles do not overlap.
 MARGIN = 1.05
+#: So many processors have a page of their own.
+MANY = 16
 COLOURS = {"Weft": 0, "Weft, its memory": 1, "NIXL UCX": 2, "NIXL UCX posix": 3, "NIXL UCX, 4 rails": 3, "NIXL LIBFABRIC": 5,
            "Mooncake": 4}
 
@@ -43,7 +45,7 @@ def quartiles(values):
 
 
 def judged(cells):
-    """Each judged metric of each cell: (fabric, cell, metric, whose better median it is or "")."""
+    """Each judged metric of each cell: (fabric, cell, metric, whose better median it is or "", whether the quartiles overlap, too)."""
     for fabric, names in cells.items():
         for key, ours in names["Weft"].items():
             for metric, (_, more, judge) in METRICS.items():
@@ -53,16 +55,19 @@ def judged(cells):
                           if name not in ("Weft", "Weft, its memory") and metric in found.get(key, {}) and "why" not in found[key]}
                 if metric not in ours or "why" in ours:
                     if others:
-                        yield fabric, key, metric, next(iter(others))
+                        yield fabric, key, metric, next(iter(others)), False
                     continue
                 if not others:
                     if any(key in found for name, found in names.items() if not name.startswith("Weft")):
-                        yield fabric, key, metric, ""
+                        yield fabric, key, metric, "", False
                     continue
                 low, middle, high = quartiles(ours[metric])
-                better = [name for name, values in others.items() for (their_low, theirs, their_high) in [quartiles(values)]
-                          if (theirs > middle * MARGIN and their_low > high if more else theirs * MARGIN < middle and their_high < low)]
-                yield fabric, key, metric, (max if more else min)(better, key=lambda name: quartiles(others[name])[1]) if better else ""
+                theirs = {name: quartiles(values) for name, values in others.items()}
+                better = {name: median for name, (_, median, _) in theirs.items()
+                          if (median > middle * MARGIN if more else median * MARGIN < middle)}
+                apart = {name: median for name, median in better.items() if (theirs[name][0] > high if more else theirs[name][2] < low)}
+                best = (max if more else min)(apart or better, key=(apart or better).get, default="")
+                yield fabric, key, metric, best, bool(better) and not apart
 
 
 def shown(found, metric):
@@ -164,7 +169,7 @@ def middle(found, metric):
 
 
 def stem(cells):
-    return "compare-gpu" if set(cells) & set(GPUS) else "compare"
+    return "compare-gpu" if set(cells) & set(GPUS) else "compare-many" if (os.cpu_count() or 1) >= MANY else "compare"
 
 
 def draw(cells, limits):
@@ -191,13 +196,13 @@ def draw(cells, limits):
             yield f"{stem(cells)}-{name}-{theme}.svg", charts.bars(panels, theme, COLOURS)
 
 
-def record(text, files):
+def record(name, text, files):
     """Into docs/: the charts, the figures, and the tables behind the page's last marker."""
     for name, content in files.items():
         (ROOT / "docs" / name).write_text(content)
-    page = ROOT / "docs/compare.md"
+    page = ROOT / f"docs/{name}.md"
     head, marker, _ = page.read_text().partition("<!-- figures: begin -->\n")
-    assert marker, "docs/compare.md has no place for figures"
+    assert marker, f"docs/{name}.md has no place for figures"
     page.write_text(head + marker + "\n" + text + "\n<!-- figures: end -->\n")
 
 
@@ -205,11 +210,12 @@ def main():
     cells = gathered()
     limits = {path.stem.split("-")[1]: json.loads(path.read_text()) for path in PIECES.glob("limits-*.json")}
     verdicts = list(judged(cells))
-    lost = [verdict for verdict in verdicts if verdict[3]]
+    worse = [verdict for verdict in verdicts if verdict[3]]
+    lost = [verdict[:4] for verdict in worse if not verdict[4]]
     found = versions()
     text = "\n".join(markdown(cells, limits, lost, found))
     name = stem(cells).replace("-", "_")
-    figures = {f"{name}_cells_lost": len(lost), f"{name}_cells_judged": len(verdicts)}
+    figures = {f"{name}_cells_lost": len(lost), f"{name}_cells_worse": len(worse), f"{name}_cells_judged": len(verdicts)}
     result = {
         "date": time.strftime("%Y-%m-%d"), "cpus": os.cpu_count(), "processor": processor(), "rounds": {fabric: rounds_of(fabric) for fabric in cells}, "versions": found,
         "commands": {fabric: {name: command(fabric, name) for name in names} for fabric, names in cells.items()},
@@ -236,5 +242,5 @@ def main():
         print(f"{name}: {value}")
     print(f"target/{stem(cells)}.json, target/compare/{stem(cells)}-*.svg")
     if os.environ.get("RECORD"):
-        record(text, files)
+        record(stem(cells), text, files)
     return 0
