@@ -16,7 +16,8 @@ from typing import Any, Dict, List, Tuple
 
 import weights_roundtrip
 from support import FABRIC
-from libweft.weights import Shard, Source, Target, create, shards_of
+from libweft._safetensors import header_for, placed
+from libweft.weights import FileRange, Shard, Source, Target, create, shards_of
 
 OPTIONS: Dict[str, Any] = {"fabric": FABRIC, "rails": "lo" if FABRIC == "tcp" else None}
 ROWS, ROW = 999, 64 << 10
@@ -112,7 +113,7 @@ class Weights(unittest.TestCase):
             target.pull(verify=True)
             self.assertEqual(target._dead, {3})
             closed.close()
-            withdrawn._memory.deregister()
+            withdrawn._memories[0].deregister()
             buffer[:] = bytes(len(buffer))
             target.pull(verify=True)
             self.assertEqual(buffer, rows(0, ROWS))
@@ -149,16 +150,34 @@ class Weights(unittest.TestCase):
                 target.pull(verify=True)
                 self.assertEqual(buffer, first.buffer)
 
+    def test_shards_lie_in_files_on_both_sides(self) -> None:
+        if FABRIC != "tcp":
+            self.skipTest("files move over tcp")
+        with tempfile.TemporaryDirectory() as folder:
+            with open(f"{folder}/in", "wb") as file:
+                file.write(b"odd" + rows(0, 300))
+            with open(f"{folder}/out", "wb") as file:
+                file.truncate(5 + 200 * ROW)
+            offered = [Shard("w", "U8", (ROWS, ROW), *part, FileRange(f"{folder}/in", 3 + part[0] * ROW, (part[1] - part[0]) * ROW))
+                       for part in ((0, 100), (100, 300))]
+            wanted = Shard("w", "U8", (ROWS, ROW), 50, 250, FileRange(f"{folder}/out", 5, 200 * ROW))
+            with Source(offered, **OPTIONS) as source, Target([wanted], [source.manifest()], **OPTIONS) as target:
+                target.pull(verify=True)
+            with open(f"{folder}/out", "rb") as file:
+                self.assertEqual(file.read(), bytes(5) + rows(50, 250))
+
     def test_files_come_out_byte_for_byte(self) -> None:
         self.assertEqual(weights_roundtrip.failed(weights_roundtrip.files()[::10]), [])
 
     def test_files_are_served_and_pulled_by_the_command(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            wanted = [("a", "U8", (101, 30), 0, 101, 30), ("b", "F32", (1,), 0, 1, 4), ("c", "F32", (7, 2, 2), 0, 7, 16)]
-            for made in create(f"{folder}/in", wanted):
+            wanted = placed([("a", "U8", (101, 30), 3030), ("b", "F32", (1,), 4), ("c", "F32", (7, 2, 2), 112)])
+            for made in create(f"{folder}/in", header_for(wanted)):
                 made.buffer[:] = os.urandom(len(made.buffer))
             command = [sys.executable, "-m", "libweft.weights"]
-            server = subprocess.Popen([*command, "serve", "--listen", "127.0.0.1:0", f"{folder}/in"], stdout=subprocess.PIPE,
+            refused = subprocess.run([*command, "serve", "--listen", "4803", f"{folder}/in"], stderr=subprocess.PIPE, text=True)
+            self.assertIn("HOST:PORT is wanted", refused.stderr)
+            server = subprocess.Popen([*command, "serve", "--direct", "--listen", "127.0.0.1:0", f"{folder}/in"], stdout=subprocess.PIPE,
                                       text=True)
             self.addCleanup(server.wait)
             self.addCleanup(server.kill)
@@ -167,7 +186,8 @@ class Weights(unittest.TestCase):
             place = server.stdout.readline().split()[-1]
             parts: dict[str, bytes] = {}
             for i in range(2):
-                subprocess.run([*command, "pull", "--from", place, "--out", f"{folder}/{i}", "--shard", f"{i}/2", "--verify"],
+                subprocess.run([*command, "pull", "--from", place, "--out", f"{folder}/{i}", "--shard", f"{i}/2", "--verify",
+                                *["--direct"] * i],
                                check=True, stdout=subprocess.DEVNULL)
                 for part in shards_of(f"{folder}/{i}"):
                     parts[part.name] = parts.get(part.name, b"") + bytes(part.buffer)

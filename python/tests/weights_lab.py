@@ -10,13 +10,14 @@ import os
 import pathlib
 import sys
 import time
+from typing import Any, Dict
 
 from libweft.weights import Shard, Source, Target
 
 folder, size, line = pathlib.Path(sys.argv[1]), int(float(sys.argv[2]) * 1e9), float(sys.argv[3]) * 1e9 / 8
 TENSORS, ROW = 16, 1 << 20
 ROWS = size // TENSORS // ROW
-OPTIONS = {"fabric": "tcp", "rails": "rail*"}
+OPTIONS: Dict[str, Any] = {"fabric": "tcp", "rails": "rail*"}
 PATIENCE = 180.0
 
 

@@ -9,8 +9,11 @@
 Tensors are sharded by their first dimension. Targets read; what several sources have is shared among them, and read from
 the others when one dies. On the command line, with safetensors files:
 
-    python -m libweft.weights serve --listen HOST:PORT FILE...
-    python -m libweft.weights pull --from HOST:PORT --out FILE [--shard 0/2] [--verify]
+    python -m libweft.weights serve --listen HOST:PORT [--direct] FILE...
+    python -m libweft.weights pull --from HOST:PORT --out FILE [--shard 0/2] [--verify] [--direct]
+
+A shard may lie in a file (`FileRange`), on either side: then its bytes go between the disk and the peer, and neither memory nor
+the page cache holds them (`--direct`; see docs/files.md).
 
 A process that can connect to the port gets everything needed to read the memory: keep it inside, or give the endpoints a secret
 (`secret_file`, or the variable `WEFT_SECRET_FILE`).
@@ -20,9 +23,12 @@ from __future__ import annotations
 
 import argparse
 import base64
+import ctypes
+import importlib
 import json
 import math
 import mmap
+import os
 import socket
 import sys
 import threading
@@ -31,28 +37,39 @@ import zlib
 from collections import deque
 from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from ._buffers import Buffer
+from ._buffers import Buffer, Held
+from ._safetensors import Tensor, header_for, header_of, parsed, placed, size_of
 from .endpoint import Access, Endpoint
 from .errors import ClosedError, WeftError
 from .events import Message, PeerDown
-from .memory import RemoteMemory
+from .memory import Memory, RemoteMemory
 from .operation import Operation
 from .peer import Peer
 from .transfers import Entry
 
 #: What is read from one source at a time is cut into pieces of this many bytes, and is lost at most when it dies.
 PIECE = 8 << 20
-#: The longest header of a safetensors file.
-HEADER_MAX = 100_000_000
+#: Files move over it.
+DIRECT: Dict[str, Any] = {"fabric": "tcp"}
+#: Of manifests.
+FORMAT = 2
 #: Reads of one source that are under way at once, and pieces in each.
 DEPTH, BATCH = 2, 8
 #: Seconds in which a source has to say what it has.
 PATIENCE = 10.0
 
 
+class FileRange(NamedTuple):
+    """Bytes of a file, in the place of a buffer."""
+
+    path: str
+    offset: int
+    length: int
+
+
 class Shard(NamedTuple):
-    """Rows `begin` to `end` of a tensor, in a contiguous buffer. `dtype` and `shape` are the whole tensor's; one without
-    dimensions has one row."""
+    """Rows `begin` to `end` of a tensor, in a contiguous buffer, a tensor, or a `FileRange`. `dtype` and `shape` are the
+    whole tensor's; one without dimensions has one row."""
 
     name: str
     dtype: str
@@ -64,7 +81,76 @@ class Shard(NamedTuple):
     @property
     def row(self) -> int:
         """Bytes of a row."""
-        return len(memoryview(self.buffer).cast("B")) // max(self.end - self.begin, 1)
+        return length_of(self.buffer) // max(self.end - self.begin, 1)
+
+
+def length_of(buffer: Buffer) -> int:
+    """Bytes of a buffer, a tensor or a range of a file."""
+    if isinstance(buffer, FileRange):
+        return buffer.length
+    with Held(buffer) as held:
+        return held.length
+
+
+def bytes_of(tensor: Any) -> Any:
+    """A torch tensor as one of its bytes, in the same memory."""
+    return tensor.detach().reshape(-1).view(importlib.import_module("torch").uint8)
+
+
+def checksum(buffer: Buffer, offset: int, length: int, before: int = 0) -> int:
+    """The CRC-32 of some bytes, behind those whose CRC-32 is `before`. Memory of a GPU is copied to the host."""
+    if isinstance(buffer, FileRange):
+        with open(buffer.path, "rb", buffering=0) as file:
+            for at in range(buffer.offset + offset, buffer.offset + offset + length, 1 << 20):
+                part = os.pread(file.fileno(), min(1 << 20, buffer.offset + offset + length - at), at)
+                before = zlib.crc32(part, before)
+            os.posix_fadvise(file.fileno(), buffer.offset + offset, length, os.POSIX_FADV_DONTNEED)
+        return before
+    if not getattr(buffer, "is_cpu", True):
+        buffer, offset = bytes_of(buffer)[offset:offset + length].cpu(), 0
+    with Held(buffer) as held:
+        return zlib.crc32((ctypes.c_char * length).from_address(held.address + offset), before)
+
+
+def register(endpoint: Endpoint, shards: Sequence[Shard], access: Access) -> Tuple[List[Memory], List[Tuple[int, int]]]:
+    """Memories that have all shards, and where each lies: which memory, which range. Buffers are in one, each file is one."""
+    buffers: List[Buffer] = []
+    files: Dict[str, List[Tuple[int, int]]] = {}
+    for shard in shards:
+        if isinstance(shard.buffer, FileRange):
+            files.setdefault(shard.buffer.path, []).append(shard.buffer[1:])
+        else:
+            buffers.append(shard.buffer)
+    memories: List[Memory] = []
+    try:
+        if buffers or not files:
+            memories.append(endpoint.register(buffers or [bytearray(1)], access=access))
+        numbers = {}
+        for path, ranges in files.items():
+            numbers[path] = len(memories)
+            memories.append(endpoint.register_file(path, ranges, access=access))
+    except BaseException:
+        for memory in memories:
+            memory.deregister()
+        raise
+    used = [0] * len(memories)
+    places = []
+    for shard in shards:
+        number = numbers[shard.buffer.path] if isinstance(shard.buffer, FileRange) else 0
+        places.append((number, used[number]))
+        used[number] += 1
+    return memories, places
+
+
+def offer(endpoint: Endpoint, shards: Sequence[Shard], memories: Sequence[Memory], places: Sequence[Tuple[int, int]]) -> Dict[str, Any]:
+    """What targets need to know of registered shards."""
+    return {
+        "format": FORMAT,
+        "address": base64.b64encode(endpoint.address).decode(),
+        "descriptors": [base64.b64encode(memory.export()).decode() for memory in memories],
+        "shards": [[s.name, s.dtype, list(s.shape), s.begin, s.end, s.row] for s in shards],
+        "places": places,
+    }
 
 
 class Piece(NamedTuple):
@@ -83,19 +169,17 @@ class Source:
         """`options`: those of `Endpoint`."""
         self._shards = [s for s in shards if s.end > s.begin and s.row]
         self._endpoint = Endpoint(**options)
-        buffers: List[Buffer] = [s.buffer for s in self._shards] or [bytearray(1)]
-        self._memory = self._endpoint.register(buffers, access=Access.REMOTE_READ)
+        try:
+            self._memories, self._places = register(self._endpoint, self._shards, Access.REMOTE_READ)
+        except BaseException:
+            self._endpoint.close()
+            raise
         self._thread = threading.Thread(target=self._answer, daemon=True)
         self._thread.start()
 
     def manifest(self) -> bytes:
         """What targets need to know; it may travel by any means."""
-        return json.dumps({
-            "format": 1,
-            "address": base64.b64encode(self._endpoint.address).decode(),
-            "descriptor": base64.b64encode(self._memory.export()).decode(),
-            "shards": [[s.name, s.dtype, list(s.shape), s.begin, s.end, s.row] for s in self._shards],
-        }).encode()
+        return json.dumps(offer(self._endpoint, self._shards, self._memories, self._places)).encode()
 
     def _answer(self) -> None:
         """Checksums of ranges, for targets that ask."""
@@ -104,9 +188,9 @@ class Source:
                 event = self._endpoint.wait_event()
                 if isinstance(event, Message):
                     number, shard, offset, length = json.loads(event.data)
-                    view = memoryview(self._shards[shard].buffer).cast("B")[offset:offset + length]
-                    event.peer.send(json.dumps([number, zlib.crc32(view)]).encode())
-        except (ClosedError, WeftError):
+                    sum_ = checksum(self._shards[shard].buffer, offset, length)
+                    event.peer.send(json.dumps([number, sum_]).encode())
+        except WeftError:
             pass
 
     def close(self) -> None:
@@ -123,21 +207,29 @@ class Source:
 class Target:
     """A plan of what to read from where, made once, for any number of pulls."""
 
-    def __init__(self, shards: Sequence[Shard], manifests: Sequence[bytes], *, timeout: float = 60, **options: Any) -> None:
-        """`timeout`: seconds in which a source has to connect, to answer, and to send up to 64 MiB. `options`: those of
-        `Endpoint`."""
+    def __init__(self, shards: Sequence[Shard], manifests: Sequence[bytes], *, timeout: float = 60,
+                 endpoint: Optional[Endpoint] = None, **options: Any) -> None:
+        """`timeout`: seconds in which a source has to connect, to answer, and to send up to 64 MiB. `endpoint`: one whose
+        events nothing else takes while a pull verifies, and that `close` leaves open; else `options` are those of a new one."""
         self._timeout = timeout
         self._shards = [s for s in shards if s.end > s.begin and s.row]
         self._sources = [json.loads(m) for m in manifests]
+        for source in self._sources:
+            if source.get("format") != FORMAT:
+                raise ValueError(f"a manifest is of format {source.get('format')}, another version's: {FORMAT} is wanted")
         self.pieces = list(self._plan())
         #: Bytes of a pull.
         self.total = sum(p.length for p in self.pieces)
         self._dead: Set[int] = set()
-        self._endpoint = Endpoint(**options)
-        buffers: List[Buffer] = [s.buffer for s in self._shards] or [bytearray(1)]
-        self._memory = self._endpoint.register(buffers, access=Access.LOCAL)
+        self._endpoint, self._own = endpoint or Endpoint(**options), endpoint is None
+        try:
+            self._memories, self._places = register(self._endpoint, self._shards, Access.LOCAL)
+        except BaseException:
+            if self._own:
+                self._endpoint.close()
+            raise
         self._peers: Dict[int, Peer] = {}
-        self._remotes: Dict[int, RemoteMemory] = {}
+        self._remotes: Dict[int, List[RemoteMemory]] = {}
 
     def _plan(self) -> Iterator[Piece]:
         held: Dict[str, List[Tuple[int, int, Any]]] = {}
@@ -179,12 +271,12 @@ class Target:
             for piece in todo:
                 there -= self.pieces[piece].length
 
-    def _connected(self, source: int) -> RemoteMemory:
+    def _connected(self, source: int) -> List[RemoteMemory]:
         if source not in self._remotes:
             known = self._sources[source]
             peer = self._endpoint.connect(base64.b64decode(known["address"]), timeout=self._timeout).wait()
             self._peers[source] = peer
-            self._remotes[source] = peer.import_memory(base64.b64decode(known["descriptor"]))
+            self._remotes[source] = [peer.import_memory(base64.b64decode(d)) for d in known["descriptors"]]
         return self._remotes[source]
 
     def _assign(self, pieces: Sequence[int], queues: Dict[int, Deque[int]], why: Optional[WeftError]) -> None:
@@ -225,11 +317,12 @@ class Target:
         return came_from
 
     def _start(self, source: int, batch: Sequence[int]) -> Operation[Any]:
-        remote, entries = self._connected(source), []
+        remotes, entries = self._connected(source), []
         for number in batch:
             piece = self.pieces[number]
-            place, offset = next((r, o) for s, r, o in piece.sources if s == source)
-            entries.append(Entry(self._memory, remote, piece.length, piece.shard, place, piece.offset, offset))
+            shard, offset = next((r, o) for s, r, o in piece.sources if s == source)
+            here, there = self._places[piece.shard], self._sources[source]["places"][shard]
+            entries.append(Entry(self._memories[here[0]], remotes[there[0]], piece.length, here[1], there[1], piece.offset, offset))
         return self._endpoint.read_list(entries, timeout=self._timeout)
 
     def _lose(self, source: int, batch: Sequence[int], queues: Dict[int, Deque[int]], why: WeftError) -> None:
@@ -270,7 +363,7 @@ class Target:
                     continue  # too late: it is read from another source
                 piece = self.pieces[number]
                 shard = self._shards[piece.shard]
-                if zlib.crc32(memoryview(shard.buffer).cast("B")[piece.offset:piece.offset + piece.length]) != theirs:
+                if checksum(shard.buffer, piece.offset, piece.length) != theirs:
                     raise ValueError(f"{shard.name}: what was read from source {came_from[number]} is not what it has")
                 asked.pop(number, None)
                 came_from.pop(number, None)
@@ -278,7 +371,14 @@ class Target:
         return list(came_from)
 
     def close(self) -> None:
-        self._endpoint.close()
+        if self._own:
+            self._endpoint.close()
+            return
+        for memory in self._memories:
+            memory.deregister()
+        for remotes in self._remotes.values():
+            for remote in remotes:
+                remote.release()
 
     def __enter__(self) -> Target:
         return self
@@ -287,87 +387,50 @@ class Target:
         self.close()
 
 
-def header_of(path: str) -> bytes:
-    """What precedes the tensors' bytes in a safetensors file."""
-    with open(path, "rb") as file:
-        first = file.read(8)
-        length = int.from_bytes(first, "little")
-        text = file.read(min(length, HEADER_MAX))
-    if len(first) < 8 or len(text) < length:
-        raise ValueError(f"{path} is no safetensors file: its header is cut off")
-    return first + text
+def _shards(path: str, header: bytes, access: int) -> List[Shard]:
+    """A file's tensors; `access`: of a mapping that they lie in, 0: they stay in the file."""
+    tensors, _ = parsed(path, header)
+    if os.stat(path).st_size < len(header) + size_of(tensors):
+        raise ValueError(f"{path} ends before its tensors do")
+    buffers: Any = None
+    if access and size_of(tensors):
+        with open(path, "r+b" if access & mmap.PROT_WRITE else "rb") as file:
+            buffers = memoryview(mmap.mmap(file.fileno(), 0, prot=access))[len(header):]
+    return [Shard(name, t.dtype, t.shape, 0, t.rows, FileRange(path, len(header) + t.begin, t.end - t.begin) if not access
+                  else buffers[t.begin:t.end] if buffers else b"")
+            for name, t in tensors.items()]
 
 
-def _tensors(path: str, header: bytes) -> Dict[str, Any]:
-    """The tensors that a header names."""
-    try:
-        said = json.loads(header[8:])
-        return {name: (str(t["dtype"]), tuple(map(int, t["shape"])), *map(int, t["data_offsets"]))
-                for name, t in said.items() if name != "__metadata__"}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no safetensors file: {error!r}") from None
+def shards_of(path: str, direct: bool = False) -> List[Shard]:
+    """All tensors of a safetensors file, which stays mapped; `direct`: as ranges of the file."""
+    return _shards(path, header_of(path), 0 if direct else mmap.PROT_READ)
 
 
-def _mapped(path: str, header: bytes, tensors: Dict[str, Any], access: int) -> List[Shard]:
-    with open(path, "r+b" if access & mmap.PROT_WRITE else "rb") as file:
-        bytes_ = memoryview(mmap.mmap(file.fileno(), 0, prot=access))[len(header):]
-    for name, (_, _, begin, end) in tensors.items():
-        if not 0 <= begin <= end <= len(bytes_):
-            raise ValueError(f"{path}: {name} ends at byte {end}, beyond the end of the file")
-    return [Shard(name, dtype, shape, 0, shape[0] if shape else 1, bytes_[begin:end])
-            for name, (dtype, shape, begin, end) in tensors.items()]
-
-
-def shards_of(path: str) -> List[Shard]:
-    """All tensors of a safetensors file, which stays mapped."""
-    header = header_of(path)
-    return _mapped(path, header, _tensors(path, header), mmap.PROT_READ)
-
-
-def copy_of(path: str, header: bytes) -> List[Shard]:
-    """A safetensors file with another one's header, and room for the same tensors."""
-    tensors = _tensors(path, header)
+def create(path: str, header: bytes, direct: bool = False) -> List[Shard]:
+    """A safetensors file with that header, and room for its tensors."""
+    tensors, _ = parsed(path, header)
     with open(path, "wb") as file:
         file.write(header)
-        file.truncate(len(header) + max((t[3] for t in tensors.values()), default=0))
-    return _mapped(path, header, tensors, mmap.PROT_READ | mmap.PROT_WRITE)
+        file.truncate(len(header) + size_of(tensors))
+        if direct and size_of(tensors):
+            os.posix_fallocate(file.fileno(), len(header), size_of(tensors))
+    return _shards(path, header, 0 if direct else mmap.PROT_READ | mmap.PROT_WRITE)
 
 
-def create(path: str, wanted: Sequence[Tuple[str, str, Tuple[int, ...], int, int, int]],
-           metadata: Optional[Dict[str, str]] = None) -> List[Shard]:
-    """A safetensors file with room for these: as a manifest has them, name, dtype, shape, begin, end, bytes of a row."""
-    header: Dict[str, Any] = {"__metadata__": metadata} if metadata else {}
-    places, at = [], 0
-    for name, dtype, shape, begin, end, row in wanted:
-        places.append((at, at + (end - begin) * row))
-        header[name] = {"dtype": dtype, "shape": [end - begin, *shape[1:]] if shape else [], "data_offsets": places[-1]}
-        at = places[-1][1]
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "w+b") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + at)
-        file.flush()
-        bytes_ = memoryview(mmap.mmap(file.fileno(), 0))[8 + len(text):]
-    return [Shard(name, dtype, tuple(shape), begin, end, bytes_[first:last])
-            for (name, dtype, shape, begin, end, _), (first, last) in zip(wanted, places)]
-
-
-def _place(text: str) -> Tuple[str, int]:
+def place_of(text: str) -> Tuple[str, int]:
+    """HOST:PORT of a command line."""
     host, _, port = text.rpartition(":")
-    return host, int(port)
+    if not host:
+        raise argparse.ArgumentTypeError(f"{text!r} has no address: HOST:PORT is wanted (0.0.0.0:{port} is every address of this host)")
+    return host.strip("[]"), int(port)
 
 
-def _serve(listen: Tuple[str, int], files: Sequence[str]) -> None:
-    shards = [shard for path in files for shard in shards_of(path)]
-    names = [shard.name for shard in shards]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"{name} is in several of the files")
-    headers = [base64.b64encode(header_of(path)).decode() for path in files]
-    with Source(shards) as source, socket.create_server(listen) as server:
-        print(f"serving at {server.getsockname()[0]}:{server.getsockname()[1]}", flush=True)
-        answer = json.dumps({**json.loads(source.manifest()), "headers": headers}).encode()
+def answer_at(listen: Tuple[str, int], doing: str, answer: bytes) -> None:
+    """Gives every process that connects the same answer, for ever."""
+    with socket.create_server(listen, family=socket.AF_INET6 if ":" in listen[0] else socket.AF_INET) as server:
+        host, port = server.getsockname()[:2]
+        everywhere = ", that is every address of this host," if host in ("0.0.0.0", "::") else ""
+        print(f"{doing}{everywhere} at {host}:{port}", flush=True)
         while True:
             connection, _ = server.accept()
             with connection:
@@ -375,23 +438,43 @@ def _serve(listen: Tuple[str, int], files: Sequence[str]) -> None:
                 try:
                     connection.sendall(answer)
                 except OSError as error:
-                    print(f"a target left: {error}", file=sys.stderr)
+                    print(f"a process that asked left: {error}", file=sys.stderr)
 
 
-def _offer(place: Tuple[str, int]) -> bytes:
-    """What a source has."""
+def answer_of(place: Tuple[str, int], needs: str) -> bytes:
+    """What is answered there: JSON with that key."""
     with socket.create_connection(place, timeout=PATIENCE) as connection:
         answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
-    if "headers" not in json.loads(answer):
-        raise ValueError("it has no headers: it is of another version")
+    if needs not in json.loads(answer):
+        raise ValueError(f"it has no {needs}: it is something else, or of another version")
     return answer
 
 
-def _pull(sources: Sequence[Tuple[str, int]], out: str, part: int, parts: int, verify: bool) -> None:
+def _serve(listen: Tuple[str, int], files: Sequence[str], direct: bool) -> None:
+    shards = [shard for path in files for shard in shards_of(path, direct)]
+    names = [shard.name for shard in shards]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{name} is in several of the files")
+    headers = [base64.b64encode(header_of(path)).decode() for path in files]
+    with Source(shards, **(DIRECT if direct else {})) as source:
+        answer_at(listen, "serving", json.dumps({**json.loads(source.manifest()), "headers": headers}).encode())
+
+
+def part_of(tensors: Dict[str, Tensor], part: int, parts: int) -> Dict[str, Tuple[Tensor, int, int]]:
+    """Rows of part `part` of `parts` of each tensor: as a file has them, and which they are. What has no rows to share is in
+    each part."""
+    cut = {name: (t.rows * part // parts, t.rows * (part + 1) // parts) if t.shape else (0, 1) for name, t in tensors.items()}
+    files = placed((name, t.dtype, (cut[name][1] - cut[name][0], *t.shape[1:]) if t.shape else (),
+                    (t.end - t.begin) // max(t.rows, 1) * (cut[name][1] - cut[name][0])) for name, t in tensors.items())
+    return {name: (files[name], *cut[name]) for name in tensors}
+
+
+def _pull(sources: Sequence[Tuple[str, int]], out: str, part: int, parts: int, verify: bool, direct: bool) -> None:
     manifests, headers, failed = [], [], None
     for place in sources:
         try:
-            manifests.append(_offer(place))
+            manifests.append(answer_of(place, "headers"))
         except (OSError, ValueError) as error:
             failed = f"{place[0]}:{place[1]} offers nothing: {error}"
             print(failed, file=sys.stderr)
@@ -401,20 +484,17 @@ def _pull(sources: Sequence[Tuple[str, int]], out: str, part: int, parts: int, v
         raise ConnectionError(f"no source is left; {failed}")
     # A file alone comes out as it is; what is of several, or a part, has a header of its own.
     texts = [base64.b64decode(header) for header in headers]
-    if len(texts) == 1 and parts == 1:
-        shards = copy_of(out, texts[0])
-    else:
-        whole: Dict[str, Any] = {}
-        metadata: Dict[str, str] = {}
-        for text in texts:
-            metadata.update(json.loads(text[8:]).get("__metadata__") or {})
-            for name, (dtype, shape, begin, end) in _tensors("a source's file", text).items():
-                rows = shape[0] if shape else 1
-                # What has no rows to share is in each part.
-                cut = (rows * part // parts, rows * (part + 1) // parts) if shape else (0, 1)
-                whole[name] = (name, dtype, shape, *cut, (end - begin) // max(rows, 1))
-        shards = create(out, list(whole.values()), metadata)
-    with Target(shards, manifests) as target:
+    whole: Dict[str, Tensor] = {}
+    metadata: Dict[str, str] = {}
+    for text in texts:
+        tensors, more = parsed("a source's file", text)
+        whole.update(tensors)
+        metadata.update(more)
+    cut = part_of(whole, part, parts)
+    header = texts[0] if len(texts) == 1 and parts == 1 else header_for({name: t for name, (t, _, _) in cut.items()}, metadata)
+    shards = [shard._replace(shape=whole[shard.name].shape, begin=cut[shard.name][1], end=cut[shard.name][2])
+              for shard in create(out, header, direct)]
+    with Target(shards, manifests, **(DIRECT if direct else {})) as target:
         began = time.monotonic()
         target.pull(verify=verify)
         seconds = time.monotonic() - began
@@ -425,20 +505,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m libweft.weights", description="Moves weights between processes.")
     commands = parser.add_subparsers(dest="command", required=True)
     serve = commands.add_parser("serve", help="offers safetensors files")
-    serve.add_argument("--listen", type=_place, default=("0.0.0.0", 0), metavar="HOST:PORT")
+    serve.add_argument("--listen", type=place_of, default=("0.0.0.0", 0), metavar="HOST:PORT", help="default: every address of this host")
+    serve.add_argument("--direct", action="store_true", help="read the files for each target, and hold none of them in memory")
     serve.add_argument("files", nargs="+", metavar="FILE")
     pull = commands.add_parser("pull", help="writes what sources have, or a part of it, into a file")
-    pull.add_argument("--from", dest="sources", type=_place, action="append", required=True, metavar="HOST:PORT")
+    pull.add_argument("--from", dest="sources", type=place_of, action="append", required=True, metavar="HOST:PORT")
     pull.add_argument("--out", required=True, metavar="FILE")
     pull.add_argument("--shard", default="0/1", metavar="I/N", help="rows of part I of N of each tensor")
     pull.add_argument("--verify", action="store_true", help="compare checksums with the sources")
+    pull.add_argument("--direct", action="store_true", help="write the file past the page cache")
     given = parser.parse_args()
     try:
         if given.command == "serve":
-            _serve(given.listen, given.files)
+            _serve(given.listen, given.files, given.direct)
         else:
             part, parts = map(int, given.shard.split("/"))
-            _pull(given.sources, given.out, part, parts, given.verify)
+            _pull(given.sources, given.out, part, parts, given.verify, given.direct)
     except (OSError, ValueError, WeftError) as error:
         sys.exit(f"{given.command}: {error}")
 
