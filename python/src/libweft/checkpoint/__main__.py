@@ -1,0 +1,89 @@
+"""The commands: see `python -m libweft.checkpoint --help`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any, List
+
+from .._safetensors import header_for, placed
+from ..errors import WeftError
+from ..weights import answer_at, answer_of, create, part_of, place_of, shards_of
+from . import Checkpoints, Store
+
+
+def _store(given: Any) -> None:
+    with Store(given.folder, keep=given.keep) as store:
+        answer_at(given.listen, f"keeping checkpoints in {store.folder}", store.manifest())
+
+
+def _save(checkpoints: Checkpoints, given: Any) -> None:
+    shards = [shard for path in given.files for shard in shards_of(path, direct=True)]
+    began = time.monotonic()
+    saving = checkpoints.save(given.step, shards, copy=False)
+    saving.wait()
+    print(f"step {given.step}: {len(shards)} tensors, {saving.total} bytes, of which {saving.skipped} were there, "
+          f"{time.monotonic() - began:.2f} s")
+
+
+def _load(checkpoints: Checkpoints, given: Any) -> None:
+    part, parts = map(int, given.shard.split("/"))
+    whole = placed(checkpoints.contents(given.step))
+    cut = part_of(whole, part, parts)
+    shards = [shard._replace(shape=whole[shard.name].shape, begin=cut[shard.name][1], end=cut[shard.name][2])
+              for shard in create(given.out, header_for({name: tensor for name, (tensor, _, _) in cut.items()}, align=4096), direct=True)]
+    began = time.monotonic()
+    step = checkpoints.load(shards, given.step)
+    print(f"step {step}: {len(shards)} tensors, {time.monotonic() - began:.2f} s")
+
+
+def _list(checkpoints: Checkpoints, _: Any) -> None:
+    for step in checkpoints.steps():
+        lacks = f", {len(step.missing)} files are on no store that is there" if step.missing else ""
+        print(f"step {step.step}: {len(step.files)} files, {sum(step.files.values())} bytes{lacks}")
+
+
+def _verify(checkpoints: Checkpoints, given: Any) -> None:
+    bad: List[str] = checkpoints.verify(given.step)
+    print("\n".join(bad) or "all of it is what was saved")
+    if bad:
+        sys.exit(1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m libweft.checkpoint", description="Checkpoints in files of other hosts.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    store = commands.add_parser("store", help="keeps checkpoints in a folder of this host")
+    store.add_argument("--listen", type=place_of, required=True, metavar="HOST:PORT", help="where others ask for its address")
+    store.add_argument("--keep", type=int, default=0, metavar="N", help="only the last N steps")
+    store.add_argument("folder", metavar="FOLDER")
+    others = {
+        "save": (_save, "saves files of safetensors as a step"), "load": (_load, "writes a step, or a part of it, into a file"),
+        "list": (_list, "lists the steps"), "verify": (_verify, "has the stores compare a step with its checksums"),
+    }
+    for name, (_, text) in others.items():
+        command = commands.add_parser(name, help=text)
+        command.add_argument("--store", dest="stores", type=place_of, action="append", required=True, metavar="HOST:PORT", help="each of them")
+        if name != "list":
+            command.add_argument("--step", type=int, required=name == "save", metavar="N", help="default: the last one")
+        if name == "save":
+            command.add_argument("--copies", type=int, default=1, metavar="N", help="on how many stores each byte is")
+            command.add_argument("files", nargs="+", metavar="FILE")
+        if name == "load":
+            command.add_argument("--out", required=True, metavar="FILE")
+            command.add_argument("--shard", default="0/1", metavar="I/N", help="rows of part I of N of each tensor")
+    given = parser.parse_args()
+    try:
+        if given.command == "store":
+            _store(given)
+            return
+        manifests = [answer_of(place, "checkpoints") for place in given.stores]
+        with Checkpoints(manifests, copies=getattr(given, "copies", 1)) as checkpoints:
+            others[given.command][0](checkpoints, given)
+    except (OSError, ValueError, WeftError) as error:
+        sys.exit(f"{given.command}: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Requests between endpoints and their answers: JSON of any length, in messages."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import struct
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Callable, Dict, Optional, Tuple
+
+from ..endpoint import Endpoint
+from ..errors import UsageError, WeftError
+from ..events import Message, PeerDown
+from ..peer import Peer
+
+#: Before each part of a request or an answer: its number, and what it is.
+HEAD = struct.Struct("<QB")
+IS_ANSWER, IS_LAST = 1, 2
+#: Bytes of a part; and of a whole, from a peer that asks for more than any does.
+PART, MOST = 512 << 10, 256 << 20
+
+
+class Calls:
+    """All events of an endpoint, whose close ends this. `serve` answers peers, in threads; `ended` learns of their ends."""
+
+    def __init__(self, endpoint: Endpoint, serve: Optional[Callable[[Peer, Dict[str, Any]], Any]] = None,
+                 ended: Callable[[int], None] = lambda peer: None) -> None:
+        self._endpoint, self._serve, self._ended = endpoint, serve, ended
+        self._numbers = itertools.count()
+        self._waiting: Dict[Tuple[int, int], Future[Any]] = {}
+        self._parts: Dict[Tuple[int, int, int], bytearray] = {}
+        self._pool = ThreadPoolExecutor(8, "weft-checkpoint")
+        self._thread = threading.Thread(target=self._take, daemon=True)
+        self._thread.start()
+
+    def __call__(self, peer: Peer, do: str, timeout: float, **given: Any) -> Any:
+        """The answer; raises OSError with the other side's reason, or what became of the peer."""
+        key = peer.id, next(self._numbers)
+        future: Future[Any] = Future()
+        self._waiting[key] = future
+        try:
+            try:
+                self._send(peer, key[1], 0, {"do": do, **given}, timeout)
+            except UsageError as error:
+                raise ConnectionError("the store has ended") from error
+            answer = future.result(timeout)
+        finally:
+            del self._waiting[key]
+        if "error" in answer:
+            raise OSError(answer["errno"], f"{do}: {answer['error']}")
+        return answer["result"]
+
+    def _send(self, peer: Peer, number: int, kind: int, what: Any, timeout: float) -> None:
+        data = json.dumps(what).encode()
+        for at in range(0, len(data), PART):
+            last = IS_LAST * (at + PART >= len(data))
+            peer.send(HEAD.pack(number, kind | last) + data[at:at + PART], timeout=timeout).wait()
+
+    def _take(self) -> None:
+        try:
+            while True:
+                event = self._endpoint.wait_event()
+                if isinstance(event, Message):
+                    self._message(event.peer, event.data)
+                elif isinstance(event, PeerDown):
+                    self._down(event)
+        except WeftError as closed:
+            for future in list(self._waiting.values()):
+                _fail(future, closed)
+        self._pool.shutdown()
+
+    def _message(self, peer: Peer, data: bytes) -> None:
+        if len(data) < HEAD.size:
+            return
+        number, kind = HEAD.unpack_from(data)
+        key = peer.id, number, kind & IS_ANSWER
+        whole = self._parts.setdefault(key, bytearray())
+        whole += data[HEAD.size:]
+        if sum(map(len, self._parts.values())) > MOST:
+            peer.disconnect()
+        elif kind & IS_LAST:
+            del self._parts[key]
+            if not kind & IS_ANSWER:
+                self._pool.submit(self._answer, peer, number, whole)
+            elif key[:2] in self._waiting:
+                self._waiting[key[:2]].set_result(json.loads(whole))
+
+    def _answer(self, peer: Peer, number: int, data: bytearray) -> None:
+        try:
+            if self._serve is None:
+                raise ValueError("nothing is served here")
+            answer = {"result": self._serve(peer, json.loads(data))}
+        except Exception as error:  # whatever it is, it is the answer
+            answer = {"error": str(error) or repr(error), "errno": getattr(error, "errno", None) or 0}
+        try:
+            self._send(peer, number, IS_ANSWER, answer, 60)
+        except WeftError:
+            pass  # it has ended
+
+    def _down(self, event: PeerDown) -> None:
+        for peer, number in list(self._waiting):
+            if peer == event.peer.id:
+                _fail(self._waiting[peer, number], ConnectionError(f"the store has ended: {event.reason}"))
+        for key in [key for key in self._parts if key[0] == event.peer.id]:
+            del self._parts[key]
+        self._pool.submit(self._ended, event.peer.id)
+
+    def close(self) -> None:
+        self._endpoint.close()
+        self._thread.join()
+
+
+def _fail(future: Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -1,0 +1,296 @@
+"""The side that has the tensors: ranks that save and load."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+from .. import weights
+from .._buffers import Buffer
+from .._safetensors import dtype_and_shape, size_of
+from ..endpoint import Access, Endpoint
+from ..errors import PeerError
+from ..memory import Memory
+from ..peer import Peer
+from ..weights import Shard, Target
+from ._calls import Calls
+from ._saving import BLOCK, File, Place, Progress, Saving, Writer, fill, spread
+from ._store import PIECE
+
+#: Whole tensors by their names (numpy, torch, or any bytes), or rows of some.
+Tensors = Union[Mapping[str, Buffer], Sequence[Shard]]
+
+
+#: Pieces that are wanted in part and read again at once, for their checksums.
+EDGES = 8
+
+
+def _agree(shard: Shard, offset: int, length: int, sum_: int) -> None:
+    if weights.checksum(shard.buffer, offset, length) != sum_:
+        raise ValueError(f"{shard.name}: bytes {offset} to {offset + length - 1} behind row {shard.begin} are not what was saved")
+
+
+def shards_of(tensors: Tensors) -> List[Shard]:
+    if not isinstance(tensors, Mapping):
+        return list(tensors)
+    shards = []
+    for name, tensor in tensors.items():
+        dtype, shape = dtype_and_shape(name, tensor, weights.length_of(tensor))
+        shards.append(Shard(name, dtype, shape, 0, shape[0] if shape else 1, tensor))
+    return shards
+
+
+class Step(NamedTuple):
+    """A step of which some store has a manifest. `files`: their sizes; `missing`: those that no store has that is there."""
+
+    step: int
+    number: int
+    files: Dict[str, int]
+    missing: List[str]
+
+
+class Checkpoints:
+    """Checkpoints on stores, as one rank of some sees them.
+
+        with Checkpoints(manifests, rank=rank, ranks=8, copies=2) as checkpoints:
+            saving = checkpoints.save(1000, {"w": w, "b": b})       # copied: training goes on
+            parts = gather(saving.wait())                           # by any means
+            if rank == 0:
+                checkpoints.commit(1000, parts)                     # now it is a checkpoint; before, the last one was
+
+            step = checkpoints.load({"w": w, "b": b})               # the last one that was committed
+
+    The bytes of all ranks are spread over the stores, each on `copies` of them. A step is a checkpoint from the moment at which
+    the first store has renamed its manifest; all that it consists of was flushed before, on every store. Any thread may call
+    anything. A rank has one save under way at a time: a second one waits for the first.
+    """
+
+    def __init__(self, stores: Sequence[bytes], *, rank: int = 0, ranks: int = 1, copies: int = 1, timeout: float = 60,
+                 **options: Any) -> None:
+        """`stores`: the manifests of all. `timeout`: seconds in which a store has to connect, to answer, and to take or give
+        64 MiB. `options`: those of `Endpoint`. Raises a ConnectionError or TimeoutError where a store cannot be reached."""
+        if not 1 <= copies <= len(stores):
+            raise ValueError(f"{copies} copies on {len(stores)} stores")
+        self._rank, self._ranks, self._copies, self._timeout = rank, ranks, copies, timeout
+        addresses = [base64.b64decode(json.loads(manifest)["checkpoints"]) for manifest in stores]
+        self._endpoint = Endpoint(**{**weights.DIRECT, **options})
+        self._calls = Calls(self._endpoint)
+        self._last: Optional[Saving] = None
+        self._staging: Optional[memoryview] = None
+        self._staged: Optional[Memory] = None
+        self._lock = threading.Lock()
+        try:
+            connecting = [self._endpoint.connect(address, timeout=timeout) for address in addresses]
+            self._stores: List[Peer] = [operation.wait() for operation in connecting]
+        except BaseException:
+            self._calls.close()
+            raise
+
+    def _call(self, store: int, do: str, load: int = 0, **given: Any) -> Any:
+        """`load`: bytes that a disk reads or flushes for it, which may be a slow one."""
+        return self._calls(self._stores[store], do, self._timeout + load / 50e6, **given)
+
+    # Saving.
+
+    def save(self, step: int, tensors: Tensors, *, copy: bool = True, progress: Optional[Progress] = None) -> Saving:
+        """Begins to save this rank's tensors, which must be contiguous. `copy`: returns when they are copied, and may change;
+        the memory for it is kept for the next save. Else it returns at once, and they must not change until the save has ended.
+        `progress` is called, by another thread, with the bytes that are there, and all.
+
+        What an unfinished save of this step has left is used where its checksums agree. With one rank the step is
+        committed, too; else `commit` does it."""
+        return self._begin(step, tensors, f"rank{self._rank}", copy, progress, self._ranks == 1)
+
+    def _begin(self, step: int, tensors: Tensors, name: str, copy: bool, progress: Optional[Progress], commit: bool) -> Saving:
+        count = len(self._stores)
+        files = [File(f"{name}-{k}", shards, [(self._rank + k + c) % count for c in range(self._copies)])
+                 for k, shards in enumerate(spread(shards_of(tensors), count))]
+        with self._lock:
+            if self._last is not None:
+                self._last._thread.join()
+            where = self._copy(files) if copy else None
+
+            def run(saving: Saving) -> bytes:
+                own, places = ([], where) if where is not None else self._registered(files)
+                try:
+                    writer = Writer(self._endpoint, self._stores, self._call, step, files, self._timeout)
+                    made = writer.write(places, saving)
+                finally:
+                    for memory in own:
+                        memory.deregister()
+                if commit:
+                    self.commit(step, [made])
+                return made
+
+            self._last = Saving(run, sum(file.size for file in files) * self._copies, progress)
+            return self._last
+
+    def _copy(self, files: Sequence[File]) -> List[List[Place]]:
+        """Into memory that is kept, as the files will have them."""
+        total = sum(size_of(file.tensors) + BLOCK for file in files)
+        if self._staging is None or self._staged is None or len(self._staging) < total:
+            if self._staged is not None:
+                self._staged.deregister()
+            self._staging = self._endpoint.allocate(total)
+            self._staged = self._endpoint.register(self._staging, access=Access.LOCAL)
+        base, where = 0, []
+        for file in files:
+            where.append([(self._staged, 0, base + tensor.begin) for tensor in file.tensors.values()])
+            for number, tensor in enumerate(file.tensors.values()):
+                place = self._staging[base + tensor.begin:base + tensor.end]
+                fill(place, file.shards[number].buffer)
+                file.shards[number] = file.shards[number]._replace(buffer=place)
+            base += size_of(file.tensors) + -size_of(file.tensors) % BLOCK
+        return where
+
+    def _registered(self, files: Sequence[File]) -> Tuple[List[Memory], List[List[Place]]]:
+        """The tensors where they lie."""
+        memories, places = weights.register(
+            self._endpoint, [s for file in files for s in file.shards if weights.length_of(s.buffer)], Access.LOCAL)
+        left = iter(places)
+        return memories, [[(memories[0], 0, 0) if t.begin == t.end else (memories[(at := next(left))[0]], at[1], 0)
+                           for t in file.tensors.values()] for file in files]
+
+    def commit(self, step: int, parts: Sequence[bytes]) -> None:
+        """Makes a checkpoint of what `Saving.wait` returned on every rank; one rank does it. When it returns, all stores have
+        the manifest. Raises ValueError if a file is not there as often as it should be; after an OSError or a WeftError the step
+        may be committed or not: `steps` says which, and it is all there if it is."""
+        files: Dict[str, int] = {}
+        for part in parts:
+            files.update(json.loads(part))
+        everywhere = self._everywhere()
+        for name, size in files.items():
+            has = sum(there.get(step, (None, {}))[1].get(name) == size for there in everywhere.values())
+            if has < self._copies:
+                raise ValueError(f"step {step}: {has} stores have {name}, of {self._copies}")
+        number = 1 + max((manifest["number"] for there in everywhere.values() for manifest in [there.get(step, (None, {}))[0]] if manifest), default=0)
+        manifest = {"format": 1, "step": step, "number": number, "files": files}
+        for store in range(len(self._stores)):
+            self._call(store, "commit", step=step, manifest=manifest)
+
+    # Loading.
+
+    def _answers(self, do: str, stores: Optional[Sequence[int]] = None, **given: Any) -> Dict[int, Any]:
+        """Of those stores that answer: one at least, unless it is not needed."""
+        answers, failed = {}, None
+        for store in range(len(self._stores)) if stores is None else stores:
+            try:
+                answers[store] = self._call(store, do, **given)
+            except (ConnectionError, PeerError) as error:
+                failed = error
+        if failed is not None and not answers and stores is None:
+            raise failed
+        return answers
+
+    def _everywhere(self) -> Dict[int, Dict[int, Tuple[Optional[Dict[str, Any]], Dict[str, int]]]]:
+        """Of each store that answers, each step's manifest and files."""
+        return {store: {step: (manifest, files) for step, manifest, files in there} for store, there in self._answers("steps").items()}
+
+    def steps(self) -> List[Step]:
+        """The checkpoints, the last one last; with those of which a part is on no store that is there (`missing`)."""
+        everywhere = self._everywhere()
+        steps: Dict[int, Step] = {}
+        for there in everywhere.values():
+            for step, (manifest, _) in there.items():
+                if manifest and (step not in steps or steps[step].number < manifest["number"]):
+                    files = manifest["files"]
+                    missing = [name for name in files if not any(
+                        other.get(step, (None, {}))[1].get(name) == files[name] for other in everywhere.values())]
+                    steps[step] = Step(step, manifest["number"], files, missing)
+        return [steps[step] for step in sorted(steps)]
+
+    def _step(self, step: Optional[int]) -> Step:
+        steps = [one for one in self.steps() if not one.missing and step in (None, one.step)]
+        if not steps:
+            raise FileNotFoundError(f"no store has a whole checkpoint{'' if step is None else f' of step {step}'}")
+        return steps[-1]
+
+    def contents(self, step: Optional[int] = None) -> List[Tuple[str, str, Tuple[int, ...], int]]:
+        """Name, dtype, shape and bytes of each whole tensor of a step; None: of the last one."""
+        found, tensors = self._step(step), {}
+        for offer in self._answers("offer", step=found.step, files=list(found.files)).values():
+            for name, dtype, shape, _, _, row in offer["shards"]:
+                tensors[name] = (name, dtype, tuple(shape), row * (shape[0] if shape else 1))
+        return list(tensors.values())
+
+    def load(self, tensors: Tensors, step: Optional[int] = None, *, verify: bool = True, progress: Optional[Progress] = None) -> int:
+        """Reads tensors, or any rows of them, into these buffers or files, however they were sharded when they were saved.
+        step: None stands for the last checkpoint; returns which it was. `verify`: checksums are compared with those of the
+        save. `progress` is called with the bytes that are there, and all. Raises FileNotFoundError without a checkpoint,
+        ValueError for tensors that it does not have so, or bytes that are not what was saved; the last store's error if none is
+        left."""
+        found, shards = self._step(step), shards_of(tensors)
+        names = sorted({shard.name for shard in shards})
+        offers = self._answers("offer", step=found.step, files=list(found.files), names=names)
+        try:
+            self._read(shards, list(offers.values()), progress)
+            if verify:
+                self._verify(shards, list(offers.values()))
+        finally:
+            for store, offer in offers.items():
+                self._answers("release", [store], name=offer["held"])
+        return found.step
+
+    def _read(self, shards: Sequence[Shard], offers: Sequence[Dict[str, Any]], progress: Optional[Progress] = None) -> None:
+        manifests = [json.dumps(offer).encode() for offer in offers]
+        with Target(shards, manifests, timeout=self._timeout, endpoint=self._endpoint) as target:
+            target.pull(progress=progress)
+
+    def _verify(self, shards: Sequence[Shard], offers: Sequence[Dict[str, Any]]) -> None:
+        """Compares pieces with the checksums of the save. Of a piece that is wanted in part, all is read, a few at a time."""
+        edges: List[Tuple[Shard, int, int, int, Shard, int, int]] = []
+        for shard in shards:
+            checked = set()
+            for offer in offers:
+                for (name, _, _, first, last, row), sums in zip(offer["shards"], offer["sums"]):
+                    begin, end = (max(first, shard.begin) - first) * row, (min(last, shard.end) - first) * row
+                    if name != shard.name or begin >= end or (first, last) in checked:
+                        continue
+                    checked.add((first, last))
+                    for number in range(begin // PIECE, -(-end // PIECE)):
+                        at, to = number * PIECE, min((number + 1) * PIECE, (last - first) * row)
+                        low, high = max(at, begin), min(to, end)
+                        here = low - (shard.begin - first) * row
+                        if (low, high) == (at, to):
+                            _agree(shard, here, high - low, sums[number])
+                            continue
+                        rows = first + at // row, first + -(-to // row)
+                        again = shard._replace(begin=rows[0], end=rows[1], buffer=bytearray((rows[1] - rows[0]) * row))
+                        edges.append((again, at - (rows[0] - first) * row, to - at, sums[number], shard, here, high - low))
+                        if len(edges) == EDGES:
+                            self._look_at(edges, offers)
+        self._look_at(edges, offers)
+
+    def _look_at(self, edges: List[Tuple[Shard, int, int, int, Shard, int, int]], offers: Sequence[Dict[str, Any]]) -> None:
+        self._read([again for again, *_ in edges], offers)
+        for again, offset, length, sum_, shard, here, common in edges:
+            _agree(again, offset, length, sum_)
+            row = shard.row
+            _agree(shard, here, common, weights.checksum(again.buffer, here + (shard.begin - again.begin) * row, common))
+        edges.clear()
+
+    def verify(self, step: Optional[int] = None) -> List[str]:
+        """Has the stores read a step again. Returns the files that are not what was saved, with their tensors; of copies all
+        are looked at."""
+        found, bad = self._step(step), []
+        everywhere = self._everywhere()
+        for store, there in everywhere.items():
+            for name, size in there.get(found.step, (None, {}))[1].items():
+                if name in found.files:
+                    bad += [f"{name}: {key}" for key in self._call(store, "check", size, step=found.step, file=name)]
+        return bad
+
+    def close(self) -> None:
+        """Waits for a save that is under way, and ends the connections."""
+        with self._lock:
+            if self._last is not None:
+                self._last._thread.join()
+            self._calls.close()
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

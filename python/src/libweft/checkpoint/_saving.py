@@ -1,0 +1,280 @@
+"""A save of one rank: which file has which bytes, what of it earlier saves have left, and the writes."""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import itertools
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from .. import weights
+from .._buffers import Buffer, Held
+from .._safetensors import header_for, pieces, placed, size_of
+from ..endpoint import Access, Endpoint
+from ..memory import Memory, RemoteMemory
+from ..operation import Operation
+from ..parts import Parts
+from ..peer import Peer
+from ..transfers import Entry
+from ..weights import FileRange, Shard
+from ._store import KEY, PIECE, hash_of
+
+#: Tensors' bytes begin in a file at a multiple of this, so that they pass the page cache by.
+BLOCK = 4096
+#: Lists of writes that are under way at once, and writes in each.
+DEPTH, BATCH = 4, 8
+
+Progress = Callable[[int, int], None]
+#: Of a store, by its number: what to do, how many bytes its disk reads or flushes for it, and what goes with it.
+Call = Callable[..., Any]
+#: Where a tensor lies here: a memory, a range of it, and an offset.
+Place = Tuple[Memory, int, int]
+
+
+class File:
+    """One file of a rank: what is in it, and on which stores."""
+
+    def __init__(self, name: str, shards: Sequence[Shard], stores: Sequence[int]) -> None:
+        self.name, self.stores = name, stores
+        # Those whose bytes end at a block are first, so that few begin elsewhere.
+        self.shards = sorted(shards, key=lambda s: weights.length_of(s.buffer) % BLOCK != 0)
+        keys = [s.name if s.begin == 0 and s.end >= (s.shape[0] if s.shape else 1) else f"{s.name}[{s.begin}:{s.end}]" for s in self.shards]
+        if len(set(keys)) < len(keys):
+            raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)} is there twice")
+        self.tensors = placed((key, s.dtype, (s.end - s.begin, *s.shape[1:]) if s.shape else (), weights.length_of(s.buffer))
+                              for key, s in zip(keys, self.shards))
+        self.places = pieces(self.tensors, PIECE)
+        self.sums: List[Optional[int]] = [None] * len(self.places)
+        self.header = bytearray(self.made(["0" * 8] * len(self.places)))
+        self.size = len(self.header) + size_of(self.tensors)
+
+    def sum(self) -> None:
+        """Its checksums, as far as they are not there."""
+        numbers = itertools.count()
+        for shard, (key, tensor) in zip(self.shards, self.tensors.items()):
+            for at, length in pieces({key: tensor}, PIECE):
+                number = next(numbers)
+                if self.sums[number] is None:
+                    self.sums[number] = weights.checksum(shard.buffer, at - tensor.begin, length)
+
+    def made(self, sums: Sequence[str]) -> bytes:
+        """Its header, whose length does not depend on the checksums."""
+        whole = {key: (s.name, s.shape, s.begin) for key, s in zip(self.tensors, self.shards)}
+        said = {"piece": PIECE, "shards": whole, "sums": "".join(sums)}
+        return header_for(self.tensors, {KEY: json.dumps(said, separators=(",", ":"))}, BLOCK)
+
+    def finish(self) -> str:
+        """Its header with the checksums; and its name, which no other contents have."""
+        self.header[:] = self.made([f"{sum_:08x}" for sum_ in self.sums])
+        return f"{self.name}.{hash_of(bytes(self.header))}.safetensors"
+
+
+def spread(shards: Sequence[Shard], count: int) -> List[List[Shard]]:
+    """About as many bytes for each of `count` files; tensors are cut between rows. Small ones are not cut at all."""
+    room = share = max(-(-sum(weights.length_of(s.buffer) for s in shards) // count), PIECE)
+    files: List[List[Shard]] = [[]]
+    for shard in shards:
+        begin, row = shard.begin, shard.row
+        while True:
+            if room <= 0 and len(files) < count:
+                files.append([])
+                room = share
+            rows = shard.end - begin
+            if len(files) < count and row and rows * row > room + PIECE:
+                rows = max(room // row, 1)
+            files[-1].append(shard._replace(begin=begin, end=begin + rows, buffer=part(shard.buffer, (begin - shard.begin) * row, rows * row)))
+            room -= rows * row
+            begin += rows
+            if begin >= shard.end:
+                break
+    return files
+
+
+def part(buffer: Any, offset: int, length: int) -> Any:
+    """Some bytes of a buffer, a tensor or a range of a file."""
+    if offset == 0 and length == weights.length_of(buffer):
+        return buffer
+    if isinstance(buffer, FileRange):
+        return FileRange(buffer.path, buffer.offset + offset, length)
+    if hasattr(buffer, "data_ptr"):
+        return weights.bytes_of(buffer)[offset:offset + length]
+    return _view(buffer)[offset:offset + length]
+
+
+def fill(place: memoryview, buffer: Any) -> None:
+    """Copies a tensor's bytes, of a GPU's or a file's, too."""
+    if isinstance(buffer, FileRange):
+        with open(buffer.path, "rb", buffering=0) as file:
+            file.seek(buffer.offset)
+            while place:
+                place = place[file.readinto(place) or _cut_off(buffer.path):]
+    elif not getattr(buffer, "is_cpu", True):
+        place[:] = _view(weights.bytes_of(buffer).cpu())
+    elif place:
+        place[:] = _view(buffer)
+
+
+def _cut_off(path: str) -> int:
+    raise ValueError(f"{path} is shorter than it was")
+
+
+def _view(buffer: Buffer) -> memoryview:
+    """The bytes of an object of whatever format."""
+    with Held(buffer) as held:
+        block = (ctypes.c_char * held.length).from_address(held.address)
+    setattr(block, "owner", buffer)
+    return memoryview(block).cast("B")
+
+
+class Saving:
+    """A save that is under way, in a thread of its own."""
+
+    def __init__(self, run: Callable[[Saving], bytes], total: int, progress: Optional[Progress]) -> None:
+        #: Bytes that are written or need not be, and those of them that an earlier save had written; and all.
+        self.there, self.skipped, self.total = 0, 0, total
+        self._progress = progress
+        self._part = b""
+        self._error: Optional[BaseException] = None
+        self._thread = threading.Thread(target=self._main, args=(run,), daemon=True)
+        self._thread.start()
+
+    def _main(self, run: Callable[[Saving], bytes]) -> None:
+        try:
+            self._part = run(self)
+        except BaseException as error:
+            self._error = error
+
+    def moved(self, length: int) -> None:
+        self.there += length
+        if self._progress:
+            self._progress(self.there, self.total)
+
+    @property
+    def done(self) -> bool:
+        """Whether `wait` returns, or raises, at once."""
+        return not self._thread.is_alive()
+
+    def wait(self, timeout: Optional[float] = None) -> bytes:
+        """What `Checkpoints.commit` needs of this rank: its bytes are on stable storage. (With one rank, the step is committed.)
+        Raises what the save failed with; StillRunningError-like TimeoutError after `timeout` seconds, and it goes on."""
+        self._thread.join(timeout)
+        if not self.done:
+            raise TimeoutError(f"the save has not ended within {timeout} s, and goes on")
+        if self._error is not None:
+            raise self._error
+        return self._part
+
+
+class Copy:
+    """A file on one of its stores. `found`, `sums`: what is there; `left`: its pieces that are to be written."""
+
+    def __init__(self, file: File, store: int) -> None:
+        self.file, self.store = file, store
+        self.left: List[bool] = []
+        self.found: Dict[str, Any] = {}
+        self.sums: List[int] = []
+        self.whole = False
+        self.remote: Optional[RemoteMemory] = None
+
+
+class Writer:
+    """Writes files of one rank for a step. `where`: of each file, where its tensors lie."""
+
+    def __init__(self, endpoint: Endpoint, stores: Sequence[Peer], call: Call, step: int, files: Sequence[File], timeout: float) -> None:
+        self._endpoint, self._stores, self._call, self._step, self._timeout = endpoint, stores, call, step, timeout
+        self._files = files
+        self._copies = [Copy(file, store) for file in files for store in file.stores]
+
+    def write(self, where: Sequence[Sequence[Place]], saving: Saving) -> bytes:
+        """Returns what `Checkpoints.commit` needs: everything is on stable storage then."""
+        headers = self._endpoint.register([file.header for file in self._files], access=Access.LOCAL)
+        try:
+            with ThreadPoolExecutor(8, "weft-save") as pool:
+                self._find(pool, saving)
+                summing = pool.submit(self._sum)
+                list(pool.map(self._open, self._copies))
+                runs = [self._runs(copy, places) for copy, places in self._placed(where)]
+                for done in Parts(self._lists(runs), in_flight=DEPTH):
+                    saving.moved(done.bytes)
+                summing.result()
+                finals = {file.name: file.finish() for file in self._files}
+                numbers = {file.name: number for number, file in enumerate(self._files)}
+                opened = [copy for copy in self._copies if copy.remote is not None]
+                entries = [Entry(headers, copy.remote, len(copy.file.header), numbers[copy.file.name]) for copy in opened]
+                for done in Parts(self._lists([iter(entries)]), in_flight=DEPTH):
+                    saving.moved(done.bytes)
+                list(pool.map(lambda copy: self._call(copy.store, "seal", copy.file.size, step=self._step, name=copy.file.name,
+                                                      final=finals[copy.file.name]), opened))
+            return json.dumps({finals[file.name]: file.size for file in self._files}).encode()
+        finally:
+            for copy in self._copies:
+                if copy.remote is not None:
+                    copy.remote.release()
+            headers.deregister()
+
+    def _sum(self) -> None:
+        for file in self._files:
+            file.sum()
+
+    def _placed(self, where: Sequence[Sequence[Place]]) -> Iterator[Tuple[Copy, Sequence[Place]]]:
+        by_name = {file.name: places for file, places in zip(self._files, where)}
+        return ((copy, by_name[copy.file.name]) for copy in self._copies if copy.remote is not None)
+
+    def _find(self, pool: ThreadPoolExecutor, saving: Saving) -> None:
+        """What need not be written."""
+
+        def find(copy: Copy) -> None:
+            file = copy.file
+            copy.found = self._call(copy.store, "find", step=self._step, name=file.name, size=file.size)
+            if copy.found["unfinished"]:
+                places = [(len(file.header) + at, length) for at, length in file.places]
+                copy.sums = self._call(copy.store, "sums", file.size, step=self._step, name=copy.found["unfinished"], places=places)
+
+        list(pool.map(find, self._copies))
+        for copy in self._copies:
+            file = copy.file
+            if copy.sums or copy.found["finished"]:
+                file.sum()
+            copy.whole = bool(copy.found["finished"]) and file.finish() in copy.found["finished"]
+            copy.left = [not copy.whole and (not copy.sums or ours != theirs) for ours, theirs in itertools.zip_longest(file.sums, copy.sums)]
+            there = sum(length for (_, length), left in zip(file.places, copy.left) if not left) + copy.whole * len(file.header)
+            if there:
+                saving.skipped += there
+                saving.moved(there)
+
+    def _open(self, copy: Copy) -> None:
+        if copy.whole:
+            self._call(copy.store, "use", step=self._step, name=copy.file.finish())
+        else:
+            descriptor = self._call(copy.store, "open", step=self._step, name=copy.file.name, size=copy.file.size)
+            copy.remote = self._stores[copy.store].import_memory(base64.b64decode(descriptor))
+
+    def _runs(self, copy: Copy, places: Sequence[Place]) -> Iterator[Entry]:
+        """Writes: neighbours in memory and file are together, and cut where the pieces of a first, long tensor are."""
+        runs: List[Tuple[Memory, int, int, int, int]] = []
+        numbers = itertools.count()
+        for tensor, (memory, range_, offset) in zip(copy.file.tensors.values(), places):
+            for at, length in pieces({"": tensor}, PIECE):
+                if not copy.left[next(numbers)]:
+                    continue
+                here, there = offset + at - tensor.begin, at
+                if runs and runs[-1][:2] == (memory, range_) and runs[-1][2] + runs[-1][4] == here and runs[-1][3] + runs[-1][4] == there:
+                    here, there, length = *runs[-1][2:4], runs.pop()[4] + length
+                runs.append((memory, range_, here, there, length))
+        for memory, range_, here, there, length in runs:
+            while length:
+                now = min(length, PIECE - there % PIECE)
+                yield Entry(memory, copy.remote, now, range_, 0, here, len(copy.file.header) + there)
+                here, there, length = here + now, there + now, length - now
+
+    def _lists(self, runs: Sequence[Iterator[Entry]]) -> Iterator[Callable[[], Operation[Any]]]:
+        """Of all copies in turn, so that all disks are busy."""
+        entries = (entry for turn in itertools.zip_longest(*runs) for entry in turn if entry is not None)
+        while True:
+            batch = list(itertools.islice(entries, BATCH))
+            if not batch:
+                return
+            yield lambda batch=batch: self._endpoint.write_list(batch, timeout=self._timeout)  # type: ignore[misc]

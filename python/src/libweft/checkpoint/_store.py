@@ -1,0 +1,288 @@
+"""The side that has the disk: a folder for each step, files of safetensors in it, and a manifest that says which of them count."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import itertools
+import json
+import os
+import re
+import shutil
+import threading
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+
+from .. import weights
+from .._safetensors import Tensor, header_of, parsed, pieces
+from ..endpoint import Access, Endpoint
+from ..memory import Memory
+from ..peer import Peer
+from ..weights import FileRange, Shard
+from ._calls import Calls
+
+#: Bytes of which a file keeps one checksum.
+PIECE = 8 << 20
+#: The file that makes a step a checkpoint, and one that is being written.
+MANIFEST, UNFINISHED = "manifest.json", ".tmp"
+#: Of our own, in the metadata of a file.
+KEY = "weft"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+class Saved(NamedTuple):
+    """A file of a step. `whole`: each tensor's name, the shape of all of it, and the first row that is here; `sums`: of each
+    piece, in their order."""
+
+    header: int
+    tensors: Dict[str, Tensor]
+    whole: Dict[str, Tuple[str, Tuple[int, ...], int]]
+    sums: List[int]
+
+
+def hash_of(header: bytes) -> str:
+    return hashlib.sha256(header).hexdigest()[:16]
+
+
+def saved(path: str) -> Saved:
+    """What a file of a checkpoint says of itself; its name has the hash of that."""
+    header = header_of(path)
+    if hash_of(header) != path.split(".")[-2]:
+        raise ValueError(f"the header of {path} is not what was saved")
+    tensors, metadata = parsed(path, header)
+    said = json.loads(metadata.get(KEY, "null"))
+    if said is None or said["piece"] != PIECE:
+        raise ValueError(f"{path} is of another version, or no file of a checkpoint")
+    whole = {key: (name, tuple(shape), begin) for key, (name, shape, begin) in said["shards"].items()}
+    sums = [int(said["sums"][at:at + 8], 16) for at in range(0, len(said["sums"]), 8)]
+    return Saved(len(header), tensors, whole, sums)
+
+
+def sync(path: str) -> None:
+    """Flushes a file or a folder."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _known(name: str) -> str:
+    """A name out of a request, which may not leave the folder."""
+    if not NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a file")
+    return name
+
+
+class Store:
+    """Keeps checkpoints in a folder of this host, for ranks anywhere. It has one process: a second one is refused.
+
+        with Store("/nvme/checkpoints", keep=3) as store:
+            send_somehow(store.manifest())
+            ...
+
+    The ranks write into its files and read them as memory; the process only makes, flushes and renames them, and holds none of
+    their bytes. Every process that has the manifest (and the secret, if `options` name one) may read and replace all of it.
+    """
+
+    def __init__(self, folder: "str | os.PathLike[str]", *, keep: int = 0, **options: Any) -> None:
+        """`keep`: when a step is committed, those before the last `keep` are removed; 0: none is. `options`: those of
+        `Endpoint`. Raises OSError where the folder cannot be used, BlockingIOError where another store has it."""
+        self.folder, self._keep = os.path.abspath(folder), keep
+        os.makedirs(self.folder, exist_ok=True)
+        self._lock_file = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._endpoint = Endpoint(**{**weights.DIRECT, **options})
+        except BaseException:
+            os.close(self._lock_file)
+            raise
+        self._lock = threading.RLock()
+        #: Files that a peer writes or has written for a checkpoint that is not committed yet, or reads: which peer, and by what.
+        self._held: Dict[str, Tuple[int, List[Memory]]] = {}
+        self._numbers = itertools.count()
+        self._calls = Calls(self._endpoint, self._serve, self._ended)
+
+    def manifest(self) -> bytes:
+        """What ranks need to know; it may travel by any means."""
+        return json.dumps({"format": 1, "checkpoints": base64.b64encode(self._endpoint.address).decode()}).encode()
+
+    def close(self) -> None:
+        """What is committed stays; a save that is under way fails. Repeating it is harmless."""
+        if self._lock_file >= 0:
+            self._calls.close()
+            os.close(self._lock_file)
+            self._lock_file = -1
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Requests.
+
+    def _serve(self, peer: Peer, given: Dict[str, Any]) -> Any:
+        do = given.pop("do")
+        if do not in ("find", "use", "open", "sums", "seal", "commit", "steps", "offer", "release", "check"):
+            raise ValueError(f"{do!r} is no request: it is of another version")
+        return getattr(self, "_" + do)(peer.id, **given)
+
+    def _path(self, step: int, *name: str) -> str:
+        if not isinstance(step, int) or step < 0:
+            raise ValueError(f"{step!r} is no number of a step")
+        return os.path.join(self.folder, f"{step}", *map(_known, name))
+
+    def _hold(self, peer: int, name: str, memories: List[Memory]) -> None:
+        """Takes a file for a peer; another one's registration of it has ended when this returns."""
+        with self._lock:
+            before, self._held[name] = self._held.get(name), (peer, memories)
+        for memory in before[1] if before else ():
+            memory.deregister()
+
+    def _release(self, peer: int, name: str) -> None:
+        with self._lock:
+            memories = self._held.pop(name)[1] if self._held.get(name, (None,))[0] == peer else []
+        for memory in memories:
+            memory.deregister()
+
+    def _ended(self, peer: int) -> None:
+        for name in [name for name, (holder, _) in list(self._held.items()) if holder == peer]:
+            self._release(peer, name)
+
+    def _find(self, peer: int, step: int, name: str, size: int) -> Dict[str, Any]:
+        """What an earlier save has left of a file, of that size: an unfinished one, and finished ones."""
+        unfinished, finished = self._path(step, name + UNFINISHED), []
+        for other in os.listdir(self._path(step)) if os.path.isdir(self._path(step)) else ():
+            if other.startswith(name + ".") and other != name + UNFINISHED and os.stat(self._path(step, other)).st_size == size:
+                finished.append(other)
+        is_there = os.path.exists(unfinished) and os.stat(unfinished).st_size == size
+        return {"unfinished": name + UNFINISHED if is_there else "", "finished": finished}
+
+    def _use(self, peer: int, step: int, name: str) -> None:
+        """A finished file, as it is, for the checkpoint that is to be."""
+        with self._lock:
+            os.stat(self._path(step, name))
+            self._hold(peer, f"{step}/{name}", [])
+
+    def _sums(self, peer: int, step: int, name: str, places: List[List[int]]) -> List[int]:
+        path = self._path(step, name)
+        whole = FileRange(path, 0, os.stat(path).st_size)
+        return [weights.checksum(whole, at, length) for at, length in places]
+
+    def _open(self, peer: int, step: int, name: str, size: int) -> str:
+        """An unfinished file, with its size and its blocks; a peer that had it before has it no longer."""
+        path = self._path(step, name + UNFINISHED)
+        held = f"{step}/{name}{UNFINISHED}"
+        self._hold(peer, held, [])
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(file, size)
+            os.posix_fallocate(file, 0, size)
+            memory = self._endpoint.register_file(file, [(0, size)], access=Access.REMOTE_WRITE)
+        finally:
+            os.close(file)
+        self._hold(peer, held, [memory])
+        return base64.b64encode(memory.export()).decode()
+
+    def _seal(self, peer: int, step: int, name: str, final: str) -> None:
+        """Ends the writing of a file, which is on the disk and has its name there when this returns."""
+        path, to = self._path(step, name + UNFINISHED), self._path(step, final)
+        self._hold(peer, f"{step}/{final}", [])
+        self._release(peer, f"{step}/{name}{UNFINISHED}")
+        sync(path)
+        os.rename(path, to)
+        sync(os.path.dirname(to))
+        sync(self.folder)
+
+    def _commit(self, peer: int, step: int, manifest: Dict[str, Any]) -> None:
+        """Every file is on the disk of its stores before the first of them is asked for this. `manifest` names them all; those
+        that are here are looked at."""
+        with self._lock:
+            folder, path = self._path(step), self._path(step, MANIFEST)
+            for name, size in manifest["files"].items():
+                if os.path.exists(self._path(step, name)) and os.stat(self._path(step, name)).st_size != size:
+                    raise ValueError(f"{name} of step {step} has not its size of {size} bytes")
+            os.makedirs(folder, exist_ok=True)
+            with open(path + UNFINISHED, "w", encoding="utf-8") as file:
+                json.dump(manifest, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(path + UNFINISHED, path)
+            sync(folder)
+            sync(self.folder)
+            for name in manifest["files"]:
+                self._held.pop(f"{step}/{name}", None)
+            self._clean(step, set(manifest["files"]))
+
+    def _clean(self, step: int, files: Set[str]) -> None:
+        """Removes what a step's manifest does not name and no peer writes, and steps that are not kept."""
+        for name in os.listdir(self._path(step)):
+            if name not in files and name != MANIFEST and f"{step}/{name}" not in self._held:
+                os.unlink(os.path.join(self._path(step), name))
+        committed = [number for number, manifest in self._all() if manifest is not None]
+        for number, manifest in self._all() if self._keep and len(committed) > self._keep else ():
+            held = any(name.startswith(f"{number}/") for name in self._held)
+            if number < sorted(committed)[-self._keep] and not held:
+                if manifest is not None:  # it is no checkpoint from here on
+                    os.unlink(self._path(number, MANIFEST))
+                    sync(self._path(number))
+                shutil.rmtree(self._path(number))
+
+    def _all(self) -> List[Tuple[int, Optional[Dict[str, Any]]]]:
+        """The steps that have a folder, and their manifests."""
+        found: List[Tuple[int, Optional[Dict[str, Any]]]] = []
+        for number in sorted(int(name) for name in os.listdir(self.folder) if name.isdecimal()):
+            try:
+                with open(self._path(number, MANIFEST), encoding="utf-8") as file:
+                    found.append((number, json.load(file)))
+            except FileNotFoundError:
+                found.append((number, None))
+        return found
+
+    def _steps(self, peer: int) -> List[Tuple[int, Optional[Dict[str, Any]], Dict[str, int]]]:
+        """Each step, its manifest if it has one, and the finished files that are here."""
+        with self._lock:
+            return [(number, manifest, {
+                entry.name: entry.stat().st_size for entry in os.scandir(self._path(number))
+                if entry.name != MANIFEST and not entry.name.endswith(UNFINISHED)
+            }) for number, manifest in self._all()]
+
+    def _offer(self, peer: int, step: int, files: List[str], names: Optional[List[str]] = None) -> Dict[str, Any]:
+        """The tensors with these names that are in files of a step, to be read until `held` is released. Without names: what
+        tensors there are."""
+        shards, sums = [], []
+        for file in files:
+            if not os.path.exists(self._path(step, file)):
+                continue
+            has, at = saved(self._path(step, file)), 0
+            for key, tensor in sorted(has.tensors.items(), key=lambda item: item[1][2:]):
+                count = len(pieces({key: tensor}, PIECE))
+                named, shape, begin = has.whole[key]
+                place = FileRange(self._path(step, file), has.header + tensor.begin, tensor.end - tensor.begin)
+                if names is None or named in names and place.length:
+                    shards.append(Shard(named, tensor.dtype, shape, begin, begin + tensor.rows, place))
+                    sums.append(has.sums[at:at + count])
+                at += count
+        if names is None:
+            return {"shards": [[s.name, s.dtype, s.shape, s.begin, s.end, s.row] for s in shards]}
+        memories, places = weights.register(self._endpoint, shards, Access.REMOTE_READ) if shards else ([], [])
+        held = f"{step}/ read {next(self._numbers)}"
+        self._hold(peer, held, memories)
+        return {**weights.offer(self._endpoint, shards, memories, places), "sums": sums, "held": held}
+
+    def _check(self, peer: int, step: int, file: str) -> List[str]:
+        """The tensors of a file that are not what was saved."""
+        bad: List[str]
+        path = self._path(step, file)
+        try:
+            has, bad = saved(path), []
+        except ValueError as error:
+            return [str(error)]
+        sums = iter(has.sums)
+        for key, tensor in sorted(has.tensors.items(), key=lambda item: item[1][2:]):
+            for at, length in pieces({key: tensor}, PIECE):
+                if weights.checksum(FileRange(path, has.header, 0), at, length) != next(sums) and key not in bad:
+                    bad.append(key)
+        return bad

@@ -1,0 +1,221 @@
+"""Checkpoints on several stores of this host."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import unittest.mock
+from typing import Any, Dict, List, Tuple
+
+import checkpoint_kills
+from support import FABRIC
+from libweft._safetensors import header_for, placed
+from libweft.checkpoint import Checkpoints, Shard, Store
+
+OPTIONS: Dict[str, Any] = {"fabric": "tcp", "rails": "lo"}
+ROWS, ROW = 500, 50_000
+
+
+def rows(begin: int, end: int, version: int = 0) -> bytearray:
+    return bytearray(b"".join(((i * 7 + version) % 251).to_bytes(1, "little") * ROW for i in range(begin, end)))
+
+
+def shard(begin: int, end: int, version: int = 0) -> Shard:
+    return Shard("w", "U8", (ROWS, ROW), begin, end, rows(begin, end, version))
+
+
+def empty(begin: int, end: int) -> Shard:
+    return Shard("w", "U8", (ROWS, ROW), begin, end, bytearray((end - begin) * ROW))
+
+
+@unittest.skipIf(FABRIC != "tcp", "files move over tcp")
+class Saves(unittest.TestCase):
+    def setUp(self) -> None:
+        self.folder = pathlib.Path(self.enterContext_(tempfile.TemporaryDirectory(dir="/var/tmp")))
+
+    def enterContext_(self, manager: Any) -> Any:
+        self.addCleanup(manager.__exit__, None, None, None)
+        return manager.__enter__()
+
+    def stores(self, count: int, **options: Any) -> Tuple[List[Store], List[bytes]]:
+        stores = [self.enterContext_(Store(self.folder / str(i), **OPTIONS, **options)) for i in range(count)]
+        return stores, [store.manifest() for store in stores]
+
+    def rank(self, manifests: List[bytes], **options: Any) -> Checkpoints:
+        made: Checkpoints = self.enterContext_(Checkpoints(manifests, **OPTIONS, **options))
+        return made
+
+    def files(self, step: int) -> List[pathlib.Path]:
+        return sorted(self.folder.glob(f"*/{step}/rank*"))
+
+    def test_ranks_save_and_others_load_with_another_sharding(self) -> None:
+        _, manifests = self.stores(3)
+        ranks = [self.rank(manifests, rank=i, ranks=2) for i in range(2)]
+        small = {"b": os.urandom(1001), "nothing": b""}
+        said: List[Tuple[int, int]] = []
+        saves = [ranks[0].save(7, [shard(0, 200)], copy=False), ranks[1].save(7, [shard(200, ROWS), *(
+            Shard(name, "U8", (len(data),), 0, len(data), data) for name, data in small.items())], progress=lambda *p: said.append(p))]
+        parts = [save.wait(60) for save in saves]
+        self.assertEqual(said[-1], (saves[1].total, saves[1].total))
+        self.assertEqual(ranks[0].steps(), [])
+        ranks[1].commit(7, parts)
+        self.assertEqual([(s.step, s.missing) for s in ranks[0].steps()], [(7, [])])
+        for begin, end in ((0, ROWS), (17, 18), (150, 333), (499, 500)):
+            wanted, b = empty(begin, end), bytearray(1001)
+            said.clear()
+            step = ranks[0].load([wanted, Shard("b", "U8", (1001,), 0, 1001, b)], progress=lambda *p: said.append(p))
+            self.assertEqual((step, wanted.buffer, b), (7, rows(begin, end), small["b"]))
+            self.assertEqual(said[-1], ((end - begin) * ROW + 1001,) * 2)
+        with self.assertRaisesRegex(ValueError, "is wanted"):
+            ranks[0].load({"w": bytearray(3)})
+        with self.assertRaises(FileNotFoundError):
+            ranks[0].load([empty(0, 1)], step=6)
+
+    def test_files_are_safetensors(self) -> None:
+        _, manifests = self.stores(1)
+        self.rank(manifests).save(1, {"a": b"12345", "b": rows(0, 3)}).wait(60)
+        (path,) = self.files(1)
+        content = path.read_bytes()
+        length = 8 + int.from_bytes(content[:8], "little")
+        header = json.loads(content[8:length])
+        self.assertEqual(length % 4096, 0)
+        self.assertEqual([content[length + begin:length + end] for begin, end in (header[key]["data_offsets"] for key in "ab")],
+                         [b"12345", rows(0, 3)])
+
+    def test_training_goes_on_after_the_copy(self) -> None:
+        _, manifests = self.stores(2)
+        with Checkpoints(manifests, **OPTIONS) as rank:
+            source = shard(0, ROWS)
+            for step in (1, 2):  # the memory of the first copy is used again
+                saving = rank.save(step, [source])
+                source.buffer[:] = rows(0, ROWS, step)
+                saving.wait(60)
+            for step in (1, 2):
+                wanted = empty(0, ROWS)
+                self.assertEqual(rank.load([wanted], step), step)
+                self.assertEqual(wanted.buffer, rows(0, ROWS, step - 1))
+            unawaited = rank.save(3, [source])
+        self.assertTrue(unawaited.done)
+        self.assertEqual(self.rank(manifests).load([wanted]), 3)
+
+    def test_a_save_goes_on_where_another_one_ended(self) -> None:
+        _, manifests = self.stores(2)
+
+        def stop(there: int, total: int) -> None:
+            if there > total // 3:
+                raise KeyboardInterrupt
+
+        with self.assertRaises(KeyboardInterrupt), unittest.mock.patch.multiple("libweft.checkpoint._saving", DEPTH=1, BATCH=1):
+            self.rank(manifests).save(1, [shard(0, ROWS)], progress=stop).wait(60)
+        again = self.rank(manifests)
+        self.assertEqual((again.steps(), self.files(1) != []), ([], True))
+        saving = again.save(1, [shard(0, ROWS)])
+        saving.wait(60)
+        self.assertGreater(saving.skipped, ROWS * ROW // 4)
+        self.assertLess(saving.skipped, ROWS * ROW)
+        wanted = empty(0, ROWS)
+        again.load([wanted])
+        self.assertEqual(wanted.buffer, rows(0, ROWS))
+        saving = again.save(1, [wanted], copy=False)  # the same once more: all of it is there
+        saving.wait(60)
+        self.assertEqual(saving.skipped, saving.total)
+        saving = again.save(1, [shard(0, ROWS, 1)])
+        saving.wait(60)
+        self.assertEqual(saving.skipped, 0)
+        again.load([wanted])
+        self.assertEqual(wanted.buffer, rows(0, ROWS, 1))
+        self.assertEqual(len(self.files(1)), 2)  # those of the first save are gone
+
+    def test_copies_survive_a_store(self) -> None:
+        stores, manifests = self.stores(3)
+        rank = self.rank(manifests, copies=2)
+        rank.save(1, [shard(0, ROWS)]).wait(60)
+        self.assertEqual(len(self.files(1)), 4)
+        stores[1].close()
+        wanted = empty(100, 400)
+        self.assertEqual(rank.load([wanted]), 1)
+        self.assertEqual(wanted.buffer, rows(100, 400))
+        stores[0].close()
+        self.assertNotEqual(rank.steps()[0].missing, [])
+        with self.assertRaises(FileNotFoundError):
+            rank.load([wanted])
+        with self.assertRaises(OSError):
+            rank.save(2, [wanted]).wait(60)
+
+    def test_bytes_that_have_changed_are_an_error(self) -> None:
+        _, manifests = self.stores(1)
+        rank = self.rank(manifests)
+        rank.save(1, [shard(0, ROWS), Shard("b", "U8", (3,), 0, 3, b"123")]).wait(60)
+        (path,) = self.files(1)
+        with open(path, "r+b") as file:
+            file.seek(-3 - 60 * ROW - 1, os.SEEK_END)  # in row 439
+            file.write(b"\xff")
+        self.assertEqual(rank.verify(), [f"{path.name}: w"])
+        for begin, end in ((0, ROWS), (430, 450), (ROWS - 1, ROWS)):  # the last is of the same piece
+            with self.assertRaisesRegex(ValueError, "are not what was saved"):
+                rank.load([empty(begin, end)])
+        rank.load([empty(0, 300)])
+        rank.load([empty(430, 450)], verify=False)
+        with open(path, "r+b") as file:
+            file.seek(20)
+            file.write(b"#")
+        self.assertIn("is not what was saved", rank.verify()[0])
+
+    def test_steps_that_are_not_kept_are_removed(self) -> None:
+        _, manifests = self.stores(2, keep=2)
+        rank = self.rank(manifests)
+        for step in (5, 10, 3, 20):
+            rank.save(step, {"a": b"123"}).wait(60)
+        self.assertEqual([s.step for s in rank.steps()], [10, 20])
+        self.assertEqual({path.name for path in self.folder.glob("*/*")}, {"10", "20"})
+
+    def test_a_store_refuses(self) -> None:
+        _, manifests = self.stores(1)
+        with self.assertRaises(BlockingIOError):
+            Store(self.folder / "0", **OPTIONS)
+        rank = self.rank(manifests)
+        wrong: Tuple[Any, ...]
+        for wrong in ((-1, "a"), ("../1", "a"), (1, "../../x"), (1, "")):
+            with self.subTest(wrong), self.assertRaisesRegex(OSError, "is no n"):
+                rank._call(0, "open", step=wrong[0], name=wrong[1], size=1)
+        with self.assertRaisesRegex(OSError, "is no request"):
+            rank._call(0, "_hold")
+        with self.assertRaises(OSError) as caught:
+            rank._call(0, "open", step=1, name="a", size=1 << 60)
+        self.assertNotEqual(caught.exception.errno, 0)
+        with self.assertRaisesRegex(ValueError, "0 stores have a"):
+            rank.commit(1, [b'{"a": 5}'])
+
+    def test_the_commands_save_and_load_files(self) -> None:
+        given = self.folder / "in"
+        wanted = placed([("a", "U8", (101, 300), 30300), ("s", "F32", (), 4), ("n", "F32", (0, 3), 0), ("c", "F32", (7, 2, 2), 112)])
+        given.write_bytes(header_for(wanted) + os.urandom(30416))
+        command = [sys.executable, "-m", "libweft.checkpoint"]
+        places = []
+        for i in range(2):
+            store = subprocess.Popen([*command, "store", "--listen", "127.0.0.1:0", str(self.folder / f"store{i}")],
+                                     stdout=subprocess.PIPE, text=True)
+            self.addCleanup(store.wait)
+            self.addCleanup(store.kill)
+            assert store.stdout is not None
+            self.addCleanup(store.stdout.close)
+            places += ["--store", store.stdout.readline().split()[-1]]
+
+        def run(name: str, *more: str) -> str:
+            return subprocess.run([*command, name, *places, *more], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+        run("save", "--step", "4", "--copies", "2", str(given))
+        self.assertIn("step 4: 1 files", run("list"))
+        self.assertIn("is what was saved", run("verify"))
+        run("load", "--out", str(self.folder / "out"))
+        self.assertEqual((self.folder / "out").read_bytes()[-30416:], given.read_bytes()[-30416:])
+        run("load", "--step", "4", "--shard", "1/2", "--out", str(self.folder / "part"))
+        self.assertEqual((self.folder / "part").read_bytes()[4096:4096 + 51 * 300], given.read_bytes()[-30416 + 50 * 300:][:51 * 300])
+
+    def test_kills_leave_the_old_or_the_new_checkpoint(self) -> None:
+        self.assertEqual(checkpoint_kills.torn(self.folder, 6, sweep=True), [])
