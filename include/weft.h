@@ -456,6 +456,15 @@ weft_status weft_endpoint_destroy(weft_endpoint *endpoint);
 */
 #define WEFT_NOTIFY_FAILURE 16
 
+/** Of writes into files (`WEFT_MEMORY_FILE`) of a peer with
+    `WEFT_CAPABILITY_DURABLE`: the bytes, and all that was written to these files
+    before, survive a power cut of the peer before completion, notification and
+    counter. One flush serves all writes that wait for it. Where it fails, they
+    end with `WEFT_ERR_FILE`, and so does all that uses the memory later, until
+    the file is registered anew. Not of reads, nor of other memory
+    (`WEFT_ERR_UNSUPPORTED`), nor with `WEFT_COUNT_PAGES`. Since 0.3. */
+#define WEFT_DURABLE 32
+
 #define WEFT_NOTIFY_DATA_MAX 256
 
 /** A completion queue: the endpoint's own (`weft_endpoint_queue`), or one more.
@@ -544,6 +553,9 @@ weft_status weft_op_cancel(weft_endpoint *endpoint,
 
 /** Of a peer: it does `weft_fetch_add` and `weft_compare_swap`. */
 #define WEFT_CAPABILITY_ATOMICS 1
+
+/** Of a peer: it does `WEFT_DURABLE`. Since 0.3. */
+#define WEFT_CAPABILITY_DURABLE 2
 
 /** A remote endpoint, as a checked id. 0 is never a peer. Calls that name one
     which has ended return `WEFT_ERR_PEER_LOST` or `WEFT_ERR_PEER_CLOSED` until its

@@ -600,6 +600,8 @@ struct options : detail::sized<weft_op_options> {
         return with_notification(value, data).with(WEFT_NOTIFY_FAILURE);
     }
     options &latency_class() noexcept { return with(WEFT_CLASS_LATENCY); }
+    /** Of a write into files: they are flushed before it has arrived. */
+    options &durable() noexcept { return with(WEFT_DURABLE); }
     /** Of a list: one completion for each peer. */
     options &completing_each_peer() noexcept { return with(WEFT_COMPLETE_EACH_PEER); }
     /** Raises a counter of the peer by 1, when all bytes have arrived. */

@@ -1,5 +1,5 @@
 /* Files as memory: what is written is there, what cannot be says why, and a disk that hangs holds up nothing else. */
-#include "harness.h"
+#include "files.h"
 
 #include <linux/filter.h>
 #include <linux/loop.h>
@@ -11,74 +11,10 @@
 
 #define LEN (3 * MIB)
 
-/* Chooses the disk: fake ones, or NULL for the real one. Call before any function of Weft. */
-static void disk_begin(const char *choice)
-{
-    if (choice)
-        CHECK_EQ(setenv("WEFT_FILES", choice, 1), 0);
-}
-
-/* A file without a name, on a disk if /var/tmp is on one. */
-static int new_file(void)
-{
-    char name[] = "/var/tmp/weft-files-XXXXXX";
-    int fd = mkstemp(name);
-    CHECK(fd >= 0);
-    CHECK_EQ(unlink(name), 0);
-    return fd;
-}
-
-static weft_status try_file(struct box *box, int fd, const weft_memory_range *ranges, size_t count, uint32_t access,
-                            weft_memory **memory)
-{
-    weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
-    args.kind = WEFT_MEMORY_FILE;
-    args.fd = fd;
-    args.access = access;
-    return weft_memory_register(box->endpoint, ranges, count, &args, memory);
-}
-
-static weft_memory *register_file(struct box *box, int fd, uint64_t offset, uint64_t len)
-{
-    weft_memory_range range = {(void *)offset, len};
-    weft_memory *memory;
-    CHECK_OK(try_file(box, fd, &range, 1, 0, &memory));
-    return memory;
-}
-
-static weft_remote_memory *import_of(struct duo *duo, weft_memory *memory)
-{
-    char blob[4096];
-    weft_remote_memory *remote;
-    size_t len = descriptor_of(memory, blob, sizeof blob);
-    CHECK_OK(weft_remote_memory_import(duo->a->endpoint, duo->a_to_b, blob, len, &remote));
-    return remote;
-}
-
-static weft_completion ended(struct duo *duo, const struct range_request *args, bool read)
-{
-    weft_op id;
-    CHECK_OK((read ? submit_read : submit_write)(duo->a->endpoint, args, &id));
-    return box_await(duo->a, id, 4 * patience_ms());
-}
-
-static void check_file_error(weft_completion done, int want)
-{
-    CHECK_STATUS(done.status, WEFT_ERR_FILE);
-    CHECK_EQ(done.provider_errno, want);
-}
-
 /* ---- What is written is there ---- */
 
 /* Two ranges of a file, of which the second begins and ends at odd places. */
 static const struct { uint64_t offset, len; } PARTS[2] = {{4096, 2 * MIB}, {3 * MIB + 777, MIB - 999}};
-
-static void check_bytes(const uint8_t *got, const uint8_t *want, uint64_t len)
-{
-    for (uint64_t i = 0; i < len; i++)
-        if (got[i] != want[i])
-            FAIL("byte %" PRIu64 " is %d and should be %d", i, got[i], want[i]);
-}
 
 /* The file has the ranges' bytes, and nothing else of it has changed. */
 static void check_file(int fd, const uint8_t *model)

@@ -391,7 +391,7 @@ static PyObject *pending_wait(PyObject *self, PyObject *timeout)
 
 enum parameter {
     PROGRESS, FUNCTION, WORDS, ARGS, COUNT, NOTIFY, NOTIFY_DATA, COUNTER, COUNT_PAGES, LATENCY, TIMEOUT, START, DONE, GRANT,
-    NOTIFY_FAILURE, EACH_PEER, PARAMETERS
+    NOTIFY_FAILURE, EACH_PEER, DURABLE, PARAMETERS
 };
 
 static bool whole(PyObject *from, uint64_t *into)
@@ -413,7 +413,8 @@ static bool plain(PyObject *const *from, weft_op_options *into)
     if (from[START] != Py_None || from[DONE] != Py_None || !PyBytes_CheckExact(data) || PyBytes_Size(data) > WEFT_NOTIFY_DATA_MAX ||
         !PyBytes_CheckExact(grant) || (PyBytes_Size(grant) && PyBytes_Size(grant) != sizeof into->grant) ||
         !whole(from[COUNTER], &into->counter) || !flag(from[COUNT_PAGES], WEFT_COUNT_PAGES, into) ||
-        !flag(from[LATENCY], WEFT_CLASS_LATENCY, into) || !flag(from[EACH_PEER], WEFT_COMPLETE_EACH_PEER, into))
+        !flag(from[LATENCY], WEFT_CLASS_LATENCY, into) || !flag(from[EACH_PEER], WEFT_COMPLETE_EACH_PEER, into) ||
+        !flag(from[DURABLE], WEFT_DURABLE, into))
         return false;
     if (from[NOTIFY] != Py_None) {
         if (!whole(from[NOTIFY], &into->notify) || !flag(from[NOTIFY_FAILURE], WEFT_NOTIFY_FAILURE, into))

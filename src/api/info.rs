@@ -7,6 +7,7 @@ use crate::calls::lane_info::LaneInfo;
 use crate::calls::preview::preview;
 use crate::fork;
 use crate::status::{Result, Status};
+use crate::wire::address::{DOES_ATOMICS, DOES_DURABLE};
 use std::net::SocketAddr;
 
 /// The properties of an endpoint.
@@ -203,6 +204,8 @@ pub struct PeerInfo {
     /// Whether it supports [`fetch_add`](Endpoint::fetch_add) and
     /// [`compare_swap`](Endpoint::compare_swap).
     pub atomics: bool,
+    /// Whether it does [`durable`](crate::OpOptions::durable) writes.
+    pub durable: bool,
     /// The same as in the peer's [`EndpointInfo`].
     pub incarnation: u64,
     /// The fabric in use for this peer; empty until it is up.
@@ -400,7 +403,8 @@ impl Endpoint {
             lanes: info.lanes,
             local_rails: info.local_rails,
             remote_rails: info.remote_rails,
-            atomics: info.capabilities & 1 != 0,
+            atomics: info.capabilities & DOES_ATOMICS != 0,
+            durable: info.capabilities & DOES_DURABLE != 0,
             incarnation: info.incarnation,
             fabric: info.fabric,
             reason: info.reason,

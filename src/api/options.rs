@@ -10,7 +10,7 @@ use crate::ids::OpId;
 use crate::status::{Error, Result};
 pub use crate::transfer::options::NOTIFY_DATA_MAX;
 use crate::transfer::options::{
-    absent, Options, Takes, COUNT_PAGES, EACH_PEER, LATENCY, NOTIFY, NOTIFY_FAILURE,
+    absent, Options, Takes, COUNT_PAGES, DURABLE, EACH_PEER, LATENCY, NOTIFY, NOTIFY_FAILURE,
 };
 use crate::transfer::watch::Marks;
 use crate::transfer::{Common, Direction, Terms};
@@ -115,6 +115,17 @@ impl<'a> OpOptions<'a> {
     /// Of writes with a `counter`: raises it by 1 for each page that has arrived, not once at the end.
     pub fn count_pages(mut self) -> Self {
         self.flags |= COUNT_PAGES;
+        self
+    }
+
+    /// Of writes into files ([`Endpoint::register_file`](crate::Endpoint::register_file)) of a peer with
+    /// [`PeerInfo::durable`](crate::PeerInfo::durable): the bytes, and all that was written to these files before, survive
+    /// a power cut of the peer before completion, notification and counter. One flush serves all writes that wait for
+    /// it. Where it fails, they end with [`Status::File`](crate::Status::File), and so does all that uses the memory
+    /// later, until the file is registered anew. Not of reads, nor of other memory
+    /// ([`Unsupported`](crate::Status::Unsupported)), nor with `count_pages`.
+    pub fn durable(mut self) -> Self {
+        self.flags |= DURABLE;
         self
     }
 

@@ -47,6 +47,11 @@ impl Files {
         Ok(started.insert(Arc::new(queue)).clone())
     }
 
+    /// Flushes that have begun.
+    pub fn flushes(&self) -> u64 {
+        self.queue.lock().as_ref().map_or(0, |queue| queue.flushes())
+    }
+
     /// From here on no file is registered: the thread ends after the last one.
     pub fn end(&self) {
         self.queue.lock().take();

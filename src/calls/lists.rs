@@ -6,6 +6,7 @@ use crate::ids::{GrantToken, OpId};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::PeerState;
 use crate::status::{Error, Result};
+use crate::transfer::durable::MEMORIES_MAX;
 use crate::transfer::geometry::Pages;
 use crate::transfer::list::{List, Part};
 use crate::transfer::options::{check_flags, COUNT_PAGES, LATENCY};
@@ -90,8 +91,8 @@ impl Endpoint {
                 "a grant is of one peer's memory, and this list is over several peers",
             ));
         }
-        list.remotes().iter().try_for_each(|remote| self.check_grant(terms, remote))?;
-        list.parts().iter().try_for_each(|part| self.check_part(list, part))?;
+        list.remotes().iter().try_for_each(|remote| self.check_terms(terms, remote))?;
+        list.parts().iter().try_for_each(|part| self.check_part(list, part, terms.durable))?;
         let state = |part: &Part| self.state_of(list, part, terms.common.grant);
         match list.parts() {
             [one] => self.launch(one.slices, || Shape::part(list, 0), None, terms, || state(one).0),
@@ -100,7 +101,13 @@ impl Endpoint {
     }
 
     /// Whether a part can start: its memories exist, and its peer is up.
-    fn check_part(&self, list: &List, part: &Part) -> Result<()> {
+    fn check_part(&self, list: &List, part: &Part, durable: bool) -> Result<()> {
+        let memories = list.remotes_of(part).count();
+        if durable && memories > MEMORIES_MAX {
+            return Err(Error::limit(format!(
+                "a list with WEFT_DURABLE names {memories} memories of one peer: at most {MEMORIES_MAX} are allowed"
+            )));
+        }
         for remote in list.remotes_of(part) {
             if let Some(error) = Error::of_remote(remote.state()) {
                 let entry = list.entry_of(part, remote).unwrap_or(part.first_entry);
@@ -150,7 +157,7 @@ impl Endpoint {
 
     pub fn prepare_list(&self, list: List) -> Result<Arc<Prepared>> {
         self.core.phase.check_open()?;
-        list.parts().iter().try_for_each(|part| self.check_part(&list, part))?;
+        list.parts().iter().try_for_each(|part| self.check_part(&list, part, false))?;
         Ok(Prepared::new(PreparedShape::List(Arc::new(list))))
     }
 
@@ -163,7 +170,7 @@ impl Endpoint {
         self.core.phase.check_open()?;
         Error::of_remote(paged.remote.state()).map_or(Ok(()), Err)?;
         check_access(terms.direction, &paged.local, &paged.remote)?;
-        self.check_grant(terms, &paged.remote)?;
+        self.check_terms(terms, &paged.remote)?;
         paged.geometry.check_destination(terms.direction)?;
         if terms.count.is_some_and(|count| count.pages) && !paged.geometry.whole {
             return Err(Error::invalid(

@@ -113,6 +113,8 @@ impl Endpoint {
         text.single("weft_pass_longest_seconds", "gauge", help, pass as f64 / 1e9);
         let help = "The longest call into a driver.";
         text.single("weft_driver_call_longest_seconds", "gauge", help, call as f64 / 1e9);
+        let help = "Flushes of files for durable writes of peers; one may serve several.";
+        text.single("weft_file_flushes_total", "counter", help, self.files.flushes());
         let labelled: Vec<(String, &PeerInfo)> =
             peers.iter().map(|(id, peer)| (labels(*id, peer), peer)).collect();
         text.table(OF_PEERS, &labelled);

@@ -1,6 +1,7 @@
 //! Submission: the caller's part of an operation's life.
 
 use super::Endpoint;
+use crate::device::FILE;
 use crate::ids::{Hold, OpId, PeerId};
 use crate::memory::{Memory, RemoteMemory, RemoteState};
 use crate::peer::PeerState;
@@ -56,7 +57,7 @@ impl Endpoint {
             return Err(error);
         }
         check_access(terms.direction, local, remote)?;
-        self.check_grant(terms, remote)?;
+        self.check_terms(terms, remote)?;
         let single = || pages.single(|range| local.range_len(range), |range| remote.range_len(range));
         if let Some(single) = terms.count.map_or_else(single, |_| None) {
             return self.submit_single(local, remote, single, terms);
@@ -262,13 +263,31 @@ impl Endpoint {
         }
     }
 
-    /// Checks that a transfer has a grant if it needs one, and can be kept within it.
-    pub(crate) fn check_grant(&self, terms: &Terms, remote: &RemoteMemory) -> Result<()> {
+    /// Checks that a transfer has a grant if it needs one, and can be kept within it; and that its bytes
+    /// can be made durable.
+    pub(crate) fn check_terms(&self, terms: &Terms, remote: &RemoteMemory) -> Result<()> {
+        if terms.durable {
+            self.check_durable(terms.direction, remote)?;
+        }
         match terms.common.grant {
             None if remote.granted_only => Err(ungranted()),
             Some(_) if !self.core.rails_check => self.core.check_covered(remote.peer),
             _ => Ok(()),
         }
+    }
+
+    #[cold]
+    fn check_durable(&self, direction: Direction, remote: &RemoteMemory) -> Result<()> {
+        let flushes = || Ok(self.core.peers.get(remote.peer)?.address.flushes());
+        let why = match direction {
+            Direction::Read => "it is for writes: after a read into a file, fdatasync it",
+            Direction::Write if remote.device != Some(FILE as u8) => "the remote memory is not a file",
+            Direction::Write if !flushes()? => {
+                "the peer's Weft does not flush files: see capabilities in weft_peer_info"
+            }
+            Direction::Write => return Ok(()),
+        };
+        Err(Error::new(Status::Unsupported, format!("WEFT_DURABLE is set in flags, but {why}")))
     }
 
     /// Begins an operation without stripes. `ended`: why it is too late for it.
@@ -407,6 +426,7 @@ pub(crate) fn body(
         work: Work::Transfer(Move {
             direction: terms.direction,
             urgent: terms.urgent,
+            durable: terms.durable,
             slices: view.slices(),
             notify,
             notifies_failure: terms.notify.is_some_and(|notify| notify.of_failure),

@@ -70,13 +70,21 @@ pub const WEFT_COUNT_PAGES: u32 = 4;
 pub const WEFT_COMPLETE_EACH_PEER: u32 = 8;
 /// With `WEFT_NOTIFY`: of a failure, too, with its status instead of the data.
 pub const WEFT_NOTIFY_FAILURE: u32 = 16;
+/// Of writes into files (`WEFT_MEMORY_FILE`) of a peer with
+/// `WEFT_CAPABILITY_DURABLE`: the bytes, and all that was written to these files
+/// before, survive a power cut of the peer before completion, notification and
+/// counter. One flush serves all writes that wait for it. Where it fails, they
+/// end with `WEFT_ERR_FILE`, and so does all that uses the memory later, until
+/// the file is registered anew. Not of reads, nor of other memory
+/// (`WEFT_ERR_UNSUPPORTED`), nor with `WEFT_COUNT_PAGES`. Since 0.3.
+pub const WEFT_DURABLE: u32 = 32;
 
 pub const WEFT_NOTIFY_DATA_MAX: u32 = 256;
 
 const _: () = {
     assert!(WEFT_NOTIFY == options::NOTIFY && WEFT_NOTIFY_FAILURE == options::NOTIFY_FAILURE);
     assert!(WEFT_CLASS_LATENCY == options::LATENCY && WEFT_COUNT_PAGES == options::COUNT_PAGES);
-    assert!(WEFT_COMPLETE_EACH_PEER == options::EACH_PEER);
+    assert!(WEFT_COMPLETE_EACH_PEER == options::EACH_PEER && WEFT_DURABLE == options::DURABLE);
     assert!(WEFT_NOTIFY_DATA_MAX as usize == options::NOTIFY_DATA_MAX);
 };
 

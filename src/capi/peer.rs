@@ -8,6 +8,7 @@ use super::options::options;
 use super::status::weft_status;
 use crate::status::Status;
 use crate::transfer::options::{absent, Takes};
+use crate::wire::address;
 use std::ffi::{c_char, c_void};
 
 /// A remote endpoint, as a checked id. 0 is never a peer. Calls that name one
@@ -17,6 +18,12 @@ pub type weft_peer = u64;
 
 /// Of a peer: it does `weft_fetch_add` and `weft_compare_swap`.
 pub const WEFT_CAPABILITY_ATOMICS: u32 = 1;
+/// Of a peer: it does `WEFT_DURABLE`. Since 0.3.
+pub const WEFT_CAPABILITY_DURABLE: u32 = 2;
+
+const _: () = assert!(
+    WEFT_CAPABILITY_ATOMICS == address::DOES_ATOMICS && WEFT_CAPABILITY_DURABLE == address::DOES_DURABLE
+);
 
 /// Filled by `weft_peer_info`.
 #[repr(C)]

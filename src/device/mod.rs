@@ -241,6 +241,14 @@ impl Place {
         self.file.lock().as_ref().map_or(Ok(()), |file| file.settle(at_most))
     }
 
+    /// Has what was written to a file survive a power cut, then calls `done`. False: it is no file that is registered.
+    pub fn flush(&self, done: file::Done) -> bool {
+        self.file.lock().as_ref().is_some_and(|file| {
+            file.flush(done);
+            true
+        })
+    }
+
     /// It is no longer registered.
     pub fn let_go(&self) {
         self.file.lock().take();

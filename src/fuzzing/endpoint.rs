@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-const KINDS: [Kind; 17] = [
+const KINDS: [Kind; 19] = [
     Kind::HandshakeRequest,
     Kind::HandshakeReply,
     Kind::Refuse,
@@ -32,6 +32,8 @@ const KINDS: [Kind; 17] = [
     Kind::Ready,
     Kind::Closing,
     Kind::Close,
+    Kind::Flush,
+    Kind::Flushed,
 ];
 
 const LEN: usize = 4096;
@@ -184,6 +186,9 @@ impl World {
         }
         if kind == Kind::Atomic {
             body = numbers(&[1, 1 + u64::from(how % 2), self.memory.id.get()]);
+        }
+        if kind == Kind::Flush {
+            body = numbers(&[1, 0, 0, self.memory.id.get()]);
         }
         if kind == Kind::HandshakeRequest && how & 4 != 0 {
             body = self.request(input);

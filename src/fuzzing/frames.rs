@@ -3,6 +3,7 @@
 use crate::ids::RailIndex;
 use crate::peer::link::MessagePart;
 use crate::transfer::atomic::{read_answer, Request};
+use crate::transfer::durable::{self, Answer};
 use crate::wire::address::Address;
 use crate::wire::frame::{self, HandshakeReply, HandshakeRequest, Header};
 use crate::wire::seal::{Opener, Proof, Root, Sealer, Side, SEAL};
@@ -30,6 +31,10 @@ pub fn frame(data: &[u8]) {
         assert_eq!(Request::decode(&request.encode(id)), Some((id, request)));
     }
     read_answer(body);
+    if let Some(request) = durable::Request::decode(body) {
+        assert_eq!(request.encode(), body);
+    }
+    Answer::decode(body);
 }
 
 fn request(body: &[u8]) {

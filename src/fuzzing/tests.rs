@@ -173,6 +173,7 @@ fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("frame", "import", frame(Kind::Import, &numbers(&[1, 2, 3]))),
         ("frame", "message", frame(Kind::Message, b"\x05\0\0\0\0\0\0\0hello")),
         ("frame", "atomic", frame(Kind::Atomic, &numbers(&[1, 1, 2, 0, 8, 5, 0]))),
+        ("frame", "flush", frame(Kind::Flush, &numbers(&[1, 0, 0, 2]))),
         ("handshake", "proven", proven),
         ("handshake", "open", request(false).encode()),
         (

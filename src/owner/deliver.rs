@@ -93,6 +93,7 @@ impl Link {
             | Kind::AtomicUnder => self.under_a_grant(pass, kind, body),
             Kind::AtomicDone => self.atomic_done(pass, body),
             Kind::AskGrant => self.tell_grant(pass.core, body),
+            Kind::Flush => self.flush(pass.core, body),
             _ => self.system(pass, kind, body),
         }
     }
@@ -156,6 +157,7 @@ impl Link {
             (Kind::Granted, ..) => self.grant_answered(core, body, now),
             (Kind::Quiesce, Some([number]), ..) => self.quiesce(core, number),
             (Kind::Quiesced, Some([number]), ..) => self.peer_quiesced(core, number, now),
+            (Kind::Flushed, ..) => self.flush_answered(core, body, now),
             _ => core.count_malformed(),
         }
         Delivery::TakenUrgently

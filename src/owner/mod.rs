@@ -7,6 +7,7 @@ pub(crate) mod atomics;
 pub(crate) mod bounds;
 pub(crate) mod covered;
 pub(crate) mod deliver;
+mod durable;
 pub(crate) mod fence;
 pub(crate) mod granted;
 pub(crate) mod join;

@@ -55,7 +55,7 @@ impl Core {
             if out.allowance > 0 {
                 peer.outgoing.fetch_sub(out.allowance, Ordering::Relaxed);
             }
-            if let Some(id) = out.done {
+            if let Some(id) = out.done.filter(|_| out.kind != Kind::Flush) {
                 // A speculative notification implies that the bytes have arrived: they precede it.
                 let revoked = is_revoked(&out, &peer.revoked);
                 let outcome = if revoked { Outcome::new(Status::Revoked) } else { Outcome::OK };
@@ -280,7 +280,13 @@ impl Worker {
         // SAFETY: a reader hold keeps the slot alive until it is released.
         let body = unsafe { core.table.body(slot) };
         if let (Some(link), Some(transfer)) = (self.links.get_mut(peer), body.transfer()) {
-            link.push_arrived(id, transfer, speculative);
+            match transfer.durable && transfer.view().remotes().next().is_some() {
+                true => {
+                    link.push_flush(id, transfer);
+                    core.table.asks_to_flush(slot);
+                }
+                false => link.push_arrived(id, transfer, speculative),
+            }
             link.session.channels.iter_mut().for_each(|channel| channel.sweep(|id| core.table.is_active(id)));
             if speculative {
                 core.table.notify_early(slot);

@@ -10,6 +10,7 @@ use crate::revocation::withdrawals::Withdrawals;
 use crate::session::channel::{Channel, Out};
 use crate::session::{Plan, Session};
 use crate::status::Status;
+use crate::transfer::durable::{Answer, Request};
 use crate::transfer::ending::{Accepted, Sweep};
 use crate::transfer::operation::{Failed, Message, Move};
 use crate::transfer::Outcome;
@@ -44,6 +45,9 @@ pub struct Link {
     pub joining: Vec<Hold>,
     /// Atomics without an answer from the peer.
     pub atomics: BTreeMap<OpId, Hold>,
+    /// Requests of the peer to flush files, by numbers of our own.
+    pub flushing: BTreeMap<u64, Flushing>,
+    pub next_flush: u64,
     /// Grants of the peer of which it is asked what they cover.
     pub asking: HashMap<GrantToken, memory::Asking>,
     /// Failed transfers whose peer was notified of their success.
@@ -66,6 +70,15 @@ pub struct Link {
     pub refused_ns: Option<u64>,
     /// The link is in the worker's list of links to check.
     pub dirty: bool,
+}
+
+/// A request of the peer to flush files.
+pub struct Flushing {
+    /// The peer's.
+    pub id: u64,
+    /// Memories that are not flushed yet.
+    pub left: usize,
+    pub answer: Answer,
 }
 
 /// What something that comes to rest waits for.
@@ -123,6 +136,8 @@ impl Link {
             revoking: BTreeSet::new(),
             joining: Vec::new(),
             atomics: BTreeMap::new(),
+            flushing: BTreeMap::new(),
+            next_flush: 0,
             asking: HashMap::new(),
             notified: BTreeSet::new(),
             ending: None,
@@ -221,6 +236,13 @@ impl Link {
             last.or_failure = transfer.notifies_failure;
         }
         frames.into_iter().for_each(|out| self.push(out));
+    }
+
+    /// Asks the peer to flush the files that a transfer has written.
+    pub fn push_flush(&mut self, id: OpId, transfer: &Move) {
+        let memories = transfer.view().remotes().map(|remote| remote.id).collect();
+        let body = Request { id: id.get(), grant: transfer.grant, memories }.encode();
+        self.push(Out { done: Some(id), ..Out::new(Kind::Flush, body) });
     }
 
     /// Queues the notification of a failed transfer, unless its success was already notified.

@@ -33,7 +33,7 @@ use crate::rail::LaneTraffic;
 use crate::session::Plan;
 use crate::status::{Error, Status};
 use crate::transfer::Outcome;
-use crate::wire::address::{Address, RailAddress, PUBLIC};
+use crate::wire::address::{Address, RailAddress};
 use crate::wire::frame::Token;
 use crate::wire::seal::Root;
 use gone::Gone;
@@ -454,7 +454,7 @@ impl Peer {
             local_rails: self.local_rails.load(Ordering::Relaxed),
             remote_rails: self.remote_rails.load(Ordering::Relaxed),
             incarnation: self.address.incarnation,
-            capabilities: if up { self.address.capabilities & PUBLIC } else { 0 },
+            capabilities: if up { self.address.capabilities() } else { 0 },
             fabric: if up { service.fabric } else { String::new() },
             reason: service.reason,
             address,

@@ -32,7 +32,7 @@ pub struct Out {
     pub body: Vec<u8>,
     /// A part of a message, copied only when the frame is posted.
     pub payload: Option<(Arc<Vec<u8>>, Range<usize>)>,
-    /// The operation that the frame's acknowledgement completes.
+    /// The operation that the frame's acknowledgement completes; of a Flush, that which wants it.
     pub done: Option<OpId>,
     /// Sent before the operation is known to have arrived.
     pub speculative: bool,
@@ -206,6 +206,7 @@ impl Channel {
             keep = match (out.kind.announces(), out.done) {
                 _ if out.again => true,
                 (Some(_), Some(id)) => wanted(id),
+                (None, Some(id)) if out.kind == Kind::Flush => wanted(id),
                 (Some(Kind::Count | Kind::Raise), None) => keep,
                 _ => true,
             };

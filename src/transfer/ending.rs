@@ -582,6 +582,9 @@ fn so_far(slot: &Slot, body: &Body) -> String {
                 start_watch has not come"
             .into();
     }
+    if Table::is_flushing(slot) {
+        return "; its bytes are there, and the peer's disk has not flushed them".into();
+    }
     if transfer.is_announced() && Table::has_arrived(slot) {
         return "; its bytes are there, and the peer has not taken the notification or count: its queue is full, or it \
                 does not answer"

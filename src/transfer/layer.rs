@@ -57,7 +57,7 @@ impl Layer {
         };
         let immediate = match view {
             View::Pages(_) => transfer.page_immediate(),
-            View::List(_, part) => part.immediate_of(index, transfer.direction),
+            View::List(_, part) => part.immediate_of(index, transfer.posts_raise()),
         };
         let (address, base_key) = remote.locate(remote_rail, range, offset);
         let grant = transfer.grant.filter(|_| grants);

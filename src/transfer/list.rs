@@ -126,30 +126,30 @@ impl Part {
         }
     }
 
-    /// Whether writes raise counters by their immediates.
-    fn uses_immediates(&self, direction: Direction) -> bool {
-        direction == Direction::Write && self.raises.is_some_and(|raises| raises.immediates)
+    /// Whether its posts, if they may (`Move::posts_raise`), raise counters by their immediates.
+    fn uses_immediates(&self, posts_raise: bool) -> bool {
+        posts_raise && self.raises.is_some_and(|raises| raises.immediates)
     }
 
     /// Whether posts of it carry immediates.
-    pub fn is_counted(&self, direction: Direction) -> bool {
-        self.counted && self.uses_immediates(direction)
+    pub fn is_counted(&self, posts_raise: bool) -> bool {
+        self.counted && self.uses_immediates(posts_raise)
     }
 
     /// The immediate of an entry's post.
     #[inline]
-    pub fn immediate_of(&self, entry: u64, direction: Direction) -> Option<Immediate> {
-        self.entry(entry).immediate.filter(|_| self.uses_immediates(direction))
+    pub fn immediate_of(&self, entry: u64, posts_raise: bool) -> Option<Immediate> {
+        self.entry(entry).immediate.filter(|_| self.uses_immediates(posts_raise))
     }
 
     /// Whether counters are raised by frames after the last byte.
-    pub fn announces(&self, direction: Direction) -> bool {
-        !self.empty.is_empty() || self.counted && !self.uses_immediates(direction)
+    pub fn announces(&self, posts_raise: bool) -> bool {
+        !self.empty.is_empty() || self.counted && !self.uses_immediates(posts_raise)
     }
 
     /// The counters raised by frames, each repeated for each raise.
-    pub fn announced(&self, direction: Direction) -> impl Iterator<Item = Immediate> + '_ {
-        let at_end = if self.uses_immediates(direction) { &[] } else { self.entries.as_slice() };
+    pub fn announced(&self, posts_raise: bool) -> impl Iterator<Item = Immediate> + '_ {
+        let at_end = if self.uses_immediates(posts_raise) { &[] } else { self.entries.as_slice() };
         self.empty.iter().copied().chain(at_end.iter().filter_map(|entry| entry.immediate))
     }
 

@@ -32,6 +32,7 @@ pub mod atomic;
 pub mod claims;
 pub mod completion;
 pub mod counters;
+pub mod durable;
 pub mod ending;
 pub mod expect;
 mod explain;
@@ -102,5 +103,7 @@ pub struct Terms<'a> {
     pub each_peer: bool,
     /// In the latency class.
     pub urgent: bool,
+    /// The owner flushes its files before the rest.
+    pub durable: bool,
     pub common: Common<'a>,
 }

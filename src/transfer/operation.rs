@@ -20,6 +20,8 @@ pub struct Move {
     pub direction: Direction,
     /// In the latency class.
     pub urgent: bool,
+    /// The owner of the memories flushes their files once the bytes have arrived (`durable`).
+    pub durable: bool,
     pub shape: Shape,
     pub slices: u64,
     pub notify: Option<(u64, Box<[u8]>)>,
@@ -53,22 +55,33 @@ impl Move {
     pub fn is_counted(&self) -> bool {
         match self.view() {
             View::Pages(_) => self.page_immediate().is_some(),
-            View::List(_, part) => part.is_counted(self.direction),
+            View::List(_, part) => part.is_counted(self.posts_raise()),
         }
     }
 
-    /// Whether a frame announces it to the peer after the last byte.
+    /// Whether the immediates of posts may raise counters; otherwise frames do, after the last byte.
+    #[inline]
+    pub fn posts_raise(&self) -> bool {
+        self.direction == Direction::Write && !self.durable
+    }
+
+    /// Whether the peer's owner sends a frame after the last byte, before the transfer ends.
     pub fn is_announced(&self) -> bool {
+        self.durable || self.tells()
+    }
+
+    /// Whether a frame announces it to the peer after the last byte, and the flush if it is durable.
+    pub fn tells(&self) -> bool {
         let counted = self.counting.is_some_and(|counting| counting.at_end.is_some());
         // Without bytes, nothing else shows whether the grant is live.
         let asks = self.slices == 0 && self.grant.is_some();
-        asks || self.notify.is_some() || counted || self.view().announces(self.direction)
+        asks || self.notify.is_some() || counted || self.view().announces(self.posts_raise())
     }
 
     /// Whether at most one frame announces it, so the peer gets all of the announcement or nothing.
     pub fn is_one_frame(&self) -> bool {
         let counted = self.counting.is_some_and(|counting| counting.at_end.is_some());
-        let twice = counted && self.notify.is_some() || self.view().announces(self.direction);
+        let twice = counted && self.notify.is_some() || self.view().announces(self.posts_raise());
         !twice
     }
 
@@ -79,7 +92,7 @@ impl Move {
             raises.push((immediate, by.get()));
         }
         if let View::List(_, part) = self.view() {
-            for immediate in part.announced(self.direction) {
+            for immediate in part.announced(self.posts_raise()) {
                 match raises.last_mut().filter(|(last, _)| *last == immediate) {
                     Some((_, by)) => *by += 1,
                     None => raises.push((immediate, 1)),

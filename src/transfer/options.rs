@@ -18,14 +18,16 @@ pub const LATENCY: u32 = 2;
 pub const COUNT_PAGES: u32 = 4;
 pub const EACH_PEER: u32 = 8;
 pub const NOTIFY_FAILURE: u32 = 16;
+pub const DURABLE: u32 = 32;
 
 /// The names of flags, and the operations that they are for.
-const FLAGS: [(u32, &str, &str); 5] = [
+const FLAGS: [(u32, &str, &str); 6] = [
     (NOTIFY, "WEFT_NOTIFY", "writes and reads"),
     (LATENCY, "WEFT_CLASS_LATENCY", "writes, reads and atomics"),
     (COUNT_PAGES, "WEFT_COUNT_PAGES", "writes of ranges and pages that name a counter"),
     (EACH_PEER, "WEFT_COMPLETE_EACH_PEER", "lists and prepared lists"),
     (NOTIFY_FAILURE, "WEFT_NOTIFY_FAILURE", "writes, reads and grants"),
+    (DURABLE, "WEFT_DURABLE", "writes into files of peers"),
 ];
 
 /// Refuses flags that a call does not take.
@@ -72,14 +74,17 @@ impl Takes {
     pub const EXPECT: Takes = Takes { done: true, ..Takes::NOTHING };
     pub const ATOMIC: Takes = Takes { flags: LATENCY, grant: true, ..Takes::NOTHING };
     pub const TRANSFER: Takes = Takes {
-        flags: NOTIFY | NOTIFY_FAILURE | LATENCY | COUNT_PAGES,
+        flags: NOTIFY | NOTIFY_FAILURE | LATENCY | COUNT_PAGES | DURABLE,
         counter: true,
         start: true,
         done: true,
         grant: true,
     };
-    pub const LIST: Takes =
-        Takes { flags: NOTIFY | NOTIFY_FAILURE | LATENCY | EACH_PEER, counter: false, ..Takes::TRANSFER };
+    pub const LIST: Takes = Takes {
+        flags: NOTIFY | NOTIFY_FAILURE | LATENCY | EACH_PEER | DURABLE,
+        counter: false,
+        ..Takes::TRANSFER
+    };
 }
 
 /// Options from a caller: 0 means the default.
@@ -105,6 +110,11 @@ impl<'a> Options<'a> {
         absent(!takes.grant && self.grant.is_some(), "grant")?;
         if self.flags & COUNT_PAGES != 0 && self.counter == 0 {
             return Err(Error::invalid("WEFT_COUNT_PAGES is set in flags, but counter is 0"));
+        }
+        if self.flags & (COUNT_PAGES | DURABLE) == COUNT_PAGES | DURABLE {
+            return Err(Error::invalid(
+                "WEFT_COUNT_PAGES and WEFT_DURABLE are set in flags: a counter of durable bytes rises once, after all",
+            ));
         }
         timeout("timeout_ns", self.timeout_ns)?;
         match (self.flags & (NOTIFY | NOTIFY_FAILURE), self.notify, self.notify_data.len()) {
@@ -156,6 +166,7 @@ impl<'a> Options<'a> {
             count: (counter != 0).then_some(Count { counter, pages: flags & COUNT_PAGES != 0 }),
             each_peer: flags & EACH_PEER != 0,
             urgent: self.is_urgent(),
+            durable: flags & DURABLE != 0,
             common,
         }
     }

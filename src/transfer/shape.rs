@@ -266,10 +266,10 @@ impl<'a> View<'a> {
     }
 
     /// Whether counters are raised by frames after the last byte.
-    pub fn announces(self, direction: Direction) -> bool {
+    pub fn announces(self, posts_raise: bool) -> bool {
         match self {
             View::Pages(_) => false,
-            View::List(_, part) => part.announces(direction),
+            View::List(_, part) => part.announces(posts_raise),
         }
     }
 

@@ -40,6 +40,8 @@ const SENT_OFF: u8 = 4;
 /// take part.
 const ALONE: u8 = 8;
 const SHARED: u8 = 16;
+/// The owner of the memories is asked to flush their files, and has not answered.
+const FLUSHING: u8 = 32;
 
 /// Phases of a slot, in the low byte of its state; above it the generation.
 const FREE: u64 = 0;
@@ -403,6 +405,26 @@ impl Table {
         let before = slot.progress.fetch_or(ARRIVED, Ordering::Relaxed);
         self.release(slot);
         before & NOTIFIED != 0
+    }
+
+    /// The owner of the memories is asked to flush their files.
+    pub fn asks_to_flush(&self, slot: &Slot) {
+        slot.progress.fetch_or(FLUSHING, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_flushing(slot: &Slot) -> bool {
+        slot.progress.load(Ordering::Relaxed) & FLUSHING != 0
+    }
+
+    /// This peer has answered. `None`: the operation does not wait for that, or has ended.
+    pub fn flushed(&self, id: OpId, peer: PeerId) -> Option<&Slot> {
+        let slot = self.read(id)?;
+        let theirs = slot.peer.load(Ordering::Relaxed) == peer.get();
+        if theirs && slot.progress.fetch_and(!FLUSHING, Ordering::Relaxed) & FLUSHING != 0 {
+            return Some(slot);
+        }
+        self.release(slot);
+        None
     }
 
     /// Operations that have not released their resources; of a list in parts, either the whole or

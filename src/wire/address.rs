@@ -19,14 +19,17 @@ use crate::status::{Error, Result, Status};
 use std::net::{IpAddr, Ipv6Addr};
 
 pub const RAILS_MAX: usize = 64;
-/// Capabilities, as in `weft_peer_properties`.
-pub const ATOMICS: u32 = 1;
+/// Capabilities.
+const ATOMICS: u32 = 1;
 /// It refuses frames under grants that are not live, and understands that its own are refused.
 const GRANTS: u32 = 2;
 /// It learns where a NIC has moved to that was opened anew without its asking.
 const FOLLOWS: u32 = 4;
-/// Those that callers know.
-pub const PUBLIC: u32 = ATOMICS;
+/// It flushes files for writes that are durable.
+const FLUSHES: u32 = 8;
+/// What callers know of them, as in `weft_peer_properties`.
+pub const DOES_ATOMICS: u32 = 1;
+pub const DOES_DURABLE: u32 = 2;
 
 /// A rail in an address.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -76,7 +79,7 @@ impl Address {
         Address {
             incarnation,
             wire: (WIRE_LOWEST, WIRE_HIGHEST),
-            capabilities: ATOMICS | GRANTS | FOLLOWS,
+            capabilities: ATOMICS | GRANTS | FOLLOWS | FLUSHES,
             rails,
         }
     }
@@ -126,6 +129,16 @@ impl Address {
         self.capabilities & FOLLOWS != 0
     }
 
+    pub fn flushes(&self) -> bool {
+        self.capabilities & FLUSHES != 0
+    }
+
+    /// What callers know of its capabilities.
+    pub fn capabilities(&self) -> u32 {
+        let known = [(self.does_atomics(), DOES_ATOMICS), (self.flushes(), DOES_DURABLE)];
+        known.iter().filter(|(does, _)| *does).map(|(_, what)| what).sum()
+    }
+
     /// Its fabrics without duplicates, in order.
     pub fn fabrics(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
@@ -171,8 +184,9 @@ mod tests {
         let blob = address.encode();
         let read = Address::decode(&blob).expect("undamaged");
         assert_eq!((read.incarnation, &read.rails), (42, &address.rails));
-        assert!(read.does_atomics() && read.follows());
-        assert!(!Address { capabilities: 3, ..read.clone() }.follows(), "0.2 does not");
+        assert!(read.follows() && read.capabilities() == DOES_ATOMICS | DOES_DURABLE);
+        let older = Address { capabilities: 3, ..read.clone() };
+        assert!(!older.follows() && older.capabilities() == DOES_ATOMICS, "0.2 does not");
         for at in 0..blob.len() {
             assert_eq!(Address::decode(&blob[..at]).err().map(|e| e.status), Some(Status::Format));
         }

@@ -89,6 +89,8 @@ pub enum Kind {
     /// A fence: the receiver finishes everything that it has posted to the sender; it has finished.
     Quiesce = 27,
     Quiesced = 28,
+    /// The answer to a Flush (`transfer::durable`).
+    Flushed = 31,
     /// User channel.
     Message = 32,
     Notify = 33,
@@ -108,6 +110,8 @@ pub enum Kind {
     AtomicUnder = 50,
     /// The sender asks what a grant covers, from one of its ranges on.
     AskGrant = 51,
+    /// The bytes of a transfer have arrived: the files that it wrote are to be flushed.
+    Flush = 52,
 }
 
 impl Kind {
@@ -152,6 +156,8 @@ impl Kind {
             AtomicUnder,
             Granted,
             AskGrant,
+            Flush,
+            Flushed,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == v)

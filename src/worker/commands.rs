@@ -95,7 +95,8 @@ impl Worker {
     fn speculative_lane(&self, hold: &Hold) -> Option<LaneId> {
         let transfer = self.core.held(hold)?;
         // The target may revoke a grant between the two.
-        if !transfer.is_announced() || transfer.direction != Direction::Write || transfer.grant.is_some() {
+        let write = transfer.direction == Direction::Write && !transfer.durable;
+        if !transfer.is_announced() || !write || transfer.grant.is_some() {
             return None;
         }
         // If the transfer failed, it would be unknown whether the notification had arrived.
@@ -160,6 +161,9 @@ impl Worker {
             Command::Remote { remote } => self.link_remote(remote, now),
             Command::GoOn { hold, start: Some(start) } => self.watching.push(Awaiting { hold, start }),
             Command::GoOn { hold, start: None } => self.link_go_on(hold, now),
+            Command::Flushed { peer, number, index, flushed } => {
+                self.with_link(peer, |link, core| link.has_flushed(core, number, index, flushed))
+            }
             Command::Resume { peer } => {
                 self.link_connected(peer, now);
                 self.deliver(peer, USER, now);

@@ -114,6 +114,13 @@ pub enum Command {
         hold: Hold,
         start: Option<Mark>,
     },
+    /// A memory of a peer's request to flush is flushed, or the system's error number.
+    Flushed {
+        peer: PeerId,
+        number: u64,
+        index: usize,
+        flushed: Result<(), i32>,
+    },
     /// There is another connect to the peer, or space for its messages.
     Resume {
         peer: PeerId,

@@ -86,7 +86,8 @@ class Transfers:
     latency: precedes other transfers, for small ones that the program waits for;
     timeout: seconds until it ends with TimedOutError; None: the endpoint's;
     start, done: a `Watch` and the value at which it begins, and that it sets when it has ended;
-    grant: the 16 bytes of the peer's grant that it is under (`grant`), which came with its request.
+    grant: the 16 bytes of the peer's grant that it is under (`grant`), which came with its request;
+    durable: of writes into a peer's files: they survive a power cut of the peer before it has ended (`WEFT_DURABLE`).
 
     The bytes must not change until it has ended. They raise RetryError when there is no room:
     let some end first.
@@ -118,7 +119,7 @@ class Transfers:
               remote_offset: int = 0, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
               count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
               start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"",
-              notify_failure: bool = False) -> Operation[Completion]:
+              notify_failure: bool = False, durable: bool = False) -> Operation[Completion]:
         """Writes bytes of local memory into remote memory. Offsets count from the start of a
         memory, its ranges one behind the other; the bytes lie in one range. length: None stands
         for all from `local_offset` to the end of its range."""
@@ -126,7 +127,7 @@ class Transfers:
             length = _rest(local, local_offset)
         args = (self._open or self.handle, local.handle, local_offset, remote.handle, remote_offset, length)
         return submit(self._completions, "weft_write", (_range_words, "write", length, remote, notify), args, 1, notify, notify_data,
-                      counter, count_pages, latency, timeout, start, done, grant, notify_failure, False)
+                      counter, count_pages, latency, timeout, start, done, grant, notify_failure, False, durable)
 
     def read(self, local: Memory, remote: RemoteMemory, length: Optional[int] = None, *, local_offset: int = 0,
              remote_offset: int = 0, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
@@ -139,7 +140,7 @@ class Transfers:
             length = _rest(local, local_offset)
         args = (self._open or self.handle, local.handle, local_offset, remote.handle, remote_offset, length)
         return submit(self._completions, "weft_read", (_range_words, "read", length, remote, notify), args, 1, notify, notify_data,
-                      counter, count_pages, latency, timeout, start, done, grant, notify_failure, False)
+                      counter, count_pages, latency, timeout, start, done, grant, notify_failure, False, False)
 
     # Pages.
 
@@ -148,14 +149,14 @@ class Transfers:
                     remote: PagesOf = None, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
                     count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
                     start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"",
-                    notify_failure: bool = False) -> Operation[Completion]:
+                    notify_failure: bool = False, durable: bool = False) -> Operation[Completion]:
         """Writes pages of local memory into pages of remote memory, of each layer.
 
         local, remote: which pages, and where they lie: a `Side`, or indexes alone (a list, a numpy
         array, a torch tensor). page_count: None stands for as many as the indexes are."""
         args, what = _pages("write", local_memory, remote_memory, page_length, page_count, layers, local, remote)
         return submit(self._completions, "weft_write_pages", (_notifying, what, notify), (self.handle, *args), 1, notify,
-                      notify_data, counter, count_pages, latency, timeout, start, done, grant, notify_failure, False)
+                      notify_data, counter, count_pages, latency, timeout, start, done, grant, notify_failure, False, durable)
 
     def read_pages(self, local_memory: Memory, remote_memory: RemoteMemory, page_length: int,
                    page_count: Optional[int] = None, *, layers: int = 1, local: PagesOf = None,
@@ -167,7 +168,7 @@ class Transfers:
         _writable(local_memory)
         args, what = _pages("read", local_memory, remote_memory, page_length, page_count, layers, local, remote)
         return submit(self._completions, "weft_read_pages", (_notifying, what, notify), (self.handle, *args), 1, notify,
-                      notify_data, counter, count_pages, latency, timeout, start, done, grant, notify_failure, False)
+                      notify_data, counter, count_pages, latency, timeout, start, done, grant, notify_failure, False, False)
 
     def prepare_pages(self, local_memory: Memory, remote_memory: RemoteMemory, page_length: int,
                       page_count: Optional[int] = None, *, layers: int = 1, local: PagesOf = None,
@@ -182,7 +183,7 @@ class Transfers:
     def write_list(self, entries: Sequence[Entry], *, each_peer: bool = False, notify: Optional[int] = None,
                    notify_data: bytes = b"", latency: bool = False, timeout: Optional[float] = None,
                    start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"",
-                   notify_failure: bool = False) -> Operation[Completion]:
+                   notify_failure: bool = False, durable: bool = False) -> Operation[Completion]:
         """Writes the entries of a list, of any memories and peers, each of which gets the notification.
 
         It ends once, when all peers have everything or have failed; with `each_peer` its
@@ -190,7 +191,7 @@ class Transfers:
         """
         return submit(self._completions, "weft_write_list", (_notifying, _entries("write", entries), notify),
                       (self.handle, *_list(entries)), _peers(entries) if each_peer else 1, notify, notify_data, 0, False, latency,
-                      timeout, start, done, grant, notify_failure, each_peer)
+                      timeout, start, done, grant, notify_failure, each_peer, durable)
 
     def read_list(self, entries: Sequence[Entry], *, each_peer: bool = False, notify: Optional[int] = None,
                   notify_data: bytes = b"", latency: bool = False, timeout: Optional[float] = None,
@@ -201,7 +202,7 @@ class Transfers:
             _writable(entry.local)
         return submit(self._completions, "weft_read_list", (_notifying, _entries("read", entries), notify),
                       (self.handle, *_list(entries)), _peers(entries) if each_peer else 1, notify, notify_data, 0, False, latency,
-                      timeout, start, done, grant, notify_failure, each_peer)
+                      timeout, start, done, grant, notify_failure, each_peer, False)
 
     def prepare_list(self, entries: Sequence[Entry]) -> Prepared:
         """Checks and copies a list once, for any number of transfers."""
@@ -256,11 +257,11 @@ class Prepared:
     def write(self, *, each_peer: bool = False, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
               count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
               start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"",
-              notify_failure: bool = False) -> Operation[Completion]:
+              notify_failure: bool = False, durable: bool = False) -> Operation[Completion]:
         """Writes it, as `Endpoint.write_pages` or `write_list` would."""
         return submit(self._endpoint._completions, "weft_write_prepared", (_notifying, f"write of {self._what}", notify),
                       (self._endpoint.handle, self.handle), self._peers if each_peer else 1, notify, notify_data, counter,
-                      count_pages, latency, timeout, start, done, grant, notify_failure, each_peer)
+                      count_pages, latency, timeout, start, done, grant, notify_failure, each_peer, durable)
 
     def read(self, *, each_peer: bool = False, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
              count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
@@ -271,7 +272,7 @@ class Prepared:
             _writable(local)
         return submit(self._endpoint._completions, "weft_read_prepared", (_notifying, f"read of {self._what}", notify),
                       (self._endpoint.handle, self.handle), self._peers if each_peer else 1, notify, notify_data, counter,
-                      count_pages, latency, timeout, start, done, grant, notify_failure, each_peer)
+                      count_pages, latency, timeout, start, done, grant, notify_failure, each_peer, False)
 
     def release(self) -> None:
         """Gives it back; transfers that use it go on. Again is harmless."""
@@ -299,9 +300,9 @@ _PLAIN = bytes(c.OpOptions())
 
 def _options(notify: Optional[int], notify_data: bytes, counter: int, count_pages: bool, latency: bool,
              timeout: Optional[float], start: Optional[At], done: Optional[At], grant: bytes,
-             notify_failure: bool, each_peer: bool = False) -> c.OpOptions:
+             notify_failure: bool, each_peer: bool = False, durable: bool = False) -> c.OpOptions:
     """The options that transfers have."""
-    if not (counter or count_pages or latency or each_peer or notify_data or grant) and (
+    if not (counter or count_pages or latency or each_peer or durable or notify_data or grant) and (
             notify is None and timeout is None and start is None and done is None):
         return c.OpOptions.from_buffer_copy(_PLAIN)
     if isinstance(counter, Counter):
@@ -317,7 +318,7 @@ def _options(notify: Optional[int], notify_data: bytes, counter: int, count_page
     fields.update(**mark("start", start), **mark("done", done))
     fields["flags"] = (
         (notify is not None) * c.NOTIFY | notify_failure * c.NOTIFY_FAILURE | latency * c.CLASS_LATENCY | count_pages * c.COUNT_PAGES
-        | each_peer * c.COMPLETE_EACH_PEER)
+        | each_peer * c.COMPLETE_EACH_PEER | durable * c.DURABLE)
     return fill(c.OpOptions, **fields)
 
 

@@ -1,6 +1,6 @@
 //! The copier of files: each launch is a job.
 
-use super::jobs::{Ends, Job, Moved, Queue};
+use super::jobs::{Ends, Job, Moved, Queue, Work};
 use super::plan::Piece;
 use super::spans::{find, Found};
 use crate::device::{Copied, Copier};
@@ -66,7 +66,7 @@ impl Copier for Jobs {
             (Some(_), None) => self.ends.put(ticket, Copied::Gone),
             (Some(patience), Some(queue)) => {
                 let (ends, deadline) = (self.ends.clone(), Instant::now() + patience);
-                queue.push(Job { parts, ticket, ends, deadline });
+                queue.push(Work::Job(Job { parts, ticket, ends, deadline }));
             }
         }
         ticket

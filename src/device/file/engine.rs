@@ -1,8 +1,10 @@
 //! The thread of an endpoint's files: it takes jobs from the inbox, plans their I/O, has it carried
 //! out, goes on with what ended short, and says how each job ended.
 
-use super::jobs::{Disk, Ended, Inbox, Io, Job, Moved};
+use super::flushing::{Flushes, FLUSH};
+use super::jobs::{Disk, Ended, Inbox, Io, Job, Moved, What, Work};
 use super::opened::Opened;
+use super::places::Places;
 use super::plan::{plan, How, Piece, Step, BOUNCE};
 use super::ring::Ring;
 use super::threads::Threads;
@@ -59,48 +61,13 @@ struct Op {
     piece: Piece,
 }
 
-/// A list with free places.
-struct Places<T>(Vec<Option<T>>, Vec<usize>);
-
-impl<T> Places<T> {
-    fn new() -> Places<T> {
-        Places(Vec::new(), Vec::new())
-    }
-
-    fn add(&mut self, item: T) -> usize {
-        let at = self.1.pop().unwrap_or_else(|| {
-            self.0.push(None);
-            self.0.len() - 1
-        });
-        self.0[at] = Some(item);
-        at
-    }
-
-    fn get(&mut self, at: usize) -> Option<&mut T> {
-        self.0.get_mut(at)?.as_mut()
-    }
-
-    fn take(&mut self, at: usize) -> Option<T> {
-        let item = self.0.get_mut(at)?.take()?;
-        self.1.push(at);
-        Some(item)
-    }
-
-    fn each(&self) -> impl Iterator<Item = &T> {
-        self.0.iter().flatten()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.1.len() == self.0.len()
-    }
-}
-
 struct Engine<D> {
     disk: D,
     jobs: Places<Running>,
     /// Jobs with steps to begin, in order.
     queue: VecDeque<usize>,
     ops: Places<Op>,
+    flushes: Flushes,
     bounces: Vec<MmapMut>,
     free_bounces: Vec<usize>,
     /// No job's deadline is before this.
@@ -154,9 +121,10 @@ impl<D: Disk> Engine<D> {
     fn new(disk: D) -> Engine<D> {
         Engine {
             disk,
-            jobs: Places::new(),
+            jobs: Places::default(),
             queue: VecDeque::new(),
-            ops: Places::new(),
+            ops: Places::default(),
+            flushes: Flushes::default(),
             bounces: Vec::new(),
             free_bounces: Vec::new(),
             next_deadline: None,
@@ -169,12 +137,21 @@ impl<D: Disk> Engine<D> {
     }
 
     fn run(mut self, inbox: &Inbox) {
-        let (mut taken, mut ended): (Vec<Job>, Vec<Ended>) = (Vec::new(), Vec::new());
+        let (mut taken, mut ended): (Vec<Work>, Vec<Ended>) = (Vec::new(), Vec::new());
         loop {
             inbox.take(&mut taken);
-            taken.drain(..).for_each(|job| self.receive(job));
+            taken.drain(..).for_each(|work| match work {
+                Work::Job(job) => self.receive(job),
+                Work::Flush(flush) => {
+                    self.wakes_by(flush.deadline);
+                    self.flushes.receive(flush);
+                }
+            });
+            let room = self.disk.depth().saturating_sub(self.busy());
+            let most = self.most_of_one();
+            self.flushes.begin(&mut self.disk, room, most, &inbox.flushes);
             self.begin();
-            let hangs = self.jobs.each().all(|running| running.hung);
+            let hangs = self.jobs.each().all(|running| running.hung) && self.flushes.hang();
             if inbox.is_closing() && hangs {
                 break;
             }
@@ -182,15 +159,27 @@ impl<D: Disk> Engine<D> {
             let sleeps = inbox.may_sleep();
             let until = self.next_deadline.map(|at| at.saturating_duration_since(now));
             self.disk.wait(&inbox.event, if sleeps { until } else { Some(Duration::ZERO) }, &mut ended);
-            ended.drain(..).for_each(|(token, result)| self.ended(token as usize, result));
+            ended.drain(..).for_each(|(token, result)| match token & FLUSH {
+                0 => self.ended(token as usize, result),
+                _ => self.flushes.ended(token, result),
+            });
             if self.next_deadline.is_some_and(|at| at <= Instant::now()) {
                 self.expire(Instant::now());
             }
         }
-        if !self.jobs.is_empty() {
+        if self.jobs.taken() + self.flushes.busy() > 0 {
             // The kernel may still write to its buffers, and their ends belong to the ring.
             std::mem::forget(self);
         }
+    }
+
+    /// I/Os that the disk has.
+    fn busy(&self) -> usize {
+        self.ops.taken() + self.flushes.busy()
+    }
+
+    fn wakes_by(&mut self, deadline: Instant) {
+        self.next_deadline = Some(self.next_deadline.map_or(deadline, |next| next.min(deadline)));
     }
 
     fn receive(&mut self, job: Job) {
@@ -198,15 +187,16 @@ impl<D: Disk> Engine<D> {
         let mut steps = Vec::new();
         let (most, mut errno) = (self.most_of_one(), 0);
         for Moved { file, write, piece } in &job.parts {
-            if file.overdue.load(Relaxed) >= most.min(2 * BOUNCES_OF_ONE) / 2 {
+            if file.spoiled() != 0 {
+                errno = file.spoiled();
+            } else if file.overdue.load(Relaxed) >= most.min(2 * BOUNCES_OF_ONE) / 2 {
                 errno = libc::ETIMEDOUT;
             }
             plan(piece, *write, file.geometry(), &mut steps);
             todo.extend(steps.drain(..).map(|step| Todo { file: file.clone(), write: *write, step }));
         }
-        let deadline = job.deadline;
+        self.wakes_by(job.deadline);
         let at = self.jobs.add(Running { job, todo, next: 0, busy: 0, errno, hung: false });
-        self.next_deadline = Some(self.next_deadline.map_or(deadline, |next| next.min(deadline)));
         self.queue.push_back(at);
     }
 
@@ -231,17 +221,17 @@ impl<D: Disk> Engine<D> {
 
     /// Begins the next step of a job; false if there is none, or no place for it.
     fn begin_next(&mut self, at: usize, waiting: &mut Vec<(u64, u64)>) -> bool {
-        let most = self.most_of_one();
-        let full = self.ops.0.len() - self.ops.1.len() >= self.disk.depth();
+        let (most, full) = (self.most_of_one(), self.busy() >= self.disk.depth());
         let Some(running) = self.jobs.get(at) else { return false };
-        if running.job.is_dropped() && running.errno == 0 {
-            running.errno = libc::ECANCELED;
+        if running.errno == 0 {
+            let spoiled = running.todo.get(running.next).map_or(0, |todo| todo.file.spoiled());
+            running.errno = if running.job.is_dropped() { libc::ECANCELED } else { spoiled };
         }
         if running.errno != 0 {
             running.next = running.todo.len();
         }
         let Some(Todo { file, write, step }) = running.todo.get(running.next) else { return false };
-        if full || file.busy() >= most {
+        if full || file.busy() + usize::from(self.flushes.waits(file)) >= most {
             return false;
         }
         let (file, write, step) = (file.clone(), *write, *step);
@@ -326,7 +316,7 @@ impl<D: Disk> Engine<D> {
         let io = Io {
             token: token as u32,
             fd: op.file.descriptor(op.direct),
-            write: op.write,
+            what: if op.write { What::Write } else { What::Read },
             memory: rest.memory,
             len: len.min(IO_MAX) as u32,
             offset: rest.offset,
@@ -354,7 +344,7 @@ impl<D: Disk> Engine<D> {
                 (op.done >= op.need).then_some(0)
             }
         };
-        let goes_on = self.jobs.0.get(op.job).and_then(Option::as_ref).is_some_and(|job| job.errno == 0);
+        let goes_on = self.jobs.get(op.job).is_some_and(|job| job.errno == 0);
         match over {
             None if goes_on => self.submit(token),
             over => self.end_op(token, over.unwrap_or(libc::ECANCELED)),
@@ -414,8 +404,8 @@ impl<D: Disk> Engine<D> {
 
     /// Ends the jobs whose time has passed, or says that they hang.
     fn expire(&mut self, now: Instant) {
-        let mut next: Option<Instant> = None;
-        for at in 0..self.jobs.0.len() {
+        let mut next = self.flushes.expire(now);
+        for at in 0..self.jobs.len() {
             let Some(running) = self.jobs.get(at).filter(|running| !running.hung) else { continue };
             if running.job.deadline > now {
                 next = Some(next.map_or(running.job.deadline, |next| next.min(running.job.deadline)));

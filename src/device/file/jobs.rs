@@ -13,12 +13,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// One read or write of a file, of memory that stays until it has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum What {
+    Read,
+    Write,
+    /// Without memory: what was written so far survives a power cut.
+    Flush,
+}
+
+/// One read or write of a file, of memory that stays until it has ended, or a flush.
 #[derive(Clone, Copy, Debug)]
 pub struct Io {
     pub token: u32,
     pub fd: RawFd,
-    pub write: bool,
+    pub what: What,
     pub memory: u64,
     pub len: u32,
     pub offset: u64,
@@ -41,7 +49,7 @@ pub trait Disk {
 }
 
 impl Io {
-    /// Reads or writes once; returns the bytes, or a negative error number.
+    /// Reads, writes or flushes once; returns the bytes, or a negative error number.
     ///
     /// # Safety
     /// The memory and the descriptor are valid.
@@ -49,9 +57,10 @@ impl Io {
         let (memory, len, offset) = (self.memory as *mut libc::c_void, self.len as usize, self.offset as i64);
         // SAFETY: the caller has a descriptor and memory of this length.
         let done = unsafe {
-            match self.write {
-                true => libc::pwrite(self.fd, memory, len, offset),
-                false => libc::pread(self.fd, memory, len, offset),
+            match self.what {
+                What::Read => libc::pread(self.fd, memory, len, offset),
+                What::Write => libc::pwrite(self.fd, memory, len, offset),
+                What::Flush => libc::fdatasync(self.fd) as isize,
             }
         };
         match done {
@@ -81,15 +90,32 @@ impl Job {
     }
 }
 
+/// Called with the end of a flush: 0, or the system's error number.
+pub type Done = Box<dyn FnOnce(std::result::Result<(), i32>) + Send>;
+
+/// A wish that all that was written to a file so far survives a power cut.
+pub struct Flush {
+    pub file: Arc<Opened>,
+    pub deadline: Instant,
+    pub done: Done,
+}
+
+pub enum Work {
+    Job(Job),
+    Flush(Flush),
+}
+
 // The way there.
 
 /// The inbox of an endpoint's thread.
 pub struct Inbox {
-    jobs: Mutex<Vec<Job>>,
+    work: Mutex<Vec<Work>>,
     pub event: Arc<Event>,
     /// The thread sleeps, or is about to: the event wakes it.
     asleep: AtomicBool,
     closing: AtomicBool,
+    /// Flushes that have begun.
+    pub flushes: AtomicU64,
 }
 
 /// The end of the inbox that belongs to an endpoint and its files. The thread ends after it.
@@ -97,14 +123,25 @@ pub struct Queue(Arc<Inbox>);
 
 impl Queue {
     pub fn new() -> Result<(Queue, Arc<Inbox>)> {
-        let (jobs, asleep, closing) = (Mutex::default(), AtomicBool::new(false), AtomicBool::new(false));
-        let inbox = Arc::new(Inbox { jobs, event: Arc::new(Event::new()?), asleep, closing });
+        let (work, asleep, closing) = (Mutex::default(), AtomicBool::new(false), AtomicBool::new(false));
+        let inbox = Arc::new(Inbox {
+            work,
+            event: Arc::new(Event::new()?),
+            asleep,
+            closing,
+            flushes: AtomicU64::new(0),
+        });
         Ok((Queue(inbox.clone()), inbox))
     }
 
-    pub fn push(&self, job: Job) {
-        self.0.jobs.lock().push(job);
+    pub fn push(&self, work: Work) {
+        self.0.work.lock().push(work);
         self.wake();
+    }
+
+    /// Flushes that have begun.
+    pub fn flushes(&self) -> u64 {
+        self.0.flushes.load(Ordering::Relaxed)
     }
 
     /// The thread looks at its jobs again.
@@ -123,14 +160,14 @@ impl Drop for Queue {
 }
 
 impl Inbox {
-    pub fn take(&self, jobs: &mut Vec<Job>) {
-        jobs.append(&mut self.jobs.lock());
+    pub fn take(&self, work: &mut Vec<Work>) {
+        work.append(&mut self.work.lock());
     }
 
     /// Whether the thread may sleep: nothing has come since `take`.
     pub fn may_sleep(&self) -> bool {
         self.asleep.store(true, Ordering::SeqCst);
-        let nothing = self.jobs.lock().is_empty();
+        let nothing = self.work.lock().is_empty();
         nothing || !self.asleep.swap(false, Ordering::SeqCst)
     }
 

@@ -9,8 +9,10 @@ mod copier;
 mod engine;
 #[cfg(any(test, feature = "sim"))]
 mod fake;
+mod flushing;
 mod jobs;
 mod opened;
+mod places;
 mod plan;
 mod ring;
 mod spans;
@@ -24,7 +26,7 @@ use crate::range::Range;
 use crate::status::{Error, Result};
 use crate::topology::pci::PciAddress;
 pub use engine::serve;
-pub use jobs::Queue;
+pub use jobs::{Done, Queue};
 pub use spans::{reserve, Reserved};
 use std::os::fd::BorrowedFd;
 

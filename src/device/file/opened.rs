@@ -7,7 +7,7 @@ use crate::status::{Error, Result, Status};
 use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Whole pages, so that a page of the page cache never has both bytes that were written directly and
@@ -30,6 +30,8 @@ pub struct Opened {
     refused: AtomicBool,
     /// It is being deregistered: nothing more begins.
     closing: AtomicBool,
+    /// 0, or why it was not flushed: what was written to it may be lost, so it serves no longer.
+    spoiled: AtomicI32,
     /// I/Os that the kernel has.
     busy: AtomicUsize,
     /// Those of them whose jobs hang. Only the thread that carries out jobs changes it.
@@ -85,6 +87,7 @@ impl Opened {
             direct,
             refused: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            spoiled: AtomicI32::new(0),
             busy: AtomicUsize::new(0),
             overdue: AtomicUsize::new(0),
         })
@@ -112,6 +115,23 @@ impl Opened {
                 self.name
             );
         }
+    }
+
+    /// A flush failed. The kernel forgets what it could not write, and the next one would succeed.
+    pub fn spoil(&self, errno: i32) {
+        if self.spoiled.swap(errno, Ordering::Relaxed) == 0 {
+            let why = std::io::Error::from_raw_os_error(errno);
+            log::error!(
+                "{}: fdatasync failed ({why}), so what was written before may be lost: the memory refuses all transfers \
+                 until the file is registered anew",
+                self.name
+            );
+        }
+    }
+
+    /// 0, or the error number with which a flush failed.
+    pub fn spoiled(&self) -> i32 {
+        self.spoiled.load(Ordering::Relaxed)
     }
 
     // What the kernel has.

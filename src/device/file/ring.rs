@@ -1,8 +1,8 @@
 //! I/O by io_uring. The thread that drives it sleeps in io_uring_enter; the ring polls its inbox.
 
-use super::jobs::{Disk, Ended, Io};
+use super::jobs::{Disk, Ended, Io, What};
 use crate::event::Event;
-use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{opcode, IoUring};
 use std::io;
 use std::os::fd::RawFd;
@@ -49,9 +49,10 @@ impl Disk for Ring {
 
     unsafe fn begin(&mut self, io: Io) {
         let (fd, memory) = (Fd(io.fd), io.memory as *mut u8);
-        let entry = match io.write {
-            true => opcode::Write::new(fd, memory, io.len).offset(io.offset).build(),
-            false => opcode::Read::new(fd, memory, io.len).offset(io.offset).build(),
+        let entry = match io.what {
+            What::Read => opcode::Read::new(fd, memory, io.len).offset(io.offset).build(),
+            What::Write => opcode::Write::new(fd, memory, io.len).offset(io.offset).build(),
+            What::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
         };
         // There is room: the ring has twice as many entries as the kernel gets I/Os.
         let _ = self.push(&entry.user_data(io.token.into()));

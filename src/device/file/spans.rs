@@ -1,6 +1,6 @@
 //! The addresses of files' ranges: reserved without memory behind them.
 
-use super::jobs::Queue;
+use super::jobs::{Done, Flush, Queue, Work};
 use super::opened::Opened;
 use crate::range::Range;
 use crate::status::{Error, Result, Status};
@@ -80,6 +80,12 @@ impl Reserved {
     /// Whether transfers go through the page cache.
     pub fn is_cached(&self) -> bool {
         self.file.geometry().is_none()
+    }
+
+    /// Has all that was written so far survive a power cut, then calls `done`.
+    pub fn flush(&self, done: Done) {
+        let deadline = Instant::now() + self.file.patience;
+        self.queue.push(Work::Flush(Flush { file: self.file.clone(), deadline, done }));
     }
 
     /// Begins nothing more, and waits until the kernel has nothing of it.

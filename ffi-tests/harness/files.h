@@ -1,0 +1,72 @@
+/* What the tests of files as memory share. */
+#ifndef WEFT_TEST_FILES_H
+#define WEFT_TEST_FILES_H
+
+#include "harness.h"
+
+/* Chooses the disk: fake ones, or NULL for the real one. Call before any function of Weft. */
+static inline void disk_begin(const char *choice)
+{
+    if (choice)
+        CHECK_EQ(setenv("WEFT_FILES", choice, 1), 0);
+}
+
+/* A file without a name, on a disk if /var/tmp is on one. */
+static inline int new_file(void)
+{
+    char name[] = "/var/tmp/weft-files-XXXXXX";
+    int fd = mkstemp(name);
+    CHECK(fd >= 0);
+    CHECK_EQ(unlink(name), 0);
+    return fd;
+}
+
+static inline weft_status try_file(struct box *box, int fd, const weft_memory_range *ranges, size_t count, uint32_t access,
+                            weft_memory **memory)
+{
+    weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
+    args.kind = WEFT_MEMORY_FILE;
+    args.fd = fd;
+    args.access = access;
+    return weft_memory_register(box->endpoint, ranges, count, &args, memory);
+}
+
+static inline weft_memory *register_file(struct box *box, int fd, uint64_t offset, uint64_t len)
+{
+    weft_memory_range range = {(void *)offset, len};
+    weft_memory *memory;
+    CHECK_OK(try_file(box, fd, &range, 1, 0, &memory));
+    return memory;
+}
+
+static inline weft_remote_memory *import_of(struct duo *duo, weft_memory *memory)
+{
+    char blob[4096];
+    weft_remote_memory *remote;
+    size_t len = descriptor_of(memory, blob, sizeof blob);
+    CHECK_OK(weft_remote_memory_import(duo->a->endpoint, duo->a_to_b, blob, len, &remote));
+    return remote;
+}
+
+static inline weft_completion ended(struct duo *duo, const struct range_request *args, bool read)
+{
+    weft_op id;
+    CHECK_OK((read ? submit_read : submit_write)(duo->a->endpoint, args, &id));
+    return box_await(duo->a, id, 4 * patience_ms());
+}
+
+static inline void check_file_error(weft_completion done, int want)
+{
+    CHECK_STATUS(done.status, WEFT_ERR_FILE);
+    CHECK_EQ(done.provider_errno, want);
+}
+
+/* The same bytes, or the first that differs. */
+static inline void check_bytes(const uint8_t *got, const uint8_t *want, uint64_t len)
+{
+    for (uint64_t i = 0; i < len; i++)
+        if (got[i] != want[i])
+            FAIL("byte %" PRIu64 " is %d and should be %d", i, got[i], want[i]);
+}
+
+#endif
