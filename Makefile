@@ -25,7 +25,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray disk-figures weights-figures interrupts weights-roundtrip checkpoint-kills soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-efa p5 test-netem test-reset gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
+.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray disk-figures weights-figures interrupts weights-roundtrip checkpoint-kills checkpoint-figures dcp soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-efa p5 test-netem test-reset gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 17
@@ -118,6 +118,12 @@ interrupts: lib ## Exceptions out of Python's signal handlers, 10,000 of them: w
 
 weights-roundtrip: lib ## Files of weights, served and pulled by libweft.weights: how many do not come out byte for byte
 	@WEFT_LIBRARY=$(abspath $(LIB)) PYTHONPATH=$(CURDIR)/python/src PYTHONDONTWRITEBYTECODE=1 python3 python/tests/weights_roundtrip.py
+
+dcp: lib ## Tests libweft.checkpoint under torch.distributed.checkpoint (torch without CUDA, 1.4 GB, goes into target/torch)
+	@tools/test-dcp.sh $(LIBDIR)
+
+checkpoint-figures: lib ## Measures it beside PyTorch's own files on the same disk, GB=2, ROUNDS=3 turns
+	@tools/test-dcp.sh $(LIBDIR) figures $(or $(GB),2) $(or $(ROUNDS),3)
 
 checkpoint-kills: lib ## Kills ranks and stores of libweft.checkpoint at N=500 random points and before each step: which checkpoints are torn
 	@WEFT_LIBRARY=$(abspath $(LIB)) PYTHONPATH=$(CURDIR)/python/src PYTHONDONTWRITEBYTECODE=1 python3 python/tests/checkpoint_kills.py $(or $(N),500) $(SEED)

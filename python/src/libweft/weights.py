@@ -252,16 +252,20 @@ class Target:
                 for at in range(0, length, PIECE):
                     yield Piece(number, start + at, min(PIECE, length - at), tuple((s, r, o + at) for s, r, o in have))
 
-    def pull(self, *, verify: bool = False, progress: Optional[Callable[[int, int], None]] = None) -> None:
+    def pull(self, *, verify: bool = False, progress: Optional[Callable[[int, int], None]] = None,
+             arrived: Optional[Callable[[Shard, int, int], None]] = None) -> None:
         """Reads everything. `verify`: the sources compute checksums of what was read from them, and they are compared.
-        `progress` is called with the bytes that are there, and all. Raises the last source's error when none is left
-        that has what is missing."""
+        `progress` is called with the bytes that are there, and all; `arrived` with each piece of a shard, by its offset and
+        length. Raises the last source's error when none is left that has what is missing."""
         todo = list(range(len(self.pieces)))
         there = 0
 
-        def moved(length: int) -> None:
+        def moved(batch: Sequence[int]) -> None:
             nonlocal there
-            there += length
+            for piece in map(self.pieces.__getitem__, batch):
+                there += piece.length
+                if arrived:
+                    arrived(self._shards[piece.shard], piece.offset, piece.length)
             if progress:
                 progress(there, self.total)
 
@@ -287,7 +291,7 @@ class Target:
                 raise why or ConnectionError(f"no source is left that has {self._shards[self.pieces[number].shard].name}")
             queues.setdefault(min(have, key=lambda s: len(queues.get(s, ()))), deque()).append(number)
 
-    def _read(self, pieces: Sequence[int], moved: Callable[[int], None]) -> Dict[int, int]:
+    def _read(self, pieces: Sequence[int], moved: Callable[[Sequence[int]], None]) -> Dict[int, int]:
         """Each piece, and the source that it came from."""
         queues: Dict[int, Deque[int]] = {}
         self._assign(pieces, queues, None)
@@ -311,7 +315,7 @@ class Target:
                     self._lose(source, batch, queues, error)
                 else:
                     came_from.update((number, source) for number in batch)
-                    moved(sum(self.pieces[number].length for number in batch))
+                    moved(batch)
         finally:
             self._stop(operation for _, _, operation in under_way)
         return came_from

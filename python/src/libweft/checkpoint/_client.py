@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from .. import weights
@@ -27,9 +28,55 @@ Tensors = Union[Mapping[str, Buffer], Sequence[Shard]]
 EDGES = 8
 
 
-def _agree(shard: Shard, offset: int, length: int, sum_: int) -> None:
-    if weights.checksum(shard.buffer, offset, length) != sum_:
-        raise ValueError(f"{shard.name}: bytes {offset} to {offset + length - 1} behind row {shard.begin} are not what was saved")
+class _Check(NamedTuple):
+    shard: Shard
+    offset: int
+    length: int
+    sum: int
+
+    def run(self) -> None:
+        if weights.checksum(self.shard.buffer, self.offset, self.length) != self.sum:
+            last = self.offset + self.length - 1
+            raise ValueError(f"{self.shard.name}: bytes {self.offset} to {last} behind row {self.shard.begin} are not what was saved")
+
+
+class _Edge(NamedTuple):
+    """A piece of which bytes `low` to `high` are wanted; it begins at `piece`, and lies in rows `begin` to `end`. All count from
+    the tensor's first row."""
+
+    shard: Shard
+    begin: int
+    end: int
+    piece: int
+    length: int
+    sum: int
+    low: int
+    high: int
+
+
+def _checks(shards: Sequence[Shard], offers: Sequence[Dict[str, Any]]) -> Tuple[Dict[Tuple[int, int, int], _Check], List[_Edge]]:
+    """How what is read is compared with the save's checksums: pieces of which all is wanted, and the others."""
+    wholes: Dict[Tuple[int, int, int], _Check] = {}
+    edges: List[_Edge] = []
+    saved: Dict[str, Dict[Tuple[int, int], List[int]]] = {}
+    for offer in offers:
+        for (name, _, _, first, last, _), sums in zip(offer["shards"], offer["sums"]):
+            saved.setdefault(name, {})[first, last] = sums  # of copies, the same
+    for shard in shards:
+        row = shard.row
+        for (first, last), sums in saved.get(shard.name, {}).items():
+            if max(first, shard.begin) >= min(last, shard.end):
+                continue
+            begin, end = max(first, shard.begin) * row, min(last, shard.end) * row
+            for number in range((begin - first * row) // PIECE, -(-(end - first * row) // PIECE)):
+                piece = first * row + number * PIECE
+                length = min(PIECE, last * row - piece)
+                low, high = max(piece, begin), min(piece + length, end)
+                if (low, high) == (piece, piece + length):
+                    wholes[id(shard), low - shard.begin * row, length] = _Check(shard, low - shard.begin * row, length, sums[number])
+                else:
+                    edges.append(_Edge(shard, piece // row, -(-(piece + length) // row), piece, length, sums[number], low, high))
+    return wholes, edges
 
 
 def shards_of(tensors: Tensors) -> List[Shard]:
@@ -73,7 +120,9 @@ class Checkpoints:
         64 MiB. `options`: those of `Endpoint`. Raises a ConnectionError or TimeoutError where a store cannot be reached."""
         if not 1 <= copies <= len(stores):
             raise ValueError(f"{copies} copies on {len(stores)} stores")
-        self._rank, self._ranks, self._copies, self._timeout = rank, ranks, copies, timeout
+        #: This one's number.
+        self.rank = rank
+        self._ranks, self._copies, self._timeout = ranks, copies, timeout
         addresses = [base64.b64decode(json.loads(manifest)["checkpoints"]) for manifest in stores]
         self._endpoint = Endpoint(**{**weights.DIRECT, **options})
         self._calls = Calls(self._endpoint)
@@ -101,11 +150,11 @@ class Checkpoints:
 
         What an unfinished save of this step has left is used where its checksums agree. With one rank the step is
         committed, too; else `commit` does it."""
-        return self._begin(step, tensors, f"rank{self._rank}", copy, progress, self._ranks == 1)
+        return self._begin(step, tensors, f"rank{self.rank}", copy, progress, self._ranks == 1)
 
     def _begin(self, step: int, tensors: Tensors, name: str, copy: bool, progress: Optional[Progress], commit: bool) -> Saving:
         count = len(self._stores)
-        files = [File(f"{name}-{k}", shards, [(self._rank + k + c) % count for c in range(self._copies)])
+        files = [File(f"{name}-{k}", shards, [(self.rank + k + c) % count for c in range(self._copies)])
                  for k, shards in enumerate(spread(shards_of(tensors), count))]
         with self._lock:
             if self._last is not None:
@@ -225,51 +274,41 @@ class Checkpoints:
         names = sorted({shard.name for shard in shards})
         offers = self._answers("offer", step=found.step, files=list(found.files), names=names)
         try:
-            self._read(shards, list(offers.values()), progress)
-            if verify:
-                self._verify(shards, list(offers.values()))
+            self._read(shards, list(offers.values()), verify, progress)
         finally:
             for store, offer in offers.items():
                 self._answers("release", [store], name=offer["held"])
         return found.step
 
-    def _read(self, shards: Sequence[Shard], offers: Sequence[Dict[str, Any]], progress: Optional[Progress] = None) -> None:
+    def _read(self, shards: Sequence[Shard], offers: Sequence[Dict[str, Any]], verify: bool, progress: Optional[Progress] = None) -> None:
         manifests = [json.dumps(offer).encode() for offer in offers]
-        with Target(shards, manifests, timeout=self._timeout, endpoint=self._endpoint) as target:
-            target.pull(progress=progress)
+        wholes, edges = _checks(shards, offers) if verify else ({}, [])
+        with ThreadPoolExecutor(1, "weft-checksums") as pool, Target(
+                shards, manifests, timeout=self._timeout, endpoint=self._endpoint) as target:
+            checking = []
 
-    def _verify(self, shards: Sequence[Shard], offers: Sequence[Dict[str, Any]]) -> None:
-        """Compares pieces with the checksums of the save. Of a piece that is wanted in part, all is read, a few at a time."""
-        edges: List[Tuple[Shard, int, int, int, Shard, int, int]] = []
-        for shard in shards:
-            checked = set()
-            for offer in offers:
-                for (name, _, _, first, last, row), sums in zip(offer["shards"], offer["sums"]):
-                    begin, end = (max(first, shard.begin) - first) * row, (min(last, shard.end) - first) * row
-                    if name != shard.name or begin >= end or (first, last) in checked:
-                        continue
-                    checked.add((first, last))
-                    for number in range(begin // PIECE, -(-end // PIECE)):
-                        at, to = number * PIECE, min((number + 1) * PIECE, (last - first) * row)
-                        low, high = max(at, begin), min(to, end)
-                        here = low - (shard.begin - first) * row
-                        if (low, high) == (at, to):
-                            _agree(shard, here, high - low, sums[number])
-                            continue
-                        rows = first + at // row, first + -(-to // row)
-                        again = shard._replace(begin=rows[0], end=rows[1], buffer=bytearray((rows[1] - rows[0]) * row))
-                        edges.append((again, at - (rows[0] - first) * row, to - at, sums[number], shard, here, high - low))
-                        if len(edges) == EDGES:
-                            self._look_at(edges, offers)
-        self._look_at(edges, offers)
+            def arrived(*piece: Any) -> None:
+                check = wholes.pop((id(piece[0]), *piece[1:]), None)
+                if check is not None:
+                    checking.append(pool.submit(check.run))
 
-    def _look_at(self, edges: List[Tuple[Shard, int, int, int, Shard, int, int]], offers: Sequence[Dict[str, Any]]) -> None:
-        self._read([again for again, *_ in edges], offers)
-        for again, offset, length, sum_, shard, here, common in edges:
-            _agree(again, offset, length, sum_)
-            row = shard.row
-            _agree(shard, here, common, weights.checksum(again.buffer, here + (shard.begin - again.begin) * row, common))
-        edges.clear()
+            target.pull(progress=progress, arrived=arrived)
+            for done in checking:
+                done.result()
+        for check in wholes.values():
+            check.run()
+        for at in range(0, len(edges), EDGES):
+            self._look_at(edges[at:at + EDGES], offers)
+
+    def _look_at(self, edges: Sequence[_Edge], offers: Sequence[Dict[str, Any]]) -> None:
+        """Reads pieces again of which a part is here: all of each has its checksum, and that part is the same."""
+        again = [edge.shard._replace(begin=edge.begin, end=edge.end, buffer=bytearray((edge.end - edge.begin) * edge.shard.row))
+                 for edge in edges]
+        self._read(again, offers, False)
+        for whole, edge in zip(again, edges):
+            _Check(whole, edge.piece - edge.begin * whole.row, edge.length, edge.sum).run()
+            here = edge.low - edge.shard.begin * whole.row, edge.high - edge.low
+            _Check(edge.shard, *here, weights.checksum(whole.buffer, edge.low - edge.begin * whole.row, here[1])).run()
 
     def verify(self, step: Optional[int] = None) -> List[str]:
         """Has the stores read a step again. Returns the files that are not what was saved, with their tensors; of copies all

@@ -1,0 +1,104 @@
+"""Saves and loads by torch.distributed.checkpoint, to the same disk: PyTorch's own files beside stores, in turns, until all is on
+stable storage, and cold into memory that was touched. Prints how many times as long PyTorch's take, and leaves that in target/figures.
+
+    python checkpoint_figures.py GB [ROUNDS] [FABRIC]      with a torch: tools/test-dcp.sh LIBRARY_FOLDER figures GB
+"""
+# mypy: disable-error-code="import-not-found"
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, Callable, Dict, List
+
+import torch
+import torch.distributed.checkpoint as dcp
+
+from libweft.checkpoint.dcp import WeftReader, WeftWriter
+
+TENSOR = 64 << 20
+THREADS = len(os.sched_getaffinity(0))
+STORE = """
+import sys
+from libweft.checkpoint import Store
+with Store(sys.argv[1], fabric=sys.argv[2], rails="lo" if sys.argv[2] == "tcp" else None) as store:
+    sys.stdout.buffer.write(store.manifest() + b"\\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+"""
+
+
+def timed(call: Callable[[], Any]) -> float:
+    began = time.monotonic()
+    call()
+    return time.monotonic() - began
+
+
+def each_file(folder: pathlib.Path, do: Callable[[int], Any]) -> None:
+    for path in [folder, *folder.rglob("*")]:
+        file = os.open(path, os.O_RDONLY)
+        do(file)
+        os.close(file)
+
+
+def cold(folder: pathlib.Path) -> None:
+    each_file(folder, os.fsync)
+    each_file(folder, lambda file: os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED))
+
+
+def main() -> None:
+    gigabytes, turns, fabric = float(sys.argv[1]), int((sys.argv[2:] or ["3"])[0]), (sys.argv[3:] or ["tcp"])[0]
+    count = max(int(gigabytes * 1e9) // TENSOR, 1)
+    state = {f"layer.{i}": torch.randn(TENSOR // 4096, 1024) for i in range(count)}
+    target = {name: torch.ones_like(tensor) for name, tensor in state.items()}
+    times: Dict[str, List[float]] = {name: [] for name in ("save", "load", "weft save", "weft load")}
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as scratch:
+        files, kept = pathlib.Path(scratch, "files"), pathlib.Path(scratch, "store")
+        store = subprocess.Popen([sys.executable, "-c", STORE, str(kept), fabric], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert store.stdin is not None and store.stdout is not None
+        try:
+            options: Dict[str, Any] = {"fabric": fabric, "rails": "lo" if fabric == "tcp" else None}
+            writer = WeftWriter([store.stdout.readline()], **options)
+            reader = WeftReader(writer.checkpoints)
+            for turn in range(turns + 1):  # the first is not counted
+                step = str(turn)
+
+                def own() -> None:
+                    dcp.save(state, storage_writer=dcp.FileSystemWriter(files, thread_count=THREADS, sync_files=True))
+                    each_file(files, os.fsync)
+
+                for name, folder, save, load in (
+                        ("", files, own, lambda: dcp.load(target, storage_reader=dcp.FileSystemReader(files))),
+                        ("weft ", kept, lambda: dcp.save(state, storage_writer=writer, checkpoint_id=step),
+                         lambda: dcp.load(target, storage_reader=reader, checkpoint_id=step))):
+                    took = [timed(save)]
+                    cold(folder)
+                    for tensor in target.values():
+                        tensor.fill_(turn)
+                    took.append(timed(load))
+                    for key in state:
+                        assert torch.equal(state[key], target[key]), key
+                    shutil.rmtree(folder / step if name else folder)
+                    for what, seconds in zip(("save", "load"), took):
+                        print(f"{name}{what} {seconds:.2f} s", file=sys.stderr, flush=True)
+                        times[name + what] += [seconds] * (turn > 0)
+            writer.close()
+        finally:
+            store.kill()
+            store.wait()
+    figures = pathlib.Path(__file__).resolve().parents[2] / "target/figures"
+    figures.mkdir(parents=True, exist_ok=True)
+    for figure, what in (("checkpoint_over_dcp", "save"), ("checkpoint_load_over_dcp", "load")):
+        here, there = (statistics.median(times[prefix + what]) for prefix in ("weft ", ""))
+        print(f"{figure:28}{there / here:.2f}   {what} of {count * TENSOR / 1e9:.2f} GB: {here:.2f} s, PyTorch's files {there:.2f} s")
+        (figures / figure).write_text(f"{there / here:.3f}\n")
+
+
+if __name__ == "__main__":
+    main()
