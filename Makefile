@@ -25,7 +25,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray disk-figures weights-figures interrupts weights-roundtrip checkpoint-kills checkpoint-figures dcp soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-efa p5 test-netem test-reset gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
+.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray disk-figures weights-figures interrupts weights-roundtrip checkpoint-kills checkpoint-figures dcp soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-files-vm test-efa p5 test-netem test-reset gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 17
@@ -155,6 +155,11 @@ test-verbs: ## Tests over verbs, on soft-RoCE in a virtual machine (Debian): an 
 	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill
 	$(CARGO) build --release $(CARGO_FLAGS) -p weft-bench
 	@tools/test-verbs.sh $(if $(CHAOS),--chaos $(LIBDIR) $(CHAOS) $(SEED),$(LIBDIR) $(EXAMPLES)/random_fill $(TARGET)/release/weft-bench '$(T)')
+
+test-files-vm: ## Tests files on disks that fail, hang and lose their power, beside the kernel's NVMe over tcp, in a virtual machine (root; Debian): half an hour; SHORT=1: some minutes; PARTS="faults beside durable"; T=a part of the faults' names
+	@tools/need.sh files-vm
+	@$(MAKE) --no-print-directory lib-simulated
+	@T='$(T)' tools/test-files-vm.sh $(LIBDIR) '$(PARTS)'
 
 test-efa: ## Tests over libfabric's own efa provider, on emulated EFA NICs (root; Debian): half an hour; SHORT=1: a few minutes; T=a part of the tests' names; CHAOS=5: minutes of chaos instead; DEATHS=100: one NIC of four dies, again and again
 	@tools/need.sh efa

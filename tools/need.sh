@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Looks for what a make target needs, installs what is missing with apt-get, and says so.
-#     tools/need.sh lib|demo|compare|test|verbs|efa|figures|chaos|sanitize|check|dist|wheels|nixl
+#     tools/need.sh lib|demo|compare|test|verbs|files-vm|efa|figures|chaos|sanitize|check|dist|wheels|nixl
 # With WEFT_NO_INSTALL=1 it only says what is missing, and fails if that is something the target cannot do without.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin # where ldconfig and ip live; not in everybody's PATH
-target=${1:?what for: lib, demo, compare, test, verbs, efa, figures, chaos, sanitize, check, dist, wheels or nixl}
+target=${1:?what for: lib, demo, compare, test, verbs, files-vm, efa, figures, chaos, sanitize, check, dist, wheels or nixl}
 cargo=${CARGO:-cargo}
 packages=() reasons=() optional=()
 
@@ -73,14 +73,20 @@ look() {
             have debootstrap || want_if_possible debootstrap "roots to test the wheels in"
             have qemu-aarch64 || want_if_possible qemu-user "the test of wheels for 64-bit Arm" ;;
         demo) have python3 || want python3 "the demonstration" ;;
-        test | verbs | efa | figures | chaos | sanitize) have_libfabric || want libfabric1 "the library beneath Weft" ;;
+        test | verbs | files-vm | efa | figures | chaos | sanitize) have_libfabric || want libfabric1 "the library beneath Weft" ;;
         *) say "tools/need.sh: what is $target?" >&2; exit 2 ;;
     esac
     if [[ $target =~ ^(test|dist|wheels)$ ]]; then
         have cmake || want cmake "the CMake package"
         have xz || want xz-utils "packing the tarball"
     fi
-    if [ "$target" = verbs ]; then
+    if [ "$target" = files-vm ]; then
+        have fio || want fio "the kernel's NVMe over tcp to compare with"
+        have dmsetup || want dmsetup "disks that fail"
+        have mkfs.ext4 || want e2fsprogs "a file system on them"
+        have python3 || want python3 "a disk that loses its cache"
+    fi
+    if [[ $target =~ ^(verbs|files-vm)$ ]]; then
         have qemu-system-x86_64 || want qemu-system-x86 "a machine with another kernel"
         have busybox || want busybox-static "what that machine starts with"
         have cpio || want cpio "what that machine starts with"

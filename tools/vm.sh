@@ -149,8 +149,9 @@ share_of() { # name, folder, further options
 }
 
 boot() {
-    # A clock that is read without leaving the machine, also where it is emulated.
-    local append="console=ttyS0 panic=-1 mitigations=off nokaslr tsc=reliable quiet ${VM_APPEND:-}"
+    # A clock that is read without leaving the machine, also where it is emulated; a busy host delays the timer that the kernel
+    # would try out for longer than the kernel waits.
+    local append="console=ttyS0 panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check quiet ${VM_APPEND:-}"
     # shellcheck disable=SC2046 # words
     qemu-system-x86_64 -name weft-test -machine q35 $(accelerator) -smp "${VM_CPUS:-2}" -m "${VM_MEMORY:-4096}" \
         -nodefaults -no-user-config -display none -no-reboot -serial "file:$vm/console.log" \

@@ -9,6 +9,8 @@
  *                       of fio (direct, 192 KiB, depth 20) and the same pages of its memory; medians of 5, in turns
  * file_random_64k_of_fio  random reads of 64 KiB, 32 at once, over fio's
  * file_one_4k_ms        one read of 4 KiB beyond fio at depth 1 and a read of memory
+ * file_over_nvmeof_tcp  runs of 192 KiB to and from the disk WEFT_DISK, over fio's by the kernel's NVMe over tcp, WEFT_DISK_OF_KERNEL:
+ *                       the lesser one (tools/test-files-vm.sh runs it); medians of 5, in turns
  */
 #include "gpu.h"
 
@@ -251,24 +253,31 @@ static double read_rate(struct duo *duo, weft_remote_memory *remote, uint64_t le
     return rate;
 }
 
-static void files(void)
+static weft_remote_memory *import_file(struct duo *duo, int fd)
 {
-    char path[] = "weft-disk-figures-XXXXXX", blob[4096];
-    if (system("fio --version >/dev/null 2>&1") != 0)
-        skip("fio is not installed");
-    int fd = mkstemp(path);
-    CHECK(fd >= 0 && posix_fallocate(fd, 0, FILE_LEN) == 0);
-    fio(path, "write", MIB, 4, 48); /* its blocks are written once */
-    struct duo duo = duo_open(FILE_LEN);
+    char blob[4096];
     weft_memory *memory;
     weft_remote_memory *file;
     weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
     weft_memory_range range = {NULL, FILE_LEN};
     args.kind = WEFT_MEMORY_FILE;
     args.fd = fd;
-    CHECK_OK(weft_memory_register(duo.b->endpoint, &range, 1, &args, &memory));
+    CHECK_OK(weft_memory_register(duo->b->endpoint, &range, 1, &args, &memory));
     size_t n = descriptor_of(memory, blob, sizeof blob);
-    CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, n, &file));
+    CHECK_OK(weft_remote_memory_import(duo->a->endpoint, duo->a_to_b, blob, n, &file));
+    return file;
+}
+
+static void files(void)
+{
+    char path[] = "weft-disk-figures-XXXXXX";
+    if (system("fio --version >/dev/null 2>&1") != 0)
+        skip("fio is not installed");
+    int fd = mkstemp(path);
+    CHECK(fd >= 0 && posix_fallocate(fd, 0, FILE_LEN) == 0);
+    fio(path, "write", MIB, 4, 48); /* its blocks are written once */
+    struct duo duo = duo_open(FILE_LEN);
+    weft_remote_memory *file = import_file(&duo, fd);
     double write[TURNS], read[TURNS], random[TURNS], one[TURNS];
     for (int i = 0; i < TURNS; i++) {
         double disk = fio(path, "randwrite", GROUP, 20, 48) / 1e6, tcp = group_rate(&duo, duo.b_of_a, false);
@@ -292,12 +301,37 @@ static void files(void)
     duo_close(&duo);
 }
 
+/* One disk, to which the kernel's NVMe over tcp and files over tcp lead. */
+static void kernel(void)
+{
+    const char *disk = getenv("WEFT_DISK"), *other = getenv("WEFT_DISK_OF_KERNEL");
+    double share[2][TURNS];
+    if (disk == NULL || other == NULL)
+        skip("tools/test-files-vm.sh runs it");
+    int fd = open(disk, O_RDWR | O_CLOEXEC);
+    CHECK(fd >= 0);
+    struct duo duo = duo_open(12 * PAGE);
+    weft_remote_memory *file = import_file(&duo, fd);
+    for (int turn = 0; turn < TURNS; turn++)
+        for (int read = 0; read < 2; read++) {
+            double theirs = fio(other, read ? "randread" : "randwrite", GROUP, 20, read ? 7 : 48) / 1e6;
+            double ours = group_rate(&duo, file, read);
+            share[read][turn] = ours / theirs;
+            fprintf(stderr, "%s: kernel's %.3f, file %.3f GB/s\n", read ? "read" : "write", theirs, ours);
+        }
+    double writes = median(share[0], TURNS), reads = median(share[1], TURNS);
+    printf("file_over_nvmeof_tcp_write %.2f\nfile_over_nvmeof_tcp_read %.2f\nfile_over_nvmeof_tcp %.2f\n", writes, reads,
+           writes < reads ? writes : reads);
+    duo_close(&duo);
+}
+
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
         {"hung", "tcp", hung},
         {"staging", "tcp", staging},
         {"files", "tcp", files},
+        {"kernel", "tcp", kernel},
         {0},
     };
     return argc > 1 && strcmp(argv[1], "--list") == 0 ? 0 : run_tests(argc, argv, tests);
