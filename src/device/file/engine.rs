@@ -316,6 +316,7 @@ impl<D: Disk> Engine<D> {
         let io = Io {
             token: token as u32,
             fd: op.file.descriptor(op.direct),
+            waits: op.file.waits,
             what: if op.write { What::Write } else { What::Read },
             memory: rest.memory,
             len: len.min(IO_MAX) as u32,

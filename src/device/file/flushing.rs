@@ -81,7 +81,9 @@ impl Flushes {
                 count.fetch_add(1, Relaxed);
                 let (fd, token) = (flushing.file.descriptor(false), at as u32 | FLUSH);
                 // SAFETY: the file is open until its flush has ended, and there is no memory.
-                unsafe { disk.begin(Io { token, fd, what: What::Flush, memory: 0, len: 0, offset: 0 }) };
+                unsafe {
+                    disk.begin(Io { token, fd, waits: true, what: What::Flush, memory: 0, len: 0, offset: 0 })
+                };
             }
         }
     }

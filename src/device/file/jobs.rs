@@ -26,6 +26,8 @@ pub enum What {
 pub struct Io {
     pub token: u32,
     pub fd: RawFd,
+    /// Beginning it may wait for the disk.
+    pub waits: bool,
     pub what: What,
     pub memory: u64,
     pub len: u32,

@@ -20,6 +20,9 @@ pub struct Opened {
     pub name: String,
     pub readable: bool,
     pub writable: bool,
+    /// Beginning an I/O may wait for the disk: a file system reads maps of blocks and writes to its journal,
+    /// even where it was asked not to wait.
+    pub waits: bool,
     /// Device and inode: another registration may be of the same file.
     pub inode: (u64, u64),
     /// A job that takes longer hangs.
@@ -81,6 +84,7 @@ impl Opened {
             name,
             readable: mode != libc::O_WRONLY,
             writable: mode != libc::O_RDONLY,
+            waits: !is_disk,
             inode: (stat.st_dev, stat.st_ino),
             patience,
             cached,

@@ -3,7 +3,7 @@
 use super::jobs::{Disk, Ended, Io, What};
 use crate::event::Event;
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
-use io_uring::{opcode, IoUring};
+use io_uring::{opcode, squeue, IoUring};
 use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -29,6 +29,9 @@ impl Ring {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => IoUring::new(ENTRIES)?,
             made => made?,
         };
+        // What waits in the kernel while it begins has a thread of the kernel's; too few, and the I/O of
+        // one disk that hangs would hold up another's. Before Linux 5.15 their number is fixed.
+        let _ = ring.submitter().register_iowq_max_workers(&mut [DEPTH as u32, 0]);
         match ring.params().is_feature_ext_arg() {
             true => Ok(Ring { ring, polled: false }),
             false => Err(io::Error::from_raw_os_error(libc::ENOSYS)),
@@ -54,8 +57,9 @@ impl Disk for Ring {
             What::Write => opcode::Write::new(fd, memory, io.len).offset(io.offset).build(),
             What::Flush => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
         };
+        let flags = if io.waits { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
         // There is room: the ring has twice as many entries as the kernel gets I/Os.
-        let _ = self.push(&entry.user_data(io.token.into()));
+        let _ = self.push(&entry.flags(flags).user_data(io.token.into()));
     }
 
     fn wait(&mut self, inbox: &Event, at_most: Option<Duration>, ended: &mut Vec<Ended>) {
