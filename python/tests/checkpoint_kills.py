@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from libweft import Endpoint
 from libweft.checkpoint import Checkpoints, Shard, Store
-from libweft.checkpoint._calls import Calls
+from libweft._calls import Calls
 
 OPTIONS: Dict[str, Any] = {"fabric": "tcp", "rails": "lo"}
 #: Each rank's tensors: one of many pieces of the file, one of an odd length.
@@ -157,7 +157,7 @@ class World:
             dying.process.kill()
         try:
             said = self.ranks.take()
-        except EOFError:
+        except (EOFError, ConnectionError):
             said = "died"
         died = dying.process.exitcode is not None or delay is not None or said == "died"
         if died:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import resource
 import sys
 import time
 from typing import Any, List
@@ -14,6 +15,8 @@ from . import Checkpoints, Store
 
 
 def _store(given: Any) -> None:
+    # Each file that is read or written has a descriptor.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with Store(given.folder, keep=given.keep) as store:
         answer_at(given.listen, f"keeping checkpoints in {store.folder}", store.manifest())
 

@@ -16,8 +16,8 @@ from ..errors import PeerError
 from ..memory import Memory
 from ..peer import Peer
 from ..weights import Shard, Target
-from ._calls import Calls
-from ._saving import BLOCK, File, Place, Progress, Saving, Writer, fill, spread
+from .._calls import Calls
+from ._saving import BLOCK, SLOWEST, File, Place, Progress, Saving, Writer, fill, spread
 from ._store import PIECE
 
 #: Whole tensors by their names (numpy, torch, or any bytes), or rows of some.
@@ -139,7 +139,7 @@ class Checkpoints:
 
     def _call(self, store: int, do: str, load: int = 0, **given: Any) -> Any:
         """`load`: bytes that a disk reads or flushes for it, which may be a slow one."""
-        return self._calls(self._stores[store], do, self._timeout + load / 50e6, **given)
+        return self._calls(self._stores[store], do, self._timeout + load / SLOWEST, **given)
 
     # Saving.
 
@@ -270,7 +270,18 @@ class Checkpoints:
         save. `progress` is called with the bytes that are there, and all. Raises FileNotFoundError without a checkpoint,
         ValueError for tensors that it does not have so, or bytes that are not what was saved; the last store's error if none is
         left."""
-        found, shards = self._step(step), shards_of(tensors)
+        shards = shards_of(tensors)
+        while True:
+            found = self._step(step)
+            try:
+                self._load(found, shards, verify, progress)
+                return found.step
+            except (OSError, ValueError):
+                # A newer one may have been committed meanwhile, and this one removed.
+                if step is not None or self._step(None)[:2] == found[:2]:
+                    raise
+
+    def _load(self, found: Step, shards: Sequence[Shard], verify: bool, progress: Optional[Progress]) -> None:
         names = sorted({shard.name for shard in shards})
         offers = self._answers("offer", step=found.step, files=list(found.files), names=names)
         try:
@@ -278,7 +289,6 @@ class Checkpoints:
         finally:
             for store, offer in offers.items():
                 self._answers("release", [store], name=offer["held"])
-        return found.step
 
     def _read(self, shards: Sequence[Shard], offers: Sequence[Dict[str, Any]], verify: bool, progress: Optional[Progress] = None) -> None:
         manifests = [json.dumps(offer).encode() for offer in offers]

@@ -26,6 +26,8 @@ from ._store import KEY, PIECE, hash_of
 BLOCK = 4096
 #: Lists of writes that are under way at once, and writes in each.
 DEPTH, BATCH = 4, 8
+#: Bytes per second that any disk reads or flushes.
+SLOWEST = 50e6
 
 Progress = Callable[[int, int], None]
 #: Of a store, by its number: what to do, how many bytes its disk reads or flushes for it, and what goes with it.
@@ -159,7 +161,7 @@ class Saving:
 
     def wait(self, timeout: Optional[float] = None) -> bytes:
         """What `Checkpoints.commit` needs of this rank: its bytes are on stable storage. (With one rank, the step is committed.)
-        Raises what the save failed with; StillRunningError-like TimeoutError after `timeout` seconds, and it goes on."""
+        Raises what the save failed with; a TimeoutError after `timeout` seconds, and it goes on."""
         self._thread.join(timeout)
         if not self.done:
             raise TimeoutError(f"the save has not ended within {timeout} s, and goes on")
@@ -204,9 +206,11 @@ class Writer:
                 numbers = {file.name: number for number, file in enumerate(self._files)}
                 opened = [copy for copy in self._copies if copy.remote is not None]
                 entries = [Entry(headers, copy.remote, len(copy.file.header), numbers[copy.file.name]) for copy in opened]
-                for done in Parts(self._lists([iter(entries)]), in_flight=DEPTH):
+                # A header is the last that is written, and flushes its file.
+                flush = max(file.size for file in self._files) / SLOWEST
+                for done in Parts(self._lists([iter(entries)], flush, durable=True), in_flight=DEPTH):
                     saving.moved(done.bytes)
-                list(pool.map(lambda copy: self._call(copy.store, "seal", copy.file.size, step=self._step, name=copy.file.name,
+                list(pool.map(lambda copy: self._call(copy.store, "seal", step=self._step, name=copy.file.name,
                                                       final=finals[copy.file.name]), opened))
             return json.dumps({finals[file.name]: file.size for file in self._files}).encode()
         finally:
@@ -270,11 +274,11 @@ class Writer:
                 yield Entry(memory, copy.remote, now, range_, 0, here, len(copy.file.header) + there)
                 here, there, length = here + now, there + now, length - now
 
-    def _lists(self, runs: Sequence[Iterator[Entry]]) -> Iterator[Callable[[], Operation[Any]]]:
+    def _lists(self, runs: Sequence[Iterator[Entry]], flush: float = 0, durable: bool = False) -> Iterator[Callable[[], Operation[Any]]]:
         """Of all copies in turn, so that all disks are busy."""
         entries = (entry for turn in itertools.zip_longest(*runs) for entry in turn if entry is not None)
         while True:
             batch = list(itertools.islice(entries, BATCH))
             if not batch:
                 return
-            yield lambda batch=batch: self._endpoint.write_list(batch, timeout=self._timeout)  # type: ignore[misc]
+            yield lambda batch=batch: self._endpoint.write_list(batch, timeout=self._timeout + flush, durable=durable)  # type: ignore[misc]

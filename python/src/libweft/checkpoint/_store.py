@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import fcntl
+import functools
 import hashlib
 import itertools
 import json
@@ -11,15 +12,16 @@ import os
 import re
 import shutil
 import threading
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from .. import weights
 from .._safetensors import Tensor, header_of, parsed, pieces
 from ..endpoint import Access, Endpoint
+from ..errors import WeftError
 from ..memory import Memory
 from ..peer import Peer
 from ..weights import FileRange, Shard
-from ._calls import Calls
+from .._calls import Calls
 
 #: Bytes of which a file keeps one checksum.
 PIECE = 8 << 20
@@ -31,7 +33,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 class Saved(NamedTuple):
-    """A file of a step. `whole`: each tensor's name, the shape of all of it, and the first row that is here; `sums`: of each
+    """A file of a step: the tensors in the order of their bytes. `whole`: each tensor's name, the shape of all of it, and the first row that is here; `sums`: of each
     piece, in their order."""
 
     header: int
@@ -53,13 +55,14 @@ def saved(path: str) -> Saved:
     said = json.loads(metadata.get(KEY, "null"))
     if said is None or said["piece"] != PIECE:
         raise ValueError(f"{path} is of another version, or no file of a checkpoint")
+    tensors = dict(sorted(tensors.items(), key=lambda item: item[1][2:]))
     whole = {key: (name, tuple(shape), begin) for key, (name, shape, begin) in said["shards"].items()}
     sums = [int(said["sums"][at:at + 8], 16) for at in range(0, len(said["sums"]), 8)]
     return Saved(len(header), tensors, whole, sums)
 
 
 def sync(path: str) -> None:
-    """Flushes a file or a folder."""
+    """Flushes a folder."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)
@@ -98,8 +101,10 @@ class Store:
             os.close(self._lock_file)
             raise
         self._lock = threading.RLock()
-        #: Files that a peer writes or has written for a checkpoint that is not committed yet, or reads: which peer, and by what.
-        self._held: Dict[str, Tuple[int, List[Memory]]] = {}
+        #: What a peer writes, has written for a checkpoint that is not committed yet, or reads: which peer, and what ends it.
+        self._held: Dict[str, Tuple[int, List[Callable[[], None]]]] = {}
+        #: Files that are being read, and by how many.
+        self._read: Dict[str, Tuple[Memory, int]] = {}
         self._numbers = itertools.count()
         self._calls = Calls(self._endpoint, self._serve, self._ended)
 
@@ -126,25 +131,50 @@ class Store:
         do = given.pop("do")
         if do not in ("find", "use", "open", "sums", "seal", "commit", "steps", "offer", "release", "check"):
             raise ValueError(f"{do!r} is no request: it is of another version")
-        return getattr(self, "_" + do)(peer.id, **given)
+        try:
+            return getattr(self, "_" + do)(peer.id, **given)
+        finally:
+            try:
+                peer.info()
+            except WeftError:
+                self._ended(peer.id)  # what it has taken since its end, too
 
     def _path(self, step: int, *name: str) -> str:
         if not isinstance(step, int) or step < 0:
             raise ValueError(f"{step!r} is no number of a step")
         return os.path.join(self.folder, f"{step}", *map(_known, name))
 
-    def _hold(self, peer: int, name: str, memories: List[Memory]) -> None:
+    def _hold(self, peer: int, name: str, *ends: Callable[[], None]) -> None:
         """Takes a file for a peer; another one's registration of it has ended when this returns."""
         with self._lock:
-            before, self._held[name] = self._held.get(name), (peer, memories)
-        for memory in before[1] if before else ():
-            memory.deregister()
+            before, self._held[name] = self._held.get(name), (peer, list(ends))
+        for end in before[1] if before else ():
+            end()
 
     def _release(self, peer: int, name: str) -> None:
         with self._lock:
-            memories = self._held.pop(name)[1] if self._held.get(name, (None,))[0] == peer else []
-        for memory in memories:
-            memory.deregister()
+            ends = self._held.pop(name)[1] if self._held.get(name, (None,))[0] == peer else []
+        for end in ends:
+            end()
+
+    def _reads(self, path: str, has: Saved) -> Memory:
+        """A file's tensors, registered once for all that read them, until each of them has called `_read_no_more`."""
+        with self._lock:
+            if path not in self._read:
+                ranges = [(has.header + t.begin, t.end - t.begin) for t in has.tensors.values() if t.end > t.begin]
+                self._read[path] = self._endpoint.register_file(path, ranges, access=Access.REMOTE_READ), 0
+            memory, users = self._read[path]
+            self._read[path] = memory, users + 1
+            return memory
+
+    def _read_no_more(self, path: str) -> None:
+        with self._lock:
+            memory, users = self._read[path]
+            if users > 1:
+                self._read[path] = memory, users - 1
+                return
+            del self._read[path]
+        memory.deregister()
 
     def _ended(self, peer: int) -> None:
         for name in [name for name, (holder, _) in list(self._held.items()) if holder == peer]:
@@ -163,7 +193,7 @@ class Store:
         """A finished file, as it is, for the checkpoint that is to be."""
         with self._lock:
             os.stat(self._path(step, name))
-            self._hold(peer, f"{step}/{name}", [])
+            self._hold(peer, f"{step}/{name}")
 
     def _sums(self, peer: int, step: int, name: str, places: List[List[int]]) -> List[int]:
         path = self._path(step, name)
@@ -174,7 +204,7 @@ class Store:
         """An unfinished file, with its size and its blocks; a peer that had it before has it no longer."""
         path = self._path(step, name + UNFINISHED)
         held = f"{step}/{name}{UNFINISHED}"
-        self._hold(peer, held, [])
+        self._hold(peer, held)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -183,15 +213,14 @@ class Store:
             memory = self._endpoint.register_file(file, [(0, size)], access=Access.REMOTE_WRITE)
         finally:
             os.close(file)
-        self._hold(peer, held, [memory])
+        self._hold(peer, held, memory.deregister)
         return base64.b64encode(memory.export()).decode()
 
     def _seal(self, peer: int, step: int, name: str, final: str) -> None:
-        """Ends the writing of a file, which is on the disk and has its name there when this returns."""
+        """Ends the writing of a file that was flushed. It has its name on the disk when this returns."""
         path, to = self._path(step, name + UNFINISHED), self._path(step, final)
-        self._hold(peer, f"{step}/{final}", [])
+        self._hold(peer, f"{step}/{final}")
         self._release(peer, f"{step}/{name}{UNFINISHED}")
-        sync(path)
         os.rename(path, to)
         sync(os.path.dirname(to))
         sync(self.folder)
@@ -252,24 +281,33 @@ class Store:
     def _offer(self, peer: int, step: int, files: List[str], names: Optional[List[str]] = None) -> Dict[str, Any]:
         """The tensors with these names that are in files of a step, to be read until `held` is released. Without names: what
         tensors there are."""
-        shards, sums = [], []
+        shards, sums, places = [], [], []
+        used: Dict[str, Saved] = {}
         for file in files:
-            if not os.path.exists(self._path(step, file)):
+            path = self._path(step, file)
+            if not os.path.exists(path):
                 continue
-            has, at = saved(self._path(step, file)), 0
-            for key, tensor in sorted(has.tensors.items(), key=lambda item: item[1][2:]):
-                count = len(pieces({key: tensor}, PIECE))
+            has, at, number = saved(path), 0, 0
+            for key, tensor in has.tensors.items():
                 named, shape, begin = has.whole[key]
-                place = FileRange(self._path(step, file), has.header + tensor.begin, tensor.end - tensor.begin)
-                if names is None or named in names and place.length:
-                    shards.append(Shard(named, tensor.dtype, shape, begin, begin + tensor.rows, place))
+                count = len(pieces({key: tensor}, PIECE))
+                if names is None or named in names and count:
+                    used[path] = has
+                    shards.append(Shard(named, tensor.dtype, shape, begin, begin + tensor.rows, FileRange(path, 0, tensor.end - tensor.begin)))
                     sums.append(has.sums[at:at + count])
-                at += count
+                    places.append((len(used) - 1, number))
+                at, number = at + count, number + (count > 0)
         if names is None:
             return {"shards": [[s.name, s.dtype, s.shape, s.begin, s.end, s.row] for s in shards]}
-        memories, places = weights.register(self._endpoint, shards, Access.REMOTE_READ) if shards else ([], [])
         held = f"{step}/ read {next(self._numbers)}"
-        self._hold(peer, held, memories)
+        memories: List[Memory] = []
+        ends: List[Callable[[], None]] = []
+        try:
+            for path, has in used.items():
+                memories.append(self._reads(path, has))
+                ends.append(functools.partial(self._read_no_more, path))
+        finally:
+            self._hold(peer, held, *ends)
         return {**weights.offer(self._endpoint, shards, memories, places), "sums": sums, "held": held}
 
     def _check(self, peer: int, step: int, file: str) -> List[str]:
@@ -281,7 +319,7 @@ class Store:
         except ValueError as error:
             return [str(error)]
         sums = iter(has.sums)
-        for key, tensor in sorted(has.tensors.items(), key=lambda item: item[1][2:]):
+        for key, tensor in has.tensors.items():
             for at, length in pieces({key: tensor}, PIECE):
                 if weights.checksum(FileRange(path, has.header, 0), at, length) != next(sums) and key not in bad:
                     bad.append(key)

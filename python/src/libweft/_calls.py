@@ -9,10 +9,10 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from ..endpoint import Endpoint
-from ..errors import UsageError, WeftError
-from ..events import Message, PeerDown
-from ..peer import Peer
+from .endpoint import Endpoint
+from .errors import UsageError, WeftError
+from .events import Message, PeerDown
+from .peer import Peer
 
 #: Before each part of a request or an answer: its number, and what it is.
 HEAD = struct.Struct("<QB")
@@ -30,7 +30,7 @@ class Calls:
         self._numbers = itertools.count()
         self._waiting: Dict[Tuple[int, int], Future[Any]] = {}
         self._parts: Dict[Tuple[int, int, int], bytearray] = {}
-        self._pool = ThreadPoolExecutor(8, "weft-checkpoint")
+        self._pool = ThreadPoolExecutor(8, "weft-calls")
         self._thread = threading.Thread(target=self._take, daemon=True)
         self._thread.start()
 
@@ -43,7 +43,7 @@ class Calls:
             try:
                 self._send(peer, key[1], 0, {"do": do, **given}, timeout)
             except UsageError as error:
-                raise ConnectionError("the store has ended") from error
+                raise ConnectionError("the peer has ended") from error
             answer = future.result(timeout)
         finally:
             del self._waiting[key]
@@ -101,7 +101,7 @@ class Calls:
     def _down(self, event: PeerDown) -> None:
         for peer, number in list(self._waiting):
             if peer == event.peer.id:
-                _fail(self._waiting[peer, number], ConnectionError(f"the store has ended: {event.reason}"))
+                _fail(self._waiting[peer, number], ConnectionError(f"the peer has ended: {event.reason}"))
         for key in [key for key in self._parts if key[0] == event.peer.id]:
             del self._parts[key]
         self._pool.submit(self._ended, event.peer.id)
