@@ -1,0 +1,79 @@
+"""Pages of caches in slots of a file, under grants."""
+
+from __future__ import annotations
+
+import tempfile
+import unittest
+import unittest.mock
+from typing import Any, Dict, List
+
+import libweft
+from libweft.slab import Slab, Slots
+from support import FABRIC, PAGE, pattern
+
+OPTIONS: Dict[str, Any] = {"fabric": "tcp", "rails": "lo"}
+
+
+@unittest.skipIf(FABRIC != "tcp", "files move over tcp")
+class Slabs(unittest.TestCase):
+    def setUp(self) -> None:
+        file = tempfile.NamedTemporaryFile(dir="/var/tmp")
+        self.addCleanup(file.close)
+        self.slab = Slab(file.name, 4 * PAGE + 17, **OPTIONS)
+        self.addCleanup(self.slab.close)
+        self.slots = self.engine()
+        self.pages = bytearray(b"".join(pattern(i) for i in range(8)) + bytes(8 * PAGE))
+        self.memory = self.slots.endpoint.register(self.pages)
+
+    def engine(self) -> Slots:
+        slots = Slots(self.slab.manifest(), PAGE, **OPTIONS)
+        self.addCleanup(slots.close)
+        return slots
+
+    def page(self, number: int) -> bytes:
+        return bytes(self.pages[number * PAGE:(number + 1) * PAGE])
+
+    def test_pages_come_back_until_they_are_evicted(self) -> None:
+        self.assertEqual(self.slots.put(["a", "b", "c", "d"], self.memory, [0, 1, 2, 3]), 4)
+        self.assertEqual(self.slots.put(["a", "b"], self.memory, [5, 5]), 0)
+        self.assertEqual(self.slots.get(["d", "x", "a"], self.memory, [8, 9, 10]), [True, False, True])
+        self.assertEqual([self.page(i) for i in (8, 10)], [pattern(3), pattern(0)])
+        self.assertEqual(self.slots.put(["e"], self.memory, [4]), 1)  # b was used longest ago
+        self.assertEqual(self.slots.has(["a", "b", "c", "d", "e"]), [True, False, True, True, True])
+        with self.assertRaisesRegex(OSError, "slots of 5 bytes are wanted"):
+            Slots(self.slab.manifest(), 5, **OPTIONS)
+
+    def test_a_reader_loses_its_grant_before_a_slot_is_used_again(self) -> None:
+        other = self.engine()
+        own = bytearray(4 * PAGE)
+        memory = other.endpoint.register(own)
+        self.slots.put(["a"], self.memory, [0])
+        move = other._move
+
+        def late(*given: Any) -> None:
+            self.slots.put(["b", "c", "d", "e"], self.memory, [1, 2, 3, 4])
+            move(*given)
+
+        with unittest.mock.patch.object(other, "_move", late), self.assertRaises(libweft.RevokedError):
+            other.get(["a"], memory, [0])
+        self.assertEqual(own, bytes(len(own)))
+
+    def test_what_a_peer_did_not_finish_is_not_there(self) -> None:
+        dying = self.engine()
+        memory = dying.endpoint.register(bytearray(4 * PAGE))
+
+        def die(*given: Any) -> None:
+            dying.close()
+            raise KeyboardInterrupt
+
+        with unittest.mock.patch.object(dying, "_move", die), self.assertRaises(KeyboardInterrupt):
+            dying.put(["a", "b", "c"], memory, [0, 1, 2])
+        found: List[bool] = [False]
+        for _ in range(1000):  # until its end has come there
+            self.slots.put(["a", "b", "c", "d"], self.memory, [0, 1, 2, 3])
+            found = self.slots.has(["a", "b", "c", "d"])
+            if all(found):
+                break
+        self.assertEqual(found, [True] * 4)
+        self.assertEqual(self.slots.get(["a", "b", "c", "d"], self.memory, [8, 9, 10, 11]), [True] * 4)
+        self.assertEqual([self.page(8 + i) for i in range(4)], [pattern(i) for i in range(4)])
