@@ -116,7 +116,8 @@ static void slow_disk_gets_every_byte(void)
 /* One of three entries fails: the disk is full there. */
 static void failed_write_names_errno_and_entry(void)
 {
-    struct disk disk = disk_open(":slow:errno=28:fail=2", 0);
+    /* A request of host has 64 KiB. */
+    struct disk disk = disk_open(on_fabric("host") ? ":slow:errno=28:fail=5" : ":slow:errno=28:fail=2", 0);
     weft_list_entry entries[3];
     struct list_request list = LIST_REQUEST_INIT;
     weft_op id;
@@ -285,17 +286,17 @@ static void end_of_a_peer_waits_for_a_disk(void)
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
-        {"slow_disk_gets_every_byte", "tcp", slow_disk_gets_every_byte},
-        {"failed_write_names_errno_and_entry", "tcp", failed_write_names_errno_and_entry},
-        {"failed_read_ends_alone", "tcp", failed_read_ends_alone},
-        {"memory_goes_on_beside_a_hung_disk", "tcp", memory_goes_on_beside_a_hung_disk},
-        {"hung_write_ends_by_its_deadline", "tcp timed", hung_write_ends_by_its_deadline},
-        {"disk_that_does_not_return_holds_its_memory", "tcp", disk_that_does_not_return_holds_its_memory},
-        {"disk_that_hangs_is_refused", "tcp", disk_that_hangs_is_refused},
-        {"fence_waits_for_a_disk", "tcp", fence_waits_for_a_disk},
-        {"revoke_waits_for_a_disk", "tcp", revoke_waits_for_a_disk},
-        {"deregistration_waits_for_a_disk", "tcp", deregistration_waits_for_a_disk},
-        {"end_of_a_peer_waits_for_a_disk", "tcp", end_of_a_peer_waits_for_a_disk},
+        {"slow_disk_gets_every_byte", "tcp,host", slow_disk_gets_every_byte},
+        {"failed_write_names_errno_and_entry", "tcp,host", failed_write_names_errno_and_entry},
+        {"failed_read_ends_alone", "tcp,host", failed_read_ends_alone},
+        {"memory_goes_on_beside_a_hung_disk", "tcp,host", memory_goes_on_beside_a_hung_disk},
+        {"hung_write_ends_by_its_deadline", "tcp,host timed", hung_write_ends_by_its_deadline},
+        {"disk_that_does_not_return_holds_its_memory", "tcp,host", disk_that_does_not_return_holds_its_memory},
+        {"disk_that_hangs_is_refused", "tcp,host", disk_that_hangs_is_refused},
+        {"fence_waits_for_a_disk", "tcp,host", fence_waits_for_a_disk},
+        {"revoke_waits_for_a_disk", "tcp,host", revoke_waits_for_a_disk},
+        {"deregistration_waits_for_a_disk", "tcp,host", deregistration_waits_for_a_disk},
+        {"end_of_a_peer_waits_for_a_disk", "tcp,host", end_of_a_peer_waits_for_a_disk},
         {0},
     };
     return run_tests(argc, argv, tests);

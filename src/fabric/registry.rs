@@ -7,6 +7,7 @@ use crate::fabric::{Access, HostRange, GONE};
 use crate::ids::PeerId;
 use crate::logging::seldom::warn_seldom;
 use crate::range::Range;
+use crate::status::{self, Error, Status};
 use std::collections::{hash_map, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
@@ -81,6 +82,8 @@ pub struct Registry {
     doubts: bool,
     /// The endpoint's grants.
     grants: Arc<Grants>,
+    /// Registrations that were closed while devices copied their memory.
+    copied: Vec<u64>,
 }
 
 /// No peer has this id.
@@ -93,18 +96,14 @@ fn part_of(key: u64) -> usize {
 impl Default for Registry {
     fn default() -> Registry {
         let parts = (0..PARTS).map(|_| Shard::default()).collect();
-        Registry { parts, last: None, open_to: NOBODY, there: None, doubts: false, grants: Arc::default() }
+        let (grants, copied) = (Arc::default(), Vec::new());
+        Registry { parts, last: None, open_to: NOBODY, there: None, doubts: false, grants, copied }
     }
 }
 
 impl Registry {
     pub fn use_grants(&mut self, grants: Arc<Grants>) {
         self.grants = grants;
-    }
-
-    /// Whether devices copy memory under a key for peers.
-    pub fn is_copied(&self, key: u64) -> bool {
-        self.grants.copying.has_key(key)
     }
 
     /// Adds a registration; false if the key is taken.
@@ -126,7 +125,7 @@ impl Registry {
         range: HostRange,
         access: Access,
         device: Option<(Device, u64)>,
-    ) -> crate::status::Result<u64> {
+    ) -> status::Result<u64> {
         loop {
             let key = random.u64()?;
             if self.add(key, range, access, device) {
@@ -139,6 +138,23 @@ impl Registry {
     pub fn remove(&mut self, key: u64) -> bool {
         self.forget_last();
         self.parts[part_of(key)].remove(&key).is_some()
+    }
+
+    /// Peers reach nothing by a registration's key any longer; `Status::Again` while a device copies for one.
+    pub fn close(&mut self, key: u64) -> status::Result<()> {
+        if self.remove(key) {
+            self.copied.push(key);
+        } else if !self.copied.contains(&key) {
+            return Err(Error::new(Status::Internal, "a registration that this NIC does not have"));
+        }
+        if self.grants.copying.has_key(key) {
+            return Err(Error::new(
+                Status::Again,
+                "a disk or device still copies this memory for a peer; call again",
+            ));
+        }
+        self.copied.retain(|copied| *copied != key);
+        Ok(())
     }
 
     pub fn clear(&mut self) {

@@ -13,6 +13,7 @@ use super::user;
 use super::watch::{self, Timer, Watch, Whose};
 use crate::descriptor::Descriptor;
 use crate::fabric::own::admission::admit;
+use crate::fabric::own::pool::Pool;
 use crate::fabric::registry::Registry;
 use crate::fabric::Connection as Number;
 use crate::ids::PeerId;
@@ -48,6 +49,8 @@ struct Connection {
     /// When the connection was accepted; and since when it is unused.
     since: Instant,
     unused: Duration,
+    /// It has requests for disks, and the socket of the connection with this number (0: its own).
+    beside: Number,
     state: State,
 }
 
@@ -76,6 +79,11 @@ impl Connection {
         matches!(&self.state, State::Open(channel) if channel.is_over())
     }
 
+    /// Whether `sweep` has something to do with it.
+    fn is_due(&self) -> bool {
+        matches!(&self.state, State::Open(channel) if channel.is_over() || channel.has_passed())
+    }
+
     fn unwatch(&self, watch: &Watch) {
         watch.remove(self.socket());
         if let Some(process) = &self.process {
@@ -83,8 +91,11 @@ impl Connection {
         }
     }
 
-    fn close(self, watch: &Watch) {
+    fn close(mut self, watch: &Watch, pool: &mut Pool) {
         self.unwatch(watch);
+        if let State::Open(channel) = &mut self.state {
+            channel.refuse(pool);
+        }
         socket::shut(self.socket());
     }
 }
@@ -123,10 +134,10 @@ impl Connections {
 
     // Accepting.
 
-    pub fn accept(&mut self, watch: &Watch) {
+    pub fn accept(&mut self, watch: &Watch, pool: &mut Pool) {
         let (mut new, mut refused) = (0, false);
         for _ in 0..ACCEPTS {
-            if new == NEW || !self.make_room(watch) {
+            if new == NEW || !self.make_room(watch, pool) {
                 return self.pause(PAUSE, watch);
             }
             let Some(listener) = &self.listener else { return };
@@ -134,7 +145,7 @@ impl Connections {
                 Ok(Some(socket)) => match user::process_of(socket.as_fd()) {
                     Some(pid) => {
                         new += 1;
-                        self.add(socket, pid, watch);
+                        self.add(socket, pid, watch, pool);
                     }
                     None => refused = true,
                 },
@@ -168,32 +179,36 @@ impl Connections {
         }
     }
 
-    fn add(&mut self, socket: Descriptor, pid: libc::pid_t, watch: &Watch) {
-        self.last_number = self.last_number.wrapping_add(1).max(1);
-        let number = self.last_number;
+    fn add(&mut self, socket: Descriptor, pid: libc::pid_t, watch: &Watch, pool: &mut Pool) {
+        let number = self.next_number();
         let process = watch::process(pid);
         let watched = watch.add(socket.as_fd(), Whose::Connection(number)).and_then(|()| {
             process.iter().try_for_each(|fd| watch.add(fd.as_fd(), Whose::ConnectionProcess(number)))
         });
         let (since, state) = (Instant::now(), State::Silent(socket));
-        let new = Connection { number, pid, process, since, unused: Duration::ZERO, state };
+        let new = Connection { number, pid, process, since, unused: Duration::ZERO, beside: 0, state };
         if let Err(error) = watched {
             warn_seldom!("a connection of a process on this host is closed: {error}");
-            return new.close(watch);
+            return new.close(watch, pool);
         }
         self.all.push(new);
         // The first message has usually arrived.
-        self.listen(number, false, &mut { WORDS }, watch);
+        self.listen(number, false, &mut { WORDS }, watch, pool);
+    }
+
+    fn next_number(&mut self) -> Number {
+        self.last_number = self.last_number.wrapping_add(1).max(1);
+        self.last_number
     }
 
     /// Makes space for one more connection without a peer; false if there is none.
-    fn make_room(&mut self, watch: &Watch) -> bool {
+    fn make_room(&mut self, watch: &Watch, pool: &mut Pool) -> bool {
         let waiting = self.all.iter().enumerate().filter(|(_, one)| one.peer().is_none());
         let waiting = waiting.map(|(at, one)| (at, one.pid, one.since.elapsed().as_nanos() as u64));
         let admitted = admit(&waiting.collect::<Vec<_>>(), UNASSIGNED, TIME.as_nanos() as u64);
         if let Ok(Some(at)) = admitted {
             log::debug!("process {} connected and became no peer: it makes room", self.all[at].pid);
-            self.all.swap_remove(at).close(watch);
+            self.all.swap_remove(at).close(watch, pool);
         }
         admitted.is_ok()
     }
@@ -201,19 +216,26 @@ impl Connections {
     // Reading.
 
     /// Reads the messages in a connection's socket.
-    pub fn listen(&mut self, number: Number, process_ended: bool, words: &mut u32, watch: &Watch) {
+    pub fn listen(
+        &mut self,
+        number: Number,
+        process_ended: bool,
+        words: &mut u32,
+        watch: &Watch,
+        pool: &mut Pool,
+    ) {
         let Some(at) = self.all.iter().position(|one| one.number == number) else { return };
-        let Connection { process, state, pid, since, unused, .. } = self.all.swap_remove(at);
+        let Connection { process, state, pid, since, unused, beside, .. } = self.all.swap_remove(at);
         let mut one = match state {
             State::Silent(socket) => {
                 let (state, stays) = meet(socket, number);
-                let one = Connection { number, pid, process, since, unused, state };
+                let one = Connection { number, pid, process, since, unused, beside, state };
                 if !stays || process_ended {
-                    return one.close(watch);
+                    return one.close(watch, pool);
                 }
                 one
             }
-            state => Connection { number, pid, process, since, unused, state },
+            state => Connection { number, pid, process, since, unused, beside, state },
         };
         if let State::Open(channel) = &mut one.state {
             if channel.listen(words) == Listened::End || process_ended {
@@ -222,8 +244,10 @@ impl Connections {
                 one.process = None;
             }
         }
-        if !one.is_over() {
-            self.all.push(one);
+        let is_due = one.is_due();
+        self.all.push(one);
+        if is_due {
+            self.sweep(watch, pool);
         }
     }
 
@@ -239,51 +263,77 @@ impl Connections {
             over |= serve(channel, &mut self.nothing, with);
         }
         if over {
-            self.sweep(watch);
+            self.sweep(watch, with.pool);
         }
     }
 
+    /// Adds the connections that peers have passed beside others, and closes what has ended.
     #[cold]
-    fn sweep(&mut self, watch: &Watch) {
-        self.all.retain(|one| {
-            let over = one.is_over();
-            if over {
-                one.unwatch(watch);
+    fn sweep(&mut self, watch: &Watch, pool: &mut Pool) {
+        for at in 0..self.all.len() {
+            if matches!(&self.all[at].state, State::Open(channel) if channel.has_passed()) {
+                self.add_beside(at, pool);
             }
-            !over
+        }
+        self.close_if(watch, pool, |_, one| one.is_over());
+        self.close_if(watch, pool, |all, one| {
+            one.beside != 0 && !all.iter().any(|other| other.number == one.beside)
         });
+    }
+
+    fn add_beside(&mut self, at: usize, pool: &mut Pool) {
+        let (number, beside, pid) = (self.next_number(), self.all[at].number, self.all[at].pid);
+        let is_second = self.all.iter().any(|one| one.beside == beside);
+        let State::Open(channel) = &mut self.all[at].state else { return };
+        let Some(new) = channel.make_beside(number).filter(|_| !is_second) else {
+            warn_seldom!("a connection of process {pid} is closed: it has no second one for disks");
+            return channel.refuse(pool);
+        };
+        let (since, unused, state) = (Instant::now(), Duration::ZERO, State::Open(Box::new(new)));
+        self.all.push(Connection { number, pid, process: None, since, unused, beside, state });
+    }
+
+    fn close_if(
+        &mut self,
+        watch: &Watch,
+        pool: &mut Pool,
+        is_it: impl Fn(&[Connection], &Connection) -> bool,
+    ) {
+        for at in (0..self.all.len()).rev() {
+            if is_it(&self.all, &self.all[at]) {
+                self.all.swap_remove(at).close(watch, pool);
+            }
+        }
     }
 
     // Ownership.
 
-    pub fn assign(&mut self, number: Number, peer: PeerId, watch: &Watch) {
+    pub fn assign(&mut self, number: Number, peer: PeerId, watch: &Watch, pool: &mut Pool) {
         let Some(one) = self.all.iter_mut().find(|one| one.number == number) else { return };
         if let State::Open(channel) = &mut one.state {
             channel.assign(peer);
         }
-        if self.all.iter().filter(|one| one.peer() == Some(peer)).count() > OF_PEER {
-            let oldest = (0..self.all.len())
-                .filter(|at| self.all[*at].peer() == Some(peer))
-                .min_by_key(|at| self.all[*at].since);
-            if let Some(at) = oldest {
-                self.all.swap_remove(at).close(watch);
-            }
+        let is_theirs = |one: &&Connection| one.peer() == Some(peer) && one.beside == 0;
+        let theirs = self.all.iter().filter(is_theirs);
+        if theirs.clone().count() > OF_PEER {
+            let oldest = theirs.min_by_key(|one| one.since).map(|one| one.number);
+            self.close_if(watch, pool, |_, one| [one.number, one.beside].map(Some).contains(&oldest));
         }
     }
 
     /// Ends a peer: its connections reach no memory from here on. `at_once`: they are closed as
     /// well.
-    pub fn end_peer(&mut self, peer: PeerId, at_once: bool, watch: &Watch) {
+    pub fn end_peer(&mut self, peer: PeerId, at_once: bool, watch: &Watch, pool: &mut Pool) {
         for one in self.all.iter_mut().filter(|one| one.peer() == Some(peer)) {
             one.since = Instant::now();
             if let State::Open(channel) = &mut one.state {
                 channel.withdraw();
                 if at_once {
-                    channel.refuse();
+                    channel.refuse(pool);
                 }
             }
         }
-        self.sweep(watch);
+        self.sweep(watch, pool);
     }
 
     /// Serves the requests that an ended peer left; false while some remain.
@@ -291,7 +341,7 @@ impl Connections {
         let mut all = true;
         for one in self.all.iter_mut().filter(|one| one.peer() == Some(peer)) {
             if let State::Open(channel) = &mut one.state {
-                if channel.listen(&mut { WORDS }) == Listened::End {
+                if one.beside == 0 && channel.listen(&mut { WORDS }) == Listened::End {
                     channel.end();
                 }
                 serve(channel, &mut self.nothing, with);
@@ -307,20 +357,19 @@ impl Connections {
     }
 
     /// Closes connections that were unused for long, and sends again what full sockets did not take. `served`: the peers that have routes.
-    pub fn tend(&mut self, served: &HashSet<PeerId>, watch: &Watch) {
+    pub fn tend(&mut self, served: &HashSet<PeerId>, watch: &Watch, pool: &mut Pool) {
         let passed = self.looked.elapsed();
         self.looked = Instant::now();
         self.channels().for_each(|channel| channel.send_forgotten());
-        self.all.retain_mut(|one| {
+        for one in &mut self.all {
             let used = one.peer().is_some_and(|peer| served.contains(&peer));
             one.unused = if used { Duration::ZERO } else { one.unused + passed.min(LONGEST_LOOK) };
-            let goes = one.unused > UNUSED;
-            if goes {
+            if one.unused > UNUSED {
                 log::debug!("process {} has a connection, and is no peer: it is closed", one.pid);
-                one.unwatch(watch);
             }
-            !goes
-        });
+        }
+        self.close_if(watch, pool, |_, one| one.unused > UNUSED);
+        self.sweep(watch, pool);
     }
 
     // All connections.
@@ -355,8 +404,8 @@ impl Connections {
     }
 
     /// Closes all connections, including those in the listener's queue.
-    pub fn close(&mut self, watch: &Watch) {
-        self.all.drain(..).for_each(|one| one.close(watch));
+    pub fn close(&mut self, watch: &Watch, pool: &mut Pool) {
+        self.all.drain(..).for_each(|one| one.close(watch, pool));
         let Some(listener) = self.listener.take() else { return };
         watch.remove(listener.as_fd());
         // Stop accepting. A forked child may hold the listener, and with it the connections in its
@@ -385,7 +434,7 @@ fn meet(socket: Descriptor, number: Number) -> (State, bool) {
     }
 }
 
-/// Serves one connection; true if it has ended.
+/// Serves one connection; true if it has ended, or `sweep` is to add another.
 #[inline]
 fn serve(channel: &mut Incoming, nothing: &mut Registry, with: &mut Serving) -> bool {
     let of_nobody = channel.peer().is_none();
@@ -394,10 +443,10 @@ fn serve(channel: &mut Incoming, nothing: &mut Registry, with: &mut Serving) -> 
     }
     if !channel.serve(with) {
         warn_seldom!("a process on this host sent an invalid request: its connection is closed");
-        channel.refuse();
+        channel.refuse(with.pool);
     }
     if of_nobody {
         std::mem::swap(with.registry, nothing);
     }
-    channel.is_over()
+    channel.is_over() || channel.has_passed()
 }

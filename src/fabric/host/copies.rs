@@ -108,6 +108,11 @@ impl<T> Copies<T> {
         }
     }
 
+    /// The items that were not taken yet, in order.
+    pub fn each(&self) -> impl Iterator<Item = &T> {
+        self.begun.iter().map(|begun| &begun.what)
+    }
+
     /// The next item if it is done, with an error number if its copies failed.
     pub fn take(&mut self) -> Option<(T, i32)> {
         let errno = match self.begun.front()?.launch {

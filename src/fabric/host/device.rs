@@ -3,6 +3,9 @@
 //! target passes. Where devices do not reach each other, bytes go through the channel, and both
 //! sides copy between it and their memory. Each request is checked like any other. Requests that a
 //! device serves are answered in order, when their copies are done.
+//!
+//! Copies of a disk may take long, or hang: it copies to and from slots of the NIC's pool, which
+//! outlive the channel.
 
 use super::copies::Copies;
 use super::parts::{Foreign, Parts, Passed, Passing, Reached};
@@ -11,6 +14,7 @@ use super::socket::Forgotten;
 use crate::descriptor::Descriptor;
 use crate::device::{driver, Device, Handle};
 use crate::fabric::grants::Use;
+use crate::fabric::own::pool::Pool;
 use crate::fabric::{Immediate, Reaped};
 use crate::range::Range;
 use std::os::fd::BorrowedFd;
@@ -28,12 +32,21 @@ struct Opened {
     open: Option<Foreign>,
 }
 
+/// A slot that a disk fills with the bytes of a read, or empties.
+#[derive(Clone, Copy)]
+pub struct Slot {
+    pub number: u32,
+    pub filled: bool,
+    pub len: u64,
+}
+
 /// A request's answer.
 struct Answer {
     errno: i32,
     immediate: Option<Immediate>,
     /// Keeps the grant in use until the bytes are copied.
     _entered: Option<Use>,
+    slot: Option<Slot>,
 }
 
 /// State of one channel.
@@ -47,6 +60,8 @@ pub struct Devices {
     forgotten: Forgotten,
     /// Requests without an answer, in order.
     copies: Copies<Answer>,
+    /// Reads among them whose bytes come from a disk.
+    filling: usize,
 }
 
 impl Devices {
@@ -187,7 +202,24 @@ impl Devices {
 
     /// Adds a request behind the unanswered ones. `copied`: the last `copy` belongs to it.
     pub fn push(&mut self, errno: i32, immediate: Option<Immediate>, copied: bool, entered: Option<Use>) {
-        self.copies.push(Answer { errno, immediate, _entered: entered }, copied);
+        self.copies.push(Answer { errno, immediate, _entered: entered, slot: None }, copied);
+    }
+
+    /// The same, for a request that is done when a disk has copied its slot.
+    #[cold]
+    pub fn push_slow(&mut self, slot: Slot, immediate: Option<Immediate>) {
+        self.filling += usize::from(slot.filled);
+        self.copies.push(Answer { errno: 0, immediate, _entered: None, slot: Some(slot) }, false);
+    }
+
+    /// The slot that the next answer waits for.
+    pub fn next_slot(&self) -> Option<Slot> {
+        self.copies.each().next()?.slot
+    }
+
+    /// Whether bytes of reads are on their way from a disk.
+    pub fn is_filling(&self) -> bool {
+        self.filling > 0
     }
 
     /// Ends a pass.
@@ -195,10 +227,11 @@ impl Devices {
         self.copies.pump();
     }
 
-    /// The next answered request: its error number. Its events go to `reaped`.
-    pub fn take(&mut self, reaped: &mut Vec<Reaped>) -> Option<i32> {
-        let (Answer { errno, immediate, .. }, failed) = self.copies.take()?;
-        let errno = if failed != 0 { failed } else { errno };
+    /// The next answered request: its error number (`of_slot`, if not 0). Its events go to `reaped`.
+    pub fn take(&mut self, of_slot: i32, reaped: &mut Vec<Reaped>) -> Option<i32> {
+        let (Answer { errno, immediate, slot, .. }, failed) = self.copies.take()?;
+        self.filling -= usize::from(slot.is_some_and(|slot| slot.filled));
+        let errno = [of_slot, failed, errno].into_iter().find(|errno| *errno != 0).unwrap_or(0);
         if errno == 0 {
             reaped.extend(immediate.map(Reaped::arrival));
         }
@@ -208,6 +241,14 @@ impl Devices {
     /// Waits until no device touches memory for this channel.
     pub fn settle(&mut self) {
         self.copies.settle();
+    }
+
+    /// Nothing is answered any longer. The slots are free when disks have copied them.
+    pub fn give_up(&mut self, pool: &mut Pool) {
+        self.settle();
+        self.copies.each().filter_map(|answer| answer.slot).for_each(|slot| pool.give_back(slot.number));
+        self.copies.clear();
+        self.filling = 0;
     }
 
     /// Ends the channel: no further request comes, and no answer is expected.

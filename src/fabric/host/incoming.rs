@@ -6,19 +6,23 @@
 
 use super::channel::{self, Block, Channel, AREA, CELLS};
 use super::copy;
-use super::device::{self, Devices};
+use super::device::{self, Devices, Slot};
 use super::mapped::Areas;
 use super::request::{Kind, Piece, Pieces, Request};
-use super::socket::{self, Control, Received};
-use super::user;
+use super::socket;
 use crate::descriptor::Descriptor;
+use crate::device::is_slow;
 use crate::fabric::grants::Use;
+use crate::fabric::own::pool::Pool;
 use crate::fabric::registry::{Allowed, Registry, Wish};
 use crate::fabric::{Buffer, Connection, Reaped, Scratch, GONE};
 use crate::ids::PeerId;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{fence, Ordering};
+
+mod listen;
+mod slow;
 
 /// The cost of a request in the byte budget of a pass, in addition to its bytes: an empty request
 /// takes time, too.
@@ -32,6 +36,8 @@ pub struct Serving<'a> {
     /// Posted receives, oldest first.
     pub receives: &'a mut VecDeque<(Buffer, *mut Scratch)>,
     pub reaped: &'a mut Vec<Reaped>,
+    /// The slots of disks.
+    pub pool: &'a mut Pool,
     /// Bytes that may still be copied, and messages that may still be read from sockets.
     pub budget: u64,
     pub words: u32,
@@ -57,6 +63,8 @@ enum Blocked {
     Room(u64),
     /// The area that a request names may still be in the socket.
     Socket,
+    /// A disk has to copy first, or no slot is free.
+    Disk,
 }
 
 /// The outcome of a request.
@@ -64,19 +72,25 @@ enum Outcome {
     Done,
     /// A device serves it.
     Begun(Option<Use>),
+    /// A disk copies the slot.
+    Slow(Slot),
     Refused(i32),
     Later(Blocked),
     /// The peer violated the protocol.
     Senseless,
 }
 
-use Outcome::{Begun, Done, Later, Refused, Senseless};
+use Outcome::{Begun, Done, Later, Refused, Senseless, Slow};
 
 pub struct Incoming {
     socket: Descriptor,
     number: Connection,
     /// The connection's peer. Without one, it carries only messages.
     peer: Option<PeerId>,
+    /// It has requests for disks, beside another channel with the same socket.
+    beside: bool,
+    /// The channel beside this one, when the peer has just passed it.
+    passed: Option<Descriptor>,
     channel: Channel,
     areas: Areas,
     devices: Devices,
@@ -93,6 +107,8 @@ pub struct Incoming {
     /// An answer was published, and the initiator may sleep.
     wake_due: bool,
     blocked: Blocked,
+    /// Why settling stopped, other than for a device.
+    unsettled: Blocked,
     /// The peer is gone: only the requests left in the channel remain.
     ended: bool,
     /// The peer violated the protocol.
@@ -107,6 +123,8 @@ impl Incoming {
             socket,
             number,
             peer: None,
+            beside: false,
+            passed: None,
             channel,
             areas: Areas::default(),
             devices: Devices::default(),
@@ -119,10 +137,17 @@ impl Incoming {
             answered: 0,
             wake_due: false,
             blocked: Blocked::No,
+            unsettled: Blocked::No,
             ended: false,
             refused: false,
             warned: false,
         }
+    }
+
+    /// Whether the peer has passed a channel beside this one.
+    #[inline]
+    pub fn has_passed(&self) -> bool {
+        self.passed.is_some()
     }
 
     pub fn socket(&self) -> BorrowedFd<'_> {
@@ -153,7 +178,8 @@ impl Incoming {
     }
 
     /// Stops serving the peer, which sees the socket's hangup.
-    pub fn refuse(&mut self) {
+    pub fn refuse(&mut self, pool: &mut Pool) {
+        self.devices.give_up(pool);
         self.end();
         self.refused = true;
     }
@@ -176,8 +202,8 @@ impl Incoming {
     /// Serves requests within the budget; false if the peer violates the protocol.
     #[inline]
     pub fn serve(&mut self, with: &mut Serving) -> bool {
-        if !self.devices.is_empty() {
-            self.settle(with);
+        if !self.devices.is_empty() && !self.settle(with) {
+            return false;
         }
         if !self.is_there() {
             self.answer();
@@ -200,9 +226,14 @@ impl Incoming {
         while with.budget > 0 && self.next - self.settled < CELLS && self.is_there() {
             let Some(request) = Request::read(self.channel.cell(self.next)) else { return false };
             let block = Block::after(self.forward, request.block_len());
+            let mut slot = None;
             let (errno, begun, entered) = match self.perform(&request, &block, with) {
                 Done => (0, false, None),
                 Begun(entered) => (0, true, entered),
+                Slow(taken) => {
+                    slot = Some(taken);
+                    (0, false, None)
+                }
                 Refused(errno) => (errno, false, None),
                 Later(blocked) => {
                     self.blocked = blocked;
@@ -212,7 +243,9 @@ impl Incoming {
             };
             self.forward = block.end;
             self.next += 1;
-            if begun || !self.devices.is_empty() {
+            if let Some(slot) = slot {
+                self.devices.push_slow(slot, request.immediate);
+            } else if begun || !self.devices.is_empty() {
                 self.devices.push(errno, request.immediate, begun, entered);
             } else {
                 with.reaped.extend(request.immediate.filter(|_| errno == 0).map(Reaped::arrival));
@@ -241,13 +274,42 @@ impl Incoming {
         self.settled += 1;
     }
 
-    /// Counts requests that devices have finished.
+    /// Counts requests that devices have finished; false if the peer violates the protocol.
     #[cold]
-    fn settle(&mut self, with: &mut Serving) {
-        while let Some(errno) = self.devices.take(with.reaped) {
+    fn settle(&mut self, with: &mut Serving) -> bool {
+        loop {
+            let of_slot = match self.devices.next_slot().map_or(Done, |slot| self.settle_slot(slot, with)) {
+                Later(blocked) => {
+                    self.unsettled = blocked;
+                    break;
+                }
+                Refused(errno) => errno,
+                Senseless => return false,
+                _ => 0,
+            };
+            self.unsettled = Blocked::No;
+            let Some(errno) = self.devices.take(of_slot, with.reaped) else { break };
             self.count(errno);
         }
         self.devices.pump();
+        true
+    }
+
+    /// Space for the bytes of a read.
+    #[inline]
+    fn room_for(&mut self, len: u64) -> std::result::Result<Block, Outcome> {
+        let place = Block::after(self.back, len);
+        if !place.fits(self.back_free) {
+            let free = self.channel.returned().load(Ordering::Acquire);
+            if free < self.back_free || free > self.back {
+                return Err(Senseless);
+            }
+            self.back_free = free;
+            if !place.fits(free) {
+                return Err(Later(Blocked::Room(place.end)));
+            }
+        }
+        Ok(place)
     }
 
     /// A registration ends.
@@ -277,9 +339,10 @@ impl Incoming {
     #[inline]
     fn perform(&mut self, request: &Request, block: &Block, with: &mut Serving) -> Outcome {
         match request.kind {
-            Kind::Write if request.inline > 0 => self.write_inline(request, with.registry),
+            Kind::Write if request.inline > 0 => self.write_inline(request, with),
             Kind::Write => self.write(request, block, with),
-            Kind::Read => self.read(request, block, with.registry),
+            Kind::Read => self.read(request, block, with),
+            Kind::Message if self.beside => Senseless,
             Kind::Message => self.message(request, block, with),
             Kind::Beside => Senseless,
         }
@@ -287,7 +350,7 @@ impl Incoming {
 
     fn write(&mut self, request: &Request, block: &Block, with: &mut Serving) -> Outcome {
         let Some(pieces) = self.pieces(request, block) else { return Senseless };
-        let known = self.areas.has(request.area) || self.devices.has(request.area);
+        let known = self.areas.has(request.area) || self.devices.has(request.area) || self.beside;
         if request.area != 0 && !known && self.listen(&mut with.words) == Listened::Part {
             return Later(Blocked::Socket);
         }
@@ -301,6 +364,11 @@ impl Incoming {
             with.registry.counts();
         }
         if let Some(device) = device {
+            if is_slow(device) {
+                // SAFETY: the block holds the list, followed by the request's bytes.
+                let run = unsafe { self.channel.forward(block).add(request.list_len() as usize) };
+                return self.serve_slow(request, Some(run), (device, entered), bytes, with.pool);
+            }
             let begun = match request.area {
                 0 => self.channel.pin(device).and_then(|()| {
                     // SAFETY: the block holds the list, followed by the request's bytes.
@@ -352,7 +420,8 @@ impl Incoming {
         outcome.map_or(Refused(GONE), |()| Done)
     }
 
-    fn read(&mut self, request: &Request, block: &Block, registry: &mut Registry) -> Outcome {
+    fn read(&mut self, request: &Request, block: &Block, with: &mut Serving) -> Outcome {
+        let registry = &mut *with.registry;
         let Some(pieces) = self.pieces(request, block) else { return Senseless };
         if self.ended {
             return Refused(libc::ENOTCONN); // The initiator no longer frees space.
@@ -363,6 +432,12 @@ impl Incoming {
             Ok(allowed) => allowed,
             Err(errno) => return Refused(errno),
         };
+        if let Some(device) = device.filter(|device| is_slow(*device)) {
+            return self.serve_slow(request, None, (device, entered), bytes, with.pool);
+        }
+        if self.devices.is_filling() {
+            return Later(Blocked::Disk); // The bytes of reads are in order.
+        }
         if request.area != 0 {
             // A peer could go on reading opened memory after its grant has ended.
             let Some(device) = device.filter(|_| !registry.is_granted()) else {
@@ -375,17 +450,10 @@ impl Incoming {
                 Err(errno) => Refused(errno),
             };
         }
-        let place = Block::after(self.back, request.len);
-        if !place.fits(self.back_free) {
-            let free = self.channel.returned().load(Ordering::Acquire);
-            if free < self.back_free || free > self.back {
-                return Senseless;
-            }
-            self.back_free = free;
-            if !place.fits(free) {
-                return Later(Blocked::Room(place.end));
-            }
-        }
+        let place = match self.room_for(request.len) {
+            Ok(place) => place,
+            Err(outcome) => return outcome,
+        };
         if let Some(device) = device {
             let run = self.channel.back(&place) as u64;
             // SAFETY: the block has space for all pieces, and the initiator does not touch it
@@ -436,15 +504,20 @@ impl Incoming {
         Done
     }
 
-    fn write_inline(&mut self, request: &Request, registry: &mut Registry) -> Outcome {
+    fn write_inline(&mut self, request: &Request, with: &mut Serving) -> Outcome {
         let bytes = [(request.remote, request.len)];
-        let checked = registry.check_in_pass(self.peer, request.key, bytes, Wish::Write);
+        let checked = with.registry.check_in_pass(self.peer, request.key, bytes, Wish::Write);
         let Allowed { entered, device, may_fault } = match checked {
             Ok(allowed) => allowed,
             Err(errno) => return Refused(errno),
         };
         if let Some(device) = device {
-            let run = &raw const self.channel.cell(self.next)[4] as u64;
+            let run = &raw const self.channel.cell(self.next)[4];
+            if is_slow(device) {
+                let (run, bytes) = (run.cast(), bytes.into_iter());
+                return self.serve_slow(request, Some(run), (device, entered), bytes, with.pool);
+            }
+            let run = run as u64;
             // SAFETY: the cell has space for the bytes, and the initiator does not touch it before
             // the answer.
             let begun = self
@@ -483,48 +556,6 @@ impl Incoming {
         (sum == request.len).then_some(pieces)
     }
 
-    /// Reads at most `words` messages from the socket.
-    pub fn listen(&mut self, words: &mut u32) -> Listened {
-        for _ in 0..WORDS.min(*words) {
-            let received = socket::receive(self.socket.as_fd());
-            *words -= 1;
-            match received {
-                Received::Nothing => return Listened::All,
-                Received::Control(Control::Wake) => {}
-                Received::Control(Control::Forget(number)) if self.devices.forget(number) => {}
-                Received::Control(Control::Forget(number)) => self.areas.remove(number),
-                // A connection without a peer cannot write.
-                Received::Control(Control::Area(..) | Control::Part(..) | Control::Device(..))
-                    if self.peer.is_none() =>
-                {
-                    return Listened::End
-                }
-                Received::Control(Control::Part(number, len, file)) => {
-                    if !self.devices.add_part(number, len, file) {
-                        return Listened::End;
-                    }
-                }
-                Received::Control(Control::Device(number, handle))
-                    if self.devices.has_room() && user::may_pass(self.socket.as_fd(), &handle) =>
-                {
-                    self.devices.add(number, handle)
-                }
-                Received::Control(Control::Area(number, len, file)) => {
-                    // Without the mapping, writes from the area are refused.
-                    if let Err(error) = self.areas.add(number, len, file.as_fd()) {
-                        let level = if self.warned { log::Level::Debug } else { log::Level::Warn };
-                        self.warned = true;
-                        log::log!(level, "memory of a peer on this host: {error}");
-                    }
-                }
-                Received::Control(Control::Channel(_) | Control::Device(..)) | Received::End => {
-                    return Listened::End
-                }
-            }
-        }
-        Listened::Part
-    }
-
     /// Wakes the initiator if it sleeps and an answer is new.
     #[inline]
     fn wake_peer(&mut self) {
@@ -547,16 +578,16 @@ impl Incoming {
 
     /// Whether `serve` would find work.
     pub fn has_work(&self, receives: bool) -> bool {
+        let goes_on = |blocked| match blocked {
+            Blocked::No | Blocked::Socket => true,
+            Blocked::Receive => receives,
+            Blocked::Room(end) => end.wrapping_sub(self.channel.returned().load(Ordering::Acquire)) <= AREA,
+            Blocked::Disk => false,
+        };
         self.wake_due
-            || !self.devices.is_empty()
-            || self.is_there()
-                && match self.blocked {
-                    Blocked::No | Blocked::Socket => true,
-                    Blocked::Receive => receives,
-                    Blocked::Room(end) => {
-                        end.wrapping_sub(self.channel.returned().load(Ordering::Acquire)) <= AREA
-                    }
-                }
+            || self.passed.is_some()
+            || !self.devices.is_empty() && goes_on(self.unsettled)
+            || self.is_there() && goes_on(self.blocked)
     }
 }
 

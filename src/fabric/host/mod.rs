@@ -12,7 +12,8 @@
 //! memory from `weft_memory_alloc` (`area`) in place. `copy` has the measurements. Between devices'
 //! memory the target's device copies writes (`device`), and the initiator's device copies reads
 //! (`pull`). Where devices do not reach each other, both sides copy between their memory and the
-//! channel.
+//! channel. Disks copy to and from slots of the NIC (`own::pool`), and a peer's have a channel of
+//! their own, since requests are answered in order.
 //!
 //! Peers must have the same user and group, and the same network namespace: this defines a host
 //! here. The endpoint assigns `connections` to peers; the others reach no memory. When a peer ends,
@@ -25,6 +26,7 @@ mod connections;
 mod copies;
 mod copy;
 mod device;
+mod errands;
 mod incoming;
 mod mapped;
 mod nic;

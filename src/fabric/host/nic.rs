@@ -2,6 +2,7 @@
 
 use super::area::{self, SharedAreas};
 use super::connections::Connections;
+use super::errands::Errands;
 use super::incoming::Serving;
 use super::outgoing::Outgoing;
 use super::request::{MESSAGE, PIECES};
@@ -9,9 +10,10 @@ use super::user;
 use super::watch::{self, Watch, Whose};
 use crate::clock::Random;
 use crate::descriptor::Descriptor;
-use crate::device::{driver, present, Device, FILE};
+use crate::device::{driver, is_slow, present, Device};
 use crate::fabric::grants::Grants;
 use crate::fabric::own;
+use crate::fabric::own::pool::Pool;
 use crate::fabric::registry::Registry;
 use crate::fabric::{
     Access, Buffer, Connection, HostRange, Limits, Nic, Posted, Reaped, Registration, Rma, Route, Scratch,
@@ -40,6 +42,8 @@ const REACHED: usize = 64;
 /// The window between devices: the bytes of some launches.
 const DEVICE_WINDOW: u64 = 64 << 20;
 
+mod slow;
+
 /// A slot for a route.
 struct RouteSlot {
     generation: u32,
@@ -55,6 +59,8 @@ struct Line {
     peer: Option<PeerId>,
     /// Set when the other side is gone: passes until the route ends.
     ending: Option<u32>,
+    /// The route beside it, for disks: both end together.
+    disks: Option<Route>,
 }
 
 pub struct HostNic {
@@ -67,6 +73,10 @@ pub struct HostNic {
     /// Some route is about to end.
     ending: bool,
     connections: Connections,
+    /// The slots of disks, and operations of our own ones. `heard`: a disk has said something.
+    pool: Pool,
+    errands: Errands,
+    heard: bool,
     registry: Registry,
     areas: SharedAreas,
     receives: VecDeque<(Buffer, *mut Scratch)>,
@@ -108,6 +118,9 @@ impl HostNic {
             places: Vec::new(),
             ending: false,
             connections,
+            pool: Pool::default(),
+            errands: Errands::default(),
+            heard: false,
             registry: Registry::default(),
             areas: SharedAreas::default(),
             receives: VecDeque::new(),
@@ -115,6 +128,21 @@ impl HostNic {
             random,
             armed: false,
             passes: 0,
+        })
+    }
+
+    /// Adds a route.
+    fn place(&mut self, line: Line) -> Route {
+        let at = self.vacancy();
+        let place = &mut self.places[at];
+        place.route = Some(Box::new(line));
+        (place.generation as u64) << 32 | at as u64
+    }
+
+    fn vacancy(&mut self) -> usize {
+        self.places.iter().position(|place| place.route.is_none()).unwrap_or_else(|| {
+            self.places.push(RouteSlot { generation: 0, route: None });
+            self.places.len() - 1
         })
     }
 
@@ -167,8 +195,8 @@ impl HostNic {
     #[inline]
     fn serve(&mut self, reaped: &mut Vec<Reaped>) -> u64 {
         self.registry.begin_pass();
-        let (registry, receives) = (&mut self.registry, &mut self.receives);
-        let mut with = Serving { registry, receives, reaped, budget: PASS, words: WORDS };
+        let (registry, receives, pool) = (&mut self.registry, &mut self.receives, &mut self.pool);
+        let mut with = Serving { registry, receives, reaped, pool, budget: PASS, words: WORDS };
         self.connections.serve(&mut with, &self.watch);
         let served = PASS - with.budget;
         self.registry.end_pass();
@@ -178,7 +206,7 @@ impl HostNic {
     /// Continues our own operations.
     #[inline]
     fn progress(&mut self, reaped: &mut Vec<Reaped>) -> u64 {
-        let mut budget = PASS;
+        let (mut budget, mut removed) = (PASS, false);
         for place in &mut self.places {
             let Some(line) = &mut place.route else { continue };
             let outgoing = &mut line.outgoing;
@@ -192,11 +220,12 @@ impl HostNic {
                 }
                 outgoing.pump(&mut budget, reaped);
                 outgoing.wake_peer();
-            } else if outgoing.removed {
-                Self::unwatch_line(&self.watch, line);
-                place.route = None;
-                place.generation = place.generation.wrapping_add(1);
+            } else {
+                removed |= outgoing.removed;
             }
+        }
+        if removed {
+            self.drop_removed();
         }
         PASS - budget
     }
@@ -209,14 +238,17 @@ impl HostNic {
         let mut words = WORDS;
         for whose in self.watch.ready() {
             match whose {
-                Whose::Listener => self.connections.accept(&self.watch),
+                Whose::Listener => self.connections.accept(&self.watch, &mut self.pool),
+                Whose::Disk => self.heard = true,
                 Whose::Timer => self.connections.resume(&self.watch),
                 Whose::Route(at) => self.receive_route(at, false),
                 Whose::RouteProcess(at) => self.receive_route(at, true),
                 Whose::Connection(number) if words == 0 => _ = number, // The socket is reported again.
-                Whose::Connection(number) => self.connections.listen(number, false, &mut words, &self.watch),
+                Whose::Connection(number) => {
+                    self.connections.listen(number, false, &mut words, &self.watch, &mut self.pool)
+                }
                 Whose::ConnectionProcess(number) => {
-                    self.connections.listen(number, true, &mut words, &self.watch)
+                    self.connections.listen(number, true, &mut words, &self.watch, &mut self.pool)
                 }
             }
         }
@@ -247,11 +279,12 @@ impl HostNic {
     #[cold]
     fn finish_ending(&mut self, reaped: &mut Vec<Reaped>) {
         self.ending = false;
+        let mut disks = Vec::new();
         for place in &mut self.places {
             let Some(line) = &mut place.route else { continue };
             let Some(passes) = line.ending.map(|passes| passes - 1) else { continue };
-            let (registry, receives) = (&mut self.registry, &mut self.receives);
-            let mut with = Serving { registry, receives, reaped, budget: PASS, words: WORDS };
+            let (registry, receives, pool) = (&mut self.registry, &mut self.receives, &mut self.pool);
+            let mut with = Serving { registry, receives, reaped, pool, budget: PASS, words: WORDS };
             let over = line.peer.is_none_or(|peer| self.connections.finish(peer, &mut with));
             self.registry.end_pass();
             line.ending = Some(passes).filter(|passes| !over && *passes > 0);
@@ -260,11 +293,18 @@ impl HostNic {
                 continue;
             }
             if let Some(peer) = line.peer {
-                self.connections.end_peer(peer, true, &self.watch);
+                self.connections.end_peer(peer, true, &self.watch, &mut self.pool);
             }
             // Answers from before the end count.
             line.outgoing.progress(&mut { u64::MAX }, reaped);
             Self::end_line(&self.watch, line, libc::ECONNRESET, reaped);
+            disks.extend(line.disks);
+        }
+        for route in disks {
+            if let Some(line) = line(&mut self.places, route) {
+                line.outgoing.progress(&mut { u64::MAX }, reaped);
+                Self::end_line(&self.watch, line, libc::ECONNRESET, reaped);
+            }
         }
     }
 
@@ -304,6 +344,8 @@ impl HostNic {
         let receives = !self.receives.is_empty();
         self.ending
             || !self.finished.is_empty()
+            || self.pool.is_in_use() && (self.heard || self.pool.is_busy())
+            || self.errands.has_work()
             || self.places.iter().filter_map(|place| place.route.as_ref()).any(|l| l.outgoing.has_work())
             || self.connections.have_work(receives)
     }
@@ -320,32 +362,31 @@ impl Nic for HostNic {
 
     fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route> {
         let name = self.name_of(address)?;
-        let at = self.places.iter().position(|place| place.route.is_none()).unwrap_or_else(|| {
-            self.places.push(RouteSlot { generation: 0, route: None });
-            self.places.len() - 1
-        });
-        let mut line = Line { outgoing: Outgoing::new()?, name, process: None, peer, ending: None };
+        let at = self.vacancy();
+        let mut line =
+            Line { outgoing: Outgoing::new()?, name, process: None, peer, ending: None, disks: None };
         Self::connect(&self.watch, at, &mut line)
             .inspect_err(|_| Self::unwatch_line(&self.watch, &mut line))?;
-        let place = &mut self.places[at];
-        place.route = Some(Box::new(line));
-        Ok((place.generation as u64) << 32 | at as u64)
+        Ok(self.place(line))
     }
 
     /// Posted operations are still sent: a route is removed when all of them are answered, or its
     /// peer is gone.
     fn remove(&mut self, route: Route) {
-        if let Some(line) = line(&mut self.places, route) {
-            line.outgoing.removed = true;
+        let disks = line(&mut self.places, route).and_then(|line| line.disks);
+        for route in [Some(route), disks].into_iter().flatten() {
+            if let Some(line) = line(&mut self.places, route) {
+                line.outgoing.removed = true;
+            }
         }
     }
 
     fn assign_connection(&mut self, connection: Connection, peer: PeerId) {
-        self.connections.assign(connection, peer, &self.watch);
+        self.connections.assign(connection, peer, &self.watch, &mut self.pool);
     }
 
     fn end_peer(&mut self, peer: PeerId, at_once: bool) {
-        self.connections.end_peer(peer, at_once, &self.watch);
+        self.connections.end_peer(peer, at_once, &self.watch, &mut self.pool);
         let lines = self.places.iter_mut().filter_map(|place| place.route.as_deref_mut());
         for line in lines.filter(|line| at_once && line.peer == Some(peer)) {
             Self::end_line(&self.watch, line, libc::ECANCELED, &mut self.finished);
@@ -360,7 +401,8 @@ impl Nic for HostNic {
         }
         let lines = self.places.iter().filter_map(|place| place.route.as_deref());
         let served: HashSet<PeerId> = lines.filter(|l| !l.outgoing.removed).filter_map(|l| l.peer).collect();
-        self.connections.tend(&served, &self.watch);
+        self.connections.tend(&served, &self.watch, &mut self.pool);
+        self.pool.rest(|disk| self.watch.remove(disk));
     }
 
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration> {
@@ -376,10 +418,7 @@ impl Nic for HostNic {
         device: Device,
         shareable: bool,
     ) -> Result<Option<Registration>> {
-        if device == FILE {
-            return Ok(None);
-        }
-        let handle = if shareable {
+        let handle = if shareable && !is_slow(device) {
             Some(driver(device)?.share(device, &Range { base: range.base, len: range.len })?)
         } else {
             None
@@ -393,10 +432,11 @@ impl Nic for HostNic {
     }
 
     fn use_grants(&mut self, grants: Arc<Grants>) {
+        self.pool.use_copying(grants.copying.clone());
         self.registry.use_grants(grants);
     }
 
-    /// Requests for host memory are served in one step, so none is in flight.
+    /// Requests for host memory are served in one step, so none is in flight. (Disks are in `Copying`.)
     fn revoke(&mut self, grant: GrantToken) {
         if self.registry.is_device(grant.key()) {
             self.connections.settle_devices();
@@ -408,9 +448,7 @@ impl Nic for HostNic {
         if self.registry.is_device(registration.key) {
             self.settle_devices(registration.key);
         }
-        if !self.registry.remove(registration.key) {
-            return Err(Error::new(Status::Internal, "a registration that this NIC does not have"));
-        }
+        self.registry.close(registration.key)?;
         if let Some(area) = self.areas.leave(registration.descriptor as u64) {
             for place in &mut self.places {
                 if let Some(line) = &mut place.route {
@@ -455,9 +493,27 @@ impl Nic for HostNic {
         (scratches.len(), Posted::Yes)
     }
 
+    unsafe fn rma_slow(
+        &mut self,
+        rma: &Rma<'_>,
+        route: Route,
+        scratches: &[*mut Scratch],
+        knows: bool,
+    ) -> (usize, Posted) {
+        self.post_slow(rma, route, scratches, knows)
+    }
+
     fn disown(&mut self, scratches: &[*mut Scratch]) {
+        let posted = self.errands.disown(scratches, &mut self.pool);
         let lines = self.places.iter_mut().filter_map(|place| place.route.as_mut());
-        lines.for_each(|line| line.outgoing.disown(scratches));
+        lines.for_each(|line| {
+            line.outgoing.disown(scratches);
+            line.outgoing.disown(&posted);
+        });
+    }
+
+    fn touches(&mut self, peer: PeerId) -> bool {
+        self.pool.touches(peer)
     }
 
     unsafe fn send(&mut self, buffer: Buffer, route: Route, scratch: *mut Scratch) -> Posted {
@@ -491,6 +547,9 @@ impl Nic for HostNic {
         if self.armed {
             self.publish_sleeping(false);
         }
+        if self.pool.is_in_use() {
+            self.look_at_slots();
+        }
         let copied = self.serve(reaped) + self.progress(reaped);
         reaped.append(&mut self.finished);
         self.passes += 1 + copied / (64 << 10);
@@ -500,6 +559,9 @@ impl Nic for HostNic {
         }
         if self.ending {
             self.finish_ending(reaped);
+        }
+        if !self.errands.is_empty() {
+            self.go_on_errands(reaped);
         }
         copied > 0 || !reaped.is_empty()
     }
@@ -523,7 +585,9 @@ impl Nic for HostNic {
     fn close(&mut self) -> Result<()> {
         // Without the mappings, nothing can be touched; peers see the sockets' hangup.
         self.places.clear();
-        self.connections.close(&self.watch);
+        self.errands = Errands::default();
+        self.connections.close(&self.watch, &mut self.pool);
+        self.pool = Pool::default();
         self.receives.clear();
         self.finished.clear();
         self.registry.clear();

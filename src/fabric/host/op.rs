@@ -24,6 +24,8 @@ pub struct Op {
     pub on_device: bool,
     /// The device that copies the bytes between memory and channel.
     pub through: Option<Device>,
+    /// Devices copy its bytes: its requests are as long as may be.
+    pub whole: bool,
     /// Its memory's pages may become unreachable.
     pub may_fault: bool,
     /// The immediate that the last request carries.
@@ -51,6 +53,7 @@ impl Default for Op {
             area_base: 0,
             on_device: false,
             through: None,
+            whole: false,
             may_fault: false,
             disowned: false,
             immediate: None,
@@ -76,7 +79,7 @@ impl Op {
     pub fn most(&self, under_way: u64) -> u64 {
         match self.area {
             // The target copies the first bytes while this side copies the next.
-            0 if under_way < FEW && self.through.is_none() => BYTES / 4,
+            0 if under_way < FEW && !self.whole => BYTES / 4,
             0 => BYTES,
             _ if self.on_device => DEVICE_BYTES,
             _ => AREA_BYTES,

@@ -26,6 +26,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{fence, Ordering};
 
 mod areas;
+mod beside;
 
 /// Messages read from the socket at once; and while waiting for one that was sent before its
 /// request, more than a socket holds.
@@ -98,6 +99,8 @@ pub struct Outgoing {
     next_probe: usize,
     /// Copies by our devices out of the target's memory.
     pulls: Pulls,
+    /// It has requests for disks, beside another channel with the same socket.
+    beside: bool,
     /// Set when the peer is gone: the error with which operations end.
     dead: Option<i32>,
     /// The user has removed the route; it is dropped when everything is answered.
@@ -138,6 +141,7 @@ impl Outgoing {
             last_probe: 0,
             next_probe: 0,
             pulls: Pulls::default(),
+            beside: false,
             dead: None,
             removed: false,
         })

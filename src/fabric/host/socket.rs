@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 /// Messages between NICs over a socket.
 #[derive(Debug)]
 pub enum Control {
-    /// The first message, which passes the channel.
+    /// The first message, which passes the channel; a later one passes the channel for disks.
     Channel(Descriptor),
     /// Memory from which the initiator writes: number, length, file.
     Area(u32, u64, Descriptor),
@@ -155,6 +155,12 @@ fn send(socket: BorrowedFd, kind: u8, number: u32, len: u64, fd: Option<RawFd>) 
         libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
     };
     sent == FRAME as isize
+}
+
+/// Another descriptor of a socket.
+pub fn duplicate(socket: BorrowedFd) -> Option<Descriptor> {
+    // SAFETY: the socket is open during the call.
+    Descriptor::opened(|| unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0) })
 }
 
 pub fn pass_channel(socket: BorrowedFd, fd: BorrowedFd) -> bool {

@@ -9,6 +9,7 @@ use super::outgoing::Outgoing;
 use super::request::{Kind, Piece, Request};
 use super::socket;
 use crate::descriptor::Descriptor;
+use crate::fabric::own::pool::Pool;
 use crate::fabric::registry::Registry;
 use crate::fabric::{
     Access, Buffer, HostRange, Nic, Posted, Reaped, Registration, Rma, Route, Scratch, Segment, GONE,
@@ -685,6 +686,7 @@ fn malformed_ring_entries_reach_only_registered_memory() {
             registry: &mut registry,
             receives: &mut receives,
             reaped: &mut reaped,
+            pool: &mut Pool::default(),
             budget: u64::MAX,
             words: u32::MAX,
         };
@@ -753,7 +755,8 @@ fn write_of(pieces: usize, len: u64, area: u32, remote: u64) -> Request {
 fn serve(incoming: &mut Incoming, registry: &mut Registry) -> bool {
     let (mut receives, mut reaped) = (VecDeque::new(), Vec::new());
     let (receives, reaped) = (&mut receives, &mut reaped);
-    incoming.serve(&mut Serving { registry, receives, reaped, budget: 1 << 20, words: 64 })
+    let pool = &mut Pool::default();
+    incoming.serve(&mut Serving { registry, receives, reaped, pool, budget: 1 << 20, words: 64 })
 }
 
 #[test]

@@ -18,6 +18,8 @@ pub enum Whose {
     /// The process at the other end has ended. A forked child of it may hold its sockets open.
     RouteProcess(u32),
     ConnectionProcess(u32),
+    /// A disk, which has said something.
+    Disk,
 }
 
 impl Whose {
@@ -29,6 +31,7 @@ impl Whose {
             Whose::RouteProcess(at) => 3 << 32 | at as u64,
             Whose::ConnectionProcess(at) => 4 << 32 | at as u64,
             Whose::Timer => 5 << 32,
+            Whose::Disk => 6 << 32,
         }
     }
 
@@ -40,6 +43,7 @@ impl Whose {
             3 => Whose::RouteProcess(at),
             4 => Whose::ConnectionProcess(at),
             5 => Whose::Timer,
+            6 => Whose::Disk,
             _ => Whose::Listener,
         }
     }

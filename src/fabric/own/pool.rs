@@ -140,6 +140,12 @@ impl Pool {
         self.count(|taken| is_its(&taken.purpose) && !taken.hangs) > 0
     }
 
+    /// Whether slots were taken lately.
+    #[inline]
+    pub fn is_in_use(&self) -> bool {
+        self.slots.is_some()
+    }
+
     /// How many slots could be taken for sending.
     pub fn free_out(&self) -> usize {
         OF_DIRECTION - self.count(|taken| taken.purpose.out).min(OF_DIRECTION)

@@ -5,7 +5,7 @@ use super::listener::DISKS;
 use super::nic::TcpNic;
 use crate::fabric::own::pool::Pool;
 use crate::fabric::FAULT;
-use crate::status::{Error, Result, Status};
+use crate::status::Result;
 use std::os::fd::AsRawFd;
 
 /// The slots of a NIC, and what waits for copies.
@@ -16,8 +16,6 @@ pub struct Devices {
     pub heard: bool,
     /// Ended connections for whose operations devices still copy.
     dying: Vec<Connection>,
-    /// Registrations that were closed while devices copied their memory.
-    copied: Vec<u64>,
 }
 
 impl Devices {
@@ -50,22 +48,9 @@ impl TcpNic {
 
     /// Peers reach nothing by a registration's key any longer; `Status::Again` while a device copies for one.
     pub(super) fn close_registration(&mut self, key: u64) -> Result<()> {
-        let copied = &mut self.devices.copied;
-        if self.registry.remove(key) {
-            let connections = self.connections.iter_mut().flatten();
-            connections.for_each(|connection| connection.forget(key, &mut self.sink));
-            copied.push(key);
-        } else if !copied.contains(&key) {
-            return Err(Error::new(Status::Internal, "a registration that this NIC does not have"));
-        }
-        if self.registry.is_copied(key) {
-            return Err(Error::new(
-                Status::Again,
-                "a disk or device still copies this memory for a peer; call again",
-            ));
-        }
-        copied.retain(|copied| *copied != key);
-        Ok(())
+        let connections = self.connections.iter_mut().flatten();
+        connections.for_each(|connection| connection.forget(key, &mut self.sink));
+        self.registry.close(key)
     }
 
     /// Ends a connection and its routes. `FAULT`: pages could not be read in the middle of a frame. It ends

@@ -44,6 +44,9 @@ impl Outgoing {
         if self.passed.get(area.place) == Some(&area.number) {
             return true;
         }
+        if self.beside {
+            return false; // Disks reach no other process's memory.
+        }
         let Some(socket) = self.socket.as_ref().map(AsFd::as_fd) else { return false };
         // The target has space for a limited number of areas.
         if !self.forgotten.send(socket) {
@@ -97,7 +100,7 @@ impl Outgoing {
     ) {
         let kind = if rma.read { Kind::Read } else { Kind::Write };
         let remote = rma.segments.first().map_or(0, |segment| segment.remote);
-        let shared = area.filter(|area| self.reaches_device(rma.read, area, remote, rma.key));
+        let shared = area.filter(|area| !self.beside && self.reaches_device(rma.read, area, remote, rma.key));
         let shown = match shared {
             Some(_) if rma.read => self.pulls.find(device, rma.key).ok().flatten().map(|n| (n, 0)),
             Some(area) => self.pass(area).then_some((area.number, area.base())),
@@ -106,6 +109,7 @@ impl Outgoing {
         let op = self.push(kind, rma.key, shown.unwrap_or((0, 0)), rma.segments, scratch);
         (op.immediate, op.on_device) = (rma.immediate, shown.is_some());
         op.through = shown.is_none().then_some(device);
+        op.whole = shown.is_none();
     }
 
     /// Whether the target can copy from our device memory to a key's memory, or our device in the
