@@ -10,11 +10,9 @@
 enum { PAGES = 16, PAGE = 65536 };
 
 int main(void) {
-    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
-    config.fabric = "tcp"; /* which moves files */
     weft_endpoint *cache, *store;
-    CHECK(weft_endpoint_create(&config, &cache));
-    CHECK(weft_endpoint_create(&config, &store));
+    CHECK(weft_endpoint_create(NULL, &cache));
+    CHECK(weft_endpoint_create(NULL, &store));
 
     /* The store: a file with its size and its blocks, since growing while pages come is slow. */
     char name[] = "/var/tmp/weft-pages-XXXXXX";

@@ -1,13 +1,13 @@
 /*
  * What a peer's disk costs the other traffic, with a fake device that hangs: prints names and numbers. Its tests are the
- * measurements (tools/disk-figures.sh runs them on tcp).
+ * measurements (tools/disk-figures.sh runs them on tcp, and those of random reads on host).
  *
  * hung_file_share       writes to memory of the same peer beside a hung disk, over without; medians of 5, in turns
  * hung_file_overrun_ms  the longest time from the deadline of a write to the hung disk to its completion
  * file_staging_mib      what the owner's memory grows by while 100 peers write to its slow disk
  * file_write_share, file_read_share  pages of 64 KiB, three neighbours to a run, to and from a peer's file: over the lesser
  *                       of fio (direct, 192 KiB, depth 20) and the same pages of its memory; medians of 5, in turns
- * file_random_64k_of_fio  random reads of 64 KiB, 32 at once, over fio's
+ * file_random_64k_of_fio, file_4k_of_fio  random reads of 64 KiB and of 4 KiB over host, 32 at once, over fio's
  * file_one_4k_ms        one read of 4 KiB beyond fio at depth 1 and a read of memory
  * file_over_nvmeof_tcp  runs of 192 KiB to and from the disk WEFT_DISK, over fio's by the kernel's NVMe over tcp, WEFT_DISK_OF_KERNEL:
  *                       the lesser one (tools/test-files-vm.sh runs it); medians of 5, in turns
@@ -253,6 +253,17 @@ static double read_rate(struct duo *duo, weft_remote_memory *remote, uint64_t le
     return rate;
 }
 
+/* A file whose blocks were written once; its name is in `path`. */
+static int new_file(char *path)
+{
+    if (system("fio --version >/dev/null 2>&1") != 0)
+        skip("fio is not installed");
+    int fd = mkstemp(path);
+    CHECK(fd >= 0 && posix_fallocate(fd, 0, FILE_LEN) == 0);
+    fio(path, "write", MIB, 4, 48);
+    return fd;
+}
+
 static weft_remote_memory *import_file(struct duo *duo, int fd)
 {
     char blob[4096];
@@ -268,17 +279,33 @@ static weft_remote_memory *import_file(struct duo *duo, int fd)
     return file;
 }
 
+static void random_reads(void)
+{
+    char path[] = "weft-disk-figures-XXXXXX";
+    int fd = new_file(path);
+    struct duo duo = duo_open(FILE_LEN);
+    weft_remote_memory *file = import_file(&duo, fd);
+    double large[TURNS], small[TURNS];
+    for (int i = 0; i < TURNS; i++) {
+        double disk = fio(path, "randread", PAGE, 32, 7) / 1e6, ours = read_rate(&duo, file, PAGE, 32);
+        large[i] = ours / disk;
+        fprintf(stderr, "64 KiB: fio %.2f, file %.2f GB/s\n", disk, ours);
+        disk = fio(path, "randread", 4096, 32, 7) / 1e6, ours = read_rate(&duo, file, 4096, 32);
+        small[i] = ours / disk;
+        fprintf(stderr, "4 KiB: fio %.3f, file %.3f GB/s\n", disk, ours);
+    }
+    printf("file_random_64k_of_fio %.2f\nfile_4k_of_fio %.2f\n", median(large, TURNS), median(small, TURNS));
+    unlink(path);
+    duo_close(&duo);
+}
+
 static void files(void)
 {
     char path[] = "weft-disk-figures-XXXXXX";
-    if (system("fio --version >/dev/null 2>&1") != 0)
-        skip("fio is not installed");
-    int fd = mkstemp(path);
-    CHECK(fd >= 0 && posix_fallocate(fd, 0, FILE_LEN) == 0);
-    fio(path, "write", MIB, 4, 48); /* its blocks are written once */
+    int fd = new_file(path);
     struct duo duo = duo_open(FILE_LEN);
     weft_remote_memory *file = import_file(&duo, fd);
-    double write[TURNS], read[TURNS], random[TURNS], one[TURNS];
+    double write[TURNS], read[TURNS], one[TURNS];
     for (int i = 0; i < TURNS; i++) {
         double disk = fio(path, "randwrite", GROUP, 20, 48) / 1e6, tcp = group_rate(&duo, duo.b_of_a, false);
         double ours = group_rate(&duo, file, false);
@@ -290,13 +317,12 @@ static void files(void)
         ours = group_rate(&duo, file, true);
         read[i] = ours / (disk < tcp ? disk : tcp);
         fprintf(stderr, "read: fio %.2f, tcp %.2f, file %.2f GB/s\n", disk, tcp, ours);
-        random[i] = read_rate(&duo, file, PAGE, 32) / (fio(path, "randread", PAGE, 32, 7) / 1e6);
         double of_disk = 1e3 / fio(path, "randread", 4096, 1, 8);
         one[i] = 4096 / read_rate(&duo, file, 4096, 1) / 1e6 - 4096 / read_rate(&duo, duo.b_of_a, 4096, 1) / 1e6;
         one[i] -= of_disk;
     }
-    printf("file_write_share %.2f\nfile_read_share %.2f\nfile_random_64k_of_fio %.2f\nfile_one_4k_ms %.3f\n",
-           median(write, TURNS), median(read, TURNS), median(random, TURNS), median(one, TURNS));
+    printf("file_write_share %.2f\nfile_read_share %.2f\nfile_one_4k_ms %.3f\n", median(write, TURNS),
+           median(read, TURNS), median(one, TURNS));
     unlink(path);
     duo_close(&duo);
 }
@@ -328,10 +354,11 @@ static void kernel(void)
 int main(int argc, char **argv)
 {
     static const struct test tests[] = {
-        {"hung", "tcp", hung},
+        {"hung", "tcp,host", hung},
         {"staging", "tcp", staging},
         {"files", "tcp", files},
         {"kernel", "tcp", kernel},
+        {"random_reads", "host", random_reads},
         {0},
     };
     return argc > 1 && strcmp(argv[1], "--list") == 0 ? 0 : run_tests(argc, argv, tests);
