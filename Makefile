@@ -259,7 +259,7 @@ tested: ## Builds both, lib and lib-simulated
 
 examples: lib ## Builds the examples, in C and C++, into target/examples-c
 	@$(MAKE) --no-print-directory $(ALONE) $(PAIRS) $(EXAMPLES)/random_fill \
-		$(if $(shell command -v $(CXX)),$(EXAMPLES)/kv_cache $(EXAMPLES)/pages_back_cpp)
+		$(if $(shell command -v $(CXX)),$(EXAMPLES)/kv_cache $(EXAMPLES)/cold_pages $(EXAMPLES)/pages_back_cpp)
 
 $(EXAMPLES)/random_fill: $(FILL_C) $(wildcard examples-c/*.h) include/weft.h $(LIB)
 	@mkdir -p $(@D)
@@ -276,7 +276,7 @@ $(EXAMPLES)/exchange.o: examples-c/exchange.c examples-c/exchange.h
 $(PAIRS): $(EXAMPLES)/%: examples-c/%.c $(EXAMPLES)/exchange.o examples-c/check.h include/weft.h $(LIB)
 	$(CC) -std=c11 $(WARNINGS) $(CFLAGS) -Iinclude $< $(EXAMPLES)/exchange.o $(LINK) -o $@
 
-$(EXAMPLES)/kv_cache $(EXAMPLES)/pages_back_cpp: $(EXAMPLES)/exchange.o $(wildcard examples-c/*.?pp include/*.h*) $(LIB)
+$(EXAMPLES)/kv_cache $(EXAMPLES)/cold_pages $(EXAMPLES)/pages_back_cpp: $(EXAMPLES)/exchange.o $(wildcard examples-c/*.?pp include/*.h*) $(LIB)
 	$(CXX) -std=c++17 $(WARNINGS) $(CXXFLAGS) -Iinclude examples-c/$(@F:_cpp=).cpp $(EXAMPLES)/exchange.o $(LINK) -o $@
 
 # Its library lies beside it when it is installed.

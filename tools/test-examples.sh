@@ -134,4 +134,9 @@ client decode kv_cache decode 127.0.0.1 "$port"
 served "weft.hpp: a paged KV cache in two processes" 8 'request . is here' 1 ' 8 requests, 0 failed, 0 bytes wrong' \
     1 '^prefill: 256 of 256 pages are free again$' 0 '^status'
 
+serve cold_pages store 0 "$scratch"
+client engine cold_pages engine 127.0.0.1 "$port"
+served "cold_pages: a KV cache on a peer's disk, with eviction" 1 '^engine: 6 blocks are back, 0 bytes wrong$' \
+    1 '^engine: a block that was evicted meanwhile: the target refused the grant' 1 '^store: 10 blocks were evicted$' 0 '^status'
+
 counted
