@@ -48,6 +48,8 @@ mkdir -p "$folder"
 if installed >"$log" 2>&1; then
     figures "$@"
     settle "vLLM $version: prefill and decode in two processes" $?
+    check "vLLM $version: a slab as a tier of its KV cache" env WEFT_LIBRARY="$library" PYTHONPATH="$PWD/python/src" \
+        PYTHONDONTWRITEBYTECODE=1 timeout 300 "$venv/bin/python" python/tests/vllm_tier_steps.py
 else
     skip "vLLM $version" "pip cannot install it ($(tail -n 1 "$log"))"
 fi

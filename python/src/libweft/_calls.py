@@ -82,9 +82,15 @@ class Calls:
         elif kind & IS_LAST:
             del self._parts[key]
             if not kind & IS_ANSWER:
-                self._pool.submit(self._answer, peer, number, whole)
+                self._do(self._answer, peer, number, whole)
             elif key[:2] in self._waiting:
                 self._waiting[key[:2]].set_result(json.loads(whole))
+
+    def _do(self, *what: Any) -> None:
+        try:
+            self._pool.submit(*what)
+        except RuntimeError:
+            pass  # the interpreter ends
 
     def _answer(self, peer: Peer, number: int, data: bytearray) -> None:
         try:
@@ -104,7 +110,7 @@ class Calls:
                 _fail(self._waiting[peer, number], ConnectionError(f"the peer has ended: {event.reason}"))
         for key in [key for key in self._parts if key[0] == event.peer.id]:
             del self._parts[key]
-        self._pool.submit(self._ended, event.peer.id)
+        self._do(self._ended, event.peer.id)
 
     def close(self) -> None:
         self._endpoint.close()
