@@ -53,7 +53,7 @@ def cold(folder: pathlib.Path) -> None:
 
 
 def main() -> None:
-    gigabytes, turns, fabric = float(sys.argv[1]), int((sys.argv[2:] or ["3"])[0]), (sys.argv[3:] or ["tcp"])[0]
+    gigabytes, turns, fabric = float(sys.argv[1]), int((sys.argv[2:] or ["3"])[0]), (sys.argv[3:] or ["host"])[0]
     count = max(int(gigabytes * 1e9) // TENSOR, 1)
     state = {f"layer.{i}": torch.randn(TENSOR // 4096, 1024) for i in range(count)}
     target = {name: torch.ones_like(tensor) for name, tensor in state.items()}

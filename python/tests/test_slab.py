@@ -11,10 +11,9 @@ import libweft
 from libweft.slab import Slab, Slots
 from support import FABRIC, PAGE, pattern
 
-OPTIONS: Dict[str, Any] = {"fabric": "tcp", "rails": "lo"}
+OPTIONS: Dict[str, Any] = {"fabric": FABRIC, "rails": "lo" if FABRIC == "tcp" else None}
 
 
-@unittest.skipIf(FABRIC != "tcp", "files move over tcp")
 class Slabs(unittest.TestCase):
     def setUp(self) -> None:
         file = tempfile.NamedTemporaryFile(dir="/var/tmp")

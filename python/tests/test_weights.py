@@ -151,8 +151,6 @@ class Weights(unittest.TestCase):
                 self.assertEqual(buffer, first.buffer)
 
     def test_shards_lie_in_files_on_both_sides(self) -> None:
-        if FABRIC != "tcp":
-            self.skipTest("files move over tcp")
         with tempfile.TemporaryDirectory() as folder:
             with open(f"{folder}/in", "wb") as file:
                 file.write(b"odd" + rows(0, 300))

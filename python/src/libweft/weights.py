@@ -49,8 +49,8 @@ from .transfers import Entry
 
 #: What is read from one source at a time is cut into pieces of this many bytes, and is lost at most when it dies.
 PIECE = 8 << 20
-#: Files move over it.
-DIRECT: Dict[str, Any] = {"fabric": "tcp"}
+#: Files move over these.
+DIRECT: Dict[str, Any] = {"fabric": os.environ.get("WEFT_FABRIC") or "host,tcp"}
 #: Of manifests.
 FORMAT = 2
 #: Reads of one source that are under way at once, and pieces in each.

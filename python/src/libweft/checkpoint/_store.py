@@ -33,8 +33,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 class Saved(NamedTuple):
-    """A file of a step: the tensors in the order of their bytes. `whole`: each tensor's name, the shape of all of it, and the first row that is here; `sums`: of each
-    piece, in their order."""
+    """A file of a step: the tensors in the order of their bytes. `whole`: each tensor's name, the shape of all of it, and the
+    first row that is here; `sums`: of each piece, in their order."""
 
     header: int
     tensors: Dict[str, Tensor]
