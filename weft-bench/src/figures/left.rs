@@ -73,6 +73,17 @@ pub const ALL: &[Figure] = &[
     ),
     left("python_closes_hung", "0", "closes in signal handlers, or children that end, that did not return"),
     left("weights_roundtrip_failed", "0", "of 42 files that libweft.weights moved, those that were not the same afterwards"),
+    left(
+        "checkpoint_torn",
+        "0",
+        "checkpoints that were neither the old nor the new one after a kill of the last make checkpoint-kills",
+    ),
+    left(
+        "checkpoint_over_dcp",
+        "1",
+        "time of PyTorch's own files over that of libweft.checkpoint, for the same bytes until all are durable",
+    ),
+    left("checkpoint_load_over_dcp", "1", "the same, to load them cold into touched memory"),
     left("wheel_mb", "at most 5", "MB of the x86-64 wheel of the last make wheels"),
     left("wheels_tested", "5", "roots times Pythons in which the last make wheels installed and tested them"),
     left("reproducible", "1", "whether two builds in different folders gave the same bytes"),

@@ -93,6 +93,7 @@ class Store:
         `Endpoint`. Raises OSError where the folder cannot be used, BlockingIOError where another store has it."""
         self.folder, self._keep = os.path.abspath(folder), keep
         os.makedirs(self.folder, exist_ok=True)
+        sync(os.path.dirname(self.folder))
         self._lock_file = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
