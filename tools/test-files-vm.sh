@@ -143,9 +143,10 @@ for tool in fio dmsetup mkfs.ext4; do
     PATH=$PATH:/usr/sbin:/sbin command -v $tool >/dev/null || { echo "SKIPPED: $tool is missing (apt-get install fio dmsetup e2fsprogs)"; exit 0; }
 done
 
-work=$(mktemp -d) server=''
+work=$(mktemp -d) server= machine=
 end() {
     [ -z "$server" ] || kill "$server" 2>/dev/null
+    [ -z "$machine" ] || { kill "$machine" 2>/dev/null && wait "$machine" 2>/dev/null; }
     [ ! -s "$work/pid" ] || kill -9 "$(cat "$work/pid")" 2>/dev/null
     rm -rf "$work"
 }
@@ -166,7 +167,7 @@ in_machine() { # part
     truncate -s 512M "$work/disk"
     WEFT_TEST_ONLY=${T:-} WEFT_TEST_FABRICS=${FABRICS:-} VM_LIMIT=14400 VM_QEMU="-drive file=$work/disk,format=raw,if=none,id=disk,cache=writeback
         -device nvme,drive=disk,serial=disk" tools/vm.sh tools/test-files-vm.sh --inside "$1" "$out" >"$work/out" 2>&1 &
-    local machine=$!
+    machine=$!
     tail -f -n +1 --pid=$machine "$work/out" &
     wait $machine || failed=$((failed + 1))
     wait
