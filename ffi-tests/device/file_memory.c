@@ -388,6 +388,30 @@ static void local_file_that_fails_says_so(void)
     duo_close(&duo);
 }
 
+/* The mapped file that a write comes from has become shorter. */
+static void mapped_source_that_is_gone_fails_its_write_alone(void)
+{
+    struct duo duo = duo_open(LEN);
+    int fd = new_file(), source = memfd_create("weft-test", MFD_CLOEXEC);
+    CHECK(source >= 0 && ftruncate(source, LEN) == 0 && ftruncate(fd, LEN) == 0);
+    void *bytes = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_SHARED, source, 0);
+    CHECK(bytes != MAP_FAILED);
+    weft_memory *mapped = register_one(duo.a->endpoint, bytes, LEN), *memory = register_file(duo.b, fd, 0, LEN);
+    struct range_request args = range_args(mapped, import_of(&duo, memory), 100000);
+    CHECK_EQ(ftruncate(source, 4096), 0);
+    args.local_offset = 8192;
+    CHECK_STATUS(ended(&duo, &args, false).status, WEFT_ERR_MEMORY_GONE);
+    CHECK_STATUS(ended(&duo, &args, true).status, WEFT_ERR_MEMORY_GONE);
+    args.local_offset = 0;
+    args.len = 4096;
+    CHECK_OK(ended(&duo, &args, false).status);
+    CHECK_OK(weft_memory_deregister(memory));
+    CHECK_OK(weft_memory_deregister(mapped));
+    close(fd);
+    close(source);
+    duo_close(&duo);
+}
+
 static void what_is_no_file_is_refused(void)
 {
     struct duo duo = duo_open(LEN);
@@ -570,6 +594,7 @@ static const struct test tests[] = {
     {"disk_that_is_full_says_so", "tcp,host", disk_that_is_full_says_so},
     {"file_system_that_is_full_says_so", "tcp,host", file_system_that_is_full_says_so},
     {"local_file_that_fails_says_so", "tcp,host", local_file_that_fails_says_so},
+    {"mapped_source_that_is_gone_fails_its_write_alone", "tcp,host", mapped_source_that_is_gone_fails_its_write_alone},
     {"what_is_no_file_is_refused", "tcp,host", what_is_no_file_is_refused},
     {"disk_that_hangs_holds_up_nothing_else", "tcp,host", disk_that_hangs_holds_up_nothing_else},
     {"file_is_not_changed_after_a_revoke", "tcp,host", file_is_not_changed_after_a_revoke},

@@ -5,7 +5,7 @@ use super::geometry::Slice;
 use super::operation::Move;
 use super::shape::View;
 use crate::device::is_slow;
-use crate::fabric::{Immediate, Segment};
+use crate::fabric::{Immediate, Segment, MAY_FAULT};
 use crate::ids::GrantToken;
 
 use crate::rail::Burst;
@@ -65,6 +65,7 @@ impl Layer {
         let descriptor = local.registration(rail, from).descriptor;
         // Where the rail has the target's CPU do the work, that CPU cannot access device memory.
         let hidden = grants && remote.device.is_some() && local.place().is_none();
+        let hidden = hidden && descriptor as u64 != MAY_FAULT;
         let [ours, theirs] =
             [local.device(), remote.device.map(u32::from)].map(|device| device.is_some_and(is_slow));
         Layer {
