@@ -10,7 +10,8 @@ use crate::fabric::{Connection, Posted, Reaped, Rma, Route, Scratch};
 const PACE: u64 = 8;
 
 impl HostNic {
-    /// The route for requests of a route to disks: its own, where the peer knows of no other (`knows`). `Ok(None)`: later.
+    /// The route for operations of disks over a route: the one beside it, or, if the peer does not know of such (`knows`), it
+    /// itself. `Ok(None)`: not yet.
     fn for_disks(&mut self, route: Route, knows: bool) -> Result<Option<Route>, i32> {
         let Some(one) = line(&mut self.places, route) else { return Err(libc::ENOTCONN) };
         if let Some(errno) = one.outgoing.dead() {
