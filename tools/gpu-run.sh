@@ -44,6 +44,7 @@ if [ "$what" = compare ]; then
     export WEFT_LIBRARY=$PWD/lib/libweft.so.0 PYTHONPATH=$PWD/python:$PWD/nixl NIXL_LOG_LEVEL=ERROR NIXL_BACKEND=UCX
     export LD_LIBRARY_PATH=$PWD/nixl/nixl_cu12.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     for fabric in ${filter:-nvlink staged}; do
+        case $fabric in host | tcp) export CUDA_VISIBLE_DEVICES= ;; esac # for UCX_TLS without CUDA
         "${own[@]}" python3 tools/compare/compare.py limits "$fabric" || exit 1
         for ((round = 0; round < ${ROUNDS:-5}; round++)); do
             "${own[@]}" python3 tools/compare/compare.py round "$fabric" "$round" || exit 1

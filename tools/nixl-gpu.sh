@@ -16,13 +16,15 @@ slim_wheel 1.4.1 "$python" "$to/site"
 cp "$plugin" "$to/site/.nixl_cu12.mesonpy.libs/plugins/"
 cp "$library" "$to/site/.nixl_cu12.mesonpy.libs/plugins/libweft.so.0"
 find "$to/site" \( -name 'libplugin_WEFT.so' -o -name 'libweft.so.0' \) -exec strip -g {} +
-cp integrations/nixl/tests/{measure,support}.py "$to/"
+cp integrations/nixl/tests/{measure,support}.py tools/compare/{pair,side,engines}.py "$to/"
+python3 python/build_native.py
+cp -r python/src/libweft "$to/"
 cat >"$to/run.sh" <<'END'
 #!/usr/bin/env bash
 # On a machine with two GPUs:  ./run.sh [ROUNDS] [JSON]
 cd "$(dirname "$0")"
 export NIXL_MEMORY=VRAM PYTHONPATH=$PWD/site NIXL_PLUGIN_DIR=$PWD/site/.nixl_cu12.mesonpy.libs/plugins
-export NIXL_LOG_LEVEL=${NIXL_LOG_LEVEL:-ERROR} PYTHONDONTWRITEBYTECODE=1
+export WEFT_LIBRARY=$NIXL_PLUGIN_DIR/libweft.so.0 NIXL_LOG_LEVEL=${NIXL_LOG_LEVEL:-ERROR} PYTHONDONTWRITEBYTECODE=1
 export LD_LIBRARY_PATH=$PWD/site/nixl_cu12.libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 exec python3 measure.py "${1:-3}" "${2:-nixl-vram.json}"
 END

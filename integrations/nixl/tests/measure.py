@@ -3,6 +3,7 @@
 
     measure.py ROUNDS JSON      a table, and the same as JSON; with NIXL_MEMORY=VRAM from the first GPU to the second
     measure.py --one            one backend (by the environment), one JSON object: for the above
+    measure.py --itself         the same pages of two GPUs through libweft, without NIXL: for the above
 
 Needs an environment with NIXL and NIXL_PLUGIN_DIR with all backends. NIXL_LIBFABRIC: a command that runs others with a
 libfabric of 2.x, which the LIBFABRIC backend needs; without it that one is left out.
@@ -18,6 +19,8 @@ import time
 SIZES = {"64k": (64 << 10, 1000), "8k": (8 << 10, 4000), "4k": (4 << 10, 8000)}
 MANY = 112_000
 RUNS = 5
+#: As long as tools/compare measures.
+SECONDS = 0.3
 # For each fabric: WEFT, and the backends that it is compared with, by their environment.
 BACKENDS = {
     "tcp": {
@@ -66,6 +69,13 @@ def one():
         assert state == "DONE", state
         return time.perf_counter() - began, posted
 
+    def repeated(handle):
+        """A GPU needs a while until it is at its speed."""
+        times, until = [], time.perf_counter() + (SECONDS if MEMORY == "VRAM" else 0)
+        while len(times) < RUNS or time.perf_counter() < until:
+            times.append(timed(handle)[0])
+        return times
+
     whole = here.initialize_xfer("WRITE", here.descs([(here.base, size, 0)]), here.descs([(there.base, size, there_on)]), name)
     timed(whole)
     assert there.ask("checksum") == here.checksum(), "other bytes have arrived"
@@ -76,7 +86,7 @@ def one():
             if operation == "read":
                 handle = make("READ")
             timed(handle)
-            seconds = statistics.median(timed(handle)[0] for _ in range(RUNS))
+            seconds = statistics.median(repeated(handle))
             figures[f"{operation}_{size_name}_gbs"] = length * count / seconds / 1e9
     _, handle, _ = prepared(4096, 1, 16)
     timed(handle)
@@ -95,6 +105,18 @@ def one():
     os._exit(0)  # UCX may hang when its agent is destroyed
 
 
+def itself():
+    """Rates of the same pages through libweft, by tools/compare, which lies beside this file."""
+    from pair import Pair
+
+    length, count = SIZES["64k"]
+    sides = [{"settings": {"fabric": "host", "gpu": gpu}, "environment": {}, "space": ()} for gpu in range(2)]
+    both = Pair("weft", 2 * length * count, *sides)
+    seconds = {operation: both.initiator.ask("measure", operation, length, count, [1, 2])["p50"] for operation in ("write", "read")}
+    both.close()
+    print(json.dumps({f"{operation}_64k_gbs": length * count / took / 1e9 for operation, took in seconds.items()}))
+
+
 def run(environment, *command):
     inside = WITH_LIBFABRIC if environment["NIXL_BACKEND"] == "LIBFABRIC" else []
     done = subprocess.run([*inside, sys.executable, *(command or (__file__, "--one"))], env=os.environ | environment,
@@ -104,9 +126,11 @@ def run(environment, *command):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def as_the_docs_name_them(figures, middle):
+def as_the_docs_name_them(figures, middle, own):
     if "vram" in middle:
-        return {f"nixl_vram_{size}_over_best": min(figures[f"vram_{op}_{size}_over_best"] for op in ("write", "read"))
+        ratios = [statistics.median(rate[f"{op}_64k_gbs"] / of[f"{op}_64k_gbs"] for rate, of in own) for op in ("write", "read") if own]
+        of_weft = {"nixl_vram_64k_of_weft": round(min(ratios), 3)} if ratios else {}
+        return of_weft | {f"nixl_vram_{size}_over_best": min(figures[f"vram_{op}_{size}_over_best"] for op in ("write", "read"))
                 for size in ("64k", "4k")}
     named = {f"nixl_{op}_{size}_over_best": figures[f"tcp_{op}_{size}_over_best"] for op in ("write", "read") for size in SIZES}
     named |= {f"nixl_host_{size}_over_best": min(figures[f"host_{op}_{size}_over_best"] for op in ("write", "read"))
@@ -118,6 +142,7 @@ def as_the_docs_name_them(figures, middle):
 
 def main(rounds, path, backends_of=ON_GPUS if os.environ.get("NIXL_MEMORY") == "VRAM" else BACKENDS):
     results = {fabric: {name: [] for name in backends} for fabric, backends in backends_of.items()}
+    own = []
     for _ in range(rounds):
         for fabric, backends in results.items():
             for name in list(backends):
@@ -128,6 +153,8 @@ def main(rounds, path, backends_of=ON_GPUS if os.environ.get("NIXL_MEMORY") == "
                         raise
                     print(f"{fabric}: {name} is left out: {failure}")
                     del backends[name]
+        if "vram" in results and os.path.exists(os.path.join(os.path.dirname(os.path.abspath(__file__)), "pair.py")):
+            own.append((results["vram"]["WEFT"][-1], run({"NIXL_BACKEND": ""}, __file__, "--itself")))
     middle = {fabric: {name: {key: statistics.median(r[key] for r in runs) for key in runs[0]}
                        for name, runs in backends.items()} for fabric, backends in results.items()}
     figures = {}
@@ -143,7 +170,7 @@ def main(rounds, path, backends_of=ON_GPUS if os.environ.get("NIXL_MEMORY") == "
                 for i in range(rounds)) if others else float("nan")
             figures[f"{fabric}_{key.rsplit('_', 1)[0]}_over_best"] = round(ratio, 3)
             print(f"{key:20}" + "".join(f"{backends[name][key]:14.2f}" for name in backends) + f"{ratio:16.2f}")
-    named = as_the_docs_name_them(figures, middle)
+    named = as_the_docs_name_them(figures, middle, own)
     print()
     for name, value in named.items():
         print(f"{name:28}{value:10}")
@@ -153,4 +180,5 @@ def main(rounds, path, backends_of=ON_GPUS if os.environ.get("NIXL_MEMORY") == "
 
 
 if __name__ == "__main__":
-    one() if sys.argv[1:] == ["--one"] else main(int(sys.argv[1]), sys.argv[2])
+    alone = {"--one": one, "--itself": itself}.get(sys.argv[1])
+    alone() if alone else main(int(sys.argv[1]), sys.argv[2])
