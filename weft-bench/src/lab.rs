@@ -6,6 +6,7 @@ use crate::process::{self, Part};
 use anyhow::{bail, ensure, Context, Result};
 use serde::de::DeserializeOwned;
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -16,7 +17,7 @@ pub const PLACE: &str = "10.77.0.1:4711";
 /// Other default algorithms (above all bbr) halve loopback TCP, for all engines alike.
 const CONGESTION_CONTROL: &str = "reno";
 /// As between hosts, whose packets are no longer than this.
-const MTU: &str = "9000";
+const MTU: i32 = 9000;
 const SETTING: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 /// Moves this process, which must have one thread, and its later threads into a new network
@@ -38,8 +39,33 @@ fn try_enter() -> Result<()> {
             return Err(io::Error::last_os_error()).context("no network namespace");
         }
     }
-    set_link("lo", &["mtu", MTU, "up"])?;
+    raise_loopback().context("raising the loopback")?;
     std::fs::write(SETTING, CONGESTION_CONTROL).with_context(|| format!("writing {SETTING}"))
+}
+
+/// Without `ip`, which is not everywhere.
+fn raise_loopback() -> io::Result<()> {
+    // SAFETY: the descriptor is new, and has no other owner.
+    let socket = unsafe {
+        match libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) {
+            ..0 => return Err(io::Error::last_os_error()),
+            fd => OwnedFd::from_raw_fd(fd),
+        }
+    };
+    let ask = |what, value| {
+        // SAFETY: integers and a name, for which zero is valid.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        request.ifr_name[..2].copy_from_slice(&[b'l' as libc::c_char, b'o' as libc::c_char]);
+        request.ifr_ifru = value;
+        // SAFETY: the socket is open, and the request outlives the call.
+        match unsafe { libc::ioctl(socket.as_raw_fd(), what, &request) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    ask(libc::SIOCSIFMTU, libc::__c_anonymous_ifr_ifru { ifru_mtu: MTU })?;
+    let flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    ask(libc::SIOCSIFFLAGS, libc::__c_anonymous_ifr_ifru { ifru_flags: flags })
 }
 
 /// Makes the namespace's loopback lose and delay packets, each as long as the MTU. The machine's
