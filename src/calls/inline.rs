@@ -306,6 +306,7 @@ impl DataPath {
         let id = lanes[*turn % lanes.len()];
         let (rail, work) = rails.lane_mut(id).filter(|(_, work)| work.is_free())?;
         let mut burst = rail.burst(&mut work.lane, now)?;
+        burst.rouse(); // Waking takes longer than what comes before the post.
         let (lane, there) = (&burst.lane, burst.lane.remote_rail);
         let up = lane.life.is_up() && lane.peer == remote.peer;
         if !up || !local.knows(id.rail) || !remote.knows(there) || !has_room(&mut burst, terms.urgent) {

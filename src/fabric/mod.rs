@@ -376,6 +376,10 @@ pub trait Nic {
         let _ = route;
         Vec::new()
     }
+    /// A post to the route follows at once: a peer that sleeps wakes up meanwhile.
+    fn rouse(&mut self, route: Route) {
+        let _ = route;
+    }
 
     /// What a route without an answer waits for, as far as it is known.
     fn waits_for(&mut self, _route: Route) -> &'static str {

@@ -82,6 +82,12 @@ impl Burst<'_> {
         }
     }
 
+    /// A post follows at once (`Nic::rouse`).
+    #[inline]
+    pub fn rouse(&mut self) {
+        self.nic.rouse(self.lane.route);
+    }
+
     /// The rails that the lane connects, and whether the local NIC checks grants.
     #[inline]
     pub fn path(&self) -> (RailIndex, RailIndex, bool) {

@@ -471,6 +471,13 @@ impl Nic for HostNic {
         line.outgoing.wake_peer();
     }
 
+    #[inline]
+    fn rouse(&mut self, route: Route) {
+        if let Some(line) = line(&mut self.places, route) {
+            line.outgoing.rouse_peer();
+        }
+    }
+
     unsafe fn rma(&mut self, rma: &Rma<'_>, route: Route, scratches: &[*mut Scratch]) -> (usize, Posted) {
         let Some(line) = line(&mut self.places, route) else {
             return (0, Posted::Failed(libc::ENOTCONN));

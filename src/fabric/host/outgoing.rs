@@ -535,12 +535,20 @@ impl Outgoing {
         if !self.wake_due {
             return;
         }
-        let Some(socket) = &self.socket else { return };
+        if self.socket.is_none() {
+            return;
+        }
         self.wake_due = false;
         // Pairs with the fence that a target executes before it sleeps: either the target sees what
         // was published, or this worker sees that the target sleeps.
         fence(Ordering::SeqCst);
-        let sleeps = self.channel.target_sleeps();
+        self.rouse_peer();
+    }
+
+    /// Wakes the target if it is known to sleep.
+    #[inline]
+    pub fn rouse_peer(&self) {
+        let (sleeps, Some(socket)) = (self.channel.target_sleeps(), &self.socket) else { return };
         if sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0 {
             socket::wake(socket.as_fd());
         }

@@ -614,6 +614,32 @@ fn sleeping_misses_no_answer() {
     });
 }
 
+/// A peer wakes up while its request is still being made.
+#[test]
+fn sleeping_peer_is_roused() {
+    let (mut a, mut b) = (HostNic::open().unwrap(), HostNic::open().unwrap());
+    let route = link(&mut a, &mut b);
+    let is_readable = |fd| {
+        let mut event = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: the array has one entry, which outlives the call.
+        unsafe { libc::poll(&mut event, 1, 0) == 1 }
+    };
+    let mut fall_asleep = || loop {
+        (0..1_000).for_each(|_| _ = b.reap(&mut Vec::new()));
+        match b.wait_fd() {
+            Some((fd, true)) if !is_readable(fd) => break fd,
+            _ => {}
+        }
+    };
+    let fd = fall_asleep();
+    a.rouse(route);
+    assert!(is_readable(fd));
+    // It finds no request, and may sleep again.
+    fall_asleep();
+    a.rouse(route);
+    assert!(is_readable(fd));
+}
+
 /// A failed test also ends its other thread.
 struct Over<'a>(&'a AtomicU64);
 
