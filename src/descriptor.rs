@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// The first descriptor that is not one of the program's standard ones.
-const FIRST: RawFd = 3;
+pub const FIRST: RawFd = 3;
 
 /// Descriptors that a child closes, one bit each. Descriptors beyond this, which are rare, stay
 /// open in the child.
@@ -40,10 +40,7 @@ impl Descriptor {
         let _changes = CHANGES.read();
         let fd = above_standard(make());
         let fd = if fd >= 0 && step("a descriptor") { lack_of(fd) } else { fd };
-        if let Some((word, bit)) = place(fd) {
-            word.fetch_or(bit, Ordering::Relaxed);
-            USED.fetch_max(fd as usize / 64 + 1, Ordering::Relaxed);
-        }
+        mark(fd);
         (fd >= 0).then(|| Descriptor(fd))
     }
 }
@@ -67,11 +64,42 @@ impl Drop for Descriptor {
             return; // The fork closed it, and its number may be reused.
         }
         let _changes = CHANGES.read();
-        if let Some((word, bit)) = place(self.0) {
-            word.fetch_and(!bit, Ordering::Relaxed);
-        }
+        unmark(self.0);
         // SAFETY: nothing else owns the descriptor.
         unsafe { libc::close(self.0) };
+    }
+}
+
+/// The descriptor of something that closes it by itself, which forked children close, too.
+pub struct Shared(RawFd);
+
+impl Shared {
+    pub fn new(fd: RawFd) -> Shared {
+        let _changes = CHANGES.read();
+        mark(fd);
+        Shared(fd)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if !fork::is_child() {
+            let _changes = CHANGES.read();
+            unmark(self.0);
+        }
+    }
+}
+
+fn mark(fd: RawFd) {
+    if let Some((word, bit)) = place(fd) {
+        word.fetch_or(bit, Ordering::Relaxed);
+        USED.fetch_max(fd as usize / 64 + 1, Ordering::Relaxed);
+    }
+}
+
+fn unmark(fd: RawFd) {
+    if let Some((word, bit)) = place(fd) {
+        word.fetch_and(!bit, Ordering::Relaxed);
     }
 }
 

@@ -1,11 +1,12 @@
 //! I/O by io_uring. The thread that drives it sleeps in io_uring_enter; the ring polls its inbox.
 
 use super::jobs::{Disk, Ended, Io, What};
+use crate::descriptor::{Shared, FIRST};
 use crate::event::Event;
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{opcode, squeue, IoUring};
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 /// I/Os that the kernel has at once. The ring has room for one more: the poll of the inbox.
@@ -15,6 +16,8 @@ const ENTRIES: u32 = 256;
 const INBOX: u64 = u64::MAX;
 
 pub struct Ring {
+    /// Dropped first, while the descriptor is the ring's.
+    _shared: Shared,
     ring: IoUring,
     /// The inbox is being polled.
     polled: bool,
@@ -23,22 +26,38 @@ pub struct Ring {
 impl Ring {
     /// An error: io_uring is refused, or too old here.
     pub fn new() -> io::Result<Ring> {
-        // Only this thread submits, and completions are looked at when it asks: nothing interrupts it.
-        let quiet = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(ENTRIES);
-        let ring = match quiet {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => IoUring::new(ENTRIES)?,
-            made => made?,
+        // A standard descriptor that the program has closed is not the ring's: the ring that got it goes again.
+        let mut standard = Vec::new();
+        let ring = loop {
+            let ring = Self::build()?;
+            match ring.as_raw_fd() {
+                0..FIRST => standard.push(ring),
+                _ => break ring,
+            }
         };
         // What waits in the kernel while it begins has a thread of the kernel's; too few, and the I/O of
         // one disk that hangs would hold up another's. Before Linux 5.15 their number is fixed.
         let _ = ring.submitter().register_iowq_max_workers(&mut [DEPTH as u32, 0]);
         match ring.params().is_feature_ext_arg() {
-            true => Ok(Ring { ring, polled: false }),
+            true => Ok(Ring { _shared: Shared::new(ring.as_raw_fd()), ring, polled: false }),
             false => Err(io::Error::from_raw_os_error(libc::ENOSYS)),
         }
     }
 
-    fn push(&mut self, entry: &io_uring::squeue::Entry) -> bool {
+    fn build() -> io::Result<IoUring> {
+        // Forked children have neither its memory (dontfork) nor its descriptor (`Shared`).
+        let mut quiet = IoUring::builder();
+        // Only this thread submits, and completions are looked at when it asks: nothing interrupts it.
+        quiet.dontfork().setup_single_issuer().setup_defer_taskrun();
+        match quiet.build(ENTRIES) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                IoUring::builder().dontfork().build(ENTRIES)
+            }
+            made => made,
+        }
+    }
+
+    fn push(&mut self, entry: &squeue::Entry) -> bool {
         // SAFETY: the memory and the descriptor of an I/O stay valid until it has ended, which
         // `Disk::begin` asks for.
         unsafe { self.ring.submission().push(entry).is_ok() }
