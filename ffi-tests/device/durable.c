@@ -287,6 +287,7 @@ static void flush_that_hangs_holds_no_operation(void)
     check_file_error(moved(&stored, &args), ETIMEDOUT); /* at once */
     CHECK_OK(moved(&stored, &beside).status);
     CHECK_STATUS(weft_memory_deregister(stored.memory), WEFT_ERR_TIMED_OUT);
+    CHECK_STATUS(weft_endpoint_destroy(duo->b->endpoint), WEFT_ERR_TIMED_OUT);
     close(stored.fd);
 }
 

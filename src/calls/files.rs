@@ -82,7 +82,12 @@ impl Endpoint {
         Ok((Place::of_file(reserved, ranges.len()), places))
     }
 
-    /// Waits until no disk has a read or write of a memory.
+    /// Waits until no disk has anything of any memory: a flush needs no rail.
+    pub(super) fn settle_files(&self) -> Result<()> {
+        self.core.memories.all().iter().try_for_each(|memory| self.settle_file(memory))
+    }
+
+    /// Waits until no disk has a read, write or flush of a memory.
     pub(super) fn settle_file(&self, memory: &Memory) -> Result<()> {
         let at_most = Duration::from_nanos(self.core.config.timeout_ns).min(UNRESPONSIVE);
         memory.place().map_or(Ok(()), |place| place.settle(at_most))

@@ -372,7 +372,7 @@ impl Endpoint {
             Some(driver) => self.stop_manual(driver),
             None => self.join_threads(),
         };
-        let ended = stopped.and_then(|()| self.close_rails());
+        let ended = stopped.and_then(|()| self.close_rails()).and_then(|()| self.settle_files());
         if ended.is_ok() {
             // Submissions that raced with the shutdown.
             core.table.end_all(Outcome::new(Status::Canceled), core.clock.now());

@@ -97,7 +97,7 @@ impl Reserved {
                 return Err(Error::new(
                     Status::TimedOut,
                     format!(
-                        "{}: the disk does not answer {} reads and writes: call again",
+                        "{}: the disk does not answer {} reads, writes and flushes: call again",
                         self.file.name,
                         self.file.busy()
                     ),
