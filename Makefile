@@ -106,7 +106,7 @@ vllm: lib ## Runs vLLM, prefill and decode in two processes, over the WEFT backe
 	@$(MAKE) --no-print-directory $(NIXL_PLUGIN)
 	@tools/test-vllm.sh $(NIXL_PLUGIN) $(LIBDIR)
 
-disk-figures: lib-simulated ## Measures files and a hung disk of a peer over tcp and host, beside fio (apt-get install fio; without it only the disk); T=hung, staging, files or random_reads
+disk-figures: lib-simulated ## Measures files and a hung disk of a peer over tcp and host, beside fio (apt-get install fio; without it only the disk); T=hung, staging, files, random_reads or faults
 	@tools/disk-figures.sh $(LIBDIR) '$(T)'
 
 weights-figures: lib ## Measures libweft.weights over four rails between two network namespaces (root), GB=4

@@ -63,6 +63,7 @@ static void play(const char *disk, int ops)
         args.local_offset = next_random(&seed) % (LEN - args.len + 1);
         uint8_t *mine = duo.a_bytes + args.local_offset;
         fill_random(mine, args.len, i);
+        args.options.flags = !read && i % 3 == 0 ? WEFT_DURABLE : 0;
         if (!read)
             memcpy(model + args.remote_offset, mine, args.len);
         CHECK_OK(ended(&duo, &args, read).status);

@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
+use std::sync::mpsc::{channel, Receiver};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -245,6 +246,61 @@ fn file_on_a_hung_disk_is_refused_at_once() {
     let ticket = patient.launch(&mut memories[0], 4096, false);
     assert_eq!(patient.end(ticket), Copied::Done, "another file is read");
     std::mem::forget(memories);
+}
+
+/// Asks for a flush; its end comes to the receiver.
+fn flush(file: &Registered) -> Receiver<std::result::Result<(), i32>> {
+    let (sender, receiver) = channel();
+    file.reserved.flush(Box::new(move |how| _ = sender.send(how)));
+    receiver
+}
+
+#[test]
+fn one_flush_serves_all_that_wait() {
+    let flush_late = Duration::from_millis(100);
+    let queue = start(move |_| Fake { flush_late, ..Fake::default() });
+    let file = register(&queue, &[5; 8192], 8192, PATIENCE);
+    let ends: Vec<_> = (0..20).map(|_| flush(&file)).collect();
+    assert!(ends.iter().all(|end| end.recv_timeout(PATIENCE) == Ok(Ok(()))));
+    // Those that were there when the first began, and the others.
+    assert!(queue.flushes() <= 2, "{}", queue.flushes());
+    file.reserved.settle(PATIENCE).expect("idle");
+}
+
+#[test]
+fn file_is_spoiled_by_a_flush_that_fails_until_it_is_registered_anew() {
+    let queue = start(|_| Fake { flush_errno: Some(libc::EIO), ..Fake::default() });
+    let mut file = register(&queue, &[5; 8192], 8192, PATIENCE);
+    for _ in 0..2 {
+        assert_eq!(flush(&file).recv_timeout(PATIENCE), Ok(Err(libc::EIO)));
+    }
+    let mut memory = vec![0; 4096];
+    for write in [true, false] {
+        let ticket = file.launch(&mut memory, 0, write);
+        assert_eq!(file.end(ticket), Copied::Failed(libc::EIO));
+    }
+    assert_eq!(queue.flushes(), 1);
+    file.reserved.settle(PATIENCE).expect("idle");
+    assert_eq!(flush(&file).recv_timeout(PATIENCE), Ok(Err(libc::EIO)));
+    let again = register(&queue, &[5; 8192], 8192, PATIENCE);
+    assert_eq!(flush(&again).recv_timeout(PATIENCE), Ok(Ok(())));
+    again.reserved.settle(PATIENCE).expect("idle");
+    assert_eq!(flush(&again).recv_timeout(PATIENCE), Ok(Err(libc::ESTALE)), "it is deregistered");
+}
+
+#[test]
+fn flush_that_hangs_ends_for_those_that_wait() {
+    let queue = start(|_| Fake { flush_hang: true, ..Fake::default() });
+    let mut file = register(&queue, &[5; 8192], 8192, Duration::from_millis(50));
+    let (first, second) = (flush(&file), flush(&file));
+    for end in [first, second, flush(&file)] {
+        assert_eq!(end.recv_timeout(PATIENCE), Ok(Err(libc::ETIMEDOUT)));
+    }
+    let mut memory = vec![0; 4096];
+    let ticket = file.launch(&mut memory, 0, false);
+    assert_eq!(file.end(ticket), Copied::Done);
+    let stuck = file.reserved.settle(Duration::ZERO).expect_err("the disk has the flush");
+    assert_eq!(stuck.status, Status::TimedOut);
 }
 
 #[test]
