@@ -131,21 +131,6 @@ impl HostNic {
         })
     }
 
-    /// Adds a route.
-    fn place(&mut self, line: Line) -> Route {
-        let at = self.vacancy();
-        let place = &mut self.places[at];
-        place.route = Some(Box::new(line));
-        (place.generation as u64) << 32 | at as u64
-    }
-
-    fn vacancy(&mut self) -> usize {
-        self.places.iter().position(|place| place.route.is_none()).unwrap_or_else(|| {
-            self.places.push(RouteSlot { generation: 0, route: None });
-            self.places.len() - 1
-        })
-    }
-
     /// The name in an address of this host.
     fn name_of(&self, address: &[u8]) -> Result<String> {
         let text = std::str::from_utf8(address).ok().and_then(|text| text.rsplit_once('/'));

@@ -316,18 +316,6 @@ impl Outgoing {
         op.all_asked
     }
 
-    /// The memory of these operations must not be touched from here on.
-    pub fn disown(&mut self, scratches: &[*mut Scratch]) {
-        let mut on_device = false;
-        for op in &mut self.ops {
-            op.disowned |= !op.scratch.is_null() && scratches.contains(&op.scratch);
-            on_device |= op.disowned && (op.on_device || op.through.is_some());
-        }
-        if on_device {
-            self.settle_devices();
-        }
-    }
-
     /// Makes an operation's next request; false without space for it.
     #[inline]
     fn ask(&mut self, index: u32, budget: &mut u64) -> bool {

@@ -1,4 +1,4 @@
-//! Operations of disks, of peers and our own.
+//! Routes, and operations of disks, of peers and our own.
 
 use super::{line, HostNic, Line, RouteSlot, LOOK, PASS, PIECES};
 use crate::device::is_slow;
@@ -10,6 +10,21 @@ use crate::fabric::{Connection, Posted, Reaped, Rma, Route, Scratch};
 const PACE: u64 = 8;
 
 impl HostNic {
+    /// Adds a route.
+    pub(super) fn place(&mut self, line: Line) -> Route {
+        let at = self.vacancy();
+        let place = &mut self.places[at];
+        place.route = Some(Box::new(line));
+        (place.generation as u64) << 32 | at as u64
+    }
+
+    pub(super) fn vacancy(&mut self) -> usize {
+        self.places.iter().position(|place| place.route.is_none()).unwrap_or_else(|| {
+            self.places.push(RouteSlot { generation: 0, route: None });
+            self.places.len() - 1
+        })
+    }
+
     /// The route for operations of disks over a route: the one beside it, or, if the peer does not know of such (`knows`), it
     /// itself. `Ok(None)`: not yet.
     fn for_disks(&mut self, route: Route, knows: bool) -> Result<Option<Route>, i32> {

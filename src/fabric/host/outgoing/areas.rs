@@ -267,6 +267,18 @@ impl Outgoing {
         self.give_back();
     }
 
+    /// The memory of these operations must not be touched from here on.
+    pub fn disown(&mut self, scratches: &[*mut Scratch]) {
+        let mut on_device = false;
+        for op in &mut self.ops {
+            op.disowned |= !op.scratch.is_null() && scratches.contains(&op.scratch);
+            on_device |= op.disowned && (op.on_device || op.through.is_some());
+        }
+        if on_device {
+            self.settle_devices();
+        }
+    }
+
     /// Waits until no device of ours touches memory for this route.
     pub fn settle_devices(&mut self) {
         self.pulls.settle();
