@@ -25,7 +25,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray disk-figures weights-figures interrupts weights-roundtrip checkpoint-kills checkpoint-figures dcp soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-files-vm test-efa p5 test-netem test-reset gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
+.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray disk-figures weights-figures interrupts weights-roundtrip checkpoint-kills checkpoint-figures dcp soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-files-vm test-efa test-staged p5 test-netem test-reset gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 17
@@ -166,6 +166,12 @@ test-efa: ## Tests over libfabric's own efa provider, on emulated EFA NICs (root
 	@$(MAKE) --no-print-directory lib
 	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill
 	@tools/test-efa.sh $(if $(DEATHS),--deaths $(LIBDIR) $(DEATHS) $(SEED),$(if $(CHAOS),--chaos $(LIBDIR) $(CHAOS) $(SEED),$(LIBDIR) $(EXAMPLES)/random_fill '$(T)'))
+
+test-staged: ## Files and memory of fake devices over NICs that do not reach them, soft-RoCE and emulated EFA (root; Debian); T=a part of the tests' names
+	@tools/need.sh verbs
+	@tools/need.sh efa
+	@$(MAKE) --no-print-directory lib-simulated
+	@tools/test-staged.sh $(TARGET)/release '$(T)'
 
 p5: ## Two p5 in a box, of 32 emulated EFA NICs each: the line's share, and what each technique is worth, as table and picture
 	@tools/need.sh efa

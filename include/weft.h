@@ -759,8 +759,8 @@ weft_status weft_memory_free(weft_endpoint *endpoint,
 
     Blocks while the NICs register the pages, up to seconds for many gigabytes.
     Errors: `WEFT_ERR_INVALID` (also memory that is not mapped, or not of that
-    `kind`), `WEFT_ERR_UNSUPPORTED` (no CUDA driver, memory of another context,
-    rails that cannot reach a GPU or a file), `WEFT_ERR_LIMIT`,
+    `kind`), `WEFT_ERR_UNSUPPORTED` (no CUDA driver, memory of another
+    context), `WEFT_ERR_LIMIT`,
     `WEFT_ERR_SYSTEM` (no thread for files), `WEFT_ERR_FABRIC`,
     `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted, or
     a mapped file has no such pages, or no room for them), `WEFT_ERR_TIMED_OUT`
@@ -1430,8 +1430,9 @@ weft_status weft_compare_swap(weft_endpoint *endpoint,
 */
 #define WEFT_WAY_DIRECT 1
 
-/** Its bytes go through host buffers of Weft, over tcp and host: at most 12 MiB
-    of pinned memory for each NIC of tcp, 8 MiB for each connection of host. */
+/** Its bytes go through host buffers of Weft: at most 12 MiB of pinned memory
+    for each NIC of tcp, 8 MiB for each connection of host, and 12 MiB for each
+    worker where NICs do not reach the memory. */
 #define WEFT_WAY_STAGED 2
 
 /** To and from GPU memory of peers on this host, a GPU copies, where the two

@@ -8,6 +8,7 @@
 #     tools/test-efa.sh --root SYSTEM                        makes the root of a system, and prints where it is
 # Systems: 117, libfabric 1.17 of Debian 12 (fabric efa); 21, libfabric 2.1 of Debian 13 (efa-direct), and 21-emulated, the
 # same over a device that has no RDMA writes (efa); other, the library that WEFT_LIBFABRIC names. Names begin with them.
+# STAGED=1: the tests of memory that no NIC reaches, with a LIBDIR whose library has fake devices (tools/test-staged.sh), over 21.
 # SHORT=1: a choice that takes a few minutes. WEFT_TEST_JOBS: tests at once (2).
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -21,7 +22,7 @@ short=${SHORT:-}
 
 # What does not fit, and why: a pattern of names, and a reason.
 unfit=(
-    '^(device|device_kinds|device_near|watches|simulated|engine)\.|it is about simulated NICs or devices'
+    '^(device|device_kinds|device_near|disks|durable|file_memory|watches|simulated|engine)\.|it is about simulated NICs or devices'
     '^(log|statistics|end_to_end|no_libfabric|no_memory)\.|it names other fabrics'
     '^ghosts\.|over EFA, writes of a lost peer may land late in memory without grants (weft.h)'
     '^unauthenticated\.|it attacks the sockets of tcp'
@@ -35,6 +36,7 @@ unfit=(
     '^settings\.endpoint_memory_is_limited$|buffers that libfabric keeps for an EFA take 180 MB'
     '^crowd\.endpoint_serves_a_thousand_peers$|a NIC has 256 queue pairs'
 )
+[ -z "${STAGED:-}" ] || unfit=()
 # The same, of fabrics whose writes libfabric emulates (117, 21-emulated), and of libfabric before 2.5 (all but other).
 unfit_emulated=(
     '^((grants|keys|revokes|refusals)\.|weft_hpp\.counters_atomics_and_fences_work$)|grants are not supported where libfabric emulates writes'
@@ -80,6 +82,14 @@ fills=(
 # Lines of: NAME WORDS...
 plan() { # folder of the programs
     local each program test where words
+    if [ -n "${STAGED:-}" ]; then
+        for program in device disks durable file_memory; do
+            while read -r test where words; do
+                [[ ,$where, != *,efa,* ]] || echo "$program.$test one $program $test"
+            done < <(LD_LIBRARY_PATH=$out "$out/$program" --list 2>/dev/null)
+        done
+        return
+    fi
     for each in "${others[@]}"; do echo "others.$each others $each"; done
     echo "beside.mooncake beside_mooncake"
     echo "deaths.nics_die_at_every_step deaths ${short:+4}"
@@ -303,6 +313,11 @@ count() { cat /dev/null "$out/logs/$2"*.result 2>/dev/null | grep -c "^$1\$"; }
 
 figures() {
     local folder=$root/target/figures
+    if [ -n "${STAGED:-}" ]; then
+        count passed 21. >"$folder/efa_bounce_tests_passed"
+        count failed 21. >"$folder/efa_bounce_tests_failed"
+        return
+    fi
     echo "$(count passed 117.)" >"$folder/efa_tests_passed_117"
     echo "$(count passed 21)" >"$folder/efa_tests_passed_21"
     count failed '' >"$folder/efa_tests_failed"
@@ -310,7 +325,7 @@ figures() {
 }
 
 tests() { # libdir, random_fill, filter
-    local each
+    local each systems=(117 21 21-emulated ${WEFT_LIBFABRIC:+other})
     libdir=$(realpath "$1") fill=$(realpath "$2") filter=${3:-} jobs=${WEFT_TEST_JOBS:-2}
     export WEFT_TEST_PATIENCE=${WEFT_TEST_PATIENCE:-2} WEFT_TEST_SHAPES=${WEFT_TEST_SHAPES:-8}
     # shellcheck source=tools/pair.sh
@@ -326,7 +341,8 @@ tests() { # libdir, random_fill, filter
     [ $? = 0 ] && echo "model: ok, $(wc -l <"$out/logs/model.log") tests" && echo passed >"$out/logs/model.log.result" ||
         { echo failed >"$out/logs/model.log.result"; cat "$out/logs/model.log"; }
     plan >"$out/plan"
-    for each in 117 21 21-emulated ${WEFT_LIBFABRIC:+other}; do
+    [ -z "${STAGED:-}" ] || systems=(21)
+    for each in "${systems[@]}"; do
         (on "$each")
     done
     figures

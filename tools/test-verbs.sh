@@ -6,6 +6,7 @@
 #     tools/test-verbs.sh LIBDIR RANDOM_FILL WEFT_BENCH [FILTER]     FILTER: a part of the tests' names
 #     tools/test-verbs.sh --chaos LIBDIR MINUTES [SEED]   three hosts, whose links and processes fail: a ledger at the end
 # By hand: tools/vm.sh bash -c 'tools/test-verbs.sh --cables 2; ibv_devices; COMMAND'
+# STAGED=1: the tests of memory that no NIC reaches, with a LIBDIR whose library has fake devices (tools/test-staged.sh).
 # SHORT=1: a choice that takes a few minutes. AGAIN=1: also what has passed already. VM_RELEASE=trixie: over libfabric of
 # that release of Debian, a choice unless there is a filter.
 set -uo pipefail
@@ -44,10 +45,11 @@ speaks=(port_loses_its_link device_is_removed)
 # Programs about a fabric's names, simulated devices, sockets, or what only root's other tools can do; more than 4 GiB take
 # an emulated machine too long. A dead process's connections stay open while children that it has forked live. NICs serve
 # writes and reads of a process that is stopped, too.
-not_here='^(log|statistics|end_to_end|weft_hpp|device|watches|unauthenticated)\.|_4_gib'
+not_here='^(log|statistics|end_to_end|weft_hpp|device|disks|durable|file_memory|watches|unauthenticated)\.|_4_gib'
 not_here+='|^network\.dead_peer_is_lost_although_its_children_live$'
 not_here+='|^transfers\.(stopped_peer_delays_no_completion|paused_peer_(of_one_rail_)?stays_connected)$'
 not_here+='|^transfers\.(deadlines_are_kept|late_read_changes_no_memory)$'
+[ -z "${STAGED:-}" ] || not_here='^$'
 # Of a choice: what differs most over verbs from what the simulated NICs do.
 short='^(fill\.(small_pages|layers|four_rails|a_cable_is_cut)|load\.reads|kernel\.port_loses_its_link|kind\.(mtu_1024|ipv6_only)|settings\..*|counters\.(pages|counter_rises_once_per_transfer)'
 short+='|killed\.writer_killed_inside_a_counted_page|fences\.nothing_lands_after_a_fence|peers\.(killed_peer|restarted_endpoint_is_a_new_peer)'
@@ -57,6 +59,7 @@ short+='|messages\.messages_of_all_sizes_arrive|transfers\.(pages|cancel_takes_e
 # Those with tests that take long come last.
 programs() { # folder
     local long='transfers|peers|lists|waiting|liveness|engine|fallback|large' all part
+    [ -z "${STAGED:-}" ] || { printf '%s\n' device disks durable file_memory; return; }
     all=$(make -s -f "$root/ffi-tests/Makefile" OUT="$1" list | grep -vE '^(lab|gpu)_')
     [ -z "$choice" ] || all=$(while read -r part; do [[ $short != *"$part\\."* ]] || echo "$part"; done <<<"$all")
     grep -vxE "$long" <<<"$all"
@@ -68,6 +71,7 @@ key() { cat "$@" - <<<"${VM_RELEASE:-}" | sha256sum | cut -c 1-16; }
 # Lines of: KEY NAME WORDS...
 plan() { # libdir, random_fill, folder of the programs, weft-bench
     local sum each program test where words
+    if [ -n "${STAGED:-}" ]; then fills=() loads=() kinds=() speaks=(); fi
     sum=$(key "$1/libweft.so" "$2")
     for each in "${fills[@]}"; do
         echo "$sum fill.${each%%|*} fill $each"
@@ -87,11 +91,12 @@ plan() { # libdir, random_fill, folder of the programs, weft-bench
         while read -r test where words; do
             [[ " $words " != *" checks "* ]] || continue
             case ,$where, in
-            ,any, | *,verbs,* | *,tcp,*host,* | *,host,*tcp,*) echo "$sum $program.$test one $program $test" ;;
+            *,verbs,*) echo "$sum $program.$test one $program $test" ;;
+            ,any, | *,tcp,*host,* | *,host,*tcp,*) [ -n "${STAGED:-}" ] || echo "$sum $program.$test one $program $test" ;;
             esac
         done < <(LD_LIBRARY_PATH=$3 "$3/$program" --list 2>/dev/null)
     done
-    [ ! -e "$3/engine" ] || echo "$(key "$1/libweft.so" "$3/engine") chaos.links_and_processes_fail short_chaos"
+    [ -n "${STAGED:-}" ] || [ ! -e "$3/engine" ] || echo "$(key "$1/libweft.so" "$3/engine") chaos.links_and_processes_fail short_chaos"
 }
 
 # A short run is skipped where there can be no machine.
@@ -116,7 +121,7 @@ outside() {
     while read -r sum name words; do
         [[ $name == *"$filter"* && ! $name =~ $not_here ]] || continue
         [ -z "$choice" ] || [[ $name =~ $choice ]] || continue
-        if [ -z "${AGAIN:-}" ] && grep -qxF "$sum $name" "$kept"; then
+        if [ -z "${AGAIN:-}${STAGED:-}" ] && grep -qxF "$sum $name" "$kept"; then
             before=$((before + 1))
         else
             left+=("$sum $name $words")
@@ -129,7 +134,7 @@ outside() {
         return
     fi
     printf '%s\n' "${left[@]}" >"$root/target/vm/share/plan"
-    in_machine --inside "$fill" "$bench" "$out" $before
+    in_machine --inside "$fill" "$bench" "$out" $before "verbs_${STAGED:+bounce_}tests"
 }
 
 chaos() { # libdir, minutes, seed
@@ -394,8 +399,8 @@ chaos_inside() { # folder of the programs, minutes, seed
     return $status
 }
 
-inside() { # random_fill, weft-bench, folder of the programs, how many have passed before
-    local fill=$1 bench=$2 programs=$3 passed=$4 failed=0 skipped=0 logs=/run/logs guard
+inside() { # random_fill, weft-bench, folder of the programs, how many have passed before, how the figures are called
+    local fill=$1 bench=$2 programs=$3 passed=$4 called=$5 failed=0 skipped=0 logs=/run/logs guard
     local plan at=0 sum name words log=/run/logs/log begin status took pages=0 counted=0 to_count once
     patience
     mkdir -p $logs
@@ -426,8 +431,8 @@ inside() { # random_fill, weft-bench, folder of the programs, how many have pass
         esac
     done
     {
-        echo "verbs_tests_passed $passed"
-        echo "verbs_tests_failed $failed"
+        echo "${called}_passed $passed"
+        echo "${called}_failed $failed"
         [ $pages = 0 ] || echo "verbs_write_imm_counts $(awk "BEGIN { print $counted / $pages }")"
     } >$share/figures
     [ $pages = 0 ] || echo "$counted of $pages counted pages raised their counter exactly once"

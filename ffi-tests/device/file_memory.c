@@ -167,18 +167,6 @@ static void own_file_moves_to_and_from_memory(void)
     duo_close(&duo);
 }
 
-/* Rails that move no files. */
-static void rails_that_move_no_files_say_so(void)
-{
-    struct box *box = box_of(open_endpoint());
-    weft_memory_range range = {NULL, 4096};
-    weft_memory *memory;
-    int fd = new_file();
-    REFUSED(WEFT_ERR_UNSUPPORTED, try_file(box, fd, &range, 1, 0, &memory));
-    close(fd);
-    box_close(box);
-}
-
 /* An endpoint that is its own peer copies between a file and its memory. */
 static void endpoint_copies_between_its_file_and_memory(void)
 {
@@ -579,27 +567,29 @@ static void writes_are_there_when_the_owner_was_killed(void)
     run_pair(kills_it, owns_a_file);
 }
 
+/* Over NICs, bytes of files go in frames. */
+#define FABRICS "tcp,host,verbs,efa,sim:like=verbs"
+
 static const struct test tests[] = {
-    {"bytes_of_a_file_are_written_and_read", "tcp,host", bytes_of_a_file_are_written_and_read},
-    {"bytes_move_by_threads", "tcp,host", bytes_move_by_threads},
-    {"bytes_move_where_io_uring_is_refused", "tcp,host", bytes_move_where_io_uring_is_refused},
-    {"bytes_of_a_disk_that_ends_short", "tcp,host", bytes_of_a_disk_that_ends_short},
-    {"bytes_go_through_the_page_cache", "tcp,host", bytes_go_through_the_page_cache},
-    {"pages_move_between_files", "tcp,host", pages_move_between_files},
-    {"own_file_moves_to_and_from_memory", "tcp,host", own_file_moves_to_and_from_memory},
-    {"rails_that_move_no_files_say_so", "sim:like=verbs", rails_that_move_no_files_say_so},
-    {"endpoint_copies_between_its_file_and_memory", "tcp,host", endpoint_copies_between_its_file_and_memory},
-    {"block_device_is_memory_unless_it_is_in_use", "tcp,host", block_device_is_memory_unless_it_is_in_use},
-    {"end_of_a_file_is_an_error_for_reads", "tcp,host", end_of_a_file_is_an_error_for_reads},
-    {"read_past_the_end_names_errno_and_entry", "tcp,host", read_past_the_end_names_errno_and_entry},
-    {"disk_that_is_full_says_so", "tcp,host", disk_that_is_full_says_so},
-    {"file_system_that_is_full_says_so", "tcp,host", file_system_that_is_full_says_so},
-    {"local_file_that_fails_says_so", "tcp,host", local_file_that_fails_says_so},
+    {"bytes_of_a_file_are_written_and_read", FABRICS, bytes_of_a_file_are_written_and_read},
+    {"bytes_move_by_threads", FABRICS, bytes_move_by_threads},
+    {"bytes_move_where_io_uring_is_refused", FABRICS, bytes_move_where_io_uring_is_refused},
+    {"bytes_of_a_disk_that_ends_short", FABRICS, bytes_of_a_disk_that_ends_short},
+    {"bytes_go_through_the_page_cache", FABRICS, bytes_go_through_the_page_cache},
+    {"pages_move_between_files", FABRICS, pages_move_between_files},
+    {"own_file_moves_to_and_from_memory", FABRICS, own_file_moves_to_and_from_memory},
+    {"endpoint_copies_between_its_file_and_memory", FABRICS, endpoint_copies_between_its_file_and_memory},
+    {"block_device_is_memory_unless_it_is_in_use", FABRICS, block_device_is_memory_unless_it_is_in_use},
+    {"end_of_a_file_is_an_error_for_reads", FABRICS, end_of_a_file_is_an_error_for_reads},
+    {"read_past_the_end_names_errno_and_entry", FABRICS, read_past_the_end_names_errno_and_entry},
+    {"disk_that_is_full_says_so", FABRICS, disk_that_is_full_says_so},
+    {"file_system_that_is_full_says_so", FABRICS, file_system_that_is_full_says_so},
+    {"local_file_that_fails_says_so", FABRICS, local_file_that_fails_says_so},
     {"mapped_source_that_is_gone_fails_its_write_alone", "tcp,host", mapped_source_that_is_gone_fails_its_write_alone},
-    {"what_is_no_file_is_refused", "tcp,host", what_is_no_file_is_refused},
-    {"disk_that_hangs_holds_up_nothing_else", "tcp,host", disk_that_hangs_holds_up_nothing_else},
-    {"file_is_not_changed_after_a_revoke", "tcp,host", file_is_not_changed_after_a_revoke},
-    {"writes_are_there_when_the_owner_was_killed", "tcp,host", writes_are_there_when_the_owner_was_killed},
+    {"what_is_no_file_is_refused", FABRICS, what_is_no_file_is_refused},
+    {"disk_that_hangs_holds_up_nothing_else", FABRICS, disk_that_hangs_holds_up_nothing_else},
+    {"file_is_not_changed_after_a_revoke", FABRICS, file_is_not_changed_after_a_revoke},
+    {"writes_are_there_when_the_owner_was_killed", FABRICS, writes_are_there_when_the_owner_was_killed},
     {NULL, NULL, NULL},
 };
 

@@ -363,8 +363,8 @@ impl Endpoint {
     ///
     /// # Errors
     /// The same as [`register`](Endpoint::register); [`Invalid`](crate::Status::Invalid) (also memory that is not mapped,
-    /// or not of that kind), [`Unsupported`](crate::Status::Unsupported) (no CUDA driver, memory of another context,
-    /// rails that cannot reach a GPU), [`NoMemory`](crate::Status::NoMemory) (also a mapped file that has no such
+    /// or not of that kind), [`Unsupported`](crate::Status::Unsupported) (no CUDA driver, memory of another context),
+    /// [`NoMemory`](crate::Status::NoMemory) (also a mapped file that has no such
     /// pages, or no room for them).
     pub unsafe fn register_foreign(
         &self,
@@ -387,8 +387,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`Invalid`](crate::Status::Invalid) (open with O_APPEND, or not in the direction of the access; a pipe, a folder, a
-    /// writable block device in use), [`Unsupported`](crate::Status::Unsupported) (no rail moves files),
-    /// [`Limit`](crate::Status::Limit), [`NoMemory`](crate::Status::NoMemory) (no address space for the ranges),
+    /// writable block device in use), [`Limit`](crate::Status::Limit), [`NoMemory`](crate::Status::NoMemory) (no address space for the ranges),
     /// [`System`](crate::Status::System).
     pub fn register_file(&self, file: impl AsFd, ranges: &[(u64, u64)], args: &MemoryArgs) -> Result<Memory> {
         self.register_ranges(ranges, Vec::new(), args, Claim::File(file.as_fd().as_raw_fd()))

@@ -2,7 +2,7 @@
 //! held here, and closed if anything fails.
 
 use super::{Endpoint, UNRESPONSIVE};
-use crate::device::{Place, FILE};
+use crate::device::Place;
 use crate::fabric::Registration;
 use crate::ids::{MemoryId, RailIndex};
 use crate::memory::alloc::{self, Areas};
@@ -77,13 +77,6 @@ impl Unowned<'_> {
                 0,
                 |set, (rail, registrations)| if registrations.is_empty() { set } else { set | rail.bit() },
             );
-        if let Some((device, _)) = wanted.device.filter(|_| known == 0) {
-            let text = match device {
-                FILE => "no rail moves files: only the fabric tcp does",
-                _ => "no rail moves device memory: libfabric has no FI_HMEM for these NICs; open host or tcp, too",
-            };
-            return Err(Error::new(Status::Unsupported, text));
-        }
         match endpoint.core.wanted_apart(wanted, known) {
             Some(wanted) => endpoint.register_on_rails(&wanted, areas, apart),
             None => Ok(()),

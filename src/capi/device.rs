@@ -15,8 +15,9 @@ use std::sync::Arc;
 /// NICs reach the memory by themselves: the host's, or a GPU's over rails whose
 /// provider can (FI_HMEM), if CUDA was loaded before the endpoint was opened.
 pub const WEFT_WAY_DIRECT: u32 = 1;
-/// Its bytes go through host buffers of Weft, over tcp and host: at most 12 MiB
-/// of pinned memory for each NIC of tcp, 8 MiB for each connection of host.
+/// Its bytes go through host buffers of Weft: at most 12 MiB of pinned memory
+/// for each NIC of tcp, 8 MiB for each connection of host, and 12 MiB for each
+/// worker where NICs do not reach the memory.
 pub const WEFT_WAY_STAGED: u32 = 2;
 /// To and from GPU memory of peers on this host, a GPU copies, where the two
 /// reach each other and other processes can open the memory.

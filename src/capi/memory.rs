@@ -154,8 +154,8 @@ pub unsafe extern "C" fn weft_memory_free(endpoint: *mut weft_endpoint, address:
 ///
 /// Blocks while the NICs register the pages, up to seconds for many gigabytes.
 /// Errors: `WEFT_ERR_INVALID` (also memory that is not mapped, or not of that
-/// `kind`), `WEFT_ERR_UNSUPPORTED` (no CUDA driver, memory of another context,
-/// rails that cannot reach a GPU or a file), `WEFT_ERR_LIMIT`,
+/// `kind`), `WEFT_ERR_UNSUPPORTED` (no CUDA driver, memory of another
+/// context), `WEFT_ERR_LIMIT`,
 /// `WEFT_ERR_SYSTEM` (no thread for files), `WEFT_ERR_FABRIC`,
 /// `WEFT_ERR_NO_MEMORY` (the NIC or the limit of locked memory is exhausted, or
 /// a mapped file has no such pages, or no room for them), `WEFT_ERR_TIMED_OUT`

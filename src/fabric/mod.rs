@@ -27,6 +27,7 @@ pub mod segments;
 pub mod select;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
+pub mod staged;
 pub mod tcp;
 
 use crate::descriptor::Descriptor;

@@ -1,5 +1,6 @@
 //! Control frames and their contents.
 
+use crate::fabric::staged;
 use crate::ids::RailIndex;
 use crate::peer::link::MessagePart;
 use crate::transfer::atomic::{read_answer, Request};
@@ -35,6 +36,10 @@ pub fn frame(data: &[u8]) {
         assert_eq!(request.encode(), body);
     }
     Answer::decode(body);
+    if let Some((id, request)) = staged::Request::decode(body) {
+        assert!(staged::Request::decode(&request.encode(id)).is_some_and(|again| again == (id, request)));
+    }
+    staged::Answer::decode(body);
 }
 
 fn request(body: &[u8]) {

@@ -248,7 +248,8 @@ impl Memory {
 
     /// Whether its bytes may be staged through the host.
     pub fn is_staged(&self) -> bool {
-        self.any_rail(|r| matches!(r.way, Some(Way::Shared | Way::Staged)))
+        let by_frames = self.place.is_some() && self.known == 0;
+        by_frames || self.any_rail(|r| matches!(r.way, Some(Way::Shared | Way::Staged)))
     }
 
     /// Whether it is device memory that NICs access directly.

@@ -2,6 +2,7 @@
 //! there is no room for it.
 
 use super::sessions::show_lanes;
+use crate::fabric::staged::Pool;
 use crate::ids::{GrantToken, MemoryId};
 use crate::memory::{RemoteMemory, RemoteState};
 use crate::peer::link::{Assembly, Link, MessagePart, Wait};
@@ -39,6 +40,8 @@ pub(crate) struct Pass<'a> {
     pub core: &'a Core,
     /// Operations that the pass has ended because counters reached their values.
     pub ended: &'a mut usize,
+    /// The slots of what is staged.
+    pub pool: &'a mut Pool,
     pub now: u64,
 }
 
@@ -94,6 +97,10 @@ impl Link {
             Kind::AtomicDone => self.atomic_done(pass, body),
             Kind::AskGrant => self.tell_grant(pass.core, body),
             Kind::Flush => self.flush(pass.core, body),
+            Kind::Stage => self.stage_asked(pass.core, body),
+            Kind::Staged => self.stage_answered(pass, body),
+            Kind::Stored => self.stored(pass, body),
+            Kind::Fetched => self.fetched(pass, body),
             _ => self.system(pass, kind, body),
         }
     }

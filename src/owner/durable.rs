@@ -9,6 +9,7 @@ use crate::session::channel::Out;
 use crate::status::Status;
 use crate::transfer::durable::{Answer, Request};
 use crate::transfer::operation::Move;
+use crate::transfer::table::Table;
 use crate::wire::frame::Kind;
 use crate::worker::core::Core;
 use crate::worker::inbox::Command;
@@ -111,7 +112,7 @@ impl Link {
         let goes_on = transfer.filter(|transfer| answer.status == Status::Ok && transfer.tells());
         let entry = transfer.and_then(|transfer| entry_at(transfer, answer.index));
         if let Some(transfer) = goes_on {
-            self.push_arrived(id, transfer, false);
+            self.push_arrived(id, transfer, false, Table::is_staged(slot));
         }
         let is_done = goes_on.is_none();
         core.table.release(slot);

@@ -61,6 +61,9 @@ impl Link {
             return self.joining.push(hold);
         }
         let plans = core.held(&hold).map_or_else(Vec::new, |transfer| plans(core, self, transfer.view()));
+        if plans.is_empty() && core.held(&hold).is_some_and(|transfer| self.stages(transfer)) {
+            return self.stage_transfer(core, hold);
+        }
         if plans.is_empty() {
             let fabric = self.session.serving().map_or("none", |serving| &serving.fabric);
             log::warn!(
@@ -86,6 +89,8 @@ impl Link {
             let usable = workers(core, &self.lanes_up().collect::<Vec<_>>(), view);
             if usable != 0 || !core.table.is_active(hold.id()) {
                 core.dispatch(hold, usable, slices, now);
+            } else if !resuming && plans(core, self, view).is_empty() && self.stages(transfer) {
+                self.stage_transfer(core, hold);
             } else if !resuming && plans(core, self, view).iter().all(|plan| self.session.is_failed(*plan)) {
                 core.abandon(hold, Outcome::new(Status::Unreachable), now);
             } else {

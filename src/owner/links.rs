@@ -92,6 +92,7 @@ impl Worker {
         let mut outstanding = link.take_outstanding(outcome);
         outstanding.waited.extend(link.ending.take().into_iter().flat_map(|ending| ending.waited));
         outstanding.waited.extend(std::mem::take(&mut link.atomics).into_values());
+        outstanding.waited.extend(link.end_staged(&core, &mut self.staging.pool));
         link.stop_quiesces(&core);
         let stage = LeavingStage::Ending(link, outstanding);
         self.leaving.push_back(Leaving { peer, outcome, stage });
@@ -281,6 +282,7 @@ impl Worker {
             if let Some(link) = self.links.get_mut(peer) {
                 link.go_on_joining(&core, now);
             }
+            self.stage(peer);
         }
         self.links.iter_mut().for_each(|link| self.data.watch_control_lane(link, now));
         for peer in marked {

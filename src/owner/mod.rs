@@ -1,7 +1,7 @@
 //! A peer's owner: the worker that alone drives the peer's session, hands over what the peer sends, and ends it.
 //!
 //! `sessions` carries out what the session decides, `deliver` and `talk` handle the peer's frames, and `links` ends
-//! it. `keys`, `covered` and `join` are what owners of two endpoints ask of each other.
+//! it. `keys`, `covered`, `join` and `staged` are what owners of two endpoints ask of each other.
 
 pub(crate) mod atomics;
 pub(crate) mod bounds;
@@ -16,4 +16,5 @@ pub(crate) mod links;
 pub(crate) mod reasons;
 pub(crate) mod revoke;
 pub(crate) mod sessions;
+pub(crate) mod staged;
 pub(crate) mod talk;

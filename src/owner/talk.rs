@@ -9,6 +9,7 @@ use crate::peer::table::Named;
 use crate::peer::Peer;
 use crate::session::channel::{read_refusal, Out};
 use crate::status::Status;
+use crate::transfer::table::Table;
 use crate::transfer::Outcome;
 use crate::wire::frame::{self, read_numbers, Header, Kind, CHANNELS, HEADER, REQUESTS, USER};
 use crate::worker::core::Core;
@@ -174,7 +175,8 @@ impl Worker {
     fn arrive(&mut self, peer: PeerId, channel: usize, frame: (u32, Kind, &[u8]), now: u64) {
         let (number, kind, body) = frame;
         let Some(link) = self.links.get_mut(peer) else { return };
-        let mut pass = Pass { core: &self.core, ended: &mut self.counting.ended, now };
+        let (ended, pool) = (&mut self.counting.ended, &mut self.staging.pool);
+        let mut pass = Pass { core: &self.core, ended, pool, now };
         link.session.channels[channel].arrived(number);
         let next = link.session.channels[channel].is_next(number) && link.takes(channel);
         if !next || !link.hand_in(&mut pass, channel, kind, body) {
@@ -188,7 +190,8 @@ impl Worker {
     pub(crate) fn deliver(&mut self, peer: PeerId, channel: usize, now: u64) {
         while let Some(link) = self.links.get_mut(peer).filter(|link| link.takes(channel)) {
             let Some((kind, body)) = link.session.channels[channel].take_deliverable() else { return };
-            let mut pass = Pass { core: &self.core, ended: &mut self.counting.ended, now };
+            let (ended, pool) = (&mut self.counting.ended, &mut self.staging.pool);
+            let mut pass = Pass { core: &self.core, ended, pool, now };
             let taken = link.hand_in(&mut pass, channel, kind, &body);
             if !taken {
                 link.session.channels[channel].put_back(kind, body);
@@ -202,6 +205,7 @@ impl Worker {
 
     /// Goes on with what a frame has brought about.
     fn handed_in(&mut self, peer: PeerId, now: u64) {
+        self.stage(peer);
         let Some(link) = self.links.get(peer) else { return };
         let (fences, news) = (!link.quiescing.is_empty(), link.session.has_news());
         if fences {
@@ -285,7 +289,7 @@ impl Worker {
                     link.push_flush(id, transfer);
                     core.table.asks_to_flush(slot);
                 }
-                false => link.push_arrived(id, transfer, speculative),
+                false => link.push_arrived(id, transfer, speculative, Table::is_staged(slot)),
             }
             link.session.channels.iter_mut().for_each(|channel| channel.sweep(|id| core.table.is_active(id)));
             if speculative {

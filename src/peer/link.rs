@@ -1,5 +1,6 @@
 //! The owner's side of a peer: its channels, and everything that waits for them.
 
+use super::staged::Staged;
 use super::{status_of_end, Peer};
 use crate::codec::{Reader, Writer};
 use crate::ids::{GrantToken, Hold, MemoryId, OpId};
@@ -48,6 +49,8 @@ pub struct Link {
     /// Requests of the peer to flush files, by numbers of our own.
     pub flushing: BTreeMap<u64, Flushing>,
     pub next_flush: u64,
+    /// Transfers that no lane carries, and what the peer asks of such memory.
+    pub staged: Staged,
     /// Grants of the peer of which it is asked what they cover.
     pub asking: HashMap<GrantToken, memory::Asking>,
     /// Failed transfers whose peer was notified of their success.
@@ -88,7 +91,7 @@ pub enum Wait {
     /// The operations under revoked grants end.
     Swept,
     /// The peer receives the frames of ended operations: the last number of each channel, and
-    /// unanswered atomics.
+    /// unanswered atomics, and transfers that are staged.
     Taken([Option<u32>; CHANNELS], Vec<OpId>),
 }
 
@@ -138,6 +141,7 @@ impl Link {
             atomics: BTreeMap::new(),
             flushing: BTreeMap::new(),
             next_flush: 0,
+            staged: Staged::default(),
             asking: HashMap::new(),
             notified: BTreeSet::new(),
             ending: None,
@@ -206,9 +210,12 @@ impl Link {
 
     /// Queues what the peer gets from a transfer after its last byte: the counters that it raises,
     /// and the notification. The last frame completes the transfer; `speculative`: once its bytes
-    /// have arrived, too.
-    pub fn push_arrived(&mut self, id: OpId, transfer: &Move, speculative: bool) {
-        let raises = transfer.raises();
+    /// have arrived, too. `staged`: no posts have raised counters.
+    pub fn push_arrived(&mut self, id: OpId, transfer: &Move, speculative: bool, staged: bool) {
+        let mut raises = transfer.raises();
+        if staged {
+            raises.extend(transfer.raised_by_posts());
+        }
         // On the notification's channel, counters precede it; on another channel they need not wait
         // for notifications that the user has not released.
         let kind = if transfer.notify.is_some() { Kind::Raise } else { Kind::Count };

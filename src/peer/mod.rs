@@ -22,6 +22,7 @@ pub mod ends;
 pub mod gone;
 pub mod link;
 pub mod links;
+pub mod staged;
 pub mod table;
 
 use crate::codec::Text;

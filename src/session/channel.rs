@@ -159,10 +159,14 @@ impl Channel {
         self.ahead.len() + self.waiting.len()
     }
 
+    /// Frames that were not acknowledged, or not even sent.
+    pub fn outstanding(&self) -> usize {
+        self.unacknowledged.len() + self.waiting()
+    }
+
     /// The number of the last frame that is queued or sent.
     pub fn last(&self) -> u32 {
-        let frames = self.unacknowledged.len() + self.waiting();
-        self.acknowledged.wrapping_add(frames as u32)
+        self.acknowledged.wrapping_add(self.outstanding() as u32)
     }
 
     /// Drops frames of ended transfers (`wanted`: all others), once many have gathered, so that a

@@ -577,7 +577,10 @@ fn so_far(slot: &Slot, body: &Body) -> String {
         };
     };
     let (slices, claimed) = (transfer.slices, slot.cursor.load(Ordering::Relaxed).min(transfer.slices));
-    if !Table::is_sent_off(slot) {
+    if Table::is_staged(slot) && !Table::has_arrived(slot) {
+        return "; it goes through slots of both sides, and not all of its bytes were copied".into();
+    }
+    if !Table::is_sent_off(slot) && !Table::is_staged(slot) {
         return "; it had not begun: its peer is not up, the owner of the memory has not answered, or its \
                 start_watch has not come"
             .into();

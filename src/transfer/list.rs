@@ -142,6 +142,11 @@ impl Part {
         self.entry(entry).immediate.filter(|_| self.uses_immediates(posts_raise))
     }
 
+    /// The immediates of its entries' posts.
+    pub fn raised_by_posts(&self, posts_raise: bool) -> impl Iterator<Item = Immediate> + '_ {
+        (0..self.entries.len() as u64).filter_map(move |entry| self.immediate_of(entry, posts_raise))
+    }
+
     /// Whether counters are raised by frames after the last byte.
     pub fn announces(&self, posts_raise: bool) -> bool {
         !self.empty.is_empty() || self.counted && !self.uses_immediates(posts_raise)
@@ -221,6 +226,12 @@ impl List {
     #[inline]
     pub fn memories(&self, entry: &Entry) -> (&Arc<Memory>, &Arc<RemoteMemory>) {
         (&self.locals[entry.local as usize], &self.remotes[entry.remote as usize])
+    }
+
+    /// Whether an entry of a part has memory of a device at either end.
+    pub fn is_on_device(&self, part: &Part) -> bool {
+        let mut memories = part.entries.iter().map(|entry| self.memories(entry));
+        memories.any(|(local, remote)| local.place().is_some() || remote.device.is_some())
     }
 
     pub fn locals(&self) -> &[Arc<Memory>] {

@@ -102,6 +102,14 @@ impl Move {
         raises
     }
 
+    /// The counters that its posts raise, with the amounts.
+    pub fn raised_by_posts(&self) -> Vec<(Immediate, u64)> {
+        match self.view() {
+            View::Pages(_) => self.page_immediate().map(|page| (page, self.slices)).into_iter().collect(),
+            View::List(_, part) => part.raised_by_posts(self.posts_raise()).map(|entry| (entry, 1)).collect(),
+        }
+    }
+
     /// Whether slices may be posted. `checked`: the target checks that they are under the grant.
     #[inline]
     pub fn allows(&self, at: Position, count: u64, checked: bool) -> bool {

@@ -220,6 +220,22 @@ impl<'a> View<'a> {
         (remote, range, offset)
     }
 
+    /// The local memory of a layer or entry, with the range and the offset where it begins.
+    pub fn local_place(self, layer: u64) -> (&'a Arc<Memory>, (usize, u64)) {
+        match self {
+            View::Pages(paged) => (&paged.local, paged.geometry.local.layer(layer)),
+            View::List(list, part) => (list.memories(part.entry(layer)).0, part.entry(layer).places().0),
+        }
+    }
+
+    /// Whether memory of a device is at either end.
+    pub fn is_on_device(self) -> bool {
+        match self {
+            View::Pages(paged) => paged.local.place().is_some() || paged.remote.device.is_some(),
+            View::List(list, part) => list.is_on_device(part),
+        }
+    }
+
     /// Like `Geometry::whole_pages`, with the geometry.
     #[inline]
     pub fn whole_pages(self, at: Position, most: u64) -> Option<(&'a Geometry, u64)> {

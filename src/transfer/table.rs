@@ -40,8 +40,9 @@ const SENT_OFF: u8 = 4;
 /// take part.
 const ALONE: u8 = 8;
 const SHARED: u8 = 16;
-/// The owner of the memories is asked to flush their files, and has not answered.
+/// The owner of the memories is asked to flush their files; no lane carries it (`fabric::staged`).
 const FLUSHING: u8 = 32;
+const STAGED: u8 = 64;
 
 /// Phases of a slot, in the low byte of its state; above it the generation.
 const FREE: u64 = 0;
@@ -473,6 +474,14 @@ impl Table {
 
     pub fn is_sent_off(slot: &Slot) -> bool {
         slot.progress.load(Ordering::Acquire) & SENT_OFF != 0
+    }
+
+    /// Marks the transfer as one that its peer's owner carries. The caller holds the slot.
+    pub fn stage(slot: &Slot) {
+        slot.progress.store(STAGED, Ordering::Release);
+    }
+    pub fn is_staged(slot: &Slot) -> bool {
+        slot.progress.load(Ordering::Acquire) & STAGED != 0
     }
 
     /// Holds as stripes the transfers with a peer that workers have. If another operation has taken

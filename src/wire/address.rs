@@ -27,6 +27,8 @@ const GRANTS: u32 = 2;
 const FOLLOWS: u32 = 4;
 /// It flushes files for writes that are durable.
 const FLUSHES: u32 = 8;
+/// It stages memory that no NIC reaches (`fabric::staged`).
+const STAGES: u32 = 16;
 /// What callers know of them, as in `weft_peer_properties`.
 pub const DOES_ATOMICS: u32 = 1;
 pub const DOES_DURABLE: u32 = 2;
@@ -79,7 +81,7 @@ impl Address {
         Address {
             incarnation,
             wire: (WIRE_LOWEST, WIRE_HIGHEST),
-            capabilities: ATOMICS | GRANTS | FOLLOWS | FLUSHES,
+            capabilities: ATOMICS | GRANTS | FOLLOWS | FLUSHES | STAGES,
             rails,
         }
     }
@@ -139,6 +141,10 @@ impl Address {
         known.iter().filter(|(does, _)| *does).map(|(_, what)| what).sum()
     }
 
+    pub fn stages(&self) -> bool {
+        self.capabilities & STAGES != 0
+    }
+
     /// Its fabrics without duplicates, in order.
     pub fn fabrics(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
@@ -184,9 +190,9 @@ mod tests {
         let blob = address.encode();
         let read = Address::decode(&blob).expect("undamaged");
         assert_eq!((read.incarnation, &read.rails), (42, &address.rails));
-        assert!(read.follows() && read.capabilities() == DOES_ATOMICS | DOES_DURABLE);
+        assert!(read.follows() && read.stages() && read.capabilities() == DOES_ATOMICS | DOES_DURABLE);
         let older = Address { capabilities: 3, ..read.clone() };
-        assert!(!older.follows() && older.capabilities() == DOES_ATOMICS, "0.2 does not");
+        assert!(!older.follows() && !older.stages() && older.capabilities() == DOES_ATOMICS, "0.2 does not");
         for at in 0..blob.len() {
             assert_eq!(Address::decode(&blob[..at]).err().map(|e| e.status), Some(Status::Format));
         }

@@ -112,6 +112,11 @@ pub enum Kind {
     AskGrant = 51,
     /// The bytes of a transfer have arrived: the files that it wrote are to be flushed.
     Flush = 52,
+    /// Staging (`fabric::staged`): a request, its answer, and bytes of a write and of a read.
+    Stage = 53,
+    Staged = 54,
+    Stored = 55,
+    Fetched = 56,
 }
 
 impl Kind {
@@ -158,6 +163,10 @@ impl Kind {
             AskGrant,
             Flush,
             Flushed,
+            Stage,
+            Staged,
+            Stored,
+            Fetched,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == v)

@@ -201,6 +201,7 @@ impl Worker {
                 if let Some(link) = self.links.get_mut(peer) {
                     link.go_on_joining(&core, now);
                 }
+                self.stage(peer);
             }
         }
         self.links.mark(peer);

@@ -28,6 +28,7 @@ pub(crate) mod registering;
 pub(crate) mod relay;
 pub(crate) mod reopening;
 pub(crate) mod rest;
+pub(crate) mod staging;
 pub(crate) mod stalls;
 pub(crate) mod unauthenticated;
 pub(crate) mod watching;
@@ -48,6 +49,7 @@ use core::Core;
 use inbox::Command;
 use lanes::DataPath;
 use later::{Leaving, ENDS_NS};
+use staging::Staging;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use watching::Watching;
@@ -63,6 +65,8 @@ pub struct Worker {
     pub(crate) data: DataPath,
     /// Peers that this worker owns.
     pub links: Links,
+    /// What goes through slots of this worker.
+    pub(crate) staging: Staging,
     /// Registering and deregistering.
     pub(crate) chores: Chores,
     pub(crate) counting: Reached,
@@ -105,6 +109,7 @@ impl Worker {
             index,
             data: DataPath::new(index, core.clone(), rails),
             links: Links::default(),
+            staging: Staging::new(core.grants.copying.clone()),
             chores: Chores::default(),
             counting: Reached::default(),
             watching: Watching::default(),
@@ -158,6 +163,7 @@ impl Worker {
             busy |= self.data.pump(rail, now);
         }
         busy |= self.counting.go_on_some(&self.core, now);
+        busy |= self.go_on_staging(now);
         busy |= self.settle(now);
         self.data.send_credits();
         self.advance_quiescing(now);
@@ -377,6 +383,7 @@ impl Worker {
             stalls::report(&self.data, &self.links, now);
         }
         self.data.unpark();
+        self.staging.rest(now);
     }
 
     /// Closes the rails: nothing touches memory afterwards.

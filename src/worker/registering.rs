@@ -44,17 +44,19 @@ impl Chores {
         for i in 1..=MOST {
             let over = match &mut chore {
                 Chore::Register(registering) => registering.next(rails),
-                Chore::Close(closing) => match closing.next(rails) {
-                    Some(Err(error)) if closing.is_tried_again(&error, now) => {
-                        self.unclosed.push(chore);
-                        return true;
+                Chore::Close(closing) => {
+                    match closing.next(rails).map(|ended| ended.and_then(|()| closing.check_copied(core))) {
+                        Some(Err(error)) if closing.is_tried_again(&error, now) => {
+                            self.unclosed.push(chore);
+                            return true;
+                        }
+                        Some(outcome) => {
+                            closing.finish(outcome, core);
+                            true
+                        }
+                        None => false,
                     }
-                    Some(outcome) => {
-                        closing.finish(outcome, core);
-                        true
-                    }
-                    None => false,
-                },
+                }
                 Chore::Dropped(grant, then) => {
                     if core.grants.copying.has_key(grant.token.key()) {
                         self.unclosed.push(chore);
@@ -161,6 +163,17 @@ impl Closing {
                 None
             }
             Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// Fails while devices copy the memory for requests that are staged.
+    fn check_copied(&self, core: &Core) -> Result<()> {
+        match &self.what {
+            Closable::Memory(memory) if core.grants.copying.has_key(memory.secret) => Err(Error::new(
+                Status::Again,
+                "a disk or device still copies this memory for a peer; call again",
+            )),
+            _ => Ok(()),
         }
     }
 

@@ -126,7 +126,7 @@ impl Worker {
             return Armed::Waitless;
         }
         self.fds.clear();
-        let (mut waitless, mut busy) = (false, false);
+        let (mut waitless, mut busy) = (false, self.staging.pool.is_busy());
         for work in self.data.rails.iter_mut() {
             match work.rail.wait_fd() {
                 Some((fd, ready)) => {
@@ -137,6 +137,8 @@ impl Worker {
             }
             work.rail.publish_changes(&work.lanes);
         }
+        let disks = self.staging.wait_fd();
+        self.fds.extend(disks.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }));
         match (waitless, busy) {
             (true, _) => Armed::Waitless,
             (_, true) => Armed::Busy,
@@ -229,6 +231,7 @@ impl Worker {
             || !self.data.touched.is_empty()
             || !self.links.quiescing.is_empty()
             || !self.chores.unclosed.is_empty()
+            || !self.staging.is_idle()
             || self.data.rails.iter().any(|work| work.health.is_waiting() || work.reopening.is_waiting())
             || now.saturating_sub(self.driven_ns) < DRIVEN_NS
             || self.core.table.active() > 0

@@ -118,6 +118,12 @@ impl Pool {
         Ok(Some(slot))
     }
 
+    /// Whether it has memory.
+    #[inline]
+    pub fn exists(&self) -> bool {
+        self.slots.is_some()
+    }
+
     fn count(&self, is_one: impl Fn(&Taken) -> bool) -> usize {
         self.taken.iter().flatten().filter(|taken| is_one(taken)).count()
     }

@@ -38,6 +38,8 @@ pub const ALL: &[Figure] = &[
     left("efa_tests_passed_117", "120", "tests of the last whole make test-efa that passed over libfabric 1.17"),
     left("efa_tests_passed_21", "120", "the same over libfabric 2.1"),
     left("efa_tests_failed", "0", "those that failed"),
+    left("bounce_tests_passed", "30", "tests of files and devices that passed over NICs in the last make test-staged"),
+    left("bounce_tests_failed", "0", "those that failed"),
     left("efa_foreign_clients", "4", "programs of others that passed over the emulated NICs"),
     left(
         "efa_over_mooncake_64k",
