@@ -1627,7 +1627,8 @@ typedef struct weft_rail_statistics {
     uint64_t lane_resets;
     uint64_t lane_reconnects;
     /** The NIC's link, as the kernel reports it: "up", "down" or "removed" (its
-        device is gone, or was reset). Since 0.3. */
+        device is gone, or was reset, until one of its name is open). Since 0.3.
+    */
     char link[16];
 } weft_rail_statistics;
 

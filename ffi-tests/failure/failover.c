@@ -166,6 +166,72 @@ static void memory_is_registered_without_a_removed_device(void)
     duo_close(&duo);
 }
 
+static uint64_t bytes_over(struct box *box, uint32_t rail)
+{
+    weft_rail_statistics info = WEFT_RAIL_STATISTICS_INIT;
+    CHECK_OK(weft_rail_info(box->endpoint, rail, NULL, &info));
+    return info.bytes_written;
+}
+
+/* Writes from `from` to `to`, whose bytes are `bytes`, until rail 0 has carried some of it. */
+static void carries_again(struct duo *duo, weft_memory *from, uint8_t *source, weft_remote_memory *to, uint8_t *bytes)
+{
+    struct range_request args = range_args(from, to, MIB);
+    uint64_t before = bytes_over(duo->a, 0), until = now_ns() + patience_ms() * MS;
+    for (uint32_t seed = 1; bytes_over(duo->a, 0) < before + MIB; seed++) {
+        CHECK(now_ns() < until);
+        fill_random(source, MIB, seed);
+        CHECK_OK(box_await(duo->a, write_now(duo->a, &args), patience_ms()).status);
+        CHECK(differs_random(bytes, MIB, seed) < 0);
+    }
+}
+
+/* The NIC of the first rail of one side is another one of its name after a while: memory of before and of meanwhile moves
+ * over it, and what is deregistered meanwhile is. */
+static void device_comes_back(const char *like, const char *fault)
+{
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    char fabric[96], blob[8192];
+    snprintf(fabric, sizeof fabric, "sim:like=%s:rails=2:delay_us=20:world=back%c", like, fault[11]);
+    config.fabric = fabric;
+    setenv("WEFT_SIM_FAULTS", fault, 1);
+    struct duo duo = duo_open_with(MIB, &config);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, 64 * KIB);
+    uint8_t *of_a = malloc(MIB), *of_b = malloc(MIB);
+    weft_memory *brief = register_one(duo.a->endpoint, of_a, MIB), *late_a, *late_b;
+    weft_remote_memory *late;
+    strike(fabric);
+    write_until(&duo, &args, WEFT_COMPLETION_RAIL_DOWN);
+    CHECK_OK(weft_memory_deregister(brief));
+    late_a = register_one(duo.a->endpoint, of_a, MIB);
+    late_b = register_one(duo.b->endpoint, of_b, MIB);
+    size_t len = descriptor_of(late_b, blob, sizeof blob);
+    CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, len, &late));
+    write_until(&duo, &args, WEFT_COMPLETION_RAIL_UP);
+    carries_again(&duo, duo.a_memory, duo.a_bytes, duo.b_of_a, duo.b_bytes);
+    carries_again(&duo, late_a, of_a, late, of_b);
+    CHECK_OK(weft_remote_memory_release(late));
+    CHECK_OK(weft_memory_deregister(late_a));
+    CHECK_OK(weft_memory_deregister(late_b));
+    free(of_a);
+    free(of_b);
+    duo_close(&duo);
+}
+
+static void removed_devices_come_back(void)
+{
+    device_comes_back("verbs", "port4+0 port0 removed=400000");
+    device_comes_back("verbs", "port4+0 port2 removed=400000");
+    device_comes_back("efa-direct", "port4+0 port0 removed=400000");
+    device_comes_back("efa-direct", "port4+0 port2 removed=400000");
+}
+
+/* What of a removed device does not close is left. */
+static void device_that_does_not_close_comes_back(void)
+{
+    device_comes_back("verbs", "port4+0 port0 stuck=9; port4+0 port0 removed=400000");
+}
+
 /* Where single lanes cannot be closed, a failing NIC ends its peers, which the other NICs reach again at once. */
 static void peers_of_a_dead_nic_connect_over_the_others(void)
 {
@@ -208,6 +274,8 @@ static const struct test tests[] = {
     {"dead_lane_delays_no_other", "once timed", dead_lane_delays_no_other},
     {"worker_without_lanes_fails_nothing", "once", worker_without_lanes_fails_nothing},
     {"memory_is_registered_without_a_removed_device", "once", memory_is_registered_without_a_removed_device},
+    {"removed_devices_come_back", "once", removed_devices_come_back},
+    {"device_that_does_not_close_comes_back", "once", device_that_does_not_close_comes_back},
     {"peers_of_a_dead_nic_connect_over_the_others", "once", peers_of_a_dead_nic_connect_over_the_others},
     {NULL, NULL, NULL},
 };

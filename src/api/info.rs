@@ -139,7 +139,8 @@ pub struct RailStatistics {
     pub lane_resets: u64,
     /// Lanes that came up again.
     pub lane_reconnects: u64,
-    /// The NIC's link, as the kernel reports it: "up", "down" or "removed" (its device is gone, or was reset).
+    /// The NIC's link, as the kernel reports it: "up", "down" or "removed" (its device is gone, or was
+    /// reset, until one of its name is open).
     pub link: &'static str,
 }
 

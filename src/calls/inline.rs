@@ -370,7 +370,7 @@ impl Parcel<'_> {
         let rma = Rma {
             read: self.terms.direction == Direction::Read,
             segments: &[Segment { local, remote, len }],
-            descriptor: self.local.registration(burst.rail, from).descriptor,
+            descriptor: self.local.local_descriptor(burst.rail, from),
             key,
             immediate: None,
             more: false,

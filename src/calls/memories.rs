@@ -89,9 +89,16 @@ impl Endpoint {
         let device = place.as_ref().map(|place| (place.device, place.shareable));
         let wanted = Wanted { ranges: ranges.into(), access, rails, device };
         let id = MemoryId::new(core.random.u64()?);
+        let returns = core.returns.load(Ordering::SeqCst);
         let memory = Arc::new(self.make_memory(id, core.random.u64()?, wanted, place)?);
         core.describe(&memory);
         core.memories.insert(id, memory.clone());
+        if core.returns.load(Ordering::SeqCst) != returns {
+            // A device came back between its registering and this.
+            let set = core.returned.load(Ordering::SeqCst);
+            let again = |inbox: &Inbox| inbox.command(Command::Chore(Chore::Refresh(memory.clone(), set)));
+            core.inboxes.iter().for_each(again);
+        }
         log::trace!("memory {id:#x} is registered: {} ranges", memory.ranges().len());
         Ok(memory)
     }

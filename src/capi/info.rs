@@ -146,7 +146,7 @@ pub struct weft_rail_statistics {
     pub lane_resets: u64,
     pub lane_reconnects: u64,
     /// The NIC's link, as the kernel reports it: "up", "down" or "removed" (its
-    /// device is gone, or was reset). Since 0.3.
+    /// device is gone, or was reset, until one of its name is open). Since 0.3.
     pub link: [c_char; 16],
 }
 

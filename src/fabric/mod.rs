@@ -320,6 +320,17 @@ impl Reaped {
     }
 }
 
+/// How far a device that was removed is back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Return {
+    /// There is none of its name.
+    Absent,
+    /// Some of what was registered is registered again.
+    Partly,
+    /// All of it is.
+    Ready,
+}
+
 pub trait Nic {
     fn limits(&self) -> &Limits;
     /// The address that peers insert.
@@ -482,13 +493,24 @@ pub trait Nic {
     fn woken(&mut self) {}
 
     /// Closes the endpoint, but not its registrations: all operations end without completions, and nothing that was
-    /// posted before, here or by peers, moves bytes here afterwards. Routes are void. (`Resets::Rail`)
+    /// posted before, here or by peers, moves bytes here afterwards. Routes are void. (`Resets::Rail`, or the device was
+    /// removed: then all of it is closed, and that succeeds.)
     fn close_endpoint(&mut self) -> Result<()> {
         Err(Error::new(Status::Unsupported, "its endpoint closes only with the NIC"))
     }
     /// Opens the endpoint again, at another address (`take_moved`), if it is closed: true.
     fn open_endpoint(&mut self) -> Result<bool> {
         Ok(false)
+    }
+
+    /// After the endpoint of a removed device was closed: opens the device that has its name now, and makes the
+    /// registrations again, some at a time. `open_endpoint` comes last.
+    fn come_back(&mut self) -> Result<Return> {
+        Ok(Return::Absent)
+    }
+    /// A registration as it is now: once a removed device is back, with another descriptor and key.
+    fn refreshed(&mut self, registration: Registration) -> Registration {
+        registration
     }
 
     /// Ends all operations without completions; registrations that still exist are closed here.

@@ -10,6 +10,8 @@ use crate::ids::Plan;
 /// The shortest and the longest pause: each pause doubles the last.
 const PAUSE_LEAST_NS: u64 = 100_000_000;
 const PAUSE_MOST_NS: u64 = 2_000_000_000;
+/// How often a lane that waits for keys looks whether the peer has them.
+const LOOK_NS: u64 = 10_000_000;
 /// A lane that was up for this long starts again with the shortest pause.
 const STEADY_NS: u64 = 10_000_000_000;
 
@@ -45,6 +47,8 @@ pub struct Pair {
     resets: Vec<Reset>,
     /// When to start the handshake of a lane that has failed.
     due_ns: Option<u64>,
+    /// Not before the peer has this frame: it has the keys of the rail's new device then. And when to look.
+    after: Option<(u32, u64)>,
     /// The pause after the next failure.
     pause_ns: u64,
     /// When a lane came up that has not failed since.
@@ -63,6 +67,7 @@ impl Pair {
             why: None,
             resets: Vec::new(),
             due_ns: None,
+            after: None,
             pause_ns: PAUSE_LEAST_NS,
             up_ns: None,
             failed_ns: None,
@@ -162,19 +167,38 @@ impl Pair {
 
     /// Ends the pause; the next is the shortest.
     pub fn end_pause(&mut self, now: u64) {
-        if self.failed_ns.is_some() {
+        if self.failed_ns.is_some() || self.has_failed() {
             (self.due_ns, self.pause_ns) = (Some(now), PAUSE_LEAST_NS);
         }
     }
 
-    /// When the next lane may start its handshake.
+    /// The NIC has its link again: the next lane starts its handshake as soon as the peer has a frame.
+    pub fn return_after(&mut self, frame: u32, now: u64) {
+        if !self.is_up() {
+            self.after = Some((frame, now));
+        }
+    }
+
+    /// The peer has some frames.
+    pub fn go_on(&mut self, has: impl Fn(u32) -> bool, now: u64) {
+        if self.after.take_if(|(frame, _)| has(*frame)).is_some() {
+            self.end_pause(now);
+        } else if let Some((_, look_ns)) = &mut self.after {
+            *look_ns = now + LOOK_NS;
+        }
+    }
+
+    /// When the next lane may start its handshake, or to look whether it may.
     pub fn next_ns(&self) -> Option<u64> {
-        self.due_ns.filter(|_| !self.holds_off())
+        match self.after {
+            Some((_, look_ns)) => Some(look_ns),
+            None => self.due_ns.filter(|_| !self.holds_off()),
+        }
     }
 
     /// Whether the next lane starts its handshake now.
     pub fn take_due(&mut self, now: u64) -> bool {
-        let due = self.next_ns().is_some_and(|due| due <= now);
+        let due = self.after.is_none() && self.next_ns().is_some_and(|due| due <= now);
         if due {
             self.due_ns = None;
         }

@@ -13,6 +13,9 @@
 //! posted is back by then, their peers are asked for nothing. So a failure closes the endpoints at both ends of the lanes
 //! that failed, and goes no further. A rail that is the only one to some peer stays as it is: whoever asks ends.
 //!
+//! A device that was removed is closed at once. One of the same name is looked for from then on, after pauses; when all is
+//! registered with it, and all memories and importers have the new keys, its rail's lanes return.
+//!
 //! (An endpoint for each lane would use up a NIC's queue pairs, of which an EFA has some hundreds. Replacing the keys of
 //! all memory costs time in proportion to it, and leaves reads and what is sent as they are.)
 
@@ -24,6 +27,9 @@ const DRAIN_NS: u64 = 250_000_000;
 const ALONE_NS: u64 = 2_000_000_000;
 /// The shortest time from one close to the next.
 const APART_NS: u64 = 100_000_000;
+/// The shortest and the longest pause before a removed device is looked for: each doubles the last.
+const PAUSE_LEAST_NS: u64 = 100_000_000;
+const PAUSE_MOST_NS: u64 = 2_000_000_000;
 
 /// Lanes between two rails whose reset a peer awaits at a time. Those beyond wait for the next one's handshake.
 const MOST_ASKED: usize = 4;
@@ -50,11 +56,29 @@ pub enum Step {
     Close,
     /// It cannot be closed, or need not be: the peers that wait for it end, and its lanes go on.
     GiveUp,
+    /// Open the device, if it is there again, or go on with that.
+    ComeBack,
+}
+
+/// Where a removed device is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Away {
+    /// Not closed yet.
+    Open,
+    /// It is looked for.
+    Sought,
+    /// It is there again, and registers what it had registered.
+    Opening,
+    /// It has, and memories and importers get its keys.
+    Ready,
 }
 
 #[derive(Default, Debug)]
 pub struct Reopening {
     asked: Vec<Asked>,
+    away: Option<Away>,
+    /// The pause after it was not found.
+    pause_ns: u64,
     broken: bool,
     since_ns: Option<u64>,
     held_ns: Option<u64>,
@@ -75,14 +99,52 @@ impl Reopening {
         self.broken = true;
     }
 
+    /// The kernel has removed the device.
+    pub fn handle_removed(&mut self) {
+        self.away.get_or_insert(Away::Open);
+    }
+
+    /// There is none of its name, or it did not open.
+    pub fn handle_absent(&mut self, now: u64) {
+        self.pause_ns = (2 * self.pause_ns).clamp(PAUSE_LEAST_NS, PAUSE_MOST_NS);
+        (self.away, self.next_ns) = (Some(Away::Sought), now + self.pause_ns);
+    }
+
+    /// Some of what it had registered is registered again.
+    pub fn handle_opening(&mut self) {
+        self.away = Some(Away::Opening);
+    }
+
+    /// All is registered with it again.
+    pub fn handle_ready(&mut self) {
+        self.away = Some(Away::Ready);
+    }
+
+    pub fn handle_back(&mut self) {
+        self.away = None;
+    }
+
+    /// Whether no lane can begin.
+    pub fn is_away(&self) -> bool {
+        self.away.is_some()
+    }
+
     /// Whether there may be a step soon.
     pub fn is_waiting(&self) -> bool {
-        self.broken || !self.asked.is_empty() || self.since_ns.is_some()
+        matches!(self.away, Some(Away::Open | Away::Opening))
+            || self.broken
+            || !self.asked.is_empty()
+            || self.since_ns.is_some()
     }
 
     pub fn poll(&mut self, rail: Rail, now: u64) -> Option<Step> {
-        if now < self.next_ns {
-            return None;
+        match self.away {
+            Some(Away::Open) => return Some(Step::Close),
+            Some(Away::Opening) => return Some(Step::ComeBack),
+            Some(Away::Sought) => return (now >= self.next_ns).then_some(Step::ComeBack),
+            Some(Away::Ready) => return None,
+            None if now < self.next_ns => return None,
+            None => {}
         }
         if !rail.stuck && !self.broken && self.asked.is_empty() {
             self.since_ns = None;
@@ -99,11 +161,9 @@ impl Reopening {
 
     /// The endpoint was closed, or that was given up: those who asked.
     pub fn over(&mut self, now: u64) -> Vec<Asked> {
-        *self = Reopening {
-            asked: std::mem::take(&mut self.asked),
-            next_ns: now + APART_NS,
-            ..Reopening::default()
-        };
-        std::mem::take(&mut self.asked)
+        let asked = std::mem::take(&mut self.asked);
+        let away = self.away.map(|_| Away::Sought);
+        *self = Reopening { away, next_ns: now + APART_NS, ..Reopening::default() };
+        asked
     }
 }

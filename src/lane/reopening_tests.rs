@@ -69,6 +69,8 @@ struct Frame {
 struct Nic {
     address: u64,
     dead: bool,
+    /// It is dead because the kernel has removed its device.
+    removed: bool,
     reopening: Reopening,
     closes: usize,
 }
@@ -102,8 +104,13 @@ fn pairs() -> impl Iterator<Item = (usize, usize)> {
 
 impl World {
     fn new(seed: u64) -> World {
-        let nic =
-            |n: usize| Nic { address: 1 + n as u64, dead: false, reopening: Reopening::default(), closes: 0 };
+        let nic = |n: usize| Nic {
+            address: 1 + n as u64,
+            dead: false,
+            removed: false,
+            reopening: Reopening::default(),
+            closes: 0,
+        };
         let nics: Vec<Vec<Nic>> =
             (0..HOSTS).map(|host| (0..RAILS).map(|rail| nic(host * RAILS + rail)).collect()).collect();
         let addresses = |host: usize| nics[host].iter().map(|nic| nic.address).collect::<Vec<_>>();
@@ -304,10 +311,23 @@ impl World {
                     self.lanes.get_mut(end).expect("a lane").life.goes_on();
                 }
             }
+            Some(Step::ComeBack) if self.nics[host][rail].removed => {
+                self.nics[host][rail].reopening.handle_absent(self.now)
+            }
+            Some(Step::ComeBack) => {
+                self.nics[host][rail].address = self.number();
+                self.nics[host][rail].dead = false;
+                self.nics[host][rail].reopening.handle_ready();
+                assert_eq!(self.nics[host][rail].reopening.poll(seen, self.now), None, "its keys are given");
+                self.nics[host][rail].reopening.handle_back();
+            }
             Some(Step::Close) => {
                 let asked = self.nics[host][rail].reopening.over(self.now);
-                self.nics[host][rail].address = self.number();
-                self.nics[host][rail].closes += 1;
+                let address = self.number();
+                let nic = &mut self.nics[host][rail];
+                nic.closes += 1;
+                // A removed device has its next address when it is back.
+                nic.address = if nic.reopening.is_away() { nic.address } else { address };
                 for (peer, _, epoch) in asked {
                     self.confirm((host, peer.get() as usize - 1, rail), epoch);
                 }
@@ -410,7 +430,7 @@ impl World {
     fn run(&mut self) {
         for _ in 0..1 + self.draw.below(3) {
             let at = (self.draw.below(HOSTS), self.draw.below(RAILS));
-            let single = self.draw.percent(40);
+            let (single, removed) = (self.draw.percent(40), self.draw.percent(50));
             // A failure goes no further than to both ends of the lanes that have failed.
             self.most_closes += if single { 2 } else { HOSTS };
             let steps = self.draw.below(100);
@@ -419,14 +439,19 @@ impl World {
                 let peer = (at.0 + 1) % HOSTS;
                 self.fail((at.0, peer, at.1));
             } else {
-                self.nics[at.0][at.1].dead = true;
+                let nic = &mut self.nics[at.0][at.1];
+                (nic.dead, nic.removed) = (true, removed);
+                if removed {
+                    nic.reopening.handle_removed();
+                }
             }
             let steps = 200 + self.draw.below(600);
             (0..steps).for_each(|_| self.step(true));
-            self.nics[at.0][at.1].dead = false;
+            let nic = &mut self.nics[at.0][at.1];
+            (nic.dead, nic.removed) = (nic.removed, false); // A removed one lives once it is opened.
             (0..600).for_each(|_| self.step(true));
         }
-        (0..800).for_each(|_| self.step(false));
+        (0..2_800).for_each(|_| self.step(false)); // (A removed device is looked for every 2 s.)
         assert_eq!(self.lost, [], "no peer is lost");
         assert_eq!(self.under_way, BTreeMap::new(), "each write is done");
         assert!(

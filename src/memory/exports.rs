@@ -19,7 +19,9 @@ pub struct Exports {
     /// To be closed.
     old: Vec<(RailIndex, Registration)>,
     /// How often peers were given new keys.
-    pub generation: u64,
+    generation: u64,
+    /// Rails that have registered everything again, one bit each.
+    again: u64,
     /// They could not be replaced: no peer reaches the memory.
     pub lost: bool,
 }
@@ -31,9 +33,21 @@ impl Exports {
         self.old.extend(left);
     }
 
-    /// Rails have registered it anew, but for those whose devices were removed.
+    /// All rails have registered it anew.
     pub fn is_complete(&self) -> bool {
-        !self.fresh.is_empty() || self.current.is_empty()
+        self.fresh.len() >= self.current.len()
+    }
+
+    /// A rail has registered everything again, and peers are to be given the keys.
+    pub fn refresh(&mut self, rail: RailIndex, now: &mut impl FnMut(Registration) -> Registration) {
+        let its = self.current.iter_mut().chain(&mut self.fresh).filter(|(known, _)| *known == rail);
+        its.flat_map(|(_, all)| all.iter_mut()).for_each(|one| *one = now(*one));
+        self.again |= rail.bit();
+    }
+
+    /// Whether a descriptor of before may have other keys.
+    pub fn has_other_keys(&self) -> bool {
+        self.generation > 1 || self.again != 0
     }
 
     /// What was registered anew takes the place of what there was.
@@ -64,8 +78,9 @@ impl Exports {
         Some(found.1.iter().map(|registration| registration.key).collect())
     }
 
-    pub fn rails(&self) -> impl Iterator<Item = RailIndex> + '_ {
-        self.current.iter().map(|(rail, _)| *rail)
+    /// The rails whose keys peers may not have.
+    pub fn rails(&self) -> impl Iterator<Item = RailIndex> {
+        RailIndex::each_in(self.current.iter().fold(self.again, |set, (rail, _)| set | rail.bit()))
     }
 
     /// One of a rail's that is to be closed; `forget` it when it was.

@@ -3,11 +3,13 @@
 pub mod alloc;
 mod covered;
 mod exports;
+mod kept;
 mod remote;
 mod revoked;
 
 pub use covered::{Asking, Covered, Known};
 pub use exports::Exports;
+use kept::Kept;
 pub use remote::{RemoteMemory, RemoteState};
 pub use revoked::Revoked;
 
@@ -24,6 +26,7 @@ use crate::wire::descriptor::{self, Descriptor};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use std::collections::HashSet;
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::Arc;
 
@@ -102,7 +105,7 @@ pub struct Memory {
     /// The memory's device and location, if not on the host.
     place: Option<Place>,
     /// Registrations by rail, then by range; empty for rails without them.
-    rails: Box<[Box<[Registration]>]>,
+    rails: Box<[Box<[Kept]>]>,
     /// The number of open registrations by rail; they are closed from the last to the first.
     open: Box<[AtomicUsize]>,
     /// Rails that registered it, one bit each.
@@ -159,7 +162,7 @@ impl Memory {
             place,
             known: bits(rails.iter().map(|rail| !rail.is_empty())),
             open: rails.iter().map(|rail| AtomicUsize::new(rail.len())).collect(),
-            rails: rails.into(),
+            rails: rails.iter().map(|rail| rail.iter().map(Kept::new).collect()).collect(),
             exports: Mutex::default(),
             descriptor: Mutex::default(),
             users: CachePadded::default(),
@@ -185,11 +188,9 @@ impl Memory {
         incarnation: u64,
         virtual_addresses: impl Iterator<Item = bool>,
     ) -> Descriptor {
-        let own =
-            |rail: RailIndex| self.rails[rail.place()].iter().map(|registration| registration.key).collect();
         let rail = |(rail, is_virtual): (RailIndex, bool)| descriptor::Rail {
             virtual_addresses: is_virtual,
-            keys: exports.keys(rail).unwrap_or_else(|| own(rail)),
+            keys: self.keys(exports, rail),
         };
         Descriptor {
             incarnation,
@@ -205,6 +206,19 @@ impl Memory {
                 .zip(virtual_addresses)
                 .map(rail)
                 .collect(),
+        }
+    }
+
+    /// The keys that peers use over a rail.
+    pub fn keys(&self, exports: &Exports, rail: RailIndex) -> Box<[u64]> {
+        exports.keys(rail).unwrap_or_else(|| self.rails[rail.place()].iter().map(Kept::key).collect())
+    }
+
+    /// A rail has registered it again (`Nic::refreshed`). Only the rail's worker may call this.
+    pub fn refresh(&self, rail: RailIndex, mut now: impl FnMut(Registration) -> Registration) {
+        self.exports.lock().refresh(rail, &mut now);
+        for kept in &self.rails[rail.place()] {
+            kept.set(now(kept.get()));
         }
     }
 
@@ -263,7 +277,7 @@ impl Memory {
     }
 
     fn any_rail(&self, which: impl Fn(&Registration) -> bool) -> bool {
-        self.rails.iter().filter_map(|rail| rail.first()).any(which)
+        self.rails.iter().filter_map(|rail| rail.first()).any(|kept| which(&kept.get()))
     }
 
     #[inline]
@@ -277,8 +291,8 @@ impl Memory {
 
     /// A rail's descriptor for posts of a range.
     #[inline]
-    pub fn registration(&self, rail: RailIndex, range: usize) -> &Registration {
-        &self.rails[rail.place()][range]
+    pub fn local_descriptor(&self, rail: RailIndex, range: usize) -> *mut c_void {
+        self.rails[rail.place()][range].descriptor()
     }
 
     pub fn descriptor(&self) -> Result<Arc<[u8]>> {
@@ -376,9 +390,9 @@ impl Memory {
 
     /// The registration of a rail to be closed next; call `closed` afterwards. Only the rail's
     /// worker may call both.
-    pub fn last_open(&self, rail: RailIndex) -> Option<&Registration> {
+    pub fn last_open(&self, rail: RailIndex) -> Option<Registration> {
         let open = self.open.get(rail.place())?.load(Ordering::Relaxed);
-        self.rails.get(rail.place())?.get(open.checked_sub(1)?)
+        self.rails.get(rail.place())?.get(open.checked_sub(1)?).map(Kept::get)
     }
 
     pub fn closed(&self, rail: RailIndex) {

@@ -121,7 +121,7 @@ impl Link {
                 let found = if known { "found" } else { "not here" };
                 log::debug!("{}: imports memory {memory:#x}: {found}", self.peer);
                 let answer = Out::new(Kind::Imported, numbers(&[number, known as u64]));
-                match offered.filter(|memory| memory.exports.lock().generation > 1) {
+                match offered.filter(|memory| memory.exports.lock().has_other_keys()) {
                     Some(memory) => self.answer_with_keys(core, &memory, answer),
                     None => self.answer(core, answer),
                 }

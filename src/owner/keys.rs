@@ -149,12 +149,18 @@ impl Link {
         waits
     }
 
+    /// NICs have registered an imported memory again.
+    pub(crate) fn give_keys(&mut self, core: &Core, memory: &Memory) {
+        self.push_keys(memory, core.frame_bytes());
+        self.session.keys_replaced();
+    }
+
     /// Queues the keys of a memory, behind its owner's frames about grants.
     pub(crate) fn push_keys(&mut self, memory: &Memory, frame: usize) {
         let most = (frame - HEADER - BEFORE_KEYS) / 8;
         let exports = memory.exports.lock();
         for rail in exports.rails() {
-            let keys = exports.keys(rail).unwrap_or_default();
+            let keys = memory.keys(&exports, rail);
             for (at, some) in keys.chunks(most).enumerate() {
                 let before = [memory.id.get(), rail.get().into(), (at * most) as u64];
                 self.push(Out::new(Kind::Keys, numbers(&[&before[..], some].concat())));

@@ -25,6 +25,11 @@ impl Frame {
         Ok(Frame { memory, registration })
     }
 
+    /// The NIC has registered everything again.
+    pub fn refresh(&mut self, nic: &mut dyn Nic) {
+        self.registration = self.registration.map(|registration| nic.refreshed(registration));
+    }
+
     pub fn address(&self) -> *mut c_void {
         self.memory.as_mut_ptr().cast()
     }
@@ -49,6 +54,10 @@ impl Frames {
     pub fn new(nic: &mut dyn Nic, count: usize, size: usize) -> Result<Frames> {
         let memory = Frame::new(nic, count * size, false)?;
         Ok(Frames { memory, size, free: (0..count as u32).rev().collect() })
+    }
+
+    pub fn refresh(&mut self, nic: &mut dyn Nic) {
+        self.memory.refresh(nic);
     }
 
     pub fn take(&mut self) -> Option<u32> {

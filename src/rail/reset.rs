@@ -4,7 +4,7 @@
 use super::op::Work;
 use super::{HasLane, Lane, Lanes, Rail, NO_ROUTE};
 use crate::clock::Clock;
-use crate::fabric::{Reaped, Resets, Scratch};
+use crate::fabric::{Reaped, Registration, Resets, Return, Scratch};
 use crate::status::Result;
 use std::ptr;
 
@@ -68,9 +68,21 @@ impl Rail {
 
     /// Opens the NIC's endpoint anew, if it is closed.
     pub fn open_endpoint(&mut self) -> Result<()> {
-        match self.nic.open_endpoint()? {
-            true => self.post_receives(),
-            false => Ok(()),
+        if !self.nic.open_endpoint()? {
+            return Ok(());
         }
+        self.sends.refresh(&mut *self.nic);
+        self.receives.refresh(&mut *self.nic);
+        self.probe_buffer.refresh(&mut *self.nic);
+        self.post_receives()
+    }
+
+    /// Goes on opening a device that was removed (`Nic::come_back`).
+    pub fn come_back(&mut self) -> Result<Return> {
+        self.nic.come_back()
+    }
+
+    pub fn refreshed(&mut self, registration: Registration) -> Registration {
+        self.nic.refreshed(registration)
     }
 }

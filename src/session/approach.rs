@@ -159,6 +159,10 @@ impl Approaches {
         self.all.iter_mut().flat_map(|approach| &mut approach.pairs)
     }
 
+    pub fn serving_pairs_mut(&mut self) -> impl Iterator<Item = &mut Pair> {
+        self.serving.and_then(|at| self.all.get_mut(at)).into_iter().flat_map(|serving| &mut serving.pairs)
+    }
+
     pub fn pair(&self, plan: Plan) -> Option<&Pair> {
         self.pairs().find(|pair| pair.plan == plan)
     }

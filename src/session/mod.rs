@@ -274,6 +274,7 @@ impl Session {
                 }
                 Timer::Silence => self.look(sight.alive_ns, now),
                 Timer::Return => {
+                    self.go_on_returning(now);
                     let due = self
                         .approaches
                         .pairs_mut()

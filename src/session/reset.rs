@@ -54,13 +54,19 @@ impl Session {
         self.set_return();
     }
 
-    /// A rail has its link again: its lanes return now.
+    /// A rail has its link again: its lanes return, once the peer has the keys that were queued before this.
     pub fn handle_link_up(&mut self, rail: RailIndex, now: u64) {
-        self.approaches
-            .pairs_mut()
-            .filter(|pair| pair.plan.rail == rail)
-            .for_each(|pair| pair.end_pause(now));
+        let frame = self.channels[SYSTEM].last();
+        let its = self.approaches.serving_pairs_mut().filter(|pair| pair.plan.rail == rail);
+        its.for_each(|pair| pair.return_after(frame, now));
+        self.go_on_returning(now);
         self.set_return();
+    }
+
+    pub(super) fn go_on_returning(&mut self, now: u64) {
+        let (alone, keys) = (!self.has_lanes(), &self.channels[SYSTEM]);
+        let has = |frame| alone || keys.has_acknowledged(frame);
+        self.approaches.serving_pairs_mut().for_each(|pair| pair.go_on(has, now));
     }
 
     pub(super) fn has_lanes(&self) -> bool {

@@ -36,16 +36,17 @@ impl State {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Link {
     root: Root,
+    name: String,
     /// The network interface that has the NIC's port, if there is one.
     interface: Option<String>,
     device: Option<Device>,
 }
 
 /// An RDMA device.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Device {
     /// The files with the states of its ports.
     ports: Vec<String>,
@@ -62,7 +63,13 @@ impl Link {
             Some(_) => interface_of(&root, name),
             None => Some(name.to_owned()),
         };
-        Link { root, interface, device }
+        Link { root, name: name.to_owned(), interface, device }
+    }
+
+    /// The link of the RDMA device that has the name now, once user space can open it.
+    pub fn again(&self) -> Option<Link> {
+        let link = Link::find(self.root.clone(), &self.name);
+        link.device.as_ref().is_some_and(|device| device.node.starts_with(VERBS)).then_some(link)
     }
 
     pub fn state(&self) -> State {
@@ -163,10 +170,10 @@ mod tests {
         let (verbs, before) = (tree.path().join("sys/class/infiniband_verbs/uverbs0"), link(&tree, "mlx5_0"));
         // (The folder stays somewhere, so that no later one gets its number.)
         fs::rename(&verbs, tree.path().join("gone")).unwrap();
-        assert_eq!(before.state(), State::Removed);
+        assert_eq!((before.state(), before.again().is_some()), (State::Removed, false));
         tree.file("sys/class/infiniband_verbs/uverbs0/ibdev", "mlx5_0\n");
         assert_eq!(before.state(), State::Removed);
-        assert_eq!(link(&tree, "mlx5_0").state(), State::Up);
+        assert_eq!(before.again().map(|link| link.state()), Some(State::Up));
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl Layer {
         let (address, base_key) = remote.locate(remote_rail, range, offset);
         let grant = transfer.grant.filter(|_| grants);
         let key = grant.map_or(base_key, GrantToken::key);
-        let descriptor = local.registration(rail, from).descriptor;
+        let descriptor = local.local_descriptor(rail, from);
         // Where the rail has the target's CPU do the work, that CPU cannot access device memory.
         let hidden = grants && remote.device.is_some() && local.place().is_none();
         let hidden = hidden && descriptor as u64 != MAY_FAULT;

@@ -118,6 +118,10 @@ pub(crate) struct Chores {
 pub enum Chore {
     Register(Registering),
     Close(Closing),
+    /// These rails, one bit each, have registered everything again: a memory, and its importers, get the keys.
+    Refresh(Arc<Memory>, u64),
+    /// All memories have: the lanes of this rail return.
+    Back(RailIndex),
     /// A grant was dropped, but for what devices copy under it: answer once they have.
     Dropped(Arc<Grant>, Then),
 }

@@ -136,6 +136,9 @@ impl Worker {
             Command::LinkUp { rail } => {
                 self.links.iter_mut().for_each(|link| link.session.handle_link_up(rail, now))
             }
+            Command::GiveKeys { peer, memory } => {
+                self.with_link(peer, |link, core| link.give_keys(core, &memory))
+            }
             Command::Relay { peer, bytes } => self.data.relay(peer, bytes, now),
             Command::AddLink { peer, session, accepted } => {
                 let id = peer.id;

@@ -86,6 +86,9 @@ pub struct Core {
     pub queue: Arc<Queue>,
     pub messages: Messages,
     pub counters: Arc<Counters>,
+    /// Rails whose devices were removed and are back, one bit each, and how often one was.
+    pub returned: AtomicU64,
+    pub returns: AtomicU64,
     pub memories: Exported,
     /// Live grants, and those that are being revoked.
     pub grants: Arc<Grants>,
@@ -146,6 +149,8 @@ impl Core {
             queue,
             messages: Messages::default(),
             counters: Arc::new(Counters::new(config.max_counters as usize, incarnation)),
+            returned: AtomicU64::new(0),
+            returns: AtomicU64::new(0),
             memories: Exported::default(),
             grants: Arc::default(),
             revocations: Mutex::new(Revocations::new(workers)),

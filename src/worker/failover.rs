@@ -59,14 +59,16 @@ impl DataPath {
             if rail.limits().resets == Resets::Never {
                 continue;
             }
+            if looks && work.health.link == LinkState::Removed {
+                work.reopening.handle_removed(); // Its endpoint closes, and all lanes.
+            }
             // (In software, where arrivals have no limit, a stopped process stalls its lanes.)
             let by_nic = rail.limits().arrival_room.is_some();
             let link_fails = work.health.link != LinkState::Up;
             for lane in work.lanes.iter_mut().filter(|one| one.lane.life.is_up()) {
                 let watched = &mut lane.lane;
-                if looks && link_fails && watched.serves_its_rail() {
-                    let link = work.health.link;
-                    failed.push((watched.id, link.errno(), link == LinkState::Removed));
+                if looks && work.health.link == LinkState::Down && watched.serves_its_rail() {
+                    failed.push((watched.id, work.health.link.errno(), false));
                     continue;
                 }
                 if looks {
@@ -340,7 +342,7 @@ impl DataPath {
         let Some((rail, work)) = lane.and_then(|lane| self.rails.lane_mut(lane)) else { return true };
         let how = rail.limits().resets;
         let (lane, resets) = (work.lane.id, peer.state() == PeerState::Up && how != Resets::Never);
-        let moved = how == Resets::Rail && work.theirs != theirs;
+        let moved = work.theirs != theirs;
         let leads_nowhere = moved && work.lane.life.is_open() && !work.lane.life.is_up();
         match work.lane.life.meets(epoch, resets) {
             Request::Answer if leads_nowhere => {

@@ -5,13 +5,13 @@ use super::inbox::{AcceptedHandshake, Command};
 use super::lanes::{DataPath, Handshake, LaneWork, RailWork};
 use super::later::ENDS_NS;
 use crate::fabric::select::readable;
-use crate::fabric::{Connection, Posted, Resets};
+use crate::fabric::{Connection, LinkState, Posted, Resets};
 use crate::ids::{LaneId, RailIndex};
 use crate::lane::{Life, Sight, Step};
 use crate::peer::{Meeting, Peer, PeerState};
 use crate::rail::OfPeer;
 use crate::session::{LaneEvent, Plan};
-use crate::status::Status;
+use crate::status::{Error, Status};
 use crate::transfer::Outcome;
 use crate::wire::address::Address;
 use crate::wire::frame::{self, HandshakeReply, HandshakeRequest, Header, Kind, Token};
@@ -73,6 +73,10 @@ impl DataPath {
         if let Some(lane) = self.find_lane(peer, *plan) {
             self.restart(lane);
             return Ok(Some(lane));
+        }
+        if self.rails[plan.rail].reopening.is_away() {
+            let error = Error::new(Status::Fabric, "its device was removed");
+            return Err(Error { provider_errno: LinkState::Removed.errno(), ..error });
         }
         let (nonce, own) = (self.core.random.u128()?, self.core.random.u128()?);
         let epoch = self.epochs + 1;

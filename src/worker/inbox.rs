@@ -3,7 +3,7 @@
 use super::chores::Chore;
 use super::mailbox::Mailbox;
 use crate::ids::{Hold, PeerId, RailIndex};
-use crate::memory::RemoteMemory;
+use crate::memory::{Memory, RemoteMemory};
 use crate::peer::Peer;
 use crate::revocation::{Scope, Then};
 use crate::session::{LaneEvent, Plan, Session};
@@ -92,6 +92,11 @@ pub enum Command {
     /// To a peer's workers: some of its lanes stall; check whether the others move.
     Probe {
         peer: PeerId,
+    },
+    /// An importer gets the keys of a memory that has others.
+    GiveKeys {
+        peer: PeerId,
+        memory: Arc<Memory>,
     },
     /// A peer ends with this outcome: `OK`, the caller disconnects it; `UNREACHABLE`, an
     /// unauthenticated endpoint had enough time to become a peer, and others need its place.

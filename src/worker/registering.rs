@@ -4,11 +4,12 @@
 use super::chores::{Chore, Chores, Closable, Closing, Registered, Registering, Reply};
 use super::core::Core;
 use super::lanes::Rails;
-use crate::fabric::{Access, LinkState, Registration};
+use crate::fabric::{Access, Registration};
 use crate::ids::RailIndex;
 use crate::logging::seldom::warn_seldom;
 use crate::revocation::{Scope, Then};
 use crate::status::{Error, Result, Status};
+use std::sync::atomic::Ordering;
 
 /// A pass registers for at most this long, or for a fourth of the time since the last pass that did:
 /// where passes take long, or a caller makes them seldom, a revoke waits for many of them. The clock
@@ -57,6 +58,14 @@ impl Chores {
                         None => false,
                     }
                 }
+                Chore::Refresh(memory, set) => {
+                    core.refresh(memory, *set, rails);
+                    true
+                }
+                Chore::Back(rail) => {
+                    rails.come_back(*rail, now);
+                    true
+                }
                 Chore::Dropped(grant, then) => {
                     if core.grants.copying.has_key(grant.token.key()) {
                         self.unclosed.push(chore);
@@ -67,7 +76,7 @@ impl Chores {
                 }
             };
             if over {
-                self.finish(chore, core);
+                self.finish(chore, core, rails);
                 self.last_ns.take_if(|_| self.queue.is_empty());
                 return true;
             }
@@ -81,7 +90,13 @@ impl Chores {
     }
 
     /// Everything of a chore is done.
-    fn finish(&mut self, chore: Chore, core: &Core) {
+    fn finish(&mut self, mut chore: Chore, core: &Core, rails: &mut Rails) {
+        if let Chore::Register(Registering { all, .. }) = &mut chore {
+            let set = core.returned.load(Ordering::SeqCst);
+            for (rail, registrations) in all.of_rails.iter_mut().filter(|(rail, _)| rail.is_in(set)) {
+                registrations.iter_mut().for_each(|one| *one = rails[*rail].rail.refreshed(*one));
+            }
+        }
         match chore {
             Chore::Register(Registering { reply: Registered::Caller(reply), all, .. }) => {
                 // The caller has waited for too long: no memory will have them.
@@ -94,7 +109,7 @@ impl Chores {
             Chore::Register(Registering { reply: Registered::Keys(memory), all, .. }) => {
                 core.registered_anew(&memory, all)
             }
-            Chore::Close(_) | Chore::Dropped(..) => {}
+            Chore::Close(_) | Chore::Refresh(..) | Chore::Back(_) | Chore::Dropped(..) => {}
         }
     }
 
@@ -110,7 +125,6 @@ impl Registering {
     fn next(&mut self, rails: &mut Rails) -> bool {
         let Some(index) = self.at else { return true };
         let Registering { wanted, at, done, skips, all, .. } = self;
-        let removed = rails[index].health.link == LinkState::Removed;
         let rail = &mut rails[index].rail;
         if *skips {
             match done.pop() {
@@ -135,7 +149,6 @@ impl Registering {
         let own = Access { remote_write: false, remote_read: false, ..wanted.access };
         let access = if apart { own } else { wanted.access };
         let learnt = match wanted.device {
-            _ if removed => Ok(None),
             None => rail.register(*range, access).map(Some),
             Some((device, shareable)) => rail.register_device(*range, access, device, shareable),
         };
@@ -215,7 +228,7 @@ impl Closable {
     fn last(&self, rail: RailIndex) -> Option<Registration> {
         match self {
             Closable::Memory(memory) => {
-                memory.exports.lock().next_old(rail).or_else(|| memory.last_open(rail).copied())
+                memory.exports.lock().next_old(rail).or_else(|| memory.last_open(rail))
             }
             Closable::Keys(memory) => memory.exports.lock().next_old(rail),
             Closable::These(all) => all.last().filter(|(known, _)| *known == rail).map(|(_, one)| *one),

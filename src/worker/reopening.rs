@@ -1,13 +1,63 @@
 //! Carries out what `lane::reopening` decides: NICs whose endpoint is closed and opened anew to take back what was
-//! posted.
+//! posted, and those whose devices are removed and come back.
 
+use super::chores::Chore;
+use super::core::Core;
 use super::inbox::Command;
-use super::lanes::{DataPath, LaneWork, PeerEnd, RailWork};
-use crate::fabric::Resets;
+use super::lanes::{DataPath, LaneWork, PeerEnd, RailWork, Rails};
+use crate::fabric::{LinkState, Resets, Return};
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::lane::reopening::{self, Asked, Step};
+use crate::logging::seldom::warn_seldom;
+use crate::memory::Memory;
 use crate::status::Status;
 use crate::transfer::Outcome;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+impl Core {
+    /// All that a rail had registered is registered again, since its device is back.
+    fn has_returned(&self, worker: usize, rail: RailIndex) {
+        self.returned.fetch_or(rail.bit(), Ordering::SeqCst);
+        self.returns.fetch_add(1, Ordering::SeqCst);
+        for memory in self.memories.all() {
+            self.inboxes[worker].command(Command::Chore(Chore::Refresh(memory, rail.bit())));
+        }
+        self.inboxes[worker].command(Command::Chore(Chore::Back(rail)));
+    }
+
+    /// A memory has the registrations that these rails have now, and so have its importers.
+    pub(crate) fn refresh(&self, memory: &Arc<Memory>, set: u64, rails: &mut Rails) {
+        for RailWork { rail, .. } in
+            rails.iter_mut().filter(|work| work.rail.index.is_in(set & memory.known()))
+        {
+            memory.refresh(rail.index, |registration| rail.refreshed(registration));
+        }
+        self.describe(memory);
+        for id in memory.importers() {
+            if let Ok(peer) = self.peers.get(id) {
+                self.command_owner(&peer, Command::GiveKeys { peer: id, memory: memory.clone() });
+            }
+        }
+    }
+}
+
+impl Rails {
+    /// A device is back, and its keys are known: its rail's lanes may begin.
+    pub(crate) fn come_back(&mut self, rail: RailIndex, now: u64) {
+        let RailWork { rail: nic, lanes, reopening, .. } = &mut self[rail];
+        match nic.open_endpoint() {
+            Ok(()) => reopening.handle_back(),
+            Err(error) => {
+                log::warn!(
+                    "rail {rail}: the endpoint of its device, which is there again, does not open: {error}"
+                );
+                let _ = nic.close_endpoint(lanes); // (It is removed, so this succeeds.)
+                reopening.handle_absent(now);
+            }
+        }
+    }
+}
 
 /// A NIC that gives nothing back for this long is stuck.
 const STUCK_NS: u64 = 100_000_000;
@@ -54,7 +104,7 @@ impl DataPath {
     pub(crate) fn reopen_rails(&mut self, now: u64) {
         for rail in self.rails.each() {
             let work = &mut self.rails[rail];
-            if work.rail.limits().resets != Resets::Rail {
+            if work.rail.limits().resets != Resets::Rail && !work.reopening.is_away() {
                 continue;
             }
             let seen = work.look(now);
@@ -66,6 +116,24 @@ impl DataPath {
                 }
                 Some(Step::Close) => self.reopen(rail, now),
                 Some(Step::GiveUp) => self.end_those_who_wait(rail, now),
+                Some(Step::ComeBack) => self.come_back(rail, now),
+            }
+        }
+    }
+
+    /// Looks for a removed device, or goes on opening it.
+    fn come_back(&mut self, rail: RailIndex, now: u64) {
+        let work = &mut self.rails[rail];
+        match work.rail.come_back() {
+            Ok(Return::Absent) => work.reopening.handle_absent(now),
+            Ok(Return::Partly) => work.reopening.handle_opening(),
+            Ok(Return::Ready) => {
+                work.reopening.handle_ready();
+                self.core.has_returned(self.index, rail);
+            }
+            Err(error) => {
+                warn_seldom!("rail {rail}: its device is there again, and does not open: {error}");
+                work.reopening.handle_absent(now);
             }
         }
     }
@@ -85,8 +153,9 @@ impl DataPath {
     }
 
     fn outcome(&self, rail: RailIndex) -> Outcome {
-        let (provider_errno, rail) = (libc::ECONNABORTED, Some(rail));
-        Outcome { provider_errno, rail, ..Outcome::new(Status::PeerLost) }
+        let removed = self.rails[rail].reopening.is_away();
+        let provider_errno = if removed { LinkState::Removed.errno() } else { libc::ECONNABORTED };
+        Outcome { provider_errno, rail: Some(rail), ..Outcome::new(Status::PeerLost) }
     }
 
     fn reopen(&mut self, rail: RailIndex, now: u64) {
@@ -102,12 +171,14 @@ impl DataPath {
         }
         closed.sort_unstable_by_key(|(peer, plan, epoch)| (peer.get(), plan.remote_rail, *epoch));
         closed.dedup();
+        let resets = work.rail.limits().resets;
         let (mut up, mut open) = (Vec::new(), Vec::new());
         for work in work.lanes.iter() {
             let life = &work.lane.life;
             if life.is_up() {
                 // What is not back may land at the peer.
-                let theirs = if work.lane.inflight_ops == 0 { PeerEnd::Reset } else { PeerEnd::Open };
+                let clean = resets == Resets::Rail && work.lane.inflight_ops == 0;
+                let theirs = if clean { PeerEnd::Reset } else { PeerEnd::Open };
                 up.push((work.lane.id, theirs));
             } else if life.is_open() {
                 open.push(work.lane.id);

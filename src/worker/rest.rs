@@ -133,7 +133,7 @@ impl Worker {
                     busy |= !ready;
                     self.fds.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
                 }
-                None => waitless |= !work.lanes.is_empty(),
+                None => waitless |= !work.lanes.is_empty() && !work.reopening.is_away(),
             }
             work.rail.publish_changes(&work.lanes);
         }

@@ -2,7 +2,7 @@
 //! looks like, and devices without RDMA writes.
 
 use super::discover::{ListedNic, Source};
-use super::events::shut;
+use super::events::{leave, shut};
 use crate::status::{Error, Result, Status};
 use libfabric_sys::*;
 use std::collections::{HashMap, VecDeque};
@@ -86,6 +86,10 @@ impl Protocol {
     /// Keeps a route that is no longer used; instead, one that is to be removed, if too many are kept.
     pub fn idle(&mut self, route: fi_addr_t) -> Option<fi_addr_t> {
         self.addresses.idle(route)
+    }
+
+    pub fn leave(&mut self, source: Source) {
+        leave(source, "event queue", &mut self.eq);
     }
 
     /// The endpoint was closed; may be called again if it fails.

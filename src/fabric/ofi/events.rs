@@ -137,9 +137,23 @@ impl Events {
         shut(self.source, "listener", &mut self.pep)
     }
 
+    /// The device is gone: what does not close is left.
+    pub fn leave(&mut self) {
+        leave(self.source, "listener", &mut self.pep);
+        leave(self.source, "event queue", &mut self.eq);
+    }
+
     /// Call after closing everything that is bound to the queue.
     pub fn close(&mut self) -> Result<()> {
         shut(self.source, "event queue", &mut self.eq)
+    }
+}
+
+/// Closes an object of a device that is gone, if there is one; if that fails, nobody closes it.
+pub(super) fn leave<T>(source: Source, what: &str, object: &mut *mut T) {
+    if let Err(error) = shut(source, what, object) {
+        log::debug!("it is left to the provider: {error}");
+        *object = ptr::null_mut();
     }
 }
 

@@ -2,22 +2,24 @@
 //! or connections.
 
 mod opening;
+mod registering;
+mod returning;
 
 use super::connections::{has_connections, posted, Connections};
 use super::discover::{ListedNic, Source};
 use super::efa::{self, Protocol};
 use super::events::shut;
 use super::limits::{limits, takes_dmabufs};
-use super::registrations::Registrations;
+use super::registrations::{described, Registrations, Wanted};
 use super::{settings, signals};
 use crate::clock::Random;
-use crate::device::{driver, Device, Export, FILE};
+use crate::device::{Device, FILE};
 use crate::fabric::own::epoll::Epoll;
 #[cfg(any(test, feature = "sim"))]
 use crate::fabric::sim;
 use crate::fabric::{
     Access, Buffer, Connection, Delivery, HostRange, Immediate, Limits, LinkState, Nic, Posted, Progress,
-    Reaped, Registration, Rma, Route, Scratch, Way, REFUSED,
+    Reaped, Registration, Return, Rma, Route, Scratch, REFUSED,
 };
 use crate::ids::PeerId;
 use crate::pass;
@@ -25,6 +27,7 @@ use crate::status::{Error, Result, Status};
 use crate::topology::link::Link;
 use crate::topology::read::Root;
 use libfabric_sys::*;
+use returning::Away;
 use std::ffi::c_void;
 use std::mem::{size_of, zeroed, MaybeUninit};
 use std::os::fd::{AsRawFd, RawFd};
@@ -59,6 +62,8 @@ pub struct OfiNic {
     closed: bool,
     /// The endpoint was opened anew, and its address not asked for since.
     moved: bool,
+    /// Its device was removed.
+    away: Option<Away>,
     random: Random,
     link: Link,
     /// -1 if the provider has no descriptor.
@@ -98,6 +103,7 @@ impl OfiNic {
             address: Vec::new(),
             closed: false,
             moved: false,
+            away: None,
             random: entry.random.clone(),
             link: Link::find(Root::from_environment(), entry.kernel_name()),
             wait_fd: -1,
@@ -106,87 +112,8 @@ impl OfiNic {
             progress,
         };
         // Dropping a half-open NIC closes its open parts.
-        signals::preserved(|| nic.bring_up())?;
+        signals::preserved(|| nic.bring_up_device().and_then(|()| nic.bring_up_endpoint()))?;
         Ok(nic)
-    }
-
-    fn register_at(&mut self, range: HostRange, access: Access, by: By) -> Result<Registration> {
-        let mut flags = FI_SEND | FI_WRITE;
-        // NICs pin memory as writable if they may write to it.
-        if access.local_write {
-            flags |= FI_RECV | FI_READ;
-        }
-        if access.remote_write {
-            flags |= FI_REMOTE_WRITE;
-        }
-        if access.remote_read {
-            flags |= FI_REMOTE_READ;
-        }
-        let iov = libc::iovec { iov_base: range.base as *mut c_void, iov_len: range.len as usize };
-        let dmabuf;
-        // SAFETY: the structs have only integers and pointers; the iov and the DMA-BUF outlive the
-        // call.
-        let mr = unsafe {
-            let mut attr: fi_mr_attr = zeroed();
-            attr.iov.mr_iov = &iov;
-            attr.iov_count = 1;
-            attr.access = flags;
-            if let By::Address(device) | By::Dmabuf(device, _) = by {
-                attr.iface = fi_hmem_iface::FI_HMEM_CUDA;
-                attr.device.cuda = device as i32;
-            }
-            let mut options = 0;
-            match by {
-                By::Dmabuf(_, export) => {
-                    dmabuf = fi_mr_dmabuf {
-                        fd: export.dmabuf.as_raw_fd(),
-                        offset: range.base - export.base,
-                        len: range.len as usize,
-                        base_addr: export.base as *mut c_void,
-                    };
-                    attr.iov.dmabuf = &dmabuf;
-                    options = FI_MR_DMABUF;
-                }
-                By::Address(_) | By::Host => {}
-            }
-            if self.mr_mode & FI_MR_PROV_KEY == 0 {
-                // Weft chooses the key, so that it cannot be guessed.
-                attr.requested_key = self.random.u64()?;
-            }
-            let mut mr = ptr::null_mut();
-            let rc = pass::call(|| fi_mr_regattr(self.domain, &attr, options, &mut mr));
-            self.source.check(&format!("registering {} bytes at {:#x}", range.len, range.base), rc)?;
-            mr
-        };
-        // SAFETY: the registration was just opened.
-        unsafe {
-            Ok(Registration {
-                handle: self.mrs.keep(mr),
-                descriptor: fi_mr_desc(mr),
-                key: fi_mr_key(mr),
-                way: by.way(),
-            })
-        }
-    }
-}
-
-/// How a range is registered.
-#[derive(Clone, Copy)]
-enum By<'a> {
-    /// Host memory, by address.
-    Host,
-    /// Device memory, by address.
-    Address(Device),
-    Dmabuf(Device, &'a Export),
-}
-
-impl By<'_> {
-    fn way(self) -> Option<Way> {
-        match self {
-            By::Host => None,
-            By::Address(_) => Some(Way::Address),
-            By::Dmabuf(..) => Some(Way::Dmabuf),
-        }
     }
 }
 
@@ -207,11 +134,11 @@ impl Nic for OfiNic {
     }
 
     fn insert(&mut self, address: &[u8], peer: Option<PeerId>) -> Result<Route> {
+        if self.closed {
+            return Err(Error::new(Status::Fabric, "its NIC's endpoint is closed"));
+        }
         if let Some(connections) = &mut self.connections {
             return connections.insert(address, peer);
-        }
-        if self.closed {
-            return Err(Error::new(Status::Fabric, "its NIC's endpoint could not be opened anew"));
         }
         let mut route: fi_addr_t = 0;
         // A provider reads as many bytes as its address format has, whatever the peer sent.
@@ -233,6 +160,9 @@ impl Nic for OfiNic {
     }
 
     fn remove(&mut self, route: Route) {
+        if self.closed {
+            return; // With the endpoint.
+        }
         if let Some(connections) = &mut self.connections {
             return connections.remove(route);
         }
@@ -257,6 +187,7 @@ impl Nic for OfiNic {
 
     fn redial(&mut self, route: Route) {
         match &mut self.connections {
+            _ if self.closed => {}
             Some(connections) => connections.redial(route),
             #[cfg(any(test, feature = "sim"))]
             // SAFETY: the object is open, and the simulation made it.
@@ -290,6 +221,9 @@ impl Nic for OfiNic {
     }
 
     fn is_gone(&mut self, route: Route) -> bool {
+        if self.closed {
+            return false;
+        }
         if let Some(connections) = &mut self.connections {
             return connections.is_gone(route);
         }
@@ -302,6 +236,9 @@ impl Nic for OfiNic {
     }
 
     fn link(&mut self) -> LinkState {
+        if self.away.is_some() {
+            return LinkState::Removed;
+        }
         #[cfg(any(test, feature = "sim"))]
         if matches!(self.source, Source::Sim) {
             // SAFETY: the domain is open, and the simulation made it.
@@ -328,7 +265,7 @@ impl Nic for OfiNic {
     }
 
     fn register(&mut self, range: HostRange, access: Access) -> Result<Registration> {
-        self.register_at(range, access, By::Host)
+        self.keep(Wanted { range, access, device: None })
     }
 
     fn register_device(
@@ -341,25 +278,13 @@ impl Nic for OfiNic {
         if !self.hmem || device == FILE {
             return Ok(None);
         }
-        if self.takes_dmabufs {
-            let registered = driver(device)
-                .and_then(|driver| driver.export(device, &range))
-                .and_then(|export| self.register_at(range, access, By::Dmabuf(device, &export)));
-            match registered {
-                Ok(registration) => return Ok(Some(registration)),
-                Err(error) => log::info!("no DMA-BUF of device {device}: {error}"),
-            }
-        }
-        // Some providers then make DMA-BUFs of their own.
-        let registered = self.register_at(range, access, By::Address(device));
+        let registered = self.keep(Wanted { range, access, device: Some(device) });
         Ok(registered.inspect_err(|error| log::info!("memory of device {device} is not moved: {error}")).ok())
     }
 
     fn deregister(&mut self, registration: Registration) -> Result<()> {
         let mr = self.mrs.get(registration.handle)?;
-        // SAFETY: the registration is open until here, and still is if closing fails.
-        let rc = pass::call(|| unsafe { fi_close(&raw mut (*mr).fid) });
-        self.source.check("closing a registration", rc)?;
+        pass::call(|| shut(self.source, "registration", mr))?;
         self.mrs.forget(registration.handle);
         Ok(())
     }
@@ -491,13 +416,17 @@ impl Nic for OfiNic {
     }
 
     fn woken(&mut self) {
-        if let Some(connections) = &mut self.connections {
+        if let Some(connections) = self.connections.as_mut().filter(|_| !self.closed) {
             connections.look();
         }
     }
 
     fn close_endpoint(&mut self) -> Result<()> {
         signals::preserved(|| {
+            if self.link() == LinkState::Removed {
+                self.leave_device();
+                return Ok(());
+            }
             shut(self.source, "endpoint", &mut self.ep)?;
             self.closed = true;
             // Nothing moves any longer; what is left is closed before the endpoint opens again.
@@ -509,15 +438,21 @@ impl Nic for OfiNic {
     }
 
     fn open_endpoint(&mut self) -> Result<bool> {
-        Ok(self.closed && signals::preserved(|| self.bring_up_anew()).map(|()| true)?)
+        let opens = self.closed && self.away.as_ref().is_none_or(|away| away.link.is_some());
+        Ok(opens && signals::preserved(|| self.bring_up_anew()).map(|()| true)?)
+    }
+
+    fn come_back(&mut self) -> Result<Return> {
+        signals::preserved(|| self.return_some().inspect_err(|_| self.leave_device()))
+    }
+
+    fn refreshed(&mut self, registration: Registration) -> Registration {
+        self.mrs.get(registration.handle).map_or(registration, |mr| described(*mr, registration))
     }
 
     fn close(&mut self) -> Result<()> {
         signals::preserved(|| {
-            if let Some(connections) = &mut self.connections {
-                connections.close()?;
-            }
-            self.connections = None;
+            self.close_connections()?;
             // Registrations outlive the endpoint that uses them, and nothing else.
             shut(self.source, "endpoint", &mut self.ep)?;
             self.close_registrations()?;

@@ -353,7 +353,7 @@ unsafe extern "C" fn reject(
 
 impl Listener {
     unsafe fn info_for(&self, link: Arc<Link>, world: &Arc<World>) -> *mut fi_info {
-        let info = Info::make(&self.spec, self.rail, world.clone());
+        let info = Info::make(&self.spec, self.rail, world.clone(), Arc::default());
         let request = Request { fid: fid_ops::fid(FI_CLASS_CONNREQ, ptr::null_mut(), &REQUEST_FID), link };
         // SAFETY: the info was just made.
         unsafe { (*info).handle = Box::into_raw(Box::new(request)).cast() };

@@ -84,7 +84,10 @@ unsafe extern "C" fn open_domain(
     unsafe {
         let (fabric, info): (*mut Fabric, *mut Info) = (fabric.cast(), info.cast());
         let (spec, rail, world) = ((*info).spec(), (*info).rail(), (*info).world());
-        let port = world.open_port(rail, spec.rate_of(rail));
+        if !(*info).is_there() {
+            return -libc::ENODEV;
+        }
+        let port = world.open_port(rail, spec.rate_of(rail), (*info).away().clone());
         let keys = Sequence(world.seed ^ port.number << 32);
         let fid = fid_domain {
             fid: fid_ops::fid(FI_CLASS_DOMAIN, context, &DOMAIN_FID),

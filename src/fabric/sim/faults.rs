@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | `down`, `up` | the link, or one direction of it: `down:tx`, `up:rx` |
 //! | `unplugged`, `plugged` | the same, and the kernel reports it |
-//! | `removed` | the device: nothing passes, and the kernel reports it |
+//! | `removed`, `removed=US` | the device: nothing passes, and the kernel reports it; after this time, another of its name is there |
 //! | `dead` | no operation completes |
 //! | `error=N` | the next N operations fail; where NICs do not connect, the queue does not name them |
 //! | `busy=N` | closing the Nth registration fails once, as if it were in use |
@@ -30,6 +30,7 @@ enum Action {
     Stuck(u32),
     Again(u64),
     Slow(f64),
+    Removed(u64),
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -67,7 +68,7 @@ pub fn parse(plan: &str) -> Result<Vec<Fault>> {
 fn wrong(line: &str) -> Error {
     Error::invalid(format!(
         "the fault \"{line}\" is invalid: write \"AT_US TARGET ACTION\"; TARGET is *, railN or portN; ACTION is down, up, \
-         down:tx, down:rx, up:tx, up:rx, unplugged, plugged, removed, dead, error=N, busy=N, stuck=N, again=US, slow=SHARE or kill"
+         down:tx, down:rx, up:tx, up:rx, unplugged, plugged, removed, removed=US, dead, error=N, busy=N, stuck=N, again=US, slow=SHARE or kill"
     ))
 }
 
@@ -105,7 +106,7 @@ fn action(word: &str) -> Option<Action> {
         "up:rx" => Action::Clear(RX_DOWN),
         "unplugged" => Action::Set(TX_DOWN | RX_DOWN | LINKLESS),
         "plugged" => Action::Clear(TX_DOWN | RX_DOWN | LINKLESS),
-        "removed" => Action::Set(TX_DOWN | RX_DOWN | REMOVED),
+        "removed" => Action::Removed(u64::MAX),
         "dead" => Action::Set(DEAD),
         "kill" => Action::Set(KILLED),
         _ => match word.split_once('=')? {
@@ -113,6 +114,7 @@ fn action(word: &str) -> Option<Action> {
             ("busy", n) => Action::Busy(n.parse().ok().filter(|n| *n > 0)?),
             ("stuck", n) => Action::Stuck(n.parse().ok()?),
             ("again", us) => Action::Again(us.parse().ok()?),
+            ("removed", us) => Action::Removed(us.parse().ok()?),
             ("slow", share) => Action::Slow(share.parse().ok().filter(|s| *s > 0.0 && *s <= 1.0)?),
             _ => return None,
         },
@@ -154,6 +156,10 @@ impl Fault {
                 port.state.fetch_or(AGAIN, Relaxed);
             }
             Action::Slow(share) => port.slow_down(share),
+            Action::Removed(us) => {
+                port.away.store(now.saturating_add(us.saturating_mul(1_000_000)), Relaxed);
+                port.state.fetch_or(TX_DOWN | RX_DOWN | REMOVED, Relaxed);
+            }
         }
     }
 }

@@ -6,6 +6,7 @@ use super::world::World;
 use crate::device::fake;
 use libfabric_sys::*;
 use std::ffi::CString;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 
 /// One NIC's info, with all parts in one allocation.
@@ -23,6 +24,8 @@ pub struct Info {
     spec: Spec,
     rail: usize,
     world: Arc<World>,
+    /// Until when the device is away, in the world's time.
+    away: Arc<AtomicU64>,
 }
 
 const CAPS: u64 = FI_MSG
@@ -42,7 +45,7 @@ fn c_string(text: &str) -> CString {
 }
 
 impl Info {
-    pub fn make(spec: &Spec, rail: usize, world: Arc<World>) -> *mut fi_info {
+    pub fn make(spec: &Spec, rail: usize, world: Arc<World>, away: Arc<AtomicU64>) -> *mut fi_info {
         // SAFETY: the struct has only integers, pointers, and enums for which any value is valid.
         let (info, tx, rx, ep, domain, fabric) = unsafe { std::mem::zeroed() };
         let mut made = Box::new(Info {
@@ -58,6 +61,7 @@ impl Info {
             spec: spec.clone(),
             rail,
             world,
+            away,
         });
         made.fill(spec.like.mode());
         let made = Box::into_raw(made);
@@ -127,6 +131,14 @@ impl Info {
     pub fn world(&self) -> &Arc<World> {
         &self.world
     }
+
+    pub fn away(&self) -> &Arc<AtomicU64> {
+        &self.away
+    }
+
+    pub fn is_there(&self) -> bool {
+        self.world.now() >= self.away.load(Relaxed)
+    }
 }
 
 /// Like `fi_freeinfo`.
@@ -149,5 +161,5 @@ pub unsafe fn free(info: *mut fi_info) {
 pub unsafe fn duplicate(info: *const fi_info) -> *mut fi_info {
     // SAFETY: `Info::make` made the info, which is not freed yet.
     let known = unsafe { &*info.cast::<Info>() };
-    Info::make(&known.spec, known.rail, known.world.clone())
+    Info::make(&known.spec, known.rail, known.world.clone(), known.away.clone())
 }

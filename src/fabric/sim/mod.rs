@@ -55,6 +55,7 @@ use crate::status::Result;
 use crate::topology::link::State as LinkState;
 use libfabric_sys::*;
 use spec::Spec;
+use std::sync::Arc;
 use world::World;
 
 /// The NICs that a fabric's name describes.
@@ -74,7 +75,9 @@ pub fn list(name: &str) -> Result<Simulated> {
     let spec = Spec::parse(name)?;
     let world = World::get(&spec)?;
     Ok(Simulated {
-        infos: (0..spec.rails).map(|rail| info::Info::make(&spec, rail, world.clone())).collect(),
+        infos: (0..spec.rails)
+            .map(|rail| info::Info::make(&spec, rail, world.clone(), Arc::default()))
+            .collect(),
         fabric: spec.fabric(),
         mode: spec.like.name(),
         delivers: !spec.like.mode().delivery_complete,
@@ -118,6 +121,15 @@ pub unsafe fn link(domain: *mut fid_domain) -> LinkState {
         (false, true) => LinkState::Down,
         (false, false) => LinkState::Up,
     }
+}
+
+/// Whether the device of an info is there.
+///
+/// # Safety
+/// The info is ours.
+pub unsafe fn is_there(info: *const fi_info) -> bool {
+    // SAFETY: `Info::make` made the info.
+    unsafe { &*info.cast::<info::Info>() }.is_there()
 }
 
 #[cfg(test)]

@@ -38,6 +38,8 @@ pub struct Port {
     pub again_until: AtomicU64,
     /// Picoseconds per byte, as the bits of an f64; 0: no limit.
     byte_ps: AtomicU64,
+    /// Until when its device is away, once it is removed.
+    pub away: Arc<AtomicU64>,
     pub sending: Line,
     pub receiving: Line,
     regions: Mutex<HashMap<u64, Arc<Region>>>,
@@ -52,7 +54,7 @@ pub struct Port {
 }
 
 impl Port {
-    pub fn new(number: u64, rail: usize, gbps: f64) -> Port {
+    pub fn new(number: u64, rail: usize, gbps: f64, away: Arc<AtomicU64>) -> Port {
         let byte_ps = if gbps > 0.0 { 8000.0 / gbps } else { 0.0 };
         Port {
             number,
@@ -65,6 +67,7 @@ impl Port {
             stuck: AtomicU32::new(0),
             again_until: AtomicU64::new(0),
             byte_ps: AtomicU64::new(byte_ps.to_bits()),
+            away,
             sending: Line::default(),
             receiving: Line::default(),
             regions: Mutex::default(),

@@ -152,11 +152,11 @@ impl World {
         self.next_fault.store(faults.first().map_or(u64::MAX, |fault| fault.at), Relaxed);
     }
 
-    pub fn open_port(&self, rail: usize, gbps: f64) -> Arc<Port> {
+    pub fn open_port(&self, rail: usize, gbps: f64, away: Arc<AtomicU64>) -> Arc<Port> {
         let mut faults = self.faults.lock();
         let mut ports = self.ports.lock();
         let number = ports.len() as u64;
-        let port = Arc::new(Port::new(number, rail, gbps));
+        let port = Arc::new(Port::new(number, rail, gbps, away));
         ports.push(Arc::downgrade(&port));
         drop(ports);
         faults.iter_mut().for_each(|fault| fault.opened(number, self.now()));

@@ -1,7 +1,7 @@
 //! How connections are closed. What cannot be closed yet is kept, and tried again.
 
-use super::{Connections, Opening};
-use crate::fabric::ofi::events::shut;
+use super::{Connections, Dialer, Opening};
+use crate::fabric::ofi::events::{leave, shut};
 use crate::logging::seldom::warn_seldom;
 use crate::status::Result;
 use libfabric_sys::fid_ep;
@@ -28,6 +28,29 @@ impl Connections {
         shut(self.source, "receives that connections share", &mut self.srx)?;
         self.finished.clear();
         self.events.close()
+    }
+
+    /// The device is gone: what does not close is left. False: not before the dialer's call has returned.
+    pub fn leave(&mut self) -> bool {
+        self.routes.clear();
+        self.pending = 0;
+        for mut one in self.all.drain(..) {
+            one.wanted.store(false, Ordering::Release);
+            leave(self.source, "connection", &mut one.ep);
+        }
+        self.unclosed.drain(..).for_each(|mut ep| leave(self.source, "connection", &mut ep));
+        if self.dialer.as_mut().is_some_and(|dialer| !dialer.has_ended()) {
+            return false;
+        }
+        while let Some(one) = self.dialer.as_ref().and_then(Dialer::next) {
+            self.discard(one);
+        }
+        self.unclosed.drain(..).for_each(|mut ep| leave(self.source, "connection", &mut ep));
+        self.dialer = None;
+        leave(self.source, "receives that connections share", &mut self.srx);
+        self.finished.clear();
+        self.events.leave();
+        true
     }
 
     pub(super) fn discard(&mut self, one: Opening) {

@@ -81,6 +81,12 @@ impl Dialer {
         self.opened.try_recv().ok()
     }
 
+    /// Takes no more; whether its thread has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.asks = None;
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     /// Ends the thread, once its call has returned. `next` then gives what is left.
     pub fn close(&mut self) {
         self.asks = None;

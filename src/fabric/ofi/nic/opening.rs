@@ -17,7 +17,7 @@ const QUEUE: usize = 8192;
 const QUEUE_FIXED: usize = 32768;
 
 impl OfiNic {
-    pub(super) fn bring_up(&mut self) -> Result<()> {
+    pub(super) fn bring_up_device(&mut self) -> Result<()> {
         let source = self.source;
         let info = self.entry.info();
         // SAFETY: objects are made in libfabric's order, from an info of our own, which is valid as long as the entry;
@@ -29,16 +29,15 @@ impl OfiNic {
             let rc = source.fabric((*info).fabric_attr, &mut self.fabric);
             source.check("opening the fabric", rc)?;
             let opened = fi_domain(self.fabric, info, &mut self.domain, ptr::null_mut());
-            source.check("opening the domain", opened)?;
+            source.check("opening the domain", opened)
         }
-        self.bring_up_endpoint()
     }
 
     /// Opens what of the NIC can be opened anew: its queue, and an endpoint with an address vector, or connections.
     pub(super) fn bring_up_endpoint(&mut self) -> Result<()> {
         let (source, progress, entry) = (self.source, self.progress, self.entry.clone());
         let (info, null) = (entry.info(), ptr::null_mut());
-        // SAFETY: as in `bring_up`; the domain is open.
+        // SAFETY: as in `bring_up_device`; the domain is open.
         unsafe {
             let mut cq_attr: fi_cq_attr = zeroed();
             cq_attr.format = fi_cq_format::FI_CQ_FORMAT_DATA;
@@ -88,18 +87,23 @@ impl OfiNic {
 
     pub(super) fn close_registrations(&mut self) -> Result<()> {
         let mut outcome = Ok(());
-        for mut mr in self.mrs.take_all() {
-            let closed = shut(self.source, "registration", &mut mr);
-            if closed.is_err() {
-                self.mrs.keep(mr);
-            }
-            outcome = outcome.and(closed);
+        for mr in self.mrs.open() {
+            outcome = outcome.and(shut(self.source, "registration", mr));
         }
         outcome
     }
 
+    pub(super) fn close_connections(&mut self) -> Result<()> {
+        if let Some(connections) = &mut self.connections {
+            connections.close()?;
+        }
+        (self.connections, self.both) = (None, None);
+        Ok(())
+    }
+
     /// Closes the endpoint, and what only it uses.
     pub(super) fn shut_endpoint(&mut self) -> Result<()> {
+        self.close_connections()?;
         shut(self.source, "endpoint", &mut self.ep)?;
         self.wait_fd = -1;
         if let Some(protocol) = &mut self.protocol {
@@ -122,6 +126,8 @@ impl OfiNic {
         if opened.is_err() {
             self.address = before;
             self.shut_endpoint()?;
+        } else if let Some(link) = self.away.take().and_then(|away| away.link) {
+            self.link = link;
         }
         opened
     }
