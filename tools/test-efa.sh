@@ -43,7 +43,7 @@ unfit_emulated=(
     '^large\.many_pages_of_many_layers_move$|each of so many pages is a message of its own there'
     '^ranges\.many_ranges|over its protocol a pass takes 0.1 s, and 65,536 registrations some 10 s'
     '^passes\.|over its protocol a pass takes 0.1 s, whatever the peer does'
-    '^fill\.port_loses_its_link$|a NIC is not reset where libfabric emulates writes, and the peer ends with it'
+    '^fill\.(port_loses_its_link|a_nic_is_reset)$|a NIC is not reset where libfabric emulates writes, and the peer ends with it'
     '^peers\.killed_peer$|libfabric does not give back what it emulates towards a process that died (docs/efa.md)'
 )
 unfit_before_25=(
@@ -76,6 +76,7 @@ fills=(
     "one_slow_nic|2|nic 1 rate 2000,nic 1 delay 300||--pages 200 --page-size 64K"
     "messages_are_not_ready|2|nic all not-ready 1||--pages 100 --page-size 64K"
     "port_loses_its_link|4|nic all rate 200,1: cable 1 all cut,1: nic 1 event port-down,3: cable 1 all whole,3: nic 1 event port-up|--timeout 60|--pages 400 --page-size 1M"
+    "a_nic_is_reset|4|nic all rate 200,1: nic 1 reset|--timeout 60|--pages 400 --page-size 1M"
     "a_nic_hangs|2|nic 1 hang 0.7||--pages 100 --page-size 64K"
 )
 
@@ -166,6 +167,7 @@ fill_here() { # name, NICs, "FAULTS|OPTIONS|OPTIONS OF THE DECODE SIDE"
     cat "$logs/$name".*.err "$logs/$name".*.out
     # Both have verified, over as many NICs as there are.
     grep -q '^decode: verified: ' "$logs/$name.decode.out" && grep -q " $count rail" "$logs/$name.decode.out" || status=1
+    [ "$name" != a_nic_is_reset ] || grep -q "No such device; its other lanes (3) carry on" "$logs/$name.prefill.err" || status=1
     [ "$name" != port_loses_its_link ] || kernel_was_heard "$logs/$name.prefill.err" || status=1
     tools/efa/efa.sh tell "$nics" counts
     rm -rf "$logs"
