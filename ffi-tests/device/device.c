@@ -699,6 +699,27 @@ static void failed_copy_fails_its_transfer(void)
     duo_close(&duo);
 }
 
+/* A device that fails in the middle of a read: reads of other memory of that peer get the right bytes. */
+static void failed_read_leaves_others_right(void)
+{
+    devices_begin(":private:fail=3");
+    struct duo duo = duo_open(4096);
+    struct bytes a = make(duo.a, HOST, LEN, 1, 1), b = make(duo.b, 0, LEN, 1, 2), c = make(duo.b, HOST, LEN, 1, 3);
+    weft_remote_memory *on_device = give(&duo, &b), *other = give(&duo, &c);
+    weft_status status = WEFT_OK;
+    for (int i = 0; i < 100 && status == WEFT_OK; i++)
+        status = write_all(&duo, &a, on_device, true, 0);
+    CHECK_ONE_OF(status, WEFT_ERR_MEMORY_GONE, WEFT_ERR_REMOTE_ACCESS);
+    memcpy(a.model, c.model, LEN);
+    for (int i = 0; i < 3; i++) {
+        memset(a.at, 0, LEN);
+        CHECK_OK(write_all(&duo, &a, other, true, 0));
+        check_bytes(&a);
+    }
+    box_quiet(duo.a, 20);
+    duo_close(&duo);
+}
+
 /* Once an operation has ended, nothing touches its local memory, however late copies are. */
 static void deadlines_hold_during_slow_copies(void)
 {
@@ -856,6 +877,7 @@ int main(int argc, char **argv)
         {"atomics_are_refused", "tcp", atomics_are_refused},
         {"freed_device_memory_fails_its_transfers", "tcp,host", freed_device_memory_fails_its_transfers},
         {"failed_copy_fails_its_transfer", "tcp,host", failed_copy_fails_its_transfer},
+        {"failed_read_leaves_others_right", "tcp,host", failed_read_leaves_others_right},
         {"deadlines_hold_during_slow_copies", "tcp,host", deadlines_hold_during_slow_copies},
         {"deregistration_stops_device_copies", "tcp,host", deregistration_stops_device_copies},
         {"many_device_transfers_between_processes_complete", MOVES, many_device_transfers_between_processes_complete},

@@ -41,12 +41,16 @@ pub struct Slot {
 }
 
 /// A request's answer.
-struct Answer {
-    errno: i32,
-    immediate: Option<Immediate>,
+#[derive(Default)]
+pub struct Answer {
+    pub errno: i32,
+    pub immediate: Option<Immediate>,
     /// Keeps the grant in use until the bytes are copied.
-    _entered: Option<Use>,
-    slot: Option<Slot>,
+    pub _entered: Option<Use>,
+    /// A read whose bytes have a place in the channel already: where it begins.
+    pub placed: Option<u64>,
+    /// It is done when a disk has copied this.
+    pub slot: Option<Slot>,
 }
 
 /// State of one channel.
@@ -62,6 +66,8 @@ pub struct Devices {
     copies: Copies<Answer>,
     /// Reads among them whose bytes come from a disk.
     filling: usize,
+    /// Reads among them that have a place in the channel.
+    placed: usize,
 }
 
 impl Devices {
@@ -201,15 +207,10 @@ impl Devices {
     }
 
     /// Adds a request behind the unanswered ones. `copied`: the last `copy` belongs to it.
-    pub fn push(&mut self, errno: i32, immediate: Option<Immediate>, copied: bool, entered: Option<Use>) {
-        self.copies.push(Answer { errno, immediate, _entered: entered, slot: None }, copied);
-    }
-
-    /// The same, for a request that is done when a disk has copied its slot.
-    #[cold]
-    pub fn push_slow(&mut self, slot: Slot, immediate: Option<Immediate>) {
-        self.filling += usize::from(slot.filled);
-        self.copies.push(Answer { errno: 0, immediate, _entered: None, slot: Some(slot) }, false);
+    pub fn push(&mut self, answer: Answer, copied: bool) {
+        self.filling += usize::from(answer.slot.is_some_and(|slot| slot.filled));
+        self.placed += usize::from(answer.placed.is_some());
+        self.copies.push(answer, copied);
     }
 
     /// The slot that the next answer waits for.
@@ -222,20 +223,27 @@ impl Devices {
         self.filling > 0
     }
 
+    /// Whether some reads without an answer have a place in the channel.
+    pub fn has_placed(&self) -> bool {
+        self.placed > 0
+    }
+
     /// Ends a pass.
     pub fn pump(&mut self) {
         self.copies.pump();
     }
 
-    /// The next answered request: its error number (`of_slot`, if not 0). Its events go to `reaped`.
-    pub fn take(&mut self, of_slot: i32, reaped: &mut Vec<Reaped>) -> Option<i32> {
-        let (Answer { errno, immediate, slot, .. }, failed) = self.copies.take()?;
+    /// The next answered request: its error number (`of_slot`, if not 0), and the place that it had in the channel. Its
+    /// events go to `reaped`.
+    pub fn take(&mut self, of_slot: i32, reaped: &mut Vec<Reaped>) -> Option<(i32, Option<u64>)> {
+        let (Answer { errno, immediate, slot, placed, .. }, failed) = self.copies.take()?;
         self.filling -= usize::from(slot.is_some_and(|slot| slot.filled));
+        self.placed -= usize::from(placed.is_some());
         let errno = [of_slot, failed, errno].into_iter().find(|errno| *errno != 0).unwrap_or(0);
         if errno == 0 {
             reaped.extend(immediate.map(Reaped::arrival));
         }
-        Some(errno)
+        Some((errno, placed))
     }
 
     /// Waits until no device touches memory for this channel.
@@ -248,7 +256,7 @@ impl Devices {
         self.settle();
         self.copies.each().filter_map(|answer| answer.slot).for_each(|slot| pool.give_back(slot.number));
         self.copies.clear();
-        self.filling = 0;
+        (self.filling, self.placed) = (0, 0);
     }
 
     /// Ends the channel: no further request comes, and no answer is expected.

@@ -6,7 +6,7 @@
 
 use super::channel::{self, Block, Channel, AREA, CELLS};
 use super::copy;
-use super::device::{self, Devices, Slot};
+use super::device::{self, Answer, Devices, Slot};
 use super::mapped::Areas;
 use super::request::{Kind, Piece, Pieces, Request};
 use super::socket;
@@ -102,6 +102,8 @@ pub struct Incoming {
     forward: u64,
     back: u64,
     back_free: u64,
+    /// The place of a failed read, from which `back` goes on once the reads behind it are answered.
+    rewind: Option<u64>,
     /// The number of requests that was published last.
     answered: u64,
     /// An answer was published, and the initiator may sleep.
@@ -134,6 +136,7 @@ impl Incoming {
             forward: 0,
             back: 0,
             back_free: 0,
+            rewind: None,
             answered: 0,
             wake_due: false,
             blocked: Blocked::No,
@@ -226,15 +229,12 @@ impl Incoming {
         while with.budget > 0 && self.next - self.settled < CELLS && self.is_there() {
             let Some(request) = Request::read(self.channel.cell(self.next)) else { return false };
             let block = Block::after(self.forward, request.block_len());
-            let mut slot = None;
-            let (errno, begun, entered) = match self.perform(&request, &block, with) {
-                Done => (0, false, None),
-                Begun(entered) => (0, true, entered),
-                Slow(taken) => {
-                    slot = Some(taken);
-                    (0, false, None)
-                }
-                Refused(errno) => (errno, false, None),
+            let place = self.back;
+            let (errno, begun, _entered, slot) = match self.perform(&request, &block, with) {
+                Done => (0, false, None, None),
+                Begun(entered) => (0, true, entered, None),
+                Slow(slot) => (0, false, None, Some(slot)),
+                Refused(errno) => (errno, false, None, None),
                 Later(blocked) => {
                     self.blocked = blocked;
                     return true;
@@ -243,10 +243,9 @@ impl Incoming {
             };
             self.forward = block.end;
             self.next += 1;
-            if let Some(slot) = slot {
-                self.devices.push_slow(slot, request.immediate);
-            } else if begun || !self.devices.is_empty() {
-                self.devices.push(errno, request.immediate, begun, entered);
+            if slot.is_some() || begun || !self.devices.is_empty() {
+                let (immediate, placed) = (request.immediate, (self.back != place).then_some(place));
+                self.devices.push(Answer { errno, immediate, _entered, placed, slot }, begun);
             } else {
                 with.reaped.extend(request.immediate.filter(|_| errno == 0).map(Reaped::arrival));
                 self.count(errno);
@@ -272,27 +271,6 @@ impl Incoming {
             self.channel.failed().store(self.failures, Ordering::Release);
         }
         self.settled += 1;
-    }
-
-    /// Counts requests that devices have finished; false if the peer violates the protocol.
-    #[cold]
-    fn settle(&mut self, with: &mut Serving) -> bool {
-        loop {
-            let of_slot = match self.devices.next_slot().map_or(Done, |slot| self.settle_slot(slot, with)) {
-                Later(blocked) => {
-                    self.unsettled = blocked;
-                    break;
-                }
-                Refused(errno) => errno,
-                Senseless => return false,
-                _ => 0,
-            };
-            self.unsettled = Blocked::No;
-            let Some(errno) = self.devices.take(of_slot, with.reaped) else { break };
-            self.count(errno);
-        }
-        self.devices.pump();
-        true
     }
 
     /// Space for the bytes of a read.
@@ -449,6 +427,9 @@ impl Incoming {
                 Err(libc::EAGAIN) => Later(Blocked::Socket),
                 Err(errno) => Refused(errno),
             };
+        }
+        if self.rewind.is_some() {
+            return Later(Blocked::No);
         }
         let place = match self.room_for(request.len) {
             Ok(place) => place,

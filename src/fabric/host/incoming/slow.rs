@@ -1,8 +1,9 @@
-//! Requests for disks, which may take long, or hang. Bytes wait in slots of the NIC's pool, which outlive the channel, and
-//! are answered in order like all others: initiators have a channel of its own for them.
+//! Requests for devices and disks, once these have copied. Disks may take long, or hang: bytes wait in slots of the NIC's
+//! pool, which outlive the channel, and are answered in order like all others: initiators have a channel of its own for
+//! them.
 
 use super::{Blocked, Incoming, Outcome, Serving};
-use super::{Done, Later, Refused, Slow};
+use super::{Done, Later, Refused, Senseless, Slow};
 use crate::device::Device;
 use crate::fabric::grants::Use;
 use crate::fabric::host::channel::Channel;
@@ -58,8 +59,35 @@ impl Incoming {
         }
     }
 
+    /// Counts requests that devices have finished; false if the peer violates the protocol.
+    ///
+    /// The initiator gives a failed read no place, and so takes the bytes of later ones from its place: those that are
+    /// elsewhere already fail, too, and then its place is used again.
+    #[cold]
+    pub(super) fn settle(&mut self, with: &mut Serving) -> bool {
+        loop {
+            let of_slot = match self.devices.next_slot().map_or(Done, |slot| self.settle_slot(slot, with)) {
+                Later(blocked) => {
+                    self.unsettled = blocked;
+                    break;
+                }
+                Refused(errno) => errno,
+                Senseless => return false,
+                _ => 0,
+            };
+            self.unsettled = Blocked::No;
+            let Some((errno, placed)) = self.devices.take(of_slot, with.reaped) else { break };
+            let misplaced = placed.and(self.rewind).map_or(0, |_| libc::EIO);
+            self.rewind = self.rewind.or(placed.filter(|_| errno != 0));
+            self.count(if errno == 0 { misplaced } else { errno });
+            self.back = self.rewind.take_if(|_| !self.devices.has_placed()).unwrap_or(self.back);
+        }
+        self.devices.pump();
+        true
+    }
+
     /// A disk has copied a slot, or not yet: the bytes of a read go into the channel.
-    pub(super) fn settle_slot(&mut self, slot: Slot, with: &mut Serving) -> Outcome {
+    fn settle_slot(&mut self, slot: Slot, with: &mut Serving) -> Outcome {
         match with.pool.poll(slot.number) {
             Ok(false) => return Later(Blocked::Disk),
             Ok(true) => {}
