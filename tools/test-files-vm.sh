@@ -86,7 +86,7 @@ connect_kernel() { # tcp or rdma, address
     echo "$2" >$target/ports/"${#1}"/addr_traddr
     echo 4420 >$target/ports/"${#1}"/addr_trsvcid
     ln -s $target/subsystems/weft-"$1" $target/ports/"${#1}"/subsystems/weft-"$1" || return 1
-    echo "transport=$1,traddr=$2,trsvcid=4420,nqn=weft-$1" >/dev/nvme-fabrics || return 1
+    echo "transport=$1,traddr=$2,trsvcid=4420,nqn=weft-$1,keep_alive_tmo=120" >/dev/nvme-fabrics || return 1
     for ((tries = 0; tries < 100; tries++)); do
         for at in /sys/class/nvme/nvme*; do
             [ "$(cat "$at/transport")" = "$1" ] && disk=/dev/${at##*/}n1 && [ -b "$disk" ] && return 0
