@@ -101,7 +101,7 @@ kernel_over_rdma() {
     local disk=
     tools/test-verbs.sh --cables 1 && connect_kernel rdma 10.8.0.1 || return 1
     head -c 65536 /dev/urandom >/run/some
-    dd if=/run/some of="$disk" bs=4096 oflag=direct 2>/dev/null && dd if=/dev/nvme0n1 bs=4096 count=16 iflag=direct 2>/dev/null | cmp - /run/some
+    dd "of=$disk" if=/run/some bs=4096 oflag=direct 2>/dev/null && dd if=/dev/nvme0n1 bs=4096 count=16 iflag=direct 2>/dev/null | cmp - /run/some
 }
 
 beside() { # programs

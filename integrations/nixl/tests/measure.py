@@ -128,7 +128,7 @@ def run(environment, *command):
 
 def as_the_docs_name_them(figures, middle, own):
     if "vram" in middle:
-        ratios = [statistics.median(rate[f"{op}_64k_gbs"] / of[f"{op}_64k_gbs"] for rate, of in own) for op in ("write", "read") if own]
+        ratios = [statistics.median(rate[f"{op}_64k_gbs"] / alone[f"{op}_64k_gbs"] for rate, alone in own) for op in ("write", "read") if own]
         of_weft = {"nixl_vram_64k_of_weft": round(min(ratios), 3)} if ratios else {}
         return of_weft | {f"nixl_vram_{size}_over_best": min(figures[f"vram_{op}_{size}_over_best"] for op in ("write", "read"))
                 for size in ("64k", "4k")}

@@ -345,7 +345,7 @@ impl Incoming {
             if is_slow(device) {
                 // SAFETY: the block holds the list, followed by the request's bytes.
                 let run = unsafe { self.channel.forward(block).add(request.list_len() as usize) };
-                return self.serve_slow(request, Some(run), (device, entered), bytes, with.pool);
+                return self.serve_slow(request, Some(run), device, entered, bytes, with.pool);
             }
             let begun = match request.area {
                 0 => self.channel.pin(device).and_then(|()| {
@@ -411,7 +411,7 @@ impl Incoming {
             Err(errno) => return Refused(errno),
         };
         if let Some(device) = device.filter(|device| is_slow(*device)) {
-            return self.serve_slow(request, None, (device, entered), bytes, with.pool);
+            return self.serve_slow(request, None, device, entered, bytes, with.pool);
         }
         if self.devices.is_filling() {
             return Later(Blocked::Disk); // The bytes of reads are in order.
@@ -496,7 +496,7 @@ impl Incoming {
             let run = &raw const self.channel.cell(self.next)[4];
             if is_slow(device) {
                 let (run, bytes) = (run.cast(), bytes.into_iter());
-                return self.serve_slow(request, Some(run), (device, entered), bytes, with.pool);
+                return self.serve_slow(request, Some(run), device, entered, bytes, with.pool);
             }
             let run = run as u64;
             // SAFETY: the cell has space for the bytes, and the initiator does not touch it before

@@ -161,12 +161,12 @@ class WeftReader(_Storage, StorageReader):
                 begin, end, buffer = 0, length, bytearray(length)
             else:
                 begin, end = (item.storage_offsets[0], item.storage_offsets[0] + item.lengths[0]) if shape and len(item.lengths) else (0, 1)
-                of = self._metadata.state_dict_metadata[item.storage_index.fqn]
-                sizes = next(c.sizes for c in of.chunks if item.storage_index.offset in (None, c.offsets))
+                known = self._metadata.state_dict_metadata[item.storage_index.fqn]
+                sizes = next(c.sizes for c in known.chunks if item.storage_index.offset in (None, c.offsets))
                 target = buffer = planner.resolve_tensor(item).detach()
                 # Rows go where they belong; of what is cut in other dimensions, too, whole rows come beside it.
-                if item.lengths[1:] != sizes[1:] or not target.is_contiguous() or target.dtype != of.properties.dtype:
-                    buffer = torch.empty((end - begin, *sizes[1:]) if len(sizes) else (), dtype=of.properties.dtype)
+                if item.lengths[1:] != sizes[1:] or not target.is_contiguous() or target.dtype != known.properties.dtype:
+                    buffer = torch.empty((end - begin, *sizes[1:]) if len(sizes) else (), dtype=known.properties.dtype)
             shards.append(Shard(key, dtype, shape, begin, end, buffer))
             read.append((item, buffer, target))
         self.checkpoints.load(shards, self._step)

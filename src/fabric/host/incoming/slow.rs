@@ -32,7 +32,8 @@ impl Incoming {
         &mut self,
         request: &Request,
         run: Option<*const u8>,
-        (device, entered): (Device, Option<Use>),
+        device: Device,
+        entered: Option<Use>,
         places: impl Iterator<Item = (u64, u64)>,
         pool: &mut Pool,
     ) -> Outcome {
