@@ -59,7 +59,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     store = commands.add_parser("store", help="keeps checkpoints in a folder of this host")
     store.add_argument("--listen", type=place_of, required=True, metavar="HOST:PORT", help="where others ask for its address")
-    store.add_argument("--keep", type=int, default=0, metavar="N", help="only the last N steps")
+    store.add_argument("--keep", type=int, default=0, metavar="N", help="only the N steps that were committed last")
     store.add_argument("folder", metavar="FOLDER")
     others = {
         "save": (_save, "saves files of safetensors as a step"), "load": (_load, "writes a step, or a part of it, into a file"),

@@ -89,7 +89,7 @@ class Store:
     """
 
     def __init__(self, folder: "str | os.PathLike[str]", *, keep: int = 0, **options: Any) -> None:
-        """`keep`: when a step is committed, those before the last `keep` are removed; 0: none is. `options`: those of
+        """`keep`: a commit removes all steps but the `keep` that were committed last; 0: none. `options`: those of
         `Endpoint`. Raises OSError where the folder cannot be used, BlockingIOError where another store has it."""
         self.folder, self._keep = os.path.abspath(folder), keep
         os.makedirs(self.folder, exist_ok=True)
@@ -251,10 +251,15 @@ class Store:
         for name in os.listdir(self._path(step)):
             if name not in files and name != MANIFEST and f"{step}/{name}" not in self._held:
                 os.unlink(os.path.join(self._path(step), name))
-        committed = [number for number, manifest in self._all() if manifest is not None]
-        for number, manifest in self._all() if self._keep and len(committed) > self._keep else ():
+        if not self._keep:
+            return
+        # Of a step that is no checkpoint, the folder has a time, too. A clock that was set back does not remove what was committed now.
+        ages = {number: (number == step, os.stat(self._path(number, *[MANIFEST] * (manifest is not None))).st_mtime_ns, number)
+                for number, manifest in self._all()}
+        committed = sorted(ages[number] for number, manifest in self._all() if manifest is not None)
+        for number, manifest in self._all():
             held = any(name.startswith(f"{number}/") for name in self._held)
-            if number < sorted(committed)[-self._keep] and not held:
+            if ages[number] < committed[-self._keep:][0] and not held and len(committed) > self._keep:
                 if manifest is not None:  # it is no checkpoint from here on
                     os.unlink(self._path(number, MANIFEST))
                     sync(self._path(number))
