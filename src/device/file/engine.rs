@@ -316,7 +316,7 @@ impl<D: Disk> Engine<D> {
         let io = Io {
             token: token as u32,
             fd: op.file.descriptor(op.direct),
-            waits: op.file.may_wait(),
+            waits: op.file.waits,
             what: if op.write { What::Write } else { What::Read },
             memory: rest.memory,
             len: len.min(IO_MAX) as u32,
@@ -331,9 +331,6 @@ impl<D: Disk> Engine<D> {
 
     fn ended(&mut self, token: usize, result: i32) {
         let Some(op) = self.ops.get(token) else { return };
-        if op.direct {
-            op.file.answers();
-        }
         let over = match -result {
             libc::EINTR | libc::EAGAIN => None,
             libc::EINVAL | libc::EOPNOTSUPP if op.direct => {

@@ -7,21 +7,22 @@ use crate::status::{Error, Result, Status};
 use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Whole pages, so that a page of the page cache never has both bytes that were written directly and
 /// bytes that another writer has not yet written back.
 const BLOCK: u64 = 4096;
 /// The alignment of memory where the system does not say what a disk asks for.
 const MEMORY: u64 = 4096;
-/// A disk that has answered within this time does not hang.
-const ANSWERED: Duration = Duration::from_millis(5);
 
 pub struct Opened {
     pub name: String,
     pub readable: bool,
     pub writable: bool,
+    /// Beginning an I/O may wait for the disk: a file system reads maps of blocks and writes to its journal,
+    /// even where it was asked not to wait.
+    pub waits: bool,
     /// Device and inode: another registration may be of the same file.
     pub inode: (u64, u64),
     /// A job that takes longer hangs.
@@ -34,10 +35,6 @@ pub struct Opened {
     closing: AtomicBool,
     /// 0, or why it was not flushed: what was written to it may be lost, so it serves no longer.
     spoiled: AtomicI32,
-    on_file_system: bool,
-    made: Instant,
-    /// When the disk last answered, in nanoseconds after `made`.
-    answered: AtomicU64,
     /// I/Os that the kernel has.
     busy: AtomicUsize,
     /// Those of them whose jobs hang. Only the thread that carries out jobs changes it.
@@ -87,6 +84,7 @@ impl Opened {
             name,
             readable: mode != libc::O_WRONLY,
             writable: mode != libc::O_RDONLY,
+            waits: !is_disk,
             inode: (stat.st_dev, stat.st_ino),
             patience,
             cached,
@@ -94,9 +92,6 @@ impl Opened {
             refused: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             spoiled: AtomicI32::new(0),
-            on_file_system: !is_disk,
-            made: Instant::now(),
-            answered: AtomicU64::new(0),
             busy: AtomicUsize::new(0),
             overdue: AtomicUsize::new(0),
         })
@@ -141,21 +136,6 @@ impl Opened {
     /// 0, or the error number with which a flush failed.
     pub fn spoiled(&self) -> i32 {
         self.spoiled.load(Ordering::Relaxed)
-    }
-
-    /// Whether beginning an I/O may wait for the disk: file systems read maps of blocks and write to their
-    /// journals, even where they are asked not to wait. A disk that has just answered does not hang.
-    pub fn may_wait(&self) -> bool {
-        let since = self.now().saturating_sub(self.answered.load(Ordering::Relaxed));
-        self.on_file_system && since > ANSWERED.as_nanos() as u64
-    }
-
-    pub fn answers(&self) {
-        self.answered.store(self.now(), Ordering::Relaxed);
-    }
-
-    fn now(&self) -> u64 {
-        self.made.elapsed().as_nanos() as u64
     }
 
     // What the kernel has.
