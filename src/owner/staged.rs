@@ -120,7 +120,9 @@ impl Worker {
 impl Link {
     fn purpose(&self, out: bool, device: Device, key: Option<u64>) -> Purpose {
         let peer = self.peer.id;
-        Purpose { out, connection: peer.place() as u32 + 1, device, key, peer: Some(peer) }
+        // What the peer asks gets its first slot apart from our own: otherwise both sides could wait for each other.
+        let connection = 2 * peer.place() as u32 + 1 + u32::from(key.is_some());
+        Purpose { out, connection, device, key, peer: Some(peer) }
     }
 
     fn has_room_for_bytes(&self) -> bool {

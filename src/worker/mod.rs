@@ -400,6 +400,7 @@ impl Worker {
             }
         }
         self.data.free_removed(|| false);
+        self.staging.pool.settle_all();
         self.closed = true;
         self.core.phase.note_closed(self.index, outcome.is_ok());
         self.chores.close();

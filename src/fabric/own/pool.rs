@@ -54,14 +54,16 @@ struct Taken {
 }
 
 impl Taken {
-    /// Whether it counts where somebody takes another: a peer's disks keep none from its memory.
+    /// Whether it counts where somebody takes another: a peer's disks keep none from its memory, and what is for our own
+    /// operations none from what the peer asks, which these may wait for.
     fn is_share_of(&self, other: &Purpose) -> bool {
         let own = &self.purpose;
         let is_theirs = match own.peer.or(other.peer) {
             Some(_) => own.peer == other.peer,
             None => own.connection == other.connection,
         };
-        is_theirs && own.out == other.out && is_slow(own.device) == is_slow(other.device) && !self.hangs
+        let alike = own.out == other.out && is_slow(own.device) == is_slow(other.device);
+        is_theirs && alike && own.key.is_some() == other.key.is_some() && !self.hangs
     }
 }
 
@@ -251,6 +253,15 @@ impl Pool {
         }
     }
 
+    /// The same for all slots.
+    pub fn settle_all(&mut self) {
+        for slot in 0..self.taken.len() as u32 {
+            if self.taken[slot as usize].is_some() {
+                self.settle(slot);
+            }
+        }
+    }
+
     /// Whether devices copy for requests of a peer that were not answered, since their connection has ended.
     pub fn touches(&self, peer: PeerId) -> bool {
         let is_theirs = |purpose: &Purpose| purpose.peer == Some(peer) && purpose.key.is_some();
@@ -348,6 +359,8 @@ mod tests {
         let connections = (1..=10).map(|connection| all_of(&mut pool, of_peer(1, connection)).len());
         assert_eq!(connections.sum::<usize>(), 20 + 9);
         assert!(all_of(&mut pool, of_peer(2, 20)).len() > 1);
+        let served = Purpose { key: Some(1), ..of_peer(1, 30) };
+        assert!(!all_of(&mut pool, served).is_empty(), "what it asks of us, as much as what we ask of it");
         let to_disk = Purpose { device: crate::device::FILE, ..of_peer(1, 1) };
         assert!(!all_of(&mut pool, to_disk).is_empty());
     }
