@@ -248,11 +248,14 @@ static void check_spoiled(weft_completion done)
 static void failed_flush_spoils_the_memory(void)
 {
     struct stored stored = stored_open("fake:volatile:flush-errno=5");
-    struct range_request args = durable_args(&stored, 0, 65536), plain = args;
+    struct range_request args = durable_args(&stored, 0, 65536), plain = args, again = args;
+    weft_memory *second = register_file(stored.duo.b, stored.fd, 0, LEN);
     weft_op id;
     plain.options.flags = 0;
+    again.remote = import_of(&stored.duo, second);
     CHECK_OK(moved(&stored, &plain).status);
     check_spoiled(moved(&stored, &args)); /* the next flush would succeed, and has lost these bytes */
+    check_spoiled(moved(&stored, &again));
     check_spoiled(moved(&stored, &args));
     check_spoiled(moved(&stored, &plain));
     CHECK_OK(submit_read(stored.duo.a->endpoint, &plain, &id));
@@ -260,6 +263,7 @@ static void failed_flush_spoils_the_memory(void)
     struct range_request beside = range_args(stored.duo.a_memory, stored.duo.b_of_a, LEN);
     CHECK_OK(moved(&stored, &beside).status);
     CHECK_OK(weft_memory_deregister(stored.memory));
+    CHECK_OK(weft_memory_deregister(second));
     stored.memory = register_file(stored.duo.b, stored.fd, 0, LEN);
     args.remote = import_of(&stored.duo, stored.memory);
     CHECK_OK(moved(&stored, &args).status);

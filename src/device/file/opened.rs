@@ -4,10 +4,13 @@ use super::plan::Geometry;
 use crate::descriptor::Descriptor;
 use crate::device::unsupported;
 use crate::status::{Error, Result, Status};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Whole pages, so that a page of the page cache never has both bytes that were written directly and
@@ -23,7 +26,7 @@ pub struct Opened {
     /// Beginning an I/O may wait for the disk: a file system reads maps of blocks and writes to its journal,
     /// even where it was asked not to wait.
     pub waits: bool,
-    /// Device and inode: another registration may be of the same file.
+    /// Device and inode, or a block device: another registration may be of the same file.
     pub inode: (u64, u64),
     /// A job that takes longer hangs.
     pub patience: Duration,
@@ -34,7 +37,8 @@ pub struct Opened {
     /// It is being deregistered: nothing more begins.
     closing: AtomicBool,
     /// 0, or why it was not flushed: what was written to it may be lost, so it serves no longer.
-    spoiled: AtomicI32,
+    /// All registrations of a file share it: a disk that drops what it could not write says so to one of them.
+    spoiled: Arc<AtomicI32>,
     /// I/Os that the kernel has.
     busy: AtomicUsize,
     /// Those of them whose jobs hang. Only the thread that carries out jobs changes it.
@@ -75,6 +79,7 @@ impl Opened {
             let why = std::io::Error::last_os_error();
             unsupported(format!("fd {theirs} ({name}) cannot be opened again by its name in /proc: {why}"))
         })?;
+        let inode = if is_disk { (stat.st_rdev, 0) } else { (stat.st_dev, stat.st_ino) };
         let geometry = geometry(theirs);
         let direct = geometry.and_then(|geometry| Some((reopen(theirs, mode | libc::O_DIRECT)?, geometry)));
         if direct.is_none() {
@@ -85,13 +90,13 @@ impl Opened {
             readable: mode != libc::O_WRONLY,
             writable: mode != libc::O_RDONLY,
             waits: !is_disk,
-            inode: (stat.st_dev, stat.st_ino),
+            inode,
             patience,
             cached,
             direct,
             refused: AtomicBool::new(false),
             closing: AtomicBool::new(false),
-            spoiled: AtomicI32::new(0),
+            spoiled: shared(inode),
             busy: AtomicUsize::new(0),
             overdue: AtomicUsize::new(0),
         })
@@ -162,6 +167,19 @@ impl Opened {
     pub fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);
     }
+}
+
+/// What the registrations of a file in this process share, unless a flush of it has failed: 0.
+fn shared(inode: (u64, u64)) -> Arc<AtomicI32> {
+    static ALL: Mutex<BTreeMap<(u64, u64), Weak<AtomicI32>>> = Mutex::new(BTreeMap::new());
+    let mut all = ALL.lock();
+    all.retain(|_, known| known.strong_count() > 0);
+    let known = all.get(&inode).and_then(Weak::upgrade).filter(|known| known.load(Ordering::Relaxed) == 0);
+    known.unwrap_or_else(|| {
+        let new = Arc::default();
+        all.insert(inode, Arc::downgrade(&new));
+        new
+    })
 }
 
 fn stat(fd: RawFd) -> Result<libc::stat> {

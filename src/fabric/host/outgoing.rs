@@ -589,7 +589,7 @@ impl Outgoing {
 impl Drop for Outgoing {
     fn drop(&mut self) {
         self.settle_devices(); // The copies end before their channel.
-        if let Some(socket) = self.socket() {
+        if let Some(socket) = self.socket().filter(|_| !self.beside) {
             socket::shut(socket);
         }
     }

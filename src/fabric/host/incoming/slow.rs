@@ -94,6 +94,10 @@ impl Incoming {
             Ok(true) => {}
             Err(errno) => return Refused(self.known(errno)),
         }
+        if slot.filled && self.ended {
+            with.pool.give_back(slot.number);
+            return Refused(libc::ENOTCONN); // The initiator no longer frees space.
+        }
         if slot.filled {
             if with.budget == 0 {
                 return Later(Blocked::No);
