@@ -174,6 +174,36 @@ class Saves(unittest.TestCase):
         self.assertEqual([s.step for s in rank.steps()], [3, 20])  # the last that were committed, whatever their numbers
         self.assertEqual({path.name for path in self.folder.glob("*/*")}, {"3", "20"})
 
+    def test_a_finished_file_that_has_changed_is_written_again(self) -> None:
+        _, manifests = self.stores(1)
+        rank = self.rank(manifests)
+        rank.save(1, [shard(0, ROWS)]).wait(60)
+        (path,) = self.files(1)
+        with open(path, "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b"\xff")
+        saving = rank.save(1, [shard(0, ROWS)])
+        saving.wait(60)
+        self.assertEqual((saving.skipped, rank.verify(), self.files(1)), (0, [], [path]))
+
+    def test_the_process_that_began_to_save_last_has_the_file(self) -> None:
+        _, manifests = self.stores(1)
+        hung, again = self.rank(manifests), self.rank(manifests)
+        hung._call(0, "open", step=1, name="a", size=100)
+        again._call(0, "sums", step=1, name="a.tmp", places=[[0, 100]])
+        with self.assertRaisesRegex(OSError, "which began later"):
+            hung._call(0, "seal", step=1, name="a", final="a.1")
+        hung._call(0, "open", step=1, name="a", size=100)
+        with self.assertRaisesRegex(OSError, "which began later"):  # what it has found may be written over
+            again._call(0, "open", step=1, name="a", size=100, summed=True)
+        hung._call(0, "seal", step=1, name="a", final="a.1")
+        manifest = {"format": 1, "step": 1, "number": 1, "files": {"a.1": 100}}
+        hung._call(0, "commit", step=1, manifest=manifest)
+        hung._call(0, "commit", step=1, manifest=manifest)
+        with self.assertRaisesRegex(OSError, "has committed step 1 meanwhile"):
+            again._call(0, "commit", step=1, manifest={**manifest, "files": {}})
+        self.assertEqual(again.steps()[0].files, {"a.1": 100})
+
     def test_a_store_refuses(self) -> None:
         _, manifests = self.stores(1)
         with self.assertRaises(BlockingIOError):

@@ -231,18 +231,24 @@ class Writer:
         """What need not be written."""
 
         def find(copy: Copy) -> None:
+            copy.found = self._call(copy.store, "find", step=self._step, name=copy.file.name, size=copy.file.size)
+
+        def take(copy: Copy) -> None:
             file = copy.file
-            copy.found = self._call(copy.store, "find", step=self._step, name=file.name, size=file.size)
-            if copy.found["unfinished"]:
+            copy.whole = named[file.name] in copy.found["finished"] and self._call(
+                copy.store, "use", file.size, step=self._step, name=named[file.name])
+            if copy.found["unfinished"] and not copy.whole:
                 places = [(len(file.header) + at, length) for at, length in file.places]
                 copy.sums = self._call(copy.store, "sums", file.size, step=self._step, name=copy.found["unfinished"], places=places)
 
         list(pool.map(find, self._copies))
+        left = {copy.file for copy in self._copies if copy.found["finished"] or copy.found["unfinished"]}
+        for file in left:
+            file.sum()
+        named = {file.name: file.finish() if file in left else "" for file in self._files}
+        list(pool.map(take, self._copies))
         for copy in self._copies:
             file = copy.file
-            if copy.sums or copy.found["finished"]:
-                file.sum()
-            copy.whole = bool(copy.found["finished"]) and file.finish() in copy.found["finished"]
             copy.left = [not copy.whole and (not copy.sums or ours != theirs) for ours, theirs in itertools.zip_longest(file.sums, copy.sums)]
             there = sum(length for (_, length), left in zip(file.places, copy.left) if not left) + copy.whole * len(file.header)
             if there:
@@ -250,10 +256,9 @@ class Writer:
                 saving.moved(there)
 
     def _open(self, copy: Copy) -> None:
-        if copy.whole:
-            self._call(copy.store, "use", step=self._step, name=copy.file.finish())
-        else:
-            descriptor = self._call(copy.store, "open", step=self._step, name=copy.file.name, size=copy.file.size)
+        if not copy.whole:
+            summed = {"summed": True} if copy.sums else {}
+            descriptor = self._call(copy.store, "open", step=self._step, name=copy.file.name, size=copy.file.size, **summed)
             copy.remote = self._stores[copy.store].import_memory(base64.b64decode(descriptor))
 
     def _runs(self, copy: Copy, places: Sequence[Place]) -> Iterator[Entry]:

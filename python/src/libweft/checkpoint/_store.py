@@ -152,6 +152,11 @@ class Store:
         for end in before[1] if before else ():
             end()
 
+    def _must_hold(self, peer: int, name: str) -> None:
+        """With the lock."""
+        if self._held.get(name, (None,))[0] != peer:
+            raise ValueError(f"{name} is being saved by another process, which began later")
+
     def _release(self, peer: int, name: str) -> None:
         with self._lock:
             ends = self._held.pop(name)[1] if self._held.get(name, (None,))[0] == peer else []
@@ -190,22 +195,35 @@ class Store:
         is_there = os.path.exists(unfinished) and os.stat(unfinished).st_size == size
         return {"unfinished": name + UNFINISHED if is_there else "", "finished": finished}
 
-    def _use(self, peer: int, step: int, name: str) -> None:
-        """A finished file, as it is, for the checkpoint that is to be."""
+    def _use(self, peer: int, step: int, name: str) -> bool:
+        """A finished file, as it is, for the checkpoint that is to be. False: it is not what was saved, and is to be written."""
         with self._lock:
             os.stat(self._path(step, name))
             self._hold(peer, f"{step}/{name}")
+        self._sync(step)  # a store that was killed may have renamed it only
+        return not self._check(peer, step, name)
+
+    def _sync(self, step: int) -> None:
+        """The names in a step's folder, and its own, are on the disk when this returns."""
+        sync(self._path(step))
+        sync(self.folder)
 
     def _sums(self, peer: int, step: int, name: str, places: List[List[int]]) -> List[int]:
+        """Of an unfinished file, which no other peer writes from here on."""
         path = self._path(step, name)
+        self._hold(peer, f"{step}/{name}")
         whole = FileRange(path, 0, os.stat(path).st_size)
         return [weights.checksum(whole, at, length) for at, length in places]
 
-    def _open(self, peer: int, step: int, name: str, size: int) -> str:
-        """An unfinished file, with its size and its blocks; a peer that had it before has it no longer."""
+    def _open(self, peer: int, step: int, name: str, size: int, summed: bool = False) -> str:
+        """An unfinished file, with its size and its blocks; a peer that had it before has it no longer. `summed`: what it has
+        is used, as `sums` has found it."""
         path = self._path(step, name + UNFINISHED)
         held = f"{step}/{name}{UNFINISHED}"
-        self._hold(peer, held)
+        if not summed:
+            self._hold(peer, held)
+        with self._lock:
+            self._must_hold(peer, held)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -214,17 +232,24 @@ class Store:
             memory = self._endpoint.register_file(file, [(0, size)], access=Access.REMOTE_WRITE)
         finally:
             os.close(file)
-        self._hold(peer, held, memory.deregister)
+        try:
+            with self._lock:
+                self._must_hold(peer, held)
+                self._held[held] = peer, [memory.deregister]
+        except ValueError:
+            memory.deregister()
+            raise
         return base64.b64encode(memory.export()).decode()
 
     def _seal(self, peer: int, step: int, name: str, final: str) -> None:
         """Ends the writing of a file that was flushed. It has its name on the disk when this returns."""
-        path, to = self._path(step, name + UNFINISHED), self._path(step, final)
-        self._hold(peer, f"{step}/{final}")
-        self._release(peer, f"{step}/{name}{UNFINISHED}")
-        os.rename(path, to)
-        sync(os.path.dirname(to))
-        sync(self.folder)
+        held = f"{step}/{name}{UNFINISHED}"
+        with self._lock:
+            self._must_hold(peer, held)
+            self._hold(peer, f"{step}/{final}")
+            os.rename(self._path(step, name + UNFINISHED), self._path(step, final))
+        self._release(peer, held)
+        self._sync(step)
 
     def _commit(self, peer: int, step: int, manifest: Dict[str, Any]) -> None:
         """Every file is on the disk of its stores before the first of them is asked for this. `manifest` names them all; those
@@ -234,14 +259,16 @@ class Store:
             for name, size in manifest["files"].items():
                 if os.path.exists(self._path(step, name)) and os.stat(self._path(step, name)).st_size != size:
                     raise ValueError(f"{name} of step {step} has not its size of {size} bytes")
+            present = dict(self._all()).get(step)
+            if present is not None and present["number"] >= manifest["number"] and present != manifest:
+                raise ValueError(f"another process has committed step {step} meanwhile")
             os.makedirs(folder, exist_ok=True)
             with open(path + UNFINISHED, "w", encoding="utf-8") as file:
                 json.dump(manifest, file)
                 file.flush()
                 os.fsync(file.fileno())
             os.rename(path + UNFINISHED, path)
-            sync(folder)
-            sync(self.folder)
+            self._sync(step)
             for name in manifest["files"]:
                 self._held.pop(f"{step}/{name}", None)
             self._clean(step, set(manifest["files"]))
@@ -318,15 +345,15 @@ class Store:
 
     def _check(self, peer: int, step: int, file: str) -> List[str]:
         """The tensors of a file that are not what was saved."""
-        bad: List[str]
+        bad: List[str] = []
         path = self._path(step, file)
         try:
-            has, bad = saved(path), []
-        except ValueError as error:
-            return [str(error)]
-        sums = iter(has.sums)
-        for key, tensor in has.tensors.items():
-            for at, length in pieces({key: tensor}, PIECE):
-                if weights.checksum(FileRange(path, has.header, 0), at, length) != next(sums) and key not in bad:
-                    bad.append(key)
+            has = saved(path)
+            sums = iter(has.sums)
+            for key, tensor in has.tensors.items():
+                for at, length in pieces({key: tensor}, PIECE):
+                    if weights.checksum(FileRange(path, has.header, 0), at, length) != next(sums) and key not in bad:
+                        bad.append(key)
+        except (OSError, ValueError) as error:
+            bad.append(str(error))
         return bad
