@@ -52,7 +52,7 @@ def sharded(rank: int, manifests: List[bytes], port: int, world: int) -> None:
     whole = state()["large"]
     writer, reader = WeftWriter(manifests, copies=2, **OPTIONS), WeftReader(manifests, **OPTIONS)
     for step, saved, others in ((3, Shard(0), (Shard(1), Replicate())), (4, Shard(1), (Shard(0),))):
-        dcp.save({"w": distribute_tensor(whole, mesh, [saved]), "n": torch.tensor(step)}, storage_writer=writer, checkpoint_id=f"run/step-{step}")
+        dcp.save({"w": distribute_tensor(whole, mesh, [saved]), "n": torch.tensor(step)}, storage_writer=writer, checkpoint_id=f"{step}")
         for placement in others:
             found = {"w": distribute_tensor(torch.zeros_like(whole), mesh, [placement]), "n": torch.tensor(0)}
             reader.reset()
@@ -95,8 +95,9 @@ class Dcp(unittest.TestCase):
             checkpoints.save(3, {"w": torch.ones(3)}).wait()
             with self.assertRaisesRegex(CheckpointException, "was not saved by torch"):
                 dcp.load(state(zero=True), storage_reader=WeftReader(checkpoints))
-        with self.assertRaisesRegex(ValueError, "does not end with the number"):
-            dcp.save(state(), storage_writer=writer, checkpoint_id="last")
+        for wrong in ("last", "run8/step-1", "²"):
+            with self.assertRaisesRegex(ValueError, "is not the number of a step"):
+                dcp.save(state(), storage_writer=writer, checkpoint_id=wrong)
 
     def test_tensors_are_sharded_in_other_ways(self) -> None:
         processes.spawn(sharded, (self.manifests, 20000 + os.getpid() % 9000, 2), nprocs=2)

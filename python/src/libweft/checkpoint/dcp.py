@@ -6,8 +6,8 @@
     dcp.save(state, storage_writer=writer, checkpoint_id="1000")    # also dcp.async_save, in a thread
     dcp.load(state, storage_reader=WeftReader(manifests))           # the last one; checkpoint_id="1000": that one
 
-`checkpoint_id` is the number of a step, or ends with one ("run7/step-1000"). As with PyTorch's own reader, objects that are no tensors
-are unpickled: load what you trust.
+`checkpoint_id` is the number of a step: the stores' folders are of one run. As with PyTorch's own reader, objects that are no tensors are
+unpickled: load what you trust.
 """
 # mypy: disable-error-code="import-not-found,misc,no-any-return"
 
@@ -38,10 +38,10 @@ Id = Union[str, "os.PathLike[str]"]
 
 
 def _step(checkpoint_id: Id) -> int:
-    found = re.search(r"\d+$", os.fspath(checkpoint_id))
-    if found is None:
-        raise ValueError(f"checkpoint_id {os.fspath(checkpoint_id)!r} does not end with the number of a step")
-    return int(found[0])
+    # With a text before the number, steps of two runs would replace each other.
+    if not re.fullmatch("[0-9]+", os.fspath(checkpoint_id)):
+        raise ValueError(f"checkpoint_id {os.fspath(checkpoint_id)!r} is not the number of a step; give each run folders of its own")
+    return int(os.fspath(checkpoint_id))
 
 
 def _kind(tensor: torch.Tensor) -> Tuple[str, Tuple[int, ...]]:
@@ -60,8 +60,9 @@ class _Storage:
         super().__init__()
         self._own = not isinstance(stores, Checkpoints)
         if not isinstance(stores, Checkpoints):
-            rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
-            stores = Checkpoints(stores, rank=rank, **options)
+            world = torch.distributed
+            rank, ranks = (world.get_rank(), world.get_world_size()) if world.is_initialized() else (0, 1)
+            stores = Checkpoints(stores, rank=rank, ranks=ranks, **options)
         self.checkpoints: Checkpoints = stores
         self._step: Optional[int] = None
 
@@ -70,7 +71,7 @@ class _Storage:
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Id) -> bool:
-        return re.search(r"\d+$", os.fspath(checkpoint_id)) is not None
+        return re.fullmatch("[0-9]+", os.fspath(checkpoint_id)) is not None
 
     def prepare_local_plan(self, plan: Any) -> Any:
         return plan
