@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import errno
 import itertools
 import json
 import struct
@@ -44,7 +46,10 @@ class Calls:
                 self._send(peer, key[1], 0, {"do": do, **given}, timeout)
             except UsageError as error:
                 raise ConnectionError("the peer has ended") from error
-            answer = future.result(timeout)
+            try:
+                answer = future.result(timeout)
+            except concurrent.futures.TimeoutError:  # before Python 3.11 it is no TimeoutError of Python's own
+                raise TimeoutError(errno.ETIMEDOUT, f"{do}: the peer has not answered within {timeout:g} s") from None
         finally:
             del self._waiting[key]
         if "error" in answer:
@@ -83,8 +88,10 @@ class Calls:
             del self._parts[key]
             if not kind & IS_ANSWER:
                 self._do(self._answer, peer, number, whole)
-            elif key[:2] in self._waiting:
-                self._waiting[key[:2]].set_result(json.loads(whole))
+            else:
+                future = self._waiting.get(key[:2])  # the thread that waits may give up at any time
+                if future is not None and not future.done():
+                    future.set_result(json.loads(whole))
 
     def _do(self, *what: Any) -> None:
         try:
@@ -105,9 +112,9 @@ class Calls:
             pass  # it has ended
 
     def _down(self, event: PeerDown) -> None:
-        for peer, number in list(self._waiting):
+        for (peer, _), future in list(self._waiting.items()):
             if peer == event.peer.id:
-                _fail(self._waiting[peer, number], ConnectionError(f"the peer has ended: {event.reason}"))
+                _fail(future, ConnectionError(f"the peer has ended: {event.reason}"))
         for key in [key for key in self._parts if key[0] == event.peer.id]:
             del self._parts[key]
         self._do(self._ended, event.peer.id)
