@@ -42,6 +42,18 @@ class Slabs(unittest.TestCase):
         with self.assertRaisesRegex(OSError, "slots of 5 bytes are wanted"):
             Slots(self.slab.manifest(), 5, **OPTIONS)
 
+    def test_a_key_that_is_given_twice_has_one_slot(self) -> None:
+        self.assertEqual(self.slots.put(["a", "a", "b"], self.memory, [0, 5, 1]), 2)
+        self.assertEqual(self.slots.put(["c", "d"], self.memory, [2, 3]), 2)
+        self.assertEqual(self.slots.has(["a", "b", "c", "d"]), [True] * 4)
+
+    def test_slots_come_back_after_a_revocation_that_failed(self) -> None:
+        failing = unittest.mock.Mock(side_effect=libweft.WeftError(libweft.c.ERR_TIMED_OUT, "the disk hangs"))
+        with unittest.mock.patch.object(self.slab._endpoint, "revoke", failing), self.assertRaises(OSError):
+            self.slots.put(["a", "b"], self.memory, [0, 1])
+        self.assertEqual(self.slots.put(["c", "d", "e", "f"], self.memory, [2, 3, 4, 5]), 4)
+        self.assertEqual(self.slots.has(["a", "b", "c", "d", "e", "f"]), [False] * 2 + [True] * 4)
+
     def test_a_reader_loses_its_grant_before_a_slot_is_used_again(self) -> None:
         other = self.engine()
         own = bytearray(4 * PAGE)

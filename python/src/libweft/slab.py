@@ -18,10 +18,11 @@ import base64
 import itertools
 import json
 import os
+import stat
 import sys
 import threading
 from collections import OrderedDict
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
+from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Set
 
 from . import weights
 from ._calls import Calls
@@ -48,7 +49,8 @@ class Slab:
         """`path`: a file, which is made, or a block device, of which `size` bytes are used. `options`: those of `Endpoint`."""
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if os.fstat(file).st_size < size:
+            of_file = os.fstat(file)
+            if stat.S_ISREG(of_file.st_mode) and of_file.st_size < size:
                 os.posix_fallocate(file, 0, size)
             self._endpoint = Endpoint(**{**weights.DIRECT, **options})
             self._memory = self._endpoint.register_file(file, [(0, size)], access=Access.GRANTED)
@@ -61,6 +63,8 @@ class Slab:
         self._where: "OrderedDict[str, int]" = OrderedDict()
         self._coming: Set[str] = set()
         self._grants: Dict[int, _Grant] = {}
+        #: Those of them that are over, and could not be revoked yet: a disk hangs.
+        self._over: Set[int] = set()
         self._numbers = itertools.count(1)
         self._calls = Calls(self._endpoint, self._serve, self._ended)
 
@@ -114,16 +118,20 @@ class Slab:
     def _put(self, peer: Peer, keys: List[str]) -> Dict[str, Any]:
         """Slots for those keys that are not there; of the others -1, as of those for which there is no room."""
         with self._lock:
-            slots = [-1 if key in self._where or key in self._coming else self._room() for key in keys]
-            taken = [(slot, key) for slot, key in zip(slots, keys) if slot >= 0]
-            if not taken:
-                return {"slots": slots}
+            if len(self._free) < len(keys):
+                self._end_all(self._over)
+            slots: List[int] = []
+            taken: Dict[str, int] = {}
             try:
-                granted = self._grant(peer, [s for s, _ in taken], [k for _, k in taken], Access.REMOTE_WRITE)
+                for key in keys:
+                    slots.append(-1 if key in self._where or key in self._coming or key in taken else self._room())
+                    if slots[-1] >= 0:
+                        taken[key] = slots[-1]
+                granted = self._grant(peer, list(taken.values()), list(taken), Access.REMOTE_WRITE) if taken else {}
             except BaseException:
-                self._free += [slot for slot, _ in taken]
+                self._free += taken.values()
                 raise
-            self._coming.update(key for _, key in taken)
+            self._coming.update(taken)
             return {"slots": slots, **granted}
 
     def _room(self) -> int:
@@ -131,17 +139,34 @@ class Slab:
         if not self._free:
             if not self._where:
                 return -1
-            slot = self._where.popitem(last=False)[1]
+            key, slot = next(iter(self._where.items()))
             for number in [number for number, grant in self._grants.items() if slot in grant.slots]:
-                self._revoke(number)
+                self._end(number)
+            del self._where[key]
             return slot
         return self._free.pop()
 
-    def _revoke(self, number: int) -> Optional[_Grant]:
-        grant = self._grants.pop(number, None)
-        if grant is not None:
-            self._endpoint.revoke(grant.token).wait()
-        return grant
+    def _end(self, number: int, ok: bool = False) -> None:
+        """Ends a grant; what it had for writing is free then, or (`ok`) of its keys. Where the revocation fails, nothing changes,
+        and the next `put` that needs room tries it again."""
+        grant = self._grants[number]
+        self._over.add(number)
+        self._endpoint.revoke(grant.token).wait()
+        del self._grants[number]
+        self._over.discard(number)
+        for key, slot in zip(grant.keys, grant.slots):
+            self._coming.discard(key)
+            if ok:
+                self._where[key] = slot
+            else:
+                self._free.append(slot)
+
+    def _end_all(self, numbers: Iterable[int]) -> None:
+        for number in list(numbers):
+            try:
+                self._end(number)
+            except WeftError:
+                pass  # it is in `_over`
 
     def _get(self, peer: Peer, keys: List[str]) -> Dict[str, Any]:
         with self._lock:
@@ -155,23 +180,12 @@ class Slab:
         with self._lock:
             if self._grants.get(number, (None,))[0] != peer.id:
                 return False
-            grant = self._revoke(number)
-            assert grant is not None
-            for key, slot in zip(grant.keys, grant.slots):
-                self._coming.discard(key)
-                if ok:
-                    self._where[key] = slot
-                else:
-                    self._free.append(slot)
+            self._end(number, ok)
             return True
 
     def _ended(self, peer: int) -> None:
         with self._lock:
-            for number in [number for number, grant in self._grants.items() if grant.peer == peer]:
-                grant = self._revoke(number)
-                assert grant is not None
-                self._coming.difference_update(grant.keys)
-                self._free += grant.slots[:len(grant.keys)]
+            self._end_all(number for number, grant in self._grants.items() if grant.peer == peer)
 
 
 class Slots:
