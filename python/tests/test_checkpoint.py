@@ -70,8 +70,11 @@ class Saves(unittest.TestCase):
             step = ranks[0].load([wanted, Shard("b", "U8", (1001,), 0, 1001, b)], progress=lambda *p: said.append(p))
             self.assertEqual((step, wanted.buffer, b), (7, rows(begin, end), small["b"]))
             self.assertEqual(said[-1], ((end - begin) * ROW + 1001,) * 2)
-        with self.assertRaisesRegex(ValueError, "is wanted"):
-            ranks[0].load({"w": bytearray(3)})
+        longer = Shard("w", "U8", (ROWS, 4 * ROW), 0, 200, bytearray(200 * 4 * ROW))
+        wrong: Any
+        for wrong in ({"w": bytearray(3)}, [longer]):
+            with self.assertRaisesRegex(ValueError, "is wanted"):
+                ranks[0].load(wrong)
         with self.assertRaises(FileNotFoundError):
             ranks[0].load([empty(0, 1)], step=6)
 
@@ -145,6 +148,31 @@ class Saves(unittest.TestCase):
             rank.load([wanted])
         with self.assertRaises(OSError):
             rank.save(2, [wanted]).wait(60)
+
+    def test_the_other_copy_is_loaded(self) -> None:
+        _, manifests = self.stores(2)
+        rank = self.rank(manifests, copies=2)
+        rank.save(1, [shard(0, ROWS)]).wait(60)
+        call = rank._call
+
+        def hangs(store: int, do: str, *given: Any, **more: Any) -> Any:
+            if (store, do) == (0, hanging):
+                raise TimeoutError(do)
+            return call(store, do, *given, **more)
+
+        for hanging in ("steps", "offer", "check"):
+            with self.subTest(hanging), unittest.mock.patch.object(rank, "_call", hangs):
+                wanted = empty(0, ROWS)
+                rank.load([wanted])
+                self.assertEqual(wanted.buffer, rows(0, ROWS))
+                # The other one's first file differs from here on.
+                if hanging == "offer":
+                    with open(sorted(self.folder.glob("0/1/rank*"))[0], "r+b") as file:
+                        file.seek(-1, os.SEEK_END)
+                        file.write(b"\xff")
+        wanted = empty(3, ROWS)
+        rank.load([wanted])
+        self.assertEqual(wanted.buffer, rows(3, ROWS))
 
     def test_bytes_that_have_changed_are_an_error(self) -> None:
         _, manifests = self.stores(1)

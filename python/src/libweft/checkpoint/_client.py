@@ -28,6 +28,10 @@ Tensors = Union[Mapping[str, Buffer], Sequence[Shard]]
 EDGES = 8
 
 
+class _Changed(ValueError):
+    """Bytes are not what was saved: another copy may have them."""
+
+
 class _Check(NamedTuple):
     shard: Shard
     offset: int
@@ -37,7 +41,7 @@ class _Check(NamedTuple):
     def run(self) -> None:
         if weights.checksum(self.shard.buffer, self.offset, self.length) != self.sum:
             last = self.offset + self.length - 1
-            raise ValueError(f"{self.shard.name}: bytes {self.offset} to {last} behind row {self.shard.begin} are not what was saved")
+            raise _Changed(f"{self.shard.name}: bytes {self.offset} to {last} behind row {self.shard.begin} are not what was saved")
 
 
 class _Edge(NamedTuple):
@@ -227,7 +231,7 @@ class Checkpoints:
         for store in range(len(self._stores)) if stores is None else stores:
             try:
                 answers[store] = self._call(store, do, **given)
-            except (ConnectionError, PeerError) as error:
+            except (OSError, PeerError) as error:  # another one may have a copy
                 failed = error
         if failed is not None and not answers and stores is None:
             raise failed
@@ -282,19 +286,61 @@ class Checkpoints:
                     raise
 
     def _load(self, found: Step, shards: Sequence[Shard], verify: bool, progress: Optional[Progress]) -> None:
-        names = sorted({shard.name for shard in shards})
-        offers = self._answers("offer", step=found.step, files=list(found.files), names=names)
         try:
-            self._read(shards, list(offers.values()), verify, progress)
+            self._load_from(dict.fromkeys(range(len(self._stores)), list(found.files)), found.step, shards, verify, progress)
+        except _Changed:
+            good = self._good(found)
+            if good is None:
+                raise
+            self._load_from(good, found.step, shards, verify, progress)
+
+    def _load_from(self, files: Dict[int, List[str]], step: int, shards: Sequence[Shard], verify: bool, progress: Optional[Progress]) -> None:
+        """From these files of each store."""
+        names = sorted({shard.name for shard in shards})
+        offers: Dict[int, Any] = {}
+        failed: Optional[Exception] = None
+        try:
+            for store, of_store in files.items():
+                try:
+                    offers[store] = self._call(store, "offer", step=step, files=of_store, names=names)
+                except (OSError, PeerError) as error:
+                    failed = error
+            try:
+                self._read(shards, list(offers.values()), verify, progress)
+            except ValueError as error:
+                if failed is None or isinstance(error, _Changed):
+                    raise
+                raise failed from error  # no other store has what it was to offer
         finally:
             for store, offer in offers.items():
                 self._answers("release", [store], name=offer["held"])
 
+    def _good(self, found: Step) -> Optional[Dict[int, List[str]]]:
+        """The files on each store that are what was saved: the stores read them again. None: there are no copies."""
+        there = {store: [name for name, size in steps.get(found.step, (None, {}))[1].items() if found.files.get(name) == size]
+                 for store, steps in self._everywhere().items()}
+
+        def good(store: int) -> List[str]:
+            names = []
+            try:
+                for name in there[store]:
+                    if not self._call(store, "check", found.files[name], step=found.step, file=name):
+                        names.append(name)
+            except (OSError, PeerError):
+                pass  # and of its other files there is no answer, either
+            return names
+
+        if sum(map(len, there.values())) == len({name for names in there.values() for name in names}):
+            return None
+        with ThreadPoolExecutor(8, "weft-checks") as pool:
+            checked = dict(zip(there, pool.map(good, there)))
+        return checked if {name for names in checked.values() for name in names} == set(found.files) else None
+
     def _read(self, shards: Sequence[Shard], offers: Sequence[Dict[str, Any]], verify: bool, progress: Optional[Progress] = None) -> None:
         manifests = [json.dumps(offer).encode() for offer in offers]
-        wholes, edges = _checks(shards, offers) if verify else ({}, [])
         with ThreadPoolExecutor(1, "weft-checksums") as pool, Target(
                 shards, manifests, timeout=self._timeout, endpoint=self._endpoint) as target:
+            wholes, edges = _checks(shards, offers) if verify else ({}, [])  # the target has compared their shapes
             checking = []
 
             def arrived(*piece: Any) -> None:
