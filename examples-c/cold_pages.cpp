@@ -151,6 +151,8 @@ private:
         args.page_len = page_len;
         args.page_count = 1;
         args.layer_count = layers;
+        if (r.what == verb::put)
+            s.there = false; // a late notification may have come while the slot's last grant was revoked
         s.block = r.block;
         s.grant = file_.grant(engine_, &args);
         const offer made{1, index, *s.grant};
