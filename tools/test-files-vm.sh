@@ -210,7 +210,11 @@ cuts() { # WEFT_FLUSH, how many
     local i
     rm -f "$inner/ledger" "$work/image" "$work/nbd"
     python3 tools/vm/cached_disk.py "$work/nbd" "$work/image" $((256 << 20)) >"$work/disk.log" 2>&1 </dev/null &
-    until server=$(head -n 1 "$work/disk.log"); [ -n "$server" ]; do sleep 0.1; done
+    server=$!
+    until [ "$(head -n 1 "$work/disk.log")" = "$server" ]; do
+        kill -0 "$server" 2>/dev/null || { cat "$work/disk.log"; return 1; }
+        sleep 0.1
+    done
     lost=0
     for ((i = 0; i < $2; i++)); do
         power_cut "$1" || return 1
