@@ -78,6 +78,18 @@ class Saves(unittest.TestCase):
         with self.assertRaises(FileNotFoundError):
             ranks[0].load([empty(0, 1)], step=6)
 
+    def test_a_name_has_the_same_bytes_on_every_rank(self) -> None:
+        _, manifests = self.stores(2)
+        ranks = [self.rank(manifests, rank=i, ranks=2) for i in range(2)]
+        for step, other in ((1, b"12345"), (2, b"12346"), (3, b"123456")):
+            parts = [rank.save(step, {"a": data}).wait(60) for rank, data in zip(ranks, (b"12345", other))]
+            if step == 1:
+                ranks[0].commit(step, parts)
+                continue
+            with self.assertRaisesRegex(ValueError, "a was saved twice, with other bytes"):
+                ranks[0].commit(step, parts)
+        self.assertEqual([one.step for one in ranks[0].steps()], [1])
+
     def test_files_are_safetensors(self) -> None:
         _, manifests = self.stores(1)
         self.rank(manifests).save(1, {"a": b"12345", "b": rows(0, 3)}).wait(60)
@@ -246,6 +258,9 @@ class Saves(unittest.TestCase):
         with self.assertRaises(OSError) as caught:
             rank._call(0, "open", step=1, name="a", size=1 << 60)
         self.assertNotEqual(caught.exception.errno, 0)
+        self.assertEqual(list(self.folder.glob("0/1/*")), [])
+        with self.assertRaisesRegex(ValueError, "rank 2 is not one of 2 ranks"):
+            Checkpoints(manifests, rank=2, ranks=2, **OPTIONS)
         with self.assertRaisesRegex(ValueError, "0 stores have a"):
             rank.commit(1, [b'{"a": 5}'])
 

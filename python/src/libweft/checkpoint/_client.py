@@ -124,6 +124,8 @@ class Checkpoints:
         64 MiB. `options`: those of `Endpoint`. Raises a ConnectionError or TimeoutError where a store cannot be reached."""
         if not 1 <= copies <= len(stores):
             raise ValueError(f"{copies} copies on {len(stores)} stores")
+        if not 0 <= rank < ranks:
+            raise ValueError(f"rank {rank} is not one of {ranks} ranks, which are numbered from 0")
         #: This one's number.
         self.rank = rank
         self._ranks, self._copies, self._timeout = ranks, copies, timeout
@@ -208,16 +210,23 @@ class Checkpoints:
 
     def commit(self, step: int, parts: Sequence[bytes]) -> None:
         """Makes a checkpoint of what `Saving.wait` returned on every rank; one rank does it. When it returns, all stores have
-        the manifest. Raises ValueError if a file is not there as often as it should be; after an OSError or a WeftError the step
+        the manifest. Raises ValueError if a file is not there as often as it should be, or ranks have saved one name with other
+        bytes; after an OSError or a WeftError the step
         may be committed or not: `steps` says which, and it is all there if it is."""
         files: Dict[str, int] = {}
         for part in parts:
             files.update(json.loads(part))
-        everywhere = self._everywhere()
+        everywhere = self._everywhere(needed=True)
         for name, size in files.items():
             has = sum(there.get(step, (None, {}))[1].get(name) == size for there in everywhere.values())
             if has < self._copies:
                 raise ValueError(f"step {step}: {has} stores have {name}, of {self._copies}")
+        saved: Dict[Any, Any] = {}
+        for store in everywhere:
+            offer = self._call(store, "offer", step=step, files=list(files))
+            for (tensor, dtype, shape, begin, end, _), sums in zip(offer["shards"], offer["sums"]):
+                if saved.setdefault(tensor, (dtype, shape)) != (dtype, shape) or saved.setdefault((tensor, begin, end), sums) != sums:
+                    raise ValueError(f"step {step}: {tensor} was saved twice, with other bytes")
         number = 1 + max((manifest["number"] for there in everywhere.values() for manifest in [there.get(step, (None, {}))[0]] if manifest), default=0)
         manifest = {"format": 1, "step": step, "number": number, "files": files}
         for store in range(len(self._stores)):
@@ -237,9 +246,10 @@ class Checkpoints:
             raise failed
         return answers
 
-    def _everywhere(self) -> Dict[int, Dict[int, Tuple[Optional[Dict[str, Any]], Dict[str, int]]]]:
-        """Of each store that answers, each step's manifest and files."""
-        return {store: {step: (manifest, files) for step, manifest, files in there} for store, there in self._answers("steps").items()}
+    def _everywhere(self, needed: bool = False) -> Dict[int, Dict[int, Tuple[Optional[Dict[str, Any]], Dict[str, int]]]]:
+        """Of each store that answers, each step's manifest and files. `needed`: all have to answer."""
+        answers = {store: self._call(store, "steps") for store in range(len(self._stores))} if needed else self._answers("steps")
+        return {store: {step: (manifest, files) for step, manifest, files in there} for store, there in answers.items()}
 
     def steps(self) -> List[Step]:
         """The checkpoints, the last one last; with those of which a part is on no store that is there (`missing`)."""

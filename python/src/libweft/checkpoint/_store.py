@@ -230,6 +230,12 @@ class Store:
             os.ftruncate(file, size)
             os.posix_fallocate(file, 0, size)
             memory = self._endpoint.register_file(file, [(0, size)], access=Access.REMOTE_WRITE)
+        except BaseException:
+            with self._lock:
+                if self._held.get(held, (None,))[0] == peer:
+                    os.unlink(path)  # its blocks may be all that the disk has
+                    self._release(peer, held)
+            raise
         finally:
             os.close(file)
         try:
@@ -331,7 +337,7 @@ class Store:
                     places.append((len(used) - 1, number))
                 at, number = at + count, number + (count > 0)
         if names is None:
-            return {"shards": [[s.name, s.dtype, s.shape, s.begin, s.end, s.row] for s in shards]}
+            return {"shards": [[s.name, s.dtype, s.shape, s.begin, s.end, s.row] for s in shards], "sums": sums}
         held = f"{step}/ read {next(self._numbers)}"
         memories: List[Memory] = []
         ends: List[Callable[[], None]] = []
