@@ -536,7 +536,6 @@ static void kills_it(struct team *team)
     weft_peer peer = join(team, 1, box);
     struct range_request args = range_args(memory, take_memory(team, 1, box, peer), KILL_PAGE);
     weft_op writes[KILL_PAGES];
-    int there = 0;
     fill_random(bytes, KILL_PAGES * KILL_PAGE, 1);
     for (int i = 0; i < KILL_PAGES; i++) {
         args.local_offset = args.remote_offset = i * KILL_PAGE;
@@ -552,11 +551,9 @@ static void kills_it(struct team *team)
         CHECK_ONE_OF(status, WEFT_OK, WEFT_ERR_PEER_LOST, WEFT_ERR_TIMED_OUT);
         if (status != WEFT_OK)
             continue;
-        there++;
         CHECK_EQ(pread(kill_fd, got, KILL_PAGE, i * KILL_PAGE), KILL_PAGE);
         check_bytes(got, bytes + i * KILL_PAGE, KILL_PAGE);
     }
-    CHECK(there >= 0);
     box_close(box);
 }
 

@@ -18,7 +18,7 @@
 //! a disk: what a hung one holds are its slots, of which a peer and a memory have a part (`Pool`). A peer may have
 //! `ASKS` requests without an answer, of one memory half as many; those that have no slot wait in line.
 //!
-//! **Who does it.** The transfer's worker is the peer's owner; there are no stripes. `asking` is this side's part, `serving` the
+//! **Where.** The transfer's worker is the peer's owner; there are no stripes. `asking` is this side's part, `serving` the
 //! owner's, both without I/O; `owner::staged` carries them out. A transfer comes here if no rail of the fabric in use knows
 //! both of its memories, one of them is a device's, and the peer knows these frames (`wire::address`): else it ends as before.
 

@@ -81,7 +81,7 @@ impl Dialer {
         self.opened.try_recv().ok()
     }
 
-    /// Takes no more; whether its thread has ended.
+    /// From here on it takes nothing; whether its thread has ended.
     pub fn has_ended(&mut self) -> bool {
         self.asks = None;
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
