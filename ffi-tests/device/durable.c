@@ -329,55 +329,10 @@ static void what_cannot_be_durable_is_refused(void)
 
 /* ---- The owner dies ---- */
 
-#define KILL_PAGES 64
-#define KILL_PAGE (32 * KIB)
-static int kill_fd;
-
-static void owns_a_file(struct team *team)
-{
-    struct box *box = box_of(open_endpoint());
-    weft_memory *memory = register_file(box, kill_fd, 0, KILL_PAGES * KILL_PAGE);
-    join(team, 0, box);
-    give_memory(team, 0, memory);
-    for (;;)
-        box_pump(box, 1);
-}
-
-static void kills_it(struct team *team)
-{
-    struct box *box = box_of(open_endpoint());
-    uint8_t *bytes = map_bytes(KILL_PAGES * KILL_PAGE), *got = malloc(KILL_PAGE);
-    weft_memory *memory = register_one(box->endpoint, bytes, KILL_PAGES * KILL_PAGE);
-    weft_peer peer = join(team, 1, box);
-    struct range_request args = range_args(memory, take_memory(team, 1, box, peer), KILL_PAGE);
-    weft_op writes[KILL_PAGES];
-    CHECK(got != NULL);
-    fill_random(bytes, KILL_PAGES * KILL_PAGE, 1);
-    for (int i = 0; i < KILL_PAGES; i++) {
-        args.local_offset = args.remote_offset = i * KILL_PAGE;
-        args.options.flags = i % 4 ? WEFT_DURABLE : 0;
-        writes[i] = write_now(box, &args);
-        if (i == KILL_PAGES / 2)
-            CHECK_OK(box_await(box, writes[1], patience_ms()).status);
-    }
-    kill_member(team, 1); /* a flush is in flight */
-    for (int i = 0; i < KILL_PAGES; i++) {
-        weft_status status = i == 1 ? WEFT_OK : box_await(box, writes[i], 4 * patience_ms()).status;
-        CHECK_ONE_OF(status, WEFT_OK, WEFT_ERR_PEER_LOST, WEFT_ERR_TIMED_OUT);
-        if (status != WEFT_OK || i % 4 == 0)
-            continue;
-        CHECK_EQ(pread(kill_fd, got, KILL_PAGE, i * KILL_PAGE), KILL_PAGE);
-        check_bytes(got, bytes + i * KILL_PAGE, KILL_PAGE);
-    }
-    box_close(box);
-}
-
 static void durable_writes_survive_the_end_of_their_owner(void)
 {
     disk_begin("fake:volatile:flush-late=3000");
-    kill_fd = new_file();
-    CHECK_EQ(ftruncate(kill_fd, KILL_PAGES * KILL_PAGE), 0);
-    run_pair(kills_it, owns_a_file);
+    kill_an_owner(WEFT_DURABLE);
 }
 
 /* Where NICs check no grants, a submission under one that was revoked is refused. */

@@ -514,54 +514,9 @@ static void file_is_not_changed_after_a_revoke(void)
 
 /* ---- The owner dies ---- */
 
-#define KILL_PAGES 64
-#define KILL_PAGE (32 * KIB)
-static int kill_fd;
-
-static void owns_a_file(struct team *team)
-{
-    struct box *box = box_of(open_endpoint());
-    weft_memory *memory = register_file(box, kill_fd, 0, KILL_PAGES * KILL_PAGE);
-    join(team, 0, box);
-    give_memory(team, 0, memory);
-    for (;;)
-        box_pump(box, 1);
-}
-
-static void kills_it(struct team *team)
-{
-    struct box *box = box_of(open_endpoint());
-    uint8_t *bytes = map_bytes(KILL_PAGES * KILL_PAGE);
-    weft_memory *memory = register_one(box->endpoint, bytes, KILL_PAGES * KILL_PAGE);
-    weft_peer peer = join(team, 1, box);
-    struct range_request args = range_args(memory, take_memory(team, 1, box, peer), KILL_PAGE);
-    weft_op writes[KILL_PAGES];
-    fill_random(bytes, KILL_PAGES * KILL_PAGE, 1);
-    for (int i = 0; i < KILL_PAGES; i++) {
-        args.local_offset = args.remote_offset = i * KILL_PAGE;
-        writes[i] = write_now(box, &args);
-        if (i == KILL_PAGES / 2)
-            CHECK_OK(box_await(box, writes[0], patience_ms()).status);
-    }
-    kill_member(team, 1);
-    uint8_t *got = malloc(KILL_PAGE);
-    CHECK(got != NULL);
-    for (int i = 1; i < KILL_PAGES; i++) {
-        weft_status status = box_await(box, writes[i], 4 * patience_ms()).status;
-        CHECK_ONE_OF(status, WEFT_OK, WEFT_ERR_PEER_LOST, WEFT_ERR_TIMED_OUT);
-        if (status != WEFT_OK)
-            continue;
-        CHECK_EQ(pread(kill_fd, got, KILL_PAGE, i * KILL_PAGE), KILL_PAGE);
-        check_bytes(got, bytes + i * KILL_PAGE, KILL_PAGE);
-    }
-    box_close(box);
-}
-
 static void writes_are_there_when_the_owner_was_killed(void)
 {
-    kill_fd = new_file();
-    CHECK_EQ(ftruncate(kill_fd, KILL_PAGES * KILL_PAGE), 0);
-    run_pair(kills_it, owns_a_file);
+    kill_an_owner(0);
 }
 
 /* Over NICs, bytes of files go in frames. */

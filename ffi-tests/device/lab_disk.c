@@ -4,7 +4,7 @@
  *     WEFT_DISK       the block device, which is overwritten
  *     WEFT_DISK_KIND  raw, or ext4 on it
  */
-#include "harness.h"
+#include "files.h"
 
 #include <linux/fiemap.h>
 #include <linux/fs.h>
@@ -21,17 +21,6 @@
 #define DEVICE "/dev/mapper/weft"
 
 /* ---- The disk ---- */
-
-static void shell(const char *format, ...)
-{
-    char command[1024];
-    va_list words;
-    va_start(words, format);
-    vsnprintf(command, sizeof command, format, words);
-    va_end(words);
-    if (system(command) != 0)
-        FAIL("failed: %s", command);
-}
 
 static bool on_file_system(void)
 {
@@ -131,17 +120,11 @@ struct bed {
     weft_remote_memory *remote;
 };
 
-static void register_file(struct bed *bed, uint32_t access)
+static void register_disk(struct bed *bed, uint32_t access)
 {
-    weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
     weft_memory_range range = {NULL, LEN};
-    char blob[4096];
-    args.kind = WEFT_MEMORY_FILE;
-    args.fd = bed->fd;
-    args.access = access;
-    CHECK_OK(weft_memory_register(bed->duo.b->endpoint, &range, 1, &args, &bed->memory));
-    size_t len = descriptor_of(bed->memory, blob, sizeof blob);
-    CHECK_OK(weft_remote_memory_import(bed->duo.a->endpoint, bed->duo.a_to_b, blob, len, &bed->remote));
+    CHECK_OK(try_file(bed->duo.b, bed->fd, &range, 1, access, &bed->memory));
+    bed->remote = import_of(&bed->duo, bed->memory);
 }
 
 /* How long the owner waits for its disk. */
@@ -156,7 +139,7 @@ static struct bed bed_open(uint32_t access)
     owner.timeout_ns = patiently(OWNER_MS) * MS;
     bed.fd = new_disk();
     bed.duo = duo_open_between(LEN, &mine, &owner);
-    register_file(&bed, access);
+    register_disk(&bed, access);
     return bed;
 }
 
@@ -191,12 +174,6 @@ static weft_op begin(struct bed *bed, const struct range_request *args, bool rea
 static weft_completion move(struct bed *bed, const struct range_request *args, bool read)
 {
     return box_await(bed->duo.a, begin(bed, args, read), 2 * patience_ms());
-}
-
-static void check_error(weft_completion done, int want)
-{
-    CHECK_STATUS(done.status, WEFT_ERR_FILE);
-    CHECK_EQ(done.provider_errno, want);
 }
 
 /* Every place of the file is written and read again, directly and at odd places. */
@@ -258,9 +235,9 @@ static void bad_blocks_fail_alone(void)
     struct range_request bad = at(&bed, BAD + 4096, RUN), good = at(&bed, BAD - RUN, RUN), both = at(&bed, BAD - MIB, 3 * MIB);
     /* More often than there are slots. */
     for (int i = 0; i < 150; i++)
-        check_error(move(&bed, &bad, i % 2), EIO);
-    check_error(move(&bed, &both, true), EIO);
-    check_error(move(&bed, &both, false), EIO);
+        check_file_error(move(&bed, &bad, i % 2), EIO);
+    check_file_error(move(&bed, &both, true), EIO);
+    check_file_error(move(&bed, &both, false), EIO);
     for (uint64_t i = 0; i < COUNT(entries); i++)
         entries[i] = (weft_list_entry){.local = bed.duo.a_memory, .remote = bed.remote, .local_offset = i * RUN,
                                        .remote_offset = i == 1 ? BAD : i * RUN, .len = RUN};
@@ -269,7 +246,7 @@ static void bad_blocks_fail_alone(void)
     for (int read = 0; read < 2; read++) {
         CHECK_OK((read ? submit_read_list : submit_write_list)(bed.duo.a->endpoint, &list, &id));
         weft_completion done = box_await(bed.duo.a, id, 2 * patience_ms());
-        check_error(done, EIO);
+        check_file_error(done, EIO);
         CHECK_EQ(done.entry, 1);
     }
     CHECK_OK(move(&bed, &good, false).status);
@@ -296,7 +273,7 @@ static void flaky_disk_loses_nothing_that_was_written(void)
         seeds[place] = done.status == WEFT_OK ? seed : 0;
         *(done.status == WEFT_OK ? &worked : &failed) += 1;
         if (done.status != WEFT_OK)
-            check_error(done, EIO);
+            check_file_error(done, EIO);
         CHECK(now_ns() < until + 60 * SECOND);
     }
     memory_goes_on(&bed);
@@ -390,23 +367,23 @@ static void suspended_disk_is_named_and_comes_back(void)
     CHECK_ONE_OF(weft_op_cancel(bed.duo.a->endpoint, cancels), WEFT_OK, WEFT_ERR_HANDLE); /* it may have ended */
     weft_completion cancelled = box_await(bed.duo.a, cancels, 2 * patience_ms());
     if (cancelled.status == WEFT_ERR_FILE)
-        check_error(cancelled, ETIMEDOUT);
+        check_file_error(cancelled, ETIMEDOUT);
     else
         CHECK_STATUS(cancelled.status, WEFT_ERR_CANCELED);
-    check_error(box_await(bed.duo.a, waits, 2 * patience_ms()), ETIMEDOUT);
+    check_file_error(box_await(bed.duo.a, waits, 2 * patience_ms()), ETIMEDOUT);
     memory_goes_on(&bed);
     /* So many more that the file is refused at once. */
     weft_op many[60];
     for (size_t i = 0; i < COUNT(many); i++)
         many[i] = begin(&bed, &late, false);
     for (size_t i = 0; i < COUNT(many); i++)
-        check_error(box_await(bed.duo.a, many[i], 2 * patience_ms()), ETIMEDOUT);
+        check_file_error(box_await(bed.duo.a, many[i], 2 * patience_ms()), ETIMEDOUT);
     memory_goes_on(&bed);
     CHECK_STATUS(weft_memory_deregister(bed.memory), WEFT_ERR_TIMED_OUT);
     memory_goes_on(&bed);
     resume_disk();
     deregister_in_the_end(&bed);
-    register_file(&bed, 0);
+    register_disk(&bed, 0);
     for (uint64_t seed = 1; seed <= 3; seed++)
         all_is_well(&bed, seed);
     bed_close(&bed);
@@ -423,12 +400,12 @@ static void resumed_disk_is_used_again(void)
         for (size_t i = 0; i < COUNT(many); i++)
             many[i] = begin(&bed, &args, i % 2);
         for (size_t i = 0; i < COUNT(many); i++)
-            check_error(box_await(bed.duo.a, many[i], 2 * patience_ms()), ETIMEDOUT);
+            check_file_error(box_await(bed.duo.a, many[i], 2 * patience_ms()), ETIMEDOUT);
         resume_disk();
         weft_completion done;
         uint64_t until = now_ns() + 2 * patience_ms() * MS;
         while ((done = move(&bed, &args, false)).status != WEFT_OK && now_ns() < until)
-            check_error(done, ETIMEDOUT);
+            check_file_error(done, ETIMEDOUT);
         all_is_well(&bed, 8);
     }
     bed_close(&bed);
@@ -528,14 +505,14 @@ static void failed_flush_spoils_the_memory(void)
     args.options.flags = 0;
     CHECK_OK(move(&bed, &args, false).status);
     all_is("error", "");
-    check_error(move(&bed, &empty, false), EIO);
+    check_file_error(move(&bed, &empty, false), EIO);
     whole_disk();
-    check_error(move(&bed, &empty, false), EIO);
+    check_file_error(move(&bed, &empty, false), EIO);
     for (int read = 0; read < 2; read++)
-        check_error(move(&bed, &args, read), EIO);
+        check_file_error(move(&bed, &args, read), EIO);
     memory_goes_on(&bed);
     deregister_in_the_end(&bed);
-    register_file(&bed, 0);
+    register_disk(&bed, 0);
     if (!on_file_system()) /* which may be read-only since then */
         all_is_well(&bed, 1);
     bed_close(&bed);
@@ -557,33 +534,16 @@ static void flush_of_a_suspended_disk_is_named_and_comes_back(void)
     CHECK_WITHIN(began, now_ns(), 300 * MS + LATE_MOST);
     CHECK_STATUS(done.status, WEFT_ERR_TIMED_OUT);
     memory_goes_on(&bed);
-    check_error(box_await(bed.duo.a, waits, 2 * patience_ms()), ETIMEDOUT);
+    check_file_error(box_await(bed.duo.a, waits, 2 * patience_ms()), ETIMEDOUT);
     memory_goes_on(&bed);
     resume_disk();
     deregister_in_the_end(&bed);
-    register_file(&bed, 0);
+    register_disk(&bed, 0);
     all_is_well(&bed, 1);
     bed_close(&bed);
 }
 
 /* ---- The owner's process ends, by SIGKILL ---- */
-
-static int kill_fd;
-
-static void owns(struct team *team)
-{
-    struct box *box = box_of(open_endpoint());
-    weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
-    weft_memory_range range = {NULL, LEN};
-    weft_memory *memory;
-    args.kind = WEFT_MEMORY_FILE;
-    args.fd = kill_fd;
-    CHECK_OK(weft_memory_register(box->endpoint, &range, 1, &args, &memory));
-    join(team, 0, box);
-    give_memory(team, 0, memory);
-    for (;;)
-        box_pump(box, 1);
-}
 
 static void kills(struct team *team)
 {
@@ -611,9 +571,9 @@ static void kills(struct team *team)
 
 static void killed_owner_of_a_suspended_disk_is_a_lost_peer(void)
 {
-    kill_fd = new_disk();
-    run_pair(kills, owns);
-    close(kill_fd);
+    owned_fd = new_disk();
+    run_pair(kills, owns_a_file);
+    close(owned_fd);
     remove_disk();
 }
 
@@ -628,8 +588,8 @@ static void full_file_system_says_so(void)
     CHECK_EQ(system("dd if=/dev/zero of=" FOLDER "/filler bs=1M 2>/dev/null"), 256);
     struct range_request args = at(&bed, 0, MIB), page = at(&bed, 3 * MIB + 1, 5000);
     for (int i = 0; i < 80; i++)
-        check_error(move(&bed, &args, false), ENOSPC);
-    check_error(move(&bed, &page, false), ENOSPC);
+        check_file_error(move(&bed, &args, false), ENOSPC);
+    check_file_error(move(&bed, &page, false), ENOSPC);
     memory_goes_on(&bed);
     CHECK_EQ(unlink(FOLDER "/filler"), 0);
     sync();
@@ -655,9 +615,9 @@ static void truncated_file_says_so(void)
         for (size_t i = 0; i < COUNT(reads); i++) {
             weft_completion done = box_await(bed.duo.a, reads[i], 2 * patience_ms());
             if (done.status != WEFT_OK)
-                check_error(done, ENODATA);
+                check_file_error(done, ENODATA);
         }
-        check_error(move(&bed, &args, true), ENODATA);
+        check_file_error(move(&bed, &args, true), ENODATA);
     }
     memory_goes_on(&bed);
     all_is_well(&bed, 1);
@@ -676,7 +636,7 @@ static void file_system_whose_disk_fails_says_so(void)
     grows.remote_offset = LEN - RUN;
     all_is("error", "");
     for (int i = 0; i < 20; i++) {
-        check_error(move(&bed, &args, i % 2), EIO);
+        check_file_error(move(&bed, &args, i % 2), EIO);
         weft_completion done = move(&bed, &grows, false);
         if (done.status != WEFT_OK) { /* its blocks may be known, and its bytes in the page cache */
             CHECK_STATUS(done.status, WEFT_ERR_FILE);
@@ -705,12 +665,12 @@ static void frozen_file_system_is_waited_for(void)
     memory_goes_on(&bed);
     args.options.timeout_ns = 300 * MS;
     CHECK_STATUS(move(&bed, &args, false).status, WEFT_ERR_TIMED_OUT);
-    check_error(box_await(bed.duo.a, first, 2 * patience_ms()), ETIMEDOUT);
-    check_error(box_await(bed.duo.a, second, 2 * patience_ms()), ETIMEDOUT);
+    check_file_error(box_await(bed.duo.a, first, 2 * patience_ms()), ETIMEDOUT);
+    check_file_error(box_await(bed.duo.a, second, 2 * patience_ms()), ETIMEDOUT);
     CHECK_EQ(ioctl(folder, FITHAW, 0), 0);
     close(folder);
     deregister_in_the_end(&bed);
-    register_file(&bed, 0);
+    register_disk(&bed, 0);
     all_is_well(&bed, 1);
     bed_close(&bed);
 }

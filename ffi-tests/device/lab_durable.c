@@ -7,7 +7,7 @@
  * Tests: `writes` looks, and writes until it is killed; `looks` only looks. Files: half of the disk as a block device, and
  * one on ext4 that grows.
  */
-#include "harness.h"
+#include "files.h"
 
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -30,17 +30,6 @@ static const char *variable(const char *name)
 }
 
 static bool flush_is(const char *what) { return strcmp(variable("WEFT_FLUSH"), what) == 0; }
-
-static void shell(const char *format, ...)
-{
-    char command[1024];
-    va_list words;
-    va_start(words, format);
-    vsnprintf(command, sizeof command, format, words);
-    va_end(words);
-    if (system(command) != 0)
-        FAIL("failed: %s", command);
-}
 
 /* ---- The disk ---- */
 
@@ -229,15 +218,7 @@ static void write_until_the_end(void)
     weft_remote_memory *remote[FILES];
     uint64_t random = now_ns();
     for (int file = 0; file < FILES; file++) {
-        weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
-        weft_memory_range range = {NULL, (uint64_t)PLACES * PLACE};
-        weft_memory *memory;
-        char blob[4096];
-        args.kind = WEFT_MEMORY_FILE;
-        args.fd = file_of[file];
-        CHECK_OK(weft_memory_register(duo.b->endpoint, &range, 1, &args, &memory));
-        size_t len = descriptor_of(memory, blob, sizeof blob);
-        CHECK_OK(weft_remote_memory_import(duo.a->endpoint, duo.a_to_b, blob, len, &remote[file]));
+        remote[file] = import_of(&duo, register_file(duo.b, file_of[file], 0, (uint64_t)PLACES * PLACE));
     }
     puts("writing");
     fflush(stdout);

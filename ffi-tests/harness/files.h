@@ -69,4 +69,59 @@ static inline void check_bytes(const uint8_t *got, const uint8_t *want, uint64_t
             FAIL("byte %" PRIu64 " is %d and should be %d", i, got[i], want[i]);
 }
 
+/* ---- An owner that is killed ---- */
+
+#define OWNED_PAGES 64
+#define OWNED_PAGE (32 * KIB)
+static int owned_fd;
+static uint32_t owned_flags;
+
+static inline void owns_a_file(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    weft_memory *memory = register_file(box, owned_fd, 0, OWNED_PAGES * OWNED_PAGE);
+    join(team, 0, box);
+    give_memory(team, 0, memory);
+    for (;;)
+        box_pump(box, 1);
+}
+
+static inline void kills_it(struct team *team)
+{
+    struct box *box = box_of(open_endpoint());
+    uint8_t *bytes = map_bytes(OWNED_PAGES * OWNED_PAGE), *got = malloc(OWNED_PAGE);
+    weft_memory *memory = register_one(box->endpoint, bytes, OWNED_PAGES * OWNED_PAGE);
+    weft_peer peer = join(team, 1, box);
+    struct range_request args = range_args(memory, take_memory(team, 1, box, peer), OWNED_PAGE);
+    weft_op writes[OWNED_PAGES];
+    CHECK(got != NULL);
+    fill_random(bytes, OWNED_PAGES * OWNED_PAGE, 1);
+    for (int i = 0; i < OWNED_PAGES; i++) {
+        args.local_offset = args.remote_offset = i * OWNED_PAGE;
+        args.options.flags = i % 4 ? owned_flags : 0;
+        writes[i] = write_now(box, &args);
+        if (i == OWNED_PAGES / 2)
+            CHECK_OK(box_await(box, writes[1], patience_ms()).status);
+    }
+    kill_member(team, 1); /* a flush may be in flight */
+    for (int i = 0; i < OWNED_PAGES; i++) {
+        weft_status status = i == 1 ? WEFT_OK : box_await(box, writes[i], 4 * patience_ms()).status;
+        CHECK_ONE_OF(status, WEFT_OK, WEFT_ERR_PEER_LOST, WEFT_ERR_TIMED_OUT);
+        if (status != WEFT_OK || (owned_flags & WEFT_DURABLE && i % 4 == 0))
+            continue;
+        CHECK_EQ(pread(owned_fd, got, OWNED_PAGE, i * OWNED_PAGE), OWNED_PAGE);
+        check_bytes(got, bytes + i * OWNED_PAGE, OWNED_PAGE);
+    }
+    box_close(box);
+}
+
+/* What has completed with these flags (three of four writes have them) is in the file of an owner that was killed. */
+static inline void kill_an_owner(uint32_t flags)
+{
+    owned_flags = flags;
+    owned_fd = new_file();
+    CHECK_EQ(ftruncate(owned_fd, OWNED_PAGES * OWNED_PAGE), 0);
+    run_pair(kills_it, owns_a_file);
+}
+
 #endif

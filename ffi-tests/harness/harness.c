@@ -86,6 +86,18 @@ void skip(const char *format, ...)
     _exit(EXIT_SKIPPED);
 }
 
+void shell(const char *format, ...)
+{
+    char command[1024] = "PATH=$PATH:/usr/sbin:/sbin; ";
+    size_t len = strlen(command);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(command + len, sizeof command - len, format, args);
+    va_end(args);
+    if (system(command) != 0)
+        FAIL("failed: %s", command);
+}
+
 /* ---- A program of tests ---- */
 
 int run_tests(int argc, char **argv, const struct test *tests)

@@ -68,6 +68,8 @@ weft_status check_one_of(const char *file, int line, const char *call, weft_stat
 void mark_last_error(void);
 void check_own_message(const char *file, int line, const char *call);
 void skip(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
+/* Runs a line of the shell, which must succeed. */
+void shell(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* ---- A program of tests ---- */
 

@@ -13,18 +13,6 @@
 
 /* ---- Hosts in namespaces, which only root can make ---- */
 
-static void run(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static void run(const char *format, ...)
-{
-    char command[256] = "PATH=$PATH:/usr/sbin:/sbin ";
-    va_list args;
-    va_start(args, format);
-    vsnprintf(command + strlen(command), sizeof command - strlen(command), format, args);
-    va_end(args);
-    if (system(command) != 0)
-        FAIL("%s", command);
-}
-
 /* From now on this process is on its own host. Call before any thread is started. */
 static void leave_this_host(void)
 {
@@ -36,21 +24,21 @@ static void leave_this_host(void)
     if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) != 0 || umount2("/sys", MNT_DETACH) != 0 ||
         mount("sysfs", "/sys", "sysfs", 0, NULL) != 0)
         skip("/sys cannot be mounted here: %s", strerror(errno));
-    run("ip link set lo up");
+    shell("ip link set lo up");
 }
 
 /* A cable to another member's host, and our end's address. It is eth0 there. */
 static void plug(struct team *team, int to, const char *name, const char *address, int mtu)
 {
-    run("ip link add %s mtu %d type veth peer name eth0 mtu %d netns %d", name, mtu, mtu, (int)pid_of(team, to));
-    run("ip addr add %s dev %s%s", address, name, strchr(address, ':') ? " nodad" : "");
-    run("ip link set %s up", name);
+    shell("ip link add %s mtu %d type veth peer name eth0 mtu %d netns %d", name, mtu, mtu, (int)pid_of(team, to));
+    shell("ip addr add %s dev %s%s", address, name, strchr(address, ':') ? " nodad" : "");
+    shell("ip link set %s up", name);
 }
 
 static void plugged(const char *address)
 {
-    run("ip addr add %s dev eth0%s", address, strchr(address, ':') ? " nodad" : "");
-    run("ip link set eth0 up");
+    shell("ip addr add %s dev eth0%s", address, strchr(address, ':') ? " nodad" : "");
+    shell("ip link set eth0 up");
 }
 
 /* ---- Pages, in both directions ---- */
@@ -127,7 +115,7 @@ static int port_of(weft_endpoint *endpoint)
 static void pages_move_over_ipv6_loopback(void)
 {
     leave_this_host();
-    run("ip addr del 127.0.0.1/8 dev lo");
+    shell("ip addr del 127.0.0.1/8 dev lo");
     struct duo duo = duo_open(LEN);
     CHECK(strncmp(rail_address(duo.a->endpoint, 0), "[::1]:", 6) == 0);
     duo_moves_pages(&duo);
@@ -152,7 +140,7 @@ static void left_of_a_cable(struct team *team)
     meet(team, 1, NULL);
     plug(team, 1, "eth0", way->left, way->mtu);
     if (way->left_also)
-        run("ip addr add %s dev eth0 nodad", way->left_also);
+        shell("ip addr add %s dev eth0 nodad", way->left_also);
     meet(team, 1, NULL);
     pages_move(team, 1, box_on("eth0", NULL, NULL, 0));
 }
@@ -164,7 +152,7 @@ static void right_of_a_cable(struct team *team)
     meet(team, 0, NULL);
     plugged(way->right);
     if (way->right_also)
-        run("ip addr add %s dev eth0 nodad", way->right_also);
+        shell("ip addr add %s dev eth0 nodad", way->right_also);
     pages_move(team, 0, box_on("eth0", NULL, NULL, 0));
 }
 
@@ -541,8 +529,8 @@ static void dead_peer_is_lost_although_its_children_live(void)
 static void interfaces_that_are_down_are_named(void)
 {
     leave_this_host();
-    run("ip link set lo down");
-    run("ip link add eth7 type veth peer name eth8");
+    shell("ip link set lo down");
+    shell("ip link add eth7 type veth peer name eth8");
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     weft_endpoint *endpoint = NULL;
     config.fabric = "tcp";
