@@ -25,7 +25,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray disk-figures weights-figures interrupts weights-roundtrip checkpoint-kills checkpoint-figures dcp soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-files-vm test-efa test-staged p5 test-netem test-reset gpu-test figures fuzz sanitize miri loom lab chaos crate dist header abi check check-msrv lib lib-simulated tested examples clean
+.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray disk-figures weights-figures interrupts weights-roundtrip checkpoint-kills checkpoint-figures dcp soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-files-vm test-efa test-staged p5 test-netem test-reset gpu-test figures fuzz sanitize miri loom lab chaos crate dist header docs test-docs abi check check-msrv lib lib-simulated tested examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 17
@@ -231,6 +231,16 @@ release: ## Everything of a release but pushing it: target/release-VERSION and a
 
 header: ## Makes include/weft.h again from src/capi; of it, docs/reference.md and python/src/libweft/c.py
 	@tools/header.sh write
+
+docs: ## The documents as a site, with a search and rustdoc: target/docs/site (registry, the first time)
+	@tools/need.sh docs
+	@tools/docs.py
+
+test-docs: ## The documents: names and links; the site, in headless Chromium too
+	@tools/need.sh test-docs
+	@tools/test-docs.py
+	@tools/docs.py
+	@tools/test-site.py
 
 abi: ## Adds the fields of include/weft.h to the layout that is promised: docs/abi.md
 	@tools/need.sh test

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Looks for what a make target needs, installs what is missing with apt-get, and says so.
-#     tools/need.sh lib|demo|compare|test|verbs|files-vm|efa|figures|chaos|sanitize|check|dist|wheels|nixl
+#     tools/need.sh lib|demo|docs|test-docs|compare|test|verbs|files-vm|efa|figures|chaos|sanitize|check|dist|wheels|nixl
 # With WEFT_NO_INSTALL=1 it only says what is missing, and fails if that is something the target cannot do without.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin # where ldconfig and ip live; not in everybody's PATH
-target=${1:?what for: lib, demo, compare, test, verbs, files-vm, efa, figures, chaos, sanitize, check, dist, wheels or nixl}
+target=${1:?what for: lib, demo, docs, test-docs, compare, test, verbs, files-vm, efa, figures, chaos, sanitize, check, dist, wheels or nixl}
 cargo=${CARGO:-cargo}
 packages=() reasons=() optional=()
 
@@ -56,6 +56,12 @@ look() {
             need_rust_tool fmt rustfmt; need_rust_tool clippy clippy
             have python3 || want python3 "what makes the declarations for Python" ;;
         lib) ;;
+        docs | test-docs)
+            python3 -c 'import ensurepip' 2>/dev/null || want python3-venv "the builder of the site"
+            if [ "$target" = test-docs ]; then
+                have chromium-headless-shell || have chromium || have google-chrome || want_if_possible chromium "a browser for the site"
+                fc-list 2>/dev/null | grep -q . || want_if_possible fonts-dejavu-core "letters in the pictures of pages"
+            fi ;;
         nixl)
             have g++ || want g++ "the plugin"
             python3 -c 'import ensurepip' 2>/dev/null || want python3-venv "NIXL's wheels" ;;
