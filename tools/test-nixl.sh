@@ -43,8 +43,8 @@ with() {
 }
 
 for fabric in host tcp; do
-    with $main "NIXL $main: every call, transfers and engines' calls over $fabric" \
-        suite $main $fabric test_calls test_transfers test_engines
+    with $main "NIXL $main: every call, transfers, files and engines' calls over $fabric" \
+        suite $main $fabric test_calls test_transfers test_files test_engines
     with $main "NIXL $main: faults over $fabric" suite $main $fabric test_faults
 done
 if tools/lab.sh --rails 1 true >/dev/null 2>&1; then
@@ -54,7 +54,7 @@ else
 fi
 if [ -z "${SHORT:-}" ]; then
     for version in $others; do
-        with "$version" "NIXL $version: transfers and engines' calls over tcp" suite "$version" tcp test_transfers test_engines
+        with "$version" "NIXL $version: transfers, files and engines' calls over tcp" suite "$version" tcp test_transfers test_files test_engines
     done
     with $old "NIXL $old is refused" refused
 fi

@@ -42,6 +42,7 @@ struct nixlAgentOptionalArgs;
 
 using nixl_b_params_t = std::unordered_map<std::string, std::string>;
 using nixl_mem_list_t = std::vector<nixl_mem_t>;
+using nixl_query_resp_t = std::optional<nixl_b_params_t>;
 using notif_list_t = std::vector<std::pair<std::string, std::string>>;
 
 struct nixlBasicDesc {
@@ -80,10 +81,12 @@ template <class T> class nixlDescList {
 
 public:
     nixlDescList() = delete;
+    nixl_mem_t getType() const { return type; }
     int descCount() const { return static_cast<int>(descs.size()); }
     const T &operator[](std::size_t index) const { return descs[index]; }
 };
 using nixl_meta_dlist_t = nixlDescList<nixlMetaDesc>;
+using nixl_reg_dlist_t = nixlDescList<nixlBlobDesc>;
 
 struct nixlBackendOptionalArgs {
     std::string notifMsg;
@@ -156,7 +159,10 @@ public:
     virtual nixl_status_t loadLocalMD(nixlBackendMD *, nixlBackendMD *&) = 0;
     virtual nixl_status_t getNotifs(notif_list_t &) = 0;
     virtual nixl_status_t genNotif(const std::string &, const std::string &) const = 0;
-    virtual nixl_status_t queryMem(const void *, void *) const { return NIXL_ERR_NOT_SUPPORTED; }
+    virtual nixl_status_t queryMem(const nixl_reg_dlist_t &, std::vector<nixl_query_resp_t> &) const
+    {
+        return NIXL_ERR_NOT_SUPPORTED;
+    }
     virtual nixl_status_t estimateXferCost(const nixl_xfer_op_t &, const nixl_meta_dlist_t &, const nixl_meta_dlist_t &,
                                            const std::string &, nixlBackendReqH *const &, std::chrono::microseconds &,
                                            std::chrono::microseconds &, nixl_cost_t &,

@@ -4,6 +4,7 @@
 #include "status.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 
 namespace weft_nixl {
@@ -66,20 +67,42 @@ std::string agent::connection() const { return connection_prefix + main_.address
 
 nixl_status_t agent::register_memory(const nixlBlobDesc &range, nixl_mem_t kind, nixlBackendMD *&out)
 {
-    if (kind != DRAM_SEG && kind != VRAM_SEG)
+    if (kind != DRAM_SEG && kind != VRAM_SEG && kind != FILE_SEG)
         return NIXL_ERR_NOT_SUPPORTED;
     auto memory = std::make_unique<local_memory>();
     memory->range = {reinterpret_cast<void *>(range.addr), range.len};
     memory->args.kind = kind == VRAM_SEG ? WEFT_MEMORY_CUDA : WEFT_MEMORY_HOST;
-    weft_status status = weft_memory_register(main_.handle(), &memory->range, 1, &memory->args, &memory->handle);
-    if (status == WEFT_ERR_INVALID) { // possibly read-only memory, such as weights that are mapped from a file
-        memory->args.access = WEFT_ACCESS_REMOTE_READ;
+    if (kind == FILE_SEG) {
+        if (!memory->file.open(range)) {
+            log(level::error, "agent %s: a file is not opened (devId %llu, metaInfo \"%s\"): %s", name_.c_str(),
+                static_cast<unsigned long long>(range.devId), range.metaInfo.c_str(), std::strerror(errno));
+            return NIXL_ERR_INVALID_PARAM;
+        }
+        memory->args.kind = WEFT_MEMORY_FILE;
+        memory->args.fd = memory->file.fd();
+        memory->file_id = range.devId;
+    }
+    weft_status status = WEFT_ERR_INVALID;
+    // Read-only memory, such as weights that are mapped from a file, and files that are open in one direction, are invalid
+    // for the other one.
+    for (const std::uint32_t access : {WEFT_ACCESS_REMOTE_READ | WEFT_ACCESS_REMOTE_WRITE, WEFT_ACCESS_REMOTE_READ,
+                                       WEFT_ACCESS_REMOTE_WRITE}) {
+        if (status != WEFT_ERR_INVALID)
+            break;
+        memory->args.access = access;
         status = weft_memory_register(main_.handle(), &memory->range, 1, &memory->args, &memory->handle);
     }
     if (status != WEFT_OK) {
         log(level::error, "agent %s: memory of %zu bytes is not registered: %s", name_.c_str(), range.len,
             weft_last_error());
         return as_nixl(status);
+    }
+    const std::lock_guard<std::mutex> held(lock_);
+    if (kind == FILE_SEG && !files_.take(range.devId, memory->file)) {
+        log(level::error, "agent %s: devId %llu stands for another file, which is registered", name_.c_str(),
+            static_cast<unsigned long long>(range.devId));
+        (void)!weft_memory_deregister(memory->handle);
+        return NIXL_ERR_INVALID_PARAM;
     }
     out = memory.release();
     return NIXL_SUCCESS;
@@ -111,6 +134,10 @@ nixl_status_t agent::deregister_memory(local_memory *memory)
             log(level::error, "agent %s: memory stays registered: %s", name_.c_str(), weft_last_error());
             return as_nixl(status);
         }
+    }
+    if (memory->args.kind == WEFT_MEMORY_FILE) {
+        const std::lock_guard<std::mutex> held(lock_);
+        files_.give_back(memory->file_id);
     }
     delete memory;
     return NIXL_SUCCESS;

@@ -82,6 +82,7 @@ private:
     endpoint main_;
     std::unique_ptr<endpoint> mirror_;
     weft_queue *queue_ = nullptr; // of transfers
+    file_ids files_;
     std::unordered_set<transfer *> transfers_;
     std::unordered_map<std::uint64_t, transfer *> fences_;
     std::vector<transfer *> orphans_; // released before they had ended

@@ -4,7 +4,7 @@
 #ifndef WEFT_NIXL_MEMORY_HPP
 #define WEFT_NIXL_MEMORY_HPP
 
-#include "abi.hpp"
+#include "files.hpp"
 
 #include <memory>
 #include <weft.h>
@@ -13,7 +13,9 @@ namespace weft_nixl {
 
 struct local_memory final : nixlBackendMD {
     local_memory() : nixlBackendMD(true) {}
-    weft_memory_range range{};
+    open_file file; // with FILE_SEG, and the `devId` that stands for it
+    std::uint64_t file_id = 0;
+    weft_memory_range range{}; // of a file: offset and length
     weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
     weft_memory *handle = nullptr;
     weft_memory *mirrored = nullptr; // where the agent is its own peer

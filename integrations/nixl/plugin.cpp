@@ -15,6 +15,8 @@ using weft_nixl::transfer;
 
 namespace {
 
+nixl_mem_list_t all_kinds() { return {DRAM_SEG, VRAM_SEG, FILE_SEG}; }
+
 class engine final : public nixlBackendEngine {
 public:
     explicit engine(const nixlBackendInitParams *init) : nixlBackendEngine(init)
@@ -28,7 +30,7 @@ public:
     bool supportsRemote() const override { return true; }
     bool supportsLocal() const override { return true; }
     bool supportsNotif() const override { return true; }
-    nixl_mem_list_t getSupportedMems() const override { return {DRAM_SEG, VRAM_SEG}; }
+    nixl_mem_list_t getSupportedMems() const override { return all_kinds(); }
 
     nixl_status_t registerMem(const nixlBlobDesc &range, const nixl_mem_t &kind, nixlBackendMD *&out) override
     {
@@ -103,6 +105,15 @@ public:
         agent_->take_notifications(into);
         return NIXL_SUCCESS;
     }
+    nixl_status_t queryMem(const nixl_reg_dlist_t &named, std::vector<nixl_query_resp_t> &found) const override
+    {
+        if (named.getType() != FILE_SEG)
+            return NIXL_ERR_NOT_SUPPORTED;
+        found.clear();
+        for (std::size_t i = 0; i < static_cast<std::size_t>(named.descCount()); i++)
+            found.push_back(weft_nixl::query(named[i]));
+        return NIXL_SUCCESS;
+    }
     nixl_status_t genNotif(const std::string &other, const std::string &text) const override
     {
         return agent_->notify(other, text);
@@ -150,7 +161,7 @@ nixlBackendPlugin *nixl_plugin_init()
         [] { return "WEFT"; },
         [] { return VERSION; },
         parameters::names,
-        [] { return nixl_mem_list_t{DRAM_SEG, VRAM_SEG}; },
+        all_kinds,
     };
     return is_known(__builtin_return_address(0)) ? &plugin : nullptr;
 }

@@ -124,7 +124,9 @@ class Calls(Case):
                 lambda: len(here.get_partial_agent_metadata(new, True, [BACKEND])) > 0,
                 lambda: here.get_partial_agent_metadata(unknown, True, [BACKEND])),
             "deregister_memory": (lambda: here.deregister_memory(new) is None, lambda: here.deregister_memory(unknown)),
-            "query_memory": (NONE, lambda: here.query_memory(new, BACKEND)),
+            "query_memory": (
+                lambda: here.query_memory([(0, 0, 0, __file__)], BACKEND, mem_type="FILE")[0]["size"] == str(os.stat(__file__).st_size),
+                lambda: here.query_memory(new, BACKEND)),
             "get_agent_metadata": (lambda: len(here.get_agent_metadata()) > 0, NONE),
             "add_remote_agent": (lambda: here.meet(silent.describe()[0]) == silent.name, lambda: here.add_remote_agent(b"none")),
             "check_remote_metadata": (lambda: here.check_remote_metadata(far), lambda: here.check_remote_metadata("nobody")),

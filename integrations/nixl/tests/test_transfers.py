@@ -250,6 +250,6 @@ class Transfers(Case):
     def test_parameters_are_listed_and_kept(self):
         agent = Agent(timeout_ms=5000)
         self.assertEqual(agent.get_backend_params(agent.backend)["timeout_ms"], "5000")
-        self.assertEqual(sorted(agent.get_backend_mem_types(agent.backend)), ["DRAM_SEG", "VRAM_SEG"])
+        self.assertEqual(sorted(agent.get_backend_mem_types(agent.backend)), ["DRAM_SEG", "FILE_SEG", "VRAM_SEG"])
         self.assertIn("secret_file", agent.get_plugin_params(agent.backend))
         Agent(**agent.get_plugin_params(agent.backend))  # as programs do that begin with the defaults
