@@ -441,7 +441,9 @@ static void what_is_no_file_is_refused(void)
 
 static void disk_that_hangs_holds_up_nothing_else(void)
 {
-    disk_begin("fake:hang=0:for=4000000");
+    char choice[64];
+    snprintf(choice, sizeof choice, "fake:hang=0:for=%" PRIu64, patiently(4000) * 1000);
+    disk_begin(choice);
     weft_endpoint_config patient = test_config(), owner = test_config();
     owner.timeout_ns = patiently(500) * MS;
     struct duo duo = duo_open_between(LEN, &patient, &owner);
