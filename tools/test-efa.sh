@@ -36,7 +36,7 @@ unfit=(
     '^settings\.endpoint_memory_is_limited$|buffers that libfabric keeps for an EFA take 180 MB'
     '^crowd\.endpoint_serves_a_thousand_peers$|a NIC has 256 queue pairs'
 )
-[ -z "${STAGED:-}" ] || unfit=()
+[ -z "${STAGED:-}" ] || { unfit=() short=; }
 # The same, of fabrics whose writes libfabric emulates (117, 21-emulated), and of libfabric before 2.5 (all but other).
 unfit_emulated=(
     '^((grants|keys|revokes|refusals)\.|weft_hpp\.counters_atomics_and_fences_work$)|grants are not supported where libfabric emulates writes'

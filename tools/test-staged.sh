@@ -2,6 +2,7 @@
 # Files, and memory of fake devices, over NICs that do not reach them: soft-RoCE in a virtual machine (tools/test-verbs.sh) and
 # emulated EFA (tools/test-efa.sh). Figures: bounce_tests_passed and bounce_tests_failed of both.
 #     tools/test-staged.sh LIBDIR [FILTER]     LIBDIR: with libweft_simulated.so; FILTER: a part of the tests' names
+# SHORT=1: in the virtual machine, a choice; what has passed there is not run again until the library or the program changes.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 libdir=$PWD/target/test-staged

@@ -55,6 +55,14 @@ short='^(fill\.(small_pages|layers|four_rails|a_cable_is_cut)|load\.reads|kernel
 short+='|killed\.writer_killed_inside_a_counted_page|fences\.nothing_lands_after_a_fence|peers\.(killed_peer|restarted_endpoint_is_a_new_peer)'
 short+='|messages\.messages_of_all_sizes_arrive|transfers\.(pages|cancel_takes_effect_at_once)|atomics\.atomics_return_the_previous_value)$'
 
+# Of each kind of memory that no NIC reaches.
+short_staged='^(device\.(device_registrations_are_checked|grants_on_a_device_are_revoked|host_to_device|device_to_host|failed_copy_fails_its_transfer|lists_of_both_kinds)_by_frames'
+short_staged+='|disks\.(failed_write_names_errno_and_entry|failed_read_ends_alone|memory_goes_on_beside_a_hung_disk|fence_waits_for_a_disk)'
+short_staged+='|durable\.(notification_and_counter_follow_the_flush|failed_flush_spoils_the_memory|durable_writes_survive_the_end_of_their_owner)'
+short_staged+='|file_memory\.(bytes_move_by_threads|pages_move_between_files|own_file_moves_to_and_from_memory|end_of_a_file_is_an_error_for_reads'
+short_staged+='|read_past_the_end_names_errno_and_entry|writes_are_there_when_the_owner_was_killed))$'
+[ -z "${STAGED:-}" ] || short=$short_staged
+
 # What is built: all but what needs CUDA or hosts of its own.
 # Those with tests that take long come last.
 programs() { # folder
@@ -121,7 +129,7 @@ outside() {
     while read -r sum name words; do
         [[ $name == *"$filter"* && ! $name =~ $not_here ]] || continue
         [ -z "$choice" ] || [[ $name =~ $choice ]] || continue
-        if [ -z "${AGAIN:-}${STAGED:-}" ] && grep -qxF "$sum $name" "$kept"; then
+        if [ -z "${AGAIN:-}" ] && grep -qxF "$sum $name" "$kept"; then
             before=$((before + 1))
         else
             left+=("$sum $name $words")
