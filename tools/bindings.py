@@ -23,6 +23,22 @@ from ctypes import c_char, c_char_p, c_int32, c_size_t, c_uint8, c_uint32, c_uin
 from typing import Any, Dict, Final, List, Optional, Tuple
 
 
+class Text(str):
+    """A text of a struct. It was bytes in 0.2: it still equals them, and can be decoded."""
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other.decode("utf-8", "replace") if isinstance(other, bytes) else other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+    def decode(self, *_: str) -> str:
+        """Itself."""
+        return str(self)
+
+
 class Struct(ctypes.Structure):
     def __repr__(self) -> str:
         """Its fields, without those that are 0."""
@@ -47,6 +63,27 @@ class Sized(Struct):
         super().__init__(size=ctypes.sizeof(self), **fields)
 
 
+'''
+
+BOTTOM = '''
+
+class _Field:
+    """A field of characters, as text."""
+
+    def __init__(self, field: Any) -> None:
+        self._field, self.offset, self.size = field, field.offset, field.size
+
+    def __get__(self, struct: Any, _: Any = None) -> Any:
+        return self if struct is None else Text(self._field.__get__(struct).decode("utf-8", "replace"))
+
+    def __set__(self, struct: Any, value: Any) -> None:
+        self._field.__set__(struct, value.encode() if isinstance(value, str) else value)
+
+
+for _struct in STRUCTS.values():
+    for _name, _kind in _struct._fields_:
+        if issubclass(_kind, ctypes.Array) and _kind._type_ is c_char:
+            setattr(_struct, _name, _Field(getattr(_struct, _name)))
 '''
 
 PLAIN = {
@@ -129,7 +166,7 @@ def seen_as(kind):
     if kind == "c_char_p":
         return "Optional[bytes]"
     if kind.startswith("c_char *"):
-        return "bytes"
+        return "Text"
     return "int" if kind in PLAIN.values() else "Any"
 
 
@@ -158,6 +195,7 @@ def made():
     out.append("STRUCTS: Dict[str, Any] = {\n")
     out += [f'    "{struct}": {name(struct)},\n' for struct in header.structs]
     out.append("}\n")
+    out.append(BOTTOM)
     return "".join(out)
 
 

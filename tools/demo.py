@@ -74,8 +74,8 @@ def send(fabric, rails, seconds):
     peer = endpoint.connect(bytes.fromhex(theirs["address"])).wait(20)
     remote = peer.import_memory(bytes.fromhex(theirs["memory"]))
     info = peer.info()
-    names = [endpoint.rail_info(i).name.decode() for i in range(endpoint.info().rails)]
-    tell(fabric=info.fabric.decode(), reason=info.reason.decode(), rails=names)
+    names = [endpoint.rail_info(i).name for i in range(endpoint.info().rails)]
+    tell(fabric=info.fabric, reason=info.reason, rails=names)
     number, checked, free, under_way, moving = 0, 0, set(range(PARTS)), {}, 0.0
     began = shown = time.monotonic()
     while True:

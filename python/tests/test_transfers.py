@@ -85,12 +85,12 @@ class Lanes(Pair):
         self.here.write(local, remote).wait(20)
         lanes = self.peer.lanes()
         self.assertEqual(sum(lane.bytes_written for lane in lanes), PAGE)
-        self.assertEqual({lane.state for lane in lanes}, {b"up"})
+        self.assertEqual({lane.state for lane in lanes}, {"up"})
         self.assertEqual(sum(lane.up for lane in lanes), self.peer.info().lanes)
-        self.assertIn(f'address="{self.peer.info().address.decode()}"', self.here.metrics())
+        self.assertIn(f'address="{self.peer.info().address}"', self.here.metrics())
 
     def test_an_error_says_why_there_is_no_connection(self) -> None:
-        self.assertIn(self.peer.info().fabric.decode(), self.peer.reason())
+        self.assertIn(self.peer.info().fabric, self.peer.reason())
         gone = open_endpoint()
         address = gone.address
         gone.close()
@@ -351,7 +351,7 @@ class Small(Pair):
         shown = {
             "Endpoint": (self.here, "1 peers"), "Memory": (local, f"2 ranges, {PAGE + 8} bytes"),
             "RemoteMemory": (remote, f"{self.peer.id:#x}"), "Counter": (counter, ": 0"), "Watch": (watch, "0 at 0x"),
-            "Peer": (self.peer, self.peer.info().fabric.decode()), "Prepared": (prepared, "3 pages of 64 bytes"),
+            "Peer": (self.peer, self.peer.info().fabric), "Prepared": (prepared, "3 pages of 64 bytes"),
             "Operation": (operation, "write of 3 pages of 64 bytes, "),
         }
         for kind, (thing, part) in shown.items():

@@ -9,6 +9,22 @@ from ctypes import c_char, c_char_p, c_int32, c_size_t, c_uint8, c_uint32, c_uin
 from typing import Any, Dict, Final, List, Optional, Tuple
 
 
+class Text(str):
+    """A text of a struct. It was bytes in 0.2: it still equals them, and can be decoded."""
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other.decode("utf-8", "replace") if isinstance(other, bytes) else other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+    def decode(self, *_: str) -> str:
+        """Itself."""
+        return str(self)
+
+
 class Struct(ctypes.Structure):
     def __repr__(self) -> str:
         """Its fields, without those that are 0."""
@@ -244,9 +260,9 @@ class PeerProperties(Sized):
     remote_rails: int
     capabilities: int
     incarnation: int
-    fabric: bytes
-    reason: bytes
-    address: bytes
+    fabric: Text
+    reason: Text
+    address: Text
     _fields_ = [
         ("size", c_uint32),
         ("up", c_uint32),
@@ -433,7 +449,7 @@ class EndpointProperties(Sized):
     workers: int
     peers: int
     incarnation: int
-    libfabric: bytes
+    libfabric: Text
     _fields_ = [
         ("size", c_uint32),
         ("rails", c_uint32),
@@ -502,11 +518,11 @@ class EndpointStatistics(Sized):
 class RailProperties(Sized):
     size: int
     worker: int
-    fabric: bytes
-    name: bytes
-    address: bytes
+    fabric: Text
+    name: Text
+    address: Text
     numa_node: int
-    pci: bytes
+    pci: Text
     _fields_ = [
         ("size", c_uint32),
         ("worker", c_uint32),
@@ -539,7 +555,7 @@ class RailStatistics(Sized):
     round_trip_ns: int
     lane_resets: int
     lane_reconnects: int
-    link: bytes
+    link: Text
     _fields_ = [
         ("size", c_uint32),
         ("up", c_uint32),
@@ -570,8 +586,8 @@ class LaneStatistics(Sized):
     rail: int
     remote_rail: int
     up: int
-    state: bytes
-    remote_address: bytes
+    state: Text
+    remote_address: Text
     bytes_written: int
     bytes_read: int
     bytes_sent: int
@@ -582,8 +598,8 @@ class LaneStatistics(Sized):
     inflight_bytes: int
     resets: int
     reconnects: int
-    connection_local: bytes
-    connection_remote: bytes
+    connection_local: Text
+    connection_remote: Text
     _fields_ = [
         ("size", c_uint32),
         ("rail", c_uint32),
@@ -687,3 +703,22 @@ STRUCTS: Dict[str, Any] = {
     "weft_rail_statistics": RailStatistics,
     "weft_lane_statistics": LaneStatistics,
 }
+
+
+class _Field:
+    """A field of characters, as text."""
+
+    def __init__(self, field: Any) -> None:
+        self._field, self.offset, self.size = field, field.offset, field.size
+
+    def __get__(self, struct: Any, _: Any = None) -> Any:
+        return self if struct is None else Text(self._field.__get__(struct).decode("utf-8", "replace"))
+
+    def __set__(self, struct: Any, value: Any) -> None:
+        self._field.__set__(struct, value.encode() if isinstance(value, str) else value)
+
+
+for _struct in STRUCTS.values():
+    for _name, _kind in _struct._fields_:
+        if issubclass(_kind, ctypes.Array) and _kind._type_ is c_char:
+            setattr(_struct, _name, _Field(getattr(_struct, _name)))
