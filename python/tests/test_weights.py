@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Tuple
 import weights_roundtrip
 from support import FABRIC
 from libweft._safetensors import header_for, placed
-from libweft.weights import FileRange, Shard, Source, Target, create, shards_of
+from libweft.weights import FileRange, Shard, Source, Target, answer_at, create, place_of, shards_of
 
 OPTIONS: Dict[str, Any] = {"fabric": FABRIC, "rails": "lo" if FABRIC == "tcp" else None}
 ROWS, ROW = 999, 64 << 10
@@ -168,20 +168,23 @@ class Weights(unittest.TestCase):
         self.assertEqual(weights_roundtrip.failed(weights_roundtrip.files()[::10]), [])
 
     def test_files_are_served_and_pulled_by_the_command(self) -> None:
+        for listen, who in (("0.0.0.0:0", "for every host, at each address of this one, at 0.0.0.0:"), ("127.0.0.2:0", "doing at 127.0.0.2:")):
+            with unittest.mock.patch("builtins.print", side_effect=KeyboardInterrupt) as printed, self.assertRaises(KeyboardInterrupt):
+                answer_at(place_of(listen), "doing", b"")
+            self.assertIn(who, printed.call_args[0][0])
         with tempfile.TemporaryDirectory() as folder:
             wanted = placed([("a", "U8", (101, 30), 3030), ("b", "F32", (1,), 4), ("c", "F32", (7, 2, 2), 112)])
             for made in create(f"{folder}/in", header_for(wanted)):
                 made.buffer[:] = os.urandom(len(made.buffer))
             command = [sys.executable, "-m", "libweft.weights"]
-            refused = subprocess.run([*command, "serve", "--listen", "4803", f"{folder}/in"], stderr=subprocess.PIPE, text=True)
-            self.assertIn("HOST:PORT is wanted", refused.stderr)
-            server = subprocess.Popen([*command, "serve", "--direct", "--listen", "127.0.0.1:0", f"{folder}/in"], stdout=subprocess.PIPE,
-                                      text=True)
+            server = subprocess.Popen([*command, "serve", "--direct", "--listen", "0", f"{folder}/in"], stdout=subprocess.PIPE, text=True)
             self.addCleanup(server.wait)
             self.addCleanup(server.kill)
             assert server.stdout is not None
             self.addCleanup(server.stdout.close)
-            place = server.stdout.readline().split()[-1]
+            said = server.stdout.readline()
+            self.assertRegex(said, "serving for this host alone .* at 127.0.0.1:")
+            place = said.split()[-1].rpartition(":")[2]
             parts: dict[str, bytes] = {}
             for i in range(2):
                 subprocess.run([*command, "pull", "--from", place, "--out", f"{folder}/{i}", "--shard", f"{i}/2", "--verify",

@@ -37,7 +37,7 @@ import zlib
 from collections import deque
 from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from ._buffers import Buffer, Held
+from ._buffers import Held
 from ._safetensors import Tensor, header_for, header_of, parsed, placed, size_of
 from .endpoint import Access, Endpoint
 from .errors import ClosedError, WeftError
@@ -55,6 +55,7 @@ DIRECT: Dict[str, Any] = {"fabric": os.environ.get("WEFT_FABRIC") or "host,tcp"}
 FORMAT = 2
 #: Reads of one source that are under way at once, and pieces in each.
 DEPTH, BATCH = 2, 8
+LOOPBACK = "127.0.0.1"
 #: Seconds in which a source has to say what it has.
 PATIENCE = 10.0
 
@@ -76,7 +77,7 @@ class Shard(NamedTuple):
     shape: Tuple[int, ...]
     begin: int
     end: int
-    buffer: Buffer
+    buffer: Any
 
     @property
     def row(self) -> int:
@@ -84,7 +85,7 @@ class Shard(NamedTuple):
         return length_of(self.buffer) // max(self.end - self.begin, 1)
 
 
-def length_of(buffer: Buffer) -> int:
+def length_of(buffer: Any) -> int:
     """Bytes of a buffer, a tensor or a range of a file."""
     if isinstance(buffer, FileRange):
         return buffer.length
@@ -97,7 +98,7 @@ def bytes_of(tensor: Any) -> Any:
     return tensor.detach().reshape(-1).view(importlib.import_module("torch").uint8)
 
 
-def checksum(buffer: Buffer, offset: int, length: int, before: int = 0) -> int:
+def checksum(buffer: Any, offset: int, length: int, before: int = 0) -> int:
     """The CRC-32 of some bytes, behind those whose CRC-32 is `before`. Memory of a GPU is copied to the host."""
     if isinstance(buffer, FileRange):
         with open(buffer.path, "rb", buffering=0) as file:
@@ -116,7 +117,7 @@ def checksum(buffer: Buffer, offset: int, length: int, before: int = 0) -> int:
 
 def register(endpoint: Endpoint, shards: Sequence[Shard], access: Access) -> Tuple[List[Memory], List[Tuple[int, int]]]:
     """Memories that have all shards, and where each lies: which memory, which range. Buffers are in one, each file is one."""
-    buffers: List[Buffer] = []
+    buffers: List[Any] = []
     files: Dict[str, List[Tuple[int, int]]] = {}
     for shard in shards:
         if isinstance(shard.buffer, FileRange):
@@ -424,19 +425,18 @@ def create(path: str, header: bytes, direct: bool = False) -> List[Shard]:
 
 
 def place_of(text: str) -> Tuple[str, int]:
-    """HOST:PORT of a command line."""
+    """HOST:PORT of a command line; PORT alone is this host's, which no other host reaches."""
     host, _, port = text.rpartition(":")
-    if not host:
-        raise argparse.ArgumentTypeError(f"{text!r} has no address: HOST:PORT is wanted (0.0.0.0:{port} is every address of this host)")
-    return host.strip("[]"), int(port)
+    return host.strip("[]") or LOOPBACK, int(port)
 
 
 def answer_at(listen: Tuple[str, int], doing: str, answer: bytes) -> None:
     """Gives every process that connects the same answer, for ever."""
     with socket.create_server(listen, family=socket.AF_INET6 if ":" in listen[0] else socket.AF_INET) as server:
         host, port = server.getsockname()[:2]
-        everywhere = ", that is every address of this host," if host in ("0.0.0.0", "::") else ""
-        print(f"{doing}{everywhere} at {host}:{port}", flush=True)
+        every = " for every host, at each address of this one,"
+        reached = {LOOPBACK: " for this host alone (--listen 0.0.0.0:PORT: for every host)", "0.0.0.0": every, "::": every}
+        print(f"{doing}{reached.get(host, '')} at {host}:{port}", flush=True)
         while True:
             connection, _ = server.accept()
             with connection:
@@ -511,7 +511,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m libweft.weights", description="Moves weights between processes.")
     commands = parser.add_subparsers(dest="command", required=True)
     serve = commands.add_parser("serve", help="offers safetensors files")
-    serve.add_argument("--listen", type=place_of, default=("0.0.0.0", 0), metavar="HOST:PORT", help="default: every address of this host")
+    serve.add_argument("--listen", type=place_of, default=(LOOPBACK, 0), metavar="[HOST:]PORT",
+                       help="0.0.0.0 is every address of this host; without HOST, this host alone reaches it")
     serve.add_argument("--direct", action="store_true", help="read the files for each target, and hold none of them in memory")
     serve.add_argument("files", nargs="+", metavar="FILE")
     pull = commands.add_parser("pull", help="writes what sources have, or a part of it, into a file")
