@@ -5,7 +5,7 @@ import ctypes
 import gc
 import mmap
 import unittest
-from typing import Any
+from typing import Any, Tuple, Type
 
 import libweft
 from support import PAGE, Pair, pattern
@@ -132,8 +132,10 @@ class Buffers(Pair):
             self.here.register(source.reshape(4, 512)[:, ::2])
 
     def test_empty_and_fragmented_buffers_are_refused(self) -> None:
-        for wrong, error in ((object(), TypeError), (memoryview(bytearray(8))[::2], BufferError), ((1, 2, 3), TypeError),
-                             (Tensor(b"12", contiguous=False), BufferError), ((-1, 5), TypeError)):
+        wrongs: Tuple[Tuple[Any, Type[Exception]], ...] = (
+                (object(), TypeError), (memoryview(bytearray(8))[::2], BufferError), ((1, 2, 3), TypeError),
+                (Tensor(b"12", contiguous=False), BufferError), ((-1, 5), TypeError))
+        for wrong, error in wrongs:
             with self.subTest(wrong), self.assertRaises(error):
                 self.here.register(wrong)
         with self.assertRaises(libweft.UsageError):
@@ -156,8 +158,9 @@ class Buffers(Pair):
             with self.assertRaises(BufferError):
                 buffer.append(1)
         buffer.append(1)
+        nothing: Any = object()
         try:
-            self.here.register([buffer, object()])
+            self.here.register([buffer, nothing])
         except TypeError:
             pass
         buffer.append(1)

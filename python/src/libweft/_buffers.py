@@ -4,15 +4,44 @@ from __future__ import annotations
 
 import array
 import ctypes
-from typing import Any, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Optional, Protocol, Sequence, Tuple, Union
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeGuard
+
+
+class SupportsBuffer(Protocol):
+    """An object with the buffer protocol."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+
+class Array(Protocol):
+    """An array of numpy, which says only to type checkers for Python 3.12 and later that it has the buffer protocol."""
+
+    @property
+    def __array_interface__(self) -> Any: ...
+
+
+class Tensor(Protocol):
+    """A tensor of torch, or of what has the same methods."""
+
+    def data_ptr(self) -> int: ...
+
+    def numel(self) -> int: ...
+
+    def element_size(self) -> int: ...
+
+    def is_contiguous(self) -> bool: ...
+
 
 #: What can be registered: an object with the buffer protocol (bytearray, array.array, mmap, numpy arrays), a tensor
 #: with `data_ptr()` (torch), or an address and a length in bytes. It must be contiguous.
-Buffer = Any
+Buffer = Union[SupportsBuffer, Array, Tensor, Tuple[int, int]]
 
 #: Page indexes: numpy arrays, torch tensors and other buffers of 32 or 64-bit integers, which are used without a copy,
 #: or any sequence of int. GPU tensors are copied to the host first.
-Indexes = Any
+Indexes = Union[Sequence[int], SupportsBuffer, Array, Tensor]
 
 
 class _View(ctypes.Structure):
@@ -45,20 +74,24 @@ class Held:
     """The bytes of an object, which do not move until `release`: while it is held, a
     bytearray cannot be resized, nor an mmap closed."""
 
-    def __init__(self, buffer: Buffer) -> None:
+    def __init__(self, buffer: Buffer, name: str = "a buffer") -> None:
         self._view: Optional[_View] = None
         self._keep: Any = buffer
         self.readonly = False
         if isinstance(buffer, tuple):
-            self.address, self.length = _pair(buffer)
-        elif hasattr(buffer, "data_ptr"):
+            self.address, self.length = _pair(buffer, name)
+        elif is_tensor(buffer):
             if not buffer.is_contiguous():
-                raise BufferError("a tensor must be contiguous: register it in parts, or call contiguous()")
+                raise BufferError(f"{name} is a tensor that is not contiguous: register it in parts, or call contiguous()")
             self.address = int(buffer.data_ptr())
             self.length = int(buffer.numel()) * int(buffer.element_size())
         else:
             view = _View()
-            _get(buffer, ctypes.byref(view), 0)  # raises TypeError or BufferError itself
+            try:
+                _get(buffer, ctypes.byref(view), 0)  # raises BufferError itself
+            except TypeError:
+                raise TypeError(f"{name} is {described(buffer)}, which has no bytes: "
+                                f"{'encode it' if isinstance(buffer, str) else _WANTED}") from None
             self._view = view
             self.address, self.length = view.buf or 0, view.len
             self.readonly = bool(view.readonly)
@@ -79,9 +112,28 @@ class Held:
             self.release()
 
 
-def _pair(buffer: Tuple[Any, ...]) -> Tuple[int, int]:
-    if len(buffer) != 2 or not all(isinstance(n, int) and 0 <= n < 1 << 64 for n in buffer):
-        raise TypeError(f"{buffer!r} is not an address and a length in bytes")
+_WANTED = ("it must have the buffer protocol (bytes, bytearray, numpy arrays), be a tensor with data_ptr(), or an address and a length "
+           "in bytes")
+
+
+def is_tensor(buffer: Any) -> "TypeGuard[Tensor]":
+    return hasattr(buffer, "data_ptr")
+
+
+def described(given: Any) -> str:
+    """What a caller has given in the place of something else."""
+    kind = type(given)
+    return f"of type {kind.__name__ if kind.__module__ == 'builtins' else f'{kind.__module__}.{kind.__qualname__}'}"
+
+
+def is_pair(buffer: Any) -> bool:
+    """Whether it is an address and a length."""
+    return isinstance(buffer, tuple) and len(buffer) == 2 and all(isinstance(n, int) for n in buffer)
+
+
+def _pair(buffer: Tuple[Any, ...], name: str) -> Tuple[int, int]:
+    if not is_pair(buffer) or not all(0 <= n < 1 << 64 for n in buffer):
+        raise TypeError(f"{name} is {buffer!r}, which is not an address and a length in bytes")
     return buffer[0], buffer[1]
 
 
@@ -93,7 +145,7 @@ def indexes(pages: Indexes, name: str) -> Tuple[Any, int, Any]:
     return ctypes.cast(held.address, ctypes.POINTER(ctypes.c_uint32)), held.length // 4, held
 
 
-def _viewed(pages: Indexes, name: str) -> memoryview:
+def _viewed(pages: Any, name: str) -> memoryview:
     """The elements of a buffer, a tensor or a sequence."""
     if hasattr(pages, "data_ptr"):
         pages = pages.detach().cpu().contiguous()  # itself, if it is contiguous on the CPU

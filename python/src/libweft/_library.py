@@ -85,8 +85,27 @@ def _limits(struct: Type[ctypes.Structure]) -> Dict[str, int]:
     return {field[0]: 1 << bits[field[1]] for field in struct._fields_ if field[1] in bits}
 
 
+def octets(value: Any, name: str, comes_from: str = "") -> bytes:
+    """An argument that is bytes."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise TypeError(f"{name} is of type {type(value).__name__}: it must be bytes{comes_from and f', {comes_from}'}")
+
+
+def text(value: Optional[str], name: str) -> Optional[bytes]:
+    """An argument that is a str, or None, for C."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is of type {type(value).__name__}: it must be a str")
+    if "\0" in value:
+        raise ValueError(f"{name} is {value!r}: it must have no null characters")
+    return value.encode()
+
+
 def token(grant: bytes) -> c.GrantToken:
     """A grant's 16 bytes as a struct."""
+    grant = octets(grant, "grant", "as Endpoint.grant returns it")
     if len(grant) != 16:
         raise ValueError(f"a grant has 16 bytes, not {len(grant)}")
     return c.GrantToken.from_buffer_copy(grant)

@@ -12,12 +12,13 @@ import warnings
 import weakref
 from enum import IntEnum, IntFlag
 from types import TracebackType
-from typing import IO, Any, AsyncIterator, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type, TypeVar, cast
+from typing import IO, Any, AsyncIterator, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type, TypeVar, Union, cast
 
 from . import c
-from ._buffers import Buffer
-from ._library import blob, fill, lib, nanoseconds
+from ._buffers import Buffer, is_pair
+from ._library import blob, fill, lib, nanoseconds, octets, text
 from ._progress import Progress as Completions
+from ._registrations import Registrations
 from .counters import Counter, expect
 from .errors import WeftError, check
 from .events import Event, Raw, event_of, has_data
@@ -66,7 +67,7 @@ class Endpoint(Transfers):
     fabric: which fabrics, as "host,tcp"; None: the best that this machine has.
     rails: which NICs, as "eth*,!eth3"; None: those near what this process may use.
     timeout, connect_timeout: seconds, of operations that name none.
-    secret: 16 to 1,024 bytes, shared by all endpoints that may connect to each other.
+    secret: 16 to 1,024 bytes (a str stands for its UTF-8), shared by all endpoints that may connect to each other.
     other_secret: one that is accepted, too, while secrets are replaced.
     secret_file: a file with one or two secrets, in their place.
     encrypt: nothing is sent over a network unencrypted (fabric "tcp", with a secret).
@@ -83,42 +84,46 @@ class Endpoint(Transfers):
 
     #: Open endpoints of this process, by their handles.
     opened: "ClassVar[Dict[int, weakref.ref[Endpoint]]]" = {}
-    #: Memory that a NIC may still use, because a shutdown failed.
-    _stuck: ClassVar[List[Memory]] = []
+    #: What a NIC may still use, because a shutdown failed: memories, and operations by what takes their completions.
+    _stuck: ClassVar[List[Any]] = []
 
     def __init__(self, fabric: Optional[str] = None, *, rails: Optional[str] = None, rail_count: int = 0,
                  min_rails: int = 0, progress: Progress = Progress.THREADS, workers: int = 0,
                  max_transfers: int = 0, queue_depth: int = 0, max_peers: int = 0, idle: Idle = Idle.ADAPTIVE,
                  timeout: Optional[float] = None, connect_timeout: Optional[float] = None,
                  message_bytes: int = 0, max_counters: int = 0,
-                 secret: Optional[bytes] = None, liveness: Optional[float] = None,
-                 other_secret: Optional[bytes] = None, secret_file: Optional[str] = None,
+                 secret: Union[str, bytes, None] = None, liveness: Optional[float] = None,
+                 other_secret: Union[str, bytes, None] = None,
+                 secret_file: "Union[str, os.PathLike[str], None]" = None,
                  encrypt: bool = False, tcp_dscp: int = 0, tcp_ports: Optional[str] = None,
-                 tcp_address: Optional[str] = None, tcp_streams: int = 0, trace: Optional[str] = None) -> None:
-        def hide(secret: Optional[bytes]) -> "Optional[ctypes.Array[ctypes.c_char]]":
-            return None if secret is None else ctypes.create_string_buffer(secret, len(secret))
+                 tcp_address: Optional[str] = None, tcp_streams: int = 0, trace: "Union[str, os.PathLike[str], None]" = None) -> None:
+        hidden: List[Any] = []  # until the call has copied them
 
-        hidden, other = hide(secret), hide(other_secret)
+        def hide(secret: Union[str, bytes, None], name: str) -> Dict[str, int]:
+            if secret is None:
+                return {}
+            said = secret.encode() if isinstance(secret, str) else octets(secret, name, "or a str")
+            hidden.append(ctypes.create_string_buffer(said, len(said)))
+            return {name: ctypes.addressof(hidden[-1]), f"{name}_len": len(said)}
+
         config = fill(
-            c.EndpointConfig, fabric=None if fabric is None else fabric.encode(),
-            rails=None if rails is None else rails.encode(), rail_count=rail_count, min_rails=min_rails,
+            c.EndpointConfig, fabric=text(fabric, "fabric"), rails=text(rails, "rails"), rail_count=rail_count, min_rails=min_rails,
             progress=progress, workers=workers, max_transfers=max_transfers, queue_depth=queue_depth,
             max_peers=max_peers, idle=idle, timeout_ns=nanoseconds(timeout),
             connect_timeout_ns=nanoseconds(connect_timeout, "connect_timeout"), message_bytes=message_bytes,
             max_counters=max_counters,
             liveness_ns=c.LIVENESS_OFF if liveness == math.inf else nanoseconds(liveness, "liveness"),
-            secret=None if hidden is None else ctypes.addressof(hidden), secret_len=len(secret or b""),
-            other_secret=None if other is None else ctypes.addressof(other), other_secret_len=len(other_secret or b""),
+            **hide(secret, "secret"), **hide(other_secret, "other_secret"),
             secret_file=None if secret_file is None else os.fsencode(secret_file),
             encrypt=int(encrypt), tcp_dscp=tcp_dscp,
-            tcp_ports=None if tcp_ports is None else tcp_ports.encode(),
-            tcp_address=None if tcp_address is None else tcp_address.encode(), tcp_streams=tcp_streams,
+            tcp_ports=text(tcp_ports, "tcp_ports"), tcp_address=text(tcp_address, "tcp_address"), tcp_streams=tcp_streams,
             trace=None if trace is None else os.fsencode(trace))
         handle = ctypes.c_void_p()
         check(lib.weft_endpoint_create(config, ctypes.byref(handle)))
         self._open = handle.value or 0
         self._completions = Completions(self._open, progress == Progress.MANUAL)
         self._memories: Set[Memory] = set()
+        self._registrations = Registrations()
         self._peers: Dict[int, Peer] = {}
         #: Messages that were copied and are to be released.
         self._copied: Dict[int, None] = {}
@@ -134,7 +139,7 @@ class Endpoint(Transfers):
             return "<libweft.Endpoint, closed>"
         info = self.info()
         rails = [self.rail_info(i) for i in range(info.rails)]
-        names = ", ".join(f"{rail.name.decode()} ({rail.fabric.decode()})" for rail in rails)
+        names = ", ".join(f"{rail.name} ({rail.fabric})" for rail in rails)
         return f"<libweft.Endpoint {names}: {info.peers} peers>"
 
     # Its properties.
@@ -145,7 +150,7 @@ class Endpoint(Transfers):
         return blob(lib.weft_endpoint_address, self.handle)
 
     def info(self) -> c.EndpointProperties:
-        """Its properties (texts are bytes)."""
+        """Its properties."""
         properties = c.EndpointProperties()
         check(lib.weft_endpoint_info(self.handle, properties, None))
         return properties
@@ -177,20 +182,22 @@ class Endpoint(Transfers):
 
     def connect(self, address: bytes, *, timeout: Optional[float] = None) -> Operation[Peer]:
         """Connects to the endpoint with that address; its result is the peer."""
+        address = octets(address, "address", "as Endpoint.address of the other side has them")
         options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout))
         operation: Operation[Peer] = Operation(self._completions, "connect", lambda done: self._peer(done.peer))
         self._completions.submit(operation, lib.weft_peer_connect, (self.handle, address, len(address)), options)
         return operation
 
-    def register(self, buffers: "Buffer | Sequence[Buffer]", *, access: Access = Access.DEFAULT,
+    def register(self, buffers: Union[Buffer, Sequence[Buffer]], *, access: Access = Access.DEFAULT,
                  rails: int = 0) -> Memory:
-        """Registers one buffer, or a list of them as ranges 0, 1, 2, ...: see `libweft.Buffer`.
+        """Registers one buffer, or a list or tuple of them as ranges 0, 1, 2, ...: see `libweft.Buffer`.
 
         By default peers may write to it and read from it; of a buffer that is read-only (bytes),
         read. rails: a bit for each rail that registers the memory; 0: all. Blocks while the
         NICs learn the pages: before traffic.
         """
-        return Memory(self, buffers if isinstance(buffers, list) else [buffers], access, rails)
+        several = isinstance(buffers, (list, tuple)) and not is_pair(buffers)
+        return Memory(self, cast(Sequence[Buffer], buffers) if several else [cast(Buffer, buffers)], access, rails)
 
     def register_file(self, file: "int | str | os.PathLike[str] | IO[Any]", ranges: Sequence[Tuple[int, int]], *,
                       access: Access = Access.DEFAULT, rails: int = 0) -> Memory:
@@ -330,7 +337,7 @@ class Endpoint(Transfers):
             if status != c.OK and not self.closed:
                 with self._using:
                     # A NIC may still use it, so it must outlive this object.
-                    Endpoint._stuck.extend(self._memories)
+                    Endpoint._stuck += [*self._memories, self._registrations, self._completions]
                 check(status)
             self._completions.until(lambda: False, None)
             self._completions.detach()
@@ -353,6 +360,7 @@ class Endpoint(Transfers):
         for memory in list(self._memories):
             memory._let_go()
         self._memories.clear()
+        self._registrations.clear()
         self._ending = 0
 
     def _keep(self, memory: Memory) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Dict, List, Optional, Sequence, Tuple
 
 from . import c
 from ._buffers import Buffer, Held
-from ._library import blob, fill, lib, nanoseconds, number, token
+from ._library import blob, fill, lib, nanoseconds, number, octets, token
 from .errors import check, taken_back
 from .completion import Completion
 from .operation import Operation
@@ -37,8 +37,8 @@ class Memory:
         self._lock = threading.RLock()
         made = ctypes.c_void_p()
         try:
-            for buffer in buffers:
-                self._held.append(Held(buffer))
+            for at, buffer in enumerate(buffers):
+                self._held.append(Held(buffer, f"buffer {at}"))
             readonly = next((i for i, held in enumerate(self._held) if held.readonly), None)
             if readonly is not None:
                 access = access or c.ACCESS_REMOTE_READ
@@ -55,7 +55,7 @@ class Memory:
             self.lengths = [length for _, length in places]
             self._register(places, access, rails, made, None if file is None else file[0])
             self.handle = made.value or 0
-            endpoint._keep(self)
+            self._keep()
         except BaseException:
             if made.value:  # an exception came after the registration
                 lib.weft_memory_deregister(made)
@@ -72,6 +72,9 @@ class Memory:
         if fd is not None:
             args.kind, args.fd = c.MEMORY_FILE, fd
         check(lib.weft_memory_register(self._endpoint.handle, ranges, len(ranges), args, ctypes.byref(made)))
+
+    def _keep(self) -> None:
+        self._endpoint._keep(self)
 
     def __repr__(self) -> str:
         ranges = f"{len(self.lengths)} ranges, " if len(self.lengths) != 1 else ""
@@ -115,6 +118,7 @@ class RemoteMemory:
     """Memory of a peer; made by `Peer.import_memory`. Also a context manager."""
 
     def __init__(self, peer: Peer, descriptor: bytes) -> None:
+        descriptor = octets(descriptor, "descriptor", "as Memory.export of the other side gives them")
         self.peer = peer
         self._endpoint = peer._endpoint
         handle = ctypes.c_void_p()

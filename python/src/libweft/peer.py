@@ -34,16 +34,16 @@ class Peer:
             info = self.info()
         except WeftError:
             return f"<libweft.Peer {self.id:#x}>"  # it is down, or was never up
-        return f"<libweft.Peer {self.id:#x}: {info.fabric.decode() or 'connecting'}>"
+        return f"<libweft.Peer {self.id:#x}: {info.fabric or 'connecting'}>"
 
     def info(self) -> c.PeerProperties:
-        """What is known of it (texts are bytes)."""
+        """What is known of it."""
         properties = c.PeerProperties()
         check(lib.weft_peer_info(self._endpoint.handle, self.id, properties))
         return properties
 
     def lanes(self) -> List[c.LaneStatistics]:
-        """Its lanes, each with its rail, its address and what it has done (texts are bytes)."""
+        """Its lanes, each with its rail, its address and what it has done."""
         lanes: List[c.LaneStatistics] = []
         while True:
             lane = c.LaneStatistics()
@@ -69,7 +69,7 @@ class Peer:
     def send(self, data: Buffer, *, timeout: Optional[float] = None) -> Operation[None]:
         """Sends a message of up to `libweft.c.MESSAGE_MAX` bytes, which is copied; the peer gets a
         `Message`, in order. Ends when it is in the peer's queue."""
-        with Held(data) as held:
+        with Held(data, "data") as held:
             options = fill(c.OpOptions, timeout_ns=nanoseconds(timeout))
             return self._endpoint._submit(f"send of {held.length} bytes, peer {self.id:#x}", lib.weft_send, (self.id, held.address, held.length), options, nothing)
 

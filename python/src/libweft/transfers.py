@@ -5,15 +5,16 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 from . import c
-from ._buffers import Indexes, indexes
+from ._buffers import Buffer, Indexes, described, indexes
 from ._hot import native
-from ._library import fill, lib, nanoseconds, number, token
+from ._library import fill, lib, nanoseconds, number, octets, token
 from ._progress import Progress
 from ._pure import wake
+from ._registrations import Local, Registrations, Use
 from .completion import Completion
 from .counters import Counter
 from .errors import ClosedError, check
@@ -52,7 +53,7 @@ class Entry:
     """One entry of a list: `length` bytes between a local and a remote range. With 0 bytes it
     needs no memories, only a peer, which it notifies or whose counter it raises."""
 
-    local: Optional[Memory] = None
+    local: Union[Memory, Buffer, None] = None
     remote: Optional[RemoteMemory] = None
     length: int = 0
     local_range: int = 0
@@ -64,13 +65,16 @@ class Entry:
     counter: int = 0
 
 
-def _handle(thing: Any) -> int:
-    return thing.handle if thing is not None else 0
-
-
-def _writable(local: Optional[Memory]) -> None:
+def _writable(local: Optional[Local]) -> None:
     if local is not None and not local.writable:
         raise BufferError("the local memory is of a read-only buffer: it cannot be the destination of a read")
+
+
+def _remote(remote: Any) -> RemoteMemory:
+    if not isinstance(remote, RemoteMemory):
+        raise TypeError(f"the remote memory is {described(remote)}: it must be a RemoteMemory, which Peer.import_memory makes of the "
+                        "peer's Memory.export()")
+    return remote
 
 
 class Transfers:
@@ -91,11 +95,18 @@ class Transfers:
 
     The bytes must not change until it has ended. They raise RetryError when there is no room:
     let some end first.
+
+    local memory is a `Memory`, or what `Endpoint.register` would take: then it is registered for this process alone. Numpy arrays,
+    torch tensors and memoryviews stay registered until they go (of the last 1,024 for an endpoint), found by identity, address and
+    length. Others (bytes, bytearray, array.array, mmap, an address) are registered for each operation, and held until it has ended and
+    its `Operation` has gone: register one that is moved more than once. A torch tensor whose storage moves (`resize_`) is registered
+    anew by its next transfer, and must not move while one is under way.
     """
 
     #: 0 before it is opened, and once it is closed.
     _open: int = 0
     _completions: Progress
+    _registrations: Registrations
 
     @property
     def handle(self) -> int:
@@ -113,9 +124,13 @@ class Transfers:
                 result: Optional[Callable[[Completion], T]]) -> Operation[T]:
         raise NotImplementedError
 
+    def _local(self, local: "Memory | Buffer", name: str = "the local memory") -> Local:
+        """A buffer is registered."""
+        return local if isinstance(local, Memory) else self._registrations.use(self, local, name)
+
     # One range.
 
-    def write(self, local: Memory, remote: RemoteMemory, length: Optional[int] = None, *, local_offset: int = 0,
+    def write(self, local: Union[Memory, Buffer], remote: RemoteMemory, length: Optional[int] = None, *, local_offset: int = 0,
               remote_offset: int = 0, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
               count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
               start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"",
@@ -123,28 +138,42 @@ class Transfers:
         """Writes bytes of local memory into remote memory. Offsets count from the start of a
         memory, its ranges one behind the other; the bytes lie in one range. length: None stands
         for all from `local_offset` to the end of its range."""
+        used: Any = local
+        try:
+            here, there = used.handle, remote.handle
+        except AttributeError:
+            there = _remote(remote).handle
+            used = self._local(local)
+            here = used.handle
         if length is None:
-            length = _rest(local, local_offset)
-        args = (self._open or self.handle, local.handle, local_offset, remote.handle, remote_offset, length)
-        return submit(self._completions, "weft_write", (_range_words, "write", length, remote, notify), args, 1, notify, notify_data,
+            length = _rest(used, local_offset)
+        args = (self._open or self.handle, here, local_offset, there, remote_offset, length)
+        return submit(self._completions, "weft_write", (_range_words, "write", length, remote, notify, used), args, 1, notify, notify_data,
                       counter, count_pages, latency, timeout, start, done, grant, notify_failure, False, durable)
 
-    def read(self, local: Memory, remote: RemoteMemory, length: Optional[int] = None, *, local_offset: int = 0,
+    def read(self, local: Union[Memory, Buffer], remote: RemoteMemory, length: Optional[int] = None, *, local_offset: int = 0,
              remote_offset: int = 0, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
              count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
              start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"",
              notify_failure: bool = False) -> Operation[Completion]:
         """Reads bytes of remote memory into local memory; otherwise as `write`."""
-        _writable(local)
+        used: Any = local
+        try:
+            here, there = used.handle, remote.handle
+        except AttributeError:
+            there = _remote(remote).handle
+            used = self._local(local)
+            here = used.handle
+        _writable(used)
         if length is None:
-            length = _rest(local, local_offset)
-        args = (self._open or self.handle, local.handle, local_offset, remote.handle, remote_offset, length)
-        return submit(self._completions, "weft_read", (_range_words, "read", length, remote, notify), args, 1, notify, notify_data,
+            length = _rest(used, local_offset)
+        args = (self._open or self.handle, here, local_offset, there, remote_offset, length)
+        return submit(self._completions, "weft_read", (_range_words, "read", length, remote, notify, used), args, 1, notify, notify_data,
                       counter, count_pages, latency, timeout, start, done, grant, notify_failure, False, False)
 
     # Pages.
 
-    def write_pages(self, local_memory: Memory, remote_memory: RemoteMemory, page_length: int,
+    def write_pages(self, local_memory: Union[Memory, Buffer], remote_memory: RemoteMemory, page_length: int,
                     page_count: Optional[int] = None, *, layers: int = 1, local: PagesOf = None,
                     remote: PagesOf = None, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
                     count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
@@ -154,29 +183,32 @@ class Transfers:
 
         local, remote: which pages, and where they lie: a `Side`, or indexes alone (a list, a numpy
         array, a torch tensor). page_count: None stands for as many as the indexes are."""
-        args, what = _pages("write", local_memory, remote_memory, page_length, page_count, layers, local, remote)
-        return submit(self._completions, "weft_write_pages", (_notifying, what, notify), (self.handle, *args), 1, notify,
+        used = self._local(local_memory)
+        args, what = _pages("write", used, remote_memory, page_length, page_count, layers, local, remote)
+        return submit(self._completions, "weft_write_pages", (_notifying, what, notify, used), (self.handle, *args), 1, notify,
                       notify_data, counter, count_pages, latency, timeout, start, done, grant, notify_failure, False, durable)
 
-    def read_pages(self, local_memory: Memory, remote_memory: RemoteMemory, page_length: int,
+    def read_pages(self, local_memory: Union[Memory, Buffer], remote_memory: RemoteMemory, page_length: int,
                    page_count: Optional[int] = None, *, layers: int = 1, local: PagesOf = None,
                    remote: PagesOf = None, notify: Optional[int] = None, notify_data: bytes = b"", counter: int = 0,
                    count_pages: bool = False, latency: bool = False, timeout: Optional[float] = None,
                    start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"",
                    notify_failure: bool = False) -> Operation[Completion]:
         """Reads pages of remote memory into pages of local memory; otherwise as `write_pages`."""
-        _writable(local_memory)
-        args, what = _pages("read", local_memory, remote_memory, page_length, page_count, layers, local, remote)
-        return submit(self._completions, "weft_read_pages", (_notifying, what, notify), (self.handle, *args), 1, notify,
+        used = self._local(local_memory)
+        _writable(used)
+        args, what = _pages("read", used, remote_memory, page_length, page_count, layers, local, remote)
+        return submit(self._completions, "weft_read_pages", (_notifying, what, notify, used), (self.handle, *args), 1, notify,
                       notify_data, counter, count_pages, latency, timeout, start, done, grant, notify_failure, False, False)
 
-    def prepare_pages(self, local_memory: Memory, remote_memory: RemoteMemory, page_length: int,
+    def prepare_pages(self, local_memory: Union[Memory, Buffer], remote_memory: RemoteMemory, page_length: int,
                       page_count: Optional[int] = None, *, layers: int = 1, local: PagesOf = None,
                       remote: PagesOf = None, count_pages: bool = False, latency: bool = False) -> Prepared:
         """Checks and copies a geometry once, for any number of transfers. Arguments as of `write_pages`."""
-        args, what = _pages("", local_memory, remote_memory, page_length, page_count, layers, local, remote)
+        used = self._local(local_memory)
+        args, what = _pages("", used, remote_memory, page_length, page_count, layers, local, remote)
         flags = count_pages * c.COUNT_PAGES | latency * c.CLASS_LATENCY
-        return Prepared(self, what, lib.weft_pages_prepare, (*args, flags), [local_memory], 1)
+        return Prepared(self, what, lib.weft_pages_prepare, (*args, flags), [used], 1)
 
     # Lists.
 
@@ -189,7 +221,8 @@ class Transfers:
         It ends once, when all peers have everything or have failed; with `each_peer` its
         `completions` has one for each peer, and it raises what the first failed with.
         """
-        return submit(self._completions, "weft_write_list", (_notifying, _entries("write", entries), notify),
+        entries, used = self._used(entries)
+        return submit(self._completions, "weft_write_list", (_notifying, _entries("write", entries), notify, used),
                       (self.handle, *_list(entries)), _peers(entries) if each_peer else 1, notify, notify_data, 0, False, latency,
                       timeout, start, done, grant, notify_failure, each_peer, durable)
 
@@ -198,16 +231,28 @@ class Transfers:
                   start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"",
                   notify_failure: bool = False) -> Operation[Completion]:
         """Reads the entries of a list; otherwise as `write_list`."""
-        for entry in entries:
-            _writable(entry.local)
-        return submit(self._completions, "weft_read_list", (_notifying, _entries("read", entries), notify),
+        entries, used = self._used(entries)
+        for local in used:
+            _writable(local)
+        return submit(self._completions, "weft_read_list", (_notifying, _entries("read", entries), notify, used),
                       (self.handle, *_list(entries)), _peers(entries) if each_peer else 1, notify, notify_data, 0, False, latency,
                       timeout, start, done, grant, notify_failure, each_peer, False)
 
     def prepare_list(self, entries: Sequence[Entry]) -> Prepared:
         """Checks and copies a list once, for any number of transfers."""
-        local = [entry.local for entry in entries if entry.local is not None]
-        return Prepared(self, _entries("", entries), lib.weft_list_prepare, (*_list(entries), 0), local, _peers(entries))
+        entries, used = self._used(entries)
+        return Prepared(self, _entries("", entries), lib.weft_list_prepare, (*_list(entries), 0), used, _peers(entries))
+
+    def _used(self, entries: Sequence[Entry]) -> Tuple[List[Entry], List[Local]]:
+        """The entries with memories in the place of buffers, and these memories."""
+        made, used = list(entries), []
+        for at, entry in enumerate(entries):
+            if entry.local is not None:
+                local: Any = self._local(entry.local, f"the local memory of entry {at}")
+                if local is not entry.local:
+                    made[at] = replace(entry, local=local)
+                used.append(local)
+        return made, used
 
     # Grants.
 
@@ -221,6 +266,8 @@ class Transfers:
         `Access.GRANTED` is reached under grants alone. timeout: seconds after which the grant ends as by
         a revoke (revoke it all the same); notify: the value of one `Notification`, with `status` set, if
         the peer ends before, or the time is over."""
+        if not isinstance(memory, Memory):
+            raise TypeError(f"memory is {described(memory)}: a grant is of a Memory of Endpoint.register, whose export() the peer imports")
         held: List[Any] = []
         args, made = fill(c.GrantArgs, access=access, timeout_ns=nanoseconds(timeout)), c.GrantToken()
         if notify is not None:
@@ -244,7 +291,7 @@ class Prepared:
     """A geometry that was checked once; made by `Endpoint.prepare_pages` and `prepare_list`. Its
     memories are in use until it is released. Also a context manager."""
 
-    def __init__(self, endpoint: Transfers, what: str, prepare: Any, args: Tuple[Any, ...], local: Sequence[Memory],
+    def __init__(self, endpoint: Transfers, what: str, prepare: Any, args: Tuple[Any, ...], local: Sequence[Local],
                  peers: int) -> None:
         self._endpoint, self._what, self._local, self._peers = endpoint, what, local, peers
         handle = ctypes.c_void_p()
@@ -259,7 +306,7 @@ class Prepared:
               start: Optional[At] = None, done: Optional[At] = None, grant: bytes = b"",
               notify_failure: bool = False, durable: bool = False) -> Operation[Completion]:
         """Writes it, as `Endpoint.write_pages` or `write_list` would."""
-        return submit(self._endpoint._completions, "weft_write_prepared", (_notifying, f"write of {self._what}", notify),
+        return submit(self._endpoint._completions, "weft_write_prepared", (_notifying, f"write of {self._what}", notify, self._local),
                       (self._endpoint.handle, self.handle), self._peers if each_peer else 1, notify, notify_data, counter,
                       count_pages, latency, timeout, start, done, grant, notify_failure, each_peer, durable)
 
@@ -270,7 +317,7 @@ class Prepared:
         """Reads it, as `Endpoint.read_pages` or `read_list` would."""
         for local in self._local:
             _writable(local)
-        return submit(self._endpoint._completions, "weft_read_prepared", (_notifying, f"read of {self._what}", notify),
+        return submit(self._endpoint._completions, "weft_read_prepared", (_notifying, f"read of {self._what}", notify, self._local),
                       (self._endpoint.handle, self.handle), self._peers if each_peer else 1, notify, notify_data, counter,
                       count_pages, latency, timeout, start, done, grant, notify_failure, each_peer, False)
 
@@ -279,6 +326,10 @@ class Prepared:
         if self.handle and not self._endpoint.closed:
             check(lib.weft_prepared_destroy(self.handle))
         self.handle = 0
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", 0) and not self._endpoint.closed:
+            lib.weft_prepared_destroy(self.handle)  # or its memories are in use until the endpoint is closed
 
     def __enter__(self) -> Prepared:
         return self
@@ -307,6 +358,7 @@ def _options(notify: Optional[int], notify_data: bytes, counter: int, count_page
         return c.OpOptions.from_buffer_copy(_PLAIN)
     if isinstance(counter, Counter):
         raise TypeError("counter is the id of a counter of the peer: its Counter.id, which the peer sends")
+    notify_data = octets(notify_data, "notify_data")
     fields: Dict[str, Any] = {"timeout_ns": nanoseconds(timeout), "notify": notify or 0,
                               "notify_data_len": len(notify_data)}
     if notify_data:
@@ -322,7 +374,7 @@ def _options(notify: Optional[int], notify_data: bytes, counter: int, count_page
     return fill(c.OpOptions, **fields)
 
 
-def _rest(local: Memory, offset: int) -> int:
+def _rest(local: Local, offset: int) -> int:
     """From an offset to the end of its range."""
     for length in local.lengths:
         if offset < length:
@@ -341,16 +393,17 @@ def _checked(args: Tuple[Any, ...]) -> Tuple[Any, ...]:
             number("length", length))
 
 
-def _range_words(verb: str, length: int, remote: RemoteMemory, notify: Optional[int]) -> str:
+def _range_words(verb: str, length: int, remote: RemoteMemory, notify: Optional[int], _: Local) -> str:
     return _notifying(f"{verb} of {length} bytes{_with(remote)}", notify)
 
 
-def _notifying(what: str, notify: Optional[int]) -> str:
+def _notifying(what: str, notify: Optional[int], _: Any = None) -> str:
     return what if notify is None else f"{what}, notify {notify}"
 
 
-def _pages(verb: str, local_memory: Memory, remote_memory: RemoteMemory, page_length: int, page_count: Optional[int],
+def _pages(verb: str, local_memory: Local, remote_memory: RemoteMemory, page_length: int, page_count: Optional[int],
            layers: int, local: PagesOf, remote: PagesOf) -> Tuple[Tuple[Any, ...], str]:
+    remote_handle = _remote(remote_memory).handle
     held: List[Any] = []
     sides: Dict[str, Any] = {}
     counts: Dict[str, int] = {}
@@ -368,7 +421,7 @@ def _pages(verb: str, local_memory: Memory, remote_memory: RemoteMemory, page_le
     made = fill(c.Pages, page_len=page_length, page_count=page_count, layer_count=layers, **sides)
     made.held = held  # until the call has copied them
     what = f"{page_count} pages of {page_length} bytes{f' x {layers} layers' if layers > 1 else ''}{_with(remote_memory)}"
-    return (_handle(local_memory), _handle(remote_memory), made), f"{verb} of {what}" if verb else what
+    return (local_memory.handle, remote_handle, made), f"{verb} of {what}" if verb else what
 
 
 def _side(name: str, pages: PagesOf, held: List[Any]) -> Tuple[c.PageSide, Optional[int]]:
@@ -400,7 +453,9 @@ def _list(entries: Sequence[Entry]) -> Tuple[Any, int]:
 
 
 def _entry(entry: Entry) -> Tuple[int, ...]:
-    made = fill(c.ListEntry, local=_handle(entry.local), remote=_handle(entry.remote),
+    local: Any = entry.local
+    made = fill(c.ListEntry, local=0 if local is None else local.handle,
+                remote=0 if entry.remote is None else _remote(entry.remote).handle,
                 peer=entry.peer.id if entry.peer is not None else 0, local_range=entry.local_range,
                 remote_range=entry.remote_range, local_offset=entry.local_offset,
                 remote_offset=entry.remote_offset, len=entry.length, counter=entry.counter)
