@@ -19,7 +19,8 @@
  * (`finish` must not throw: the completions behind it in `room` would be lost.)
  *
  * weft.h is the contract: each function here calls the one of its name there, and says only what is different. What
- * fails throws weft::error. Arguments are the structs of weft.h, zeroed and with their size set; the functions that
+ * fails throws weft::error (without exceptions: it says so and aborts; there, use the functions of weft.h for what may
+ * fail, or the ones named try_...). Arguments are the structs of weft.h, zeroed and with their size set; the functions that
  * fill them in are a help, and every field can be set by hand.
  *
  * Owners move and do not copy; one that was moved from owns nothing, and is answered with WEFT_ERR_HANDLE. Their
@@ -34,18 +35,26 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <functional>
 #include <initializer_list>
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <ratio>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
+#if defined(__cpp_impl_coroutine)
+#include <coroutine>
+#endif
 
 #include "weft.h"
 
@@ -81,9 +90,20 @@ namespace detail {
 #define WEFT_COLD
 #endif
 
+/** Throws; in a program without exceptions, says why on stderr and aborts. */
+template <class Error> [[noreturn]] WEFT_COLD inline void raise(const Error &what)
+{
+#if defined(__cpp_exceptions)
+    throw what;
+#else
+    std::fprintf(stderr, "weft: %s\n", what.what());
+    std::abort();
+#endif
+}
+
 [[noreturn]] WEFT_COLD inline void fail(weft_status status)
 {
-    throw error(status, weft_last_error());
+    raise(error(status, weft_last_error()));
 }
 
 [[noreturn]] WEFT_COLD inline void fail(const completion &c)
@@ -91,12 +111,18 @@ namespace detail {
     std::string why = weft_status_text(c.status);
     if (c.provider_errno != 0)
         why += " (the provider's error number: " + std::to_string(c.provider_errno) + ")";
-    throw error(c.status, why.c_str());
+    raise(error(c.status, why.c_str()));
 }
 
 #undef WEFT_COLD
 
 } // namespace detail
+
+/** The number that `options::identified` gave the operation. */
+inline std::uintptr_t id_of(const completion &c) noexcept
+{
+    return reinterpret_cast<std::uintptr_t>(c.user_data);
+}
 
 /** Throws if a call of weft.h failed. */
 inline void check(weft_status status)
@@ -330,6 +356,7 @@ public:
         check(weft_grant_create(get(), to, args, &token));
         return token;
     }
+    weft_grant_token grant(weft_peer to, const weft_grant_args &args) const { return grant(to, &args); }
     /** Throws if own transfers use it (`WEFT_ERR_BUSY`), and stays the owner. */
     void deregister()
     {
@@ -564,7 +591,6 @@ private:
 
 using endpoint_config = detail::sized<weft_endpoint_config>;
 using memory_args = detail::sized<weft_memory_args>;
-using grant_args = detail::sized<weft_grant_args>;
 
 /**
  * The options of an operation. Data, watches and queues that it names must be there until the call. Each function sets
@@ -582,6 +608,8 @@ struct options : detail::sized<weft_op_options> {
         user_data = tag;
         return *this;
     }
+    /** The same with a number: `id_of` the completion. */
+    options &identified(std::uintptr_t id) noexcept { return tagged(reinterpret_cast<void *>(id)); }
     options &completing_in(const weft::queue &q) noexcept
     {
         queue = q.get();
@@ -656,7 +684,7 @@ struct pages : detail::sized<weft_pages> {
         : pages(bytes_of_page, mine.size())
     {
         if (mine.size() != theirs.size())
-            throw std::invalid_argument("weft::pages: not as many local pages as remote ones");
+            detail::raise(std::invalid_argument("weft::pages: not as many local pages as remote ones"));
         local.pages = mine.data();
         remote.pages = theirs.data();
     }
@@ -685,6 +713,43 @@ private:
         side.first_range = first_range;
         side.offset = offset;
         side.page_stride = stride;
+        return *this;
+    }
+};
+
+/** What a grant allows; by default all that the memory does, to all of it. */
+struct grant_args : detail::sized<weft_grant_args> {
+    grant_args() noexcept = default;
+    /** These pages alone: the remote side of `all`, as the peer's transfers have it. `all` must be there until the call. */
+    explicit grant_args(const weft::pages &all) noexcept
+    {
+        pages = &all.remote;
+        page_len = all.page_len;
+        page_count = all.page_count;
+        layer_count = all.layer_count;
+    }
+    explicit grant_args(const weft::pages &&) = delete;
+    grant_args &to_write() noexcept
+    {
+        access |= WEFT_ACCESS_REMOTE_WRITE;
+        return *this;
+    }
+    grant_args &to_read() noexcept
+    {
+        access |= WEFT_ACCESS_REMOTE_READ;
+        return *this;
+    }
+    /** The grant ends by itself then; revoke it all the same. */
+    grant_args &within(deadline d) noexcept
+    {
+        timeout_ns = d.timeout_ns();
+        return *this;
+    }
+    /** One notification of this value if the peer ends or the time is over. */
+    grant_args &with_notification_of_failure(std::uint64_t value) noexcept
+    {
+        notify = value;
+        flags |= WEFT_NOTIFY_FAILURE;
         return *this;
     }
 };
@@ -977,7 +1042,7 @@ public:
               const weft_op_options &how = options())
     {
         if (which.size() != values.size())
-            throw std::invalid_argument("weft::endpoint::expect: not as many values as counters");
+            detail::raise(std::invalid_argument("weft::endpoint::expect: not as many values as counters"));
         return submit(weft_counter_expect, which.data(), values.data(), detail::to_u32(which.size()), &how);
     }
     op fence(weft::peer id, const weft_op_options &how = options()) { return submit(weft_peer_fence, id, &how); }
@@ -1028,6 +1093,97 @@ private:
 
     std::unique_ptr<weft_endpoint, closer> handle_;
 };
+
+#if defined(__cpp_impl_coroutine)
+
+/**
+ * Operations that coroutines await, where the compiler has them (C++20):
+ *
+ *     weft::awaiter done(ep);
+ *     weft::completion c = co_await done([&](const weft::options &how) { return ep.write(mine, 0, theirs, 0, len, how); },
+ *                                        weft::options().within(5s));
+ *
+ * and, in the program's loop, whenever `event_fd` is readable: `done.dispatch(executor)`. A failure of the call is thrown
+ * where it is awaited; that of the operation is the completion's status (`weft::check(c)`). A coroutine must not be destroyed
+ * while it waits: every operation ends by its deadline. One thread dispatches at a time.
+ */
+class awaiter {
+    template <class Submit> class operation;
+    struct place {
+        std::coroutine_handle<> waits;
+        completion result;
+    };
+
+public:
+    /** `depth`: operations at once; 0: the endpoint's `queue_depth`. */
+    explicit awaiter(endpoint &ep, std::uint32_t depth = 0) : queue_(ep.create_queue(depth)) {}
+
+    template <class Submit> [[nodiscard]] operation<Submit> operator()(Submit submit, options how = {}) const
+    {
+        return {std::move(how.completing_in(queue_)), std::move(submit)};
+    }
+    /** Passes the coroutines whose operations have ended to `executor(std::coroutine_handle<>)`, and arms the event fd. */
+    template <class Executor> void dispatch(Executor &&executor) const
+    {
+        std::array<completion, 64> room;
+        do {
+            for (span<completion> some = queue_.poll(room); !some.empty(); some = queue_.poll(room))
+                for (const completion &c : some) {
+                    place *const its = static_cast<place *>(c.user_data);
+                    its->result = c;
+                    executor(its->waits);
+                }
+        } while (!queue_.arm());
+    }
+    /** Resumes them in place. */
+    void dispatch() const
+    {
+        dispatch([](std::coroutine_handle<> waits) { waits.resume(); });
+    }
+    [[nodiscard]] int event_fd() const { return queue_.event_fd(); }
+
+private:
+    template <class Submit> class operation : place {
+    public:
+        operation(options how, Submit submit) : how_(how), submit_(std::move(submit)) {}
+        operation(const operation &) = delete;
+        operation &operator=(const operation &) = delete;
+        bool await_ready() const noexcept { return false; }
+        void await_suspend(std::coroutine_handle<> caller)
+        {
+            this->waits = caller;
+            /* From the call on another thread may resume the coroutine, and end it: nothing of it is used after. */
+            submit_(how_.tagged(static_cast<place *>(this)));
+        }
+        completion await_resume() const noexcept { return this->result; }
+
+    private:
+        options how_;
+        Submit submit_;
+    };
+
+    queue queue_;
+};
+
+#endif
+
+/** What a logger gets: level (`WEFT_LOG_*`), part of the library, text. See weft_log_callback for what it may do. */
+using logger = std::function<void(weft_log_level, std::string_view, std::string_view)>;
+
+/** Sends the log of all endpoints to `to`, which must not throw; an empty one: to stderr. */
+inline void set_logger(weft_log_level level, logger to)
+{
+    static std::mutex one_at_a_time;
+    static logger *current = nullptr;
+    const std::lock_guard<std::mutex> lock(one_at_a_time);
+    auto next = std::make_unique<logger>(std::move(to));
+    const weft_log_callback callback = [](weft_log_level at, const char *part, const char *text, void *what) noexcept {
+        (*static_cast<logger *>(what))(at, part, text);
+    };
+    check(weft_log_set(level, *next ? callback : nullptr, next.get()));
+    /* The old one is not called any longer. */
+    delete std::exchange(current, next.release());
+}
 
 /** The machine, as JSON. */
 inline std::string topology()
