@@ -1,7 +1,7 @@
 //! Operations as futures, and what arrives as a stream. No runtime is needed, and any can be used: it waits for the
 //! event fd of a queue, and calls [`Dispatcher::dispatch`] when that is readable.
 //!
-//! With tokio, a separate task (`AsyncFd` watches a descriptor):
+//! With tokio, a separate task (`AsyncFd` watches a descriptor; the crate's examples have a whole program, and one on smol):
 //!
 //! ```
 //! # fn main() -> Result<(), libweft::Error> {
@@ -13,7 +13,8 @@
 //! use tokio::io::unix::AsyncFd;
 //!
 //! let dispatcher = Dispatcher::new(&a.create_queue(0)?)?;
-//! let fd = AsyncFd::new(dispatcher.clone()).expect("a runtime with I/O");
+//! // SAFETY: the dispatcher keeps its event fd open. (`AsyncFd::new` before tokio 1.54.)
+//! let fd = unsafe { AsyncFd::register(dispatcher.clone()) }.expect("a runtime with I/O");
 //! tokio::spawn(async move {
 //!     while fd.get_ref().dispatch().is_ok() {
 //!         match fd.readable().await {
@@ -32,7 +33,8 @@
 //! Without a runtime, a thread does the same with `poll(2)`, or a loop calls [`Dispatcher::turn`].
 
 use super::completion::Completion;
-use super::ids::Op;
+use super::endpoint::Endpoint;
+use super::ids::{Op, Peer};
 use super::options::OpOptions;
 use super::queue::{Queue, QueueEvent};
 use crate::status::{Error, Result};
@@ -146,7 +148,10 @@ impl AsRawFd for Dispatcher {
 impl State {
     /// Sorts a completion in, and adds whom it wakes.
     fn take(&mut self, completion: Completion, woken: &mut Woken) {
-        let key = completion.done().map_or(0, |done| done.user_data);
+        let key = match &completion {
+            Completion::PeerUp(up) if !up.accepted => up.user_data,
+            other => other.done().map_or(0, |done| done.user_data),
+        };
         match self.waiting.get_mut(&key) {
             Some(waiting) => {
                 if let Waiting::Pending(Some(waker)) = std::mem::replace(waiting, Waiting::Done(completion)) {
@@ -182,8 +187,11 @@ impl State {
             _ => {}
         }
         if let Some(Waiting::Done(completion)) = self.waiting.remove(&key) {
-            let failed = completion.done().map_or(Ok(()), |done| done.result());
-            return Poll::Ready(failed.map(|()| completion));
+            let result = match &completion {
+                Completion::PeerUp(up) => up.result(),
+                other => other.done().map_or(Ok(()), |done| done.result()),
+            };
+            return Poll::Ready(result.map(|()| completion));
         }
         // The queue has ended, or the future was polled after it was ready.
         let over = self.over.clone();
@@ -284,17 +292,50 @@ impl Dispatcher {
         options: OpOptions,
         submit: impl FnOnce(&OpOptions) -> Result<Op>,
     ) -> Result<OpFuture> {
-        let key = {
-            let mut state = self.0.state.lock();
-            state.next += 1;
-            let key = FUTURE | state.next;
-            state.waiting.insert(key, Waiting::Pending(None));
-            key
-        };
         // Before the call: if it fails or panics, nothing waits for the future.
-        let mut future = OpFuture { inner: self.0.clone(), key, op: None };
-        future.op = Some(submit(&options.queue(self.0.event.queue()).user_data(key).for_future())?);
+        let mut future = OpFuture { ticket: self.ticket(), op: None };
+        let options = options.queue(self.0.event.queue()).user_data(future.ticket.key).for_future();
+        future.op = Some(submit(&options)?);
         Ok(future)
+    }
+
+    /// Connects to the endpoint whose address this is, as [`Endpoint::connect_with`] does, with the `timeout` of the
+    /// options. The future's output is the peer once it is up, or why it is not. The dispatcher must be that of the endpoint's own
+    /// queue, where the answers to connects arrive; peers that connect to us are items of
+    /// [`completions`](Dispatcher::completions).
+    ///
+    /// ```
+    /// # let config = libweft::testing::config();
+    /// use libweft::{futures::Dispatcher, Endpoint, OpOptions};
+    ///
+    /// let (a, b) = (Endpoint::open(&config)?, Endpoint::open(&config)?);
+    /// let dispatcher = Dispatcher::new(&a.queue())?;
+    /// let work = async { dispatcher.connect(&a, b.address(), OpOptions::new())?.await };
+    /// let peer = libweft::testing::block_on(&dispatcher, work)?;
+    /// a.send(peer, b"hello", &OpOptions::new())?;
+    /// # Ok::<(), libweft::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Endpoint::connect`]; [`Invalid`](crate::Status::Invalid) (the dispatcher is of another queue).
+    pub fn connect(&self, endpoint: &Endpoint, address: &[u8], options: OpOptions) -> Result<ConnectFuture> {
+        if !Arc::ptr_eq(&self.0.event.queue().queue, &endpoint.queue().queue) {
+            return Err(Error::invalid(
+                "the dispatcher is not of the endpoint's own queue, where answers to connects arrive: make it with \
+                 Dispatcher::new(&endpoint.queue())",
+            ));
+        }
+        let ticket = self.ticket();
+        let peer = endpoint.connect_with(address, &options.user_data(ticket.key))?;
+        Ok(ConnectFuture { ticket, peer })
+    }
+
+    fn ticket(&self) -> Ticket {
+        let mut state = self.0.state.lock();
+        state.next += 1;
+        let key = FUTURE | state.next;
+        state.waiting.insert(key, Waiting::Pending(None));
+        Ticket { inner: self.0.clone(), key }
     }
 
     /// Completions in the queue that belong to no future: messages, notifications, events of peers
@@ -304,13 +345,33 @@ impl Dispatcher {
     }
 }
 
+/// Where a future's completion arrives.
+struct Ticket {
+    inner: Arc<Inner>,
+    key: u64,
+}
+
+impl Ticket {
+    fn poll(&self, cx: &Context<'_>) -> Poll<Result<Completion>> {
+        let mut waker = Some(cx.waker().clone());
+        let polled = self.inner.state.lock().poll(self.key, &mut waker);
+        polled
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let dropped = self.inner.state.lock().waiting.remove(&self.key);
+        drop(dropped); // Dropped without a lock.
+    }
+}
+
 /// An operation that was submitted by [`Dispatcher::submit`]. Dropping it does not cancel the operation.
 ///
 /// Its output is the completion of a success, and the error of a failure.
 #[must_use = "the operation is under way, but nobody waits for it"]
 pub struct OpFuture {
-    inner: Arc<Inner>,
-    key: u64,
+    ticket: Ticket,
     op: Option<Op>,
 }
 
@@ -331,16 +392,37 @@ impl Future for OpFuture {
     type Output = Result<Completion>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut waker = Some(cx.waker().clone());
-        let polled = self.inner.state.lock().poll(self.key, &mut waker);
-        polled
+        self.ticket.poll(cx)
     }
 }
 
-impl Drop for OpFuture {
-    fn drop(&mut self) {
-        let dropped = self.inner.state.lock().waiting.remove(&self.key);
-        drop(dropped); // Dropped without a lock.
+/// A connect of [`Dispatcher::connect`]. Dropping it does not disconnect the peer.
+///
+/// Its output is the peer, which is up, or why the connect failed.
+#[must_use = "the connect is under way, but nobody waits for it"]
+pub struct ConnectFuture {
+    ticket: Ticket,
+    peer: Peer,
+}
+
+impl fmt::Debug for ConnectFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectFuture").field("peer", &self.peer).finish()
+    }
+}
+
+impl ConnectFuture {
+    /// The peer, which can be used before it is up: operations wait until it is.
+    pub fn peer(&self) -> Peer {
+        self.peer
+    }
+}
+
+impl Future for ConnectFuture {
+    type Output = Result<Peer>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.ticket.poll(cx).map_ok(|_| self.peer)
     }
 }
 
@@ -349,15 +431,12 @@ impl Drop for OpFuture {
 /// ```
 /// # let world = libweft::testing::world()?;
 /// # let (a, b, peer) = (&world.a, &world.b, world.a_to_b);
-/// use futures_core::Stream;
 /// use libweft::{futures::Dispatcher, Completion, OpOptions};
-/// use std::{future::poll_fn, pin::pin};
 ///
 /// let dispatcher = Dispatcher::new(&b.queue())?;
-/// let mut arrivals = pin!(dispatcher.completions());
+/// let mut arrivals = dispatcher.completions();
 /// a.send(peer, b"hello", &OpOptions::new())?;
-/// let next = poll_fn(|cx| arrivals.as_mut().poll_next(cx)); // `next` of any crate of combinators.
-/// match libweft::testing::block_on(&dispatcher, next) {
+/// match libweft::testing::block_on(&dispatcher, arrivals.next()) {
 ///     Some(Completion::Message(message)) => assert_eq!(&message[..], b"hello"),
 ///     other => panic!("{other:?}"),
 /// }
@@ -368,6 +447,13 @@ pub struct Completions(Arc<Inner>);
 impl fmt::Debug for Completions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Completions").field("queue", self.0.event.queue()).finish()
+    }
+}
+
+impl Completions {
+    /// The next one; `None`: the endpoint is shut down. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Option<Completion> {
+        std::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
 }
 

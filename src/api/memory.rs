@@ -1,6 +1,6 @@
 //! Memory of this process: owned, so that nothing frees it under a NIC.
 
-use super::buffer::{Buffer, Registered};
+use super::buffer::{Buffer, OwnedBuffer, Registered};
 use super::endpoint::Endpoint;
 use super::parked::{Parked, Shared};
 use super::words::Words;
@@ -205,7 +205,7 @@ impl Memory {
     /// provider does not return). After the last two NICs may still use it: call again, or shut down (which
     /// waits for a disk, too); dropping it keeps
     /// its bytes.
-    pub fn deregister(mut self) -> std::result::Result<Vec<Vec<u8>>, (Memory, Error)> {
+    pub fn deregister(mut self) -> std::result::Result<Vec<OwnedBuffer>, (Memory, Error)> {
         let deregistered = match self.shared.is_over() {
             true => Ok(()),
             false => self.shared.call(|ep| ep.deregister(self.internal()?)),
@@ -312,12 +312,32 @@ impl Endpoint {
     /// # Errors
     /// The same as `register`.
     pub fn register_with(&self, ranges: Vec<Vec<u8>>, args: &MemoryArgs) -> Result<Memory> {
-        let buffers: Vec<Buffer> = ranges.into_iter().map(Buffer::own).collect();
-        let owned = buffers.iter().map(|buffer| match buffer {
-            Buffer::Owned { base, len, .. } => (*base as u64, if *len > 0 { *len as u64 } else { 0 }),
-            _ => (0, 0),
-        });
-        let ranges: Vec<(u64, u64)> = owned.collect();
+        self.register_plain(ranges, args)
+    }
+
+    /// The same with vectors or boxed slices of any plain type ([`bytemuck::Pod`]: integers, floats, structs of them).
+    /// Transfers count in bytes.
+    ///
+    /// ```
+    /// # let world = libweft::testing::world()?;
+    /// use libweft::{Access, MemoryArgs};
+    /// let args = MemoryArgs::new().access(Access::Local);
+    /// let weights = world.a.register_plain([vec![0.5f32; 1024], vec![1.5; 16]], &args)?;
+    /// assert_eq!(weights.len(), 1040 * 4);
+    /// let mut back = weights.deregister().map_err(|(_, error)| error)?;
+    /// assert_eq!(back.remove(0).into_vec::<f32>().expect("they are floats"), [0.5; 1024]);
+    /// # Ok::<(), libweft::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The same as `register`.
+    pub fn register_plain(
+        &self,
+        ranges: impl IntoIterator<Item = impl Into<OwnedBuffer>>,
+        args: &MemoryArgs,
+    ) -> Result<Memory> {
+        let buffers: Vec<Buffer> = ranges.into_iter().map(|elements| Buffer::own(elements.into())).collect();
+        let ranges: Vec<(u64, u64)> = buffers.iter().map(Buffer::range).collect();
         self.register_ranges(&ranges, buffers, args, Claim::Host)
     }
 

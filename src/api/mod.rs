@@ -31,6 +31,7 @@ mod words;
 
 pub use crate::calls::Idle;
 pub use crate::status::{Category, Error, Result, Status};
+pub use buffer::OwnedBuffer;
 pub use completion::{Atomic, Completion, Done, Message, Notification, PeerDown, PeerUp, RailEvent};
 pub use counter::Counter;
 pub use endpoint::{Endpoint, EndpointConfig};
