@@ -229,7 +229,7 @@ trace-cost: ## Instructions per slice that traces cost while they are off, besid
 release: ## Everything of a release but pushing it: target/release-VERSION and a tag; then it says what is left to a person
 	@tools/release.sh
 
-header: ## Makes include/weft.h again from src/capi; of it, docs/reference.md and python/src/libweft/c.py
+header: ## Makes include/weft.h again from src/capi; of it, docs/reference.md and python/src/libweft/c.py; of docstrings, docs/python.md
 	@tools/header.sh write
 
 docs: ## The documents as a site, with a search and rustdoc: target/docs/site (registry, the first time)

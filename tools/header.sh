@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the public header from src/capi, and of it docs/reference.md and what Python knows:  tools/header.sh write | check
+# Makes the public header from src/capi, of it docs/reference.md and what Python knows, and of that docs/python.md:  tools/header.sh write | check
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p target
@@ -13,6 +13,7 @@ case ${1:-} in
         cp "$made" include/weft.h
         tools/bindings.py write
         tools/reference.py write
+        tools/python-reference.py write
         ;;
     check)
         if ! diff -u include/weft.h "$made"; then
@@ -26,6 +27,7 @@ case ${1:-} in
         fi
         tools/bindings.py check
         tools/reference.py check
+        tools/python-reference.py check
         ;;
     *)
         echo "tools/header.sh write | check" >&2

@@ -57,6 +57,9 @@ class Errors(Pair):
         program = """if True:
             import pydoc, libweft
             assert "notify_data" in pydoc.render_doc(libweft.Endpoint.write), pydoc.render_doc(libweft.Endpoint.write)
+            manual = pydoc.plain(pydoc.render_doc(libweft))
+            assert "inherited from builtins.int" not in manual and "inherited from builtins.BaseException" not in manual, manual
+            assert libweft.Access.GRANTED.name in dir(libweft.Access) and "reason" in dir(libweft.PeerDown), dir(libweft.Access)
             try:
                 libweft.Endpoint()
             except ImportError as error:

@@ -26,6 +26,9 @@ interpreter's lock while it waits.
 The library keeps no progress of a single transfer. Long ones are moved as `Parts`, or the peer's
 `Counter` counts their pages (`count_pages=True`).
 
+`Endpoint` has most of what a program calls: begin with `python -m pydoc libweft.Endpoint`. `connect` gives a `Peer`, `register` a
+`Memory`, `import_memory` a `RemoteMemory`, transfers an `Operation`. All of it with links: docs/python.md.
+
 The C functions are in `libweft.c`, with weft.h as their manual, for what the classes leave out
 (further completion queues): `libweft.lib`.
 """

@@ -17,6 +17,7 @@ from typing import IO, Any, AsyncIterator, Callable, ClassVar, Dict, List, Mappi
 from . import c
 from ._buffers import Buffer, is_pair
 from ._library import blob, fill, lib, nanoseconds, octets, text
+from ._plain import PlainEnum
 from ._progress import Progress as Completions
 from ._registrations import Registrations
 from .counters import Counter, expect
@@ -32,7 +33,7 @@ from .watch import Watch
 T = TypeVar("T")
 
 
-class Progress(IntEnum):
+class Progress(IntEnum, metaclass=PlainEnum):
     """The threads that drive the rails: Weft's (the default), or the caller's, in `poll` and waits: then
     asyncio does not work, and nothing moves unless a thread polls or waits."""
 
@@ -40,7 +41,7 @@ class Progress(IntEnum):
     MANUAL = c.PROGRESS_MANUAL
 
 
-class Idle(IntEnum):
+class Idle(IntEnum, metaclass=PlainEnum):
     """How idle threads of Weft wait: spin briefly and sleep (the default), never sleep,
     or sleep at once."""
 
@@ -49,7 +50,7 @@ class Idle(IntEnum):
     SLEEP = c.IDLE_SLEEP
 
 
-class Access(IntFlag):
+class Access(IntFlag, metaclass=PlainEnum):
     """The allowed uses of memory. LOCAL, which excludes the others: only this process. GRANTED: only under grants."""
 
     DEFAULT = 0

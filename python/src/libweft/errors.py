@@ -7,13 +7,14 @@ from typing import Callable, Dict, Type
 
 from . import c
 from ._library import quick
+from ._plain import Plain
 
 
 #: Numbers from here on are libfabric's own; the others are the system's.
 _OF_LIBFABRIC = 256
 
 
-class WeftError(Exception):
+class WeftError(Exception, metaclass=Plain):
     """A call, or an operation, that failed.
 
     `status` is the number (one of `libweft.c.ERR_*`), `name` its name ("WEFT_ERR_RANGE"). `message` is the
@@ -85,7 +86,7 @@ class InternalError(WeftError):
     """An internal error of Weft: report it."""
 
 
-class StillRunningError(TimeoutError):
+class StillRunningError(TimeoutError, metaclass=Plain):
     """`Operation.wait` gave up. The operation is still running, and its memory still in use."""
 
 

@@ -85,6 +85,7 @@ class Other:
     value: int
 
 
+#: What `Endpoint.events`, `event` and `wait_event` give.
 Event = Union[Message, Notification, PeerUp, PeerDown, RailDown, RailUp, Other]
 
 

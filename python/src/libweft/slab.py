@@ -73,6 +73,7 @@ class Slab:
         return json.dumps({"format": 1, "slab": base64.b64encode(self._endpoint.address).decode()}).encode()
 
     def close(self) -> None:
+        """Ends it; what is in the file is lost with its index."""
         self._calls.close()
 
     def __enter__(self) -> Slab:
@@ -237,6 +238,7 @@ class Slots:
             self._calls(self._peer, "done", self._timeout, number=given["number"], ok=ok)
 
     def close(self) -> None:
+        """Disconnects from the owner."""
         self._calls.close()
 
     def __enter__(self) -> Slots:

@@ -30,11 +30,13 @@ class Watch:
 
     @property
     def handle(self) -> int:
+        """`weft_watch *`; raises ValueError once it is freed."""
         self._must_exist()
         return self._handle
 
     @property
     def value(self) -> int:
+        """Its value, 0 to 2^64 - 1, which may be set as well."""
         return self._word().value
 
     @value.setter

@@ -197,6 +197,7 @@ class Source:
             pass
 
     def close(self) -> None:
+        """Ends it: targets that read from it go on with other sources. The buffers can be used again."""
         self._endpoint.close()
         self._thread.join()
 
@@ -378,6 +379,7 @@ class Target:
         return list(came_from)
 
     def close(self) -> None:
+        """Releases everything, and closes the endpoint if it is its own."""
         if self._own:
             self._endpoint.close()
             return

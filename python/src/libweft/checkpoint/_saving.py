@@ -150,6 +150,7 @@ class Saving:
             self._error = error
 
     def moved(self, length: int) -> None:
+        """Counts bytes that are there."""
         self.there += length
         if self._progress:
             self._progress(self.there, self.total)
