@@ -129,10 +129,11 @@ client 7 many_peers ask 127.0.0.1 "$port" 'guest 7'
 served "many peers: all are answered, and each end is noticed" 7 '^here is guest' 7 '^guest . received: hello, one of' \
     6 'gone: WEFT_ERR_PEER_CLOSED$' 1 'gone: WEFT_ERR_PEER_LOST$' 0 '^status'
 
-serve kv_cache prefill 0
-client decode kv_cache decode 127.0.0.1 "$port"
-served "weft.hpp: a paged KV cache in two processes" 8 'request . is here' 1 ' 8 requests, 0 failed, 0 bytes wrong' \
-    1 '^prefill: 256 of 256 pages are free again$' 0 '^status'
+serve prefill_decode decode 0 40
+client dies prefill_decode prefill 127.0.0.1 "$port" 3
+client lives prefill_decode prefill 127.0.0.1 "$port"
+served "prefill_decode: a prefill dies, and another does its requests" 1 '^decode: 40 requests, 0 wrong, [1-9][0-9]* tried again, 256 of 256' \
+    2 'decode: a prefill came' 1 '^status 1$' 1 '^prefill: the peer disconnected or shut its endpoint down$'
 
 serve cold_pages store 0 "$scratch"
 client engine cold_pages engine 127.0.0.1 "$port"
