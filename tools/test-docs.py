@@ -219,7 +219,7 @@ def commands():
                     if f'"--{option}"' not in bench:
                         yield f"{path}: weft-bench {found[1]} --{option}: no such option"
             for program in re.findall(r"target/examples-c/(\w+)", line):
-                if not {f"examples-c/{program}.c", f"examples-c/{program}.cpp"} & FILES:
+                if not {f"examples-c/{program}.c", f"examples-c/{program}.cpp", f"examples-c/{program}/{program}.cpp"} & FILES:
                     yield f"{path}: {program}: no such example"
 
 
