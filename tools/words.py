@@ -34,7 +34,7 @@ DIALECT = re.compile("|".join(f"(?:{word})" for word in WORDS), re.I)
 NOT_HERE = {"fi_errno.h", "src/abi_1_0.c", "entries.h"}
 CODE = ("src", "libfabric-sys", "rust", "weft-bench", "fuzz", "loom", "ffi-tests", "examples-c", "include", "integrations")
 #: Made of the header, or of what was said at the time.
-GENERATED = {"docs/reference.md", "CHANGELOG.md", "docs/glossary.md"}
+GENERATED = {"docs/reference.md", "docs/python.md", "CHANGELOG.md", "docs/glossary.md"}
 
 
 def documents():
