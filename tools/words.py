@@ -5,7 +5,7 @@
 `dialect_hits_src`: in the comments and names of src/, and in what uses Weft: examples, Python, NIXL.
 `paths_absent`: files and folders that comments of the code name and that are not there; it must be 0.
 `docs_words`: words of docs/*.md but the two references, which are made, and without recorded tables. A recorded table has what a run measured or tried: the rows between
-a comment `figures: begin`, `recorded: begin` or `tested: begin` and its `end`. The reference, made from the header, counts.
+a comment `figures: begin`, `recorded: begin` or `tested: begin` and its `end`.
 All go into target/figures, beside the size of the header; --list shows where.
 """
 
