@@ -66,6 +66,7 @@ impl Opened {
             )));
         }
         let mode = flags & libc::O_ACCMODE;
+        let kept = flags & (libc::O_ACCMODE | libc::O_SYNC); // O_DSYNC is a part of O_SYNC
         if is_disk && mode != libc::O_RDONLY {
             // Fails while a file system is mounted from it.
             reopen(theirs, mode | libc::O_EXCL).ok_or_else(|| {
@@ -75,13 +76,13 @@ impl Opened {
                 ))
             })?;
         }
-        let cached = reopen(theirs, mode).ok_or_else(|| {
+        let cached = reopen(theirs, kept).ok_or_else(|| {
             let why = std::io::Error::last_os_error();
             unsupported(format!("fd {theirs} ({name}) cannot be opened again by its name in /proc: {why}"))
         })?;
         let inode = if is_disk { (stat.st_rdev, 0) } else { (stat.st_dev, stat.st_ino) };
         let geometry = geometry(theirs);
-        let direct = geometry.and_then(|geometry| Some((reopen(theirs, mode | libc::O_DIRECT)?, geometry)));
+        let direct = geometry.and_then(|geometry| Some((reopen(theirs, kept | libc::O_DIRECT)?, geometry)));
         if direct.is_none() {
             log::warn!("{name}: its file system refuses O_DIRECT: transfers go through the page cache");
         }

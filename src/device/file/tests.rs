@@ -4,6 +4,7 @@ use super::copier::Jobs;
 use super::engine::run;
 use super::fake::Fake;
 use super::jobs::Disk;
+use super::opened::Opened;
 use super::ring::Ring;
 use super::spans::find;
 use super::threads::Threads;
@@ -14,7 +15,7 @@ use crate::status::Status;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::mpsc::{channel, Receiver};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -301,6 +302,21 @@ fn flush_that_hangs_ends_for_those_that_wait() {
     assert_eq!(file.end(ticket), Copied::Done);
     let stuck = file.reserved.settle(Duration::ZERO).expect_err("the disk has the flush");
     assert_eq!(stuck.status, Status::TimedOut);
+}
+
+#[test]
+fn file_that_is_open_for_synchronous_writes_is_written_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for sync in [0, libc::O_DSYNC, libc::O_SYNC] {
+        let path = folder.path().join(sync.to_string());
+        let open = File::options().write(true).create(true).truncate(false).custom_flags(sync).open(path);
+        let opened = Opened::new(open.expect("open").as_raw_fd(), PATIENCE).expect("opened");
+        for direct in [false, true] {
+            // SAFETY: the call takes no pointers.
+            let flags = unsafe { libc::fcntl(opened.descriptor(direct), libc::F_GETFL) };
+            assert_eq!(flags & libc::O_SYNC, sync);
+        }
+    }
 }
 
 #[test]
