@@ -295,6 +295,32 @@ static void flush_that_hangs_holds_no_operation(void)
     close(stored.fd);
 }
 
+/* More memories than may wait for disks at once. */
+static void flushes_of_many_memories_take_turns(void)
+{
+    enum { WRITES = 8, MEMORIES = 240 };
+    struct stored stored = stored_open("fake:flush-late=20000");
+    struct duo *duo = &stored.duo;
+    weft_memory *memories[MEMORIES];
+    weft_list_entry entries[MEMORIES];
+    weft_op ids[WRITES];
+    for (int i = 0; i < MEMORIES; i++) {
+        memories[i] = register_file(duo->b, stored.fd, i * 4096, 4096);
+        entries[i] = (weft_list_entry){.local = duo->a_memory, .remote = import_of(duo, memories[i]), .len = 4096};
+    }
+    struct list_request list = LIST_REQUEST_INIT;
+    list.entries = entries;
+    list.count = MEMORIES;
+    list.options.flags = WEFT_DURABLE;
+    for (int i = 0; i < WRITES; i++)
+        CHECK_OK(submit_write_list(duo->a->endpoint, &list, &ids[i]));
+    for (int i = 0; i < WRITES; i++)
+        CHECK_OK(box_await(duo->a, ids[i], 4 * patience_ms()).status);
+    for (int i = 0; i < MEMORIES; i++)
+        CHECK_OK(weft_memory_deregister(memories[i]));
+    stored_close(&stored);
+}
+
 /* ---- What is refused ---- */
 
 static void what_cannot_be_durable_is_refused(void)
@@ -347,6 +373,7 @@ static const struct test tests[] = {
     {"one_flush_serves_all_that_wait", FABRICS, one_flush_serves_all_that_wait},
     {"failed_flush_spoils_the_memory", FABRICS, failed_flush_spoils_the_memory},
     {"flush_that_hangs_holds_no_operation", FABRICS, flush_that_hangs_holds_no_operation},
+    {"flushes_of_many_memories_take_turns", "tcp,host", flushes_of_many_memories_take_turns},
     {"what_cannot_be_durable_is_refused", FABRICS, what_cannot_be_durable_is_refused},
     {"durable_writes_survive_the_end_of_their_owner", FABRICS, durable_writes_survive_the_end_of_their_owner},
     {NULL, NULL, NULL},

@@ -116,7 +116,10 @@ impl Link {
 
     /// Requests were left unread, and there is room for their answers.
     pub(crate) fn resumes_requests(&self) -> bool {
-        let left = self.session.channels[REQUESTS].deliverable().is_some();
-        left && self.session.is_up() && self.takes_requests()
+        let next = self.session.channels[REQUESTS].deliverable().filter(|_| self.session.is_up());
+        next.is_some_and(|(kind, _)| match kind {
+            Kind::Flush => self.takes_flushes(),
+            _ => self.takes_requests(),
+        })
     }
 }

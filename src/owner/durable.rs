@@ -15,13 +15,13 @@ use crate::worker::core::Core;
 use crate::worker::inbox::Command;
 use std::sync::Arc;
 
-/// Requests of a peer that may wait for disks.
+/// A peer has no further request taken while this many memories of its requests wait for disks.
 const FLUSHES: usize = 1024;
 
 impl Link {
     /// A request from the peer. Its answer comes once all of its memories are flushed.
     pub(crate) fn flush(&mut self, core: &Core, body: &[u8]) -> Delivery {
-        if !self.takes_requests() || self.flushing.len() >= FLUSHES {
+        if !self.takes_flushes() {
             return Delivery::Stalled;
         }
         let Some(Request { id, grant, memories }) = Request::decode(body) else {
@@ -43,6 +43,11 @@ impl Link {
         }
         self.one_is_flushed(core, number, Answer::OK);
         Delivery::Taken
+    }
+
+    /// Whether few enough answers and flushes wait.
+    pub(crate) fn takes_flushes(&self) -> bool {
+        self.takes_requests() && self.flushing.values().map(|one| one.left).sum::<usize>() < FLUSHES
     }
 
     /// Our memory, if the peer may write to it. `granted`: the grant that it names, if that is live.
