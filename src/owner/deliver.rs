@@ -101,6 +101,7 @@ impl Link {
             Kind::Staged => self.stage_answered(pass, body),
             Kind::Stored => self.stored(pass, body),
             Kind::Fetched => self.fetched(pass, body),
+            Kind::Unstage => self.unstage(pass, body),
             _ => self.system(pass, kind, body),
         }
     }

@@ -56,7 +56,7 @@ impl Link {
             Wait::Accepted(accepted) => core.table.have_ended(accepted, over),
             Wait::Swept => self.withdrawals.is_empty(),
             Wait::Taken(ends, asked) => {
-                asked.retain(|id| self.atomics.contains_key(id) || self.staged.has(*id));
+                asked.retain(|id| self.atomics.contains_key(id) || self.staged.ops().any(|op| op == *id));
                 let mut channels = self.session.channels.iter().zip(ends.iter());
                 let taken =
                     channels.all(|(channel, last)| last.is_none_or(|last| channel.has_acknowledged(last)));
@@ -83,8 +83,7 @@ impl Link {
     fn last_frames(&mut self, core: &Core) -> Wait {
         let wanted = |id: OpId| core.table.is_active(id);
         let ends = self.session.channels.each_mut().map(|channel| channel.end(wanted));
-        let staged = self.staged.transfers.iter().map(|one| one.hold.id());
-        let asked = self.atomics.keys().copied().chain(staged).filter(|id| !wanted(*id)).collect();
+        let asked = self.atomics.keys().copied().chain(self.staged.ops()).filter(|id| !wanted(*id)).collect();
         Wait::Taken(ends, asked)
     }
 }

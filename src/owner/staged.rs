@@ -5,7 +5,6 @@ mod theirs;
 
 use crate::bytes;
 use crate::device::Device;
-use crate::fabric::staged::serving::{Served, Step};
 use crate::fabric::staged::{Pool, Purpose, NUMBER};
 use crate::fabric::{Cause, ON_DISK};
 use crate::ids::{Hold, OpId, PeerId};
@@ -106,6 +105,7 @@ impl Worker {
                 busy |= link.serve_staged(&mut stage);
                 busy |= link.carry_staged(&mut stage);
             }
+            busy |= link.leave_ended(&mut stage);
             link.staged.listed = !link.staged.is_idle();
             if link.staged.listed {
                 self.staging.peers.push(peer);
@@ -143,8 +143,11 @@ impl Link {
             }
             put_down(core, &transfers, op, carried);
         }
-        let has_slot = |served: &Served| served.step != Step::Waits;
-        self.staged.serving.take_all().filter(has_slot).for_each(|served| pool.give_back(served.slot));
+        self.staged
+            .serving
+            .take_all()
+            .filter_map(|served| served.taken())
+            .for_each(|slot| pool.give_back(slot));
         transfers.into_iter().map(|one| one.hold).collect()
     }
 }

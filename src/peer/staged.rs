@@ -25,7 +25,7 @@ pub struct Carried {
     pub next: u64,
     pub at: Position,
     pub within: u64,
-    /// Requests without an answer.
+    /// Requests that may use its memory.
     pub asked: usize,
 }
 
@@ -48,7 +48,9 @@ impl Staged {
         self.transfers.is_empty() && self.asking.is_empty() && self.serving.is_empty()
     }
 
-    pub fn has(&self, id: OpId) -> bool {
-        self.transfers.iter().any(|one| one.hold.id() == id)
+    /// The operations whose requests the peer may still carry out.
+    pub fn ops(&self) -> impl Iterator<Item = OpId> + '_ {
+        let asked = self.asking.iter().map(|(_, one)| one.what.op);
+        self.transfers.iter().map(|one| one.hold.id()).chain(asked)
     }
 }

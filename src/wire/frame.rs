@@ -112,11 +112,12 @@ pub enum Kind {
     AskGrant = 51,
     /// The bytes of a transfer have arrived: the files that it wrote are to be flushed.
     Flush = 52,
-    /// Staging (`fabric::staged`): a request, its answer, and bytes of a write and of a read.
+    /// Staging (`fabric::staged`): a request, its answer, bytes of a write and of a read, and that a request is given up.
     Stage = 53,
     Staged = 54,
     Stored = 55,
     Fetched = 56,
+    Unstage = 57,
 }
 
 impl Kind {
@@ -167,6 +168,7 @@ impl Kind {
             Staged,
             Stored,
             Fetched,
+            Unstage,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == v)

@@ -12,12 +12,15 @@ pub enum Step {
     Asked,
     /// This many bytes of a write are sent.
     Sends(u64),
-    /// All bytes of a write are sent, or it is given up: the owner answers when nothing copies them.
+    /// All bytes of a write are sent: the owner answers when nothing copies them.
     Lands,
     /// This many bytes of a read have arrived.
     Receives(u64),
     /// A device of ours empties the slot of a read.
     Scatters,
+    /// Its operation has ended: an answer to the write, or to the read whose bytes are discarded, is still to come.
+    WriteLeft,
+    ReadLeft(u64),
 }
 
 pub struct Asked<T> {
@@ -93,23 +96,34 @@ impl<T> Asking<T> {
                 asked.step = Step::Sends(0);
                 Ok(Next::Nothing)
             }
+            (Answer::Ready, Step::WriteLeft) => Ok(Next::Nothing),
             // A write that succeeds has all of its bytes, and so has a read before its last ones come.
-            (Answer::Ended(Status::Ok, _), Step::Lands) => Ok(Next::End(Status::Ok, 0)),
+            (Answer::Ended(Status::Ok, _), Step::Lands | Step::WriteLeft) => Ok(Next::End(Status::Ok, 0)),
             (Answer::Ended(Status::Ok, _), _) => Err(Breach),
-            (
-                Answer::Ended(status, errno),
-                Step::Asked | Step::Sends(_) | Step::Lands | Step::Receives(_),
-            ) => Ok(Next::End(status, errno)),
-            _ => Err(Breach),
+            (Answer::Ready, _) | (_, Step::Gathers | Step::Scatters) => Err(Breach),
+            (Answer::Ended(status, errno), _) => Ok(Next::End(status, errno)),
         }
     }
 
-    /// These bytes of a write were sent; none: it is given up.
+    /// Its operation has ended, and nothing of ours is copied for it any longer. `Some(true)`: the peer is to give it up, too;
+    /// `None`: a device of ours copies for it, or it was left before.
+    pub fn leave(&mut self, id: u64) -> Option<bool> {
+        let Asked { step, .. } = self.all.get_mut(&id)?;
+        let (left, tells) = match *step {
+            Step::Asked | Step::Sends(_) => (Step::WriteLeft, true),
+            Step::Lands => (Step::WriteLeft, false),
+            Step::Receives(got) => (Step::ReadLeft(got), true),
+            Step::Gathers | Step::Scatters | Step::WriteLeft | Step::ReadLeft(_) => return None,
+        };
+        *step = left;
+        Some(tells)
+    }
+
+    /// These bytes of a write were sent.
     pub fn handle_sent(&mut self, id: u64, bytes: u64) {
         if let Some(Asked { len, step, .. }) = self.all.get_mut(&id) {
             if let Step::Sends(sent) = *step {
-                *step =
-                    if bytes == 0 || sent + bytes >= *len { Step::Lands } else { Step::Sends(sent + bytes) };
+                *step = if sent + bytes >= *len { Step::Lands } else { Step::Sends(sent + bytes) };
             }
         }
     }
@@ -117,19 +131,21 @@ impl<T> Asking<T> {
     /// Where the bytes of a read belong that have come.
     pub fn place(&self, id: u64, bytes: u64) -> Result<u64, Breach> {
         match self.all.get(&id) {
-            Some(Asked { len, step: Step::Receives(got), .. }) if bytes > 0 && bytes <= *len - *got => {
+            Some(Asked { len, step: Step::Receives(got) | Step::ReadLeft(got), .. })
+                if bytes > 0 && bytes <= *len - *got =>
+            {
                 Ok(*got)
             }
             _ => Err(Breach),
         }
     }
 
-    /// These bytes of a read are in their place.
+    /// These bytes of a read are in their place, or discarded.
     pub fn handle_bytes(&mut self, id: u64, bytes: u64) -> Next {
         let Some(Asked { len, staged, step, .. }) = self.all.get_mut(&id) else { return Next::Nothing };
-        let Step::Receives(got) = *step else { return Next::Nothing };
-        *step = Step::Receives(got + bytes);
-        match (got + bytes < *len, *staged) {
+        let (Step::Receives(got) | Step::ReadLeft(got)) = step else { return Next::Nothing };
+        *got += bytes;
+        match (*got < *len, *staged && matches!(step, Step::Receives(_))) {
             (true, _) => Next::Nothing,
             (false, true) => {
                 *step = Step::Scatters;

@@ -6,6 +6,7 @@
 //!                                         <- Staged(id, how it ended)
 //! read    Stage(id, pieces) ->            disk or device -> slot ->  <- Fetched(id, bytes) ...
 //!                                         <- Staged(id, why not), if it fails
+//! either  Unstage(id) ->                  <- Staged(id, canceled), unless it has ended
 //! ```
 //!
 //! **Frames, and not NICs that write into slots.** What a NIC may still write into a slot keeps the slot from everybody else
@@ -17,6 +18,12 @@
 //! **A slot is a credit.** Bytes of a write come once the owner has a slot for all of them, so frames are never held back by
 //! a disk: what a hung one holds are its slots, of which a peer and a memory have a part (`Pool`). A peer may have
 //! `ASKS` requests without an answer, of one memory half as many; those that have no slot wait in line.
+//!
+//! **An operation that has ended keeps nothing here.** Whatever the peer does, its requests let go of slot and memory at once,
+//! and are given up (`Unstage`): their places at the peer are free once it has answered. What arrives meanwhile is discarded:
+//! `Staged(ready)` and bytes at this side, and at the owner bytes of what it has ended. The owner lets a device finish that
+//! empties a slot, so that its answer still means that nothing of the request lands later; and it ends a write of which
+//! no bytes come for its `timeout_ns`.
 //!
 //! **Where.** The transfer's worker is the peer's owner; there are no stripes. `asking` is this side's part, `serving` the
 //! owner's, both without I/O; `owner::staged` carries them out. A transfer comes here if no rail of the fabric in use knows
@@ -115,6 +122,8 @@ impl Answer {
             | Status::MemoryGone
             | Status::Revoked
             | Status::Range
+            | Status::Canceled
+            | Status::TimedOut
             | Status::NoMemory) => Answer::Ended(known, errno as u32 as i32),
             // Any other status of the owner's counts as a refusal.
             _ => Answer::Ended(Status::RemoteAccess, 0),

@@ -23,16 +23,15 @@ pub struct Served {
     pub step: Step,
     /// Unless it waits.
     pub slot: u32,
+    /// When a write got its slot, or its last bytes.
+    came_ns: u64,
 }
 
-/// What follows when bytes of a write have arrived.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Next {
-    Nothing,
-    /// A device empties the slot.
-    Land,
-    /// The peer has given the write up: `end` it.
-    GivenUp,
+impl Served {
+    /// The slot, if it has one.
+    pub fn taken(&self) -> Option<u32> {
+        (self.step != Step::Waits).then_some(self.slot)
+    }
 }
 
 #[derive(Default)]
@@ -58,42 +57,54 @@ impl Serving {
         if self.all.len() >= ASKS || self.all.contains_key(&id) {
             return Err(Breach);
         }
-        self.all.insert(id, Served { len: request.len(), request, step: Step::Waits, slot: 0 });
+        let len = request.len();
+        self.all.insert(id, Served { len, request, step: Step::Waits, slot: 0, came_ns: 0 });
         Ok(())
     }
 
     /// There is a slot for it: a write's bytes may come, a read's are gathered.
-    pub fn handle_slot(&mut self, id: u64, slot: u32) {
+    pub fn handle_slot(&mut self, id: u64, slot: u32, now: u64) {
         if let Some(served) = self.all.get_mut(&id).filter(|served| served.step == Step::Waits) {
             served.slot = slot;
+            served.came_ns = now;
             served.step = if served.request.read { Step::Gathers } else { Step::Receives(0) };
         }
     }
 
-    /// Where these bytes of a write belong: the slot, and where in it.
-    pub fn place(&self, id: u64, bytes: u64) -> Result<(u32, u64), Breach> {
+    /// Where these bytes of a write belong: the slot, and where in it. `None`: the write has ended.
+    pub fn place(&self, id: u64, bytes: u64) -> Result<Option<(u32, u64)>, Breach> {
         match self.all.get(&id) {
-            Some(Served { len, step: Step::Receives(got), slot, .. }) if bytes <= *len - *got => {
-                Ok((*slot, *got))
+            None => Ok(None),
+            Some(Served { len, step: Step::Receives(got), slot, .. })
+                if bytes > 0 && bytes <= *len - *got =>
+            {
+                Ok(Some((*slot, *got)))
             }
-            _ => Err(Breach),
+            Some(_) => Err(Breach),
         }
     }
 
-    /// These bytes of a write are in their slot; none: the peer gives it up.
-    pub fn handle_bytes(&mut self, id: u64, bytes: u64) -> Next {
-        let Some(Served { len, step, .. }) = self.all.get_mut(&id) else { return Next::Nothing };
-        let Step::Receives(got) = *step else { return Next::Nothing };
-        if bytes == 0 {
-            return Next::GivenUp;
-        }
+    /// These bytes of a write are in their slot. True after the last one: a device empties it.
+    pub fn handle_bytes(&mut self, id: u64, bytes: u64, now: u64) -> bool {
+        let Some(Served { len, step, came_ns, .. }) = self.all.get_mut(&id) else { return false };
+        let Step::Receives(got) = *step else { return false };
         let all = got + bytes == *len;
         *step = if all { Step::Lands } else { Step::Receives(got + bytes) };
-        if all {
-            Next::Land
-        } else {
-            Next::Nothing
-        }
+        *came_ns = now;
+        all
+    }
+
+    /// The peer gives a request up: true if it is to be ended. What a device empties lands first.
+    pub fn handle_unstage(&self, id: u64) -> bool {
+        self.all.get(&id).is_some_and(|served| served.step != Step::Lands)
+    }
+
+    /// Whether a write is to be ended, since no bytes have come for this long.
+    pub fn is_late(&self, id: u64, now: u64, patience_ns: u64) -> bool {
+        // Those of others come first, so any bytes count.
+        let last = self.all.values().map(|served| served.came_ns).max().unwrap_or(0);
+        let receives = |served: &Served| matches!(served.step, Step::Receives(_));
+        self.all.get(&id).is_some_and(receives) && now.saturating_sub(last) > patience_ns
     }
 
     /// A device has filled the slot for a read.

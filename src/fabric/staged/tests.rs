@@ -1,4 +1,4 @@
-//! Both machines over a channel, thousands of seeds: requests begin, wait for slots, fail and are given up.
+//! Both machines over a channel, thousands of seeds: requests begin, wait for slots, fail, and are given up by either side.
 
 use super::asking::{self, Asking};
 use super::serving::{self, Serving};
@@ -53,6 +53,7 @@ enum Frame {
     Answer(u64, Answer),
     Stored(u64, Vec<u8>),
     Fetched(u64, Vec<u8>),
+    Unstage(u64),
 }
 
 /// A byte of a request, by where it is.
@@ -67,8 +68,11 @@ fn bytes(id: u64, from: u64, len: u64) -> Vec<u8> {
 /// What must hold of a request at the end.
 #[derive(Default)]
 struct Fate {
-    given_up: bool,
+    /// Its operation has ended, and its memory is free.
+    left: bool,
     fails: bool,
+    /// The owner has seen no bytes of it for too long.
+    late: bool,
     landed: u32,
     ended: u32,
 }
@@ -83,6 +87,7 @@ struct World {
     slots: Vec<Option<Vec<u8>>>,
     own: BTreeMap<u64, Vec<u8>>,
     fates: BTreeMap<u64, Fate>,
+    now: u64,
 }
 
 impl World {
@@ -91,7 +96,7 @@ impl World {
         let slots = vec![None; 1 + draw.below(4) as usize];
         let (asking, serving, fates) = (Asking::default(), Serving::default(), BTreeMap::new());
         let (forth, back, own) = (VecDeque::new(), VecDeque::new(), BTreeMap::new());
-        World { draw, asking, serving, forth, back, slots, own, fates }
+        World { draw, asking, serving, forth, back, slots, own, fates, now: 0 }
     }
 
     fn begin(&mut self) {
@@ -108,15 +113,27 @@ impl World {
     /// The end of a request on this side.
     fn end(&mut self, id: u64, status: Status) {
         let asked = self.asking.end(id).expect("it has not ended before");
-        let own = self.own.remove(&id).expect("its slot");
         let fate = self.fates.get_mut(&id).expect("its fate");
         fate.ended += 1;
-        if status == Status::Ok && !fate.given_up {
-            assert!(!fate.fails);
-            assert_eq!(fate.landed, 1, "an end means landed");
-            assert!(!matches!(asked.step, asking::Step::Receives(_)) || own == bytes(id, 0, asked.len));
+        match self.own.remove(&id) {
+            Some(own) if status == Status::Ok => {
+                assert!(!fate.fails);
+                assert_eq!(fate.landed, 1, "an end means landed");
+                assert!(!matches!(asked.step, asking::Step::Receives(_)) || own == bytes(id, 0, asked.len));
+            }
+            own => assert!(own.is_none() == fate.left),
         }
-        assert!(status == Status::Ok || fate.fails || fate.given_up);
+        assert!(status == Status::Ok || fate.fails || fate.left || fate.late);
+    }
+
+    /// The operation of a request ends: from here on nothing touches its memory.
+    fn leave(&mut self, id: u64) {
+        let Some(tells) = self.asking.leave(id) else { return };
+        self.own.remove(&id).expect("it was not left before");
+        self.fates.get_mut(&id).expect("its fate").left = true;
+        if tells {
+            self.forth.push_back(Frame::Unstage(id));
+        }
     }
 
     fn here(&mut self, frame: Frame) {
@@ -126,10 +143,12 @@ impl World {
             }
             Frame::Fetched(id, bytes) => {
                 let at = self.asking.place(id, bytes.len() as u64).expect("honest bytes") as usize;
-                self.own.get_mut(&id).expect("its slot")[at..at + bytes.len()].copy_from_slice(&bytes);
+                if let Some(own) = self.own.get_mut(&id) {
+                    own[at..at + bytes.len()].copy_from_slice(&bytes);
+                }
                 (id, self.asking.handle_bytes(id, bytes.len() as u64))
             }
-            Frame::Stage(..) | Frame::Stored(..) => unreachable!(),
+            Frame::Stage(..) | Frame::Stored(..) | Frame::Unstage(..) => unreachable!(),
         };
         if let (id, asking::Next::End(status, _)) = next {
             self.end(id, status);
@@ -140,15 +159,16 @@ impl World {
         match frame {
             Frame::Stage(id, request) => self.serving.handle_request(id, request).expect("an honest request"),
             Frame::Stored(id, got) => {
-                let (slot, at) = self.serving.place(id, got.len() as u64).expect("honest bytes");
+                let Some((slot, at)) = self.serving.place(id, got.len() as u64).expect("honest bytes") else {
+                    return assert!(self.fates[&id].late);
+                };
                 let at = at as usize;
                 self.slots[slot as usize].as_mut().expect("its slot")[at..at + got.len()]
                     .copy_from_slice(&got);
-                if self.serving.handle_bytes(id, got.len() as u64) == serving::Next::GivenUp {
-                    self.slots[slot as usize] = None;
-                    self.answer(id, Status::Canceled);
-                }
+                self.serving.handle_bytes(id, got.len() as u64, self.now);
             }
+            Frame::Unstage(id) if self.serving.handle_unstage(id) => self.drop(id, Status::Canceled),
+            Frame::Unstage(_) => {}
             Frame::Answer(..) | Frame::Fetched(..) => unreachable!(),
         }
     }
@@ -156,6 +176,13 @@ impl World {
     fn answer(&mut self, id: u64, status: Status) {
         self.serving.end(id).expect("it has not ended before");
         self.back.push_back(Frame::Answer(id, Answer::Ended(status, 0)));
+    }
+
+    fn drop(&mut self, id: u64, why: Status) {
+        if let Some(slot) = self.serving.get(id).expect("it is there").taken() {
+            self.slots[slot as usize] = None;
+        }
+        self.answer(id, why);
     }
 
     /// The owner goes on with a request: a slot, a device, or bytes.
@@ -167,10 +194,14 @@ impl World {
             serving::Step::Waits => {
                 let Some(free) = self.slots.iter().position(Option::is_none) else { return };
                 self.slots[free] = Some(if read { bytes(id, 0, len) } else { vec![0; len as usize] });
-                self.serving.handle_slot(id, free as u32);
+                self.serving.handle_slot(id, free as u32, self.now);
                 if !read {
                     self.back.push_back(Frame::Answer(id, Answer::Ready));
                 }
+            }
+            serving::Step::Receives(_) if self.serving.is_late(id, self.now, 60) => {
+                self.fates.get_mut(&id).expect("its fate").late = true;
+                self.drop(id, Status::TimedOut);
             }
             serving::Step::Receives(_) => {}
             serving::Step::Lands | serving::Step::Gathers if fails => {
@@ -180,7 +211,9 @@ impl World {
             serving::Step::Lands => {
                 let landed = self.slots[slot as usize].take().expect("its slot");
                 assert_eq!(landed, bytes(id, 0, len));
-                self.fates.get_mut(&id).expect("its fate").landed += 1;
+                let fate = self.fates.get_mut(&id).expect("its fate");
+                assert_eq!(fate.ended, 0, "nothing lands after the answer");
+                fate.landed += 1;
                 self.answer(id, Status::Ok);
             }
             serving::Step::Gathers => {
@@ -202,24 +235,23 @@ impl World {
     fn carry(&mut self, id: u64) {
         let Some(asked) = self.asking.get_mut(id) else { return };
         let (step, len) = (asked.step, asked.len);
-        let given_up = self.fates[&id].given_up;
         match step {
-            asking::Step::Gathers if given_up => self.end(id, Status::Ok),
             asking::Step::Gathers => {
                 self.asking.handle_gathered(id);
                 self.forth.push_back(Frame::Stage(id, request(false, &[len])));
             }
             asking::Step::Scatters => self.end(id, Status::Ok),
             asking::Step::Sends(sent) => {
-                let some = if given_up { 0 } else { 1 + self.draw.below(len - sent) };
+                let some = 1 + self.draw.below(len - sent);
                 self.asking.handle_sent(id, some);
                 self.forth.push_back(Frame::Stored(id, bytes(id, sent, some)));
             }
-            asking::Step::Asked | asking::Step::Lands | asking::Step::Receives(_) => {}
+            _ => {}
         }
     }
 
     fn step(&mut self) {
+        self.now += 1;
         let ids: Vec<u64> = self.asking.iter().map(|(id, _)| id).collect();
         let any = |draw: &mut Draw| ids.get(draw.below(ids.len() as u64) as usize).copied();
         let (forth, what) = (self.draw.one_in(2), self.draw.below(6));
@@ -248,17 +280,16 @@ impl World {
 
 #[test]
 fn each_request_ends_once_and_a_write_that_succeeds_has_landed() {
+    let mut late = 0;
     for seed in 0..if cfg!(miri) { 20 } else { 1000 } {
         let mut world = World::new(seed);
         for _ in 0..300 {
             if world.draw.one_in(7) && world.asking.has_room() {
                 world.begin();
             }
-            if world.draw.one_in(50) {
+            if world.draw.one_in(20) {
                 let some = world.draw.below(world.fates.len() as u64 + 1);
-                if let Some(fate) = world.fates.get_mut(&some) {
-                    fate.given_up = true;
-                }
+                world.leave(some);
             }
             world.step();
         }
@@ -271,7 +302,9 @@ fn each_request_ends_once_and_a_write_that_succeeds_has_landed() {
         assert!(world.asking.is_empty() && world.serving.is_empty(), "seed {seed}");
         assert!(world.fates.values().all(|fate| fate.ended == 1 && fate.landed <= 1), "seed {seed}");
         assert!(world.slots.iter().all(Option::is_none) && world.own.is_empty(), "seed {seed}");
+        late += world.fates.values().filter(|fate| fate.late).count();
     }
+    assert!(cfg!(miri) || late > 0, "an owner has waited for too long");
 }
 
 #[test]
@@ -281,7 +314,7 @@ fn frames_that_fit_no_request_change_nothing() {
         let (mut asking, mut serving) = (Asking::default(), Serving::default());
         for _ in 0..200 {
             let (id, some) = (draw.below(40), draw.below(12));
-            match draw.below(8) {
+            match draw.below(9) {
                 0 => _ = asking.has_room().then(|| asking.begin(draw.one_in(2), 8, draw.one_in(2), ())),
                 1 => _ = asking.handle_answer(id, Answer::Ready),
                 2 => _ = asking.handle_answer(id, Answer::Ended(Status::Ok, 0)),
@@ -291,12 +324,13 @@ fn frames_that_fit_no_request_change_nothing() {
                     _ = placed.map(|_| asking.handle_bytes(id, some));
                 }
                 4 => _ = serving.handle_request(id, request(draw.one_in(2), &[8])),
-                5 => serving.handle_slot(id, 3),
+                5 => serving.handle_slot(id, 3, 0),
                 6 => {
-                    let placed = serving.place(id, some);
-                    assert!(placed.is_err() || placed.is_ok_and(|(slot, at)| slot == 3 && at + some <= 8));
-                    _ = placed.map(|_| serving.handle_bytes(id, some));
+                    let placed = serving.place(id, some).ok().flatten();
+                    assert!(placed.is_none_or(|(slot, at)| slot == 3 && at + some <= 8));
+                    _ = placed.map(|_| serving.handle_bytes(id, some, 0));
                 }
+                7 => _ = (asking.leave(id), serving.handle_unstage(id) && serving.end(id).is_some()),
                 _ => asking.handle_sent(id, some),
             }
         }

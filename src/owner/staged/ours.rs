@@ -15,7 +15,7 @@ use crate::transfer::geometry::Position;
 use crate::transfer::operation::Move;
 use crate::transfer::table::{Left, Table};
 use crate::transfer::{Direction, Outcome};
-use crate::wire::frame::Kind;
+use crate::wire::frame::{numbers, Kind};
 use crate::worker::core::Core;
 use std::sync::atomic::Ordering;
 
@@ -31,6 +31,26 @@ fn parts(places: &[(u64, u64)], from: u64, len: u64) -> impl Iterator<Item = (u6
 }
 
 impl Link {
+    /// Nothing of ours waits for a request whose operation has ended.
+    fn leave_asked(&mut self, stage: &mut Stage, id: u64) {
+        let Some(part) = self.staged.asking.get_mut(id).map(|asked| &mut asked.what) else { return };
+        let (op, slot) = (part.op, part.slot);
+        if stage.core.table.is_active(op) {
+            return;
+        }
+        let Some(tells) = self.staged.asking.leave(id) else { return };
+        if let Some(asked) = self.staged.asking.get_mut(id) {
+            asked.what.slot = None;
+        }
+        slot.into_iter().for_each(|slot| stage.pool.give_back(slot));
+        if let Some(one) = self.staged.transfers.iter_mut().find(|one| one.hold.id() == op) {
+            one.asked -= 1;
+        }
+        if tells {
+            self.push(Out::new(Kind::Unstage, numbers(&[id])));
+        }
+    }
+
     /// Whether a transfer that no lane can carry is staged.
     pub(crate) fn stages(&self, transfer: &Move) -> bool {
         self.peer.address.stages() && transfer.view().is_on_device()
@@ -122,7 +142,10 @@ impl Link {
 
     /// A request of ours has ended.
     fn end_asked(&mut self, core: &Core, pool: &mut Pool, id: u64, how: (Status, i32), now: u64) {
-        let Some(Asked { what: part, .. }) = self.staged.asking.end(id) else { return };
+        let Some(Asked { what: part, step, .. }) = self.staged.asking.end(id) else { return };
+        if let Step::WriteLeft | Step::ReadLeft(_) = step {
+            return;
+        }
         if let Some(slot) = part.slot {
             pool.give_back(slot);
         }
@@ -156,7 +179,7 @@ impl Link {
         if let 2.. = self.staged.transfers.len() {
             self.staged.transfers.rotate_left(1);
         }
-        self.leave_ended(stage) | busy
+        busy
     }
 
     /// Whether a device of ours has copied a request's bytes.
@@ -188,14 +211,14 @@ impl Link {
         true
     }
 
-    /// Sends bytes of a write that has a slot there; none, if it is no longer wanted.
+    /// Sends bytes of a write that has a slot there.
     fn send_stored(&mut self, stage: &mut Stage, id: u64) -> bool {
         let (core, mut busy) = (stage.core, false);
         while self.has_room_for_bytes() {
             let transfers = &self.staged.transfers;
             let Some(asked) = self.staged.asking.get_mut(id) else { break };
             let Step::Sends(sent) = asked.step else { break };
-            let (part, mut len) = (&mut asked.what, stage.frame().min(asked.len - sent));
+            let (part, len) = (&mut asked.what, stage.frame().min(asked.len - sent));
             let mut body = vec![0; NUMBER + len as usize];
             body[..NUMBER].copy_from_slice(&id.to_le_bytes());
             let run = body[NUMBER..].as_mut_ptr();
@@ -214,10 +237,9 @@ impl Link {
             };
             if !copied {
                 core.table.end(part.op, Outcome::new(Status::MemoryGone), stage.now); // Unless it had ended.
-                body.truncate(NUMBER);
-                len = 0;
+                return busy;
             }
-            if len == 0 || sent + len == asked.len {
+            if sent + len == asked.len {
                 if let Some(slot) = part.slot.take() {
                     stage.pool.give_back(slot);
                 }
@@ -278,21 +300,22 @@ impl Link {
         true
     }
 
-    /// Lets go of the transfers that have ended, or have all of their bytes.
-    fn leave_ended(&mut self, stage: &mut Stage) -> bool {
-        let before = self.staged.transfers.len();
-        let table = &stage.core.table;
+    /// Lets go of the transfers that have ended, whatever the peer does, or have all of their bytes.
+    pub(super) fn leave_ended(&mut self, stage: &mut Stage) -> bool {
+        let ids: Vec<u64> = self.staged.asking.iter().map(|(id, _)| id).collect();
+        ids.into_iter().for_each(|id| self.leave_asked(stage, id));
+        let (before, table) = (self.staged.transfers.len(), &stage.core.table);
         for at in (0..before).rev() {
             let one = &self.staged.transfers[at];
             let (slot, body) = table.held(&one.hold);
             let Some(transfer) = body.transfer() else { continue };
-            let all = one.next >= transfer.slices;
-            if one.asked > 0 || !all && Table::wanted(slot) {
+            let wanted = Table::wanted(slot);
+            if one.asked > 0 || wanted && one.next < transfer.slices {
                 continue;
             }
             let (counted, slices) = (transfer.is_counted(), transfer.slices);
             let hold = self.staged.transfers.swap_remove(at).hold;
-            if !all {
+            if !wanted {
                 stage.left.push(table.leave(hold));
                 continue;
             }

@@ -4,7 +4,7 @@ use super::{copy, failure, len_of, numbered, Stage};
 use crate::bytes;
 use crate::device::Device;
 use crate::fabric::grants::{Grant, Use};
-use crate::fabric::staged::serving::{Next, Step};
+use crate::fabric::staged::serving::Step;
 use crate::fabric::staged::{Answer, Breach, Piece, Pool, Request, NUMBER};
 use crate::ids::{GrantToken, PeerId};
 use crate::memory::Memory;
@@ -12,7 +12,7 @@ use crate::owner::deliver::{Delivery, Pass};
 use crate::peer::link::Link;
 use crate::session::channel::Out;
 use crate::status::Status;
-use crate::wire::frame::{Kind, REQUESTS};
+use crate::wire::frame::{read_numbers, Kind, REQUESTS};
 use crate::worker::core::Core;
 use std::sync::Arc;
 
@@ -74,22 +74,37 @@ impl Link {
     pub(crate) fn stored(&mut self, pass: &mut Pass, body: &[u8]) -> Delivery {
         let place =
             |(id, bytes): (u64, _)| Some((id, bytes, self.staged.serving.place(id, len_of(bytes)).ok()?));
-        let Some((id, bytes, (slot, at))) = numbered(body).and_then(place) else {
+        let Some((id, bytes, place)) = numbered(body).and_then(place) else {
             self.broke(pass.core);
             return Delivery::Taken;
         };
+        let Some((slot, at)) = place else { return Delivery::Taken };
         let to = (pass.pool.base(slot) + at) as *mut u8;
         // SAFETY: the request's bytes fit its slot, and no device copies it yet.
         unsafe { bytes::copy(to, bytes.as_ptr(), bytes.len()) };
-        match self.staged.serving.handle_bytes(id, len_of(bytes)) {
-            Next::Nothing => {}
-            Next::Land => self.copy_served(pass.core, pass.pool, id, None),
-            Next::GivenUp => {
-                pass.pool.give_back(slot);
-                self.end_served(id, (Status::Canceled, 0));
-            }
+        if self.staged.serving.handle_bytes(id, len_of(bytes), pass.now) {
+            self.copy_served(pass.core, pass.pool, id, None);
         }
         Delivery::Taken
+    }
+
+    /// The peer has given a request up.
+    pub(crate) fn unstage(&mut self, pass: &mut Pass, body: &[u8]) -> Delivery {
+        match read_numbers(body) {
+            Some([id]) if self.staged.serving.handle_unstage(id) => {
+                self.drop_served(pass.pool, id, Status::Canceled)
+            }
+            Some(_) => {}
+            None => pass.core.count_malformed(),
+        }
+        Delivery::Taken
+    }
+
+    /// Ends a request before its time; a device that still fills its slot keeps that until it is done.
+    fn drop_served(&mut self, pool: &mut Pool, id: u64, why: Status) {
+        let slot = self.staged.serving.get(id).and_then(|served| served.taken());
+        slot.into_iter().for_each(|slot| pool.give_back(slot));
+        self.end_served(id, (why, 0));
     }
 
     fn answer_staged(&mut self, id: u64, answer: Answer) {
@@ -108,7 +123,13 @@ impl Link {
             let (slot, read) = (served.slot, served.request.read);
             busy |= match served.step {
                 Step::Waits => self.give_slot(stage, id),
-                Step::Receives(_) => false,
+                Step::Receives(_) => {
+                    let late = self.staged.serving.is_late(id, stage.now, stage.core.config.timeout_ns);
+                    if late {
+                        self.drop_served(stage.pool, id, Status::TimedOut);
+                    }
+                    late
+                }
                 Step::Sends(_) => self.send_fetched(stage, id),
                 Step::Lands | Step::Gathers => match stage.pool.poll(slot) {
                     Ok(false) => false,
@@ -152,7 +173,7 @@ impl Link {
             Ok(None) => return false,
             Err(errno) => self.end_served(id, failure(errno)),
             Ok(Some(slot)) => {
-                self.staged.serving.handle_slot(id, slot);
+                self.staged.serving.handle_slot(id, slot, stage.now);
                 match read {
                     true => self.copy_served(stage.core, stage.pool, id, Some(located)),
                     false => self.answer_staged(id, Answer::Ready),
