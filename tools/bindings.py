@@ -32,7 +32,8 @@ class Text(str):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = str.__hash__
+    def __hash__(self) -> int:
+        return str.__hash__(self)
 
     def decode(self, *_: str) -> str:
         """Itself."""
@@ -178,7 +179,7 @@ def made():
     out.append(f"#: Of the header.\nVERSION: Final = \"{version}\"\n")
     out += [f"{constant}: Final = {value}\n" for constant, value in header.constants.items()]
     for callback, parameters in header.callbacks.items():
-        out.append(f"\n{name(callback)} = ctypes.CFUNCTYPE(None, {', '.join(parameters)})\n")
+        out.append(f"\n{name(callback)}: Any = ctypes.CFUNCTYPE(None, {', '.join(parameters)})\n")
     for struct, fields in header.structs.items():
         base = "Sized" if fields[0][0] == "size" else "Struct"
         out.append(f"\n\nclass {name(struct)}({base}):\n")

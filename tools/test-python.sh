@@ -41,6 +41,11 @@ readme() {
     timeout 300 "$1" "$log.py" | grep -F 'Hello from the other endpoint.'
 }
 
+interface() { # pyright counts as failed what other packages' classes are to it
+    { from_source timeout 300 "$venv/bin/pyright" --pythonpath "$venv/bin/python" --verifytypes libweft --ignoreexternal --outputjson || true; } |
+        "$venv/bin/python" python/tests/interface_types.py
+}
+
 wheel() {
     rm -rf target/wheel
     WEFT_DIST=$(tools/dist.sh target/dist | tail -n 1) timeout 300 "$venv/bin/pip" wheel -q --no-build-isolation --no-deps -w target/wheel ./python &&
@@ -81,6 +86,14 @@ if { [ -x "$venv/bin/pip" ] || python3 -m venv "$venv"; } >"$log" 2>&1 &&
     { "$venv/bin/python" -c 'import mypy, numpy, auditwheel, hatchling, elftools' 2>/dev/null ||
         timeout 300 "$venv/bin/pip" install -q mypy numpy auditwheel hatchling pyelftools; } >"$log" 2>&1; then
     check "Python: types" timeout 300 "$venv/bin/mypy" --strict python/src/libweft python/tests python/hatch_build.py python/examples examples-python
+    export PYRIGHT_PYTHON_CACHE_DIR=$venv/pyright PYRIGHT_PYTHON_IGNORE_WARNINGS=1
+    if { [ -x "$venv/bin/pyright" ] || timeout 100 "$venv/bin/pip" install -q pyright; } >"$log" 2>&1 &&
+        timeout 100 "$venv/bin/pyright" --version >"$log" 2>&1; then
+        check "Python: types, as pyright has them of a user's program" from_source timeout 300 "$venv/bin/pyright" -p python/tests/typing --pythonpath "$venv/bin/python"
+        check "Python: no type of the interface is guessed" interface
+    else
+        skip "Python: types, as pyright has them" "pip or npm cannot install pyright ($(tail -n 1 "$log"))"
+    fi
     check "Python: a wheel is built and installed" wheel
     check "Python: its tag is true" tag_is_true
     check "Python: the wheel brings its library" installed_alone

@@ -10,9 +10,10 @@ import argparse
 import os
 import shlex
 import sys
+from typing import Dict, Tuple
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SAID = {
+SAID: Dict[str, Tuple[Tuple[str, ...], str]] = {
     "cflags": (("-I" + os.path.join(HERE, "include"),), "flags for the compiler"),
     "libs": (("-L" + os.path.join(HERE, "lib"), "-lweft", "-Wl,-rpath," + os.path.join(HERE, "lib")), "flags for the linker"),
     "cmake-dir": ((os.path.join(HERE, "lib", "cmake", "weft"),), "the folder of the CMake package, weft_DIR"),

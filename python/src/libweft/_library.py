@@ -59,13 +59,13 @@ class Library:
 
 
 #: Lets other threads of Python run during a call.
-lib = Library(ctypes.CDLL)
+lib: Library = Library(ctypes.CDLL)
 
 #: Keeps the interpreter's lock during a call, for calls that neither wait nor take a lock. Such calls are shorter, and
 #: do not lose their turn: beside a thread that computes, a poll that releases the lock gets it back only after some
 #: milliseconds (0.2 ms on average, against 0.4 us). All other calls must release it: a thread of Weft that logs a line
 #: waits for the interpreter, and may hold what the call waits for.
-quick = Library(ctypes.PyDLL)
+quick: Library = Library(ctypes.PyDLL)
 
 
 def reason_of(endpoint: int, peer: int) -> Optional[str]:

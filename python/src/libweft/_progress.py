@@ -80,7 +80,7 @@ class Progress(Leader):
             operation._fail(canceled() if status == c.ERR_CLOSED else over)
             wake(operation._futures or (), loop)
             self._operations.pop(token, None)
-        self.over = over
+        self.over: Optional[WeftError] = over
         wake(self._listeners, loop)
 
     # Threads.

@@ -58,7 +58,7 @@ class Pending:
         #: Set once nothing more comes: whoever waits looks at this alone.
         self._ended = False
         #: `weft_op`; 0 of a connect.
-        self.id = 0
+        self.id: int = 0
 
     def _taken(self) -> List[Completion]:
         return list(self._records.values())

@@ -18,7 +18,8 @@ class Text(str):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = str.__hash__
+    def __hash__(self) -> int:
+        return str.__hash__(self)
 
     def decode(self, *_: str) -> str:
         """Itself."""
@@ -146,7 +147,7 @@ VERSION_MAJOR: Final = 0
 VERSION_MINOR: Final = 2
 VERSION_PATCH: Final = 0
 
-LogCallback = ctypes.CFUNCTYPE(None, c_uint32, c_char_p, c_char_p, c_void_p)
+LogCallback: Any = ctypes.CFUNCTYPE(None, c_uint32, c_char_p, c_char_p, c_void_p)
 
 
 class EndpointConfig(Sized):

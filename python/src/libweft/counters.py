@@ -25,7 +25,7 @@ class Counter:
         made = ctypes.c_uint64()
         check(lib.weft_counter_create(endpoint.handle, ctypes.byref(made)))
         #: The id that peers pass as `counter` of a transfer; send it to them by any means.
-        self.id = made.value
+        self.id: int = made.value
 
     @property
     def value(self) -> int:

@@ -45,16 +45,16 @@ class Memory:
                 if access & c.ACCESS_REMOTE_WRITE:
                     raise BufferError(f"buffer {readonly} is read-only: peers cannot be allowed to write to it")
             #: Whether it can be the destination of a read.
-            self.writable = readonly is None
+            self.writable: bool = readonly is None
             places = [(held.address, held.length) for held in self._held]
             if file is not None:
                 places = [(number("offset", offset), number("length", length)) for offset, length in file[1]]
                 self.writable = fcntl.fcntl(file[0], fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
                 access = access or (0 if self.writable else c.ACCESS_REMOTE_READ)
             #: Bytes of each range.
-            self.lengths = [length for _, length in places]
+            self.lengths: List[int] = [length for _, length in places]
             self._register(places, access, rails, made, None if file is None else file[0])
-            self.handle = made.value or 0
+            self.handle: int = made.value or 0
             self._keep()
         except BaseException:
             if made.value:  # an exception came after the registration
@@ -124,7 +124,7 @@ class RemoteMemory:
         handle = ctypes.c_void_p()
         check(lib.weft_remote_memory_import(self._endpoint.handle, peer.id, descriptor, len(descriptor),
                                             ctypes.byref(handle)))
-        self.handle = handle.value or 0
+        self.handle: int = handle.value or 0
 
     def __repr__(self) -> str:
         return f"<libweft.RemoteMemory of peer {self.peer.id:#x}{'' if self.handle else ', released'}>"

@@ -195,7 +195,8 @@ class Slots:
     def __init__(self, manifest: bytes, slot: int, *, timeout: float = 30, **options: Any) -> None:
         """`slot`: bytes of a page. `timeout`: seconds for each answer and transfer. `options`: those of `Endpoint`."""
         self._slot, self._timeout = slot, timeout
-        self.endpoint = Endpoint(**{**weights.DIRECT, **options})
+        #: Registers the memory of `put` and `get`.
+        self.endpoint: Endpoint = Endpoint(**{**weights.DIRECT, **options})
         self._calls = Calls(self.endpoint)
         try:
             address = base64.b64decode(json.loads(manifest)["slab"])

@@ -296,7 +296,7 @@ class Prepared:
         self._endpoint, self._what, self._local, self._peers = endpoint, what, local, peers
         handle = ctypes.c_void_p()
         check(prepare(endpoint.handle, *args, ctypes.byref(handle)))
-        self.handle = handle.value or 0
+        self.handle: int = handle.value or 0
 
     def __repr__(self) -> str:
         return f"<libweft.Prepared {self._what}{'' if self.handle else ', released'}>"
@@ -469,6 +469,6 @@ def _peers(entries: Sequence[Entry]) -> int:
 
 if native is not None:
     # From 3.14, tuples keep their hash, where only `tuple.__new__` knows of it.
-    made_by = functools.partial(tuple.__new__, Completion) if sys.version_info >= (3, 14) else None
+    made_by: Any = functools.partial(tuple.__new__, Completion) if sys.version_info >= (3, 14) else None
     native.configure(Operation, Completion, made_by, check, wake, submit)
     submit = native.submit

@@ -26,7 +26,7 @@ class Watch:
         check(lib.weft_watch_create(endpoint.handle, ctypes.byref(handle), ctypes.byref(word)))
         self._handle = handle.value or 0
         #: Of the word of 8 bytes, for the CPU and for GPUs.
-        self.address = ctypes.addressof(word.contents)
+        self.address: int = ctypes.addressof(word.contents)
 
     @property
     def handle(self) -> int:

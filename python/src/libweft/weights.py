@@ -221,9 +221,10 @@ class Target:
         for source in self._sources:
             if source.get("format") != FORMAT:
                 raise ValueError(f"a manifest is of format {source.get('format')}, another version's: {FORMAT} is wanted")
-        self.pieces = list(self._plan())
+        #: What is read, in this order.
+        self.pieces: List[Piece] = list(self._plan())
         #: Bytes of a pull.
-        self.total = sum(p.length for p in self.pieces)
+        self.total: int = sum(p.length for p in self.pieces)
         self._dead: Set[int] = set()
         self._endpoint, self._own = endpoint or Endpoint(**options), endpoint is None
         try:

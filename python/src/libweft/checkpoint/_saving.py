@@ -135,8 +135,12 @@ class Saving:
     """A save that is under way, in a thread of its own."""
 
     def __init__(self, run: Callable[[Saving], bytes], total: int, progress: Optional[Progress]) -> None:
-        #: Bytes that are written or need not be, and those of them that an earlier save had written; and all.
-        self.there, self.skipped, self.total = 0, 0, total
+        #: Bytes that are written or need not be.
+        self.there: int = 0
+        #: Those of them that an earlier save had written.
+        self.skipped: int = 0
+        #: All bytes.
+        self.total: int = total
         self._progress = progress
         self._part = b""
         self._error: Optional[BaseException] = None

@@ -91,7 +91,9 @@ class Store:
     def __init__(self, folder: "str | os.PathLike[str]", *, keep: int = 0, **options: Any) -> None:
         """`keep`: a commit removes all steps but the `keep` that were committed last; 0: none. `options`: those of
         `Endpoint`. Raises OSError where the folder cannot be used, BlockingIOError where another store has it."""
-        self.folder, self._keep = os.path.abspath(folder), keep
+        #: Where it keeps them.
+        self.folder: str = os.path.abspath(folder)
+        self._keep = keep
         os.makedirs(self.folder, exist_ok=True)
         sync(os.path.dirname(self.folder))
         self._lock_file = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
