@@ -1,4 +1,5 @@
-/* Memory behind a disk, which is slow, fails or hangs: here a fake device that does so (":slow", src/device/fake.rs). */
+/* Memory behind a disk, which is slow, fails or hangs: a fake device that does so (":slow", src/device/fake.rs), or a file. */
+#include "files.h"
 #include "gpu.h"
 
 #define LEN (4 * MIB)
@@ -283,6 +284,77 @@ static void end_of_a_peer_waits_for_a_disk(void)
     duo_close(&disk.duo);
 }
 
+/* ---- Operations that have ended leave the initiator's memory alone ---- */
+
+/* Several NICs read pages of one operation: its completion waits until each of them leaves the memory alone. */
+static void canceled_read_leaves_memory_alone_over_every_rail(void)
+{
+    enum { ROUNDS = 150 };
+    weft_endpoint_config config = test_config();
+    config.workers = config.tcp_streams = 3;
+    struct duo duo = duo_open_between(LEN, &config, &config);
+    int fd = new_file(), canceled = 0;
+    uint8_t *zero = calloc(1, LEN);
+    CHECK(zero != NULL && pwrite(fd, zero, LEN, 0) == LEN);
+    weft_memory *memory = register_file(duo.b, fd, 0, LEN);
+    struct range_request args = range_args(duo.a_memory, import_of(&duo, memory), LEN);
+    for (int round = 0; round < ROUNDS; round++) {
+        weft_op id;
+        CHECK_OK(submit_read(duo.a->endpoint, &args, &id));
+        for (uint64_t until = now_ns() + round % 10 * 300000; now_ns() < until;)
+            box_pump(duo.a, 0);
+        weft_status status = weft_op_cancel(duo.a->endpoint, id);
+        CHECK_ONE_OF(status, WEFT_OK, WEFT_ERR_HANDLE);
+        status = box_await(duo.a, id, patience_ms()).status;
+        CHECK_ONE_OF(status, WEFT_OK, WEFT_ERR_CANCELED);
+        memset(duo.a_bytes, 0x33, LEN);
+        canceled += status == WEFT_ERR_CANCELED;
+        sleep_ms(2);
+        for (uint64_t i = 0; i < LEN; i++)
+            if (duo.a_bytes[i] != 0x33)
+                FAIL("in round %d byte %" PRIu64 " has changed since the completion", round, i);
+    }
+    CHECK(canceled > 0);
+    CHECK_OK(weft_memory_deregister(memory));
+    free(zero);
+    close(fd);
+    duo_close(&duo);
+}
+
+/* Whether a disk answers or not, what was canceled, or is late, leaves its memory alone, and its room to others. */
+static void ended_operations_of_a_hung_disk_hold_nothing(void)
+{
+    enum { COUNT_OF = 40 };
+    disk_begin("fake:hang=0");
+    struct duo duo = duo_open(LEN);
+    int fd = new_file();
+    CHECK_EQ(ftruncate(fd, LEN), 0);
+    uint8_t *bytes = map_bytes(MIB);
+    weft_memory *memory = register_file(duo.b, fd, 0, LEN), *local = register_one(duo.a->endpoint, bytes, MIB);
+    weft_remote_memory *remote = import_of(&duo, memory);
+    struct range_request hung = range_args(local, remote, 4096), beside = range_args(duo.a_memory, remote, 4096);
+    weft_op ids[COUNT_OF];
+    for (int i = 0; i < COUNT_OF; i++) {
+        hung.options.timeout_ns = i % 2 ? 60 * SECOND : 150 * MS;
+        hung.local_offset = i * 4096;
+        CHECK_OK((i == 1 ? submit_write : submit_read)(duo.a->endpoint, &hung, &ids[i]));
+    }
+    for (int i = 0; i < COUNT_OF; i += 2)
+        CHECK_STATUS(box_await(duo.a, ids[i], patience_ms()).status, WEFT_ERR_TIMED_OUT);
+    for (int i = 1; i < COUNT_OF; i += 2) {
+        CHECK_OK(weft_op_cancel(duo.a->endpoint, ids[i]));
+        CHECK_STATUS(box_await(duo.a, ids[i], patience_ms()).status, WEFT_ERR_CANCELED);
+    }
+    weft_status status = WEFT_ERR_BUSY;
+    for (uint64_t until = now_ns() + patience_ms() * MS; status == WEFT_ERR_BUSY && now_ns() < until; sleep_ms(1))
+        status = weft_memory_deregister(local);
+    CHECK_OK(status);
+    beside.remote_offset = 2 * MIB + 4096; /* farther than direct and cached I/O wait for each other */
+    beside.options.timeout_ns = patience_ms() * MS;
+    for (int i = 0; i < 4; i++)
+        CHECK_OK(ended(&duo, &beside, i % 2).status);
+}
+
 /* Over NICs, bytes for disks go in frames. */
 #define FABRICS "tcp,host,verbs,efa,sim:like=verbs"
 
@@ -300,6 +372,8 @@ int main(int argc, char **argv)
         {"revoke_waits_for_a_disk", FABRICS, revoke_waits_for_a_disk},
         {"deregistration_waits_for_a_disk", FABRICS, deregistration_waits_for_a_disk},
         {"end_of_a_peer_waits_for_a_disk", FABRICS, end_of_a_peer_waits_for_a_disk},
+        {"canceled_read_leaves_memory_alone_over_every_rail", "tcp", canceled_read_leaves_memory_alone_over_every_rail},
+        {"ended_operations_of_a_hung_disk_hold_nothing", "sim:like=verbs,verbs,efa", ended_operations_of_a_hung_disk_hold_nothing},
         {0},
     };
     return run_tests(argc, argv, tests);

@@ -474,40 +474,6 @@ static void disk_that_hangs_holds_up_nothing_else(void)
     duo_close(&duo);
 }
 
-/* Whether a disk answers or not, what was canceled, or is late, leaves its memory alone, and its room to others. */
-static void ended_operations_of_a_hung_disk_hold_nothing(void)
-{
-    enum { COUNT_OF = 40 };
-    disk_begin("fake:hang=0");
-    struct duo duo = duo_open(LEN);
-    int fd = new_file();
-    CHECK_EQ(ftruncate(fd, LEN), 0);
-    uint8_t *bytes = map_bytes(MIB);
-    weft_memory *memory = register_file(duo.b, fd, 0, LEN), *local = register_one(duo.a->endpoint, bytes, MIB);
-    weft_remote_memory *remote = import_of(&duo, memory);
-    struct range_request hung = range_args(local, remote, 4096), beside = range_args(duo.a_memory, remote, 4096);
-    weft_op ids[COUNT_OF];
-    for (int i = 0; i < COUNT_OF; i++) {
-        hung.options.timeout_ns = i % 2 ? 60 * SECOND : 150 * MS;
-        hung.local_offset = i * 4096;
-        CHECK_OK((i == 1 ? submit_write : submit_read)(duo.a->endpoint, &hung, &ids[i]));
-    }
-    for (int i = 0; i < COUNT_OF; i += 2)
-        CHECK_STATUS(box_await(duo.a, ids[i], patience_ms()).status, WEFT_ERR_TIMED_OUT);
-    for (int i = 1; i < COUNT_OF; i += 2) {
-        CHECK_OK(weft_op_cancel(duo.a->endpoint, ids[i]));
-        CHECK_STATUS(box_await(duo.a, ids[i], patience_ms()).status, WEFT_ERR_CANCELED);
-    }
-    weft_status status = WEFT_ERR_BUSY;
-    for (uint64_t until = now_ns() + patience_ms() * MS; status == WEFT_ERR_BUSY && now_ns() < until; sleep_ms(1))
-        status = weft_memory_deregister(local);
-    CHECK_OK(status);
-    beside.remote_offset = 2 * MIB + 4096; /* farther than direct and cached I/O wait for each other */
-    beside.options.timeout_ns = patience_ms() * MS;
-    for (int i = 0; i < 4; i++)
-        CHECK_OK(ended(&duo, &beside, i % 2).status);
-}
-
 /* ---- Access that ends ---- */
 
 static void file_is_not_changed_after_a_revoke(void)
@@ -576,7 +542,6 @@ static const struct test tests[] = {
     {"mapped_source_that_is_gone_fails_its_write_alone", "tcp,host", mapped_source_that_is_gone_fails_its_write_alone},
     {"what_is_no_file_is_refused", FABRICS, what_is_no_file_is_refused},
     {"disk_that_hangs_holds_up_nothing_else", FABRICS, disk_that_hangs_holds_up_nothing_else},
-    {"ended_operations_of_a_hung_disk_hold_nothing", "sim:like=verbs,verbs,efa", ended_operations_of_a_hung_disk_hold_nothing},
     {"file_is_not_changed_after_a_revoke", FABRICS, file_is_not_changed_after_a_revoke},
     {"writes_are_there_when_the_owner_was_killed", FABRICS, writes_are_there_when_the_owner_was_killed},
     {NULL, NULL, NULL},

@@ -211,7 +211,7 @@ impl Stripe {
 
     /// Whether its operation has ended and has waited for the stripe for longer than `grace_ns`.
     pub fn is_overdue(&mut self, now: u64, grace_ns: u64) -> bool {
-        if !Table::is_late(self.slot()) {
+        if self.down || !Table::is_late(self.slot()) {
             return false;
         }
         // (A disk may take long, and its NIC takes memory back at once.)

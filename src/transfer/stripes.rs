@@ -499,13 +499,12 @@ impl Stripes {
 
     /// The numbers of stripes that have not left `grace_ns` after their operations ended. (Of very
     /// many, some at a time.)
-    pub fn overdue(&mut self, now: u64, grace_ns: u64) -> impl Iterator<Item = (u32, &Stripe)> {
+    pub fn overdue(&mut self, now: u64, grace_ns: u64) -> impl Iterator<Item = (u32, &mut Stripe)> {
         let next = self.next_round();
         let places = self.stripes.places().skip(next).take(STRIPES_PER_TICK);
         let stripes =
             (next as u32..).zip(places).filter_map(|(index, stripe)| Some((index, stripe.as_mut()?)));
-        stripes
-            .filter_map(move |(index, stripe)| stripe.is_overdue(now, grace_ns).then_some((index, &*stripe)))
+        stripes.filter_map(move |(index, stripe)| stripe.is_overdue(now, grace_ns).then_some((index, stripe)))
     }
 
     /// Where the next check of some of the stripes begins: where the last one ended.

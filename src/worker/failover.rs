@@ -154,7 +154,7 @@ impl DataPath {
                 lane.stripes.let_go(&core.table, &mut self.left);
                 let overdue = lane.stripes.overdue(now, patience);
                 // A NIC that resets lanes needs none for posts that wait for a disk: it can take their memory back.
-                let (overdue, failing): (HashMap<u32, &Stripe>, HashMap<_, _>) =
+                let (overdue, failing): (HashMap<u32, &mut Stripe>, HashMap<_, _>) =
                     overdue.partition(|(_, stripe)| !resets || stripe.is_slow());
                 if !closing || now.saturating_sub(lane.lane.progress_ns) > LATE_NS {
                     let mut failing = failing.values().filter(|stripe| stripe.is_posted());
@@ -162,7 +162,10 @@ impl DataPath {
                 }
                 if !overdue.is_empty() {
                     work.rail.disown(lane.lane.id.slot, |tagged| overdue.contains_key(&split(tagged).0));
-                    overdue.values().for_each(|stripe| core.table.publish_late(stripe.slot()));
+                    overdue.into_values().for_each(|stripe| match resets {
+                        true => stripe.put_down(&core.table), // Other lanes may have posts of the operation, too.
+                        false => core.table.publish_late(stripe.slot()),
+                    });
                 }
             }
         }
