@@ -162,9 +162,14 @@ uint64_t slot_len(void)
     return (uint64_t)LAYERS * book->plan.layer;
 }
 
+uint64_t reached_len(void)
+{
+    return HOSTS * book->plan.slots * slot_len();
+}
+
 static uint64_t words_offset(void)
 {
-    return 2 * HOSTS * book->plan.slots * slot_len();
+    return 2 * reached_len();
 }
 
 uint64_t memory_len(void)

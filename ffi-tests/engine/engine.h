@@ -183,6 +183,7 @@ struct plan {
     uint64_t length_ns;
     uint32_t idle, workers;
     bool granted; /* memory is reached under grants alone */
+    uint32_t files; /* a bit for each host: what others reach there lies in a file */
     bool open_lanes; /* they cannot be closed (docs/failures.md): a rail takes its peers along, and reads that ended early may land */
     bool manual, abrupt; /* ends while operations are under way */
     uint32_t kinds, flags; /* if there are any: only these kinds, only writes with these flags */
@@ -210,6 +211,7 @@ struct book {
 
 extern struct book *book;
 extern uint8_t *memories[HOSTS];
+extern int files[HOSTS]; /* which hold what others reach, if the plan has them */
 
 void book_make(const struct plan *plan);
 void book_end(void);
@@ -248,6 +250,7 @@ void shape_of(const struct operation *op, int target, struct shape *shape);
 uint64_t counts_of(const struct operation *op, const struct shape *shape);
 uint64_t slot_len(void);
 uint64_t memory_len(void);
+uint64_t reached_len(void); /* what others reach, and where it begins; then come words */
 uint8_t *slot_at(int owner, int target, enum end_of end, uint32_t slot);
 _Atomic uint64_t *word_at(int owner, int target, uint32_t word);
 /* Writes the operation's bytes into one end of its slot. */

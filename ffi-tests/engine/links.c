@@ -293,18 +293,35 @@ static void register_for(int other)
     weft_memory_range *ranges = calloc(book->plan.slots * LAYERS + 1, sizeof *ranges);
     weft_memory_args args = WEFT_MEMORY_ARGS_INIT;
     uint32_t count = book->plan.slots * LAYERS;
+    uint8_t *first = slot_at(other, self->me, REMOTE, 0);
     CHECK(ranges != NULL);
-    for (uint32_t i = 0; i < count; i++)
-        ranges[i] = (weft_memory_range){slot_at(other, self->me, REMOTE, 0) + (uint64_t)i * book->plan.layer, book->plan.layer};
-    args.rails = draw_rails();
     args.access = book->plan.granted ? WEFT_ACCESS_GRANTED : 0;
-    ranges[count] = (weft_memory_range){(void *)(uintptr_t)word_at(other, self->me, 0), WORDS * sizeof(uint64_t)};
-    CHECK_OK(weft_memory_register(self->endpoint, ranges, count + 1, &args, &self->exported[other]));
+    if (book->plan.files >> self->me & 1) {
+        args.kind = WEFT_MEMORY_FILE;
+        args.fd = files[self->me];
+        first -= (uintptr_t)(memories[self->me] + reached_len());
+    } else {
+        args.rails = draw_rails();
+    }
+    for (uint32_t i = 0; i < count; i++)
+        ranges[i] = (weft_memory_range){first + (uint64_t)i * book->plan.layer, book->plan.layer};
+    if (args.kind != WEFT_MEMORY_FILE) /* which has no words */
+        ranges[count++] = (weft_memory_range){(void *)(uintptr_t)word_at(other, self->me, 0), WORDS * sizeof(uint64_t)};
+    CHECK_OK(weft_memory_register(self->endpoint, ranges, count, &args, &self->exported[other]));
     free(ranges);
+}
+
+/* What the kernel still writes for a process that was killed is in its file once that has become shorter. */
+static void settle_file(void)
+{
+    off_t len = (off_t)reached_len();
+    CHECK(ftruncate(files[self->me], len + 1) == 0 && ftruncate(files[self->me], len) == 0);
 }
 
 void register_all(void)
 {
+    if (book->plan.files >> self->me & 1)
+        settle_file();
     uint32_t count = HOSTS * book->plan.slots * LAYERS;
     weft_memory_range *ranges = calloc(count, sizeof *ranges);
     weft_memory_args args = WEFT_MEMORY_ARGS_INIT;

@@ -160,5 +160,7 @@ struct plan plan_of(enum world world, const char *fabric, uint64_t seed)
     plan.open_lanes = (world & (PROCESSES | NAMESPACES)) && strncmp(plan.fabric, "efa", 3) == 0;
     /* Without grants, what a lost peer's NIC had posted may land there (docs/pages-back.md). */
     plan.granted = below(&random, 3) == 0 || plan.open_lanes;
+    if (world != VIRTUAL && below(&random, 2)) /* the clock of disks is not virtual */
+        plan.files = 1 + below(&random, (1u << plan.hosts) - 1);
     return plan;
 }

@@ -568,7 +568,7 @@ static void submit_one(int target)
     static const enum kind kinds[] = {RANGE, RANGE, RANGE, PAGES, PAGES, PAGES, PAGES, LIST,
                                       LIST, KEPT, KEPT, SEND, SEND, ATOMIC, EXPECT};
     enum kind kind = kinds[draw(COUNT(kinds))];
-    while (book->plan.kinds && !(book->plan.kinds >> kind & 1))
+    while ((book->plan.kinds && !(book->plan.kinds >> kind & 1)) || (kind == ATOMIC && book->plan.files >> target & 1))
         kind = kinds[draw(COUNT(kinds))];
     struct operation *op = new_operation(kind);
     if (!op)

@@ -12,6 +12,7 @@
 
 struct book *book;
 uint8_t *memories[HOSTS];
+int files[HOSTS];
 struct self parties[HOSTS];
 static uint64_t turns; /* draws who waits */
 
@@ -29,14 +30,32 @@ static void *shared(void *was, size_t len)
     return p;
 }
 
+/* What others reach lies in a file without a name, on a disk if /var/tmp is on one. */
+static void put_into_file(int host)
+{
+    uint64_t len = reached_len();
+    if (files[host] == 0)
+        files[host] = open("/var/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    CHECK(files[host] > 0 && ftruncate(files[host], 0) == 0 && ftruncate(files[host], (off_t)len) == 0);
+    CHECK(mmap(memories[host] + len, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, files[host], 0) != MAP_FAILED);
+}
+
 void book_make(const struct plan *plan)
 {
+    uint32_t were = book ? book->plan.files : 0;
     book = shared(book, sizeof *book);
-    for (int h = 0; h < HOSTS; h++)
-        memories[h] = shared(memories[h], MEMORY_MAX);
     book->plan = *plan;
     book->begin_ns = world_ns();
     CHECK(memory_len() <= MEMORY_MAX);
+    for (int h = 0; h < HOSTS; h++) {
+        if (were >> h & 1) {
+            munmap(memories[h], MEMORY_MAX);
+            memories[h] = NULL;
+        }
+        memories[h] = shared(memories[h], MEMORY_MAX);
+        if (plan->files >> h & 1)
+            put_into_file(h);
+    }
 }
 
 uint32_t book_operations(void)
@@ -306,8 +325,8 @@ static void play_seeds(enum world world, const char *name, uint64_t seconds)
         fprintf(stderr, "WEFT_SEED=%" PRIu64 "\r", seed);
         if (play(&plan))
             continue;
-        printf("%s%s%s, %s%s\n", plan.fabric, *plan.sim_faults ? ", faults " : "", plan.sim_faults, plan.manual ? "manual" : "threads",
-               plan.abrupt ? ", ends abruptly" : "");
+        printf("%s%s%s, %s%s%s\n", plan.fabric, *plan.sim_faults ? ", faults " : "", plan.sim_faults, plan.manual ? "manual" : "threads",
+               plan.abrupt ? ", ends abruptly" : "", plan.files ? ", files" : "");
         printf("To play it again: WEFT_SEED=%" PRIu64 " WEFT_TEST_FABRIC=%s target/ffi-tests/engine %s\n", seed, fabric(), name);
         if (world == VIRTUAL && !getenv("WEFT_SEED_OPERATIONS"))
             printf("It fails with WEFT_SEED_OPERATIONS=%u, too.\n", shrink(plan));
@@ -343,7 +362,11 @@ static int namespaces(int argc, char **argv)
     struct plan plan = plan_of(NAMESPACES, fabric(), seed);
     plan.length_ns = (uint64_t)(minutes * 60 * (double)SECOND);
     setvbuf(stdout, NULL, _IOLBF, 0);
-    printf("chaos: %g minutes, SEED=%" PRIu64 "\n", minutes, seed);
+    printf("chaos: %g minutes, SEED=%" PRIu64, minutes, seed);
+    for (int h = 0; h < HOSTS; h++)
+        if (plan.files >> h & 1)
+            printf(", host %d has files", h);
+    printf("\n");
     bool well = play_processes(&plan, true, argc > 4 ? argv[4] : NULL);
     printf("chaos: SEED=%" PRIu64 ": %s\n", seed, well ? "all is well" : "NOT well");
     return well ? 0 : 1;
