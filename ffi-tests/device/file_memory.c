@@ -280,6 +280,13 @@ static void end_of_a_file_is_an_error_for_reads(void)
     /* Others make it shorter. */
     CHECK_EQ(ftruncate(fd, MIB), 0);
     check_file_error(ended(&duo, &args, true), ENODATA);
+    /* Wherever the end is among the answers that go together. */
+    args.remote_offset = 0;
+    args.len = LEN;
+    for (uint64_t runs = 3; runs < 9; runs++) {
+        CHECK_EQ(ftruncate(fd, runs * 192 * KIB + 1), 0);
+        check_file_error(ended(&duo, &args, true), ENODATA);
+    }
     CHECK_OK(weft_memory_deregister(memory));
     close(fd);
     duo_close(&duo);

@@ -224,12 +224,12 @@ impl Incoming {
         asks: bool,
     ) {
         let (kept_vectors, kept) = if asks { (1 + PIECES, RUN) } else { (0, 0) };
-        while let Some((_, first)) = self.pending.front() {
-            let mut lost = None;
+        while let Some((_, first)) = self.pending.front_mut() {
             if let Pending::Read(Read { slot: Some(slot), .. }) = first {
                 match pool.poll(*slot) {
                     Ok(false) => return,
-                    gathered => lost = gathered.err(),
+                    Ok(true) => {}
+                    Err(errno) => *first = Pending::Failed(errno),
                 }
             }
             let (vectors, len) = match first {
@@ -244,16 +244,14 @@ impl Incoming {
             let answered = match first {
                 Pending::Failed(errno) => Err(errno),
                 Pending::Read(read) => {
-                    let checked =
-                        lost.map_or_else(|| self.check(read.key, &read.pieces, Wish::Read, registry), Err);
-                    let checked = match checked {
+                    let checked = match self.check(read.key, &read.pieces, Wish::Read, registry) {
                         Ok(allowed) if allowed.may_fault && !are_there(&read.pieces, registry) => Err(GONE),
                         checked => checked,
                     };
                     if checked.is_ok() && read.device.is_some() && read.slot.is_none() {
                         return self.pending.push_front((number, Pending::Read(read)));
                     }
-                    if let Some((slot, staged)) = read.slot.filter(|_| lost.is_none()).zip(staged.as_mut()) {
+                    if let Some((slot, staged)) = read.slot.zip(staged.as_mut()) {
                         staged.lent.push(slot);
                     }
                     checked.map(|allowed| (read, allowed))
