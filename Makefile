@@ -156,7 +156,7 @@ test-verbs: ## Tests over verbs, on soft-RoCE in a virtual machine (Debian): an 
 	$(CARGO) build --release $(CARGO_FLAGS) -p weft-bench
 	@tools/test-verbs.sh $(if $(CHAOS),--chaos $(LIBDIR) $(CHAOS) $(SEED),$(LIBDIR) $(EXAMPLES)/random_fill $(TARGET)/release/weft-bench '$(T)')
 
-test-files-vm: ## Tests files on disks that fail, hang and lose their power, beside the kernel's NVMe over tcp, in a virtual machine (root; Debian): half an hour; SHORT=1: some minutes; PARTS="faults beside durable"; T=a part of the faults' names
+test-files-vm: ## Tests files on disks that fail, hang and lose their power, beside the kernel's NVMe over tcp, in a virtual machine (root; Debian): half an hour; SHORT=1: some minutes; PARTS="faults beside durable checkpoint"; T=a part of the faults' names
 	@tools/need.sh files-vm
 	@$(MAKE) --no-print-directory lib-simulated
 	@T='$(T)' tools/test-files-vm.sh $(LIBDIR) '$(PARTS)'
@@ -167,7 +167,7 @@ test-efa: ## Tests over libfabric's own efa provider, on emulated EFA NICs (root
 	@$(MAKE) --no-print-directory $(EXAMPLES)/random_fill
 	@tools/test-efa.sh $(if $(DEATHS),--deaths $(LIBDIR) $(DEATHS) $(SEED),$(if $(CHAOS),--chaos $(LIBDIR) $(CHAOS) $(SEED),$(LIBDIR) $(EXAMPLES)/random_fill '$(T)'))
 
-test-staged: ## Files and memory of fake devices over NICs that do not reach them, soft-RoCE and emulated EFA (root; Debian); T=a part of the tests' names
+test-staged: ## Files and memory of fake devices over NICs that do not reach them, soft-RoCE and emulated EFA (root; Debian); SHORT=1: a choice of the former; T=a part of the tests' names
 	@tools/need.sh verbs
 	@tools/need.sh efa
 	@$(MAKE) --no-print-directory lib-simulated

@@ -4,10 +4,11 @@
 #   beside   the same disk by the kernel's NVMe over tcp, in turns: file_over_nvmeof_tcp
 #   durable  a disk that drops at each power cut what was written since its last flush: nothing that completed WEFT_DURABLE is
 #            lost; without the option, something is
+#   checkpoint  the same disk, while libweft.checkpoint saves: the last checkpoint or the new one is there, else it is torn
 # One line for each case, and a last one with the count; figures go to target/figures.
-#     tools/test-files-vm.sh LIBDIR [PARTS]     with libweft_simulated.so; PARTS: of the three above
+#     tools/test-files-vm.sh LIBDIR [PARTS]     with libweft_simulated.so; PARTS: of the four above
 # SHORT=1: a few minutes. FABRICS="tcp verbs": fabrics of the faults (tcp); verbs is over soft-RoCE. T: a part of the names of
-# the faults. CUTS: power cuts (20). WEFT_SEED: of the times of the cuts.
+# the faults. CUTS: power cuts (20 of each). WEFT_SEED: of the times of the cuts.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 share=/run/share # in the machine; outside target/vm/share
@@ -121,6 +122,16 @@ durable() { # programs, writes or looks
     "$1/lab_durable" "$2"
 }
 
+checkpoint() { # programs, writes or looks
+    local folder=/run/checkpoints
+    modprobe ext4 || return 1
+    [ -s $share/ledger ] || mkfs.ext4 -q -F -E lazy_itable_init=0 /dev/vda || return 1
+    mkdir -p $folder && mount /dev/vda $folder || return 1
+    export WEFT_CONNECT_TIMEOUT=10m WEFT_TIMEOUT=10m
+    WEFT_LIBRARY=$1/libweft.so.0 PYTHONPATH=python/src PYTHONDONTWRITEBYTECODE=1 "$WEFT_TEST_PYTHON" python/tests/checkpoint_cuts.py \
+        $folder $share/ledger "$2"
+}
+
 if [ "${1:-}" = --inside ]; then
     modprobe -a nvme virtio_blk || exit 1
     export LD_LIBRARY_PATH=$3
@@ -131,7 +142,7 @@ fi
 # ---- Outside ----
 
 libdir=$(realpath "${1:?where is libweft_simulated.so?}")
-parts=${2:-faults beside durable}
+parts=${2:-faults beside durable checkpoint}
 out=$PWD/target/test-files-vm inner=$PWD/target/vm/share
 # shellcheck source=tools/cases.sh
 . tools/cases.sh
@@ -144,8 +155,12 @@ for tool in fio dmsetup mkfs.ext4; do
 done
 
 work=$(mktemp -d) server= machine=
-end() {
+end_disk() {
     [ -z "$server" ] || kill "$server" 2>/dev/null
+    server=
+}
+end() {
+    end_disk
     [ -z "$machine" ] || { kill "$machine" 2>/dev/null && wait "$machine" 2>/dev/null; }
     [ ! -s "$work/pid" ] || kill -9 "$(cat "$work/pid")" 2>/dev/null
     rm -rf "$work"
@@ -183,19 +198,22 @@ in_machine() { # part
 # ---- The disk that forgets ----
 
 # Starts the machine, whose last words are in $work/out.
-power_on() { # WEFT_FLUSH, writes or looks
+power_on() { # part, WEFT_FLUSH, writes or looks
     rm -f "$work/pid"
-    WEFT_FLUSH=$1 VM_MEMORY=1536 VM_QEMU="-drive driver=nbd,server.type=unix,server.path=$work/nbd,if=none,id=disk,cache=writeback
-        -device virtio-blk-pci,drive=disk -pidfile $work/pid" tools/vm.sh tools/test-files-vm.sh --inside durable "$out" "$2" >"$work/out" 2>&1 &
+    WEFT_FLUSH=$2 VM_MEMORY=1536 VM_QEMU="-drive driver=nbd,server.type=unix,server.path=$work/nbd,if=none,id=disk,cache=writeback
+        -device virtio-blk-pci,drive=disk -pidfile $work/pid" tools/vm.sh tools/test-files-vm.sh --inside "$1" "$out" "$3" >"$work/out" 2>&1 &
     machine=$!
 }
 
+ended() { grep -c ^ended "$inner/ledger" 2>/dev/null; }
+
 # The machine writes until its power fails, at a random time.
-power_cut() { # WEFT_FLUSH
-    local before now
-    before=$(grep -c ^ended "$inner/ledger" 2>/dev/null)
-    power_on "$1" writes
-    while now=$(grep -c ^ended "$inner/ledger" 2>/dev/null); [ "${now:-0}" -lt $((${before:-0} + 30)) ]; do
+power_cut() { # part, WEFT_FLUSH
+    local before now least=30
+    [ "$1" != checkpoint ] || least=2
+    before=$(ended)
+    power_on "$1" "$2" writes
+    while now=$(ended); [ "${now:-0}" -lt $((${before:-0} + least)) ]; do
         kill -0 $machine 2>/dev/null || { cat "$work/out"; return 1; }
         sleep 0.1
     done
@@ -205,9 +223,18 @@ power_cut() { # WEFT_FLUSH
     flock -w 60 target/.vm.lock true
 }
 
-# What is lost after this many power cuts: $lost of $ended.
-cuts() { # WEFT_FLUSH, how many
-    local i
+# What the machine has found lost.
+add_lost() {
+    local more
+    more=$(sed -n 's/^there [0-9]* lost //p' "$work/out")
+    grep ^lost "$work/out" | head -n 4
+    [ -n "$more" ] && lost=$((lost + more))
+}
+
+# What is lost after this many power cuts: $lost of $ended. Those between two checkpoints do not count.
+cuts() { # part, WEFT_FLUSH, how many
+    local i=0
+    end_disk
     rm -f "$inner/ledger" "$work/image" "$work/nbd"
     python3 tools/vm/cached_disk.py "$work/nbd" "$work/image" $((256 << 20)) >"$work/disk.log" 2>&1 </dev/null &
     server=$!
@@ -216,45 +243,50 @@ cuts() { # WEFT_FLUSH, how many
         sleep 0.1
     done
     lost=0
-    for ((i = 0; i < $2; i++)); do
-        power_cut "$1" || return 1
-        lost=$((lost + $(sed -n 's/^there [0-9]* lost //p' "$work/out")))
-        echo "power cut $((i + 1)) of $2: $(grep -c ^ended "$inner/ledger") transfers have ended; $(grep '^there' "$work/out"); the disk: $(tail -n 1 "$work/disk.log")"
+    while [ $i -lt "$3" ]; do
+        power_cut "$1" "$2" || return 1
+        add_lost || return 1
+        [ "$1" = checkpoint ] && [[ $(tail -n 1 "$inner/ledger") = ended* ]] || i=$((i + 1))
+        echo "power cut $i of $3: $(ended) have ended; $(grep '^there' "$work/out"); the disk: $(tail -n 1 "$work/disk.log")"
     done
-    power_on "$1" looks
+    power_on "$1" "$2" looks
     wait $machine || { cat "$work/out"; return 1; }
-    grep ^lost "$work/out" | head -n 4
-    lost=$((lost + $(sed -n 's/^there [0-9]* lost //p' "$work/out")))
-    kill "$server"
-    server=
+    add_lost
 }
 
-forgetful_disk() {
+# Figures: how many cuts, and what they lost.
+forgetful_disk() { # part, what is cut, two figures
     local many=${CUTS:-20}
     [ -z "${SHORT:-}" ] || many=${CUTS:-2}
     RANDOM=${WEFT_SEED:-$RANDOM}
-    if cuts "${FLUSH:-durable}" "$many"; then
-        settle "nothing durable is lost by power cuts" "$lost" "$lost lost by $many"
-        keep_figure durable_runs "$many"
-        keep_figure durable_lost "$lost"
+    if cuts "$1" "${FLUSH:-durable}" "$many"; then
+        settle "power cuts of $2" "$lost" "$lost lost by $many"
+        keep_figure "$3" "$many"
+        keep_figure "$4" "$lost"
     else
-        settle "nothing durable is lost by power cuts" 1 "the machine did not write"
+        settle "power cuts of $2" 1 "the machine did not write"
+        return 1
     fi
-    if cuts none 1; then
-        settle "without a flush something is lost" $((lost == 0)) "$lost lost"
+    if cuts "$1" none 1; then
+        settle "$2 without a flush: something is lost" $((lost == 0)) "$lost lost"
     else
-        settle "without a flush something is lost" 1 "the machine did not write"
+        settle "$2 without a flush: something is lost" 1 "the machine did not write"
     fi
 }
 
 for part in $parts; do
-    if [ "$part" = durable ]; then
-        forgetful_disk
-        continue
-    fi
-    before=$failed
-    in_machine "$part"
-    [ "$part" != faults ] || keep_figure file_fault_findings_vm $((failed - before))
+    case $part in
+    durable) forgetful_disk durable "durable writes" durable_runs durable_lost ;;
+    checkpoint)
+        WEFT_TEST_PYTHON=$(python3 -c 'import sys; print(sys.executable)')
+        export WEFT_TEST_PYTHON
+        forgetful_disk checkpoint "saves of checkpoints" checkpoint_cuts checkpoint_torn_by_cuts &&
+            keep_figure checkpoint_torn "$(cat target/figures/checkpoint_torn_by_* | awk '{ all += $1 } END { print all }')" ;;
+    *)
+        before=$failed
+        in_machine "$part"
+        [ "$part" != faults ] || keep_figure file_fault_findings_vm $((failed - before)) ;;
+    esac
 done
 if [ -s "$inner/figures" ]; then
     while read -r name value; do keep_figure "$name" "$value"; done <"$inner/figures"

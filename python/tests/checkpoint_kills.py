@@ -213,6 +213,9 @@ if __name__ == "__main__":
     print("\n".join(bad))
     figures = pathlib.Path(__file__).resolve().parents[2] / "target/figures"
     figures.mkdir(parents=True, exist_ok=True)
-    for name, value in (("checkpoint_torn", len(bad)), ("checkpoint_kills", kills)):
+    (figures / "checkpoint_torn_by_kills").write_text(f"{len(bad)}\n")
+    #: Power cuts are another program's: checkpoint_cuts.py.
+    all_torn = sum(int(part.read_text()) for part in figures.glob("checkpoint_torn_by_*"))
+    for name, value in (("checkpoint_torn", all_torn), ("checkpoint_kills", kills)):
         print(f"{name:28}{value}")
         (figures / name).write_text(f"{value}\n")

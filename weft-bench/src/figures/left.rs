@@ -78,7 +78,7 @@ pub const ALL: &[Figure] = &[
     left(
         "checkpoint_torn",
         "0",
-        "checkpoints that were neither the old nor the new one after a kill of the last make checkpoint-kills",
+        "checkpoints that were neither the old nor the new one, of the last make checkpoint-kills and the last power cuts of make test-files-vm",
     ),
     left(
         "checkpoint_over_dcp",
