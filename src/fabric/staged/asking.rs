@@ -18,9 +18,6 @@ pub enum Step {
     Receives(u64),
     /// A device of ours empties the slot of a read.
     Scatters,
-    /// Its operation has ended: an answer to the write, or to the read whose bytes are discarded, is still to come.
-    WriteLeft,
-    ReadLeft(u64),
 }
 
 pub struct Asked<T> {
@@ -28,6 +25,8 @@ pub struct Asked<T> {
     /// Memory of a device is at this end, too: the bytes pass through a slot here.
     pub staged: bool,
     pub step: Step,
+    /// Its operation has ended, and nothing of ours is copied for it: its answer, and a read's bytes, are still to come.
+    pub left: bool,
     pub what: T,
 }
 
@@ -78,7 +77,7 @@ impl<T> Asking<T> {
             (false, true) => Step::Gathers,
             (false, false) => Step::Asked,
         };
-        self.all.insert(self.begun, Asked { len, staged, step, what });
+        self.all.insert(self.begun, Asked { len, staged, step, left: false, what });
         self.begun
     }
 
@@ -96,9 +95,8 @@ impl<T> Asking<T> {
                 asked.step = Step::Sends(0);
                 Ok(Next::Nothing)
             }
-            (Answer::Ready, Step::WriteLeft) => Ok(Next::Nothing),
             // A write that succeeds has all of its bytes, and so has a read before its last ones come.
-            (Answer::Ended(Status::Ok, _), Step::Lands | Step::WriteLeft) => Ok(Next::End(Status::Ok, 0)),
+            (Answer::Ended(Status::Ok, _), Step::Lands) => Ok(Next::End(Status::Ok, 0)),
             (Answer::Ended(Status::Ok, _), _) => Err(Breach),
             (Answer::Ready, _) | (_, Step::Gathers | Step::Scatters) => Err(Breach),
             (Answer::Ended(status, errno), _) => Ok(Next::End(status, errno)),
@@ -108,15 +106,12 @@ impl<T> Asking<T> {
     /// Its operation has ended, and nothing of ours is copied for it any longer. `Some(true)`: the peer is to give it up, too;
     /// `None`: a device of ours copies for it, or it was left before.
     pub fn leave(&mut self, id: u64) -> Option<bool> {
-        let Asked { step, .. } = self.all.get_mut(&id)?;
-        let (left, tells) = match *step {
-            Step::Asked | Step::Sends(_) => (Step::WriteLeft, true),
-            Step::Lands => (Step::WriteLeft, false),
-            Step::Receives(got) => (Step::ReadLeft(got), true),
-            Step::Gathers | Step::Scatters | Step::WriteLeft | Step::ReadLeft(_) => return None,
-        };
-        *step = left;
-        Some(tells)
+        let asked = self.all.get_mut(&id)?;
+        if asked.left || matches!(asked.step, Step::Gathers | Step::Scatters) {
+            return None;
+        }
+        asked.left = true;
+        Some(asked.step != Step::Lands)
     }
 
     /// These bytes of a write were sent.
@@ -131,9 +126,7 @@ impl<T> Asking<T> {
     /// Where the bytes of a read belong that have come.
     pub fn place(&self, id: u64, bytes: u64) -> Result<u64, Breach> {
         match self.all.get(&id) {
-            Some(Asked { len, step: Step::Receives(got) | Step::ReadLeft(got), .. })
-                if bytes > 0 && bytes <= *len - *got =>
-            {
+            Some(Asked { len, step: Step::Receives(got), .. }) if bytes > 0 && bytes <= *len - *got => {
                 Ok(*got)
             }
             _ => Err(Breach),
@@ -142,10 +135,10 @@ impl<T> Asking<T> {
 
     /// These bytes of a read are in their place, or discarded.
     pub fn handle_bytes(&mut self, id: u64, bytes: u64) -> Next {
-        let Some(Asked { len, staged, step, .. }) = self.all.get_mut(&id) else { return Next::Nothing };
-        let (Step::Receives(got) | Step::ReadLeft(got)) = step else { return Next::Nothing };
-        *got += bytes;
-        match (*got < *len, *staged && matches!(step, Step::Receives(_))) {
+        let Some(Asked { len, staged, step, left, .. }) = self.all.get_mut(&id) else { return Next::Nothing };
+        let Step::Receives(got) = *step else { return Next::Nothing };
+        *step = Step::Receives(got + bytes);
+        match (got + bytes < *len, *staged && !*left) {
             (true, _) => Next::Nothing,
             (false, true) => {
                 *step = Step::Scatters;

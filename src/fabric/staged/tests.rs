@@ -233,7 +233,7 @@ impl World {
 
     /// This side goes on with a request.
     fn carry(&mut self, id: u64) {
-        let Some(asked) = self.asking.get_mut(id) else { return };
+        let Some(asked) = self.asking.get_mut(id).filter(|asked| !asked.left) else { return };
         let (step, len) = (asked.step, asked.len);
         match step {
             asking::Step::Gathers => {

@@ -142,10 +142,9 @@ impl Link {
 
     /// A request of ours has ended.
     fn end_asked(&mut self, core: &Core, pool: &mut Pool, id: u64, how: (Status, i32), now: u64) {
-        let Some(Asked { what: part, step, .. }) = self.staged.asking.end(id) else { return };
-        if let Step::WriteLeft | Step::ReadLeft(_) = step {
+        let Some(Asked { what: part, .. }) = self.staged.asking.end(id).filter(|asked| !asked.left) else {
             return;
-        }
+        };
         if let Some(slot) = part.slot {
             pool.give_back(slot);
         }
@@ -161,8 +160,8 @@ impl Link {
 
     pub(super) fn carry_staged(&mut self, stage: &mut Stage) -> bool {
         let mut busy = false;
-        let all: Vec<_> =
-            self.staged.asking.iter().map(|(id, asked)| (id, asked.step, asked.what.slot)).collect();
+        let ours = self.staged.asking.iter().filter(|(_, asked)| !asked.left);
+        let all: Vec<_> = ours.map(|(id, asked)| (id, asked.step, asked.what.slot)).collect();
         for (id, step, slot) in all {
             busy |= match (step, slot) {
                 (Step::Gathers | Step::Scatters, Some(slot)) => self.poll_own(stage, id, slot),
