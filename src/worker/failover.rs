@@ -162,8 +162,9 @@ impl DataPath {
                 }
                 if !overdue.is_empty() {
                     work.rail.disown(lane.lane.id.slot, |tagged| overdue.contains_key(&split(tagged).0));
-                    overdue.into_values().for_each(|stripe| match resets {
-                        true => stripe.put_down(&core.table), // Other lanes may have posts of the operation, too.
+                    // Other lanes, which may be of other workers, have posts for disks until they look at them, too.
+                    overdue.into_values().for_each(|stripe| match stripe.is_slow() {
+                        true => stripe.put_down(&core.table),
                         false => core.table.publish_late(stripe.slot()),
                     });
                 }
