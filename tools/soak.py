@@ -3,7 +3,7 @@
 
     tools/soak.py HOURS        `make soak HOURS=2`
 
-Each process has, for each fabric, a server, which grants memory to any client, and a client that stays connected to the
+Each process has, for each fabric, a server, which gives memory and a file to any client, and a client that stays connected to the
 servers of the other three. Every second it also has a brief client: a new endpoint that connects to one server,
 transfers, and closes or disconnects. Every ten seconds one more process, with clients of two servers, is killed. Clients
 transfer in all ways; both sides compare the bytes. In every tenth second there are no brief clients, and each process is
@@ -23,6 +23,7 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -46,13 +47,16 @@ def pattern(seed):
 
 
 class Server:
-    """Gives each client a slot of its memory, a slot under a grant and a counter, and compares what arrives."""
+    """Gives each client a slot of its memory, of its file and under a grant, and a counter, and compares what arrives."""
 
     def __init__(self, fabric):
         self.endpoint = opened(fabric)
         self.bytes, self.granted = bytearray(SLOTS * SLOT), bytearray(SLOTS * SLOT)
         self.memory = self.endpoint.register(self.bytes)
         self.under_grant = self.endpoint.register(self.granted, access=libweft.Access.GRANTED)
+        self.file = tempfile.TemporaryFile(dir="/var/tmp")
+        self.file.truncate(SLOTS * SLOT)
+        self.stored = self.endpoint.register_file(self.file, [(0, SLOTS * SLOT)])
         self.free, self.clients, self.wrong = list(range(SLOTS)), {}, 0
         threading.Thread(target=self.serve, daemon=True).start()
 
@@ -80,7 +84,7 @@ class Server:
                 token = self.endpoint.grant(self.under_grant, event.peer, PAGE, [slot * PAGES + i for i in range(PAGES)])
                 self.clients[event.peer.id] = slot, token, counter
                 given = {"slot": slot, "token": token.hex(), "counter": counter.id, "memory": self.memory.export().hex(),
-                        "granted": self.under_grant.export().hex()}
+                        "granted": self.under_grant.export().hex(), "stored": self.stored.export().hex()}
                 event.peer.send(json.dumps(given).encode()).wait(PATIENCE)
             elif request == b"count":
                 self.clients[event.peer.id][2].expect(int(rest[0])).wait(PATIENCE)
@@ -91,7 +95,8 @@ class Server:
         elif isinstance(event, libweft.Notification):
             slot, *_ = self.clients[event.peer.id]
             bytes_ = self.granted if event.data == b"granted" else self.bytes
-            right = bytes_[slot * SLOT:][:SLOT] == pattern(event.value)
+            got = os.pread(self.file.fileno(), SLOT, slot * SLOT) if event.data == b"stored" else bytes_[slot * SLOT:][:SLOT]
+            right = got == pattern(event.value)
             self.wrong += not right
             event.peer.send(b"ok" if right else b"wrong").wait(PATIENCE)
 
@@ -114,8 +119,9 @@ class Client:
                 return event.data
 
     def warm_up(self):
-        """Uses all of the rings between it and its servers once, as it would within an hour."""
+        """Uses all of the rings and connections between it and its servers once, as it would within an hour."""
         for connection in self.connections:
+            connection.stored()
             for _ in range(600):
                 connection.message()
 
@@ -140,9 +146,11 @@ class Connection:
         self.at = self.first * PAGE
         self.remote = peer.import_memory(bytes.fromhex(given["memory"]))
         self.granted = peer.import_memory(bytes.fromhex(given["granted"]))
+        self.in_file = peer.import_memory(bytes.fromhex(given["stored"]))
 
     def round(self):
-        ways = [self.range, self.pages, self.list, self.prepared, self.under_grant, self.message, self.atomics, self.canceled]
+        ways = [self.range, self.pages, self.list, self.prepared, self.under_grant, self.stored, self.message, self.atomics,
+                self.canceled]
         random.shuffle(ways)
         for way in ways:
             way()
@@ -210,6 +218,13 @@ class Connection:
         self.check()
         self.endpoint.read(self.client.local, self.granted, SLOT, local_offset=SLOT, remote_offset=self.at,
                            grant=self.token).wait(PATIENCE)
+        self.same()
+
+    def stored(self):
+        self.endpoint.write(self.client.local, self.in_file, SLOT, remote_offset=self.at, notify_data=b"stored",
+                            durable=random.random() < 0.2, **self.new()).wait(PATIENCE)
+        self.check()
+        self.endpoint.read(self.client.local, self.in_file, SLOT, local_offset=SLOT, remote_offset=self.at).wait(PATIENCE)
         self.same()
 
     def message(self):
