@@ -2,10 +2,11 @@
 # Keeps the ABI: docs/abi.md says what may change.
 #     tools/abi.sh check LIBRARY_FOLDER    compares with what is kept in ffi-tests/api/abi, and runs the first program
 #     tools/abi.sh write                   adds what include/weft.h has now to layout.h
-# weft-0.2.h and weft-0.2.abi are those of 0.2.0: once CHANGELOG.md gives that version a date, nothing writes them.
+# weft-0.2.h and weft-0.2.abi are those of 0.2.0: once CHANGELOG.md gives that version a date, nothing writes them. The folder 0.2.0
+# has its library (of `tools/dist.sh FOLDER 2.28`) and first.c as compiled with its header, for x86_64: the program runs with the
+# newest library, and the library communicates with the newest in both roles.
 #
-# WEFT_OLD_LIBRARIES: files, separated by colons, or tags and commits of git (which are built into target/old): they
-# communicate with the newest library in both roles. Without it, the commit in docs/abi.md is used.
+# WEFT_OLD_LIBRARIES: further ones, as files, separated by colons, or tags and commits of git (which are built into target/old).
 set -uo pipefail
 cd "$(dirname "$0")/.."
 kept=ffi-tests/api/abi
@@ -70,25 +71,30 @@ compare() {
     notices "nor a completion that grows" 1 's/^(\} weft_completion;)/uint64_t more; \1/'
 }
 
-first() { # target's library, writer's library
+first() { # target's library, writer's library, program
     local dirs=() i=0 library
     for library in "$1" "$2"; do
         dirs+=("$out/role$((i++))")
         mkdir -p "${dirs[-1]}"
         ln -sf "$library" "${dirs[-1]}/libweft.so.0"
     done
-    LD_LIBRARY_PATH=${dirs[0]} timeout 300 "$out/first" target | LD_LIBRARY_PATH=${dirs[1]} timeout 300 "$out/first" writer
+    LD_LIBRARY_PATH=${dirs[0]} timeout 300 "$3" target | LD_LIBRARY_PATH=${dirs[1]} timeout 300 "$3" writer
     [[ "${PIPESTATUS[*]}" == "0 0" ]]
 }
 
-over() { # what, target's library, writer's library
+over() { # what, target's library, writer's library, program
     local fabric status
     for fabric in host tcp; do
         status=0
-        WEFT_TEST_FABRIC=$fabric first "$2" "$3" >"$out/first.log" 2>&1 || status=1
+        WEFT_TEST_FABRIC=$fabric first "$2" "$3" "${4:-$out/first}" >"$out/first.log" 2>&1 || status=1
         [ "$status" = 0 ] || cat "$out/first.log"
         settle "$1 over $fabric" $status
     done
+}
+
+talk() { # name, an older library
+    over "$1 takes what the newest writes" "$2" "$newest"
+    over "the newest takes what $1 writes" "$newest" "$2"
 }
 
 # A named file, or the library of a commit, which is built once, without optimisation, since nothing is measured.
@@ -103,44 +109,32 @@ library_of() {
     realpath "$tree/target/release/libweft.so"
 }
 
-# What newer libraries must still talk to; docs/abi.md names it.
-baseline() { sed -n 's/^The baseline is commit `\([0-9a-f]\{40\}\)`.*/\1/p' docs/abi.md; }
-
-# The baseline, if it is available here; otherwise why not.
-old_libraries() {
-    local commit
-    commit=$(baseline)
-    if [ -n "${WEFT_OLD_LIBRARIES:-}" ]; then
-        echo "$WEFT_OLD_LIBRARIES"
-    elif [ -z "$commit" ]; then
-        echo "docs/abi.md names no baseline" >&2
-        return 1
-    elif ! git cat-file -e "$commit^{commit}" 2>/dev/null; then
-        echo "the history of git lacks ${commit:0:12} (WEFT_OLD_LIBRARIES=FILE names a library)" >&2
-        return 1
-    else
-        echo "$commit"
-    fi
+# The library and the program of 0.2.0, as they were built from its commit.
+unpack() { # name: its file
+    xz -dc "$kept/0.2.0/$1.xz" >"$out/0.2.0/$1" && chmod +x "$out/0.2.0/$1"
 }
 
 programs() {
-    local newest=$1 status=0 name names label old olds
+    local newest=$1 status=0 name old olds
     mkdir -p "$out/include"
     cp "$kept/weft-0.2.h" "$out/include/weft.h"
     gcc -std=c11 -O1 -g -Wall -Wextra -Wpedantic -Werror -I"$out/include" "$kept/first.c" "$newest" -o "$out/first" || status=1
     settle "the first program is built with the first header" $status
     over "the first program runs with the newest library," "$newest" "$newest"
-    if ! names=$(old_libraries 2>"$out/why"); then
-        skip "older libraries talk to the newest" "$(cat "$out/why")"
-        return
+    if [ "$(uname -m)" = x86_64 ]; then
+        mkdir -p "$out/0.2.0"
+        status=0
+        unpack libweft.so.0 && unpack first || status=1
+        settle "the library and the program of 0.2.0 are there" $status
+        over "the program of 0.2.0 runs with the newest library," "$newest" "$newest" "$out/0.2.0/first"
+        talk 0.2.0 "$PWD/$out/0.2.0/libweft.so.0"
+    else
+        skip "the program of 0.2.0, and its library" "they are of x86_64"
     fi
-    IFS=: read -ra olds <<<"$names"
+    IFS=: read -ra olds <<<"${WEFT_OLD_LIBRARIES:-}"
     for name in "${olds[@]}"; do
         if old=$(library_of "$name" 2>"$out/build.log"); then
-            label=${name##*/}
-            label=${label:0:12}
-            over "$label takes what the newest writes" "$old" "$newest"
-            over "the newest takes what $label writes" "$newest" "$old"
+            talk "${name##*/}" "$old"
         else
             tail -n 20 "$out/build.log"
             settle "$name can be built" 1
