@@ -151,7 +151,12 @@ share_of() { # name, folder, further options
 boot() {
     # A clock that is read without leaving the machine, also where it is emulated; a busy host delays the timer that the kernel
     # would try out for longer than the kernel waits.
-    local append="console=ttyS0 panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check quiet ${VM_APPEND:-}"
+    local append="console=ttyS0 panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check quiet"
+    # Its rate, which the kernel else finds by that timer, so that time may pass ten times too fast there. Where a processor's
+    # rate changes, it is not that of its clock.
+    [ -e /sys/devices/system/cpu/cpu0/cpufreq ] ||
+        append+=$(awk '/^cpu MHz/ { printf " tsc_early_khz=%d", 1000 * $4; exit }' /proc/cpuinfo)
+    append+=" ${VM_APPEND:-}"
     # shellcheck disable=SC2046 # words
     qemu-system-x86_64 -name weft-test -machine q35 $(accelerator) -smp "${VM_CPUS:-2}" -m "${VM_MEMORY:-4096}" \
         -nodefaults -no-user-config -display none -no-reboot -serial "file:$vm/console.log" \
