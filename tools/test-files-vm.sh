@@ -15,7 +15,7 @@ share=/run/share # in the machine; outside target/vm/share
 
 # ---- Inside ----
 
-# A case by its name, for as long as that takes. What a suspended disk holds does not end before it is resumed.
+# A case by its name, for as long as that takes. What a suspended disk or a frozen file system holds does not end before.
 tried() { # name, seconds, words
     local name=$1 limit=$2 log=/run/case.log status=0 begin=$SECONDS
     shift 2
@@ -30,6 +30,7 @@ tried() { # name, seconds, words
         echo "it did not end within $limit s" >>$log
         kill -9 $running
         dmsetup resume weft 2>/dev/null
+        fsfreeze --unfreeze /run/weft-disk 2>/dev/null
     fi
     wait $running || status=$?
     case $status in
