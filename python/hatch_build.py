@@ -76,7 +76,7 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
         asked = dict(os.environ, CARGO=cargo, WEFT_NO_INSTALL="1")
         try:
             subprocess.run([source / "tools/need.sh", "dist"], env=asked, check=True)
-            subprocess.run([source / "tools/dist.sh", self.scratch], env=asked, check=True)
+            subprocess.run([sys.executable, Path(self.root) / "build_progress.py", source / "tools/dist.sh", self.scratch], env=asked, check=True)
         except subprocess.CalledProcessError:
             raise SystemExit("libweft.so could not be built: why is said above") from None
         return next(self.scratch.glob("weft-*.tar.xz"))

@@ -168,10 +168,10 @@ class Weights(unittest.TestCase):
         self.assertEqual(weights_roundtrip.failed(weights_roundtrip.files()[::10]), [])
 
     def test_files_are_served_and_pulled_by_the_command(self) -> None:
-        for listen, who in (("0.0.0.0:0", "for every host, at each address of this one, at 0.0.0.0:"), ("127.0.0.2:0", "doing at 127.0.0.2:")):
+        for listen, reached in (("0.0.0.0:0", "for every host, at each address of this one, at 0.0.0.0:"), ("127.0.0.2:0", "doing at 127.0.0.2:")):
             with unittest.mock.patch("builtins.print", side_effect=KeyboardInterrupt) as printed, self.assertRaises(KeyboardInterrupt):
                 answer_at(place_of(listen), "doing", b"")
-            self.assertIn(who, printed.call_args[0][0])
+            self.assertIn(reached, printed.call_args[0][0])
         with tempfile.TemporaryDirectory() as folder:
             wanted = placed([("a", "U8", (101, 30), 3030), ("b", "F32", (1,), 4), ("c", "F32", (7, 2, 2), 112)])
             for made in create(f"{folder}/in", header_for(wanted)):
