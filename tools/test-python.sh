@@ -36,6 +36,36 @@ example() {
     return $status
 }
 
+# Two trainers and an inference process.
+weights_example() {
+    local python=$1 folder=examples-python/weights_to_inference said rank ports=() pids=() status=0
+    said=$(mktemp -d)
+    for rank in 0 1; do
+        timeout 100 "$python" $folder/trainer.py $rank 2 >"$said/$rank" & pids+=($!)
+    done
+    for rank in 0 1; do
+        for _ in $(seq 300); do
+            ! grep -q ' at ' "$said/$rank" || break
+            sleep 0.1
+        done
+        ports+=("$(sed -n 's/.* at //p' "$said/$rank")")
+    done
+    timeout 100 "$python" $folder/inference.py "${ports[@]}" | tee "$said/inference" || status=1
+    for rank in 0 1; do wait "${pids[rank]}" || status=1; done
+    grep -q '^version 3: .* the answer is ' "$said/inference" || status=1
+    rm -r "$said"
+    return $status
+}
+
+checkpoint_example() {
+    local folder status=0
+    folder=$(mktemp -d)
+    timeout 300 "$1" examples-python/checkpoints/train.py "$folder" | tee "$folder/said" || status=1
+    grep -q '^rank 2 of 3 begins at step 20$' "$folder/said" && grep -q '^checkpoints: .*40\]; bytes that differ: \[\]$' "$folder/said" || status=1
+    rm -r "$folder"
+    return $status
+}
+
 readme() {
     awk '/^```python$/ { on = 1; next } /^```$/ { on = 0 } on' python/README.md >"$log.py"
     timeout 300 "$1" "$log.py" | grep -F 'Hello from the other endpoint.'
@@ -72,7 +102,7 @@ for fabric in host tcp; do
 done
 unset WEFT_TEST_FABRIC
 check "Python: the package's tests by ctypes alone" from_source env WEFT_PYTHON_PURE=1 \
-    timeout 300 python3 -W error::ResourceWarning -m unittest discover -s python/tests -p 'test_[acipt]*.py'
+    timeout 300 python3 -W error::ResourceWarning -m unittest discover -s python/tests -p 'test_[acgipt]*.py'
 for minor in 9 10 12 13 14; do
     python=python3.$minor
     "$python" -c 'import ctypes' 2>/dev/null || continue
@@ -97,6 +127,8 @@ if { [ -x "$venv/bin/pip" ] || python3 -m venv "$venv"; } >"$log" 2>&1 &&
     check "Python: a wheel is built and installed" wheel
     check "Python: its tag is true" tag_is_true
     check "Python: the wheel brings its library" installed_alone
+    check "Python: the example of weights to inference" from_source weights_example "$venv/bin/python"
+    check "Python: the example of checkpoints" from_source checkpoint_example "$venv/bin/python"
     check "Python: the tests with the wheel, and numpy" suite "$venv/bin/python"
 else
     skip "Python: types and the wheel" "pip cannot install mypy, numpy, auditwheel and hatchling ($(tail -n 1 "$log"))"
