@@ -62,7 +62,7 @@ def sources():
 
 def users():
     """Each file of what uses the library."""
-    for pattern in ("examples-c/**/*.*", "examples-python/*", "integrations/**/*.[ch]pp", "integrations/**/*.py", "python/**/*.py",
+    for pattern in ("examples-c/**/*.*", "examples-python/**/*.py", "integrations/**/*.[ch]pp", "integrations/**/*.py", "python/**/*.py",
                     "include/*.hpp"):
         for path in sorted(ROOT.glob(pattern)):
             yield path, path.read_text().replace("_", " ")
