@@ -349,7 +349,6 @@ static void renew(int other)
     struct span *span = span_begin(self->me, -3);
     way->version++;
     check_counts(other, false);
-    CHECK_OK(weft_counter_destroy(self->endpoint, way->counter));
     revoke_grants(other);
     self->going = self->exported[other];
     self->going_of = other;
@@ -361,9 +360,13 @@ static void renew(int other)
         if (way->slots[s].state & BUSY)
             atomic_fetch_or(&way->slots[s].state, FENCED);
     link->fencing &= FENCE_UNDER_WAY;
-    clean(other);
+    if (link->up) { /* else its PEER_DOWN was polled meanwhile */
+        CHECK_OK(weft_counter_destroy(self->endpoint, way->counter));
+        clean(other);
+    }
     register_for(other);
-    make_grants(link);
+    if (link->up)
+        make_grants(link);
     span->to_ns = world_ns() + 1;
     if (self->to[other] == link)
         say_hello(link);
