@@ -238,7 +238,7 @@ impl DataPath {
             }
         };
         if let Some((status, text)) = refusal {
-            let from = address.rails.first().map_or_else(String::new, |rail| readable(&rail.address));
+            let from = readable(&address.rails[request.rail.place()].address);
             self.core.reject(&format!("a handshake from {from}: {text}"));
             return self.refuse((rail, connection), &request, (incarnation, back), status, &text);
         }

@@ -10,7 +10,7 @@ use ::weft::capi::op::*;
 use ::weft::capi::peer::*;
 use ::weft::capi::status::*;
 use ::weft::capi::transfer::*;
-use anyhow::{bail, Result};
+use anyhow::{bail, Context, Result};
 use serde::{Deserialize, Serialize};
 use std::ffi::{c_char, c_void, CStr, CString};
 use std::mem::{size_of, zeroed};
@@ -327,6 +327,21 @@ impl Endpoint {
         Ok(self.next(&mut completions::<256>(), time.as_nanos() as u64)?.to_vec())
     }
 
+    /// A status that failed is an error, which says why the peer ended or was not reached.
+    fn check_completion(&self, one: &weft_completion, status: weft_status) -> Result<()> {
+        if status >= 0 {
+            return Ok(());
+        }
+        // SAFETY: a status has a name, and `blob` passes buffers with their size.
+        let (name, why) = unsafe {
+            let reason = |buffer: *mut c_void, capacity, len: &mut usize| {
+                weft_peer_reason(self.raw, one.peer, buffer.cast(), capacity, len)
+            };
+            (CStr::from_ptr(weft_status_name(status)), blob("weft_peer_reason", reason).unwrap_or_default())
+        };
+        bail!("{}: {}", name.to_string_lossy(), String::from_utf8_lossy(&why))
+    }
+
     /// Counts completions of a kind, after a wait of up to `wait_ns` for the first; a failed one is
     /// an error.
     pub fn count(&self, kind: weft_completion_kind, wait_ns: u64) -> Result<usize> {
@@ -335,7 +350,7 @@ impl Endpoint {
         let count = unsafe { weft_queue_poll(self.queue, done.as_mut_ptr(), done.len() as u32, wait_ns) };
         check("weft_queue_poll", count)?;
         let done = &done[..count as usize];
-        done.iter().try_for_each(|one| check("a completion", one.status))?;
+        done.iter().try_for_each(|one| self.check_completion(one, one.status))?;
         Ok(done.iter().filter(|one| one.kind == kind).count())
     }
 
@@ -349,13 +364,14 @@ impl Endpoint {
             for one in self.next(&mut done, self.wait_ns)? {
                 let is_down = one.kind == WEFT_COMPLETION_PEER_DOWN;
                 if one.kind == kind {
-                    check("a completion", if is_down { WEFT_OK } else { one.status })?;
+                    self.check_completion(one, if is_down { WEFT_OK } else { one.status })?;
                     count -= 1;
                     if count == 0 {
                         return Ok(*one);
                     }
                 } else if is_down {
-                    check("the peer is down", one.status.min(WEFT_ERR_PEER_CLOSED))?;
+                    self.check_completion(one, one.status.min(WEFT_ERR_PEER_CLOSED))
+                        .context("the peer is down")?;
                 }
             }
             polls = polls.wrapping_add(1);

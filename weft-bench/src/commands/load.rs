@@ -2,7 +2,7 @@
 //! two processes of this one.
 
 use super::Args;
-use crate::endpoint::Opening;
+use crate::endpoint::{Endpoint, Opening};
 use crate::load::tally::Report;
 use crate::load::{client, server, Load};
 use crate::process::Process;
@@ -163,6 +163,7 @@ pub fn serve(mut args: Args) -> Result<()> {
     let once = args.has("--once");
     let (opening, prometheus) = opening(&mut args)?;
     args.end()?;
+    Endpoint::open(&opening)?; // An error of this command line is reported here, not to the first client.
     let listener = TcpListener::bind(&listen).with_context(|| format!("listening on {listen}"))?;
     // A parent process reads it: it must not wait in a buffer.
     println!("listening on {}", listener.local_addr()?);

@@ -79,7 +79,13 @@ fn connect(place: &str) -> Result<TcpStream> {
         };
         let refused = failure.downcast_ref::<io::Error>().map(io::Error::kind);
         if refused != Some(io::ErrorKind::ConnectionRefused) || begun.elapsed() > REFUSED_PATIENCE {
-            return Err(failure.context(format!("connecting to {place}: does weft-bench serve run there?")));
+            let hint = match refused {
+                Some(io::ErrorKind::TimedOut) => {
+                    "no answer: does a firewall drop it, or is the address wrong?"
+                }
+                _ => "does weft-bench serve run there?",
+            };
+            return Err(failure.context(format!("connecting to {place}: {hint}")));
         }
         std::thread::sleep(WAIT);
     }
