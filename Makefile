@@ -236,11 +236,14 @@ docs: ## The documents as a site, with a search and rustdoc: target/docs/site (r
 	@tools/need.sh docs
 	@tools/docs.py
 
-test-docs: ## The documents: names and links; the site, in headless Chromium too
+test-docs: ## The documents: names and links; the site, in headless Chromium too; their blocks of code (root for those of the shell)
 	@tools/need.sh test-docs
 	@tools/test-docs.py
 	@tools/docs.py
 	@tools/test-site.py
+	@$(MAKE) --no-print-directory tested
+	$(CARGO) build --release $(CARGO_FLAGS) -p weft-bench
+	@tools/test-blocks.py $(TARGET)/release
 
 abi: ## Adds the fields of include/weft.h to the layout that is promised: docs/abi.md
 	@tools/need.sh test

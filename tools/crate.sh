@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The crate libweft: its tests, doctests and examples; that all of its interface is documented; and that it packs, with
+# The crate libweft: its tests, doctests (rust/README.md, too) and examples; that all of its interface is documented; and that it packs, with
 # libfabric's types, from a copy in target/crate, since the sources are shared with libweft.so. No registry is asked.
 # Leaves in target/figures: doctest_count, doctests that passed; crate_public_undocumented, public items without a comment.
 #     tools/crate.sh [test|document|package]...   all of them without an argument

@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "target/docs"
 SOURCE = DOCS / "source"
-PAGES = ("*.md", "docs/*.md", "python/*.md", "rust/*.md", "tools/efa/*.md")
+PAGES = ("*.md", "docs/*.md", "python/*.md", "rust/**/*.md", "examples-*/**/*.md", "tools/efa/*.md")
 ASSETS = {".svg", ".png", ".json"}
 LANGUAGES = {".h": "c", ".hpp": "cpp", ".rs": "rust", ".py": "python"}
 BUILDER = ["mkdocs==1.6.1", "mkdocs-material==9.8.2", "pymdown-extensions==13.1.2"]

@@ -3,43 +3,13 @@
 
 import os
 import re
-import subprocess
 import sys
-import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SKIPPED = {"target", "vendor", "corpus"}
 # What documents name and other branches bring: goes when it is there.
 COMING: set[str] = set()
 MADE_UP = {"weft_peer_ping"}
-
-# The C of a document is the body of a function, with what the page takes for granted: declarations, and parameters.
-PRELUDE = """
-#include <stdio.h>
-#include <stdlib.h>
-#include <weft.h>
-#define CHECK(call) do { if ((call) < 0) { fprintf(stderr, "%s\\n", weft_last_error()); exit(1); } } while (0)
-DECLARATIONS
-void snippets(PARAMETERS);
-void snippets(PARAMETERS) {
-BODY
-}
-"""
-GIVEN = {
-    "docs/getting-started.md": (
-        "void finish(void *, weft_status); void use_pages(uint64_t); void forget(weft_peer);",
-        "void *bytes, uint64_t len, uint32_t *mine, uint32_t *yours, void *request"),
-    "docs/pages-back.md": (
-        "enum { CANCEL = 1 }; void give_back(void *); void give_back_all_of(weft_peer);",
-        "weft_endpoint *ep, weft_peer sender, uint64_t request, void *pages, const uint32_t *indexes, "
-        "uint64_t page_count, weft_memory *memory"),
-    "docs/gpu.md": (
-        "#define CUDA CHECK\ntypedef struct stream *CUstream; typedef unsigned long long CUdeviceptr;\n"
-        "int cuStreamWriteValue64(CUstream, CUdeviceptr, unsigned long long, unsigned);\n"
-        "int cuStreamWaitValue64(CUstream, CUdeviceptr, unsigned long long, unsigned);",
-        "weft_endpoint *endpoint, void *device_pointer, uint64_t bytes, weft_memory *mine, weft_remote_memory *theirs, "
-        "weft_pages pages, CUstream fills, CUstream reads"),
-}
 
 
 def files():
@@ -251,20 +221,6 @@ def paths():
             yield f"ARCHITECTURE.md: src/{folder} is not in it"
 
 
-def snippets():
-    command = [os.environ.get("CC", "cc"), "-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only",
-               "-I" + os.path.join(ROOT, "include")]
-    for page, (declarations, parameters) in GIVEN.items():
-        blocks = re.findall(r"^```c\n(.*?)^```$", DOCUMENTS[page], re.M | re.S)
-        text = PRELUDE.replace("DECLARATIONS", declarations).replace("PARAMETERS", parameters)
-        with tempfile.NamedTemporaryFile("w", suffix=".c") as source:
-            source.write(text.replace("BODY", "".join(blocks)))
-            source.flush()
-            run = subprocess.run(command + [source.name], capture_output=True, text=True, check=False)
-        if run.returncode != 0 or not blocks:
-            yield f"{page}: {run.stderr or 'no C'}"
-
-
 def hostile_tests():
     """Each cell of the tables of attackers names a test, says what it is like, or what protects and what does not."""
     tests = "".join(read(path) for path in FILES if re.match(r"(src|ffi-tests)/.*\.(rs|c|cpp|py)$", path))
@@ -336,7 +292,6 @@ CHECKS = {
     "CONTRIBUTING.md has every target": listed_targets,
     "files exist, and ARCHITECTURE.md has every floor": paths,
     "tests named for attackers exist": hostile_tests,
-    "the C of documents compiles": snippets,
 }
 
 

@@ -54,6 +54,7 @@ stage "Lab" tools/test-lab.sh "$fill"
 stage "Networks" tools/test-networks.py "$library" --short
 stage "Examples and README" tools/test-examples.sh
 stage "Documents" tools/test-docs.py
+stage "C and Python of documents" tools/test-blocks.py "$library" --not-the-shell
 
 printf '\n'
 printf '%s\n' "${summary[@]}"

@@ -1,0 +1,1 @@
+cp "$ROOT/examples-c/hello.c" program.c
