@@ -148,9 +148,9 @@ impl Pair {
         self.resets.iter().map(|reset| reset.epoch)
     }
 
-    /// Whether the next lane has to wait for a reset before its handshake.
+    /// Whether the next lane has to wait for a reset, or for keys, before its handshake, whoever begins that.
     pub fn holds_off(&self) -> bool {
-        self.resets.iter().any(|reset| !reset.handshaking)
+        self.after.is_some() || self.resets.iter().any(|reset| !reset.handshaking)
     }
 
     /// A serving lane has failed: schedules its return. `soon`: it returns without delaying any

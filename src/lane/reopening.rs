@@ -58,6 +58,8 @@ pub enum Step {
     GiveUp,
     /// Open the device, if it is there again, or go on with that.
     ComeBack,
+    /// Open its endpoint, and say that its link is up: its lanes may begin.
+    Open,
 }
 
 /// Where a removed device is.
@@ -71,6 +73,8 @@ enum Away {
     Opening,
     /// It has, and memories and importers get its keys.
     Ready,
+    /// They were sent.
+    Known,
 }
 
 #[derive(Default, Debug)]
@@ -120,6 +124,12 @@ impl Reopening {
         self.away = Some(Away::Ready);
     }
 
+    /// Its keys were sent to all importers.
+    pub fn handle_known(&mut self) {
+        self.away = Some(Away::Known);
+    }
+
+    /// Its endpoint is open.
     pub fn handle_back(&mut self) {
         self.away = None;
     }
@@ -131,7 +141,7 @@ impl Reopening {
 
     /// Whether there may be a step soon.
     pub fn is_waiting(&self) -> bool {
-        matches!(self.away, Some(Away::Open | Away::Opening))
+        matches!(self.away, Some(Away::Open | Away::Opening | Away::Known))
             || self.broken
             || !self.asked.is_empty()
             || self.since_ns.is_some()
@@ -143,6 +153,7 @@ impl Reopening {
             Some(Away::Opening) => return Some(Step::ComeBack),
             Some(Away::Sought) => return (now >= self.next_ns).then_some(Step::ComeBack),
             Some(Away::Ready) => return None,
+            Some(Away::Known) => return Some(Step::Open),
             None if now < self.next_ns => return None,
             None => {}
         }

@@ -319,8 +319,9 @@ impl World {
                 self.nics[host][rail].dead = false;
                 self.nics[host][rail].reopening.handle_ready();
                 assert_eq!(self.nics[host][rail].reopening.poll(seen, self.now), None, "its keys are given");
-                self.nics[host][rail].reopening.handle_back();
+                self.nics[host][rail].reopening.handle_known();
             }
+            Some(Step::Open) => self.nics[host][rail].reopening.handle_back(),
             Some(Step::Close) => {
                 let asked = self.nics[host][rail].reopening.over(self.now);
                 let address = self.number();

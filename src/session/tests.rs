@@ -1020,22 +1020,27 @@ fn play(seeds: std::ops::Range<u64>) -> usize {
     events
 }
 
-/// Two lanes, of which the second is refused as the session resumes; whether the peer ends. `served`: the second was
-/// up before.
-fn ends_as_a_lane_is_refused(served: bool) -> bool {
+fn of_two_lanes(second: LaneEvent) -> (Session, [Plan; 2]) {
     let plans = [plan(0, 32), plan(1, 33)];
     let approaches = Approaches::new(vec![Approach::new("fabric".into(), plans.to_vec())], TIMEOUT);
     let terms = Terms { decides: true, deadline: TIMEOUT, lanes: 64, liveness_ns: Some(SILENCE) };
     let mut session = Session::new(terms, approaches);
     session.begin(None, 1);
     session.handle_lane(plans[0], LaneEvent::Up, MS);
+    session.handle_lane(plans[1], second, 2 * MS);
+    session.handle_frame(Kind::Ready, &frame::ready("fabric"), 3 * MS).expect("a frame");
+    assert!(matches!(session.state, State::Up), "{session}");
+    (session, plans)
+}
+
+/// Two lanes, of which the second is refused as the session resumes; whether the peer ends. `served`: the second was
+/// up before.
+fn ends_as_a_lane_is_refused(served: bool) -> bool {
     let refused = || {
         let why = Why { at: "there".into(), text: "nothing listens".into() };
         LaneEvent::Failed { errno: libc::ECONNREFUSED, why }
     };
-    session.handle_lane(plans[1], if served { LaneEvent::Up } else { refused() }, 2 * MS);
-    session.handle_frame(Kind::Ready, &frame::ready("fabric"), 3 * MS).expect("a frame");
-    assert!(matches!(session.state, State::Up), "{session}");
+    let (mut session, plans) = of_two_lanes(if served { LaneEvent::Up } else { refused() });
     let outcome = Outcome { provider_errno: libc::ETIMEDOUT, ..Outcome::new(Status::PeerLost) };
     for plan in plans.into_iter().rev().skip(usize::from(!served)) {
         session.handle_lane(plan, LaneEvent::Reset { epoch: 1, outcome, asks: true }, 4 * MS);
@@ -1048,6 +1053,30 @@ fn ends_as_a_lane_is_refused(served: bool) -> bool {
 #[test]
 fn refused_lane_ends_a_resuming_peer_only_where_it_was_up_before() {
     assert_eq!([true, false].map(ends_as_a_lane_is_refused), [true, false]);
+}
+
+/// The peer may begin with it before it has the keys of the device.
+#[test]
+fn lane_of_a_returned_device_waits_until_the_peer_has_its_keys() {
+    let (mut session, plans) = of_two_lanes(LaneEvent::Up);
+    let outcome = Outcome { provider_errno: libc::ENODEV, ..Outcome::new(Status::PeerLost) };
+    session.handle_lane(plans[1], LaneEvent::Reset { epoch: 1, outcome, asks: false }, 4 * MS);
+    session.handle_lane(plans[1], LaneEvent::Quiesced { epoch: 1 }, 5 * MS);
+    session.channels[SYSTEM].push(Out::new(Kind::Message, Vec::new()));
+    session.handle_link_up(plans[1].rail, 6 * MS);
+    while session.poll_action().is_some() {}
+    let adds = |session: &mut Session| {
+        std::iter::from_fn(|| session.poll_action())
+            .any(|action| matches!(action, Action::AddLanes(added) if added == [plans[1]]))
+    };
+    assert!(session.handle_request(plans[1], Some("fabric"), 7 * MS) && !adds(&mut session));
+    session.handle_timeout(Sight { alive_ns: 0, busy: false }, 1000 * MS);
+    assert!(!adds(&mut session));
+    let keys = &mut session.channels[SYSTEM];
+    (0..keys.waiting()).for_each(|_| keys.sent(1001 * MS));
+    keys.acknowledge(keys.last()).for_each(drop);
+    session.handle_timeout(Sight { alive_ns: 0, busy: false }, 1100 * MS);
+    assert!(adds(&mut session));
 }
 
 #[test]

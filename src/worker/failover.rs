@@ -110,7 +110,7 @@ impl DataPath {
 
     /// The kernel reports another state of a rail's link. Lanes that return do so at once: handshakes that began
     /// meanwhile may wait for connections that were never to come.
-    fn link_changed(&mut self, rail: RailIndex, link: LinkState) {
+    pub(crate) fn link_changed(&mut self, rail: RailIndex, link: LinkState) {
         let name = self.core.rails.get(rail.place()).map_or("", |rail| &rail.name);
         match link {
             LinkState::Up => log::info!("rail {rail} ({name}): its link is up again"),

@@ -63,7 +63,7 @@ impl Chores {
                     true
                 }
                 Chore::Back(rail) => {
-                    rails.come_back(*rail, now);
+                    rails[*rail].reopening.handle_known();
                     true
                 }
                 Chore::Dropped(grant, then) => {

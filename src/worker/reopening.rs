@@ -42,23 +42,6 @@ impl Core {
     }
 }
 
-impl Rails {
-    /// A device is back, and its keys are known: its rail's lanes may begin.
-    pub(crate) fn come_back(&mut self, rail: RailIndex, now: u64) {
-        let RailWork { rail: nic, lanes, reopening, .. } = &mut self[rail];
-        match nic.open_endpoint() {
-            Ok(()) => reopening.handle_back(),
-            Err(error) => {
-                log::warn!(
-                    "rail {rail}: the endpoint of its device, which is there again, does not open: {error}"
-                );
-                let _ = nic.close_endpoint(lanes); // (It is removed, so this succeeds.)
-                reopening.handle_absent(now);
-            }
-        }
-    }
-}
-
 /// A NIC that gives nothing back for this long is stuck.
 const STUCK_NS: u64 = 100_000_000;
 
@@ -117,6 +100,7 @@ impl DataPath {
                 Some(Step::Close) => self.reopen(rail, now),
                 Some(Step::GiveUp) => self.end_those_who_wait(rail, now),
                 Some(Step::ComeBack) => self.come_back(rail, now),
+                Some(Step::Open) => self.open_returned(rail, now),
             }
         }
     }
@@ -134,6 +118,27 @@ impl DataPath {
             Err(error) => {
                 warn_seldom!("rail {rail}: its device is there again, and does not open: {error}");
                 work.reopening.handle_absent(now);
+            }
+        }
+    }
+
+    /// A device is back, and its keys were sent. Owners know that its link is up before the first handshake over it
+    /// arrives, and let none begin before the importer has the keys.
+    fn open_returned(&mut self, rail: RailIndex, now: u64) {
+        let RailWork { rail: nic, lanes, reopening, health, .. } = &mut self.rails[rail];
+        match nic.open_endpoint() {
+            Ok(()) => {
+                reopening.handle_back();
+                let link = nic.link();
+                health.link = link;
+                self.link_changed(rail, link);
+            }
+            Err(error) => {
+                log::warn!(
+                    "rail {rail}: the endpoint of its device, which is there again, does not open: {error}"
+                );
+                let _ = nic.close_endpoint(lanes); // (It is removed, so this succeeds.)
+                reopening.handle_absent(now);
             }
         }
     }
