@@ -236,15 +236,10 @@ impl Nic for OfiNic {
     }
 
     fn link(&mut self) -> LinkState {
-        if self.away.is_some() {
-            return LinkState::Removed;
+        match self.away {
+            None => self.device_link(),
+            Some(_) => LinkState::Removed,
         }
-        #[cfg(any(test, feature = "sim"))]
-        if matches!(self.source, Source::Sim) {
-            // SAFETY: the domain is open, and the simulation made it.
-            return unsafe { sim::link(self.domain) };
-        }
-        self.link.state()
     }
 
     fn take_moved(&mut self) -> Option<String> {

@@ -7,8 +7,8 @@ use crate::clock::{Clock, Virtual};
 use crate::fabric::ofi::discover;
 use crate::fabric::ofi::nic::OfiNic;
 use crate::fabric::{
-    Access, Buffer, HostRange, Nic, Posted, Progress, Reaped, Registration, Rma, Route, Scratch, Segment,
-    SLOT,
+    Access, Buffer, HostRange, Nic, Posted, Progress, Reaped, Registration, Return, Rma, Route, Scratch,
+    Segment, SLOT,
 };
 use libfabric_sys::*;
 use std::sync::atomic::AtomicU32;
@@ -481,6 +481,31 @@ fn writes_wait_while_the_link_is_down() {
             assert_eq!(two.a.done[0].errno, 0);
         }
     }
+}
+
+#[test]
+fn registration_is_refused_by_a_device_that_is_opening() {
+    let mut two = Two::open("like=verbs");
+    let memory = two.a.memory;
+    let page = HostRange { base: two.a.base(), len: PAGE as u64 };
+    let more: Vec<_> = (0..200).map(|_| two.a.nic.register(page, BOTH).expect("it registers")).collect();
+    strike(&two, "port0 removed=1000");
+    two.a.reap();
+    two.a.nic.close_endpoint().expect("it closes");
+    two.a.nic.deregister(more[0]).expect("it is known");
+    assert_eq!(two.a.nic.come_back().ok(), Some(Return::Absent));
+    let nowhere = HostRange { base: PAGE as u64, len: PAGE as u64 };
+    let back = two.time.now() + 2_000_000;
+    while two.time.now() < back {
+        two.time.step(back);
+    }
+    assert_eq!(two.a.nic.come_back().ok(), Some(Return::Partly));
+    assert!(two.a.nic.register(nowhere, BOTH).is_err(), "the device is there");
+    let late = two.a.nic.register(page, BOTH).expect("it registers");
+    while two.a.nic.come_back().expect("it opens") == Return::Partly {}
+    let known = [memory, late].into_iter().chain(more.into_iter().skip(1));
+    assert!(known.into_iter().all(|one| two.a.nic.refreshed(one).key != 0));
+    assert_eq!(two.a.nic.open_endpoint().ok(), Some(true));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::OfiNic;
 use crate::device::{driver, Device, Export};
 use crate::fabric::ofi::registrations::{described, Wanted};
-use crate::fabric::{LinkState, Nic, Registration, Way};
+use crate::fabric::{LinkState, Registration, Way};
 use crate::pass;
 use crate::status::Result;
 use libfabric_sys::*;
@@ -33,13 +33,14 @@ impl By<'_> {
 }
 
 impl OfiNic {
-    /// Registers memory; while the NIC's device is gone, it only notes what to register.
+    /// Registers memory; while the NIC has no device, it only notes what to register. (One that is opening has passed
+    /// places that are free now, so what it refuses is an error.)
     pub(super) fn keep(&mut self, wanted: Wanted) -> Result<Registration> {
         let later = (ptr::null_mut(), wanted.device.map(|_| Way::Address));
         let (mr, way) = match self.domain.is_null() {
             true => later,
             false => match self.register_wanted(&wanted) {
-                Err(_) if self.link() == LinkState::Removed => later,
+                Err(_) if self.device_link() == LinkState::Removed => later,
                 registered => registered?,
             },
         };

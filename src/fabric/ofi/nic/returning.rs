@@ -8,7 +8,7 @@ use crate::fabric::ofi::discover::Source;
 use crate::fabric::ofi::events::leave;
 #[cfg(any(test, feature = "sim"))]
 use crate::fabric::sim;
-use crate::fabric::Return;
+use crate::fabric::{LinkState, Return};
 use crate::status::Result;
 use crate::topology::link::Link;
 
@@ -50,6 +50,16 @@ impl OfiNic {
         leave(source, "address vector", &mut self.av);
         leave(source, "domain", &mut self.domain);
         leave(source, "fabric", &mut self.fabric);
+    }
+
+    /// The link of the device whose domain is open.
+    pub(super) fn device_link(&self) -> LinkState {
+        #[cfg(any(test, feature = "sim"))]
+        if matches!(self.source, Source::Sim) {
+            // SAFETY: the domain is open, and the simulation made it.
+            return unsafe { sim::link(self.domain) };
+        }
+        self.away.as_ref().and_then(|away| away.link.as_ref()).unwrap_or(&self.link).state()
     }
 
     /// The link of the device that has the name now.
