@@ -102,6 +102,9 @@ pub struct Connections {
     unclosed: Vec<*mut fid_ep>,
     rejected: u64,
     scratches: Scratches,
+    /// An endpoint could be enabled; later ones belong to another opening of the device.
+    enables: bool,
+    forgotten: bool,
 }
 
 /// A listener's error; where the NIC has no IP address, the error says so.
@@ -166,6 +169,8 @@ impl Connections {
                 unclosed: Vec::new(),
                 rejected: 0,
                 scratches: Scratches::default(),
+                enables: false,
+                forgotten: false,
             };
             let rc = fi_srx_context(domain, (*info).rx_attr, &mut connections.srx, ptr::null_mut());
             source.check("opening receives that connections share", rc)?;
@@ -223,7 +228,7 @@ impl Connections {
         (known.ep, known.since_ns) = (ep, now);
         let request = Handshake { target: known.name, initiator: self.name, beside: false }.bytes();
         // SAFETY: the endpoint is made in libfabric's order.
-        let connect = || unsafe {
+        let mut connect = || unsafe {
             self.source.check("opening a connection", one.rc)?;
             self.ready(ep)?;
             let rc = fi_connect(ep, one.to.as_ptr().cast(), request.as_ptr().cast(), request.len());
@@ -257,7 +262,7 @@ impl Connections {
     ///
     /// # Safety
     /// The endpoint must be this NIC's.
-    unsafe fn ready(&self, ep: *mut fid_ep) -> Result<()> {
+    unsafe fn ready(&mut self, ep: *mut fid_ep) -> Result<()> {
         let source = self.source;
         // SAFETY: `ep` is open and new, and the queues stay open until this is closed.
         unsafe {
@@ -266,8 +271,23 @@ impl Connections {
             source.check("binding shared receives", fi_ep_bind(ep, self.srx.cast(), 0))?;
             let bound = fi_ep_bind(ep, self.cq.cast(), FI_TRANSMIT | FI_RECV);
             source.check("binding the completion queue", bound)?;
-            source.check("enabling a connection", fi_enable(ep))
+            let enabled = fi_enable(ep);
+            self.enables |= enabled == 0;
+            // librdmacm (before rdma-core 52) may take another device that is added for this one's end, and opens this one a
+            // second time: for it are all connections from then on.
+            if enabled == -FI_EINVAL && self.enables && !self.forgotten {
+                log::warn!(
+                    "librdmacm has opened a NIC a second time: Weft's own opening is closed, and follows"
+                );
+                self.forgotten = true;
+            }
+            source.check("enabling a connection", enabled)
         }
+    }
+
+    /// The device must be opened anew: it makes no connections any longer.
+    pub fn is_forgotten(&self) -> bool {
+        self.forgotten
     }
 
     /// Stores an endpoint that is being connected.

@@ -236,9 +236,10 @@ impl Nic for OfiNic {
     }
 
     fn link(&mut self) -> LinkState {
+        let forgotten = self.connections.as_ref().is_some_and(Connections::is_forgotten);
         match self.away {
-            None => self.device_link(),
-            Some(_) => LinkState::Removed,
+            None if !forgotten => self.device_link(),
+            _ => LinkState::Removed,
         }
     }
 
