@@ -232,6 +232,27 @@ static void device_that_does_not_close_comes_back(void)
     device_comes_back("verbs", "port4+0 port0 stuck=9; port4+0 port0 removed=400000");
 }
 
+/* The only rail of a peer, which is lost on both sides. */
+static void only_device_stays_away(void)
+{
+    weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
+    weft_completion c;
+    config.fabric = "sim:like=verbs:rails=1:delay_us=20:world=none";
+    config.liveness_ns = patiently(1) * SECOND;
+    setenv("WEFT_SIM_FAULTS", "port2+0 port0 removed", 1);
+    struct duo duo = duo_open_with(MIB, &config);
+    struct range_request args = range_args(duo.a_memory, duo.b_of_a, 64 * KIB);
+    strike(config.fabric);
+    do
+        c = box_await(duo.a, write_now(duo.a, &args), patience_ms());
+    while (c.status == WEFT_OK);
+    CHECK_STATUS(c.status, WEFT_ERR_PEER_LOST);
+    CHECK_STATUS(box_take(duo.a, WEFT_COMPLETION_PEER_DOWN, patience_ms()).status, WEFT_ERR_PEER_LOST);
+    CHECK_STATUS(box_take(duo.b, WEFT_COMPLETION_PEER_DOWN, patience_ms()).status, WEFT_ERR_PEER_LOST);
+    CHECK_OK(weft_remote_memory_release(duo.b_of_a));
+    duo_close(&duo);
+}
+
 /* Where single lanes cannot be closed, a failing NIC ends its peers, which the other NICs reach again at once. */
 static void peers_of_a_dead_nic_connect_over_the_others(void)
 {
@@ -276,6 +297,7 @@ static const struct test tests[] = {
     {"memory_is_registered_without_a_removed_device", "once", memory_is_registered_without_a_removed_device},
     {"removed_devices_come_back", "once", removed_devices_come_back},
     {"device_that_does_not_close_comes_back", "once", device_that_does_not_close_comes_back},
+    {"only_device_stays_away", "once", only_device_stays_away},
     {"peers_of_a_dead_nic_connect_over_the_others", "once", peers_of_a_dead_nic_connect_over_the_others},
     {NULL, NULL, NULL},
 };
