@@ -40,7 +40,7 @@ loads=(
 kinds=(mtu_1024 mtu_2048 mtu_4096 ipv6_only bonded)
 
 # What becomes of a rail that the kernel speaks of.
-speaks=(port_loses_its_link device_is_removed)
+speaks=(port_loses_its_link device_is_removed device_comes_back)
 
 # Programs about a fabric's names, simulated devices, sockets, or what only root's other tools can do; more than 4 GiB take
 # an emulated machine too long. A dead process's connections stay open while children that it has forked live. NICs serve
@@ -285,7 +285,8 @@ load() { # "NAME|CABLES|OPTIONS"
     [[ $options == *--seconds* ]] || options+=" --repeat 6"
     rails=$(seq -s, -f '%.0f' 0 $((cables - 1)))
     : >"$at"
-    "${guard[@]}" "$bench" serve --once --listen 127.0.0.1:0 --provider verbs --rail-names "right${rails//,/,right}" >"$at" &
+    # shellcheck disable=SC2086 # words
+    ${sees_right:-} "${guard[@]}" "$bench" serve --once --listen 127.0.0.1:0 --provider verbs --rail-names "right${rails//,/,right}" >"$at" &
     serving=$!
     for ((tries = 0; tries < 600; tries++)); do
         [ -s "$at" ] && break
@@ -302,10 +303,13 @@ load() { # "NAME|CABLES|OPTIONS"
 # A light load over two rails, of which the left side's second one loses its port, or its device; over switches, so that the left
 # interface stays up. Its log says what happened, in this order.
 kernel() { # name
-    local log=$logs/kernel.log running status=0
+    local log=$logs/kernel.log running status=0 seconds=$((4 * WEFT_TEST_PATIENCE)) sees_right
     no_network
     network 3 2 || return 1
-    WEFT_LOG=debug load "$1|2|--pages 1 --page 4K --in-flight 1 --seconds $((4 * WEFT_TEST_PATIENCE))" 2>$log &
+    # (A device goes when all who have it open have closed it, and librdmacm opens all that it sees.)
+    sees_right="unshare -m $root/tools/test-verbs.sh --apart right"
+    [ "$1" != device_comes_back ] || seconds=$((3 * seconds))
+    WEFT_LOG=debug load "$1|2|--pages 4 --page 4K --in-flight 1 --seconds $seconds" 2>$log &
     running=$!
     says "verbs is the only fabric" && sleep 3
     case $1 in
@@ -315,8 +319,15 @@ kernel() { # name
         link 0 1 up
         says "rail 1 (left1): its link is up again" && says "lane from rail 1 .* is up again" ;;
     device_is_removed)
-        rdma link del left1 & # It waits until nobody has it open.
-        says "rail 1 (left1): its device was removed" && says "its other lanes (1) carry on" ;;
+        rdma link del left1 && # It waits until nobody has it open.
+            says "rail 1 (left1): its device was removed" && says "its other lanes (1) carry on" ;;
+    device_comes_back)
+        rdma link del left1 && says "rail 1 (left1): its device was removed" &&
+            rdma link add left1 type rxe netdev h1r1 &&
+            says "rail 1 (left1): its link is up again" && says "lane from rail 1 .* is up again" && carries left1 &&
+            # The other rail makes connections still, whatever librdmacm has made of its device.
+            link 0 0 down && says "rail 0 (left0): its link is down" && sleep 1 &&
+            link 0 0 up && says "lane from rail 0 .* is up again" && carries left0 ;;
     esac || status=1
     wait $running || status=1
     cat $log
@@ -325,6 +336,30 @@ kernel() { # name
     no_network
     network 2 4 || status=1
     return $status
+}
+# A device sends more than handshakes.
+carries() { # device
+    local tries before sent counter=/sys/class/infiniband/$1/ports/1/hw_counters/sent_pkts
+    read -r before <"$counter"
+    for ((tries = 0; tries < 100 * WEFT_TEST_PATIENCE; tries++)); do
+        read -r sent <"$counter"
+        [ $((sent - before)) -lt 200 ] || return 0
+        sleep 0.1
+    done
+    echo "$1 has sent $((sent - before)) packets"
+    return 1
+}
+# Runs a command with the devices of one host alone, in its own mount namespace.
+apart() { # host, command
+    local node device own=/run/devices_of_$1
+    rm -rf "$own"
+    mkdir "$own"
+    cp -a /dev/infiniband/rdma_cm "$own"
+    for node in /sys/class/infiniband_verbs/uverbs*; do
+        read -r device <"$node/ibdev"
+        [[ $device != "$1"* ]] || cp -a "/dev/infiniband/${node##*/}" "$own"
+    done
+    mount --bind "$own" /dev/infiniband && exec "${@:2}"
 }
 says() { # a pattern; $log is the caller's
     local tries
@@ -457,6 +492,7 @@ case ${1:-} in
     shift
     "${part/-/_}" "$@" ;;
 --link) link "$2" "$3" "$4" ;;
+--apart) apart "${@:2}" ;;
 --cables) network 2 "${2:-2}" ;;
 *)
     [ $# -ge 3 ] || { echo "usage: tools/test-verbs.sh LIBDIR RANDOM_FILL WEFT_BENCH [FILTER]" >&2; exit 2; }
