@@ -42,7 +42,9 @@ impl Link {
         if let Some(asked) = self.staged.asking.get_mut(id) {
             asked.what.slot = None;
         }
-        slot.into_iter().for_each(|slot| stage.pool.give_back(slot));
+        if let Some(slot) = slot {
+            stage.pool.give_back(slot);
+        }
         if let Some(one) = self.staged.transfers.iter_mut().find(|one| one.hold.id() == op) {
             one.asked -= 1;
         }

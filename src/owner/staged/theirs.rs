@@ -103,7 +103,9 @@ impl Link {
     /// Ends a request before its time; a device that still fills its slot keeps that until it is done.
     fn drop_served(&mut self, pool: &mut Pool, id: u64, why: Status) {
         let slot = self.staged.serving.get(id).and_then(|served| served.taken());
-        slot.into_iter().for_each(|slot| pool.give_back(slot));
+        if let Some(slot) = slot {
+            pool.give_back(slot);
+        }
         self.end_served(id, (why, 0));
     }
 
