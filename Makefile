@@ -25,7 +25,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray disk-figures weights-figures interrupts weights-roundtrip checkpoint-kills checkpoint-figures dcp soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-files-vm test-efa test-staged p5 test-netem test-reset gpu-test figures fuzz sanitize miri loom lab chaos crate dist header docs test-docs abi check check-msrv lib lib-simulated tested examples clean
+.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray disk-figures weights-figures interrupts weights-roundtrip checkpoint-kills checkpoint-figures dcp soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-files-vm test-efa test-staged p5 test-netem test-reset gpu-test figures fuzz sanitize miri loom lab chaos crate dist deb test-deb header docs test-docs abi check check-msrv lib lib-simulated tested examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 17
@@ -194,11 +194,20 @@ gpu-test: ## Makes target/gpu-test, to be carried to a machine with GPUs, and sa
 	@$(MAKE) --no-print-directory tested
 	@tools/gpu-test.sh $(TARGET)/release
 
-dist: ## Packs headers, library, CMake package and licences into target/dist, for machines without Rust (GLIBC=2.28: for old ones)
+dist: ## Packs headers, library, CMake package, weft-bench and licences into target/dist, for machines without Rust (GLIBC=2.28: for old ones)
 	@tools/need.sh dist
-	@tools/dist.sh $(TARGET)/dist $(GLIBC)
+	@TOOLS=1 tools/dist.sh $(TARGET)/dist $(GLIBC)
 
-wheels: ## Builds libweft and libweft-nixl into target/wheels (registry of Python packages), and tests them in roots of Debian; MACHINES="x86_64 aarch64"
+deb: ## Builds Debian packages into target/deb: libweft0, libweft-dev, python3-libweft, weft-tools (Debian; registry of Python packages)
+	@tools/need.sh deb
+	@tools/zig.sh
+	@PATH=$(CURDIR)/$(TARGET)/wheels/env/bin:$$PATH tools/deb.sh $(TARGET)/deb
+
+test-deb: ## Has lintian look at the last make deb, builds them elsewhere, and uses them in clean roots (root): SUITES="trixie bookworm bullseye noble jammy"
+	@tools/need.sh deb
+	@tools/test-deb.sh $(SUITES)
+
+wheels: ## Builds libweft, libweft-tools and libweft-nixl into target/wheels (registry of Python packages), and tests them in roots of Debian; MACHINES="x86_64 aarch64"
 	@tools/need.sh wheels
 	@tools/wheels.sh $(MACHINES)
 	@tools/test-wheels.sh

@@ -1,5 +1,6 @@
 """Puts what is not Python into the wheels, and names them after what it needs: into libweft's the library, headers, CMake
-package and pkg-config file of a tarball of `make dist`, and the module of `build_native.py`; into libweft-nixl's the plugin.
+package and pkg-config file of a tarball of `make dist`, and the module of `build_native.py`; into libweft-nixl's the plugin;
+into libweft-tools' weft-bench and its man page, of such a tarball.
 
 libweft's wheel is for every Python 3: the module is for CPython 3.9 and later, and others, which do not find it, use ctypes.
 
@@ -34,6 +35,8 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
             library = named("WEFT_NIXL_PLUGIN")
             build_data["force_include"][str(library)] = "libweft_nixl/plugins/libplugin_WEFT.so"
             libraries = [library]
+        elif self.metadata.name == "libweft-tools":
+            libraries = self.tools(build_data)
         else:
             libraries = self.libraries(build_data["force_include"])
         build_data["pure_python"] = False
@@ -44,10 +47,10 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
             shutil.rmtree(self.scratch)
 
     def libraries(self, include: Dict[str, str]) -> List[Path]:
-        """Adds the tarball's files, and the module. A wheel has no links: the library has the name that programs look for when they run,
-        and the one that linkers look for is a script of theirs."""
+        """Adds the files of the tarball but weft-bench, and the module. A wheel has no links: the library has the name that programs look
+        for when they run, and the one that linkers look for is a script of theirs."""
         with tarfile.open(self.tarball()) as packed:
-            files = [member for member in packed.getmembers() if member.isfile()]
+            files = [member for member in packed.getmembers() if member.isfile() and "weft-bench" not in member.name]
             packed.extractall(self.scratch, files)
         for file in files:
             inside = Path(*Path(file.name).parts[1:])
@@ -64,16 +67,26 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
         include[str(module)] = f"libweft/{module.name}"
         return [library, module]
 
+    def tools(self, build_data: Dict[str, Any]) -> List[Path]:
+        """Adds weft-bench, its man page and the licences."""
+        with tarfile.open(self.tarball()) as packed:
+            packed.extractall(self.scratch, [member for member in packed.getmembers() if member.isfile()])
+        root = next(self.scratch.glob("weft-*/"))
+        build_data["shared_scripts"][str(root / "bin/weft-bench")] = "weft-bench"
+        build_data["shared_data"][str(root / "share/man/man1/weft-bench.1")] = "share/man/man1/weft-bench.1"
+        build_data["shared_data"][str(root / "share/doc/weft")] = "share/doc/weft-tools"
+        return [root / "bin/weft-bench"]
+
     def tarball(self) -> Path:
         if "WEFT_DIST" in os.environ:
             return named("WEFT_DIST")
-        source = Path(self.root).parent
-        if not (source / "Cargo.toml").exists():
-            raise SystemExit(f"{source} has no Cargo.toml: build the wheel within a checkout of Weft, "
+        source = next((above for above in Path(self.root).parents if (above / "Cargo.lock").exists()), None)
+        if not source:
+            raise SystemExit(f"no folder above {self.root} has a Cargo.lock: build the wheel within a checkout of Weft, "
                              "or name a tarball of make dist in WEFT_DIST")
         usual = Path.home() / ".cargo/bin/cargo"  # rustup's folder, which is not in PATH before the next login
         cargo = os.environ.get("CARGO") or shutil.which("cargo") or str(usual)
-        asked = dict(os.environ, CARGO=cargo, WEFT_NO_INSTALL="1")
+        asked = dict(os.environ, CARGO=cargo, WEFT_NO_INSTALL="1", TOOLS="1" if self.metadata.name == "libweft-tools" else "")
         try:
             subprocess.run([source / "tools/need.sh", "dist"], env=asked, check=True)
             subprocess.run([sys.executable, Path(self.root) / "build_progress.py", source / "tools/dist.sh", self.scratch], env=asked, check=True)

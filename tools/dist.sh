@@ -3,7 +3,7 @@
 # anywhere.
 #     tools/dist.sh FOLDER [GLIBC]  writes FOLDER/weft-VERSION-MACHINE-linux.tar.xz, and says so
 # GLIBC: the oldest glibc that it is to run with, as 2.28, by cargo-zigbuild; without, that of this machine or a newer one.
-# WEFT_CMAKE_FLAGS: further flags for cmake, as --toolchain FILE for another machine.
+# WEFT_CMAKE_FLAGS: further flags for cmake, as --toolchain FILE for another machine. TOOLS=1: weft-bench and its man page, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p "${1:?where to?}"
@@ -54,9 +54,20 @@ machine=${rust_target%%-*}
 name=weft-$(asked CMAKE_PROJECT_VERSION)-${machine:-$(uname -m)}-linux
 cmake --install "$scratch/build" --prefix "$scratch/$name" >"$scratch/log"
 strip=$(asked CMAKE_STRIP)
-"${strip:-strip}" --strip-unneeded "$scratch/$name"/lib/libweft.so.*.*
+made=("$scratch/$name/$(asked CMAKE_INSTALL_LIBDIR)"/libweft.so.*.*)
+if [ -n "${TOOLS:-}" ]; then
+    # Where cargo does not link by zig, it needs the linker of another machine.
+    [ -z "$rust_target" ] || export "CARGO_TARGET_$(tr a-z- A-Z_ <<<"$rust_target")_LINKER=$(asked CMAKE_C_COMPILER)"
+    "$cargo" build --package weft-bench --release --locked --target-dir "$target" ${rust_target:+--target "$rust_target"}
+    install -D "$target/${rust_target:+$rust_target/}release/weft-bench" "$scratch/$name/bin/weft-bench"
+    install -D -m 644 weft-bench/weft-bench.1 "$scratch/$name/share/man/man1/weft-bench.1"
+    made+=("$scratch/$name/bin/weft-bench")
+fi
+"${strip:-strip}" --strip-unneeded "${made[@]}"
 
-[ -z "$glibc" ] || tools/glibc.sh "$scratch/$name/lib/libweft.so" "$glibc" >"$scratch/log" || { cat "$scratch/log"; exit 1; }
+for one in "${made[@]}"; do
+    [ -z "$glibc" ] || tools/glibc.sh "$one" "$glibc" >"$scratch/log" || { cat "$scratch/log"; exit 1; }
+done
 
 licences=$scratch/$name/share/doc/weft
 python3 tools/licences.py ${rust_target:+--target "$rust_target"} >"$licences/THIRD_PARTY"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the licences of everything that is inside libweft.so: of its crates with their texts.
+"""Writes the licences of everything that is inside libweft.so and weft-bench: of their crates with their texts.
 
 Rust's own library is named; its notices come with Rust, in share/doc/rust/COPYRIGHT-library.html.
 
@@ -23,8 +23,8 @@ def said_by(*command):
 
 
 def inside(target):
-    """The packages that the library is linked from: no build scripts, no macros, no tests."""
-    tree = said_by(CARGO, "tree", "--locked", "--package", "weft", "--edges", "normal,no-proc-macro", "--target", target,
+    """The packages that both are linked from: no build scripts, no macros, no tests."""
+    tree = said_by(CARGO, "tree", "--locked", "--package", "weft", "--package", "weft-bench", "--edges", "normal,no-proc-macro", "--target", target,
                    "--prefix", "none", "--format", "{p}")
     linked = {tuple(line.split()[:2]) for line in tree.splitlines() if line}
     metadata = json.loads(said_by(CARGO, "metadata", "--format-version", "1", "--locked", "--filter-platform", target))
@@ -59,10 +59,10 @@ def main():
     target = arguments.parse_args().target
     if not target:
         target = next(l.split()[1] for l in said_by("rustc", "-vV").splitlines() if l.startswith("host:"))
-    ours = {"weft", "weft-libfabric-sys"}
+    ours = {"weft", "weft-libfabric-sys", "libweft", "weft-bench"}
     parts = [of_package(p) for p in inside(target) if p["name"] not in ours] + [of_rust()]
 
-    print("libweft.so is under Apache-2.0 or MIT, as you like. Inside it are:\n")
+    print("libweft.so and weft-bench are under Apache-2.0 or MIT, as you like. Inside them are:\n")
     for name, licence, where, _ in parts:
         print(f"    {name}: {licence} ({where})")
     whose = {}  # a text, and whose licence it is

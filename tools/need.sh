@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Looks for what a make target needs, installs what is missing with apt-get, and says so.
-#     tools/need.sh lib|demo|docs|test-docs|compare|test|verbs|files-vm|efa|figures|chaos|sanitize|check|dist|wheels|nixl
+#     tools/need.sh lib|demo|docs|test-docs|compare|test|verbs|files-vm|efa|figures|chaos|sanitize|check|dist|deb|wheels|nixl
 # With WEFT_NO_INSTALL=1 it only says what is missing, and fails if that is something the target cannot do without.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin # where ldconfig and ip live; not in everybody's PATH
-target=${1:?what for: lib, demo, docs, test-docs, compare, test, verbs, files-vm, efa, figures, chaos, sanitize, check, dist, wheels or nixl}
+target=${1:?what for: lib, demo, docs, test-docs, compare, test, verbs, files-vm, efa, figures, chaos, sanitize, check, dist, deb, wheels or nixl}
 cargo=${CARGO:-cargo}
 packages=() reasons=() optional=()
 
@@ -71,18 +71,19 @@ look() {
             have ucx_perftest || want_if_possible ucx-utils "a limit beside the figures"
             have_libfabric || want_if_possible libfabric1 "NIXL's LIBFABRIC backend" ;;
         dist) have python3 || want python3 "collecting the licences" ;;
-        wheels)
-            have g++ || want g++ "NIXL's plugin"
-            python3 -c 'import ensurepip' 2>/dev/null || want python3-venv "what builds the wheels"
+        deb | wheels)
+            have g++ || want g++ "NIXL's plugin, and the compiled module of libweft"
+            python3 -c 'import ensurepip' 2>/dev/null || want python3-venv "what links for an old glibc, and builds the wheels"
             python3 -c 'import os, sysconfig as s; os.stat(s.get_path("include") + "/Python.h")' 2>/dev/null ||
                 want python3-dev "the compiled module of libweft"
-            have debootstrap || want_if_possible debootstrap "roots to test the wheels in"
+            have debootstrap || want_if_possible debootstrap "roots to test in"
+            [ "$target" = wheels ] || have lintian || want_if_possible lintian "the check of the packages"
             have qemu-aarch64 || want_if_possible qemu-user "the test of wheels for 64-bit Arm" ;;
         demo) have python3 || want python3 "the demonstration" ;;
         test | verbs | files-vm | efa | figures | chaos | sanitize) have_libfabric || want libfabric1 "the library beneath Weft" ;;
         *) say "tools/need.sh: what is $target?" >&2; exit 2 ;;
     esac
-    if [[ $target =~ ^(test|dist|wheels)$ ]]; then
+    if [[ $target =~ ^(test|dist|deb|wheels)$ ]]; then
         have cmake || want cmake "the CMake package"
         have xz || want xz-utils "packing the tarball"
     fi

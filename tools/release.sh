@@ -28,12 +28,13 @@ fi
 tools/crate.sh package # .ci/run has tested it, and the licences
 make wheels MACHINES="$machines"
 make reproducible
+make deb test-deb
 tools/support.py
 rm -rf "$into"
 mkdir -p "$into"
-cp target/wheels/libweft*-"$version"-*.whl target/dist/weft-"$version"-*.tar.xz target/crate/target/package/*.crate "$into/"
+cp target/wheels/libweft*-"$version"-*.whl target/deb/*_"$version"_*.deb target/dist/weft-"$version"-*.tar.xz target/crate/target/package/*.crate "$into/"
 awk -v heading="## [$version]" 'index($0, heading) == 1 { on = 1; next } /^## / { on = 0 } on' CHANGELOG.md >"$into/NOTES.md"
-(cd "$into" && sha256sum -- *.whl *.tar.xz *.crate >SHA256SUMS)
+(cd "$into" && sha256sum -- *.whl *.deb *.tar.xz *.crate >SHA256SUMS)
 git tag -a "v$version" -m "Weft $version"
 
 cat <<EOT
@@ -46,7 +47,7 @@ Left to a person:
   2. The other machine, unless MACHINES had both: the workflow "Release" builds its wheels and tarball from the tag.
   3. git push origin v$version
   4. A release on the repository's page, with NOTES.md and the files.
-  5. twine upload *.whl, libweft before libweft-nixl
+  5. twine upload *.whl, libweft before libweft-nixl; libweft-tools
   6. cargo publish -p weft-libfabric-sys, then -p libweft, in target/crate
   7. CHANGELOG.md: a new heading "## [Unreleased]".
 EOT

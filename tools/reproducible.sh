@@ -8,8 +8,8 @@ PATH=$PWD/target/wheels/env/bin:$PATH # which make wheels fills
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 git clone -q . "$scratch/another folder"
-tools/dist.sh "$scratch/here" 2.28
-(cd "$scratch/another folder" && CARGO_TARGET_DIR=$scratch/target tools/dist.sh "$scratch/there" 2.28)
+TOOLS=1 tools/dist.sh "$scratch/here" 2.28
+(cd "$scratch/another folder" && CARGO_TARGET_DIR=$scratch/target TOOLS=1 tools/dist.sh "$scratch/there" 2.28)
 python3 python/build_native.py include "$scratch/here/_native.abi3.so"
 python3 "$scratch/another folder/python/build_native.py" "$scratch/another folder/include" "$scratch/there/_native.abi3.so"
 sha256sum "$scratch"/*/weft-*.tar.xz "$scratch"/*/_native.abi3.so

@@ -36,8 +36,9 @@ in_debian() { # root, Python, its folder or ""
         cd /tmp
         rm -rf env
         "$1" -m venv env
-        env/bin/pip install -q --disable-pip-version-check --no-index "$2"/libweft-*_"$(uname -m)".whl "$2"/libweft_nixl-*_"$(uname -m)".whl
+        env/bin/pip install -q --disable-pip-version-check --no-index "$2"/libweft-*_"$(uname -m)".whl "$2"/libweft_{nixl,tools}-*_"$(uname -m)".whl
         bash "$3" /tmp/env/bin/python
+        env/bin/weft-bench loopback --provider tcp --rail-names lo --seconds 0.5 --verify
         # libfabric is not in the wheel, and is found.
         env/bin/python -c "import libweft; libweft.Endpoint(\"tcp;ofi_rxm\", rails=\"lo\").close()"' - "$2" "$wheels" "$scratch/use.sh"
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The wheels, in target/wheels: libweft, with the library for glibc 2.28, and libweft-nixl, with the plugin. The tarball that
-# they are made of is in target/dist.
+# The wheels, in target/wheels: libweft, with the library for glibc 2.28, libweft-tools, with weft-bench, and libweft-nixl, with the
+# plugin. The tarball that they are made of is in target/dist.
 #     tools/wheels.sh [MACHINE...]     x86_64, aarch64; this machine without an argument
 # For another machine than this one it needs Debian's g++-MACHINE-linux-gnu and that machine's part of Rust: rustup target
 # add MACHINE-unknown-linux-gnu, or Debian 13's rustc and libstd-rust-dev:arm64. What pip brings goes into target/wheels/env.
@@ -14,10 +14,7 @@ mkdir -p target/dist
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-[ -x "$env/bin/pip" ] || python3 -m venv "$env"
-"$env/bin/python" -c 'import auditwheel, hatchling, elftools, ziglang' 2>/dev/null && [ -x "$env/bin/cargo-zigbuild" ] ||
-    "$env/bin/pip" install -q auditwheel hatchling pyelftools ziglang cargo-zigbuild
-ln -sf "$(echo "$env"/lib/python3*/site-packages/ziglang/zig)" "$env/bin/zig" # also where another Python comes first
+tools/zig.sh
 PATH=$env/bin:$PATH
 
 wheel() { # project's folder
@@ -35,14 +32,17 @@ for machine; do
     rm -f "$out"/libweft*_"$machine".whl
     flags=() cc=cc
     [ "$machine" = "$this" ] || flags=(--toolchain "$PWD/cmake/$machine-linux-gnu.cmake") cc=$machine-linux-gnu-gcc
-    WEFT_CMAKE_FLAGS="${flags[*]}" tools/dist.sh "$scratch/$machine" 2.28
+    TOOLS=1 WEFT_CMAKE_FLAGS="${flags[*]}" tools/dist.sh "$scratch/$machine" 2.28
     cp "$scratch/$machine"/weft-*.tar.xz target/dist/
     export WEFT_DIST WEFT_NIXL_PLUGIN
     WEFT_DIST=$(echo "$scratch/$machine"/weft-*.tar.xz)
     CC=$cc wheel python
     [[ $(python3 -m zipfile -l "$out"/libweft-*_"$machine".whl) == *_native.abi3.so* ]] ||
         { echo "the wheel has no compiled module: $cc and Python.h are needed" >&2; exit 1; }
-    audited "$out"/libweft-*_"$machine".whl "manylinux_2_28_$machine"
+    wheel weft-bench/python
+    for one in "$out"/libweft{,_tools}-*_"$machine".whl; do
+        audited "$one" "manylinux_2_28_$machine"
+    done
 
     tar -C "$scratch/$machine" -xf "$WEFT_DIST"
     cmake -S integrations/nixl -B "$scratch/$machine/nixl" -DCMAKE_BUILD_TYPE=Release "${flags[@]}" \

@@ -2,6 +2,7 @@
 
 mod figures;
 mod load;
+mod manual;
 mod markdown;
 mod topo;
 
@@ -19,7 +20,17 @@ weft-bench COMMAND [OPTIONS]; weft-bench COMMAND --help says more.
   serve      waits for `weft-bench run` from another host, and lends it pages
   run        moves pages to or from a host where `weft-bench serve` waits
   loopback   both at once, as two processes of this machine
+  manual     prints all of this as a man page
 ";
+
+/// The commands of the man page.
+const HELPS: [(&str, &str); 5] = [
+    ("figures", figures::HELP),
+    ("topo", topo::HELP),
+    ("serve", load::SERVE),
+    ("run", load::RUN),
+    ("loopback", load::LOOPBACK),
+];
 
 /// The options behind a command.
 struct Args(pico_args::Arguments);
@@ -58,6 +69,7 @@ pub fn run() -> Result<()> {
         Some("serve") => (load::SERVE, load::serve),
         Some("run") => (load::RUN, load::run),
         Some("loopback") => (load::LOOPBACK, load::loopback),
+        Some("manual") => (manual::HELP, manual::run),
         // The other commands start these.
         Some("part") => ("", |mut args| Part::run(&args.0.free_from_str::<String>().context("a part")?)),
         None if args.contains(["-V", "--version"]) => {
