@@ -25,7 +25,7 @@ lab_word    = $(if $(2),$(1) '$(subst ','\'',$(2))')
 
 export CARGO CARGO_FLAGS
 
-.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray disk-figures weights-figures interrupts weights-roundtrip checkpoint-kills checkpoint-figures dcp soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-files-vm test-efa test-staged p5 test-netem test-reset gpu-test figures fuzz sanitize miri loom lab chaos crate dist deb test-deb header docs test-docs abi check check-msrv lib lib-simulated tested examples clean
+.PHONY: help demo compare t test test-all test-load loop coverage nixl nixl-figures nixl-gpu vllm ray disk-figures weights-figures interrupts weights-roundtrip checkpoint-kills checkpoint-figures dcp soak wheels deny reproducible trace-cost release test-distros test-aarch64 test-verbs test-files-vm test-efa test-staged p5 test-netem test-reset gpu-test figures fuzz sanitize miri loom lab chaos crate dist deb test-deb test-grafana header docs test-docs abi check check-msrv lib lib-simulated tested examples clean
 
 help: ## Lists the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 17
@@ -206,6 +206,11 @@ deb: ## Builds Debian packages into target/deb: libweft0, libweft-dev, python3-l
 test-deb: ## Has lintian look at the last make deb, builds them elsewhere, and uses them in clean roots (root): SUITES="trixie bookworm bullseye noble jammy"
 	@tools/need.sh deb
 	@tools/test-deb.sh $(SUITES)
+
+test-grafana: ## Asks each query of grafana/weft.json of Debian's prometheus (45 MB, unpacked into target/prometheus), beside a load
+	@tools/need.sh lib
+	$(CARGO) build --profile $(PROFILE) $(CARGO_FLAGS) -p weft-bench
+	@tools/test-grafana.py $(LIBDIR)/weft-bench
 
 wheels: ## Builds libweft, libweft-tools and libweft-nixl into target/wheels (registry of Python packages), and tests them in roots of Debian; MACHINES="x86_64 aarch64"
 	@tools/need.sh wheels

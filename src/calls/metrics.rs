@@ -7,10 +7,11 @@ use crate::ids::PeerId;
 use crate::peer::{Peer, PeerInfo};
 use crate::rail::Traffic;
 use crate::status::{Category, Status};
+use crate::transfer::queue::Queue;
 use crate::transfer::tally::{Sum, STATUSES};
 use crate::worker::core::RailInfo;
 use std::fmt::{Display, Write};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Indexes of the histograms' counts that have a bound of their own: 2^10 to 2^36 ns or bytes.
 const BOUNDS: std::ops::Range<usize> = 9..36;
@@ -101,6 +102,7 @@ impl Endpoint {
         let help = "Peers whose fabric is not known yet.";
         text.single("weft_peers_connecting", "gauge", help, connecting.len());
         operations(&mut text, &self.tally());
+        self.queues_of(&mut text);
         let help = "Grants of this endpoint's memory that peers may use.";
         text.single("weft_grants", "gauge", help, self.live_grants());
         let rejected = self.handshakes_rejected();
@@ -128,6 +130,15 @@ impl Endpoint {
         let rails: Vec<_> = rails.map(|(index, rail)| (labels(index, rail), &*rail.traffic)).collect();
         text.table(OF_RAILS, &rails);
         text.0
+    }
+
+    /// Its own queue first, then the others in the order in which they were made.
+    fn queues_of(&self, text: &mut Text) {
+        let others: Vec<Arc<Queue>> = self.queues.lock().iter().filter_map(Weak::upgrade).collect();
+        let all = std::iter::once(&**self.queue()).chain(others.iter().map(|queue| &**queue));
+        let all: Vec<(String, &Queue)> =
+            all.enumerate().map(|(index, queue)| (format!("queue=\"{index}\""), queue)).collect();
+        text.table(OF_QUEUES, &all);
     }
 
     /// Each lane of these peers, whose labels are known.
@@ -215,6 +226,14 @@ type Table<T> =
 const OF_PEERS: Table<PeerInfo> = &[
     ("weft_peer_up", "gauge", "1 while the peer is connected.", &[("", |peer| f64::from(u8::from(peer.up)))]),
     ("weft_peer_lanes", "gauge", "Lanes to the peer that are up.", &[("", |peer| peer.lanes.into())]),
+];
+
+#[rustfmt::skip] // Keeps the table's layout.
+const OF_QUEUES: Table<Queue> = &[
+    ("weft_queue_depth", "gauge", "Completions that the queue holds.", &[("", |queue| queue.capacity() as f64)]),
+    ("weft_queue_reserved", "gauge", "Places that are taken, by outstanding operations and by completions that wait.",
+        &[("", |queue| queue.reserved() as f64)]),
+    ("weft_queue_unpolled", "gauge", "Completions that wait to be polled.", &[("", |queue| queue.unpolled() as f64)]),
 ];
 
 const WRITE: &str = ",direction=\"write\"";

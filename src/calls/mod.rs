@@ -19,6 +19,7 @@ pub mod lists;
 mod memories;
 mod metrics;
 mod near;
+mod offer;
 mod open;
 mod peers;
 pub mod preview;
@@ -83,6 +84,8 @@ pub struct Endpoint {
     /// The machine when the endpoint was opened.
     machine: Machine,
     files: files::Files,
+    /// Metrics that others may read.
+    offer: Mutex<Option<offer::Offer>>,
     /// Queues in addition to the endpoint's own.
     queues: Mutex<Vec<Weak<Queue>>>,
     /// Everything has ended: no rails or workers remain.
@@ -382,6 +385,7 @@ impl Endpoint {
                 if let Some(trace) = &core.config.traced {
                     trace.end();
                 }
+                drop(self.offer.lock().take());
             }
         }
         // Wakes all waiting threads: no further completions come.

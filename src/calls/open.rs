@@ -3,6 +3,7 @@
 
 use super::files::Files;
 use super::inline::Waits;
+use super::offer::{Offer, Socket};
 use super::{panic_text, Driven, Endpoint, EndpointConfig};
 use crate::clock::{Actor, Clock, Random};
 use crate::fabric::ofi::signals::Blocked;
@@ -68,6 +69,7 @@ impl Endpoint {
     pub fn open(config: EndpointConfig) -> Result<Arc<Endpoint>> {
         let config = config.check()?;
         fork::watch();
+        let socket = Socket::from_environment()?;
         #[cfg(feature = "sim")]
         crate::without::read();
         let machine = Machine::read(Root::from_environment());
@@ -104,10 +106,14 @@ impl Endpoint {
             (_, workers) => workers as usize,
         };
         let plans = plans(&chosen, &machine, wanted);
-        if config.manual {
-            return Self::open_manual(config, clock, random, plans, &chosen, found.libfabric, machine);
+        let open = if config.manual { Self::open_manual } else { Self::open_threads };
+        let endpoint = open(config, clock, random, plans, &chosen, found.libfabric, machine)?;
+        if let Some(socket) = socket {
+            let offered = Arc::downgrade(&endpoint);
+            let offer = Offer::begin(socket, move || Some(offered.upgrade()?.metrics()));
+            *endpoint.offer.lock() = offer.inspect_err(|error| log::warn!("{error}")).ok();
         }
-        Self::open_threads(config, clock, random, plans, &chosen, found.libfabric, machine)
+        Ok(endpoint)
     }
 
     fn open_manual(
@@ -199,6 +205,7 @@ impl Endpoint {
             libfabric,
             machine,
             files,
+            offer: Mutex::default(),
             queues: Mutex::default(),
             down: AtomicBool::new(false),
             closed: AtomicBool::new(false),

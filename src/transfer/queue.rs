@@ -115,7 +115,6 @@ impl Queue {
         self.reserved.fetch_sub(places, Ordering::Relaxed);
     }
 
-    #[cfg(feature = "sim")]
     pub fn reserved(&self) -> u64 {
         self.reserved.load(Ordering::Acquire)
     }

@@ -35,10 +35,10 @@ mod outgoing;
 mod parts;
 mod pull;
 mod request;
-mod socket;
+pub mod socket;
 #[cfg(test)]
 mod tests;
-mod user;
+pub mod user;
 mod watch;
 
 pub use nic::HostNic;

@@ -4,6 +4,7 @@ mod figures;
 mod load;
 mod manual;
 mod markdown;
+mod top;
 mod topo;
 
 use crate::process::Part;
@@ -16,6 +17,7 @@ Measures Weft on this machine, beside bare libfabric and plain sockets.
 weft-bench COMMAND [OPTIONS]; weft-bench COMMAND --help says more.
 
   figures    measures this library's figures
+  top        shows what processes of this user do with Weft
   topo       draws the machine, and the rails that Weft opens
   serve      waits for `weft-bench run` from another host, and lends it pages
   run        moves pages to or from a host where `weft-bench serve` waits
@@ -24,8 +26,9 @@ weft-bench COMMAND [OPTIONS]; weft-bench COMMAND --help says more.
 ";
 
 /// The commands of the man page.
-const HELPS: [(&str, &str); 5] = [
+const HELPS: [(&str, &str); 6] = [
     ("figures", figures::HELP),
+    ("top", top::HELP),
     ("topo", topo::HELP),
     ("serve", load::SERVE),
     ("run", load::RUN),
@@ -65,6 +68,7 @@ pub fn run() -> Result<()> {
     let name = args.subcommand().map_err(|error| anyhow!("{error}"))?;
     let (help, command): (&str, Command) = match name.as_deref() {
         Some("figures") => (figures::HELP, figures::run),
+        Some("top") => (top::HELP, top::run),
         Some("topo") => (topo::HELP, topo::run),
         Some("serve") => (load::SERVE, load::serve),
         Some("run") => (load::RUN, load::run),

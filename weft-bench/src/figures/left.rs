@@ -89,6 +89,7 @@ pub const ALL: &[Figure] = &[
     left("wheel_mb", "at most 5", "MB of the x86-64 wheel of the last make wheels"),
     left("wheels_tested", "5", "roots times Pythons in which the last make wheels installed and tested them"),
     left("deb_roots_passed", "3", "roots of Debian and Ubuntu in which the last make test-deb installed and used the packages"),
+    left("dashboard_queries_empty", "0", "queries of the Grafana dashboard that returned nothing in the last make test-grafana"),
     left("reproducible", "1", "whether two builds in different folders gave the same bytes"),
     left(
         "soak_rss_slope_kb_per_h",

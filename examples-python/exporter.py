@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Answers Prometheus for all processes of this user that offer metrics (WEFT_METRICS_SOCKET=1).
+
+    python exporter.py [--listen 127.0.0.1:9464] [--folder DIR]
+
+Each process becomes an instance, "program:pid"; with `honor_labels: true` in its job Prometheus keeps that label. It needs nothing but
+Python.
+"""
+
+import argparse
+import os
+import socket
+from collections import defaultdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+def own_folder() -> Path:
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "weft" if runtime else Path(f"/tmp/weft-{os.geteuid()}")
+
+
+def ask(path: Path) -> str:
+    """What an endpoint says; nothing if its process has ended."""
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.settimeout(5)
+        try:
+            asked.connect(str(path))
+            parts = iter(lambda: asked.recv(1 << 16), b"")
+            return b"".join(parts).decode()
+        except OSError:
+            return ""
+
+
+def instance(path: Path) -> str:
+    pid = path.name.partition("-")[0]
+    try:
+        return f"{Path(f'/proc/{pid}/comm').read_text().strip()}:{pid}"
+    except OSError:
+        return pid
+
+
+def metrics(folder: Path) -> str:
+    """The texts of all endpoints as one: each metric's lines must be together."""
+    heads: "dict[str, list[str]]" = defaultdict(list)
+    samples: "dict[str, list[str]]" = defaultdict(list)
+    for number, path in enumerate(sorted(folder.glob("[!.]*.sock"))):
+        labels, name = f'instance="{instance(path)}",endpoint="{number}"', ""
+        for line in ask(path).splitlines():
+            if line.startswith("#"):
+                name = line.split()[2]
+                if line not in heads[name]:
+                    heads[name].append(line)
+                continue
+            series, value = line.rsplit(" ", 1)
+            series, _, others = series.partition("{")
+            samples[name].append(f"{series}{{{labels}{',' + others if others else '}'} {value}")
+    return "".join("\n".join(heads[name] + samples[name]) + "\n" for name in heads)
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--listen", default="127.0.0.1:9464")
+    arguments.add_argument("--folder", type=Path, default=own_folder())
+    given = arguments.parse_args()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            text = metrics(given.folder).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+    host, _, port = given.listen.rpartition(":")
+    ThreadingHTTPServer((host.strip("[]"), int(port)), Handler).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,400 @@
+//! `weft-bench top`: what processes of this user do with Weft, from the metrics that they offer by sockets.
+
+use super::Args;
+use crate::show::table;
+use anyhow::{bail, Context, Result};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::{ErrorKind, IsTerminal, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+pub const HELP: &str = "\
+Shows what processes of this user do with Weft: peers, lanes with their rails and rates, queues, grants, errors. It sees
+those that were started with WEFT_METRICS_SOCKET=1 (docs/metrics.md). Ctrl-C ends it.
+
+  --interval SECONDS  between two looks, from which rates are taken (1)
+  --once              look twice, print that, and end
+  --json              print a JSON object for each look; with --once, one
+  --folder DIR        where the sockets are ($XDG_RUNTIME_DIR/weft, or /tmp/weft-UID)
+";
+
+pub fn run(mut args: Args) -> Result<()> {
+    let (seconds, folder): (f64, Option<PathBuf>) = (args.or("--interval", 1.0)?, args.maybe("--folder")?);
+    let (once, json) = (args.has("--once"), args.has("--json"));
+    args.end()?;
+    let interval = Duration::try_from_secs_f64(seconds).context("--interval")?;
+    let folder = folder.unwrap_or_else(own_folder);
+    let mut before = look(&folder)?;
+    loop {
+        std::thread::sleep(interval);
+        let now = look(&folder)?;
+        let processes: Vec<Process> =
+            now.iter().map(|(socket, sample)| Process::new(socket, sample, before.get(socket))).collect();
+        let mut out = std::io::stdout().lock();
+        if json {
+            serde_json::to_writer(&mut out, &serde_json::json!({ "processes": processes }))?;
+            writeln!(out)?;
+        } else {
+            let home = if out.is_terminal() && !once { "\x1b[H\x1b[2J" } else { "" };
+            write!(out, "{home}{}", text(&folder, &processes))?;
+        }
+        out.flush()?;
+        if once {
+            return Ok(());
+        }
+        before = now;
+    }
+}
+
+fn own_folder() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()) {
+        Some(folder) => Path::new(&folder).join("weft"),
+        // SAFETY: the call has no preconditions.
+        None => format!("/tmp/weft-{}", unsafe { libc::geteuid() }).into(),
+    }
+}
+
+/// What an endpoint's socket said, and when.
+struct Sample {
+    at: Instant,
+    values: Vec<Value>,
+}
+
+struct Value {
+    name: String,
+    labels: BTreeMap<String, String>,
+    value: f64,
+}
+
+/// Of all sockets of the folder, by path.
+fn look(folder: &Path) -> Result<BTreeMap<PathBuf, Sample>> {
+    let mut found = BTreeMap::new();
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(found),
+        entries => entries.with_context(|| format!("reading {}", folder.display()))?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+        if hidden || path.extension().is_none_or(|end| end != "sock") {
+            continue;
+        }
+        match read(&path) {
+            // Nothing: it is another user's, or a reader before this one has taken its time.
+            Ok(text) if text.is_empty() => {}
+            Ok(text) => _ = found.insert(path, Sample { at: Instant::now(), values: parse(&text) }),
+            // Its process was killed: the name is there only while one listens.
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => _ = fs::remove_file(&path),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => bail!("reading {}: {error}", path.display()),
+        }
+    }
+    Ok(found)
+}
+
+fn read(path: &Path) -> std::io::Result<String> {
+    let mut socket = UnixStream::connect(path)?;
+    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let mut text = String::new();
+    socket.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Samples of Prometheus' text format.
+fn parse(text: &str) -> Vec<Value> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let of_line = |line: &str| {
+        let (series, value) = line.rsplit_once(' ')?;
+        let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+        Some(Value { name: name.into(), labels: labels_of(labels), value: value.parse().ok()? })
+    };
+    lines.filter_map(of_line).collect()
+}
+
+/// `a="b",c="d"}`, with escapes.
+fn labels_of(text: &str) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::new();
+    let mut rest = text;
+    while let Some((name, after)) = rest.split_once("=\"") {
+        let (mut value, mut chars) = (String::new(), after.char_indices());
+        rest = "";
+        while let Some((at, char)) = chars.next() {
+            match char {
+                '"' => {
+                    rest = &after[at + 1..];
+                    break;
+                }
+                '\\' => value.extend(chars.next().map(|(_, next)| if next == 'n' { '\n' } else { next })),
+                _ => value.push(char),
+            }
+        }
+        labels.insert(name.trim_start_matches(',').to_owned(), value);
+    }
+    labels
+}
+
+type Labels<'a> = &'a [(&'a str, &'a str)];
+
+impl Sample {
+    fn matching<'a>(&'a self, name: &'a str, labels: Labels<'a>) -> impl Iterator<Item = &'a Value> {
+        let has = move |value: &&Value| {
+            let same =
+                |(label, wanted): &(&str, &str)| value.labels.get(*label).is_some_and(|is| is == wanted);
+            value.name == name && labels.iter().all(same)
+        };
+        self.values.iter().filter(has)
+    }
+
+    /// The sum of all series that have these labels.
+    fn sum(&self, name: &str, labels: Labels) -> f64 {
+        self.matching(name, labels).map(|value| value.value).sum()
+    }
+}
+
+#[derive(Serialize)]
+struct Process {
+    pid: u32,
+    program: String,
+    peers_connecting: f64,
+    operations_active: f64,
+    write_bytes_per_second: f64,
+    read_bytes_per_second: f64,
+    grants: f64,
+    queues: Vec<Queue>,
+    /// By what failed, since the endpoint was opened.
+    errors: BTreeMap<String, f64>,
+    peers: Vec<Peer>,
+}
+
+#[derive(Serialize)]
+struct Queue {
+    unpolled: f64,
+    reserved: f64,
+    depth: f64,
+}
+
+#[derive(Serialize)]
+struct Peer {
+    peer: String,
+    address: String,
+    fabric: String,
+    up: bool,
+    lanes: Vec<Lane>,
+}
+
+#[derive(Serialize)]
+struct Lane {
+    rail: String,
+    name: String,
+    remote: String,
+    state: &'static str,
+    write_bytes_per_second: f64,
+    read_bytes_per_second: f64,
+    /// What the system counts, over tcp: both sides' operations.
+    sent_bytes_per_second: f64,
+    received_bytes_per_second: f64,
+    inflight_bytes: f64,
+    round_trip_seconds: f64,
+    retransmits: f64,
+    resets: f64,
+}
+
+/// Counters of what failed, and how they are named.
+const FAILURES: [(&str, &str); 4] = [
+    ("weft_rail_errors_total", "posts failed"),
+    ("weft_rail_lane_resets_total", "lanes reset"),
+    ("weft_handshakes_rejected_total", "handshakes rejected"),
+    ("weft_frames_dropped_total", "frames dropped"),
+];
+
+impl Process {
+    fn new(socket: &Path, now: &Sample, before: Option<&Sample>) -> Process {
+        let name = socket.file_name().unwrap_or_default().to_string_lossy();
+        let pid = name.split('-').next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
+        let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let rate = |name: &str, labels: Labels| {
+            let Some(before) = before else { return 0.0 };
+            (now.sum(name, labels) - before.sum(name, labels)).max(0.0) / (now.at - before.at).as_secs_f64()
+        };
+        let ends = now.matching("weft_completions_total", &[]);
+        let ends = ends.filter_map(|value| Some((value.labels.get("status")?.clone(), value.value)));
+        let failures = FAILURES.map(|(metric, name)| (name.to_owned(), now.sum(metric, &[])));
+        let failed = |(name, count): &(String, f64)| name != "ok" && *count > 0.0;
+        let queue = |value: &Value| {
+            let labels: Vec<(&str, &str)> = value.labels.iter().map(|(name, is)| (&**name, &**is)).collect();
+            let sum = |name| now.sum(name, &labels);
+            Queue {
+                unpolled: sum("weft_queue_unpolled"),
+                reserved: sum("weft_queue_reserved"),
+                depth: value.value,
+            }
+        };
+        Process {
+            pid,
+            program: program.trim().to_owned(),
+            peers_connecting: now.sum("weft_peers_connecting", &[]),
+            operations_active: now.sum("weft_operations_active", &[]),
+            write_bytes_per_second: rate("weft_rail_bytes_total", &[("direction", "write")]),
+            read_bytes_per_second: rate("weft_rail_bytes_total", &[("direction", "read")]),
+            grants: now.sum("weft_grants", &[]),
+            queues: now.matching("weft_queue_depth", &[]).map(queue).collect(),
+            errors: ends.chain(failures).filter(failed).collect(),
+            peers: peers(now, &rate),
+        }
+    }
+}
+
+fn peers(now: &Sample, rate: &dyn Fn(&str, Labels) -> f64) -> Vec<Peer> {
+    let mut lanes: HashMap<String, Vec<Lane>> = HashMap::new();
+    for value in now.matching("weft_lane_up", &[]) {
+        let label = |name: &str| value.labels.get(name).cloned().unwrap_or_default();
+        let (peer, rail, remote) = (label("peer"), label("rail"), label("remote"));
+        let of_lane = [("peer", &*peer), ("rail", &*rail), ("remote", &*remote)];
+        let sum = |name: &str| now.sum(name, &of_lane);
+        let moved = |name: &str, direction| {
+            let [peer, rail, remote] = of_lane;
+            rate(name, &[peer, rail, remote, ("direction", direction)])
+        };
+        let (bytes, system) = ("weft_lane_bytes_total", "weft_lane_system_bytes_total");
+        let lane = Lane {
+            name: label("name"),
+            state: match (value.value > 0.0, sum("weft_lane_stalled") > 0.0) {
+                (_, true) => "stalled",
+                (true, _) => "up",
+                _ => "down",
+            },
+            write_bytes_per_second: moved(bytes, "write"),
+            read_bytes_per_second: moved(bytes, "read"),
+            sent_bytes_per_second: moved(system, "sent"),
+            received_bytes_per_second: moved(system, "received"),
+            inflight_bytes: sum("weft_lane_inflight_bytes"),
+            round_trip_seconds: sum("weft_lane_round_trip_seconds"),
+            retransmits: sum("weft_lane_retransmits_total"),
+            resets: sum("weft_lane_resets_total"),
+            rail: rail.clone(),
+            remote: remote.clone(),
+        };
+        lanes.entry(peer).or_default().push(lane);
+    }
+    let of_peer = |value: &Value| {
+        let label = |name: &str| value.labels.get(name).cloned().unwrap_or_default();
+        let lanes = lanes.remove(&label("peer")).unwrap_or_default();
+        let (peer, address, fabric) = (label("peer"), label("address"), label("fabric"));
+        Peer { peer, address, fabric, up: value.value > 0.0, lanes }
+    };
+    now.matching("weft_peer_up", &[]).map(of_peer).collect()
+}
+
+/// Numbers with a unit of a thousand.
+fn short(value: f64) -> String {
+    let units = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
+    let unit = units.into_iter().find(|(unit, _)| value >= *unit);
+    unit.map_or_else(|| format!("{value:.0}"), |(unit, name)| format!("{:.1}{name}", value / unit))
+}
+
+fn text(folder: &Path, processes: &[Process]) -> String {
+    if processes.is_empty() {
+        let folder = folder.display();
+        return format!("no process offers metrics in {folder}: start it with WEFT_METRICS_SOCKET=1\n");
+    }
+    let mut text = String::new();
+    let row = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect::<Vec<String>>();
+    for process in processes {
+        let Process { pid, program, operations_active, grants, .. } = process;
+        let rates = (short(process.write_bytes_per_second), short(process.read_bytes_per_second));
+        text += &format!("{program} ({pid}): {} peers", process.peers.len());
+        text += &match process.peers_connecting {
+            0.0 => String::new(),
+            connecting => format!(" and {connecting} connecting"),
+        };
+        text += &format!(", {operations_active} operations active, {grants} grants");
+        text += &format!("; writes {}B/s, reads {}B/s\n", rates.0, rates.1);
+        for (at, queue) in process.queues.iter().enumerate() {
+            let Queue { unpolled, reserved, depth } = queue;
+            text += &format!("  queue {at}: {unpolled} to poll, {reserved} of {depth} places reserved\n");
+        }
+        let errors: Vec<String> =
+            process.errors.iter().map(|(what, count)| format!("{what} {count}")).collect();
+        if !errors.is_empty() {
+            text += &format!("  errors: {}\n", errors.join(", "));
+        }
+        let mut rows = vec![row(&[
+            " peer",
+            "fabric",
+            "rail",
+            "remote",
+            "state",
+            "write/s",
+            "read/s",
+            "sent/s",
+            "rcvd/s",
+            "in flight",
+            "rtt us",
+            "resent",
+            "resets",
+        ])];
+        for peer in &process.peers {
+            for lane in &peer.lanes {
+                let mut cells =
+                    row(&[&format!(" {}", peer.address), &peer.fabric, &lane.name, &lane.remote, lane.state]);
+                let numbers = [
+                    lane.write_bytes_per_second,
+                    lane.read_bytes_per_second,
+                    lane.sent_bytes_per_second,
+                    lane.received_bytes_per_second,
+                    lane.inflight_bytes,
+                    lane.round_trip_seconds * 1e6,
+                    lane.retransmits,
+                    lane.resets,
+                ];
+                cells.extend(numbers.map(short));
+                rows.push(cells);
+            }
+            if peer.lanes.is_empty() {
+                let state = if peer.up { "up" } else { "down" };
+                rows.push(row(&[&format!(" {}", peer.address), &peer.fabric, "-", "-", state]));
+            }
+        }
+        if rows.len() > 1 {
+            text += &table(&rows, 5..13);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_parsed_with_their_escapes() {
+        let labels = labels_of(r#"rail="0",name="a\"b\\,c=\nd"}"#);
+        assert_eq!(labels["rail"], "0");
+        assert_eq!(labels["name"], "a\"b\\,c=\nd");
+        assert!(labels_of("").is_empty());
+    }
+
+    #[test]
+    fn rates_are_those_between_two_samples() {
+        let sample = |at, bytes: u32| {
+            let text = format!(
+                "# TYPE x counter\nweft_rail_bytes_total{{rail=\"0\",direction=\"write\"}} {bytes}\n\
+                 weft_peer_up{{peer=\"0x1\",address=\"a\",fabric=\"tcp\"}} 1\n\
+                 weft_lane_up{{peer=\"0x1\",rail=\"0\",name=\"lo\",remote=\"r\"}} 1\n\
+                 weft_lane_bytes_total{{peer=\"0x1\",rail=\"0\",name=\"lo\",remote=\"r\",direction=\"write\"}} {bytes}\n\
+                 weft_completions_total{{status=\"ok\"}} 9\nweft_completions_total{{status=\"timed_out\"}} 2\n"
+            );
+            Sample { at, values: parse(&text) }
+        };
+        let begun = Instant::now();
+        let (before, now) = (sample(begun, 1000), sample(begun + Duration::from_secs(2), 5000));
+        let process = Process::new(Path::new("/x/7-a.sock"), &now, Some(&before));
+        assert_eq!((process.pid, process.write_bytes_per_second), (7, 2000.0));
+        assert_eq!(process.peers[0].lanes[0].write_bytes_per_second, 2000.0);
+        assert_eq!((process.errors.len(), process.errors["timed_out"]), (1, 2.0));
+        assert!(text(Path::new("/x"), &[process]).contains("2.0k"));
+    }
+}
