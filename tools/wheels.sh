@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The wheels, in target/wheels: libweft, with the library for glibc 2.28, libweft-tools, with weft-bench, and libweft-nixl, with the
-# plugin. The tarball that they are made of is in target/dist.
+# plugin. The tarball that they are made of is in target/dist (docs/building.md: another machine).
 #     tools/wheels.sh [MACHINE...]     x86_64, aarch64; this machine without an argument
 # For another machine than this one it needs Debian's g++-MACHINE-linux-gnu and that machine's part of Rust: rustup target
 # add MACHINE-unknown-linux-gnu, or Debian 13's rustc and libstd-rust-dev:arm64. What pip brings goes into target/wheels/env.
