@@ -24,6 +24,7 @@ installed() {
 if ! installed >"$log" 2>&1; then
     skip "torch.distributed.checkpoint" "torch cannot be installed ($(tail -n 1 "$log"))"
 elif [ "${1:-}" = figures ]; then
+    "$venv/bin/pip" install -q --no-deps safetensors runai-model-streamer humanize || echo "Others are not there to be compared with."
     "$venv/bin/python" -W ignore python/tests/checkpoint_figures.py "${@:2}"
     exit
 else

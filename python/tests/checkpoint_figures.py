@@ -1,5 +1,6 @@
 """Saves and loads by torch.distributed.checkpoint, to the same disk: PyTorch's own files beside stores, in turns, until all is on
-stable storage, and cold into memory that was touched. Prints how many times as long PyTorch's take, and leaves that in target/figures.
+stable storage, and cold into memory that was touched. Prints how many times as long PyTorch's take, and leaves that in
+target/figures. What others load safetensors with, if it is installed, reads the store's files in the same turns; that is shown.
 
     python checkpoint_figures.py GB [ROUNDS] [FABRIC]      with a torch: tools/test-dcp.sh LIBRARY_FOLDER figures GB
 """
@@ -7,6 +8,7 @@ stable storage, and cold into memory that was touched. Prints how many times as 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pathlib
 import shutil
@@ -52,12 +54,33 @@ def cold(folder: pathlib.Path) -> None:
     each_file(folder, lambda file: os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED))
 
 
+def by_safetensors(paths: List[str], target: Dict[str, Any]) -> None:
+    from safetensors import safe_open
+    for path in paths:
+        with safe_open(path, "pt") as file:
+            for name in target.keys() & set(file.keys()):
+                target[name].view(-1).copy_(file.get_tensor(name).view(-1))
+
+
+def by_runai(paths: List[str], target: Dict[str, Any]) -> None:
+    from runai_model_streamer import SafetensorsStreamer
+    with SafetensorsStreamer() as streamer:
+        streamer.stream_files(paths, owned=False, tensor_names=target.keys())
+        for name, tensor in streamer.get_tensors():
+            target[name].view(-1).copy_(tensor.view(-1))
+
+
+LOADERS: Dict[str, Callable[[List[str], Dict[str, Any]], None]] = {
+    name: load for name, load in (("safetensors", by_safetensors), ("runai_model_streamer", by_runai))
+    if importlib.util.find_spec(name)}
+
+
 def main() -> None:
     gigabytes, turns, fabric = float(sys.argv[1]), int((sys.argv[2:] or ["3"])[0]), (sys.argv[3:] or ["host"])[0]
     count = max(int(gigabytes * 1e9) // TENSOR, 1)
     state = {f"layer.{i}": torch.randn(TENSOR // 4096, 1024) for i in range(count)}
     target = {name: torch.ones_like(tensor) for name, tensor in state.items()}
-    times: Dict[str, List[float]] = {name: [] for name in ("save", "load", "weft save", "weft load")}
+    times: Dict[str, List[float]] = {name: [] for name in ("save", "load", "weft save", "weft load", *LOADERS)}
     with tempfile.TemporaryDirectory(dir="/var/tmp") as scratch:
         files, kept = pathlib.Path(scratch, "files"), pathlib.Path(scratch, "store")
         store = subprocess.Popen([sys.executable, "-c", STORE, str(kept), fabric], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -84,6 +107,14 @@ def main() -> None:
                     took.append(timed(load))
                     for key in state:
                         assert torch.equal(state[key], target[key]), key
+                    shards = sorted(map(str, folder.rglob("*.safetensors"))) if name else []
+                    for loader, load_by in LOADERS.items() if name else ():
+                        cold(folder)
+                        for tensor in target.values():
+                            tensor.fill_(turn)
+                        times[loader] += [timed(lambda: load_by(shards, target))] * (turn > 0)
+                        for key in state:
+                            assert torch.equal(state[key], target[key]), (loader, key)
                     shutil.rmtree(folder / step if name else folder)
                     for what, seconds in zip(("save", "load"), took):
                         print(f"{name}{what} {seconds:.2f} s", file=sys.stderr, flush=True)
@@ -98,6 +129,8 @@ def main() -> None:
         here, there = (statistics.median(times[prefix + what]) for prefix in ("weft ", ""))
         print(f"{figure:28}{there / here:.2f}   {what} of {count * TENSOR / 1e9:.2f} GB: {here:.2f} s, PyTorch's files {there:.2f} s")
         (figures / figure).write_text(f"{there / here:.3f}\n")
+    for loader in LOADERS:
+        print(f"{loader:28}{statistics.median(times[loader]) / statistics.median(times['weft load']):.2f}   the same load by it")
 
 
 if __name__ == "__main__":
