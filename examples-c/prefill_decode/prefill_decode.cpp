@@ -97,12 +97,12 @@ private:
             }
     }
 
-    void arrive(weft::peer who, bool up)
+    void arrive(weft::peer prefill, bool up)
     {
         const std::lock_guard<std::mutex> lock(mutex_);
-        prefills_.erase(who);
+        prefills_.erase(prefill);
         if (up)
-            prefills_.insert({who, 0});
+            prefills_.insert({prefill, 0});
         changed_.notify_all();
         std::printf("decode: a prefill %s: %zu\n", up ? "came" : "left", prefills_.size());
     }
@@ -150,7 +150,7 @@ private:
 
     bool have_filled(weft::peer prefill, std::uint64_t request, const page_numbers &pages)
     try {
-        // The grant says which pages the prefill may write to, until when, and that we hear of it if it fails.
+        // The grant says which pages the prefill may write to, until when, and that a failure notifies us.
         const std::uint64_t attempt = ++attempts_;
         std::future<weft_status> arrived = expect(2 * attempt), revoked = expect(2 * attempt + 1);
         const weft::pages lent = cache_.both(pages, pages);
@@ -262,7 +262,7 @@ private:
             pages_.erase(give_back(its));
         }
         if (--writes_left_ == 0)
-            _exit(1); // as a crash: nothing is told to anybody
+            _exit(1); // as a crash: no peer gets a goodbye
     }
 
     weft::endpoint endpoint_;

@@ -62,7 +62,7 @@ impl OwnedBuffer {
         }
         let buffer = ManuallyDrop::new(self);
         let (len, capacity) = (buffer.len / size, buffer.layout.size() / size);
-        // SAFETY: the allocation is a vector's, its layout is that of so many `T`, and any bytes are a `T`.
+        // SAFETY: the allocation is a vector's, its layout is that of `capacity` elements, and any bytes are a `T`.
         Ok(unsafe { Vec::from_raw_parts(buffer.base.as_ptr().cast(), len, capacity) })
     }
 }
@@ -80,14 +80,14 @@ impl Deref for OwnedBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: so many bytes are initialized, and owned.
+        // SAFETY: `len` bytes are initialized, and owned.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for OwnedBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: so many bytes are initialized, and owned.
+        // SAFETY: `len` bytes are initialized, and owned.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
     }
 }
