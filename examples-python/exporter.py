@@ -10,6 +10,7 @@ Python.
 import argparse
 import os
 import socket
+import stat
 from collections import defaultdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +21,12 @@ def own_folder() -> Path:
     return Path(runtime) / "weft" if runtime else Path(f"/tmp/weft-{os.geteuid()}")
 
 
+def is_own(folder: Path) -> bool:
+    """Others could say anything in a folder that is not this user's alone."""
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+
+
 def ask(path: Path) -> str:
     """What an endpoint says; nothing if its process has ended."""
     with socket.socket(socket.AF_UNIX) as asked:
@@ -28,7 +35,7 @@ def ask(path: Path) -> str:
             asked.connect(str(path))
             parts = iter(lambda: asked.recv(1 << 16), b"")
             return b"".join(parts).decode()
-        except OSError:
+        except (OSError, UnicodeDecodeError):
             return ""
 
 
@@ -44,8 +51,9 @@ def metrics(folder: Path) -> str:
     """The texts of all endpoints as one: each metric's lines must be together."""
     heads: "dict[str, list[str]]" = defaultdict(list)
     samples: "dict[str, list[str]]" = defaultdict(list)
-    for number, path in enumerate(sorted(folder.glob("[!.]*.sock"))):
-        labels, name = f'instance="{instance(path)}",endpoint="{number}"', ""
+    for path in sorted(folder.glob("[!.]*.sock")):
+        program = instance(path).replace("\\", r"\\").replace('"', r"\"")
+        labels, name = f'instance="{program}",endpoint="{path.stem.partition("-")[2]}"', ""
         for line in ask(path).splitlines():
             if line.startswith("#"):
                 name = line.split()[2]
@@ -63,6 +71,8 @@ def main() -> None:
     arguments.add_argument("--listen", default="127.0.0.1:9464")
     arguments.add_argument("--folder", type=Path, default=own_folder())
     given = arguments.parse_args()
+    if given.folder.exists() and not is_own(given.folder):
+        raise SystemExit(f"{given.folder} is not a folder of this user alone (mode 0700)")
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Debian packages of this machine: libweft0, libweft-dev, python3-libweft and weft-tools, from a tarball of tools/dist.sh for
-# glibc 2.28, so that the same files go onto Debian 11 and later and Ubuntu 20.04 and later. Crates come from the user's cargo,
+# glibc 2.28, so that the same files go onto Debian 11 and later and Ubuntu 22.04 and later. Crates come from the user's cargo,
 # as for the tarball: docs/building.md says how to vendor them.
 #     tools/deb.sh FOLDER
 # Needs cargo-zigbuild, gcc, Python.h and dpkg-deb. The same commit gives the same bytes: times are SOURCE_DATE_EPOCH, or the last
@@ -88,8 +88,7 @@ chmod 644 "$scratch/libweft0/$libdir"/libweft.so.*.* # as Debian has libraries
 mkdir -p "$scratch/libweft0/DEBIAN"
 echo "libweft 0 libweft0 (>= $version)" >"$scratch/libweft0/DEBIAN/shlibs"
 echo "activate-noawait ldconfig" >"$scratch/libweft0/DEBIAN/triggers"
-describe libweft0 libs "libc6 (>= $glibc), libgcc-s1 (>= 3.0)" "Multi-Arch: same
-Recommends: libfabric1" "moves memory between processes over every NIC of a machine
+describe libweft0 libs "libc6 (>= $glibc), libgcc-s1 (>= 3.0)" "Recommends: libfabric1" "moves memory between processes over every NIC of a machine
  Weft writes and reads pages of peers' memory over all NICs of a host at once,
  and notifies the caller, by polling, when the bytes have arrived. Over TCP
  sockets and shared memory it works by itself, over RDMA NICs on libfabric."

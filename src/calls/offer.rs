@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// A folder, or 1 for the user's own.
+/// A folder, 1 for the user's own, or 0.
 const VARIABLE: &str = "WEFT_METRICS_SOCKET";
 /// How long a reader may take.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -42,12 +42,20 @@ pub struct Socket {
 impl Socket {
     /// `None` if the environment does not ask for it.
     pub fn from_environment() -> Result<Option<Socket>> {
-        let Some(folder) = libfabric_sys::variable(VARIABLE) else { return Ok(None) };
+        let Some(folder) = libfabric_sys::variable(VARIABLE).filter(|folder| folder != "0") else {
+            return Ok(None);
+        };
         let own = || match libfabric_sys::variable("XDG_RUNTIME_DIR") {
             Some(folder) => Path::new(&folder).join("weft"),
             None => format!("/tmp/weft-{}", this_user()).into(),
         };
         let folder = if folder == "1" { own() } else { folder.into() };
+        if !folder.is_absolute() {
+            return Err(Error::invalid(format!(
+                "{VARIABLE} is 0, 1 or an absolute path, not {}",
+                folder.display()
+            )));
+        }
         let opened = Socket::open(&folder);
         opened.map(Some).map_err(|error| error.about(&format!("{VARIABLE}, {}", folder.display())))
     }

@@ -69,7 +69,10 @@ impl Endpoint {
     pub fn open(config: EndpointConfig) -> Result<Arc<Endpoint>> {
         let config = config.check()?;
         fork::watch();
-        let socket = Socket::from_environment()?;
+        let socket = Socket::from_environment().unwrap_or_else(|error| {
+            log::warn!("no metrics are offered: {error}");
+            None
+        });
         #[cfg(feature = "sim")]
         crate::without::read();
         let machine = Machine::read(Root::from_environment());

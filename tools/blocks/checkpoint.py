@@ -4,7 +4,8 @@ import tempfile
 
 from libweft.checkpoint import Store
 
-store = Store(tempfile.mkdtemp())
+folder = tempfile.TemporaryDirectory()
+store = Store(folder.name)
 manifests, rank = [store.manifest()], 0
 tensor = bytearray(range(256)) * (4096 * 1024 * 4 // 256)
 rows = tensor[512 * 4096:1024 * 4096]
@@ -32,4 +33,5 @@ def gather(part):
 
 BLOCKS
 store.close()
+folder.cleanup()
 assert step == 1000 and bytes(whole) == tensor

@@ -47,12 +47,12 @@ fn floats(memory: &Memory) -> Result<Vec<f32>> {
     Ok(values)
 }
 
-async fn say(stream: &mut TcpStream, bytes: &[u8]) -> Result<()> {
+async fn send(stream: &mut TcpStream, bytes: &[u8]) -> Result<()> {
     stream.write_u32(bytes.len().try_into()?).await?;
     Ok(stream.write_all(bytes).await?)
 }
 
-async fn hear(stream: &mut TcpStream) -> Result<Vec<u8>> {
+async fn receive(stream: &mut TcpStream) -> Result<Vec<u8>> {
     let len = stream.read_u32().await?;
     if len > 1 << 20 {
         return Err("the other side does not speak our language".into());
@@ -79,12 +79,12 @@ struct Server {
 impl Server {
     /// Takes a worker in, and gives it the current weights: round 0 for it.
     async fn join(&mut self, mut stream: TcpStream) -> Result<()> {
-        let (address, descriptor) = (hear(&mut stream).await?, hear(&mut stream).await?);
+        let (address, descriptor) = (receive(&mut stream).await?, receive(&mut stream).await?);
         let gradient = self
             .endpoint
             .register_plain([vec![0.0f32; WEIGHTS]], &MemoryArgs::new().access(Access::RemoteWrite))?;
         let peer = self.dispatcher.connect(&self.endpoint, &address, OpOptions::new())?.await?;
-        say(&mut stream, &gradient.export()?).await?;
+        send(&mut stream, &gradient.export()?).await?;
         let weights = self.endpoint.import(peer, &descriptor)?;
         self.workers.insert(peer, Worker { gradient, weights });
         println!("server: a worker came: {}", self.workers.len());
@@ -157,7 +157,7 @@ async fn serve(listener: TcpListener, rounds: u32) -> Result<f32> {
     Ok(floats(&server.weights)?[0])
 }
 
-/// Computes gradients until the server is gone, or for so many rounds.
+/// Computes gradients until the server is gone, or for this many rounds.
 async fn work(server: &str, goal: f32, rounds: u32) -> Result<()> {
     let (endpoint, dispatcher) = open()?;
     let mut arrivals = dispatcher.completions();
@@ -166,9 +166,9 @@ async fn work(server: &str, goal: f32, rounds: u32) -> Result<()> {
         endpoint.register_plain([vec![0.0f32; WEIGHTS]], &MemoryArgs::new().access(Access::Local))?;
 
     let mut stream = TcpStream::connect(server).await?;
-    say(&mut stream, endpoint.address()).await?;
-    say(&mut stream, &weights.export()?).await?;
-    let place = hear(&mut stream).await?;
+    send(&mut stream, endpoint.address()).await?;
+    send(&mut stream, &weights.export()?).await?;
+    let place = receive(&mut stream).await?;
     let mut remote: Option<RemoteMemory> = None;
 
     let mut round = 0;

@@ -19,7 +19,7 @@ use crate::wire::frame::{numbers, Kind};
 use crate::worker::core::Core;
 use std::sync::atomic::Ordering;
 
-/// The parts of these places from a byte on, of so many bytes.
+/// The parts of these places from a byte on, of this many bytes.
 fn parts(places: &[(u64, u64)], from: u64, len: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
     let mut begins = 0;
     places.iter().filter_map(move |&(address, piece)| {

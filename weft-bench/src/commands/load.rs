@@ -39,11 +39,11 @@ macro_rules! options {
   --layers N         layers of a transfer (1)
   --in-flight N      transfers at once (4)
   --seconds N        how long it goes on; the transfers in flight are then waited for (5)
-  --repeat N         so many transfers, instead of a time
+  --repeat N         this many transfers, instead of a time
   --read             read the serving side's pages, instead of writing them
   --adjacent         pages that lie behind each other, instead of random ones
   --together         submit all that may be in flight at once, and wait for all, again and again
-  --small BYTES      beside the load, one transfer of so many bytes after the other, of the latency class
+  --small BYTES      beside the load, one transfer of this many bytes after the other, of the latency class
   --cold             count the first transfers, too: without them connections are warm
   --verify           at the end move everything once more, into wiped pages, and look at every byte
   --json FILE        write the result as JSON, too; \"-\" writes it to stdout instead of the table

@@ -7,6 +7,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::{ErrorKind, IsTerminal, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ those that were started with WEFT_METRICS_SOCKET=1 (docs/metrics.md). Ctrl-C end
   --interval SECONDS  between two looks, from which rates are taken (1)
   --once              look twice, print that, and end
   --json              print a JSON object for each look; with --once, one
-  --folder DIR        where the sockets are ($XDG_RUNTIME_DIR/weft, or /tmp/weft-UID)
+  --folder DIR        where the sockets are ($XDG_RUNTIME_DIR/weft, /run/user/UID/weft and /tmp/weft-UID)
 ";
 
 pub fn run(mut args: Args) -> Result<()> {
@@ -26,11 +27,11 @@ pub fn run(mut args: Args) -> Result<()> {
     let (once, json) = (args.has("--once"), args.has("--json"));
     args.end()?;
     let interval = Duration::try_from_secs_f64(seconds).context("--interval")?;
-    let folder = folder.unwrap_or_else(own_folder);
-    let mut before = look(&folder)?;
+    let folders = folder.map_or_else(own_folders, |folder| vec![folder]);
+    let mut before = look(&folders)?;
     loop {
         std::thread::sleep(interval);
-        let now = look(&folder)?;
+        let now = look(&folders)?;
         let processes: Vec<Process> =
             now.iter().map(|(socket, sample)| Process::new(socket, sample, before.get(socket))).collect();
         let mut out = std::io::stdout().lock();
@@ -39,7 +40,7 @@ pub fn run(mut args: Args) -> Result<()> {
             writeln!(out)?;
         } else {
             let home = if out.is_terminal() && !once { "\x1b[H\x1b[2J" } else { "" };
-            write!(out, "{home}{}", text(&folder, &processes))?;
+            write!(out, "{home}{}", text(&folders, &processes))?;
         }
         out.flush()?;
         if once {
@@ -49,12 +50,32 @@ pub fn run(mut args: Args) -> Result<()> {
     }
 }
 
-fn own_folder() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()) {
-        Some(folder) => Path::new(&folder).join("weft"),
-        // SAFETY: the call has no preconditions.
-        None => format!("/tmp/weft-{}", unsafe { libc::geteuid() }).into(),
+/// Where processes of this user may offer metrics, whatever session started them.
+fn own_folders() -> Vec<PathBuf> {
+    let user = this_user();
+    let session = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty());
+    let mut all: Vec<PathBuf> = session.map(|folder| Path::new(&folder).join("weft")).into_iter().collect();
+    all.push(format!("/run/user/{user}/weft").into());
+    all.push(format!("/tmp/weft-{user}").into());
+    all.dedup();
+    all
+}
+
+fn this_user() -> u32 {
+    // SAFETY: the call has no preconditions.
+    unsafe { libc::geteuid() }
+}
+
+/// Whether there is such a folder. One that others could write to is an error: what they say is not to be shown.
+fn is_own(folder: &Path) -> Result<bool> {
+    let found = match fs::symlink_metadata(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        found => found.with_context(|| format!("reading {}", folder.display()))?,
+    };
+    if !found.is_dir() || found.uid() != this_user() || found.mode() & 0o077 != 0 {
+        bail!("{} is not a folder of this user alone (mode 0700)", folder.display());
     }
+    Ok(true)
 }
 
 /// What an endpoint's socket said, and when.
@@ -69,37 +90,48 @@ struct Value {
     value: f64,
 }
 
-/// Of all sockets of the folder, by path.
-fn look(folder: &Path) -> Result<BTreeMap<PathBuf, Sample>> {
+/// Of all sockets of these folders, by path.
+fn look(folders: &[PathBuf]) -> Result<BTreeMap<PathBuf, Sample>> {
     let mut found = BTreeMap::new();
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(found),
-        entries => entries.with_context(|| format!("reading {}", folder.display()))?,
-    };
-    for entry in entries {
-        let path = entry?.path();
-        let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
-        if hidden || path.extension().is_none_or(|end| end != "sock") {
+    for folder in folders {
+        if !is_own(folder)? {
             continue;
         }
-        match read(&path) {
-            // Nothing: it is another user's, or a reader before this one has taken its time.
-            Ok(text) if text.is_empty() => {}
-            Ok(text) => _ = found.insert(path, Sample { at: Instant::now(), values: parse(&text) }),
-            // Its process was killed: the name is there only while one listens.
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => _ = fs::remove_file(&path),
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => bail!("reading {}: {error}", path.display()),
+        for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+            let path = entry?.path();
+            if !is_socket(&path) {
+                continue;
+            }
+            match read(&path) {
+                // Nothing: it is another user's, or a reader before this one has taken its time.
+                Ok(text) if text.is_empty() => {}
+                Ok(text) => _ = found.insert(path, Sample { at: Instant::now(), values: parse(&text) }),
+                // Its process was killed: the name is there only while one listens.
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => _ = fs::remove_file(&path),
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => eprintln!("{} does not answer: {error}", path.display()),
+            }
         }
     }
     Ok(found)
 }
 
+/// `PID-INCARNATION.sock`.
+fn is_socket(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".sock"));
+    name.and_then(|name| name.split_once('-')).is_some_and(|(pid, incarnation)| {
+        pid.bytes().all(|byte| byte.is_ascii_digit())
+            && incarnation.len() == 16
+            && incarnation.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
+}
+
+/// Up to 64 MiB: an endpoint's text is far smaller.
 fn read(path: &Path) -> std::io::Result<String> {
-    let mut socket = UnixStream::connect(path)?;
-    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let socket = UnixStream::connect(path)?;
+    socket.set_read_timeout(Some(Duration::from_secs(2)))?;
     let mut text = String::new();
-    socket.read_to_string(&mut text)?;
+    socket.take(64 << 20).read_to_string(&mut text)?;
     Ok(text)
 }
 
@@ -215,6 +247,7 @@ impl Process {
         let name = socket.file_name().unwrap_or_default().to_string_lossy();
         let pid = name.split('-').next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
         let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let program = program.trim_end().replace(char::is_control, "?"); // a program names itself
         let rate = |name: &str, labels: Labels| {
             let Some(before) = before else { return 0.0 };
             (now.sum(name, labels) - before.sum(name, labels)).max(0.0) / (now.at - before.at).as_secs_f64()
@@ -295,10 +328,11 @@ fn short(value: f64) -> String {
     unit.map_or_else(|| format!("{value:.0}"), |(unit, name)| format!("{:.1}{name}", value / unit))
 }
 
-fn text(folder: &Path, processes: &[Process]) -> String {
+fn text(folders: &[PathBuf], processes: &[Process]) -> String {
     if processes.is_empty() {
-        let folder = folder.display();
-        return format!("no process offers metrics in {folder}: start it with WEFT_METRICS_SOCKET=1\n");
+        let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+        let folders = folders.join(", ");
+        return format!("no process offers metrics in {folders}: start it with WEFT_METRICS_SOCKET=1\n");
     }
     let mut text = String::new();
     let row = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect::<Vec<String>>();
@@ -395,6 +429,6 @@ mod tests {
         assert_eq!((process.pid, process.write_bytes_per_second), (7, 2000.0));
         assert_eq!(process.peers[0].lanes[0].write_bytes_per_second, 2000.0);
         assert_eq!((process.errors.len(), process.errors["timed_out"]), (1, 2.0));
-        assert!(text(Path::new("/x"), &[process]).contains("2.0k"));
+        assert!(text(&[PathBuf::from("/x")], &[process]).contains("2.0k"));
     }
 }
