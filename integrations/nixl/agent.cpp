@@ -123,9 +123,9 @@ nixl_status_t agent::deregister_memory(local_memory *memory)
         }
     }
     weft_status status = WEFT_OK;
-    for (weft_memory *handle : {memory->mirrored, memory->handle}) {
+    for (weft_memory **handle : {&memory->mirrored, &memory->handle}) {
         for (int tries = 0; tries < deregister_tries; tries++) {
-            status = weft_memory_deregister(handle);
+            status = weft_memory_deregister(*handle);
             if (status != WEFT_ERR_BUSY)
                 break;
             pause(std::chrono::milliseconds(1));
@@ -134,6 +134,7 @@ nixl_status_t agent::deregister_memory(local_memory *memory)
             log(level::error, "agent %s: memory stays registered: %s", name_.c_str(), weft_last_error());
             return as_nixl(status);
         }
+        *handle = nullptr; // so that a call after a failure begins where this one ended
     }
     if (memory->args.kind == WEFT_MEMORY_FILE) {
         const std::lock_guard<std::mutex> held(lock_);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 #include "files.hpp"
 
+#include <cerrno>
+#include <climits>
 #include <fcntl.h>
 #include <sstream>
 #include <sys/stat.h>
@@ -54,6 +56,10 @@ open_file::~open_file()
 bool open_file::open(const nixlBlobDesc &named)
 {
     const auto found = parse(named.metaInfo);
+    if (!found && named.devId > INT_MAX) { // no descriptor, and no path either
+        errno = EBADF;
+        return false;
+    }
     fd_ = found ? ::open(found->path.c_str(), found->flags | O_CLOEXEC, created_mode)
                 : fcntl(static_cast<int>(named.devId), F_DUPFD_CLOEXEC, 0);
     struct stat seen;

@@ -101,7 +101,11 @@ impl Worker {
             let Some(link) = self.links.get_mut(peer) else { continue };
             let (pool, left) = (&mut self.staging.pool, &mut self.data.left);
             let mut stage = Stage { core: &core, pool, left, now };
-            if !link.session.is_away() {
+            // Our own devices copy whatever the session does: an operation that has ended waits for them alone.
+            busy |= link.poll_own(&mut stage);
+            if link.session.is_away() {
+                link.staged.serving.handle_away(now);
+            } else {
                 busy |= link.serve_staged(&mut stage);
                 busy |= link.carry_staged(&mut stage);
             }

@@ -15,7 +15,7 @@
 //! grant when it gets a slot and again before a device copies, and `Copying` knows what is being copied. The session's
 //! channel delivers each frame once, over whichever lanes there are: a lane that fails repeats no write.
 //!
-//! **A slot is a credit.** Bytes of a write come once the owner has a slot for all of them, so frames are never held back by
+//! **A slot is a credit.** Bytes of a write come once the owner has a slot for all of them, so staged bytes are never held back by
 //! a disk: what a hung one holds are its slots, of which a peer and a memory have a part (`Pool`). A peer may have
 //! `ASKS` requests without an answer, of one memory half as many; those that have no slot wait in line.
 //!

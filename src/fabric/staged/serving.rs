@@ -23,8 +23,6 @@ pub struct Served {
     pub step: Step,
     /// Unless it waits.
     pub slot: u32,
-    /// When a write got its slot, or its last bytes.
-    came_ns: u64,
 }
 
 impl Served {
@@ -37,6 +35,8 @@ impl Served {
 #[derive(Default)]
 pub struct Serving {
     all: BTreeMap<u64, Served>,
+    /// When a request got its slot, or bytes of a write came, or could not come.
+    came_ns: u64,
 }
 
 impl Serving {
@@ -58,7 +58,7 @@ impl Serving {
             return Err(Breach);
         }
         let len = request.len();
-        self.all.insert(id, Served { len, request, step: Step::Waits, slot: 0, came_ns: 0 });
+        self.all.insert(id, Served { len, request, step: Step::Waits, slot: 0 });
         Ok(())
     }
 
@@ -66,7 +66,7 @@ impl Serving {
     pub fn handle_slot(&mut self, id: u64, slot: u32, now: u64) {
         if let Some(served) = self.all.get_mut(&id).filter(|served| served.step == Step::Waits) {
             served.slot = slot;
-            served.came_ns = now;
+            self.came_ns = now;
             served.step = if served.request.read { Step::Gathers } else { Step::Receives(0) };
         }
     }
@@ -86,11 +86,11 @@ impl Serving {
 
     /// These bytes of a write are in their slot. True after the last one: a device empties it.
     pub fn handle_bytes(&mut self, id: u64, bytes: u64, now: u64) -> bool {
-        let Some(Served { len, step, came_ns, .. }) = self.all.get_mut(&id) else { return false };
+        let Some(Served { len, step, .. }) = self.all.get_mut(&id) else { return false };
         let Step::Receives(got) = *step else { return false };
         let all = got + bytes == *len;
         *step = if all { Step::Lands } else { Step::Receives(got + bytes) };
-        *came_ns = now;
+        self.came_ns = now;
         all
     }
 
@@ -99,12 +99,15 @@ impl Serving {
         self.all.get(&id).is_some_and(|served| served.step != Step::Lands)
     }
 
-    /// Whether a write is to be ended, since no bytes have come for this long.
+    /// The session is away: no bytes can come.
+    pub fn handle_away(&mut self, now: u64) {
+        self.came_ns = now;
+    }
+
+    /// Whether a write is to be ended, since no bytes have come for this long: of any write, since those of others go first.
     pub fn is_late(&self, id: u64, now: u64, patience_ns: u64) -> bool {
-        // Those of others come first, so any bytes count.
-        let last = self.all.values().map(|served| served.came_ns).max().unwrap_or(0);
         let receives = |served: &Served| matches!(served.step, Step::Receives(_));
-        self.all.get(&id).is_some_and(receives) && now.saturating_sub(last) > patience_ns
+        self.all.get(&id).is_some_and(receives) && now.saturating_sub(self.came_ns) > patience_ns
     }
 
     /// A device has filled the slot for a read.

@@ -163,13 +163,9 @@ impl Link {
     pub(super) fn carry_staged(&mut self, stage: &mut Stage) -> bool {
         let mut busy = false;
         let ours = self.staged.asking.iter().filter(|(_, asked)| !asked.left);
-        let all: Vec<_> = ours.map(|(id, asked)| (id, asked.step, asked.what.slot)).collect();
-        for (id, step, slot) in all {
-            busy |= match (step, slot) {
-                (Step::Gathers | Step::Scatters, Some(slot)) => self.poll_own(stage, id, slot),
-                (Step::Sends(_), _) => self.send_stored(stage, id),
-                _ => false,
-            };
+        let sends = ours.filter(|(_, asked)| matches!(asked.step, Step::Sends(_)));
+        for id in sends.map(|(id, _)| id).collect::<Vec<_>>() {
+            busy |= self.send_stored(stage, id);
         }
         for at in 0..self.staged.transfers.len() {
             while self.ask_next(stage, at) {
@@ -183,8 +179,16 @@ impl Link {
         busy
     }
 
+    /// Goes on with the requests whose bytes a device of ours copies.
+    pub(super) fn poll_own(&mut self, stage: &mut Stage) -> bool {
+        let ours = self.staged.asking.iter();
+        let copied = ours.filter(|(_, asked)| matches!(asked.step, Step::Gathers | Step::Scatters));
+        let all: Vec<_> = copied.filter_map(|(id, asked)| Some((id, asked.what.slot?))).collect();
+        all.into_iter().fold(false, |busy, (id, slot)| self.poll_one(stage, id, slot) | busy)
+    }
+
     /// Whether a device of ours has copied a request's bytes.
-    fn poll_own(&mut self, stage: &mut Stage, id: u64, slot: u32) -> bool {
+    fn poll_one(&mut self, stage: &mut Stage, id: u64, slot: u32) -> bool {
         let polled = stage.pool.poll(slot);
         if polled == Ok(false) {
             return false;

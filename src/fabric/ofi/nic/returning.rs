@@ -74,14 +74,15 @@ impl OfiNic {
 
     /// Opens the device, or registers some of what was registered.
     pub(super) fn return_some(&mut self) -> Result<Return> {
-        if self.domain.is_null() {
+        if self.connections.is_some() {
+            self.leave_device();
             if self.connections.is_some() {
-                self.leave_device();
+                return Ok(Return::Absent); // A call into the provider has not returned.
             }
+        }
+        if self.domain.is_null() {
             let link = self.find_again();
-            let Some(away) = self.away.as_mut().filter(|_| self.connections.is_none()) else {
-                return Ok(Return::Absent);
-            };
+            let Some(away) = self.away.as_mut() else { return Ok(Return::Absent) };
             if link.is_none() && away.tries >= LETS_GO {
                 return Ok(Return::Absent);
             }
