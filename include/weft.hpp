@@ -1105,7 +1105,8 @@ private:
  *
  * and, in the program's loop, whenever `event_fd` is readable: `done.dispatch(executor)`. A failure of the call is thrown
  * where it is awaited; that of the operation is the completion's status (`weft::check(c)`). A coroutine must not be destroyed
- * while it waits: every operation ends by its deadline. One thread dispatches at a time.
+ * while it waits: every operation ends by its deadline. One thread dispatches at a time; what is submitted in a lambda must not be
+ * used after the call, since the coroutine may go on at once.
  */
 class awaiter {
     template <class Submit> class operation;
@@ -1120,6 +1121,8 @@ public:
 
     template <class Submit> [[nodiscard]] operation<Submit> operator()(Submit submit, options how = {}) const
     {
+        if (how.flags & WEFT_COMPLETE_EACH_PEER)
+            detail::raise(std::invalid_argument("weft::awaiter: one completion for each peer cannot be awaited"));
         return {std::move(how.completing_in(queue_)), std::move(submit)};
     }
     /** Passes the coroutines whose operations have ended to `executor(std::coroutine_handle<>)`, and arms the event fd. */
@@ -1181,7 +1184,7 @@ inline void set_logger(weft_log_level level, logger to)
         (*static_cast<logger *>(what))(at, part, text);
     };
     check(weft_log_set(level, *next ? callback : nullptr, next.get()));
-    /* The old one is not called any longer. */
+    /* Nothing calls the old one from here on. */
     delete std::exchange(current, next.release());
 }
 

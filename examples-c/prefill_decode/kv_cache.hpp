@@ -34,7 +34,7 @@ public:
             free_.push_back(p);
     }
 
-    /* * Pages for a request, the same numbers in every layer; waits until there are as many. */
+    /* * Pages for a request, the same numbers in every layer; waits until there are enough. */
     page_numbers take(std::size_t count)
     {
         std::unique_lock<std::mutex> lock(mutex_);

@@ -1,7 +1,7 @@
 // Decode with several threads, and prefills that come, die and come again: see README.md.
 //
 //     prefill_decode decode PORT REQUESTS          PORT 0: any that is free
-//     prefill_decode prefill HOST PORT [WRITES]    dies after as many writes
+//     prefill_decode prefill HOST PORT [WRITES]    dies after this many writes
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -66,7 +66,7 @@ public:
     }
 
 private:
-    /* * Gives each prefill that knocks the address and the descriptor. Those could travel by any means. */
+    /* * Gives each prefill that connects the address and the descriptor. Those could travel by any means. */
     void admit(int listener)
     {
         const weft::blob address = endpoint_.address(), descriptor = cache_.memory().descriptor();
@@ -162,7 +162,11 @@ private:
         const bool good = send(prefill, what) && arrived.get() == WEFT_OK;
         // From the revoke's completion on nothing of the request can arrive, whatever its prefill does.
         endpoint_.revoke(what.token, weft::options().identified(2 * attempt + 1));
-        weft::check(revoked.get());
+        // Until then the pages are not free: a revoke that took too long is repeated.
+        while (revoked.get() == WEFT_ERR_TIMED_OUT) {
+            revoked = expect(2 * attempt + 1);
+            endpoint_.revoke(what.token, weft::options().identified(2 * attempt + 1));
+        }
         return good;
     } catch (const weft::error &) { // it has left
         return false;
@@ -229,7 +233,7 @@ private:
             for (const weft::completion &c : endpoint_.wait(room, weft::forever)) {
                 if (c.kind == WEFT_COMPLETION_MESSAGE)
                     fill(endpoint_.take(c), theirs);
-                if (c.kind == WEFT_COMPLETION_WRITE) // with any status: nothing reads the pages any longer
+                if (c.kind == WEFT_COMPLETION_WRITE) // with any status: nothing reads the pages from here on
                     pages_.erase(give_back(pages_.find(weft::id_of(c))));
                 if (c.kind == WEFT_COMPLETION_PEER_DOWN || (c.kind == WEFT_COMPLETION_PEER_UP && c.status != WEFT_OK))
                     end = c.status;
@@ -250,6 +254,7 @@ private:
         if (m.size() != sizeof what)
             return;
         std::memcpy(&what, m.data(), sizeof what);
+        // There are always enough: decode's threads have fewer requests at once than the cache has room for.
         const page_numbers mine = cache_.take(pages_of_each), remote(what.pages.begin(), what.pages.end());
         for (std::uint32_t l = 0; l < shape.layers; l++)
             for (std::size_t i = 0; i < mine.size(); i++)

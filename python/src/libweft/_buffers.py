@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import numbers
 from typing import TYPE_CHECKING, Any, Optional, Protocol, Sequence, Tuple, Union
 
 if TYPE_CHECKING:
@@ -128,13 +129,13 @@ def described(given: Any) -> str:
 
 def is_pair(buffer: Any) -> bool:
     """Whether it is an address and a length."""
-    return isinstance(buffer, tuple) and len(buffer) == 2 and all(isinstance(n, int) for n in buffer)
+    return isinstance(buffer, tuple) and len(buffer) == 2 and all(isinstance(n, numbers.Integral) for n in buffer)
 
 
 def _pair(buffer: Tuple[Any, ...], name: str) -> Tuple[int, int]:
     if not is_pair(buffer) or not all(0 <= n < 1 << 64 for n in buffer):
         raise TypeError(f"{name} is {buffer!r}, which is not an address and a length in bytes")
-    return buffer[0], buffer[1]
+    return int(buffer[0]), int(buffer[1])
 
 
 def indexes(pages: Indexes, name: str) -> Tuple[Any, int, Any]:

@@ -11,10 +11,12 @@ runs, can give it back without a lock of Python's.
 from __future__ import annotations
 
 import sys
+import threading
+import time
 import weakref
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple, Union
 
-from . import c
+from . import c, log
 from ._buffers import Buffer, Held, is_tensor
 from ._library import lib
 from .errors import taken_back
@@ -46,15 +48,17 @@ class Registration(Memory):
     def __del__(self) -> None:
         given_back = False
         try:
-            given_back = self.give_back()
+            given_back = not getattr(log.inside, "now", False) and self.give_back()
         finally:
-            if not given_back:  # a NIC may still use it, or a signal handler has raised
+            if not given_back:  # a NIC may still use it, a signal handler has raised, or a log callback runs
                 self._endpoint._registrations.late.append(self)
 
-    def give_back(self) -> bool:
+    def give_back(self, wait: bool = True) -> bool:
         """Whether that could be done."""
         if self.handle and not self._endpoint.closed:
-            status = taken_back(lambda: int(lib.weft_memory_deregister(self.handle)), self._endpoint.poll)
+            def deregister() -> int:
+                return int(lib.weft_memory_deregister(self.handle))
+            status = taken_back(deregister, self._endpoint.poll) if wait else deregister()
             if status not in (c.OK, c.ERR_HANDLE, c.ERR_FORKED):
                 return False
         self._let_go()
@@ -87,16 +91,16 @@ class Registrations:
         self._entries: Dict[int, Tuple["weakref.ref[Any]", _Place, Registration]] = {}
         #: Those that could not be given back.
         self.late: List[Registration] = []
+        self._trying = threading.Lock()
+        self._next_try = 0.0
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def use(self, endpoint: Any, buffer: Any, name: str) -> Use:
         """A registration of the buffer; raises TypeError if it has no bytes."""
-        for _ in range(len(self.late)):
-            late = self.late.pop()
-            if not late.give_back():
-                self.late.append(late)
+        if self.late:
+            self._give_back_late()
         with Held(buffer, name) as held:
             place = held.address, held.length, held.readonly
             key, entries = id(buffer), self._entries
@@ -111,6 +115,18 @@ class Registrations:
         while len(entries) > LIMIT:
             self._drop_oldest()
         return Use(made, not place[2], buffer)
+
+    def _give_back_late(self) -> None:
+        """Tries once a second: a provider may not return for long."""
+        if time.monotonic() < self._next_try or not self._trying.acquire(blocking=False):
+            return
+        try:
+            for late in list(self.late):  # finalizers add to it meanwhile
+                if late.give_back(wait=False):
+                    self.late.remove(late)
+        finally:
+            self._next_try = time.monotonic() + 1
+            self._trying.release()
 
     def _drop_oldest(self) -> None:
         try:
@@ -134,7 +150,7 @@ def _lasting(buffer: Any) -> Tuple[bool, Optional[Held]]:
     if sys.implementation.name != "cpython":
         return False, None  # bytes may go before whoever waits for that learns of it
     if is_tensor(buffer):
-        # Whatever becomes of the tensor, its storage stays with another one.
+        # Whatever becomes of the tensor, its storage stays with another one, unless it is resized.
         return True, Held(buffer.detach()) if hasattr(buffer, "detach") else None
     if isinstance(buffer, memoryview):
         # A view may be released while it lives: what it is of is held, and not the view.

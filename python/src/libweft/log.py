@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import threading
 from typing import Any, Callable, Optional
 
 from . import c
@@ -22,6 +23,8 @@ _LEVELS = {
     c.LOG_TRACE: logging.DEBUG - 5,
 }
 _current: Any = None
+#: Whether this thread is in a callback, where Weft must not be called: a finalizer that runs there leaves that to others.
+inside = threading.local()
 
 
 def set_log(callback: Optional[Callback], level: int = c.LOG_DEFAULT) -> None:
@@ -31,7 +34,11 @@ def set_log(callback: Optional[Callback], level: int = c.LOG_DEFAULT) -> None:
 
     def line(level: int, component: bytes, message: bytes, _: Any) -> None:
         assert callback is not None
-        callback(level, component.decode("utf-8", "replace"), message.decode("utf-8", "replace"))
+        inside.now = True
+        try:
+            callback(level, component.decode("utf-8", "replace"), message.decode("utf-8", "replace"))
+        finally:
+            inside.now = False
 
     made = c.LogCallback(line) if callback is not None else c.LogCallback()
     check(lib.weft_log_set(level, made, None))

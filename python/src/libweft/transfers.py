@@ -100,7 +100,8 @@ class Transfers:
     torch tensors and memoryviews stay registered until they go (of the last 1,024 for an endpoint), found by identity, address and
     length. Others (bytes, bytearray, array.array, mmap, an address) are registered for each operation, and held until it has ended and
     its `Operation` has gone: register one that is moved more than once. A torch tensor whose storage moves (`resize_`) is registered
-    anew by its next transfer, and must not move while one is under way.
+    anew by its next transfer, and must not move while one is under way; one whose storage was freed and is back at its address,
+    as FSDP's may be, is not noticed: register that yourself.
     """
 
     #: 0 before it is opened, and once it is closed.

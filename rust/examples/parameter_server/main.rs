@@ -13,10 +13,12 @@ use libweft::{
 };
 use std::collections::HashMap;
 use std::io;
+use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 const WEIGHTS: usize = 1 << 16;
 const BYTES: u64 = (WEIGHTS * size_of::<f32>()) as u64;
@@ -119,7 +121,9 @@ impl Server {
     }
 }
 
-async fn serve(listener: TcpListener, rounds: u32) -> Result<f32> {
+/// Rounds begin once this many workers are there.
+async fn serve(listener: TcpListener, rounds: u32, first: usize) -> Result<f32> {
+    let mut begun = false;
     let (endpoint, dispatcher) = open()?;
     let weights = endpoint.register(vec![0; BYTES as usize])?;
     let arrivals = dispatcher.completions();
@@ -129,15 +133,18 @@ async fn serve(listener: TcpListener, rounds: u32) -> Result<f32> {
     while round < rounds {
         tokio::select! {
             joined = listener.accept() => {
-                if let Err(error) = server.join(joined?.0).await {
-                    println!("server: a worker could not join: {error}");
+                // One that says nothing does not stop the others for long.
+                match timeout(Duration::from_secs(5), server.join(joined?.0)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => println!("server: a worker could not join: {error}"),
+                    Err(late) => println!("server: a worker could not join: {late}"),
                 }
             }
             arrived = server.arrivals.next() => match arrived {
                 // Every byte of its gradient is there.
                 Some(Completion::Notification(arrival)) => ready.push(arrival.peer),
                 Some(Completion::PeerDown(down)) => {
-                    // Its memory is freed once no NIC can write to it any longer.
+                    // Its memory is freed once no NIC can write to it.
                     server.workers.remove(&down.peer);
                     println!("server: a worker left ({}): {}", down.status.text(), server.workers.len());
                 }
@@ -146,7 +153,8 @@ async fn serve(listener: TcpListener, rounds: u32) -> Result<f32> {
             }
         }
         ready.retain(|peer| server.workers.contains_key(peer));
-        if !ready.is_empty() && ready.len() == server.workers.len() {
+        begun |= server.workers.len() >= first;
+        if begun && !ready.is_empty() && ready.len() == server.workers.len() {
             round += 1;
             println!("server: round {round}: mean gradient {:.4}", server.step()?);
             for peer in ready.drain(..) {
@@ -208,7 +216,7 @@ async fn all_in_one() -> Result<()> {
             let _ = ended.send(work(&place, goal, rounds).await.map_err(|error| error.to_string()));
         });
     }
-    let weight = serve(listener, 30).await?;
+    let weight = serve(listener, 30, 3).await?;
     drop(ended);
     while ends.recv().await.is_some() {}
     println!("weights are {weight:.3}, between the goals 1 and 2");
@@ -224,8 +232,8 @@ async fn main() -> Result<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
         [] => all_in_one().await,
-        ["serve", at] => serve(TcpListener::bind(at).await?, u32::MAX).await.map(|_| ()),
-        ["serve", at, rounds] => serve(TcpListener::bind(at).await?, rounds.parse()?).await.map(|_| ()),
+        ["serve", at] => serve(TcpListener::bind(at).await?, u32::MAX, 1).await.map(|_| ()),
+        ["serve", at, rounds] => serve(TcpListener::bind(at).await?, rounds.parse()?, 1).await.map(|_| ()),
         ["work", at, goal] => work(at, goal.parse()?, u32::MAX).await,
         _ => {
             Err(io::Error::other("usage: parameter_server [serve ADDRESS [ROUNDS] | work ADDRESS GOAL]")
