@@ -35,7 +35,7 @@ class Text(str):
     def __hash__(self) -> int:
         return str.__hash__(self)
 
-    def decode(self, *_: str) -> str:
+    def decode(self, *_: str, **__: str) -> str:
         """Itself."""
         return str(self)
 
