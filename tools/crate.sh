@@ -23,7 +23,7 @@ in_crate() { # cargo's words
 run_test() {
     in_crate test --features sim --test endpoints
     in_crate test --tests --examples
-    for example in rust/examples/*.rs; do
+    for example in rust/examples/*.rs rust/examples/*/; do
         in_crate run -q --example "$(basename "$example" .rs)"
     done
     in_crate test --doc | tee "$log"

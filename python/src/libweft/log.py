@@ -24,7 +24,7 @@ _LEVELS = {
 }
 _current: Any = None
 #: Whether this thread is in a callback, where Weft must not be called: a finalizer that runs there leaves that to others.
-inside = threading.local()
+inside: threading.local = threading.local()
 
 
 def set_log(callback: Optional[Callback], level: int = c.LOG_DEFAULT) -> None:
