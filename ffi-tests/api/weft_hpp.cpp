@@ -1,6 +1,8 @@
 // weft.hpp as a user of C++17 uses it: every class, over two endpoints of one process.
 #include <weft.hpp>
 
+#include "named_tests.hpp"
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -512,13 +514,7 @@ void topology_and_properties_are_objects()
     await(d.a, WEFT_COMPLETION_PEER_DOWN);
 }
 
-struct test {
-    const char *name;
-    const char *where;
-    void (*run)();
-};
-
-constexpr test tests[] = {
+constexpr named_test tests[] = {
     {"ranges_and_pages_move", "host,tcp,sim:like=efa", ranges_and_pages_move},
     {"watches", "host,tcp", watches},
     {"lists_and_prepared", "host,tcp,sim:like=efa", lists_and_prepared},
@@ -536,21 +532,4 @@ constexpr test tests[] = {
 
 } // namespace
 
-int main(int argc, char **argv)
-{
-    const string_view wanted = argc == 2 ? argv[1] : "";
-    for (const test &t : tests) {
-        if (wanted == "--list")
-            std::printf("%s %s\n", t.name, t.where);
-        if (wanted != t.name)
-            continue;
-        try {
-            t.run();
-            return 0;
-        } catch (const std::exception &e) {
-            std::fprintf(stderr, "%s\n", e.what());
-            return 1;
-        }
-    }
-    return wanted == "--list" ? 0 : 2;
-}
+int main(int argc, char **argv) { return run_named(tests, argc, argv); }

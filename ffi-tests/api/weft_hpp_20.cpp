@@ -1,6 +1,8 @@
 // weft.hpp in C++20: operations that coroutines await; and grants of pages, ids and the logger, as engines use them.
 #include <weft.hpp>
 
+#include "named_tests.hpp"
+
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -179,13 +181,7 @@ void log_goes_to_a_function()
     CHECK(lines.size() == before);
 }
 
-struct test {
-    const char *name;
-    const char *where;
-    void (*run)();
-};
-
-constexpr test tests[] = {
+constexpr named_test tests[] = {
     {"coroutines_await_operations", "host,tcp", coroutines_await_operations},
     {"grants_name_pages_as_transfers_do", "host,tcp", grants_name_pages_as_transfers_do},
     {"log_goes_to_a_function", "host", log_goes_to_a_function},
@@ -193,21 +189,4 @@ constexpr test tests[] = {
 
 } // namespace
 
-int main(int argc, char **argv)
-{
-    const std::string_view wanted = argc == 2 ? argv[1] : "";
-    for (const test &t : tests) {
-        if (wanted == "--list")
-            std::printf("%s %s\n", t.name, t.where);
-        if (wanted != t.name)
-            continue;
-        try {
-            t.run();
-            return 0;
-        } catch (const std::exception &e) {
-            std::fprintf(stderr, "%s\n", e.what());
-            return 1;
-        }
-    }
-    return wanted == "--list" ? 0 : 2;
-}
+int main(int argc, char **argv) { return run_named(tests, argc, argv); }

@@ -6,7 +6,7 @@ use crate::fabric::host::area::device_of;
 use crate::fabric::host::watch::Whose;
 use crate::fabric::{Connection, Posted, Reaped, Rma, Route, Scratch};
 
-/// A disk waits at most this many passes until it is heard.
+/// A disk waits at most this many passes until it is looked at.
 const PACE: u64 = 8;
 
 impl HostNic {
