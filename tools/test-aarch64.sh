@@ -40,7 +40,7 @@ for program in "${programs[@]}"; do
     aarch64-linux-gnu-gcc -std=c11 -D_GNU_SOURCE -O1 -Iinclude -Iffi-tests/harness ffi-tests/*/"$program.c" ffi-tests/harness/harness.c \
         -o "$out/$program" "$out/libweft.so.0" -lpthread || exit 1
 done
-aarch64-linux-gnu-g++ -std=c++17 -O1 -Iinclude ffi-tests/api/weft_hpp.cpp \
+aarch64-linux-gnu-g++ -std=c++17 -O1 -Iinclude -Iffi-tests/harness ffi-tests/api/weft_hpp.cpp \
     -o "$out/weft_hpp" "$out/libweft.so.0" -lpthread || exit 1
 
 run_one() { # name, fabric, program, test
