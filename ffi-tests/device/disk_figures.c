@@ -340,10 +340,13 @@ static void kernel(void)
     weft_remote_memory *file = import_file(&duo, fd);
     for (int turn = 0; turn < TURNS; turn++)
         for (int read = 0; read < 2; read++) {
+            /* Each word before what may hang. */
+            fprintf(stderr, "%s: kernel's ", read ? "read" : "write");
             double theirs = fio(other, read ? "randread" : "randwrite", GROUP, 20, read ? 7 : 48) / 1e6;
+            fprintf(stderr, "%.3f, file ", theirs);
             double ours = group_rate(&duo, file, read);
             share[read][turn] = ours / theirs;
-            fprintf(stderr, "%s: kernel's %.3f, file %.3f GB/s\n", read ? "read" : "write", theirs, ours);
+            fprintf(stderr, "%.3f GB/s\n", ours);
         }
     double writes = median(share[0], TURNS), reads = median(share[1], TURNS);
     printf("file_over_nvmeof_tcp_write %.2f\nfile_over_nvmeof_tcp_read %.2f\nfile_over_nvmeof_tcp %.2f\n", writes, reads,
