@@ -139,6 +139,8 @@ impl<D: Disk> Engine<D> {
     fn run(mut self, inbox: &Inbox) {
         let (mut taken, mut ended): (Vec<Work>, Vec<Ended>) = (Vec::new(), Vec::new());
         loop {
+            // Asked first: what is pushed before the queue ends is taken.
+            let closing = inbox.is_closing();
             inbox.take(&mut taken);
             taken.drain(..).for_each(|work| match work {
                 Work::Job(job) => self.receive(job),
@@ -152,7 +154,7 @@ impl<D: Disk> Engine<D> {
             self.flushes.begin(&mut self.disk, room, most, &inbox.flushes);
             self.begin();
             let hangs = self.jobs.each().all(|running| running.hung) && self.flushes.hang();
-            if inbox.is_closing() && hangs {
+            if closing && hangs {
                 break;
             }
             let now = Instant::now();

@@ -26,6 +26,8 @@ struct Flushing {
 #[derive(Default)]
 pub struct Flushes {
     files: Places<Flushing>,
+    /// The file whose turn it is.
+    turn: usize,
     busy: usize,
 }
 
@@ -67,7 +69,8 @@ impl Flushes {
 
     /// Begins those that have a place: `room` for all, and `most` I/Os of one file.
     pub fn begin(&mut self, disk: &mut impl Disk, mut room: usize, most: usize, count: &AtomicU64) {
-        for at in 0..self.files.len() {
+        let (first, places) = (self.turn, self.files.len());
+        for at in (0..places).map(|n| (first + n) % places) {
             let Some(flushing) = self.files.get(at).filter(|flushing| !flushing.busy) else { continue };
             if !flushing.file.begin() {
                 flushing.end_all(libc::ESTALE);
@@ -77,7 +80,7 @@ impl Flushes {
             } else {
                 flushing.now.append(&mut flushing.next);
                 flushing.busy = true;
-                (self.busy, room) = (self.busy + 1, room - 1);
+                (self.busy, self.turn, room) = (self.busy + 1, at + 1, room - 1);
                 count.fetch_add(1, Relaxed);
                 let (fd, token) = (flushing.file.descriptor(false), at as u32 | FLUSH);
                 // SAFETY: the file is open until its flush has ended, and there is no memory.
@@ -95,6 +98,8 @@ impl Flushes {
         (flushing.busy, flushing.hung) = (false, false);
         self.busy -= 1;
         match -result {
+            // That of another registration has failed meanwhile, and took this one's bytes with it.
+            ..=0 if flushing.file.spoiled() != 0 => flushing.end_all(flushing.file.spoiled()),
             ..=0 => end(flushing.now.drain(..), Ok(())),
             // Nothing was tried.
             libc::EINTR | libc::EAGAIN => flushing.next.append(&mut flushing.now),

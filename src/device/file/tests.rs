@@ -3,7 +3,8 @@
 use super::copier::Jobs;
 use super::engine::run;
 use super::fake::Fake;
-use super::jobs::Disk;
+use super::flushing::Flushes;
+use super::jobs::{Disk, Ended, Flush, Io};
 use super::opened::Opened;
 use super::ring::Ring;
 use super::spans::find;
@@ -12,11 +13,13 @@ use super::*;
 use crate::device::Copied;
 use crate::event::Event;
 use crate::status::Status;
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::sync::mpsc::{channel, Receiver};
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -287,6 +290,88 @@ fn file_is_spoiled_by_a_flush_that_fails_until_it_is_registered_anew() {
     assert_eq!(flush(&again).recv_timeout(PATIENCE), Ok(Ok(())));
     again.reserved.settle(PATIENCE).expect("idle");
     assert_eq!(flush(&again).recv_timeout(PATIENCE), Ok(Err(libc::ESTALE)), "it is deregistered");
+}
+
+/// The kernel reports what it could not write to one of them alone.
+#[test]
+fn flush_beside_one_that_fails_fails() {
+    let flush_late = Duration::from_millis(100);
+    let queue = start(move |_| Fake { flush_errno: Some(libc::EIO), flush_late, ..Fake::default() });
+    let file = register(&queue, &[5; 8192], 8192, PATIENCE);
+    let ranges = [Range { base: 0, len: 8192 }];
+    let (second, _) = reserve(file.file.as_raw_fd(), &ranges, &queue, PATIENCE).expect("reserved");
+    let (sender, beside) = channel();
+    let first = flush(&file);
+    second.flush(Box::new(move |how| _ = sender.send(how)));
+    for end in [first, beside] {
+        assert_eq!(end.recv_timeout(PATIENCE), Ok(Err(libc::EIO)));
+    }
+}
+
+/// A disk of one I/O, which is in its place.
+struct One(Option<Io>);
+
+impl Disk for One {
+    fn depth(&self) -> usize {
+        1
+    }
+
+    unsafe fn begin(&mut self, io: Io) {
+        self.0 = Some(io);
+    }
+
+    fn wait(&mut self, _: &Event, _: Option<Duration>, _: &mut Vec<Ended>) {}
+}
+
+#[test]
+fn flushes_of_files_take_turns() {
+    let (mut flushes, mut disk, count) = (Flushes::default(), One(None), AtomicU64::new(0));
+    let files: Vec<Arc<Opened>> = (0..3)
+        .map(|_| tempfile::tempfile().expect("a file"))
+        .map(|file| Arc::new(Opened::new(file.as_raw_fd(), PATIENCE).expect("opened")))
+        .collect();
+    let deadline = Instant::now() + PATIENCE;
+    let flush = |file: &Arc<Opened>| Flush { file: file.clone(), deadline, done: Box::new(|_| ()) };
+    files.iter().for_each(|file| flushes.receive(flush(file)));
+    for round in 0..9 {
+        flushes.begin(&mut disk, 1, 1, &count);
+        let io = disk.0.take().expect("a flush");
+        let file = &files[round % 3];
+        assert_eq!(io.fd, file.descriptor(false), "round {round}");
+        flushes.receive(flush(file)); // Each file always has one that waits.
+        flushes.ended(io.token, 0);
+    }
+}
+
+/// A file's last flush comes, and the queue ends, between two looks of the thread.
+struct Late(RefCell<Option<(Registered, Sender<std::result::Result<(), i32>>)>>, Fake);
+
+impl Disk for Late {
+    fn depth(&self) -> usize {
+        if let Some((file, sender)) = self.0.take() {
+            file.reserved.flush(Box::new(move |how| _ = sender.send(how)));
+        }
+        self.1.depth()
+    }
+
+    unsafe fn begin(&mut self, io: Io) {
+        // SAFETY: the contract is the same.
+        unsafe { self.1.begin(io) };
+    }
+
+    fn wait(&mut self, inbox: &Event, at_most: Option<Duration>, ended: &mut Vec<Ended>) {
+        self.1.wait(inbox, at_most, ended);
+    }
+}
+
+#[test]
+fn what_comes_just_before_the_queue_ends_is_carried_out() {
+    let (queue, inbox) = Queue::new().expect("an event");
+    let (queue, (sender, end)) = (Arc::new(queue), channel());
+    let file = register(&queue, &[5; 8192], 8192, PATIENCE);
+    drop(queue);
+    run(Late(RefCell::new(Some((file, sender))), Fake::default()), &inbox);
+    assert_eq!(end.try_recv(), Ok(Ok(())));
 }
 
 #[test]
