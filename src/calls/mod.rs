@@ -15,6 +15,8 @@ mod held;
 mod hostile_tests;
 mod inline;
 pub mod lane_info;
+#[cfg(test)]
+mod late_tests;
 pub mod lists;
 mod memories;
 mod metrics;
