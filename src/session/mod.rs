@@ -499,6 +499,7 @@ impl Session {
         }
         if ready_sent && ready_seen {
             self.enter(State::Up);
+            self.set_return(); // A link may have come back meanwhile.
             self.timers.set(Timer::KeepAlive, now + BUSY_KEEP_ALIVE_NS);
             self.look(0, now);
             return self.act(Action::Up);

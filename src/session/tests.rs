@@ -1020,7 +1020,7 @@ fn play(seeds: std::ops::Range<u64>) -> usize {
     events
 }
 
-fn of_two_lanes(second: LaneEvent) -> (Session, [Plan; 2]) {
+fn connecting_by_two_lanes(second: LaneEvent) -> (Session, [Plan; 2]) {
     let plans = [plan(0, 32), plan(1, 33)];
     let approaches = Approaches::new(vec![Approach::new("fabric".into(), plans.to_vec())], TIMEOUT);
     let terms = Terms { decides: true, deadline: TIMEOUT, lanes: 64, liveness_ns: Some(SILENCE) };
@@ -1028,18 +1028,41 @@ fn of_two_lanes(second: LaneEvent) -> (Session, [Plan; 2]) {
     session.begin(None, 1);
     session.handle_lane(plans[0], LaneEvent::Up, MS);
     session.handle_lane(plans[1], second, 2 * MS);
+    (session, plans)
+}
+
+fn comes_up(session: &mut Session) {
     session.handle_frame(Kind::Ready, &frame::ready("fabric"), 3 * MS).expect("a frame");
     assert!(matches!(session.state, State::Up), "{session}");
+}
+
+fn of_two_lanes(second: LaneEvent) -> (Session, [Plan; 2]) {
+    let (mut session, plans) = connecting_by_two_lanes(second);
+    comes_up(&mut session);
     (session, plans)
+}
+
+fn refused() -> LaneEvent {
+    let why = Why { at: "there".into(), text: "nothing listens".into() };
+    LaneEvent::Failed { errno: libc::ECONNREFUSED, why }
+}
+
+/// Whether the session asks for this lane alone.
+fn adds(session: &mut Session, plan: Plan) -> bool {
+    std::iter::from_fn(|| session.poll_action())
+        .any(|action| matches!(action, Action::AddLanes(added) if added == [plan]))
+}
+
+/// The peer has all frames of the system channel.
+fn acknowledge_all(session: &mut Session, now: u64) {
+    let system = &mut session.channels[SYSTEM];
+    (0..system.waiting()).for_each(|_| system.sent(now));
+    system.acknowledge(system.last()).for_each(drop);
 }
 
 /// Two lanes, of which the second is refused as the session resumes; whether the peer ends. `served`: the second was
 /// up before.
 fn ends_as_a_lane_is_refused(served: bool) -> bool {
-    let refused = || {
-        let why = Why { at: "there".into(), text: "nothing listens".into() };
-        LaneEvent::Failed { errno: libc::ECONNREFUSED, why }
-    };
     let (mut session, plans) = of_two_lanes(if served { LaneEvent::Up } else { refused() });
     let outcome = Outcome { provider_errno: libc::ETIMEDOUT, ..Outcome::new(Status::PeerLost) };
     for plan in plans.into_iter().rev().skip(usize::from(!served)) {
@@ -1065,18 +1088,23 @@ fn lane_of_a_returned_device_waits_until_the_peer_has_its_keys() {
     session.channels[SYSTEM].push(Out::new(Kind::Message, Vec::new()));
     session.handle_link_up(plans[1].rail, 6 * MS);
     while session.poll_action().is_some() {}
-    let adds = |session: &mut Session| {
-        std::iter::from_fn(|| session.poll_action())
-            .any(|action| matches!(action, Action::AddLanes(added) if added == [plans[1]]))
-    };
-    assert!(session.handle_request(plans[1], Some("fabric"), 7 * MS) && !adds(&mut session));
+    assert!(session.handle_request(plans[1], Some("fabric"), 7 * MS) && !adds(&mut session, plans[1]));
     session.handle_timeout(Sight { alive_ns: 0, busy: false }, 1000 * MS);
-    assert!(!adds(&mut session));
-    let keys = &mut session.channels[SYSTEM];
-    (0..keys.waiting()).for_each(|_| keys.sent(1001 * MS));
-    keys.acknowledge(keys.last()).for_each(drop);
+    assert!(!adds(&mut session, plans[1]));
+    acknowledge_all(&mut session, 1001 * MS);
     session.handle_timeout(Sight { alive_ns: 0, busy: false }, 1100 * MS);
-    assert!(adds(&mut session));
+    assert!(adds(&mut session, plans[1]));
+}
+
+#[test]
+fn lane_whose_link_comes_back_just_before_the_session_is_up_begins() {
+    let (mut session, plans) = connecting_by_two_lanes(refused());
+    session.handle_link_up(plans[1].rail, 3 * MS);
+    comes_up(&mut session);
+    while session.poll_action().is_some() {}
+    acknowledge_all(&mut session, 4 * MS);
+    session.handle_timeout(Sight { alive_ns: 0, busy: false }, 100 * MS);
+    assert!(adds(&mut session, plans[1]));
 }
 
 #[test]
