@@ -52,7 +52,9 @@ pub enum Completion {
     PeerUp(PeerUp),
     /// A peer that was up has ended.
     PeerDown(PeerDown),
-    /// A rail has had no lane up to any peer for 0.3 s, or without a link at all. Its work moves to the others; nothing is to be done.
+    /// A rail has no lane up to any peer, though others serve one of them (for 0.3 s; at once without a link). Its work moves
+    /// to the others; nothing is to be done. (A rail that is the only one of its peers is not reported: they wait for it, or
+    /// end.)
     RailDown(RailEvent),
     /// A rail reaches a peer again, and is used.
     RailUp(RailEvent),

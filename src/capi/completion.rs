@@ -33,8 +33,10 @@ pub const WEFT_COMPLETION_PEER_DOWN: weft_completion_kind = 7;
 pub const WEFT_COMPLETION_COUNTER: weft_completion_kind = 8;
 /// A `weft_fetch_add` or `weft_compare_swap` ended: `previous`.
 pub const WEFT_COMPLETION_ATOMIC: weft_completion_kind = 9;
-/// `rail` has had no lane up to any peer for 0.3 s, or without a link at all:
-/// `WEFT_ERR_RAIL_LOST`, `provider_errno`. Its work moves to the others.
+/// `rail` has no lane up to any peer, though others serve one of them (for 0.3
+/// s; at once without a link): `WEFT_ERR_RAIL_LOST`, `provider_errno`. Its work
+/// moves to the others. (A rail that is the only one of its peers is not
+/// reported: they wait for it, or end.)
 pub const WEFT_COMPLETION_RAIL_DOWN: weft_completion_kind = 10;
 /// `rail` reaches a peer again, and is used.
 pub const WEFT_COMPLETION_RAIL_UP: weft_completion_kind = 11;
