@@ -102,7 +102,8 @@ pub struct Connections {
     unclosed: Vec<*mut fid_ep>,
     rejected: u64,
     scratches: Scratches,
-    /// An endpoint could be enabled; later ones belong to another opening of the device.
+    /// An endpoint that cannot be enabled shows that librdmacm has forgotten the NIC; of one that was opened anew for
+    /// this, once an endpoint could be.
     enables: bool,
     forgotten: bool,
 }
@@ -127,7 +128,7 @@ pub unsafe fn has_connections(info: *const fi_info) -> bool {
 }
 
 impl Connections {
-    /// Listens; also returns the NIC's address.
+    /// Listens; also returns the NIC's address. `anew`: the NIC was forgotten before.
     ///
     /// # Safety
     /// The objects must be open, belong to the entry, and outlive this value.
@@ -137,6 +138,7 @@ impl Connections {
         domain: *mut fid_domain,
         cq: *mut fid_cq,
         progress: Progress,
+        anew: bool,
     ) -> Result<(Connections, Vec<u8>)> {
         let source = entry.source();
         let name = entry.random.u128()?.to_le_bytes();
@@ -169,7 +171,7 @@ impl Connections {
                 unclosed: Vec::new(),
                 rejected: 0,
                 scratches: Scratches::default(),
-                enables: false,
+                enables: !anew,
                 forgotten: false,
             };
             let rc = fi_srx_context(domain, (*info).rx_attr, &mut connections.srx, ptr::null_mut());

@@ -10,7 +10,7 @@ use super::endpoint::{self, Endpoint};
 use super::fid_ops::{self, table};
 use super::flight::retry_at;
 use super::info::Info;
-use super::port::{Port, DEAD, KILLED, RX_DOWN, TX_DOWN};
+use super::port::{Port, DEAD, FORGOTTEN, KILLED, RX_DOWN, TX_DOWN};
 use super::wire::{Call, Kind, Link};
 use super::world::World;
 use crate::failing::step;
@@ -465,6 +465,9 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, _arg: *mut c_void) -
         }
         if (*connection.domain).endpoint.is_null() {
             return -FI_ENOCQ;
+        }
+        if (*connection.domain).port.has(FORGOTTEN) {
+            return -FI_EINVAL;
         }
         connection.enabled = true;
     }

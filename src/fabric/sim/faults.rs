@@ -9,6 +9,7 @@
 //! | `down`, `up` | the link, or one direction of it: `down:tx`, `up:rx` |
 //! | `unplugged`, `plugged` | the same, and the kernel reports it |
 //! | `removed`, `removed=US` | the device: nothing passes, and the kernel reports it; after this time, another of its name is there |
+//! | `forgotten` | no connection can be enabled (EINVAL) until the NIC is opened anew |
 //! | `dead` | no operation completes |
 //! | `error=N` | the next N operations fail; where NICs do not connect, the queue does not name them |
 //! | `busy=N` | closing the Nth registration fails once, as if it were in use |
@@ -17,7 +18,7 @@
 //! | `slow=SHARE` | the link runs at this share of its rate |
 //! | `kill` | the endpoint vanishes silently |
 
-use super::port::{Port, AGAIN, DEAD, ERRORS, KILLED, LINKLESS, REMOVED, RX_DOWN, TX_DOWN};
+use super::port::{Port, AGAIN, DEAD, ERRORS, FORGOTTEN, KILLED, LINKLESS, REMOVED, RX_DOWN, TX_DOWN};
 use crate::status::{Error, Result};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -68,7 +69,7 @@ pub fn parse(plan: &str) -> Result<Vec<Fault>> {
 fn wrong(line: &str) -> Error {
     Error::invalid(format!(
         "the fault \"{line}\" is invalid: write \"AT_US TARGET ACTION\"; TARGET is *, railN or portN; ACTION is down, up, \
-         down:tx, down:rx, up:tx, up:rx, unplugged, plugged, removed, removed=US, dead, error=N, busy=N, stuck=N, again=US, slow=SHARE or kill"
+         down:tx, down:rx, up:tx, up:rx, unplugged, plugged, removed, removed=US, forgotten, dead, error=N, busy=N, stuck=N, again=US, slow=SHARE or kill"
     ))
 }
 
@@ -107,6 +108,7 @@ fn action(word: &str) -> Option<Action> {
         "unplugged" => Action::Set(TX_DOWN | RX_DOWN | LINKLESS),
         "plugged" => Action::Clear(TX_DOWN | RX_DOWN | LINKLESS),
         "removed" => Action::Removed(u64::MAX),
+        "forgotten" => Action::Set(FORGOTTEN),
         "dead" => Action::Set(DEAD),
         "kill" => Action::Set(KILLED),
         _ => match word.split_once('=')? {

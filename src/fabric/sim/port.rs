@@ -19,6 +19,8 @@ pub const KILLED: u32 = 32;
 /// What the kernel reports of the NIC's link.
 pub const LINKLESS: u32 = 64;
 pub const REMOVED: u32 = 128;
+/// No connection can be enabled, as after librdmacm has opened the device a second time.
+pub const FORGOTTEN: u32 = 256;
 
 /// A NIC as the others see it.
 pub struct Port {

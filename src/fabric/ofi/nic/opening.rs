@@ -52,8 +52,9 @@ impl OfiNic {
                 source.check("asking for the completion queue's descriptor", asked)?;
             }
             if has_connections(info) {
+                let anew = self.away.as_ref().is_some_and(|away| away.anew);
                 let (connections, address) =
-                    Connections::open(&entry, self.fabric, self.domain, self.cq, progress)?;
+                    Connections::open(&entry, self.fabric, self.domain, self.cq, progress, anew)?;
                 (self.connections, self.address) = (Some(connections), address);
                 return self.wait_on_both();
             }

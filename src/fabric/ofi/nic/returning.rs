@@ -3,6 +3,7 @@
 //! those that are left are registered again.
 
 use super::OfiNic;
+use crate::fabric::ofi::connections::Connections;
 #[cfg(any(test, feature = "sim"))]
 use crate::fabric::ofi::discover::Source;
 use crate::fabric::ofi::events::leave;
@@ -22,6 +23,8 @@ const STEP_NS: u64 = 1_000_000;
 #[derive(Default)]
 pub(super) struct Away {
     tries: u32,
+    /// It is opened anew since librdmacm has forgotten it.
+    pub anew: bool,
     /// All before this place are registered again.
     at: u32,
     /// Of the device that was found.
@@ -32,8 +35,9 @@ impl OfiNic {
     /// The device is gone, and nothing of it moves: what does not close is left.
     pub(super) fn leave_device(&mut self) {
         let source = self.source;
-        let tries = self.away.take().map_or(0, |away| away.tries);
-        self.away = Some(Away { tries, ..Away::default() });
+        let Away { tries, anew, .. } = self.away.take().unwrap_or_default();
+        let anew = self.connections.as_ref().map_or(anew, Connections::is_forgotten);
+        self.away = Some(Away { tries, anew, ..Away::default() });
         self.closed = true;
         if let Some(connections) = &mut self.connections {
             if !connections.leave() {

@@ -2,7 +2,7 @@
 //! observed with verbs.
 
 use super::*;
-use crate::fabric::Immediate;
+use crate::fabric::{Immediate, LinkState};
 use crate::ids::PeerId;
 
 const VERBS: &str = "like=verbs:delay_us=20";
@@ -72,6 +72,38 @@ fn messages_wait_until_the_connection_is_up() {
     let order: Vec<_> = third.done.iter().map(|one| (one.scratch, one.errno)).collect();
     assert_eq!(order, slots.each_mut().map(|slot| (slot as *mut Scratch, 0)));
     assert_eq!(two.b.done.len(), 4);
+}
+
+/// What the message over a new connection of a NIC ends with, and how often the NIC was opened anew for that.
+fn opened_anew(two: &mut Two, side: &mut Side) -> (i32, u32) {
+    for times in 0.. {
+        let mut slot = Scratch([std::ptr::null_mut(); 8]);
+        side.reap(); // Faults that are due come.
+        let route = side.dial(two.b.nic.address(), None);
+        side.done.clear();
+        assert_eq!(Two::message_of(side, route, &mut slot), Posted::Yes);
+        while side.done.is_empty() {
+            side.reap();
+            two.step();
+        }
+        if side.nic.link() == LinkState::Up {
+            return (side.done[0].errno, times);
+        }
+        side.nic.close_endpoint().expect("it closes");
+        while side.nic.come_back().expect("it opens") != Return::Ready {}
+        side.memory = side.nic.refreshed(side.memory);
+        assert_eq!(side.nic.open_endpoint().ok(), Some(true));
+    }
+    unreachable!("it is opened anew without end")
+}
+
+#[test]
+fn nic_that_is_forgotten_before_its_first_connection_is_opened_anew() {
+    let mut two = Two::open(VERBS);
+    let mut third = two.third();
+    (10..14).for_each(|slot| assert_eq!(two.receive(slot, 8), Posted::Yes));
+    strike(&two, "port2 forgotten");
+    assert_eq!(opened_anew(&mut two, &mut third), (0, 1));
 }
 
 #[test]
