@@ -192,7 +192,7 @@ static void device_comes_back(const char *like, const char *fault)
 {
     weft_endpoint_config config = WEFT_ENDPOINT_CONFIG_INIT;
     char fabric[96], blob[8192];
-    snprintf(fabric, sizeof fabric, "sim:like=%s:rails=2:delay_us=20:world=back%c", like, fault[11]);
+    snprintf(fabric, sizeof fabric, "sim:like=%s:rails=2:delay_us=20:world=back%c", like, fault[12]);
     config.fabric = fabric;
     setenv("WEFT_SIM_FAULTS", fault, 1);
     struct duo duo = duo_open_with(MIB, &config);
