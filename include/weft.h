@@ -1020,12 +1020,12 @@ typedef struct weft_pages {
     target, and none arrives later. The local bytes must not change before.
     Operations have no order among each other.
 
-    After any other status, bytes, notification and counter may have arrived,
-    each once, or may still arrive until the target has a `weft_peer_fence` or
-    `weft_grant_revoke`, has polled this peer's PEER_DOWN or has deregistered
-    the memory: docs/pages-back.md. Local memory is left alone after the
-    completion, with one exception (a NIC that does not return it within 160
-    ms): docs/failures.md.
+    After any other status, bytes (any of them: a page may be cut at any byte),
+    notification and counter may have arrived, each once, or may still arrive
+    until the target has a `weft_peer_fence` or `weft_grant_revoke`, has polled
+    this peer's PEER_DOWN or has deregistered the memory: docs/pages-back.md.
+    Local memory is left alone after the completion, with one exception (a NIC
+    that does not return it within 160 ms): docs/failures.md.
 
     `local`, `remote`: needed also with a `len` of 0, which moves nothing, and
     completes and notifies all the same. `local_offset`, `remote_offset`: from
@@ -1194,7 +1194,8 @@ weft_status weft_grant_create(const weft_memory *memory,
 /** Takes a grant back. After its completion (`WEFT_COMPLETION_FENCE`) with
     `WEFT_OK` no byte, notification or count under the grant can arrive, and the
     memory can be reused at once. The peer's operations under it end with
-    `WEFT_ERR_REVOKED`; its others go on.
+    `WEFT_ERR_REVOKED`, in their completions or, once its side knows, as the
+    status of its calls; its others go on.
 
     No answer of the peer is needed where the memory has `WEFT_ACCESS_GRANTED`,
     and over host and tcp: docs/pages-back.md. After `WEFT_ERR_TIMED_OUT` call
@@ -1781,7 +1782,9 @@ typedef void (*weft_log_callback)(weft_log_level level,
 #define WEFT_LOG_TRACE 5
 
 /** Sets what all endpoints of this process log, and where, also before the
-    first one is opened.
+    first one is opened. Warnings that peers can cause again and again (refused
+    requests, connections that are closed) come once a second at most for each
+    kind; the next says how many were left out.
 
     `callback`: gets the lines in place of stderr; NULL: stderr. `user_data`:
     passed to it; keep it until the callback is replaced. Blocks while another

@@ -20,10 +20,10 @@ impl Endpoint {
     /// none arrives later. The local bytes must not change before. Operations have no order among each other. With a
     /// `len` of 0 nothing moves, and it completes and notifies all the same.
     ///
-    /// After any other status, bytes, notification and counter may have arrived, each once, or may still arrive until
-    /// the target has a [`fence`](Endpoint::fence) or [`revoke`](Endpoint::revoke), has polled this peer's PEER_DOWN
-    /// or has deregistered the memory. Local memory is left alone after the completion, with one exception: a NIC that
-    /// does not return it within 160 ms.
+    /// After any other status, bytes (any of them: a page may be cut at any byte), notification and counter may have
+    /// arrived, each once, or may still arrive until the target has a [`fence`](Endpoint::fence) or
+    /// [`revoke`](Endpoint::revoke), has polled this peer's PEER_DOWN or has deregistered the memory. Local memory is
+    /// left alone after the completion, with one exception: a NIC that does not return it within 160 ms.
     ///
     /// ```
     /// # let world = libweft::testing::world()?;

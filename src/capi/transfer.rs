@@ -72,12 +72,12 @@ unsafe impl Sized32 for weft_pages {
 /// target, and none arrives later. The local bytes must not change before.
 /// Operations have no order among each other.
 ///
-/// After any other status, bytes, notification and counter may have arrived,
-/// each once, or may still arrive until the target has a `weft_peer_fence` or
-/// `weft_grant_revoke`, has polled this peer's PEER_DOWN or has deregistered
-/// the memory: docs/pages-back.md. Local memory is left alone after the
-/// completion, with one exception (a NIC that does not return it within 160
-/// ms): docs/failures.md.
+/// After any other status, bytes (any of them: a page may be cut at any byte),
+/// notification and counter may have arrived, each once, or may still arrive
+/// until the target has a `weft_peer_fence` or `weft_grant_revoke`, has polled
+/// this peer's PEER_DOWN or has deregistered the memory: docs/pages-back.md.
+/// Local memory is left alone after the completion, with one exception (a NIC
+/// that does not return it within 160 ms): docs/failures.md.
 ///
 /// `local`, `remote`: needed also with a `len` of 0, which moves nothing, and
 /// completes and notifies all the same. `local_offset`, `remote_offset`: from
