@@ -19,9 +19,13 @@
  * (`finish` must not throw: the completions behind it in `room` would be lost.)
  *
  * weft.h is the contract: each function here calls the one of its name there, and says only what is different. What
- * fails throws weft::error (without exceptions: it says so and aborts; there, use the functions of weft.h for what may
- * fail, or the ones named try_...). Arguments are the structs of weft.h, zeroed and with their size set; the functions that
+ * fails throws weft::error. Arguments are the structs of weft.h, zeroed and with their size set; the functions that
  * fill them in are a help, and every field can be set by hand.
+ *
+ * Without exceptions every failure is said on stderr and ends the program by std::abort, also one that a peer or a NIC has
+ * caused. The functions named try_... survive `WEFT_ERR_AGAIN` alone. There, call the functions of weft.h with the owners'
+ * handles (`get()`) for all that may fail, look at `status` of completions instead of `weft::check`, and hand what was
+ * made to owners: each has a constructor that takes a handle.
  *
  * Owners move and do not copy; one that was moved from owns nothing, and is answered with WEFT_ERR_HANDLE. Their
  * destructors never throw. Keep what belongs to an endpoint no longer than the endpoint: declare it after. An order
@@ -54,6 +58,9 @@
 #include <vector>
 #if defined(__cpp_impl_coroutine)
 #include <coroutine>
+#endif
+#if __cplusplus >= 202002L
+#include <ranges>
 #endif
 
 #include "weft.h"
@@ -165,6 +172,16 @@ private:
     T *data_ = nullptr;
     std::size_t size_ = 0;
 };
+
+} // namespace weft
+
+#if defined(__cpp_lib_ranges)
+/* A view, as std::span is: so one becomes a std::span also where it is returned. */
+template <class T> inline constexpr bool std::ranges::enable_borrowed_range<weft::span<T>> = true;
+template <class T> inline constexpr bool std::ranges::enable_view<weft::span<T>> = true;
+#endif
+
+namespace weft {
 
 /** Bytes that lie elsewhere: of a string, or a vector of plain data. */
 class bytes {
@@ -780,6 +797,8 @@ public:
         check(weft_endpoint_create(&config, &made));
         handle_.reset(made);
     }
+    /** Owns what `weft_endpoint_create` made. */
+    explicit endpoint(weft_endpoint *handle) noexcept : handle_(handle) {}
 
     weft_endpoint *get() const noexcept { return handle_.get(); }
 
@@ -1103,10 +1122,20 @@ private:
  *     weft::completion c = co_await done([&](const weft::options &how) { return ep.write(mine, 0, theirs, 0, len, how); },
  *                                        weft::options().within(5s));
  *
- * and, in the program's loop, whenever `event_fd` is readable: `done.dispatch(executor)`. A failure of the call is thrown
- * where it is awaited; that of the operation is the completion's status (`weft::check(c)`). A coroutine must not be destroyed
- * while it waits: every operation ends by its deadline. One thread dispatches at a time; what is submitted in a lambda must not be
- * used after the call, since the coroutine may go on at once.
+ * and, in the program's loop, whenever `event_fd` is readable: `done.dispatch(executor)`, one thread at a time. A failure
+ * of the call is thrown where it is awaited; that of the operation is the completion's status (`weft::check(c)`). A lambda may
+ * call a function of weft.h instead and return its `weft_status`: then nothing is thrown, and a failure of the call is the
+ * completion's status, too. A coroutine must not be destroyed while it waits: every operation ends by its deadline.
+ *
+ * To cancel, keep the id: `return id = ep.write(...);` in the lambda, and `ep.cancel(id)` elsewhere. That is safe where one
+ * thread submits and dispatches. Where another one dispatches, the coroutine may go on, and end, before the call has
+ * returned: then the lambda must use neither its captures nor the coroutine's variables after the call. Have the id outlive
+ * the coroutine, and name its place before the call (`kept` is a std::shared_ptr<std::atomic<weft::op>>):
+ *
+ *     [&](const weft::options &how) { const auto its = kept; return *its = ep.write(mine, 0, theirs, 0, len, how); }
+ *
+ * The end: shut the endpoint down, and dispatch until that returns false. Each coroutine that waited has then been passed on,
+ * with `WEFT_ERR_CANCELED`, and what it submits is refused with `WEFT_ERR_CLOSED`. examples-c/coroutines.cpp is a program.
  */
 class awaiter {
     template <class Submit> class operation;
@@ -1125,24 +1154,38 @@ public:
             detail::raise(std::invalid_argument("weft::awaiter: one completion for each peer cannot be awaited"));
         return {std::move(how.completing_in(queue_)), std::move(submit)};
     }
-    /** Passes the coroutines whose operations have ended to `executor(std::coroutine_handle<>)`, and arms the event fd. */
-    template <class Executor> void dispatch(Executor &&executor) const
+    /**
+     * Passes the coroutines whose operations have ended to `executor(std::coroutine_handle<>)`, which must not throw, and
+     * arms the event fd. False once the endpoint is shut down and all have been passed on: no other will come.
+     */
+    template <class Executor> bool dispatch(Executor &&executor) const
     {
         std::array<completion, 64> room;
-        do {
-            for (span<completion> some = queue_.poll(room); !some.empty(); some = queue_.poll(room))
-                for (const completion &c : some) {
-                    place *const its = static_cast<place *>(c.user_data);
-                    its->result = c;
-                    executor(its->waits);
-                }
-        } while (!queue_.arm());
+        for (;;) {
+            std::int32_t n = weft_queue_poll(queue_.get(), room.data(), detail::to_u32(room.size()), 0);
+            for (std::int32_t i = 0; i < n; i++) {
+                const completion &c = room[static_cast<std::size_t>(i)];
+                place *const its = static_cast<place *>(c.user_data);
+                its->result = c;
+                executor(its->waits);
+            }
+            if (n == 0) {
+                n = weft_queue_arm(queue_.get(), nullptr);
+                if (n == WEFT_OK)
+                    return true;
+            }
+            if (n == WEFT_ERR_CLOSED)
+                return false;
+            if (n != WEFT_ERR_AGAIN)
+                check(n);
+        }
     }
     /** Resumes them in place. */
-    void dispatch() const
+    bool dispatch() const
     {
-        dispatch([](std::coroutine_handle<> waits) { waits.resume(); });
+        return dispatch([](std::coroutine_handle<> waits) { waits.resume(); });
     }
+    /** Always the same; throws `WEFT_ERR_CLOSED` after the end. */
     [[nodiscard]] int event_fd() const { return queue_.event_fd(); }
 
 private:
@@ -1152,11 +1195,22 @@ private:
         operation(const operation &) = delete;
         operation &operator=(const operation &) = delete;
         bool await_ready() const noexcept { return false; }
-        void await_suspend(std::coroutine_handle<> caller)
+        bool await_suspend(std::coroutine_handle<> caller)
         {
+            using answer = decltype(submit_(how_));
+            static_assert(std::is_same_v<answer, op> || std::is_same_v<answer, weft_status>,
+                          "the lambda returns what the call does: an id, or a weft_status (try_... would start nothing)");
             this->waits = caller;
-            /* From the call on another thread may resume the coroutine, and end it: nothing of it is used after. */
-            submit_(how_.tagged(static_cast<place *>(this)));
+            /* From the call on another thread may resume the coroutine, and end it: nothing of it is used after, unless
+             * the call was refused. */
+            [[maybe_unused]] const answer started = submit_(how_.tagged(static_cast<place *>(this)));
+            if constexpr (std::is_same_v<answer, weft_status>)
+                if (started < 0) {
+                    this->result = {};
+                    this->result.status = started;
+                    return false;
+                }
+            return true;
         }
         completion await_resume() const noexcept { return this->result; }
 

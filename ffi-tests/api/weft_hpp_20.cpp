@@ -8,7 +8,10 @@
 #include <cstdlib>
 #include <deque>
 #include <poll.h>
+#include <ranges>
+#include <span>
 #include <string_view>
+#include <thread>
 
 namespace {
 
@@ -60,6 +63,13 @@ struct duo {
         remote = a.import_memory(a_to_b, b_memory.descriptor());
     }
 };
+
+// ---- Views ----
+
+static_assert(std::ranges::view<weft::span<int>> && std::ranges::borrowed_range<weft::span<int>>);
+static_assert(std::is_convertible_v<weft::span<weft::completion>, std::span<weft::completion>>); // of what poll returns
+static_assert(std::is_convertible_v<std::span<const int>, weft::span<const int>>);
+static_assert(!std::is_convertible_v<weft::span<const int>, std::span<int>>);
 
 // ---- Coroutines ----
 
@@ -141,6 +151,52 @@ void coroutines_await_operations()
     fail("nothing was thrown", __LINE__);
 }
 
+/** Waits for a counter that nobody raises, then submits once more, by the function of weft.h. */
+task until_the_end(const weft::endpoint &ep, const weft::awaiter &done, weft_counter which, weft::op &id)
+{
+    const std::uint64_t never = 1;
+    const auto wait = [&](const weft::options &how) {
+        return weft_counter_expect(ep.get(), &which, &never, 1, &how, &id);
+    };
+    weft::completion c = co_await done(wait, weft::options().within(1h));
+    CHECK(c.status == WEFT_ERR_CANCELED && c.op == id);
+    c = co_await done(wait, weft::options().within(1h));
+    CHECK(c.status == WEFT_ERR_CLOSED && c.op == 0);
+}
+
+void coroutines_that_wait_are_passed_on_at_the_end()
+{
+    weft::endpoint ep{config()};
+    const weft::counter counter = ep.create_counter();
+    const weft::awaiter done(ep, 128);
+    std::array<weft::op, 100> ids;
+    std::deque<task> tasks;
+    for (weft::op &id : ids)
+        tasks.push_back(until_the_end(ep, done, counter.id(), id));
+    pollfd event{done.event_fd(), POLLIN, 0};
+    std::deque<std::coroutine_handle<>> ready;
+    const auto queued = [&](std::coroutine_handle<> waits) { ready.push_back(waits); };
+    // One is canceled before, and waits for nothing else.
+    CHECK(done.dispatch(queued) && ready.empty() && ep.cancel(ids[0]));
+    while (ready.empty()) {
+        CHECK(poll(&event, 1, 20000) == 1);
+        CHECK(done.dispatch(queued));
+    }
+    CHECK(ready.size() == 1);
+    std::thread ender([&] {
+        std::this_thread::sleep_for(20ms);
+        ep.shutdown(0s);
+    });
+    while (done.dispatch(queued))
+        CHECK(poll(&event, 1, 20000) == 1);
+    ender.join();
+    CHECK(ready.size() == ids.size() && !done.dispatch());
+    for (; !ready.empty(); ready.pop_front())
+        ready.front().resume();
+    for (const task &one : tasks)
+        one.end();
+}
+
 // ---- Grants of pages, ids, the log ----
 
 void grants_name_pages_as_transfers_do()
@@ -183,6 +239,7 @@ void log_goes_to_a_function()
 
 constexpr named_test tests[] = {
     {"coroutines_await_operations", "host,tcp", coroutines_await_operations},
+    {"coroutines_that_wait_are_passed_on_at_the_end", "host,tcp", coroutines_that_wait_are_passed_on_at_the_end},
     {"grants_name_pages_as_transfers_do", "host,tcp", grants_name_pages_as_transfers_do},
     {"log_goes_to_a_function", "host", log_goes_to_a_function},
 };
