@@ -292,7 +292,8 @@ tested: ## Builds both, lib and lib-simulated
 
 examples: lib ## Builds the examples, in C and C++, into target/examples-c
 	@$(MAKE) --no-print-directory $(ALONE) $(PAIRS) $(EXAMPLES)/random_fill \
-		$(if $(shell command -v $(CXX)),$(EXAMPLES)/prefill_decode $(EXAMPLES)/cold_pages $(EXAMPLES)/pages_back_cpp)
+		$(if $(shell command -v $(CXX)),$(EXAMPLES)/prefill_decode $(EXAMPLES)/cold_pages $(EXAMPLES)/pages_back_cpp \
+		$(EXAMPLES)/coroutines)
 
 $(EXAMPLES)/random_fill: $(FILL_C) $(wildcard examples-c/*.h) include/weft.h $(LIB)
 	@mkdir -p $(@D)
@@ -312,8 +313,10 @@ $(PAIRS): $(EXAMPLES)/%: examples-c/%.c $(EXAMPLES)/exchange.o examples-c/check.
 $(EXAMPLES)/prefill_decode: examples-c/prefill_decode/prefill_decode.cpp
 $(EXAMPLES)/cold_pages: examples-c/cold_pages.cpp
 $(EXAMPLES)/pages_back_cpp: examples-c/pages_back.cpp
-$(EXAMPLES)/prefill_decode $(EXAMPLES)/cold_pages $(EXAMPLES)/pages_back_cpp: $(EXAMPLES)/exchange.o $(wildcard examples-c/*/*.hpp include/*.h*) $(LIB)
-	$(CXX) -std=c++17 $(WARNINGS) $(CXXFLAGS) -Iinclude $(filter %.cpp,$^) $(EXAMPLES)/exchange.o $(LINK) -lpthread -o $@
+$(EXAMPLES)/coroutines: examples-c/coroutines.cpp
+$(EXAMPLES)/coroutines: CXX_STD := c++20
+$(EXAMPLES)/prefill_decode $(EXAMPLES)/cold_pages $(EXAMPLES)/pages_back_cpp $(EXAMPLES)/coroutines: $(EXAMPLES)/exchange.o $(wildcard examples-c/*/*.hpp include/*.h*) $(LIB)
+	$(CXX) -std=$(or $(CXX_STD),c++17) $(WARNINGS) $(CXXFLAGS) -Iinclude $(filter %.cpp,$^) $(EXAMPLES)/exchange.o $(LINK) -lpthread -o $@
 
 # Its library lies beside it when it is installed.
 $(NIXL_PLUGIN): $(wildcard $(NIXL)/*.cpp $(NIXL)/*.hpp) $(NIXL)/exports.map include/weft.h $(LIB)

@@ -25,7 +25,9 @@ for compiler in g++ clang++; do
     command -v $compiler >/dev/null || continue
     status=0
     for source in examples-c/*.cpp; do
-        $compiler -std=c++17 -O2 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -Iinclude \
+        standard=c++17
+        [ "$source" != examples-c/coroutines.cpp ] || standard=c++20
+        $compiler -std=$standard -O2 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -Iinclude \
             -c "$source" -o "$scratch/object.o" || status=1
     done
     settle "$compiler compiles the examples in C++ without a warning" $status
@@ -107,6 +109,8 @@ alone "pages: both halves of every page are right" pages 'half 0 has arrived' 'h
 alone "manual: every write is done without a thread" manual '^1000 writes in [0-9]+ steps, last page right$'
 alone "cancel: pages are used again after a fence" cancel '^the write ended with WEFT_' 'and nothing came later$'
 alone "file_pages: what was written to a peer's file is read back" file_pages '^16 pages are back, 0 bytes wrong$'
+alone "coroutines: each ends, those that wait at the end, too" coroutines '^16 pages are read, 0 bytes wrong$' \
+    '^1 was canceled, 1 was late$' '^100 coroutines waited at the end, 100 ended$'
 for program in pages_back pages_back_cpp; do
     alone "$program: pages are used again, whatever their sender does" $program \
         '^the user hung up: .*, nothing came later$' '^the time is over: .*, nothing came later$' \
