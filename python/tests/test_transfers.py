@@ -107,6 +107,24 @@ class Lanes(Pair):
         text = libweft.lib.weft_status_text(down.status).decode()
         self.assertEqual((down.reason.count(text), repr(down).count(text)), (1, 1), repr(down))
 
+    def test_an_event_has_its_error(self) -> None:
+        local, remote = self.memories(bytearray(8), bytearray(8))
+        self.here.write(local, remote, notify=1).wait(20)
+        came = next_event(self.there, libweft.Notification)
+        self.assertIsNone(came.error)
+        self.there.grant(self.there.register(bytearray(8), access=libweft.Access.GRANTED), came.peer, notify=2)
+        self.here.close()
+        events = {type(event): event for event in (self.there.wait_event(20) for _ in range(2))}
+        for kind in (libweft.PeerDown, libweft.Notification):
+            event = events[kind]
+            assert isinstance(event, (libweft.PeerDown, libweft.Notification))
+            error = event.error
+            assert error is not None
+            self.assertEqual((type(error), error.status, error.peer), (libweft.ConnectionFailedError, event.status, event.peer.id))
+            self.assertRegex(error.name, "WEFT_ERR_PEER_")
+            self.assertEqual({event.peer: 1}[libweft.Peer(self.there, came.peer.id)], 1)
+        self.assertNotEqual(came.peer, self.peer)
+
 
 class Traces(unittest.TestCase):
     def test_close_writes_the_trace(self) -> None:

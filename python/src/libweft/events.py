@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, NamedTuple, Union
+from typing import TYPE_CHECKING, Callable, NamedTuple, Optional, Union
 
 from . import c
 from ._library import quick
-from .errors import WeftError
+from .errors import WeftError, error_of
 
 if TYPE_CHECKING:
     from .peer import Peer
@@ -25,12 +25,17 @@ class Message:
 @dataclass(frozen=True)
 class Notification:
     """A peer's transfer with `notify` has arrived, every byte of it. Or (`status` is not 0, but a
-    `libweft.c.ERR_*`) one with `notify_failure` has failed, or a grant with `notify` has expired."""
+    `libweft.c.ERR_*`, see `error`) one with `notify_failure` has failed, or a grant with `notify` has expired."""
 
     peer: Peer
     value: int
     data: bytes
     status: int = 0
+
+    @property
+    def error(self) -> Optional[WeftError]:
+        """The status as an exception, with `name` and `message`; None of 0."""
+        return error_of(self.status, str(quick.weft_status_text(self.status).decode()), self.peer.id) if self.status < 0 else None
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,11 @@ class PeerDown:
         except WeftError:
             return status  # 256 others have ended since, or the endpoint is closed
         return why if status in why else f"{status}: {why}"
+
+    @property
+    def error(self) -> Optional[WeftError]:
+        """The status and the reason as an exception, with `name` and `message`; None of 0."""
+        return error_of(self.status, self.reason, self.peer.id) if self.status < 0 else None
 
     def __repr__(self) -> str:
         return f"PeerDown({self.peer!r}, {quick.weft_status_name(self.status).decode()}: {self.reason})"

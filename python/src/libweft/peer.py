@@ -22,12 +22,19 @@ def nothing(_: Completion) -> None:
 
 
 class Peer:
-    """A remote endpoint, from `Endpoint.connect`, or of a `PeerUp`; until its `PeerDown`."""
+    """A remote endpoint, from `Endpoint.connect`, or of a `PeerUp`; until its `PeerDown`. Those of one connection are
+    equal, and hashable: a key of a dictionary. A new connection to the same endpoint is another peer."""
 
     def __init__(self, endpoint: Endpoint, id: int) -> None:
         self._endpoint = endpoint
         #: `weft_peer`.
         self.id = id
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Peer) and (self._endpoint, self.id) == (other._endpoint, other.id)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
     def __repr__(self) -> str:
         try:

@@ -94,8 +94,10 @@ def takes(event: Optional[libweft.Event]) -> Tuple[int, str]:
         assert_type(event.peer.send(b"answer").wait(), None)
     elif isinstance(event, libweft.Notification):
         assert_type(event.value, int)
+        assert_type(event.error, Optional[libweft.WeftError])
     elif isinstance(event, libweft.PeerDown):
         assert_type(event.reason, str)
+        assert_type(event.error, Optional[libweft.WeftError])
         return event.status, event.reason
     return 0, ""
 
