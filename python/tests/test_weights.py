@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import multiprocessing
 import os
+import pathlib
+import pty
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import unittest
 import unittest.mock
 from multiprocessing.connection import Connection
@@ -16,6 +23,8 @@ from typing import Any, Dict, List, Tuple
 
 import weights_roundtrip
 from support import FABRIC
+import libweft
+from libweft import weights
 from libweft._safetensors import header_for, placed
 from libweft.weights import FileRange, Shard, Source, Target, answer_at, create, place_of, shards_of
 
@@ -53,9 +62,9 @@ class Weights(unittest.TestCase):
             processes.append((process, ours))
         return processes, manifests
 
-    def target(self, begin: int, end: int, manifests: List[bytes]) -> Tuple[Target, bytearray]:
+    def target(self, begin: int, end: int, manifests: List[bytes], timeout: float = 60) -> Tuple[Target, bytearray]:
         buffer = bytearray((end - begin) * ROW)
-        target = Target([Shard("w", "U8", (ROWS, ROW), begin, end, buffer)], manifests, **OPTIONS)
+        target = Target([Shard("w", "U8", (ROWS, ROW), begin, end, buffer)], manifests, timeout=timeout, **OPTIONS)
         self.addCleanup(target.close)
         return target, buffer
 
@@ -65,8 +74,9 @@ class Weights(unittest.TestCase):
             begin, end = ROWS * i // 4, ROWS * (i + 1) // 4
             target, buffer = self.target(begin, end, manifests)
             said: List[Tuple[int, int]] = []
-            target.pull(verify=True, progress=lambda there, all_: said.append((there, all_)))
+            read = target.pull(verify=True, progress=lambda there, all_: said.append((there, all_)))
             self.assertEqual(buffer, rows(begin, end))
+            self.assertEqual(read, [ROW * max(min(end, last) - max(begin, first), 0) for first, last in ((0, 333), (333, 600), (600, 999))])
             self.assertEqual(said[-1], (len(buffer), len(buffer)))
 
     def test_a_source_that_dies_is_replaced_by_others(self) -> None:
@@ -79,7 +89,7 @@ class Weights(unittest.TestCase):
                 killed.append(there)
                 os.kill(processes[2][0].pid, signal.SIGKILL)
 
-        target.pull(verify=True, progress=kill)
+        self.assertEqual(sum(target.pull(verify=True, progress=kill)), target.total)
         self.assertLess(killed[0], target.total)
         self.assertEqual(buffer, rows(0, ROWS))
         buffer[:] = bytes(len(buffer))
@@ -100,7 +110,67 @@ class Weights(unittest.TestCase):
         stop(0)
         target.pull(verify=True, progress=lambda there, all_: stop(2 if there == all_ else 1))
         self.assertEqual(buffer, rows(0, ROWS))
-        self.assertEqual(target._dead, {0, 1, 2})
+        self.assertEqual(set(target.lost), {0, 1, 2})
+
+    def test_a_source_that_was_silent_is_used_again(self) -> None:
+        processes, manifests = self.sources(*[[(0, ROWS)]] * 2)
+        alone, both = (self.target(0, ROWS, sources, timeout=2) for sources in (manifests[:1], manifests))
+        os.kill(processes[0][0].pid, signal.SIGSTOP)
+        with self.assertRaises(libweft.PeerError):
+            alone[0].pull()
+        self.assertEqual(both[0].pull(), [0, both[0].total])
+        os.kill(processes[0][0].pid, signal.SIGCONT)
+        alone[0].pull(verify=True)
+        self.assertEqual((alone[1], alone[0].lost), (rows(0, ROWS), {}))
+        until = time.monotonic() + 30
+        while both[0].lost and time.monotonic() < until:
+            both[0].pull(verify=True)
+        self.assertNotIn(0, both[0].pull(verify=True))
+        self.assertEqual(both[1], rows(0, ROWS))
+
+    def test_an_answer_to_an_earlier_pull_is_none_to_this_one(self) -> None:
+        gate, first, second = threading.Event(), shard(0, ROWS), shard(0, ROWS)
+        self.addCleanup(gate.set)
+        with Source([first], **OPTIONS) as late, Source([second], **OPTIONS) as other:
+            def checksum(*given: Any) -> int:
+                sum_ = known(*given)
+                if threading.current_thread() is late._thread:
+                    gate.wait()
+                return sum_
+
+            known = weights.checksum
+            target, buffer = self.target(0, ROWS, [late.manifest(), other.manifest()], timeout=2)
+            with unittest.mock.patch("libweft.weights.checksum", checksum):
+                target.pull(verify=True)
+                self.assertEqual(set(target.lost), {0})
+                self.assertIn("no checksum", str(target.lost[0]))
+                first.buffer[:] = second.buffer[:] = rows(0, ROWS, version=1)
+                gate.set()
+                until = time.monotonic() + 30
+                while target.lost and time.monotonic() < until:
+                    target.pull()
+                target.pull(verify=True)
+            self.assertEqual(buffer, first.buffer)
+
+    def test_an_exception_of_progress_ends_a_pull(self) -> None:
+        _, manifests = self.sources([(0, ROWS)])
+        with unittest.mock.patch("libweft.weights.PIECE", 2 << 20):
+            target, buffer = self.target(0, ROWS, manifests)
+        begun: List[Any] = []
+
+        def start(*given: Any) -> Any:
+            begun.append(unittest.mock.Mock() if begun else known(*given))
+            return begun[-1]
+
+        def leave(there: int, all_: int) -> None:
+            raise InterruptedError(threading.current_thread().name)
+
+        known = target._start
+        with unittest.mock.patch.object(target, "_start", start), self.assertRaisesRegex(InterruptedError, threading.current_thread().name):
+            target.pull(progress=leave)
+        self.assertEqual(begun[1].method_calls, [unittest.mock.call.cancel(), unittest.mock.call.wait()])
+        target.pull(verify=True)
+        self.assertEqual(buffer, rows(0, ROWS))
 
     def test_a_pull_goes_on_while_sources_refuse(self) -> None:
         with tempfile.NamedTemporaryFile() as secret, contextlib.ExitStack() as closes:
@@ -111,13 +181,13 @@ class Weights(unittest.TestCase):
             _, manifests = self.sources([(0, ROWS)])
             target, buffer = self.target(0, ROWS, [closed.manifest(), withdrawn.manifest(), *manifests, other.manifest()])
             target.pull(verify=True)
-            self.assertEqual(target._dead, {3})
+            self.assertEqual(set(target.lost), {3})
             closed.close()
             withdrawn._memories[0].deregister()
             buffer[:] = bytes(len(buffer))
             target.pull(verify=True)
             self.assertEqual(buffer, rows(0, ROWS))
-            self.assertEqual(target._dead, {0, 1, 3})
+            self.assertEqual(set(target.lost), {0, 1, 3})
 
     def test_what_no_source_is_left_for_is_an_error(self) -> None:
         processes, manifests = self.sources([(0, 500)], [(500, 999)])
@@ -163,6 +233,71 @@ class Weights(unittest.TestCase):
                 target.pull(verify=True)
             with open(f"{folder}/out", "rb") as file:
                 self.assertEqual(file.read(), bytes(5) + rows(50, 250))
+
+    def offered(self, manifest: bytes) -> str:
+        """Where the command finds a source, of a file with all rows."""
+        header = header_for(placed([("w", "U8", (ROWS, ROW), ROWS * ROW)]))
+        answer = json.dumps({**json.loads(manifest), "headers": [base64.b64encode(header).decode()]}).encode()
+        server = socket.create_server(("127.0.0.1", 0))
+
+        def give() -> None:
+            with server, contextlib.suppress(OSError):
+                while True:
+                    with server.accept()[0] as connection:
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=give)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(server.shutdown, socket.SHUT_RDWR)
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+    def test_a_file_stays_until_another_is_complete(self) -> None:
+        processes, manifests = self.sources([(0, ROWS)])
+        place = self.offered(manifests[0])
+        os.kill(processes[0][0].pid, signal.SIGSTOP)
+        with tempfile.TemporaryDirectory() as folder:
+            out = pathlib.Path(folder, "out")
+            out.write_bytes(b"the old one")
+            for number, direct, end in ((signal.SIGINT, [], 130), (signal.SIGTERM, ["--direct"], 143), (None, [], 1), (None, ["--direct"], 1)):
+                if number is None:
+                    os.kill(processes[0][0].pid, signal.SIGKILL)
+                command = subprocess.Popen([sys.executable, "-m", "libweft.weights", "pull", "--from", place, "--out", str(out), *direct],
+                                           stderr=subprocess.PIPE, text=True)
+                with command:
+                    until = time.monotonic() + 30
+                    while number is not None and len(os.listdir(folder)) == 1 and time.monotonic() < until:
+                        time.sleep(0.01)
+                    if number is not None:
+                        time.sleep(0.5)
+                        command.send_signal(number)
+                    said = command.communicate(timeout=100)[1]
+                self.assertEqual((command.returncode, "Traceback" in said), (end, False), said)
+                self.assertEqual((os.listdir(folder), out.read_bytes()), (["out"], b"the old one"))
+            with self.assertRaisesRegex(ValueError, "not a file"):
+                weights._pull([place_of(place)], folder, 0, 1, False, False)
+            out.unlink()
+            out.symlink_to(pathlib.Path(folder, "in"))
+            with weights.replacing(str(out)) as name:
+                pathlib.Path(name).write_bytes(b"new")
+            self.assertEqual((sorted(os.listdir(folder)), out.is_symlink(), out.read_bytes()), (["in", "out"], True, b"new"))
+
+    def test_a_pull_says_how_far_it_is_and_who_sent_what(self) -> None:
+        processes, manifests = self.sources(*[[(0, ROWS)]] * 2)
+        places = [self.offered(manifest) for manifest in manifests]
+        os.kill(processes[1][0].pid, signal.SIGKILL)
+        ours, theirs = pty.openpty()
+        self.addCleanup(os.close, ours)
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run([sys.executable, "-m", "libweft.weights", "pull", "--from", places[0], "--from", places[1], "--verify",
+                                   "--out", f"{folder}/out"], check=True, stdout=subprocess.PIPE, stderr=theirs, text=True, timeout=100)
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # its end
+            while True:
+                shown += os.read(ours, 1 << 16)
+        self.assertRegex(done.stdout, f"{places[0]}: {ROWS * ROW} bytes\n{places[1]}: 0 bytes, then lost: .*could not be reached")
+        self.assertRegex(shown.decode(), "\r\x1b\\[K100% of 0.07 GB, .* GB/s, comparing checksums\r\x1b\\[K1 of 2 sources was lost")
 
     def test_files_come_out_byte_for_byte(self) -> None:
         self.assertEqual(weights_roundtrip.failed(weights_roundtrip.files()[::10]), [])

@@ -10,7 +10,7 @@ Tensors are sharded by their first dimension. Targets read; what several sources
 the others when one dies. On the command line, with safetensors files:
 
     python -m libweft.weights serve --listen HOST:PORT [--direct] FILE...
-    python -m libweft.weights pull --from HOST:PORT --out FILE [--shard 0/2] [--verify] [--direct]
+    python -m libweft.weights pull --from HOST:PORT [--from HOST:PORT]... --out FILE [--shard 0/2] [--verify] [--direct]
 
 A shard may lie in a file (`FileRange`), on either side: then its bytes go between the disk and the peer, and neither memory nor
 the page cache holds them (`--direct`; see docs/files.md).
@@ -23,19 +23,22 @@ from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import ctypes
 import importlib
+import itertools
 import json
 import math
 import mmap
 import os
+import signal
 import socket
 import sys
 import threading
 import time
 import zlib
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ._buffers import Held
 from ._safetensors import Tensor, header_for, header_of, parsed, placed, size_of
@@ -225,7 +228,8 @@ class Target:
         self.pieces: List[Piece] = list(self._plan())
         #: Bytes of a pull.
         self.total: int = sum(p.length for p in self.pieces)
-        self._dead: Set[int] = set()
+        #: Sources that pulls have lost, by their place in `manifests`, and why.
+        self.lost: Dict[int, Exception] = {}
         self._endpoint, self._own = endpoint or Endpoint(**options), endpoint is None
         try:
             self._memories, self._places = register(self._endpoint, self._shards, Access.LOCAL)
@@ -235,6 +239,8 @@ class Target:
             raise
         self._peers: Dict[int, Peer] = {}
         self._remotes: Dict[int, List[RemoteMemory]] = {}
+        self._connecting: Dict[int, Operation[Peer]] = {}
+        self._questions = itertools.count()
 
     def _plan(self) -> Iterator[Piece]:
         held: Dict[str, List[Tuple[int, int, Any]]] = {}
@@ -258,11 +264,28 @@ class Target:
                     yield Piece(number, start + at, min(PIECE, length - at), tuple((s, r, o + at) for s, r, o in have))
 
     def pull(self, *, verify: bool = False, progress: Optional[Callable[[int, int], None]] = None,
-             arrived: Optional[Callable[[Shard, int, int], None]] = None) -> None:
-        """Reads everything. `verify`: the sources compute checksums of what was read from them, and they are compared.
-        `progress` is called with the bytes that are there, and all; `arrived` with each piece of a shard, by its offset and
-        length. Raises the last source's error when none is left that has what is missing."""
+             arrived: Optional[Callable[[Shard, int, int], None]] = None) -> List[int]:
+        """Reads everything, and returns how many bytes came from each source. `verify`: the sources compute checksums of what
+        was read from them, and they are compared. Raises the last source's error when none is left that has what is missing.
+
+        `progress` is called with the bytes that were read, and all; `arrived` with each piece of a shard, by its offset and
+        length. With `verify` the bytes can become fewer: what a source sent that is lost before its checksums came is read again.
+        Both are called in the thread that pulls. An exception that they raise cancels the reads under way and leaves the pull when
+        these have ended; the target can pull again.
+
+        A pull blocks: `await asyncio.to_thread(target.pull)`. To cancel it, or at a deadline of the whole, raise in `progress`;
+        it is not called for up to `timeout` seconds while a source is silent.
+
+        A source that is `lost` is out for the rest of the pull. The next one connects to it again, and waits for it where no
+        other has what it has; elsewhere it is used by the first pull that finds it connected."""
+        for source in list(self.lost):
+            if source in self._connecting and self._connecting[source].done:
+                self._use_again(source)
+            if source in self.lost and source not in self._connecting:
+                with contextlib.suppress(WeftError):
+                    self._connect(source)
         todo = list(range(len(self.pieces)))
+        read = [0] * len(self._sources)
         there = 0
 
         def moved(batch: Sequence[int]) -> None:
@@ -279,27 +302,51 @@ class Target:
             todo = self._unconfirmed(came_from) if verify else []
             for piece in todo:
                 there -= self.pieces[piece].length
+                del came_from[piece]
+            for piece, source in came_from.items():
+                read[source] += self.pieces[piece].length
+        return read
+
+    def _connect(self, source: int) -> None:
+        """Begins it."""
+        for remote in self._remotes.pop(source, ()):
+            with contextlib.suppress(WeftError):
+                remote.release()
+        self._connecting[source] = self._endpoint.connect(base64.b64decode(self._sources[source]["address"]), timeout=self._timeout)
 
     def _connected(self, source: int) -> List[RemoteMemory]:
         if source not in self._remotes:
-            known = self._sources[source]
-            peer = self._endpoint.connect(base64.b64decode(known["address"]), timeout=self._timeout).wait()
-            self._peers[source] = peer
-            self._remotes[source] = [peer.import_memory(base64.b64decode(d)) for d in known["descriptors"]]
+            if source not in self._connecting:
+                self._connect(source)
+            peer = self._peers[source] = self._connecting.pop(source).wait()
+            self._remotes[source] = [peer.import_memory(base64.b64decode(d)) for d in self._sources[source]["descriptors"]]
         return self._remotes[source]
 
-    def _assign(self, pieces: Sequence[int], queues: Dict[int, Deque[int]], why: Optional[WeftError]) -> None:
+    def _use_again(self, source: int) -> None:
+        """Waits until a lost source is connected, or is not."""
+        try:
+            self._connected(source)
+        except WeftError as error:
+            self.lost[source] = error
+        else:
+            self.lost.pop(source, None)
+
+    def _assign(self, pieces: Sequence[int], queues: Dict[int, Deque[int]]) -> None:
         """To the source that has least to send."""
         for number in pieces:
-            have = [s for s, _, _ in self.pieces[number].sources if s not in self._dead]
+            sources = [s for s, _, _ in self.pieces[number].sources]
+            if all(s in self.lost for s in sources):
+                for source in self._connecting.keys() & set(sources):
+                    self._use_again(source)
+            have = [s for s in sources if s not in self.lost]
             if not have:
-                raise why or ConnectionError(f"no source is left that has {self._shards[self.pieces[number].shard].name}")
+                raise next(why for source, why in reversed(list(self.lost.items())) if source in sources)
             queues.setdefault(min(have, key=lambda s: len(queues.get(s, ()))), deque()).append(number)
 
     def _read(self, pieces: Sequence[int], moved: Callable[[Sequence[int]], None]) -> Dict[int, int]:
         """Each piece, and the source that it came from."""
         queues: Dict[int, Deque[int]] = {}
-        self._assign(pieces, queues, None)
+        self._assign(pieces, queues)
         under_way: Deque[Tuple[int, List[int], Operation[Any]]] = deque()
         came_from: Dict[int, int] = {}
         try:
@@ -335,8 +382,8 @@ class Target:
         return self._endpoint.read_list(entries, timeout=self._timeout)
 
     def _lose(self, source: int, batch: Sequence[int], queues: Dict[int, Deque[int]], why: WeftError) -> None:
-        self._dead.add(source)
-        self._assign([*batch, *queues.pop(source, ())], queues, why)
+        self.lost[source] = why
+        self._assign([*batch, *queues.pop(source, ())], queues)
 
     @staticmethod
     def _stop(operations: Iterator[Operation[Any]]) -> None:
@@ -353,31 +400,37 @@ class Target:
         for number, source in came_from.items():
             piece = self.pieces[number]
             place, offset = next((r, o) for s, r, o in piece.sources if s == source)
+            # Of this question alone: a source that was lost may still answer an earlier one.
+            question = next(self._questions)
             try:
-                self._peers[source].send(json.dumps([number, place, offset, piece.length]).encode())
-                asked[number] = source
-            except WeftError:
-                self._dead.add(source)
+                self._peers[source].send(json.dumps([question, place, offset, piece.length]).encode())
+                asked[question] = number
+            except WeftError as error:
+                self.lost.setdefault(source, error)
+        open_ = dict.fromkeys(came_from)
         until = time.monotonic() + self._timeout
-        while any(source not in self._dead for source in asked.values()):
+        while any(came_from[number] not in self.lost for number in asked.values()):
             event = self._endpoint.wait_event(max(until - time.monotonic(), 0))
-            if event is None:
-                self._dead |= set(asked.values())  # silent: read from others
+            if event is None:  # silent: read from others
+                for number in asked.values():
+                    self.lost.setdefault(came_from[number], TimeoutError(f"the source has sent no checksum for {self._timeout} s"))
                 break
             if isinstance(event, PeerDown):
-                self._dead |= {s for s, peer in self._peers.items() if peer.id == event.peer.id}
+                for source, peer in self._peers.items():
+                    if peer == event.peer:
+                        self.lost.setdefault(source, ConnectionError(event.reason))
             elif isinstance(event, Message):
-                number, theirs = json.loads(event.data)
-                if number not in asked or self._peers[asked[number]].id != event.peer.id:
+                question, theirs = json.loads(event.data)
+                if question not in asked or self._peers[came_from[asked[question]]] != event.peer:
                     continue  # too late: it is read from another source
+                number = asked.pop(question)
                 piece = self.pieces[number]
                 shard = self._shards[piece.shard]
                 if checksum(shard.buffer, piece.offset, piece.length) != theirs:
                     raise ValueError(f"{shard.name}: what was read from source {came_from[number]} is not what it has")
-                asked.pop(number, None)
-                came_from.pop(number, None)
+                del open_[number]
                 until = time.monotonic() + self._timeout
-        return list(came_from)
+        return list(open_)
 
     def close(self) -> None:
         """Releases everything, and closes the endpoint if it is its own."""
@@ -421,10 +474,48 @@ def create(path: str, header: bytes, direct: bool = False) -> List[Shard]:
     tensors, _ = parsed(path, header)
     with open(path, "wb") as file:
         file.write(header)
-        file.truncate(len(header) + size_of(tensors))
-        if direct and size_of(tensors):
-            os.posix_fallocate(file.fileno(), len(header), size_of(tensors))
+        # Also behind a mapping, where a full disk would be a SIGBUS.
+        os.posix_fallocate(file.fileno(), 0, len(header) + size_of(tensors))
     return _shards(path, header, 0 if direct else mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[str]:
+    """The name to write a file under, in the same folder. When all is well the file gets its own name, and takes the place of an
+    older one; otherwise it is removed."""
+    path = os.path.realpath(path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ValueError(f"{path} is not a file that can be replaced")
+    unfinished = f"{path}.{os.getpid()}.unfinished"
+    try:
+        yield unfinished
+        os.replace(unfinished, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(unfinished)
+        raise
+
+
+@contextlib.contextmanager
+def shown(then: str = "") -> Iterator[Callable[[int, int], None]]:
+    """A `progress` that overwrites a line of stderr, if that is a terminal; the line goes at the end. `then`: what follows the
+    last byte."""
+    clear, began = ("\r\x1b[K" if sys.stderr.isatty() else ""), time.monotonic()
+    last = 0.0
+
+    def show(there: int, all_: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if clear and (now - last >= 0.1 or there == all_):
+            rate = there / max(now - began, math.ulp(1)) / 1e9
+            print(f"{clear}{there / all_:.0%} of {all_ / 1e9:.2f} GB, {rate:.2f} GB/s{then if there == all_ else ''}", end="",
+                  file=sys.stderr, flush=True)
+            last = now
+
+    try:
+        yield show
+    finally:
+        print(clear, end="", file=sys.stderr, flush=True)
 
 
 def place_of(text: str) -> Tuple[str, int]:
@@ -480,7 +571,7 @@ def part_of(tensors: Dict[str, Tensor], part: int, parts: int) -> Dict[str, Tupl
 
 
 def _pull(sources: Sequence[Tuple[str, int]], out: str, part: int, parts: int, verify: bool, direct: bool) -> None:
-    manifests, headers, failed = [], [], None
+    manifests, headers, failed, places = [], [], None, []
     for place in sources:
         try:
             manifests.append(answer_of(place, "headers"))
@@ -488,6 +579,7 @@ def _pull(sources: Sequence[Tuple[str, int]], out: str, part: int, parts: int, v
             failed = f"{place[0]}:{place[1]} offers nothing: {error}"
             print(failed, file=sys.stderr)
             continue
+        places.append(f"{place[0]}:{place[1]}")
         headers += [h for h in json.loads(manifests[-1])["headers"] if h not in headers]
     if not manifests:
         raise ConnectionError(f"no source is left; {failed}")
@@ -501,13 +593,26 @@ def _pull(sources: Sequence[Tuple[str, int]], out: str, part: int, parts: int, v
         metadata.update(more)
     cut = part_of(whole, part, parts)
     header = texts[0] if len(texts) == 1 and parts == 1 else header_for({name: t for name, (t, _, _) in cut.items()}, metadata)
-    shards = [shard._replace(shape=whole[shard.name].shape, begin=cut[shard.name][1], end=cut[shard.name][2])
-              for shard in create(out, header, direct)]
-    with Target(shards, manifests, **(DIRECT if direct else {})) as target:
-        began = time.monotonic()
-        target.pull(verify=verify)
-        seconds = time.monotonic() - began
-        print(f"{len(shards)} tensors, {target.total} bytes, {seconds:.2f} s, {target.total / max(seconds, math.ulp(1)) / 1e9:.2f} GB/s")
+    with replacing(out) as unfinished:
+        shards = [shard._replace(shape=whole[shard.name].shape, begin=cut[shard.name][1], end=cut[shard.name][2])
+                  for shard in create(unfinished, header, direct)]
+        with Target(shards, manifests, **(DIRECT if direct else {})) as target, shown(", comparing checksums" if verify else "") as progress:
+            began = time.monotonic()
+            read = target.pull(verify=verify, progress=progress)
+            seconds = time.monotonic() - began
+    print(f"{len(shards)} tensors, {target.total} bytes, {seconds:.2f} s, {target.total / max(seconds, math.ulp(1)) / 1e9:.2f} GB/s")
+    if len(sources) == 1:
+        return
+    for number, name in enumerate(places):
+        print(f"{name}: {read[number]} bytes{f', then lost: {target.lost[number]}' if number in target.lost else ''}")
+    lost = len(sources) - len(places) + len(target.lost)
+    if lost:
+        print(f"{lost} of {len(sources)} sources {'was' if lost == 1 else 'were'} lost", file=sys.stderr)
+
+
+def _end(*_: object) -> None:
+    """What was begun is undone."""
+    sys.exit(128 + signal.SIGTERM)
 
 
 def main() -> None:
@@ -519,8 +624,10 @@ def main() -> None:
     serve.add_argument("--direct", action="store_true", help="read the files for each target, and hold none of them in memory")
     serve.add_argument("files", nargs="+", metavar="FILE")
     pull = commands.add_parser("pull", help="writes what sources have, or a part of it, into a file")
-    pull.add_argument("--from", dest="sources", type=place_of, action="append", required=True, metavar="HOST:PORT")
-    pull.add_argument("--out", required=True, metavar="FILE")
+    pull.add_argument("--from", dest="sources", type=place_of, action="append", required=True, metavar="HOST:PORT",
+                      help="a source; give it again for each further one: what several have is shared among them, and what one that dies "
+                           "has not sent is read from the others")
+    pull.add_argument("--out", required=True, metavar="FILE", help="is replaced when everything is there; until then FILE.PID.unfinished")
     pull.add_argument("--shard", default="0/1", metavar="I/N", help="rows of part I of N of each tensor")
     pull.add_argument("--verify", action="store_true", help="compare checksums with the sources")
     pull.add_argument("--direct", action="store_true", help="write the file past the page cache")
@@ -530,9 +637,12 @@ def main() -> None:
             _serve(given.listen, given.files, given.direct)
         else:
             part, parts = map(int, given.shard.split("/"))
+            signal.signal(signal.SIGTERM, _end)
             _pull(given.sources, given.out, part, parts, given.verify, given.direct)
     except (OSError, ValueError, WeftError) as error:
         sys.exit(f"{given.command}: {error}")
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
 
 
 if __name__ == "__main__":
