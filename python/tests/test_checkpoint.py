@@ -72,9 +72,11 @@ class Saves(unittest.TestCase):
             self.assertEqual(said[-1], ((end - begin) * ROW + 1001,) * 2)
         longer = Shard("w", "U8", (ROWS, 4 * ROW), 0, 200, bytearray(200 * 4 * ROW))
         wrong: Any
-        for wrong in ({"w": bytearray(3)}, [longer]):
-            with self.assertRaisesRegex(ValueError, "is wanted"):
+        for wrong, error in (({"w": bytearray(3)}, "is wanted"), ([longer], "is wanted"), ([empty(0, 2)._replace(buffer=bytearray(3))], "has 3")):
+            with self.assertRaisesRegex(ValueError, error):
                 ranks[0].load(wrong)
+            with self.assertRaisesRegex(ValueError, "are given twice|has 3"):
+                ranks[0].save(8, [*([shard(0, 3), shard(2, 4)] if error != "has 3" else wrong)])
         with self.assertRaises(FileNotFoundError):
             ranks[0].load([empty(0, 1)], step=6)
 

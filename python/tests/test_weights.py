@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import ctypes
 import json
+import math
 import multiprocessing
 import os
 import pathlib
@@ -25,7 +27,7 @@ import weights_roundtrip
 from support import FABRIC
 import libweft
 from libweft import weights
-from libweft._safetensors import header_for, placed
+from libweft._safetensors import BITS, header_for, placed
 from libweft.weights import FileRange, Shard, Source, Target, answer_at, create, place_of, shards_of
 
 OPTIONS: Dict[str, Any] = {"fabric": FABRIC, "rails": "lo" if FABRIC == "tcp" else None}
@@ -39,6 +41,13 @@ def rows(begin: int, end: int, row: int = ROW, version: int = 0) -> bytearray:
 
 def shard(begin: int, end: int, version: int = 0) -> Shard:
     return Shard("w", "U8", (ROWS, ROW), begin, end, rows(begin, end, version=version))
+
+
+def array(dtype: str, *shape: int) -> Any:
+    """What has a dtype and a shape, as arrays of numpy have; its bytes count up."""
+    length = {"F32": 4, "U8": 1}[dtype] * math.prod(shape)
+    made: Any = type("Array", (ctypes.c_char * length,), {"dtype": {"F32": "float32", "U8": "uint8"}[dtype], "shape": shape})
+    return made.from_buffer(bytearray(range(length)))
 
 
 def serve(pipe: Connection, parts: List[Tuple[int, int]]) -> None:
@@ -199,6 +208,46 @@ class Weights(unittest.TestCase):
             self.target(0, ROWS, manifests[:1])
         with self.assertRaisesRegex(ValueError, "is wanted"):
             Target([Shard("w", "F32", (ROWS, ROW // 4), 0, 1, bytearray(ROW))], manifests, **OPTIONS)
+
+    def test_shards_are_what_they_say(self) -> None:
+        with Source({"a": array("F32", 8, 4), "b": b"12345"}, **OPTIONS) as source:
+            manifest = source.manifest()
+            a, b = bytearray(4 * 16), array("U8", 5)
+            with Target([Shard("a", "F32", (8, 4), 4, 8, a), Shard("b", "U8", (5,), 0, 5, b)], [manifest], **OPTIONS) as target:
+                target.pull(verify=True)
+            self.assertEqual((bytes(a), bytes(b)), (bytes(range(64, 128)), b"12345"))
+            b = bytearray(5)
+            with Target({"b": b}, [manifest], **OPTIONS) as target:
+                target.pull(verify=True)
+            self.assertEqual(b, b"12345")
+        right = Shard("a", "F32", (8, 4), 0, 8, bytearray(128))
+        wrong: Any
+        for wrong, error in (
+            ({"dtype": "float32"}, "a: 'float32' is no dtype of safetensors, which are BOOL, "),
+            ({"dtype": "F16", "buffer": array("F32", 8, 2)}, "a is F16, the buffer is F32"),
+            ({"dtype": "U8", "buffer": array("F32", 8)}, "a is U8, the buffer is F32"),
+            ({"dtype": "F4", "shape": (8, 3)}, "a: a row of F4 .8, 3. has 12 bits"),
+            ({"buffer": bytearray(112)}, "a: rows 0 to 8 of F32 .8, 4. are 128 bytes, the buffer has 112"),
+            ({"buffer": array("U8", 112)}, "the buffer has 112"),
+            ({"buffer": FileRange("/dev/zero", 0, 112)}, "the buffer has 112"),
+            ({"begin": 5, "end": 4, "buffer": b""}, "rows 5 to 4 are none of F32 .8, 4., which has 8"),
+            ({"begin": -1, "end": 7}, "rows -1 to 7 are none"),
+            ({"begin": 1, "end": 9}, "rows 1 to 9 are none"),
+            ({"shape": (), "begin": 0, "end": 2}, "rows 0 to 2 are none"),
+        ):
+            for make in (lambda shards: Source(shards, **OPTIONS), lambda shards: Target(shards, [], **OPTIONS)):
+                with self.subTest(wrong), self.assertRaisesRegex(ValueError, error):
+                    make([right._replace(**wrong)])
+        for others, error in (
+            ([right], "rows 0 to 8 are given twice"),
+            ([Shard("b", "U8", (9,), 0, 6, b"123456"), Shard("b", "U8", (9,), 3, 3, b""), Shard("b", "U8", (9,), 4, 5, b"5")], "b: rows 4 to 5 are"),
+            ([right._replace(shape=(9, 4), begin=8, end=9, buffer=bytearray(16))], "a is F32 .8, 4., and F32 .9, 4."),
+        ):
+            with self.assertRaisesRegex(ValueError, error):
+                Source([right, *others], **OPTIONS)
+        with self.assertRaisesRegex(TypeError, "a list is of Shards, and one is of type str"):
+            Source([*right], **OPTIONS)  # type: ignore[list-item]
+        self.assertEqual([dtype for dtype in BITS if dtype not in str(Shard.__doc__)], [])
 
     def test_bytes_that_differ_are_an_error(self) -> None:
         with Source([shard(0, ROWS)], **OPTIONS) as source:

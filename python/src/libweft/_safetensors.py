@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+import math
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 #: The longest header.
 HEADER_MAX = 100_000_000
@@ -71,6 +72,24 @@ def size_of(tensors: Dict[str, Tensor]) -> int:
     return max((t.end for t in tensors.values()), default=0)
 
 
+#: The dtypes of the format, and the bits of an element of each.
+BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64, "F16": 16, "BF16": 16, "F32": 32,
+    "F64": 64, "C64": 64, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "F6_E2M3": 6, "F6_E3M2": 6,
+    "F4": 4,
+}
+
+
+def row_of(name: str, dtype: str, shape: Sequence[int]) -> int:
+    """Bytes of a row of a tensor. Raises ValueError where a row has none that are whole."""
+    if dtype not in BITS:
+        raise ValueError(f"{name}: {dtype!r} is no dtype of safetensors, which are {', '.join(BITS)}")
+    bits = BITS[dtype] * math.prod(shape[1:])
+    if bits % 8:
+        raise ValueError(f"{name}: a row of {dtype} {tuple(shape)} has {bits} bits, which are no whole bytes")
+    return bits // 8
+
+
 #: How numpy and torch call what the format calls so; complex and the smallest floats are named by later versions of it.
 _DTYPES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32", "int16": "I16",
@@ -79,15 +98,20 @@ _DTYPES = {
 }
 
 
-def dtype_and_shape(name: str, buffer: Any, length: int) -> Tuple[str, Tuple[int, ...]]:
-    """Of a numpy array or a torch tensor; anything else is bytes."""
+def dtype_of(name: str, buffer: Any) -> Optional[str]:
+    """Of a numpy array or a torch tensor; anything else is bytes, and has none."""
     kind = getattr(buffer, "dtype", None)
     if kind is None:
-        return "U8", (length,)
+        return None
     word = str(kind).rpartition(".")[2]
     if word not in _DTYPES or getattr(kind, "byteorder", "=") == ">":
         raise ValueError(f"{name}: safetensors has no dtype {kind}")
-    return _DTYPES[word], tuple(map(int, buffer.shape))
+    return _DTYPES[word]
+
+
+def dtype_and_shape(name: str, buffer: Any, length: int) -> Tuple[str, Tuple[int, ...]]:
+    dtype = dtype_of(name, buffer)
+    return ("U8", (length,)) if dtype is None else (dtype, tuple(map(int, buffer.shape)))
 
 
 def pieces(tensors: Dict[str, Tensor], piece: int) -> List[Tuple[int, int]]:

@@ -38,10 +38,10 @@ import threading
 import time
 import zlib
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from ._buffers import Held
-from ._safetensors import Tensor, header_for, header_of, parsed, placed, size_of
+from ._buffers import Buffer, Held, described
+from ._safetensors import Tensor, dtype_and_shape, dtype_of, header_for, header_of, parsed, placed, row_of, size_of
 from .endpoint import Access, Endpoint
 from .errors import ClosedError, WeftError
 from .events import Message, PeerDown
@@ -72,8 +72,13 @@ class FileRange(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """Rows `begin` to `end` of a tensor, in a contiguous buffer, a tensor, or a `FileRange`. `dtype` and `shape` are the
-    whole tensor's; one without dimensions has one row."""
+    """Rows `begin` to `end` of a tensor, without row `end`, in a contiguous buffer, a tensor, or a `FileRange`. `dtype` and
+    `shape` are the whole tensor's; one without dimensions has one row.
+
+    `dtype` is one of safetensors: BOOL, U8, I8, U16, I16, U32, I32, U64, I64, F16, BF16, F32, F64, C64, F8_E4M3, F8_E5M2,
+    F8_E8M0, F8_E4M3FNUZ, F8_E5M2FNUZ, F6_E2M3, F6_E3M2, F4. It is that of the buffer, which may also be bytes: whatever has no
+    dtype, or has unsigned 8-bit integers (`view("uint8")`). What takes shards raises ValueError for another one, for rows that the
+    shape does not have, and for a buffer that has not the size of the rows."""
 
     name: str
     dtype: str
@@ -85,7 +90,42 @@ class Shard(NamedTuple):
     @property
     def row(self) -> int:
         """Bytes of a row."""
-        return length_of(self.buffer) // max(self.end - self.begin, 1)
+        return row_of(self.name, self.dtype, self.shape)
+
+    @property
+    def rows(self) -> int:
+        """How many the whole tensor has."""
+        return self.shape[0] if self.shape else 1
+
+
+#: Whole tensors by their names (numpy, torch, or any bytes), or rows of some.
+Tensors = Union[Mapping[str, Buffer], Sequence[Shard]]
+
+
+def shards_from(tensors: Tensors, once: bool = False) -> List[Shard]:
+    """All as shards. Raises ValueError for what cannot be one; `once`: also for rows that are in two of them."""
+    if isinstance(tensors, Mapping):
+        whole = [(name, *dtype_and_shape(name, tensor, length_of(tensor)), tensor) for name, tensor in tensors.items()]
+        tensors = [Shard(name, dtype, shape, 0, shape[0] if shape else 1, tensor) for name, dtype, shape, tensor in whole]
+    shards = list(tensors)
+    for shard in shards:
+        if not isinstance(shard, Shard):
+            raise TypeError(f"a list is of Shards, and one is {described(shard)}")
+        name, dtype, shape, begin, end, buffer = shard
+        if not 0 <= begin <= end <= shard.rows:
+            raise ValueError(f"{name}: rows {begin} to {end} are none of {dtype} {tuple(shape)}, which has {shard.rows}")
+        wanted, own, length = (end - begin) * shard.row, dtype_of(name, buffer), length_of(buffer)
+        if own not in (None, "U8", dtype):
+            raise ValueError(f"{name} is {dtype}, the buffer is {own}")
+        if length != wanted:
+            raise ValueError(f"{name}: rows {begin} to {end} of {dtype} {tuple(shape)} are {wanted} bytes, the buffer has {length}")
+    ordered = sorted((s for s in shards if once and s.begin < s.end), key=lambda s: (s.name, s.begin))
+    for first, second in zip(ordered, ordered[1:]):
+        if first.name == second.name and (first.dtype, tuple(first.shape)) != (second.dtype, tuple(second.shape)):
+            raise ValueError(f"{first.name} is {first.dtype} {tuple(first.shape)}, and {second.dtype} {tuple(second.shape)}")
+        if first.name == second.name and second.begin < first.end:
+            raise ValueError(f"{first.name}: rows {second.begin} to {min(first.end, second.end)} are given twice")
+    return shards
 
 
 def length_of(buffer: Any) -> int:
@@ -171,9 +211,9 @@ class Piece(NamedTuple):
 class Source:
     """Offers shards until it is closed. They must not change while targets pull."""
 
-    def __init__(self, shards: Sequence[Shard], **options: Any) -> None:
-        """`options`: those of `Endpoint`."""
-        self._shards = [s for s in shards if s.end > s.begin and s.row]
+    def __init__(self, shards: Tensors, **options: Any) -> None:
+        """`shards`: also whole tensors, by their names. No row may be given twice. `options`: those of `Endpoint`."""
+        self._shards = [s for s in shards_from(shards, once=True) if s.end > s.begin and s.row]
         self._endpoint = Endpoint(**options)
         try:
             self._memories, self._places = register(self._endpoint, self._shards, Access.REMOTE_READ)
@@ -214,12 +254,13 @@ class Source:
 class Target:
     """A plan of what to read from where, made once, for any number of pulls."""
 
-    def __init__(self, shards: Sequence[Shard], manifests: Sequence[bytes], *, timeout: float = 60,
+    def __init__(self, shards: Tensors, manifests: Sequence[bytes], *, timeout: float = 60,
                  endpoint: Optional[Endpoint] = None, **options: Any) -> None:
-        """`timeout`: seconds in which a source has to connect, to answer, and to send up to 64 MiB. `endpoint`: one whose
-        events nothing else takes while a pull verifies, and that `close` leaves open; else `options` are those of a new one."""
+        """`shards`: also whole tensors, by their names. `timeout`: seconds in which a source has to connect, to answer, and to
+        send up to 64 MiB. `endpoint`: one whose events nothing else takes while a pull verifies, and that `close` leaves open;
+        else `options` are those of a new one."""
         self._timeout = timeout
-        self._shards = [s for s in shards if s.end > s.begin and s.row]
+        self._shards = [s for s in shards_from(shards) if s.end > s.begin and s.row]
         self._sources = [json.loads(m) for m in manifests]
         for source in self._sources:
             if source.get("format") != FORMAT:
@@ -251,7 +292,8 @@ class Target:
             holders = held.get(shard.name, [])
             for _, _, (_, dtype, shape, _, _, row) in holders:
                 if (dtype, tuple(shape), row) != (shard.dtype, tuple(shard.shape), shard.row):
-                    raise ValueError(f"{shard.name}: {shard.dtype} {shard.shape} is wanted, {dtype} {tuple(shape)} is offered")
+                    raise ValueError(f"{shard.name}: {shard.dtype} {tuple(shard.shape)} is wanted, with {shard.row} bytes in a row, "
+                                     f"{dtype} {tuple(shape)} is offered, with {row}")
             # Between these rows always the same sources have them.
             edges = {shard.begin, shard.end} | {e for _, _, o in holders for e in o[3:5] if shard.begin < e < shard.end}
             rows = sorted(edges)

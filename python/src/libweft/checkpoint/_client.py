@@ -6,23 +6,18 @@ import base64
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import weights
-from .._buffers import Buffer
-from .._safetensors import dtype_and_shape, size_of
+from .._safetensors import size_of
 from ..endpoint import Access, Endpoint
 from ..errors import PeerError
 from ..memory import Memory
 from ..peer import Peer
-from ..weights import Shard, Target
+from ..weights import Shard, Target, Tensors, shards_from
 from .._calls import Calls
 from ._saving import BLOCK, SLOWEST, File, Place, Progress, Saving, Writer, fill, spread
 from ._store import PIECE
-
-#: Whole tensors by their names (numpy, torch, or any bytes), or rows of some.
-Tensors = Union[Mapping[str, Buffer], Sequence[Shard]]
-
 
 #: Pieces that are wanted in part and read again at once, for their checksums.
 EDGES = 8
@@ -81,16 +76,6 @@ def _checks(shards: Sequence[Shard], offers: Sequence[Dict[str, Any]]) -> Tuple[
                 else:
                     edges.append(_Edge(shard, piece // row, -(-(piece + length) // row), piece, length, sums[number], low, high))
     return wholes, edges
-
-
-def shards_of(tensors: Tensors) -> List[Shard]:
-    if not isinstance(tensors, Mapping):
-        return list(tensors)
-    shards = []
-    for name, tensor in tensors.items():
-        dtype, shape = dtype_and_shape(name, tensor, weights.length_of(tensor))
-        shards.append(Shard(name, dtype, shape, 0, shape[0] if shape else 1, tensor))
-    return shards
 
 
 class Step(NamedTuple):
@@ -161,7 +146,7 @@ class Checkpoints:
     def _begin(self, step: int, tensors: Tensors, name: str, copy: bool, progress: Optional[Progress], commit: bool) -> Saving:
         count = len(self._stores)
         files = [File(f"{name}-{k}", shards, [(self.rank + k + c) % count for c in range(self._copies)])
-                 for k, shards in enumerate(spread(shards_of(tensors), count))]
+                 for k, shards in enumerate(spread(shards_from(tensors, once=True), count))]
         with self._lock:
             if self._last is not None:
                 self._last._thread.join()
@@ -284,7 +269,7 @@ class Checkpoints:
         save. `progress` is called with the bytes that are there, and all. Raises FileNotFoundError without a checkpoint,
         ValueError for tensors that it does not have so, or bytes that are not what was saved; the last store's error if none is
         left."""
-        shards = shards_of(tensors)
+        shards = shards_from(tensors)
         while True:
             found = self._step(step)
             try:

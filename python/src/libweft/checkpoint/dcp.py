@@ -29,7 +29,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from .._safetensors import dtype_and_shape
-from ..weights import Shard, length_of
+from ..weights import Shard, bytes_of, length_of
 from . import Checkpoints
 
 #: The tensor that has DCP's metadata.
@@ -51,6 +51,11 @@ def _kind(tensor: torch.Tensor) -> Tuple[str, Tuple[int, ...]]:
     except ValueError:
         rows = tensor.shape[0] if tensor.dim() else 1
         return "U8", (rows, length_of(tensor) // max(rows, 1))
+
+
+def _plain(buffer: Any, dtype: str) -> Any:
+    """What a file has of a tensor: its bytes, where it has no such dtype."""
+    return bytes_of(buffer) if dtype == "U8" and isinstance(buffer, torch.Tensor) else buffer
 
 
 class _Storage:
@@ -104,7 +109,7 @@ class WeftWriter(_Storage, StorageWriter):
                 key += f"[{','.join(map(str, item.tensor_data.chunk.offsets))}]"
             tensor = data.detach().contiguous()
             dtype, shape = _kind(tensor)
-            shards.append(Shard(key, dtype, shape, 0, shape[0] if shape else 1, tensor))
+            shards.append(Shard(key, dtype, shape, 0, shape[0] if shape else 1, _plain(tensor, dtype)))
         results: Future[List[WriteResult]] = Future()
         part = self._write(shards, f"rank{self.checkpoints.rank}")
         results.set_result([
@@ -168,7 +173,7 @@ class WeftReader(_Storage, StorageReader):
                 # Rows go where they belong; of what is cut in other dimensions, too, whole rows come beside it.
                 if item.lengths[1:] != sizes[1:] or not target.is_contiguous() or target.dtype != known.properties.dtype:
                     buffer = torch.empty((end - begin, *sizes[1:]) if len(sizes) else (), dtype=known.properties.dtype)
-            shards.append(Shard(key, dtype, shape, begin, end, buffer))
+            shards.append(Shard(key, dtype, shape, begin, end, _plain(buffer, dtype)))
             read.append((item, buffer, target))
         self.checkpoints.load(shards, self._step)
         for item, buffer, target in read:
