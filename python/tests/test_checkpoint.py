@@ -10,12 +10,15 @@ import sys
 import tempfile
 import unittest
 import unittest.mock
+import zlib
 from typing import Any, Dict, List, Tuple
 
 import checkpoint_kills
 from support import FABRIC
 from libweft._safetensors import header_for, placed
-from libweft.checkpoint import Checkpoints, Shard, Store
+from libweft.checkpoint import ChangedError, Checkpoints, Shard, Store
+from libweft.checkpoint._store import PIECE
+from libweft.checkpoint._whole import joined
 
 OPTIONS: Dict[str, Any] = {"fabric": FABRIC, "rails": "lo" if FABRIC == "tcp" else None}
 ROWS, ROW = 500, 50_000
@@ -91,6 +94,51 @@ class Saves(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "a was saved twice, with other bytes"):
                 ranks[0].commit(step, parts)
         self.assertEqual([one.step for one in ranks[0].steps()], [1])
+
+    def test_a_commit_wants_each_row_once_or_the_same_again(self) -> None:
+        _, manifests = self.stores(2)
+        ranks = [self.rank(manifests, rank=i, ranks=2, copies=2) for i in range(2)]
+        data = rows(0, ROWS)
+
+        def part(begin: int, end: int, spoiled: bool = False) -> Shard:
+            made = data[begin * ROW:end * ROW]
+            made[-1:] = bytes([made[-1] ^ 1]) if spoiled else made[-1:]
+            return Shard("w", "U8", (ROWS, ROW), begin, end, made)
+
+        def save(step: int, *of_ranks: List[Shard]) -> List[bytes]:
+            return [rank.save(step, shards).wait(60) for rank, shards in zip(ranks, of_ranks)]
+
+        ranks[0].commit(1, save(1, [part(0, 200)], [part(200, ROWS)]))
+        parts = save(2, [part(0, 200)], [part(200, ROWS)])
+        for given in (parts[:1], parts[1:] * 2, [], [*parts, b'{"rank2-0.0.safetensors": 1}'], [parts[0], b"{}"]):
+            with self.assertRaisesRegex(ValueError, "step 2: these are parts of .* wants those of rank0, rank1"):
+                ranks[0].commit(2, given)
+        wrong: Any
+        for wrong, error in (
+            (([part(0, 200)], [part(300, ROWS)]), "no rank has saved rows 200 to 299 of w"),
+            (([part(0, 0)], [part(1, ROWS)]), "no rank has saved rows 0 to 0 of w"),
+            (([part(0, 200)], [part(200, 499)]), "no rank has saved rows 499 to 499 of w"),
+            (([part(0, 300)], [part(200, ROWS)]), "were saved twice, in ranges that differ"),
+            (([part(0, 200), part(200, ROWS)], [part(0, 230)]), "before and behind row .* were saved twice, in ranges that differ"),
+            (([part(0, ROWS)], [part(0, ROWS, True)]), "was saved twice, with other bytes"),
+            (([part(0, ROWS)], [part(0, 200), part(200, ROWS, True)]), "was saved twice, with other bytes"),
+        ):
+            with self.subTest(error), self.assertRaisesRegex(ValueError, error):
+                ranks[0].commit(2, save(2, *wrong))
+            self.assertEqual([step.step for step in ranks[0].steps()], [1])
+        # What else a rank has moves the rows at which a tensor is cut; one without rows has its part, too.
+        more = bytes(20 << 20)
+        ranks[0].commit(2, save(2, [part(0, ROWS), Shard("x", "U8", (len(more),), 0, len(more), more)], [part(0, ROWS)]))
+        ranks[0].commit(3, save(3, [part(0, ROWS)], [part(7, 7)]))
+        self.assertEqual([(step.step, step.missing) for step in ranks[0].steps()], [(1, []), (2, []), (3, [])])
+        self.assertEqual(ranks[0].contents(), [("w", "U8", (ROWS, ROW), ROWS * ROW)])
+
+    def test_checksums_are_joined(self) -> None:
+        data = os.urandom(2 * PIECE + 12345)
+        for length in (0, 1, PIECE, 2 * PIECE + 1):
+            behind = data[12344:12344 + length]
+            self.assertEqual(joined(zlib.crc32(data[:12344]), length, [zlib.crc32(behind[at:at + PIECE]) for at in range(0, length, PIECE)]),
+                             zlib.crc32(data[:12344 + length]))
 
     def test_files_are_safetensors(self) -> None:
         _, manifests = self.stores(1)
@@ -198,7 +246,7 @@ class Saves(unittest.TestCase):
             file.write(b"\xff")
         self.assertEqual(rank.verify(), [f"{path.name}: w"])
         for begin, end in ((0, ROWS), (430, 450), (ROWS - 1, ROWS)):  # the last is of the same piece
-            with self.assertRaisesRegex(ValueError, "are not what was saved"):
+            with self.assertRaisesRegex(ChangedError, "are not what was saved"):
                 rank.load([empty(begin, end)])
         rank.load([empty(0, 300)])
         rank.load([empty(430, 450)], verify=False)
@@ -263,8 +311,8 @@ class Saves(unittest.TestCase):
         self.assertEqual(list(self.folder.glob("0/1/*")), [])
         with self.assertRaisesRegex(ValueError, "rank 2 is not one of 2 ranks"):
             Checkpoints(manifests, rank=2, ranks=2, **OPTIONS)
-        with self.assertRaisesRegex(ValueError, "0 stores have a"):
-            rank.commit(1, [b'{"a": 5}'])
+        with self.assertRaisesRegex(ValueError, "0 stores have rank0-0"):
+            rank.commit(1, [b'{"rank0-0.1.safetensors": 5}'])
 
     def test_the_commands_save_and_load_files(self) -> None:
         given = self.folder / "in"

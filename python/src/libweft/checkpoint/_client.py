@@ -18,13 +18,14 @@ from ..weights import Shard, Target, Tensors, shards_from
 from .._calls import Calls
 from ._saving import BLOCK, SLOWEST, File, Place, Progress, Saving, Writer, fill, spread
 from ._store import PIECE
+from ._whole import check
 
 #: Pieces that are wanted in part and read again at once, for their checksums.
 EDGES = 8
 
 
-class _Changed(ValueError):
-    """Bytes are not what was saved: another copy may have them."""
+class ChangedError(ValueError):
+    """Bytes that were read are not what was saved, and no store has a copy that is."""
 
 
 class _Check(NamedTuple):
@@ -36,7 +37,7 @@ class _Check(NamedTuple):
     def run(self) -> None:
         if weights.checksum(self.shard.buffer, self.offset, self.length) != self.sum:
             last = self.offset + self.length - 1
-            raise _Changed(f"{self.shard.name}: bytes {self.offset} to {last} behind row {self.shard.begin} are not what was saved")
+            raise ChangedError(f"{self.shard.name}: bytes {self.offset} to {last} behind row {self.shard.begin} are not what was saved")
 
 
 class _Edge(NamedTuple):
@@ -105,8 +106,9 @@ class Checkpoints:
 
     def __init__(self, stores: Sequence[bytes], *, rank: int = 0, ranks: int = 1, copies: int = 1, timeout: float = 60,
                  **options: Any) -> None:
-        """`stores`: the manifests of all. `timeout`: seconds in which a store has to connect, to answer, and to take or give
-        64 MiB. `options`: those of `Endpoint`. Raises a ConnectionError or TimeoutError where a store cannot be reached."""
+        """`stores`: the manifests of all. `ranks`: how many processes save each step together, so that `commit` sees whether one
+        is missing; `rank`: which of them this is. A process that only loads needs neither. `timeout`: seconds in which a store
+        has to connect, to answer, and to take or give 64 MiB. `options`: those of `Endpoint`. Raises a ConnectionError or TimeoutError where a store cannot be reached."""
         if not 1 <= copies <= len(stores):
             raise ValueError(f"{copies} copies on {len(stores)} stores")
         if not 0 <= rank < ranks:
@@ -161,7 +163,7 @@ class Checkpoints:
                     for memory in own:
                         memory.deregister()
                 if commit:
-                    self.commit(step, [made])
+                    self._commit(step, [made])
                 return made
 
             self._last = Saving(run, sum(file.size for file in files) * self._copies, progress)
@@ -195,9 +197,18 @@ class Checkpoints:
 
     def commit(self, step: int, parts: Sequence[bytes]) -> None:
         """Makes a checkpoint of what `Saving.wait` returned on every rank; one rank does it. When it returns, all stores have
-        the manifest. Raises ValueError if a file is not there as often as it should be, or ranks have saved one name with other
-        bytes; after an OSError or a WeftError the step
-        may be committed or not: `steps` says which, and it is all there if it is."""
+        the manifest. Raises ValueError, and commits nothing, if these are not the parts of all `ranks`, a file is not there as
+        often as it should be, rows of a tensor were saved by no rank, or ranks have saved the same rows with other bytes, or in
+        ranges that differ. After an OSError or a WeftError the step may be committed or not: `steps` says which, and it is
+        all there if it is."""
+        given = {name.rpartition("-")[0] for part in parts for name in json.loads(part)}
+        wanted = {f"rank{rank}" for rank in range(self._ranks)}
+        if given != wanted:
+            raise ValueError(f"step {step}: these are parts of {', '.join(sorted(given)) or 'no rank'}, and ranks={self._ranks} of "
+                             f"Checkpoints wants those of {', '.join(sorted(wanted))}")
+        self._commit(step, parts)
+
+    def _commit(self, step: int, parts: Sequence[bytes]) -> None:
         files: Dict[str, int] = {}
         for part in parts:
             files.update(json.loads(part))
@@ -206,12 +217,15 @@ class Checkpoints:
             has = sum(there.get(step, (None, {}))[1].get(name) == size for there in everywhere.values())
             if has < self._copies:
                 raise ValueError(f"step {step}: {has} stores have {name}, of {self._copies}")
-        saved: Dict[Any, Any] = {}
+        saved: Dict[str, Tuple[Any, Dict[Tuple[int, int], List[int]]]] = {}
         for store in everywhere:
             offer = self._call(store, "offer", step=step, files=list(files))
-            for (tensor, dtype, shape, begin, end, _), sums in zip(offer["shards"], offer["sums"]):
-                if saved.setdefault(tensor, (dtype, shape)) != (dtype, shape) or saved.setdefault((tensor, begin, end), sums) != sums:
+            for (tensor, dtype, shape, begin, end, row), sums in zip(offer["shards"], offer["sums"]):
+                kind, ranges = saved.setdefault(tensor, ((dtype, shape, row), {}))
+                if kind != (dtype, shape, row) or begin < end and ranges.setdefault((begin, end), sums) != sums:
                     raise ValueError(f"step {step}: {tensor} was saved twice, with other bytes")
+        for tensor, ((_, shape, row), ranges) in saved.items():
+            check(f"{tensor} of step {step}", shape[0] if shape else 1, row, ranges)
         number = 1 + max((manifest["number"] for there in everywhere.values() for manifest in [there.get(step, (None, {}))[0]] if manifest), default=0)
         manifest = {"format": 1, "step": step, "number": number, "files": files}
         for store in range(len(self._stores)):
@@ -267,8 +281,8 @@ class Checkpoints:
         """Reads tensors, or any rows of them, into these buffers or files, however they were sharded when they were saved.
         step: None stands for the last checkpoint; returns which it was. `verify`: checksums are compared with those of the
         save. `progress` is called with the bytes that are there, and all. Raises FileNotFoundError without a checkpoint,
-        ValueError for tensors that it does not have so, or bytes that are not what was saved; the last store's error if none is
-        left."""
+        ValueError for tensors that it does not have so, `ChangedError`, which is one, for bytes that are not what was saved; the
+        last store's error if none is left."""
         shards = shards_from(tensors)
         while True:
             found = self._step(step)
@@ -283,7 +297,7 @@ class Checkpoints:
     def _load(self, found: Step, shards: Sequence[Shard], verify: bool, progress: Optional[Progress]) -> None:
         try:
             self._load_from(dict.fromkeys(range(len(self._stores)), list(found.files)), found.step, shards, verify, progress)
-        except _Changed:
+        except ChangedError:
             good = self._good(found)
             if good is None:
                 raise
@@ -303,7 +317,7 @@ class Checkpoints:
             try:
                 self._read(shards, list(offers.values()), verify, progress)
             except ValueError as error:
-                if failed is None or isinstance(error, _Changed):
+                if failed is None or isinstance(error, ChangedError):
                     raise
                 raise failed from error  # no other store has what it was to offer
         finally:

@@ -128,7 +128,7 @@ class WeftWriter(_Storage, StorageWriter):
         metadata.storage_meta = StorageMeta(checkpoint_id=str(self._step))
         data = pickle.dumps(metadata)
         parts = [one.storage_data[1] for one in written if one.storage_data[1]]
-        self.checkpoints.commit(self._step, [*parts, self._write([Shard(METADATA, "U8", (len(data),), 0, len(data), data)], "dcp")])
+        self.checkpoints._commit(self._step, [*parts, self._write([Shard(METADATA, "U8", (len(data),), 0, len(data), data)], "dcp")])
 
 
 class WeftReader(_Storage, StorageReader):
