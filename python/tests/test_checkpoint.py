@@ -211,6 +211,19 @@ class Saves(unittest.TestCase):
         with self.assertRaises(OSError):
             rank.save(2, [wanted]).wait(60)
 
+    def test_copies_are_loaded_by_those_who_never_reached_the_other_store(self) -> None:
+        stores, manifests = self.stores(2)
+        self.rank(manifests, copies=2).save(1, [shard(0, ROWS)]).wait(60)
+        stores[1].close()
+        rank = self.rank(manifests, copies=2, timeout=5)
+        wanted = empty(100, 400)
+        self.assertEqual((rank.load([wanted]), wanted.buffer, rank.verify()), (1, rows(100, 400), []))
+        with self.assertRaisesRegex(OSError, r"the store of manifests\[1\]: "):
+            rank.save(2, [wanted]).wait(60)
+        stores[0].close()
+        with self.assertRaisesRegex(ConnectionError, r"the store of manifests\[0\]: "):
+            self.rank(manifests, timeout=5)
+
     def test_the_other_copy_is_loaded(self) -> None:
         _, manifests = self.stores(2)
         rank = self.rank(manifests, copies=2)
@@ -319,7 +332,7 @@ class Saves(unittest.TestCase):
         wanted = placed([("a", "U8", (101, 300), 30300), ("s", "F32", (), 4), ("n", "F32", (0, 3), 0), ("c", "F32", (7, 2, 2), 112)])
         given.write_bytes(header_for(wanted) + os.urandom(30416))
         command = [sys.executable, "-m", "libweft.checkpoint"]
-        places = []
+        places, stores = [], []
         for i in range(2):
             store = subprocess.Popen([*command, "store", "--listen", "127.0.0.1:0", str(self.folder / f"store{i}")],
                                      stdout=subprocess.PIPE, text=True)
@@ -327,6 +340,7 @@ class Saves(unittest.TestCase):
             self.addCleanup(store.kill)
             assert store.stdout is not None
             self.addCleanup(store.stdout.close)
+            stores.append(store)
             places += ["--store", store.stdout.readline().split()[-1]]
 
         def run(name: str, *more: str) -> str:
@@ -337,6 +351,10 @@ class Saves(unittest.TestCase):
         self.assertIn("is what was saved", run("verify"))
         run("load", "--out", str(self.folder / "out"))
         self.assertEqual((self.folder / "out").read_bytes()[-30416:], given.read_bytes()[-30416:])
+        stores[0].kill()
+        stores[0].wait()
+        with self.assertRaises(subprocess.CalledProcessError):
+            run("save", "--step", "5", str(given))
         run("load", "--step", "4", "--shard", "1/2", "--out", str(self.folder / "part"))
         self.assertEqual((self.folder / "part").read_bytes()[4096:4096 + 51 * 300], given.read_bytes()[-30416 + 50 * 300:][:51 * 300])
 

@@ -81,7 +81,16 @@ def main() -> None:
         if given.command == "store":
             _store(given)
             return
-        manifests = [answer_of(place, "checkpoints") for place in given.stores]
+        manifests, failed = [], []
+        for host, port in given.stores:
+            try:
+                manifests.append(answer_of((host, port), "checkpoints"))
+            except (OSError, ValueError) as error:
+                failed.append(f"{host}:{port} offers no checkpoints: {error}")
+        if failed and (given.command == "save" or not manifests):
+            raise ConnectionError("; ".join(failed))
+        for text in failed:  # the others may have copies
+            print(text, file=sys.stderr)
         with Checkpoints(manifests, copies=getattr(given, "copies", 1)) as checkpoints:
             others[given.command][0](checkpoints, given)
     except (OSError, ValueError, WeftError) as error:

@@ -6,7 +6,7 @@ import base64
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from .. import weights
 from .._safetensors import size_of
@@ -106,9 +106,11 @@ class Checkpoints:
 
     def __init__(self, stores: Sequence[bytes], *, rank: int = 0, ranks: int = 1, copies: int = 1, timeout: float = 60,
                  **options: Any) -> None:
-        """`stores`: the manifests of all. `ranks`: how many processes save each step together, so that `commit` sees whether one
-        is missing; `rank`: which of them this is. A process that only loads needs neither. `timeout`: seconds in which a store
-        has to connect, to answer, and to take or give 64 MiB. `options`: those of `Endpoint`. Raises a ConnectionError or TimeoutError where a store cannot be reached."""
+        """`stores`: the manifests of all stores. Where some are not reached, loads use the others, and saves fail with an error
+        that has the store's index in this list. `ranks`: how many processes save each step together, so that `commit` sees
+        whether one is missing; `rank`: which of them this is. A process that only loads needs neither. `timeout`: seconds in
+        which a store has to connect, to answer, and to take or give 64 MiB. `options`: those of `Endpoint`. Raises a
+        ConnectionError or TimeoutError where no store is reached."""
         if not 1 <= copies <= len(stores):
             raise ValueError(f"{copies} copies on {len(stores)} stores")
         if not 0 <= rank < ranks:
@@ -125,14 +127,36 @@ class Checkpoints:
         self._lock = threading.Lock()
         try:
             connecting = [self._endpoint.connect(address, timeout=timeout) for address in addresses]
-            self._stores: List[Peer] = [operation.wait() for operation in connecting]
+            self._count = len(connecting)
+            #: By their numbers: those that were reached, and why others were not.
+            self._stores: Dict[int, Peer] = {}
+            self._lost: Dict[int, PeerError] = {}
+            for store, operation in enumerate(connecting):
+                try:
+                    self._stores[store] = operation.wait()
+                except PeerError as error:
+                    self._lost[store] = error
+            if not self._stores:
+                self._raise(0, self._lost[0])
         except BaseException:
             self._calls.close()
             raise
 
     def _call(self, store: int, do: str, load: int = 0, **given: Any) -> Any:
         """`load`: bytes that a disk reads or flushes for it, which may be a slow one."""
-        return self._calls(self._stores[store], do, self._timeout + load / SLOWEST, **given)
+        if store in self._lost:
+            self._raise(store, self._lost[store])
+        try:
+            return self._calls(self._stores[store], do, self._timeout + load / SLOWEST, **given)
+        except (OSError, PeerError) as error:
+            self._raise(store, error)
+
+    @staticmethod
+    def _raise(store: int, error: Exception) -> NoReturn:
+        """The same kind of error, which names the store."""
+        kind = next((kind for kind in (ConnectionError, TimeoutError) if isinstance(error, kind)), OSError)
+        number, text = getattr(error, "errno", None), f"the store of manifests[{store}]: {getattr(error, 'strerror', None) or error}"
+        raise (kind(number, text) if number else kind(text)) from error
 
     # Saving.
 
@@ -146,7 +170,7 @@ class Checkpoints:
         return self._begin(step, tensors, f"rank{self.rank}", copy, progress, self._ranks == 1)
 
     def _begin(self, step: int, tensors: Tensors, name: str, copy: bool, progress: Optional[Progress], commit: bool) -> Saving:
-        count = len(self._stores)
+        count = self._count
         files = [File(f"{name}-{k}", shards, [(self.rank + k + c) % count for c in range(self._copies)])
                  for k, shards in enumerate(spread(shards_from(tensors, once=True), count))]
         with self._lock:
@@ -228,7 +252,7 @@ class Checkpoints:
             check(f"{tensor} of step {step}", shape[0] if shape else 1, row, ranges)
         number = 1 + max((manifest["number"] for there in everywhere.values() for manifest in [there.get(step, (None, {}))[0]] if manifest), default=0)
         manifest = {"format": 1, "step": step, "number": number, "files": files}
-        for store in range(len(self._stores)):
+        for store in range(self._count):
             self._call(store, "commit", step=step, manifest=manifest)
 
     # Loading.
@@ -236,7 +260,7 @@ class Checkpoints:
     def _answers(self, do: str, stores: Optional[Sequence[int]] = None, **given: Any) -> Dict[int, Any]:
         """Of those stores that answer: one at least, unless it is not needed."""
         answers, failed = {}, None
-        for store in range(len(self._stores)) if stores is None else stores:
+        for store in range(self._count) if stores is None else stores:
             try:
                 answers[store] = self._call(store, do, **given)
             except (OSError, PeerError) as error:  # another one may have a copy
@@ -247,7 +271,7 @@ class Checkpoints:
 
     def _everywhere(self, needed: bool = False) -> Dict[int, Dict[int, Tuple[Optional[Dict[str, Any]], Dict[str, int]]]]:
         """Of each store that answers, each step's manifest and files. `needed`: all have to answer."""
-        answers = {store: self._call(store, "steps") for store in range(len(self._stores))} if needed else self._answers("steps")
+        answers = {store: self._call(store, "steps") for store in range(self._count)} if needed else self._answers("steps")
         return {store: {step: (manifest, files) for step, manifest, files in there} for store, there in answers.items()}
 
     def steps(self) -> List[Step]:
@@ -296,7 +320,7 @@ class Checkpoints:
 
     def _load(self, found: Step, shards: Sequence[Shard], verify: bool, progress: Optional[Progress]) -> None:
         try:
-            self._load_from(dict.fromkeys(range(len(self._stores)), list(found.files)), found.step, shards, verify, progress)
+            self._load_from(dict.fromkeys(range(self._count), list(found.files)), found.step, shards, verify, progress)
         except ChangedError:
             good = self._good(found)
             if good is None:
@@ -377,7 +401,7 @@ class Checkpoints:
 
     def verify(self, step: Optional[int] = None) -> List[str]:
         """Has the stores read a step again. Returns the files that are not what was saved, with their tensors; of copies all
-        are looked at."""
+        are looked at that are on stores which answer."""
         found, bad = self._step(step), []
         everywhere = self._everywhere()
         for store, there in everywhere.items():

@@ -8,7 +8,7 @@ import itertools
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .. import weights
 from .._buffers import Buffer, Held
@@ -190,7 +190,7 @@ class Copy:
 class Writer:
     """Writes files of one rank for a step. `where`: of each file, where its tensors lie."""
 
-    def __init__(self, endpoint: Endpoint, stores: Sequence[Peer], call: Call, step: int, files: Sequence[File], timeout: float) -> None:
+    def __init__(self, endpoint: Endpoint, stores: Mapping[int, Peer], call: Call, step: int, files: Sequence[File], timeout: float) -> None:
         self._endpoint, self._stores, self._call, self._step, self._timeout = endpoint, stores, call, step, timeout
         self._files = files
         self._copies = [Copy(file, store) for file in files for store in file.stores]
