@@ -9,6 +9,7 @@ WEFT_DIST names the tarball, or it is made from the folder above; WEFT_NIXL_PLUG
 
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,11 +22,16 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+CMAKE = "3.20"
 MACHINES = {"x64": "x86_64", "AArch64": "aarch64"}
 
 
 class Library(BuildHookInterface):  # type: ignore[type-arg]
     """The part of the wheel that is not Python."""
+
+    def dependencies(self) -> List[str]:
+        """What pip is to install for the build: CMake, which makes the tarball, where none is found that runs."""
+        return [] if self.metadata.name == "libweft-nixl" or "WEFT_DIST" in os.environ or has_cmake() else [f"cmake>={CMAKE}"]
 
     def initialize(self, version: str, build_data: Dict[str, Any]) -> None:
         if version == "editable":
@@ -93,6 +99,16 @@ class Library(BuildHookInterface):  # type: ignore[type-arg]
         except subprocess.CalledProcessError:
             raise SystemExit("libweft.so could not be built: why is said above") from None
         return next(self.scratch.glob("weft-*.tar.xz"))
+
+
+def has_cmake() -> bool:
+    """Whether there is one, new enough. That of a virtual environment is found, but is a script that does not run where pip builds."""
+    try:
+        said = subprocess.run(["cmake", "--version"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    found = re.search(r"(\d+)\.(\d+)", said)
+    return found is not None and [int(part) for part in found.groups()] >= [int(part) for part in CMAKE.split(".")]
 
 
 def named(variable: str) -> Path:

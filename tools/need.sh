@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Looks for what a make target needs, installs what is missing with apt-get, and says so.
 #     tools/need.sh lib|demo|docs|test-docs|compare|test|verbs|files-vm|efa|figures|chaos|sanitize|check|dist|deb|wheels|nixl
-# With WEFT_NO_INSTALL=1 it only says what is missing, and fails if that is something the target cannot do without.
+# With WEFT_NO_INSTALL=1, which a build of pip sets, it only says what is missing, and fails if that is something the target cannot do without.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin # where ldconfig and ip live; not in everybody's PATH
@@ -21,6 +21,12 @@ have_libfabric() {
     fi
     # Not with grep -q, which would close the pipe early and fail ldconfig.
     [ -n "$(ldconfig -p 2>/dev/null | grep -F libfabric.so.1)" ] || compgen -G '/opt/amazon/efa/lib*/libfabric.so.1' >/dev/null
+}
+
+have_cmake() { # one that runs: pip's is a script, which may be of another environment
+    local found
+    found=$(cmake --version 2>/dev/null | sed -n 's/^cmake version \([0-9.]*\).*/\1/p')
+    [ -n "$found" ] && [ "$(printf '3.20\n%s\n' "$found" | sort -V | head -n 1)" = 3.20 ]
 }
 
 need_rust() {
@@ -84,7 +90,8 @@ look() {
         *) say "tools/need.sh: what is $target?" >&2; exit 2 ;;
     esac
     if [[ $target =~ ^(test|dist|deb|wheels)$ ]]; then
-        have cmake || want cmake "the CMake package"
+        have_cmake || want cmake "3.20 or newer: it installs headers, library and the CMake package into the tarball"
+        have make || want make "what cmake builds with"
         have xz || want xz-utils "packing the tarball"
     fi
     if [ "$target" = files-vm ]; then
@@ -148,7 +155,7 @@ by_hand=$(echo apt-get install "${packages[@]}" "${optional[@]}")
 missing=$(printf '%s, ' "${reasons[@]}")
 missing=${missing%, }
 if [ -n "${WEFT_NO_INSTALL:-}" ]; then
-    say "Missing: $missing. WEFT_NO_INSTALL is set; by hand: $by_hand"
+    say "Missing: $missing. To install it: $by_hand"
 elif ! have apt-get; then
     say "Missing: $missing. This is no Debian or Ubuntu: install what corresponds to it."
 elif [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; then
