@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import pathlib
@@ -17,6 +18,7 @@ import checkpoint_kills
 from support import FABRIC
 from libweft._safetensors import header_for, placed
 from libweft.checkpoint import ChangedError, Checkpoints, Shard, Store
+from libweft.checkpoint import __main__ as commands
 from libweft.checkpoint._store import PIECE
 from libweft.checkpoint._whole import joined
 
@@ -357,6 +359,16 @@ class Saves(unittest.TestCase):
             run("save", "--step", "5", str(given))
         run("load", "--step", "4", "--shard", "1/2", "--out", str(self.folder / "part"))
         self.assertEqual((self.folder / "part").read_bytes()[4096:4096 + 51 * 300], given.read_bytes()[-30416 + 50 * 300:][:51 * 300])
+
+    def test_a_file_stays_until_another_is_loaded(self) -> None:
+        out = self.folder / "out"
+        out.write_bytes(b"the old one")
+        checkpoints = unittest.mock.Mock()
+        checkpoints.contents.return_value = [("a", "U8", (8,), 8)]
+        checkpoints.load.side_effect = ConnectionError
+        with self.assertRaises(ConnectionError):
+            commands._load(checkpoints, argparse.Namespace(shard="0/1", step=None, out=str(out)))
+        self.assertEqual((list(self.folder.iterdir()), out.read_bytes()), ([out], b"the old one"))
 
     @unittest.skipIf(FABRIC != "tcp", "once is enough")
     def test_kills_leave_the_old_or_the_new_checkpoint(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, List
 
 from .._safetensors import header_for, placed
 from ..errors import WeftError
-from ..weights import answer_at, answer_of, create, part_of, place_of, shards_of
+from ..weights import answer_at, answer_of, create, part_of, place_of, replacing, shards_of, shown
 from . import Checkpoints, Store
 
 
@@ -34,10 +34,12 @@ def _load(checkpoints: Checkpoints, given: Any) -> None:
     part, parts = map(int, given.shard.split("/"))
     whole = placed(checkpoints.contents(given.step))
     cut = part_of(whole, part, parts)
-    shards = [shard._replace(shape=whole[shard.name].shape, begin=cut[shard.name][1], end=cut[shard.name][2])
-              for shard in create(given.out, header_for({name: tensor for name, (tensor, _, _) in cut.items()}, align=4096), direct=True)]
-    began = time.monotonic()
-    step = checkpoints.load(shards, given.step)
+    header = header_for({name: tensor for name, (tensor, _, _) in cut.items()}, align=4096)
+    with replacing(given.out) as unfinished, shown() as progress:
+        shards = [shard._replace(shape=whole[shard.name].shape, begin=cut[shard.name][1], end=cut[shard.name][2])
+                  for shard in create(unfinished, header, direct=True)]
+        began = time.monotonic()
+        step = checkpoints.load(shards, given.step, progress=progress)
     print(f"step {step}: {len(shards)} tensors, {time.monotonic() - began:.2f} s")
 
 
