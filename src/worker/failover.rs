@@ -56,10 +56,8 @@ impl DataPath {
                 let before = std::mem::replace(&mut work.health.link, link);
                 changed.extend((before != link).then_some((rail.index, link)));
             }
-            if rail.limits().resets == Resets::Never {
-                continue;
-            }
-            if looks && work.health.link == LinkState::Removed {
+            let resets = rail.limits().resets != Resets::Never;
+            if resets && looks && work.health.link == LinkState::Removed {
                 work.reopening.handle_removed(); // Its endpoint closes, and all lanes.
             }
             // (In software, where arrivals have no limit, a stopped process stalls its lanes.)
@@ -67,7 +65,7 @@ impl DataPath {
             let link_fails = work.health.link != LinkState::Up;
             for lane in work.lanes.iter_mut().filter(|one| one.lane.life.is_up()) {
                 let watched = &mut lane.lane;
-                if looks && work.health.link == LinkState::Down && watched.serves_its_rail() {
+                if resets && looks && work.health.link == LinkState::Down && watched.serves_its_rail() {
                     failed.push((watched.id, work.health.link.errno(), false));
                     continue;
                 }
@@ -76,6 +74,9 @@ impl DataPath {
                     if watched.life.has_ended_again(errno.is_some()) && lane.peer.ended().is_none() {
                         ended.extend(errno.map(|errno| (watched.id, errno)));
                     }
+                }
+                if !resets {
+                    continue;
                 }
                 lane.peer.moved_ns.fetch_max(watched.delivered_ns, Ordering::Relaxed);
                 let load = Load {

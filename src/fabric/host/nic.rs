@@ -558,6 +558,10 @@ impl Nic for HostNic {
         copied > 0 || !reaped.is_empty()
     }
 
+    fn has_ended(&mut self, route: Route) -> Option<i32> {
+        line(&mut self.places, route)?.outgoing.dead()
+    }
+
     fn wait_fd(&mut self) -> Option<(RawFd, bool)> {
         self.publish_sleeping(true);
         // Pairs with the fence of the publisher: either this worker sees what was published, or the
