@@ -125,8 +125,8 @@ typedef int32_t weft_category;
 /** The peer died or can no longer be reached. */
 #define WEFT_ERR_PEER_LOST -22
 
-/** The address or descriptor names an endpoint that no longer exists; another
-    process may have taken its place. */
+/** The address or descriptor names an endpoint that no longer exists, and
+    another one answers there; where none does: `WEFT_ERR_UNREACHABLE`. */
 #define WEFT_ERR_PEER_GONE -23
 
 /** The peer disconnected or shut its endpoint down. */
@@ -604,7 +604,8 @@ typedef struct weft_peer_properties {
     answers `WEFT_ERR_CANCELED`, `WEFT_ERR_PEER_CLOSED` or `WEFT_ERR_PEER_LOST`. To
     identify a peer that connected, compare `incarnation` of
     `weft_peer_properties`.
-    docs/details.md: choice of the fabric, how soon a death is noticed.
+    docs/details.md: choice of the fabric. docs/failures.md: how soon a death is
+    noticed.
 
     Errors: `WEFT_ERR_FORMAT`, `WEFT_ERR_NO_COMMON_FABRIC`, `WEFT_ERR_VERSION`,
     `WEFT_ERR_INVALID`, `WEFT_ERR_LIMIT` (`max_peers`), `WEFT_ERR_AGAIN` (the
@@ -1161,8 +1162,8 @@ typedef struct weft_grant_args {
     /** 0, or `WEFT_NOTIFY_FAILURE`: here, if the peer ends or the time is over.
     */
     uint32_t flags;
-    /** Nanoseconds until the grant ends as by a revoke; revoke it all the same.
-        0: none. */
+    /** Nanoseconds, up to 24 hours, until the grant ends as by a revoke; revoke
+        it all the same. 0: none. */
     uint64_t timeout_ns;
     /** With the flag: the value of one notification, with the PEER_DOWN's
         status, `WEFT_ERR_CANCELED` (we ended the peer) or `WEFT_ERR_TIMED_OUT`;
@@ -1199,8 +1200,9 @@ weft_status weft_grant_create(const weft_memory *memory,
 
     No answer of the peer is needed where the memory has `WEFT_ACCESS_GRANTED`,
     and over host and tcp: docs/pages-back.md. After `WEFT_ERR_TIMED_OUT` call
-    it again. After the grant's own timeout it completes at once. Notifications
-    that arrived under the grant are in the endpoint's queue before.
+    it again. After the grant's own timeout it completes at once, and it is valid
+    after the peer's PEER_DOWN, too. Notifications that arrived under the grant
+    are in the endpoint's queue before.
 
     Errors: `WEFT_ERR_HANDLE` (no such grant, or revoked before). In the
     completion: `WEFT_ERR_TIMED_OUT`, `WEFT_ERR_CANCELED`. */

@@ -25,11 +25,13 @@ pub enum Status {
     Canceled = -21,
     /// The peer died or can no longer be reached.
     PeerLost = -22,
-    /// The address or descriptor names an endpoint that no longer exists.
+    /// The address or descriptor names an endpoint that no longer exists, and another one answers there; where none
+    /// does, a connect ends with `Unreachable`.
     PeerGone = -23,
     /// The peer disconnected or shut its endpoint down.
     PeerClosed = -24,
-    /// No answer from the address within the connect timeout, or it rejected the connection.
+    /// No answer from the address within the connect timeout, or it rejected the connection; also where the
+    /// endpoint no longer exists, and no other answers there (`PeerGone`).
     Unreachable = -25,
     /// The two libraries have no wire version in common.
     Version = -26,
@@ -54,7 +56,7 @@ pub enum Status {
     File = -34,
     /// An argument is wrong; the message says which and why.
     Invalid = -40,
-    /// The object or id is stale, or belongs to another endpoint.
+    /// The object or id is stale, or belongs to another endpoint. A peer's id is stale once its PEER_DOWN was polled.
     Handle = -41,
     /// An access lies outside the memory.
     Range = -42,
@@ -199,6 +201,20 @@ impl Status {
 }
 
 /// What a caller can do about a status.
+///
+/// | category | statuses |
+/// | --- | --- |
+/// | [`Ok`](Category::Ok) | `Ok` |
+/// | [`Retry`](Category::Retry) | `Again`, `Busy` |
+/// | [`Peer`](Category::Peer) | `TimedOut`, `Canceled`, `PeerLost`, `PeerGone`, `PeerClosed`, `Unreachable`, `Version`, `NoCommonFabric`, `MemoryGone`, `RemoteAccess`, `Denied`, `Protocol`, `RailLost`, `Revoked`, `File` |
+/// | [`Usage`](Category::Usage) | `Invalid`, `Handle`, `Range`, `Unsupported`, `Limit`, `Format`, `TooSmall`, `Closed`, `Forked` |
+/// | [`System`](Category::System) | `NoLibfabric`, `NoRails`, `Fabric`, `NoMemory`, `System` |
+/// | [`Internal`](Category::Internal) | `Internal` |
+///
+/// A new connection does not help with all of `Peer`. The peer is still there after `MemoryGone` (import the descriptor
+/// of what took the memory's place), `RemoteAccess` (its owner registers the memory with this access), `Revoked` (ask for
+/// another grant), `RailLost` and `File`. And `Handle` need not be a mistake of the program: once PEER_DOWN was polled, calls
+/// that name the peer end with it; connect again.
 #[repr(i32)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Category {

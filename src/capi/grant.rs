@@ -32,8 +32,8 @@ pub struct weft_grant_args {
     pub layer_count: u32,
     /// 0, or `WEFT_NOTIFY_FAILURE`: here, if the peer ends or the time is over.
     pub flags: u32,
-    /// Nanoseconds until the grant ends as by a revoke; revoke it all the same.
-    /// 0: none.
+    /// Nanoseconds, up to 24 hours, until the grant ends as by a revoke; revoke
+    /// it all the same. 0: none.
     pub timeout_ns: u64,
     /// With the flag: the value of one notification, with the PEER_DOWN's
     /// status, `WEFT_ERR_CANCELED` (we ended the peer) or `WEFT_ERR_TIMED_OUT`;
@@ -117,8 +117,9 @@ pub unsafe extern "C" fn weft_grant_create(
 ///
 /// No answer of the peer is needed where the memory has `WEFT_ACCESS_GRANTED`,
 /// and over host and tcp: docs/pages-back.md. After `WEFT_ERR_TIMED_OUT` call
-/// it again. After the grant's own timeout it completes at once. Notifications
-/// that arrived under the grant are in the endpoint's queue before.
+/// it again. After the grant's own timeout it completes at once, and it is valid
+/// after the peer's PEER_DOWN, too. Notifications that arrived under the grant
+/// are in the endpoint's queue before.
 ///
 /// Errors: `WEFT_ERR_HANDLE` (no such grant, or revoked before). In the
 /// completion: `WEFT_ERR_TIMED_OUT`, `WEFT_ERR_CANCELED`.

@@ -69,7 +69,8 @@ unsafe impl Sized32 for weft_peer_properties {}
 /// answers `WEFT_ERR_CANCELED`, `WEFT_ERR_PEER_CLOSED` or `WEFT_ERR_PEER_LOST`. To
 /// identify a peer that connected, compare `incarnation` of
 /// `weft_peer_properties`.
-/// docs/details.md: choice of the fabric, how soon a death is noticed.
+/// docs/details.md: choice of the fabric. docs/failures.md: how soon a death is
+/// noticed.
 ///
 /// Errors: `WEFT_ERR_FORMAT`, `WEFT_ERR_NO_COMMON_FABRIC`, `WEFT_ERR_VERSION`,
 /// `WEFT_ERR_INVALID`, `WEFT_ERR_LIMIT` (`max_peers`), `WEFT_ERR_AGAIN` (the

@@ -28,8 +28,8 @@ pub const WEFT_ERR_TIMED_OUT: weft_status = -20;
 pub const WEFT_ERR_CANCELED: weft_status = -21;
 /// The peer died or can no longer be reached.
 pub const WEFT_ERR_PEER_LOST: weft_status = -22;
-/// The address or descriptor names an endpoint that no longer exists; another
-/// process may have taken its place.
+/// The address or descriptor names an endpoint that no longer exists, and
+/// another one answers there; where none does: `WEFT_ERR_UNREACHABLE`.
 pub const WEFT_ERR_PEER_GONE: weft_status = -23;
 /// The peer disconnected or shut its endpoint down.
 pub const WEFT_ERR_PEER_CLOSED: weft_status = -24;
