@@ -7,6 +7,9 @@ use std::time::Duration;
 fn status<T>(result: Result<T>) -> Status {
     let Err(error) = result else { return Status::Ok };
     assert!(!error.message.is_empty());
+    for name in ["weft_", "WEFT_", "_ns ", "in flags"] {
+        assert!(!error.message.contains(name), "a name of C: {error}");
+    }
     assert_eq!(error.category(), error.status.category());
     error.status
 }
@@ -42,6 +45,9 @@ fn wrong_arguments_are_refused() {
     assert_eq!(status(a.fetch_add(remote, 4, 1, &none)), Status::Invalid);
     assert_eq!(status(Endpoint::open(&config().workers(65))), Status::Limit);
     assert_eq!(status(Endpoint::open(&config().encrypt())), Status::Invalid);
+    assert_eq!(status(Endpoint::open(&config().liveness(Some(Duration::ZERO)))), Status::Limit);
+    let local_only = a.register_with(vec![vec![0; 64]], &MemoryArgs::new().access(Access::Local));
+    assert_eq!(status(local_only.expect("a memory").export()), Status::Invalid);
 }
 
 #[test]

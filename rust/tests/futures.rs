@@ -3,7 +3,7 @@
 
 use futures_core::Stream;
 use libweft::futures::{Completions, Dispatcher, OpFuture};
-use libweft::testing::{block_on, world, World};
+use libweft::testing::{world, World};
 use libweft::*;
 use std::future::Future;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -74,7 +74,7 @@ fn waker_that_is_replaced_may_own_a_future_of_the_same_dispatcher() {
         let mut future = write(&world, &dispatcher);
         assert!(!poll(&mut future, &owner()));
         assert!(!poll(&mut future, Waker::noop()));
-        block_on(&dispatcher, future).expect("it ends");
+        dispatcher.block_on(future).expect("it ends");
     });
 }
 
@@ -96,7 +96,31 @@ fn waker_that_panics_keeps_no_other_from_being_called() {
     }
     let panicked = catch_unwind(AssertUnwindSafe(|| dispatcher.dispatch())).is_err();
     assert_eq!((panicked, counts.0.load(Ordering::Relaxed)), (true, 4));
-    futures.into_iter().for_each(|future| drop(block_on(&dispatcher, future).expect("it ends")));
+    futures.into_iter().for_each(|future| drop(dispatcher.block_on(future).expect("it ends")));
+}
+
+#[test]
+fn failed_connect_has_the_reason_and_the_number() {
+    let a = Endpoint::open(&testing::config()).expect("an endpoint");
+    let gone = Endpoint::open(&testing::config()).expect("an endpoint").address().to_vec();
+    let dispatcher = Dispatcher::new(&a.queue()).expect("a dispatcher");
+    let connect = dispatcher.connect(&a, &gone, OpOptions::new()).expect("it begins");
+    let peer = connect.peer();
+    let error = dispatcher.block_on(connect).unwrap_err();
+    let reason = a.peer_reason(peer).expect("it is known");
+    assert!(!reason.is_empty() && error.message.contains(&reason), "{error}");
+    assert_eq!((error.status, error.provider_errno), (Status::Unreachable, libc::ECONNREFUSED));
+}
+
+#[test]
+fn queue_has_one_dispatcher_at_a_time() {
+    let world = world().expect("a world");
+    let first = Dispatcher::new(&world.a.queue()).expect("a dispatcher");
+    let refused = Dispatcher::new(&world.a.queue()).unwrap_err();
+    assert_eq!(refused.status, Status::Busy);
+    Dispatcher::new(&world.a.create_queue(0).expect("a queue")).expect("of another queue");
+    drop(first);
+    Dispatcher::new(&world.a.queue()).expect("the first is gone");
 }
 
 #[test]
@@ -125,7 +149,7 @@ fn list_with_a_completion_for_each_peer_is_no_future_and_loses_none() {
     let mut stream = dispatcher.completions();
     while peers.len() < 2 {
         let next = std::future::poll_fn(|cx| Pin::new(&mut stream).poll_next(cx));
-        let completion = block_on(&dispatcher, next).expect("the endpoint is open");
+        let completion = dispatcher.block_on(next).expect("the endpoint is open");
         let done = completion.done().expect("of the list");
         done.result().expect("a success");
         assert_eq!(done.user_data, 7);

@@ -173,19 +173,25 @@ impl Notification {
 }
 
 /// A connect ended, or a peer connected.
+///
+/// To learn which endpoint it is that connected, compare [`PeerInfo::incarnation`](crate::PeerInfo::incarnation) of
+/// [`Endpoint::peer_info`](crate::Endpoint::peer_info) with the [`EndpointInfo::incarnation`](crate::EndpointInfo::incarnation)
+/// that the other side passed on with its address, or have the other side send a first message that says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct PeerUp {
     /// The peer.
     pub peer: Peer,
-    /// [`Status::Ok`], or why the connect failed: [`Status::Unreachable`], [`Status::PeerGone`],
-    /// [`Status::Version`], [`Status::Denied`], [`Status::Canceled`] or [`Status::System`] (this side has no port or
-    /// descriptor left).
+    /// [`Status::Ok`], or why the connect failed: [`Status::Unreachable`], [`Status::PeerGone`] (another endpoint answers
+    /// at the address), [`Status::Version`], [`Status::Denied`], [`Status::Canceled`] or [`Status::System`] (this side has
+    /// no port or descriptor left). [`Endpoint::peer_reason`](crate::Endpoint::peer_reason) has what each address answered.
     pub status: Status,
     /// The peer connected to us; else this answers our own connect.
     pub accepted: bool,
     /// The value in the options of the connect.
     pub user_data: u64,
+    /// The provider's error number; 0: none. 111 (`ECONNREFUSED`): nothing listens at the address.
+    pub provider_errno: i32,
 }
 
 impl PeerUp {
@@ -194,7 +200,7 @@ impl PeerUp {
     /// # Errors
     /// Why the connect failed.
     pub fn result(&self) -> Result<()> {
-        result(self.status, 0)
+        result(self.status, self.provider_errno)
     }
 }
 
@@ -284,7 +290,7 @@ impl Completion {
             }
             KIND_PEER_UP => {
                 let (accepted, user_data) = (from.accepted != 0, from.user_data);
-                Completion::PeerUp(PeerUp { peer, status, accepted, user_data })
+                Completion::PeerUp(PeerUp { peer, status, accepted, user_data, provider_errno })
             }
             KIND_PEER_DOWN => Completion::PeerDown(PeerDown { peer, status }),
             KIND_RAIL_DOWN => Completion::RailDown(rail()),

@@ -1,5 +1,6 @@
 //! Endpoints, and how they are opened.
 
+use super::names::in_rust;
 use super::parked::Shared;
 use super::queue::Queue;
 use super::time::{ns, ns_not_0};
@@ -300,7 +301,8 @@ impl Endpoint {
     pub fn open(config: &EndpointConfig) -> Result<Endpoint> {
         fork::check()?;
         let opened = catch_unwind(AssertUnwindSafe(|| calls::Endpoint::open(config.settings.clone())));
-        let opened = opened.unwrap_or_else(|panic| Err(Error::defect(calls::panic_text(&*panic))))?;
+        let opened = opened.unwrap_or_else(|panic| Err(Error::defect(calls::panic_text(&*panic))));
+        let opened = opened.map_err(in_rust)?;
         Ok(Endpoint(Arc::new(Handle(Shared::new(opened)))))
     }
 

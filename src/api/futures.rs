@@ -1,7 +1,8 @@
 //! Operations as futures, and what arrives as a stream. No runtime is needed, and any can be used: it waits for the
 //! event fd of a queue, and calls [`Dispatcher::dispatch`] when that is readable.
 //!
-//! With tokio, a separate task (`AsyncFd` watches a descriptor; the crate's examples have a whole program, and one on smol):
+//! With tokio, a separate task (`AsyncFd`, of tokio's feature `net`, watches a descriptor; the crate's examples have a whole
+//! program, and one on smol):
 //!
 //! ```
 //! # fn main() -> Result<(), libweft::Error> {
@@ -30,14 +31,29 @@
 //! # }
 //! ```
 //!
-//! Without a runtime, a thread does the same with `poll(2)`, or a loop calls [`Dispatcher::turn`].
+//! Without a runtime, a thread does the same with `poll(2)`, or a loop calls [`Dispatcher::turn`], as
+//! [`Dispatcher::block_on`] does.
+//!
+//! **What blocks.** Submitting, [`Dispatcher::dispatch`] and dropping a [`Memory`](crate::Memory) do not. These do; call
+//! them where the runtime allows it, as in tokio's `spawn_blocking`:
+//!
+//! | call | blocks |
+//! | --- | --- |
+//! | [`Endpoint::open`] | some ms to some seconds |
+//! | [`Endpoint::register`] and the like | while the NICs register the pages |
+//! | [`Memory::deregister`](crate::Memory::deregister) | a round trip to the slowest importer, up to 2 s |
+//! | [`Endpoint::shutdown`], the drop of the last clone of an [`Endpoint`] | the drain time (a drop: none) and some ms; up to 1.2 s more while a peer does not answer |
+//!
+//! **The end.** After [`Endpoint::shutdown`] the dispatcher's task takes what is left in the queue, and ends:
+//! [`Dispatcher::dispatch`] then fails with [`Closed`](crate::Status::Closed), futures end, and
+//! [`Dispatcher::completions`] has no next item.
 
 use super::completion::Completion;
 use super::endpoint::Endpoint;
 use super::ids::{Op, Peer};
 use super::options::OpOptions;
 use super::queue::{Queue, QueueEvent};
-use crate::status::{Error, Result};
+use crate::status::{Error, Result, Status};
 use futures_core::Stream;
 use parking_lot::Mutex;
 use std::any::Any;
@@ -55,6 +71,8 @@ use std::time::Duration;
 const BATCH: usize = 64;
 /// User data of operations that are futures.
 const FUTURE: u64 = 1 << 63;
+/// How often a future that runs without a runtime is polled at least.
+const TURN: Duration = Duration::from_millis(20);
 
 enum Waiting {
     Pending(Option<Waker>),
@@ -105,8 +123,8 @@ impl Woken {
 
 /// Takes completions from a queue, and completes futures with them. Clones are the same dispatcher.
 ///
-/// It must be the only one that polls its queue. Operations on that queue which are not its futures
-/// are items of [`completions`](Dispatcher::completions); bit 63 of their user data must be 0.
+/// It must be the only one that polls its queue: a queue has one at a time. Operations on that queue which are not its
+/// futures are items of [`completions`](Dispatcher::completions); bit 63 of their user data must be 0.
 ///
 /// ```
 /// # let world = libweft::testing::world()?;
@@ -121,11 +139,18 @@ impl Woken {
 ///     second.await?;
 ///     Ok::<(), libweft::Error>(())
 /// };
-/// libweft::testing::block_on(&dispatcher, work)?;
+/// dispatcher.block_on(work)?;
 /// # Ok::<(), libweft::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Dispatcher(Arc<Inner>);
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let queue = self.event.queue();
+        queue.shared.dispatched.lock().retain(|other| !Arc::ptr_eq(other, &queue.queue));
+    }
+}
 
 impl fmt::Debug for Dispatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -215,9 +240,16 @@ impl Dispatcher {
     /// Takes over the polling of a queue.
     ///
     /// # Errors
-    /// The same as [`Queue::event`].
+    /// Those of [`Queue::event`]; [`Busy`](crate::Status::Busy) (the queue has a dispatcher, or the futures of one).
     pub fn new(queue: &Queue) -> Result<Dispatcher> {
-        Ok(Dispatcher(Arc::new(Inner { event: queue.event()?, state: Mutex::default() })))
+        let event = queue.event()?;
+        let mut dispatched = queue.shared.dispatched.lock();
+        if dispatched.iter().any(|other| Arc::ptr_eq(other, &queue.queue)) {
+            let text = "the queue has a dispatcher: clone that, or make a queue with Endpoint::create_queue";
+            return Err(Error::new(Status::Busy, text));
+        }
+        dispatched.push(queue.queue.clone());
+        Ok(Dispatcher(Arc::new(Inner { event, state: Mutex::default() })))
     }
 
     /// Takes all completions that are there, wakes whom they are for, and arms the event fd: it is readable when
@@ -241,6 +273,20 @@ impl Dispatcher {
             self.0.state.lock().take(completion, &mut woken);
         }
         self.dispatch_after(woken)
+    }
+
+    /// Runs a future on this thread, which dispatches meanwhile: for a program without a runtime. Where the future waits
+    /// for something else, too, it is polled every 20 ms.
+    pub fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        let (mut work, mut cx) = (std::pin::pin!(work), Context::from_waker(Waker::noop()));
+        loop {
+            if let Poll::Ready(output) = work.as_mut().poll(&mut cx) {
+                return output;
+            }
+            if self.turn(TURN).is_err() {
+                std::thread::sleep(TURN); // The queue has ended, and so have all that wait for it.
+            }
+        }
     }
 
     fn dispatch_after(&self, mut woken: Woken) -> Result<()> {
@@ -300,19 +346,25 @@ impl Dispatcher {
     }
 
     /// Connects to the endpoint whose address this is, as [`Endpoint::connect_with`] does, with the `timeout` of the
-    /// options. The future's output is the peer once it is up, or why it is not. The dispatcher must be that of the endpoint's own
+    /// options. The future's output is the peer once it is up, or why it is not: the message has what each address
+    /// answered ([`Endpoint::peer_reason`]). The dispatcher must be that of the endpoint's own
     /// queue, where the answers to connects arrive; peers that connect to us are items of
     /// [`completions`](Dispatcher::completions).
     ///
     /// ```
-    /// # let config = libweft::testing::config();
-    /// use libweft::{futures::Dispatcher, Endpoint, OpOptions};
+    /// use libweft::{futures::Dispatcher, Endpoint, EndpointConfig, OpOptions, Status};
     ///
+    /// let config = EndpointConfig::new().fabric("host");
     /// let (a, b) = (Endpoint::open(&config)?, Endpoint::open(&config)?);
     /// let dispatcher = Dispatcher::new(&a.queue())?;
-    /// let work = async { dispatcher.connect(&a, b.address(), OpOptions::new())?.await };
-    /// let peer = libweft::testing::block_on(&dispatcher, work)?;
+    /// let connect = |address| dispatcher.connect(&a, address, OpOptions::new());
+    /// let peer = dispatcher.block_on(connect(b.address())?)?;
     /// a.send(peer, b"hello", &OpOptions::new())?;
+    ///
+    /// let gone = Endpoint::open(&config)?.address().to_vec(); // Closed at once.
+    /// let error = dispatcher.block_on(connect(&gone)?).unwrap_err();
+    /// assert_eq!((error.status, error.provider_errno), (Status::Unreachable, 111)); // ECONNREFUSED
+    /// println!("{error}"); // With what each address answered.
     /// # Ok::<(), libweft::Error>(())
     /// ```
     ///
@@ -422,7 +474,18 @@ impl Future for ConnectFuture {
     type Output = Result<Peer>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.ticket.poll(cx).map_ok(|_| self.peer)
+        let why = |error: Error| match self
+            .ticket
+            .inner
+            .event
+            .queue()
+            .shared
+            .call(|ep| ep.peer_reason(self.peer.id()))
+        {
+            Ok(reason) => Error { message: format!("{}: {reason}", error.message).into(), ..error },
+            Err(_) => error,
+        };
+        self.ticket.poll(cx).map_ok(|_| self.peer).map_err(why)
     }
 }
 
@@ -436,9 +499,12 @@ impl Future for ConnectFuture {
 /// let dispatcher = Dispatcher::new(&b.queue())?;
 /// let mut arrivals = dispatcher.completions();
 /// a.send(peer, b"hello", &OpOptions::new())?;
-/// match libweft::testing::block_on(&dispatcher, arrivals.next()) {
-///     Some(Completion::Message(message)) => assert_eq!(&message[..], b"hello"),
-///     other => panic!("{other:?}"),
+/// loop {
+///     match dispatcher.block_on(arrivals.next()) {
+///         Some(Completion::Message(message)) => break assert_eq!(&message[..], b"hello"),
+///         Some(_) => continue, // A peer came up.
+///         None => panic!("the endpoint is shut down"),
+///     }
 /// }
 /// # Ok::<(), libweft::Error>(())
 /// ```

@@ -29,6 +29,9 @@ impl<'a> GrantArgs<'a> {
     }
 
     /// Only these pages: the `remote` side, as the peer's transfers have it. Up to 1,048,576 pages in all.
+    ///
+    /// A range of bytes is one page: `len` bytes at `offset` of range 0 are
+    /// `Pages { page_len: len, page_count: 1, remote: PageSide { offset, ..PageSide::default() }, ..Pages::default() }`.
     pub fn pages(mut self, pages: Pages<'a>) -> Self {
         self.pages = Some(pages);
         self
@@ -46,7 +49,8 @@ impl<'a> GrantArgs<'a> {
         self
     }
 
-    /// The grant ends by itself after this long, as by a revoke; revoke it all the same.
+    /// The grant ends by itself after this long, as by a revoke; revoke it all the same. Up to 24 hours
+    /// ([`Limit`](crate::Status::Limit)); zero: at once. Default: it has no end of its own.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -113,7 +117,8 @@ impl Endpoint {
     ///
     /// No answer of the peer is needed where the memory has [`Access::Granted`](crate::Access::Granted), and over host and
     /// tcp: it may be stopped, dead or lie. After [`TimedOut`](crate::Status::TimedOut) call it again. After the grant's own
-    /// timeout it completes at once. Notifications that arrived under the grant are in the endpoint's queue before.
+    /// timeout it completes at once, and it is valid after the peer's PEER_DOWN, too. Notifications that arrived under the grant are in the
+    /// endpoint's queue before.
     ///
     /// # Errors
     /// [`Handle`](crate::Status::Handle) (no such grant, or revoked before). In the completion:

@@ -315,7 +315,8 @@ impl Endpoint {
         self.register_plain(ranges, args)
     }
 
-    /// The same with vectors or boxed slices of any plain type ([`bytemuck::Pod`]: integers, floats, structs of them).
+    /// The same with vectors or boxed slices of any plain type ([`bytemuck::Pod`]: integers, floats, structs of them with
+    /// `#[repr(C)]`: the crate's page has an example).
     /// Transfers count in bytes.
     ///
     /// ```

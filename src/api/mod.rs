@@ -16,6 +16,7 @@ mod ids;
 mod info;
 mod memory;
 mod message;
+mod names;
 mod options;
 mod pages;
 mod parked;

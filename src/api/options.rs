@@ -1,6 +1,7 @@
 //! Operations: their ids, and the options that all of them take.
 
 use super::ids::{CounterId, GrantToken, Op};
+use super::names::in_rust;
 use super::parked::Shared;
 use super::queue::Queue;
 use super::time::ns_not_0;
@@ -188,7 +189,7 @@ impl<'a> OpOptions<'a> {
             return Err(Error::invalid(text));
         }
         let options = self.given();
-        options.check(takes, (self.start.is_some(), self.done.is_some()))?;
+        options.check(takes, (self.start.is_some(), self.done.is_some())).map_err(in_rust)?;
         Ok(options)
     }
 

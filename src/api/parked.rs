@@ -2,10 +2,12 @@
 //! yet.
 
 use super::buffer::Registered;
+use super::names::in_rust;
 use crate::calls::Endpoint;
 use crate::fork;
 use crate::memory::RemoteMemory;
 use crate::status::{Error, Result};
+use crate::transfer::queue::Queue;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -26,6 +28,8 @@ struct Lot {
 pub(super) struct Shared {
     endpoint: Arc<Endpoint>,
     lot: Mutex<Lot>,
+    /// Queues that have a dispatcher.
+    pub dispatched: Mutex<Vec<Arc<Queue>>>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -36,13 +40,13 @@ impl std::fmt::Debug for Shared {
 
 impl Shared {
     pub fn new(endpoint: Arc<Endpoint>) -> Arc<Shared> {
-        Arc::new(Shared { endpoint, lot: Mutex::default() })
+        Arc::new(Shared { endpoint, lot: Mutex::default(), dispatched: Mutex::default() })
     }
 
     /// Runs a request: not in a forked child, and not on an endpoint that a defect stopped.
     pub fn call<T>(&self, body: impl FnOnce(&Arc<Endpoint>) -> Result<T>) -> Result<T> {
         fork::check()?;
-        self.endpoint.guarded(|| body(&self.endpoint))
+        self.endpoint.guarded(|| body(&self.endpoint)).map_err(in_rust)
     }
 
     /// The endpoint, for calls that only read and cannot fail.

@@ -10,7 +10,8 @@ use crate::transfer::options::Takes;
 impl Endpoint {
     /// Starts to connect to the endpoint whose [`address`](Endpoint::address) this is. One
     /// [`Completion::PeerUp`](crate::Completion::PeerUp) in the endpoint's own queue answers. The other side gets one
-    /// with `accepted`, and needs to do nothing. The peer can be used at once: operations wait until it is up.
+    /// with `accepted`, and needs to do nothing ([`PeerUp`](crate::PeerUp): which peer it is). The peer can be used at once:
+    /// operations wait until it is up.
     ///
     /// A peer that was up ends in exactly one [`Completion::PeerDown`](crate::Completion::PeerDown); once that is
     /// polled, nothing of the peer arrives here any longer (over efa its writes may, until the memory is

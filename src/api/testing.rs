@@ -77,17 +77,3 @@ impl World {
         })
     }
 }
-
-/// Runs a future on this thread, which is the reactor, too.
-#[cfg(feature = "futures")]
-pub fn block_on<T>(dispatcher: &futures::Dispatcher, work: impl std::future::Future<Output = T>) -> T {
-    use std::task::{Context, Poll, Waker};
-    let (mut work, mut cx) = (std::pin::pin!(work), Context::from_waker(Waker::noop()));
-    loop {
-        if let Poll::Ready(output) = work.as_mut().poll(&mut cx) {
-            return output;
-        }
-        // If it is over, the future ends with that.
-        let _ = dispatcher.turn(Duration::from_millis(20));
-    }
-}

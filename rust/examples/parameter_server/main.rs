@@ -43,6 +43,12 @@ fn open() -> Result<(Endpoint, Dispatcher)> {
     Ok((endpoint, dispatcher))
 }
 
+/// The end of an endpoint: writes that are under way get this long, and its peers a `PeerDown` with `PeerClosed`. It
+/// blocks, so a thread of its own does it.
+async fn close(endpoint: Endpoint) -> Result<()> {
+    Ok(tokio::task::spawn_blocking(move || endpoint.shutdown(Duration::from_secs(1))).await??)
+}
+
 fn floats(memory: &Memory) -> Result<Vec<f32>> {
     let mut values = vec![0.0f32; WEIGHTS];
     memory.read_at(0, bytemuck::cast_slice_mut(&mut values))?;
@@ -162,7 +168,9 @@ async fn serve(listener: TcpListener, rounds: u32, first: usize) -> Result<f32> 
             }
         }
     }
-    Ok(floats(&server.weights)?[0])
+    let weight = floats(&server.weights)?[0];
+    close(server.endpoint).await?;
+    Ok(weight)
 }
 
 /// Computes gradients until the server is gone, or for this many rounds.
@@ -201,7 +209,7 @@ async fn work(server: &str, goal: f32, rounds: u32) -> Result<()> {
             Some(_) => {}
         }
     }
-    Ok(())
+    close(endpoint).await
 }
 
 /// Three workers, of which one leaves after five rounds: then the mean of two goals is left to reach.
