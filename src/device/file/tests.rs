@@ -343,8 +343,10 @@ fn flushes_of_files_take_turns() {
     }
 }
 
+type Answer = Sender<std::result::Result<(), i32>>;
+
 /// A file's last flush comes, and the queue ends, between two looks of the thread.
-struct Late(RefCell<Option<(Registered, Sender<std::result::Result<(), i32>>)>>, Fake);
+struct Late(RefCell<Option<(Registered, Answer)>>, Fake);
 
 impl Disk for Late {
     fn depth(&self) -> usize {
