@@ -12,6 +12,7 @@ import os
 import socket
 import stat
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -28,21 +29,22 @@ def is_own(folder: Path) -> bool:
 
 
 def ask(path: Path) -> str:
-    """What an endpoint says; nothing if its process has ended."""
+    """What an endpoint says; nothing if its process has ended or is stopped, or of a text that was cut off."""
     with socket.socket(socket.AF_UNIX) as asked:
-        asked.settimeout(5)
+        asked.settimeout(2)
         try:
             asked.connect(str(path))
             parts = iter(lambda: asked.recv(1 << 16), b"")
-            return b"".join(parts).decode()
+            text = b"".join(parts).decode()
         except (OSError, UnicodeDecodeError):
             return ""
+    return text if text.endswith("\n") else ""
 
 
 def instance(path: Path) -> str:
     pid = path.name.partition("-")[0]
     try:
-        return f"{Path(f'/proc/{pid}/comm').read_text().strip()}:{pid}"
+        return f"{Path(f'/proc/{pid}/comm').read_text(errors='replace').strip()}:{pid}"
     except OSError:
         return pid
 
@@ -53,10 +55,13 @@ def metrics(folder: Path) -> str:
         return ""
     heads: "dict[str, list[str]]" = defaultdict(list)
     samples: "dict[str, list[str]]" = defaultdict(list)
-    for path in sorted(folder.glob("[!.]*.sock")):
+    paths = sorted(folder.glob("[!.]*.sock"))
+    with ThreadPoolExecutor(32) as pool:  # a process that is stopped keeps no other's from Prometheus
+        texts = list(pool.map(ask, paths))
+    for path, text in zip(paths, texts):
         program = instance(path).replace("\\", r"\\").replace('"', r"\"")
         labels, name = f'instance="{program}",endpoint="{path.stem.partition("-")[2]}"', ""
-        for line in ask(path).splitlines():
+        for line in text.splitlines():
             if line.startswith("#"):
                 name = line.split()[2]
                 if line not in heads[name]:
