@@ -7,6 +7,9 @@ use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::{ErrorKind, IsTerminal, Read, Write};
+use std::mem::zeroed;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -94,8 +97,15 @@ struct Value {
 fn look(folders: &[PathBuf]) -> Result<BTreeMap<PathBuf, Sample>> {
     let mut found = BTreeMap::new();
     for folder in folders {
-        if !is_own(folder)? {
-            continue;
+        match is_own(folder) {
+            Ok(true) => {}
+            Ok(false) => continue,
+            // Anybody can make one in /tmp.
+            Err(error) if folders.len() > 1 => {
+                eprintln!("{error:#}");
+                continue;
+            }
+            Err(error) => return Err(error),
         }
         for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
             let path = entry?.path();
@@ -126,13 +136,46 @@ fn is_socket(path: &Path) -> bool {
     })
 }
 
-/// Up to 64 MiB: an endpoint's text is far smaller.
 fn read(path: &Path) -> std::io::Result<String> {
-    let socket = UnixStream::connect(path)?;
+    text_of(connect(path)?)
+}
+
+/// Connects at once: a stopped process accepts nobody, and its queue of readers may be full.
+fn connect(path: &Path) -> std::io::Result<UnixStream> {
+    // SAFETY: the struct has only integers and characters, for which zero is valid.
+    let mut address: libc::sockaddr_un = unsafe { zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let name = path.as_os_str().as_bytes();
+    if name.len() >= address.sun_path.len() {
+        return Err(ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(name) {
+        *to = *from as libc::c_char;
+    }
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: the call has no preconditions; it returns a new descriptor or an error.
+    let socket = match unsafe { libc::socket(libc::AF_UNIX, kind, 0) } {
+        fd if fd < 0 => return Err(std::io::Error::last_os_error()),
+        // SAFETY: the descriptor is new, and nothing else owns it.
+        fd => unsafe { UnixStream::from_raw_fd(fd) },
+    };
+    let len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the socket is open, and the address has this length.
+    match unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) } {
+        0 => socket.set_nonblocking(false).map(|()| socket),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// What an endpoint says, up to 64 MiB: its text is far smaller. Nothing, where it answers nobody.
+fn text_of(socket: UnixStream) -> std::io::Result<String> {
     socket.set_read_timeout(Some(Duration::from_secs(2)))?;
     let mut text = String::new();
     socket.take(64 << 20).read_to_string(&mut text)?;
-    Ok(text)
+    match text.is_empty() || text.ends_with('\n') {
+        true => Ok(text),
+        false => Err(ErrorKind::UnexpectedEof.into()), // The last number may be a part of one.
+    }
 }
 
 /// Samples of Prometheus' text format.
@@ -402,6 +445,37 @@ fn text(folders: &[PathBuf], processes: &[Process]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn stopped_process_is_passed_over_when_no_more_readers_find_room() {
+        let path = std::env::temp_dir().join(format!("weft-bench-top-{}.sock", std::process::id()));
+        let listener = UnixListener::bind(&path).expect("it listens");
+        // SAFETY: the descriptor is open, and a socket that listens may be given another length of its queue.
+        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+        let waits: Vec<_> = std::iter::from_fn(|| connect(&path).ok()).take(10).collect();
+        let error = read(&path).map_err(|error| error.kind());
+        fs::remove_file(&path).expect("it is there");
+        assert!(
+            waits.len() < 10 && error == Err(ErrorKind::WouldBlock),
+            "{error:?} after {} readers",
+            waits.len()
+        );
+    }
+
+    #[test]
+    fn folder_of_others_hides_no_other_folder() {
+        let folders = ["/", "/nonexistent/weft"].map(PathBuf::from);
+        assert!(look(&folders[..1]).is_err() && look(&folders).is_ok());
+    }
+
+    #[test]
+    fn text_that_is_cut_off_is_refused() {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        (&theirs).write_all(b"weft_grants 1234\nweft_peers 5").expect("it is written");
+        drop(theirs);
+        assert!(text_of(ours).is_err());
+    }
 
     #[test]
     fn labels_are_parsed_with_their_escapes() {
