@@ -284,7 +284,7 @@ static void refused_connect_names_its_cause(void)
     weft_peer peer;
     CHECK_OK(weft_peer_connect(a->endpoint, blob, len, NULL, &peer));
     CHECK_STATUS(box_take(a, WEFT_COMPLETION_PEER_UP, patience_ms()).status, WEFT_ERR_UNREACHABLE);
-    await_line(lines, " from lo: Connection refused (nothing listens there: is the address out of date?)");
+    await_line(lines, " from lo: Connection refused (nothing listens there, or a firewall there rejects it: is the address out of date?)");
     CHECK_OK(weft_log_set(WEFT_LOG_DEFAULT, NULL, NULL));
     box_close(a);
 }

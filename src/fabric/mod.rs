@@ -51,7 +51,9 @@ pub fn error_text(errno: i32) -> String {
 /// What an error of connecting means for somebody who looks for the cause.
 pub fn meaning(errno: i32) -> String {
     let why = match errno {
-        libc::ECONNREFUSED => "nothing listens there: is the address out of date?",
+        libc::ECONNREFUSED => {
+            "nothing listens there, or a firewall there rejects it: is the address out of date?"
+        }
         ANOTHER => "another endpoint of Weft has this address now: it is out of date",
         libc::EPROTO => "what answers there is not an endpoint of Weft, or one of another version",
         libc::ECONNRESET | libc::EPIPE => {
@@ -60,7 +62,9 @@ pub fn meaning(errno: i32) -> String {
         libc::EADDRNOTAVAIL => {
             "no local port or address is free: see net.ipv4.ip_local_port_range, and connections in TIME_WAIT"
         }
-        libc::ENETUNREACH | libc::EHOSTUNREACH => "no route leads there, or its host is down",
+        libc::ENETUNREACH | libc::EHOSTUNREACH => {
+            "no route leads there, its host is down, or a firewall there rejects it"
+        }
         libc::EMFILE | libc::ENFILE => "this process has no descriptors left: raise RLIMIT_NOFILE",
         libc::ETIMEDOUT => "no answer: a firewall drops it, or the host is down",
         _ => return error_text(errno),
