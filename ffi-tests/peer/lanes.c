@@ -163,7 +163,7 @@ static void keep(weft_log_level level, const char *component, const char *line, 
     (void)component;
     (void)to;
     lost += level == WEFT_LOG_WARN && strstr(line, "its other lanes (1) carry on") != NULL;
-    back += level == WEFT_LOG_INFO && strstr(line, "is up again after") != NULL;
+    back += level == WEFT_LOG_WARN && strstr(line, "is up again after") != NULL;
 }
 
 static void reset_lane_is_counted_and_comes_back(void)

@@ -44,6 +44,8 @@ pub struct Pair {
     state: PairState,
     /// Why it failed, or what its handshake waits for.
     why: Option<Why>,
+    /// That is an error, which says more than silence afterwards.
+    erred: bool,
     resets: Vec<Reset>,
     /// When to start the handshake of a lane that has failed.
     due_ns: Option<u64>,
@@ -57,6 +59,8 @@ pub struct Pair {
     failed_ns: Option<u64>,
     /// A lane was up once: somebody listened there.
     served: bool,
+    /// The log warns that there is no lane.
+    warned: bool,
 }
 
 impl Pair {
@@ -65,6 +69,7 @@ impl Pair {
             plan,
             state: PairState::Trying,
             why: None,
+            erred: false,
             resets: Vec::new(),
             due_ns: None,
             after: None,
@@ -72,6 +77,7 @@ impl Pair {
             up_ns: None,
             failed_ns: None,
             served: false,
+            warned: false,
         }
     }
 
@@ -88,6 +94,22 @@ impl Pair {
         self.served
     }
 
+    /// Whether no lane was up so far, for a known reason that the log does not have.
+    pub fn is_missing(&self) -> bool {
+        !self.is_up() && !self.served && !self.warned && self.why.is_some()
+    }
+
+    /// The log warns that there is no lane, since then.
+    pub fn is_warned_of(&mut self, since: u64) {
+        self.warned = true;
+        self.failed_ns.get_or_insert(since);
+    }
+
+    /// Whether the log has warned since a lane was up.
+    pub fn take_warned(&mut self) -> bool {
+        std::mem::take(&mut self.warned)
+    }
+
     /// Why there is no lane, as far as that is known.
     pub fn why(&self) -> Option<&Why> {
         self.why.as_ref().filter(|_| !self.is_up())
@@ -95,18 +117,26 @@ impl Pair {
 
     /// A lane is still without an answer.
     pub fn waits(&mut self, why: Why) {
-        self.why = Some(why);
+        if !self.erred {
+            self.why = Some(why);
+        }
     }
 
     /// Returns how long no lane was up, if one had failed.
     pub fn comes_up(&mut self, now: u64) -> Option<u64> {
-        self.state = PairState::Up;
+        (self.state, self.erred) = (PairState::Up, false);
         (self.due_ns, self.up_ns, self.served) = (None, Some(now), true);
         self.failed_ns.take().map(|failed| now.saturating_sub(failed))
     }
 
     pub fn fails(&mut self, why: Why) {
-        (self.state, self.why) = (PairState::Failed, Some(why));
+        (self.state, self.why, self.erred) = (PairState::Failed, Some(why), true);
+    }
+
+    /// It is given up without an answer.
+    pub fn stays_silent(&mut self, why: Why) {
+        self.waits(why);
+        self.state = PairState::Failed;
     }
 
     /// One that had failed is tried again; false if it had not.
@@ -121,6 +151,7 @@ impl Pair {
     /// A serving lane is being reset here.
     pub fn is_reset(&mut self, epoch: u64, why: Why) {
         self.fails(why);
+        self.erred = false;
         self.resets.push(Reset { epoch, handshaking: false });
     }
 

@@ -3,6 +3,7 @@
 
 use super::links::warn_of_failure;
 use crate::ids::PeerId;
+use crate::logging::seldom::warn_seldom;
 use crate::memory::RemoteMemory;
 use crate::peer::link::Link;
 use crate::peer::{Peer, Service};
@@ -101,8 +102,9 @@ fn warn_of_reset(core: &Core, link: &Link, plan: Plan, errno: i32) {
     );
 }
 
-fn tell_of_return(core: &Core, link: &Link, plan: Plan, ns: u64) {
-    log::info!(
+fn tell_of_return(core: &Core, link: &Link, plan: Plan, ns: u64, warned: bool) {
+    log::log!(
+        if warned { log::Level::Warn } else { log::Level::Info },
         "{}: the lane from rail {} ({}) to its rail {} is up again after {} ms",
         link.peer,
         plan.rail,
@@ -159,7 +161,14 @@ impl Worker {
                 Action::AddLanes(plans) => add_lanes(&core, &link.peer, &plans, accepted),
                 Action::Serve => serve(&core, link),
                 Action::ShowLanes => count_lanes(&core, link),
-                Action::LaneBack(plan, ns) => tell_of_return(&core, link, plan, ns),
+                Action::LaneBack { plan, ns, warned } => tell_of_return(&core, link, plan, ns, warned),
+                Action::LanesMissing(reasons) => {
+                    let up = link.lanes_up().count();
+                    warn_seldom!(
+                        "{}: no lane so far to {reasons}; its other lanes ({up}) carry on",
+                        link.peer
+                    );
+                }
                 Action::Flush => self.links.mark(peer),
                 Action::Up => self.came_up(peer, now),
                 Action::TryAnother => log::info!("{}: another fabric is tried, too", link.peer),

@@ -65,7 +65,7 @@ impl Approach {
     }
 
     /// The addresses that have no lane, with each reason once.
-    fn reasons(&self) -> String {
+    pub fn reasons(&self) -> String {
         let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
         for Why { at, text } in self.pairs.iter().filter_map(Pair::why) {
             match reasons.iter_mut().find(|(known, _)| known == text) {

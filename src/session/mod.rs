@@ -283,6 +283,8 @@ impl Session {
                     self.add_lanes(&due);
                     self.set_return();
                 }
+                Timer::Missing if matches!(self.state, State::Up) => self.report_missing(now),
+                Timer::Missing => {} // Each lane's next event starts it again.
                 Timer::Resume => {
                     self.go_on_resuming(now);
                     self.ask_how_far(now);
@@ -500,6 +502,7 @@ impl Session {
         if ready_sent && ready_seen {
             self.enter(State::Up);
             self.set_return(); // A link may have come back meanwhile.
+            self.watch_missing(now);
             self.timers.set(Timer::KeepAlive, now + BUSY_KEEP_ALIVE_NS);
             self.look(0, now);
             return self.act(Action::Up);

@@ -1,6 +1,7 @@
 //! Lanes of a session: those that fail are reset on both sides and come back (`lane::Pair`); after the last
 //! one the session resumes (`resuming`).
 
+use super::approach::Approach;
 use super::channel;
 use super::events::{Action, LaneEvent, State};
 use super::resuming::{self, Behind, Resuming};
@@ -13,6 +14,8 @@ use crate::status::Status;
 use crate::transfer::Outcome;
 use crate::wire::frame::{numbers, read_numbers, Kind, CHANNELS, SYSTEM};
 
+/// Lanes that are not up this long after the session are reported.
+pub(super) const MISSING_NS: u64 = 3_000_000_000;
 /// The length of what `of_lane` writes.
 const LANE_LEN: usize = 24;
 
@@ -22,8 +25,9 @@ impl Session {
         match event {
             LaneEvent::Up => {
                 let failed_for = self.approaches.lane_up(plan, now);
-                if let Some(ns) = failed_for.filter(|_| matches!(self.state, State::Up)) {
-                    self.act(Action::LaneBack(plan, ns));
+                let warned = self.approaches.pair_mut(plan).is_some_and(Pair::take_warned);
+                if let Some(ns) = failed_for.filter(|_| warned || matches!(self.state, State::Up)) {
+                    self.act(Action::LaneBack { plan, ns, warned });
                 }
                 self.act(Action::ShowLanes);
                 self.advance(now);
@@ -52,6 +56,28 @@ impl Session {
             }
         }
         self.set_return();
+        self.watch_missing(now);
+    }
+
+    /// Lanes that were never up are reported once others have served for some time.
+    pub(super) fn watch_missing(&mut self, now: u64) {
+        if matches!(self.state, State::Up)
+            && self.approaches.serving_pairs_mut().any(|pair| pair.is_missing())
+        {
+            self.timers.start(Timer::Missing, now + MISSING_NS);
+        }
+    }
+
+    pub(super) fn report_missing(&mut self, now: u64) {
+        let missing = |pair: &&mut Pair| pair.is_missing();
+        let since = now.saturating_sub(MISSING_NS);
+        let mut count = 0;
+        for pair in self.approaches.serving_pairs_mut().filter(missing) {
+            pair.is_warned_of(since);
+            count += 1;
+        }
+        let reasons = self.approaches.serving().map(Approach::reasons).filter(|_| count > 0);
+        self.actions.extend(reasons.map(Action::LanesMissing));
     }
 
     /// A rail has its link again: its lanes return, once the peer has the keys that were queued before this.
@@ -101,7 +127,10 @@ impl Session {
         let (returns, soon) = (self.is_up() && serves, self.is_away());
         let mut served = false;
         if let Some(pair) = self.approaches.pair_mut(plan) {
-            pair.fails(why);
+            match Cause::from_errno(errno) {
+                Cause::Silence => pair.stays_silent(why),
+                _ => pair.fails(why),
+            }
             if returns {
                 pair.let_return(soon, now);
             }
@@ -135,6 +164,9 @@ impl Session {
         }
         if !self.has_lanes() {
             return self.begin_resuming(plan, outcome, now);
+        }
+        if let Some(pair) = self.approaches.pair_mut(plan) {
+            pair.is_warned_of(now);
         }
         let unknown = self.rewind();
         if asks {

@@ -403,7 +403,11 @@ impl Pair {
                     self.notify(side, id.get(), false);
                 }
             }
-            Action::LaneBack(..) | Action::Flush | Action::TryAnother | Action::Back(_) => {}
+            Action::LaneBack { .. }
+            | Action::LanesMissing(_)
+            | Action::Flush
+            | Action::TryAnother
+            | Action::Back(_) => {}
             Action::Away(_) | Action::Behind => here.behind = true,
             Action::CaughtUp => here.behind = false,
         }
@@ -1105,6 +1109,26 @@ fn lane_whose_link_comes_back_just_before_the_session_is_up_begins() {
     acknowledge_all(&mut session, 4 * MS);
     session.handle_timeout(Sight { alive_ns: 0, busy: false }, 100 * MS);
     assert!(adds(&mut session, plans[1]));
+}
+
+#[test]
+fn lane_that_was_never_up_is_reported_once_and_so_is_its_return() {
+    let (mut session, plans) = of_two_lanes(refused());
+    let mut said = |event, now| {
+        session.handle_timeout(Sight { alive_ns: now, busy: false }, now);
+        session.handle_lane(plans[1], event, now);
+        let actions = std::iter::from_fn(|| session.poll_action());
+        let lines = actions.filter_map(|action| match action {
+            Action::LanesMissing(reasons) => Some(reasons),
+            Action::LaneBack { ns, warned: true, .. } => Some(format!("back after {} ms", ns / MS)),
+            _ => None,
+        });
+        lines.collect::<Vec<_>>()
+    };
+    assert!(said(refused(), 3000 * MS).is_empty());
+    assert_eq!(said(refused(), 3003 * MS), ["there: nothing listens"]);
+    assert!(said(refused(), 9000 * MS).is_empty());
+    assert_eq!(said(LaneEvent::Up, 9003 * MS).len(), 1);
 }
 
 #[test]

@@ -18,9 +18,11 @@ pub enum Timer {
     Return,
     /// The next step of a resume.
     Resume,
+    /// Lanes that have not come up beside others are reported.
+    Missing,
 }
 
-const TIMERS: [Timer; 7] = [
+const TIMERS: [Timer; 8] = [
     Timer::Connect,
     Timer::Approach,
     Timer::Close,
@@ -28,6 +30,7 @@ const TIMERS: [Timer; 7] = [
     Timer::Silence,
     Timer::Return,
     Timer::Resume,
+    Timer::Missing,
 ];
 
 /// The time of a timer that does not run. An `Option` would be compared before its tag is looked at:
@@ -46,6 +49,14 @@ impl Timers {
     /// Sets a timer to `due`, or stops it.
     pub fn set(&mut self, timer: Timer, due: impl Into<Option<u64>>) {
         self.0[timer as usize] = due.into().unwrap_or(NEVER);
+    }
+
+    /// Sets a timer that does not run.
+    pub fn start(&mut self, timer: Timer, due: u64) {
+        let known = &mut self.0[timer as usize];
+        if *known == NEVER {
+            *known = due;
+        }
     }
 
     pub fn stop_all(&mut self) {

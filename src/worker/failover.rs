@@ -20,7 +20,7 @@
 use super::inbox::{Command, Inbox};
 use super::lanes::{DataPath, LaneWork, PeerEnd, RailWork, Rails};
 use super::later::LOOK;
-use crate::fabric::{error_text, Limits, LinkState, Resets};
+use crate::fabric::{error_text, meaning, Limits, LinkState, Resets};
 use crate::ids::{LaneId, PeerId, RailIndex};
 use crate::lane::{Asked, Consequence, Failure, Life, Load, Request, Verdict};
 use crate::peer::{Peer, PeerState};
@@ -114,7 +114,7 @@ impl DataPath {
     pub(crate) fn link_changed(&mut self, rail: RailIndex, link: LinkState) {
         let name = self.core.rails.get(rail.place()).map_or("", |rail| &rail.name);
         match link {
-            LinkState::Up => log::info!("rail {rail} ({name}): its link is up again"),
+            LinkState::Up => log::warn!("rail {rail} ({name}): its link is up again"),
             LinkState::Down => {
                 log::warn!("rail {rail} ({name}): its link is down: its work goes over the others")
             }
@@ -205,8 +205,8 @@ impl DataPath {
         let Some((rail, work)) = self.rails.lane_mut(lane) else { return };
         let (state, peer, plan) = (work.lane.life.state(), work.peer.clone(), work.plan());
         log::debug!(
-            "rail {}: {peer}: a lane that was {state} failed: {} (error {errno}, the provider's {provider_errno})",
-            plan.rail,
+            "{peer}: the lane to {}, which was {state}, failed: {} (error {errno}, the provider's {provider_errno})",
+            self.core.why_not(&peer, plan, String::new()).at,
             error_text(errno)
         );
         let outcome =
@@ -237,11 +237,14 @@ impl DataPath {
         let Some((rail, work)) = self.rails.lane_mut(lane) else { return };
         work.lane.drain(true, self.core.clock.now());
         rail.reset_lane(&work.lane);
-        let (peer, plan) = (work.peer.clone(), work.plan());
+        let (peer, plan, waited_for) = (work.peer.clone(), work.plan(), work.handshake.waits_for);
         if let Some(lanes) = self.lanes_of.get_mut(peer.id.place()) {
             lanes.retain(|other| *other != lane);
         }
-        self.core.lane_not_up(&peer, plan, libc::ETIMEDOUT);
+        let errno = libc::ETIMEDOUT;
+        let text = if waited_for.is_empty() { meaning(errno) } else { waited_for.to_owned() };
+        let why = self.core.why_not(&peer, plan, text);
+        self.core.tell_of_lane(&peer, plan, LaneEvent::Failed { errno, why });
     }
 
     // Reset.

@@ -55,9 +55,9 @@ impl DataPath {
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    log::debug!("{peer}: no lane from rail {}: {error}", plan.rail);
                     let errno = error.provider_errno;
                     let why = self.core.why_not(peer, *plan, error.message.into_owned());
+                    log::debug!("{peer}: no lane to {}: {}", why.at, why.text);
                     self.core.tell_of_lane(peer, *plan, LaneEvent::Failed { errno, why });
                 }
             }
@@ -183,7 +183,8 @@ impl DataPath {
         if due != 0 {
             rail.count_retry(now);
             let waits_for = rail.waits_for(&lane.lane);
-            if std::mem::replace(&mut lane.handshake.waits_for, waits_for) != waits_for {
+            let known = &mut lane.handshake.waits_for;
+            if !waits_for.is_empty() && std::mem::replace(known, waits_for) != waits_for {
                 let why = core.why_not(&lane.peer, plan, waits_for.into());
                 core.tell_of_lane(&lane.peer, plan, LaneEvent::Waits(why));
             }

@@ -21,9 +21,7 @@ impl fmt::Display for Still<'_> {
         let lane = &work.lane;
         write!(
             f,
-            "has moved nothing to its rail {} for {} ms (lane {}); in flight: {} bytes (window {window}), {} \
-             operations, {} frames; ",
-            lane.remote_rail,
+            "has moved nothing for {} ms (lane {}); in flight: {} bytes (window {window}), {} operations, {} frames; ",
             still_ns / 1_000_000,
             lane.life.state(),
             lane.inflight_bytes,
@@ -48,7 +46,8 @@ pub(crate) fn report(data: &DataPath, links: &Links, now: u64) {
         let still_ns = now.saturating_sub(lane.progress_ns.max(lane.delivered_ns));
         if waits && still_ns > STILL_NS && !lane.life.is_handshaking() {
             let still = Still { work, window: lane.window.bytes(), still_ns };
-            log::debug!("{}: rail {} {still}", work.peer, lane.id.rail);
+            let to = data.core.why_not(&work.peer, work.plan(), String::new()).at;
+            log::debug!("{}: the lane to {to} {still}", work.peer);
         }
     }
     for link in links.iter().filter(|link| link.session.is_up()) {

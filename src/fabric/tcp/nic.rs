@@ -350,7 +350,7 @@ impl Nic for TcpNic {
     }
 
     fn waits_for(&mut self, route: Route) -> &'static str {
-        self.routes.leads(route).map_or("no answer", |at| self.dialed_waits_for(at))
+        self.routes.leads(route).map_or("", |at| self.dialed_waits_for(at))
     }
 
     fn remove(&mut self, route: Route) {
@@ -408,8 +408,9 @@ impl Nic for TcpNic {
 
     fn elsewhere(&mut self, route: Route) -> [Option<String>; 2] {
         let Ok(at) = self.routes.leads(route) else { return [None, None] };
-        let carriers = self.connection(at).map(|one| one.carriers).unwrap_or_default();
-        self.paths.elsewhere(carriers, self.at, &self.options)
+        let known = self.connection(at).map(|one| (one.carriers, one.host()));
+        let (carriers, host) = known.unwrap_or_default();
+        self.paths.elsewhere(carriers, self.at.ip(), host, &self.options)
     }
 
     fn sockets_of(&mut self, route: Route) -> Vec<Arc<Socket>> {
