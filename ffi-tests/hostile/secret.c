@@ -301,6 +301,7 @@ static void unencrypted_endpoint_is_refused(void)
         size_t len = address_of(sides[i][1]->endpoint, address, sizeof address);
         REFUSED(WEFT_ERR_NO_COMMON_FABRIC, weft_peer_connect(sides[i][0]->endpoint, address, len, NULL, &peer));
         CHECK(strstr(weft_last_error(), "tcp-encrypted") != NULL);
+        CHECK(strstr(weft_last_error(), i == 0 ? "encrypt is set here and not there" : "encrypt is set there and not here") != NULL);
     }
     box_close(a);
     box_close(b);

@@ -3,7 +3,7 @@
 
 use super::Endpoint;
 use crate::codec::Text;
-use crate::fabric::host;
+use crate::fabric::{host, tcp};
 use crate::ids::{PeerId, RailIndex};
 use crate::peer::{Peer, PeerInfo, PeerState, Tokens};
 use crate::session::approach::{Approach, Approaches};
@@ -147,11 +147,18 @@ impl Core {
         });
         let common: Vec<Approach> = approaches.filter(|approach| approach.plans().len() > 0).collect();
         if common.is_empty() {
+            let theirs = address.fabrics();
+            let here = self.fabrics.iter().any(|fabric| fabric == tcp::ENCRYPTED);
+            let cure = match (here, theirs.contains(&tcp::ENCRYPTED)) {
+                (true, false) => "encrypt is set here and not there",
+                (false, true) => "encrypt is set there and not here",
+                _ => "open both with a fabric in common",
+            };
             return Err(Error::new(
                 Status::NoCommonFabric,
                 format!(
-                    "the peer has {}, this endpoint {}: open both with a fabric in common",
-                    Text::escaped(address.fabrics().join(", ").as_bytes()),
+                    "the peer has {}, this endpoint {}: {cure}",
+                    Text::escaped(theirs.join(", ").as_bytes()),
                     self.fabrics.join(", ")
                 ),
             ));

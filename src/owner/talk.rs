@@ -113,6 +113,8 @@ impl Worker {
             Some(Named::Ended(token, address)) => {
                 return self.data.answer_ended(origin, &header, token, &address)
             }
+            // It answers a handshake of ours that has ended since.
+            None if header.kind == Kind::Refuse => return self.core.count_malformed(),
             None => return self.core.reject("it names no peer"),
         };
         // Handshake messages authenticate themselves.

@@ -26,6 +26,7 @@ pub mod staged;
 pub mod table;
 
 use crate::codec::Text;
+use crate::fabric::host;
 use crate::fabric::select::readable;
 use crate::ids::{PeerId, RailIndex};
 use crate::lane::Serving;
@@ -462,11 +463,13 @@ impl Peer {
         }
     }
 
-    /// The first rail of a fabric; of all, if it has none.
+    /// The first rail of a fabric; while none serves the peer, the first with an address of the network.
     fn rail_over(&self, fabric: &str) -> Option<RailAddress> {
         let moved = self.moved.lock();
         let rails = if moved.is_empty() { &self.address.rails } else { &*moved };
-        rails.iter().find(|rail| rail.fabric == fabric).or(rails.first()).cloned()
+        let of_network = || rails.iter().find(|rail| rail.fabric != host::NAME);
+        let rail = rails.iter().find(|rail| rail.fabric == fabric).or_else(of_network);
+        rail.or(rails.first()).cloned()
     }
 }
 

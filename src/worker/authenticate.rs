@@ -100,5 +100,5 @@ impl Core {
 
 /// The text of a refusal.
 pub(crate) fn denial(why: &'static str) -> Cow<'static, str> {
-    format!("{why} (secret in weft_endpoint_config)").into()
+    format!("{why} (secret or secret_file)").into()
 }
