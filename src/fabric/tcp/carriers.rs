@@ -419,11 +419,17 @@ impl Paths {
 
     /// The names of a connection's carriers, where those are other NICs; the first time, a warning
     /// says why.
-    pub fn elsewhere(&self, carriers: Carriers, at: SocketAddr, options: &Options) -> [Option<String>; 2] {
+    pub fn elsewhere(
+        &self,
+        carriers: Carriers,
+        own_ip: IpAddr,
+        host: Option<IpAddr>,
+        options: &Options,
+    ) -> [Option<String>; 2] {
         let other = |device: u32| (![0, self.own].contains(&device) && self.own != 0).then_some(device);
         let devices = [other(carriers.leaves), other(carriers.arrives)];
         if devices != [None, None] && !options.warned.swap(true, Ordering::Relaxed) {
-            self.explain(devices, at.ip());
+            self.explain(devices, own_ip, host);
         }
         devices.map(|device| paths::name_of(device?))
     }
@@ -440,14 +446,21 @@ impl Paths {
         }
     }
 
-    fn explain(&self, [leaves, arrives]: [Option<u32>; 2], ip: IpAddr) {
+    fn explain(&self, [leaves, arrives]: [Option<u32>; 2], ip: IpAddr, host: Option<IpAddr>) {
         let name = |device| paths::name_of(device).unwrap_or_else(|| format!("interface {device}"));
         let own = name(self.own);
         let Some(device) = arrives else {
             let other = leaves.map_or_else(String::new, name);
+            let cure = match host.filter(|host| !paths::is_beside(self.own, *host)) {
+                None => format!("a route by {own} with the same prefix changes that"),
+                Some(host) => format!(
+                    "{host} is not in a subnet of {own}: the peer lacks a rail there, or this host a route by {own} \
+                     with the same prefix"
+                ),
+            };
             return log::warn!(
                 "packets from {own} ({ip}) leave by {other}, as the routes of this host say: what they carry counts for \
-                 {other}, and {own} is no way around it; a route by {own} with the same prefix changes that"
+                 {other}, and {own} is no way around it; {cure}"
             );
         };
         let other = name(device);

@@ -97,6 +97,11 @@ pub fn interfaces() -> Vec<u32> {
     all.map(|nic| nic.index).collect()
 }
 
+/// Whether a host is in a subnet of an interface.
+pub fn is_beside(own: u32, host: IpAddr) -> bool {
+    network::read().is_ok_and(|network| network.addresses_of(own).iter().any(|address| address.has(host)))
+}
+
 /// Those of the other interfaces that lead to the destination of a flow as well as `own`.
 pub fn beside(own: u32, flow: &Flow, all: &[u32]) -> Vec<u32> {
     let Some(kernel) = Kernel::for_flow(own, flow) else { return Vec::new() };

@@ -96,6 +96,12 @@ impl Address {
         self.prefix == if self.ip.is_ipv4() { 32 } else { 128 }
     }
 
+    /// Whether another address is in the subnet.
+    pub fn has(&self, ip: IpAddr) -> bool {
+        let there = || Address { ip, ..self.clone() }.subnet() == self.subnet();
+        self.peer.map_or_else(|| self.ip.is_ipv4() == ip.is_ipv4() && there(), |peer| peer == ip)
+    }
+
     pub fn subnet(&self) -> String {
         // Both ends of a point-to-point link name it alike.
         if let Some(peer) = self.peer {
@@ -141,8 +147,14 @@ mod tests {
             let (secondary, temporary, deprecated, tentative, duplicate) =
                 (false, false, false, false, false);
             Address { link: 1, ip, prefix, peer, secondary, temporary, deprecated, tentative, duplicate }
-                .subnet()
         };
+        let has = |address: Address, ip: &str| address.has(ip.parse().unwrap());
+        assert!(has(network("10.77.1.9", 24, ""), "10.77.1.200"));
+        assert!(
+            !has(network("10.77.1.9", 24, ""), "10.77.2.9") && !has(network("0.0.0.1", 0, ""), "fd00::1")
+        );
+        assert!(has(network("10.0.0.2", 32, "10.0.0.1"), "10.0.0.1"));
+        let network = |ip: &str, prefix, peer: &str| network(ip, prefix, peer).subnet();
         assert_eq!(network("10.77.1.9", 24, ""), "10.77.1.0/24");
         assert_eq!(network("10.77.1.9", 31, ""), "10.77.1.8/31");
         assert_eq!(network("10.77.1.9", 0, ""), "0.0.0.0/0");
