@@ -246,7 +246,9 @@ const CONNECTION: &str = "weft_lane_connection";
 const OF_LANES: Table<LaneInfo> = &[
     ("weft_lane_up", "gauge", "1 while the lane carries operations.",
         &[("", |lane| f64::from(u8::from(lane.traffic.state().1)))]),
-    ("weft_lane_stalled", "gauge", "1 while it is up and takes no bytes.",
+    ("weft_lane_handshake", "gauge", "1 while its handshake or probe is under way.",
+        &[("", |lane| f64::from(u8::from(matches!(lane.traffic.state().0, "handshake" | "probe"))))]),
+    ("weft_lane_stalled", "gauge", "1 while it is up and bytes in flight have not moved for 20 ms.",
         &[("", |lane| f64::from(u8::from(lane.traffic.state().0 == "stalled")))]),
     ("weft_lane_bytes_total", "counter", "Bytes of this endpoint's own writes and reads that it has carried.",
         &[(WRITE, |lane| lane.traffic.moved(false) as f64), (READ, |lane| lane.traffic.moved(true) as f64)]),

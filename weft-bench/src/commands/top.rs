@@ -274,6 +274,7 @@ struct Lane {
     inflight_bytes: f64,
     round_trip_seconds: f64,
     retransmits: f64,
+    retransmits_per_second: f64,
     resets: f64,
 }
 
@@ -340,6 +341,7 @@ fn peers(now: &Sample, rate: &dyn Fn(&str, Labels) -> f64) -> Vec<Peer> {
             state: match (value.value > 0.0, sum("weft_lane_stalled") > 0.0) {
                 (_, true) => "stalled",
                 (true, _) => "up",
+                _ if sum("weft_lane_handshake") > 0.0 => "handshake",
                 _ => "down",
             },
             write_bytes_per_second: moved(bytes, "write"),
@@ -349,6 +351,7 @@ fn peers(now: &Sample, rate: &dyn Fn(&str, Labels) -> f64) -> Vec<Peer> {
             inflight_bytes: sum("weft_lane_inflight_bytes"),
             round_trip_seconds: sum("weft_lane_round_trip_seconds"),
             retransmits: sum("weft_lane_retransmits_total"),
+            retransmits_per_second: rate("weft_lane_retransmits_total", &of_lane),
             resets: sum("weft_lane_resets_total"),
             rail: rail.clone(),
             remote: remote.clone(),
@@ -410,7 +413,7 @@ fn text(folders: &[PathBuf], processes: &[Process]) -> String {
             "rcvd/s",
             "in flight",
             "rtt us",
-            "resent",
+            "resent/s",
             "resets",
         ])];
         for peer in &process.peers {
@@ -424,7 +427,7 @@ fn text(folders: &[PathBuf], processes: &[Process]) -> String {
                     lane.received_bytes_per_second,
                     lane.inflight_bytes,
                     lane.round_trip_seconds * 1e6,
-                    lane.retransmits,
+                    lane.retransmits_per_second,
                     lane.resets,
                 ];
                 cells.extend(numbers.map(short));
@@ -491,7 +494,9 @@ mod tests {
             let text = format!(
                 "# TYPE x counter\nweft_rail_bytes_total{{rail=\"0\",direction=\"write\"}} {bytes}\n\
                  weft_peer_up{{peer=\"0x1\",address=\"a\",fabric=\"tcp\"}} 1\n\
-                 weft_lane_up{{peer=\"0x1\",rail=\"0\",name=\"lo\",remote=\"r\"}} 1\n\
+                 weft_lane_up{{peer=\"0x1\",rail=\"0\",name=\"lo\",remote=\"r\"}} 0\n\
+                 weft_lane_handshake{{peer=\"0x1\",rail=\"0\",name=\"lo\",remote=\"r\"}} 1\n\
+                 weft_lane_retransmits_total{{peer=\"0x1\",rail=\"0\",name=\"lo\",remote=\"r\"}} {bytes}\n\
                  weft_lane_bytes_total{{peer=\"0x1\",rail=\"0\",name=\"lo\",remote=\"r\",direction=\"write\"}} {bytes}\n\
                  weft_completions_total{{status=\"ok\"}} 9\nweft_completions_total{{status=\"timed_out\"}} 2\n"
             );
@@ -501,7 +506,9 @@ mod tests {
         let (before, now) = (sample(begun, 1000), sample(begun + Duration::from_secs(2), 5000));
         let process = Process::new(Path::new("/x/7-a.sock"), &now, Some(&before));
         assert_eq!((process.pid, process.write_bytes_per_second), (7, 2000.0));
-        assert_eq!(process.peers[0].lanes[0].write_bytes_per_second, 2000.0);
+        let lane = &process.peers[0].lanes[0];
+        assert_eq!((lane.write_bytes_per_second, lane.retransmits_per_second), (2000.0, 2000.0));
+        assert_eq!(lane.state, "handshake");
         assert_eq!((process.errors.len(), process.errors["timed_out"]), (1, 2.0));
         assert!(text(&[PathBuf::from("/x")], &[process]).contains("2.0k"));
     }
