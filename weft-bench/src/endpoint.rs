@@ -328,7 +328,7 @@ impl Endpoint {
     }
 
     /// A status that failed is an error, which says why the peer ended or was not reached.
-    fn check_completion(&self, one: &weft_completion, status: weft_status) -> Result<()> {
+    pub fn check_completion(&self, one: &weft_completion, status: weft_status) -> Result<()> {
         if status >= 0 {
             return Ok(());
         }

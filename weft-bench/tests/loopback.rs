@@ -1,7 +1,10 @@
 //! `weft-bench loopback` as a user calls it.
 
 use serde_json::Value;
-use std::process::{Command, Output};
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output, Stdio};
 
 fn loopback(options: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weft-bench"));
@@ -53,4 +56,30 @@ fn impossible_loads_are_rejected_with_a_reason() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains(reason), "{said}");
     }
+}
+
+#[test]
+fn client_with_another_secret_fails_both_sides_and_each_says_why() {
+    let folder = std::env::temp_dir().join(format!("weft-bench-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let bench = |secret: &str, options: &[&str]| {
+        let file = folder.join(secret.split(' ').next().unwrap());
+        fs::write(&file, secret).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weft-bench"));
+        command.args(options).args(["--provider", "tcp", "--rail-names", "lo", "--secret-file"]).arg(file);
+        command
+    };
+    let mut serve = bench("one secret of this test alone", &["serve", "--once", "--listen", "127.0.0.1:0"]);
+    let mut serve = serve.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut line, mut said) = (String::new(), String::new());
+    BufReader::new(serve.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let place = line.trim().strip_prefix("listening on ").unwrap();
+    let run = bench("another secret of this test", &["run", "--connect", place]).output().unwrap();
+    serve.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    fs::remove_dir_all(folder).unwrap();
+    assert_eq!((run.status.code(), serve.wait().unwrap().code()), (Some(1), Some(1)), "{said}");
+    assert!(said.contains("the client failed") && said.contains("the same secret"), "{said}");
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert!(said.contains("the same secret") && !said.contains("unauthenticated"), "{said}");
 }

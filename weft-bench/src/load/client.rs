@@ -1,11 +1,13 @@
 //! The running side: requests a server's pages, keeps transfers in flight, and reports.
 
+use super::progress::Progress;
 use super::side::{cpu_ns, Side, SMALL};
 use super::talk::{talk, Ask, Ready, Talk, VERSION};
 use super::tally::{Ending, Report, Tally};
 use super::{catch_interruptions, Load, INTERRUPTED};
 use crate::pages::Lists;
 use crate::show::Rates;
+use ::weft::capi::completion::weft_completion;
 use anyhow::{anyhow, bail, Context, Result};
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -33,6 +35,7 @@ struct Client<'a> {
     side: Side,
     talk: Talk,
     remote_rails: u32,
+    progress: Progress,
 }
 
 /// Runs a load against the server at `place`, "HOST:PORT".
@@ -41,14 +44,14 @@ pub fn run(place: &str, load: &Load, prometheus: Option<&Path>, rates: &mut Rate
     let Met { mut side, talk, remote_rails } = meet(place, load)?;
     side.export(prometheus)?;
     let lists = (0..load.in_flight).map(|place| load.lists(place)).collect();
-    let mut client = Client { load, lists, side, talk, remote_rails };
-    let mut report = client.measure(rates)?;
-    rates.finish();
-    if load.verify && !report.interrupted {
-        client.verify()?;
-        report.verified = Some(true);
-    }
-    Ok(report)
+    let mut client = Client { load, lists, side, talk, remote_rails, progress: Progress::new() };
+    let report = client.run(rates);
+    report.inspect_err(|error| say_failed(&mut client.talk, error))
+}
+
+/// The serving side is to know why the client ends. (It may be gone itself.)
+fn say_failed(talk: &mut Talk, error: &anyhow::Error) {
+    let _ = talk.say(&Ask::Failed(format!("{error:#}")));
 }
 
 /// The two connected sides.
@@ -66,7 +69,8 @@ pub fn meet(place: &str, load: &Load) -> Result<Met> {
     if !load.read {
         side.pool.fill();
     }
-    side.connect(&offer).context("connecting to the serving side")?;
+    let connected = side.connect(&offer).context("connecting to the serving side");
+    connected.inspect_err(|error| say_failed(&mut talk, error))?;
     Ok(Met { side, talk, remote_rails })
 }
 
@@ -80,6 +84,12 @@ fn connect(place: &str) -> Result<TcpStream> {
         let refused = failure.downcast_ref::<io::Error>().map(io::Error::kind);
         if refused != Some(io::ErrorKind::ConnectionRefused) || begun.elapsed() > REFUSED_PATIENCE {
             let hint = match refused {
+                Some(io::ErrorKind::ConnectionRefused) => {
+                    "does weft-bench serve run there, or does a firewall there reject it?"
+                }
+                Some(io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable) => {
+                    "is its host down, or does a firewall there reject it?"
+                }
                 Some(io::ErrorKind::TimedOut) => {
                     "no answer: does a firewall drop it, or is the address wrong?"
                 }
@@ -106,6 +116,31 @@ fn connect_once(place: &str) -> Result<TcpStream> {
 }
 
 impl Client<'_> {
+    fn run(&mut self, rates: &mut Rates) -> Result<Report> {
+        let mut report = self.measure(rates)?;
+        rates.finish();
+        if self.load.verify && !report.interrupted {
+            self.verify()?;
+            report.verified = Some(true);
+        }
+        Ok(report)
+    }
+
+    /// The transfers that have ended, after waiting for the first.
+    fn done(&mut self) -> Result<Vec<weft_completion>> {
+        let done = self.side.done(WAIT)?;
+        self.progress.look(&self.side)?;
+        Ok(done)
+    }
+
+    /// The same, and an error if the user does not wait for more.
+    fn done_uninterrupted(&mut self) -> Result<Vec<weft_completion>> {
+        if self.progress.is_interrupted() {
+            bail!("interrupted");
+        }
+        self.done()
+    }
+
     fn measure(&mut self, rates: &mut Rates) -> Result<Report> {
         let mut tally = Tally::default();
         if self.load.small > 0 {
@@ -134,27 +169,27 @@ impl Client<'_> {
     }
 
     /// Each transfer once: then connections are warm and token buckets empty.
-    fn once(&self) -> Result<()> {
+    fn once(&mut self) -> Result<()> {
         for place in 0..self.load.in_flight {
             self.side.submit(self.load, place, &self.lists[place])?;
         }
         let mut left = self.load.in_flight;
         while left > 0 {
-            left -= self.side.done(WAIT)?.len();
+            left -= self.done_uninterrupted()?.len();
         }
         Ok(())
     }
 
     /// The single transfers without the load, one after the other. Only the last ones count: after
     /// idling, a link carries some faster than it can sustain.
-    fn small_alone(&self) -> Result<Vec<f64>> {
+    fn small_alone(&mut self) -> Result<Vec<f64>> {
         let mut times = Vec::new();
         let begun = Instant::now();
         while begun.elapsed() < ALONE || times.len() < SMALL_ONES {
             self.side.submit_small(self.load)?;
-            let mut done = self.side.done(WAIT)?;
+            let mut done = self.done_uninterrupted()?;
             while done.is_empty() {
-                done = self.side.done(WAIT)?;
+                done = self.done_uninterrupted()?;
             }
             times.extend(done.iter().map(|one| (one.done_ns - one.submit_ns) as f64));
         }
@@ -162,7 +197,7 @@ impl Client<'_> {
     }
 
     /// The load itself.
-    fn stream(&self, tally: &mut Tally, rates: &mut Rates) -> Result<()> {
+    fn stream(&mut self, tally: &mut Tally, rates: &mut Rates) -> Result<()> {
         let load = self.load;
         let begun = Instant::now();
         let mut shown = begun;
@@ -182,7 +217,10 @@ impl Client<'_> {
             if free.len() == load.in_flight && (small_free || load.small == 0) {
                 break;
             }
-            for one in self.side.done(WAIT)? {
+            if self.progress.is_interrupted() {
+                break; // What has ended is the result.
+            }
+            for one in self.done()? {
                 if one.user_data as usize == SMALL {
                     small_free = true;
                     tally.small.push((one.done_ns - one.submit_ns) as f64);

@@ -6,6 +6,7 @@
 //! | [`client`], [`server`] | what each side does |
 //! | [`idle`] | instead of a load: what both sides cost while they do nothing |
 //! | [`page`] | one page at a time, which a caller waits for |
+//! | [`progress`] | whether bytes move, and what is wrong if they do not |
 //! | [`side`] | what both have: an endpoint with worker threads, and pages |
 //! | [`talk`] | the TCP connection over which they agree |
 //! | [`tally`] | times and bytes of the transfers, and the report |
@@ -13,6 +14,7 @@
 pub mod client;
 pub mod idle;
 pub mod page;
+mod progress;
 pub mod server;
 mod side;
 mod talk;

@@ -30,6 +30,7 @@ pub fn serve(stream: TcpStream, opening: &Opening, prometheus: Option<&Path>) ->
     let (mut side, _) = opened?;
     while let Some(ask) = talk.hear_or_end()? {
         match ask {
+            Ask::Failed(why) => bail!("the client failed: {why}"),
             Ask::Hello { .. } => bail!("a client that says hello twice"),
             Ask::Usage => talk.say(&cpu_ns())?,
             Ask::Wipe => {

@@ -10,7 +10,8 @@ use ::weft::capi::info::{weft_lane_statistics, weft_rail_properties, weft_rail_s
 use ::weft::capi::memory::*;
 use ::weft::capi::op::*;
 use ::weft::capi::peer::*;
-use anyhow::{bail, Result};
+use ::weft::capi::status::WEFT_ERR_PEER_CLOSED;
+use anyhow::{Context, Result};
 use std::mem::zeroed;
 use std::path::Path;
 use std::ptr;
@@ -121,8 +122,9 @@ impl Side {
     /// The transfers that have ended, after waiting for the first.
     pub fn ended(&self, time: Duration) -> Result<Vec<weft_completion>> {
         let mut done = self.endpoint.wait(time)?;
-        if done.iter().any(|one| one.kind == WEFT_COMPLETION_PEER_DOWN) {
-            bail!("the serving side's endpoint is gone");
+        if let Some(down) = done.iter().find(|one| one.kind == WEFT_COMPLETION_PEER_DOWN) {
+            let ended = self.endpoint.check_completion(down, down.status.min(WEFT_ERR_PEER_CLOSED));
+            ended.context("the serving side's endpoint is gone")?;
         }
         done.retain(|one| matches!(one.kind, WEFT_COMPLETION_WRITE | WEFT_COMPLETION_READ));
         Ok(done)
@@ -131,7 +133,8 @@ impl Side {
     /// The same, but a failed transfer is an error.
     pub fn done(&self, time: Duration) -> Result<Vec<weft_completion>> {
         let done = self.ended(time)?;
-        done.iter().try_for_each(|one| check("a transfer", one.status))?;
+        let check = |one| self.endpoint.check_completion(one, one.status).context("a transfer");
+        done.iter().try_for_each(check)?;
         Ok(done)
     }
 

@@ -24,6 +24,8 @@ pub enum Ask {
     Usage,
     Wipe,
     Verify,
+    /// The client ends without a result, for this reason; not answered.
+    Failed(String),
 }
 
 #[derive(Serialize, Deserialize)]
