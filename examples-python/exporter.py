@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Answers Prometheus for all processes of this user that offer metrics (WEFT_METRICS_SOCKET=1).
 
-    python exporter.py [--listen 127.0.0.1:9464] [--folder DIR]
+    python exporter.py [--listen 127.0.0.1:9464] [--folder DIR] [--host NAME]
 
-Each process becomes an instance, "program:pid"; with `honor_labels: true` in its job Prometheus keeps that label. It needs nothing but
-Python.
+Each process becomes an instance, "program:pid", of a host; with `honor_labels: true` in its job Prometheus keeps these labels. Processes
+of two containers may have the same pid: the label host, by default the container's name, keeps them apart. It needs nothing but Python.
 """
 
 import argparse
@@ -49,7 +49,11 @@ def instance(path: Path) -> str:
         return pid
 
 
-def metrics(folder: Path) -> str:
+def escaped(label: str) -> str:
+    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def metrics(folder: Path, host: str) -> str:
     """The texts of all endpoints as one: each metric's lines must be together."""
     if not folder.exists() or not is_own(folder):
         return ""
@@ -59,8 +63,8 @@ def metrics(folder: Path) -> str:
     with ThreadPoolExecutor(32) as pool:  # a process that is stopped keeps no other's from Prometheus
         texts = list(pool.map(ask, paths))
     for path, text in zip(paths, texts):
-        program = instance(path).replace("\\", r"\\").replace('"', r"\"")
-        labels, name = f'instance="{program}",endpoint="{path.stem.partition("-")[2]}"', ""
+        process, endpoint = escaped(instance(path)), path.stem.partition("-")[2]
+        labels, name = f'host="{escaped(host)}",instance="{process}",endpoint="{endpoint}"', ""
         for line in text.splitlines():
             if line.startswith("#"):
                 name = line.split()[2]
@@ -77,11 +81,12 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--listen", default="127.0.0.1:9464")
     arguments.add_argument("--folder", type=Path, default=own_folder())
+    arguments.add_argument("--host", default=socket.gethostname(), help="the label host (the name of this host)")
     given = arguments.parse_args()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            text = metrics(given.folder).encode()
+            text = metrics(given.folder, given.host).encode()
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.send_header("Content-Length", str(len(text)))

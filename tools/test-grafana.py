@@ -70,7 +70,7 @@ def expressions():
     """Of each panel, with what Grafana puts in the place of its variables."""
     for panel in json.loads((ROOT / "grafana/weft.json").read_text())["panels"]:
         for target in panel["targets"]:
-            yield panel["title"], target["expr"].replace("$__rate_interval", "10s").replace("$instance", ".*")
+            yield panel["title"], target["expr"].replace("$__rate_interval", "10s").replace("$instance", ".*").replace("$host", "here")
 
 
 def main(bench):
@@ -81,7 +81,8 @@ def main(bench):
         start = lambda name, *command, **environment: stack.enter_context(  # noqa: E731
             running(*command, log=folder / f"{name}.log", **environment))
         start("load", bench, "loopback", "--provider", "tcp", "--rail-names", "lo", "--seconds", "600", WEFT_METRICS_SOCKET=str(sockets))
-        start("exporter", sys.executable, ROOT / "examples-python/exporter.py", "--listen", f"127.0.0.1:{exporter}", "--folder", sockets)
+        start("exporter", sys.executable, ROOT / "examples-python/exporter.py", "--listen", f"127.0.0.1:{exporter}", "--folder", sockets,
+              "--host", "here")
         start("prometheus", prometheus(), f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
               f"--web.listen-address=127.0.0.1:{port}")
         asked, empty, until = list(expressions()), [], time.monotonic() + 120
