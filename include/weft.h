@@ -1805,7 +1805,7 @@ weft_status weft_log_set(weft_log_level level,
 /** Version of this header: major, minor, patch. */
 #define WEFT_VERSION_MAJOR 0
 
-#define WEFT_VERSION_MINOR 2
+#define WEFT_VERSION_MINOR 3
 
 #define WEFT_VERSION_PATCH 0
 

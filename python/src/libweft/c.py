@@ -51,7 +51,7 @@ class Sized(Struct):
 
 
 #: Of the header.
-VERSION: Final = "0.2.0"
+VERSION: Final = "0.3.0"
 OK: Final = 0
 ERR_AGAIN: Final = -1
 ERR_BUSY: Final = -2
@@ -144,7 +144,7 @@ LOG_INFO: Final = 3
 LOG_DEBUG: Final = 4
 LOG_TRACE: Final = 5
 VERSION_MAJOR: Final = 0
-VERSION_MINOR: Final = 2
+VERSION_MINOR: Final = 3
 VERSION_PATCH: Final = 0
 
 LogCallback: Any = ctypes.CFUNCTYPE(None, c_uint32, c_char_p, c_char_p, c_void_p)
