@@ -27,7 +27,7 @@ impl Seldom {
         }
         Some(match self.omitted.swap(0, Ordering::Relaxed) {
             0 => String::new(),
-            omitted => format!(" ({omitted} such lines were omitted)"),
+            omitted => format!(" (and {omitted} more)"),
         })
     }
 }
@@ -52,7 +52,7 @@ mod tests {
         let kind = Seldom::new();
         assert_eq!(kind.due(5).as_deref(), Some(""));
         assert!((6..10_000).all(|now| kind.due(now).is_none()));
-        assert_eq!(kind.due(5 + PAUSE_NS).as_deref(), Some(" (9994 such lines were omitted)"));
+        assert_eq!(kind.due(5 + PAUSE_NS).as_deref(), Some(" (and 9994 more)"));
         assert!(kind.due(6 + PAUSE_NS).is_none());
     }
 }
